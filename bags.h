@@ -171,11 +171,11 @@
  * and calls a few, free of warnings. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_UNUSED __attribute__((unused))
-#define BAGI_PRINTF(format, first) \
-    __attribute__((format(printf, format, first)))
+#define BAGI_PRINTF(string, first) \
+    __attribute__((format(printf, string, first)))
 #else
 #define BAGI_UNUSED
-#define BAGI_PRINTF(format, first)
+#define BAGI_PRINTF(string, first)
 #endif
 
 #ifndef BAGS_API
