@@ -1089,3 +1089,1909 @@ BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
  *                 The API ends here; the implementation begins.
  *
  * ====================================================================== */
+#if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED)
+#define BAGI_IMPLEMENTED
+
+/* ========================================================================
+ * >>platform
+ * The only place that asks which system this is. It gives: BAGI_ATOMIC (1: a
+ * pointer can be published to other threads without a lock), bagi_mutex, and
+ * the functions that the local bags_io below is made of.
+ * ====================================================================== */
+
+#if defined(_WIN32)
+#error "bags.h: local files and locks are not written for Windows yet"
+#endif
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#if defined(__GLIBC__) && !defined(__USE_XOPEN2K8)
+#error "bags.h: a system header came first; define BAGS_IMPLEMENTATION and \
+include bags.h before it, or compile with -D_GNU_SOURCE or -std=gnu99"
+#endif
+
+/* Else compile with -D_FILE_OFFSET_BITS=64, or include bags.h first. */
+typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
+
+#if defined(__GNUC__) || defined(__clang__)
+#define BAGI_ATOMIC 1
+#define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
+#define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
+#define BAGI_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#define BAGI_COLD __attribute__((cold, noinline))
+#else
+#define BAGI_ATOMIC 0
+#define BAGI_LOAD(slot) (*(slot))
+#define BAGI_STORE(slot, value) (*(slot) = (value))
+#define BAGI_UNLIKELY(condition) (condition)
+#define BAGI_COLD
+#endif
+
+typedef pthread_mutex_t bagi_mutex;
+
+static bool bagi_mutex_init(bagi_mutex *mutex) {
+    return pthread_mutex_init(mutex, NULL) == 0;
+}
+
+static void bagi_mutex_free(bagi_mutex *mutex) { pthread_mutex_destroy(mutex); }
+
+static void bagi_lock(bagi_mutex *mutex) { pthread_mutex_lock(mutex); }
+
+static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
+
+/* strerror is not safe between threads, and strerror_r comes in two forms. */
+static const char *bagi_system_text(int error, char *room, size_t size) {
+#if defined(__GLIBC__) && defined(__USE_GNU)
+    return strerror_r(error, room, size);
+#else
+    return strerror_r(error, room, size) == 0 ? room : "unknown error";
+#endif
+}
+
+/* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
+static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
+
+static int bagi_local_fd(void *file) { return (int)((intptr_t)file - 1); }
+
+/* O_NONBLOCK, so that a FIFO that a stranger put there does not wait for a
+ * writer for ever; for regular files it means nothing. */
+static int bagi_local_open(void *user, const char *path, int mode,
+    void **file) {
+    (void)user;
+    int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+    flags |= mode == BAGS_IO_READ ? O_RDONLY : O_RDWR;
+    if (mode == BAGS_IO_CREATE)
+        flags |= O_CREAT | O_EXCL;
+    int fd;
+    do {
+        fd = open(path, flags, 0666);
+    } while (fd < 0 && errno == EINTR);
+    if (fd < 0)
+        return errno;
+    struct stat info;
+    int error = fstat(fd, &info) != 0 ? errno : 0;
+    if (!error && S_ISDIR(info.st_mode))
+        error = EISDIR;
+    else if (!error && !S_ISREG(info.st_mode))
+        error = ENXIO;
+    if (error) {
+        close(fd);
+        return error;
+    }
+    *file = bagi_local_wrap(fd);
+    return 0;
+}
+
+/* A close that was interrupted has closed: never try it twice. */
+static int bagi_local_close(void *user, void *file) {
+    (void)user;
+    return close(bagi_local_fd(file)) != 0 && errno != EINTR ? errno : 0;
+}
+
+static int bagi_local_size(void *user, void *file, uint64_t *size) {
+    (void)user;
+    struct stat info;
+    if (fstat(bagi_local_fd(file), &info) != 0)
+        return errno;
+    *size = (uint64_t)info.st_size;
+    return 0;
+}
+
+/* The kernel moves at most 2 GiB a call; some systems refuse to try more. */
+#define BAGI_LOCAL_MOST ((size_t)1 << 30)
+
+static int bagi_local_read_at(void *user, void *file, uint64_t offset,
+    void *data, size_t size, size_t *done) {
+    (void)user;
+    if (offset > (uint64_t)INT64_MAX)
+        return EOVERFLOW;
+    if (size > BAGI_LOCAL_MOST)
+        size = BAGI_LOCAL_MOST;
+    ssize_t count;
+    do {
+        count = pread(bagi_local_fd(file), data, size, (off_t)offset);
+    } while (count < 0 && errno == EINTR);
+    if (count < 0)
+        return errno;
+    *done = (size_t)count;
+    return 0;
+}
+
+static int bagi_local_write_at(void *user, void *file, uint64_t offset,
+    const void *data, size_t size, size_t *done) {
+    (void)user;
+    if (offset > (uint64_t)INT64_MAX)
+        return EFBIG;
+    if (size > BAGI_LOCAL_MOST)
+        size = BAGI_LOCAL_MOST;
+    ssize_t count;
+    do {
+        count = pwrite(bagi_local_fd(file), data, size, (off_t)offset);
+    } while (count < 0 && errno == EINTR);
+    if (count < 0)
+        return errno;
+    *done = (size_t)count;
+    return 0;
+}
+
+static int bagi_local_truncate(void *user, void *file, uint64_t size) {
+    (void)user;
+    if (size > (uint64_t)INT64_MAX)
+        return EFBIG;
+    int result;
+    do {
+        result = ftruncate(bagi_local_fd(file), (off_t)size);
+    } while (result != 0 && errno == EINTR);
+    return result != 0 ? errno : 0;
+}
+
+/* On macOS fsync leaves the data in the drive's cache; F_FULLFSYNC does not,
+ * but not every file system knows it. */
+static int bagi_local_sync(void *user, void *file) {
+    (void)user;
+#if defined(F_FULLFSYNC)
+    if (fcntl(bagi_local_fd(file), F_FULLFSYNC) == 0)
+        return 0;
+#endif
+    int result;
+    do {
+        result = fsync(bagi_local_fd(file));
+    } while (result != 0 && errno == EINTR);
+    return result != 0 ? errno : 0;
+}
+
+static int bagi_local_lock(void *user, void *file) {
+    (void)user;
+    int result;
+    do {
+        result = flock(bagi_local_fd(file), LOCK_EX | LOCK_NB);
+    } while (result != 0 && errno == EINTR);
+    return result != 0 ? errno : 0;
+}
+
+static int bagi_local_map(void *user, void *file, size_t size,
+    const void **data) {
+    (void)user;
+    void *map =
+        mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
+    if (map == MAP_FAILED)
+        return errno;
+    *data = map;
+    return 0;
+}
+
+static int bagi_local_unmap(void *user, const void *data, size_t size) {
+    (void)user;
+    return munmap((void *)(uintptr_t)data, size) != 0 ? errno : 0;
+}
+
+static int bagi_local_kind(void *user, const char *path, bags_path_kind *kind) {
+    (void)user;
+    struct stat info;
+    if (stat(path, &info) != 0) {
+        if (errno != ENOENT && errno != ENOTDIR)
+            return errno;
+        *kind = BAGS_PATH_NONE;
+        return 0;
+    }
+    *kind = S_ISDIR(info.st_mode) ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
+    return 0;
+}
+
+static int bagi_local_make_dir(void *user, const char *path) {
+    (void)user;
+    return mkdir(path, 0777) != 0 ? errno : 0;
+}
+
+/* Some file systems cannot sync a directory, and say EINVAL: then there is
+ * nothing more that could be done. */
+static int bagi_local_sync_dir(void *user, const char *path) {
+    (void)user;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    int error = fsync(fd) != 0 && errno != EINVAL ? errno : 0;
+    close(fd);
+    return error;
+}
+
+static int bagi_local_list(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    (void)user;
+    DIR *dir = opendir(path);
+    if (!dir)
+        return errno;
+    int error = 0;
+    while (!error) {
+        errno = 0;
+        struct dirent *entry = readdir(dir);
+        if (!entry) {
+            error = errno;
+            break;
+        }
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            error = each(each_user, entry->d_name);
+    }
+    closedir(dir);
+    return error;
+}
+
+static int bagi_local_rename(void *user, const char *from, const char *to) {
+    (void)user;
+    return rename(from, to) != 0 ? errno : 0;
+}
+
+static int bagi_local_remove(void *user, const char *path) {
+    (void)user;
+    return unlink(path) != 0 ? errno : 0;
+}
+
+static int bagi_local_remove_dir(void *user, const char *path) {
+    (void)user;
+    return rmdir(path) != 0 ? errno : 0;
+}
+
+BAGS_API const bags_io *bags_io_local(void) {
+    static const bags_io io = {NULL, bagi_local_open, bagi_local_close,
+        bagi_local_size, bagi_local_read_at, bagi_local_write_at,
+        bagi_local_truncate, bagi_local_sync, bagi_local_lock, bagi_local_map,
+        bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
+        bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
+        bagi_local_remove, bagi_local_remove_dir};
+    return &io;
+}
+
+/* ========================================================================
+ * >>fail
+ * Messages are written where the fault is seen; whoever knows more about where
+ * it is (the file, the field, the index) puts that in front on the way up.
+ * ====================================================================== */
+
+BAGS_API const char *bags_version(void) { return BAGS_VERSION; }
+
+BAGS_API const char *bags_code_name(bags_code code) {
+    static const char *const names[] = {"ok", "wrong use of the library",
+        "call out of order", "index or range out of bounds", "wrong field",
+        "wrong type", "wrong value", "missing", "exists already",
+        "locked by a writer", "unfinished", "shards are missing",
+        "corrupt data", "too large", "input or output failed",
+        "out of memory"};
+    size_t i = (size_t)code;
+    return i < sizeof names / sizeof *names ? names[i] : "unknown error";
+}
+
+BAGS_API BAGI_COLD bags_code bags_fail(bags_error *err, bags_code code,
+    const char *format, ...) {
+    if (!err)
+        return code;
+    err->code = code;
+    err->system = 0;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vsnprintf(err->message, sizeof err->message, format, arguments) < 0)
+        err->message[0] = '\0';
+    va_end(arguments);
+    return code;
+}
+
+static bags_code bagi_prefix(bags_error *err, bags_code code,
+    const char *format, ...) BAGI_PRINTF(3, 4);
+
+/* Put words before a message that is there. Returns the code, so that a caller
+ * can end with it. */
+BAGI_COLD static bags_code bagi_prefix(bags_error *err, bags_code code,
+    const char *format, ...) {
+    if (!err)
+        return code;
+    char words[512];
+    va_list arguments;
+    va_start(arguments, format);
+    int size = vsnprintf(words, sizeof words, format, arguments);
+    va_end(arguments);
+    if (size <= 0)
+        return code;
+    size_t front = (size_t)size < sizeof words ? (size_t)size : sizeof words - 1;
+    size_t room = sizeof err->message - 1 - front;
+    size_t back = strlen(err->message);
+    if (back > room)
+        back = room;
+    memmove(err->message + front, err->message, back);
+    memcpy(err->message, words, front);
+    err->message[front + back] = '\0';
+    return code;
+}
+
+/* The end of a path, so that a long one does not push the reason out. */
+static const char *bagi_tail(const char *path) {
+    const size_t most = 320;
+    size_t size = strlen(path);
+    if (size <= most)
+        return path;
+    path += size - most;
+    while (((unsigned char)*path & 0xC0) == 0x80)
+        path++;
+    return path;
+}
+
+static bags_code bagi_system_code(int error) {
+    switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+        return BAGS_ERROR_MISSING;
+    case EEXIST:
+        return BAGS_ERROR_EXISTS;
+    case EWOULDBLOCK:
+        return BAGS_ERROR_LOCKED;
+    case ENOMEM:
+        return BAGS_ERROR_MEMORY;
+    default:
+        return BAGS_ERROR_IO;
+    }
+}
+
+/* "path: cannot open: No such file or directory" */
+BAGI_COLD static bags_code bagi_fail_system(bags_error *err, int error,
+    const char *path, const char *doing) {
+    char room[128];
+    const char *why = error == ENXIO ? "not a regular file"
+                                     : bagi_system_text(error, room, sizeof room);
+    bags_code code = bagi_system_code(error);
+    bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, why);
+    if (err)
+        err->system = error;
+    return code;
+}
+
+/* ========================================================================
+ * >>memory
+ * Allocation through the caller's hook, which wants to know sizes, and checked
+ * arithmetic.
+ * ====================================================================== */
+
+static void *bagi_malloc_resize(void *user, void *data, size_t old_size,
+    size_t new_size) {
+    (void)user;
+    (void)old_size;
+    if (new_size == 0) {
+        free(data);
+        return NULL;
+    }
+    return realloc(data, new_size);
+}
+
+static bags_allocator bagi_allocator_of(const bags_allocator *allocator) {
+    bags_allocator memory = {bagi_malloc_resize, NULL};
+    return allocator ? *allocator : memory;
+}
+
+BAGI_COLD static bags_code bagi_fail_memory(bags_error *err, size_t size) {
+    return bags_fail(err, BAGS_ERROR_MEMORY,
+        "out of memory: cannot get %" PRIu64 " bytes", (uint64_t)size);
+}
+
+/* Zeroed memory, or NULL with err written. */
+static void *bagi_alloc(const bags_allocator *memory, size_t size,
+    bags_error *err) {
+    void *data = memory->resize(memory->user, NULL, 0, size ? size : 1);
+    if (data)
+        memset(data, 0, size);
+    else
+        bagi_fail_memory(err, size);
+    return data;
+}
+
+static void bagi_free(const bags_allocator *memory, void *data, size_t size) {
+    if (data)
+        memory->resize(memory->user, data, size ? size : 1, 0);
+}
+
+/* Make room for one more entry of `size` bytes in an array that doubles. */
+static bags_code bagi_grow(const bags_allocator *memory, void **data,
+    size_t *capacity, size_t count, size_t size, bags_error *err) {
+    if (count < *capacity)
+        return BAGS_OK;
+    size_t more = *capacity ? *capacity * 2 : 8;
+    if (more < *capacity || more > SIZE_MAX / size)
+        return bagi_fail_memory(err, SIZE_MAX);
+    void *bigger = memory->resize(memory->user, *data, *capacity * size,
+        more * size);
+    if (!bigger)
+        return bagi_fail_memory(err, more * size);
+    *data = bigger;
+    *capacity = more;
+    return BAGS_OK;
+}
+
+/* A copy of a text, ended by 0; free it with bagi_free_text. */
+static char *bagi_copy_text(const bags_allocator *memory, const char *text,
+    size_t size, bags_error *err) {
+    char *copy = (char *)bagi_alloc(memory, size + 1, err);
+    if (copy)
+        memcpy(copy, text, size);
+    return copy;
+}
+
+static void bagi_free_text(const bags_allocator *memory, char *text) {
+    if (text)
+        bagi_free(memory, text, strlen(text) + 1);
+}
+
+/* A text made by printf's rules, ended by 0; free it with bagi_free_text. */
+static char *bagi_print(const bags_allocator *memory, bags_error *err,
+    const char *format, ...) BAGI_PRINTF(3, 4);
+
+static char *bagi_print(const bags_allocator *memory, bags_error *err,
+    const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int size = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    if (size < 0) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT, "text cannot be formatted");
+        return NULL;
+    }
+    char *text = (char *)bagi_alloc(memory, (size_t)size + 1, err);
+    if (!text)
+        return NULL;
+    va_start(arguments, format);
+    vsnprintf(text, (size_t)size + 1, format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+BAGS_API bags_code bags_buffer_reserve(bags_buffer *buffer, size_t size,
+    bags_error *err) {
+    if (size <= buffer->capacity)
+        return BAGS_OK;
+    if (!buffer->resize)
+        buffer->resize = bagi_malloc_resize;
+    size_t more = buffer->capacity + buffer->capacity / 2;
+    if (more < size)
+        more = size;
+    if (more < 64)
+        more = 64;
+    void *data = buffer->resize(buffer->user, buffer->data, buffer->capacity,
+        more);
+    if (!data)
+        return bagi_fail_memory(err, more);
+    buffer->data = (unsigned char *)data;
+    buffer->capacity = more;
+    return BAGS_OK;
+}
+
+BAGS_API void bags_buffer_free(bags_buffer *buffer) {
+    if (!buffer)
+        return;
+    if (buffer->data)
+        buffer->resize(buffer->user, buffer->data, buffer->capacity, 0);
+    memset(buffer, 0, sizeof *buffer);
+}
+
+/* A buffer that has no allocator yet takes that of the object it serves. */
+static void bagi_buffer_adopt(bags_buffer *buffer,
+    const bags_allocator *memory) {
+    if (!buffer->resize) {
+        buffer->resize = memory->resize;
+        buffer->user = memory->user;
+    }
+}
+
+/* ========================================================================
+ * >>bytes
+ * Little-endian integers at any address, and UTF-8. Compilers turn the loads
+ * into one instruction.
+ * ====================================================================== */
+
+static uint64_t bagi_load_u64(const unsigned char *data) {
+    return (uint64_t)data[0] | (uint64_t)data[1] << 8 |
+           (uint64_t)data[2] << 16 | (uint64_t)data[3] << 24 |
+           (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
+           (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
+}
+
+static void bagi_store_u64(unsigned char *data, uint64_t number) {
+    for (int i = 0; i < 8; i++)
+        data[i] = (unsigned char)(number >> (8 * i));
+}
+
+static bool bagi_little_endian(void) {
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+}
+
+/*
+ * The size of the UTF-8 sequence at the start of the text, or 0 if it is not
+ * one: overlong forms, surrogates and what is above U+10FFFF are not.
+ */
+static size_t bagi_utf8_sequence(const unsigned char *text, size_t size) {
+    unsigned char first = text[0];
+    if (first < 0x80)
+        return 1;
+    size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    if (first < 0xC2 || first > 0xF4 || size < length)
+        return 0;
+    unsigned char low = 0x80, high = 0xBF; /* bounds of the second byte */
+    if (first == 0xE0)
+        low = 0xA0;
+    else if (first == 0xED)
+        high = 0x9F;
+    else if (first == 0xF0)
+        low = 0x90;
+    else if (first == 0xF4)
+        high = 0x8F;
+    if (text[1] < low || text[1] > high)
+        return 0;
+    for (size_t i = 2; i < length; i++)
+        if ((text[i] & 0xC0) != 0x80)
+            return 0;
+    return length;
+}
+
+/* Where the text stops being UTF-8; its size if it is all UTF-8. Eight ASCII
+ * bytes are passed at a time. */
+static size_t bagi_utf8_valid(const unsigned char *text, size_t size) {
+    size_t i = 0;
+    while (i < size) {
+        if (size - i >= 8 &&
+            !(bagi_load_u64(text + i) & UINT64_C(0x8080808080808080))) {
+            i += 8;
+            continue;
+        }
+        size_t length = bagi_utf8_sequence(text + i, size - i);
+        if (length == 0)
+            return i;
+        i += length;
+    }
+    return size;
+}
+
+static size_t bagi_utf8_encode(uint32_t point, unsigned char out[4]) {
+    if (point < 0x80) {
+        out[0] = (unsigned char)point;
+        return 1;
+    }
+    if (point < 0x800) {
+        out[0] = (unsigned char)(0xC0 | point >> 6);
+        out[1] = (unsigned char)(0x80 | (point & 0x3F));
+        return 2;
+    }
+    if (point < 0x10000) {
+        out[0] = (unsigned char)(0xE0 | point >> 12);
+        out[1] = (unsigned char)(0x80 | (point >> 6 & 0x3F));
+        out[2] = (unsigned char)(0x80 | (point & 0x3F));
+        return 3;
+    }
+    out[0] = (unsigned char)(0xF0 | point >> 18);
+    out[1] = (unsigned char)(0x80 | (point >> 12 & 0x3F));
+    out[2] = (unsigned char)(0x80 | (point >> 6 & 0x3F));
+    out[3] = (unsigned char)(0x80 | (point & 0x3F));
+    return 4;
+}
+
+/* The code point of a sequence that bagi_utf8_sequence has accepted. */
+static uint32_t bagi_utf8_point(const unsigned char *text, size_t length) {
+    static const unsigned char masks[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
+    uint32_t point = text[0] & masks[length];
+    for (size_t i = 1; i < length; i++)
+        point = point << 6 | (text[i] & 0x3F);
+    return point;
+}
+
+static bool bagi_same(bags_bytes bytes, const char *text) {
+    size_t size = strlen(text);
+    return bytes.size == size && memcmp(bytes.data, text, size) == 0;
+}
+
+/* ========================================================================
+ * >>files
+ * What the rest calls instead of hooks: they read and write all that was asked
+ * for, or fail with a message that has the path.
+ * ====================================================================== */
+
+typedef struct bagi_env {
+    bags_allocator memory;
+    bags_io io;
+} bagi_env;
+
+static bagi_env bagi_env_of(const bags_allocator *allocator,
+    const bags_io *io) {
+    bagi_env env;
+    env.memory = bagi_allocator_of(allocator);
+    env.io = io ? *io : *bags_io_local();
+    return env;
+}
+
+static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
+    void **file, bags_error *err) {
+    int error = env->io.open(env->io.user, path, mode, file);
+    if (!error)
+        return BAGS_OK;
+    *file = NULL;
+    return bagi_fail_system(err, error, path,
+        mode == BAGS_IO_CREATE ? "create" : "open");
+}
+
+/* Close what was only read; nothing can be lost. */
+static void bagi_close_read(const bagi_env *env, void *file) {
+    if (file)
+        env->io.close(env->io.user, file);
+}
+
+static bags_code bagi_file_size(const bagi_env *env, void *file,
+    const char *path, uint64_t *size, bags_error *err) {
+    int error = env->io.size(env->io.user, file, size);
+    return error ? bagi_fail_system(err, error, path, "get the size") : BAGS_OK;
+}
+
+static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
+    uint64_t offset, void *data, size_t size, bags_error *err) {
+    unsigned char *out = (unsigned char *)data;
+    while (size > 0) {
+        size_t done = 0;
+        int error = env->io.read_at(env->io.user, file, offset, out, size,
+            &done);
+        if (error)
+            return bagi_fail_system(err, error, path, "read");
+        if (done == 0 || done > size)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: ends at %" PRIu64 ", where %" PRIu64
+                " more bytes should be: it was made shorter while it was open",
+                bagi_tail(path), offset, (uint64_t)size);
+        out += done;
+        offset += done;
+        size -= done;
+    }
+    return BAGS_OK;
+}
+
+static bags_code bagi_write_at(const bagi_env *env, void *file,
+    const char *path, uint64_t offset, const void *data, size_t size,
+    bags_error *err) {
+    const unsigned char *in = (const unsigned char *)data;
+    while (size > 0) {
+        size_t done = 0;
+        int error = env->io.write_at(env->io.user, file, offset, in, size,
+            &done);
+        if (!error && (done == 0 || done > size))
+            error = EIO;
+        if (error)
+            return bagi_fail_system(err, error, path, "write");
+        in += done;
+        offset += done;
+        size -= done;
+    }
+    return BAGS_OK;
+}
+
+static bags_code bagi_kind(const bagi_env *env, const char *path,
+    bags_path_kind *kind, bags_error *err) {
+    int error = env->io.kind(env->io.user, path, kind);
+    return error ? bagi_fail_system(err, error, path, "look at") : BAGS_OK;
+}
+
+static bags_code bagi_sync_dir(const bagi_env *env, const char *path,
+    bags_error *err) {
+    int error = env->io.sync_dir(env->io.user, path);
+    return error ? bagi_fail_system(err, error, path, "sync") : BAGS_OK;
+}
+
+/* The directory that a path stands in; "." for a bare name. Free it with
+ * bagi_free_text. */
+static char *bagi_parent(const bags_allocator *memory, const char *path,
+    bags_error *err) {
+    size_t size = strlen(path);
+    while (size > 0 && path[size - 1] == '/')
+        size--;
+    while (size > 0 && path[size - 1] != '/')
+        size--;
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    return size ? bagi_copy_text(memory, path, size, err)
+                : bagi_copy_text(memory, ".", 1, err);
+}
+
+/* Make every directory above the last part of the path that is not there. */
+static bags_code bagi_make_parents(const bagi_env *env, const char *path,
+    bags_error *err) {
+    char *copy = bagi_copy_text(&env->memory, path, strlen(path), err);
+    if (!copy)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = BAGS_OK;
+    size_t size = strlen(copy);
+    while (size > 1 && copy[size - 1] == '/')
+        size--;
+    for (size_t i = 1; i < size && !code; i++) {
+        if (copy[i] != '/' || copy[i - 1] == '/')
+            continue;
+        copy[i] = '\0';
+        bags_path_kind kind = BAGS_PATH_NONE;
+        code = bagi_kind(env, copy, &kind, err);
+        if (!code && kind == BAGS_PATH_NONE) {
+            int error = env->io.make_dir(env->io.user, copy);
+            if (error && error != EEXIST)
+                code = bagi_fail_system(err, error, copy, "make the directory");
+        }
+        copy[i] = '/';
+    }
+    bagi_free_text(&env->memory, copy);
+    return code;
+}
+
+/* A whole small file. *data has *size bytes and is freed with bagi_free. */
+static bags_code bagi_read_file(const bagi_env *env, const char *path,
+    size_t most, unsigned char **data, size_t *size, bags_error *err) {
+    void *file = NULL;
+    uint64_t length = 0;
+    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file, err);
+    if (code)
+        return code;
+    code = bagi_file_size(env, file, path, &length, err);
+    if (!code && length > most)
+        code = bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: has %" PRIu64 " bytes; at most %" PRIu64 " are read",
+            bagi_tail(path), length, (uint64_t)most);
+    unsigned char *room = NULL;
+    if (!code) {
+        room = (unsigned char *)bagi_alloc(&env->memory, (size_t)length, err);
+        code = room ? bagi_read_at(env, file, path, 0, room, (size_t)length, err)
+                    : BAGS_ERROR_MEMORY;
+    }
+    bagi_close_read(env, file);
+    if (code) {
+        bagi_free(&env->memory, room, (size_t)length);
+        return code;
+    }
+    *data = room;
+    *size = (size_t)length;
+    return BAGS_OK;
+}
+
+/* ========================================================================
+ * >>json
+ * As much of JSON as spec.json is: one object whose keys and values are
+ * strings. Read with any white space; written as Python's json.dumps writes it.
+ * ====================================================================== */
+
+#define BAGI_SPEC_MOST ((size_t)1 << 20)
+
+typedef struct bagi_json {
+    const unsigned char *text;
+    size_t size, at;
+    char *room; /* a decoded string; no longer than the text it stands in */
+    size_t used;
+    const char *why; /* what is wrong at `at` */
+} bagi_json;
+
+static bool bagi_json_wrong(bagi_json *json, const char *why) {
+    json->why = why;
+    return false;
+}
+
+static void bagi_json_space(bagi_json *json) {
+    while (json->at < json->size && strchr(" \t\r\n", json->text[json->at]) &&
+           json->text[json->at])
+        json->at++;
+}
+
+static bool bagi_json_mark(bagi_json *json, char mark, const char *why) {
+    bagi_json_space(json);
+    if (json->at >= json->size || json->text[json->at] != (unsigned char)mark)
+        return bagi_json_wrong(json, why);
+    json->at++;
+    return true;
+}
+
+/* The four digits behind \u; above 0xFFFF if they are none. */
+static uint32_t bagi_json_hex(bagi_json *json) {
+    uint32_t number = 0;
+    if (json->size - json->at < 4)
+        return UINT32_MAX;
+    for (int i = 0; i < 4; i++) {
+        unsigned char c = json->text[json->at++];
+        uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
+                         : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
+                         : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
+                                                : UINT32_MAX;
+        if (digit == UINT32_MAX)
+            return UINT32_MAX;
+        number = number << 4 | digit;
+    }
+    return number;
+}
+
+/* A code point behind \u, of two halves if it is a surrogate pair. */
+static bool bagi_json_unicode(bagi_json *json) {
+    uint32_t point = bagi_json_hex(json);
+    if (point > 0xFFFF)
+        return bagi_json_wrong(json, "\\u without four hexadecimal digits");
+    if (point >= 0xD800 && point < 0xDC00) {
+        uint32_t low = UINT32_MAX;
+        if (json->size - json->at >= 2 && json->text[json->at] == '\\' &&
+            json->text[json->at + 1] == 'u') {
+            json->at += 2;
+            low = bagi_json_hex(json);
+        }
+        if (low < 0xDC00 || low > 0xDFFF)
+            return bagi_json_wrong(json, "half of a surrogate pair");
+        point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00);
+    } else if (point >= 0xDC00 && point < 0xE000) {
+        return bagi_json_wrong(json, "half of a surrogate pair");
+    }
+    if (point == 0)
+        return bagi_json_wrong(json, "a zero character in a string");
+    unsigned char bytes[4];
+    size_t length = bagi_utf8_encode(point, bytes);
+    memcpy(json->room + json->used, bytes, length);
+    json->used += length;
+    return true;
+}
+
+static bool bagi_json_escape(bagi_json *json) {
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    if (json->at >= json->size)
+        return bagi_json_wrong(json, "a string without end");
+    unsigned char c = json->text[json->at++];
+    if (c == 'u')
+        return bagi_json_unicode(json);
+    const char *found = c ? strchr(from, c) : NULL;
+    if (!found)
+        return bagi_json_wrong(json, "an escape that JSON does not have");
+    json->room[json->used++] = to[found - from];
+    return true;
+}
+
+/* A string, decoded to the end of `room`. */
+static bool bagi_json_string(bagi_json *json, const char *why) {
+    if (!bagi_json_mark(json, '"', why))
+        return false;
+    while (json->at < json->size) {
+        unsigned char c = json->text[json->at];
+        if (c == '"') {
+            json->at++;
+            return true;
+        }
+        if (c < 0x20)
+            return bagi_json_wrong(json, "a control character in a string");
+        if (c == '\\') {
+            json->at++;
+            if (!bagi_json_escape(json))
+                return false;
+            continue;
+        }
+        size_t length =
+            bagi_utf8_sequence(json->text + json->at, json->size - json->at);
+        if (length == 0)
+            return bagi_json_wrong(json, "text that is not UTF-8");
+        memcpy(json->room + json->used, json->text + json->at, length);
+        json->used += length;
+        json->at += length;
+    }
+    return bagi_json_wrong(json, "a string without end");
+}
+
+/*
+ * Read an object of strings, giving each pair to `each`, which may fail. `room`
+ * has the text's size. False with json->why, or with `each`'s code in *code.
+ */
+static bool bagi_json_object(bagi_json *json,
+    bags_code (*each)(void *user, const char *key, size_t key_size,
+        const char *value, size_t value_size),
+    void *user, bags_code *code) {
+    if (!bagi_json_mark(json, '{', "no JSON object"))
+        return false;
+    bagi_json_space(json);
+    bool more = json->at >= json->size || json->text[json->at] != '}';
+    while (more) {
+        json->used = 0;
+        if (!bagi_json_string(json, "no string where a name should be"))
+            return false;
+        size_t key = json->used;
+        if (!bagi_json_mark(json, ':', "no : behind a name") ||
+            !bagi_json_string(json, "a type that is not a string"))
+            return false;
+        *code = each(user, json->room, key, json->room + key,
+            json->used - key);
+        if (*code)
+            return false;
+        bagi_json_space(json);
+        more = json->at < json->size && json->text[json->at] == ',';
+        if (more)
+            json->at++;
+    }
+    if (!bagi_json_mark(json, '}', "no , or } behind a type"))
+        return false;
+    bagi_json_space(json);
+    return json->at == json->size ||
+           bagi_json_wrong(json, "something behind the object");
+}
+
+/* The size of a text as a JSON string in ASCII, which is written to `out`
+ * unless that is NULL. The text is valid UTF-8. */
+static size_t bagi_json_quote(const char *text, char *out) {
+    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+    const unsigned char *in = (const unsigned char *)text;
+    size_t size = strlen(text), used = 0;
+    char piece[16];
+    for (size_t i = 0, step; i < size; i += step) {
+        step = bagi_utf8_sequence(in + i, size - i);
+        uint32_t point = bagi_utf8_point(in + i, step);
+        const char *found = point < 0x80 ? strchr(from, (int)point) : NULL;
+        int length;
+        if (found)
+            length = snprintf(piece, sizeof piece, "\\%c", to[found - from]);
+        else if (point >= 0x20 && point < 0x80)
+            length = snprintf(piece, sizeof piece, "%c", (int)point);
+        else if (point < 0x10000)
+            length = snprintf(piece, sizeof piece, "\\u%04x", (unsigned)point);
+        else
+            length = snprintf(piece, sizeof piece, "\\u%04x\\u%04x",
+                (unsigned)(0xD800 + ((point - 0x10000) >> 10)),
+                (unsigned)(0xDC00 + ((point - 0x10000) & 0x3FF)));
+        if (out)
+            memcpy(out + 1 + used, piece, (size_t)length);
+        used += (size_t)length;
+    }
+    if (out)
+        out[0] = out[used + 1] = '"';
+    return used + 2;
+}
+
+/* ========================================================================
+ * >>refs
+ * A blob of refs.bag: a msgpack array with one element a field, an unsigned
+ * integer for a plain field, [] or [first, count] for a sequence. The
+ * self-describing arrays of >>codecs use the same integers.
+ * ====================================================================== */
+
+#define BAGI_REF_MOST 19 /* bytes of [first, count] at its longest */
+
+/* Which blobs of a field belong to a datapoint. */
+typedef struct bagi_ref {
+    uint64_t first, count;
+} bagi_ref;
+
+static size_t bagi_msgpack_put(unsigned char *out, unsigned char tag,
+    uint64_t number, int bytes) {
+    out[0] = tag;
+    for (int i = 0; i < bytes; i++)
+        out[1 + i] = (unsigned char)(number >> (8 * (bytes - 1 - i)));
+    return (size_t)bytes + 1;
+}
+
+static size_t bagi_msgpack_put_uint(unsigned char *out, uint64_t number) {
+    if (number < 0x80)
+        return bagi_msgpack_put(out, (unsigned char)number, 0, 0);
+    if (number <= UINT8_MAX)
+        return bagi_msgpack_put(out, 0xCC, number, 1);
+    if (number <= UINT16_MAX)
+        return bagi_msgpack_put(out, 0xCD, number, 2);
+    if (number <= UINT32_MAX)
+        return bagi_msgpack_put(out, 0xCE, number, 4);
+    return bagi_msgpack_put(out, 0xCF, number, 8);
+}
+
+static size_t bagi_msgpack_put_array(unsigned char *out, uint64_t count) {
+    if (count < 16)
+        return bagi_msgpack_put(out, (unsigned char)(0x90 | count), 0, 0);
+    if (count <= UINT16_MAX)
+        return bagi_msgpack_put(out, 0xDC, count, 2);
+    return bagi_msgpack_put(out, 0xDD, count, 4);
+}
+
+/* The big-endian integer behind a tag. False if the blob ends before. */
+static bool bagi_msgpack_number(bags_bytes *blob, size_t bytes,
+    uint64_t *number) {
+    if (blob->size < bytes)
+        return false;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < bytes; i++)
+        sum = sum << 8 | blob->data[i];
+    blob->data += bytes;
+    blob->size -= bytes;
+    *number = sum;
+    return true;
+}
+
+/* Take a non-negative integer, in any of msgpack's forms, off the front. */
+static bool bagi_msgpack_uint(bags_bytes *blob, uint64_t *number) {
+    if (blob->size == 0)
+        return false;
+    unsigned char tag = blob->data[0];
+    bags_bytes rest = {blob->data + 1, blob->size - 1};
+    if (tag < 0x80) {
+        *number = tag;
+    } else if (tag >= 0xCC && tag <= 0xCF) {
+        if (!bagi_msgpack_number(&rest, (size_t)1 << (tag - 0xCC), number))
+            return false;
+    } else if (tag >= 0xD0 && tag <= 0xD3) {
+        size_t bytes = (size_t)1 << (tag - 0xD0);
+        if (!bagi_msgpack_number(&rest, bytes, number) ||
+            *number >> (8 * bytes - 1))
+            return false;
+    } else {
+        return false;
+    }
+    *blob = rest;
+    return true;
+}
+
+/* Take the head of an array off the front. */
+static bool bagi_msgpack_array(bags_bytes *blob, uint64_t *count) {
+    if (blob->size == 0)
+        return false;
+    unsigned char tag = blob->data[0];
+    bags_bytes rest = {blob->data + 1, blob->size - 1};
+    if ((tag & 0xF0) == 0x90)
+        *count = tag & 0x0F;
+    else if ((tag != 0xDC && tag != 0xDD) ||
+             !bagi_msgpack_number(&rest, tag == 0xDC ? 2 : 4, count))
+        return false;
+    *blob = rest;
+    return true;
+}
+
+static bool bagi_refs_sequence(bags_bytes *blob, bagi_ref *ref) {
+    uint64_t length = 0;
+    ref->first = ref->count = 0;
+    if (!bagi_msgpack_array(blob, &length))
+        return false;
+    if (length == 0)
+        return true;
+    return length == 2 && bagi_msgpack_uint(blob, &ref->first) &&
+           bagi_msgpack_uint(blob, &ref->count);
+}
+
+/*
+ * Take a datapoint's blob of refs.bag apart into `refs`, one for each type.
+ * Returns NULL, or what is wrong, with the field it is wrong for in *field
+ * (`count` if it is wrong as a whole).
+ */
+static const char *bagi_refs_parse(bags_bytes blob, const bags_type *types,
+    size_t count, bagi_ref *refs, size_t *field) {
+    uint64_t length = 0;
+    *field = count;
+    if (!bagi_msgpack_array(&blob, &length))
+        return "is not a msgpack array";
+    if (length != count)
+        return "has another number of elements than spec.json has fields";
+    for (size_t i = 0; i < count; i++) {
+        *field = i;
+        if (types[i].sequence) {
+            if (!bagi_refs_sequence(&blob, &refs[i]))
+                return "is not [] or [first, count]";
+        } else {
+            refs[i].count = 1;
+            if (!bagi_msgpack_uint(&blob, &refs[i].first))
+                return "is not an index";
+        }
+    }
+    *field = count;
+    return blob.size ? "has bytes behind the array" : NULL;
+}
+
+/* The blob for `refs`, into `out`, which has room for 5 + BAGI_REF_MOST bytes a
+ * field. Returns its size. */
+static size_t bagi_refs_write(const bags_type *types, size_t count,
+    const bagi_ref *refs, unsigned char *out) {
+    size_t used = bagi_msgpack_put_array(out, count);
+    for (size_t i = 0; i < count; i++) {
+        if (types[i].sequence) {
+            bool empty = refs[i].count == 0;
+            used += bagi_msgpack_put_array(out + used, empty ? 0 : 2);
+            if (empty)
+                continue;
+        }
+        used += bagi_msgpack_put_uint(out + used, refs[i].first);
+        if (types[i].sequence)
+            used += bagi_msgpack_put_uint(out + used, refs[i].count);
+    }
+    return used;
+}
+
+/* ========================================================================
+ * >>type-text
+ * "array(float32,64,128)[]" taken apart, and the dtypes that stand in it.
+ * ====================================================================== */
+
+static bool bagi_type_char(char c, bool argument) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || (argument && (c == '.' || c == ','));
+}
+
+BAGS_API bags_code bags_type_parse(const char *text, bags_type *out,
+    bags_error *err) {
+    size_t size = strlen(text), name = 0;
+    bags_type type;
+    memset(&type, 0, sizeof type);
+    if (size >= 2 && memcmp(text + size - 2, "[]", 2) == 0) {
+        type.sequence = true;
+        size -= 2;
+    }
+    while (name < size && bagi_type_char(text[name], false))
+        name++;
+    type.name.data = (const unsigned char *)text;
+    type.name.size = name;
+    bool right = name > 0;
+    if (right && name < size) {
+        size_t at = name + 1;
+        type.count = 1;
+        while (at < size && bagi_type_char(text[at], true))
+            type.count += text[at++] == ',';
+        right = text[name] == '(' && at + 1 == size && text[at] == ')';
+        type.arguments.data = (const unsigned char *)text + name + 1;
+        type.arguments.size = at - name - 1;
+    }
+    if (!right)
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "type \"%.80s\" is not name or name(arguments), of a-z 0-9 - _ and "
+            "in arguments . and a comma, with or without [] behind it",
+            text);
+    *out = type;
+    return BAGS_OK;
+}
+
+BAGS_API bags_bytes bags_type_argument(const bags_type *type, size_t i) {
+    bags_bytes rest = type->arguments;
+    bags_bytes none = {NULL, 0};
+    if (i >= type->count)
+        return none;
+    for (;; i--) {
+        const unsigned char *comma =
+            rest.size ? (const unsigned char *)memchr(rest.data, ',', rest.size)
+                      : NULL;
+        size_t size = comma ? (size_t)(comma - rest.data) : rest.size;
+        if (i == 0) {
+            rest.size = size;
+            return rest;
+        }
+        rest.data += size + 1;
+        rest.size -= size + 1;
+    }
+}
+
+BAGS_API bool bags_type_number(const bags_type *type, size_t i,
+    uint64_t *out) {
+    bags_bytes text = bags_type_argument(type, i);
+    uint64_t number = 0;
+    for (size_t at = 0; at < text.size; at++) {
+        unsigned char c = text.data[at];
+        if (c < '0' || c > '9' || number > UINT64_MAX / 10)
+            return false;
+        uint64_t digit = (uint64_t)(c - '0');
+        if (number * 10 > UINT64_MAX - digit)
+            return false;
+        number = number * 10 + digit;
+    }
+    if (text.size == 0)
+        return false;
+    *out = number;
+    return true;
+}
+
+typedef struct bagi_dtype {
+    const char *name; /* what NumPy prints */
+    const char *code; /* kind and bytes, as behind the < of dtype.str */
+    const char *also; /* other spellings, each between spaces */
+    unsigned char size;
+} bagi_dtype;
+
+/* In the order of bags_dtype. */
+static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0},
+    {"bool", "b1", " ? bool_ bool8 ", 1}, {"uint8", "u1", " B ubyte ", 1},
+    {"uint16", "u2", " H ushort ", 2}, {"uint32", "u4", " I uintc ", 4},
+    {"uint64", "u8", " Q uint ulonglong ", 8}, {"int8", "i1", " b byte ", 1},
+    {"int16", "i2", " h short ", 2}, {"int32", "i4", " i intc ", 4},
+    {"int64", "i8", " q int int_ longlong ", 8},
+    {"float16", "f2", " e half ", 2}, {"float32", "f4", " f single ", 4},
+    {"float64", "f8", " d double float float_ ", 8}};
+
+#define BAGI_DTYPES (sizeof bagi_dtypes / sizeof *bagi_dtypes)
+
+static const bagi_dtype *bagi_dtype_of(bags_dtype dtype) {
+    size_t i = (size_t)dtype;
+    return &bagi_dtypes[i < BAGI_DTYPES ? i : 0];
+}
+
+BAGS_API const char *bags_dtype_name(bags_dtype dtype) {
+    return bagi_dtype_of(dtype)->name;
+}
+
+BAGS_API size_t bags_dtype_size(bags_dtype dtype) {
+    return bagi_dtype_of(dtype)->size;
+}
+
+static bool bagi_dtype_is(const bagi_dtype *dtype, bags_bytes text) {
+    if (bagi_same(text, dtype->name) || bagi_same(text, dtype->code))
+        return true;
+    for (const char *at = dtype->also; *at && at[1]; at = strchr(at + 1, ' ')) {
+        bags_bytes word = {(const unsigned char *)at + 1,
+            (size_t)(strchr(at + 1, ' ') - at) - 1};
+        if (word.size == text.size &&
+            memcmp(word.data, text.data, text.size) == 0)
+            return true;
+    }
+    return false;
+}
+
+BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size,
+    bool *big_endian) {
+    bags_bytes rest = {(const unsigned char *)text, size};
+    bool big = false;
+    if (size > 0 && (strchr("<>|=", text[0]) && text[0])) {
+        big = text[0] == '>' || (text[0] == '=' && !bagi_little_endian());
+        rest.data++;
+        rest.size--;
+    }
+    for (size_t i = 1; i < BAGI_DTYPES && rest.size > 0; i++) {
+        if (!bagi_dtype_is(&bagi_dtypes[i], rest))
+            continue;
+        if (big_endian)
+            *big_endian = big;
+        return (bags_dtype)i;
+    }
+    return BAGS_DTYPE_NONE;
+}
+
+/* ========================================================================
+ * >>codecs
+ * Values, the built-in codecs, and the registry.
+ * ====================================================================== */
+
+static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
+    bags_value value;
+    memset(&value, 0, sizeof value);
+    value.kind = kind;
+    value.data = data;
+    value.size = size;
+    return value;
+}
+
+BAGS_API bags_value bags_int(int64_t number) {
+    bags_value value = bagi_value(BAGS_INT, NULL, 0);
+    value.sint = number;
+    return value;
+}
+
+BAGS_API bags_value bags_uint(uint64_t number) {
+    bags_value value = bagi_value(BAGS_UINT, NULL, 0);
+    value.uint = number;
+    return value;
+}
+
+BAGS_API bags_value bags_utf8(const char *text) {
+    return bagi_value(BAGS_UTF8, text, strlen(text));
+}
+
+BAGS_API bags_value bags_utf8_sized(const char *text, size_t size) {
+    return bagi_value(BAGS_UTF8, text, size);
+}
+
+BAGS_API bags_value bags_blob(const void *data, size_t size) {
+    return bagi_value(BAGS_BLOB, data, size);
+}
+
+/* Bytes of an array. False if they are more than fit a size_t. */
+static bool bagi_array_size(bags_dtype dtype, size_t dims,
+    const uint64_t *shape, size_t *size) {
+    size_t bytes = bags_dtype_size(dtype);
+    bool empty = false;
+    for (size_t i = 0; i < dims; i++)
+        empty = empty || shape[i] == 0;
+    for (size_t i = 0; i < dims && !empty; i++) {
+        if (shape[i] > SIZE_MAX / bytes)
+            return false;
+        bytes *= (size_t)shape[i];
+    }
+    *size = empty ? 0 : bytes;
+    return true;
+}
+
+BAGS_API bags_value bags_array(bags_dtype dtype, size_t dims,
+    const uint64_t *shape, const void *data) {
+    bags_value value = bagi_value(BAGS_ARRAY, data, 0);
+    value.dtype = dtype;
+    value.dims = dims;
+    value.shape = shape;
+    /* One that is too large keeps size 0, which no encoder takes for it. */
+    if (bags_dtype_size(dtype))
+        bagi_array_size(dtype, dims, shape, &value.size);
+    return value;
+}
+
+static const char *bagi_kind_name(bags_kind kind) {
+    static const char *const names[] = {"no value", "a blob", "bytes", "text",
+        "a number", "a number", "an array", "an object"};
+    size_t i = (size_t)kind;
+    return i < sizeof names / sizeof *names ? names[i] : "an unknown kind";
+}
+
+BAGI_COLD static bags_code bagi_fail_kind(bags_error *err, const char *wanted,
+    const bags_value *value) {
+    return bags_fail(err, BAGS_ERROR_VALUE, "takes %s, not %s", wanted,
+        bagi_kind_name(value->kind));
+}
+
+/* bytes */
+
+static bags_code bagi_bytes_encode(void *state, const bags_value *value,
+    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    (void)state;
+    (void)scratch;
+    if (value->kind != BAGS_BYTES)
+        return bagi_fail_kind(err, "bytes", value);
+    blob->data = (const unsigned char *)value->data;
+    blob->size = value->size;
+    return BAGS_OK;
+}
+
+static bags_code bagi_bytes_decode(void *state, bags_bytes blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    (void)state;
+    (void)scratch;
+    (void)err;
+    *value = bagi_value(BAGS_BYTES, blob.data, blob.size);
+    return BAGS_OK;
+}
+
+/* utf8 */
+
+static bags_code bagi_utf8_check(const unsigned char *text, size_t size,
+    bags_code code, bags_error *err) {
+    size_t good = bagi_utf8_valid(text, size);
+    if (good == size)
+        return BAGS_OK;
+    return bags_fail(err, code, "is not UTF-8: byte 0x%02x at %" PRIu64,
+        text[good], (uint64_t)good);
+}
+
+static bags_code bagi_utf8_encode_value(void *state, const bags_value *value,
+    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    (void)state;
+    (void)scratch;
+    if (value->kind != BAGS_UTF8)
+        return bagi_fail_kind(err, "text", value);
+    blob->data = (const unsigned char *)value->data;
+    blob->size = value->size;
+    return bagi_utf8_check(blob->data, blob->size, BAGS_ERROR_VALUE, err);
+}
+
+static bags_code bagi_utf8_decode_value(void *state, bags_bytes blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    (void)state;
+    (void)scratch;
+    bags_code code =
+        bagi_utf8_check(blob.data, blob.size, BAGS_ERROR_CORRUPT, err);
+    if (!code)
+        *value = bagi_value(BAGS_UTF8, blob.data, blob.size);
+    return code;
+}
+
+/* int, int(N), i64, u64 */
+
+typedef struct bagi_int {
+    bags_allocator memory;
+    size_t size; /* bytes; 0 with `shortest` */
+    bool shortest, is_signed, big;
+} bagi_int;
+
+#define BAGI_INT_MOST 1024
+
+static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
+    (void)codec;
+    uint64_t size = 8;
+    bool plain = bagi_same(type->name, "int");
+    bool big = type->count == 2 && bagi_same(bags_type_argument(type, 1), "big");
+    bool little = type->count == 2 &&
+                  bagi_same(bags_type_argument(type, 1), "little");
+    if (type->count > 0 &&
+        (!plain || type->count > 2 || !bags_type_number(type, 0, &size) ||
+            size > BAGI_INT_MOST || (type->count == 2 && !big && !little)))
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "integers are int, int(N), int(N,little), int(N,big), i64 and u64; "
+            "N is a number of bytes up to %d", BAGI_INT_MOST);
+    bagi_int *made = (bagi_int *)bagi_alloc(allocator, sizeof *made, err);
+    if (!made)
+        return BAGS_ERROR_MEMORY;
+    made->memory = *allocator;
+    made->size = (size_t)size;
+    made->shortest = plain && type->count == 0;
+    made->is_signed = bagi_same(type->name, "i64");
+    made->big = big;
+    *state = made;
+    return BAGS_OK;
+}
+
+static void bagi_int_close(void *state) {
+    bagi_int *codec = (bagi_int *)state;
+    bags_allocator memory = codec->memory;
+    bagi_free(&memory, codec, sizeof *codec);
+}
+
+static bool bagi_int_bits(const bagi_int *codec, const bags_value *value,
+    uint64_t *bits, bags_error *err) {
+    if (value->kind == BAGS_INT) {
+        if (value->sint < 0 && !codec->is_signed) {
+            bags_fail(err, BAGS_ERROR_VALUE,
+                "holds no negative number such as %" PRId64, value->sint);
+            return false;
+        }
+        *bits = (uint64_t)value->sint;
+        return true;
+    }
+    if (value->kind != BAGS_UINT) {
+        bagi_fail_kind(err, "a number", value);
+        return false;
+    }
+    if (codec->is_signed && value->uint > (uint64_t)INT64_MAX) {
+        bags_fail(err, BAGS_ERROR_VALUE,
+            "%" PRIu64 " is above 2^63-1 and does not fit i64", value->uint);
+        return false;
+    }
+    *bits = value->uint;
+    return true;
+}
+
+static bags_code bagi_int_encode(void *state, const bags_value *value,
+    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    const bagi_int *codec = (const bagi_int *)state;
+    uint64_t bits = 0;
+    if (!bagi_int_bits(codec, value, &bits, err))
+        return BAGS_ERROR_VALUE;
+    size_t least = 0;
+    while (least < 8 && bits >> (8 * least))
+        least++;
+    size_t size = codec->shortest ? least : codec->size;
+    if (size < least)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%" PRIu64 " does not fit %" PRIu64 " bytes", bits, (uint64_t)size);
+    bags_code code = bags_buffer_reserve(scratch, size + 8, err);
+    if (code)
+        return code;
+    memset(scratch->data, 0, size);
+    for (size_t i = 0; i < least || (i < size && i < 8); i++)
+        scratch->data[codec->big ? size - 1 - i : i] =
+            (unsigned char)(bits >> (8 * i));
+    blob->data = scratch->data;
+    blob->size = size;
+    return BAGS_OK;
+}
+
+static bags_code bagi_int_decode(void *state, bags_bytes blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    const bagi_int *codec = (const bagi_int *)state;
+    (void)scratch;
+    if (!codec->shortest && blob.size != codec->size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "has %" PRIu64 " bytes; its type says %" PRIu64,
+            (uint64_t)blob.size, (uint64_t)codec->size);
+    uint64_t bits = 0;
+    for (size_t i = 0; i < blob.size; i++) {
+        unsigned char byte = blob.data[codec->big ? blob.size - 1 - i : i];
+        if (i < 8)
+            bits |= (uint64_t)byte << (8 * i);
+        else if (byte)
+            return bags_fail(err, BAGS_ERROR_LIMIT,
+                "is a number of %" PRIu64 " bytes, above 2^64-1",
+                (uint64_t)blob.size);
+    }
+    if (codec->is_signed)
+        *value = bags_int(bits <= (uint64_t)INT64_MAX
+                              ? (int64_t)bits
+                              : -(int64_t)(UINT64_MAX - bits) - 1);
+    else
+        *value = bags_uint(bits);
+    return BAGS_OK;
+}
+
+/* array(DTYPE,D0,...) and the self-describing array */
+
+typedef struct bagi_array {
+    bags_allocator memory;
+    bags_dtype dtype; /* BAGS_DTYPE_NONE: self-describing */
+    size_t dims;
+    size_t wild;  /* the dimension that may be anything; dims: none */
+    size_t bytes; /* of an array, or with `wild` of one step along it */
+    uint64_t shape[BAGS_MAX_DIMS];
+} bagi_array;
+
+static bags_code bagi_array_arguments(bagi_array *codec, const bags_type *type,
+    bags_error *err) {
+    bags_bytes name = bags_type_argument(type, 0);
+    bool big = false;
+    codec->dtype =
+        bags_dtype_parse((const char *)name.data, name.size, &big);
+    if (codec->dtype == BAGS_DTYPE_NONE)
+        return bags_fail(err, BAGS_ERROR_TYPE, "\"%.*s\" is no dtype",
+            (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
+    codec->dims = type->count - 1;
+    if (codec->dims > BAGS_MAX_DIMS)
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "an array has at most %d dimensions", BAGS_MAX_DIMS);
+    codec->wild = codec->dims;
+    for (size_t i = 0; i < codec->dims; i++) {
+        if (codec->wild == codec->dims &&
+            bagi_same(bags_type_argument(type, i + 1), "-1")) {
+            codec->wild = i;
+            codec->shape[i] = 1;
+        } else if (!bags_type_number(type, i + 1, &codec->shape[i])) {
+            return bags_fail(err, BAGS_ERROR_TYPE,
+                "a dimension of an array is a number; one of them may be -1");
+        }
+    }
+    if (!bagi_array_size(codec->dtype, codec->dims, codec->shape,
+            &codec->bytes))
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "an array of this type is larger than memory");
+    return BAGS_OK;
+}
+
+static void bagi_array_close(void *state) {
+    bagi_array *codec = (bagi_array *)state;
+    bags_allocator memory = codec->memory;
+    bagi_free(&memory, codec, sizeof *codec);
+}
+
+static bags_code bagi_array_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
+    (void)codec;
+    bagi_array *made = (bagi_array *)bagi_alloc(allocator, sizeof *made, err);
+    if (!made)
+        return BAGS_ERROR_MEMORY;
+    made->memory = *allocator;
+    bags_code code =
+        type->count ? bagi_array_arguments(made, type, err) : BAGS_OK;
+    if (code)
+        bagi_array_close(made);
+    else
+        *state = made;
+    return code;
+}
+
+/* Copy elements with their bytes in reverse. */
+static void bagi_swap_copy(unsigned char *to, const unsigned char *from,
+    size_t size, size_t element) {
+    for (size_t i = 0; i + element <= size; i += element)
+        for (size_t j = 0; j < element; j++)
+            to[i + j] = from[i + element - 1 - j];
+}
+
+/*
+ * Make a value of an array's bytes: a view of them if they are aligned and in
+ * this machine's order, else a copy behind the shape in scratch. shape is
+ * copied to scratch if `keep`, else it lives as long as the codec.
+ */
+static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
+    const uint64_t *shape, bool keep, bags_bytes data, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    size_t element = bags_dtype_size(dtype);
+    bool swap = element > 1 && big == bagi_little_endian();
+    bool copy = swap || (uintptr_t)data.data % element != 0;
+    size_t front = keep ? dims * sizeof *shape : 0;
+    if (data.size > SIZE_MAX - front)
+        return bagi_fail_memory(err, data.size);
+    bags_code code =
+        bags_buffer_reserve(scratch, front + (copy ? data.size : 0) + 1, err);
+    if (code)
+        return code;
+    if (keep && dims)
+        memcpy(scratch->data, shape, front);
+    const unsigned char *elements = data.data;
+    if (copy) {
+        unsigned char *room = scratch->data + front;
+        if (swap)
+            bagi_swap_copy(room, data.data, data.size, element);
+        else if (data.size)
+            memcpy(room, data.data, data.size);
+        elements = room;
+    }
+    *value = bags_array(dtype, dims,
+        keep ? (const uint64_t *)(const void *)scratch->data : shape, elements);
+    return BAGS_OK;
+}
+
+/* The dtype and shape of a value that is to be encoded, checked. */
+static bags_code bagi_array_check(const bags_value *value, size_t *size,
+    bags_error *err) {
+    if (value->kind != BAGS_ARRAY)
+        return bagi_fail_kind(err, "an array", value);
+    if (!bags_dtype_size(value->dtype))
+        return bags_fail(err, BAGS_ERROR_VALUE, "an array without a dtype");
+    if (value->dims > BAGS_MAX_DIMS)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "an array has at most %d dimensions", BAGS_MAX_DIMS);
+    if (!bagi_array_size(value->dtype, value->dims, value->shape, size))
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "an array whose shape is larger than memory");
+    return BAGS_OK;
+}
+
+/* "float32 (64, 128)" */
+static void bagi_array_text(bags_dtype dtype, size_t dims,
+    const uint64_t *shape, size_t wild, char *out, size_t size) {
+    int used = snprintf(out, size, "%s (", bags_dtype_name(dtype));
+    for (size_t i = 0; i < dims && used > 0 && (size_t)used < size; i++) {
+        size_t at = (size_t)used;
+        used += i == wild
+                    ? snprintf(out + at, size - at, "%sany", i ? ", " : "")
+                    : snprintf(out + at, size - at, "%s%" PRIu64, i ? ", " : "",
+                          shape[i]);
+    }
+    if (used > 0 && (size_t)used < size)
+        snprintf(out + used, size - (size_t)used, ")");
+}
+
+BAGI_COLD static bags_code bagi_array_mismatch(const bagi_array *codec,
+    const bags_value *value, bags_error *err) {
+    char wanted[160], given[160];
+    bagi_array_text(codec->dtype, codec->dims, codec->shape, codec->wild,
+        wanted, sizeof wanted);
+    bagi_array_text(value->dtype, value->dims, value->shape, value->dims, given,
+        sizeof given);
+    return bags_fail(err, BAGS_ERROR_VALUE, "takes %s, not %s", wanted, given);
+}
+
+static bags_code bagi_array_match(const bagi_array *codec,
+    const bags_value *value, bags_error *err) {
+    bool same = value->dtype == codec->dtype && value->dims == codec->dims;
+    for (size_t i = 0; same && i < codec->dims; i++)
+        same = i == codec->wild || value->shape[i] == codec->shape[i];
+    return same ? BAGS_OK : bagi_array_mismatch(codec, value, err);
+}
+
+/* Elements in little-endian order: the value's own bytes, or a swapped copy
+ * behind `front` bytes of scratch. */
+static bags_code bagi_array_elements(const bags_value *value, size_t size,
+    size_t front, bags_buffer *scratch, const unsigned char **out,
+    bags_error *err) {
+    *out = (const unsigned char *)value->data;
+    if (bagi_little_endian() || bags_dtype_size(value->dtype) == 1)
+        return BAGS_OK;
+    bags_code code = bags_buffer_reserve(scratch, front + size + 1, err);
+    if (code)
+        return code;
+    bagi_swap_copy(scratch->data + front, *out, size,
+        bags_dtype_size(value->dtype));
+    *out = scratch->data + front;
+    return BAGS_OK;
+}
+
+static size_t bagi_self_head(const bags_value *value, size_t size,
+    unsigned char *out) {
+    size_t used = 0;
+    char code[8];
+    int length = snprintf(code, sizeof code, "%c%s",
+        bags_dtype_size(value->dtype) == 1 ? '|' : '<',
+        bagi_dtype_of(value->dtype)->code);
+    out[used++] = 0x93;
+    out[used++] = (unsigned char)(0xA0 | length);
+    memcpy(out + used, code, (size_t)length);
+    used += (size_t)length;
+    used += bagi_msgpack_put_array(out + used, value->dims);
+    for (size_t i = 0; i < value->dims; i++)
+        used += bagi_msgpack_put_uint(out + used, value->shape[i]);
+    int bytes = size <= UINT8_MAX ? 1 : size <= UINT16_MAX ? 2 : 4;
+    unsigned char tag = bytes == 1 ? 0xC4 : bytes == 2 ? 0xC5 : 0xC6;
+    return used + bagi_msgpack_put(out + used, tag, size, bytes);
+}
+
+/* [dtype, shape, data] in msgpack, as granular writes it. */
+static bags_code bagi_self_encode(const bags_value *value, size_t size,
+    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    const size_t most = 16 + 9 * BAGS_MAX_DIMS;
+    if (size > UINT32_MAX || size > SIZE_MAX - most)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "an array of %" PRIu64 " bytes; this type holds 2^32-1",
+            (uint64_t)size);
+    bags_code code = bags_buffer_reserve(scratch, most + size, err);
+    if (code)
+        return code;
+    size_t head = bagi_self_head(value, size, scratch->data);
+    const unsigned char *elements = NULL;
+    code = bagi_array_elements(value, size, head, scratch, &elements, err);
+    if (code)
+        return code;
+    if (size && elements != scratch->data + head)
+        memcpy(scratch->data + head, elements, size);
+    blob->data = scratch->data;
+    blob->size = head + size;
+    return BAGS_OK;
+}
+
+static bags_code bagi_array_encode(void *state, const bags_value *value,
+    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    const bagi_array *codec = (const bagi_array *)state;
+    size_t size = 0;
+    bags_code code = bagi_array_check(value, &size, err);
+    if (code)
+        return code;
+    if (codec->dtype == BAGS_DTYPE_NONE)
+        return bagi_self_encode(value, size, scratch, blob, err);
+    code = bagi_array_match(codec, value, err);
+    if (!code)
+        code = bagi_array_elements(value, size, 0, scratch, &blob->data, err);
+    blob->size = size;
+    return code;
+}
+
+/* A str or bin of msgpack, off the front; `first` is the tag of its 8-bit
+ * form. */
+static bool bagi_msgpack_bytes(bags_bytes *blob, unsigned char first,
+    bags_bytes *out) {
+    if (blob->size == 0)
+        return false;
+    unsigned char tag = blob->data[0];
+    bags_bytes rest = {blob->data + 1, blob->size - 1};
+    uint64_t size = 0;
+    if (first == 0xD9 && (tag & 0xE0) == 0xA0)
+        size = tag & 0x1F;
+    else if (tag < first || tag > first + 2 ||
+             !bagi_msgpack_number(&rest, (size_t)1 << (tag - first), &size))
+        return false;
+    if (size > rest.size)
+        return false;
+    out->data = rest.data;
+    out->size = (size_t)size;
+    blob->data = rest.data + size;
+    blob->size = rest.size - (size_t)size;
+    return true;
+}
+
+static bags_code bagi_self_decode(bags_bytes blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    uint64_t count = 0, dims = 0, shape[BAGS_MAX_DIMS];
+    bags_bytes name = {NULL, 0}, data = {NULL, 0};
+    bool right = bagi_msgpack_array(&blob, &count) && count == 3 &&
+                 bagi_msgpack_bytes(&blob, 0xD9, &name) &&
+                 bagi_msgpack_array(&blob, &dims) && dims <= BAGS_MAX_DIMS;
+    for (uint64_t i = 0; right && i < dims; i++)
+        right = bagi_msgpack_uint(&blob, &shape[i]);
+    right = right && bagi_msgpack_bytes(&blob, 0xC4, &data) && blob.size == 0;
+    if (!right)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "is not a msgpack array of dtype, shape and data");
+    bool big = false;
+    bags_dtype dtype =
+        bags_dtype_parse((const char *)name.data, name.size, &big);
+    if (dtype == BAGS_DTYPE_NONE)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "is an array of a dtype that is not built in: \"%.*s\"",
+            (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
+    size_t size = 0;
+    if (!bagi_array_size(dtype, (size_t)dims, shape, &size) ||
+        size != data.size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "is an array whose shape does not give its %" PRIu64 " bytes",
+            (uint64_t)data.size);
+    return bagi_array_value(dtype, big, (size_t)dims, shape, true, data,
+        scratch, value, err);
+}
+
+static bags_code bagi_array_decode(void *state, bags_bytes blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    const bagi_array *codec = (const bagi_array *)state;
+    if (codec->dtype == BAGS_DTYPE_NONE)
+        return bagi_self_decode(blob, scratch, value, err);
+    bool wild = codec->wild < codec->dims;
+    if (wild ? codec->bytes == 0 || blob.size % codec->bytes != 0
+             : blob.size != codec->bytes)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "has %" PRIu64 " bytes; its type says %s%" PRIu64,
+            (uint64_t)blob.size, wild ? "a multiple of " : "",
+            (uint64_t)codec->bytes);
+    if (!wild)
+        return bagi_array_value(codec->dtype, false, codec->dims, codec->shape,
+            false, blob, scratch, value, err);
+    uint64_t shape[BAGS_MAX_DIMS];
+    memcpy(shape, codec->shape, sizeof shape);
+    shape[codec->wild] = blob.size / codec->bytes;
+    return bagi_array_value(codec->dtype, false, codec->dims, shape, true, blob,
+        scratch, value, err);
+}
+
+static const bags_codec bagi_codecs_built_in[] = {
+    {"bytes", NULL, bagi_bytes_encode, bagi_bytes_decode, NULL, NULL},
+    {"utf8", NULL, bagi_utf8_encode_value, bagi_utf8_decode_value, NULL, NULL},
+    {"int i64 u64", bagi_int_open, bagi_int_encode, bagi_int_decode,
+        bagi_int_close, NULL},
+    {"array", bagi_array_open, bagi_array_encode, bagi_array_decode,
+        bagi_array_close, NULL}};
+
+#define BAGI_BUILT_IN \
+    (sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in)
+
+struct bags_codecs {
+    bags_allocator memory;
+    bags_codec *added;
+    size_t count, capacity;
+};
+
+BAGS_API bags_codecs *bags_codecs_create(const bags_allocator *allocator,
+    bags_error *err) {
+    bags_allocator memory = bagi_allocator_of(allocator);
+    bags_codecs *codecs =
+        (bags_codecs *)bagi_alloc(&memory, sizeof *codecs, err);
+    if (codecs)
+        codecs->memory = memory;
+    return codecs;
+}
+
+BAGS_API bags_code bags_codecs_add(bags_codecs *codecs, const bags_codec *codec,
+    bags_error *err) {
+    if (!codecs || !codec || !codec->names || !*codec->names)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "a codec needs a name");
+    void *added = codecs->added;
+    bags_code code = bagi_grow(&codecs->memory, &added, &codecs->capacity,
+        codecs->count, sizeof *codec, err);
+    codecs->added = (bags_codec *)added;
+    if (!code)
+        codecs->added[codecs->count++] = *codec;
+    return code;
+}
+
+static bool bagi_codec_serves(const bags_codec *codec, bags_bytes name) {
+    const char *at = codec->names;
+    while (*at) {
+        size_t size = strcspn(at, " ");
+        if (size > 0 && size == name.size && memcmp(at, name.data, size) == 0)
+            return true;
+        at += size + (at[size] == ' ');
+    }
+    return false;
+}
+
+BAGS_API const bags_codec *bags_codecs_find(const bags_codecs *codecs,
+    bags_bytes name) {
+    for (size_t i = codecs ? codecs->count : 0; i > 0; i--)
+        if (bagi_codec_serves(&codecs->added[i - 1], name))
+            return &codecs->added[i - 1];
+    for (size_t i = 0; i < BAGI_BUILT_IN; i++)
+        if (bagi_codec_serves(&bagi_codecs_built_in[i], name))
+            return &bagi_codecs_built_in[i];
+    return NULL;
+}
+
+BAGS_API void bags_codecs_free(bags_codecs *codecs) {
+    if (!codecs)
+        return;
+    bags_allocator memory = codecs->memory;
+    bagi_free(&memory, codecs->added, codecs->capacity * sizeof(bags_codec));
+    bagi_free(&memory, codecs, sizeof *codecs);
+}
+
+#endif /* BAGS_IMPLEMENTATION */
