@@ -17,7 +17,8 @@ FLAGS_release = -O2 -g
 FLAGS_asan = -O1 -g $(CHECKS)
 FLAGS_tsan = -O1 -g -fsanitize=thread
 FLAGS_m32 = -O2 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu
-FLAGS_cxx = -O1 -g -std=c++11
+# C++ warns of {0}, which bags.h recommends.
+FLAGS_cxx = -O1 -g -std=c++11 -Wno-missing-field-initializers
 FLAGS_fuzz = -O1 -g -fsanitize=fuzzer-no-link $(CHECKS)
 
 # The first make of `make deps test` must not look for libraries that are only
@@ -47,7 +48,7 @@ BUILD = +$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
 # --- libraries. PKG_x are the pkg-config names that formats/x.c needs.
 first = $(or $(firstword $(foreach p,$1,$(shell pkg-config --exists $p 2>/dev/null && echo $p))),$(firstword $1))
-PKG_jpeg := libturbojpeg
+PKG_jpeg := libjpeg
 PKG_png := libpng
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(call first,msgpack-c msgpack)
@@ -71,7 +72,8 @@ SKIPPED := $(foreach f,$(filter-out $(FORMATS),$(ALL_FORMATS)),'skipped: formats
 
 # --- programs
 C_OBJECTS = $(patsubst %.c,$B/%.o,$(wildcard $1))
-EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c,$(wildcard examples/*.c)) $(wildcard examples/demo/*.c))
+EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c,$(wildcard examples/*.c)))
+DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls)
 COMMAND := $(if $(and $(HAVE_JSON),$(filter-out cxx,$(FLAVOUR)),$(wildcard examples/bags/*.c)),$B/bags)
 TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(wildcard tests/test_*.c)))
 REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(wildcard tests/fuzz_*.c)))
@@ -87,7 +89,7 @@ TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wil
 help: ## say what can be made
 	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile | expand -t 18
 
-all: skipped $(EXAMPLES) $(COMMAND) $(if $(HAVE_MPI),$(patsubst %.c,$B/%,$(wildcard examples/07_mpi.c))) $(if $(filter build/release/bags,$(COMMAND)),build/bags) ## build the formats, the command and the examples
+all: skipped $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(HAVE_MPI),$(patsubst %.c,$B/%,$(wildcard examples/07_mpi.c))) $(if $(filter build/release/bags,$(COMMAND)),build/bags) ## build the formats, the command and the examples
 
 skipped:
 	@printf '%.0s%s\n' $(foreach s,$(SKIPPED),'' $s) | grep . || true
@@ -160,10 +162,12 @@ $B/tests/%.o: tests/%.c $B/flags
 
 $B/examples/%: $B/examples/%.o
 	$(LINK) -pthread
-$B/examples/06_images $B/examples/demo/balls: $B/examples/%: $B/examples/%.o $(FORMAT_OBJECTS)
+$B/examples/06_images: $B/examples/06_images.o $(FORMAT_OBJECTS)
 	$(LINK) $(FORMAT_LIBS)
 $B/examples/07_mpi: $B/examples/07_mpi.o
 	@echo '  LD $@'; mpicc $^ -o $@
+$B/balls: $(call C_OBJECTS,examples/demo/*.c) $(FORMAT_OBJECTS)
+	$(LINK) $(FORMAT_LIBS)
 $B/bags: $(call C_OBJECTS,examples/bags/*.c) $(FORMAT_OBJECTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,json-c) -pthread
 build/bags: build/release/bags

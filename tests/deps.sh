@@ -18,7 +18,6 @@ sanitizer gcc thread                    | gcc
 sanitizer clang address,undefined,fuzzer-no-link | libclang-rt-dev libclang-rt-@-dev libclang-common-@-dev
 pkg-config --exists cmocka              | libcmocka-dev
 pkg-config --exists json-c              | libjson-c-dev
-pkg-config --exists libturbojpeg        | libturbojpeg0-dev libturbojpeg-dev
 pkg-config --exists libjpeg             | libjpeg-dev
 pkg-config --exists libpng              | libpng-dev
 pkg-config --exists msgpack-c || pkg-config --exists msgpack | libmsgpack-c-dev libmsgpack-dev
