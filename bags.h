@@ -3244,6 +3244,10 @@ static bags_code bagi_keep_failure(bags_error *failure, bags_error *err) {
     return failure->code;
 }
 
+BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_ARGUMENT, "there is no writer");
+}
+
 static void bagi_bag_writer_free(bag_writer *writer) {
     bags_allocator memory = writer->env.memory;
     bagi_column_free(&memory, &writer->column);
@@ -3280,6 +3284,8 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
 
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
     if (writer->failure.code)
         return bagi_keep_failure(&writer->failure, err);
     if (bagi_column_add(&writer->env, &writer->column,
@@ -3291,6 +3297,8 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
 }
 
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
     if (!writer->failure.code)
         bagi_column_flush(&writer->env, &writer->column, &writer->failure);
     return writer->failure.code ? bagi_keep_failure(&writer->failure, err)
@@ -4990,10 +4998,6 @@ static bags_code bagi_datapoint_failed(bags_writer *writer, bags_error *why,
     return bagi_writer_refuse(writer, why, err);
 }
 
-BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_ARGUMENT, "there is no writer");
-}
-
 BAGS_API bags_code bags_writer_append(bags_writer *writer,
     const bags_entry *entries, size_t count, bags_error *err) {
     bags_error why;
@@ -6625,3 +6629,52 @@ BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
 }
 
 #endif /* BAGS_IMPLEMENTATION */
+
+/*
+ * This software is available under two licences. Choose the one you prefer.
+ *
+ * ------------------------------------------------------------------------------
+ * ALTERNATIVE A - MIT License
+ *
+ * Copyright (c) 2026 the authors of bags.h
+ *
+ * Permission is hereby granted, free of charge, to any person obtaining a copy of
+ * this software and associated documentation files (the "Software"), to deal in
+ * the Software without restriction, including without limitation the rights to
+ * use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of
+ * the Software, and to permit persons to whom the Software is furnished to do so,
+ * subject to the following conditions:
+ *
+ * The above copyright notice and this permission notice shall be included in all
+ * copies or substantial portions of the Software.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS
+ * FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
+ * COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER
+ * IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
+ * CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+ *
+ * ------------------------------------------------------------------------------
+ * ALTERNATIVE B - Public Domain (www.unlicense.org)
+ *
+ * This is free and unencumbered software released into the public domain.
+ *
+ * Anyone is free to copy, modify, publish, use, compile, sell, or distribute this
+ * software, either in source code form or as a compiled binary, for any purpose,
+ * commercial or non-commercial, and by any means.
+ *
+ * In jurisdictions that recognize copyright laws, the author or authors of this
+ * software dedicate any and all copyright interest in the software to the public
+ * domain. We make this dedication for the benefit of the public at large and to
+ * the detriment of our heirs and successors. We intend this dedication to be an
+ * overt act of relinquishment in perpetuity of all present and future rights to
+ * this software under copyright law.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS
+ * FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS BE
+ * LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
+ * CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE
+ * SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+ */
