@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
+#define _FILE_OFFSET_BITS 64
 #include "support.h"
 
 #include <dirent.h>
