@@ -1107,6 +1107,7 @@ BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -1393,6 +1394,22 @@ BAGS_API const char *bags_code_name(bags_code code) {
     return i < sizeof names / sizeof *names ? names[i] : "unknown error";
 }
 
+/* Keep a message one line of whole characters, whatever names a stranger put
+ * into it. */
+static void bagi_tidy(char *message) {
+    size_t size = strlen(message), back = 0;
+    for (size_t i = 0; i < size; i++)
+        if ((unsigned char)message[i] < 0x20 || message[i] == 0x7F)
+            message[i] = '?';
+    if (size + 1 < BAGS_ERROR_SIZE)
+        return;
+    while (back < 3 && back < size &&
+           ((unsigned char)message[size - 1 - back] & 0xC0) == 0x80)
+        back++;
+    if (back < size && (unsigned char)message[size - 1 - back] >= 0xC0)
+        message[size - 1 - back] = '\0';
+}
+
 BAGS_API BAGI_COLD bags_code bags_fail(bags_error *err, bags_code code,
     const char *format, ...) {
     if (!err)
@@ -1404,6 +1421,7 @@ BAGS_API BAGI_COLD bags_code bags_fail(bags_error *err, bags_code code,
     if (vsnprintf(err->message, sizeof err->message, format, arguments) < 0)
         err->message[0] = '\0';
     va_end(arguments);
+    bagi_tidy(err->message);
     return code;
 }
 
@@ -1431,6 +1449,7 @@ BAGI_COLD static bags_code bagi_prefix(bags_error *err, bags_code code,
     memmove(err->message + front, err->message, back);
     memcpy(err->message, words, front);
     err->message[front + back] = '\0';
+    bagi_tidy(err->message);
     return code;
 }
 
@@ -1502,14 +1521,22 @@ BAGI_COLD static bags_code bagi_fail_memory(bags_error *err, size_t size) {
         "out of memory: cannot get %" PRIu64 " bytes", (uint64_t)size);
 }
 
-/* Zeroed memory, or NULL with err written. */
-static void *bagi_alloc(const bags_allocator *memory, size_t size,
+/* Memory, or NULL with err written. Pages of it that are never touched cost
+ * nothing. */
+static void *bagi_alloc_raw(const bags_allocator *memory, size_t size,
     bags_error *err) {
     void *data = memory->resize(memory->user, NULL, 0, size ? size : 1);
+    if (!data)
+        bagi_fail_memory(err, size);
+    return data;
+}
+
+/* The same, zeroed. */
+static void *bagi_alloc(const bags_allocator *memory, size_t size,
+    bags_error *err) {
+    void *data = bagi_alloc_raw(memory, size, err);
     if (data)
         memset(data, 0, size);
-    else
-        bagi_fail_memory(err, size);
     return data;
 }
 
@@ -2221,6 +2248,1098 @@ static size_t bagi_refs_write(const bags_type *types, size_t count,
             used += bagi_msgpack_put_uint(out + used, refs[i].count);
     }
     return used;
+}
+
+/* ========================================================================
+ * >>bag-read
+ * A Bag is seen through two pointers: the bytes of its blobs and the ends of
+ * them, both of which may point into a map, a copy, or nowhere: then the file
+ * is read by position. Files that are read by position may belong to a set that
+ * keeps a bounded number of them open.
+ * ====================================================================== */
+
+typedef struct bagi_file {
+    char *path;
+    uint64_t size;
+    const unsigned char *map; /* NULL: not mapped */
+    void *handle;             /* NULL: mapped, in memory, or not open now */
+    unsigned pins;            /* threads that read it just now */
+    struct bagi_file *newer, *older;
+} bagi_file;
+
+/* Files by last use. What the lists hold is open; `limit` may be passed only
+ * while more threads than that read at once. */
+typedef struct bagi_files {
+    bagi_mutex mutex;
+    size_t limit, count;
+    size_t maps, maps_limit;
+    bagi_file *newest, *oldest;
+} bagi_files;
+
+static void bagi_files_unlink(bagi_files *files, bagi_file *file) {
+    *(file->newer ? &file->newer->older : &files->newest) = file->older;
+    *(file->older ? &file->older->newer : &files->oldest) = file->newer;
+    file->newer = file->older = NULL;
+    files->count--;
+}
+
+static void bagi_files_link(bagi_files *files, bagi_file *file) {
+    file->newer = NULL;
+    file->older = files->newest;
+    *(files->newest ? &files->newest->newer : &files->oldest) = file;
+    files->newest = file;
+    files->count++;
+}
+
+static void bagi_files_close(bagi_files *files, const bagi_env *env,
+    bagi_file *file) {
+    bagi_files_unlink(files, file);
+    bagi_close_read(env, file->handle);
+    file->handle = NULL;
+}
+
+/* Make room for one more open file, if there are any that nobody reads. */
+static void bagi_files_room(bagi_files *files, const bagi_env *env) {
+    bagi_file *file = files->oldest;
+    while (file && files->count >= files->limit) {
+        bagi_file *newer = file->newer;
+        if (file->pins == 0)
+            bagi_files_close(files, env, file);
+        file = newer;
+    }
+}
+
+/* Open a file again, and make sure that it is the one that was looked at. */
+static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
+    bagi_file *file, bags_error *err) {
+    bagi_files_room(files, env);
+    void *handle = NULL;
+    uint64_t size = 0;
+    bags_code code = bagi_open(env, file->path, BAGS_IO_READ, &handle, err);
+    if (code)
+        return code;
+    code = bagi_file_size(env, handle, file->path, &size, err);
+    if (!code && size != file->size)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: has %" PRIu64 " bytes now and had %" PRIu64
+            " when it was opened first", bagi_tail(file->path), size,
+            file->size);
+    if (code) {
+        bagi_close_read(env, handle);
+        return code;
+    }
+    file->handle = handle;
+    bagi_files_link(files, file);
+    return BAGS_OK;
+}
+
+struct bag_reader {
+    const unsigned char *data; /* offset 0 of the blobs; NULL: read */
+    const unsigned char *ends; /* the end of blob 0; NULL: read */
+    uint64_t length;           /* blobs */
+    uint64_t limit;            /* no blob ends behind this offset */
+    uint64_t table;            /* offset of the end of blob 0 in its file */
+    const bagi_env *env;
+    bagi_files *files; /* NULL: the files stay open */
+    bagi_file file;
+    bagi_file index;       /* NAME.idx, if split */
+    unsigned char *loaded; /* the table in memory, if asked for */
+    bool split, v2;
+};
+
+/* Read from a file that may have to be opened again for it. */
+static bags_code bagi_file_read(const bag_reader *reader, const bagi_file *of,
+    uint64_t offset, void *data, size_t size, bags_error *err) {
+    bagi_files *files = reader->files;
+    /* Only the members that the set's mutex guards change. */
+    bagi_file *file = (bagi_file *)(uintptr_t)of;
+    if (size == 0)
+        return BAGS_OK;
+    if (!files)
+        return bagi_read_at(reader->env, file->handle, file->path, offset, data,
+            size, err);
+    bagi_lock(&files->mutex);
+    bags_code code = BAGS_OK;
+    if (!file->handle) {
+        code = bagi_files_reopen(files, reader->env, file, err);
+    } else if (files->newest != file) {
+        bagi_files_unlink(files, file);
+        bagi_files_link(files, file);
+    }
+    void *handle = file->handle;
+    file->pins += !code;
+    bagi_unlock(&files->mutex);
+    if (code)
+        return code;
+    code = bagi_read_at(reader->env, handle, file->path, offset, data, size,
+        err);
+    bagi_lock(&files->mutex);
+    if (--file->pins == 0 && files->count > files->limit)
+        bagi_files_close(files, reader->env, file);
+    bagi_unlock(&files->mutex);
+    return code;
+}
+
+/* Where a file's bytes can be had while it is being opened: its map, or a
+ * read. */
+static bags_code bagi_file_peek(const bag_reader *reader, const bagi_file *file,
+    uint64_t offset, uint64_t *number, bags_error *err) {
+    unsigned char room[8];
+    const unsigned char *at = room;
+    bags_code code = BAGS_OK;
+    if (file->map)
+        at = file->map + offset;
+    else
+        code = bagi_read_at(reader->env, file->handle, file->path, offset, room,
+            sizeof room, err);
+    if (!code)
+        *number = bagi_load_u64(at);
+    return code;
+}
+
+/* Map an open file, if that is wanted and can be done. An empty file needs no
+ * map: nothing is read from it. */
+static void bagi_file_map(bag_reader *reader, bagi_file *file,
+    bool positional) {
+    static const unsigned char nothing[1] = {0};
+    const bags_io *io = &reader->env->io;
+    bagi_files *files = reader->files;
+    const void *map = nothing;
+    if (positional || !io->map || file->size > SIZE_MAX / 2)
+        return;
+    if (file->size > 0) {
+        if (files && files->maps >= files->maps_limit)
+            return;
+        if (io->map(io->user, file->handle, (size_t)file->size, &map) != 0)
+            return;
+        if (files)
+            files->maps++;
+    }
+    file->map = (const unsigned char *)map;
+}
+
+static bags_code bagi_file_open(bag_reader *reader, bagi_file *file,
+    const char *path, bool positional, bags_error *err) {
+    const bagi_env *env = reader->env;
+    file->path = bagi_copy_text(&env->memory, path, strlen(path), err);
+    if (!file->path)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file->handle, err);
+    if (!code)
+        code = bagi_file_size(env, file->handle, path, &file->size, err);
+    if (!code)
+        bagi_file_map(reader, file, positional);
+    return code;
+}
+
+/* After a file was looked at: a mapped one need not stay open; one that is read
+ * by position joins the set. */
+static void bagi_file_settle(bag_reader *reader, bagi_file *file) {
+    bagi_files *files = reader->files;
+    if (!file->handle)
+        return;
+    if (file->map) {
+        bagi_close_read(reader->env, file->handle);
+        file->handle = NULL;
+    } else if (files) {
+        bagi_lock(&files->mutex);
+        bagi_files_room(files, reader->env);
+        bagi_files_link(files, file);
+        bagi_unlock(&files->mutex);
+    }
+}
+
+/* A file of a reader that failed to open is in no set yet: it has a handle, and
+ * neither neighbours nor a place at the end. */
+static void bagi_file_close(bag_reader *reader, bagi_file *file) {
+    const bagi_env *env = reader->env;
+    bagi_files *files = reader->files;
+    if (file->map && file->size > 0) {
+        env->io.unmap(env->io.user, file->map, (size_t)file->size);
+        if (files)
+            files->maps--;
+    }
+    if (file->handle) {
+        if (files && (files->newest == file || file->newer))
+            bagi_files_unlink(files, file);
+        bagi_close_read(env, file->handle);
+    }
+    bagi_free_text(&env->memory, file->path);
+    memset(file, 0, sizeof *file);
+}
+
+/* A Bag that ends in its own table: v1, or v2 without the leading 0. */
+static bags_code bagi_bag_shape(bag_reader *reader, bool allow_empty,
+    bags_error *err) {
+    const bagi_file *file = &reader->file;
+    const char *path = bagi_tail(file->path);
+    uint64_t last = 0, first = 0;
+    if (file->size == 0 && allow_empty) {
+        reader->v2 = true;
+        return BAGS_OK;
+    }
+    if (file->size < 8)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: has %" PRIu64 " bytes; a Bag has at least 8", path,
+            file->size);
+    bags_code code = bagi_file_peek(reader, file, file->size - 8, &last, err);
+    if (code)
+        return code;
+    if (last > file->size - 8 || (file->size - last) % 8 != 0)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: its end places the table at %" PRIu64 " of %" PRIu64
+            " bytes: it was cut short, was never closed, or is no Bag",
+            path, last, file->size);
+    code = bagi_file_peek(reader, file, last, &first, err);
+    if (code)
+        return code;
+    reader->v2 = first != 0;
+    reader->limit = last;
+    reader->table = reader->v2 ? last : last + 8;
+    reader->length = (file->size - reader->table) / 8;
+    return BAGS_OK;
+}
+
+/* Whether a Bag beside an index is a finished one nevertheless: if its own
+ * table begins where the last blob of the index ends. */
+static bags_code bagi_bag_finished(bag_reader *reader, uint64_t end,
+    bool *finished, bags_error *err) {
+    const bagi_file *file = &reader->file;
+    uint64_t last = 0, first = 0;
+    *finished = false;
+    if (file->size < 8)
+        return BAGS_OK;
+    bags_code code = bagi_file_peek(reader, file, file->size - 8, &last, err);
+    if (code || last != end || last > file->size - 8 ||
+        (file->size - last) % 8 != 0)
+        return code;
+    code = bagi_file_peek(reader, file, last, &first, err);
+    *finished = !code && first == 0;
+    return code;
+}
+
+/* A Bag whose ends stand in NAME.idx; an entry that was cut is no entry. A Bag
+ * alone that has a table of its own does not need the index. */
+static bags_code bagi_bag_shape_split(bag_reader *reader, bool alone,
+    bags_error *err) {
+    uint64_t length = reader->index.size / 8, end = 0;
+    bool finished = false;
+    bags_code code = BAGS_OK;
+    if (length)
+        code = bagi_file_peek(reader, &reader->index, length * 8 - 8, &end,
+            err);
+    if (!code && alone)
+        code = bagi_bag_finished(reader, end, &finished, err);
+    if (code)
+        return code;
+    if (finished) {
+        bagi_file_close(reader, &reader->index);
+        return bagi_bag_shape(reader, false, err);
+    }
+    if (end > reader->file.size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: has %" PRIu64 " bytes; its .idx places the end of blob %"
+            PRIu64 " at %" PRIu64, bagi_tail(reader->file.path),
+            reader->file.size, length - 1, end);
+    reader->split = true;
+    reader->limit = end;
+    reader->length = length;
+    return BAGS_OK;
+}
+
+/* Hold the table in memory, where the file is not mapped. */
+static bags_code bagi_bag_load(bag_reader *reader, bags_error *err) {
+    const bagi_file *file = reader->split ? &reader->index : &reader->file;
+    if (file->map || reader->length == 0)
+        return BAGS_OK;
+    if (reader->length > SIZE_MAX / 8)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: its table is larger than memory", bagi_tail(file->path));
+    size_t size = (size_t)reader->length * 8;
+    reader->loaded =
+        (unsigned char *)bagi_alloc_raw(&reader->env->memory, size, err);
+    if (!reader->loaded)
+        return BAGS_ERROR_MEMORY;
+    reader->ends = reader->loaded;
+    return bagi_read_at(reader->env, file->handle, file->path, reader->table,
+        reader->loaded, size, err);
+}
+
+typedef enum bagi_where {
+    BAGI_ALONE,    /* a Bag by itself: the index is looked for */
+    BAGI_WITH_REFS, /* in a dataset with refs.bag: the index is ignored */
+    BAGI_SPLIT     /* in a dataset without: the index is needed */
+} bagi_where;
+
+typedef struct bagi_bag_options {
+    bagi_where where;
+    bool positional, load_table, allow_empty;
+} bagi_bag_options;
+
+static void bagi_bag_release(bag_reader *reader) {
+    const bags_allocator *memory = &reader->env->memory;
+    bagi_file_close(reader, &reader->file);
+    bagi_file_close(reader, &reader->index);
+    if (reader->loaded)
+        bagi_free(memory, reader->loaded, (size_t)reader->length * 8);
+    reader->loaded = NULL;
+}
+
+static bool bagi_is_bag_path(const char *path) {
+    size_t size = strlen(path);
+    return size >= 4 && memcmp(path + size - 4, ".bag", 4) == 0;
+}
+
+/* NAME.idx for NAME.bag. */
+static char *bagi_index_path(const bags_allocator *memory, const char *path,
+    bags_error *err) {
+    size_t size = strlen(path) - (bagi_is_bag_path(path) ? 4 : 0);
+    if (size > INT_MAX) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is too long");
+        return NULL;
+    }
+    return bagi_print(memory, err, "%.*s.idx", (int)size, path);
+}
+
+static bags_code bagi_bag_open_index(bag_reader *reader, const char *path,
+    const bagi_bag_options *options, bool *found, bags_error *err) {
+    const bagi_env *env = reader->env;
+    char *index = bagi_index_path(&env->memory, path, err);
+    if (!index)
+        return BAGS_ERROR_MEMORY;
+    bags_path_kind kind = BAGS_PATH_FILE;
+    bags_code code = options->where == BAGI_ALONE
+                         ? bagi_kind(env, index, &kind, err)
+                         : BAGS_OK;
+    *found = kind == BAGS_PATH_FILE;
+    if (!code && *found)
+        code = bagi_file_open(reader, &reader->index, index,
+            options->positional, err);
+    bagi_free_text(&env->memory, index);
+    return code;
+}
+
+static bags_code bagi_bag_shapes(bag_reader *reader, const char *path,
+    const bagi_bag_options *options, bags_error *err) {
+    bool split = options->where == BAGI_SPLIT;
+    bool alone = options->where == BAGI_ALONE;
+    bags_code code =
+        bagi_file_open(reader, &reader->file, path, options->positional, err);
+    if (!code && (split || (alone && bagi_is_bag_path(path))))
+        code = bagi_bag_open_index(reader, path, options, &split, err);
+    if (code)
+        return code;
+    code = split ? bagi_bag_shape_split(reader, alone, err)
+                 : bagi_bag_shape(reader, options->allow_empty, err);
+    if (!code && options->load_table)
+        code = bagi_bag_load(reader, err);
+    return code;
+}
+
+/* Point at what is mapped. */
+static void bagi_bag_point(bag_reader *reader) {
+    const bagi_file *table = reader->split ? &reader->index : &reader->file;
+    reader->data = reader->file.map;
+    if (table->map)
+        reader->ends = table->map + reader->table;
+}
+
+/* Open a Bag into a reader whose env and files are set and the rest 0. */
+static bags_code bagi_bag_open(bag_reader *reader, const char *path,
+    const bagi_bag_options *options, bags_error *err) {
+    bags_code code = bagi_bag_shapes(reader, path, options, err);
+    if (code) {
+        bagi_bag_release(reader);
+        return code;
+    }
+    bagi_bag_point(reader);
+    bagi_file_settle(reader, &reader->file);
+    bagi_file_settle(reader, &reader->index);
+    return BAGS_OK;
+}
+
+/* A reader of one Bag, with an environment of its own. */
+typedef struct bagi_lone {
+    bag_reader reader;
+    bagi_env env;
+} bagi_lone;
+
+static bagi_lone *bagi_lone_new(const bag_reader_options *options,
+    bags_error *err) {
+    bagi_env env = bagi_env_of(options->allocator, options->io);
+    bagi_lone *lone = (bagi_lone *)bagi_alloc(&env.memory, sizeof *lone, err);
+    if (!lone)
+        return NULL;
+    lone->env = env;
+    lone->reader.env = &lone->env;
+    return lone;
+}
+
+BAGS_API bag_reader *bag_reader_open(const char *path,
+    const bag_reader_options *options, bags_error *err) {
+    bag_reader_options with;
+    memset(&with, 0, sizeof with);
+    if (options)
+        with = *options;
+    bagi_bag_options how = {BAGI_ALONE, with.positional, with.load_table,
+        with.allow_empty_file};
+    bagi_lone *lone = bagi_lone_new(&with, err);
+    if (!lone)
+        return NULL;
+    if (bagi_bag_open(&lone->reader, path, &how, err)) {
+        bags_allocator memory = lone->env.memory;
+        bagi_free(&memory, lone, sizeof *lone);
+        return NULL;
+    }
+    return &lone->reader;
+}
+
+BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
+    const bag_reader_options *options, bags_error *err) {
+    bag_reader_options with;
+    memset(&with, 0, sizeof with);
+    if (options)
+        with = *options;
+    bagi_lone *lone = bagi_lone_new(&with, err);
+    if (!lone)
+        return NULL;
+    bag_reader *reader = &lone->reader;
+    const bags_allocator *memory = &lone->env.memory;
+    reader->file.path = bagi_copy_text(memory, "(memory)", 8, err);
+    reader->file.size = size;
+    reader->file.map = (const unsigned char *)data;
+    bags_code code = reader->file.path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = bagi_bag_shape(reader, with.allow_empty_file, err);
+    bagi_bag_point(reader);
+    reader->file.map = NULL; /* the caller's: not to be unmapped */
+    if (!code)
+        return reader;
+    bag_reader_close(reader);
+    return NULL;
+}
+
+BAGS_API void bag_reader_close(bag_reader *reader) {
+    if (!reader)
+        return;
+    bagi_lone *lone = (bagi_lone *)reader; /* its first member */
+    bags_allocator memory = lone->env.memory;
+    bagi_bag_release(reader);
+    bagi_free(&memory, lone, sizeof *lone);
+}
+
+BAGS_API uint64_t bag_reader_length(const bag_reader *reader) {
+    return reader->length;
+}
+
+BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
+    return reader->split ? reader->limit + 8 * reader->length
+                         : reader->file.size;
+}
+
+/* Where a blob lies, by two neighbouring entries. `ends` points at its end. */
+static bool bagi_bag_bounds(const bag_reader *reader, uint64_t index,
+    const unsigned char *ends, uint64_t *start, uint64_t *stop) {
+    *start = index ? bagi_load_u64(ends - 8) : 0;
+    *stop = bagi_load_u64(ends);
+    return *start <= *stop && *stop <= reader->limit;
+}
+
+BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *reader,
+    uint64_t index, uint64_t start, uint64_t stop, bags_error *err) {
+    const char *path = bagi_tail(reader->file.path);
+    if (stop > reader->limit)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: blob %" PRIu64 " ends at %" PRIu64 ", the data at %" PRIu64,
+            path, index, stop, reader->limit);
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: blob %" PRIu64 " starts at %" PRIu64 " and ends before, at %"
+        PRIu64, path, index, start, stop);
+}
+
+BAGI_COLD static bags_code bagi_bag_fail_index(const bag_reader *reader,
+    uint64_t index, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: there is no blob %" PRIu64 "; it has %" PRIu64,
+        bagi_tail(reader->file.path), index, reader->length);
+}
+
+/* The entries of the blobs from `start`, `count` >= 1 of them, and the one
+ * before if there is one, into `room`: count * 8 + 8 bytes. */
+static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
+    size_t count, unsigned char *room, bags_error *err) {
+    const bagi_file *file = reader->split ? &reader->index : &reader->file;
+    size_t before = start ? 8 : 0;
+    return bagi_file_read(reader, file, reader->table + start * 8 - before,
+        room + 8 - before, count * 8 + before, err);
+}
+
+/* A blob that is not mapped. */
+static bags_code bagi_bag_get_read(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
+    unsigned char room[16];
+    const unsigned char *ends = room + 8;
+    uint64_t start = 0, stop = 0;
+    bags_code code = BAGS_OK;
+    if (reader->ends)
+        ends = reader->ends + index * 8;
+    else
+        code = bagi_bag_entries(reader, index, 1, room, err);
+    if (code)
+        return code;
+    if (!bagi_bag_bounds(reader, index, ends, &start, &stop))
+        return bagi_bag_fail_bounds(reader, index, start, stop, err);
+    if (reader->data) {
+        out->data = reader->data + start;
+        out->size = (size_t)(stop - start);
+        return BAGS_OK;
+    }
+    if (stop - start > SIZE_MAX / 2)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: blob %" PRIu64 " has %" PRIu64 " bytes, more than memory",
+            bagi_tail(reader->file.path), index, stop - start);
+    bagi_buffer_adopt(scratch, &reader->env->memory);
+    code = bags_buffer_reserve(scratch, (size_t)(stop - start) + 1, err);
+    if (!code)
+        code = bagi_file_read(reader, &reader->file, start, scratch->data,
+            (size_t)(stop - start), err);
+    if (code)
+        return code;
+    out->data = scratch->data;
+    out->size = (size_t)(stop - start);
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
+    if (BAGI_UNLIKELY(index >= reader->length))
+        return bagi_bag_fail_index(reader, index, err);
+    if (BAGI_UNLIKELY(!reader->data || !reader->ends))
+        return bagi_bag_get_read(reader, index, scratch, out, err);
+    uint64_t start, stop;
+    if (BAGI_UNLIKELY(!bagi_bag_bounds(reader, index, reader->ends + index * 8,
+            &start, &stop)))
+        return bagi_bag_fail_bounds(reader, index, start, stop, err);
+    out->data = reader->data + start;
+    out->size = (size_t)(stop - start);
+    return BAGS_OK;
+}
+
+/* Check that the blobs from `index` on, whose ends are given, lie one behind
+ * the other. */
+static bags_code bagi_bag_check(const bag_reader *reader, uint64_t index,
+    uint64_t count, const unsigned char *ends, bags_error *err) {
+    uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t stop = bagi_load_u64(ends + 8 * i);
+        if (BAGI_UNLIKELY(start > stop || stop > reader->limit))
+            return bagi_bag_fail_bounds(reader, index + i, start, stop, err);
+        start = stop;
+    }
+    return BAGS_OK;
+}
+
+/*
+ * The entries of `count` blobs from `start`, checked: *ends views them, in the
+ * table or in scratch from `used` on. *size is how much of scratch is used now.
+ */
+static bags_code bagi_bag_ends(const bag_reader *reader, uint64_t start,
+    size_t count, bags_buffer *scratch, size_t *used,
+    const unsigned char **ends, bags_error *err) {
+    *ends = reader->ends ? reader->ends + start * 8 : NULL;
+    if (!*ends) {
+        bagi_buffer_adopt(scratch, &reader->env->memory);
+        if (count > (SIZE_MAX / 2 - *used) / 8)
+            return bagi_fail_memory(err, SIZE_MAX);
+        size_t size = count * 8 + 8;
+        bags_code code = bags_buffer_reserve(scratch, *used + size, err);
+        if (!code)
+            code = bagi_bag_entries(reader, start, count,
+                scratch->data + *used, err);
+        if (code)
+            return code;
+        *ends = scratch->data + *used + 8;
+        *used += size;
+    }
+    return bagi_bag_check(reader, start, count, *ends, err);
+}
+
+BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
+    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
+    bags_error *err) {
+    if (start > stop)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: a range from %" PRIu64 " to %" PRIu64 " runs backwards",
+            bagi_tail(reader->file.path), start, stop);
+    if (stop > reader->length)
+        stop = reader->length;
+    bags_range range;
+    memset(&range, 0, sizeof range);
+    if (start >= stop) {
+        *out = range;
+        return BAGS_OK;
+    }
+    if (stop - start > SIZE_MAX / 16)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: %" PRIu64 " blobs are more than memory holds",
+            bagi_tail(reader->file.path), stop - start);
+    size_t used = 0;
+    range.length = (size_t)(stop - start);
+    bags_code code = bagi_bag_ends(reader, start, range.length, scratch, &used,
+        &range.ends, err);
+    if (code)
+        return code;
+    range.start = start ? bagi_load_u64(range.ends - 8) : 0;
+    uint64_t end = bagi_load_u64(range.ends + 8 * (range.length - 1));
+    if (end - range.start > SIZE_MAX / 2 - used)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: %" PRIu64 " bytes are more than memory holds",
+            bagi_tail(reader->file.path), end - range.start);
+    range.size = (size_t)(end - range.start);
+    if (reader->data) {
+        range.data = reader->data + range.start;
+    } else {
+        bagi_buffer_adopt(scratch, &reader->env->memory);
+        code = bags_buffer_reserve(scratch, used + range.size + 1, err);
+        if (!code)
+            code = bagi_file_read(reader, &reader->file, range.start,
+                scratch->data + used, range.size, err);
+        if (code)
+            return code;
+        range.data = scratch->data + used;
+        if (used)
+            range.ends = scratch->data + 8;
+    }
+    *out = range;
+    return BAGS_OK;
+}
+
+BAGS_API bags_bytes bags_range_get(const bags_range *range, size_t i) {
+    bags_bytes blob = {NULL, 0};
+    if (i >= range->length)
+        return blob;
+    uint64_t start =
+        i ? bagi_load_u64(range->ends + 8 * (i - 1)) : range->start;
+    blob.data = range->data + (start - range->start);
+    blob.size = (size_t)(bagi_load_u64(range->ends + 8 * i) - start);
+    return blob;
+}
+
+#define BAGI_VERIFY_STEP 8192 /* entries a read */
+
+BAGS_API bags_code bag_reader_verify(const bag_reader *reader,
+    bags_error *err) {
+    if (reader->ends || reader->length == 0)
+        return bagi_bag_check(reader, 0, reader->length, reader->ends, err);
+    const bags_allocator *memory = &reader->env->memory;
+    const size_t size = (BAGI_VERIFY_STEP + 1) * 8;
+    unsigned char *room = (unsigned char *)bagi_alloc_raw(memory, size, err);
+    if (!room)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = BAGS_OK;
+    for (uint64_t at = 0; at < reader->length && !code;
+         at += BAGI_VERIFY_STEP) {
+        uint64_t count = reader->length - at;
+        if (count > BAGI_VERIFY_STEP)
+            count = BAGI_VERIFY_STEP;
+        code = bagi_bag_entries(reader, at, (size_t)count, room, err);
+        if (!code)
+            code = bagi_bag_check(reader, at, count, room + 8, err);
+    }
+    bagi_free(memory, room, size);
+    return code;
+}
+
+/* ========================================================================
+ * >>bag-write
+ * A Bag that is being written is a column: blobs, and beside them the journal
+ * of their ends, from which the table is made when it is finished. Each file is
+ * written through a buffer in pieces that start at multiples of the buffer's
+ * size, since the kernel remembers the size of each write and maps large,
+ * aligned ones fastest.
+ * ====================================================================== */
+
+typedef struct bagi_out {
+    char *path;
+    void *handle;
+    unsigned char *buffer; /* the file's bytes from `base` */
+    size_t capacity;       /* of the buffer; base is a multiple of it */
+    uint64_t base;
+    uint64_t end;     /* of what was put */
+    uint64_t written; /* of what the system has; what is behind in the buffer,
+                         up to `end`, it has not */
+    uint64_t high;    /* of what the file has held, cut off later */
+    bool moved;       /* base was not always 0: the buffer is not the file */
+} bagi_out;
+
+static bags_code bagi_out_write(const bagi_env *env, bagi_out *out,
+    const unsigned char *data, size_t size, bags_error *err) {
+    if (out->written > (uint64_t)INT64_MAX - size)
+        return bags_fail(err, BAGS_ERROR_LIMIT, "%s: is larger than 2^63 bytes",
+            bagi_tail(out->path));
+    bags_code code = bagi_write_at(env, out->handle, out->path, out->written,
+        data, size, err);
+    if (code)
+        return code;
+    out->written += size;
+    if (out->high < out->written)
+        out->high = out->written;
+    return BAGS_OK;
+}
+
+static bags_code bagi_out_flush(const bagi_env *env, bagi_out *out,
+    bags_error *err) {
+    if (out->written == out->end)
+        return BAGS_OK;
+    return bagi_out_write(env, out, out->buffer + (out->written - out->base),
+        (size_t)(out->end - out->written), err);
+}
+
+/* Bytes that can be put before the buffer is handed to the system. */
+static size_t bagi_out_room(const bagi_out *out) {
+    return out->capacity - (size_t)(out->end - out->base);
+}
+
+static void bagi_out_advance(bagi_out *out) {
+    out->base = out->end;
+    out->moved = true;
+}
+
+static bags_code bagi_out_put(const bagi_env *env, bagi_out *out,
+    const unsigned char *data, size_t size, bags_error *err) {
+    while (size > 0) {
+        size_t step = bagi_out_room(out);
+        bags_code code = BAGS_OK;
+        if (step == out->capacity && size >= step) {
+            /* Whole pieces need not pass through the buffer. */
+            step = size - size % step;
+            code = bagi_out_write(env, out, data, step, err);
+            if (code)
+                return code;
+            out->end += step;
+            bagi_out_advance(out);
+        } else {
+            step = step < size ? step : size;
+            memcpy(out->buffer + (out->end - out->base), data, step);
+            out->end += step;
+            if (bagi_out_room(out) == 0) {
+                code = bagi_out_flush(env, out, err);
+                if (code)
+                    return code;
+                bagi_out_advance(out);
+            }
+        }
+        data += step;
+        size -= step;
+    }
+    return BAGS_OK;
+}
+
+/* Take back what was put behind `end`. What the file already holds of it is
+ * written over, or cut off when the file is finished. */
+static void bagi_out_rewind(bagi_out *out, uint64_t end) {
+    if (end < out->base)
+        out->base = end - end % out->capacity;
+    if (out->written > end)
+        out->written = end;
+    out->end = end;
+}
+
+static bags_code bagi_out_cut(const bagi_env *env, bagi_out *out,
+    bags_error *err) {
+    if (out->high <= out->end)
+        return BAGS_OK;
+    int error = env->io.truncate(env->io.user, out->handle, out->end);
+    if (error)
+        return bagi_fail_system(err, error, out->path, "cut");
+    out->high = out->end;
+    return BAGS_OK;
+}
+
+static bags_code bagi_out_sync(const bagi_env *env, bagi_out *out,
+    bags_error *err) {
+    int error = env->io.sync(env->io.user, out->handle);
+    return error ? bagi_fail_system(err, error, out->path, "sync") : BAGS_OK;
+}
+
+/* Start on a new file, which must not exist. The path is taken over; the buffer
+ * stays from file to file. */
+static bags_code bagi_out_create(const bagi_env *env, bagi_out *out, char *path,
+    bags_error *err) {
+    out->path = path;
+    out->base = out->end = out->written = out->high = 0;
+    out->moved = false;
+    return path ? bagi_open(env, path, BAGS_IO_CREATE, &out->handle, err)
+                : BAGS_ERROR_MEMORY;
+}
+
+/* Close the file and forget it. A failed close may have lost data. */
+static bags_code bagi_out_close(const bagi_env *env, bagi_out *out,
+    bags_error *err) {
+    bags_code code = BAGS_OK;
+    if (out->handle) {
+        int error = env->io.close(env->io.user, out->handle);
+        if (error)
+            code = bagi_fail_system(err, error, out->path, "close");
+    }
+    bagi_free_text(&env->memory, out->path);
+    out->handle = NULL;
+    out->path = NULL;
+    return code;
+}
+
+static void bagi_out_remove(const bagi_env *env, bagi_out *out) {
+    if (out->handle)
+        env->io.remove(env->io.user, out->path);
+    bagi_out_close(env, out, NULL);
+}
+
+typedef struct bagi_column {
+    bagi_out blobs, ends;
+    uint64_t length;
+    uint64_t kept_length, kept_end; /* what whole datapoints use */
+} bagi_column;
+
+#define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
+#define BAGI_BUFFER_LEAST ((size_t)4096)
+
+static bags_code bagi_column_init(const bags_allocator *memory,
+    bagi_column *column, size_t buffer_size, bags_error *err) {
+    size_t size = BAGI_BUFFER_LEAST;
+    if (buffer_size == 0)
+        buffer_size = BAGI_BUFFER_DEFAULT;
+    while (size < buffer_size && size <= SIZE_MAX / 4)
+        size *= 2;
+    column->blobs.capacity = size;
+    column->ends.capacity = size / 8;
+    column->blobs.buffer = (unsigned char *)bagi_alloc_raw(memory, size, err);
+    column->ends.buffer =
+        (unsigned char *)bagi_alloc_raw(memory, size / 8, err);
+    return column->blobs.buffer && column->ends.buffer ? BAGS_OK
+                                                       : BAGS_ERROR_MEMORY;
+}
+
+static void bagi_column_free(const bags_allocator *memory,
+    bagi_column *column) {
+    bagi_free(memory, column->blobs.buffer, column->blobs.capacity);
+    bagi_free(memory, column->ends.buffer, column->ends.capacity);
+}
+
+/* Create NAME.bag and NAME.idx. Both paths are taken over. */
+static bags_code bagi_column_create(const bagi_env *env, bagi_column *column,
+    char *blobs, char *ends, bags_error *err) {
+    column->length = column->kept_length = column->kept_end = 0;
+    bags_code code = bagi_out_create(env, &column->blobs, blobs, err);
+    bags_code also = BAGS_OK;
+    if (code)
+        column->ends.path = ends;
+    else
+        also = bagi_out_create(env, &column->ends, ends, err);
+    return code ? code : also;
+}
+
+/* Blobs before their ends, so that no end speaks of a blob that is not there. */
+static bags_code bagi_column_flush(const bagi_env *env, bagi_column *column,
+    bags_error *err) {
+    bags_code code = bagi_out_flush(env, &column->blobs, err);
+    return code ? code : bagi_out_flush(env, &column->ends, err);
+}
+
+static bags_code bagi_column_add(const bagi_env *env, bagi_column *column,
+    const unsigned char *data, size_t size, bags_error *err) {
+    bags_code code = bagi_out_put(env, &column->blobs, data, size, err);
+    if (!code && bagi_out_room(&column->ends) == 8)
+        code = bagi_out_flush(env, &column->blobs, err);
+    if (code)
+        return code;
+    unsigned char end[8];
+    bagi_store_u64(end, column->blobs.end);
+    code = bagi_out_put(env, &column->ends, end, sizeof end, err);
+    if (!code)
+        column->length++;
+    return code;
+}
+
+static void bagi_column_keep(bagi_column *column) {
+    column->kept_length = column->length;
+    column->kept_end = column->blobs.end;
+}
+
+static void bagi_column_rewind(bagi_column *column) {
+    bagi_out_rewind(&column->blobs, column->kept_end);
+    bagi_out_rewind(&column->ends, column->kept_length * 8);
+    column->length = column->kept_length;
+}
+
+/* Bytes of the Bag when it is closed. */
+static uint64_t bagi_column_size(const bagi_column *column) {
+    return column->blobs.end + 8 * (column->length + 1);
+}
+
+/* Put the table behind the blobs: a 0, and then the journal as it is. */
+static bags_code bagi_column_table(const bagi_env *env, bagi_column *column,
+    bags_error *err) {
+    static const unsigned char zero[8] = {0};
+    bagi_out *ends = &column->ends;
+    bags_code code = bagi_out_put(env, &column->blobs, zero, sizeof zero, err);
+    if (!ends->moved)
+        return code ? code
+                    : bagi_out_put(env, &column->blobs, ends->buffer,
+                          (size_t)ends->end, err);
+    /* The buffer's content has been flushed: it serves to carry the rest. */
+    for (uint64_t at = 0; at < ends->end && !code; at += ends->capacity) {
+        size_t size = ends->end - at < ends->capacity ? (size_t)(ends->end - at)
+                                                      : ends->capacity;
+        code = bagi_read_at(env, ends->handle, ends->path, at, ends->buffer,
+            size, err);
+        if (!code)
+            code = bagi_out_put(env, &column->blobs, ends->buffer, size, err);
+    }
+    return code;
+}
+
+/* Make the Bag whole; both files stay open. */
+static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
+    bool keep_idx, bool no_sync, bags_error *err) {
+    bags_code code = bagi_column_flush(env, column, err);
+    if (!code)
+        code = bagi_column_table(env, column, err);
+    if (!code)
+        code = bagi_out_flush(env, &column->blobs, err);
+    if (!code)
+        code = bagi_out_cut(env, &column->blobs, err);
+    if (!code && keep_idx)
+        code = bagi_out_cut(env, &column->ends, err);
+    if (!code && !no_sync)
+        code = bagi_out_sync(env, &column->blobs, err);
+    if (!code && !no_sync && keep_idx)
+        code = bagi_out_sync(env, &column->ends, err);
+    return code;
+}
+
+static bags_code bagi_column_close(const bagi_env *env, bagi_column *column,
+    bags_error *err) {
+    bags_code code = bagi_out_close(env, &column->blobs, err);
+    bags_code also = bagi_out_close(env, &column->ends, code ? NULL : err);
+    return code ? code : also;
+}
+
+static void bagi_column_remove(const bagi_env *env, bagi_column *column) {
+    bagi_out_remove(env, &column->blobs);
+    bagi_out_remove(env, &column->ends);
+}
+
+struct bag_writer {
+    bagi_env env;
+    bagi_column column;
+    bool keep_idx, no_sync;
+    bags_error failure; /* code BAGS_OK: none */
+};
+
+/* Remember the first failure, and give it to whoever asks. */
+static bags_code bagi_keep_failure(bags_error *failure, bags_error *err) {
+    if (err && err != failure)
+        *err = *failure;
+    return failure->code;
+}
+
+static void bagi_bag_writer_free(bag_writer *writer) {
+    bags_allocator memory = writer->env.memory;
+    bagi_column_free(&memory, &writer->column);
+    bagi_free(&memory, writer, sizeof *writer);
+}
+
+BAGS_API bag_writer *bag_writer_open(const char *path,
+    const bag_writer_options *options, bags_error *err) {
+    bag_writer_options with;
+    memset(&with, 0, sizeof with);
+    if (options)
+        with = *options;
+    bagi_env env = bagi_env_of(with.allocator, with.io);
+    bag_writer *writer =
+        (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
+    if (!writer)
+        return NULL;
+    writer->env = env;
+    writer->keep_idx = with.keep_idx;
+    writer->no_sync = with.no_sync;
+    bags_code code = bagi_column_init(&env.memory, &writer->column,
+        with.buffer_size, err);
+    if (!code) {
+        char *blobs = bagi_copy_text(&env.memory, path, strlen(path), err);
+        char *ends = bagi_index_path(&env.memory, path, err);
+        code = bagi_column_create(&env, &writer->column, blobs, ends, err);
+    }
+    if (!code)
+        return writer;
+    bagi_column_remove(&env, &writer->column);
+    bagi_bag_writer_free(writer);
+    return NULL;
+}
+
+BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
+    size_t size, uint64_t *index, bags_error *err) {
+    if (writer->failure.code)
+        return bagi_keep_failure(&writer->failure, err);
+    if (bagi_column_add(&writer->env, &writer->column,
+            (const unsigned char *)data, size, &writer->failure))
+        return bagi_keep_failure(&writer->failure, err);
+    if (index)
+        *index = writer->column.length - 1;
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
+    if (!writer->failure.code)
+        bagi_column_flush(&writer->env, &writer->column, &writer->failure);
+    return writer->failure.code ? bagi_keep_failure(&writer->failure, err)
+                                : BAGS_OK;
+}
+
+BAGS_API uint64_t bag_writer_length(const bag_writer *writer) {
+    return writer->column.length;
+}
+
+BAGS_API uint64_t bag_writer_size(const bag_writer *writer) {
+    return bagi_column_size(&writer->column);
+}
+
+/* Make a finished Bag's name survive a power loss. */
+static bags_code bagi_bag_writer_settle(bag_writer *writer, bags_error *err) {
+    char *parent =
+        bagi_parent(&writer->env.memory, writer->column.blobs.path, err);
+    if (!parent)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_sync_dir(&writer->env, parent, err);
+    bagi_free_text(&writer->env.memory, parent);
+    return code;
+}
+
+BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
+    if (!writer)
+        return BAGS_OK;
+    bagi_column *column = &writer->column;
+    bags_error *failure = &writer->failure;
+    if (!failure->code)
+        bagi_column_finish(&writer->env, column, writer->keep_idx,
+            writer->no_sync, failure);
+    if (!failure->code && !writer->no_sync)
+        bagi_bag_writer_settle(writer, failure);
+    if (!failure->code)
+        bagi_out_close(&writer->env, &column->blobs, failure);
+    if (!failure->code && !writer->keep_idx)
+        bagi_out_remove(&writer->env, &column->ends);
+    bagi_column_close(&writer->env, column, failure->code ? NULL : failure);
+    bags_code code = bagi_keep_failure(failure, failure->code ? err : NULL);
+    bagi_bag_writer_free(writer);
+    return code;
+}
+
+BAGS_API void bag_writer_abort(bag_writer *writer) {
+    if (!writer)
+        return;
+    bagi_column_remove(&writer->env, &writer->column);
+    bagi_bag_writer_free(writer);
 }
 
 /* ========================================================================
