@@ -594,7 +594,9 @@ static bool tally_fails(tally *t, size_t size) {
         && (t->stays ? t->calls >= t->fail_at : t->calls == t->fail_at);
     if (now)
         t->failed++;
-    return now || size > SIZE_MAX / 4 || (t->limit && size > t->limit);
+    /* No machine has so much, and the sanitizers end a program that asks. */
+    bool absurd = size > SIZE_MAX / 4 || (uint64_t)size >> 36;
+    return now || absurd || (t->limit && size > t->limit);
 }
 
 static void *tally_locked(tally *t, char *block, size_t old_size,
