@@ -32,12 +32,12 @@ extern bags_error said;
 #define assert_ok(call) \
     (poison(), check_code(BAGS_OK, (int)(call), #call, __FILE__, __LINE__))
 #define assert_fails(code, call) \
-    (poison(), check_code((code), (int)(call), #call, __FILE__, __LINE__))
+    (poison(), check_code((int)(code), (int)(call), #call, __FILE__, __LINE__))
 #define assert_opens(object, call) \
     (poison(), (object) = (call), \
         check_open((object) != NULL, #call, __FILE__, __LINE__))
 #define assert_refused(code, call) \
-    (poison(), check_refused((code), (call), #call, __FILE__, __LINE__))
+    (poison(), check_refused((int)(code), (call), #call, __FILE__, __LINE__))
 /* The last error's message contains this. */
 #define assert_says(text) check_says((text), __FILE__, __LINE__)
 #define assert_bytes(view, bytes, length) \
