@@ -8,6 +8,7 @@
  *     formats/jpeg.c     jpeg jpg          libjpeg-turbo    -ljpeg
  *     formats/png.c      png               libpng           -lpng
  *     formats/numpy.c    npy               none
+ *     formats/msgpack.c  msgpack tree      msgpack-c        -lmsgpackc
  *
  * A codec serves its types once it is in the registry that a reader or a writer
  * was opened with:
@@ -145,6 +146,100 @@ bags_code bags_npy_header(const bags_value *value, bags_buffer *scratch,
     bags_bytes *out, bags_error *err);
 bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
     bags_bytes *out, bags_error *err);
+
+/* ========================================================================
+ * >>msgpack
+ * MessagePack: the types msgpack and tree. On msgpack-c; a program that looks
+ * into values includes <msgpack.h> as well.
+ * ====================================================================== */
+
+struct msgpack_object;
+
+/*
+ * A value is a BAGS_OBJECT, whose `object` points to a msgpack_object. A tree,
+ * as granular writes it, is the same with arrays as leaves: see
+ * bags_tree_array.
+ *
+ * Decoded strings, binaries and extensions view the blob, the rest stands in
+ * the scratch: there is nothing to free, and what bags.h says of a value's life
+ * holds for all of it.
+ */
+extern const bags_codec bags_codec_msgpack;
+extern const bags_codec bags_codec_tree;
+
+/*
+ * Decode one msgpack value, as the codec does. *out borrows the blob and the
+ * scratch: valid until one of them is gone or the scratch is used again.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not msgpack, or something follows the value
+ *   BAGS_ERROR_LIMIT    arrays and maps nested above 512 levels (Python's
+ *                       package writes up to 511)
+ *   BAGS_ERROR_MEMORY
+ *
+ * Cost: O(blob), one allocation at the most: a msgpack_object for each value in
+ * it, which are counted before memory is taken.
+ */
+bags_code bags_msgpack_read(bags_bytes blob, bags_buffer *scratch,
+    const struct msgpack_object **out, bags_error *err);
+
+/*
+ * Encode an object in the shortest form of every number, text and length, as
+ * Python's package does by default. *out borrows `scratch`: valid until it is
+ * used again or freed. BAGS_OK, BAGS_ERROR_VALUE (of no known type) or
+ * BAGS_ERROR_MEMORY.
+ */
+bags_code bags_msgpack_write(const struct msgpack_object *object,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+
+/*
+ * An object, or a blob, as JSON in UTF-8 on one line, with ", " and ": " as
+ * Python writes it. What JSON does not have becomes an object:
+ *
+ *   bin                    {"base64": "AAEC"}
+ *   ext                    {"ext": 5, "base64": "AAEC"}
+ *   str that is no UTF-8   {"str": {"base64": "AAEC"}}
+ *   NaN, infinities        {"float": "NaN"}, "Infinity", "-Infinity"
+ *   a map with a key that is no text   {"map": [[key, value], ...]}
+ *
+ * Integers have all their digits, and a double as many as it takes to read back
+ * the same. Keys that a map has twice stand there twice.
+ *
+ * *json borrows `scratch`: valid until it is used again or freed. It is not
+ * ended by 0. Returns BAGS_OK, an error of bags_msgpack_read or
+ * BAGS_ERROR_LIMIT or BAGS_ERROR_VALUE (an object nested above 512 levels, or
+ * of no known type).
+ */
+bags_code bags_msgpack_print(const struct msgpack_object *object,
+    bags_buffer *scratch, bags_bytes *json, bags_error *err);
+bags_code bags_msgpack_to_json(bags_bytes blob, bags_buffer *scratch,
+    bags_bytes *json, bags_error *err);
+
+/* Is this an array in a tree: ["_", dtype, [dimensions], bin]? */
+bool bags_tree_is_array(const struct msgpack_object *object);
+
+/*
+ * An array of a tree as a BAGS_ARRAY. *value borrows what the object does, and
+ * the scratch: valid until one of them is gone or the scratch is used again.
+ * Elements are not copied if they are aligned and in this machine's order.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_VALUE    not an array
+ *   BAGS_ERROR_LIMIT    a dtype that bags_dtype does not have; too many
+ *                       dimensions
+ *   BAGS_ERROR_CORRUPT  its shape does not give its size
+ *   BAGS_ERROR_MEMORY
+ */
+bags_code bags_tree_array(const struct msgpack_object *object,
+    bags_buffer *scratch, bags_value *value, bags_error *err);
+
+/*
+ * The reverse: make *object an array of a tree, to be put into one that is
+ * written. It borrows the value's elements and the scratch. BAGS_OK,
+ * BAGS_ERROR_VALUE (not an array; above 2^32-1 bytes) or BAGS_ERROR_MEMORY.
+ */
+bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
+    struct msgpack_object *object, bags_error *err);
 
 #ifdef __cplusplus
 }
