@@ -3468,22 +3468,18 @@ BAGS_API bags_code bags_type_parse(const char *text, bags_type *out,
 }
 
 BAGS_API bags_bytes bags_type_argument(const bags_type *type, size_t i) {
-    bags_bytes rest = type->arguments;
-    bags_bytes none = {NULL, 0};
+    bags_bytes out = {NULL, 0};
+    const unsigned char *text = type->arguments.data;
+    size_t size = type->arguments.size, at = 0;
     if (i >= type->count)
-        return none;
-    for (;; i--) {
-        const unsigned char *comma =
-            rest.size ? (const unsigned char *)memchr(rest.data, ',', rest.size)
-                      : NULL;
-        size_t size = comma ? (size_t)(comma - rest.data) : rest.size;
-        if (i == 0) {
-            rest.size = size;
-            return rest;
-        }
-        rest.data += size + 1;
-        rest.size -= size + 1;
-    }
+        return out;
+    for (; i > 0; i--, at++)
+        while (text[at] != ',')
+            at++;
+    out.data = text + at;
+    while (at + out.size < size && out.data[out.size] != ',')
+        out.size++;
+    return out;
 }
 
 BAGS_API bool bags_type_number(const bags_type *type, size_t i,
