@@ -960,7 +960,8 @@ typedef struct bags_reader_options {
  *
  * Returns the reader, to be closed by bags_reader_close, or NULL:
  *   BAGS_ERROR_MISSING     no such directory, or no dataset in it
- *   BAGS_ERROR_UNFINISHED  a writer works on it, or died
+ *   BAGS_ERROR_UNFINISHED  a writer works on it, or died; or it is split, and
+ *                          its fields are of unequal length, which err gives
  *   BAGS_ERROR_GAP         shards are missing; err names them
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag cannot be right; shards of
  *                          different specs; two shards of one number
@@ -4311,10 +4312,10 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     for (size_t i = 0; i < spec->count; i++) {
         bagi_coder *coder = &spec->coders[i];
         coder->codec = bags_codecs_find(codecs, spec->types[i].name);
-        bags_code code = bagi_coder_open(memory, coder, &spec->types[i], err);
+        bags_code code = bagi_coder_open(memory, coder, &spec->types[i], NULL);
         coder->ready = !code;
         if (code == BAGS_ERROR_MEMORY)
-            return code;
+            return bagi_fail_memory(err, sizeof *coder);
     }
     return BAGS_OK;
 }
@@ -5475,6 +5476,7 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
     bagi_found *found, bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
     const char *why = NULL;
+    bags_error failure;
     bags_code code = BAGS_OK;
     for (size_t i = 0; i <= writer->spec.count && !code; i++) {
         bagi_column *column = &writer->columns[i];
@@ -5482,17 +5484,18 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
                                                   : "refs";
         column->length = column->kept_length = column->kept_end = 0;
         code = bagi_out_reopen(&writer->env, &column->blobs,
-            bagi_print(memory, err, "%s/%s.bag", writer->shard, name), mode,
-            err);
+            bagi_print(memory, &failure, "%s/%s.bag", writer->shard, name),
+            mode, &failure);
         if (!code)
             code = bagi_out_reopen(&writer->env, &column->ends,
-                bagi_print(memory, err, "%s/%s.idx", writer->shard, name), mode,
-                err);
+                bagi_print(memory, &failure, "%s/%s.idx", writer->shard, name),
+                mode, &failure);
     }
-    if (code == BAGS_ERROR_MISSING) {
+    if (code == BAGS_ERROR_MISSING)
         why = "not all files had been made";
-        code = BAGS_OK;
-    }
+    else if (code)
+        return bagi_keep_failure(&failure, err);
+    code = BAGS_OK;
     bagi_column *refs = bagi_refs_column(writer);
     while (!code && !why && refs->length < refs->ends.high / 8)
         code = bagi_scan_datapoint(writer, &why, err);
