@@ -26,11 +26,13 @@ static const bags_codec *const linked[] = {
 #endif
 #ifdef BAGS_WITH_MSGPACK
     &bags_codec_msgpack,
+    &bags_codec_tree,
 #endif
 #ifdef BAGS_WITH_MP4
     &bags_codec_mp4,
 #endif
-    NULL};
+    NULL,
+};
 
 bags_codecs *codecs_make(bags_error *err) {
     bags_codecs *codecs = bags_codecs_create(NULL, err);
@@ -157,6 +159,16 @@ bags_code value_from_file(const bags_codecs *codecs, const char *path,
 
 #ifdef BAGS_WITH_MSGPACK
 
+bags_code msgpack_to_json(bags_bytes blob, text *out, bags_error *err) {
+    bags_buffer scratch = {0};
+    bags_bytes json;
+    bags_code code = bags_msgpack_to_json(blob, &scratch, &json, err);
+    if (!code)
+        text_put(out, json.data, json.size);
+    bags_buffer_free(&scratch);
+    return code;
+}
+
 static int pack_into(void *data, const char *bytes, size_t size) {
     text *out = (text *)data;
     text_put(out, bytes, size);
@@ -233,6 +245,13 @@ bags_code msgpack_from_json(json_object *value, bags_buffer *out, size_t *size,
 }
 
 #else
+
+bags_code msgpack_to_json(bags_bytes blob, text *out, bags_error *err) {
+    (void)blob;
+    (void)out;
+    return bags_fail(err, BAGS_ERROR_TYPE,
+        "this program was built without the format msgpack");
+}
 
 bags_code msgpack_from_json(json_object *value, bags_buffer *out, size_t *size,
     bags_error *err) {
