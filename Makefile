@@ -81,7 +81,7 @@ BENCHES := $(patsubst %.c,$B/%,$(wildcard tests/bench/*.c))
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
 
-.PHONY: help all skipped tests replays threads format-libraries deps demo test asan tsan m32 cxx fuzz bench format clean
+.PHONY: help all skipped tests replays threads format-libraries FORCE deps demo test asan tsan m32 cxx fuzz bench format clean
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
