@@ -353,7 +353,8 @@ static char **read_names(const char *path) {
     struct dirent **found;
     int count = scandir(path, &found, NULL, alphasort);
     must(count >= 0, "scandir", path);
-    char **names = (char **)calloc((size_t)count + 1, sizeof(*names));
+    char **names =
+        (char **)calloc(count > 0 ? (size_t)count + 1 : 1, sizeof(*names));
     must(names != NULL, "calloc", path);
     size_t kept = 0;
     for (int i = 0; i < count; i++) {
