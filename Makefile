@@ -81,7 +81,7 @@ BENCHES := $(patsubst %.c,$B/%,$(wildcard tests/bench/*.c))
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
 
-.PHONY: help all skipped tests replays threads format-libraries deps demo test asan tsan m32 cxx fuzz bench format clean
+.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench format clean
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -99,8 +99,8 @@ replays: $(REPLAYS)
 threads: $(filter %/test_threads,$(TESTS))
 
 # For tests/readme.py.
-format-libraries:
-	@echo $(FORMAT_LIBS)
+print-formats:
+	@echo $(WITH) $(FORMAT_CFLAGS); echo $(FORMAT_OBJECTS) $(FORMAT_LIBS)
 
 deps: ## install the libraries and tools that are missing (apt-get)
 	@tests/deps.sh
