@@ -362,11 +362,17 @@ static bool mp_grow(mp_output *out, size_t size) {
     return true;
 }
 
+static int mp_put(void *output, const char *data, size_t size);
+
+static int mp_grow_and_put(mp_output *out, const char *data, size_t size) {
+    return mp_grow(out, size) ? mp_put(out, data, size) : -1;
+}
+
 /* Also the library's way to write: 0 for success. */
 static int mp_put(void *output, const char *data, size_t size) {
     mp_output *out = (mp_output *)output;
-    if (size > out->capacity - out->size && !mp_grow(out, size))
-        return -1;
+    if (size > out->capacity - out->size)
+        return mp_grow_and_put(out, data, size);
     if (size)
         memcpy(out->data + out->size, data, size);
     out->size += size;
