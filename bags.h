@@ -960,7 +960,8 @@ typedef struct bags_reader_options {
  *
  * Returns the reader, to be closed by bags_reader_close, or NULL:
  *   BAGS_ERROR_MISSING     no such directory, or no dataset in it
- *   BAGS_ERROR_UNFINISHED  a writer works on it, or died
+ *   BAGS_ERROR_UNFINISHED  a writer works on it, or died; or it is split, and
+ *                          its fields are of unequal length, which err gives
  *   BAGS_ERROR_GAP         shards are missing; err names them
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag cannot be right; shards of
  *                          different specs; two shards of one number
@@ -1209,12 +1210,14 @@ typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define BAGI_COLD __attribute__((cold, noinline))
+#define BAGI_APART __attribute__((noinline)) /* keep a fast caller small */
 #else
 #define BAGI_ATOMIC 0
 #define BAGI_LOAD(slot) (*(slot))
 #define BAGI_STORE(slot, value) (*(slot) = (value))
 #define BAGI_UNLIKELY(condition) (condition)
 #define BAGI_COLD
+#define BAGI_APART
 #endif
 
 typedef pthread_mutex_t bagi_mutex;
@@ -1453,15 +1456,22 @@ BAGS_API const bags_io *bags_io_local(void) {
 
 /* ========================================================================
  * >>bytes
- * Little-endian integers at any address, and UTF-8. Compilers turn the loads
- * into one instruction.
+ * Little-endian integers at any address, and UTF-8.
  * ====================================================================== */
 
-static uint64_t bagi_load_u64(const unsigned char *data) {
+/* Where bytes stand in memory as they do in files, a load is one instruction;
+ * not every compiler sees that in the other form. */
+static inline uint64_t bagi_load_u64(const unsigned char *data) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    uint64_t number;
+    memcpy(&number, data, sizeof number);
+    return number;
+#else
     return (uint64_t)data[0] | (uint64_t)data[1] << 8 |
            (uint64_t)data[2] << 16 | (uint64_t)data[3] << 24 |
            (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
            (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
+#endif
 }
 
 static void bagi_store_u64(unsigned char *data, uint64_t number) {
@@ -2813,7 +2823,7 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 }
 
 /* Where a blob lies, by two neighbouring entries. `ends` points at its end. */
-static bool bagi_bag_bounds(const bag_reader *reader, uint64_t index,
+static inline bool bagi_bag_bounds(const bag_reader *reader, uint64_t index,
     const unsigned char *ends, uint64_t *start, uint64_t *stop) {
     *start = index ? bagi_load_u64(ends - 8) : 0;
     *stop = bagi_load_u64(ends);
@@ -2850,7 +2860,7 @@ static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
 }
 
 /* A blob that is not mapped. */
-static bags_code bagi_bag_get_read(const bag_reader *reader, uint64_t index,
+BAGI_APART static bags_code bagi_bag_get_read(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     unsigned char room[16];
     const unsigned char *ends = room + 8;
@@ -4311,10 +4321,10 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     for (size_t i = 0; i < spec->count; i++) {
         bagi_coder *coder = &spec->coders[i];
         coder->codec = bags_codecs_find(codecs, spec->types[i].name);
-        bags_code code = bagi_coder_open(memory, coder, &spec->types[i], err);
+        bags_code code = bagi_coder_open(memory, coder, &spec->types[i], NULL);
         coder->ready = !code;
         if (code == BAGS_ERROR_MEMORY)
-            return code;
+            return bagi_fail_memory(err, sizeof *coder);
     }
     return BAGS_OK;
 }
@@ -5475,6 +5485,7 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
     bagi_found *found, bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
     const char *why = NULL;
+    bags_error failure;
     bags_code code = BAGS_OK;
     for (size_t i = 0; i <= writer->spec.count && !code; i++) {
         bagi_column *column = &writer->columns[i];
@@ -5482,17 +5493,18 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
                                                   : "refs";
         column->length = column->kept_length = column->kept_end = 0;
         code = bagi_out_reopen(&writer->env, &column->blobs,
-            bagi_print(memory, err, "%s/%s.bag", writer->shard, name), mode,
-            err);
+            bagi_print(memory, &failure, "%s/%s.bag", writer->shard, name),
+            mode, &failure);
         if (!code)
             code = bagi_out_reopen(&writer->env, &column->ends,
-                bagi_print(memory, err, "%s/%s.idx", writer->shard, name), mode,
-                err);
+                bagi_print(memory, &failure, "%s/%s.idx", writer->shard, name),
+                mode, &failure);
     }
-    if (code == BAGS_ERROR_MISSING) {
+    if (code == BAGS_ERROR_MISSING)
         why = "not all files had been made";
-        code = BAGS_OK;
-    }
+    else if (code)
+        return bagi_keep_failure(&failure, err);
+    code = BAGS_OK;
     bagi_column *refs = bagi_refs_column(writer);
     while (!code && !why && refs->length < refs->ends.high / 8)
         code = bagi_scan_datapoint(writer, &why, err);
