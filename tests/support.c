@@ -1077,7 +1077,8 @@ static int memory_unmap(void *user, const void *data, size_t size) {
 
 static int memory_kind(void *user, const char *path, bags_path_kind *kind) {
     memory_node *node = memory_node_find((memory_disk *)user, path);
-    *kind = !node ? BAGS_PATH_NONE
+    *kind = strcmp(path, ".") == 0 ? BAGS_PATH_DIRECTORY
+        : !node ? BAGS_PATH_NONE
         : node->directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     return 0;
 }
@@ -1094,7 +1095,7 @@ static int memory_make_dir(void *user, const char *path) {
 
 static int memory_sync_dir(void *user, const char *path) {
     memory_node *node = memory_node_find((memory_disk *)user, path);
-    return node && node->directory ? 0 : ENOENT;
+    return strcmp(path, ".") == 0 || (node && node->directory) ? 0 : ENOENT;
 }
 
 /* The name of a node if it stands in the directory; else NULL. */

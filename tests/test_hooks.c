@@ -7,9 +7,9 @@
 /* --------------------------------------------------------------- the program */
 
 typedef struct world {
-    tally memory;
-    memory_disk disk;
-    watch watch;
+    tally blocks;
+    memory_disk drive;
+    watch files;
     bool positional;
     const char *where; /* the step that failed */
 } world;
@@ -42,8 +42,8 @@ static bags_code write_bag(world *w) {
     bags_code code;
     memset(&options, 0, sizeof(options));
     options.buffer_size = 4096;
-    options.allocator = &w->memory.allocator;
-    options.io = &w->watch.io;
+    options.allocator = &w->blocks.allocator;
+    options.io = &w->files.io;
     OPEN(writer, bag_writer_open("x.bag", &options, &said));
     for (size_t i = 0; i < 20; i++)
         STEP(bag_writer_append(writer, big, i * 40, NULL, &said));
@@ -70,8 +70,8 @@ static bags_code read_bag(world *w, bool load_table) {
     memset(&options, 0, sizeof(options));
     options.positional = w->positional;
     options.load_table = load_table;
-    options.allocator = &w->memory.allocator;
-    options.io = &w->watch.io;
+    options.allocator = &w->blocks.allocator;
+    options.io = &w->files.io;
     OPEN(reader, bag_reader_open("x.bag", &options, &said));
     assert_true(bag_reader_length(reader) == 22);
     STEP(bag_reader_get(reader, 20, &scratch, &blob, &said));
@@ -166,13 +166,13 @@ static bags_code write_set(world *w, const char *path, bool sharded,
     bags_codecs *codecs = NULL;
     bags_code code;
     memset(&options, 0, sizeof(options));
-    OPEN(codecs, bags_codecs_create(&w->memory.allocator, &said));
+    OPEN(codecs, bags_codecs_create(&w->blocks.allocator, &said));
     STEP(bags_codecs_add(codecs, &shout, &said));
     options.buffer_size = 4096;
     options.shard_length = sharded ? 2 : 0;
     options.codecs = codecs;
-    options.allocator = &w->memory.allocator;
-    options.io = &w->watch.io;
+    options.allocator = &w->blocks.allocator;
+    options.io = &w->files.io;
     OPEN(writer, bags_writer_open(path, fields, 5, &options, &said));
     for (uint64_t i = 0; i < points; i++) {
         STEP(append_point(w, writer, i));
@@ -220,8 +220,8 @@ static bags_code read_set(world *w, const char *path, uint64_t points,
     options.load_tables = load_tables;
     options.max_files = 3;
     options.max_maps = 8;
-    options.allocator = &w->memory.allocator;
-    options.io = &w->watch.io;
+    options.allocator = &w->blocks.allocator;
+    options.io = &w->files.io;
     OPEN(reader, bags_reader_open(path, &options, &said));
     assert_true(bags_reader_length(reader) == points);
     for (uint64_t i = 0; i < points; i++) {
@@ -252,11 +252,11 @@ static bags_code finalize(world *w) {
     poison();
     w->where = "rename";
     /* A gap, made where no fault is injected. */
-    if (w->disk.io.rename(w->disk.io.user, "shards/000001", "shards/000007"))
+    if (w->drive.io.rename(w->drive.io.user, "shards/000001", "shards/000007"))
         return BAGS_OK;
-    if (w->disk.io.rename(w->disk.io.user, "shards/000002", "shards/000009"))
+    if (w->drive.io.rename(w->drive.io.user, "shards/000002", "shards/000009"))
         return BAGS_OK;
-    STEP(bags_finalize("shards", &w->memory.allocator, &w->watch.io, NULL,
+    STEP(bags_finalize("shards", &w->blocks.allocator, &w->files.io, NULL,
         &said));
 done:
     return code;
@@ -292,18 +292,18 @@ static bags_code run(world *w) {
 
 static void world_start(world *w) {
     memset(w, 0, sizeof(*w));
-    tally_start(&w->memory);
-    memory_disk_start(&w->disk);
-    watch_start(&w->watch, &w->disk.io);
+    tally_start(&w->blocks);
+    memory_disk_start(&w->drive);
+    watch_start(&w->files, &w->drive.io);
 }
 
 /* Nothing is left open or taken. */
 static void world_end(world *w, uint64_t n) {
-    if (w->memory.live || w->watch.files || w->watch.maps)
+    if (w->blocks.live || w->files.files || w->files.maps)
         fail_msg("fault %d in %s leaves %d blocks, %d files, %d mappings",
-            (int)n, w->where, (int)w->memory.live, w->watch.files,
-            w->watch.maps);
-    memory_disk_free(&w->disk);
+            (int)n, w->where, (int)w->blocks.live, w->files.files,
+            w->files.maps);
+    memory_disk_free(&w->drive);
 }
 
 /* What a reader without faults finds must be right as far as it goes. */
@@ -312,7 +312,7 @@ static void check_remains(world *w, const char *path) {
     memset(&options, 0, sizeof(options));
     options.skip_unfinished = true;
     options.allow_gaps = true;
-    options.io = &w->disk.io;
+    options.io = &w->drive.io;
     bags_reader *reader = bags_reader_open(path, &options, NULL);
     bags_row row = {0};
     if (!reader)
@@ -329,12 +329,12 @@ static void check_remains(world *w, const char *path) {
 /* What did not begin leaves nothing, unless cleaning up fails as well. */
 static void check_nothing_left(world *w) {
     if (strncmp(w->where, "bag_writer_open", 15) == 0)
-        assert_int_equal(memory_disk_files(&w->disk), 0);
+        assert_int_equal(memory_disk_files(&w->drive), 0);
     if (strncmp(w->where, "bags_writer_open", 16) == 0)
         for (size_t i = 0; i < HOOKS; i++) {
             bags_path_kind kind;
-            w->disk.io.kind(w->disk.io.user, "set", &kind);
-            if (memory_disk_find(&w->disk, "set/spec.json").data)
+            w->drive.io.kind(w->drive.io.user, "set", &kind);
+            if (memory_disk_find(&w->drive, "set/spec.json").data)
                 return; /* the sharded one: the other is complete */
             assert_int_equal(kind, BAGS_PATH_NONE);
         }
@@ -347,7 +347,7 @@ static void the_program_works_without_faults(void **state) {
     assert_int_equal(run(&w), BAGS_OK);
     /* Every hook takes part, but for those that clean up after failures. */
     for (int h = 0; h < HOOKS; h++)
-        if (h != HOOK_REMOVE_DIR && w.watch.counts[h] == 0)
+        if (h != HOOK_REMOVE_DIR && w.files.counts[h] == 0)
             fail_msg("%s was never called", hook_names[h]);
     world_end(&w, 0);
 }
@@ -359,19 +359,19 @@ static void fail_allocations(bool stays, bool map_too) {
     for (n = 1;; n++) {
         world w;
         world_start(&w);
-        w.memory.fail_at = n;
-        w.memory.stays = stays;
+        w.blocks.fail_at = n;
+        w.blocks.stays = stays;
         if (!map_too)
-            w.watch.io.map = NULL;
+            w.files.io.map = NULL;
         bags_code code = run(&w);
-        bool reached = w.memory.failed > 0;
+        bool reached = w.blocks.failed > 0;
         if (reached && code != BAGS_ERROR_MEMORY)
             fail_msg("allocation %d, in %s, gives %s", (int)n, w.where,
                 bags_code_name(code));
         if (reached)
             CHECK(is_code(BAGS_ERROR_MEMORY, (int)code, w.where));
         points += reached;
-        w.memory.fail_at = 0;
+        w.blocks.fail_at = 0;
         if (code && !stays)
             check_nothing_left(&w);
         check_remains(&w, "set");
@@ -401,8 +401,8 @@ static void memory_may_end_at_every_allocation(void **state) {
 /* Faults that need not be reported: a file that cannot be mapped is read; what
  * was only read may fail to close. */
 static bool may_be_passed_over(const world *w) {
-    return w->watch.last == HOOK_MAP || w->watch.last == HOOK_UNMAP
-        || w->watch.last == HOOK_CLOSE;
+    return w->files.last == HOOK_MAP || w->files.last == HOOK_UNMAP
+        || w->files.last == HOOK_CLOSE;
 }
 
 static bool is_code_for(bags_code code, int error) {
@@ -422,29 +422,29 @@ static void fail_calls(unsigned only, int error, bool stays, bool journals) {
     for (n = 1;; n++) {
         world w;
         world_start(&w);
-        w.watch.only = only;
-        w.watch.fail_at = n;
-        w.watch.stays = stays;
-        w.watch.fail_with = error;
+        w.files.only = only;
+        w.files.fail_at = n;
+        w.files.stays = stays;
+        w.files.fail_with = error;
         bags_code code = run(&w);
-        bool reached = w.watch.failed > 0;
+        bool reached = w.files.failed > 0;
         if (reached && !code) {
             if (!stays && !may_be_passed_over(&w)
-                && (journals || w.watch.last != HOOK_REMOVE))
+                && (journals || w.files.last != HOOK_REMOVE))
                 fail_msg("call %d, %s, was passed over", (int)n,
-                    hook_names[w.watch.last]);
+                    hook_names[w.files.last]);
             passed_over++;
         } else if (reached) {
             if (!is_code_for(code, error))
                 fail_msg("call %d, %s in %s, gives %s: %s", (int)n,
-                    hook_names[w.watch.last], w.where, bags_code_name(code),
+                    hook_names[w.files.last], w.where, bags_code_name(code),
                     said.message);
             CHECK(is_code((int)code, (int)code, w.where));
             if (code == BAGS_ERROR_IO || code == BAGS_ERROR_MEMORY)
                 assert_int_equal(said.system, error);
         }
         points += reached;
-        w.watch.fail_at = 0;
+        w.files.fail_at = 0;
         if (code && !stays)
             check_nothing_left(&w);
         check_remains(&w, "set");
@@ -492,15 +492,15 @@ static void each_hook_may_fail_for_good(void **state) {
     for (int h = 0; h < HOOKS; h++) {
         world w;
         world_start(&w);
-        w.watch.only = 1u << h;
-        w.watch.fail_at = 1;
-        w.watch.stays = true;
+        w.files.only = 1u << h;
+        w.files.fail_at = 1;
+        w.files.stays = true;
         bags_code code = run(&w);
         bool harmless = h == HOOK_MAP || h == HOOK_UNMAP || h == HOOK_REMOVE
             || h == HOOK_REMOVE_DIR || h == HOOK_CLOSE;
-        if (w.watch.failed && !code && !harmless)
+        if (w.files.failed && !code && !harmless)
             fail_msg("%s may fail for ever", hook_names[h]);
-        w.watch.fail_at = 0;
+        w.files.fail_at = 0;
         world_end(&w, (uint64_t)h);
     }
 }
@@ -510,7 +510,7 @@ static void short_transfers_of_any_size_work(void **state) {
     for (size_t chunk = 1; chunk < 5000; chunk = chunk * 5 / 3 + 1) {
         world w;
         world_start(&w);
-        w.watch.chunk = chunk;
+        w.files.chunk = chunk;
         if (run(&w))
             fail_msg("with %d bytes at once, %s: %s", (int)chunk, w.where,
                 said.message);
@@ -534,7 +534,7 @@ static void a_write_that_makes_no_progress_is_an_error(void **state) {
     world w;
     (void)state;
     world_start(&w);
-    w.watch.io.write_at = write_nothing;
+    w.files.io.write_at = write_nothing;
     assert_int_equal(write_bag(&w), BAGS_ERROR_IO);
     CHECK(is_code(BAGS_ERROR_IO, BAGS_ERROR_IO, w.where));
     assert_int_equal(write_set(&w, "set", false, 4), BAGS_ERROR_IO);
@@ -546,10 +546,10 @@ static void without_map_files_are_read(void **state) {
     world w;
     (void)state;
     world_start(&w);
-    w.watch.io.map = NULL;
-    w.watch.io.unmap = NULL;
+    w.files.io.map = NULL;
+    w.files.io.unmap = NULL;
     assert_int_equal(run(&w), BAGS_OK);
-    assert_int_equal(w.watch.peak_maps, 0);
+    assert_int_equal(w.files.peak_maps, 0);
     world_end(&w, 0);
 }
 
