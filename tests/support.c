@@ -709,6 +709,7 @@ static void watch_open_maps(watch *w, int change) {
 /* A file that was opened; freed on close, so that a use after it shows. */
 typedef struct watched {
     void *file;
+    bool is_written_bag;
 } watched;
 
 static int watch_open(void *user, const char *path, int mode, void **file) {
@@ -724,6 +725,9 @@ static int watch_open(void *user, const char *path, int mode, void **file) {
         free(opened);
         return code;
     }
+    const char *ending = strrchr(path, '.');
+    opened->is_written_bag =
+        mode != BAGS_IO_READ && ending && strcmp(ending, ".bag") == 0;
     watch_open_files(w, 1);
     *file = opened;
     return 0;
@@ -734,6 +738,8 @@ static int watch_close(void *user, void *file) {
     watch *w = (watch *)user;
     watched *opened = (watched *)file;
     int code = watch_call(w, HOOK_CLOSE);
+    if (code && opened->is_written_bag)
+        w->lost_bags++;
     int closed = w->base->close(w->base->user, opened->file);
     watch_open_files(w, -1);
     free(opened);

@@ -402,7 +402,7 @@ static void memory_may_end_at_every_allocation(void **state) {
  * was only read may fail to close. */
 static bool may_be_passed_over(const world *w) {
     return w->files.last == HOOK_MAP || w->files.last == HOOK_UNMAP
-        || w->files.last == HOOK_CLOSE;
+        || (w->files.last == HOOK_CLOSE && !w->files.lost_bags);
 }
 
 static bool is_code_for(bags_code code, int error) {
