@@ -709,6 +709,7 @@ static void watch_open_maps(watch *w, int change) {
 /* A file that was opened; freed on close, so that a use after it shows. */
 typedef struct watched {
     void *file;
+    bool is_written_bag;
 } watched;
 
 static int watch_open(void *user, const char *path, int mode, void **file) {
@@ -724,6 +725,9 @@ static int watch_open(void *user, const char *path, int mode, void **file) {
         free(opened);
         return code;
     }
+    const char *ending = strrchr(path, '.');
+    opened->is_written_bag =
+        mode != BAGS_IO_READ && ending && strcmp(ending, ".bag") == 0;
     watch_open_files(w, 1);
     *file = opened;
     return 0;
@@ -734,6 +738,8 @@ static int watch_close(void *user, void *file) {
     watch *w = (watch *)user;
     watched *opened = (watched *)file;
     int code = watch_call(w, HOOK_CLOSE);
+    if (code && opened->is_written_bag)
+        w->lost_bags++;
     int closed = w->base->close(w->base->user, opened->file);
     watch_open_files(w, -1);
     free(opened);
@@ -1077,7 +1083,8 @@ static int memory_unmap(void *user, const void *data, size_t size) {
 
 static int memory_kind(void *user, const char *path, bags_path_kind *kind) {
     memory_node *node = memory_node_find((memory_disk *)user, path);
-    *kind = !node ? BAGS_PATH_NONE
+    *kind = strcmp(path, ".") == 0 ? BAGS_PATH_DIRECTORY
+        : !node ? BAGS_PATH_NONE
         : node->directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     return 0;
 }
@@ -1094,7 +1101,7 @@ static int memory_make_dir(void *user, const char *path) {
 
 static int memory_sync_dir(void *user, const char *path) {
     memory_node *node = memory_node_find((memory_disk *)user, path);
-    return node && node->directory ? 0 : ENOENT;
+    return strcmp(path, ".") == 0 || (node && node->directory) ? 0 : ENOENT;
 }
 
 /* The name of a node if it stands in the directory; else NULL. */

@@ -177,6 +177,7 @@ typedef struct watch {
     int fail_with;    /* the errno */
     uint64_t failed;
     int last;         /* the hook that failed last */
+    int lost_bags;    /* .bag files that were written and whose close failed */
     size_t chunk;     /* at most so many bytes a read or write; 0: any */
     size_t most_read; /* the largest read asked for */
     int files, maps;  /* open now */
