@@ -54,7 +54,7 @@ def fill(shape, dtype):
     """Bytes that count up, so that no two elements are alike."""
     dtype = np.dtype(dtype)
     count = math.prod(shape)
-    if dtype.kind in 'biufc':
+    if dtype.kind in 'biufc' and dtype.char not in 'gG':
         return np.arange(count).reshape(shape).astype(dtype)
     raw = bytes((7 * i + i // 256) % 251 for i in range(count * dtype.itemsize))
     return np.ndarray(shape, dtype, buffer=raw)
@@ -102,7 +102,7 @@ def arrays():
         "{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L)}\n", 1, data))
     write('npy/ordinary.other-text.npy', header(
         ' {\t"shape":(2,3,),\n"descr" :u\'float32\', \'fortran_order\' :False} ',
-        1, data).replace(b'"shape"', b"'shape'").replace(b'"descr"', b"'descr'"))
+        1, data))
 
     store('structure', fill((3, 2), [
         ('pos', '<f4', (3,)), ('id', '<i8'), ('flag', '?'), ('label', 'S6')]))
@@ -162,7 +162,7 @@ def bad_arrays():
             'objects': text("'|O'"),
             'objects-in-a-field': text("[('a', '<f4'), ('b', 'O')]"),
             'unknown-dtype': text("'<q4'"), 'float-of-3-bytes': text("'<f3'"),
-            'int-of-16-bytes': text("'<i16'"), 'dtype-without-size': text("'<f'"),
+            'int-of-16-bytes': text("'<i16'"), 'dtype-without-kind': text("'<4'"),
             'dtype-size-overflows': text("'|S99999999999999999999'"),
             'text-size-overflows': text("'<U2147483648'"),
             'date-with-wrong-unit': text("'<M8[xs]'", shape='(3,)'),
