@@ -7,6 +7,7 @@ npy/NAME.npy           an array as numpy.save writes it
 npy/NAME.HOW.npy       the same array stored in another way: read and written
                        again it must give NAME.npy
 bad/FAULT.npy          to be refused
+npz/NAME.npz           npy/int16, structure and text in one archive
 msgpack/NAME.msgpack   as msgpack.packb writes it, NAME.json what to print of it
 golden/DATASET.FIELD.json    every msgpack and tree value of the golden datasets,
                              one a line
@@ -199,6 +200,20 @@ def bad_arrays():
     bad('names-not-utf8', header(text("[('\xff', '<f4')]"), 3, data))
 
 
+# ------------------------------------------------------------------ npz
+
+def archives():
+    members = {name: np.load(HERE / f'npy/{name}.npy')
+               for name in ('int16', 'structure', 'text')}
+    for name, save in ('stored', np.savez), ('deflated', np.savez_compressed):
+        file = io.BytesIO()
+        save(file, **members)
+        write(f'npz/{name}.npz', file.getvalue())
+    file = io.BytesIO()
+    np.savez(file)
+    write('npz/empty.npz', file.getvalue())
+
+
 # -------------------------------------------------------------- msgpack
 
 def shown(value):
@@ -330,5 +345,6 @@ def golden():
 
 arrays()
 bad_arrays()
+archives()
 messages()
 golden()
