@@ -73,7 +73,8 @@ SKIPPED := $(foreach f,$(filter-out $(FORMATS),$(ALL_FORMATS)),'skipped: formats
 
 # --- programs
 C_OBJECTS = $(patsubst %.c,$B/%.o,$(wildcard $1))
-EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c,$(wildcard examples/*.c)))
+HAVE_IMAGES := $(and $(filter jpeg,$(FORMATS)),$(filter png,$(FORMATS)))
+EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c $(if $(HAVE_IMAGES),,%_images.c),$(wildcard examples/*.c)))
 DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls)
 COMMAND := $(if $(and $(HAVE_JSON),$(filter-out cxx,$(FLAVOUR)),$(wildcard examples/bags/*.c)),$B/bags)
 TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(wildcard tests/test_*.c)))

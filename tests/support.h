@@ -133,7 +133,7 @@ void set_text(hand_set *set, size_t field, const char *text);
 void set_items(hand_set *set, size_t field, const char *prefix, size_t count);
 void set_end(hand_set *set);
 /* Makes the directory and writes all; a split one has no refs.bag. */
-void set_save(hand_set *set, enum variant variant, const char *path);
+void set_save(const hand_set *set, enum variant variant, const char *path);
 void set_free(hand_set *set);
 
 /* ----------------------------------------------------------------- memory */

@@ -62,7 +62,8 @@ done
 say 'A shard is a directory with one Bag a field: refs.bag says which blobs belong' \
     'to a datapoint, spec.json what they are.'
 run ls "$out/balls"
-run wc -c "$out/balls/000000/"*
+printf '$ wc -c %s/*\n' "$(word "$out/balls/000000")"
+wc -c "$out/balls/000000/"*
 
 say 'All shards are one dataset. It knows its length without being read.'
 run $bags info "$out/balls"
