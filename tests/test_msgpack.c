@@ -308,6 +308,14 @@ static void nesting_has_a_limit(void **state) {
     deep[513] = 0xc0;
     assert_fails(BAGS_ERROR_LIMIT,
         bags_msgpack_read(view(deep, 514), &scratch, &object, &said));
+    msgpack_object nested[514];
+    for (int i = 0; i < 514; i++) {
+        nested[i].type = MSGPACK_OBJECT_ARRAY;
+        nested[i].via.array.size = i < 513;
+        nested[i].via.array.ptr = i < 513 ? &nested[i + 1] : NULL;
+    }
+    assert_fails(BAGS_ERROR_LIMIT,
+        bags_msgpack_print(nested, &text, &json, &said));
     deep[513] = 0x91;
     deep[1999] = 0xc0;
     assert_bad(BAGS_ERROR_LIMIT, deep, sizeof deep);
@@ -419,7 +427,14 @@ static void an_array_becomes_a_leaf_and_back(void **state) {
     const msgpack_object *back = NULL;
     bags_bytes blob;
     bags_value out, value = bags_array(BAGS_FLOAT32, 2, shape, data);
+    const uint64_t huge[] = {1 << 20, 1 << 12};
+    bags_value large = bags_array(BAGS_FLOAT32, 2, huge, data);
+    bags_value number = bags_int(1);
     (void)state;
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_tree_leaf(&large, &leaf, &object, &said));
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_tree_leaf(&number, &leaf, &object, &said));
     assert_ok(bags_tree_leaf(&value, &leaf, &object, &said));
     assert_ok(bags_msgpack_write(&object, &encoded, &blob, &said));
     assert_memory_equal(blob.data, "\x94\xa1_\xa3<f4\x92\2\3\xc4\x18", 12);
@@ -457,6 +472,12 @@ static void bad_arrays_in_trees_are_refused(void **state) {
     CHECK_TREE(BAGS_OK, "\x94\xa1_\xa3>i2\x91\2\xc4\4\0\1\0\2");
     CHECK_TREE(BAGS_OK, "\x94\xa1_\xa3<i2\x91\2\xc4\4\1\0\2\0");
     CHECK_TREE(BAGS_OK, "\x94\xa1_\xa3|u1\x90\xc4\1\7");
+    CHECK_TREE(BAGS_OK, "\x94\xa1_\xa3<i2\x92\0\3\xc4\0");
+    CHECK_TREE(BAGS_ERROR_LIMIT,
+        "\x94\xa1_\xa3<i2\xdc\0\x41"
+        "\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1"
+        "\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1"
+        "\1\xc4\2\0\0");
     CHECK_TREE(BAGS_ERROR_CORRUPT, "\x94\xa1_\xa3<i2\x91\3\xc4\4\1\0\2\0");
     CHECK_TREE(BAGS_ERROR_CORRUPT, "\x94\xa1_\xa3<i2\x91\xff\xc4\0");
     CHECK_TREE(BAGS_ERROR_CORRUPT, "\x94\xa1_\xa3<i2\x92\xcf\x80\0\0\0\0\0\0\0\2\xc4\0");

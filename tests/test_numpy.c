@@ -252,6 +252,51 @@ static void what_is_no_array_is_not_written(void **state) {
     bags_buffer_free(&scratch);
 }
 
+/* A structure of one field, which is wrong in one way or another. */
+static void types_that_contradict_themselves_are_not_written(void **state) {
+    static const bags_npy_type good = {'i', false, false, BAGS_INT32, "", 0,
+        "a", NULL, 0, 4, 0, NULL, 4, 0, NULL};
+    bags_npy_type field, chain[40];
+    bags_buffer scratch = {0};
+    bags_bytes out;
+    bags_npy npy;
+    bags_value value = bags_int(0);
+    (void)state;
+    memset(&npy, 0, sizeof npy);
+    npy.type = good;
+    npy.type.kind = 'V';
+    npy.type.structure = true;
+    npy.type.count = 1;
+    npy.type.fields = &field;
+    npy.rows = (const unsigned char *)"\1\2\3\4";
+    value.kind = BAGS_OBJECT;
+    value.object = &npy;
+    field = good;
+    assert_ok(bags_npy_write(&value, &scratch, &out, &said));
+    field.name = "\xff";
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_npy_write(&value, &scratch, &out, &said));
+    assert_says("UTF-8");
+    field = good;
+    field.item_size = 3;
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_npy_write(&value, &scratch, &out, &said));
+    assert_says("dtype");
+    field = good;
+    field.kind = 'O';
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_npy_write(&value, &scratch, &out, &said));
+    for (size_t i = 0; i < 40; i++) {
+        chain[i] = npy.type;
+        chain[i].fields = i < 39 ? &chain[i + 1] : &good;
+    }
+    npy.type.fields = chain;
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_npy_write(&value, &scratch, &out, &said));
+    assert_says("nested");
+    bags_buffer_free(&scratch);
+}
+
 static void fields_that_overlap_are_not_written(void **state) {
     bags_buffer scratch = {0}, written = {0};
     const bags_npy *npy = NULL;
@@ -285,7 +330,8 @@ static void check_refused(const char *name) {
     bool object = !strncmp(name, "objects", 7);
     static const char *const limits[] = {"nested-40", "nested-tuples",
         "fields-4097", "shape-product-overflows", "shape-overflows-but-for-0",
-        "shape-of-65-dimensions", "field-too-large"};
+        "shape-of-65-dimensions", "field-too-large",
+        "field-shape-of-65", "array-in-array-of-66", "fields-too-large"};
     bool limit = false;
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         limit = limit || !strncmp(name, limits[i], strlen(limits[i]));
@@ -474,6 +520,7 @@ int main(void) {
         TEST(a_view_keeps_the_order_of_bytes_and_reading_turns_it),
         TEST(a_large_array_can_be_written_as_header_and_elements),
         TEST(what_is_no_array_is_not_written),
+        TEST(types_that_contradict_themselves_are_not_written),
         TEST(fields_that_overlap_are_not_written),
         TEST(every_bad_file_is_refused_before_memory_is_taken),
         TEST(a_header_above_a_mebibyte_is_refused),
