@@ -29,7 +29,7 @@
 #define NPY_MAX_FIELDS ((size_t)4096)
 #define NPY_MAX_DEPTH 32
 #define NPY_ALIGN 64  /* elements begin at a multiple of this in the file */
-#define NPY_GROWTH 21 /* numpy.save leaves room for so many digits of shape[0] */
+#define NPY_GROWTH 21 /* numpy.save has room for so many digits of shape[0] */
 
 static const unsigned char npy_magic[6] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
 
@@ -729,7 +729,7 @@ static void npy_copy_row(unsigned char *to, const unsigned char *from,
         memcpy(to, from, size);
 }
 
-/* The same with sizes that the compiler knows, where it then copies registers. */
+/* The same with sizes that the compiler knows, which it copies by register. */
 static void npy_gather(unsigned char *to, const unsigned char *from,
     uint64_t count, size_t stride, size_t size) {
     switch (size) {

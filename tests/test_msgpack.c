@@ -480,7 +480,8 @@ static void bad_arrays_in_trees_are_refused(void **state) {
         "\1\xc4\2\0\0");
     CHECK_TREE(BAGS_ERROR_CORRUPT, "\x94\xa1_\xa3<i2\x91\3\xc4\4\1\0\2\0");
     CHECK_TREE(BAGS_ERROR_CORRUPT, "\x94\xa1_\xa3<i2\x91\xff\xc4\0");
-    CHECK_TREE(BAGS_ERROR_CORRUPT, "\x94\xa1_\xa3<i2\x92\xcf\x80\0\0\0\0\0\0\0\2\xc4\0");
+    CHECK_TREE(BAGS_ERROR_CORRUPT,
+        "\x94\xa1_\xa3<i2\x92\xcf\x80\0\0\0\0\0\0\0\2\xc4\0");
     CHECK_TREE(BAGS_ERROR_LIMIT, "\x94\xa1_\xa3<c8\x90\xc4\0");
     CHECK_TREE(BAGS_ERROR_LIMIT, "\x94\xa1_\xa0\x90\xc4\0");
     CHECK_TREE(BAGS_ERROR_VALUE, "\x94\xa1-\xa3<i2\x90\xc4\0");
