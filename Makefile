@@ -50,6 +50,7 @@ BUILD = +$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 first = $(or $(firstword $(foreach p,$1,$(shell pkg-config --exists $p 2>/dev/null && echo $p))),$(firstword $1))
 PKG_jpeg := libjpeg
 PKG_png := libpng
+PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(call first,msgpack-c msgpack)
 have = $(if $(filter m32,$(FLAVOUR)),$(if $1,,yes),$(if $1,$(shell pkg-config --exists $1 2>/dev/null && echo yes),yes))
