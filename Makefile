@@ -97,7 +97,9 @@ skipped:
 
 tests: all $(TESTS)
 replays: $(REPLAYS)
+	@:
 threads: $(filter %/test_threads,$(TESTS))
+	@:
 
 # For tests/readme.py.
 print-formats:
