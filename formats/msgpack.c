@@ -38,23 +38,24 @@ static bool mp_has(const mp_input *in, uint64_t size) {
     return (uint64_t)(in->end - in->at) >= size;
 }
 
+static uint32_t mp_load_four(const unsigned char *at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 |
+           (uint32_t)at[2] << 8 | at[3];
+}
+
 /* A big-endian number of 1, 2, 4 or 8 bytes, which are known to be there. */
 static uint64_t mp_load(mp_input *in, unsigned size) {
     const unsigned char *at = in->at;
     in->at += size;
-    uint64_t number = 0;
     switch (size) {
     case 1:
         return at[0];
     case 2:
         return (uint64_t)at[0] << 8 | at[1];
     case 4:
-        return (uint64_t)at[0] << 24 | (uint64_t)at[1] << 16 |
-               (uint64_t)at[2] << 8 | at[3];
+        return mp_load_four(at);
     default:
-        for (unsigned i = 0; i < 8; i++)
-            number = number << 8 | at[i];
-        return number;
+        return (uint64_t)mp_load_four(at) << 32 | mp_load_four(at + 4);
     }
 }
 
@@ -85,20 +86,23 @@ static bool mp_integer(mp_input *in, unsigned char tag, msgpack_object *item) {
     return true;
 }
 
-static bool mp_float(mp_input *in, unsigned char tag, msgpack_object *item) {
-    bool single = tag == 0xCA;
-    if (!mp_has(in, single ? 4 : 8))
+static bool mp_float(mp_input *in, msgpack_object *item) {
+    if (!mp_has(in, 4))
         return false;
-    uint64_t bits = mp_load(in, single ? 4 : 8);
-    item->type = single ? MSGPACK_OBJECT_FLOAT32 : MSGPACK_OBJECT_FLOAT64;
-    if (single) {
-        uint32_t half = (uint32_t)bits;
-        float number = 0;
-        memcpy(&number, &half, sizeof number);
-        item->via.f64 = (double)number;
-    } else {
-        memcpy(&item->via.f64, &bits, sizeof bits);
-    }
+    uint32_t bits = (uint32_t)mp_load(in, 4);
+    float number = 0;
+    memcpy(&number, &bits, sizeof number);
+    item->type = MSGPACK_OBJECT_FLOAT32;
+    item->via.f64 = (double)number;
+    return true;
+}
+
+static inline bool mp_double(mp_input *in, msgpack_object *item) {
+    if (!mp_has(in, 8))
+        return false;
+    uint64_t bits = mp_load(in, 8);
+    item->type = MSGPACK_OBJECT_FLOAT64;
+    memcpy(&item->via.f64, &bits, sizeof bits);
     return true;
 }
 
@@ -148,7 +152,7 @@ static bool mp_sized_container(mp_input *in, msgpack_object_type type,
     return mp_container(in, type, mp_load(in, width), item, items);
 }
 
-/* Tags from 0xC0 to 0xDF. */
+/* Tags from 0xC0 to 0xDF, but for 0xCB. */
 static bool mp_tagged(mp_input *in, unsigned char tag, msgpack_object *item,
     uint64_t *items) {
     switch (tag) {
@@ -169,8 +173,7 @@ static bool mp_tagged(mp_input *in, unsigned char tag, msgpack_object *item,
     case 0xC9:
         return mp_sized(in, MSGPACK_OBJECT_EXT, 1u << (tag - 0xC7), item);
     case 0xCA:
-    case 0xCB:
-        return mp_float(in, tag, item);
+        return mp_float(in, item);
     case 0xD4:
     case 0xD5:
     case 0xD6:
@@ -205,6 +208,8 @@ static inline bool mp_item(mp_input *in, msgpack_object *item,
         mp_set_signed(item, tag < 0x80 ? tag : tag - 256);
         return true;
     }
+    if (tag == 0xCB) /* the most frequent of these; not through a table */
+        return mp_double(in, item);
     if (tag >= 0xC0)
         return mp_tagged(in, tag, item, items);
     if (tag >= 0xA0)
@@ -214,16 +219,36 @@ static inline bool mp_item(mp_input *in, msgpack_object *item,
         tag & 15, item, items);
 }
 
+/* Step over one value without the *items in it. The bytes behind the tags from
+ * 0xC0, where the tag alone says how many: most values are such. */
+static inline bool mp_skip(mp_input *in, uint64_t *items) {
+    static const unsigned char behind[32] = {0, 99, 0, 0, 99, 99, 99, 99, 99,
+        99, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, 99, 99, 99, 99, 99,
+        99, 99};
+    msgpack_object unused;
+    *items = 0;
+    if (in->at == in->end)
+        return false;
+    unsigned char tag = *in->at;
+    size_t size = tag < 0x80 || tag >= 0xE0 ? 0
+                  : tag >= 0xC0             ? behind[tag - 0xC0]
+                                            : 99;
+    if (size == 99)
+        return mp_item(in, &unused, items);
+    if (!mp_has(in, size + 1))
+        return false;
+    in->at += size + 1;
+    return true;
+}
+
 /* Check a blob and count its values, which takes no memory: each value that is
  * still awaited is a byte at the least. */
 static bags_code mp_count(bags_bytes blob, size_t *count, bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
     uint64_t awaited = 1, items = 0;
     for (*count = 0; awaited > 0; ++*count) {
-        msgpack_object item;
         const unsigned char *before = in.at;
-        if (!mp_item(&in, &item, &items) ||
-            !mp_has(&in, items + awaited - 1))
+        if (!mp_skip(&in, &items) || !mp_has(&in, items + awaited - 1))
             return bags_fail(err, BAGS_ERROR_CORRUPT,
                 "is not whole msgpack: the value at byte %" PRIu64
                 " of %" PRIu64 " is cut off or unknown",
@@ -237,10 +262,9 @@ static bags_code mp_count(bags_bytes blob, size_t *count, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Where the next items of an open array or map belong. */
+/* The items of an open array or map that are still to be filled. */
 typedef struct mp_frame {
-    msgpack_object *next;
-    uint64_t left;
+    msgpack_object *next, *end;
 } mp_frame;
 
 /*
@@ -251,31 +275,31 @@ typedef struct mp_frame {
 static bags_code mp_place(bags_bytes blob, msgpack_object *room,
     bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
-    mp_frame frames[MP_MAX_DEPTH + 1];
-    mp_frame *top = frames;
-    top->next = room++;
-    top->left = 1;
+    mp_frame frames[MP_MAX_DEPTH], top = {room, room + 1};
+    size_t depth = 0; /* frames below the top */
+    room++;
     for (;;) {
-        while (top->left == 0)
-            if (top-- == frames)
+        while (top.next == top.end) {
+            if (depth == 0)
                 return BAGS_OK;
-        top->left--;
-        msgpack_object *item = top->next++;
+            top = frames[--depth];
+        }
+        msgpack_object *item = top.next++;
         uint64_t items = 0;
         mp_item(&in, item, &items);
         if (items == 0)
             continue;
-        if (top == frames + MP_MAX_DEPTH)
+        if (depth == MP_MAX_DEPTH)
             return bags_fail(err, BAGS_ERROR_LIMIT,
                 "is msgpack nested above %d levels", MP_MAX_DEPTH);
         if (item->type == MSGPACK_OBJECT_MAP)
             item->via.map.ptr = (msgpack_object_kv *)(void *)room;
         else
             item->via.array.ptr = room;
-        top++;
-        top->next = room;
-        top->left = items;
-        room += items;
+        frames[depth++] = top;
+        top.next = room;
+        top.end = room + items;
+        room = top.end;
     }
 }
 
@@ -302,46 +326,65 @@ bags_code bags_msgpack_read(bags_bytes blob, bags_buffer *scratch,
 /* ---- encoding, and text that grows ---- */
 
 typedef struct mp_output {
+    unsigned char *data; /* the buffer's, at hand: most writes are short */
+    size_t size, capacity;
     bags_buffer *buffer;
-    size_t size;
-    bags_code code; /* the first failure */
+    bags_code code; /* the first failure; nothing has room after it */
     bags_error *err;
 } mp_output;
-
-/* Also the library's way to write: 0 for success. */
-static int mp_put(void *output, const char *data, size_t size) {
-    mp_output *out = (mp_output *)output;
-    if (size > out->buffer->capacity - out->size && !out->code)
-        out->code = size > SIZE_MAX - out->size
-                        ? bags_fail(out->err, BAGS_ERROR_MEMORY,
-                              "msgpack that is larger than memory")
-                        : bags_buffer_reserve(out->buffer, out->size + size,
-                              out->err);
-    if (out->code)
-        return -1;
-    if (size)
-        memcpy(out->buffer->data + out->size, data, size);
-    out->size += size;
-    return 0;
-}
 
 static void mp_begin(mp_output *out, bags_buffer *buffer, bags_error *err) {
     memset(out, 0, sizeof *out);
     out->buffer = buffer;
+    out->data = buffer->data;
+    out->capacity = buffer->capacity;
     out->err = err;
 }
-
-static const char mp_unknown[] = "a msgpack_object of no known type";
 
 static void mp_refuse(mp_output *out, bags_code code, const char *problem) {
     if (!out->code)
         out->code = bags_fail(out->err, code, "%s", problem);
+    out->capacity = out->size;
 }
+
+static bool mp_grow(mp_output *out, size_t size) {
+    if (size > SIZE_MAX - out->size)
+        mp_refuse(out, BAGS_ERROR_MEMORY, "msgpack larger than memory");
+    if (!out->code)
+        out->code = bags_buffer_reserve(out->buffer, out->size + size,
+            out->err);
+    if (out->code) {
+        out->capacity = out->size;
+        return false;
+    }
+    out->data = out->buffer->data;
+    out->capacity = out->buffer->capacity;
+    return true;
+}
+
+static int mp_put(void *output, const char *data, size_t size);
+
+static int mp_grow_and_put(mp_output *out, const char *data, size_t size) {
+    return mp_grow(out, size) ? mp_put(out, data, size) : -1;
+}
+
+/* Also the library's way to write: 0 for success. */
+static int mp_put(void *output, const char *data, size_t size) {
+    mp_output *out = (mp_output *)output;
+    if (size > out->capacity - out->size)
+        return mp_grow_and_put(out, data, size);
+    if (size)
+        memcpy(out->data + out->size, data, size);
+    out->size += size;
+    return 0;
+}
+
+static const char mp_unknown[] = "a msgpack_object of no known type";
 
 static bags_code mp_end(const mp_output *out, bags_bytes *view) {
     if (out->code)
         return out->code;
-    view->data = out->buffer->data;
+    view->data = out->data;
     view->size = out->size;
     return BAGS_OK;
 }
@@ -435,7 +478,7 @@ static void mp_string(mp_output *out, const msgpack_object *object) {
 /* The fewest digits that read back as the same number, with a point or an
  * exponent, so that it stays a float. snprintf and strtod may use another sign
  * for the point, as the program's locale says. */
-static void mp_double(mp_output *out, double number) {
+static void mp_double_text(mp_output *out, double number) {
     char digits[40], text[48];
     if (isnan(number) || isinf(number)) {
         mp_text(out, isnan(number) ? "{\"float\": \"NaN\"}"
@@ -524,7 +567,7 @@ static void mp_any(mp_output *out, const msgpack_object *object, int depth) {
         break;
     case MSGPACK_OBJECT_FLOAT32:
     case MSGPACK_OBJECT_FLOAT64:
-        mp_double(out, object->via.f64);
+        mp_double_text(out, object->via.f64);
         break;
     case MSGPACK_OBJECT_STR:
         mp_string(out, object);

@@ -11,7 +11,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ------------------------------------------------------------- assertions */
+/* ------------------------------------------------------------------ checks */
+
+/* What the tests themselves rely on. */
+static void must(bool done, const char *what, const char *path) {
+    if (done)
+        return;
+    fprintf(stderr, "%s %s: %s\n", what, path, strerror(errno));
+    abort();
+}
 
 bags_error said;
 
@@ -39,79 +47,69 @@ static bool one_line_of_utf8(const char *text) {
     return true;
 }
 
-static void check_said(int expected, const char *call, const char *file,
-    int line) {
-    if ((int)said.code != expected) {
-        print_error("%s\n  error code %d (%s), expected %d (%s): %.200s\n", call,
-            (int)said.code, bags_code_name(said.code), expected,
-            bags_code_name((bags_code)expected), said.message);
-        _fail(file, line);
-    }
-    if (!one_line_of_utf8(said.message)) {
-        print_error("%s\n  the message is no line of UTF-8: %.300s\n", call,
-            said.message);
-        _fail(file, line);
-    }
+/* Prints what is wrong, before the false that says so. */
+BAGI_PRINTF(1, 2) static bool wrong(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    return false;
 }
 
-void check_code(int expected, int code, const char *call, const char *file,
-    int line) {
-    if (code != expected) {
-        print_error("%s\n  returned %d (%s), expected %d (%s): %.300s\n", call,
-            code, bags_code_name((bags_code)code), expected,
+static bool said_so(int expected, const char *call) {
+    if ((int)said.code != expected)
+        return wrong("%s\n  error code %d (%s), expected %d (%s): %.200s\n",
+            call, (int)said.code, bags_code_name(said.code), expected,
+            bags_code_name((bags_code)expected), said.message);
+    if (!one_line_of_utf8(said.message))
+        return wrong("%s\n  the message is no line of UTF-8: %.300s\n", call,
+            said.message);
+    return true;
+}
+
+static bool said_nothing(const char *call) {
+    if ((int)said.code == POISON_CODE)
+        return true;
+    return wrong("%s\n  succeeded, and wrote the error\n", call);
+}
+
+bool is_code(int expected, int code, const char *call) {
+    if (code != expected)
+        return wrong("%s\n  returned %d (%s), expected %d (%s): %.300s\n",
+            call, code, bags_code_name((bags_code)code), expected,
             bags_code_name((bags_code)expected),
             code ? said.message : "(no error)");
-        _fail(file, line);
-    }
-    if (code) {
-        check_said(expected, call, file, line);
-    } else if ((int)said.code != POISON_CODE) {
-        print_error("%s\n  succeeded, and wrote the error\n", call);
-        _fail(file, line);
-    }
+    return code ? said_so(expected, call) : said_nothing(call);
 }
 
-void check_open(bool opened, const char *call, const char *file, int line) {
-    if (!opened) {
-        print_error("%s\n  failed (%s): %.500s\n", call,
+bool is_open(bool opened, const char *call) {
+    if (!opened)
+        return wrong("%s\n  failed (%s): %.500s\n", call,
             bags_code_name(said.code), said.message);
-        _fail(file, line);
-    }
-    if ((int)said.code != POISON_CODE) {
-        print_error("%s\n  succeeded, and wrote the error\n", call);
-        _fail(file, line);
-    }
+    return said_nothing(call);
 }
 
-void check_refused(int expected, const void *object, const char *call,
-    const char *file, int line) {
-    if (object) {
-        print_error("%s\n  was accepted\n", call);
-        _fail(file, line);
-    }
-    check_said(expected, call, file, line);
+bool is_refused(int expected, const void *object, const char *call) {
+    if (object)
+        return wrong("%s\n  was accepted\n", call);
+    return said_so(expected, call);
 }
 
-void check_says(const char *text, const char *file, int line) {
-    if (!strstr(said.message, text)) {
-        print_error("the message does not say \"%s\": %.500s\n", text,
-            said.message);
-        _fail(file, line);
-    }
+bool is_said(const char *text) {
+    if (strstr(said.message, text))
+        return true;
+    return wrong("the message does not say \"%s\": %.500s\n", text,
+        said.message);
 }
 
-void check_bytes(bags_bytes view, const void *expected, size_t size,
-    const char *file, int line) {
-    if (view.size != size) {
-        print_error("%zu bytes, expected %zu\n", view.size, size);
-        _fail(file, line);
-    }
-    if (size && memcmp(view.data, expected, size) != 0) {
-        print_error("other bytes: \"%.*s\", expected \"%.*s\"\n",
+bool is_bytes(bags_bytes view, const void *expected, size_t size) {
+    if (view.size != size)
+        return wrong("%zu bytes, expected %zu\n", view.size, size);
+    if (size && memcmp(view.data, expected, size) != 0)
+        return wrong("other bytes: \"%.*s\", expected \"%.*s\"\n",
             size > 60 ? 60 : (int)size, (const char *)view.data,
             size > 60 ? 60 : (int)size, (const char *)expected);
-        _fail(file, line);
-    }
+    return true;
 }
 
 /* ------------------------------------------------------------------ bytes */
@@ -120,7 +118,7 @@ void put(bytes *to, const void *data, size_t size) {
     if (to->size + size > to->capacity) {
         to->capacity = (to->size + size) * 2;
         to->data = (unsigned char *)realloc(to->data, to->capacity);
-        assert_non_null(to->data);
+        must(to->data != NULL, "realloc", "");
     }
     if (size)
         memcpy(to->data + to->size, data, size);
@@ -147,7 +145,7 @@ void put_format(bytes *to, const char *format, ...) {
     va_start(arguments, format);
     int size = vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    assert_in_range(size, 0, sizeof(text) - 1);
+    must(size >= 0 && (size_t)size < sizeof(text), "vsnprintf", format);
     put(to, text, (size_t)size);
 }
 
@@ -307,13 +305,6 @@ const char *at(const char *format, ...) {
     return path;
 }
 
-static void must(bool done, const char *what, const char *path) {
-    if (done)
-        return;
-    print_error("%s %s: %s\n", what, path, strerror(errno));
-    fail();
-}
-
 bool exists(const char *path) {
     struct stat info;
     return lstat(path, &info) == 0;
@@ -362,9 +353,8 @@ static char **read_names(const char *path) {
     struct dirent **found;
     int count = scandir(path, &found, NULL, alphasort);
     must(count >= 0, "scandir", path);
-    char **names =
-        (char **)calloc(count > 0 ? (size_t)count + 1 : 1, sizeof(*names));
-    assert_non_null(names);
+    char **names = (char **)calloc((size_t)count + 1, sizeof(*names));
+    must(names != NULL, "calloc", path);
     size_t kept = 0;
     for (int i = 0; i < count; i++) {
         const char *name = found[i]->d_name;
@@ -390,7 +380,7 @@ static bool is_dir(const char *path) {
 static char *join(const char *directory, const char *name) {
     size_t size = strlen(directory) + strlen(name) + 2;
     char *path = (char *)malloc(size);
-    assert_non_null(path);
+    must(path != NULL, "malloc", directory);
     snprintf(path, size, "%s/%s", directory, name);
     return path;
 }
@@ -438,48 +428,48 @@ char *names_in(const char *path) {
     return (char *)text.data;
 }
 
-void check_names(const char *path, const char *names, const char *file,
-    int line) {
+bool is_names(const char *path, const char *names) {
     char *found = names_in(path);
     bool same = strcmp(found, names) == 0;
     if (!same)
-        print_error("%s has \"%s\", expected \"%s\"\n", path, found, names);
+        wrong("%s has \"%s\", expected \"%s\"\n", path, found, names);
     free(found);
-    if (!same)
-        _fail(file, line);
+    return same;
 }
 
-void check_file(const char *path, const void *expected, size_t size,
-    const char *file, int line) {
+bool is_file(const char *path, const void *expected, size_t size) {
     bytes content = load(path);
     bool same = content.size == size
         && (!size || memcmp(content.data, expected, size) == 0);
     if (!same)
-        print_error("%s has other bytes: %zu, expected %zu\n", path,
-            content.size, size);
+        wrong("%s has other bytes: %zu, expected %zu\n", path, content.size,
+            size);
     bytes_free(&content);
-    if (!same)
-        _fail(file, line);
+    return same;
 }
 
-void check_same_tree(const char *a, const char *b, const char *file, int line) {
-    if (!is_dir(a)) {
-        bytes content = load(a);
-        check_file(b, content.data, content.size, file, line);
-        bytes_free(&content);
-        return;
-    }
+static bool is_same_directory(const char *a, const char *b) {
     char *names = names_in(a);
-    check_names(b, names, file, line);
+    bool same = is_names(b, names);
     free(names);
     char **each = read_names(a);
-    for (size_t i = 0; each[i]; i++) {
+    for (size_t i = 0; each[i] && same; i++) {
         char *left = join(a, each[i]), *right = join(b, each[i]);
-        check_same_tree(left, right, file, line);
+        same = is_same_tree(left, right);
         free(left);
         free(right);
     }
     free_names(each);
+    return same;
+}
+
+bool is_same_tree(const char *a, const char *b) {
+    if (is_dir(a))
+        return is_same_directory(a, b);
+    bytes content = load(a);
+    bool same = is_file(b, content.data, content.size);
+    bytes_free(&content);
+    return same;
 }
 
 /* --------------------------------------------------- Bags and datasets by hand */
@@ -522,7 +512,7 @@ void hand_free(hand_bag *bag) {
 }
 
 void set_field(hand_set *set, const char *name, const char *type) {
-    assert_in_range(set->count, 0, HAND_FIELDS - 1);
+    must(set->count < HAND_FIELDS, "one more field", name);
     set->names[set->count] = name;
     set->types[set->count++] = type;
 }
@@ -1270,7 +1260,7 @@ int support_teardown(void **state) {
     (void)state;
     remove_tree(scratch);
     if (memory.live || disk.files || disk.maps) {
-        print_error("left: %d blocks of memory, %d open files, %d mappings\n",
+        fprintf(stderr, "left: %d blocks of memory, %d open files, %d mappings\n",
             (int)memory.live, disk.files, disk.maps);
         return -1;
     }

@@ -1,16 +1,16 @@
 /*
  * What the test programs share: a scratch directory for every test, memory and
- * files that are counted and can be made to fail, bytes written by hand (so
- * that the library is not tested by itself), and short assertions.
+ * files that are counted and can be made to fail, and bytes written by hand, so
+ * that the library is not tested by itself.
  *
- * Everything here ends the test by a cmocka failure when it cannot do its work.
+ * The fuzzers use it too; so cmocka is not needed here, but in check.h. What
+ * cannot do its work ends the program.
  */
 #ifndef BAGS_TESTS_SUPPORT_H
 #define BAGS_TESTS_SUPPORT_H
 
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,41 +18,26 @@
 #include <string.h>
 #include <pthread.h>
 
-#include <cmocka.h>
-
 #include "../bags.h"
 
-/* ------------------------------------------------------------- assertions */
+/* ----------------------------------------------------------------- checks */
 
 /* The error that the calls under test write to. */
 extern bags_error said;
 
-/* Each of these first fills `said` with a pattern, so that a function that
- * fails without writing it, or succeeds and writes it, is found out. */
-#define assert_ok(call) \
-    (poison(), check_code(BAGS_OK, (int)(call), #call, __FILE__, __LINE__))
-#define assert_fails(code, call) \
-    (poison(), check_code((int)(code), (int)(call), #call, __FILE__, __LINE__))
-#define assert_opens(object, call) \
-    (poison(), (object) = (call), \
-        check_open((object) != NULL, #call, __FILE__, __LINE__))
-#define assert_refused(code, call) \
-    (poison(), check_refused((int)(code), (call), #call, __FILE__, __LINE__))
-/* The last error's message contains this. */
-#define assert_says(text) check_says((text), __FILE__, __LINE__)
-#define assert_bytes(view, bytes, length) \
-    check_bytes((view), (bytes), (length), __FILE__, __LINE__)
-#define assert_text(view, text) assert_bytes((view), (text), strlen(text))
-
+/* Fill `said` with a pattern, so that a function that fails without writing it,
+ * or succeeds and writes it, is found out. */
 void poison(void);
-void check_code(int expected, int code, const char *call, const char *file,
-    int line);
-void check_open(bool opened, const char *call, const char *file, int line);
-void check_refused(int expected, const void *object, const char *call,
-    const char *file, int line);
-void check_says(const char *text, const char *file, int line);
-void check_bytes(bags_bytes view, const void *bytes, size_t size,
-    const char *file, int line);
+
+/* Each prints what is wrong and returns false. See check.h. */
+bool is_code(int expected, int code, const char *call);
+bool is_open(bool opened, const char *call);
+bool is_refused(int expected, const void *object, const char *call);
+bool is_said(const char *text);
+bool is_bytes(bags_bytes view, const void *expected, size_t size);
+bool is_file(const char *path, const void *expected, size_t size);
+bool is_names(const char *path, const char *names);
+bool is_same_tree(const char *a, const char *b);
 
 /* ------------------------------------------------------------------ bytes */
 
@@ -107,17 +92,6 @@ void remove_tree(const char *path);
 void copy_tree(const char *from, const char *to);
 /* The names in a directory, sorted, with a blank between. To be freed. */
 char *names_in(const char *path);
-#define assert_names(path, names) \
-    check_names((path), (names), __FILE__, __LINE__)
-void check_names(const char *path, const char *names, const char *file,
-    int line);
-/* The same files with the same bytes in both directories. */
-#define assert_same_tree(a, b) check_same_tree((a), (b), __FILE__, __LINE__)
-void check_same_tree(const char *a, const char *b, const char *file, int line);
-#define assert_file(path, bytes, length) \
-    check_file((path), (bytes), (length), __FILE__, __LINE__)
-void check_file(const char *path, const void *bytes, size_t size,
-    const char *file, int line);
 
 /* --------------------------------------------------- Bags and datasets by hand */
 
@@ -159,7 +133,7 @@ void set_text(hand_set *set, size_t field, const char *text);
 void set_items(hand_set *set, size_t field, const char *prefix, size_t count);
 void set_end(hand_set *set);
 /* Makes the directory and writes all; a split one has no refs.bag. */
-void set_save(hand_set *set, enum variant variant, const char *path);
+void set_save(const hand_set *set, enum variant variant, const char *path);
 void set_free(hand_set *set);
 
 /* ----------------------------------------------------------------- memory */
@@ -239,8 +213,5 @@ extern watch disk;
 
 int support_setup(void **state);
 int support_teardown(void **state);
-
-#define TEST(function) \
-    cmocka_unit_test_setup_teardown(function, support_setup, support_teardown)
 
 #endif /* BAGS_TESTS_SUPPORT_H */

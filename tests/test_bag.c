@@ -1,5 +1,5 @@
 /* One file: reading and writing Bags of all variants, in all ways. */
-#include "support.h"
+#include "check.h"
 
 #include <errno.h>
 

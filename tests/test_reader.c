@@ -1,5 +1,5 @@
 /* Reading datasets in one directory: selections, refs, rows, values. */
-#include "support.h"
+#include "check.h"
 
 #include <errno.h>
 
@@ -741,7 +741,7 @@ static void orphans_do_not_appear_in_ranges(void **state) {
     memset(&set, 0, sizeof(set));
     set_field(&set, "a", "bytes");
     for (int i = 0; i < 30; i++) {
-        char text[16];
+        char text[32];
         snprintf(text, sizeof(text), "point %d", i);
         for (int k = 0; k < i % 3; k++)
             hand_add(&set.bags[0], "orphan orphan", (size_t)(i + k) % 13);
@@ -761,7 +761,7 @@ static void orphans_do_not_appear_in_ranges(void **state) {
                     &said));
                 assert_int_equal(bags_row_length(&row, 0), stop - start);
                 for (uint64_t i = start; i < stop; i++) {
-                    char text[16];
+                    char text[32];
                     snprintf(text, sizeof(text), "point %d", (int)i);
                     assert_text(bags_row_bytes(&row, 0, (size_t)(i - start)),
                         text);

@@ -1,5 +1,5 @@
 /* Type strings, dtypes, values, buffers, the built-in codecs and the registry. */
-#include "support.h"
+#include "check.h"
 
 /* ------------------------------------------------------------------- types */
 

@@ -1,6 +1,6 @@
 /* Datasets in one directory: what a writer leaves on disk, and when it leaves
  * nothing. The files are compared with files made by hand. */
-#include "support.h"
+#include "check.h"
 
 #include <errno.h>
 
@@ -70,7 +70,7 @@ static void refuse_name(const char *name) {
     bags_writer *writer = bags_writer_open(at("x"), fields, 2, NULL, &said);
     if (writer)
         fail_msg("the field name \"%s\" was accepted", name);
-    check_refused((int)BAGS_ERROR_FIELD, writer, name, __FILE__, __LINE__);
+    CHECK(is_refused((int)BAGS_ERROR_FIELD, writer, name));
     assert_names(at("."), "");
 }
 
@@ -450,8 +450,7 @@ static void write_and_compare(size_t buffer_size, uint64_t seed, bool faults,
         first = BAGS_OK;
     }
     poison();
-    check_code((int)first, (int)bags_writer_close(writer, &said), "close",
-        __FILE__, __LINE__);
+    CHECK(is_code((int)first, (int)bags_writer_close(writer, &said), "close"));
     set_save(&set, V1, at("y"));
     assert_same_tree(at("y"), at("x"));
     remove_tree(at("x"));
@@ -1028,7 +1027,7 @@ static void codecs_of_ones_own_are_opened_used_and_closed(void **state) {
 }
 
 static void what_was_passed_in_may_be_gone_after_the_call(void **state) {
-    char name[16], type[16], text[16], path[4096];
+    char name[16], type[16], text[32], path[4096];
     bags_field field;
     bags_value value;
     bags_entry one;
