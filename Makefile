@@ -44,7 +44,7 @@ C11 := -std=gnu11 $(WARN_C)
 endif
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 # For recipes that build: in parallel, unless make was told how.
-BUILD = +$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
+BUILD = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
 # --- libraries. PKG_x are the pkg-config names that formats/x.c needs.
 first = $(or $(firstword $(foreach p,$1,$(shell pkg-config --exists $p 2>/dev/null && echo $p))),$(firstword $1))
@@ -98,7 +98,9 @@ skipped:
 
 tests: all $(TESTS)
 replays: $(REPLAYS)
+	@:
 threads: $(filter %/test_threads,$(TESTS))
+	@:
 
 # For tests/readme.py.
 print-formats:
