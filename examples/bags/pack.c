@@ -150,16 +150,19 @@ static bags_code check_names(const packing *pack, json_object *line,
     return BAGS_OK;
 }
 
-static bags_code put_value(packing *pack, size_t field, json_object *json,
-    uint64_t *size, bags_error *err) {
+/* One value, `item` of a sequence. What the writer says of it names the field
+ * and the item already. */
+static bags_code put_value(packing *pack, size_t field, size_t item,
+    json_object *json, uint64_t *size, bags_error *err) {
     const bags_field *to = &pack->fields[field];
-    bags_value value;
-    bags_code code = value_from_json(&pack->values, to->type, json, &value,
-        err);
-    if (code)
-        return code;
-    *size += value.size;
     bags_writer *out = pack->out.dataset;
+    bags_value value;
+    if (value_from_json(&pack->values, to->type, json, &value, err)) {
+        if (pack->sequence[field])
+            fail_prefix(err, "item %zu: ", item);
+        return fail_prefix(err, "field \"%s\": ", to->name);
+    }
+    *size += value.size;
     return sink_did(&pack->out, pack->sequence[field]
             ? bags_writer_push(out, to->name, &value, err)
             : bags_writer_set(out, to->name, &value, err));
@@ -168,13 +171,15 @@ static bags_code put_value(packing *pack, size_t field, json_object *json,
 static bags_code put_list(packing *pack, size_t field, json_object *json,
     uint64_t *size, bags_error *err) {
     if (!json_object_is_type(json, json_type_array))
-        return bags_fail(err, BAGS_ERROR_VALUE, "a sequence must be a list");
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "field \"%s\": a sequence must be a list",
+            pack->fields[field].name);
     size_t count = json_object_array_length(json);
-    for (size_t i = 0; i < count; i++)
-        if (put_value(pack, field, json_object_array_get_idx(json, i), size,
-                err))
-            return fail_prefix(err, "item %zu: ", i);
-    return BAGS_OK;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++)
+        code = put_value(pack, field, i, json_object_array_get_idx(json, i),
+            size, err);
+    return code;
 }
 
 static bags_code put_datapoint(packing *pack, json_object *line,
@@ -187,9 +192,7 @@ static bags_code put_datapoint(packing *pack, json_object *line,
         json_object *json;
         json_object_object_get_ex(line, pack->fields[i].name, &json);
         code = pack->sequence[i] ? put_list(pack, i, json, size, err)
-                                 : put_value(pack, i, json, size, err);
-        if (code)
-            fail_prefix(err, "field \"%s\": ", pack->fields[i].name);
+                                 : put_value(pack, i, 0, json, size, err);
     }
     if (code)
         return code;
