@@ -1,0 +1,575 @@
+/*
+ * jpeg.c - the types jpeg and jpg, on libjpeg-turbo 1.5 or later.
+ *
+ *     jpeg, jpg                    quality 75
+ *     jpeg(QUALITY), jpg(QUALITY)  1 to 100
+ *
+ * A value is an array of uint8, H x W for gray and H x W x 3 for RGB (written
+ * from H x W x 1 too). Refused are sides above 65,500 and empty pictures when
+ * writing; CMYK, YCCK, 12 bits a channel, damaged and truncated files when
+ * reading. What is read and how: formats.h.
+ *
+ * It uses the libjpeg API of libjpeg-turbo, as the TurboJPEG API of the
+ * versions in use cannot decode a rectangle, nor tell one warning from another.
+ *
+ * libjpeg reports an error by not returning. Each direction therefore has one
+ * structure, which holds everything that changes, and one function that calls
+ * setjmp and does nothing else: no local variable is alive across a jump.
+ */
+#include "formats.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#ifndef LIBJPEG_TURBO_VERSION
+#error "jpeg.c needs libjpeg-turbo: other libjpegs cannot decode a rectangle"
+#endif
+
+#define DEFAULT_QUALITY 75
+#define DEFAULT_MAX_SCANS 100
+
+/* ------------------------------------------------------------ errors */
+
+/* Where an error of libjpeg goes. The first member of both directions, and
+ * `library` its first, so that libjpeg's pointers lead back to them. */
+typedef struct failure {
+    struct jpeg_error_mgr library;
+    jmp_buf back;
+    bags_code code; /* what the direction's function returns */
+    bags_code otherwise; /* for errors of libjpeg that no case names */
+    bags_error *err;
+} failure;
+
+static void leave(failure *f, bags_code code) {
+    f->code = code;
+    longjmp(f->back, 1);
+}
+
+/* Write the error and leave. The rest is a printf format and its arguments. */
+#define REFUSE(f, code, ...) leave(f, bags_fail((f)->err, code, __VA_ARGS__))
+
+/* libjpeg's number for an error as a code of ours. */
+static bags_code code_of(const failure *f) {
+    switch (f->library.msg_code) {
+    case JERR_OUT_OF_MEMORY:
+        return BAGS_ERROR_MEMORY;
+    case JERR_ARITH_NOTIMPL:
+    case JERR_BAD_PRECISION:
+    case JERR_CONVERSION_NOTIMPL:
+    case JERR_IMAGE_TOO_BIG:
+    case JERR_NOT_COMPILED:
+    case JERR_SOF_UNSUPPORTED:
+    case JERR_WIDTH_OVERFLOW:
+        return BAGS_ERROR_LIMIT;
+    default:
+        return f->otherwise;
+    }
+}
+
+static void fail_library(j_common_ptr library) {
+    failure *f = (failure *)library->err;
+    char text[JMSG_LENGTH_MAX];
+    f->library.format_message(library, text);
+    REFUSE(f, code_of(f), "libjpeg says: %s", text);
+}
+
+/* Level -1 is a warning: libjpeg found damage, and would go on with pixels that
+ * it made up. Two warnings are of headers alone. */
+static void heed_warning(j_common_ptr library, int level) {
+    int message = library->err->msg_code;
+    if (level < 0 && message != JWRN_JFIF_MAJOR && message != JWRN_ADOBE_XFORM)
+        fail_library(library);
+}
+
+static void say_nothing(j_common_ptr library) { (void)library; }
+
+static struct jpeg_error_mgr *failure_start(failure *f, bags_code otherwise,
+    bags_error *err) {
+    f->code = BAGS_OK;
+    f->otherwise = otherwise;
+    f->err = err;
+    jpeg_std_error(&f->library);
+    f->library.error_exit = fail_library;
+    f->library.emit_message = heed_warning;
+    f->library.output_message = say_nothing;
+    return &f->library;
+}
+
+/* ------------------------------------------------------------ arguments */
+
+typedef struct jpeg_state {
+    int quality;
+    bags_jpeg_options options;
+    bags_allocator memory;
+} jpeg_state;
+
+static bags_code jpeg_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
+    uint64_t quality = DEFAULT_QUALITY;
+    bool right = type->count == 0 || (type->count == 1 &&
+                                         bags_type_number(type, 0, &quality));
+    if (!right || quality < 1 || quality > 100)
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "jpeg takes one argument, the quality, 1 to 100, not \"%.*s\"",
+            (int)(type->arguments.size < 80 ? type->arguments.size : 80),
+            (const char *)type->arguments.data);
+    jpeg_state *made = (jpeg_state *)allocator->resize(allocator->user, NULL, 0,
+        sizeof *made);
+    if (!made)
+        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    memset(made, 0, sizeof *made);
+    made->quality = (int)quality;
+    made->memory = *allocator;
+    if (codec->user)
+        made->options = *(const bags_jpeg_options *)codec->user;
+    *state = made;
+    return BAGS_OK;
+}
+
+static void jpeg_close(void *state) {
+    jpeg_state *made = (jpeg_state *)state;
+    bags_allocator memory = made->memory;
+    memory.resize(memory.user, made, sizeof *made, 0);
+}
+
+/* ------------------------------------------------------------ encode */
+
+typedef struct encoder {
+    failure failed;
+    struct jpeg_compress_struct library;
+    struct jpeg_destination_mgr destination;
+    bags_buffer *scratch;
+    const unsigned char *pixels;
+    bags_image image;
+    int quality;
+    size_t size; /* of the blob */
+} encoder;
+
+/* Let libjpeg write behind the first `used` bytes of the scratch, which is made
+ * to have at least `wanted`. */
+static void output_room(encoder *e, size_t used, size_t wanted) {
+    bags_code code = bags_buffer_reserve(e->scratch, wanted, e->failed.err);
+    if (code)
+        leave(&e->failed, code);
+    e->destination.next_output_byte = e->scratch->data + used;
+    e->destination.free_in_buffer = e->scratch->capacity - used;
+}
+
+/* An eighth of the pixels is more than most pictures need. */
+static void output_start(j_compress_ptr library) {
+    encoder *e = (encoder *)library->err;
+    size_t pixels = (size_t)e->image.width * e->image.height;
+    output_room(e, 0, 4096 + pixels / 8 * e->image.channels);
+}
+
+static boolean output_more(j_compress_ptr library) {
+    encoder *e = (encoder *)library->err;
+    size_t used = e->scratch->capacity;
+    if (used == SIZE_MAX)
+        REFUSE(&e->failed, BAGS_ERROR_MEMORY, "out of memory");
+    output_room(e, used, used + 1);
+    return TRUE;
+}
+
+static void output_end(j_compress_ptr library) {
+    encoder *e = (encoder *)library->err;
+    e->size = e->scratch->capacity - e->destination.free_in_buffer;
+}
+
+static void encode_picture(encoder *e) {
+    struct jpeg_compress_struct *library = &e->library;
+    jpeg_create_compress(library);
+    e->destination.init_destination = output_start;
+    e->destination.empty_output_buffer = output_more;
+    e->destination.term_destination = output_end;
+    library->dest = &e->destination;
+    library->image_width = e->image.width;
+    library->image_height = e->image.height;
+    library->input_components = (int)e->image.channels;
+    library->in_color_space =
+        e->image.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    jpeg_set_defaults(library); /* among them 4:2:0 */
+    jpeg_set_quality(library, e->quality, TRUE);
+    jpeg_start_compress(library, TRUE);
+    size_t row = (size_t)e->image.width * e->image.channels;
+    while (library->next_scanline < library->image_height) {
+        JSAMPROW at = (JSAMPROW)(e->pixels + row * library->next_scanline);
+        jpeg_write_scanlines(library, &at, 1);
+    }
+    jpeg_finish_compress(library);
+}
+
+static bags_code encoder_run(encoder *e) {
+    if (!setjmp(e->failed.back))
+        encode_picture(e);
+    jpeg_destroy_compress(&e->library);
+    return e->failed.code;
+}
+
+/* The shape of a value that can be written. */
+static bags_code image_of(const bags_value *value, bags_image *out,
+    bags_error *err) {
+    bool array = value->kind == BAGS_ARRAY && value->dtype == BAGS_UINT8 &&
+                 (value->dims == 2 || value->dims == 3);
+    uint64_t channels = array && value->dims == 3 ? value->shape[2] : 1;
+    if (!array || (channels != 1 && channels != 3))
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "jpeg takes an array of uint8, H x W, H x W x 1 or H x W x 3");
+    for (size_t i = 0; i < 2; i++)
+        if (value->shape[i] < 1 || value->shape[i] > JPEG_MAX_DIMENSION)
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "jpeg takes 1 to %ld pixels a side, not %" PRIu64,
+                JPEG_MAX_DIMENSION, value->shape[i]);
+    out->height = (uint32_t)value->shape[0];
+    out->width = (uint32_t)value->shape[1];
+    out->channels = (uint32_t)channels;
+    out->depth = 8;
+    return BAGS_OK;
+}
+
+static bags_code jpeg_encode(void *state, const bags_value *value,
+    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    encoder e;
+    memset(&e, 0, sizeof e);
+    bags_code code = image_of(value, &e.image, err);
+    if (code)
+        return code;
+    e.library.err = failure_start(&e.failed, BAGS_ERROR_VALUE, err);
+    e.scratch = scratch;
+    e.pixels = (const unsigned char *)value->data;
+    e.quality = ((const jpeg_state *)state)->quality;
+    code = encoder_run(&e);
+    if (code)
+        return code;
+    blob->data = scratch->data;
+    blob->size = e.size;
+    return BAGS_OK;
+}
+
+/* ------------------------------------------------------------ decode */
+
+/* The bytes of a decoded value that stand before its pixels: its shape. A
+ * multiple of 64, so that the pixels are aligned for vector units. */
+#define SHAPE_SIZE 64
+
+/* libjpeg makes the edge columns and rows of a rectangle up, where the samples
+ * beside it matter. So more is decoded, on all four sides, and dropped. It is
+ * also wide enough for libjpeg to choose the same way of upsampling. */
+#define MARGIN 16
+
+typedef struct decoder {
+    failure failed;
+    struct jpeg_decompress_struct library;
+    struct jpeg_source_mgr source;
+    struct jpeg_progress_mgr progress;
+    bags_bytes blob;
+    bags_jpeg_options options; /* complete: no zeros that mean a default */
+    bags_image image;          /* what comes out */
+    unsigned char *pixels;
+    size_t size, stride;
+    bags_buffer *scratch; /* NULL: the pixels are the caller's */
+} decoder;
+
+static void source_ignore(j_decompress_ptr library) { (void)library; }
+
+/* libjpeg's own source makes up an end here. */
+static boolean source_more(j_decompress_ptr library) {
+    decoder *d = (decoder *)library->err;
+    REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
+        "the JPEG is truncated: %" PRIu64 " bytes do not hold it",
+        (uint64_t)d->blob.size);
+    return FALSE;
+}
+
+static void source_skip(j_decompress_ptr library, long size) {
+    struct jpeg_source_mgr *source = library->src;
+    if (size <= 0)
+        return;
+    if ((size_t)size > source->bytes_in_buffer)
+        source_more(library);
+    source->next_input_byte += size;
+    source->bytes_in_buffer -= (size_t)size;
+}
+
+/* Called for each row of blocks in each scan: a small file can ask for any
+ * number of scans, each of which walks over the whole picture. */
+static void watch_scans(j_common_ptr library) {
+    decoder *d = (decoder *)library->err;
+    if (d->library.input_scan_number > (int)d->options.max_scans)
+        REFUSE(&d->failed, BAGS_ERROR_LIMIT, "the JPEG has more than %u scans",
+            (unsigned)d->options.max_scans);
+}
+
+static void check_colour(decoder *d) {
+    J_COLOR_SPACE space = d->library.jpeg_color_space;
+    if (space == JCS_CMYK || space == JCS_YCCK)
+        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
+            "the JPEG has the colours %s; gray and RGB can be read",
+            space == JCS_CMYK ? "CMYK" : "YCCK");
+    if (space != JCS_GRAYSCALE && space != JCS_YCbCr && space != JCS_RGB)
+        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
+            "the JPEG has %d channels that are neither gray nor RGB",
+            d->library.num_components);
+    if (d->library.data_precision != 8)
+        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
+            "the JPEG has %d bits a channel; 8 can be read",
+            d->library.data_precision);
+}
+
+/*
+ * Whether the file can be as large as it says, before memory is taken. Each
+ * block of 8 x 8 samples takes at least one bit, but in arithmetic coding;
+ * and subsampling leaves at least half a block for 8 x 8 pixels.
+ */
+static void check_pixels(decoder *d) {
+    uint64_t width = d->library.image_width;
+    uint64_t height = d->library.image_height;
+    if (width * height > d->options.max_pixels)
+        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
+            "the JPEG has %" PRIu64 " x %" PRIu64 " pixels; %" PRIu64
+            " are allowed", width, height, d->options.max_pixels);
+    if (!d->library.arith_code && width * height / 1024 > d->blob.size)
+        REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
+            "the JPEG says %" PRIu64 " x %" PRIu64 " pixels, which %" PRIu64
+            " bytes cannot hold", width, height, (uint64_t)d->blob.size);
+}
+
+/* The rectangle that is wanted, within the scaled picture. */
+static void check_rectangle(decoder *d) {
+    uint32_t width = d->library.output_width;
+    uint32_t height = d->library.output_height;
+    const bags_jpeg_options *o = &d->options;
+    bool inside = o->left < width && o->width <= width - o->left &&
+                  o->top < height && o->height <= height - o->top;
+    if (!inside)
+        REFUSE(&d->failed, BAGS_ERROR_RANGE,
+            "%u x %u pixels from column %u, row %u are not within %u x %u",
+            (unsigned)o->width, (unsigned)o->height, (unsigned)o->left,
+            (unsigned)o->top, (unsigned)width, (unsigned)height);
+    d->image.width = o->width ? o->width : width - o->left;
+    d->image.height = o->height ? o->height : height - o->top;
+}
+
+static void connect(decoder *d) {
+    jpeg_create_decompress(&d->library);
+    d->source.init_source = source_ignore;
+    d->source.fill_input_buffer = source_more;
+    d->source.skip_input_data = source_skip;
+    d->source.resync_to_restart = jpeg_resync_to_restart;
+    d->source.term_source = source_ignore;
+    d->source.next_input_byte = d->blob.data;
+    d->source.bytes_in_buffer = d->blob.size;
+    d->library.src = &d->source;
+    d->progress.progress_monitor = watch_scans;
+    d->library.progress = &d->progress;
+}
+
+static void read_header(decoder *d) {
+    struct jpeg_decompress_struct *library = &d->library;
+    connect(d);
+    jpeg_read_header(library, TRUE);
+    check_colour(d);
+    check_pixels(d);
+    d->image.channels = library->jpeg_color_space == JCS_GRAYSCALE ? 1 : 3;
+    if (d->options.channels)
+        d->image.channels = d->options.channels;
+    d->image.depth = 8;
+    library->out_color_space = d->image.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    library->dct_method = JDCT_ISLOW;
+    library->scale_num = 1;
+    library->scale_denom = d->options.scale;
+    jpeg_calc_output_dimensions(library);
+    check_rectangle(d);
+}
+
+/* Whether the caller's memory takes the picture. */
+static void check_room(decoder *d, size_t row) {
+    uint64_t steps = d->image.height - 1;
+    if (d->stride == 0)
+        d->stride = row;
+    if (d->stride < row)
+        REFUSE(&d->failed, BAGS_ERROR_ARGUMENT,
+            "a stride of %" PRIu64 " bytes; a row has %" PRIu64,
+            (uint64_t)d->stride, (uint64_t)row);
+    if (d->size < row || (d->size - row) / d->stride < steps)
+        REFUSE(&d->failed, BAGS_ERROR_ARGUMENT,
+            "%" PRIu64 " bytes do not hold %u rows of %" PRIu64
+            " bytes, %" PRIu64 " apart", (uint64_t)d->size,
+            (unsigned)d->image.height, (uint64_t)row, (uint64_t)d->stride);
+}
+
+/* Put the shape and room for the pixels into the scratch. */
+static void make_room(decoder *d, size_t row) {
+    uint64_t size = SHAPE_SIZE + (uint64_t)row * d->image.height;
+    bags_code code = size > SIZE_MAX
+                         ? bags_fail(d->failed.err, BAGS_ERROR_LIMIT,
+                               "the JPEG is larger than memory")
+                         : bags_buffer_reserve(d->scratch, (size_t)size,
+                               d->failed.err);
+    if (code)
+        leave(&d->failed, code);
+    uint64_t shape[3];
+    shape[0] = d->image.height;
+    shape[1] = d->image.width;
+    shape[2] = d->image.channels;
+    memcpy(d->scratch->data, shape, sizeof shape);
+    d->pixels = d->scratch->data + SHAPE_SIZE;
+    d->stride = row;
+}
+
+/* Read the next rows, each as wide as libjpeg's output. */
+static void read_rows(decoder *d, unsigned char *to, size_t stride,
+    uint32_t count) {
+    JSAMPROW rows[16];
+    while (count > 0) {
+        JDIMENSION some = count < 16 ? count : 16;
+        for (JDIMENSION i = 0; i < some; i++)
+            rows[i] = to + i * stride;
+        some = jpeg_read_scanlines(&d->library, rows, some);
+        if (some == 0)
+            source_more(&d->library);
+        to += some * stride;
+        count -= some;
+    }
+}
+
+/* Have libjpeg give only the columns of the rectangle, and a margin. Returns
+ * how many columns stand before it. */
+static uint32_t crop_columns(decoder *d) {
+    struct jpeg_decompress_struct *library = &d->library;
+    uint32_t left = d->options.left;
+    uint32_t right = left + d->image.width + MARGIN;
+    if (right > library->output_width)
+        right = library->output_width;
+    JDIMENSION first = left > MARGIN ? left - MARGIN : 0;
+    JDIMENSION width = right - first;
+    if (width < library->output_width)
+        jpeg_crop_scanline(library, &first, &width);
+    return left - first;
+}
+
+/* Read the rows of a rectangle by way of a wider one. */
+static void read_rectangle(decoder *d, size_t row) {
+    struct jpeg_decompress_struct *library = &d->library;
+    uint32_t top = d->options.top;
+    size_t before = (size_t)crop_columns(d) * d->image.channels;
+    unsigned char *wide = (unsigned char *)library->mem->alloc_large(
+        (j_common_ptr)library, JPOOL_IMAGE,
+        (size_t)library->output_width * d->image.channels);
+    if (top > MARGIN)
+        jpeg_skip_scanlines(library, top - MARGIN);
+    read_rows(d, wide, 0, top - library->output_scanline);
+    for (uint32_t i = 0; i < d->image.height; i++) {
+        read_rows(d, wide, 0, 1);
+        memcpy(d->pixels + i * d->stride, wide + before, row);
+    }
+}
+
+/* What stands behind the last row of the picture: its end. */
+static void check_end(decoder *d) {
+    jpeg_finish_decompress(&d->library);
+    if (d->source.bytes_in_buffer && !d->options.allow_trailing)
+        REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
+            "%" PRIu64 " bytes stand behind the end of the JPEG",
+            (uint64_t)d->source.bytes_in_buffer);
+}
+
+static void decode_picture(decoder *d) {
+    size_t row = (size_t)d->image.width * d->image.channels;
+    if (d->scratch)
+        make_room(d, row);
+    else
+        check_room(d, row);
+    jpeg_start_decompress(&d->library);
+    uint32_t bottom = d->options.top + d->image.height;
+    if (d->image.width < d->library.output_width || d->options.top > 0)
+        read_rectangle(d, row);
+    else
+        read_rows(d, d->pixels, d->stride, bottom);
+    if (bottom == d->library.output_height)
+        check_end(d);
+}
+
+static bags_code decoder_run(decoder *d, bool pixels) {
+    if (!setjmp(d->failed.back)) {
+        read_header(d);
+        if (pixels)
+            decode_picture(d);
+    }
+    jpeg_destroy_decompress(&d->library);
+    return d->failed.code;
+}
+
+static bags_code decoder_start(decoder *d, bags_bytes blob,
+    const bags_jpeg_options *options, bags_error *err) {
+    memset(d, 0, sizeof *d);
+    d->library.err = failure_start(&d->failed, BAGS_ERROR_CORRUPT, err);
+    d->blob = blob;
+    if (options)
+        d->options = *options;
+    bags_jpeg_options *o = &d->options;
+    if (o->scale == 0)
+        o->scale = 1;
+    if (o->max_pixels == 0)
+        o->max_pixels = BAGS_IMAGE_MAX_PIXELS;
+    if (o->max_scans == 0)
+        o->max_scans = DEFAULT_MAX_SCANS;
+    if (o->max_scans > INT_MAX)
+        o->max_scans = INT_MAX;
+    if (o->scale != 1 && o->scale != 2 && o->scale != 4 && o->scale != 8)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "a JPEG's scale is 1, 2, 4 or 8, not %u", (unsigned)o->scale);
+    if (o->channels != 0 && o->channels != 1 && o->channels != 3)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "a JPEG is decoded to 1 or 3 channels, not %u",
+            (unsigned)o->channels);
+    return BAGS_OK;
+}
+
+static bags_code jpeg_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    decoder d;
+    bags_code code =
+        decoder_start(&d, blob, &((const jpeg_state *)state)->options, err);
+    d.scratch = scratch;
+    if (!code)
+        code = decoder_run(&d, true);
+    if (!code)
+        *value = bags_array(BAGS_UINT8, d.image.channels == 1 ? 2 : 3,
+            (const uint64_t *)(const void *)scratch->data, d.pixels);
+    return code;
+}
+
+bags_code bags_jpeg_probe(bags_bytes blob, const bags_jpeg_options *options,
+    bags_image *out, bags_error *err) {
+    decoder d;
+    bags_code code = decoder_start(&d, blob, options, err);
+    if (!code)
+        code = decoder_run(&d, false);
+    if (!code)
+        *out = d.image;
+    return code;
+}
+
+bags_code bags_jpeg_decode(bags_bytes blob, const bags_jpeg_options *options,
+    void *pixels, size_t size, size_t stride, bags_error *err) {
+    decoder d;
+    bags_code code = decoder_start(&d, blob, options, err);
+    d.pixels = (unsigned char *)pixels;
+    d.size = size;
+    d.stride = stride;
+    return code ? code : decoder_run(&d, true);
+}
+
+/* ------------------------------------------------------------ table */
+
+const bags_codec bags_codec_jpeg = {"jpeg jpg", jpeg_open, jpeg_encode,
+    jpeg_decode, jpeg_close, NULL};
