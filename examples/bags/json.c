@@ -2,8 +2,8 @@
  * Reading JSON. json-c builds the tree; but even when told to be strict it lets
  * pass what would change data without a word: integers above 2^64-1 become
  * 2^64-1, half a surrogate becomes U+FFFD, of a name given twice the last one
- * wins, and a name ends at U+0000. So the text is looked through first, token by
- * token, and the names are counted before and after.
+ * wins, and a name ends at U+0000. So the text is looked through first, token
+ * by token, and the names are counted before and after.
  */
 #include "command.h"
 
