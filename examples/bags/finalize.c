@@ -13,7 +13,8 @@ static int run(int count, char **words) {
     uint64_t renamed = 0;
     if (bags_finalize(words[0], NULL, NULL, &renamed, &err))
         return fail(&err);
-    printf("%s: %ju shards renamed\n", words[0], (uintmax_t)renamed);
+    printf("%s: %ju shard%s renamed\n", words[0], (uintmax_t)renamed,
+        renamed == 1 ? "" : "s");
     return 0;
 }
 

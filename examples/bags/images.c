@@ -331,6 +331,12 @@ static bags_code add_images(imaging *all, bags_error *err) {
     return code;
 }
 
+static void report_left_out(const imaging *all, size_t count,
+    const char *which) {
+    if (count)
+        printf("%s: left out: %zu %s\n", all->root, count, which);
+}
+
 static void report(const imaging *all) {
     size_t labels = 0;
     for (size_t i = 0; i < all->count; i++) {
@@ -338,13 +344,12 @@ static void report(const imaging *all) {
         labels += !before || before->label_size != one->label_size ||
                   memcmp(before->path, one->path, one->label_size);
     }
-    printf("%s: %zu images of type %s (%zu JPEG, %zu PNG), %zu labels\n",
-        all->root, all->count, all->type, all->count - all->pngs, all->pngs,
-        labels);
-    if (all->others || all->hidden || all->again)
-        printf("%s: left out: %zu other files, %zu hidden entries, %zu "
-               "directories met before\n", all->root, all->others, all->hidden,
-            all->again);
+    printf("%s: %zu image%s of type %s (%zu JPEG, %zu PNG), %zu label%s\n",
+        all->root, all->count, all->count == 1 ? "" : "s", all->type,
+        all->count - all->pngs, all->pngs, labels, labels == 1 ? "" : "s");
+    report_left_out(all, all->others, "that are neither JPEG nor PNG");
+    report_left_out(all, all->hidden, "that are hidden");
+    report_left_out(all, all->again, "that are directories met before");
 }
 
 static bool is_image_type(const char *type, bags_error *err) {

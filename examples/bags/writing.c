@@ -139,8 +139,9 @@ int sink_give_up(sink *to, const bags_error *err) {
         to->dataset = NULL;
     }
     if (to->sharded)
-        note("%s: %s %s; %ju finished shards stay", to->path, what, done,
-            (uintmax_t)shards);
+        note("%s: %s %s; %ju finished shard%s before it stay%s", to->path,
+            what, done, (uintmax_t)shards, shards == 1 ? "" : "s",
+            shards == 1 ? "s" : "");
     else
         note("%s: %s %s", to->path, what, done);
     return 1;
