@@ -38,6 +38,7 @@ extern "C" {
 #endif
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
+#include <libavutil/buffer.h>
 #include <libavutil/imgutils.h>
 #include <libavutil/opt.h>
 #include <libswscale/swscale.h>
@@ -54,6 +55,12 @@ typedef AVInputFormat mp4_demuxer;
 typedef const uint8_t mp4_written;
 #else
 typedef uint8_t mp4_written;
+#endif
+
+#if LIBAVUTIL_VERSION_MAJOR >= 57
+typedef size_t mp4_pool_size;
+#else
+typedef int mp4_pool_size;
 #endif
 
 #define MP4_MAX_PIXELS ((uint64_t)1 << 26)
@@ -1101,9 +1108,8 @@ static bags_code mp4_padded(AVFrame *frame, enum AVPixelFormat format,
     frame->height = (int)height;
     if (av_frame_get_buffer(frame, MP4_ALIGN) < 0)
         return mp4_fail_memory(err);
-    /* Encoders look at the padding, too: the same frames, the same bytes. */
-    for (int i = 0; i < AV_NUM_DATA_POINTERS && frame->buf[i]; i++)
-        memset(frame->buf[i]->data, 0, (size_t)frame->buf[i]->size);
+    /* The scaler looks at the padding. */
+    memset(frame->buf[0]->data, 0, (size_t)frame->buf[0]->size);
     return BAGS_OK;
 }
 
@@ -1424,7 +1430,8 @@ struct bags_mp4_writer {
     AVPacket *packet;
     AVFrame *rgb;   /* a copy of a frame, with padded lines */
     AVFrame *frame; /* what the encoder gets */
-    int64_t frames;
+    AVBufferPool *pool;
+    int64_t frames, packets; /* in, out */
     bags_buffer *buffer;
     size_t at, size;  /* in the file that grows in the buffer */
     bags_error error; /* the first failure */
@@ -1468,6 +1475,7 @@ void bags_mp4_writer_abort(bags_mp4_writer *writer) {
     av_packet_free(&writer->packet);
     av_frame_free(&writer->rgb);
     av_frame_free(&writer->frame);
+    av_buffer_pool_uninit(&writer->pool);
     av_free(writer);
 }
 
@@ -1477,12 +1485,15 @@ static bags_code mp4_writer_fail(
     return mp4_fail(&writer->error, BAGS_ERROR_VALUE, result, what);
 }
 
-/* Encoders that would print or take minutes by themselves. */
+/*
+ * Encoders that would print or take minutes by themselves. libx265 (3.5) writes
+ * behind its memory in cutree where a picture is narrow.
+ */
 static void mp4_tune(AVCodecContext *codec, const AVCodec *encoder) {
     if (strcmp(encoder->name, "libx265") == 0)
         av_opt_set(codec->priv_data, "x265-params",
-            codec->thread_count == 1 ? "log-level=none:pools=none"
-                                     : "log-level=none",
+            codec->thread_count == 1 ? "log-level=none:cutree=0:pools=none"
+                                     : "log-level=none:cutree=0",
             0);
     if (strcmp(encoder->name, "libaom-av1") == 0)
         av_opt_set_int(codec->priv_data, "cpu-used", 6, 0);
@@ -1564,7 +1575,11 @@ static bags_code mp4_write_header(bags_mp4_writer *writer, bags_error *err) {
     writer->scaler = sws_getContext(codec->width, codec->height,
         AV_PIX_FMT_RGB24, codec->width, codec->height, codec->pix_fmt,
         SWS_BILINEAR, NULL, NULL, NULL);
-    if (!writer->packet || !writer->rgb || !writer->frame || !writer->scaler)
+    int size = av_image_get_buffer_size(
+        codec->pix_fmt, codec->width, (codec->height + 31) & ~31, MP4_ALIGN);
+    writer->pool = av_buffer_pool_init((mp4_pool_size)size, av_buffer_allocz);
+    if (size < 0 || !writer->packet || !writer->rgb || !writer->frame ||
+        !writer->scaler || !writer->pool)
         return mp4_fail_memory(err);
     return BAGS_OK;
 }
@@ -1615,6 +1630,10 @@ static bags_code mp4_compress(bags_mp4_writer *writer, const AVFrame *frame) {
             return BAGS_OK;
         if (result < 0)
             break;
+        /* libx265 (3.5) does not set the times of decoding in a video that is
+         * shorter than its delay: two frames, for pyramids of B-frames. */
+        if (writer->codec->codec_id == AV_CODEC_ID_HEVC)
+            writer->packet->dts = writer->packets++ - 2;
         av_packet_rescale_ts(writer->packet, writer->codec->time_base,
             writer->stream->time_base);
         writer->packet->stream_index = writer->stream->index;
@@ -1652,16 +1671,34 @@ static bags_code mp4_prepare(
     return BAGS_OK;
 }
 
+/*
+ * A frame that the encoder does not hold any more. Encoders look at the
+ * padding, too: buffers are zeroed, so that the same frames make the same
+ * bytes, and used again, so that it costs nothing.
+ */
+static bags_code mp4_fresh(bags_mp4_writer *writer) {
+    AVFrame *frame = writer->frame;
+    const AVCodecContext *codec = writer->codec;
+    int rows = (codec->height + 31) & ~31;
+    if (frame->buf[0] && av_frame_is_writable(frame))
+        return BAGS_OK;
+    av_frame_unref(frame);
+    frame->format = codec->pix_fmt;
+    frame->width = codec->width;
+    frame->height = codec->height;
+    frame->buf[0] = av_buffer_pool_get(writer->pool);
+    if (!frame->buf[0] ||
+        av_image_fill_arrays(frame->data, frame->linesize, frame->buf[0]->data,
+            codec->pix_fmt, codec->width, rows, MP4_ALIGN) < 0)
+        return mp4_fail_memory(&writer->error);
+    return BAGS_OK;
+}
+
 bags_code bags_mp4_writer_add(
     bags_mp4_writer *writer, const void *frame, bags_error *err) {
     AVFrame *to = writer->frame;
     if (!writer->error.code) {
-        /* The encoder may still hold the last one. */
-        if (to->buf[0] && !av_frame_is_writable(to))
-            av_frame_unref(to);
-        if (!mp4_padded(to, writer->codec->pix_fmt,
-                (uint64_t)writer->codec->width, (uint64_t)writer->codec->height,
-                &writer->error) &&
+        if (!mp4_fresh(writer) &&
             !mp4_prepare(writer, (const unsigned char *)frame)) {
             to->pts = writer->frames++;
             mp4_compress(writer, to);
