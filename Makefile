@@ -72,7 +72,8 @@ SKIPPED := $(foreach f,$(filter-out $(FORMATS),$(ALL_FORMATS)),'skipped: formats
 
 # --- programs
 C_OBJECTS = $(patsubst %.c,$B/%.o,$(wildcard $1))
-EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c,$(wildcard examples/*.c)))
+HAVE_IMAGES := $(and $(filter jpeg,$(FORMATS)),$(filter png,$(FORMATS)))
+EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c $(if $(HAVE_IMAGES),,%_images.c),$(wildcard examples/*.c)))
 DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls)
 COMMAND := $(if $(and $(HAVE_JSON),$(filter-out cxx,$(FLAVOUR)),$(wildcard examples/bags/*.c)),$B/bags)
 TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(wildcard tests/test_*.c)))
@@ -81,7 +82,7 @@ BENCHES := $(patsubst %.c,$B/%,$(wildcard tests/bench/*.c))
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
 
-.PHONY: help all skipped tests replays threads format-libraries deps demo test asan tsan m32 cxx fuzz bench format clean
+.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench format clean
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -99,8 +100,8 @@ replays: $(REPLAYS)
 threads: $(filter %/test_threads,$(TESTS))
 
 # For tests/readme.py.
-format-libraries:
-	@echo $(FORMAT_LIBS)
+print-formats:
+	@echo $(WITH) $(FORMAT_CFLAGS); echo $(FORMAT_OBJECTS) $(FORMAT_LIBS)
 
 deps: ## install the libraries and tools that are missing (apt-get)
 	@tests/deps.sh

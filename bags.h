@@ -58,7 +58,7 @@
  *     then the implementation, from the ground up:
  *     >>platform  >>bytes  >>fail  >>memory  >>files  >>json  >>refs
  *     >>bag-read  >>bag-write  >>type-text  >>codecs
- *     >>spec  >>shards  >>dataset-write  >>dataset-read
+ *     >>spec  >>shards  >>dataset-write  >>recover  >>dataset-read
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
@@ -720,6 +720,7 @@ typedef struct bags_writer_options {
     bool keep_idx;         /* leave the .idx files: granular 0.22 then reads a
                               dataset that has no sequences */
     bool no_sync;          /* do not wait for the disk when a shard is done */
+    bool append;           /* go on with what this worker wrote before */
     size_t buffer_size;    /* bytes held back for each field, rounded up to a
                               power of two of at least 4 KiB; 0: 2 MiB */
     const bags_codecs *codecs;       /* NULL: built-in types. Must live as long
@@ -741,9 +742,16 @@ typedef struct bags_writer_options {
  *
  * Fields may stand in any order; on disk they are sorted by name.
  *
+ * With append, what is there may be there. A shard of this worker that was not
+ * finished is recovered, as by bags_recover, and written on; finished shards
+ * are never touched, and the next number is the one behind this worker's last.
+ * A dataset without shards that is finished cannot be appended to.
+ *
  * Returns the writer, to be ended by bags_writer_close or bags_writer_abort, or
  * NULL:
- *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists
+ *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists;
+ *                        with append: it is finished, or has other fields
+ *   BAGS_ERROR_LOCKED    append, and a living writer has this worker's number
  *   BAGS_ERROR_FIELD     a name is used twice, or cannot be a file's name
  *                        everywhere: refs, leading '.', control characters,
  *                        / \ : * ? " < > |, device names as "con"
@@ -818,8 +826,17 @@ BAGS_API void bags_writer_forgive(bags_writer *writer);
  * process. Returns BAGS_OK or BAGS_ERROR_IO. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
+/* Flush, and wait until the disk has it: every whole datapoint then survives a
+ * loss of power too. Returns BAGS_OK or BAGS_ERROR_IO. A sync that failed is
+ * never tried again: it ends the writer. Cost: three syncs and two a field. */
+BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
+
 /* Number of datapoints appended, over all of this writer's shards. */
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
+
+/* Number of datapoints of this worker that were there when the writer was
+ * opened with `append`. */
+BAGS_API uint64_t bags_writer_found(const bags_writer *writer);
 
 /* Number of shards that this writer has finished (of an unsharded dataset 0,
  * until it is closed). */
@@ -839,6 +856,63 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 /* Remove the unfinished shard and release the writer. Finished shards stay. NULL
  * is accepted. */
 BAGS_API void bags_writer_abort(bags_writer *writer);
+
+/* What bags_recover did with a shard, or would do. */
+typedef enum bags_recovery {
+    BAGS_RECOVERY_NOTHING,  /* it is finished */
+    BAGS_RECOVERY_FINISHED, /* what was flushed was made a whole shard */
+    BAGS_RECOVERY_REMOVED,  /* it held no datapoint */
+    BAGS_RECOVERY_LOCKED,   /* a living writer works on it: left alone */
+    BAGS_RECOVERY_FAILED    /* left as it is; `why` says the reason */
+} bags_recovery;
+
+typedef struct bags_recovered {
+    const char *path; /* of the shard; borrowed for the call */
+    bags_recovery done;
+    uint64_t length;  /* datapoints kept */
+    uint64_t cut;     /* bytes cut off behind them, in all files */
+    const char *why;  /* what ended the datapoints that are whole, or the error;
+                         "" if there is nothing to say. Borrowed likewise */
+} bags_recovered;
+
+typedef struct bags_recover_options {
+    bool dry_run; /* look, but change nothing */
+    bool no_sync, keep_idx; /* as bags_writer_options has them */
+    uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
+    /* Called for every shard, in order. May be NULL. */
+    void (*each)(void *user, const bags_recovered *shard);
+    void *user;
+    const bags_allocator *allocator; /* NULL: malloc family */
+    const bags_io *io;               /* NULL: local files */
+} bags_recover_options;
+
+/* How many shards, by what was done with them. */
+typedef struct bags_recover_report {
+    uint64_t finished_before, finished_now, removed, locked, failed;
+    uint64_t length; /* datapoints kept in shards that were finished now */
+    uint64_t cut;    /* bytes cut off */
+} bags_recover_report;
+
+/*
+ * Finish what writers that died have left, in a dataset or in its shards.
+ *
+ * Of an unfinished shard the datapoints up to the first that is not whole in
+ * all of its files are kept; what stands behind them is cut off, and the shard
+ * is finished. One that holds no datapoint is removed (only files that a writer
+ * makes; anything else stays, and so does its directory). Shards that are
+ * finished, or that a living writer has locked, are not touched. It may be
+ * interrupted, and called again: that changes nothing.
+ *
+ * Returns BAGS_OK; or the first failure, after all other shards were done:
+ *   BAGS_ERROR_MISSING  no such directory, or nothing of a dataset in it
+ *   BAGS_ERROR_LOCKED   a living writer works on a shard
+ *   BAGS_ERROR_CORRUPT  a shard cannot be recovered; it is left as it is
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ * *report, which may be NULL, is written in each case. Memory as a writer's.
+ */
+BAGS_API bags_code bags_recover(const char *path,
+    const bags_recover_options *options, bags_recover_report *report,
+    bags_error *err);
 
 /*
  * Close the gaps in a sharded dataset's numbers by renaming shards to 000000,
@@ -886,7 +960,8 @@ typedef struct bags_reader_options {
  *
  * Returns the reader, to be closed by bags_reader_close, or NULL:
  *   BAGS_ERROR_MISSING     no such directory, or no dataset in it
- *   BAGS_ERROR_UNFINISHED  a writer works on it, or died
+ *   BAGS_ERROR_UNFINISHED  a writer works on it, or died; or it is split, and
+ *                          its fields are of unequal length, which err gives
  *   BAGS_ERROR_GAP         shards are missing; err names them
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag cannot be right; shards of
  *                          different specs; two shards of one number
@@ -1135,12 +1210,14 @@ typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define BAGI_COLD __attribute__((cold, noinline))
+#define BAGI_APART __attribute__((noinline)) /* keep a fast caller small */
 #else
 #define BAGI_ATOMIC 0
 #define BAGI_LOAD(slot) (*(slot))
 #define BAGI_STORE(slot, value) (*(slot) = (value))
 #define BAGI_UNLIKELY(condition) (condition)
 #define BAGI_COLD
+#define BAGI_APART
 #endif
 
 typedef pthread_mutex_t bagi_mutex;
@@ -1379,15 +1456,22 @@ BAGS_API const bags_io *bags_io_local(void) {
 
 /* ========================================================================
  * >>bytes
- * Little-endian integers at any address, and UTF-8. Compilers turn the loads
- * into one instruction.
+ * Little-endian integers at any address, and UTF-8.
  * ====================================================================== */
 
-static uint64_t bagi_load_u64(const unsigned char *data) {
+/* Where bytes stand in memory as they do in files, a load is one instruction;
+ * not every compiler sees that in the other form. */
+static inline uint64_t bagi_load_u64(const unsigned char *data) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    uint64_t number;
+    memcpy(&number, data, sizeof number);
+    return number;
+#else
     return (uint64_t)data[0] | (uint64_t)data[1] << 8 |
            (uint64_t)data[2] << 16 | (uint64_t)data[3] << 24 |
            (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
            (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
+#endif
 }
 
 static void bagi_store_u64(unsigned char *data, uint64_t number) {
@@ -2739,7 +2823,7 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 }
 
 /* Where a blob lies, by two neighbouring entries. `ends` points at its end. */
-static bool bagi_bag_bounds(const bag_reader *reader, uint64_t index,
+static inline bool bagi_bag_bounds(const bag_reader *reader, uint64_t index,
     const unsigned char *ends, uint64_t *start, uint64_t *stop) {
     *start = index ? bagi_load_u64(ends - 8) : 0;
     *stop = bagi_load_u64(ends);
@@ -2776,7 +2860,7 @@ static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
 }
 
 /* A blob that is not mapped. */
-static bags_code bagi_bag_get_read(const bag_reader *reader, uint64_t index,
+BAGI_APART static bags_code bagi_bag_get_read(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     unsigned char room[16];
     const unsigned char *ends = room + 8;
@@ -3394,22 +3478,18 @@ BAGS_API bags_code bags_type_parse(const char *text, bags_type *out,
 }
 
 BAGS_API bags_bytes bags_type_argument(const bags_type *type, size_t i) {
-    bags_bytes rest = type->arguments;
-    bags_bytes none = {NULL, 0};
+    bags_bytes out = {NULL, 0};
+    const unsigned char *text = type->arguments.data;
+    size_t size = type->arguments.size, at = 0;
     if (i >= type->count)
-        return none;
-    for (;; i--) {
-        const unsigned char *comma =
-            rest.size ? (const unsigned char *)memchr(rest.data, ',', rest.size)
-                      : NULL;
-        size_t size = comma ? (size_t)(comma - rest.data) : rest.size;
-        if (i == 0) {
-            rest.size = size;
-            return rest;
-        }
-        rest.data += size + 1;
-        rest.size -= size + 1;
-    }
+        return out;
+    for (; i > 0; i--, at++)
+        while (text[at] != ',')
+            at++;
+    out.data = text + at;
+    while (at + out.size < size && out.data[out.size] != ',')
+        out.size++;
+    return out;
 }
 
 BAGS_API bool bags_type_number(const bags_type *type, size_t i,
@@ -4195,6 +4275,14 @@ static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
     return spec->count;
 }
 
+static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
+    bool same = a->count == b->count;
+    for (size_t i = 0; same && i < a->count; i++)
+        same = strcmp(a->fields[i].name, b->fields[i].name) == 0 &&
+               strcmp(a->fields[i].type, b->fields[i].type) == 0;
+    return same;
+}
+
 /* Let the codec look at the type's arguments. */
 static bags_code bagi_coder_open(const bags_allocator *memory,
     bagi_coder *coder, const bags_type *type, bags_error *err) {
@@ -4233,10 +4321,10 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     for (size_t i = 0; i < spec->count; i++) {
         bagi_coder *coder = &spec->coders[i];
         coder->codec = bags_codecs_find(codecs, spec->types[i].name);
-        bags_code code = bagi_coder_open(memory, coder, &spec->types[i], err);
+        bags_code code = bagi_coder_open(memory, coder, &spec->types[i], NULL);
         coder->ready = !code;
         if (code == BAGS_ERROR_MEMORY)
-            return code;
+            return bagi_fail_memory(err, sizeof *coder);
     }
     return BAGS_OK;
 }
@@ -4628,6 +4716,7 @@ struct bags_writer {
     bags_buffer scratch;  /* for codecs */
     uint64_t number;      /* of the next shard */
     uint64_t length, shards;
+    uint64_t found;        /* datapoints that were there, with append */
     uint64_t shard_length; /* datapoints in the shard being written */
     bool sharded, begun;
     bool made_path;     /* the directory of the shards was not there before */
@@ -4673,6 +4762,11 @@ static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
     if (!code)
         code = bagi_write_at(env, writer->partial, path, 0, writer->text,
             writer->text_size, err);
+    if (!code && !writer->options.no_sync) {
+        int error = env->io.sync(env->io.user, writer->partial);
+        if (error)
+            code = bagi_fail_system(err, error, path, "sync");
+    }
     bagi_free_text(&env->memory, path);
     return code;
 }
@@ -4785,11 +4879,8 @@ static bags_code bagi_writer_commit_record(bags_writer *writer,
     char *from = bagi_writer_partial_path(writer, err);
     char *to = bagi_print(&env->memory, err, "%s/spec.json", writer->shard);
     bags_code code = from && to ? BAGS_OK : BAGS_ERROR_MEMORY;
-    if (!code && !writer->options.no_sync) {
-        int error = env->io.sync(env->io.user, writer->partial);
-        code = error ? bagi_fail_system(err, error, from, "sync")
-                     : bagi_sync_dir(env, writer->shard, err);
-    }
+    if (!code && !writer->options.no_sync)
+        code = bagi_sync_dir(env, writer->shard, err);
     if (!code) {
         int error = env->io.rename(env->io.user, from, to);
         if (error)
@@ -5124,8 +5215,33 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     return writer->failure.code ? bagi_writer_broken(writer, err) : BAGS_OK;
 }
 
+static bags_code bagi_writer_sync_all(bags_writer *writer, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bags_code code = bagi_writer_flush_all(writer, err);
+    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+        code = bagi_out_sync(env, &writer->columns[i].blobs, err);
+        if (!code)
+            code = bagi_out_sync(env, &writer->columns[i].ends, err);
+    }
+    if (!code)
+        code = bagi_sync_dir(env, writer->shard, err);
+    return code ? code : bagi_writer_sync_parents(writer, err);
+}
+
+BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (!writer->failure.code && writer->shard)
+        bagi_writer_sync_all(writer, &writer->failure);
+    return writer->failure.code ? bagi_writer_broken(writer, err) : BAGS_OK;
+}
+
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer) {
     return writer ? writer->length : 0;
+}
+
+BAGS_API uint64_t bags_writer_found(const bags_writer *writer) {
+    return writer ? writer->found : 0;
 }
 
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
@@ -5181,8 +5297,7 @@ static bags_code bagi_writer_fields(bags_writer *writer,
     return bagi_spec_seal(memory, spec, writer->options.codecs, err);
 }
 
-static bags_code bagi_writer_rooms(bags_writer *writer,
-    const bags_field *fields, bags_error *err) {
+static bags_code bagi_writer_rooms(bags_writer *writer, bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
     size_t count = writer->spec.count;
     writer->columns = (bagi_column *)bagi_alloc(memory,
@@ -5199,8 +5314,6 @@ static bags_code bagi_writer_rooms(bags_writer *writer,
         !writer->given || !writer->row)
         return BAGS_ERROR_MEMORY;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i < count; i++)
-        writer->order[i] = bagi_spec_find(&writer->spec, fields[i].name);
     for (size_t i = 0; i <= count && !code; i++)
         code = bagi_column_init(memory, &writer->columns[i],
             writer->options.buffer_size, err);
@@ -5240,15 +5353,399 @@ static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
     writer->number = options->shard_start;
     if (options->shard_start >= options->shard_stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "shard_start is %" PRIu64 ", the worker's index; it must be below "
-            "shard_stop, the number of workers, which is %" PRIu64,
-            options->shard_start, options->shard_stop);
+            "%s: shard_start is %" PRIu64 ", the worker's index; it must be "
+            "below shard_stop, the number of workers, which is %" PRIu64,
+            bagi_tail(writer->path), options->shard_start, options->shard_stop);
     return BAGS_OK;
 }
 
-BAGS_API bags_writer *bags_writer_open(const char *path,
-    const bags_field *fields, size_t count, const bags_writer_options *options,
+/* ---- going on with what a writer has left ---- */
+
+/* Open a file that a writer has left; *out then knows its size as `high`. */
+static bags_code bagi_out_reopen(const bagi_env *env, bagi_out *out, char *path,
+    int mode, bags_error *err) {
+    out->path = path;
+    out->base = out->end = out->written = out->high = 0;
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_open(env, path, mode, &out->handle, err);
+    return code ? code
+                : bagi_file_size(env, out->handle, path, &out->high, err);
+}
+
+/* A view of bytes of a file that is read from front to back, through the
+ * buffer, of which base .. written is a window. */
+static bags_code bagi_out_window(const bagi_env *env, bagi_out *out,
+    uint64_t at, size_t size, const unsigned char **data, bags_error *err) {
+    if (at < out->base || at + size > out->written) {
+        uint64_t rest = out->high - at;
+        size_t most = rest < out->capacity ? (size_t)rest : out->capacity;
+        bags_code code = bagi_read_at(env, out->handle, out->path, at,
+            out->buffer, most, err);
+        if (code)
+            return code;
+        out->base = at;
+        out->written = at + most;
+    }
+    *data = out->buffer + (at - out->base);
+    return BAGS_OK;
+}
+
+/* Take `count` more entries of a column's journal, if they are there and their
+ * blobs too; else *why says what is not. */
+static bags_code bagi_scan_ends(const bagi_env *env, bagi_column *column,
+    uint64_t count, const char **why, bags_error *err) {
+    const unsigned char *entry = NULL;
+    if (count > column->ends.high / 8 - column->length) {
+        *why = "a journal ends before its blobs";
+        return BAGS_OK;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        bags_code code = bagi_out_window(env, &column->ends,
+            column->length * 8, 8, &entry, err);
+        if (code)
+            return code;
+        uint64_t end = bagi_load_u64(entry);
+        if (end < column->blobs.end || end > column->blobs.high) {
+            *why = end < column->blobs.end ? "a journal decreases"
+                                           : "a blob is cut";
+            return BAGS_OK;
+        }
+        column->blobs.end = end;
+        column->length++;
+    }
+    return BAGS_OK;
+}
+
+/* The refs of the next datapoint, into writer->refs. */
+static bags_code bagi_scan_refs(bags_writer *writer, const char **why,
     bags_error *err) {
+    bagi_column *refs = bagi_refs_column(writer);
+    uint64_t start = refs->blobs.end;
+    bags_code code = bagi_scan_ends(&writer->env, refs, 1, why, err);
+    if (code || *why)
+        return code;
+    uint64_t size = refs->blobs.end - start;
+    if (size > 5 + writer->spec.count * BAGI_REF_MOST) {
+        *why = "a blob of refs.bag is too long";
+        return BAGS_OK;
+    }
+    bags_bytes blob = {writer->row, (size_t)size};
+    if (size > refs->blobs.capacity)
+        code = bagi_read_at(&writer->env, refs->blobs.handle, refs->blobs.path,
+            start, writer->row, blob.size, err);
+    else
+        code = bagi_out_window(&writer->env, &refs->blobs, start, blob.size,
+            &blob.data, err);
+    size_t field = 0;
+    if (!code && bagi_refs_parse(blob, writer->spec.types, writer->spec.count,
+                     writer->refs, &field))
+        *why = "a blob of refs.bag is damaged";
+    return code;
+}
+
+/* Take the next datapoint, if it is whole in all files. */
+static bags_code bagi_scan_datapoint(bags_writer *writer, const char **why,
+    bags_error *err) {
+    bags_code code = bagi_scan_refs(writer, why, err);
+    for (size_t i = 0; i < writer->spec.count && !code && !*why; i++) {
+        const bagi_ref *ref = &writer->refs[i];
+        bagi_column *column = &writer->columns[i];
+        if (ref->count && ref->first != column->length)
+            *why = "refs.bag and a journal disagree";
+        else
+            code = bagi_scan_ends(&writer->env, column, ref->count, why, err);
+    }
+    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+        bagi_column *column = &writer->columns[i];
+        if (!*why)
+            bagi_column_keep(column);
+        column->length = column->kept_length;
+        column->blobs.end = column->kept_end;
+    }
+    return code;
+}
+
+/* After the scan: go on writing behind what is kept. */
+static void bagi_out_settle(bagi_out *out, uint64_t end) {
+    out->end = out->written = end;
+    out->base = end - end % out->capacity;
+    out->moved = true;
+}
+
+/* What was found in a shard that no writer has finished. */
+typedef struct bagi_found {
+    uint64_t length, cut;
+    const char *why;
+} bagi_found;
+
+/* Open all files of the shard, find the datapoints that are whole, and make the
+ * columns end with them. A file that is missing was not made yet. */
+static bags_code bagi_writer_scan(bags_writer *writer, int mode,
+    bagi_found *found, bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    const char *why = NULL;
+    bags_error failure;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+        bagi_column *column = &writer->columns[i];
+        const char *name = i < writer->spec.count ? writer->spec.fields[i].name
+                                                  : "refs";
+        column->length = column->kept_length = column->kept_end = 0;
+        code = bagi_out_reopen(&writer->env, &column->blobs,
+            bagi_print(memory, &failure, "%s/%s.bag", writer->shard, name),
+            mode, &failure);
+        if (!code)
+            code = bagi_out_reopen(&writer->env, &column->ends,
+                bagi_print(memory, &failure, "%s/%s.idx", writer->shard, name),
+                mode, &failure);
+    }
+    if (code == BAGS_ERROR_MISSING)
+        why = "not all files had been made";
+    else if (code)
+        return bagi_keep_failure(&failure, err);
+    code = BAGS_OK;
+    bagi_column *refs = bagi_refs_column(writer);
+    while (!code && !why && refs->length < refs->ends.high / 8)
+        code = bagi_scan_datapoint(writer, &why, err);
+    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+        bagi_column *column = &writer->columns[i];
+        bagi_out_settle(&column->blobs, column->kept_end);
+        bagi_out_settle(&column->ends, column->kept_length * 8);
+        found->cut += column->blobs.high - column->blobs.end;
+        found->cut += column->ends.high - column->ends.end;
+    }
+    writer->shard_length = found->length = refs->length;
+    found->why = why ? why : "";
+    return code;
+}
+
+static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+        code = bagi_out_cut(&writer->env, &writer->columns[i].blobs, err);
+        if (!code)
+            code = bagi_out_cut(&writer->env, &writer->columns[i].ends, err);
+    }
+    return code;
+}
+
+/* Lock the shard that was left, and read its spec.json.partial. *text is NULL
+ * if there is none. */
+static bags_code bagi_writer_relock(bags_writer *writer, int mode,
+    unsigned char **text, size_t *size, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char *path = bagi_writer_partial_path(writer, err);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    *text = NULL;
+    bags_code code = bagi_kind(env, path, &kind, err);
+    if (!code && kind != BAGS_PATH_NONE) {
+        code = bagi_open(env, path, mode, &writer->partial, err);
+        int error = code ? 0 : env->io.lock(env->io.user, writer->partial);
+        if (error == EWOULDBLOCK)
+            code = bags_fail(err, BAGS_ERROR_LOCKED,
+                "%s: a living writer works on it", bagi_tail(writer->shard));
+        else if (error)
+            code = bagi_fail_system(err, error, path, "lock");
+        if (!code)
+            code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
+    }
+    bagi_free_text(&env->memory, path);
+    return code;
+}
+
+/* Go on with a shard that was left, whose fields must be the writer's. On
+ * success writer->shard is open; it may hold no datapoint. */
+static bags_code bagi_writer_resume(bags_writer *writer, char *shard,
+    bagi_found *found, bags_error *err) {
+    unsigned char *text = NULL;
+    size_t size = 0;
+    writer->shard = shard;
+    bags_code code =
+        bagi_writer_relock(writer, BAGS_IO_WRITE, &text, &size, err);
+    bool same = text && size == writer->text_size &&
+                memcmp(text, writer->text, size) == 0;
+    bagi_free(&writer->env.memory, text, size);
+    if (!code)
+        code = bagi_writer_scan(writer, BAGS_IO_WRITE, found, err);
+    if (!code && !same && found->length)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: was begun with other fields", bagi_tail(shard));
+    return code ? code : bagi_writer_cut(writer, err);
+}
+
+/* The datapoints that finished shards of this worker hold, all of the writer's
+ * fields. */
+static bags_code bagi_writer_count_found(bags_writer *writer,
+    bags_error *err) {
+    bags_reader_options options;
+    bags_error why;
+    memset(&options, 0, sizeof options);
+    options.shard_start = writer->options.shard_start;
+    options.shard_stop = writer->options.shard_stop;
+    options.allow_gaps = options.skip_unfinished = true;
+    options.allocator = &writer->env.memory;
+    options.io = &writer->env.io;
+    bags_reader *reader = bags_reader_open(writer->path, &options, &why);
+    if (!reader && why.code == BAGS_ERROR_UNFINISHED)
+        return BAGS_OK;
+    if (!reader) {
+        if (err)
+            *err = why;
+        return why.code;
+    }
+    bagi_spec spec;
+    memset(&spec, 0, sizeof spec);
+    spec.fields = (bags_field *)(uintptr_t)bags_reader_fields(reader,
+        &spec.count);
+    bool same = bagi_spec_same(&spec, &writer->spec);
+    writer->found = bags_reader_length(reader);
+    bags_reader_close(reader);
+    return same ? BAGS_OK
+                : bags_fail(err, BAGS_ERROR_EXISTS,
+                      "%s: its shards have other fields",
+                      bagi_tail(writer->path));
+}
+
+/* Whether a name is one of the files of a shard that is being written. */
+static bool bagi_is_shard_file(const char *name) {
+    size_t size = strlen(name);
+    return strcmp(name, "spec.json.partial") == 0 || bagi_is_bag_path(name) ||
+           (size >= 4 && strcmp(name + size - 4, ".idx") == 0);
+}
+
+typedef struct bagi_sweep {
+    const bagi_env *env;
+    const char *path;
+    bool dry_run, other; /* other: something that no writer makes */
+} bagi_sweep;
+
+static int bagi_sweep_one(void *user, const char *name) {
+    bagi_sweep *sweep = (bagi_sweep *)user;
+    const bagi_env *env = sweep->env;
+    if (!bagi_is_shard_file(name)) {
+        sweep->other = true;
+        return 0;
+    }
+    char *path = bagi_print(&env->memory, NULL, "%s/%s", sweep->path, name);
+    if (!path)
+        return ENOMEM;
+    int error = sweep->dry_run ? 0 : env->io.remove(env->io.user, path);
+    bagi_free_text(&env->memory, path);
+    return error;
+}
+
+/* Remove a shard that holds no datapoint: the files that writers make and, if
+ * nothing else is in it, its directory. */
+static bags_code bagi_shard_sweep(const bagi_env *env, const char *path,
+    bool dry_run, bool *other, bags_error *err) {
+    bagi_sweep sweep = {env, path, dry_run, false};
+    int error = env->io.list(env->io.user, path, bagi_sweep_one, &sweep);
+    if (!error && !sweep.other && !dry_run)
+        error = env->io.remove_dir(env->io.user, path);
+    *other = sweep.other;
+    return error ? bagi_fail_system(err, error, path, "remove") : BAGS_OK;
+}
+
+/* What is left of this writer's shard holds nothing: make it anew. */
+static bags_code bagi_writer_discard(bags_writer *writer, bags_error *err) {
+    bool other = false;
+    bags_code code = bagi_shard_sweep(&writer->env, writer->shard, false,
+        &other, err);
+    bagi_writer_leave(writer);
+    return code;
+}
+
+/* Take up one shard of this worker: leave it if it is finished, else go on with
+ * it; if it is not the last, or is full, finish it. */
+static bags_code bagi_writer_take_up(bags_writer *writer, bagi_name name,
+    bool last, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bool finished = false;
+    bagi_found found = {0, 0, NULL};
+    char *shard = bagi_shard_path(&env->memory, writer->path, name, err);
+    if (!shard)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_shard_finished(env, shard, &finished, err);
+    if (code || finished) {
+        bagi_free_text(&env->memory, shard);
+        writer->number = name.number + writer->options.shard_stop;
+        return code;
+    }
+    code = bagi_writer_resume(writer, shard, &found, err);
+    if (code)
+        return code;
+    writer->number = name.number;
+    writer->found += found.length;
+    if (found.length == 0)
+        code = bagi_writer_discard(writer, err);
+    else if (!last || bagi_writer_full(writer))
+        code = bagi_writer_finish(writer, err);
+    return code;
+}
+
+/* The shards of this worker, in order. */
+static bags_code bagi_writer_go_on_shards(bags_writer *writer,
+    bags_error *err) {
+    uint64_t start = writer->options.shard_start;
+    uint64_t stop = writer->options.shard_stop;
+    bagi_names names;
+    bags_code code = bagi_names_list(&writer->env, writer->path, &names, err);
+    if (code)
+        return code;
+    if (names.count)
+        code = bagi_writer_count_found(writer, err);
+    size_t last = 0;
+    for (size_t i = 0; i < names.count; i++)
+        if (names.names[i].number % stop == start)
+            last = i;
+    for (size_t i = 0; i < names.count && !code; i++)
+        if (names.names[i].number % stop == start)
+            code = bagi_writer_take_up(writer, names.names[i], i == last, err);
+    bagi_names_free(&names);
+    writer->shards = 0;
+    return code;
+}
+
+/* A dataset without shards that is there already. */
+static bags_code bagi_writer_go_on_single(bags_writer *writer,
+    bags_error *err) {
+    bagi_found found = {0, 0, NULL};
+    char *shard = bagi_writer_shard_path(writer, err);
+    bags_code code = shard ? bagi_writer_resume(writer, shard, &found, err)
+                           : BAGS_ERROR_MEMORY;
+    if (code)
+        return code;
+    writer->found = found.length;
+    if (found.length)
+        return BAGS_OK;
+    code = bagi_writer_discard(writer, err);
+    return code ? code : bagi_writer_claim(writer, err);
+}
+
+/* Open for append. */
+static bags_code bagi_writer_go_on(bags_writer *writer, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bool finished = false;
+    bags_code code = bagi_kind(&writer->env, writer->path, &kind, err);
+    if (code || kind == BAGS_PATH_NONE)
+        return code ? code : bagi_writer_start(writer, err);
+    code = bagi_shard_finished(&writer->env, writer->path, &finished, err);
+    if (!code && finished)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: is finished, and has no shards: nothing can be appended to it",
+            bagi_tail(writer->path));
+    if (code)
+        return code;
+    return writer->sharded ? bagi_writer_go_on_shards(writer, err)
+                           : bagi_writer_go_on_single(writer, err);
+}
+
+/* A writer that has a path and options, and no fields yet. */
+static bags_writer *bagi_writer_new(const char *path,
+    const bags_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(options ? options->allocator : NULL,
         options ? options->io : NULL);
     bags_writer *writer =
@@ -5260,24 +5757,37 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
         writer->options = *options;
     bagi_buffer_adopt(&writer->scratch, &env.memory);
     writer->path = bagi_copy_text(&env.memory, path, strlen(path), err);
-    bags_code code = writer->path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (writer->path && !bagi_writer_options(writer, err))
+        return writer;
+    bagi_writer_free(writer);
+    return NULL;
+}
+
+/* Make room for the fields that the writer has now. */
+static bags_code bagi_writer_equip(bags_writer *writer, bags_error *err) {
+    writer->text = bagi_spec_text(&writer->env.memory, &writer->spec,
+        &writer->text_size, err);
+    return writer->text ? bagi_writer_rooms(writer, err) : BAGS_ERROR_MEMORY;
+}
+
+BAGS_API bags_writer *bags_writer_open(const char *path,
+    const bags_field *fields, size_t count, const bags_writer_options *options,
+    bags_error *err) {
+    bags_writer *writer = bagi_writer_new(path, options, err);
+    if (!writer)
+        return NULL;
+    bags_code code = bagi_writer_fields(writer, fields, count, err);
+    if (code == BAGS_ERROR_FIELD || code == BAGS_ERROR_TYPE)
+        bagi_prefix(err, code, "%s: ", bagi_tail(path));
     if (!code)
-        code = bagi_writer_options(writer, err);
+        code = bagi_writer_equip(writer, err);
+    for (size_t i = 0; i < count && !code; i++)
+        writer->order[i] = bagi_spec_find(&writer->spec, fields[i].name);
     if (!code)
-        code = bagi_writer_fields(writer, fields, count, err);
-    if (!code) {
-        writer->text = bagi_spec_text(&env.memory, &writer->spec,
-            &writer->text_size, err);
-        code = writer->text ? bagi_writer_rooms(writer, fields, err)
-                            : BAGS_ERROR_MEMORY;
-    }
-    if (!code)
-        code = bagi_writer_start(writer, err);
+        code = writer->options.append ? bagi_writer_go_on(writer, err)
+                                      : bagi_writer_start(writer, err);
     if (!code)
         return writer;
-    if (code == BAGS_ERROR_FIELD || code == BAGS_ERROR_TYPE ||
-        code == BAGS_ERROR_ARGUMENT)
-        bagi_prefix(err, code, "%s: ", bagi_tail(path));
     bagi_writer_free(writer);
     return NULL;
 }
@@ -5319,6 +5829,220 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
         return;
     bagi_writer_drop(writer);
     bagi_writer_free(writer);
+}
+
+/* ========================================================================
+ * >>recover
+ * What bags_writer_open does with `append`, done for shards of any worker: the
+ * fields come from spec.json.partial, and what is found is finished.
+ * ====================================================================== */
+
+typedef struct bagi_recovering {
+    bagi_env env;
+    bags_recover_options options;
+    bags_recover_report report;
+    bags_code code; /* of the first failure */
+    bags_error *err;
+} bagi_recovering;
+
+/* The fields of the shard that is being recovered, from its own record. If that
+ * is missing or cut, nothing was written after it. */
+static bags_code bagi_recover_spec(bags_writer *writer,
+    const unsigned char *text, size_t size, bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    if (!text)
+        return BAGS_ERROR_MISSING;
+    bags_code code = bagi_spec_parse(memory, &writer->spec, text, size, err);
+    if (!code)
+        code = bagi_spec_seal(memory, &writer->spec, NULL, err);
+    return code ? code : bagi_writer_equip(writer, err);
+}
+
+/* Whether a shard's journal says that there are datapoints. */
+static bags_code bagi_recover_has_rows(const bagi_env *env, const char *path,
+    bool *has, bags_error *err) {
+    void *file = NULL;
+    uint64_t size = 0;
+    char *refs = bagi_print(&env->memory, err, "%s/refs.idx", path);
+    if (!refs)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_open(env, refs, BAGS_IO_READ, &file, err);
+    if (!code)
+        code = bagi_file_size(env, file, refs, &size, err);
+    bagi_close_read(env, file);
+    bagi_free_text(&env->memory, refs);
+    *has = size >= 8;
+    return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+}
+
+static bags_code bagi_recover_empty(bagi_recovering *work,
+    bags_recovered *done, bags_error *err) {
+    bool other = false;
+    bags_code code = bagi_shard_sweep(&work->env, done->path,
+        work->options.dry_run, &other, err);
+    if (code)
+        return code;
+    done->done = BAGS_RECOVERY_REMOVED;
+    if (other)
+        done->why = "it held no datapoint; files that no writer makes stay";
+    return BAGS_OK;
+}
+
+/* Finish the shard that writer->shard names, or remove it. */
+static bags_code bagi_recover_with(bagi_recovering *work, bags_writer *writer,
+    bags_recovered *done, bags_error *err) {
+    int mode = work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE;
+    bagi_found found = {0, 0, ""};
+    unsigned char *text = NULL;
+    size_t size = 0;
+    bool has_rows = false;
+    bags_code code = bagi_writer_relock(writer, mode, &text, &size, err);
+    if (code)
+        return code;
+    bags_code unknown = bagi_recover_spec(writer, text, size, err);
+    bagi_free(&work->env.memory, text, size);
+    if (unknown == BAGS_ERROR_MEMORY)
+        return unknown;
+    if (!unknown)
+        code = bagi_writer_scan(writer, mode, &found, err);
+    else
+        code = bagi_recover_has_rows(&work->env, writer->shard, &has_rows, err);
+    if (!code && has_rows)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: spec.json.partial is missing or damaged: without it nobody "
+            "knows the fields", bagi_tail(writer->shard));
+    done->length = found.length;
+    done->cut = found.cut;
+    done->why = found.why;
+    if (code)
+        return code;
+    if (found.length == 0)
+        return bagi_recover_empty(work, done, err);
+    done->done = BAGS_RECOVERY_FINISHED;
+    if (work->options.dry_run)
+        return BAGS_OK;
+    code = bagi_writer_cut(writer, err);
+    return code ? code : bagi_writer_finish(writer, err);
+}
+
+static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
+    bags_recovered *done, bags_error *err) {
+    bool finished = false;
+    bags_code code = bagi_shard_finished(&work->env, path, &finished, err);
+    if (code || finished)
+        return code;
+    bags_writer_options options;
+    memset(&options, 0, sizeof options);
+    options.no_sync = work->options.no_sync;
+    options.keep_idx = work->options.keep_idx;
+    options.allocator = &work->env.memory;
+    options.io = &work->env.io;
+    bags_writer *writer = bagi_writer_new(path, &options, err);
+    if (!writer)
+        return BAGS_ERROR_MEMORY;
+    writer->shard = bagi_copy_text(&work->env.memory, path, strlen(path), err);
+    code = writer->shard ? bagi_recover_with(work, writer, done, err)
+                         : BAGS_ERROR_MEMORY;
+    bagi_writer_free(writer);
+    return code;
+}
+
+static void bagi_recover_count(bags_recover_report *report,
+    const bags_recovered *done) {
+    report->finished_before += done->done == BAGS_RECOVERY_NOTHING;
+    report->removed += done->done == BAGS_RECOVERY_REMOVED;
+    report->locked += done->done == BAGS_RECOVERY_LOCKED;
+    report->failed += done->done == BAGS_RECOVERY_FAILED;
+    report->cut += done->cut;
+    if (done->done == BAGS_RECOVERY_FINISHED) {
+        report->finished_now++;
+        report->length += done->length;
+    }
+}
+
+/* Recover one shard, and report it. */
+static void bagi_recover_one(bagi_recovering *work, const char *path) {
+    bags_error why;
+    bags_recovered done = {path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
+    why.message[0] = '\0';
+    bags_code code = bagi_recover_shard(work, path, &done, &why);
+    if (code) {
+        done.done = code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED
+                                              : BAGS_RECOVERY_FAILED;
+        done.length = done.cut = 0;
+        done.why = why.message;
+        if (!work->code) {
+            work->code = code;
+            if (work->err)
+                *work->err = why;
+        }
+    }
+    bagi_recover_count(&work->report, &done);
+    if (work->options.each)
+        work->options.each(work->options.user, &done);
+}
+
+/* Whether a directory is a dataset of its own, finished or not. */
+static bags_code bagi_recover_is_single(const bagi_env *env, const char *path,
+    bool *single, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_shard_finished(env, path, single, err);
+    if (code || *single)
+        return code;
+    char *partial =
+        bagi_print(&env->memory, err, "%s/spec.json.partial", path);
+    if (!partial)
+        return BAGS_ERROR_MEMORY;
+    code = bagi_kind(env, partial, &kind, err);
+    bagi_free_text(&env->memory, partial);
+    *single = kind == BAGS_PATH_FILE;
+    return code;
+}
+
+static bags_code bagi_recover_shards(bagi_recovering *work, const char *path) {
+    uint64_t stop = work->options.shard_stop ? work->options.shard_stop : 1;
+    bagi_names names;
+    bags_code code = bagi_names_list(&work->env, path, &names, work->err);
+    if (code)
+        return code;
+    if (names.count == 0)
+        code = bags_fail(work->err, BAGS_ERROR_MISSING,
+            "%s: is no dataset: it has neither spec.json nor shards",
+            bagi_tail(path));
+    for (size_t i = 0; i < names.count; i++) {
+        if (names.names[i].number % stop != work->options.shard_start)
+            continue;
+        char *shard = bagi_shard_path(&work->env.memory, path, names.names[i],
+            work->code ? NULL : work->err);
+        if (!shard) {
+            code = BAGS_ERROR_MEMORY;
+            break;
+        }
+        bagi_recover_one(work, shard);
+        bagi_free_text(&work->env.memory, shard);
+    }
+    bagi_names_free(&names);
+    return code;
+}
+
+BAGS_API bags_code bags_recover(const char *path,
+    const bags_recover_options *options, bags_recover_report *report,
+    bags_error *err) {
+    bagi_recovering work;
+    bool single = false;
+    memset(&work, 0, sizeof work);
+    if (options)
+        work.options = *options;
+    work.env = bagi_env_of(work.options.allocator, work.options.io);
+    work.err = err;
+    bags_code code = bagi_recover_is_single(&work.env, path, &single, err);
+    if (!code && single)
+        bagi_recover_one(&work, path);
+    else if (!code)
+        code = bagi_recover_shards(&work, path);
+    if (report)
+        *report = work.report;
+    return work.code ? work.code : code;
 }
 
 /* ========================================================================
@@ -5499,14 +6223,6 @@ static bags_code bagi_reader_read_spec(const bagi_env *env, const char *dir,
     bags_code code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
     bagi_free_text(&env->memory, path);
     return code;
-}
-
-static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
-    bool same = a->count == b->count;
-    for (size_t i = 0; same && i < a->count; i++)
-        same = strcmp(a->fields[i].name, b->fields[i].name) == 0 &&
-               strcmp(a->fields[i].type, b->fields[i].type) == 0;
-    return same;
 }
 
 /* While shards are opened: the first one's spec.json, to compare the others

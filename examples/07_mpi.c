@@ -90,5 +90,5 @@ int main(int argc, char **argv) {
 }
 
 /* Output:
-60 datapoints, 0 steps in all
+60 datapoints, 1457 steps in all
 */

@@ -7,6 +7,8 @@
  *
  *     formats/jpeg.c     jpeg jpg          libjpeg-turbo    -ljpeg
  *     formats/png.c      png               libpng           -lpng
+ *     formats/numpy.c    npy               none
+ *     formats/msgpack.c  msgpack tree      msgpack-c        -lmsgpackc
  *
  * A codec serves its types once it is in the registry that a reader or a writer
  * was opened with:
@@ -32,22 +34,360 @@ extern "C" {
 
 /* ========================================================================
  * >>images
- * What JPEG and PNG share.
+ * What JPEG and PNG share. A codec's value is a BAGS_ARRAY, H x W if it is gray
+ * and H x W x channels otherwise; the first row is the top one. Writers take
+ * H x W x 1 for gray too.
  * ====================================================================== */
+
+/* A picture's shape. A row is width * channels * depth / 8 bytes. */
+typedef struct bags_image {
+    uint32_t width;
+    uint32_t height;
+    uint32_t channels; /* 1: gray, 2: gray and alpha, 3: RGB, 4: RGBA */
+    uint32_t depth;    /* bits a channel: 8, or 16 in this machine's order */
+} bags_image;
+
+/* The most pixels that a picture may have, unless options say otherwise:
+ * 134 million, as many as the largest cameras make. */
+#define BAGS_IMAGE_MAX_PIXELS ((uint64_t)1 << 27)
 
 /* ========================================================================
  * >>jpeg
+ * Types: jpeg, jpg, each with or without (QUALITY), 1 to 100.
+ *
+ * Values are uint8. Written is what Pillow writes by default: baseline, colour
+ * with 4:2:0 subsampling, quality 75. A quality in the type is honoured; the
+ * Python package takes it and ignores it.
+ *
+ * Read is any JPEG of 8 bits a channel in gray, YCbCr or RGB, progressive ones
+ * too. Pixels are those of libjpeg's exact integer transform and smooth
+ * upsampling, as of `djpeg -dct int`. Refused are CMYK and YCCK, and what is
+ * truncated or damaged: where libjpeg warns and goes on, this is an error. The
+ * orientation that a camera notes in EXIF is left alone: pixels come as they
+ * are stored.
  * ====================================================================== */
 
+/*
+ * The codec. Its `user` is NULL, or in a copy of yours points to a
+ * bags_jpeg_options with which every blob is decoded:
+ *
+ *     bags_jpeg_options half = {0};
+ *     half.scale = 2;
+ *     bags_codec codec = bags_codec_jpeg;
+ *     codec.user = &half;
+ *     bags_codecs_add(codecs, &codec, &err);
+ *
+ * The options are copied when a reader or a writer opens the codec for a field,
+ * at the latest when it first needs it; they must live as long as the registry.
+ */
 extern const bags_codec bags_codec_jpeg;
+
+typedef struct bags_jpeg_options {
+    uint32_t scale;    /* 2, 4 or 8: decode to 1/2, 1/4, 1/8 of width and
+                          height, rounded up, at a fraction of the cost;
+                          0 or 1: full size */
+    uint32_t channels; /* 1: gray, 3: RGB; 0: as the file has it */
+    uint32_t left;     /* decode only a rectangle, in pixels of the scaled */
+    uint32_t top;      /* picture ... */
+    uint32_t width;    /* 0: as far as the right edge */
+    uint32_t height;   /* 0: as far as the lower edge */
+    uint64_t max_pixels; /* refuse a file with more, before any memory is taken
+                            for them; 0: BAGS_IMAGE_MAX_PIXELS */
+    uint32_t max_scans; /* refuse a progressive file with more passes over the
+                           picture; 0: 100 */
+    bool allow_trailing; /* ignore bytes behind the picture, as some cameras
+                            leave; else they are an error */
+} bags_jpeg_options;
+
+/*
+ * What bags_jpeg_decode will give, from the file's header.
+ *
+ *   blob     a JPEG file
+ *   options  as they will be given to decode. NULL: all of the picture
+ *   out      receives the shape; with NULL options, that of the file
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  options that make no sense
+ *   BAGS_ERROR_RANGE     the rectangle is not within the picture
+ *   BAGS_ERROR_CORRUPT   not a JPEG; its header is damaged; or so short that it
+ *                        cannot hold as many pixels as it says
+ *   BAGS_ERROR_LIMIT     more than max_pixels; CMYK, YCCK, 12 bits
+ *   BAGS_ERROR_MEMORY
+ *
+ * Threads: any. Cost: a microsecond or so; some KB of libjpeg's own memory.
+ */
+extern bags_code bags_jpeg_probe(bags_bytes blob,
+    const bags_jpeg_options *options, bags_image *out, bags_error *err);
+
+/*
+ * Decode into memory of the caller's.
+ *
+ *   pixels  receives the rows; what is there after a failure is undefined
+ *   size    bytes at pixels: at least (height - 1) * stride and a row
+ *   stride  bytes from a row to the next, at least a row's; 0: just a row's
+ *
+ * The pixels of a rectangle are those of the same place in the whole picture.
+ * Of a rectangle that does not reach the lower edge, the data below it are not
+ * looked at, nor checked.
+ *
+ * Returns what bags_jpeg_probe does, or
+ *   BAGS_ERROR_ARGUMENT  stride or size is too small; err says what is needed
+ *   BAGS_ERROR_CORRUPT   truncated, damaged, or bytes behind the end
+ *   BAGS_ERROR_LIMIT     more than max_scans
+ *
+ * Threads: any. Cost: libjpeg-turbo's; no memory besides its own, which for a
+ * progressive file is about 2 bytes a sample, else some rows.
+ */
+extern bags_code bags_jpeg_decode(bags_bytes blob,
+    const bags_jpeg_options *options, void *pixels, size_t size, size_t stride,
+    bags_error *err);
 
 /* ========================================================================
  * >>png
+ * Types: png, or png(LEVEL): zlib's compression level, 0 (none) to 9 (most);
+ * without it libpng's own default, 6.
+ *
+ * Values are uint8 or uint16, with 1 to 4 channels. Every PNG is read: palettes
+ * are expanded to RGB, gray of 1, 2 or 4 bits to 8, a transparent colour to an
+ * alpha channel, interlaced pictures to whole ones. Samples come as they are
+ * stored: gamma, colour profiles and all other extra chunks are ignored.
+ * Refused is what is truncated or damaged, by its checksums too.
  * ====================================================================== */
 
+/* The codec. Its `user` is NULL, or in a copy of yours points to a
+ * bags_png_options: see bags_codec_jpeg. */
 extern const bags_codec bags_codec_png;
 
+typedef struct bags_png_options {
+    uint64_t max_pixels; /* refuse a file with more, before any memory is taken
+                            for them; 0: BAGS_IMAGE_MAX_PIXELS */
+    bool allow_trailing; /* ignore bytes behind the picture; else they are an
+                            error */
+} bags_png_options;
+
+/*
+ * What bags_png_decode will give, from what stands before the pixels.
+ *
+ *   blob     a PNG file
+ *   options  NULL: the defaults
+ *   out      receives the shape
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not a PNG; its header is damaged; or so short that it
+ *                       cannot hold as many pixels as it says
+ *   BAGS_ERROR_LIMIT    more than max_pixels
+ *   BAGS_ERROR_MEMORY
+ *
+ * Threads: any. Cost: a microsecond or so; some KB of libpng's own memory.
+ */
+extern bags_code bags_png_probe(bags_bytes blob,
+    const bags_png_options *options, bags_image *out, bags_error *err);
+
+/*
+ * Decode into memory of the caller's. pixels, size and stride are as for
+ * bags_jpeg_decode; the memory need not be aligned.
+ *
+ * Returns what bags_png_probe does, or
+ *   BAGS_ERROR_ARGUMENT  stride or size is too small; err says what is needed
+ *   BAGS_ERROR_CORRUPT   truncated, damaged, or bytes behind the end
+ *
+ * Threads: any. Cost: libpng's; no memory besides its own, some rows.
+ */
+extern bags_code bags_png_decode(bags_bytes blob,
+    const bags_png_options *options, void *pixels, size_t size, size_t stride,
+    bags_error *err);
+
 /* end of >>png */
+
+/* ========================================================================
+ * >>numpy
+ * NumPy's .npy files: the type npy, and arrays from and to them. No library.
+ * ====================================================================== */
+
+/*
+ * A value is a BAGS_ARRAY for elements that bags_dtype names. For all others
+ * (complex, long double, text, dates, structures) it is a BAGS_OBJECT, whose
+ * `object` points to a bags_npy. Both are taken for writing.
+ */
+extern const bags_codec bags_codec_npy;
+
+/*
+ * What an element is made of. A structure has fields, which are such types too,
+ * each with its place in the structure.
+ */
+typedef struct bags_npy_type {
+    char kind;         /* NumPy's letter: b bool, i int, u unsigned, f float,
+                          c complex, S bytes, U UTF-32 text, V raw bytes,
+                          M date, m time span. A structure is V */
+    bool structure;    /* it has fields (or might: they can be none) */
+    bool big_endian;   /* always false if the order makes no difference */
+    bags_dtype dtype;  /* what it is in bags.h, or BAGS_DTYPE_NONE */
+    const char *unit;  /* of M and m: "ns"; "" for none, and for others */
+    uint32_t step;     /* units that one step of M and m has, as 25 in
+                          "25s"; else 0 */
+    const char *name;  /* of a field, in UTF-8; else "" */
+    const char *title; /* a field's second name, or NULL */
+    size_t offset;     /* where it starts in the structure around it */
+    size_t item_size;  /* bytes of one of it: for f 2, 4, 8, 12 or 16 */
+    size_t dims;       /* a field can be an array, in C order: its shape, and */
+    const uint64_t *shape;
+    size_t size;       /* the bytes of all of it */
+    size_t count;      /* fields of a structure, in the order of offsets, */
+    const struct bags_npy_type *fields; /* which never overlap */
+} bags_npy_type;
+
+/*
+ * An array of any dtype. Row i (the i-th element in C order) is at
+ * rows + i * stride, and a field of it at its `offset` from there. The bytes
+ * are as in the file: not aligned, so copy a number out with memcpy, and in the
+ * byte order that the type says.
+ */
+typedef struct bags_npy {
+    bags_npy_type type;
+    size_t dims;
+    const uint64_t *shape;
+    uint64_t length; /* the number of rows: the product of shape */
+    size_t stride;   /* bytes from one row to the next: type.item_size */
+    const unsigned char *rows;
+    size_t size; /* bytes of all rows */
+} bags_npy;
+
+/* A field by its name, or else by its title; NULL if there is none. */
+const bags_npy_type *bags_npy_field(const bags_npy_type *type,
+    const char *name);
+
+/*
+ * Decode a .npy file of version 1, 2 or 3, as the codec does.
+ *
+ * *value borrows the file and the scratch: valid until one of them is gone or
+ * the scratch is used again. Elements are not copied, but for arrays that are
+ * in Fortran order, not aligned for their dtype or of the other byte order. The
+ * result is always in C order.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not a .npy file, or one whose header and size disagree
+ *   BAGS_ERROR_VALUE    an array of Python objects: only Python can read it
+ *   BAGS_ERROR_LIMIT    a header above 1 MiB, above 4,096 fields, fields nested
+ *                       above 32 levels, above BAGS_MAX_DIMS dimensions
+ *   BAGS_ERROR_MEMORY
+ */
+bags_code bags_npy_read(bags_bytes file, bags_buffer *scratch,
+    bags_value *value, bags_error *err);
+
+/* The same for every dtype alike: the rows as they are in the file. Only an
+ * array in Fortran order is copied. */
+bags_code bags_npy_view(bags_bytes file, bags_buffer *scratch,
+    const bags_npy **out, bags_error *err);
+
+/*
+ * Encode a value as numpy.save does, to the byte: a BAGS_ARRAY, or a
+ * BAGS_OBJECT with a bags_npy. The header alone, behind which the elements
+ * belong as they are (value->data, value->size; npy->rows, npy->size); or a
+ * whole file, with a copy of the elements. Version 1, or 2 or 3 where the
+ * fields' names need it. Numbers are in this machine's byte order.
+ *
+ * *out borrows `scratch`: valid until it is used again or freed. Returns
+ * BAGS_OK, BAGS_ERROR_VALUE (not an array; a type that contradicts itself),
+ * BAGS_ERROR_LIMIT (as above) or BAGS_ERROR_MEMORY.
+ */
+bags_code bags_npy_header(const bags_value *value, bags_buffer *scratch,
+    bags_bytes *out, bags_error *err);
+bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
+    bags_bytes *out, bags_error *err);
+
+/* ========================================================================
+ * >>msgpack
+ * MessagePack: the types msgpack and tree. On msgpack-c; a program that looks
+ * into values includes <msgpack.h> as well.
+ * ====================================================================== */
+
+struct msgpack_object;
+
+/*
+ * A value is a BAGS_OBJECT, whose `object` points to a msgpack_object. A tree,
+ * as granular writes it, is the same with arrays as leaves: see
+ * bags_tree_array.
+ *
+ * Decoded strings, binaries and extensions view the blob, the rest stands in
+ * the scratch: there is nothing to free, and what bags.h says of a value's life
+ * holds for all of it.
+ */
+extern const bags_codec bags_codec_msgpack;
+extern const bags_codec bags_codec_tree;
+
+/*
+ * Decode one msgpack value, as the codec does. *out borrows the blob and the
+ * scratch: valid until one of them is gone or the scratch is used again.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not msgpack, or something follows the value
+ *   BAGS_ERROR_LIMIT    arrays and maps nested above 512 levels (Python's
+ *                       package writes up to 511)
+ *   BAGS_ERROR_MEMORY
+ *
+ * Cost: O(blob), one allocation at the most: a msgpack_object for each value in
+ * it, which are counted before memory is taken.
+ */
+bags_code bags_msgpack_read(bags_bytes blob, bags_buffer *scratch,
+    const struct msgpack_object **out, bags_error *err);
+
+/*
+ * Encode an object in the shortest form of every number, text and length, as
+ * Python's package does by default. *out borrows `scratch`: valid until it is
+ * used again or freed. BAGS_OK, BAGS_ERROR_VALUE (of no known type) or
+ * BAGS_ERROR_MEMORY.
+ */
+bags_code bags_msgpack_write(const struct msgpack_object *object,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+
+/*
+ * An object, or a blob, as JSON in UTF-8 on one line, with ", " and ": " as
+ * Python writes it. What JSON does not have becomes an object:
+ *
+ *   bin                    {"base64": "AAEC"}
+ *   ext                    {"ext": 5, "base64": "AAEC"}
+ *   str that is no UTF-8   {"str": {"base64": "AAEC"}}
+ *   NaN, infinities        {"float": "NaN"}, "Infinity", "-Infinity"
+ *   a map with a key that is no text   {"map": [[key, value], ...]}
+ *
+ * Integers have all their digits, and a double as many as it takes to read back
+ * the same. Keys that a map has twice stand there twice.
+ *
+ * *json borrows `scratch`: valid until it is used again or freed. It is not
+ * ended by 0. Returns BAGS_OK, an error of bags_msgpack_read or
+ * BAGS_ERROR_LIMIT or BAGS_ERROR_VALUE (an object nested above 512 levels, or
+ * of no known type).
+ */
+bags_code bags_msgpack_print(const struct msgpack_object *object,
+    bags_buffer *scratch, bags_bytes *json, bags_error *err);
+bags_code bags_msgpack_to_json(bags_bytes blob, bags_buffer *scratch,
+    bags_bytes *json, bags_error *err);
+
+/* Is this an array in a tree: ["_", dtype, [dimensions], bin]? */
+bool bags_tree_is_array(const struct msgpack_object *object);
+
+/*
+ * An array of a tree as a BAGS_ARRAY. *value borrows what the object does, and
+ * the scratch: valid until one of them is gone or the scratch is used again.
+ * Elements are not copied if they are aligned and in this machine's order.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_VALUE    not an array
+ *   BAGS_ERROR_LIMIT    a dtype that bags_dtype does not have; too many
+ *                       dimensions
+ *   BAGS_ERROR_CORRUPT  its shape does not give its size
+ *   BAGS_ERROR_MEMORY
+ */
+bags_code bags_tree_array(const struct msgpack_object *object,
+    bags_buffer *scratch, bags_value *value, bags_error *err);
+
+/*
+ * The reverse: make *object an array of a tree, to be put into one that is
+ * written. It borrows the value's elements and the scratch. BAGS_OK,
+ * BAGS_ERROR_VALUE (not an array; above 2^32-1 bytes) or BAGS_ERROR_MEMORY.
+ */
+bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
+    struct msgpack_object *object, bags_error *err);
 
 /* ========================================================================
  * >>mp4

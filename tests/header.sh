@@ -9,24 +9,21 @@ only_cxx='-Wno-missing-field-initializers'
 root=$PWD
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
 
 # cell TITLE COMMAND...: one line; what the command prints only if it fails.
 cell() {
     local title=$1
     shift
-    if "$@" >"$dir/log" 2>&1; then
+    if "$@" >"$log" 2>&1; then
         echo "ok      $title"
-        passed=$((passed + 1))
     else
         echo "FAILED  $title"
-        head -n 20 "$dir/log"
-        failed=$((failed + 1))
+        head -n 20 "$log"
     fi
 }
 
-# source NAME LINE...: a file in C and the same in C++.
-source_file() {
+# write_source NAME LINE...: a file in C and the same in C++.
+write_source() {
     local name=$1
     shift
     printf '%s\n' "$@" >"$dir/$name.c"
@@ -34,37 +31,39 @@ source_file() {
 }
 
 call='int main(void) { return bags_version()[0] == 0; }'
-source_file implementation '#define BAGS_IMPLEMENTATION' '#include "bags.h"' "$call"
-source_file declarations '#include "bags.h"' 'int use(void);' \
+write_source implementation '#define BAGS_IMPLEMENTATION' '#include "bags.h"' "$call"
+write_source declarations '#include "bags.h"' 'int use(void);' \
     'int use(void) { return bags_version()[0]; }'
-source_file static '#define BAGS_STATIC' '#include "bags.h"' "$call"
-source_file twice '#define BAGS_IMPLEMENTATION' '#include "bags.h"' \
+write_source static '#define BAGS_STATIC' '#include "bags.h"' "$call"
+write_source twice '#define BAGS_IMPLEMENTATION' '#include "bags.h"' \
     '#include "bags.h"' "$call"
-source_file later '#include "bags.h"' '#define BAGS_IMPLEMENTATION' \
+write_source later '#include "bags.h"' '#define BAGS_IMPLEMENTATION' \
     '#include "bags.h"' "$call"
-source_file after_stdio '#include <stdio.h>' '#define BAGS_IMPLEMENTATION' \
+write_source after_stdio '#include <stdio.h>' '#define BAGS_IMPLEMENTATION' \
     '#include "bags.h"' "$call"
-source_file caller '#include "bags.h"' "$call"
-source_file library '#define BAGS_IMPLEMENTATION' '#include "bags.h"'
+write_source caller '#include "bags.h"' "$call"
+write_source library '#define BAGS_IMPLEMENTATION' '#include "bags.h"'
 
 compile() { # compile COMPILER STANDARD NAME: to NAME.o
-    case $2 in
-    *++*) "$1" -std="$2" $warnings $only_cxx -I"$root" -c "$dir/$3.cc" -o "$dir/$3.o" ;;
-    *) "$1" -std="$2" $warnings $only_c -I"$root" -c "$dir/$3.c" -o "$dir/$3.o" ;;
-    esac
+    local ending=c flags=$only_c level=-O0
+    case $2 in *++*) ending=cc flags=$only_cxx ;; esac
+    # Some warnings need the optimizer.
+    case $2-$3 in c99-implementation | c++11-implementation) level=-O2 ;; esac
+    "$1" -std="$2" $level $warnings $flags -I"$root" -c "$dir/$3.$ending" \
+        -o "$out/$3.o"
 }
 
 # A system header came first: it works, or an #error says what to do.
 compile_or_explain() {
     compile "$@" && return
-    "$1" -std="$2" -I"$root" -c "$dir/$3.c" -o "$dir/$3.o" 2>&1 |
-        grep -q '#error.*before'
+    "$1" -std="$2" -I"$root" -c "$dir/$3.c" -o "$out/$3.o" 2>&1 |
+        grep -q 'error.*bags\.h: a system header came first'
 }
 
 run() { # run COMPILER OBJECT...: they link, and the program runs
     local compiler=$1
     shift
-    "$compiler" "${@/#/$dir/}" -o "$dir/program" && "$dir/program"
+    "$compiler" "${@/#/$out/}" -o "$out/program" && "$out/program"
 }
 
 separate() { # a library in one language, its caller in another
@@ -73,7 +72,7 @@ separate() { # a library in one language, its caller in another
 }
 
 # What NAME.o defines, but main.
-symbols() { nm -g --defined-only "$dir/$1.o" | awk '$3 != "main" {print $3}'; }
+symbols() { nm -g --defined-only "$out/$1.o" | awk '$3 != "main" {print $3}'; }
 
 public_only() {
     compile "$1" "$2" library && symbols library | grep -q '^bags_version$' &&
@@ -97,9 +96,9 @@ matrix() { # matrix C-COMPILER C++-COMPILER
     for standard in c99 gnu99 c11 gnu17 c++11 gnu++17; do
         compiler=$1
         case $standard in *++*) compiler=$2 ;; esac
-        for how in twice later; do
-            cell "$compiler -std=$standard included $how" compile "$compiler" $standard $how
-        done
+        cell "$compiler -std=$standard twice" compile "$compiler" $standard twice
+        cell "$compiler -std=$standard first without, then with the implementation" \
+            compile_or_explain "$compiler" $standard later
         cell "$compiler -std=$standard behind stdio.h" \
             compile_or_explain "$compiler" $standard after_stdio
         cell "$compiler -std=$standard symbols" public_only "$compiler" $standard
@@ -110,13 +109,20 @@ matrix() { # matrix C-COMPILER C++-COMPILER
     cell "$2 library, $1 caller" separate "$2" c++11 "$1" c99
 }
 
+# One compiler on each core.
 for pair in 'gcc g++' 'clang clang++'; do
     set -- $pair
     if command -v "$1" >/dev/null && command -v "$2" >/dev/null; then
-        matrix "$1" "$2"
+        out=$dir/$1 log=$dir/$1.log
+        mkdir "$out"
+        matrix "$1" "$2" >"$dir/$1.cells" &
     else
-        echo "skipped $pair: not installed"
+        echo "skipped $pair: not installed" >"$dir/$1.cells"
     fi
 done
+wait
+cat "$dir"/*.cells
+passed=$(cat "$dir"/*.cells | grep -c '^ok')
+failed=$(cat "$dir"/*.cells | grep -c '^FAILED')
 echo "$passed passed, $failed failed"
-[ $failed = 0 ] && [ $passed -gt 0 ]
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]

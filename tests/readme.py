@@ -21,7 +21,6 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RELEASE = ROOT / 'build' / 'release'
 CFLAGS = ['-std=c99', '-g', '-Wall', '-Wextra', '-Wpedantic', '-Werror',
           '-fsanitize=address,undefined', '-fno-sanitize-recover=all']
 PRELUDE = '''#define BAGS_IMPLEMENTATION
@@ -67,26 +66,30 @@ def blocks_of(path):
 def matches(expected, got):
     pattern = ''.join('(?s:.*\n)?' if line == '...' else re.escape(line + '\n')
                       for line in expected.splitlines())
+    if not got.endswith('\n'):
+        got += '\n'
     return re.fullmatch(pattern, got) is not None
 
 
 def make_flags():
-    """The flags with which the formats were built, and their objects."""
-    words = (RELEASE / 'flags').read_text().split()
-    formats = [str(path) for path in (RELEASE / 'formats').glob('*.o')]
-    libraries = subprocess.run(['make', '-s', 'format-libraries'], cwd=ROOT, check=True,
-                               stdout=subprocess.PIPE, text=True).stdout.split()
-    return [word for word in words if word.startswith('-DBAGS_WITH')], formats, libraries
+    """How the formats were built, and what to link with: two lists of words."""
+    done = subprocess.run(['make', '-s', 'print-formats'], cwd=ROOT, check=True,
+                          stdout=subprocess.PIPE, text=True)
+    compiling, linking = done.stdout.splitlines()
+    return compiling.split(), [str(ROOT / word) if word.endswith('.o') else word
+                               for word in linking.split()]
 
 
 class Runner:
     def __init__(self, directory):
         self.directory = directory
         self.passed = self.failed = 0
-        self.defines, self.formats, self.libraries = make_flags()
+        self.compiling, self.linking = make_flags()
         for name in ('bags.h', 'formats'):
             os.symlink(ROOT / name, directory / name)
-        shutil.copytree(ROOT / 'tests' / 'data' / 'photos', directory / 'photos')
+        (directory / 'photos').mkdir()
+        for photo in (ROOT / 'tests' / 'data' / 'photos').glob('*.jpg'):
+            shutil.copy(photo, directory / 'photos')
         self.env = {**os.environ, 'PATH': f'{ROOT / "build"}:{os.environ["PATH"]}'}
 
     def run(self, *command):
@@ -99,7 +102,7 @@ class Runner:
         (self.directory / name).write_text(source, encoding='utf-8')
         code, output = self.run(
             'gcc', *CFLAGS, *extra, '-I.', name, '-o', 'program', '-pthread',
-            *(self.formats if 'formats/formats.h' in source else []), *self.libraries)
+            *(self.linking if 'formats/formats.h' in source else []))
         return (code, output) if code else self.run('./program')
 
     def check(self, title, code, output, expected):
@@ -126,7 +129,7 @@ class Runner:
                   'int main(void) {\n    bags_error err;\n    (void)err;\n' +
                   text(inside) + 'return 0;\n}\n')
         expected = ''.join(b.expected or '' for b in blocks)
-        result = self.compile(source, 'pieces.c', ['-Wno-unused', *self.defines])
+        result = self.compile(source, 'pieces.c', ['-Wno-unused', *self.compiling])
         self.check(f'pieces, lines {", ".join(str(b.line) for b in blocks)}',
                    *result, expected)
 

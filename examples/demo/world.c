@@ -20,10 +20,13 @@ void world_start(world *w, uint64_t seed) {
     const float cell = box_width / 3;
     *w = (world){.random = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15)};
     for (int i = 0; i < BALLS; i++) {
-        /* One in each of 3 x 2 cells, so that no two overlap. */
-        w->radius[i] = 0.06f + 0.08f * world_random(w);
-        w->state[i][0] = cell * ((float)(i % 3) + 0.5f);
-        w->state[i][1] = 0.5f * ((float)(i / 3) + 0.5f);
+        /* One somewhere in each of 3 x 2 cells, so that no two overlap. */
+        float r = 0.06f + 0.08f * world_random(w);
+        float x = r + (cell - 2 * r) * world_random(w);
+        float y = r + (0.5f - 2 * r) * world_random(w);
+        w->radius[i] = r;
+        w->state[i][0] = x + cell * (float)(i % 3);
+        w->state[i][1] = y + 0.5f * (float)(i / 3);
         w->state[i][2] = 2 * world_random(w) - 1;
         w->state[i][3] = 2 * world_random(w) - 1;
     }

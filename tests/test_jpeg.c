@@ -1,0 +1,757 @@
+/* formats/jpeg.c against what libjpeg-turbo's own djpeg makes of the same
+ * files, and against files and calls that must be refused. */
+#include "pictures.h"
+
+#include <pthread.h>
+
+#ifdef BAGS_WITH_JPEG
+
+static bags_error err;
+
+static bags_code decode(const bags_jpeg_options *options, bags_bytes blob,
+    picture *out) {
+    bags_code code = bags_jpeg_probe(blob, options, &out->image, &err);
+    if (code)
+        return code;
+    size_t size = picture_size(&out->image);
+    unsigned char *pixels = (unsigned char *)malloc(size);
+    out->samples = pixels;
+    out->file.data = pixels;
+    out->file.size = size;
+    code = bags_jpeg_decode(blob, options, pixels, size, 0, &err);
+    if (code)
+        free(pixels);
+    return code;
+}
+
+static picture decoded(const bags_jpeg_options *options, bags_bytes blob) {
+    picture out;
+    if (decode(options, blob, &out))
+        fail_msg("%s", err.message);
+    return out;
+}
+
+static void assert_pictures(const picture *a, const picture *b) {
+    assert_image(&a->image, &b->image);
+    assert_in_range(distance(a->samples, b->samples, picture_size(&a->image)),
+        0, 1);
+}
+
+/* ------------------------------------------------------------ what is read */
+
+static void decodes_as_djpeg(const char *name) {
+    bags_bytes blob = load_part(IMAGES, name, ".jpg");
+    picture wanted = load_ppm(IMAGES, name, ".ppm");
+    picture got = decoded(NULL, blob);
+    assert_pictures(&got, &wanted);
+    void *state = opened(&bags_codec_jpeg, "jpeg");
+    bags_buffer scratch = {0};
+    bags_value value;
+    assert_int_equal(
+        bags_codec_jpeg.decode(state, blob, &scratch, &value, &err), BAGS_OK);
+    assert_shape(&value, &wanted.image);
+    assert_memory_equal(value.data, got.samples, got.file.size);
+    bags_codec_jpeg.close(state);
+    bags_buffer_free(&scratch);
+    unload(blob);
+    unload(wanted.file);
+    unload(got.file);
+}
+
+static void every_jpeg_decodes_as_djpeg_decodes_it(void **unused) {
+    (void)unused;
+    assert_in_range(each_picture(".jpg", NULL, decodes_as_djpeg), 20, 100);
+}
+
+static void a_scaled_picture_is_what_djpeg_scales_it_to(void **unused) {
+    (void)unused;
+    static const char *names[] = {"420", "422", "progressive", "gray"};
+    for (size_t i = 0; i < 4; i++)
+        for (uint32_t scale = 2; scale <= 8; scale *= 2) {
+            char ending[16];
+            snprintf(ending, sizeof ending, ".%u.ppm", scale);
+            bags_bytes blob = load_part(IMAGES, names[i], ".jpg");
+            picture wanted = load_ppm(IMAGES, names[i], ending);
+            bags_jpeg_options options = {0};
+            options.scale = scale;
+            picture got = decoded(&options, blob);
+            assert_pictures(&got, &wanted);
+            unload(blob);
+            unload(wanted.file);
+            unload(got.file);
+        }
+}
+
+static void colour_can_come_out_as_gray(void **unused) {
+    (void)unused;
+    static const char *names[] = {"420", "rgb"};
+    for (size_t i = 0; i < 2; i++) {
+        bags_bytes blob = load_part(IMAGES, names[i], ".jpg");
+        picture wanted = load_ppm(IMAGES, names[i], ".gray.ppm");
+        bags_jpeg_options options = {0};
+        options.channels = 1;
+        picture got = decoded(&options, blob);
+        assert_pictures(&got, &wanted);
+        unload(blob);
+        unload(wanted.file);
+        unload(got.file);
+    }
+}
+
+static void gray_can_come_out_as_colour(void **unused) {
+    (void)unused;
+    bags_bytes blob = load_part(IMAGES, "gray", ".jpg");
+    bags_jpeg_options options = {0};
+    picture gray = decoded(&options, blob);
+    options.channels = 3;
+    picture colour = decoded(&options, blob);
+    assert_int_equal(colour.image.channels, 3);
+    for (size_t i = 0; i < colour.file.size; i++)
+        assert_int_equal(colour.samples[i], gray.samples[i / 3]);
+    unload(blob);
+    unload(gray.file);
+    unload(colour.file);
+}
+
+static void the_orientation_of_a_camera_is_left_alone(void **unused) {
+    (void)unused;
+    bags_image image;
+    bags_bytes blob = load_part(IMAGES, "exif", ".jpg");
+    assert_int_equal(bags_jpeg_probe(blob, NULL, &image, &err), BAGS_OK);
+    assert_int_equal(image.width, 75);
+    assert_int_equal(image.height, 53);
+    unload(blob);
+}
+
+/* ------------------------------------------------------------ rectangles */
+
+static void assert_rectangle(bags_bytes blob, const picture *whole,
+    const bags_jpeg_options *options) {
+    picture part = decoded(options, blob);
+    assert_int_equal(part.image.width, options->width);
+    assert_int_equal(part.image.height, options->height);
+    size_t row = row_size(&part.image), stride = row_size(&whole->image);
+    const unsigned char *from = whole->samples + options->top * stride +
+                                options->left * whole->image.channels;
+    for (size_t i = 0; i < options->height; i++)
+        if (memcmp(part.samples + i * row, from + i * stride, row) != 0)
+            fail_msg("scale %u, %u x %u at %u, %u: row %u differs",
+                options->scale, options->width, options->height, options->left,
+                options->top, (unsigned)i);
+    unload(part.file);
+}
+
+static uint32_t any(uint32_t below) {
+    static uint32_t seed = 1;
+    seed = seed * 1664525 + 1013904223;
+    return (uint32_t)(((uint64_t)(seed >> 8) * below) >> 24);
+}
+
+static void assert_rectangles(bags_bytes blob, int times) {
+    for (uint32_t scale = 1; scale <= 8; scale *= 2)
+        for (uint32_t channels = 1; channels <= 3; channels += 2) {
+            bags_jpeg_options options = {0};
+            options.scale = scale;
+            options.channels = channels;
+            picture whole = decoded(&options, blob);
+            for (int i = 0; i < times; i++) {
+                options.left = any(whole.image.width);
+                options.top = any(whole.image.height);
+                options.width = 1 + any(whole.image.width - options.left);
+                options.height = 1 + any(whole.image.height - options.top);
+                if (i % 4 == 1)
+                    options.left = 0, options.width = whole.image.width;
+                if (i % 4 == 2)
+                    options.top = 0, options.height = whole.image.height;
+                if (i % 4 == 3)
+                    options.width = options.height = 1;
+                assert_rectangle(blob, &whole, &options);
+            }
+            unload(whole.file);
+        }
+}
+
+static void rectangles_of_it(const char *name) {
+    bags_bytes blob = load_part(IMAGES, name, ".jpg");
+    assert_rectangles(blob, 60);
+    unload(blob);
+}
+
+static void a_rectangle_is_the_same_place_of_the_whole(void **unused) {
+    (void)unused;
+    each_picture(".jpg", NULL, rectangles_of_it);
+}
+
+static void a_rectangle_of_a_photograph_is_exact_too(void **unused) {
+    (void)unused;
+    static const char *names[] = {"china", "flower"};
+    for (size_t i = 0; i < 2; i++) {
+        bags_bytes blob = load_part(PHOTOS, names[i], ".jpg");
+        assert_rectangles(blob, 12);
+        unload(blob);
+    }
+}
+
+static void a_rectangle_without_sides_goes_to_the_edges(void **unused) {
+    (void)unused;
+    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    bags_jpeg_options options = {0};
+    options.left = 70;
+    options.top = 50;
+    bags_image image;
+    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err), BAGS_OK);
+    assert_int_equal(image.width, 5);
+    assert_int_equal(image.height, 3);
+    unload(blob);
+}
+
+static void a_rectangle_outside_is_a_range_error(void **unused) {
+    (void)unused;
+    static const uint32_t wrong[][4] = {{75, 0, 1, 1}, {0, 53, 1, 1},
+        {70, 0, 6, 1}, {0, 50, 1, 4}, {75, 0, 0, 0}, {0, UINT32_MAX, 0, 0},
+        {1, 1, UINT32_MAX, 1}, {1, 1, 1, UINT32_MAX}};
+    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        bags_jpeg_options options = {0};
+        options.left = wrong[i][0];
+        options.top = wrong[i][1];
+        options.width = wrong[i][2];
+        options.height = wrong[i][3];
+        bags_image image;
+        assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err),
+            BAGS_ERROR_RANGE);
+    }
+    unload(blob);
+}
+
+/* ------------------------------------------------------------ memory */
+
+static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
+    (void)unused;
+    static unsigned char room[53 * 256];
+    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    picture wanted = load_ppm(IMAGES, "420", ".ppm");
+    size_t row = row_size(&wanted.image);
+    memset(room, 0xA5, sizeof room);
+    assert_int_equal(bags_jpeg_decode(blob, NULL, room, 52 * 256 + row, 256,
+                         &err), BAGS_OK);
+    for (size_t i = 0; i < 53; i++) {
+        assert_in_range(distance(room + i * 256, wanted.samples + i * row, row),
+            0, 1);
+        for (size_t j = row; j < 256; j++)
+            assert_int_equal(room[i * 256 + j], 0xA5);
+    }
+    unload(blob);
+    unload(wanted.file);
+}
+
+static void too_little_memory_is_an_argument_error(void **unused) {
+    (void)unused;
+    unsigned char *room = (unsigned char *)malloc(75 * 53 * 3);
+    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    assert_int_equal(bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3 - 1, 0,
+                         &err), BAGS_ERROR_ARGUMENT);
+    assert_int_equal(bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3, 224, &err),
+        BAGS_ERROR_ARGUMENT);
+    assert_int_equal(bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3, SIZE_MAX,
+                         &err), BAGS_ERROR_ARGUMENT);
+    assert_int_equal(bags_jpeg_decode(blob, NULL, NULL, 0, 0, &err),
+        BAGS_ERROR_ARGUMENT);
+    free(room);
+    unload(blob);
+}
+
+static void options_without_sense_are_argument_errors(void **unused) {
+    (void)unused;
+    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    bags_image image;
+    bags_jpeg_options options = {0};
+    options.scale = 3;
+    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err),
+        BAGS_ERROR_ARGUMENT);
+    options.scale = 16;
+    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err),
+        BAGS_ERROR_ARGUMENT);
+    options.scale = 0;
+    options.channels = 2;
+    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err),
+        BAGS_ERROR_ARGUMENT);
+    unload(blob);
+}
+
+static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
+    (void)unused;
+    void *state = opened(&bags_codec_jpeg, "jpeg");
+    picture input = load_ppm(IMAGES, "input", ".ppm");
+    uint64_t shape[3];
+    bags_value value = value_of(&input.image, input.samples, shape);
+    for (int left = 0;; left++) {
+        memory m = {left, 0, 0};
+        bags_buffer scratch = buffer_of(&m), pixels = buffer_of(&m);
+        bags_bytes blob;
+        bags_code code =
+            bags_codec_jpeg.encode(state, &value, &scratch, &blob, &err);
+        bags_value back;
+        if (!code)
+            code = bags_codec_jpeg.decode(state, blob, &pixels, &back, &err);
+        bags_buffer_free(&scratch);
+        bags_buffer_free(&pixels);
+        assert_int_equal(m.held, 0);
+        if (!code)
+            break;
+        assert_int_equal(code, BAGS_ERROR_MEMORY);
+        assert_in_range(left, 0, 10);
+    }
+    memory m = {0, 0, 0};
+    bags_allocator allocator = allocator_of(&m);
+    bags_type type;
+    bags_type_parse("jpeg", &type, NULL);
+    assert_int_equal(bags_codec_jpeg.open(&bags_codec_jpeg, &type, &allocator,
+                         &state, &err), BAGS_ERROR_MEMORY);
+    bags_codec_jpeg.close(state);
+    unload(input.file);
+}
+
+/* ------------------------------------------------------------ what is refused */
+
+static void assert_refused(const char *name, bags_code wanted,
+    const char *message) {
+    bags_bytes blob = load_part(IMAGES, name, ".jpg");
+    void *state = opened(&bags_codec_jpeg, "jpeg");
+    bags_buffer scratch = {0};
+    bags_value value;
+    assert_int_equal(bags_codec_jpeg.decode(state, blob, &scratch, &value,
+                         &err), wanted);
+    assert_int_equal(err.code, wanted);
+    if (!strstr(err.message, message))
+        fail_msg("%s: %s", name, err.message);
+    bags_codec_jpeg.close(state);
+    bags_buffer_free(&scratch);
+    unload(blob);
+}
+
+static void cmyk_is_refused_by_name(void **unused) {
+    (void)unused;
+    assert_refused("bad-cmyk", BAGS_ERROR_LIMIT, "CMYK");
+}
+
+static void damaged_data_are_an_error_not_a_warning(void **unused) {
+    (void)unused;
+    assert_refused("bad-entropy", BAGS_ERROR_CORRUPT, "libjpeg says");
+}
+
+static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
+    (void)unused;
+    assert_refused("bad-trailing", BAGS_ERROR_CORRUPT, "14 bytes");
+    bags_bytes blob = load_part(IMAGES, "bad-trailing", ".jpg");
+    bags_jpeg_options options = {0};
+    options.allow_trailing = true;
+    picture got = decoded(&options, blob);
+    assert_int_equal(got.image.width, 75);
+    unload(got.file);
+    unload(blob);
+}
+
+static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
+    (void)unused;
+    static const char *names[] = {"bad-bomb", "bad-too-short"};
+    static const bags_code codes[] = {BAGS_ERROR_LIMIT, BAGS_ERROR_CORRUPT};
+    for (size_t i = 0; i < 2; i++) {
+        bags_bytes blob = load_part(IMAGES, names[i], ".jpg");
+        void *state = opened(&bags_codec_jpeg, "jpeg");
+        memory m = {-1, 0, 0};
+        bags_buffer scratch = buffer_of(&m);
+        bags_value value;
+        bags_image image;
+        assert_int_equal(bags_codec_jpeg.decode(state, blob, &scratch, &value,
+                             &err), codes[i]);
+        assert_int_equal(m.calls, 0);
+        assert_int_equal(bags_jpeg_probe(blob, NULL, &image, &err), codes[i]);
+        bags_codec_jpeg.close(state);
+        unload(blob);
+    }
+}
+
+static void the_bound_on_pixels_is_the_users(void **unused) {
+    (void)unused;
+    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    bags_jpeg_options options = {0};
+    bags_image image;
+    options.max_pixels = 75 * 53;
+    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err), BAGS_OK);
+    options.max_pixels--;
+    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err),
+        BAGS_ERROR_LIMIT);
+    bags_codec codec = bags_codec_jpeg;
+    codec.user = &options;
+    void *state = opened(&codec, "jpeg");
+    bags_buffer scratch = {0};
+    bags_value value;
+    assert_int_equal(codec.decode(state, blob, &scratch, &value, &err),
+        BAGS_ERROR_LIMIT);
+    codec.close(state);
+    unload(blob);
+}
+
+static void the_bound_on_scans_is_the_users(void **unused) {
+    (void)unused;
+    bags_bytes blob = load_part(IMAGES, "scans-64", ".jpg");
+    bags_jpeg_options options = {0};
+    options.max_scans = 64;
+    picture got = decoded(&options, blob);
+    unload(got.file);
+    options.max_scans = 63;
+    unsigned char room[256];
+    assert_int_equal(bags_jpeg_decode(blob, &options, room, sizeof room, 0,
+                         &err), BAGS_ERROR_LIMIT);
+    options.max_scans = UINT32_MAX;
+    assert_int_equal(bags_jpeg_decode(blob, &options, room, sizeof room, 0,
+                         &err), BAGS_OK);
+    unload(blob);
+}
+
+/* The copy has just so many bytes, for AddressSanitizer to see one more read. */
+static void cut_anywhere(const char *name) {
+    bags_bytes blob = load_part(IMAGES, name, ".jpg");
+    unsigned char room[75 * 53 * 3];
+    for (size_t size = 0; size < blob.size; size++) {
+        unsigned char *part = (unsigned char *)malloc(size + !size);
+        memcpy(part, blob.data, size);
+        bags_bytes cut = {part, size};
+        if (bags_jpeg_decode(cut, NULL, room, sizeof room, 0, &err) !=
+            BAGS_ERROR_CORRUPT)
+            fail_msg("%s, cut after %u bytes", name, (unsigned)size);
+        free(part);
+    }
+    unload(blob);
+}
+
+static void a_file_that_was_cut_anywhere_is_corrupt(void **unused) {
+    (void)unused;
+    static const char *names[] = {"420", "progressive", "restart", "gray",
+        "arithmetic", "exif", "size-1x1"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        cut_anywhere(names[i]);
+}
+
+static void what_is_no_jpeg_is_corrupt(void **unused) {
+    (void)unused;
+    static const char *texts[] = {"", "\xff", "\xff\xd8", "GIF89a", "\x89PNG"};
+    bags_image image = {1, 2, 3, 4};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        bags_bytes blob = {(const unsigned char *)texts[i], strlen(texts[i])};
+        assert_int_equal(bags_jpeg_probe(blob, NULL, &image, &err),
+            BAGS_ERROR_CORRUPT);
+        assert_int_equal(bags_jpeg_probe(blob, NULL, &image, NULL),
+            BAGS_ERROR_CORRUPT);
+    }
+    assert_int_equal(image.depth, 4);
+}
+
+/* ------------------------------------------------------------ what is written */
+
+static void arguments_are_a_quality_or_nothing(void **unused) {
+    (void)unused;
+    static const char *wrong[] = {"jpeg(0)", "jpeg(101)", "jpeg(x)", "jpeg()",
+        "jpeg(1,2)", "jpeg(-1)", "jpeg(75.5)", "jpg(99999999999999999999)"};
+    static const char *right[] = {"jpeg", "jpg", "jpeg(1)", "jpg(100)",
+        "jpeg(75)[]"};
+    void *state = NULL;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(open_type(&bags_codec_jpeg, wrong[i], &state, &err),
+            BAGS_ERROR_TYPE);
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++)
+        bags_codec_jpeg.close(opened(&bags_codec_jpeg, right[i]));
+}
+
+static void other_values_than_pictures_are_refused(void **unused) {
+    (void)unused;
+    static const unsigned char pixels[64] = {0};
+    static const uint64_t none[] = {0, 4, 3}, thin[] = {4, 0},
+                          wide[] = {1, 65501}, two[] = {4, 4, 2},
+                          four[] = {4, 4, 4}, four_dims[] = {1, 4, 4, 3};
+    bags_value wrong[] = {bags_int(1), bags_utf8("x"),
+        bags_array(BAGS_UINT8, 3, none, pixels),
+        bags_array(BAGS_UINT8, 2, thin, pixels),
+        bags_array(BAGS_UINT8, 2, wide, pixels),
+        bags_array(BAGS_UINT8, 3, two, pixels),
+        bags_array(BAGS_UINT8, 3, four, pixels),
+        bags_array(BAGS_UINT8, 4, four_dims, pixels),
+        bags_array(BAGS_UINT8, 1, four, pixels),
+        bags_array(BAGS_UINT8, 0, NULL, pixels),
+        bags_array(BAGS_UINT16, 2, four, pixels),
+        bags_array(BAGS_FLOAT32, 2, four, pixels)};
+    void *state = opened(&bags_codec_jpeg, "jpeg");
+    bags_buffer scratch = {0};
+    bags_bytes blob;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(bags_codec_jpeg.encode(state, &wrong[i], &scratch,
+                             &blob, &err), BAGS_ERROR_VALUE);
+    bags_codec_jpeg.close(state);
+    bags_buffer_free(&scratch);
+}
+
+static bags_bytes encoded(const char *type, const picture *input,
+    bags_buffer *scratch) {
+    void *state = opened(&bags_codec_jpeg, type);
+    uint64_t shape[3];
+    bags_value value = value_of(&input->image, input->samples, shape);
+    bags_bytes blob = {NULL, 0};
+    if (bags_codec_jpeg.encode(state, &value, scratch, &blob, &err))
+        fail_msg("%s", err.message);
+    bags_codec_jpeg.close(state);
+    return blob;
+}
+
+static void the_default_is_what_pillow_writes(void **unused) {
+    (void)unused;
+    picture input = load_ppm(IMAGES, "input", ".ppm");
+    bags_bytes pillow = load_part(IMAGES, "input.pillow", ".jpg");
+    bags_buffer scratch = {0};
+    bags_bytes blob = encoded("jpeg", &input, &scratch);
+    picture ours = decoded(NULL, blob), theirs = decoded(NULL, pillow);
+    assert_in_range(blob.size, pillow.size - 32, pillow.size + 32);
+    assert_pictures(&ours, &theirs);
+    unload(ours.file);
+    unload(theirs.file);
+    unload(input.file);
+    unload(pillow);
+    bags_buffer_free(&scratch);
+}
+
+static void a_quality_in_the_type_is_honoured(void **unused) {
+    (void)unused;
+    static const char *types[] = {"jpeg(5)", "jpeg(40)", "jpg", "jpeg(90)",
+        "jpg(100)"};
+    bags_bytes photo = load_part(PHOTOS, "flower", ".jpg");
+    picture input = decoded(NULL, photo);
+    bags_buffer scratch = {0};
+    size_t size = 0;
+    double error = 1e9;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        bags_bytes blob = encoded(types[i], &input, &scratch);
+        picture back = decoded(NULL, blob);
+        assert_image(&back.image, &input.image);
+        double now = squares(back.samples, input.samples, back.file.size);
+        assert_true(blob.size > size && now < error);
+        size = blob.size;
+        error = now;
+        unload(back.file);
+    }
+    assert_true(error < 10); /* 38 dB: what 4:2:0 costs remains */
+    unload(photo);
+    unload(input.file);
+    bags_buffer_free(&scratch);
+}
+
+static void pictures_of_all_small_sizes_come_back(void **unused) {
+    (void)unused;
+    unsigned char pixels[33 * 33 * 3];
+    for (size_t i = 0; i < sizeof pixels; i++)
+        pixels[i] = (unsigned char)(100 + i / 99 + i % 99 / 3);
+    bags_buffer scratch = {0};
+    for (uint32_t width = 1; width <= 33; width += width < 18 ? 1 : 5)
+        for (uint32_t height = 1; height <= 33; height += 4)
+            for (uint32_t channels = 1; channels <= 3; channels += 2) {
+                picture input = {{width, height, channels, 8}, {NULL, 0},
+                    pixels};
+                picture back =
+                    decoded(NULL, encoded("jpeg(95)", &input, &scratch));
+                assert_image(&back.image, &input.image);
+                assert_true(squares(back.samples, pixels, back.file.size) < 99);
+                unload(back.file);
+            }
+    bags_buffer_free(&scratch);
+}
+
+static void a_gray_picture_may_have_a_third_dimension(void **unused) {
+    (void)unused;
+    static const uint64_t shape[] = {2, 3, 1};
+    static const unsigned char pixels[] = {1, 2, 3, 4, 5, 6};
+    void *state = opened(&bags_codec_jpeg, "jpeg");
+    bags_value value = bags_array(BAGS_UINT8, 3, shape, pixels);
+    bags_buffer scratch = {0}, room = {0};
+    bags_bytes blob;
+    assert_int_equal(
+        bags_codec_jpeg.encode(state, &value, &scratch, &blob, &err), BAGS_OK);
+    assert_int_equal(bags_codec_jpeg.decode(state, blob, &room, &value, &err),
+        BAGS_OK);
+    assert_int_equal(value.dims, 2);
+    bags_codec_jpeg.close(state);
+    bags_buffer_free(&scratch);
+    bags_buffer_free(&room);
+}
+
+static void assert_djpeg_opens(bags_bytes blob) {
+    char from[64], to[80], command[256];
+    store(from, blob);
+    snprintf(to, sizeof to, "%s.ppm", from);
+    snprintf(command, sizeof command,
+        "djpeg -strict -dct int -pnm -outfile %s %s", to, from);
+    assert_int_equal(system(command), 0);
+    picture wanted = load_ppm("", to, ""), got = decoded(NULL, blob);
+    assert_pictures(&got, &wanted);
+    unlink(from);
+    unlink(to);
+    unload(wanted.file);
+    unload(got.file);
+}
+
+static void djpeg_opens_what_is_written(void **unused) {
+    (void)unused;
+    if (!have_tool("djpeg"))
+        skip();
+    static const char *names[] = {"china", "flower"};
+    static const char *types[] = {"jpeg", "jpg(95)"};
+    bags_buffer scratch = {0};
+    for (size_t i = 0; i < 2; i++)
+        for (uint32_t channels = 1; channels <= 3; channels += 2) {
+            bags_bytes photo = load_part(PHOTOS, names[i], ".jpg");
+            assert_djpeg_opens(photo);
+            bags_jpeg_options options = {0};
+            options.channels = channels;
+            picture input = decoded(&options, photo);
+            assert_djpeg_opens(encoded(types[i], &input, &scratch));
+            unload(input.file);
+            unload(photo);
+        }
+    bags_buffer_free(&scratch);
+}
+
+/* ------------------------------------------------------------ threads, files */
+
+typedef struct worker {
+    void *state;
+    bags_bytes blob;
+    const picture *wanted;
+    int wrong;
+} worker;
+
+static void *work(void *argument) {
+    worker *w = (worker *)argument;
+    bags_buffer scratch = {0};
+    bags_error mine;
+    for (int i = 0; i < 50; i++) {
+        bags_value value;
+        bags_bytes blob = w->blob;
+        blob.size -= i % 2 ? 1 : 0; /* every other time it is truncated */
+        bags_code code = bags_codec_jpeg.decode(w->state, blob, &scratch,
+            &value, &mine);
+        if (i % 2)
+            w->wrong += code != BAGS_ERROR_CORRUPT;
+        else
+            w->wrong += code || memcmp(value.data, w->wanted->samples,
+                                    value.size) != 0;
+    }
+    bags_buffer_free(&scratch);
+    return NULL;
+}
+
+static void threads_decode_with_one_state_at_once(void **unused) {
+    (void)unused;
+    worker workers[3];
+    pthread_t threads[3];
+    void *state = opened(&bags_codec_jpeg, "jpeg");
+    bags_bytes blob = load_part(IMAGES, "progressive", ".jpg");
+    picture wanted = decoded(NULL, blob);
+    for (size_t i = 0; i < 3; i++) {
+        worker w = {state, blob, &wanted, 0};
+        workers[i] = w;
+        pthread_create(&threads[i], NULL, work, &workers[i]);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(workers[i].wrong, 0);
+    }
+    bags_codec_jpeg.close(state);
+    unload(blob);
+    unload(wanted.file);
+}
+
+/* The pictures of one field of a golden dataset, against stored pixels. */
+static void assert_golden(const char *writer, const char *bag,
+    const char *field) {
+    char path[256];
+    snprintf(path, sizeof path, "tests/data/golden/%s/data/%s.bag", bag, field);
+    bag_reader *reader = bag_reader_open(path, NULL, &err);
+    if (!reader)
+        fail_msg("%s", err.message);
+    snprintf(path, sizeof path, "golden-%s-%s", writer, field);
+    bags_bytes wanted = load_part(IMAGES, path, ".raw");
+    bags_buffer scratch = {0};
+    size_t at = 0;
+    for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
+        bags_bytes blob;
+        assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err),
+            BAGS_OK);
+        picture got = decoded(NULL, blob);
+        assert_true(got.file.size <= wanted.size - at);
+        assert_in_range(distance(got.samples, wanted.data + at, got.file.size),
+            0, 1);
+        at += got.file.size;
+        unload(got.file);
+    }
+    assert_int_equal(at, wanted.size);
+    unload(wanted);
+    bags_buffer_free(&scratch);
+    bag_reader_close(reader);
+}
+
+static void the_golden_pictures_are_as_djpeg_shows_them(void **unused) {
+    (void)unused;
+    static const char *sets[][2] = {{"bags", "bags-0.5.1/ds-types"},
+        {"granular", "granular-0.16.1/ds-types"},
+        {"granular", "granular-0.21.0/ds-types"},
+        {"granular", "granular-0.22.0a1/ds-types"}};
+    static const char *lists[][2] = {{"bags", "bags-0.5.1/ds-lists"},
+        {"granular", "granular-0.16.1/ds-lists"},
+        {"granular", "granular-0.21.0/ds-lists"}};
+    for (size_t i = 0; i < 4; i++) {
+        assert_golden(sets[i][0], sets[i][1], "photo");
+        assert_golden(sets[i][0], sets[i][1], "grayjpeg");
+    }
+    for (size_t i = 0; i < 3; i++)
+        assert_golden(lists[i][0], lists[i][1], "jpegs");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_jpeg_decodes_as_djpeg_decodes_it),
+        cmocka_unit_test(a_scaled_picture_is_what_djpeg_scales_it_to),
+        cmocka_unit_test(colour_can_come_out_as_gray),
+        cmocka_unit_test(gray_can_come_out_as_colour),
+        cmocka_unit_test(the_orientation_of_a_camera_is_left_alone),
+        cmocka_unit_test(a_rectangle_is_the_same_place_of_the_whole),
+        cmocka_unit_test(a_rectangle_of_a_photograph_is_exact_too),
+        cmocka_unit_test(a_rectangle_without_sides_goes_to_the_edges),
+        cmocka_unit_test(a_rectangle_outside_is_a_range_error),
+        cmocka_unit_test(rows_go_where_the_stride_says_and_nowhere_else),
+        cmocka_unit_test(too_little_memory_is_an_argument_error),
+        cmocka_unit_test(options_without_sense_are_argument_errors),
+        cmocka_unit_test(memory_that_fails_is_an_error_and_no_leak),
+        cmocka_unit_test(cmyk_is_refused_by_name),
+        cmocka_unit_test(damaged_data_are_an_error_not_a_warning),
+        cmocka_unit_test(bytes_behind_the_end_are_an_error_unless_allowed),
+        cmocka_unit_test(a_bomb_is_refused_before_memory_is_taken),
+        cmocka_unit_test(the_bound_on_pixels_is_the_users),
+        cmocka_unit_test(the_bound_on_scans_is_the_users),
+        cmocka_unit_test(a_file_that_was_cut_anywhere_is_corrupt),
+        cmocka_unit_test(what_is_no_jpeg_is_corrupt),
+        cmocka_unit_test(arguments_are_a_quality_or_nothing),
+        cmocka_unit_test(other_values_than_pictures_are_refused),
+        cmocka_unit_test(the_default_is_what_pillow_writes),
+        cmocka_unit_test(a_quality_in_the_type_is_honoured),
+        cmocka_unit_test(pictures_of_all_small_sizes_come_back),
+        cmocka_unit_test(a_gray_picture_may_have_a_third_dimension),
+        cmocka_unit_test(djpeg_opens_what_is_written),
+        cmocka_unit_test(threads_decode_with_one_state_at_once),
+        cmocka_unit_test(the_golden_pictures_are_as_djpeg_shows_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+int main(void) { return 0; }
+
+#endif

@@ -1,0 +1,550 @@
+/* formats/png.c against the samples that Pillow reads from the same files, and
+ * against files and calls that must be refused. */
+#include "pictures.h"
+
+#include <pthread.h>
+
+#ifdef BAGS_WITH_PNG
+
+static bags_error err;
+
+static bags_code decode(bags_bytes blob, picture *out) {
+    bags_code code = bags_png_probe(blob, NULL, &out->image, &err);
+    if (code)
+        return code;
+    size_t size = picture_size(&out->image);
+    unsigned char *pixels = (unsigned char *)malloc(size);
+    out->samples = pixels;
+    out->file.data = pixels;
+    out->file.size = size;
+    code = bags_png_decode(blob, NULL, pixels, size, 0, &err);
+    if (code)
+        free(pixels);
+    return code;
+}
+
+static picture decoded(bags_bytes blob) {
+    picture out;
+    if (decode(blob, &out))
+        fail_msg("%s", err.message);
+    return out;
+}
+
+static bool little_endian(void) {
+    const uint16_t one = 1;
+    return *(const unsigned char *)&one == 1;
+}
+
+/* Whether samples are those of a file of make.py, which is little-endian. */
+static void assert_samples(const picture *got, const picture *wanted) {
+    assert_image(&got->image, &wanted->image);
+    bool swapped = got->image.depth == 16 && !little_endian();
+    for (size_t i = 0; i < picture_size(&got->image); i++)
+        assert_int_equal(got->samples[i], wanted->samples[swapped ? i ^ 1 : i]);
+}
+
+/* ------------------------------------------------------------ what is read */
+
+static void decodes_exactly(const char *name) {
+    bags_bytes blob = load_part(IMAGES, name, ".png");
+    picture wanted = load_raw(IMAGES, name, ".raw");
+    picture got = decoded(blob);
+    assert_samples(&got, &wanted);
+    void *state = opened(&bags_codec_png, "png");
+    bags_buffer scratch = {0};
+    bags_value value;
+    assert_int_equal(
+        bags_codec_png.decode(state, blob, &scratch, &value, &err), BAGS_OK);
+    assert_shape(&value, &wanted.image);
+    assert_memory_equal(value.data, got.samples, got.file.size);
+    bags_codec_png.close(state);
+    bags_buffer_free(&scratch);
+    unload(blob);
+    unload(wanted.file);
+    unload(got.file);
+}
+
+static void every_png_decodes_to_the_samples_it_was_made_of(void **unused) {
+    (void)unused;
+    assert_in_range(each_picture(".png", NULL, decodes_exactly), 20, 100);
+}
+
+/* ------------------------------------------------------------ memory */
+
+static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
+    (void)unused;
+    static const char *names[] = {"rgb", "rgb-interlaced"};
+    static unsigned char room[23 * 128];
+    for (size_t n = 0; n < 2; n++) {
+        bags_bytes blob = load_part(IMAGES, names[n], ".png");
+        picture wanted = load_raw(IMAGES, names[n], ".raw");
+        size_t row = row_size(&wanted.image);
+        memset(room, 0xA5, sizeof room);
+        assert_int_equal(bags_png_decode(blob, NULL, room, 22 * 128 + row, 128,
+                             &err), BAGS_OK);
+        for (size_t i = 0; i < 23; i++) {
+            assert_memory_equal(room + i * 128, wanted.samples + i * row, row);
+            for (size_t j = row; j < 128; j++)
+                assert_int_equal(room[i * 128 + j], 0xA5);
+        }
+        unload(blob);
+        unload(wanted.file);
+    }
+}
+
+static void too_little_memory_is_an_argument_error(void **unused) {
+    (void)unused;
+    unsigned char *room = (unsigned char *)malloc(37 * 23 * 3);
+    bags_bytes blob = load_part(IMAGES, "rgb", ".png");
+    assert_int_equal(bags_png_decode(blob, NULL, room, 37 * 23 * 3 - 1, 0,
+                         &err), BAGS_ERROR_ARGUMENT);
+    assert_int_equal(bags_png_decode(blob, NULL, room, 37 * 23 * 3, 110, &err),
+        BAGS_ERROR_ARGUMENT);
+    assert_int_equal(bags_png_decode(blob, NULL, room, 37 * 23 * 3, SIZE_MAX,
+                         &err), BAGS_ERROR_ARGUMENT);
+    assert_int_equal(bags_png_decode(blob, NULL, NULL, 0, 0, &err),
+        BAGS_ERROR_ARGUMENT);
+    free(room);
+    unload(blob);
+}
+
+static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
+    (void)unused;
+    void *state = opened(&bags_codec_png, "png(1)");
+    picture input = load_ppm(IMAGES, "input", ".ppm");
+    uint64_t shape[3];
+    bags_value value = value_of(&input.image, input.samples, shape);
+    for (int left = 0;; left++) {
+        memory m = {left, 0, 0};
+        bags_buffer scratch = buffer_of(&m), pixels = buffer_of(&m);
+        bags_bytes blob;
+        bags_code code =
+            bags_codec_png.encode(state, &value, &scratch, &blob, &err);
+        bags_value back;
+        if (!code)
+            code = bags_codec_png.decode(state, blob, &pixels, &back, &err);
+        bags_buffer_free(&scratch);
+        bags_buffer_free(&pixels);
+        assert_int_equal(m.held, 0);
+        if (!code)
+            break;
+        assert_int_equal(code, BAGS_ERROR_MEMORY);
+        assert_in_range(left, 0, 30);
+    }
+    memory m = {0, 0, 0};
+    bags_allocator allocator = allocator_of(&m);
+    bags_type type;
+    bags_type_parse("png", &type, NULL);
+    void *none = NULL;
+    assert_int_equal(
+        bags_codec_png.open(&bags_codec_png, &type, &allocator, &none, &err),
+        BAGS_ERROR_MEMORY);
+    bags_codec_png.close(state);
+    unload(input.file);
+}
+
+/* ------------------------------------------------------------ what is refused */
+
+static void is_refused(const char *name) {
+    bags_bytes blob = load_part(IMAGES, name, ".png");
+    void *state = opened(&bags_codec_png, "png");
+    bags_buffer scratch = {0};
+    bags_value value;
+    bags_code wanted =
+        strcmp(name, "bad-bomb") == 0 ? BAGS_ERROR_LIMIT : BAGS_ERROR_CORRUPT;
+    bags_code code = bags_codec_png.decode(state, blob, &scratch, &value, &err);
+    if (code != wanted || err.code != wanted || !err.message[0])
+        fail_msg("%s: %d, %s", name, code, err.message);
+    bags_codec_png.close(state);
+    bags_buffer_free(&scratch);
+    unload(blob);
+}
+
+static void every_bad_png_is_refused(void **unused) {
+    (void)unused;
+    assert_in_range(each_picture(".png", "bad-", is_refused), 8, 100);
+}
+
+static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
+    (void)unused;
+    bags_bytes blob = load_part(IMAGES, "bad-trailing", ".png");
+    bags_png_options options = {0};
+    unsigned char room[37 * 23 * 3];
+    assert_int_equal(bags_png_decode(blob, &options, room, sizeof room, 0,
+                         &err), BAGS_ERROR_CORRUPT);
+    assert_non_null(strstr(err.message, "14 bytes"));
+    options.allow_trailing = true;
+    assert_int_equal(bags_png_decode(blob, &options, room, sizeof room, 0,
+                         &err), BAGS_OK);
+    unload(blob);
+}
+
+static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
+    (void)unused;
+    static const char *names[] = {"bad-bomb", "bad-too-short"};
+    static const bags_code codes[] = {BAGS_ERROR_LIMIT, BAGS_ERROR_CORRUPT};
+    for (size_t i = 0; i < 2; i++) {
+        bags_bytes blob = load_part(IMAGES, names[i], ".png");
+        void *state = opened(&bags_codec_png, "png");
+        memory m = {-1, 0, 0};
+        bags_buffer scratch = buffer_of(&m);
+        bags_value value;
+        bags_image image;
+        assert_int_equal(bags_codec_png.decode(state, blob, &scratch, &value,
+                             &err), codes[i]);
+        assert_int_equal(m.calls, 0);
+        assert_int_equal(bags_png_probe(blob, NULL, &image, &err), codes[i]);
+        bags_codec_png.close(state);
+        unload(blob);
+    }
+}
+
+static void the_bound_on_pixels_is_the_users(void **unused) {
+    (void)unused;
+    bags_bytes blob = load_part(IMAGES, "rgb", ".png");
+    bags_png_options options = {0};
+    bags_image image;
+    options.max_pixels = 37 * 23;
+    assert_int_equal(bags_png_probe(blob, &options, &image, &err), BAGS_OK);
+    options.max_pixels--;
+    assert_int_equal(bags_png_probe(blob, &options, &image, &err),
+        BAGS_ERROR_LIMIT);
+    bags_codec codec = bags_codec_png;
+    codec.user = &options;
+    void *state = opened(&codec, "png");
+    bags_buffer scratch = {0};
+    bags_value value;
+    assert_int_equal(codec.decode(state, blob, &scratch, &value, &err),
+        BAGS_ERROR_LIMIT);
+    codec.close(state);
+    unload(blob);
+}
+
+/* The copy has just so many bytes, for AddressSanitizer to see one more read. */
+static void cut_anywhere(const char *name) {
+    bags_bytes blob = load_part(IMAGES, name, ".png");
+    unsigned char room[37 * 23 * 8];
+    for (size_t size = 0; size < blob.size; size++) {
+        unsigned char *part = (unsigned char *)malloc(size + !size);
+        memcpy(part, blob.data, size);
+        bags_bytes cut = {part, size};
+        if (bags_png_decode(cut, NULL, room, sizeof room, 0, &err) !=
+            BAGS_ERROR_CORRUPT)
+            fail_msg("%s, cut after %u bytes", name, (unsigned)size);
+        free(part);
+    }
+    unload(blob);
+}
+
+static void a_file_that_was_cut_anywhere_is_corrupt(void **unused) {
+    (void)unused;
+    static const char *names[] = {"rgb", "gray-16", "palette-alpha",
+        "rgba-interlaced", "chunks", "size-1x1"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        cut_anywhere(names[i]);
+}
+
+/* Every byte is under a checksum, but for the lengths and checksums. */
+static void a_byte_changed_anywhere_is_corrupt(void **unused) {
+    (void)unused;
+    static const char *names[] = {"gray", "palette-alpha", "chunks"};
+    unsigned char room[37 * 23 * 8];
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        bags_bytes blob = load_part(IMAGES, names[n], ".png");
+        unsigned char *bytes = (unsigned char *)blob.data;
+        for (size_t i = 0; i < blob.size; i++) {
+            bytes[i] ^= 0x10;
+            if (bags_png_decode(blob, NULL, room, sizeof room, 0, &err) !=
+                BAGS_ERROR_CORRUPT)
+                fail_msg("%s, byte %u changed", names[n], (unsigned)i);
+            bytes[i] ^= 0x10;
+        }
+        unload(blob);
+    }
+}
+
+static void what_is_no_png_is_corrupt(void **unused) {
+    (void)unused;
+    static const char *texts[] = {"", "\x89", "\x89PNG\r\n\x1a\n", "GIF89a...",
+        "\xff\xd8\xff\xe0 JFIF"};
+    bags_image image = {1, 2, 3, 4};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        bags_bytes blob = {(const unsigned char *)texts[i], strlen(texts[i])};
+        assert_int_equal(bags_png_probe(blob, NULL, &image, &err),
+            BAGS_ERROR_CORRUPT);
+        assert_int_equal(bags_png_probe(blob, NULL, &image, NULL),
+            BAGS_ERROR_CORRUPT);
+    }
+    assert_int_equal(image.depth, 4);
+}
+
+/* ------------------------------------------------------------ what is written */
+
+static void arguments_are_a_level_or_nothing(void **unused) {
+    (void)unused;
+    static const char *wrong[] = {"png(10)", "png(x)", "png()", "png(1,2)",
+        "png(-1)", "png(6.5)", "png(99999999999999999999)"};
+    static const char *right[] = {"png", "png(0)", "png(9)", "png(6)[]"};
+    void *state = NULL;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(open_type(&bags_codec_png, wrong[i], &state, &err),
+            BAGS_ERROR_TYPE);
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++)
+        bags_codec_png.close(opened(&bags_codec_png, right[i]));
+}
+
+static void other_values_than_pictures_are_refused(void **unused) {
+    (void)unused;
+    static const unsigned char pixels[64] = {0};
+    static const uint64_t none[] = {0, 4, 3}, thin[] = {4, 0},
+                          wide[] = {1, (uint64_t)1 << 31}, zero[] = {4, 4, 0},
+                          five[] = {4, 4, 5}, four_dims[] = {1, 4, 4, 3};
+    bags_value wrong[] = {bags_int(1), bags_utf8("x"),
+        bags_array(BAGS_UINT8, 3, none, pixels),
+        bags_array(BAGS_UINT8, 2, thin, pixels),
+        bags_array(BAGS_UINT8, 2, wide, pixels),
+        bags_array(BAGS_UINT8, 3, zero, pixels),
+        bags_array(BAGS_UINT8, 3, five, pixels),
+        bags_array(BAGS_UINT8, 4, four_dims, pixels),
+        bags_array(BAGS_UINT8, 1, five, pixels),
+        bags_array(BAGS_UINT8, 0, NULL, pixels),
+        bags_array(BAGS_BOOL, 2, five, pixels),
+        bags_array(BAGS_INT16, 2, five, pixels),
+        bags_array(BAGS_FLOAT32, 2, five, pixels)};
+    void *state = opened(&bags_codec_png, "png");
+    bags_buffer scratch = {0};
+    bags_bytes blob;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(bags_codec_png.encode(state, &wrong[i], &scratch,
+                             &blob, &err), BAGS_ERROR_VALUE);
+    bags_codec_png.close(state);
+    bags_buffer_free(&scratch);
+}
+
+static bags_bytes encoded(const char *type, const picture *input,
+    bags_buffer *scratch) {
+    void *state = opened(&bags_codec_png, type);
+    uint64_t shape[3];
+    bags_value value = value_of(&input->image, input->samples, shape);
+    bags_bytes blob = {NULL, 0};
+    if (bags_codec_png.encode(state, &value, scratch, &blob, &err))
+        fail_msg("%s", err.message);
+    bags_codec_png.close(state);
+    return blob;
+}
+
+/* Noise is what compresses worst: the blob is larger than the samples. */
+static void pictures_of_all_kinds_come_back_exactly(void **unused) {
+    (void)unused;
+    static const char *types[] = {"png", "png(0)", "png(1)", "png(9)"};
+    uint16_t samples[19 * 9 * 4];
+    for (size_t i = 0; i < 19 * 9 * 4; i++)
+        samples[i] = (uint16_t)(i * i * 40503U >> 7);
+    bags_buffer scratch = {0};
+    for (size_t type = 0; type < 4; type++)
+        for (uint32_t width = 1; width <= 19; width += 6)
+            for (uint32_t height = 1; height <= 9; height += 4)
+                for (uint32_t channels = 1; channels <= 4; channels++)
+                    for (uint32_t depth = 8; depth <= 16; depth += 8) {
+                        picture input = {{width, height, channels, depth},
+                            {NULL, 0}, (const unsigned char *)samples};
+                        picture back =
+                            decoded(encoded(types[type], &input, &scratch));
+                        assert_image(&back.image, &input.image);
+                        assert_memory_equal(back.samples, samples,
+                            back.file.size);
+                        unload(back.file);
+                    }
+    bags_buffer_free(&scratch);
+}
+
+static void a_gray_picture_may_have_a_third_dimension(void **unused) {
+    (void)unused;
+    static const uint64_t shape[] = {2, 3, 1};
+    static const unsigned char pixels[] = {1, 2, 3, 4, 5, 6};
+    void *state = opened(&bags_codec_png, "png");
+    bags_value value = bags_array(BAGS_UINT8, 3, shape, pixels);
+    bags_buffer scratch = {0}, room = {0};
+    bags_bytes blob;
+    assert_int_equal(
+        bags_codec_png.encode(state, &value, &scratch, &blob, &err), BAGS_OK);
+    assert_int_equal(bags_codec_png.decode(state, blob, &room, &value, &err),
+        BAGS_OK);
+    assert_int_equal(value.dims, 2);
+    assert_memory_equal(value.data, pixels, 6);
+    bags_codec_png.close(state);
+    bags_buffer_free(&scratch);
+    bags_buffer_free(&room);
+}
+
+static void a_level_in_the_type_is_honoured(void **unused) {
+    (void)unused;
+    static const char *types[] = {"png(0)", "png(1)", "png", "png(9)"};
+    picture input = load_ppm(IMAGES, "input", ".ppm");
+    bags_buffer scratch = {0};
+    size_t size = SIZE_MAX;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        bags_bytes blob = encoded(types[i], &input, &scratch);
+        assert_true(blob.size < size);
+        size = blob.size;
+    }
+    unload(input.file);
+    bags_buffer_free(&scratch);
+}
+
+/* What is written, in the words of pngcheck: "(75x53, 24-bit RGB, ...". */
+static void pngcheck_opens_what_is_written(void **unused) {
+    (void)unused;
+    if (!have_tool("pngcheck"))
+        skip();
+    static const char *kinds[] = {"8-bit grayscale", "16-bit grayscale+alpha",
+        "24-bit RGB", "32-bit RGB+alpha", "16-bit grayscale",
+        "32-bit grayscale+alpha", "48-bit RGB", "64-bit RGB+alpha"};
+    picture input = load_ppm(IMAGES, "input", ".ppm");
+    bags_buffer scratch = {0};
+    for (uint32_t i = 0; i < 8; i++) {
+        picture some = input;
+        bags_image image = {31, 15, i % 4 + 1, i < 4 ? 8 : 16};
+        some.image = image;
+        bags_bytes blob = encoded("png", &some, &scratch);
+        char path[64], command[128], line[256] = "", wanted[64];
+        store(path, blob);
+        snprintf(command, sizeof command, "pngcheck %s", path);
+        FILE *output = popen(command, "r");
+        assert_non_null(fgets(line, sizeof line, output));
+        assert_int_equal(pclose(output), 0);
+        snprintf(wanted, sizeof wanted, "(31x15, %s, non-interlaced", kinds[i]);
+        if (!strstr(line, wanted))
+            fail_msg("%s, not %s", line, wanted);
+        unlink(path);
+    }
+    unload(input.file);
+    bags_buffer_free(&scratch);
+}
+
+/* ------------------------------------------------------------ threads, files */
+
+typedef struct worker {
+    void *state;
+    bags_bytes blob;
+    const picture *wanted;
+    int wrong;
+} worker;
+
+static void *work(void *argument) {
+    worker *w = (worker *)argument;
+    bags_buffer scratch = {0};
+    bags_error mine;
+    for (int i = 0; i < 50; i++) {
+        bags_value value;
+        bags_bytes blob = w->blob;
+        blob.size -= i % 2 ? 1 : 0; /* every other time it is truncated */
+        bags_code code = bags_codec_png.decode(w->state, blob, &scratch, &value,
+            &mine);
+        if (i % 2)
+            w->wrong += code != BAGS_ERROR_CORRUPT;
+        else
+            w->wrong += code || memcmp(value.data, w->wanted->samples,
+                                    value.size) != 0;
+    }
+    bags_buffer_free(&scratch);
+    return NULL;
+}
+
+static void threads_decode_with_one_state_at_once(void **unused) {
+    (void)unused;
+    worker workers[3];
+    pthread_t threads[3];
+    void *state = opened(&bags_codec_png, "png");
+    bags_bytes blob = load_part(IMAGES, "rgba-interlaced", ".png");
+    picture wanted = decoded(blob);
+    for (size_t i = 0; i < 3; i++) {
+        worker w = {state, blob, &wanted, 0};
+        workers[i] = w;
+        pthread_create(&threads[i], NULL, work, &workers[i]);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(workers[i].wrong, 0);
+    }
+    bags_codec_png.close(state);
+    unload(blob);
+    unload(wanted.file);
+}
+
+/* The pictures of one field of a golden dataset, against stored pixels. */
+static void assert_golden(const char *writer, const char *bag,
+    const char *field) {
+    char path[256];
+    snprintf(path, sizeof path, "tests/data/golden/%s/data/%s.bag", bag, field);
+    bag_reader *reader = bag_reader_open(path, NULL, &err);
+    if (!reader)
+        fail_msg("%s", err.message);
+    snprintf(path, sizeof path, "golden-%s-%s", writer, field);
+    bags_bytes wanted = load_part(IMAGES, path, ".raw");
+    bags_buffer scratch = {0};
+    size_t at = 0;
+    for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
+        bags_bytes blob;
+        assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err),
+            BAGS_OK);
+        picture got = decoded(blob);
+        assert_true(got.file.size <= wanted.size - at);
+        assert_memory_equal(got.samples, wanted.data + at, got.file.size);
+        at += got.file.size;
+        unload(got.file);
+    }
+    assert_int_equal(at, wanted.size);
+    unload(wanted);
+    bags_buffer_free(&scratch);
+    bag_reader_close(reader);
+}
+
+static void the_golden_pictures_are_as_pillow_shows_them(void **unused) {
+    (void)unused;
+    static const char *sets[][2] = {{"bags", "bags-0.5.1/ds-types"},
+        {"granular", "granular-0.16.1/ds-types"},
+        {"granular", "granular-0.21.0/ds-types"},
+        {"granular", "granular-0.22.0a1/ds-types"}};
+    static const char *lists[][2] = {{"bags", "bags-0.5.1/ds-lists"},
+        {"granular", "granular-0.16.1/ds-lists"},
+        {"granular", "granular-0.21.0/ds-lists"}};
+    for (size_t i = 0; i < 4; i++) {
+        assert_golden(sets[i][0], sets[i][1], "gray");
+        assert_golden(sets[i][0], sets[i][1], "rgb");
+        assert_golden(sets[i][0], sets[i][1], "rgba");
+    }
+    for (size_t i = 0; i < 3; i++)
+        assert_golden(lists[i][0], lists[i][1], "pngs");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_png_decodes_to_the_samples_it_was_made_of),
+        cmocka_unit_test(rows_go_where_the_stride_says_and_nowhere_else),
+        cmocka_unit_test(too_little_memory_is_an_argument_error),
+        cmocka_unit_test(memory_that_fails_is_an_error_and_no_leak),
+        cmocka_unit_test(every_bad_png_is_refused),
+        cmocka_unit_test(bytes_behind_the_end_are_an_error_unless_allowed),
+        cmocka_unit_test(a_bomb_is_refused_before_memory_is_taken),
+        cmocka_unit_test(the_bound_on_pixels_is_the_users),
+        cmocka_unit_test(a_file_that_was_cut_anywhere_is_corrupt),
+        cmocka_unit_test(a_byte_changed_anywhere_is_corrupt),
+        cmocka_unit_test(what_is_no_png_is_corrupt),
+        cmocka_unit_test(arguments_are_a_level_or_nothing),
+        cmocka_unit_test(other_values_than_pictures_are_refused),
+        cmocka_unit_test(pictures_of_all_kinds_come_back_exactly),
+        cmocka_unit_test(a_gray_picture_may_have_a_third_dimension),
+        cmocka_unit_test(a_level_in_the_type_is_honoured),
+        cmocka_unit_test(pngcheck_opens_what_is_written),
+        cmocka_unit_test(threads_decode_with_one_state_at_once),
+        cmocka_unit_test(the_golden_pictures_are_as_pillow_shows_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+int main(void) { return 0; }
+
+#endif
