@@ -580,6 +580,14 @@ bags_code bags_mp4_writer_close(bags_mp4_writer *writer,
 /* Release a writer without finishing. NULL is accepted. */
 void bags_mp4_writer_abort(bags_mp4_writer *writer);
 
+/*
+ * Let FFmpeg print nothing more, in the whole program. Without it, what is
+ * wrong with a video is only in the bags_error, but for a few complaints about
+ * hostile files that some of FFmpeg's helpers print by themselves. For a
+ * program that owns its standard error; a library leaves this to its users.
+ */
+void bags_mp4_silence(void);
+
 /* end of >>mp4 */
 
 #ifdef __cplusplus
