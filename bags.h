@@ -56,9 +56,9 @@
  *     >>writer   datasets: fields, options, shards
  *     >>reader   datasets: options, selection, rows
  *     then the implementation, from the ground up:
- *     >>platform  >>fail  >>memory  >>bytes  >>files  >>json  >>refs
+ *     >>platform  >>bytes  >>fail  >>memory  >>files  >>json  >>refs
  *     >>bag-read  >>bag-write  >>type-text  >>codecs
- *     >>shards  >>dataset-write  >>dataset-read
+ *     >>spec  >>shards  >>dataset-write  >>recover  >>dataset-read
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
@@ -115,7 +115,8 @@
  *     Every length and offset is checked before it is used: no bytes in a file
  *     make the library read outside that file, take memory that the file's
  *     size does not justify, or open a file whose name leaves the dataset's
- *     directory. Symbolic links inside a dataset are followed.
+ *     directory. Symbolic links inside a dataset are followed to read, never
+ *     to write.
  *
  * MACROS YOU MAY DEFINE
  *     BAGS_IMPLEMENTATION  in one source file: compile the functions here.
@@ -720,6 +721,7 @@ typedef struct bags_writer_options {
     bool keep_idx;         /* leave the .idx files: granular 0.22 then reads a
                               dataset that has no sequences */
     bool no_sync;          /* do not wait for the disk when a shard is done */
+    bool append;           /* go on with what this worker wrote before */
     size_t buffer_size;    /* bytes held back for each field, rounded up to a
                               power of two of at least 4 KiB; 0: 2 MiB */
     const bags_codecs *codecs;       /* NULL: built-in types. Must live as long
@@ -741,9 +743,16 @@ typedef struct bags_writer_options {
  *
  * Fields may stand in any order; on disk they are sorted by name.
  *
+ * With append, what is there may be there. A shard of this worker that was not
+ * finished is recovered, as by bags_recover, and written on; finished shards
+ * are never touched, and the next number is the one behind this worker's last.
+ * A dataset without shards that is finished cannot be appended to.
+ *
  * Returns the writer, to be ended by bags_writer_close or bags_writer_abort, or
  * NULL:
- *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists
+ *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists;
+ *                        with append: it is finished, or has other fields
+ *   BAGS_ERROR_LOCKED    append, and a living writer has this worker's number
  *   BAGS_ERROR_FIELD     a name is used twice, or cannot be a file's name
  *                        everywhere: refs, leading '.', control characters,
  *                        / \ : * ? " < > |, device names as "con"
@@ -818,8 +827,17 @@ BAGS_API void bags_writer_forgive(bags_writer *writer);
  * process. Returns BAGS_OK or BAGS_ERROR_IO. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
+/* Flush, and wait until the disk has it: every whole datapoint then survives a
+ * loss of power too. Returns BAGS_OK or BAGS_ERROR_IO. A sync that failed is
+ * never tried again: it ends the writer. Cost: three syncs and two a field. */
+BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
+
 /* Number of datapoints appended, over all of this writer's shards. */
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
+
+/* Number of datapoints of this worker that were there when the writer was
+ * opened with `append`. */
+BAGS_API uint64_t bags_writer_found(const bags_writer *writer);
 
 /* Number of shards that this writer has finished (of an unsharded dataset 0,
  * until it is closed). */
@@ -836,9 +854,70 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
-/* Remove the unfinished shard and release the writer. Finished shards stay. NULL
- * is accepted. */
+/* Remove the unfinished shard and release the writer. Finished shards stay, and
+ * so does what another writer had put into the unfinished one before this writer
+ * went on with it (append). NULL is accepted. */
 BAGS_API void bags_writer_abort(bags_writer *writer);
+
+/* What bags_recover did with a shard, or would do. */
+typedef enum bags_recovery {
+    BAGS_RECOVERY_NOTHING,  /* it is finished */
+    BAGS_RECOVERY_FINISHED, /* what was flushed was made a whole shard */
+    BAGS_RECOVERY_REMOVED,  /* it held no datapoint */
+    BAGS_RECOVERY_LOCKED,   /* a living writer works on it: left alone */
+    BAGS_RECOVERY_FAILED    /* left as it is; `why` says the reason */
+} bags_recovery;
+
+typedef struct bags_recovered {
+    const char *path; /* of the shard; borrowed for the call */
+    bags_recovery done;
+    uint64_t length;  /* datapoints kept */
+    uint64_t cut;     /* bytes cut off behind them, in all files */
+    const char *why;  /* what ended the datapoints that are whole, or the error;
+                         "" if there is nothing to say. Borrowed likewise */
+} bags_recovered;
+
+typedef struct bags_recover_options {
+    bool dry_run; /* look, but change nothing */
+    bool no_sync, keep_idx; /* as bags_writer_options has them */
+    uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
+    /* Called for every shard, in order. May be NULL. */
+    void (*each)(void *user, const bags_recovered *shard);
+    void *user;
+    const bags_allocator *allocator; /* NULL: malloc family */
+    const bags_io *io;               /* NULL: local files */
+} bags_recover_options;
+
+/* How many shards, by what was done with them. */
+typedef struct bags_recover_report {
+    uint64_t finished_before, finished_now, removed, locked, failed;
+    uint64_t length; /* datapoints kept in shards that were finished now */
+    uint64_t cut;    /* bytes cut off */
+} bags_recover_report;
+
+/*
+ * Finish what writers that died have left, in a dataset or in its shards.
+ *
+ * Of an unfinished shard the datapoints up to the first that is not whole in
+ * all of its files are kept; what stands behind them is cut off, and the shard
+ * is finished. One that holds no datapoint is removed (only files that its writer
+ * makes; anything else stays, and so does its directory). Shards that are
+ * finished, or that a living writer has locked, are not touched, and neither are
+ * directories without a writer's record (spec.json.partial) and shards whose
+ * damage is not a writer's death. It may be interrupted, and called again: that
+ * changes nothing.
+ *
+ * Returns BAGS_OK; or the first failure, after all other shards were done:
+ *   BAGS_ERROR_MISSING  no such directory, or nothing of a dataset in it
+ *   BAGS_ERROR_LOCKED   a living writer works on a shard
+ *   BAGS_ERROR_CORRUPT  a shard cannot be recovered; it is left as it is
+ *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ * *report, which may be NULL, is written in each case. Memory as a writer's.
+ */
+BAGS_API bags_code bags_recover(const char *path,
+    const bags_recover_options *options, bags_recover_report *report,
+    bags_error *err);
 
 /*
  * Close the gaps in a sharded dataset's numbers by renaming shards to 000000,
@@ -847,8 +926,9 @@ BAGS_API void bags_writer_abort(bags_writer *writer);
  *
  * Nothing is written into any shard. If it is interrupted, the dataset is whole
  * with other gaps, and it can be called again. Only when all workers are done:
- * BAGS_ERROR_UNFINISHED or BAGS_ERROR_LOCKED if a shard is not, nothing having
- * been renamed. io NULL: local files.
+ * BAGS_ERROR_UNFINISHED if a shard is not, nothing having been renamed. Also
+ * BAGS_ERROR_MISSING (no shards), BAGS_ERROR_IO, BAGS_ERROR_MEMORY. allocator
+ * NULL: malloc family; io NULL: local files.
  */
 BAGS_API bags_code bags_finalize(const char *path,
     const bags_allocator *allocator, const bags_io *io, uint64_t *renamed,
@@ -885,7 +965,8 @@ typedef struct bags_reader_options {
  *
  * Returns the reader, to be closed by bags_reader_close, or NULL:
  *   BAGS_ERROR_MISSING     no such directory, or no dataset in it
- *   BAGS_ERROR_UNFINISHED  a writer works on it, or died
+ *   BAGS_ERROR_UNFINISHED  a writer works on it, or died; or it is split, and
+ *                          its fields are of unequal length, which err gives
  *   BAGS_ERROR_GAP         shards are missing; err names them
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag cannot be right; shards of
  *                          different specs; two shards of one number
@@ -992,6 +1073,7 @@ typedef struct bags_row {
     size_t capacity;
     struct bagi_slot *slots;
     bags_buffer scratch;
+    bags_buffer refs;
 } bags_row;
 
 /*
@@ -1133,12 +1215,14 @@ typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define BAGI_COLD __attribute__((cold, noinline))
+#define BAGI_APART __attribute__((noinline)) /* keep a fast caller small */
 #else
 #define BAGI_ATOMIC 0
 #define BAGI_LOAD(slot) (*(slot))
 #define BAGI_STORE(slot, value) (*(slot) = (value))
 #define BAGI_UNLIKELY(condition) (condition)
 #define BAGI_COLD
+#define BAGI_APART
 #endif
 
 typedef pthread_mutex_t bagi_mutex;
@@ -1176,6 +1260,8 @@ static int bagi_local_open(void *user, const char *path, int mode,
     flags |= mode == BAGS_IO_READ ? O_RDONLY : O_RDWR;
     if (mode == BAGS_IO_CREATE)
         flags |= O_CREAT | O_EXCL;
+    if (mode == BAGS_IO_WRITE)
+        flags |= O_NOFOLLOW; /* a stranger's link must not be written through */
     int fd;
     do {
         fd = open(path, flags, 0666);
@@ -1376,6 +1462,121 @@ BAGS_API const bags_io *bags_io_local(void) {
 }
 
 /* ========================================================================
+ * >>bytes
+ * Little-endian integers at any address, and UTF-8.
+ * ====================================================================== */
+
+/* Where bytes stand in memory as they do in files, a load is one instruction;
+ * not every compiler sees that in the other form. */
+static inline uint64_t bagi_load_u64(const unsigned char *data) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    uint64_t number;
+    memcpy(&number, data, sizeof number);
+    return number;
+#else
+    return (uint64_t)data[0] | (uint64_t)data[1] << 8 |
+           (uint64_t)data[2] << 16 | (uint64_t)data[3] << 24 |
+           (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
+           (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
+#endif
+}
+
+static void bagi_store_u64(unsigned char *data, uint64_t number) {
+    for (int i = 0; i < 8; i++)
+        data[i] = (unsigned char)(number >> (8 * i));
+}
+
+static bool bagi_little_endian(void) {
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+}
+
+/*
+ * The size of the UTF-8 sequence at the start of the text, or 0 if it is not
+ * one: overlong forms, surrogates and what is above U+10FFFF are not.
+ */
+static size_t bagi_utf8_sequence(const unsigned char *text, size_t size) {
+    unsigned char first = text[0];
+    if (first < 0x80)
+        return 1;
+    size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    if (first < 0xC2 || first > 0xF4 || size < length)
+        return 0;
+    unsigned char low = 0x80, high = 0xBF; /* bounds of the second byte */
+    if (first == 0xE0)
+        low = 0xA0;
+    else if (first == 0xED)
+        high = 0x9F;
+    else if (first == 0xF0)
+        low = 0x90;
+    else if (first == 0xF4)
+        high = 0x8F;
+    if (text[1] < low || text[1] > high)
+        return 0;
+    for (size_t i = 2; i < length; i++)
+        if ((text[i] & 0xC0) != 0x80)
+            return 0;
+    return length;
+}
+
+/* Where the text stops being UTF-8; its size if it is all UTF-8. Eight ASCII
+ * bytes are passed at a time. */
+static size_t bagi_utf8_valid(const unsigned char *text, size_t size) {
+    size_t i = 0;
+    while (i < size) {
+        if (size - i >= 8 &&
+            !(bagi_load_u64(text + i) & UINT64_C(0x8080808080808080))) {
+            i += 8;
+            continue;
+        }
+        size_t length = bagi_utf8_sequence(text + i, size - i);
+        if (length == 0)
+            return i;
+        i += length;
+    }
+    return size;
+}
+
+static size_t bagi_utf8_encode(uint32_t point, unsigned char out[4]) {
+    if (point < 0x80) {
+        out[0] = (unsigned char)point;
+        return 1;
+    }
+    if (point < 0x800) {
+        out[0] = (unsigned char)(0xC0 | point >> 6);
+        out[1] = (unsigned char)(0x80 | (point & 0x3F));
+        return 2;
+    }
+    if (point < 0x10000) {
+        out[0] = (unsigned char)(0xE0 | point >> 12);
+        out[1] = (unsigned char)(0x80 | (point >> 6 & 0x3F));
+        out[2] = (unsigned char)(0x80 | (point & 0x3F));
+        return 3;
+    }
+    out[0] = (unsigned char)(0xF0 | point >> 18);
+    out[1] = (unsigned char)(0x80 | (point >> 12 & 0x3F));
+    out[2] = (unsigned char)(0x80 | (point >> 6 & 0x3F));
+    out[3] = (unsigned char)(0x80 | (point & 0x3F));
+    return 4;
+}
+
+/* The code point of a sequence that bagi_utf8_sequence has accepted. */
+static uint32_t bagi_utf8_point(const unsigned char *text, size_t length) {
+    static const unsigned char masks[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
+    uint32_t point = text[0] & masks[length];
+    for (size_t i = 1; i < length; i++)
+        point = point << 6 | (text[i] & 0x3F);
+    return point;
+}
+
+static bool bagi_same(bags_bytes bytes, const char *text) {
+    size_t size = strlen(text);
+    return bytes.size == size && memcmp(bytes.data, text, size) == 0;
+}
+
+/* ========================================================================
  * >>fail
  * Messages are written where the fault is seen; whoever knows more about where
  * it is (the file, the field, the index) puts that in front on the way up.
@@ -1394,20 +1595,19 @@ BAGS_API const char *bags_code_name(bags_code code) {
     return i < sizeof names / sizeof *names ? names[i] : "unknown error";
 }
 
-/* Keep a message one line of whole characters, whatever names a stranger put
- * into it. */
+/* Keep a message one line of UTF-8, whatever a stranger put into a name, and
+ * wherever it was cut. */
 static void bagi_tidy(char *message) {
-    size_t size = strlen(message), back = 0;
-    for (size_t i = 0; i < size; i++)
-        if ((unsigned char)message[i] < 0x20 || message[i] == 0x7F)
-            message[i] = '?';
-    if (size + 1 < BAGS_ERROR_SIZE)
-        return;
-    while (back < 3 && back < size &&
-           ((unsigned char)message[size - 1 - back] & 0xC0) == 0x80)
-        back++;
-    if (back < size && (unsigned char)message[size - 1 - back] >= 0xC0)
-        message[size - 1 - back] = '\0';
+    unsigned char *text = (unsigned char *)message;
+    size_t size = strlen(message);
+    for (size_t i = 0, step; i < size; i += step) {
+        step = bagi_utf8_sequence(text + i, size - i);
+        if (step > 1)
+            continue;
+        if (step == 0 || text[i] < 0x20 || text[i] == 0x7F)
+            text[i] = '?';
+        step = 1;
+    }
 }
 
 BAGS_API BAGI_COLD bags_code bags_fail(bags_error *err, bags_code code,
@@ -1634,114 +1834,6 @@ static void bagi_buffer_adopt(bags_buffer *buffer,
         buffer->resize = memory->resize;
         buffer->user = memory->user;
     }
-}
-
-/* ========================================================================
- * >>bytes
- * Little-endian integers at any address, and UTF-8. Compilers turn the loads
- * into one instruction.
- * ====================================================================== */
-
-static uint64_t bagi_load_u64(const unsigned char *data) {
-    return (uint64_t)data[0] | (uint64_t)data[1] << 8 |
-           (uint64_t)data[2] << 16 | (uint64_t)data[3] << 24 |
-           (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
-           (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
-}
-
-static void bagi_store_u64(unsigned char *data, uint64_t number) {
-    for (int i = 0; i < 8; i++)
-        data[i] = (unsigned char)(number >> (8 * i));
-}
-
-static bool bagi_little_endian(void) {
-    const uint16_t one = 1;
-    unsigned char first;
-    memcpy(&first, &one, 1);
-    return first == 1;
-}
-
-/*
- * The size of the UTF-8 sequence at the start of the text, or 0 if it is not
- * one: overlong forms, surrogates and what is above U+10FFFF are not.
- */
-static size_t bagi_utf8_sequence(const unsigned char *text, size_t size) {
-    unsigned char first = text[0];
-    if (first < 0x80)
-        return 1;
-    size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-    if (first < 0xC2 || first > 0xF4 || size < length)
-        return 0;
-    unsigned char low = 0x80, high = 0xBF; /* bounds of the second byte */
-    if (first == 0xE0)
-        low = 0xA0;
-    else if (first == 0xED)
-        high = 0x9F;
-    else if (first == 0xF0)
-        low = 0x90;
-    else if (first == 0xF4)
-        high = 0x8F;
-    if (text[1] < low || text[1] > high)
-        return 0;
-    for (size_t i = 2; i < length; i++)
-        if ((text[i] & 0xC0) != 0x80)
-            return 0;
-    return length;
-}
-
-/* Where the text stops being UTF-8; its size if it is all UTF-8. Eight ASCII
- * bytes are passed at a time. */
-static size_t bagi_utf8_valid(const unsigned char *text, size_t size) {
-    size_t i = 0;
-    while (i < size) {
-        if (size - i >= 8 &&
-            !(bagi_load_u64(text + i) & UINT64_C(0x8080808080808080))) {
-            i += 8;
-            continue;
-        }
-        size_t length = bagi_utf8_sequence(text + i, size - i);
-        if (length == 0)
-            return i;
-        i += length;
-    }
-    return size;
-}
-
-static size_t bagi_utf8_encode(uint32_t point, unsigned char out[4]) {
-    if (point < 0x80) {
-        out[0] = (unsigned char)point;
-        return 1;
-    }
-    if (point < 0x800) {
-        out[0] = (unsigned char)(0xC0 | point >> 6);
-        out[1] = (unsigned char)(0x80 | (point & 0x3F));
-        return 2;
-    }
-    if (point < 0x10000) {
-        out[0] = (unsigned char)(0xE0 | point >> 12);
-        out[1] = (unsigned char)(0x80 | (point >> 6 & 0x3F));
-        out[2] = (unsigned char)(0x80 | (point & 0x3F));
-        return 3;
-    }
-    out[0] = (unsigned char)(0xF0 | point >> 18);
-    out[1] = (unsigned char)(0x80 | (point >> 12 & 0x3F));
-    out[2] = (unsigned char)(0x80 | (point >> 6 & 0x3F));
-    out[3] = (unsigned char)(0x80 | (point & 0x3F));
-    return 4;
-}
-
-/* The code point of a sequence that bagi_utf8_sequence has accepted. */
-static uint32_t bagi_utf8_point(const unsigned char *text, size_t length) {
-    static const unsigned char masks[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
-    uint32_t point = text[0] & masks[length];
-    for (size_t i = 1; i < length; i++)
-        point = point << 6 | (text[i] & 0x3F);
-    return point;
-}
-
-static bool bagi_same(bags_bytes bytes, const char *text) {
-    size_t size = strlen(text);
-    return bytes.size == size && memcmp(bytes.data, text, size) == 0;
 }
 
 /* ========================================================================
@@ -2264,6 +2356,7 @@ typedef struct bagi_file {
     const unsigned char *map; /* NULL: not mapped */
     void *handle;             /* NULL: mapped, in memory, or not open now */
     unsigned pins;            /* threads that read it just now */
+    bool listed;              /* it belongs to a set, open or not */
     struct bagi_file *newer, *older;
 } bagi_file;
 
@@ -2445,12 +2538,13 @@ static void bagi_file_settle(bag_reader *reader, bagi_file *file) {
         bagi_lock(&files->mutex);
         bagi_files_room(files, reader->env);
         bagi_files_link(files, file);
+        file->listed = true;
         bagi_unlock(&files->mutex);
     }
 }
 
-/* A file of a reader that failed to open is in no set yet: it has a handle, and
- * neither neighbours nor a place at the end. */
+/* No thread may be reading the file; one that failed to open is in no set
+ * yet. */
 static void bagi_file_close(bag_reader *reader, bagi_file *file) {
     const bagi_env *env = reader->env;
     bagi_files *files = reader->files;
@@ -2460,7 +2554,7 @@ static void bagi_file_close(bag_reader *reader, bagi_file *file) {
             files->maps--;
     }
     if (file->handle) {
-        if (files && (files->newest == file || file->newer))
+        if (file->listed)
             bagi_files_unlink(files, file);
         bagi_close_read(env, file->handle);
     }
@@ -2738,7 +2832,7 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 }
 
 /* Where a blob lies, by two neighbouring entries. `ends` points at its end. */
-static bool bagi_bag_bounds(const bag_reader *reader, uint64_t index,
+static inline bool bagi_bag_bounds(const bag_reader *reader, uint64_t index,
     const unsigned char *ends, uint64_t *start, uint64_t *stop) {
     *start = index ? bagi_load_u64(ends - 8) : 0;
     *stop = bagi_load_u64(ends);
@@ -2775,7 +2869,7 @@ static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
 }
 
 /* A blob that is not mapped. */
-static bags_code bagi_bag_get_read(const bag_reader *reader, uint64_t index,
+BAGI_APART static bags_code bagi_bag_get_read(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     unsigned char room[16];
     const unsigned char *ends = room + 8;
@@ -3097,7 +3191,8 @@ static void bagi_out_remove(const bagi_env *env, bagi_out *out) {
 typedef struct bagi_column {
     bagi_out blobs, ends;
     uint64_t length;
-    uint64_t kept_length, kept_end; /* what whole datapoints use */
+    uint64_t kept_length, kept_end;   /* what whole datapoints use */
+    uint64_t found_length, found_end; /* what was there when it was opened */
 } bagi_column;
 
 #define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
@@ -3243,6 +3338,10 @@ static bags_code bagi_keep_failure(bags_error *failure, bags_error *err) {
     return failure->code;
 }
 
+BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_ARGUMENT, "there is no writer");
+}
+
 static void bagi_bag_writer_free(bag_writer *writer) {
     bags_allocator memory = writer->env.memory;
     bagi_column_free(&memory, &writer->column);
@@ -3279,6 +3378,8 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
 
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
     if (writer->failure.code)
         return bagi_keep_failure(&writer->failure, err);
     if (bagi_column_add(&writer->env, &writer->column,
@@ -3290,6 +3391,8 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
 }
 
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
     if (!writer->failure.code)
         bagi_column_flush(&writer->env, &writer->column, &writer->failure);
     return writer->failure.code ? bagi_keep_failure(&writer->failure, err)
@@ -3385,22 +3488,18 @@ BAGS_API bags_code bags_type_parse(const char *text, bags_type *out,
 }
 
 BAGS_API bags_bytes bags_type_argument(const bags_type *type, size_t i) {
-    bags_bytes rest = type->arguments;
-    bags_bytes none = {NULL, 0};
+    bags_bytes out = {NULL, 0};
+    const unsigned char *text = type->arguments.data;
+    size_t size = type->arguments.size, at = 0;
     if (i >= type->count)
-        return none;
-    for (;; i--) {
-        const unsigned char *comma =
-            rest.size ? (const unsigned char *)memchr(rest.data, ',', rest.size)
-                      : NULL;
-        size_t size = comma ? (size_t)(comma - rest.data) : rest.size;
-        if (i == 0) {
-            rest.size = size;
-            return rest;
-        }
-        rest.data += size + 1;
-        rest.size -= size + 1;
-    }
+        return out;
+    for (; i > 0; i--, at++)
+        while (text[at] != ',')
+            at++;
+    out.data = text + at;
+    while (at + out.size < size && out.data[out.size] != ',')
+        out.size++;
+    return out;
 }
 
 BAGS_API bool bags_type_number(const bags_type *type, size_t i,
@@ -3777,6 +3876,9 @@ static bags_code bagi_array_arguments(bagi_array *codec, const bags_type *type,
             &codec->bytes))
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "an array of this type is larger than memory");
+    if (codec->bytes == 0 && codec->wild < codec->dims)
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "an array without bytes cannot tell what its dimension -1 is");
     return BAGS_OK;
 }
 
@@ -4027,7 +4129,7 @@ static bags_code bagi_array_decode(void *state, bags_bytes blob,
     if (codec->dtype == BAGS_DTYPE_NONE)
         return bagi_self_decode(blob, scratch, value, err);
     bool wild = codec->wild < codec->dims;
-    if (wild ? codec->bytes == 0 || blob.size % codec->bytes != 0
+    if (wild ? blob.size % codec->bytes != 0
              : blob.size != codec->bytes)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "has %" PRIu64 " bytes; its type says %s%" PRIu64,
@@ -4113,4 +4215,3316 @@ BAGS_API void bags_codecs_free(bags_codecs *codecs) {
     bagi_free(&memory, codecs, sizeof *codecs);
 }
 
+/* ========================================================================
+ * >>spec
+ * The fields of a dataset, sorted by name as they are on disk, with their types
+ * and codecs; and spec.json, which says what they are.
+ * ====================================================================== */
+
+#define BAGI_FIELDS_MOST 65535
+#define BAGI_NAME_MOST 251 /* with .bag behind it, 255 */
+
+typedef struct bagi_coder {
+    const bags_codec *codec; /* NULL: none for this type */
+    void *state;
+    bool ready; /* false: the codec refused the type's arguments */
+} bagi_coder;
+
+typedef struct bagi_spec {
+    bags_field *fields;
+    size_t count, capacity;
+    bags_type *types;    /* NULL until sealed, as coders */
+    bagi_coder *coders;
+} bagi_spec;
+
+static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
+    for (size_t i = 0; spec->coders && i < spec->count; i++)
+        if (spec->coders[i].ready && spec->coders[i].codec->close)
+            spec->coders[i].codec->close(spec->coders[i].state);
+    for (size_t i = 0; i < spec->count; i++) {
+        bagi_free_text(memory, (char *)(uintptr_t)spec->fields[i].name);
+        bagi_free_text(memory, (char *)(uintptr_t)spec->fields[i].type);
+    }
+    bagi_free(memory, spec->coders, spec->count * sizeof *spec->coders);
+    bagi_free(memory, spec->types, spec->count * sizeof *spec->types);
+    bagi_free(memory, spec->fields, spec->capacity * sizeof *spec->fields);
+    memset(spec, 0, sizeof *spec);
+}
+
+static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
+    const char *name, size_t name_size, const char *type, size_t type_size,
+    bags_error *err) {
+    if (spec->count == BAGI_FIELDS_MOST)
+        return bags_fail(err, BAGS_ERROR_LIMIT, "has more than %d fields",
+            BAGI_FIELDS_MOST);
+    void *fields = spec->fields;
+    bags_code code = bagi_grow(memory, &fields, &spec->capacity, spec->count,
+        sizeof *spec->fields, err);
+    spec->fields = (bags_field *)fields;
+    if (code)
+        return code;
+    bags_field field;
+    field.name = bagi_copy_text(memory, name, name_size, err);
+    field.type = bagi_copy_text(memory, type, type_size, err);
+    spec->fields[spec->count++] = field;
+    return field.name && field.type ? BAGS_OK : BAGS_ERROR_MEMORY;
+}
+
+/* The place of a name among the sorted fields; `count` if it is not there. */
+static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
+    size_t low = 0, high = spec->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = strcmp(spec->fields[middle].name, name);
+        if (order == 0)
+            return middle;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return spec->count;
+}
+
+static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
+    bool same = a->count == b->count;
+    for (size_t i = 0; same && i < a->count; i++)
+        same = strcmp(a->fields[i].name, b->fields[i].name) == 0 &&
+               strcmp(a->fields[i].type, b->fields[i].type) == 0;
+    return same;
+}
+
+/* Let the codec look at the type's arguments. */
+static bags_code bagi_coder_open(const bags_allocator *memory,
+    bagi_coder *coder, const bags_type *type, bags_error *err) {
+    if (!coder->codec)
+        return bags_fail(err, BAGS_ERROR_TYPE, "there is no codec for its type");
+    if (coder->codec->open)
+        return coder->codec->open(coder->codec, type, memory, &coder->state,
+            err);
+    if (type->count)
+        return bags_fail(err, BAGS_ERROR_TYPE, "its type takes no arguments");
+    return BAGS_OK;
+}
+
+/*
+ * Take the types apart and open their codecs. A type without a codec, or with
+ * arguments that its codec refuses, is no failure here: its blobs can be read
+ * and written all the same. The failure comes when a value is wanted.
+ */
+static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
+    const bags_codecs *codecs, bags_error *err) {
+    spec->types = (bags_type *)bagi_alloc(memory,
+        spec->count * sizeof *spec->types, err);
+    if (!spec->types)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < spec->count; i++) {
+        bags_code code =
+            bags_type_parse(spec->fields[i].type, &spec->types[i], err);
+        if (code)
+            return bagi_prefix(err, code, "field \"%.200s\": ",
+                spec->fields[i].name);
+    }
+    spec->coders = (bagi_coder *)bagi_alloc(memory,
+        spec->count * sizeof *spec->coders, err);
+    if (!spec->coders)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < spec->count; i++) {
+        bagi_coder *coder = &spec->coders[i];
+        coder->codec = bags_codecs_find(codecs, spec->types[i].name);
+        bags_code code = bagi_coder_open(memory, coder, &spec->types[i], NULL);
+        coder->ready = !code;
+        if (code == BAGS_ERROR_MEMORY)
+            return bagi_fail_memory(err, sizeof *coder);
+    }
+    return BAGS_OK;
+}
+
+/* What a codec says of its failure, or that it said nothing. */
+BAGI_COLD static bags_code bagi_codec_said(bags_code code,
+    const bags_error *why, bags_error *err) {
+    if (why->code != code)
+        return bags_fail(err, code, "its codec failed and did not say why");
+    if (err)
+        *err = *why;
+    return code;
+}
+
+/* Say why a field has no codec that works, by asking it again. */
+BAGI_COLD static bags_code bagi_coder_fail(const bags_allocator *memory,
+    const bagi_spec *spec, size_t field, bags_error *err) {
+    bagi_coder coder = spec->coders[field];
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code = bagi_coder_open(memory, &coder, &spec->types[field], &why);
+    if (!code) {
+        if (coder.codec->close)
+            coder.codec->close(coder.state);
+        code = bags_fail(&why, BAGS_ERROR_TYPE, "its codec failed before");
+    }
+    bagi_codec_said(code, &why, err);
+    return bagi_prefix(err, code, "type \"%.200s\": ",
+        spec->fields[field].type);
+}
+
+BAGI_COLD static bags_code bagi_coder_fail_way(bags_error *err,
+    const char *way) {
+    return bags_fail(err, BAGS_ERROR_TYPE, "its codec cannot %s", way);
+}
+
+static bags_code bagi_encode(const bags_allocator *memory,
+    const bagi_spec *spec, size_t field, const bags_value *value,
+    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    const bagi_coder *coder = &spec->coders[field];
+    if (value->kind == BAGS_BLOB) {
+        blob->data = (const unsigned char *)value->data;
+        blob->size = value->size;
+        return BAGS_OK;
+    }
+    if (value->kind == BAGS_NONE)
+        return bags_fail(err, BAGS_ERROR_VALUE, "has no value");
+    if (!coder->ready)
+        return bagi_coder_fail(memory, spec, field, err);
+    if (!coder->codec->encode)
+        return bagi_coder_fail_way(err, "encode");
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code =
+        coder->codec->encode(coder->state, value, scratch, blob, &why);
+    return code ? bagi_codec_said(code, &why, err) : BAGS_OK;
+}
+
+static bags_code bagi_decode(const bags_allocator *memory,
+    const bagi_spec *spec, size_t field, bags_bytes blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    const bagi_coder *coder = &spec->coders[field];
+    if (!coder->ready)
+        return bagi_coder_fail(memory, spec, field, err);
+    if (!coder->codec->decode)
+        return bagi_coder_fail_way(err, "decode");
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code =
+        coder->codec->decode(coder->state, blob, scratch, value, &why);
+    return code ? bagi_codec_said(code, &why, err) : BAGS_OK;
+}
+
+/* A name that Windows gives to a device, whatever stands behind the first dot. */
+static bool bagi_is_device(const char *name) {
+    static const char *const devices[] = {"con", "prn", "aux", "nul"};
+    char low[5] = {0};
+    size_t size = strcspn(name, ".");
+    while (size > 0 && name[size - 1] == ' ')
+        size--;
+    if (size < 3 || size > 4)
+        return false;
+    for (size_t i = 0; i < size; i++)
+        low[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 32
+                                                         : name[i]);
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
+        if (strcmp(low, devices[i]) == 0)
+            return true;
+    return size == 4 && low[3] >= '1' && low[3] <= '9' &&
+           (memcmp(low, "com", 3) == 0 || memcmp(low, "lpt", 3) == 0);
+}
+
+/* Why a name cannot be a field's in a dataset that is read; NULL if it can. */
+static const char *bagi_name_fault_read(const char *name) {
+    if (strcmp(name, "refs") == 0)
+        return "is the name of the index of datapoints";
+    if (strchr(name, '/'))
+        return "would leave the dataset's directory";
+    return NULL;
+}
+
+/* The same for one that is written, which all systems should be able to read. */
+static const char *bagi_name_fault_write(const char *name) {
+    size_t size = strlen(name);
+    if (size == 0)
+        return "is empty";
+    if (size > BAGI_NAME_MOST)
+        return "is too long to be a file's name";
+    if (name[0] == '.')
+        return "begins with a dot";
+    if (bagi_utf8_valid((const unsigned char *)name, size) != size)
+        return "is not UTF-8";
+    for (size_t i = 0; i < size; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7F)
+            return "has a control character";
+    if (strpbrk(name, "\\:*?\"<>|"))
+        return "has one of the characters \\ : * ? \" < > |, which not every "
+               "system takes in a file's name";
+    if (bagi_is_device(name))
+        return "is the name of a device on Windows";
+    return bagi_name_fault_read(name);
+}
+
+typedef struct bagi_spec_load {
+    const bags_allocator *memory;
+    bagi_spec *spec;
+    bags_error *err;
+} bagi_spec_load;
+
+static bags_code bagi_spec_load_field(void *user, const char *key,
+    size_t key_size, const char *value, size_t value_size) {
+    bagi_spec_load *load = (bagi_spec_load *)user;
+    bagi_spec *spec = load->spec;
+    bags_code code = bagi_spec_add(load->memory, spec, key, key_size, value,
+        value_size, load->err);
+    if (code)
+        return code;
+    const char *name = spec->fields[spec->count - 1].name;
+    const char *fault = bagi_name_fault_read(name);
+    if (fault)
+        return bags_fail(load->err, BAGS_ERROR_FIELD, "field \"%.200s\" %s",
+            name, fault);
+    if (spec->count < 2)
+        return BAGS_OK;
+    int order = strcmp(spec->fields[spec->count - 2].name, name);
+    if (order == 0)
+        return bags_fail(load->err, BAGS_ERROR_CORRUPT,
+            "field \"%.200s\" stands there twice", name);
+    if (order > 0)
+        return bags_fail(load->err, BAGS_ERROR_CORRUPT,
+            "field \"%.200s\" stands behind \"%.200s\": the fields are not "
+            "sorted by name", name, spec->fields[spec->count - 2].name);
+    return BAGS_OK;
+}
+
+/* Take the text of a spec.json apart into an empty spec, not sealed. */
+static bags_code bagi_spec_parse(const bags_allocator *memory, bagi_spec *spec,
+    const unsigned char *text, size_t size, bags_error *err) {
+    bagi_spec_load load = {memory, spec, err};
+    bagi_json json;
+    memset(&json, 0, sizeof json);
+    json.text = text;
+    json.size = size;
+    json.room = (char *)bagi_alloc_raw(memory, size, err);
+    if (!json.room)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = BAGS_OK;
+    if (!bagi_json_object(&json, bagi_spec_load_field, &load, &code) && !code)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT, "byte %" PRIu64 ": %s",
+            (uint64_t)json.at, json.why);
+    bagi_free(memory, json.room, size);
+    return code;
+}
+
+/* The text of spec.json; *size bytes, freed with bagi_free. */
+static char *bagi_spec_text(const bags_allocator *memory,
+    const bagi_spec *spec, size_t *size, bags_error *err) {
+    size_t used = 2;
+    for (size_t i = 0; i < spec->count; i++)
+        used += (i ? 4 : 2) + bagi_json_quote(spec->fields[i].name, NULL) +
+                bagi_json_quote(spec->fields[i].type, NULL);
+    if (used > BAGI_SPEC_MOST) {
+        bags_fail(err, BAGS_ERROR_LIMIT,
+            "the fields make a spec.json of %" PRIu64 " bytes; at most %" PRIu64
+            " are read", (uint64_t)used, (uint64_t)BAGI_SPEC_MOST);
+        return NULL;
+    }
+    char *text = (char *)bagi_alloc(memory, used, err);
+    if (!text)
+        return NULL;
+    size_t at = 0;
+    text[at++] = '{';
+    for (size_t i = 0; i < spec->count; i++) {
+        memcpy(text + at, ", ", i ? 2 : 0);
+        at += i ? 2 : 0;
+        at += bagi_json_quote(spec->fields[i].name, text + at);
+        memcpy(text + at, ": ", 2);
+        at += 2;
+        at += bagi_json_quote(spec->fields[i].type, text + at);
+    }
+    text[at] = '}';
+    *size = used;
+    return text;
+}
+
+/* ========================================================================
+ * >>shards
+ * The numbered directories of a dataset: their names, finding them, and
+ * closing the gaps between them.
+ * ====================================================================== */
+
+#define BAGI_SHARD_DIGITS 18 /* of the largest number */
+
+/* A shard that was found: its number, and how many digits its name has. */
+typedef struct bagi_name {
+    uint64_t number;
+    unsigned digits;
+} bagi_name;
+
+typedef struct bagi_names {
+    const bags_allocator *memory;
+    bagi_name *names;
+    size_t count, capacity;
+    const char *path;
+    bags_error *err;
+    bags_code code;
+} bagi_names;
+
+static char *bagi_shard_path(const bags_allocator *memory, const char *base,
+    bagi_name name, bags_error *err) {
+    return bagi_print(memory, err, "%s/%0*" PRIu64, base, (int)name.digits,
+        name.number);
+}
+
+static bagi_name bagi_shard_name(uint64_t number) {
+    bagi_name name = {number, 6};
+    return name;
+}
+
+/* For the list hook: take the names that are made of digits. */
+static int bagi_names_take(void *user, const char *text) {
+    bagi_names *names = (bagi_names *)user;
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || text[digits])
+        return 0;
+    size_t zeros = strspn(text, "0");
+    bagi_name name = {0, (unsigned)digits};
+    if (digits - zeros > BAGI_SHARD_DIGITS) {
+        names->code = bags_fail(names->err, BAGS_ERROR_LIMIT,
+            "%s: the shard number %.40s is too large", bagi_tail(names->path),
+            text);
+        return EOVERFLOW;
+    }
+    for (size_t i = zeros; i < digits; i++)
+        name.number = name.number * 10 + (uint64_t)(text[i] - '0');
+    void *array = names->names;
+    names->code = bagi_grow(names->memory, &array, &names->capacity,
+        names->count, sizeof *names->names, names->err);
+    names->names = (bagi_name *)array;
+    if (names->code)
+        return ENOMEM;
+    names->names[names->count++] = name;
+    return 0;
+}
+
+static int bagi_names_order(const void *a, const void *b) {
+    uint64_t left = ((const bagi_name *)a)->number;
+    uint64_t right = ((const bagi_name *)b)->number;
+    return (left > right) - (left < right);
+}
+
+static void bagi_names_free(bagi_names *names) {
+    bagi_free(names->memory, names->names,
+        names->capacity * sizeof *names->names);
+    names->names = NULL;
+    names->count = names->capacity = 0;
+}
+
+/* Every shard of a directory, by number. Released with bagi_names_free. */
+static bags_code bagi_names_list(const bagi_env *env, const char *path,
+    bagi_names *names, bags_error *err) {
+    memset(names, 0, sizeof *names);
+    names->memory = &env->memory;
+    names->path = path;
+    names->err = err;
+    int error = env->io.list(env->io.user, path, bagi_names_take, names);
+    bags_code code = names->code;
+    if (error && !code)
+        code = bagi_fail_system(err, error, path, "list");
+    if (!code && names->count > 1)
+        qsort(names->names, names->count, sizeof *names->names,
+            bagi_names_order);
+    for (size_t i = 1; i < names->count && !code; i++)
+        if (names->names[i].number == names->names[i - 1].number)
+            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: has two shards of the number %" PRIu64 ": %0*" PRIu64
+                " and %0*" PRIu64, bagi_tail(path), names->names[i].number,
+                (int)names->names[i - 1].digits, names->names[i].number,
+                (int)names->names[i].digits, names->names[i].number);
+    if (code)
+        bagi_names_free(names);
+    return code;
+}
+
+BAGI_COLD static bags_code bagi_fail_unfinished(const char *path,
+    bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_UNFINISHED,
+        "%s: is not finished: a writer is at work on it, or died and left it "
+        "to recover (there is no spec.json yet)", bagi_tail(path));
+}
+
+/* Whether a shard's commit record is there. */
+static bags_code bagi_shard_finished(const bagi_env *env, const char *path,
+    bool *finished, bags_error *err) {
+    char *spec = bagi_print(&env->memory, err, "%s/spec.json", path);
+    if (!spec)
+        return BAGS_ERROR_MEMORY;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_kind(env, spec, &kind, err);
+    *finished = kind == BAGS_PATH_FILE;
+    bagi_free_text(&env->memory, spec);
+    return code;
+}
+
+/* Whether a directory is a dataset of its own, finished or not. */
+static bags_code bagi_is_single(const bagi_env *env, const char *path,
+    bool *single, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_shard_finished(env, path, single, err);
+    if (code || *single)
+        return code;
+    char *partial =
+        bagi_print(&env->memory, err, "%s/spec.json.partial", path);
+    if (!partial)
+        return BAGS_ERROR_MEMORY;
+    code = bagi_kind(env, partial, &kind, err);
+    bagi_free_text(&env->memory, partial);
+    *single = kind == BAGS_PATH_FILE;
+    return code;
+}
+
+static bags_code bagi_finalize_check(const bagi_env *env,
+    const bagi_names *names, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < names->count && !code; i++) {
+        bool finished = false;
+        char *path = bagi_shard_path(&env->memory, names->path,
+            names->names[i], err);
+        if (!path)
+            return BAGS_ERROR_MEMORY;
+        code = bagi_shard_finished(env, path, &finished, err);
+        if (!code && !finished)
+            code = bagi_fail_unfinished(path, err);
+        bagi_free_text(&env->memory, path);
+    }
+    return code;
+}
+
+static bags_code bagi_finalize_one(const bagi_env *env, const char *base,
+    bagi_name from, bagi_name to, bags_error *err) {
+    char *old_path = bagi_shard_path(&env->memory, base, from, err);
+    char *new_path = bagi_shard_path(&env->memory, base, to, err);
+    bags_code code = old_path && new_path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (!code) {
+        int error = env->io.rename(env->io.user, old_path, new_path);
+        if (error)
+            code = bagi_fail_system(err, error, old_path, "rename");
+    }
+    bagi_free_text(&env->memory, old_path);
+    bagi_free_text(&env->memory, new_path);
+    return code;
+}
+
+/* In order of the numbers, so that the number a shard gets is free: those below
+ * it have moved already, and it never moves up. */
+BAGS_API bags_code bags_finalize(const char *path,
+    const bags_allocator *allocator, const bags_io *io, uint64_t *renamed,
+    bags_error *err) {
+    bagi_env env = bagi_env_of(allocator, io);
+    bagi_names names;
+    uint64_t count = 0;
+    bags_code code = bagi_names_list(&env, path, &names, err);
+    if (code)
+        return code;
+    if (names.count == 0)
+        code = bags_fail(err, BAGS_ERROR_MISSING,
+            "%s: there are no shards in it", bagi_tail(path));
+    if (!code)
+        code = bagi_finalize_check(&env, &names, err);
+    for (size_t i = 0; i < names.count && !code; i++) {
+        bagi_name to = bagi_shard_name(i);
+        if (names.names[i].number == i && names.names[i].digits == 6)
+            continue;
+        if (i > 999999 && names.names[i].number == i)
+            continue;
+        code = bagi_finalize_one(&env, path, names.names[i], to, err);
+        count += !code;
+    }
+    if (!code && count)
+        code = bagi_sync_dir(&env, path, err);
+    if (!code && renamed)
+        *renamed = count;
+    bagi_names_free(&names);
+    return code;
+}
+
+/* ========================================================================
+ * >>dataset-write
+ * A writer claims a shard by making its directory, writes the fields' columns
+ * and the refs, and commits it by renaming spec.json.partial. What reaches the
+ * system does so in one order: blobs of the fields, their journals, refs.bag,
+ * refs.idx. A datapoint exists when its entry in refs.idx does.
+ * ====================================================================== */
+
+struct bags_writer {
+    bagi_env env;
+    bags_writer_options options;
+    char *path;      /* of the dataset */
+    char *shard;     /* of the shard being written; NULL: none */
+    void *partial;   /* its spec.json.partial, open and locked */
+    char *text;      /* of spec.json */
+    size_t text_size;
+    bagi_spec spec;
+    size_t *order;        /* the caller's i-th field, among the sorted */
+    bagi_column *columns; /* one a field, then refs */
+    bagi_ref *refs;       /* of the datapoint being made */
+    bool *given;          /* which fields it has already */
+    unsigned char *row;   /* its blob of refs.bag */
+    bags_buffer scratch;  /* for codecs */
+    uint64_t number;      /* of the next shard */
+    uint64_t length, shards;
+    uint64_t found;        /* datapoints that were there, with append */
+    uint64_t shard_length; /* datapoints in the shard being written */
+    bool sharded, begun;
+    bool made_path;     /* the directory of the shards was not there before */
+    bool resumed;       /* the shard was begun by another writer */
+    bags_error failure; /* of the system: final */
+    bags_error refusal; /* of a datapoint: the first */
+    bags_error pending; /* of the datapoint being streamed */
+};
+
+static bagi_column *bagi_refs_column(bags_writer *writer) {
+    return &writer->columns[writer->spec.count];
+}
+
+static const char *bagi_writer_column_name(const bags_writer *writer,
+    size_t column) {
+    return column < writer->spec.count ? writer->spec.fields[column].name
+                                       : "refs";
+}
+
+static bags_code bagi_writer_file(bags_writer *writer, size_t column,
+    bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    const char *name = bagi_writer_column_name(writer, column);
+    char *blobs = bagi_print(memory, err, "%s/%s.bag", writer->shard, name);
+    char *ends = bagi_print(memory, err, "%s/%s.idx", writer->shard, name);
+    return bagi_column_create(&writer->env, &writer->columns[column], blobs,
+        ends, err);
+}
+
+static char *bagi_writer_partial_path(bags_writer *writer, bags_error *err) {
+    return bagi_print(&writer->env.memory, err, "%s/spec.json.partial",
+        writer->shard);
+}
+
+/* The record of the claim: created, locked for as long as the writer works, and
+ * then filled. It is on disk before any other file is made, so that a shard
+ * that has files without it was not left by a writer. */
+static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    char *path = bagi_writer_partial_path(writer, err);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_open(env, path, BAGS_IO_CREATE, &writer->partial, err);
+    if (!code) {
+        int error = env->io.lock(env->io.user, writer->partial);
+        if (error)
+            code = bagi_fail_system(err, error, path, "lock");
+    }
+    if (!code)
+        code = bagi_write_at(env, writer->partial, path, 0, writer->text,
+            writer->text_size, err);
+    if (!code && !writer->options.no_sync) {
+        int error = env->io.sync(env->io.user, writer->partial);
+        code = error ? bagi_fail_system(err, error, path, "sync")
+                     : bagi_sync_dir(env, writer->shard, err);
+    }
+    bagi_free_text(&env->memory, path);
+    return code;
+}
+
+/* Drop the shard being written: the files that this writer made, and the
+ * directory if nothing else is in it. */
+static void bagi_writer_drop(bags_writer *writer) {
+    const bagi_env *env = &writer->env;
+    if (!writer->shard)
+        return;
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        bagi_column_remove(env, &writer->columns[i]);
+    if (writer->partial) {
+        char *path = bagi_writer_partial_path(writer, NULL);
+        if (path)
+            env->io.remove(env->io.user, path);
+        bagi_free_text(&env->memory, path);
+        bagi_close_read(env, writer->partial);
+        writer->partial = NULL;
+    }
+    env->io.remove_dir(env->io.user, writer->shard);
+    if (writer->made_path && writer->shards == 0)
+        env->io.remove_dir(env->io.user, writer->path);
+    bagi_free_text(&env->memory, writer->shard);
+    writer->shard = NULL;
+}
+
+/* Close the files of a shard that could not be finished, and leave them. */
+static void bagi_writer_leave(bags_writer *writer) {
+    for (size_t i = 0; writer->columns && i <= writer->spec.count; i++)
+        bagi_column_close(&writer->env, &writer->columns[i], NULL);
+    bagi_close_read(&writer->env, writer->partial);
+    writer->partial = NULL;
+    bagi_free_text(&writer->env.memory, writer->shard);
+    writer->shard = NULL;
+    writer->resumed = false;
+}
+
+static char *bagi_writer_shard_path(bags_writer *writer, bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    return writer->sharded
+               ? bagi_shard_path(memory, writer->path,
+                     bagi_shard_name(writer->number), err)
+               : bagi_copy_text(memory, writer->path, strlen(writer->path),
+                     err);
+}
+
+BAGI_COLD static bags_code bagi_fail_claimed(const bags_writer *writer,
+    const char *path, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_EXISTS, "%s: exists already%s",
+        bagi_tail(path), writer->sharded
+            ? ": another writer has the same worker number, or this dataset "
+              "was written before" : "");
+}
+
+/* Make the next shard's directory, which claims it, and its files. */
+static bags_code bagi_writer_claim(bags_writer *writer, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    char *path = bagi_writer_shard_path(writer, err);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_kind(env, writer->path, &kind, err);
+    if (!code)
+        code = bagi_make_parents(env, path, err);
+    if (!code) {
+        int error = env->io.make_dir(env->io.user, path);
+        if (error == EEXIST)
+            code = bagi_fail_claimed(writer, path, err);
+        else if (error)
+            code = bagi_fail_system(err, error, path, "make the directory");
+    }
+    if (code) {
+        bagi_free_text(&env->memory, path);
+        return code;
+    }
+    writer->shard = path;
+    writer->shard_length = 0;
+    writer->made_path = writer->sharded && (writer->made_path ||
+                                               kind == BAGS_PATH_NONE);
+    code = bagi_writer_record(writer, err);
+    for (size_t i = 0; i <= writer->spec.count && !code; i++)
+        code = bagi_writer_file(writer, i, err);
+    if (code)
+        bagi_writer_drop(writer);
+    return code;
+}
+
+/* Hand all blobs and journals of the fields to the system. */
+static bags_code bagi_writer_flush_fields(bags_writer *writer,
+    bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < writer->spec.count && !code; i++)
+        code = bagi_out_flush(&writer->env, &writer->columns[i].blobs, err);
+    for (size_t i = 0; i < writer->spec.count && !code; i++)
+        code = bagi_out_flush(&writer->env, &writer->columns[i].ends, err);
+    return code;
+}
+
+static bags_code bagi_writer_flush_all(bags_writer *writer, bags_error *err) {
+    bags_code code = bagi_writer_flush_fields(writer, err);
+    return code ? code
+                : bagi_column_flush(&writer->env, bagi_refs_column(writer),
+                      err);
+}
+
+/* spec.json.partial becomes spec.json: from here on the shard is one. */
+static bags_code bagi_writer_commit_record(bags_writer *writer,
+    bags_error *err) {
+    const bagi_env *env = &writer->env;
+    char *from = bagi_writer_partial_path(writer, err);
+    char *to = bagi_print(&env->memory, err, "%s/spec.json", writer->shard);
+    bags_code code = from && to ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (!code && !writer->options.no_sync)
+        code = bagi_sync_dir(env, writer->shard, err);
+    if (!code) {
+        int error = env->io.rename(env->io.user, from, to);
+        if (error)
+            code = bagi_fail_system(err, error, from, "rename");
+    }
+    if (!code && !writer->options.no_sync)
+        code = bagi_sync_dir(env, writer->shard, err);
+    bagi_free_text(&env->memory, from);
+    bagi_free_text(&env->memory, to);
+    return code;
+}
+
+/* Make the names of the shard and of the dataset survive a power loss. */
+static bags_code bagi_writer_sync_parents(bags_writer *writer,
+    bags_error *err) {
+    const bagi_env *env = &writer->env;
+    char *above = bagi_parent(&env->memory, writer->path, err);
+    bags_code code = above ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (!code && writer->sharded)
+        code = bagi_sync_dir(env, writer->path, err);
+    if (!code && writer->shards == 0)
+        code = bagi_sync_dir(env, above, err);
+    bagi_free_text(&env->memory, above);
+    return code;
+}
+
+/* Finish the shard being written. */
+static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bool keep_idx = writer->options.keep_idx, no_sync = writer->options.no_sync;
+    bags_code code = bagi_writer_flush_all(writer, err);
+    for (size_t i = 0; i <= writer->spec.count && !code; i++)
+        code = bagi_column_finish(env, &writer->columns[i], keep_idx, no_sync,
+            err);
+    for (size_t i = 0; i <= writer->spec.count && !code; i++)
+        code = bagi_out_close(env, &writer->columns[i].blobs, err);
+    if (!code)
+        code = bagi_writer_commit_record(writer, err);
+    if (!code && !no_sync)
+        code = bagi_writer_sync_parents(writer, err);
+    if (code)
+        return code;
+    for (size_t i = 0; i <= writer->spec.count && !keep_idx; i++)
+        bagi_out_remove(env, &writer->columns[i].ends);
+    bagi_writer_leave(writer);
+    writer->shards++;
+    writer->number += writer->options.shard_stop;
+    return BAGS_OK;
+}
+
+/* Whether the shard has reached one of its limits. */
+static bool bagi_writer_full(const bags_writer *writer) {
+    const bags_writer_options *options = &writer->options;
+    if (!writer->sharded)
+        return false;
+    if (options->shard_length && writer->shard_length >= options->shard_length)
+        return true;
+    if (!options->shard_size)
+        return false;
+    uint64_t size = 0;
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        size += bagi_column_size(&writer->columns[i]);
+    return size >= options->shard_size;
+}
+
+/* A failure of the system ends the writer's work. */
+static bags_code bagi_writer_broken(bags_writer *writer, bags_error *err) {
+    return bagi_keep_failure(&writer->failure, err);
+}
+
+/* A refused datapoint is reported now and, if it is the first, by close. */
+static bags_code bagi_writer_refuse(bags_writer *writer,
+    const bags_error *why, bags_error *err) {
+    if (!writer->refusal.code)
+        writer->refusal = *why;
+    if (err && err != why)
+        *err = *why;
+    return why->code;
+}
+
+#define BAGI_NOT_ENDED "a datapoint was begun and not ended"
+
+/* A call out of order: a datapoint may be lost by it, so that close reports
+ * it. */
+BAGI_COLD static bags_code bagi_refuse_state(bags_writer *writer,
+    const char *what, bags_error *err) {
+    bags_error why;
+    bags_fail(&why, BAGS_ERROR_STATE, "%s: %s", bagi_tail(writer->path), what);
+    return bagi_writer_refuse(writer, &why, err);
+}
+
+/* Start a datapoint: the shard is there, nothing is given yet. */
+static bags_code bagi_datapoint_begin(bags_writer *writer) {
+    if (!writer->shard && bagi_writer_claim(writer, &writer->failure))
+        return writer->failure.code;
+    memset(writer->given, 0, writer->spec.count * sizeof *writer->given);
+    memset(writer->refs, 0, writer->spec.count * sizeof *writer->refs);
+    return BAGS_OK;
+}
+
+static void bagi_datapoint_drop(bags_writer *writer) {
+    for (size_t i = 0; i < writer->spec.count; i++)
+        bagi_column_rewind(&writer->columns[i]);
+}
+
+/* Encode a value and put its blob behind the field's. A failure to encode goes
+ * to `why`, one to write to the writer. */
+static bags_code bagi_datapoint_put(bags_writer *writer, size_t field,
+    const bags_value *value, uint64_t item, bags_error *why) {
+    bagi_column *column = &writer->columns[field];
+    bags_bytes blob = {NULL, 0};
+    bags_code code = bagi_encode(&writer->env.memory, &writer->spec, field,
+        value, &writer->scratch, &blob, why);
+    if (code) {
+        if (writer->spec.types[field].sequence)
+            bagi_prefix(why, code, "item %" PRIu64 ": ", item);
+        return bagi_prefix(why, code, "field \"%.200s\": ",
+            writer->spec.fields[field].name);
+    }
+    if (!writer->refs[field].count)
+        writer->refs[field].first = column->length;
+    code = bagi_column_add(&writer->env, column, blob.data, blob.size,
+        &writer->failure);
+    if (!code)
+        writer->refs[field].count++;
+    return code;
+}
+
+/* The datapoint is whole: write its refs, and keep it. What refs.bag says must
+ * be in the fields' files before it is in refs.bag's. */
+static bags_code bagi_datapoint_commit(bags_writer *writer) {
+    bagi_column *refs = bagi_refs_column(writer);
+    bags_error *err = &writer->failure;
+    size_t size = bagi_refs_write(writer->spec.types, writer->spec.count,
+        writer->refs, writer->row);
+    bags_code code = BAGS_OK;
+    if (bagi_out_room(&refs->blobs) <= size || bagi_out_room(&refs->ends) <= 8)
+        code = bagi_writer_flush_fields(writer, err);
+    if (!code)
+        code = bagi_column_add(&writer->env, refs, writer->row, size, err);
+    if (code)
+        return code;
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        bagi_column_keep(&writer->columns[i]);
+    writer->shard_length++;
+    writer->length++;
+    return bagi_writer_full(writer) ? bagi_writer_finish(writer, err) : BAGS_OK;
+}
+
+/* The field that the i-th entry names: most often the caller's i-th. */
+static size_t bagi_writer_field(const bags_writer *writer, const char *name,
+    size_t i) {
+    const bagi_spec *spec = &writer->spec;
+    if (i < spec->count &&
+        strcmp(spec->fields[writer->order[i]].name, name) == 0)
+        return writer->order[i];
+    return bagi_spec_find(spec, name);
+}
+
+static bags_code bagi_fail_field(bags_error *why, const char *name,
+    const char *fault) {
+    return bags_fail(why, BAGS_ERROR_FIELD, "field \"%.200s\" %s", name, fault);
+}
+
+static bags_code bagi_writer_entry(bags_writer *writer, const bags_entry *entry,
+    size_t i, bags_error *why) {
+    if (!entry->field)
+        return bags_fail(why, BAGS_ERROR_ARGUMENT,
+            "entry %" PRIu64 " names no field", (uint64_t)i);
+    size_t field = bagi_writer_field(writer, entry->field, i);
+    if (field == writer->spec.count)
+        return bagi_fail_field(why, entry->field, "is not in the dataset");
+    if (writer->given[field])
+        return bagi_fail_field(why, entry->field, "is given twice");
+    writer->given[field] = true;
+    if (!writer->spec.types[field].sequence && entry->count != 1)
+        return bags_fail(why, BAGS_ERROR_VALUE,
+            "field \"%.200s\" takes one value, not %" PRIu64, entry->field,
+            (uint64_t)entry->count);
+    bags_code code = BAGS_OK;
+    for (size_t item = 0; item < entry->count && !code; item++)
+        code = bagi_datapoint_put(writer, field, &entry->values[item], item,
+            why);
+    return code;
+}
+
+/* The first field that nobody gave; `count` if there is none. A sequence that
+ * was streamed may be empty. */
+static size_t bagi_writer_absent(const bags_writer *writer, bool streamed) {
+    size_t i = 0;
+    while (i < writer->spec.count &&
+           (writer->given[i] ||
+               (streamed && writer->spec.types[i].sequence)))
+        i++;
+    return i;
+}
+
+static bags_code bagi_writer_complete(bags_writer *writer, bool streamed,
+    bags_error *why) {
+    size_t absent = bagi_writer_absent(writer, streamed);
+    if (absent < writer->spec.count)
+        return bagi_fail_field(why, writer->spec.fields[absent].name,
+            "is missing");
+    return BAGS_OK;
+}
+
+/* A datapoint could not be made: drop it, and tell whose fault it was. */
+static bags_code bagi_datapoint_failed(bags_writer *writer, bags_error *why,
+    bags_error *err) {
+    if (writer->failure.code)
+        return bagi_writer_broken(writer, err);
+    bagi_datapoint_drop(writer);
+    bagi_prefix(why, why->code, "%s: datapoint %" PRIu64 ": ",
+        bagi_tail(writer->path), writer->length);
+    return bagi_writer_refuse(writer, why, err);
+}
+
+BAGS_API bags_code bags_writer_append(bags_writer *writer,
+    const bags_entry *entries, size_t count, bags_error *err) {
+    bags_error why;
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (writer->failure.code)
+        return bagi_writer_broken(writer, err);
+    if (writer->begun)
+        return bagi_refuse_state(writer, BAGI_NOT_ENDED, err);
+    if (bagi_datapoint_begin(writer))
+        return bagi_writer_broken(writer, err);
+    bags_code code = BAGS_OK;
+    why.code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++)
+        code = bagi_writer_entry(writer, &entries[i], i, &why);
+    if (!code)
+        code = bagi_writer_complete(writer, false, &why);
+    if (code)
+        return bagi_datapoint_failed(writer, &why, err);
+    return bagi_datapoint_commit(writer) ? bagi_writer_broken(writer, err)
+                                         : BAGS_OK;
+}
+
+BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (writer->failure.code)
+        return bagi_writer_broken(writer, err);
+    if (writer->begun)
+        return bagi_refuse_state(writer, BAGI_NOT_ENDED, err);
+    if (bagi_datapoint_begin(writer))
+        return bagi_writer_broken(writer, err);
+    writer->begun = true;
+    writer->pending.code = BAGS_OK;
+    return BAGS_OK;
+}
+
+/* What set and push share. The first failure dooms the datapoint. */
+static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
+    const bags_value *value, bool sequence, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (writer->failure.code)
+        return bagi_writer_broken(writer, err);
+    if (!writer->begun)
+        return bagi_refuse_state(writer, "no datapoint was begun", err);
+    bags_error *why = &writer->pending;
+    if (why->code)
+        return bagi_keep_failure(why, err);
+    size_t field = name ? bagi_spec_find(&writer->spec, name)
+                        : writer->spec.count;
+    if (field == writer->spec.count)
+        bagi_fail_field(why, name ? name : "", "is not in the dataset");
+    else if (writer->spec.types[field].sequence != sequence)
+        bags_fail(why, BAGS_ERROR_VALUE, "field \"%.200s\" is %s", name,
+            sequence ? "no sequence: set it" : "a sequence: push its items");
+    else if (!sequence && writer->given[field])
+        bagi_fail_field(why, name, "is given twice");
+    else
+        bagi_datapoint_put(writer, field, value, writer->refs[field].count,
+            why);
+    if (writer->failure.code)
+        return bagi_writer_broken(writer, err);
+    if (why->code)
+        return bagi_keep_failure(why, err);
+    writer->given[field] = true;
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bags_writer_set(bags_writer *writer, const char *field,
+    const bags_value *value, bags_error *err) {
+    return bagi_writer_stream(writer, field, value, false, err);
+}
+
+BAGS_API bags_code bags_writer_push(bags_writer *writer, const char *field,
+    const bags_value *item, bags_error *err) {
+    return bagi_writer_stream(writer, field, item, true, err);
+}
+
+BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (writer->failure.code)
+        return bagi_writer_broken(writer, err);
+    if (!writer->begun)
+        return bagi_refuse_state(writer, "no datapoint was begun", err);
+    writer->begun = false;
+    if (!writer->pending.code)
+        bagi_writer_complete(writer, true, &writer->pending);
+    if (writer->pending.code)
+        return bagi_datapoint_failed(writer, &writer->pending, err);
+    return bagi_datapoint_commit(writer) ? bagi_writer_broken(writer, err)
+                                         : BAGS_OK;
+}
+
+BAGS_API void bags_writer_cancel(bags_writer *writer) {
+    if (!writer || !writer->begun)
+        return;
+    writer->begun = false;
+    if (!writer->failure.code)
+        bagi_datapoint_drop(writer);
+}
+
+BAGS_API void bags_writer_forgive(bags_writer *writer) {
+    if (writer)
+        writer->refusal.code = BAGS_OK;
+}
+
+BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (!writer->failure.code && writer->shard)
+        bagi_writer_flush_all(writer, &writer->failure);
+    return writer->failure.code ? bagi_writer_broken(writer, err) : BAGS_OK;
+}
+
+static bags_code bagi_writer_sync_all(bags_writer *writer, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bags_code code = bagi_writer_flush_all(writer, err);
+    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+        code = bagi_out_sync(env, &writer->columns[i].blobs, err);
+        if (!code)
+            code = bagi_out_sync(env, &writer->columns[i].ends, err);
+    }
+    if (!code)
+        code = bagi_sync_dir(env, writer->shard, err);
+    return code ? code : bagi_writer_sync_parents(writer, err);
+}
+
+BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (!writer->failure.code && writer->shard)
+        bagi_writer_sync_all(writer, &writer->failure);
+    return writer->failure.code ? bagi_writer_broken(writer, err) : BAGS_OK;
+}
+
+BAGS_API uint64_t bags_writer_length(const bags_writer *writer) {
+    return writer ? writer->length : 0;
+}
+
+BAGS_API uint64_t bags_writer_found(const bags_writer *writer) {
+    return writer ? writer->found : 0;
+}
+
+BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
+    return writer ? writer->shards : 0;
+}
+
+static void bagi_writer_free(bags_writer *writer) {
+    bags_allocator memory = writer->env.memory;
+    size_t count = writer->spec.count;
+    bagi_writer_leave(writer);
+    for (size_t i = 0; writer->columns && i <= count; i++)
+        bagi_column_free(&memory, &writer->columns[i]);
+    bagi_free(&memory, writer->columns, (count + 1) * sizeof *writer->columns);
+    bagi_free(&memory, writer->order, count * sizeof *writer->order);
+    bagi_free(&memory, writer->refs, count * sizeof *writer->refs);
+    bagi_free(&memory, writer->given, count * sizeof *writer->given);
+    bagi_free(&memory, writer->row, 5 + count * BAGI_REF_MOST);
+    bagi_free(&memory, writer->text, writer->text_size);
+    bagi_free_text(&memory, writer->path);
+    bags_buffer_free(&writer->scratch);
+    bagi_spec_free(&memory, &writer->spec);
+    bagi_free(&memory, writer, sizeof *writer);
+}
+
+static int bagi_field_order(const void *a, const void *b) {
+    return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
+}
+
+/* Check the caller's fields, and sort copies of them. */
+static bags_code bagi_writer_fields(bags_writer *writer,
+    const bags_field *fields, size_t count, bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    bagi_spec *spec = &writer->spec;
+    for (size_t i = 0; i < count; i++) {
+        if (!fields[i].name || !fields[i].type)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "field %" PRIu64 " has no name or no type", (uint64_t)i);
+        const char *fault = bagi_name_fault_write(fields[i].name);
+        if (fault)
+            return bagi_fail_field(err, fields[i].name, fault);
+        bags_code code = bagi_spec_add(memory, spec, fields[i].name,
+            strlen(fields[i].name), fields[i].type, strlen(fields[i].type),
+            err);
+        if (code)
+            return code;
+    }
+    if (count > 1)
+        qsort(spec->fields, count, sizeof *spec->fields, bagi_field_order);
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
+            return bagi_fail_field(err, spec->fields[i].name,
+                "is given twice");
+    return bagi_spec_seal(memory, spec, writer->options.codecs, err);
+}
+
+static bags_code bagi_writer_rooms(bags_writer *writer, bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    size_t count = writer->spec.count;
+    writer->columns = (bagi_column *)bagi_alloc(memory,
+        (count + 1) * sizeof *writer->columns, err);
+    writer->order =
+        (size_t *)bagi_alloc(memory, count * sizeof *writer->order, err);
+    writer->refs =
+        (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
+    writer->given =
+        (bool *)bagi_alloc(memory, count * sizeof *writer->given, err);
+    writer->row =
+        (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MOST, err);
+    if (!writer->columns || !writer->order || !writer->refs ||
+        !writer->given || !writer->row)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i <= count && !code; i++)
+        code = bagi_column_init(memory, &writer->columns[i],
+            writer->options.buffer_size, err);
+    return code;
+}
+
+/* Shards do not go into the directory of a dataset that has none. */
+static bags_code bagi_writer_no_single(bags_writer *writer, bags_error *err) {
+    bool single = false;
+    bags_code code = bagi_is_single(&writer->env, writer->path, &single, err);
+    if (!code && single)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: is a dataset without shards already",
+            bagi_tail(writer->path));
+    return code;
+}
+
+/* A dataset without shards is claimed at once; with shards this worker's first
+ * one must be free. */
+static bags_code bagi_writer_start(bags_writer *writer, bags_error *err) {
+    if (!writer->sharded)
+        return bagi_writer_claim(writer, err);
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char *path = bagi_writer_shard_path(writer, err);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_kind(&writer->env, path, &kind, err);
+    if (!code && kind != BAGS_PATH_NONE)
+        code = bagi_fail_claimed(writer, path, err);
+    bagi_free_text(&writer->env.memory, path);
+    return code ? code : bagi_writer_no_single(writer, err);
+}
+
+static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
+    bags_writer_options *options = &writer->options;
+    writer->sharded = options->sharded || options->shard_size ||
+                      options->shard_length || options->shard_start ||
+                      options->shard_stop;
+    if (!options->shard_stop)
+        options->shard_stop = 1;
+    writer->number = options->shard_start;
+    if (options->shard_start >= options->shard_stop)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: shard_start is %" PRIu64 ", the worker's index; it must be "
+            "below shard_stop, the number of workers, which is %" PRIu64,
+            bagi_tail(writer->path), options->shard_start, options->shard_stop);
+    return BAGS_OK;
+}
+
+/* ---- going on with what a writer has left ---- */
+
+/* Open a file that a writer has left; *out then knows its size as `high`. */
+static bags_code bagi_out_reopen(const bagi_env *env, bagi_out *out, char *path,
+    int mode, bags_error *err) {
+    out->path = path;
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_open(env, path, mode, &out->handle, err);
+    return code ? code
+                : bagi_file_size(env, out->handle, path, &out->high, err);
+}
+
+/* A view of bytes of a file that is read from front to back, through the
+ * buffer, of which base .. written is a window. */
+static bags_code bagi_out_window(const bagi_env *env, bagi_out *out,
+    uint64_t at, size_t size, const unsigned char **data, bags_error *err) {
+    if (at < out->base || at + size > out->written) {
+        uint64_t rest = out->high - at;
+        size_t most = rest < out->capacity ? (size_t)rest : out->capacity;
+        bags_code code = bagi_read_at(env, out->handle, out->path, at,
+            out->buffer, most, err);
+        if (code)
+            return code;
+        out->base = at;
+        out->written = at + most;
+    }
+    *data = out->buffer + (at - out->base);
+    return BAGS_OK;
+}
+
+/* Take `count` more entries of a column's journal, if they are there and their
+ * blobs too; else *why says what is not. */
+static bags_code bagi_scan_ends(const bagi_env *env, bagi_column *column,
+    uint64_t count, const char **why, bags_error *err) {
+    const unsigned char *entry = NULL;
+    if (count > column->ends.high / 8 - column->length) {
+        *why = "a journal ends before its blobs";
+        return BAGS_OK;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        bags_code code = bagi_out_window(env, &column->ends,
+            column->length * 8, 8, &entry, err);
+        if (code)
+            return code;
+        uint64_t end = bagi_load_u64(entry);
+        if (end < column->blobs.end || end > column->blobs.high) {
+            *why = end < column->blobs.end ? "a journal decreases"
+                                           : "a blob is cut";
+            return BAGS_OK;
+        }
+        column->blobs.end = end;
+        column->length++;
+    }
+    return BAGS_OK;
+}
+
+/* The refs of the next datapoint, into writer->refs. */
+static bags_code bagi_scan_refs(bags_writer *writer, const char **why,
+    bags_error *err) {
+    bagi_column *refs = bagi_refs_column(writer);
+    uint64_t start = refs->blobs.end;
+    bags_code code = bagi_scan_ends(&writer->env, refs, 1, why, err);
+    if (code || *why)
+        return code;
+    uint64_t size = refs->blobs.end - start;
+    if (size > 5 + writer->spec.count * BAGI_REF_MOST) {
+        *why = "a blob of refs.bag is too long";
+        return BAGS_OK;
+    }
+    bags_bytes blob = {writer->row, (size_t)size};
+    if (size > refs->blobs.capacity)
+        code = bagi_read_at(&writer->env, refs->blobs.handle, refs->blobs.path,
+            start, writer->row, blob.size, err);
+    else
+        code = bagi_out_window(&writer->env, &refs->blobs, start, blob.size,
+            &blob.data, err);
+    size_t field = 0;
+    if (!code && bagi_refs_parse(blob, writer->spec.types, writer->spec.count,
+                     writer->refs, &field))
+        *why = "a blob of refs.bag is damaged";
+    return code;
+}
+
+/* Take the next datapoint, if it is whole in all files. */
+static bags_code bagi_scan_datapoint(bags_writer *writer, const char **why,
+    bags_error *err) {
+    bags_code code = bagi_scan_refs(writer, why, err);
+    for (size_t i = 0; i < writer->spec.count && !code && !*why; i++) {
+        const bagi_ref *ref = &writer->refs[i];
+        bagi_column *column = &writer->columns[i];
+        if (ref->count && ref->first != column->length)
+            *why = "refs.bag and a journal disagree";
+        else
+            code = bagi_scan_ends(&writer->env, column, ref->count, why, err);
+    }
+    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+        bagi_column *column = &writer->columns[i];
+        if (!*why)
+            bagi_column_keep(column);
+        column->length = column->kept_length;
+        column->blobs.end = column->kept_end;
+    }
+    return code;
+}
+
+/* After the scan: go on writing behind what is kept. */
+static void bagi_out_settle(bagi_out *out, uint64_t end) {
+    out->end = out->written = end;
+    out->base = end - end % out->capacity;
+    out->moved = true;
+}
+
+/* What was found in a shard that no writer has finished. */
+typedef struct bagi_found {
+    uint64_t length, cut;
+    const char *why;
+} bagi_found;
+
+/* Open all files of the shard. One that is missing was not made yet. */
+static bags_code bagi_scan_open(bags_writer *writer, int mode, bool *missing,
+    bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    bags_error why;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+        bagi_column *column = &writer->columns[i];
+        const char *name = bagi_writer_column_name(writer, i);
+        code = bagi_out_reopen(&writer->env, &column->blobs,
+            bagi_print(memory, &why, "%s/%s.bag", writer->shard, name), mode,
+            &why);
+        if (!code)
+            code = bagi_out_reopen(&writer->env, &column->ends,
+                bagi_print(memory, &why, "%s/%s.idx", writer->shard, name),
+                mode, &why);
+    }
+    *missing = code == BAGS_ERROR_MISSING;
+    return code && !*missing ? bagi_keep_failure(&why, err) : BAGS_OK;
+}
+
+/* Whether refs.idx says that there are datapoints, where not every file could
+ * be opened. */
+static bags_code bagi_scan_has_rows(const bags_writer *writer, bool *has,
+    bags_error *err) {
+    const bagi_env *env = &writer->env;
+    void *file = NULL;
+    uint64_t size = 0;
+    bags_error why;
+    char *refs = bagi_print(&env->memory, err, "%s/refs.idx", writer->shard);
+    if (!refs)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_open(env, refs, BAGS_IO_READ, &file, &why);
+    if (!code)
+        code = bagi_file_size(env, file, refs, &size, &why);
+    bagi_close_read(env, file);
+    bagi_free_text(&env->memory, refs);
+    *has = size >= 8;
+    return code && code != BAGS_ERROR_MISSING ? bagi_keep_failure(&why, err)
+                                              : BAGS_OK;
+}
+
+static void bagi_out_reset(bagi_out *out) {
+    out->base = out->end = out->written = out->high = 0;
+}
+
+static void bagi_scan_reset(bags_writer *writer) {
+    for (size_t i = 0; i <= writer->spec.count; i++) {
+        bagi_column *column = &writer->columns[i];
+        column->length = column->kept_length = column->kept_end = 0;
+        bagi_out_reset(&column->blobs);
+        bagi_out_reset(&column->ends);
+    }
+}
+
+/* The columns end with the datapoints that are whole. */
+static void bagi_scan_settle(bags_writer *writer, bagi_found *found) {
+    for (size_t i = 0; i <= writer->spec.count; i++) {
+        bagi_column *column = &writer->columns[i];
+        bagi_out_settle(&column->blobs, column->kept_end);
+        bagi_out_settle(&column->ends, column->kept_length * 8);
+        column->found_length = column->kept_length;
+        column->found_end = column->kept_end;
+        found->cut += column->blobs.high - column->blobs.end;
+        found->cut += column->ends.high - column->ends.end;
+    }
+    writer->shard_length = found->length = bagi_refs_column(writer)->length;
+}
+
+/*
+ * Find the datapoints of the shard that are whole, and make the columns end
+ * with them. That there are none is believed only if refs.idx says so too: else
+ * something else than a writer's death has been at work, and a person must look.
+ */
+static bags_code bagi_writer_scan(bags_writer *writer, int mode,
+    bagi_found *found, bags_error *err) {
+    const char *why = NULL;
+    bool missing = false, has_rows = false;
+    bagi_scan_reset(writer);
+    bags_code code = bagi_scan_open(writer, mode, &missing, err);
+    bagi_column *refs = bagi_refs_column(writer);
+    while (!code && !missing && !why && refs->length < refs->ends.high / 8)
+        code = bagi_scan_datapoint(writer, &why, err);
+    if (!code && missing)
+        why = "not all files are there";
+    if (!code && refs->kept_length == 0)
+        code = bagi_scan_has_rows(writer, &has_rows, err);
+    if (!code && has_rows)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: refs.idx has datapoints, but none is "
+            "whole: %s", bagi_tail(writer->shard), why);
+    if (code)
+        return code;
+    bagi_scan_settle(writer, found);
+    found->why = why ? why : "";
+    return BAGS_OK;
+}
+
+static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+        code = bagi_out_cut(&writer->env, &writer->columns[i].blobs, err);
+        if (!code)
+            code = bagi_out_cut(&writer->env, &writer->columns[i].ends, err);
+    }
+    return code;
+}
+
+/* Lock the shard that was left, and read its spec.json.partial. *text is NULL
+ * if there is none. */
+static bags_code bagi_writer_relock(bags_writer *writer, int mode,
+    unsigned char **text, size_t *size, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char *path = bagi_writer_partial_path(writer, err);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    *text = NULL;
+    bags_code code = bagi_kind(env, path, &kind, err);
+    if (!code && kind != BAGS_PATH_NONE) {
+        code = bagi_open(env, path, mode, &writer->partial, err);
+        int error = code ? 0 : env->io.lock(env->io.user, writer->partial);
+        if (error == EWOULDBLOCK)
+            code = bags_fail(err, BAGS_ERROR_LOCKED,
+                "%s: a living writer works on it", bagi_tail(writer->shard));
+        else if (error)
+            code = bagi_fail_system(err, error, path, "lock");
+        if (!code)
+            code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
+    }
+    bagi_free_text(&env->memory, path);
+    return code;
+}
+
+static int bagi_left_other(void *user, const char *name) {
+    *(bool *)user = strcmp(name, "spec.json.partial") != 0;
+    return *(bool *)user ? ECANCELED : 0;
+}
+
+/* A shard whose fields nobody knows can only be one whose writer died before it
+ * made them: `what` says why they are not known. */
+static bags_code bagi_left_unknown(const bags_writer *writer, bags_code code,
+    const char *what, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bool other = false;
+    int error =
+        env->io.list(env->io.user, writer->shard, bagi_left_other, &other);
+    if (other)
+        return bags_fail(err, code, "%s: %s", bagi_tail(writer->shard), what);
+    return error ? bagi_fail_system(err, error, writer->shard, "list")
+                 : BAGS_OK;
+}
+
+#define BAGI_LEFT_NO_RECORD \
+    "has files but neither spec.json nor spec.json.partial: it is not a shard " \
+    "that a writer left"
+
+/* Go on with a shard that was left, whose fields must be the writer's. On
+ * success writer->shard is open; it may hold no datapoint. */
+static bags_code bagi_writer_resume(bags_writer *writer, char *shard,
+    bagi_found *found, bags_error *err) {
+    unsigned char *text = NULL;
+    size_t size = 0;
+    writer->shard = shard;
+    bags_code code =
+        bagi_writer_relock(writer, BAGS_IO_WRITE, &text, &size, err);
+    bool record = text != NULL;
+    bool same = text && size == writer->text_size &&
+                memcmp(text, writer->text, size) == 0;
+    bagi_free(&writer->env.memory, text, size);
+    if (code)
+        return code;
+    if (!record)
+        return bagi_left_unknown(writer, BAGS_ERROR_EXISTS, BAGI_LEFT_NO_RECORD,
+            err);
+    if (!same)
+        return bagi_left_unknown(writer, BAGS_ERROR_EXISTS,
+            "was begun with other fields", err);
+    code = bagi_writer_scan(writer, BAGS_IO_WRITE, found, err);
+    if (!code)
+        code = bagi_writer_cut(writer, err);
+    writer->resumed = found->length > 0;
+    return code;
+}
+
+/* The datapoints that finished shards of this worker hold, all of the writer's
+ * fields. */
+static bags_code bagi_writer_count_found(bags_writer *writer,
+    bags_error *err) {
+    bags_reader_options options;
+    bags_error why;
+    memset(&options, 0, sizeof options);
+    options.shard_start = writer->options.shard_start;
+    options.shard_stop = writer->options.shard_stop;
+    options.allow_gaps = options.skip_unfinished = true;
+    options.allocator = &writer->env.memory;
+    options.io = &writer->env.io;
+    bags_reader *reader = bags_reader_open(writer->path, &options, &why);
+    if (!reader && why.code == BAGS_ERROR_UNFINISHED)
+        return BAGS_OK;
+    if (!reader) {
+        if (err)
+            *err = why;
+        return why.code;
+    }
+    bagi_spec spec;
+    memset(&spec, 0, sizeof spec);
+    spec.fields = (bags_field *)(uintptr_t)bags_reader_fields(reader,
+        &spec.count);
+    bool same = bagi_spec_same(&spec, &writer->spec);
+    writer->found = bags_reader_length(reader);
+    bags_reader_close(reader);
+    return same ? BAGS_OK
+                : bags_fail(err, BAGS_ERROR_EXISTS,
+                      "%s: its shards have other fields",
+                      bagi_tail(writer->path));
+}
+
+/* Remove a file of the shard by its name; one that is not there is no
+ * failure. */
+static bags_code bagi_writer_remove(const bags_writer *writer,
+    const char *name, const char *ending, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    char *path = bagi_print(&env->memory, err, "%s/%s%s", writer->shard, name,
+        ending);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    int error = env->io.remove(env->io.user, path);
+    bags_code code = error && error != ENOENT
+                         ? bagi_fail_system(err, error, path, "remove")
+                         : BAGS_OK;
+    bagi_free_text(&env->memory, path);
+    return code;
+}
+
+/* Remove a shard that was left and holds no datapoint: the files of the known
+ * columns, the record and, if nothing *other is in it, the directory. */
+static bags_code bagi_writer_discard(bags_writer *writer, bool known,
+    bool *other, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; known && i <= writer->spec.count && !code; i++) {
+        const char *name = bagi_writer_column_name(writer, i);
+        code = bagi_writer_remove(writer, name, ".bag", err);
+        if (!code)
+            code = bagi_writer_remove(writer, name, ".idx", err);
+    }
+    if (!code && writer->partial)
+        code = bagi_writer_remove(writer, "spec.json", ".partial", err);
+    int error = code ? 0 : env->io.remove_dir(env->io.user, writer->shard);
+    *other = error == ENOTEMPTY || error == EEXIST;
+    if (error && !*other)
+        code = bagi_fail_system(err, error, writer->shard, "remove");
+    bagi_writer_leave(writer);
+    return code;
+}
+
+/* Take up one shard of this worker: leave it if it is finished, else go on with
+ * it; if it is not the last, or is full, finish it. */
+static bags_code bagi_writer_take_up(bags_writer *writer, bagi_name name,
+    bool last, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bool finished = false, other = false;
+    bagi_found found = {0, 0, NULL};
+    char *shard = bagi_shard_path(&env->memory, writer->path, name, err);
+    if (!shard)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_shard_finished(env, shard, &finished, err);
+    if (code || finished) {
+        bagi_free_text(&env->memory, shard);
+        writer->number = name.number + writer->options.shard_stop;
+        return code;
+    }
+    code = bagi_writer_resume(writer, shard, &found, err);
+    if (code)
+        return code;
+    writer->number = name.number;
+    writer->found += found.length;
+    if (found.length == 0)
+        code = bagi_writer_discard(writer, true, &other, err);
+    else if (!last || bagi_writer_full(writer))
+        code = bagi_writer_finish(writer, err);
+    return code;
+}
+
+/* The shards of this worker, in order. */
+static bags_code bagi_writer_go_on_shards(bags_writer *writer,
+    bags_error *err) {
+    uint64_t start = writer->options.shard_start;
+    uint64_t stop = writer->options.shard_stop;
+    bagi_names names;
+    bags_code code = bagi_writer_no_single(writer, err);
+    if (!code)
+        code = bagi_names_list(&writer->env, writer->path, &names, err);
+    if (code)
+        return code;
+    if (names.count)
+        code = bagi_writer_count_found(writer, err);
+    size_t last = 0;
+    for (size_t i = 0; i < names.count; i++)
+        if (names.names[i].number % stop == start)
+            last = i;
+    for (size_t i = 0; i < names.count && !code; i++)
+        if (names.names[i].number % stop == start)
+            code = bagi_writer_take_up(writer, names.names[i], i == last, err);
+    bagi_names_free(&names);
+    writer->shards = 0;
+    return code;
+}
+
+/* A dataset without shards that is there already. */
+static bags_code bagi_writer_go_on_single(bags_writer *writer,
+    bags_error *err) {
+    bagi_found found = {0, 0, NULL};
+    bool other = false;
+    char *shard = bagi_writer_shard_path(writer, err);
+    bags_code code = shard ? bagi_writer_resume(writer, shard, &found, err)
+                           : BAGS_ERROR_MEMORY;
+    if (code)
+        return code;
+    writer->found = found.length;
+    if (found.length)
+        return BAGS_OK;
+    code = bagi_writer_discard(writer, true, &other, err);
+    return code ? code : bagi_writer_claim(writer, err);
+}
+
+/* Open for append. */
+static bags_code bagi_writer_go_on(bags_writer *writer, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bool finished = false;
+    bags_code code = bagi_kind(&writer->env, writer->path, &kind, err);
+    if (code || kind == BAGS_PATH_NONE)
+        return code ? code : bagi_writer_start(writer, err);
+    code = bagi_shard_finished(&writer->env, writer->path, &finished, err);
+    if (!code && finished)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: is finished, and has no shards: nothing can be appended to it",
+            bagi_tail(writer->path));
+    if (code)
+        return code;
+    return writer->sharded ? bagi_writer_go_on_shards(writer, err)
+                           : bagi_writer_go_on_single(writer, err);
+}
+
+/* A writer that has a path and options, and no fields yet. */
+static bags_writer *bagi_writer_new(const char *path,
+    const bags_writer_options *options, bags_error *err) {
+    bagi_env env = bagi_env_of(options ? options->allocator : NULL,
+        options ? options->io : NULL);
+    bags_writer *writer =
+        (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
+    if (!writer)
+        return NULL;
+    writer->env = env;
+    if (options)
+        writer->options = *options;
+    bagi_buffer_adopt(&writer->scratch, &env.memory);
+    writer->path = bagi_copy_text(&env.memory, path, strlen(path), err);
+    if (writer->path && !bagi_writer_options(writer, err))
+        return writer;
+    bagi_writer_free(writer);
+    return NULL;
+}
+
+/* Make room for the fields that the writer has now. */
+static bags_code bagi_writer_equip(bags_writer *writer, bags_error *err) {
+    writer->text = bagi_spec_text(&writer->env.memory, &writer->spec,
+        &writer->text_size, err);
+    return writer->text ? bagi_writer_rooms(writer, err) : BAGS_ERROR_MEMORY;
+}
+
+BAGS_API bags_writer *bags_writer_open(const char *path,
+    const bags_field *fields, size_t count, const bags_writer_options *options,
+    bags_error *err) {
+    bags_writer *writer = bagi_writer_new(path, options, err);
+    if (!writer)
+        return NULL;
+    bags_code code = bagi_writer_fields(writer, fields, count, err);
+    if (code == BAGS_ERROR_FIELD || code == BAGS_ERROR_TYPE)
+        bagi_prefix(err, code, "%s: ", bagi_tail(path));
+    if (!code)
+        code = bagi_writer_equip(writer, err);
+    for (size_t i = 0; i < count && !code; i++)
+        writer->order[i] = bagi_spec_find(&writer->spec, fields[i].name);
+    if (!code)
+        code = writer->options.append ? bagi_writer_go_on(writer, err)
+                                      : bagi_writer_start(writer, err);
+    if (!code)
+        return writer;
+    bagi_writer_free(writer);
+    return NULL;
+}
+
+/* The end of a writer that has not failed. */
+static void bagi_writer_conclude(bags_writer *writer) {
+    if (writer->begun) {
+        bagi_datapoint_drop(writer);
+        bagi_refuse_state(writer, BAGI_NOT_ENDED, NULL);
+    }
+    if (!writer->shard)
+        return;
+    if (writer->sharded && writer->shard_length == 0)
+        bagi_writer_drop(writer);
+    else
+        bagi_writer_finish(writer, &writer->failure);
+}
+
+BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
+    if (!writer)
+        return BAGS_OK;
+    if (!writer->failure.code)
+        bagi_writer_conclude(writer);
+    bags_code code = BAGS_OK;
+    if (writer->failure.code)
+        code = bagi_writer_broken(writer, err);
+    else if (writer->refusal.code)
+        code = bagi_keep_failure(&writer->refusal, err);
+    bagi_writer_free(writer);
+    return code;
+}
+
+/* What was there before this writer came stays, unfinished as it was. */
+static void bagi_writer_give_back(bags_writer *writer) {
+    for (size_t i = 0; i <= writer->spec.count; i++) {
+        bagi_column *column = &writer->columns[i];
+        column->kept_length = column->found_length;
+        column->kept_end = column->found_end;
+        bagi_column_rewind(column);
+    }
+    bagi_writer_cut(writer, NULL);
+    bagi_writer_leave(writer);
+}
+
+BAGS_API void bags_writer_abort(bags_writer *writer) {
+    if (!writer)
+        return;
+    if (writer->resumed)
+        bagi_writer_give_back(writer);
+    else
+        bagi_writer_drop(writer);
+    bagi_writer_free(writer);
+}
+
+/* ========================================================================
+ * >>recover
+ * What bags_writer_open does with `append`, done for shards of any worker: the
+ * fields come from spec.json.partial, and what is found is finished.
+ * ====================================================================== */
+
+typedef struct bagi_recovering {
+    bagi_env env;
+    bags_recover_options options;
+    bags_recover_report report;
+    bags_code code; /* of the first failure */
+    bags_error *err;
+} bagi_recovering;
+
+/* The fields of the shard that is being recovered, from its own record. If that
+ * is missing or cut, nothing was written after it. */
+static bags_code bagi_recover_spec(bags_writer *writer,
+    const unsigned char *text, size_t size, bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    if (!text)
+        return BAGS_ERROR_MISSING;
+    bags_code code = bagi_spec_parse(memory, &writer->spec, text, size, err);
+    if (!code)
+        code = bagi_spec_seal(memory, &writer->spec, NULL, err);
+    return code ? code : bagi_writer_equip(writer, err);
+}
+
+static bags_code bagi_recover_empty(bagi_recovering *work,
+    bags_writer *writer, bool known, bags_recovered *done, bags_error *err) {
+    bool other = false;
+    done->done = BAGS_RECOVERY_REMOVED;
+    if (work->options.dry_run)
+        return BAGS_OK;
+    bags_code code = bagi_writer_discard(writer, known, &other, err);
+    if (other)
+        done->why = "it held no datapoint; files that no writer makes stay";
+    return code;
+}
+
+/* Finish the shard that writer->shard names, or remove it. */
+static bags_code bagi_recover_with(bagi_recovering *work, bags_writer *writer,
+    bags_recovered *done, bags_error *err) {
+    int mode = work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE;
+    bagi_found found = {0, 0, ""};
+    unsigned char *text = NULL;
+    size_t size = 0;
+    bags_code code = bagi_writer_relock(writer, mode, &text, &size, err);
+    if (code)
+        return code;
+    bool record = text != NULL;
+    bags_code unknown = bagi_recover_spec(writer, text, size, err);
+    bagi_free(&work->env.memory, text, size);
+    if (unknown == BAGS_ERROR_MEMORY)
+        return unknown;
+    if (unknown)
+        code = bagi_left_unknown(writer, BAGS_ERROR_CORRUPT,
+            record ? "its spec.json.partial is damaged" : BAGI_LEFT_NO_RECORD,
+            err);
+    else
+        code = bagi_writer_scan(writer, mode, &found, err);
+    if (code)
+        return code;
+    done->length = found.length;
+    done->cut = found.cut;
+    done->why = found.why;
+    if (found.length == 0)
+        return bagi_recover_empty(work, writer, !unknown, done, err);
+    done->done = BAGS_RECOVERY_FINISHED;
+    if (work->options.dry_run)
+        return BAGS_OK;
+    code = bagi_writer_cut(writer, err);
+    return code ? code : bagi_writer_finish(writer, err);
+}
+
+static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
+    bags_recovered *done, bags_error *err) {
+    bool finished = false;
+    bags_code code = bagi_shard_finished(&work->env, path, &finished, err);
+    if (code || finished)
+        return code;
+    bags_writer_options options;
+    memset(&options, 0, sizeof options);
+    options.no_sync = work->options.no_sync;
+    options.keep_idx = work->options.keep_idx;
+    options.allocator = &work->env.memory;
+    options.io = &work->env.io;
+    bags_writer *writer = bagi_writer_new(path, &options, err);
+    if (!writer)
+        return BAGS_ERROR_MEMORY;
+    writer->shard = bagi_copy_text(&work->env.memory, path, strlen(path), err);
+    code = writer->shard ? bagi_recover_with(work, writer, done, err)
+                         : BAGS_ERROR_MEMORY;
+    bagi_writer_free(writer);
+    return code;
+}
+
+static void bagi_recover_count(bags_recover_report *report,
+    const bags_recovered *done) {
+    report->finished_before += done->done == BAGS_RECOVERY_NOTHING;
+    report->removed += done->done == BAGS_RECOVERY_REMOVED;
+    report->locked += done->done == BAGS_RECOVERY_LOCKED;
+    report->failed += done->done == BAGS_RECOVERY_FAILED;
+    report->cut += done->cut;
+    if (done->done == BAGS_RECOVERY_FINISHED) {
+        report->finished_now++;
+        report->length += done->length;
+    }
+}
+
+/* Recover one shard, and report it. */
+static void bagi_recover_one(bagi_recovering *work, const char *path) {
+    bags_error why;
+    bags_recovered done = {path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
+    why.message[0] = '\0';
+    bags_code code = bagi_recover_shard(work, path, &done, &why);
+    if (code) {
+        done.done = code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED
+                                              : BAGS_RECOVERY_FAILED;
+        done.length = done.cut = 0;
+        done.why = why.message;
+        if (!work->code) {
+            work->code = code;
+            if (work->err)
+                *work->err = why;
+        }
+    }
+    bagi_recover_count(&work->report, &done);
+    if (work->options.each)
+        work->options.each(work->options.user, &done);
+}
+
+static bags_code bagi_recover_shards(bagi_recovering *work, const char *path) {
+    uint64_t stop = work->options.shard_stop;
+    bagi_names names;
+    bags_code code = bagi_names_list(&work->env, path, &names, work->err);
+    if (code)
+        return code;
+    if (names.count == 0)
+        code = bags_fail(work->err, BAGS_ERROR_MISSING,
+            "%s: is no dataset: it has neither spec.json nor shards",
+            bagi_tail(path));
+    for (size_t i = 0; i < names.count; i++) {
+        if (names.names[i].number % stop != work->options.shard_start)
+            continue;
+        char *shard = bagi_shard_path(&work->env.memory, path, names.names[i],
+            work->code ? NULL : work->err);
+        if (!shard) {
+            code = BAGS_ERROR_MEMORY;
+            break;
+        }
+        bagi_recover_one(work, shard);
+        bagi_free_text(&work->env.memory, shard);
+    }
+    bagi_names_free(&names);
+    return code;
+}
+
+BAGS_API bags_code bags_recover(const char *path,
+    const bags_recover_options *options, bags_recover_report *report,
+    bags_error *err) {
+    bagi_recovering work;
+    bool single = false;
+    memset(&work, 0, sizeof work);
+    if (options)
+        work.options = *options;
+    work.env = bagi_env_of(work.options.allocator, work.options.io);
+    work.err = err;
+    if (!work.options.shard_stop)
+        work.options.shard_stop = 1;
+    if (report)
+        *report = work.report;
+    if (work.options.shard_start >= work.options.shard_stop)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: shard_start is not below shard_stop", bagi_tail(path));
+    bags_code code = bagi_is_single(&work.env, path, &single, err);
+    if (!code && single)
+        bagi_recover_one(&work, path);
+    else if (!code)
+        code = bagi_recover_shards(&work, path);
+    if (report)
+        *report = work.report;
+    return work.code ? work.code : code;
+}
+
+/* ========================================================================
+ * >>dataset-read
+ * A reader knows of every shard its number and its first datapoint. The Bags of
+ * a shard are opened when they are first used, under a lock, and published for
+ * all threads; from then on they are found without one.
+ * ====================================================================== */
+
+typedef struct bagi_shard {
+    bagi_name name;
+    bool split;     /* no refs.bag */
+    uint64_t start; /* index of its first datapoint */
+    void **bags;    /* a bag_reader a field, then refs; NULL: not used yet */
+} bagi_shard;
+
+struct bags_reader {
+    bagi_env env;
+    bags_reader_options options;
+    char *path;
+    bool sharded;
+    bagi_spec spec;
+    bagi_shard *shards;
+    size_t count, capacity;
+    uint64_t length, skipped;
+    bags_gap *gaps;
+    size_t gaps_count, gaps_capacity;
+    bagi_files files;
+    bagi_mutex mutex; /* of what is opened when it is first used */
+    bool has_mutexes;
+};
+
+/* What one selected field of a row holds. */
+struct bagi_slot {
+    size_t field;
+    size_t length, capacity;
+    bags_bytes *items;
+    bags_buffer data;  /* blobs that are not mapped */
+    bags_buffer value; /* of bags_row_value */
+};
+
+static char *bagi_reader_shard_path(const bags_reader *reader,
+    const bagi_shard *shard, bags_error *err) {
+    const bags_allocator *memory = &reader->env.memory;
+    return reader->sharded
+               ? bagi_shard_path(memory, reader->path, shard->name, err)
+               : bagi_copy_text(memory, reader->path, strlen(reader->path),
+                     err);
+}
+
+static const char *bagi_reader_field_name(const bags_reader *reader,
+    size_t field) {
+    return field < reader->spec.count ? reader->spec.fields[field].name
+                                      : "refs";
+}
+
+static char *bagi_reader_bag_path(const bags_reader *reader,
+    const bagi_shard *shard, size_t field, bags_error *err) {
+    const char *name = bagi_reader_field_name(reader, field);
+    const bags_allocator *memory = &reader->env.memory;
+    if (!reader->sharded)
+        return bagi_print(memory, err, "%s/%s.bag", reader->path, name);
+    return bagi_print(memory, err, "%s/%0*" PRIu64 "/%s.bag", reader->path,
+        (int)shard->name.digits, shard->name.number, name);
+}
+
+/* How a shard's Bags are opened. 0 bytes are an empty Bag only beside those of
+ * granular 0.20 and 0.21, which `refs` tells. */
+static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
+    const bagi_shard *shard, const bag_reader *refs) {
+    bagi_bag_options options;
+    options.where = shard->split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    options.positional = reader->options.positional;
+    options.load_table = reader->options.load_tables;
+    options.allow_empty = !refs || refs->v2 || refs->length == 0;
+    return options;
+}
+
+static void bagi_reader_bag_free(const bags_reader *reader, bag_reader *bag) {
+    if (!bag)
+        return;
+    bagi_bag_release(bag);
+    bagi_free(&reader->env.memory, bag, sizeof *bag);
+}
+
+/*
+ * Open a Bag of a shard. With `files` it may be kept and is found by position
+ * through that set; without, it holds its file until it is released.
+ */
+static bag_reader *bagi_reader_bag_new(const bags_reader *reader,
+    const bagi_shard *shard, size_t field, const bagi_bag_options *options,
+    bagi_files *files, bags_error *err) {
+    const bags_allocator *memory = &reader->env.memory;
+    char *path = bagi_reader_bag_path(reader, shard, field, err);
+    if (!path)
+        return NULL;
+    bag_reader *bag = (bag_reader *)bagi_alloc(memory, sizeof *bag, err);
+    bags_code code = bag ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (!code) {
+        bag->env = &reader->env;
+        bag->files = files;
+        code = bagi_bag_open(bag, path, options, err);
+    }
+    bagi_free_text(memory, path);
+    if (!code)
+        return bag;
+    bagi_free(memory, bag, sizeof *bag);
+    return NULL;
+}
+
+static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
+    size_t field, const bag_reader **out, bags_error *err);
+
+/* The slow half of bagi_reader_bag; the mutex is held. */
+static bag_reader *bagi_reader_bag_open(bags_reader *reader, bagi_shard *shard,
+    size_t field, const bag_reader *refs, bags_error *err) {
+    const bags_allocator *memory = &reader->env.memory;
+    void **bags = shard->bags;
+    if (!bags) {
+        bags = (void **)bagi_alloc(memory,
+            (reader->spec.count + 1) * sizeof *bags, err);
+        if (!bags)
+            return NULL;
+        BAGI_STORE(&shard->bags, bags);
+    }
+    if (bags[field])
+        return (bag_reader *)bags[field];
+    bagi_bag_options options = bagi_reader_bag_options(reader, shard, refs);
+    bag_reader *bag = bagi_reader_bag_new(reader, shard, field, &options,
+        &reader->files, err);
+    if (bag)
+        BAGI_STORE(&bags[field], (void *)bag);
+    return bag;
+}
+
+BAGI_COLD static bags_code bagi_reader_bag_first(const bags_reader *from,
+    size_t number, size_t field, const bag_reader **out, bags_error *err) {
+    /* Only what the mutex guards changes. */
+    bags_reader *reader = (bags_reader *)(uintptr_t)from;
+    bagi_shard *shard = &reader->shards[number];
+    const bag_reader *refs = NULL;
+    bags_error local;
+    if (!err)
+        err = &local;
+    if (!shard->split && field < reader->spec.count) {
+        bags_code code =
+            bagi_reader_bag(reader, number, reader->spec.count, &refs, err);
+        if (code)
+            return code;
+    }
+    bagi_lock(&reader->mutex);
+    *out = bagi_reader_bag_open(reader, shard, field, refs, err);
+    bagi_unlock(&reader->mutex);
+    return *out ? BAGS_OK : err->code;
+}
+
+/* The Bag of a field (spec.count: refs) in a shard. */
+static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
+    size_t field, const bag_reader **out, bags_error *err) {
+    if (BAGI_ATOMIC) {
+        void **bags = BAGI_LOAD(&reader->shards[shard].bags);
+        void *bag = bags ? BAGI_LOAD(&bags[field]) : NULL;
+        if (bag) {
+            *out = (const bag_reader *)bag;
+            return BAGS_OK;
+        }
+    }
+    return bagi_reader_bag_first(reader, shard, field, out, err);
+}
+
+/* ---- opening ---- */
+
+static bags_code bagi_reader_read_spec(const bagi_env *env, const char *dir,
+    unsigned char **text, size_t *size, bags_error *err) {
+    char *path = bagi_print(&env->memory, err, "%s/spec.json", dir);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
+    bagi_free_text(&env->memory, path);
+    return code;
+}
+
+/* While shards are opened: the first one's spec.json, to compare the others
+ * with. */
+typedef struct bagi_opening {
+    bags_reader *reader;
+    unsigned char *text;
+    size_t size;
+    bool has_spec;
+} bagi_opening;
+
+/* Take over the first spec.json, or check that a later one says the same. */
+static bags_code bagi_opening_spec(bagi_opening *opening, const char *dir,
+    unsigned char *text, size_t size, bags_error *err) {
+    bags_reader *reader = opening->reader;
+    const bags_allocator *memory = &reader->env.memory;
+    bagi_spec other;
+    memset(&other, 0, sizeof other);
+    if (opening->has_spec && size == opening->size &&
+        memcmp(text, opening->text, size) == 0)
+        return BAGS_OK;
+    bagi_spec *spec = opening->has_spec ? &other : &reader->spec;
+    bags_code code = bagi_spec_parse(memory, spec, text, size, err);
+    if (!code && !opening->has_spec)
+        code = bagi_spec_seal(memory, spec, reader->options.codecs, err);
+    else if (!code && !bagi_spec_same(spec, &reader->spec))
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "does not say the same as that of the first shard");
+    if (code)
+        bagi_prefix(err, code, "%s/spec.json: ", bagi_tail(dir));
+    bagi_spec_free(memory, &other);
+    if (opening->has_spec || code)
+        return code;
+    opening->text = (unsigned char *)bagi_alloc_raw(memory, size, err);
+    if (!opening->text)
+        return BAGS_ERROR_MEMORY;
+    memcpy(opening->text, text, size);
+    opening->size = size;
+    opening->has_spec = true;
+    return BAGS_OK;
+}
+
+/* The number of datapoints where refs.bag has them. If it has 0 bytes, the
+ * others must be of the kind that may. */
+static bags_code bagi_opening_refs(const bags_reader *reader,
+    const bagi_shard *shard, uint64_t *length, bags_error *err) {
+    bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
+    options.positional = true;
+    options.load_table = false;
+    size_t count = reader->spec.count;
+    bag_reader *refs =
+        bagi_reader_bag_new(reader, shard, count, &options, NULL, err);
+    if (!refs)
+        return err->code;
+    *length = refs->length;
+    bool doubtful = refs->file.size == 0;
+    bagi_reader_bag_free(reader, refs);
+    for (size_t i = 0; doubtful && i < count; i++) {
+        bag_reader *bag =
+            bagi_reader_bag_new(reader, shard, i, &options, NULL, err);
+        if (!bag)
+            return err->code;
+        bool wrong = !bag->v2 && bag->length > 0;
+        bagi_reader_bag_free(reader, bag);
+        if (wrong) {
+            char *path = bagi_reader_bag_path(reader, shard, count, NULL);
+            bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: has 0 bytes beside a Bag that has blobs: it was never "
+                "closed", path ? bagi_tail(path) : "refs.bag");
+            bagi_free_text(&reader->env.memory, path);
+            return BAGS_ERROR_CORRUPT;
+        }
+    }
+    return BAGS_OK;
+}
+
+/* The number of datapoints where there is no refs.bag: that of every field. */
+static bags_code bagi_opening_split(const bags_reader *reader,
+    const bagi_shard *shard, const char *dir, uint64_t *length,
+    bags_error *err) {
+    bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
+    options.positional = true;
+    options.load_table = false;
+    const bags_field *fields = reader->spec.fields;
+    size_t least = 0, most = 0;
+    uint64_t low = 0, high = 0;
+    for (size_t i = 0; i < reader->spec.count; i++) {
+        if (reader->spec.types[i].sequence)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: has no refs.bag, and the field \"%.200s\" is a sequence",
+                bagi_tail(dir), fields[i].name);
+        bag_reader *bag =
+            bagi_reader_bag_new(reader, shard, i, &options, NULL, err);
+        if (!bag)
+            return err->code;
+        uint64_t blobs = bag->length;
+        bagi_reader_bag_free(reader, bag);
+        if (i == 0 || blobs < low) {
+            low = blobs;
+            least = i;
+        }
+        if (i == 0 || blobs > high) {
+            high = blobs;
+            most = i;
+        }
+    }
+    if (low != high && !reader->options.skip_unfinished)
+        return bags_fail(err, BAGS_ERROR_UNFINISHED,
+            "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
+            " blobs, \"%.200s\" has %" PRIu64, bagi_tail(dir),
+            fields[least].name, low, fields[most].name, high);
+    *length = low;
+    return BAGS_OK;
+}
+
+static bags_code bagi_opening_length(const bags_reader *reader,
+    bagi_shard *shard, const char *dir, uint64_t *length, bags_error *err) {
+    char *path = bagi_print(&reader->env.memory, err, "%s/refs.bag", dir);
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = path ? bagi_kind(&reader->env, path, &kind, err)
+                          : BAGS_ERROR_MEMORY;
+    bagi_free_text(&reader->env.memory, path);
+    if (code)
+        return code;
+    shard->split = kind == BAGS_PATH_NONE;
+    return shard->split ? bagi_opening_split(reader, shard, dir, length, err)
+                        : bagi_opening_refs(reader, shard, length, err);
+}
+
+static bags_code bagi_opening_add(bags_reader *reader, bagi_shard *shard,
+    const char *dir, bags_error *err) {
+    uint64_t length = 0;
+    bags_code code = bagi_opening_length(reader, shard, dir, &length, err);
+    void *shards = reader->shards;
+    if (!code)
+        code = bagi_grow(&reader->env.memory, &shards, &reader->capacity,
+            reader->count, sizeof *reader->shards, err);
+    reader->shards = (bagi_shard *)shards;
+    if (code)
+        return code;
+    if (length > UINT64_MAX - reader->length)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: has more datapoints than can be counted", bagi_tail(dir));
+    shard->start = reader->length;
+    reader->length += length;
+    reader->shards[reader->count++] = *shard;
+    return BAGS_OK;
+}
+
+/* Open one shard, or, if it is none of this reader's, look at its spec only. */
+static bags_code bagi_opening_shard(bagi_opening *opening, bagi_name name,
+    bool wanted, bags_error *err) {
+    bags_reader *reader = opening->reader;
+    const bagi_env *env = &reader->env;
+    bagi_shard shard;
+    memset(&shard, 0, sizeof shard);
+    shard.name = name;
+    unsigned char *text = NULL;
+    size_t size = 0;
+    bags_error why;
+    char *dir = bagi_reader_shard_path(reader, &shard, err);
+    if (!dir)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_reader_read_spec(env, dir, &text, &size, &why);
+    if (code == BAGS_ERROR_MISSING && why.system == ENOENT) {
+        reader->skipped += wanted;
+        code = BAGS_OK;
+        if (wanted && !reader->options.skip_unfinished)
+            code = bagi_fail_unfinished(dir, err);
+    } else if (code) {
+        if (err)
+            *err = why;
+    } else {
+        code = bagi_opening_spec(opening, dir, text, size, err);
+        if (!code && wanted)
+            code = bagi_opening_add(reader, &shard, dir, err);
+        bagi_free(&env->memory, text, size);
+    }
+    bagi_free_text(&env->memory, dir);
+    return code;
+}
+
+static bags_code bagi_opening_gap(bags_reader *reader, uint64_t start,
+    uint64_t stop, uint64_t step, bags_error *err) {
+    void *gaps = reader->gaps;
+    bags_code code = bagi_grow(&reader->env.memory, &gaps,
+        &reader->gaps_capacity, reader->gaps_count, sizeof *reader->gaps, err);
+    reader->gaps = (bags_gap *)gaps;
+    if (code)
+        return code;
+    bags_gap gap = {start, stop, step};
+    reader->gaps[reader->gaps_count++] = gap;
+    return BAGS_OK;
+}
+
+BAGI_COLD static bags_code bagi_fail_gaps(const bags_reader *reader,
+    bags_error *err) {
+    char list[512];
+    size_t used = 0, named = 0, most = 20;
+    for (size_t i = 0; i < reader->gaps_count; i++) {
+        const bags_gap *gap = &reader->gaps[i];
+        for (uint64_t n = gap->start; n < gap->stop && named <= most;
+             n += gap->step, named++)
+            used += (size_t)snprintf(list + used, sizeof list - used,
+                named == most ? ", ..." : "%s%" PRIu64, named ? ", " : "", n);
+    }
+    return bags_fail(err, BAGS_ERROR_GAP,
+        "%s: shards are missing: %s; allow gaps to read on without them, or "
+        "finalize to close them", bagi_tail(reader->path), list);
+}
+
+/* Find the gaps among the shards that this reader should have. */
+static bags_code bagi_opening_gaps(bags_reader *reader,
+    const bagi_names *names, bags_error *err) {
+    uint64_t step = reader->options.shard_stop;
+    uint64_t next = reader->options.shard_start;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < names->count && !code; i++) {
+        uint64_t number = names->names[i].number;
+        if (number % step != reader->options.shard_start)
+            continue;
+        if (number > next)
+            code = bagi_opening_gap(reader, next, number, step, err);
+        next = number + step;
+    }
+    if (!code && reader->gaps_count && !reader->options.allow_gaps)
+        code = bagi_fail_gaps(reader, err);
+    return code;
+}
+
+static bags_code bagi_opening_sharded(bagi_opening *opening,
+    const bagi_names *names, bags_error *err) {
+    bags_reader *reader = opening->reader;
+    uint64_t start = reader->options.shard_start;
+    uint64_t stop = reader->options.shard_stop;
+    bags_code code = bagi_opening_gaps(reader, names, err);
+    for (size_t i = 0; i < names->count && !code; i++)
+        if (names->names[i].number % stop == start)
+            code = bagi_opening_shard(opening, names->names[i], true, err);
+    /* A worker for whom there is no shard learns the spec from another's. */
+    for (size_t i = 0; i < names->count && !code && !opening->has_spec; i++)
+        if (names->names[i].number % stop != start)
+            code = bagi_opening_shard(opening, names->names[i], false, err);
+    if (!code && !opening->has_spec)
+        code = bags_fail(err, BAGS_ERROR_UNFINISHED,
+            "%s: none of its shards is finished", bagi_tail(reader->path));
+    return code;
+}
+
+/* A directory without spec.json: shards, or a dataset that is not finished, or
+ * something else. */
+static bags_code bagi_opening_directory(bagi_opening *opening,
+    bags_error *err) {
+    bags_reader *reader = opening->reader;
+    const bagi_env *env = &reader->env;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bagi_names names;
+    bags_code code = bagi_names_list(env, reader->path, &names, err);
+    if (code)
+        return code;
+    reader->sharded = true;
+    if (names.count > 0) {
+        code = bagi_opening_sharded(opening, &names, err);
+        bagi_names_free(&names);
+        return code;
+    }
+    char *partial = bagi_print(&env->memory, err, "%s/spec.json.partial",
+        reader->path);
+    code = partial ? bagi_kind(env, partial, &kind, err) : BAGS_ERROR_MEMORY;
+    bagi_free_text(&env->memory, partial);
+    if (!code && kind == BAGS_PATH_FILE)
+        code = bagi_fail_unfinished(reader->path, err);
+    else if (!code)
+        code = bags_fail(err, BAGS_ERROR_MISSING,
+            "%s: is no dataset: it has neither spec.json nor shards",
+            bagi_tail(reader->path));
+    return code;
+}
+
+static bags_code bagi_opening_any(bagi_opening *opening, bags_error *err) {
+    bags_reader *reader = opening->reader;
+    const bagi_env *env = &reader->env;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bool single = false;
+    bags_code code = bagi_kind(env, reader->path, &kind, err);
+    if (!code && kind != BAGS_PATH_DIRECTORY)
+        code = bags_fail(err, BAGS_ERROR_MISSING, "%s: %s",
+            bagi_tail(reader->path), kind == BAGS_PATH_NONE
+                ? "there is no such directory"
+                : "is a file, not the directory of a dataset");
+    if (!code)
+        code = bagi_shard_finished(env, reader->path, &single, err);
+    if (code)
+        return code;
+    bagi_name none = {0, 0};
+    return single ? bagi_opening_shard(opening, none, true, err)
+                  : bagi_opening_directory(opening, err);
+}
+
+static bags_code bagi_reader_init(bags_reader *reader, const char *path,
+    bags_error *err) {
+    bags_reader_options *options = &reader->options;
+    if (!options->shard_stop)
+        options->shard_stop = 1;
+    reader->files.limit = options->max_files ? options->max_files : 64;
+    reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
+    if (options->shard_start >= options->shard_stop)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: shard_start is %" PRIu64 ", the worker's index; it must be "
+            "below shard_stop, the number of workers, which is %" PRIu64,
+            bagi_tail(path), options->shard_start, options->shard_stop);
+    reader->path =
+        bagi_copy_text(&reader->env.memory, path, strlen(path), err);
+    if (!reader->path)
+        return BAGS_ERROR_MEMORY;
+    reader->has_mutexes = bagi_mutex_init(&reader->mutex);
+    if (reader->has_mutexes && !bagi_mutex_init(&reader->files.mutex)) {
+        bagi_mutex_free(&reader->mutex);
+        reader->has_mutexes = false;
+    }
+    return reader->has_mutexes ? BAGS_OK : bagi_fail_memory(err, 0);
+}
+
+BAGS_API bags_reader *bags_reader_open(const char *path,
+    const bags_reader_options *options, bags_error *err) {
+    bags_error local;
+    if (!err)
+        err = &local;
+    bagi_env env = bagi_env_of(options ? options->allocator : NULL,
+        options ? options->io : NULL);
+    bags_reader *reader =
+        (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
+    if (!reader)
+        return NULL;
+    reader->env = env;
+    if (options)
+        reader->options = *options;
+    bagi_opening opening = {reader, NULL, 0, false};
+    bags_code code = bagi_reader_init(reader, path, err);
+    if (!code)
+        code = bagi_opening_any(&opening, err);
+    bagi_free(&env.memory, opening.text, opening.size);
+    if (!code)
+        return reader;
+    bags_reader_close(reader);
+    return NULL;
+}
+
+static void bagi_shard_close(bags_reader *reader, bagi_shard *shard) {
+    size_t count = reader->spec.count + 1;
+    if (!shard->bags)
+        return;
+    for (size_t i = 0; i < count; i++)
+        bagi_reader_bag_free(reader, (bag_reader *)shard->bags[i]);
+    bagi_free(&reader->env.memory, shard->bags, count * sizeof *shard->bags);
+}
+
+BAGS_API void bags_reader_close(bags_reader *reader) {
+    if (!reader)
+        return;
+    bags_allocator memory = reader->env.memory;
+    for (size_t i = 0; i < reader->count; i++)
+        bagi_shard_close(reader, &reader->shards[i]);
+    bagi_free(&memory, reader->shards,
+        reader->capacity * sizeof *reader->shards);
+    bagi_free(&memory, reader->gaps,
+        reader->gaps_capacity * sizeof *reader->gaps);
+    bagi_spec_free(&memory, &reader->spec);
+    bagi_free_text(&memory, reader->path);
+    if (reader->has_mutexes) {
+        bagi_mutex_free(&reader->mutex);
+        bagi_mutex_free(&reader->files.mutex);
+    }
+    bagi_free(&memory, reader, sizeof *reader);
+}
+
+/* ---- what there is ---- */
+
+BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
+    return reader->length;
+}
+
+BAGS_API uint64_t bags_reader_shards(const bags_reader *reader) {
+    return reader->count;
+}
+
+BAGS_API uint64_t bags_reader_skipped(const bags_reader *reader) {
+    return reader->skipped;
+}
+
+BAGS_API bool bags_reader_sharded(const bags_reader *reader) {
+    return reader->sharded;
+}
+
+/* The index behind a shard's last datapoint. */
+static uint64_t bagi_shard_stop(const bags_reader *reader, size_t shard) {
+    return shard + 1 < reader->count ? reader->shards[shard + 1].start
+                                     : reader->length;
+}
+
+BAGS_API bags_shard bags_reader_shard(const bags_reader *reader, uint64_t i) {
+    bags_shard out = {0, 0, 0};
+    if (i >= reader->count)
+        return out;
+    const bagi_shard *shard = &reader->shards[i];
+    out.number = shard->name.number;
+    out.start = shard->start;
+    out.length = bagi_shard_stop(reader, (size_t)i) - shard->start;
+    return out;
+}
+
+BAGS_API const bags_gap *bags_reader_gaps(const bags_reader *reader,
+    size_t *count) {
+    *count = reader->gaps_count;
+    return reader->gaps;
+}
+
+BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader,
+    size_t *count) {
+    *count = reader->spec.count;
+    return reader->spec.fields;
+}
+
+BAGI_COLD static bags_code bagi_fail_no_field(const bags_reader *reader,
+    size_t field, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_FIELD,
+        "%s: there is no field number %" PRIu64 "; it has %" PRIu64,
+        bagi_tail(reader->path), (uint64_t)field,
+        (uint64_t)reader->spec.count);
+}
+
+BAGS_API bags_code bags_reader_find(const bags_reader *reader, const char *name,
+    size_t *field, bags_error *err) {
+    size_t found = bagi_spec_find(&reader->spec, name);
+    if (found == reader->spec.count)
+        return bags_fail(err, BAGS_ERROR_FIELD,
+            "%s: there is no field \"%.200s\"", bagi_tail(reader->path), name);
+    *field = found;
+    return BAGS_OK;
+}
+
+BAGS_API const bags_type *bags_reader_type(const bags_reader *reader,
+    size_t field) {
+    return field < reader->spec.count ? &reader->spec.types[field] : NULL;
+}
+
+/* Look at a Bag of a shard without keeping it. */
+static bags_code bagi_reader_measure(const bags_reader *reader, size_t shard,
+    size_t field, uint64_t *blobs, uint64_t *bytes, uint64_t *size,
+    bags_error *err) {
+    bags_error local;
+    bagi_bag_options options =
+        bagi_reader_bag_options(reader, &reader->shards[shard], NULL);
+    options.positional = true;
+    options.load_table = false;
+    bag_reader *bag = bagi_reader_bag_new(reader, &reader->shards[shard], field,
+        &options, NULL, err ? err : &local);
+    if (!bag)
+        return err ? err->code : local.code;
+    *blobs += bag->length;
+    *bytes += bag->limit;
+    *size += bag_reader_size(bag);
+    bagi_reader_bag_free(reader, bag);
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bags_reader_size(const bags_reader *reader, uint64_t *size,
+    bags_error *err) {
+    uint64_t blobs = 0, bytes = 0, sum = 0;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < reader->count && !code; i++) {
+        size_t bags = reader->spec.count + !reader->shards[i].split;
+        for (size_t field = 0; field < bags && !code; field++)
+            code = bagi_reader_measure(reader, i, field, &blobs, &bytes, &sum,
+                err);
+    }
+    if (!code)
+        *size = sum;
+    return code;
+}
+
+BAGS_API bags_code bags_reader_stat(const bags_reader *reader, size_t field,
+    bags_stat *out, bags_error *err) {
+    bags_stat stat = {0, 0};
+    uint64_t size = 0;
+    bags_code code = BAGS_OK;
+    if (field >= reader->spec.count)
+        return bagi_fail_no_field(reader, field, err);
+    for (size_t i = 0; i < reader->count && !code; i++)
+        code = bagi_reader_measure(reader, i, field, &stat.blobs, &stat.bytes,
+            &size, err);
+    if (!code)
+        *out = stat;
+    return code;
+}
+
+/* ---- rows ---- */
+
+BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop) {
+    bags_select select = {field, start, stop, 1};
+    return select;
+}
+
+/* The shard of a datapoint. Most often it is the one the row was used for
+ * last, or the next. */
+static size_t bagi_reader_shard_of(const bags_reader *reader, uint64_t index,
+    uint64_t hint) {
+    if (hint < reader->count && reader->shards[hint].start <= index) {
+        if (index < bagi_shard_stop(reader, (size_t)hint))
+            return (size_t)hint;
+    }
+    size_t low = 0, high = reader->count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (reader->shards[middle].start <= index)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bags_allocator bagi_row_memory(const bags_row *row) {
+    bags_allocator memory = {row->scratch.resize, row->scratch.user};
+    return memory;
+}
+
+/* Begin a call that uses the row: it is empty until the call has succeeded. */
+static void bagi_row_start(const bags_reader *reader, bags_row *row) {
+    bagi_buffer_adopt(&row->scratch, &reader->env.memory);
+    bags_allocator memory = bagi_row_memory(row);
+    bagi_buffer_adopt(&row->refs, &memory);
+    row->reader = reader;
+    row->length = 0;
+}
+
+/* Have at least `count` slots. */
+static bags_code bagi_row_slots(bags_row *row, size_t count, bags_error *err) {
+    if (count <= row->capacity)
+        return BAGS_OK;
+    bags_allocator memory = bagi_row_memory(row);
+    size_t size = sizeof(struct bagi_slot);
+    if (count > SIZE_MAX / size)
+        return bagi_fail_memory(err, SIZE_MAX);
+    void *slots = memory.resize(memory.user, row->slots, row->capacity * size,
+        count * size);
+    if (!slots)
+        return bagi_fail_memory(err, count * size);
+    row->slots = (struct bagi_slot *)slots;
+    memset(row->slots + row->capacity, 0, (count - row->capacity) * size);
+    for (size_t i = row->capacity; i < count; i++) {
+        bagi_buffer_adopt(&row->slots[i].data, &memory);
+        bagi_buffer_adopt(&row->slots[i].value, &memory);
+    }
+    row->capacity = count;
+    return BAGS_OK;
+}
+
+/* Have room for `count` items in a slot, keeping those that it has. */
+static bags_code bagi_slot_items(const bags_row *row, struct bagi_slot *slot,
+    size_t count, bags_error *err) {
+    if (count <= slot->capacity)
+        return BAGS_OK;
+    bags_allocator memory = bagi_row_memory(row);
+    size_t size = sizeof *slot->items;
+    size_t more = slot->capacity + slot->capacity / 2;
+    if (more < count)
+        more = count;
+    if (more > SIZE_MAX / size)
+        return bagi_fail_memory(err, SIZE_MAX);
+    void *items = memory.resize(memory.user, slot->items, slot->capacity * size,
+        more * size);
+    if (!items)
+        return bagi_fail_memory(err, more * size);
+    slot->items = (bags_bytes *)items;
+    slot->capacity = more;
+    return BAGS_OK;
+}
+
+BAGS_API void bags_row_free(bags_row *row) {
+    if (!row)
+        return;
+    bags_allocator memory = bagi_row_memory(row);
+    for (size_t i = 0; i < row->capacity; i++) {
+        struct bagi_slot *slot = &row->slots[i];
+        bagi_free(&memory, slot->items, slot->capacity * sizeof *slot->items);
+        bags_buffer_free(&slot->data);
+        bags_buffer_free(&slot->value);
+    }
+    bagi_free(&memory, row->slots, row->capacity * sizeof *row->slots);
+    bags_buffer_free(&row->scratch);
+    bags_buffer_free(&row->refs);
+    memset(row, 0, sizeof *row);
+}
+
+/* ---- refs ---- */
+
+BAGI_COLD static bags_code bagi_fail_refs(const bags_reader *reader,
+    size_t shard, uint64_t local, size_t field, const char *what,
+    bags_error *err) {
+    char *dir = bagi_reader_shard_path(reader, &reader->shards[shard], NULL);
+    const char *path = dir ? bagi_tail(dir) : "";
+    if (field < reader->spec.count)
+        bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s/refs.bag: datapoint %" PRIu64 ", field \"%.200s\": %s", path,
+            local, reader->spec.fields[field].name, what);
+    else
+        bags_fail(err, BAGS_ERROR_CORRUPT, "%s/refs.bag: datapoint %" PRIu64
+            " %s", path, local, what);
+    bagi_free_text(&reader->env.memory, dir);
+    return BAGS_ERROR_CORRUPT;
+}
+
+/* Take apart the refs of a datapoint of a shard that has them. */
+static bags_code bagi_reader_parse(const bags_reader *reader, size_t shard,
+    uint64_t local, bags_bytes blob, bagi_ref *refs, bags_error *err) {
+    size_t field = 0;
+    const char *fault = bagi_refs_parse(blob, reader->spec.types,
+        reader->spec.count, refs, &field);
+    return fault ? bagi_fail_refs(reader, shard, local, field, fault, err)
+                 : BAGS_OK;
+}
+
+/* Room for the refs of one datapoint, and a mark a field. */
+static bags_code bagi_row_refs(const bags_reader *reader, bags_row *row,
+    bagi_ref **refs, unsigned char **marks, bags_error *err) {
+    size_t count = reader->spec.count;
+    bags_code code = bags_buffer_reserve(&row->refs,
+        count * (sizeof(bagi_ref) + 1) + 1, err);
+    if (code)
+        return code;
+    *refs = (bagi_ref *)(void *)row->refs.data;
+    *marks = row->refs.data + count * sizeof(bagi_ref);
+    return BAGS_OK;
+}
+
+/* The refs of a datapoint, `local` counted in its shard. */
+static bags_code bagi_reader_refs(const bags_reader *reader, size_t shard,
+    uint64_t local, bags_row *row, bagi_ref *refs, bags_error *err) {
+    if (reader->shards[shard].split) {
+        for (size_t i = 0; i < reader->spec.count; i++) {
+            refs[i].first = local;
+            refs[i].count = 1;
+        }
+        return BAGS_OK;
+    }
+    const bag_reader *bag = NULL;
+    bags_bytes blob = {NULL, 0};
+    bags_code code =
+        bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
+    if (!code)
+        code = bag_reader_get(bag, local, &row->scratch, &blob, err);
+    return code ? code
+                : bagi_reader_parse(reader, shard, local, blob, refs, err);
+}
+
+/* Check that what a ref says is in the field's Bag. */
+static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
+    uint64_t local, size_t field, const bagi_ref *ref, const bag_reader *bag,
+    bags_error *err) {
+    if (ref->count == 0 || (ref->first < bag->length &&
+                               ref->count <= bag->length - ref->first))
+        return BAGS_OK;
+    char what[160];
+    snprintf(what, sizeof what,
+        "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64,
+        ref->first, ref->count, bag->length);
+    return bagi_fail_refs(reader, shard, local, field, what, err);
+}
+
+/* ---- blobs into slots ---- */
+
+/* Which items of a sequence to take. */
+typedef struct bagi_steps {
+    uint64_t first, count, step; /* first, first + step, ...: count of them */
+} bagi_steps;
+
+/* Point at items that are mapped. */
+static bags_code bagi_slot_view(const bag_reader *bag, const bagi_steps *steps,
+    bags_bytes *items, bags_error *err) {
+    uint64_t index = steps->first;
+    for (uint64_t i = 0; i < steps->count; i++, index += steps->step) {
+        uint64_t start, stop;
+        if (BAGI_UNLIKELY(!bagi_bag_bounds(bag, index, bag->ends + index * 8,
+                &start, &stop)))
+            return bagi_bag_fail_bounds(bag, index, start, stop, err);
+        items[i].data = bag->data + start;
+        items[i].size = (size_t)(stop - start);
+    }
+    return BAGS_OK;
+}
+
+/* The buffer of a slot grows while items view it: move the views along. */
+static bags_code bagi_slot_reserve(struct bagi_slot *slot, size_t used,
+    size_t more, bags_error *err) {
+    uintptr_t before = (uintptr_t)slot->data.data;
+    if (more > SIZE_MAX / 2 - used)
+        return bagi_fail_memory(err, SIZE_MAX);
+    bags_code code = bags_buffer_reserve(&slot->data, used + more + 1, err);
+    if (code || (uintptr_t)slot->data.data == before)
+        return code;
+    for (size_t i = 0; i < slot->length; i++) {
+        uintptr_t at = (uintptr_t)slot->items[i].data - before;
+        if (before && at <= used)
+            slot->items[i].data = slot->data.data + at;
+    }
+    return BAGS_OK;
+}
+
+/* Read neighbouring items behind what the slot's buffer holds, `*used` bytes:
+ * their ends, unless the table is at hand, and then all blobs at once. */
+static bags_code bagi_slot_read(const bag_reader *bag, uint64_t first,
+    size_t count, struct bagi_slot *slot, size_t *used, bags_bytes *items,
+    bags_error *err) {
+    const unsigned char *ends = bag->ends ? bag->ends + first * 8 : NULL;
+    size_t at = *used;
+    bags_code code = BAGS_OK;
+    if (!ends) {
+        code = bagi_slot_reserve(slot, at, count * 8 + 8, err);
+        if (!code)
+            code = bagi_bag_entries(bag, first, count, slot->data.data + at,
+                err);
+        at += count * 8 + 8;
+        ends = slot->data.data + *used + 8;
+    }
+    if (!code)
+        code = bagi_bag_check(bag, first, count, ends, err);
+    if (code)
+        return code;
+    uint64_t start = first ? bagi_load_u64(ends - 8) : 0;
+    uint64_t size = bagi_load_u64(ends + 8 * (count - 1)) - start;
+    const unsigned char *data = bag->data ? bag->data + start : NULL;
+    if (!data) {
+        if (size > SIZE_MAX / 2)
+            return bagi_fail_memory(err, SIZE_MAX);
+        code = bagi_slot_reserve(slot, at, (size_t)size, err);
+        if (code)
+            return code;
+        if (!bag->ends)
+            ends = slot->data.data + *used + 8;
+        data = slot->data.data + at;
+        code = bagi_file_read(bag, &bag->file, start, slot->data.data + at,
+            (size_t)size, err);
+        if (code)
+            return code;
+        at += (size_t)size;
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint64_t stop = bagi_load_u64(ends + 8 * i);
+        items[i].data = data;
+        items[i].size = (size_t)(stop - start);
+        data += stop - start;
+        start = stop;
+    }
+    *used = at;
+    return BAGS_OK;
+}
+
+/* Put items behind those that the slot has. */
+static bags_code bagi_slot_add(const bags_row *row, struct bagi_slot *slot,
+    const bag_reader *bag, const bagi_steps *steps, size_t *used,
+    bags_error *err) {
+    if (steps->count == 0)
+        return BAGS_OK;
+    if (steps->count > SIZE_MAX / 32 - slot->length)
+        return bagi_fail_memory(err, SIZE_MAX);
+    size_t count = (size_t)steps->count;
+    bags_code code = bagi_slot_items(row, slot, slot->length + count, err);
+    if (code)
+        return code;
+    bags_bytes *items = slot->items + slot->length;
+    if (bag->data && bag->ends) {
+        code = bagi_slot_view(bag, steps, items, err);
+        slot->length += code ? 0 : count;
+    } else if (steps->step == 1) {
+        code = bagi_slot_read(bag, steps->first, count, slot, used, items, err);
+        slot->length += code ? 0 : count;
+    } else {
+        for (size_t i = 0; i < count && !code; i++) {
+            code = bagi_slot_read(bag, steps->first + i * steps->step, 1, slot,
+                used, slot->items + slot->length, err);
+            slot->length += !code;
+        }
+    }
+    return code;
+}
+
+/* Which items a selection takes of a ref. */
+static bags_code bagi_select_steps(const bags_reader *reader,
+    const bags_select *select, const bagi_ref *ref, bagi_steps *steps,
+    bags_error *err) {
+    const char *name = reader->spec.fields[select->field].name;
+    steps->first = ref->first;
+    steps->count = ref->count;
+    steps->step = 1;
+    if (!select->start && !select->stop && !select->step)
+        return BAGS_OK;
+    if (!reader->spec.types[select->field].sequence)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: field \"%.200s\" is no sequence to take a range of",
+            bagi_tail(reader->path), name);
+    if (select->start > select->stop)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: field \"%.200s\": a range from %" PRIu64 " to %" PRIu64
+            " runs backwards", bagi_tail(reader->path), name, select->start,
+            select->stop);
+    uint64_t stop = select->stop < ref->count ? select->stop : ref->count;
+    steps->step = select->step ? select->step : 1;
+    steps->first = ref->first + select->start;
+    steps->count = select->start < stop
+                       ? (stop - select->start - 1) / steps->step + 1
+                       : 0;
+    return BAGS_OK;
+}
+
+static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
+    uint64_t local, const bags_select *select, const bagi_ref *ref,
+    bags_row *row, struct bagi_slot *slot, bags_error *err) {
+    const bag_reader *bag = NULL;
+    bagi_steps steps;
+    size_t used = 0;
+    slot->field = select->field;
+    slot->length = 0;
+    bags_code code = bagi_select_steps(reader, select, ref, &steps, err);
+    if (!code)
+        code = bagi_reader_bag(reader, shard, select->field, &bag, err);
+    if (!code)
+        code = bagi_reader_check_ref(reader, shard, local, select->field, ref,
+            bag, err);
+    return code ? code : bagi_slot_add(row, slot, bag, &steps, &used, err);
+}
+
+BAGI_COLD static bags_code bagi_fail_datapoint(const bags_reader *reader,
+    uint64_t index, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: there is no datapoint %" PRIu64 "; it has %" PRIu64,
+        bagi_tail(reader->path), index, reader->length);
+}
+
+/* Put before a message which datapoint, and of which field, could not be
+ * read. */
+BAGI_COLD static bags_code bagi_prefix_datapoint(const bags_reader *reader,
+    uint64_t index, size_t field, bags_code code, bags_error *err) {
+    return bagi_prefix(err, code, "datapoint %" PRIu64 ", field \"%.200s\": ",
+        index, bagi_reader_field_name(reader, field));
+}
+
+static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
+    uint64_t index, const bags_select *select, const bagi_ref *refs,
+    unsigned char *marks, bags_row *row, size_t slot, bags_error *err) {
+    size_t field = select->field;
+    if (field >= reader->spec.count)
+        return bagi_fail_no_field(reader, field, err);
+    if (marks[field])
+        return bags_fail(err, BAGS_ERROR_FIELD,
+            "%s: field \"%.200s\" is selected twice", bagi_tail(reader->path),
+            reader->spec.fields[field].name);
+    marks[field] = 1;
+    bags_code code = bagi_row_fill(reader, shard,
+        index - reader->shards[shard].start, select, &refs[field], row,
+        &row->slots[slot], err);
+    return code ? bagi_prefix_datapoint(reader, index, field, code, err)
+                : BAGS_OK;
+}
+
+BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+    bagi_ref *refs = NULL;
+    unsigned char *marks = NULL;
+    bagi_row_start(reader, row);
+    if (BAGI_UNLIKELY(index >= reader->length))
+        return bagi_fail_datapoint(reader, index, err);
+    size_t shard = bagi_reader_shard_of(reader, index, row->shard);
+    if (!selects)
+        count = reader->spec.count;
+    bags_code code = bagi_row_slots(row, count, err);
+    if (!code)
+        code = bagi_row_refs(reader, row, &refs, &marks, err);
+    if (!code)
+        code = bagi_reader_refs(reader, shard,
+            index - reader->shards[shard].start, row, refs, err);
+    if (code)
+        return code;
+    memset(marks, 0, reader->spec.count);
+    for (size_t i = 0; i < count && !code; i++) {
+        bags_select whole = {i, 0, 0, 0};
+        code = bagi_row_select(reader, shard, index,
+            selects ? &selects[i] : &whole, refs, marks, row, i, err);
+    }
+    if (code)
+        return code;
+    row->index = index;
+    row->shard = shard;
+    row->length = count;
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
+    size_t field, bags_row *row, uint64_t *count, bags_error *err) {
+    bagi_ref *refs = NULL;
+    unsigned char *marks = NULL;
+    const bag_reader *bag = NULL;
+    bagi_row_start(reader, row);
+    if (field >= reader->spec.count)
+        return bagi_fail_no_field(reader, field, err);
+    if (index >= reader->length)
+        return bagi_fail_datapoint(reader, index, err);
+    size_t shard = bagi_reader_shard_of(reader, index, row->shard);
+    uint64_t local = index - reader->shards[shard].start;
+    bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
+    if (!code)
+        code = bagi_reader_refs(reader, shard, local, row, refs, err);
+    if (!code)
+        code = bagi_reader_bag(reader, shard, field, &bag, err);
+    if (!code)
+        code = bagi_reader_check_ref(reader, shard, local, field, &refs[field],
+            bag, err);
+    if (code)
+        return code;
+    row->shard = shard;
+    *count = refs[field].count;
+    return BAGS_OK;
+}
+
+/* ---- ranges of datapoints ---- */
+
+/* A run of a field's blobs that lie one behind the other. */
+typedef struct bagi_run {
+    const bags_reader *reader;
+    size_t shard, field;
+    const bag_reader *bag;
+    bags_row *row;
+    size_t used; /* of the slot's buffer */
+    uint64_t next; /* behind the last blob of this shard that was taken */
+    bagi_steps steps;
+} bagi_run;
+
+static bags_code bagi_run_flush(bagi_run *run, bags_error *err) {
+    bags_code code = bagi_slot_add(run->row, &run->row->slots[0], run->bag,
+        &run->steps, &run->used, err);
+    run->steps.count = 0;
+    return code;
+}
+
+static bags_code bagi_run_add(bagi_run *run, uint64_t local,
+    const bagi_ref *ref, bags_error *err) {
+    bagi_steps *steps = &run->steps;
+    bags_code code = bagi_reader_check_ref(run->reader, run->shard, local,
+        run->field, ref, run->bag, err);
+    /* Blobs that are copied again and again would take memory that the file's
+     * size does not justify. */
+    if (!code && ref->first < run->next && !run->bag->data)
+        code = bagi_fail_refs(run->reader, run->shard, local, run->field,
+            "refers to a blob before that of the datapoint before: such "
+            "datapoints are read one by one", err);
+    if (!code && steps->count && ref->first != steps->first + steps->count)
+        code = bagi_run_flush(run, err);
+    if (code)
+        return code;
+    run->next = ref->first + 1;
+    if (steps->count == 0)
+        steps->first = ref->first;
+    steps->count++;
+    return BAGS_OK;
+}
+
+/* The datapoints start .. stop of one shard, counted in it. */
+static bags_code bagi_run_shard(bagi_run *run, uint64_t start, uint64_t stop,
+    bags_error *err) {
+    const bags_reader *reader = run->reader;
+    bagi_ref *refs = NULL;
+    unsigned char *marks = NULL;
+    bags_range range;
+    const bag_reader *bag = NULL;
+    bags_code code = bagi_row_refs(reader, run->row, &refs, &marks, err);
+    if (code)
+        return code;
+    if (reader->shards[run->shard].split) {
+        bagi_ref all = {start, stop - start};
+        code = bagi_reader_check_ref(reader, run->shard, start, run->field,
+            &all, run->bag, err);
+        run->steps.first = start;
+        run->steps.count = stop - start;
+        return code ? code : bagi_run_flush(run, err);
+    }
+    run->next = 0;
+    code = bagi_reader_bag(reader, run->shard, reader->spec.count, &bag, err);
+    if (!code)
+        code = bag_reader_get_range(bag, start, stop, &run->row->scratch,
+            &range, err);
+    for (size_t i = 0; !code && i < range.length; i++) {
+        code = bagi_reader_parse(reader, run->shard, start + i,
+            bags_range_get(&range, i), refs, err);
+        if (!code)
+            code = bagi_run_add(run, start + i, &refs[run->field], err);
+    }
+    return code ? code : bagi_run_flush(run, err);
+}
+
+static bags_code bagi_run_all(bagi_run *run, uint64_t start, uint64_t stop,
+    bags_error *err) {
+    const bags_reader *reader = run->reader;
+    bags_code code = BAGS_OK;
+    while (start < stop && !code) {
+        run->shard = bagi_reader_shard_of(reader, start, run->row->shard);
+        run->row->shard = run->shard;
+        uint64_t base = reader->shards[run->shard].start;
+        uint64_t end = bagi_shard_stop(reader, run->shard);
+        if (end > stop)
+            end = stop;
+        code = bagi_reader_bag(reader, run->shard, run->field, &run->bag, err);
+        if (!code)
+            code = bagi_run_shard(run, start - base, end - base, err);
+        start = end;
+    }
+    return code;
+}
+
+BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
+    size_t field, uint64_t start, uint64_t stop, bags_row *row,
+    bags_error *err) {
+    bagi_row_start(reader, row);
+    if (field >= reader->spec.count)
+        return bagi_fail_no_field(reader, field, err);
+    if (reader->spec.types[field].sequence)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: field \"%.200s\" is a sequence; ranges of datapoints are of "
+            "plain fields", bagi_tail(reader->path),
+            reader->spec.fields[field].name);
+    if (start > stop)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: a range from %" PRIu64 " to %" PRIu64 " runs backwards",
+            bagi_tail(reader->path), start, stop);
+    if (stop > reader->length)
+        stop = reader->length;
+    bags_code code = bagi_row_slots(row, 1, err);
+    if (code)
+        return code;
+    bagi_run run;
+    memset(&run, 0, sizeof run);
+    run.reader = reader;
+    run.field = field;
+    run.row = row;
+    run.steps.step = 1;
+    row->slots[0].field = field;
+    row->slots[0].length = 0;
+    code = bagi_run_all(&run, start, stop, err);
+    if (code)
+        return bagi_prefix(err, code, "datapoints %" PRIu64 " to %" PRIu64
+            ", field \"%.200s\": ", start, stop,
+            reader->spec.fields[field].name);
+    row->index = start;
+    row->length = 1;
+    return BAGS_OK;
+}
+
+/* ---- what a row gives ---- */
+
+BAGS_API size_t bags_row_length(const bags_row *row, size_t slot) {
+    return slot < row->length ? row->slots[slot].length : 0;
+}
+
+BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
+    size_t item) {
+    bags_bytes none = {NULL, 0};
+    if (slot >= row->length || item >= row->slots[slot].length)
+        return none;
+    return row->slots[slot].items[item];
+}
+
+BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
+    bags_buffer *scratch, bags_value *out, bags_error *err) {
+    if (item >= bags_row_length(row, slot))
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "the row has no item %" PRIu64 " in slot %" PRIu64, (uint64_t)item,
+            (uint64_t)slot);
+    const bags_reader *reader = row->reader;
+    struct bagi_slot *from = &row->slots[slot];
+    if (!scratch)
+        scratch = &from->value;
+    bagi_buffer_adopt(scratch, &reader->env.memory);
+    bags_code code = bagi_decode(&reader->env.memory, &reader->spec,
+        from->field, from->items[item], scratch, out, err);
+    if (!code)
+        return BAGS_OK;
+    bagi_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
+    bagi_prefix_datapoint(reader, row->index, from->field, code, err);
+    return bagi_prefix(err, code, "%s: ", bagi_tail(reader->path));
+}
+
+/* ---- verify ---- */
+
+static bags_code bagi_verify_refs(const bags_reader *reader, size_t shard,
+    bags_row *row, bags_error *err) {
+    bagi_ref *refs = NULL;
+    unsigned char *marks = NULL;
+    uint64_t length =
+        bagi_shard_stop(reader, shard) - reader->shards[shard].start;
+    bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
+    for (uint64_t i = 0; i < length && !code; i++) {
+        code = bagi_reader_refs(reader, shard, i, row, refs, err);
+        for (size_t field = 0; field < reader->spec.count && !code; field++) {
+            const bag_reader *bag = NULL;
+            code = bagi_reader_bag(reader, shard, field, &bag, err);
+            if (!code)
+                code = bagi_reader_check_ref(reader, shard, i, field,
+                    &refs[field], bag, err);
+        }
+    }
+    return code;
+}
+
+BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
+    bags_error *err) {
+    bags_row row;
+    memset(&row, 0, sizeof row);
+    bagi_row_start(reader, &row);
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < reader->count && !code; i++) {
+        size_t bags = reader->spec.count + !reader->shards[i].split;
+        for (size_t field = 0; field < bags && !code; field++) {
+            const bag_reader *bag = NULL;
+            code = bagi_reader_bag(reader, i, field, &bag, err);
+            if (!code)
+                code = bag_reader_verify(bag, err);
+        }
+        if (!code)
+            code = bagi_verify_refs(reader, i, &row, err);
+    }
+    bags_row_free(&row);
+    return code;
+}
+
 #endif /* BAGS_IMPLEMENTATION */
+
+/*
+ * This software is available under two licences. Choose the one you prefer.
+ *
+ * ------------------------------------------------------------------------------
+ * ALTERNATIVE A - MIT License
+ *
+ * Copyright (c) 2026 the authors of bags.h
+ *
+ * Permission is hereby granted, free of charge, to any person obtaining a copy of
+ * this software and associated documentation files (the "Software"), to deal in
+ * the Software without restriction, including without limitation the rights to
+ * use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of
+ * the Software, and to permit persons to whom the Software is furnished to do so,
+ * subject to the following conditions:
+ *
+ * The above copyright notice and this permission notice shall be included in all
+ * copies or substantial portions of the Software.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS
+ * FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
+ * COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER
+ * IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
+ * CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+ *
+ * ------------------------------------------------------------------------------
+ * ALTERNATIVE B - Public Domain (www.unlicense.org)
+ *
+ * This is free and unencumbered software released into the public domain.
+ *
+ * Anyone is free to copy, modify, publish, use, compile, sell, or distribute this
+ * software, either in source code form or as a compiled binary, for any purpose,
+ * commercial or non-commercial, and by any means.
+ *
+ * In jurisdictions that recognize copyright laws, the author or authors of this
+ * software dedicate any and all copyright interest in the software to the public
+ * domain. We make this dedication for the benefit of the public at large and to
+ * the detriment of our heirs and successors. We intend this dedication to be an
+ * overt act of relinquishment in perpetuity of all present and future rights to
+ * this software under copyright law.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS
+ * FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS BE
+ * LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
+ * CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE
+ * SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+ */

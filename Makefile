@@ -1,0 +1,192 @@
+# bags.h needs no Makefile: cc program.c. This one serves the rest: the formats,
+# the command, the examples and the tests. GNU make; `make help` lists targets.
+#
+# Every flavour (release, asan, ...) is built into build/FLAVOUR by
+# `make all FLAVOUR=asan`. A format whose library is missing is left out.
+
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+FLAVOUR ?= release
+CC_release = $(CC)
+CC_asan = gcc
+CC_tsan = gcc
+CC_m32 = gcc
+CC_cxx = g++ -x c++
+CC_fuzz = clang
+CHECKS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAGS_release = -O2 -g
+FLAGS_asan = -O1 -g $(CHECKS)
+FLAGS_tsan = -O1 -g -fsanitize=thread
+FLAGS_m32 = -O2 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu
+# C++ warns of {0}, which bags.h recommends.
+FLAGS_cxx = -O1 -g -std=c++11 -Wno-missing-field-initializers
+FLAGS_fuzz = -O1 -g -fsanitize=fuzzer-no-link $(CHECKS)
+
+# The first make of `make deps test` must not look for libraries that are only
+# being installed: it runs a second one for every other goal.
+OTHERS := $(filter-out deps,$(MAKECMDGOALS))
+ifneq ($(and $(filter deps,$(MAKECMDGOALS)),$(OTHERS)),)
+.NOTPARALLEL:
+.PHONY: deps $(OTHERS)
+deps:
+	@tests/deps.sh
+$(OTHERS): deps
+	@$(MAKE) $@
+else
+
+B := build/$(FLAVOUR)
+COMPILE = $(CC_$(FLAVOUR)) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
+WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
+WARN_C := -Wstrict-prototypes -Wc++-compat
+# What users copy is C99 in every flavour; the command and the tests are C11.
+ifneq ($(FLAVOUR),cxx)
+C99 := -std=c99 $(WARN_C)
+C11 := -std=gnu11 $(WARN_C)
+endif
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+# For recipes that build: in parallel, unless make was told how.
+BUILD = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
+
+# --- libraries. PKG_x are the pkg-config names that formats/x.c needs.
+first = $(or $(firstword $(foreach p,$1,$(shell pkg-config --exists $p 2>/dev/null && echo $p))),$(firstword $1))
+PKG_jpeg := libjpeg
+PKG_png := libpng
+PKG_npz := libzip
+PKG_mp4 := libavformat libavcodec libswscale libavutil
+PKG_msgpack := $(call first,msgpack-c msgpack)
+have = $(if $(filter m32,$(FLAVOUR)),$(if $1,,yes),$(if $1,$(shell pkg-config --exists $1 2>/dev/null && echo yes),yes))
+pkg = $(if $2,$(shell pkg-config $1 $2))
+
+ALL_FORMATS := $(patsubst formats/%.c,%,$(wildcard formats/*.c))
+FORMATS := $(foreach f,$(ALL_FORMATS),$(if $(call have,$(PKG_$f)),$f))
+WITH := $(foreach f,$(FORMATS),-DBAGS_WITH_$(shell echo $f | tr a-z A-Z)=1)
+FORMAT_PKGS := $(foreach f,$(FORMATS),$(PKG_$f))
+FORMAT_CFLAGS := $(call pkg,--cflags,$(FORMAT_PKGS))
+FORMAT_LIBS := $(call pkg,--libs,$(FORMAT_PKGS)) -lm
+FORMAT_OBJECTS := $(FORMATS:%=$B/formats/%.o)
+HAVE_JSON := $(call have,json-c)
+HAVE_CMOCKA := $(call have,cmocka)
+HAVE_MPI := $(if $(filter release,$(FLAVOUR)),$(shell command -v mpicc))
+SKIPPED := $(foreach f,$(filter-out $(FORMATS),$(ALL_FORMATS)),'skipped: formats/$f.c, for want of $(PKG_$f)') \
+    $(if $(HAVE_JSON),,'skipped: the bags command, for want of json-c') \
+    $(if $(HAVE_CMOCKA),,'skipped: tests/test_*.c, for want of cmocka') \
+    $(if $(HAVE_MPI)$(filter-out release,$(FLAVOUR)),,'skipped: examples/07_mpi.c, for want of mpicc')
+
+# --- programs
+C_OBJECTS = $(patsubst %.c,$B/%.o,$(wildcard $1))
+HAVE_IMAGES := $(and $(filter jpeg,$(FORMATS)),$(filter png,$(FORMATS)))
+EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c $(if $(HAVE_IMAGES),,%_images.c),$(wildcard examples/*.c)))
+DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls)
+COMMAND := $(if $(and $(HAVE_JSON),$(filter-out cxx,$(FLAVOUR)),$(wildcard examples/bags/*.c)),$B/bags)
+TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(wildcard tests/test_*.c)))
+REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(wildcard tests/fuzz_*.c)))
+BENCHES := $(patsubst %.c,$B/%,$(wildcard tests/bench/*.c))
+# The implementation and what several tests share.
+TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
+
+.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench format clean
+.DEFAULT_GOAL := all
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+help: ## say what can be made
+	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile | expand -t 18
+
+all: skipped $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(HAVE_MPI),$(patsubst %.c,$B/%,$(wildcard examples/07_mpi.c))) $(if $(filter build/release/bags,$(COMMAND)),build/bags) ## build the formats, the command and the examples
+
+skipped:
+	@printf '%.0s%s\n' $(foreach s,$(SKIPPED),'' $s) | grep . || true
+
+tests: all $(TESTS)
+replays: $(REPLAYS)
+	@:
+threads: $(filter %/test_threads,$(TESTS))
+	@:
+
+# For tests/readme.py.
+print-formats:
+	@echo $(WITH) $(FORMAT_CFLAGS); echo $(FORMAT_OBJECTS) $(FORMAT_LIBS)
+
+deps: ## install the libraries and tools that are missing (apt-get)
+	@tests/deps.sh
+
+demo: ## run the demo; OUT=DIR and PHOTOS=DIR say where and with which photographs
+	$(BUILD) all
+	@examples/demo/demo.sh "$(or $(PHOTOS),tests/data/photos)" "$(or $(OUT),build/demo)"
+
+test: ## build and run every test
+	$(BUILD) tests FLAVOUR=release
+	$(BUILD) tests replays FLAVOUR=asan
+	$(BUILD) threads FLAVOUR=tsan
+	@tests/run.sh
+
+asan: ## run the tests under AddressSanitizer and UBSan
+	$(BUILD) tests replays FLAVOUR=asan
+	@tests/run.sh asan
+
+tsan: ## run the threaded tests under ThreadSanitizer
+	$(BUILD) threads FLAVOUR=tsan
+	@tests/run.sh tsan
+
+m32: ## build for 32 bits and run the examples (needs gcc-multilib)
+	$(BUILD) all FLAVOUR=m32
+	@tests/examples.sh build/m32
+
+cxx: ## build what users copy as C++11 and run the examples
+	$(BUILD) all FLAVOUR=cxx
+	@tests/examples.sh build/cxx
+
+fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
+	$(BUILD) FLAVOUR=fuzz $(REPLAYS:$B/tests/%=build/fuzz/tests/%)
+	@tests/fuzz.sh "$(or $(FUZZ_SECONDS),60)"
+
+bench: ## run the benchmarks
+	$(BUILD) $(BENCHES)
+	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
+
+format: ## run clang-format over all C files
+	git ls-files '*.c' '*.h' | xargs clang-format -i
+
+clean: ## remove build/
+	rm -rf build
+
+# --- rules. Objects depend on the flags, which change when a library comes.
+$B/flags: FORCE
+	@mkdir -p $(@D); echo '$(COMPILE) $(WITH)' | cmp -s - $@ || echo '$(COMPILE) $(WITH)' >$@
+FORCE:
+
+OBJECT = @mkdir -p $(@D); echo '  CC $@'; $(COMPILE) $(WARN) $(WITH) -MMD -MP -c $< -o $@
+LINK = @mkdir -p $(@D); echo '  LD $@'; $(filter-out -x c++,$(COMPILE)) $(filter %.o,$^) -o $@
+
+$B/formats/%.o: formats/%.c $B/flags
+	$(OBJECT) $(C99) $(call pkg,--cflags,$(PKG_$*))
+$B/examples/%.o: examples/%.c $B/flags
+	$(OBJECT) $(C99) $(FORMAT_CFLAGS)
+$B/examples/bags/%.o: examples/bags/%.c $B/flags
+	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,json-c)
+$B/examples/07_mpi.o: examples/07_mpi.c $B/flags
+	@mkdir -p $(@D); echo '  CC $@'; mpicc $(FLAGS_$(FLAVOUR)) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+$B/tests/%.o: tests/%.c $B/flags
+	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(if $(HAVE_CMOCKA),cmocka))
+
+$B/examples/%: $B/examples/%.o
+	$(LINK) -pthread
+$B/examples/06_images: $B/examples/06_images.o $(FORMAT_OBJECTS)
+	$(LINK) $(FORMAT_LIBS)
+$B/examples/07_mpi: $B/examples/07_mpi.o
+	@echo '  LD $@'; mpicc $^ -o $@
+$B/balls: $(call C_OBJECTS,examples/demo/*.c) $(FORMAT_OBJECTS)
+	$(LINK) $(FORMAT_LIBS)
+$B/bags: $(call C_OBJECTS,examples/bags/*.c) $(FORMAT_OBJECTS)
+	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,json-c) -pthread
+build/bags: build/release/bags
+	@ln -sf release/bags $@
+$B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
+	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
+$B/tests/bench/%: $B/tests/bench/%.o $(TEST_PARTS)
+	$(LINK) $(FORMAT_LIBS) -pthread
+# A fuzzer has libFuzzer's main, or ours, which runs the files it is given.
+$B/tests/fuzz_%: $B/tests/fuzz_%.o $(TEST_PARTS) $(if $(filter fuzz,$(FLAVOUR)),,$B/tests/fuzz_main.o)
+	$(LINK) $(if $(filter fuzz,$(FLAVOUR)),-fsanitize=fuzzer) $(FORMAT_LIBS) -pthread
+
+-include $(shell find $B -name '*.d' 2>/dev/null)
+endif

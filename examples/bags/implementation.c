@@ -1,0 +1,3 @@
+/* bags.h itself, compiled once for the command. */
+#define BAGS_IMPLEMENTATION
+#include "../../bags.h"

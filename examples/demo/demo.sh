@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# The demo: workers write a dataset, which is then looked at. Every command is
+# printed before it runs, so that it can be repeated.
+#
+#     examples/demo/demo.sh PHOTOS OUT
+#
+# OUT is created; if it exists already, OUT-2, OUT-3, ... is.
+set -eu
+photos=$1 out=$2
+bags=build/bags
+balls=build/release/balls
+
+if [ ! -x "$bags" ]; then
+    echo 'demo: the bags command was not built; it needs json-c (make deps)' >&2
+    exit 1
+fi
+mkdir -p "$(dirname "$out")"
+for ((i = 2; ; i++)); do
+    mkdir "$out" 2>/dev/null && break
+    if [ ! -e "$out" ]; then
+        mkdir "$out" # says why
+    fi
+    out=${2%/}-$i
+done
+
+say() {
+    echo
+    printf '# %s\n' "$@"
+}
+
+# A word as a shell takes it.
+word() {
+    case $1 in
+    *[!a-zA-Z0-9_./-]*) printf "'%s'" "${1//\'/\'\\\'\'}" ;;
+    *) printf %s "$1" ;;
+    esac
+}
+
+run() {
+    local part
+    printf '$'
+    for part; do
+        printf ' %s' "$(word "$part")"
+    done
+    echo
+    "$@"
+}
+
+say 'Four processes simulate bouncing balls and write one dataset. Worker 1 of 4' \
+    'writes the shards 1, 5, 9, ...: nobody shares a file, nobody waits.'
+printf '$ for w in 0 1 2 3; do %s %s $w 4 32 & done; wait\n' \
+    "$balls" "$(word "$out/balls")"
+workers=()
+for w in 0 1 2 3; do
+    "$balls" "$out/balls" $w 4 32 &
+    workers+=($!)
+done
+for pid in "${workers[@]}"; do
+    wait "$pid"
+done
+
+say 'A shard is a directory with one Bag a field: refs.bag says which blobs belong' \
+    'to a datapoint, spec.json what they are.'
+run ls "$out/balls"
+printf '$ wc -c %s/*\n' "$(word "$out/balls/000000")"
+wc -c "$out/balls/000000/"*
+
+say 'All shards are one dataset. It knows its length without being read.'
+run $bags info "$out/balls"
+
+say 'An episode has pictures, a clip, the state of the balls at every frame, what' \
+    'the agent did, a caption and metadata. Read what you need: of episode 0 the' \
+    'caption, the metadata and the first two states. The pictures stay on disk.'
+run $bags get "$out/balls" 0 caption meta 'state[0:2]'
+
+say 'Of a sequence, any range: frames 3 to 6 of episode 5, with one contiguous' \
+    'read, and written to files.'
+run $bags get "$out/balls" 5 'frames[3:7]'
+run $bags get "$out/balls" 5 'frames[3:7]' --out "$out/frames"
+
+sheet() { # sheet DATASET PICTURE [--field F]: draws with the png format
+    if grep -q WITH_PNG build/release/flags; then
+        run $bags sheet "$@"
+    else
+        echo 'skipped: no contact sheet without libpng'
+    fi
+}
+
+say 'A contact sheet: the first frames, as a PNG.'
+sheet "$out/balls" "$out/balls.png" --field frames
+
+say 'Photographs, packed as they are, with their paths; class folders would be labels.'
+run $bags images "$photos" "$out/photos"
+run $bags get "$out/photos" 0
+sheet "$out/photos" "$out/photos.png"
+
+say 'Check every file.'
+run $bags verify "$out/balls"
+run $bags verify "$out/photos"
+
+say "All of it is in $out. Look at $out/balls.png."

@@ -1,0 +1,804 @@
+/*
+ * msgpack.c - the types msgpack and tree, on msgpack-c (libmsgpackc 3 or
+ * later; pkg-config msgpack or msgpack-c).
+ *
+ * Arguments: none. A value is a BAGS_OBJECT with a msgpack_object. A tree is
+ * msgpack in which an array is ["_", dtype, [dimensions], bin], with NumPy's
+ * name of the dtype, as "<f4".
+ *
+ * Objects, encoding and their definitions are the library's. Decoding is our
+ * own, because the library's unpacker keeps objects in a zone of its own that
+ * somebody must free, takes memory for what a length field claims rather than
+ * for what is there, and stops at 32 levels where Python's package goes to 511.
+ * Here all objects of a blob are counted first and then stand in one piece of
+ * the caller's scratch.
+ *
+ * Refused: what is not one whole value, the byte 0xC1, more than 512 levels.
+ */
+#include "formats.h"
+
+#include <msgpack.h>
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MP_MAX_DEPTH 512
+
+/* ---- decoding ---- */
+
+/* Bytes that are read off the front. */
+typedef struct mp_input {
+    const unsigned char *at, *end;
+} mp_input;
+
+static bool mp_has(const mp_input *in, uint64_t size) {
+    return (uint64_t)(in->end - in->at) >= size;
+}
+
+static uint32_t mp_load_four(const unsigned char *at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 |
+           (uint32_t)at[2] << 8 | at[3];
+}
+
+/* A big-endian number of 1, 2, 4 or 8 bytes, which are known to be there. */
+static uint64_t mp_load(mp_input *in, unsigned size) {
+    const unsigned char *at = in->at;
+    in->at += size;
+    switch (size) {
+    case 1:
+        return at[0];
+    case 2:
+        return (uint64_t)at[0] << 8 | at[1];
+    case 4:
+        return mp_load_four(at);
+    default:
+        return (uint64_t)mp_load_four(at) << 32 | mp_load_four(at + 4);
+    }
+}
+
+static void mp_set_signed(msgpack_object *item, int64_t number) {
+    item->type = number < 0 ? MSGPACK_OBJECT_NEGATIVE_INTEGER
+                            : MSGPACK_OBJECT_POSITIVE_INTEGER;
+    item->via.i64 = number;
+}
+
+/* uint8 to uint64 (0xCC to 0xCF), int8 to int64 (0xD0 to 0xD3). */
+static bool mp_integer(mp_input *in, unsigned char tag, msgpack_object *item) {
+    unsigned size = 1u << (tag & 3);
+    if (!mp_has(in, size))
+        return false;
+    uint64_t number = mp_load(in, size);
+    if (tag < 0xD0) {
+        item->type = MSGPACK_OBJECT_POSITIVE_INTEGER;
+        item->via.u64 = number;
+        return true;
+    }
+    unsigned shift = 64 - 8 * size;
+    uint64_t sign = (uint64_t)1 << 63;
+    number <<= shift;
+    /* Shifting a negative number down would be the compiler's choice. */
+    int64_t wide = number & sign ? -(int64_t)(~number >> shift) - 1
+                                 : (int64_t)(number >> shift);
+    mp_set_signed(item, wide);
+    return true;
+}
+
+static bool mp_float(mp_input *in, msgpack_object *item) {
+    if (!mp_has(in, 4))
+        return false;
+    uint32_t bits = (uint32_t)mp_load(in, 4);
+    float number = 0;
+    memcpy(&number, &bits, sizeof number);
+    item->type = MSGPACK_OBJECT_FLOAT32;
+    item->via.f64 = (double)number;
+    return true;
+}
+
+static inline bool mp_double(mp_input *in, msgpack_object *item) {
+    if (!mp_has(in, 8))
+        return false;
+    uint64_t bits = mp_load(in, 8);
+    item->type = MSGPACK_OBJECT_FLOAT64;
+    memcpy(&item->via.f64, &bits, sizeof bits);
+    return true;
+}
+
+/* A string, a binary or an extension of `size` bytes. */
+static bool mp_bytes(mp_input *in, msgpack_object_type type, uint64_t size,
+    msgpack_object *item) {
+    bool extension = type == MSGPACK_OBJECT_EXT;
+    if (!mp_has(in, size + extension))
+        return false;
+    item->type = type;
+    if (extension) {
+        unsigned char kind = *in->at++;
+        item->via.ext.type = (int8_t)(kind < 128 ? kind : kind - 256);
+        item->via.ext.size = (uint32_t)size;
+        item->via.ext.ptr = (const char *)in->at;
+    } else {
+        item->via.str.size = (uint32_t)size;
+        item->via.str.ptr = (const char *)in->at;
+    }
+    in->at += size;
+    return true;
+}
+
+/* The same with a size of 1, 2 or 4 bytes in front. */
+static bool mp_sized(mp_input *in, msgpack_object_type type, unsigned width,
+    msgpack_object *item) {
+    if (!mp_has(in, width))
+        return false;
+    return mp_bytes(in, type, mp_load(in, width), item);
+}
+
+/* An array or a map; its items will be placed later. Each is a byte at the
+ * least, so that no more is believed than can be there. */
+static bool mp_container(mp_input *in, msgpack_object_type type, uint64_t count,
+    msgpack_object *item, uint64_t *items) {
+    *items = type == MSGPACK_OBJECT_MAP ? 2 * count : count;
+    item->type = type;
+    item->via.array.size = (uint32_t)count;
+    item->via.array.ptr = NULL;
+    return mp_has(in, *items);
+}
+
+static bool mp_sized_container(mp_input *in, msgpack_object_type type,
+    unsigned width, msgpack_object *item, uint64_t *items) {
+    if (!mp_has(in, width))
+        return false;
+    return mp_container(in, type, mp_load(in, width), item, items);
+}
+
+/* Tags from 0xC0 to 0xDF, but for 0xCB. */
+static bool mp_tagged(mp_input *in, unsigned char tag, msgpack_object *item,
+    uint64_t *items) {
+    switch (tag) {
+    case 0xC0:
+        item->type = MSGPACK_OBJECT_NIL;
+        return true;
+    case 0xC2:
+    case 0xC3:
+        item->type = MSGPACK_OBJECT_BOOLEAN;
+        item->via.boolean = tag == 0xC3;
+        return true;
+    case 0xC4:
+    case 0xC5:
+    case 0xC6:
+        return mp_sized(in, MSGPACK_OBJECT_BIN, 1u << (tag - 0xC4), item);
+    case 0xC7:
+    case 0xC8:
+    case 0xC9:
+        return mp_sized(in, MSGPACK_OBJECT_EXT, 1u << (tag - 0xC7), item);
+    case 0xCA:
+        return mp_float(in, item);
+    case 0xD4:
+    case 0xD5:
+    case 0xD6:
+    case 0xD7:
+    case 0xD8:
+        return mp_bytes(in, MSGPACK_OBJECT_EXT, 1u << (tag - 0xD4), item);
+    case 0xD9:
+    case 0xDA:
+    case 0xDB:
+        return mp_sized(in, MSGPACK_OBJECT_STR, 1u << (tag - 0xD9), item);
+    case 0xDC:
+    case 0xDD:
+        return mp_sized_container(in, MSGPACK_OBJECT_ARRAY, 2u << (tag - 0xDC),
+            item, items);
+    case 0xDE:
+    case 0xDF:
+        return mp_sized_container(in, MSGPACK_OBJECT_MAP, 2u << (tag - 0xDE),
+            item, items);
+    default:
+        return tag != 0xC1 && mp_integer(in, tag, item);
+    }
+}
+
+/* Take one value off the front, without the *items in it. */
+static inline bool mp_item(mp_input *in, msgpack_object *item,
+    uint64_t *items) {
+    *items = 0;
+    if (in->at == in->end)
+        return false;
+    unsigned char tag = *in->at++;
+    if (tag < 0x80 || tag >= 0xE0) {
+        mp_set_signed(item, tag < 0x80 ? tag : tag - 256);
+        return true;
+    }
+    if (tag == 0xCB) /* the most frequent of these; not through a table */
+        return mp_double(in, item);
+    if (tag >= 0xC0)
+        return mp_tagged(in, tag, item, items);
+    if (tag >= 0xA0)
+        return mp_bytes(in, MSGPACK_OBJECT_STR, tag & 31, item);
+    return mp_container(in, tag < 0x90 ? MSGPACK_OBJECT_MAP
+                                       : MSGPACK_OBJECT_ARRAY,
+        tag & 15, item, items);
+}
+
+/* Step over one value without the *items in it. The bytes behind the tags from
+ * 0xC0, where the tag alone says how many: most values are such. */
+static inline bool mp_skip(mp_input *in, uint64_t *items) {
+    static const unsigned char behind[32] = {0, 99, 0, 0, 99, 99, 99, 99, 99,
+        99, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, 99, 99, 99, 99, 99,
+        99, 99};
+    msgpack_object unused;
+    *items = 0;
+    if (in->at == in->end)
+        return false;
+    unsigned char tag = *in->at;
+    size_t size = tag < 0x80 || tag >= 0xE0 ? 0
+                  : tag >= 0xC0             ? behind[tag - 0xC0]
+                                            : 99;
+    if (size == 99)
+        return mp_item(in, &unused, items);
+    if (!mp_has(in, size + 1))
+        return false;
+    in->at += size + 1;
+    return true;
+}
+
+/* Check a blob and count its values, which takes no memory: each value that is
+ * still awaited is a byte at the least. */
+static bags_code mp_count(bags_bytes blob, size_t *count, bags_error *err) {
+    mp_input in = {blob.data, blob.data + blob.size};
+    uint64_t awaited = 1, items = 0;
+    for (*count = 0; awaited > 0; ++*count) {
+        const unsigned char *before = in.at;
+        if (!mp_skip(&in, &items) || !mp_has(&in, items + awaited - 1))
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "is not whole msgpack: the value at byte %" PRIu64
+                " of %" PRIu64 " is cut off or unknown",
+                (uint64_t)(before - blob.data), (uint64_t)blob.size);
+        awaited += items - 1;
+    }
+    if (in.at != in.end)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "is msgpack with %" PRIu64 " bytes behind its value",
+            (uint64_t)(in.end - in.at));
+    return BAGS_OK;
+}
+
+/* The items of an open array or map that are still to be filled. */
+typedef struct mp_frame {
+    msgpack_object *next, *end;
+} mp_frame;
+
+/*
+ * Place the values of a blob that mp_count has checked: the items of an array
+ * or a map together, in the order in which arrays and maps begin. A key and its
+ * value are two items, which is what a msgpack_object_kv is.
+ */
+static bags_code mp_place(bags_bytes blob, msgpack_object *room,
+    bags_error *err) {
+    mp_input in = {blob.data, blob.data + blob.size};
+    mp_frame frames[MP_MAX_DEPTH], top = {room, room + 1};
+    size_t depth = 0; /* frames below the top */
+    room++;
+    for (;;) {
+        while (top.next == top.end) {
+            if (depth == 0)
+                return BAGS_OK;
+            top = frames[--depth];
+        }
+        msgpack_object *item = top.next++;
+        uint64_t items = 0;
+        mp_item(&in, item, &items);
+        if (items == 0)
+            continue;
+        if (depth == MP_MAX_DEPTH)
+            return bags_fail(err, BAGS_ERROR_LIMIT,
+                "is msgpack nested above %d levels", MP_MAX_DEPTH);
+        if (item->type == MSGPACK_OBJECT_MAP)
+            item->via.map.ptr = (msgpack_object_kv *)(void *)room;
+        else
+            item->via.array.ptr = room;
+        frames[depth++] = top;
+        top.next = room;
+        top.end = room + items;
+        room = top.end;
+    }
+}
+
+bags_code bags_msgpack_read(bags_bytes blob, bags_buffer *scratch,
+    const msgpack_object **out, bags_error *err) {
+    size_t count = 0;
+    bags_code code = mp_count(blob, &count, err);
+    if (code)
+        return code;
+    if (count > SIZE_MAX / sizeof(msgpack_object))
+        return bags_fail(err, BAGS_ERROR_MEMORY,
+            "msgpack of %" PRIu64 " values is larger than memory",
+            (uint64_t)count);
+    code = bags_buffer_reserve(scratch, count * sizeof(msgpack_object), err);
+    if (code)
+        return code;
+    msgpack_object *room = (msgpack_object *)(void *)scratch->data;
+    code = mp_place(blob, room, err);
+    if (!code)
+        *out = room;
+    return code;
+}
+
+/* ---- encoding, and text that grows ---- */
+
+typedef struct mp_output {
+    unsigned char *data; /* the buffer's, at hand: most writes are short */
+    size_t size, capacity;
+    bags_buffer *buffer;
+    bags_code code; /* the first failure; nothing has room after it */
+    bags_error *err;
+} mp_output;
+
+static void mp_begin(mp_output *out, bags_buffer *buffer, bags_error *err) {
+    memset(out, 0, sizeof *out);
+    out->buffer = buffer;
+    out->data = buffer->data;
+    out->capacity = buffer->capacity;
+    out->err = err;
+}
+
+static void mp_refuse(mp_output *out, bags_code code, const char *problem) {
+    if (!out->code)
+        out->code = bags_fail(out->err, code, "%s", problem);
+    out->capacity = out->size;
+}
+
+static bool mp_grow(mp_output *out, size_t size) {
+    if (size > SIZE_MAX - out->size)
+        mp_refuse(out, BAGS_ERROR_MEMORY, "msgpack larger than memory");
+    if (!out->code)
+        out->code = bags_buffer_reserve(out->buffer, out->size + size,
+            out->err);
+    if (out->code) {
+        out->capacity = out->size;
+        return false;
+    }
+    out->data = out->buffer->data;
+    out->capacity = out->buffer->capacity;
+    return true;
+}
+
+static int mp_put(void *output, const char *data, size_t size);
+
+static int mp_grow_and_put(mp_output *out, const char *data, size_t size) {
+    return mp_grow(out, size) ? mp_put(out, data, size) : -1;
+}
+
+/* Also the library's way to write: 0 for success. */
+static int mp_put(void *output, const char *data, size_t size) {
+    mp_output *out = (mp_output *)output;
+    if (size > out->capacity - out->size)
+        return mp_grow_and_put(out, data, size);
+    if (size)
+        memcpy(out->data + out->size, data, size);
+    out->size += size;
+    return 0;
+}
+
+static const char mp_unknown[] = "a msgpack_object of no known type";
+
+static bags_code mp_end(const mp_output *out, bags_bytes *view) {
+    if (out->code)
+        return out->code;
+    view->data = out->data;
+    view->size = out->size;
+    return BAGS_OK;
+}
+
+bags_code bags_msgpack_write(const msgpack_object *object, bags_buffer *scratch,
+    bags_bytes *out, bags_error *err) {
+    mp_output output;
+    msgpack_packer packer;
+    mp_begin(&output, scratch, err);
+    msgpack_packer_init(&packer, &output, mp_put);
+    int failed = msgpack_pack_object(&packer, *object);
+    if (failed)
+        mp_refuse(&output, BAGS_ERROR_VALUE, mp_unknown);
+    return mp_end(&output, out);
+}
+
+/* ---- JSON ---- */
+
+static void mp_text(mp_output *out, const char *text) {
+    mp_put(out, text, strlen(text));
+}
+
+static void mp_base64(mp_output *out, const char *data, size_t size) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                 "abcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *at = (const unsigned char *)data;
+    mp_text(out, "\"");
+    for (size_t i = 0; i < size && !out->code; i += 3) {
+        size_t left = size - i;
+        uint32_t three = (uint32_t)at[i] << 16 |
+                         (left > 1 ? (uint32_t)at[i + 1] << 8 : 0) |
+                         (left > 2 ? (uint32_t)at[i + 2] : 0);
+        char four[4];
+        for (int j = 0; j < 4; j++)
+            four[j] = digits[three >> (18 - 6 * j) & 63];
+        if (left < 3)
+            four[3] = '=';
+        if (left < 2)
+            four[2] = '=';
+        mp_put(out, four, 4);
+    }
+    mp_text(out, "\"");
+}
+
+/* Is this UTF-8? The built-in type knows. */
+static bool mp_is_text(const msgpack_object *object) {
+    const bags_bytes name = {(const unsigned char *)"utf8", 4};
+    if (object->type != MSGPACK_OBJECT_STR)
+        return false;
+    bags_bytes text;
+    bags_value value;
+    text.data = (const unsigned char *)object->via.str.ptr;
+    text.size = object->via.str.size;
+    return bags_codecs_find(NULL, name)->decode(NULL, text, NULL, &value,
+               NULL) == BAGS_OK;
+}
+
+/* A character that must not stand in a JSON string. */
+static void mp_escaped(mp_output *out, unsigned char c) {
+    char escape[8];
+    const char *short_form = c ? strchr("\"\"\\\\\bb\ff\nn\rr\tt", c) : NULL;
+    if (short_form)
+        snprintf(escape, sizeof escape, "\\%c", short_form[1]);
+    else
+        snprintf(escape, sizeof escape, "\\u%04x", c);
+    mp_text(out, escape);
+}
+
+static void mp_string(mp_output *out, const msgpack_object *object) {
+    const char *text = object->via.str.ptr;
+    size_t size = object->via.str.size, done = 0;
+    if (!mp_is_text(object)) {
+        mp_text(out, "{\"str\": {\"base64\": ");
+        mp_base64(out, text, size);
+        mp_text(out, "}}");
+        return;
+    }
+    mp_text(out, "\"");
+    for (size_t i = 0; i < size; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20 && c != '"' && c != '\\')
+            continue;
+        mp_put(out, text + done, i - done);
+        mp_escaped(out, c);
+        done = i + 1;
+    }
+    mp_put(out, text + done, size - done);
+    mp_text(out, "\"");
+}
+
+/* The fewest digits that read back as the same number, with a point or an
+ * exponent, so that it stays a float. snprintf and strtod may use another sign
+ * for the point, as the program's locale says. */
+static void mp_double_text(mp_output *out, double number) {
+    char digits[40], text[48];
+    if (isnan(number) || isinf(number)) {
+        mp_text(out, isnan(number) ? "{\"float\": \"NaN\"}"
+                     : number > 0  ? "{\"float\": \"Infinity\"}"
+                                   : "{\"float\": \"-Infinity\"}");
+        return;
+    }
+    int precision = fabs(number) < DBL_MIN ? 1 : 15; /* the fewest to try */
+    for (; precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, number);
+        double back = strtod(digits, NULL);
+        if (memcmp(&back, &number, sizeof back) == 0)
+            break;
+    }
+    size_t size = 0;
+    bool whole = true;
+    for (const char *at = digits; *at; at++) {
+        bool point = !strchr("0123456789+-e", *at);
+        if (!point || text[size - 1] != '.')
+            text[size++] = point ? '.' : *at;
+        whole = whole && !point && *at != 'e';
+    }
+    mp_put(out, text, size);
+    if (whole)
+        mp_text(out, ".0");
+}
+
+static void mp_integer_text(mp_output *out, const msgpack_object *object) {
+    char text[24];
+    if (object->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)
+        snprintf(text, sizeof text, "%" PRId64, object->via.i64);
+    else
+        snprintf(text, sizeof text, "%" PRIu64, object->via.u64);
+    mp_text(out, text);
+}
+
+static void mp_extension(mp_output *out, const msgpack_object *object) {
+    char text[40];
+    snprintf(text, sizeof text, "{\"ext\": %d, \"base64\": ",
+        (int)object->via.ext.type);
+    mp_text(out, text);
+    mp_base64(out, object->via.ext.ptr, object->via.ext.size);
+    mp_text(out, "}");
+}
+
+static void mp_any(mp_output *out, const msgpack_object *object, int depth);
+
+static void mp_array(mp_output *out, const msgpack_object *object, int depth) {
+    const msgpack_object_array *array = &object->via.array;
+    mp_text(out, "[");
+    for (uint32_t i = 0; i < array->size && !out->code; i++) {
+        mp_text(out, i ? ", " : "");
+        mp_any(out, &array->ptr[i], depth);
+    }
+    mp_text(out, "]");
+}
+
+static void mp_map(mp_output *out, const msgpack_object *object, int depth) {
+    const msgpack_object_map *map = &object->via.map;
+    bool named = true;
+    for (uint32_t i = 0; i < map->size && named; i++)
+        named = mp_is_text(&map->ptr[i].key);
+    mp_text(out, named ? "{" : "{\"map\": [");
+    for (uint32_t i = 0; i < map->size && !out->code; i++) {
+        mp_text(out, i ? ", " : "");
+        mp_text(out, named ? "" : "[");
+        mp_any(out, &map->ptr[i].key, depth);
+        mp_text(out, named ? ": " : ", ");
+        mp_any(out, &map->ptr[i].val, depth);
+        mp_text(out, named ? "" : "]");
+    }
+    mp_text(out, named ? "}" : "]}");
+}
+
+/* `depth` arrays and maps are around the object. */
+static void mp_any(mp_output *out, const msgpack_object *object, int depth) {
+    switch (object->type) {
+    case MSGPACK_OBJECT_NIL:
+        mp_text(out, "null");
+        break;
+    case MSGPACK_OBJECT_BOOLEAN:
+        mp_text(out, object->via.boolean ? "true" : "false");
+        break;
+    case MSGPACK_OBJECT_POSITIVE_INTEGER:
+    case MSGPACK_OBJECT_NEGATIVE_INTEGER:
+        mp_integer_text(out, object);
+        break;
+    case MSGPACK_OBJECT_FLOAT32:
+    case MSGPACK_OBJECT_FLOAT64:
+        mp_double_text(out, object->via.f64);
+        break;
+    case MSGPACK_OBJECT_STR:
+        mp_string(out, object);
+        break;
+    case MSGPACK_OBJECT_BIN:
+        mp_text(out, "{\"base64\": ");
+        mp_base64(out, object->via.bin.ptr, object->via.bin.size);
+        mp_text(out, "}");
+        break;
+    case MSGPACK_OBJECT_EXT:
+        mp_extension(out, object);
+        break;
+    case MSGPACK_OBJECT_ARRAY:
+    case MSGPACK_OBJECT_MAP:
+        if (depth >= MP_MAX_DEPTH && object->via.array.size)
+            mp_refuse(out, BAGS_ERROR_LIMIT, "msgpack nested above 512 levels");
+        else if (object->type == MSGPACK_OBJECT_ARRAY)
+            mp_array(out, object, depth + 1);
+        else
+            mp_map(out, object, depth + 1);
+        break;
+    default:
+        mp_refuse(out, BAGS_ERROR_VALUE, mp_unknown);
+    }
+}
+
+bags_code bags_msgpack_print(const msgpack_object *object, bags_buffer *scratch,
+    bags_bytes *json, bags_error *err) {
+    mp_output out;
+    mp_begin(&out, scratch, err);
+    mp_any(&out, object, 0);
+    return mp_end(&out, json);
+}
+
+bags_code bags_msgpack_to_json(bags_bytes blob, bags_buffer *scratch,
+    bags_bytes *json, bags_error *err) {
+    const msgpack_object *object = NULL;
+    bags_buffer objects;
+    memset(&objects, 0, sizeof objects);
+    objects.resize = scratch->resize;
+    objects.user = scratch->user;
+    bags_code code = bags_msgpack_read(blob, &objects, &object, err);
+    if (!code)
+        code = bags_msgpack_print(object, scratch, json, err);
+    bags_buffer_free(&objects);
+    return code;
+}
+
+/* ---- arrays in trees ---- */
+
+static bool mp_machine_big(void) {
+    const uint16_t one = 1;
+    unsigned char first = 0;
+    memcpy(&first, &one, 1);
+    return first == 0;
+}
+
+bool bags_tree_is_array(const msgpack_object *object) {
+    if (object->type != MSGPACK_OBJECT_ARRAY || object->via.array.size != 4)
+        return false;
+    const msgpack_object *parts = object->via.array.ptr;
+    return parts[0].type == MSGPACK_OBJECT_STR && parts[0].via.str.size == 1 &&
+           parts[0].via.str.ptr[0] == '_' &&
+           parts[1].type == MSGPACK_OBJECT_STR &&
+           parts[2].type == MSGPACK_OBJECT_ARRAY &&
+           parts[3].type == MSGPACK_OBJECT_BIN;
+}
+
+/* The bytes of an array, if they fit into a size_t. */
+static bool mp_array_size(bags_dtype dtype, size_t dims, const uint64_t *shape,
+    size_t *size) {
+    bool empty = false;
+    *size = bags_dtype_size(dtype);
+    for (size_t i = 0; i < dims; i++) {
+        if (shape[i] > SIZE_MAX || (shape[i] && *size > SIZE_MAX / shape[i]))
+            return false;
+        if (shape[i])
+            *size *= (size_t)shape[i];
+        else
+            empty = true;
+    }
+    if (empty)
+        *size = 0;
+    return true;
+}
+
+static bags_code mp_shape(const msgpack_object *numbers, uint64_t *shape,
+    bags_error *err) {
+    if (numbers->via.array.size > BAGS_MAX_DIMS)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "an array with more than %d dimensions", BAGS_MAX_DIMS);
+    for (uint32_t i = 0; i < numbers->via.array.size; i++) {
+        const msgpack_object *number = &numbers->via.array.ptr[i];
+        if (number->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "an array whose shape is not made of numbers from 0");
+        shape[i] = number->via.u64;
+    }
+    return BAGS_OK;
+}
+
+/* Copy elements, the bytes of each turned around if `swap`. */
+static void mp_copy(unsigned char *to, const unsigned char *from, size_t size,
+    size_t element, bool swap) {
+    if (!swap && size)
+        memcpy(to, from, size);
+    for (size_t at = 0; swap && at < size; at += element)
+        for (size_t i = 0; i < element; i++)
+            to[at + i] = from[at + element - 1 - i];
+}
+
+bags_code bags_tree_array(const msgpack_object *object, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    if (!bags_tree_is_array(object))
+        return bags_fail(err, BAGS_ERROR_VALUE, "is not an array of a tree");
+    const msgpack_object *parts = object->via.array.ptr;
+    const msgpack_object_str *name = &parts[1].via.str;
+    const msgpack_object_bin *bin = &parts[3].via.bin;
+    uint64_t shape[BAGS_MAX_DIMS];
+    bags_code code = mp_shape(&parts[2], shape, err);
+    if (code)
+        return code;
+    bool big = false;
+    bags_dtype dtype = bags_dtype_parse(name->ptr, name->size, &big);
+    if (dtype == BAGS_DTYPE_NONE)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "an array of a dtype that is not built in: \"%.*s\"",
+            (int)(name->size < 80 ? name->size : 80), name->ptr);
+    size_t dims = parts[2].via.array.size, size = 0;
+    size_t front = dims * sizeof *shape, element = bags_dtype_size(dtype);
+    if (!mp_array_size(dtype, dims, shape, &size) || size != bin->size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "an array whose shape does not give its %" PRIu32 " bytes",
+            bin->size);
+    bool swap = element > 1 && big != mp_machine_big();
+    bool copy = swap || (uintptr_t)bin->ptr % element != 0;
+    if (size > SIZE_MAX - front)
+        return bags_fail(err, BAGS_ERROR_MEMORY, "larger than memory");
+    code = bags_buffer_reserve(scratch, front + (copy ? size : 0), err);
+    if (code)
+        return code;
+    if (front)
+        memcpy(scratch->data, shape, front);
+    const unsigned char *elements = (const unsigned char *)bin->ptr;
+    if (copy) {
+        mp_copy(scratch->data + front, elements, size, element, swap);
+        elements = scratch->data + front;
+    }
+    *value = bags_array(dtype, dims, (const uint64_t *)(void *)scratch->data,
+        elements);
+    return BAGS_OK;
+}
+
+static void mp_make_text(msgpack_object *object, const char *text,
+    size_t size) {
+    object->type = MSGPACK_OBJECT_STR;
+    object->via.str.ptr = text;
+    object->via.str.size = (uint32_t)size;
+}
+
+/* "<f4" */
+static size_t mp_dtype_text(bags_dtype dtype, char *room, size_t size) {
+    int length = snprintf(room, size, "%c%c%d",
+        bags_dtype_size(dtype) == 1 ? '|' : mp_machine_big() ? '>' : '<',
+        bags_dtype_name(dtype)[0], (int)bags_dtype_size(dtype));
+    return (size_t)length;
+}
+
+bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
+    msgpack_object *object, bags_error *err) {
+    size_t size = 0, dims = value->dims;
+    if (value->kind != BAGS_ARRAY || !bags_dtype_size(value->dtype) ||
+        dims > BAGS_MAX_DIMS)
+        return bags_fail(err, BAGS_ERROR_VALUE, "takes an array");
+    if (!mp_array_size(value->dtype, dims, value->shape, &size) ||
+        size > UINT32_MAX)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "an array of more than 2^32-1 bytes");
+    const size_t text_room = 16;
+    bags_code code = bags_buffer_reserve(scratch,
+        (4 + dims) * sizeof *object + text_room, err);
+    if (code)
+        return code;
+    msgpack_object *parts = (msgpack_object *)(void *)scratch->data;
+    char *text = (char *)(void *)(parts + 4 + dims);
+    mp_make_text(&parts[0], "_", 1);
+    mp_make_text(&parts[1], text, mp_dtype_text(value->dtype, text, text_room));
+    parts[2].type = MSGPACK_OBJECT_ARRAY;
+    parts[2].via.array.size = (uint32_t)dims;
+    parts[2].via.array.ptr = parts + 4;
+    for (size_t i = 0; i < dims; i++) {
+        parts[4 + i].type = MSGPACK_OBJECT_POSITIVE_INTEGER;
+        parts[4 + i].via.u64 = value->shape[i];
+    }
+    parts[3].type = MSGPACK_OBJECT_BIN;
+    parts[3].via.bin.size = (uint32_t)size;
+    parts[3].via.bin.ptr = (const char *)value->data;
+    object->type = MSGPACK_OBJECT_ARRAY;
+    object->via.array.size = 4;
+    object->via.array.ptr = parts;
+    return BAGS_OK;
+}
+
+/* ---- the codecs ---- */
+
+static bags_code mp_encode(void *state, const bags_value *value,
+    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    (void)state;
+    if (value->kind != BAGS_OBJECT || !value->object)
+        return bags_fail(err, BAGS_ERROR_VALUE, "takes a msgpack_object");
+    return bags_msgpack_write((const msgpack_object *)value->object, scratch,
+        blob, err);
+}
+
+static bags_code mp_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    (void)state;
+    const msgpack_object *object = NULL;
+    bags_code code = bags_msgpack_read(blob, scratch, &object, err);
+    if (code)
+        return code;
+    memset(value, 0, sizeof *value);
+    value->kind = BAGS_OBJECT;
+    value->object = object;
+    return BAGS_OK;
+}
+
+const bags_codec bags_codec_msgpack = {"msgpack", NULL, mp_encode, mp_decode,
+    NULL, NULL};
+
+const bags_codec bags_codec_tree = {"tree", NULL, mp_encode, mp_decode, NULL,
+    NULL};

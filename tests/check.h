@@ -1,0 +1,40 @@
+/* What a test includes: cmocka, what tests share, and short assertions. */
+#ifndef BAGS_TESTS_CHECK_H
+#define BAGS_TESTS_CHECK_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "support.h"
+
+#define CHECK(holds) ((holds) ? (void)0 : _fail(__FILE__, __LINE__))
+
+/* The call succeeds, or fails with this code; `said` is written, or not. */
+#define assert_ok(call) \
+    (poison(), CHECK(is_code(BAGS_OK, (int)(call), #call)))
+#define assert_fails(code, call) \
+    (poison(), CHECK(is_code((int)(code), (int)(call), #call)))
+#define assert_opens(object, call) \
+    (poison(), (object) = (call), CHECK(is_open((object) != NULL, #call)))
+#define assert_refused(code, call) \
+    (poison(), CHECK(is_refused((int)(code), (call), #call)))
+
+/* The last error's message contains this. */
+#define assert_says(text) CHECK(is_said(text))
+#define assert_bytes(view, bytes, size) CHECK(is_bytes((view), (bytes), (size)))
+#define assert_text(view, text) assert_bytes((view), (text), strlen(text))
+
+#define assert_file(path, bytes, size) CHECK(is_file((path), (bytes), (size)))
+/* The names in a directory, sorted, with a blank between. */
+#define assert_names(path, names) CHECK(is_names((path), (names)))
+/* The same files with the same bytes in both directories. */
+#define assert_same_tree(a, b) CHECK(is_same_tree((a), (b)))
+
+#define TEST(function) \
+    cmocka_unit_test_setup_teardown(function, support_setup, support_teardown)
+
+#endif /* BAGS_TESTS_CHECK_H */

@@ -1,0 +1,261 @@
+"""bags get: what is selected, how it is shown, and what is refused."""
+import base64
+import json
+import pathlib
+import struct
+
+from harness import each, pack, refuse, run
+
+SPEC = 'n=int(4),words=utf8[],raw=bytes,frames=bytes[],text=utf8'
+
+
+def _row(i):
+    blob = base64.b64encode(b'%d' % i).decode()
+    return {'n': i, 'words': [f'w{j}' for j in range(i)], 'text': f't{i}',
+            'raw': {'base64': blob}, 'frames': [{'base64': blob}] * i}
+
+
+def _dataset(count=10):
+    pack([_row(i) for i in range(count)], SPEC)
+
+
+def _get(*words):
+    return run('get', 'out', *words).lines
+
+
+def without_a_selection_all_fields_are_shown():
+    _dataset()
+    assert _get('2') == [{
+        'n': 2, 'words': ['w0', 'w1'], 'text': 't2',
+        'raw': {'type': 'bytes', 'bytes': 1},
+        'frames': [{'type': 'bytes', 'bytes': 1}] * 2}]
+
+
+def a_range_gives_a_line_a_datapoint():
+    _dataset()
+    assert _get('2:5', 'n') == [{'n': 2}, {'n': 3}, {'n': 4}]
+    assert _get('8:99', 'n') == [{'n': 8}, {'n': 9}]
+    assert _get('8:18446744073709551615', 'n') == [{'n': 8}, {'n': 9}]
+    assert _get('0:99999999999999999999999', 'n') == _get('0:10', 'n')
+    assert _get('10:12', 'n') == _get('99:100', 'n') == _get('3:3', 'n') == []
+
+
+@each([('words[1]', 'w1'), ('words[0]', 'w0'), ('words[5]', 'w5'),
+       ('words[1:3]', ['w1', 'w2']), ('words[1:99]', [f'w{i}' for i in
+                                                      range(1, 6)]),
+       ('words[0:0]', []), ('words[6:9]', []), ('words[99:99]', []),
+       ('words[0:6:2]', ['w0', 'w2', 'w4']), ('words[1:6:3]', ['w1', 'w4']),
+       ('words[0:6:99]', ['w0']), ('words[5:6:1]', ['w5']),
+       ('words[2:18446744073709551615:18446744073709551615]', ['w2']),
+       ('words[0:1]', ['w0']), ('words[6:6]', []), ('words[100:200:3]', []),
+       ('words[2:99999999999999999999999]', ['w2', 'w3', 'w4', 'w5']),
+       ('words[0:1:1]', ['w0']), ('words', [f'w{i}' for i in range(6)])])
+def items_are_selected(case):
+    select, want = case
+    pack([_row(6)], SPEC)
+    assert _get('0', select) == [{'words': want}]
+    assert _get('0', select, 'n') == [{'words': want, 'n': 6}]
+
+
+@each(['words[6]', 'words[-1]', 'words[3:1]', 'words[-1:2]', 'words[1:-2]',
+       'words[0:5:-1]', 'words[99999999999999999999]', 'nonsense', 'n[0]',
+       'n[0:1]', 'words[18446744073709551615]', 'nonsense[0]', 'words]',
+       'words[0:2:0]'])
+def what_is_not_there_is_an_error(select):
+    pack([_row(6)], SPEC)
+    result = refuse('get', 'out', '0', select)
+    assert result.out == b''
+
+
+@each(['words[]', 'words[x]', 'words[1:2:3:4]', 'words[1.5]', 'words[ 1]',
+       'words[+1]', 'words[0x1]'])
+def a_selection_that_makes_no_sense_is_a_usage_error(select):
+    pack([_row(6)], SPEC)
+    refuse('get', 'out', '0', select, code=2)
+
+
+@each([('10',), ('-1',), ('-1:2',), ('0:-1',), ('5:2',),
+       ('99999999999999999999',), ('18446744073709551615',)])
+def an_index_that_is_not_there_is_an_error(words):
+    _dataset()
+    assert refuse('get', 'out', *words).out == b''
+
+
+@each([('x',), ('1:2:3',), ('',), ('0', 'n', 'n'), ('0', 'words[0]', 'words'),
+       ('0', '--raw'), ('0', 'words', '--raw'), ('0:1', 'n', '--raw'),
+       ('0', 'n', 'text', '--raw'), ('0', 'words[0:1]', '--raw'),
+       ('0', 'n', '--raw', '--npy'), ('0', 'n', '--raw', '--out', 'x')])
+def a_command_line_that_makes_no_sense_is_a_usage_error(words):
+    _dataset()
+    assert refuse('get', 'out', *words, code=2).out == b''
+
+
+def an_error_names_file_field_and_index():
+    _dataset()
+    refuse('get', 'out', '3', 'words[7]', says=('words', '3', '7'))
+    refuse('get', 'out', '12', says=('out', '12', '10'))
+
+
+def raw_bytes_go_to_standard_output():
+    pack([{'b': [{'base64': base64.b64encode(bytes(range(256))).decode()}],
+           'e': {'base64': ''}}], 'b=bytes[],e=bytes')
+    assert run('get', 'out', '0', 'b[0]', '--raw').out == bytes(range(256))
+    assert run('get', 'out', '0', '--raw', 'e').out == b''
+
+
+def files_get_names_and_endings():
+    jpeg = base64.b64encode(b'\xff\xd8\xff\xe0 picture').decode()
+    pack([{'b': [{'base64': jpeg}, {'base64': ''}], 'p': {'base64': jpeg},
+           't': 'text', 'v': {'base64': ''}, 'm': {'base64': 'wA=='},
+           'F O\u00d6[1]': 7, 'audio': {'base64': ''}}],
+         'b=bytes[],p=png,t=utf8,v=mp4(5),m=msgpack,F O\u00d6[1]=int(2),'
+         'audio=flac')
+    got = run('get', 'out', '0', '--out', 'deep/er').json
+    names = {k: [e['file'] for e in v] if isinstance(v, list) else v['file']
+             for k, v in got.items()}
+    assert names['b'] == ['deep/er/000000-b-000000.jpg',
+                          'deep/er/000000-b-000001.bin']
+    assert names['p'].endswith('p.png') and names['t'].endswith('t.txt')
+    assert names['v'].endswith('.mp4') and names['m'].endswith('.msgpack')
+    assert names['audio'].endswith('.flac')
+    assert pathlib.Path(names['t']).read_text() == 'text'
+    other = pathlib.Path(names['F O\u00d6[1]'])
+    assert other.read_bytes() == b'\7\0' and other.name.isascii()
+    assert len(list(pathlib.Path('deep/er').iterdir())) == 8
+    refuse('get', 'out', '0', '--out', 'deep/er', says='exists')
+    got = run('get', 'out', '0', 'b[1:2]', '--out', 'other').json
+    assert got == {'b': [{'file': 'other/000000-b-000001.bin'}]}
+
+
+def a_field_whose_name_ends_in_brackets_is_found():
+    pack([{'a[0]': 1, 'a': ['x', 'y']}], 'a[0]=int,a=utf8[]')
+    assert _get('0', 'a[0]') == [{'a[0]': 1}]
+    assert _get('0', 'a[1]') == [{'a': 'y'}]
+
+
+def numbers_are_exact_to_64_bits():
+    pack([{'u': 2**64 - 1, 'i': -2**63, 'n': 2**64 - 1, 'w': 2**53 + 1},
+          {'u': 0, 'i': 2**63 - 1, 'n': 0, 'w': 255}],
+         'u=u64,i=i64,n=int,w=int(8,big)')
+    assert _get('0:2') == [
+        {'i': -2**63, 'n': 2**64 - 1, 'u': 2**64 - 1, 'w': 2**53 + 1},
+        {'i': 2**63 - 1, 'n': 0, 'u': 0, 'w': 255}]
+    assert b'18446744073709551615' in run('get', 'out', '0', 'u').out
+
+
+def numbers_above_64_bits_are_shown_by_their_size():
+    big = base64.b64encode(b'\1' * 9).decode()
+    zero = base64.b64encode(b'\1' * 8 + b'\0').decode()
+    pack([{'n': {'base64': big}, 'm': {'base64': big}},
+          {'n': {'base64': zero}, 'm': {'base64': zero}}], 'n=int,m=int(9)')
+    want = 0x0101010101010101
+    assert _get('0:2') == [
+        {'m': {'type': 'int(9)', 'bytes': 9}, 'n': {'type': 'int', 'bytes': 9}},
+        {'m': want, 'n': want}]
+    run('export', 'out', 'plain')
+    first, second = [json.loads(line) for line in
+                     pathlib.Path('plain/manifest.jsonl').read_text()
+                     .splitlines()]
+    assert list(first['n']) == list(first['m']) == ['file']
+    assert second == {'m': want, 'n': want}
+
+
+TEXTS = ['', 'a\0b', '"\\/\b\f\n\r\t\x7f\x1f', 'ünï 💡 \u2028', '\ufeff\uffff']
+
+
+def text_is_whole():
+    pack([{'t': t} for t in TEXTS], 't=utf8')
+    assert [row['t'] for row in _get('0:9')] == TEXTS
+    assert run('get', 'out', '1', 't', '--raw').out == b'a\0b'
+
+
+def text_that_is_not_utf8_never_becomes_wrong_json():
+    bad = base64.b64encode(b'a\xff\xed\xa0\x80').decode()
+    pack([{'t': {'base64': bad}}], 't=utf8')
+    got, = _get('0')
+    assert got['t']['type'] == 'utf8' and got['t']['bytes'] == 5
+    run('export', 'out', 'plain')
+    line = json.loads(pathlib.Path('plain/manifest.jsonl').read_text())
+    assert pathlib.Path('plain', line['t']['file']).read_bytes() == \
+        b'a\xff\xed\xa0\x80'
+    run('pack', 'plain/manifest.jsonl', 'again')
+    assert run('get', 'again', '0', 't', '--raw').out == b'a\xff\xed\xa0\x80'
+
+
+def _array(fmt, dtype, numbers):
+    raw = struct.pack(f'<{len(numbers)}{fmt}', *numbers)
+    pack([{'a': {'base64': base64.b64encode(raw).decode()}}],
+         f'a=array({dtype},{len(numbers)})', out := f'out-{dtype}')
+    return run('get', out, '0').json['a']
+
+
+@each([('b', 'int8', [-128, 127]), ('B', 'uint8', [0, 255]),
+       ('h', 'int16', [-2**15]), ('H', 'uint16', [2**16 - 1]),
+       ('i', 'int32', [-2**31]), ('I', 'uint32', [2**32 - 1]),
+       ('q', 'int64', [-2**63, 2**63 - 1]), ('Q', 'uint64', [2**64 - 1]),
+       ('?', 'bool', [True, False]), ('d', 'float64', [0.1, -1e300, 5e-324]),
+       ('e', 'float16', [0.5, -2.0, 65504.0, 6e-08]),
+       ('f', 'float32', [0.5, -2.0, 16777216.0])])
+def arrays_are_shown_with_dtype_shape_and_first_elements(case):
+    fmt, dtype, numbers = case
+    got = _array(fmt, dtype, numbers)
+    want = [struct.unpack(fmt, struct.pack(fmt, n))[0] for n in numbers]
+    assert got['dtype'] == dtype and got['shape'] == [len(numbers)]
+    if fmt == 'e':
+        want = [struct.pack(fmt, n) for n in want]
+        got['preview'] = [struct.pack(fmt, n) for n in got['preview']]
+    assert got['preview'] == want
+
+
+def arrays_with_infinities_are_still_json():
+    got = _array('f', 'float32', [float('inf'), float('-inf'), float('nan')])
+    assert got['preview'] == ['Infinity', '-Infinity', 'NaN']
+
+
+def long_arrays_are_shown_in_part():
+    got = _array('B', 'uint8', list(range(100)))
+    assert got['shape'] == [100] and got['preview'] == list(range(8))
+
+
+def an_array_of_the_wrong_size_is_shown_by_its_size():
+    pack([{'a': {'base64': 'AAAA'}}], 'a=array(uint8,4)')
+    got = run('get', 'out', '0').json['a']
+    assert got['type'] == 'array(uint8,4)' and got['bytes'] == 3
+
+
+def a_bag_has_blobs_and_no_fields():
+    pathlib.Path('x.bag').write_bytes(b'aabbb' + struct.pack('<3Q', 0, 2, 5))
+    assert run('get', 'x.bag', '0').json == \
+        {'blob': {'type': 'bytes', 'bytes': 2}}
+    assert run('get', 'x.bag', '1', '--raw').out == b'bbb'
+    assert len(run('get', 'x.bag', '0:7').lines) == 2
+    refuse('get', 'x.bag', '2', says='x.bag')
+    refuse('get', 'x.bag', '0', 'blob', code=2)
+    got = run('get', 'x.bag', '1', '--out', 'd').json
+    assert pathlib.Path(got['blob']['file']).read_bytes() == b'bbb'
+
+
+def an_unfinished_shard_is_refused_or_left_out():
+    pack([{'n': i} for i in range(4)], 'n=int', 'out', '--shard-length', '2')
+    shard = pathlib.Path('out/000001')
+    (shard / 'spec.json').rename(shard / 'spec.json.partial')
+    refuse('get', 'out', '0', says='000001')
+    refuse('export', 'out', 'x')
+    refuse('verify', 'out')
+    refuse('finalize', 'out')
+    assert run('get', 'out', '0:9', '--skip-unfinished').lines == \
+        [{'n': 0}, {'n': 1}]
+    got = run('info', 'out', '--json', '--skip-unfinished').json
+    assert (got['length'], got['shards'], got['skipped'], got['missing']) == \
+        (2, 1, 1, [])
+    run('export', 'out', 'x', '--skip-unfinished')
+    run('verify', 'out', '--skip-unfinished')
+
+
+def very_many_missing_shards_do_not_make_it_endless():
+    pack([{'n': 0}, {'n': 1}], 'n=int', 'out', '--shard-length', '1')
+    pathlib.Path('out/000001').rename('out/999999999999999')
+    refuse('info', 'out', '--json', '--allow-gaps', timeout=20)
+    text = run('info', 'out', '--allow-gaps').out.decode()
+    assert '999999999999999' in text
+    assert _get('1', 'n', '--allow-gaps') == [{'n': 1}]

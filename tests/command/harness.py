@@ -1,0 +1,150 @@
+"""What the tests of the command share: running it, and counting checks."""
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import traceback
+
+PROGRAM = None
+GOLDEN = pathlib.Path(os.environ['BAGS_GOLDEN'])
+passed = failed = 0
+
+# Under a sanitizer its faults must not look like the command's own errors.
+os.environ['ASAN_OPTIONS'] = ':'.join(
+    filter(None, [os.environ.get('ASAN_OPTIONS'), 'exitcode=99']))
+
+
+def load_reference():
+    path = os.environ['BAGS_REFERENCE']
+    spec = importlib.util.spec_from_file_location('bagref', path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = load_reference()
+
+
+class Result:
+
+    def __init__(self, done):
+        self.code = done.returncode
+        self.out = done.stdout
+        self.err = done.stderr.decode('utf-8', 'replace')
+
+    @property
+    def lines(self):
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+def run(*words, code=0, stdin=b'', timeout=60, **options):
+    """Run the command and demand this exit code."""
+    done = subprocess.run([PROGRAM, *map(str, words)], input=stdin,
+                          stdout=options.pop('stdout', subprocess.PIPE),
+                          stderr=subprocess.PIPE, timeout=timeout, **options)
+    result = Result(done)
+    for sign in ('Sanitizer', 'runtime error:'):
+        assert sign not in result.err, result.err
+    assert result.code == code, (
+        f'bags {" ".join(map(str, words))}: exit code {result.code}, '
+        f'not {code}: {result.err}')
+    if code:
+        assert result.err.startswith('bags: '), result.err
+    return result
+
+
+def refuse(*words, says=(), code=1, **options):
+    """It must fail and say all of this."""
+    result = run(*words, code=code, **options)
+    for part in [says] if isinstance(says, str) else says:
+        assert part in result.err, f'{part!r} is not in {result.err!r}'
+    return result
+
+
+def check(name, function, *arguments):
+    """Run one check in a directory of its own."""
+    global passed, failed
+    before = os.getcwd()
+    directory = pathlib.Path(tempfile.mkdtemp(prefix='bags-command-'))
+    os.chdir(directory)
+    try:
+        function(*arguments)
+        passed += 1
+        print('ok    ', name, flush=True)
+    except Exception as fault:
+        failed += 1
+        print('FAILED', name, flush=True)
+        where = traceback.extract_tb(fault.__traceback__)[-1]
+        print('       ', f'{type(fault).__name__}: {fault}'[:2000],
+              f'({pathlib.Path(where.filename).name}:{where.lineno})')
+    finally:
+        os.chdir(before)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def checks(module):
+    """Run the functions of a module whose names begin with an article or so:
+    all that are public and defined there."""
+    for name, function in list(vars(module).items()):
+        if callable(function) and getattr(function, '__module__', '') == \
+                module.__name__ and not name.startswith('_'):
+            cases = getattr(function, 'cases', None)
+            if cases is None:
+                check(name.replace('_', ' '), function)
+                continue
+            for case in cases():
+                words = ' '.join(map(str, case)) if isinstance(case, tuple) \
+                    else str(case)
+                check(f'{name.replace("_", " ")}: {words[:70]}', function, case)
+
+
+def each(cases):
+    """Run a check for each of these."""
+    def mark(function):
+        function.cases = cases if callable(cases) else lambda: cases
+        return function
+    return mark
+
+
+def write_lines(path, rows):
+    pathlib.Path(path).write_text(
+        ''.join(row if isinstance(row, str) else json.dumps(row) + '\n'
+                for row in rows), encoding='utf-8')
+    return path
+
+
+def pack(rows, spec, out='out', *options, **more):
+    """Pack these rows; a row that is a string goes as it is."""
+    return run('pack', write_lines('manifest.jsonl', rows), out, '--spec', spec,
+               '--no-sync', *options, **more)
+
+
+def files(path):
+    """Every file below a path with its bytes."""
+    path = pathlib.Path(path)
+    return {str(f.relative_to(path)): f.read_bytes()
+            for f in sorted(path.rglob('*')) if f.is_file()}
+
+
+def read(path, strict=True):
+    """What the independent reader finds, every blob included."""
+    found = reference.read(path, strict=strict)
+    assert 'error' not in found, found
+    return found
+
+
+def values(path):
+    """The values of a dataset by the independent reader, as far as it knows
+    the types."""
+    def value(blob):
+        return blob.get('value', blob.get('hex'))
+    return [{k: [value(e) for e in b['items']] if 'list' in b and 'items' in b
+             else value(b) if 'list' not in b else [] for k, b in row.items()}
+            for row in read(path)['data']]

@@ -1,0 +1,140 @@
+"""Help, exit codes, and what happens when output goes nowhere."""
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import time
+
+import harness
+from harness import each, pack, refuse, run
+
+COMMANDS = ('info', 'get', 'export', 'pack', 'images', 'sheet', 'finalize',
+            'verify')
+
+
+@each(COMMANDS)
+def every_command_has_one_screen_of_help_with_an_example(name):
+    text = run('help', name).out.decode()
+    assert text == run(name, '--help').out.decode()
+    assert text == run(name, 'x', '-h').out.decode()
+    assert text.startswith(f'usage: bags {name} ') and 'example:' in text
+    lines = text.splitlines()
+    assert len(lines) <= 32 and max(map(len, lines)) <= 72, max(lines, key=len)
+
+
+def help_lists_every_command():
+    text = run('help').out.decode()
+    assert text == run('--help').out.decode() == run('-h').out.decode()
+    for name in COMMANDS:
+        assert f'\n  {name} ' in text
+
+
+def the_version_is_printed():
+    assert run('--version').out.startswith(b'bags ')
+
+
+@each([(), ('nonsense',), ('help', 'nonsense'), ('info',), ('info', 'a', 'b'),
+       ('info', 'a', '--nonsense'), ('info', 'a', '--json=1'), ('get', 'a'),
+       ('export', 'a'), ('pack', 'a'), ('images', 'a'), ('sheet', 'a'),
+       ('finalize',), ('verify', 'a', 'b'), ('pack', 'a', 'b', '--spec'),
+       ('pack', 'a', 'b', '--spec', 'x=int', '--spec', 'y=int'),
+       ('pack', 'a', 'b', '--shard-size', '10X'),
+       ('pack', 'a', 'b', '--shard-size', '1.5G'),
+       ('pack', 'a', 'b', '--shard-size', '-1'),
+       ('pack', 'a', 'b', '--shard-size', ''),
+       ('pack', 'a', 'b', '--shard-size', '99999999999999999999'),
+       ('pack', 'a', 'b', '--shard-size', '18446744073709551615K'),
+       ('pack', 'a', 'b', '--shard-length', '5K'),
+       ('pack', 'a', 'b', '--shard-length', '18446744073709551616'),
+       ('pack', 'a', 'b', '--shard-start', '2'),
+       ('pack', 'a', 'b', '--shard-start', '2', '--shard-stop', '2'),
+       ('sheet', 'a', 'b', '--rows', '0'), ('images', 'a', 'b', '--type', 'gif'),
+       ('export', 'a', 'b', '--raw', '--npy')])
+def a_command_line_that_makes_no_sense_ends_with_2(words):
+    result = refuse(*words, code=2)
+    assert result.out == b'' and 'bags help' in result.err
+
+
+@each(['info', 'get', 'export', 'verify', 'sheet'])
+def a_path_that_is_not_there_is_named(name):
+    more = {'get': ['0'], 'export': ['out'], 'sheet': ['o.png']}.get(name, [])
+    refuse(name, 'no/such', *more, says='no/such')
+
+
+def _dataset(count=3):
+    pack([{'text': 'x' * 1000}] * count, 'text=utf8')
+
+
+def a_full_disk_behind_standard_output_is_an_error():
+    _dataset()
+    with open('/dev/full', 'wb') as full:
+        for words in (['get', 'out', '0'], ['info', 'out'], ['help'],
+                      ['get', 'out', '0', 'text', '--raw'], ['verify', 'out'],
+                      ['--version'], ['info', 'out', '--json']):
+            done = subprocess.run([harness.PROGRAM, *words], stdout=full,
+                                  stderr=subprocess.PIPE)
+            assert done.returncode == 1, words
+            assert b'standard output' in done.stderr, words
+
+
+def a_closed_pipe_is_an_error_and_no_death():
+    _dataset(5000)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([harness.PROGRAM, 'get', 'out', '0:5000'],
+                          stdout=writer, stderr=subprocess.PIPE,
+                          restore_signals=True)
+    os.close(writer)
+    assert done.returncode == 1, done
+    assert b'Broken pipe' in done.stderr
+
+
+def _limit():
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+
+
+def a_file_size_limit_is_an_error_and_no_death():
+    rows = [{'text': 'x' * 1000}] * 100
+    harness.write_lines('manifest.jsonl', rows)
+    refuse('pack', 'manifest.jsonl', 'out', '--spec', 'text=utf8',
+           says='File too large', preexec_fn=_limit)
+    pack(rows, 'text=utf8', 'good')
+    refuse('export', 'good', 'unpacked', preexec_fn=_limit,
+           says='File too large')
+    assert not pathlib.Path('unpacked').exists()
+
+
+def standard_output_that_is_closed_does_no_harm():
+    _dataset()
+    done = subprocess.run(['sh', '-c', '"$0" get out 0 --out files >&-',
+                           harness.PROGRAM], stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert pathlib.Path('files/000000-text.txt').read_text() == 'x' * 1000
+
+
+def names_cannot_steer_the_terminal():
+    result = refuse('info', 'bad\x1b[31m\nname')
+    assert '\x1b' not in result.err and result.err.count('\n') == 1
+
+
+def no_bar_without_a_terminal():
+    result = pack([{'text': 'x'}] * 20000, 'text=utf8')
+    assert result.err == ''
+
+
+def a_terminal_gets_a_bar_when_the_work_is_long():
+    # script(1) runs a command at a terminal; its width is 0 columns.
+    if not pathlib.Path('/usr/bin/script').exists():
+        return
+    with open('slow.sh', 'w') as file:
+        file.write('for i in 1 2 3 4 5 6 7 8 9; do echo \'{"a": 1}\'; '
+                   'sleep 0.2; done | "$1" pack - out --spec a=int\n')
+    started = time.time()
+    done = subprocess.run(['script', '-qec', f'sh slow.sh {harness.PROGRAM}',
+                           '/dev/null'], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE)
+    assert time.time() - started > 1
+    assert b'pack' in done.stdout and b'/s' in done.stdout, done.stdout
+    assert b'out: 9 datapoints' in done.stdout

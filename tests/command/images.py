@@ -1,0 +1,277 @@
+"""bags images, .npy files and contact sheets."""
+import base64
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import zlib
+
+import harness
+from harness import each, files, pack, read, refuse, run, write_lines
+
+# What begins like this is JPEG to the command; it is not decoded here.
+JPEG = b'\xff\xd8\xff\xe0 not really a picture'
+
+
+def _png(width=4, height=3, color=(10, 200, 30)):
+    def chunk(kind, data):
+        return (struct.pack('>I', len(data)) + kind + data +
+                struct.pack('>I', zlib.crc32(kind + data)))
+    row = b'\0' + bytes(color) * width
+    return (b'\x89PNG\r\n\x1a\n' +
+            chunk(b'IHDR', struct.pack('>2I5B', width, height, 8, 2, 0, 0, 0)) +
+            chunk(b'IDAT', zlib.compress(row * height)) + chunk(b'IEND', b''))
+
+
+def _tree(files_of):
+    for name, content in files_of.items():
+        path = pathlib.Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _images(path='out'):
+    rows = run('get', path, '0:99', 'label', 'path').lines
+    blobs = [run('get', path, str(i), 'image', '--raw').out
+             for i in range(len(rows))]
+    return [(r['label'], r['path'], b) for r, b in zip(rows, blobs)]
+
+
+def class_folders_become_labels_in_sorted_order():
+    _tree({'d/dog/2.jpg': JPEG + b'2', 'd/dog/10.JPEG': JPEG + b'10',
+           'd/cat/deep/er/x.jpg': JPEG + b'x', 'd/cat-b/y.jpg': JPEG + b'y',
+           'd/top.jpg': JPEG, 'd/cat/a.txt': b'text', 'd/cat/empty.jpg': b'',
+           'd/.hidden/z.jpg': JPEG, 'd/dog/.DS_Store': b'x'})
+    result = run('images', 'd', 'out')
+    assert _images() == [
+        ('', 'top.jpg', JPEG), ('cat', 'cat/deep/er/x.jpg', JPEG + b'x'),
+        ('cat-b', 'cat-b/y.jpg', JPEG + b'y'),
+        ('dog', 'dog/10.JPEG', JPEG + b'10'),
+        ('dog', 'dog/2.jpg', JPEG + b'2')]
+    assert read('out')['spec'] == {'image': 'jpeg', 'label': 'utf8',
+                                   'path': 'utf8'}
+    text = result.out.decode()
+    assert '5 images' in text and '4 labels' in text
+    assert 'left out: 2 that are neither' in text
+    assert 'left out: 2 that are hidden' in text
+    assert 'a.txt' in result.err and 'empty.jpg' in result.err
+    run('images', 'd/', 'again')
+    assert files('again') == files('out')
+
+
+def the_type_is_what_all_files_are():
+    _tree({'p/a/1.png': _png(), 'm/a/1.png': JPEG, 'm/a/2.jpg': _png()})
+    run('images', 'p', 'png')
+    assert read('png')['spec']['image'] == 'png'
+    run('images', 'm', 'mixed')
+    assert read('mixed')['spec']['image'] == 'bytes'
+    assert [b for _, _, b in _images('mixed')] == [JPEG, _png()]
+    run('images', 'p', 'bytes', '--type', 'bytes')
+    assert read('bytes')['spec']['image'] == 'bytes'
+
+
+def links_in_a_circle_end():
+    _tree({'d/a/1.jpg': JPEG, 'other/2.jpg': JPEG + b'2'})
+    os.symlink('..', 'd/a/up')
+    os.symlink('.', 'd/a/self')
+    os.symlink('../../d', 'd/a/root')
+    os.symlink('../other', 'd/b')
+    os.symlink('a', 'd/again')
+    os.symlink('nowhere', 'd/dangling')
+    os.symlink('loop', 'd/loop')
+    os.symlink('1.jpg', 'd/a/3.jpg')
+    os.mkfifo('d/a/pipe.jpg')
+    result = run('images', 'd', 'out', timeout=20)
+    assert _images() == [('a', 'a/1.jpg', JPEG), ('a', 'a/3.jpg', JPEG),
+                         ('b', 'b/2.jpg', JPEG + b'2')]
+    assert 'left out: 4 that are directories' in result.out.decode(), result.out
+
+
+@each(['missing', 'a-file', 'empty', 'no-images'])
+def a_folder_without_images_leaves_nothing(name):
+    _tree({'a-file': JPEG, 'no-images/x.txt': b'x'})
+    pathlib.Path('empty').mkdir()
+    refuse('images', name, 'out', says=name)
+    assert not pathlib.Path('out').exists()
+
+
+def names_that_are_not_utf8_are_an_error():
+    _tree({'d/a/1.jpg': JPEG})
+    with open(b'd/a/\xff.jpg', 'wb') as file:
+        file.write(JPEG)
+    refuse('images', 'd', 'out', says='UTF-8')
+    assert not pathlib.Path('out').exists()
+
+
+def images_are_sharded_and_shared_by_workers():
+    _tree({f'd/{i % 3}/{i:02}.jpg': JPEG + bytes([i]) for i in range(11)})
+    run('images', 'd', 'one', '--no-sync')
+    for worker in range(3):
+        run('images', 'd', 'out', '--shard-start', worker, '--shard-stop', '3',
+            '--shard-length', '2', '--no-sync')
+    assert sorted(_images('out')) == sorted(_images('one'))
+    assert len(read('out')['shards']) == 6
+    refuse('images', 'd', 'one', says='one')
+
+
+def _has(spec, kind, content):
+    """Whether this program was built with a format."""
+    pathlib.Path(f'probe.{kind}').write_bytes(content)
+    write_lines('probe.jsonl', [{'a': {'from': f'probe.{kind}'}}])
+    done = subprocess.run([harness.PROGRAM, 'pack', 'probe.jsonl',
+                           f'probe-{spec}', '--spec', f'a={spec}'],
+                          capture_output=True)
+    if done.returncode:
+        assert b'built without' in done.stderr, done.stderr
+    return done.returncode == 0
+
+
+def _npy(fmt, descr, numbers, shape=None):
+    head = repr({'descr': descr, 'fortran_order': False,
+                 'shape': shape or (len(numbers),)}).encode()
+    head += b' ' * (-(len(head) + 11) % 64) + b'\n'
+    return (b'\x93NUMPY\1\0' + struct.pack('<H', len(head)) + head +
+            struct.pack(f'<{len(numbers)}{fmt}', *numbers))
+
+
+def npy_files_are_read_and_written():
+    npy = _npy('f', '<f4', [1.5, -2.0, 3.25, 0.0, 9.0, 8.0], (2, 3))
+    if not _has('array(float32,2,3)', 'npy', npy):
+        return
+    raw = struct.pack('<6f', 1.5, -2.0, 3.25, 0.0, 9.0, 8.0)
+    pathlib.Path('in').mkdir()
+    pathlib.Path('in/a.npy').write_bytes(npy)
+    write_lines('in/m.jsonl', [{'a': {'from': 'a.npy'}, 's': [
+        {'from': 'a.npy'}, {'base64': base64.b64encode(raw).decode()}]}])
+    run('pack', 'in/m.jsonl', 'out', '--spec',
+        'a=array(float32,2,3),s=array(float32,2,3)[]')
+    assert run('get', 'out', '0', 'a', '--raw').out == raw
+    assert run('get', 'out', '0', 'a', '--npy').out.endswith(raw)
+    assert run('get', 'out', '0', 's[1]', '--npy').out.startswith(b'\x93NUMPY')
+    run('export', 'out', 'x', '--npy')
+    row = json.loads(pathlib.Path('x/manifest.jsonl').read_text())
+    assert row['a']['from'].endswith('.npy')
+    assert pathlib.Path('x', row['a']['from']).read_bytes().endswith(raw)
+    run('pack', 'x/manifest.jsonl', 'again')
+    assert files('again') == files('out')
+    write_lines('n.jsonl', [{'a': {'from': 'in/a.npy'}}])
+    for spec in ('a=array(float32,3,2)', 'a=array(float64,2,3)', 'a=int',
+                 'a=utf8'):
+        refuse('pack', 'n.jsonl', 'bad', '--spec', spec,
+               says=('n.jsonl: line 1: ', '"a"'))
+    pathlib.Path('in/a.npy').write_bytes(npy[:-1])
+    refuse('pack', 'n.jsonl', 'bad', '--spec', 'a=array(float32,2,3)',
+           says=('line 1', 'in/a.npy'))
+
+
+def what_is_no_array_has_no_npy():
+    pack([{'n': 1, 't': 'x'}], 'n=int,t=utf8')
+    for name in ('n', 't'):
+        result = refuse('get', 'out', '0', name, '--npy', says='no array')
+        assert result.out == b''
+
+
+def text_files_are_read_as_text():
+    pathlib.Path('a.txt').write_text('ünï\n')
+    pathlib.Path('b.txt').write_bytes(b'\xff')
+    write_lines('m.jsonl', [{'t': {'from': 'a.txt'}}])
+    run('pack', 'm.jsonl', 'out', '--spec', 't=utf8')
+    assert run('get', 'out', '0').json == {'t': 'ünï\n'}
+    write_lines('m.jsonl', [{'t': {'from': 'b.txt'}}])
+    refuse('pack', 'm.jsonl', 'bad', '--spec', 't=utf8', says='UTF-8')
+
+
+def _pixels(path):
+    """Width, height and the rows of an RGB PNG that uses whatever filter."""
+    raw = pathlib.Path(path).read_bytes()
+    width, height, depth, color = struct.unpack('>2I2B', raw[16:26])
+    assert (depth, color) == (8, 2)
+    data, at = b'', 8
+    while at < len(raw):
+        size, = struct.unpack('>I', raw[at:at + 4])
+        if raw[at + 4:at + 8] == b'IDAT':
+            data += raw[at + 8:at + 8 + size]
+        at += 12 + size
+    data = zlib.decompress(data)
+    rows, above = [], bytearray(width * 3)
+    for y in range(height):
+        line = bytearray(data[y * (width * 3 + 1) + 1:][:width * 3])
+        kind = data[y * (width * 3 + 1)]
+        for x in range(width * 3):
+            a = line[x - 3] if x > 2 else 0
+            b, c = above[x], above[x - 3] if x > 2 else 0
+            p = a + b - c
+            near = min((abs(p - a), 0, a), (abs(p - b), 1, b),
+                       (abs(p - c), 2, c))[2]
+            line[x] = (line[x] + [0, a, b, (a + b) // 2, near][kind]) % 256
+        rows.append(line)
+        above = line
+    return width, height, rows
+
+
+def _color(rows, x, y):
+    return tuple(rows[y][3 * x:3 * x + 3])
+
+
+def a_sheet_shows_the_first_images():
+    if not _has('png', 'png', _png()):
+        pack([{'p': {'base64': base64.b64encode(_png()).decode()}}], 'p=png')
+        refuse('sheet', 'out', 'sheet.png', says='built without')
+        return
+    blobs = [base64.b64encode(_png(4, 3, (i, 100, 200 - i))).decode()
+             for i in range(11)]
+    pack([{'p': {'base64': b}, 's': [{'base64': b}] * 3} for b in blobs],
+         'p=png,s=png[]')
+    run('sheet', 'out', 'sheet.png', '--rows', '1')
+    width, height, rows = _pixels('sheet.png')
+    assert (width, height) == (4 + 8 * 132, 136)
+    for i in range(8):
+        assert _color(rows, 4 + i * 132 + 64, 68) == (i, 100, 200 - i)
+    run('sheet', 'out', 'two.png')
+    assert _pixels('two.png')[:2] == (4 + 8 * 132, 4 + 2 * 132)
+    run('sheet', 'out', 'three.png', '--field', 's', '--rows', '5')
+    assert _pixels('three.png')[:2] == (4 + 3 * 132, 4 + 5 * 132)
+    before = files('.')
+    refuse('sheet', 'out', 'two.png', says='two.png')
+    refuse('sheet', 'out', 'x.png', '--field', 'nonsense', says='nonsense')
+    assert files('.') == before
+
+
+def arrays_and_videos_of_uint8_are_pictures_too():
+    if not _has('png', 'png', _png()):
+        return
+    video = b''.join(bytes([10 * t]) * 6 for t in range(20))
+    pack([{'v': {'base64': base64.b64encode(video).decode()},
+           'f': {'base64': base64.b64encode(bytes(24)).decode()}}] * 2,
+         'v=array(uint8,20,2,1,3),f=array(float32,2,3)')
+    refuse('sheet', 'out', 'f.png', '--field', 'f', says='"f"')
+    run('sheet', 'out', 'v.png', '--field', 'v')
+    width, height, rows = _pixels('v.png')
+    assert (width, height) == (4 + 8 * 132, 4 + 2 * 132)
+    assert _color(rows, 4 + 64, 68) == (0, 0, 0)
+    assert _color(rows, 4 + 7 * 132 + 64, 68 + 132) == (190, 190, 190)
+
+
+@each([('bag', 'x.bag'), ('no field', 'text'), ('no picture', 'none')])
+def what_has_no_pictures_has_no_sheet(case):
+    pathlib.Path('x.bag').write_bytes(bytes(8))
+    pack([{'t': 'x'}], 't=utf8', 'text')
+    pack([], 'p=png', 'none')
+    refuse('sheet', case[1], 'out.png')
+    assert not pathlib.Path('out.png').exists()
+
+
+def images_of_the_other_kind_are_encoded_anew_when_told():
+    _tree({'d/a/1.png': _png(), 'd/a/2.png': _png(5, 5)})
+    if not _has('png', 'png', _png()):
+        return
+    if not _has('jpeg', 'png', _png()):
+        return
+    run('images', 'd', 'out', '--type', 'jpeg(90)')
+    assert read('out')['spec']['image'] == 'jpeg(90)'
+    for i in range(2):
+        blob = run('get', 'out', i, 'image', '--raw').out
+        assert blob.startswith(b'\xff\xd8\xff')
+    run('images', 'd', 'same', '--type', 'png')
+    assert [b for _, _, b in _images('same')] == [_png(), _png(5, 5)]

@@ -1,0 +1,360 @@
+"""bags pack: what a manifest may say, and what is refused."""
+import base64
+import json
+import os
+import pathlib
+import resource
+import subprocess
+
+import harness
+from harness import each, files, pack, read, refuse, run, values, write_lines
+
+
+def _blob(text):
+    return {'base64': base64.b64encode(text).decode()}
+
+
+def every_kind_of_value_is_packed():
+    pathlib.Path('in').mkdir()
+    pathlib.Path('in/b.dat').write_bytes(b'bytes')
+    outside = pathlib.Path('abs.dat').resolve()
+    outside.write_bytes(b'outside')
+    write_lines('in/m.jsonl', [
+        {'n': 7, 'i': -1, 't': 'ü\0', 's': ['a', 'b'], 'f': {'file': 'b.dat'},
+         'g': [{'file': str(outside)}, _blob(b'x')]},
+        {'g': [], 'f': {'file': '../abs.dat'}, 's': [], 't': '', 'i': 5,
+         'n': 0}])
+    run('pack', 'in/m.jsonl', 'out', '--spec',
+        'n=int(2),i=i64,t=utf8,s=utf8[],f=bytes,g=bytes[]')
+    first, second = values('out')
+    assert first == {'f': b'bytes'.hex(), 'g': [b'outside'.hex(), '78'],
+                     'i': -1, 'n': 7, 's': ['a', 'b'], 't': 'ü\0'}
+    assert second == {'f': b'outside'.hex(), 'g': [], 'i': 5, 'n': 0, 's': [],
+                      't': ''}
+
+
+def the_order_of_fields_does_not_matter():
+    pack([{'a': 1, 'b': 2}, {'b': 2, 'a': 1}], 'b=int,a=int')
+    assert values('out') == [{'a': 1, 'b': 2}] * 2
+
+
+SPEC = 'n=int(2),t=utf8,s=utf8[],i=i64,r=bytes'
+GOOD = {'n': 1, 't': 'x', 's': ['y'], 'i': 1, 'r': {'base64': ''}}
+
+
+def _with(**changes):
+    row = dict(GOOD, **changes)
+    return json.dumps({k: v for k, v in row.items() if v != 'DROP'}) + '\n'
+
+
+def _text(old, new):
+    return json.dumps(GOOD).replace(old, new) + '\n'
+
+
+BAD = [
+    ('no JSON', 'nonsense\n', 'line 2'),
+    ('cut off', '{"n": 1,\n', 'line 2'),
+    ('a list', '[1]\n', 'object'),
+    ('a number', '7\n', 'object'),
+    ('null', 'null\n', 'object'),
+    ('text', '"x"\n', 'object'),
+    ('two objects', json.dumps(GOOD) + ' {}\n', 'line 2'),
+    ('an empty line before another', '\n' + _with(), 'empty'),
+    ('Latin-1', b'{"t": "\xe9"}\n', 'UTF-8'),
+    ('overlong UTF-8', b'{"t": "\xc0\x80"}\n', 'UTF-8'),
+    ('a surrogate in UTF-8', b'{"t": "\xed\xa0\x80"}\n', 'UTF-8'),
+    ('half a surrogate', _text('"x"', '"\\ud800"'), 'surrogate'),
+    ('the other half', _text('"x"', '"\\udc00 "'), 'surrogate'),
+    ('a zero byte', b'{"t": "\0"}\n', 'line 2'),
+    ('a control character', '{"t": "\x01"}\n', 'control'),
+    ('a byte order mark', '\ufeff' + _with(), 'line 2'),
+    ('single quotes', _text('"', "'"), 'line 2'),
+    ('a trailing comma', _with().replace('}\n', ',}\n'), 'line 2'),
+    ('a comment', _with().replace('}\n', '} // x\n'), 'line 2'),
+    ('a wrong escape', _text('"x"', '"\\x41"'), 'escape'),
+    ('a field missing', _with(n='DROP'), '"n": missing'),
+    ('a field too many', _with(zzz=1), '"zzz"'),
+    ('a field twice', _with().replace('{', '{"n": 2, '), '"n"'),
+    ('a field twice, escaped', _with().replace('{', '{"\\u006e": 2, '),
+     'twice'),
+    ('U+0000 in a name', _with().replace('"n"', '"n\\u0000x"'), 'U+0000'),
+    ('a fraction', _with(n=1.5), '"n"'),
+    ('a whole fraction', _with(n=1.0), '"n"'),
+    ('an exponent', _text('"n": 1', '"n": 1e2'), '"n"'),
+    ('a number that does not fit', _with(n=65536), '"n"'),
+    ('a negative number', _with(n=-1), '"n"'),
+    ('above 64 bits', _with(n=2**64), '2^64'),
+    ('far above 64 bits', _with(n=10**30), '2^64'),
+    ('below 64 bits', _with(i=-2**63 - 1), '2^63'),
+    ('above i64', _with(i=2**63), '"i"'),
+    ('a leading zero', _text('"n": 1', '"n": 01'), 'line 2'),
+    ('a plus', _text('"n": 1', '"n": +1'), 'line 2'),
+    ('NaN', _text('"n": 1', '"n": NaN'), 'line 2'),
+    ('Infinity', _text('"n": 1', '"n": -Infinity'), 'line 2'),
+    ('text for a number', _with(n='1'), '"n"'),
+    ('a number for text', _with(t=1), '"t"'),
+    ('true', _with(n=True), '"n"'),
+    ('null for a number', _with(n=None), '"n"'),
+    ('null for text', _with(t=None), '"t"'),
+    ('null for a sequence', _with(s=None), '"s"'),
+    ('null in a sequence', _with(s=['a', None]), ('"s"', 'item 1')),
+    ('a list for a plain field', _with(n=[1]), '"n"'),
+    ('no list for a sequence', _with(s='y'), '"s"'),
+    ('a list in a sequence', _with(s=[['y']]), '"s"'),
+    ('text for bytes', _with(r='x'), '"r"'),
+    ('an unknown object', _with(r={'path': 'x'}), '"r"'),
+    ('an object with more', _with(r={'base64': '', 'x': 1}), '"r"'),
+    ('a file that is a number', _with(r={'file': 1}), '"r"'),
+    ('a file that is not there', _with(r={'file': 'no/such'}),
+     ('"r"', 'no/such')),
+    ('a file that is a directory', _with(r={'file': '.'}), '"r"'),
+    ('a file that is a device', _with(r={'file': '/dev/zero'}), '"r"'),
+    ('a file that is a pipe', _with(r={'file': 'pipe'}), '"r"'),
+    ('a file without a name', _with(r={'file': ''}), '"r"'),
+    ('a file with U+0000', _with(r={'file': 'ok\0no'}), '"r"'),
+    ('base64 with spaces', _with(r={'base64': 'AA AA'}), '"r"'),
+    ('base64 without padding', _with(r={'base64': 'AAA'}), '"r"'),
+    ('base64 with too much padding', _with(r={'base64': 'A==='}), '"r"'),
+    ('base64 padding alone', _with(r={'base64': '===='}), '"r"'),
+    ('base64 padding within', _with(r={'base64': 'AA==AAAA'}), '"r"'),
+    ('base64 for URLs', _with(r={'base64': '-_-_'}), '"r"'),
+    ('base64 with bits left', _with(r={'base64': 'AB=='}), '"r"'),
+    ('base64 with U+0000', _with(r={'base64': 'AA\0A'}), '"r"'),
+    ('from an unknown kind', _with(r={'from': 'm.jsonl'}), '"r"'),
+    ('from nothing', _with(r={'from': 'no/such.npy'}), '"r"'),
+    ('too deep', _text('"x"', '[' * 600 + ']' * 600), 'deep'),
+    ('much too deep', _text('"x"', '[' * 200000), 'deep'),
+]
+
+
+@each([(name,) for name, *_ in BAD])
+def a_bad_line_is_named_and_leaves_nothing(case):
+    line, says = next((line, says) for name, line, says in BAD
+                      if name == case[0])
+    os.mkfifo('pipe')
+    line = line if isinstance(line, bytes) else line.encode()
+    pathlib.Path('m.jsonl').write_bytes(_with().encode() + line)
+    says = (says,) if isinstance(says, str) else says
+    refuse('pack', 'm.jsonl', 'out', '--spec', SPEC, '--no-sync',
+           says=('m.jsonl: line 2: ', *says))
+    assert not pathlib.Path('out').exists()
+    refuse('pack', 'm.jsonl', 'sharded', '--spec', SPEC, '--shard-length', '1',
+           '--no-sync', says=('m.jsonl: line 2: ', '1 finished shard'))
+    assert [f.name for f in pathlib.Path('sharded').iterdir()] == ['000000']
+    assert read('sharded')['count'] == 1
+
+
+def a_first_line_that_is_bad_leaves_nothing():
+    for options in ([], ['--shard-length', '1'], ['--idx']):
+        write_lines('m.jsonl', ['nonsense\n'])
+        refuse('pack', 'm.jsonl', 'out', '--spec', 'n=int', *options)
+        assert not pathlib.Path('out').exists(), options
+
+
+def lines_may_end_as_they_like():
+    good = json.dumps({'n': 1})
+    for text in (good, good + '\n', good + '\r\n', good + '\n\n \n',
+                 f' {good}\t\n', '\r\n'.join([good] * 3), ):
+        pathlib.Path('m.jsonl').write_bytes(text.encode())
+        run('pack', 'm.jsonl', 'out', '--spec', 'n=int')
+        assert read('out')['count'] == text.count('{')
+        subprocess.run(['rm', '-r', 'out'], check=True)
+
+
+def an_empty_manifest_makes_an_empty_dataset_or_no_shard():
+    for text in (b'', b'\n'):
+        pathlib.Path('m.jsonl').write_bytes(text)
+        run('pack', 'm.jsonl', 'out', '--spec', 'n=int,s=utf8[]')
+        assert read('out')['count'] == 0
+        subprocess.run(['rm', '-r', 'out'], check=True)
+        run('pack', 'm.jsonl', 'shards', '--spec', 'n=int', '--shard-size',
+            '0')
+        assert not pathlib.Path('shards').exists()
+        run('pack', 'm.jsonl', 'x.bag')
+        assert pathlib.Path('x.bag').read_bytes() == bytes(8)
+        pathlib.Path('x.bag').unlink()
+
+
+def a_spec_without_fields_is_a_spec():
+    pathlib.Path('spec.json').write_text('{}')
+    write_lines('m.jsonl', [{}, {}])
+    run('pack', 'm.jsonl', 'out')
+    assert read('out')['count'] == 2
+    assert run('get', 'out', '0:2').lines == [{}, {}]
+    run('export', 'out', 'raw', '--raw')
+    run('pack', 'raw/manifest.jsonl', 'again')
+    assert files('again') == files('out')
+
+
+def the_spec_is_words_or_a_file_or_beside_the_manifest():
+    write_lines('m.jsonl', [{'b': 1, 'a,c': {'base64': ''}, 'x=y': []}])
+    spec = {'b': 'int(8)', 'a,c': 'array(float32,0)', 'x=y': 'utf8[]'}
+    pathlib.Path('given.json').write_text(json.dumps(spec))
+    run('pack', 'm.jsonl', 'one', '--spec', 'given.json')
+    pathlib.Path('no-ending').write_text(json.dumps(spec))
+    run('pack', 'm.jsonl', 'two', '--spec', 'no-ending')
+    pathlib.Path('spec.json').write_text(json.dumps(spec, indent=3))
+    run('pack', 'm.jsonl', 'three')
+    assert files('one') == files('two') == files('three')
+    assert pathlib.Path('one/spec.json').read_text() == json.dumps(
+        dict(sorted(spec.items())))
+    write_lines('n.jsonl', [{'b': 1, 'c': {'base64': ''}, 'x=y': []}])
+    run('pack', 'n.jsonl', 'four', '--spec=c=array(float32,0),b=int(8),'
+        'x=y=utf8[]')
+    assert read('four')['spec'] == {'b': 'int(8)', 'c': 'array(float32,0)',
+                                    'x=y': 'utf8[]'}
+
+
+@each(['a', 'a=int,', 'a=int,,b=int', '=', ',', 'a=int,b'])
+def a_spec_that_makes_no_sense_leaves_nothing(spec):
+    write_lines('m.jsonl', [])
+    result = harness.subprocess.run(
+        [harness.PROGRAM, 'pack', 'm.jsonl', 'out', '--spec', spec],
+        capture_output=True)
+    assert result.returncode in (1, 2) and result.stderr
+    assert not pathlib.Path('out').exists()
+
+
+@each([('x=Int', 'x'), ('x=int(', 'x'), ('x=int[][]', 'x'), ('x=', 'x'),
+       ('refs=int', 'refs'), ('../x=int', 'x'), ('a/b=int', 'a/b'),
+       ('.x=int', '.x'), ('=int', ''), ('x=int,x=utf8', 'x'), ('a:b=int', 'a:b'),
+       ('a\tb=int', ''), ('x=int(a)', ''), ('x=array(nonsense,2)', '')])
+def a_bad_field_is_refused_and_leaves_nothing(case):
+    spec, says = case
+    write_lines('m.jsonl', [{spec.split('=')[0]: 1}])
+    refuse('pack', 'm.jsonl', 'out', '--spec', spec, says=says)
+    assert not pathlib.Path('out').exists()
+
+
+@each(['', '[]', 'nonsense', '{"a": 1}', '{"a": "int", "a": "int"}',
+       '{"a": "int"} x', '{"a\\u0000": "int"}', '{"a": "int\\u0000"}', '"a"',
+       '{"a": null}', '{"a": ["int"]}'])
+def a_spec_file_that_is_bad_is_named(text):
+    write_lines('m.jsonl', [])
+    pathlib.Path('bad.json').write_text(text)
+    refuse('pack', 'm.jsonl', 'out', '--spec', 'bad.json', says='bad.json')
+    pathlib.Path('spec.json').write_text(text)
+    refuse('pack', 'm.jsonl', 'out', says='spec.json')
+    refuse('pack', 'm.jsonl', 'out', '--spec', 'no-such.json',
+           says='no-such.json')
+    assert not pathlib.Path('out').exists()
+
+
+def without_a_spec_it_says_what_is_missing():
+    write_lines('m.jsonl', [])
+    refuse('pack', 'm.jsonl', 'out', says='--spec', code=2)
+    refuse('pack', '-', 'out', says='--spec', code=2)
+
+
+def an_output_that_exists_is_not_touched():
+    write_lines('m.jsonl', [{'n': 1}])
+    pathlib.Path('file').write_text('mine')
+    pathlib.Path('directory').mkdir()
+    pathlib.Path('directory/mine').write_text('mine')
+    pathlib.Path('x.bag').write_text('mine')
+    before = files('.')
+    for out in ('file', 'directory', 'file/below'):
+        refuse('pack', 'm.jsonl', out, '--spec', 'n=int', says='file' if 'file'
+               in out else 'directory')
+    write_lines('b.jsonl', [{'blob': {'base64': ''}}])
+    refuse('pack', 'b.jsonl', 'x.bag', says='x.bag')
+    refuse('pack', 'm.jsonl', 'file', '--spec', 'n=int', '--shard-size', '1')
+    pathlib.Path('b.jsonl').unlink()
+    assert files('.') == before
+    pathlib.Path('out').mkdir()
+    refuse('pack', 'm.jsonl', 'out', '--spec', 'n=int', says='out')
+    assert pathlib.Path('out').exists()
+
+
+def a_manifest_that_cannot_be_read_leaves_nothing():
+    refuse('pack', 'no/such.jsonl', 'out', '--spec', 'n=int',
+           says='no/such.jsonl')
+    refuse('pack', '.', 'out', '--spec', 'n=int', says='directory')
+    assert not any(pathlib.Path().iterdir())
+
+
+def a_manifest_comes_from_standard_input():
+    text = b'{"n": 1}\n{"n": 2}'
+    run('pack', '-', 'out', '--spec', 'n=int', stdin=text)
+    assert values('out') == [{'n': 1}, {'n': 2}]
+    pathlib.Path('b').write_bytes(b'file')
+    run('pack', '-', 'x.bag', stdin=b'{"blob": {"file": "b"}}')
+    assert run('get', 'x.bag', '0', '--raw').out == b'file'
+    refuse('pack', '-', 'bad', '--spec', 'n=int', stdin=b'{"n": 1}\n{"n": ""}',
+           says='line 2')
+
+
+@each(['{"blob": "x"}', '{"blob": 1}', '{"blob": null}', '{"blob": []}',
+       '{"blob": {"from": "m.jsonl"}}', '{}', '{"x": {"base64": ""}}',
+       '{"blob": {"base64": ""}, "x": 1}',
+       '{"blob": {"base64": ""}, "blob": {"base64": ""}}',
+       '{"blob": {"file": "no-such"}}'])
+def a_bad_line_for_a_bag_leaves_nothing(line):
+    write_lines('m.jsonl', ['{"blob": {"base64": "AAAA"}}\n', line + '\n'])
+    refuse('pack', 'm.jsonl', 'x.bag', says='m.jsonl: line 2: ')
+    assert sorted(f.name for f in pathlib.Path().iterdir()) == ['m.jsonl']
+
+
+def a_bag_has_no_spec_and_no_shards():
+    write_lines('m.jsonl', [])
+    refuse('pack', 'm.jsonl', 'x.bag', '--spec', 'n=int', code=2)
+    refuse('pack', 'm.jsonl', 'x.bag', '--shard-size', '0', code=2)
+    assert not pathlib.Path('x.bag').exists()
+
+
+def a_long_line_is_a_line():
+    text = 'x' * 20_000_000
+    pack([{'t': text, 'b': {'base64': 'AAAA' * 1_000_000}}], 't=utf8,b=bytes')
+    assert run('get', 'out', '0', 't', '--raw').out == text.encode()
+    assert run('get', 'out', '0', 'b', '--raw').out == bytes(3_000_000)
+
+
+def _memory():
+    resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
+
+
+def a_line_larger_than_memory_is_an_error():
+    if b'__asan' in pathlib.Path(harness.PROGRAM).read_bytes():
+        return
+    process = subprocess.Popen(
+        [harness.PROGRAM, 'pack', '-', 'out', '--spec', 't=utf8'],
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_memory)
+    try:
+        for _ in range(600):
+            process.stdin.write(b' ' * (1 << 20))
+    except BrokenPipeError:
+        pass
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and b'memory' in err, err
+    assert not pathlib.Path('out').exists()
+
+
+MSGPACK = [None, True, False, 0, 127, 128, 255, 256, 2**16, 2**32, 2**64 - 1,
+           -1, -32, -33, -128, -129, -2**63, 0.5, 1.0, 1e300, '', 'x' * 31,
+           'x' * 32, 'x' * 70000, 'ü\0', [], [[[]]], list(range(20)), {},
+           {'a': {'b': [None, 1.5]}}, {'file': 1}, {'x': 'y'},
+           {'file': 'x', 'more': 1}]
+
+
+def _has_msgpack():
+    write_lines('probe.jsonl', [{'m': 1}])
+    done = subprocess.run([harness.PROGRAM, 'pack', 'probe.jsonl', 'probe',
+                           '--spec', 'm=msgpack'], capture_output=True)
+    return done.returncode == 0
+
+
+def json_becomes_msgpack_and_json_again():
+    if not _has_msgpack():
+        return
+    pack([{'m': m, 's': [m, m]} for m in MSGPACK], 'm=msgpack,s=msgpack[]')
+    bag = harness.reference.Bag(pathlib.Path('out/m.bag'))
+    for i, want in enumerate(MSGPACK):
+        got = harness.reference.unpack(bag[i])
+        assert got == want and type(got) is type(want), (got, want)
+    rows = run('get', 'out', '0:99').lines
+    assert rows == [{'m': m, 's': [m, m]} for m in MSGPACK]
+    assert b'18446744073709551615' in run('get', 'out', '10').out
+    refuse('pack', write_lines('n.jsonl', ['{"m": 1e999}\n']), 'bad', '--spec',
+           'm=msgpack', says='line 1')
+    refuse('pack', write_lines('n.jsonl', ['{"m": {"a": 1, "a": 2}}\n']), 'bad',
+           '--spec', 'm=msgpack', says='line 1')

@@ -1,0 +1,22 @@
+"""Runs the tests of the command; see command.sh."""
+import sys
+
+import harness
+
+
+def main():
+    harness.PROGRAM = sys.argv[1]
+    import golden_data
+    import getting
+    import help_and_output
+    import images
+    import manifests
+    import writing
+    for module in (golden_data, help_and_output, getting, manifests, writing,
+                   images):
+        harness.checks(module)
+    print(f'{harness.passed} passed, {harness.failed} failed')
+    sys.exit(harness.failed > 0 or harness.passed == 0)
+
+
+main()

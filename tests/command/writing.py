@@ -1,0 +1,364 @@
+"""Workers, shards, gaps, flushing, and what is left when packing stops."""
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import time
+
+import harness
+from harness import each, files, pack, read, refuse, run, values, write_lines
+
+SPEC = 'n=int(4),words=utf8[]'
+
+
+def _rows(count):
+    return [{'n': i, 'words': [str(i)] * (i % 3)} for i in range(count)]
+
+
+def _workers(count, *options, manifest='manifest.jsonl', out='shards'):
+    """Pack with this many processes at once."""
+    jobs = [subprocess.Popen(
+        [harness.PROGRAM, 'pack', manifest, out, '--spec', SPEC, '--shard-start',
+         str(w), '--shard-stop', str(count), *options],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for w in range(count)]
+    for job in jobs:
+        _, err = job.communicate(timeout=60)
+        assert job.returncode == 0, err
+
+
+def four_processes_pack_what_one_packs():
+    rows = _rows(203)
+    pack(rows, SPEC, 'one')
+    _workers(4, '--shard-length', '10', '--no-sync')
+    everything = values('one')
+    assert sorted(values('shards'), key=lambda row: row['n']) == everything
+    # Worker W writes the lines W, W + 4, ... into the shards W, W + 4, ...
+    for shard in pathlib.Path('shards').iterdir():
+        worker = int(shard.name) % 4
+        start = int(shard.name) // 4 * 10
+        assert values(shard) == everything[worker::4][start:start + 10]
+
+
+def workers_of_different_load_leave_gaps_that_finalize_closes():
+    rows = _rows(30)
+    pack(rows[:20], SPEC, 'shards', '--shard-length', '2', '--shard-stop', '3')
+    pack(rows[20:29], SPEC, 'shards', '--shard-length', '2', '--shard-start',
+         '1', '--shard-stop', '3')
+    # Worker 0 had 7 lines: the shards 0, 3, 6, 9; worker 1 had 3: 1, 4.
+    names = sorted(f.name for f in pathlib.Path('shards').iterdir())
+    assert names == ['000000', '000001', '000003', '000004', '000006', '000009']
+    refuse('info', 'shards', says=('2, 5, 7, 8'))
+    got = run('info', 'shards', '--json', '--allow-gaps').json
+    assert got['missing'] == [2, 5, 7, 8] and got['length'] == 10
+    before = run('get', 'shards', '0:99', '--allow-gaps').out
+    content = {n: files(f'shards/{n}') for n in names}
+    assert b'4 shards' in run('finalize', 'shards').out
+    assert sorted(f.name for f in pathlib.Path('shards').iterdir()) == \
+        [f'{i:06}' for i in range(6)]
+    assert [files(f'shards/{i:06}') for i in range(6)] == \
+        [content[n] for n in names]
+    assert run('get', 'shards', '0:99').out == before
+    assert read('shards')['count'] == 10
+    assert b' 0 shards' in run('finalize', 'shards').out
+
+
+def the_same_worker_twice_is_an_error_and_harms_nothing():
+    write_lines('manifest.jsonl', _rows(9))
+    words = ['pack', 'manifest.jsonl', 'shards', '--spec', SPEC,
+             '--shard-length', '3', '--shard-start', '1', '--shard-stop', '2']
+    run(*words)
+    before = files('shards')
+    refuse(*words, says='000001')
+    assert files('shards') == before
+
+
+def two_living_workers_of_one_number_do_not_mix():
+    first = subprocess.Popen(
+        [harness.PROGRAM, 'pack', '-', 'shards', '--spec', 'n=int',
+         '--shard-length', '2'], stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL)
+    first.stdin.write(b'{"n": 1}\n')
+    first.stdin.flush()
+    _wait_for(lambda: pathlib.Path('shards/000000').exists())
+    refuse('pack', '-', 'shards', '--spec', 'n=int', '--shard-length', '2',
+           stdin=b'{"n": 5}\n', says='000000')
+    first.communicate(b'{"n": 2}\n{"n": 3}\n')
+    assert first.returncode == 0
+    assert values('shards') == [{'n': 1}, {'n': 2}, {'n': 3}]
+
+
+@each([('--shard-size', '0'), ('--shard-length', '0'), ('--shard-start', '0'),
+       ('--shard-stop', '0'), ('--shard-stop', '1'), ('--shard-size', '1T')])
+def any_shard_option_makes_shards(options):
+    pack(_rows(3), SPEC, 'out', *options)
+    assert [f.name for f in pathlib.Path('out').iterdir()] == ['000000']
+    assert read('out')['shards'] == [3]
+
+
+def without_a_shard_option_there_are_none():
+    pack(_rows(3), SPEC)
+    assert read('out')['kind'] == 'dataset'
+
+
+@each([('100', 100), ('1K', 1024), ('1KiB', 1024), ('2M', 2 << 20),
+       ('100B', 100)])
+def sizes_have_units_of_1024(case):
+    words, size = case
+    blob = {'base64': 'A' * (size // 4 // 4 * 4)}
+    pack([{'b': blob}] * 20, 'b=bytes', 'out', '--shard-size', words)
+    each_one = len(blob['base64']) // 4 * 3 + 8 + 2 + 8
+    most = next(i for i in range(1, 99) if 16 + i * each_one >= size)
+    assert read('out')['shards'][0] == most
+
+
+def a_worker_without_lines_writes_nothing():
+    pack(_rows(2), SPEC, 'out', '--shard-start', '2', '--shard-stop', '3')
+    assert not pathlib.Path('out').exists()
+
+
+def a_worker_does_not_look_at_the_lines_of_others():
+    write_lines('m.jsonl', ['nonsense\n', {'n': 1}, 'nonsense\n', {'n': 2}])
+    run('pack', 'm.jsonl', 'out', '--spec', 'n=int', '--shard-start', '1',
+        '--shard-stop', '2')
+    assert values('out/000001') == [{'n': 1}, {'n': 2}]
+
+
+def idx_files_are_left_for_newest_granular():
+    pack(_rows(5), 'n=int(4),words=utf8[]', 'out', '--idx')
+    assert pathlib.Path('out/n.idx').read_bytes() == struct.pack(
+        '<5Q', 4, 8, 12, 16, 20)
+    assert values('out') == values('out')
+    bag = pathlib.Path('x.bag')
+    run('pack', '-', bag, '--idx', stdin=b'{"blob": {"base64": "AAAA"}}')
+    assert pathlib.Path('x.idx').read_bytes() == struct.pack('<Q', 3)
+    assert run('get', bag, '0', '--raw').out == bytes(3)
+
+
+def _wait_for(what, seconds=10):
+    end = time.time() + seconds
+    while time.time() < end:
+        if what():
+            return
+        time.sleep(0.02)
+    raise AssertionError('it did not come')
+
+
+def _size(path):
+    path = pathlib.Path(path)
+    return path.stat().st_size if path.exists() else 0
+
+
+def what_waits_for_the_next_line_is_flushed_within_a_second():
+    job = subprocess.Popen(
+        [harness.PROGRAM, 'pack', '-', 'out', '--spec', 'n=int(4)'],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    job.stdin.write(b'{"n": 1}\n{"n": 2}\n{"n"')
+    job.stdin.flush()
+    started = time.time()
+    _wait_for(lambda: _size('out/refs.idx') == 16, 5)
+    assert time.time() - started < 3
+    job.send_signal(signal.SIGKILL)
+    job.wait()
+    job.stdin.close()
+    assert _size('out/n.bag') == 8 and _size('out/n.idx') == 16
+    assert not pathlib.Path('out/spec.json').exists()
+    refuse('info', 'out', says='recover')
+
+
+def every_mebibyte_is_flushed():
+    job = subprocess.Popen(
+        [harness.PROGRAM, 'pack', '-', 'out', '--spec', 'b=bytes'],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    line = json.dumps({'b': {'base64': 'AAAA' * 200_000}}).encode() + b'\n'
+    job.stdin.write(line * 2)
+    job.stdin.flush()
+    started = time.time()
+    _wait_for(lambda: _size('out/b.bag') == 1_200_000)
+    took = time.time() - started
+    job.stdin.close()
+    job.wait()
+    assert took < 0.9, took
+
+
+def a_full_disk_keeps_what_was_flushed():
+    def limit():
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))
+    rows = [{'b': {'base64': 'AAAA' * 100_000}}] * 30
+    write_lines('m.jsonl', rows)
+    refuse('pack', 'm.jsonl', 'out', '--spec', 'b=bytes', preexec_fn=limit,
+           says=('b.bag', 'File too large', 'kept'))
+    assert not pathlib.Path('out/spec.json').exists()
+    assert _size('out/refs.idx') >= 8
+    refuse('info', 'out', says='recover')
+
+
+def finished_shards_stay_when_a_line_is_bad():
+    rows = _rows(7) + ['{"n": 1}\n']
+    write_lines('m.jsonl', rows)
+    refuse('pack', 'm.jsonl', 'out', '--spec', SPEC, '--shard-length', '3',
+           says=('m.jsonl: line 8: ', '"words"', '2 finished shards'))
+    assert values('out') == values('out/000000') + values('out/000001')
+    assert len(values('out')) == 6
+
+
+@each(['nothing', 'file', 'dataset', 'unfinished', 'two'])
+def finalize_refuses_what_is_no_set_of_finished_shards(what):
+    path = pathlib.Path('x')
+    if what == 'file':
+        path.write_text('mine')
+    if what == 'dataset':
+        pack(_rows(2), SPEC, 'x')
+    if what in ('unfinished', 'two'):
+        pack(_rows(4), SPEC, 'x', '--shard-length', '1')
+        if what == 'unfinished':
+            (path / '000003/spec.json').rename(path / '000003/spec.json.partial')
+        else:
+            (path / '000003').rename(path / '01')
+    before = files('.')
+    refuse('finalize', 'x', says='x')
+    assert files('.') == before
+
+
+def verify_finds_a_table_that_decreases():
+    pack(_rows(9), SPEC)
+    path = pathlib.Path('out/n.bag')
+    raw = bytearray(path.read_bytes())
+    raw[36 + 16:36 + 24] = struct.pack('<Q', 33)
+    path.write_bytes(raw)
+    refuse('verify', 'out', says='n.bag')
+    run('export', 'out', 'x', code=1)
+    assert not pathlib.Path('x').exists()
+
+
+def verify_finds_references_that_lead_nowhere():
+    pack(_rows(9), SPEC)
+    path = pathlib.Path('out/refs.bag')
+    raw = bytearray(path.read_bytes())
+    raw[1] = 99
+    path.write_bytes(raw)
+    refuse('verify', 'out', says=('refs.bag', '0'))
+    refuse('get', 'out', '0', says='0')
+    assert run('get', 'out', '1').json['n'] == 1
+
+
+def an_export_overwrites_nothing():
+    pack(_rows(2), SPEC)
+    pathlib.Path('full').mkdir()
+    pathlib.Path('full/manifest.jsonl.partial').write_text('mine')
+    pathlib.Path('file').write_text('mine')
+    before = files('.')
+    refuse('export', 'out', 'full', says='full')
+    refuse('export', 'out', 'file', says='file')
+    refuse('export', 'out', 'out', says='out')
+    assert files('.') == before
+    pathlib.Path('empty').mkdir()
+    run('export', 'out', 'empty/')
+    assert len(pathlib.Path('empty/manifest.jsonl').read_text()
+               .splitlines()) == 2
+    run('export', 'out', 'new/and/deep')
+    assert files('new/and/deep') == files('empty')
+
+
+def a_failed_export_leaves_an_empty_directory_as_it_was():
+    pack([{'b': {'base64': 'AAAA' * 100}}] * 3, 'b=bytes')
+    path = pathlib.Path('out/refs.bag')
+    raw = bytearray(path.read_bytes())
+    raw[5] = 99
+    path.write_bytes(raw)
+    pathlib.Path('empty').mkdir()
+    for options in ([], ['--raw']):
+        refuse('export', 'out', 'empty', *options, says='2')
+        assert pathlib.Path('empty').exists() and not files('empty')
+        refuse('export', 'out', 'new', *options)
+        assert not pathlib.Path('new').exists()
+
+
+NAMES = ['a', 'A', 'a b', 'con', 'CON', 'x' * 200, 'X' * 200, 'ä', 'é', '-r',
+         'a~0', 'manifest.jsonl', 'spec.json', 'file;rm -rf', '%s', "a'b",
+         'a.b', 'end.', 'end ', ' ', '💡', '~', '$HOME', 'a,b', 'a=b', '(']
+
+
+def fields_of_any_name_are_exported_to_safe_files():
+    # The names that the writer refuses come from Python: a dataset by hand.
+    names = sorted(NAMES + ['a\nb', 'a"b', 'a:b', 'tab\t', 'nul', '..', '.x',
+                            '', 'a\\b', 'x*', '\x7f'])
+    out = pathlib.Path('out')
+    out.mkdir()
+    (out / 'spec.json').write_text(json.dumps(dict.fromkeys(names, 'bytes')))
+    head = b'\xdc' + struct.pack('>H', len(names)) + bytes(len(names))
+    for i, name in enumerate(names + ['refs']):
+        blob = head if name == 'refs' else bytes([i]) * 300
+        (out / f'{name}.bag').write_bytes(
+            blob + struct.pack('<2Q', 0, len(blob)))
+    for options in ([], ['--raw']):
+        run('export', 'out', 'x', *options)
+        row = json.loads(pathlib.Path('x/manifest.jsonl').read_text())
+        assert list(row) == names
+        paths = [row[name]['file'] for name in names]
+        assert len({p.lower() for p in paths}) == len(paths)
+        for i, path in enumerate(paths):
+            assert path.isascii() and len(path) < 100 and '..' not in path
+            assert not set(path) & set(' \\:*?"<>|\n\t;$%\'')
+            assert pathlib.Path('x', path).read_bytes() == bytes([i]) * 300
+            assert pathlib.Path('x', path).resolve().is_relative_to(
+                pathlib.Path('x').resolve())
+        subprocess.run(['rm', '-r', 'x'], check=True)
+    assert list(run('get', 'out', '0').json) == names
+    assert b'\n\n' in run('info', 'out').out
+    got = run('get', 'out', '0', '--out', 'd').json
+    assert len(files('d')) == len(names) == len(got)
+
+
+def packed_names_are_exported_and_packed_again():
+    names = [n for n in NAMES if n[0] not in '.' and n not in ('con', 'CON')]
+    spec = pathlib.Path('spec.json')
+    spec.write_text(json.dumps(dict.fromkeys(names, 'utf8[]')))
+    write_lines('m.jsonl', [{n: [n, 'x'] for n in names}])
+    run('pack', 'm.jsonl', 'out')
+    run('export', 'out', 'x', '--raw')
+    run('pack', 'x/manifest.jsonl', 'again')
+    assert files('again') == files('out')
+
+
+def many_fields_are_no_problem():
+    names = [f'field{i}' for i in range(300)]
+    pathlib.Path('spec.json').write_text(
+        json.dumps(dict.fromkeys(names, 'int')))
+    write_lines('m.jsonl', [dict.fromkeys(names, 7)] * 3)
+    run('pack', 'm.jsonl', 'out', '--no-sync', preexec_fn=_few_files)
+    assert run('get', 'out', '2', preexec_fn=_few_files).json == \
+        dict.fromkeys(names, 7)
+
+
+def _few_files():
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+
+
+def many_shards_are_read_with_few_files():
+    def limit():
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    pack([{'n': i} for i in range(400)], 'n=int', 'out', '--shard-length', '1')
+    rows = run('get', 'out', '0:400', preexec_fn=limit).lines
+    assert rows == [{'n': i} for i in range(400)]
+    run('verify', 'out', preexec_fn=limit)
+    assert run('info', 'out', '--json', preexec_fn=limit).json['shards'] == 400
+
+
+def unreadable_files_are_named():
+    if os.getuid() != 0 or not pathlib.Path('/usr/bin/setpriv').exists():
+        return
+    pack(_rows(2), SPEC)
+    os.chmod('out/n.bag', 0)
+    os.chmod('.', 0o755)
+    done = subprocess.run(['setpriv', '--reuid=65534', '--clear-groups',
+                           harness.PROGRAM, 'get', 'out', '0'],
+                          capture_output=True)
+    assert done.returncode in (1, 126, 127)
+    if done.returncode == 1:
+        assert b'n.bag' in done.stderr, done.stderr

@@ -1,0 +1,95 @@
+#!/bin/sh
+# Install what the build, the demo and the tests need and this machine lacks.
+#
+# Each line of `needs` is: what tells that it is there | the packages that bring
+# it, of which the first that the system knows is taken (names differ between
+# Debian and Ubuntu releases).
+set -u
+
+needs() {
+    cat <<'END'
+command -v pkg-config                   | pkg-config
+command -v python3                      | python3
+command -v gcc                          | gcc
+command -v g++                          | g++
+command -v clang                        | clang
+sanitizer gcc address,undefined         | gcc
+sanitizer gcc thread                    | gcc
+sanitizer clang address,undefined,fuzzer-no-link | libclang-rt-dev libclang-rt-@-dev libclang-common-@-dev
+pkg-config --exists cmocka              | libcmocka-dev
+pkg-config --exists json-c              | libjson-c-dev
+pkg-config --exists libjpeg             | libjpeg-dev
+pkg-config --exists libpng              | libpng-dev
+pkg-config --exists libzip              | libzip-dev
+pkg-config --exists msgpack-c || pkg-config --exists msgpack | libmsgpack-c-dev libmsgpack-dev
+pkg-config --exists libavformat         | libavformat-dev
+pkg-config --exists libavcodec          | libavcodec-dev
+pkg-config --exists libswscale          | libswscale-dev
+pkg-config --exists libavutil           | libavutil-dev
+command -v mpicc                        | libopenmpi-dev
+command -v mpirun                       | openmpi-bin
+command -v strace                       | strace
+END
+}
+
+sanitizer() {
+    dir=$(mktemp -d) && echo 'int main(void) { return 0; }' >"$dir/t.c" &&
+        "$1" -fsanitize="$2" "$dir/t.c" -o "$dir/t" >/dev/null 2>&1
+    set -- $?
+    rm -rf "$dir"
+    return "$1"
+}
+
+# The lines of needs whose check fails.
+missing() {
+    needs | while IFS= read -r line; do
+        eval "${line%| *}" >/dev/null 2>&1 </dev/null || printf '%s\n' "$line"
+    done
+}
+
+# The first package of a line that apt knows. @ stands for clang's version.
+choose() {
+    version=$(apt-cache depends clang 2>/dev/null |
+        sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -n 1)
+    for package in $(echo "${1##*| }" | sed "s/@/$version/g"); do
+        if apt-cache show "$package" 2>/dev/null | grep -q '^Package:'; then
+            echo "$package"
+            return
+        fi
+    done
+    echo "no package known for:${1##*|}" >&2
+}
+
+install() {
+    export DEBIAN_FRONTEND=noninteractive
+    $sudo apt-get update -q || return
+    packages=$(echo "$1" | while IFS= read -r line; do choose "$line"; done |
+        sort -u)
+    # shellcheck disable=SC2086
+    $sudo apt-get install -q -y --no-install-recommends \
+        -o DPkg::Lock::Timeout=300 $packages
+}
+
+lines=$(missing)
+if [ -z "$lines" ]; then
+    echo 'deps: everything is there'
+    exit 0
+fi
+
+sudo=
+if [ "$(id -u)" != 0 ]; then
+    sudo=sudo
+fi
+if ! command -v apt-get >/dev/null ||
+    { [ -n "$sudo" ] && ! command -v sudo >/dev/null; }; then
+    echo 'deps: please install these (Debian names; the first known one a line):'
+    echo "$lines" | sed 's/.*| /    /' | sort -u
+    echo 'deps: what is missing is left out of the build'
+    exit 0
+fi
+
+install "$lines" || exit 1
+lines=$(missing)
+[ -z "$lines" ] && exit 0
+echo 'deps: still missing, and left out of the build:'
+echo "$lines" | sed 's/ *|.*//; s/^/    /'

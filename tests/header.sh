@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# bags.h with every compiler and standard, in every way it may be included: no
+# warning, and no symbol outside bag_ and bags_.
+set -u
+warnings='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror'
+only_c='-Wstrict-prototypes -Wc++-compat'
+# C++ warns of {0}; for the public structs that is what we recommend.
+only_cxx='-Wno-missing-field-initializers'
+root=$PWD
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+
+# cell TITLE COMMAND...: one line; what the command prints only if it fails.
+cell() {
+    local title=$1
+    shift
+    if "$@" >"$log" 2>&1; then
+        echo "ok      $title"
+    else
+        echo "FAILED  $title"
+        head -n 20 "$log"
+    fi
+}
+
+# write_source NAME LINE...: a file in C and the same in C++.
+write_source() {
+    local name=$1
+    shift
+    printf '%s\n' "$@" >"$dir/$name.c"
+    cp "$dir/$name.c" "$dir/$name.cc"
+}
+
+call='int main(void) { return bags_version()[0] == 0; }'
+write_source implementation '#define BAGS_IMPLEMENTATION' '#include "bags.h"' "$call"
+write_source declarations '#include "bags.h"' 'int use(void);' \
+    'int use(void) { return bags_version()[0]; }'
+write_source static '#define BAGS_STATIC' '#include "bags.h"' "$call"
+write_source twice '#define BAGS_IMPLEMENTATION' '#include "bags.h"' \
+    '#include "bags.h"' "$call"
+write_source later '#include "bags.h"' '#define BAGS_IMPLEMENTATION' \
+    '#include "bags.h"' "$call"
+write_source after_stdio '#include <stdio.h>' '#define BAGS_IMPLEMENTATION' \
+    '#include "bags.h"' "$call"
+write_source caller '#include "bags.h"' "$call"
+write_source library '#define BAGS_IMPLEMENTATION' '#include "bags.h"'
+
+compile() { # compile COMPILER STANDARD NAME: to NAME.o
+    local ending=c flags=$only_c level=-O0
+    case $2 in *++*) ending=cc flags=$only_cxx ;; esac
+    # Some warnings need the optimizer.
+    case $2-$3 in c99-implementation | c++11-implementation) level=-O2 ;; esac
+    "$1" -std="$2" $level $warnings $flags -I"$root" -c "$dir/$3.$ending" \
+        -o "$out/$3.o"
+}
+
+# A system header came first: it works, or an #error says what to do.
+compile_or_explain() {
+    compile "$@" && return
+    "$1" -std="$2" -I"$root" -c "$dir/$3.c" -o "$out/$3.o" 2>&1 |
+        grep -q 'error.*bags\.h: a system header came first'
+}
+
+run() { # run COMPILER OBJECT...: they link, and the program runs
+    local compiler=$1
+    shift
+    "$compiler" "${@/#/$out/}" -o "$out/program" && "$out/program"
+}
+
+separate() { # a library in one language, its caller in another
+    compile "$1" "$2" library && compile "$3" "$4" caller &&
+        run "$3" library.o caller.o
+}
+
+# What NAME.o defines, but main.
+symbols() { nm -g --defined-only "$out/$1.o" | awk '$3 != "main" {print $3}'; }
+
+public_only() {
+    compile "$1" "$2" library && symbols library | grep -q '^bags_version$' &&
+        ! symbols library | grep -v -E '^bags?_'
+}
+
+nothing_public() {
+    compile "$1" "$2" static && ! symbols static | grep .
+}
+
+matrix() { # matrix C-COMPILER C++-COMPILER
+    local standard how compiler
+    for standard in c99 c11 c17 gnu99 gnu17 \
+        c++11 c++14 c++17 c++20 gnu++11 gnu++14 gnu++17 gnu++20; do
+        compiler=$1
+        case $standard in *++*) compiler=$2 ;; esac
+        for how in implementation declarations static; do
+            cell "$compiler -std=$standard $how" compile "$compiler" $standard $how
+        done
+    done
+    for standard in c99 gnu99 c11 gnu17 c++11 gnu++17; do
+        compiler=$1
+        case $standard in *++*) compiler=$2 ;; esac
+        cell "$compiler -std=$standard twice" compile "$compiler" $standard twice
+        cell "$compiler -std=$standard first without, then with the implementation" \
+            compile_or_explain "$compiler" $standard later
+        cell "$compiler -std=$standard behind stdio.h" \
+            compile_or_explain "$compiler" $standard after_stdio
+        cell "$compiler -std=$standard symbols" public_only "$compiler" $standard
+        cell "$compiler -std=$standard symbols, static" nothing_public "$compiler" $standard
+        cell "$compiler -std=$standard two files" separate "$compiler" $standard "$compiler" $standard
+    done
+    cell "$1 library, $2 caller" separate "$1" c99 "$2" c++11
+    cell "$2 library, $1 caller" separate "$2" c++11 "$1" c99
+}
+
+# One compiler on each core.
+for pair in 'gcc g++' 'clang clang++'; do
+    set -- $pair
+    if command -v "$1" >/dev/null && command -v "$2" >/dev/null; then
+        out=$dir/$1 log=$dir/$1.log
+        mkdir "$out"
+        matrix "$1" "$2" >"$dir/$1.cells" &
+    else
+        echo "skipped $pair: not installed" >"$dir/$1.cells"
+    fi
+done
+wait
+cat "$dir"/*.cells
+passed=$(cat "$dir"/*.cells | grep -c '^ok')
+failed=$(cat "$dir"/*.cells | grep -c '^FAILED')
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]

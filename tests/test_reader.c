@@ -1,0 +1,1480 @@
+/* Reading datasets in one directory: selections, refs, rows, values. */
+#include "check.h"
+
+#include <errno.h>
+
+enum mode { MAPPED, POSITIONAL, LOADED, ONE_FILE, ONE_MAP, CANNOT_MAP, MODES };
+
+static bags_reader_options reading(enum mode mode) {
+    bags_reader_options options;
+    memset(&options, 0, sizeof(options));
+    options.positional = mode == POSITIONAL || mode == LOADED
+        || mode == ONE_FILE;
+    options.load_tables = mode == LOADED;
+    options.max_files = mode == ONE_FILE ? 1 : 0;
+    options.max_maps = mode == ONE_MAP ? 1 : 0;
+    options.allocator = &memory.allocator;
+    options.io = &disk.io;
+    disk.only = 1u << HOOK_MAP;
+    disk.fail_at = mode == CANNOT_MAP ? 1 : 0;
+    disk.stays = true;
+    disk.fail_with = ENODEV;
+    return options;
+}
+
+static bags_reader *open_mode(const char *path, enum mode mode) {
+    bags_reader_options options = reading(mode);
+    poison();
+    bags_reader *reader = bags_reader_open(path, &options, &said);
+    if (!reader)
+        fail_msg("mode %d of %s: %s", (int)mode, path, said.message);
+    return reader;
+}
+
+static bags_select select_all(size_t field) {
+    bags_select s;
+    memset(&s, 0, sizeof(s));
+    s.field = field;
+    return s;
+}
+
+/* ------------------------------------------------- a dataset known by formula */
+
+enum { INFO, PICTURES, TITLE, WORDS, FIELDS };
+
+static const char *const names[FIELDS] = {"info", "pictures", "title", "words"};
+static const bool is_sequence[FIELDS] = {false, true, false, true};
+
+static size_t items_of(size_t field, uint64_t row) {
+    if (!is_sequence[field])
+        return 1;
+    return (size_t)(field == WORDS ? row * 7 % 12 : row % 4);
+}
+
+static size_t item_text(size_t field, uint64_t row, size_t item, char *text) {
+    int size = snprintf(text, 200, "%s %d %d", names[field], (int)row,
+        (int)item);
+    size_t more = (size_t)(row * 5 + item * 3 + field) % 120;
+    memset(text + size, '.', more);
+    return (size_t)size + more;
+}
+
+static void formula_set(hand_set *set, uint64_t rows, bool sequences) {
+    char text[400];
+    memset(set, 0, sizeof(*set));
+    for (size_t f = 0; f < FIELDS; f++)
+        if (sequences || !is_sequence[f])
+            set_field(set, names[f], is_sequence[f] ? "utf8[]" : "utf8");
+    for (uint64_t row = 0; row < rows; row++) {
+        size_t column = 0;
+        set_begin(set);
+        for (size_t f = 0; f < FIELDS; f++) {
+            size_t items = items_of(f, row);
+            if (is_sequence[f]) {
+                if (!sequences)
+                    continue;
+                put_array(&set->row, items ? 2 : 0);
+                if (items) {
+                    put_uint(&set->row, hand_length(&set->bags[column]));
+                    put_uint(&set->row, items);
+                }
+            } else {
+                put_uint(&set->row, hand_length(&set->bags[column]));
+            }
+            for (size_t i = 0; i < items; i++)
+                hand_add(&set->bags[column], text, item_text(f, row, i, text));
+            column++;
+        }
+        set_end(set);
+    }
+}
+
+static void save_formula(const char *path, uint64_t rows, enum variant variant) {
+    hand_set set;
+    formula_set(&set, rows, variant != SPLIT);
+    set_save(&set, variant, path);
+    set_free(&set);
+}
+
+static void check_item(const bags_row *row, size_t slot, size_t item,
+    size_t field, uint64_t index, size_t which) {
+    char text[400];
+    size_t size = item_text(field, index, which, text);
+    assert_bytes(bags_row_bytes(row, slot, item), text, size);
+}
+
+/* ------------------------------------------------------------------ whole rows */
+
+static void datapoints_are_read_in_every_mode_and_variant(void **state) {
+    (void)state;
+    for (int variant = V1; variant <= SPLIT; variant++) {
+        save_formula(at("%d", variant), 50, (enum variant)variant);
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(at("%d", variant), (enum mode)mode);
+            bags_row row = {0};
+            size_t fields = variant == SPLIT ? 2 : 4, count = 0;
+            const bags_field *known = bags_reader_fields(reader, &count);
+            assert_int_equal(count, fields);
+            assert_true(bags_reader_length(reader) == 50);
+            assert_true(bags_reader_shards(reader) == 1);
+            assert_true(bags_reader_skipped(reader) == 0);
+            assert_false(bags_reader_sharded(reader));
+            for (uint64_t i = 0; i < 50; i++) {
+                uint64_t index = i * 37 % 50;
+                assert_ok(bags_reader_get(reader, index, NULL, 0, &row, &said));
+                size_t slot = 0;
+                for (size_t f = 0; f < FIELDS; f++) {
+                    if (variant == SPLIT && is_sequence[f])
+                        continue;
+                    assert_string_equal(known[slot].name, names[f]);
+                    assert_int_equal(bags_row_length(&row, slot),
+                        items_of(f, index));
+                    for (size_t k = 0; k < items_of(f, index); k++)
+                        check_item(&row, slot, k, f, index, k);
+                    slot++;
+                }
+                assert_int_equal(bags_row_length(&row, slot), 0);
+                assert_int_equal(bags_row_bytes(&row, slot, 0).size, 0);
+                assert_int_equal(bags_row_bytes(&row, 0, 1).size, 0);
+                assert_int_equal(bags_row_bytes(&row, SIZE_MAX, 0).size, 0);
+                assert_int_equal(bags_row_bytes(&row, 0, SIZE_MAX).size, 0);
+            }
+            assert_ok(bags_reader_verify(reader, &said));
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+}
+
+static void fields_are_found_by_name_and_described(void **state) {
+    size_t field = 99;
+    (void)state;
+    save_formula(at("x"), 3, V1);
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    for (size_t f = 0; f < FIELDS; f++) {
+        assert_ok(bags_reader_find(reader, names[f], &field, &said));
+        assert_int_equal(field, f);
+        const bags_type *type = bags_reader_type(reader, f);
+        assert_text(type->name, "utf8");
+        assert_int_equal(type->sequence, is_sequence[f]);
+        assert_int_equal(type->count, 0);
+    }
+    field = 99;
+    assert_fails(BAGS_ERROR_FIELD,
+        bags_reader_find(reader, "colour", &field, &said));
+    assert_says("colour");
+    assert_fails(BAGS_ERROR_FIELD, bags_reader_find(reader, "", &field, &said));
+    assert_fails(BAGS_ERROR_FIELD,
+        bags_reader_find(reader, "words[]", &field, &said));
+    assert_fails(BAGS_ERROR_FIELD,
+        bags_reader_find(reader, "word", &field, &said));
+    assert_fails(BAGS_ERROR_FIELD,
+        bags_reader_find(reader, "zzz", &field, &said));
+    assert_int_equal(field, 99);
+    assert_null(bags_reader_type(reader, FIELDS));
+    assert_null(bags_reader_type(reader, SIZE_MAX));
+    bags_shard shard = bags_reader_shard(reader, 0);
+    assert_true(shard.number == 0 && shard.start == 0 && shard.length == 3);
+    shard = bags_reader_shard(reader, 1);
+    assert_true(shard.number == 0 && shard.start == 0 && shard.length == 0);
+    size_t gaps = 99;
+    bags_reader_gaps(reader, &gaps);
+    assert_int_equal(gaps, 0);
+    bags_reader_close(reader);
+    bags_reader_close(NULL);
+    bags_row_free(NULL);
+}
+
+static void sizes_and_statistics_are_those_of_the_files(void **state) {
+    (void)state;
+    for (int variant = V1; variant <= SPLIT; variant++) {
+        hand_set set;
+        formula_set(&set, 30, variant != SPLIT);
+        set_save(&set, (enum variant)variant, at("%d", variant));
+        uint64_t expected = 0, size = 99;
+        for (size_t f = 0; f < set.count; f++) {
+            expected += file_size(at("%d/%s.bag", variant, set.names[f]));
+            if (variant == SPLIT)
+                expected += file_size(at("%d/%s.idx", variant, set.names[f]));
+        }
+        if (variant != SPLIT)
+            expected += file_size(at("%d/refs.bag", variant));
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(at("%d", variant), (enum mode)mode);
+            assert_ok(bags_reader_size(reader, &size, &said));
+            assert_true(size == expected);
+            for (size_t f = 0; f < set.count; f++) {
+                bags_stat stat;
+                assert_ok(bags_reader_stat(reader, f, &stat, &said));
+                assert_true(stat.blobs == hand_length(&set.bags[f]));
+                assert_true(stat.bytes == set.bags[f].blobs.size);
+            }
+            bags_stat stat;
+            assert_fails(BAGS_ERROR_FIELD,
+                bags_reader_stat(reader, set.count, &stat, &said));
+            assert_fails(BAGS_ERROR_FIELD,
+                bags_reader_stat(reader, SIZE_MAX, &stat, &said));
+            bags_reader_close(reader);
+        }
+        set_free(&set);
+    }
+}
+
+/* ------------------------------------------------------------------ selections */
+
+static void any_fields_in_any_order_are_selected(void **state) {
+    (void)state;
+    save_formula(at("x"), 20, V1);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        for (unsigned code = 0; code < 625; code++) {
+            bags_select selects[4];
+            size_t count = 0;
+            unsigned used = 0;
+            bool twice = false;
+            for (unsigned rest = code; rest; rest /= 5) {
+                if (rest % 5 == 0)
+                    continue;
+                size_t field = rest % 5 - 1;
+                twice = twice || (used >> field & 1);
+                used |= 1u << field;
+                selects[count++] = select_all(field);
+            }
+            uint64_t index = code % 20;
+            if (twice) {
+                assert_fails(BAGS_ERROR_FIELD, bags_reader_get(reader, index,
+                    selects, count, &row, &said));
+                assert_int_equal(bags_row_length(&row, 0), 0);
+                continue;
+            }
+            assert_ok(bags_reader_get(reader, index, selects, count, &row,
+                &said));
+            for (size_t slot = 0; slot < count; slot++) {
+                size_t items = items_of(selects[slot].field, index);
+                assert_int_equal(bags_row_length(&row, slot), items);
+                for (size_t i = 0; i < items; i++)
+                    check_item(&row, slot, i, selects[slot].field, index, i);
+            }
+            assert_int_equal(bags_row_length(&row, count), 0);
+        }
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+/* What a select of a sequence of `length` items gives; -1: an error. */
+static int model_select(const bags_select *s, size_t length, size_t *items) {
+    uint64_t start = s->start, stop = s->stop, step = s->step ? s->step : 1;
+    int count = 0;
+    if (!s->start && !s->stop && !s->step)
+        stop = length;
+    if (start > stop)
+        return -1;
+    while (start < stop && start < length) {
+        items[count++] = (size_t)start;
+        if (step > length)
+            break;
+        start += step;
+    }
+    return count;
+}
+
+static void check_select(const bags_reader *reader, uint64_t index,
+    bags_select s, bags_row *row) {
+    size_t items[64];
+    int count = model_select(&s, items_of(s.field, index), items);
+    if (count < 0) {
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_get(reader, index, &s, 1, row, &said));
+        assert_int_equal(bags_row_length(row, 0), 0);
+        return;
+    }
+    assert_ok(bags_reader_get(reader, index, &s, 1, row, &said));
+    assert_int_equal(bags_row_length(row, 0), count);
+    for (int i = 0; i < count; i++)
+        check_item(row, 0, (size_t)i, s.field, index, items[i]);
+    assert_int_equal(bags_row_bytes(row, 0, (size_t)count).size, 0);
+}
+
+static void items_of_a_sequence_are_selected_by_ranges_with_steps(
+    void **state) {
+    static const uint64_t edges[] = {0, 1, 2, 5, 10, 11, 12, 13, UINT64_MAX - 1,
+        UINT64_MAX};
+    static const uint64_t steps[] = {0, 1, 2, 3, 11, 12, (uint64_t)1 << 63,
+        UINT64_MAX - 3, UINT64_MAX};
+    (void)state;
+    save_formula(at("x"), 13, V1);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        for (uint64_t index = 0; index < 13; index++)
+            for (size_t i = 0; i < 10; i++)
+                for (size_t j = 0; j < 10; j++)
+                    for (size_t k = 0; k < 9; k += mode < 2 ? 1 : 4) {
+                        bags_select s = select_all(WORDS);
+                        s.start = edges[i];
+                        s.stop = edges[j];
+                        s.step = steps[k];
+                        check_select(reader, index, s, &row);
+                    }
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void a_slice_is_taken_as_it_is(void **state) {
+    (void)state;
+    save_formula(at("x"), 13, V1);
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    bags_row row = {0};
+    for (uint64_t start = 0; start < 14; start++)
+        for (uint64_t stop = 0; stop < 14; stop++) {
+            bags_select s = bags_slice(WORDS, start, stop);
+            size_t length = items_of(WORDS, 5);
+            if (start > stop) {
+                assert_fails(BAGS_ERROR_RANGE,
+                    bags_reader_get(reader, 5, &s, 1, &row, &said));
+                assert_says("words");
+                continue;
+            }
+            assert_ok(bags_reader_get(reader, 5, &s, 1, &row, &said));
+            uint64_t end = stop < length ? stop : length;
+            assert_int_equal(bags_row_length(&row, 0),
+                start < end ? end - start : 0);
+        }
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+static void a_range_of_a_plain_field_is_an_error(void **state) {
+    static const uint64_t rows[][3] = {{0, 1, 0}, {0, 0, 1}, {1, 1, 0},
+        {0, 5, 2}, {1, 0, 0}, {UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+    (void)state;
+    save_formula(at("x"), 13, V1);
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    bags_row row = {0};
+    for (size_t i = 0; i < 6; i++) {
+        bags_select s = select_all(TITLE);
+        s.start = rows[i][0];
+        s.stop = rows[i][1];
+        s.step = rows[i][2];
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_get(reader, 0, &s, 1, &row, &said));
+        assert_says("title");
+    }
+    bags_select s = bags_slice(TITLE, 0, 0);
+    assert_fails(BAGS_ERROR_RANGE,
+        bags_reader_get(reader, 0, &s, 1, &row, &said));
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+static void unknown_fields_are_errors(void **state) {
+    static const size_t rows[] = {FIELDS, FIELDS + 1, 64, SIZE_MAX,
+        SIZE_MAX / sizeof(void *) + 1};
+    (void)state;
+    save_formula(at("x"), 13, V1);
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    bags_row row = {0};
+    for (size_t i = 0; i < 5; i++) {
+        bags_select s[2];
+        uint64_t count = 99;
+        s[0] = select_all(TITLE);
+        s[1] = select_all(rows[i]);
+        assert_fails(BAGS_ERROR_FIELD,
+            bags_reader_get(reader, 0, s, 2, &row, &said));
+        assert_int_equal(bags_row_length(&row, 0), 0);
+        assert_fails(BAGS_ERROR_FIELD, bags_reader_get_range(reader, rows[i],
+            0, 1, &row, &said));
+        assert_fails(BAGS_ERROR_FIELD, bags_reader_count(reader, 0, rows[i],
+            &row, &count, &said));
+        assert_true(count == 99);
+    }
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+static void a_datapoint_past_the_end_is_a_range_error(void **state) {
+    static const uint64_t rows[] = {13, 14, 1000, UINT64_MAX, UINT64_MAX - 1,
+        (uint64_t)1 << 61, (uint64_t)1 << 63};
+    (void)state;
+    for (int variant = V1; variant <= SPLIT; variant++) {
+        save_formula(at("%d", variant), 13, (enum variant)variant);
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(at("%d", variant), (enum mode)mode);
+            bags_row row = {0};
+            for (size_t i = 0; i < 7; i++) {
+                uint64_t count = 99;
+                assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
+                assert_fails(BAGS_ERROR_RANGE, bags_reader_get(reader, rows[i],
+                    NULL, 0, &row, &said));
+                if (i == 0)
+                    assert_says("13");
+                assert_int_equal(bags_row_length(&row, 0), 0);
+                assert_int_equal(bags_row_bytes(&row, 0, 0).size, 0);
+                assert_fails(BAGS_ERROR_RANGE, bags_reader_count(reader,
+                    rows[i], 0, &row, &count, &said));
+                assert_true(count == 99);
+                assert_int_equal(bags_reader_get(reader, rows[i], NULL, 0, &row,
+                    NULL), BAGS_ERROR_RANGE);
+            }
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+}
+
+static void items_are_counted_without_reading_them(void **state) {
+    (void)state;
+    for (int variant = V1; variant <= SPLIT; variant++) {
+        save_formula(at("%d", variant), 13, (enum variant)variant);
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(at("%d", variant), (enum mode)mode);
+            bags_row row = {0};
+            for (uint64_t i = 0; i < 13; i++) {
+                size_t number = 0;
+                for (size_t f = 0; f < FIELDS; f++) {
+                    uint64_t count = 99;
+                    if (variant == SPLIT && is_sequence[f])
+                        continue;
+                    assert_ok(bags_reader_count(reader, i, number++, &row,
+                        &count, &said));
+                    assert_true(count == items_of(f, i));
+                }
+            }
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+}
+
+/* Neither a mapped read nor a row that has grown needs memory or calls. */
+static void a_mapped_read_makes_no_calls(void **state) {
+    (void)state;
+    save_formula(at("x"), 50, V1);
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    bags_row row = {0};
+    for (uint64_t i = 0; i < 50; i++)
+        assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+    uint64_t before = 0, after = 0, calls = memory.calls;
+    for (int h = 0; h < HOOKS; h++)
+        before += disk.counts[h];
+    for (uint64_t i = 0; i < 50; i++)
+        assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+    for (int h = 0; h < HOOKS; h++)
+        after += disk.counts[h];
+    assert_int_equal(before, after);
+    assert_int_equal(calls, memory.calls);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+static void opening_opens_no_field(void **state) {
+    (void)state;
+    save_formula(at("x"), 50, V1);
+    remove_tree(at("x/words.bag"));
+    save_text(at("x/title.bag"), "junk");
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        bags_select s = select_all(INFO);
+        assert_ok(bags_reader_get(reader, 7, &s, 1, &row, &said));
+        check_item(&row, 0, 0, INFO, 7, 0);
+        s.field = TITLE;
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get(reader, 7, &s, 1, &row, &said));
+        assert_says("title.bag");
+        s.field = WORDS;
+        poison();
+        bags_code code = bags_reader_get(reader, 7, &s, 1, &row, &said);
+        assert_true(code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT);
+        assert_says("words.bag");
+        assert_int_equal(bags_row_length(&row, 0), 0);
+        assert_int_not_equal(bags_reader_verify(reader, &said), BAGS_OK);
+        s.field = PICTURES;
+        assert_ok(bags_reader_get(reader, 7, &s, 1, &row, &said));
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+/* ------------------------------------------------------------------------ rows */
+
+static void a_row_is_used_with_many_readers(void **state) {
+    (void)state;
+    save_formula(at("x"), 20, V1);
+    save_formula(at("y"), 30, SPLIT);
+    bags_row row = {0};
+    for (int round = 0; round < 4; round++) {
+        bags_reader *x = open_mode(at("x"), (enum mode)round);
+        bags_reader *y = open_mode(at("y"), (enum mode)(MODES - 1 - round));
+        for (uint64_t i = 0; i < 20; i++) {
+            assert_ok(bags_reader_get(x, i, NULL, 0, &row, &said));
+            check_item(&row, TITLE, 0, TITLE, i, 0);
+            assert_ok(bags_reader_get(y, i, NULL, 0, &row, &said));
+            check_item(&row, 1, 0, TITLE, i, 0);
+            assert_int_equal(bags_row_length(&row, 2), 0);
+        }
+        bags_reader_close(x);
+        bags_reader_close(y);
+        if (round == 2)
+            bags_row_free(&row);
+    }
+    bags_row_free(&row);
+    assert_int_equal(bags_row_length(&row, 0), 0);
+    bags_row_free(&row);
+}
+
+static void an_empty_row_has_nothing(void **state) {
+    bags_row row = {0};
+    bags_value value;
+    (void)state;
+    assert_int_equal(bags_row_length(&row, 0), 0);
+    assert_int_equal(bags_row_bytes(&row, 0, 0).size, 0);
+    assert_fails(BAGS_ERROR_RANGE,
+        bags_row_value(&row, 0, 0, NULL, &value, &said));
+    bags_row_free(&row);
+}
+
+/* ---------------------------------------------------------------------- values */
+
+static void values_are_decoded_by_their_types(void **state) {
+    hand_set set;
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "array(float64,2)");
+    set_field(&set, "b", "bytes");
+    set_field(&set, "i", "i64");
+    set_field(&set, "n", "int");
+    set_field(&set, "s", "array");
+    set_field(&set, "t", "utf8[]");
+    set_field(&set, "u", "strange(1)");
+    double numbers[2] = {1.5, -2.25};
+    for (size_t i = 0; i < 9; i++) {
+        set_begin(&set);
+        set_blob(&set, 0, numbers, 16);
+        hand_add(&set.bags[0], "xxxxxxx", i); /* an orphan: it moves the next */
+        set_blob(&set, 1, "raw", i % 4);
+        set_blob(&set, 2, "\xfe\xff\xff\xff\xff\xff\xff\xff", 8);
+        set_blob(&set, 3, "\x01\x02", 2);
+        set_blob(&set, 4, "\x93\xa3>u2\x91\x02\xc4\x04\x01\x02\x03\x04", 13);
+        set_items(&set, 5, "w", i);
+        set_blob(&set, 6, "\xff\xfe", 2);
+        set_end(&set);
+    }
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        bags_buffer scratch = {NULL, 0, NULL, NULL};
+        for (uint64_t i = 0; i < 9; i++)
+            for (int own = 0; own < 2; own++) {
+                bags_buffer *room = own ? &scratch : NULL;
+                bags_value array, other;
+                assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+                assert_ok(bags_row_value(&row, 0, 0, NULL, &array, &said));
+                assert_int_equal(array.kind, BAGS_ARRAY);
+                assert_true((uintptr_t)array.data % 8 == 0);
+                assert_ok(bags_row_value(&row, 1, 0, room, &other, &said));
+                assert_int_equal(other.kind, BAGS_BYTES);
+                assert_int_equal(other.size, i % 4);
+                assert_ok(bags_row_value(&row, 2, 0, room, &other, &said));
+                assert_true(other.kind == BAGS_INT && other.sint == -2);
+                assert_ok(bags_row_value(&row, 3, 0, room, &other, &said));
+                assert_true(other.kind == BAGS_UINT && other.uint == 0x201);
+                assert_ok(bags_row_value(&row, 4, 0, room, &other, &said));
+                assert_true(other.dims == 1 && other.shape[0] == 2);
+                assert_int_equal(((const uint16_t *)other.data)[1], 0x304);
+                for (size_t k = 0; k < i; k++) {
+                    char text[8];
+                    snprintf(text, sizeof(text), "w%d", (int)k);
+                    assert_ok(bags_row_value(&row, 5, k, room, &other, &said));
+                    assert_int_equal(other.kind, BAGS_UTF8);
+                    assert_int_equal(other.size, 2);
+                    assert_memory_equal(other.data, text, 2);
+                }
+                assert_fails(BAGS_ERROR_RANGE,
+                    bags_row_value(&row, 5, (size_t)i, room, &other, &said));
+                assert_fails(BAGS_ERROR_RANGE,
+                    bags_row_value(&row, 7, 0, room, &other, &said));
+                assert_fails(BAGS_ERROR_TYPE,
+                    bags_row_value(&row, 6, 0, room, &other, &said));
+                assert_says("strange");
+                assert_bytes(bags_row_bytes(&row, 6, 0), "\xff\xfe", 2);
+                /* Other slots did not use this one's scratch. */
+                assert_memory_equal(array.data, numbers, 16);
+            }
+        bags_buffer_free(&scratch);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void values_that_are_none_of_their_type_name_field_and_datapoint(
+    void **state) {
+    static const struct {
+        const char *type, *blob;
+        size_t size;
+        bags_code code;
+    } rows[] = {{"utf8", "\xff", 1, BAGS_ERROR_CORRUPT},
+        {"int(4)", "abc", 3, BAGS_ERROR_CORRUPT},
+        {"int", "123456789", 9, BAGS_ERROR_LIMIT},
+        {"i64", "", 0, BAGS_ERROR_CORRUPT},
+        {"array(float32,3)", "1234", 4, BAGS_ERROR_CORRUPT},
+        {"array", "\x93", 1, BAGS_ERROR_CORRUPT}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        hand_set set;
+        bags_row row = {0};
+        bags_value value, before;
+        memset(&set, 0, sizeof(set));
+        set_field(&set, "caption", rows[i].type);
+        for (int k = 0; k < 18; k++) {
+            set_begin(&set);
+            set_blob(&set, 0, rows[i].blob, rows[i].size);
+            set_end(&set);
+        }
+        set_save(&set, V1, at("%d", (int)i));
+        set_free(&set);
+        bags_reader *reader = open_mode(at("%d", (int)i), MAPPED);
+        assert_ok(bags_reader_get(reader, 17, NULL, 0, &row, &said));
+        memset(&value, 0xee, sizeof(value));
+        before = value;
+        assert_fails(rows[i].code,
+            bags_row_value(&row, 0, 0, NULL, &value, &said));
+        assert_says("caption");
+        assert_says("17");
+        assert_memory_equal(&value, &before, sizeof(value));
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+/* --------------------------------------------------------------- plain ranges */
+
+static void plain_fields_of_consecutive_datapoints_are_read_at_once(
+    void **state) {
+    static const uint64_t edges[] = {0, 1, 2, 19, 20, 21, 100, UINT64_MAX};
+    (void)state;
+    for (int variant = V1; variant <= SPLIT; variant++) {
+        save_formula(at("%d", variant), 20, (enum variant)variant);
+        size_t field = variant == SPLIT ? 1 : TITLE;
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(at("%d", variant), (enum mode)mode);
+            bags_row row = {0};
+            for (size_t i = 0; i < 8; i++)
+                for (size_t j = 0; j < 8; j++) {
+                    uint64_t start = edges[i], stop = edges[j];
+                    if (start > stop) {
+                        assert_fails(BAGS_ERROR_RANGE,
+                            bags_reader_get_range(reader, field, start, stop,
+                                &row, &said));
+                        assert_int_equal(bags_row_length(&row, 0), 0);
+                        continue;
+                    }
+                    assert_ok(bags_reader_get_range(reader, field, start, stop,
+                        &row, &said));
+                    uint64_t end = stop < 20 ? stop : 20;
+                    size_t length = start < end ? (size_t)(end - start) : 0;
+                    assert_int_equal(bags_row_length(&row, 0), length);
+                    assert_int_equal(bags_row_length(&row, 1), 0);
+                    for (size_t k = 0; k < length; k++)
+                        check_item(&row, 0, k, TITLE, start + k, 0);
+                }
+            bags_value value;
+            assert_ok(bags_reader_get_range(reader, field, 3, 9, &row, &said));
+            assert_ok(bags_row_value(&row, 0, 5, NULL, &value, &said));
+            assert_int_equal(value.kind, BAGS_UTF8);
+            assert_fails(BAGS_ERROR_RANGE,
+                bags_row_value(&row, 0, 6, NULL, &value, &said));
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+}
+
+static void a_range_of_a_sequence_field_is_refused(void **state) {
+    bags_row row = {0};
+    (void)state;
+    save_formula(at("x"), 20, V1);
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    poison();
+    bags_code code = bags_reader_get_range(reader, WORDS, 0, 5, &row, &said);
+    assert_true(code == BAGS_ERROR_RANGE || code == BAGS_ERROR_FIELD
+        || code == BAGS_ERROR_ARGUMENT);
+    assert_says("words");
+    assert_int_equal(bags_row_length(&row, 0), 0);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+static void a_plain_range_is_one_contiguous_read(void **state) {
+    hand_set set;
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "bytes");
+    for (int i = 0; i < 500; i++) {
+        set_begin(&set);
+        set_text(&set, 0, "twenty bytes of text");
+        set_end(&set);
+    }
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    bags_reader *reader = open_mode(at("x"), POSITIONAL);
+    bags_row row = {0};
+    assert_ok(bags_reader_get_range(reader, 0, 0, 1, &row, &said));
+    uint64_t reads = disk.counts[HOOK_READ];
+    disk.most_read = 0;
+    assert_ok(bags_reader_get_range(reader, 0, 100, 400, &row, &said));
+    /* refs: its table and rows; the field: its table and its blobs */
+    assert_true(disk.counts[HOOK_READ] - reads <= 4);
+    assert_true(disk.most_read >= 300 * 20 && disk.most_read < 500 * 20);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+static void orphans_do_not_appear_in_ranges(void **state) {
+    hand_set set;
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "bytes");
+    for (int i = 0; i < 30; i++) {
+        char text[32];
+        snprintf(text, sizeof(text), "point %d", i);
+        for (int k = 0; k < i % 3; k++)
+            hand_add(&set.bags[0], "orphan orphan", (size_t)(i + k) % 13);
+        set_begin(&set);
+        set_text(&set, 0, text);
+        set_end(&set);
+    }
+    hand_add(&set.bags[0], "orphan", 6);
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        for (uint64_t start = 0; start < 30; start += 4)
+            for (uint64_t stop = start; stop <= 30; stop += 3) {
+                assert_ok(bags_reader_get_range(reader, 0, start, stop, &row,
+                    &said));
+                assert_int_equal(bags_row_length(&row, 0), stop - start);
+                for (uint64_t i = start; i < stop; i++) {
+                    char text[32];
+                    snprintf(text, sizeof(text), "point %d", (int)i);
+                    assert_text(bags_row_bytes(&row, 0, (size_t)(i - start)),
+                        text);
+                }
+            }
+        assert_ok(bags_reader_verify(reader, &said));
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+/* Legal as far as the format goes: datapoints that share blobs, backwards. */
+static void refs_in_any_order_are_followed(void **state) {
+    static const size_t order[] = {4, 0, 0, 3, 1, 4, 2, 2, 0};
+    static const char *const texts[] = {"a", "bb", "", "dddd", "eeeee"};
+    hand_set set;
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "bytes");
+    set_field(&set, "b", "bytes[]");
+    for (size_t i = 0; i < 5; i++) {
+        hand_add(&set.bags[0], texts[i], strlen(texts[i]));
+        hand_add(&set.bags[1], texts[i], strlen(texts[i]));
+    }
+    for (size_t i = 0; i < 9; i++) {
+        set_begin(&set);
+        put_uint(&set.row, order[i]);
+        put_array(&set.row, 2);
+        put_uint(&set.row, order[i]);
+        put_uint(&set.row, 5 - order[i]);
+        set_end(&set);
+    }
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        for (uint64_t start = 0; start < 9; start++)
+            for (uint64_t stop = start; stop <= 9; stop++) {
+                assert_ok(bags_reader_get_range(reader, 0, start, stop, &row,
+                    &said));
+                for (uint64_t i = start; i < stop; i++)
+                    assert_text(bags_row_bytes(&row, 0, (size_t)(i - start)),
+                        texts[order[i]]);
+            }
+        for (uint64_t i = 0; i < 9; i++) {
+            assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+            assert_int_equal(bags_row_length(&row, 1), 5 - order[i]);
+            for (size_t k = 0; k < 5 - order[i]; k++)
+                assert_text(bags_row_bytes(&row, 1, k), texts[order[i] + k]);
+        }
+        assert_ok(bags_reader_verify(reader, &said));
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+/* ------------------------------------------------------------------------ refs */
+
+/* A dataset of a plain field with 3 blobs and a sequence with 4, and one row
+ * of refs before, the given one, and one behind. */
+static void save_row(const void *row, size_t size) {
+    hand_set set;
+    if (exists(at("x")))
+        remove_tree(at("x"));
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "bytes");
+    set_field(&set, "b", "bytes[]");
+    for (int i = 0; i < 3; i++)
+        hand_add(&set.bags[0], &"abc"[i], 1);
+    for (int i = 0; i < 4; i++)
+        hand_add(&set.bags[1], &"defg"[i], 1);
+    hand_add(&set.refs, "\x92\x00\x92\x00\x01", 5);
+    hand_add(&set.refs, row, size);
+    hand_add(&set.refs, "\x92\x02\x90", 3);
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+}
+
+static void refs_are_read_in_every_form_of_an_integer(void **state) {
+    static const unsigned tags[] = {0, 0xcc, 0xcd, 0xce, 0xcf, 0xd0, 0xd1, 0xd2,
+        0xd3};
+    static const char *const heads[] = {"\x92", "\xdc\x00\x02",
+        "\xdd\x00\x00\x00\x02"};
+    static const size_t head_sizes[] = {1, 3, 5};
+    (void)state;
+    for (size_t i = 0; i < 9; i++)
+        for (size_t j = 0; j < 9; j++)
+            for (size_t k = 0; k < 9; k++) {
+                bytes row = {NULL, 0, 0};
+                bags_row got = {0};
+                uint64_t count = 0;
+                put(&row, heads[(i + j) % 3], head_sizes[(i + j) % 3]);
+                if (tags[i])
+                    put_tagged(&row, tags[i], 2);
+                else
+                    put_u8(&row, 2);
+                put(&row, heads[(i + k) % 3], head_sizes[(i + k) % 3]);
+                if (tags[j])
+                    put_tagged(&row, tags[j], 1);
+                else
+                    put_u8(&row, 1);
+                if (tags[k])
+                    put_tagged(&row, tags[k], 3);
+                else
+                    put_u8(&row, 3);
+                save_row(row.data, row.size);
+                bytes_free(&row);
+                bags_reader *reader = open_mode(at("x"),
+                    (i + j + k) % 2 ? MAPPED : POSITIONAL);
+                assert_ok(bags_reader_get(reader, 1, NULL, 0, &got, &said));
+                assert_text(bags_row_bytes(&got, 0, 0), "c");
+                assert_int_equal(bags_row_length(&got, 1), 3);
+                assert_text(bags_row_bytes(&got, 1, 0), "e");
+                assert_text(bags_row_bytes(&got, 1, 2), "g");
+                assert_ok(bags_reader_count(reader, 1, 1, &got, &count, &said));
+                assert_true(count == 3);
+                assert_ok(bags_reader_get_range(reader, 0, 0, 3, &got, &said));
+                assert_text(bags_row_bytes(&got, 0, 1), "c");
+                assert_ok(bags_reader_verify(reader, &said));
+                bags_row_free(&got);
+                bags_reader_close(reader);
+            }
+    static const char *const empties[] = {"\x92\x01\x90",
+        "\x92\x01\xdc\x00\x00", "\x92\x01\xdd\x00\x00\x00\x00"};
+    static const size_t sizes[] = {3, 5, 7};
+    for (size_t i = 0; i < 3; i++) {
+        bags_row got = {0};
+        save_row(empties[i], sizes[i]);
+        bags_reader *reader = open_mode(at("x"), MAPPED);
+        assert_ok(bags_reader_get(reader, 1, NULL, 0, &got, &said));
+        assert_text(bags_row_bytes(&got, 0, 0), "b");
+        assert_int_equal(bags_row_length(&got, 1), 0);
+        bags_row_free(&got);
+        bags_reader_close(reader);
+    }
+}
+
+static void check_bad_row(const void *data, size_t size, size_t number) {
+    save_row(data, size);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        poison();
+        bags_code code = bags_reader_get(reader, 1, NULL, 0, &row, &said);
+        if (code != BAGS_ERROR_CORRUPT)
+            fail_msg("row %zu: %s", number, bags_code_name(code));
+        assert_int_equal(said.code, code);
+        assert_says("1");
+        assert_int_equal(bags_row_length(&row, 0), 0);
+        assert_int_equal(bags_row_bytes(&row, 0, 0).size, 0);
+        assert_fails(BAGS_ERROR_CORRUPT, bags_reader_verify(reader, &said));
+        /* Its neighbours are well. */
+        assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
+        assert_text(bags_row_bytes(&row, 1, 0), "d");
+        assert_ok(bags_reader_get(reader, 2, NULL, 0, &row, &said));
+        assert_text(bags_row_bytes(&row, 0, 0), "c");
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void rows_of_refs_that_cannot_be_right_are_errors(void **state) {
+    static const struct {
+        const char *row;
+        size_t size;
+    } rows[] = {
+        {"", 0},
+        {"\x90", 1},
+        {"\x91\x00", 2},
+        {"\x93\x00\x90\x00", 4},
+        {"\x93\x00\x90\x90", 4},
+        {"\x92\x00\x90\x00", 4},                     /* bytes behind */
+        {"\x92\x00\x90\xc0", 4},
+        {"\x92\x03\x90", 3},                         /* no such blob */
+        {"\x92\x7f\x90", 3},
+        {"\x92\xcc\xff\x90", 4},
+        {"\x92\xcf\xff\xff\xff\xff\xff\xff\xff\xff\x90", 11},
+        {"\x92\xcf\x20\x00\x00\x00\x00\x00\x00\x00\x90", 11},
+        {"\x92\xcf\x20\x00\x00\x00\x00\x00\x00\x01\x90", 11},
+        {"\x92\x00\x92\x04\x01", 5},
+        {"\x92\x00\x92\x00\x05", 5},
+        {"\x92\x00\x92\x03\x02", 5},
+        {"\x92\x00\x92\x05\x01", 5},
+        {"\x92\x00\x92\x01\xcf\xff\xff\xff\xff\xff\xff\xff\xff", 13},
+        {"\x92\x00\x92\xcf\xff\xff\xff\xff\xff\xff\xff\xff\x01", 13},
+        {"\x92\x00\x92\xcf\xff\xff\xff\xff\xff\xff\xff\xff"
+         "\xcf\xff\xff\xff\xff\xff\xff\xff\xff", 21},
+        {"\x92\x00\x92\xcf\xff\xff\xff\xff\xff\xff\xff\xfe\x03", 13},
+        {"\x92\xff\x90", 3},                         /* negative */
+        {"\x92\xe0\x90", 3},
+        {"\x92\xd0\x80\x90", 4},
+        {"\x92\xd0\xff\x90", 4},
+        {"\x92\xd1\xff\xff\x90", 5},
+        {"\x92\xd2\xff\xff\xff\xff\x90", 7},
+        {"\x92\xd3\xff\xff\xff\xff\xff\xff\xff\xff\x90", 11},
+        {"\x92\xd3\x80\x00\x00\x00\x00\x00\x00\x00\x90", 11},
+        {"\x92\x00\x92\xff\x01", 5},
+        {"\x92\x00\x92\x00\xff", 5},
+        {"\x92\x00\x92\x00\xd0\xff", 6},
+        {"\x92\x00\x00", 3},                         /* no list */
+        {"\x92\x90\x90", 3},                         /* a list for a plain one */
+        {"\x92\x92\x00\x01\x90", 5},
+        {"\x92\x00\x91\x00", 4},
+        {"\x92\x00\x93\x00\x01\x01", 6},
+        {"\x92\x00\x92\x90\x01", 5},
+        {"\x92\xc0\x90", 3},
+        {"\x92\x00\xc0", 3},
+        {"\x92\xc2\x90", 3},
+        {"\x92\xc3\x90", 3},
+        {"\x92\xca\x00\x00\x00\x00\x90", 7},
+        {"\x92\xcb\x00\x00\x00\x00\x00\x00\x00\x00\x90", 11},
+        {"\x92\xa1\x30\x90", 4},
+        {"\x92\xc4\x01\x00\x90", 5},
+        {"\x92\xc1\x90", 3},
+        {"\x82\x00\x00\x01\x90", 5},                 /* a map */
+        {"\xc0", 1},
+        {"\x00", 1},
+        {"\xa2\x00\x90", 3},
+        {"\xdc\x00", 2},
+        {"\xdc\x00\x03\x00\x90\x90", 6},
+        {"\xdd\xff\xff\xff\xff", 5},
+        {"\xdd\x00\x00\x00\x02\x00", 6},
+        {"\x92\x00\xdd\xff\xff\xff\xff", 7},
+        {"\xff\xff\xff\xff\xff\xff\xff\xff", 8},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        check_bad_row(rows[i].row, rows[i].size, i);
+}
+
+static void rows_of_refs_that_are_cut_are_errors(void **state) {
+    static const char row[] = "\xdc\x00\x02\xcf\x00\x00\x00\x00\x00\x00\x00\x01"
+        "\xdd\x00\x00\x00\x02\xcd\x00\x01\xd2\x00\x00\x00\x02";
+    (void)state;
+    for (size_t size = 0; size < sizeof(row) - 1; size++)
+        check_bad_row(row, size, size);
+}
+
+/* Faults in refs are told with the file and the datapoint. */
+static void a_refs_error_names_file_and_datapoint(void **state) {
+    hand_set set;
+    bags_row row = {0};
+    uint64_t count = 99;
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "caption", "bytes");
+    set_field(&set, "list", "bytes[]");
+    for (int i = 0; i < 100; i++) {
+        set_begin(&set);
+        set_text(&set, 0, "x");
+        set_items(&set, 1, "i", 2);
+        if (i == 77)
+            set.row.data[1] = 0x7f;
+        if (i == 88)
+            set.row.size--;
+        set_end(&set);
+    }
+    /* 77 names blob 127, which is not there */
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get(reader, 77, NULL, 0, &row, &said));
+        assert_says("77");
+        assert_says("caption");
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get(reader, 88, NULL, 0, &row, &said));
+        assert_says("refs.bag");
+        assert_says("88");
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_count(reader, 88, 1, &row, &count, &said));
+        assert_says("88");
+        assert_true(count == 99);
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get_range(reader, 0, 70, 80, &row, &said));
+        assert_says("77");
+        assert_int_equal(bags_row_length(&row, 0), 0);
+        assert_fails(BAGS_ERROR_CORRUPT, bags_reader_verify(reader, &said));
+        assert_says("77");
+        bags_reader_close(reader);
+    }
+    bags_row_free(&row);
+}
+
+/* ----------------------------------------------------------- tables of fields */
+
+static void a_damaged_table_names_file_and_blob(void **state) {
+    (void)state;
+    save_formula(at("x"), 20, V1);
+    bytes file = load(at("x/title.bag"));
+    uint64_t start = load_u64(file.data + file.size - 8);
+    memset(file.data + start + 8 * 6, 0xff, 7);
+    save(at("x/title.bag"), file.data, file.size);
+    bytes_free(&file);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        for (uint64_t i = 0; i < 20; i++) {
+            if (i != 5 && i != 6) {
+                assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+                continue;
+            }
+            assert_fails(BAGS_ERROR_CORRUPT,
+                bags_reader_get(reader, i, NULL, 0, &row, &said));
+            assert_says("title.bag");
+            assert_says(i == 5 ? "5" : "6");
+            assert_int_equal(bags_row_length(&row, 0), 0);
+        }
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get_range(reader, TITLE, 0, 20, &row, &said));
+        assert_says("title.bag");
+        assert_fails(BAGS_ERROR_CORRUPT, bags_reader_verify(reader, &said));
+        assert_says("title.bag");
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void a_damaged_table_of_refs_names_it(void **state) {
+    (void)state;
+    save_formula(at("x"), 20, V1);
+    bytes file = load(at("x/refs.bag"));
+    uint64_t start = load_u64(file.data + file.size - 8);
+    memset(file.data + start + 8 * 6, 0xff, 7);
+    save(at("x/refs.bag"), file.data, file.size);
+    bytes_free(&file);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        assert_ok(bags_reader_get(reader, 4, NULL, 0, &row, &said));
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get(reader, 5, NULL, 0, &row, &said));
+        assert_says("refs.bag");
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get_range(reader, TITLE, 0, 20, &row, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bags_reader_verify(reader, &said));
+        assert_says("refs.bag");
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+/* -------------------------------------------------------------------- variants */
+
+/* Every file in a variant of its own. */
+static void variants_may_be_mixed_in_a_dataset_with_refs(void **state) {
+    hand_set set;
+    (void)state;
+    for (unsigned mix = 0; mix < 32; mix++) {
+        formula_set(&set, 20, true);
+        set_save(&set, V1, at("x"));
+        for (size_t f = 0; f < FIELDS; f++)
+            if (mix >> f & 1)
+                hand_save(&set.bags[f], V2, at("x"), names[f]);
+        if (mix >> 4)
+            hand_save(&set.refs, V2, at("x"), "refs");
+        set_free(&set);
+        bags_reader *reader = open_mode(at("x"),
+            (enum mode)(mix % MODES));
+        bags_row row = {0};
+        for (uint64_t i = 0; i < 20; i++) {
+            assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+            for (size_t f = 0; f < FIELDS; f++)
+                for (size_t k = 0; k < items_of(f, i); k++)
+                    check_item(&row, f, k, f, i, k);
+        }
+        assert_ok(bags_reader_verify(reader, &said));
+        bags_row_free(&row);
+        bags_reader_close(reader);
+        remove_tree(at("x"));
+    }
+}
+
+/* Reading all of it. The first error, or BAGS_OK. */
+static bags_code read_all(const char *path, enum mode mode) {
+    bags_reader_options options = reading(mode);
+    bags_reader *reader = bags_reader_open(path, &options, &said);
+    if (!reader)
+        return said.code;
+    bags_row row = {0};
+    bags_code code = bags_reader_verify(reader, &said);
+    for (uint64_t i = 0; !code && i < bags_reader_length(reader); i++)
+        code = bags_reader_get(reader, i, NULL, 0, &row, &said);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    return code;
+}
+
+static void a_bag_of_0_bytes_is_read_beside_v2_and_empty_bags_alone(
+    void **state) {
+    hand_set set;
+    (void)state;
+    for (int variant = V1; variant <= V2; variant++)
+        for (int rows = 0; rows < 2; rows++) {
+            memset(&set, 0, sizeof(set));
+            set_field(&set, "a", "bytes");
+            set_field(&set, "b", "bytes[]");
+            for (int i = 0; i < rows; i++) {
+                set_begin(&set);
+                set_text(&set, 0, "text");
+                set_items(&set, 1, "", 0);
+                set_end(&set);
+            }
+            set_save(&set, (enum variant)variant, at("x"));
+            set_free(&set);
+            /* now b is empty in its variant; make it 0 bytes */
+            save(at("x/b.bag"), "", 0);
+            for (int mode = 0; mode < MODES; mode++) {
+                bags_code code = read_all(at("x"), (enum mode)mode);
+                if (variant == V1 && rows) {
+                    assert_int_equal(code, BAGS_ERROR_CORRUPT);
+                    assert_says("b.bag");
+                } else {
+                    assert_int_equal(code, BAGS_OK);
+                }
+            }
+            remove_tree(at("x"));
+        }
+    /* All empty, in all ways. */
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "bytes");
+    set_field(&set, "b", "bytes[]");
+    set_save(&set, V2, at("x"));
+    set_free(&set);
+    assert_true(file_size(at("x/refs.bag")) == 0);
+    for (int mode = 0; mode < MODES; mode++)
+        assert_int_equal(read_all(at("x"), (enum mode)mode), BAGS_OK);
+    save(at("x/refs.bag"), "\0\0\0\0\0\0\0\0", 8);
+    for (int mode = 0; mode < MODES; mode++)
+        assert_int_equal(read_all(at("x"), (enum mode)mode), BAGS_OK);
+}
+
+static void a_bag_shorter_than_8_bytes_is_an_error_in_a_dataset(void **state) {
+    (void)state;
+    for (size_t size = 1; size < 8; size++) {
+        save_formula(at("x"), 3, V2);
+        save(at("x/words.bag"), "\0\0\0\0\0\0\0", size);
+        for (int mode = 0; mode < MODES; mode++)
+            assert_int_equal(read_all(at("x"), (enum mode)mode),
+                BAGS_ERROR_CORRUPT);
+        assert_says("words.bag");
+        save(at("x/refs.bag"), "\0\0\0\0\0\0\0", size);
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader_options options = reading((enum mode)mode);
+            assert_refused(BAGS_ERROR_CORRUPT,
+                bags_reader_open(at("x"), &options, &said));
+            assert_says("refs.bag");
+        }
+        remove_tree(at("x"));
+    }
+}
+
+static void journals_beside_refs_are_ignored(void **state) {
+    static const char junk[] = "\xff\xff\xff\xff\xff\xff\xff\xff\xff";
+    (void)state;
+    for (int variant = V1; variant <= V2; variant++) {
+        save_formula(at("x"), 20, (enum variant)variant);
+        for (size_t f = 0; f < FIELDS; f++)
+            save(at("x/%s.idx", names[f]), junk, f == 1 ? 9 : f == 2 ? 8 : 0);
+        save(at("x/refs.idx"), junk, 8);
+        for (int mode = 0; mode < MODES; mode++)
+            assert_int_equal(read_all(at("x"), (enum mode)mode), BAGS_OK);
+        remove_tree(at("x"));
+    }
+}
+
+static void split_fields_of_unequal_length_are_an_error(void **state) {
+    (void)state;
+    save_formula(at("x"), 20, SPLIT);
+    resize_file(at("x/title.idx"), 8 * 17);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader_options options = reading((enum mode)mode);
+        assert_refused(BAGS_ERROR_UNFINISHED,
+            bags_reader_open(at("x"), &options, &said));
+        assert_says("20");
+        assert_says("17");
+        options.skip_unfinished = true;
+        bags_reader *reader;
+        assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+        assert_true(bags_reader_length(reader) == 17);
+        bags_row row = {0};
+        assert_ok(bags_reader_get(reader, 16, NULL, 0, &row, &said));
+        check_item(&row, 1, 0, TITLE, 16, 0);
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_get(reader, 17, NULL, 0, &row, &said));
+        assert_ok(bags_reader_get_range(reader, 0, 0, 99, &row, &said));
+        assert_int_equal(bags_row_length(&row, 0), 17);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void split_datasets_with_faults_are_errors(void **state) {
+    (void)state;
+    for (int fault = 0; fault < 6; fault++) {
+        save_formula(at("x"), 20, SPLIT);
+        switch (fault) {
+        case 0:
+            remove_tree(at("x/title.idx"));
+            break;
+        case 1:
+            remove_tree(at("x/title.bag"));
+            break;
+        case 2: /* bytes of the last blob are gone */
+            resize_file(at("x/title.bag"), file_size(at("x/title.bag")) - 1);
+            break;
+        case 3:
+            save_text(at("x/spec.json"),
+                "{\"info\": \"utf8\", \"title\": \"utf8[]\"}");
+            break;
+        case 4: /* an entry that decreases */ {
+            bytes idx = load(at("x/title.idx"));
+            memset(idx.data + 8 * 5, 0, 8);
+            save(at("x/title.idx"), idx.data, idx.size);
+            bytes_free(&idx);
+            break;
+        }
+        default:
+            remove_tree(at("x/info.bag"));
+            make_dir(at("x/info.bag"));
+        }
+        for (int mode = 0; mode < MODES; mode++) {
+            poison();
+            bags_code code = read_all(at("x"), (enum mode)mode);
+            if (code == BAGS_OK)
+                fail_msg("fault %d was not found", fault);
+            assert_int_equal(said.code, code);
+        }
+        remove_tree(at("x"));
+    }
+}
+
+static void torn_and_surplus_bytes_of_split_fields_are_ignored(void **state) {
+    (void)state;
+    save_formula(at("x"), 20, SPLIT);
+    bytes file = load(at("x/title.idx"));
+    put_text(&file, "abc");
+    save(at("x/title.idx"), file.data, file.size);
+    bytes_free(&file);
+    file = load(at("x/info.bag"));
+    put_text(&file, "abc");
+    save(at("x/info.bag"), file.data, file.size);
+    bytes_free(&file);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        assert_true(bags_reader_length(reader) == 20);
+        for (uint64_t i = 0; i < 20; i++) {
+            assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+            check_item(&row, 0, 0, INFO, i, 0);
+            check_item(&row, 1, 0, TITLE, i, 0);
+        }
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void a_split_dataset_without_datapoints_is_empty(void **state) {
+    (void)state;
+    save_formula(at("x"), 0, SPLIT);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        assert_true(bags_reader_length(reader) == 0);
+        assert_ok(bags_reader_verify(reader, &said));
+        bags_reader_close(reader);
+    }
+}
+
+/* A kept journal makes a flat dataset readable for the newest Python package,
+ * which deletes nothing: the same files without refs.bag. */
+static void v1_bags_with_journals_and_no_refs_are_split(void **state) {
+    hand_set set;
+    (void)state;
+    formula_set(&set, 20, false);
+    set_save(&set, SPLIT, at("x"));
+    for (size_t f = 0; f < 2; f++)
+        hand_save(&set.bags[f], V1, at("x"), set.names[f]);
+    set_free(&set);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        bags_row row = {0};
+        for (uint64_t i = 0; i < 20; i++) {
+            assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+            check_item(&row, 1, 0, TITLE, i, 0);
+        }
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+/* ------------------------------------------------------------------------ limits */
+
+static void few_files_and_few_maps_are_enough(void **state) {
+    hand_set set;
+    char name[HAND_FIELDS][8];
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    for (size_t f = 0; f < 30; f++) {
+        snprintf(name[f], 8, "f%02d", (int)f);
+        set_field(&set, name[f], "bytes");
+    }
+    for (int i = 0; i < 10; i++) {
+        set_begin(&set);
+        for (size_t f = 0; f < 30; f++)
+            set_text(&set, f, name[(f + (size_t)i) % 30]);
+        set_end(&set);
+    }
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    for (size_t most = 1; most < 9; most += 2)
+        for (int maps = 0; maps < 2; maps++) {
+            bags_reader_options options = reading(maps ? MAPPED : POSITIONAL);
+            bags_reader *reader;
+            bags_row row = {0};
+            options.max_files = most;
+            options.max_maps = most;
+            assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+            disk.peak_files = disk.files;
+            disk.peak_maps = disk.maps;
+            for (uint64_t i = 0; i < 20; i++) {
+                assert_ok(bags_reader_get(reader, i % 10, NULL, 0, &row,
+                    &said));
+                for (size_t f = 0; f < 30; f++)
+                    assert_text(bags_row_bytes(&row, f, 0),
+                        name[(f + (size_t)i % 10) % 30]);
+            }
+            assert_true(disk.peak_maps <= (int)most);
+            assert_true(disk.peak_files <= (int)most + 1);
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+}
+
+static void short_reads_are_continued(void **state) {
+    (void)state;
+    save_formula(at("x"), 20, V1);
+    save_formula(at("y"), 20, SPLIT);
+    for (size_t chunk = 1; chunk < 12; chunk += 5)
+        for (int mode = 0; mode < MODES; mode++) {
+            disk.chunk = chunk;
+            assert_int_equal(read_all(at("x"), (enum mode)mode), BAGS_OK);
+            assert_int_equal(read_all(at("y"), (enum mode)mode), BAGS_OK);
+        }
+}
+
+/* A row that claims a sequence of 2^40 items, or a blob of 2^40 bytes, must not
+ * make the reader take memory for it. */
+static void memory_is_taken_for_what_is_there_alone(void **state) {
+    (void)state;
+    save_row("\x92\x00\x92\x00\xcf\x00\x00\x01\x00\x00\x00\x00\x00", 13);
+    for (int mode = 0; mode < MODES; mode++) {
+        uint64_t peak = memory.peak = memory.used;
+        assert_int_equal(read_all(at("x"), (enum mode)mode),
+            BAGS_ERROR_CORRUPT);
+        assert_true(memory.peak - peak < 200000);
+    }
+    save_formula(at("y"), 5, V1);
+    bytes file = load(at("y/title.bag"));
+    uint64_t start = load_u64(file.data + file.size - 8);
+    file.data[start + 8 * 2 + 5] = 1;
+    save(at("y/title.bag"), file.data, file.size);
+    bytes_free(&file);
+    for (int mode = 0; mode < MODES; mode++) {
+        uint64_t peak = memory.peak = memory.used;
+        assert_int_equal(read_all(at("y"), (enum mode)mode),
+            BAGS_ERROR_CORRUPT);
+        assert_true(memory.peak - peak < 200000);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(datapoints_are_read_in_every_mode_and_variant),
+        TEST(fields_are_found_by_name_and_described),
+        TEST(sizes_and_statistics_are_those_of_the_files),
+        TEST(any_fields_in_any_order_are_selected),
+        TEST(items_of_a_sequence_are_selected_by_ranges_with_steps),
+        TEST(a_slice_is_taken_as_it_is),
+        TEST(a_range_of_a_plain_field_is_an_error),
+        TEST(unknown_fields_are_errors),
+        TEST(a_datapoint_past_the_end_is_a_range_error),
+        TEST(items_are_counted_without_reading_them),
+        TEST(a_mapped_read_makes_no_calls),
+        TEST(opening_opens_no_field),
+        TEST(a_row_is_used_with_many_readers),
+        TEST(an_empty_row_has_nothing),
+        TEST(values_are_decoded_by_their_types),
+        TEST(values_that_are_none_of_their_type_name_field_and_datapoint),
+        TEST(plain_fields_of_consecutive_datapoints_are_read_at_once),
+        TEST(a_range_of_a_sequence_field_is_refused),
+        TEST(a_plain_range_is_one_contiguous_read),
+        TEST(orphans_do_not_appear_in_ranges),
+        TEST(refs_in_any_order_are_followed),
+        TEST(refs_are_read_in_every_form_of_an_integer),
+        TEST(rows_of_refs_that_cannot_be_right_are_errors),
+        TEST(rows_of_refs_that_are_cut_are_errors),
+        TEST(a_refs_error_names_file_and_datapoint),
+        TEST(a_damaged_table_names_file_and_blob),
+        TEST(a_damaged_table_of_refs_names_it),
+        TEST(variants_may_be_mixed_in_a_dataset_with_refs),
+        TEST(a_bag_of_0_bytes_is_read_beside_v2_and_empty_bags_alone),
+        TEST(a_bag_shorter_than_8_bytes_is_an_error_in_a_dataset),
+        TEST(journals_beside_refs_are_ignored),
+        TEST(split_fields_of_unequal_length_are_an_error),
+        TEST(split_datasets_with_faults_are_errors),
+        TEST(torn_and_surplus_bytes_of_split_fields_are_ignored),
+        TEST(a_split_dataset_without_datapoints_is_empty),
+        TEST(v1_bags_with_journals_and_no_refs_are_split),
+        TEST(few_files_and_few_maps_are_enough),
+        TEST(short_reads_are_continued),
+        TEST(memory_is_taken_for_what_is_there_alone),
+    };
+    return cmocka_run_group_tests_name("reader", tests, NULL, NULL);
+}

@@ -1,0 +1,1167 @@
+/* Directories of shards: where writers cut, which numbers they take, what readers
+ * make of gaps and of shards that are not finished, and finalize. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include "check.h"
+
+#include <errno.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* -------------------------------------------------- shards known by formula */
+
+static const bags_field fields[] = {{"b", "utf8[]"}, {"a", "bytes"}};
+
+static size_t formula_items(uint64_t index) {
+    return (size_t)(index * 5 % 4);
+}
+
+static size_t formula_text(uint64_t index, char *text) {
+    size_t size = (size_t)snprintf(text, 64, "datapoint %d", (int)index);
+    memset(text + size, '.', 64);
+    return size + (size_t)(index * 7 % 50);
+}
+
+static void formula_row(hand_set *set, uint64_t index) {
+    char text[128];
+    set_begin(set);
+    set_blob(set, 0, text, formula_text(index, text));
+    set_items(set, 1, "item", formula_items(index));
+    set_end(set);
+}
+
+static void formula_start(hand_set *set) {
+    memset(set, 0, sizeof(*set));
+    set_field(set, "a", "bytes");
+    set_field(set, "b", "utf8[]");
+}
+
+/* A shard with the datapoints first .. first + count - 1. */
+static void save_shard(const char *path, uint64_t first, uint64_t count) {
+    hand_set set;
+    formula_start(&set);
+    for (uint64_t i = 0; i < count; i++)
+        formula_row(&set, first + i);
+    set_save(&set, V1, path);
+    set_free(&set);
+}
+
+/* Shards of these names, each with 3 datapoints, numbered on. */
+static void save_shards(const char *path, const char *const *names) {
+    make_dir(path);
+    for (size_t i = 0; names[i]; i++) {
+        char shard[4096];
+        snprintf(shard, sizeof(shard), "%s/%s", path, names[i]);
+        save_shard(shard, 3 * i, 3);
+    }
+}
+
+static bags_code append_formula(bags_writer *writer, uint64_t index) {
+    char text[128], item_texts[4][16];
+    bags_value value = bags_blob(text, formula_text(index, text)), items[4];
+    bags_entry entries[2];
+    for (size_t i = 0; i < formula_items(index); i++) {
+        snprintf(item_texts[i], 16, "item%d", (int)(i & 15));
+        items[i] = bags_utf8(item_texts[i]);
+    }
+    entries[0].field = "a";
+    entries[0].values = &value;
+    entries[0].count = 1;
+    entries[1].field = "b";
+    entries[1].values = items;
+    entries[1].count = formula_items(index);
+    return bags_writer_append(writer, entries, 2, &said);
+}
+
+static void check_datapoint(const bags_reader *reader, uint64_t index,
+    uint64_t formula, bags_row *row) {
+    char text[128];
+    assert_ok(bags_reader_get(reader, index, NULL, 0, row, &said));
+    size_t size = formula_text(formula, text);
+    assert_bytes(bags_row_bytes(row, 0, 0), text, size);
+    assert_int_equal(bags_row_length(row, 1), formula_items(formula));
+    for (size_t i = 0; i < formula_items(formula); i++) {
+        snprintf(text, sizeof(text), "item%d", (int)i);
+        assert_text(bags_row_bytes(row, 1, i), text);
+    }
+}
+
+/* The reader must have these formulas' datapoints, `count` of them. */
+static void check_formulas(const bags_reader *reader, const uint64_t *formulas,
+    uint64_t count) {
+    bags_row row = {0};
+    assert_true(bags_reader_length(reader) == count);
+    for (uint64_t i = 0; i < count; i++)
+        check_datapoint(reader, i, formulas ? formulas[i] : i, &row);
+    assert_fails(BAGS_ERROR_RANGE,
+        bags_reader_get(reader, count, NULL, 0, &row, &said));
+    assert_ok(bags_reader_verify(reader, &said));
+    bags_row_free(&row);
+}
+
+static bags_reader_options reading(void) {
+    bags_reader_options options;
+    memset(&options, 0, sizeof(options));
+    options.allocator = &memory.allocator;
+    options.io = &disk.io;
+    return options;
+}
+
+static bags_reader *open_reader(const char *path, bool allow_gaps) {
+    bags_reader_options options = reading();
+    bags_reader *reader;
+    options.allow_gaps = allow_gaps;
+    assert_opens(reader, bags_reader_open(path, &options, &said));
+    return reader;
+}
+
+static bags_writer_options sharding(uint64_t size, uint64_t length) {
+    bags_writer_options options;
+    memset(&options, 0, sizeof(options));
+    options.shard_size = size;
+    options.shard_length = length;
+    options.no_sync = true;
+    options.buffer_size = 4096;
+    options.allocator = &memory.allocator;
+    options.io = &disk.io;
+    return options;
+}
+
+static bags_writer *open_writer(const char *path,
+    const bags_writer_options *options) {
+    bags_writer *writer;
+    assert_opens(writer, bags_writer_open(path, fields, 2, options, &said));
+    return writer;
+}
+
+/* --------------------------------------------------------------------- cutting */
+
+/* What the Bags of the set will be together, tables included. */
+static uint64_t hand_size(const hand_set *set) {
+    uint64_t size = set->refs.blobs.size + set->refs.ends.size + 8;
+    for (size_t i = 0; i < set->count; i++)
+        size += set->bags[i].blobs.size + set->bags[i].ends.size + 8;
+    return size;
+}
+
+static void save_number(memory_disk *to, hand_set *set, uint64_t number) {
+    char shard[64];
+    snprintf(shard, sizeof(shard), "x/%06d", (int)number);
+    memory_disk_save_set(to, set, V1, shard);
+    set_free(set);
+    formula_start(set);
+}
+
+/* Shards by hand, as FORMAT says where to cut. Returns their number. */
+static uint64_t cut_by_hand(memory_disk *to, uint64_t count, uint64_t size,
+    uint64_t length, uint64_t first, uint64_t step) {
+    hand_set set;
+    uint64_t shards = 0;
+    formula_start(&set);
+    for (uint64_t i = 0; i < count; i++) {
+        formula_row(&set, i);
+        if ((size && hand_size(&set) >= size)
+            || (length && hand_length(&set.refs) >= length))
+            save_number(to, &set, first + step * shards++);
+    }
+    if (hand_length(&set.refs))
+        save_number(to, &set, first + step * shards++);
+    set_free(&set);
+    return shards;
+}
+
+static void check_cut(uint64_t count, uint64_t size, uint64_t length,
+    uint64_t worker, uint64_t workers) {
+    memory_disk by_hand, written;
+    memory_disk_start(&by_hand);
+    memory_disk_start(&written);
+    bags_writer_options options = sharding(size, length);
+    options.shard_start = worker;
+    options.shard_stop = workers;
+    options.sharded = true;
+    options.io = &written.io;
+    bags_writer *writer = open_writer("x", &options);
+    for (uint64_t i = 0; i < count; i++) {
+        assert_ok(append_formula(writer, i));
+        assert_true(bags_writer_length(writer) == i + 1);
+    }
+    uint64_t finished = bags_writer_shards(writer);
+    assert_ok(bags_writer_close(writer, &said));
+    uint64_t shards = cut_by_hand(&by_hand, count, size, length, worker,
+        workers ? workers : 1);
+    assert_true(finished == shards || finished + 1 == shards);
+    CHECK(is_same_disk(&by_hand, &written));
+    memory_disk_free(&by_hand);
+    memory_disk_free(&written);
+}
+
+static void shards_end_at_their_length(void **state) {
+    (void)state;
+    for (uint64_t length = 1; length <= 6; length++)
+        for (uint64_t count = 1; count <= 12; count += 1 + length / 3)
+            check_cut(count, 0, length, 0, 0);
+}
+
+static void shards_end_when_their_size_is_reached(void **state) {
+    (void)state;
+    /* Every size around that of the first shards. */
+    for (uint64_t size = 1; size < 420; size += 1)
+        check_cut(size < 200 ? 4 : 8, size, 0, 0, 0);
+    for (uint64_t size = 1000; size < 4000; size += 333)
+        check_cut(60, size, 0, 0, 0);
+}
+
+static void shards_end_at_whichever_limit_comes_first(void **state) {
+    (void)state;
+    for (uint64_t size = 50; size < 700; size += 30)
+        for (uint64_t length = 1; length < 5; length++)
+            check_cut(14, size, length, 0, 0);
+}
+
+static void limits_of_0_and_of_2_to_the_64_are_none(void **state) {
+    (void)state;
+    check_cut(20, 0, 0, 0, 0);
+    check_cut(20, UINT64_MAX, UINT64_MAX, 0, 0);
+}
+
+static void workers_take_every_kth_number(void **state) {
+    (void)state;
+    for (uint64_t workers = 1; workers <= 4; workers++)
+        for (uint64_t worker = 0; worker < workers; worker++) {
+            check_cut(7, 0, 2, worker, workers);
+            check_cut(7, 300, 0, worker, workers);
+        }
+    check_cut(3, 0, 1, 999999, 1000000);
+}
+
+static void each_of_the_shard_numbers_asks_for_shards(void **state) {
+    (void)state;
+    for (int which = 0; which < 5; which++) {
+        bags_writer_options options = sharding(0, 0);
+        options.shard_size = which == 0 ? 100000 : 0;
+        options.shard_length = which == 1 ? 100000 : 0;
+        options.shard_stop = which == 2 || which == 3 ? 2 : 0;
+        options.shard_start = which == 3 ? 1 : 0;
+        options.sharded = which == 4;
+        bags_writer *writer = open_writer(at("%d", which), &options);
+        assert_false(exists(at("%d", which)));
+        assert_ok(append_formula(writer, 0));
+        assert_ok(bags_writer_close(writer, &said));
+        assert_names(at("%d", which), which == 3 ? "000001" : "000000");
+    }
+}
+
+static void worker_numbers_that_make_no_sense_are_refused(void **state) {
+    static const uint64_t rows[][2] = {{1, 1}, {2, 1}, {1, 0}, {5, 3},
+        {UINT64_MAX, 0}, {UINT64_MAX, UINT64_MAX}, {UINT64_MAX, 1}};
+    (void)state;
+    save_shards(at("y"), (const char *const[]){"000000", "000001", NULL});
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        bags_writer_options options = sharding(0, 0);
+        bags_reader_options read = reading();
+        options.shard_start = rows[i][0];
+        options.shard_stop = rows[i][1];
+        assert_refused(BAGS_ERROR_ARGUMENT,
+            bags_writer_open(at("x"), fields, 2, &options, &said));
+        read.shard_start = rows[i][0];
+        read.shard_stop = rows[i][1];
+        assert_refused(BAGS_ERROR_ARGUMENT,
+            bags_reader_open(at("y"), &read, &said));
+    }
+    assert_names(at("."), "y");
+}
+
+static void numbers_end_below_10_to_the_18(void **state) {
+    const uint64_t most = 1000000000000000000u;
+    (void)state;
+    bags_writer_options options = sharding(0, 1);
+    options.shard_start = most;
+    options.shard_stop = UINT64_MAX;
+    poison();
+    bags_writer *writer = bags_writer_open(at("x"), fields, 2, &options, &said);
+    if (writer) {
+        poison();
+        assert_int_not_equal(append_formula(writer, 0), BAGS_OK);
+        assert_int_not_equal(bags_writer_close(writer, NULL), BAGS_OK);
+    }
+    assert_true(said.code == BAGS_ERROR_LIMIT
+        || said.code == BAGS_ERROR_ARGUMENT);
+    for (int round = 0; round < 2; round++) {
+        options.shard_start = most - 1;
+        options.shard_stop = round ? UINT64_MAX : most;
+        writer = open_writer(at("%d", round), &options);
+        assert_ok(append_formula(writer, 0));
+        poison();
+        bags_code code = append_formula(writer, 1);
+        assert_true(code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_ARGUMENT);
+        assert_int_equal(bags_writer_close(writer, &said), code);
+        assert_names(at("%d", round), "999999999999999999");
+        bags_reader *reader = open_reader(at("%d", round), true);
+        check_formulas(reader, NULL, 1);
+        size_t count = 0;
+        const bags_gap *gaps = bags_reader_gaps(reader, &count);
+        assert_int_equal(count, 1);
+        assert_true(gaps[0].start == 0 && gaps[0].stop == most - 1
+            && gaps[0].step == 1);
+        bags_reader_close(reader);
+    }
+}
+
+/* --------------------------------------------------------------- claiming shards */
+
+static void a_worker_that_appends_nothing_creates_nothing(void **state) {
+    bags_writer_options options = sharding(0, 2);
+    (void)state;
+    bags_writer *writer = open_writer(at("p/q"), &options);
+    assert_ok(bags_writer_flush(writer, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_names(at("."), "");
+    bags_writer_abort(open_writer(at("p/q"), &options));
+    assert_names(at("."), "");
+    make_dir(at("here"));
+    assert_ok(bags_writer_close(open_writer(at("here"), &options), &said));
+    assert_names(at("here"), "");
+}
+
+static bool is_empty_or_missing(const char *path) {
+    if (!exists(path))
+        return true;
+    char *names = names_in(path);
+    bool empty = !*names;
+    free(names);
+    return empty;
+}
+
+static void a_shard_of_refused_datapoints_alone_is_removed(void **state) {
+    bags_writer_options options = sharding(0, 2);
+    (void)state;
+    for (int streamed = 0; streamed < 3; streamed++) {
+        bags_writer *writer = open_writer(at("x"), &options);
+        bags_value bad = bags_int(1), text = bags_utf8("text");
+        bags_entry entries[2] = {{"a", &bad, 1}, {"b", NULL, 0}};
+        if (!streamed) {
+            assert_fails(BAGS_ERROR_VALUE,
+                bags_writer_append(writer, entries, 2, &said));
+        } else {
+            assert_ok(bags_writer_begin(writer, &said));
+            for (int i = 0; i < 5000; i++)
+                assert_ok(bags_writer_push(writer, "b", &text, &said));
+            if (streamed == 1)
+                bags_writer_cancel(writer);
+            else
+                assert_fails(BAGS_ERROR_FIELD, bags_writer_end(writer, &said));
+        }
+        bags_writer_forgive(writer);
+        assert_ok(bags_writer_close(writer, &said));
+        assert_true(is_empty_or_missing(at("x")));
+    }
+    /* The same after shards that are full. */
+    bags_writer *writer = open_writer(at("y"), &options);
+    for (uint64_t i = 0; i < 4; i++)
+        assert_ok(append_formula(writer, i));
+    assert_ok(bags_writer_begin(writer, &said));
+    bags_writer_cancel(writer);
+    assert_ok(bags_writer_close(writer, &said));
+    assert_names(at("y"), "000000 000001");
+}
+
+static void a_shard_that_exists_is_left_alone(void **state) {
+    bags_writer_options options = sharding(0, 2);
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000000", NULL});
+    copy_tree(at("x"), at("before"));
+    assert_refused(BAGS_ERROR_EXISTS,
+        bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_says("000000");
+    assert_same_tree(at("before"), at("x"));
+    /* No directory at all: at once or with the first datapoint. */
+    save_text(at("file"), "precious");
+    poison();
+    bags_writer *writer = bags_writer_open(at("file"), fields, 2, &options,
+        &said);
+    if (writer) {
+        assert_int_not_equal(append_formula(writer, 0), BAGS_OK);
+        assert_int_not_equal(bags_writer_close(writer, NULL), BAGS_OK);
+    }
+    assert_says("file");
+    assert_file(at("file"), "precious", 8);
+    /* The next number is taken. */
+    make_dir(at("y"));
+    make_dir(at("y/000001"));
+    writer = open_writer(at("y"), &options);
+    assert_ok(append_formula(writer, 0));
+    assert_ok(append_formula(writer, 1));
+    assert_fails(BAGS_ERROR_EXISTS, append_formula(writer, 2));
+    assert_says("000001");
+    assert_fails(BAGS_ERROR_EXISTS, append_formula(writer, 3));
+    assert_fails(BAGS_ERROR_EXISTS, bags_writer_begin(writer, &said));
+    assert_true(bags_writer_length(writer) == 2);
+    assert_true(bags_writer_shards(writer) == 1);
+    bags_writer_forgive(writer);
+    assert_fails(BAGS_ERROR_EXISTS, bags_writer_close(writer, &said));
+    assert_names(at("y/000001"), "");
+    remove_tree(at("y/000001"));
+    bags_reader *reader = open_reader(at("y"), false);
+    check_formulas(reader, NULL, 2);
+    bags_reader_close(reader);
+}
+
+static void two_workers_of_one_number_do_no_harm(void **state) {
+    bags_writer_options options = sharding(0, 3);
+    (void)state;
+    bags_writer *first = open_writer(at("x"), &options);
+    bags_writer *second = open_writer(at("x"), &options);
+    assert_ok(append_formula(first, 0));
+    assert_fails(BAGS_ERROR_EXISTS, append_formula(second, 7));
+    assert_says("000000");
+    for (uint64_t i = 1; i < 5; i++)
+        assert_ok(append_formula(first, i));
+    assert_fails(BAGS_ERROR_EXISTS, append_formula(second, 7));
+    assert_fails(BAGS_ERROR_EXISTS, bags_writer_close(second, &said));
+    assert_ok(bags_writer_close(first, &said));
+    bags_reader *reader = open_reader(at("x"), false);
+    check_formulas(reader, NULL, 5);
+    bags_reader_close(reader);
+}
+
+static void abort_removes_the_unfinished_shard_alone(void **state) {
+    bags_writer_options options = sharding(0, 3);
+    (void)state;
+    bags_writer *writer = open_writer(at("x"), &options);
+    for (uint64_t i = 0; i < 8; i++)
+        assert_ok(append_formula(writer, i));
+    assert_names(at("x"), "000000 000001 000002");
+    assert_true(bags_writer_shards(writer) == 2);
+    bags_writer_abort(writer);
+    assert_names(at("x"), "000000 000001");
+    bags_reader *reader = open_reader(at("x"), false);
+    check_formulas(reader, NULL, 6);
+    bags_reader_close(reader);
+}
+
+static void a_shard_that_is_full_is_finished_at_once(void **state) {
+    bags_writer_options options = sharding(0, 2);
+    (void)state;
+    bags_writer *writer = open_writer(at("x"), &options);
+    assert_ok(append_formula(writer, 0));
+    assert_names(at("x/000000"), "a.bag a.idx b.bag b.idx refs.bag refs.idx "
+        "spec.json.partial");
+    assert_refused(BAGS_ERROR_UNFINISHED,
+        bags_reader_open(at("x"), NULL, &said));
+    assert_says("000000");
+    assert_says("recover");
+    assert_ok(append_formula(writer, 1));
+    assert_names(at("x"), "000000");
+    assert_names(at("x/000000"), "a.bag b.bag refs.bag spec.json");
+    bags_reader *reader = open_reader(at("x"), false);
+    check_formulas(reader, NULL, 2);
+    bags_reader_close(reader);
+    bags_writer_abort(writer);
+}
+
+/* ----------------------------------------------------------------------- numbers */
+
+static void shards_are_ordered_by_number(void **state) {
+    static const char *const sets[][6] = {
+        {"000000", "000001", "000002", "000003", "000004", NULL},
+        {"0", "1", "2", "3", "4", NULL},
+        {"00", "001", "0000000002", "3", "000004", NULL},
+        {"0000000000000000000000000000", "1", "02", "003", "0004", NULL},
+    };
+    static const char *const others[] = {"README", ".hidden", "12a", "a12",
+        "-1", "+5", " 5", "5 ", "0x5", "1e1", "5.0", "\xd9\xa5", "", "5_0",
+        "spec.json.old"};
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        save_shards(at("%d", (int)i), sets[i]);
+        for (size_t k = 0; k < sizeof(others) / sizeof(others[0]); k++)
+            if (others[k][0] && k % 2)
+                make_dir(at("%d/%s", (int)i, others[k]));
+            else if (others[k][0])
+                save_text(at("%d/%s", (int)i, others[k]), "junk");
+        bags_reader *reader = open_reader(at("%d", (int)i), false);
+        assert_true(bags_reader_shards(reader) == 5);
+        assert_true(bags_reader_sharded(reader));
+        check_formulas(reader, NULL, 15);
+        for (uint64_t s = 0; s < 5; s++) {
+            bags_shard shard = bags_reader_shard(reader, s);
+            assert_true(shard.number == s && shard.start == 3 * s
+                && shard.length == 3);
+        }
+        bags_shard none = bags_reader_shard(reader, 5);
+        assert_true(none.number == 0 && none.start == 0 && none.length == 0);
+        none = bags_reader_shard(reader, UINT64_MAX);
+        assert_true(none.number == 0 && none.start == 0 && none.length == 0);
+        bags_reader_close(reader);
+    }
+}
+
+static void more_than_ten_shards_are_not_ordered_as_text(void **state) {
+    (void)state;
+    make_dir(at("x"));
+    for (int i = 0; i < 25; i++)
+        save_shard(at("x/%d", i), (uint64_t)i * 2, 2);
+    bags_reader *reader = open_reader(at("x"), false);
+    check_formulas(reader, NULL, 50);
+    bags_reader_close(reader);
+}
+
+static void two_shards_of_one_number_are_an_error(void **state) {
+    static const char *const rows[][3] = {{"1", "01", NULL},
+        {"000001", "1", NULL}, {"0", "00", NULL},
+        {"000001", "0000000000000000000000000000000001", NULL}};
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        save_shards(at("%d", (int)i), rows[i]);
+        for (int allow = 0; allow < 2; allow++) {
+            bags_reader_options options = reading();
+            options.allow_gaps = allow == 1;
+            options.skip_unfinished = allow == 1;
+            assert_refused(BAGS_ERROR_CORRUPT,
+                bags_reader_open(at("%d", (int)i), &options, &said));
+            assert_says(rows[i][1]);
+        }
+    }
+}
+
+static void a_number_above_the_limit_is_not_passed_over(void **state) {
+    static const char *const rows[] = {"1000000000000000000",
+        "18446744073709551615", "18446744073709551616",
+        "99999999999999999999999999999"};
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        bags_reader_options options = reading();
+        save_shards(at("%d", (int)i),
+            (const char *const[]){"000000", rows[i], NULL});
+        options.allow_gaps = true;
+        poison();
+        assert_null(bags_reader_open(at("%d", (int)i), &options, &said));
+        assert_true(said.code == BAGS_ERROR_LIMIT
+            || said.code == BAGS_ERROR_CORRUPT);
+    }
+}
+
+static void a_file_with_a_shards_name_does_no_harm(void **state) {
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000000", "000001", NULL});
+    save_text(at("x/000002"), "no directory");
+    bags_reader_options options = reading();
+    poison();
+    bags_reader *reader = bags_reader_open(at("x"), &options, &said);
+    if (reader)
+        check_formulas(reader, NULL, 6);
+    else
+        assert_says("000002");
+    bags_reader_close(reader);
+}
+
+/* -------------------------------------------------------------------------- gaps */
+
+static void gaps_are_refused_by_name(void **state) {
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
+        "000003", "000004", "000006", "000009", NULL});
+    assert_refused(BAGS_ERROR_GAP, bags_reader_open(at("x"), NULL, &said));
+    assert_says("5");
+    assert_says("7");
+    assert_says("8");
+    bags_reader *reader = open_reader(at("x"), true);
+    check_formulas(reader, NULL, 21);
+    assert_true(bags_reader_shards(reader) == 7);
+    assert_true(bags_reader_shard(reader, 6).number == 9);
+    size_t count = 0;
+    const bags_gap *gaps = bags_reader_gaps(reader, &count);
+    assert_int_equal(count, 2);
+    assert_true(gaps[0].start == 5 && gaps[0].stop == 6 && gaps[0].step == 1);
+    assert_true(gaps[1].start == 7 && gaps[1].stop == 9 && gaps[1].step == 1);
+    bags_reader_close(reader);
+}
+
+static void a_missing_first_shard_is_a_gap(void **state) {
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000002", "000003", NULL});
+    assert_refused(BAGS_ERROR_GAP, bags_reader_open(at("x"), NULL, &said));
+    assert_says("0");
+    assert_says("1");
+    bags_reader *reader = open_reader(at("x"), true);
+    check_formulas(reader, NULL, 6);
+    size_t count = 0;
+    const bags_gap *gaps = bags_reader_gaps(reader, &count);
+    assert_int_equal(count, 1);
+    assert_true(gaps[0].start == 0 && gaps[0].stop == 2 && gaps[0].step == 1);
+    bags_reader_close(reader);
+}
+
+static void many_and_huge_gaps_take_no_memory(void **state) {
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"0", "2", "4", "6", "8", "10",
+        "999999999999999999", NULL});
+    assert_refused(BAGS_ERROR_GAP, bags_reader_open(at("x"), NULL, &said));
+    bags_reader *reader = open_reader(at("x"), true);
+    size_t count = 0;
+    const bags_gap *gaps = bags_reader_gaps(reader, &count);
+    assert_int_equal(count, 6);
+    for (uint64_t i = 0; i < 5; i++)
+        assert_true(gaps[i].start == 2 * i + 1 && gaps[i].stop == 2 * i + 2);
+    assert_true(gaps[5].start == 11 && gaps[5].stop == 999999999999999999u);
+    assert_true(memory.peak < 200000);
+    bags_reader_close(reader);
+}
+
+static void a_worker_reads_its_own_shards(void **state) {
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
+        "000003", "000004", "000006", "000009", NULL});
+    /* The place of each number's shard among those saved; 99: none. */
+    static const uint64_t places[] = {0, 1, 2, 3, 4, 99, 5, 99, 99, 6};
+    for (uint64_t stop = 1; stop < 12; stop++)
+        for (uint64_t start = 0; start < stop; start++) {
+            bags_reader_options options = reading();
+            uint64_t formulas[64], count = 0, shards = 0, missing = 0, last = 0;
+            for (uint64_t n = start; n < 10; n += stop)
+                last = places[n] < 99 ? n : last;
+            for (uint64_t n = start; n <= last; n += stop) {
+                missing += places[n] == 99;
+                shards += places[n] < 99;
+                for (uint64_t k = 0; places[n] < 99 && k < 3; k++)
+                    formulas[count++] = places[n] * 3 + k;
+            }
+            if (start > last)
+                missing = shards = count = 0;
+            options.shard_start = start;
+            options.shard_stop = stop;
+            options.allow_gaps = true;
+            poison();
+            bags_reader *reader = bags_reader_open(at("x"), &options, &said);
+            if (!reader) {
+                assert_int_equal(said.code, BAGS_ERROR_MISSING);
+                assert_true(shards == 0);
+                continue;
+            }
+            assert_true(bags_reader_shards(reader) == shards);
+            check_formulas(reader, formulas, count);
+            size_t gap_count = 0;
+            const bags_gap *gaps = bags_reader_gaps(reader, &gap_count);
+            uint64_t found = 0;
+            for (size_t i = 0; i < gap_count; i++)
+                for (uint64_t n = gaps[i].start; n < gaps[i].stop;
+                     n += gaps[i].step) {
+                    found++;
+                    assert_true(n % stop == start && places[n] == 99);
+                }
+            assert_true(found == missing);
+            bags_reader_close(reader);
+            options.allow_gaps = false;
+            poison();
+            reader = bags_reader_open(at("x"), &options, &said);
+            assert_true((reader == NULL) == (missing > 0));
+            if (!reader)
+                assert_int_equal(said.code, BAGS_ERROR_GAP);
+            bags_reader_close(reader);
+        }
+}
+
+/* -------------------------------------------------------------------- unfinished */
+
+static void unfinished_shards_are_refused_or_left_out(void **state) {
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        save_shards(at("x"), (const char *const[]){"000000", "000001",
+            "000002", "000003", NULL});
+        remove_tree(at("x/000002/spec.json"));
+        if (how == 1)
+            save_text(at("x/000002/spec.json.partial"), "{}");
+        if (how == 2) {
+            remove_tree(at("x/000002"));
+            make_dir(at("x/000002"));
+        }
+        if (how == 3) {
+            remove_tree(at("x/000003"));
+            make_dir(at("x/000003"));
+            make_dir(at("x/000004"));
+        }
+        assert_refused(BAGS_ERROR_UNFINISHED,
+            bags_reader_open(at("x"), NULL, &said));
+        assert_says("000002");
+        assert_says("recover");
+        bags_reader_options options = reading();
+        options.allow_gaps = true;
+        assert_refused(BAGS_ERROR_UNFINISHED,
+            bags_reader_open(at("x"), &options, &said));
+        options.allow_gaps = false;
+        options.skip_unfinished = true;
+        bags_reader *reader;
+        assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+        static const uint64_t formulas[] = {0, 1, 2, 3, 4, 5, 9, 10, 11};
+        check_formulas(reader, formulas, how == 3 ? 6 : 9);
+        assert_true(bags_reader_skipped(reader) == (how == 3 ? 3 : 1));
+        bags_reader_close(reader);
+        remove_tree(at("x"));
+    }
+}
+
+static void shards_that_are_all_unfinished_are_nothing_to_read(void **state) {
+    (void)state;
+    make_dir(at("x"));
+    make_dir(at("x/000000"));
+    make_dir(at("x/000001"));
+    assert_refused(BAGS_ERROR_UNFINISHED,
+        bags_reader_open(at("x"), NULL, &said));
+    bags_reader_options options = reading();
+    options.skip_unfinished = true;
+    poison();
+    bags_reader *reader = bags_reader_open(at("x"), &options, &said);
+    if (reader) {
+        assert_true(bags_reader_length(reader) == 0);
+        assert_true(bags_reader_skipped(reader) == 2);
+    } else {
+        assert_true(said.code == BAGS_ERROR_UNFINISHED
+            || said.code == BAGS_ERROR_MISSING);
+    }
+    bags_reader_close(reader);
+}
+
+static void a_directory_without_a_dataset_is_missing(void **state) {
+    (void)state;
+    make_dir(at("empty"));
+    make_dir(at("junk"));
+    save_text(at("junk/notes.txt"), "none");
+    make_dir(at("junk/data"));
+    save_text(at("file"), "none");
+    assert_refused(BAGS_ERROR_MISSING,
+        bags_reader_open(at("nowhere"), NULL, &said));
+    assert_says("nowhere");
+    assert_refused(BAGS_ERROR_MISSING,
+        bags_reader_open(at("empty"), NULL, &said));
+    assert_refused(BAGS_ERROR_MISSING,
+        bags_reader_open(at("junk"), NULL, &said));
+    assert_null(bags_reader_open(at("file"), NULL, &said));
+    assert_null(bags_reader_open("", NULL, &said));
+    assert_null(bags_reader_open(at("nowhere"), NULL, NULL));
+}
+
+static void a_spec_makes_a_directory_one_dataset(void **state) {
+    (void)state;
+    save_shard(at("x"), 0, 4);
+    save_shard(at("x/000000"), 5, 2);
+    bags_reader *reader = open_reader(at("x"), false);
+    assert_false(bags_reader_sharded(reader));
+    check_formulas(reader, NULL, 4);
+    bags_reader_close(reader);
+}
+
+/* ------------------------------------------------------------------------- specs */
+
+static void shards_of_different_specs_are_an_error(void **state) {
+    static const char *const specs[] = {"{\"a\": \"bytes\"}", "{}",
+        "{\"a\": \"bytes\", \"b\": \"utf8\"}",
+        "{\"a\": \"utf8\", \"b\": \"utf8[]\"}",
+        "{\"a\": \"bytes\", \"c\": \"utf8[]\"}",
+        "{\"a\": \"bytes\", \"b\": \"utf8[]\", \"c\": \"utf8\"}"};
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
+        NULL});
+    for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
+        save_text(at("x/000001/spec.json"), specs[i]);
+        assert_refused(BAGS_ERROR_CORRUPT,
+            bags_reader_open(at("x"), NULL, &said));
+        assert_says("000001");
+    }
+    save_text(at("x/000001/spec.json"),
+        "\n{ \"a\" :\t\"bytes\",\"b\"\r:\"ut\\u0066\\u0038[]\" }\n");
+    bags_reader *reader = open_reader(at("x"), false);
+    check_formulas(reader, NULL, 9);
+    bags_reader_close(reader);
+}
+
+static void shards_of_different_variants_are_read_together(void **state) {
+    (void)state;
+    make_dir(at("x"));
+    for (int i = 0; i < 6; i++) {
+        hand_set set;
+        memset(&set, 0, sizeof(set));
+        set_field(&set, "a", "bytes");
+        for (uint64_t k = 0; k < 4; k++) {
+            char text[128];
+            set_begin(&set);
+            set_blob(&set, 0, text,
+                formula_text((uint64_t)i * 4 + k, text));
+            set_end(&set);
+        }
+        set_save(&set, (enum variant)(i % 3), at("x/%06d", i));
+        set_free(&set);
+    }
+    bags_reader *reader = open_reader(at("x"), false);
+    bags_row row = {0};
+    assert_true(bags_reader_length(reader) == 24);
+    assert_ok(bags_reader_verify(reader, &said));
+    for (uint64_t start = 0; start < 24; start++) {
+        char text[128];
+        assert_ok(bags_reader_get_range(reader, 0, start, 24, &row, &said));
+        for (uint64_t i = start; i < 24; i++) {
+            size_t size = formula_text(i, text);
+            assert_bytes(bags_row_bytes(&row, 0, (size_t)(i - start)), text,
+                size);
+        }
+    }
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+/* ----------------------------------------------------------------- ranges, sums */
+
+/* Shards of 0, 1, 5, 0, 2, 3, 0 datapoints. */
+static void save_uneven(const char *path) {
+    static const uint64_t lengths[] = {0, 1, 5, 0, 2, 3, 0};
+    uint64_t first = 0;
+    make_dir(path);
+    for (int i = 0; i < 7; i++) {
+        char shard[4096];
+        snprintf(shard, sizeof(shard), "%s/%06d", path, i);
+        save_shard(shard, first, lengths[i]);
+        first += lengths[i];
+    }
+}
+
+static void ranges_go_over_the_borders_of_shards(void **state) {
+    (void)state;
+    save_uneven(at("x"));
+    for (int positional = 0; positional < 3; positional++) {
+        bags_reader_options options = reading();
+        bags_reader *reader;
+        bags_row row = {0};
+        options.positional = positional > 0;
+        options.load_tables = positional > 1;
+        options.max_files = positional ? 1 : 0;
+        assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+        check_formulas(reader, NULL, 11);
+        for (uint64_t start = 0; start < 13; start++)
+            for (uint64_t stop = start; stop < 14; stop++) {
+                char text[128];
+                assert_ok(bags_reader_get_range(reader, 0, start, stop, &row,
+                    &said));
+                uint64_t end = stop < 11 ? stop : 11;
+                uint64_t length = start < end ? end - start : 0;
+                assert_int_equal(bags_row_length(&row, 0), length);
+                for (size_t i = 0; i < length; i++) {
+                    size_t size = formula_text(start + i, text);
+                    assert_bytes(bags_row_bytes(&row, 0, i), text, size);
+                }
+            }
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void sizes_and_blobs_are_summed_over_shards(void **state) {
+    (void)state;
+    save_uneven(at("x"));
+    uint64_t expected = 0, size = 0, items = 0, text_bytes = 0;
+    char text[128];
+    for (int i = 0; i < 7; i++)
+        expected += file_size(at("x/%06d/a.bag", i))
+            + file_size(at("x/%06d/b.bag", i))
+            + file_size(at("x/%06d/refs.bag", i));
+    for (uint64_t i = 0; i < 11; i++) {
+        items += formula_items(i);
+        text_bytes += formula_text(i, text);
+    }
+    bags_reader *reader = open_reader(at("x"), false);
+    bags_stat stat;
+    assert_ok(bags_reader_size(reader, &size, &said));
+    assert_true(size == expected);
+    assert_ok(bags_reader_stat(reader, 0, &stat, &said));
+    assert_true(stat.blobs == 11 && stat.bytes == text_bytes);
+    assert_ok(bags_reader_stat(reader, 1, &stat, &said));
+    assert_true(stat.blobs == items && stat.bytes == items * 5);
+    assert_true(bags_reader_shards(reader) == 7);
+    assert_true(bags_reader_shard(reader, 4).start == 6);
+    assert_true(bags_reader_shard(reader, 4).length == 2);
+    bags_reader_close(reader);
+}
+
+static void faults_name_the_shard(void **state) {
+    (void)state;
+    save_uneven(at("x"));
+    bytes file = load(at("x/000004/a.bag"));
+    uint64_t start = load_u64(file.data + file.size - 8);
+    memset(file.data + start + 8, 0xff, 8);
+    save(at("x/000004/a.bag"), file.data, file.size);
+    bytes_free(&file);
+    bags_reader *reader = open_reader(at("x"), false);
+    bags_row row = {0};
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_reader_get(reader, 6, NULL, 0, &row, &said));
+    assert_says("000004/a.bag");
+    assert_fails(BAGS_ERROR_CORRUPT, bags_reader_verify(reader, &said));
+    assert_says("000004/a.bag");
+    check_datapoint(reader, 8, 8, &row);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+/* -------------------------------------------------------------- many shards at once */
+
+static void thousands_of_shards_are_read_with_few_files(void **state) {
+    const uint64_t shards = 2500, different = 50;
+    struct rlimit before, few;
+    (void)state;
+    make_dir(at("x"));
+    for (uint64_t i = 0; i < shards; i++) {
+        hand_set set;
+        char text[128], target[8];
+        if (i >= different) {
+            snprintf(target, sizeof(target), "%06d", (int)(i % different));
+            assert_int_equal(symlink(target, at("x/%06d", (int)i)), 0);
+            continue;
+        }
+        memset(&set, 0, sizeof(set));
+        set_field(&set, "a", "bytes");
+        set_begin(&set);
+        set_blob(&set, 0, text, formula_text(i, text));
+        set_end(&set);
+        set_save(&set, V1, at("x/%06d", (int)i));
+        set_free(&set);
+    }
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = 256;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (int mode = 0; mode < 4; mode++) {
+        bags_reader_options options = reading();
+        bags_reader *reader;
+        bags_row row = {0};
+        options.positional = mode == 1 || mode == 2;
+        options.max_files = mode == 2 ? 3 : 0;
+        options.max_maps = mode == 3 ? 100 : 0;
+        disk.peak_files = disk.peak_maps = 0;
+        assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+        assert_true(disk.peak_files <= 66);
+        assert_true(bags_reader_length(reader) == shards);
+        for (uint64_t i = 0; i < shards; i++) {
+            char text[128];
+            uint64_t index = i * 1237 % shards;
+            size_t size = formula_text(index % different, text);
+            assert_ok(bags_reader_get(reader, index, NULL, 0, &row, &said));
+            assert_bytes(bags_row_bytes(&row, 0, 0), text, size);
+        }
+        assert_ok(bags_reader_get_range(reader, 0, 100, 2100, &row, &said));
+        assert_int_equal(bags_row_length(&row, 0), 2000);
+        assert_true(disk.peak_files <= (mode == 2 ? 4 : 66));
+        if (mode == 3)
+            assert_true(disk.peak_maps <= 100);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+/* --------------------------------------------------------------------- finalize */
+
+static void check_finalized(const char *path, const char *names,
+    uint64_t count) {
+    assert_names(path, names);
+    bags_reader *reader = open_reader(path, false);
+    check_formulas(reader, NULL, count);
+    bags_reader_close(reader);
+}
+
+static bags_code finalize(const char *path, uint64_t *renamed) {
+    return bags_finalize(path, &memory.allocator, &disk.io, renamed, &said);
+}
+
+static void finalize_closes_gaps(void **state) {
+    uint64_t renamed = 99;
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
+        "000003", "000004", "000006", "000009", NULL});
+    assert_ok(finalize(at("x"), &renamed));
+    assert_true(renamed == 2);
+    check_finalized(at("x"),
+        "000000 000001 000002 000003 000004 000005 000006", 21);
+    assert_ok(finalize(at("x"), &renamed));
+    assert_true(renamed == 0);
+    assert_ok(finalize(at("x"), NULL));
+    check_finalized(at("x"),
+        "000000 000001 000002 000003 000004 000005 000006", 21);
+    save_shards(at("y"), (const char *const[]){"000003", "000004", "001000",
+        "999999999999999999", NULL});
+    save_text(at("y/notes.txt"), "mine");
+    assert_int_equal(bags_finalize(at("y"), NULL, NULL, &renamed, NULL), 0);
+    assert_true(renamed == 4);
+    check_finalized(at("y"), "000000 000001 000002 000003 notes.txt", 12);
+}
+
+static void finalize_gives_names_their_six_digits(void **state) {
+    uint64_t renamed = 99;
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"0", "01", "002", "3", "10",
+        "0000011", "012", NULL});
+    assert_ok(finalize(at("x"), &renamed));
+    check_finalized(at("x"),
+        "000000 000001 000002 000003 000004 000005 000006", 21);
+    assert_true(renamed == 7);
+}
+
+static void finalize_refuses_what_is_not_finished(void **state) {
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        bags_writer_options options = sharding(0, 3);
+        bags_writer *writer = NULL;
+        uint64_t renamed = 99;
+        save_shards(at("x"), (const char *const[]){"000001", "000005",
+            "000009", NULL});
+        if (how == 0)
+            remove_tree(at("x/000009/spec.json"));
+        if (how == 1)
+            make_dir(at("x/000007"));
+        if (how == 2) {
+            options.shard_start = 12;
+            options.shard_stop = 13;
+            writer = open_writer(at("x"), &options);
+            assert_ok(append_formula(writer, 0));
+        }
+        char *names = names_in(at("x"));
+        poison();
+        bags_code code = finalize(at("x"), &renamed);
+        assert_true(code == BAGS_ERROR_UNFINISHED
+            || (how == 2 && code == BAGS_ERROR_LOCKED));
+        assert_says(how == 0 ? "000009" : how == 1 ? "000007" : "000012");
+        assert_true(renamed == 99);
+        assert_names(at("x"), names);
+        free(names);
+        bags_writer_abort(writer);
+        remove_tree(at("x"));
+    }
+}
+
+static void finalize_refuses_two_shards_of_one_number(void **state) {
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"1", "01", "000007", NULL});
+    assert_fails(BAGS_ERROR_CORRUPT, finalize(at("x"), NULL));
+    assert_names(at("x"), "000007 01 1");
+}
+
+static void finalize_of_what_is_no_sharded_dataset_changes_nothing(
+    void **state) {
+    uint64_t renamed = 99;
+    (void)state;
+    assert_fails(BAGS_ERROR_MISSING, finalize(at("nowhere"), &renamed));
+    assert_true(renamed == 99);
+    save_shard(at("x"), 0, 3);
+    copy_tree(at("x"), at("y"));
+    if (!finalize(at("x"), &renamed))
+        assert_true(renamed == 0);
+    assert_same_tree(at("y"), at("x"));
+    make_dir(at("empty"));
+    renamed = 0;
+    if (!finalize(at("empty"), &renamed))
+        assert_true(renamed == 0);
+    assert_names(at("empty"), "");
+    save_text(at("file"), "precious");
+    assert_int_not_equal(finalize(at("file"), NULL), BAGS_OK);
+    assert_file(at("file"), "precious", 8);
+}
+
+static void a_file_in_the_way_of_finalize_is_kept(void **state) {
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000001", "000005", NULL});
+    save_text(at("x/000000"), "precious");
+    poison();
+    bags_code code = finalize(at("x"), NULL);
+    assert_int_not_equal(code, BAGS_OK);
+    assert_file(at("x/000000"), "precious", 8);
+    remove_tree(at("x/000000"));
+    bags_reader *reader = open_reader(at("x"), true);
+    check_formulas(reader, NULL, 6);
+    bags_reader_close(reader);
+}
+
+/* The process dies, or the disk fails, at each rename or anything else. */
+static void finalize_may_be_interrupted_anywhere(void **state) {
+    static const char *const names[] = {"000002", "3", "000005", "000006", "07",
+        "000008", "000100", NULL};
+    unsigned points = 0;
+    (void)state;
+    for (int every = 0; every < 2; every++)
+        for (uint64_t n = 1;; n++) {
+            uint64_t renamed = 99;
+            save_shards(at("x"), names);
+            disk.only = every ? 0 : 1u << HOOK_RENAME;
+            disk.calls = 0;
+            disk.failed = 0;
+            disk.fail_at = n;
+            disk.stays = true;
+            disk.fail_with = EIO;
+            poison();
+            bags_code code = finalize(at("x"), &renamed);
+            bool reached = disk.failed > 0;
+            disk.fail_at = 0;
+            disk.only = 0;
+            if (reached && code) {
+                assert_int_equal(said.code, code);
+                assert_true(renamed == 99);
+                points++;
+            }
+            bags_reader *reader = open_reader(at("x"), true);
+            check_formulas(reader, NULL, 21);
+            bags_reader_close(reader);
+            assert_ok(finalize(at("x"), &renamed));
+            check_finalized(at("x"),
+                "000000 000001 000002 000003 000004 000005 000006", 21);
+            remove_tree(at("x"));
+            if (!reached) {
+                assert_int_equal(code, BAGS_OK);
+                break;
+            }
+        }
+    print_message("finalize was interrupted at %u points\n", points);
+    assert_true(points >= 7);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(shards_end_at_their_length),
+        TEST(shards_end_when_their_size_is_reached),
+        TEST(shards_end_at_whichever_limit_comes_first),
+        TEST(limits_of_0_and_of_2_to_the_64_are_none),
+        TEST(workers_take_every_kth_number),
+        TEST(each_of_the_shard_numbers_asks_for_shards),
+        TEST(worker_numbers_that_make_no_sense_are_refused),
+        TEST(numbers_end_below_10_to_the_18),
+        TEST(a_worker_that_appends_nothing_creates_nothing),
+        TEST(a_shard_of_refused_datapoints_alone_is_removed),
+        TEST(a_shard_that_exists_is_left_alone),
+        TEST(two_workers_of_one_number_do_no_harm),
+        TEST(abort_removes_the_unfinished_shard_alone),
+        TEST(a_shard_that_is_full_is_finished_at_once),
+        TEST(shards_are_ordered_by_number),
+        TEST(more_than_ten_shards_are_not_ordered_as_text),
+        TEST(two_shards_of_one_number_are_an_error),
+        TEST(a_number_above_the_limit_is_not_passed_over),
+        TEST(a_file_with_a_shards_name_does_no_harm),
+        TEST(gaps_are_refused_by_name),
+        TEST(a_missing_first_shard_is_a_gap),
+        TEST(many_and_huge_gaps_take_no_memory),
+        TEST(a_worker_reads_its_own_shards),
+        TEST(unfinished_shards_are_refused_or_left_out),
+        TEST(shards_that_are_all_unfinished_are_nothing_to_read),
+        TEST(a_directory_without_a_dataset_is_missing),
+        TEST(a_spec_makes_a_directory_one_dataset),
+        TEST(shards_of_different_specs_are_an_error),
+        TEST(shards_of_different_variants_are_read_together),
+        TEST(ranges_go_over_the_borders_of_shards),
+        TEST(sizes_and_blobs_are_summed_over_shards),
+        TEST(faults_name_the_shard),
+        TEST(thousands_of_shards_are_read_with_few_files),
+        TEST(finalize_closes_gaps),
+        TEST(finalize_gives_names_their_six_digits),
+        TEST(finalize_refuses_what_is_not_finished),
+        TEST(finalize_refuses_two_shards_of_one_number),
+        TEST(finalize_of_what_is_no_sharded_dataset_changes_nothing),
+        TEST(a_file_in_the_way_of_finalize_is_kept),
+        TEST(finalize_may_be_interrupted_anywhere),
+    };
+    return cmocka_run_group_tests_name("shards", tests, NULL, NULL);
+}

@@ -1,0 +1,1096 @@
+/* Datasets in one directory: what a writer leaves on disk, and when it leaves
+ * nothing. The files are compared with files made by hand. */
+#include "check.h"
+
+#include <errno.h>
+
+static bags_writer_options writing(size_t buffer_size) {
+    bags_writer_options options;
+    memset(&options, 0, sizeof(options));
+    options.no_sync = true;
+    options.buffer_size = buffer_size;
+    options.allocator = &memory.allocator;
+    options.io = &disk.io;
+    return options;
+}
+
+static bags_writer *open_writer(const char *path, const bags_field *fields,
+    size_t count, size_t buffer_size) {
+    bags_writer_options options = writing(buffer_size);
+    bags_writer *writer;
+    assert_opens(writer,
+        bags_writer_open(path, fields, count, &options, &said));
+    return writer;
+}
+
+static bags_entry entry(const char *field, const bags_value *values,
+    size_t count) {
+    bags_entry made;
+    made.field = field;
+    made.values = values;
+    made.count = count;
+    return made;
+}
+
+/* -------------------------------------------------------------------- names */
+
+static void the_spec_is_written_as_python_writes_it(void **state) {
+    static const bags_field fields[] = {{"zeta", "utf8"}, {"\xc3\xa9", "int(4)"},
+        {"10", "utf8"}, {"9", "utf8[]"}, {"B", "array(float32,2,-1)[]"},
+        {"_x", "q()"}, {"a", "utf8"}, {"a b", "utf8"}, {"a-b", "utf8"},
+        {"a.b", "utf8"}, {"~", "utf8"}, {"\xf0\x90\x80\x80", "utf8"},
+        {"\xef\xbf\xbd", "utf8"}, {"\xf0\x9f\x98\x80", "utf8"},
+        {"\xe2\x80\xa8", "utf8"}, {"'$%&", "utf8"}};
+    static const char expected[] =
+        "{\"'$%&\": \"utf8\", \"10\": \"utf8\", \"9\": \"utf8[]\", "
+        "\"B\": \"array(float32,2,-1)[]\", \"_x\": \"q()\", \"a\": \"utf8\", "
+        "\"a b\": \"utf8\", \"a-b\": \"utf8\", \"a.b\": \"utf8\", "
+        "\"zeta\": \"utf8\", \"~\": \"utf8\", \"\\u00e9\": \"int(4)\", "
+        "\"\\u2028\": \"utf8\", \"\\ufffd\": \"utf8\", "
+        "\"\\ud800\\udc00\": \"utf8\", \"\\ud83d\\ude00\": \"utf8\"}";
+    (void)state;
+    bags_writer *writer = open_writer(at("x"), fields, 16, 0);
+    assert_file(at("x/spec.json.partial"), expected, sizeof(expected) - 1);
+    assert_ok(bags_writer_close(writer, &said));
+    assert_file(at("x/spec.json"), expected, sizeof(expected) - 1);
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
+    size_t count = 0;
+    const bags_field *read = bags_reader_fields(reader, &count);
+    assert_int_equal(count, 16);
+    assert_string_equal(read[0].name, "'$%&");
+    assert_string_equal(read[11].name, "\xc3\xa9");
+    assert_string_equal(read[14].name, "\xf0\x90\x80\x80");
+    bags_reader_close(reader);
+}
+
+static void refuse_name(const char *name) {
+    bags_field fields[2] = {{"good", "utf8"}, {name, "utf8"}};
+    poison();
+    bags_writer *writer = bags_writer_open(at("x"), fields, 2, NULL, &said);
+    if (writer)
+        fail_msg("the field name \"%s\" was accepted", name);
+    CHECK(is_refused((int)BAGS_ERROR_FIELD, writer, name));
+    assert_names(at("."), "");
+}
+
+static void names_that_are_no_file_names_everywhere_are_refused(void **state) {
+    static const char *const names[] = {"", "refs", ".", "..", ".hidden", "a/b",
+        "/", "/a", "a/", "../a", "a\\b", "\\", "a:b", "a*b", "a?b", "a\"b",
+        "a<b", "a>b", "a|b", "con", "CON", "Con", "prn", "aux", "AUX", "nul",
+        "NUL", "com1", "COM9", "lpt1", "Lpt9", "con.x", "nul.tar.gz", "\xff",
+        "\xc3", "a\xed\xa0\x80", "\xc0\xaf", "\xf5\x80\x80\x80"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        refuse_name(names[i]);
+    for (int c = 1; c < 128; c++) {
+        if (c >= 32 && c != 127)
+            continue;
+        char name[4] = {'a', (char)c, 'b', 0};
+        refuse_name(name);
+        name[0] = (char)c;
+        name[1] = 0;
+        refuse_name(name);
+    }
+}
+
+static void other_names_are_written_and_read(void **state) {
+    static const char *const names[] = {"a", "com", "com10", "lpt", "cone",
+        "nulx", "xnul", "refs2", "xrefs", "refs.bag", "spec", "spec.json", "x.bag",
+        "x.idx", "a.", "a ", " a", "-", "~", "con-x", "a..b", "\xe2\x82\xac",
+        "{}[]()!@#$%^&+=`',;"};
+    const size_t count = sizeof(names) / sizeof(names[0]);
+    bags_field fields[32];
+    bags_entry entries[32];
+    bags_value value = bags_utf8("text");
+    (void)state;
+    for (size_t i = 0; i < count; i++) {
+        fields[i].name = names[i];
+        fields[i].type = "utf8";
+        entries[i] = entry(names[i], &value, 1);
+    }
+    bags_writer *writer = open_writer(at("x"), fields, count, 0);
+    assert_ok(bags_writer_append(writer, entries, count, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
+    bags_row row = {0};
+    assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    for (size_t i = 0; i < count; i++)
+        assert_text(bags_row_bytes(&row, i, 0), "text");
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+static void a_name_used_twice_is_refused(void **state) {
+    static const bags_field fields[] = {{"b", "utf8"}, {"a", "utf8"},
+        {"c", "utf8"}, {"a", "int"}};
+    (void)state;
+    assert_refused(BAGS_ERROR_FIELD,
+        bags_writer_open(at("x"), fields, 4, NULL, &said));
+    assert_says("a");
+    assert_names(at("."), "");
+}
+
+static void wrong_types_are_refused(void **state) {
+    static const char *const types[] = {"", "[]", "Utf8", "int(4", "utf8\n",
+        "utf8[][]", "array(<f4)"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        bags_field field;
+        field.name = "caption";
+        field.type = types[i];
+        assert_refused(BAGS_ERROR_TYPE,
+            bags_writer_open(at("x"), &field, 1, NULL, &said));
+        assert_says("caption");
+        assert_names(at("."), "");
+    }
+}
+
+static void names_that_are_too_long_leave_nothing(void **state) {
+    char name[400];
+    (void)state;
+    memset(name, 'n', sizeof(name));
+    name[399] = 0;
+    bags_field fields[2] = {{"good", "utf8"}, {name, "utf8"}};
+    assert_null(bags_writer_open(at("x"), fields, 2, NULL, &said));
+    assert_names(at("."), "");
+}
+
+static void more_than_a_spec_holds_is_refused(void **state) {
+    const size_t count = 65536;
+    bags_field *fields = (bags_field *)calloc(count, sizeof(*fields));
+    char (*names)[256] = (char (*)[256])calloc(count, 256);
+    (void)state;
+    for (size_t i = 0; i < count; i++) {
+        snprintf(names[i], 256, "f%d", (int)i);
+        fields[i].name = names[i];
+        fields[i].type = "utf8";
+    }
+    poison();
+    assert_null(bags_writer_open(at("x"), fields, count, NULL, &said));
+    assert_true(said.code == BAGS_ERROR_LIMIT || said.code == BAGS_ERROR_FIELD);
+    assert_names(at("."), "");
+    for (size_t i = 0; i < 6000; i++) {
+        memset(names[i], 'n', 200);
+        snprintf(names[i] + 200, 56, "%d", (int)i);
+    }
+    poison();
+    assert_null(bags_writer_open(at("x"), fields, 6000, NULL, &said));
+    assert_true(said.code == BAGS_ERROR_LIMIT || said.code == BAGS_ERROR_FIELD);
+    assert_names(at("."), "");
+    free(names);
+    free(fields);
+}
+
+/* --------------------------------------------------------- whole datapoints */
+
+static const bags_field five[] = {{"words", "utf8[]"}, {"caption", "utf8"},
+    {"number", "int(2)"}, {"raw", "bytes"}, {"frames", "jpeg[]"}};
+/* In the order on disk. */
+enum { CAPTION, FRAMES, NUMBER, RAW, WORDS };
+
+/* A datapoint's content, made of a seed. */
+typedef struct sample {
+    size_t words, frames;
+    bags_value word_values[40], frame_values[40];
+    bags_value caption, number, raw;
+    unsigned char *bytes;
+} sample;
+
+#define SAMPLE_BYTES 300000
+
+static void make_sample(sample *s, uint64_t seed) {
+    uint64_t random = seed;
+    size_t used = 0;
+    s->bytes = (unsigned char *)malloc(SAMPLE_BYTES);
+    fill(s->bytes, SAMPLE_BYTES, seed);
+    for (size_t i = 0; i < SAMPLE_BYTES; i++)
+        s->bytes[i] &= 0x7f;
+    size_t most = next_random(&random) % 9 ? 60 : 7000;
+    s->words = (size_t)(next_random(&random) % 4 ? next_random(&random) % 5
+                                                  : next_random(&random) % 40);
+    s->frames = (size_t)(next_random(&random) % 3);
+    for (size_t i = 0; i < s->words; i++) {
+        size_t size = (size_t)(next_random(&random) % most);
+        s->word_values[i] = bags_utf8_sized((char *)s->bytes + used, size);
+        used += size;
+    }
+    for (size_t i = 0; i < s->frames; i++) {
+        size_t size = (size_t)(next_random(&random) % (2 * most));
+        s->frame_values[i] = bags_blob(s->bytes + used, size);
+        used += size;
+    }
+    s->caption = bags_utf8_sized((char *)s->bytes + 290000,
+        (size_t)(next_random(&random) % most));
+    s->number = bags_uint(next_random(&random) % 65536);
+    s->raw = bags_blob(s->bytes + 291000, (size_t)(next_random(&random) % most));
+}
+
+static void sample_by_hand(const sample *s, hand_set *set) {
+    unsigned char number[2];
+    number[0] = (unsigned char)s->number.uint;
+    number[1] = (unsigned char)(s->number.uint >> 8);
+    set_begin(set);
+    set_blob(set, CAPTION, s->caption.data, s->caption.size);
+    put_array(&set->row, s->frames ? 2 : 0);
+    if (s->frames) {
+        put_uint(&set->row, hand_length(&set->bags[FRAMES]));
+        put_uint(&set->row, s->frames);
+    }
+    for (size_t i = 0; i < s->frames; i++)
+        hand_add(&set->bags[FRAMES], s->frame_values[i].data,
+            s->frame_values[i].size);
+    set_blob(set, NUMBER, number, 2);
+    set_blob(set, RAW, s->raw.data, s->raw.size);
+    put_array(&set->row, s->words ? 2 : 0);
+    if (s->words) {
+        put_uint(&set->row, hand_length(&set->bags[WORDS]));
+        put_uint(&set->row, s->words);
+    }
+    for (size_t i = 0; i < s->words; i++)
+        hand_add(&set->bags[WORDS], s->word_values[i].data,
+            s->word_values[i].size);
+    set_end(set);
+}
+
+static bags_code append_sample(bags_writer *writer, const sample *s) {
+    bags_entry entries[5];
+    entries[0] = entry("frames", s->frames ? s->frame_values : NULL, s->frames);
+    entries[1] = entry("words", s->word_values, s->words);
+    entries[2] = entry("number", &s->number, 1);
+    entries[3] = entry("caption", &s->caption, 1);
+    entries[4] = entry("raw", &s->raw, 1);
+    return bags_writer_append(writer, entries, 5, &said);
+}
+
+static void stream_sample(bags_writer *writer, const sample *s) {
+    assert_ok(bags_writer_begin(writer, &said));
+    assert_ok(bags_writer_set(writer, "raw", &s->raw, &said));
+    for (size_t i = 0; i < s->words || i < s->frames; i++) {
+        if (i < s->words)
+            assert_ok(bags_writer_push(writer, "words", &s->word_values[i],
+                &said));
+        if (i < s->frames)
+            assert_ok(bags_writer_push(writer, "frames", &s->frame_values[i],
+                &said));
+        if (i == 1)
+            assert_ok(bags_writer_set(writer, "caption", &s->caption, &said));
+    }
+    if (s->words <= 1 && s->frames <= 1)
+        assert_ok(bags_writer_set(writer, "caption", &s->caption, &said));
+    assert_ok(bags_writer_set(writer, "number", &s->number, &said));
+    assert_ok(bags_writer_end(writer, &said));
+}
+
+static void fields_by_hand(hand_set *set) {
+    set_field(set, "caption", "utf8");
+    set_field(set, "frames", "jpeg[]");
+    set_field(set, "number", "int(2)");
+    set_field(set, "raw", "bytes");
+    set_field(set, "words", "utf8[]");
+}
+
+/* One way or another to have a datapoint refused or dropped. */
+#define FAULTS 17
+
+static bags_code append_faulty(bags_writer *writer, sample *s, int fault) {
+    bags_value bad = bags_int(-1), two[2];
+    bags_entry entries[6];
+    memset(entries, 0, sizeof(entries));
+    two[0] = s->raw;
+    two[1] = s->raw;
+    entries[0] = entry("frames", s->frame_values, s->frames);
+    entries[1] = entry("raw", &s->raw, 1);
+    entries[2] = entry("caption", &s->caption, 1);
+    entries[3] = entry("number", &s->number, 1);
+    entries[4] = entry("words", s->word_values, s->words);
+    entries[5] = entry("raw", &s->raw, 1);
+    switch (fault) {
+    case 0: /* missing */
+        return bags_writer_append(writer, entries, 4, &said);
+    case 1: /* given twice, one too many */
+        return bags_writer_append(writer, entries, 6, &said);
+    case 2: /* given twice, another one missing */
+        entries[4].field = "raw";
+        return bags_writer_append(writer, entries, 5, &said);
+    case 3: /* unknown */
+        entries[5].field = "colour";
+        return bags_writer_append(writer, entries, 6, &said);
+    case 4:
+        entries[0].field = "refs";
+        return bags_writer_append(writer, entries, 5, &said);
+    case 5: /* a value that does not fit, after others that did */
+        entries[3].values = &bad;
+        return bags_writer_append(writer, entries, 5, &said);
+    case 6: /* the last item of a sequence is no text */
+        s->word_values[s->words] = bags_utf8("\xff");
+        entries[4].values = s->word_values;
+        entries[4].count = s->words + 1;
+        return bags_writer_append(writer, entries, 5, &said);
+    case 7: /* two values for a plain field */
+        entries[1] = entry("raw", two, 2);
+        return bags_writer_append(writer, entries, 5, &said);
+    case 8: /* none */
+        entries[1].count = 0;
+        return bags_writer_append(writer, entries, 5, &said);
+    default: /* no codec for the type */
+        s->frame_values[s->frames] = bags_utf8("text");
+        entries[0].count = s->frames + 1;
+        return bags_writer_append(writer, entries, 5, &said);
+    }
+}
+
+static bags_code stream_faulty(bags_writer *writer, sample *s, int fault) {
+    bags_value bad = bags_int(70000);
+    bags_code code = BAGS_OK;
+    assert_ok(bags_writer_begin(writer, &said));
+    for (size_t i = 0; i < s->words; i++)
+        assert_ok(bags_writer_push(writer, "words", &s->word_values[i], &said));
+    for (size_t i = 0; i < s->frames; i++)
+        assert_ok(bags_writer_push(writer, "frames", &s->frame_values[i],
+            &said));
+    assert_ok(bags_writer_set(writer, "raw", &s->raw, &said));
+    assert_ok(bags_writer_set(writer, "caption", &s->caption, &said));
+    switch (fault) {
+    case 10:
+        bags_writer_cancel(writer);
+        return BAGS_OK;
+    case 11: /* number is missing */
+        return bags_writer_end(writer, &said);
+    case 12:
+        code = bags_writer_set(writer, "number", &bad, &said);
+        break;
+    case 13:
+        code = bags_writer_set(writer, "raw", &s->raw, &said);
+        break;
+    case 14:
+        code = bags_writer_set(writer, "words", &s->caption, &said);
+        break;
+    case 15:
+        code = bags_writer_push(writer, "caption", &s->caption, &said);
+        break;
+    default:
+        code = bags_writer_set(writer, "colour", &s->caption, &said);
+        break;
+    }
+    assert_int_not_equal(code, BAGS_OK);
+    assert_int_equal(said.code, code);
+    /* The rest does not save it. */
+    bags_writer_set(writer, "number", &s->number, NULL);
+    poison();
+    bags_code end = bags_writer_end(writer, &said);
+    assert_int_equal(end, code);
+    return end;
+}
+
+static bags_code expected_code(int fault) {
+    switch (fault) {
+    case 10:
+        return BAGS_OK;
+    case 0: case 1: case 2: case 3: case 4: case 11: case 13: case 16:
+        return BAGS_ERROR_FIELD;
+    case 9:
+        return BAGS_ERROR_TYPE;
+    default:
+        return BAGS_ERROR_VALUE;
+    }
+}
+
+static void try_fault(bags_writer *writer, uint64_t seed, int fault) {
+    sample s;
+    make_sample(&s, seed);
+    s.words %= 39;
+    uint64_t length = bags_writer_length(writer);
+    poison();
+    bags_code code = fault < 10 ? append_faulty(writer, &s, fault)
+                                : stream_faulty(writer, &s, fault);
+    /* A value for a sequence, an item for a plain field: no code is named. */
+    bool open_question = fault == 14 || fault == 15;
+    if (code != expected_code(fault)
+        && !(open_question && code == BAGS_ERROR_FIELD))
+        fail_msg("fault %d gives %s: %s", fault, bags_code_name(code),
+            code ? said.message : "");
+    if (code)
+        assert_int_equal(said.code, code);
+    assert_true(bags_writer_length(writer) == length);
+    free(s.bytes);
+}
+
+/* Datapoints by both ways; with faults between them; the files must be those
+ * that are made by hand. */
+static void write_and_compare(size_t buffer_size, uint64_t seed, bool faults,
+    bool streamed) {
+    hand_set set;
+    bags_code first = BAGS_OK;
+    memset(&set, 0, sizeof(set));
+    fields_by_hand(&set);
+    bags_writer *writer = open_writer(at("x"), five, 5, buffer_size);
+    for (uint64_t i = 0; i < 60; i++) {
+        sample s;
+        int fault = (int)((seed + i) % FAULTS);
+        if (faults) {
+            try_fault(writer, seed * 1000 + i, fault);
+            if (!first && expected_code(fault))
+                first = said.code;
+        }
+        make_sample(&s, seed * 2000 + i);
+        if (streamed && i % 3)
+            stream_sample(writer, &s);
+        else
+            assert_ok(append_sample(writer, &s));
+        sample_by_hand(&s, &set);
+        assert_true(bags_writer_length(writer) == i + 1);
+        if (i % 17 == 0)
+            assert_ok(bags_writer_flush(writer, &said));
+        free(s.bytes);
+    }
+    if (faults && seed % 2) {
+        bags_writer_forgive(writer);
+        first = BAGS_OK;
+    }
+    poison();
+    CHECK(is_code((int)first, (int)bags_writer_close(writer, &said), "close"));
+    set_save(&set, V1, at("y"));
+    assert_same_tree(at("y"), at("x"));
+    remove_tree(at("x"));
+    remove_tree(at("y"));
+    set_free(&set);
+}
+
+static void datapoints_are_written_as_the_format_says(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        write_and_compare(0, seed, false, false);
+        write_and_compare(4096, seed, false, false);
+        write_and_compare(4096, seed, false, true);
+    }
+}
+
+static void a_datapoint_that_was_refused_leaves_no_trace(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        write_and_compare(4096, seed, true, true);
+        write_and_compare(0, seed, true, true);
+        write_and_compare(20000, seed, true, false);
+    }
+}
+
+static void close_reports_the_first_datapoint_that_was_refused(void **state) {
+    (void)state;
+    for (int forgiven = 0; forgiven < 2; forgiven++) {
+        sample s;
+        bags_writer *writer = open_writer(at("%d", forgiven), five, 5, 0);
+        make_sample(&s, 5);
+        assert_ok(append_sample(writer, &s));
+        assert_int_equal(append_faulty(writer, &s, 5), BAGS_ERROR_VALUE);
+        assert_says("number");
+        assert_int_equal(append_faulty(writer, &s, 0), BAGS_ERROR_FIELD);
+        assert_says("words");
+        assert_ok(append_sample(writer, &s));
+        if (forgiven) {
+            bags_writer_forgive(writer);
+            assert_ok(bags_writer_close(writer, &said));
+        } else {
+            assert_fails(BAGS_ERROR_VALUE, bags_writer_close(writer, &said));
+            assert_says("number");
+        }
+        bags_reader *reader;
+        assert_opens(reader,
+            bags_reader_open(at("%d", forgiven), NULL, &said));
+        assert_true(bags_reader_length(reader) == 2);
+        assert_ok(bags_reader_verify(reader, &said));
+        bags_reader_close(reader);
+        free(s.bytes);
+    }
+    assert_same_tree(at("0"), at("1"));
+}
+
+static void refusals_after_a_pardon_are_reported(void **state) {
+    sample s;
+    (void)state;
+    bags_writer *writer = open_writer(at("x"), five, 5, 0);
+    make_sample(&s, 5);
+    assert_int_equal(append_faulty(writer, &s, 0), BAGS_ERROR_FIELD);
+    bags_writer_forgive(writer);
+    bags_writer_forgive(writer);
+    assert_int_equal(append_faulty(writer, &s, 5), BAGS_ERROR_VALUE);
+    assert_fails(BAGS_ERROR_VALUE, bags_writer_close(writer, &said));
+    free(s.bytes);
+}
+
+/* Far more than any buffer holds goes to the files before the datapoint fails;
+ * then it must be taken back. */
+static void a_long_sequence_that_is_dropped_leaves_no_trace(void **state) {
+    static const bags_field fields[] = {{"a", "bytes[]"}, {"b", "utf8[]"},
+        {"c", "bytes"}};
+    static const size_t buffers[] = {4096, 65536, 0};
+    unsigned char *data = (unsigned char *)malloc(70000);
+    (void)state;
+    fill(data, 70000, 9);
+    for (size_t round = 0; round < 3; round++)
+        for (int how = 0; how < 4; how++) {
+            hand_set set;
+            bags_value item, bad = bags_utf8("\xff"), plain;
+            memset(&set, 0, sizeof(set));
+            for (size_t i = 0; i < 3; i++)
+                set_field(&set, fields[i].name, fields[i].type);
+            plain = bags_blob("plain", 5);
+            bags_writer *writer = open_writer(at("x"), fields, 3,
+                buffers[round]);
+            for (int point = 0; point < 4; point++) {
+                bool drop = point == 0 || point == 2;
+                if (!drop)
+                    set_begin(&set);
+                assert_ok(bags_writer_begin(writer, &said));
+                if (point > 1)
+                    assert_ok(bags_writer_set(writer, "c", &plain, &said));
+                size_t items = drop ? 120 : 10;
+                if (!drop) {
+                    put_array(&set.row, 2);
+                    put_uint(&set.row, hand_length(&set.bags[0]));
+                    put_uint(&set.row, items);
+                }
+                for (size_t i = 0; i < items; i++) {
+                    item = bags_blob(data, 70000 - i * 500);
+                    assert_ok(bags_writer_push(writer, "a", &item, &said));
+                    if (!drop)
+                        hand_add(&set.bags[0], item.data, item.size);
+                    item = bags_utf8("word");
+                    assert_ok(bags_writer_push(writer, "b", &item, &said));
+                }
+                if (drop && how == 0) {
+                    bags_writer_cancel(writer);
+                } else if (drop && how == 1) {
+                    assert_fails(BAGS_ERROR_VALUE,
+                        bags_writer_push(writer, "b", &bad, &said));
+                    assert_fails(BAGS_ERROR_VALUE,
+                        bags_writer_end(writer, &said));
+                } else if (drop && how == 2) {
+                    assert_fails(BAGS_ERROR_FIELD,
+                        bags_writer_push(writer, "d", &item, &said));
+                    bags_writer_cancel(writer);
+                } else if (drop) {
+                    assert_fails(BAGS_ERROR_VALUE,
+                        bags_writer_push(writer, "b", &bad, &said));
+                    assert_fails(BAGS_ERROR_VALUE,
+                        bags_writer_end(writer, &said));
+                    assert_ok(bags_writer_flush(writer, &said));
+                } else {
+                    put_array(&set.row, 2);
+                    put_uint(&set.row, hand_length(&set.bags[1]));
+                    put_uint(&set.row, items);
+                    for (size_t i = 0; i < items; i++)
+                        hand_add(&set.bags[1], "word", 4);
+                    set_blob(&set, 2, "plain", 5);
+                    set_end(&set);
+                    if (point <= 1)
+                        assert_ok(bags_writer_set(writer, "c", &plain, &said));
+                    assert_ok(bags_writer_end(writer, &said));
+                }
+            }
+            bags_writer_forgive(writer);
+            assert_ok(bags_writer_close(writer, &said));
+            set_save(&set, V1, at("y"));
+            assert_same_tree(at("y"), at("x"));
+            remove_tree(at("x"));
+            remove_tree(at("y"));
+            set_free(&set);
+        }
+    free(data);
+}
+
+static void memory_does_not_grow_with_a_streamed_sequence(void **state) {
+    static const bags_field field = {"a", "bytes[]"};
+    unsigned char data[1000];
+    (void)state;
+    fill(data, sizeof(data), 1);
+    bags_writer *writer = open_writer(at("x"), &field, 1, 4096);
+    bags_value item = bags_blob(data, sizeof(data));
+    assert_ok(bags_writer_begin(writer, &said));
+    assert_ok(bags_writer_push(writer, "a", &item, &said));
+    uint64_t used = memory.used;
+    for (int i = 1; i < 20000; i++)
+        assert_ok(bags_writer_push(writer, "a", &item, &said));
+    assert_true(memory.used <= used + 4096);
+    assert_ok(bags_writer_end(writer, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_true(memory.peak < 300000);
+    assert_true(file_size(at("x/a.bag")) == 20000 * 1008 + 8);
+}
+
+static void a_datapoint_of_no_fields_is_written(void **state) {
+    (void)state;
+    bags_writer *writer = open_writer(at("x"), NULL, 0, 0);
+    assert_ok(bags_writer_append(writer, NULL, 0, &said));
+    assert_ok(bags_writer_begin(writer, &said));
+    assert_ok(bags_writer_end(writer, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_names(at("x"), "refs.bag spec.json");
+    assert_file(at("x/spec.json"), "{}", 2);
+    assert_file(at("x/refs.bag"), "\x90\x90\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0"
+        "\x02\0\0\0\0\0\0\0", 26);
+}
+
+static void blobs_are_stored_whatever_the_type(void **state) {
+    static const bags_field fields[] = {{"a", "int(4)"}, {"b", "utf8"},
+        {"c", "jpeg"}, {"d", "array(float32,2)"}, {"e", "nobody-knows(1,2)"}};
+    static const char *const names[] = {"a", "b", "c", "d", "e"};
+    bags_entry entries[5];
+    bags_value blob = bags_blob("\xff\0z", 3), text = bags_utf8("t");
+    (void)state;
+    bags_writer *writer = open_writer(at("x"), fields, 5, 0);
+    for (size_t i = 0; i < 5; i++)
+        entries[i] = entry(names[i], &blob, 1);
+    assert_ok(bags_writer_append(writer, entries, 5, &said));
+    entries[4].values = &text;
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_writer_append(writer, entries, 5, &said));
+    assert_says("nobody-knows");
+    assert_says("\"e\"");
+    bags_writer_forgive(writer);
+    assert_ok(bags_writer_close(writer, &said));
+    for (size_t i = 0; i < 5; i++)
+        assert_file(at("x/%s.bag", names[i]),
+            "\xff\0z\0\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0", 19);
+}
+
+/* A type of a known codec with arguments that it does not take. */
+static void arguments_that_no_codec_takes_are_a_type_error(void **state) {
+    static const bags_field fields[] = {{"caption", "int(x)"}};
+    bags_value value = bags_int(1);
+    bags_entry one = entry("caption", &value, 1);
+    (void)state;
+    poison();
+    bags_writer *writer = bags_writer_open(at("x"), fields, 1, NULL, &said);
+    if (writer) {
+        assert_fails(BAGS_ERROR_TYPE,
+            bags_writer_append(writer, &one, 1, &said));
+        bags_writer_abort(writer);
+    } else {
+        assert_int_equal(said.code, BAGS_ERROR_TYPE);
+    }
+    assert_says("caption");
+    assert_names(at("."), "");
+}
+
+static void no_value_is_refused(void **state) {
+    static const bags_field fields[] = {{"a", "bytes"}};
+    bags_value value;
+    bags_entry one = entry("a", &value, 1);
+    (void)state;
+    bags_writer *writer = open_writer(at("x"), fields, 1, 0);
+    memset(&value, 0, sizeof(value));
+    assert_fails(BAGS_ERROR_VALUE, bags_writer_append(writer, &one, 1, &said));
+    value.kind = (bags_kind)99;
+    assert_fails(BAGS_ERROR_VALUE, bags_writer_append(writer, &one, 1, &said));
+    bags_writer_abort(writer);
+}
+
+/* ------------------------------------------------------------- out of order */
+
+static void calls_out_of_order_are_state_errors(void **state) {
+    sample s;
+    (void)state;
+    make_sample(&s, 1);
+    bags_writer *writer = open_writer(at("x"), five, 5, 0);
+    assert_fails(BAGS_ERROR_STATE,
+        bags_writer_set(writer, "raw", &s.raw, &said));
+    assert_fails(BAGS_ERROR_STATE,
+        bags_writer_push(writer, "words", &s.caption, &said));
+    assert_fails(BAGS_ERROR_STATE, bags_writer_end(writer, &said));
+    bags_writer_cancel(writer);
+    assert_ok(append_sample(writer, &s));
+    assert_ok(bags_writer_begin(writer, &said));
+    assert_fails(BAGS_ERROR_STATE, bags_writer_begin(writer, &said));
+    bags_writer_cancel(writer);
+    assert_ok(bags_writer_begin(writer, &said));
+    assert_fails(BAGS_ERROR_STATE, append_sample(writer, &s));
+    bags_writer_cancel(writer);
+    bags_writer_cancel(writer);
+    assert_ok(append_sample(writer, &s));
+    assert_true(bags_writer_length(writer) == 2);
+    bags_writer_forgive(writer);
+    assert_ok(bags_writer_close(writer, &said));
+    free(s.bytes);
+}
+
+static void a_datapoint_that_was_not_ended_is_not_written(void **state) {
+    sample s;
+    (void)state;
+    make_sample(&s, 1);
+    for (int how = 0; how < 2; how++) {
+        bags_writer *writer = open_writer(at("%d", how), five, 5, 4096);
+        assert_ok(append_sample(writer, &s));
+        assert_ok(bags_writer_begin(writer, &said));
+        for (int i = 0; i < 500; i++)
+            assert_ok(bags_writer_push(writer, "words", &s.caption, &said));
+        if (how)
+            assert_ok(bags_writer_flush(writer, &said));
+        bags_code code = bags_writer_close(writer, &said);
+        assert_true(code == BAGS_OK || code == BAGS_ERROR_STATE);
+    }
+    bags_writer *writer = open_writer(at("y"), five, 5, 4096);
+    assert_ok(append_sample(writer, &s));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_same_tree(at("y"), at("0"));
+    assert_same_tree(at("y"), at("1"));
+    free(s.bytes);
+}
+
+static void null_is_closed_and_aborted(void **state) {
+    (void)state;
+    assert_ok(bags_writer_close(NULL, &said));
+    assert_int_equal(bags_writer_close(NULL, NULL), BAGS_OK);
+    bags_writer_abort(NULL);
+}
+
+/* ------------------------------------------------------------ while it works */
+
+static void an_unfinished_dataset_has_a_partial_spec_and_journals(
+    void **state) {
+    static const bags_field fields[] = {{"b", "utf8"}, {"a", "utf8[]"}};
+    bags_value text = bags_utf8("text");
+    bags_entry entries[2];
+    const bags_io *io = bags_io_local();
+    (void)state;
+    bags_writer *writer = open_writer(at("x"), fields, 2, 0);
+    assert_names(at("x"), "a.bag a.idx b.bag b.idx refs.bag refs.idx "
+        "spec.json.partial");
+    void *file;
+    assert_int_equal(io->open(io->user, at("x/spec.json.partial"),
+        BAGS_IO_WRITE, &file), 0);
+    assert_int_equal(io->lock(io->user, file), EWOULDBLOCK);
+    io->close(io->user, file);
+    assert_refused(BAGS_ERROR_UNFINISHED,
+        bags_reader_open(at("x"), NULL, &said));
+    assert_says("recover");
+    assert_refused(BAGS_ERROR_EXISTS,
+        bags_writer_open(at("x"), fields, 2, NULL, &said));
+    entries[0] = entry("a", &text, 1);
+    entries[1] = entry("b", &text, 1);
+    for (int i = 0; i < 3; i++)
+        assert_ok(bags_writer_append(writer, entries, 2, &said));
+    assert_ok(bags_writer_flush(writer, &said));
+    assert_file(at("x/a.bag"), "texttexttext", 12);
+    assert_file(at("x/b.idx"), "\x04\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0"
+        "\x0c\0\0\0\0\0\0\0", 24);
+    assert_file(at("x/refs.bag"), "\x92\x92\x00\x01\x00\x92\x92\x01\x01\x01"
+        "\x92\x92\x02\x01\x02", 15);
+    assert_true(file_size(at("x/refs.idx")) == 24);
+    assert_refused(BAGS_ERROR_UNFINISHED,
+        bags_reader_open(at("x"), NULL, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_names(at("x"), "a.bag b.bag refs.bag spec.json");
+}
+
+static void abort_removes_the_dataset(void **state) {
+    sample s;
+    (void)state;
+    make_sample(&s, 3);
+    bags_writer *writer = open_writer(at("x"), five, 5, 4096);
+    for (int i = 0; i < 100; i++)
+        assert_ok(append_sample(writer, &s));
+    assert_ok(bags_writer_begin(writer, &said));
+    bags_writer_abort(writer);
+    assert_names(at("."), "");
+    bags_writer_abort(open_writer(at("x"), five, 5, 0));
+    assert_names(at("."), "");
+    free(s.bytes);
+}
+
+static void abort_leaves_files_that_no_writer_makes(void **state) {
+    (void)state;
+    bags_writer *writer = open_writer(at("x"), five, 5, 0);
+    save_text(at("x/notes.txt"), "mine");
+    make_dir(at("x/sub"));
+    bags_writer_abort(writer);
+    assert_names(at("x"), "notes.txt sub");
+    assert_file(at("x/notes.txt"), "mine", 4);
+}
+
+static void an_empty_dataset_has_a_spec_and_empty_bags(void **state) {
+    (void)state;
+    bags_writer *writer = open_writer(at("a/b/x"), five, 5, 0);
+    assert_true(bags_writer_length(writer) == 0);
+    assert_ok(bags_writer_flush(writer, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_names(at("a/b/x"), "caption.bag frames.bag number.bag raw.bag "
+        "refs.bag spec.json words.bag");
+    assert_file(at("a/b/x/raw.bag"), "\0\0\0\0\0\0\0\0", 8);
+    assert_file(at("a/b/x/refs.bag"), "\0\0\0\0\0\0\0\0", 8);
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(at("a/b/x"), NULL, &said));
+    assert_true(bags_reader_length(reader) == 0);
+    assert_true(bags_reader_shards(reader) == 1);
+    bags_reader_close(reader);
+}
+
+static void what_exists_is_left_alone(void **state) {
+    (void)state;
+    save_text(at("file"), "precious");
+    make_dir(at("empty"));
+    make_dir(at("full"));
+    save_text(at("full/x.bag"), "precious");
+    assert_refused(BAGS_ERROR_EXISTS,
+        bags_writer_open(at("file"), five, 5, NULL, &said));
+    assert_refused(BAGS_ERROR_EXISTS,
+        bags_writer_open(at("empty"), five, 5, NULL, &said));
+    assert_says("empty");
+    assert_refused(BAGS_ERROR_EXISTS,
+        bags_writer_open(at("full/"), five, 5, NULL, &said));
+    assert_null(bags_writer_open(at("file/x"), five, 5, NULL, &said));
+    assert_null(bags_writer_open("", five, 5, NULL, &said));
+    assert_names(at("."), "empty file full");
+    assert_names(at("empty"), "");
+    assert_names(at("full"), "x.bag");
+    assert_file(at("file"), "precious", 8);
+}
+
+static void journals_are_kept_if_they_are_wanted(void **state) {
+    static const bags_field fields[] = {{"a", "utf8"}, {"b", "utf8"}};
+    bags_writer_options options = writing(0);
+    bags_value text = bags_utf8("abc"), other = bags_utf8("");
+    bags_entry entries[2];
+    bags_writer *writer;
+    (void)state;
+    options.keep_idx = true;
+    assert_opens(writer,
+        bags_writer_open(at("x"), fields, 2, &options, &said));
+    entries[0] = entry("a", &text, 1);
+    entries[1] = entry("b", &other, 1);
+    for (int i = 0; i < 3; i++)
+        assert_ok(bags_writer_append(writer, entries, 2, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    char *names = names_in(at("x"));
+    assert_non_null(strstr(names, "a.bag a.idx b.bag b.idx refs.bag"));
+    free(names);
+    bytes idx = load(at("x/a.idx"));
+    assert_int_equal(idx.size, 24);
+    assert_true(load_u64(idx.data + 16) == 9);
+    bytes_free(&idx);
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
+    assert_true(bags_reader_length(reader) == 3);
+    assert_ok(bags_reader_verify(reader, &said));
+    bags_reader_close(reader);
+}
+
+static void a_dataset_is_synced_unless_told_otherwise(void **state) {
+    sample s;
+    (void)state;
+    make_sample(&s, 3);
+    for (int round = 0; round < 2; round++) {
+        bags_writer_options options = writing(0);
+        bags_writer *writer;
+        options.no_sync = round == 1;
+        uint64_t syncs = disk.counts[HOOK_SYNC];
+        uint64_t dirs = disk.counts[HOOK_SYNC_DIR];
+        assert_opens(writer,
+            bags_writer_open(at("%d", round), five, 5, &options, &said));
+        assert_ok(append_sample(writer, &s));
+        assert_ok(bags_writer_close(writer, &said));
+        /* five fields, refs and the spec */
+        if (round == 0)
+            assert_true(disk.counts[HOOK_SYNC] - syncs >= 7
+                && disk.counts[HOOK_SYNC_DIR] > dirs);
+        else
+            assert_true(disk.counts[HOOK_SYNC] == syncs);
+    }
+    free(s.bytes);
+}
+
+/* ------------------------------------------------------- failures of the system */
+
+static void a_failure_of_the_system_stays_and_leaves_no_spec(void **state) {
+    sample s;
+    (void)state;
+    make_sample(&s, 11);
+    bags_writer *writer = open_writer(at("x"), five, 5, 4096);
+    for (int i = 0; i < 20; i++)
+        assert_ok(append_sample(writer, &s));
+    disk.only = 1u << HOOK_WRITE;
+    disk.fail_at = disk.calls + 1;
+    disk.fail_with = ENOSPC;
+    bags_code code = BAGS_OK;
+    for (int i = 0; i < 5000 && !code; i++)
+        code = append_sample(writer, &s);
+    assert_int_equal(code, BAGS_ERROR_IO);
+    assert_int_equal(said.system, ENOSPC);
+    for (int i = 0; i < 2; i++) {
+        assert_fails(BAGS_ERROR_IO, append_sample(writer, &s));
+        assert_int_equal(said.system, ENOSPC);
+        assert_fails(BAGS_ERROR_IO, bags_writer_begin(writer, &said));
+        assert_fails(BAGS_ERROR_IO, bags_writer_flush(writer, &said));
+        bags_writer_forgive(writer);
+    }
+    assert_fails(BAGS_ERROR_IO, bags_writer_close(writer, &said));
+    assert_int_equal(said.system, ENOSPC);
+    assert_true(exists(at("x/spec.json.partial")));
+    assert_false(exists(at("x/spec.json")));
+    assert_refused(BAGS_ERROR_UNFINISHED,
+        bags_reader_open(at("x"), NULL, &said));
+    free(s.bytes);
+}
+
+/* --------------------------------------------------------------- own codecs */
+
+typedef struct counter {
+    int opened, closed, encoded, fail_at;
+} counter;
+
+static bags_code count_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
+    counter *c = (counter *)codec->user;
+    (void)allocator;
+    if (bags_type_argument(type, 0).size == 3)
+        return bags_fail(err, BAGS_ERROR_TYPE, "no argument of three letters");
+    c->opened++;
+    *state = c;
+    return BAGS_OK;
+}
+
+static bags_code count_encode(void *state, const bags_value *value,
+    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    counter *c = (counter *)state;
+    size_t size = (size_t)value->uint;
+    if (++c->encoded == c->fail_at)
+        return bags_fail(err, BAGS_ERROR_VALUE, "this one I do not like");
+    bags_code code = bags_buffer_reserve(scratch, size + 1, err);
+    if (code)
+        return code;
+    memset(scratch->data, 'x', size);
+    blob->data = scratch->data;
+    blob->size = size;
+    return BAGS_OK;
+}
+
+static void count_close(void *state) {
+    ((counter *)state)->closed++;
+}
+
+static void codecs_of_ones_own_are_opened_used_and_closed(void **state) {
+    static const bags_field fields[] = {{"caption", "many(1)[]"},
+        {"b", "many"}, {"c", "utf8"}};
+    counter c;
+    bags_codec codec = {"one many", count_open, count_encode, NULL, count_close,
+        NULL};
+    bags_value numbers[5], one = bags_uint(7), text = bags_utf8("t");
+    bags_entry entries[3];
+    bags_codecs *codecs;
+    bags_writer *writer;
+    bags_writer_options options = writing(4096);
+    (void)state;
+    memset(&c, 0, sizeof(c));
+    codec.user = &c;
+    for (size_t i = 0; i < 5; i++)
+        numbers[i] = bags_uint(5000 * i);
+    entries[0] = entry("c", &text, 1);
+    entries[1] = entry("b", &one, 1);
+    entries[2] = entry("caption", numbers, 5);
+    assert_opens(codecs, bags_codecs_create(&memory.allocator, &said));
+    assert_ok(bags_codecs_add(codecs, &codec, &said));
+    options.codecs = codecs;
+    assert_opens(writer,
+        bags_writer_open(at("x"), fields, 3, &options, &said));
+    assert_ok(bags_writer_append(writer, entries, 3, &said));
+    assert_int_equal(c.encoded, 6);
+    for (int k = 1; k <= 6; k++) {
+        c.fail_at = c.encoded + k;
+        assert_fails(BAGS_ERROR_VALUE,
+            bags_writer_append(writer, entries, 3, &said));
+        assert_says("this one I do not like");
+        if (k == 6)
+            c.fail_at = 0;
+    }
+    assert_ok(bags_writer_append(writer, entries, 3, &said));
+    bags_writer_forgive(writer);
+    assert_ok(bags_writer_close(writer, &said));
+    assert_int_equal(c.opened, c.closed);
+    assert_true(c.opened >= 2);
+    /* 2 datapoints of 0 + 5000 + 10000 + 15000 + 20000 bytes in 5 blobs */
+    assert_true(file_size(at("x/caption.bag")) == 100000 + 11 * 8);
+    bags_field wrong = {"caption", "many(abc)"};
+    poison();
+    writer = bags_writer_open(at("y"), &wrong, 1, &options, &said);
+    if (writer) {
+        bags_entry only = entry("caption", &one, 1);
+        assert_fails(BAGS_ERROR_TYPE,
+            bags_writer_append(writer, &only, 1, &said));
+        bags_writer_abort(writer);
+    }
+    assert_int_equal(said.code, BAGS_ERROR_TYPE);
+    assert_says("caption");
+    assert_says("three letters");
+    assert_int_equal(c.opened, c.closed);
+    bags_codecs_free(codecs);
+}
+
+static void what_was_passed_in_may_be_gone_after_the_call(void **state) {
+    char name[16], type[16], text[32], path[4096];
+    bags_field field;
+    bags_value value;
+    bags_entry one;
+    (void)state;
+    strcpy(name, "a");
+    strcpy(type, "utf8[]");
+    snprintf(path, sizeof(path), "%s", at("x"));
+    field.name = name;
+    field.type = type;
+    bags_writer_options options = writing(4096);
+    bags_writer *writer;
+    assert_opens(writer, bags_writer_open(path, &field, 1, &options, &said));
+    memset(name, 'z', 15);
+    memset(type, 'z', 15);
+    memset(path, 'z', 15);
+    memset(&options, 0xee, sizeof(options));
+    for (int i = 0; i < 5; i++) {
+        snprintf(text, sizeof(text), "text %d", i);
+        value = bags_utf8(text);
+        one = entry("a", &value, 1);
+        assert_ok(bags_writer_append(writer, &one, 1, &said));
+        memset(text, 'z', sizeof(text));
+        memset(&value, 0xee, sizeof(value));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    assert_file(at("x/spec.json"), "{\"a\": \"utf8[]\"}", 15);
+    bytes file = load(at("x/a.bag"));
+    assert_memory_equal(file.data, "text 0text 1text 2text 3text 4", 30);
+    bytes_free(&file);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(the_spec_is_written_as_python_writes_it),
+        TEST(names_that_are_no_file_names_everywhere_are_refused),
+        TEST(other_names_are_written_and_read),
+        TEST(a_name_used_twice_is_refused),
+        TEST(wrong_types_are_refused),
+        TEST(names_that_are_too_long_leave_nothing),
+        TEST(more_than_a_spec_holds_is_refused),
+        TEST(datapoints_are_written_as_the_format_says),
+        TEST(a_datapoint_that_was_refused_leaves_no_trace),
+        TEST(close_reports_the_first_datapoint_that_was_refused),
+        TEST(refusals_after_a_pardon_are_reported),
+        TEST(a_long_sequence_that_is_dropped_leaves_no_trace),
+        TEST(memory_does_not_grow_with_a_streamed_sequence),
+        TEST(a_datapoint_of_no_fields_is_written),
+        TEST(blobs_are_stored_whatever_the_type),
+        TEST(arguments_that_no_codec_takes_are_a_type_error),
+        TEST(no_value_is_refused),
+        TEST(calls_out_of_order_are_state_errors),
+        TEST(a_datapoint_that_was_not_ended_is_not_written),
+        TEST(null_is_closed_and_aborted),
+        TEST(an_unfinished_dataset_has_a_partial_spec_and_journals),
+        TEST(abort_removes_the_dataset),
+        TEST(abort_leaves_files_that_no_writer_makes),
+        TEST(an_empty_dataset_has_a_spec_and_empty_bags),
+        TEST(what_exists_is_left_alone),
+        TEST(journals_are_kept_if_they_are_wanted),
+        TEST(a_dataset_is_synced_unless_told_otherwise),
+        TEST(a_failure_of_the_system_stays_and_leaves_no_spec),
+        TEST(codecs_of_ones_own_are_opened_used_and_closed),
+        TEST(what_was_passed_in_may_be_gone_after_the_call),
+    };
+    return cmocka_run_group_tests_name("writer", tests, NULL, NULL);
+}
