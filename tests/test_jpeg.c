@@ -37,7 +37,7 @@ static void assert_pictures(const picture *a, const picture *b) {
         distance(a->samples, b->samples, picture_size(&a->image)), 0, 1);
 }
 
-/* ------------------------------------------------------------ what is read */
+/* -------------------------------------------------------- what is read */
 
 static void decodes_as_djpeg(const char *name) {
     bags_bytes blob = load_part(IMAGES, name, ".jpg");
@@ -123,7 +123,7 @@ static void the_orientation_of_a_camera_is_left_alone(void **unused) {
     unload(blob);
 }
 
-/* ------------------------------------------------------------ rectangles */
+/* -------------------------------------------------------- rectangles */
 
 static void assert_rectangle(
     bags_bytes blob, const picture *whole, const bags_jpeg_options *options) {
@@ -224,7 +224,7 @@ static void a_rectangle_outside_is_a_range_error(void **unused) {
     unload(blob);
 }
 
-/* ------------------------------------------------------------ memory */
+/* -------------------------------------------------------- memory */
 
 static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
     (void)unused;
@@ -315,7 +315,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
     unload(input.file);
 }
 
-/* ------------------------------------------------------------ what is refused */
+/* -------------------------------------------------------- what is refused */
 
 static void assert_refused(
     const char *name, bags_code wanted, const char *message) {
@@ -415,7 +415,7 @@ static void the_bound_on_scans_is_the_users(void **unused) {
     unload(blob);
 }
 
-/* The copy has just so many bytes, for AddressSanitizer to see one more read. */
+/* The copy has just so many bytes: AddressSanitizer then sees one more read. */
 static void cut_anywhere(const char *name) {
     bags_bytes blob = load_part(IMAGES, name, ".jpg");
     unsigned char room[75 * 53 * 3];
@@ -453,7 +453,7 @@ static void what_is_no_jpeg_is_corrupt(void **unused) {
     assert_int_equal(image.depth, 4);
 }
 
-/* ------------------------------------------------------------ what is written */
+/* -------------------------------------------------------- what is written */
 
 static void arguments_are_a_quality_or_nothing(void **unused) {
     (void)unused;
@@ -624,7 +624,7 @@ static void djpeg_opens_what_is_written(void **unused) {
     bags_buffer_free(&scratch);
 }
 
-/* ------------------------------------------------------------ threads, files */
+/* -------------------------------------------------------- threads, files */
 
 typedef struct worker {
     void *state;

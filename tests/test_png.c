@@ -43,7 +43,7 @@ static void assert_samples(const picture *got, const picture *wanted) {
         assert_int_equal(got->samples[i], wanted->samples[swapped ? i ^ 1 : i]);
 }
 
-/* ------------------------------------------------------------ what is read */
+/* -------------------------------------------------------- what is read */
 
 static void decodes_exactly(const char *name) {
     bags_bytes blob = load_part(IMAGES, name, ".png");
@@ -69,7 +69,7 @@ static void every_png_decodes_to_the_samples_it_was_made_of(void **unused) {
     assert_in_range(each_picture(".png", NULL, decodes_exactly), 20, 100);
 }
 
-/* ------------------------------------------------------------ memory */
+/* -------------------------------------------------------- memory */
 
 static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
     (void)unused;
@@ -146,7 +146,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
     unload(input.file);
 }
 
-/* ------------------------------------------------------------ what is refused */
+/* -------------------------------------------------------- what is refused */
 
 static void is_refused(const char *name) {
     bags_bytes blob = load_part(IMAGES, name, ".png");
@@ -225,7 +225,7 @@ static void the_bound_on_pixels_is_the_users(void **unused) {
     unload(blob);
 }
 
-/* The copy has just so many bytes, for AddressSanitizer to see one more read. */
+/* The copy has just so many bytes: AddressSanitizer then sees one more read. */
 static void cut_anywhere(const char *name) {
     bags_bytes blob = load_part(IMAGES, name, ".png");
     unsigned char room[37 * 23 * 8];
@@ -283,7 +283,7 @@ static void what_is_no_png_is_corrupt(void **unused) {
     assert_int_equal(image.depth, 4);
 }
 
-/* ------------------------------------------------------------ what is written */
+/* -------------------------------------------------------- what is written */
 
 static void arguments_are_a_level_or_nothing(void **unused) {
     (void)unused;
@@ -428,7 +428,7 @@ static void pngcheck_opens_what_is_written(void **unused) {
     bags_buffer_free(&scratch);
 }
 
-/* ------------------------------------------------------------ threads, files */
+/* -------------------------------------------------------- threads, files */
 
 typedef struct worker {
     void *state;
