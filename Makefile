@@ -44,12 +44,13 @@ C11 := -std=gnu11 $(WARN_C)
 endif
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 # For recipes that build: in parallel, unless make was told how.
-BUILD = +$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
+BUILD = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
 # --- libraries. PKG_x are the pkg-config names that formats/x.c needs.
 first = $(or $(firstword $(foreach p,$1,$(shell pkg-config --exists $p 2>/dev/null && echo $p))),$(firstword $1))
 PKG_jpeg := libjpeg
 PKG_png := libpng
+PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(call first,msgpack-c msgpack)
 have = $(if $(filter m32,$(FLAVOUR)),$(if $1,,yes),$(if $1,$(shell pkg-config --exists $1 2>/dev/null && echo yes),yes))
@@ -97,7 +98,9 @@ skipped:
 
 tests: all $(TESTS)
 replays: $(REPLAYS)
+	@:
 threads: $(filter %/test_threads,$(TESTS))
+	@:
 
 # For tests/readme.py.
 print-formats:

@@ -30,6 +30,8 @@ PRELUDE = '''#define BAGS_IMPLEMENTATION
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 '''
 
 

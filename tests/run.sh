@@ -33,7 +33,7 @@ part() {
     [ "$skips" = 0 ] || printf ', %d skipped' "$skips"
     if [ "$bad" != 0 ]; then
         printf ', %d FAILED (exit code %d):\n' "$bad" "$code"
-        tail -n 60 "$log"
+        grep -v -E '^(ok |\[ RUN  |\[       OK )' "$log" | tail -n 60
     else
         echo
         grep '^skipped' "$log"
