@@ -20,6 +20,7 @@ pkg-config --exists cmocka              | libcmocka-dev
 pkg-config --exists json-c              | libjson-c-dev
 pkg-config --exists libjpeg             | libjpeg-dev
 pkg-config --exists libpng              | libpng-dev
+pkg-config --exists libzip              | libzip-dev
 pkg-config --exists msgpack-c || pkg-config --exists msgpack | libmsgpack-c-dev libmsgpack-dev
 pkg-config --exists libavformat         | libavformat-dev
 pkg-config --exists libavcodec          | libavcodec-dev
@@ -28,6 +29,9 @@ pkg-config --exists libavutil           | libavutil-dev
 command -v mpicc                        | libopenmpi-dev
 command -v mpirun                       | openmpi-bin
 command -v strace                       | strace
+command -v djpeg                        | libjpeg-turbo-progs
+command -v pngcheck                     | pngcheck
+command -v ffmpeg                       | ffmpeg
 END
 }
 
