@@ -97,7 +97,7 @@ help: ## say what can be made
 all: skipped $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(HAVE_MPI),$(patsubst %.c,$B/%,$(wildcard examples/07_mpi.c))) $(if $(filter build/release/bags,$(COMMAND)),build/bags) ## build the formats, the command and the examples
 
 skipped:
-	@printf '%.0s%s\n' $(foreach s,$(SKIPPED),'' $s) | grep . || true
+	@$(if $(strip $(SKIPPED)),printf '%s\n' $(SKIPPED),:)
 
 tests: all $(TESTS)
 replays: $(REPLAYS)
