@@ -115,7 +115,8 @@
  *     Every length and offset is checked before it is used: no bytes in a file
  *     make the library read outside that file, take memory that the file's
  *     size does not justify, or open a file whose name leaves the dataset's
- *     directory. Symbolic links inside a dataset are followed.
+ *     directory. Symbolic links inside a dataset are followed to read, never
+ *     to write.
  *
  * MACROS YOU MAY DEFINE
  *     BAGS_IMPLEMENTATION  in one source file: compile the functions here.
@@ -853,8 +854,9 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
-/* Remove the unfinished shard and release the writer. Finished shards stay. NULL
- * is accepted. */
+/* Remove the unfinished shard and release the writer. Finished shards stay, and
+ * so does what another writer had put into the unfinished one before this writer
+ * went on with it (append). NULL is accepted. */
 BAGS_API void bags_writer_abort(bags_writer *writer);
 
 /* What bags_recover did with a shard, or would do. */
@@ -898,15 +900,18 @@ typedef struct bags_recover_report {
  *
  * Of an unfinished shard the datapoints up to the first that is not whole in
  * all of its files are kept; what stands behind them is cut off, and the shard
- * is finished. One that holds no datapoint is removed (only files that a writer
+ * is finished. One that holds no datapoint is removed (only files that its writer
  * makes; anything else stays, and so does its directory). Shards that are
- * finished, or that a living writer has locked, are not touched. It may be
- * interrupted, and called again: that changes nothing.
+ * finished, or that a living writer has locked, are not touched, and neither are
+ * directories without a writer's record (spec.json.partial) and shards whose
+ * damage is not a writer's death. It may be interrupted, and called again: that
+ * changes nothing.
  *
  * Returns BAGS_OK; or the first failure, after all other shards were done:
  *   BAGS_ERROR_MISSING  no such directory, or nothing of a dataset in it
  *   BAGS_ERROR_LOCKED   a living writer works on a shard
  *   BAGS_ERROR_CORRUPT  a shard cannot be recovered; it is left as it is
+ *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  * *report, which may be NULL, is written in each case. Memory as a writer's.
  */
@@ -1255,6 +1260,8 @@ static int bagi_local_open(void *user, const char *path, int mode,
     flags |= mode == BAGS_IO_READ ? O_RDONLY : O_RDWR;
     if (mode == BAGS_IO_CREATE)
         flags |= O_CREAT | O_EXCL;
+    if (mode == BAGS_IO_WRITE)
+        flags |= O_NOFOLLOW; /* a stranger's link must not be written through */
     int fd;
     do {
         fd = open(path, flags, 0666);
@@ -2349,6 +2356,7 @@ typedef struct bagi_file {
     const unsigned char *map; /* NULL: not mapped */
     void *handle;             /* NULL: mapped, in memory, or not open now */
     unsigned pins;            /* threads that read it just now */
+    bool listed;              /* it belongs to a set, open or not */
     struct bagi_file *newer, *older;
 } bagi_file;
 
@@ -2530,12 +2538,13 @@ static void bagi_file_settle(bag_reader *reader, bagi_file *file) {
         bagi_lock(&files->mutex);
         bagi_files_room(files, reader->env);
         bagi_files_link(files, file);
+        file->listed = true;
         bagi_unlock(&files->mutex);
     }
 }
 
-/* A file of a reader that failed to open is in no set yet: it has a handle, and
- * neither neighbours nor a place at the end. */
+/* No thread may be reading the file; one that failed to open is in no set
+ * yet. */
 static void bagi_file_close(bag_reader *reader, bagi_file *file) {
     const bagi_env *env = reader->env;
     bagi_files *files = reader->files;
@@ -2545,7 +2554,7 @@ static void bagi_file_close(bag_reader *reader, bagi_file *file) {
             files->maps--;
     }
     if (file->handle) {
-        if (files && (files->newest == file || file->newer))
+        if (file->listed)
             bagi_files_unlink(files, file);
         bagi_close_read(env, file->handle);
     }
@@ -3182,7 +3191,8 @@ static void bagi_out_remove(const bagi_env *env, bagi_out *out) {
 typedef struct bagi_column {
     bagi_out blobs, ends;
     uint64_t length;
-    uint64_t kept_length, kept_end; /* what whole datapoints use */
+    uint64_t kept_length, kept_end;   /* what whole datapoints use */
+    uint64_t found_length, found_end; /* what was there when it was opened */
 } bagi_column;
 
 #define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
@@ -4212,6 +4222,7 @@ BAGS_API void bags_codecs_free(bags_codecs *codecs) {
  * ====================================================================== */
 
 #define BAGI_FIELDS_MOST 65535
+#define BAGI_NAME_MOST 251 /* with .bag behind it, 255 */
 
 typedef struct bagi_coder {
     const bags_codec *codec; /* NULL: none for this type */
@@ -4329,16 +4340,29 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     return BAGS_OK;
 }
 
+/* What a codec says of its failure, or that it said nothing. */
+BAGI_COLD static bags_code bagi_codec_said(bags_code code,
+    const bags_error *why, bags_error *err) {
+    if (why->code != code)
+        return bags_fail(err, code, "its codec failed and did not say why");
+    if (err)
+        *err = *why;
+    return code;
+}
+
 /* Say why a field has no codec that works, by asking it again. */
 BAGI_COLD static bags_code bagi_coder_fail(const bags_allocator *memory,
     const bagi_spec *spec, size_t field, bags_error *err) {
     bagi_coder coder = spec->coders[field];
-    bags_code code = bagi_coder_open(memory, &coder, &spec->types[field], err);
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code = bagi_coder_open(memory, &coder, &spec->types[field], &why);
     if (!code) {
         if (coder.codec->close)
             coder.codec->close(coder.state);
-        code = bags_fail(err, BAGS_ERROR_TYPE, "its codec failed before");
+        code = bags_fail(&why, BAGS_ERROR_TYPE, "its codec failed before");
     }
+    bagi_codec_said(code, &why, err);
     return bagi_prefix(err, code, "type \"%.200s\": ",
         spec->fields[field].type);
 }
@@ -4363,7 +4387,11 @@ static bags_code bagi_encode(const bags_allocator *memory,
         return bagi_coder_fail(memory, spec, field, err);
     if (!coder->codec->encode)
         return bagi_coder_fail_way(err, "encode");
-    return coder->codec->encode(coder->state, value, scratch, blob, err);
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code =
+        coder->codec->encode(coder->state, value, scratch, blob, &why);
+    return code ? bagi_codec_said(code, &why, err) : BAGS_OK;
 }
 
 static bags_code bagi_decode(const bags_allocator *memory,
@@ -4374,7 +4402,11 @@ static bags_code bagi_decode(const bags_allocator *memory,
         return bagi_coder_fail(memory, spec, field, err);
     if (!coder->codec->decode)
         return bagi_coder_fail_way(err, "decode");
-    return coder->codec->decode(coder->state, blob, scratch, value, err);
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code =
+        coder->codec->decode(coder->state, blob, scratch, value, &why);
+    return code ? bagi_codec_said(code, &why, err) : BAGS_OK;
 }
 
 /* A name that Windows gives to a device, whatever stands behind the first dot. */
@@ -4410,6 +4442,8 @@ static const char *bagi_name_fault_write(const char *name) {
     size_t size = strlen(name);
     if (size == 0)
         return "is empty";
+    if (size > BAGI_NAME_MOST)
+        return "is too long to be a file's name";
     if (name[0] == '.')
         return "begins with a dot";
     if (bagi_utf8_valid((const unsigned char *)name, size) != size)
@@ -4626,6 +4660,23 @@ static bags_code bagi_shard_finished(const bagi_env *env, const char *path,
     return code;
 }
 
+/* Whether a directory is a dataset of its own, finished or not. */
+static bags_code bagi_is_single(const bagi_env *env, const char *path,
+    bool *single, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_shard_finished(env, path, single, err);
+    if (code || *single)
+        return code;
+    char *partial =
+        bagi_print(&env->memory, err, "%s/spec.json.partial", path);
+    if (!partial)
+        return BAGS_ERROR_MEMORY;
+    code = bagi_kind(env, partial, &kind, err);
+    bagi_free_text(&env->memory, partial);
+    *single = kind == BAGS_PATH_FILE;
+    return code;
+}
+
 static bags_code bagi_finalize_check(const bagi_env *env,
     const bagi_names *names, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -4720,6 +4771,7 @@ struct bags_writer {
     uint64_t shard_length; /* datapoints in the shard being written */
     bool sharded, begun;
     bool made_path;     /* the directory of the shards was not there before */
+    bool resumed;       /* the shard was begun by another writer */
     bags_error failure; /* of the system: final */
     bags_error refusal; /* of a datapoint: the first */
     bags_error pending; /* of the datapoint being streamed */
@@ -4729,12 +4781,16 @@ static bagi_column *bagi_refs_column(bags_writer *writer) {
     return &writer->columns[writer->spec.count];
 }
 
+static const char *bagi_writer_column_name(const bags_writer *writer,
+    size_t column) {
+    return column < writer->spec.count ? writer->spec.fields[column].name
+                                       : "refs";
+}
+
 static bags_code bagi_writer_file(bags_writer *writer, size_t column,
     bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
-    const char *name = column < writer->spec.count
-                           ? writer->spec.fields[column].name
-                           : "refs";
+    const char *name = bagi_writer_column_name(writer, column);
     char *blobs = bagi_print(memory, err, "%s/%s.bag", writer->shard, name);
     char *ends = bagi_print(memory, err, "%s/%s.idx", writer->shard, name);
     return bagi_column_create(&writer->env, &writer->columns[column], blobs,
@@ -4747,7 +4803,8 @@ static char *bagi_writer_partial_path(bags_writer *writer, bags_error *err) {
 }
 
 /* The record of the claim: created, locked for as long as the writer works, and
- * then filled. */
+ * then filled. It is on disk before any other file is made, so that a shard
+ * that has files without it was not left by a writer. */
 static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->env;
     char *path = bagi_writer_partial_path(writer, err);
@@ -4764,8 +4821,8 @@ static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
             writer->text_size, err);
     if (!code && !writer->options.no_sync) {
         int error = env->io.sync(env->io.user, writer->partial);
-        if (error)
-            code = bagi_fail_system(err, error, path, "sync");
+        code = error ? bagi_fail_system(err, error, path, "sync")
+                     : bagi_sync_dir(env, writer->shard, err);
     }
     bagi_free_text(&env->memory, path);
     return code;
@@ -4802,6 +4859,7 @@ static void bagi_writer_leave(bags_writer *writer) {
     writer->partial = NULL;
     bagi_free_text(&writer->env.memory, writer->shard);
     writer->shard = NULL;
+    writer->resumed = false;
 }
 
 static char *bagi_writer_shard_path(bags_writer *writer, bags_error *err) {
@@ -4961,6 +5019,17 @@ static bags_code bagi_writer_refuse(bags_writer *writer,
     return why->code;
 }
 
+#define BAGI_NOT_ENDED "a datapoint was begun and not ended"
+
+/* A call out of order: a datapoint may be lost by it, so that close reports
+ * it. */
+BAGI_COLD static bags_code bagi_refuse_state(bags_writer *writer,
+    const char *what, bags_error *err) {
+    bags_error why;
+    bags_fail(&why, BAGS_ERROR_STATE, "%s: %s", bagi_tail(writer->path), what);
+    return bagi_writer_refuse(writer, &why, err);
+}
+
 /* Start a datapoint: the shard is there, nothing is given yet. */
 static bags_code bagi_datapoint_begin(bags_writer *writer) {
     if (!writer->shard && bagi_writer_claim(writer, &writer->failure))
@@ -4984,8 +5053,6 @@ static bags_code bagi_datapoint_put(bags_writer *writer, size_t field,
     bags_code code = bagi_encode(&writer->env.memory, &writer->spec, field,
         value, &writer->scratch, &blob, why);
     if (code) {
-        if (why->code != code)
-            bags_fail(why, code, "its codec failed and did not say why");
         if (writer->spec.types[field].sequence)
             bagi_prefix(why, code, "item %" PRIu64 ": ", item);
         return bagi_prefix(why, code, "field \"%.200s\": ",
@@ -5096,12 +5163,8 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
         return bagi_fail_no_writer(err);
     if (writer->failure.code)
         return bagi_writer_broken(writer, err);
-    if (writer->begun) {
-        bags_fail(&why, BAGS_ERROR_STATE,
-            "%s: a datapoint was begun and not ended",
-            bagi_tail(writer->path));
-        return bagi_writer_refuse(writer, &why, err);
-    }
+    if (writer->begun)
+        return bagi_refuse_state(writer, BAGI_NOT_ENDED, err);
     if (bagi_datapoint_begin(writer))
         return bagi_writer_broken(writer, err);
     bags_code code = BAGS_OK;
@@ -5117,16 +5180,12 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
 }
 
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
-    bags_error why;
     if (!writer)
         return bagi_fail_no_writer(err);
     if (writer->failure.code)
         return bagi_writer_broken(writer, err);
-    if (writer->begun) {
-        bags_fail(&why, BAGS_ERROR_STATE,
-            "%s: a datapoint was begun already", bagi_tail(writer->path));
-        return bagi_writer_refuse(writer, &why, err);
-    }
+    if (writer->begun)
+        return bagi_refuse_state(writer, BAGI_NOT_ENDED, err);
     if (bagi_datapoint_begin(writer))
         return bagi_writer_broken(writer, err);
     writer->begun = true;
@@ -5142,8 +5201,7 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     if (writer->failure.code)
         return bagi_writer_broken(writer, err);
     if (!writer->begun)
-        return bags_fail(err, BAGS_ERROR_STATE,
-            "%s: no datapoint was begun", bagi_tail(writer->path));
+        return bagi_refuse_state(writer, "no datapoint was begun", err);
     bags_error *why = &writer->pending;
     if (why->code)
         return bagi_keep_failure(why, err);
@@ -5183,8 +5241,7 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
     if (writer->failure.code)
         return bagi_writer_broken(writer, err);
     if (!writer->begun)
-        return bags_fail(err, BAGS_ERROR_STATE,
-            "%s: no datapoint was begun", bagi_tail(writer->path));
+        return bagi_refuse_state(writer, "no datapoint was begun", err);
     writer->begun = false;
     if (!writer->pending.code)
         bagi_writer_complete(writer, true, &writer->pending);
@@ -5320,13 +5377,23 @@ static bags_code bagi_writer_rooms(bags_writer *writer, bags_error *err) {
     return code;
 }
 
+/* Shards do not go into the directory of a dataset that has none. */
+static bags_code bagi_writer_no_single(bags_writer *writer, bags_error *err) {
+    bool single = false;
+    bags_code code = bagi_is_single(&writer->env, writer->path, &single, err);
+    if (!code && single)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: is a dataset without shards already",
+            bagi_tail(writer->path));
+    return code;
+}
+
 /* A dataset without shards is claimed at once; with shards this worker's first
  * one must be free. */
 static bags_code bagi_writer_start(bags_writer *writer, bags_error *err) {
     if (!writer->sharded)
         return bagi_writer_claim(writer, err);
     bags_path_kind kind = BAGS_PATH_NONE;
-    bool finished = false;
     char *path = bagi_writer_shard_path(writer, err);
     if (!path)
         return BAGS_ERROR_MEMORY;
@@ -5334,13 +5401,7 @@ static bags_code bagi_writer_start(bags_writer *writer, bags_error *err) {
     if (!code && kind != BAGS_PATH_NONE)
         code = bagi_fail_claimed(writer, path, err);
     bagi_free_text(&writer->env.memory, path);
-    if (!code)
-        code = bagi_shard_finished(&writer->env, writer->path, &finished, err);
-    if (!code && finished)
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: is a dataset without shards already",
-            bagi_tail(writer->path));
-    return code;
+    return code ? code : bagi_writer_no_single(writer, err);
 }
 
 static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
@@ -5365,7 +5426,6 @@ static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
 static bags_code bagi_out_reopen(const bagi_env *env, bagi_out *out, char *path,
     int mode, bags_error *err) {
     out->path = path;
-    out->base = out->end = out->written = out->high = 0;
     if (!path)
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_open(env, path, mode, &out->handle, err);
@@ -5479,45 +5539,102 @@ typedef struct bagi_found {
     const char *why;
 } bagi_found;
 
-/* Open all files of the shard, find the datapoints that are whole, and make the
- * columns end with them. A file that is missing was not made yet. */
-static bags_code bagi_writer_scan(bags_writer *writer, int mode,
-    bagi_found *found, bags_error *err) {
+/* Open all files of the shard. One that is missing was not made yet. */
+static bags_code bagi_scan_open(bags_writer *writer, int mode, bool *missing,
+    bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
-    const char *why = NULL;
-    bags_error failure;
+    bags_error why;
     bags_code code = BAGS_OK;
     for (size_t i = 0; i <= writer->spec.count && !code; i++) {
         bagi_column *column = &writer->columns[i];
-        const char *name = i < writer->spec.count ? writer->spec.fields[i].name
-                                                  : "refs";
-        column->length = column->kept_length = column->kept_end = 0;
+        const char *name = bagi_writer_column_name(writer, i);
         code = bagi_out_reopen(&writer->env, &column->blobs,
-            bagi_print(memory, &failure, "%s/%s.bag", writer->shard, name),
-            mode, &failure);
+            bagi_print(memory, &why, "%s/%s.bag", writer->shard, name), mode,
+            &why);
         if (!code)
             code = bagi_out_reopen(&writer->env, &column->ends,
-                bagi_print(memory, &failure, "%s/%s.idx", writer->shard, name),
-                mode, &failure);
+                bagi_print(memory, &why, "%s/%s.idx", writer->shard, name),
+                mode, &why);
     }
-    if (code == BAGS_ERROR_MISSING)
-        why = "not all files had been made";
-    else if (code)
-        return bagi_keep_failure(&failure, err);
-    code = BAGS_OK;
-    bagi_column *refs = bagi_refs_column(writer);
-    while (!code && !why && refs->length < refs->ends.high / 8)
-        code = bagi_scan_datapoint(writer, &why, err);
-    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+    *missing = code == BAGS_ERROR_MISSING;
+    return code && !*missing ? bagi_keep_failure(&why, err) : BAGS_OK;
+}
+
+/* Whether refs.idx says that there are datapoints, where not every file could
+ * be opened. */
+static bags_code bagi_scan_has_rows(const bags_writer *writer, bool *has,
+    bags_error *err) {
+    const bagi_env *env = &writer->env;
+    void *file = NULL;
+    uint64_t size = 0;
+    bags_error why;
+    char *refs = bagi_print(&env->memory, err, "%s/refs.idx", writer->shard);
+    if (!refs)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_open(env, refs, BAGS_IO_READ, &file, &why);
+    if (!code)
+        code = bagi_file_size(env, file, refs, &size, &why);
+    bagi_close_read(env, file);
+    bagi_free_text(&env->memory, refs);
+    *has = size >= 8;
+    return code && code != BAGS_ERROR_MISSING ? bagi_keep_failure(&why, err)
+                                              : BAGS_OK;
+}
+
+static void bagi_out_reset(bagi_out *out) {
+    out->base = out->end = out->written = out->high = 0;
+}
+
+static void bagi_scan_reset(bags_writer *writer) {
+    for (size_t i = 0; i <= writer->spec.count; i++) {
+        bagi_column *column = &writer->columns[i];
+        column->length = column->kept_length = column->kept_end = 0;
+        bagi_out_reset(&column->blobs);
+        bagi_out_reset(&column->ends);
+    }
+}
+
+/* The columns end with the datapoints that are whole. */
+static void bagi_scan_settle(bags_writer *writer, bagi_found *found) {
+    for (size_t i = 0; i <= writer->spec.count; i++) {
         bagi_column *column = &writer->columns[i];
         bagi_out_settle(&column->blobs, column->kept_end);
         bagi_out_settle(&column->ends, column->kept_length * 8);
+        column->found_length = column->kept_length;
+        column->found_end = column->kept_end;
         found->cut += column->blobs.high - column->blobs.end;
         found->cut += column->ends.high - column->ends.end;
     }
-    writer->shard_length = found->length = refs->length;
+    writer->shard_length = found->length = bagi_refs_column(writer)->length;
+}
+
+/*
+ * Find the datapoints of the shard that are whole, and make the columns end
+ * with them. That there are none is believed only if refs.idx says so too: else
+ * something else than a writer's death has been at work, and a person must look.
+ */
+static bags_code bagi_writer_scan(bags_writer *writer, int mode,
+    bagi_found *found, bags_error *err) {
+    const char *why = NULL;
+    bool missing = false, has_rows = false;
+    bagi_scan_reset(writer);
+    bags_code code = bagi_scan_open(writer, mode, &missing, err);
+    bagi_column *refs = bagi_refs_column(writer);
+    while (!code && !missing && !why && refs->length < refs->ends.high / 8)
+        code = bagi_scan_datapoint(writer, &why, err);
+    if (!code && missing)
+        why = "not all files are there";
+    if (!code && refs->kept_length == 0)
+        code = bagi_scan_has_rows(writer, &has_rows, err);
+    if (!code && has_rows)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: refs.idx has datapoints, but none is "
+            "whole: %s", bagi_tail(writer->shard), why);
+    if (code)
+        return code;
+    bagi_scan_settle(writer, found);
     found->why = why ? why : "";
-    return code;
+    return BAGS_OK;
 }
 
 static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
@@ -5556,6 +5673,29 @@ static bags_code bagi_writer_relock(bags_writer *writer, int mode,
     return code;
 }
 
+static int bagi_left_other(void *user, const char *name) {
+    *(bool *)user = strcmp(name, "spec.json.partial") != 0;
+    return *(bool *)user ? ECANCELED : 0;
+}
+
+/* A shard whose fields nobody knows can only be one whose writer died before it
+ * made them: `what` says why they are not known. */
+static bags_code bagi_left_unknown(const bags_writer *writer, bags_code code,
+    const char *what, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bool other = false;
+    int error =
+        env->io.list(env->io.user, writer->shard, bagi_left_other, &other);
+    if (other)
+        return bags_fail(err, code, "%s: %s", bagi_tail(writer->shard), what);
+    return error ? bagi_fail_system(err, error, writer->shard, "list")
+                 : BAGS_OK;
+}
+
+#define BAGI_LEFT_NO_RECORD \
+    "has files but neither spec.json nor spec.json.partial: it is not a shard " \
+    "that a writer left"
+
 /* Go on with a shard that was left, whose fields must be the writer's. On
  * success writer->shard is open; it may hold no datapoint. */
 static bags_code bagi_writer_resume(bags_writer *writer, char *shard,
@@ -5565,15 +5705,23 @@ static bags_code bagi_writer_resume(bags_writer *writer, char *shard,
     writer->shard = shard;
     bags_code code =
         bagi_writer_relock(writer, BAGS_IO_WRITE, &text, &size, err);
+    bool record = text != NULL;
     bool same = text && size == writer->text_size &&
                 memcmp(text, writer->text, size) == 0;
     bagi_free(&writer->env.memory, text, size);
+    if (code)
+        return code;
+    if (!record)
+        return bagi_left_unknown(writer, BAGS_ERROR_EXISTS, BAGI_LEFT_NO_RECORD,
+            err);
+    if (!same)
+        return bagi_left_unknown(writer, BAGS_ERROR_EXISTS,
+            "was begun with other fields", err);
+    code = bagi_writer_scan(writer, BAGS_IO_WRITE, found, err);
     if (!code)
-        code = bagi_writer_scan(writer, BAGS_IO_WRITE, found, err);
-    if (!code && !same && found->length)
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: was begun with other fields", bagi_tail(shard));
-    return code ? code : bagi_writer_cut(writer, err);
+        code = bagi_writer_cut(writer, err);
+    writer->resumed = found->length > 0;
+    return code;
 }
 
 /* The datapoints that finished shards of this worker hold, all of the writer's
@@ -5609,51 +5757,41 @@ static bags_code bagi_writer_count_found(bags_writer *writer,
                       bagi_tail(writer->path));
 }
 
-/* Whether a name is one of the files of a shard that is being written. */
-static bool bagi_is_shard_file(const char *name) {
-    size_t size = strlen(name);
-    return strcmp(name, "spec.json.partial") == 0 || bagi_is_bag_path(name) ||
-           (size >= 4 && strcmp(name + size - 4, ".idx") == 0);
-}
-
-typedef struct bagi_sweep {
-    const bagi_env *env;
-    const char *path;
-    bool dry_run, other; /* other: something that no writer makes */
-} bagi_sweep;
-
-static int bagi_sweep_one(void *user, const char *name) {
-    bagi_sweep *sweep = (bagi_sweep *)user;
-    const bagi_env *env = sweep->env;
-    if (!bagi_is_shard_file(name)) {
-        sweep->other = true;
-        return 0;
-    }
-    char *path = bagi_print(&env->memory, NULL, "%s/%s", sweep->path, name);
+/* Remove a file of the shard by its name; one that is not there is no
+ * failure. */
+static bags_code bagi_writer_remove(const bags_writer *writer,
+    const char *name, const char *ending, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    char *path = bagi_print(&env->memory, err, "%s/%s%s", writer->shard, name,
+        ending);
     if (!path)
-        return ENOMEM;
-    int error = sweep->dry_run ? 0 : env->io.remove(env->io.user, path);
+        return BAGS_ERROR_MEMORY;
+    int error = env->io.remove(env->io.user, path);
+    bags_code code = error && error != ENOENT
+                         ? bagi_fail_system(err, error, path, "remove")
+                         : BAGS_OK;
     bagi_free_text(&env->memory, path);
-    return error;
+    return code;
 }
 
-/* Remove a shard that holds no datapoint: the files that writers make and, if
- * nothing else is in it, its directory. */
-static bags_code bagi_shard_sweep(const bagi_env *env, const char *path,
-    bool dry_run, bool *other, bags_error *err) {
-    bagi_sweep sweep = {env, path, dry_run, false};
-    int error = env->io.list(env->io.user, path, bagi_sweep_one, &sweep);
-    if (!error && !sweep.other && !dry_run)
-        error = env->io.remove_dir(env->io.user, path);
-    *other = sweep.other;
-    return error ? bagi_fail_system(err, error, path, "remove") : BAGS_OK;
-}
-
-/* What is left of this writer's shard holds nothing: make it anew. */
-static bags_code bagi_writer_discard(bags_writer *writer, bags_error *err) {
-    bool other = false;
-    bags_code code = bagi_shard_sweep(&writer->env, writer->shard, false,
-        &other, err);
+/* Remove a shard that was left and holds no datapoint: the files of the known
+ * columns, the record and, if nothing *other is in it, the directory. */
+static bags_code bagi_writer_discard(bags_writer *writer, bool known,
+    bool *other, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; known && i <= writer->spec.count && !code; i++) {
+        const char *name = bagi_writer_column_name(writer, i);
+        code = bagi_writer_remove(writer, name, ".bag", err);
+        if (!code)
+            code = bagi_writer_remove(writer, name, ".idx", err);
+    }
+    if (!code && writer->partial)
+        code = bagi_writer_remove(writer, "spec.json", ".partial", err);
+    int error = code ? 0 : env->io.remove_dir(env->io.user, writer->shard);
+    *other = error == ENOTEMPTY || error == EEXIST;
+    if (error && !*other)
+        code = bagi_fail_system(err, error, writer->shard, "remove");
     bagi_writer_leave(writer);
     return code;
 }
@@ -5663,7 +5801,7 @@ static bags_code bagi_writer_discard(bags_writer *writer, bags_error *err) {
 static bags_code bagi_writer_take_up(bags_writer *writer, bagi_name name,
     bool last, bags_error *err) {
     const bagi_env *env = &writer->env;
-    bool finished = false;
+    bool finished = false, other = false;
     bagi_found found = {0, 0, NULL};
     char *shard = bagi_shard_path(&env->memory, writer->path, name, err);
     if (!shard)
@@ -5680,7 +5818,7 @@ static bags_code bagi_writer_take_up(bags_writer *writer, bagi_name name,
     writer->number = name.number;
     writer->found += found.length;
     if (found.length == 0)
-        code = bagi_writer_discard(writer, err);
+        code = bagi_writer_discard(writer, true, &other, err);
     else if (!last || bagi_writer_full(writer))
         code = bagi_writer_finish(writer, err);
     return code;
@@ -5692,7 +5830,9 @@ static bags_code bagi_writer_go_on_shards(bags_writer *writer,
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
     bagi_names names;
-    bags_code code = bagi_names_list(&writer->env, writer->path, &names, err);
+    bags_code code = bagi_writer_no_single(writer, err);
+    if (!code)
+        code = bagi_names_list(&writer->env, writer->path, &names, err);
     if (code)
         return code;
     if (names.count)
@@ -5713,6 +5853,7 @@ static bags_code bagi_writer_go_on_shards(bags_writer *writer,
 static bags_code bagi_writer_go_on_single(bags_writer *writer,
     bags_error *err) {
     bagi_found found = {0, 0, NULL};
+    bool other = false;
     char *shard = bagi_writer_shard_path(writer, err);
     bags_code code = shard ? bagi_writer_resume(writer, shard, &found, err)
                            : BAGS_ERROR_MEMORY;
@@ -5721,7 +5862,7 @@ static bags_code bagi_writer_go_on_single(bags_writer *writer,
     writer->found = found.length;
     if (found.length)
         return BAGS_OK;
-    code = bagi_writer_discard(writer, err);
+    code = bagi_writer_discard(writer, true, &other, err);
     return code ? code : bagi_writer_claim(writer, err);
 }
 
@@ -5795,12 +5936,8 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
 /* The end of a writer that has not failed. */
 static void bagi_writer_conclude(bags_writer *writer) {
     if (writer->begun) {
-        bags_error why;
         bagi_datapoint_drop(writer);
-        bags_fail(&why, BAGS_ERROR_STATE,
-            "%s: a datapoint was begun and not ended",
-            bagi_tail(writer->path));
-        bagi_writer_refuse(writer, &why, NULL);
+        bagi_refuse_state(writer, BAGI_NOT_ENDED, NULL);
     }
     if (!writer->shard)
         return;
@@ -5824,10 +5961,25 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     return code;
 }
 
+/* What was there before this writer came stays, unfinished as it was. */
+static void bagi_writer_give_back(bags_writer *writer) {
+    for (size_t i = 0; i <= writer->spec.count; i++) {
+        bagi_column *column = &writer->columns[i];
+        column->kept_length = column->found_length;
+        column->kept_end = column->found_end;
+        bagi_column_rewind(column);
+    }
+    bagi_writer_cut(writer, NULL);
+    bagi_writer_leave(writer);
+}
+
 BAGS_API void bags_writer_abort(bags_writer *writer) {
     if (!writer)
         return;
-    bagi_writer_drop(writer);
+    if (writer->resumed)
+        bagi_writer_give_back(writer);
+    else
+        bagi_writer_drop(writer);
     bagi_writer_free(writer);
 }
 
@@ -5858,34 +6010,16 @@ static bags_code bagi_recover_spec(bags_writer *writer,
     return code ? code : bagi_writer_equip(writer, err);
 }
 
-/* Whether a shard's journal says that there are datapoints. */
-static bags_code bagi_recover_has_rows(const bagi_env *env, const char *path,
-    bool *has, bags_error *err) {
-    void *file = NULL;
-    uint64_t size = 0;
-    char *refs = bagi_print(&env->memory, err, "%s/refs.idx", path);
-    if (!refs)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_open(env, refs, BAGS_IO_READ, &file, err);
-    if (!code)
-        code = bagi_file_size(env, file, refs, &size, err);
-    bagi_close_read(env, file);
-    bagi_free_text(&env->memory, refs);
-    *has = size >= 8;
-    return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
-}
-
 static bags_code bagi_recover_empty(bagi_recovering *work,
-    bags_recovered *done, bags_error *err) {
+    bags_writer *writer, bool known, bags_recovered *done, bags_error *err) {
     bool other = false;
-    bags_code code = bagi_shard_sweep(&work->env, done->path,
-        work->options.dry_run, &other, err);
-    if (code)
-        return code;
     done->done = BAGS_RECOVERY_REMOVED;
+    if (work->options.dry_run)
+        return BAGS_OK;
+    bags_code code = bagi_writer_discard(writer, known, &other, err);
     if (other)
         done->why = "it held no datapoint; files that no writer makes stay";
-    return BAGS_OK;
+    return code;
 }
 
 /* Finish the shard that writer->shard names, or remove it. */
@@ -5895,29 +6029,27 @@ static bags_code bagi_recover_with(bagi_recovering *work, bags_writer *writer,
     bagi_found found = {0, 0, ""};
     unsigned char *text = NULL;
     size_t size = 0;
-    bool has_rows = false;
     bags_code code = bagi_writer_relock(writer, mode, &text, &size, err);
     if (code)
         return code;
+    bool record = text != NULL;
     bags_code unknown = bagi_recover_spec(writer, text, size, err);
     bagi_free(&work->env.memory, text, size);
     if (unknown == BAGS_ERROR_MEMORY)
         return unknown;
-    if (!unknown)
-        code = bagi_writer_scan(writer, mode, &found, err);
+    if (unknown)
+        code = bagi_left_unknown(writer, BAGS_ERROR_CORRUPT,
+            record ? "its spec.json.partial is damaged" : BAGI_LEFT_NO_RECORD,
+            err);
     else
-        code = bagi_recover_has_rows(&work->env, writer->shard, &has_rows, err);
-    if (!code && has_rows)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: spec.json.partial is missing or damaged: without it nobody "
-            "knows the fields", bagi_tail(writer->shard));
+        code = bagi_writer_scan(writer, mode, &found, err);
+    if (code)
+        return code;
     done->length = found.length;
     done->cut = found.cut;
     done->why = found.why;
-    if (code)
-        return code;
     if (found.length == 0)
-        return bagi_recover_empty(work, done, err);
+        return bagi_recover_empty(work, writer, !unknown, done, err);
     done->done = BAGS_RECOVERY_FINISHED;
     if (work->options.dry_run)
         return BAGS_OK;
@@ -5982,25 +6114,8 @@ static void bagi_recover_one(bagi_recovering *work, const char *path) {
         work->options.each(work->options.user, &done);
 }
 
-/* Whether a directory is a dataset of its own, finished or not. */
-static bags_code bagi_recover_is_single(const bagi_env *env, const char *path,
-    bool *single, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = bagi_shard_finished(env, path, single, err);
-    if (code || *single)
-        return code;
-    char *partial =
-        bagi_print(&env->memory, err, "%s/spec.json.partial", path);
-    if (!partial)
-        return BAGS_ERROR_MEMORY;
-    code = bagi_kind(env, partial, &kind, err);
-    bagi_free_text(&env->memory, partial);
-    *single = kind == BAGS_PATH_FILE;
-    return code;
-}
-
 static bags_code bagi_recover_shards(bagi_recovering *work, const char *path) {
-    uint64_t stop = work->options.shard_stop ? work->options.shard_stop : 1;
+    uint64_t stop = work->options.shard_stop;
     bagi_names names;
     bags_code code = bagi_names_list(&work->env, path, &names, work->err);
     if (code)
@@ -6035,7 +6150,14 @@ BAGS_API bags_code bags_recover(const char *path,
         work.options = *options;
     work.env = bagi_env_of(work.options.allocator, work.options.io);
     work.err = err;
-    bags_code code = bagi_recover_is_single(&work.env, path, &single, err);
+    if (!work.options.shard_stop)
+        work.options.shard_stop = 1;
+    if (report)
+        *report = work.report;
+    if (work.options.shard_start >= work.options.shard_stop)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: shard_start is not below shard_stop", bagi_tail(path));
+    bags_code code = bagi_is_single(&work.env, path, &single, err);
     if (!code && single)
         bagi_recover_one(&work, path);
     else if (!code)
@@ -7156,6 +7278,7 @@ typedef struct bagi_run {
     const bag_reader *bag;
     bags_row *row;
     size_t used; /* of the slot's buffer */
+    uint64_t next; /* behind the last blob of this shard that was taken */
     bagi_steps steps;
 } bagi_run;
 
@@ -7171,10 +7294,17 @@ static bags_code bagi_run_add(bagi_run *run, uint64_t local,
     bagi_steps *steps = &run->steps;
     bags_code code = bagi_reader_check_ref(run->reader, run->shard, local,
         run->field, ref, run->bag, err);
+    /* Blobs that are copied again and again would take memory that the file's
+     * size does not justify. */
+    if (!code && ref->first < run->next && !run->bag->data)
+        code = bagi_fail_refs(run->reader, run->shard, local, run->field,
+            "refers to a blob before that of the datapoint before: such "
+            "datapoints are read one by one", err);
     if (!code && steps->count && ref->first != steps->first + steps->count)
         code = bagi_run_flush(run, err);
     if (code)
         return code;
+    run->next = ref->first + 1;
     if (steps->count == 0)
         steps->first = ref->first;
     steps->count++;
@@ -7193,10 +7323,14 @@ static bags_code bagi_run_shard(bagi_run *run, uint64_t start, uint64_t stop,
     if (code)
         return code;
     if (reader->shards[run->shard].split) {
+        bagi_ref all = {start, stop - start};
+        code = bagi_reader_check_ref(reader, run->shard, start, run->field,
+            &all, run->bag, err);
         run->steps.first = start;
         run->steps.count = stop - start;
-        return bagi_run_flush(run, err);
+        return code ? code : bagi_run_flush(run, err);
     }
+    run->next = 0;
     code = bagi_reader_bag(reader, run->shard, reader->spec.count, &bag, err);
     if (!code)
         code = bag_reader_get_range(bag, start, stop, &run->row->scratch,

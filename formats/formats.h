@@ -8,6 +8,7 @@
  *     formats/jpeg.c     jpeg jpg          libjpeg-turbo    -ljpeg
  *     formats/png.c      png               libpng           -lpng
  *     formats/numpy.c    npy               none
+ *     formats/npz.c      (.npz files)      libzip           -lzip
  *     formats/msgpack.c  msgpack tree      msgpack-c        -lmsgpackc
  *
  * A codec serves its types once it is in the registry that a reader or a writer
@@ -296,6 +297,41 @@ bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
     bags_bytes *out, bags_error *err);
 
 /* ========================================================================
+ * >>npz
+ * NumPy's .npz files: several .npy files in one ZIP archive. On libzip.
+ * ====================================================================== */
+
+typedef struct bags_npz bags_npz;
+
+/*
+ * Open a .npz file in memory, which must stay there until it is closed.
+ * Returns the archive, to be closed by bags_npz_close, or NULL:
+ * BAGS_ERROR_CORRUPT, BAGS_ERROR_MEMORY. Threads: one at a time.
+ */
+bags_npz *bags_npz_open(bags_bytes file, bags_error *err);
+
+/* Release an archive. NULL is accepted. */
+void bags_npz_close(bags_npz *npz);
+
+/* Number of arrays, and the name of each, without its ".npy": valid until the
+ * archive is closed. */
+size_t bags_npz_length(const bags_npz *npz);
+bags_bytes bags_npz_name(const bags_npz *npz, size_t i);
+
+/*
+ * Take the i-th .npy file out, for bags_npy_read. *out borrows the scratch:
+ * valid until it is used again or freed. `limit` is the most bytes that it may
+ * have, 0 for no limit; what it claims is checked before memory is taken, and
+ * it can be no more than 1,032 times what it has in the archive.
+ *
+ * Returns BAGS_OK, BAGS_ERROR_RANGE (there is no i-th), BAGS_ERROR_CORRUPT,
+ * BAGS_ERROR_VALUE (encrypted, or compressed by other than deflate),
+ * BAGS_ERROR_LIMIT or BAGS_ERROR_MEMORY.
+ */
+bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+
+/* ========================================================================
  * >>msgpack
  * MessagePack: the types msgpack and tree. On msgpack-c; a program that looks
  * into values includes <msgpack.h> as well.
@@ -543,6 +579,14 @@ bags_code bags_mp4_writer_close(bags_mp4_writer *writer,
 
 /* Release a writer without finishing. NULL is accepted. */
 void bags_mp4_writer_abort(bags_mp4_writer *writer);
+
+/*
+ * Let FFmpeg print nothing more, in the whole program. Without it, what is
+ * wrong with a video is only in the bags_error, but for a few complaints about
+ * hostile files that some of FFmpeg's helpers print by themselves. For a
+ * program that owns its standard error; a library leaves this to its users.
+ */
+void bags_mp4_silence(void);
 
 /* end of >>mp4 */
 

@@ -14,10 +14,10 @@
  *
  * Reading. The demuxer goes through the blob once and leaves an index of the
  * packets: where each lies in the blob, whether it is a keyframe, and the rank
- * of its picture in the order of showing. It is closed again; the decoder is fed
- * from the blob, with the rank as time stamp. So a frame is recognised whatever
- * B-frames, edit lists and variable rates do to the time stamps, and seeking is
- * a step in the index.
+ * of its picture in the order of showing. It is closed again; the decoder gets
+ * them from the blob, with the rank as time stamp. So a frame is recognised
+ * whatever B-frames, edit lists and variable rates do to the time stamps, and
+ * seeking is a step in the index.
  *
  * Refused: other containers, other codecs than h264, hevc, mpeg4, vp8, vp9 and
  * av1, pictures that change their size, packets compressed by the container,
@@ -25,7 +25,7 @@
  *
  * FFmpeg prints what displeases it by a logger that belongs to the program, so
  * it is not touched: our own contexts lower the level of what they say instead.
- * Nothing is printed unless the program's own logger prints all levels.
+ * What is left are a few helpers of FFmpeg that speak for no context.
  */
 #include "formats.h"
 
@@ -38,6 +38,7 @@ extern "C" {
 #endif
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
+#include <libavutil/buffer.h>
 #include <libavutil/imgutils.h>
 #include <libavutil/opt.h>
 #include <libswscale/swscale.h>
@@ -54,6 +55,12 @@ typedef AVInputFormat mp4_demuxer;
 typedef const uint8_t mp4_written;
 #else
 typedef uint8_t mp4_written;
+#endif
+
+#if LIBAVUTIL_VERSION_MAJOR >= 57
+typedef size_t mp4_pool_size;
+#else
+typedef int mp4_pool_size;
 #endif
 
 #define MP4_MAX_PIXELS ((uint64_t)1 << 26)
@@ -87,8 +94,8 @@ static bags_code mp4_fail_memory(bags_error *err) {
 /*
  * Make a format context quiet. Codec contexts have a member that is added to
  * the level of every message; a format context gets one by a class of its own,
- * in a member that only avformat_find_stream_info uses, which is not called here.
- * `quiet` must live as long as the context.
+ * in a member that only avformat_find_stream_info uses, which is not called
+ * here. `quiet` must live as long as the context.
  */
 static void mp4_hush(AVFormatContext *format, AVClass *quiet) {
     *quiet = *format->av_class;
@@ -103,6 +110,8 @@ static void mp4_hush(AVFormatContext *format, AVClass *quiet) {
 static void mp4_hush_codec(AVCodecContext *codec) {
     codec->log_level_offset = MP4_HUSHED;
 }
+
+void bags_mp4_silence(void) { av_log_set_level(AV_LOG_QUIET); }
 
 /* A video in one file must not make us open another. */
 static int mp4_refuse_open(AVFormatContext *format, AVIOContext **io,
@@ -241,8 +250,8 @@ typedef struct mp4_codec {
     const char *encoders[3]; /* the best first */
 } mp4_codec;
 
-/* vp8 is read, but not written: it is what WebM had before vp9. libsvtav1 is the
- * last choice since its older versions print. */
+/* vp8 is read, but not written: it is what WebM had before vp9. libsvtav1 is
+ * the last choice since its older versions print. */
 static const mp4_codec mp4_codecs[] = {
     {"mpeg4", AV_CODEC_ID_MPEG4, false, {"mpeg4", NULL, NULL}},
     {"h264", AV_CODEC_ID_H264, true, {"libx264", "libopenh264", NULL}},
@@ -322,22 +331,21 @@ static int mp4_read(void *user, uint8_t *out, int size) {
 }
 
 /* Where a seek goes, or -1. Files from strangers seek anywhere. */
-static int64_t mp4_seek_target(
-    int64_t offset, int whence, size_t at, size_t size) {
-    int64_t base = whence == SEEK_CUR   ? (int64_t)at
-                   : whence == SEEK_END ? (int64_t)size
-                                        : 0;
+static int64_t mp4_seek_target(int64_t offset, int64_t base) {
     if (offset < -base || offset > INT64_MAX - base)
         return -1;
     return base + offset;
 }
 
+/* The size is not told: where a packet should be larger than the rest of the
+ * file, libavformat would print so, instead of only failing. */
 static int64_t mp4_seek_input(void *user, int64_t offset, int whence) {
     mp4_input *input = (mp4_input *)user;
-    if (whence & AVSEEK_SIZE)
-        return (int64_t)input->blob.size;
-    int64_t target = mp4_seek_target(
-        offset, whence & ~AVSEEK_FORCE, input->at, input->blob.size);
+    int64_t base =
+        (whence & ~AVSEEK_FORCE) == SEEK_CUR ? (int64_t)input->at : 0;
+    if ((whence & AVSEEK_SIZE) || (whence & ~AVSEEK_FORCE) == SEEK_END)
+        return AVERROR(ENOSYS);
+    int64_t target = mp4_seek_target(offset, base);
     if (target < 0 || (uint64_t)target > input->blob.size)
         return AVERROR(EINVAL);
     input->at = (size_t)target;
@@ -368,7 +376,8 @@ static AVIOContext *mp4_make_io(void *user, bool write,
  * Claims of MP4 headers
  *
  * libavformat takes memory for as many samples as a header claims. Some claims
- * cost a hostile file a few bytes: a million samples of one size, a fragment of
+ * cost a hostile file a few bytes: tables of a million entries that are not
+ * there, a million samples of one size, a fragment of
  * a million samples, an edit list that shows everything a million times. Every
  * sample has a byte at least, so that the blob's size bounds what is honest.
  * --------------------------------------------------------------------- */
@@ -386,6 +395,8 @@ typedef struct mp4_claims {
     uint64_t chunks;
     uint64_t chunk_samples; /* of the largest chunk */
     uint64_t budget;
+    const char *table; /* one that claims more entries than fit */
+    uint64_t entries;
 } mp4_claims;
 
 static bool mp4_is(const unsigned char *data, const char *name) {
@@ -403,11 +414,44 @@ static void mp4_claim_chunks(
             mp4_more(claims->chunk_samples, mp4_big(data + at + 4, 4));
 }
 
-/* What the box whose name stands at `data` claims; `size` bytes follow it. */
+/* Tables with a count: where it stands behind the name, and the least size of
+ * an entry. */
+static const struct {
+    char name[5];
+    unsigned char at, entry;
+} mp4_tables[] = {
+    {"stts", 8, 8},
+    {"stss", 8, 4},
+    {"stps", 8, 4},
+    {"stsc", 8, 12},
+    {"stco", 8, 4},
+    {"co64", 8, 8},
+    {"ctts", 8, 8},
+    {"elst", 8, 12},
+    {"dref", 8, 12},
+    {"sbgp", 12, 8},
+};
+
+static void mp4_claim_table(
+    mp4_claims *claims, const unsigned char *data, size_t size) {
+    for (size_t i = 0; i < sizeof mp4_tables / sizeof *mp4_tables; i++) {
+        if (!mp4_is(data, mp4_tables[i].name) || size < mp4_tables[i].at + 4u)
+            continue;
+        size_t left = size - mp4_tables[i].at - 4;
+        uint64_t count = mp4_big(data + mp4_tables[i].at, 4);
+        if (count <= left / mp4_tables[i].entry)
+            continue;
+        claims->table = mp4_tables[i].name;
+        claims->entries = count;
+    }
+}
+
+/* What the box whose name stands at `data` claims; `size` bytes are there. */
 static void mp4_claim(
     mp4_claims *claims, const unsigned char *data, size_t size) {
     const unsigned char *body = data + 4;
-    if (size < 12)
+    mp4_claim_table(claims, data, size);
+    if (size < 16)
         return;
     if (mp4_is(data, "stsz") || mp4_is(data, "stz2"))
         claims->samples += mp4_big(body + 8, 4);
@@ -418,7 +462,7 @@ static void mp4_claim(
     else if (mp4_is(data, "stco") || mp4_is(data, "co64"))
         claims->chunks = mp4_more(claims->chunks, mp4_big(body + 4, 4));
     else if (mp4_is(data, "stsc"))
-        mp4_claim_chunks(claims, body, size);
+        mp4_claim_chunks(claims, body, size - 4);
     else if (mp4_is(data, "cmov"))
         claims->samples = UINT64_MAX / 2; /* a header in a zip: a bomb */
 }
@@ -427,14 +471,19 @@ static void mp4_claim(
  * we: at every byte that is no picture. */
 static void mp4_claim_all(
     mp4_claims *claims, const unsigned char *data, size_t size) {
-    for (size_t at = 0; at + 4 < size; at++)
-        if (data[at] == 's' || data[at] == 't' || data[at] == 'e' ||
-            data[at] == 'c')
-            mp4_claim(claims, data + at, size - at - 4);
+    for (size_t at = 0; at + 4 <= size; at++)
+        if (data[at] >= 'b' && data[at] <= 't')
+            mp4_claim(claims, data + at, size - at);
 }
 
 static bags_code mp4_judge(const mp4_claims *claims, bags_error *err) {
     uint64_t most = claims->budget;
+    if (claims->table)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "the MP4 header's table %s claims %llu entries in a file of %llu "
+            "bytes",
+            claims->table, (unsigned long long)claims->entries,
+            (unsigned long long)most);
     if (claims->samples > most)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "the MP4 header claims %llu samples in a file of %llu bytes",
@@ -614,10 +663,33 @@ void bags_mp4_reader_close(bags_mp4_reader *reader) {
     av_free(reader);
 }
 
-/* A vp9 packet that only prepares later pictures. Encoders hide those in a
- * superframe, with one that is shown; its last byte tells. */
+/*
+ * Several vp9 pictures in a packet: behind them stand a byte, their sizes, and
+ * the byte again. 0 if the packet is a single one, 1 if it is a superframe, -1
+ * if its sizes are wrong, which FFmpeg would print.
+ */
+static int mp4_vp9_superframe(const unsigned char *data, size_t size) {
+    unsigned mark = data[size - 1];
+    size_t count = (mark & 7) + 1, bytes = (mark >> 3 & 3) + 1;
+    size_t index = 2 + count * bytes;
+    if ((mark & 0xe0) != 0xc0 || size < index || data[size - index] != mark)
+        return 0;
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t part = 0;
+        for (size_t k = bytes; k-- > 0;)
+            part = part << 8 | data[size - index + 1 + i * bytes + k];
+        total += part;
+        if (part == 0 || total > size - index)
+            return -1;
+    }
+    return 1;
+}
+
+/* A vp9 packet that only prepares later pictures shows nothing. Encoders hide
+ * those in a superframe, with one that is shown. */
 static bool mp4_vp9_shows(const unsigned char *data, size_t size) {
-    if ((data[size - 1] & 0xe0) == 0xc0)
+    if (mp4_vp9_superframe(data, size) != 0)
         return true;
     unsigned head = data[0];
     bool profile3 = (head & 0x30) == 0x30;
@@ -637,8 +709,8 @@ static bool mp4_shows(enum AVCodecID id, const AVPacket *packet) {
     return true;
 }
 
-/* Where a packet's bytes lie in the blob: at its position, or behind a few bytes
- * of header. */
+/* Where a packet's bytes lie in the blob: at its position, or behind a few
+ * bytes of header. */
 static bool mp4_locate(
     bags_bytes blob, const AVPacket *packet, uint64_t *offset) {
     size_t size = (size_t)packet->size;
@@ -951,9 +1023,10 @@ static bags_code mp4_decoder_open(bags_mp4_reader *reader, bags_error *err) {
     codec->thread_count = mp4_threads(&reader->options);
     codec->err_recognition =
         AV_EF_EXPLODE | AV_EF_CRCCHECK | AV_EF_BITSTREAM | AV_EF_BUFFER;
-    codec->max_pixels = (int64_t)(reader->options.max_pixels < INT64_MAX
-                                      ? reader->options.max_pixels
-                                      : INT64_MAX);
+    /* Pictures do not grow behind the index's back. Decoders count their own
+     * borders. */
+    codec->max_pixels =
+        (int64_t)((reader->info.width + 320) * (reader->info.height + 320));
     if (codec->codec_id == AV_CODEC_ID_H264)
         codec->has_b_frames = mp4_reorder(reader);
     if (result >= 0)
@@ -1035,9 +1108,8 @@ static bags_code mp4_padded(AVFrame *frame, enum AVPixelFormat format,
     frame->height = (int)height;
     if (av_frame_get_buffer(frame, MP4_ALIGN) < 0)
         return mp4_fail_memory(err);
-    /* Encoders look at the padding, too: the same frames, the same bytes. */
-    for (int i = 0; i < AV_NUM_DATA_POINTERS && frame->buf[i]; i++)
-        memset(frame->buf[i]->data, 0, (size_t)frame->buf[i]->size);
+    /* The scaler looks at the padding. */
+    memset(frame->buf[0]->data, 0, (size_t)frame->buf[0]->size);
     return BAGS_OK;
 }
 
@@ -1121,11 +1193,15 @@ static int mp4_feed(bags_mp4_reader *reader) {
         return avcodec_send_packet(reader->codec, NULL);
     }
     const mp4_packet *from = &reader->packets[reader->next++];
+    const unsigned char *data = reader->blob.data + from->offset;
+    if (reader->codec->codec_id == AV_CODEC_ID_VP9 &&
+        mp4_vp9_superframe(data, from->size) < 0)
+        return AVERROR_INVALIDDATA;
     AVPacket *packet = reader->packet;
     av_packet_unref(packet);
     /* The decoder copies what has no buffer, with the padding that it needs;
      * it does not write. */
-    packet->data = (uint8_t *)(uintptr_t)(reader->blob.data + from->offset);
+    packet->data = (uint8_t *)(uintptr_t)data;
     packet->size = (int)from->size;
     packet->flags = from->key ? AV_PKT_FLAG_KEY : 0;
     packet->pts = from->rank == MP4_UNSEEN ? -1 : (int64_t)from->rank;
@@ -1354,7 +1430,8 @@ struct bags_mp4_writer {
     AVPacket *packet;
     AVFrame *rgb;   /* a copy of a frame, with padded lines */
     AVFrame *frame; /* what the encoder gets */
-    int64_t frames;
+    AVBufferPool *pool;
+    int64_t frames, packets; /* in, out */
     bags_buffer *buffer;
     size_t at, size;  /* in the file that grows in the buffer */
     bags_error error; /* the first failure */
@@ -1377,8 +1454,11 @@ static int64_t mp4_seek_output(void *user, int64_t offset, int whence) {
     bags_mp4_writer *writer = (bags_mp4_writer *)user;
     if (whence & AVSEEK_SIZE)
         return (int64_t)writer->size;
-    int64_t target = mp4_seek_target(
-        offset, whence & ~AVSEEK_FORCE, writer->at, writer->size);
+    whence &= ~AVSEEK_FORCE;
+    int64_t base = whence == SEEK_CUR   ? (int64_t)writer->at
+                   : whence == SEEK_END ? (int64_t)writer->size
+                                        : 0;
+    int64_t target = mp4_seek_target(offset, base);
     if (target < 0 || (uint64_t)target > writer->size)
         return AVERROR(EINVAL);
     writer->at = (size_t)target;
@@ -1395,6 +1475,7 @@ void bags_mp4_writer_abort(bags_mp4_writer *writer) {
     av_packet_free(&writer->packet);
     av_frame_free(&writer->rgb);
     av_frame_free(&writer->frame);
+    av_buffer_pool_uninit(&writer->pool);
     av_free(writer);
 }
 
@@ -1404,12 +1485,15 @@ static bags_code mp4_writer_fail(
     return mp4_fail(&writer->error, BAGS_ERROR_VALUE, result, what);
 }
 
-/* Encoders that would print or take minutes by themselves. */
+/*
+ * Encoders that would print or take minutes by themselves. libx265 (3.5) writes
+ * behind its memory in cutree where a picture is narrow.
+ */
 static void mp4_tune(AVCodecContext *codec, const AVCodec *encoder) {
     if (strcmp(encoder->name, "libx265") == 0)
         av_opt_set(codec->priv_data, "x265-params",
-            codec->thread_count == 1 ? "log-level=none:pools=none"
-                                     : "log-level=none",
+            codec->thread_count == 1 ? "log-level=none:cutree=0:pools=none"
+                                     : "log-level=none:cutree=0",
             0);
     if (strcmp(encoder->name, "libaom-av1") == 0)
         av_opt_set_int(codec->priv_data, "cpu-used", 6, 0);
@@ -1491,7 +1575,11 @@ static bags_code mp4_write_header(bags_mp4_writer *writer, bags_error *err) {
     writer->scaler = sws_getContext(codec->width, codec->height,
         AV_PIX_FMT_RGB24, codec->width, codec->height, codec->pix_fmt,
         SWS_BILINEAR, NULL, NULL, NULL);
-    if (!writer->packet || !writer->rgb || !writer->frame || !writer->scaler)
+    int size = av_image_get_buffer_size(
+        codec->pix_fmt, codec->width, (codec->height + 31) & ~31, MP4_ALIGN);
+    writer->pool = av_buffer_pool_init((mp4_pool_size)size, av_buffer_allocz);
+    if (size < 0 || !writer->packet || !writer->rgb || !writer->frame ||
+        !writer->scaler || !writer->pool)
         return mp4_fail_memory(err);
     return BAGS_OK;
 }
@@ -1542,6 +1630,10 @@ static bags_code mp4_compress(bags_mp4_writer *writer, const AVFrame *frame) {
             return BAGS_OK;
         if (result < 0)
             break;
+        /* libx265 (3.5) does not set the times of decoding in a video that is
+         * shorter than its delay: two frames, for pyramids of B-frames. */
+        if (writer->codec->codec_id == AV_CODEC_ID_HEVC)
+            writer->packet->dts = writer->packets++ - 2;
         av_packet_rescale_ts(writer->packet, writer->codec->time_base,
             writer->stream->time_base);
         writer->packet->stream_index = writer->stream->index;
@@ -1579,16 +1671,34 @@ static bags_code mp4_prepare(
     return BAGS_OK;
 }
 
+/*
+ * A frame that the encoder does not hold any more. Encoders look at the
+ * padding, too: buffers are zeroed, so that the same frames make the same
+ * bytes, and used again, so that it costs nothing.
+ */
+static bags_code mp4_fresh(bags_mp4_writer *writer) {
+    AVFrame *frame = writer->frame;
+    const AVCodecContext *codec = writer->codec;
+    int rows = (codec->height + 31) & ~31;
+    if (frame->buf[0] && av_frame_is_writable(frame))
+        return BAGS_OK;
+    av_frame_unref(frame);
+    frame->format = codec->pix_fmt;
+    frame->width = codec->width;
+    frame->height = codec->height;
+    frame->buf[0] = av_buffer_pool_get(writer->pool);
+    if (!frame->buf[0] ||
+        av_image_fill_arrays(frame->data, frame->linesize, frame->buf[0]->data,
+            codec->pix_fmt, codec->width, rows, MP4_ALIGN) < 0)
+        return mp4_fail_memory(&writer->error);
+    return BAGS_OK;
+}
+
 bags_code bags_mp4_writer_add(
     bags_mp4_writer *writer, const void *frame, bags_error *err) {
     AVFrame *to = writer->frame;
     if (!writer->error.code) {
-        /* The encoder may still hold the last one. */
-        if (to->buf[0] && !av_frame_is_writable(to))
-            av_frame_unref(to);
-        if (!mp4_padded(to, writer->codec->pix_fmt,
-                (uint64_t)writer->codec->width, (uint64_t)writer->codec->height,
-                &writer->error) &&
+        if (!mp4_fresh(writer) &&
             !mp4_prepare(writer, (const unsigned char *)frame)) {
             to->pts = writer->frames++;
             mp4_compress(writer, to);

@@ -19,6 +19,7 @@
 
 #include <msgpack.h>
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -486,7 +487,8 @@ static void mp_double_text(mp_output *out, double number) {
                                    : "{\"float\": \"-Infinity\"}");
         return;
     }
-    for (int precision = 15; precision <= 17; precision++) {
+    int precision = fabs(number) < DBL_MIN ? 1 : 15; /* the fewest to try */
+    for (; precision <= 17; precision++) {
         snprintf(digits, sizeof digits, "%.*g", precision, number);
         double back = strtod(digits, NULL);
         if (memcmp(&back, &number, sizeof back) == 0)

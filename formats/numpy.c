@@ -29,7 +29,7 @@
 #define NPY_MAX_FIELDS ((size_t)4096)
 #define NPY_MAX_DEPTH 32
 #define NPY_ALIGN 64  /* elements begin at a multiple of this in the file */
-#define NPY_GROWTH 21 /* numpy.save leaves room for so many digits of shape[0] */
+#define NPY_GROWTH 21 /* numpy.save has room for so many digits of shape[0] */
 
 static const unsigned char npy_magic[6] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
 
@@ -398,10 +398,14 @@ static bags_code npy_simple_type(npy_parser *parser, bags_npy_type *type) {
     if (npy_is_object(text))
         return bags_fail(parser->err, BAGS_ERROR_VALUE,
             "is a .npy file of Python objects, which only Python can read");
-    if (!npy_simple(text, type))
+    type->dtype = bags_dtype_parse(text, strlen(text), &type->big_endian);
+    if (type->dtype) { /* other spellings too, as "float32" */
+        type->kind = bags_dtype_name(type->dtype)[0];
+        type->item_size = bags_dtype_size(type->dtype);
+        type->big_endian = type->big_endian && type->item_size > 1;
+    } else if (!npy_simple(text, type)) {
         return npy_fail(parser, "this is no dtype");
-    if (strchr("buif", type->kind))
-        type->dtype = bags_dtype_parse(text, strlen(text), NULL);
+    }
     type->size = type->item_size;
     return BAGS_OK;
 }
@@ -598,10 +602,12 @@ typedef struct npy_header {
 
 static bags_code npy_entry(npy_parser *parser, npy_header *header,
     unsigned *seen) {
-    static const char *const keys[] = {"'descr'", "'fortran_order'", "'shape'"};
+    static const char *const keys[] = {"'descr'", "\"descr\"",
+        "'fortran_order'", "\"fortran_order\"", "'shape'", "\"shape\""};
     unsigned key = 0;
-    while (key < 3 && !npy_word(parser, keys[key]))
+    while (key < 6 && !npy_word(parser, keys[key]))
         key++;
+    key /= 2;
     if (key == 3 || (*seen & 1u << key))
         return npy_fail(parser,
             "'descr', 'fortran_order' and 'shape' belong here, each once");
@@ -723,7 +729,7 @@ static void npy_copy_row(unsigned char *to, const unsigned char *from,
         memcpy(to, from, size);
 }
 
-/* The same with sizes that the compiler knows, where it then copies registers. */
+/* The same with sizes that the compiler knows, which it copies by register. */
 static void npy_gather(unsigned char *to, const unsigned char *from,
     uint64_t count, size_t stride, size_t size) {
     switch (size) {

@@ -353,7 +353,8 @@ static char **read_names(const char *path) {
     struct dirent **found;
     int count = scandir(path, &found, NULL, alphasort);
     must(count >= 0, "scandir", path);
-    char **names = (char **)calloc((size_t)count + 1, sizeof(*names));
+    char **names =
+        (char **)calloc(count > 0 ? (size_t)count + 1 : 1, sizeof(*names));
     must(names != NULL, "calloc", path);
     size_t kept = 0;
     for (int i = 0; i < count; i++) {
@@ -493,17 +494,29 @@ bytes hand_bytes(const hand_bag *bag, enum variant variant) {
     return file;
 }
 
+/* Writes a file, for hand_save_by and set_save_by: to the disk if to is NULL. */
+static void save_by(memory_disk *to, const char *directory, const char *name,
+    const char *ending, const bytes *content) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s%s", directory, name, ending);
+    if (to)
+        memory_disk_save(to, path, content->data, content->size);
+    else
+        save(path, content->data, content->size);
+}
+
+static void hand_save_by(memory_disk *to, const hand_bag *bag,
+    enum variant variant, const char *directory, const char *name) {
+    bytes file = hand_bytes(bag, variant);
+    save_by(to, directory, name, ".bag", &file);
+    bytes_free(&file);
+    if (variant == SPLIT)
+        save_by(to, directory, name, ".idx", &bag->ends);
+}
+
 void hand_save(const hand_bag *bag, enum variant variant, const char *directory,
     const char *name) {
-    char path[PATH_MAX];
-    bytes file = hand_bytes(bag, variant);
-    snprintf(path, sizeof(path), "%s/%s.bag", directory, name);
-    save(path, file.data, file.size);
-    bytes_free(&file);
-    if (variant != SPLIT)
-        return;
-    snprintf(path, sizeof(path), "%s/%s.idx", directory, name);
-    save(path, bag->ends.data, bag->ends.size);
+    hand_save_by(NULL, bag, variant, directory, name);
 }
 
 void hand_free(hand_bag *bag) {
@@ -548,22 +561,31 @@ void set_end(hand_set *set) {
     hand_add(&set->refs, set->row.data, set->row.size);
 }
 
-void set_save(hand_set *set, enum variant variant, const char *path) {
-    char name[PATH_MAX];
+static void set_save_by(memory_disk *to, const hand_set *set,
+    enum variant variant, const char *path) {
     bytes spec = {NULL, 0, 0};
-    make_dir(path);
     put_text(&spec, "{");
     for (size_t i = 0; i < set->count; i++) {
         put_format(&spec, "%s\"%s\": \"%s\"", i ? ", " : "", set->names[i],
             set->types[i]);
-        hand_save(&set->bags[i], variant, path, set->names[i]);
+        hand_save_by(to, &set->bags[i], variant, path, set->names[i]);
     }
     put_text(&spec, "}");
-    snprintf(name, sizeof(name), "%s/spec.json", path);
-    save(name, spec.data, spec.size);
+    save_by(to, path, "spec", ".json", &spec);
     bytes_free(&spec);
     if (variant != SPLIT)
-        hand_save(&set->refs, variant, path, "refs");
+        hand_save_by(to, &set->refs, variant, path, "refs");
+}
+
+void set_save(const hand_set *set, enum variant variant, const char *path) {
+    make_dir(path);
+    set_save_by(NULL, set, variant, path);
+}
+
+void memory_disk_save_set(memory_disk *m, const hand_set *set,
+    enum variant variant, const char *path) {
+    memory_disk_make_dir(m, path);
+    set_save_by(m, set, variant, path);
 }
 
 void set_free(hand_set *set) {
@@ -687,6 +709,7 @@ static void watch_open_maps(watch *w, int change) {
 /* A file that was opened; freed on close, so that a use after it shows. */
 typedef struct watched {
     void *file;
+    bool is_written_bag;
 } watched;
 
 static int watch_open(void *user, const char *path, int mode, void **file) {
@@ -702,6 +725,9 @@ static int watch_open(void *user, const char *path, int mode, void **file) {
         free(opened);
         return code;
     }
+    const char *ending = strrchr(path, '.');
+    opened->is_written_bag =
+        mode != BAGS_IO_READ && ending && strcmp(ending, ".bag") == 0;
     watch_open_files(w, 1);
     *file = opened;
     return 0;
@@ -712,6 +738,8 @@ static int watch_close(void *user, void *file) {
     watch *w = (watch *)user;
     watched *opened = (watched *)file;
     int code = watch_call(w, HOOK_CLOSE);
+    if (code && opened->is_written_bag)
+        w->lost_bags++;
     int closed = w->base->close(w->base->user, opened->file);
     watch_open_files(w, -1);
     free(opened);
@@ -1055,7 +1083,8 @@ static int memory_unmap(void *user, const void *data, size_t size) {
 
 static int memory_kind(void *user, const char *path, bags_path_kind *kind) {
     memory_node *node = memory_node_find((memory_disk *)user, path);
-    *kind = !node ? BAGS_PATH_NONE
+    *kind = strcmp(path, ".") == 0 ? BAGS_PATH_DIRECTORY
+        : !node ? BAGS_PATH_NONE
         : node->directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     return 0;
 }
@@ -1072,7 +1101,7 @@ static int memory_make_dir(void *user, const char *path) {
 
 static int memory_sync_dir(void *user, const char *path) {
     memory_node *node = memory_node_find((memory_disk *)user, path);
-    return node && node->directory ? 0 : ENOENT;
+    return strcmp(path, ".") == 0 || (node && node->directory) ? 0 : ENOENT;
 }
 
 /* The name of a node if it stands in the directory; else NULL. */
@@ -1222,6 +1251,26 @@ void memory_disk_save(memory_disk *m, const char *path, const void *data,
         node = memory_node_make(m, path, false);
     node->content.size = 0;
     put(&node->content, data, size);
+}
+
+/* All that b has is in a. */
+static bool is_part_of(const memory_disk *a, const memory_disk *b) {
+    for (size_t i = 0; i < b->count; i++) {
+        const memory_node *node = b->nodes[i];
+        const memory_node *other = memory_node_find(a, node->path);
+        if (node->linked && (!other || other->directory != node->directory))
+            return wrong("%s is on one disk alone\n", node->path);
+        if (node->linked && (other->content.size != node->content.size
+            || (node->content.size && memcmp(other->content.data,
+                node->content.data, node->content.size) != 0)))
+            return wrong("%s has other bytes: %zu, and %zu\n", node->path,
+                node->content.size, other->content.size);
+    }
+    return true;
+}
+
+bool is_same_disk(const memory_disk *a, const memory_disk *b) {
+    return is_part_of(a, b) && is_part_of(b, a);
 }
 
 size_t memory_disk_files(const memory_disk *m) {

@@ -177,6 +177,7 @@ typedef struct watch {
     int fail_with;    /* the errno */
     uint64_t failed;
     int last;         /* the hook that failed last */
+    int lost_bags;    /* .bag files that were written and whose close failed */
     size_t chunk;     /* at most so many bytes a read or write; 0: any */
     size_t most_read; /* the largest read asked for */
     int files, maps;  /* open now */
@@ -200,6 +201,11 @@ void memory_disk_free(memory_disk *m);
 void memory_disk_save(memory_disk *m, const char *path, const void *data,
     size_t size);
 void memory_disk_make_dir(memory_disk *m, const char *path);
+/* set_save on it. */
+void memory_disk_save_set(memory_disk *m, const hand_set *set,
+    enum variant variant, const char *path);
+/* The same directories and files with the same bytes. */
+bool is_same_disk(const memory_disk *a, const memory_disk *b);
 size_t memory_disk_files(const memory_disk *m);
 /* A file's bytes; borrowed. size 0 and data NULL if there is none. */
 bags_bytes memory_disk_find(const memory_disk *m, const char *path);

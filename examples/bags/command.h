@@ -334,13 +334,18 @@ typedef struct line_reader {
     uint64_t consumed, size; /* bytes; size 0: not known */
 } line_reader;
 
-typedef enum line_state { LINE_HERE, LINE_NONE, LINE_LATER, LINE_BAD } line_state;
+typedef enum line_state {
+    LINE_HERE,
+    LINE_NONE,  /* the manifest has ended */
+    LINE_LATER, /* not yet */
+    LINE_BAD
+} line_state;
 
 bags_code lines_open(line_reader *from, const char *path, bags_error *err);
 /* The next line, ended by 0, without its newline. LINE_LATER: none came within
  * `patience` milliseconds (-1: wait). It is valid until the next call. */
-line_state lines_next(line_reader *from, int patience, char **line, size_t *size,
-    bags_error *err);
+line_state lines_next(line_reader *from, int patience, char **line,
+    size_t *size, bags_error *err);
 void lines_close(line_reader *from);
 
 /* ---- manifest.c ---- */
@@ -357,8 +362,8 @@ typedef struct value_reader {
  * The value that JSON stands for in a field of this type (NULL: a blob of a
  * Bag). *out borrows the JSON and the buffers: valid until the next call.
  */
-bags_code value_from_json(value_reader *with, const char *type, json_object *json,
-    bags_value *out, bags_error *err);
+bags_code value_from_json(value_reader *with, const char *type,
+    json_object *json, bags_value *out, bags_error *err);
 
 void values_free(value_reader *with);
 

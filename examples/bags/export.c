@@ -5,8 +5,8 @@
  *     OUT/manifest.jsonl          one line a datapoint; written last
  *     OUT/files/FIELD/000012.jpg  blobs; -000003 behind it: of a sequence
  *
- * The manifest gets its name when it is whole. If something fails, what was made
- * is removed: it all lies in OUT, which was empty or not there.
+ * The manifest gets its name when it is whole. If something fails, what was
+ * made is removed: it all lies in OUT, which was empty or not there.
  */
 #include "command.h"
 
@@ -300,7 +300,8 @@ static int run(int count, char **words) {
     if (count != 2)
         return fail_usage(&command_export, "takes PATH and OUT");
     if (to.raw && to.npy)
-        return fail_usage(&command_export, "--raw and --npy exclude each other");
+        return fail_usage(&command_export,
+            "--raw and --npy exclude each other");
     bags_error err;
     if (source_open(&to.from, words[0], &reading, &err))
         return fail(&err);
@@ -311,15 +312,17 @@ static int run(int count, char **words) {
 }
 
 const command command_export = {"export", "all of it as JSON lines and files",
-    "usage: bags export PATH OUT [--raw|--npy] [--allow-gaps] [--skip-unfinished]\n"
+    "usage: bags export PATH OUT [--raw | --npy]\n"
+    "                   [--allow-gaps] [--skip-unfinished]\n"
     "\n"
-    "Writes OUT/manifest.jsonl, one line a datapoint, OUT/spec.json and the files\n"
-    "that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl NEW` reads all\n"
-    "of it back. OUT must not exist, or be empty. A Bag becomes lines\n"
-    "{\"blob\": ...} without a spec.\n"
+    "Writes OUT/manifest.jsonl, one line a datapoint, OUT/spec.json, and the\n"
+    "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl\n"
+    "NEW` reads all of it back. OUT must not exist, or be empty. A Bag\n"
+    "becomes lines {\"blob\": ...} without a spec.\n"
     "\n"
-    "Numbers and text stand in the lines; other blobs, text that is not UTF-8 and\n"
-    "numbers above 64 bits are files, as they are: {\"file\": PATH}.\n"
+    "Numbers and text stand in the lines. Other blobs are files, as they\n"
+    "are: {\"file\": PATH}; so are numbers above 64 bits and text that is not\n"
+    "UTF-8.\n"
     "\n"
     "  --raw  no decoding at all: {\"base64\": ...} for up to 256 bytes, else\n"
     "         {\"file\": PATH}. Packing this gives the same bytes again\n"

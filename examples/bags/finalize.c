@@ -13,7 +13,8 @@ static int run(int count, char **words) {
     uint64_t renamed = 0;
     if (bags_finalize(words[0], NULL, NULL, &renamed, &err))
         return fail(&err);
-    printf("%s: %ju shards renamed\n", words[0], (uintmax_t)renamed);
+    printf("%s: %ju shard%s renamed\n", words[0], (uintmax_t)renamed,
+        renamed == 1 ? "" : "s");
     return 0;
 }
 
@@ -21,10 +22,10 @@ const command command_finalize = {"finalize",
     "renumber shards so that no gap is left",
     "usage: bags finalize PATH\n"
     "\n"
-    "Workers that wrote different numbers of shards leave gaps in the numbering,\n"
-    "which the Python readers refuse. This renames the shards to 000000, 000001, ...\n"
-    "in the same order and touches nothing inside them. To be called when all workers\n"
-    "are done; if it is interrupted, call it again.\n"
+    "Workers that wrote different numbers of shards leave gaps in the\n"
+    "numbering, which the Python readers refuse. This renames the shards to\n"
+    "000000, 000001, ... in the same order and touches nothing inside them.\n"
+    "Call it when all workers are done; if it is interrupted, call it again.\n"
     "\n"
     "example:\n"
     "  bags finalize pets\n",

@@ -371,22 +371,25 @@ static int run(int count, char **words) {
 }
 
 const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
-    "usage: bags get PATH INDEX|START:STOP [SELECT...] [--raw|--npy|--out DIR]\n"
+    "usage: bags get PATH INDEX|START:STOP [SELECT...]\n"
+    "                [--raw | --npy | --out DIR]\n"
     "                [--allow-gaps] [--skip-unfinished]\n"
     "\n"
-    "Prints one JSON object a datapoint. SELECT is FIELD, FIELD[i] (that item),\n"
-    "FIELD[start:stop] or FIELD[start:stop:step] (a list); without one, all fields.\n"
-    "A stop behind the end is the end. Of a Bag, INDEX is the blob.\n"
+    "Prints one JSON object a datapoint. SELECT is FIELD, FIELD[i] (that item\n"
+    "itself), FIELD[start:stop] or FIELD[start:stop:step] (a list); without\n"
+    "one, all fields. A stop behind the end is the end; start and stop may be\n"
+    "left out. Of a Bag, INDEX is the blob.\n"
     "\n"
-    "Numbers, text and msgpack are shown as JSON, arrays as their dtype, shape and\n"
-    "first elements, other blobs as their type and number of bytes.\n"
+    "Numbers, text and msgpack are shown as JSON, arrays as their dtype,\n"
+    "shape and first elements, other blobs as their type and number of bytes.\n"
     "\n"
     "  --raw      write the bytes of the one blob that is selected\n"
     "  --npy      decode it and write the array as a .npy file\n"
-    "  --out DIR  write every blob to a file of its own in DIR and print their names\n"
+    "  --out DIR  write every blob to a file of its own in DIR, and print the\n"
+    "             files' names\n"
     "  --allow-gaps, --skip-unfinished  as in bags help info\n"
     "\n"
     "example:\n"
     "  bags get pets 0:3 label 'words[0:2]'\n"
-    "  bags get pets 7 photo --raw > photo.jpg\n",
+    "  bags get pets 7 photo --raw >photo.jpg\n",
     run};

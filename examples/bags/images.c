@@ -319,17 +319,22 @@ static bags_code add_images(imaging *all, bags_error *err) {
     bar.title = "images";
     bar.unit = "images";
     const bags_writer_options *options = &all->options.options;
-    size_t workers = options->shard_stop ? (size_t)options->shard_stop : 1;
+    uint64_t workers = options->shard_stop ? options->shard_stop : 1;
     bags_code code = BAGS_OK;
-    for (size_t i = (size_t)options->shard_start; i < all->count && !code;
-         i += workers) {
+    for (size_t i = 0; i < all->count && !code; i++) {
+        if (i % workers != options->shard_start)
+            continue;
         code = add_image(all, &all->images[i], err);
         progress_show(&bar, i + 1, all->count, sink_length(&all->out));
-        if (all->count - i <= workers)
-            break;
     }
     progress_end(&bar);
     return code;
+}
+
+static void report_left_out(const imaging *all, size_t count,
+    const char *which) {
+    if (count)
+        printf("%s: left out: %zu %s\n", all->root, count, which);
 }
 
 static void report(const imaging *all) {
@@ -339,13 +344,12 @@ static void report(const imaging *all) {
         labels += !before || before->label_size != one->label_size ||
                   memcmp(before->path, one->path, one->label_size);
     }
-    printf("%s: %zu images of type %s (%zu JPEG, %zu PNG), %zu labels\n",
-        all->root, all->count, all->type, all->count - all->pngs, all->pngs,
-        labels);
-    if (all->others || all->hidden || all->again)
-        printf("%s: left out: %zu other files, %zu hidden entries, %zu "
-               "directories met before\n", all->root, all->others, all->hidden,
-            all->again);
+    printf("%s: %zu image%s of type %s (%zu JPEG, %zu PNG), %zu label%s\n",
+        all->root, all->count, all->count == 1 ? "" : "s", all->type,
+        all->count - all->pngs, all->pngs, labels, labels == 1 ? "" : "s");
+    report_left_out(all, all->others, "that are neither JPEG nor PNG");
+    report_left_out(all, all->hidden, "that are hidden");
+    report_left_out(all, all->again, "that are directories met before");
 }
 
 static bool is_image_type(const char *type, bags_error *err) {
@@ -431,19 +435,22 @@ static int run(int count, char **words) {
 }
 
 const command command_images = {"images", "a dataset from folders of images",
-    "usage: bags images DIR OUT [--type jpeg|png|bytes] [--shard-...] [...]\n"
+    "usage: bags images DIR OUT [--type jpeg|png|bytes] [--shard-...]\n"
+    "                   [--idx] [--no-sync]\n"
     "\n"
-    "Packs the JPEG and PNG files below DIR, DIR/LABEL/... .jpg, as they are, into\n"
-    "the fields image, label (the folder in DIR; \"\" for files in DIR itself) and\n"
-    "path (below DIR), sorted by label and path. A file's first bytes say what it\n"
-    "is. Other files and hidden ones are left out and counted. Links are followed;\n"
-    "every directory is taken once.\n"
+    "Packs the JPEG and PNG files below DIR, as they are, into the fields\n"
+    "image, label (the folder in DIR that it is in; \"\" for files in DIR\n"
+    "itself) and path (below DIR), sorted by label and path. A file's first\n"
+    "bytes say what it is. Other files, and hidden ones, are left out and\n"
+    "counted. Links are followed; every directory is taken once.\n"
     "\n"
-    "  --type T   type of the field image. By default jpeg if all are JPEG, png if\n"
-    "             all are PNG, else bytes, which keeps every file as it is. With\n"
-    "             jpeg, jpeg(90) or png, files of the other kind are encoded anew\n"
-    "  --shard-size N, --shard-length N, --shard-start W, --shard-stop K, --idx,\n"
-    "  --no-sync  as in bags help pack; worker W packs the images W, W+K, ...\n"
+    "  --type T  type of the field image. By default jpeg if all are JPEG,\n"
+    "            png if all are PNG, else bytes, which keeps every file as it\n"
+    "            is. With jpeg, jpeg(90) or png, files of the other kind are\n"
+    "            encoded anew\n"
+    "  --shard-size N, --shard-length N, --shard-start W, --shard-stop K,\n"
+    "  --idx, --no-sync  as in bags help pack; worker W packs the images W,\n"
+    "            W+K, W+2K, ...\n"
     "\n"
     "example:\n"
     "  bags images imagenet/train train --shard-size 1G\n",

@@ -2,8 +2,8 @@
  * Reading JSON. json-c builds the tree; but even when told to be strict it lets
  * pass what would change data without a word: integers above 2^64-1 become
  * 2^64-1, half a surrogate becomes U+FFFD, of a name given twice the last one
- * wins, and a name ends at U+0000. So the text is looked through first, token by
- * token, and the names are counted before and after.
+ * wins, and a name ends at U+0000. So the text is looked through first, token
+ * by token, and the names are counted before and after.
  */
 #include "command.h"
 
@@ -20,7 +20,7 @@ typedef struct scan {
     const char *text;
     size_t size, at;
     size_t depth;
-    uint64_t names;
+    uint64_t names, tokens;
     bags_error *err;
 } scan;
 
@@ -162,6 +162,7 @@ static bool scan_word(scan *s) {
 
 static bool scan_token(scan *s) {
     char c = scan_peek(s);
+    s->tokens++;
     if (c == '"')
         return scan_string(s);
     if (c == '-' || (c >= '0' && c <= '9'))
@@ -202,7 +203,7 @@ static uint64_t count_names(json_object *tree) {
 
 /* How often the outermost object has this name, as it is written there. */
 static unsigned count_outer(const char *string, size_t size, const char *name) {
-    scan s = {string, size, 0, 0, 0, NULL};
+    scan s = {string, size, 0, 0, 0, 0, NULL};
     size_t length = strlen(name);
     unsigned count = 0;
     for (scan_space(&s); s.at < size; scan_space(&s)) {
@@ -230,31 +231,47 @@ static bags_code fail_twice(json_object *tree, const char *string, size_t size,
                     "field \"%s\": given twice", at.key);
     }
     return bags_fail(err, BAGS_ERROR_VALUE,
-        "an object has the same name twice");
+        "an object has the same name twice, or memory ran out");
+}
+
+/* json-c 0.16 writes where it got no memory for a name. So see first whether
+ * there is as much as a tree of this text can take. */
+static bool is_memory_enough(const scan *s) {
+    uint64_t size = 3 * (uint64_t)s->size + 256 * s->tokens + 65536;
+    void *probe = size < SIZE_MAX ? malloc((size_t)size) : NULL;
+    free(probe);
+    return probe != NULL;
+}
+
+static bags_code parse(const scan *s, json_object **out) {
+    json_tokener *parser = json_tokener_new_ex(JSON_DEPTH_MOST + 1);
+    if (!parser)
+        return fail_memory(s->err);
+    json_tokener_set_flags(parser, JSON_TOKENER_STRICT);
+    /* With the zero byte behind it the parser knows that the text ends. */
+    *out = json_tokener_parse_ex(parser, s->text, (int)s->size + 1);
+    enum json_tokener_error why = json_tokener_get_error(parser);
+    size_t end = json_tokener_get_parse_end(parser);
+    json_tokener_free(parser);
+    if (why == json_tokener_success)
+        return BAGS_OK;
+    return bags_fail(s->err, BAGS_ERROR_VALUE, "column %zu: %s", end + 1,
+        json_tokener_error_desc(why));
 }
 
 bags_code json_read(const char *string, size_t size, json_object **out,
     bags_error *err) {
-    scan s = {string, size, 0, 0, 0, err};
+    scan s = {string, size, 0, 0, 0, 0, err};
     if (size > JSON_SIZE_MOST)
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "%zu bytes of JSON; the most is 2^30", size);
     if (!scan_text(&s))
         return BAGS_ERROR_VALUE;
-    json_tokener *parser = json_tokener_new_ex(JSON_DEPTH_MOST + 1);
-    if (!parser)
+    if (!is_memory_enough(&s))
         return fail_memory(err);
-    json_tokener_set_flags(parser, JSON_TOKENER_STRICT);
-    /* With the zero byte behind it the parser knows that the text ends. */
-    json_object *tree = json_tokener_parse_ex(parser, string, (int)size + 1);
-    enum json_tokener_error why = json_tokener_get_error(parser);
-    size_t end = json_tokener_get_parse_end(parser);
-    json_tokener_free(parser);
-    bags_code code = BAGS_OK;
-    if (why != json_tokener_success)
-        code = bags_fail(err, BAGS_ERROR_VALUE, "column %zu: %s", end + 1,
-            json_tokener_error_desc(why));
-    else if (count_names(tree) != s.names)
+    json_object *tree = NULL;
+    bags_code code = parse(&s, &tree);
+    if (!code && count_names(tree) != s.names)
         code = fail_twice(tree, string, size, err);
     if (code)
         json_object_put(tree);

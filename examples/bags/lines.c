@@ -123,8 +123,8 @@ static line_state any_line(line_reader *from, int patience, char **line,
     }
 }
 
-line_state lines_next(line_reader *from, int patience, char **line, size_t *size,
-    bags_error *err) {
+line_state lines_next(line_reader *from, int patience, char **line,
+    size_t *size, bags_error *err) {
     for (;;) {
         line_state state = any_line(from, patience, line, size, err);
         if (state != LINE_HERE)

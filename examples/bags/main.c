@@ -82,18 +82,20 @@ static int print_help(void) {
           "\n", stdout);
     for (size_t i = 0; i < COMMANDS; i++)
         printf("  %-10s%s\n", commands[i]->name, commands[i]->summary);
-    fputs("  help      this text; bags help COMMAND: more on a command\n"
-          "\n"
-          "A dataset is a directory with spec.json and one NAME.bag a field, or a\n"
-          "directory of such directories, its shards. A Bag is one NAME.bag file.\n"
-          "\n"
-          "example:\n"
-          "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4),words=utf8[]'\n"
-          "  bags info pets\n"
-          "  bags get pets 0:3 label words\n"
-          "\n"
-          "Exit code: 0 done, 1 an error, 2 a command line that makes no sense.\n",
-        stdout);
+    fputs(
+        "  help      this text; bags help COMMAND: more on a command\n"
+        "\n"
+        "A Bag is one NAME.bag file. A dataset is a directory with\n"
+        "spec.json and a NAME.bag for each field, or a directory of such\n"
+        "directories, its shards.\n"
+        "\n"
+        "example:\n"
+        "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n"
+        "  bags info pets\n"
+        "  bags get pets 0:3 label\n"
+        "\n"
+        "Exit code: 0 done, 1 an error, 2 a command line that makes no\n"
+        "sense.\n", stdout);
     return 0;
 }
 

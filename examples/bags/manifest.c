@@ -31,8 +31,8 @@ static const char *single(json_object *json, const char *name, size_t *size) {
     return json_object_get_string(inner);
 }
 
-static bags_code read_file(value_reader *with, const char *name, size_t name_size,
-    char **path, size_t *size, bags_error *err) {
+static bags_code read_file(value_reader *with, const char *name,
+    size_t name_size, char **path, size_t *size, bags_error *err) {
     if (name_size == 0 || strlen(name) != name_size)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "an empty path, or one with U+0000");
@@ -42,8 +42,8 @@ static bags_code read_file(value_reader *with, const char *name, size_t name_siz
     return file_read(*path, &with->file, size, err);
 }
 
-static bags_code value_file(value_reader *with, const char *name, size_t name_size,
-    bool decode, bags_value *out, bags_error *err) {
+static bags_code value_file(value_reader *with, const char *name,
+    size_t name_size, bool decode, bags_value *out, bags_error *err) {
     char *path = NULL;
     size_t size = 0;
     bags_code code = read_file(with, name, name_size, &path, &size, err);
@@ -58,8 +58,8 @@ static bags_code value_file(value_reader *with, const char *name, size_t name_si
     return code;
 }
 
-static bags_code value_base64(value_reader *with, const char *digits, size_t size,
-    bags_value *out, bags_error *err) {
+static bags_code value_base64(value_reader *with, const char *digits,
+    size_t size, bags_value *out, bags_error *err) {
     size_t bytes = 0;
     bags_code code = base64_decode(digits, size, &with->file, &bytes, err);
     if (!code)
@@ -76,8 +76,8 @@ static bags_code value_msgpack(value_reader *with, json_object *json,
     return code;
 }
 
-bags_code value_from_json(value_reader *with, const char *type, json_object *json,
-    bags_value *out, bags_error *err) {
+bags_code value_from_json(value_reader *with, const char *type,
+    json_object *json, bags_value *out, bags_error *err) {
     size_t size = 0;
     const char *found = single(json, "file", &size);
     if (found)

@@ -1,7 +1,7 @@
 /*
  * The words of a command line: options wherever they stand, as --name VALUE or
- * --name=VALUE, "--" before words that begin with a dash. A negative number is a
- * word, so that it gets an error that says what is wrong with it.
+ * --name=VALUE, "--" before words that begin with a dash. A negative number is
+ * a word, so that it gets an error that says what is wrong with it.
  */
 #include "command.h"
 

@@ -42,7 +42,8 @@ static bags_code add_field(packing *pack, const char *name, const char *type,
     return BAGS_OK;
 }
 
-/* The comma behind a field of 'foo=int(8),bar=utf8[]': not one in parentheses. */
+/* The comma behind a field of 'foo=int(8),bar=utf8[]', or the end: not a comma
+ * in parentheses. */
 static char *field_end(char *at) {
     int depth = 0;
     for (; *at && (*at != ',' || depth > 0); at++)
@@ -106,8 +107,10 @@ static bool ends_in(const char *string, const char *ending) {
 
 /* ARGUMENT: the command line makes no sense. */
 static bags_code read_spec(packing *pack, bool from_pipe, bags_error *err) {
-    if (pack->spec && (ends_in(pack->spec, ".json") ||
-                          (!strchr(pack->spec, '=') && path_exists(pack->spec))))
+    bool is_file = pack->spec &&
+        (ends_in(pack->spec, ".json") ||
+            (!strchr(pack->spec, '=') && path_exists(pack->spec)));
+    if (is_file)
         return spec_from_file(pack, pack->spec, err);
     if (pack->spec)
         return spec_from_words(pack, err);
@@ -150,16 +153,19 @@ static bags_code check_names(const packing *pack, json_object *line,
     return BAGS_OK;
 }
 
-static bags_code put_value(packing *pack, size_t field, json_object *json,
-    uint64_t *size, bags_error *err) {
+/* One value, `item` of a sequence. What the writer says of it names the field
+ * and the item already. */
+static bags_code put_value(packing *pack, size_t field, size_t item,
+    json_object *json, uint64_t *size, bags_error *err) {
     const bags_field *to = &pack->fields[field];
-    bags_value value;
-    bags_code code = value_from_json(&pack->values, to->type, json, &value,
-        err);
-    if (code)
-        return code;
-    *size += value.size;
     bags_writer *out = pack->out.dataset;
+    bags_value value;
+    if (value_from_json(&pack->values, to->type, json, &value, err)) {
+        if (pack->sequence[field])
+            fail_prefix(err, "item %zu: ", item);
+        return fail_prefix(err, "field \"%s\": ", to->name);
+    }
+    *size += value.size;
     return sink_did(&pack->out, pack->sequence[field]
             ? bags_writer_push(out, to->name, &value, err)
             : bags_writer_set(out, to->name, &value, err));
@@ -168,13 +174,15 @@ static bags_code put_value(packing *pack, size_t field, json_object *json,
 static bags_code put_list(packing *pack, size_t field, json_object *json,
     uint64_t *size, bags_error *err) {
     if (!json_object_is_type(json, json_type_array))
-        return bags_fail(err, BAGS_ERROR_VALUE, "a sequence must be a list");
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "field \"%s\": a sequence must be a list",
+            pack->fields[field].name);
     size_t count = json_object_array_length(json);
-    for (size_t i = 0; i < count; i++)
-        if (put_value(pack, field, json_object_array_get_idx(json, i), size,
-                err))
-            return fail_prefix(err, "item %zu: ", i);
-    return BAGS_OK;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++)
+        code = put_value(pack, field, i, json_object_array_get_idx(json, i),
+            size, err);
+    return code;
 }
 
 static bags_code put_datapoint(packing *pack, json_object *line,
@@ -187,9 +195,7 @@ static bags_code put_datapoint(packing *pack, json_object *line,
         json_object *json;
         json_object_object_get_ex(line, pack->fields[i].name, &json);
         code = pack->sequence[i] ? put_list(pack, i, json, size, err)
-                                 : put_value(pack, i, json, size, err);
-        if (code)
-            fail_prefix(err, "field \"%s\": ", pack->fields[i].name);
+                                 : put_value(pack, i, 0, json, size, err);
     }
     if (code)
         return code;
@@ -336,26 +342,29 @@ static int run(int count, char **words) {
 }
 
 const command command_pack = {"pack", "a dataset from JSON lines and files",
-    "usage: bags pack MANIFEST.jsonl OUT [--spec SPEC] [--shard-...] [...]\n"
+    "usage: bags pack MANIFEST.jsonl OUT [--spec SPEC] [--shard-...]\n"
+    "                 [--idx] [--no-sync]\n"
     "\n"
-    "Each line is an object with a value for every field: numbers, text, lists for\n"
-    "sequences, any JSON for msgpack; or {\"file\": PATH} and {\"base64\": ...}, blobs\n"
-    "that are encoded already; or {\"from\": PATH}, a .npy, JPEG, PNG, MP4, WebM or\n"
-    ".txt file to be encoded anew. PATH is relative to the manifest. A manifest of\n"
-    "lines {\"blob\": ...} and an OUT.bag make a Bag. MANIFEST - is standard input.\n"
+    "Each line is an object with a value for every field: numbers, text,\n"
+    "lists for sequences, any JSON for msgpack; {\"file\": PATH} and\n"
+    "{\"base64\": ...}, which are stored as encoded already; or\n"
+    "{\"from\": PATH}, a .npy, JPEG, PNG, MP4, WebM, .txt or .msgpack file to\n"
+    "be encoded anew. PATH is relative to the manifest. Lines {\"blob\": ...}\n"
+    "and an OUT.bag make a Bag. A MANIFEST of - is standard input.\n"
     "\n"
-    "  --spec SPEC       'photo=jpeg,label=int(4),words=utf8[]' or a FILE.json;\n"
-    "                    without it, the spec.json beside the manifest\n"
+    "  --spec SPEC       'photo=jpeg,label=int(4),words=utf8[]', or a\n"
+    "                    FILE.json; else the spec.json beside the manifest\n"
     "  --shard-size N    begin a new shard at N bytes: 512M, 10G\n"
     "  --shard-length N  ... at N datapoints\n"
-    "  --shard-stop K    K workers pack the manifest, each with its --shard-start\n"
-    "  --shard-start W   ... from 0: worker W packs the lines W, W+K, W+2K, ...\n"
-    "                    Any --shard option makes shards; 0 is no limit\n"
-    "  --idx             leave .idx files for newest granular\n"
+    "  --shard-stop K    K workers pack the manifest, each with its own\n"
+    "  --shard-start W   ... number, from 0. Worker W packs the lines W, W+K,\n"
+    "                    W+2K, ... Any --shard option makes shards; 0 is no\n"
+    "                    limit\n"
+    "  --idx             leave .idx files, which newest granular reads\n"
     "  --no-sync         do not wait for the disk\n"
     "\n"
-    "A bad line ends it: a dataset or shard that is not finished is removed.\n"
+    "A bad line ends it, and what is not finished is removed.\n"
     "\n"
     "example:\n"
-    "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)' --shard-size 1G\n",
+    "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n",
     run};

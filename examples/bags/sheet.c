@@ -102,9 +102,9 @@ static void part_of(size_t i, size_t to, size_t from, size_t out[2]) {
 
 /* Draw a picture into a tile, as large as fits and in its middle. */
 static void draw(sheet *to, const picture *from, size_t row, size_t column) {
-    size_t longer = from->height > from->width ? from->height : from->width;
-    size_t height = from->height * TILE / longer;
-    size_t width = from->width * TILE / longer;
+    uint64_t longer = from->height > from->width ? from->height : from->width;
+    size_t height = (size_t)((uint64_t)from->height * TILE / longer);
+    size_t width = (size_t)((uint64_t)from->width * TILE / longer);
     height = height ? height : 1;
     width = width ? width : 1;
     size_t top = GAP + row * (TILE + GAP) + (TILE - height) / 2;
@@ -127,7 +127,8 @@ static void draw(sheet *to, const picture *from, size_t row, size_t column) {
 
 /* ---- which pictures ---- */
 
-/* Of `count` things, the i-th of those shown in a row: all, or evenly spaced. */
+/* Of `count` things, the i-th of those shown in a row: all, or evenly spaced.
+ */
 static uint64_t spaced(uint64_t i, uint64_t count) {
     return count <= COLUMNS ? i : i * (count - 1) / (COLUMNS - 1);
 }
@@ -307,11 +308,12 @@ const command command_sheet = {"sheet", "a picture of the first images",
     "usage: bags sheet PATH OUT.png [--field NAME] [--rows R]\n"
     "                  [--allow-gaps] [--skip-unfinished]\n"
     "\n"
-    "Draws the first images of a dataset, 8 in a row, into a PNG file. Of a sequence\n"
-    "or a video, each datapoint gets a row: up to 8 of its frames, evenly spaced.\n"
+    "Draws the first images of a dataset, 8 in a row, into a PNG file. Of a\n"
+    "sequence or a video, each datapoint gets a row: up to 8 of its images,\n"
+    "evenly spaced.\n"
     "\n"
-    "  --field NAME  which field: jpeg, png, mp4, webm, or uint8 arrays of height x\n"
-    "                width x channels. Without it, the first that fits\n"
+    "  --field NAME  which field: jpeg, png, mp4, webm, or arrays of uint8,\n"
+    "                height x width x channels. Else the first that fits\n"
     "  --rows R      at most R rows (8)\n"
     "  --allow-gaps, --skip-unfinished  as in bags help info\n"
     "\n"

@@ -156,7 +156,7 @@ void text_base64(text *out, const void *data, size_t size) {
             bits |= at[i + 2];
         char four[4];
         for (unsigned j = 0; j < 4; j++)
-            four[j] = j <= here ? base64_digits[bits >> (18 - 6 * j) & 63] : '=';
+            four[j] = j > here ? '=' : base64_digits[bits >> (18 - 6 * j) & 63];
         text_put(out, four, 4);
     }
 }

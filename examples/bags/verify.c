@@ -42,9 +42,9 @@ static int run(int count, char **words) {
 const command command_verify = {"verify", "look for faults",
     "usage: bags verify PATH [--allow-gaps] [--skip-unfinished]\n"
     "\n"
-    "Checks the structure of every file: each entry of each table, each datapoint's\n"
-    "references, and that the blobs they name are there. Prints the first fault with\n"
-    "its file and index, exit code 1. The blobs themselves are not decoded.\n"
+    "Checks the structure of every file: each entry of each table, each\n"
+    "datapoint's references, and that the blobs they name are there. Prints\n"
+    "the first fault with its file and index. The blobs are not decoded.\n"
     "\n"
     "  --allow-gaps, --skip-unfinished  as in bags help info\n"
     "\n"

@@ -125,21 +125,24 @@ static bool is_system_failure(bags_code code) {
 
 int sink_give_up(sink *to, const bags_error *err) {
     uint64_t shards = to->dataset ? bags_writer_shards(to->dataset) : 0;
+    const char *what = to->sharded ? "the shard that was not finished" : "it";
+    const char *done = "was removed";
     fail(err);
     if (to->failed && is_system_failure(err->code)) {
         bags_error again;
         sink_close(to, &again);
-        note("%s: what was flushed before is kept, unfinished", to->path);
+        done = "is kept up to what was flushed, unfinished";
     } else {
         bag_writer_abort(to->bag);
         bags_writer_abort(to->dataset);
         to->bag = NULL;
         to->dataset = NULL;
-        if (!to->sharded)
-            note("%s: removed, since it was not finished", to->path);
     }
     if (to->sharded)
-        note("%s: %ju finished shards of this run stay", to->path,
-            (uintmax_t)shards);
+        note("%s: %s %s; %ju finished shard%s before it stay%s", to->path,
+            what, done, (uintmax_t)shards, shards == 1 ? "" : "s",
+            shards == 1 ? "s" : "");
+    else
+        note("%s: %s %s", to->path, what, done);
     return 1;
 }

@@ -20,7 +20,7 @@ def every_command_has_one_screen_of_help_with_an_example(name):
     assert text == run(name, 'x', '-h').out.decode()
     assert text.startswith(f'usage: bags {name} ') and 'example:' in text
     lines = text.splitlines()
-    assert len(lines) <= 32 and max(map(len, lines)) <= 80, max(lines, key=len)
+    assert len(lines) <= 32 and max(map(len, lines)) <= 72, max(lines, key=len)
 
 
 def help_lists_every_command():

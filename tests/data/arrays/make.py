@@ -6,7 +6,8 @@
 npy/NAME.npy           an array as numpy.save writes it
 npy/NAME.HOW.npy       the same array stored in another way: read and written
                        again it must give NAME.npy
-bad/FAULT.npy          to be refused
+bad/FAULT.npy          to be refused, as bad-npz/FAULT.npz
+npz/NAME.npz           npy/int16, structure and text in one archive
 msgpack/NAME.msgpack   as msgpack.packb writes it, NAME.json what to print of it
 golden/DATASET.FIELD.json    every msgpack and tree value of the golden datasets,
                              one a line
@@ -21,6 +22,7 @@ import math
 import pathlib
 import struct
 import warnings
+import zipfile
 
 import msgpack
 import numpy as np
@@ -54,7 +56,7 @@ def fill(shape, dtype):
     """Bytes that count up, so that no two elements are alike."""
     dtype = np.dtype(dtype)
     count = math.prod(shape)
-    if dtype.kind in 'biufc':
+    if dtype.kind in 'biufc' and dtype.char not in 'gG':
         return np.arange(count).reshape(shape).astype(dtype)
     raw = bytes((7 * i + i // 256) % 251 for i in range(count * dtype.itemsize))
     return np.ndarray(shape, dtype, buffer=raw)
@@ -102,7 +104,7 @@ def arrays():
         "{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L)}\n", 1, data))
     write('npy/ordinary.other-text.npy', header(
         ' {\t"shape":(2,3,),\n"descr" :u\'float32\', \'fortran_order\' :False} ',
-        1, data).replace(b'"shape"', b"'shape'").replace(b'"descr"', b"'descr'"))
+        1, data))
 
     store('structure', fill((3, 2), [
         ('pos', '<f4', (3,)), ('id', '<i8'), ('flag', '?'), ('label', 'S6')]))
@@ -123,7 +125,7 @@ def arrays():
     store('names-latin1', fill((1,), [('é', 'u1'), ('ü\x85', '<i2')]))
     store('names-unicode', fill((1,), [('日本語', 'u1'), ('😀', '<i2'), ('é', 'i1')]))
     store('names-version2', fill((1,), [
-        (f'a rather long name of a field, number {i}', 'u1') for i in range(1200)]))
+        (f'a rather long name of a field, number {i}', 'u1') for i in range(1250)]))
     plain = fill((2,), [('a', '<i2', (3, 2))])
     store('array-in-array', plain)
     write('npy/array-in-array.nested.npy', npy(np.ndarray(
@@ -133,6 +135,14 @@ def arrays():
     write('npy/escapes.escaped.npy', header(
         "{'descr': [('\\xe9', '<i2')], 'fortran_order': False, 'shape': (2,), }",
         1, same.tobytes()))
+    write('npy/escapes.python2.npy', header(
+        "{'descr': [(u'\xe9', '<i2')], 'fortran_order': False, 'shape': (2L,), }",
+        1, same.tobytes()))
+    far = fill((1,), [('日', '<i2'), ('😀', '?'), ('\r\n', 'u1')])
+    store('escapes-far', far)
+    write('npy/escapes-far.escaped.npy', header(
+        "{'descr': [('\\u65e5', '<i2'), ('\\U0001F600', '?'), ('\\r\\x0a', 'u1')], "
+        "'fortran_order': False, 'shape': (1,), }", 1, far.tobytes()))
 
 
 def text(descr="'<f4'", order='False', shape='(2, 3)'):
@@ -162,7 +172,7 @@ def bad_arrays():
             'objects': text("'|O'"),
             'objects-in-a-field': text("[('a', '<f4'), ('b', 'O')]"),
             'unknown-dtype': text("'<q4'"), 'float-of-3-bytes': text("'<f3'"),
-            'int-of-16-bytes': text("'<i16'"), 'dtype-without-size': text("'<f'"),
+            'int-of-16-bytes': text("'<i16'"), 'dtype-without-kind': text("'<4'"),
             'dtype-size-overflows': text("'|S99999999999999999999'"),
             'text-size-overflows': text("'<U2147483648'"),
             'date-with-wrong-unit': text("'<M8[xs]'", shape='(3,)'),
@@ -190,6 +200,17 @@ def bad_arrays():
             'field-named-as-a-title': text("[(('a', 'b'), '<f4'), ('a', '<f4')]", shape='(3,)'),
             'field-with-a-zero': text("[('a\\x00b', '<f4')]"),
             'field-with-half-a-surrogate': text("[('\\ud800', '<f4')]"),
+            'escape-unknown': text("[('\\q', '<f4')]"),
+            'escape-of-no-digits': text("[('\\xg0', '<f4')]"),
+            'escape-above-unicode': text("[('\\U00110000', '<f4')]"),
+            'field-name-without-end': "{'descr': [('a, '",
+            'field-name-of-two-lines': text("[('a\nb', '<f4')]"),
+            'field-shape-of-65-dimensions': text("[('a', '<f4', (" + '1, ' * 65 + '))]'),
+            'array-in-array-of-66-dimensions': text(
+                "[('a', ('<f4', (" + '1, ' * 33 + ')), (' + '1, ' * 33 + '))]'),
+            'array-in-array-without-end': text("[('a', ('<f4', (2,), 3))]"),
+            'fields-too-large-together': text(
+                "[('a', '|S2147483647', (4294967297,)), ('b', '|S2147483647', (4294967297,))]"),
             'field-too-large': text("[('a', '|S2147483647', (4294967296, 4294967296))]"),
             'fields-4097': text('[' + "('', '|V0')," * 4097 + ']'),
             'nested-40': text("[('a', " * 40 + "'<f4'" + ')]' * 40),
@@ -197,6 +218,38 @@ def bad_arrays():
             'nested-tuples': text('(' * 3000)}.items():
         bad(name, header(words, 1, data))
     bad('names-not-utf8', header(text("[('\xff', '<f4')]"), 3, data))
+
+
+# ------------------------------------------------------------------ npz
+
+def archives():
+    members = {name: np.load(HERE / f'npy/{name}.npy')
+               for name in ('int16', 'structure', 'text')}
+    for name, save in ('stored', np.savez), ('deflated', np.savez_compressed):
+        file = io.BytesIO()
+        save(file, **members)
+        write(f'npz/{name}.npz', file.getvalue())
+    file = io.BytesIO()
+    np.savez(file)
+    write('npz/empty.npz', file.getvalue())
+    write('bad-npz/other-method.npz', archive_of_one(zipfile.ZIP_BZIP2))
+    # In the header of the member and in that of the directory.
+    for name, place, value in ('claims-2-gigabytes', 22, b'\0\0\0\x7f'), (
+            'encrypted', 6, b'\1\0'):
+        data = bytearray(archive_of_one(zipfile.ZIP_DEFLATED))
+        directory = data.index(b'PK\1\2')
+        for at in place, directory + place + 2:
+            data[at:at + len(value)] = value
+        write(f'bad-npz/{name}.npz', data)
+
+
+def archive_of_one(method):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, 'w') as archive:
+        info = zipfile.ZipInfo('zeros.npy')
+        info.compress_type = method
+        archive.writestr(info, npy(np.zeros(1000)))
+    return file.getvalue()
 
 
 # -------------------------------------------------------------- msgpack
@@ -330,5 +383,6 @@ def golden():
 
 arrays()
 bad_arrays()
+archives()
 messages()
 golden()

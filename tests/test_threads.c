@@ -1,0 +1,356 @@
+/* Many threads: on one reader, each with its own row; and each with a writer of
+ * its own, as the workers of one dataset. Assertions are left to the main thread. */
+#include "check.h"
+
+#define THREADS 8
+#define SHARDS 12
+#define EACH 25
+#define TOTAL (SHARDS * EACH)
+
+static size_t text_of(uint64_t index, size_t item, char *text) {
+    size_t size = (size_t)snprintf(text, 64, "%d/%d ", (int)index, (int)item);
+    size_t more = (size_t)(index * 13 + item * 7) % 90;
+    fill(text + size, more, index * 100 + item);
+    return size + more;
+}
+
+static size_t items_of(uint64_t index) {
+    return (size_t)(index % 6);
+}
+
+/* Fields: a, a plain one; b, a sequence; n, numbers that need a copy. */
+static void save_shards(const char *path) {
+    make_dir(path);
+    for (uint64_t s = 0; s < SHARDS; s++) {
+        hand_set set;
+        char text[200], shard[4096];
+        memset(&set, 0, sizeof(set));
+        set_field(&set, "a", "bytes");
+        set_field(&set, "b", "bytes[]");
+        set_field(&set, "n", "array(uint64,2)");
+        for (uint64_t i = s * EACH; i < (s + 1) * EACH; i++) {
+            bytes numbers = {NULL, 0, 0};
+            size_t items = items_of(i);
+            put_u64(&numbers, i);
+            put_u64(&numbers, i * i);
+            set_begin(&set);
+            set_blob(&set, 0, text, text_of(i, 0, text));
+            put_array(&set.row, items ? 2 : 0);
+            if (items) {
+                put_uint(&set.row, hand_length(&set.bags[1]));
+                put_uint(&set.row, items);
+            }
+            for (size_t k = 0; k < items; k++)
+                hand_add(&set.bags[1], text, text_of(i, k, text));
+            set_blob(&set, 2, numbers.data, 16);
+            hand_add(&set.bags[2], "orphan", i % 7);
+            set_end(&set);
+            bytes_free(&numbers);
+        }
+        snprintf(shard, sizeof(shard), "%s/%06d", path, (int)s);
+        set_save(&set, V1, shard);
+        set_free(&set);
+    }
+}
+
+typedef struct job {
+    const bags_reader *reader;
+    const bag_reader *bag;
+    uint64_t seed;
+    int reads;
+    char fault[256]; /* empty: all well */
+} job;
+
+static bool same(bags_bytes blob, const char *text, size_t size) {
+    return blob.size == size && (!size || memcmp(blob.data, text, size) == 0);
+}
+
+static const char *read_point(job *j, uint64_t index, bags_row *row,
+    bags_error *err) {
+    char text[200];
+    uint64_t count = 99;
+    bags_value value;
+    if (bags_reader_get(j->reader, index, NULL, 0, row, err))
+        return err->message;
+    if (!same(bags_row_bytes(row, 0, 0), text, text_of(index, 0, text)))
+        return "other bytes in a";
+    if (bags_row_length(row, 1) != items_of(index))
+        return "another length of b";
+    for (size_t k = 0; k < items_of(index); k++)
+        if (!same(bags_row_bytes(row, 1, k), text, text_of(index, k, text)))
+            return "other bytes in b";
+    if (bags_row_value(row, 2, 0, NULL, &value, err))
+        return err->message;
+    if (((const uint64_t *)value.data)[1] != index * index)
+        return "another number in n";
+    if (bags_reader_count(j->reader, index, 1, row, &count, err))
+        return err->message;
+    return count == items_of(index) ? NULL : "another count of b";
+}
+
+static const char *read_part(job *j, uint64_t start, bags_row *row,
+    bags_error *err) {
+    char text[200];
+    uint64_t stop = start + 40;
+    if (bags_reader_get_range(j->reader, 0, start, stop, row, err))
+        return err->message;
+    stop = stop < TOTAL ? stop : TOTAL;
+    if (bags_row_length(row, 0) != stop - start)
+        return "another length of the range";
+    for (uint64_t i = start; i < stop; i++)
+        if (!same(bags_row_bytes(row, 0, (size_t)(i - start)), text,
+                text_of(i, 0, text)))
+            return "other bytes in the range";
+    return NULL;
+}
+
+static void *read_much(void *user) {
+    job *j = (job *)user;
+    bags_row row = {0};
+    bags_error err;
+    uint64_t random = j->seed;
+    for (int i = 0; i < j->reads && !*j->fault; i++) {
+        uint64_t index = next_random(&random) % TOTAL;
+        const char *fault = i % 5 ? read_point(j, index, &row, &err)
+                                  : read_part(j, index, &row, &err);
+        if (!fault && i % 50 == 7
+            && bags_reader_get(j->reader, TOTAL, NULL, 0, &row, &err)
+                != BAGS_ERROR_RANGE)
+            fault = "a datapoint behind the end";
+        if (!fault && j->seed == 1 && i % 100 == 3
+            && bags_reader_verify(j->reader, &err))
+            fault = err.message;
+        if (fault)
+            snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
+    }
+    bags_row_free(&row);
+    return NULL;
+}
+
+static void run_jobs(job *jobs, void *(*work)(void *)) {
+    pthread_t threads[THREADS];
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &jobs[i]), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < THREADS; i++)
+        if (*jobs[i].fault)
+            fail_msg("thread %d: %s", (int)i, jobs[i].fault);
+}
+
+/* Counted or not: the counters have locks, which would hide that the library
+ * lacks one. */
+static void read_by_threads(bags_reader_options *options, int reads,
+    bool counted) {
+    bags_reader *reader;
+    job jobs[THREADS];
+    options->allocator = counted ? &memory.allocator : NULL;
+    options->io = counted ? &disk.io : NULL;
+    assert_opens(reader, bags_reader_open(at("x"), options, &said));
+    assert_true(bags_reader_length(reader) == TOTAL);
+    memset(jobs, 0, sizeof(jobs));
+    for (size_t i = 0; i < THREADS; i++) {
+        jobs[i].reader = reader;
+        jobs[i].seed = i + 1;
+        jobs[i].reads = reads;
+    }
+    run_jobs(jobs, read_much);
+    bags_reader_close(reader);
+}
+
+static void check_readers(bags_reader_options *options, int reads) {
+    read_by_threads(options, reads, true);
+    read_by_threads(options, reads, false);
+}
+
+static void threads_share_a_mapped_reader(void **state) {
+    bags_reader_options options;
+    (void)state;
+    save_shards(at("x"));
+    memset(&options, 0, sizeof(options));
+    /* Again and again, so that the files' first use is contended. */
+    for (int round = 0; round < 20; round++)
+        check_readers(&options, 30);
+    check_readers(&options, 2000);
+}
+
+static void threads_share_a_few_maps(void **state) {
+    bags_reader_options options;
+    (void)state;
+    save_shards(at("x"));
+    for (size_t maps = 1; maps < 40; maps = maps * 3) {
+        memset(&options, 0, sizeof(options));
+        options.max_maps = maps;
+        options.max_files = 5;
+        check_readers(&options, 300);
+        assert_true(disk.peak_maps <= (int)maps);
+        disk.peak_maps = 0;
+    }
+}
+
+static void threads_share_a_few_files(void **state) {
+    bags_reader_options options;
+    (void)state;
+    save_shards(at("x"));
+    for (size_t files = 1; files <= 16; files *= 4)
+        for (int load = 0; load < 2; load++) {
+            memset(&options, 0, sizeof(options));
+            options.positional = true;
+            options.load_tables = load == 1;
+            options.max_files = files;
+            disk.peak_files = 0;
+            check_readers(&options, 300);
+            /* Each thread may hold what it reads from. */
+            assert_true(disk.peak_files <= (int)files + THREADS + 1);
+        }
+}
+
+static void threads_share_a_reader_that_cannot_map(void **state) {
+    bags_reader_options options;
+    (void)state;
+    save_shards(at("x"));
+    memset(&options, 0, sizeof(options));
+    disk.only = 1u << HOOK_MAP;
+    disk.fail_at = 20; /* some are mapped, and then no more */
+    disk.stays = true;
+    check_readers(&options, 300);
+}
+
+/* ---------------------------------------------------------------------- one Bag */
+
+static void *read_bag(void *user) {
+    job *j = (job *)user;
+    bags_buffer scratch = {NULL, 0, NULL, NULL};
+    uint64_t random = j->seed;
+    for (int i = 0; i < 2000 && !*j->fault; i++) {
+        char text[200];
+        uint64_t index = next_random(&random) % 500;
+        bags_bytes blob;
+        bags_range range;
+        bags_error err;
+        if (bag_reader_get(j->bag, index, &scratch, &blob, &err)
+            || !same(blob, text, text_of(index, 0, text))
+            || bag_reader_get_range(j->bag, index, index + 9, &scratch, &range,
+                &err)
+            || !same(bags_range_get(&range, 0), text, text_of(index, 0, text)))
+            snprintf(j->fault, sizeof(j->fault), "blob %d is wrong",
+                (int)index);
+    }
+    bags_buffer_free(&scratch);
+    return NULL;
+}
+
+static void threads_share_a_bag(void **state) {
+    hand_bag bag = {{0}, {0}};
+    char text[200];
+    (void)state;
+    for (uint64_t i = 0; i < 500; i++)
+        hand_add(&bag, text, text_of(i, 0, text));
+    hand_save(&bag, V1, at("."), "x");
+    hand_free(&bag);
+    for (int mode = 0; mode < 3; mode++) {
+        bag_reader_options options;
+        job jobs[THREADS];
+        bag_reader *reader;
+        memset(&options, 0, sizeof(options));
+        options.positional = mode > 0;
+        options.load_table = mode > 1;
+        options.io = &disk.io;
+        assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
+        memset(jobs, 0, sizeof(jobs));
+        for (size_t i = 0; i < THREADS; i++) {
+            jobs[i].bag = reader;
+            jobs[i].seed = i;
+        }
+        run_jobs(jobs, read_bag);
+        bag_reader_close(reader);
+    }
+}
+
+/* -------------------------------------------------------------------- workers */
+
+static void *write_shards(void *user) {
+    static const bags_field fields[] = {{"a", "utf8"}, {"n", "int(4)"}};
+    job *j = (job *)user;
+    bags_writer_options options;
+    bags_error err;
+    memset(&options, 0, sizeof(options));
+    options.shard_length = 7;
+    options.shard_start = j->seed;
+    options.shard_stop = THREADS;
+    options.buffer_size = 4096;
+    options.no_sync = true;
+    bags_writer *writer = bags_writer_open(j->fault + 1, fields, 2, &options,
+        &err);
+    /* fault holds the path behind its first byte, until here. */
+    memset(j->fault, 0, sizeof(j->fault));
+    bags_code code = writer ? BAGS_OK : err.code;
+    for (int i = 0; i < j->reads && !code; i++) {
+        char text[64];
+        bags_value values[2];
+        bags_entry entries[2] = {{"a", &values[0], 1}, {"n", &values[1], 1}};
+        snprintf(text, sizeof(text), "worker %d, %d", (int)j->seed, i);
+        values[0] = bags_utf8(text);
+        values[1] = bags_int(i);
+        code = bags_writer_append(writer, entries, 2, &err);
+    }
+    bags_code closed = bags_writer_close(writer, code ? NULL : &err);
+    if (code || closed)
+        snprintf(j->fault, sizeof(j->fault), "%.200s", err.message);
+    return NULL;
+}
+
+static void workers_write_one_dataset(void **state) {
+    job jobs[THREADS];
+    (void)state;
+    memset(jobs, 0, sizeof(jobs));
+    for (size_t i = 0; i < THREADS; i++) {
+        jobs[i].seed = i;
+        jobs[i].reads = 14 + (int)i % 2 * 7;
+        snprintf(jobs[i].fault + 1, sizeof(jobs[i].fault) - 1, "%.200s",
+            at("p/x"));
+    }
+    run_jobs(jobs, write_shards);
+    /* Odd workers wrote a shard more. */
+    assert_refused(BAGS_ERROR_GAP, bags_reader_open(at("p/x"), NULL, &said));
+    bags_reader_options options;
+    bags_reader *reader;
+    bags_row row = {0};
+    memset(&options, 0, sizeof(options));
+    options.allow_gaps = true;
+    assert_opens(reader, bags_reader_open(at("p/x"), &options, &said));
+    assert_true(bags_reader_shards(reader) == 20);
+    assert_true(bags_reader_length(reader) == 140);
+    assert_ok(bags_reader_verify(reader, &said));
+    for (uint64_t s = 0; s < 20; s++) {
+        bags_shard shard = bags_reader_shard(reader, s);
+        for (uint64_t i = 0; i < 7; i++) {
+            char text[64];
+            snprintf(text, sizeof(text), "worker %d, %d",
+                (int)(shard.number % THREADS),
+                (int)(shard.number / THREADS * 7 + i));
+            assert_ok(bags_reader_get(reader, shard.start + i, NULL, 0, &row,
+                &said));
+            assert_text(bags_row_bytes(&row, 0, 0), text);
+        }
+    }
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    uint64_t renamed = 0;
+    assert_ok(bags_finalize(at("p/x"), NULL, NULL, &renamed, &said));
+    assert_opens(reader, bags_reader_open(at("p/x"), NULL, &said));
+    assert_true(bags_reader_length(reader) == 140);
+    bags_reader_close(reader);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(threads_share_a_mapped_reader),
+        TEST(threads_share_a_few_maps),
+        TEST(threads_share_a_few_files),
+        TEST(threads_share_a_reader_that_cannot_map),
+        TEST(threads_share_a_bag),
+        TEST(workers_write_one_dataset),
+    };
+    return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
+}
