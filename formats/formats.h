@@ -9,6 +9,8 @@
  *     formats/png.c      png               libpng           -lpng
  *     formats/numpy.c    npy               none
  *     formats/msgpack.c  msgpack tree      msgpack-c        -lmsgpackc
+ *     formats/mp4.c      mp4 webm          FFmpeg           -lavformat
+ *                                          -lavcodec -lswscale -lavutil
  *
  * A codec serves its types once it is in the registry that a reader or a writer
  * was opened with:
