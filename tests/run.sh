@@ -38,7 +38,9 @@ run_part() {
     else
         good=$((code == 0))
     fi
-    if [ "$code" != 0 ] && [ "$bad" = 0 ]; then
+    # Whatever the counts say, an exit code is a failure; and no failure may
+    # make up for another.
+    if [ "$bad" -lt 0 ] || { [ "$code" != 0 ] && [ "$bad" = 0 ]; }; then
         bad=1
     fi
     {
