@@ -20,7 +20,8 @@ part() {
         read -r good _ bad _ <<<"$counts"
     elif grep -q '^\[==========\]' "$log"; then
         good=$(grep -c '^\[       OK \]' "$log")
-        skips=$(grep -c '^\[  SKIPPED \] [^0-9]' "$log")
+        # Each is named when it comes, and again at the end.
+        skips=$(grep '^\[  SKIPPED \] [^0-9]' "$log" | sort -u | wc -l)
         # A test that crashed has begun and not ended.
         bad=$(($(grep -c '^\[ RUN      \]' "$log") - good - skips))
     else

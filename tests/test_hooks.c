@@ -429,7 +429,9 @@ static void fail_calls(unsigned only, int error, bool stays, bool journals) {
         bags_code code = run(&w);
         bool reached = w.files.failed > 0;
         if (reached && !code) {
-            if (!stays && !may_be_passed_over(&w)
+            /* Too many open files: others are closed, and it is tried again. */
+            bool retried = error == EMFILE && w.files.last == HOOK_OPEN;
+            if (!stays && !retried && !may_be_passed_over(&w)
                 && (journals || w.files.last != HOOK_REMOVE))
                 fail_msg("call %d, %s, was passed over", (int)n,
                     hook_names[w.files.last]);
