@@ -258,9 +258,12 @@ typedef struct fault {
 } fault;
 
 /* What may fail without a word: closing what was only read, mapping, and
- * removing journals. */
+ * removing journals; and a lock that is taken once, since a claim is made
+ * again. */
 static bool may_be_silent(const world *w) {
     int last = w->device.files.last;
+    if (last == HOOK_LOCK && w->device.files.fail_with == EWOULDBLOCK)
+        return true;
     return last == HOOK_MAP || last == HOOK_UNMAP || last == HOOK_REMOVE
         || (last == HOOK_CLOSE && !w->device.files.lost_bags);
 }

@@ -714,6 +714,27 @@ static void without_automatic_syncs_a_sync_holds(void **state) {
     }
 }
 
+/* A shard that was synced is finished with syncs, or its end could take away
+ * what was certain. */
+static void the_end_of_a_shard_takes_nothing_away(void **state) {
+    static const uint64_t lengths[] = {0, 4};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        stage s;
+        stage_start(&s, "set", lengths[i / 2]);
+        s.job.options.no_sync = true;
+        s.job.options.keep_idx = i % 2;
+        bags_writer *writer = stage_open(&s, false);
+        append_recorded(s.record, &s.job, writer, 2);
+        sync_recorded(s.record, &s.job, writer);
+        append_recorded(s.record, &s.job, writer, 5);
+        sync_recorded(s.record, &s.job, writer);
+        append_recorded(s.record, &s.job, writer, 6);
+        close_recorded(s.record, &s.job, writer);
+        stage_end(&s, 4, "no_sync, finished after a sync");
+    }
+}
+
 static void directories_that_were_made_survive(void **state) {
     stage s;
     (void)state;
@@ -729,6 +750,30 @@ static void directories_that_were_made_survive(void **state) {
     stage_end(&s, 3, "a new directory above shards");
 }
 
+/* Those that a writer made which died before it synced anything. */
+static void directories_that_the_dead_made_survive(void **state) {
+    static const uint64_t lengths[] = {0, 40};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        stage s;
+        stage_start(&s, "new/newer/set", lengths[i % 2]);
+        bags_writer *writer = stage_open(&s, false);
+        append_recorded(s.record, &s.job, writer, 4);
+        assert_ok(work_flush(&s.job, writer, &said));
+        mortal_bury(&s.device, writer);
+        if (i < 2) {
+            recover_recorded(&s);
+        } else {
+            writer = stage_open(&s, true);
+            append_recorded(s.record, &s.job, writer, 6);
+            sync_recorded(s.record, &s.job, writer);
+            close_recorded(s.record, &s.job, writer);
+        }
+        stage_end(&s, 2, i < 2 ? "recovery in new directories"
+                               : "append in new directories");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(what_was_synced_survives),
@@ -736,7 +781,9 @@ int main(void) {
         TEST(recovery_may_lose_power_too),
         TEST(going_on_may_lose_power_too),
         TEST(without_automatic_syncs_a_sync_holds),
+        TEST(the_end_of_a_shard_takes_nothing_away),
         TEST(directories_that_were_made_survive),
+        TEST(directories_that_the_dead_made_survive),
     };
     return cmocka_run_group_tests_name("power", tests, NULL, NULL);
 }
