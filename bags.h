@@ -504,7 +504,7 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
  * Add a blob; *index, which may be NULL, receives its number. The bytes are
  * copied. data may be NULL if size is 0.
  *
- * Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_LIMIT (2^64 bytes). After a
+ * Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_LIMIT (2^63 bytes). After a
  * failure the writer keeps it, and every later call repeats it.
  *
  * Cost: a copy; a system call when the buffer is full. No allocation.
@@ -632,6 +632,7 @@ BAGS_API bags_value bags_uint(uint64_t number);
 BAGS_API bags_value bags_utf8(const char *text); /* up to its zero byte */
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size);
 BAGS_API bags_value bags_blob(const void *data, size_t size);
+BAGS_API bags_value bags_data(const void *data, size_t size); /* BAGS_BYTES */
 /* `dims` numbers in `shape`; data holds their product of elements. */
 BAGS_API bags_value bags_array(bags_dtype dtype, size_t dims,
     const uint64_t *shape, const void *data);
@@ -845,8 +846,8 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
  * opened with `append`. */
 BAGS_API uint64_t bags_writer_found(const bags_writer *writer);
 
-/* Number of shards that this writer has finished (of an unsharded dataset 0,
- * until it is closed). */
+/* Number of shards that this writer has finished, without those that were there
+ * when it was opened; of an unsharded dataset 0, until it is closed. */
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
 
 /*
@@ -980,10 +981,12 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag cannot be right; shards of
  *                          different specs; two shards of one number
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
+ *   BAGS_ERROR_LIMIT       spec.json or a shard's number is too large
  *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: a few system calls a shard; no table is read, no other file opened.
+ * Cost: a few system calls a shard, or of a split one a few a field. No table is
+ * read; no file stays open.
  */
 BAGS_API bags_reader *bags_reader_open(const char *path,
     const bags_reader_options *options, bags_error *err);
@@ -1072,8 +1075,9 @@ BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop);
 
 /*
  * The scratch of a reader's calls, and their result. Start it as {0}; use one a
- * thread, with as many readers as you like; release it with bags_row_free. Its
- * members are private.
+ * thread, with as many readers as you like; release it with bags_row_free. It
+ * keeps the allocator of the reader that it was used with first. Its members are
+ * private.
  */
 typedef struct bags_row {
     const bags_reader *reader;
@@ -1127,8 +1131,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 
 /*
  * How many items a sequence has in a datapoint, without reading them; 1 for a
- * plain field. The row is used as scratch. Errors and threads as for
- * bags_reader_get.
+ * plain field. The row is used as scratch, and is empty afterwards. Errors and
+ * threads as for bags_reader_get.
  */
 BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
@@ -1150,7 +1154,7 @@ BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
  * every other use of the row; or a buffer of the caller's, which only the
  * caller uses.
  *
- * Returns BAGS_OK or
+ * The reader must be open still. Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    no such slot or item
  *   BAGS_ERROR_TYPE     no codec for the type: bags_row_bytes has the blob
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
@@ -3470,11 +3474,11 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
 }
 
 BAGS_API uint64_t bag_writer_length(const bag_writer *writer) {
-    return writer->column.length;
+    return writer ? writer->column.length : 0;
 }
 
 BAGS_API uint64_t bag_writer_size(const bag_writer *writer) {
-    return bagi_column_size(&writer->column);
+    return writer ? bagi_column_size(&writer->column) : 0;
 }
 
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
@@ -3680,6 +3684,10 @@ BAGS_API bags_value bags_utf8_sized(const char *text, size_t size) {
 
 BAGS_API bags_value bags_blob(const void *data, size_t size) {
     return bagi_value(BAGS_BLOB, data, size);
+}
+
+BAGS_API bags_value bags_data(const void *data, size_t size) {
+    return bagi_value(BAGS_BYTES, data, size);
 }
 
 /* Bytes of an array. False if they are more than fit a size_t. */
@@ -7120,6 +7128,11 @@ static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
     if (ref->count == 0 || (ref->first < bag->length &&
                                ref->count <= bag->length - ref->first))
         return BAGS_OK;
+    if (reader->shards[shard].split)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: has %" PRIu64 " blobs and not those of the datapoints from %"
+            PRIu64 " on: it was made shorter while it was open",
+            bagi_tail(bag->file.path), bag->length, local);
     char what[160];
     snprintf(what, sizeof what,
         "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64,
@@ -7137,7 +7150,7 @@ typedef struct bagi_steps {
 /* How much one call copies of a shard's Bag. Datapoints may share blobs, but a
  * file must not make memory of a thousand times its size. */
 static uint64_t bagi_slot_budget(const bag_reader *bag) {
-    const uint64_t least = (uint64_t)16 << 20;
+    const uint64_t least = 64 << 10;
     return bag->limit > (UINT64_MAX - least) / 4 ? UINT64_MAX
                                                  : bag->limit * 4 + least;
 }
