@@ -369,15 +369,40 @@ typedef struct style {
     bool loose;      /* directory changes in any choice, not only the first */
 } style;
 
+/* One way to decide all that is not certain, to go through every one. */
+typedef struct choices {
+    bool taken[4096];
+    int used, known;
+} choices;
+
 typedef struct image {
     const recorder *record;
     int point; /* ops that were made */
     const style *how;
     uint64_t state;
+    choices *all; /* NULL: by lot */
 } image;
 
 static bool drawn(image *im) {
-    return (next_random(&im->state) & 255) < im->how->keep;
+    choices *c = im->all;
+    if (!c)
+        return (next_random(&im->state) & 255) < im->how->keep;
+    need(c->used < 4096, "choices");
+    if (c->used == c->known)
+        c->taken[c->known++] = false;
+    return c->taken[c->used++];
+}
+
+/* The next way; false after the last. */
+static bool choose_next(choices *c) {
+    c->known = c->used;
+    while (c->known > 0 && c->taken[c->known - 1])
+        c->known--;
+    c->used = 0;
+    if (c->known == 0)
+        return false;
+    c->taken[c->known - 1] = true;
+    return true;
 }
 
 /* The op behind the last one that made this node certain. */
@@ -535,6 +560,31 @@ static const style styles[] = {
     {"loose, pages of 4096", 200, 4096, true},
 };
 
+#define FEW 128
+
+/* Every image of the points that have few. */
+static void check_every(recorder *r, const work *w, const char *what) {
+    static const style every = {"every choice", 0, 512, true};
+    tally_of_images sum = {0, 0, 0, 0};
+    choices *c = (choices *)malloc(sizeof(*c));
+    int whole = 0;
+    for (int point = 0; point <= r->length; point++) {
+        int images = 0;
+        bool more = true;
+        memset(c, 0, sizeof(*c));
+        for (; more && images < FEW; images++) {
+            image im = {r, point, &every, (uint64_t)images, c};
+            check_image(w, &im, &sum);
+            more = choose_next(c);
+        }
+        whole += !more;
+    }
+    free(c);
+    print_message("%s: every image of %d of %d points, %d in all\n", what, whole,
+        r->length + 1, (int)sum.images);
+    assert_true(whole > 0);
+}
+
 /* Images of every point: the two that are not drawn by lot once, the others
  * `each` times. */
 static void check_all(recorder *r, const work *w, int each, const char *what) {
@@ -543,7 +593,7 @@ static void check_all(recorder *r, const work *w, int each, const char *what) {
         for (size_t s = 0; s < sizeof(styles) / sizeof(*styles); s++)
             for (int i = 0; i < (s < 2 ? 1 : each); i++) {
                 image im = {r, point, &styles[s],
-                    (uint64_t)point * 1000 + s * 100 + (uint64_t)i};
+                    (uint64_t)point * 1000 + s * 100 + (uint64_t)i, NULL};
                 check_image(w, &im, &sum);
             }
     print_message("%s: %d calls, %d images; %d held more than was certain, %d "
@@ -596,6 +646,7 @@ static void stage_start(stage *s, const char *path, uint64_t shard_length) {
 
 static void stage_end(stage *s, int each, const char *what) {
     check_all(s->record, &s->job, each, what);
+    check_every(s->record, &s->job, what);
     recorder_free(s->record);
 }
 
