@@ -66,7 +66,8 @@ FORMAT_OBJECTS := $(FORMATS:%=$B/formats/%.o)
 HAVE_JSON := $(call have,json-c)
 HAVE_CMOCKA := $(call have,cmocka)
 HAVE_MPI := $(if $(filter release,$(FLAVOUR)),$(shell command -v mpicc))
-SKIPPED := $(foreach f,$(filter-out $(FORMATS),$(ALL_FORMATS)),'skipped: formats/$f.c, for want of $(PKG_$f)') \
+LACKING := $(filter-out $(FORMATS),$(ALL_FORMATS))
+SKIPPED := $(foreach f,$(LACKING),'skipped: formats/$f.c, for want of $(PKG_$f)') \
     $(if $(HAVE_JSON),,'skipped: the bags command, for want of json-c') \
     $(if $(HAVE_CMOCKA),,'skipped: tests/test_*.c, for want of cmocka') \
     $(if $(HAVE_MPI)$(filter-out release,$(FLAVOUR)),,'skipped: examples/07_mpi.c, for want of mpicc')
@@ -77,9 +78,11 @@ HAVE_IMAGES := $(and $(filter jpeg,$(FORMATS)),$(filter png,$(FORMATS)))
 EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c $(if $(HAVE_IMAGES),,%_images.c),$(wildcard examples/*.c)))
 DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls)
 COMMAND := $(if $(and $(HAVE_JSON),$(filter-out cxx,$(FLAVOUR)),$(wildcard examples/bags/*.c)),$B/bags)
-TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(wildcard tests/test_*.c)))
-REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(wildcard tests/fuzz_*.c)))
-BENCHES := $(patsubst %.c,$B/%,$(wildcard tests/bench/*.c))
+# Without a format there are no tests of it.
+SOURCES = $(filter-out $(LACKING:%=$1%.c),$(wildcard $1*.c))
+TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_)))
+REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(call SOURCES,tests/fuzz_)))
+BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
 
@@ -94,7 +97,7 @@ help: ## say what can be made
 all: skipped $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(HAVE_MPI),$(patsubst %.c,$B/%,$(wildcard examples/07_mpi.c))) $(if $(filter build/release/bags,$(COMMAND)),build/bags) ## build the formats, the command and the examples
 
 skipped:
-	@printf '%.0s%s\n' $(foreach s,$(SKIPPED),'' $s) | grep . || true
+	@$(if $(strip $(SKIPPED)),printf '%s\n' $(SKIPPED),:)
 
 tests: all $(TESTS)
 replays: $(REPLAYS)

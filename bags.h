@@ -130,6 +130,7 @@
  *     open: the operating system then ends the program with SIGBUS. Where that
  *     may happen, read with `positional`.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
+ *     A writer keeps two files open for each field.
  *     Local files need a POSIX system; elsewhere give a bags_io of your own.
  *
  * The licence is at the end of this file.
@@ -326,7 +327,8 @@ typedef enum bags_path_kind {
  * bags_error.system. Reads and writes say where in the file; there is no
  * cursor. They may do less than they were asked for and are called again;
  * reading 0 bytes means that the file ends. Hooks of one reader are called from
- * several threads at once. Those marked optional may be NULL.
+ * several threads at once. Those marked optional may be NULL; a reader also does
+ * without those that write. open must not give a NULL *file.
  */
 typedef struct bags_io {
     void *user;
@@ -395,7 +397,8 @@ typedef struct bag_reader_options {
  *   BAGS_ERROR_MISSING  no such file
  *   BAGS_ERROR_CORRUPT  not a Bag: too short, or its table cannot be right
  *   BAGS_ERROR_IO       the system refused; err->system is errno
- *   BAGS_ERROR_LIMIT    load_table, but the table is larger than memory
+ *   BAGS_ERROR_LIMIT    load_table, but the table is larger than the address
+ *                       space
  *   BAGS_ERROR_MEMORY   out of memory
  *
  * Cost: O(1), some system calls; the table is not read (but with load_table).
@@ -483,9 +486,10 @@ typedef struct bag_writer_options {
 } bag_writer_options;
 
 /*
- * Create a Bag. It must not exist. While it is being written, the ends of its
- * blobs stand beside it in NAME.idx, so that what was flushed can be read even
- * if the program dies.
+ * Create a Bag. It must not exist. While NAME.bag is being written, the ends of
+ * its blobs stand beside it in NAME.idx, so that what was flushed can be read
+ * even if the program dies. (Beside a path that does not end in .bag, in
+ * PATH.idx, where no reader looks by itself.)
  *
  * Returns the writer, to be ended by bag_writer_close or bag_writer_abort, or
  * NULL: BAGS_ERROR_EXISTS, BAGS_ERROR_MISSING (no such directory),
@@ -500,7 +504,7 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
  * Add a blob; *index, which may be NULL, receives its number. The bytes are
  * copied. data may be NULL if size is 0.
  *
- * Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_LIMIT (2^64 bytes). After a
+ * Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_LIMIT (2^63 bytes). After a
  * failure the writer keeps it, and every later call repeats it.
  *
  * Cost: a copy; a system call when the buffer is full. No allocation.
@@ -628,6 +632,7 @@ BAGS_API bags_value bags_uint(uint64_t number);
 BAGS_API bags_value bags_utf8(const char *text); /* up to its zero byte */
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size);
 BAGS_API bags_value bags_blob(const void *data, size_t size);
+BAGS_API bags_value bags_data(const void *data, size_t size); /* BAGS_BYTES */
 /* `dims` numbers in `shape`; data holds their product of elements. */
 BAGS_API bags_value bags_array(bags_dtype dtype, size_t dims,
     const uint64_t *shape, const void *data);
@@ -827,9 +832,11 @@ BAGS_API void bags_writer_forgive(bags_writer *writer);
  * process. Returns BAGS_OK or BAGS_ERROR_IO. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
-/* Flush, and wait until the disk has it: every whole datapoint then survives a
- * loss of power too. Returns BAGS_OK or BAGS_ERROR_IO. A sync that failed is
- * never tried again: it ends the writer. Cost: three syncs and two a field. */
+/* Flush, and wait until the disk has it: every whole datapoint of the shard being
+ * written then survives a loss of power too. (With no_sync those of shards that
+ * were finished before are not waited for.) Returns BAGS_OK or BAGS_ERROR_IO. A
+ * sync that failed is never tried again: it ends the writer. Cost: some five
+ * syncs, and two a field. */
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 
 /* Number of datapoints appended, over all of this writer's shards. */
@@ -839,15 +846,16 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
  * opened with `append`. */
 BAGS_API uint64_t bags_writer_found(const bags_writer *writer);
 
-/* Number of shards that this writer has finished (of an unsharded dataset 0,
- * until it is closed). */
+/* Number of shards that this writer has finished, without those that were there
+ * when it was opened; of an unsharded dataset 0, until it is closed. */
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
 
 /*
  * Finish the shard and release the writer, also on failure. On success the
  * dataset is complete and, but with no_sync, on disk. After a failure of the
  * system the unfinished shard stays, without its spec.json, so that no reader
- * takes it for whole. NULL is accepted, and is BAGS_OK.
+ * takes it for whole; unless it was whole already, and only waiting for the disk
+ * failed. NULL is accepted, and is BAGS_OK.
  *
  * Returns the first failure. If that is a datapoint that was refused, all
  * others have been written and the dataset is complete.
@@ -913,7 +921,8 @@ typedef struct bags_recover_report {
  *   BAGS_ERROR_CORRUPT  a shard cannot be recovered; it is left as it is
  *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
- * *report, which may be NULL, is written in each case. Memory as a writer's.
+ * *report, which may be NULL, is written in each case. Memory: some 72 KiB a
+ * field.
  */
 BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
@@ -925,7 +934,8 @@ BAGS_API bags_code bags_recover(const char *path,
  * *renamed, which may be NULL, receives how many were.
  *
  * Nothing is written into any shard. If it is interrupted, the dataset is whole
- * with other gaps, and it can be called again. Only when all workers are done:
+ * with other gaps, and it can be called again. No reader may have the dataset
+ * open: it would take one shard for another. Only when all workers are done:
  * BAGS_ERROR_UNFINISHED if a shard is not, nothing having been renamed. Also
  * BAGS_ERROR_MISSING (no shards), BAGS_ERROR_IO, BAGS_ERROR_MEMORY. allocator
  * NULL: malloc family; io NULL: local files.
@@ -971,10 +981,12 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag cannot be right; shards of
  *                          different specs; two shards of one number
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
+ *   BAGS_ERROR_LIMIT       spec.json or a shard's number is too large
  *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: a few system calls a shard; no table is read, no other file opened.
+ * Cost: a few system calls a shard, or of a split one a few a field. No table is
+ * read; no file stays open.
  */
 BAGS_API bags_reader *bags_reader_open(const char *path,
     const bags_reader_options *options, bags_error *err);
@@ -1045,7 +1057,8 @@ BAGS_API bags_code bags_reader_stat(const bags_reader *reader, size_t field,
 /*
  * What to read of a datapoint: a field, by its number; of a sequence the items
  * start, start + step, ... below stop. start, stop and step all 0, as in
- * {image}, mean the whole sequence; {frames, 0, 8} are the first eight items.
+ * {image}, mean the whole sequence; {frames, 0, 8} are the first eight items,
+ * and {frames, 4, UINT64_MAX, 2} every second one from the fifth to the end.
  * Ranges are as everywhere: see the top. For a plain field they must be 0.
  *
  * bags_slice(frames, start, stop) makes one whose numbers are taken as they
@@ -1062,8 +1075,9 @@ BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop);
 
 /*
  * The scratch of a reader's calls, and their result. Start it as {0}; use one a
- * thread, with as many readers as you like; release it with bags_row_free. Its
- * members are private.
+ * thread, with as many readers as you like; release it with bags_row_free. It
+ * keeps the allocator of the reader that it was used with first. Its members are
+ * private.
  */
 typedef struct bags_row {
     const bags_reader *reader;
@@ -1117,8 +1131,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 
 /*
  * How many items a sequence has in a datapoint, without reading them; 1 for a
- * plain field. The row is used as scratch. Errors and threads as for
- * bags_reader_get.
+ * plain field. The row is used as scratch, and is empty afterwards. Errors and
+ * threads as for bags_reader_get.
  */
 BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
@@ -1140,7 +1154,7 @@ BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
  * every other use of the row; or a buffer of the caller's, which only the
  * caller uses.
  *
- * Returns BAGS_OK or
+ * The reader must be open still. Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    no such slot or item
  *   BAGS_ERROR_TYPE     no codec for the type: bags_row_bytes has the blob
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
@@ -1403,13 +1417,14 @@ static int bagi_local_make_dir(void *user, const char *path) {
     return mkdir(path, 0777) != 0 ? errno : 0;
 }
 
-/* Some file systems cannot sync a directory, and say EINVAL: then there is
- * nothing more that could be done. */
+/* Some file systems cannot sync a directory, and say EINVAL, and one that may
+ * not be listed cannot be opened: then there is nothing more that could be
+ * done. */
 static int bagi_local_sync_dir(void *user, const char *path) {
     (void)user;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return errno;
+        return errno == EACCES ? 0 : errno;
     int error = fsync(fd) != 0 && errno != EINVAL ? errno : 0;
     close(fd);
     return error;
@@ -1855,6 +1870,12 @@ static bagi_env bagi_env_of(const bags_allocator *allocator,
     return env;
 }
 
+/* "" would put shards into the root directory. */
+static bags_code bagi_check_path(const char *path, bags_error *err) {
+    return *path ? BAGS_OK
+                 : bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
+}
+
 static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
     void **file, bags_error *err) {
     int error = env->io.open(env->io.user, path, mode, file);
@@ -1944,9 +1965,26 @@ static char *bagi_parent(const bags_allocator *memory, const char *path,
                 : bagi_copy_text(memory, ".", 1, err);
 }
 
-/* Make every directory above the last part of the path that is not there. */
+/* Sync the directory above a path, and those further up that were made for
+ * it. */
+static bags_code bagi_sync_above(const bagi_env *env, const char *path,
+    size_t levels, bags_error *err) {
+    char *above = bagi_copy_text(&env->memory, path, strlen(path), err);
+    bags_code code = above ? BAGS_OK : BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < levels && !code; i++) {
+        char *next = bagi_parent(&env->memory, above, err);
+        code = next ? bagi_sync_dir(env, next, err) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&env->memory, above);
+        above = next;
+    }
+    bagi_free_text(&env->memory, above);
+    return code;
+}
+
+/* Make every directory above the last part of the path that is not there, and
+ * wait until the disk has it; without `sync`, count those that wait in *made. */
 static bags_code bagi_make_parents(const bagi_env *env, const char *path,
-    bags_error *err) {
+    bool sync, size_t *made, bags_error *err) {
     char *copy = bagi_copy_text(&env->memory, path, strlen(path), err);
     if (!copy)
         return BAGS_ERROR_MEMORY;
@@ -1962,8 +2000,11 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
         code = bagi_kind(env, copy, &kind, err);
         if (!code && kind == BAGS_PATH_NONE) {
             int error = env->io.make_dir(env->io.user, copy);
+            *made += !error && !sync;
             if (error && error != EEXIST)
                 code = bagi_fail_system(err, error, copy, "make the directory");
+            else if (!error && sync)
+                code = bagi_sync_above(env, copy, 1, err);
         }
         copy[i] = '/';
     }
@@ -2391,14 +2432,43 @@ static void bagi_files_close(bagi_files *files, const bagi_env *env,
     file->handle = NULL;
 }
 
-/* Make room for one more open file, if there are any that nobody reads. */
-static void bagi_files_room(bagi_files *files, const bagi_env *env) {
+/* Close the file that was not read for longest. False if all are being read. */
+static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
     bagi_file *file = files->oldest;
-    while (file && files->count >= files->limit) {
-        bagi_file *newer = file->newer;
-        if (file->pins == 0)
-            bagi_files_close(files, env, file);
-        file = newer;
+    while (file && file->pins > 0)
+        file = file->newer;
+    if (file)
+        bagi_files_close(files, env, file);
+    return file != NULL;
+}
+
+/* Make room for one more open file. */
+static void bagi_files_room(bagi_files *files, const bagi_env *env) {
+    while (files->count >= files->limit && bagi_files_evict(files, env))
+        ;
+}
+
+/* Open a file; where the system allows no more, close others. */
+static bags_code bagi_files_open(bagi_files *files, const bagi_env *env,
+    const char *path, bool locked, void **file, bags_error *err) {
+    for (;;) {
+        bags_error why;
+        bool again = false;
+        bags_code code = bagi_open(env, path, BAGS_IO_READ, file, &why);
+        if (!code)
+            return BAGS_OK;
+        if (files && (why.system == EMFILE || why.system == ENFILE)) {
+            if (!locked)
+                bagi_lock(&files->mutex);
+            again = bagi_files_evict(files, env);
+            if (!locked)
+                bagi_unlock(&files->mutex);
+        }
+        if (again)
+            continue;
+        if (err)
+            *err = why;
+        return code;
     }
 }
 
@@ -2408,7 +2478,8 @@ static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
     bagi_files_room(files, env);
     void *handle = NULL;
     uint64_t size = 0;
-    bags_code code = bagi_open(env, file->path, BAGS_IO_READ, &handle, err);
+    bags_code code =
+        bagi_files_open(files, env, file->path, true, &handle, err);
     if (code)
         return code;
     code = bagi_file_size(env, handle, file->path, &size, err);
@@ -2517,7 +2588,8 @@ static bags_code bagi_file_open(bag_reader *reader, bagi_file *file,
     file->path = bagi_copy_text(&env->memory, path, strlen(path), err);
     if (!file->path)
         return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file->handle, err);
+    bags_code code = bagi_files_open(reader->files, env, path, false,
+        &file->handle, err);
     if (!code)
         code = bagi_file_size(env, file->handle, path, &file->size, err);
     if (!code)
@@ -2744,7 +2816,9 @@ static bags_code bagi_bag_open(bag_reader *reader, const char *path,
     bags_code code = bagi_bag_shapes(reader, path, options, err);
     if (code) {
         bagi_bag_release(reader);
-        return code;
+        return code == BAGS_ERROR_MEMORY
+                   ? bagi_prefix(err, code, "%s: ", bagi_tail(path))
+                   : code;
     }
     bagi_bag_point(reader);
     bagi_file_settle(reader, &reader->file);
@@ -3400,22 +3474,11 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
 }
 
 BAGS_API uint64_t bag_writer_length(const bag_writer *writer) {
-    return writer->column.length;
+    return writer ? writer->column.length : 0;
 }
 
 BAGS_API uint64_t bag_writer_size(const bag_writer *writer) {
-    return bagi_column_size(&writer->column);
-}
-
-/* Make a finished Bag's name survive a power loss. */
-static bags_code bagi_bag_writer_settle(bag_writer *writer, bags_error *err) {
-    char *parent =
-        bagi_parent(&writer->env.memory, writer->column.blobs.path, err);
-    if (!parent)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_sync_dir(&writer->env, parent, err);
-    bagi_free_text(&writer->env.memory, parent);
-    return code;
+    return writer ? bagi_column_size(&writer->column) : 0;
 }
 
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
@@ -3427,7 +3490,7 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
         bagi_column_finish(&writer->env, column, writer->keep_idx,
             writer->no_sync, failure);
     if (!failure->code && !writer->no_sync)
-        bagi_bag_writer_settle(writer, failure);
+        bagi_sync_above(&writer->env, column->blobs.path, 1, failure);
     if (!failure->code)
         bagi_out_close(&writer->env, &column->blobs, failure);
     if (!failure->code && !writer->keep_idx)
@@ -3621,6 +3684,10 @@ BAGS_API bags_value bags_utf8_sized(const char *text, size_t size) {
 
 BAGS_API bags_value bags_blob(const void *data, size_t size) {
     return bagi_value(BAGS_BLOB, data, size);
+}
+
+BAGS_API bags_value bags_data(const void *data, size_t size) {
+    return bagi_value(BAGS_BYTES, data, size);
 }
 
 /* Bytes of an array. False if they are more than fit a size_t. */
@@ -4548,6 +4615,7 @@ static char *bagi_spec_text(const bags_allocator *memory,
  * ====================================================================== */
 
 #define BAGI_SHARD_DIGITS 18 /* of the largest number */
+#define BAGI_SHARD_LIMIT UINT64_C(1000000000000000000)
 
 /* A shard that was found: its number, and how many digits its name has. */
 typedef struct bagi_name {
@@ -4568,6 +4636,11 @@ static char *bagi_shard_path(const bags_allocator *memory, const char *base,
     bagi_name name, bags_error *err) {
     return bagi_print(memory, err, "%s/%0*" PRIu64, base, (int)name.digits,
         name.number);
+}
+
+/* The number of a worker's next shard; too large rather than wrapped. */
+static uint64_t bagi_shard_after(uint64_t number, uint64_t workers) {
+    return workers > UINT64_MAX - number ? UINT64_MAX : number + workers;
 }
 
 static bagi_name bagi_shard_name(uint64_t number) {
@@ -4717,7 +4790,9 @@ BAGS_API bags_code bags_finalize(const char *path,
     bagi_env env = bagi_env_of(allocator, io);
     bagi_names names;
     uint64_t count = 0;
-    bags_code code = bagi_names_list(&env, path, &names, err);
+    bags_code code = bagi_check_path(path, err);
+    if (!code)
+        code = bagi_names_list(&env, path, &names, err);
     if (code)
         return code;
     if (names.count == 0)
@@ -4772,6 +4847,10 @@ struct bags_writer {
     bool sharded, begun;
     bool made_path;     /* the directory of the shards was not there before */
     bool resumed;       /* the shard was begun by another writer */
+    bool committed;     /* its spec.json is there */
+    bool synced;        /* some of it must survive a power loss: no_sync does
+                           not hold for the rest of it */
+    size_t made;        /* directories above that were made and not synced */
     bags_error failure; /* of the system: final */
     bags_error refusal; /* of a datapoint: the first */
     bags_error pending; /* of the datapoint being streamed */
@@ -4828,29 +4907,6 @@ static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
     return code;
 }
 
-/* Drop the shard being written: the files that this writer made, and the
- * directory if nothing else is in it. */
-static void bagi_writer_drop(bags_writer *writer) {
-    const bagi_env *env = &writer->env;
-    if (!writer->shard)
-        return;
-    for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_column_remove(env, &writer->columns[i]);
-    if (writer->partial) {
-        char *path = bagi_writer_partial_path(writer, NULL);
-        if (path)
-            env->io.remove(env->io.user, path);
-        bagi_free_text(&env->memory, path);
-        bagi_close_read(env, writer->partial);
-        writer->partial = NULL;
-    }
-    env->io.remove_dir(env->io.user, writer->shard);
-    if (writer->made_path && writer->shards == 0)
-        env->io.remove_dir(env->io.user, writer->path);
-    bagi_free_text(&env->memory, writer->shard);
-    writer->shard = NULL;
-}
-
 /* Close the files of a shard that could not be finished, and leave them. */
 static void bagi_writer_leave(bags_writer *writer) {
     for (size_t i = 0; writer->columns && i <= writer->spec.count; i++)
@@ -4859,7 +4915,57 @@ static void bagi_writer_leave(bags_writer *writer) {
     writer->partial = NULL;
     bagi_free_text(&writer->env.memory, writer->shard);
     writer->shard = NULL;
-    writer->resumed = false;
+    writer->resumed = writer->synced = writer->committed = false;
+}
+
+/* Remove a file of the shard by its name; one that is not there is no
+ * failure. */
+static bags_code bagi_writer_remove(const bags_writer *writer,
+    const char *name, const char *ending, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    char *path = bagi_print(&env->memory, err, "%s/%s%s", writer->shard, name,
+        ending);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    int error = env->io.remove(env->io.user, path);
+    bags_code code = error && error != ENOENT
+                         ? bagi_fail_system(err, error, path, "remove")
+                         : BAGS_OK;
+    bagi_free_text(&env->memory, path);
+    return code;
+}
+
+/* Remove a shard that is not finished: the files of the known columns, the
+ * record and, if nothing *other is in it, the directory. */
+static bags_code bagi_writer_discard(bags_writer *writer, bool known,
+    bool *other, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; known && i <= writer->spec.count && !code; i++) {
+        const char *name = bagi_writer_column_name(writer, i);
+        code = bagi_writer_remove(writer, name, ".bag", err);
+        if (!code)
+            code = bagi_writer_remove(writer, name, ".idx", err);
+    }
+    if (!code && writer->partial)
+        code = bagi_writer_remove(writer, "spec.json", ".partial", err);
+    int error = code ? 0 : env->io.remove_dir(env->io.user, writer->shard);
+    *other = error == ENOTEMPTY || error == EEXIST;
+    if (error && !*other)
+        code = bagi_fail_system(err, error, writer->shard, "remove");
+    bagi_writer_leave(writer);
+    return code;
+}
+
+/* Drop the shard being written, unless it is whole already and only waiting for
+ * the disk failed. */
+static void bagi_writer_drop(bags_writer *writer) {
+    bool other = false;
+    if (writer->shard && !writer->committed)
+        bagi_writer_discard(writer, true, &other, NULL);
+    if (writer->made_path && writer->shards == 0)
+        writer->env.io.remove_dir(writer->env.io.user, writer->path);
+    bagi_writer_leave(writer);
 }
 
 static char *bagi_writer_shard_path(bags_writer *writer, bags_error *err) {
@@ -4880,15 +4986,20 @@ BAGI_COLD static bags_code bagi_fail_claimed(const bags_writer *writer,
 }
 
 /* Make the next shard's directory, which claims it, and its files. */
-static bags_code bagi_writer_claim(bags_writer *writer, bags_error *err) {
+static bags_code bagi_writer_claim_once(bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->env;
+    if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: the next shard's number would be above 10^18",
+            bagi_tail(writer->path));
     char *path = bagi_writer_shard_path(writer, err);
     if (!path)
         return BAGS_ERROR_MEMORY;
     bags_path_kind kind = BAGS_PATH_NONE;
     bags_code code = bagi_kind(env, writer->path, &kind, err);
     if (!code)
-        code = bagi_make_parents(env, path, err);
+        code = bagi_make_parents(env, path, !writer->options.no_sync,
+            &writer->made, err);
     if (!code) {
         int error = env->io.make_dir(env->io.user, path);
         if (error == EEXIST)
@@ -4912,6 +5023,23 @@ static bags_code bagi_writer_claim(bags_writer *writer, bags_error *err) {
     return code;
 }
 
+/* A recovery that looks at the shard before its record is locked takes it for
+ * one that was left, and removes it. Then the claim is made again. */
+static bags_code bagi_writer_claim(bags_writer *writer, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (int tries = 0; tries < 8; tries++) {
+        bags_error why;
+        code = bagi_writer_claim_once(writer, &why);
+        if (!code)
+            return BAGS_OK;
+        if (err)
+            *err = why;
+        if (code != BAGS_ERROR_MISSING && code != BAGS_ERROR_LOCKED)
+            break;
+    }
+    return code;
+}
+
 /* Hand all blobs and journals of the fields to the system. */
 static bags_code bagi_writer_flush_fields(bags_writer *writer,
     bags_error *err) {
@@ -4930,6 +5058,11 @@ static bags_code bagi_writer_flush_all(bags_writer *writer, bags_error *err) {
                       err);
 }
 
+/* Whether the shard must be on disk when it is finished. */
+static bool bagi_writer_must_sync(const bags_writer *writer) {
+    return !writer->options.no_sync || writer->synced;
+}
+
 /* spec.json.partial becomes spec.json: from here on the shard is one. */
 static bags_code bagi_writer_commit_record(bags_writer *writer,
     bags_error *err) {
@@ -4937,38 +5070,40 @@ static bags_code bagi_writer_commit_record(bags_writer *writer,
     char *from = bagi_writer_partial_path(writer, err);
     char *to = bagi_print(&env->memory, err, "%s/spec.json", writer->shard);
     bags_code code = from && to ? BAGS_OK : BAGS_ERROR_MEMORY;
-    if (!code && !writer->options.no_sync)
+    if (!code && bagi_writer_must_sync(writer))
         code = bagi_sync_dir(env, writer->shard, err);
     if (!code) {
         int error = env->io.rename(env->io.user, from, to);
         if (error)
             code = bagi_fail_system(err, error, from, "rename");
+        writer->committed = !error;
     }
-    if (!code && !writer->options.no_sync)
+    if (!code && bagi_writer_must_sync(writer))
         code = bagi_sync_dir(env, writer->shard, err);
     bagi_free_text(&env->memory, from);
     bagi_free_text(&env->memory, to);
     return code;
 }
 
-/* Make the names of the shard and of the dataset survive a power loss. */
+/* Make the names of the shard and of the dataset survive a power loss. Of a
+ * sharded dataset, its own directory is among those made. */
 static bags_code bagi_writer_sync_parents(bags_writer *writer,
     bags_error *err) {
-    const bagi_env *env = &writer->env;
-    char *above = bagi_parent(&env->memory, writer->path, err);
-    bags_code code = above ? BAGS_OK : BAGS_ERROR_MEMORY;
-    if (!code && writer->sharded)
-        code = bagi_sync_dir(env, writer->path, err);
-    if (!code && writer->shards == 0)
-        code = bagi_sync_dir(env, above, err);
-    bagi_free_text(&env->memory, above);
-    return code;
+    size_t levels = writer->made + !writer->sharded;
+    bags_code code = writer->sharded
+                         ? bagi_sync_dir(&writer->env, writer->path, err)
+                         : BAGS_OK;
+    if (code || writer->shards > 0)
+        return code;
+    return bagi_sync_above(&writer->env, writer->path, levels ? levels : 1,
+        err);
 }
 
 /* Finish the shard being written. */
 static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->env;
-    bool keep_idx = writer->options.keep_idx, no_sync = writer->options.no_sync;
+    bool keep_idx = writer->options.keep_idx;
+    bool no_sync = !bagi_writer_must_sync(writer);
     bags_code code = bagi_writer_flush_all(writer, err);
     for (size_t i = 0; i <= writer->spec.count && !code; i++)
         code = bagi_column_finish(env, &writer->columns[i], keep_idx, no_sync,
@@ -4985,7 +5120,8 @@ static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
         bagi_out_remove(env, &writer->columns[i].ends);
     bagi_writer_leave(writer);
     writer->shards++;
-    writer->number += writer->options.shard_stop;
+    writer->number = bagi_shard_after(writer->number,
+        writer->options.shard_stop);
     return BAGS_OK;
 }
 
@@ -5280,8 +5416,13 @@ static bags_code bagi_writer_sync_all(bags_writer *writer, bags_error *err) {
         if (!code)
             code = bagi_out_sync(env, &writer->columns[i].ends, err);
     }
+    int error = code ? 0 : env->io.sync(env->io.user, writer->partial);
+    if (error)
+        code = bagi_fail_system(err, error, writer->shard,
+            "sync the spec.json.partial of");
     if (!code)
         code = bagi_sync_dir(env, writer->shard, err);
+    writer->synced = true;
     return code ? code : bagi_writer_sync_parents(writer, err);
 }
 
@@ -5629,7 +5770,8 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
     if (!code && has_rows)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: cannot be recovered: refs.idx has datapoints, but none is "
-            "whole: %s", bagi_tail(writer->shard), why);
+            "whole: %s. If a loss of power came before anything in it was "
+            "synced, remove the directory", bagi_tail(writer->shard), why);
     if (code)
         return code;
     bagi_scan_settle(writer, found);
@@ -5757,45 +5899,6 @@ static bags_code bagi_writer_count_found(bags_writer *writer,
                       bagi_tail(writer->path));
 }
 
-/* Remove a file of the shard by its name; one that is not there is no
- * failure. */
-static bags_code bagi_writer_remove(const bags_writer *writer,
-    const char *name, const char *ending, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    char *path = bagi_print(&env->memory, err, "%s/%s%s", writer->shard, name,
-        ending);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    int error = env->io.remove(env->io.user, path);
-    bags_code code = error && error != ENOENT
-                         ? bagi_fail_system(err, error, path, "remove")
-                         : BAGS_OK;
-    bagi_free_text(&env->memory, path);
-    return code;
-}
-
-/* Remove a shard that was left and holds no datapoint: the files of the known
- * columns, the record and, if nothing *other is in it, the directory. */
-static bags_code bagi_writer_discard(bags_writer *writer, bool known,
-    bool *other, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; known && i <= writer->spec.count && !code; i++) {
-        const char *name = bagi_writer_column_name(writer, i);
-        code = bagi_writer_remove(writer, name, ".bag", err);
-        if (!code)
-            code = bagi_writer_remove(writer, name, ".idx", err);
-    }
-    if (!code && writer->partial)
-        code = bagi_writer_remove(writer, "spec.json", ".partial", err);
-    int error = code ? 0 : env->io.remove_dir(env->io.user, writer->shard);
-    *other = error == ENOTEMPTY || error == EEXIST;
-    if (error && !*other)
-        code = bagi_fail_system(err, error, writer->shard, "remove");
-    bagi_writer_leave(writer);
-    return code;
-}
-
 /* Take up one shard of this worker: leave it if it is finished, else go on with
  * it; if it is not the last, or is full, finish it. */
 static bags_code bagi_writer_take_up(bags_writer *writer, bagi_name name,
@@ -5809,7 +5912,8 @@ static bags_code bagi_writer_take_up(bags_writer *writer, bagi_name name,
     bags_code code = bagi_shard_finished(env, shard, &finished, err);
     if (code || finished) {
         bagi_free_text(&env->memory, shard);
-        writer->number = name.number + writer->options.shard_stop;
+        writer->number =
+            bagi_shard_after(name.number, writer->options.shard_stop);
         return code;
     }
     code = bagi_writer_resume(writer, shard, &found, err);
@@ -5889,6 +5993,8 @@ static bags_writer *bagi_writer_new(const char *path,
     const bags_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(options ? options->allocator : NULL,
         options ? options->io : NULL);
+    if (bagi_check_path(path, err))
+        return NULL;
     bags_writer *writer =
         (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
@@ -5989,6 +6095,9 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
  * fields come from spec.json.partial, and what is found is finished.
  * ====================================================================== */
 
+/* A stranger's record says how many fields there are: each gets little. */
+#define BAGI_RECOVER_BUFFER ((size_t)64 << 10)
+
 typedef struct bagi_recovering {
     bagi_env env;
     bags_recover_options options;
@@ -6067,6 +6176,7 @@ static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
     memset(&options, 0, sizeof options);
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
+    options.buffer_size = BAGI_RECOVER_BUFFER;
     options.allocator = &work->env.memory;
     options.io = &work->env.io;
     bags_writer *writer = bagi_writer_new(path, &options, err);
@@ -6076,6 +6186,10 @@ static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
     code = writer->shard ? bagi_recover_with(work, writer, done, err)
                          : BAGS_ERROR_MEMORY;
     bagi_writer_free(writer);
+    /* Its writer may have finished it while it was looked at. */
+    if (code && !bagi_shard_finished(&work->env, path, &finished, NULL) &&
+        finished && done->done == BAGS_RECOVERY_NOTHING)
+        code = BAGS_OK;
     return code;
 }
 
@@ -6157,11 +6271,16 @@ BAGS_API bags_code bags_recover(const char *path,
     if (work.options.shard_start >= work.options.shard_stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: shard_start is not below shard_stop", bagi_tail(path));
-    bags_code code = bagi_is_single(&work.env, path, &single, err);
+    bags_code code = bagi_check_path(path, err);
+    if (!code)
+        code = bagi_is_single(&work.env, path, &single, err);
     if (!code && single)
         bagi_recover_one(&work, path);
     else if (!code)
         code = bagi_recover_shards(&work, path);
+    if (!code && !single && work.report.finished_now && !work.options.no_sync &&
+        !work.options.dry_run)
+        code = bagi_sync_above(&work.env, path, 1, work.code ? NULL : err);
     if (report)
         *report = work.report;
     return work.code ? work.code : code;
@@ -6203,6 +6322,7 @@ struct bagi_slot {
     size_t length, capacity;
     bags_bytes *items;
     bags_buffer data;  /* blobs that are not mapped */
+    uint64_t budget;   /* bytes that may still be copied there */
     bags_buffer value; /* of bags_row_value */
 };
 
@@ -6568,7 +6688,7 @@ static bags_code bagi_opening_gaps(bags_reader *reader,
             continue;
         if (number > next)
             code = bagi_opening_gap(reader, next, number, step, err);
-        next = number + step;
+        next = bagi_shard_after(number, step);
     }
     if (!code && reader->gaps_count && !reader->options.allow_gaps)
         code = bagi_fail_gaps(reader, err);
@@ -7008,6 +7128,11 @@ static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
     if (ref->count == 0 || (ref->first < bag->length &&
                                ref->count <= bag->length - ref->first))
         return BAGS_OK;
+    if (reader->shards[shard].split)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: has %" PRIu64 " blobs and not those of the datapoints from %"
+            PRIu64 " on: it was made shorter while it was open",
+            bagi_tail(bag->file.path), bag->length, local);
     char what[160];
     snprintf(what, sizeof what,
         "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64,
@@ -7021,6 +7146,14 @@ static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
 typedef struct bagi_steps {
     uint64_t first, count, step; /* first, first + step, ...: count of them */
 } bagi_steps;
+
+/* How much one call copies of a shard's Bag. Datapoints may share blobs, but a
+ * file must not make memory of a thousand times its size. */
+static uint64_t bagi_slot_budget(const bag_reader *bag) {
+    const uint64_t least = 64 << 10;
+    return bag->limit > (UINT64_MAX - least) / 4 ? UINT64_MAX
+                                                 : bag->limit * 4 + least;
+}
 
 /* Point at items that are mapped. */
 static bags_code bagi_slot_view(const bag_reader *bag, const bagi_steps *steps,
@@ -7080,6 +7213,12 @@ static bags_code bagi_slot_read(const bag_reader *bag, uint64_t first,
     if (!data) {
         if (size > SIZE_MAX / 2)
             return bagi_fail_memory(err, SIZE_MAX);
+        if (size > slot->budget)
+            return bags_fail(err, BAGS_ERROR_LIMIT,
+                "%s: datapoints refer to the same blobs again and again: "
+                "together they are far larger than the Bag",
+                bagi_tail(bag->file.path));
+        slot->budget -= size;
         code = bagi_slot_reserve(slot, at, (size_t)size, err);
         if (code)
             return code;
@@ -7174,7 +7313,10 @@ static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
     if (!code)
         code = bagi_reader_check_ref(reader, shard, local, select->field, ref,
             bag, err);
-    return code ? code : bagi_slot_add(row, slot, bag, &steps, &used, err);
+    if (code)
+        return code;
+    slot->budget = bagi_slot_budget(bag);
+    return bagi_slot_add(row, slot, bag, &steps, &used, err);
 }
 
 BAGI_COLD static bags_code bagi_fail_datapoint(const bags_reader *reader,
@@ -7278,7 +7420,6 @@ typedef struct bagi_run {
     const bag_reader *bag;
     bags_row *row;
     size_t used; /* of the slot's buffer */
-    uint64_t next; /* behind the last blob of this shard that was taken */
     bagi_steps steps;
 } bagi_run;
 
@@ -7294,17 +7435,10 @@ static bags_code bagi_run_add(bagi_run *run, uint64_t local,
     bagi_steps *steps = &run->steps;
     bags_code code = bagi_reader_check_ref(run->reader, run->shard, local,
         run->field, ref, run->bag, err);
-    /* Blobs that are copied again and again would take memory that the file's
-     * size does not justify. */
-    if (!code && ref->first < run->next && !run->bag->data)
-        code = bagi_fail_refs(run->reader, run->shard, local, run->field,
-            "refers to a blob before that of the datapoint before: such "
-            "datapoints are read one by one", err);
     if (!code && steps->count && ref->first != steps->first + steps->count)
         code = bagi_run_flush(run, err);
     if (code)
         return code;
-    run->next = ref->first + 1;
     if (steps->count == 0)
         steps->first = ref->first;
     steps->count++;
@@ -7322,6 +7456,7 @@ static bags_code bagi_run_shard(bagi_run *run, uint64_t start, uint64_t stop,
     bags_code code = bagi_row_refs(reader, run->row, &refs, &marks, err);
     if (code)
         return code;
+    run->row->slots[0].budget = bagi_slot_budget(run->bag);
     if (reader->shards[run->shard].split) {
         bagi_ref all = {start, stop - start};
         code = bagi_reader_check_ref(reader, run->shard, start, run->field,
@@ -7330,7 +7465,6 @@ static bags_code bagi_run_shard(bagi_run *run, uint64_t start, uint64_t stop,
         run->steps.count = stop - start;
         return code ? code : bagi_run_flush(run, err);
     }
-    run->next = 0;
     code = bagi_reader_bag(reader, run->shard, reader->spec.count, &bag, err);
     if (!code)
         code = bag_reader_get_range(bag, start, stop, &run->row->scratch,
@@ -7430,8 +7564,13 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
         from->field, from->items[item], scratch, out, err);
     if (!code)
         return BAGS_OK;
-    bagi_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
-    bagi_prefix_datapoint(reader, row->index, from->field, code, err);
+    /* Of a plain field the items of a row are datapoints. */
+    uint64_t index = row->index;
+    if (reader->spec.types[from->field].sequence)
+        bagi_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
+    else
+        index += item;
+    bagi_prefix_datapoint(reader, index, from->field, code, err);
     return bagi_prefix(err, code, "%s: ", bagi_tail(reader->path));
 }
 

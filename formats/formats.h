@@ -10,6 +10,8 @@
  *     formats/numpy.c    npy               none
  *     formats/npz.c      (.npz files)      libzip           -lzip
  *     formats/msgpack.c  msgpack tree      msgpack-c        -lmsgpackc
+ *     formats/mp4.c      mp4 webm          FFmpeg           -lavformat
+ *                                          -lavcodec -lswscale -lavutil
  *
  * A codec serves its types once it is in the registry that a reader or a writer
  * was opened with:

@@ -29,6 +29,9 @@ pkg-config --exists libavutil           | libavutil-dev
 command -v mpicc                        | libopenmpi-dev
 command -v mpirun                       | openmpi-bin
 command -v strace                       | strace
+command -v djpeg                        | libjpeg-turbo-progs
+command -v pngcheck                     | pngcheck
+command -v ffmpeg                       | ffmpeg
 END
 }
 

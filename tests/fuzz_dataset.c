@@ -158,7 +158,8 @@ static void recover(memory_disk *m) {
     demand(report.failed == 0 && report.locked == 0, "success with failures");
     bags_reader *reader = bags_reader_open("x", &read, &err);
     if (!reader) {
-        bool only_new = report.finished_before == 0 && report.finished_now == 1;
+        bool only_new = report.finished_before == 0 && report.removed == 0
+            && report.finished_now == 1;
         demand(!only_new, "what was recovered cannot be opened");
         return;
     }

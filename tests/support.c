@@ -1081,9 +1081,14 @@ static int memory_unmap(void *user, const void *data, size_t size) {
     return 0;
 }
 
+/* These are there without a node. */
+static bool memory_is_root(const char *path) {
+    return strcmp(path, ".") == 0 || strcmp(path, "/") == 0;
+}
+
 static int memory_kind(void *user, const char *path, bags_path_kind *kind) {
     memory_node *node = memory_node_find((memory_disk *)user, path);
-    *kind = strcmp(path, ".") == 0 ? BAGS_PATH_DIRECTORY
+    *kind = memory_is_root(path) ? BAGS_PATH_DIRECTORY
         : !node ? BAGS_PATH_NONE
         : node->directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     return 0;
@@ -1101,7 +1106,7 @@ static int memory_make_dir(void *user, const char *path) {
 
 static int memory_sync_dir(void *user, const char *path) {
     memory_node *node = memory_node_find((memory_disk *)user, path);
-    return strcmp(path, ".") == 0 || (node && node->directory) ? 0 : ENOENT;
+    return memory_is_root(path) || (node && node->directory) ? 0 : ENOENT;
 }
 
 /* The name of a node if it stands in the directory; else NULL. */

@@ -1434,6 +1434,189 @@ static void memory_is_taken_for_what_is_there_alone(void **state) {
     }
 }
 
+/* Between opening and the first use of a field somebody cuts its index. */
+static void an_idx_that_shrinks_after_opening_is_an_error(void **state) {
+    (void)state;
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_row row = {0};
+        save_formula(at("x"), 2000, SPLIT);
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        resize_file(at("x/title.idx"), 80);
+        bags_code code = bags_reader_get_range(reader, 1, 1000, 2000, &row,
+            &said);
+        assert_true(code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_IO);
+        assert_says("title");
+        assert_int_equal(bags_row_length(&row, 0), 0);
+        assert_int_not_equal(bags_reader_get(reader, 1500, NULL, 0, &row, NULL),
+            BAGS_OK);
+        assert_int_not_equal(bags_reader_verify(reader, NULL), BAGS_OK);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+        remove_tree(at("x"));
+    }
+}
+
+static bags_code silent_decode(void *state, bags_bytes blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    (void)state;
+    (void)blob;
+    (void)scratch;
+    (void)value;
+    (void)err;
+    return BAGS_ERROR_VALUE;
+}
+
+static bags_code silent_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
+    (void)codec;
+    (void)type;
+    (void)allocator;
+    (void)state;
+    (void)err;
+    return BAGS_ERROR_TYPE;
+}
+
+/* They should say why; the caller's error may be anything until they do. */
+static void codecs_that_fail_in_silence_do_no_harm(void **state) {
+    bags_codec decode = {"utf8", NULL, NULL, silent_decode, NULL, NULL};
+    bags_codec open = {"utf8", silent_open, NULL, silent_decode, NULL, NULL};
+    bags_codec neither = {"utf8", NULL, NULL, NULL, NULL, NULL};
+    const bags_codec *all[3];
+    (void)state;
+    all[0] = &decode;
+    all[1] = &open;
+    all[2] = &neither;
+    save_formula(at("x"), 3, V1);
+    for (size_t i = 0; i < 3; i++) {
+        bags_reader_options options = reading(MAPPED);
+        bags_codecs *codecs;
+        bags_reader *reader;
+        bags_row row = {0};
+        bags_value value;
+        bags_error *mine = (bags_error *)malloc(sizeof(*mine));
+        assert_opens(codecs, bags_codecs_create(&memory.allocator, &said));
+        assert_ok(bags_codecs_add(codecs, all[i], &said));
+        options.codecs = codecs;
+        assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+        assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
+        memset(mine, 0x5a, sizeof(*mine));
+        assert_int_equal(bags_row_value(&row, TITLE, 0, NULL, &value, mine),
+            i == 0 ? BAGS_ERROR_VALUE : BAGS_ERROR_TYPE);
+        said = *mine;
+        assert_says("title");
+        assert_in_range(strlen(said.message), 5, 300);
+        assert_int_not_equal(
+            bags_row_value(&row, TITLE, 0, NULL, &value, NULL), BAGS_OK);
+        free(mine);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+        bags_codecs_free(codecs);
+    }
+}
+
+/* 2000 datapoints that all refer to one blob of 64 KiB: 128 MiB if each had a
+ * copy of its own. */
+static void shared_blobs_take_memory_in_bounds(void **state) {
+    hand_set set;
+    unsigned char *data = (unsigned char *)calloc(1, 65536);
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "bytes");
+    hand_add(&set.bags[0], data, 65536);
+    for (int i = 0; i < 2000; i++)
+        hand_add(&set.refs, "\x91\x00", 2);
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_row row = {0};
+        bags_reader *reader = open_mode(at("x"), (enum mode)mode);
+        memory.peak = memory.used;
+        bags_code code = bags_reader_get_range(reader, 0, 0, 2000, &row, NULL);
+        assert_true(code == BAGS_OK || code == BAGS_ERROR_CORRUPT
+            || code == BAGS_ERROR_LIMIT);
+        if (!code)
+            assert_bytes(bags_row_bytes(&row, 0, 1999), data, 65536);
+        /* A few times the Bag, and a little for small ones. */
+        assert_true(memory.peak < (uint64_t)40 << 20);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+    free(data);
+}
+
+/* An allocator that gives the same places again once all is released. */
+typedef struct arena {
+    bags_allocator allocator;
+    size_t used, live;
+    double room[100000];
+} arena;
+
+static void *arena_resize(void *user, void *data, size_t old_size,
+    size_t new_size) {
+    arena *a = (arena *)user;
+    if (!new_size) {
+        a->live -= data != NULL;
+        a->used = a->live ? a->used : 0;
+        return NULL;
+    }
+    void *fresh = a->room + a->used;
+    a->used += (new_size + 15) / 16 * 2;
+    if (a->used > 100000)
+        return NULL;
+    a->live += data == NULL;
+    if (data)
+        memcpy(fresh, data, old_size < new_size ? old_size : new_size);
+    return fresh;
+}
+
+/* A row must not take a new reader for the one it served before. */
+static void a_row_outlives_readers_at_the_same_place(void **state) {
+    static arena a;
+    bags_row row = {0};
+    const bags_reader *before = NULL;
+    (void)state;
+    a.allocator.resize = arena_resize;
+    a.allocator.user = &a;
+    save_formula(at("x"), 20, V1);
+    save_formula(at("y"), 30, SPLIT);
+    /* The row's own memory comes from elsewhere. */
+    bags_reader *first = open_mode(at("x"), MAPPED);
+    assert_ok(bags_reader_get(first, 0, NULL, 0, &row, &said));
+    bags_reader_close(first);
+    for (int i = 0; i < 12; i++) {
+        bags_reader_options options = reading((enum mode)(i / 2));
+        bags_reader *reader;
+        options.allocator = &a.allocator;
+        assert_opens(reader,
+            bags_reader_open(at(i % 2 ? "y" : "x"), &options, &said));
+        assert_true(!before || before == reader);
+        before = reader;
+        for (uint64_t k = 0; k < 20; k++) {
+            assert_ok(bags_reader_get(reader, k, NULL, 0, &row, &said));
+            check_item(&row, i % 2 ? 1 : TITLE, 0, TITLE, k, 0);
+        }
+        bags_reader_close(reader);
+        assert_int_equal(a.live, 0);
+    }
+    bags_row_free(&row);
+}
+
+static void no_selects_are_nothing_and_null_is_all(void **state) {
+    bags_row row = {0};
+    bags_select none = {0, 0, 0, 0};
+    (void)state;
+    save_formula(at("x"), 3, V1);
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    assert_ok(bags_reader_get(reader, 0, &none, 0, &row, &said));
+    assert_int_equal(bags_row_length(&row, 0), 0);
+    assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    assert_int_equal(bags_row_length(&row, 0), 1);
+    assert_int_equal(bags_reader_get(reader, 99, NULL, 0, &row, NULL),
+        BAGS_ERROR_RANGE);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datapoints_are_read_in_every_mode_and_variant),
@@ -1475,6 +1658,11 @@ int main(void) {
         TEST(few_files_and_few_maps_are_enough),
         TEST(short_reads_are_continued),
         TEST(memory_is_taken_for_what_is_there_alone),
+        TEST(an_idx_that_shrinks_after_opening_is_an_error),
+        TEST(codecs_that_fail_in_silence_do_no_harm),
+        TEST(shared_blobs_take_memory_in_bounds),
+        TEST(a_row_outlives_readers_at_the_same_place),
+        TEST(no_selects_are_nothing_and_null_is_all),
     };
     return cmocka_run_group_tests_name("reader", tests, NULL, NULL);
 }

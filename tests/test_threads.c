@@ -216,6 +216,54 @@ static void threads_share_a_reader_that_cannot_map(void **state) {
     check_readers(&options, 300);
 }
 
+/* Some shards cannot be opened: their datapoints fail, and the others do not. */
+static void *read_damaged(void *user) {
+    job *j = (job *)user;
+    bags_row row = {0};
+    bags_error err;
+    uint64_t random = j->seed;
+    for (int i = 0; i < j->reads && !*j->fault; i++) {
+        uint64_t index = next_random(&random) % TOTAL;
+        bool damaged = index / EACH % 3 == 1;
+        const char *fault = NULL;
+        bags_code code = bags_reader_get(j->reader, index, NULL, 0, &row, &err);
+        if (damaged)
+            fault = code == BAGS_ERROR_CORRUPT ? NULL : "a damaged shard is read";
+        else
+            fault = read_point(j, index, &row, &err);
+        if (fault)
+            snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
+    }
+    bags_row_free(&row);
+    return NULL;
+}
+
+static void threads_meet_shards_that_cannot_be_opened(void **state) {
+    (void)state;
+    save_shards(at("x"));
+    for (int s = 1; s < SHARDS; s += 3)
+        save_text(at("x/%06d/n.bag", s), "no Bag");
+    for (int mode = 0; mode < 6; mode++) {
+        bags_reader_options options;
+        bags_reader *reader;
+        job jobs[THREADS];
+        memset(&options, 0, sizeof(options));
+        options.positional = mode % 3 > 0;
+        options.load_tables = mode % 3 > 1;
+        options.max_files = mode < 3 ? 0 : 1;
+        options.max_maps = mode < 3 ? 0 : 1;
+        assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+        memset(jobs, 0, sizeof(jobs));
+        for (size_t i = 0; i < THREADS; i++) {
+            jobs[i].reader = reader;
+            jobs[i].seed = i + 7;
+            jobs[i].reads = 300;
+        }
+        run_jobs(jobs, read_damaged);
+        bags_reader_close(reader);
+    }
+}
+
 /* ---------------------------------------------------------------------- one Bag */
 
 static void *read_bag(void *user) {
@@ -349,6 +397,7 @@ int main(void) {
         TEST(threads_share_a_few_maps),
         TEST(threads_share_a_few_files),
         TEST(threads_share_a_reader_that_cannot_map),
+        TEST(threads_meet_shards_that_cannot_be_opened),
         TEST(threads_share_a_bag),
         TEST(workers_write_one_dataset),
     };

@@ -147,14 +147,26 @@ static void wrong_types_are_refused(void **state) {
     }
 }
 
-static void names_that_are_too_long_leave_nothing(void **state) {
+/* File systems hold names of 255 bytes; NAME.bag is one. */
+static void names_that_are_too_long_are_refused(void **state) {
+    static const size_t sizes[] = {252, 253, 255, 256, 399};
     char name[400];
     (void)state;
-    memset(name, 'n', sizeof(name));
-    name[399] = 0;
-    bags_field fields[2] = {{"good", "utf8"}, {name, "utf8"}};
-    assert_null(bags_writer_open(at("x"), fields, 2, NULL, &said));
-    assert_names(at("."), "");
+    for (size_t i = 0; i < 5; i++)
+        for (int sharded = 0; sharded < 2; sharded++) {
+            bags_writer_options options = writing(0);
+            options.sharded = sharded == 1;
+            memset(name, 'n', sizeof(name));
+            name[sizes[i]] = 0;
+            bags_field fields[2] = {{"good", "utf8"}, {name, "utf8"}};
+            assert_refused(BAGS_ERROR_FIELD,
+                bags_writer_open(at("x"), fields, 2, &options, &said));
+            assert_names(at("."), "");
+        }
+    name[251] = 0;
+    bags_field field = {name, "utf8"};
+    assert_ok(bags_writer_close(open_writer(at("x"), &field, 1, 0), &said));
+    assert_true(exists(at("x/%s.bag", name)));
 }
 
 static void more_than_a_spec_holds_is_refused(void **state) {
@@ -715,6 +727,72 @@ static void calls_out_of_order_are_state_errors(void **state) {
     free(s.bytes);
 }
 
+/* A loop that checks once, at the end, must learn that all was lost. */
+static void close_reports_pieces_without_a_begin(void **state) {
+    sample s;
+    (void)state;
+    make_sample(&s, 1);
+    for (int how = 0; how < 3; how++) {
+        bags_writer *writer = open_writer(at("%d", how), five, 5, 0);
+        if (how == 0)
+            bags_writer_set(writer, "raw", &s.raw, NULL);
+        if (how == 1)
+            bags_writer_push(writer, "words", &s.caption, NULL);
+        if (how == 2)
+            bags_writer_end(writer, NULL);
+        assert_fails(BAGS_ERROR_STATE, bags_writer_close(writer, &said));
+    }
+    free(s.bytes);
+}
+
+/* So that a program may check once, at the end. */
+static void calls_on_a_writer_that_did_not_open_fail(void **state) {
+    bags_value value = bags_int(1);
+    bags_entry one = entry("a", &value, 1);
+    (void)state;
+    assert_int_not_equal(bags_writer_append(NULL, &one, 1, NULL), BAGS_OK);
+    assert_int_not_equal(bags_writer_begin(NULL, NULL), BAGS_OK);
+    assert_int_not_equal(bags_writer_set(NULL, "a", &value, NULL), BAGS_OK);
+    assert_int_not_equal(bags_writer_push(NULL, "a", &value, NULL), BAGS_OK);
+    assert_int_not_equal(bags_writer_end(NULL, NULL), BAGS_OK);
+    assert_int_not_equal(bags_writer_flush(NULL, NULL), BAGS_OK);
+    bags_writer_cancel(NULL);
+    bags_writer_forgive(NULL);
+    assert_true(bags_writer_length(NULL) == 0);
+    assert_true(bags_writer_shards(NULL) == 0);
+}
+
+static bags_code silent_encode(void *state, const bags_value *value,
+    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    (void)state;
+    (void)value;
+    (void)scratch;
+    (void)blob;
+    (void)err;
+    return BAGS_ERROR_VALUE;
+}
+
+static void a_codec_that_fails_in_silence_does_no_harm(void **state) {
+    bags_codec silent = {"utf8", NULL, silent_encode, NULL, NULL, NULL};
+    static const bags_field fields[] = {{"caption", "utf8"}};
+    bags_writer_options options = writing(0);
+    bags_value value = bags_utf8("text");
+    bags_entry one = entry("caption", &value, 1);
+    bags_codecs *codecs;
+    bags_writer *writer;
+    (void)state;
+    assert_opens(codecs, bags_codecs_create(&memory.allocator, &said));
+    assert_ok(bags_codecs_add(codecs, &silent, &said));
+    options.codecs = codecs;
+    assert_opens(writer,
+        bags_writer_open(at("x"), fields, 1, &options, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_writer_append(writer, &one, 1, &said));
+    assert_says("caption");
+    assert_in_range(strlen(said.message), 5, 300);
+    assert_fails(BAGS_ERROR_VALUE, bags_writer_close(writer, &said));
+    bags_codecs_free(codecs);
+}
+
 static void a_datapoint_that_was_not_ended_is_not_written(void **state) {
     sample s;
     (void)state;
@@ -1066,7 +1144,7 @@ int main(void) {
         TEST(other_names_are_written_and_read),
         TEST(a_name_used_twice_is_refused),
         TEST(wrong_types_are_refused),
-        TEST(names_that_are_too_long_leave_nothing),
+        TEST(names_that_are_too_long_are_refused),
         TEST(more_than_a_spec_holds_is_refused),
         TEST(datapoints_are_written_as_the_format_says),
         TEST(a_datapoint_that_was_refused_leaves_no_trace),
@@ -1079,6 +1157,9 @@ int main(void) {
         TEST(arguments_that_no_codec_takes_are_a_type_error),
         TEST(no_value_is_refused),
         TEST(calls_out_of_order_are_state_errors),
+        TEST(close_reports_pieces_without_a_begin),
+        TEST(calls_on_a_writer_that_did_not_open_fail),
+        TEST(a_codec_that_fails_in_silence_does_no_harm),
         TEST(a_datapoint_that_was_not_ended_is_not_written),
         TEST(null_is_closed_and_aborted),
         TEST(an_unfinished_dataset_has_a_partial_spec_and_journals),

@@ -173,11 +173,13 @@ static bool is_directory(const char *path) {
 }
 
 bags_code directory_make(const char *path, bags_error *err) {
+    if (path[0] == 0)
+        return bags_fail(err, BAGS_ERROR_MISSING, "a directory needs a name");
     char *part = string_format(err, "%s", path);
     if (!part)
         return BAGS_ERROR_MEMORY;
     bags_code code = BAGS_OK;
-    for (char *at = part + 1; part[0] && !code; at++) {
+    for (char *at = part + 1; !code; at++) {
         bool end = *at == 0;
         if (!end && *at != '/')
             continue;

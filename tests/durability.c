@@ -1,0 +1,321 @@
+/* See durability.h. */
+#include "durability.h"
+
+#include <errno.h>
+
+/* --------------------------------------------------------------- datapoints */
+
+const bags_field point_fields[POINT_FIELDS] = {{"text", "utf8"},
+    {"clip", "bytes[]"}, {"id", "int(8)"}};
+
+#define MOST_TEXT 9000
+
+/* Every seventh is longer than a buffer of 4 KiB; some are empty. */
+static size_t text_size(uint64_t number) {
+    return number % 7 == 3 ? 4500 + (size_t)number * 13 % 4000
+                           : (size_t)(number * 37 % 160);
+}
+
+static size_t clip_count(uint64_t number) {
+    return (size_t)(number % 4);
+}
+
+static size_t clip_size(uint64_t number, size_t item) {
+    return (size_t)((number * 5 + item * 11) % 90);
+}
+
+/* Bytes that tell their datapoint, as letters, so that they are UTF-8. */
+static const char *letters(uint64_t number, size_t item, size_t size) {
+    static char text[MOST_TEXT];
+    uint64_t state = number * 16 + item;
+    for (size_t i = 0; i < size; i += 8) {
+        uint64_t word = next_random(&state);
+        for (size_t j = 0; j < 8 && i + j < size; j++)
+            text[i + j] = (char)('a' + (word >> (8 * j) & 15));
+    }
+    return text;
+}
+
+static bags_code append_whole(bags_writer *writer, uint64_t number,
+    bags_error *err) {
+    char store[4][128], text[MOST_TEXT];
+    bags_value clip[4], plain[2];
+    bags_entry entries[POINT_FIELDS];
+    memcpy(text, letters(number, 9, text_size(number)), text_size(number));
+    for (size_t i = 0; i < clip_count(number); i++) {
+        memcpy(store[i], letters(number, i, 128), sizeof(store[i]));
+        clip[i] = bags_blob(store[i], clip_size(number, i));
+    }
+    plain[0] = bags_utf8_sized(text, text_size(number));
+    plain[1] = bags_uint(number);
+    memset(entries, 0, sizeof(entries));
+    entries[0].field = "text";
+    entries[0].values = &plain[0];
+    entries[0].count = 1;
+    entries[1].field = "clip";
+    entries[1].values = clip;
+    entries[1].count = clip_count(number);
+    entries[2].field = "id";
+    entries[2].values = &plain[1];
+    entries[2].count = 1;
+    return bags_writer_append(writer, entries, POINT_FIELDS, err);
+}
+
+/* One that is dropped after more of it was written than a buffer holds. */
+static bags_code drop_one(bags_writer *writer, uint64_t number,
+    bags_error *err) {
+    bags_value item = bags_blob(letters(number + 1, 0, 3000), 3000);
+    bags_code code = bags_writer_begin(writer, err);
+    for (int i = 0; i < 3 && !code; i++)
+        code = bags_writer_push(writer, "clip", &item, err);
+    bags_writer_cancel(writer);
+    return code;
+}
+
+static bags_code append_streamed(bags_writer *writer, uint64_t number,
+    bags_error *err) {
+    bags_code code = drop_one(writer, number, err);
+    bags_value value = bags_uint(number);
+    if (!code)
+        code = bags_writer_begin(writer, err);
+    if (!code)
+        code = bags_writer_set(writer, "id", &value, err);
+    for (size_t i = 0; i < clip_count(number) && !code; i++) {
+        value = bags_blob(letters(number, i, 128), clip_size(number, i));
+        code = bags_writer_push(writer, "clip", &value, err);
+    }
+    value = bags_utf8_sized(letters(number, 9, text_size(number)),
+        text_size(number));
+    if (!code)
+        code = bags_writer_set(writer, "text", &value, err);
+    if (!code)
+        code = bags_writer_end(writer, err);
+    else
+        bags_writer_cancel(writer);
+    return code;
+}
+
+static bool point_is_right(const bags_row *row, uint64_t number) {
+    bags_bytes clip, id = bags_row_bytes(row, 1, 0);
+    bags_bytes text = bags_row_bytes(row, 2, 0);
+    if (id.size != 8 || load_u64(id.data) != number
+        || text.size != text_size(number)
+        || bags_row_length(row, 0) != clip_count(number))
+        return false;
+    if (text.size && memcmp(text.data, letters(number, 9, text.size), text.size) != 0)
+        return false;
+    for (size_t i = 0; i < clip_count(number); i++) {
+        clip = bags_row_bytes(row, 0, i);
+        if (clip.size != clip_size(number, i) || (clip.size
+            && memcmp(clip.data, letters(number, i, 128), clip.size) != 0))
+            return false;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ writers */
+
+work work_on(const char *path, uint64_t shard_length, const bags_io *io) {
+    work w;
+    memset(&w, 0, sizeof(w));
+    w.path = path;
+    w.options.shard_length = shard_length;
+    w.options.buffer_size = 4096;
+    w.options.io = io;
+    return w;
+}
+
+bags_writer *work_open(work *w, bool append, bags_error *err) {
+    w->options.append = append;
+    bags_writer *writer = bags_writer_open(w->path, point_fields, POINT_FIELDS,
+        &w->options, err);
+    if (writer)
+        w->appended = w->flushed = bags_writer_found(writer);
+    return writer;
+}
+
+bags_code work_append(work *w, bags_writer *writer, bags_error *err) {
+    uint64_t shards = bags_writer_shards(writer);
+    uint64_t number = w->first + w->appended;
+    /* It may have been written even if the call fails. */
+    w->appended++;
+    bags_code code = number % 3 == 2 ? append_streamed(writer, number, err)
+                                     : append_whole(writer, number, err);
+    if (!code && bags_writer_shards(writer) > shards)
+        w->flushed = w->appended;
+    return code;
+}
+
+bags_code work_append_to(work *w, bags_writer *writer, uint64_t stop,
+    bags_error *err) {
+    bags_code code = BAGS_OK;
+    while (w->appended < stop && !code)
+        code = work_append(w, writer, err);
+    return code;
+}
+
+bags_code work_flush(work *w, bags_writer *writer, bags_error *err) {
+    bags_code code = bags_writer_flush(writer, err);
+    if (!code)
+        w->flushed = w->appended;
+    return code;
+}
+
+bags_code work_sync(work *w, bags_writer *writer, bags_error *err) {
+    bags_code code = bags_writer_sync(writer, err);
+    if (!code)
+        w->flushed = w->appended;
+    return code;
+}
+
+bags_code work_close(work *w, bags_writer *writer, bags_error *err) {
+    bags_code code = bags_writer_close(writer, err);
+    if (!code)
+        w->flushed = w->appended;
+    return code;
+}
+
+/* ------------------------------------------------------------------ readers */
+
+static bool is_sharded(const work *w) {
+    return w->options.shard_length || w->options.shard_size
+        || w->options.shard_stop || w->options.sharded;
+}
+
+finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
+    finding f;
+    bags_reader_options options;
+    bags_row row = {0};
+    memset(&f, 0, sizeof(f));
+    memset(&options, 0, sizeof(options));
+    options.io = io;
+    options.skip_unfinished = skip_unfinished;
+    if (is_sharded(w)) {
+        options.shard_start = w->options.shard_start;
+        options.shard_stop = w->options.shard_stop;
+    }
+    bags_reader *reader = bags_reader_open(w->path, &options, &f.error);
+    if (!reader)
+        return f;
+    f.opened = true;
+    f.length = bags_reader_length(reader);
+    f.verified = bags_reader_verify(reader, &f.error) == BAGS_OK;
+    for (uint64_t i = 0; i < f.length; i++) {
+        if (bags_reader_get(reader, i, NULL, 0, &row, &f.error))
+            f.verified = false;
+        else if (f.right == i && point_is_right(&row, w->first + i))
+            f.right++;
+    }
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    return f;
+}
+
+typedef struct listing {
+    char names[64][64];
+    size_t count;
+} listing;
+
+static int take_name(void *user, const char *name) {
+    listing *l = (listing *)user;
+    if (l->count < 64 && strlen(name) < sizeof(l->names[0]))
+        strcpy(l->names[l->count++], name);
+    return 0;
+}
+
+void drop_journals(const bags_io *io, const char *path) {
+    listing *l = (listing *)calloc(1, sizeof(*l));
+    char inner[256];
+    bags_path_kind kind = BAGS_PATH_NONE;
+    snprintf(inner, sizeof(inner), "%s/spec.json", path);
+    io->kind(io->user, inner, &kind);
+    bool finished = kind == BAGS_PATH_FILE;
+    io->list(io->user, path, take_name, l);
+    for (size_t i = 0; i < l->count; i++) {
+        const char *ending = strrchr(l->names[i], '.');
+        snprintf(inner, sizeof(inner), "%s/%s", path, l->names[i]);
+        io->kind(io->user, inner, &kind);
+        if (kind == BAGS_PATH_DIRECTORY)
+            drop_journals(io, inner);
+        else if (finished && ending && strcmp(ending, ".idx") == 0)
+            io->remove(io->user, inner);
+    }
+    free(l);
+}
+
+/* ------------------------------------------------------------------- deaths */
+
+/* Counts as one call, like any other. */
+static int mortal_write(void *user, void *file, uint64_t offset,
+    const void *data, size_t size, size_t *done) {
+    watch *w = (watch *)user;
+    if (!w->stays || w->only || w->calls + 1 != w->fail_at)
+        return w->io.write_at(user, file, offset, data, size, done);
+    w->fail_at = 0;
+    w->io.write_at(user, file, offset, data, size / 2, done);
+    w->fail_at = w->calls;
+    w->failed++;
+    w->last = HOOK_WRITE;
+    return w->fail_with;
+}
+
+void mortal_start(mortal *m, const bags_io *base) {
+    watch_start(&m->files, base);
+    m->io = m->files.io;
+    m->io.write_at = mortal_write;
+}
+
+void mortal_kill_at(mortal *m, uint64_t n) {
+    m->files.only = 0;
+    m->files.fail_at = n;
+    m->files.stays = true;
+}
+
+void mortal_bury(mortal *m, bags_writer *writer) {
+    watch *w = &m->files;
+    uint64_t calls = w->calls, fail_at = w->fail_at, failed = w->failed;
+    unsigned only = w->only;
+    int last = w->last, lost_bags = w->lost_bags;
+    bool stays = w->stays;
+    w->only = 0;
+    w->fail_at = 1;
+    w->stays = true;
+    w->calls = 1;
+    bags_writer_close(writer, NULL);
+    w->calls = calls;
+    w->fail_at = fail_at;
+    w->failed = failed;
+    w->only = only;
+    w->last = last;
+    w->lost_bags = lost_bags;
+    w->stays = stays;
+}
+
+/* ------------------------------------------------------------------- memory */
+
+static void *ration_resize(void *user, void *data, size_t old_size,
+    size_t new_size) {
+    ration *r = (ration *)user;
+    if (new_size == 0) {
+        r->live -= data != NULL;
+        free(data);
+        return NULL;
+    }
+    if (new_size > old_size) {
+        r->calls++;
+        if (r->fail_at && (r->stays ? r->calls >= r->fail_at
+                                    : r->calls == r->fail_at)) {
+            r->failed++;
+            return NULL;
+        }
+    }
+    void *moved = realloc(data, new_size);
+    r->live += moved && !data;
+    return moved;
+}
+
+void ration_start(ration *r) {
+    memset(r, 0, sizeof(*r));
+    r->allocator.resize = ration_resize;
+    r->allocator.user = r;
+}

@@ -1,0 +1,517 @@
+/*
+ * Recovery and append where every call may fail: a program writes datasets,
+ * dies, recovers them, goes on with them and reads them, on a disk in memory.
+ * At its N-th call of a file hook, or its N-th allocation, for every N, it meets
+ * a fault; or it is killed there, the write it was at being half done. Then,
+ * without faults, all that was flushed must be there, and going on must end
+ * with the same bytes as if nothing had happened.
+ */
+#include "check.h"
+#include "durability.h"
+
+#include <errno.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* -------------------------------------------------------------- the program */
+
+enum { BY_LENGTH, ONE, TWO, BY_SIZE, FIRST_OF_TWO, SECOND_OF_TWO, WORKS };
+
+static const uint64_t totals[WORKS] = {14, 6, 9, 9, 4, 3};
+
+typedef struct world {
+    memory_disk drive;
+    mortal device;
+    ration blocks;
+    work works[WORKS];
+    const char *where; /* the step that failed */
+    bool dies;         /* rather than that it closes a writer that failed */
+} world;
+
+#define STEP(call) \
+    do { \
+        poison(); \
+        w->where = #call; \
+        code = (call); \
+        if (code) \
+            goto done; \
+    } while (0)
+#define OPEN(object, call) \
+    do { \
+        poison(); \
+        w->where = #call; \
+        (object) = (call); \
+        code = (object) ? BAGS_OK : said.code; \
+        if (code) \
+            goto done; \
+    } while (0)
+
+static void world_start(world *w) {
+    memset(w, 0, sizeof(*w));
+    memory_disk_start(&w->drive);
+    mortal_start(&w->device, &w->drive.io);
+    ration_start(&w->blocks);
+    w->works[BY_LENGTH] = work_on("above/by_length", 4, NULL);
+    w->works[ONE] = work_on("one", 0, NULL);
+    w->works[TWO] = work_on("two", 0, NULL);
+    w->works[BY_SIZE] = work_on("by_size", 0, NULL);
+    w->works[BY_SIZE].options.shard_size = 6000;
+    w->works[BY_SIZE].options.keep_idx = true;
+    for (uint64_t i = 0; i < 2; i++) {
+        work *each = &w->works[FIRST_OF_TWO + i];
+        *each = work_on("pair", 2, NULL);
+        each->options.shard_start = i;
+        each->options.shard_stop = 2;
+        each->first = 1000 * (i + 1);
+    }
+    for (int i = 0; i < WORKS; i++) {
+        w->works[i].options.io = &w->device.io;
+        w->works[i].options.allocator = &w->blocks.allocator;
+    }
+}
+
+static void world_end(world *w, uint64_t n) {
+    if (w->blocks.live || w->device.files.files || w->device.files.maps)
+        fail_msg("fault %d in %s leaves %d blocks, %d files, %d mappings",
+            (int)n, w->where, (int)w->blocks.live, w->device.files.files,
+            w->device.files.maps);
+    memory_disk_free(&w->drive);
+}
+
+/* Write, flushing now and then, and die at `death` datapoints. */
+static bags_code begin(world *w, int which, uint64_t death) {
+    work *each = &w->works[which];
+    bags_writer *writer = NULL;
+    bags_code code;
+    OPEN(writer, work_open(each, false, &said));
+    for (uint64_t i = 1; i <= death; i++) {
+        STEP(work_append(each, writer, &said));
+        if (i % 3 == 0)
+            STEP(work_flush(each, writer, &said));
+        if (i == 7)
+            STEP(work_sync(each, writer, &said));
+    }
+done:
+    if (code && !w->dies)
+        bags_writer_close(writer, NULL);
+    else
+        mortal_bury(&w->device, writer);
+    return code;
+}
+
+/* Go on, to the end. */
+static bags_code go_on(world *w, int which) {
+    work *each = &w->works[which];
+    uint64_t flushed = each->flushed, appended = each->appended;
+    bags_writer *writer = NULL;
+    bags_code code;
+    OPEN(writer, work_open(each, true, &said));
+    if (each->flushed < flushed || each->flushed > appended)
+        fail_msg("%s: %d datapoints found, %d were flushed, %d appended",
+            each->path, (int)each->flushed, (int)flushed, (int)appended);
+    STEP(work_append_to(each, writer, totals[which], &said));
+done:
+    if (code && w->dies)
+        mortal_bury(&w->device, writer);
+    else if (code)
+        bags_writer_close(writer, NULL);
+    if (code)
+        return code;
+    w->where = "work_close";
+    poison();
+    return work_close(each, writer, &said);
+}
+
+static bags_code recover(world *w, const char *path) {
+    bags_recover_options options;
+    bags_code code;
+    memset(&options, 0, sizeof(options));
+    options.io = &w->device.io;
+    options.allocator = &w->blocks.allocator;
+    STEP(bags_recover(path, &options, NULL, &said));
+done:
+    return code;
+}
+
+static bags_code read_back(world *w, int which) {
+    work *each = &w->works[which];
+    poison();
+    w->where = "read_back";
+    finding f = work_find(each, &w->device.io, false);
+    if (f.error.code)
+        said = f.error;
+    else if (f.right != f.length || f.length < each->flushed)
+        fail_msg("%s: %d of %d datapoints are right", each->path, (int)f.right,
+            (int)f.length);
+    return f.error.code;
+}
+
+static bags_code run(world *w) {
+    bags_code code;
+    if ((code = begin(w, BY_LENGTH, 10)) != BAGS_OK)
+        return code;
+    if ((code = go_on(w, BY_LENGTH)) != BAGS_OK)
+        return code;
+    if ((code = begin(w, ONE, 6)) != BAGS_OK)
+        return code;
+    if ((code = recover(w, "one")) != BAGS_OK)
+        return code;
+    if ((code = begin(w, TWO, 6)) != BAGS_OK)
+        return code;
+    if ((code = go_on(w, TWO)) != BAGS_OK)
+        return code;
+    if ((code = begin(w, BY_SIZE, 6)) != BAGS_OK)
+        return code;
+    if ((code = go_on(w, BY_SIZE)) != BAGS_OK)
+        return code;
+    if ((code = begin(w, SECOND_OF_TWO, 3)) != BAGS_OK)
+        return code;
+    if ((code = go_on(w, FIRST_OF_TWO)) != BAGS_OK)
+        return code;
+    if ((code = recover(w, "pair")) != BAGS_OK)
+        return code;
+    return read_back(w, BY_LENGTH);
+}
+
+/* ------------------------------------------------------------- what remains */
+
+static bool is_there(world *w, const char *path) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    w->drive.io.kind(w->drive.io.user, path, &kind);
+    return kind != BAGS_PATH_NONE;
+}
+
+/* Recovery gives all that was flushed, and no more than was appended. */
+static void check_recovery(world *w, uint64_t n) {
+    for (int i = 0; i < WORKS; i++) {
+        work *each = &w->works[i];
+        bags_recover_options options;
+        bags_error err;
+        memset(&options, 0, sizeof(options));
+        options.io = &w->drive.io;
+        err.message[0] = 0;
+        bags_code code = is_there(w, each->path)
+            ? bags_recover(each->path, &options, NULL, &err)
+            : BAGS_ERROR_MISSING;
+        if (code && (code != BAGS_ERROR_MISSING || each->flushed))
+            fail_msg("fault %d, %s: %s: not recovered: %s", (int)n, w->where,
+                each->path, err.message);
+        finding f = work_find(each, &w->drive.io, false);
+        if (f.length < each->flushed || f.length > each->appended
+            || f.right != f.length || (f.opened && !f.verified))
+            fail_msg("fault %d, %s: %s: %d datapoints, of which %d are right; "
+                "%d were flushed, %d appended", (int)n, w->where, each->path,
+                (int)f.length, (int)f.right, (int)each->flushed,
+                (int)each->appended);
+    }
+}
+
+/* What it would be if nothing had happened. */
+static void make_reference(memory_disk *m) {
+    world *w = (world *)calloc(1, sizeof(*w));
+    world_start(w);
+    for (int i = 0; i < WORKS; i++) {
+        bags_writer *writer;
+        w->works[i].options.io = &w->drive.io;
+        assert_opens(writer, work_open(&w->works[i], false, &said));
+        assert_ok(work_append_to(&w->works[i], writer, totals[i], &said));
+        assert_ok(work_close(&w->works[i], writer, &said));
+    }
+    *m = w->drive;
+    m->io.user = m;
+    free(w);
+}
+
+static void finish_work(world *w, int which, uint64_t n) {
+    work *each = &w->works[which];
+    each->options.io = &w->drive.io;
+    bags_code code = go_on(w, which);
+    if (code == BAGS_ERROR_EXISTS && (which == ONE || which == TWO)) {
+        finding f = work_find(each, &w->drive.io, false);
+        code = f.right == totals[which] ? BAGS_OK : code;
+    }
+    if (code)
+        fail_msg("fault %d: %s does not go on: %s", (int)n, each->path,
+            said.message);
+}
+
+/* Going on ends with the same bytes as if nothing had happened. */
+static void check_going_on(world *w, const memory_disk *expected, uint64_t n) {
+    const char *where = w->where;
+    for (int i = 0; i < WORKS; i++)
+        finish_work(w, i, n);
+    drop_journals(&w->drive.io, "above");
+    drop_journals(&w->drive.io, "one");
+    drop_journals(&w->drive.io, "two");
+    drop_journals(&w->drive.io, "pair");
+    if (!is_same_disk(&w->drive, expected))
+        fail_msg("after fault %d in %s going on gives other bytes", (int)n,
+            where);
+}
+
+typedef struct fault {
+    const char *name;
+    unsigned only; /* bits of hooks; 0: all */
+    int error;
+    bool stays;
+    bool memory;
+} fault;
+
+/* What may fail without a word: closing what was only read, mapping, and
+ * removing journals; and a lock that is taken once, since a claim is made
+ * again. */
+static bool may_be_silent(const world *w) {
+    int last = w->device.files.last;
+    if (last == HOOK_LOCK && w->device.files.fail_with == EWOULDBLOCK)
+        return true;
+    return last == HOOK_MAP || last == HOOK_UNMAP || last == HOOK_REMOVE
+        || (last == HOOK_CLOSE && !w->device.files.lost_bags);
+}
+
+static void check_report(world *w, const fault *how, bags_code code,
+    uint64_t n) {
+    bags_code expected = how->memory ? BAGS_ERROR_MEMORY
+        : how->error == EWOULDBLOCK && w->device.files.last == HOOK_LOCK
+            ? said.code : BAGS_ERROR_IO;
+    if (!code && (how->memory || (!how->stays && !may_be_silent(w))))
+        fail_msg("%s %d in %s was passed over", how->name, (int)n, w->where);
+    if (!code)
+        return;
+    CHECK(is_code((int)expected, (int)code, w->where));
+    if (code == BAGS_ERROR_IO && said.system != how->error)
+        fail_msg("%s %d: errno %d: %s", how->name, (int)n, said.system,
+            said.message);
+}
+
+/* One fault, and what comes of it. Returns whether it was reached. */
+static bool meet(const fault *how, uint64_t n, const memory_disk *expected) {
+    world *w = (world *)calloc(1, sizeof(*w));
+    world_start(w);
+    w->dies = expected != NULL;
+    if (how->memory) {
+        w->blocks.fail_at = n;
+        w->blocks.stays = how->stays;
+    } else {
+        w->device.files.only = how->only;
+        w->device.files.fail_at = n;
+        w->device.files.stays = how->stays;
+        w->device.files.fail_with = how->error;
+    }
+    bags_code code = run(w);
+    bool reached = w->blocks.failed || w->device.files.failed;
+    if (reached)
+        check_report(w, how, code, n);
+    else
+        assert_int_equal(code, BAGS_OK);
+    w->blocks.fail_at = w->device.files.fail_at = 0;
+    if (w->blocks.live || w->device.files.files || w->device.files.maps)
+        fail_msg("%s %d in %s leaves %d blocks, %d files, %d mappings",
+            how->name, (int)n, w->where, (int)w->blocks.live,
+            w->device.files.files, w->device.files.maps);
+    if (expected)
+        check_going_on(w, expected, n);
+    else
+        check_recovery(w, n);
+    world_end(w, n);
+    free(w);
+    return reached;
+}
+
+static void sweep(const fault *how) {
+    memory_disk expected;
+    uint64_t n = 1;
+    make_reference(&expected);
+    while (meet(how, n, NULL) && meet(how, n, &expected))
+        n++;
+    memory_disk_free(&expected);
+    print_message("%s: %d points, recovered and gone on with\n", how->name,
+        (int)n - 1);
+    assert_true(n > 1);
+}
+
+/* --------------------------------------------------------------------- tests */
+
+static void the_program_works_without_faults(void **state) {
+    fault none = {"no fault", 0, EIO, false, false};
+    memory_disk expected;
+    (void)state;
+    make_reference(&expected);
+    assert_false(meet(&none, UINT64_MAX, NULL));
+    assert_false(meet(&none, UINT64_MAX, &expected));
+    memory_disk_free(&expected);
+}
+
+static void killed_at_any_call_nothing_flushed_is_lost(void **state) {
+    fault how = {"killed", 0, EIO, true, false};
+    (void)state;
+    sweep(&how);
+}
+
+static void any_call_may_fail_once(void **state) {
+    fault how = {"EIO", 0, EIO, false, false};
+    (void)state;
+    sweep(&how);
+}
+
+static void the_disk_may_be_full_at_any_write(void **state) {
+    const unsigned writes = 1u << HOOK_WRITE | 1u << HOOK_SYNC
+        | 1u << HOOK_TRUNCATE | 1u << HOOK_MAKE_DIR | 1u << HOOK_OPEN
+        | 1u << HOOK_RENAME | 1u << HOOK_CLOSE;
+    fault once = {"ENOSPC once", writes, ENOSPC, false, false};
+    fault stays = {"ENOSPC for good", writes, ENOSPC, true, false};
+    (void)state;
+    sweep(&once);
+    sweep(&stays);
+}
+
+static void each_kind_of_call_may_be_refused(void **state) {
+    fault interrupted = {"EINTR", 1u << HOOK_WRITE | 1u << HOOK_READ
+        | 1u << HOOK_SYNC_DIR, EINTR, false, false};
+    fault files = {"EMFILE", 1u << HOOK_OPEN | 1u << HOOK_LIST, EMFILE, false,
+        false};
+    fault rights = {"EACCES", 1u << HOOK_OPEN | 1u << HOOK_KIND
+        | 1u << HOOK_RENAME | 1u << HOOK_MAKE_DIR, EACCES, true, false};
+    fault quota = {"EDQUOT", 1u << HOOK_WRITE, EDQUOT, true, false};
+    fault lock = {"lock taken", 1u << HOOK_LOCK, EWOULDBLOCK, false, false};
+    fault no_locks = {"ENOLCK", 1u << HOOK_LOCK, ENOLCK, true, false};
+    (void)state;
+    sweep(&interrupted);
+    sweep(&files);
+    sweep(&rights);
+    sweep(&quota);
+    sweep(&lock);
+    sweep(&no_locks);
+}
+
+static void any_allocation_may_fail(void **state) {
+    fault once = {"no memory once", 0, 0, false, true};
+    fault stays = {"no memory any more", 0, 0, true, true};
+    (void)state;
+    sweep(&once);
+    sweep(&stays);
+}
+
+static void reads_and_writes_may_be_short(void **state) {
+    memory_disk expected;
+    (void)state;
+    make_reference(&expected);
+    for (size_t chunk = 1; chunk < 5000; chunk = chunk * 4 + 3) {
+        world *w = (world *)calloc(1, sizeof(*w));
+        world_start(w);
+        w->device.files.chunk = chunk;
+        if (run(w))
+            fail_msg("with %d bytes at once, %s: %s", (int)chunk, w->where,
+                said.message);
+        check_going_on(w, &expected, chunk);
+        world_end(w, chunk);
+        free(w);
+    }
+    memory_disk_free(&expected);
+}
+
+/* Datasets whose writers died, made anew for each of the points. */
+static void leave_the_dead(world *w) {
+    world_start(w);
+    assert_int_equal(begin(w, BY_LENGTH, 10), BAGS_OK);
+    assert_int_equal(begin(w, SECOND_OF_TWO, 3), BAGS_OK);
+    w->device.files.calls = 0;
+}
+
+static void recovery_killed_at_any_call_ends_the_same(void **state) {
+    static const char *const paths[] = {"above/by_length", "pair"};
+    (void)state;
+    for (int p = 0; p < 2; p++) {
+        world *whole = (world *)calloc(1, sizeof(*whole));
+        leave_the_dead(whole);
+        assert_int_equal(recover(whole, paths[p]), BAGS_OK);
+        uint64_t n = 1;
+        for (bool reached = true; reached; n++) {
+            world *w = (world *)calloc(1, sizeof(*w));
+            leave_the_dead(w);
+            mortal_kill_at(&w->device, n);
+            recover(w, paths[p]);
+            reached = w->device.files.failed > 0;
+            w->device.files.fail_at = 0;
+            assert_int_equal(recover(w, paths[p]), BAGS_OK);
+            drop_journals(&w->drive.io, paths[p]);
+            if (!is_same_disk(&w->drive, &whole->drive))
+                fail_msg("recovery killed at call %d ends otherwise", (int)n);
+            world_end(w, n);
+            free(w);
+        }
+        print_message("recovery of %s: killed at %d points\n", paths[p],
+            (int)n - 2);
+        assert_true(n > 10);
+        world_end(whole, 0);
+        free(whole);
+    }
+}
+
+/* -------------------------------------------------------- a process that dies */
+
+/* The process ends, without closing anything, at the n-th call. */
+static void die_in_a_process(uint64_t n, const char *path) {
+    mortal device;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child) {
+        int status;
+        assert_true(waitpid(child, &status, 0) == child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
+        return;
+    }
+    mortal_start(&device, bags_io_local());
+    mortal_kill_at(&device, n);
+    work w = work_on(path, 4, &device.io);
+    bags_writer *writer = work_open(&w, false, NULL);
+    for (int i = 0; i < 9 && writer; i++) {
+        if (work_append(&w, writer, NULL) || work_flush(&w, writer, NULL))
+            break;
+        /* What is certain, told to the parent by the file's length. */
+        FILE *told = fopen(at("told"), "ab");
+        fputc('.', told);
+        fclose(told);
+    }
+    _exit(device.files.failed ? 1 : 0);
+}
+
+static void a_process_that_ends_at_any_call_loses_nothing(void **state) {
+    (void)state;
+    work whole = work_on(at("whole"), 4, NULL);
+    bags_writer *writer;
+    assert_opens(writer, work_open(&whole, false, &said));
+    assert_ok(work_append_to(&whole, writer, 9, &said));
+    assert_ok(work_close(&whole, writer, &said));
+    for (uint64_t n = 1; n < 190; n += 7) {
+        save(at("told"), NULL, 0);
+        die_in_a_process(n, at("set"));
+        uint64_t flushed = file_size(at("told"));
+        work w = work_on(at("set"), 4, &disk.io);
+        w.options.allocator = &memory.allocator;
+        assert_opens(writer, work_open(&w, true, &said));
+        if (bags_writer_found(writer) < flushed
+            || bags_writer_found(writer) > flushed + 1)
+            fail_msg("dead at call %d: %d found, %d flushed", (int)n,
+                (int)bags_writer_found(writer), (int)flushed);
+        assert_ok(work_append_to(&w, writer, 9, &said));
+        assert_ok(work_close(&w, writer, &said));
+        drop_journals(bags_io_local(), at("set"));
+        assert_same_tree(at("set"), at("whole"));
+        remove_tree(at("set"));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(the_program_works_without_faults),
+        TEST(killed_at_any_call_nothing_flushed_is_lost),
+        TEST(any_call_may_fail_once),
+        TEST(the_disk_may_be_full_at_any_write),
+        TEST(each_kind_of_call_may_be_refused),
+        TEST(any_allocation_may_fail),
+        TEST(reads_and_writes_may_be_short),
+        TEST(recovery_killed_at_any_call_ends_the_same),
+        TEST(a_process_that_ends_at_any_call_loses_nothing),
+    };
+    return cmocka_run_group_tests_name("faults", tests, NULL, NULL);
+}

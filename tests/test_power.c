@@ -1,0 +1,840 @@
+/*
+ * Loss of power, simulated. A writer's calls are recorded on a disk in memory;
+ * for every point of the record the disk images are built that may be there when
+ * the power comes back; on each, recovery must give every datapoint that was on
+ * the disk for certain (bags_writer_sync had returned, or its shard was
+ * finished), and must not crash or make anything that a reader refuses.
+ *
+ * The disk that is simulated, as POSIX and an ordered journalling file system
+ * (ext4) allow it, and somewhat worse:
+ *   - What a file held at its last sync is there. Of each write after it, every
+ *     sector (512 bytes or 4 KiB, by the image) is there or not, whatever became
+ *     of the others and of other files; what is missing of a file that has
+ *     grown reads as zeros. Its size is the one after any of the calls since the
+ *     sync; a file that was cut and has grown again may show old bytes.
+ *   - A directory's entries are on the disk when sync_dir of that directory has
+ *     returned; a sync of a file does not save its name. Of the changes after
+ *     that, any first part is there ("ordered", as journals have it), or any of
+ *     them ("loose"). A rename happens whole or not at all. Directories do not
+ *     wait for each other.
+ *
+ * What is promised, and checked: the datapoints that were certain are there,
+ * whole, and the first ones, in order. What follows them are as many as seem
+ * whole by their journals: without checksums the library cannot know whether a
+ * blob's bytes came to the disk before its journal's entry did, so that the
+ * bytes of a datapoint that was not certain may be wrong. A shard without any
+ * certain datapoint may also be left as it is, with an error.
+ */
+#include "check.h"
+#include "durability.h"
+
+#include <errno.h>
+
+/* ------------------------------------------------------------ a disk's record */
+
+enum op_kind { OP_WRITE, OP_CUT, OP_SYNC, OP_LINK, OP_UNLINK, OP_RENAME,
+    OP_SYNC_DIR };
+
+#define MOST_NAME 40
+#define MOST_NODES 400
+#define MOST_OPS 6000
+#define MOST_ENTRIES 64
+
+typedef struct op {
+    enum op_kind kind;
+    int node;   /* the file; of changes to a directory, the directory */
+    int target; /* what is linked */
+    uint64_t offset, size;
+    unsigned char *data;
+    char name[MOST_NAME], to[MOST_NAME];
+} op;
+
+typedef struct entry {
+    char name[MOST_NAME];
+    int node;
+} entry;
+
+typedef struct folder {
+    entry entries[MOST_ENTRIES];
+    int count;
+} folder;
+
+typedef struct node {
+    bool directory;
+    int owner; /* who locked it; 0: nobody */
+    bytes content;
+    folder inside;
+} node;
+
+typedef struct recorder {
+    bags_io io;
+    node *nodes[MOST_NODES];
+    int count, handles;
+    op *ops;
+    int length;
+    /* After op i, so many datapoints were certain. */
+    uint64_t certain[MOST_OPS + 1], appended[MOST_OPS + 1];
+} recorder;
+
+typedef struct handle {
+    int node, number;
+} handle;
+
+static void need(bool holds, const char *what) {
+    if (holds)
+        return;
+    fprintf(stderr, "the recorder has too little room: %s\n", what);
+    abort();
+}
+
+static op *note(recorder *r, enum op_kind kind, int at_node) {
+    need(r->length < MOST_OPS, "ops");
+    op *o = &r->ops[r->length++];
+    memset(o, 0, sizeof(*o));
+    o->kind = kind;
+    o->node = at_node;
+    r->certain[r->length] = r->certain[r->length - 1];
+    r->appended[r->length] = r->appended[r->length - 1];
+    return o;
+}
+
+static int folder_find(const folder *f, const char *name) {
+    for (int i = 0; i < f->count; i++)
+        if (strcmp(f->entries[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+static void folder_put(folder *f, const char *name, int at_node) {
+    int i = folder_find(f, name);
+    if (i < 0) {
+        need(f->count < MOST_ENTRIES && strlen(name) < MOST_NAME, "entries");
+        i = f->count++;
+        strcpy(f->entries[i].name, name);
+    }
+    f->entries[i].node = at_node;
+}
+
+static void folder_drop(folder *f, const char *name) {
+    int i = folder_find(f, name);
+    if (i >= 0)
+        f->entries[i] = f->entries[--f->count];
+}
+
+/* The directory that holds a path's last name; -1 if there is none. */
+static int walk(const recorder *r, const char *path, const char **name) {
+    int at_node = 0;
+    const char *slash;
+    while ((slash = strchr(path, '/'))) {
+        char part[MOST_NAME];
+        snprintf(part, sizeof(part), "%.*s", (int)(slash - path), path);
+        int i = folder_find(&r->nodes[at_node]->inside, part);
+        if (i < 0)
+            return -1;
+        at_node = r->nodes[at_node]->inside.entries[i].node;
+        path = slash + 1;
+    }
+    *name = path;
+    return at_node;
+}
+
+static int look_up(const recorder *r, const char *path) {
+    const char *name;
+    if (strcmp(path, ".") == 0)
+        return 0;
+    int directory = walk(r, path, &name);
+    if (directory < 0)
+        return -1;
+    int i = folder_find(&r->nodes[directory]->inside, name);
+    return i < 0 ? -1 : r->nodes[directory]->inside.entries[i].node;
+}
+
+static int make_node(recorder *r, const char *path, bool directory) {
+    const char *name;
+    int parent = walk(r, path, &name);
+    if (parent < 0)
+        return -1;
+    need(r->count < MOST_NODES, "nodes");
+    int at_node = r->count++;
+    r->nodes[at_node] = (node *)calloc(1, sizeof(node));
+    r->nodes[at_node]->directory = directory;
+    folder_put(&r->nodes[parent]->inside, name, at_node);
+    op *o = note(r, OP_LINK, parent);
+    strcpy(o->name, name);
+    o->target = at_node;
+    return at_node;
+}
+
+static int record_open(void *user, const char *path, int mode, void **file) {
+    recorder *r = (recorder *)user;
+    int at_node = look_up(r, path);
+    if (mode == BAGS_IO_CREATE && at_node >= 0)
+        return EEXIST;
+    if (mode == BAGS_IO_CREATE)
+        at_node = make_node(r, path, false);
+    if (at_node < 0)
+        return ENOENT;
+    handle *h = (handle *)malloc(sizeof(*h));
+    h->node = at_node;
+    h->number = ++r->handles;
+    *file = h;
+    return 0;
+}
+
+static int record_close(void *user, void *file) {
+    recorder *r = (recorder *)user;
+    handle *h = (handle *)file;
+    if (r->nodes[h->node]->owner == h->number)
+        r->nodes[h->node]->owner = 0;
+    free(h);
+    return 0;
+}
+
+static bytes *content_of(void *user, void *file) {
+    return &((recorder *)user)->nodes[((handle *)file)->node]->content;
+}
+
+static int record_size(void *user, void *file, uint64_t *size) {
+    *size = content_of(user, file)->size;
+    return 0;
+}
+
+static int record_read(void *user, void *file, uint64_t offset, void *data,
+    size_t size, size_t *done) {
+    const bytes *content = content_of(user, file);
+    *done = offset < content->size ? content->size - (size_t)offset : 0;
+    *done = *done < size ? *done : size;
+    if (*done)
+        memcpy(data, content->data + offset, *done);
+    return 0;
+}
+
+static void resize_bytes(bytes *content, uint64_t size) {
+    while (content->size < size)
+        put_u8(content, 0);
+    content->size = (size_t)size;
+}
+
+static int record_write(void *user, void *file, uint64_t offset,
+    const void *data, size_t size, size_t *done) {
+    bytes *content = content_of(user, file);
+    op *o = note((recorder *)user, OP_WRITE, ((handle *)file)->node);
+    o->offset = offset;
+    o->size = size;
+    o->data = (unsigned char *)malloc(size ? size : 1);
+    memcpy(o->data, data, size);
+    if (content->size < offset + size)
+        resize_bytes(content, offset + size);
+    memcpy(content->data + offset, data, size);
+    *done = size;
+    return 0;
+}
+
+static int record_truncate(void *user, void *file, uint64_t size) {
+    note((recorder *)user, OP_CUT, ((handle *)file)->node)->size = size;
+    resize_bytes(content_of(user, file), size);
+    return 0;
+}
+
+static int record_sync(void *user, void *file) {
+    note((recorder *)user, OP_SYNC, ((handle *)file)->node);
+    return 0;
+}
+
+static int record_lock(void *user, void *file) {
+    handle *h = (handle *)file;
+    node *n = ((recorder *)user)->nodes[h->node];
+    if (n->owner && n->owner != h->number)
+        return EWOULDBLOCK;
+    n->owner = h->number;
+    return 0;
+}
+
+static int record_kind(void *user, const char *path, bags_path_kind *kind) {
+    recorder *r = (recorder *)user;
+    int at_node = look_up(r, path);
+    *kind = at_node < 0 ? BAGS_PATH_NONE
+        : r->nodes[at_node]->directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
+    return 0;
+}
+
+static int record_make_dir(void *user, const char *path) {
+    recorder *r = (recorder *)user;
+    if (look_up(r, path) >= 0)
+        return EEXIST;
+    return make_node(r, path, true) < 0 ? ENOENT : 0;
+}
+
+static int record_sync_dir(void *user, const char *path) {
+    recorder *r = (recorder *)user;
+    int at_node = look_up(r, path);
+    if (at_node < 0)
+        return ENOENT;
+    note(r, OP_SYNC_DIR, at_node);
+    return 0;
+}
+
+static int record_list(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    recorder *r = (recorder *)user;
+    int code = 0, at_node = look_up(r, path);
+    if (at_node < 0)
+        return ENOENT;
+    folder copy = r->nodes[at_node]->inside;
+    for (int i = 0; i < copy.count && !code; i++)
+        code = each(each_user, copy.entries[i].name);
+    return code;
+}
+
+/* Only within a directory, which is all that writers do. */
+static int record_rename(void *user, const char *from, const char *to) {
+    recorder *r = (recorder *)user;
+    const char *name, *new_name;
+    int parent = walk(r, from, &name), at_node = look_up(r, from);
+    need(walk(r, to, &new_name) == parent, "renames");
+    if (at_node < 0)
+        return ENOENT;
+    op *o = note(r, OP_RENAME, parent);
+    strcpy(o->name, name);
+    strcpy(o->to, new_name);
+    folder_drop(&r->nodes[parent]->inside, name);
+    folder_put(&r->nodes[parent]->inside, new_name, at_node);
+    return 0;
+}
+
+static int record_unlink(recorder *r, const char *path) {
+    const char *name;
+    int parent = walk(r, path, &name);
+    if (look_up(r, path) < 0)
+        return ENOENT;
+    strcpy(note(r, OP_UNLINK, parent)->name, name);
+    folder_drop(&r->nodes[parent]->inside, name);
+    return 0;
+}
+
+static int record_remove(void *user, const char *path) {
+    return record_unlink((recorder *)user, path);
+}
+
+static int record_remove_dir(void *user, const char *path) {
+    recorder *r = (recorder *)user;
+    int at_node = look_up(r, path);
+    if (at_node >= 0 && r->nodes[at_node]->inside.count)
+        return ENOTEMPTY;
+    return record_unlink(r, path);
+}
+
+static recorder *recorder_start(void) {
+    recorder *r = (recorder *)calloc(1, sizeof(*r));
+    r->ops = (op *)calloc(MOST_OPS, sizeof(*r->ops));
+    r->nodes[r->count++] = (node *)calloc(1, sizeof(node));
+    r->nodes[0]->directory = true;
+    r->io.user = r;
+    r->io.open = record_open;
+    r->io.close = record_close;
+    r->io.size = record_size;
+    r->io.read_at = record_read;
+    r->io.write_at = record_write;
+    r->io.truncate = record_truncate;
+    r->io.sync = record_sync;
+    r->io.lock = record_lock;
+    r->io.kind = record_kind;
+    r->io.make_dir = record_make_dir;
+    r->io.sync_dir = record_sync_dir;
+    r->io.list = record_list;
+    r->io.rename = record_rename;
+    r->io.remove = record_remove;
+    r->io.remove_dir = record_remove_dir;
+    return r;
+}
+
+static void recorder_free(recorder *r) {
+    for (int i = 0; i < r->length; i++)
+        free(r->ops[i].data);
+    for (int i = 0; i < r->count; i++) {
+        bytes_free(&r->nodes[i]->content);
+        free(r->nodes[i]);
+    }
+    free(r->ops);
+    free(r);
+}
+
+/* ------------------------------------------------------------------- images */
+
+/* How an image is drawn: what is not certain is kept with this chance. */
+typedef struct style {
+    const char *name;
+    unsigned keep;   /* of 256 */
+    uint64_t sector;
+    bool loose;      /* directory changes in any choice, not only the first */
+} style;
+
+/* One way to decide all that is not certain, to go through every one. */
+typedef struct choices {
+    bool taken[4096];
+    int used, known;
+} choices;
+
+typedef struct image {
+    const recorder *record;
+    int point; /* ops that were made */
+    const style *how;
+    uint64_t state;
+    choices *all; /* NULL: by lot */
+} image;
+
+static bool drawn(image *im) {
+    choices *c = im->all;
+    if (!c)
+        return (next_random(&im->state) & 255) < im->how->keep;
+    need(c->used < 4096, "choices");
+    if (c->used == c->known)
+        c->taken[c->known++] = false;
+    return c->taken[c->used++];
+}
+
+/* The next way; false after the last. */
+static bool choose_next(choices *c) {
+    c->known = c->used;
+    while (c->known > 0 && c->taken[c->known - 1])
+        c->known--;
+    c->used = 0;
+    if (c->known == 0)
+        return false;
+    c->taken[c->known - 1] = true;
+    return true;
+}
+
+/* The op behind the last one that made this node certain. */
+static int certain_until(const image *im, int at_node, enum op_kind sync) {
+    for (int i = im->point - 1; i >= 0; i--)
+        if (im->record->ops[i].kind == sync
+            && im->record->ops[i].node == at_node)
+            return i + 1;
+    return 0;
+}
+
+static void write_sectors(image *im, bytes *to, const op *o, bool certain) {
+    uint64_t sector = im->how->sector, end = o->offset + o->size;
+    for (uint64_t at_byte = o->offset; at_byte < end;) {
+        uint64_t next = (at_byte / sector + 1) * sector;
+        next = next < end ? next : end;
+        if (certain || drawn(im)) {
+            if (to->size < next)
+                resize_bytes(to, next);
+            memcpy(to->data + at_byte, o->data + (at_byte - o->offset),
+                (size_t)(next - at_byte));
+        }
+        at_byte = next;
+    }
+}
+
+/* A file: all until its last sync; sectors of what follows; a size that it had
+ * since. */
+static bytes draw_file(image *im, int at_node) {
+    int sure = certain_until(im, at_node, OP_SYNC);
+    bytes file = {NULL, 0, 0};
+    uint64_t size = 0, now = 0;
+    bool take = true;
+    for (int i = 0; i < im->point; i++) {
+        const op *o = &im->record->ops[i];
+        if (o->node != at_node || (o->kind != OP_WRITE && o->kind != OP_CUT))
+            continue;
+        bool certain = i < sure;
+        if (o->kind == OP_WRITE)
+            write_sectors(im, &file, o, certain);
+        else if (certain)
+            resize_bytes(&file, o->size);
+        if (o->kind == OP_CUT)
+            now = o->size;
+        else if (now < o->offset + o->size)
+            now = o->offset + o->size;
+        take = certain || (take && drawn(im));
+        if (take)
+            size = now;
+    }
+    resize_bytes(&file, size);
+    return file;
+}
+
+static void apply(folder *f, const op *o) {
+    int i = folder_find(f, o->name);
+    if (o->kind == OP_LINK) {
+        folder_put(f, o->name, o->target);
+    } else if (i >= 0 && o->kind == OP_UNLINK) {
+        folder_drop(f, o->name);
+    } else if (i >= 0) {
+        int moved = f->entries[i].node;
+        folder_drop(f, o->name);
+        folder_put(f, o->to, moved);
+    }
+}
+
+static void draw_folder(image *im, int at_node, folder *f) {
+    int sure = certain_until(im, at_node, OP_SYNC_DIR);
+    bool take = true;
+    memset(f, 0, sizeof(*f));
+    for (int i = 0; i < im->point; i++) {
+        const op *o = &im->record->ops[i];
+        bool change = o->kind == OP_LINK || o->kind == OP_UNLINK
+            || o->kind == OP_RENAME;
+        if (!change || o->node != at_node)
+            continue;
+        bool one = i < sure || drawn(im);
+        take = i < sure || (take && one);
+        if (im->how->loose ? one : take)
+            apply(f, o);
+    }
+}
+
+static void draw(image *im, int at_node, const char *path, memory_disk *to) {
+    folder *f = (folder *)malloc(sizeof(*f));
+    draw_folder(im, at_node, f);
+    for (int i = 0; i < f->count; i++) {
+        char inner[256];
+        int child = f->entries[i].node;
+        snprintf(inner, sizeof(inner), "%s%s%s", path, *path ? "/" : "",
+            f->entries[i].name);
+        if (im->record->nodes[child]->directory) {
+            memory_disk_make_dir(to, inner);
+            draw(im, child, inner, to);
+        } else {
+            bytes file = draw_file(im, child);
+            memory_disk_save(to, inner, file.data, file.size);
+            bytes_free(&file);
+        }
+    }
+    free(f);
+}
+
+/* -------------------------------------------------------------------- checks */
+
+typedef struct tally_of_images {
+    uint64_t images, more, wrong, left;
+} tally_of_images;
+
+static bool recover_image(const work *w, memory_disk *m, bags_error *err) {
+    bags_recover_options options;
+    memset(&options, 0, sizeof(options));
+    options.io = &m->io;
+    err->code = BAGS_OK;
+    bags_code code = bags_recover(w->path, &options, NULL, err);
+    return code == BAGS_OK || code == BAGS_ERROR_MISSING;
+}
+
+static void check_image(const work *w, image *im, tally_of_images *sum) {
+    memory_disk m;
+    bags_error err;
+    uint64_t seed = im->state;
+    uint64_t certain = im->record->certain[im->point];
+    memory_disk_start(&m);
+    draw(im, 0, "", &m);
+    bool done = recover_image(w, &m, &err);
+    finding f = work_find(w, &m.io, !done);
+    if (f.right < certain || f.length > im->record->appended[im->point]
+        || (f.opened && !f.verified))
+        fail_msg("%s, call %d of %d, seed %llu: %d datapoints, the first %d "
+            "right; %d were certain, %d appended. recover: %s; reader: %s",
+            im->how->name, im->point, im->record->length,
+            (unsigned long long)seed, (int)f.length, (int)f.right, (int)certain,
+            (int)im->record->appended[im->point],
+            err.code ? err.message : "OK",
+            f.error.code ? f.error.message : "OK");
+    sum->images++;
+    sum->more += f.length > certain;
+    sum->wrong += f.right < f.length;
+    sum->left += !done;
+    if (done && f.opened)
+        assert_true(recover_image(w, &m, &err));
+    memory_disk_free(&m);
+}
+
+static const style styles[] = {
+    {"all of it", 256, 4096, false},
+    {"nothing more", 0, 4096, false},
+    {"ordered, sectors of 512", 128, 512, false},
+    {"ordered, pages of 4096", 128, 4096, false},
+    {"ordered, most of it", 230, 512, false},
+    {"ordered, little of it", 40, 4096, false},
+    {"loose, sectors of 512", 128, 512, true},
+    {"loose, pages of 4096", 200, 4096, true},
+};
+
+#define FEW 128
+
+/* Every image of the points that have few. */
+static void check_every(recorder *r, const work *w, const char *what) {
+    static const style every = {"every choice", 0, 512, true};
+    tally_of_images sum = {0, 0, 0, 0};
+    choices *c = (choices *)malloc(sizeof(*c));
+    int whole = 0;
+    for (int point = 0; point <= r->length; point++) {
+        int images = 0;
+        bool more = true;
+        memset(c, 0, sizeof(*c));
+        for (; more && images < FEW; images++) {
+            image im = {r, point, &every, (uint64_t)images, c};
+            check_image(w, &im, &sum);
+            more = choose_next(c);
+        }
+        whole += !more;
+    }
+    free(c);
+    print_message("%s: every image of %d of %d points, %d in all\n", what, whole,
+        r->length + 1, (int)sum.images);
+    assert_true(whole > 0);
+}
+
+/* Images of every point: the two that are not drawn by lot once, the others
+ * `each` times. */
+static void check_all(recorder *r, const work *w, int each, const char *what) {
+    tally_of_images sum = {0, 0, 0, 0};
+    for (int point = 0; point <= r->length; point++)
+        for (size_t s = 0; s < sizeof(styles) / sizeof(*styles); s++)
+            for (int i = 0; i < (s < 2 ? 1 : each); i++) {
+                image im = {r, point, &styles[s],
+                    (uint64_t)point * 1000 + s * 100 + (uint64_t)i, NULL};
+                check_image(w, &im, &sum);
+            }
+    print_message("%s: %d calls, %d images; %d held more than was certain, %d "
+        "of them not as written; %d were left alone\n", what, r->length,
+        (int)sum.images, (int)sum.more, (int)sum.wrong, (int)sum.left);
+}
+
+/* ------------------------------------------------------------------- writing */
+
+static void now_certain(recorder *r, const work *w) {
+    r->certain[r->length] = w->flushed;
+}
+
+/* Every datapoint may be there as soon as its append begins. */
+static void append_recorded(recorder *r, work *w, bags_writer *writer,
+    uint64_t stop) {
+    while (w->appended < stop) {
+        uint64_t shards = bags_writer_shards(writer);
+        if (r->appended[r->length] < w->appended + 1)
+            r->appended[r->length] = w->appended + 1;
+        assert_ok(work_append(w, writer, &said));
+        if (bags_writer_shards(writer) > shards && !w->options.no_sync)
+            now_certain(r, w);
+    }
+}
+
+static void sync_recorded(recorder *r, work *w, bags_writer *writer) {
+    assert_ok(work_sync(w, writer, &said));
+    now_certain(r, w);
+}
+
+static void close_recorded(recorder *r, work *w, bags_writer *writer) {
+    assert_ok(work_close(w, writer, &said));
+    if (!w->options.no_sync)
+        now_certain(r, w);
+}
+
+/* A record, and the device over it that may die. */
+typedef struct stage {
+    recorder *record;
+    mortal device;
+    work job;
+} stage;
+
+static void stage_start(stage *s, const char *path, uint64_t shard_length) {
+    s->record = recorder_start();
+    mortal_start(&s->device, &s->record->io);
+    s->job = work_on(path, shard_length, &s->device.io);
+}
+
+static void stage_end(stage *s, int each, const char *what) {
+    check_all(s->record, &s->job, each, what);
+    check_every(s->record, &s->job, what);
+    recorder_free(s->record);
+}
+
+static bags_writer *stage_open(stage *s, bool append) {
+    bags_writer *writer;
+    assert_opens(writer, work_open(&s->job, append, &said));
+    return writer;
+}
+
+static void recover_recorded(stage *s) {
+    bags_recover_options options;
+    bags_recover_report report;
+    memset(&options, 0, sizeof(options));
+    options.io = &s->device.io;
+    assert_ok(bags_recover(s->job.path, &options, &report, &said));
+    finding f = work_find(&s->job, &s->record->io, false);
+    assert_int_equal(f.right, f.length);
+    s->job.flushed = f.length;
+    now_certain(s->record, &s->job);
+}
+
+/* -------------------------------------------------------------------- tests */
+
+static void write_and_sync(stage *s, bags_writer *writer, uint64_t total) {
+    work *w = &s->job;
+    append_recorded(s->record, w, writer, w->appended + 2);
+    assert_ok(bags_writer_flush(writer, &said));
+    append_recorded(s->record, w, writer, w->appended + 3);
+    sync_recorded(s->record, w, writer);
+    append_recorded(s->record, w, writer, w->appended + 2);
+    assert_ok(bags_writer_flush(writer, &said));
+    append_recorded(s->record, w, writer, total);
+}
+
+static void what_was_synced_survives(void **state) {
+    stage s;
+    (void)state;
+    stage_start(&s, "set", 0);
+    bags_writer *writer = stage_open(&s, false);
+    write_and_sync(&s, writer, 9);
+    close_recorded(s.record, &s.job, writer);
+    stage_end(&s, 12, "unsharded");
+}
+
+static void finished_shards_survive(void **state) {
+    stage s;
+    (void)state;
+    stage_start(&s, "set", 3);
+    bags_writer *writer = stage_open(&s, false);
+    write_and_sync(&s, writer, 10);
+    close_recorded(s.record, &s.job, writer);
+    stage_end(&s, 4, "shards");
+    stage_start(&s, "set", 4);
+    s.job.options.keep_idx = true;
+    writer = stage_open(&s, false);
+    write_and_sync(&s, writer, 9);
+    close_recorded(s.record, &s.job, writer);
+    stage_end(&s, 4, "shards that keep their journals");
+}
+
+static void recovery_may_lose_power_too(void **state) {
+    stage s;
+    (void)state;
+    stage_start(&s, "set", 0);
+    bags_writer *writer = stage_open(&s, false);
+    write_and_sync(&s, writer, 9);
+    mortal_bury(&s.device, writer);
+    recover_recorded(&s);
+    stage_end(&s, 8, "recovery, unsharded");
+    stage_start(&s, "set", 4);
+    writer = stage_open(&s, false);
+    write_and_sync(&s, writer, 11);
+    mortal_bury(&s.device, writer);
+    recover_recorded(&s);
+    stage_end(&s, 4, "recovery of shards");
+    stage_start(&s, "set", 40);
+    writer = stage_open(&s, false);
+    append_recorded(s.record, &s.job, writer, 5);
+    assert_ok(work_flush(&s.job, writer, &said));
+    mortal_bury(&s.device, writer);
+    recover_recorded(&s);
+    stage_end(&s, 6, "recovery of what was never synced");
+}
+
+static void going_on_may_lose_power_too(void **state) {
+    static const uint64_t lengths[] = {0, 4};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        stage s;
+        stage_start(&s, "set", lengths[i]);
+        bags_writer *writer = stage_open(&s, false);
+        write_and_sync(&s, writer, 9);
+        mortal_bury(&s.device, writer);
+        writer = stage_open(&s, true);
+        write_and_sync(&s, writer, bags_writer_found(writer) + 7);
+        mortal_bury(&s.device, writer);
+        writer = stage_open(&s, true);
+        write_and_sync(&s, writer, bags_writer_found(writer) + 7);
+        close_recorded(s.record, &s.job, writer);
+        stage_end(&s, 3, i ? "append, shards" : "append, unsharded");
+    }
+}
+
+/* What sync promises does not depend on what happens by itself. */
+static void without_automatic_syncs_a_sync_holds(void **state) {
+    static const uint64_t lengths[] = {0, 40};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        stage s;
+        stage_start(&s, "set", lengths[i]);
+        s.job.options.no_sync = true;
+        bags_writer *writer = stage_open(&s, false);
+        write_and_sync(&s, writer, 9);
+        mortal_bury(&s.device, writer);
+        stage_end(&s, 6, i ? "no_sync, shards" : "no_sync, unsharded");
+    }
+}
+
+/* A shard that was synced is finished with syncs, or its end could take away
+ * what was certain. */
+static void the_end_of_a_shard_takes_nothing_away(void **state) {
+    static const uint64_t lengths[] = {0, 4};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        stage s;
+        stage_start(&s, "set", lengths[i / 2]);
+        s.job.options.no_sync = true;
+        s.job.options.keep_idx = i % 2;
+        bags_writer *writer = stage_open(&s, false);
+        append_recorded(s.record, &s.job, writer, 2);
+        sync_recorded(s.record, &s.job, writer);
+        append_recorded(s.record, &s.job, writer, 5);
+        sync_recorded(s.record, &s.job, writer);
+        append_recorded(s.record, &s.job, writer, 6);
+        close_recorded(s.record, &s.job, writer);
+        stage_end(&s, 4, "no_sync, finished after a sync");
+    }
+}
+
+static void directories_that_were_made_survive(void **state) {
+    stage s;
+    (void)state;
+    stage_start(&s, "new/newer/set", 0);
+    bags_writer *writer = stage_open(&s, false);
+    write_and_sync(&s, writer, 8);
+    close_recorded(s.record, &s.job, writer);
+    stage_end(&s, 3, "new directories above");
+    stage_start(&s, "new/set", 40);
+    writer = stage_open(&s, false);
+    write_and_sync(&s, writer, 8);
+    close_recorded(s.record, &s.job, writer);
+    stage_end(&s, 3, "a new directory above shards");
+}
+
+/* Those that a writer made which died before it synced anything. */
+static void directories_that_the_dead_made_survive(void **state) {
+    static const uint64_t lengths[] = {0, 40};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        stage s;
+        stage_start(&s, "new/newer/set", lengths[i % 2]);
+        bags_writer *writer = stage_open(&s, false);
+        append_recorded(s.record, &s.job, writer, 4);
+        assert_ok(work_flush(&s.job, writer, &said));
+        mortal_bury(&s.device, writer);
+        if (i < 2) {
+            recover_recorded(&s);
+        } else {
+            writer = stage_open(&s, true);
+            append_recorded(s.record, &s.job, writer, 6);
+            sync_recorded(s.record, &s.job, writer);
+            close_recorded(s.record, &s.job, writer);
+        }
+        stage_end(&s, 2, i < 2 ? "recovery in new directories"
+                               : "append in new directories");
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(what_was_synced_survives),
+        TEST(finished_shards_survive),
+        TEST(recovery_may_lose_power_too),
+        TEST(going_on_may_lose_power_too),
+        TEST(without_automatic_syncs_a_sync_holds),
+        TEST(the_end_of_a_shard_takes_nothing_away),
+        TEST(directories_that_were_made_survive),
+        TEST(directories_that_the_dead_made_survive),
+    };
+    return cmocka_run_group_tests_name("power", tests, NULL, NULL);
+}
