@@ -5026,18 +5026,12 @@ static bags_code bagi_writer_claim_once(bags_writer *writer, bags_error *err) {
 /* A recovery that looks at the shard before its record is locked takes it for
  * one that was left, and removes it. Then the claim is made again. */
 static bags_code bagi_writer_claim(bags_writer *writer, bags_error *err) {
-    bags_code code = BAGS_OK;
-    for (int tries = 0; tries < 8; tries++) {
-        bags_error why;
+    bags_error why;
+    bags_code code = bagi_writer_claim_once(writer, &why);
+    for (int tries = 0; tries < 8 && (code == BAGS_ERROR_MISSING ||
+                                         code == BAGS_ERROR_LOCKED); tries++)
         code = bagi_writer_claim_once(writer, &why);
-        if (!code)
-            return BAGS_OK;
-        if (err)
-            *err = why;
-        if (code != BAGS_ERROR_MISSING && code != BAGS_ERROR_LOCKED)
-            break;
-    }
-    return code;
+    return code ? bagi_keep_failure(&why, err) : BAGS_OK;
 }
 
 /* Hand all blobs and journals of the fields to the system. */

@@ -1137,8 +1137,37 @@ static void what_was_passed_in_may_be_gone_after_the_call(void **state) {
     bytes_free(&file);
 }
 
+static int locks_refused;
+
+static int lock_later(void *user, void *file) {
+    return locks_refused-- > 0 ? EWOULDBLOCK
+                               : bags_io_local()->lock(user, file);
+}
+
+/* A recovery has looked at the shard before its record was locked. */
+static void a_claim_that_was_disturbed_is_made_again(void **state) {
+    static const bags_field field = {"a", "int"};
+    bags_io io = *bags_io_local();
+    bags_writer_options options = writing(0);
+    bags_value value = bags_int(1);
+    bags_entry datapoint = entry("a", &value, 1);
+    bags_writer *writer;
+    (void)state;
+    io.lock = lock_later;
+    options.io = &io;
+    options.sharded = true;
+    locks_refused = 2;
+    assert_opens(writer,
+        bags_writer_open(at("x"), &field, 1, &options, &said));
+    for (int i = 0; i < 3; i++)
+        assert_ok(bags_writer_append(writer, &datapoint, 1, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_names(at("x"), "000000");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(a_claim_that_was_disturbed_is_made_again),
         TEST(the_spec_is_written_as_python_writes_it),
         TEST(names_that_are_no_file_names_everywhere_are_refused),
         TEST(other_names_are_written_and_read),
