@@ -327,7 +327,8 @@ typedef enum bags_path_kind {
  * bags_error.system. Reads and writes say where in the file; there is no
  * cursor. They may do less than they were asked for and are called again;
  * reading 0 bytes means that the file ends. Hooks of one reader are called from
- * several threads at once. Those marked optional may be NULL.
+ * several threads at once. Those marked optional may be NULL; a reader also does
+ * without those that write. open must not give a NULL *file.
  */
 typedef struct bags_io {
     void *user;
@@ -485,9 +486,10 @@ typedef struct bag_writer_options {
 } bag_writer_options;
 
 /*
- * Create a Bag. It must not exist. While it is being written, the ends of its
- * blobs stand beside it in NAME.idx, so that what was flushed can be read even
- * if the program dies.
+ * Create a Bag. It must not exist. While NAME.bag is being written, the ends of
+ * its blobs stand beside it in NAME.idx, so that what was flushed can be read
+ * even if the program dies. (Beside a path that does not end in .bag, in
+ * PATH.idx, where no reader looks by itself.)
  *
  * Returns the writer, to be ended by bag_writer_close or bag_writer_abort, or
  * NULL: BAGS_ERROR_EXISTS, BAGS_ERROR_MISSING (no such directory),
@@ -502,7 +504,7 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
  * Add a blob; *index, which may be NULL, receives its number. The bytes are
  * copied. data may be NULL if size is 0.
  *
- * Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_LIMIT (2^64 bytes). After a
+ * Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_LIMIT (2^63 bytes). After a
  * failure the writer keeps it, and every later call repeats it.
  *
  * Cost: a copy; a system call when the buffer is full. No allocation.
@@ -630,6 +632,7 @@ BAGS_API bags_value bags_uint(uint64_t number);
 BAGS_API bags_value bags_utf8(const char *text); /* up to its zero byte */
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size);
 BAGS_API bags_value bags_blob(const void *data, size_t size);
+BAGS_API bags_value bags_data(const void *data, size_t size); /* BAGS_BYTES */
 /* `dims` numbers in `shape`; data holds their product of elements. */
 BAGS_API bags_value bags_array(bags_dtype dtype, size_t dims,
     const uint64_t *shape, const void *data);
@@ -843,8 +846,8 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
  * opened with `append`. */
 BAGS_API uint64_t bags_writer_found(const bags_writer *writer);
 
-/* Number of shards that this writer has finished (of an unsharded dataset 0,
- * until it is closed). */
+/* Number of shards that this writer has finished, without those that were there
+ * when it was opened; of an unsharded dataset 0, until it is closed. */
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
 
 /*
@@ -931,7 +934,8 @@ BAGS_API bags_code bags_recover(const char *path,
  * *renamed, which may be NULL, receives how many were.
  *
  * Nothing is written into any shard. If it is interrupted, the dataset is whole
- * with other gaps, and it can be called again. Only when all workers are done:
+ * with other gaps, and it can be called again. No reader may have the dataset
+ * open: it would take one shard for another. Only when all workers are done:
  * BAGS_ERROR_UNFINISHED if a shard is not, nothing having been renamed. Also
  * BAGS_ERROR_MISSING (no shards), BAGS_ERROR_IO, BAGS_ERROR_MEMORY. allocator
  * NULL: malloc family; io NULL: local files.
@@ -977,10 +981,12 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag cannot be right; shards of
  *                          different specs; two shards of one number
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
+ *   BAGS_ERROR_LIMIT       spec.json or a shard's number is too large
  *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: a few system calls a shard; no table is read, no other file opened.
+ * Cost: a few system calls a shard, or of a split one a few a field. No table is
+ * read; no file stays open.
  */
 BAGS_API bags_reader *bags_reader_open(const char *path,
     const bags_reader_options *options, bags_error *err);
@@ -1051,7 +1057,8 @@ BAGS_API bags_code bags_reader_stat(const bags_reader *reader, size_t field,
 /*
  * What to read of a datapoint: a field, by its number; of a sequence the items
  * start, start + step, ... below stop. start, stop and step all 0, as in
- * {image}, mean the whole sequence; {frames, 0, 8} are the first eight items.
+ * {image}, mean the whole sequence; {frames, 0, 8} are the first eight items,
+ * and {frames, 4, UINT64_MAX, 2} every second one from the fifth to the end.
  * Ranges are as everywhere: see the top. For a plain field they must be 0.
  *
  * bags_slice(frames, start, stop) makes one whose numbers are taken as they
@@ -1068,8 +1075,9 @@ BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop);
 
 /*
  * The scratch of a reader's calls, and their result. Start it as {0}; use one a
- * thread, with as many readers as you like; release it with bags_row_free. Its
- * members are private.
+ * thread, with as many readers as you like; release it with bags_row_free. It
+ * keeps the allocator of the reader that it was used with first. Its members are
+ * private.
  */
 typedef struct bags_row {
     const bags_reader *reader;
@@ -1123,8 +1131,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 
 /*
  * How many items a sequence has in a datapoint, without reading them; 1 for a
- * plain field. The row is used as scratch. Errors and threads as for
- * bags_reader_get.
+ * plain field. The row is used as scratch, and is empty afterwards. Errors and
+ * threads as for bags_reader_get.
  */
 BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
@@ -1146,7 +1154,7 @@ BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
  * every other use of the row; or a buffer of the caller's, which only the
  * caller uses.
  *
- * Returns BAGS_OK or
+ * The reader must be open still. Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    no such slot or item
  *   BAGS_ERROR_TYPE     no codec for the type: bags_row_bytes has the blob
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
@@ -1862,6 +1870,12 @@ static bagi_env bagi_env_of(const bags_allocator *allocator,
     return env;
 }
 
+/* "" would put shards into the root directory. */
+static bags_code bagi_check_path(const char *path, bags_error *err) {
+    return *path ? BAGS_OK
+                 : bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
+}
+
 static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
     void **file, bags_error *err) {
     int error = env->io.open(env->io.user, path, mode, file);
@@ -1967,10 +1981,10 @@ static bags_code bagi_sync_above(const bagi_env *env, const char *path,
     return code;
 }
 
-/* Make every directory above the last part of the path that is not there; *made
- * counts them up. */
+/* Make every directory above the last part of the path that is not there, and
+ * wait until the disk has it; without `sync`, count those that wait in *made. */
 static bags_code bagi_make_parents(const bagi_env *env, const char *path,
-    size_t *made, bags_error *err) {
+    bool sync, size_t *made, bags_error *err) {
     char *copy = bagi_copy_text(&env->memory, path, strlen(path), err);
     if (!copy)
         return BAGS_ERROR_MEMORY;
@@ -1986,9 +2000,11 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
         code = bagi_kind(env, copy, &kind, err);
         if (!code && kind == BAGS_PATH_NONE) {
             int error = env->io.make_dir(env->io.user, copy);
-            *made += !error;
+            *made += !error && !sync;
             if (error && error != EEXIST)
                 code = bagi_fail_system(err, error, copy, "make the directory");
+            else if (!error && sync)
+                code = bagi_sync_above(env, copy, 1, err);
         }
         copy[i] = '/';
     }
@@ -3458,11 +3474,11 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
 }
 
 BAGS_API uint64_t bag_writer_length(const bag_writer *writer) {
-    return writer->column.length;
+    return writer ? writer->column.length : 0;
 }
 
 BAGS_API uint64_t bag_writer_size(const bag_writer *writer) {
-    return bagi_column_size(&writer->column);
+    return writer ? bagi_column_size(&writer->column) : 0;
 }
 
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
@@ -3668,6 +3684,10 @@ BAGS_API bags_value bags_utf8_sized(const char *text, size_t size) {
 
 BAGS_API bags_value bags_blob(const void *data, size_t size) {
     return bagi_value(BAGS_BLOB, data, size);
+}
+
+BAGS_API bags_value bags_data(const void *data, size_t size) {
+    return bagi_value(BAGS_BYTES, data, size);
 }
 
 /* Bytes of an array. False if they are more than fit a size_t. */
@@ -4770,7 +4790,9 @@ BAGS_API bags_code bags_finalize(const char *path,
     bagi_env env = bagi_env_of(allocator, io);
     bagi_names names;
     uint64_t count = 0;
-    bags_code code = bagi_names_list(&env, path, &names, err);
+    bags_code code = bagi_check_path(path, err);
+    if (!code)
+        code = bagi_names_list(&env, path, &names, err);
     if (code)
         return code;
     if (names.count == 0)
@@ -4825,9 +4847,10 @@ struct bags_writer {
     bool sharded, begun;
     bool made_path;     /* the directory of the shards was not there before */
     bool resumed;       /* the shard was begun by another writer */
+    bool committed;     /* its spec.json is there */
     bool synced;        /* some of it must survive a power loss: no_sync does
                            not hold for the rest of it */
-    size_t made;        /* directories above that this writer made */
+    size_t made;        /* directories above that were made and not synced */
     bags_error failure; /* of the system: final */
     bags_error refusal; /* of a datapoint: the first */
     bags_error pending; /* of the datapoint being streamed */
@@ -4884,29 +4907,6 @@ static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
     return code;
 }
 
-/* Drop the shard being written: the files that this writer made, and the
- * directory if nothing else is in it. */
-static void bagi_writer_drop(bags_writer *writer) {
-    const bagi_env *env = &writer->env;
-    if (!writer->shard)
-        return;
-    for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_column_remove(env, &writer->columns[i]);
-    if (writer->partial) {
-        char *path = bagi_writer_partial_path(writer, NULL);
-        if (path)
-            env->io.remove(env->io.user, path);
-        bagi_free_text(&env->memory, path);
-        bagi_close_read(env, writer->partial);
-        writer->partial = NULL;
-    }
-    env->io.remove_dir(env->io.user, writer->shard);
-    if (writer->made_path && writer->shards == 0)
-        env->io.remove_dir(env->io.user, writer->path);
-    bagi_free_text(&env->memory, writer->shard);
-    writer->shard = NULL;
-}
-
 /* Close the files of a shard that could not be finished, and leave them. */
 static void bagi_writer_leave(bags_writer *writer) {
     for (size_t i = 0; writer->columns && i <= writer->spec.count; i++)
@@ -4915,7 +4915,57 @@ static void bagi_writer_leave(bags_writer *writer) {
     writer->partial = NULL;
     bagi_free_text(&writer->env.memory, writer->shard);
     writer->shard = NULL;
-    writer->resumed = writer->synced = false;
+    writer->resumed = writer->synced = writer->committed = false;
+}
+
+/* Remove a file of the shard by its name; one that is not there is no
+ * failure. */
+static bags_code bagi_writer_remove(const bags_writer *writer,
+    const char *name, const char *ending, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    char *path = bagi_print(&env->memory, err, "%s/%s%s", writer->shard, name,
+        ending);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    int error = env->io.remove(env->io.user, path);
+    bags_code code = error && error != ENOENT
+                         ? bagi_fail_system(err, error, path, "remove")
+                         : BAGS_OK;
+    bagi_free_text(&env->memory, path);
+    return code;
+}
+
+/* Remove a shard that is not finished: the files of the known columns, the
+ * record and, if nothing *other is in it, the directory. */
+static bags_code bagi_writer_discard(bags_writer *writer, bool known,
+    bool *other, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; known && i <= writer->spec.count && !code; i++) {
+        const char *name = bagi_writer_column_name(writer, i);
+        code = bagi_writer_remove(writer, name, ".bag", err);
+        if (!code)
+            code = bagi_writer_remove(writer, name, ".idx", err);
+    }
+    if (!code && writer->partial)
+        code = bagi_writer_remove(writer, "spec.json", ".partial", err);
+    int error = code ? 0 : env->io.remove_dir(env->io.user, writer->shard);
+    *other = error == ENOTEMPTY || error == EEXIST;
+    if (error && !*other)
+        code = bagi_fail_system(err, error, writer->shard, "remove");
+    bagi_writer_leave(writer);
+    return code;
+}
+
+/* Drop the shard being written, unless it is whole already and only waiting for
+ * the disk failed. */
+static void bagi_writer_drop(bags_writer *writer) {
+    bool other = false;
+    if (writer->shard && !writer->committed)
+        bagi_writer_discard(writer, true, &other, NULL);
+    if (writer->made_path && writer->shards == 0)
+        writer->env.io.remove_dir(writer->env.io.user, writer->path);
+    bagi_writer_leave(writer);
 }
 
 static char *bagi_writer_shard_path(bags_writer *writer, bags_error *err) {
@@ -4948,7 +4998,8 @@ static bags_code bagi_writer_claim_once(bags_writer *writer, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     bags_code code = bagi_kind(env, writer->path, &kind, err);
     if (!code)
-        code = bagi_make_parents(env, path, &writer->made, err);
+        code = bagi_make_parents(env, path, !writer->options.no_sync,
+            &writer->made, err);
     if (!code) {
         int error = env->io.make_dir(env->io.user, path);
         if (error == EEXIST)
@@ -5025,6 +5076,7 @@ static bags_code bagi_writer_commit_record(bags_writer *writer,
         int error = env->io.rename(env->io.user, from, to);
         if (error)
             code = bagi_fail_system(err, error, from, "rename");
+        writer->committed = !error;
     }
     if (!code && bagi_writer_must_sync(writer))
         code = bagi_sync_dir(env, writer->shard, err);
@@ -5034,7 +5086,7 @@ static bags_code bagi_writer_commit_record(bags_writer *writer,
 }
 
 /* Make the names of the shard and of the dataset survive a power loss. Of a
- * sharded dataset, the directory of the shards counts among those made. */
+ * sharded dataset, its own directory is among those made. */
 static bags_code bagi_writer_sync_parents(bags_writer *writer,
     bags_error *err) {
     size_t levels = writer->made + !writer->sharded;
@@ -5718,7 +5770,8 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
     if (!code && has_rows)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: cannot be recovered: refs.idx has datapoints, but none is "
-            "whole: %s", bagi_tail(writer->shard), why);
+            "whole: %s. If a loss of power came before anything in it was "
+            "synced, remove the directory", bagi_tail(writer->shard), why);
     if (code)
         return code;
     bagi_scan_settle(writer, found);
@@ -5846,45 +5899,6 @@ static bags_code bagi_writer_count_found(bags_writer *writer,
                       bagi_tail(writer->path));
 }
 
-/* Remove a file of the shard by its name; one that is not there is no
- * failure. */
-static bags_code bagi_writer_remove(const bags_writer *writer,
-    const char *name, const char *ending, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    char *path = bagi_print(&env->memory, err, "%s/%s%s", writer->shard, name,
-        ending);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    int error = env->io.remove(env->io.user, path);
-    bags_code code = error && error != ENOENT
-                         ? bagi_fail_system(err, error, path, "remove")
-                         : BAGS_OK;
-    bagi_free_text(&env->memory, path);
-    return code;
-}
-
-/* Remove a shard that was left and holds no datapoint: the files of the known
- * columns, the record and, if nothing *other is in it, the directory. */
-static bags_code bagi_writer_discard(bags_writer *writer, bool known,
-    bool *other, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; known && i <= writer->spec.count && !code; i++) {
-        const char *name = bagi_writer_column_name(writer, i);
-        code = bagi_writer_remove(writer, name, ".bag", err);
-        if (!code)
-            code = bagi_writer_remove(writer, name, ".idx", err);
-    }
-    if (!code && writer->partial)
-        code = bagi_writer_remove(writer, "spec.json", ".partial", err);
-    int error = code ? 0 : env->io.remove_dir(env->io.user, writer->shard);
-    *other = error == ENOTEMPTY || error == EEXIST;
-    if (error && !*other)
-        code = bagi_fail_system(err, error, writer->shard, "remove");
-    bagi_writer_leave(writer);
-    return code;
-}
-
 /* Take up one shard of this worker: leave it if it is finished, else go on with
  * it; if it is not the last, or is full, finish it. */
 static bags_code bagi_writer_take_up(bags_writer *writer, bagi_name name,
@@ -5979,6 +5993,8 @@ static bags_writer *bagi_writer_new(const char *path,
     const bags_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(options ? options->allocator : NULL,
         options ? options->io : NULL);
+    if (bagi_check_path(path, err))
+        return NULL;
     bags_writer *writer =
         (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
@@ -6255,7 +6271,9 @@ BAGS_API bags_code bags_recover(const char *path,
     if (work.options.shard_start >= work.options.shard_stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: shard_start is not below shard_stop", bagi_tail(path));
-    bags_code code = bagi_is_single(&work.env, path, &single, err);
+    bags_code code = bagi_check_path(path, err);
+    if (!code)
+        code = bagi_is_single(&work.env, path, &single, err);
     if (!code && single)
         bagi_recover_one(&work, path);
     else if (!code)
@@ -7110,6 +7128,11 @@ static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
     if (ref->count == 0 || (ref->first < bag->length &&
                                ref->count <= bag->length - ref->first))
         return BAGS_OK;
+    if (reader->shards[shard].split)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: has %" PRIu64 " blobs and not those of the datapoints from %"
+            PRIu64 " on: it was made shorter while it was open",
+            bagi_tail(bag->file.path), bag->length, local);
     char what[160];
     snprintf(what, sizeof what,
         "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64,
@@ -7127,7 +7150,7 @@ typedef struct bagi_steps {
 /* How much one call copies of a shard's Bag. Datapoints may share blobs, but a
  * file must not make memory of a thousand times its size. */
 static uint64_t bagi_slot_budget(const bag_reader *bag) {
-    const uint64_t least = (uint64_t)16 << 20;
+    const uint64_t least = 64 << 10;
     return bag->limit > (UINT64_MAX - least) / 4 ? UINT64_MAX
                                                  : bag->limit * 4 + least;
 }
@@ -7541,8 +7564,13 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
         from->field, from->items[item], scratch, out, err);
     if (!code)
         return BAGS_OK;
-    bagi_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
-    bagi_prefix_datapoint(reader, row->index, from->field, code, err);
+    /* Of a plain field the items of a row are datapoints. */
+    uint64_t index = row->index;
+    if (reader->spec.types[from->field].sequence)
+        bagi_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
+    else
+        index += item;
+    bagi_prefix_datapoint(reader, index, from->field, code, err);
     return bagi_prefix(err, code, "%s: ", bagi_tail(reader->path));
 }
 

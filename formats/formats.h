@@ -86,17 +86,17 @@ typedef struct bags_image {
 extern const bags_codec bags_codec_jpeg;
 
 typedef struct bags_jpeg_options {
-    uint32_t scale;    /* 2, 4 or 8: decode to 1/2, 1/4, 1/8 of width and
+    uint32_t scale;      /* 2, 4 or 8: decode to 1/2, 1/4, 1/8 of width and
                           height, rounded up, at a fraction of the cost;
                           0 or 1: full size */
-    uint32_t channels; /* 1: gray, 3: RGB; 0: as the file has it */
-    uint32_t left;     /* decode only a rectangle, in pixels of the scaled */
-    uint32_t top;      /* picture ... */
-    uint32_t width;    /* 0: as far as the right edge */
-    uint32_t height;   /* 0: as far as the lower edge */
+    uint32_t channels;   /* 1: gray, 3: RGB; 0: as the file has it */
+    uint32_t left;       /* decode only a rectangle, in pixels of the scaled */
+    uint32_t top;        /* picture ... */
+    uint32_t width;      /* 0: as far as the right edge */
+    uint32_t height;     /* 0: as far as the lower edge */
     uint64_t max_pixels; /* refuse a file with more, before any memory is taken
                             for them; 0: BAGS_IMAGE_MAX_PIXELS */
-    uint32_t max_scans; /* refuse a progressive file with more passes over the
+    uint32_t max_scans;  /* refuse a progressive file with more passes over the
                            picture; 0: 100 */
     bool allow_trailing; /* ignore bytes behind the picture, as some cameras
                             leave; else they are an error */
@@ -234,8 +234,8 @@ typedef struct bags_npy_type {
     size_t item_size;  /* bytes of one of it: for f 2, 4, 8, 12 or 16 */
     size_t dims;       /* a field can be an array, in C order: its shape, and */
     const uint64_t *shape;
-    size_t size;       /* the bytes of all of it */
-    size_t count;      /* fields of a structure, in the order of offsets, */
+    size_t size;  /* the bytes of all of it */
+    size_t count; /* fields of a structure, in the order of offsets, */
     const struct bags_npy_type *fields; /* which never overlap */
 } bags_npy_type;
 
@@ -256,8 +256,8 @@ typedef struct bags_npy {
 } bags_npy;
 
 /* A field by its name, or else by its title; NULL if there is none. */
-const bags_npy_type *bags_npy_field(const bags_npy_type *type,
-    const char *name);
+const bags_npy_type *bags_npy_field(
+    const bags_npy_type *type, const char *name);
 
 /*
  * Decode a .npy file of version 1, 2 or 3, as the codec does.
@@ -274,8 +274,8 @@ const bags_npy_type *bags_npy_field(const bags_npy_type *type,
  *                       above 32 levels, above BAGS_MAX_DIMS dimensions
  *   BAGS_ERROR_MEMORY
  */
-bags_code bags_npy_read(bags_bytes file, bags_buffer *scratch,
-    bags_value *value, bags_error *err);
+bags_code bags_npy_read(
+    bags_bytes file, bags_buffer *scratch, bags_value *value, bags_error *err);
 
 /* The same for every dtype alike: the rows as they are in the file. Only an
  * array in Fortran order is copied. */
@@ -398,8 +398,8 @@ bags_code bags_msgpack_write(const struct msgpack_object *object,
  */
 bags_code bags_msgpack_print(const struct msgpack_object *object,
     bags_buffer *scratch, bags_bytes *json, bags_error *err);
-bags_code bags_msgpack_to_json(bags_bytes blob, bags_buffer *scratch,
-    bags_bytes *json, bags_error *err);
+bags_code bags_msgpack_to_json(
+    bags_bytes blob, bags_buffer *scratch, bags_bytes *json, bags_error *err);
 
 /* Is this an array in a tree: ["_", dtype, [dimensions], bin]? */
 bool bags_tree_is_array(const struct msgpack_object *object);
@@ -492,8 +492,8 @@ typedef struct bags_mp4_info {
  *
  * Cost: reads the blob once.
  */
-bags_code bags_mp4_probe(bags_bytes blob,
-    const bags_mp4_options *options, bags_mp4_info *info, bags_error *err);
+bags_code bags_mp4_probe(bags_bytes blob, const bags_mp4_options *options,
+    bags_mp4_info *info, bags_error *err);
 
 typedef struct bags_mp4_reader bags_mp4_reader;
 
@@ -505,15 +505,14 @@ typedef struct bags_mp4_reader bags_mp4_reader;
  * Threads: one at a time for each reader; any number of readers, also of one
  * blob. Cost: that of bags_mp4_probe.
  */
-bags_mp4_reader *bags_mp4_reader_open(bags_bytes blob,
-    const bags_mp4_options *options, bags_error *err);
+bags_mp4_reader *bags_mp4_reader_open(
+    bags_bytes blob, const bags_mp4_options *options, bags_error *err);
 
 /* Release a reader. NULL is accepted. */
 void bags_mp4_reader_close(bags_mp4_reader *reader);
 
 /* What the video is. Borrowed: valid until the reader is closed. */
-const bags_mp4_info *bags_mp4_reader_info(
-    const bags_mp4_reader *reader);
+const bags_mp4_info *bags_mp4_reader_info(const bags_mp4_reader *reader);
 
 /*
  * Read the frames start, start + step, ... below stop, in the order in which
@@ -541,9 +540,9 @@ bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start,
  * may be NULL, receives how many were read. BAGS_ERROR_ARGUMENT if they do not
  * fit. After another failure the memory's content is undefined.
  */
-bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader,
-    uint64_t start, uint64_t stop, uint64_t step, void *data, size_t size,
-    uint64_t *frames, bags_error *err);
+bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader, uint64_t start,
+    uint64_t stop, uint64_t step, void *data, size_t size, uint64_t *frames,
+    bags_error *err);
 
 typedef struct bags_mp4_writer bags_mp4_writer;
 
@@ -568,16 +567,16 @@ bags_mp4_writer *bags_mp4_writer_open(uint64_t height, uint64_t width,
 /* Add a frame, height x width x 3 bytes of RGB, which are used up before the
  * call returns. BAGS_OK, BAGS_ERROR_VALUE or BAGS_ERROR_MEMORY; after a failure
  * the writer keeps it, and every later call repeats it. */
-bags_code bags_mp4_writer_add(bags_mp4_writer *writer,
-    const void *frame, bags_error *err);
+bags_code bags_mp4_writer_add(
+    bags_mp4_writer *writer, const void *frame, bags_error *err);
 
 /*
  * Finish the video and release the writer, also on failure. *blob views the
  * buffer; without a frame it has no bytes. Repeats the first failure. NULL is
  * accepted, and is BAGS_OK.
  */
-bags_code bags_mp4_writer_close(bags_mp4_writer *writer,
-    bags_bytes *blob, bags_error *err);
+bags_code bags_mp4_writer_close(
+    bags_mp4_writer *writer, bags_bytes *blob, bags_error *err);
 
 /* Release a writer without finishing. NULL is accepted. */
 void bags_mp4_writer_abort(bags_mp4_writer *writer);

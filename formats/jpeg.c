@@ -43,7 +43,7 @@
 typedef struct failure {
     struct jpeg_error_mgr library;
     jmp_buf back;
-    bags_code code; /* what the direction's function returns */
+    bags_code code;      /* what the direction's function returns */
     bags_code otherwise; /* for errors of libjpeg that no case names */
     bags_error *err;
 } failure;
@@ -91,8 +91,8 @@ static void heed_warning(j_common_ptr library, int level) {
 
 static void say_nothing(j_common_ptr library) { (void)library; }
 
-static struct jpeg_error_mgr *failure_start(failure *f, bags_code otherwise,
-    bags_error *err) {
+static struct jpeg_error_mgr *failure_start(
+    failure *f, bags_code otherwise, bags_error *err) {
     f->code = BAGS_OK;
     f->otherwise = otherwise;
     f->err = err;
@@ -114,15 +114,15 @@ typedef struct jpeg_state {
 static bags_code jpeg_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     uint64_t quality = DEFAULT_QUALITY;
-    bool right = type->count == 0 || (type->count == 1 &&
-                                         bags_type_number(type, 0, &quality));
+    bool right = type->count == 0 ||
+                 (type->count == 1 && bags_type_number(type, 0, &quality));
     if (!right || quality < 1 || quality > 100)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "jpeg takes one argument, the quality, 1 to 100, not \"%.*s\"",
             (int)(type->arguments.size < 80 ? type->arguments.size : 80),
             (const char *)type->arguments.data);
-    jpeg_state *made = (jpeg_state *)allocator->resize(allocator->user, NULL, 0,
-        sizeof *made);
+    jpeg_state *made =
+        (jpeg_state *)allocator->resize(allocator->user, NULL, 0, sizeof *made);
     if (!made)
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
     memset(made, 0, sizeof *made);
@@ -194,8 +194,7 @@ static void encode_picture(encoder *e) {
     library->image_width = e->image.width;
     library->image_height = e->image.height;
     library->input_components = (int)e->image.channels;
-    library->in_color_space =
-        e->image.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    library->in_color_space = e->image.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     jpeg_set_defaults(library); /* among them 4:2:0 */
     jpeg_set_quality(library, e->quality, TRUE);
     jpeg_start_compress(library, TRUE);
@@ -215,8 +214,8 @@ static bags_code encoder_run(encoder *e) {
 }
 
 /* The shape of a value that can be written. */
-static bags_code image_of(const bags_value *value, bags_image *out,
-    bags_error *err) {
+static bags_code image_of(
+    const bags_value *value, bags_image *out, bags_error *err) {
     bool array = value->kind == BAGS_ARRAY && value->dtype == BAGS_UINT8 &&
                  (value->dims == 2 || value->dims == 3);
     uint64_t channels = array && value->dims == 3 ? value->shape[2] : 1;
@@ -335,11 +334,13 @@ static void check_pixels(decoder *d) {
     if (width * height > d->options.max_pixels)
         REFUSE(&d->failed, BAGS_ERROR_LIMIT,
             "the JPEG has %" PRIu64 " x %" PRIu64 " pixels; %" PRIu64
-            " are allowed", width, height, d->options.max_pixels);
+            " are allowed",
+            width, height, d->options.max_pixels);
     if (!d->library.arith_code && width * height / 1024 > d->blob.size)
         REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
             "the JPEG says %" PRIu64 " x %" PRIu64 " pixels, which %" PRIu64
-            " bytes cannot hold", width, height, (uint64_t)d->blob.size);
+            " bytes cannot hold",
+            width, height, (uint64_t)d->blob.size);
 }
 
 /* The rectangle that is wanted, within the scaled picture. */
@@ -402,18 +403,19 @@ static void check_room(decoder *d, size_t row) {
     if (d->size < row || (d->size - row) / d->stride < steps)
         REFUSE(&d->failed, BAGS_ERROR_ARGUMENT,
             "%" PRIu64 " bytes do not hold %u rows of %" PRIu64
-            " bytes, %" PRIu64 " apart", (uint64_t)d->size,
-            (unsigned)d->image.height, (uint64_t)row, (uint64_t)d->stride);
+            " bytes, %" PRIu64 " apart",
+            (uint64_t)d->size, (unsigned)d->image.height, (uint64_t)row,
+            (uint64_t)d->stride);
 }
 
 /* Put the shape and room for the pixels into the scratch. */
 static void make_room(decoder *d, size_t row) {
     uint64_t size = SHAPE_SIZE + (uint64_t)row * d->image.height;
-    bags_code code = size > SIZE_MAX
-                         ? bags_fail(d->failed.err, BAGS_ERROR_LIMIT,
-                               "the JPEG is larger than memory")
-                         : bags_buffer_reserve(d->scratch, (size_t)size,
-                               d->failed.err);
+    bags_code code =
+        size > SIZE_MAX
+            ? bags_fail(d->failed.err, BAGS_ERROR_LIMIT,
+                  "the JPEG is larger than memory")
+            : bags_buffer_reserve(d->scratch, (size_t)size, d->failed.err);
     if (code)
         leave(&d->failed, code);
     uint64_t shape[3];
@@ -426,8 +428,8 @@ static void make_room(decoder *d, size_t row) {
 }
 
 /* Read the next rows, each as wide as libjpeg's output. */
-static void read_rows(decoder *d, unsigned char *to, size_t stride,
-    uint32_t count) {
+static void read_rows(
+    decoder *d, unsigned char *to, size_t stride, uint32_t count) {
     JSAMPROW rows[16];
     while (count > 0) {
         JDIMENSION some = count < 16 ? count : 16;
@@ -441,11 +443,34 @@ static void read_rows(decoder *d, unsigned char *to, size_t stride,
     }
 }
 
-/* Have libjpeg give only the columns of the rectangle, and a margin. Returns
- * how many columns stand before it. */
-static uint32_t crop_columns(decoder *d) {
+/*
+ * Whether libjpeg must decode everything for the rectangle to come out right.
+ * Of a progressive file that ends before its finest scans it guesses what is
+ * missing, from blocks further off than MARGIN. And where it scales chroma by
+ * part of the subsampling (4 x 2, say, to one half), jpeg_crop_scanline of
+ * version 2.1 gets the chroma's width wrong and leaves columns unwritten.
+ */
+static bool needs_everything(const decoder *d) {
+    const struct jpeg_decompress_struct *library = &d->library;
+    int sampling = library->max_h_samp_factor * library->max_v_samp_factor;
+    if (d->options.scale > 1 && sampling > 4)
+        return true;
+    if (!library->coef_bits)
+        return false;
+    for (int i = 0; i < library->num_components; i++)
+        for (int j = 0; j < DCTSIZE2; j++)
+            if (library->coef_bits[i][j] != 0)
+                return true;
+    return false;
+}
+
+/* Have libjpeg give only the columns of the rectangle, and a margin, and leave
+ * out the rows above. Returns how many columns stand before the rectangle. */
+static uint32_t crop(decoder *d) {
     struct jpeg_decompress_struct *library = &d->library;
-    uint32_t left = d->options.left;
+    uint32_t left = d->options.left, top = d->options.top;
+    if (needs_everything(d))
+        return left;
     uint32_t right = left + d->image.width + MARGIN;
     if (right > library->output_width)
         right = library->output_width;
@@ -453,20 +478,19 @@ static uint32_t crop_columns(decoder *d) {
     JDIMENSION width = right - first;
     if (width < library->output_width)
         jpeg_crop_scanline(library, &first, &width);
+    if (top > MARGIN)
+        jpeg_skip_scanlines(library, top - MARGIN);
     return left - first;
 }
 
 /* Read the rows of a rectangle by way of a wider one. */
 static void read_rectangle(decoder *d, size_t row) {
     struct jpeg_decompress_struct *library = &d->library;
-    uint32_t top = d->options.top;
-    size_t before = (size_t)crop_columns(d) * d->image.channels;
-    unsigned char *wide = (unsigned char *)library->mem->alloc_large(
-        (j_common_ptr)library, JPOOL_IMAGE,
-        (size_t)library->output_width * d->image.channels);
-    if (top > MARGIN)
-        jpeg_skip_scanlines(library, top - MARGIN);
-    read_rows(d, wide, 0, top - library->output_scanline);
+    size_t before = (size_t)crop(d) * d->image.channels;
+    unsigned char *wide =
+        (unsigned char *)library->mem->alloc_large((j_common_ptr)library,
+            JPOOL_IMAGE, (size_t)library->output_width * d->image.channels);
+    read_rows(d, wide, 0, d->options.top - library->output_scanline);
     for (uint32_t i = 0; i < d->image.height; i++) {
         read_rows(d, wide, 0, 1);
         memcpy(d->pixels + i * d->stride, wide + before, row);
@@ -571,5 +595,5 @@ bags_code bags_jpeg_decode(bags_bytes blob, const bags_jpeg_options *options,
 
 /* ------------------------------------------------------------ table */
 
-const bags_codec bags_codec_jpeg = {"jpeg jpg", jpeg_open, jpeg_encode,
-    jpeg_decode, jpeg_close, NULL};
+const bags_codec bags_codec_jpeg = {
+    "jpeg jpg", jpeg_open, jpeg_encode, jpeg_decode, jpeg_close, NULL};

@@ -101,8 +101,8 @@ static bags_code png_open(const bags_codec *codec, const bags_type *type,
             "png takes one argument, the compression, 0 to 9, not \"%.*s\"",
             (int)(type->arguments.size < 80 ? type->arguments.size : 80),
             (const char *)type->arguments.data);
-    png_state *made = (png_state *)allocator->resize(allocator->user, NULL, 0,
-        sizeof *made);
+    png_state *made =
+        (png_state *)allocator->resize(allocator->user, NULL, 0, sizeof *made);
     if (!made)
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
     memset(made, 0, sizeof *made);
@@ -161,8 +161,8 @@ static void encode_picture(encoder *e) {
     if (e->level != DEFAULT_LEVEL)
         png_set_compression_level(e->library, e->level);
     png_set_IHDR(e->library, e->info, e->image.width, e->image.height,
-        (int)e->image.depth, colours[e->image.channels - 1],
-        PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_BASE, PNG_FILTER_TYPE_BASE);
+        (int)e->image.depth, colours[e->image.channels - 1], PNG_INTERLACE_NONE,
+        PNG_COMPRESSION_TYPE_BASE, PNG_FILTER_TYPE_BASE);
     png_write_info(e->library, e->info);
     set_byte_order(e->library, e->image.depth);
     size_t row = png_get_rowbytes(e->library, e->info);
@@ -179,12 +179,11 @@ static bags_code encoder_run(encoder *e) {
 }
 
 /* The shape of a value that can be written. */
-static bags_code image_of(const bags_value *value, bags_image *out,
-    bags_error *err) {
-    bool array =
-        value->kind == BAGS_ARRAY &&
-        (value->dtype == BAGS_UINT8 || value->dtype == BAGS_UINT16) &&
-        (value->dims == 2 || value->dims == 3);
+static bags_code image_of(
+    const bags_value *value, bags_image *out, bags_error *err) {
+    bool array = value->kind == BAGS_ARRAY &&
+                 (value->dtype == BAGS_UINT8 || value->dtype == BAGS_UINT16) &&
+                 (value->dims == 2 || value->dims == 3);
     uint64_t channels = array && value->dims == 3 ? value->shape[2] : 1;
     if (!array || channels < 1 || channels > 4)
         return bags_fail(err, BAGS_ERROR_VALUE,
@@ -276,11 +275,13 @@ static void check_pixels(decoder *d) {
     if (width * height > d->options.max_pixels)
         REFUSE(&d->failed, BAGS_ERROR_LIMIT,
             "the PNG has %" PRIu64 " x %" PRIu64 " pixels; %" PRIu64
-            " are allowed", width, height, d->options.max_pixels);
+            " are allowed",
+            width, height, d->options.max_pixels);
     if (width * height / (8 * 1032) * bits > d->blob.size)
         REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
             "the PNG says %" PRIu64 " x %" PRIu64 " pixels, which %" PRIu64
-            " bytes cannot hold", width, height, (uint64_t)d->blob.size);
+            " bytes cannot hold",
+            width, height, (uint64_t)d->blob.size);
 }
 
 static void read_header(decoder *d) {
@@ -308,8 +309,9 @@ static void check_room(decoder *d, size_t row) {
     if (d->size < row || (d->size - row) / d->stride < steps)
         REFUSE(&d->failed, BAGS_ERROR_ARGUMENT,
             "%" PRIu64 " bytes do not hold %u rows of %" PRIu64
-            " bytes, %" PRIu64 " apart", (uint64_t)d->size,
-            (unsigned)d->image.height, (uint64_t)row, (uint64_t)d->stride);
+            " bytes, %" PRIu64 " apart",
+            (uint64_t)d->size, (unsigned)d->image.height, (uint64_t)row,
+            (uint64_t)d->stride);
 }
 
 /* Put the shape and room for the pixels into the scratch. */
@@ -320,8 +322,8 @@ static void make_room(decoder *d, size_t row) {
     shape[2] = d->image.channels;
     if (row > (SIZE_MAX - SHAPE_SIZE) / d->image.height)
         REFUSE(&d->failed, BAGS_ERROR_LIMIT, "the PNG is larger than memory");
-    bags_code code = bags_buffer_reserve(d->scratch,
-        SHAPE_SIZE + row * d->image.height, d->failed.err);
+    bags_code code = bags_buffer_reserve(
+        d->scratch, SHAPE_SIZE + row * d->image.height, d->failed.err);
     if (code)
         leave(&d->failed, code);
     memcpy(d->scratch->data, shape, sizeof shape);
@@ -405,5 +407,5 @@ bags_code bags_png_decode(bags_bytes blob, const bags_png_options *options,
 
 /* ------------------------------------------------------------ table */
 
-const bags_codec bags_codec_png = {"png", png_open, png_encode, png_decode,
-    png_close, NULL};
+const bags_codec bags_codec_png = {
+    "png", png_open, png_encode, png_decode, png_close, NULL};

@@ -10,8 +10,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #ifdef BAGS_WITH_JPEG
 
 /* Memory of just the size, for AddressSanitizer; NULL if it is no JPEG. */
-static unsigned char *decode(bags_bytes blob, const bags_jpeg_options *options,
-    bags_image *image) {
+static unsigned char *decode(
+    bags_bytes blob, const bags_jpeg_options *options, bags_image *image) {
     if (bags_jpeg_probe(blob, options, image, NULL))
         return NULL;
     size_t size = (size_t)image->width * image->channels * image->height;

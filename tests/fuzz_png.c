@@ -34,8 +34,8 @@ static void *resize(void *user, void *data, size_t old_size, size_t new_size) {
     return NULL;
 }
 
-static void check_again(const bags_image *image, const unsigned char *pixels,
-    size_t size) {
+static void check_again(
+    const bags_image *image, const unsigned char *pixels, size_t size) {
     bags_allocator allocator = {resize, NULL};
     bags_type type;
     void *state = NULL;

@@ -16,7 +16,15 @@
 #include <dirent.h>
 #include <setjmp.h>
 
+/* Benchmarks are linked without cmocka. */
+#ifdef PICTURES_WITHOUT_CMOCKA
+#define fail_msg(...) (fprintf(stderr, __VA_ARGS__), exit(1))
+#define assert_true(c) ((c) ? (void)0 : fail_msg("not so: %s\n", #c))
+#define assert_non_null(p) assert_true((p) != NULL)
+#define assert_int_equal(a, b) assert_true((a) == (b))
+#else
 #include <cmocka.h>
+#endif
 
 #include "../formats/formats.h"
 
@@ -42,8 +50,8 @@ static inline bags_bytes load(const char *path) {
 }
 
 /* The same of a file that must be there: "DIRECTORY" "NAME" "ENDING". */
-static inline bags_bytes load_part(const char *directory, const char *name,
-    const char *ending) {
+static inline bags_bytes load_part(
+    const char *directory, const char *name, const char *ending) {
     char path[512];
     snprintf(path, sizeof path, "%s%s%s", directory, name, ending);
     bags_bytes out = load(path);
@@ -75,13 +83,14 @@ static inline const unsigned char *next_line(const unsigned char *at) {
 }
 
 /* What djpeg and cjpeg write and read: P5 or P6. */
-static inline picture load_ppm(const char *directory, const char *name,
-    const char *ending) {
+static inline picture load_ppm(
+    const char *directory, const char *name, const char *ending) {
     picture out;
     out.file = load_part(directory, name, ending);
     char kind = 0;
     unsigned width = 0, height = 0;
-    sscanf((const char *)out.file.data, "P%c %u %u 255", &kind, &width, &height);
+    sscanf(
+        (const char *)out.file.data, "P%c %u %u 255", &kind, &width, &height);
     out.image.width = width;
     out.image.height = height;
     out.image.channels = kind == '5' ? 1 : 3;
@@ -91,8 +100,8 @@ static inline picture load_ppm(const char *directory, const char *name,
 }
 
 /* What make.py writes: "uint8 H W C", and samples. */
-static inline picture load_raw(const char *directory, const char *name,
-    const char *ending) {
+static inline picture load_raw(
+    const char *directory, const char *name, const char *ending) {
     picture out;
     out.file = load_part(directory, name, ending);
     unsigned depth = 0, height = 0, width = 0, channels = 1;
@@ -109,8 +118,8 @@ static inline picture load_raw(const char *directory, const char *name,
 }
 
 /* The largest difference between samples of 8 bits. */
-static inline int distance(const unsigned char *a, const unsigned char *b,
-    size_t size) {
+static inline int distance(
+    const unsigned char *a, const unsigned char *b, size_t size) {
     int out = 0;
     for (size_t i = 0; i < size; i++)
         if (abs(a[i] - b[i]) > out)
@@ -119,8 +128,8 @@ static inline int distance(const unsigned char *a, const unsigned char *b,
 }
 
 /* The mean of the squared differences. */
-static inline double squares(const unsigned char *a, const unsigned char *b,
-    size_t size) {
+static inline double squares(
+    const unsigned char *a, const unsigned char *b, size_t size) {
     double out = 0;
     for (size_t i = 0; i < size; i++)
         out += (a[i] - b[i]) * (a[i] - b[i]);
@@ -129,8 +138,8 @@ static inline double squares(const unsigned char *a, const unsigned char *b,
 
 /* The names in a directory with an ending, cut off; "bad-..." only if asked.
  * each() is called in the directory's order. Returns how many. */
-static inline int each_picture(const char *ending, const char *start,
-    void (*each)(const char *name)) {
+static inline int each_picture(
+    const char *ending, const char *start, void (*each)(const char *name)) {
     int count = 0;
     DIR *directory = opendir(IMAGES);
     assert_non_null(directory);
@@ -159,8 +168,8 @@ typedef struct memory {
     size_t held;
 } memory;
 
-static inline void *memory_resize(void *user, void *data, size_t old_size,
-    size_t new_size) {
+static inline void *memory_resize(
+    void *user, void *data, size_t old_size, size_t new_size) {
     memory *m = (memory *)user;
     if (new_size == 0) {
         m->held -= old_size;
@@ -189,8 +198,8 @@ static inline bags_buffer buffer_of(memory *m) {
 }
 
 /* A codec's state for a type, as the library opens it. */
-static inline bags_code open_type(const bags_codec *codec, const char *text,
-    void **state, bags_error *err) {
+static inline bags_code open_type(
+    const bags_codec *codec, const char *text, void **state, bags_error *err) {
     static memory forever = {-1, 0, 0};
     bags_allocator allocator = allocator_of(&forever);
     bags_type type;
@@ -207,8 +216,8 @@ static inline void *opened(const bags_codec *codec, const char *text) {
 }
 
 /* A picture as the value that it is written from. */
-static inline bags_value value_of(const bags_image *image,
-    const void *samples, uint64_t shape[3]) {
+static inline bags_value value_of(
+    const bags_image *image, const void *samples, uint64_t shape[3]) {
     shape[0] = image->height;
     shape[1] = image->width;
     shape[2] = image->channels;
@@ -216,11 +225,11 @@ static inline bags_value value_of(const bags_image *image,
         image->channels == 1 ? 2 : 3, shape, samples);
 }
 
-static inline void assert_shape(const bags_value *value,
-    const bags_image *image) {
+static inline void assert_shape(
+    const bags_value *value, const bags_image *image) {
     assert_int_equal(value->kind, BAGS_ARRAY);
-    assert_int_equal(value->dtype,
-        image->depth == 8 ? BAGS_UINT8 : BAGS_UINT16);
+    assert_int_equal(
+        value->dtype, image->depth == 8 ? BAGS_UINT8 : BAGS_UINT16);
     assert_int_equal(value->dims, image->channels == 1 ? 2 : 3);
     assert_int_equal(value->shape[0], image->height);
     assert_int_equal(value->shape[1], image->width);
@@ -250,7 +259,7 @@ static inline void store(char path[64], bags_bytes bytes) {
     snprintf(path, 64, "%.40s/picture-XXXXXX", scratch ? scratch : "/tmp");
     int file = mkstemp(path);
     assert_true(file >= 0);
-    assert_int_equal(write(file, bytes.data, bytes.size), bytes.size);
+    assert_true(write(file, bytes.data, bytes.size) == (ssize_t)bytes.size);
     close(file);
 }
 

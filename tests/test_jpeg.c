@@ -8,8 +8,8 @@
 
 static bags_error err;
 
-static bags_code decode(const bags_jpeg_options *options, bags_bytes blob,
-    picture *out) {
+static bags_code decode(
+    const bags_jpeg_options *options, bags_bytes blob, picture *out) {
     bags_code code = bags_jpeg_probe(blob, options, &out->image, &err);
     if (code)
         return code;
@@ -33,8 +33,8 @@ static picture decoded(const bags_jpeg_options *options, bags_bytes blob) {
 
 static void assert_pictures(const picture *a, const picture *b) {
     assert_image(&a->image, &b->image);
-    assert_in_range(distance(a->samples, b->samples, picture_size(&a->image)),
-        0, 1);
+    assert_in_range(
+        distance(a->samples, b->samples, picture_size(&a->image)), 0, 1);
 }
 
 /* ------------------------------------------------------------ what is read */
@@ -125,8 +125,8 @@ static void the_orientation_of_a_camera_is_left_alone(void **unused) {
 
 /* ------------------------------------------------------------ rectangles */
 
-static void assert_rectangle(bags_bytes blob, const picture *whole,
-    const bags_jpeg_options *options) {
+static void assert_rectangle(
+    bags_bytes blob, const picture *whole, const bags_jpeg_options *options) {
     picture part = decoded(options, blob);
     assert_int_equal(part.image.width, options->width);
     assert_int_equal(part.image.height, options->height);
@@ -218,8 +218,8 @@ static void a_rectangle_outside_is_a_range_error(void **unused) {
         options.width = wrong[i][2];
         options.height = wrong[i][3];
         bags_image image;
-        assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err),
-            BAGS_ERROR_RANGE);
+        assert_int_equal(
+            bags_jpeg_probe(blob, &options, &image, &err), BAGS_ERROR_RANGE);
     }
     unload(blob);
 }
@@ -233,11 +233,11 @@ static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
     picture wanted = load_ppm(IMAGES, "420", ".ppm");
     size_t row = row_size(&wanted.image);
     memset(room, 0xA5, sizeof room);
-    assert_int_equal(bags_jpeg_decode(blob, NULL, room, 52 * 256 + row, 256,
-                         &err), BAGS_OK);
+    assert_int_equal(
+        bags_jpeg_decode(blob, NULL, room, 52 * 256 + row, 256, &err), BAGS_OK);
     for (size_t i = 0; i < 53; i++) {
-        assert_in_range(distance(room + i * 256, wanted.samples + i * row, row),
-            0, 1);
+        assert_in_range(
+            distance(room + i * 256, wanted.samples + i * row, row), 0, 1);
         for (size_t j = row; j < 256; j++)
             assert_int_equal(room[i * 256 + j], 0xA5);
     }
@@ -249,14 +249,16 @@ static void too_little_memory_is_an_argument_error(void **unused) {
     (void)unused;
     unsigned char *room = (unsigned char *)malloc(75 * 53 * 3);
     bags_bytes blob = load_part(IMAGES, "420", ".jpg");
-    assert_int_equal(bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3 - 1, 0,
-                         &err), BAGS_ERROR_ARGUMENT);
+    assert_int_equal(
+        bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3 - 1, 0, &err),
+        BAGS_ERROR_ARGUMENT);
     assert_int_equal(bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3, 224, &err),
         BAGS_ERROR_ARGUMENT);
-    assert_int_equal(bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3, SIZE_MAX,
-                         &err), BAGS_ERROR_ARGUMENT);
-    assert_int_equal(bags_jpeg_decode(blob, NULL, NULL, 0, 0, &err),
+    assert_int_equal(
+        bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3, SIZE_MAX, &err),
         BAGS_ERROR_ARGUMENT);
+    assert_int_equal(
+        bags_jpeg_decode(blob, NULL, NULL, 0, 0, &err), BAGS_ERROR_ARGUMENT);
     free(room);
     unload(blob);
 }
@@ -267,15 +269,15 @@ static void options_without_sense_are_argument_errors(void **unused) {
     bags_image image;
     bags_jpeg_options options = {0};
     options.scale = 3;
-    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err),
-        BAGS_ERROR_ARGUMENT);
+    assert_int_equal(
+        bags_jpeg_probe(blob, &options, &image, &err), BAGS_ERROR_ARGUMENT);
     options.scale = 16;
-    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err),
-        BAGS_ERROR_ARGUMENT);
+    assert_int_equal(
+        bags_jpeg_probe(blob, &options, &image, &err), BAGS_ERROR_ARGUMENT);
     options.scale = 0;
     options.channels = 2;
-    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err),
-        BAGS_ERROR_ARGUMENT);
+    assert_int_equal(
+        bags_jpeg_probe(blob, &options, &image, &err), BAGS_ERROR_ARGUMENT);
     unload(blob);
 }
 
@@ -306,22 +308,23 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
     bags_allocator allocator = allocator_of(&m);
     bags_type type;
     bags_type_parse("jpeg", &type, NULL);
-    assert_int_equal(bags_codec_jpeg.open(&bags_codec_jpeg, &type, &allocator,
-                         &state, &err), BAGS_ERROR_MEMORY);
+    assert_int_equal(
+        bags_codec_jpeg.open(&bags_codec_jpeg, &type, &allocator, &state, &err),
+        BAGS_ERROR_MEMORY);
     bags_codec_jpeg.close(state);
     unload(input.file);
 }
 
 /* ------------------------------------------------------------ what is refused */
 
-static void assert_refused(const char *name, bags_code wanted,
-    const char *message) {
+static void assert_refused(
+    const char *name, bags_code wanted, const char *message) {
     bags_bytes blob = load_part(IMAGES, name, ".jpg");
     void *state = opened(&bags_codec_jpeg, "jpeg");
     bags_buffer scratch = {0};
     bags_value value;
-    assert_int_equal(bags_codec_jpeg.decode(state, blob, &scratch, &value,
-                         &err), wanted);
+    assert_int_equal(
+        bags_codec_jpeg.decode(state, blob, &scratch, &value, &err), wanted);
     assert_int_equal(err.code, wanted);
     if (!strstr(err.message, message))
         fail_msg("%s: %s", name, err.message);
@@ -363,8 +366,9 @@ static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
         bags_buffer scratch = buffer_of(&m);
         bags_value value;
         bags_image image;
-        assert_int_equal(bags_codec_jpeg.decode(state, blob, &scratch, &value,
-                             &err), codes[i]);
+        assert_int_equal(
+            bags_codec_jpeg.decode(state, blob, &scratch, &value, &err),
+            codes[i]);
         assert_int_equal(m.calls, 0);
         assert_int_equal(bags_jpeg_probe(blob, NULL, &image, &err), codes[i]);
         bags_codec_jpeg.close(state);
@@ -380,15 +384,15 @@ static void the_bound_on_pixels_is_the_users(void **unused) {
     options.max_pixels = 75 * 53;
     assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err), BAGS_OK);
     options.max_pixels--;
-    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err),
-        BAGS_ERROR_LIMIT);
+    assert_int_equal(
+        bags_jpeg_probe(blob, &options, &image, &err), BAGS_ERROR_LIMIT);
     bags_codec codec = bags_codec_jpeg;
     codec.user = &options;
     void *state = opened(&codec, "jpeg");
     bags_buffer scratch = {0};
     bags_value value;
-    assert_int_equal(codec.decode(state, blob, &scratch, &value, &err),
-        BAGS_ERROR_LIMIT);
+    assert_int_equal(
+        codec.decode(state, blob, &scratch, &value, &err), BAGS_ERROR_LIMIT);
     codec.close(state);
     unload(blob);
 }
@@ -402,11 +406,12 @@ static void the_bound_on_scans_is_the_users(void **unused) {
     unload(got.file);
     options.max_scans = 63;
     unsigned char room[256];
-    assert_int_equal(bags_jpeg_decode(blob, &options, room, sizeof room, 0,
-                         &err), BAGS_ERROR_LIMIT);
+    assert_int_equal(
+        bags_jpeg_decode(blob, &options, room, sizeof room, 0, &err),
+        BAGS_ERROR_LIMIT);
     options.max_scans = UINT32_MAX;
-    assert_int_equal(bags_jpeg_decode(blob, &options, room, sizeof room, 0,
-                         &err), BAGS_OK);
+    assert_int_equal(
+        bags_jpeg_decode(blob, &options, room, sizeof room, 0, &err), BAGS_OK);
     unload(blob);
 }
 
@@ -440,10 +445,10 @@ static void what_is_no_jpeg_is_corrupt(void **unused) {
     bags_image image = {1, 2, 3, 4};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bags_bytes blob = {(const unsigned char *)texts[i], strlen(texts[i])};
-        assert_int_equal(bags_jpeg_probe(blob, NULL, &image, &err),
-            BAGS_ERROR_CORRUPT);
-        assert_int_equal(bags_jpeg_probe(blob, NULL, &image, NULL),
-            BAGS_ERROR_CORRUPT);
+        assert_int_equal(
+            bags_jpeg_probe(blob, NULL, &image, &err), BAGS_ERROR_CORRUPT);
+        assert_int_equal(
+            bags_jpeg_probe(blob, NULL, &image, NULL), BAGS_ERROR_CORRUPT);
     }
     assert_int_equal(image.depth, 4);
 }
@@ -454,8 +459,8 @@ static void arguments_are_a_quality_or_nothing(void **unused) {
     (void)unused;
     static const char *wrong[] = {"jpeg(0)", "jpeg(101)", "jpeg(x)", "jpeg()",
         "jpeg(1,2)", "jpeg(-1)", "jpeg(75.5)", "jpg(99999999999999999999)"};
-    static const char *right[] = {"jpeg", "jpg", "jpeg(1)", "jpg(100)",
-        "jpeg(75)[]"};
+    static const char *right[] = {
+        "jpeg", "jpg", "jpeg(1)", "jpg(100)", "jpeg(75)[]"};
     void *state = NULL;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(open_type(&bags_codec_jpeg, wrong[i], &state, &err),
@@ -485,14 +490,15 @@ static void other_values_than_pictures_are_refused(void **unused) {
     bags_buffer scratch = {0};
     bags_bytes blob;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_int_equal(bags_codec_jpeg.encode(state, &wrong[i], &scratch,
-                             &blob, &err), BAGS_ERROR_VALUE);
+        assert_int_equal(
+            bags_codec_jpeg.encode(state, &wrong[i], &scratch, &blob, &err),
+            BAGS_ERROR_VALUE);
     bags_codec_jpeg.close(state);
     bags_buffer_free(&scratch);
 }
 
-static bags_bytes encoded(const char *type, const picture *input,
-    bags_buffer *scratch) {
+static bags_bytes encoded(
+    const char *type, const picture *input, bags_buffer *scratch) {
     void *state = opened(&bags_codec_jpeg, type);
     uint64_t shape[3];
     bags_value value = value_of(&input->image, input->samples, shape);
@@ -521,8 +527,8 @@ static void the_default_is_what_pillow_writes(void **unused) {
 
 static void a_quality_in_the_type_is_honoured(void **unused) {
     (void)unused;
-    static const char *types[] = {"jpeg(5)", "jpeg(40)", "jpg", "jpeg(90)",
-        "jpg(100)"};
+    static const char *types[] = {
+        "jpeg(5)", "jpeg(40)", "jpg", "jpeg(90)", "jpg(100)"};
     bags_bytes photo = load_part(PHOTOS, "flower", ".jpg");
     picture input = decoded(NULL, photo);
     bags_buffer scratch = {0};
@@ -553,8 +559,8 @@ static void pictures_of_all_small_sizes_come_back(void **unused) {
     for (uint32_t width = 1; width <= 33; width += width < 18 ? 1 : 5)
         for (uint32_t height = 1; height <= 33; height += 4)
             for (uint32_t channels = 1; channels <= 3; channels += 2) {
-                picture input = {{width, height, channels, 8}, {NULL, 0},
-                    pixels};
+                picture input = {
+                    {width, height, channels, 8}, {NULL, 0}, pixels};
                 picture back =
                     decoded(NULL, encoded("jpeg(95)", &input, &scratch));
                 assert_image(&back.image, &input.image);
@@ -574,8 +580,8 @@ static void a_gray_picture_may_have_a_third_dimension(void **unused) {
     bags_bytes blob;
     assert_int_equal(
         bags_codec_jpeg.encode(state, &value, &scratch, &blob, &err), BAGS_OK);
-    assert_int_equal(bags_codec_jpeg.decode(state, blob, &room, &value, &err),
-        BAGS_OK);
+    assert_int_equal(
+        bags_codec_jpeg.decode(state, blob, &room, &value, &err), BAGS_OK);
     assert_int_equal(value.dims, 2);
     bags_codec_jpeg.close(state);
     bags_buffer_free(&scratch);
@@ -635,13 +641,13 @@ static void *work(void *argument) {
         bags_value value;
         bags_bytes blob = w->blob;
         blob.size -= i % 2 ? 1 : 0; /* every other time it is truncated */
-        bags_code code = bags_codec_jpeg.decode(w->state, blob, &scratch,
-            &value, &mine);
+        bags_code code =
+            bags_codec_jpeg.decode(w->state, blob, &scratch, &value, &mine);
         if (i % 2)
             w->wrong += code != BAGS_ERROR_CORRUPT;
         else
-            w->wrong += code || memcmp(value.data, w->wanted->samples,
-                                    value.size) != 0;
+            w->wrong +=
+                code || memcmp(value.data, w->wanted->samples, value.size) != 0;
     }
     bags_buffer_free(&scratch);
     return NULL;
@@ -669,8 +675,8 @@ static void threads_decode_with_one_state_at_once(void **unused) {
 }
 
 /* The pictures of one field of a golden dataset, against stored pixels. */
-static void assert_golden(const char *writer, const char *bag,
-    const char *field) {
+static void assert_golden(
+    const char *writer, const char *bag, const char *field) {
     char path[256];
     snprintf(path, sizeof path, "tests/data/golden/%s/data/%s.bag", bag, field);
     bag_reader *reader = bag_reader_open(path, NULL, &err);
@@ -682,12 +688,12 @@ static void assert_golden(const char *writer, const char *bag,
     size_t at = 0;
     for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
         bags_bytes blob;
-        assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err),
-            BAGS_OK);
+        assert_int_equal(
+            bag_reader_get(reader, i, &scratch, &blob, &err), BAGS_OK);
         picture got = decoded(NULL, blob);
         assert_true(got.file.size <= wanted.size - at);
-        assert_in_range(distance(got.samples, wanted.data + at, got.file.size),
-            0, 1);
+        assert_in_range(
+            distance(got.samples, wanted.data + at, got.file.size), 0, 1);
         at += got.file.size;
         unload(got.file);
     }

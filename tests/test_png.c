@@ -80,8 +80,9 @@ static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
         picture wanted = load_raw(IMAGES, names[n], ".raw");
         size_t row = row_size(&wanted.image);
         memset(room, 0xA5, sizeof room);
-        assert_int_equal(bags_png_decode(blob, NULL, room, 22 * 128 + row, 128,
-                             &err), BAGS_OK);
+        assert_int_equal(
+            bags_png_decode(blob, NULL, room, 22 * 128 + row, 128, &err),
+            BAGS_OK);
         for (size_t i = 0; i < 23; i++) {
             assert_memory_equal(room + i * 128, wanted.samples + i * row, row);
             for (size_t j = row; j < 128; j++)
@@ -96,14 +97,16 @@ static void too_little_memory_is_an_argument_error(void **unused) {
     (void)unused;
     unsigned char *room = (unsigned char *)malloc(37 * 23 * 3);
     bags_bytes blob = load_part(IMAGES, "rgb", ".png");
-    assert_int_equal(bags_png_decode(blob, NULL, room, 37 * 23 * 3 - 1, 0,
-                         &err), BAGS_ERROR_ARGUMENT);
+    assert_int_equal(
+        bags_png_decode(blob, NULL, room, 37 * 23 * 3 - 1, 0, &err),
+        BAGS_ERROR_ARGUMENT);
     assert_int_equal(bags_png_decode(blob, NULL, room, 37 * 23 * 3, 110, &err),
         BAGS_ERROR_ARGUMENT);
-    assert_int_equal(bags_png_decode(blob, NULL, room, 37 * 23 * 3, SIZE_MAX,
-                         &err), BAGS_ERROR_ARGUMENT);
-    assert_int_equal(bags_png_decode(blob, NULL, NULL, 0, 0, &err),
+    assert_int_equal(
+        bags_png_decode(blob, NULL, room, 37 * 23 * 3, SIZE_MAX, &err),
         BAGS_ERROR_ARGUMENT);
+    assert_int_equal(
+        bags_png_decode(blob, NULL, NULL, 0, 0, &err), BAGS_ERROR_ARGUMENT);
     free(room);
     unload(blob);
 }
@@ -170,12 +173,13 @@ static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
     bags_bytes blob = load_part(IMAGES, "bad-trailing", ".png");
     bags_png_options options = {0};
     unsigned char room[37 * 23 * 3];
-    assert_int_equal(bags_png_decode(blob, &options, room, sizeof room, 0,
-                         &err), BAGS_ERROR_CORRUPT);
+    assert_int_equal(
+        bags_png_decode(blob, &options, room, sizeof room, 0, &err),
+        BAGS_ERROR_CORRUPT);
     assert_non_null(strstr(err.message, "14 bytes"));
     options.allow_trailing = true;
-    assert_int_equal(bags_png_decode(blob, &options, room, sizeof room, 0,
-                         &err), BAGS_OK);
+    assert_int_equal(
+        bags_png_decode(blob, &options, room, sizeof room, 0, &err), BAGS_OK);
     unload(blob);
 }
 
@@ -190,8 +194,9 @@ static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
         bags_buffer scratch = buffer_of(&m);
         bags_value value;
         bags_image image;
-        assert_int_equal(bags_codec_png.decode(state, blob, &scratch, &value,
-                             &err), codes[i]);
+        assert_int_equal(
+            bags_codec_png.decode(state, blob, &scratch, &value, &err),
+            codes[i]);
         assert_int_equal(m.calls, 0);
         assert_int_equal(bags_png_probe(blob, NULL, &image, &err), codes[i]);
         bags_codec_png.close(state);
@@ -207,15 +212,15 @@ static void the_bound_on_pixels_is_the_users(void **unused) {
     options.max_pixels = 37 * 23;
     assert_int_equal(bags_png_probe(blob, &options, &image, &err), BAGS_OK);
     options.max_pixels--;
-    assert_int_equal(bags_png_probe(blob, &options, &image, &err),
-        BAGS_ERROR_LIMIT);
+    assert_int_equal(
+        bags_png_probe(blob, &options, &image, &err), BAGS_ERROR_LIMIT);
     bags_codec codec = bags_codec_png;
     codec.user = &options;
     void *state = opened(&codec, "png");
     bags_buffer scratch = {0};
     bags_value value;
-    assert_int_equal(codec.decode(state, blob, &scratch, &value, &err),
-        BAGS_ERROR_LIMIT);
+    assert_int_equal(
+        codec.decode(state, blob, &scratch, &value, &err), BAGS_ERROR_LIMIT);
     codec.close(state);
     unload(blob);
 }
@@ -265,15 +270,15 @@ static void a_byte_changed_anywhere_is_corrupt(void **unused) {
 
 static void what_is_no_png_is_corrupt(void **unused) {
     (void)unused;
-    static const char *texts[] = {"", "\x89", "\x89PNG\r\n\x1a\n", "GIF89a...",
-        "\xff\xd8\xff\xe0 JFIF"};
+    static const char *texts[] = {
+        "", "\x89", "\x89PNG\r\n\x1a\n", "GIF89a...", "\xff\xd8\xff\xe0 JFIF"};
     bags_image image = {1, 2, 3, 4};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bags_bytes blob = {(const unsigned char *)texts[i], strlen(texts[i])};
-        assert_int_equal(bags_png_probe(blob, NULL, &image, &err),
-            BAGS_ERROR_CORRUPT);
-        assert_int_equal(bags_png_probe(blob, NULL, &image, NULL),
-            BAGS_ERROR_CORRUPT);
+        assert_int_equal(
+            bags_png_probe(blob, NULL, &image, &err), BAGS_ERROR_CORRUPT);
+        assert_int_equal(
+            bags_png_probe(blob, NULL, &image, NULL), BAGS_ERROR_CORRUPT);
     }
     assert_int_equal(image.depth, 4);
 }
@@ -315,14 +320,15 @@ static void other_values_than_pictures_are_refused(void **unused) {
     bags_buffer scratch = {0};
     bags_bytes blob;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_int_equal(bags_codec_png.encode(state, &wrong[i], &scratch,
-                             &blob, &err), BAGS_ERROR_VALUE);
+        assert_int_equal(
+            bags_codec_png.encode(state, &wrong[i], &scratch, &blob, &err),
+            BAGS_ERROR_VALUE);
     bags_codec_png.close(state);
     bags_buffer_free(&scratch);
 }
 
-static bags_bytes encoded(const char *type, const picture *input,
-    bags_buffer *scratch) {
+static bags_bytes encoded(
+    const char *type, const picture *input, bags_buffer *scratch) {
     void *state = opened(&bags_codec_png, type);
     uint64_t shape[3];
     bags_value value = value_of(&input->image, input->samples, shape);
@@ -351,8 +357,8 @@ static void pictures_of_all_kinds_come_back_exactly(void **unused) {
                         picture back =
                             decoded(encoded(types[type], &input, &scratch));
                         assert_image(&back.image, &input.image);
-                        assert_memory_equal(back.samples, samples,
-                            back.file.size);
+                        assert_memory_equal(
+                            back.samples, samples, back.file.size);
                         unload(back.file);
                     }
     bags_buffer_free(&scratch);
@@ -368,8 +374,8 @@ static void a_gray_picture_may_have_a_third_dimension(void **unused) {
     bags_bytes blob;
     assert_int_equal(
         bags_codec_png.encode(state, &value, &scratch, &blob, &err), BAGS_OK);
-    assert_int_equal(bags_codec_png.decode(state, blob, &room, &value, &err),
-        BAGS_OK);
+    assert_int_equal(
+        bags_codec_png.decode(state, blob, &room, &value, &err), BAGS_OK);
     assert_int_equal(value.dims, 2);
     assert_memory_equal(value.data, pixels, 6);
     bags_codec_png.close(state);
@@ -439,13 +445,13 @@ static void *work(void *argument) {
         bags_value value;
         bags_bytes blob = w->blob;
         blob.size -= i % 2 ? 1 : 0; /* every other time it is truncated */
-        bags_code code = bags_codec_png.decode(w->state, blob, &scratch, &value,
-            &mine);
+        bags_code code =
+            bags_codec_png.decode(w->state, blob, &scratch, &value, &mine);
         if (i % 2)
             w->wrong += code != BAGS_ERROR_CORRUPT;
         else
-            w->wrong += code || memcmp(value.data, w->wanted->samples,
-                                    value.size) != 0;
+            w->wrong +=
+                code || memcmp(value.data, w->wanted->samples, value.size) != 0;
     }
     bags_buffer_free(&scratch);
     return NULL;
@@ -473,8 +479,8 @@ static void threads_decode_with_one_state_at_once(void **unused) {
 }
 
 /* The pictures of one field of a golden dataset, against stored pixels. */
-static void assert_golden(const char *writer, const char *bag,
-    const char *field) {
+static void assert_golden(
+    const char *writer, const char *bag, const char *field) {
     char path[256];
     snprintf(path, sizeof path, "tests/data/golden/%s/data/%s.bag", bag, field);
     bag_reader *reader = bag_reader_open(path, NULL, &err);
@@ -486,8 +492,8 @@ static void assert_golden(const char *writer, const char *bag,
     size_t at = 0;
     for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
         bags_bytes blob;
-        assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err),
-            BAGS_OK);
+        assert_int_equal(
+            bag_reader_get(reader, i, &scratch, &blob, &err), BAGS_OK);
         picture got = decoded(blob);
         assert_true(got.file.size <= wanted.size - at);
         assert_memory_equal(got.samples, wanted.data + at, got.file.size);

@@ -48,6 +48,7 @@ typedef struct command {
 
 extern const command command_export;
 extern const command command_finalize;
+extern const command command_recover;
 extern const command command_get;
 extern const command command_images;
 extern const command command_info;

@@ -22,6 +22,7 @@ static const command *const commands[] = {
     &command_images,
     &command_sheet,
     &command_finalize,
+    &command_recover,
     &command_verify,
 };
 

@@ -16,6 +16,8 @@ typedef struct packing {
     bags_field *fields;
     bool *sequence; /* of each field */
     size_t count;
+    bool append;
+    uint64_t skip;   /* lines of this worker that are packed already */
     char *spec_text; /* what the fields' names and types point into */
     json_object *spec_json;
 } packing;
@@ -235,13 +237,32 @@ static bags_code put_line(packing *pack, const char *string, size_t size,
     return sink_added(&pack->out, bytes, err);
 }
 
+/* Whether the line just read is this worker's, and not packed yet. */
+static bool is_wanted(packing *pack) {
+    uint64_t workers = pack->options.options.shard_stop;
+    uint64_t worker = pack->options.options.shard_start;
+    if (workers > 1 && (pack->manifest.number - 1) % workers != worker)
+        return false;
+    if (pack->skip == 0)
+        return true;
+    pack->skip--;
+    return false;
+}
+
+static bags_code check_skipped(const packing *pack, bags_error *err) {
+    if (pack->skip == 0)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_VALUE,
+        "%s: holds %ju datapoints more than %s has lines for them: it was "
+        "packed from another manifest", pack->out.path, (uintmax_t)pack->skip,
+        pack->manifest.path);
+}
+
 /* All lines of this worker. */
 static bags_code put_lines(packing *pack, bags_error *err) {
     progress bar = {0};
     bar.title = "pack";
     bar.unit = pack->out.bag ? "blobs" : "datapoints";
-    uint64_t workers = pack->options.options.shard_stop;
-    uint64_t worker = pack->options.options.shard_start;
     bags_code code = BAGS_OK;
     while (!code) {
         char *line;
@@ -254,16 +275,41 @@ static bags_code put_lines(packing *pack, bags_error *err) {
             code = err->code;
         else if (state == LINE_LATER)
             code = sink_flush(&pack->out, err);
-        else if (workers < 2 || (pack->manifest.number - 1) % workers == worker)
+        else if (is_wanted(pack))
             code = put_line(pack, line, size, err);
         progress_show(&bar, pack->manifest.consumed, pack->manifest.size,
             sink_length(&pack->out));
     }
     progress_end(&bar);
-    return code;
+    return code ? code : check_skipped(pack, err);
 }
 
 /* ---- the command ---- */
+
+/* A dataset without shards that was packed to the end needs nothing more. */
+static bool is_complete(packing *pack, const char *out) {
+    bags_error err;
+    bags_reader *reader = bags_reader_open(out, NULL, &err);
+    if (!reader)
+        return false;
+    bool complete = !bags_reader_sharded(reader);
+    uint64_t lines = 0;
+    for (bool more = true; complete && more;) {
+        char *line;
+        size_t size;
+        line_state state =
+            lines_next(&pack->manifest, -1, &line, &size, &err);
+        more = state != LINE_NONE && state != LINE_BAD;
+        complete = state != LINE_BAD;
+        lines += more;
+    }
+    complete = complete && lines == bags_reader_length(reader);
+    bags_reader_close(reader);
+    if (complete)
+        printf("%s: %ju datapoints, complete already\n", out,
+            (uintmax_t)lines);
+    return complete;
+}
 
 static bags_code open_sink(packing *pack, const char *out, bool from_pipe,
     bags_error *err) {
@@ -273,6 +319,9 @@ static bags_code open_sink(packing *pack, const char *out, bool from_pipe,
         bag_writer_options options = {0};
         options.keep_idx = pack->options.idx;
         options.no_sync = pack->options.no_sync;
+        if (pack->append)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "%s is to be a Bag, to which nothing can be appended", out);
         if (pack->spec || pack->out.sharded)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
                 "%s is to be a Bag, which has no spec and no shards", out);
@@ -286,8 +335,10 @@ static bags_code open_sink(packing *pack, const char *out, bool from_pipe,
     if (!pack->values.codecs)
         return BAGS_ERROR_MEMORY;
     pack->options.options.codecs = pack->values.codecs;
+    pack->options.options.append = pack->append;
     pack->out.dataset = bags_writer_open(out, pack->fields, pack->count,
         &pack->options.options, err);
+    pack->skip = bags_writer_found(pack->out.dataset);
     return pack->out.dataset ? BAGS_OK : err->code;
 }
 
@@ -304,6 +355,9 @@ static int pack_all(packing *pack, const char *manifest, const char *out) {
     bags_code code = open_sink(pack, out, from_pipe, &err);
     if (code == BAGS_ERROR_ARGUMENT)
         return fail_usage(&command_pack, "%s", err.message);
+    if (code == BAGS_ERROR_EXISTS && pack->append && !pack->out.sharded &&
+        is_complete(pack, out))
+        return 0;
     if (code)
         return fail(&err);
     if (put_lines(pack, &err))
@@ -326,11 +380,12 @@ static int run(int count, char **words) {
     packing pack;
     memset(&pack, 0, sizeof pack);
     pack.manifest.file = -1;
-    option options[WRITE_OPTIONS + 1] = {{"spec", NULL, &pack.spec}};
-    write_options_describe(&pack.options, options + 1);
+    option options[WRITE_OPTIONS + 2] = {{"spec", NULL, &pack.spec},
+        {"append", &pack.append, NULL}};
+    write_options_describe(&pack.options, options + 2);
     int exit_code;
     if (!options_parse(&command_pack, &count, words, options,
-            WRITE_OPTIONS + 1, &exit_code))
+            WRITE_OPTIONS + 2, &exit_code))
         return exit_code;
     if (count != 2)
         return fail_usage(&command_pack, "takes MANIFEST.jsonl and OUT");
@@ -343,7 +398,7 @@ static int run(int count, char **words) {
 
 const command command_pack = {"pack", "a dataset from JSON lines and files",
     "usage: bags pack MANIFEST.jsonl OUT [--spec SPEC] [--shard-...]\n"
-    "                 [--idx] [--no-sync]\n"
+    "                 [--append] [--idx] [--no-sync]\n"
     "\n"
     "Each line is an object with a value for every field: numbers, text,\n"
     "lists for sequences, any JSON for msgpack; {\"file\": PATH} and\n"
@@ -354,6 +409,8 @@ const command command_pack = {"pack", "a dataset from JSON lines and files",
     "\n"
     "  --spec SPEC       'photo=jpeg,label=int(4),words=utf8[]', or a\n"
     "                    FILE.json; else the spec.json beside the manifest\n"
+    "  --append          go on where a pack of the same manifest with the same\n"
+    "                    options ended or was killed\n"
     "  --shard-size N    begin a new shard at N bytes: 512M, 10G\n"
     "  --shard-length N  ... at N datapoints\n"
     "  --shard-stop K    K workers pack the manifest, each with its own\n"

@@ -112,9 +112,13 @@ int sink_finish(sink *to) {
     bags_error err;
     uint64_t length = sink_length(to);
     const char *unit = to->bag ? "blobs" : "datapoints";
+    uint64_t found = to->dataset ? bags_writer_found(to->dataset) : 0;
     if (sink_close(to, &err))
         return fail(&err);
-    printf("%s: %ju %s\n", to->path, (uintmax_t)length, unit);
+    printf("%s: %ju %s", to->path, (uintmax_t)length, unit);
+    if (found)
+        printf(", behind %ju that were there", (uintmax_t)found);
+    putchar('\n');
     return 0;
 }
 
@@ -133,6 +137,8 @@ int sink_give_up(sink *to, const bags_error *err) {
         sink_close(to, &again);
         done = "is kept up to what was flushed, unfinished";
     } else {
+        if (to->dataset && bags_writer_found(to->dataset))
+            done = "holds what it held before";
         bag_writer_abort(to->bag);
         bags_writer_abort(to->dataset);
         to->bag = NULL;

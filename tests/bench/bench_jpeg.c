@@ -1,5 +1,6 @@
 /* formats/jpeg.c beside the same calls of libjpeg made by hand, and what scaled
  * and cropped decoding save. One photograph, 640 x 427, and a thumbnail. */
+#define PICTURES_WITHOUT_CMOCKA
 #include "../pictures.h"
 #include "ratio.h"
 
@@ -49,7 +50,7 @@ static void decode_ours(void *argument) {
     job *j = (job *)argument;
     bags_error err;
     if (bags_jpeg_decode(j->blob, &j->options, j->pixels, j->size, 0, &err))
-        fail_msg("%s", err.message);
+        fail_msg("%s\n", err.message);
 }
 
 static void decode_codec(void *argument) {
@@ -57,7 +58,7 @@ static void decode_codec(void *argument) {
     bags_error err;
     bags_value value;
     if (bags_codec_jpeg.decode(j->state, j->blob, &j->scratch, &value, &err))
-        fail_msg("%s", err.message);
+        fail_msg("%s\n", err.message);
 }
 
 static void encode_theirs(void *argument) {
@@ -91,21 +92,21 @@ static void encode_ours(void *argument) {
     bags_error err;
     bags_bytes blob;
     if (bags_codec_jpeg.encode(j->state, &j->value, &j->scratch, &blob, &err))
-        fail_msg("%s", err.message);
+        fail_msg("%s\n", err.message);
 }
 
 static void whole(void *argument) {
     job *j = (job *)argument;
     bags_jpeg_options none = {0};
     if (bags_jpeg_decode(j->blob, &none, j->pixels, j->size, 0, NULL))
-        fail_msg("%s", "the whole picture");
+        fail_msg("%s\n", "the whole picture");
 }
 
 static void probe(void *argument) {
     job *j = (job *)argument;
     bags_image image;
     if (bags_jpeg_probe(j->blob, NULL, &image, NULL))
-        fail_msg("%s", "the header");
+        fail_msg("%s\n", "the header");
 }
 
 static void of_file(const char *directory, const char *name) {
@@ -118,8 +119,8 @@ static void of_file(const char *directory, const char *name) {
     j.pixels = (unsigned char *)malloc(j.size + 16 * row_size(&j.image));
     decode_ours(&j);
     j.value = value_of(&j.image, j.pixels, j.shape);
-    printf("%s, %u x %u          ours        libjpeg       ratio\n", name,
-        j.image.width, j.image.height);
+    printf("\n%s, %u x %u\n%-36s %13s %13s   ratio\n", name, j.image.width,
+        j.image.height, "", "ours", "libjpeg");
     compare("encode", encode_ours, encode_theirs, &j);
     compare("decode, into the caller's memory", decode_ours, decode_theirs, &j);
     compare("decode, as a codec", decode_codec, decode_theirs, &j);
@@ -132,7 +133,7 @@ static void of_file(const char *directory, const char *name) {
         compare(text, decode_ours, decode_theirs, &j);
     }
     j.options.scale = 0;
-    printf("%s                  a part      the whole       ratio\n", name);
+    printf("%-36s %13s %13s   ratio\n", "", "a part", "all of it");
     compare("probe", probe, whole, &j);
     for (j.options.scale = 2; j.options.scale <= 8; j.options.scale *= 2) {
         char text[64];

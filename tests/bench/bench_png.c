@@ -1,5 +1,6 @@
 /* formats/png.c beside the same calls of libpng made by hand: a photograph,
  * 640 x 427, which is a PNG for once, and small pictures. */
+#define PICTURES_WITHOUT_CMOCKA
 #include "../pictures.h"
 #include "ratio.h"
 
@@ -60,7 +61,7 @@ static void decode_ours(void *argument) {
     job *j = (job *)argument;
     bags_error err;
     if (bags_png_decode(j->blob, NULL, j->pixels, j->size, 0, &err))
-        fail_msg("%s", err.message);
+        fail_msg("%s\n", err.message);
 }
 
 static void decode_codec(void *argument) {
@@ -68,7 +69,7 @@ static void decode_codec(void *argument) {
     bags_error err;
     bags_value value;
     if (bags_codec_png.decode(j->state, j->blob, &j->scratch, &value, &err))
-        fail_msg("%s", err.message);
+        fail_msg("%s\n", err.message);
 }
 
 static void encode_theirs(void *argument) {
@@ -100,14 +101,14 @@ static void encode_ours(void *argument) {
     bags_error err;
     bags_bytes blob;
     if (bags_codec_png.encode(j->state, &j->value, &j->scratch, &blob, &err))
-        fail_msg("%s", err.message);
+        fail_msg("%s\n", err.message);
 }
 
 static void probe(void *argument) {
     job *j = (job *)argument;
     bags_image image;
     if (bags_png_probe(j->blob, NULL, &image, NULL))
-        fail_msg("%s", "the header");
+        fail_msg("%s\n", "the header");
 }
 
 static void of_picture(const char *name, const char *type, int level,
@@ -123,9 +124,10 @@ static void of_picture(const char *name, const char *type, int level,
     j.value = value_of(&j.image, j.pixels, j.shape);
     bags_buffer kept = {0};
     if (bags_codec_png.encode(j.state, &j.value, &kept, &j.blob, NULL))
-        fail_msg("%s", "encode");
-    printf("%s, %s, %u x %u x %u       ours      libpng       ratio\n", name,
-        type, image.height, image.width, image.channels);
+        fail_msg("%s\n", "encode");
+    printf("\n%s, %s, %u x %u x %u of %u bits\n%-36s %13s %13s   ratio\n", name,
+        type, image.height, image.width, image.channels, image.depth, "",
+        "ours", "libpng");
     compare("encode", encode_ours, encode_theirs, &j);
     compare("decode, into the caller's memory", decode_ours, decode_theirs, &j);
     compare("decode, as a codec", decode_codec, decode_theirs, &j);
@@ -143,7 +145,7 @@ static void of_photograph(void) {
     bags_jpeg_probe(file, NULL, &image, NULL);
     unsigned char *pixels = (unsigned char *)malloc(picture_size(&image));
     if (bags_jpeg_decode(file, NULL, pixels, picture_size(&image), 0, NULL))
-        fail_msg("%s", "the photograph");
+        fail_msg("%s\n", "the photograph");
     of_picture("china", "png", -1, image, pixels);
     of_picture("china", "png(1)", 1, image, pixels);
     bags_image wide = {image.width / 2, image.height, 3, 16};

@@ -11,9 +11,10 @@ def main():
     import help_and_output
     import images
     import manifests
+    import recovery
     import writing
     for module in (golden_data, help_and_output, getting, manifests, writing,
-                   images):
+                   recovery, images):
         harness.checks(module)
     print(f'{harness.passed} passed, {harness.failed} failed')
     sys.exit(harness.failed > 0 or harness.passed == 0)

@@ -61,12 +61,16 @@ def jpegs():
     gray = colour.convert('L')
     for name, sample in {
             '444': '1x1', '422': '2x1', '440': '1x2', '420': '2x2',
-            '411': '4x1', '441': '1x4', 'mixed': '2x1,1x2,1x1'}.items():
+            '411': '4x1', '441': '1x4', 'mixed': '2x1,1x2,1x1', 'sample-4x2': '4x2',
+            'sample-2x4': '2x4', 'odd': '2x2,1x4,1x1'}.items():
         jpeg(name, run('cjpeg', '-quality', '80', '-sample', sample,
                        data=ppm(colour)))
     jpeg('gray', run('cjpeg', data=ppm(gray)))
     jpeg('gray-2x2', run('cjpeg', '-sample', '2x2', data=ppm(gray)))
     jpeg('progressive', run('cjpeg', '-progressive', data=ppm(colour)))
+    progressive = (HERE / 'progressive.jpg').read_bytes()
+    cut = progressive[:progressive.rindex(b'\xff\xc4')]
+    jpeg('lacks-scans', cut + b'\xff\xd9')
     jpeg('progressive-gray', run('cjpeg', '-progressive', data=ppm(gray)))
     jpeg('restart', run('cjpeg', '-restart', '1', data=ppm(colour)))
     jpeg('arithmetic', run('cjpeg', '-arithmetic', data=ppm(colour)))

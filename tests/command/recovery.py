@@ -1,0 +1,105 @@
+"""Packs that are killed: recover, and --append."""
+import json
+import pathlib
+import signal
+import subprocess
+import time
+
+import harness
+from harness import each, files, read, refuse, run
+
+SPEC = 'n=int(4),words=utf8[]'
+ROWS = [{'n': i, 'words': [str(i) * 40_000, 'x'][:i % 3]} for i in range(60)]
+LINES = [json.dumps(row).encode() + b'\n' for row in ROWS]
+OPTIONS = {
+    'one directory': [],
+    'shards': ['--shard-length', '7'],
+    'worker 1 of 2': ['--shard-size', '300K', '--shard-start', '1',
+                      '--shard-stop', '2'],
+}
+
+
+def _start(out, *options):
+    return subprocess.Popen(
+        [harness.PROGRAM, 'pack', '-', out, '--spec', SPEC, '--no-sync',
+         *options], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE)
+
+
+def _kill_after(lines, out, *options):
+    """Feed these many lines, wait until they were flushed, and kill it."""
+    job = _start(out, *options)
+    job.stdin.write(b''.join(LINES[:lines]))
+    job.stdin.flush()
+    time.sleep(1.3)
+    assert job.poll() is None, job.stderr.read()
+    job.send_signal(signal.SIGKILL)
+    job.communicate()
+
+
+@each(list(OPTIONS))
+def a_killed_pack_is_started_again_until_it_is_done(which):
+    options = OPTIONS[which]
+    whole = b''.join(LINES)
+    run('pack', '-', 'whole', '--spec', SPEC, '--no-sync', *options,
+        stdin=whole)
+    for lines in (3, 29, 44):
+        _kill_after(lines, 'out', '--append', *options)
+    again = run('pack', '-', 'out', '--spec', SPEC, '--no-sync', '--append',
+                *options, stdin=whole)
+    assert b'that were there' in again.out, again.out
+    assert files('out') == files('whole')
+    # What is done is done: starting it once more changes nothing.
+    pathlib.Path('m.jsonl').write_bytes(whole)
+    run('pack', 'm.jsonl', 'out', '--spec', SPEC, '--append', *options)
+    assert files('out') == files('whole')
+
+
+def recover_finishes_what_was_flushed():
+    _kill_after(25, 'out', '--shard-length', '10')
+    before = files('out')
+    assert '000002/spec.json' not in before
+    refuse('info', 'out', says=('000002', 'recover'))
+    dry = run('recover', 'out', '--dry-run').out.decode()
+    assert '000002: to finish: 5 datapoints kept' in dry, dry
+    assert files('out') == before
+    done = run('recover', 'out').out.decode()
+    assert '000002: finished now: 5 datapoints kept' in done, done
+    assert '2 finished before, 1 now' in done, done
+    found = read('out')
+    assert found['count'] == 25 and found['shards'] == [10, 10, 5]
+    after = files('out')
+    assert '3 finished before, 0 now' in run('recover', 'out').out.decode()
+    assert files('out') == after
+
+
+def recover_leaves_a_living_writer_alone():
+    job = _start('out', '--shard-length', '10')
+    job.stdin.write(b''.join(LINES[:15]))
+    job.stdin.flush()
+    time.sleep(1.3)
+    refuse('recover', 'out', says=('000001', 'living writer'))
+    job.communicate(b''.join(LINES[15:]))
+    assert job.returncode == 0
+    assert read('out')['count'] == len(ROWS)
+
+
+def what_another_manifest_packed_is_not_appended_to():
+    _kill_after(25, 'out', '--shard-length', '10')
+    refuse('pack', '-', 'out', '--spec', SPEC, '--append', '--shard-length',
+           '10', stdin=b''.join(LINES[:20]), says='another manifest')
+    refuse('pack', '-', 'out', '--spec', 'n=int(4)', '--append',
+           '--shard-length', '10', stdin=b'{"n": 1}\n', says='other fields')
+    run('recover', 'out')
+    assert read('out')['count'] == 25
+
+
+def recover_of_what_nobody_left_is_an_error():
+    refuse('recover', 'nowhere', says='nowhere')
+    pathlib.Path('empty').mkdir()
+    refuse('recover', 'empty', says='no dataset')
+    pathlib.Path('mine/0').mkdir(parents=True)
+    pathlib.Path('mine/0/precious.bag').write_bytes(b'precious')
+    refuse('recover', 'mine', says='spec.json.partial')
+    assert pathlib.Path('mine/0/precious.bag').read_bytes() == b'precious'
+    refuse('recover', code=2)
