@@ -1,0 +1,134 @@
+/*
+ * The recovery of a damaged shard, on a disk in memory. What it makes must be
+ * accepted by bags_reader_verify, a dry run before it must tell the same, a
+ * second one must find nothing to do, and append must find the same datapoints.
+ *
+ * The input: a byte of options, then for each file its number in a byte
+ * (0: spec.json.partial, 1: refs.bag, 2: refs.idx, 3: a.bag, 4: a.idx, 5: b.bag,
+ * 6: b.idx), its size in two bytes, little-endian, and its bytes. A bit of the
+ * options gives the record of the fields a and b to an input without one.
+ */
+#include "support.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const char *const names[7] = {"spec.json.partial", "refs.bag",
+    "refs.idx", "a.bag", "a.idx", "b.bag", "b.idx"};
+static const bags_field fields[2] = {{"a", "bytes"}, {"b", "bytes[]"}};
+#define RECORD "{\"a\": \"bytes\", \"b\": \"bytes[]\"}"
+
+#define OPTION_SHARD 1
+#define OPTION_RECORD 2
+#define OPTION_KEEP 4
+#define OPTION_APPEND 8
+
+static void demand(bool holds, const char *what) {
+    if (holds)
+        return;
+    fprintf(stderr, "%s\n", what);
+    abort();
+}
+
+static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
+    const char *directory = data[0] & OPTION_SHARD ? "x/000000" : "x";
+    unsigned options = *data++;
+    char path[64];
+    size--;
+    memory_disk_make_dir(m, directory);
+    while (size >= 3) {
+        size_t length = (size_t)data[1] | (size_t)data[2] << 8;
+        snprintf(path, sizeof(path), "%s/%s", directory, names[data[0] % 7]);
+        data += 3;
+        size -= 3;
+        length = length < size ? length : size;
+        memory_disk_save(m, path, data, length);
+        data += length;
+        size -= length;
+    }
+    snprintf(path, sizeof(path), "%s/%s", directory, names[0]);
+    if (options & OPTION_RECORD && !memory_disk_find(m, path).data)
+        memory_disk_save(m, path, RECORD, strlen(RECORD));
+}
+
+static bags_code recover(memory_disk *m, bool dry, bool keep,
+    bags_recover_report *report) {
+    bags_recover_options options;
+    bags_error err;
+    memset(&options, 0, sizeof(options));
+    options.io = &m->io;
+    options.dry_run = dry;
+    options.keep_idx = keep;
+    return bags_recover("x", &options, report, &err);
+}
+
+/* Every datapoint can be had. */
+static void check_readable(memory_disk *m, uint64_t length) {
+    bags_reader_options options;
+    bags_row row = {0};
+    bags_error err;
+    memset(&options, 0, sizeof(options));
+    options.io = &m->io;
+    bags_reader *reader = bags_reader_open("x", &options, &err);
+    demand(reader != NULL, "what was recovered cannot be opened");
+    demand(bags_reader_length(reader) == length, "another length than told");
+    demand(!bags_reader_verify(reader, &err), "what was recovered is wrong");
+    for (uint64_t i = 0; i < length; i++)
+        demand(!bags_reader_get(reader, i, NULL, 0, &row, &err),
+            "a datapoint that was recovered cannot be read");
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+/* Go on with it: what append finds, and one datapoint more. */
+static void go_on(memory_disk *m, bool sharded,
+    const bags_recover_report *told) {
+    bags_writer_options options;
+    bags_value value = bags_blob("new", 3);
+    bags_error err;
+    memset(&options, 0, sizeof(options));
+    options.io = &m->io;
+    options.append = true;
+    options.sharded = sharded;
+    options.buffer_size = 4096;
+    bags_writer *writer = bags_writer_open("x", fields, 2, &options, &err);
+    if (!writer)
+        return;
+    demand(bags_writer_found(writer) == told->length,
+        "append finds another length than recovery");
+    bags_entry entries[2] = {{"a", &value, 1}, {"b", &value, 1}};
+    demand(!bags_writer_append(writer, entries, 2, &err), "append fails");
+    demand(!bags_writer_close(writer, &err), "close fails");
+    check_readable(m, told->length + 1);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    memory_disk m, before;
+    bags_recover_report dry, done, again;
+    if (size < 1)
+        return 0;
+    bool keep = data[0] & OPTION_KEEP;
+    memory_disk_start(&m);
+    memory_disk_start(&before);
+    unpack(&m, data, size);
+    unpack(&before, data, size);
+    bags_code looked = recover(&m, true, keep, &dry);
+    demand(is_same_disk(&m, &before), "a dry run changes something");
+    if (data[0] & OPTION_APPEND) {
+        go_on(&m, data[0] & OPTION_SHARD, &dry);
+    } else {
+        bags_code code = recover(&m, false, keep, &done);
+        demand(code == looked && memcmp(&dry, &done, sizeof(dry)) == 0,
+            "a dry run tells something else");
+        if (code)
+            demand(is_same_disk(&m, &before), "a failure changes something");
+        if (!code && done.finished_now) {
+            check_readable(&m, done.length);
+            demand(!recover(&m, false, keep, &again), "it fails when repeated");
+            demand(again.finished_before == 1 && again.cut == 0,
+                "it is not done after the first time");
+        }
+    }
+    memory_disk_free(&before);
+    memory_disk_free(&m);
+    return 0;
+}

@@ -1,0 +1,903 @@
+/* bags_recover and the writer's option `append`, on what writers leave that die
+ * and on what is damaged, with what is reported of it. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include "check.h"
+#include "durability.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------- helpers */
+
+/* What bags_recover told, of each shard. */
+typedef struct told {
+    bags_recover_report report;
+    bags_recovered shards[40];
+    char paths[40][256], whys[40][BAGS_ERROR_SIZE];
+    int count;
+} told;
+
+static void hear(void *user, const bags_recovered *shard) {
+    told *t = (told *)user;
+    assert_true(t->count < 40);
+    t->shards[t->count] = *shard;
+    snprintf(t->paths[t->count], sizeof(t->paths[0]), "%s", shard->path);
+    snprintf(t->whys[t->count], sizeof(t->whys[0]), "%s", shard->why);
+    t->count++;
+}
+
+static bags_recover_options recover_options(told *t) {
+    bags_recover_options options;
+    memset(&options, 0, sizeof(options));
+    memset(t, 0, sizeof(*t));
+    options.each = hear;
+    options.user = t;
+    options.allocator = &memory.allocator;
+    options.io = &disk.io;
+    return options;
+}
+
+static bags_code recover(const char *path, told *t) {
+    bags_recover_options options = recover_options(t);
+    return bags_recover(path, &options, &t->report, &said);
+}
+
+static work local_work(const char *path, uint64_t shard_length) {
+    work w = work_on(path, shard_length, &disk.io);
+    w.options.allocator = &memory.allocator;
+    return w;
+}
+
+/* `flushed` datapoints that are, and `lost` that are not with the system, by a
+ * writer that dies. */
+static void leave(work *w, uint64_t flushed, uint64_t lost) {
+    mortal device;
+    bags_writer *writer;
+    mortal_start(&device, &disk.io);
+    w->options.io = &device.io;
+    assert_opens(writer, work_open(w, false, &said));
+    assert_ok(work_append_to(w, writer, flushed, &said));
+    assert_ok(work_flush(w, writer, &said));
+    assert_ok(work_append_to(w, writer, flushed + lost, &said));
+    mortal_bury(&device, writer);
+    w->options.io = &disk.io;
+}
+
+static void write_whole(work *w, uint64_t total) {
+    bags_writer *writer;
+    assert_opens(writer, work_open(w, false, &said));
+    assert_ok(work_append_to(w, writer, total, &said));
+    assert_ok(work_close(w, writer, &said));
+}
+
+static void check_points(const work *w, uint64_t length) {
+    finding f = work_find(w, &disk.io, false);
+    if (!f.opened || !f.verified || f.length != length || f.right != length)
+        fail_msg("%s: %d datapoints, %d right, not %d: %s", w->path,
+            (int)f.length, (int)f.right, (int)length,
+            f.error.code ? f.error.message : "");
+}
+
+static uint64_t tree_size(const char *path) {
+    static const char *const names[] = {"text", "clip", "id", "refs"};
+    uint64_t size = 0;
+    for (int i = 0; i < 4; i++) {
+        char file[300];
+        snprintf(file, sizeof(file), "%s/%s.bag", path, names[i]);
+        size += file_size(file);
+        snprintf(file, sizeof(file), "%s/%s.idx", path, names[i]);
+        size += file_size(file);
+    }
+    return size;
+}
+
+#define LEFT_NAMES "clip.bag clip.idx id.bag id.idx refs.bag refs.idx " \
+    "spec.json.partial text.bag text.idx"
+#define DONE_NAMES "clip.bag id.bag refs.bag spec.json text.bag"
+
+/* ------------------------------------------------------------------ recovery */
+
+static void recovery_gives_the_bytes_of_a_writer_that_lived(void **state) {
+    static const uint64_t lengths[] = {0, 4, 40};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        told t;
+        work dead = local_work(at("dead%d", i), lengths[i]);
+        work whole = local_work(at("whole%d", i), lengths[i]);
+        leave(&dead, 6, 0);
+        write_whole(&whole, 6);
+        assert_ok(recover(dead.path, &t));
+        assert_same_tree(dead.path, whole.path);
+        assert_int_equal(t.report.finished_now, 1);
+        assert_int_equal(t.report.finished_before, lengths[i] == 4);
+        assert_int_equal(t.report.length, lengths[i] == 4 ? 2 : 6);
+        assert_int_equal(t.report.removed + t.report.locked + t.report.failed,
+            0);
+        check_points(&dead, 6);
+        assert_ok(recover(dead.path, &t));
+        assert_int_equal(t.report.finished_before, lengths[i] == 4 ? 2 : 1);
+        assert_int_equal(t.report.finished_now + t.report.length, 0);
+        assert_same_tree(dead.path, whole.path);
+    }
+}
+
+static void shards_by_size_are_recovered_too(void **state) {
+    told t;
+    (void)state;
+    work dead = local_work(at("dead"), 0), whole = local_work(at("whole"), 0);
+    dead.options.shard_size = whole.options.shard_size = 6000;
+    leave(&dead, 9, 0);
+    write_whole(&whole, 9);
+    assert_ok(recover(dead.path, &t));
+    assert_same_tree(dead.path, whole.path);
+}
+
+static void journals_are_kept_if_asked(void **state) {
+    told t;
+    (void)state;
+    work dead = local_work(at("dead"), 4), whole = local_work(at("whole"), 4);
+    dead.options.keep_idx = whole.options.keep_idx = true;
+    leave(&dead, 6, 0);
+    write_whole(&whole, 6);
+    bags_recover_options options = recover_options(&t);
+    options.keep_idx = true;
+    assert_ok(bags_recover(dead.path, &options, NULL, &said));
+    assert_same_tree(dead.path, whole.path);
+}
+
+static void a_dry_run_tells_all_and_changes_nothing(void **state) {
+    told dry, done;
+    (void)state;
+    work w = local_work(at("set"), 4);
+    leave(&w, 6, 0);
+    resize_file(at("set/000001/refs.idx"), 8 + 3);
+    copy_tree(at("set"), at("copy"));
+    uint64_t before = tree_size(at("set/000001"));
+    bags_recover_options options = recover_options(&dry);
+    options.dry_run = true;
+    assert_ok(bags_recover(w.path, &options, &dry.report, &said));
+    assert_same_tree(at("set"), at("copy"));
+    assert_names(at("set/000001"), LEFT_NAMES);
+    options = recover_options(&done);
+    options.keep_idx = true;
+    assert_ok(bags_recover(w.path, &options, &done.report, &said));
+    assert_memory_equal(&dry.report, &done.report, sizeof(dry.report));
+    assert_int_equal(dry.count, 2);
+    assert_int_equal(done.count, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(dry.shards[i].done, done.shards[i].done);
+        assert_int_equal(dry.shards[i].length, done.shards[i].length);
+        assert_int_equal(dry.shards[i].cut, done.shards[i].cut);
+        assert_string_equal(dry.paths[i], done.paths[i]);
+        assert_string_equal(dry.whys[i], done.whys[i]);
+    }
+    assert_int_equal(dry.shards[0].done, BAGS_RECOVERY_NOTHING);
+    assert_int_equal(dry.shards[1].done, BAGS_RECOVERY_FINISHED);
+    assert_int_equal(dry.shards[1].length, 1);
+    /* What was there, less what is there without the four tables. */
+    uint64_t tables = 4 * 8 + 8 + 8 + 8;
+    for (uint64_t i = file_size(at("set/000001/clip.idx")); i; i -= 8)
+        tables += 8;
+    assert_int_equal(dry.shards[1].cut,
+        before - (tree_size(at("set/000001")) - tables));
+    check_points(&w, 5);
+}
+
+/* Any end of any journal or Bag: what is whole in all files is kept. */
+static void files_cut_anywhere_leave_what_is_whole(void **state) {
+    static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
+        "id.bag", "text.idx", "clip.idx", "clip.bag"};
+    (void)state;
+    work w = local_work(at("model"), 0);
+    leave(&w, 6, 0);
+    int cuts = 0;
+    for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++) {
+        uint64_t size = file_size(at("model/%s", files[f]));
+        uint64_t last = UINT64_MAX;
+        for (uint64_t n = size + 1; n-- > 0; cuts++) {
+            told t;
+            work one = local_work(at("one"), 0);
+            copy_tree(at("model"), one.path);
+            resize_file(at("one/%s", files[f]), n);
+            poison();
+            bags_code code = recover(one.path, &t);
+            if (code == BAGS_ERROR_CORRUPT) {
+                /* Not one is whole, though refs.idx says there are some. */
+                assert_names(one.path, LEFT_NAMES);
+                assert_int_equal(t.report.failed, 1);
+                assert_says("refs.idx");
+                last = 0;
+            } else if (t.report.removed) {
+                assert_false(exists(one.path));
+                assert_true(f == 0 && n < 8);
+                continue;
+            } else {
+                assert_int_equal(code, BAGS_OK);
+                check_points(&one, t.report.length);
+                assert_true(t.report.length <= last);
+                if (f == 0 || f == 2)
+                    assert_int_equal(t.report.length, n / 8);
+                if (f == 3)
+                    assert_int_equal(t.report.length, n / 8);
+                last = t.report.length;
+            }
+            remove_tree(one.path);
+        }
+    }
+    print_message("%d cuts\n", cuts);
+}
+
+/* What is behind the datapoints that are whole is cut off. */
+static void files_that_are_too_long_are_cut(void **state) {
+    static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
+        "id.bag", "text.idx", "text.bag", "clip.idx", "clip.bag"};
+    (void)state;
+    work dead = local_work(at("model"), 0), whole = local_work(at("whole"), 0);
+    leave(&dead, 6, 0);
+    write_whole(&whole, 6);
+    told dry;
+    bags_recover_options look = recover_options(&dry);
+    look.dry_run = true;
+    assert_ok(bags_recover(dead.path, &look, &dry.report, &said));
+    for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++)
+        for (uint64_t more = 1; more < 40; more += 6) {
+            told t;
+            copy_tree(at("model"), at("one"));
+            uint64_t size = file_size(at("one/%s", files[f]));
+            resize_file(at("one/%s", files[f]), size + more);
+            assert_ok(recover(at("one"), &t));
+            assert_same_tree(at("one"), at("whole"));
+            assert_int_equal(t.report.cut, dry.report.cut + more);
+            remove_tree(at("one"));
+        }
+}
+
+/* A journal in which one entry is not what it was. */
+static void damage_within_ends_the_datapoints_before_it(void **state) {
+    static const char *const files[] = {"refs.idx", "id.idx", "text.idx",
+        "clip.idx", "refs.bag"};
+    (void)state;
+    work w = local_work(at("model"), 0);
+    leave(&w, 6, 0);
+    for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++) {
+        bytes file = load(at("model/%s", files[f]));
+        for (size_t i = 0; i < file.size; i++) {
+            told t;
+            work one = local_work(at("one"), 0);
+            copy_tree(at("model"), one.path);
+            file.data[i] ^= 0xff;
+            save(at("one/%s", files[f]), file.data, file.size);
+            file.data[i] ^= 0xff;
+            poison();
+            bags_code code = recover(one.path, &t);
+            if (code == BAGS_ERROR_CORRUPT)
+                assert_names(one.path, LEFT_NAMES);
+            else
+                assert_int_equal(code, BAGS_OK);
+            if (!code) {
+                finding found = work_find(&one, &disk.io, false);
+                assert_true(found.opened && found.verified);
+                assert_int_equal(found.length, t.report.length);
+            }
+            remove_tree(one.path);
+        }
+        bytes_free(&file);
+    }
+}
+
+static void a_shard_without_datapoints_is_removed(void **state) {
+    told t;
+    (void)state;
+    work w = local_work(at("set"), 4);
+    leave(&w, 0, 1);
+    assert_names(at("set/000000"), LEFT_NAMES);
+    assert_ok(recover(w.path, &t));
+    assert_int_equal(t.report.removed, 1);
+    assert_int_equal(t.shards[0].done, BAGS_RECOVERY_REMOVED);
+    assert_names(at("set"), "");
+    work one = local_work(at("one"), 0);
+    leave(&one, 0, 0);
+    assert_ok(recover(one.path, &t));
+    assert_int_equal(t.report.removed, 1);
+    assert_false(exists(one.path));
+}
+
+static void files_of_others_stay(void **state) {
+    told t;
+    (void)state;
+    work w = local_work(at("set"), 4);
+    leave(&w, 0, 1);
+    save_text(at("set/000000/notes.txt"), "mine");
+    save_text(at("set/000000/other.bag"), "not a field");
+    save_text(at("set/readme"), "mine too");
+    make_dir(at("set/logs"));
+    assert_ok(recover(w.path, &t));
+    assert_int_equal(t.report.removed, 1);
+    assert_true(t.whys[0][0] != 0);
+    assert_names(at("set/000000"), "notes.txt other.bag");
+    assert_names(at("set"), "000000 logs readme");
+    work full = local_work(at("full"), 4);
+    leave(&full, 3, 0);
+    save_text(at("full/000000/notes.txt"), "mine");
+    assert_ok(recover(full.path, &t));
+    assert_names(at("full/000000"),
+        "clip.bag id.bag notes.txt refs.bag spec.json text.bag");
+    check_points(&full, 3);
+}
+
+/* What no writer has left is not touched. */
+static void directories_without_a_record_are_left_alone(void **state) {
+    told t;
+    (void)state;
+    work w = local_work(at("set"), 4);
+    leave(&w, 6, 0);
+    make_dir(at("set/20240101"));
+    save_text(at("set/20240101/drive.bag"), "a recording of somebody else");
+    assert_fails(BAGS_ERROR_CORRUPT, recover(w.path, &t));
+    assert_says("20240101");
+    assert_names(at("set/20240101"), "drive.bag");
+    assert_int_equal(t.report.failed, 1);
+    assert_int_equal(t.report.finished_before, 1);
+    assert_int_equal(t.report.finished_now, 1);
+    assert_fails(BAGS_ERROR_MISSING, recover(at("nothing"), &t));
+    make_dir(at("empty"));
+    assert_fails(BAGS_ERROR_MISSING, recover(at("empty"), &t));
+    assert_names(at("empty"), "");
+}
+
+static void a_damaged_record_is_an_error_and_stays(void **state) {
+    static const char *const texts[] = {"", "{", "{}x", "[]",
+        "{\"a\": 3}", "{\"text\": \"utf8\", \"clip\": \"bytes[]\"}",
+        "{\"../x\": \"utf8\"}", "{\"refs\": \"utf8\"}"};
+    told t;
+    (void)state;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+        work w = local_work(at("set%d", (int)i), 4);
+        leave(&w, 3, 0);
+        save_text(at("set%d/000000/spec.json.partial", (int)i), texts[i]);
+        copy_tree(w.path, at("copy"));
+        assert_fails(BAGS_ERROR_CORRUPT, recover(w.path, &t));
+        assert_says("000000");
+        assert_int_equal(t.shards[0].done, BAGS_RECOVERY_FAILED);
+        assert_string_equal(t.whys[0], said.message);
+        assert_same_tree(w.path, at("copy"));
+        bags_writer *writer = NULL;
+        poison();
+        writer = work_open(&w, true, &said);
+        assert_null(writer);
+        assert_same_tree(w.path, at("copy"));
+        remove_tree(at("copy"));
+    }
+}
+
+/* ------------------------------------------------------------ several workers */
+
+static work worker(const char *path, uint64_t index, uint64_t workers) {
+    work w = local_work(path, 2);
+    w.options.shard_start = index;
+    w.options.shard_stop = workers;
+    w.first = 1000 * index;
+    return w;
+}
+
+static void a_living_writer_is_left_alone(void **state) {
+    told t;
+    bags_writer *writer;
+    (void)state;
+    work dead = worker(at("set"), 0, 2), alive = worker(at("set"), 1, 2);
+    leave(&dead, 3, 0);
+    assert_opens(writer, work_open(&alive, false, &said));
+    assert_ok(work_append_to(&alive, writer, 3, &said));
+    assert_ok(work_flush(&alive, writer, &said));
+    assert_fails(BAGS_ERROR_LOCKED, recover(at("set"), &t));
+    assert_says("000003");
+    assert_int_equal(t.report.finished_before, 2);
+    assert_int_equal(t.report.finished_now, 1);
+    assert_int_equal(t.report.locked, 1);
+    assert_int_equal(t.report.length, 1);
+    assert_int_equal(t.shards[3].done, BAGS_RECOVERY_LOCKED);
+    assert_names(at("set/000003"), LEFT_NAMES);
+    poison();
+    assert_refused(BAGS_ERROR_LOCKED, work_open(&alive, true, &said));
+    alive.appended = 3;
+    assert_ok(work_append_to(&alive, writer, 5, &said));
+    assert_ok(work_close(&alive, writer, &said));
+    check_points(&dead, 3);
+    check_points(&alive, 5);
+}
+
+static void a_writer_in_another_process_is_left_alone(void **state) {
+    int ready[2], go[2], status;
+    char byte = 0;
+    told t;
+    (void)state;
+    assert_int_equal(pipe(ready), 0);
+    assert_int_equal(pipe(go), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        work w = work_on(at("set"), 40, NULL);
+        bags_writer *writer = work_open(&w, false, NULL);
+        if (!writer || work_append_to(&w, writer, 3, NULL)
+            || work_flush(&w, writer, NULL) || write(ready[1], "x", 1) != 1
+            || read(go[0], &byte, 1) != 1)
+            _exit(1);
+        _exit(0); /* dies, its lock with it */
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_fails(BAGS_ERROR_LOCKED, recover(at("set"), &t));
+    assert_names(at("set/000000"), LEFT_NAMES);
+    assert_int_equal(write(go[1], "x", 1), 1);
+    assert_true(waitpid(child, &status, 0) == child && status == 0);
+    assert_ok(recover(at("set"), &t));
+    work w = local_work(at("set"), 40);
+    check_points(&w, 3);
+    close(ready[0]);
+    close(ready[1]);
+    close(go[0]);
+    close(go[1]);
+}
+
+static void the_shards_of_one_worker_can_be_recovered_alone(void **state) {
+    told t;
+    (void)state;
+    work first = worker(at("set"), 0, 3), second = worker(at("set"), 1, 3);
+    work third = worker(at("set"), 2, 3);
+    leave(&first, 3, 0);
+    leave(&second, 5, 0);
+    leave(&third, 1, 0);
+    bags_recover_options options = recover_options(&t);
+    options.shard_start = 1;
+    options.shard_stop = 3;
+    assert_ok(bags_recover(at("set"), &options, &t.report, &said));
+    assert_int_equal(t.count, 3);
+    assert_int_equal(t.report.finished_before, 2);
+    assert_int_equal(t.report.finished_now, 1);
+    check_points(&second, 5);
+    assert_names(at("set/000003"), LEFT_NAMES);
+    assert_names(at("set/000002"), LEFT_NAMES);
+    options.shard_start = 3;
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_recover(at("set"), &options, &t.report, &said));
+    options.shard_start = 4;
+    options.shard_stop = 2;
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_recover(at("set"), &options, &t.report, &said));
+    options.shard_start = options.shard_stop = 0;
+    assert_ok(bags_recover(at("set"), &options, &t.report, &said));
+    check_points(&first, 3);
+    check_points(&third, 1);
+}
+
+/* ---------------------------------------------------------------------- append */
+
+/* After a death with any number of datapoints. */
+static void going_on_ends_as_if_nothing_had_happened(void **state) {
+    static const uint64_t lengths[] = {0, 4, 1};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        work whole = local_work(at("whole%d", i), lengths[i]);
+        write_whole(&whole, 13);
+        for (uint64_t death = 0; death < 13; death++)
+            for (uint64_t lost = 0; lost < 3 && death + lost < 14; lost += 2) {
+                bags_writer *writer;
+                work w = local_work(at("set"), lengths[i]);
+                leave(&w, death, lost);
+                assert_opens(writer, work_open(&w, true, &said));
+                assert_true(bags_writer_found(writer) >= death);
+                assert_true(bags_writer_found(writer) <= death + lost);
+                assert_int_equal(bags_writer_length(writer), 0);
+                assert_ok(work_append_to(&w, writer, 13, &said));
+                assert_ok(work_close(&w, writer, &said));
+                assert_same_tree(w.path, whole.path);
+                remove_tree(w.path);
+            }
+    }
+}
+
+static void workers_that_were_killed_go_on(void **state) {
+    (void)state;
+    for (uint64_t killed = 0; killed < 16; killed++) {
+        for (uint64_t i = 0; i < 4; i++) {
+            work whole = worker(at("whole"), i, 4), w = worker(at("set"), i, 4);
+            write_whole(&whole, 3 + 2 * i);
+            if (killed >> i & 1)
+                leave(&w, 2 + i, i % 2);
+            else
+                write_whole(&w, 3 + 2 * i);
+        }
+        for (uint64_t i = 0; i < 4; i++) {
+            bags_writer *writer;
+            work w = worker(at("set"), i, 4);
+            assert_opens(writer, work_open(&w, true, &said));
+            if (!(killed >> i & 1))
+                assert_int_equal(bags_writer_found(writer), 3 + 2 * i);
+            assert_ok(work_append_to(&w, writer, 3 + 2 * i, &said));
+            assert_ok(work_close(&w, writer, &said));
+        }
+        assert_same_tree(at("set"), at("whole"));
+        remove_tree(at("set"));
+        remove_tree(at("whole"));
+    }
+}
+
+static void append_starts_what_is_not_there(void **state) {
+    static const uint64_t lengths[] = {0, 4};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bags_writer *writer;
+        work w = local_work(at("new%d/set", i), lengths[i]);
+        work whole = local_work(at("whole%d", i), lengths[i]);
+        write_whole(&whole, 6);
+        assert_opens(writer, work_open(&w, true, &said));
+        assert_int_equal(bags_writer_found(writer), 0);
+        assert_ok(work_append_to(&w, writer, 6, &said));
+        assert_ok(work_close(&w, writer, &said));
+        assert_same_tree(w.path, whole.path);
+    }
+}
+
+static void finished_shards_are_followed_by_new_ones(void **state) {
+    bags_writer *writer;
+    (void)state;
+    work w = local_work(at("set"), 4);
+    write_whole(&w, 6);
+    copy_tree(at("set/000001"), at("second"));
+    assert_opens(writer, work_open(&w, true, &said));
+    assert_int_equal(bags_writer_found(writer), 6);
+    assert_ok(work_append_to(&w, writer, 11, &said));
+    assert_int_equal(bags_writer_shards(writer), 1);
+    assert_ok(work_close(&w, writer, &said));
+    assert_names(at("set"), "000000 000001 000002 000003");
+    assert_same_tree(at("set/000001"), at("second"));
+    check_points(&w, 11);
+}
+
+static void a_finished_dataset_without_shards_is_refused(void **state) {
+    (void)state;
+    work w = local_work(at("set"), 0);
+    write_whole(&w, 3);
+    copy_tree(at("set"), at("copy"));
+    assert_refused(BAGS_ERROR_EXISTS, work_open(&w, true, &said));
+    assert_says("set");
+    w.options.sharded = true;
+    assert_refused(BAGS_ERROR_EXISTS, work_open(&w, true, &said));
+    assert_same_tree(at("set"), at("copy"));
+}
+
+static void other_fields_are_refused(void **state) {
+    static const bags_field others[3][2] = {{{"id", "int(8)"}, {"x", "utf8"}},
+        {{"text", "utf8"}, {"id", "int(8)"}}, {{"id", "int(4)"}, {"a", "utf8"}}};
+    static const uint64_t lengths[] = {0, 4};
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        for (int finished = 0; finished < 2; finished++) {
+            work w = local_work(at("set%d%d", i, finished), lengths[i]);
+            if (finished)
+                write_whole(&w, 3);
+            else
+                leave(&w, 3, 0);
+            copy_tree(w.path, at("copy"));
+            w.options.append = true;
+            for (int o = 0; o < 3; o++)
+                assert_refused(BAGS_ERROR_EXISTS, bags_writer_open(w.path,
+                    others[o], 2, &w.options, &said));
+            assert_same_tree(w.path, at("copy"));
+            remove_tree(at("copy"));
+        }
+}
+
+static void shards_and_none_are_not_mixed(void **state) {
+    (void)state;
+    work one = local_work(at("one"), 0), shards = local_work(at("shards"), 4);
+    leave(&one, 3, 0);
+    leave(&shards, 3, 0);
+    copy_tree(at("one"), at("copy1"));
+    copy_tree(at("shards"), at("copy2"));
+    one.options.shard_length = 4;
+    shards.options.shard_length = 0;
+    assert_refused(BAGS_ERROR_EXISTS, work_open(&one, true, &said));
+    assert_refused(BAGS_ERROR_EXISTS, work_open(&shards, true, &said));
+    assert_same_tree(at("one"), at("copy1"));
+    assert_same_tree(at("shards"), at("copy2"));
+}
+
+/* An abort takes away only what this writer brought. */
+static void an_abort_gives_back_what_was_there(void **state) {
+    static const uint64_t lengths[] = {0, 40};
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        for (uint64_t more = 0; more < 9; more += 4) {
+            bags_writer *writer;
+            told t;
+            work w = local_work(at("set"), lengths[i]);
+            work whole = local_work(at("whole"), lengths[i]);
+            leave(&w, 5, 0);
+            write_whole(&whole, 5);
+            assert_opens(writer, work_open(&w, true, &said));
+            assert_ok(work_append_to(&w, writer, 5 + more, &said));
+            if (more)
+                assert_ok(work_flush(&w, writer, &said));
+            bags_writer_abort(writer);
+            assert_ok(recover(w.path, &t));
+            assert_int_equal(t.report.length, 5);
+            assert_same_tree(w.path, whole.path);
+            remove_tree(w.path);
+            remove_tree(whole.path);
+        }
+}
+
+static void what_is_flushed_survives_and_no_more_is_needed(void **state) {
+    (void)state;
+    for (uint64_t flushed = 1; flushed < 12; flushed++) {
+        told t;
+        work w = local_work(at("set%d", (int)flushed), 0);
+        leave(&w, flushed, 1);
+        assert_ok(recover(w.path, &t));
+        assert_true(t.report.length >= flushed);
+        check_points(&w, t.report.length);
+    }
+}
+
+/* ---------------------------------------------------- a recovery that races */
+
+/* Hooks that do something else in between, before the n-th call. */
+typedef struct between {
+    bags_io io;
+    const bags_io *base;
+    uint64_t calls, at;
+    void (*act)(struct between *b);
+    bags_writer *writer;
+    work *job;
+    const char *path;
+} between;
+
+static void come_between(void *user) {
+    between *b = (between *)user;
+    if (++b->calls == b->at)
+        b->act(b);
+}
+
+static int between_open(void *user, const char *path, int mode, void **file) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->open(io->user, path, mode, file);
+}
+static int between_close(void *user, void *file) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->close(io->user, file);
+}
+static int between_size(void *user, void *file, uint64_t *size) {
+    const bags_io *io = ((between *)user)->base;
+    return io->size(io->user, file, size);
+}
+static int between_read(void *user, void *file, uint64_t offset, void *data,
+    size_t size, size_t *done) {
+    const bags_io *io = ((between *)user)->base;
+    return io->read_at(io->user, file, offset, data, size, done);
+}
+static int between_write(void *user, void *file, uint64_t offset,
+    const void *data, size_t size, size_t *done) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->write_at(io->user, file, offset, data, size, done);
+}
+static int between_truncate(void *user, void *file, uint64_t size) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->truncate(io->user, file, size);
+}
+static int between_sync(void *user, void *file) {
+    const bags_io *io = ((between *)user)->base;
+    return io->sync(io->user, file);
+}
+static int between_lock(void *user, void *file) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->lock(io->user, file);
+}
+static int between_kind(void *user, const char *path, bags_path_kind *kind) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->kind(io->user, path, kind);
+}
+static int between_make_dir(void *user, const char *path) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->make_dir(io->user, path);
+}
+static int between_sync_dir(void *user, const char *path) {
+    const bags_io *io = ((between *)user)->base;
+    return io->sync_dir(io->user, path);
+}
+static int between_list(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->list(io->user, path, each, each_user);
+}
+static int between_rename(void *user, const char *from, const char *to) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->rename(io->user, from, to);
+}
+static int between_remove(void *user, const char *path) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->remove(io->user, path);
+}
+static int between_remove_dir(void *user, const char *path) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->remove_dir(io->user, path);
+}
+
+static void between_start(between *b, const bags_io *base) {
+    memset(b, 0, sizeof(*b));
+    b->base = base;
+    b->io.user = b;
+    b->io.open = between_open;
+    b->io.close = between_close;
+    b->io.size = between_size;
+    b->io.read_at = between_read;
+    b->io.write_at = between_write;
+    b->io.truncate = between_truncate;
+    b->io.sync = between_sync;
+    b->io.lock = between_lock;
+    b->io.kind = between_kind;
+    b->io.make_dir = between_make_dir;
+    b->io.sync_dir = between_sync_dir;
+    b->io.list = between_list;
+    b->io.rename = between_rename;
+    b->io.remove = between_remove;
+    b->io.remove_dir = between_remove_dir;
+}
+
+static void act_recover(between *b) {
+    bags_recover_options options;
+    memset(&options, 0, sizeof(options));
+    options.io = b->base;
+    bags_recover(b->path, &options, NULL, NULL);
+}
+
+/* Somebody recovers the dataset at every call that its living writer makes. */
+static void a_recovery_at_any_time_does_not_harm_a_writer(void **state) {
+    static const uint64_t lengths[] = {0, 3};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        uint64_t n = 1;
+        for (bool reached = true; reached; n++) {
+            memory_disk m;
+            between b;
+            memory_disk_start(&m);
+            between_start(&b, &m.io);
+            b.at = n;
+            b.act = act_recover;
+            b.path = "set";
+            work w = work_on("set", lengths[i], &b.io);
+            bags_writer *writer;
+            poison();
+            writer = work_open(&w, false, &said);
+            if (!writer || work_append_to(&w, writer, 7, &said)
+                || work_close(&w, writer, &said))
+                fail_msg("recovered at call %d, the writer fails: %s", (int)n,
+                    said.message);
+            finding f = work_find(&w, &m.io, false);
+            if (f.right != 7 || f.length != 7 || !f.verified)
+                fail_msg("recovered at call %d: %d of %d datapoints are right: "
+                    "%s", (int)n, (int)f.right, (int)f.length,
+                    f.error.code ? f.error.message : "");
+            reached = b.calls >= n;
+            memory_disk_free(&m);
+        }
+        print_message("a recovery in between at %d calls\n", (int)n - 2);
+    }
+}
+
+static void act_close(between *b) {
+    assert_ok(work_close(b->job, b->writer, &said));
+    b->writer = NULL;
+}
+
+static void act_append(between *b) {
+    assert_ok(work_append_to(b->job, b->writer, 7, &said));
+    act_close(b);
+}
+
+/* And a writer finishes at every call that a recovery makes. */
+static void a_writer_that_finishes_does_not_harm_a_recovery(void **state) {
+    static void (*const acts[])(between *) = {act_close, act_append};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        uint64_t n = 1;
+        for (bool reached = true; reached; n++) {
+            memory_disk m;
+            between b;
+            bags_recover_options options;
+            memory_disk_start(&m);
+            between_start(&b, &m.io);
+            work w = work_on("set", i % 2 ? 3 : 0, &m.io);
+            b.job = &w;
+            b.at = n;
+            b.act = acts[i / 2];
+            assert_opens(b.writer, work_open(&w, false, &said));
+            assert_ok(work_append_to(&w, b.writer, 5, &said));
+            assert_ok(work_flush(&w, b.writer, &said));
+            memset(&options, 0, sizeof(options));
+            options.io = &b.io;
+            bags_error err;
+            err.message[0] = 0;
+            bags_code code = bags_recover("set", &options, NULL, &err);
+            reached = b.writer == NULL;
+            if (code && code != BAGS_ERROR_LOCKED)
+                fail_msg("finished at call %d: recover says %s", (int)n,
+                    err.message);
+            if (b.writer)
+                b.act(&b);
+            finding f = work_find(&w, &m.io, false);
+            if (f.right != w.appended || f.length != w.appended || !f.verified)
+                fail_msg("finished at call %d: %d of %d datapoints are right: "
+                    "%s", (int)n, (int)f.right, (int)f.length,
+                    f.error.code ? f.error.message : "");
+            memory_disk_free(&m);
+        }
+        assert_true(n > 3);
+    }
+}
+
+/* ------------------------------------------------------------------ the tests */
+
+static int pass_over(void *user, void *file) {
+    (void)user;
+    (void)file;
+    return 0;
+}
+
+/* Power does not fail here: so nothing waits for the disk. */
+static int quick_setup(void **state) {
+    static bags_io quick;
+    int code = support_setup(state);
+    quick = *bags_io_local();
+    quick.sync = pass_over;
+    disk.base = &quick;
+    return code;
+}
+
+#undef TEST
+#define TEST(function) \
+    cmocka_unit_test_setup_teardown(function, quick_setup, support_teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(recovery_gives_the_bytes_of_a_writer_that_lived),
+        TEST(shards_by_size_are_recovered_too),
+        TEST(journals_are_kept_if_asked),
+        TEST(a_dry_run_tells_all_and_changes_nothing),
+        TEST(files_cut_anywhere_leave_what_is_whole),
+        TEST(files_that_are_too_long_are_cut),
+        TEST(damage_within_ends_the_datapoints_before_it),
+        TEST(a_shard_without_datapoints_is_removed),
+        TEST(files_of_others_stay),
+        TEST(directories_without_a_record_are_left_alone),
+        TEST(a_damaged_record_is_an_error_and_stays),
+        TEST(a_living_writer_is_left_alone),
+        TEST(a_writer_in_another_process_is_left_alone),
+        TEST(the_shards_of_one_worker_can_be_recovered_alone),
+        TEST(going_on_ends_as_if_nothing_had_happened),
+        TEST(workers_that_were_killed_go_on),
+        TEST(append_starts_what_is_not_there),
+        TEST(finished_shards_are_followed_by_new_ones),
+        TEST(a_finished_dataset_without_shards_is_refused),
+        TEST(other_fields_are_refused),
+        TEST(shards_and_none_are_not_mixed),
+        TEST(an_abort_gives_back_what_was_there),
+        TEST(what_is_flushed_survives_and_no_more_is_needed),
+        TEST(a_recovery_at_any_time_does_not_harm_a_writer),
+        TEST(a_writer_that_finishes_does_not_harm_a_recovery),
+    };
+    return cmocka_run_group_tests_name("recover", tests, NULL, NULL);
+}
