@@ -560,7 +560,7 @@ static const style styles[] = {
     {"loose, pages of 4096", 200, 4096, true},
 };
 
-#define FEW 128
+#define FEW 64
 
 /* Every image of the points that have few. */
 static void check_every(recorder *r, const work *w, const char *what) {

@@ -198,7 +198,8 @@ static void files_cut_anywhere_leave_what_is_whole(void **state) {
     for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++) {
         uint64_t size = file_size(at("model/%s", files[f]));
         uint64_t last = UINT64_MAX;
-        for (uint64_t n = size + 1; n-- > 0; cuts++) {
+        for (uint64_t n = size + 1; n > 0; cuts++) {
+            n -= n > 700 ? 61 : 1; /* by steps in long garbage */
             told t;
             work one = local_work(at("one"), 0);
             copy_tree(at("model"), one.path);
