@@ -102,7 +102,8 @@ static bool point_is_right(const bags_row *row, uint64_t number) {
         || text.size != text_size(number)
         || bags_row_length(row, 0) != clip_count(number))
         return false;
-    if (text.size && memcmp(text.data, letters(number, 9, text.size), text.size) != 0)
+    if (text.size
+        && memcmp(text.data, letters(number, 9, text.size), text.size) != 0)
         return false;
     for (size_t i = 0; i < clip_count(number); i++) {
         clip = bags_row_bytes(row, 0, i);

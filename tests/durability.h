@@ -52,8 +52,8 @@ finding work_find(const work *w, const bags_io *io, bool skip_unfinished);
  * and their removal leaves behind. */
 void drop_journals(const bags_io *io, const char *path);
 
-/* A device below a watch: when the watch is to fail for good, the write at which
- * it does so is done by half. The library gets `io`. */
+/* A device below a watch: when the watch is to fail for good, the write at
+ * which it does so is done by half. The library gets `io`. */
 typedef struct mortal {
     bags_io io;
     watch files;

@@ -4,9 +4,9 @@
  * second one must find nothing to do, and append must find the same datapoints.
  *
  * The input: a byte of options, then for each file its number in a byte
- * (0: spec.json.partial, 1: refs.bag, 2: refs.idx, 3: a.bag, 4: a.idx, 5: b.bag,
- * 6: b.idx), its size in two bytes, little-endian, and its bytes. A bit of the
- * options gives the record of the fields a and b to an input without one.
+ * (0: spec.json.partial, 1: refs.bag, 2: refs.idx, 3: a.bag, 4: a.idx,
+ * 5: b.bag, 6: b.idx), its size in two bytes, little-endian, and its bytes. A
+ * bit of the options gives the record of the fields a and b to an input without one.
  */
 #include "support.h"
 

@@ -1,9 +1,9 @@
 /*
  * Recovery and append where every call may fail: a program writes datasets,
  * dies, recovers them, goes on with them and reads them, on a disk in memory.
- * At its N-th call of a file hook, or its N-th allocation, for every N, it meets
- * a fault; or it is killed there, the write it was at being half done. Then,
- * without faults, all that was flushed must be there, and going on must end
+ * At its N-th call of a file hook, or its N-th allocation, for every N, it
+ * meets a fault; or it is killed there, the write it was at being half done.
+ * Then, without faults, all that was flushed must be there, and going on must end
  * with the same bytes as if nothing had happened.
  */
 #include "check.h"
@@ -329,7 +329,7 @@ static void sweep(const fault *how) {
     assert_true(n > 1);
 }
 
-/* --------------------------------------------------------------------- tests */
+/* -------------------------------------------------------------------- tests */
 
 static void the_program_works_without_faults(void **state) {
     fault none = {"no fault", 0, EIO, false, false};
@@ -447,7 +447,7 @@ static void recovery_killed_at_any_call_ends_the_same(void **state) {
     }
 }
 
-/* -------------------------------------------------------- a process that dies */
+/* ------------------------------------------------------ a process that dies */
 
 /* The process ends, without closing anything, at the n-th call. */
 static void die_in_a_process(uint64_t n, const char *path) {

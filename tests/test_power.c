@@ -1,17 +1,17 @@
 /*
  * Loss of power, simulated. A writer's calls are recorded on a disk in memory;
- * for every point of the record the disk images are built that may be there when
- * the power comes back; on each, recovery must give every datapoint that was on
- * the disk for certain (bags_writer_sync had returned, or its shard was
+ * for every point of the record the disk images are built that may be there
+ * when the power comes back; on each, recovery must give every datapoint that
+ * was on the disk for certain (bags_writer_sync had returned, or its shard was
  * finished), and must not crash or make anything that a reader refuses.
  *
  * The disk that is simulated, as POSIX and an ordered journalling file system
  * (ext4) allow it, and somewhat worse:
  *   - What a file held at its last sync is there. Of each write after it, every
- *     sector (512 bytes or 4 KiB, by the image) is there or not, whatever became
- *     of the others and of other files; what is missing of a file that has
- *     grown reads as zeros. Its size is the one after any of the calls since the
- *     sync; a file that was cut and has grown again may show old bytes.
+ *     sector (512 bytes or 4 KiB, by the image) is there or not, whatever
+ *     became of the others and of other files; what is missing of a file that
+ *     has grown reads as zeros. Its size is the one after any of the calls since
+ *     the sync; a file that was cut and has grown again may show old bytes.
  *   - A directory's entries are on the disk when sync_dir of that directory has
  *     returned; a sync of a file does not save its name. Of the changes after
  *     that, any first part is there ("ordered", as journals have it), or any of
@@ -30,7 +30,7 @@
 
 #include <errno.h>
 
-/* ------------------------------------------------------------ a disk's record */
+/* ---------------------------------------------------------- a disk's record */
 
 enum op_kind { OP_WRITE, OP_CUT, OP_SYNC, OP_LINK, OP_UNLINK, OP_RENAME,
     OP_SYNC_DIR };
@@ -507,7 +507,7 @@ static void draw(image *im, int at_node, const char *path, memory_disk *to) {
     free(f);
 }
 
-/* -------------------------------------------------------------------- checks */
+/* ------------------------------------------------------------------- checks */
 
 typedef struct tally_of_images {
     uint64_t images, more, wrong, left;
@@ -580,8 +580,8 @@ static void check_every(recorder *r, const work *w, const char *what) {
         whole += !more;
     }
     free(c);
-    print_message("%s: every image of %d of %d points, %d in all\n", what, whole,
-        r->length + 1, (int)sum.images);
+    print_message("%s: every image of %d of %d points, %d in all\n", what,
+        whole, r->length + 1, (int)sum.images);
     assert_true(whole > 0);
 }
 
@@ -601,7 +601,7 @@ static void check_all(recorder *r, const work *w, int each, const char *what) {
         (int)sum.images, (int)sum.more, (int)sum.wrong, (int)sum.left);
 }
 
-/* ------------------------------------------------------------------- writing */
+/* ------------------------------------------------------------------ writing */
 
 static void now_certain(recorder *r, const work *w) {
     r->certain[r->length] = w->flushed;

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ------------------------------------------------------------------- helpers */
+/* ------------------------------------------------------------------ helpers */
 
 /* What bags_recover told, of each shard. */
 typedef struct told {
@@ -99,7 +99,7 @@ static uint64_t tree_size(const char *path) {
     "spec.json.partial text.bag text.idx"
 #define DONE_NAMES "clip.bag id.bag refs.bag spec.json text.bag"
 
-/* ------------------------------------------------------------------ recovery */
+/* ----------------------------------------------------------------- recovery */
 
 static void recovery_gives_the_bytes_of_a_writer_that_lived(void **state) {
     static const uint64_t lengths[] = {0, 4, 40};
@@ -375,7 +375,7 @@ static void a_damaged_record_is_an_error_and_stays(void **state) {
     }
 }
 
-/* ------------------------------------------------------------ several workers */
+/* ---------------------------------------------------------- several workers */
 
 static work worker(const char *path, uint64_t index, uint64_t workers) {
     work w = local_work(path, 2);
@@ -473,7 +473,7 @@ static void the_shards_of_one_worker_can_be_recovered_alone(void **state) {
     check_points(&third, 1);
 }
 
-/* ---------------------------------------------------------------------- append */
+/* ------------------------------------------------------------------- append */
 
 /* After a death with any number of datapoints. */
 static void going_on_ends_as_if_nothing_had_happened(void **state) {
@@ -571,7 +571,8 @@ static void a_finished_dataset_without_shards_is_refused(void **state) {
 
 static void other_fields_are_refused(void **state) {
     static const bags_field others[3][2] = {{{"id", "int(8)"}, {"x", "utf8"}},
-        {{"text", "utf8"}, {"id", "int(8)"}}, {{"id", "int(4)"}, {"a", "utf8"}}};
+        {{"text", "utf8"}, {"id", "int(8)"}},
+        {{"id", "int(4)"}, {"a", "utf8"}}};
     static const uint64_t lengths[] = {0, 4};
     (void)state;
     for (int i = 0; i < 2; i++)
@@ -850,7 +851,7 @@ static void a_writer_that_finishes_does_not_harm_a_recovery(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------ the tests */
+/* ---------------------------------------------------------------- the tests */
 
 static int pass_over(void *user, void *file) {
     (void)user;
