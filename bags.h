@@ -4733,21 +4733,19 @@ static bags_code bagi_shard_finished(const bagi_env *env, const char *path,
     return code;
 }
 
-/* Whether a directory is a dataset of its own, finished or not. */
+/* Whether a directory is a dataset of its own, finished or not. The record is
+ * looked for before what it becomes, so that one of them is seen. */
 static bags_code bagi_is_single(const bagi_env *env, const char *path,
     bool *single, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = bagi_shard_finished(env, path, single, err);
-    if (code || *single)
-        return code;
     char *partial =
         bagi_print(&env->memory, err, "%s/spec.json.partial", path);
     if (!partial)
         return BAGS_ERROR_MEMORY;
-    code = bagi_kind(env, partial, &kind, err);
+    bags_code code = bagi_kind(env, partial, &kind, err);
     bagi_free_text(&env->memory, partial);
     *single = kind == BAGS_PATH_FILE;
-    return code;
+    return code || *single ? code : bagi_shard_finished(env, path, single, err);
 }
 
 static bags_code bagi_finalize_check(const bagi_env *env,
