@@ -39,6 +39,7 @@
  *             fprintf(stderr, "%s\n", err.message);
  *             return 1;
  *         }
+ *         // Slot 1 is "words": fields are sorted by name. Item 1 of it:
  *         bags_bytes word = bags_row_bytes(&row, 1, 1);
  *         printf("%.*s\n", (int)word.size, (const char *)word.data);
  *         bags_row_free(&row);
@@ -843,7 +844,8 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
 /* Number of datapoints of this worker that were there when the writer was
- * opened with `append`. */
+ * opened with `append`. After bags_finalize shards are no worker's any more: it
+ * is for datasets to which nobody appends. */
 BAGS_API uint64_t bags_writer_found(const bags_writer *writer);
 
 /* Number of shards that this writer has finished, without those that were there
@@ -2653,8 +2655,8 @@ static bags_code bagi_bag_shape(bag_reader *reader, bool allow_empty,
         return code;
     if (last > file->size - 8 || (file->size - last) % 8 != 0)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: its end places the table at %" PRIu64 " of %" PRIu64
-            " bytes: it was cut short, was never closed, or is no Bag",
+            "%s: is not a Bag, or was cut short or never closed: its last 8 bytes "
+            "place the table at %" PRIu64 " of %" PRIu64 " bytes",
             path, last, file->size);
     code = bagi_file_peek(reader, file, last, &first, err);
     if (code)
@@ -3833,7 +3835,7 @@ static bool bagi_int_bits(const bagi_int *codec, const bags_value *value,
     if (value->kind == BAGS_INT) {
         if (value->sint < 0 && !codec->is_signed) {
             bags_fail(err, BAGS_ERROR_VALUE,
-                "holds no negative number such as %" PRId64, value->sint);
+                "cannot be negative: %" PRId64, value->sint);
             return false;
         }
         *bits = (uint64_t)value->sint;
@@ -3864,7 +3866,8 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
     size_t size = codec->shortest ? least : codec->size;
     if (size < least)
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "%" PRIu64 " does not fit %" PRIu64 " bytes", bits, (uint64_t)size);
+            "%" PRIu64 " does not fit in %" PRIu64 " byte%s", bits, (uint64_t)size,
+            size == 1 ? "" : "s");
     bags_code code = bags_buffer_reserve(scratch, size + 8, err);
     if (code)
         return code;
@@ -4365,7 +4368,7 @@ static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
 static bags_code bagi_coder_open(const bags_allocator *memory,
     bagi_coder *coder, const bags_type *type, bags_error *err) {
     if (!coder->codec)
-        return bags_fail(err, BAGS_ERROR_TYPE, "there is no codec for its type");
+        return bags_fail(err, BAGS_ERROR_TYPE, "no codec for this type");
     if (coder->codec->open)
         return coder->codec->open(coder->codec, type, memory, &coder->state,
             err);
@@ -4716,8 +4719,8 @@ static bags_code bagi_names_list(const bagi_env *env, const char *path,
 BAGI_COLD static bags_code bagi_fail_unfinished(const char *path,
     bags_error *err) {
     return bags_fail(err, BAGS_ERROR_UNFINISHED,
-        "%s: is not finished: a writer is at work on it, or died and left it "
-        "to recover (there is no spec.json yet)", bagi_tail(path));
+        "%s: is not finished (it has no spec.json): a writer is at work on it, "
+        "or died and left it to recover", bagi_tail(path));
 }
 
 /* Whether a shard's commit record is there. */
@@ -5339,7 +5342,8 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
         bagi_fail_field(why, name ? name : "", "is not in the dataset");
     else if (writer->spec.types[field].sequence != sequence)
         bags_fail(why, BAGS_ERROR_VALUE, "field \"%.200s\" is %s", name,
-            sequence ? "no sequence: set it" : "a sequence: push its items");
+            sequence ? "not a sequence: set it, do not push"
+                     : "a sequence: push its items, do not set it");
     else if (!sequence && writer->given[field])
         bagi_fail_field(why, name, "is given twice");
     else
@@ -6550,6 +6554,11 @@ static bags_code bagi_opening_split(const bags_reader *reader,
                 bagi_tail(dir), fields[i].name);
         bag_reader *bag =
             bagi_reader_bag_new(reader, shard, i, &options, NULL, err);
+        if (!bag && err->system == ENOENT && i == 0)
+            return bags_fail(err, BAGS_ERROR_MISSING,
+                "%s: refs.bag is missing, or else %.200s.bag or %.200s.idx, "
+                "which a split dataset has", bagi_tail(dir), fields[i].name,
+                fields[i].name);
         if (!bag)
             return err->code;
         uint64_t blobs = bag->length;
@@ -6664,8 +6673,8 @@ BAGI_COLD static bags_code bagi_fail_gaps(const bags_reader *reader,
                 named == most ? ", ..." : "%s%" PRIu64, named ? ", " : "", n);
     }
     return bags_fail(err, BAGS_ERROR_GAP,
-        "%s: shards are missing: %s; allow gaps to read on without them, or "
-        "finalize to close them", bagi_tail(reader->path), list);
+        "%s: shards are missing: %s: lost, or their workers are not done. Allow "
+        "gaps to read the rest; finalize if nothing is lost and all are done", bagi_tail(reader->path), list);
 }
 
 /* Find the gaps among the shards that this reader should have. */
