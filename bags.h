@@ -6677,6 +6677,30 @@ BAGI_COLD static bags_code bagi_fail_gaps(const bags_reader *reader,
         "gaps to read the rest; finalize if nothing is lost and all are done", bagi_tail(reader->path), list);
 }
 
+/* A gap next to a shard that is not finished is most likely one whose writer has
+ * not come to it: say that first. */
+BAGI_COLD static bags_code bagi_fail_gaps_or_unfinished(
+    const bags_reader *reader, const bagi_names *names, bags_error *err) {
+    const bagi_env *env = &reader->env;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < names->count && !code; i++) {
+        bool finished = true;
+        if (reader->options.skip_unfinished ||
+            names->names[i].number % reader->options.shard_stop !=
+                reader->options.shard_start)
+            continue;
+        char *path =
+            bagi_shard_path(&env->memory, reader->path, names->names[i], err);
+        if (!path)
+            return BAGS_ERROR_MEMORY;
+        code = bagi_shard_finished(env, path, &finished, err);
+        if (!code && !finished)
+            code = bagi_fail_unfinished(path, err);
+        bagi_free_text(&env->memory, path);
+    }
+    return code ? code : bagi_fail_gaps(reader, err);
+}
+
 /* Find the gaps among the shards that this reader should have. */
 static bags_code bagi_opening_gaps(bags_reader *reader,
     const bagi_names *names, bags_error *err) {
@@ -6692,7 +6716,7 @@ static bags_code bagi_opening_gaps(bags_reader *reader,
         next = bagi_shard_after(number, step);
     }
     if (!code && reader->gaps_count && !reader->options.allow_gaps)
-        code = bagi_fail_gaps(reader, err);
+        code = bagi_fail_gaps_or_unfinished(reader, names, err);
     return code;
 }
 

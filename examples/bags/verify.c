@@ -12,7 +12,8 @@ static void say_good(const source *from) {
     printf("%s: good: %ju %s", from->path, (uintmax_t)source_length(from),
         from->bag ? "blobs" : "datapoints");
     if (from->dataset && bags_reader_sharded(from->dataset))
-        printf(" in %ju shards", (uintmax_t)bags_reader_shards(from->dataset));
+        printf(" in %ju shard%s", (uintmax_t)bags_reader_shards(from->dataset),
+            bags_reader_shards(from->dataset) == 1 ? "" : "s");
     if (from->dataset && bags_reader_skipped(from->dataset))
         printf(", %ju unfinished shards left out",
             (uintmax_t)bags_reader_skipped(from->dataset));
