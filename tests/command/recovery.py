@@ -103,3 +103,12 @@ def recover_of_what_nobody_left_is_an_error():
     refuse('recover', 'mine', says='spec.json.partial')
     assert pathlib.Path('mine/0/precious.bag').read_bytes() == b'precious'
     refuse('recover', code=2)
+
+
+def an_unfinished_shard_is_named_before_the_gap_that_it_explains():
+    run('pack', '-', 'out', '--spec', SPEC, '--no-sync', '--shard-length', '20',
+        stdin=b''.join(LINES))
+    pathlib.Path('out/000005').mkdir()
+    said = refuse('info', 'out', says='000005').err
+    assert 'missing' not in said, said
+    refuse('info', 'out', '--skip-unfinished', says='missing: 3, 4')
