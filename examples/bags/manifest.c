@@ -7,16 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bags_code fail_kind(bags_error *err, json_object *json) {
+static bags_code fail_kind(bags_error *err, const char *type,
+    json_object *json) {
     static const char *const kinds[] = {"null", "true or false",
         "a number with a fraction", "a number", "an object", "a list", "text"};
-    json_type type = json_object_get_type(json);
-    if (type == json_type_object)
+    json_type kind = json_object_get_type(json);
+    if (kind == json_type_object)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "an object must be {\"file\": PATH}, {\"base64\": TEXT} or "
             "{\"from\": PATH}");
     return bags_fail(err, BAGS_ERROR_VALUE,
-        "%s is no value of this type", kinds[type]);
+        "%s is no value of the type %.80s: give a file, as {\"from\": PATH} or, "
+        "encoded already, {\"file\": PATH}", kinds[kind], type);
 }
 
 /* The text in {"file": TEXT}, if it is this and nothing else. */
@@ -99,7 +101,7 @@ bags_code value_from_json(value_reader *with, const char *type,
         return BAGS_OK;
     }
     if (!json_object_is_type(json, json_type_int))
-        return fail_kind(err, json);
+        return fail_kind(err, type, json);
     int64_t number = json_object_get_int64(json);
     *out = number < 0 ? bags_int(number)
                       : bags_uint(json_object_get_uint64(json));
