@@ -132,7 +132,8 @@
  *     may happen, read with `positional`.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
  *     A writer keeps two files open for each field.
- *     Local files need a POSIX system; elsewhere give a bags_io of your own.
+ *     It runs on POSIX systems (Linux is what it is tested on), on CPUs of either
+ *     byte order, in 32 and 64 bits. Not on Windows yet.
  *
  * The licence is at the end of this file.
  */
@@ -362,10 +363,7 @@ typedef struct bags_io {
     int (*remove_dir)(void *user, const char *path); /* an empty directory */
 } bags_io;
 
-/*
- * The hooks for local files, to wrap them in hooks of your own. NULL on systems
- * for which there are none. Lives forever.
- */
+/* The hooks for local files, to wrap them in hooks of your own. Lives forever. */
 BAGS_API const bags_io *bags_io_local(void);
 
 /* ========================================================================
