@@ -1165,9 +1165,78 @@ static void a_claim_that_was_disturbed_is_made_again(void **state) {
     assert_names(at("x"), "000000");
 }
 
+static int rename_never(void *user, const char *from, const char *to) {
+    (void)user;
+    (void)from;
+    (void)to;
+    return EIO;
+}
+
+/* The Bags were finished and closed, and then the record could not be. */
+static void abort_after_a_failed_commit_removes_the_shard(void **state) {
+    static const bags_field field = {"a", "int"};
+    bags_io io = *bags_io_local();
+    bags_writer_options options = writing(0);
+    bags_value value = bags_int(1);
+    bags_entry datapoint = entry("a", &value, 1);
+    bags_writer *writer;
+    (void)state;
+    io.rename = rename_never;
+    options.io = &io;
+    options.shard_length = 2;
+    assert_opens(writer,
+        bags_writer_open(at("x"), &field, 1, &options, &said));
+    assert_ok(bags_writer_append(writer, &datapoint, 1, &said));
+    assert_fails(BAGS_ERROR_IO,
+        bags_writer_append(writer, &datapoint, 1, &said));
+    bags_writer_abort(writer);
+    assert_names(at("."), "");
+}
+
+static void an_empty_path_is_an_argument_error(void **state) {
+    static const bags_field field = {"a", "int"};
+    bags_writer_options options = writing(0);
+    (void)state;
+    assert_refused(BAGS_ERROR_ARGUMENT,
+        bags_writer_open("", &field, 1, &options, &said));
+    options.sharded = true;
+    assert_refused(BAGS_ERROR_ARGUMENT,
+        bags_writer_open("", &field, 1, &options, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_recover("", NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_finalize("", NULL, NULL, NULL, &said));
+}
+
+/* In a row of a range the items are datapoints. */
+static void a_value_of_a_range_that_is_wrong_names_its_datapoint(void **state) {
+    static const bags_field field = {"a", "utf8"};
+    bags_row row = {0};
+    bags_reader *reader;
+    bags_value value;
+    (void)state;
+    bags_writer *writer = open_writer(at("x"), &field, 1, 0);
+    for (int i = 0; i < 20; i++) {
+        bags_value blob = bags_blob(i == 13 ? "\xff" : "a", 1);
+        bags_entry datapoint = entry("a", &blob, 1);
+        assert_ok(bags_writer_append(writer, &datapoint, 1, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
+    assert_ok(bags_reader_get_range(reader, 0, 10, 20, &row, &said));
+    assert_ok(bags_row_value(&row, 0, 2, NULL, &value, &said));
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_row_value(&row, 0, 3, NULL, &value, &said));
+    assert_says("datapoint 13");
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_claim_that_was_disturbed_is_made_again),
+        TEST(abort_after_a_failed_commit_removes_the_shard),
+        TEST(an_empty_path_is_an_argument_error),
+        TEST(a_value_of_a_range_that_is_wrong_names_its_datapoint),
         TEST(the_spec_is_written_as_python_writes_it),
         TEST(names_that_are_no_file_names_everywhere_are_refused),
         TEST(other_names_are_written_and_read),
