@@ -5861,8 +5861,8 @@ static char *bagi_writer_partial_path(bags_writer *writer, bags_error *err) {
 /* The record of the claim: created, locked for as long as the writer works, and
  * then filled. It is on disk before any other file is made, so that a shard
  * that has files without it was not left by a writer. Only refs.crc may be
- * there: its name gets to the disk with the record's, so that recovery knows
- * that blobs must be compared with checksums. */
+ * there: its name gets to the disk with the record's, and with no_sync too, so
+ * that recovery knows that blobs must be compared with checksums. */
 static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->env;
     char *path = bagi_writer_partial_path(writer, err);
@@ -5885,7 +5885,7 @@ static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
         code = bagi_writer_sum(writer, err);
     if (!code && writer->options.checksum)
         code = bagi_writer_create_sums(writer, writer->spec.count, err);
-    if (!code && !writer->options.no_sync)
+    if (!code && (writer->options.checksum || !writer->options.no_sync))
         code = bagi_sync_dir(env, writer->shard, err);
     bagi_free_text(&env->memory, path);
     return code;
