@@ -1190,6 +1190,16 @@ typedef struct bags_select {
 
 BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop);
 
+/* What one selected field of a row holds. Private. */
+struct bagi_slot {
+    size_t field;
+    size_t length, capacity;
+    bags_bytes *items;
+    bags_buffer data;  /* blobs that are not mapped */
+    uint64_t budget;   /* bytes that may still be copied there */
+    bags_buffer value; /* of bags_row_value */
+};
+
 /*
  * The scratch of a reader's calls, and their result. Start it as {0}; use one a
  * thread, with as many readers as you like; release it with bags_row_free. It
@@ -1255,12 +1265,19 @@ BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
 
 /* Number of items in a slot: 1 for a plain field. 0 if there is no such slot. */
-BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
+BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
+    return slot < row->length ? row->slots[slot].length : 0;
+}
 
 /* An item's blob, as it is encoded. A view of nothing if there is none. Valid as
  * bags_reader_get says. Cost: O(1). */
-BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
-    size_t item);
+BAGI_INLINE bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
+    size_t item) {
+    bags_bytes none = {NULL, 0};
+    if (BAGI_UNLIKELY(item >= bags_row_length(row, slot)))
+        return none;
+    return row->slots[slot].items[item];
+}
 
 /*
  * An item's value, decoded by the codec of its field's type.
@@ -1630,6 +1647,9 @@ BAGS_API bool bagi_view_get_range(const bagi_view *view, uint64_t start,
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err);
+BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
+BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
+    size_t item);
 #endif
 
 static inline void bagi_store_u64(unsigned char *data, uint64_t number) {
@@ -1638,6 +1658,18 @@ static inline void bagi_store_u64(unsigned char *data, uint64_t number) {
 #else
     for (int i = 0; i < 8; i++)
         data[i] = (unsigned char)(number >> (8 * i));
+#endif
+}
+
+static inline uint64_t bagi_load_big(const unsigned char *data) {
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) && \
+    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return __builtin_bswap64(bagi_load_u64(data));
+#else
+    uint64_t number = 0;
+    for (int i = 0; i < 8; i++)
+        number = number << 8 | data[i];
+    return number;
 #endif
 }
 
@@ -4479,6 +4511,7 @@ typedef struct bagi_spec {
     size_t count, capacity;
     bags_type *types;    /* NULL until sealed, as coders */
     bagi_coder *coders;
+    uint64_t sequences;  /* a bit for each of the first 64 fields */
 } bagi_spec;
 
 static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
@@ -4568,6 +4601,8 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
         if (code)
             return bagi_prefix(err, code, "field \"%.200s\": ",
                 spec->fields[i].name);
+        if (i < 64 && spec->types[i].sequence)
+            spec->sequences |= (uint64_t)1 << i;
     }
     spec->coders = (bagi_coder *)bagi_alloc(memory,
         spec->count * sizeof *spec->coders, err);
@@ -6478,7 +6513,7 @@ struct bags_reader {
     char *path;
     bool sharded;
     bagi_spec spec;
-    bagi_shard *shards;
+    bagi_shard *shards; /* count of them, and one more where the last ends */
     size_t count, capacity;
     uint64_t length, skipped;
     bags_gap *gaps;
@@ -6486,16 +6521,6 @@ struct bags_reader {
     bagi_files files;
     bagi_mutex mutex; /* of what is opened when it is first used */
     bool has_mutexes;
-};
-
-/* What one selected field of a row holds. */
-struct bagi_slot {
-    size_t field;
-    size_t length, capacity;
-    bags_bytes *items;
-    bags_buffer data;  /* blobs that are not mapped */
-    uint64_t budget;   /* bytes that may still be copied there */
-    bags_buffer value; /* of bags_row_value */
 };
 
 static char *bagi_reader_shard_path(const bags_reader *reader,
@@ -6771,15 +6796,21 @@ static bags_code bagi_opening_length(const bags_reader *reader,
                         : bagi_opening_refs(reader, shard, length, err);
 }
 
+/* Have room for one more shard than there are. */
+static bags_code bagi_opening_room(bags_reader *reader, bags_error *err) {
+    void *shards = reader->shards;
+    bags_code code = bagi_grow(&reader->env.memory, &shards, &reader->capacity,
+        reader->count, sizeof *reader->shards, err);
+    reader->shards = (bagi_shard *)shards;
+    return code;
+}
+
 static bags_code bagi_opening_add(bags_reader *reader, bagi_shard *shard,
     const char *dir, bags_error *err) {
     uint64_t length = 0;
     bags_code code = bagi_opening_length(reader, shard, dir, &length, err);
-    void *shards = reader->shards;
     if (!code)
-        code = bagi_grow(&reader->env.memory, &shards, &reader->capacity,
-            reader->count, sizeof *reader->shards, err);
-    reader->shards = (bagi_shard *)shards;
+        code = bagi_opening_room(reader, err);
     if (code)
         return code;
     if (length > UINT64_MAX - reader->length)
@@ -6789,6 +6820,16 @@ static bags_code bagi_opening_add(bags_reader *reader, bagi_shard *shard,
     reader->length += length;
     reader->shards[reader->count++] = *shard;
     return BAGS_OK;
+}
+
+/* All shards are there: say where the last one ends. */
+static bags_code bagi_opening_end(bags_reader *reader, bags_error *err) {
+    bags_code code = bagi_opening_room(reader, err);
+    if (!code) {
+        memset(&reader->shards[reader->count], 0, sizeof *reader->shards);
+        reader->shards[reader->count].start = reader->length;
+    }
+    return code;
 }
 
 /* Open one shard, or, if it is none of this reader's, look at its spec only. */
@@ -7007,6 +7048,8 @@ BAGS_API bags_reader *bags_reader_open(const char *path,
     bags_code code = bagi_reader_init(reader, path, err);
     if (!code)
         code = bagi_opening_any(&opening, err);
+    if (!code)
+        code = bagi_opening_end(reader, err);
     bagi_free(&env.memory, opening.text, opening.size);
     if (!code)
         return reader;
@@ -7062,8 +7105,7 @@ BAGS_API bool bags_reader_sharded(const bags_reader *reader) {
 
 /* The index behind a shard's last datapoint. */
 static uint64_t bagi_shard_stop(const bags_reader *reader, size_t shard) {
-    return shard + 1 < reader->count ? reader->shards[shard + 1].start
-                                     : reader->length;
+    return reader->shards[shard + 1].start;
 }
 
 BAGS_API bags_shard bags_reader_shard(const bags_reader *reader, uint64_t i) {
@@ -7171,12 +7213,11 @@ BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop) {
 
 /* The shard of a datapoint. Most often it is the one the row was used for
  * last, or the next. */
-static size_t bagi_reader_shard_of(const bags_reader *reader, uint64_t index,
-    uint64_t hint) {
-    if (hint < reader->count && reader->shards[hint].start <= index) {
-        if (index < bagi_shard_stop(reader, (size_t)hint))
-            return (size_t)hint;
-    }
+static inline size_t bagi_reader_shard_of(const bags_reader *reader,
+    uint64_t index, uint64_t hint) {
+    if (hint < reader->count && reader->shards[hint].start <= index &&
+        index < reader->shards[hint + 1].start)
+        return (size_t)hint;
     size_t low = 0, high = reader->count;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -7553,8 +7594,122 @@ static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
                 : BAGS_OK;
 }
 
-BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+/* ---- the quick way: everything is mapped, opened, and as it should be. False
+ * if not so, or if anything is wrong: then the other way says what. ---- */
+
+#define BAGI_QUICK_FIELDS 32
+
+/* An integer in the form that writers give it. Eight bytes behind `at` can be
+ * read, whatever they are. NULL: another form. */
+static inline const unsigned char *bagi_quick_uint(const unsigned char *at,
+    uint64_t *number) {
+    unsigned tag = *at, form = tag - 0xCC;
+    if (tag < 0x80) {
+        *number = tag;
+        return at + 1;
+    }
+    if (form > 3)
+        return NULL;
+    *number = bagi_load_big(at + 1) >> (64 - (8u << form));
+    return at + 1 + ((size_t)1 << form);
+}
+
+/* The refs of a datapoint. Behind its blob there is a table of at least 16
+ * bytes, so that no integer is read from behind the map. */
+static inline bool bagi_quick_refs(const bagi_spec *spec, const bagi_view *view,
+    uint64_t local, bagi_ref *refs) {
+    bags_bytes blob;
+    if (!bagi_view_get(view, local, &blob))
+        return false;
+    const unsigned char *at = blob.data, *stop = at + blob.size;
+    size_t count = spec->count;
+    if (count < 16 ? at[0] != (0x90 | count)
+                   : at[0] != 0xDC || at[1] != 0 || at[2] != count)
+        return false;
+    at += count < 16 ? 1 : 3;
+    for (size_t i = 0; i < count; i++) {
+        refs[i].first = 0;
+        refs[i].count = 1;
+        if (spec->sequences >> i & 1) {
+            if (at >= stop || (*at != 0x92 && *at != 0x90))
+                return false;
+            refs[i].count = 0;
+            if (*at++ == 0x90)
+                continue;
+            at = bagi_quick_uint(at, &refs[i].first);
+            if (!at || at >= stop)
+                return false;
+            at = bagi_quick_uint(at, &refs[i].count);
+        } else if (at < stop) {
+            at = bagi_quick_uint(at, &refs[i].first);
+        } else {
+            return false;
+        }
+        if (!at)
+            return false;
+    }
+    return at == stop;
+}
+
+static inline bool bagi_quick_slot(const bags_reader *reader, void **bags,
+    const bags_select *select, const bagi_ref *ref, struct bagi_slot *slot) {
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[select->field]);
+    bagi_steps steps;
+    if (!bag)
+        return false;
+    slot->field = select->field;
+    if (!(reader->spec.sequences >> select->field & 1)) {
+        slot->length = 1;
+        return !(select->start | select->stop | select->step) &&
+               slot->capacity && bagi_view_get(&bag->view, ref->first,
+                                     slot->items);
+    }
+    if (ref->count > bag->view.length ||
+        ref->first > bag->view.length - ref->count ||
+        bagi_select_steps(reader, select, ref, &steps, NULL) ||
+        steps.count > slot->capacity)
+        return false;
+    slot->length = (size_t)steps.count;
+    return !bagi_slot_view(bag, &steps, slot->items, NULL);
+}
+
+static inline bool bagi_quick_get(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row) {
+    bagi_ref refs[BAGI_QUICK_FIELDS];
+    uint64_t seen = 0;
+    if (index >= reader->length || reader->spec.count > BAGI_QUICK_FIELDS ||
+        !BAGI_ATOMIC)
+        return false;
+    size_t number = bagi_reader_shard_of(reader, index, row->shard);
+    const bagi_shard *shard = &reader->shards[number];
+    void **bags = BAGI_LOAD(&shard->bags);
+    const bag_reader *bag =
+        bags ? (const bag_reader *)BAGI_LOAD(&bags[reader->spec.count]) : NULL;
+    if (!selects)
+        count = reader->spec.count;
+    if (!bag || count > row->capacity || !bagi_quick_refs(&reader->spec,
+            &bag->view, index - shard->start, refs))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        bags_select whole = {i, 0, 0, 0};
+        const bags_select *select = selects ? &selects[i] : &whole;
+        size_t field = select->field;
+        if (field >= reader->spec.count || seen >> field & 1 ||
+            !bagi_quick_slot(reader, bags, select, &refs[field],
+                &row->slots[i]))
+            return false;
+        seen |= (uint64_t)1 << field;
+    }
+    row->reader = reader;
+    row->index = index;
+    row->shard = number;
+    row->length = count;
+    return true;
+}
+
+BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
+    uint64_t index, const bags_select *selects, size_t count, bags_row *row,
+    bags_error *err) {
     bagi_ref *refs = NULL;
     unsigned char *marks = NULL;
     bagi_row_start(reader, row);
@@ -7583,6 +7738,13 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     row->shard = shard;
     row->length = count;
     return BAGS_OK;
+}
+
+BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+    if (bagi_quick_get(reader, index, selects, count, row))
+        return BAGS_OK;
+    return bagi_reader_get(reader, index, selects, count, row, err);
 }
 
 BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
@@ -7737,18 +7899,6 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 }
 
 /* ---- what a row gives ---- */
-
-BAGS_API size_t bags_row_length(const bags_row *row, size_t slot) {
-    return slot < row->length ? row->slots[slot].length : 0;
-}
-
-BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
-    size_t item) {
-    bags_bytes none = {NULL, 0};
-    if (slot >= row->length || item >= row->slots[slot].length)
-        return none;
-    return row->slots[slot].items[item];
-}
 
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err) {
