@@ -1363,12 +1363,14 @@ typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_COLD __attribute__((cold, noinline))
 #define BAGI_APART __attribute__((noinline)) /* keep a fast caller small */
+#define BAGI_WITHIN __attribute__((always_inline)) inline
 #else
 #define BAGI_ATOMIC 0
 #define BAGI_LOAD(slot) (*(slot))
 #define BAGI_STORE(slot, value) (*(slot) = (value))
 #define BAGI_COLD
 #define BAGI_APART
+#define BAGI_WITHIN inline
 #endif
 
 typedef pthread_mutex_t bagi_mutex;
@@ -7599,104 +7601,107 @@ static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
 
 #define BAGI_QUICK_FIELDS 32
 
-/* An integer in the form that writers give it. Eight bytes behind `at` can be
- * read, whatever they are. NULL: another form. */
-static inline const unsigned char *bagi_quick_uint(const unsigned char *at,
+/* Of a first byte: how many bytes the integer has, and how far the eight bytes
+ * from the first on are shifted down to leave its number; 0 if it is none, or of
+ * more than 32 bits, or one that is written as a signed one. */
+#define BAGI_SIXTEEN(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
+static const unsigned char bagi_uint_steps[256] = {BAGI_SIXTEEN(1),
+    BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1),
+    BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(0),
+    BAGI_SIXTEEN(0), BAGI_SIXTEEN(0), BAGI_SIXTEEN(0),
+    /* 0xC0 */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 5, 0};
+static const unsigned char bagi_uint_shifts[8] = {0, 56, 56, 48, 0, 32, 0, 0};
+
+/* Take an integer off the front. Seven bytes behind the first can be read,
+ * whatever they are. Returns how many bytes it has, or 0. */
+static BAGI_WITHIN size_t bagi_quick_uint(const unsigned char *at,
     uint64_t *number) {
-    unsigned tag = *at, form = tag - 0xCC;
-    if (tag < 0x80) {
-        *number = tag;
-        return at + 1;
-    }
-    if (form > 3)
-        return NULL;
-    *number = bagi_load_big(at + 1) >> (64 - (8u << form));
-    return at + 1 + ((size_t)1 << form);
+    unsigned tag = *at;
+    size_t step = bagi_uint_steps[tag];
+    *number = bagi_load_big(at) << (tag >> 7 << 3) >> bagi_uint_shifts[step];
+    return step;
 }
 
-/* The refs of a datapoint. Behind its blob there is a table of at least 16
- * bytes, so that no integer is read from behind the map. */
-static inline bool bagi_quick_refs(const bagi_spec *spec, const bagi_view *view,
+/* The same for [first, count] or []. */
+static BAGI_WITHIN size_t bagi_quick_sequence(const unsigned char *at,
+    bagi_ref *ref) {
+    ref->first = ref->count = 0;
+    if (*at != 0x92)
+        return *at == 0x90;
+    size_t first = bagi_quick_uint(at + 1, &ref->first);
+    size_t count = bagi_quick_uint(at + 1 + first, &ref->count);
+    return first && count ? 1 + first + count : 0;
+}
+
+/* The refs of a datapoint. No element is longer than 11 bytes, and behind the
+ * blob is a table of at least 16, so that nothing behind the map is read. */
+static BAGI_WITHIN bool bagi_quick_refs(const bagi_spec *spec, const bagi_view *view,
     uint64_t local, bagi_ref *refs) {
     bags_bytes blob;
     if (!bagi_view_get(view, local, &blob))
         return false;
     const unsigned char *at = blob.data, *stop = at + blob.size;
     size_t count = spec->count;
+    uint64_t sequences = spec->sequences;
     if (count < 16 ? at[0] != (0x90 | count)
                    : at[0] != 0xDC || at[1] != 0 || at[2] != count)
         return false;
     at += count < 16 ? 1 : 3;
-    for (size_t i = 0; i < count; i++) {
-        refs[i].first = 0;
+    for (size_t i = 0; i < count; i++, sequences >>= 1) {
         refs[i].count = 1;
-        if (spec->sequences >> i & 1) {
-            if (at >= stop || (*at != 0x92 && *at != 0x90))
-                return false;
-            refs[i].count = 0;
-            if (*at++ == 0x90)
-                continue;
-            at = bagi_quick_uint(at, &refs[i].first);
-            if (!at || at >= stop)
-                return false;
-            at = bagi_quick_uint(at, &refs[i].count);
-        } else if (at < stop) {
-            at = bagi_quick_uint(at, &refs[i].first);
-        } else {
+        size_t step = sequences & 1 ? bagi_quick_sequence(at, &refs[i])
+                                    : bagi_quick_uint(at, &refs[i].first);
+        if (step == 0 || at >= stop)
             return false;
-        }
-        if (!at)
-            return false;
+        at += step;
     }
     return at == stop;
 }
 
-static inline bool bagi_quick_slot(const bags_reader *reader, void **bags,
-    const bags_select *select, const bagi_ref *ref, struct bagi_slot *slot) {
-    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[select->field]);
-    bagi_steps steps;
-    if (!bag)
+/* `select` is NULL for all of the field. */
+static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader, void **bags,
+    size_t field, const bags_select *select, const bagi_ref *ref,
+    struct bagi_slot *slot) {
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
+    bool whole = !select || !(select->start | select->stop | select->step);
+    if (!bag || slot->capacity == 0)
         return false;
-    slot->field = select->field;
-    if (!(reader->spec.sequences >> select->field & 1)) {
-        slot->length = 1;
-        return !(select->start | select->stop | select->step) &&
-               slot->capacity && bagi_view_get(&bag->view, ref->first,
-                                     slot->items);
-    }
+    slot->field = field;
+    slot->length = 1;
+    if (!(reader->spec.sequences >> field & 1))
+        return whole && bagi_view_get(&bag->view, ref->first, slot->items);
+    bagi_steps steps = {ref->first, ref->count, 1};
     if (ref->count > bag->view.length ||
         ref->first > bag->view.length - ref->count ||
-        bagi_select_steps(reader, select, ref, &steps, NULL) ||
+        (!whole && bagi_select_steps(reader, select, ref, &steps, NULL)) ||
         steps.count > slot->capacity)
         return false;
     slot->length = (size_t)steps.count;
     return !bagi_slot_view(bag, &steps, slot->items, NULL);
 }
 
-static inline bool bagi_quick_get(const bags_reader *reader, uint64_t index,
+static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row) {
     bagi_ref refs[BAGI_QUICK_FIELDS];
+    size_t fields = reader->spec.count;
     uint64_t seen = 0;
-    if (index >= reader->length || reader->spec.count > BAGI_QUICK_FIELDS ||
-        !BAGI_ATOMIC)
+    if (index >= reader->length || fields > BAGI_QUICK_FIELDS || !BAGI_ATOMIC)
         return false;
+    if (!selects)
+        count = fields;
     size_t number = bagi_reader_shard_of(reader, index, row->shard);
     const bagi_shard *shard = &reader->shards[number];
     void **bags = BAGI_LOAD(&shard->bags);
     const bag_reader *bag =
-        bags ? (const bag_reader *)BAGI_LOAD(&bags[reader->spec.count]) : NULL;
-    if (!selects)
-        count = reader->spec.count;
-    if (!bag || count > row->capacity || !bagi_quick_refs(&reader->spec,
-            &bag->view, index - shard->start, refs))
+        bags ? (const bag_reader *)BAGI_LOAD(&bags[fields]) : NULL;
+    if (!bag || count > row->capacity ||
+        !bagi_quick_refs(&reader->spec, &bag->view, index - shard->start, refs))
         return false;
     for (size_t i = 0; i < count; i++) {
-        bags_select whole = {i, 0, 0, 0};
-        const bags_select *select = selects ? &selects[i] : &whole;
-        size_t field = select->field;
-        if (field >= reader->spec.count || seen >> field & 1 ||
-            !bagi_quick_slot(reader, bags, select, &refs[field],
-                &row->slots[i]))
+        size_t field = selects ? selects[i].field : i;
+        if (field >= fields || seen >> field & 1 ||
+            !bagi_quick_slot(reader, bags, field, selects ? &selects[i] : NULL,
+                &refs[field], &row->slots[i]))
             return false;
         seen |= (uint64_t)1 << field;
     }
