@@ -110,7 +110,8 @@
  *     Sizes      _length counts blobs or datapoints, _size counts bytes.
  *                uint64_t in files, size_t in memory.
  *     Options    are structs in which 0 means the default: {0} is right.
- *     Paths      are UTF-8 and end in a zero byte.
+ *     Paths      are UTF-8 and end in a zero byte. On Windows both / and \ stand
+ *                between their parts, and they may be long.
  *
  * UNTRUSTED FILES
  *     Every length and offset is checked before it is used: no bytes in a file
@@ -128,12 +129,16 @@
  *
  * LIMITS
  *     A file that is mapped must not be made shorter while a reader has it
- *     open: the operating system then ends the program with SIGBUS. Where that
- *     may happen, read with `positional`.
+ *     open: the operating system then ends the program with SIGBUS (Windows
+ *     refuses to make it shorter). Where that may happen, read with `positional`.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
  *     A writer keeps two files open for each field.
- *     It runs on POSIX systems (Linux is what it is tested on), on CPUs of either
- *     byte order, in 32 and 64 bits. Not on Windows yet.
+ *     On Windows a directory with open files in it cannot be renamed, nor an
+ *     open file be replaced; a file that is removed keeps its name until it is
+ *     closed, except in NTFS from Windows 10 on.
+ *     It runs on POSIX systems and on Windows (from 7 on), on CPUs of either byte
+ *     order, in 32 and 64 bits. It is tested on Linux, and for Windows with
+ *     MinGW-w64 and Wine; for macOS, the BSDs and MSVC it is written, not run.
  *
  * The licence is at the end of this file.
  */
@@ -149,6 +154,9 @@
 #endif
 #if !defined(_DARWIN_C_SOURCE)
 #define _DARWIN_C_SOURCE 1
+#endif
+#if !defined(_NETBSD_SOURCE)
+#define _NETBSD_SOURCE 1
 #endif
 #if !defined(_FILE_OFFSET_BITS) && !defined(_FEATURES_H)
 #define _FILE_OFFSET_BITS 64
@@ -176,8 +184,14 @@
  * and calls a few, free of warnings. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_UNUSED __attribute__((unused))
+#if defined(__MINGW32__) && defined(__GNUC__) && !defined(__clang__) && \
+    __USE_MINGW_ANSI_STDIO
+#define BAGI_PRINTF(string, first) \
+    __attribute__((format(gnu_printf, string, first)))
+#else
 #define BAGI_PRINTF(string, first) \
     __attribute__((format(printf, string, first)))
+#endif
 #else
 #define BAGI_UNUSED
 #define BAGI_PRINTF(string, first)
@@ -1325,37 +1339,39 @@ BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
 /* ========================================================================
  * >>platform
  * The only place that asks which system this is. It gives: BAGI_ATOMIC (1: a
- * pointer can be published to other threads without a lock), bagi_mutex, and
- * the functions that the local bags_io below is made of.
+ * pointer can be published to other threads without a lock), bagi_mutex,
+ * BAGI_WINDOWS_PATHS (1: paths follow the rules of Windows), bagi_system_text,
+ * and the functions that the local bags_io at its end is made of.
  * ====================================================================== */
 
-#if defined(_WIN32)
-#error "bags.h: local files and locks are not written for Windows yet"
-#endif
-
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#if defined(_WIN32)
+#if !defined(WIN32_LEAN_AND_MEAN)
+#define WIN32_LEAN_AND_MEAN
+#endif
+#if !defined(NOMINMAX)
+#define NOMINMAX
+#endif
+#include <windows.h>
+#define BAGI_WINDOWS_PATHS 1
+#else
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
-
-#if defined(__GLIBC__) && !defined(__USE_XOPEN2K8)
-#error "bags.h: a system header came first; define BAGS_IMPLEMENTATION and \
-include bags.h before it, or compile with -D_GNU_SOURCE or -std=gnu99"
+#define BAGI_WINDOWS_PATHS 0
 #endif
-
-/* Else compile with -D_FILE_OFFSET_BITS=64, or include bags.h first. */
-typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_ATOMIC 1
@@ -1365,13 +1381,470 @@ typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 #define BAGI_APART __attribute__((noinline)) /* keep a fast caller small */
 #define BAGI_WITHIN __attribute__((always_inline)) inline
 #else
+#if defined(_MSC_VER)
+#define BAGI_ATOMIC 1
+#define BAGI_LOAD(slot) ReadPointerAcquire((PVOID const volatile *)(slot))
+#define BAGI_STORE(slot, value) \
+    WritePointerRelease((PVOID volatile *)(slot), (PVOID)(value))
+#else
 #define BAGI_ATOMIC 0
 #define BAGI_LOAD(slot) (*(slot))
 #define BAGI_STORE(slot, value) (*(slot) = (value))
+#endif
 #define BAGI_COLD
 #define BAGI_APART
 #define BAGI_WITHIN inline
 #endif
+
+/* The kernel moves at most 2 GiB a call; some systems refuse to try more. */
+#define BAGI_LOCAL_MOST ((size_t)1 << 30)
+
+#if defined(_WIN32)
+/* ---- Windows ----
+ * Paths become UTF-16 and absolute, and long ones get \\?\ before them. Every
+ * file is opened so that others may read, write, rename and remove it. */
+
+typedef SRWLOCK bagi_mutex;
+
+static bool bagi_mutex_init(bagi_mutex *mutex) {
+    InitializeSRWLock(mutex);
+    return true;
+}
+
+static void bagi_mutex_free(bagi_mutex *mutex) { (void)mutex; }
+
+static void bagi_lock(bagi_mutex *mutex) { AcquireSRWLockExclusive(mutex); }
+
+static void bagi_unlock(bagi_mutex *mutex) { ReleaseSRWLockExclusive(mutex); }
+
+/* The C library has no words for the newer errno values. */
+static const char *bagi_system_text(int error, char *room, size_t size) {
+    switch (error) {
+    case EWOULDBLOCK:
+        return "Resource temporarily unavailable";
+    case ELOOP:
+        return "Too many levels of symbolic links";
+    case EOVERFLOW:
+        return "Value too large for defined data type";
+    case ECANCELED:
+        return "Operation canceled";
+    default:
+        return strerror_s(room, size, error) == 0 ? room : "unknown error";
+    }
+}
+
+/* The errno value for what the last call said. */
+static int bagi_windows_error(void) {
+    static const struct {
+        DWORD from;
+        int to;
+    } known[] = {{ERROR_FILE_NOT_FOUND, ENOENT}, {ERROR_PATH_NOT_FOUND, ENOENT},
+        {ERROR_INVALID_DRIVE, ENOENT}, {ERROR_BAD_PATHNAME, ENOENT},
+        {ERROR_BAD_NETPATH, ENOENT}, {ERROR_BAD_NET_NAME, ENOENT},
+        {ERROR_DIRECTORY, ENOTDIR}, {ERROR_ACCESS_DENIED, EACCES},
+        {ERROR_PRIVILEGE_NOT_HELD, EACCES}, {ERROR_WRITE_PROTECT, EROFS},
+        {ERROR_CURRENT_DIRECTORY, EBUSY}, {ERROR_BUSY, EBUSY},
+        {ERROR_SHARING_VIOLATION, EBUSY}, {ERROR_USER_MAPPED_FILE, EBUSY},
+        {ERROR_DELETE_PENDING, EBUSY}, {ERROR_LOCK_VIOLATION, EWOULDBLOCK},
+        {ERROR_IO_PENDING, EWOULDBLOCK}, {ERROR_FILE_EXISTS, EEXIST},
+        {ERROR_ALREADY_EXISTS, EEXIST}, {ERROR_DIR_NOT_EMPTY, ENOTEMPTY},
+        {ERROR_NOT_ENOUGH_MEMORY, ENOMEM}, {ERROR_OUTOFMEMORY, ENOMEM},
+        {ERROR_COMMITMENT_LIMIT, ENOMEM}, {ERROR_DISK_FULL, ENOSPC},
+        {ERROR_HANDLE_DISK_FULL, ENOSPC}, {1295 /* ERROR_DISK_QUOTA_EXCEEDED */, ENOSPC},
+        {ERROR_FILE_TOO_LARGE, EFBIG}, {ERROR_TOO_MANY_OPEN_FILES, EMFILE},
+        {ERROR_NO_SYSTEM_RESOURCES, EMFILE}, {ERROR_NOT_SAME_DEVICE, EXDEV},
+        {ERROR_FILENAME_EXCED_RANGE, ENAMETOOLONG},
+        {ERROR_BUFFER_OVERFLOW, ENAMETOOLONG}, {ERROR_INVALID_NAME, EINVAL},
+        {ERROR_INVALID_PARAMETER, EINVAL}, {ERROR_INVALID_HANDLE, EBADF},
+        {ERROR_NO_UNICODE_TRANSLATION, EILSEQ},
+        {ERROR_CANT_RESOLVE_FILENAME, ELOOP}, {ERROR_NOT_SUPPORTED, ENOSYS},
+        {ERROR_INVALID_FUNCTION, ENOSYS}};
+    DWORD error = GetLastError();
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].from == error)
+            return known[i].to;
+    return EIO;
+}
+
+#define BAGI_WIDE_LONG 240  /* less than MAX_PATH, as directories need */
+#define BAGI_WIDE_PREFIX 8  /* room for \\?\UNC\ */
+#define BAGI_WIDE_ENDING 2  /* room for \*, which lists a directory */
+
+/* Put \\?\ before an absolute path, which lifts the limit on its length. */
+static void bagi_wide_lengthen(wchar_t *path, size_t size) {
+    static const wchar_t share[] = {'\\', '\\', '?', '\\', 'U', 'N', 'C', '\\'};
+    bool network = path[0] == '\\' && path[1] == '\\';
+    if (network && (path[2] == '?' || path[2] == '.'))
+        return;
+    size_t front = network ? 8 : 4, skip = network ? 2 : 0;
+    memmove(path + front, path + skip, (size + 1 - skip) * sizeof *path);
+    memcpy(path, share, front * sizeof *path);
+}
+
+/* A path for the system's calls; release it with free. */
+static int bagi_wide(const char *path, wchar_t **out) {
+    int size = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1,
+        NULL, 0);
+    if (size <= 0)
+        return bagi_windows_error();
+    wchar_t *plain = (wchar_t *)malloc((size_t)size * sizeof *plain);
+    if (!plain)
+        return ENOMEM;
+    MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, plain, size);
+    DWORD room = GetFullPathNameW(plain, 0, NULL, NULL), used = 0;
+    int error = room ? 0 : bagi_windows_error();
+    wchar_t *full = NULL;
+    if (!error) {
+        full = (wchar_t *)malloc(
+            ((size_t)room + BAGI_WIDE_PREFIX + BAGI_WIDE_ENDING) *
+            sizeof *full);
+        used = full ? GetFullPathNameW(plain, room, full, NULL) : 0;
+        error = !full ? ENOMEM : used == 0 || used >= room ? EINVAL : 0;
+    }
+    free(plain);
+    if (error) {
+        free(full);
+        return error;
+    }
+    if (used >= BAGI_WIDE_LONG)
+        bagi_wide_lengthen(full, used);
+    *out = full;
+    return 0;
+}
+
+/* CreateFileW, sharing everything. */
+static int bagi_windows_open(const char *path, DWORD access, DWORD creation,
+    DWORD flags, HANDLE *handle) {
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (error)
+        return error;
+    HANDLE opened = CreateFileW(wide, access,
+        FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, creation,
+        flags, NULL);
+    if (opened == INVALID_HANDLE_VALUE) {
+        error = bagi_windows_error();
+        DWORD attributes =
+            error == EACCES ? GetFileAttributesW(wide) : INVALID_FILE_ATTRIBUTES;
+        if (attributes != INVALID_FILE_ATTRIBUTES &&
+            (attributes & FILE_ATTRIBUTE_DIRECTORY))
+            error = EISDIR;
+    }
+    free(wide);
+    if (!error)
+        *handle = opened;
+    return error;
+}
+
+/* A stranger's link must not be written through: it is opened itself, and then
+ * refused. */
+static int bagi_local_open(void *user, const char *path, int mode,
+    void **file) {
+    (void)user;
+    HANDLE handle = NULL;
+    DWORD access = mode == BAGS_IO_READ ? GENERIC_READ
+                                        : GENERIC_READ | GENERIC_WRITE;
+    DWORD creation = mode == BAGS_IO_CREATE ? CREATE_NEW : OPEN_EXISTING;
+    DWORD flags = FILE_ATTRIBUTE_NORMAL;
+    if (mode == BAGS_IO_WRITE)
+        flags |= FILE_FLAG_OPEN_REPARSE_POINT;
+    int error = bagi_windows_open(path, access, creation, flags, &handle);
+    if (error)
+        return error;
+    BY_HANDLE_FILE_INFORMATION info;
+    if (GetFileType(handle) != FILE_TYPE_DISK)
+        error = ENXIO;
+    else if (mode != BAGS_IO_WRITE)
+        error = 0;
+    else if (!GetFileInformationByHandle(handle, &info))
+        error = bagi_windows_error();
+    else if (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT)
+        error = ELOOP;
+    if (error) {
+        CloseHandle(handle);
+        return error;
+    }
+    *file = handle;
+    return 0;
+}
+
+/* The byte that stands for the lock: far behind any data, for Windows keeps
+ * others from reading what is locked. */
+static OVERLAPPED bagi_windows_at(uint64_t offset) {
+    OVERLAPPED at;
+    memset(&at, 0, sizeof at);
+    at.Offset = (DWORD)(offset & 0xFFFFFFFF);
+    at.OffsetHigh = (DWORD)(offset >> 32);
+    return at;
+}
+
+#define BAGI_LOCKED_BYTE ((uint64_t)INT64_MAX - 1)
+
+/* Closing unlocks, but not always at once. */
+static int bagi_local_close(void *user, void *file) {
+    (void)user;
+    OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
+    (void)UnlockFileEx(file, 0, 1, 0, &at);
+    return CloseHandle(file) ? 0 : bagi_windows_error();
+}
+
+static int bagi_local_size(void *user, void *file, uint64_t *size) {
+    (void)user;
+    LARGE_INTEGER found;
+    if (!GetFileSizeEx(file, &found))
+        return bagi_windows_error();
+    *size = (uint64_t)found.QuadPart;
+    return 0;
+}
+
+static int bagi_local_read_at(void *user, void *file, uint64_t offset,
+    void *data, size_t size, size_t *done) {
+    (void)user;
+    DWORD count = 0;
+    OVERLAPPED at = bagi_windows_at(offset);
+    if (offset > (uint64_t)INT64_MAX)
+        return EOVERFLOW;
+    if (size > BAGI_LOCAL_MOST)
+        size = BAGI_LOCAL_MOST;
+    if (!ReadFile(file, data, (DWORD)size, &count, &at) &&
+        GetLastError() != ERROR_HANDLE_EOF)
+        return bagi_windows_error();
+    *done = count;
+    return 0;
+}
+
+static int bagi_local_write_at(void *user, void *file, uint64_t offset,
+    const void *data, size_t size, size_t *done) {
+    (void)user;
+    DWORD count = 0;
+    OVERLAPPED at = bagi_windows_at(offset);
+    if (offset > (uint64_t)INT64_MAX)
+        return EFBIG;
+    if (size > BAGI_LOCAL_MOST)
+        size = BAGI_LOCAL_MOST;
+    if (!WriteFile(file, data, (DWORD)size, &count, &at))
+        return bagi_windows_error();
+    *done = count;
+    return 0;
+}
+
+static int bagi_local_truncate(void *user, void *file, uint64_t size) {
+    (void)user;
+    FILE_END_OF_FILE_INFO end;
+    if (size > (uint64_t)INT64_MAX)
+        return EFBIG;
+    end.EndOfFile.QuadPart = (LONGLONG)size;
+    return SetFileInformationByHandle(file, FileEndOfFileInfo, &end, sizeof end)
+               ? 0
+               : bagi_windows_error();
+}
+
+static int bagi_local_sync(void *user, void *file) {
+    (void)user;
+    return FlushFileBuffers(file) ? 0 : bagi_windows_error();
+}
+
+static int bagi_local_lock(void *user, void *file) {
+    (void)user;
+    OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
+    return LockFileEx(file,
+               LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0,
+               &at)
+               ? 0
+               : bagi_windows_error();
+}
+
+/* A view keeps its file and the mapping object; both may be closed. */
+static int bagi_local_map(void *user, void *file, size_t size,
+    const void **data) {
+    (void)user;
+    HANDLE mapping = CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL);
+    if (!mapping)
+        return bagi_windows_error();
+    const void *map = MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, size);
+    int error = map ? 0 : bagi_windows_error();
+    CloseHandle(mapping);
+    if (!error)
+        *data = map;
+    return error;
+}
+
+static int bagi_local_unmap(void *user, const void *data, size_t size) {
+    (void)user;
+    (void)size;
+    return UnmapViewOfFile(data) ? 0 : bagi_windows_error();
+}
+
+/* The attributes of what a link leads to. */
+static int bagi_windows_follow(const char *path, DWORD *attributes) {
+    HANDLE handle = NULL;
+    BY_HANDLE_FILE_INFORMATION info;
+    int error = bagi_windows_open(path, 0, OPEN_EXISTING,
+        FILE_FLAG_BACKUP_SEMANTICS, &handle);
+    if (error)
+        return error;
+    if (GetFileInformationByHandle(handle, &info))
+        *attributes = info.dwFileAttributes;
+    else
+        error = bagi_windows_error();
+    CloseHandle(handle);
+    return error;
+}
+
+/* A name that the system would not take is the name of nothing. */
+static int bagi_local_kind(void *user, const char *path, bags_path_kind *kind) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (error)
+        return error;
+    DWORD attributes = GetFileAttributesW(wide);
+    if (attributes == INVALID_FILE_ATTRIBUTES)
+        error = bagi_windows_error();
+    else if (attributes & FILE_ATTRIBUTE_REPARSE_POINT)
+        error = bagi_windows_follow(path, &attributes);
+    free(wide);
+    if (error && error != ENOENT && error != ENOTDIR && error != EINVAL)
+        return error;
+    *kind = error ? BAGS_PATH_NONE
+            : attributes & FILE_ATTRIBUTE_DIRECTORY ? BAGS_PATH_DIRECTORY
+                                                    : BAGS_PATH_FILE;
+    return 0;
+}
+
+static int bagi_local_make_dir(void *user, const char *path) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (!error && !CreateDirectoryW(wide, NULL))
+        error = bagi_windows_error();
+    free(wide);
+    return error;
+}
+
+/* Not every file system can do it, and not everybody may; then there is nothing
+ * more that could be done. */
+static int bagi_local_sync_dir(void *user, const char *path) {
+    (void)user;
+    HANDLE handle = NULL;
+    int error = bagi_windows_open(path, GENERIC_WRITE, OPEN_EXISTING,
+        FILE_FLAG_BACKUP_SEMANTICS, &handle);
+    if (error)
+        return error == ENOENT || error == ENOTDIR ? error : 0;
+    error = FlushFileBuffers(handle) ? 0 : bagi_windows_error();
+    CloseHandle(handle);
+    return error == EIO ? error : 0;
+}
+
+/* Go through a directory's names; names that are not UTF-16 get marks where
+ * they are wrong. */
+static int bagi_windows_list(const wchar_t *pattern,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    WIN32_FIND_DATAW entry;
+    char name[3 * MAX_PATH + 1];
+    int error = 0;
+    HANDLE search = FindFirstFileW(pattern, &entry);
+    if (search == INVALID_HANDLE_VALUE)
+        return GetLastError() == ERROR_FILE_NOT_FOUND ? 0
+                                                      : bagi_windows_error();
+    do {
+        if (!WideCharToMultiByte(CP_UTF8, 0, entry.cFileName, -1, name,
+                (int)sizeof name, NULL, NULL))
+            error = bagi_windows_error();
+        else if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+            error = each(each_user, name);
+    } while (!error && FindNextFileW(search, &entry));
+    if (!error && GetLastError() != ERROR_NO_MORE_FILES)
+        error = bagi_windows_error();
+    FindClose(search);
+    return error;
+}
+
+static int bagi_local_list(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (error)
+        return error;
+    size_t size = wcslen(wide);
+    if (wide[size - 1] != '\\')
+        wide[size++] = '\\';
+    wide[size] = '*';
+    wide[size + 1] = 0;
+    error = bagi_windows_list(wide, each, each_user);
+    free(wide);
+    return error;
+}
+
+static int bagi_local_rename(void *user, const char *from, const char *to) {
+    (void)user;
+    wchar_t *wide_from = NULL, *wide_to = NULL;
+    int error = bagi_wide(from, &wide_from);
+    if (!error)
+        error = bagi_wide(to, &wide_to);
+    if (!error && !MoveFileExW(wide_from, wide_to,
+                      MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))
+        error = bagi_windows_error();
+    free(wide_from);
+    free(wide_to);
+    return error;
+}
+
+static int bagi_local_remove(void *user, const char *path) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (!error && !DeleteFileW(wide))
+        error = bagi_windows_error();
+    free(wide);
+    return error;
+}
+
+static int bagi_local_remove_dir(void *user, const char *path) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (!error && !RemoveDirectoryW(wide))
+        error = bagi_windows_error();
+    free(wide);
+    return error;
+}
+
+#define BAGI_LOCAL_RESERVE NULL
+#else
+/* ---- POSIX ----
+ * Linux, macOS, the BSDs. What they do differently stands in this block; below
+ * it are calls that all of them have, flock among them, which POSIX lacks. */
+
+#if defined(__GLIBC__) && !defined(__USE_XOPEN2K8)
+#error "bags.h: a system header came first; define BAGS_IMPLEMENTATION and \
+include bags.h before it, or compile with -D_GNU_SOURCE or -std=gnu99"
+#endif
+
+/* Else compile with -D_FILE_OFFSET_BITS=64, or include bags.h first. */
+typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
+
+/* strerror is not safe between threads, and strerror_r comes in two forms. */
+static const char *bagi_system_text(int error, char *room, size_t size) {
+#if defined(__GLIBC__) && defined(__USE_GNU)
+    return strerror_r(error, room, size);
+#else
+    return strerror_r(error, room, size) == 0 ? room : "unknown error";
+#endif
+}
+
+/* On macOS fsync leaves the data in the drive's cache; F_FULLFSYNC does not,
+ * but not every file system knows it. */
+static int bagi_sync_fd(int fd) {
+#if defined(F_FULLFSYNC)
+    if (fcntl(fd, F_FULLFSYNC) == 0)
+        return 0;
+#endif
+    return fsync(fd);
+}
+
+/* ---- all POSIX systems ---- */
 
 typedef pthread_mutex_t bagi_mutex;
 
@@ -1384,15 +1857,6 @@ static void bagi_mutex_free(bagi_mutex *mutex) { pthread_mutex_destroy(mutex); }
 static void bagi_lock(bagi_mutex *mutex) { pthread_mutex_lock(mutex); }
 
 static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
-
-/* strerror is not safe between threads, and strerror_r comes in two forms. */
-static const char *bagi_system_text(int error, char *room, size_t size) {
-#if defined(__GLIBC__) && defined(__USE_GNU)
-    return strerror_r(error, room, size);
-#else
-    return strerror_r(error, room, size) == 0 ? room : "unknown error";
-#endif
-}
 
 /* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
 static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
@@ -1445,9 +1909,6 @@ static int bagi_local_size(void *user, void *file, uint64_t *size) {
     return 0;
 }
 
-/* The kernel moves at most 2 GiB a call; some systems refuse to try more. */
-#define BAGI_LOCAL_MOST ((size_t)1 << 30)
-
 static int bagi_local_read_at(void *user, void *file, uint64_t offset,
     void *data, size_t size, size_t *done) {
     (void)user;
@@ -1493,21 +1954,17 @@ static int bagi_local_truncate(void *user, void *file, uint64_t size) {
     return result != 0 ? errno : 0;
 }
 
-/* On macOS fsync leaves the data in the drive's cache; F_FULLFSYNC does not,
- * but not every file system knows it. */
 static int bagi_local_sync(void *user, void *file) {
     (void)user;
-#if defined(F_FULLFSYNC)
-    if (fcntl(bagi_local_fd(file), F_FULLFSYNC) == 0)
-        return 0;
-#endif
     int result;
     do {
-        result = fsync(bagi_local_fd(file));
+        result = bagi_sync_fd(bagi_local_fd(file));
     } while (result != 0 && errno == EINTR);
     return result != 0 ? errno : 0;
 }
 
+/* fcntl's locks belong to a process, not to an open file; two writers in one
+ * process would both have them. */
 static int bagi_local_lock(void *user, void *file) {
     (void)user;
     int result;
@@ -1619,6 +2076,7 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #else
 #define BAGI_LOCAL_RESERVE NULL
+#endif
 #endif
 
 BAGS_API const bags_io *bags_io_local(void) {
@@ -2124,16 +2582,35 @@ static bags_code bagi_sync_dir(const bagi_env *env, const char *path,
     return error ? bagi_fail_system(err, error, path, "sync") : BAGS_OK;
 }
 
+/* What stands between the parts of a path. */
+static bool bagi_is_slash(char c) {
+    return c == '/' || (BAGI_WINDOWS_PATHS && c == '\\');
+}
+
+/* How much of a path is its root, which has no directory above it: "/", and on
+ * Windows "C:/", "C:", "//server/share/" and "//?/C:/" too. */
+static size_t bagi_root_size(const char *path) {
+    size_t size = 0, names = 0;
+    if (BAGI_WINDOWS_PATHS && bagi_is_slash(path[0]) && bagi_is_slash(path[1]))
+        for (size = 2; path[size] && names < 2; size++)
+            names += bagi_is_slash(path[size]);
+    else if (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':')
+        size = 2;
+    if (names < 2 && bagi_is_slash(path[size]))
+        size++;
+    return size;
+}
+
 /* The directory that a path stands in; "." for a bare name. Free it with
  * bagi_free_text. */
 static char *bagi_parent(const bags_allocator *memory, const char *path,
     bags_error *err) {
-    size_t size = strlen(path);
-    while (size > 0 && path[size - 1] == '/')
+    size_t size = strlen(path), root = bagi_root_size(path);
+    while (size > root && bagi_is_slash(path[size - 1]))
         size--;
-    while (size > 0 && path[size - 1] != '/')
+    while (size > root && !bagi_is_slash(path[size - 1]))
         size--;
-    while (size > 1 && path[size - 1] == '/')
+    while (size > root + !root && bagi_is_slash(path[size - 1]))
         size--;
     return size ? bagi_copy_text(memory, path, size, err)
                 : bagi_copy_text(memory, ".", 1, err);
@@ -2163,11 +2640,12 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     if (!copy)
         return BAGS_ERROR_MEMORY;
     bags_code code = BAGS_OK;
-    size_t size = strlen(copy);
-    while (size > 1 && copy[size - 1] == '/')
+    size_t size = strlen(copy), root = bagi_root_size(copy);
+    while (size > root && bagi_is_slash(copy[size - 1]))
         size--;
-    for (size_t i = 1; i < size && !code; i++) {
-        if (copy[i] != '/' || copy[i - 1] == '/')
+    for (size_t i = root + 1; i < size && !code; i++) {
+        const char slash = copy[i];
+        if (!bagi_is_slash(slash) || bagi_is_slash(copy[i - 1]))
             continue;
         copy[i] = '\0';
         bags_path_kind kind = BAGS_PATH_NONE;
@@ -2180,7 +2658,7 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
             else if (!error && sync)
                 code = bagi_sync_above(env, copy, 1, err);
         }
-        copy[i] = '/';
+        copy[i] = slash;
     }
     bagi_free_text(&env->memory, copy);
     return code;
@@ -4713,8 +5191,10 @@ static bool bagi_is_device(const char *name) {
 static const char *bagi_name_fault_read(const char *name) {
     if (strcmp(name, "refs") == 0)
         return "is the name of the index of datapoints";
-    if (strchr(name, '/'))
+    if (strchr(name, '/') || (BAGI_WINDOWS_PATHS && strpbrk(name, "\\:")))
         return "would leave the dataset's directory";
+    if (BAGI_WINDOWS_PATHS && bagi_is_device(name))
+        return "is the name of a device";
     return NULL;
 }
 
@@ -5148,19 +5628,23 @@ static bags_code bagi_writer_remove(const bags_writer *writer,
 }
 
 /* Remove a shard that is not finished: the files of the known columns, the
- * record and, if nothing *other is in it, the directory. */
+ * record and, if nothing *other is in it, the directory. On Windows a file may
+ * stay there until it is closed, so that comes first. */
 static bags_code bagi_writer_discard(bags_writer *writer, bool known,
     bool *other, bags_error *err) {
     const bagi_env *env = &writer->env;
     bags_code code = BAGS_OK;
     for (size_t i = 0; known && i <= writer->spec.count && !code; i++) {
         const char *name = bagi_writer_column_name(writer, i);
+        bagi_column_close(env, &writer->columns[i], NULL);
         code = bagi_writer_remove(writer, name, ".bag", err);
         if (!code)
             code = bagi_writer_remove(writer, name, ".idx", err);
     }
     if (!code && writer->partial)
         code = bagi_writer_remove(writer, "spec.json", ".partial", err);
+    bagi_close_read(env, writer->partial);
+    writer->partial = NULL;
     int error = code ? 0 : env->io.remove_dir(env->io.user, writer->shard);
     *other = error == ENOTEMPTY || error == EEXIST;
     if (error && !*other)
@@ -6644,8 +7128,8 @@ BAGI_COLD static bags_code bagi_reader_bag_first(const bags_reader *from,
 static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
     size_t field, const bag_reader **out, bags_error *err) {
     if (BAGI_ATOMIC) {
-        void **bags = BAGI_LOAD(&reader->shards[shard].bags);
-        void *bag = bags ? BAGI_LOAD(&bags[field]) : NULL;
+        void **bags = (void **)BAGI_LOAD(&reader->shards[shard].bags);
+        void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
         if (bag) {
             *out = (const bag_reader *)bag;
             return BAGS_OK;
