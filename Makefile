@@ -87,11 +87,12 @@ BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
 PEERS := $(foreach p,lmdb sqlite3 hdf5 liburing,$(if $(call have,$p),$p))
 WITH += $(foreach p,$(PEERS),-DBENCH_WITH_$(shell echo $p | tr a-z A-Z)=1)
 SPEED := $B/tests/bench/speed
+INSTRUCTIONS := $B/tests/bench/instructions
 SPEED_OBJECTS := $(patsubst %.c,$B/%.o,$(filter-out tests/bench/bench_% tests/bench/instructions.c,$(wildcard tests/bench/*.c)))
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
 
-.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench benchformats format clean
+.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench instructions benchformats format clean
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -104,7 +105,7 @@ all: skipped $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(HAVE_MPI),$(patsubst %.c,$B/%
 skipped:
 	@$(if $(strip $(SKIPPED)),printf '%s\n' $(SKIPPED),:)
 
-tests: all $(TESTS)
+tests: all $(TESTS) $(if $(filter release,$(FLAVOUR)),$(SPEED) $(INSTRUCTIONS))
 replays: $(REPLAYS)
 	@:
 threads: $(filter %/test_threads,$(TESTS))
@@ -150,6 +151,11 @@ fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 bench: ## measure bags.h beside others; BENCH=ARGUMENTS, as --rounds 3 --part 100
 	$(BUILD) $(SPEED)
 	@$(SPEED) --json build/bench.json $(BENCH)
+	@tests/bench/chart.py build/bench.json build/bench.svg; echo build/bench.json build/bench.svg
+
+instructions: ## count the instructions of the hot paths anew, when they may grow
+	$(BUILD) $(INSTRUCTIONS)
+	@tests/bench/instructions.sh $(INSTRUCTIONS) write
 
 benchformats: ## measure the codecs beside the libraries alone
 	$(BUILD) $(BENCHES)
@@ -198,6 +204,8 @@ $B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
 $(SPEED): $(SPEED_OBJECTS) $B/tests/bags_impl.o $(FORMAT_OBJECTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,$(PEERS)) -pthread
+$(INSTRUCTIONS): $(INSTRUCTIONS).o $B/tests/bags_impl.o
+	$(LINK) -pthread
 $B/tests/bench/%: $B/tests/bench/%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) -pthread
 # A fuzzer has libFuzzer's main, or ours, which runs the files it is given.

@@ -93,11 +93,6 @@ static bags_bytes get(void *reader, uint64_t index) {
     return blob_of((const ideal *)reader, index);
 }
 
-static void copy(void *reader, uint64_t index, unsigned char *to) {
-    bags_bytes blob = blob_of((const ideal *)reader, index);
-    memcpy(to, blob.data, blob.size);
-}
-
 static uint64_t range(void *reader, uint64_t start, uint64_t stop) {
     const ideal *r = (const ideal *)reader;
     uint64_t sum = 0;
@@ -121,4 +116,4 @@ static void release(void *reader) {
 }
 
 const peer peer_ideal = {"ideal Bag", NULL, NULL, NULL, 0, true, create, append,
-    finish, open_reader, get, copy, range, scan, NULL, share, unshare, release};
+    finish, open_reader, get, NULL, range, scan, NULL, share, unshare, release};
