@@ -2,6 +2,9 @@
  * instructions - the paths that must be short, each many times, for callgrind to
  * count the instructions: see instructions.sh.
  *
+ *     instructions                     list the operations
+ *     instructions compiler            what this was compiled with
+ *     instructions prepare FOLDER      write what is read
  *     instructions OPERATION FOLDER
  *
  * Each operation is a function of its own whose name begins with count_, so that
@@ -144,7 +147,28 @@ static void run(size_t operation, const char *folder) {
     bag_reader_close(bag);
 }
 
+static void say_compiler(void) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    defined(__OPTIMIZE__)
+    printf("gcc %d, optimized, x86-64\n", __GNUC__);
+#else
+    printf("another compiler, machine or level\n");
+#endif
+}
+
+static int list(void) {
+    for (size_t i = 0; i < OPERATIONS; i++)
+        printf("%s\n", operations[i].name);
+    return 0;
+}
+
 int main(int count, char **words) {
+    if (count == 1)
+        return list();
+    if (count == 2 && strcmp(words[1], "compiler") == 0) {
+        say_compiler();
+        return 0;
+    }
     if (count == 3 && strcmp(words[1], "prepare") == 0) {
         write_bag(in(words[2], "read.bag"));
         write_dataset(in(words[2], "set"));
@@ -155,9 +179,6 @@ int main(int count, char **words) {
             run(i, words[2]);
             return 0;
         }
-    fprintf(stderr, "usage: instructions prepare FOLDER\n"
-                    "       instructions OPERATION FOLDER\n");
-    for (size_t i = 0; i < OPERATIONS && count == 1; i++)
-        printf("%s\n", operations[i].name);
-    return count == 1 ? 0 : 2;
+    fprintf(stderr, "usage: see the top of instructions.c\n");
+    return 2;
 }

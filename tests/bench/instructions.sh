@@ -19,13 +19,9 @@ skip() {
     exit 0
 }
 
-# What the compiler that made the program says of itself.
-made_by=$(strings -a "$program" 2>/dev/null | grep -m 1 '^GCC: ')
-case $(uname -m) in x86_64) ;; *) skip "they are for x86-64" ;; esac
-case $made_by in
-*') 12.'*) ;;
-*) skip "they are for gcc 12, and this is ${made_by:-another compiler}" ;;
-esac
+wanted='gcc 12, optimized, x86-64'
+compiler=$("$program" compiler)
+[ "$compiler" = "$wanted" ] || skip "they are for $wanted; this is $compiler"
 command -v valgrind >/dev/null || skip 'for want of valgrind'
 
 # count OPERATION: instructions, of one of the many times.

@@ -10,14 +10,18 @@ typedef struct bag_handle {
 
 static bags_error err;
 
+static void *create_with(const char *path, const bag_writer_options *options) {
+    bag_writer *writer = bag_writer_open(path, options, &err);
+    if (!writer)
+        die("%s", err.message);
+    return writer;
+}
+
 static void *create(const char *path, const workload *load, bool sync) {
     bag_writer_options options = {0};
     (void)load;
     options.no_sync = !sync;
-    bag_writer *writer = bag_writer_open(path, &options, &err);
-    if (!writer)
-        die("%s", err.message);
-    return writer;
+    return create_with(path, &options);
 }
 
 static void append(void *writer, const void *data, size_t size) {
@@ -31,16 +35,21 @@ static void finish(void *writer) {
 
 static bag_handle *handle_of(bag_reader *reader) {
     bag_handle *h = (bag_handle *)need_memory(sizeof *h);
-    if (!reader)
-        die("%s", err.message);
     memset(h, 0, sizeof *h);
     h->reader = reader;
     return h;
 }
 
+static void *open_with(const char *path, const bag_reader_options *options) {
+    bag_reader *reader = bag_reader_open(path, options, &err);
+    if (!reader)
+        die("%s", err.message);
+    return handle_of(reader);
+}
+
 static void *open_mapped(const char *path, const workload *load) {
     (void)load;
-    return handle_of(bag_reader_open(path, NULL, &err));
+    return open_with(path, NULL);
 }
 
 static void *open_positional(const char *path, const workload *load) {
@@ -48,7 +57,7 @@ static void *open_positional(const char *path, const workload *load) {
     (void)load;
     options.positional = true;
     options.load_table = true;
-    return handle_of(bag_reader_open(path, &options, &err));
+    return open_with(path, &options);
 }
 
 static bags_bytes get(void *reader, uint64_t index) {

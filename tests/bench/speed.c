@@ -30,8 +30,8 @@ static const workload full[WORKLOADS] = {
 };
 
 static const workload little[WORKLOADS] = {
-    {"100 B x 2,000,000", 5000, 100, 1000},
-    {"30 kB x 60,000", 200, 30000, 100},
+    {"100 B x 2,000,000", 2000, 100, 1000},
+    {"30 kB x 60,000", 150, 30000, 100},
     {"1 MB x 1,000", 4, 1000000, 4},
 };
 
