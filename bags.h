@@ -517,6 +517,10 @@ BAGS_API uint64_t bag_reader_length(const bag_reader *reader);
 /* Bytes of the Bag: the file's size (split: the blobs' and the index's). */
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
 
+/* Whether NAME.crc stands beside it, right or not. Cost: a system call. */
+BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
+    bags_error *err);
+
 /*
  * Read one blob.
  *
@@ -1240,8 +1244,13 @@ typedef struct bags_gap {
 BAGS_API const bags_gap *bags_reader_gaps(const bags_reader *reader,
     size_t *count);
 
+/* How many shards have checksums, whole or not: 1 or 0 for a dataset without
+ * shards. Cost: a system call or two a shard. */
+BAGS_API bags_code bags_reader_summed(const bags_reader *reader,
+    uint64_t *shards, bags_error *err);
+
 /* Bytes of all Bags (refs included; for split the .idx files too), without
- * spec.json. Cost: opens every file. */
+ * spec.json and checksums. Cost: opens every file. */
 BAGS_API bags_code bags_reader_size(const bags_reader *reader, uint64_t *size,
     bags_error *err);
 
@@ -4399,6 +4408,15 @@ static bags_code bagi_sums_exist(const bag_reader *bag, bool *exist,
     bags_code code = bagi_kind(bag->env, path, &kind, err);
     bagi_free_text(memory, path);
     *exist = kind != BAGS_PATH_NONE;
+    return code;
+}
+
+BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
+    bags_error *err) {
+    bool exist = false;
+    bags_code code = bagi_sums_exist(reader, &exist, err);
+    if (!code)
+        *summed = exist;
     return code;
 }
 
@@ -9553,19 +9571,43 @@ static bagi_bag_options bagi_verify_how(const bags_reader *reader, size_t shard,
     return how;
 }
 
+/* Whether a Bag of a shard has checksums. */
+static bags_code bagi_shard_summed(const bags_reader *reader, size_t shard,
+    bool *summed, bags_error *err) {
+    size_t bags = reader->spec.count + !reader->shards[shard].split;
+    const bag_reader *bag = NULL;
+    bags_code code = BAGS_OK;
+    *summed = false;
+    for (size_t field = 0; field < bags && !code && !*summed; field++) {
+        code = bagi_reader_bag(reader, shard, field, &bag, err);
+        if (!code)
+            code = bagi_sums_exist(bag, summed, err);
+    }
+    return code;
+}
+
+BAGS_API bags_code bags_reader_summed(const bags_reader *reader,
+    uint64_t *shards, bags_error *err) {
+    uint64_t count = 0;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < reader->count && !code; i++) {
+        bool summed = false;
+        code = bagi_shard_summed(reader, i, &summed, err);
+        count += summed;
+    }
+    if (!code)
+        *shards = count;
+    return code;
+}
+
 /* Compare the Bags of a shard with their checksums. If one of them has any, all
  * must. */
 static bags_code bagi_verify_sums(const bags_reader *reader, size_t shard,
     bagi_take_fault take, void *user, bags_error *err) {
     size_t bags = reader->spec.count + !reader->shards[shard].split;
     bool summed = false;
-    bags_code code = BAGS_OK;
     const bag_reader *bag = NULL;
-    for (size_t field = 0; field < bags && !code && !summed; field++) {
-        code = bagi_reader_bag(reader, shard, field, &bag, err);
-        if (!code)
-            code = bagi_sums_exist(bag, &summed, err);
-    }
+    bags_code code = bagi_shard_summed(reader, shard, &summed, err);
     for (size_t field = 0; field < bags && !code && summed; field++) {
         bagi_bag_options how = bagi_verify_how(reader, shard, field);
         code = bagi_reader_bag(reader, shard, field, &bag, err);

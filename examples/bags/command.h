@@ -46,6 +46,7 @@ typedef struct command {
     int (*run)(int count, char **words);
 } command;
 
+extern const command command_checksum;
 extern const command command_export;
 extern const command command_finalize;
 extern const command command_recover;
@@ -235,6 +236,7 @@ typedef struct source {
 
 typedef struct source_options {
     bool allow_gaps, skip_unfinished;
+    bool check; /* every blob against its checksum */
 } source_options;
 
 bags_code source_open(source *from, const char *path,
@@ -284,11 +286,11 @@ bags_code value_plain(source *from, size_t slot, size_t item, const char *type,
 /* The options that pack and images share. */
 typedef struct write_options {
     const char *shard_size, *shard_length, *shard_start, *shard_stop;
-    bool idx, no_sync;
+    bool idx, no_sync, checksum;
     bags_writer_options options;
 } write_options;
 
-#define WRITE_OPTIONS 6
+#define WRITE_OPTIONS 7
 
 /* Put their WRITE_OPTIONS descriptions into `into`. */
 void write_options_describe(write_options *given, option *into);

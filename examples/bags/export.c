@@ -293,9 +293,10 @@ static int run(int count, char **words) {
     const option options[] = {{"raw", &to.raw, NULL},
         {"npy", &to.npy, NULL},
         {"allow-gaps", &reading.allow_gaps, NULL},
-        {"skip-unfinished", &reading.skip_unfinished, NULL}};
+        {"skip-unfinished", &reading.skip_unfinished, NULL},
+        {"check", &reading.check, NULL}};
     int exit_code;
-    if (!options_parse(&command_export, &count, words, options, 4, &exit_code))
+    if (!options_parse(&command_export, &count, words, options, 5, &exit_code))
         return exit_code;
     if (count != 2)
         return fail_usage(&command_export, "takes PATH and OUT");
@@ -313,7 +314,7 @@ static int run(int count, char **words) {
 
 const command command_export = {"export", "all of it as JSON lines and files",
     "usage: bags export PATH OUT [--raw | --npy]\n"
-    "                   [--allow-gaps] [--skip-unfinished]\n"
+    "                   [--check] [--allow-gaps] [--skip-unfinished]\n"
     "\n"
     "Writes OUT/manifest.jsonl, one line a datapoint, OUT/spec.json, and the\n"
     "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl\n"
@@ -327,6 +328,7 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "  --raw  no decoding at all: {\"base64\": ...} for up to 256 bytes, else\n"
     "         {\"file\": PATH}. Packing this gives the same bytes again\n"
     "  --npy  arrays as .npy files, {\"from\": PATH}, to be used elsewhere\n"
+    "  --check  compare every blob with its checksum: bags help checksum\n"
     "  --allow-gaps, --skip-unfinished  as in bags help info\n"
     "\n"
     "example:\n"

@@ -352,9 +352,10 @@ static int run(int count, char **words) {
     const option options[] = {{"raw", &get.raw, NULL}, {"npy", &get.npy, NULL},
         {"out", NULL, &get.directory},
         {"allow-gaps", &reading.allow_gaps, NULL},
-        {"skip-unfinished", &reading.skip_unfinished, NULL}};
+        {"skip-unfinished", &reading.skip_unfinished, NULL},
+        {"check", &reading.check, NULL}};
     int exit_code;
-    if (!options_parse(&command_get, &count, words, options, 5, &exit_code))
+    if (!options_parse(&command_get, &count, words, options, 6, &exit_code))
         return exit_code;
     if (count < 2)
         return fail_usage(&command_get, "takes PATH and INDEX or START:STOP");
@@ -373,7 +374,7 @@ static int run(int count, char **words) {
 const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "usage: bags get PATH INDEX|START:STOP [SELECT...]\n"
     "                [--raw | --npy | --out DIR]\n"
-    "                [--allow-gaps] [--skip-unfinished]\n"
+    "                [--check] [--allow-gaps] [--skip-unfinished]\n"
     "\n"
     "Prints one JSON object a datapoint. SELECT is FIELD, FIELD[i] (that item\n"
     "itself), FIELD[start:stop] or FIELD[start:stop:step] (a list); without\n"
@@ -387,6 +388,7 @@ const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "  --npy      decode it and write the array as a .npy file\n"
     "  --out DIR  write every blob to a file of its own in DIR, and print the\n"
     "             files' names\n"
+    "  --check    compare every blob with its checksum: bags help checksum\n"
     "  --allow-gaps, --skip-unfinished  as in bags help info\n"
     "\n"
     "example:\n"

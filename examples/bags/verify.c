@@ -1,5 +1,5 @@
 /*
- * bags verify: the structure of every file.
+ * bags verify: the structure of every file, and checksums where there are any.
  */
 #include "command.h"
 
@@ -44,8 +44,9 @@ const command command_verify = {"verify", "look for faults",
     "usage: bags verify PATH [--allow-gaps] [--skip-unfinished]\n"
     "\n"
     "Checks the structure of every file: each entry of each table, each\n"
-    "datapoint's references, and that the blobs they name are there. Prints\n"
-    "the first fault with its file and index. The blobs are not decoded.\n"
+    "datapoint's references, and that the blobs they name are there; and\n"
+    "every byte of shards with checksums (bags help checksum). Prints the\n"
+    "first fault with its file and index. The blobs are not decoded.\n"
     "\n"
     "  --allow-gaps, --skip-unfinished  as in bags help info\n"
     "\n"

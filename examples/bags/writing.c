@@ -20,7 +20,8 @@ void write_options_describe(write_options *given, option *into) {
         {"shard-length", NULL, &given->shard_length},
         {"shard-start", NULL, &given->shard_start},
         {"shard-stop", NULL, &given->shard_stop},
-        {"idx", &given->idx, NULL}, {"no-sync", &given->no_sync, NULL}};
+        {"idx", &given->idx, NULL}, {"no-sync", &given->no_sync, NULL},
+        {"checksum", &given->checksum, NULL}};
     memcpy(into, all, sizeof all);
 }
 
@@ -58,6 +59,7 @@ bool write_options_understand(write_options *given, const command *about,
                   given->shard_start || given->shard_stop;
     to->keep_idx = given->idx;
     to->no_sync = given->no_sync;
+    to->checksum = given->checksum;
     return true;
 }
 

@@ -10,7 +10,7 @@ import harness
 from harness import each, pack, refuse, run
 
 COMMANDS = ('info', 'get', 'export', 'pack', 'images', 'sheet', 'finalize',
-            'recover', 'verify')
+            'recover', 'verify', 'checksum')
 
 
 @each(COMMANDS)
@@ -37,7 +37,7 @@ def the_version_is_printed():
 @each([(), ('nonsense',), ('help', 'nonsense'), ('info',), ('info', 'a', 'b'),
        ('info', 'a', '--nonsense'), ('info', 'a', '--json=1'), ('get', 'a'),
        ('export', 'a'), ('pack', 'a'), ('images', 'a'), ('sheet', 'a'),
-       ('finalize',), ('recover',), ('verify', 'a', 'b'), ('pack', 'a', 'b', '--spec'),
+       ('finalize',), ('recover',), ('checksum',), ('verify', 'a', 'b'), ('pack', 'a', 'b', '--spec'),
        ('pack', 'a', 'b', '--spec', 'x=int', '--spec', 'y=int'),
        ('pack', 'a', 'b', '--shard-size', '10X'),
        ('pack', 'a', 'b', '--shard-size', '1.5G'),
