@@ -482,13 +482,13 @@ typedef enum bags_access {
 } bags_access;
 
 typedef struct bag_reader_options {
-    bags_access access;
     bool positional; /* read by position; do not map the file */
     bool load_table; /* with positional: hold the table in memory, 8 bytes a
                         blob, so that a read is one system call, not two */
     bool allow_empty_file; /* 0 bytes is an empty Bag, as granular 0.20 and 0.21
                               write it; else an error, since it is also what
                               a crash leaves */
+    bags_access access;
     const bags_allocator *allocator; /* NULL: malloc family */
     const bags_io *io;               /* NULL: local files */
 } bag_reader_options;
@@ -1147,13 +1147,13 @@ typedef struct bags_reader_options {
     bool skip_unfinished;  /* leave out shards that are being written, or whose
                               writer died; and of a split dataset whose fields
                               are of unequal length, read the shortest */
-    bags_access access;
     bool positional;       /* read by position; do not map files */
     bool load_tables;      /* with positional: hold the tables of the files in
                               use in memory, 8 bytes a blob */
     size_t max_files;      /* files open at once, with positional; 0: 64 */
     size_t max_maps;       /* files mapped at once; those above are read by
                               position; 0: 16384 */
+    bags_access access;    /* in which order data come that are on disk */
     const bags_codecs *codecs;       /* NULL: built-in types. Must live as long
                                         as the reader */
     const bags_allocator *allocator; /* NULL: malloc family */
@@ -3683,6 +3683,8 @@ static bags_code bagi_bag_open(bag_reader *reader, const char *path,
     reader->random = options->access == BAGS_ACCESS_RANDOM &&
                      reader->env->io.advise && reader->file.map;
     bagi_bag_point(reader);
+    bagi_file_settle(reader, &reader->file);
+    bagi_file_settle(reader, &reader->index);
     if (options->access) {
         bags_advice advice = options->access == BAGS_ACCESS_RANDOM
                                  ? BAGS_ADVICE_RANDOM
@@ -3690,8 +3692,6 @@ static bags_code bagi_bag_open(bag_reader *reader, const char *path,
         bagi_file_advise(reader, &reader->file, 0, reader->file.size, advice);
         bagi_file_advise(reader, &reader->index, 0, reader->index.size, advice);
     }
-    bagi_file_settle(reader, &reader->file);
-    bagi_file_settle(reader, &reader->index);
     return BAGS_OK;
 }
 
@@ -4049,9 +4049,15 @@ static bags_code bagi_run_ends(const bag_reader *reader, const bagi_list *run,
     return BAGS_OK;
 }
 
-/* Read a run whose ends are known behind what the buffer holds. */
+/* Read a run whose ends are known behind what the buffer holds, unless it is
+ * mapped, and only the table is not. */
 static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
     bags_buffer *buffer, size_t *used, bags_error *err) {
+    bagi_want *wants = bagi_wants(run);
+    for (size_t i = 0; reader->data && i < run->count; i++)
+        wants[i].data = reader->data + wants[i].start;
+    if (reader->data)
+        return BAGS_OK;
     const bagi_want *last = &bagi_wants(run)[run->count - 1];
     uint64_t start = bagi_wants(run)[0].start;
     uint64_t size = last->start + last->size - start;
@@ -4064,7 +4070,7 @@ static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
             buffer->data + *used, (size_t)size, err);
     if (code)
         return code;
-    bagi_want *wants = bagi_wants(run);
+    wants = bagi_wants(run); /* it may have moved */
     for (size_t i = 0; i < run->count; i++)
         wants[i].start = wants[i].start - start + *used;
     *used += (size_t)size;
