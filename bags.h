@@ -346,7 +346,6 @@ typedef struct bags_buffer {
     size_t capacity;
     void *(*resize)(void *user, void *data, size_t old_size, size_t new_size);
     void *user;
-    unsigned warm, skip; /* private: of BAGS_ACCESS_RANDOM */
 } bags_buffer;
 
 /*
@@ -471,9 +470,9 @@ typedef struct bagi_view {
  * By default the system reads ahead of what is touched, which is right for some
  * gigabytes and for reading in any order with prefetch. RANDOM is for data much
  * larger than memory of which a little is read here and there: nothing is read
- * ahead, and a blob of several pages is asked for at once. What is in memory
- * already is found slower by some nanoseconds than by default. SEQUENTIAL reads
- * far ahead and forgets what was read.
+ * ahead, and a blob of several pages is asked for at once; what is in memory
+ * already is found slower than by default, by a fraction of a microsecond.
+ * SEQUENTIAL reads far ahead and forgets what was read.
  */
 typedef enum bags_access {
     BAGS_ACCESS_DEFAULT = 0,
@@ -3811,26 +3810,15 @@ static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
         room + 8 - before, count * 8 + before, err);
 }
 
-/*
- * With BAGS_ACCESS_RANDOM a blob of several pages would be read one page at a
- * time, each when it is touched: ask for all of it. To ask the kernel what is in
- * memory costs more than the blob, so that while the answer is yes it is asked
- * more and more seldom.
- */
+/* With BAGS_ACCESS_RANDOM a blob of several pages would be read one page at a
+ * time, each when it is touched: ask for all of it, unless it is there. */
 BAGI_APART static void bagi_bag_wake(const bag_reader *reader, uint64_t start,
-    uint64_t size, bags_buffer *scratch) {
+    uint64_t size) {
     const bags_io *io = &reader->env->io;
-    if (size <= 4096 || scratch->skip-- > 0)
-        return;
-    scratch->skip = 0;
-    if (io->resident &&
-        io->resident(io->user, reader->data + start + size / 2)) {
-        scratch->warm = scratch->warm < 64 ? scratch->warm * 2 + 1 : 64;
-        scratch->skip = scratch->warm;
-        return;
-    }
-    scratch->warm = 0;
-    bagi_file_advise(reader, &reader->file, start, size, BAGS_ADVICE_SOON);
+    if (size > 4096 && !(io->resident && io->resident(io->user,
+                             reader->data + start + size / 2)))
+        bagi_file_advise(reader, &reader->file, start, size,
+            BAGS_ADVICE_SOON);
 }
 
 BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
@@ -3853,7 +3841,7 @@ BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
         out->data = reader->data + start;
         out->size = (size_t)(stop - start);
         if (reader->random)
-            bagi_bag_wake(reader, start, stop - start, scratch);
+            bagi_bag_wake(reader, start, stop - start);
         return BAGS_OK;
     }
     if (stop - start > SIZE_MAX / 2)
@@ -3945,7 +3933,7 @@ BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
     if (reader->data) {
         range.data = reader->data + range.start;
         if (reader->random)
-            bagi_bag_wake(reader, range.start, range.size, scratch);
+            bagi_bag_wake(reader, range.start, range.size);
     } else {
         bagi_buffer_adopt(scratch, &reader->env->memory);
         code = bags_buffer_reserve(scratch, used + range.size + 1, err);
@@ -8491,7 +8479,7 @@ static bags_code bagi_slot_add(const bags_row *row, struct bagi_slot *slot,
         code = bagi_slot_view(bag, steps, items, err);
         for (size_t i = 0; bag->random && i < count && !code; i++)
             bagi_bag_wake(bag, (uint64_t)(items[i].data - bag->data),
-                items[i].size, &slot->data);
+                items[i].size);
         slot->length += code ? 0 : count;
     } else if (steps->step == 1) {
         code = bagi_slot_read(bag, steps->first, count, slot, used, items, err);
