@@ -56,6 +56,7 @@
  *     >>types    type strings, dtypes, bags_value, codecs
  *     >>writer   datasets: fields, options, shards
  *     >>reader   datasets: options, selection, rows
+ *     >>faults   finding everything that is wrong
  *     then the implementation, from the ground up:
  *     >>platform  >>bytes  >>fail  >>memory  >>files  >>json  >>refs
  *     >>bag-read  >>bag-write  >>type-text  >>codecs
@@ -1177,6 +1178,11 @@ BAGS_API void bags_row_free(bags_row *row);
  */
 BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
     bags_error *err);
+
+/* ========================================================================
+ * >>faults
+ * Everything that is wrong with a dataset, not only the first thing.
+ * ====================================================================== */
 
 /* What the index of a bags_fault counts. */
 typedef enum bags_fault_kind {
@@ -8233,7 +8239,8 @@ static bool bagi_values_owner(bagi_values *values, uint64_t blob,
     values->rows.held = 0; /* the window has had a blob since */
     for (; values->datapoint < values->rows.bag->length; values->datapoint++) {
         bagi_ref ref = bagi_values_ref(values, values->datapoint);
-        if (ref.count == 0 || (ref.first <= blob && blob - ref.first >= ref.count))
+        if (ref.count == 0 || !bagi_ref_fits(&ref, values->bag->length) ||
+            (ref.first <= blob && blob - ref.first >= ref.count))
             continue;
         *item = blob - ref.first;
         return ref.first <= blob;
@@ -8386,15 +8393,18 @@ static bags_code bagi_verify_field(const bagi_verify_shard *s, size_t field) {
 }
 
 /* How many blobs every field has; what cannot be opened is named by its own
- * unit. *filled: one of them has blobs in a Bag that no 0 bytes stand for. */
+ * unit, unless it was for this once: so it is tried again. *filled: one of them
+ * has blobs in a Bag that no 0 bytes stand for. */
 static bags_code bagi_verify_measure(const bagi_verify_shard *s,
     bagi_rows *rows, bool allow_empty, bool *filled) {
     bags_code code = BAGS_OK;
     *filled = false;
     for (size_t i = 0; i < s->spec->count && code != BAGS_ERROR_MEMORY; i++) {
         bag_reader bag;
-        code = bagi_verify_open(s, s->spec->fields[i].name, allow_empty, &bag,
-            &s->v->why);
+        const char *name = s->spec->fields[i].name;
+        code = bagi_verify_open(s, name, allow_empty, &bag, &s->v->why);
+        if (code && s->v->why.system && code != BAGS_ERROR_MEMORY)
+            code = bagi_verify_open(s, name, allow_empty, &bag, &s->v->why);
         rows->lengths[i] = code ? BAGI_VERIFY_UNKNOWN : bag.length;
         *filled = *filled || (!code && !bag.v2 && bag.length > 0);
         bagi_bag_release(&bag);
@@ -8483,8 +8493,9 @@ static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
 
 /* Whether the shard has refs.bag; and if not, whether it is one that needs none:
  * it has no sequences and a NAME.idx. */
-static bags_code bagi_verify_variant(bagi_verify_shard *s, bags_error *err) {
+static bags_code bagi_verify_variant(bagi_verify_shard *s) {
     const bagi_env *env = s->v->env;
+    bags_error *err = &s->v->why;
     bags_path_kind kind = BAGS_PATH_NONE;
     char *path = bagi_print(&env->memory, err, "%s/refs.bag", s->dir);
     bags_code code =
@@ -8503,13 +8514,13 @@ static bags_code bagi_verify_variant(bagi_verify_shard *s, bags_error *err) {
         bagi_free_text(&env->memory, path);
         s->split = !code && kind == BAGS_PATH_FILE;
     }
-    return code == BAGS_ERROR_MEMORY ? code : BAGS_OK;
+    return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(s->v, code, 0) : BAGS_OK;
 }
 
 static bags_code bagi_verify_units(bagi_verify_shard *s) {
     bagi_verifying *v = s->v;
     v->field = NULL;
-    bags_code code = bagi_verify_variant(s, v->err);
+    bags_code code = bagi_verify_variant(s);
     for (size_t i = 0; i < s->spec->count && !code; i++)
         if (bagi_verify_mine(v, s->place, i + 1))
             code = bagi_verify_field(s, i);

@@ -37,7 +37,7 @@ def the_version_is_printed():
 @each([(), ('nonsense',), ('help', 'nonsense'), ('info',), ('info', 'a', 'b'),
        ('info', 'a', '--nonsense'), ('info', 'a', '--json=1'), ('get', 'a'),
        ('export', 'a'), ('pack', 'a'), ('images', 'a'), ('sheet', 'a'),
-       ('finalize',), ('recover',), ('verify', 'a', 'b'), ('pack', 'a', 'b', '--spec'),
+       ('finalize',), ('recover',), ('verify',), ('verify', 'a', '--jobs', '0'), ('verify', 'a', '--quick', '--decode'), ('pack', 'a', 'b', '--spec'),
        ('pack', 'a', 'b', '--spec', 'x=int', '--spec', 'y=int'),
        ('pack', 'a', 'b', '--shard-size', '10X'),
        ('pack', 'a', 'b', '--shard-size', '1.5G'),
