@@ -8627,7 +8627,7 @@ typedef struct bagi_walk {
     /* The blob of this step. */
     uint64_t index, from, to;
     bool wrong;  /* its end cannot be right */
-    bool usable; /* a reader would give it */
+    bool usable; /* neither its end nor its start is wrong */
 } bagi_walk;
 
 static bagi_walk bagi_walk_along(const bag_reader *bag, uint64_t start,
@@ -8670,9 +8670,10 @@ static bags_code bagi_walk_load(bagi_verifying *v, bagi_walk *walk) {
 }
 
 /*
- * One step. An entry outside the data is one fault: the blob behind it is
- * measured from the last entry inside, and just not usable. An entry that is
- * smaller than the one before is one fault too: the next is measured from it.
+ * One step. A wrong entry is one fault: the blob behind it is just not usable.
+ * If it lies outside the data, the next is measured from the last inside; if it
+ * is smaller than the one before, which of the two is wrong cannot be told, and
+ * the next is measured from it.
  */
 static bags_code bagi_walk_step(bagi_verifying *v, bagi_walk *walk) {
     uint64_t limit = walk->bag->limit;
@@ -8685,8 +8686,9 @@ static bags_code bagi_walk_step(bagi_verifying *v, bagi_walk *walk) {
         walk->from = walk->to;
     walk->index = walk->next++;
     walk->to = bagi_load_u64(walk->ends + 8 * (walk->index - walk->block));
+    walk->usable = !walk->wrong;
     walk->wrong = walk->from > walk->to || walk->to > limit;
-    walk->usable = !walk->wrong && !walk->lost;
+    walk->usable = walk->usable && !walk->wrong;
     walk->lost = walk->to > limit;
     return BAGS_OK;
 }
