@@ -162,6 +162,12 @@
 #if !defined(_FILE_OFFSET_BITS) && !defined(_FEATURES_H)
 #define _FILE_OFFSET_BITS 64
 #endif
+/* glibc on a CPU of 32 bits, whose off_t has the size of a long without it. */
+#if defined(_FEATURES_H) && !defined(__USE_FILE_OFFSET64) && \
+    !defined(__OFF_T_MATCHES_OFF64_T) && __SIZEOF_POINTER__ == 4
+#error "bags.h: a system header came first; define BAGS_IMPLEMENTATION and \
+include bags.h before it, or compile with -D_FILE_OFFSET_BITS=64"
+#endif
 #endif
 
 #ifndef BAGS_H
