@@ -115,11 +115,30 @@
  *                between their parts, and they may be long.
  *
  * UNTRUSTED FILES
- *     Every length and offset is checked before it is used: no bytes in a file
- *     make the library read outside that file, take memory that the file's
- *     size does not justify, or open a file whose name leaves the dataset's
- *     directory. Symbolic links inside a dataset are followed to read, never
- *     to write.
+ *     Every length and offset is checked before it is used. No bytes in files
+ *     and no names in directories make the library
+ *       - read outside a file, or open one whose name leaves the dataset's
+ *         directory;
+ *       - wait: a pipe, a device or a directory in the place of a file is
+ *         refused;
+ *       - take more memory than their sizes justify. A dataset: 1 KiB a field,
+ *         200 bytes a shard, and 600 bytes and what its type's codec takes for
+ *         each Bag that was used. A datapoint: 32 bytes an item that was asked
+ *         for, its row of refs.bag, and the blobs themselves where files are not
+ *         mapped: of a Bag at most four times its size and 64 KiB, however often
+ *         datapoints refer to the same. spec.json has at most 1 MiB and 65,535
+ *         fields;
+ *       - work longer than they justify. Opening costs the same for a file of
+ *         any size; a datapoint, its row and the items that were asked for;
+ *         bags_verify, what all files together have, and for each fault in a
+ *         value that it names at most the refs of its shard once more.
+ *     Sizes are those that the system tells: a sparse file counts with its holes.
+ *     What formats and other codecs take to decode a blob is theirs to bound.
+ *     Symbolic links inside a dataset are followed to read, wherever they lead: a
+ *     blob of a stranger's dataset can then be the content of any file that the
+ *     program may read. Where that matters, take no dataset with links in it. A
+ *     link in the place of a file is never written through; bags_recover and
+ *     `append` do follow one in the place of a shard's directory.
  *
  * MACROS YOU MAY DEFINE
  *     BAGS_IMPLEMENTATION  in one source file: compile the functions here.
@@ -9033,7 +9052,8 @@ static bags_code bagi_verify_open_refs(const bagi_verify_shard *s,
 typedef struct bagi_values {
     const bagi_verify_shard *shard;
     const bag_reader *bag;
-    bagi_rows rows; /* its bag is NULL if there are no refs to be had */
+    const bag_reader *refs; /* NULL: there are none to be had */
+    bagi_rows rows;         /* of refs, when the first is needed */
     size_t field;
     uint64_t datapoint;
     uint64_t budget;
@@ -9062,7 +9082,7 @@ static bagi_ref bagi_values_ref(bagi_values *values, uint64_t datapoint) {
 static bool bagi_values_owner(bagi_values *values, uint64_t blob,
     uint64_t *item) {
     values->rows.held = 0; /* the window has had a blob since */
-    for (; values->datapoint < values->rows.bag->length; values->datapoint++) {
+    for (; values->datapoint < values->refs->length; values->datapoint++) {
         bagi_ref ref = bagi_values_ref(values, values->datapoint);
         if (ref.count == 0 || !bagi_ref_fits(&ref, values->bag->length) ||
             (ref.first <= blob && blob - ref.first >= ref.count))
@@ -9074,19 +9094,25 @@ static bool bagi_values_owner(bagi_values *values, uint64_t blob,
 }
 
 /* Which datapoint's a blob is, as far as that can be told. */
-static bags_fault_kind bagi_values_place(bagi_values *values, uint64_t blob,
-    uint64_t *index, uint64_t *item) {
+static bags_code bagi_values_place(bagi_values *values, uint64_t blob,
+    bags_fault_kind *kind, uint64_t *index, uint64_t *item) {
     bool found = values->shard->split;
     *index = blob;
     *item = 0;
-    if (values->rows.bag) {
-        found = bagi_values_owner(values, blob, item);
-        if (found)
-            *index = values->datapoint;
-        else
-            *item = 0;
+    if (values->refs && !values->rows.bag) {
+        bags_code code = bagi_rows_start(values->shard->v, &values->rows,
+            values->shard->spec, values->refs);
+        if (code)
+            return code;
+        values->rows.budget = bagi_rows_budget(values->refs);
     }
-    return found ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB;
+    if (values->refs) {
+        found = bagi_values_owner(values, blob, item);
+        *index = found ? values->datapoint : blob;
+        *item = found ? *item : 0;
+    }
+    *kind = found ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB;
+    return BAGS_OK;
 }
 
 /* Tell of a blob that does not decode; v->why has the codec's words. */
@@ -9095,11 +9121,12 @@ static bags_code bagi_values_tell(bagi_values *values, const bagi_walk *walk,
     bagi_verifying *v = values->shard->v;
     const char *path = bagi_tail(values->bag->file.path);
     bags_error why = v->why;
+    bags_fault_kind kind = BAGS_FAULT_BLOB;
     uint64_t index = 0, item = 0;
     if (!bagi_verify_why(v))
-        return bagi_verify_tell(v, code, BAGS_FAULT_BLOB, 0, 0, 0);
-    bags_fault_kind kind =
-        bagi_values_place(values, walk->index, &index, &item);
+        return bagi_verify_tell(v, code, kind, 0, 0, 0);
+    if (bagi_values_place(values, walk->index, &kind, &index, &item))
+        return BAGS_ERROR_MEMORY;
     v->why = why;
     if (kind == BAGS_FAULT_BLOB)
         bagi_prefix(&v->why, code, "%s: blob %" PRIu64 ": ", path, index);
@@ -9176,14 +9203,12 @@ static bags_code bagi_verify_values(const bagi_verify_shard *s, size_t field,
     memset(&values, 0, sizeof values);
     values.shard = s;
     values.bag = bag;
+    values.refs = refs;
     values.field = field;
     values.budget = bagi_slot_budget(bag);
-    bags_code code = bagi_rows_start(s->v, &values.rows, s->spec, refs);
-    if (refs)
-        values.rows.budget = bagi_rows_budget(refs);
-    if (!code)
-        code = bagi_values_all(&values);
-    bagi_rows_end(s->v, &values.rows);
+    bags_code code = bagi_values_all(&values);
+    if (values.rows.bag)
+        bagi_rows_end(s->v, &values.rows);
     return code;
 }
 
