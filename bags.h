@@ -56,10 +56,11 @@
  *     >>types    type strings, dtypes, bags_value, codecs
  *     >>writer   datasets: fields, options, shards
  *     >>reader   datasets: options, selection, rows
+ *     >>faults   finding everything that is wrong
  *     then the implementation, from the ground up:
  *     >>platform  >>bytes  >>fail  >>memory  >>files  >>json  >>refs
  *     >>bag-read  >>bag-write  >>type-text  >>codecs
- *     >>spec  >>shards  >>dataset-write  >>recover  >>dataset-read
+ *     >>spec  >>shards  >>dataset-write  >>recover  >>dataset-read  >>verify
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
@@ -114,11 +115,30 @@
  *                between their parts, and they may be long.
  *
  * UNTRUSTED FILES
- *     Every length and offset is checked before it is used: no bytes in a file
- *     make the library read outside that file, take memory that the file's
- *     size does not justify, or open a file whose name leaves the dataset's
- *     directory. Symbolic links inside a dataset are followed to read, never
- *     to write.
+ *     Every length and offset is checked before it is used. No bytes in files
+ *     and no names in directories make the library
+ *       - read outside a file, or open one whose name leaves the dataset's
+ *         directory;
+ *       - wait: a pipe, a device or a directory in the place of a file is
+ *         refused;
+ *       - take more memory than their sizes justify. A dataset: 1 KiB a field,
+ *         200 bytes a shard, and 600 bytes and what its type's codec takes for
+ *         each Bag that was used. A datapoint: 32 bytes an item that was asked
+ *         for, its row of refs.bag, and the blobs themselves where files are not
+ *         mapped: of a Bag at most four times its size and 64 KiB, however often
+ *         datapoints refer to the same. spec.json has at most 1 MiB and 65,535
+ *         fields;
+ *       - work longer than they justify. Opening costs the same for a file of
+ *         any size; a datapoint, its row and the items that were asked for;
+ *         bags_verify, what all files together have, and for each fault in a
+ *         value that it names at most the refs of its shard once more.
+ *     Sizes are those that the system tells: a sparse file counts with its holes.
+ *     What formats and other codecs take to decode a blob is theirs to bound.
+ *     Symbolic links inside a dataset are followed to read, wherever they lead: a
+ *     blob of a stranger's dataset can then be the content of any file that the
+ *     program may read. Where that matters, take no dataset with links in it. A
+ *     link in the place of a file is never written through; bags_recover and
+ *     `append` do follow one in the place of a shard's directory.
  *
  * MACROS YOU MAY DEFINE
  *     BAGS_IMPLEMENTATION  in one source file: compile the functions here.
@@ -1438,10 +1458,103 @@ BAGS_API void bags_row_free(bags_row *row);
 
 /*
  * Check the structure of every file: every entry of every table, every row of
- * refs.bag, and that what it refers to is there. BAGS_OK, or the first fault.
- * Cost: reads all tables and refs, not the blobs.
+ * refs.bag, and that what it refers to is there. BAGS_OK, or the first fault;
+ * bags_verify finds all of them. Cost: reads all tables and refs, not the blobs.
  */
 BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
+    bags_error *err);
+
+/* ========================================================================
+ * >>faults
+ * Everything that is wrong with a dataset, not only the first thing.
+ * ====================================================================== */
+
+/* What the index of a bags_fault counts. */
+typedef enum bags_fault_kind {
+    BAGS_FAULT_FILE,     /* nothing: the file, shard or dataset as a whole */
+    BAGS_FAULT_BLOB,     /* blobs of the field */
+    BAGS_FAULT_DATAPOINT /* datapoints of the shard */
+} bags_fault_kind;
+
+/* A fault that bags_verify found. Its texts are valid during the call. */
+typedef struct bags_fault {
+    const char *path;  /* the shard's directory; the dataset's, if it is wrong as
+                          a whole or has no shards; a lone Bag's file */
+    const char *field; /* a field's name; "refs"; NULL: no Bag of a dataset */
+    bags_fault_kind kind;
+    uint64_t index;    /* the blob or datapoint, counted in this shard from 0 */
+    uint64_t item;     /* of a sequence, the item that does not decode; else 0 */
+    uint64_t offset;   /* of the wrong bytes in field.bag (an entry of a split
+                          table: field.idx); 0 if it is the whole file */
+    bags_code code;
+    const char *message; /* as bags_error has it: all of the above in words */
+} bags_fault;
+
+typedef struct bags_verify_options {
+    bool quick;  /* only what costs O(1) a file: sizes, spec.json, the first and
+                    the last entry of every table and of refs */
+    bool decode; /* decode every blob too, by its field's codec */
+    bool allow_gaps;       /* missing shards are no fault */
+    bool skip_unfinished;  /* nor are shards that are not finished; and of a split
+                              dataset fields of unequal length */
+    bool allow_empty_file; /* nor is a lone Bag of 0 bytes: see
+                              bag_reader_options */
+    uint64_t shard_start, shard_stop; /* as bags_reader_options has them */
+    uint64_t part, parts; /* do the part-th of so many parts of the work, a Bag
+                             being the least: for threads or machines that
+                             share it. 0, 0: all */
+    uint64_t max_faults;  /* how many are passed to `each`; the others are only
+                             counted. 0: 1000 */
+    /* Called for every fault, by the thread that called bags_verify. */
+    void (*each)(void *user, const bags_fault *fault);
+    /* Called now and then with how many bytes were read since it was last
+     * called. May be NULL, as each. */
+    void (*progress)(void *user, uint64_t bytes);
+    void *user;
+    const bags_codecs *codecs;       /* for decode. NULL: built-in types */
+    const bags_allocator *allocator; /* NULL: malloc family */
+    const bags_io *io;               /* NULL: local files */
+} bags_verify_options;
+
+/* What was looked at. The parts of a work add up to the whole. */
+typedef struct bags_verify_report {
+    uint64_t shards;     /* finished ones; 1 for a dataset without shards */
+    uint64_t unfinished; /* shards that are not, a fault or not */
+    uint64_t files;
+    uint64_t blobs;      /* of the fields */
+    uint64_t datapoints;
+    uint64_t bytes;      /* read from the files to check them */
+    uint64_t undecoded;  /* with decode, blobs of types without a codec */
+    uint64_t faults;     /* found, whether passed to `each` or not */
+} bags_verify_report;
+
+/*
+ * Find every fault in a dataset, a directory of shards, or a lone Bag: in each
+ * spec.json; in each entry of each table; in each row of refs.bag, and whether
+ * what it refers to is there; with `decode`, in each value. Shards that are
+ * missing, there twice, not finished, or of another spec than the first good
+ * one, are faults too. It goes on behind a fault, also when a file is missing or
+ * cannot be read. Where a shard's spec.json is wrong, the first good one tells
+ * which Bags there should be; where no shard has a good one, refs.bag is checked
+ * and the fields are not.
+ *
+ * Every fault is found once, where it is: a wrong entry of a table at the blob
+ * that ends there, although the next blob begins there. A blob that does not
+ * decode is named by its datapoint, if refs.bag has the blobs of the field in
+ * order, as all writers leave them, else by its own number.
+ *
+ * Returns BAGS_OK, or the code of the first fault, or that of what kept it from
+ * looking: BAGS_ERROR_MISSING (no such path, or nothing of a dataset there),
+ * BAGS_ERROR_ARGUMENT (shard_start or part is not below its stop),
+ * BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be listed). *report,
+ * which may be NULL, is written in each case.
+ *
+ * Files are read by position, not mapped. Memory: some 200 KiB, 16 bytes a
+ * shard, 40 a field, and with decode one blob. Cost: reads all tables and refs
+ * once or twice; with decode the blobs too.
+ */
+BAGS_API bags_code bags_verify(const char *path,
+    const bags_verify_options *options, bags_verify_report *report,
     bags_error *err);
 
 #endif /* BAGS_H */
@@ -4215,31 +4328,6 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     return code;
 }
 
-#define BAGI_VERIFY_STEP 8192 /* entries a read */
-
-BAGS_API bags_code bag_reader_verify(const bag_reader *reader,
-    bags_error *err) {
-    if (reader->ends || reader->length == 0)
-        return bagi_bag_check(reader, 0, reader->length, reader->ends, err);
-    const bags_allocator *memory = &reader->env->memory;
-    const size_t size = (BAGI_VERIFY_STEP + 1) * 8;
-    unsigned char *room = (unsigned char *)bagi_alloc_raw(memory, size, err);
-    if (!room)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = BAGS_OK;
-    for (uint64_t at = 0; at < reader->length && !code;
-         at += BAGI_VERIFY_STEP) {
-        uint64_t count = reader->length - at;
-        if (count > BAGI_VERIFY_STEP)
-            count = BAGI_VERIFY_STEP;
-        code = bagi_bag_entries(reader, at, (size_t)count, room, err);
-        if (!code)
-            code = bagi_bag_check(reader, at, count, room + 8, err);
-    }
-    bagi_free(memory, room, size);
-    return code;
-}
-
 /* ========================================================================
  * >>bag-write
  * A Bag that is being written is a column: blobs, and beside them the journal
@@ -5813,6 +5901,10 @@ typedef struct bagi_names {
     const char *path;
     bags_error *err;
     bags_code code;
+    /* Told of a number that is too large; if it returns BAGS_OK, the list goes
+     * on. NULL: the list ends. */
+    bags_code (*refused)(void *user, const bags_error *why);
+    void *user;
 } bagi_names;
 
 static char *bagi_shard_path(const bags_allocator *memory, const char *base,
@@ -5840,10 +5932,15 @@ static int bagi_names_take(void *user, const char *text) {
     size_t zeros = strspn(text, "0");
     bagi_name name = {0, (unsigned)digits};
     if (digits - zeros > BAGI_SHARD_DIGITS) {
-        names->code = bags_fail(names->err, BAGS_ERROR_LIMIT,
+        bags_error why;
+        names->code = bags_fail(&why, BAGS_ERROR_LIMIT,
             "%s: the shard number %.40s is too large", bagi_tail(names->path),
             text);
-        return EOVERFLOW;
+        if (names->err)
+            *names->err = why;
+        if (names->refused)
+            names->code = names->refused(names->user, &why);
+        return names->code ? EOVERFLOW : 0;
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
@@ -5858,9 +5955,11 @@ static int bagi_names_take(void *user, const char *text) {
 }
 
 static int bagi_names_order(const void *a, const void *b) {
-    uint64_t left = ((const bagi_name *)a)->number;
-    uint64_t right = ((const bagi_name *)b)->number;
-    return (left > right) - (left < right);
+    const bagi_name *left = (const bagi_name *)a;
+    const bagi_name *right = (const bagi_name *)b;
+    if (left->number != right->number)
+        return left->number > right->number ? 1 : -1;
+    return (left->digits > right->digits) - (left->digits < right->digits);
 }
 
 static void bagi_names_free(bagi_names *names) {
@@ -5870,10 +5969,10 @@ static void bagi_names_free(bagi_names *names) {
     names->count = names->capacity = 0;
 }
 
-/* Every shard of a directory, by number. Released with bagi_names_free. */
-static bags_code bagi_names_list(const bagi_env *env, const char *path,
+/* Every shard of a directory, by number; two may have the same. Released with
+ * bagi_names_free. */
+static bags_code bagi_names_list_all(const bagi_env *env, const char *path,
     bagi_names *names, bags_error *err) {
-    memset(names, 0, sizeof *names);
     names->memory = &env->memory;
     names->path = path;
     names->err = err;
@@ -5884,13 +5983,30 @@ static bags_code bagi_names_list(const bagi_env *env, const char *path,
     if (!code && names->count > 1)
         qsort(names->names, names->count, sizeof *names->names,
             bagi_names_order);
+    if (code)
+        bagi_names_free(names);
+    return code;
+}
+
+/* Refuse two shards of one number; i is the later. */
+static bags_code bagi_names_check(const bagi_names *names, size_t i,
+    bags_error *err) {
+    const bagi_name *name = &names->names[i];
+    if (i == 0 || name->number != name[-1].number)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: has two shards of the number %" PRIu64 ": %0*" PRIu64
+        " and %0*" PRIu64, bagi_tail(names->path), name->number,
+        (int)name[-1].digits, name->number, (int)name->digits, name->number);
+}
+
+/* The same, where no two may have one number. */
+static bags_code bagi_names_list(const bagi_env *env, const char *path,
+    bagi_names *names, bags_error *err) {
+    memset(names, 0, sizeof *names);
+    bags_code code = bagi_names_list_all(env, path, names, err);
     for (size_t i = 1; i < names->count && !code; i++)
-        if (names->names[i].number == names->names[i - 1].number)
-            code = bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: has two shards of the number %" PRIu64 ": %0*" PRIu64
-                " and %0*" PRIu64, bagi_tail(path), names->names[i].number,
-                (int)names->names[i - 1].digits, names->names[i].number,
-                (int)names->names[i].digits, names->names[i].number);
+        code = bagi_names_check(names, i, err);
     if (code)
         bagi_names_free(names);
     return code;
@@ -8282,20 +8398,26 @@ BAGS_API void bags_row_free(bags_row *row) {
 
 /* ---- refs ---- */
 
+/* field is spec->count if the row is wrong as a whole. */
+BAGI_COLD static bags_code bagi_fail_refs_in(const char *dir,
+    const bagi_spec *spec, uint64_t local, size_t field, const char *what,
+    bags_error *err) {
+    if (field < spec->count)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s/refs.bag: datapoint %" PRIu64 ", field \"%.200s\": %s",
+            bagi_tail(dir), local, spec->fields[field].name, what);
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s/refs.bag: datapoint %" PRIu64 " %s", bagi_tail(dir), local, what);
+}
+
 BAGI_COLD static bags_code bagi_fail_refs(const bags_reader *reader,
     size_t shard, uint64_t local, size_t field, const char *what,
     bags_error *err) {
     char *dir = bagi_reader_shard_path(reader, &reader->shards[shard], NULL);
-    const char *path = dir ? bagi_tail(dir) : "";
-    if (field < reader->spec.count)
-        bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s/refs.bag: datapoint %" PRIu64 ", field \"%.200s\": %s", path,
-            local, reader->spec.fields[field].name, what);
-    else
-        bags_fail(err, BAGS_ERROR_CORRUPT, "%s/refs.bag: datapoint %" PRIu64
-            " %s", path, local, what);
+    bags_code code = bagi_fail_refs_in(dir ? dir : "", &reader->spec, local,
+        field, what, err);
     bagi_free_text(&reader->env.memory, dir);
-    return BAGS_ERROR_CORRUPT;
+    return code;
 }
 
 /* Take apart the refs of a datapoint of a shard that has them. */
@@ -8341,12 +8463,19 @@ static bags_code bagi_reader_refs(const bags_reader *reader, size_t shard,
                 : bagi_reader_parse(reader, shard, local, blob, refs, err);
 }
 
+static bool bagi_ref_fits(const bagi_ref *ref, uint64_t length) {
+    return ref->count == 0 ||
+           (ref->first < length && ref->count <= length - ref->first);
+}
+
+#define BAGI_REF_FAULT \
+    "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64
+
 /* Check that what a ref says is in the field's Bag. */
 static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
     uint64_t local, size_t field, const bagi_ref *ref, const bag_reader *bag,
     bags_error *err) {
-    if (ref->count == 0 || (ref->first < bag->length &&
-                               ref->count <= bag->length - ref->first))
+    if (bagi_ref_fits(ref, bag->length))
         return BAGS_OK;
     if (reader->shards[shard].split)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -8354,9 +8483,8 @@ static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
             PRIu64 " on: it was made shorter while it was open",
             bagi_tail(bag->file.path), bag->length, local);
     char what[160];
-    snprintf(what, sizeof what,
-        "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64,
-        ref->first, ref->count, bag->length);
+    snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count,
+        bag->length);
     return bagi_fail_refs(reader, shard, local, field, what, err);
 }
 
@@ -9297,47 +9425,1139 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     return bagi_prefix(err, code, "%s: ", bagi_tail(reader->path));
 }
 
-/* ---- verify ---- */
+/* ========================================================================
+ * >>verify
+ * Checks that go on behind a fault, in blocks, so that memory does not grow with
+ * the files. A Bag's table and a shard's refs are checked here for
+ * bag_reader_verify and bags_reader_verify too, which end at the first fault.
+ * ====================================================================== */
 
-static bags_code bagi_verify_refs(const bags_reader *reader, size_t shard,
-    bags_row *row, bags_error *err) {
-    bagi_ref *refs = NULL;
-    unsigned char *marks = NULL;
-    uint64_t length =
-        bagi_shard_stop(reader, shard) - reader->shards[shard].start;
-    bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
-    for (uint64_t i = 0; i < length && !code; i++) {
-        code = bagi_reader_refs(reader, shard, i, row, refs, err);
-        for (size_t field = 0; field < reader->spec.count && !code; field++) {
-            const bag_reader *bag = NULL;
-            code = bagi_reader_bag(reader, shard, field, &bag, err);
-            if (!code)
-                code = bagi_reader_check_ref(reader, shard, i, field,
-                    &refs[field], bag, err);
+#define BAGI_VERIFY_STEP 8192                  /* entries read at once */
+#define BAGI_VERIFY_WINDOW ((size_t)64 << 10)  /* bytes of refs read at once */
+#define BAGI_VERIFY_FAULTS 1000                /* passed on if not said else */
+#define BAGI_VERIFY_UNKNOWN UINT64_MAX         /* length of a Bag not opened */
+
+typedef struct bagi_verifying {
+    const bagi_env *env;
+    bags_verify_options options;
+    bags_verify_report report;
+    const char *path, *field; /* what is being looked at, for bags_fault */
+    bool first_only;          /* end at the first fault */
+    bool broken;              /* the file could not be read on */
+    unsigned char *entries;   /* a block of a table; NULL: not needed yet */
+    bags_buffer window;       /* some bytes of refs.bag, or a blob */
+    bags_buffer scratch;      /* of codecs */
+    bags_code code;           /* of the first fault */
+    bags_error *err;          /* which is written there */
+    bags_error why;
+} bagi_verifying;
+
+static void bagi_verify_start(bagi_verifying *v, const bagi_env *env,
+    const bags_verify_options *options, bags_error *err) {
+    memset(v, 0, sizeof *v);
+    v->env = env;
+    v->err = err;
+    if (options)
+        v->options = *options;
+    if (!v->options.parts)
+        v->options.parts = 1;
+    if (!v->options.shard_stop)
+        v->options.shard_stop = 1;
+    if (!v->options.max_faults)
+        v->options.max_faults = BAGI_VERIFY_FAULTS;
+    bagi_buffer_adopt(&v->window, &env->memory);
+    bagi_buffer_adopt(&v->scratch, &env->memory);
+}
+
+static void bagi_verify_end(bagi_verifying *v) {
+    bagi_free(&v->env->memory, v->entries, (BAGI_VERIFY_STEP + 1) * 8);
+    bags_buffer_free(&v->window);
+    bags_buffer_free(&v->scratch);
+}
+
+/* Where a fault's message is to be written: nowhere, if there were so many that
+ * nobody will see it. */
+static bags_error *bagi_verify_why(bagi_verifying *v) {
+    return v->report.faults < v->options.max_faults ? &v->why : NULL;
+}
+
+/* Pass a fault on whose message is written. BAGS_OK: go on. */
+static bags_code bagi_verify_tell(bagi_verifying *v, bags_code code,
+    bags_fault_kind kind, uint64_t index, uint64_t item, uint64_t offset) {
+    bool heard = bagi_verify_why(v) != NULL;
+    v->report.faults++;
+    if (!v->code) {
+        v->code = code;
+        if (v->err)
+            *v->err = v->why;
+    }
+    if (heard && v->options.each) {
+        bags_fault fault = {v->path, v->field, kind, index, item, offset, code,
+            v->why.message};
+        v->options.each(v->options.user, &fault);
+    }
+    return v->first_only ? code : BAGS_OK;
+}
+
+/* The same for a file, or a part of it that cannot be read. Without memory
+ * nothing can be said of it: that ends the work. */
+static bags_code bagi_verify_fail(bagi_verifying *v, bags_code code,
+    uint64_t offset) {
+    v->broken = true;
+    if (code != BAGS_ERROR_MEMORY)
+        return bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, offset);
+    if (v->err)
+        *v->err = v->why;
+    return code;
+}
+
+static void bagi_verify_read(bagi_verifying *v, uint64_t bytes) {
+    v->report.bytes += bytes;
+    if (v->options.progress)
+        v->options.progress(v->options.user, bytes);
+}
+
+/* ---- a Bag ---- */
+
+/* A walk along a Bag's table, a blob a step. */
+typedef struct bagi_walk {
+    const bag_reader *bag;
+    uint64_t next, stop;       /* blobs to come */
+    uint64_t block, loaded;    /* the entries that are at hand */
+    const unsigned char *ends; /* the end of blob `block` */
+    bool lost;                 /* the entry before lies outside the data */
+    /* The blob of this step. */
+    uint64_t index, from, to;
+    bool wrong;  /* its end cannot be right */
+    bool usable; /* neither its end nor its start is wrong */
+} bagi_walk;
+
+static bagi_walk bagi_walk_along(const bag_reader *bag, uint64_t start,
+    uint64_t stop) {
+    bagi_walk walk;
+    memset(&walk, 0, sizeof walk);
+    walk.bag = bag;
+    walk.next = walk.block = walk.loaded = start;
+    walk.stop = stop;
+    return walk;
+}
+
+/* Have the next entries at hand. */
+static bags_code bagi_walk_load(bagi_verifying *v, bagi_walk *walk) {
+    const bag_reader *bag = walk->bag;
+    uint64_t count = walk->stop - walk->next;
+    bags_code code = BAGS_OK;
+    if (count > BAGI_VERIFY_STEP)
+        count = BAGI_VERIFY_STEP;
+    if (bag->ends) {
+        walk->ends = bag->ends + walk->next * 8;
+    } else {
+        if (!v->entries)
+            v->entries = (unsigned char *)bagi_alloc_raw(&v->env->memory,
+                (BAGI_VERIFY_STEP + 1) * 8, &v->why);
+        if (!v->entries)
+            return BAGS_ERROR_MEMORY;
+        walk->ends = v->entries + 8;
+        code = bagi_bag_entries(bag, walk->next, (size_t)count, v->entries,
+            &v->why);
+        bagi_verify_read(v, code ? 0 : count * 8);
+    }
+    if (code)
+        return code;
+    if (walk->next == walk->loaded && walk->next == walk->block)
+        walk->to = walk->next ? bagi_load_u64(walk->ends - 8) : 0;
+    walk->block = walk->next;
+    walk->loaded = walk->next + count;
+    return BAGS_OK;
+}
+
+/*
+ * One step. A wrong entry is one fault: the blob behind it is just not usable.
+ * If it lies outside the data, the next is measured from the last inside; if it
+ * is smaller than the one before, which of the two is wrong cannot be told, and
+ * the next is measured from it.
+ */
+static bags_code bagi_walk_step(bagi_verifying *v, bagi_walk *walk) {
+    uint64_t limit = walk->bag->limit;
+    if (walk->next == walk->loaded) {
+        bags_code code = bagi_walk_load(v, walk);
+        if (code)
+            return code;
+    }
+    if (!walk->lost)
+        walk->from = walk->to;
+    walk->index = walk->next++;
+    walk->to = bagi_load_u64(walk->ends + 8 * (walk->index - walk->block));
+    walk->usable = !walk->wrong;
+    walk->wrong = walk->from > walk->to || walk->to > limit;
+    walk->usable = walk->usable && !walk->wrong;
+    walk->lost = walk->to > limit;
+    return BAGS_OK;
+}
+
+/* What is read when the walk cannot go on. */
+static bags_code bagi_walk_fail(bagi_verifying *v, const bagi_walk *walk,
+    bags_code code) {
+    return bagi_verify_fail(v, code, walk->bag->table + 8 * walk->next);
+}
+
+static bags_code bagi_verify_entries(bagi_verifying *v, const bag_reader *bag,
+    uint64_t start, uint64_t stop) {
+    bagi_walk walk = bagi_walk_along(bag, start, stop);
+    while (walk.next < stop) {
+        bags_code code = bagi_walk_step(v, &walk);
+        if (code)
+            return bagi_walk_fail(v, &walk, code);
+        if (BAGI_UNLIKELY(walk.wrong)) {
+            code = bagi_bag_fail_bounds(bag, walk.index, walk.from, walk.to,
+                bagi_verify_why(v));
+            code = bagi_verify_tell(v, code, BAGS_FAULT_BLOB, walk.index, 0,
+                bag->table + 8 * walk.index);
+            if (code)
+                return code;
         }
+    }
+    return BAGS_OK;
+}
+
+static bags_code bagi_verify_table(bagi_verifying *v, const bag_reader *bag) {
+    uint64_t length = bag->length;
+    v->broken = false;
+    if (!v->options.quick || length < 3)
+        return bagi_verify_entries(v, bag, 0, length);
+    bags_code code = bagi_verify_entries(v, bag, 0, 1);
+    return code || v->broken
+               ? code
+               : bagi_verify_entries(v, bag, length - 1, length);
+}
+
+/* Entries that lie over each other can make every byte that of many blobs: what
+ * is looked into is bounded, as when rows are read. */
+static bool bagi_verify_spend(bagi_verifying *v, const bag_reader *bag,
+    uint64_t *budget, uint64_t size) {
+    if (size <= *budget) {
+        *budget -= size;
+        return true;
+    }
+    bags_fail(bagi_verify_why(v), BAGS_ERROR_CORRUPT,
+        "%s: its blobs lie over each other; not all were looked into",
+        bagi_tail(bag->file.path));
+    return false;
+}
+
+BAGS_API bags_code bag_reader_verify(const bag_reader *reader,
+    bags_error *err) {
+    bagi_verifying v;
+    bagi_verify_start(&v, reader->env, NULL, err);
+    v.first_only = true;
+    bags_code code = bagi_verify_table(&v, reader);
+    bagi_verify_end(&v);
+    return code;
+}
+
+/* ---- refs ---- */
+
+/* A shard's rows of refs, and what they are measured by. */
+typedef struct bagi_rows {
+    const bagi_spec *spec;
+    const bag_reader *bag;
+    uint64_t *lengths; /* blobs of every field */
+    bagi_ref *refs;    /* of one row */
+    size_t most;       /* no right row is longer */
+    uint64_t budget;   /* bytes that may still be looked into */
+    uint64_t at;       /* what the window holds: `held` bytes from here */
+    size_t held;
+} bagi_rows;
+
+static bags_code bagi_rows_start(bagi_verifying *v, bagi_rows *rows,
+    const bagi_spec *spec, const bag_reader *bag) {
+    const bags_allocator *memory = &v->env->memory;
+    memset(rows, 0, sizeof *rows);
+    rows->spec = spec;
+    rows->bag = bag;
+    rows->most = 5 + 23 * spec->count;
+    rows->lengths = (uint64_t *)bagi_alloc(memory,
+        spec->count * sizeof *rows->lengths, v->err);
+    rows->refs = (bagi_ref *)bagi_alloc(memory,
+        spec->count * sizeof *rows->refs, v->err);
+    return rows->lengths && rows->refs ? BAGS_OK : BAGS_ERROR_MEMORY;
+}
+
+static void bagi_rows_end(bagi_verifying *v, bagi_rows *rows) {
+    size_t count = rows->spec->count;
+    bagi_free(&v->env->memory, rows->lengths, count * sizeof *rows->lengths);
+    bagi_free(&v->env->memory, rows->refs, count * sizeof *rows->refs);
+}
+
+/* The bytes of a row; of one that is too long, one more than a right one has,
+ * which shows it. They are read many rows at a time. */
+static bags_code bagi_rows_bytes(bagi_verifying *v, bagi_rows *rows,
+    const bagi_walk *walk, bags_bytes *row) {
+    const bag_reader *bag = rows->bag;
+    uint64_t size = walk->to - walk->from;
+    row->size = size > rows->most ? rows->most + 1 : (size_t)size;
+    if (!bagi_verify_spend(v, bag, &rows->budget, row->size + 1))
+        return BAGS_ERROR_CORRUPT;
+    if (bag->data) {
+        row->data = bag->data + walk->from;
+        return BAGS_OK;
+    }
+    if (walk->from < rows->at ||
+        walk->from + row->size > rows->at + rows->held) {
+        uint64_t more = bag->limit - walk->from;
+        size_t wish = row->size > BAGI_VERIFY_WINDOW ? row->size
+                                                     : BAGI_VERIFY_WINDOW;
+        rows->held = 0;
+        wish = more < wish ? (size_t)more : wish;
+        if (!bagi_verify_spend(v, bag, &rows->budget, wish))
+            return BAGS_ERROR_CORRUPT;
+        bags_code code = bags_buffer_reserve(&v->window, wish + 1, &v->why);
+        if (!code)
+            code = bagi_file_read(bag, &bag->file, walk->from, v->window.data,
+                wish, &v->why);
+        if (code)
+            return code;
+        bagi_verify_read(v, wish);
+        rows->at = walk->from;
+        rows->held = wish;
+    }
+    row->data = v->window.data + (walk->from - rows->at);
+    return BAGS_OK;
+}
+
+static bags_code bagi_rows_tell(bagi_verifying *v, const bagi_rows *rows,
+    const bagi_walk *walk, size_t field, const char *what) {
+    bags_code code = bagi_fail_refs_in(v->path, rows->spec, walk->index, field,
+        what, bagi_verify_why(v));
+    return bagi_verify_tell(v, code, BAGS_FAULT_DATAPOINT, walk->index, 0,
+        walk->from);
+}
+
+/* Check that the blobs that a row names are there. */
+static bags_code bagi_rows_fit(bagi_verifying *v, const bagi_rows *rows,
+    const bagi_walk *walk) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < rows->spec->count && !code; i++) {
+        char what[160];
+        const bagi_ref *ref = &rows->refs[i];
+        if (rows->lengths[i] == BAGI_VERIFY_UNKNOWN ||
+            bagi_ref_fits(ref, rows->lengths[i]))
+            continue;
+        if (bagi_verify_why(v))
+            snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count,
+                rows->lengths[i]);
+        code = bagi_rows_tell(v, rows, walk, i, what);
     }
     return code;
 }
 
+static bags_code bagi_rows_one(bagi_verifying *v, bagi_rows *rows,
+    const bagi_walk *walk) {
+    bags_bytes row = {NULL, 0};
+    size_t field = 0;
+    bags_code code = bagi_rows_bytes(v, rows, walk, &row);
+    if (code)
+        return bagi_verify_fail(v, code, walk->from);
+    const char *fault = bagi_refs_parse(row, rows->spec->types,
+        rows->spec->count, rows->refs, &field);
+    return fault ? bagi_rows_tell(v, rows, walk, field, fault)
+                 : bagi_rows_fit(v, rows, walk);
+}
+
+static bags_code bagi_rows_some(bagi_verifying *v, bagi_rows *rows,
+    uint64_t start, uint64_t stop) {
+    bagi_walk walk = bagi_walk_along(rows->bag, start, stop);
+    bags_code code = BAGS_OK;
+    while (walk.next < stop && !code && !v->broken) {
+        code = bagi_walk_step(v, &walk);
+        if (code)
+            return bagi_walk_fail(v, &walk, code);
+        if (walk.usable)
+            code = bagi_rows_one(v, rows, &walk);
+    }
+    return code;
+}
+
+/* A byte more for every row, so that empty ones count too. */
+static uint64_t bagi_rows_budget(const bag_reader *bag) {
+    uint64_t budget = bagi_slot_budget(bag);
+    return budget > UINT64_MAX - bag->length ? UINT64_MAX
+                                             : budget + bag->length;
+}
+
+/* Rows whose place the table does not tell are passed over: it has been said. */
+static bags_code bagi_verify_rows(bagi_verifying *v, bagi_rows *rows) {
+    uint64_t length = rows->bag->length;
+    v->broken = false;
+    rows->budget = bagi_rows_budget(rows->bag);
+    if (!v->options.quick || length < 3)
+        return bagi_rows_some(v, rows, 0, length);
+    bags_code code = bagi_rows_some(v, rows, 0, 1);
+    return code || v->broken ? code
+                             : bagi_rows_some(v, rows, length - 1, length);
+}
+
+/* ---- an open dataset ---- */
+
+/* Without refs, datapoint n has blob n of every field. */
+static bags_code bagi_verify_opened_split(bagi_verifying *v,
+    const bags_reader *reader, size_t shard) {
+    bagi_ref all = {0,
+        bagi_shard_stop(reader, shard) - reader->shards[shard].start};
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < reader->spec.count && !code; i++) {
+        const bag_reader *bag = NULL;
+        code = bagi_reader_bag(reader, shard, i, &bag, v->err);
+        if (!code)
+            code = bagi_reader_check_ref(reader, shard, bag->length, i, &all,
+                bag, v->err);
+    }
+    return code;
+}
+
+static bags_code bagi_verify_opened_refs(bagi_verifying *v,
+    const bags_reader *reader, size_t shard) {
+    bagi_rows rows;
+    const bag_reader *bag = NULL;
+    size_t count = reader->spec.count;
+    bags_code code = bagi_reader_bag(reader, shard, count, &bag, v->err);
+    if (code)
+        return code;
+    code = bagi_rows_start(v, &rows, &reader->spec, bag);
+    for (size_t i = 0; i < count && !code; i++) {
+        const bag_reader *field = NULL;
+        code = bagi_reader_bag(reader, shard, i, &field, v->err);
+        if (!code)
+            rows.lengths[i] = field->length;
+    }
+    if (!code)
+        code = bagi_verify_rows(v, &rows);
+    bagi_rows_end(v, &rows);
+    return code;
+}
+
+static bags_code bagi_verify_opened(bagi_verifying *v,
+    const bags_reader *reader, size_t shard) {
+    size_t bags = reader->spec.count + !reader->shards[shard].split;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < bags && !code; i++) {
+        const bag_reader *bag = NULL;
+        code = bagi_reader_bag(reader, shard, i, &bag, v->err);
+        if (!code)
+            code = bagi_verify_table(v, bag);
+    }
+    if (code)
+        return code;
+    return reader->shards[shard].split
+               ? bagi_verify_opened_split(v, reader, shard)
+               : bagi_verify_opened_refs(v, reader, shard);
+}
+
 BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
     bags_error *err) {
-    bags_row row;
-    memset(&row, 0, sizeof row);
-    bagi_row_start(reader, &row);
+    bagi_verifying v;
     bags_code code = BAGS_OK;
+    bagi_verify_start(&v, &reader->env, NULL, err);
+    v.first_only = true;
     for (size_t i = 0; i < reader->count && !code; i++) {
-        size_t bags = reader->spec.count + !reader->shards[i].split;
-        for (size_t field = 0; field < bags && !code; field++) {
-            const bag_reader *bag = NULL;
-            code = bagi_reader_bag(reader, i, field, &bag, err);
-            if (!code)
-                code = bag_reader_verify(bag, err);
-        }
-        if (!code)
-            code = bagi_verify_refs(reader, i, &row, err);
+        char *dir = bagi_reader_shard_path(reader, &reader->shards[i], err);
+        v.path = dir;
+        code = dir ? bagi_verify_opened(&v, reader, i) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&reader->env.memory, dir);
     }
-    bags_row_free(&row);
+    bagi_verify_end(&v);
     return code;
+}
+
+/* ---- a shard ---- */
+
+/* A shard that is being checked. Its work is in units: 0 the shard itself, then
+ * a field each, then refs. */
+typedef struct bagi_verify_shard {
+    bagi_verifying *v;
+    const char *dir;
+    const bagi_spec *spec; /* NULL: not known */
+    uint64_t place;        /* among the dataset's shards */
+    bool split, no_refs;
+} bagi_verify_shard;
+
+/* Units of one shard go to different parts, and so do those of one field. */
+static bool bagi_verify_mine(const bagi_verifying *v, uint64_t place,
+    uint64_t unit) {
+    uint64_t parts = v->options.parts;
+    return (place % parts + unit % parts) % parts == v->options.part;
+}
+
+/* Open a Bag of the shard by position, into *bag, to be released. */
+static bags_code bagi_verify_open(const bagi_verify_shard *s, const char *name,
+    bool allow_empty, bag_reader *bag, bags_error *err) {
+    const bagi_env *env = s->v->env;
+    bagi_bag_options options = {s->split ? BAGI_SPLIT : BAGI_WITH_REFS, true,
+        false, allow_empty, BAGS_ACCESS_DEFAULT};
+    memset(bag, 0, sizeof *bag);
+    bag->env = env;
+    char *path = bagi_print(&env->memory, err, "%s/%s.bag", s->dir, name);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_bag_open(bag, path, &options, err);
+    bagi_free_text(&env->memory, path);
+    return code;
+}
+
+/* Open refs, to name datapoints and to know whether Bags of 0 bytes may be
+ * beside it. Whether it can be opened is asked by its own unit; here only a lack
+ * of memory is a failure. */
+static bags_code bagi_verify_open_refs(const bagi_verify_shard *s,
+    bag_reader *refs, bool *opened, bool *allow_empty) {
+    *opened = *allow_empty = false;
+    memset(refs, 0, sizeof *refs);
+    refs->env = s->v->env;
+    if (s->split || s->no_refs)
+        return BAGS_OK;
+    bags_code code = bagi_verify_open(s, "refs", true, refs, &s->v->why);
+    if (code == BAGS_ERROR_MEMORY)
+        return bagi_verify_fail(s->v, code, 0);
+    *opened = !code;
+    *allow_empty = !code && (refs->v2 || refs->length == 0);
+    return BAGS_OK;
+}
+
+/* ---- values ---- */
+
+/* The blobs of a field that are decoded, and the datapoint that was found last
+ * to have one of them. */
+typedef struct bagi_values {
+    const bagi_verify_shard *shard;
+    const bag_reader *bag;
+    const bag_reader *refs; /* NULL: there are none to be had */
+    bagi_rows rows;         /* of refs, when the first is needed */
+    size_t field;
+    uint64_t datapoint;
+    uint64_t budget;
+} bagi_values;
+
+/* What a datapoint has of the field; nothing if its row is not whole. */
+static bagi_ref bagi_values_ref(bagi_values *values, uint64_t datapoint) {
+    bagi_rows *rows = &values->rows;
+    bagi_walk walk = bagi_walk_along(rows->bag, datapoint, datapoint + 1);
+    unsigned char room[16];
+    size_t field = 0;
+    bags_bytes row = {NULL, 0};
+    bagi_ref none = {0, 0};
+    if (bagi_bag_entries(rows->bag, datapoint, 1, room, NULL) ||
+        !bagi_bag_bounds(rows->bag, datapoint, room + 8, &walk.from, &walk.to))
+        return none;
+    if (bagi_rows_bytes(values->shard->v, rows, &walk, &row) ||
+        bagi_refs_parse(row, rows->spec->types, rows->spec->count, rows->refs,
+            &field))
+        return none;
+    return rows->refs[values->field];
+}
+
+/* The datapoint and item that a blob is. It looks forward only, so that all
+ * blobs together cost one walk along refs. */
+static bool bagi_values_owner(bagi_values *values, uint64_t blob,
+    uint64_t *item) {
+    values->rows.held = 0; /* the window has had a blob since */
+    for (; values->datapoint < values->refs->length; values->datapoint++) {
+        bagi_ref ref = bagi_values_ref(values, values->datapoint);
+        if (ref.count == 0 || !bagi_ref_fits(&ref, values->bag->length) ||
+            (ref.first <= blob && blob - ref.first >= ref.count))
+            continue;
+        *item = blob - ref.first;
+        return ref.first <= blob;
+    }
+    return false;
+}
+
+/* Which datapoint's a blob is, as far as that can be told. */
+static bags_code bagi_values_place(bagi_values *values, uint64_t blob,
+    bags_fault_kind *kind, uint64_t *index, uint64_t *item) {
+    bool found = values->shard->split;
+    *index = blob;
+    *item = 0;
+    if (values->refs && !values->rows.bag) {
+        bags_code code = bagi_rows_start(values->shard->v, &values->rows,
+            values->shard->spec, values->refs);
+        if (code)
+            return code;
+        values->rows.budget = bagi_rows_budget(values->refs);
+    }
+    if (values->refs) {
+        found = bagi_values_owner(values, blob, item);
+        *index = found ? values->datapoint : blob;
+        *item = found ? *item : 0;
+    }
+    *kind = found ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB;
+    return BAGS_OK;
+}
+
+/* Tell of a blob that does not decode; v->why has the codec's words. */
+static bags_code bagi_values_tell(bagi_values *values, const bagi_walk *walk,
+    bags_code code) {
+    bagi_verifying *v = values->shard->v;
+    const char *path = bagi_tail(values->bag->file.path);
+    bags_error why = v->why;
+    bags_fault_kind kind = BAGS_FAULT_BLOB;
+    uint64_t index = 0, item = 0;
+    if (!bagi_verify_why(v))
+        return bagi_verify_tell(v, code, kind, 0, 0, 0);
+    if (bagi_values_place(values, walk->index, &kind, &index, &item))
+        return BAGS_ERROR_MEMORY;
+    v->why = why;
+    if (kind == BAGS_FAULT_BLOB)
+        bagi_prefix(&v->why, code, "%s: blob %" PRIu64 ": ", path, index);
+    else if (values->shard->spec->types[values->field].sequence)
+        bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ", item %" PRIu64
+            ": ", path, index, item);
+    else
+        bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ": ", path, index);
+    return bagi_verify_tell(v, code, kind, index, item, walk->from);
+}
+
+/* One that is too large for memory is that blob's fault, not the end. */
+static bags_code bagi_values_one(bagi_values *values, const bagi_walk *walk) {
+    const bagi_verify_shard *s = values->shard;
+    bagi_verifying *v = s->v;
+    uint64_t size = walk->to - walk->from;
+    bags_bytes blob = {NULL, 0};
+    bags_value value;
+    if (!bagi_verify_spend(v, values->bag, &values->budget, size))
+        return bagi_verify_fail(v, BAGS_ERROR_CORRUPT, walk->from);
+    bags_code code = size > SIZE_MAX / 2
+                         ? bagi_fail_memory(&v->why, SIZE_MAX)
+                         : bags_buffer_reserve(&v->window, (size_t)size + 1,
+                               &v->why);
+    if (code)
+        return bagi_values_tell(values, walk, code);
+    code = bagi_file_read(values->bag, &values->bag->file, walk->from,
+        v->window.data, (size_t)size, &v->why);
+    if (code)
+        return bagi_verify_fail(v, code, walk->from);
+    bagi_verify_read(v, size);
+    blob.data = v->window.data;
+    blob.size = (size_t)size;
+    code = bagi_decode(&v->env->memory, s->spec, values->field, blob,
+        &v->scratch, &value, &v->why);
+    return code ? bagi_values_tell(values, walk, code) : BAGS_OK;
+}
+
+/* Whether the field's blobs can be decoded. Its codec may be missing, which is
+ * no fault of the files; or refuse the type's arguments, which is one. */
+static bags_code bagi_values_ready(const bagi_values *values, bool *ready) {
+    bagi_verifying *v = values->shard->v;
+    const bagi_spec *spec = values->shard->spec;
+    const bagi_coder *coder = &spec->coders[values->field];
+    *ready = coder->ready && coder->codec->decode;
+    if (*ready || !coder->codec || coder->ready) {
+        v->report.undecoded += *ready ? 0 : values->bag->length;
+        return BAGS_OK;
+    }
+    bags_code code =
+        bagi_coder_fail(&v->env->memory, spec, values->field, &v->why);
+    bagi_prefix(&v->why, code, "%s: ", bagi_tail(values->bag->file.path));
+    return bagi_verify_fail(v, code, 0);
+}
+
+static bags_code bagi_values_all(bagi_values *values) {
+    bagi_verifying *v = values->shard->v;
+    bagi_walk walk = bagi_walk_along(values->bag, 0, values->bag->length);
+    bool ready = false;
+    bags_code code = bagi_values_ready(values, &ready);
+    while (ready && walk.next < walk.stop && !code && !v->broken) {
+        code = bagi_walk_step(v, &walk);
+        if (code)
+            return bagi_walk_fail(v, &walk, code);
+        if (walk.usable)
+            code = bagi_values_one(values, &walk);
+    }
+    return code;
+}
+
+static bags_code bagi_verify_values(const bagi_verify_shard *s, size_t field,
+    const bag_reader *bag, const bag_reader *refs) {
+    bagi_values values;
+    memset(&values, 0, sizeof values);
+    values.shard = s;
+    values.bag = bag;
+    values.refs = refs;
+    values.field = field;
+    values.budget = bagi_slot_budget(bag);
+    bags_code code = bagi_values_all(&values);
+    if (values.rows.bag)
+        bagi_rows_end(s->v, &values.rows);
+    return code;
+}
+
+/* ---- the units of a shard ---- */
+
+/* What is checked of every Bag that opens. */
+static bags_code bagi_verify_bag(bagi_verifying *v, const bag_reader *bag) {
+    v->report.files += 1 + bag->split;
+    return bagi_verify_table(v, bag);
+}
+
+static bags_code bagi_verify_field(const bagi_verify_shard *s, size_t field) {
+    bagi_verifying *v = s->v;
+    bag_reader refs, bag;
+    bool opened = false, allow_empty = false;
+    v->field = s->spec->fields[field].name;
+    bags_code code = bagi_verify_open_refs(s, &refs, &opened, &allow_empty);
+    if (code)
+        return code;
+    code = bagi_verify_open(s, v->field, allow_empty, &bag, &v->why);
+    if (code) {
+        code = bagi_verify_fail(v, code, 0);
+    } else {
+        v->report.blobs += bag.length;
+        code = bagi_verify_bag(v, &bag);
+        if (!code && !v->broken && v->options.decode && !v->options.quick)
+            code = bagi_verify_values(s, field, &bag, opened ? &refs : NULL);
+        bagi_bag_release(&bag);
+    }
+    bagi_bag_release(&refs);
+    return code;
+}
+
+/* How many blobs every field has; what cannot be opened is named by its own
+ * unit, unless it was for this once: so it is tried again. *filled: one of them
+ * has blobs in a Bag that no 0 bytes stand for. */
+static bags_code bagi_verify_measure(const bagi_verify_shard *s,
+    bagi_rows *rows, bool allow_empty, bool *filled) {
+    bags_code code = BAGS_OK;
+    *filled = false;
+    for (size_t i = 0; i < s->spec->count && code != BAGS_ERROR_MEMORY; i++) {
+        bag_reader bag;
+        const char *name = s->spec->fields[i].name;
+        code = bagi_verify_open(s, name, allow_empty, &bag, &s->v->why);
+        if (code && s->v->why.system && code != BAGS_ERROR_MEMORY)
+            code = bagi_verify_open(s, name, allow_empty, &bag, &s->v->why);
+        rows->lengths[i] = code ? BAGI_VERIFY_UNKNOWN : bag.length;
+        *filled = *filled || (!code && !bag.v2 && bag.length > 0);
+        bagi_bag_release(&bag);
+    }
+    return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(s->v, code, 0)
+                                     : BAGS_OK;
+}
+
+/* Without refs, all fields must have as many blobs. */
+static bags_code bagi_verify_split(const bagi_verify_shard *s,
+    bagi_rows *rows) {
+    bagi_verifying *v = s->v;
+    bool filled = false;
+    size_t least = 0, most = 0;
+    bags_code code = bagi_verify_measure(s, rows, false, &filled);
+    for (size_t i = 0; i < s->spec->count && !code; i++) {
+        if (rows->lengths[i] == BAGI_VERIFY_UNKNOWN)
+            return BAGS_OK;
+        least = rows->lengths[i] < rows->lengths[least] ? i : least;
+        most = rows->lengths[i] > rows->lengths[most] ? i : most;
+    }
+    if (code || s->spec->count == 0)
+        return code;
+    v->report.datapoints += rows->lengths[least];
+    if (least == most || v->options.skip_unfinished)
+        return BAGS_OK;
+    bags_fail(bagi_verify_why(v), BAGS_ERROR_UNFINISHED,
+        "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
+        " blobs, \"%.200s\" has %" PRIu64, bagi_tail(s->dir),
+        s->spec->fields[least].name, rows->lengths[least],
+        s->spec->fields[most].name, rows->lengths[most]);
+    v->field = NULL;
+    return bagi_verify_tell(v, BAGS_ERROR_UNFINISHED, BAGS_FAULT_FILE, 0, 0, 0);
+}
+
+static bags_code bagi_verify_opened_bag(const bagi_verify_shard *s,
+    bagi_rows *rows) {
+    bagi_verifying *v = s->v;
+    const bag_reader *refs = rows->bag;
+    bool filled = false;
+    bags_code code = bagi_verify_measure(s, rows, refs->v2 || !refs->length,
+        &filled);
+    if (code)
+        return code;
+    v->report.datapoints += refs->length;
+    if (refs->file.size == 0 && filled) {
+        code = bags_fail(bagi_verify_why(v), BAGS_ERROR_CORRUPT,
+            "%s: has 0 bytes beside a Bag that has blobs: it was never closed",
+            bagi_tail(refs->file.path));
+        return bagi_verify_fail(v, code, 0);
+    }
+    code = bagi_verify_bag(v, refs);
+    return code || v->broken || !s->spec->types ? code
+                                                : bagi_verify_rows(v, rows);
+}
+
+static bags_code bagi_verify_refs_with(const bagi_verify_shard *s,
+    bagi_rows *rows, bag_reader *refs) {
+    bagi_verifying *v = s->v;
+    if (s->split)
+        return bagi_verify_split(s, rows);
+    if (s->no_refs && !s->spec->types)
+        return BAGS_OK; /* it may be split: who knows */
+    bags_code code =
+        s->no_refs ? bags_fail(bagi_verify_why(v), BAGS_ERROR_MISSING,
+                         "%s/refs.bag: is missing", bagi_tail(s->dir))
+                   : bagi_verify_open(s, "refs", true, refs, &v->why);
+    return code ? bagi_verify_fail(v, code, 0)
+                : bagi_verify_opened_bag(s, rows);
+}
+
+static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
+    bagi_verifying *v = s->v;
+    bagi_rows rows;
+    bag_reader refs;
+    memset(&refs, 0, sizeof refs);
+    refs.env = v->env;
+    v->field = "refs";
+    bags_code code = bagi_rows_start(v, &rows, s->spec, &refs);
+    if (!code)
+        code = bagi_verify_refs_with(s, &rows, &refs);
+    bagi_rows_end(v, &rows);
+    bagi_bag_release(&refs);
+    return code;
+}
+
+/* Whether the shard has refs.bag; and if not, whether it is one that needs none:
+ * it has no sequences and a NAME.idx. */
+static bags_code bagi_verify_variant(bagi_verify_shard *s) {
+    const bagi_env *env = s->v->env;
+    bags_error *err = &s->v->why;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char *path = bagi_print(&env->memory, err, "%s/refs.bag", s->dir);
+    bags_code code =
+        path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
+    bagi_free_text(&env->memory, path);
+    s->no_refs = !code && kind == BAGS_PATH_NONE;
+    s->split = s->no_refs && s->spec->types && s->spec->count == 0;
+    for (size_t i = 0; s->no_refs && i < s->spec->count; i++)
+        if (s->spec->types[i].sequence)
+            return BAGS_OK;
+    for (size_t i = 0; s->no_refs && !s->split && i < s->spec->count && !code;
+         i++) {
+        path = bagi_print(&env->memory, err, "%s/%s.idx", s->dir,
+            s->spec->fields[i].name);
+        code = path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&env->memory, path);
+        s->split = !code && kind == BAGS_PATH_FILE;
+    }
+    return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(s->v, code, 0) : BAGS_OK;
+}
+
+static bags_code bagi_verify_units(bagi_verify_shard *s) {
+    bagi_verifying *v = s->v;
+    v->field = NULL;
+    bags_code code = bagi_verify_variant(s);
+    for (size_t i = 0; i < s->spec->count && !code; i++)
+        if (bagi_verify_mine(v, s->place, i + 1))
+            code = bagi_verify_field(s, i);
+    if (!code && bagi_verify_mine(v, s->place, s->spec->count + 1))
+        code = bagi_verify_refs(s);
+    return code;
+}
+
+/* ---- the shards of a dataset ---- */
+
+/* The first good spec.json, which those of other shards are compared with. */
+typedef struct bagi_verify_set {
+    bagi_verifying *v;
+    bagi_spec spec;
+    unsigned char *text; /* NULL: there is none */
+    size_t size;
+    bagi_spec unknown; /* that of a shard, if there is none: no fields */
+} bagi_verify_set;
+
+/* Read a shard's spec.json and take it apart. *text is freed with bagi_free. */
+static bags_code bagi_verify_spec(bagi_verifying *v, const char *dir,
+    bagi_spec *spec, unsigned char **text, size_t *size, bags_error *err) {
+    const bags_allocator *memory = &v->env->memory;
+    bags_code code = bagi_reader_read_spec(v->env, dir, text, size, err);
+    if (code)
+        return code;
+    code = bagi_spec_parse(memory, spec, *text, *size, err);
+    if (!code)
+        code = bagi_spec_seal(memory, spec, v->options.codecs, err);
+    if (!code)
+        return BAGS_OK;
+    bagi_spec_free(memory, spec);
+    bagi_free(memory, *text, *size);
+    *text = NULL;
+    return bagi_prefix(err, code, "%s/spec.json: ", bagi_tail(dir));
+}
+
+/* What a shard without spec.json is: `LOCKED` or `UNFINISHED`; BAGS_OK if it
+ * was finished just now. */
+static bags_code bagi_verify_unfinished(bagi_verifying *v, const char *dir,
+    bags_error *err) {
+    const bagi_env *env = v->env;
+    void *file = NULL;
+    bool finished = false, locked = false;
+    char *path = bagi_print(&env->memory, err, "%s/spec.json.partial", dir);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    if (!bagi_open(env, path, BAGS_IO_READ, &file, NULL) && env->io.lock)
+        locked = env->io.lock(env->io.user, file) == EWOULDBLOCK;
+    bagi_close_read(env, file);
+    bagi_free_text(&env->memory, path);
+    bags_code code = bagi_shard_finished(env, dir, &finished, err);
+    if (code || finished)
+        return code;
+    return locked ? bags_fail(err, BAGS_ERROR_LOCKED,
+                        "%s: is not finished: a living writer works on it",
+                        bagi_tail(dir))
+                  : bagi_fail_unfinished(dir, err);
+}
+
+/* Tell what is wrong with a shard's spec.json, if that is this part's to do. */
+static bags_code bagi_verify_spec_fault(bagi_verify_shard *s, bags_code code) {
+    bagi_verifying *v = s->v;
+    v->field = NULL;
+    if (code == BAGS_ERROR_MEMORY)
+        return bagi_verify_fail(v, code, 0);
+    return bagi_verify_mine(v, s->place, 0)
+               ? bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, 0)
+               : BAGS_OK;
+}
+
+static bool bagi_verify_is_unfinished(bags_code code) {
+    return code == BAGS_ERROR_UNFINISHED || code == BAGS_ERROR_LOCKED;
+}
+
+/* Check a shard whose spec was read with this result; `own` is its spec if it
+ * differs in its bytes from the dataset's. */
+static bags_code bagi_verify_known(bagi_verify_set *set, bagi_verify_shard *s,
+    bagi_spec *own, bags_code code) {
+    bagi_verifying *v = set->v;
+    bool mine = bagi_verify_mine(v, s->place, 0);
+    if (bagi_verify_is_unfinished(code)) {
+        v->report.unfinished += mine;
+        return v->options.skip_unfinished ? BAGS_OK
+                                          : bagi_verify_spec_fault(s, code);
+    }
+    v->report.shards += mine;
+    v->report.files += mine && !code;
+    s->spec = code ? (set->text ? &set->spec : &set->unknown) : own;
+    if (!code && set->text && !bagi_spec_same(own, &set->spec))
+        code = bags_fail(bagi_verify_why(v), BAGS_ERROR_CORRUPT,
+            "%s/spec.json: does not say the same as that of the first shard",
+            bagi_tail(s->dir));
+    if (code)
+        code = bagi_verify_spec_fault(s, code);
+    return code ? code : bagi_verify_units(s);
+}
+
+static bags_code bagi_verify_one(bagi_verify_set *set, const char *dir,
+    uint64_t place) {
+    bagi_verifying *v = set->v;
+    const bags_allocator *memory = &v->env->memory;
+    bagi_verify_shard s = {v, dir, NULL, place, false, false};
+    bagi_spec own;
+    unsigned char *text = NULL;
+    size_t size = 0;
+    memset(&own, 0, sizeof own);
+    v->path = dir;
+    bags_code code = BAGS_OK;
+    for (bool again = false;; again = true) {
+        code = bagi_verify_spec(v, dir, &own, &text, &size, &v->why);
+        if (again || code != BAGS_ERROR_MISSING || v->why.system != ENOENT)
+            break;
+        code = bagi_verify_unfinished(v, dir, &v->why);
+        if (code)
+            break;
+    }
+    code = bagi_verify_known(set, &s, &own, code);
+    bagi_spec_free(memory, &own);
+    bagi_free(memory, text, size);
+    return code;
+}
+
+/* Look for the first good spec.json. */
+static bags_code bagi_verify_find_spec(bagi_verify_set *set,
+    const bagi_names *names) {
+    bagi_verifying *v = set->v;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < names->count && !set->text; i++) {
+        char *dir = bagi_shard_path(&v->env->memory, names->path,
+            names->names[i], v->err);
+        if (!dir)
+            return BAGS_ERROR_MEMORY;
+        code = bagi_verify_spec(v, dir, &set->spec, &set->text, &set->size,
+            &v->why);
+        bagi_free_text(&v->env->memory, dir);
+        if (code == BAGS_ERROR_MEMORY)
+            return bagi_verify_fail(v, code, 0);
+    }
+    return BAGS_OK;
+}
+
+/* Tell of the numbers between two shards, if they are missing. */
+static bags_code bagi_verify_gap(bagi_verifying *v, const char *path,
+    uint64_t start, uint64_t stop) {
+    uint64_t step = v->options.shard_stop;
+    uint64_t last = stop - 1 - (stop - 1 - start) % step;
+    char every[48] = "";
+    if (step > 1)
+        snprintf(every, sizeof every, ", every %" PRIu64 "th", step);
+    bags_code code = start == last
+        ? bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
+              "%s: shard %06" PRIu64 " is missing", bagi_tail(path), start)
+        : bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
+              "%s: shards %06" PRIu64 " to %06" PRIu64 "%s are missing",
+              bagi_tail(path), start, last, every);
+    return bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, 0);
+}
+
+/* What is wrong with the shards' numbers. */
+static bags_code bagi_verify_numbers(bagi_verifying *v,
+    const bagi_names *names) {
+    uint64_t step = v->options.shard_stop, next = v->options.shard_start;
+    bags_code code = BAGS_OK;
+    v->path = names->path;
+    v->field = NULL;
+    for (size_t i = 0; i < names->count && !code; i++) {
+        uint64_t number = names->names[i].number;
+        if (number % step != v->options.shard_start)
+            continue;
+        if (bagi_names_check(names, i, bagi_verify_why(v)))
+            code = bagi_verify_tell(v, BAGS_ERROR_CORRUPT, BAGS_FAULT_FILE, 0,
+                0, 0);
+        if (!code && number > next && !v->options.allow_gaps)
+            code = bagi_verify_gap(v, names->path, next, number);
+        next = bagi_shard_after(number, step);
+    }
+    return code;
+}
+
+static bags_code bagi_verify_shards(bagi_verify_set *set,
+    const bagi_names *names) {
+    bagi_verifying *v = set->v;
+    bags_code code = bagi_verify_find_spec(set, names);
+    if (!code && v->options.part == 0)
+        code = bagi_verify_numbers(v, names);
+    for (size_t i = 0; i < names->count && !code; i++) {
+        if (names->names[i].number % v->options.shard_stop !=
+            v->options.shard_start)
+            continue;
+        char *dir = bagi_shard_path(&v->env->memory, names->path,
+            names->names[i], v->err);
+        code = dir ? bagi_verify_one(set, dir, i) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&v->env->memory, dir);
+    }
+    return code;
+}
+
+/* For bagi_names_list_all. */
+static bags_code bagi_verify_too_large(void *user, const bags_error *why) {
+    bagi_verifying *v = (bagi_verifying *)user;
+    if (v->options.part)
+        return BAGS_OK;
+    if (bagi_verify_why(v))
+        v->why = *why;
+    return bagi_verify_tell(v, why->code, BAGS_FAULT_FILE, 0, 0, 0);
+}
+
+static bags_code bagi_verify_sharded(bagi_verify_set *set, const char *path) {
+    bagi_verifying *v = set->v;
+    bagi_names names;
+    bags_error why;
+    memset(&names, 0, sizeof names);
+    names.refused = bagi_verify_too_large;
+    names.user = v;
+    bags_code code = bagi_names_list_all(v->env, path, &names, &why);
+    if (code) {
+        if (v->err)
+            *v->err = why;
+        return code;
+    }
+    if (names.count == 0 && !v->code)
+        return bags_fail(v->err, BAGS_ERROR_MISSING,
+            "%s: is no dataset: it has neither spec.json nor shards",
+            bagi_tail(path));
+    code = bagi_verify_shards(set, &names);
+    bagi_names_free(&names);
+    return code;
+}
+
+static bags_code bagi_verify_lone(bagi_verifying *v, const char *path) {
+    bagi_bag_options options = {BAGI_ALONE, true, false,
+        v->options.allow_empty_file, BAGS_ACCESS_DEFAULT};
+    bag_reader bag;
+    if (v->options.part)
+        return BAGS_OK;
+    memset(&bag, 0, sizeof bag);
+    bag.env = v->env;
+    bags_code code = bagi_bag_open(&bag, path, &options, &v->why);
+    if (code)
+        return bagi_verify_fail(v, code, 0);
+    v->report.blobs += bag.length;
+    code = bagi_verify_bag(v, &bag);
+    bagi_bag_release(&bag);
+    return code;
+}
+
+static bags_code bagi_verify_dataset(bagi_verifying *v, const char *path) {
+    const bags_allocator *memory = &v->env->memory;
+    bool single = false;
+    bagi_verify_set set;
+    memset(&set, 0, sizeof set);
+    set.v = v;
+    bags_code code = bagi_is_single(v->env, path, &single, v->err);
+    if (code)
+        return code;
+    if (single) {
+        code = bagi_verify_spec(v, path, &set.spec, &set.text, &set.size,
+            &v->why);
+        code = code == BAGS_ERROR_MEMORY ? bagi_verify_fail(v, code, 0)
+                                         : bagi_verify_one(&set, path, 0);
+    } else {
+        code = bagi_verify_sharded(&set, path);
+    }
+    bagi_spec_free(memory, &set.spec);
+    bagi_free(memory, set.text, set.size);
+    return code;
+}
+
+static bags_code bagi_verify_check(const bags_verify_options *options,
+    const char *path, bags_error *err) {
+    const char *fault = NULL;
+    if (options->part >= options->parts)
+        fault = "part is not below parts";
+    else if (options->shard_start >= options->shard_stop)
+        fault = "shard_start is not below shard_stop";
+    else if (options->quick && options->decode)
+        fault = "nothing is decoded when it shall be quick";
+    return fault ? bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s",
+                       bagi_tail(path), fault)
+                 : bagi_check_path(path, err);
+}
+
+static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_verify_check(&v->options, path, v->err);
+    if (!code)
+        code = bagi_kind(v->env, path, &kind, v->err);
+    if (code)
+        return code;
+    v->path = path;
+    if (kind == BAGS_PATH_NONE)
+        return bags_fail(v->err, BAGS_ERROR_MISSING,
+            "%s: there is no such file or directory", bagi_tail(path));
+    return kind == BAGS_PATH_FILE ? bagi_verify_lone(v, path)
+                                  : bagi_verify_dataset(v, path);
+}
+
+BAGS_API bags_code bags_verify(const char *path,
+    const bags_verify_options *options, bags_verify_report *report,
+    bags_error *err) {
+    bagi_verifying v;
+    bagi_env env = bagi_env_of(options ? options->allocator : NULL,
+        options ? options->io : NULL);
+    bagi_verify_start(&v, &env, options, err);
+    bags_code code = bagi_verify_any(&v, path);
+    bagi_verify_end(&v);
+    if (report)
+        *report = v.report;
+    return code ? code : v.code;
 }
 
 #endif /* BAGS_IMPLEMENTATION */
