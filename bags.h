@@ -6822,16 +6822,13 @@ static bags_code bagi_opening_finished(bagi_opening *opening,
     unsigned char *text = NULL;
     size_t size = 0;
     uint64_t length = 0;
-    bags_error why;
     bags_code code = bagi_reader_read_spec(&reader->env, dir, "spec.json",
-        &text, &size, &why);
-    *found = code != BAGS_ERROR_MISSING || why.system != ENOENT;
+        &text, &size, err);
+    *found = code != BAGS_ERROR_MISSING || err->system != ENOENT;
     if (!*found)
         return BAGS_OK;
-    if (code) {
-        *err = why;
+    if (code)
         return code;
-    }
     code = bagi_opening_spec(opening, dir, "spec.json", text, size, err);
     if (!code && wanted)
         code = bagi_opening_length(reader, shard, dir, &length, err);
@@ -7057,8 +7054,11 @@ static bags_code bagi_opening_shard(bagi_opening *opening, bagi_name name,
     char *dir = bagi_reader_shard_path(reader, &shard, err);
     if (!dir)
         return BAGS_ERROR_MEMORY;
+    bags_error why; /* a try that failed may not be the last */
     bags_code code =
-        bagi_opening_tries(opening, &shard, dir, wanted, &found, err);
+        bagi_opening_tries(opening, &shard, dir, wanted, &found, &why);
+    if (code)
+        *err = why;
     if (!code && !found && wanted) {
         reader->skipped++;
         if (!reader->options.skip_unfinished && !reader->options.live)
