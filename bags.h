@@ -382,8 +382,8 @@ typedef struct bag_reader_options {
     bool allow_empty_file; /* 0 bytes is an empty Bag, as granular 0.20 and 0.21
                               write it; else an error, since it is also what
                               a crash leaves */
-    bool live; /* of a Bag that has a journal beside it and no table: the blobs
-                  that are whole, whatever a loss of power left behind them */
+    bool live; /* of a Bag that has a journal beside it: the blobs that are
+                  whole, whatever a loss of power left behind them */
     const bags_allocator *allocator; /* NULL: malloc family */
     const bags_io *io;               /* NULL: local files */
 } bag_reader_options;
@@ -2729,7 +2729,8 @@ static bags_code bagi_bag_finished(bag_reader *reader, uint64_t length,
 }
 
 /* A Bag whose ends stand in NAME.idx; an entry that was cut is no entry. A Bag
- * alone that has a table of its own does not need the index. */
+ * alone that has a table of its own does not need the index; but a loss of power
+ * may have torn the table, while the index is on disk. */
 static bags_code bagi_bag_shape_split(bag_reader *reader, bool alone,
     bool unfinished, bags_error *err) {
     uint64_t length = reader->index.size / 8, end = 0;
@@ -2738,7 +2739,7 @@ static bags_code bagi_bag_shape_split(bag_reader *reader, bool alone,
     if (length)
         code = bagi_file_peek(reader, &reader->index, length * 8 - 8, &end,
             err);
-    if (!code && alone)
+    if (!code && alone && !unfinished)
         code = bagi_bag_finished(reader, length, end, &finished, err);
     if (code)
         return code;
