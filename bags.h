@@ -507,6 +507,8 @@ typedef struct bag_reader_options {
     bool allow_empty_file; /* 0 bytes is an empty Bag, as granular 0.20 and 0.21
                               write it; else an error, since it is also what
                               a crash leaves */
+    bool live; /* of a Bag that has a journal beside it: the blobs that are
+                  whole, whatever a loss of power left behind them */
     bags_access access;
     const bags_allocator *allocator; /* NULL: malloc family */
     const bags_io *io;               /* NULL: local files */
@@ -515,7 +517,12 @@ typedef struct bag_reader_options {
 /*
  * Open a Bag and check its shape.
  *
- * A file NAME.idx beside NAME.bag is looked for, as the split variant has one.
+ * A file NAME.idx beside NAME.bag is looked for, as the split variant has one,
+ * and a Bag that is being written, or whose writer died: of that the blobs that
+ * were flushed are read, as many as there are now; open it again to see more. The
+ * writer need not care. After a loss of power the journal may say more than is
+ * true, which is an error but with `live`.
+ *
  * Local files are mapped; a file that cannot be mapped is read by position.
  *
  * Returns the reader, to be closed by bag_reader_close, or NULL:
@@ -526,7 +533,8 @@ typedef struct bag_reader_options {
  *                       space
  *   BAGS_ERROR_MEMORY   out of memory
  *
- * Cost: O(1), some system calls; the table is not read (but with load_table).
+ * Cost: O(1), some system calls; the table is not read (but with load_table, or
+ * with live where there is a journal).
  */
 BAGS_API bag_reader *bag_reader_open(const char *path,
     const bag_reader_options *options, bags_error *err);
@@ -686,6 +694,9 @@ BAGS_API bags_code bag_reader_verify(const bag_reader *reader, bags_error *err);
 typedef struct bag_writer_options {
     bool keep_idx;   /* leave the journal NAME.idx: granular 0.22 reads it */
     bool no_sync;    /* close without waiting for the disk */
+    uint64_t sync_size; /* sync, as bag_writer_sync does, whenever so many bytes
+                           of blobs have come since the last time; 0: only at
+                           the end. Not with no_sync */
     size_t buffer_size; /* bytes held back, rounded up to a power of two of at
                            least 4 KiB; 0: 2 MiB */
     const bags_allocator *allocator; /* NULL: malloc family */
@@ -700,7 +711,7 @@ typedef struct bag_writer_options {
  *
  * Returns the writer, to be ended by bag_writer_close or bag_writer_abort, or
  * NULL: BAGS_ERROR_EXISTS, BAGS_ERROR_MISSING (no such directory),
- * BAGS_ERROR_IO, BAGS_ERROR_MEMORY.
+ * BAGS_ERROR_ARGUMENT (no_sync and sync_size), BAGS_ERROR_IO, BAGS_ERROR_MEMORY.
  *
  * Threads: one at a time.
  */
@@ -722,6 +733,11 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
 /* Hand everything to the system: it then survives the end of this process.
  * Returns BAGS_OK or BAGS_ERROR_IO. */
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err);
+
+/* Flush, and wait until the disk has it: it then survives a loss of power too,
+ * and a reader with `live` finds it. Returns BAGS_OK or BAGS_ERROR_IO. A sync
+ * that failed is never tried again: it ends the writer. Cost: three syncs. */
+BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err);
 
 /* Number of blobs appended. */
 BAGS_API uint64_t bag_writer_length(const bag_writer *writer);
@@ -933,6 +949,10 @@ typedef struct bags_writer_options {
     bool keep_idx;         /* leave the .idx files: granular 0.22 then reads a
                               dataset that has no sequences */
     bool no_sync;          /* do not wait for the disk when a shard is done */
+    uint64_t sync_size;    /* sync, as bags_writer_sync does, after the datapoint
+                              with which so many bytes of blobs have come since
+                              the last time; 0: only when a shard is done. Not
+                              with no_sync */
     bool append;           /* go on with what this worker wrote before */
     size_t buffer_size;    /* bytes held back for each field, rounded up to a
                               power of two of at least 4 KiB; 0: 2 MiB */
@@ -969,7 +989,8 @@ typedef struct bags_writer_options {
  *                        everywhere: refs, leading '.', control characters,
  *                        / \ : * ? " < > |, device names as "con"
  *   BAGS_ERROR_TYPE      a type string is wrong
- *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop
+ *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; no_sync and
+ *                        sync_size
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Threads: one at a time.
@@ -1166,6 +1187,8 @@ typedef struct bags_reader_options {
     bool skip_unfinished;  /* leave out shards that are being written, or whose
                               writer died; and of a split dataset whose fields
                               are of unequal length, read the shortest */
+    bool live;             /* read the datapoints flushed so far of those shards,
+                              too: see bags_reader_open */
     bool positional;       /* read by position; do not map files */
     bool load_tables;      /* with positional: hold the tables of the files in
                               use in memory, 8 bytes a blob */
@@ -1194,8 +1217,21 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
+ * With live, shards that are being written, or whose writer died, are there with
+ * the datapoints that were flushed (bags_writer_flush, and whenever a buffer was
+ * full): each whole or not at all, the same that bags_recover would keep. It is
+ * what there was at this call; open again to see more. Writers are not locked out
+ * and need not care; the reader goes on as it is when they finish. A writer that
+ * aborts takes back what it wrote: reading it then fails or, if another writer has
+ * begun the shard again by then, gives what that one wrote: open again. A shard
+ * without its fields' record yet is skipped; if there is none with it, the error is
+ * BAGS_ERROR_UNFINISHED or BAGS_ERROR_MISSING. Shards that several workers write
+ * have gaps most of the time: see allow_gaps.
+ *
  * Cost: a few system calls a shard, or of a split one a few a field. No table is
- * read; no file stays open.
+ * read; no file stays open. With live, of an unfinished shard some more a field,
+ * its journals and refs are read, 8 bytes a blob are held in memory, and it is
+ * read by position, one system call a field.
  */
 BAGS_API bags_reader *bags_reader_open(const char *path,
     const bags_reader_options *options, bags_error *err);
@@ -1210,7 +1246,8 @@ BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 /* Number of shards that are read; 1 for a dataset without shards. */
 BAGS_API uint64_t bags_reader_shards(const bags_reader *reader);
 
-/* Number of unfinished shards that were left out. */
+/* Number of unfinished shards that were left out; with `live`, of those whose
+ * writers have only begun. */
 BAGS_API uint64_t bags_reader_skipped(const bags_reader *reader);
 
 /* Whether it is a directory of shards. */
@@ -1220,6 +1257,7 @@ typedef struct bags_shard {
     uint64_t number; /* the shard's name as a number; 0 if not sharded */
     uint64_t start;  /* the index of its first datapoint */
     uint64_t length; /* its number of datapoints */
+    bool unfinished; /* only with `live` */
 } bags_shard;
 
 /* The i-th shard, 0 <= i < bags_reader_shards(reader); else all 0. */
@@ -3328,6 +3366,8 @@ typedef struct bagi_file {
     void *handle;             /* NULL: mapped, in memory, or not open now */
     unsigned pins;            /* threads that read it just now */
     bool listed;              /* it belongs to a set, open or not */
+    bool grows;               /* a writer may go on with it: `size` is of what
+                                 is read */
     struct bagi_file *newer, *older;
 } bagi_file;
 
@@ -3413,7 +3453,7 @@ static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
     if (code)
         return code;
     code = bagi_file_size(env, handle, file->path, &size, err);
-    if (!code && size != file->size)
+    if (!code && size != file->size && (size < file->size || !file->grows))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has %" PRIu64 " bytes now and had %" PRIu64
             " when it was opened first", bagi_tail(file->path), size,
@@ -3439,6 +3479,7 @@ struct bag_reader {
     bagi_file file;
     bagi_file index;       /* NAME.idx, if split */
     unsigned char *loaded; /* the table in memory, if asked for */
+    size_t loaded_size;
     bool split, v2;
     bool random;       /* mapped for BAGS_ACCESS_RANDOM */
     void *consecutive; /* not NULL: blob i is datapoint i's; see columns */
@@ -3547,15 +3588,19 @@ static void bagi_file_map(bag_reader *reader, bagi_file *file,
 }
 
 static bags_code bagi_file_open(bag_reader *reader, bagi_file *file,
-    const char *path, bool positional, bags_error *err) {
+    const char *path, bags_error *err) {
     const bagi_env *env = reader->env;
     file->path = bagi_copy_text(&env->memory, path, strlen(path), err);
     if (!file->path)
         return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_files_open(reader->files, env, path, false,
-        &file->handle, err);
-    if (!code)
-        code = bagi_file_size(env, file->handle, path, &file->size, err);
+    return bagi_files_open(reader->files, env, path, false, &file->handle, err);
+}
+
+/* See how large an open file is now. */
+static bags_code bagi_file_measure(bag_reader *reader, bagi_file *file,
+    bool positional, bags_error *err) {
+    bags_code code = bagi_file_size(reader->env, file->handle, file->path,
+        &file->size, err);
     if (!code)
         bagi_file_map(reader, file, positional);
     return code;
@@ -3631,17 +3676,17 @@ static bags_code bagi_bag_shape(bag_reader *reader, bool allow_empty,
 }
 
 /* Whether a Bag beside an index is a finished one nevertheless: if its own
- * table begins where the last blob of the index ends. */
-static bags_code bagi_bag_finished(bag_reader *reader, uint64_t end,
-    bool *finished, bags_error *err) {
+ * table begins where the last blob of the index ends, and is as long. */
+static bags_code bagi_bag_finished(bag_reader *reader, uint64_t length,
+    uint64_t end, bool *finished, bags_error *err) {
     const bagi_file *file = &reader->file;
     uint64_t last = 0, first = 0;
     *finished = false;
-    if (file->size < 8)
+    if (file->size < 8 || end > file->size - 8 || (file->size - end) % 8 != 0 ||
+        (file->size - end) / 8 - 1 != length)
         return BAGS_OK;
     bags_code code = bagi_file_peek(reader, file, file->size - 8, &last, err);
-    if (code || last != end || last > file->size - 8 ||
-        (file->size - last) % 8 != 0)
+    if (code || last != end)
         return code;
     code = bagi_file_peek(reader, file, last, &first, err);
     *finished = !code && first == 0;
@@ -3649,30 +3694,31 @@ static bags_code bagi_bag_finished(bag_reader *reader, uint64_t end,
 }
 
 /* A Bag whose ends stand in NAME.idx; an entry that was cut is no entry. A Bag
- * alone that has a table of its own does not need the index. */
+ * alone that has a table of its own does not need the index; but a loss of power
+ * may have torn the table, while the index is on disk. */
 static bags_code bagi_bag_shape_split(bag_reader *reader, bool alone,
-    bags_error *err) {
+    bool unfinished, bags_error *err) {
     uint64_t length = reader->index.size / 8, end = 0;
     bool finished = false;
     bags_code code = BAGS_OK;
     if (length)
         code = bagi_file_peek(reader, &reader->index, length * 8 - 8, &end,
             err);
-    if (!code && alone)
-        code = bagi_bag_finished(reader, end, &finished, err);
+    if (!code && alone && !unfinished)
+        code = bagi_bag_finished(reader, length, end, &finished, err);
     if (code)
         return code;
     if (finished) {
         bagi_file_close(reader, &reader->index);
         return bagi_bag_shape(reader, false, err);
     }
-    if (end > reader->file.size)
+    if (end > reader->file.size && !unfinished)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has %" PRIu64 " bytes; its .idx places the end of blob %"
             PRIu64 " at %" PRIu64, bagi_tail(reader->file.path),
             reader->file.size, length - 1, end);
     reader->split = true;
-    reader->limit = end;
+    reader->limit = unfinished ? reader->file.size : end;
     reader->length = length;
     return BAGS_OK;
 }
@@ -3690,6 +3736,7 @@ static bags_code bagi_bag_load(bag_reader *reader, bags_error *err) {
         (unsigned char *)bagi_alloc_raw(&reader->env->memory, size, err);
     if (!reader->loaded)
         return BAGS_ERROR_MEMORY;
+    reader->loaded_size = size;
     reader->ends = reader->loaded;
     return bagi_read_at(reader->env, file->handle, file->path, reader->table,
         reader->loaded, size, err);
@@ -3704,6 +3751,9 @@ typedef enum bagi_where {
 typedef struct bagi_bag_options {
     bagi_where where;
     bool positional, load_table, allow_empty;
+    bool grows;      /* a writer may be at work on it */
+    bool unfinished; /* its index may say more than is true: who opens it finds
+                        out how much, and trims it */
     bags_access access;
 } bagi_bag_options;
 
@@ -3711,8 +3761,7 @@ static void bagi_bag_release(bag_reader *reader) {
     const bags_allocator *memory = &reader->env->memory;
     bagi_file_close(reader, &reader->file);
     bagi_file_close(reader, &reader->index);
-    if (reader->loaded)
-        bagi_free(memory, reader->loaded, (size_t)reader->length * 8);
+    bagi_free(memory, reader->loaded, reader->loaded_size);
     reader->loaded = NULL;
 }
 
@@ -3732,35 +3781,80 @@ static char *bagi_index_path(const bags_allocator *memory, const char *path,
     return bagi_print(memory, err, "%.*s.idx", (int)size, path);
 }
 
+/* Open the index, and see how long it is. One that is looked for may be removed
+ * meanwhile, by a writer that finishes the Bag. */
 static bags_code bagi_bag_open_index(bag_reader *reader, const char *path,
     const bagi_bag_options *options, bool *found, bags_error *err) {
     const bagi_env *env = reader->env;
+    bool alone = options->where == BAGI_ALONE;
+    bags_path_kind kind = BAGS_PATH_FILE;
+    bags_error why;
     char *index = bagi_index_path(&env->memory, path, err);
     if (!index)
         return BAGS_ERROR_MEMORY;
-    bags_path_kind kind = BAGS_PATH_FILE;
-    bags_code code = options->where == BAGI_ALONE
-                         ? bagi_kind(env, index, &kind, err)
-                         : BAGS_OK;
+    bags_code code =
+        alone ? bagi_kind(env, index, &kind, &why) : BAGS_OK;
     *found = kind == BAGS_PATH_FILE;
     if (!code && *found)
-        code = bagi_file_open(reader, &reader->index, index,
-            options->positional, err);
+        code = bagi_file_open(reader, &reader->index, index, &why);
+    if (code && alone && why.system == ENOENT) {
+        bagi_file_close(reader, &reader->index);
+        *found = false;
+        code = BAGS_OK;
+    }
+    if (!code && *found)
+        code = bagi_file_measure(reader, &reader->index, options->positional,
+            &why);
     bagi_free_text(&env->memory, index);
+    if (code && err)
+        *err = why;
     return code;
+}
+
+/* Look for the index of a Bag by itself. A writer makes it just behind the Bag,
+ * and removes it when the Bag is finished: that there is none is believed when
+ * the Bag has not changed around the look. */
+static bags_code bagi_bag_find_index(bag_reader *reader, const char *path,
+    const bagi_bag_options *options, bool *found, bags_error *err) {
+    const bagi_env *env = reader->env;
+    void *file = reader->file.handle;
+    uint64_t before = 0, after = 0;
+    do {
+        bags_code code = bagi_file_size(env, file, path, &before, err);
+        if (!code)
+            code = bagi_bag_open_index(reader, path, options, found, err);
+        if (!code)
+            code = bagi_file_size(env, file, path, &after, err);
+        if (code)
+            return code;
+    } while (!*found && before != after);
+    return BAGS_OK;
+}
+
+/* The files of a Bag. The blobs are measured behind the index, so that they
+ * cover it while a writer is at work. */
+static bags_code bagi_bag_files(bag_reader *reader, const char *path,
+    const bagi_bag_options *options, bool *split, bags_error *err) {
+    *split = options->where == BAGI_SPLIT;
+    reader->file.grows = reader->index.grows = options->grows;
+    bags_code code = bagi_file_open(reader, &reader->file, path, err);
+    if (!code && *split)
+        code = bagi_bag_open_index(reader, path, options, split, err);
+    else if (!code && options->where == BAGI_ALONE && bagi_is_bag_path(path))
+        code = bagi_bag_find_index(reader, path, options, split, err);
+    return code ? code
+                : bagi_file_measure(reader, &reader->file, options->positional,
+                      err);
 }
 
 static bags_code bagi_bag_shapes(bag_reader *reader, const char *path,
     const bagi_bag_options *options, bags_error *err) {
-    bool split = options->where == BAGI_SPLIT;
-    bool alone = options->where == BAGI_ALONE;
-    bags_code code =
-        bagi_file_open(reader, &reader->file, path, options->positional, err);
-    if (!code && (split || (alone && bagi_is_bag_path(path))))
-        code = bagi_bag_open_index(reader, path, options, &split, err);
+    bool split = false;
+    bags_code code = bagi_bag_files(reader, path, options, &split, err);
     if (code)
         return code;
-    code = split ? bagi_bag_shape_split(reader, alone, err)
+    code = split ? bagi_bag_shape_split(reader, options->where == BAGI_ALONE,
+                       options->unfinished, err)
                  : bagi_bag_shape(reader, options->allow_empty, err);
     if (!code && options->load_table)
         code = bagi_bag_load(reader, err);
@@ -3794,6 +3888,8 @@ static bags_code bagi_bag_open(bag_reader *reader, const char *path,
     }
     reader->random = options->access == BAGS_ACCESS_RANDOM &&
                      reader->env->io.advise && reader->file.map;
+    if (reader->loaded && reader->split)
+        bagi_file_close(reader, &reader->index); /* it is not needed again */
     bagi_bag_point(reader);
     bagi_file_settle(reader, &reader->file);
     bagi_file_settle(reader, &reader->index);
@@ -3805,6 +3901,27 @@ static bags_code bagi_bag_open(bag_reader *reader, const char *path,
         bagi_file_advise(reader, &reader->index, 0, reader->index.size, advice);
     }
     return BAGS_OK;
+}
+
+/* Of a Bag whose ends are at hand: how many blobs from the front lie one behind
+ * the other and in the file. */
+static uint64_t bagi_bag_whole(const bag_reader *reader) {
+    uint64_t start = 0, i = 0;
+    for (; i < reader->length; i++) {
+        uint64_t stop = bagi_load_u64(reader->ends + 8 * i);
+        if (stop < start || stop > reader->limit)
+            break;
+        start = stop;
+    }
+    return i;
+}
+
+/* Forget the blobs from `length` on, and the file's bytes behind the others. */
+static void bagi_bag_trim(bag_reader *reader, uint64_t length) {
+    reader->length = length;
+    reader->limit = length ? bagi_load_u64(reader->ends + 8 * (length - 1)) : 0;
+    if (!reader->file.map)
+        reader->file.size = reader->limit;
 }
 
 /* A reader of one Bag, with an environment of its own. */
@@ -3830,8 +3947,9 @@ BAGS_API bag_reader *bag_reader_open(const char *path,
     memset(&with, 0, sizeof with);
     if (options)
         with = *options;
-    bagi_bag_options how = {BAGI_ALONE, with.positional, with.load_table,
-        with.allow_empty_file, with.access};
+    bagi_bag_options how = {BAGI_ALONE, with.positional,
+        with.load_table || with.live, with.allow_empty_file, with.live,
+        with.live, with.access};
     bagi_lone *lone = bagi_lone_new(&with, err);
     if (!lone)
         return NULL;
@@ -3840,6 +3958,8 @@ BAGS_API bag_reader *bag_reader_open(const char *path,
         bagi_free(&memory, lone, sizeof *lone);
         return NULL;
     }
+    if (with.live && lone->reader.split)
+        bagi_bag_trim(&lone->reader, bagi_bag_whole(&lone->reader));
     return &lone->reader;
 }
 
@@ -4632,6 +4752,12 @@ static bags_code bagi_column_table(const bagi_env *env, bagi_column *column,
                              (size_t)ends->end, err);
 }
 
+static bags_code bagi_column_sync(const bagi_env *env, bagi_column *column,
+    bags_error *err) {
+    bags_code code = bagi_out_sync(env, &column->blobs, err);
+    return code ? code : bagi_out_sync(env, &column->ends, err);
+}
+
 /* Make the Bag whole; both files stay open. */
 static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
     bool keep_idx, bool no_sync, bags_error *err) {
@@ -4667,6 +4793,7 @@ struct bag_writer {
     bagi_env env;
     bagi_column column;
     bool keep_idx, no_sync;
+    uint64_t sync_size, synced; /* what the blobs' end was at the last sync */
     bags_error failure; /* code BAGS_OK: none */
 };
 
@@ -4679,6 +4806,15 @@ static bags_code bagi_keep_failure(bags_error *failure, bags_error *err) {
 
 BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "there is no writer");
+}
+
+static bags_code bagi_check_sync(bool no_sync, uint64_t sync_size,
+    const char *path, bags_error *err) {
+    return no_sync && sync_size
+               ? bags_fail(err, BAGS_ERROR_ARGUMENT,
+                     "%s: sync_size asks for syncs and no_sync for none",
+                     bagi_tail(path))
+               : BAGS_OK;
 }
 
 static void bagi_bag_writer_free(bag_writer *writer) {
@@ -4694,6 +4830,8 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
     if (options)
         with = *options;
     bagi_env env = bagi_env_of(with.allocator, with.io);
+    if (bagi_check_sync(with.no_sync, with.sync_size, path, err))
+        return NULL;
     bag_writer *writer =
         (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
@@ -4701,6 +4839,7 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
     writer->env = env;
     writer->keep_idx = with.keep_idx;
     writer->no_sync = with.no_sync;
+    writer->sync_size = with.sync_size;
     bags_code code = bagi_column_init(&env.memory, &writer->column,
         with.buffer_size, err);
     if (!code) {
@@ -4715,14 +4854,29 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
     return NULL;
 }
 
+/* Flush, and wait for the disk: for the names of both files too. */
+static bags_code bagi_bag_writer_sync(bag_writer *writer, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bagi_column *column = &writer->column;
+    bags_code code = bagi_column_flush(env, column, err);
+    if (!code)
+        code = bagi_column_sync(env, column, err);
+    writer->synced = column->blobs.end;
+    return code ? code : bagi_sync_above(env, column->blobs.path, 1, err);
+}
+
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err) {
     if (!writer)
         return bagi_fail_no_writer(err);
     if (writer->failure.code)
         return bagi_keep_failure(&writer->failure, err);
-    if (bagi_column_add(&writer->env, &writer->column,
-            (const unsigned char *)data, size, &writer->failure))
+    bags_code code = bagi_column_add(&writer->env, &writer->column,
+        (const unsigned char *)data, size, &writer->failure);
+    if (!code && writer->sync_size &&
+        writer->column.blobs.end - writer->synced >= writer->sync_size)
+        code = bagi_bag_writer_sync(writer, &writer->failure);
+    if (code)
         return bagi_keep_failure(&writer->failure, err);
     if (index)
         *index = writer->column.length - 1;
@@ -4734,6 +4888,15 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
         return bagi_fail_no_writer(err);
     if (!writer->failure.code)
         bagi_column_flush(&writer->env, &writer->column, &writer->failure);
+    return writer->failure.code ? bagi_keep_failure(&writer->failure, err)
+                                : BAGS_OK;
+}
+
+BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (!writer->failure.code)
+        bagi_bag_writer_sync(writer, &writer->failure);
     return writer->failure.code ? bagi_keep_failure(&writer->failure, err)
                                 : BAGS_OK;
 }
@@ -4751,9 +4914,11 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
         return BAGS_OK;
     bagi_column *column = &writer->column;
     bags_error *failure = &writer->failure;
+    /* The journal must be as whole as the Bag: a loss of power may undo its
+     * removal, and readers look at it. */
     if (!failure->code)
-        bagi_column_finish(&writer->env, column, writer->keep_idx,
-            writer->no_sync, failure);
+        bagi_column_finish(&writer->env, column, true, writer->no_sync,
+            failure);
     if (!failure->code && !writer->no_sync)
         bagi_sync_above(&writer->env, column->blobs.path, 1, failure);
     if (!failure->code)
@@ -6141,6 +6306,7 @@ struct bags_writer {
     uint64_t length, shards;
     uint64_t found;        /* datapoints that were there, with append */
     uint64_t shard_length; /* datapoints in the shard being written */
+    uint64_t unsynced;     /* bytes of their blobs since the last sync */
     bool sharded, begun;
     bool made_path;     /* the directory of the shards was not there before */
     bool resumed;       /* the shard was begun by another writer */
@@ -6232,19 +6398,20 @@ static bags_code bagi_writer_remove(const bags_writer *writer,
     return code;
 }
 
-/* Remove a shard that is not finished: the files of the known columns, the
- * record and, if nothing *other is in it, the directory. On Windows a file may
- * stay there until it is closed, so that comes first. */
+/* Remove a shard that is not finished: the files of the known columns, refs.idx
+ * first, with which the datapoints are gone; the record and, if nothing *other is
+ * in it, the directory. On Windows a file may stay there until it is closed, so
+ * that comes first. */
 static bags_code bagi_writer_discard(bags_writer *writer, bool known,
     bool *other, bags_error *err) {
     const bagi_env *env = &writer->env;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; known && i <= writer->spec.count && !code; i++) {
+    for (size_t i = known ? writer->spec.count + 1 : 0; i-- > 0 && !code;) {
         const char *name = bagi_writer_column_name(writer, i);
         bagi_column_close(env, &writer->columns[i], NULL);
-        code = bagi_writer_remove(writer, name, ".bag", err);
+        code = bagi_writer_remove(writer, name, ".idx", err);
         if (!code)
-            code = bagi_writer_remove(writer, name, ".idx", err);
+            code = bagi_writer_remove(writer, name, ".bag", err);
     }
     if (!code && writer->partial)
         code = bagi_writer_remove(writer, "spec.json", ".partial", err);
@@ -6313,7 +6480,7 @@ static bags_code bagi_writer_claim_once(bags_writer *writer, bags_error *err) {
         return code;
     }
     writer->shard = path;
-    writer->shard_length = 0;
+    writer->shard_length = writer->unsynced = 0;
     writer->made_path = writer->sharded && (writer->made_path ||
                                                kind == BAGS_PATH_NONE);
     code = bagi_writer_record(writer, err);
@@ -6420,6 +6587,23 @@ static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
     return BAGS_OK;
 }
 
+/* Flush, and wait until the disk has the shard being written. */
+static bags_code bagi_writer_sync_all(bags_writer *writer, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bags_code code = bagi_writer_flush_all(writer, err);
+    for (size_t i = 0; i <= writer->spec.count && !code; i++)
+        code = bagi_column_sync(env, &writer->columns[i], err);
+    int error = code ? 0 : env->io.sync(env->io.user, writer->partial);
+    if (error)
+        code = bagi_fail_system(err, error, writer->shard,
+            "sync the spec.json.partial of");
+    if (!code)
+        code = bagi_sync_dir(env, writer->shard, err);
+    writer->synced = true;
+    writer->unsynced = 0;
+    return code ? code : bagi_writer_sync_parents(writer, err);
+}
+
 /* Whether the shard has reached one of its limits. */
 static bool bagi_writer_full(const bags_writer *writer) {
     const bags_writer_options *options = &writer->options;
@@ -6512,11 +6696,18 @@ static bags_code bagi_datapoint_commit(bags_writer *writer) {
         code = bagi_column_add(&writer->env, refs, writer->row, size, err);
     if (code)
         return code;
-    for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_column_keep(&writer->columns[i]);
+    for (size_t i = 0; i <= writer->spec.count; i++) {
+        bagi_column *column = &writer->columns[i];
+        writer->unsynced += column->blobs.end - column->kept_end;
+        bagi_column_keep(column);
+    }
     writer->shard_length++;
     writer->length++;
-    return bagi_writer_full(writer) ? bagi_writer_finish(writer, err) : BAGS_OK;
+    if (bagi_writer_full(writer))
+        return bagi_writer_finish(writer, err);
+    uint64_t most = writer->options.sync_size;
+    return most && writer->unsynced >= most ? bagi_writer_sync_all(writer, err)
+                                            : BAGS_OK;
 }
 
 /* The field that the i-th entry names: most often the caller's i-th. */
@@ -6704,24 +6895,6 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     return writer->failure.code ? bagi_writer_broken(writer, err) : BAGS_OK;
 }
 
-static bags_code bagi_writer_sync_all(bags_writer *writer, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    bags_code code = bagi_writer_flush_all(writer, err);
-    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
-        code = bagi_out_sync(env, &writer->columns[i].blobs, err);
-        if (!code)
-            code = bagi_out_sync(env, &writer->columns[i].ends, err);
-    }
-    int error = code ? 0 : env->io.sync(env->io.user, writer->partial);
-    if (error)
-        code = bagi_fail_system(err, error, writer->shard,
-            "sync the spec.json.partial of");
-    if (!code)
-        code = bagi_sync_dir(env, writer->shard, err);
-    writer->synced = true;
-    return code ? code : bagi_writer_sync_parents(writer, err);
-}
-
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     if (!writer)
         return bagi_fail_no_writer(err);
@@ -6854,7 +7027,8 @@ static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
             "%s: shard_start is %" PRIu64 ", the worker's index; it must be "
             "below shard_stop, the number of workers, which is %" PRIu64,
             bagi_tail(writer->path), options->shard_start, options->shard_stop);
-    return BAGS_OK;
+    return bagi_check_sync(options->no_sync, options->sync_size, writer->path,
+        err);
 }
 
 /* ---- going on with what a writer has left ---- */
@@ -7593,9 +7767,11 @@ BAGS_API bags_code bags_recover(const char *path,
 
 typedef struct bagi_shard {
     bagi_name name;
-    bool split;     /* no refs.bag */
-    uint64_t start; /* index of its first datapoint */
-    void **bags;    /* a bag_reader a field, then refs; NULL: not used yet */
+    bool split;      /* no refs.bag */
+    bool unfinished; /* its Bags were opened with the reader; without a
+                        datapoint it has none */
+    uint64_t start;  /* index of its first datapoint */
+    void **bags;     /* a bag_reader a field, then refs; NULL: not used yet */
 } bagi_shard;
 
 struct bags_reader {
@@ -7644,6 +7820,8 @@ static char *bagi_reader_bag_path(const bags_reader *reader,
 static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
     const bagi_shard *shard, const bag_reader *refs) {
     bagi_bag_options options;
+    options.grows = reader->options.live;
+    options.unfinished = false;
     options.where = shard->split ? BAGI_SPLIT : BAGI_WITH_REFS;
     options.positional = reader->options.positional;
     options.load_table = reader->options.load_tables;
@@ -7744,11 +7922,22 @@ static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
     return bagi_reader_bag_first(reader, shard, field, out, err);
 }
 
+static void bagi_shard_close(const bags_reader *reader,
+    bagi_shard *shard) {
+    size_t count = reader->spec.count + 1;
+    if (!shard->bags)
+        return;
+    for (size_t i = 0; i < count; i++)
+        bagi_reader_bag_free(reader, (bag_reader *)shard->bags[i]);
+    bagi_free(&reader->env.memory, shard->bags, count * sizeof *shard->bags);
+    shard->bags = NULL;
+}
+
 /* ---- opening ---- */
 
 static bags_code bagi_reader_read_spec(const bagi_env *env, const char *dir,
-    unsigned char **text, size_t *size, bags_error *err) {
-    char *path = bagi_print(&env->memory, err, "%s/spec.json", dir);
+    const char *name, unsigned char **text, size_t *size, bags_error *err) {
+    char *path = bagi_print(&env->memory, err, "%s/%s", dir, name);
     if (!path)
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
@@ -7767,7 +7956,7 @@ typedef struct bagi_opening {
 
 /* Take over the first spec.json, or check that a later one says the same. */
 static bags_code bagi_opening_spec(bagi_opening *opening, const char *dir,
-    unsigned char *text, size_t size, bags_error *err) {
+    const char *name, unsigned char *text, size_t size, bags_error *err) {
     bags_reader *reader = opening->reader;
     const bags_allocator *memory = &reader->env.memory;
     bagi_spec other;
@@ -7783,7 +7972,7 @@ static bags_code bagi_opening_spec(bagi_opening *opening, const char *dir,
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "does not say the same as that of the first shard");
     if (code)
-        bagi_prefix(err, code, "%s/spec.json: ", bagi_tail(dir));
+        bagi_prefix(err, code, "%s/%s: ", bagi_tail(dir), name);
     bagi_spec_free(memory, &other);
     if (opening->has_spec || code)
         return code;
@@ -7865,7 +8054,8 @@ static bags_code bagi_opening_split(const bags_reader *reader,
             most = i;
         }
     }
-    if (low != high && !reader->options.skip_unfinished)
+    if (low != high && !reader->options.skip_unfinished &&
+        !reader->options.live)
         return bags_fail(err, BAGS_ERROR_UNFINISHED,
             "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
             " blobs, \"%.200s\" has %" PRIu64, bagi_tail(dir),
@@ -7897,20 +8087,17 @@ static bags_code bagi_opening_room(bags_reader *reader, bags_error *err) {
     return code;
 }
 
-static bags_code bagi_opening_add(bags_reader *reader, bagi_shard *shard,
-    const char *dir, bags_error *err) {
-    uint64_t length = 0;
-    bags_code code = bagi_opening_length(reader, shard, dir, &length, err);
-    if (!code)
-        code = bagi_opening_room(reader, err);
+static bags_code bagi_opening_add(bags_reader *reader, const bagi_shard *shard,
+    const char *dir, uint64_t length, bags_error *err) {
+    bags_code code = bagi_opening_room(reader, err);
     if (code)
         return code;
     if (length > UINT64_MAX - reader->length)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has more datapoints than can be counted", bagi_tail(dir));
-    shard->start = reader->length;
+    reader->shards[reader->count] = *shard;
+    reader->shards[reader->count++].start = reader->length;
     reader->length += length;
-    reader->shards[reader->count++] = *shard;
     return BAGS_OK;
 }
 
@@ -7924,36 +8111,256 @@ static bags_code bagi_opening_end(bags_reader *reader, bags_error *err) {
     return code;
 }
 
+/* Open a shard by its commit record, if that is there. */
+static bags_code bagi_opening_finished(bagi_opening *opening,
+    bagi_shard *shard, const char *dir, bool wanted, bool *found,
+    bags_error *err) {
+    bags_reader *reader = opening->reader;
+    unsigned char *text = NULL;
+    size_t size = 0;
+    uint64_t length = 0;
+    bags_code code = bagi_reader_read_spec(&reader->env, dir, "spec.json",
+        &text, &size, err);
+    *found = code != BAGS_ERROR_MISSING || err->system != ENOENT;
+    if (!*found)
+        return BAGS_OK;
+    if (code)
+        return code;
+    code = bagi_opening_spec(opening, dir, "spec.json", text, size, err);
+    if (!code && wanted)
+        code = bagi_opening_length(reader, shard, dir, &length, err);
+    if (!code && wanted)
+        code = bagi_opening_add(reader, shard, dir, length, err);
+    bagi_free(&reader->env.memory, text, size);
+    return code;
+}
+
+/* ---- opening a shard that is being written ----
+ *
+ * Nothing is locked, and the writer is never in the way: what refs.idx says is
+ * whole does not change any more, whatever the writer does behind it; a file that
+ * is not there any more means that the shard was finished or removed meanwhile,
+ * and so the next try finds it so. After a loss of power the journals may say
+ * more than is true: only the datapoints that recovery would keep are taken. The
+ * journals are read into memory here, since they go when the shard is finished;
+ * the Bags stay the same files, to which the writer adds a table. They are not
+ * mapped: where a file that is mapped cannot be cut, the writer would fail, and
+ * where it can, an abort would end the reader.
+ */
+
+#define BAGI_LIVE_TRIES 4
+#define BAGI_LIVE_STEP 1024 /* datapoints */
+
+/* Open a Bag of the shard as far as its journal goes. */
+static bag_reader *bagi_live_bag(const bags_reader *reader, bagi_shard *shard,
+    size_t field, bags_error *err) {
+    bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
+    options.where = BAGI_SPLIT;
+    options.positional = options.load_table = options.unfinished = true;
+    bag_reader *bag = bagi_reader_bag_new(reader, shard, field, &options,
+        (bagi_files *)(uintptr_t)&reader->files, err);
+    shard->bags[field] = bag;
+    return bag;
+}
+
+/* Open the Bags, refs first, so that the fields' cover what it says. *length is
+ * how many datapoints it speaks of; if none, the fields are left alone. */
+static bags_code bagi_live_bags(const bags_reader *reader, bagi_shard *shard,
+    uint64_t *length, bags_error *err) {
+    size_t count = reader->spec.count;
+    shard->bags = (void **)bagi_alloc(&reader->env.memory,
+        (count + 1) * sizeof *shard->bags, err);
+    if (!shard->bags)
+        return BAGS_ERROR_MEMORY;
+    bag_reader *refs = bagi_live_bag(reader, shard, count, err);
+    if (!refs)
+        return err->code;
+    *length = refs->length;
+    for (size_t i = 0; *length && i < count; i++)
+        if (!bagi_live_bag(reader, shard, i, err))
+            return err->code;
+    return BAGS_OK;
+}
+
+/* While the datapoints of such a shard are counted: the refs of one, and how
+ * many blobs of each field they use. */
+typedef struct bagi_live {
+    const bags_reader *reader;
+    void **bags;
+    bagi_ref *refs;
+    uint64_t *used;
+    bags_buffer scratch;
+} bagi_live;
+
+/* Take the next datapoint, if it is whole: as bagi_scan_datapoint has it. */
+static bool bagi_live_take(bagi_live *live, bags_bytes blob) {
+    const bagi_spec *spec = &live->reader->spec;
+    size_t field = 0;
+    if (bagi_refs_parse(blob, spec->types, spec->count, live->refs, &field))
+        return false;
+    for (size_t i = 0; i < spec->count; i++) {
+        const bagi_ref *ref = &live->refs[i];
+        const bag_reader *bag = (const bag_reader *)live->bags[i];
+        uint64_t used = live->used[i];
+        if (ref->count && (ref->first != used ||
+                              ref->count > bag->length - used ||
+                              bagi_bag_check(bag, used, ref->count,
+                                  bag->ends + 8 * used, NULL)))
+            return false;
+    }
+    for (size_t i = 0; i < spec->count; i++)
+        live->used[i] += live->refs[i].count;
+    return true;
+}
+
+/* Count the datapoints that are whole, up to the first that is not. */
+static bags_code bagi_live_count(bagi_live *live, uint64_t *length,
+    bags_error *err) {
+    const bag_reader *refs =
+        (const bag_reader *)live->bags[live->reader->spec.count];
+    uint64_t most = bagi_bag_whole(refs), at = 0;
+    bool whole = true;
+    bags_code code = BAGS_OK;
+    while (whole && at < most && !code) {
+        bags_range range;
+        uint64_t stop = most - at < BAGI_LIVE_STEP ? most : at + BAGI_LIVE_STEP;
+        code = bag_reader_get_range(refs, at, stop, &live->scratch, &range,
+            err);
+        for (size_t i = 0; !code && whole && i < range.length; i++) {
+            whole = bagi_live_take(live, bags_range_get(&range, i));
+            at += whole;
+        }
+    }
+    *length = at;
+    return code;
+}
+
+/* Find how many datapoints are whole, and make the Bags end with them. That none
+ * of them is, is not what a writer's death leaves. */
+static bags_code bagi_live_scan(const bags_reader *reader, bagi_shard *shard,
+    const char *dir, uint64_t *length, bags_error *err) {
+    const bags_allocator *memory = &reader->env.memory;
+    size_t count = reader->spec.count;
+    bagi_live live;
+    memset(&live, 0, sizeof live);
+    live.reader = reader;
+    live.bags = shard->bags;
+    live.refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *live.refs, err);
+    live.used = (uint64_t *)bagi_alloc(memory, count * sizeof *live.used, err);
+    bags_code code = live.refs && live.used ? bagi_live_count(&live, length, err)
+                                            : BAGS_ERROR_MEMORY;
+    if (!code && *length == 0)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: refs.idx has datapoints, but none is whole", bagi_tail(dir));
+    for (size_t i = 0; i <= count && !code; i++)
+        bagi_bag_trim((bag_reader *)shard->bags[i],
+            i < count ? live.used[i] : *length);
+    bagi_free(memory, live.refs, count * sizeof *live.refs);
+    bagi_free(memory, live.used, count * sizeof *live.used);
+    bags_buffer_free(&live.scratch);
+    return code;
+}
+
+/* The datapoints that were flushed. *missing: a file is not there, not yet or not
+ * any more. */
+static bags_code bagi_live_open(bags_reader *reader, bagi_shard *shard,
+    const char *dir, uint64_t *length, bool *missing, bags_error *err) {
+    *length = 0;
+    bags_code code = bagi_live_bags(reader, shard, length, err);
+    *missing = code == BAGS_ERROR_MISSING;
+    if (!code && *length)
+        code = bagi_live_scan(reader, shard, dir, length, err);
+    if (code || *length == 0)
+        bagi_shard_close(reader, shard);
+    return code;
+}
+
+/* Whether a record is whole: its writer may have made it just now. */
+static bool bagi_live_record(const bags_reader *reader,
+    const unsigned char *text, size_t size) {
+    bagi_spec spec;
+    memset(&spec, 0, sizeof spec);
+    bags_code code =
+        bagi_spec_parse(&reader->env.memory, &spec, text, size, NULL);
+    bagi_spec_free(&reader->env.memory, &spec);
+    return code != BAGS_ERROR_CORRUPT;
+}
+
+/* Open a shard whose commit record was not there, by that of the claim. On the
+ * last try, files that are missing were not made yet. */
+static bags_code bagi_opening_unfinished(bagi_opening *opening,
+    bagi_shard *shard, const char *dir, bool wanted, bool last, bool *found,
+    bags_error *err) {
+    bags_reader *reader = opening->reader;
+    unsigned char *text = NULL;
+    size_t size = 0;
+    uint64_t length = 0;
+    bool missing = false;
+    bags_code code = bagi_reader_read_spec(&reader->env, dir,
+        "spec.json.partial", &text, &size, err);
+    if (code)
+        return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+    *found = bagi_live_record(reader, text, size);
+    if (*found)
+        code = bagi_opening_spec(opening, dir, "spec.json.partial", text, size,
+            err);
+    if (!code && *found && wanted) {
+        shard->unfinished = true;
+        code = bagi_live_open(reader, shard, dir, &length, &missing, err);
+        if (missing && length == 0) {
+            *found = last;
+            code = BAGS_OK;
+        }
+        if (!code && *found)
+            code = bagi_opening_add(reader, shard, dir, length, err);
+        if (code)
+            bagi_shard_close(reader, shard);
+    }
+    bagi_free(&reader->env.memory, text, size);
+    return code;
+}
+
+/* A shard that is written, finished or removed while it is looked at is looked
+ * at again. */
+static bags_code bagi_opening_tries(bagi_opening *opening, bagi_shard *shard,
+    const char *dir, bool wanted, bool *found, bags_error *err) {
+    bool live = opening->reader->options.live, again = true;
+    bags_code code = BAGS_OK;
+    for (int tries = BAGI_LIVE_TRIES; again; tries--) {
+        shard->unfinished = false;
+        code = bagi_opening_finished(opening, shard, dir, wanted, found, err);
+        if (!code && !*found && live)
+            code = bagi_opening_unfinished(opening, shard, dir, wanted,
+                tries == 1, found, err);
+        again = live && tries > 1 && shard->unfinished &&
+                (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT);
+        again = again || (live && tries > 1 && !code && !*found);
+    }
+    return code;
+}
+
 /* Open one shard, or, if it is none of this reader's, look at its spec only. */
 static bags_code bagi_opening_shard(bagi_opening *opening, bagi_name name,
     bool wanted, bags_error *err) {
     bags_reader *reader = opening->reader;
-    const bagi_env *env = &reader->env;
     bagi_shard shard;
+    bool found = false;
     memset(&shard, 0, sizeof shard);
     shard.name = name;
-    unsigned char *text = NULL;
-    size_t size = 0;
-    bags_error why;
     char *dir = bagi_reader_shard_path(reader, &shard, err);
     if (!dir)
         return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_reader_read_spec(env, dir, &text, &size, &why);
-    if (code == BAGS_ERROR_MISSING && why.system == ENOENT) {
-        reader->skipped += wanted;
-        code = BAGS_OK;
-        if (wanted && !reader->options.skip_unfinished)
+    bags_error why; /* a try that failed may not be the last */
+    bags_code code =
+        bagi_opening_tries(opening, &shard, dir, wanted, &found, &why);
+    if (code)
+        *err = why;
+    if (!code && !found && wanted) {
+        reader->skipped++;
+        if (!reader->options.skip_unfinished && !reader->options.live)
             code = bagi_fail_unfinished(dir, err);
-    } else if (code) {
-        if (err)
-            *err = why;
-    } else {
-        code = bagi_opening_spec(opening, dir, text, size, err);
-        if (!code && wanted)
-            code = bagi_opening_add(reader, &shard, dir, err);
-        bagi_free(&env->memory, text, size);
     }
-    bagi_free_text(&env->memory, dir);
+    bagi_free_text(&reader->env.memory, dir);
     return code;
 }
 
@@ -7994,7 +8401,7 @@ BAGI_COLD static bags_code bagi_fail_gaps_or_unfinished(
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < names->count && !code; i++) {
         bool finished = true;
-        if (reader->options.skip_unfinished ||
+        if (reader->options.skip_unfinished || reader->options.live ||
             names->names[i].number % reader->options.shard_stop !=
                 reader->options.shard_start)
             continue;
@@ -8043,38 +8450,45 @@ static bags_code bagi_opening_sharded(bagi_opening *opening,
         if (names->names[i].number % stop != start)
             code = bagi_opening_shard(opening, names->names[i], false, err);
     if (!code && !opening->has_spec)
-        code = bags_fail(err, BAGS_ERROR_UNFINISHED,
-            "%s: none of its shards is finished", bagi_tail(reader->path));
+        code = bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: none of its shards %s",
+            bagi_tail(reader->path), reader->options.live
+                ? "can be read: their writers have only begun"
+                : "is finished");
     return code;
 }
 
-/* A directory without spec.json: shards, or a dataset that is not finished, or
- * something else. */
+/* The shards of a directory. A listing is not of one moment: a writer may have
+ * made a shard that it passed by, and then one that it came to, so that a reader
+ * of what is being written looks again before it speaks of a gap. */
 static bags_code bagi_opening_directory(bagi_opening *opening,
     bags_error *err) {
     bags_reader *reader = opening->reader;
-    const bagi_env *env = &reader->env;
-    bags_path_kind kind = BAGS_PATH_NONE;
+    int tries = reader->options.live ? BAGI_LIVE_TRIES : 1;
+    bags_code code = BAGS_ERROR_GAP;
     bagi_names names;
-    bags_code code = bagi_names_list(env, reader->path, &names, err);
-    if (code)
-        return code;
     reader->sharded = true;
-    if (names.count > 0) {
-        code = bagi_opening_sharded(opening, &names, err);
+    for (; tries > 0 && code == BAGS_ERROR_GAP; tries--) {
+        reader->gaps_count = 0;
+        code = bagi_names_list(&reader->env, reader->path, &names, err);
+        if (code)
+            return code;
+        if (names.count > 0)
+            code = bagi_opening_sharded(opening, &names, err);
+        else
+            code = bags_fail(err, BAGS_ERROR_MISSING,
+                "%s: is no dataset: it has neither spec.json nor shards",
+                bagi_tail(reader->path));
         bagi_names_free(&names);
-        return code;
     }
-    char *partial = bagi_print(&env->memory, err, "%s/spec.json.partial",
-        reader->path);
-    code = partial ? bagi_kind(env, partial, &kind, err) : BAGS_ERROR_MEMORY;
-    bagi_free_text(&env->memory, partial);
-    if (!code && kind == BAGS_PATH_FILE)
-        code = bagi_fail_unfinished(reader->path, err);
-    else if (!code)
-        code = bags_fail(err, BAGS_ERROR_MISSING,
-            "%s: is no dataset: it has neither spec.json nor shards",
-            bagi_tail(reader->path));
+    return code;
+}
+
+/* A dataset without shards, finished or not. */
+static bags_code bagi_opening_single(bagi_opening *opening, bags_error *err) {
+    bagi_name none = {0, 0};
+    bags_code code = bagi_opening_shard(opening, none, true, err);
+    if (!code && !opening->has_spec)
+        code = bagi_fail_unfinished(opening->reader->path, err);
     return code;
 }
 
@@ -8091,10 +8505,11 @@ static bags_code bagi_opening_any(bagi_opening *opening, bags_error *err) {
                 : "is a file, not the directory of a dataset");
     if (!code)
         code = bagi_shard_finished(env, reader->path, &single, err);
+    if (!code && !single)
+        code = bagi_is_single(env, reader->path, &single, err);
     if (code)
         return code;
-    bagi_name none = {0, 0};
-    return single ? bagi_opening_shard(opening, none, true, err)
+    return single ? bagi_opening_single(opening, err)
                   : bagi_opening_directory(opening, err);
 }
 
@@ -8149,15 +8564,6 @@ BAGS_API bags_reader *bags_reader_open(const char *path,
     return NULL;
 }
 
-static void bagi_shard_close(bags_reader *reader, bagi_shard *shard) {
-    size_t count = reader->spec.count + 1;
-    if (!shard->bags)
-        return;
-    for (size_t i = 0; i < count; i++)
-        bagi_reader_bag_free(reader, (bag_reader *)shard->bags[i]);
-    bagi_free(&reader->env.memory, shard->bags, count * sizeof *shard->bags);
-}
-
 BAGS_API void bags_reader_close(bags_reader *reader) {
     if (!reader)
         return;
@@ -8201,12 +8607,13 @@ static uint64_t bagi_shard_stop(const bags_reader *reader, size_t shard) {
 }
 
 BAGS_API bags_shard bags_reader_shard(const bags_reader *reader, uint64_t i) {
-    bags_shard out = {0, 0, 0};
+    bags_shard out = {0, 0, 0, false};
     if (i >= reader->count)
         return out;
     const bagi_shard *shard = &reader->shards[i];
     out.number = shard->name.number;
     out.start = shard->start;
+    out.unfinished = shard->unfinished;
     out.length = bagi_shard_stop(reader, (size_t)i) - shard->start;
     return out;
 }
@@ -8251,6 +8658,14 @@ static bags_code bagi_reader_measure(const bags_reader *reader, size_t shard,
     size_t field, uint64_t *blobs, uint64_t *bytes, uint64_t *size,
     bags_error *err) {
     bags_error local;
+    if (reader->shards[shard].unfinished) {
+        void **bags = reader->shards[shard].bags;
+        const bag_reader *live = bags ? (const bag_reader *)bags[field] : NULL;
+        *blobs += live ? live->length : 0;
+        *bytes += live ? live->limit : 0;
+        *size += live ? bag_reader_size(live) : 0;
+        return BAGS_OK;
+    }
     bagi_bag_options options =
         bagi_reader_bag_options(reader, &reader->shards[shard], NULL);
     options.positional = true;
@@ -9860,6 +10275,8 @@ BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
     bagi_verify_start(&v, &reader->env, NULL, err);
     v.first_only = true;
     for (size_t i = 0; i < reader->count && !code; i++) {
+        if (reader->shards[i].unfinished && !reader->shards[i].bags)
+            continue; /* nothing of it is shown */
         char *dir = bagi_reader_shard_path(reader, &reader->shards[i], err);
         v.path = dir;
         code = dir ? bagi_verify_opened(&v, reader, i) : BAGS_ERROR_MEMORY;
@@ -9893,7 +10310,7 @@ static bags_code bagi_verify_open(const bagi_verify_shard *s, const char *name,
     bool allow_empty, bag_reader *bag, bags_error *err) {
     const bagi_env *env = s->v->env;
     bagi_bag_options options = {s->split ? BAGI_SPLIT : BAGI_WITH_REFS, true,
-        false, allow_empty, BAGS_ACCESS_DEFAULT};
+        false, allow_empty, false, false, BAGS_ACCESS_DEFAULT};
     memset(bag, 0, sizeof *bag);
     bag->env = env;
     char *path = bagi_print(&env->memory, err, "%s/%s.bag", s->dir, name);
@@ -10271,7 +10688,7 @@ typedef struct bagi_verify_set {
 static bags_code bagi_verify_spec(bagi_verifying *v, const char *dir,
     bagi_spec *spec, unsigned char **text, size_t *size, bags_error *err) {
     const bags_allocator *memory = &v->env->memory;
-    bags_code code = bagi_reader_read_spec(v->env, dir, text, size, err);
+    bags_code code = bagi_reader_read_spec(v->env, dir, "spec.json", text, size, err);
     if (code)
         return code;
     code = bagi_spec_parse(memory, spec, *text, *size, err);
@@ -10480,7 +10897,7 @@ static bags_code bagi_verify_sharded(bagi_verify_set *set, const char *path) {
 
 static bags_code bagi_verify_lone(bagi_verifying *v, const char *path) {
     bagi_bag_options options = {BAGI_ALONE, true, false,
-        v->options.allow_empty_file, BAGS_ACCESS_DEFAULT};
+        v->options.allow_empty_file, false, false, BAGS_ACCESS_DEFAULT};
     bag_reader bag;
     if (v->options.part)
         return BAGS_OK;

@@ -677,6 +677,8 @@ const char *const hook_names[HOOKS] = {"open", "close", "size", "read_at",
 /* Counts a call. Returns the errno with which it is to fail, or 0. */
 static int watch_call(watch *w, enum hook hook) {
     int code = 0;
+    if (w->before)
+        w->before(w->user);
     pthread_mutex_lock(&w->lock);
     w->counts[hook]++;
     if (!w->only || (w->only >> hook & 1)) {

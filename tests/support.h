@@ -181,6 +181,8 @@ typedef struct watch {
     int lost_bags;    /* .bag files that were written and whose close failed */
     size_t chunk;     /* at most so many bytes a read or write; 0: any */
     size_t most_read; /* the largest read asked for */
+    void (*before)(void *user); /* called before every call; may be NULL */
+    void *user;
     int files, maps;  /* open now */
     int peak_files, peak_maps;
 } watch;
