@@ -1333,6 +1333,7 @@ static int bagi_windows_error(void) {
 }
 
 #define BAGI_WIDE_LONG 240  /* less than MAX_PATH, as directories need */
+#define BAGI_WIDE_MOST 32700 /* above, no call takes it */
 #define BAGI_WIDE_PREFIX 8  /* room for \\?\UNC\ */
 #define BAGI_WIDE_ENDING 2  /* room for \*, which lists a directory */
 
@@ -1365,7 +1366,10 @@ static int bagi_wide(const char *path, wchar_t **out) {
             ((size_t)room + BAGI_WIDE_PREFIX + BAGI_WIDE_ENDING) *
             sizeof *full);
         used = full ? GetFullPathNameW(plain, room, full, NULL) : 0;
-        error = !full ? ENOMEM : used == 0 || used >= room ? EINVAL : 0;
+        error = !full                           ? ENOMEM
+                : used == 0 || used >= room     ? EINVAL
+                : used > BAGI_WIDE_MOST         ? ENAMETOOLONG
+                                                : 0;
     }
     free(plain);
     if (error) {
@@ -1415,6 +1419,8 @@ static int bagi_local_open(void *user, const char *path, int mode,
     if (mode == BAGS_IO_WRITE)
         flags |= FILE_FLAG_OPEN_REPARSE_POINT;
     int error = bagi_windows_open(path, access, creation, flags, &handle);
+    if (error == EINVAL && mode != BAGS_IO_CREATE)
+        return ENOENT; /* no file can have this name */
     if (error)
         return error;
     BY_HANDLE_FILE_INFORMATION info;
