@@ -32,7 +32,8 @@ FLAGS_m32 = -O2 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu $(UNDEFINED)
 FLAGS_s390x = -O1 -g $(UNDEFINED)
 FLAGS_aarch64 = $(FLAGS_s390x)
 FLAGS_armhf = $(FLAGS_s390x)
-FLAGS_windows = -O2 -g -static $(UNDEFINED) -fsanitize-undefined-trap-on-error
+# MinGW has isfinite and isnan convert to float.
+FLAGS_windows = -O2 -g -static -Wno-float-conversion $(UNDEFINED) -fsanitize-undefined-trap-on-error
 FLAGS_musl = -O2 -g -static
 LINK_windows = -Wl,-o,$@ # else .exe would be put behind the name
 # Which makes a program's arguments and file names UTF-8.

@@ -4372,10 +4372,10 @@ static bags_code bagi_int_decode(void *state, bags_bytes blob,
             (uint64_t)blob.size, (uint64_t)codec->size);
     uint64_t bits = 0;
     for (size_t i = 0; i < blob.size; i++) {
-        unsigned char byte = blob.data[codec->big ? blob.size - 1 - i : i];
+        unsigned char octet = blob.data[codec->big ? blob.size - 1 - i : i];
         if (i < 8)
-            bits |= (uint64_t)byte << (8 * i);
-        else if (byte)
+            bits |= (uint64_t)octet << (8 * i);
+        else if (octet)
             return bags_fail(err, BAGS_ERROR_LIMIT,
                 "is a number of %" PRIu64 " bytes, above 2^64-1",
                 (uint64_t)blob.size);
