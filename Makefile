@@ -13,7 +13,7 @@ CC_cxx = g++ -x c++
 CC_fuzz = clang
 UNDEFINED = -fsanitize=undefined -fno-sanitize-recover=all
 CHECKS = $(UNDEFINED) -fsanitize=address -fno-omit-frame-pointer
-FLAGS_release = -O2 -g
+FLAGS_release = -O2 -g -ffile-prefix-map='$(CURDIR)'=.
 FLAGS_asan = -O1 -g $(CHECKS)
 FLAGS_tsan = -O1 -g -fsanitize=thread
 # C++ warns of {0}, which bags.h recommends.
@@ -51,6 +51,8 @@ $(OTHERS): deps
 	@$(MAKE) $@
 else
 
+# Debugging information must not depend on where this directory is.
+export PWD := $(CURDIR)
 B := build/$(FLAVOUR)
 COMPILE = $(CC_$(FLAVOUR)) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
@@ -102,10 +104,28 @@ SOURCES = $(filter-out $(LACKING:%=$1%.c),$(wildcard $1*.c))
 TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_)))
 REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(call SOURCES,tests/fuzz_)))
 BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
+# tests/bench/speed, of everything else there: with the peers that are installed.
+PEERS := $(foreach p,lmdb sqlite3 hdf5 liburing,$(if $(call have,$p),$p))
+WITH += $(foreach p,$(PEERS),-DBENCH_WITH_$(shell echo $p | tr a-z A-Z)=1)
+SPEED := $B/tests/bench/speed
+INSTRUCTIONS := $B/tests/bench/instructions
+SPEED_OBJECTS := $(patsubst %.c,$B/%.o,$(filter-out tests/bench/bench_% tests/bench/instructions.c,$(wildcard tests/bench/*.c)))
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS) $(MANIFEST)
 
-.PHONY: help all skipped tests replays threads print-compile print-formats FORCE deps demo test portability asan tsan m32 cxx fuzz bench format clean
+# --- what is installed: the implementation and the formats in one library, static
+# and shared; the headers, the command. Before 1.0, each minor version may break.
+PREFIX ?= /usr/local
+VERSION := $(shell sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
+SONAME := libbags.so.$(basename $(VERSION))
+SHARED := libbags.so.$(VERSION)
+LIB_OBJECTS := $(addprefix $B/lib/,bags.o $(FORMATS:%=%.o))
+TO = $(DESTDIR)$(PREFIX)
+INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so lib/$(SONAME) \
+    lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
+
+.PHONY: help all skipped tests replays threads print-compile print-formats FORCE deps demo test portability asan tsan m32 cxx fuzz bench instructions benchformats format clean
+.PHONY: library install uninstall
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -118,7 +138,7 @@ all: skipped $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(HAVE_MPI),$(patsubst %.c,$B/%
 skipped:
 	@$(if $(strip $(SKIPPED)),printf '%s\n' $(SKIPPED),:)
 
-tests: all $(TESTS)
+tests: all $(TESTS) $(if $(filter release,$(FLAVOUR)),$(SPEED) $(INSTRUCTIONS))
 replays: $(REPLAYS)
 	@:
 threads: $(filter %/test_threads,$(TESTS))
@@ -143,6 +163,25 @@ test: ## build and run every test
 	$(BUILD) threads FLAVOUR=tsan
 	@tests/run.sh
 
+library: $B/lib/libbags.a $B/lib/$(SHARED) $B/lib/bags.pc
+
+install: ## install it; PREFIX=/usr/local and DESTDIR= say where
+	$(BUILD) library $(COMMAND)
+	install -d '$(TO)/include/bags' '$(TO)/lib/pkgconfig' $(if $(COMMAND),'$(TO)/bin' '$(TO)/share/man/man1')
+	install -m 644 bags.h '$(TO)/include'
+	install -m 644 formats/formats.h '$(TO)/include/bags'
+	install -m 644 $B/lib/libbags.a '$(TO)/lib'
+	install -m 755 $B/lib/$(SHARED) '$(TO)/lib'
+	ln -sf $(SHARED) '$(TO)/lib/$(SONAME)'
+	ln -sf $(SONAME) '$(TO)/lib/libbags.so'
+	install -m 644 $B/lib/bags.pc '$(TO)/lib/pkgconfig'
+	$(if $(COMMAND),install -m 755 $(COMMAND) '$(TO)/bin')
+	$(if $(COMMAND),install -m 644 examples/bags/bags.1 '$(TO)/share/man/man1')
+
+uninstall: ## remove what install put there, with the same PREFIX and DESTDIR
+	rm -f $(INSTALLED:%='$(TO)/%')
+	-rmdir '$(TO)/include/bags' 2>/dev/null || :
+
 asan: ## run the tests under AddressSanitizer and UBSan
 	$(BUILD) tests replays FLAVOUR=asan
 	@tests/run.sh asan
@@ -166,7 +205,16 @@ fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 	$(BUILD) FLAVOUR=fuzz $(REPLAYS:$B/tests/%=build/fuzz/tests/%)
 	@tests/fuzz.sh "$(or $(FUZZ_SECONDS),60)"
 
-bench: ## run the benchmarks
+bench: ## measure bags.h beside others; BENCH=ARGUMENTS, as --rounds 3 --part 100
+	$(BUILD) $(SPEED)
+	@$(SPEED) --json build/bench.json $(BENCH)
+	@tests/bench/chart.py build/bench.json build/bench.svg; echo build/bench.json build/bench.svg
+
+instructions: ## count the instructions of the hot paths anew, when they may grow
+	$(BUILD) $(INSTRUCTIONS)
+	@tests/bench/instructions.sh $(INSTRUCTIONS) write
+
+benchformats: ## measure the codecs beside the libraries alone
 	$(BUILD) $(BENCHES)
 	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
 
@@ -194,8 +242,23 @@ $B/examples/07_mpi.o: examples/07_mpi.c $B/flags
 	@mkdir -p $(@D); echo '  CC $@'; mpicc $(FLAGS_$(FLAVOUR)) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 $B/%.o: %.rc
 	@mkdir -p $(@D); echo '  RC $@'; $(CC_windows:gcc=windres) $< $@
+$B/tests/bench/%.o: tests/bench/%.c $B/flags
+	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(PEERS))
 $B/tests/%.o: tests/%.c $B/flags
 	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(if $(HAVE_CMOCKA),cmocka))
+
+$B/lib/bags.o: bags.h $B/flags
+	$(OBJECT) $(C99) -fPIC
+$B/lib/bags.o: private COMPILE += -x c -DBAGS_IMPLEMENTATION
+$B/lib/%.o: formats/%.c $B/flags
+	$(OBJECT) $(C99) -fPIC $(call pkg,--cflags,$(PKG_$*))
+$B/lib/libbags.a: $(LIB_OBJECTS)
+	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
+$B/lib/$(SHARED): $(LIB_OBJECTS)
+	@echo '{ global: bag_*; bags_*; local: *; };' >$B/lib/exports
+	$(LINK) -shared -Wl,-soname,$(SONAME),--version-script,$B/lib/exports,-z,defs $(FORMAT_LIBS) -pthread
+$B/lib/bags.pc: formats/bags.pc.in FORCE
+	@mkdir -p $(@D); sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(FORMAT_LIBS) -pthread|' $< >$@
 
 $B/examples/%: $B/examples/%.o
 	$(LINK) -pthread
@@ -211,6 +274,10 @@ build/bags: build/release/bags
 	@ln -sf release/bags $@
 $B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
+$(SPEED): $(SPEED_OBJECTS) $B/tests/bags_impl.o $(FORMAT_OBJECTS)
+	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,$(PEERS)) -pthread
+$(INSTRUCTIONS): $(INSTRUCTIONS).o $B/tests/bags_impl.o
+	$(LINK) -pthread
 $B/tests/bench/%: $B/tests/bench/%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) -pthread
 # A fuzzer has libFuzzer's main, or ours, which runs the files it is given.
