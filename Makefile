@@ -23,9 +23,11 @@ FLAGS_fuzz = -O1 -g -fsanitize=fuzzer-no-link $(CHECKS)
 # Other CPUs and systems: tests/portability.sh builds the libraries they have.
 CROSS := $(filter m32 s390x aarch64 armhf windows musl,$(FLAVOUR))
 CC_m32 = gcc
-CC_s390x = s390x-linux-gnu-gcc
-CC_aarch64 = aarch64-linux-gnu-gcc
-CC_armhf = arm-linux-gnueabihf-gcc-12
+# Packages with a version in their names leave gcc-multilib alone.
+cross = $(notdir $(firstword $(wildcard $(foreach v,gcc gcc-12 gcc-13 gcc-14 gcc-11,/usr/bin/$1-$v)) $1-gcc))
+CC_s390x = $(call cross,s390x-linux-gnu)
+CC_aarch64 = $(call cross,aarch64-linux-gnu)
+CC_armhf = $(call cross,arm-linux-gnueabihf)
 CC_windows = x86_64-w64-mingw32-gcc
 CC_musl = musl-gcc
 FLAGS_m32 = -O2 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu $(UNDEFINED)
@@ -199,6 +201,7 @@ cxx: ## build what users copy as C++11 and run the examples
 	@tests/examples.sh build/cxx
 
 portability: ## compile and test with every compiler, for every CPU and system
+	@tests/deps.sh portability
 	@tests/portability.sh
 
 fuzz: ## run every fuzzer for FUZZ_SECONDS (60)

@@ -81,6 +81,12 @@ compile_of() {
     make -s print-compile FLAVOUR="$1"
 }
 
+compiler_of() {
+    local command
+    read -r command _ <<<"$(compile_of "$1")"
+    echo "$command"
+}
+
 # library FLAVOUR NAME CFLAGS LIBS: what pkg-config shall find.
 library() {
     printf 'Name: %s\nDescription: %s\nVersion: 0\nCflags: %s\nLibs: %s\n' \
@@ -186,19 +192,19 @@ m32() {
 }
 
 s390x() {
-    lacks s390x s390x-linux-gnu-gcc qemu-s390x-static ||
+    lacks s390x "$(compiler_of s390x)" qemu-s390x-static ||
         emulated s390x 'big-endian, UBSan, QEMU' qemu-s390x-static \
             -L /usr/s390x-linux-gnu
 }
 
 aarch64() {
-    lacks aarch64 aarch64-linux-gnu-gcc qemu-aarch64-static ||
+    lacks aarch64 "$(compiler_of aarch64)" qemu-aarch64-static ||
         emulated aarch64 'UBSan, QEMU' qemu-aarch64-static \
             -L /usr/aarch64-linux-gnu
 }
 
 armhf() {
-    lacks armhf arm-linux-gnueabihf-gcc-12 qemu-arm-static ||
+    lacks armhf "$(compiler_of armhf)" qemu-arm-static ||
         emulated armhf '32 bits, UBSan, QEMU' qemu-arm-static \
             -L /usr/arm-linux-gnueabihf
 }
@@ -404,7 +410,7 @@ main() {
     local cell
     mkdir -p "$logs"
     if [ "${1:-}" = sources ]; then
-        sources
+        sources >"$logs/sources.log" 2>&1
         return
     fi
     for cell in "${@:-all}"; do
