@@ -1839,7 +1839,8 @@ typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 
 /* strerror is not safe between threads, and strerror_r comes in two forms. */
 static const char *bagi_system_text(int error, char *room, size_t size) {
-#if defined(__GLIBC__) && defined(__USE_GNU)
+#if defined(__CYGWIN__) || \
+    ((defined(__GLIBC__) || defined(__BIONIC__)) && defined(__USE_GNU))
     return strerror_r(error, room, size);
 #else
     return strerror_r(error, room, size) == 0 ? room : "unknown error";
@@ -1856,6 +1857,32 @@ static int bagi_sync_fd(int fd) {
     return fsync(fd);
 }
 
+/* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
+static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
+
+static int bagi_local_fd(void *file) { return (int)((intptr_t)file - 1); }
+
+/* Where a file is given its blocks in large pieces before they are written,
+ * writing is faster by up to a half. */
+#if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
+static int bagi_local_reserve(void *user, void *file, uint64_t size) {
+    (void)user;
+    int fd = bagi_local_fd(file);
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return errno;
+    uint64_t from = (uint64_t)info.st_size;
+    if (size <= from || size > (uint64_t)INT64_MAX)
+        return 0;
+    return fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(size - from))
+               ? errno
+               : 0;
+}
+#define BAGI_LOCAL_RESERVE bagi_local_reserve
+#else
+#define BAGI_LOCAL_RESERVE NULL
+#endif
+
 /* ---- all POSIX systems ---- */
 
 typedef pthread_mutex_t bagi_mutex;
@@ -1869,11 +1896,6 @@ static void bagi_mutex_free(bagi_mutex *mutex) { pthread_mutex_destroy(mutex); }
 static void bagi_lock(bagi_mutex *mutex) { pthread_mutex_lock(mutex); }
 
 static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
-
-/* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
-static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
-
-static int bagi_local_fd(void *file) { return (int)((intptr_t)file - 1); }
 
 /* O_NONBLOCK, so that a FIFO that a stranger put there does not wait for a
  * writer for ever; for regular files it means nothing. */
@@ -2028,7 +2050,7 @@ static int bagi_local_sync_dir(void *user, const char *path) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return errno == EACCES ? 0 : errno;
-    int error = fsync(fd) != 0 && errno != EINVAL ? errno : 0;
+    int error = bagi_sync_fd(fd) != 0 && errno != EINVAL ? errno : 0;
     close(fd);
     return error;
 }
@@ -2068,27 +2090,6 @@ static int bagi_local_remove_dir(void *user, const char *path) {
     (void)user;
     return rmdir(path) != 0 ? errno : 0;
 }
-
-/* Where a file is given its blocks in large pieces before they are written,
- * writing is faster by up to a half. */
-#if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
-static int bagi_local_reserve(void *user, void *file, uint64_t size) {
-    (void)user;
-    int fd = bagi_local_fd(file);
-    struct stat info;
-    if (fstat(fd, &info) != 0)
-        return errno;
-    uint64_t from = (uint64_t)info.st_size;
-    if (size <= from || size > (uint64_t)INT64_MAX)
-        return 0;
-    return fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(size - from))
-               ? errno
-               : 0;
-}
-#define BAGI_LOCAL_RESERVE bagi_local_reserve
-#else
-#define BAGI_LOCAL_RESERVE NULL
-#endif
 #endif
 
 BAGS_API const bags_io *bags_io_local(void) {
