@@ -30,7 +30,7 @@ CC_aarch64 = $(call cross,aarch64-linux-gnu)
 CC_armhf = $(call cross,arm-linux-gnueabihf)
 CC_windows = x86_64-w64-mingw32-gcc
 CC_musl = musl-gcc
-FLAGS_m32 = -O2 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu $(UNDEFINED)
+FLAGS_m32 = -O1 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu $(UNDEFINED)
 FLAGS_s390x = -O1 -g $(UNDEFINED)
 FLAGS_aarch64 = $(FLAGS_s390x)
 FLAGS_armhf = $(FLAGS_s390x)
@@ -99,7 +99,7 @@ SKIPPED := $(foreach f,$(LACKING),'skipped: formats/$f.c, for want of $(PKG_$f)'
 C_OBJECTS = $(patsubst %.c,$B/%.o,$(wildcard $1))
 HAVE_IMAGES := $(and $(filter jpeg,$(FORMATS)),$(filter png,$(FORMATS)))
 EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c $(if $(filter windows,$(FLAVOUR)),%_workers.c) $(if $(HAVE_IMAGES),,%_images.c),$(wildcard examples/*.c)))
-DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls)
+DEMO := $(if $(filter-out cxx $(CROSS),$(FLAVOUR)),$B/balls)
 COMMAND := $(if $(and $(HAVE_JSON),$(filter-out cxx,$(FLAVOUR)),$(wildcard examples/bags/*.c)),$B/bags)
 # Without a format there are no tests of it.
 SOURCES = $(filter-out $(LACKING:%=$1%.c),$(wildcard $1*.c))
