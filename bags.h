@@ -1736,6 +1736,7 @@ static int bagi_windows_error(void) {
 }
 
 #define BAGI_WIDE_LONG 240  /* less than MAX_PATH, as directories need */
+#define BAGI_WIDE_MOST 32700 /* above, no call takes it */
 #define BAGI_WIDE_PREFIX 8  /* room for \\?\UNC\ */
 #define BAGI_WIDE_ENDING 2  /* room for \*, which lists a directory */
 
@@ -1768,7 +1769,10 @@ static int bagi_wide(const char *path, wchar_t **out) {
             ((size_t)room + BAGI_WIDE_PREFIX + BAGI_WIDE_ENDING) *
             sizeof *full);
         used = full ? GetFullPathNameW(plain, room, full, NULL) : 0;
-        error = !full ? ENOMEM : used == 0 || used >= room ? EINVAL : 0;
+        error = !full                           ? ENOMEM
+                : used == 0 || used >= room     ? EINVAL
+                : used > BAGI_WIDE_MOST         ? ENAMETOOLONG
+                                                : 0;
     }
     free(plain);
     if (error) {
@@ -1818,6 +1822,8 @@ static int bagi_local_open(void *user, const char *path, int mode,
     if (mode == BAGS_IO_WRITE)
         flags |= FILE_FLAG_OPEN_REPARSE_POINT;
     int error = bagi_windows_open(path, access, creation, flags, &handle);
+    if (error == EINVAL && mode != BAGS_IO_CREATE)
+        return ENOENT; /* no file can have this name */
     if (error)
         return error;
     BY_HANDLE_FILE_INFORMATION info;
@@ -2098,7 +2104,8 @@ typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 
 /* strerror is not safe between threads, and strerror_r comes in two forms. */
 static const char *bagi_system_text(int error, char *room, size_t size) {
-#if defined(__GLIBC__) && defined(__USE_GNU)
+#if defined(__CYGWIN__) || \
+    ((defined(__GLIBC__) || defined(__BIONIC__)) && defined(__USE_GNU))
     return strerror_r(error, room, size);
 #else
     return strerror_r(error, room, size) == 0 ? room : "unknown error";
@@ -2115,6 +2122,32 @@ static int bagi_sync_fd(int fd) {
     return fsync(fd);
 }
 
+/* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
+static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
+
+static int bagi_local_fd(void *file) { return (int)((intptr_t)file - 1); }
+
+/* Where a file is given its blocks in large pieces before they are written,
+ * writing is faster by up to a half. */
+#if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
+static int bagi_local_reserve(void *user, void *file, uint64_t size) {
+    (void)user;
+    int fd = bagi_local_fd(file);
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return errno;
+    uint64_t from = (uint64_t)info.st_size;
+    if (size <= from || size > (uint64_t)INT64_MAX)
+        return 0;
+    return fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(size - from))
+               ? errno
+               : 0;
+}
+#define BAGI_LOCAL_RESERVE bagi_local_reserve
+#else
+#define BAGI_LOCAL_RESERVE NULL
+#endif
+
 /* ---- all POSIX systems ---- */
 
 typedef pthread_mutex_t bagi_mutex;
@@ -2128,11 +2161,6 @@ static void bagi_mutex_free(bagi_mutex *mutex) { pthread_mutex_destroy(mutex); }
 static void bagi_lock(bagi_mutex *mutex) { pthread_mutex_lock(mutex); }
 
 static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
-
-/* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
-static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
-
-static int bagi_local_fd(void *file) { return (int)((intptr_t)file - 1); }
 
 /* O_NONBLOCK, so that a FIFO that a stranger put there does not wait for a
  * writer for ever; for regular files it means nothing. */
@@ -2287,7 +2315,7 @@ static int bagi_local_sync_dir(void *user, const char *path) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return errno == EACCES ? 0 : errno;
-    int error = fsync(fd) != 0 && errno != EINVAL ? errno : 0;
+    int error = bagi_sync_fd(fd) != 0 && errno != EINVAL ? errno : 0;
     close(fd);
     return error;
 }
@@ -5318,10 +5346,10 @@ static bags_code bagi_int_decode(void *state, bags_bytes blob,
             (uint64_t)blob.size, (uint64_t)codec->size);
     uint64_t bits = 0;
     for (size_t i = 0; i < blob.size; i++) {
-        unsigned char byte = blob.data[codec->big ? blob.size - 1 - i : i];
+        unsigned char octet = blob.data[codec->big ? blob.size - 1 - i : i];
         if (i < 8)
-            bits |= (uint64_t)byte << (8 * i);
-        else if (byte)
+            bits |= (uint64_t)octet << (8 * i);
+        else if (octet)
             return bags_fail(err, BAGS_ERROR_LIMIT,
                 "is a number of %" PRIu64 " bytes, above 2^64-1",
                 (uint64_t)blob.size);

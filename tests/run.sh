@@ -114,6 +114,7 @@ all() {
     part readme tests/readme.py README.md
     part demo tests/demo.sh
     part install tests/install.sh
+    part portability tests/portability.sh part
 }
 
 $flavour

@@ -20,6 +20,13 @@
 
 #include "../bags.h"
 
+#ifdef _WIN32
+#include "mingw.h"
+#define ON_WINDOWS 1
+#else
+#define ON_WINDOWS 0
+#endif
+
 /* ----------------------------------------------------------------- checks */
 
 /* The error that the calls under test write to. */

@@ -72,6 +72,10 @@ static void specs_of_any_spelling_are_read(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         bags_code code = try_spec(rows[i].spec, strlen(rows[i].spec), fields);
+        if (ON_WINDOWS && strpbrk(rows[i].fields, "\\:")) {
+            assert_int_equal(code, BAGS_ERROR_FIELD);
+            continue; /* other directories and streams of files there */
+        }
         if (code)
             fail_msg("%s: %s", rows[i].spec, said.message);
         assert_string_equal(fields, rows[i].fields);
@@ -265,6 +269,11 @@ static void messages_about_odd_names_are_lines_of_utf8(void **state) {
     static const char *const paths[] = {"new\nline", "\xff\xfe", "\x1b[2J",
         "%s%s%s%n"};
     for (size_t i = 0; i < 4; i++) {
+        if (ON_WINDOWS && paths[i][0] == '\xff') {
+            assert_refused(BAGS_ERROR_IO, /* only UTF-8 is a path there */
+                bag_reader_open(at("%s", paths[i]), NULL, &said));
+            continue;
+        }
         assert_refused(BAGS_ERROR_MISSING,
             bags_reader_open(at("%s", paths[i]), NULL, &said));
         assert_refused(BAGS_ERROR_MISSING,
@@ -308,6 +317,7 @@ static void pipes_and_devices_are_no_files(void **state) {
     static const char *const targets[] = {NULL, "/dev/zero", "/dev/null",
         "/dev/tty", "/", "nowhere", "a.bag"};
     (void)state;
+    skip_on_windows("needs pipes and devices among files");
     alarm(60);
     for (size_t i = 0; i < 3; i++)
         for (size_t k = 0; k < sizeof(targets) / sizeof(targets[0]); k++) {
@@ -341,6 +351,7 @@ static void pipes_and_devices_are_no_files(void **state) {
 
 static void symbolic_links_are_followed(void **state) {
     (void)state;
+    skip_on_windows("a user may not make symbolic links");
     make_dir(at("x"));
     save_small(at("real"));
     assert_int_equal(symlink("../real", at("x/000000")), 0);
@@ -477,6 +488,8 @@ static void directories_above_are_found_in_every_spelling(void **state) {
             bags_reader_options read;
             bags_writer *writer;
             bags_reader *reader;
+            if (ON_WINDOWS && strcmp(paths[i], "//a/") == 0)
+                continue; /* another machine there */
             memory_disk_start(&m);
             if (strstr(paths[i], "./"))
                 memory_disk_make_dir(&m, "./p/."); /* it resolves no dots */

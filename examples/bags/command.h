@@ -16,6 +16,7 @@
  *     lines.c     the lines of a manifest, which may come slowly
  *     manifest.c  JSON as values of fields
  *     progress.c  the bar
+ *     system.h    what differs between POSIX and Windows
  *
  * Functions return a bags_code and write a bags_error, as in bags.h; those that
  * are main programs return the exit code: 0, 1 for an error, 2 for a command

@@ -9,13 +9,11 @@
  * made is removed: it all lies in OUT, which was empty or not there.
  */
 #include "command.h"
+#include "system.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* A blob of at most this many bytes stands in the line itself (--raw). */
 #define INLINE_MOST 256
@@ -202,7 +200,7 @@ static bags_code make_out(exporting *to, bags_error *err) {
     if (code)
         return code;
     to->made_out = !there;
-    to->lines = fopen(to->partial, "wx");
+    to->lines = create_stream(to->partial);
     if (to->lines)
         return BAGS_OK;
     code = fail_system(err, errno, to->partial, "create");

@@ -3,10 +3,10 @@
  * field, "blob", of type bytes, so that they need not tell them apart.
  */
 #include "command.h"
+#include "system.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const bags_field bag_field = {"blob", "bytes"};
 
