@@ -125,7 +125,8 @@ void print_bars(void) {
         "wanted");
     for (size_t i = 0; i < BARS; i++) {
         double value = measured(&bars[i]);
-        print_bar(&bars[i]);
+        if (!isnan(value) || (!set.part && !set.who))
+            print_bar(&bars[i]);
         met += !isnan(value) && is_met(&bars[i], value);
         missed += !isnan(value) && !is_met(&bars[i], value);
     }

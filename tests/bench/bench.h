@@ -38,7 +38,7 @@ const uint64_t *random_order(uint64_t count);
 
 /* Use as much memory as will be written, and give it back: where the machine has
  * lent its free memory to others, the first who asks for it waits, up to ten times
- * as long as the writing takes. Also waits until nothing is being written. */
+ * as long as the writing takes. */
 void warm_memory(uint64_t size);
 
 /* A path below the folder; the directories above it are there. Lives for 16 more
@@ -56,8 +56,10 @@ tree_size measure_place(const char *name);
  * page cache. False if the system kept them. */
 bool make_cold(const char *name, uint64_t size);
 
-/* Kilobytes of memory that this process uses (VmRSS), or used at most (VmHWM). */
+/* Bytes of memory that this process uses (VmRSS), or used at most (VmHWM); and
+ * that the machine could give. */
 uint64_t memory_used(const char *key);
+uint64_t memory_available(void);
 
 /* ----------------------------------------------------------------- results.c */
 

@@ -39,10 +39,26 @@ static void choose(const workload *load) {
     }
 }
 
+/* All files of a workload must stay in memory, or it is the disk that is measured:
+ * so many blobs at most. */
+static uint64_t fitting;
+
+static void fit(const workload *load) {
+    uint64_t files = 1, memory = memory_available() / 10 * 7;
+    for (size_t i = 0; i < at_work_count; i++)
+        files += !at_work[i]->reads && !at_work[i]->most;
+    fitting = memory / files / load->size;
+    if (fitting < load->count)
+        printf("%s: %llu blobs only, for want of memory\n", load->name,
+            (unsigned long long)fitting);
+}
+
 /* As many blobs as a peer can do in reasonable time. */
 static workload part_of(const workload *load, const peer *p) {
     workload part = *load;
     uint64_t most = set.small ? p->most / 50 : p->most;
+    if (fitting && part.count > fitting)
+        part.count = fitting;
     if (most && part.count > most)
         part.count = most;
     if (part.steps > part.count)
@@ -109,7 +125,7 @@ static void record_size(const peer *p, const workload *load) {
         (double)size.bytes - (double)blobs);
 }
 
-static uint64_t kilobytes_alone(const peer *p, const workload *load) {
+static uint64_t memory_alone(const peer *p, const workload *load) {
     char program[4096], command[8192], line[64] = "0";
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = 0;
@@ -127,7 +143,7 @@ static void record_memory(const peer *p, const workload *load) {
         return;
     remove_place(p->name);
     record("writer's memory", p->name, BYTES,
-        (double)kilobytes_alone(p, load) * 1024);
+        (double)memory_alone(p, load));
     remove_place(p->name);
 }
 
@@ -440,7 +456,7 @@ static void open_readers(const workload *load, void **readers) {
         }
         readers[i] = p->open(file_of(p), &part);
         check_reading(p, readers[i], &part);
-        check_size(p, load);
+        check_size(p, &part);
     }
 }
 
@@ -456,6 +472,7 @@ void bench_records(const workload *load) {
     if (at_work_count == 0)
         return;
     begin_part(load->name);
+    fit(load);
     for (size_t i = 0; i < at_work_count; i++)
         record_memory(at_work[i], load);
     for (int round = 0; round < set.rounds; round++)
@@ -466,7 +483,8 @@ void bench_records(const workload *load) {
     for (int round = 0; round < set.rounds; round++)
         read_round(load, round, readers);
     close_readers(readers);
-    bench_cold(load);
+    workload part = part_of(load, &peer_raw);
+    bench_cold(&part);
     for (size_t i = 0; i < at_work_count; i++)
         if (!at_work[i]->reads)
             remove_place(at_work[i]->name);
