@@ -23,6 +23,9 @@ extern settings set;
 
 double wall_time(void); /* seconds */
 double cpu_time(void);  /* of this thread: other programs disturb it little */
+/* The largest number of programs that wanted to run at the begin of a part: the
+ * system's mean of a minute. */
+double busy_at_most(void);
 double median(const double *values, size_t count);
 
 /* Results must be used, or the compiler leaves the work out. */

@@ -36,6 +36,14 @@ static double seconds(clockid_t clock) {
 double wall_time(void) { return seconds(CLOCK_MONOTONIC); }
 double cpu_time(void) { return seconds(CLOCK_THREAD_CPUTIME_ID); }
 
+double busy_at_most(void) {
+    static double most;
+    double now = 0;
+    if (getloadavg(&now, 1) == 1 && now > most)
+        most = now;
+    return most;
+}
+
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);

@@ -105,10 +105,13 @@ static void time_writing(const peer *p, const workload *load, bool sync) {
         remove_place(p->name);
         return;
     }
-    double start = wall_time();
+    double start = wall_time(), cpu = cpu_time();
     write_all(p, &part, sync);
     record(operation, p->name, NANOSECONDS,
         (wall_time() - start) * 1e9 / (double)part.count);
+    if (!sync)
+        record("write, CPU", p->name, NANOSECONDS,
+            (cpu_time() - cpu) * 1e9 / (double)part.count);
 }
 
 /* What the files take beside the blobs, for each blob; for a Bag exactly, for the

@@ -25,6 +25,7 @@ int checks_passed, checks_failed;
 
 void begin_part(const char *name) {
     part_now = name;
+    busy_at_most();
     if (!set.small)
         fprintf(stderr, "measuring: %s\n", name);
 }
@@ -210,9 +211,9 @@ bool write_json(const char *path, void (*more)(void *file)) {
     uname(&machine);
     fprintf(file,
         "{\n  \"system\": \"%s %s %s\",\n  \"compiler\": \"%s\",\n"
-        "  \"rounds\": %d,\n  \"results\": [\n",
+        "  \"rounds\": %d,\n  \"load\": %.1f,\n  \"results\": [\n",
         machine.sysname, machine.release, machine.machine, __VERSION__,
-        set.rounds);
+        set.rounds, busy_at_most());
     for (size_t i = 0; i < result_count; i++) {
         write_result(file, &results[i]);
         fputs(i + 1 < result_count ? ",\n" : "\n  ],\n", file);
