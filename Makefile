@@ -13,7 +13,7 @@ CC_m32 = gcc
 CC_cxx = g++ -x c++
 CC_fuzz = clang
 CHECKS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-FLAGS_release = -O2 -g
+FLAGS_release = -O2 -g -ffile-prefix-map='$(CURDIR)'=.
 FLAGS_asan = -O1 -g $(CHECKS)
 FLAGS_tsan = -O1 -g -fsanitize=thread
 FLAGS_m32 = -O2 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu
@@ -33,6 +33,8 @@ $(OTHERS): deps
 	@$(MAKE) $@
 else
 
+# Debugging information must not depend on where this directory is.
+export PWD := $(CURDIR)
 B := build/$(FLAVOUR)
 COMPILE = $(CC_$(FLAVOUR)) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
@@ -92,7 +94,19 @@ SPEED_OBJECTS := $(patsubst %.c,$B/%.o,$(filter-out tests/bench/bench_% tests/be
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
 
+# --- what is installed: the implementation and the formats in one library, static
+# and shared; the headers, the command. Before 1.0, each minor version may break.
+PREFIX ?= /usr/local
+VERSION := $(shell sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
+SONAME := libbags.so.$(basename $(VERSION))
+SHARED := libbags.so.$(VERSION)
+LIB_OBJECTS := $(addprefix $B/lib/,bags.o $(FORMATS:%=%.o))
+TO = $(DESTDIR)$(PREFIX)
+INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so lib/$(SONAME) \
+    lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
+
 .PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench instructions benchformats format clean
+.PHONY: library install uninstall
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -127,6 +141,25 @@ test: ## build and run every test
 	$(BUILD) tests replays FLAVOUR=asan
 	$(BUILD) threads FLAVOUR=tsan
 	@tests/run.sh
+
+library: $B/lib/libbags.a $B/lib/$(SHARED) $B/lib/bags.pc
+
+install: ## install it; PREFIX=/usr/local and DESTDIR= say where
+	$(BUILD) library $(COMMAND)
+	install -d '$(TO)/include/bags' '$(TO)/lib/pkgconfig' $(if $(COMMAND),'$(TO)/bin' '$(TO)/share/man/man1')
+	install -m 644 bags.h '$(TO)/include'
+	install -m 644 formats/formats.h '$(TO)/include/bags'
+	install -m 644 $B/lib/libbags.a '$(TO)/lib'
+	install -m 755 $B/lib/$(SHARED) '$(TO)/lib'
+	ln -sf $(SHARED) '$(TO)/lib/$(SONAME)'
+	ln -sf $(SONAME) '$(TO)/lib/libbags.so'
+	install -m 644 $B/lib/bags.pc '$(TO)/lib/pkgconfig'
+	$(if $(COMMAND),install -m 755 $(COMMAND) '$(TO)/bin')
+	$(if $(COMMAND),install -m 644 examples/bags/bags.1 '$(TO)/share/man/man1')
+
+uninstall: ## remove what install put there, with the same PREFIX and DESTDIR
+	rm -f $(INSTALLED:%='$(TO)/%')
+	-rmdir '$(TO)/include/bags' 2>/dev/null || :
 
 asan: ## run the tests under AddressSanitizer and UBSan
 	$(BUILD) tests replays FLAVOUR=asan
@@ -187,6 +220,19 @@ $B/tests/bench/%.o: tests/bench/%.c $B/flags
 	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(PEERS))
 $B/tests/%.o: tests/%.c $B/flags
 	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(if $(HAVE_CMOCKA),cmocka))
+
+$B/lib/bags.o: bags.h $B/flags
+	$(OBJECT) $(C99) -fPIC
+$B/lib/bags.o: private COMPILE += -x c -DBAGS_IMPLEMENTATION
+$B/lib/%.o: formats/%.c $B/flags
+	$(OBJECT) $(C99) -fPIC $(call pkg,--cflags,$(PKG_$*))
+$B/lib/libbags.a: $(LIB_OBJECTS)
+	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
+$B/lib/$(SHARED): $(LIB_OBJECTS)
+	@echo '{ global: bag_*; bags_*; local: *; };' >$B/lib/exports
+	$(LINK) -shared -Wl,-soname,$(SONAME),--version-script,$B/lib/exports,-z,defs $(FORMAT_LIBS) -pthread
+$B/lib/bags.pc: formats/bags.pc.in FORCE
+	@mkdir -p $(@D); sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(FORMAT_LIBS) -pthread|' $< >$@
 
 $B/examples/%: $B/examples/%.o
 	$(LINK) -pthread

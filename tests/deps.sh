@@ -37,6 +37,10 @@ command -v valgrind                     | valgrind
 command -v djpeg                        | libjpeg-turbo-progs
 command -v pngcheck                     | pngcheck
 command -v ffmpeg                       | ffmpeg
+command -v cmake                        | cmake
+command -v meson                        | meson
+command -v mandoc                       | mandoc
+command -v man                          | man-db
 END
 }
 

@@ -113,6 +113,7 @@ all() {
     part release/examples tests/examples.sh build/release
     part readme tests/readme.py README.md
     part demo tests/demo.sh
+    part install tests/install.sh
 }
 
 $flavour
