@@ -15,8 +15,8 @@
 
 typedef enum bar_sense { AT_MOST, AT_LEAST, EXACTLY } bar_sense;
 
-/* A figure of bags.h over one of somebody else, or the other way round, or alone
- * (other NULL): at most, or at least, so much. Times: less is faster. */
+/* A figure of bags.h over one of somebody else, or the other way round, or
+ * alone (other NULL): at most, or at least, so much. Times: less is faster. */
 typedef struct bar {
     const char *what, *part, *operation, *who, *other_operation, *other;
     bar_sense sense;
@@ -30,8 +30,8 @@ typedef struct bar {
 #define FASTER(part, operation, who, other, limit) \
     {operation, part, operation, other, operation, who, AT_LEAST, limit}
 
-/* By the clock; and by the time of the processor, which tells the same of writing
- * that does not wait for the disk, also where other programs run. */
+/* By the clock; and by the time of the processor, which tells the same of
+ * writing that does not wait for the disk, also where other programs run. */
 #define WRITES(part, who, other, limit) \
     FASTER(part, "write", who, other, limit), \
         FASTER(part, "write, CPU", who, other, limit)
@@ -139,8 +139,8 @@ void print_bars(void) {
     printf("%zu met, %zu missed, %zu not measured\n", met, missed,
         BARS - met - missed);
     if (busy_at_most() > 1.5)
-        printf("The machine was busy (a load of %.1f): do not trust what the clock "
-               "measured:\nwriting, threads, opening, cold reads\n",
+        printf("The machine was busy (a load of %.1f): do not trust what the "
+               "clock measured:\nwriting, threads, opening, cold reads\n",
             busy_at_most());
 }
 

@@ -1,7 +1,7 @@
 /*
- * Datapoints of three fields: label int(8), caption utf8[] of five, and an image of
- * 2 kB. bags.h beside a reader by hand of the very same files, which checks nothing,
- * and beside SQLite with a table for each of the two shapes.
+ * Datapoints of three fields: label int(8), caption utf8[] of five, and an
+ * image of 2 kB. bags.h beside a reader by hand of the very same files, which
+ * checks nothing, and beside SQLite with a table for each of the two shapes.
  */
 #include "bench.h"
 
@@ -21,14 +21,14 @@ typedef struct contender {
     void *(*open)(const char *path);
     uint64_t (*label)(void *reader, uint64_t index);
     bags_bytes (*caption)(void *reader, uint64_t index, uint64_t item);
-    /* consume() of the image, the label, and the captions' first bytes, summed */
+    /* consume() of the image, the label, the captions' first bytes: summed */
     uint64_t (*all)(void *reader, uint64_t index);
     /* The sum of all labels, in order, by the fastest way that there is. */
     uint64_t (*column)(void *reader, uint64_t count);
     void (*close)(void *reader);
 } contender;
 
-/* ------------------------------------------------------------------ the data */
+/* ----------------------------------------------------------------- the data */
 
 static uint64_t label_of(uint64_t index) { return index * 2654435761u; }
 
@@ -48,7 +48,7 @@ static uint64_t sum_of(uint64_t label, bags_bytes image,
     return sum;
 }
 
-/* --------------------------------------------------------------------- bags.h */
+/* ------------------------------------------------------------------- bags.h */
 
 typedef struct ours {
     bags_reader *reader;
@@ -143,7 +143,7 @@ static void close_ours(void *reader) {
     free(o);
 }
 
-/* -------------------------------------------------------------------- by hand */
+/* ------------------------------------------------------------------ by hand */
 
 typedef struct column {
     bags_bytes map;
@@ -243,7 +243,7 @@ static void close_hand(void *reader) {
     free(h);
 }
 
-/* --------------------------------------------------------------------- SQLite */
+/* ------------------------------------------------------------------- SQLite */
 
 #ifdef BENCH_WITH_SQLITE3
 typedef struct base {
@@ -387,7 +387,7 @@ static void close_base(void *reader) {
 }
 #endif
 
-/* ------------------------------------------------------------------ measuring */
+/* ---------------------------------------------------------------- measuring */
 
 static const contender contenders[] = {
     {"by hand", NULL, open_hand, label_hand, caption_hand, all_hand,

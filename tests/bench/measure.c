@@ -70,9 +70,9 @@ static uint64_t next_word(uint64_t *state) {
     return *state = x;
 }
 
-/* All blobs are parts of one block of random bytes, each a little behind the one
- * before, so that reading them costs a writer little. The steps count 13 words,
- * which is odd: no two of 2^18 neighbours begin alike. */
+/* All blobs are parts of one block of random bytes, each a little behind the
+ * one before, so that reading them costs a writer little. The steps count 13
+ * words, which is odd: no two of 2^18 neighbours begin alike. */
 const unsigned char *blob_data(uint64_t i) {
     static unsigned char *pool;
     if (!pool) {

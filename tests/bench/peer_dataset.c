@@ -1,5 +1,5 @@
-/* bags.h, a dataset with one field of type bytes: in one directory, and in eight
- * shards. */
+/* bags.h, a dataset with one field of type bytes: in one directory, and in
+ * eight shards. */
 #include "peers.h"
 
 #include <stdlib.h>

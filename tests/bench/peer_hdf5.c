@@ -1,5 +1,5 @@
-/* HDF5, as fast as it goes: one contiguous dataset of N x SIZE bytes, written in
- * pieces of a MiB, read by hyperslabs. */
+/* HDF5, as fast as it goes: one contiguous dataset of N x SIZE bytes, written
+ * in pieces of a MiB, read by hyperslabs. */
 #include "peers.h"
 
 #ifndef BENCH_WITH_HDF5

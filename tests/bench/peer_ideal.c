@@ -1,7 +1,7 @@
-/* A Bag by hand: what the hardware allows. It checks nothing and trusts the file;
- * writes in pieces of 2 MiB at multiples of 2 MiB, which gives the page cache its
- * largest pages; and holds the table in memory until the end, without a journal.
- * Little-endian machines only. */
+/* A Bag by hand: what the hardware allows. It checks nothing and trusts the
+ * file; writes in pieces of 2 MiB at multiples of 2 MiB, which gives the page
+ * cache its largest pages; and holds the table in memory until the end, without
+ * a journal. Little-endian machines only. */
 #include "peers.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* Python: peer_python.py, a process for each measurement, which times itself. */
+/* Python: peer_python.py, a process for each measurement; it times itself. */
 #include "peers.h"
 
 const peer peer_python = {.name = "Python",

@@ -1,6 +1,6 @@
-/* The bare file: one write() a blob, small ones gathered as stdio would; read by
- * pread() at a place that is computed. The least that a program can ask of the
- * system. */
+/* The bare file: one write() a blob, small ones gathered as stdio would; read
+ * by pread() at a place that is computed. The least that a program can ask of
+ * the system. */
 #include "peers.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SQLite, as fast as it goes: one transaction without a journal, prepared
- * statements, the rowid as the key, the file mapped for reading; pages of 16 KiB
- * where blobs are large. */
+ * statements, the rowid as the key, the file mapped for reading; pages of 16
+ * KiB where blobs are large. */
 #include "peers.h"
 
 #ifndef BENCH_WITH_SQLITE3

@@ -1,5 +1,5 @@
-/* tar: ustar, as WebDataset has it. There is no index in the file: opening walks
- * over all headers and makes one in memory. */
+/* tar: ustar, as WebDataset has it. There is no index in the file: opening
+ * walks over all headers and makes one in memory. */
 #include "peers.h"
 
 #include <fcntl.h>

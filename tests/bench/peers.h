@@ -1,10 +1,10 @@
 /*
- * peers.h - what is measured: a way to write blobs to disk and to read them back,
- * behind one table of functions, one small file for each.
+ * peers.h - what is measured: a way to write blobs to disk and to read them
+ * back, behind one table of functions, one small file for each.
  *
- * All blobs of a workload have one size, which is all that HDF5 and the bare file
- * need to find them; the others make no use of it. A peer that cannot do its work
- * ends the program: see die.
+ * All blobs of a workload have one size, which is all that HDF5 and the bare
+ * file need to find them; the others make no use of it. A peer that cannot do
+ * its work ends the program: see die.
  */
 #ifndef BENCH_PEERS_H
 #define BENCH_PEERS_H
@@ -59,7 +59,7 @@ extern const peer peer_raw, peer_ideal, peer_bag, peer_bag_positional,
     peer_dataset, peer_shards, peer_lmdb, peer_sqlite, peer_hdf5, peer_files,
     peer_tar, peer_tfrecord, peer_python;
 
-/* Print a message as printf does, with errno's text if there is one, and end. */
+/* Print a message as printf does, with errno's text if there is one; end. */
 void die(const char *format, ...) BAGI_PRINTF(1, 2);
 
 void *need_memory(size_t size);

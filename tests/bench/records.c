@@ -1,5 +1,5 @@
-/* Workloads of blobs: every peer writes them and reads them back. The peers take
- * turns, and who begins changes from round to round. */
+/* Workloads of blobs: every peer writes them and reads them back. The peers
+ * take turns, and who begins changes from round to round. */
 #include "bench.h"
 
 #include <fcntl.h>
@@ -39,8 +39,8 @@ static void choose(const workload *load) {
     }
 }
 
-/* All files of a workload must stay in memory, or it is the disk that is measured:
- * so many blobs at most. */
+/* All files of a workload must stay in memory, or it is the disk that is
+ * measured: so many blobs at most. */
 static uint64_t fitting;
 
 static void fit(const workload *load) {
@@ -114,8 +114,8 @@ static void time_writing(const peer *p, const workload *load, bool sync) {
             (cpu_time() - cpu) * 1e9 / (double)part.count);
 }
 
-/* What the files take beside the blobs, for each blob; for a Bag exactly, for the
- * whole file. */
+/* What the files take beside the blobs, for each blob; for a Bag exactly, for
+ * the whole file. */
 static void record_size(const peer *p, const workload *load) {
     if (p->reads)
         return;
@@ -203,9 +203,9 @@ static uint64_t touch_steps(const peer *p, void *reader, const workload *load,
     return sum;
 }
 
-/* As one fills a batch: the size is known, and checked. (A copy whose size comes
- * from the table takes four times as long on some processors, since they do not
- * go on before they know where it ends.) */
+/* As one fills a batch: the size is known, and checked. (A copy whose size
+ * comes from the table takes four times as long on some processors, since they
+ * do not go on before they know where it ends.) */
 static void copy_one(const peer *p, void *reader, uint64_t index,
     unsigned char *to, size_t size) {
     if (p->copy) {
@@ -248,7 +248,8 @@ static uint64_t range_steps(const peer *p, void *reader, const workload *load,
     uint64_t places = load->count < WIDTH ? 1 : load->count - WIDTH + 1;
     uint64_t width = load->count < WIDTH ? load->count : WIDTH, sum = 0;
     for (uint64_t i = 0; i < load->steps; i += WIDTH)
-        sum += range_of(p, reader, order[i] % places, order[i] % places + width);
+        sum +=
+            range_of(p, reader, order[i] % places, order[i] % places + width);
     return sum;
 }
 
@@ -363,8 +364,8 @@ static void check_script(const peer *p, const workload *load) {
     char expected[32], command[8192], line[64] = "";
     snprintf(expected, sizeof expected, "%llu\n",
         (unsigned long long)blob_sum(0, load->count, load->size));
-    snprintf(command, sizeof command, "/usr/bin/env python3 %s check '%s' 0 0 0",
-        p->script, file_of(p));
+    snprintf(command, sizeof command,
+        "/usr/bin/env python3 %s check '%s' 0 0 0", p->script, file_of(p));
     FILE *out = popen(command, "r");
     bool read = out && fgets(line, sizeof line, out);
     check(out && pclose(out) == 0 && read && strcmp(line, expected) == 0,
@@ -411,8 +412,8 @@ static const peer *turn_of(int round, size_t i) {
     return at_work[(i + (size_t)round) % at_work_count];
 }
 
-/* Synced writing waits for whatever the machine writes: the small version does it
- * with its smallest workload alone. */
+/* Synced writing waits for whatever the machine writes: the small version does
+ * it with its smallest workload alone. */
 static void write_round(const workload *load, int round) {
     bool syncs = !set.small || load->count <= 4;
     for (int sync = 0; sync < (syncs ? 2 : 1); sync++)
@@ -429,8 +430,8 @@ static void read_round(const workload *load, int round, void **readers) {
         for (size_t i = 0; i < at_work_count; i++) {
             const peer *p = turn_of(round, i);
             workload part = part_of(load, p);
-            time_reading(p, &readers[(i + (size_t)round) % at_work_count], &part,
-                &operations[o]);
+            time_reading(p, &readers[(i + (size_t)round) % at_work_count],
+                &part, &operations[o]);
         }
     for (size_t i = 0; i < at_work_count; i++) {
         const peer *p = turn_of(round, i);

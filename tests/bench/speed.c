@@ -84,7 +84,8 @@ static int report(const char *json) {
 int main(int count, char **words) {
     const char *json = NULL;
     for (int i = 1; i < count; i++) {
-        const char *word = words[i], *next = i + 1 < count ? words[i + 1] : NULL;
+        const char *word = words[i];
+        const char *next = i + 1 < count ? words[i + 1] : NULL;
         if (strcmp(word, "--small") == 0) {
             set.small = true;
             set.rounds = 1;
