@@ -26,7 +26,7 @@ typedef struct workload {
 typedef struct peer {
     const char *name;
     const char *lacking; /* the package that it needs and has not; NULL: none */
-    const char *reads;   /* it reads what the peer of this name wrote; or NULL */
+    const char *reads;   /* it reads what this peer wrote; or NULL */
     const char *script;  /* a program that does all of it; or NULL */
     uint64_t most;       /* blobs, where more would take hours; 0: any */
     bool is_bag;         /* the file is a Bag, or the directory a dataset */
