@@ -10,6 +10,7 @@
 #define POINTS "200,000 datapoints"
 #define PHOTOS "JPEG, 640 x 427"
 #define BAG "bags.h Bag"
+#define RANDOM "bags.h Bag, random"
 #define IDEAL "ideal Bag"
 #define SET "bags.h dataset"
 
@@ -68,14 +69,16 @@ static const bar bars[] = {
     WRITES(MIDDLE, BAG, "LMDB", 1.1),
     {"2 threads, one reader", MIDDLE, "copy, 1 thread", BAG, "copy, 2 threads",
         BAG, AT_LEAST, 1.6},
-    WITHIN(MIDDLE, "cold, single", BAG, "write(), pread()", 1.1),
-    WITHIN(MIDDLE, "cold, batch of 32", BAG, "io_uring", 1.0),
+    WITHIN(MIDDLE, "cold, single", RANDOM, "write(), pread()", 1.1),
+    WITHIN(MIDDLE, "cold, batch of 32", RANDOM, "io_uring", 1.0),
     {"writer's memory", MIDDLE, "writer's memory", BAG, "", NULL, AT_MOST,
         36 * 1048576.0},
     WRITES(LARGE, BAG, "write(), pread()", 1.2),
     WRITES(LARGE, BAG, "LMDB", 1.1),
     {"label, random", POINTS, "label, random", SET, "", NULL, AT_MOST, 26},
     {"label, in order", POINTS, "label, in order", SET, "", NULL, AT_MOST, 8},
+    {"label, refs known", POINTS, "label, refs known", SET, "", NULL, AT_MOST,
+        26},
     {"label column", POINTS, "label column", SET, "", NULL, AT_MOST, 1},
     WITHIN(POINTS, "one caption", SET, "by hand", 1.3),
     FASTER(POINTS, "one caption", SET, "SQLite", 5),

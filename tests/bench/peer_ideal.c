@@ -115,5 +115,5 @@ static void release(void *reader) {
     free(reader);
 }
 
-const peer peer_ideal = {"ideal Bag", NULL, NULL, NULL, 0, true, create, append,
+const peer peer_ideal = {"ideal Bag", NULL, NULL, NULL, 0, create, append,
     finish, open_reader, get, NULL, range, scan, NULL, share, unshare, release};

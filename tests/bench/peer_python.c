@@ -3,5 +3,4 @@
 
 const peer peer_python = {.name = "Python",
     .reads = "bags.h Bag",
-    .is_bag = true,
     .script = "tests/bench/peer_python.py"};

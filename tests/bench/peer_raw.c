@@ -109,6 +109,6 @@ static void *share(void *reader) {
     return shared;
 }
 
-const peer peer_raw = {"write(), pread()", NULL, NULL, NULL, 0, false, create,
+const peer peer_raw = {"write(), pread()", NULL, NULL, NULL, 0, create,
     append, finish, open_reader, get, copy, NULL, scan, NULL, share, release,
     release};

@@ -143,5 +143,5 @@ static void release(void *reader) {
     free(t);
 }
 
-const peer peer_tar = {"tar", NULL, NULL, NULL, 0, false, create, append,
+const peer peer_tar = {"tar", NULL, NULL, NULL, 0, create, append,
     finish, open_reader, get, NULL, NULL, scan, NULL, share, unshare, release};

@@ -29,7 +29,6 @@ typedef struct peer {
     const char *reads;   /* it reads what this peer wrote; or NULL */
     const char *script;  /* a program that does all of it; or NULL */
     uint64_t most;       /* blobs, where more would take hours; 0: any */
-    bool is_bag;         /* the file is a Bag, or the directory a dataset */
 
     /* With sync, finish waits until the disk has it. */
     void *(*create)(const char *path, const workload *load, bool sync);
@@ -55,9 +54,9 @@ typedef struct peer {
 /* In the order in which they are shown; ended by NULL. */
 extern const peer *const peers[];
 
-extern const peer peer_raw, peer_ideal, peer_bag, peer_bag_positional,
-    peer_dataset, peer_shards, peer_lmdb, peer_sqlite, peer_hdf5, peer_files,
-    peer_tar, peer_tfrecord, peer_python;
+extern const peer peer_raw, peer_ideal, peer_bag, peer_bag_random,
+    peer_bag_positional, peer_dataset, peer_shards, peer_lmdb, peer_sqlite,
+    peer_hdf5, peer_files, peer_tar, peer_tfrecord, peer_python;
 
 /* Print a message as printf does, with errno's text if there is one; end. */
 void die(const char *format, ...) BAGI_PRINTF(1, 2);
