@@ -91,10 +91,15 @@ def table(results, part, operations):
             yield f'| {who} | ' + ' | '.join(cells) + ' |'
 
 
-def rewrite(path, results):
+def conditions(run):
+    load = f', other programs at work (load {run["load"]:.0f})' if run['load'] > 1.5 else ''
+    return f'Medians of {run["rounds"]} rounds; gcc {run["compiler"].split()[0]}{load}:'
+
+
+def rewrite(path, run, results):
     with open(path, encoding='utf-8') as file:
         text = file.read()
-    tables = '\n\n'.join('\n'.join(table(results, *columns)) for columns in TABLES)
+    tables = '\n\n'.join([conditions(run)] + ['\n'.join(table(results, *columns)) for columns in TABLES])
     text, count = re.subn(r'(?s)(<!-- speed -->\n).*?(<!-- end of speed -->)',
                           lambda found: f'{found[1]}\n{tables}\n\n{found[2]}', text)
     if count != 1:
@@ -124,11 +129,12 @@ def draw(path, results):
 def main():
     source, chart, *texts = sys.argv[1:]
     with open(source, encoding='utf-8') as file:
-        results = {(r['part'], r['operation'], r['who']): r['median']
-                   for r in json.load(file)['results'] if r['unit'] == 'ns'}
+        run = json.load(file)
+    results = {(r['part'], r['operation'], r['who']): r['median']
+               for r in run['results'] if r['unit'] == 'ns'}
     draw(chart, results)
     for text in texts:
-        rewrite(text, results)
+        rewrite(text, run, results)
 
 
 main()
