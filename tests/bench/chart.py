@@ -99,7 +99,9 @@ def conditions(run):
 def rewrite(path, run, results):
     with open(path, encoding='utf-8') as file:
         text = file.read()
-    tables = '\n\n'.join([conditions(run)] + ['\n'.join(table(results, *columns)) for columns in TABLES])
+    tables = '\n\n'.join(
+        [conditions(run)] +
+        ['\n'.join(table(results, *columns)) for columns in TABLES])
     text, count = re.subn(r'(?s)(<!-- speed -->\n).*?(<!-- end of speed -->)',
                           lambda found: f'{found[1]}\n{tables}\n\n{found[2]}', text)
     if count != 1:
