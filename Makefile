@@ -99,7 +99,7 @@ TO = $(DESTDIR)$(PREFIX)
 INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so lib/$(SONAME) \
     lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
 
-.PHONY: help all skipped tests replays threads print-formats library FORCE deps demo test install uninstall asan tsan m32 cxx fuzz bench format clean
+.PHONY: help all skipped tests replays threads print-formats library FORCE deps demo test install uninstall asan tsan m32 cxx fuzz bench lint footprint format clean
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -177,6 +177,12 @@ fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 bench: ## run the benchmarks
 	$(BUILD) $(BENCHES)
 	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
+
+lint: ## all warnings of every compiler and analyser that is there
+	@tests/warnings.sh
+
+footprint: ## what it costs to include bags.h, as the README has it
+	@tests/footprint.py
 
 format: ## run clang-format over all C files
 	git ls-files '*.c' '*.h' | xargs clang-format -i

@@ -1815,7 +1815,7 @@ static char *bagi_print(const bags_allocator *memory, bags_error *err,
     if (!text)
         return NULL;
     va_start(arguments, format);
-    vsnprintf(text, (size_t)size + 1, format, arguments);
+    (void)vsnprintf(text, (size_t)size + 1, format, arguments);
     va_end(arguments);
     return text;
 }
@@ -2632,7 +2632,7 @@ static void bagi_file_close(bag_reader *reader, bagi_file *file) {
             files->maps--;
     }
     if (file->handle) {
-        if (file->listed)
+        if (files && file->listed)
             bagi_files_unlink(files, file);
         bagi_close_read(env, file->handle);
     }
@@ -3106,7 +3106,7 @@ BAGS_API bags_code bag_reader_verify(const bag_reader *reader,
     if (reader->ends || reader->length == 0)
         return bagi_bag_check(reader, 0, reader->length, reader->ends, err);
     const bags_allocator *memory = &reader->env->memory;
-    const size_t size = (BAGI_VERIFY_STEP + 1) * 8;
+    const size_t size = ((size_t)BAGI_VERIFY_STEP + 1) * 8;
     unsigned char *room = (unsigned char *)bagi_alloc_raw(memory, size, err);
     if (!room)
         return BAGS_ERROR_MEMORY;
@@ -4048,7 +4048,7 @@ static void bagi_array_text(bags_dtype dtype, size_t dims,
                           shape[i]);
     }
     if (used > 0 && (size_t)used < size)
-        snprintf(out + used, size - (size_t)used, ")");
+        (void)snprintf(out + used, size - (size_t)used, ")");
 }
 
 BAGI_COLD static bags_code bagi_array_mismatch(const bagi_array *codec,
@@ -5888,8 +5888,8 @@ static bags_code bagi_writer_count_found(bags_writer *writer,
     }
     bagi_spec spec;
     memset(&spec, 0, sizeof spec);
-    spec.fields = (bags_field *)(uintptr_t)bags_reader_fields(reader,
-        &spec.count);
+    const bags_field *fields = bags_reader_fields(reader, &spec.count);
+    spec.fields = (bags_field *)(uintptr_t)fields;
     bool same = bagi_spec_same(&spec, &writer->spec);
     writer->found = bags_reader_length(reader);
     bags_reader_close(reader);
@@ -6436,9 +6436,12 @@ BAGI_COLD static bags_code bagi_reader_bag_first(const bags_reader *from,
             return code;
     }
     bagi_lock(&reader->mutex);
-    *out = bagi_reader_bag_open(reader, shard, field, refs, err);
+    bag_reader *bag = bagi_reader_bag_open(reader, shard, field, refs, err);
     bagi_unlock(&reader->mutex);
-    return *out ? BAGS_OK : err->code;
+    if (!bag)
+        return err->code;
+    *out = bag;
+    return BAGS_OK;
 }
 
 /* The Bag of a field (spec.count: refs) in a shard. */
@@ -7163,7 +7166,7 @@ static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
             PRIu64 " on: it was made shorter while it was open",
             bagi_tail(bag->file.path), bag->length, local);
     char what[160];
-    snprintf(what, sizeof what,
+    (void)snprintf(what, sizeof what,
         "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64,
         ref->first, ref->count, bag->length);
     return bagi_fail_refs(reader, shard, local, field, what, err);
@@ -7480,7 +7483,7 @@ static bags_code bagi_run_shard(bagi_run *run, uint64_t start, uint64_t stop,
     const bags_reader *reader = run->reader;
     bagi_ref *refs = NULL;
     unsigned char *marks = NULL;
-    bags_range range;
+    bags_range range = {NULL, 0, 0, NULL, 0};
     const bag_reader *bag = NULL;
     bags_code code = bagi_row_refs(reader, run->row, &refs, &marks, err);
     if (code)

@@ -112,6 +112,8 @@ all() {
     part readme tests/readme.py README.md
     part demo tests/demo.sh
     part install tests/install.sh
+    part warnings tests/warnings.sh quick
+    part footprint tests/footprint.py README.md
 }
 
 $flavour
