@@ -85,6 +85,12 @@ SOURCES = $(filter-out $(LACKING:%=$1%.c),$(wildcard $1*.c))
 TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_)))
 REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(call SOURCES,tests/fuzz_)))
 BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
+# tests/bench/speed, of everything else there: with the peers that are installed.
+PEERS := $(foreach p,lmdb sqlite3 hdf5 liburing,$(if $(call have,$p),$p))
+WITH += $(foreach p,$(PEERS),-DBENCH_WITH_$(shell echo $p | tr a-z A-Z)=1)
+SPEED := $B/tests/bench/speed
+INSTRUCTIONS := $B/tests/bench/instructions
+SPEED_OBJECTS := $(patsubst %.c,$B/%.o,$(filter-out tests/bench/bench_% tests/bench/instructions.c,$(wildcard tests/bench/*.c)))
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
 
@@ -99,7 +105,8 @@ TO = $(DESTDIR)$(PREFIX)
 INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so lib/$(SONAME) \
     lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
 
-.PHONY: help all skipped tests replays threads print-formats library FORCE deps demo test install uninstall asan tsan m32 cxx fuzz bench lint footprint format clean
+.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench instructions benchformats format clean
+.PHONY: library install uninstall lint footprint
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -112,7 +119,7 @@ all: skipped $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(HAVE_MPI),$(patsubst %.c,$B/%
 skipped:
 	@$(if $(strip $(SKIPPED)),printf '%s\n' $(SKIPPED),:)
 
-tests: all $(TESTS)
+tests: all $(TESTS) $(if $(filter release,$(FLAVOUR)),$(SPEED) $(INSTRUCTIONS))
 replays: $(REPLAYS)
 	@:
 threads: $(filter %/test_threads,$(TESTS))
@@ -174,7 +181,16 @@ fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 	$(BUILD) FLAVOUR=fuzz $(REPLAYS:$B/tests/%=build/fuzz/tests/%)
 	@tests/fuzz.sh "$(or $(FUZZ_SECONDS),60)"
 
-bench: ## run the benchmarks
+bench: ## measure bags.h beside others; BENCH=ARGUMENTS, as --rounds 3 --part 100
+	$(BUILD) $(SPEED)
+	@$(SPEED) --json build/bench.json $(BENCH)
+	@tests/bench/chart.py build/bench.json build/bench.svg; echo build/bench.json build/bench.svg
+
+instructions: ## count the instructions of the hot paths anew, when they may grow
+	$(BUILD) $(INSTRUCTIONS)
+	@tests/bench/instructions.sh $(INSTRUCTIONS) write
+
+benchformats: ## measure the codecs beside the libraries alone
 	$(BUILD) $(BENCHES)
 	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
 
@@ -206,6 +222,8 @@ $B/examples/bags/%.o: examples/bags/%.c $B/flags
 	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,json-c)
 $B/examples/07_mpi.o: examples/07_mpi.c $B/flags
 	@mkdir -p $(@D); echo '  CC $@'; mpicc $(FLAGS_$(FLAVOUR)) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+$B/tests/bench/%.o: tests/bench/%.c $B/flags
+	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(PEERS))
 $B/tests/%.o: tests/%.c $B/flags
 	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(if $(HAVE_CMOCKA),cmocka))
 
@@ -236,6 +254,10 @@ build/bags: build/release/bags
 	@ln -sf release/bags $@
 $B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
+$(SPEED): $(SPEED_OBJECTS) $B/tests/bags_impl.o $(FORMAT_OBJECTS)
+	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,$(PEERS)) -pthread
+$(INSTRUCTIONS): $(INSTRUCTIONS).o $B/tests/bags_impl.o
+	$(LINK) -pthread
 $B/tests/bench/%: $B/tests/bench/%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) -pthread
 # A fuzzer has libFuzzer's main, or ours, which runs the files it is given.
