@@ -504,7 +504,7 @@ static void mp_double_text(mp_output *out, double number) {
         bool before = point;
         point = !strchr("0123456789+-e", *at);
         if (!point || !before)
-            text[size++] = point ? '.' : *at;
+            text[size++] = (char)(point ? '.' : *at);
         whole = whole && !point && *at != 'e';
     }
     mp_put(out, text, size);

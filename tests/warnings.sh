@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # All that compilers and analysers have to say of bags.h, the formats and the
-# examples: one line for each of them. With `quick`: what takes seconds.
+# examples: one line for each of them. With `quick`: what takes seconds; with
+# `analysers` or `compilers`: these alone.
 set -u
 mode=${1:-all}
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
@@ -41,7 +42,8 @@ checks+=',-bugprone-suspicious-memory-comparison,-cert-exp42-c,-cert-flp37-c'
 # What is not so, by file, check and line: an array that is transposed has dimensions;
 # a buffer that was reserved is there.
 mistaken='numpy.c|core.uninitialized.Assign|from += strides[i];
-numpy.c|core.NullDereference|**out = header.npy;'
+numpy.c|core.NullDereference|**out = header.npy;
+msgpack.c|core.NullDereference|if (item->type == MSGPACK_OBJECT_MAP)'
 
 # cell TITLE COMMAND...: one line; what the command prints only if it fails.
 cell() {
@@ -81,6 +83,11 @@ header_cxx() {
     "$1" -std="$2" $warnings $only_cxx "${@:3}" -x c++ -DBAGS_IMPLEMENTATION -c bags.h -o /dev/null
 }
 
+windows() { # windows LINE...: a file of these lines
+    local compiler=x86_64-w64-mingw32-gcc
+    printf '%s\n' "$@" | $compiler -std=c99 $warnings $only_c -I. -fsyntax-only -x c -
+}
+
 # What is there of the formats, and how to compile them.
 read -r -d '' -a flags < <(make -s print-formats | head -n 1)
 formats=$(printf '%s\n' "${flags[@]}" | sed -n 's/^-DBAGS_WITH_\(.*\)=1$/formats\/\L\1.c/p')
@@ -111,42 +118,43 @@ everything_formats() {
 }
 
 # Analysers do not look into a function that has "..." behind its parameters, and
-# must be told that bags_fail returns its code. This is done in a copy.
+# must be told that bags_fail returns its code, and that bagi_print returns a text or
+# fails with an error. This is done in a copy.
 told='-Dbags_fail(err,code,...)=((bags_fail)(err,code,__VA_ARGS__),(code))'
+print='-Dbagi_print(memory,err,...)=bagi_copy_text(memory,"",0,err)'
 tell() {
     mkdir "$dir/told" "$dir/told/formats"
     cp formats/*.[ch] "$dir/told/formats"
-    sed -E 's/^(BAGS_API .*)\bbags_fail\(/\1(bags_fail)(/' bags.h >"$dir/told/bags.h"
+    sed -E 's/^(BAGS_API .*)\bbags_fail\(/\1(bags_fail)(/
+        s/^(static char \*)bagi_print\(/\1(bagi_print)(/' bags.h >"$dir/told/bags.h"
 }
 
 fanalyzer() { # fanalyzer GCC FLAG... FILE
-    "$1" -std=c99 -O1 -fanalyzer -Werror "${flags[@]}" "$told" "${@:2}" -c -o /dev/null
+    "$1" -std=c99 -O1 -fanalyzer -Werror "${flags[@]}" "$told" "$print" "${@:2}" -c -o /dev/null
 }
 
 # clang-tidy's findings but the mistaken ones. A file that does not compile is one.
 tidy() { # tidy FILE FLAG...
-    local file=$1 found=0 at line check text
-    (cd "$dir/told" && clang-tidy --checks="$checks" --quiet "$file" -- -std=c99 "$told" \
+    local file=$1 found=0 at line said check text
+    (cd "$dir/told" && clang-tidy --checks="$checks" --quiet "$file" -- -std=c99 "$told" "$print" \
         "${flags[@]}" "${@:2}") >"$dir/tidy.${file##*/}" 2>"$dir/tidy.${file##*/}.err"
     grep -E '^/[^ ]*: (warning|error): ' "$dir/tidy.${file##*/}" >"$dir/found.${file##*/}"
-    while IFS=: read -r at line _ _ text; do
-        check=${text##*clang-analyzer-}
+    while IFS=: read -r at line _ _ said; do
+        check=${said##*[}
+        check=${check#clang-analyzer-}
         text=$(sed -n "${line}{s/^ *//;p}" "$at")
         grep -q -x -F "${file##*/}|${check%]}|$text" <<<"$mistaken" && continue
         found=1
-        grep -F -A 3 "$at:$line:" "$dir/tidy.${file##*/}"
+        echo "$at:$line:$said"
     done <"$dir/found.${file##*/}"
     return $found
 }
 
 # An analyser that finds nothing may have looked at nothing: this it must find.
 tidy_works() {
-    printf '%s\n' '#define BAGS_IMPLEMENTATION' | cat - "$dir/told/bags.h" >"$dir/told/fault.h"
-    echo 'int fault(int n); int fault(int n) {
-        char *p = (char *)malloc(10);
-        if (p && bags_fail(NULL, BAGS_OK, "x")) free(p);
-        return n / (int)bags_fail(NULL, BAGS_OK, "x"); }' >>"$dir/told/fault.h"
-    ! tidy fault.h -x c >"$dir/fault" && grep -q DivideZero "$dir/fault"
+    printf '%s\n' '#include "bags.h"' 'int fault(int n);' 'int fault(int n) {' \
+        '    return n / (int)bags_fail(NULL, BAGS_OK, "x"); }' >"$dir/told/fault.c"
+    ! tidy fault.c >"$dir/fault" && grep -q DivideZero "$dir/fault"
 }
 
 check_c() { cppcheck -q --enable=warning,portability,performance --inline-suppr --error-exitcode=1 "$@"; }
@@ -183,6 +191,12 @@ compilers() {
     if gcc-12 -m32 -E -x c /dev/null >/dev/null 2>&1; then
         cell 'gcc-12 -m32 bags.h' header_c gcc-12 c99 -O2 -m32 \
             "-I/usr/include/$(uname -m)-linux-gnu"
+    fi
+    if have x86_64-w64-mingw32-gcc; then
+        cell 'mingw bags.h behind windows.h' windows '#include <windows.h>' \
+            '#define BAGS_IMPLEMENTATION' '#include "bags.h"'
+        cell 'mingw bags.h before windows.h' windows '#define BAGS_STATIC' \
+            '#include "bags.h"' '#include <windows.h>'
     fi
     for compiler in clang-14 clang-19; do
         have $compiler || continue
