@@ -127,7 +127,7 @@ INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so 
     lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
 
 .PHONY: help all skipped tests replays threads print-compile print-formats FORCE deps demo test portability asan tsan m32 cxx fuzz bench instructions benchformats format clean
-.PHONY: library install uninstall
+.PHONY: library install uninstall lint footprint
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -220,6 +220,12 @@ instructions: ## count the instructions of the hot paths anew, when they may gro
 benchformats: ## measure the codecs beside the libraries alone
 	$(BUILD) $(BENCHES)
 	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
+
+lint: ## all warnings of every compiler and analyser that is there
+	@tests/warnings.sh
+
+footprint: ## what it costs to include bags.h, as the README has it
+	@tests/footprint.py
 
 format: ## run clang-format over all C files
 	git ls-files '*.c' '*.h' | xargs clang-format -i

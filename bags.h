@@ -2356,27 +2356,6 @@ static int bagi_local_remove_dir(void *user, const char *path) {
     return rmdir(path) != 0 ? errno : 0;
 }
 
-/* Where a file is given its blocks in large pieces before they are written,
- * writing is faster by up to a half. */
-#if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
-static int bagi_local_reserve(void *user, void *file, uint64_t size) {
-    (void)user;
-    int fd = bagi_local_fd(file);
-    struct stat info;
-    if (fstat(fd, &info) != 0)
-        return errno;
-    uint64_t from = (uint64_t)info.st_size;
-    if (size <= from || size > (uint64_t)INT64_MAX)
-        return 0;
-    return fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(size - from))
-               ? errno
-               : 0;
-}
-#define BAGI_LOCAL_RESERVE bagi_local_reserve
-#else
-#define BAGI_LOCAL_RESERVE NULL
-#endif
-
 /* The start of the page that an address is in. */
 static unsigned char *bagi_local_page(const void *at, size_t *before) {
     static long size; /* every thread stores the same */
@@ -2785,7 +2764,7 @@ static char *bagi_print(const bags_allocator *memory, bags_error *err,
     if (!text)
         return NULL;
     va_start(arguments, format);
-    vsnprintf(text, (size_t)size + 1, format, arguments);
+    (void)vsnprintf(text, (size_t)size + 1, format, arguments);
     va_end(arguments);
     return text;
 }
@@ -3663,7 +3642,7 @@ static void bagi_file_close(bag_reader *reader, bagi_file *file) {
             files->maps--;
     }
     if (file->handle) {
-        if (file->listed)
+        if (files && file->listed)
             bagi_files_unlink(files, file);
         bagi_close_read(env, file->handle);
     }
@@ -5500,7 +5479,7 @@ static void bagi_array_text(bags_dtype dtype, size_t dims,
                           shape[i]);
     }
     if (used > 0 && (size_t)used < size)
-        snprintf(out + used, size - (size_t)used, ")");
+        (void)snprintf(out + used, size - (size_t)used, ")");
 }
 
 BAGI_COLD static bags_code bagi_array_mismatch(const bagi_array *codec,
@@ -7388,8 +7367,8 @@ static bags_code bagi_writer_count_found(bags_writer *writer,
     }
     bagi_spec spec;
     memset(&spec, 0, sizeof spec);
-    spec.fields = (bags_field *)(uintptr_t)bags_reader_fields(reader,
-        &spec.count);
+    const bags_field *fields = bags_reader_fields(reader, &spec.count);
+    spec.fields = (bags_field *)(uintptr_t)fields;
     bool same = bagi_spec_same(&spec, &writer->spec);
     writer->found = bags_reader_length(reader);
     bags_reader_close(reader);
@@ -7931,9 +7910,12 @@ BAGI_COLD static bags_code bagi_reader_bag_first(const bags_reader *from,
             return code;
     }
     bagi_lock(&reader->mutex);
-    *out = bagi_reader_bag_open(reader, shard, field, refs, err);
+    bag_reader *bag = bagi_reader_bag_open(reader, shard, field, refs, err);
     bagi_unlock(&reader->mutex);
-    return *out ? BAGS_OK : err->code;
+    if (!bag)
+        return err->code;
+    *out = bag;
+    return BAGS_OK;
 }
 
 /* The Bag of a field (spec.count: refs) in a shard. */
@@ -8926,7 +8908,7 @@ static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
             PRIu64 " on: it was made shorter while it was open",
             bagi_tail(bag->file.path), bag->length, local);
     char what[160];
-    snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count,
+    (void)snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count,
         bag->length);
     return bagi_fail_refs(reader, shard, local, field, what, err);
 }
@@ -9415,7 +9397,7 @@ static bags_code bagi_run_shard(bagi_run *run, uint64_t start, uint64_t stop,
     const bags_reader *reader = run->reader;
     bagi_ref *refs = NULL;
     unsigned char *marks = NULL;
-    bags_range range;
+    bags_range range = {NULL, 0, 0, NULL, 0};
     const bag_reader *bag = NULL;
     bags_code code = bagi_row_refs(reader, run->row, &refs, &marks, err);
     if (code)
@@ -10187,7 +10169,7 @@ static bags_code bagi_rows_fit(bagi_verifying *v, const bagi_rows *rows,
             bagi_ref_fits(ref, rows->lengths[i]))
             continue;
         if (bagi_verify_why(v))
-            snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count,
+            (void)snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count,
                 rows->lengths[i]);
         code = bagi_rows_tell(v, rows, walk, i, what);
     }

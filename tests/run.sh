@@ -115,6 +115,8 @@ all() {
     part demo tests/demo.sh
     part install tests/install.sh
     part portability tests/portability.sh part
+    part warnings tests/warnings.sh quick
+    part footprint tests/footprint.py README.md
 }
 
 $flavour
