@@ -185,6 +185,8 @@ build/bags: build/release/bags
 	@ln -sf release/bags $@
 $B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
+# It stands before libc's calls in the whole program: of this test alone.
+$B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o
 $B/tests/bench/%: $B/tests/bench/%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) -pthread
 # A fuzzer has libFuzzer's main, or ours, which runs the files it is given.

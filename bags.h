@@ -1360,14 +1360,20 @@ static int bagi_local_truncate(void *user, void *file, uint64_t size) {
 }
 
 /* On macOS fsync leaves the data in the drive's cache; F_FULLFSYNC does not,
- * but not every file system knows it. */
+ * but not every file system knows it. Only then is fsync called: after a sync
+ * that failed, the next one may succeed although the data is lost. */
 static int bagi_local_sync(void *user, void *file) {
     (void)user;
-#if defined(F_FULLFSYNC)
-    if (fcntl(bagi_local_fd(file), F_FULLFSYNC) == 0)
-        return 0;
-#endif
     int result;
+#if defined(F_FULLFSYNC)
+    do {
+        result = fcntl(bagi_local_fd(file), F_FULLFSYNC);
+    } while (result != 0 && errno == EINTR);
+    if (result == 0)
+        return 0;
+    if (errno != ENOTSUP && errno != EINVAL && errno != ENOTTY)
+        return errno;
+#endif
     do {
         result = fsync(bagi_local_fd(file));
     } while (result != 0 && errno == EINTR);
@@ -1421,19 +1427,24 @@ static int bagi_local_make_dir(void *user, const char *path) {
  * not be listed cannot be opened: then there is nothing more that could be
  * done. */
 static int bagi_local_sync_dir(void *user, const char *path) {
-    (void)user;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd;
+    do {
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    } while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return errno == EACCES ? 0 : errno;
-    int error = fsync(fd) != 0 && errno != EINVAL ? errno : 0;
+    int error = bagi_local_sync(user, bagi_local_wrap(fd));
     close(fd);
-    return error;
+    return error == EINVAL ? 0 : error;
 }
 
 static int bagi_local_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     (void)user;
-    DIR *dir = opendir(path);
+    DIR *dir;
+    do {
+        dir = opendir(path);
+    } while (!dir && errno == EINTR);
     if (!dir)
         return errno;
     int error = 0;

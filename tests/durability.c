@@ -184,13 +184,18 @@ static bool is_sharded(const work *w) {
 }
 
 finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
-    finding f;
     bags_reader_options options;
-    bags_row row = {0};
-    memset(&f, 0, sizeof(f));
     memset(&options, 0, sizeof(options));
     options.io = io;
     options.skip_unfinished = skip_unfinished;
+    return work_find_with(w, &options);
+}
+
+finding work_find_with(const work *w, const bags_reader_options *how) {
+    finding f;
+    bags_reader_options options = *how;
+    bags_row row = {0};
+    memset(&f, 0, sizeof(f));
     if (is_sharded(w)) {
         options.shard_start = w->options.shard_start;
         options.shard_stop = w->options.shard_stop;
