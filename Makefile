@@ -86,7 +86,7 @@ BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
 
-.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench format clean
+.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan soak tsan m32 cxx fuzz bench format clean
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -125,6 +125,11 @@ test: ## build and run every test
 asan: ## run the tests under AddressSanitizer and UBSan
 	$(BUILD) tests replays FLAVOUR=asan
 	@tests/run.sh asan
+
+soak: ## run the long tests: every fault, 500 kills
+	$(BUILD) tests FLAVOUR=release
+	$(BUILD) tests FLAVOUR=asan
+	@tests/run.sh soak
 
 tsan: ## run the threaded tests under ThreadSanitizer
 	$(BUILD) threads FLAVOUR=tsan

@@ -708,10 +708,14 @@ static bool meet_small_disk(const limit *how, relieve *more, uint64_t n) {
     w->dies = n % 2;
     int status = run_apart(w, NULL, n);
     bool hit = check_limit(w, how, n, status);
-    if (n % 4 < 2)
+    if (n % 4 < 2) {
         recover_when_full(w, how, n);
-    more(n);
-    check_remains(w, how->name, n);
+        more(n);
+        check_recovery(w, how->name, n);
+    } else {
+        more(n);
+        check_remains(w, how->name, n);
+    }
     remove_tree(w->directory);
     world_free(w);
     return hit;
