@@ -52,7 +52,7 @@ run_part() {
         else
             echo
             grep '^skipped' "$log.log"
-            [ -z "${BAGS_SOAK:-}" ] || grep -E '^[^[].* points|kills' "$log.log"
+            [ -z "${BAGS_SOAK:-}" ] || grep -v '^\[' "$log.log"
         fi
     } >"$log.report"
     cat "$log.report"

@@ -933,6 +933,98 @@ static void without_rights_to_write_nothing_is_lost(void **state) {
     world_free(w);
 }
 
+/* ---------------------------------------------------- files that become shorter */
+
+#define FIRST_SHARD 4
+
+static bags_code hash_row(const bags_reader *reader, uint64_t index,
+    char hex[65], bags_error *err) {
+    sha256 hash;
+    bags_row row = {0};
+    bags_code code = bags_reader_get(reader, index, NULL, 0, &row, err);
+    sha256_start(&hash);
+    for (size_t slot = 0; slot < POINT_FIELDS && !code; slot++)
+        for (size_t i = 0; i < bags_row_length(&row, slot); i++) {
+            bags_bytes blob = bags_row_bytes(&row, slot, i);
+            sha256_add(&hash, blob.data, blob.size);
+        }
+    sha256_hex(&hash, hex);
+    bags_row_free(&row);
+    return code;
+}
+
+/* Read the first shard, cut one of its files, and read again: each row is as it
+ * was, or an error that names a file of the shard. Returns how many were
+ * errors. */
+static int read_and_cut(const char *set, const bags_reader_options *how,
+    const char *path, uint64_t size) {
+    char before[FIRST_SHARD][65], after[65];
+    int errors = 0;
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(set, how, &said));
+    for (uint64_t i = 0; i < FIRST_SHARD; i++)
+        assert_ok(hash_row(reader, i, before[i], &said));
+    resize_file(path, size);
+    for (uint64_t i = 0; i < FIRST_SHARD; i++) {
+        bags_code code = hash_row(reader, i, after, &said);
+        errors += code != BAGS_OK;
+        if (code)
+            assert_says("/000000/");
+        else
+            assert_string_equal(after, before[i]);
+    }
+    bags_code code = bags_reader_verify(reader, &said);
+    assert_true(code != BAGS_OK || how->load_tables);
+    bags_reader_close(reader);
+    return errors;
+}
+
+static void a_file_cut_while_it_is_read_by_position_is_an_error(void **state) {
+    static const char *const names[] = {"refs", "id", "text", "clip"};
+    int tried = 0, errors = 0;
+    (void)state;
+    make_reference();
+    const char *set = at("reference/above/shards");
+    for (size_t f = 0; f < 4; f++)
+        for (int mode = 0; mode < 3; mode++) {
+            bags_reader_options how;
+            char path[300];
+            snprintf(path, sizeof(path), "%s/000000/%s.bag", set, names[f]);
+            memset(&how, 0, sizeof(how));
+            how.positional = true;
+            how.load_tables = mode == 1;
+            how.max_files = mode == 2 ? 1 : 0;
+            bytes whole = load(path);
+            for (uint64_t n = 0; n < whole.size; n += 1 + n / 16, tried++) {
+                errors += read_and_cut(set, &how, path, n);
+                save(path, whole.data, whole.size);
+            }
+            bytes_free(&whole);
+        }
+    print_message("%-20s %5d points, %d errors\n", "cut by position", tried,
+        errors);
+    assert_true(errors > tried);
+}
+
+/* Why there is that mode. */
+static void a_file_cut_while_it_is_mapped_ends_the_program(void **state) {
+    int status = 0;
+    (void)state;
+    make_reference();
+    const char *set = at("reference/above/shards");
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        bags_reader_options how;
+        memset(&how, 0, sizeof(how));
+        signal(SIGBUS, SIG_DFL); /* cmocka's handler goes on in this copy */
+        read_and_cut(set, &how, at("reference/above/shards/000000/text.bag"), 0);
+        _exit(0);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_program_makes_the_calls_that_are_to_fail),
@@ -952,6 +1044,8 @@ int main(void) {
         TEST_IN_ROOM(a_disk_that_became_read_only_is_named),
         TEST(without_rights_to_a_file_it_is_named),
         TEST(without_rights_to_write_nothing_is_lost),
+        TEST(a_file_cut_while_it_is_read_by_position_is_an_error),
+        TEST(a_file_cut_while_it_is_mapped_ends_the_program),
     };
     /* Faults come from the shim and from small disks: waiting for a real one
      * only costs time. */
