@@ -130,7 +130,6 @@ PLAIN_CALL(CALL_FSTAT, fstat64, (int fd, struct stat64 *info), (fd, info), NULL,
     fd)
 PLAIN_CALL(CALL_TRUNCATE, ftruncate64, (int fd, off64_t size), (fd, size), NULL,
     fd)
-PLAIN_CALL(CALL_SYNC, fsync, (int fd), (fd), NULL, fd)
 PLAIN_CALL(CALL_LOCK, flock, (int fd, int how), (fd, how), NULL, fd)
 PLAIN_CALL(CALL_STAT, stat64, (const char *path, struct stat64 *info),
     (path, info), path, -1)
@@ -167,6 +166,27 @@ int close(int fd) {
     end_with(fate);
     errno = error;
     return fate == FAIL ? -1 : result;
+}
+
+/* A sync that failed must not be tried again: it would say that all is well. */
+static void note_sync(int fd, bool failed) {
+    shim *s = shim_in_use;
+    if (!is_counted() || s->buried || fd >= MOST_FILES || !opened[fd].ours)
+        return;
+    s->synced_again += strcmp(s->unsynced, opened[fd].path) == 0;
+    if (failed && errno != EINTR)
+        snprintf(s->unsynced, sizeof(s->unsynced), "%s", opened[fd].path);
+}
+
+int fsync(int fd) {
+    REAL(int, "fsync", (int));
+    enum fate fate = fate_of(CALL_SYNC, NULL, fd);
+    note_sync(fd, fate == FAIL);
+    if (fate == FAIL)
+        return -1;
+    int result = real(fd);
+    end_with(fate);
+    return result;
 }
 
 static size_t half(size_t size) { return size > 1 ? size / 2 : size; }

@@ -46,6 +46,8 @@ typedef struct shim {
     enum call last;       /* the one met last */
     bool last_read_only;  /* it was on a file opened to read only */
     char last_path[512];  /* its file, where that is known; else "" */
+    char unsynced[512];   /* the file whose fsync failed */
+    int synced_again;     /* fsyncs of it after that */
     int files, maps, dirs; /* open now, of those opened while armed */
 } shim;
 
