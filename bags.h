@@ -6273,12 +6273,13 @@ static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
 static bags_code bagi_out_reopen(const bagi_env *env, bagi_out *out, char *path,
     int mode, bags_error *err) {
     out->path = path;
-    out->reserved = env->io.reserve ? UINT64_MAX : 0;
     if (!path)
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_open(env, path, mode, &out->handle, err);
-    return code ? code
-                : bagi_file_size(env, out->handle, path, &out->high, err);
+    if (code)
+        return code;
+    out->reserved = env->io.reserve ? UINT64_MAX : 0;
+    return bagi_file_size(env, out->handle, path, &out->high, err);
 }
 
 /* A view of bytes of a file that is read from front to back, through the

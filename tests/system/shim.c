@@ -18,7 +18,8 @@
 
 const char *const call_names[CALLS] = {"open", "close", "fstat", "pread",
     "pwrite", "ftruncate", "fsync", "fcntl", "flock", "mmap", "munmap", "stat",
-    "mkdir", "rename", "unlink", "rmdir", "opendir", "readdir", "closedir"};
+    "mkdir", "rename", "unlink", "rmdir", "opendir", "readdir", "closedir",
+    "fallocate"};
 
 shim *shim_in_use;
 
@@ -129,6 +130,9 @@ static bool is_counted(void) { return shim_in_use && shim_in_use->armed; }
 PLAIN_CALL(CALL_FSTAT, fstat64, (int fd, struct stat64 *info), (fd, info), NULL,
     fd)
 PLAIN_CALL(CALL_TRUNCATE, ftruncate64, (int fd, off64_t size), (fd, size), NULL,
+    fd)
+PLAIN_CALL(CALL_FALLOCATE, fallocate64,
+    (int fd, int mode, off64_t from, off64_t size), (fd, mode, from, size), NULL,
     fd)
 PLAIN_CALL(CALL_LOCK, flock, (int fd, int how), (fd, how), NULL, fd)
 PLAIN_CALL(CALL_STAT, stat64, (const char *path, struct stat64 *info),
