@@ -42,13 +42,16 @@ class Trial:
         return subprocess.Popen(
             [self.program, 'pack', self.out.parent / 'manifest.jsonl', self.out,
              '--append', '--shard-start', str(worker),
-             '--shard-stop', str(WORKERS), *SPEC, *self.shards], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+             '--shard-stop', str(WORKERS), *SPEC, *self.shards],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE)
 
     def live(self, worker):
-        """One life. Whether it came to its end."""
+        """One life. Whether it came to its end. Lives get longer, so that they
+        all end where the machine has become slower."""
         process = self.start(worker)
-        time.sleep(self.seeds[worker].uniform(0, self.seconds * 0.8))
+        longest = self.seconds * (0.8 + sum(self.hits.values()) / 50)
+        time.sleep(self.seeds[worker].uniform(0, longest))
         process.send_signal(signal.SIGKILL)
         _, err = process.communicate()
         if process.returncode == -signal.SIGKILL:
@@ -174,7 +177,8 @@ def main(program, count, seed='1'):
     directory = pathlib.Path(tempfile.mkdtemp(prefix='bags-kills-', dir=parent))
     try:
         write_manifest(directory / 'manifest.jsonl')
-        hits, (passed, failed) = kill_until(int(count), program, directory, seed)
+        hits, (passed, failed) = kill_until(int(count), program, directory,
+                                            seed)
     finally:
         shutil.rmtree(directory)
     print(f'{sum(hits.values())} kills (seed {seed})')

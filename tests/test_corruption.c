@@ -1,8 +1,8 @@
 /*
- * Small datasets, of which every byte is changed in three ways, every file is cut
- * at every length, gets more bytes at its end, is removed, and changes places
- * with every other. Reading and verifying never crash (the files stand in blocks
- * of their own, so that the address sanitizer sees every access outside); what
+ * Small datasets, of which every byte is changed in three ways, and every file
+ * is cut at every length, gets more bytes, is removed, and changes places with
+ * every other. Reading and verifying never crash (the files stand in blocks of
+ * their own, so that the address sanitizer sees every access outside); what
  * contradicts the format is found, and nothing else is; and what verify passes
  * can be read, mapped and by position alike.
  *
@@ -12,7 +12,7 @@
  */
 #include "check.h"
 
-/* ------------------------------------------------------------------ datasets */
+/* ----------------------------------------------------------------- datasets */
 
 #define MOST_FILES 16
 
@@ -120,7 +120,7 @@ static void write_by_hand(files *into, enum variant variant) {
     set_free(&set);
 }
 
-/* ----------------------------------------------------- what contradicts itself */
+/* -------------------------------------------------- what contradicts itself */
 
 /* A Bag's table. */
 typedef struct table {
@@ -285,7 +285,7 @@ static bool shard_is_right(const files *f, const char *directory) {
     return true;
 }
 
-/* --------------------------------------------------------------- what is read */
+/* ------------------------------------------------------------- what is read */
 
 typedef struct outcome {
     bool verified; /* opened, and found right */
@@ -345,7 +345,7 @@ static void look(const memory_disk *drive, bool positional, outcome *out) {
     sha256_hex(&out->hash, out->hex);
 }
 
-/* ------------------------------------------------------------------- changes */
+/* ------------------------------------------------------------------ changes */
 
 /* A dataset, how much of it can be told, and what came of the changes. */
 typedef struct trial {

@@ -1,10 +1,10 @@
 /*
  * The real calls to the system fail. A program writes datasets, flushes, dies,
- * appends, recovers, closes gaps and reads, in a process of its own. At its N-th
- * call it meets a fault, or is killed; or it has a disk that is full, files that
- * may not grow, too few descriptors, or no rights. Then, without faults, all
- * that was flushed must be there, and going on must end with the same bytes as
- * if nothing had happened.
+ * appends, recovers and reads, in a process of its own. At its N-th call it
+ * meets a fault, or is killed; or it has a disk that is full, files that may
+ * not grow, too few descriptors, or no rights. Then, without faults, all that
+ * was flushed must be there, and going on must end with the same bytes as if
+ * nothing had happened.
  *
  * Of the points a seeded sample is tried, or, with BAGS_SOAK set, every one.
  * What needs root is skipped where it is not permitted.
@@ -35,7 +35,7 @@ enum { SHARDS, ONE, FIRST_OF_TWO, SECOND_OF_TWO, WORKS };
 
 static const uint64_t totals[WORKS] = {11, 6, 4, 3};
 
-/* Stands in memory that the program shares with whoever looks at what it left. */
+/* Stands in memory that the program shares with the test. */
 typedef struct world {
     bags_code (*program)(struct world *w);
     shim calls;
@@ -203,7 +203,7 @@ done:
     return code;
 }
 
-/* In a copy of the test program: cmocka's handlers would go on with the tests. */
+/* In a child: cmocka's handlers would go on with the tests in it. */
 static void end_at_signals(void) {
     static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS};
     for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
@@ -454,8 +454,8 @@ static void check_sync(const world *w, const fault *how, uint64_t n) {
 static void check_report(const world *w, const fault *how, uint64_t n) {
     const shim *s = &w->calls;
     if (how->harmless && w->code)
-        fail_msg("%s %d at %s of %s is no reason to fail: %s", how->name, (int)n,
-            call_names[s->last], s->last_path, w->error.message);
+        fail_msg("%s %d at %s of %s is no reason to fail: %s", how->name,
+            (int)n, call_names[s->last], s->last_path, w->error.message);
     if (w->code)
         check_message(w, how->name, n);
     else if (!how->harmless && !how->stays && !may_be_silent(w))
@@ -527,7 +527,7 @@ static void sweep_all(const fault *faults, size_t count, uint64_t stride) {
 #define SWEEP(faults, stride) \
     sweep_all(faults, sizeof(faults) / sizeof((faults)[0]), stride)
 
-/* -------------------------------------------------- the N-th call of a program */
+/* ----------------------------------------------- the N-th call of a program */
 
 static void the_program_makes_the_calls_that_are_to_fail(void **state) {
     (void)state;
@@ -1020,7 +1020,7 @@ static void without_rights_to_write_nothing_is_lost(void **state) {
     world_free(w);
 }
 
-/* ---------------------------------------------------- files that become shorter */
+/* ------------------------------------------------ files that become shorter */
 
 #define FIRST_SHARD 4
 
@@ -1099,13 +1099,14 @@ static void a_file_cut_while_it_is_mapped_ends_the_program(void **state) {
     (void)state;
     make_reference();
     const char *set = at("reference/above/shards");
+    const char *text = at("reference/above/shards/000000/text.bag");
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         bags_reader_options how;
         memset(&how, 0, sizeof(how));
         end_at_signals();
-        read_and_cut(set, &how, at("reference/above/shards/000000/text.bag"), 0);
+        read_and_cut(set, &how, text, 0);
         _exit(0);
     }
     assert_true(waitpid(child, &status, 0) == child);

@@ -23,7 +23,7 @@ const char *const call_names[CALLS] = {"open", "close", "fstat", "pread",
 
 shim *shim_in_use;
 
-/* ------------------------------------------------------- which file is which */
+/* ------------------------------------------------------ which file is which */
 
 #define MOST_FILES 1024
 
@@ -132,8 +132,8 @@ PLAIN_CALL(CALL_FSTAT, fstat64, (int fd, struct stat64 *info), (fd, info), NULL,
 PLAIN_CALL(CALL_TRUNCATE, ftruncate64, (int fd, off64_t size), (fd, size), NULL,
     fd)
 PLAIN_CALL(CALL_FALLOCATE, fallocate64,
-    (int fd, int mode, off64_t from, off64_t size), (fd, mode, from, size), NULL,
-    fd)
+    (int fd, int mode, off64_t from, off64_t size), (fd, mode, from, size),
+    NULL, fd)
 PLAIN_CALL(CALL_LOCK, flock, (int fd, int how), (fd, how), NULL, fd)
 PLAIN_CALL(CALL_STAT, stat64, (const char *path, struct stat64 *info),
     (path, info), path, -1)
