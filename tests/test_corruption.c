@@ -109,7 +109,7 @@ static void write_by_hand(files *into, enum variant variant) {
     for (int i = 0; i < LENGTH; i++) {
         set_begin(&set);
         set_blob(&set, 0, "\1\2", 1 + (size_t)i % 2);
-        set_text(&set, 1, "some words" + i);
+        set_text(&set, 1, &"some words"[i]);
         set_end(&set);
     }
     memory_disk_start(&drive);
