@@ -103,7 +103,9 @@ DEMO := $(if $(filter-out cxx $(CROSS),$(FLAVOUR)),$B/balls)
 COMMAND := $(if $(and $(HAVE_JSON),$(filter-out cxx,$(FLAVOUR)),$(wildcard examples/bags/*.c)),$B/bags)
 # Without a format there are no tests of it.
 SOURCES = $(filter-out $(LACKING:%=$1%.c),$(wildcard $1*.c))
-TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_)))
+# The shim knows the calls of Linux.
+ELSEWHERE := $(if $(filter Linux,$(shell uname)),,%/test_system)
+TESTS := $(if $(HAVE_CMOCKA),$(filter-out $(ELSEWHERE),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_))))
 REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(call SOURCES,tests/fuzz_)))
 BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
 # tests/bench/speed, of everything else there: with the peers that are installed.
@@ -126,7 +128,7 @@ TO = $(DESTDIR)$(PREFIX)
 INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so lib/$(SONAME) \
     lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
 
-.PHONY: help all skipped tests replays threads print-compile print-formats FORCE deps demo test portability asan tsan m32 cxx fuzz bench instructions benchformats format clean
+.PHONY: help all skipped tests replays threads print-compile print-formats FORCE deps demo test portability soak asan tsan m32 cxx fuzz bench instructions benchformats format clean
 .PHONY: library install uninstall lint footprint
 .DEFAULT_GOAL := all
 .SECONDARY:
@@ -187,6 +189,11 @@ uninstall: ## remove what install put there, with the same PREFIX and DESTDIR
 asan: ## run the tests under AddressSanitizer and UBSan
 	$(BUILD) tests replays FLAVOUR=asan
 	@tests/run.sh asan
+
+soak: ## run the long tests: every fault, 500 kills
+	$(BUILD) tests FLAVOUR=release
+	$(BUILD) tests FLAVOUR=asan
+	@tests/run.sh soak
 
 tsan: ## run the threaded tests under ThreadSanitizer
 	$(BUILD) threads FLAVOUR=tsan
@@ -283,6 +290,8 @@ build/bags: build/release/bags
 	@ln -sf release/bags $@
 $B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
+# It stands before libc's calls in the whole program: of this test alone.
+$B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o
 $(SPEED): $(SPEED_OBJECTS) $B/tests/bags_impl.o $(FORMAT_OBJECTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,$(PEERS)) -pthread
 $(INSTRUCTIONS): $(INSTRUCTIONS).o $B/tests/bags_impl.o

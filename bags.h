@@ -2113,11 +2113,14 @@ static const char *bagi_system_text(int error, char *room, size_t size) {
 }
 
 /* On macOS fsync leaves the data in the drive's cache; F_FULLFSYNC does not,
- * but not every file system knows it. */
+ * but not every file system knows it. Only then is fsync called: after a sync
+ * that failed, the next one may succeed although the data is lost. */
 static int bagi_sync_fd(int fd) {
 #if defined(F_FULLFSYNC)
     if (fcntl(fd, F_FULLFSYNC) == 0)
         return 0;
+    if (errno != ENOTSUP && errno != EINVAL && errno != ENOTTY)
+        return -1;
 #endif
     return fsync(fd);
 }
@@ -2311,19 +2314,24 @@ static int bagi_local_make_dir(void *user, const char *path) {
  * not be listed cannot be opened: then there is nothing more that could be
  * done. */
 static int bagi_local_sync_dir(void *user, const char *path) {
-    (void)user;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd;
+    do {
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    } while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return errno == EACCES ? 0 : errno;
-    int error = bagi_sync_fd(fd) != 0 && errno != EINVAL ? errno : 0;
+    int error = bagi_local_sync(user, bagi_local_wrap(fd));
     close(fd);
-    return error;
+    return error == EINVAL ? 0 : error;
 }
 
 static int bagi_local_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     (void)user;
-    DIR *dir = opendir(path);
+    DIR *dir;
+    do {
+        dir = opendir(path);
+    } while (!dir && errno == EINTR);
     if (!dir)
         return errno;
     int error = 0;
@@ -7045,12 +7053,13 @@ static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
 static bags_code bagi_out_reopen(const bagi_env *env, bagi_out *out, char *path,
     int mode, bags_error *err) {
     out->path = path;
-    out->reserved = env->io.reserve ? UINT64_MAX : 0;
     if (!path)
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_open(env, path, mode, &out->handle, err);
-    return code ? code
-                : bagi_file_size(env, out->handle, path, &out->high, err);
+    if (code)
+        return code;
+    out->reserved = env->io.reserve ? UINT64_MAX : 0;
+    return bagi_file_size(env, out->handle, path, &out->high, err);
 }
 
 /* A view of bytes of a file that is read from front to back, through the

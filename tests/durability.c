@@ -210,18 +210,22 @@ finding work_check(const work *w, const bags_reader *reader) {
     return f;
 }
 
-finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
+finding work_find_with(const work *w, const bags_reader_options *options) {
     finding f;
-    bags_reader_options options;
     memset(&f, 0, sizeof(f));
-    memset(&options, 0, sizeof(options));
-    options.io = io;
-    options.skip_unfinished = skip_unfinished;
-    bags_reader *reader = work_read(w, &options, &f.error);
+    bags_reader *reader = work_read(w, options, &f.error);
     if (reader)
         f = work_check(w, reader);
     bags_reader_close(reader);
     return f;
+}
+
+finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
+    bags_reader_options options;
+    memset(&options, 0, sizeof(options));
+    options.io = io;
+    options.skip_unfinished = skip_unfinished;
+    return work_find_with(w, &options);
 }
 
 typedef struct listing {
