@@ -3,12 +3,20 @@
  * field, "blob", of type bytes, so that they need not tell them apart.
  */
 #include "command.h"
+#include "system.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const bags_field bag_field = {"blob", "bytes"};
+
+void source_options_describe(source_options *given, option *into) {
+    const option all[SOURCE_OPTIONS] = {
+        {"allow-gaps", &given->allow_gaps, NULL},
+        {"skip-unfinished", &given->skip_unfinished, NULL},
+        {"live", &given->live, NULL}, {"check", &given->check, NULL}};
+    memcpy(into, all, sizeof all);
+}
 
 static bags_code open_bag(source *from, const char *path,
     const source_options *wanted, bags_error *err) {
@@ -16,6 +24,7 @@ static bags_code open_bag(source *from, const char *path,
     options.check = wanted->check;
     /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
     options.allow_empty_file = true;
+    options.live = wanted->live;
     from->bag = bag_reader_open(path, &options, err);
     if (!from->bag)
         return err->code;
@@ -31,6 +40,7 @@ static bags_code open_dataset(source *from, const char *path,
     options.allow_gaps = wanted->allow_gaps;
     options.skip_unfinished = wanted->skip_unfinished;
     options.check = wanted->check;
+    options.live = wanted->live;
     from->codecs = codecs_make(err);
     if (!from->codecs)
         return err->code;
