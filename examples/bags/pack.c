@@ -400,7 +400,8 @@ static int run(int count, char **words) {
 
 const command command_pack = {"pack", "a dataset from JSON lines and files",
     "usage: bags pack MANIFEST.jsonl OUT [--spec SPEC] [--shard-...]\n"
-    "                 [--append] [--checksum] [--idx] [--sync-size N | --no-sync]\n"
+    "                 [--append] [--checksum] [--idx]\n"
+    "                 [--sync-size N | --no-sync]\n"
     "\n"
     "Each line is an object with a value for every field: numbers, text,\n"
     "lists for sequences, any JSON for msgpack; {\"file\": PATH} and\n"

@@ -34,6 +34,12 @@ def _flip(path, at):
     pathlib.Path(path).write_bytes(data)
 
 
+def _refuse_verify(path, *says):
+    found = run('verify', path, code=1).out.decode()
+    for part in says:
+        assert part in found, found
+
+
 def _without_checksums(path):
     return {k: v for k, v in files(path).items() if not k.endswith('.crc')}
 
@@ -72,9 +78,9 @@ def a_changed_byte_is_found_and_not_handed_out():
            says=('datapoint 7', 'n.bag', 'blob 7', '28 to 32', 'CRC-32C'))
     run('get', 'out', '6', '--check')
     refuse('export', 'out', 'after', '--check', says='blob 7')
-    refuse('verify', 'out', says=('n.bag', 'blob 7'))
+    _refuse_verify('out', 'n.bag', 'blob 7', '28 to 32')
     run('checksum', 'out')
-    refuse('verify', 'out')
+    _refuse_verify('out')
     run('checksum', 'out', '--replace')
     run('verify', 'out')
 
@@ -82,11 +88,11 @@ def a_changed_byte_is_found_and_not_handed_out():
 def a_changed_spec_or_checksum_is_found():
     pack(ROWS, SPEC, 'out', '--checksum')
     _flip('out/words.crc', 3)
-    refuse('verify', 'out', says='words')
+    _refuse_verify('out', 'words.bag', 'blob 0')
     _flip('out/words.crc', 3)
     spec = pathlib.Path('out/spec.json')
     spec.write_text(spec.read_text().replace('utf8', 'jpeg'))
-    refuse('verify', 'out', says='spec.json')
+    _refuse_verify('out', 'spec.json')
     refuse('get', 'out', '0', '--check', says='spec.json')
 
 
@@ -108,7 +114,7 @@ def a_lone_bag_can_have_checksums():
     run('get', 'x.bag', '1', '--check')
     _flip('x.bag', 4)
     refuse('get', 'x.bag', '1', '--check', says='blob 1')
-    refuse('verify', 'x.bag', says='blob 1')
+    _refuse_verify('x.bag', 'blob 1')
 
 
 def info_says_whether_there_are_checksums():
