@@ -246,6 +246,13 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
         assert_fails(BAGS_ERROR_CORRUPT, bag_reader_get_range(reader, 0, 3,
             &scratch, &range, &said));
         assert_says("blob 1");
+        static const uint64_t some[] = {2, 0, 2}, wrong[] = {2, 1, 0};
+        bags_bytes many[3];
+        assert_ok(bag_reader_get_many(reader, some, 3, &scratch, many, &said));
+        assert_text(many[1], "first");
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bag_reader_get_many(reader, wrong, 3, &scratch, many, &said));
+        assert_says("blob 1, bytes 5 to 14");
         assert_ok(bag_reader_get(reader, 2, &scratch, &blob, &said));
         assert_text(blob, "third");
         assert_fails(BAGS_ERROR_CORRUPT, bag_reader_verify(reader, &said));
@@ -559,6 +566,11 @@ static void assault(siege *s, bool covered, const char *what, size_t n) {
     s->silent += verified;
     if (verified && covered)
         fail_msg("%s %d: verify did not find it", what, (int)n);
+    bags_verify_options all;
+    memset(&all, 0, sizeof(all));
+    all.io = &s->m.io;
+    if (covered && bags_verify("set", &all, NULL, NULL) == BAGS_OK)
+        fail_msg("%s %d: it is not among the faults", what, (int)n);
     if (verified && memcmp(&open_eyes, &s->clean, sizeof(open_eyes)) != 0)
         fail_msg("%s %d: a reader gets something else", what, (int)n);
     if (checked.opened && checked.length != s->clean.length)
