@@ -12,6 +12,7 @@ CC_tsan = gcc
 CC_m32 = gcc
 CC_cxx = g++ -x c++
 CC_fuzz = clang
+CC_coverage = gcc
 CHECKS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_release = -O2 -g
 FLAGS_asan = -O1 -g $(CHECKS)
@@ -19,6 +20,8 @@ FLAGS_tsan = -O1 -g -fsanitize=thread
 FLAGS_m32 = -O2 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu
 # C++ warns of {0}, which bags.h recommends.
 FLAGS_cxx = -O1 -g -std=c++11 -Wno-missing-field-initializers
+# -fkeep: else functions that are never called would not count.
+FLAGS_coverage = -O0 -g --coverage -fprofile-update=atomic -fkeep-inline-functions -fkeep-static-functions
 FLAGS_fuzz = -O1 -g -fsanitize=fuzzer-no-link $(CHECKS)
 
 # The first make of `make deps test` must not look for libraries that are only
