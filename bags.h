@@ -4935,16 +4935,18 @@ static bags_code bagi_writer_remove(const bags_writer *writer,
 }
 
 /* Remove a shard that is not finished: the files of the known columns, the
- * record and, if nothing *other is in it, the directory. */
+ * record and, if nothing *other is in it, the directory. refs.idx goes first:
+ * where that is gone there are no datapoints, so that recovery can go on with a
+ * removal that was interrupted. */
 static bags_code bagi_writer_discard(bags_writer *writer, bool known,
     bool *other, bags_error *err) {
     const bagi_env *env = &writer->env;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; known && i <= writer->spec.count && !code; i++) {
+    for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
         const char *name = bagi_writer_column_name(writer, i);
-        code = bagi_writer_remove(writer, name, ".bag", err);
+        code = bagi_writer_remove(writer, name, ".idx", err);
         if (!code)
-            code = bagi_writer_remove(writer, name, ".idx", err);
+            code = bagi_writer_remove(writer, name, ".bag", err);
     }
     if (!code && writer->partial)
         code = bagi_writer_remove(writer, "spec.json", ".partial", err);
