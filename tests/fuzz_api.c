@@ -461,7 +461,8 @@ static void step_recover(program *p) {
         demand(length >= w->least, "what was flushed is not recovered", "");
         w->least = w->shut = w->length = length;
         w->maybe = false;
-        w->finished = w->finished || p->sharded || length > 0;
+        w->finished = p->sharded
+            || report.finished_before + report.finished_now > 0;
         w->doubt = false;
     }
 }
