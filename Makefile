@@ -89,7 +89,7 @@ BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
 
-.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench format clean
+.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz soak coverage bench format clean
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -144,6 +144,13 @@ cxx: ## build what users copy as C++11 and run the examples
 fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 	$(BUILD) FLAVOUR=fuzz $(REPLAYS:$B/tests/%=build/fuzz/tests/%)
 	@tests/fuzz.sh "$(or $(FUZZ_SECONDS),60)"
+
+soak: ## run the long checks: the fuzzers, ten minutes each
+	@$(MAKE) fuzz FUZZ_SECONDS=600
+
+coverage: ## say which lines of bags.h no test executes, and why
+	$(BUILD) tests replays FLAVOUR=coverage
+	@tests/coverage.sh 98 92
 
 bench: ## run the benchmarks
 	$(BUILD) $(BENCHES)
