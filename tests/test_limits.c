@@ -576,6 +576,226 @@ static void a_bag_in_memory_takes_memory_and_may_not_get_it(void **state) {
     }
 }
 
+/* ------------------------------------------------------ every call may be refused */
+
+/* The n-th allocation of opening and reading a range fails. False if there were
+ * fewer. */
+static bool open_short_of_memory(const char *path, bool allow_gaps, uint64_t n,
+    bags_code without) {
+    bags_reader_options options;
+    bags_row row = {0};
+    memset(&options, 0, sizeof(options));
+    options.allow_gaps = options.skip_unfinished = allow_gaps;
+    options.io = &disk.io;
+    options.allocator = &memory.allocator;
+    memory.failed = 0;
+    memory.fail_at = memory.calls + n;
+    poison();
+    bags_reader *reader = bags_reader_open(path, &options, &said);
+    bags_code code = reader ? BAGS_OK : said.code;
+    if (reader)
+        code = bags_reader_get_range(reader, 0, 0, 9, &row, &said);
+    bool met = memory.failed > 0;
+    assert_int_equal(code, met ? BAGS_ERROR_MEMORY : without);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    memory.fail_at = 0;
+    return met;
+}
+
+/* Shards 1 and 3 are there, and 5 is not finished. */
+static void shards_with_gaps_open_or_memory_runs_out(void **state) {
+    (void)state;
+    make_dir(at("x"));
+    for (int i = 1; i < 4; i += 2) {
+        hand_set set;
+        memset(&set, 0, sizeof(set));
+        set_field(&set, "a", "bytes");
+        set_begin(&set);
+        set_blob(&set, 0, "blob", 4);
+        set_end(&set);
+        set_save(&set, i == 1 ? V1 : SPLIT, at("x/%06d", i));
+        set_free(&set);
+    }
+    make_dir(at("x/000005"));
+    save_text(at("x/000005/spec.json.partial"), "{\"a\": \"bytes\"}");
+    uint64_t n = 1;
+    while (open_short_of_memory(at("x"), true, n, BAGS_OK))
+        n++;
+    assert_true(n > 20);
+    n = 1;
+    while (open_short_of_memory(at("x"), false, n, BAGS_ERROR_UNFINISHED))
+        n++;
+    assert_true(n > 5);
+}
+
+/* A shard of many small datapoints whose n-th write fails. False if there were
+ * fewer. What follows repeats the failure. */
+static bool write_and_fail(uint64_t n) {
+    static const bags_field fields[] = {{"a", "bytes"}, {"s", "bytes[]"}};
+    bags_writer_options options;
+    bags_value value = bags_data("x", 1);
+    bags_entry entries[] = {{"a", &value, 1}, {"s", NULL, 0}};
+    memory_disk drive;
+    watch files;
+    memory_disk_start(&drive);
+    watch_start(&files, &drive.io);
+    memset(&options, 0, sizeof(options));
+    options.io = &files.io;
+    options.allocator = &memory.allocator;
+    options.buffer_size = 4096;
+    bags_writer *writer;
+    assert_opens(writer, bags_writer_open("x", fields, 2, &options, &said));
+    files.only = 1u << HOOK_WRITE;
+    files.fail_at = files.calls + n;
+    bags_code code = BAGS_OK;
+    for (int i = 0; i < 300 && !code; i++) {
+        entries[0].values = &value;
+        poison();
+        code = bags_writer_append(writer, entries, 2, &said);
+    }
+    if (code) {
+        assert_int_equal(code, BAGS_ERROR_IO);
+        assert_fails(BAGS_ERROR_IO, bags_writer_begin(writer, &said));
+        assert_fails(BAGS_ERROR_IO, bags_writer_set(writer, "a", &value, &said));
+        assert_fails(BAGS_ERROR_IO,
+            bags_writer_push(writer, "s", &value, &said));
+        assert_fails(BAGS_ERROR_IO, bags_writer_end(writer, &said));
+        assert_fails(BAGS_ERROR_IO, bags_writer_sync(writer, &said));
+        assert_fails(BAGS_ERROR_IO, bags_writer_close(writer, &said));
+    } else {
+        bags_writer_abort(writer);
+    }
+    bool met = files.failed > 0;
+    assert_true(met == (code != BAGS_OK));
+    memory_disk_free(&drive);
+    return met;
+}
+
+static void a_writer_repeats_its_failure_at_every_call(void **state) {
+    uint64_t n = 1;
+    (void)state;
+    while (write_and_fail(n))
+        n++;
+    assert_true(n > 10);
+}
+
+static void a_directory_that_cannot_be_listed_is_not_recovered(void **state) {
+    bags_recover_options options;
+    uint64_t failures = 0;
+    (void)state;
+    make_dir(at("x"));
+    make_dir(at("x/000000"));
+    save_text(at("x/000000/spec.json.partial"), "{\"a\"");
+    memset(&options, 0, sizeof(options));
+    options.io = &disk.io;
+    options.allocator = &memory.allocator;
+    for (uint64_t n = 1; n < 5; n++) {
+        disk.failed = 0;
+        disk.only = 1u << HOOK_LIST;
+        disk.calls = 0;
+        disk.fail_at = n;
+        options.dry_run = true;
+        poison();
+        bags_code code = bags_recover(at("x"), &options, NULL, &said);
+        assert_int_equal(code == BAGS_ERROR_IO, disk.failed > 0);
+        failures += disk.failed;
+    }
+    assert_true(failures >= 2);
+}
+
+static void refs_longer_than_they_can_be_end_the_datapoints(void **state) {
+    static const bags_field fields[] = {{"a", "bytes"}};
+    bags_recover_options options;
+    bags_recover_report report;
+    bags_value value = bags_data("x", 1);
+    bags_entry entry = {"a", &value, 1};
+    unsigned char zeros[100] = {0};
+    bags_writer *writer;
+    (void)state;
+    assert_opens(writer, bags_writer_open(at("x"), fields, 1, NULL, &said));
+    for (int i = 0; i < 3; i++)
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    assert_ok(bags_writer_flush(writer, &said));
+    copy_tree(at("x"), at("y"));
+    bags_writer_abort(writer);
+    bytes refs = load(at("y/refs.bag")), ends = load(at("y/refs.idx"));
+    assert_int_equal(ends.size, 24);
+    put(&refs, zeros, sizeof(zeros));
+    ends.data[16] = 99;
+    save(at("y/refs.bag"), refs.data, refs.size);
+    save(at("y/refs.idx"), ends.data, ends.size);
+    memset(&options, 0, sizeof(options));
+    options.io = &disk.io;
+    options.allocator = &memory.allocator;
+    assert_ok(bags_recover(at("y"), &options, &report, &said));
+    assert_int_equal(report.length, 2);
+    bytes_free(&refs);
+    bytes_free(&ends);
+}
+
+static void refs_without_bytes_beside_blobs_were_never_closed(void **state) {
+    hand_bag bag = {{0}, {0}};
+    (void)state;
+    make_dir(at("x"));
+    hand_add(&bag, "abc", 3);
+    hand_save(&bag, V1, at("x"), "a");
+    hand_free(&bag);
+    save_text(at("x/refs.bag"), "");
+    save_text(at("x/spec.json"), "{\"a\": \"bytes\"}");
+    assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open(at("x"), NULL, &said));
+    assert_says("refs.bag: has 0 bytes beside a Bag that has blobs");
+}
+
+/* -------------------------------------------------------------- odd codecs */
+
+static int times_opened, times_closed;
+
+static bags_code open_later(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **codec_state, bags_error *err) {
+    (void)codec;
+    (void)type;
+    (void)allocator;
+    *codec_state = NULL;
+    return times_opened++ ? BAGS_OK
+                          : bags_fail(err, BAGS_ERROR_TYPE, "not yet");
+}
+
+static void close_later(void *codec_state) {
+    (void)codec_state;
+    times_closed++;
+}
+
+static void codecs_that_change_their_mind_or_cannot_encode(void **state) {
+    static const bags_codec later = {"later", open_later, fail_long, NULL,
+        close_later, NULL};
+    static const bags_codec reads = {"reads", NULL, NULL, NULL, NULL, NULL};
+    static const bags_field fields[] = {{"a", "later"}, {"b", "reads"}};
+    bags_codecs *codecs = bags_codecs_create(&memory.allocator, &said);
+    bags_writer_options options;
+    bags_value values[2] = {bags_int(1), bags_int(2)};
+    bags_entry entries[] = {{"a", &values[0], 1}, {"b", &values[1], 1}};
+    bags_writer *writer;
+    (void)state;
+    times_opened = times_closed = 0;
+    assert_ok(bags_codecs_add(codecs, &later, &said));
+    assert_ok(bags_codecs_add(codecs, &reads, &said));
+    memset(&options, 0, sizeof(options));
+    options.io = &disk.io;
+    options.allocator = &memory.allocator;
+    options.codecs = codecs;
+    assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
+    assert_says("type \"later\": its codec failed before");
+    assert_int_equal(times_opened, 2);
+    assert_int_equal(times_closed, 1);
+    values[0] = bags_blob("x", 1);
+    assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
+    assert_says("its codec cannot encode");
+    bags_writer_abort(writer);
+    bags_codecs_free(codecs);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(blobs_larger_than_memory_are_a_limit),
@@ -597,6 +817,12 @@ int main(void) {
         TEST(a_file_that_changed_while_it_was_closed_is_an_error),
         TEST(reading_the_journal_of_a_bag_may_fail),
         TEST(a_bag_in_memory_takes_memory_and_may_not_get_it),
+        TEST(shards_with_gaps_open_or_memory_runs_out),
+        TEST(a_writer_repeats_its_failure_at_every_call),
+        TEST(a_directory_that_cannot_be_listed_is_not_recovered),
+        TEST(refs_longer_than_they_can_be_end_the_datapoints),
+        TEST(refs_without_bytes_beside_blobs_were_never_closed),
+        TEST(codecs_that_change_their_mind_or_cannot_encode),
     };
     return cmocka_run_group_tests_name("limits", tests, NULL, NULL);
 }
