@@ -704,6 +704,43 @@ static void a_directory_that_cannot_be_listed_is_not_recovered(void **state) {
     assert_true(failures >= 2);
 }
 
+/* The n-th allocation of a recovery fails, of a shard without one of its files.
+ * False if there were fewer. */
+static bool recover_short_of_memory(const char *path, uint64_t n,
+    int *refused) {
+    bags_recover_options options;
+    memset(&options, 0, sizeof(options));
+    options.io = &disk.io;
+    options.allocator = &memory.allocator;
+    memory.failed = 0;
+    memory.fail_at = memory.calls + n;
+    poison();
+    bags_code code = bags_recover(path, &options, NULL, &said);
+    bool met = memory.failed > 0;
+    memory.fail_at = 0;
+    /* What fails after the damage was found does not hide it. */
+    if (code != BAGS_ERROR_MEMORY)
+        assert_int_equal(code, BAGS_ERROR_CORRUPT);
+    assert_true(met || code == BAGS_ERROR_CORRUPT);
+    *refused += code == BAGS_ERROR_MEMORY;
+    return met;
+}
+
+static void a_recovery_that_cannot_be_may_lack_memory_too(void **state) {
+    static const char ends[8] = {1};
+    uint64_t n = 1;
+    int refused = 0;
+    (void)state;
+    make_dir(at("x"));
+    save_text(at("x/spec.json.partial"), "{\"a\": \"bytes\"}");
+    save(at("x/refs.idx"), ends, 8);
+    save_text(at("x/refs.bag"), "x");
+    while (recover_short_of_memory(at("x"), n, &refused))
+        n++;
+    assert_true(refused > 20);
+    assert_names(at("x"), "refs.bag refs.idx spec.json.partial");
+}
+
 static void refs_longer_than_they_can_be_end_the_datapoints(void **state) {
     static const bags_field fields[] = {{"a", "bytes"}};
     bags_recover_options options;
@@ -820,6 +857,7 @@ int main(void) {
         TEST(shards_with_gaps_open_or_memory_runs_out),
         TEST(a_writer_repeats_its_failure_at_every_call),
         TEST(a_directory_that_cannot_be_listed_is_not_recovered),
+        TEST(a_recovery_that_cannot_be_may_lack_memory_too),
         TEST(refs_longer_than_they_can_be_end_the_datapoints),
         TEST(refs_without_bytes_beside_blobs_were_never_closed),
         TEST(codecs_that_change_their_mind_or_cannot_encode),
