@@ -14,7 +14,7 @@ CC_cxx = g++ -x c++
 CC_fuzz = clang
 CC_coverage = gcc
 CHECKS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-FLAGS_release = -O2 -g
+FLAGS_release = -O2 -g -ffile-prefix-map='$(CURDIR)'=.
 FLAGS_asan = -O1 -g $(CHECKS)
 FLAGS_tsan = -O1 -g -fsanitize=thread
 FLAGS_m32 = -O2 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu
@@ -36,6 +36,8 @@ $(OTHERS): deps
 	@$(MAKE) $@
 else
 
+# Debugging information must not depend on where this directory is.
+export PWD := $(CURDIR)
 B := build/$(FLAVOUR)
 COMPILE = $(CC_$(FLAVOUR)) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
@@ -86,10 +88,28 @@ SOURCES = $(filter-out $(LACKING:%=$1%.c),$(wildcard $1*.c))
 TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_)))
 REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(call SOURCES,tests/fuzz_)))
 BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
+# tests/bench/speed, of everything else there: with the peers that are installed.
+PEERS := $(foreach p,lmdb sqlite3 hdf5 liburing,$(if $(call have,$p),$p))
+WITH += $(foreach p,$(PEERS),-DBENCH_WITH_$(shell echo $p | tr a-z A-Z)=1)
+SPEED := $B/tests/bench/speed
+INSTRUCTIONS := $B/tests/bench/instructions
+SPEED_OBJECTS := $(patsubst %.c,$B/%.o,$(filter-out tests/bench/bench_% tests/bench/instructions.c,$(wildcard tests/bench/*.c)))
 # The implementation and what several tests share.
 TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
 
-.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz soak coverage bench format clean
+# --- what is installed: the implementation and the formats in one library, static
+# and shared; the headers, the command. Before 1.0, each minor version may break.
+PREFIX ?= /usr/local
+VERSION := $(shell sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
+SONAME := libbags.so.$(basename $(VERSION))
+SHARED := libbags.so.$(VERSION)
+LIB_OBJECTS := $(addprefix $B/lib/,bags.o $(FORMATS:%=%.o))
+TO = $(DESTDIR)$(PREFIX)
+INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so lib/$(SONAME) \
+    lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
+
+.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench instructions benchformats format clean
+.PHONY: library install uninstall soak coverage
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -102,7 +122,7 @@ all: skipped $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(HAVE_MPI),$(patsubst %.c,$B/%
 skipped:
 	@$(if $(strip $(SKIPPED)),printf '%s\n' $(SKIPPED),:)
 
-tests: all $(TESTS)
+tests: all $(TESTS) $(if $(filter release,$(FLAVOUR)),$(SPEED) $(INSTRUCTIONS))
 replays: $(REPLAYS)
 	@:
 threads: $(filter %/test_threads,$(TESTS))
@@ -124,6 +144,25 @@ test: ## build and run every test
 	$(BUILD) tests replays FLAVOUR=asan
 	$(BUILD) threads FLAVOUR=tsan
 	@tests/run.sh
+
+library: $B/lib/libbags.a $B/lib/$(SHARED) $B/lib/bags.pc
+
+install: ## install it; PREFIX=/usr/local and DESTDIR= say where
+	$(BUILD) library $(COMMAND)
+	install -d '$(TO)/include/bags' '$(TO)/lib/pkgconfig' $(if $(COMMAND),'$(TO)/bin' '$(TO)/share/man/man1')
+	install -m 644 bags.h '$(TO)/include'
+	install -m 644 formats/formats.h '$(TO)/include/bags'
+	install -m 644 $B/lib/libbags.a '$(TO)/lib'
+	install -m 755 $B/lib/$(SHARED) '$(TO)/lib'
+	ln -sf $(SHARED) '$(TO)/lib/$(SONAME)'
+	ln -sf $(SONAME) '$(TO)/lib/libbags.so'
+	install -m 644 $B/lib/bags.pc '$(TO)/lib/pkgconfig'
+	$(if $(COMMAND),install -m 755 $(COMMAND) '$(TO)/bin')
+	$(if $(COMMAND),install -m 644 examples/bags/bags.1 '$(TO)/share/man/man1')
+
+uninstall: ## remove what install put there, with the same PREFIX and DESTDIR
+	rm -f $(INSTALLED:%='$(TO)/%')
+	-rmdir '$(TO)/include/bags' 2>/dev/null || :
 
 asan: ## run the tests under AddressSanitizer and UBSan
 	$(BUILD) tests replays FLAVOUR=asan
@@ -152,7 +191,16 @@ coverage: ## say which lines of bags.h no test executes, and why
 	$(BUILD) tests replays FLAVOUR=coverage
 	@tests/coverage.sh 98 92
 
-bench: ## run the benchmarks
+bench: ## measure bags.h beside others; BENCH=ARGUMENTS, as --rounds 3 --part 100
+	$(BUILD) $(SPEED)
+	@$(SPEED) --json build/bench.json $(BENCH)
+	@tests/bench/chart.py build/bench.json build/bench.svg; echo build/bench.json build/bench.svg
+
+instructions: ## count the instructions of the hot paths anew, when they may grow
+	$(BUILD) $(INSTRUCTIONS)
+	@tests/bench/instructions.sh $(INSTRUCTIONS) write
+
+benchformats: ## measure the codecs beside the libraries alone
 	$(BUILD) $(BENCHES)
 	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
 
@@ -178,8 +226,23 @@ $B/examples/bags/%.o: examples/bags/%.c $B/flags
 	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,json-c)
 $B/examples/07_mpi.o: examples/07_mpi.c $B/flags
 	@mkdir -p $(@D); echo '  CC $@'; mpicc $(FLAGS_$(FLAVOUR)) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+$B/tests/bench/%.o: tests/bench/%.c $B/flags
+	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(PEERS))
 $B/tests/%.o: tests/%.c $B/flags
 	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(if $(HAVE_CMOCKA),cmocka))
+
+$B/lib/bags.o: bags.h $B/flags
+	$(OBJECT) $(C99) -fPIC
+$B/lib/bags.o: private COMPILE += -x c -DBAGS_IMPLEMENTATION
+$B/lib/%.o: formats/%.c $B/flags
+	$(OBJECT) $(C99) -fPIC $(call pkg,--cflags,$(PKG_$*))
+$B/lib/libbags.a: $(LIB_OBJECTS)
+	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
+$B/lib/$(SHARED): $(LIB_OBJECTS)
+	@echo '{ global: bag_*; bags_*; local: *; };' >$B/lib/exports
+	$(LINK) -shared -Wl,-soname,$(SONAME),--version-script,$B/lib/exports,-z,defs $(FORMAT_LIBS) -pthread
+$B/lib/bags.pc: formats/bags.pc.in FORCE
+	@mkdir -p $(@D); sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(FORMAT_LIBS) -pthread|' $< >$@
 
 $B/examples/%: $B/examples/%.o
 	$(LINK) -pthread
@@ -195,6 +258,10 @@ build/bags: build/release/bags
 	@ln -sf release/bags $@
 $B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
+$(SPEED): $(SPEED_OBJECTS) $B/tests/bags_impl.o $(FORMAT_OBJECTS)
+	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,$(PEERS)) -pthread
+$(INSTRUCTIONS): $(INSTRUCTIONS).o $B/tests/bags_impl.o
+	$(LINK) -pthread
 $B/tests/bench/%: $B/tests/bench/%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) -pthread
 # A fuzzer has libFuzzer's main, or ours, which runs the files it is given.

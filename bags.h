@@ -110,7 +110,8 @@
  *     Sizes      _length counts blobs or datapoints, _size counts bytes.
  *                uint64_t in files, size_t in memory.
  *     Options    are structs in which 0 means the default: {0} is right.
- *     Paths      are UTF-8 and end in a zero byte.
+ *     Paths      are UTF-8 and end in a zero byte. On Windows both / and \ stand
+ *                between their parts, and they may be long.
  *
  * UNTRUSTED FILES
  *     Every length and offset is checked before it is used: no bytes in a file
@@ -128,12 +129,16 @@
  *
  * LIMITS
  *     A file that is mapped must not be made shorter while a reader has it
- *     open: the operating system then ends the program with SIGBUS. Where that
- *     may happen, read with `positional`.
+ *     open: the operating system then ends the program with SIGBUS (Windows
+ *     refuses to make it shorter). Where that may happen, read with `positional`.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
  *     A writer keeps two files open for each field.
- *     It runs on POSIX systems (Linux is what it is tested on), on CPUs of either
- *     byte order, in 32 and 64 bits. Not on Windows yet.
+ *     On Windows a directory with open files in it cannot be renamed, nor an
+ *     open file be replaced; a file that is removed keeps its name until it is
+ *     closed, except in NTFS from Windows 10 on.
+ *     It runs on POSIX systems and on Windows (from 7 on), on CPUs of either byte
+ *     order, in 32 and 64 bits. It is tested on Linux, and for Windows with
+ *     MinGW-w64 and Wine; for macOS, the BSDs and MSVC it is written, not run.
  *
  * The licence is at the end of this file.
  */
@@ -150,8 +155,17 @@
 #if !defined(_DARWIN_C_SOURCE)
 #define _DARWIN_C_SOURCE 1
 #endif
+#if !defined(_NETBSD_SOURCE)
+#define _NETBSD_SOURCE 1
+#endif
 #if !defined(_FILE_OFFSET_BITS) && !defined(_FEATURES_H)
 #define _FILE_OFFSET_BITS 64
+#endif
+/* glibc on a CPU of 32 bits, whose off_t has the size of a long without it. */
+#if defined(_FEATURES_H) && !defined(__USE_FILE_OFFSET64) && \
+    !defined(__OFF_T_MATCHES_OFF64_T) && __SIZEOF_POINTER__ == 4
+#error "bags.h: a system header came first; define BAGS_IMPLEMENTATION and \
+include bags.h before it, or compile with -D_FILE_OFFSET_BITS=64"
 #endif
 #endif
 
@@ -165,6 +179,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define BAGS_VERSION_MAJOR 0
 #define BAGS_VERSION_MINOR 1
@@ -175,8 +190,14 @@
  * and calls a few, free of warnings. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_UNUSED __attribute__((unused))
+#if defined(__MINGW32__) && defined(__GNUC__) && !defined(__clang__) && \
+    __USE_MINGW_ANSI_STDIO
+#define BAGI_PRINTF(string, first) \
+    __attribute__((format(gnu_printf, string, first)))
+#else
 #define BAGI_PRINTF(string, first) \
     __attribute__((format(printf, string, first)))
+#endif
 #else
 #define BAGI_UNUSED
 #define BAGI_PRINTF(string, first)
@@ -190,6 +211,23 @@
 #else
 #define BAGS_API extern
 #endif
+#endif
+
+/* Before the few functions whose bodies stand in this header, because a call
+ * would cost more than what they do. C99 has one copy of each for who takes its
+ * address: that of the implementation. */
+#if defined(BAGS_STATIC) || defined(__TINYC__)
+#define BAGI_INLINE static inline BAGI_UNUSED
+#elif defined(__cplusplus)
+#define BAGI_INLINE extern "C" inline
+#else
+#define BAGI_INLINE inline
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define BAGI_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#else
+#define BAGI_UNLIKELY(condition) (condition)
 #endif
 
 /* The version of the implementation that was linked, like BAGS_VERSION. */
@@ -270,9 +308,33 @@ typedef struct bags_range {
     uint64_t start;            /* where the first blob starts in the file */
 } bags_range;
 
+/* Where bytes stand in memory as they do in files, a load is one instruction;
+ * not every compiler sees that in the other form. */
+BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    uint64_t number;
+    memcpy(&number, data, sizeof number);
+    return number;
+#else
+    return (uint64_t)data[0] | (uint64_t)data[1] << 8 |
+           (uint64_t)data[2] << 16 | (uint64_t)data[3] << 24 |
+           (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
+           (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
+#endif
+}
+
 /* The i-th blob of a range, 0 <= i < range->length (else an empty view).
  * Borrowed for as long as the range is valid. O(1). */
-BAGS_API bags_bytes bags_range_get(const bags_range *range, size_t i);
+BAGI_INLINE bags_bytes bags_range_get(const bags_range *range, size_t i) {
+    bags_bytes blob = {NULL, 0};
+    if (BAGI_UNLIKELY(i >= range->length))
+        return blob;
+    const unsigned char *end = range->ends + 8 * i;
+    uint64_t start = i ? bagi_load_u64(end - 8) : range->start;
+    blob.data = range->data + (start - range->start);
+    blob.size = (size_t)(bagi_load_u64(end) - start);
+    return blob;
+}
 
 /*
  * Memory that grows, by an allocator that it remembers. Start it as {0}; the
@@ -361,6 +423,10 @@ typedef struct bags_io {
     int (*rename)(void *user, const char *from, const char *to);
     int (*remove)(void *user, const char *path);     /* a file */
     int (*remove_dir)(void *user, const char *path); /* an empty directory */
+    /* Optional. Set disk space aside up to `size` bytes of the file, whose size
+     * stays: it will be written soon, and cut to what was. A failure means: go
+     * on without. */
+    int (*reserve)(void *user, void *file, uint64_t size);
 } bags_io;
 
 /* The hooks for local files, to wrap them in hooks of your own. Lives forever. */
@@ -374,6 +440,15 @@ BAGS_API const bags_io *bags_io_local(void);
 
 typedef struct bag_reader bag_reader;
 typedef struct bag_writer bag_writer;
+
+/* The first members of a reader, private, but seen here so that bag_reader_get
+ * needs no call: a table that is mapped as v1 has it, and its blobs. */
+typedef struct bagi_view {
+    const unsigned char *data;
+    const unsigned char *table; /* length + 1 entries, from the leading 0 on */
+    uint64_t length; /* 0 where blobs are found in another way */
+    uint64_t limit;  /* no blob ends behind this offset */
+} bagi_view;
 
 typedef struct bag_reader_options {
     bool positional; /* read by position; do not map the file */
@@ -443,8 +518,33 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
  * Cost: O(1) mapped, without a system call; otherwise one read, two if the
  * table is not loaded.
  */
-BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
+BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err);
+
+/* bag_reader_get where it is not two loads from a map, or fails. Private. */
+BAGS_API bags_code bagi_bag_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+
+/* Where a blob lies, by the entries around it, which may lie. */
+BAGI_INLINE bool bagi_view_get(const bagi_view *view,
+    uint64_t index, bags_bytes *out) {
+    if (BAGI_UNLIKELY(index >= view->length))
+        return false;
+    const unsigned char *entry = view->table + 8 * index;
+    uint64_t start = bagi_load_u64(entry), stop = bagi_load_u64(entry + 8);
+    if (BAGI_UNLIKELY(start > stop || stop > view->limit))
+        return false;
+    out->data = view->data + start;
+    out->size = (size_t)(stop - start);
+    return true;
+}
+
+BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
+    if (bagi_view_get((const bagi_view *)(const void *)reader, index, out))
+        return BAGS_OK;
+    return bagi_bag_get(reader, index, scratch, out, err);
+}
 
 /*
  * Read consecutive blobs, start <= i < stop, with one contiguous read.
@@ -464,9 +564,46 @@ BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
  * Cost: O(stop - start) to check the table's entries; no copy when mapped,
  * otherwise one read, two if the table is not loaded.
  */
-BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
+BAGI_INLINE bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err);
+
+/* As bagi_bag_get for bag_reader_get. Private. */
+BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
+    uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err);
+
+/* Where blobs lie, start < stop, by the entries around them. */
+BAGI_INLINE bool bagi_view_get_range(const bagi_view *view, uint64_t start,
+    uint64_t stop, bags_range *out) {
+    if (BAGI_UNLIKELY(start >= stop || stop > view->length))
+        return false;
+    const unsigned char *ends = view->table + 8 * start + 8;
+    uint64_t first = bagi_load_u64(ends - 8), last = first;
+    size_t length = (size_t)(stop - start);
+    bool sorted = true;
+    for (size_t i = 0; i < length; i++) {
+        uint64_t end = bagi_load_u64(ends + 8 * i);
+        sorted &= last <= end;
+        last = end;
+    }
+    if (BAGI_UNLIKELY(!sorted || last > view->limit))
+        return false;
+    out->data = view->data + first;
+    out->size = (size_t)(last - first);
+    out->length = length;
+    out->ends = ends;
+    out->start = first;
+    return true;
+}
+
+BAGI_INLINE bags_code bag_reader_get_range(const bag_reader *reader,
+    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
+    bags_error *err) {
+    if (bagi_view_get_range((const bagi_view *)(const void *)reader, start,
+            stop, out))
+        return BAGS_OK;
+    return bagi_bag_get_range(reader, start, stop, scratch, out, err);
+}
 
 /*
  * Check every entry of the table. Returns BAGS_OK, or BAGS_ERROR_CORRUPT with
@@ -1073,6 +1210,16 @@ typedef struct bags_select {
 
 BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop);
 
+/* What one selected field of a row holds. Private. */
+struct bagi_slot {
+    size_t field;
+    size_t length, capacity;
+    bags_bytes *items;
+    bags_buffer data;  /* blobs that are not mapped */
+    uint64_t budget;   /* bytes that may still be copied there */
+    bags_buffer value; /* of bags_row_value */
+};
+
 /*
  * The scratch of a reader's calls, and their result. Start it as {0}; use one a
  * thread, with as many readers as you like; release it with bags_row_free. It
@@ -1138,12 +1285,19 @@ BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
 
 /* Number of items in a slot: 1 for a plain field. 0 if there is no such slot. */
-BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
+BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
+    return slot < row->length ? row->slots[slot].length : 0;
+}
 
 /* An item's blob, as it is encoded. A view of nothing if there is none. Valid as
  * bags_reader_get says. Cost: O(1). */
-BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
-    size_t item);
+BAGI_INLINE bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
+    size_t item) {
+    bags_bytes none = {NULL, 0};
+    if (BAGI_UNLIKELY(item >= bags_row_length(row, slot)))
+        return none;
+    return row->slots[slot].items[item];
+}
 
 /*
  * An item's value, decoded by the codec of its field's type.
@@ -1191,29 +1345,483 @@ BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
 /* ========================================================================
  * >>platform
  * The only place that asks which system this is. It gives: BAGI_ATOMIC (1: a
- * pointer can be published to other threads without a lock), bagi_mutex, and
- * the functions that the local bags_io below is made of.
+ * pointer can be published to other threads without a lock), bagi_mutex,
+ * BAGI_WINDOWS_PATHS (1: paths follow the rules of Windows), bagi_system_text,
+ * and the functions that the local bags_io at its end is made of.
  * ====================================================================== */
 
-#if defined(_WIN32)
-#error "bags.h: local files and locks are not written for Windows yet"
-#endif
-
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#if defined(_WIN32)
+#if !defined(WIN32_LEAN_AND_MEAN)
+#define WIN32_LEAN_AND_MEAN
+#endif
+#if !defined(NOMINMAX)
+#define NOMINMAX
+#endif
+#include <windows.h>
+#define BAGI_WINDOWS_PATHS 1
+#else
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
+#define BAGI_WINDOWS_PATHS 0
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define BAGI_ATOMIC 1
+#define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
+#define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
+#define BAGI_COLD __attribute__((cold, noinline))
+#define BAGI_APART __attribute__((noinline)) /* keep a fast caller small */
+#define BAGI_WITHIN __attribute__((always_inline)) inline
+#else
+#if defined(_MSC_VER)
+#define BAGI_ATOMIC 1
+#define BAGI_LOAD(slot) ReadPointerAcquire((PVOID const volatile *)(slot))
+#define BAGI_STORE(slot, value) \
+    WritePointerRelease((PVOID volatile *)(slot), (PVOID)(value))
+#else
+#define BAGI_ATOMIC 0
+#define BAGI_LOAD(slot) (*(slot))
+#define BAGI_STORE(slot, value) (*(slot) = (value))
+#endif
+#define BAGI_COLD
+#define BAGI_APART
+#define BAGI_WITHIN inline
+#endif
+
+/* The kernel moves at most 2 GiB a call; some systems refuse to try more. */
+#define BAGI_LOCAL_MOST ((size_t)1 << 30)
+
+#if defined(_WIN32)
+/* ---- Windows ----
+ * Paths become UTF-16 and absolute, and long ones get \\?\ before them. Every
+ * file is opened so that others may read, write, rename and remove it. */
+
+typedef SRWLOCK bagi_mutex;
+
+static bool bagi_mutex_init(bagi_mutex *mutex) {
+    InitializeSRWLock(mutex);
+    return true;
+}
+
+static void bagi_mutex_free(bagi_mutex *mutex) { (void)mutex; }
+
+static void bagi_lock(bagi_mutex *mutex) { AcquireSRWLockExclusive(mutex); }
+
+static void bagi_unlock(bagi_mutex *mutex) { ReleaseSRWLockExclusive(mutex); }
+
+/* The C library has no words for the newer errno values. */
+static const char *bagi_system_text(int error, char *room, size_t size) {
+    switch (error) {
+    case EWOULDBLOCK:
+        return "Resource temporarily unavailable";
+    case ELOOP:
+        return "Too many levels of symbolic links";
+    case EOVERFLOW:
+        return "Value too large for defined data type";
+    case ECANCELED:
+        return "Operation canceled";
+    default:
+        return strerror_s(room, size, error) == 0 ? room : "unknown error";
+    }
+}
+
+/* The errno value for what the last call said. */
+static int bagi_windows_error(void) {
+    static const struct {
+        DWORD from;
+        int to;
+    } known[] = {{ERROR_FILE_NOT_FOUND, ENOENT}, {ERROR_PATH_NOT_FOUND, ENOENT},
+        {ERROR_INVALID_DRIVE, ENOENT}, {ERROR_BAD_PATHNAME, ENOENT},
+        {ERROR_BAD_NETPATH, ENOENT}, {ERROR_BAD_NET_NAME, ENOENT},
+        {ERROR_DIRECTORY, ENOTDIR}, {ERROR_ACCESS_DENIED, EACCES},
+        {ERROR_PRIVILEGE_NOT_HELD, EACCES}, {ERROR_WRITE_PROTECT, EROFS},
+        {ERROR_CURRENT_DIRECTORY, EBUSY}, {ERROR_BUSY, EBUSY},
+        {ERROR_SHARING_VIOLATION, EBUSY}, {ERROR_USER_MAPPED_FILE, EBUSY},
+        {ERROR_DELETE_PENDING, EBUSY}, {ERROR_LOCK_VIOLATION, EWOULDBLOCK},
+        {ERROR_IO_PENDING, EWOULDBLOCK}, {ERROR_FILE_EXISTS, EEXIST},
+        {ERROR_ALREADY_EXISTS, EEXIST}, {ERROR_DIR_NOT_EMPTY, ENOTEMPTY},
+        {ERROR_NOT_ENOUGH_MEMORY, ENOMEM}, {ERROR_OUTOFMEMORY, ENOMEM},
+        {ERROR_COMMITMENT_LIMIT, ENOMEM}, {ERROR_DISK_FULL, ENOSPC},
+        {ERROR_HANDLE_DISK_FULL, ENOSPC}, {1295 /* ERROR_DISK_QUOTA_EXCEEDED */, ENOSPC},
+        {ERROR_FILE_TOO_LARGE, EFBIG}, {ERROR_TOO_MANY_OPEN_FILES, EMFILE},
+        {ERROR_NO_SYSTEM_RESOURCES, EMFILE}, {ERROR_NOT_SAME_DEVICE, EXDEV},
+        {ERROR_FILENAME_EXCED_RANGE, ENAMETOOLONG},
+        {ERROR_BUFFER_OVERFLOW, ENAMETOOLONG}, {ERROR_INVALID_NAME, EINVAL},
+        {ERROR_INVALID_PARAMETER, EINVAL}, {ERROR_INVALID_HANDLE, EBADF},
+        {ERROR_NO_UNICODE_TRANSLATION, EILSEQ},
+        {ERROR_CANT_RESOLVE_FILENAME, ELOOP}, {ERROR_NOT_SUPPORTED, ENOSYS},
+        {ERROR_INVALID_FUNCTION, ENOSYS}};
+    DWORD error = GetLastError();
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].from == error)
+            return known[i].to;
+    return EIO;
+}
+
+#define BAGI_WIDE_LONG 240  /* less than MAX_PATH, as directories need */
+#define BAGI_WIDE_PREFIX 8  /* room for \\?\UNC\ */
+#define BAGI_WIDE_ENDING 2  /* room for \*, which lists a directory */
+
+/* Put \\?\ before an absolute path, which lifts the limit on its length. */
+static void bagi_wide_lengthen(wchar_t *path, size_t size) {
+    static const wchar_t share[] = {'\\', '\\', '?', '\\', 'U', 'N', 'C', '\\'};
+    bool network = path[0] == '\\' && path[1] == '\\';
+    if (network && (path[2] == '?' || path[2] == '.'))
+        return;
+    size_t front = network ? 8 : 4, skip = network ? 2 : 0;
+    memmove(path + front, path + skip, (size + 1 - skip) * sizeof *path);
+    memcpy(path, share, front * sizeof *path);
+}
+
+/* A path for the system's calls; release it with free. */
+static int bagi_wide(const char *path, wchar_t **out) {
+    int size = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1,
+        NULL, 0);
+    if (size <= 0)
+        return bagi_windows_error();
+    wchar_t *plain = (wchar_t *)malloc((size_t)size * sizeof *plain);
+    if (!plain)
+        return ENOMEM;
+    MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, plain, size);
+    DWORD room = GetFullPathNameW(plain, 0, NULL, NULL), used = 0;
+    int error = room ? 0 : bagi_windows_error();
+    wchar_t *full = NULL;
+    if (!error) {
+        full = (wchar_t *)malloc(
+            ((size_t)room + BAGI_WIDE_PREFIX + BAGI_WIDE_ENDING) *
+            sizeof *full);
+        used = full ? GetFullPathNameW(plain, room, full, NULL) : 0;
+        error = !full ? ENOMEM : used == 0 || used >= room ? EINVAL : 0;
+    }
+    free(plain);
+    if (error) {
+        free(full);
+        return error;
+    }
+    if (used >= BAGI_WIDE_LONG)
+        bagi_wide_lengthen(full, used);
+    *out = full;
+    return 0;
+}
+
+/* CreateFileW, sharing everything. */
+static int bagi_windows_open(const char *path, DWORD access, DWORD creation,
+    DWORD flags, HANDLE *handle) {
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (error)
+        return error;
+    HANDLE opened = CreateFileW(wide, access,
+        FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, creation,
+        flags, NULL);
+    if (opened == INVALID_HANDLE_VALUE) {
+        error = bagi_windows_error();
+        DWORD attributes =
+            error == EACCES ? GetFileAttributesW(wide) : INVALID_FILE_ATTRIBUTES;
+        if (attributes != INVALID_FILE_ATTRIBUTES &&
+            (attributes & FILE_ATTRIBUTE_DIRECTORY))
+            error = EISDIR;
+    }
+    free(wide);
+    if (!error)
+        *handle = opened;
+    return error;
+}
+
+/* A stranger's link must not be written through: it is opened itself, and then
+ * refused. */
+static int bagi_local_open(void *user, const char *path, int mode,
+    void **file) {
+    (void)user;
+    HANDLE handle = NULL;
+    DWORD access = mode == BAGS_IO_READ ? GENERIC_READ
+                                        : GENERIC_READ | GENERIC_WRITE;
+    DWORD creation = mode == BAGS_IO_CREATE ? CREATE_NEW : OPEN_EXISTING;
+    DWORD flags = FILE_ATTRIBUTE_NORMAL;
+    if (mode == BAGS_IO_WRITE)
+        flags |= FILE_FLAG_OPEN_REPARSE_POINT;
+    int error = bagi_windows_open(path, access, creation, flags, &handle);
+    if (error)
+        return error;
+    BY_HANDLE_FILE_INFORMATION info;
+    if (GetFileType(handle) != FILE_TYPE_DISK)
+        error = ENXIO;
+    else if (mode != BAGS_IO_WRITE)
+        error = 0;
+    else if (!GetFileInformationByHandle(handle, &info))
+        error = bagi_windows_error();
+    else if (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT)
+        error = ELOOP;
+    if (error) {
+        CloseHandle(handle);
+        return error;
+    }
+    *file = handle;
+    return 0;
+}
+
+/* The byte that stands for the lock: far behind any data, for Windows keeps
+ * others from reading what is locked. */
+static OVERLAPPED bagi_windows_at(uint64_t offset) {
+    OVERLAPPED at;
+    memset(&at, 0, sizeof at);
+    at.Offset = (DWORD)(offset & 0xFFFFFFFF);
+    at.OffsetHigh = (DWORD)(offset >> 32);
+    return at;
+}
+
+#define BAGI_LOCKED_BYTE ((uint64_t)INT64_MAX - 1)
+
+/* Closing unlocks, but not always at once. */
+static int bagi_local_close(void *user, void *file) {
+    (void)user;
+    OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
+    (void)UnlockFileEx(file, 0, 1, 0, &at);
+    return CloseHandle(file) ? 0 : bagi_windows_error();
+}
+
+static int bagi_local_size(void *user, void *file, uint64_t *size) {
+    (void)user;
+    LARGE_INTEGER found;
+    if (!GetFileSizeEx(file, &found))
+        return bagi_windows_error();
+    *size = (uint64_t)found.QuadPart;
+    return 0;
+}
+
+static int bagi_local_read_at(void *user, void *file, uint64_t offset,
+    void *data, size_t size, size_t *done) {
+    (void)user;
+    DWORD count = 0;
+    OVERLAPPED at = bagi_windows_at(offset);
+    if (offset > (uint64_t)INT64_MAX)
+        return EOVERFLOW;
+    if (size > BAGI_LOCAL_MOST)
+        size = BAGI_LOCAL_MOST;
+    if (!ReadFile(file, data, (DWORD)size, &count, &at) &&
+        GetLastError() != ERROR_HANDLE_EOF)
+        return bagi_windows_error();
+    *done = count;
+    return 0;
+}
+
+static int bagi_local_write_at(void *user, void *file, uint64_t offset,
+    const void *data, size_t size, size_t *done) {
+    (void)user;
+    DWORD count = 0;
+    OVERLAPPED at = bagi_windows_at(offset);
+    if (offset > (uint64_t)INT64_MAX)
+        return EFBIG;
+    if (size > BAGI_LOCAL_MOST)
+        size = BAGI_LOCAL_MOST;
+    if (!WriteFile(file, data, (DWORD)size, &count, &at))
+        return bagi_windows_error();
+    *done = count;
+    return 0;
+}
+
+static int bagi_local_truncate(void *user, void *file, uint64_t size) {
+    (void)user;
+    FILE_END_OF_FILE_INFO end;
+    if (size > (uint64_t)INT64_MAX)
+        return EFBIG;
+    end.EndOfFile.QuadPart = (LONGLONG)size;
+    return SetFileInformationByHandle(file, FileEndOfFileInfo, &end, sizeof end)
+               ? 0
+               : bagi_windows_error();
+}
+
+static int bagi_local_sync(void *user, void *file) {
+    (void)user;
+    return FlushFileBuffers(file) ? 0 : bagi_windows_error();
+}
+
+static int bagi_local_lock(void *user, void *file) {
+    (void)user;
+    OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
+    return LockFileEx(file,
+               LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0,
+               &at)
+               ? 0
+               : bagi_windows_error();
+}
+
+/* A view keeps its file and the mapping object; both may be closed. */
+static int bagi_local_map(void *user, void *file, size_t size,
+    const void **data) {
+    (void)user;
+    HANDLE mapping = CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL);
+    if (!mapping)
+        return bagi_windows_error();
+    const void *map = MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, size);
+    int error = map ? 0 : bagi_windows_error();
+    CloseHandle(mapping);
+    if (!error)
+        *data = map;
+    return error;
+}
+
+static int bagi_local_unmap(void *user, const void *data, size_t size) {
+    (void)user;
+    (void)size;
+    return UnmapViewOfFile(data) ? 0 : bagi_windows_error();
+}
+
+/* The attributes of what a link leads to. */
+static int bagi_windows_follow(const char *path, DWORD *attributes) {
+    HANDLE handle = NULL;
+    BY_HANDLE_FILE_INFORMATION info;
+    int error = bagi_windows_open(path, 0, OPEN_EXISTING,
+        FILE_FLAG_BACKUP_SEMANTICS, &handle);
+    if (error)
+        return error;
+    if (GetFileInformationByHandle(handle, &info))
+        *attributes = info.dwFileAttributes;
+    else
+        error = bagi_windows_error();
+    CloseHandle(handle);
+    return error;
+}
+
+/* A name that the system would not take is the name of nothing. */
+static int bagi_local_kind(void *user, const char *path, bags_path_kind *kind) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (error)
+        return error;
+    DWORD attributes = GetFileAttributesW(wide);
+    if (attributes == INVALID_FILE_ATTRIBUTES)
+        error = bagi_windows_error();
+    else if (attributes & FILE_ATTRIBUTE_REPARSE_POINT)
+        error = bagi_windows_follow(path, &attributes);
+    free(wide);
+    if (error && error != ENOENT && error != ENOTDIR && error != EINVAL)
+        return error;
+    *kind = error ? BAGS_PATH_NONE
+            : attributes & FILE_ATTRIBUTE_DIRECTORY ? BAGS_PATH_DIRECTORY
+                                                    : BAGS_PATH_FILE;
+    return 0;
+}
+
+static int bagi_local_make_dir(void *user, const char *path) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (!error && !CreateDirectoryW(wide, NULL))
+        error = bagi_windows_error();
+    free(wide);
+    return error;
+}
+
+/* Not every file system can do it, and not everybody may; then there is nothing
+ * more that could be done. */
+static int bagi_local_sync_dir(void *user, const char *path) {
+    (void)user;
+    HANDLE handle = NULL;
+    int error = bagi_windows_open(path, GENERIC_WRITE, OPEN_EXISTING,
+        FILE_FLAG_BACKUP_SEMANTICS, &handle);
+    if (error)
+        return error == ENOENT || error == ENOTDIR ? error : 0;
+    error = FlushFileBuffers(handle) ? 0 : bagi_windows_error();
+    CloseHandle(handle);
+    return error == EIO ? error : 0;
+}
+
+/* Go through a directory's names; names that are not UTF-16 get marks where
+ * they are wrong. */
+static int bagi_windows_list(const wchar_t *pattern,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    WIN32_FIND_DATAW entry;
+    char name[3 * MAX_PATH + 1];
+    int error = 0;
+    HANDLE search = FindFirstFileW(pattern, &entry);
+    if (search == INVALID_HANDLE_VALUE)
+        return GetLastError() == ERROR_FILE_NOT_FOUND ? 0
+                                                      : bagi_windows_error();
+    do {
+        if (!WideCharToMultiByte(CP_UTF8, 0, entry.cFileName, -1, name,
+                (int)sizeof name, NULL, NULL))
+            error = bagi_windows_error();
+        else if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+            error = each(each_user, name);
+    } while (!error && FindNextFileW(search, &entry));
+    if (!error && GetLastError() != ERROR_NO_MORE_FILES)
+        error = bagi_windows_error();
+    FindClose(search);
+    return error;
+}
+
+static int bagi_local_list(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (error)
+        return error;
+    size_t size = wcslen(wide);
+    if (wide[size - 1] != '\\')
+        wide[size++] = '\\';
+    wide[size] = '*';
+    wide[size + 1] = 0;
+    error = bagi_windows_list(wide, each, each_user);
+    free(wide);
+    return error;
+}
+
+static int bagi_local_rename(void *user, const char *from, const char *to) {
+    (void)user;
+    wchar_t *wide_from = NULL, *wide_to = NULL;
+    int error = bagi_wide(from, &wide_from);
+    if (!error)
+        error = bagi_wide(to, &wide_to);
+    if (!error && !MoveFileExW(wide_from, wide_to,
+                      MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))
+        error = bagi_windows_error();
+    free(wide_from);
+    free(wide_to);
+    return error;
+}
+
+static int bagi_local_remove(void *user, const char *path) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (!error && !DeleteFileW(wide))
+        error = bagi_windows_error();
+    free(wide);
+    return error;
+}
+
+static int bagi_local_remove_dir(void *user, const char *path) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (!error && !RemoveDirectoryW(wide))
+        error = bagi_windows_error();
+    free(wide);
+    return error;
+}
+
+#define BAGI_LOCAL_RESERVE NULL
+#else
+/* ---- POSIX ----
+ * Linux, macOS, the BSDs. What they do differently stands in this block; below
+ * it are calls that all of them have, flock among them, which POSIX lacks. */
 
 #if defined(__GLIBC__) && !defined(__USE_XOPEN2K8)
 #error "bags.h: a system header came first; define BAGS_IMPLEMENTATION and \
@@ -1223,21 +1831,26 @@ include bags.h before it, or compile with -D_GNU_SOURCE or -std=gnu99"
 /* Else compile with -D_FILE_OFFSET_BITS=64, or include bags.h first. */
 typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 
-#if defined(__GNUC__) || defined(__clang__)
-#define BAGI_ATOMIC 1
-#define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
-#define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
-#define BAGI_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
-#define BAGI_COLD __attribute__((cold, noinline))
-#define BAGI_APART __attribute__((noinline)) /* keep a fast caller small */
+/* strerror is not safe between threads, and strerror_r comes in two forms. */
+static const char *bagi_system_text(int error, char *room, size_t size) {
+#if defined(__GLIBC__) && defined(__USE_GNU)
+    return strerror_r(error, room, size);
 #else
-#define BAGI_ATOMIC 0
-#define BAGI_LOAD(slot) (*(slot))
-#define BAGI_STORE(slot, value) (*(slot) = (value))
-#define BAGI_UNLIKELY(condition) (condition)
-#define BAGI_COLD
-#define BAGI_APART
+    return strerror_r(error, room, size) == 0 ? room : "unknown error";
 #endif
+}
+
+/* On macOS fsync leaves the data in the drive's cache; F_FULLFSYNC does not,
+ * but not every file system knows it. */
+static int bagi_sync_fd(int fd) {
+#if defined(F_FULLFSYNC)
+    if (fcntl(fd, F_FULLFSYNC) == 0)
+        return 0;
+#endif
+    return fsync(fd);
+}
+
+/* ---- all POSIX systems ---- */
 
 typedef pthread_mutex_t bagi_mutex;
 
@@ -1250,15 +1863,6 @@ static void bagi_mutex_free(bagi_mutex *mutex) { pthread_mutex_destroy(mutex); }
 static void bagi_lock(bagi_mutex *mutex) { pthread_mutex_lock(mutex); }
 
 static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
-
-/* strerror is not safe between threads, and strerror_r comes in two forms. */
-static const char *bagi_system_text(int error, char *room, size_t size) {
-#if defined(__GLIBC__) && defined(__USE_GNU)
-    return strerror_r(error, room, size);
-#else
-    return strerror_r(error, room, size) == 0 ? room : "unknown error";
-#endif
-}
 
 /* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
 static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
@@ -1311,9 +1915,6 @@ static int bagi_local_size(void *user, void *file, uint64_t *size) {
     return 0;
 }
 
-/* The kernel moves at most 2 GiB a call; some systems refuse to try more. */
-#define BAGI_LOCAL_MOST ((size_t)1 << 30)
-
 static int bagi_local_read_at(void *user, void *file, uint64_t offset,
     void *data, size_t size, size_t *done) {
     (void)user;
@@ -1359,21 +1960,17 @@ static int bagi_local_truncate(void *user, void *file, uint64_t size) {
     return result != 0 ? errno : 0;
 }
 
-/* On macOS fsync leaves the data in the drive's cache; F_FULLFSYNC does not,
- * but not every file system knows it. */
 static int bagi_local_sync(void *user, void *file) {
     (void)user;
-#if defined(F_FULLFSYNC)
-    if (fcntl(bagi_local_fd(file), F_FULLFSYNC) == 0)
-        return 0;
-#endif
     int result;
     do {
-        result = fsync(bagi_local_fd(file));
+        result = bagi_sync_fd(bagi_local_fd(file));
     } while (result != 0 && errno == EINTR);
     return result != 0 ? errno : 0;
 }
 
+/* fcntl's locks belong to a process, not to an open file; two writers in one
+ * process would both have them. */
 static int bagi_local_lock(void *user, void *file) {
     (void)user;
     int result;
@@ -1466,13 +2063,35 @@ static int bagi_local_remove_dir(void *user, const char *path) {
     return rmdir(path) != 0 ? errno : 0;
 }
 
+/* Where a file is given its blocks in large pieces before they are written,
+ * writing is faster by up to a half. */
+#if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
+static int bagi_local_reserve(void *user, void *file, uint64_t size) {
+    (void)user;
+    int fd = bagi_local_fd(file);
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return errno;
+    uint64_t from = (uint64_t)info.st_size;
+    if (size <= from || size > (uint64_t)INT64_MAX)
+        return 0;
+    return fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(size - from))
+               ? errno
+               : 0;
+}
+#define BAGI_LOCAL_RESERVE bagi_local_reserve
+#else
+#define BAGI_LOCAL_RESERVE NULL
+#endif
+#endif
+
 BAGS_API const bags_io *bags_io_local(void) {
     static const bags_io io = {NULL, bagi_local_open, bagi_local_close,
         bagi_local_size, bagi_local_read_at, bagi_local_write_at,
         bagi_local_truncate, bagi_local_sync, bagi_local_lock, bagi_local_map,
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
-        bagi_local_remove, bagi_local_remove_dir};
+        bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE};
     return &io;
 }
 
@@ -1481,24 +2100,43 @@ BAGS_API const bags_io *bags_io_local(void) {
  * Little-endian integers at any address, and UTF-8.
  * ====================================================================== */
 
-/* Where bytes stand in memory as they do in files, a load is one instruction;
- * not every compiler sees that in the other form. */
-static inline uint64_t bagi_load_u64(const unsigned char *data) {
+/* The one copy of what is inline above that can be called. */
+#if !defined(BAGS_STATIC) && !defined(__TINYC__) && !defined(__cplusplus)
+BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
+BAGS_API bags_bytes bags_range_get(const bags_range *range, size_t i);
+BAGS_API bool bagi_view_get(const bagi_view *view, uint64_t index,
+    bags_bytes *out);
+BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+BAGS_API bool bagi_view_get_range(const bagi_view *view, uint64_t start,
+    uint64_t stop, bags_range *out);
+BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
+    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
+    bags_error *err);
+BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
+BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
+    size_t item);
+#endif
+
+static inline void bagi_store_u64(unsigned char *data, uint64_t number) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    uint64_t number;
-    memcpy(&number, data, sizeof number);
-    return number;
+    memcpy(data, &number, sizeof number);
 #else
-    return (uint64_t)data[0] | (uint64_t)data[1] << 8 |
-           (uint64_t)data[2] << 16 | (uint64_t)data[3] << 24 |
-           (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
-           (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
+    for (int i = 0; i < 8; i++)
+        data[i] = (unsigned char)(number >> (8 * i));
 #endif
 }
 
-static void bagi_store_u64(unsigned char *data, uint64_t number) {
+static inline uint64_t bagi_load_big(const unsigned char *data) {
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) && \
+    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return __builtin_bswap64(bagi_load_u64(data));
+#else
+    uint64_t number = 0;
     for (int i = 0; i < 8; i++)
-        data[i] = (unsigned char)(number >> (8 * i));
+        number = number << 8 | data[i];
+    return number;
+#endif
 }
 
 static bool bagi_little_endian(void) {
@@ -1950,16 +2588,35 @@ static bags_code bagi_sync_dir(const bagi_env *env, const char *path,
     return error ? bagi_fail_system(err, error, path, "sync") : BAGS_OK;
 }
 
+/* What stands between the parts of a path. */
+static bool bagi_is_slash(char c) {
+    return c == '/' || (BAGI_WINDOWS_PATHS && c == '\\');
+}
+
+/* How much of a path is its root, which has no directory above it: "/", and on
+ * Windows "C:/", "C:", "//server/share/" and "//?/C:/" too. */
+static size_t bagi_root_size(const char *path) {
+    size_t size = 0, names = 0;
+    if (BAGI_WINDOWS_PATHS && bagi_is_slash(path[0]) && bagi_is_slash(path[1]))
+        for (size = 2; path[size] && names < 2; size++)
+            names += bagi_is_slash(path[size]);
+    else if (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':')
+        size = 2;
+    if (names < 2 && bagi_is_slash(path[size]))
+        size++;
+    return size;
+}
+
 /* The directory that a path stands in; "." for a bare name. Free it with
  * bagi_free_text. */
 static char *bagi_parent(const bags_allocator *memory, const char *path,
     bags_error *err) {
-    size_t size = strlen(path);
-    while (size > 0 && path[size - 1] == '/')
+    size_t size = strlen(path), root = bagi_root_size(path);
+    while (size > root && bagi_is_slash(path[size - 1]))
         size--;
-    while (size > 0 && path[size - 1] != '/')
+    while (size > root && !bagi_is_slash(path[size - 1]))
         size--;
-    while (size > 1 && path[size - 1] == '/')
+    while (size > root + !root && bagi_is_slash(path[size - 1]))
         size--;
     return size ? bagi_copy_text(memory, path, size, err)
                 : bagi_copy_text(memory, ".", 1, err);
@@ -1989,11 +2646,12 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     if (!copy)
         return BAGS_ERROR_MEMORY;
     bags_code code = BAGS_OK;
-    size_t size = strlen(copy);
-    while (size > 1 && copy[size - 1] == '/')
+    size_t size = strlen(copy), root = bagi_root_size(copy);
+    while (size > root && bagi_is_slash(copy[size - 1]))
         size--;
-    for (size_t i = 1; i < size && !code; i++) {
-        if (copy[i] != '/' || copy[i - 1] == '/')
+    for (size_t i = root + 1; i < size && !code; i++) {
+        const char slash = copy[i];
+        if (!bagi_is_slash(slash) || bagi_is_slash(copy[i - 1]))
             continue;
         copy[i] = '\0';
         bags_path_kind kind = BAGS_PATH_NONE;
@@ -2006,7 +2664,7 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
             else if (!error && sync)
                 code = bagi_sync_above(env, copy, 1, err);
         }
-        copy[i] = '/';
+        copy[i] = slash;
     }
     bagi_free_text(&env->memory, copy);
     return code;
@@ -2498,6 +3156,7 @@ static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
 }
 
 struct bag_reader {
+    bagi_view view;            /* must be the first member */
     const unsigned char *data; /* offset 0 of the blobs; NULL: read */
     const unsigned char *ends; /* the end of blob 0; NULL: read */
     uint64_t length;           /* blobs */
@@ -2808,6 +3467,12 @@ static void bagi_bag_point(bag_reader *reader) {
     reader->data = reader->file.map;
     if (table->map)
         reader->ends = table->map + reader->table;
+    if (reader->data && reader->ends && !reader->split && !reader->v2) {
+        reader->view.data = reader->data;
+        reader->view.table = reader->ends - 8;
+        reader->view.length = reader->length;
+        reader->view.limit = reader->limit;
+    }
 }
 
 /* Open a Bag into a reader whose env and files are set and the rest 0. */
@@ -2942,13 +3607,14 @@ static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
         room + 8 - before, count * 8 + before, err);
 }
 
-/* A blob that is not mapped. */
-BAGI_APART static bags_code bagi_bag_get_read(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
+BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
+    uint64_t index, bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     unsigned char room[16];
     const unsigned char *ends = room + 8;
     uint64_t start = 0, stop = 0;
     bags_code code = BAGS_OK;
+    if (index >= reader->length)
+        return bagi_bag_fail_index(reader, index, err);
     if (reader->ends)
         ends = reader->ends + index * 8;
     else
@@ -2974,21 +3640,6 @@ BAGI_APART static bags_code bagi_bag_get_read(const bag_reader *reader, uint64_t
     if (code)
         return code;
     out->data = scratch->data;
-    out->size = (size_t)(stop - start);
-    return BAGS_OK;
-}
-
-BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
-    if (BAGI_UNLIKELY(index >= reader->length))
-        return bagi_bag_fail_index(reader, index, err);
-    if (BAGI_UNLIKELY(!reader->data || !reader->ends))
-        return bagi_bag_get_read(reader, index, scratch, out, err);
-    uint64_t start, stop;
-    if (BAGI_UNLIKELY(!bagi_bag_bounds(reader, index, reader->ends + index * 8,
-            &start, &stop)))
-        return bagi_bag_fail_bounds(reader, index, start, stop, err);
-    out->data = reader->data + start;
     out->size = (size_t)(stop - start);
     return BAGS_OK;
 }
@@ -3032,9 +3683,8 @@ static bags_code bagi_bag_ends(const bag_reader *reader, uint64_t start,
     return bagi_bag_check(reader, start, count, *ends, err);
 }
 
-BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
-    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
-    bags_error *err) {
+BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
+    uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err) {
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: a range from %" PRIu64 " to %" PRIu64 " runs backwards",
@@ -3082,17 +3732,6 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     return BAGS_OK;
 }
 
-BAGS_API bags_bytes bags_range_get(const bags_range *range, size_t i) {
-    bags_bytes blob = {NULL, 0};
-    if (i >= range->length)
-        return blob;
-    uint64_t start =
-        i ? bagi_load_u64(range->ends + 8 * (i - 1)) : range->start;
-    blob.data = range->data + (start - range->start);
-    blob.size = (size_t)(bagi_load_u64(range->ends + 8 * i) - start);
-    return blob;
-}
-
 #define BAGI_VERIFY_STEP 8192 /* entries a read */
 
 BAGS_API bags_code bag_reader_verify(const bag_reader *reader,
@@ -3131,20 +3770,37 @@ typedef struct bagi_out {
     char *path;
     void *handle;
     unsigned char *buffer; /* the file's bytes from `base` */
-    size_t capacity;       /* of the buffer; base is a multiple of it */
+    size_t capacity;       /* of the buffer */
     uint64_t base;
     uint64_t end;     /* of what was put */
     uint64_t written; /* of what the system has; what is behind in the buffer,
                          up to `end`, it has not */
     uint64_t high;    /* of what the file has held, cut off later */
+    uint64_t reserved; /* bytes that disk space was asked for */
     bool moved;       /* base was not always 0: the buffer is not the file */
 } bagi_out;
+
+#define BAGI_RESERVE_LEAST ((uint64_t)1 << 20)
+#define BAGI_RESERVE_MOST ((uint64_t)64 << 20)
+
+/* Ask for disk space ahead of what is written, as much again as the file has,
+ * so that small files take none that they do not need. */
+static void bagi_out_reserve(const bagi_env *env, bagi_out *out, size_t size) {
+    uint64_t end = out->written + size;
+    if (!env->io.reserve || end <= out->reserved || size < BAGI_RESERVE_LEAST)
+        return;
+    out->reserved =
+        end + (end < BAGI_RESERVE_MOST ? end : BAGI_RESERVE_MOST);
+    /* It is told about a full disk when it writes. */
+    env->io.reserve(env->io.user, out->handle, out->reserved);
+}
 
 static bags_code bagi_out_write(const bagi_env *env, bagi_out *out,
     const unsigned char *data, size_t size, bags_error *err) {
     if (out->written > (uint64_t)INT64_MAX - size)
         return bags_fail(err, BAGS_ERROR_LIMIT, "%s: is larger than 2^63 bytes",
             bagi_tail(out->path));
+    bagi_out_reserve(env, out, size);
     bags_code code = bagi_write_at(env, out->handle, out->path, out->written,
         data, size, err);
     if (code)
@@ -3215,12 +3871,12 @@ static void bagi_out_rewind(bagi_out *out, uint64_t end) {
 
 static bags_code bagi_out_cut(const bagi_env *env, bagi_out *out,
     bags_error *err) {
-    if (out->high <= out->end)
+    if (out->high <= out->end && out->reserved <= out->end)
         return BAGS_OK;
     int error = env->io.truncate(env->io.user, out->handle, out->end);
     if (error)
         return bagi_fail_system(err, error, out->path, "cut");
-    out->high = out->end;
+    out->high = out->reserved = out->end;
     return BAGS_OK;
 }
 
@@ -3235,7 +3891,7 @@ static bags_code bagi_out_sync(const bagi_env *env, bagi_out *out,
 static bags_code bagi_out_create(const bagi_env *env, bagi_out *out, char *path,
     bags_error *err) {
     out->path = path;
-    out->base = out->end = out->written = out->high = 0;
+    out->base = out->end = out->written = out->high = out->reserved = 0;
     out->moved = false;
     return path ? bagi_open(env, path, BAGS_IO_CREATE, &out->handle, err)
                 : BAGS_ERROR_MEMORY;
@@ -3280,10 +3936,10 @@ static bags_code bagi_column_init(const bags_allocator *memory,
     while (size < buffer_size && size <= SIZE_MAX / 4)
         size *= 2;
     column->blobs.capacity = size;
-    column->ends.capacity = size / 8;
+    column->ends.capacity = size / 2;
     column->blobs.buffer = (unsigned char *)bagi_alloc_raw(memory, size, err);
     column->ends.buffer =
-        (unsigned char *)bagi_alloc_raw(memory, size / 8, err);
+        (unsigned char *)bagi_alloc_raw(memory, size / 2, err);
     return column->blobs.buffer && column->ends.buffer ? BAGS_OK
                                                        : BAGS_ERROR_MEMORY;
 }
@@ -3314,19 +3970,43 @@ static bags_code bagi_column_flush(const bagi_env *env, bagi_column *column,
     return code ? code : bagi_out_flush(env, &column->ends, err);
 }
 
-static bags_code bagi_column_add(const bagi_env *env, bagi_column *column,
-    const unsigned char *data, size_t size, bags_error *err) {
+/* Where the blob does not fit into the buffer, or its end would fill the
+ * other. When a piece of blobs was handed over, so are the ends before: then it
+ * is seldom they that fill up, and cut the next piece short. */
+BAGI_APART static bags_code bagi_column_spill(const bagi_env *env,
+    bagi_column *column, const unsigned char *data, size_t size,
+    bags_error *err) {
+    unsigned char end[8];
+    uint64_t base = column->blobs.base;
     bags_code code = bagi_out_put(env, &column->blobs, data, size, err);
-    if (!code && bagi_out_room(&column->ends) == 8)
+    if (!code && column->blobs.base != base) {
+        code = bagi_out_flush(env, &column->ends, err);
+        bagi_out_advance(&column->ends);
+    } else if (!code) {
         code = bagi_out_flush(env, &column->blobs, err);
+    }
     if (code)
         return code;
-    unsigned char end[8];
     bagi_store_u64(end, column->blobs.end);
     code = bagi_out_put(env, &column->ends, end, sizeof end, err);
     if (!code)
         column->length++;
     return code;
+}
+
+static inline bags_code bagi_column_add(const bagi_env *env,
+    bagi_column *column, const unsigned char *data, size_t size,
+    bags_error *err) {
+    bagi_out *blobs = &column->blobs, *ends = &column->ends;
+    if (BAGI_UNLIKELY(size >= bagi_out_room(blobs) || bagi_out_room(ends) <= 8))
+        return bagi_column_spill(env, column, data, size, err);
+    if (size)
+        memcpy(blobs->buffer + (blobs->end - blobs->base), data, size);
+    blobs->end += size;
+    bagi_store_u64(ends->buffer + (ends->end - ends->base), blobs->end);
+    ends->end += 8;
+    column->length++;
+    return BAGS_OK;
 }
 
 static void bagi_column_keep(bagi_column *column) {
@@ -3345,26 +4025,40 @@ static uint64_t bagi_column_size(const bagi_column *column) {
     return column->blobs.end + 8 * (column->length + 1);
 }
 
-/* Put the table behind the blobs: a 0, and then the journal as it is. */
+/* Put bytes of another file behind, read into the buffer. */
+static bags_code bagi_out_copy(const bagi_env *env, bagi_out *out,
+    const bagi_out *from, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (uint64_t at = 0; at < from->end && !code;) {
+        size_t step = bagi_out_room(out);
+        if (from->end - at < step)
+            step = (size_t)(from->end - at);
+        code = bagi_read_at(env, from->handle, from->path, at,
+            out->buffer + (out->end - out->base), step, err);
+        if (code)
+            return code;
+        at += step;
+        out->end += step;
+        if (bagi_out_room(out) == 0) {
+            code = bagi_out_flush(env, out, err);
+            bagi_out_advance(out);
+        }
+    }
+    return code;
+}
+
+/* Put the table behind the blobs: a 0, and then the journal, which has been
+ * flushed, as it is. */
 static bags_code bagi_column_table(const bagi_env *env, bagi_column *column,
     bags_error *err) {
     static const unsigned char zero[8] = {0};
-    bagi_out *ends = &column->ends;
+    const bagi_out *ends = &column->ends;
     bags_code code = bagi_out_put(env, &column->blobs, zero, sizeof zero, err);
-    if (!ends->moved)
-        return code ? code
-                    : bagi_out_put(env, &column->blobs, ends->buffer,
-                          (size_t)ends->end, err);
-    /* The buffer's content has been flushed: it serves to carry the rest. */
-    for (uint64_t at = 0; at < ends->end && !code; at += ends->capacity) {
-        size_t size = ends->end - at < ends->capacity ? (size_t)(ends->end - at)
-                                                      : ends->capacity;
-        code = bagi_read_at(env, ends->handle, ends->path, at, ends->buffer,
-            size, err);
-        if (!code)
-            code = bagi_out_put(env, &column->blobs, ends->buffer, size, err);
-    }
-    return code;
+    if (code)
+        return code;
+    return ends->moved ? bagi_out_copy(env, &column->blobs, ends, err)
+                       : bagi_out_put(env, &column->blobs, ends->buffer,
+                             (size_t)ends->end, err);
 }
 
 /* Make the Bag whole; both files stay open. */
@@ -4303,6 +4997,7 @@ typedef struct bagi_spec {
     size_t count, capacity;
     bags_type *types;    /* NULL until sealed, as coders */
     bagi_coder *coders;
+    uint64_t sequences;  /* a bit for each of the first 64 fields */
 } bagi_spec;
 
 static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
@@ -4392,6 +5087,8 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
         if (code)
             return bagi_prefix(err, code, "field \"%.200s\": ",
                 spec->fields[i].name);
+        if (i < 64 && spec->types[i].sequence)
+            spec->sequences |= (uint64_t)1 << i;
     }
     spec->coders = (bagi_coder *)bagi_alloc(memory,
         spec->count * sizeof *spec->coders, err);
@@ -4500,8 +5197,10 @@ static bool bagi_is_device(const char *name) {
 static const char *bagi_name_fault_read(const char *name) {
     if (strcmp(name, "refs") == 0)
         return "is the name of the index of datapoints";
-    if (strchr(name, '/'))
+    if (strchr(name, '/') || (BAGI_WINDOWS_PATHS && strpbrk(name, "\\:")))
         return "would leave the dataset's directory";
+    if (BAGI_WINDOWS_PATHS && bagi_is_device(name))
+        return "is the name of a device";
     return NULL;
 }
 
@@ -4937,19 +5636,23 @@ static bags_code bagi_writer_remove(const bags_writer *writer,
 /* Remove a shard that is not finished: the files of the known columns, the
  * record and, if nothing *other is in it, the directory. refs.idx goes first:
  * where that is gone there are no datapoints, so that recovery can go on with a
- * removal that was interrupted. */
+ * removal that was interrupted. On Windows a file may stay there until it is
+ * closed, so that comes before. */
 static bags_code bagi_writer_discard(bags_writer *writer, bool known,
     bool *other, bags_error *err) {
     const bagi_env *env = &writer->env;
     bags_code code = BAGS_OK;
     for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
         const char *name = bagi_writer_column_name(writer, i);
+        bagi_column_close(env, &writer->columns[i], NULL);
         code = bagi_writer_remove(writer, name, ".idx", err);
         if (!code)
             code = bagi_writer_remove(writer, name, ".bag", err);
     }
     if (!code && writer->partial)
         code = bagi_writer_remove(writer, "spec.json", ".partial", err);
+    bagi_close_read(env, writer->partial);
+    writer->partial = NULL;
     int error = code ? 0 : env->io.remove_dir(env->io.user, writer->shard);
     *other = error == ENOTEMPTY || error == EEXIST;
     if (error && !*other)
@@ -5559,10 +6262,12 @@ static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
 
 /* ---- going on with what a writer has left ---- */
 
-/* Open a file that a writer has left; *out then knows its size as `high`. */
+/* Open a file that a writer has left; *out then knows its size as `high`. How
+ * much disk space was set aside for it nobody knows: it must be cut. */
 static bags_code bagi_out_reopen(const bagi_env *env, bagi_out *out, char *path,
     int mode, bags_error *err) {
     out->path = path;
+    out->reserved = env->io.reserve ? UINT64_MAX : 0;
     if (!path)
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_open(env, path, mode, &out->handle, err);
@@ -5719,7 +6424,7 @@ static bags_code bagi_scan_has_rows(const bags_writer *writer, bool *has,
 }
 
 static void bagi_out_reset(bagi_out *out) {
-    out->base = out->end = out->written = out->high = 0;
+    out->base = out->end = out->written = out->high = out->reserved = 0;
 }
 
 static void bagi_scan_reset(bags_writer *writer) {
@@ -6302,7 +7007,7 @@ struct bags_reader {
     char *path;
     bool sharded;
     bagi_spec spec;
-    bagi_shard *shards;
+    bagi_shard *shards; /* count of them, and one more where the last ends */
     size_t count, capacity;
     uint64_t length, skipped;
     bags_gap *gaps;
@@ -6310,16 +7015,6 @@ struct bags_reader {
     bagi_files files;
     bagi_mutex mutex; /* of what is opened when it is first used */
     bool has_mutexes;
-};
-
-/* What one selected field of a row holds. */
-struct bagi_slot {
-    size_t field;
-    size_t length, capacity;
-    bags_bytes *items;
-    bags_buffer data;  /* blobs that are not mapped */
-    uint64_t budget;   /* bytes that may still be copied there */
-    bags_buffer value; /* of bags_row_value */
 };
 
 static char *bagi_reader_shard_path(const bags_reader *reader,
@@ -6441,8 +7136,8 @@ BAGI_COLD static bags_code bagi_reader_bag_first(const bags_reader *from,
 static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
     size_t field, const bag_reader **out, bags_error *err) {
     if (BAGI_ATOMIC) {
-        void **bags = BAGI_LOAD(&reader->shards[shard].bags);
-        void *bag = bags ? BAGI_LOAD(&bags[field]) : NULL;
+        void **bags = (void **)BAGI_LOAD(&reader->shards[shard].bags);
+        void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
         if (bag) {
             *out = (const bag_reader *)bag;
             return BAGS_OK;
@@ -6595,15 +7290,21 @@ static bags_code bagi_opening_length(const bags_reader *reader,
                         : bagi_opening_refs(reader, shard, length, err);
 }
 
+/* Have room for one more shard than there are. */
+static bags_code bagi_opening_room(bags_reader *reader, bags_error *err) {
+    void *shards = reader->shards;
+    bags_code code = bagi_grow(&reader->env.memory, &shards, &reader->capacity,
+        reader->count, sizeof *reader->shards, err);
+    reader->shards = (bagi_shard *)shards;
+    return code;
+}
+
 static bags_code bagi_opening_add(bags_reader *reader, bagi_shard *shard,
     const char *dir, bags_error *err) {
     uint64_t length = 0;
     bags_code code = bagi_opening_length(reader, shard, dir, &length, err);
-    void *shards = reader->shards;
     if (!code)
-        code = bagi_grow(&reader->env.memory, &shards, &reader->capacity,
-            reader->count, sizeof *reader->shards, err);
-    reader->shards = (bagi_shard *)shards;
+        code = bagi_opening_room(reader, err);
     if (code)
         return code;
     if (length > UINT64_MAX - reader->length)
@@ -6613,6 +7314,16 @@ static bags_code bagi_opening_add(bags_reader *reader, bagi_shard *shard,
     reader->length += length;
     reader->shards[reader->count++] = *shard;
     return BAGS_OK;
+}
+
+/* All shards are there: say where the last one ends. */
+static bags_code bagi_opening_end(bags_reader *reader, bags_error *err) {
+    bags_code code = bagi_opening_room(reader, err);
+    if (!code) {
+        memset(&reader->shards[reader->count], 0, sizeof *reader->shards);
+        reader->shards[reader->count].start = reader->length;
+    }
+    return code;
 }
 
 /* Open one shard, or, if it is none of this reader's, look at its spec only. */
@@ -6831,6 +7542,8 @@ BAGS_API bags_reader *bags_reader_open(const char *path,
     bags_code code = bagi_reader_init(reader, path, err);
     if (!code)
         code = bagi_opening_any(&opening, err);
+    if (!code)
+        code = bagi_opening_end(reader, err);
     bagi_free(&env.memory, opening.text, opening.size);
     if (!code)
         return reader;
@@ -6886,8 +7599,7 @@ BAGS_API bool bags_reader_sharded(const bags_reader *reader) {
 
 /* The index behind a shard's last datapoint. */
 static uint64_t bagi_shard_stop(const bags_reader *reader, size_t shard) {
-    return shard + 1 < reader->count ? reader->shards[shard + 1].start
-                                     : reader->length;
+    return reader->shards[shard + 1].start;
 }
 
 BAGS_API bags_shard bags_reader_shard(const bags_reader *reader, uint64_t i) {
@@ -6995,12 +7707,11 @@ BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop) {
 
 /* The shard of a datapoint. Most often it is the one the row was used for
  * last, or the next. */
-static size_t bagi_reader_shard_of(const bags_reader *reader, uint64_t index,
-    uint64_t hint) {
-    if (hint < reader->count && reader->shards[hint].start <= index) {
-        if (index < bagi_shard_stop(reader, (size_t)hint))
-            return (size_t)hint;
-    }
+static inline size_t bagi_reader_shard_of(const bags_reader *reader,
+    uint64_t index, uint64_t hint) {
+    if (hint < reader->count && reader->shards[hint].start <= index &&
+        index < reader->shards[hint + 1].start)
+        return (size_t)hint;
     size_t low = 0, high = reader->count;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -7377,8 +8088,125 @@ static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
                 : BAGS_OK;
 }
 
-BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+/* ---- the quick way: everything is mapped, opened, and as it should be. False
+ * if not so, or if anything is wrong: then the other way says what. ---- */
+
+#define BAGI_QUICK_FIELDS 32
+
+/* Of a first byte: how many bytes the integer has, and how far the eight bytes
+ * from the first on are shifted down to leave its number; 0 if it is none, or of
+ * more than 32 bits, or one that is written as a signed one. */
+#define BAGI_SIXTEEN(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
+static const unsigned char bagi_uint_steps[256] = {BAGI_SIXTEEN(1),
+    BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1),
+    BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(0),
+    BAGI_SIXTEEN(0), BAGI_SIXTEEN(0), BAGI_SIXTEEN(0),
+    /* 0xC0 */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 5, 0};
+static const unsigned char bagi_uint_shifts[8] = {0, 56, 56, 48, 0, 32, 0, 0};
+
+/* Take an integer off the front. Seven bytes behind the first can be read,
+ * whatever they are. Returns how many bytes it has, or 0. */
+static BAGI_WITHIN size_t bagi_quick_uint(const unsigned char *at,
+    uint64_t *number) {
+    unsigned tag = *at;
+    size_t step = bagi_uint_steps[tag];
+    *number = bagi_load_big(at) << (tag >> 7 << 3) >> bagi_uint_shifts[step];
+    return step;
+}
+
+/* The same for [first, count] or []. */
+static BAGI_WITHIN size_t bagi_quick_sequence(const unsigned char *at,
+    bagi_ref *ref) {
+    ref->first = ref->count = 0;
+    if (*at != 0x92)
+        return *at == 0x90;
+    size_t first = bagi_quick_uint(at + 1, &ref->first);
+    size_t count = bagi_quick_uint(at + 1 + first, &ref->count);
+    return first && count ? 1 + first + count : 0;
+}
+
+/* The refs of a datapoint. No element is longer than 11 bytes, and behind the
+ * blob is a table of at least 16, so that nothing behind the map is read. */
+static BAGI_WITHIN bool bagi_quick_refs(const bagi_spec *spec, const bagi_view *view,
+    uint64_t local, bagi_ref *refs) {
+    bags_bytes blob;
+    if (!bagi_view_get(view, local, &blob))
+        return false;
+    const unsigned char *at = blob.data, *stop = at + blob.size;
+    size_t count = spec->count;
+    uint64_t sequences = spec->sequences;
+    if (count < 16 ? at[0] != (0x90 | count)
+                   : at[0] != 0xDC || at[1] != 0 || at[2] != count)
+        return false;
+    at += count < 16 ? 1 : 3;
+    for (size_t i = 0; i < count; i++, sequences >>= 1) {
+        refs[i].count = 1;
+        size_t step = sequences & 1 ? bagi_quick_sequence(at, &refs[i])
+                                    : bagi_quick_uint(at, &refs[i].first);
+        if (step == 0 || at >= stop)
+            return false;
+        at += step;
+    }
+    return at == stop;
+}
+
+/* `select` is NULL for all of the field. */
+static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader, void **bags,
+    size_t field, const bags_select *select, const bagi_ref *ref,
+    struct bagi_slot *slot) {
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
+    bool whole = !select || !(select->start | select->stop | select->step);
+    if (!bag || slot->capacity == 0)
+        return false;
+    slot->field = field;
+    slot->length = 1;
+    if (!(reader->spec.sequences >> field & 1))
+        return whole && bagi_view_get(&bag->view, ref->first, slot->items);
+    bagi_steps steps = {ref->first, ref->count, 1};
+    if (ref->count > bag->view.length ||
+        ref->first > bag->view.length - ref->count ||
+        (!whole && bagi_select_steps(reader, select, ref, &steps, NULL)) ||
+        steps.count > slot->capacity)
+        return false;
+    slot->length = (size_t)steps.count;
+    return !bagi_slot_view(bag, &steps, slot->items, NULL);
+}
+
+static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row) {
+    bagi_ref refs[BAGI_QUICK_FIELDS];
+    size_t fields = reader->spec.count;
+    uint64_t seen = 0;
+    if (index >= reader->length || fields > BAGI_QUICK_FIELDS || !BAGI_ATOMIC)
+        return false;
+    if (!selects)
+        count = fields;
+    size_t number = bagi_reader_shard_of(reader, index, row->shard);
+    const bagi_shard *shard = &reader->shards[number];
+    void **bags = BAGI_LOAD(&shard->bags);
+    const bag_reader *bag =
+        bags ? (const bag_reader *)BAGI_LOAD(&bags[fields]) : NULL;
+    if (!bag || count > row->capacity ||
+        !bagi_quick_refs(&reader->spec, &bag->view, index - shard->start, refs))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        size_t field = selects ? selects[i].field : i;
+        if (field >= fields || seen >> field & 1 ||
+            !bagi_quick_slot(reader, bags, field, selects ? &selects[i] : NULL,
+                &refs[field], &row->slots[i]))
+            return false;
+        seen |= (uint64_t)1 << field;
+    }
+    row->reader = reader;
+    row->index = index;
+    row->shard = number;
+    row->length = count;
+    return true;
+}
+
+BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
+    uint64_t index, const bags_select *selects, size_t count, bags_row *row,
+    bags_error *err) {
     bagi_ref *refs = NULL;
     unsigned char *marks = NULL;
     bagi_row_start(reader, row);
@@ -7407,6 +8235,13 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     row->shard = shard;
     row->length = count;
     return BAGS_OK;
+}
+
+BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+    if (bagi_quick_get(reader, index, selects, count, row))
+        return BAGS_OK;
+    return bagi_reader_get(reader, index, selects, count, row, err);
 }
 
 BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
@@ -7561,18 +8396,6 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 }
 
 /* ---- what a row gives ---- */
-
-BAGS_API size_t bags_row_length(const bags_row *row, size_t slot) {
-    return slot < row->length ? row->slots[slot].length : 0;
-}
-
-BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
-    size_t item) {
-    bags_bytes none = {NULL, 0};
-    if (slot >= row->length || item >= row->slots[slot].length)
-        return none;
-    return row->slots[slot].items[item];
-}
 
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err) {

@@ -29,9 +29,18 @@ pkg-config --exists libavutil           | libavutil-dev
 command -v mpicc                        | libopenmpi-dev
 command -v mpirun                       | openmpi-bin
 command -v strace                       | strace
+pkg-config --exists lmdb                | liblmdb-dev
+pkg-config --exists sqlite3             | libsqlite3-dev
+pkg-config --exists hdf5                | libhdf5-dev
+pkg-config --exists liburing            | liburing-dev
+command -v valgrind                     | valgrind
 command -v djpeg                        | libjpeg-turbo-progs
 command -v pngcheck                     | pngcheck
 command -v ffmpeg                       | ffmpeg
+command -v cmake                        | cmake
+command -v meson                        | meson
+command -v mandoc                       | mandoc
+command -v man                          | man-db
 END
 }
 

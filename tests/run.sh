@@ -108,9 +108,12 @@ all() {
     command_tests release
     programs release
     tsan
+    part benchmark build/release/tests/bench/speed --small --folder build/bench-small
+    part instructions tests/bench/instructions.sh build/release/tests/bench/instructions
     part release/examples tests/examples.sh build/release
     part readme tests/readme.py README.md
     part demo tests/demo.sh
+    part install tests/install.sh
 }
 
 $flavour

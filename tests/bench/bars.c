@@ -1,0 +1,155 @@
+/* How fast bags.h shall be, and whether it was, in this run. */
+#include "bench.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define SMALL "100 B x 2,000,000"
+#define MIDDLE "30 kB x 60,000"
+#define LARGE "1 MB x 1,000"
+#define POINTS "200,000 datapoints"
+#define PHOTOS "JPEG, 640 x 427"
+#define BAG "bags.h Bag"
+#define IDEAL "ideal Bag"
+#define SET "bags.h dataset"
+
+typedef enum bar_sense { AT_MOST, AT_LEAST, EXACTLY } bar_sense;
+
+/* A figure of bags.h over one of somebody else, or the other way round, or alone
+ * (other NULL): at most, or at least, so much. Times: less is faster. */
+typedef struct bar {
+    const char *what, *part, *operation, *who, *other_operation, *other;
+    bar_sense sense;
+    double limit;
+} bar;
+
+/* Of bags.h, at most `limit` times the other's time. */
+#define WITHIN(part, operation, who, other, limit) \
+    {operation, part, operation, who, operation, other, AT_MOST, limit}
+/* At least `limit` times as fast as the other. */
+#define FASTER(part, operation, who, other, limit) \
+    {operation, part, operation, other, operation, who, AT_LEAST, limit}
+
+static const bar bars[] = {
+    WITHIN(SMALL, "pointer", BAG, IDEAL, 1.25),
+    FASTER(SMALL, "pointer", BAG, "LMDB", 50),
+    WITHIN(SMALL, "first touch", BAG, IDEAL, 1.1),
+    FASTER(SMALL, "first touch", BAG, "LMDB", 7),
+    FASTER(SMALL, "first touch", BAG, "SQLite", 10),
+    FASTER(SMALL, "copy", BAG, "Python", 40),
+    WITHIN(SMALL, "range of 16", BAG, IDEAL, 1.1),
+    FASTER(SMALL, "scan", BAG, IDEAL, 0.9),
+    FASTER(SMALL, "write", BAG, IDEAL, 0.8),
+    FASTER(SMALL, "write", BAG, "LMDB", 2.2),
+    FASTER(SMALL, "write", BAG, "SQLite", 10),
+    FASTER(SMALL, "write", BAG, "Python", 10),
+    {"open, first get", SMALL, "open, first get", BAG, "", NULL, AT_MOST,
+        100e3},
+    WITHIN(SMALL, "open, first get", BAG, IDEAL, 2),
+    FASTER(SMALL, "open, first get", BAG, "Python", 60),
+    {"bytes beside blobs", SMALL, "bytes beside blobs", BAG, "", NULL, EXACTLY,
+        8.0 * 2000001},
+    {"writer's memory", SMALL, "writer's memory", BAG, "", NULL, AT_MOST,
+        36 * 1048576.0},
+    {"writer's memory", SMALL, "writer's memory", SET, "", NULL, AT_MOST,
+        40 * 1048576.0},
+    WITHIN(MIDDLE, "pointer", BAG, IDEAL, 1.25),
+    WITHIN(MIDDLE, "first touch", BAG, IDEAL, 1.1),
+    FASTER(MIDDLE, "first touch", BAG, "LMDB", 1),
+    WITHIN(MIDDLE, "range of 16", BAG, IDEAL, 1.1),
+    FASTER(MIDDLE, "scan", BAG, IDEAL, 0.9),
+    FASTER(MIDDLE, "write", BAG, "write(), pread()", 1.2),
+    FASTER(MIDDLE, "write", BAG, "LMDB", 1.1),
+    {"2 threads, one reader", MIDDLE, "copy, 1 thread", BAG, "copy, 2 threads",
+        BAG, AT_LEAST, 1.6},
+    WITHIN(MIDDLE, "cold, single", BAG, "write(), pread()", 1.1),
+    WITHIN(MIDDLE, "cold, batch of 32", BAG, "io_uring", 1.0),
+    {"writer's memory", MIDDLE, "writer's memory", BAG, "", NULL, AT_MOST,
+        36 * 1048576.0},
+    FASTER(LARGE, "write", BAG, "write(), pread()", 1.2),
+    FASTER(LARGE, "write", BAG, "LMDB", 1.1),
+    {"label, random", POINTS, "label, random", SET, "", NULL, AT_MOST, 26},
+    {"label, in order", POINTS, "label, in order", SET, "", NULL, AT_MOST, 8},
+    {"label column", POINTS, "label column", SET, "", NULL, AT_MOST, 1},
+    WITHIN(POINTS, "one caption", SET, "by hand", 1.3),
+    FASTER(POINTS, "one caption", SET, "SQLite", 5),
+    WITHIN(POINTS, "all fields", SET, "by hand", 1.3),
+    FASTER(POINTS, "all fields", SET, "SQLite", 2.5),
+    FASTER(PHOTOS, "decode", BAG, "memory", 0.97),
+    /* With checksums, when there are. */
+    FASTER(MIDDLE, "write", "bags.h Bag, checksums", BAG, 0.85),
+    {"verified get by copy", MIDDLE, "copy", IDEAL, "touch",
+        "bags.h Bag, verified", AT_LEAST, 0.7},
+};
+
+#define BARS (sizeof bars / sizeof *bars)
+
+static double measured(const bar *b) {
+    return b->other ? ratio_of(b->part, b->operation, b->who,
+                          b->other_operation, b->other)
+                    : result_of(b->part, b->operation, b->who);
+}
+
+static bool is_met(const bar *b, double value) {
+    return b->sense == AT_MOST    ? value <= b->limit
+           : b->sense == AT_LEAST ? value >= b->limit
+                                  : fabs(value - b->limit) < 0.5;
+}
+
+static const char *const senses[] = {"<=", ">=", "="};
+static const char *const sense_words[] = {"at most", "at least", "exactly"};
+
+static const char *verdict(const bar *b, double value) {
+    return isnan(value) ? "not measured" : is_met(b, value) ? "met" : "MISSED";
+}
+
+static void print_bar(const bar *b) {
+    double value = measured(b);
+    char against[128] = "";
+    if (b->other)
+        snprintf(against, sizeof against, "%s / %s", b->who, b->other);
+    else
+        snprintf(against, sizeof against, "%s", b->who);
+    printf("%-18s %-24s %-38s ", b->part, b->what, against);
+    if (isnan(value))
+        printf("%12s", "-");
+    else
+        printf("%12.*g", value < 1e6 ? 4 : 8, value);
+    printf("  %2s %-9.8g %s\n", senses[b->sense], b->limit,
+        verdict(b, value));
+}
+
+void print_bars(void) {
+    size_t met = 0, missed = 0;
+    printf("\n%-18s %-24s %-38s %12s  %-11s\n", "wanted", "", "", "measured",
+        "wanted");
+    for (size_t i = 0; i < BARS; i++) {
+        double value = measured(&bars[i]);
+        print_bar(&bars[i]);
+        met += !isnan(value) && is_met(&bars[i], value);
+        missed += !isnan(value) && !is_met(&bars[i], value);
+    }
+    printf("%zu met, %zu missed, %zu not measured\n", met, missed,
+        BARS - met - missed);
+}
+
+void write_bars(void *to) {
+    FILE *file = (FILE *)to;
+    fputs("  \"wanted\": [\n", file);
+    for (size_t i = 0; i < BARS; i++) {
+        const bar *b = &bars[i];
+        double value = measured(b);
+        fprintf(file,
+            "    {\"part\": \"%s\", \"what\": \"%s\", \"who\": \"%s\", "
+            "\"other\": \"%s\", \"sense\": \"%s\", \"limit\": %g, ",
+            b->part, b->what, b->who, b->other ? b->other : "",
+            sense_words[b->sense], b->limit);
+        if (isnan(value))
+            fputs("\"measured\": null, ", file);
+        else
+            fprintf(file, "\"measured\": %.6g, ", value);
+        fprintf(file, "\"verdict\": \"%s\"}%s\n", verdict(b, value),
+            i + 1 < BARS ? "," : "");
+    }
+    fputs("  ]\n", file);
+}

@@ -1,0 +1,106 @@
+/*
+ * bench.h - what the parts of the benchmark share: clocks, files, the blobs that
+ * are written, and the results.
+ */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include "peers.h"
+
+typedef struct settings {
+    bool small;         /* a few seconds: does everything read back what was
+                           written? */
+    int rounds;
+    const char *folder; /* for the files; made, and emptied of them */
+    const char *part;   /* only the parts whose names contain it; or NULL */
+    const char *who;    /* and the peers that have one of these, with commas
+                           between, in their names; or NULL */
+} settings;
+
+extern settings set;
+
+/* ----------------------------------------------------------------- measure.c */
+
+double wall_time(void); /* seconds */
+double cpu_time(void);  /* of this thread: other programs disturb it little */
+double median(const double *values, size_t count);
+
+/* Results must be used, or the compiler leaves the work out. */
+extern volatile uint64_t sink;
+
+/* Blob i of a workload. Borrowed, forever. */
+const unsigned char *blob_data(uint64_t i);
+/* What consume() says of the blobs start <= i < stop. */
+uint64_t blob_sum(uint64_t start, uint64_t stop, size_t size);
+/* Every number below count once, in an order that is always the same. Borrowed
+ * until the next call. */
+const uint64_t *random_order(uint64_t count);
+
+/* Use as much memory as will be written, and give it back: where the machine has
+ * lent its free memory to others, the first who asks for it waits, up to ten times
+ * as long as the writing takes. Also waits until nothing is being written. */
+void warm_memory(uint64_t size);
+
+/* A path below the folder; the directories above it are there. Lives for 16 more
+ * calls. */
+const char *place(const char *name, const char *file);
+void remove_place(const char *name);
+
+typedef struct tree_size {
+    uint64_t bytes;     /* the sum of the files' sizes */
+    uint64_t allocated; /* what they take of the disk */
+} tree_size;
+
+tree_size measure_place(const char *name);
+/* Drop the first `size` bytes of the files of at least a quarter of that from the
+ * page cache. False if the system kept them. */
+bool make_cold(const char *name, uint64_t size);
+
+/* Kilobytes of memory that this process uses (VmRSS), or used at most (VmHWM). */
+uint64_t memory_used(const char *key);
+
+/* ----------------------------------------------------------------- results.c */
+
+typedef enum bench_unit { NANOSECONDS, BYTES } bench_unit;
+
+/* What a part measures now; not copied. */
+void begin_part(const char *name);
+/* One round's figure. Names are not copied. */
+void record(const char *operation, const char *who, bench_unit unit,
+    double value);
+
+/* NAN if it was not measured. */
+double result_of(const char *part, const char *operation, const char *who);
+/* The median over the rounds of one by the other. */
+double ratio_of(const char *part, const char *operation, const char *who,
+    const char *other_operation, const char *other);
+
+void print_results(void);
+/* The last is called inside the JSON object. */
+bool write_json(const char *path, void (*more)(void *file));
+
+/* A check of the small version. */
+void check(bool good, const char *who, const char *what);
+extern int checks_passed, checks_failed;
+
+/* ----------------------------------------------------------------- the parts */
+
+bool wanted(const char *part, const char *who);
+/* Say, once for each, that it is left out. */
+void skip(const char *who, const char *package);
+
+/* Those of the whole benchmark or of the small one, three of them. */
+extern const workload *workloads;
+#define WORKLOADS 3
+
+void bench_records(const workload *load);
+/* Write a workload by one peer and print the memory that this took: what the
+ * program does when bench_records calls it again. */
+int write_alone(const char *part, const char *who);
+void bench_cold(const workload *load);
+void bench_datapoints(void); /* fields, refs, sequences */
+void bench_pictures(void); /* JPEG decoding */
+void print_bars(void);
+void write_bars(void *file);
+
+#endif /* BENCH_H */

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Draw the benchmark's JSON as an SVG: a panel for each operation, a bar for each
+peer, on a logarithmic scale.
+
+    tests/bench/chart.py build/bench.json tests/bench/chart.svg
+"""
+import json
+import math
+import sys
+
+SMALL, LARGE = '100 B x 2,000,000', '30 kB x 60,000'
+PANELS = [
+    (SMALL, 'write', 'write, a blob'),
+    (SMALL, 'open, first get', 'open, and the first blob'),
+    (SMALL, 'copy', 'copy a random blob'),
+    (SMALL, 'range of 16', 'read 16 neighbours'),
+    (LARGE, 'write', 'write, a blob'),
+    (LARGE, 'copy', 'copy a random blob'),
+]
+PEERS = ['ideal Bag', 'bags.h Bag', 'bags.h dataset', 'LMDB', 'SQLite', 'HDF5',
+         'a file each', 'tar', 'TFRecord', 'Python']
+COLUMNS = 3
+PANEL_WIDTH, BAR, GAP = 300, 12, 5
+LABEL, VALUE = 92, 62
+HEAD, FOOT = 44, 18
+PANEL_HEIGHT = HEAD + len(PEERS) * (BAR + GAP) + FOOT
+
+STYLE = '''
+  text { font: 11px sans-serif; fill: #24292f; }
+  .title { font-weight: bold; font-size: 12px; }
+  .part, .value { fill: #57606a; }
+  .other { fill: #b6bec7; } .ideal { fill: #7d8a97; } .ours { fill: #1f6feb; }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3; } .part, .value { fill: #9aa4af; }
+    .other { fill: #4a525c; } .ideal { fill: #76818d; } .ours { fill: #4493f8; }
+  }
+'''
+
+
+def shown(value):
+    for unit in ('ns', 'us', 'ms'):
+        if value < 999.5:
+            break
+        value /= 1000
+    else:
+        unit = 's'
+    return f'{value:.{2 if value < 9.95 else 1 if value < 99.5 else 0}f} {unit}'
+
+
+def panel(results, part, operation, title):
+    values = {peer: results.get((part, operation, peer)) for peer in PEERS}
+    known = [value for value in values.values() if value]
+    if not known:
+        return
+    yield f'<text class="title" x="0" y="14">{title}</text>'
+    yield f'<text class="part" x="0" y="29">{part}</text>'
+    # The shortest bar is seen too.
+    low, high = math.log10(min(known)) - 0.3, math.log10(max(known))
+    room = PANEL_WIDTH - LABEL - VALUE
+    for row, peer in enumerate(PEERS):
+        y = HEAD + row * (BAR + GAP)
+        yield f'<text x="{LABEL - 6}" y="{y + 10}" text-anchor="end">{peer}</text>'
+        value = values[peer]
+        if not value:
+            yield f'<text class="value" x="{LABEL}" y="{y + 10}">-</text>'
+            continue
+        width = room * (math.log10(value) - low) / (high - low)
+        kind = 'ours' if 'bags.h' in peer else 'ideal' if 'ideal' in peer else 'other'
+        yield f'<rect class="{kind}" x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR}"/>'
+        yield (f'<text class="value" x="{LABEL + width + 4:.1f}" y="{y + 10}">'
+               f'{shown(value)}</text>')
+
+
+def main():
+    source, target = sys.argv[1:]
+    with open(source, encoding='utf-8') as file:
+        results = {(r['part'], r['operation'], r['who']): r['median']
+                   for r in json.load(file)['results'] if r['unit'] == 'ns'}
+    rows = -(-len(PANELS) // COLUMNS)
+    width, height = COLUMNS * (PANEL_WIDTH + 20), rows * PANEL_HEIGHT
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
+             f'height="{height}" viewBox="0 0 {width} {height}">',
+             '<title>Times of bags.h and of others; shorter is faster, '
+             'logarithmic</title>', f'<style>{STYLE}</style>']
+    for i, (part, operation, title) in enumerate(PANELS):
+        x = i % COLUMNS * (PANEL_WIDTH + 20) + 5
+        y = i // COLUMNS * PANEL_HEIGHT
+        lines.append(f'<g transform="translate({x} {y})">')
+        lines.extend(panel(results, part, operation, title))
+        lines.append('</g>')
+    lines.append('</svg>')
+    with open(target, 'w', encoding='utf-8') as file:
+        file.write('\n'.join(lines) + '\n')
+
+
+main()

@@ -1,0 +1,108 @@
+/* bags.h, a dataset with one field of type bytes: in one directory, and in eight
+ * shards. */
+#include "peers.h"
+
+#include <stdlib.h>
+
+typedef struct set_handle {
+    bags_reader *reader;
+    bags_row row;
+} set_handle;
+
+static bags_error err;
+
+static bags_writer *writer_of(const char *path, uint64_t shard, bool sync) {
+    bags_writer_options options = {0};
+    bags_field field = {"blob", "bytes"};
+    options.no_sync = !sync;
+    options.shard_length = shard;
+    bags_writer *writer = bags_writer_open(path, &field, 1, &options, &err);
+    if (!writer)
+        die("%s", err.message);
+    return writer;
+}
+
+static void *create(const char *path, const workload *load, bool sync) {
+    (void)load;
+    return writer_of(path, 0, sync);
+}
+
+static void *create_shards(const char *path, const workload *load, bool sync) {
+    return writer_of(path, (load->count + 7) / 8, sync);
+}
+
+static void append(void *writer, const void *data, size_t size) {
+    bags_value value = bags_data(data, size);
+    bags_entry entry = {"blob", &value, 1};
+    bags_writer_append((bags_writer *)writer, &entry, 1, NULL);
+}
+
+static void finish(void *writer) {
+    if (bags_writer_close((bags_writer *)writer, &err))
+        die("%s", err.message);
+}
+
+static void *handle_of(bags_reader *reader) {
+    set_handle *h = (set_handle *)need_memory(sizeof *h);
+    if (!reader)
+        die("%s", err.message);
+    memset(h, 0, sizeof *h);
+    h->reader = reader;
+    return h;
+}
+
+static void *open_reader(const char *path, const workload *load) {
+    (void)load;
+    return handle_of(bags_reader_open(path, NULL, &err));
+}
+
+static bags_bytes get(void *reader, uint64_t index) {
+    set_handle *h = (set_handle *)reader;
+    bags_select field = {0};
+    bags_error why;
+    if (bags_reader_get(h->reader, index, &field, 1, &h->row, &why))
+        die("%s", why.message);
+    return bags_row_bytes(&h->row, 0, 0);
+}
+
+static uint64_t range(void *reader, uint64_t start, uint64_t stop) {
+    set_handle *h = (set_handle *)reader;
+    uint64_t sum = 0;
+    if (bags_reader_get_range(h->reader, 0, start, stop, &h->row, &err))
+        die("%s", err.message);
+    for (size_t i = 0; i < bags_row_length(&h->row, 0); i++) {
+        bags_bytes blob = bags_row_bytes(&h->row, 0, i);
+        sum += consume(blob.data, blob.size);
+    }
+    return sum;
+}
+
+static uint64_t scan(void *reader) {
+    set_handle *h = (set_handle *)reader;
+    uint64_t length = bags_reader_length(h->reader), sum = 0;
+    for (uint64_t i = 0; i < length; i += 512)
+        sum += range(h, i, i + 512 < length ? i + 512 : length);
+    return sum;
+}
+
+static void *share(void *reader) {
+    return handle_of(((set_handle *)reader)->reader);
+}
+
+static void unshare(void *shared) {
+    bags_row_free(&((set_handle *)shared)->row);
+    free(shared);
+}
+
+static void release(void *reader) {
+    bags_reader_close(((set_handle *)reader)->reader);
+    unshare(reader);
+}
+
+const peer peer_dataset = {"bags.h dataset", NULL, NULL, NULL, 0, true, create,
+    append, finish, open_reader, get, NULL, range, scan, NULL, share, unshare,
+    release};
+
+const peer peer_shards = {"bags.h 8 shards", NULL, NULL, NULL, 0, true,
+    create_shards, append, finish, open_reader, get, NULL, range, scan, NULL,
+    share, unshare, release};
