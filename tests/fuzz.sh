@@ -6,7 +6,7 @@
 #     tests/fuzz.sh SECONDS [NAME...]
 #
 # After a run `tests/fuzz.sh merge [NAME...]` puts into tests/corpus what covers
-# more than what is there.
+# code that nothing there covers.
 set -eu
 what=$1
 shift
@@ -21,8 +21,8 @@ names() {
 # merge NAME
 merge() {
     mkdir -p "tests/corpus/$1"
-    "build/fuzz/tests/fuzz_$1" -merge=1 -verbosity=0 "tests/corpus/$1" \
-        "build/fuzz/corpus/$1"
+    "build/fuzz/tests/fuzz_$1" -merge=1 -use_counters=0 -use_cmp=0 \
+        -verbosity=0 "tests/corpus/$1" "build/fuzz/corpus/$1"
 }
 
 # run NAME
