@@ -12,17 +12,17 @@ import sys
 
 SMALL, LARGE = '100 B x 2,000,000', '30 kB x 60,000'
 PANELS = [
-    (SMALL, 'write', 'write, a blob'),
+    (SMALL, 'write, CPU', 'write a blob'),
     (SMALL, 'open, first get', 'open, and the first blob'),
     (SMALL, 'copy', 'copy a random blob'),
     (SMALL, 'range of 16', 'read 16 neighbours'),
-    (LARGE, 'write', 'write, a blob'),
+    (LARGE, 'write, CPU', 'write a blob'),
     (LARGE, 'copy', 'copy a random blob'),
 ]
 TABLES = [
-    (SMALL, ['write', 'first touch', 'pointer', 'copy', 'range of 16', 'scan',
+    (SMALL, ['write, CPU', 'first touch', 'pointer', 'copy', 'range of 16', 'scan',
              'open, first get']),
-    (LARGE, ['write', 'first touch', 'copy', 'range of 16', 'scan',
+    (LARGE, ['write, CPU', 'first touch', 'copy', 'range of 16', 'scan',
              'cold, single', 'cold, batch of 32']),
     ('200,000 datapoints', ['write', 'label, random', 'label, in order',
                             'label column', 'one caption', 'all fields']),
