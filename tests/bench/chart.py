@@ -93,7 +93,8 @@ def table(results, part, operations):
 
 def conditions(run):
     load = f', other programs at work (load {run["load"]:.0f})' if run['load'] > 1.5 else ''
-    return f'Medians of {run["rounds"]} rounds; gcc {run["compiler"].split()[0]}{load}:'
+    rounds = f'Medians of {run["rounds"]} rounds' if run['rounds'] > 1 else 'One round'
+    return f'{rounds}; gcc {run["compiler"].split()[0]}{load}:'
 
 
 def rewrite(path, run, results):
