@@ -406,6 +406,13 @@ typedef enum bags_path_kind {
     BAGS_PATH_DIRECTORY
 } bags_path_kind;
 
+/* How bytes of a file will be read. */
+typedef enum bags_advice {
+    BAGS_ADVICE_RANDOM,     /* here and there: reading ahead is in vain */
+    BAGS_ADVICE_SEQUENTIAL, /* from front to back */
+    BAGS_ADVICE_SOON        /* all of them, soon: start to read them now */
+} bags_advice;
+
 /*
  * All access to files. Every hook returns 0, or an errno value that ends up in
  * bags_error.system. Reads and writes say where in the file; there is no
@@ -447,6 +454,13 @@ typedef struct bags_io {
      * stays: it will be written soon, and cut to what was. A failure means: go
      * on without. */
     int (*reserve)(void *user, void *file, uint64_t size);
+    /* Optional. Say how bytes of a file will be read: of a map, from `map` on,
+     * or else of an open file, from `offset` on. A failure changes nothing. */
+    int (*advise)(void *user, void *file, const void *map, uint64_t offset,
+        uint64_t size, bags_advice advice);
+    /* Optional. Whether the map's byte at `at` is in memory, so that reading it
+     * does not wait for the disk; true if nobody knows. */
+    bool (*resident)(void *user, const void *at);
 } bags_io;
 
 /* The hooks for local files, to wrap them in hooks of your own. Lives forever. */
@@ -470,6 +484,22 @@ typedef struct bagi_view {
     uint64_t limit;  /* no blob ends behind this offset */
 } bagi_view;
 
+/*
+ * How a reader is going to be used, for data that are not in memory yet.
+ *
+ * By default the system reads ahead of what is touched, which is right for some
+ * gigabytes and for reading in any order with prefetch. RANDOM is for data much
+ * larger than memory of which a little is read here and there: nothing is read
+ * ahead, and a blob of several pages is asked for at once; what is in memory
+ * already is found slower than by default, by a fraction of a microsecond.
+ * SEQUENTIAL reads far ahead and forgets what was read.
+ */
+typedef enum bags_access {
+    BAGS_ACCESS_DEFAULT = 0,
+    BAGS_ACCESS_RANDOM,
+    BAGS_ACCESS_SEQUENTIAL
+} bags_access;
+
 typedef struct bag_reader_options {
     bool positional; /* read by position; do not map the file */
     bool load_table; /* with positional: hold the table in memory, 8 bytes a
@@ -477,6 +507,7 @@ typedef struct bag_reader_options {
     bool allow_empty_file; /* 0 bytes is an empty Bag, as granular 0.20 and 0.21
                               write it; else an error, since it is also what
                               a crash leaves */
+    bags_access access;
     const bags_allocator *allocator; /* NULL: malloc family */
     const bags_io *io;               /* NULL: local files */
 } bag_reader_options;
@@ -624,6 +655,26 @@ BAGI_INLINE bags_code bag_reader_get_range(const bag_reader *reader,
         return BAGS_OK;
     return bagi_bag_get_range(reader, start, stop, scratch, out, err);
 }
+
+/*
+ * Read many blobs: out[i] becomes blob indices[i]. They borrow the reader or
+ * the scratch as bag_reader_get says. By position they are read in the order of
+ * the file, neighbours with one read, and a blob that is asked for twice once;
+ * 40 bytes of scratch each besides. Errors and threads as for bag_reader_get.
+ */
+BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch,
+    bags_bytes *out, bags_error *err);
+
+/*
+ * Start to read blobs from the disk, all at once, and return without waiting
+ * for them, so that getting them soon after finds them in memory. Neighbours
+ * are asked for together; sorted indices are best. What is in memory already
+ * costs about a microsecond a blob. Errors and threads as for bag_reader_get.
+ */
+BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch,
+    bags_error *err);
 
 /*
  * Check every entry of the table. Returns BAGS_OK, or BAGS_ERROR_CORRUPT with
@@ -1121,6 +1172,7 @@ typedef struct bags_reader_options {
     size_t max_files;      /* files open at once, with positional; 0: 64 */
     size_t max_maps;       /* files mapped at once; those above are read by
                               position; 0: 16384 */
+    bags_access access;    /* in which order data come that are on disk */
     const bags_codecs *codecs;       /* NULL: built-in types. Must live as long
                                         as the reader */
     const bags_allocator *allocator; /* NULL: malloc family */
@@ -1255,6 +1307,7 @@ typedef struct bags_row {
     struct bagi_slot *slots;
     bags_buffer scratch;
     bags_buffer refs;
+    bags_buffer list;
 } bags_row;
 
 /*
@@ -1295,6 +1348,65 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     size_t field, uint64_t start, uint64_t stop, bags_row *row,
     bags_error *err);
+
+/*
+ * Read a plain field of many datapoints, as indices name them, in any order. The
+ * row then has one slot with item i for indices[i]. By position they are read
+ * in the order of the files, neighbours with one read. Lifetime, errors and
+ * threads as for bags_reader_get.
+ */
+BAGS_API bags_code bags_reader_get_many(const bags_reader *reader, size_t field,
+    const uint64_t *indices, size_t count, bags_row *row, bags_error *err);
+
+/*
+ * Start to read datapoints from the disk, all at once, and return without
+ * waiting for them, so that getting them soon after finds them in memory.
+ * Neighbours are asked for together.
+ *
+ *   selects  as for bags_reader_get: `select_count` of them; NULL: all
+ *   row      scratch; empty afterwards
+ *
+ * What is in memory already costs about a microsecond a blob, so that it is for
+ * data larger than memory. The refs and tables on the way are waited for.
+ * Errors and threads as for bags_reader_get.
+ */
+BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
+    const uint64_t *indices, size_t count, const bags_select *selects,
+    size_t select_count, bags_row *row, bags_error *err);
+
+/* A plain field of all datapoints of a shard, as one array. */
+typedef struct bags_column {
+    const unsigned char *data; /* the blobs, one behind the other */
+    uint64_t length;           /* how many */
+    uint64_t size;             /* bytes of all */
+    uint64_t item_size;        /* bytes of each, if all have as many; else 0 */
+    const uint64_t *offsets;   /* length + 1: blob i is the bytes offsets[i] ..
+                                  offsets[i + 1] of data, as in Arrow's
+                                  LargeBinary. NULL if item_size is not 0 */
+} bags_column;
+
+/*
+ * View a plain field of the i-th shard as a column: an array [length, ...]
+ * without a copy, where all blobs have one size.
+ *
+ * *out borrows it: valid until the reader is closed or the scratch is used again
+ * or freed, whichever is first; the scratch is the row, which is empty
+ * afterwards. Mapped, only offsets that are not aligned are copied, 8 bytes a
+ * blob; otherwise all of it.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_RANGE  no such shard; a sequence; or the datapoints' blobs do
+ *                     not lie in the order of the datapoints, as a foreign
+ *                     writer may have left them: use bags_reader_get_range
+ *   BAGS_ERROR_FIELD, BAGS_ERROR_CORRUPT, BAGS_ERROR_IO, BAGS_ERROR_LIMIT,
+ *   BAGS_ERROR_MEMORY
+ *
+ * Threads: any, each with its own row.
+ * Cost: O(length) to check the table, and the first time the shard's refs;
+ * after that bags_reader_get of this field alone does not read refs either.
+ */
+BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
+    size_t field, bags_row *row, bags_column *out, bags_error *err);
 
 /*
  * How many items a sequence has in a datapoint, without reading them; 1 for a
@@ -1931,6 +2043,8 @@ static int bagi_local_remove_dir(void *user, const char *path) {
 }
 
 #define BAGI_LOCAL_RESERVE NULL
+#define BAGI_LOCAL_ADVISE NULL
+#define BAGI_LOCAL_RESIDENT NULL
 #else
 /* ---- POSIX ----
  * Linux, macOS, the BSDs. What they do differently stands in this block; below
@@ -2196,6 +2310,50 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #else
 #define BAGI_LOCAL_RESERVE NULL
 #endif
+
+/* The start of the page that an address is in. */
+static unsigned char *bagi_local_page(const void *at, size_t *before) {
+    static long size; /* every thread stores the same */
+    if (size <= 0)
+        size = sysconf(_SC_PAGESIZE);
+    *before = (size_t)((uintptr_t)at & ((uintptr_t)size - 1));
+    return (unsigned char *)(uintptr_t)at - *before;
+}
+
+#if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
+static int bagi_local_advise(void *user, void *file, const void *map,
+    uint64_t offset, uint64_t size, bags_advice advice) {
+    static const int of_map[] = {
+        POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
+    static const int of_file[] = {
+        POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
+    (void)user;
+    if (map) {
+        size_t before = 0;
+        unsigned char *page = bagi_local_page(map, &before);
+        return posix_madvise(page, (size_t)size + before, of_map[advice]);
+    }
+    return posix_fadvise(bagi_local_fd(file), (off_t)offset, (off_t)size,
+        of_file[advice]);
+}
+#define BAGI_LOCAL_ADVISE bagi_local_advise
+#else
+#define BAGI_LOCAL_ADVISE NULL
+#endif
+
+/* The kernel does not tell everyone: who may not write the file learns that all
+ * of it is in memory. */
+#if defined(__linux__)
+static bool bagi_local_resident(void *user, const void *at) {
+    unsigned char known = 1;
+    size_t before = 0;
+    (void)user;
+    return mincore(bagi_local_page(at, &before), 1, &known) != 0 || (known & 1);
+}
+#define BAGI_LOCAL_RESIDENT bagi_local_resident
+#else
+#define BAGI_LOCAL_RESIDENT NULL
+#endif
 #endif
 
 BAGS_API const bags_io *bags_io_local(void) {
@@ -2204,7 +2362,8 @@ BAGS_API const bags_io *bags_io_local(void) {
         bagi_local_truncate, bagi_local_sync, bagi_local_lock, bagi_local_map,
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
-        bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE};
+        bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
+        BAGI_LOCAL_ADVISE, BAGI_LOCAL_RESIDENT};
     return &io;
 }
 
@@ -3281,39 +3440,72 @@ struct bag_reader {
     bagi_file index;       /* NAME.idx, if split */
     unsigned char *loaded; /* the table in memory, if asked for */
     bool split, v2;
+    bool random;       /* mapped for BAGS_ACCESS_RANDOM */
+    void *consecutive; /* not NULL: blob i is datapoint i's; see columns */
 };
 
-/* Read from a file that may have to be opened again for it. */
-static bags_code bagi_file_read(const bag_reader *reader, const bagi_file *of,
-    uint64_t offset, void *data, size_t size, bags_error *err) {
+/* Hold a file open that may have to be opened again for it. */
+static bags_code bagi_file_pin(const bag_reader *reader, const bagi_file *of,
+    void **handle, bags_error *err) {
     bagi_files *files = reader->files;
     /* Only the members that the set's mutex guards change. */
     bagi_file *file = (bagi_file *)(uintptr_t)of;
-    if (size == 0)
-        return BAGS_OK;
-    if (!files)
-        return bagi_read_at(reader->env, file->handle, file->path, offset, data,
-            size, err);
-    bagi_lock(&files->mutex);
     bags_code code = BAGS_OK;
-    if (!file->handle) {
+    if (files)
+        bagi_lock(&files->mutex);
+    if (files && !file->handle) {
         code = bagi_files_reopen(files, reader->env, file, err);
-    } else if (files->newest != file) {
+    } else if (files && files->newest != file) {
         bagi_files_unlink(files, file);
         bagi_files_link(files, file);
     }
-    void *handle = file->handle;
-    file->pins += !code;
-    bagi_unlock(&files->mutex);
-    if (code)
-        return code;
-    code = bagi_read_at(reader->env, handle, file->path, offset, data, size,
-        err);
+    *handle = file->handle;
+    if (files) {
+        file->pins += !code;
+        bagi_unlock(&files->mutex);
+    }
+    return code;
+}
+
+static void bagi_file_unpin(const bag_reader *reader, const bagi_file *of) {
+    bagi_files *files = reader->files;
+    bagi_file *file = (bagi_file *)(uintptr_t)of;
+    if (!files)
+        return;
     bagi_lock(&files->mutex);
     if (--file->pins == 0 && files->count > files->limit)
         bagi_files_close(files, reader->env, file);
     bagi_unlock(&files->mutex);
+}
+
+static bags_code bagi_file_read(const bag_reader *reader, const bagi_file *file,
+    uint64_t offset, void *data, size_t size, bags_error *err) {
+    void *handle = NULL;
+    if (size == 0)
+        return BAGS_OK;
+    bags_code code = bagi_file_pin(reader, file, &handle, err);
+    if (code)
+        return code;
+    code = bagi_read_at(reader->env, handle, file->path, offset, data, size,
+        err);
+    bagi_file_unpin(reader, file);
     return code;
+}
+
+/* Say how a part of a file will be read, if it is one and the system listens. */
+static void bagi_file_advise(const bag_reader *reader, const bagi_file *file,
+    uint64_t offset, uint64_t size, bags_advice advice) {
+    const bags_io *io = &reader->env->io;
+    void *handle = NULL;
+    if (!io->advise || size == 0)
+        return;
+    if (file->map) {
+        io->advise(io->user, NULL, file->map + offset, 0, size, advice);
+    } else if ((file->handle || file->listed) &&
+               !bagi_file_pin(reader, file, &handle, NULL)) {
+        io->advise(io->user, handle, NULL, offset, size, advice);
+        bagi_file_unpin(reader, file);
+    }
 }
 
 /* Where a file's bytes can be had while it is being opened: its map, or a
@@ -3512,6 +3704,7 @@ typedef enum bagi_where {
 typedef struct bagi_bag_options {
     bagi_where where;
     bool positional, load_table, allow_empty;
+    bags_access access;
 } bagi_bag_options;
 
 static void bagi_bag_release(bag_reader *reader) {
@@ -3580,7 +3773,8 @@ static void bagi_bag_point(bag_reader *reader) {
     reader->data = reader->file.map;
     if (table->map)
         reader->ends = table->map + reader->table;
-    if (reader->data && reader->ends && !reader->split && !reader->v2) {
+    if (reader->data && reader->ends && !reader->split && !reader->v2 &&
+        !reader->random) {
         reader->view.data = reader->data;
         reader->view.table = reader->ends - 8;
         reader->view.length = reader->length;
@@ -3598,9 +3792,18 @@ static bags_code bagi_bag_open(bag_reader *reader, const char *path,
                    ? bagi_prefix(err, code, "%s: ", bagi_tail(path))
                    : code;
     }
+    reader->random = options->access == BAGS_ACCESS_RANDOM &&
+                     reader->env->io.advise && reader->file.map;
     bagi_bag_point(reader);
     bagi_file_settle(reader, &reader->file);
     bagi_file_settle(reader, &reader->index);
+    if (options->access) {
+        bags_advice advice = options->access == BAGS_ACCESS_RANDOM
+                                 ? BAGS_ADVICE_RANDOM
+                                 : BAGS_ADVICE_SEQUENTIAL;
+        bagi_file_advise(reader, &reader->file, 0, reader->file.size, advice);
+        bagi_file_advise(reader, &reader->index, 0, reader->index.size, advice);
+    }
     return BAGS_OK;
 }
 
@@ -3628,7 +3831,7 @@ BAGS_API bag_reader *bag_reader_open(const char *path,
     if (options)
         with = *options;
     bagi_bag_options how = {BAGI_ALONE, with.positional, with.load_table,
-        with.allow_empty_file};
+        with.allow_empty_file, with.access};
     bagi_lone *lone = bagi_lone_new(&with, err);
     if (!lone)
         return NULL;
@@ -3720,6 +3923,17 @@ static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
         room + 8 - before, count * 8 + before, err);
 }
 
+/* With BAGS_ACCESS_RANDOM a blob of several pages would be read one page at a
+ * time, each when it is touched: ask for all of it, unless it is there. */
+BAGI_APART static void bagi_bag_wake(const bag_reader *reader, uint64_t start,
+    uint64_t size) {
+    const bags_io *io = &reader->env->io;
+    if (size > 4096 && !(io->resident && io->resident(io->user,
+                             reader->data + start + size / 2)))
+        bagi_file_advise(reader, &reader->file, start, size,
+            BAGS_ADVICE_SOON);
+}
+
 BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     unsigned char room[16];
@@ -3739,6 +3953,8 @@ BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
     if (reader->data) {
         out->data = reader->data + start;
         out->size = (size_t)(stop - start);
+        if (reader->random)
+            bagi_bag_wake(reader, start, stop - start);
         return BAGS_OK;
     }
     if (stop - start > SIZE_MAX / 2)
@@ -3829,6 +4045,8 @@ BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
     range.size = (size_t)(end - range.start);
     if (reader->data) {
         range.data = reader->data + range.start;
+        if (reader->random)
+            bagi_bag_wake(reader, range.start, range.size);
     } else {
         bagi_buffer_adopt(scratch, &reader->env->memory);
         code = bags_buffer_reserve(scratch, used + range.size + 1, err);
@@ -3843,6 +4061,271 @@ BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
     }
     *out = range;
     return BAGS_OK;
+}
+
+/* ---- many blobs at once ---- */
+
+/* A blob that somebody asked for, as the place-th of many. */
+typedef struct bagi_want {
+    uint64_t index;
+    uint64_t start; /* in the file; once it was read, in the buffer */
+    size_t size, place;
+    const unsigned char *data; /* NULL: it is in the buffer */
+} bagi_want;
+
+static int bagi_want_order(const void *a, const void *b) {
+    uint64_t x = ((const bagi_want *)a)->index;
+    uint64_t y = ((const bagi_want *)b)->index;
+    return (x > y) - (x < y);
+}
+
+static void bagi_wants_sort(bagi_want *wants, size_t count) {
+    size_t i = 1;
+    while (i < count && wants[i - 1].index <= wants[i].index)
+        i++;
+    if (i < count)
+        qsort(wants, count, sizeof *wants, bagi_want_order);
+}
+
+/* A sorted list of what is wanted. It stands at the front of a buffer, which may
+ * be the one that blobs are read to, and move. */
+typedef struct bagi_list {
+    bags_buffer *buffer;
+    size_t first, count; /* the wants that are meant */
+} bagi_list;
+
+static bagi_want *bagi_wants(const bagi_list *list) {
+    return (bagi_want *)(void *)list->buffer->data + list->first;
+}
+
+static bags_code bagi_wants_make(const uint64_t *indices, size_t count,
+    bagi_list *list, bags_error *err) {
+    if (count > SIZE_MAX / 4 / sizeof(bagi_want))
+        return bagi_fail_memory(err, SIZE_MAX);
+    bags_code code =
+        bags_buffer_reserve(list->buffer, count * sizeof(bagi_want) + 1, err);
+    if (code)
+        return code;
+    list->first = 0;
+    list->count = count;
+    bagi_want *wants = bagi_wants(list);
+    for (size_t i = 0; i < count; i++) {
+        memset(&wants[i], 0, sizeof *wants);
+        wants[i].index = indices[i];
+        wants[i].place = i;
+    }
+    bagi_wants_sort(wants, count);
+    return BAGS_OK;
+}
+
+/* How many from the i-th on are neighbours in the file, or the same blob. */
+static size_t bagi_wants_run(const bagi_list *list, size_t i) {
+    const bagi_want *wants = bagi_wants(list);
+    size_t stop = i + 1;
+    while (stop < list->count && wants[stop].index - wants[stop - 1].index <= 1)
+        stop++;
+    return stop - i;
+}
+
+/* Where the blobs of a run lie. */
+static bags_code bagi_run_ends(const bag_reader *reader, const bagi_list *run,
+    bags_buffer *buffer, size_t used, bags_error *err) {
+    uint64_t first = bagi_wants(run)[0].index;
+    uint64_t last = bagi_wants(run)[run->count - 1].index;
+    const unsigned char *ends = NULL;
+    bags_code code = bagi_bag_ends(reader, first, (size_t)(last - first) + 1,
+        buffer, &used, &ends, err);
+    if (code)
+        return code;
+    bagi_want *wants = bagi_wants(run);
+    for (size_t i = 0; i < run->count; i++) {
+        uint64_t start = 0, stop = 0;
+        bagi_bag_bounds(reader, wants[i].index,
+            ends + (wants[i].index - first) * 8, &start, &stop);
+        if (stop - start > SIZE_MAX / 2)
+            return bagi_fail_memory(err, SIZE_MAX);
+        wants[i].start = start;
+        wants[i].size = (size_t)(stop - start);
+    }
+    return BAGS_OK;
+}
+
+/* Read a run whose ends are known behind what the buffer holds, unless it is
+ * mapped, and only the table is not. */
+static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
+    bags_buffer *buffer, size_t *used, bags_error *err) {
+    bagi_want *wants = bagi_wants(run);
+    for (size_t i = 0; reader->data && i < run->count; i++)
+        wants[i].data = reader->data + wants[i].start;
+    if (reader->data)
+        return BAGS_OK;
+    const bagi_want *last = &bagi_wants(run)[run->count - 1];
+    uint64_t start = bagi_wants(run)[0].start;
+    uint64_t size = last->start + last->size - start;
+    if (size > SIZE_MAX / 2 - *used)
+        return bagi_fail_memory(err, SIZE_MAX);
+    bags_code code =
+        bags_buffer_reserve(buffer, *used + (size_t)size + 1, err);
+    if (!code)
+        code = bagi_file_read(reader, &reader->file, start,
+            buffer->data + *used, (size_t)size, err);
+    if (code)
+        return code;
+    wants = bagi_wants(run); /* it may have moved */
+    for (size_t i = 0; i < run->count; i++)
+        wants[i].start = wants[i].start - start + *used;
+    *used += (size_t)size;
+    return BAGS_OK;
+}
+
+static bags_code bagi_wants_map(const bag_reader *reader, bagi_want *want,
+    bags_buffer *scratch, bags_error *err) {
+    bags_bytes blob = {NULL, 0};
+    bags_code code = bag_reader_get(reader, want->index, scratch, &blob, err);
+    want->data = blob.data;
+    want->size = blob.size;
+    return code;
+}
+
+/*
+ * Find the blobs of a sorted list: in the map, or read behind the *used bytes
+ * of the buffer, neighbours with one read. What is wanted twice is read once, so
+ * that no more is read than the file has.
+ */
+static bags_code bagi_wants_read(const bag_reader *reader,
+    const bagi_list *list, bags_buffer *buffer, size_t *used, bags_error *err) {
+    bags_code code = BAGS_OK;
+    bagi_list run = {list->buffer, 0, 1};
+    if (list->count == 0)
+        return BAGS_OK;
+    uint64_t last = bagi_wants(list)[list->count - 1].index;
+    if (last >= reader->length)
+        return bagi_bag_fail_index(reader, last, err);
+    bagi_buffer_adopt(buffer, &reader->env->memory);
+    for (size_t i = 0; i < list->count && !code; i += run.count) {
+        if (reader->data && reader->ends) {
+            code = bagi_wants_map(reader, &bagi_wants(list)[i], buffer, err);
+            continue;
+        }
+        run.first = list->first + i;
+        run.count = bagi_wants_run(list, i);
+        code = bagi_run_ends(reader, &run, buffer, *used, err);
+        if (!code)
+            code = bagi_run_read(reader, &run, buffer, used, err);
+    }
+    return code;
+}
+
+/* Where a blob that was found is, once the buffer does not move any more. */
+static bags_bytes bagi_want_view(const bagi_want *want,
+    const bags_buffer *buffer) {
+    bags_bytes blob = {want->data, want->size};
+    if (!blob.data)
+        blob.data = buffer->data + want->start;
+    return blob;
+}
+
+BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch,
+    bags_bytes *out, bags_error *err) {
+    bagi_list list = {scratch, 0, 0};
+    bagi_buffer_adopt(scratch, &reader->env->memory);
+    bags_code code = bagi_wants_make(indices, count, &list, err);
+    size_t used = count * sizeof(bagi_want);
+    if (!code)
+        code = bagi_wants_read(reader, &list, scratch, &used, err);
+    if (code)
+        return code;
+    const bagi_want *wants = bagi_wants(&list);
+    for (size_t i = 0; i < count; i++)
+        out[wants[i].place] = bagi_want_view(&wants[i], scratch);
+    return BAGS_OK;
+}
+
+/* A part of a file that will be asked for, once it is known where it ends. */
+typedef struct bagi_ahead {
+    const bag_reader *reader;
+    const bagi_file *file;
+    uint64_t start, stop;
+} bagi_ahead;
+
+#define BAGI_AHEAD_GAP 8192 /* bytes between two parts that are read as one */
+
+static void bagi_ahead_ask(bagi_ahead *ahead) {
+    if (ahead->file)
+        bagi_file_advise(ahead->reader, ahead->file, ahead->start,
+            ahead->stop - ahead->start, BAGS_ADVICE_SOON);
+    ahead->file = NULL;
+}
+
+static void bagi_ahead_add(bagi_ahead *ahead, const bag_reader *reader,
+    const bagi_file *file, uint64_t start, uint64_t stop) {
+    if (start >= stop)
+        return;
+    if (ahead->file == file && start >= ahead->start &&
+        start <= ahead->stop + BAGI_AHEAD_GAP) {
+        if (ahead->stop < stop)
+            ahead->stop = stop;
+        return;
+    }
+    bagi_ahead_ask(ahead);
+    ahead->reader = reader;
+    ahead->file = file;
+    ahead->start = start;
+    ahead->stop = stop;
+}
+
+/* The entries of `count` >= 1 blobs, and the one before. */
+static void bagi_ahead_table(bagi_ahead *ahead, const bag_reader *reader,
+    uint64_t first, uint64_t count) {
+    uint64_t start = reader->table + 8 * first;
+    if (!reader->loaded)
+        bagi_ahead_add(ahead, reader,
+            reader->split ? &reader->index : &reader->file,
+            first ? start - 8 : start, start + 8 * count);
+}
+
+/* The blobs themselves. */
+static bags_code bagi_ahead_blobs(bagi_ahead *ahead, const bag_reader *reader,
+    uint64_t first, uint64_t count, bags_error *err) {
+    uint64_t start[2], stop[2];
+    for (int i = 0; i < 2; i++) {
+        unsigned char room[16];
+        uint64_t index = i ? first + count - 1 : first;
+        const unsigned char *ends =
+            reader->ends ? reader->ends + index * 8 : room + 8;
+        bags_code code = reader->ends ? BAGS_OK
+                                      : bagi_bag_entries(reader, index, 1, room,
+                                            err);
+        if (code)
+            return code;
+        if (!bagi_bag_bounds(reader, index, ends, &start[i], &stop[i]))
+            return bagi_bag_fail_bounds(reader, index, start[i], stop[i], err);
+    }
+    bagi_ahead_add(ahead, reader, &reader->file, start[0], stop[1]);
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch,
+    bags_error *err) {
+    bagi_list list = {scratch, 0, 0};
+    bagi_ahead ahead;
+    memset(&ahead, 0, sizeof ahead);
+    bagi_buffer_adopt(scratch, &reader->env->memory);
+    bags_code code = bagi_wants_make(indices, count, &list, err);
+    if (code)
+        return code;
+    const bagi_want *wants = bagi_wants(&list);
+    if (count && wants[count - 1].index >= reader->length)
+        return bagi_bag_fail_index(reader, wants[count - 1].index, err);
+    for (size_t i = 0; i < count; i++)
+        bagi_ahead_table(&ahead, reader, wants[i].index, 1);
+    bagi_ahead_ask(&ahead);
+    for (size_t i = 0; i < count && !code; i++)
+        code = bagi_ahead_blobs(&ahead, reader, wants[i].index, 1, err);
+    bagi_ahead_ask(&ahead);
+    return code;
 }
 
 /* ========================================================================
@@ -7164,6 +7647,7 @@ static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
     options.where = shard->split ? BAGI_SPLIT : BAGI_WITH_REFS;
     options.positional = reader->options.positional;
     options.load_table = reader->options.load_tables;
+    options.access = reader->options.access;
     options.allow_empty = !refs || refs->v2 || refs->length == 0;
     return options;
 }
@@ -7847,6 +8331,7 @@ static void bagi_row_start(const bags_reader *reader, bags_row *row) {
     bagi_buffer_adopt(&row->scratch, &reader->env.memory);
     bags_allocator memory = bagi_row_memory(row);
     bagi_buffer_adopt(&row->refs, &memory);
+    bagi_buffer_adopt(&row->list, &memory);
     row->reader = reader;
     row->length = 0;
 }
@@ -7907,6 +8392,7 @@ BAGS_API void bags_row_free(bags_row *row) {
     bagi_free(&memory, row->slots, row->capacity * sizeof *row->slots);
     bags_buffer_free(&row->scratch);
     bags_buffer_free(&row->refs);
+    bags_buffer_free(&row->list);
     memset(row, 0, sizeof *row);
 }
 
@@ -8119,6 +8605,9 @@ static bags_code bagi_slot_add(const bags_row *row, struct bagi_slot *slot,
     bags_bytes *items = slot->items + slot->length;
     if (bag->data && bag->ends) {
         code = bagi_slot_view(bag, steps, items, err);
+        for (size_t i = 0; bag->random && i < count && !code; i++)
+            bagi_bag_wake(bag, (uint64_t)(items[i].data - bag->data),
+                items[i].size);
         slot->length += code ? 0 : count;
     } else if (steps->step == 1) {
         code = bagi_slot_read(bag, steps->first, count, slot, used, items, err);
@@ -8298,22 +8787,32 @@ static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader, void **bags,
     return !bagi_slot_view(bag, &steps, slot->items, NULL);
 }
 
-static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count, bags_row *row) {
+/* One plain field, of a shard whose refs need not be read for it. */
+static BAGI_WITHIN bool bagi_quick_plain(const bags_reader *reader,
+    void **bags, uint64_t local, const bags_select *select, bags_row *row) {
+    size_t field = select->field;
+    if (field >= reader->spec.count || row->capacity == 0)
+        return false;
+    bag_reader *bag = (bag_reader *)BAGI_LOAD(&bags[field]);
+    struct bagi_slot *slot = &row->slots[0];
+    if (!bag || !BAGI_LOAD(&bag->consecutive) || slot->capacity == 0 ||
+        (select->start | select->stop | select->step) ||
+        !bagi_view_get(&bag->view, local, slot->items))
+        return false;
+    slot->field = field;
+    slot->length = 1;
+    return true;
+}
+
+static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
+    void **bags, uint64_t local, const bags_select *selects, size_t count,
+    bags_row *row) {
     bagi_ref refs[BAGI_QUICK_FIELDS];
     size_t fields = reader->spec.count;
     uint64_t seen = 0;
-    if (index >= reader->length || fields > BAGI_QUICK_FIELDS || !BAGI_ATOMIC)
-        return false;
-    if (!selects)
-        count = fields;
-    size_t number = bagi_reader_shard_of(reader, index, row->shard);
-    const bagi_shard *shard = &reader->shards[number];
-    void **bags = BAGI_LOAD(&shard->bags);
-    const bag_reader *bag =
-        bags ? (const bag_reader *)BAGI_LOAD(&bags[fields]) : NULL;
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[fields]);
     if (!bag || count > row->capacity ||
-        !bagi_quick_refs(&reader->spec, &bag->view, index - shard->start, refs))
+        !bagi_quick_refs(&reader->spec, &bag->view, local, refs))
         return false;
     for (size_t i = 0; i < count; i++) {
         size_t field = selects ? selects[i].field : i;
@@ -8323,6 +8822,25 @@ static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader, uint64_t index
             return false;
         seen |= (uint64_t)1 << field;
     }
+    return true;
+}
+
+static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader,
+    uint64_t index, const bags_select *selects, size_t count, bags_row *row) {
+    if (index >= reader->length || reader->spec.count > BAGI_QUICK_FIELDS ||
+        !BAGI_ATOMIC)
+        return false;
+    if (!selects)
+        count = reader->spec.count;
+    size_t number = bagi_reader_shard_of(reader, index, row->shard);
+    bagi_shard *shard = &reader->shards[number];
+    void **bags = (void **)BAGI_LOAD(&shard->bags);
+    uint64_t local = index - shard->start;
+    if (!bags || !((selects && count == 1 &&
+                       bagi_quick_plain(reader, bags, local, selects, row)) ||
+                     bagi_quick_fields(reader, bags, local, selects, count,
+                         row)))
+        return false;
     row->reader = reader;
     row->index = index;
     row->shard = number;
@@ -8398,6 +8916,23 @@ BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
 }
 
 /* ---- ranges of datapoints ---- */
+
+static bags_code bagi_fail_sequence(const bags_reader *reader, size_t field,
+    bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: field \"%.200s\" is a sequence; ranges, lists and columns of "
+        "datapoints are of plain fields", bagi_tail(reader->path),
+        reader->spec.fields[field].name);
+}
+
+static bags_code bagi_many_check(const bags_reader *reader, size_t field,
+    bags_error *err) {
+    if (field >= reader->spec.count)
+        return bagi_fail_no_field(reader, field, err);
+    if (reader->spec.types[field].sequence)
+        return bagi_fail_sequence(reader, field, err);
+    return BAGS_OK;
+}
 
 /* A run of a field's blobs that lie one behind the other. */
 typedef struct bagi_run {
@@ -8487,20 +9022,16 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     size_t field, uint64_t start, uint64_t stop, bags_row *row,
     bags_error *err) {
     bagi_row_start(reader, row);
-    if (field >= reader->spec.count)
-        return bagi_fail_no_field(reader, field, err);
-    if (reader->spec.types[field].sequence)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: field \"%.200s\" is a sequence; ranges of datapoints are of "
-            "plain fields", bagi_tail(reader->path),
-            reader->spec.fields[field].name);
+    bags_code code = bagi_many_check(reader, field, err);
+    if (code)
+        return code;
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: a range from %" PRIu64 " to %" PRIu64 " runs backwards",
             bagi_tail(reader->path), start, stop);
     if (stop > reader->length)
         stop = reader->length;
-    bags_code code = bagi_row_slots(row, 1, err);
+    code = bagi_row_slots(row, 1, err);
     if (code)
         return code;
     bagi_run run;
@@ -8519,6 +9050,352 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     row->index = start;
     row->length = 1;
     return BAGS_OK;
+}
+
+/* ---- many datapoints ---- */
+
+/* A sorted list of datapoints, in row->list. */
+static bags_code bagi_many_list(const bags_reader *reader,
+    const uint64_t *indices, size_t count, bags_row *row, bagi_list *list,
+    bags_error *err) {
+    list->buffer = &row->list;
+    bags_code code = bagi_wants_make(indices, count, list, err);
+    if (!code && count && bagi_wants(list)[count - 1].index >= reader->length)
+        code = bagi_fail_datapoint(reader, bagi_wants(list)[count - 1].index,
+            err);
+    return code;
+}
+
+/* The part of a list from the i-th on that is in one shard. */
+static bagi_list bagi_many_shard(const bags_reader *reader,
+    const bagi_list *list, size_t i, bags_row *row) {
+    const bagi_want *wants = bagi_wants(list);
+    bagi_list part = {list->buffer, list->first + i, 0};
+    size_t shard = bagi_reader_shard_of(reader, wants[i].index, row->shard);
+    uint64_t stop = bagi_shard_stop(reader, shard);
+    row->shard = shard;
+    while (i + part.count < list->count && wants[i + part.count].index < stop)
+        part.count++;
+    return part;
+}
+
+/* Make blobs of `field` of datapoints, counted in their shard. */
+static bags_code bagi_many_refs(const bags_reader *reader, size_t shard,
+    size_t field, const bagi_list *part, const bag_reader *bag, bags_row *row,
+    bags_error *err) {
+    const bag_reader *from = NULL;
+    bagi_ref *refs = NULL;
+    unsigned char *marks = NULL;
+    size_t used = 0;
+    if (reader->shards[shard].split)
+        return BAGS_OK;
+    bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
+    if (!code)
+        code = bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
+    if (!code)
+        code = bagi_wants_read(from, part, &row->scratch, &used, err);
+    for (size_t i = 0; i < part->count && !code; i++) {
+        bagi_want *want = &bagi_wants(part)[i];
+        uint64_t local = want->index;
+        code = bagi_reader_parse(reader, shard, local,
+            bagi_want_view(want, &row->scratch), refs, err);
+        if (!code)
+            code = bagi_reader_check_ref(reader, shard, local, field,
+                &refs[field], bag, err);
+        if (code)
+            return code;
+        want->index = refs[field].first;
+        want->data = NULL;
+    }
+    if (!code)
+        bagi_wants_sort(bagi_wants(part), part->count);
+    return code;
+}
+
+static bags_code bagi_many_part(const bags_reader *reader, size_t field,
+    const bagi_list *part, bags_row *row, size_t *used, bags_error *err) {
+    const bag_reader *bag = NULL;
+    size_t shard = (size_t)row->shard;
+    bagi_want *wants = bagi_wants(part);
+    for (size_t i = 0; i < part->count; i++)
+        wants[i].index -= reader->shards[shard].start;
+    bags_code code = bagi_reader_bag(reader, shard, field, &bag, err);
+    if (!code)
+        code = bagi_many_refs(reader, shard, field, part, bag, row, err);
+    return code ? code
+                : bagi_wants_read(bag, part, &row->slots[0].data, used, err);
+}
+
+BAGS_API bags_code bags_reader_get_many(const bags_reader *reader, size_t field,
+    const uint64_t *indices, size_t count, bags_row *row, bags_error *err) {
+    bagi_list list = {NULL, 0, 0}, part;
+    size_t used = 0;
+    bagi_row_start(reader, row);
+    bags_code code = bagi_many_check(reader, field, err);
+    if (!code)
+        code = bagi_many_list(reader, indices, count, row, &list, err);
+    if (!code)
+        code = bagi_row_slots(row, 1, err);
+    if (code)
+        return code;
+    struct bagi_slot *slot = &row->slots[0];
+    slot->length = 0;
+    code = bagi_slot_items(row, slot, count, err);
+    for (size_t i = 0; i < count && !code; i += part.count) {
+        part = bagi_many_shard(reader, &list, i, row);
+        code = bagi_many_part(reader, field, &part, row, &used, err);
+    }
+    if (code)
+        return bagi_prefix(err, code, "field \"%.200s\": ",
+            reader->spec.fields[field].name);
+    const bagi_want *wants = bagi_wants(&list);
+    for (size_t i = 0; i < count; i++)
+        slot->items[wants[i].place] = bagi_want_view(&wants[i], &slot->data);
+    slot->field = field;
+    slot->length = count;
+    row->index = count ? indices[0] : 0;
+    row->length = 1;
+    return BAGS_OK;
+}
+
+/* ---- reading ahead ---- */
+
+/* What must be read of a shard before what: each step waits for the one before,
+ * for all datapoints. */
+typedef enum bagi_step {
+    BAGI_STEP_REFS_TABLE,
+    BAGI_STEP_REFS,
+    BAGI_STEP_TABLES,
+    BAGI_STEP_BLOBS,
+    BAGI_STEPS
+} bagi_step;
+
+/* One step for one field of a datapoint. */
+static bags_code bagi_ahead_field(const bags_reader *reader, size_t shard,
+    uint64_t local, const bags_select *select, const bagi_ref *ref,
+    bagi_step step, bagi_ahead *ahead, bags_error *err) {
+    const bag_reader *bag = NULL;
+    bagi_steps steps;
+    bags_code code = bagi_select_steps(reader, select, ref, &steps, err);
+    if (!code)
+        code = bagi_reader_bag(reader, shard, select->field, &bag, err);
+    if (!code)
+        code = bagi_reader_check_ref(reader, shard, local, select->field, ref,
+            bag, err);
+    /* Steps of more than one are read as one range, if they are short. */
+    uint64_t each = steps.step < 8 || steps.count < 2
+                        ? (steps.count - 1) * steps.step + 1
+                        : 1;
+    for (uint64_t i = 0; i < steps.count && !code;
+         i += each > 1 ? steps.count : 1) {
+        uint64_t first = steps.first + i * steps.step;
+        if (step == BAGI_STEP_TABLES)
+            bagi_ahead_table(ahead, bag, first, each);
+        else
+            code = bagi_ahead_blobs(ahead, bag, first, each, err);
+    }
+    return code;
+}
+
+/* One step for one datapoint: of its refs, or of one of its fields. */
+static bags_code bagi_ahead_datapoint(const bags_reader *reader, uint64_t index,
+    const bags_select *select, bagi_step step, bags_row *row,
+    bagi_ahead *ahead, bags_error *err) {
+    const bag_reader *from = NULL;
+    bagi_ref *refs = NULL;
+    unsigned char *marks = NULL;
+    size_t shard = bagi_reader_shard_of(reader, index, row->shard);
+    uint64_t local = index - reader->shards[shard].start;
+    row->shard = shard;
+    if (step >= BAGI_STEP_TABLES) {
+        bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
+        if (!code)
+            code = bagi_reader_refs(reader, shard, local, row, refs, err);
+        return code ? code
+                    : bagi_ahead_field(reader, shard, local, select,
+                          &refs[select->field], step, ahead, err);
+    }
+    if (reader->shards[shard].split)
+        return BAGS_OK;
+    bags_code code =
+        bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
+    if (code || step == BAGI_STEP_REFS)
+        return code ? code : bagi_ahead_blobs(ahead, from, local, 1, err);
+    bagi_ahead_table(ahead, from, local, 1);
+    return BAGS_OK;
+}
+
+static bags_code bagi_ahead_step(const bags_reader *reader,
+    const bagi_list *list, const bags_select *select, bagi_step step,
+    bags_row *row, bags_error *err) {
+    bagi_ahead ahead;
+    bags_code code = BAGS_OK;
+    memset(&ahead, 0, sizeof ahead);
+    for (size_t i = 0; i < list->count && !code; i++) {
+        uint64_t index = bagi_wants(list)[i].index;
+        code = bagi_ahead_datapoint(reader, index, select, step, row, &ahead,
+            err);
+        if (code)
+            bagi_prefix(err, code, "datapoint %" PRIu64 ": ", index);
+    }
+    bagi_ahead_ask(&ahead);
+    return code;
+}
+
+BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
+    const uint64_t *indices, size_t count, const bags_select *selects,
+    size_t select_count, bags_row *row, bags_error *err) {
+    bagi_list list = {NULL, 0, 0};
+    bagi_row_start(reader, row);
+    bags_code code = bagi_many_list(reader, indices, count, row, &list, err);
+    if (!selects)
+        select_count = reader->spec.count;
+    for (int step = BAGI_STEP_REFS_TABLE; step < BAGI_STEPS && !code; step++) {
+        size_t times = step < BAGI_STEP_TABLES ? 1 : select_count;
+        for (size_t i = 0; i < times && !code; i++) {
+            bags_select select = {i, 0, 0, 0};
+            if (selects && step >= BAGI_STEP_TABLES)
+                select = selects[i];
+            code = step >= BAGI_STEP_TABLES && select.field >= reader->spec.count
+                       ? bagi_fail_no_field(reader, select.field, err)
+                       : bagi_ahead_step(reader, &list, &select,
+                             (bagi_step)step, row, err);
+        }
+    }
+    return code;
+}
+
+/* ---- columns ---- */
+
+#define BAGI_COLUMN_STEP 4096 /* rows of refs a read */
+
+BAGI_COLD static bags_code bagi_fail_column(const bags_reader *reader,
+    size_t shard, uint64_t local, uint64_t first, bags_error *err) {
+    char *dir = bagi_reader_shard_path(reader, &reader->shards[shard], NULL);
+    bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: datapoint %" PRIu64 " has blob %" PRIu64 ": they do not lie in the "
+        "order of the datapoints, and are no column",
+        dir ? bagi_tail(dir) : "", local, first);
+    bagi_free_text(&reader->env.memory, dir);
+    return BAGS_ERROR_RANGE;
+}
+
+/* Check that blob i of the field is datapoint i's, for `length` datapoints. What
+ * was found out once is remembered for all threads. */
+static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
+    size_t field, uint64_t length, const bag_reader *bag, bags_row *row,
+    bags_error *err) {
+    const bag_reader *from = NULL;
+    bagi_ref *refs = NULL;
+    unsigned char *marks = NULL;
+    bags_range range;
+    bagi_ref all = {0, length};
+    if (BAGI_ATOMIC && BAGI_LOAD(&((bag_reader *)(uintptr_t)bag)->consecutive))
+        return BAGS_OK;
+    bags_code code = BAGS_OK;
+    if (reader->shards[shard].split)
+        return bagi_reader_check_ref(reader, shard, 0, field, &all, bag, err);
+    code = bagi_row_refs(reader, row, &refs, &marks, err);
+    if (!code)
+        code = bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
+    for (uint64_t i = 0; i < length && !code; i++) {
+        uint64_t at = i % BAGI_COLUMN_STEP;
+        if (at == 0)
+            code = bag_reader_get_range(from, i, i + BAGI_COLUMN_STEP,
+                &row->scratch, &range, err);
+        if (!code)
+            code = bagi_reader_parse(reader, shard, i,
+                bags_range_get(&range, (size_t)at), refs, err);
+        if (!code)
+            code = bagi_reader_check_ref(reader, shard, i, field, &refs[field],
+                bag, err);
+        if (!code && refs[field].first != i)
+            code = bagi_fail_column(reader, shard, i, refs[field].first, err);
+    }
+    if (!code && BAGI_ATOMIC)
+        BAGI_STORE(&((bag_reader *)(uintptr_t)bag)->consecutive,
+            (void *)(uintptr_t)bag);
+    return code;
+}
+
+/* The size of every blob of a range; 0 if they differ. */
+static uint64_t bagi_range_item(const bags_range *range) {
+    uint64_t last = range->start, first = 0;
+    bool same = true;
+    for (size_t i = 0; i < range->length; i++) {
+        uint64_t end = bagi_load_u64(range->ends + 8 * i);
+        if (i == 0)
+            first = end - last;
+        same &= end - last == first;
+        last = end;
+    }
+    return same ? first : 0;
+}
+
+/* A range's ends as the program's own integers, from 0 on: where they lie, if
+ * that is what lies there. */
+static bags_code bagi_column_offsets(const bag_reader *bag,
+    const bags_range *range, bags_row *row, const uint64_t **out,
+    bags_error *err) {
+    const unsigned char *table = bag->view.table;
+    if (table && bagi_little_endian() && (uintptr_t)table % 8 == 0) {
+        *out = (const uint64_t *)(const void *)table;
+        return BAGS_OK;
+    }
+    if (range->length > SIZE_MAX / 16)
+        return bagi_fail_memory(err, SIZE_MAX);
+    bags_code code =
+        bags_buffer_reserve(&row->list, 8 * range->length + 8, err);
+    if (code)
+        return code;
+    uint64_t *offsets = (uint64_t *)(void *)row->list.data;
+    offsets[0] = 0;
+    for (size_t i = 0; i < range->length; i++)
+        offsets[i + 1] = bagi_load_u64(range->ends + 8 * i) - range->start;
+    *out = offsets;
+    return BAGS_OK;
+}
+
+static bags_code bagi_column_view(const bags_reader *reader, size_t shard,
+    size_t field, bags_row *row, bags_column *out, bags_error *err) {
+    const bag_reader *bag = NULL;
+    bags_range range;
+    bags_column column;
+    uint64_t length =
+        bagi_shard_stop(reader, shard) - reader->shards[shard].start;
+    bags_code code = bagi_reader_bag(reader, shard, field, &bag, err);
+    if (!code)
+        code = bagi_column_check(reader, shard, field, length, bag, row, err);
+    if (!code)
+        code = bag_reader_get_range(bag, 0, length, &row->scratch, &range, err);
+    if (code)
+        return code;
+    memset(&column, 0, sizeof column);
+    column.data = range.data;
+    column.length = length;
+    column.size = range.size;
+    column.item_size = bagi_range_item(&range);
+    if (!column.item_size)
+        code = bagi_column_offsets(bag, &range, row, &column.offsets, err);
+    if (!code)
+        *out = column;
+    return code;
+}
+
+BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
+    size_t field, bags_row *row, bags_column *out, bags_error *err) {
+    bagi_row_start(reader, row);
+    bags_code code = bagi_many_check(reader, field, err);
+    if (!code && shard >= reader->count)
+        code = bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: there is no shard %" PRIu64 "; it has %" PRIu64,
+            bagi_tail(reader->path), shard, (uint64_t)reader->count);
+    if (code)
+        return code;
+    code = bagi_column_view(reader, (size_t)shard, field, row, out, err);
+    return code ? bagi_prefix(err, code, "field \"%.200s\": ",
+                      reader->spec.fields[field].name)
+                : BAGS_OK;
 }
 
 /* ---- what a row gives ---- */
@@ -9016,7 +9893,7 @@ static bags_code bagi_verify_open(const bagi_verify_shard *s, const char *name,
     bool allow_empty, bag_reader *bag, bags_error *err) {
     const bagi_env *env = s->v->env;
     bagi_bag_options options = {s->split ? BAGI_SPLIT : BAGI_WITH_REFS, true,
-        false, allow_empty};
+        false, allow_empty, BAGS_ACCESS_DEFAULT};
     memset(bag, 0, sizeof *bag);
     bag->env = env;
     char *path = bagi_print(&env->memory, err, "%s/%s.bag", s->dir, name);
@@ -9603,7 +10480,7 @@ static bags_code bagi_verify_sharded(bagi_verify_set *set, const char *path) {
 
 static bags_code bagi_verify_lone(bagi_verifying *v, const char *path) {
     bagi_bag_options options = {BAGI_ALONE, true, false,
-        v->options.allow_empty_file};
+        v->options.allow_empty_file, BAGS_ACCESS_DEFAULT};
     bag_reader bag;
     if (v->options.part)
         return BAGS_OK;
