@@ -11,6 +11,7 @@ CC_asan = gcc
 CC_tsan = gcc
 CC_cxx = g++ -x c++
 CC_fuzz = clang
+CC_coverage = gcc
 UNDEFINED = -fsanitize=undefined -fno-sanitize-recover=all
 CHECKS = $(UNDEFINED) -fsanitize=address -fno-omit-frame-pointer
 FLAGS_release = -O2 -g -ffile-prefix-map='$(CURDIR)'=.
@@ -18,6 +19,8 @@ FLAGS_asan = -O1 -g $(CHECKS)
 FLAGS_tsan = -O1 -g -fsanitize=thread
 # C++ warns of {0}, which bags.h recommends.
 FLAGS_cxx = -O1 -g -std=c++11 -Wno-missing-field-initializers
+# -fkeep: else functions that are never called would not count.
+FLAGS_coverage = -O0 -g --coverage -fprofile-update=atomic -fkeep-inline-functions -fkeep-static-functions
 FLAGS_fuzz = -O1 -g -fsanitize=fuzzer-no-link $(CHECKS)
 
 # Other CPUs and systems: tests/portability.sh builds the libraries they have.
@@ -129,7 +132,7 @@ INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so 
     lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
 
 .PHONY: help all skipped tests replays threads print-compile print-formats FORCE deps demo test portability soak asan tsan m32 cxx fuzz bench instructions benchformats format clean
-.PHONY: library install uninstall lint footprint
+.PHONY: library install uninstall lint footprint coverage
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -190,10 +193,11 @@ asan: ## run the tests under AddressSanitizer and UBSan
 	$(BUILD) tests replays FLAVOUR=asan
 	@tests/run.sh asan
 
-soak: ## run the long tests: every fault, 500 kills
+soak: ## run the long tests: every fault, 500 kills, the fuzzers for ten minutes each
 	$(BUILD) tests FLAVOUR=release
 	$(BUILD) tests FLAVOUR=asan
 	@tests/run.sh soak
+	@$(MAKE) fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600)
 
 tsan: ## run the threaded tests under ThreadSanitizer
 	$(BUILD) threads FLAVOUR=tsan
@@ -214,6 +218,10 @@ portability: ## compile and test with every compiler, for every CPU and system
 fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 	$(BUILD) FLAVOUR=fuzz $(REPLAYS:$B/tests/%=build/fuzz/tests/%)
 	@tests/fuzz.sh "$(or $(FUZZ_SECONDS),60)"
+
+coverage: ## say which lines of bags.h no test executes, and why
+	$(BUILD) tests replays FLAVOUR=coverage
+	@tests/coverage.sh 98 92
 
 bench: ## measure bags.h beside others; BENCH=ARGUMENTS, as --rounds 3 --part 100
 	$(BUILD) $(SPEED)
@@ -271,7 +279,7 @@ $B/lib/%.o: formats/%.c $B/flags
 $B/lib/libbags.a: $(LIB_OBJECTS)
 	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
 $B/lib/$(SHARED): $(LIB_OBJECTS)
-	@echo '{ global: bag_*; bags_*; local: *; };' >$B/lib/exports
+	@echo '{ global: bag_*; bags_*; bagi_*; local: *; };' >$B/lib/exports
 	$(LINK) -shared -Wl,-soname,$(SONAME),--version-script,$B/lib/exports,-z,defs $(FORMAT_LIBS) -pthread
 $B/lib/bags.pc: formats/bags.pc.in FORCE
 	@mkdir -p $(@D); sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(FORMAT_LIBS) -pthread|' $< >$@

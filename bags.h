@@ -7428,15 +7428,16 @@ static bags_code bagi_writer_remove(const bags_writer *writer,
     return code;
 }
 
-/* Remove a shard that is not finished: the files of the known columns, refs.idx
- * first, with which the datapoints are gone; the record and, if nothing *other is
- * in it, the directory. On Windows a file may stay there until it is closed, so
- * that comes first. */
+/* Remove a shard that is not finished: the files of the known columns, the
+ * record and, if nothing *other is in it, the directory. refs.idx goes first:
+ * where that is gone there are no datapoints, so that recovery can go on with a
+ * removal that was interrupted. On Windows a file may stay there until it is
+ * closed, so that comes before. */
 static bags_code bagi_writer_discard(bags_writer *writer, bool known,
     bool *other, bags_error *err) {
     const bagi_env *env = &writer->env;
     bags_code code = BAGS_OK;
-    for (size_t i = known ? writer->spec.count + 1 : 0; i-- > 0 && !code;) {
+    for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
         const char *name = bagi_writer_column_name(writer, i);
         bagi_column_close(env, &writer->columns[i], NULL);
         code = bagi_writer_remove(writer, name, ".idx", err);

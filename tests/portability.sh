@@ -387,10 +387,9 @@ END
 }
 
 part() {
+    msvc
     m32
     s390x
-    windows_h
-    msvc
 }
 
 all() {

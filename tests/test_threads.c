@@ -139,14 +139,30 @@ static void run_jobs(job *jobs, void *(*work)(void *)) {
             fail_msg("thread %d: %s", (int)i, jobs[i].fault);
 }
 
-/* Counted or not: the counters have locks, which would hide that the library
- * lacks one. */
+/* Local files, counted without a lock, which would hide that the library lacks
+ * one, and in no order that a thread could rely on. */
+static uint64_t opens, closes;
+
+static int count_open(void *user, const char *path, int mode, void **file) {
+    __atomic_fetch_add(&opens, 1, __ATOMIC_RELAXED);
+    return bags_io_local()->open(user, path, mode, file);
+}
+
+static int count_close(void *user, void *file) {
+    __atomic_fetch_add(&closes, 1, __ATOMIC_RELAXED);
+    return bags_io_local()->close(user, file);
+}
+
+/* Watched or not. */
 static void read_by_threads(bags_reader_options *options, int reads,
-    bool counted) {
+    bool watched) {
     bags_reader *reader;
     job jobs[THREADS];
-    options->allocator = counted ? &memory.allocator : NULL;
-    options->io = counted ? &disk.io : NULL;
+    bags_io counted = *bags_io_local();
+    counted.open = count_open;
+    counted.close = count_close;
+    options->allocator = watched ? &memory.allocator : NULL;
+    options->io = watched ? &disk.io : &counted;
     assert_opens(reader, bags_reader_open(at("x"), options, &said));
     assert_true(bags_reader_length(reader) == TOTAL);
     memset(jobs, 0, sizeof(jobs));
@@ -200,7 +216,11 @@ static void threads_share_a_few_files(void **state) {
             options.load_tables = load == 1;
             options.max_files = files;
             disk.peak_files = 0;
+            opens = closes = 0;
             check_readers(&options, 300);
+            /* Of 48 files: most reads close one and open another. */
+            assert_true(closes > 300 * THREADS);
+            assert_true(opens == closes);
             /* Each thread may hold what it reads from. */
             assert_true(disk.peak_files <= (int)files + THREADS + 1);
         }
