@@ -252,12 +252,17 @@ include bags.h before it, or compile with -D_FILE_OFFSET_BITS=64"
 /* Before the few functions whose bodies stand in this header, because a call
  * would cost more than what they do. C99 has one copy of each for who takes its
  * address: that of the implementation. */
-#if defined(BAGS_STATIC) || defined(__TINYC__)
-#define BAGI_INLINE static inline BAGI_UNUSED
-#elif defined(__cplusplus)
-#define BAGI_INLINE extern "C" inline
+#if defined(__GNUC__) && !defined(__TINYC__)
+#define BAGI_ALWAYS __attribute__((always_inline))
 #else
-#define BAGI_INLINE inline
+#define BAGI_ALWAYS
+#endif
+#if defined(BAGS_STATIC) || defined(__TINYC__)
+#define BAGI_INLINE static inline BAGI_UNUSED BAGI_ALWAYS
+#elif defined(__cplusplus)
+#define BAGI_INLINE extern "C" inline BAGI_ALWAYS
+#else
+#define BAGI_INLINE inline BAGI_ALWAYS
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -609,8 +614,8 @@ BAGS_API bags_code bagi_bag_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err);
 
 /* Where a blob lies, by the entries around it, which may lie. */
-BAGI_INLINE bool bagi_view_get(const bagi_view *view,
-    uint64_t index, bags_bytes *out) {
+BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
+    bags_bytes *out) {
     if (BAGI_UNLIKELY(index >= view->length))
         return false;
     const unsigned char *entry = view->table + 8 * index;
@@ -1735,7 +1740,7 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_COLD __attribute__((cold, noinline))
 #define BAGI_APART __attribute__((noinline)) /* keep a fast caller small */
-#define BAGI_WITHIN __attribute__((always_inline)) inline
+#define BAGI_WITHIN BAGI_ALWAYS inline
 #else
 #if defined(_MSC_VER)
 #define BAGI_ATOMIC 1
@@ -10301,20 +10306,40 @@ static BAGI_WITHIN size_t bagi_quick_sequence(const unsigned char *at,
     return first && count ? 1 + first + count : 0;
 }
 
-/* The refs of a datapoint. No element is longer than 11 bytes, and behind the
- * blob is a table of at least 16, so that nothing behind the map is read. */
-static BAGI_WITHIN bool bagi_quick_refs(const bagi_spec *spec, const bagi_view *view,
-    uint64_t local, bagi_ref *refs) {
+/* The same without looking at the numbers. */
+static BAGI_WITHIN size_t bagi_quick_skip(const unsigned char *at,
+    bool sequence) {
+    if (!sequence)
+        return bagi_uint_steps[*at];
+    if (*at != 0x92)
+        return *at == 0x90;
+    size_t first = bagi_uint_steps[at[1]];
+    size_t count = bagi_uint_steps[at[1 + first]];
+    return first && count ? 1 + first + count : 0;
+}
+
+/* The bytes of a datapoint's refs behind the array's head. No element is longer
+ * than 11 bytes, and behind the blob is a table of at least 16, so that to look
+ * at the element that begins before `stop` reads nothing behind the map. */
+static BAGI_WITHIN bool bagi_quick_row(size_t count, const bagi_view *view,
+    uint64_t local, const unsigned char **from, const unsigned char **stop) {
     bags_bytes blob;
     if (!bagi_view_get(view, local, &blob))
         return false;
-    const unsigned char *at = blob.data, *stop = at + blob.size;
+    const unsigned char *at = blob.data;
+    *stop = at + blob.size;
+    *from = at + (count < 16 ? 1 : 3);
+    return count < 16 ? at[0] == (0x90 | count)
+                      : at[0] == 0xDC && at[1] == 0 && at[2] == count;
+}
+
+static BAGI_WITHIN bool bagi_quick_refs(const bagi_spec *spec,
+    const bagi_view *view, uint64_t local, bagi_ref *refs) {
+    const unsigned char *at, *stop;
     size_t count = spec->count;
     uint64_t sequences = spec->sequences;
-    if (count < 16 ? at[0] != (0x90 | count)
-                   : at[0] != 0xDC || at[1] != 0 || at[2] != count)
+    if (!bagi_quick_row(count, view, local, &at, &stop))
         return false;
-    at += count < 16 ? 1 : 3;
     for (size_t i = 0; i < count; i++, sequences >>= 1) {
         refs[i].count = 1;
         size_t step = sequences & 1 ? bagi_quick_sequence(at, &refs[i])
@@ -10326,43 +10351,81 @@ static BAGI_WITHIN bool bagi_quick_refs(const bagi_spec *spec, const bagi_view *
     return at == stop;
 }
 
+/* The ref of one field; the others are passed over. */
+static BAGI_WITHIN bool bagi_quick_ref(const bagi_spec *spec,
+    const bagi_view *view, uint64_t local, size_t field, bagi_ref *ref) {
+    const unsigned char *at, *stop;
+    size_t count = spec->count, step;
+    uint64_t sequences = spec->sequences;
+    if (!bagi_quick_row(count, view, local, &at, &stop))
+        return false;
+    for (size_t i = 0; i < count; i++, sequences >>= 1, at += step) {
+        if (i == field) {
+            ref->count = 1;
+            step = sequences & 1 ? bagi_quick_sequence(at, ref)
+                                 : bagi_quick_uint(at, &ref->first);
+        } else {
+            step = bagi_quick_skip(at, sequences & 1);
+        }
+        if (step == 0 || at >= stop)
+            return false;
+    }
+    return at == stop;
+}
+
+/* Items of a sequence, all of them if the selection is NULL. */
+static BAGI_WITHIN bool bagi_quick_items(const bagi_view *view,
+    const bags_select *select, const bagi_ref *ref, struct bagi_slot *slot) {
+    uint64_t start = 0, stop = ref->count;
+    if (ref->count > view->length || ref->first > view->length - ref->count)
+        return false;
+    if (select) {
+        if (select->start > select->stop || select->step > 1)
+            return false;
+        stop = select->stop < stop ? select->stop : stop;
+        start = select->start < stop ? select->start : stop;
+    }
+    if (stop - start > slot->capacity)
+        return false;
+    slot->length = (size_t)(stop - start);
+    for (size_t i = 0; i < slot->length; i++)
+        if (!bagi_view_get(view, ref->first + start + i, &slot->items[i]))
+            return false;
+    return true;
+}
+
 /* `select` is NULL for all of the field. */
 static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader, void **bags,
     size_t field, const bags_select *select, const bagi_ref *ref,
     struct bagi_slot *slot) {
     const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
-    bool whole = !select || !(select->start | select->stop | select->step);
+    if (select && !(select->start | select->stop | select->step))
+        select = NULL;
     if (!bag || slot->capacity == 0)
         return false;
     slot->field = field;
+    if (reader->spec.sequences >> field & 1)
+        return bagi_quick_items(&bag->view, select, ref, slot);
     slot->length = 1;
-    if (!(reader->spec.sequences >> field & 1))
-        return whole && bagi_view_get(&bag->view, ref->first, slot->items);
-    bagi_steps steps = {ref->first, ref->count, 1};
-    if (ref->count > bag->view.length ||
-        ref->first > bag->view.length - ref->count ||
-        (!whole && bagi_select_steps(reader, select, ref, &steps, NULL)) ||
-        steps.count > slot->capacity)
-        return false;
-    slot->length = (size_t)steps.count;
-    return !bagi_slot_view(bag, &steps, slot->items, NULL);
+    return !select && bagi_view_get(&bag->view, ref->first, slot->items);
 }
 
-/* One plain field, of a shard whose refs need not be read for it. */
-static BAGI_WITHIN bool bagi_quick_plain(const bags_reader *reader,
-    void **bags, uint64_t local, const bags_select *select, bags_row *row) {
-    size_t field = select->field;
-    if (field >= reader->spec.count || row->capacity == 0)
+/* One field. Of a shard whose refs are known to be the indices of datapoints
+ * they need not be read. */
+static BAGI_WITHIN bool bagi_quick_one(const bags_reader *reader, void **bags,
+    uint64_t local, const bags_select *select, bags_row *row) {
+    size_t field = select->field, fields = reader->spec.count;
+    bagi_ref ref = {local, 1};
+    if (field >= fields || row->capacity == 0)
         return false;
+    const bag_reader *refs = (const bag_reader *)BAGI_LOAD(&bags[fields]);
     bag_reader *bag = (bag_reader *)BAGI_LOAD(&bags[field]);
-    struct bagi_slot *slot = &row->slots[0];
-    if (!bag || !BAGI_LOAD(&bag->consecutive) || slot->capacity == 0 ||
-        (select->start | select->stop | select->step) ||
-        !bagi_view_get(&bag->view, local, slot->items))
+    if (!refs || !bag)
         return false;
-    slot->field = field;
-    slot->length = 1;
-    return true;
+    if (!BAGI_LOAD(&bag->consecutive) &&
+        !bagi_quick_ref(&reader->spec, &refs->view, local, field, &ref))
+        return false;
+    return bagi_quick_slot(reader, bags, field, select, &ref, &row->slots[0]);
 }
 
 static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
@@ -10397,10 +10460,11 @@ static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader,
     bagi_shard *shard = &reader->shards[number];
     void **bags = (void **)BAGI_LOAD(&shard->bags);
     uint64_t local = index - shard->start;
-    if (!bags || !((selects && count == 1 &&
-                       bagi_quick_plain(reader, bags, local, selects, row)) ||
-                     bagi_quick_fields(reader, bags, local, selects, count,
-                         row)))
+    if (!bags)
+        return false;
+    if (selects && count == 1
+            ? !bagi_quick_one(reader, bags, local, selects, row)
+            : !bagi_quick_fields(reader, bags, local, selects, count, row))
         return false;
     row->reader = reader;
     row->index = index;
