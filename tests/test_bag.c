@@ -2,6 +2,9 @@
 #include "check.h"
 
 #include <errno.h>
+#if !defined(_WIN32)
+#include <sys/stat.h>
+#endif
 
 /* ----------------------------------------------------------- ways of reading */
 
@@ -1217,8 +1220,44 @@ static void buffers_larger_than_memory_are_refused(void **state) {
     }
 }
 
+/* Space that is set aside for a large file is neither seen nor kept. */
+static void space_set_aside_is_given_back(void **state) {
+    (void)state;
+    size_t size = (size_t)3 << 20;
+    unsigned char *blob = (unsigned char *)calloc(1, size);
+    for (int fails = 0; fails < 2; fails++) {
+        bag_writer_options options;
+        memset(&options, 0, sizeof(options));
+        options.allocator = &memory.allocator;
+        options.io = &disk.io;
+        disk.only = 1u << HOOK_RESERVE;
+        disk.fail_at = fails ? 1 : 0;
+        disk.stays = true;
+        disk.fail_with = EOPNOTSUPP;
+        uint64_t before = disk.counts[HOOK_RESERVE];
+        bag_writer *writer = NULL;
+        assert_opens(writer,
+            bag_writer_open(at("%d.bag", fails), &options, &said));
+        for (int i = 0; i < 3; i++)
+            assert_ok(bag_writer_append(writer, blob, size, NULL, &said));
+        assert_ok(bag_writer_flush(writer, &said));
+        assert_true(disk.counts[HOOK_RESERVE] > before);
+        assert_true(file_size(at("%d.bag", fails)) == 3 * size);
+        assert_ok(bag_writer_close(writer, &said));
+        assert_true(file_size(at("%d.bag", fails)) == 3 * size + 8 * 4);
+#if !defined(_WIN32)
+        struct stat info;
+        assert_int_equal(stat(at("%d.bag", fails), &info), 0);
+        assert_true((uint64_t)info.st_blocks * 512
+            <= 3 * size + ((size_t)64 << 10));
+#endif
+    }
+    free(blob);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(space_set_aside_is_given_back),
         TEST(an_empty_bag_is_read),
         TEST(one_blob_is_read),
         TEST(blobs_of_no_bytes_are_read),

@@ -347,9 +347,11 @@ static void the_program_works_without_faults(void **state) {
     (void)state;
     world_start(&w);
     assert_int_equal(run(&w), BAGS_OK);
-    /* Every hook takes part, but for those that clean up after failures. */
+    /* Every hook takes part, but for one that cleans up after failures and those
+     * that only make large files faster. */
     for (int h = 0; h < HOOKS; h++)
-        if (h != HOOK_REMOVE_DIR && w.files.counts[h] == 0)
+        if (h != HOOK_REMOVE_DIR && h != HOOK_RESERVE && h != HOOK_ADVISE
+            && w.files.counts[h] == 0)
             fail_msg("%s was never called", hook_names[h]);
     world_end(&w, 0);
 }
