@@ -251,8 +251,10 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     bag_writer_options options;
     bag_writer *writer;
     bags_io io;
-    const size_t half = (size_t)1 << 62;
+    const uint64_t half = (uint64_t)1 << 62;
     (void)state;
+    if (half > SIZE_MAX)
+        skip(); /* no append is so large */
     memset(&io, 0, sizeof(io));
     io.user = &io;
     io.open = sink_open;
@@ -264,10 +266,10 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     options.buffer_size = 4096;
     options.allocator = &memory.allocator;
     assert_opens(writer, bag_writer_open("x.bag", &options, &said));
-    assert_ok(bag_writer_append(writer, options.io, half, NULL, &said));
+    assert_ok(bag_writer_append(writer, options.io, (size_t)half, NULL, &said));
     assert_true(bag_writer_size(writer) == half + 16);
     assert_fails(BAGS_ERROR_LIMIT,
-        bag_writer_append(writer, options.io, half, NULL, &said));
+        bag_writer_append(writer, options.io, (size_t)half, NULL, &said));
     assert_says("x.bag: is larger than 2^63 bytes");
     assert_fails(BAGS_ERROR_LIMIT,
         bag_writer_append(writer, "more", 4, NULL, &said));
@@ -508,7 +510,8 @@ static void arrays_beyond_what_their_type_holds_are_refused(void **state) {
     (void)state;
     assert_fails(BAGS_ERROR_VALUE,
         encode_array(1, large, BAGS_UINT8, &scratch, &blob));
-    assert_says("5368709120 bytes");
+    if (SIZE_MAX > UINT32_MAX)
+        assert_says("5368709120 bytes");
     for (size_t i = 0; i <= BAGS_MAX_DIMS; i++)
         many[i] = 1;
     assert_fails(BAGS_ERROR_VALUE,
