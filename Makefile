@@ -9,20 +9,40 @@ FLAVOUR ?= release
 CC_release = $(CC)
 CC_asan = gcc
 CC_tsan = gcc
-CC_m32 = gcc
 CC_cxx = g++ -x c++
 CC_fuzz = clang
 CC_coverage = gcc
-CHECKS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+UNDEFINED = -fsanitize=undefined -fno-sanitize-recover=all
+CHECKS = $(UNDEFINED) -fsanitize=address -fno-omit-frame-pointer
 FLAGS_release = -O2 -g -ffile-prefix-map='$(CURDIR)'=.
 FLAGS_asan = -O1 -g $(CHECKS)
 FLAGS_tsan = -O1 -g -fsanitize=thread
-FLAGS_m32 = -O2 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu
 # C++ warns of {0}, which bags.h recommends.
 FLAGS_cxx = -O1 -g -std=c++11 -Wno-missing-field-initializers
 # -fkeep: else functions that are never called would not count.
 FLAGS_coverage = -O0 -g --coverage -fprofile-update=atomic -fkeep-inline-functions -fkeep-static-functions
 FLAGS_fuzz = -O1 -g -fsanitize=fuzzer-no-link $(CHECKS)
+
+# Other CPUs and systems: tests/portability.sh builds the libraries they have.
+CROSS := $(filter m32 s390x aarch64 armhf windows musl,$(FLAVOUR))
+CC_m32 = gcc
+# Packages with a version in their names leave gcc-multilib alone.
+cross = $(notdir $(firstword $(wildcard $(foreach v,gcc gcc-12 gcc-13 gcc-14 gcc-11,/usr/bin/$1-$v)) $1-gcc))
+CC_s390x = $(call cross,s390x-linux-gnu)
+CC_aarch64 = $(call cross,aarch64-linux-gnu)
+CC_armhf = $(call cross,arm-linux-gnueabihf)
+CC_windows = x86_64-w64-mingw32-gcc
+CC_musl = musl-gcc
+FLAGS_m32 = -O1 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu $(UNDEFINED)
+FLAGS_s390x = -O1 -g $(UNDEFINED)
+FLAGS_aarch64 = $(FLAGS_s390x)
+FLAGS_armhf = $(FLAGS_s390x)
+# MinGW has isfinite and isnan convert to float.
+FLAGS_windows = -O2 -g -static -Wno-float-conversion $(UNDEFINED) -fsanitize-undefined-trap-on-error
+FLAGS_musl = -O2 -g -static
+LINK_windows = -Wl,-o,$@ # else .exe would be put behind the name
+# Which makes a program's arguments and file names UTF-8.
+MANIFEST = $(if $(filter windows,$(FLAVOUR)),$B/examples/bags/windows.o)
 
 # The first make of `make deps test` must not look for libraries that are only
 # being installed: it runs a second one for every other goal.
@@ -52,14 +72,15 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 BUILD = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
 # --- libraries. PKG_x are the pkg-config names that formats/x.c needs.
-first = $(or $(firstword $(foreach p,$1,$(shell pkg-config --exists $p 2>/dev/null && echo $p))),$(firstword $1))
+PKG_CONFIG := $(if $(CROSS),PKG_CONFIG_LIBDIR='$(CURDIR)/build/$(FLAVOUR)/libraries' )pkg-config
+first = $(or $(firstword $(foreach p,$1,$(shell $(PKG_CONFIG) --exists $p 2>/dev/null && echo $p))),$(firstword $1))
 PKG_jpeg := libjpeg
 PKG_png := libpng
 PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(call first,msgpack-c msgpack)
-have = $(if $(filter m32,$(FLAVOUR)),$(if $1,,yes),$(if $1,$(shell pkg-config --exists $1 2>/dev/null && echo yes),yes))
-pkg = $(if $2,$(shell pkg-config $1 $2))
+have = $(if $1,$(shell $(PKG_CONFIG) --exists $1 2>/dev/null && echo yes),yes)
+pkg = $(if $2,$(shell $(PKG_CONFIG) $1 $2))
 
 ALL_FORMATS := $(patsubst formats/%.c,%,$(wildcard formats/*.c))
 FORMATS := $(foreach f,$(ALL_FORMATS),$(if $(call have,$(PKG_$f)),$f))
@@ -80,12 +101,14 @@ SKIPPED := $(foreach f,$(LACKING),'skipped: formats/$f.c, for want of $(PKG_$f)'
 # --- programs
 C_OBJECTS = $(patsubst %.c,$B/%.o,$(wildcard $1))
 HAVE_IMAGES := $(and $(filter jpeg,$(FORMATS)),$(filter png,$(FORMATS)))
-EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c $(if $(HAVE_IMAGES),,%_images.c),$(wildcard examples/*.c)))
-DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls)
+EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c $(if $(filter windows,$(FLAVOUR)),%_workers.c) $(if $(HAVE_IMAGES),,%_images.c),$(wildcard examples/*.c)))
+DEMO := $(if $(filter-out cxx $(CROSS),$(FLAVOUR)),$B/balls)
 COMMAND := $(if $(and $(HAVE_JSON),$(filter-out cxx,$(FLAVOUR)),$(wildcard examples/bags/*.c)),$B/bags)
 # Without a format there are no tests of it.
 SOURCES = $(filter-out $(LACKING:%=$1%.c),$(wildcard $1*.c))
-TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_)))
+# The shim knows the calls of Linux.
+ELSEWHERE := $(if $(filter Linux,$(shell uname)),,%/test_system)
+TESTS := $(if $(HAVE_CMOCKA),$(filter-out $(ELSEWHERE),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_))))
 REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(call SOURCES,tests/fuzz_)))
 BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
 # tests/bench/speed, of everything else there: with the peers that are installed.
@@ -95,7 +118,7 @@ SPEED := $B/tests/bench/speed
 INSTRUCTIONS := $B/tests/bench/instructions
 SPEED_OBJECTS := $(patsubst %.c,$B/%.o,$(filter-out tests/bench/bench_% tests/bench/instructions.c,$(wildcard tests/bench/*.c)))
 # The implementation and what several tests share.
-TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS)
+TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS) $(MANIFEST)
 
 # --- what is installed: the implementation and the formats in one library, static
 # and shared; the headers, the command. Before 1.0, each minor version may break.
@@ -108,8 +131,8 @@ TO = $(DESTDIR)$(PREFIX)
 INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so lib/$(SONAME) \
     lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
 
-.PHONY: help all skipped tests replays threads print-formats FORCE deps demo test asan tsan m32 cxx fuzz bench instructions benchformats format clean
-.PHONY: library install uninstall soak coverage
+.PHONY: help all skipped tests replays threads print-compile print-formats FORCE deps demo test portability soak asan tsan m32 cxx fuzz bench instructions benchformats format clean
+.PHONY: library install uninstall lint footprint coverage
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -128,7 +151,9 @@ replays: $(REPLAYS)
 threads: $(filter %/test_threads,$(TESTS))
 	@:
 
-# For tests/readme.py.
+# For tests/portability.sh and tests/readme.py.
+print-compile:
+	@echo '$(COMPILE)'
 print-formats:
 	@echo $(WITH) $(FORMAT_CFLAGS); echo $(FORMAT_OBJECTS) $(FORMAT_LIBS)
 
@@ -168,11 +193,17 @@ asan: ## run the tests under AddressSanitizer and UBSan
 	$(BUILD) tests replays FLAVOUR=asan
 	@tests/run.sh asan
 
+soak: ## run the long tests: every fault, 500 kills, the fuzzers for ten minutes each
+	$(BUILD) tests FLAVOUR=release
+	$(BUILD) tests FLAVOUR=asan
+	@tests/run.sh soak
+	@$(MAKE) fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600)
+
 tsan: ## run the threaded tests under ThreadSanitizer
 	$(BUILD) threads FLAVOUR=tsan
 	@tests/run.sh tsan
 
-m32: ## build for 32 bits and run the examples (needs gcc-multilib)
+m32: ## build for 32 bits and run the examples (needs gcc-12-multilib)
 	$(BUILD) all FLAVOUR=m32
 	@tests/examples.sh build/m32
 
@@ -180,12 +211,13 @@ cxx: ## build what users copy as C++11 and run the examples
 	$(BUILD) all FLAVOUR=cxx
 	@tests/examples.sh build/cxx
 
+portability: ## compile and test with every compiler, for every CPU and system
+	@tests/deps.sh portability
+	@tests/portability.sh
+
 fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 	$(BUILD) FLAVOUR=fuzz $(REPLAYS:$B/tests/%=build/fuzz/tests/%)
 	@tests/fuzz.sh "$(or $(FUZZ_SECONDS),60)"
-
-soak: ## run the long checks: the fuzzers, ten minutes each
-	@$(MAKE) fuzz FUZZ_SECONDS=600
 
 coverage: ## say which lines of bags.h no test executes, and why
 	$(BUILD) tests replays FLAVOUR=coverage
@@ -204,6 +236,12 @@ benchformats: ## measure the codecs beside the libraries alone
 	$(BUILD) $(BENCHES)
 	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
 
+lint: ## all warnings of every compiler and analyser that is there
+	@tests/warnings.sh
+
+footprint: ## what it costs to include bags.h, as the README has it
+	@tests/footprint.py
+
 format: ## run clang-format over all C files
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
@@ -216,7 +254,7 @@ $B/flags: FORCE
 FORCE:
 
 OBJECT = @mkdir -p $(@D); echo '  CC $@'; $(COMPILE) $(WARN) $(WITH) -MMD -MP -c $< -o $@
-LINK = @mkdir -p $(@D); echo '  LD $@'; $(filter-out -x c++,$(COMPILE)) $(filter %.o,$^) -o $@
+LINK = @mkdir -p $(@D); echo '  LD $@'; $(filter-out -x c++,$(COMPILE)) $(filter %.o,$^) $(LINK_$(FLAVOUR)) -o $@
 
 $B/formats/%.o: formats/%.c $B/flags
 	$(OBJECT) $(C99) $(call pkg,--cflags,$(PKG_$*))
@@ -226,6 +264,8 @@ $B/examples/bags/%.o: examples/bags/%.c $B/flags
 	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,json-c)
 $B/examples/07_mpi.o: examples/07_mpi.c $B/flags
 	@mkdir -p $(@D); echo '  CC $@'; mpicc $(FLAGS_$(FLAVOUR)) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+$B/%.o: %.rc
+	@mkdir -p $(@D); echo '  RC $@'; $(CC_windows:gcc=windres) $< $@
 $B/tests/bench/%.o: tests/bench/%.c $B/flags
 	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(PEERS))
 $B/tests/%.o: tests/%.c $B/flags
@@ -239,7 +279,7 @@ $B/lib/%.o: formats/%.c $B/flags
 $B/lib/libbags.a: $(LIB_OBJECTS)
 	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
 $B/lib/$(SHARED): $(LIB_OBJECTS)
-	@echo '{ global: bag_*; bags_*; local: *; };' >$B/lib/exports
+	@echo '{ global: bag_*; bags_*; bagi_*; local: *; };' >$B/lib/exports
 	$(LINK) -shared -Wl,-soname,$(SONAME),--version-script,$B/lib/exports,-z,defs $(FORMAT_LIBS) -pthread
 $B/lib/bags.pc: formats/bags.pc.in FORCE
 	@mkdir -p $(@D); sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(FORMAT_LIBS) -pthread|' $< >$@
@@ -252,12 +292,14 @@ $B/examples/07_mpi: $B/examples/07_mpi.o
 	@echo '  LD $@'; mpicc $^ -o $@
 $B/balls: $(call C_OBJECTS,examples/demo/*.c) $(FORMAT_OBJECTS)
 	$(LINK) $(FORMAT_LIBS)
-$B/bags: $(call C_OBJECTS,examples/bags/*.c) $(FORMAT_OBJECTS)
+$B/bags: $(call C_OBJECTS,examples/bags/*.c) $(FORMAT_OBJECTS) $(MANIFEST)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,json-c) -pthread
 build/bags: build/release/bags
 	@ln -sf release/bags $@
 $B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
+# It stands before libc's calls in the whole program: of this test alone.
+$B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o
 $(SPEED): $(SPEED_OBJECTS) $B/tests/bags_impl.o $(FORMAT_OBJECTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,$(PEERS)) -pthread
 $(INSTRUCTIONS): $(INSTRUCTIONS).o $B/tests/bags_impl.o

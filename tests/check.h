@@ -34,6 +34,15 @@
 /* The same files with the same bytes in both directories. */
 #define assert_same_tree(a, b) CHECK(is_same_tree((a), (b)))
 
+/* A test of what only POSIX systems have says so first. */
+#define skip_on_windows(why) \
+    do { \
+        if (ON_WINDOWS) { \
+            print_message("skipped %s: %s\n", __func__, why); \
+            skip(); \
+        } \
+    } while (0)
+
 #define TEST(function) \
     cmocka_unit_test_setup_teardown(function, support_setup, support_teardown)
 

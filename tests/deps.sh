@@ -1,5 +1,6 @@
 #!/bin/sh
-# Install what the build, the demo and the tests need and this machine lacks.
+# Install what the build, the demo and the tests need and this machine lacks; with
+# `portability`, also what `make portability` needs besides.
 #
 # Each line of `needs` is: what tells that it is there | the packages that bring
 # it, of which the first that the system knows is taken (names differ between
@@ -41,7 +42,39 @@ command -v cmake                        | cmake
 command -v meson                        | meson
 command -v mandoc                       | mandoc
 command -v man                          | man-db
+to_m32                                  | gcc-%-multilib gcc-12-multilib
+cross s390x-linux-gnu                   | gcc-%-s390x-linux-gnu gcc-12-s390x-linux-gnu
+command -v qemu-s390x-static            | qemu-user-static
+[ -f /usr/share/mingw-w64/include/windows.h ] | mingw-w64-x86-64-dev
 END
+    [ "$wanted" = portability ] || return 0
+    cat <<'END'
+command -v gcc-11                       | gcc-11
+command -v clang-19                     | clang-19
+command -v musl-gcc                     | musl-tools
+command -v tcc                          | tcc
+cross aarch64-linux-gnu                 | gcc-%-aarch64-linux-gnu gcc-12-aarch64-linux-gnu
+cross arm-linux-gnueabihf               | gcc-%-arm-linux-gnueabihf gcc-12-arm-linux-gnueabihf
+command -v x86_64-w64-mingw32-gcc       | gcc-mingw-w64-x86-64-posix
+command -v x86_64-w64-mingw32-g++       | g++-mingw-w64-x86-64-posix
+command -v wine                         | wine
+[ -e /usr/lib/x86_64-linux-gnu/wine ]   | wine64
+command -v cmake                        | cmake
+END
+}
+
+# The packages whose names have no version would remove those for -m32.
+cross() {
+    command -v "$1-gcc" || command -v "$1-gcc-$(gcc -dumpversion)" ||
+        command -v "$1-gcc-12"
+}
+
+to_m32() {
+    dir=$(mktemp -d) && echo 'int main(void) { return 0; }' >"$dir/t.c" &&
+        gcc -m32 -fsanitize=undefined "$dir/t.c" -o "$dir/t"
+    set -- $?
+    rm -rf "$dir"
+    return "$1"
 }
 
 sanitizer() {
@@ -59,11 +92,12 @@ missing() {
     done
 }
 
-# The first package of a line that apt knows. @ stands for clang's version.
+# The first package of a line that apt knows. @ stands for clang's version, % for
+# gcc's.
 choose() {
     version=$(apt-cache depends clang 2>/dev/null |
         sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -n 1)
-    for package in $(echo "${1##*| }" | sed "s/@/$version/g"); do
+    for package in $(echo "${1##*| }" | sed "s/@/$version/g; s/%/$(gcc -dumpversion)/g"); do
         if apt-cache show "$package" 2>/dev/null | grep -q '^Package:'; then
             echo "$package"
             return
@@ -82,9 +116,11 @@ install() {
         -o DPkg::Lock::Timeout=300 $packages
 }
 
+wanted=${1:-}
 lines=$(missing)
 if [ -z "$lines" ]; then
     echo 'deps: everything is there'
+    tests/portability.sh sources
     exit 0
 fi
 
@@ -101,6 +137,7 @@ if ! command -v apt-get >/dev/null ||
 fi
 
 install "$lines" || exit 1
+tests/portability.sh sources
 lines=$(missing)
 [ -z "$lines" ] && exit 0
 echo 'deps: still missing, and left out of the build:'

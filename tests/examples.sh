@@ -3,7 +3,10 @@
 # at the end of their source.
 #
 #     tests/examples.sh build/release
+#     RUN='qemu-s390x-static -L /usr/s390x-linux-gnu' tests/examples.sh build/s390x
 set -u
+# shellcheck disable=SC2206
+run=(${RUN:-})
 bin=$PWD/$1/examples
 photos=$PWD/tests/data/photos
 # Open MPI refuses root, and more ranks than cores, unless it is told otherwise.
@@ -21,7 +24,7 @@ check() {
     shift 2
     sed -n '/^\/\* Output:$/,/^\*\/$/{//!p;}' "$source" >"$dir/expected"
     if "$@" >"$dir/stdout" 2>"$dir/stderr" &&
-        diff "$dir/expected" "$dir/stdout"; then
+        diff --strip-trailing-cr "$dir/expected" "$dir/stdout"; then
         echo "ok      $title"
         passed=$((passed + 1))
     else
@@ -39,7 +42,7 @@ for source in examples/0*.c; do
     fi
     case $name in
     06_images)
-        check "$name" "$name" "$bin/$name" "$dir/$name" \
+        check "$name" "$name" "${run[@]}" "$bin/$name" "$dir/$name" \
             "$photos/china.jpg" "$photos/flower.jpg"
         ;;
     07_mpi)
@@ -48,7 +51,7 @@ for source in examples/0*.c; do
                 mpirun -n $ranks "$bin/$name" "$dir/$name-$ranks"
         done
         ;;
-    *) check "$name" "$name" "$bin/$name" "$dir/$name" ;;
+    *) check "$name" "$name" "${run[@]}" "$bin/$name" "$dir/$name" ;;
     esac
 done
 echo "$passed passed, $failed failed"

@@ -1,4 +1,4 @@
-/* See support.h. This file and the tests rely on POSIX. */
+/* See support.h. This file and the tests rely on POSIX, or on mingw.h. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -7,7 +7,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -291,16 +290,18 @@ void sha256_hex(sha256 *s, char hex[65]) {
 
 /* ------------------------------------------------------------------ files */
 
-static char scratch[PATH_MAX];
+#define PATH_MOST 4096
+
+static char scratch[PATH_MOST];
 
 const char *at(const char *format, ...) {
-    static char ring[32][PATH_MAX];
+    static char ring[32][PATH_MOST];
     static unsigned next;
     char *path = ring[next++ % 32];
-    size_t used = (size_t)snprintf(path, PATH_MAX, "%s/", scratch);
+    size_t used = (size_t)snprintf(path, PATH_MOST, "%s/", scratch);
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(path + used, PATH_MAX - used, format, arguments);
+    vsnprintf(path + used, PATH_MOST - used, format, arguments);
     va_end(arguments);
     return path;
 }
@@ -345,7 +346,10 @@ uint64_t file_size(const char *path) {
 }
 
 void resize_file(const char *path, uint64_t size) {
-    must(truncate(path, (off_t)size) == 0, "truncate", path);
+    FILE *file = fopen(path, "r+b");
+    must(file != NULL, "fopen", path);
+    must(ftruncate(fileno(file), (off_t)size) == 0, "ftruncate", path);
+    must(fclose(file) == 0, "fclose", path);
 }
 
 /* A directory's names, sorted; ended by NULL. To be freed by free_names. */
@@ -497,7 +501,7 @@ bytes hand_bytes(const hand_bag *bag, enum variant variant) {
 /* Writes a file, for hand_save_by and set_save_by: to the disk if to is NULL. */
 static void save_by(memory_disk *to, const char *directory, const char *name,
     const char *ending, const bytes *content) {
-    char path[PATH_MAX];
+    char path[PATH_MOST];
     snprintf(path, sizeof(path), "%s/%s%s", directory, name, ending);
     if (to)
         memory_disk_save(to, path, content->data, content->size);
@@ -672,11 +676,13 @@ void tally_start(tally *t) {
 
 const char *const hook_names[HOOKS] = {"open", "close", "size", "read_at",
     "write_at", "truncate", "sync", "lock", "map", "unmap", "kind", "make_dir",
-    "sync_dir", "list", "rename", "remove", "remove_dir"};
+    "sync_dir", "list", "rename", "remove", "remove_dir", "reserve", "advise"};
 
 /* Counts a call. Returns the errno with which it is to fail, or 0. */
 static int watch_call(watch *w, enum hook hook) {
     int code = 0;
+    if (w->before)
+        w->before(w->user);
     pthread_mutex_lock(&w->lock);
     w->counts[hook]++;
     if (!w->only || (w->only >> hook & 1)) {
@@ -858,6 +864,24 @@ static int watch_remove_dir(void *user, const char *path) {
     return code ? code : w->base->remove_dir(w->base->user, path);
 }
 
+static int watch_reserve(void *user, void *file, uint64_t size) {
+    watch *w = (watch *)user;
+    int code = watch_call(w, HOOK_RESERVE);
+    if (code || !w->base->reserve)
+        return code;
+    return w->base->reserve(w->base->user, ((watched *)file)->file, size);
+}
+
+static int watch_advise(void *user, void *file, const void *map,
+    uint64_t offset, uint64_t size, bags_advice advice) {
+    watch *w = (watch *)user;
+    int code = watch_call(w, HOOK_ADVISE);
+    if (code || !w->base->advise)
+        return code;
+    return w->base->advise(w->base->user, file ? ((watched *)file)->file : NULL,
+        map, offset, size, advice);
+}
+
 void watch_start(watch *w, const bags_io *base) {
     memset(w, 0, sizeof(*w));
     pthread_mutex_init(&w->lock, NULL);
@@ -882,6 +906,8 @@ void watch_start(watch *w, const bags_io *base) {
     w->io.rename = watch_rename;
     w->io.remove = watch_remove;
     w->io.remove_dir = watch_remove_dir;
+    w->io.reserve = watch_reserve;
+    w->io.advise = watch_advise;
 }
 
 /* --------------------------------------------------------- a disk in memory */

@@ -1021,6 +1021,8 @@ static void names_of_any_form_are_written_and_read(void **state) {
         ".bag", "x.", "bag", "\xc3\xa9.bag", "a b.bag", "x.BAG", "x.idx"};
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (ON_WINDOWS && strcmp(names[i], "x.") == 0)
+            continue; /* means x there */
         make_dir(at("%d", (int)i));
         bag_writer *writer = bag_writer_open(at("%d/%s", (int)i, names[i]),
             NULL, &said);

@@ -10,7 +10,9 @@
 #include "durability.h"
 
 #include <errno.h>
+#ifndef _WIN32
 #include <sys/wait.h>
+#endif
 #include <unistd.h>
 
 /* -------------------------------------------------------------- the program */
@@ -477,6 +479,7 @@ static void die_in_a_process(uint64_t n, const char *path) {
 
 static void a_process_that_ends_at_any_call_loses_nothing(void **state) {
     (void)state;
+    skip_on_windows("needs fork");
     work whole = work_on(at("whole"), 4, NULL);
     bags_writer *writer;
     assert_opens(writer, work_open(&whole, false, &said));

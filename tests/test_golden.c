@@ -499,6 +499,8 @@ static void rewrite_as(const char *fixture, bool decoded) {
 }
 
 static void rewrite(const char *fixture) {
+    if (ON_WINDOWS && strstr(fixture, "ds-keys"))
+        return; /* b.bag and B.bag are one file there */
     rewrite_as(fixture, false);
     rewrite_as(fixture, true);
 }

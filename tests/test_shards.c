@@ -6,7 +6,9 @@
 #include "check.h"
 
 #include <errno.h>
+#ifndef _WIN32
 #include <sys/resource.h>
+#endif
 #include <unistd.h>
 
 /* -------------------------------------------------- shards known by formula */
@@ -476,7 +478,9 @@ static void shards_are_ordered_by_number(void **state) {
     for (size_t i = 0; i < 4; i++) {
         save_shards(at("%d", (int)i), sets[i]);
         for (size_t k = 0; k < sizeof(others) / sizeof(others[0]); k++)
-            if (others[k][0] && k % 2)
+            if (ON_WINDOWS && strcmp(others[k], "5 ") == 0)
+                continue; /* means 5 there */
+            else if (others[k][0] && k % 2)
                 make_dir(at("%d/%s", (int)i, others[k]));
             else if (others[k][0])
                 save_text(at("%d/%s", (int)i, others[k]), "junk");
@@ -907,6 +911,7 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
     const uint64_t shards = 2500, different = 50;
     struct rlimit before, few;
     (void)state;
+    skip_on_windows("needs symbolic links and limits of open files");
     make_dir(at("x"));
     for (uint64_t i = 0; i < shards; i++) {
         hand_set set;

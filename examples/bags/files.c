@@ -4,15 +4,12 @@
  * wait for ever. New files are created exclusively: nothing is overwritten.
  */
 #include "command.h"
+#include "system.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- errors ---- */
 
@@ -64,14 +61,17 @@ char *string_format(bags_error *err, const char *format, ...) {
 
 char *path_join(const char *directory, const char *name, bags_error *err) {
     size_t size = strlen(directory);
-    if (name[0] == '/' || !strcmp(directory, "."))
+    if (is_absolute(name) || !strcmp(directory, "."))
         return string_format(err, "%s", name);
-    bool slash = size && directory[size - 1] == '/';
+    bool slash = size && is_separator(directory[size - 1]);
     return string_format(err, slash ? "%s%s" : "%s/%s", directory, name);
 }
 
 char *path_parent(const char *path, bags_error *err) {
-    const char *slash = strrchr(path, '/');
+    const char *slash = NULL;
+    for (const char *at = path; *at; at++)
+        if (is_separator(*at))
+            slash = at;
     if (!slash)
         return string_format(err, ".");
     if (slash == path)
@@ -91,7 +91,7 @@ static bags_code read_to_end(int file, const char *path, bags_buffer *buffer,
         if (code)
             return code;
         ssize_t got =
-            read(file, buffer->data + here, buffer->capacity - here - 1);
+            read_some(file, buffer->data + here, buffer->capacity - here - 1);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
@@ -132,7 +132,7 @@ bags_code file_read(const char *path, bags_buffer *buffer, size_t *size,
 
 static bool write_all(int file, const unsigned char *data, size_t size) {
     while (size > 0) {
-        ssize_t done = write(file, data, size);
+        ssize_t done = write_some(file, data, size);
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0)
@@ -181,7 +181,8 @@ bags_code directory_make(const char *path, bags_error *err) {
     bags_code code = BAGS_OK;
     for (char *at = part + 1; !code; at++) {
         bool end = *at == 0;
-        if (!end && *at != '/')
+        const char separator = *at;
+        if (!end && !is_separator(separator))
             continue;
         *at = 0;
         if (mkdir(part, 0777) && !(errno == EEXIST && is_directory(part)) &&
@@ -189,7 +190,7 @@ bags_code directory_make(const char *path, bags_error *err) {
             code = fail_system(err, errno, part, "make the directory");
         if (end)
             break;
-        *at = '/';
+        *at = separator;
     }
     free(part);
     return code;

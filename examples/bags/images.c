@@ -6,14 +6,11 @@
  * that links in a circle end.
  */
 #include "command.h"
+#include "system.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 typedef struct image {
     char *path;        /* below DIR, with "/" */
@@ -63,7 +60,7 @@ static bags_code read_head(const char *path, unsigned char head[16],
     int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (file < 0)
         return fail_system(err, errno, path, "open");
-    ssize_t got = read(file, head, 16);
+    ssize_t got = read_some(file, head, 16);
     int error = errno;
     close(file);
     if (got < 0)
@@ -146,7 +143,7 @@ static bags_code mark_visited(imaging *all, const char *path, bool *before,
         return code;
     visited *place = find_place(all->seen, all->seen_room, about.st_dev,
         about.st_ino);
-    *before = place->used;
+    *before = place->used && about.st_ino; /* on Windows all have 0 */
     all->seen_count += place->used ? 0 : 1;
     place->used = true;
     place->device = about.st_dev;
@@ -436,7 +433,7 @@ static int run(int count, char **words) {
 
 const command command_images = {"images", "a dataset from folders of images",
     "usage: bags images DIR OUT [--type jpeg|png|bytes] [--shard-...]\n"
-    "                   [--idx] [--no-sync]\n"
+    "                   [--idx] [--sync-size N | --no-sync]\n"
     "\n"
     "Packs the JPEG and PNG files below DIR, as they are, into the fields\n"
     "image, label (the folder in DIR that it is in; \"\" for files in DIR\n"
@@ -449,8 +446,8 @@ const command command_images = {"images", "a dataset from folders of images",
     "            is. With jpeg, jpeg(90) or png, files of the other kind are\n"
     "            encoded anew\n"
     "  --shard-size N, --shard-length N, --shard-start W, --shard-stop K,\n"
-    "  --idx, --no-sync  as in bags help pack; worker W packs the images W,\n"
-    "            W+K, W+2K, ...\n"
+    "  --idx, --sync-size N, --no-sync  as in bags help pack; worker W packs\n"
+    "            the images W, W+K, W+2K, ...\n"
     "\n"
     "example:\n"
     "  bags images imagenet/train train --shard-size 1G\n",

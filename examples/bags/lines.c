@@ -5,13 +5,10 @@
  * Empty lines are allowed at the end alone: elsewhere something is missing.
  */
 #include "command.h"
+#include "system.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define LINE_MOST ((size_t)1 << 30)
 #define LINES_READ ((size_t)1 << 16)
@@ -46,9 +43,7 @@ void lines_close(line_reader *from) {
 
 /* Read more bytes behind those that are there. */
 static line_state read_more(line_reader *from, int patience, bags_error *err) {
-    struct pollfd ready = {from->file, POLLIN, 0};
-    int seen = patience < 0 ? 1 : poll(&ready, 1, patience);
-    if (seen == 0 || (seen < 0 && errno == EINTR))
+    if (patience >= 0 && !wait_for_bytes(from->file, patience))
         return LINE_LATER;
     if (from->start > 0) {
         memmove(from->buffer.data, from->buffer.data + from->start,
@@ -61,7 +56,7 @@ static line_state read_more(line_reader *from, int patience, bags_error *err) {
         return LINE_BAD;
     ssize_t got;
     do
-        got = read(from->file, from->buffer.data + from->stop,
+        got = read_some(from->file, from->buffer.data + from->stop,
             from->buffer.capacity - from->stop - 1);
     while (got < 0 && errno == EINTR);
     if (got < 0) {

@@ -6,13 +6,11 @@
  * death by signal and never silence.
  */
 #include "command.h"
+#include "system.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
-#include <unistd.h>
 
 static const command *const commands[] = {
     &command_info,
@@ -135,20 +133,8 @@ static int run(int count, char **words) {
     return found->run(count - 1, words + 1);
 }
 
-/* A program started without standard output must not have a data file there. */
-static void hold_standard_files(void) {
-    int file;
-    do
-        file = open("/dev/null", O_RDONLY);
-    while (file >= 0 && file <= 2);
-    if (file > 2)
-        close(file);
-}
-
 int main(int argc, char **argv) {
-    hold_standard_files();
-    signal(SIGPIPE, SIG_IGN); /* writing then fails with EPIPE */
-    signal(SIGXFSZ, SIG_IGN); /* ... and with EFBIG */
+    prepare_standard_files();
     int code = run(argc - 1, argv + 1);
     bool good = !ferror(stdout);
     errno = 0;

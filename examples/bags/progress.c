@@ -3,11 +3,10 @@
  * only for work that takes more than a second.
  */
 #include "command.h"
+#include "system.h"
 
 #include <string.h>
-#include <sys/ioctl.h>
 #include <time.h>
-#include <unistd.h>
 
 double seconds_now(void) {
     struct timespec now;
@@ -16,11 +15,8 @@ double seconds_now(void) {
 }
 
 static unsigned terminal_width(void) {
-    struct winsize window;
-    memset(&window, 0, sizeof window);
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) || window.ws_col == 0)
-        return 80;
-    return window.ws_col;
+    unsigned columns = terminal_columns();
+    return columns ? columns : 80;
 }
 
 static bool is_due(progress *bar, double now) {

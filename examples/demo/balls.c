@@ -92,14 +92,14 @@ static void set_clip(bags_writer *writer, const unsigned char *clip) {
 
 static void set_caption(bags_writer *writer, const world *w) {
     char text[128];
-    int far = 0;
+    int first = 0;
     for (int i = 1; i < BALLS; i++)
-        if (w->travelled[i] > w->travelled[far])
-            far = i;
+        if (w->travelled[i] > w->travelled[first])
+            first = i;
     snprintf(text, sizeof text,
         "Of six balls the %s one travels farthest: %.1f times the height of "
         "the box.",
-        world_colors[far], (double)w->travelled[far]);
+        world_colors[first], (double)w->travelled[first]);
     bags_value value = bags_utf8(text);
     bags_writer_set(writer, "caption", &value, NULL);
 }

@@ -1,0 +1,123 @@
+/*
+ * What the command needs of the system: POSIX, and the same for Windows, where
+ * windows.rc makes the C library's paths UTF-8. Files are read and written there
+ * as they are, without other line ends.
+ */
+#ifndef BAGS_SYSTEM_H
+#define BAGS_SYSTEM_H
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <dirent.h>
+
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#define NOMINMAX
+#include <windows.h>
+
+#include <direct.h>
+#include <io.h>
+
+#define O_NONBLOCK 0
+#define O_CLOEXEC (O_NOINHERIT | O_BINARY) /* all opens of data have it */
+#define S_ISLNK(mode) ((void)(mode), 0)
+#define lstat(path, about) stat(path, about)
+#define mkdir(path, mode) _mkdir(path)
+
+static inline bool is_separator(char c) { return c == '/' || c == '\\'; }
+
+static inline bool is_absolute(const char *path) {
+    return is_separator(path[0]) || (path[0] && path[1] == ':');
+}
+
+/* Whether bytes, or the end, can be read within so many milliseconds. Only a
+ * pipe lets one wait. */
+static inline bool wait_for_bytes(int file, int milliseconds) {
+    HANDLE handle = (HANDLE)_get_osfhandle(file);
+    DWORD bytes = 0;
+    if (GetFileType(handle) != FILE_TYPE_PIPE)
+        return true;
+    for (int waited = 0; PeekNamedPipe(handle, NULL, 0, NULL, &bytes, NULL) &&
+                         bytes == 0; waited += 10) {
+        if (waited >= milliseconds)
+            return false;
+        Sleep(10);
+    }
+    return true;
+}
+
+static inline unsigned terminal_columns(void) {
+    CONSOLE_SCREEN_BUFFER_INFO about;
+    HANDLE handle = (HANDLE)_get_osfhandle(STDERR_FILENO);
+    if (!GetConsoleScreenBufferInfo(handle, &about))
+        return 0;
+    return (unsigned)(about.srWindow.Right - about.srWindow.Left + 1);
+}
+
+static inline void prepare_standard_files(void) {
+    _setmode(STDIN_FILENO, O_BINARY);
+    _setmode(STDOUT_FILENO, O_BINARY);
+}
+
+#else
+#include <errno.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+
+static inline bool is_separator(char c) { return c == '/'; }
+
+static inline bool is_absolute(const char *path) { return path[0] == '/'; }
+
+static inline bool wait_for_bytes(int file, int milliseconds) {
+    struct pollfd ready = {file, POLLIN, 0};
+    int seen = poll(&ready, 1, milliseconds);
+    return seen != 0 && !(seen < 0 && errno == EINTR);
+}
+
+static inline unsigned terminal_columns(void) {
+    struct winsize window;
+    memset(&window, 0, sizeof window);
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &window) ? 0 : window.ws_col;
+}
+
+/* A program started without standard output must not have a data file there. */
+static inline void prepare_standard_files(void) {
+    int file;
+    do
+        file = open("/dev/null", O_RDONLY);
+    while (file >= 0 && file <= 2);
+    if (file > 2)
+        close(file);
+    signal(SIGPIPE, SIG_IGN); /* writing then fails with EPIPE */
+    signal(SIGXFSZ, SIG_IGN); /* ... and with EFBIG */
+}
+#endif
+
+/* One call moves at most so much, on every system. */
+#define MOVE_MOST ((size_t)1 << 30)
+
+static inline ssize_t read_some(int file, void *data, size_t size) {
+    return read(file, data, (unsigned)(size < MOVE_MOST ? size : MOVE_MOST));
+}
+
+static inline ssize_t write_some(int file, const void *data, size_t size) {
+    return write(file, data, (unsigned)(size < MOVE_MOST ? size : MOVE_MOST));
+}
+
+/* A new file; EEXIST if it is there. The C library of Windows has no "wx". */
+static inline FILE *create_stream(const char *path) {
+    int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    FILE *stream = file < 0 ? NULL : fdopen(file, "wb");
+    if (file >= 0 && !stream)
+        close(file);
+    return stream;
+}
+
+#endif /* BAGS_SYSTEM_H */

@@ -1,0 +1,424 @@
+#!/usr/bin/env bash
+# bags.h with every compiler and language standard, and its tests on every CPU and
+# system that this machine can build for and emulate: one line a cell.
+#
+#     tests/portability.sh          the whole matrix: make portability
+#     tests/portability.sh part     what belongs to make test
+#     tests/portability.sh sources  fetch the libraries' sources: make deps
+#     tests/portability.sh CELL...  the named ones, as s390x
+#
+# No exit code is believed alone: an example must print what its source says, a
+# test program must report as many tests as its source has.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+logs=build/portability
+jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
+export WINEPREFIX=${WINEPREFIX:-$PWD/build/wine} WINEDEBUG=-all
+passed=0 failed=0 skipped=0
+
+# report passed|failed|skipped CELL WHAT
+report() {
+    printf '%-8s %-24s %s\n' "$1" "$2" "$3"
+    case $1 in
+    passed) passed=$((passed + 1)) ;;
+    failed) failed=$((failed + 1)) ;;
+    skipped) skipped=$((skipped + 1)) ;;
+    esac
+}
+
+# lacks CELL COMMAND...: report what is not installed.
+lacks() {
+    local cell=$1 tool
+    shift
+    for tool in "$@"; do
+        if ! command -v "$tool" >/dev/null; then
+            report skipped "$cell" "for want of $tool"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# say_failed CELL WHAT LOG
+say_failed() {
+    report failed "$1" "$2"
+    tail -n 40 "$3" | sed 's/^/    /'
+}
+
+# --- libraries for other systems, from the distribution's sources
+
+# fetch PACKAGE: unpack its source into build/PACKAGE, with lists of our own.
+fetch() {
+    local apt=$PWD/build/apt
+    [ -d "build/$1" ] && return
+    command -v apt-get >/dev/null || return
+    if [ ! -d "$apt" ]; then
+        mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" \
+            "$apt/sources"
+        find /etc/apt/sources.list /etc/apt/sources.list.d -type f \
+            \( -name '*.list' -o -name '*.sources' \) -exec cp -t "$apt/sources" {} +
+        sed -i 's/^deb /deb-src /; s/^Types:.*/Types: deb-src/' "$apt/sources"/*
+        apt_get update
+    fi
+    mkdir -p "$apt/$1" && (cd "$apt/$1" && apt_get source --download-only "$1") &&
+        mkdir -p "build/$1.new" &&
+        tar -C "build/$1.new" --strip-components=1 -xf "$apt/$1"/*.orig.tar.?z &&
+        mv "build/$1.new" "build/$1"
+}
+
+apt_get() {
+    apt-get -q -oDir::State::Lists="$apt/lists" -oDir::Cache="$apt/cache" \
+        -oDir::Etc::SourceList=/dev/null -oDir::Etc::SourceParts="$apt/sources" \
+        -oAPT::Sandbox::User=root "$@"
+}
+
+sources() {
+    fetch cmocka && fetch json-c
+}
+
+# The compiler of a flavour and its flags.
+compile_of() {
+    make -s print-compile FLAVOUR="$1"
+}
+
+compiler_of() {
+    local command
+    read -r command _ <<<"$(compile_of "$1")"
+    echo "$command"
+}
+
+# library FLAVOUR NAME CFLAGS LIBS: what pkg-config shall find.
+library() {
+    printf 'Name: %s\nDescription: %s\nVersion: 0\nCflags: %s\nLibs: %s\n' \
+        "$2" "$2" "$3" "$4" >"build/$1/libraries/$2.pc"
+}
+
+# MinGW's printf is not the one that cmocka's attributes name; in 32 bits the tests
+# convert sizes.
+cmocka_for() {
+    local object=$PWD/build/$1/libraries/cmocka.o
+    mkdir -p "build/$1/libraries"
+    [ -f "build/$1/libraries/cmocka.pc" ] && return
+    fetch cmocka >"$logs/cmocka.log" 2>&1 || return
+    # shellcheck disable=SC2046
+    $(compile_of "$1") -w -Ibuild/cmocka/include -DHAVE_MALLOC_H -DHAVE_SIGNAL_H \
+        -DHAVE_INTTYPES_H -DHAVE_STRINGS_H -DHAVE_STRSIGNAL \
+        -DHAVE_GCC_THREAD_LOCAL_STORAGE -c build/cmocka/src/cmocka.c \
+        -o "$object" >"$logs/cmocka.log" 2>&1 &&
+        library "$1" cmocka "-I$PWD/build/cmocka/include -Wno-conversion \
+-Wno-format -Wno-format-extra-args" "$object"
+}
+
+json_for_windows() {
+    local dir=$PWD/build/windows/libraries/json-c
+    [ -f "build/windows/libraries/json-c.pc" ] && return
+    fetch json-c && cmake -S build/json-c -B "$dir" -DCMAKE_SYSTEM_NAME=Windows \
+        -DCMAKE_C_COMPILER=x86_64-w64-mingw32-gcc -DCMAKE_BUILD_TYPE=Release \
+        -DBUILD_SHARED_LIBS=OFF -DBUILD_TESTING=OFF -DBUILD_APPS=OFF \
+        -DDISABLE_WERROR=ON -DCMAKE_INSTALL_PREFIX="$dir/root" &&
+        cmake --build "$dir" --target install &&
+        library windows json-c "-I$dir/root/include -I$dir/root/include/json-c" \
+            "$dir/root/lib/libjson-c.a"
+}
+
+# --- another CPU or system: the core tests and the examples
+
+# test_program FLAVOUR NAME RUN...: "OK SKIPPED" of a test program that ran to
+# its end with every test of its source.
+test_program() {
+    local log=$logs/$1-$2.log total good skips program=build/$1/tests/$2
+    total=$(grep -c '^ *TEST(' "tests/$2.c")
+    shift 2
+    timeout 1800 "$@" "$program" </dev/null >"$log" 2>&1 || return
+    sed -i 's/\r$//' "$log"
+    good=$(grep -c '^\[       OK \]' "$log")
+    skips=$(grep '^\[  SKIPPED \] [^0-9]' "$log" | sort -u | wc -l)
+    grep -q "^\[  PASSED  \] $good test(s)\.$" "$log" &&
+        [ $((good + skips)) = "$total" ] && [ "$good" -gt 0 ] &&
+        echo "$good $skips" >"$logs/$FLAVOUR-${program##*/}.count"
+}
+
+# Those of formats that need libraries are not built.
+test_names() {
+    local source name
+    for source in tests/test_*.c; do
+        name=${source##*/test_}
+        name=${name%.c}
+        if [ "$name" = numpy ] || [ ! -f "formats/$name.c" ]; then
+            echo "test_$name"
+        fi
+    done
+}
+
+# emulated FLAVOUR WHAT RUN...
+emulated() {
+    local flavour=$1 what=$2 name log=$logs/$1.log count
+    shift 2
+    rm -f "$logs/$flavour"[-.]*
+    export FLAVOUR=$flavour logs
+    if ! { cmocka_for "$flavour" && make -j"$jobs" tests FLAVOUR="$flavour"; } \
+        >"$log" 2>&1; then
+        say_failed "$flavour" "does not build" "$log"
+        return
+    fi
+    export -f test_program
+    # shellcheck disable=SC2016
+    test_names | xargs -P "$jobs" -I{} bash -c 'test_program "$FLAVOUR" "$@"' - {} "$@"
+    for name in $(test_names); do
+        if [ ! -f "$logs/$flavour-$name.count" ]; then
+            say_failed "$flavour" "$name did not pass" "$logs/$flavour-$name.log"
+            return
+        fi
+    done
+    if ! RUN="$*" tests/examples.sh "build/$flavour" >>"$log" 2>&1; then
+        say_failed "$flavour" "the examples" "$log"
+        return
+    fi
+    count=$(cat "$logs/$flavour"-*.count | awk '{ n += $1; s += $2 }
+        END { printf "%d tests", n; if (s) printf ", %d skipped", s }')
+    report passed "$flavour" "$what: $count, $(tail -n 1 "$log" |
+        sed 's/ passed.*/ examples/')"
+    grep -h '^skipped' "$logs/$flavour"-test_*.log | sed 's/^/         /'
+}
+
+m32() {
+    lacks m32 gcc && return
+    if ! echo '#include <errno.h>' | $(compile_of m32) -x c -c - -o /dev/null \
+        2>/dev/null; then
+        report skipped m32 'for want of gcc-12-multilib'
+        return
+    fi
+    emulated m32 '32 bits, UBSan' env
+}
+
+s390x() {
+    lacks s390x "$(compiler_of s390x)" qemu-s390x-static ||
+        emulated s390x 'big-endian, UBSan, QEMU' qemu-s390x-static \
+            -L /usr/s390x-linux-gnu
+}
+
+aarch64() {
+    lacks aarch64 "$(compiler_of aarch64)" qemu-aarch64-static ||
+        emulated aarch64 'UBSan, QEMU' qemu-aarch64-static \
+            -L /usr/aarch64-linux-gnu
+}
+
+armhf() {
+    lacks armhf "$(compiler_of armhf)" qemu-arm-static ||
+        emulated armhf '32 bits, UBSan, QEMU' qemu-arm-static \
+            -L /usr/arm-linux-gnueabihf
+}
+
+musl() {
+    lacks musl musl-gcc || emulated musl 'static' env
+}
+
+windows() {
+    lacks windows x86_64-w64-mingw32-gcc wine && return
+    wine wineboot -i >/dev/null 2>&1 # or the first programs do it all at once
+    emulated windows 'MinGW-w64, Wine' wine
+}
+
+# What the command writes and prints under Wine is what it does here.
+command_windows() {
+    local cell=windows-command log=$PWD/$logs/windows-command.log dir
+    local spec='name=utf8,label=int(4),data=int[],raw=bytes'
+    lacks $cell x86_64-w64-mingw32-gcc wine cmake && return
+    json_for_windows >"$logs/json-c.log" 2>&1
+    if ! make -j"$jobs" build/release/bags FLAVOUR=release >"$log" 2>&1 ||
+        ! make -j"$jobs" build/windows/bags FLAVOUR=windows >>"$log" 2>&1; then
+        say_failed $cell 'does not build' "$log"
+        return
+    fi
+    local here=$PWD/build/release/bags there=$PWD/build/windows/bags
+    dir=$(mktemp -d) || return
+    (
+        set -ex
+        cd "$dir"
+        printf 'caf\351 \r\n\0\32' >blob
+        printf '{"name":"%s","label":%d,"data":[%d,7],"raw":{"file":"blob"}}\n' \
+            'é日本' 3 1 'b\nc' 4 2 d 5 3 >lines
+        "$here" pack lines set --spec "$spec" --shard-length 2
+        wine "$there" pack lines 'päck\set' --spec "$spec" --shard-length 2
+        diff -r set päck/set
+        wine "$there" pack - piped --spec "$spec" --shard-length 2 <lines
+        diff -r set piped
+        for words in 'info set' 'get set 0:3' 'get set 0 raw --raw' 'verify set'; do
+            # shellcheck disable=SC2086
+            "$here" $words >expected
+            # shellcheck disable=SC2086
+            wine "$there" $words >given
+            cmp expected given
+        done
+        "$here" export set exported
+        wine "$there" export päck/set 'ëxported'
+        diff -r exported ëxported
+        if wine "$there" info missing; then
+            exit 1
+        fi
+        echo finished
+    ) >>"$log" 2>&1
+    if tail -n 1 "$log" | grep -qx finished; then
+        report passed $cell 'pack, info, get, export, verify as on this system'
+    else
+        say_failed $cell 'differs' "$log"
+    fi
+    rm -rf "$dir"
+}
+
+# --- compilers and languages: the examples
+
+# language CELL COMPILER...
+language() {
+    local cell=$1 dir name log
+    shift
+    lacks "$cell" "$1" && return
+    dir=$logs/$cell log=$logs/$cell.log
+    rm -rf "$dir"
+    mkdir -p "$dir/examples"
+    for name in 01_bag 02_dataset 03_sequences 04_workers 05_codec; do
+        if ! "$@" "examples/$name.c" -o "$dir/examples/$name" -pthread \
+            >"$log" 2>&1; then
+            say_failed "$cell" "does not compile $name" "$log"
+            return
+        fi
+    done
+    if tests/examples.sh "$dir" >"$log" 2>&1 && grep -q '^5 passed, 0' "$log"; then
+        report passed "$cell" '5 examples'
+    else
+        say_failed "$cell" 'the examples' "$log"
+    fi
+}
+
+warn='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror'
+warn_c="$warn -Wstrict-prototypes -Wc++-compat"
+warn_cxx="$warn -Wno-missing-field-initializers"
+
+# standards COMPILER C++-COMPILER: both may have a blank in them
+languages() {
+    local std
+    # shellcheck disable=SC2086
+    {
+        for std in c99 c11 c17 c2x; do
+            language "gcc-$std" gcc -std=$std $warn_c
+            language "gcc-11-$std" gcc-11 -std=$std $warn_c
+            language "clang-$std" clang -std=$std $warn_c
+        done
+        for std in c99 c11 c17 c23; do
+            language "clang-19-$std" clang-19 -std=$std $warn_c
+        done
+        for std in 11 14 17 20 23; do
+            language "g++-c++$std" g++ -x c++ -std=c++$std $warn_cxx
+            language "clang++-c++$std" clang++ -x c++ -std=c++${std/23/2b} $warn_cxx
+            language "clang++-19-c++$std" clang++-19 -x c++ -std=c++$std $warn_cxx
+        done
+        for std in c99 c11; do
+            language "musl-$std" musl-gcc -static -std=$std $warn_c
+            language "tcc-$std" tcc -std=$std
+        done
+    }
+}
+
+# --- Windows: what needs no test program
+
+# compiles CELL WHAT COMPILER...: of standard input, and nothing is said.
+compiles() {
+    local cell=$1 what=$2
+    shift 2
+    if "$@" -I. - >"$logs/$cell.log" 2>&1 && [ ! -s "$logs/$cell.log" ]; then
+        report passed "$cell" "$what"
+    else
+        say_failed "$cell" "$what" "$logs/$cell.log"
+    fi
+}
+
+# windows.h before and behind, also a whole one with its macros min and max.
+windows_h() {
+    local compiler
+    # shellcheck disable=SC2086
+    for compiler in 'gcc -x c -std=c99' 'g++ -x c++ -std=c++11'; do
+        set -- $compiler
+        lacks "windows.h-$1" "x86_64-w64-mingw32-$1" && continue
+        compiles "windows.h-$1-before" 'windows.h, then bags.h' \
+            "x86_64-w64-mingw32-"$compiler $warn_cxx -c -o /dev/null <<'END'
+#include <windows.h>
+#define BAGS_IMPLEMENTATION
+#include "bags.h"
+END
+        compiles "windows.h-$1-behind" 'bags.h, then windows.h' \
+            "x86_64-w64-mingw32-"$compiler $warn_cxx -c -o /dev/null <<'END'
+#define BAGS_STATIC
+#include "bags.h"
+#include <winsock2.h>
+#include <windows.h>
+END
+    done
+}
+
+# MSVC itself is not to be had: its front end as clang imitates it, with the
+# branches for MSVC, MinGW's headers, and the two inline functions that they lack.
+msvc() {
+    local std header=/usr/share/mingw-w64/include
+    if [ ! -f $header/windows.h ]; then
+        report skipped msvc 'for want of mingw-w64-x86-64-dev'
+        return
+    fi
+    lacks msvc clang && return
+    mkdir -p "$logs/msvc"
+    sed 's/defined(__GNUC__) || defined(__clang__)/defined(NEITHER)/' bags.h \
+        >"$logs/msvc/bags.h"
+    for std in 'c -std=c99' 'c -std=c11' 'c++ -std=c++14' 'c++ -std=c++20'; do
+        # shellcheck disable=SC2086
+        compiles "msvc-${std#*=}" 'syntax alone, by clang' \
+            clang --target=x86_64-pc-windows-msvc -fgnuc-version=4.2.1 \
+            -fsyntax-only -x $std $warn_cxx -Wvla -Wno-gnu-anonymous-struct \
+            -isystem $header -I"$logs/msvc" <<'END'
+#include <windows.h>
+static inline PVOID ReadPointerAcquire(PVOID const volatile *slot) {
+    return (PVOID)*slot;
+}
+static inline void WritePointerRelease(PVOID volatile *slot, PVOID value) {
+    *slot = value;
+}
+#define BAGS_IMPLEMENTATION
+#include <bags.h>
+END
+    done
+}
+
+part() {
+    msvc
+    m32
+    s390x
+}
+
+all() {
+    languages
+    windows_h
+    msvc
+    m32
+    s390x
+    aarch64
+    armhf
+    musl
+    windows
+    command_windows
+}
+
+main() {
+    local cell
+    mkdir -p "$logs"
+    if [ "${1:-}" = sources ]; then
+        sources >"$logs/sources.log" 2>&1
+        return
+    fi
+    for cell in "${@:-all}"; do
+        $cell
+    done
+    [ $skipped = 0 ] || echo "$skipped skipped"
+    echo "$passed passed, $failed failed"
+    [ $failed = 0 ] && [ $passed -gt 0 ]
+}
+
+main "$@"
+exit # and read no more of this file, should it change meanwhile
