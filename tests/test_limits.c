@@ -701,6 +701,38 @@ static void a_writer_repeats_its_failure_at_every_call(void **state) {
     assert_true(n > 3);
 }
 
+/* It would make readers refuse the dataset. */
+static void close_tells_that_an_empty_shard_cannot_be_removed(void **state) {
+    static const bags_field fields[] = {{"a", "bytes"}};
+    bags_value number = bags_int(1);
+    bags_entry wrong = {"a", &number, 1};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bags_writer_options options;
+        bags_writer *writer;
+        memset(&options, 0, sizeof(options));
+        options.sharded = true;
+        options.io = &disk.io;
+        options.allocator = &memory.allocator;
+        assert_opens(writer,
+            bags_writer_open(at("x"), fields, 1, &options, &said));
+        assert_ok(bags_writer_begin(writer, &said));
+        assert_fails(BAGS_ERROR_VALUE, bags_writer_set(writer, "a", &number,
+            &said));
+        bags_writer_cancel(writer);
+        assert_fails(BAGS_ERROR_VALUE,
+            bags_writer_append(writer, &wrong, 1, &said));
+        bags_writer_forgive(writer);
+        disk.only = 1u << (i ? HOOK_REMOVE : HOOK_REMOVE_DIR);
+        disk.calls = 0;
+        disk.fail_at = 1;
+        assert_fails(BAGS_ERROR_IO, bags_writer_close(writer, &said));
+        assert_says("cannot remove");
+        disk.fail_at = 0;
+        remove_tree(at("x"));
+    }
+}
+
 static void a_directory_that_cannot_be_listed_is_not_recovered(void **state) {
     bags_recover_options options;
     uint64_t failures = 0;
@@ -878,6 +910,7 @@ int main(void) {
         TEST(a_bag_in_memory_takes_memory_and_may_not_get_it),
         TEST(shards_with_gaps_open_or_memory_runs_out),
         TEST(a_writer_repeats_its_failure_at_every_call),
+        TEST(close_tells_that_an_empty_shard_cannot_be_removed),
         TEST(a_directory_that_cannot_be_listed_is_not_recovered),
         TEST(a_recovery_that_cannot_be_may_lack_memory_too),
         TEST(refs_longer_than_they_can_be_end_the_datapoints),
