@@ -584,6 +584,42 @@ static void reading_the_journal_of_a_bag_may_fail(void **state) {
     hand_free(&bag);
 }
 
+/* One a page of which is wanted is asked for whole; nothing of nothing is. */
+static void large_blobs_may_be_read_at_random_and_ahead(void **state) {
+    static char large[50000];
+    const uint64_t indices[] = {2, 0, 1};
+    bag_reader_options options;
+    bag_reader *reader;
+    hand_bag bag = {{0}, {0}};
+    bags_buffer scratch = {NULL, 0, NULL, NULL};
+    bags_bytes blobs[3];
+    (void)state;
+    fill(large, sizeof(large), 1);
+    hand_add(&bag, large, sizeof(large));
+    hand_add(&bag, "", 0);
+    hand_add(&bag, large, 5000);
+    hand_save(&bag, V1, at("."), "x");
+    for (int i = 0; i < 4; i++) {
+        memset(&options, 0, sizeof(options));
+        options.access = i % 2 ? BAGS_ACCESS_RANDOM : (bags_access)0;
+        options.positional = i > 1;
+        assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
+        assert_ok(bag_reader_prefetch(reader, indices, 3, &scratch, &said));
+        assert_ok(bag_reader_prefetch(reader, NULL, 0, &scratch, &said));
+        assert_ok(bag_reader_get_many(reader, NULL, 0, &scratch, blobs, &said));
+        assert_ok(bag_reader_get_many(reader, indices, 3, &scratch, blobs,
+            &said));
+        assert_bytes(blobs[0], large, 5000);
+        assert_bytes(blobs[1], large, sizeof(large));
+        assert_int_equal(blobs[2].size, 0);
+        assert_ok(bag_reader_get(reader, 0, &scratch, blobs, &said));
+        assert_bytes(blobs[0], large, sizeof(large));
+        bag_reader_close(reader);
+    }
+    bags_buffer_free(&scratch);
+    hand_free(&bag);
+}
+
 static void a_bag_in_memory_takes_memory_and_may_not_get_it(void **state) {
     static const unsigned char empty[8] = {0};
     bag_reader_options options;
@@ -907,6 +943,7 @@ int main(void) {
         TEST(plain_bytes_are_a_value),
         TEST(a_file_that_changed_while_it_was_closed_is_an_error),
         TEST(reading_the_journal_of_a_bag_may_fail),
+        TEST(large_blobs_may_be_read_at_random_and_ahead),
         TEST(a_bag_in_memory_takes_memory_and_may_not_get_it),
         TEST(shards_with_gaps_open_or_memory_runs_out),
         TEST(a_writer_repeats_its_failure_at_every_call),
