@@ -7467,10 +7467,10 @@ static bags_code bagi_writer_discard(bags_writer *writer, bool known,
 
 /* Drop the shard being written, unless it is whole already and only waiting for
  * the disk failed. */
-static void bagi_writer_drop(bags_writer *writer) {
+static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
     bool other = false;
     if (writer->shard && !writer->committed)
-        bagi_writer_discard(writer, true, &other, NULL);
+        bagi_writer_discard(writer, true, &other, err);
     if (writer->made_path && writer->shards == 0)
         writer->env.io.remove_dir(writer->env.io.user, writer->path);
     bagi_writer_leave(writer);
@@ -7527,7 +7527,7 @@ static bags_code bagi_writer_claim_once(bags_writer *writer, bags_error *err) {
     for (size_t i = 0; i <= writer->spec.count && !code; i++)
         code = bagi_writer_file(writer, i, err);
     if (code)
-        bagi_writer_drop(writer);
+        bagi_writer_drop(writer, NULL);
     return code;
 }
 
@@ -8649,8 +8649,9 @@ static void bagi_writer_conclude(bags_writer *writer) {
     }
     if (!writer->shard)
         return;
+    /* Readers would refuse a shard that stays though it is not finished. */
     if (writer->sharded && writer->shard_length == 0)
-        bagi_writer_drop(writer);
+        bagi_writer_drop(writer, &writer->failure);
     else
         bagi_writer_finish(writer, &writer->failure);
 }
@@ -8687,7 +8688,7 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     if (writer->resumed)
         bagi_writer_give_back(writer);
     else
-        bagi_writer_drop(writer);
+        bagi_writer_drop(writer, NULL);
     bagi_writer_free(writer);
 }
 
