@@ -11,6 +11,7 @@ CC_asan = gcc
 CC_tsan = gcc
 CC_cxx = g++ -x c++
 CC_fuzz = clang
+CC_coverage = gcc
 UNDEFINED = -fsanitize=undefined -fno-sanitize-recover=all
 CHECKS = $(UNDEFINED) -fsanitize=address -fno-omit-frame-pointer
 FLAGS_release = -O2 -g -ffile-prefix-map='$(CURDIR)'=.
@@ -18,6 +19,8 @@ FLAGS_asan = -O1 -g $(CHECKS)
 FLAGS_tsan = -O1 -g -fsanitize=thread
 # C++ warns of {0}, which bags.h recommends.
 FLAGS_cxx = -O1 -g -std=c++11 -Wno-missing-field-initializers
+# -fkeep: else functions that are never called would not count.
+FLAGS_coverage = -O0 -g --coverage -fprofile-update=atomic -fkeep-inline-functions -fkeep-static-functions
 FLAGS_fuzz = -O1 -g -fsanitize=fuzzer-no-link $(CHECKS)
 
 # Other CPUs and systems: tests/portability.sh builds the libraries they have.
@@ -103,7 +106,9 @@ DEMO := $(if $(filter-out cxx $(CROSS),$(FLAVOUR)),$B/balls)
 COMMAND := $(if $(and $(HAVE_JSON),$(filter-out cxx,$(FLAVOUR)),$(wildcard examples/bags/*.c)),$B/bags)
 # Without a format there are no tests of it.
 SOURCES = $(filter-out $(LACKING:%=$1%.c),$(wildcard $1*.c))
-TESTS := $(if $(HAVE_CMOCKA),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_)))
+# The shim knows the calls of Linux.
+ELSEWHERE := $(if $(filter Linux,$(shell uname)),,%/test_system)
+TESTS := $(if $(HAVE_CMOCKA),$(filter-out $(ELSEWHERE),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_))))
 REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(call SOURCES,tests/fuzz_)))
 BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
 # tests/bench/speed, of everything else there: with the peers that are installed.
@@ -126,8 +131,8 @@ TO = $(DESTDIR)$(PREFIX)
 INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so lib/$(SONAME) \
     lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
 
-.PHONY: help all skipped tests replays threads print-compile print-formats FORCE deps demo test portability asan tsan m32 cxx fuzz bench instructions benchformats format clean
-.PHONY: library install uninstall
+.PHONY: help all skipped tests replays threads print-compile print-formats FORCE deps demo test portability soak asan tsan m32 cxx fuzz bench instructions benchformats format clean
+.PHONY: library install uninstall lint footprint coverage
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -188,6 +193,12 @@ asan: ## run the tests under AddressSanitizer and UBSan
 	$(BUILD) tests replays FLAVOUR=asan
 	@tests/run.sh asan
 
+soak: ## run the long tests: every fault, 500 kills, the fuzzers for ten minutes each
+	$(BUILD) tests FLAVOUR=release
+	$(BUILD) tests FLAVOUR=asan
+	@tests/run.sh soak
+	@$(MAKE) fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600)
+
 tsan: ## run the threaded tests under ThreadSanitizer
 	$(BUILD) threads FLAVOUR=tsan
 	@tests/run.sh tsan
@@ -208,6 +219,10 @@ fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 	$(BUILD) FLAVOUR=fuzz $(REPLAYS:$B/tests/%=build/fuzz/tests/%)
 	@tests/fuzz.sh "$(or $(FUZZ_SECONDS),60)"
 
+coverage: ## say which lines of bags.h no test executes, and why
+	$(BUILD) tests replays FLAVOUR=coverage
+	@tests/coverage.sh 98 92
+
 bench: ## measure bags.h beside others; BENCH=ARGUMENTS, as --rounds 3 --part 100
 	$(BUILD) $(SPEED)
 	@$(SPEED) --json build/bench.json $(BENCH)
@@ -220,6 +235,12 @@ instructions: ## count the instructions of the hot paths anew, when they may gro
 benchformats: ## measure the codecs beside the libraries alone
 	$(BUILD) $(BENCHES)
 	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
+
+lint: ## all warnings of every compiler and analyser that is there
+	@tests/warnings.sh
+
+footprint: ## what it costs to include bags.h, as the README has it
+	@tests/footprint.py
 
 format: ## run clang-format over all C files
 	git ls-files '*.c' '*.h' | xargs clang-format -i
@@ -277,6 +298,8 @@ build/bags: build/release/bags
 	@ln -sf release/bags $@
 $B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
+# It stands before libc's calls in the whole program: of this test alone.
+$B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o
 $(SPEED): $(SPEED_OBJECTS) $B/tests/bags_impl.o $(FORMAT_OBJECTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,$(PEERS)) -pthread
 $(INSTRUCTIONS): $(INSTRUCTIONS).o $B/tests/bags_impl.o

@@ -56,10 +56,11 @@
  *     >>types    type strings, dtypes, bags_value, codecs
  *     >>writer   datasets: fields, options, shards
  *     >>reader   datasets: options, selection, rows
+ *     >>faults   finding everything that is wrong
  *     then the implementation, from the ground up:
  *     >>platform  >>bytes  >>fail  >>memory  >>files  >>json  >>refs
  *     >>bag-read  >>bag-write  >>type-text  >>codecs
- *     >>spec  >>shards  >>dataset-write  >>recover  >>dataset-read
+ *     >>spec  >>shards  >>dataset-write  >>recover  >>dataset-read  >>verify
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
@@ -114,11 +115,30 @@
  *                between their parts, and they may be long.
  *
  * UNTRUSTED FILES
- *     Every length and offset is checked before it is used: no bytes in a file
- *     make the library read outside that file, take memory that the file's
- *     size does not justify, or open a file whose name leaves the dataset's
- *     directory. Symbolic links inside a dataset are followed to read, never
- *     to write.
+ *     Every length and offset is checked before it is used. No bytes in files
+ *     and no names in directories make the library
+ *       - read outside a file, or open one whose name leaves the dataset's
+ *         directory;
+ *       - wait: a pipe, a device or a directory in the place of a file is
+ *         refused;
+ *       - take more memory than their sizes justify. A dataset: 1 KiB a field,
+ *         200 bytes a shard, and 600 bytes and what its type's codec takes for
+ *         each Bag that was used. A datapoint: 32 bytes an item that was asked
+ *         for, its row of refs.bag, and the blobs themselves where files are not
+ *         mapped: of a Bag at most four times its size and 64 KiB, however often
+ *         datapoints refer to the same. spec.json has at most 1 MiB and 65,535
+ *         fields;
+ *       - work longer than they justify. Opening costs the same for a file of
+ *         any size; a datapoint, its row and the items that were asked for;
+ *         bags_verify, what all files together have, and for each fault in a
+ *         value that it names at most the refs of its shard once more.
+ *     Sizes are those that the system tells: a sparse file counts with its holes.
+ *     What formats and other codecs take to decode a blob is theirs to bound.
+ *     Symbolic links inside a dataset are followed to read, wherever they lead: a
+ *     blob of a stranger's dataset can then be the content of any file that the
+ *     program may read. Where that matters, take no dataset with links in it. A
+ *     link in the place of a file is never written through; bags_recover and
+ *     `append` do follow one in the place of a shard's directory.
  *
  * MACROS YOU MAY DEFINE
  *     BAGS_IMPLEMENTATION  in one source file: compile the functions here.
@@ -386,6 +406,13 @@ typedef enum bags_path_kind {
     BAGS_PATH_DIRECTORY
 } bags_path_kind;
 
+/* How bytes of a file will be read. */
+typedef enum bags_advice {
+    BAGS_ADVICE_RANDOM,     /* here and there: reading ahead is in vain */
+    BAGS_ADVICE_SEQUENTIAL, /* from front to back */
+    BAGS_ADVICE_SOON        /* all of them, soon: start to read them now */
+} bags_advice;
+
 /*
  * All access to files. Every hook returns 0, or an errno value that ends up in
  * bags_error.system. Reads and writes say where in the file; there is no
@@ -427,6 +454,13 @@ typedef struct bags_io {
      * stays: it will be written soon, and cut to what was. A failure means: go
      * on without. */
     int (*reserve)(void *user, void *file, uint64_t size);
+    /* Optional. Say how bytes of a file will be read: of a map, from `map` on,
+     * or else of an open file, from `offset` on. A failure changes nothing. */
+    int (*advise)(void *user, void *file, const void *map, uint64_t offset,
+        uint64_t size, bags_advice advice);
+    /* Optional. Whether the map's byte at `at` is in memory, so that reading it
+     * does not wait for the disk; true if nobody knows. */
+    bool (*resident)(void *user, const void *at);
 } bags_io;
 
 /* The hooks for local files, to wrap them in hooks of your own. Lives forever. */
@@ -450,6 +484,22 @@ typedef struct bagi_view {
     uint64_t limit;  /* no blob ends behind this offset */
 } bagi_view;
 
+/*
+ * How a reader is going to be used, for data that are not in memory yet.
+ *
+ * By default the system reads ahead of what is touched, which is right for some
+ * gigabytes and for reading in any order with prefetch. RANDOM is for data much
+ * larger than memory of which a little is read here and there: nothing is read
+ * ahead, and a blob of several pages is asked for at once; what is in memory
+ * already is found slower than by default, by a fraction of a microsecond.
+ * SEQUENTIAL reads far ahead and forgets what was read.
+ */
+typedef enum bags_access {
+    BAGS_ACCESS_DEFAULT = 0,
+    BAGS_ACCESS_RANDOM,
+    BAGS_ACCESS_SEQUENTIAL
+} bags_access;
+
 typedef struct bag_reader_options {
     bool positional; /* read by position; do not map the file */
     bool load_table; /* with positional: hold the table in memory, 8 bytes a
@@ -457,6 +507,9 @@ typedef struct bag_reader_options {
     bool allow_empty_file; /* 0 bytes is an empty Bag, as granular 0.20 and 0.21
                               write it; else an error, since it is also what
                               a crash leaves */
+    bool live; /* of a Bag that has a journal beside it: the blobs that are
+                  whole, whatever a loss of power left behind them */
+    bags_access access;
     const bags_allocator *allocator; /* NULL: malloc family */
     const bags_io *io;               /* NULL: local files */
 } bag_reader_options;
@@ -464,7 +517,12 @@ typedef struct bag_reader_options {
 /*
  * Open a Bag and check its shape.
  *
- * A file NAME.idx beside NAME.bag is looked for, as the split variant has one.
+ * A file NAME.idx beside NAME.bag is looked for, as the split variant has one,
+ * and a Bag that is being written, or whose writer died: of that the blobs that
+ * were flushed are read, as many as there are now; open it again to see more. The
+ * writer need not care. After a loss of power the journal may say more than is
+ * true, which is an error but with `live`.
+ *
  * Local files are mapped; a file that cannot be mapped is read by position.
  *
  * Returns the reader, to be closed by bag_reader_close, or NULL:
@@ -475,7 +533,8 @@ typedef struct bag_reader_options {
  *                       space
  *   BAGS_ERROR_MEMORY   out of memory
  *
- * Cost: O(1), some system calls; the table is not read (but with load_table).
+ * Cost: O(1), some system calls; the table is not read (but with load_table, or
+ * with live where there is a journal).
  */
 BAGS_API bag_reader *bag_reader_open(const char *path,
     const bag_reader_options *options, bags_error *err);
@@ -606,6 +665,26 @@ BAGI_INLINE bags_code bag_reader_get_range(const bag_reader *reader,
 }
 
 /*
+ * Read many blobs: out[i] becomes blob indices[i]. They borrow the reader or
+ * the scratch as bag_reader_get says. By position they are read in the order of
+ * the file, neighbours with one read, and a blob that is asked for twice once;
+ * 40 bytes of scratch each besides. Errors and threads as for bag_reader_get.
+ */
+BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch,
+    bags_bytes *out, bags_error *err);
+
+/*
+ * Start to read blobs from the disk, all at once, and return without waiting
+ * for them, so that getting them soon after finds them in memory. Neighbours
+ * are asked for together; sorted indices are best. What is in memory already
+ * costs about a microsecond a blob. Errors and threads as for bag_reader_get.
+ */
+BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch,
+    bags_error *err);
+
+/*
  * Check every entry of the table. Returns BAGS_OK, or BAGS_ERROR_CORRUPT with
  * the first blob that is wrong, or BAGS_ERROR_IO. Cost: reads the whole table,
  * with a small buffer of its own when it is not mapped.
@@ -615,6 +694,9 @@ BAGS_API bags_code bag_reader_verify(const bag_reader *reader, bags_error *err);
 typedef struct bag_writer_options {
     bool keep_idx;   /* leave the journal NAME.idx: granular 0.22 reads it */
     bool no_sync;    /* close without waiting for the disk */
+    uint64_t sync_size; /* sync, as bag_writer_sync does, whenever so many bytes
+                           of blobs have come since the last time; 0: only at
+                           the end. Not with no_sync */
     size_t buffer_size; /* bytes held back, rounded up to a power of two of at
                            least 4 KiB; 0: 2 MiB */
     const bags_allocator *allocator; /* NULL: malloc family */
@@ -629,7 +711,7 @@ typedef struct bag_writer_options {
  *
  * Returns the writer, to be ended by bag_writer_close or bag_writer_abort, or
  * NULL: BAGS_ERROR_EXISTS, BAGS_ERROR_MISSING (no such directory),
- * BAGS_ERROR_IO, BAGS_ERROR_MEMORY.
+ * BAGS_ERROR_ARGUMENT (no_sync and sync_size), BAGS_ERROR_IO, BAGS_ERROR_MEMORY.
  *
  * Threads: one at a time.
  */
@@ -651,6 +733,11 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
 /* Hand everything to the system: it then survives the end of this process.
  * Returns BAGS_OK or BAGS_ERROR_IO. */
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err);
+
+/* Flush, and wait until the disk has it: it then survives a loss of power too,
+ * and a reader with `live` finds it. Returns BAGS_OK or BAGS_ERROR_IO. A sync
+ * that failed is never tried again: it ends the writer. Cost: three syncs. */
+BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err);
 
 /* Number of blobs appended. */
 BAGS_API uint64_t bag_writer_length(const bag_writer *writer);
@@ -862,6 +949,10 @@ typedef struct bags_writer_options {
     bool keep_idx;         /* leave the .idx files: granular 0.22 then reads a
                               dataset that has no sequences */
     bool no_sync;          /* do not wait for the disk when a shard is done */
+    uint64_t sync_size;    /* sync, as bags_writer_sync does, after the datapoint
+                              with which so many bytes of blobs have come since
+                              the last time; 0: only when a shard is done. Not
+                              with no_sync */
     bool append;           /* go on with what this worker wrote before */
     size_t buffer_size;    /* bytes held back for each field, rounded up to a
                               power of two of at least 4 KiB; 0: 2 MiB */
@@ -898,7 +989,8 @@ typedef struct bags_writer_options {
  *                        everywhere: refs, leading '.', control characters,
  *                        / \ : * ? " < > |, device names as "con"
  *   BAGS_ERROR_TYPE      a type string is wrong
- *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop
+ *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; no_sync and
+ *                        sync_size
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Threads: one at a time.
@@ -1095,12 +1187,15 @@ typedef struct bags_reader_options {
     bool skip_unfinished;  /* leave out shards that are being written, or whose
                               writer died; and of a split dataset whose fields
                               are of unequal length, read the shortest */
+    bool live;             /* read the datapoints flushed so far of those shards,
+                              too: see bags_reader_open */
     bool positional;       /* read by position; do not map files */
     bool load_tables;      /* with positional: hold the tables of the files in
                               use in memory, 8 bytes a blob */
     size_t max_files;      /* files open at once, with positional; 0: 64 */
     size_t max_maps;       /* files mapped at once; those above are read by
                               position; 0: 16384 */
+    bags_access access;    /* in which order data come that are on disk */
     const bags_codecs *codecs;       /* NULL: built-in types. Must live as long
                                         as the reader */
     const bags_allocator *allocator; /* NULL: malloc family */
@@ -1122,8 +1217,21 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
+ * With live, shards that are being written, or whose writer died, are there with
+ * the datapoints that were flushed (bags_writer_flush, and whenever a buffer was
+ * full): each whole or not at all, the same that bags_recover would keep. It is
+ * what there was at this call; open again to see more. Writers are not locked out
+ * and need not care; the reader goes on as it is when they finish. A writer that
+ * aborts takes back what it wrote: reading it then fails or, if another writer has
+ * begun the shard again by then, gives what that one wrote: open again. A shard
+ * without its fields' record yet is skipped; if there is none with it, the error is
+ * BAGS_ERROR_UNFINISHED or BAGS_ERROR_MISSING. Shards that several workers write
+ * have gaps most of the time: see allow_gaps.
+ *
  * Cost: a few system calls a shard, or of a split one a few a field. No table is
- * read; no file stays open.
+ * read; no file stays open. With live, of an unfinished shard some more a field,
+ * its journals and refs are read, 8 bytes a blob are held in memory, and it is
+ * read by position, one system call a field.
  */
 BAGS_API bags_reader *bags_reader_open(const char *path,
     const bags_reader_options *options, bags_error *err);
@@ -1138,7 +1246,8 @@ BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 /* Number of shards that are read; 1 for a dataset without shards. */
 BAGS_API uint64_t bags_reader_shards(const bags_reader *reader);
 
-/* Number of unfinished shards that were left out. */
+/* Number of unfinished shards that were left out; with `live`, of those whose
+ * writers have only begun. */
 BAGS_API uint64_t bags_reader_skipped(const bags_reader *reader);
 
 /* Whether it is a directory of shards. */
@@ -1148,6 +1257,7 @@ typedef struct bags_shard {
     uint64_t number; /* the shard's name as a number; 0 if not sharded */
     uint64_t start;  /* the index of its first datapoint */
     uint64_t length; /* its number of datapoints */
+    bool unfinished; /* only with `live` */
 } bags_shard;
 
 /* The i-th shard, 0 <= i < bags_reader_shards(reader); else all 0. */
@@ -1235,6 +1345,7 @@ typedef struct bags_row {
     struct bagi_slot *slots;
     bags_buffer scratch;
     bags_buffer refs;
+    bags_buffer list;
 } bags_row;
 
 /*
@@ -1275,6 +1386,65 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     size_t field, uint64_t start, uint64_t stop, bags_row *row,
     bags_error *err);
+
+/*
+ * Read a plain field of many datapoints, as indices name them, in any order. The
+ * row then has one slot with item i for indices[i]. By position they are read
+ * in the order of the files, neighbours with one read. Lifetime, errors and
+ * threads as for bags_reader_get.
+ */
+BAGS_API bags_code bags_reader_get_many(const bags_reader *reader, size_t field,
+    const uint64_t *indices, size_t count, bags_row *row, bags_error *err);
+
+/*
+ * Start to read datapoints from the disk, all at once, and return without
+ * waiting for them, so that getting them soon after finds them in memory.
+ * Neighbours are asked for together.
+ *
+ *   selects  as for bags_reader_get: `select_count` of them; NULL: all
+ *   row      scratch; empty afterwards
+ *
+ * What is in memory already costs about a microsecond a blob, so that it is for
+ * data larger than memory. The refs and tables on the way are waited for.
+ * Errors and threads as for bags_reader_get.
+ */
+BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
+    const uint64_t *indices, size_t count, const bags_select *selects,
+    size_t select_count, bags_row *row, bags_error *err);
+
+/* A plain field of all datapoints of a shard, as one array. */
+typedef struct bags_column {
+    const unsigned char *data; /* the blobs, one behind the other */
+    uint64_t length;           /* how many */
+    uint64_t size;             /* bytes of all */
+    uint64_t item_size;        /* bytes of each, if all have as many; else 0 */
+    const uint64_t *offsets;   /* length + 1: blob i is the bytes offsets[i] ..
+                                  offsets[i + 1] of data, as in Arrow's
+                                  LargeBinary. NULL if item_size is not 0 */
+} bags_column;
+
+/*
+ * View a plain field of the i-th shard as a column: an array [length, ...]
+ * without a copy, where all blobs have one size.
+ *
+ * *out borrows it: valid until the reader is closed or the scratch is used again
+ * or freed, whichever is first; the scratch is the row, which is empty
+ * afterwards. Mapped, only offsets that are not aligned are copied, 8 bytes a
+ * blob; otherwise all of it.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_RANGE  no such shard; a sequence; or the datapoints' blobs do
+ *                     not lie in the order of the datapoints, as a foreign
+ *                     writer may have left them: use bags_reader_get_range
+ *   BAGS_ERROR_FIELD, BAGS_ERROR_CORRUPT, BAGS_ERROR_IO, BAGS_ERROR_LIMIT,
+ *   BAGS_ERROR_MEMORY
+ *
+ * Threads: any, each with its own row.
+ * Cost: O(length) to check the table, and the first time the shard's refs;
+ * after that bags_reader_get of this field alone does not read refs either.
+ */
+BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
+    size_t field, bags_row *row, bags_column *out, bags_error *err);
 
 /*
  * How many items a sequence has in a datapoint, without reading them; 1 for a
@@ -1326,10 +1496,103 @@ BAGS_API void bags_row_free(bags_row *row);
 
 /*
  * Check the structure of every file: every entry of every table, every row of
- * refs.bag, and that what it refers to is there. BAGS_OK, or the first fault.
- * Cost: reads all tables and refs, not the blobs.
+ * refs.bag, and that what it refers to is there. BAGS_OK, or the first fault;
+ * bags_verify finds all of them. Cost: reads all tables and refs, not the blobs.
  */
 BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
+    bags_error *err);
+
+/* ========================================================================
+ * >>faults
+ * Everything that is wrong with a dataset, not only the first thing.
+ * ====================================================================== */
+
+/* What the index of a bags_fault counts. */
+typedef enum bags_fault_kind {
+    BAGS_FAULT_FILE,     /* nothing: the file, shard or dataset as a whole */
+    BAGS_FAULT_BLOB,     /* blobs of the field */
+    BAGS_FAULT_DATAPOINT /* datapoints of the shard */
+} bags_fault_kind;
+
+/* A fault that bags_verify found. Its texts are valid during the call. */
+typedef struct bags_fault {
+    const char *path;  /* the shard's directory; the dataset's, if it is wrong as
+                          a whole or has no shards; a lone Bag's file */
+    const char *field; /* a field's name; "refs"; NULL: no Bag of a dataset */
+    bags_fault_kind kind;
+    uint64_t index;    /* the blob or datapoint, counted in this shard from 0 */
+    uint64_t item;     /* of a sequence, the item that does not decode; else 0 */
+    uint64_t offset;   /* of the wrong bytes in field.bag (an entry of a split
+                          table: field.idx); 0 if it is the whole file */
+    bags_code code;
+    const char *message; /* as bags_error has it: all of the above in words */
+} bags_fault;
+
+typedef struct bags_verify_options {
+    bool quick;  /* only what costs O(1) a file: sizes, spec.json, the first and
+                    the last entry of every table and of refs */
+    bool decode; /* decode every blob too, by its field's codec */
+    bool allow_gaps;       /* missing shards are no fault */
+    bool skip_unfinished;  /* nor are shards that are not finished; and of a split
+                              dataset fields of unequal length */
+    bool allow_empty_file; /* nor is a lone Bag of 0 bytes: see
+                              bag_reader_options */
+    uint64_t shard_start, shard_stop; /* as bags_reader_options has them */
+    uint64_t part, parts; /* do the part-th of so many parts of the work, a Bag
+                             being the least: for threads or machines that
+                             share it. 0, 0: all */
+    uint64_t max_faults;  /* how many are passed to `each`; the others are only
+                             counted. 0: 1000 */
+    /* Called for every fault, by the thread that called bags_verify. */
+    void (*each)(void *user, const bags_fault *fault);
+    /* Called now and then with how many bytes were read since it was last
+     * called. May be NULL, as each. */
+    void (*progress)(void *user, uint64_t bytes);
+    void *user;
+    const bags_codecs *codecs;       /* for decode. NULL: built-in types */
+    const bags_allocator *allocator; /* NULL: malloc family */
+    const bags_io *io;               /* NULL: local files */
+} bags_verify_options;
+
+/* What was looked at. The parts of a work add up to the whole. */
+typedef struct bags_verify_report {
+    uint64_t shards;     /* finished ones; 1 for a dataset without shards */
+    uint64_t unfinished; /* shards that are not, a fault or not */
+    uint64_t files;
+    uint64_t blobs;      /* of the fields */
+    uint64_t datapoints;
+    uint64_t bytes;      /* read from the files to check them */
+    uint64_t undecoded;  /* with decode, blobs of types without a codec */
+    uint64_t faults;     /* found, whether passed to `each` or not */
+} bags_verify_report;
+
+/*
+ * Find every fault in a dataset, a directory of shards, or a lone Bag: in each
+ * spec.json; in each entry of each table; in each row of refs.bag, and whether
+ * what it refers to is there; with `decode`, in each value. Shards that are
+ * missing, there twice, not finished, or of another spec than the first good
+ * one, are faults too. It goes on behind a fault, also when a file is missing or
+ * cannot be read. Where a shard's spec.json is wrong, the first good one tells
+ * which Bags there should be; where no shard has a good one, refs.bag is checked
+ * and the fields are not.
+ *
+ * Every fault is found once, where it is: a wrong entry of a table at the blob
+ * that ends there, although the next blob begins there. A blob that does not
+ * decode is named by its datapoint, if refs.bag has the blobs of the field in
+ * order, as all writers leave them, else by its own number.
+ *
+ * Returns BAGS_OK, or the code of the first fault, or that of what kept it from
+ * looking: BAGS_ERROR_MISSING (no such path, or nothing of a dataset there),
+ * BAGS_ERROR_ARGUMENT (shard_start or part is not below its stop),
+ * BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be listed). *report,
+ * which may be NULL, is written in each case.
+ *
+ * Files are read by position, not mapped. Memory: some 200 KiB, 16 bytes a
+ * shard, 40 a field, and with decode one blob. Cost: reads all tables and refs
+ * once or twice; with decode the blobs too.
+ */
+BAGS_API bags_code bags_verify(const char *path,
+    const bags_verify_options *options, bags_verify_report *report,
     bags_error *err);
 
 #endif /* BAGS_H */
@@ -1824,6 +2087,8 @@ static int bagi_local_remove_dir(void *user, const char *path) {
 }
 
 #define BAGI_LOCAL_RESERVE NULL
+#define BAGI_LOCAL_ADVISE NULL
+#define BAGI_LOCAL_RESIDENT NULL
 #else
 /* ---- POSIX ----
  * Linux, macOS, the BSDs. What they do differently stands in this block; below
@@ -1848,11 +2113,14 @@ static const char *bagi_system_text(int error, char *room, size_t size) {
 }
 
 /* On macOS fsync leaves the data in the drive's cache; F_FULLFSYNC does not,
- * but not every file system knows it. */
+ * but not every file system knows it. Only then is fsync called: after a sync
+ * that failed, the next one may succeed although the data is lost. */
 static int bagi_sync_fd(int fd) {
 #if defined(F_FULLFSYNC)
     if (fcntl(fd, F_FULLFSYNC) == 0)
         return 0;
+    if (errno != ENOTSUP && errno != EINVAL && errno != ENOTTY)
+        return -1;
 #endif
     return fsync(fd);
 }
@@ -2046,19 +2314,24 @@ static int bagi_local_make_dir(void *user, const char *path) {
  * not be listed cannot be opened: then there is nothing more that could be
  * done. */
 static int bagi_local_sync_dir(void *user, const char *path) {
-    (void)user;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd;
+    do {
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    } while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return errno == EACCES ? 0 : errno;
-    int error = bagi_sync_fd(fd) != 0 && errno != EINVAL ? errno : 0;
+    int error = bagi_local_sync(user, bagi_local_wrap(fd));
     close(fd);
-    return error;
+    return error == EINVAL ? 0 : error;
 }
 
 static int bagi_local_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     (void)user;
-    DIR *dir = opendir(path);
+    DIR *dir;
+    do {
+        dir = opendir(path);
+    } while (!dir && errno == EINTR);
     if (!dir)
         return errno;
     int error = 0;
@@ -2090,6 +2363,50 @@ static int bagi_local_remove_dir(void *user, const char *path) {
     (void)user;
     return rmdir(path) != 0 ? errno : 0;
 }
+
+/* The start of the page that an address is in. */
+static unsigned char *bagi_local_page(const void *at, size_t *before) {
+    static long size; /* every thread stores the same */
+    if (size <= 0)
+        size = sysconf(_SC_PAGESIZE);
+    *before = (size_t)((uintptr_t)at & ((uintptr_t)size - 1));
+    return (unsigned char *)(uintptr_t)at - *before;
+}
+
+#if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
+static int bagi_local_advise(void *user, void *file, const void *map,
+    uint64_t offset, uint64_t size, bags_advice advice) {
+    static const int of_map[] = {
+        POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
+    static const int of_file[] = {
+        POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
+    (void)user;
+    if (map) {
+        size_t before = 0;
+        unsigned char *page = bagi_local_page(map, &before);
+        return posix_madvise(page, (size_t)size + before, of_map[advice]);
+    }
+    return posix_fadvise(bagi_local_fd(file), (off_t)offset, (off_t)size,
+        of_file[advice]);
+}
+#define BAGI_LOCAL_ADVISE bagi_local_advise
+#else
+#define BAGI_LOCAL_ADVISE NULL
+#endif
+
+/* The kernel does not tell everyone: who may not write the file learns that all
+ * of it is in memory. */
+#if defined(__linux__)
+static bool bagi_local_resident(void *user, const void *at) {
+    unsigned char known = 1;
+    size_t before = 0;
+    (void)user;
+    return mincore(bagi_local_page(at, &before), 1, &known) != 0 || (known & 1);
+}
+#define BAGI_LOCAL_RESIDENT bagi_local_resident
+#else
+#define BAGI_LOCAL_RESIDENT NULL
+#endif
 #endif
 
 BAGS_API const bags_io *bags_io_local(void) {
@@ -2098,7 +2415,8 @@ BAGS_API const bags_io *bags_io_local(void) {
         bagi_local_truncate, bagi_local_sync, bagi_local_lock, bagi_local_map,
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
-        bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE};
+        bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
+        BAGI_LOCAL_ADVISE, BAGI_LOCAL_RESIDENT};
     return &io;
 }
 
@@ -2454,7 +2772,7 @@ static char *bagi_print(const bags_allocator *memory, bags_error *err,
     if (!text)
         return NULL;
     va_start(arguments, format);
-    vsnprintf(text, (size_t)size + 1, format, arguments);
+    (void)vsnprintf(text, (size_t)size + 1, format, arguments);
     va_end(arguments);
     return text;
 }
@@ -3063,6 +3381,8 @@ typedef struct bagi_file {
     void *handle;             /* NULL: mapped, in memory, or not open now */
     unsigned pins;            /* threads that read it just now */
     bool listed;              /* it belongs to a set, open or not */
+    bool grows;               /* a writer may go on with it: `size` is of what
+                                 is read */
     struct bagi_file *newer, *older;
 } bagi_file;
 
@@ -3148,7 +3468,7 @@ static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
     if (code)
         return code;
     code = bagi_file_size(env, handle, file->path, &size, err);
-    if (!code && size != file->size)
+    if (!code && size != file->size && (size < file->size || !file->grows))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has %" PRIu64 " bytes now and had %" PRIu64
             " when it was opened first", bagi_tail(file->path), size,
@@ -3174,40 +3494,74 @@ struct bag_reader {
     bagi_file file;
     bagi_file index;       /* NAME.idx, if split */
     unsigned char *loaded; /* the table in memory, if asked for */
+    size_t loaded_size;
     bool split, v2;
+    bool random;       /* mapped for BAGS_ACCESS_RANDOM */
+    void *consecutive; /* not NULL: blob i is datapoint i's; see columns */
 };
 
-/* Read from a file that may have to be opened again for it. */
-static bags_code bagi_file_read(const bag_reader *reader, const bagi_file *of,
-    uint64_t offset, void *data, size_t size, bags_error *err) {
+/* Hold a file open that may have to be opened again for it. */
+static bags_code bagi_file_pin(const bag_reader *reader, const bagi_file *of,
+    void **handle, bags_error *err) {
     bagi_files *files = reader->files;
     /* Only the members that the set's mutex guards change. */
     bagi_file *file = (bagi_file *)(uintptr_t)of;
-    if (size == 0)
-        return BAGS_OK;
-    if (!files)
-        return bagi_read_at(reader->env, file->handle, file->path, offset, data,
-            size, err);
-    bagi_lock(&files->mutex);
     bags_code code = BAGS_OK;
-    if (!file->handle) {
+    if (files)
+        bagi_lock(&files->mutex);
+    if (files && !file->handle) {
         code = bagi_files_reopen(files, reader->env, file, err);
-    } else if (files->newest != file) {
+    } else if (files && files->newest != file) {
         bagi_files_unlink(files, file);
         bagi_files_link(files, file);
     }
-    void *handle = file->handle;
-    file->pins += !code;
-    bagi_unlock(&files->mutex);
-    if (code)
-        return code;
-    code = bagi_read_at(reader->env, handle, file->path, offset, data, size,
-        err);
+    *handle = file->handle;
+    if (files) {
+        file->pins += !code;
+        bagi_unlock(&files->mutex);
+    }
+    return code;
+}
+
+static void bagi_file_unpin(const bag_reader *reader, const bagi_file *of) {
+    bagi_files *files = reader->files;
+    bagi_file *file = (bagi_file *)(uintptr_t)of;
+    if (!files)
+        return;
     bagi_lock(&files->mutex);
     if (--file->pins == 0 && files->count > files->limit)
         bagi_files_close(files, reader->env, file);
     bagi_unlock(&files->mutex);
+}
+
+static bags_code bagi_file_read(const bag_reader *reader, const bagi_file *file,
+    uint64_t offset, void *data, size_t size, bags_error *err) {
+    void *handle = NULL;
+    if (size == 0)
+        return BAGS_OK;
+    bags_code code = bagi_file_pin(reader, file, &handle, err);
+    if (code)
+        return code;
+    code = bagi_read_at(reader->env, handle, file->path, offset, data, size,
+        err);
+    bagi_file_unpin(reader, file);
     return code;
+}
+
+/* Say how a part of a file will be read, if it is one and the system listens. */
+static void bagi_file_advise(const bag_reader *reader, const bagi_file *file,
+    uint64_t offset, uint64_t size, bags_advice advice) {
+    const bags_io *io = &reader->env->io;
+    void *handle = NULL;
+    if (!io->advise || size == 0)
+        return;
+    if (file->map) {
+        io->advise(io->user, NULL, file->map + offset, 0, size, advice);
+    } else if ((file->handle || file->listed) &&
+               !bagi_file_pin(reader, file, &handle, NULL)) {
+        io->advise(io->user, handle, NULL, offset, size, advice);
+        bagi_file_unpin(reader, file);
+    }
 }
 
 /* Where a file's bytes can be had while it is being opened: its map, or a
@@ -3249,15 +3603,19 @@ static void bagi_file_map(bag_reader *reader, bagi_file *file,
 }
 
 static bags_code bagi_file_open(bag_reader *reader, bagi_file *file,
-    const char *path, bool positional, bags_error *err) {
+    const char *path, bags_error *err) {
     const bagi_env *env = reader->env;
     file->path = bagi_copy_text(&env->memory, path, strlen(path), err);
     if (!file->path)
         return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_files_open(reader->files, env, path, false,
-        &file->handle, err);
-    if (!code)
-        code = bagi_file_size(env, file->handle, path, &file->size, err);
+    return bagi_files_open(reader->files, env, path, false, &file->handle, err);
+}
+
+/* See how large an open file is now. */
+static bags_code bagi_file_measure(bag_reader *reader, bagi_file *file,
+    bool positional, bags_error *err) {
+    bags_code code = bagi_file_size(reader->env, file->handle, file->path,
+        &file->size, err);
     if (!code)
         bagi_file_map(reader, file, positional);
     return code;
@@ -3292,7 +3650,7 @@ static void bagi_file_close(bag_reader *reader, bagi_file *file) {
             files->maps--;
     }
     if (file->handle) {
-        if (file->listed)
+        if (files && file->listed)
             bagi_files_unlink(files, file);
         bagi_close_read(env, file->handle);
     }
@@ -3333,17 +3691,17 @@ static bags_code bagi_bag_shape(bag_reader *reader, bool allow_empty,
 }
 
 /* Whether a Bag beside an index is a finished one nevertheless: if its own
- * table begins where the last blob of the index ends. */
-static bags_code bagi_bag_finished(bag_reader *reader, uint64_t end,
-    bool *finished, bags_error *err) {
+ * table begins where the last blob of the index ends, and is as long. */
+static bags_code bagi_bag_finished(bag_reader *reader, uint64_t length,
+    uint64_t end, bool *finished, bags_error *err) {
     const bagi_file *file = &reader->file;
     uint64_t last = 0, first = 0;
     *finished = false;
-    if (file->size < 8)
+    if (file->size < 8 || end > file->size - 8 || (file->size - end) % 8 != 0 ||
+        (file->size - end) / 8 - 1 != length)
         return BAGS_OK;
     bags_code code = bagi_file_peek(reader, file, file->size - 8, &last, err);
-    if (code || last != end || last > file->size - 8 ||
-        (file->size - last) % 8 != 0)
+    if (code || last != end)
         return code;
     code = bagi_file_peek(reader, file, last, &first, err);
     *finished = !code && first == 0;
@@ -3351,30 +3709,31 @@ static bags_code bagi_bag_finished(bag_reader *reader, uint64_t end,
 }
 
 /* A Bag whose ends stand in NAME.idx; an entry that was cut is no entry. A Bag
- * alone that has a table of its own does not need the index. */
+ * alone that has a table of its own does not need the index; but a loss of power
+ * may have torn the table, while the index is on disk. */
 static bags_code bagi_bag_shape_split(bag_reader *reader, bool alone,
-    bags_error *err) {
+    bool unfinished, bags_error *err) {
     uint64_t length = reader->index.size / 8, end = 0;
     bool finished = false;
     bags_code code = BAGS_OK;
     if (length)
         code = bagi_file_peek(reader, &reader->index, length * 8 - 8, &end,
             err);
-    if (!code && alone)
-        code = bagi_bag_finished(reader, end, &finished, err);
+    if (!code && alone && !unfinished)
+        code = bagi_bag_finished(reader, length, end, &finished, err);
     if (code)
         return code;
     if (finished) {
         bagi_file_close(reader, &reader->index);
         return bagi_bag_shape(reader, false, err);
     }
-    if (end > reader->file.size)
+    if (end > reader->file.size && !unfinished)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has %" PRIu64 " bytes; its .idx places the end of blob %"
             PRIu64 " at %" PRIu64, bagi_tail(reader->file.path),
             reader->file.size, length - 1, end);
     reader->split = true;
-    reader->limit = end;
+    reader->limit = unfinished ? reader->file.size : end;
     reader->length = length;
     return BAGS_OK;
 }
@@ -3392,6 +3751,7 @@ static bags_code bagi_bag_load(bag_reader *reader, bags_error *err) {
         (unsigned char *)bagi_alloc_raw(&reader->env->memory, size, err);
     if (!reader->loaded)
         return BAGS_ERROR_MEMORY;
+    reader->loaded_size = size;
     reader->ends = reader->loaded;
     return bagi_read_at(reader->env, file->handle, file->path, reader->table,
         reader->loaded, size, err);
@@ -3406,14 +3766,17 @@ typedef enum bagi_where {
 typedef struct bagi_bag_options {
     bagi_where where;
     bool positional, load_table, allow_empty;
+    bool grows;      /* a writer may be at work on it */
+    bool unfinished; /* its index may say more than is true: who opens it finds
+                        out how much, and trims it */
+    bags_access access;
 } bagi_bag_options;
 
 static void bagi_bag_release(bag_reader *reader) {
     const bags_allocator *memory = &reader->env->memory;
     bagi_file_close(reader, &reader->file);
     bagi_file_close(reader, &reader->index);
-    if (reader->loaded)
-        bagi_free(memory, reader->loaded, (size_t)reader->length * 8);
+    bagi_free(memory, reader->loaded, reader->loaded_size);
     reader->loaded = NULL;
 }
 
@@ -3433,35 +3796,80 @@ static char *bagi_index_path(const bags_allocator *memory, const char *path,
     return bagi_print(memory, err, "%.*s.idx", (int)size, path);
 }
 
+/* Open the index, and see how long it is. One that is looked for may be removed
+ * meanwhile, by a writer that finishes the Bag. */
 static bags_code bagi_bag_open_index(bag_reader *reader, const char *path,
     const bagi_bag_options *options, bool *found, bags_error *err) {
     const bagi_env *env = reader->env;
+    bool alone = options->where == BAGI_ALONE;
+    bags_path_kind kind = BAGS_PATH_FILE;
+    bags_error why;
     char *index = bagi_index_path(&env->memory, path, err);
     if (!index)
         return BAGS_ERROR_MEMORY;
-    bags_path_kind kind = BAGS_PATH_FILE;
-    bags_code code = options->where == BAGI_ALONE
-                         ? bagi_kind(env, index, &kind, err)
-                         : BAGS_OK;
+    bags_code code =
+        alone ? bagi_kind(env, index, &kind, &why) : BAGS_OK;
     *found = kind == BAGS_PATH_FILE;
     if (!code && *found)
-        code = bagi_file_open(reader, &reader->index, index,
-            options->positional, err);
+        code = bagi_file_open(reader, &reader->index, index, &why);
+    if (code && alone && why.system == ENOENT) {
+        bagi_file_close(reader, &reader->index);
+        *found = false;
+        code = BAGS_OK;
+    }
+    if (!code && *found)
+        code = bagi_file_measure(reader, &reader->index, options->positional,
+            &why);
     bagi_free_text(&env->memory, index);
+    if (code && err)
+        *err = why;
     return code;
+}
+
+/* Look for the index of a Bag by itself. A writer makes it just behind the Bag,
+ * and removes it when the Bag is finished: that there is none is believed when
+ * the Bag has not changed around the look. */
+static bags_code bagi_bag_find_index(bag_reader *reader, const char *path,
+    const bagi_bag_options *options, bool *found, bags_error *err) {
+    const bagi_env *env = reader->env;
+    void *file = reader->file.handle;
+    uint64_t before = 0, after = 0;
+    do {
+        bags_code code = bagi_file_size(env, file, path, &before, err);
+        if (!code)
+            code = bagi_bag_open_index(reader, path, options, found, err);
+        if (!code)
+            code = bagi_file_size(env, file, path, &after, err);
+        if (code)
+            return code;
+    } while (!*found && before != after);
+    return BAGS_OK;
+}
+
+/* The files of a Bag. The blobs are measured behind the index, so that they
+ * cover it while a writer is at work. */
+static bags_code bagi_bag_files(bag_reader *reader, const char *path,
+    const bagi_bag_options *options, bool *split, bags_error *err) {
+    *split = options->where == BAGI_SPLIT;
+    reader->file.grows = reader->index.grows = options->grows;
+    bags_code code = bagi_file_open(reader, &reader->file, path, err);
+    if (!code && *split)
+        code = bagi_bag_open_index(reader, path, options, split, err);
+    else if (!code && options->where == BAGI_ALONE && bagi_is_bag_path(path))
+        code = bagi_bag_find_index(reader, path, options, split, err);
+    return code ? code
+                : bagi_file_measure(reader, &reader->file, options->positional,
+                      err);
 }
 
 static bags_code bagi_bag_shapes(bag_reader *reader, const char *path,
     const bagi_bag_options *options, bags_error *err) {
-    bool split = options->where == BAGI_SPLIT;
-    bool alone = options->where == BAGI_ALONE;
-    bags_code code =
-        bagi_file_open(reader, &reader->file, path, options->positional, err);
-    if (!code && (split || (alone && bagi_is_bag_path(path))))
-        code = bagi_bag_open_index(reader, path, options, &split, err);
+    bool split = false;
+    bags_code code = bagi_bag_files(reader, path, options, &split, err);
     if (code)
         return code;
-    code = split ? bagi_bag_shape_split(reader, alone, err)
+    code = split ? bagi_bag_shape_split(reader, options->where == BAGI_ALONE,
+                       options->unfinished, err)
                  : bagi_bag_shape(reader, options->allow_empty, err);
     if (!code && options->load_table)
         code = bagi_bag_load(reader, err);
@@ -3474,7 +3882,8 @@ static void bagi_bag_point(bag_reader *reader) {
     reader->data = reader->file.map;
     if (table->map)
         reader->ends = table->map + reader->table;
-    if (reader->data && reader->ends && !reader->split && !reader->v2) {
+    if (reader->data && reader->ends && !reader->split && !reader->v2 &&
+        !reader->random) {
         reader->view.data = reader->data;
         reader->view.table = reader->ends - 8;
         reader->view.length = reader->length;
@@ -3492,10 +3901,42 @@ static bags_code bagi_bag_open(bag_reader *reader, const char *path,
                    ? bagi_prefix(err, code, "%s: ", bagi_tail(path))
                    : code;
     }
+    reader->random = options->access == BAGS_ACCESS_RANDOM &&
+                     reader->env->io.advise && reader->file.map;
+    if (reader->loaded && reader->split)
+        bagi_file_close(reader, &reader->index); /* it is not needed again */
     bagi_bag_point(reader);
     bagi_file_settle(reader, &reader->file);
     bagi_file_settle(reader, &reader->index);
+    if (options->access) {
+        bags_advice advice = options->access == BAGS_ACCESS_RANDOM
+                                 ? BAGS_ADVICE_RANDOM
+                                 : BAGS_ADVICE_SEQUENTIAL;
+        bagi_file_advise(reader, &reader->file, 0, reader->file.size, advice);
+        bagi_file_advise(reader, &reader->index, 0, reader->index.size, advice);
+    }
     return BAGS_OK;
+}
+
+/* Of a Bag whose ends are at hand: how many blobs from the front lie one behind
+ * the other and in the file. */
+static uint64_t bagi_bag_whole(const bag_reader *reader) {
+    uint64_t start = 0, i = 0;
+    for (; i < reader->length; i++) {
+        uint64_t stop = bagi_load_u64(reader->ends + 8 * i);
+        if (stop < start || stop > reader->limit)
+            break;
+        start = stop;
+    }
+    return i;
+}
+
+/* Forget the blobs from `length` on, and the file's bytes behind the others. */
+static void bagi_bag_trim(bag_reader *reader, uint64_t length) {
+    reader->length = length;
+    reader->limit = length ? bagi_load_u64(reader->ends + 8 * (length - 1)) : 0;
+    if (!reader->file.map)
+        reader->file.size = reader->limit;
 }
 
 /* A reader of one Bag, with an environment of its own. */
@@ -3521,8 +3962,9 @@ BAGS_API bag_reader *bag_reader_open(const char *path,
     memset(&with, 0, sizeof with);
     if (options)
         with = *options;
-    bagi_bag_options how = {BAGI_ALONE, with.positional, with.load_table,
-        with.allow_empty_file};
+    bagi_bag_options how = {BAGI_ALONE, with.positional,
+        with.load_table || with.live, with.allow_empty_file, with.live,
+        with.live, with.access};
     bagi_lone *lone = bagi_lone_new(&with, err);
     if (!lone)
         return NULL;
@@ -3531,6 +3973,8 @@ BAGS_API bag_reader *bag_reader_open(const char *path,
         bagi_free(&memory, lone, sizeof *lone);
         return NULL;
     }
+    if (with.live && lone->reader.split)
+        bagi_bag_trim(&lone->reader, bagi_bag_whole(&lone->reader));
     return &lone->reader;
 }
 
@@ -3614,6 +4058,17 @@ static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
         room + 8 - before, count * 8 + before, err);
 }
 
+/* With BAGS_ACCESS_RANDOM a blob of several pages would be read one page at a
+ * time, each when it is touched: ask for all of it, unless it is there. */
+BAGI_APART static void bagi_bag_wake(const bag_reader *reader, uint64_t start,
+    uint64_t size) {
+    const bags_io *io = &reader->env->io;
+    if (size > 4096 && !(io->resident && io->resident(io->user,
+                             reader->data + start + size / 2)))
+        bagi_file_advise(reader, &reader->file, start, size,
+            BAGS_ADVICE_SOON);
+}
+
 BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     unsigned char room[16];
@@ -3633,6 +4088,8 @@ BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
     if (reader->data) {
         out->data = reader->data + start;
         out->size = (size_t)(stop - start);
+        if (reader->random)
+            bagi_bag_wake(reader, start, stop - start);
         return BAGS_OK;
     }
     if (stop - start > SIZE_MAX / 2)
@@ -3723,6 +4180,8 @@ BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
     range.size = (size_t)(end - range.start);
     if (reader->data) {
         range.data = reader->data + range.start;
+        if (reader->random)
+            bagi_bag_wake(reader, range.start, range.size);
     } else {
         bagi_buffer_adopt(scratch, &reader->env->memory);
         code = bags_buffer_reserve(scratch, used + range.size + 1, err);
@@ -3739,28 +4198,268 @@ BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
     return BAGS_OK;
 }
 
-#define BAGI_VERIFY_STEP 8192 /* entries a read */
+/* ---- many blobs at once ---- */
 
-BAGS_API bags_code bag_reader_verify(const bag_reader *reader,
-    bags_error *err) {
-    if (reader->ends || reader->length == 0)
-        return bagi_bag_check(reader, 0, reader->length, reader->ends, err);
-    const bags_allocator *memory = &reader->env->memory;
-    const size_t size = (BAGI_VERIFY_STEP + 1) * 8;
-    unsigned char *room = (unsigned char *)bagi_alloc_raw(memory, size, err);
-    if (!room)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = BAGS_OK;
-    for (uint64_t at = 0; at < reader->length && !code;
-         at += BAGI_VERIFY_STEP) {
-        uint64_t count = reader->length - at;
-        if (count > BAGI_VERIFY_STEP)
-            count = BAGI_VERIFY_STEP;
-        code = bagi_bag_entries(reader, at, (size_t)count, room, err);
-        if (!code)
-            code = bagi_bag_check(reader, at, count, room + 8, err);
+/* A blob that somebody asked for, as the place-th of many. */
+typedef struct bagi_want {
+    uint64_t index;
+    uint64_t start; /* in the file; once it was read, in the buffer */
+    size_t size, place;
+    const unsigned char *data; /* NULL: it is in the buffer */
+} bagi_want;
+
+static int bagi_want_order(const void *a, const void *b) {
+    uint64_t x = ((const bagi_want *)a)->index;
+    uint64_t y = ((const bagi_want *)b)->index;
+    return (x > y) - (x < y);
+}
+
+static void bagi_wants_sort(bagi_want *wants, size_t count) {
+    size_t i = 1;
+    while (i < count && wants[i - 1].index <= wants[i].index)
+        i++;
+    if (i < count)
+        qsort(wants, count, sizeof *wants, bagi_want_order);
+}
+
+/* A sorted list of what is wanted. It stands at the front of a buffer, which may
+ * be the one that blobs are read to, and move. */
+typedef struct bagi_list {
+    bags_buffer *buffer;
+    size_t first, count; /* the wants that are meant */
+} bagi_list;
+
+static bagi_want *bagi_wants(const bagi_list *list) {
+    return (bagi_want *)(void *)list->buffer->data + list->first;
+}
+
+static bags_code bagi_wants_make(const uint64_t *indices, size_t count,
+    bagi_list *list, bags_error *err) {
+    if (count > SIZE_MAX / 4 / sizeof(bagi_want))
+        return bagi_fail_memory(err, SIZE_MAX);
+    bags_code code =
+        bags_buffer_reserve(list->buffer, count * sizeof(bagi_want) + 1, err);
+    if (code)
+        return code;
+    list->first = 0;
+    list->count = count;
+    bagi_want *wants = bagi_wants(list);
+    for (size_t i = 0; i < count; i++) {
+        memset(&wants[i], 0, sizeof *wants);
+        wants[i].index = indices[i];
+        wants[i].place = i;
     }
-    bagi_free(memory, room, size);
+    bagi_wants_sort(wants, count);
+    return BAGS_OK;
+}
+
+/* How many from the i-th on are neighbours in the file, or the same blob. */
+static size_t bagi_wants_run(const bagi_list *list, size_t i) {
+    const bagi_want *wants = bagi_wants(list);
+    size_t stop = i + 1;
+    while (stop < list->count && wants[stop].index - wants[stop - 1].index <= 1)
+        stop++;
+    return stop - i;
+}
+
+/* Where the blobs of a run lie. */
+static bags_code bagi_run_ends(const bag_reader *reader, const bagi_list *run,
+    bags_buffer *buffer, size_t used, bags_error *err) {
+    uint64_t first = bagi_wants(run)[0].index;
+    uint64_t last = bagi_wants(run)[run->count - 1].index;
+    const unsigned char *ends = NULL;
+    bags_code code = bagi_bag_ends(reader, first, (size_t)(last - first) + 1,
+        buffer, &used, &ends, err);
+    if (code)
+        return code;
+    bagi_want *wants = bagi_wants(run);
+    for (size_t i = 0; i < run->count; i++) {
+        uint64_t start = 0, stop = 0;
+        bagi_bag_bounds(reader, wants[i].index,
+            ends + (wants[i].index - first) * 8, &start, &stop);
+        if (stop - start > SIZE_MAX / 2)
+            return bagi_fail_memory(err, SIZE_MAX);
+        wants[i].start = start;
+        wants[i].size = (size_t)(stop - start);
+    }
+    return BAGS_OK;
+}
+
+/* Read a run whose ends are known behind what the buffer holds, unless it is
+ * mapped, and only the table is not. */
+static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
+    bags_buffer *buffer, size_t *used, bags_error *err) {
+    bagi_want *wants = bagi_wants(run);
+    for (size_t i = 0; reader->data && i < run->count; i++)
+        wants[i].data = reader->data + wants[i].start;
+    if (reader->data)
+        return BAGS_OK;
+    const bagi_want *last = &bagi_wants(run)[run->count - 1];
+    uint64_t start = bagi_wants(run)[0].start;
+    uint64_t size = last->start + last->size - start;
+    if (size > SIZE_MAX / 2 - *used)
+        return bagi_fail_memory(err, SIZE_MAX);
+    bags_code code =
+        bags_buffer_reserve(buffer, *used + (size_t)size + 1, err);
+    if (!code)
+        code = bagi_file_read(reader, &reader->file, start,
+            buffer->data + *used, (size_t)size, err);
+    if (code)
+        return code;
+    wants = bagi_wants(run); /* it may have moved */
+    for (size_t i = 0; i < run->count; i++)
+        wants[i].start = wants[i].start - start + *used;
+    *used += (size_t)size;
+    return BAGS_OK;
+}
+
+static bags_code bagi_wants_map(const bag_reader *reader, bagi_want *want,
+    bags_buffer *scratch, bags_error *err) {
+    bags_bytes blob = {NULL, 0};
+    bags_code code = bag_reader_get(reader, want->index, scratch, &blob, err);
+    want->data = blob.data;
+    want->size = blob.size;
+    return code;
+}
+
+/*
+ * Find the blobs of a sorted list: in the map, or read behind the *used bytes
+ * of the buffer, neighbours with one read. What is wanted twice is read once, so
+ * that no more is read than the file has.
+ */
+static bags_code bagi_wants_read(const bag_reader *reader,
+    const bagi_list *list, bags_buffer *buffer, size_t *used, bags_error *err) {
+    bags_code code = BAGS_OK;
+    bagi_list run = {list->buffer, 0, 1};
+    if (list->count == 0)
+        return BAGS_OK;
+    uint64_t last = bagi_wants(list)[list->count - 1].index;
+    if (last >= reader->length)
+        return bagi_bag_fail_index(reader, last, err);
+    bagi_buffer_adopt(buffer, &reader->env->memory);
+    for (size_t i = 0; i < list->count && !code; i += run.count) {
+        if (reader->data && reader->ends) {
+            code = bagi_wants_map(reader, &bagi_wants(list)[i], buffer, err);
+            continue;
+        }
+        run.first = list->first + i;
+        run.count = bagi_wants_run(list, i);
+        code = bagi_run_ends(reader, &run, buffer, *used, err);
+        if (!code)
+            code = bagi_run_read(reader, &run, buffer, used, err);
+    }
+    return code;
+}
+
+/* Where a blob that was found is, once the buffer does not move any more. */
+static bags_bytes bagi_want_view(const bagi_want *want,
+    const bags_buffer *buffer) {
+    bags_bytes blob = {want->data, want->size};
+    if (!blob.data)
+        blob.data = buffer->data + want->start;
+    return blob;
+}
+
+BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch,
+    bags_bytes *out, bags_error *err) {
+    bagi_list list = {scratch, 0, 0};
+    bagi_buffer_adopt(scratch, &reader->env->memory);
+    bags_code code = bagi_wants_make(indices, count, &list, err);
+    size_t used = count * sizeof(bagi_want);
+    if (!code)
+        code = bagi_wants_read(reader, &list, scratch, &used, err);
+    if (code)
+        return code;
+    const bagi_want *wants = bagi_wants(&list);
+    for (size_t i = 0; i < count; i++)
+        out[wants[i].place] = bagi_want_view(&wants[i], scratch);
+    return BAGS_OK;
+}
+
+/* A part of a file that will be asked for, once it is known where it ends. */
+typedef struct bagi_ahead {
+    const bag_reader *reader;
+    const bagi_file *file;
+    uint64_t start, stop;
+} bagi_ahead;
+
+#define BAGI_AHEAD_GAP 8192 /* bytes between two parts that are read as one */
+
+static void bagi_ahead_ask(bagi_ahead *ahead) {
+    if (ahead->file)
+        bagi_file_advise(ahead->reader, ahead->file, ahead->start,
+            ahead->stop - ahead->start, BAGS_ADVICE_SOON);
+    ahead->file = NULL;
+}
+
+static void bagi_ahead_add(bagi_ahead *ahead, const bag_reader *reader,
+    const bagi_file *file, uint64_t start, uint64_t stop) {
+    if (start >= stop)
+        return;
+    if (ahead->file == file && start >= ahead->start &&
+        start <= ahead->stop + BAGI_AHEAD_GAP) {
+        if (ahead->stop < stop)
+            ahead->stop = stop;
+        return;
+    }
+    bagi_ahead_ask(ahead);
+    ahead->reader = reader;
+    ahead->file = file;
+    ahead->start = start;
+    ahead->stop = stop;
+}
+
+/* The entries of `count` >= 1 blobs, and the one before. */
+static void bagi_ahead_table(bagi_ahead *ahead, const bag_reader *reader,
+    uint64_t first, uint64_t count) {
+    uint64_t start = reader->table + 8 * first;
+    if (!reader->loaded)
+        bagi_ahead_add(ahead, reader,
+            reader->split ? &reader->index : &reader->file,
+            first ? start - 8 : start, start + 8 * count);
+}
+
+/* The blobs themselves. */
+static bags_code bagi_ahead_blobs(bagi_ahead *ahead, const bag_reader *reader,
+    uint64_t first, uint64_t count, bags_error *err) {
+    uint64_t start[2], stop[2];
+    for (int i = 0; i < 2; i++) {
+        unsigned char room[16];
+        uint64_t index = i ? first + count - 1 : first;
+        const unsigned char *ends =
+            reader->ends ? reader->ends + index * 8 : room + 8;
+        bags_code code = reader->ends ? BAGS_OK
+                                      : bagi_bag_entries(reader, index, 1, room,
+                                            err);
+        if (code)
+            return code;
+        if (!bagi_bag_bounds(reader, index, ends, &start[i], &stop[i]))
+            return bagi_bag_fail_bounds(reader, index, start[i], stop[i], err);
+    }
+    bagi_ahead_add(ahead, reader, &reader->file, start[0], stop[1]);
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch,
+    bags_error *err) {
+    bagi_list list = {scratch, 0, 0};
+    bagi_ahead ahead;
+    memset(&ahead, 0, sizeof ahead);
+    bagi_buffer_adopt(scratch, &reader->env->memory);
+    bags_code code = bagi_wants_make(indices, count, &list, err);
+    if (code)
+        return code;
+    const bagi_want *wants = bagi_wants(&list);
+    if (count && wants[count - 1].index >= reader->length)
+        return bagi_bag_fail_index(reader, wants[count - 1].index, err);
+    for (size_t i = 0; i < count; i++)
+        bagi_ahead_table(&ahead, reader, wants[i].index, 1);
+    bagi_ahead_ask(&ahead);
+    for (size_t i = 0; i < count && !code; i++)
+        code = bagi_ahead_blobs(&ahead, reader, wants[i].index, 1, err);
+    bagi_ahead_ask(&ahead);
     return code;
 }
 
@@ -4068,6 +4767,12 @@ static bags_code bagi_column_table(const bagi_env *env, bagi_column *column,
                              (size_t)ends->end, err);
 }
 
+static bags_code bagi_column_sync(const bagi_env *env, bagi_column *column,
+    bags_error *err) {
+    bags_code code = bagi_out_sync(env, &column->blobs, err);
+    return code ? code : bagi_out_sync(env, &column->ends, err);
+}
+
 /* Make the Bag whole; both files stay open. */
 static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
     bool keep_idx, bool no_sync, bags_error *err) {
@@ -4103,6 +4808,7 @@ struct bag_writer {
     bagi_env env;
     bagi_column column;
     bool keep_idx, no_sync;
+    uint64_t sync_size, synced; /* what the blobs' end was at the last sync */
     bags_error failure; /* code BAGS_OK: none */
 };
 
@@ -4115,6 +4821,15 @@ static bags_code bagi_keep_failure(bags_error *failure, bags_error *err) {
 
 BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "there is no writer");
+}
+
+static bags_code bagi_check_sync(bool no_sync, uint64_t sync_size,
+    const char *path, bags_error *err) {
+    return no_sync && sync_size
+               ? bags_fail(err, BAGS_ERROR_ARGUMENT,
+                     "%s: sync_size asks for syncs and no_sync for none",
+                     bagi_tail(path))
+               : BAGS_OK;
 }
 
 static void bagi_bag_writer_free(bag_writer *writer) {
@@ -4130,6 +4845,8 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
     if (options)
         with = *options;
     bagi_env env = bagi_env_of(with.allocator, with.io);
+    if (bagi_check_sync(with.no_sync, with.sync_size, path, err))
+        return NULL;
     bag_writer *writer =
         (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
@@ -4137,6 +4854,7 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
     writer->env = env;
     writer->keep_idx = with.keep_idx;
     writer->no_sync = with.no_sync;
+    writer->sync_size = with.sync_size;
     bags_code code = bagi_column_init(&env.memory, &writer->column,
         with.buffer_size, err);
     if (!code) {
@@ -4151,14 +4869,29 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
     return NULL;
 }
 
+/* Flush, and wait for the disk: for the names of both files too. */
+static bags_code bagi_bag_writer_sync(bag_writer *writer, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bagi_column *column = &writer->column;
+    bags_code code = bagi_column_flush(env, column, err);
+    if (!code)
+        code = bagi_column_sync(env, column, err);
+    writer->synced = column->blobs.end;
+    return code ? code : bagi_sync_above(env, column->blobs.path, 1, err);
+}
+
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err) {
     if (!writer)
         return bagi_fail_no_writer(err);
     if (writer->failure.code)
         return bagi_keep_failure(&writer->failure, err);
-    if (bagi_column_add(&writer->env, &writer->column,
-            (const unsigned char *)data, size, &writer->failure))
+    bags_code code = bagi_column_add(&writer->env, &writer->column,
+        (const unsigned char *)data, size, &writer->failure);
+    if (!code && writer->sync_size &&
+        writer->column.blobs.end - writer->synced >= writer->sync_size)
+        code = bagi_bag_writer_sync(writer, &writer->failure);
+    if (code)
         return bagi_keep_failure(&writer->failure, err);
     if (index)
         *index = writer->column.length - 1;
@@ -4170,6 +4903,15 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
         return bagi_fail_no_writer(err);
     if (!writer->failure.code)
         bagi_column_flush(&writer->env, &writer->column, &writer->failure);
+    return writer->failure.code ? bagi_keep_failure(&writer->failure, err)
+                                : BAGS_OK;
+}
+
+BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (!writer->failure.code)
+        bagi_bag_writer_sync(writer, &writer->failure);
     return writer->failure.code ? bagi_keep_failure(&writer->failure, err)
                                 : BAGS_OK;
 }
@@ -4187,9 +4929,11 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
         return BAGS_OK;
     bagi_column *column = &writer->column;
     bags_error *failure = &writer->failure;
+    /* The journal must be as whole as the Bag: a loss of power may undo its
+     * removal, and readers look at it. */
     if (!failure->code)
-        bagi_column_finish(&writer->env, column, writer->keep_idx,
-            writer->no_sync, failure);
+        bagi_column_finish(&writer->env, column, true, writer->no_sync,
+            failure);
     if (!failure->code && !writer->no_sync)
         bagi_sync_above(&writer->env, column->blobs.path, 1, failure);
     if (!failure->code)
@@ -4743,7 +5487,7 @@ static void bagi_array_text(bags_dtype dtype, size_t dims,
                           shape[i]);
     }
     if (used > 0 && (size_t)used < size)
-        snprintf(out + used, size - (size_t)used, ")");
+        (void)snprintf(out + used, size - (size_t)used, ")");
 }
 
 BAGI_COLD static bags_code bagi_array_mismatch(const bagi_array *codec,
@@ -5337,6 +6081,10 @@ typedef struct bagi_names {
     const char *path;
     bags_error *err;
     bags_code code;
+    /* Told of a number that is too large; if it returns BAGS_OK, the list goes
+     * on. NULL: the list ends. */
+    bags_code (*refused)(void *user, const bags_error *why);
+    void *user;
 } bagi_names;
 
 static char *bagi_shard_path(const bags_allocator *memory, const char *base,
@@ -5364,10 +6112,15 @@ static int bagi_names_take(void *user, const char *text) {
     size_t zeros = strspn(text, "0");
     bagi_name name = {0, (unsigned)digits};
     if (digits - zeros > BAGI_SHARD_DIGITS) {
-        names->code = bags_fail(names->err, BAGS_ERROR_LIMIT,
+        bags_error why;
+        names->code = bags_fail(&why, BAGS_ERROR_LIMIT,
             "%s: the shard number %.40s is too large", bagi_tail(names->path),
             text);
-        return EOVERFLOW;
+        if (names->err)
+            *names->err = why;
+        if (names->refused)
+            names->code = names->refused(names->user, &why);
+        return names->code ? EOVERFLOW : 0;
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
@@ -5382,9 +6135,11 @@ static int bagi_names_take(void *user, const char *text) {
 }
 
 static int bagi_names_order(const void *a, const void *b) {
-    uint64_t left = ((const bagi_name *)a)->number;
-    uint64_t right = ((const bagi_name *)b)->number;
-    return (left > right) - (left < right);
+    const bagi_name *left = (const bagi_name *)a;
+    const bagi_name *right = (const bagi_name *)b;
+    if (left->number != right->number)
+        return left->number > right->number ? 1 : -1;
+    return (left->digits > right->digits) - (left->digits < right->digits);
 }
 
 static void bagi_names_free(bagi_names *names) {
@@ -5394,10 +6149,10 @@ static void bagi_names_free(bagi_names *names) {
     names->count = names->capacity = 0;
 }
 
-/* Every shard of a directory, by number. Released with bagi_names_free. */
-static bags_code bagi_names_list(const bagi_env *env, const char *path,
+/* Every shard of a directory, by number; two may have the same. Released with
+ * bagi_names_free. */
+static bags_code bagi_names_list_all(const bagi_env *env, const char *path,
     bagi_names *names, bags_error *err) {
-    memset(names, 0, sizeof *names);
     names->memory = &env->memory;
     names->path = path;
     names->err = err;
@@ -5408,13 +6163,30 @@ static bags_code bagi_names_list(const bagi_env *env, const char *path,
     if (!code && names->count > 1)
         qsort(names->names, names->count, sizeof *names->names,
             bagi_names_order);
+    if (code)
+        bagi_names_free(names);
+    return code;
+}
+
+/* Refuse two shards of one number; i is the later. */
+static bags_code bagi_names_check(const bagi_names *names, size_t i,
+    bags_error *err) {
+    const bagi_name *name = &names->names[i];
+    if (i == 0 || name->number != name[-1].number)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: has two shards of the number %" PRIu64 ": %0*" PRIu64
+        " and %0*" PRIu64, bagi_tail(names->path), name->number,
+        (int)name[-1].digits, name->number, (int)name->digits, name->number);
+}
+
+/* The same, where no two may have one number. */
+static bags_code bagi_names_list(const bagi_env *env, const char *path,
+    bagi_names *names, bags_error *err) {
+    memset(names, 0, sizeof *names);
+    bags_code code = bagi_names_list_all(env, path, names, err);
     for (size_t i = 1; i < names->count && !code; i++)
-        if (names->names[i].number == names->names[i - 1].number)
-            code = bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: has two shards of the number %" PRIu64 ": %0*" PRIu64
-                " and %0*" PRIu64, bagi_tail(path), names->names[i].number,
-                (int)names->names[i - 1].digits, names->names[i].number,
-                (int)names->names[i].digits, names->names[i].number);
+        code = bagi_names_check(names, i, err);
     if (code)
         bagi_names_free(names);
     return code;
@@ -5549,6 +6321,7 @@ struct bags_writer {
     uint64_t length, shards;
     uint64_t found;        /* datapoints that were there, with append */
     uint64_t shard_length; /* datapoints in the shard being written */
+    uint64_t unsynced;     /* bytes of their blobs since the last sync */
     bool sharded, begun;
     bool made_path;     /* the directory of the shards was not there before */
     bool resumed;       /* the shard was begun by another writer */
@@ -5641,18 +6414,20 @@ static bags_code bagi_writer_remove(const bags_writer *writer,
 }
 
 /* Remove a shard that is not finished: the files of the known columns, the
- * record and, if nothing *other is in it, the directory. On Windows a file may
- * stay there until it is closed, so that comes first. */
+ * record and, if nothing *other is in it, the directory. refs.idx goes first:
+ * where that is gone there are no datapoints, so that recovery can go on with a
+ * removal that was interrupted. On Windows a file may stay there until it is
+ * closed, so that comes before. */
 static bags_code bagi_writer_discard(bags_writer *writer, bool known,
     bool *other, bags_error *err) {
     const bagi_env *env = &writer->env;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; known && i <= writer->spec.count && !code; i++) {
+    for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
         const char *name = bagi_writer_column_name(writer, i);
         bagi_column_close(env, &writer->columns[i], NULL);
-        code = bagi_writer_remove(writer, name, ".bag", err);
+        code = bagi_writer_remove(writer, name, ".idx", err);
         if (!code)
-            code = bagi_writer_remove(writer, name, ".idx", err);
+            code = bagi_writer_remove(writer, name, ".bag", err);
     }
     if (!code && writer->partial)
         code = bagi_writer_remove(writer, "spec.json", ".partial", err);
@@ -5721,7 +6496,7 @@ static bags_code bagi_writer_claim_once(bags_writer *writer, bags_error *err) {
         return code;
     }
     writer->shard = path;
-    writer->shard_length = 0;
+    writer->shard_length = writer->unsynced = 0;
     writer->made_path = writer->sharded && (writer->made_path ||
                                                kind == BAGS_PATH_NONE);
     code = bagi_writer_record(writer, err);
@@ -5828,6 +6603,23 @@ static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
     return BAGS_OK;
 }
 
+/* Flush, and wait until the disk has the shard being written. */
+static bags_code bagi_writer_sync_all(bags_writer *writer, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bags_code code = bagi_writer_flush_all(writer, err);
+    for (size_t i = 0; i <= writer->spec.count && !code; i++)
+        code = bagi_column_sync(env, &writer->columns[i], err);
+    int error = code ? 0 : env->io.sync(env->io.user, writer->partial);
+    if (error)
+        code = bagi_fail_system(err, error, writer->shard,
+            "sync the spec.json.partial of");
+    if (!code)
+        code = bagi_sync_dir(env, writer->shard, err);
+    writer->synced = true;
+    writer->unsynced = 0;
+    return code ? code : bagi_writer_sync_parents(writer, err);
+}
+
 /* Whether the shard has reached one of its limits. */
 static bool bagi_writer_full(const bags_writer *writer) {
     const bags_writer_options *options = &writer->options;
@@ -5920,11 +6712,18 @@ static bags_code bagi_datapoint_commit(bags_writer *writer) {
         code = bagi_column_add(&writer->env, refs, writer->row, size, err);
     if (code)
         return code;
-    for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_column_keep(&writer->columns[i]);
+    for (size_t i = 0; i <= writer->spec.count; i++) {
+        bagi_column *column = &writer->columns[i];
+        writer->unsynced += column->blobs.end - column->kept_end;
+        bagi_column_keep(column);
+    }
     writer->shard_length++;
     writer->length++;
-    return bagi_writer_full(writer) ? bagi_writer_finish(writer, err) : BAGS_OK;
+    if (bagi_writer_full(writer))
+        return bagi_writer_finish(writer, err);
+    uint64_t most = writer->options.sync_size;
+    return most && writer->unsynced >= most ? bagi_writer_sync_all(writer, err)
+                                            : BAGS_OK;
 }
 
 /* The field that the i-th entry names: most often the caller's i-th. */
@@ -6112,24 +6911,6 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     return writer->failure.code ? bagi_writer_broken(writer, err) : BAGS_OK;
 }
 
-static bags_code bagi_writer_sync_all(bags_writer *writer, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    bags_code code = bagi_writer_flush_all(writer, err);
-    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
-        code = bagi_out_sync(env, &writer->columns[i].blobs, err);
-        if (!code)
-            code = bagi_out_sync(env, &writer->columns[i].ends, err);
-    }
-    int error = code ? 0 : env->io.sync(env->io.user, writer->partial);
-    if (error)
-        code = bagi_fail_system(err, error, writer->shard,
-            "sync the spec.json.partial of");
-    if (!code)
-        code = bagi_sync_dir(env, writer->shard, err);
-    writer->synced = true;
-    return code ? code : bagi_writer_sync_parents(writer, err);
-}
-
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     if (!writer)
         return bagi_fail_no_writer(err);
@@ -6262,7 +7043,8 @@ static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
             "%s: shard_start is %" PRIu64 ", the worker's index; it must be "
             "below shard_stop, the number of workers, which is %" PRIu64,
             bagi_tail(writer->path), options->shard_start, options->shard_stop);
-    return BAGS_OK;
+    return bagi_check_sync(options->no_sync, options->sync_size, writer->path,
+        err);
 }
 
 /* ---- going on with what a writer has left ---- */
@@ -6272,12 +7054,13 @@ static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
 static bags_code bagi_out_reopen(const bagi_env *env, bagi_out *out, char *path,
     int mode, bags_error *err) {
     out->path = path;
-    out->reserved = env->io.reserve ? UINT64_MAX : 0;
     if (!path)
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_open(env, path, mode, &out->handle, err);
-    return code ? code
-                : bagi_file_size(env, out->handle, path, &out->high, err);
+    if (code)
+        return code;
+    out->reserved = env->io.reserve ? UINT64_MAX : 0;
+    return bagi_file_size(env, out->handle, path, &out->high, err);
 }
 
 /* A view of bytes of a file that is read from front to back, through the
@@ -6594,8 +7377,8 @@ static bags_code bagi_writer_count_found(bags_writer *writer,
     }
     bagi_spec spec;
     memset(&spec, 0, sizeof spec);
-    spec.fields = (bags_field *)(uintptr_t)bags_reader_fields(reader,
-        &spec.count);
+    const bags_field *fields = bags_reader_fields(reader, &spec.count);
+    spec.fields = (bags_field *)(uintptr_t)fields;
     bool same = bagi_spec_same(&spec, &writer->spec);
     writer->found = bags_reader_length(reader);
     bags_reader_close(reader);
@@ -7001,9 +7784,11 @@ BAGS_API bags_code bags_recover(const char *path,
 
 typedef struct bagi_shard {
     bagi_name name;
-    bool split;     /* no refs.bag */
-    uint64_t start; /* index of its first datapoint */
-    void **bags;    /* a bag_reader a field, then refs; NULL: not used yet */
+    bool split;      /* no refs.bag */
+    bool unfinished; /* its Bags were opened with the reader; without a
+                        datapoint it has none */
+    uint64_t start;  /* index of its first datapoint */
+    void **bags;     /* a bag_reader a field, then refs; NULL: not used yet */
 } bagi_shard;
 
 struct bags_reader {
@@ -7052,9 +7837,12 @@ static char *bagi_reader_bag_path(const bags_reader *reader,
 static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
     const bagi_shard *shard, const bag_reader *refs) {
     bagi_bag_options options;
+    options.grows = reader->options.live;
+    options.unfinished = false;
     options.where = shard->split ? BAGI_SPLIT : BAGI_WITH_REFS;
     options.positional = reader->options.positional;
     options.load_table = reader->options.load_tables;
+    options.access = reader->options.access;
     options.allow_empty = !refs || refs->v2 || refs->length == 0;
     return options;
 }
@@ -7132,9 +7920,12 @@ BAGI_COLD static bags_code bagi_reader_bag_first(const bags_reader *from,
             return code;
     }
     bagi_lock(&reader->mutex);
-    *out = bagi_reader_bag_open(reader, shard, field, refs, err);
+    bag_reader *bag = bagi_reader_bag_open(reader, shard, field, refs, err);
     bagi_unlock(&reader->mutex);
-    return *out ? BAGS_OK : err->code;
+    if (!bag)
+        return err->code;
+    *out = bag;
+    return BAGS_OK;
 }
 
 /* The Bag of a field (spec.count: refs) in a shard. */
@@ -7151,11 +7942,22 @@ static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
     return bagi_reader_bag_first(reader, shard, field, out, err);
 }
 
+static void bagi_shard_close(const bags_reader *reader,
+    bagi_shard *shard) {
+    size_t count = reader->spec.count + 1;
+    if (!shard->bags)
+        return;
+    for (size_t i = 0; i < count; i++)
+        bagi_reader_bag_free(reader, (bag_reader *)shard->bags[i]);
+    bagi_free(&reader->env.memory, shard->bags, count * sizeof *shard->bags);
+    shard->bags = NULL;
+}
+
 /* ---- opening ---- */
 
 static bags_code bagi_reader_read_spec(const bagi_env *env, const char *dir,
-    unsigned char **text, size_t *size, bags_error *err) {
-    char *path = bagi_print(&env->memory, err, "%s/spec.json", dir);
+    const char *name, unsigned char **text, size_t *size, bags_error *err) {
+    char *path = bagi_print(&env->memory, err, "%s/%s", dir, name);
     if (!path)
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
@@ -7174,7 +7976,7 @@ typedef struct bagi_opening {
 
 /* Take over the first spec.json, or check that a later one says the same. */
 static bags_code bagi_opening_spec(bagi_opening *opening, const char *dir,
-    unsigned char *text, size_t size, bags_error *err) {
+    const char *name, unsigned char *text, size_t size, bags_error *err) {
     bags_reader *reader = opening->reader;
     const bags_allocator *memory = &reader->env.memory;
     bagi_spec other;
@@ -7190,7 +7992,7 @@ static bags_code bagi_opening_spec(bagi_opening *opening, const char *dir,
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "does not say the same as that of the first shard");
     if (code)
-        bagi_prefix(err, code, "%s/spec.json: ", bagi_tail(dir));
+        bagi_prefix(err, code, "%s/%s: ", bagi_tail(dir), name);
     bagi_spec_free(memory, &other);
     if (opening->has_spec || code)
         return code;
@@ -7272,7 +8074,8 @@ static bags_code bagi_opening_split(const bags_reader *reader,
             most = i;
         }
     }
-    if (low != high && !reader->options.skip_unfinished)
+    if (low != high && !reader->options.skip_unfinished &&
+        !reader->options.live)
         return bags_fail(err, BAGS_ERROR_UNFINISHED,
             "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
             " blobs, \"%.200s\" has %" PRIu64, bagi_tail(dir),
@@ -7304,20 +8107,17 @@ static bags_code bagi_opening_room(bags_reader *reader, bags_error *err) {
     return code;
 }
 
-static bags_code bagi_opening_add(bags_reader *reader, bagi_shard *shard,
-    const char *dir, bags_error *err) {
-    uint64_t length = 0;
-    bags_code code = bagi_opening_length(reader, shard, dir, &length, err);
-    if (!code)
-        code = bagi_opening_room(reader, err);
+static bags_code bagi_opening_add(bags_reader *reader, const bagi_shard *shard,
+    const char *dir, uint64_t length, bags_error *err) {
+    bags_code code = bagi_opening_room(reader, err);
     if (code)
         return code;
     if (length > UINT64_MAX - reader->length)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has more datapoints than can be counted", bagi_tail(dir));
-    shard->start = reader->length;
+    reader->shards[reader->count] = *shard;
+    reader->shards[reader->count++].start = reader->length;
     reader->length += length;
-    reader->shards[reader->count++] = *shard;
     return BAGS_OK;
 }
 
@@ -7331,36 +8131,256 @@ static bags_code bagi_opening_end(bags_reader *reader, bags_error *err) {
     return code;
 }
 
+/* Open a shard by its commit record, if that is there. */
+static bags_code bagi_opening_finished(bagi_opening *opening,
+    bagi_shard *shard, const char *dir, bool wanted, bool *found,
+    bags_error *err) {
+    bags_reader *reader = opening->reader;
+    unsigned char *text = NULL;
+    size_t size = 0;
+    uint64_t length = 0;
+    bags_code code = bagi_reader_read_spec(&reader->env, dir, "spec.json",
+        &text, &size, err);
+    *found = code != BAGS_ERROR_MISSING || err->system != ENOENT;
+    if (!*found)
+        return BAGS_OK;
+    if (code)
+        return code;
+    code = bagi_opening_spec(opening, dir, "spec.json", text, size, err);
+    if (!code && wanted)
+        code = bagi_opening_length(reader, shard, dir, &length, err);
+    if (!code && wanted)
+        code = bagi_opening_add(reader, shard, dir, length, err);
+    bagi_free(&reader->env.memory, text, size);
+    return code;
+}
+
+/* ---- opening a shard that is being written ----
+ *
+ * Nothing is locked, and the writer is never in the way: what refs.idx says is
+ * whole does not change any more, whatever the writer does behind it; a file that
+ * is not there any more means that the shard was finished or removed meanwhile,
+ * and so the next try finds it so. After a loss of power the journals may say
+ * more than is true: only the datapoints that recovery would keep are taken. The
+ * journals are read into memory here, since they go when the shard is finished;
+ * the Bags stay the same files, to which the writer adds a table. They are not
+ * mapped: where a file that is mapped cannot be cut, the writer would fail, and
+ * where it can, an abort would end the reader.
+ */
+
+#define BAGI_LIVE_TRIES 4
+#define BAGI_LIVE_STEP 1024 /* datapoints */
+
+/* Open a Bag of the shard as far as its journal goes. */
+static bag_reader *bagi_live_bag(const bags_reader *reader, bagi_shard *shard,
+    size_t field, bags_error *err) {
+    bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
+    options.where = BAGI_SPLIT;
+    options.positional = options.load_table = options.unfinished = true;
+    bag_reader *bag = bagi_reader_bag_new(reader, shard, field, &options,
+        (bagi_files *)(uintptr_t)&reader->files, err);
+    shard->bags[field] = bag;
+    return bag;
+}
+
+/* Open the Bags, refs first, so that the fields' cover what it says. *length is
+ * how many datapoints it speaks of; if none, the fields are left alone. */
+static bags_code bagi_live_bags(const bags_reader *reader, bagi_shard *shard,
+    uint64_t *length, bags_error *err) {
+    size_t count = reader->spec.count;
+    shard->bags = (void **)bagi_alloc(&reader->env.memory,
+        (count + 1) * sizeof *shard->bags, err);
+    if (!shard->bags)
+        return BAGS_ERROR_MEMORY;
+    bag_reader *refs = bagi_live_bag(reader, shard, count, err);
+    if (!refs)
+        return err->code;
+    *length = refs->length;
+    for (size_t i = 0; *length && i < count; i++)
+        if (!bagi_live_bag(reader, shard, i, err))
+            return err->code;
+    return BAGS_OK;
+}
+
+/* While the datapoints of such a shard are counted: the refs of one, and how
+ * many blobs of each field they use. */
+typedef struct bagi_live {
+    const bags_reader *reader;
+    void **bags;
+    bagi_ref *refs;
+    uint64_t *used;
+    bags_buffer scratch;
+} bagi_live;
+
+/* Take the next datapoint, if it is whole: as bagi_scan_datapoint has it. */
+static bool bagi_live_take(bagi_live *live, bags_bytes blob) {
+    const bagi_spec *spec = &live->reader->spec;
+    size_t field = 0;
+    if (bagi_refs_parse(blob, spec->types, spec->count, live->refs, &field))
+        return false;
+    for (size_t i = 0; i < spec->count; i++) {
+        const bagi_ref *ref = &live->refs[i];
+        const bag_reader *bag = (const bag_reader *)live->bags[i];
+        uint64_t used = live->used[i];
+        if (ref->count && (ref->first != used ||
+                              ref->count > bag->length - used ||
+                              bagi_bag_check(bag, used, ref->count,
+                                  bag->ends + 8 * used, NULL)))
+            return false;
+    }
+    for (size_t i = 0; i < spec->count; i++)
+        live->used[i] += live->refs[i].count;
+    return true;
+}
+
+/* Count the datapoints that are whole, up to the first that is not. */
+static bags_code bagi_live_count(bagi_live *live, uint64_t *length,
+    bags_error *err) {
+    const bag_reader *refs =
+        (const bag_reader *)live->bags[live->reader->spec.count];
+    uint64_t most = bagi_bag_whole(refs), at = 0;
+    bool whole = true;
+    bags_code code = BAGS_OK;
+    while (whole && at < most && !code) {
+        bags_range range;
+        uint64_t stop = most - at < BAGI_LIVE_STEP ? most : at + BAGI_LIVE_STEP;
+        code = bag_reader_get_range(refs, at, stop, &live->scratch, &range,
+            err);
+        for (size_t i = 0; !code && whole && i < range.length; i++) {
+            whole = bagi_live_take(live, bags_range_get(&range, i));
+            at += whole;
+        }
+    }
+    *length = at;
+    return code;
+}
+
+/* Find how many datapoints are whole, and make the Bags end with them. That none
+ * of them is, is not what a writer's death leaves. */
+static bags_code bagi_live_scan(const bags_reader *reader, bagi_shard *shard,
+    const char *dir, uint64_t *length, bags_error *err) {
+    const bags_allocator *memory = &reader->env.memory;
+    size_t count = reader->spec.count;
+    bagi_live live;
+    memset(&live, 0, sizeof live);
+    live.reader = reader;
+    live.bags = shard->bags;
+    live.refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *live.refs, err);
+    live.used = (uint64_t *)bagi_alloc(memory, count * sizeof *live.used, err);
+    bags_code code = live.refs && live.used ? bagi_live_count(&live, length, err)
+                                            : BAGS_ERROR_MEMORY;
+    if (!code && *length == 0)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: refs.idx has datapoints, but none is whole", bagi_tail(dir));
+    for (size_t i = 0; i <= count && !code; i++)
+        bagi_bag_trim((bag_reader *)shard->bags[i],
+            i < count ? live.used[i] : *length);
+    bagi_free(memory, live.refs, count * sizeof *live.refs);
+    bagi_free(memory, live.used, count * sizeof *live.used);
+    bags_buffer_free(&live.scratch);
+    return code;
+}
+
+/* The datapoints that were flushed. *missing: a file is not there, not yet or not
+ * any more. */
+static bags_code bagi_live_open(bags_reader *reader, bagi_shard *shard,
+    const char *dir, uint64_t *length, bool *missing, bags_error *err) {
+    *length = 0;
+    bags_code code = bagi_live_bags(reader, shard, length, err);
+    *missing = code == BAGS_ERROR_MISSING;
+    if (!code && *length)
+        code = bagi_live_scan(reader, shard, dir, length, err);
+    if (code || *length == 0)
+        bagi_shard_close(reader, shard);
+    return code;
+}
+
+/* Whether a record is whole: its writer may have made it just now. */
+static bool bagi_live_record(const bags_reader *reader,
+    const unsigned char *text, size_t size) {
+    bagi_spec spec;
+    memset(&spec, 0, sizeof spec);
+    bags_code code =
+        bagi_spec_parse(&reader->env.memory, &spec, text, size, NULL);
+    bagi_spec_free(&reader->env.memory, &spec);
+    return code != BAGS_ERROR_CORRUPT;
+}
+
+/* Open a shard whose commit record was not there, by that of the claim. On the
+ * last try, files that are missing were not made yet. */
+static bags_code bagi_opening_unfinished(bagi_opening *opening,
+    bagi_shard *shard, const char *dir, bool wanted, bool last, bool *found,
+    bags_error *err) {
+    bags_reader *reader = opening->reader;
+    unsigned char *text = NULL;
+    size_t size = 0;
+    uint64_t length = 0;
+    bool missing = false;
+    bags_code code = bagi_reader_read_spec(&reader->env, dir,
+        "spec.json.partial", &text, &size, err);
+    if (code)
+        return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+    *found = bagi_live_record(reader, text, size);
+    if (*found)
+        code = bagi_opening_spec(opening, dir, "spec.json.partial", text, size,
+            err);
+    if (!code && *found && wanted) {
+        shard->unfinished = true;
+        code = bagi_live_open(reader, shard, dir, &length, &missing, err);
+        if (missing && length == 0) {
+            *found = last;
+            code = BAGS_OK;
+        }
+        if (!code && *found)
+            code = bagi_opening_add(reader, shard, dir, length, err);
+        if (code)
+            bagi_shard_close(reader, shard);
+    }
+    bagi_free(&reader->env.memory, text, size);
+    return code;
+}
+
+/* A shard that is written, finished or removed while it is looked at is looked
+ * at again. */
+static bags_code bagi_opening_tries(bagi_opening *opening, bagi_shard *shard,
+    const char *dir, bool wanted, bool *found, bags_error *err) {
+    bool live = opening->reader->options.live, again = true;
+    bags_code code = BAGS_OK;
+    for (int tries = BAGI_LIVE_TRIES; again; tries--) {
+        shard->unfinished = false;
+        code = bagi_opening_finished(opening, shard, dir, wanted, found, err);
+        if (!code && !*found && live)
+            code = bagi_opening_unfinished(opening, shard, dir, wanted,
+                tries == 1, found, err);
+        again = live && tries > 1 && shard->unfinished &&
+                (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT);
+        again = again || (live && tries > 1 && !code && !*found);
+    }
+    return code;
+}
+
 /* Open one shard, or, if it is none of this reader's, look at its spec only. */
 static bags_code bagi_opening_shard(bagi_opening *opening, bagi_name name,
     bool wanted, bags_error *err) {
     bags_reader *reader = opening->reader;
-    const bagi_env *env = &reader->env;
     bagi_shard shard;
+    bool found = false;
     memset(&shard, 0, sizeof shard);
     shard.name = name;
-    unsigned char *text = NULL;
-    size_t size = 0;
-    bags_error why;
     char *dir = bagi_reader_shard_path(reader, &shard, err);
     if (!dir)
         return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_reader_read_spec(env, dir, &text, &size, &why);
-    if (code == BAGS_ERROR_MISSING && why.system == ENOENT) {
-        reader->skipped += wanted;
-        code = BAGS_OK;
-        if (wanted && !reader->options.skip_unfinished)
+    bags_error why; /* a try that failed may not be the last */
+    bags_code code =
+        bagi_opening_tries(opening, &shard, dir, wanted, &found, &why);
+    if (code)
+        *err = why;
+    if (!code && !found && wanted) {
+        reader->skipped++;
+        if (!reader->options.skip_unfinished && !reader->options.live)
             code = bagi_fail_unfinished(dir, err);
-    } else if (code) {
-        if (err)
-            *err = why;
-    } else {
-        code = bagi_opening_spec(opening, dir, text, size, err);
-        if (!code && wanted)
-            code = bagi_opening_add(reader, &shard, dir, err);
-        bagi_free(&env->memory, text, size);
     }
-    bagi_free_text(&env->memory, dir);
+    bagi_free_text(&reader->env.memory, dir);
     return code;
 }
 
@@ -7401,7 +8421,7 @@ BAGI_COLD static bags_code bagi_fail_gaps_or_unfinished(
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < names->count && !code; i++) {
         bool finished = true;
-        if (reader->options.skip_unfinished ||
+        if (reader->options.skip_unfinished || reader->options.live ||
             names->names[i].number % reader->options.shard_stop !=
                 reader->options.shard_start)
             continue;
@@ -7450,38 +8470,45 @@ static bags_code bagi_opening_sharded(bagi_opening *opening,
         if (names->names[i].number % stop != start)
             code = bagi_opening_shard(opening, names->names[i], false, err);
     if (!code && !opening->has_spec)
-        code = bags_fail(err, BAGS_ERROR_UNFINISHED,
-            "%s: none of its shards is finished", bagi_tail(reader->path));
+        code = bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: none of its shards %s",
+            bagi_tail(reader->path), reader->options.live
+                ? "can be read: their writers have only begun"
+                : "is finished");
     return code;
 }
 
-/* A directory without spec.json: shards, or a dataset that is not finished, or
- * something else. */
+/* The shards of a directory. A listing is not of one moment: a writer may have
+ * made a shard that it passed by, and then one that it came to, so that a reader
+ * of what is being written looks again before it speaks of a gap. */
 static bags_code bagi_opening_directory(bagi_opening *opening,
     bags_error *err) {
     bags_reader *reader = opening->reader;
-    const bagi_env *env = &reader->env;
-    bags_path_kind kind = BAGS_PATH_NONE;
+    int tries = reader->options.live ? BAGI_LIVE_TRIES : 1;
+    bags_code code = BAGS_ERROR_GAP;
     bagi_names names;
-    bags_code code = bagi_names_list(env, reader->path, &names, err);
-    if (code)
-        return code;
     reader->sharded = true;
-    if (names.count > 0) {
-        code = bagi_opening_sharded(opening, &names, err);
+    for (; tries > 0 && code == BAGS_ERROR_GAP; tries--) {
+        reader->gaps_count = 0;
+        code = bagi_names_list(&reader->env, reader->path, &names, err);
+        if (code)
+            return code;
+        if (names.count > 0)
+            code = bagi_opening_sharded(opening, &names, err);
+        else
+            code = bags_fail(err, BAGS_ERROR_MISSING,
+                "%s: is no dataset: it has neither spec.json nor shards",
+                bagi_tail(reader->path));
         bagi_names_free(&names);
-        return code;
     }
-    char *partial = bagi_print(&env->memory, err, "%s/spec.json.partial",
-        reader->path);
-    code = partial ? bagi_kind(env, partial, &kind, err) : BAGS_ERROR_MEMORY;
-    bagi_free_text(&env->memory, partial);
-    if (!code && kind == BAGS_PATH_FILE)
-        code = bagi_fail_unfinished(reader->path, err);
-    else if (!code)
-        code = bags_fail(err, BAGS_ERROR_MISSING,
-            "%s: is no dataset: it has neither spec.json nor shards",
-            bagi_tail(reader->path));
+    return code;
+}
+
+/* A dataset without shards, finished or not. */
+static bags_code bagi_opening_single(bagi_opening *opening, bags_error *err) {
+    bagi_name none = {0, 0};
+    bags_code code = bagi_opening_shard(opening, none, true, err);
+    if (!code && !opening->has_spec)
+        code = bagi_fail_unfinished(opening->reader->path, err);
     return code;
 }
 
@@ -7498,10 +8525,11 @@ static bags_code bagi_opening_any(bagi_opening *opening, bags_error *err) {
                 : "is a file, not the directory of a dataset");
     if (!code)
         code = bagi_shard_finished(env, reader->path, &single, err);
+    if (!code && !single)
+        code = bagi_is_single(env, reader->path, &single, err);
     if (code)
         return code;
-    bagi_name none = {0, 0};
-    return single ? bagi_opening_shard(opening, none, true, err)
+    return single ? bagi_opening_single(opening, err)
                   : bagi_opening_directory(opening, err);
 }
 
@@ -7556,15 +8584,6 @@ BAGS_API bags_reader *bags_reader_open(const char *path,
     return NULL;
 }
 
-static void bagi_shard_close(bags_reader *reader, bagi_shard *shard) {
-    size_t count = reader->spec.count + 1;
-    if (!shard->bags)
-        return;
-    for (size_t i = 0; i < count; i++)
-        bagi_reader_bag_free(reader, (bag_reader *)shard->bags[i]);
-    bagi_free(&reader->env.memory, shard->bags, count * sizeof *shard->bags);
-}
-
 BAGS_API void bags_reader_close(bags_reader *reader) {
     if (!reader)
         return;
@@ -7608,12 +8627,13 @@ static uint64_t bagi_shard_stop(const bags_reader *reader, size_t shard) {
 }
 
 BAGS_API bags_shard bags_reader_shard(const bags_reader *reader, uint64_t i) {
-    bags_shard out = {0, 0, 0};
+    bags_shard out = {0, 0, 0, false};
     if (i >= reader->count)
         return out;
     const bagi_shard *shard = &reader->shards[i];
     out.number = shard->name.number;
     out.start = shard->start;
+    out.unfinished = shard->unfinished;
     out.length = bagi_shard_stop(reader, (size_t)i) - shard->start;
     return out;
 }
@@ -7658,6 +8678,14 @@ static bags_code bagi_reader_measure(const bags_reader *reader, size_t shard,
     size_t field, uint64_t *blobs, uint64_t *bytes, uint64_t *size,
     bags_error *err) {
     bags_error local;
+    if (reader->shards[shard].unfinished) {
+        void **bags = reader->shards[shard].bags;
+        const bag_reader *live = bags ? (const bag_reader *)bags[field] : NULL;
+        *blobs += live ? live->length : 0;
+        *bytes += live ? live->limit : 0;
+        *size += live ? bag_reader_size(live) : 0;
+        return BAGS_OK;
+    }
     bagi_bag_options options =
         bagi_reader_bag_options(reader, &reader->shards[shard], NULL);
     options.positional = true;
@@ -7738,6 +8766,7 @@ static void bagi_row_start(const bags_reader *reader, bags_row *row) {
     bagi_buffer_adopt(&row->scratch, &reader->env.memory);
     bags_allocator memory = bagi_row_memory(row);
     bagi_buffer_adopt(&row->refs, &memory);
+    bagi_buffer_adopt(&row->list, &memory);
     row->reader = reader;
     row->length = 0;
 }
@@ -7798,25 +8827,32 @@ BAGS_API void bags_row_free(bags_row *row) {
     bagi_free(&memory, row->slots, row->capacity * sizeof *row->slots);
     bags_buffer_free(&row->scratch);
     bags_buffer_free(&row->refs);
+    bags_buffer_free(&row->list);
     memset(row, 0, sizeof *row);
 }
 
 /* ---- refs ---- */
 
+/* field is spec->count if the row is wrong as a whole. */
+BAGI_COLD static bags_code bagi_fail_refs_in(const char *dir,
+    const bagi_spec *spec, uint64_t local, size_t field, const char *what,
+    bags_error *err) {
+    if (field < spec->count)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s/refs.bag: datapoint %" PRIu64 ", field \"%.200s\": %s",
+            bagi_tail(dir), local, spec->fields[field].name, what);
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s/refs.bag: datapoint %" PRIu64 " %s", bagi_tail(dir), local, what);
+}
+
 BAGI_COLD static bags_code bagi_fail_refs(const bags_reader *reader,
     size_t shard, uint64_t local, size_t field, const char *what,
     bags_error *err) {
     char *dir = bagi_reader_shard_path(reader, &reader->shards[shard], NULL);
-    const char *path = dir ? bagi_tail(dir) : "";
-    if (field < reader->spec.count)
-        bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s/refs.bag: datapoint %" PRIu64 ", field \"%.200s\": %s", path,
-            local, reader->spec.fields[field].name, what);
-    else
-        bags_fail(err, BAGS_ERROR_CORRUPT, "%s/refs.bag: datapoint %" PRIu64
-            " %s", path, local, what);
+    bags_code code = bagi_fail_refs_in(dir ? dir : "", &reader->spec, local,
+        field, what, err);
     bagi_free_text(&reader->env.memory, dir);
-    return BAGS_ERROR_CORRUPT;
+    return code;
 }
 
 /* Take apart the refs of a datapoint of a shard that has them. */
@@ -7862,12 +8898,19 @@ static bags_code bagi_reader_refs(const bags_reader *reader, size_t shard,
                 : bagi_reader_parse(reader, shard, local, blob, refs, err);
 }
 
+static bool bagi_ref_fits(const bagi_ref *ref, uint64_t length) {
+    return ref->count == 0 ||
+           (ref->first < length && ref->count <= length - ref->first);
+}
+
+#define BAGI_REF_FAULT \
+    "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64
+
 /* Check that what a ref says is in the field's Bag. */
 static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
     uint64_t local, size_t field, const bagi_ref *ref, const bag_reader *bag,
     bags_error *err) {
-    if (ref->count == 0 || (ref->first < bag->length &&
-                               ref->count <= bag->length - ref->first))
+    if (bagi_ref_fits(ref, bag->length))
         return BAGS_OK;
     if (reader->shards[shard].split)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -7875,9 +8918,8 @@ static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
             PRIu64 " on: it was made shorter while it was open",
             bagi_tail(bag->file.path), bag->length, local);
     char what[160];
-    snprintf(what, sizeof what,
-        "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64,
-        ref->first, ref->count, bag->length);
+    (void)snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count,
+        bag->length);
     return bagi_fail_refs(reader, shard, local, field, what, err);
 }
 
@@ -7998,6 +9040,9 @@ static bags_code bagi_slot_add(const bags_row *row, struct bagi_slot *slot,
     bags_bytes *items = slot->items + slot->length;
     if (bag->data && bag->ends) {
         code = bagi_slot_view(bag, steps, items, err);
+        for (size_t i = 0; bag->random && i < count && !code; i++)
+            bagi_bag_wake(bag, (uint64_t)(items[i].data - bag->data),
+                items[i].size);
         slot->length += code ? 0 : count;
     } else if (steps->step == 1) {
         code = bagi_slot_read(bag, steps->first, count, slot, used, items, err);
@@ -8177,22 +9222,32 @@ static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader, void **bags,
     return !bagi_slot_view(bag, &steps, slot->items, NULL);
 }
 
-static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count, bags_row *row) {
+/* One plain field, of a shard whose refs need not be read for it. */
+static BAGI_WITHIN bool bagi_quick_plain(const bags_reader *reader,
+    void **bags, uint64_t local, const bags_select *select, bags_row *row) {
+    size_t field = select->field;
+    if (field >= reader->spec.count || row->capacity == 0)
+        return false;
+    bag_reader *bag = (bag_reader *)BAGI_LOAD(&bags[field]);
+    struct bagi_slot *slot = &row->slots[0];
+    if (!bag || !BAGI_LOAD(&bag->consecutive) || slot->capacity == 0 ||
+        (select->start | select->stop | select->step) ||
+        !bagi_view_get(&bag->view, local, slot->items))
+        return false;
+    slot->field = field;
+    slot->length = 1;
+    return true;
+}
+
+static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
+    void **bags, uint64_t local, const bags_select *selects, size_t count,
+    bags_row *row) {
     bagi_ref refs[BAGI_QUICK_FIELDS];
     size_t fields = reader->spec.count;
     uint64_t seen = 0;
-    if (index >= reader->length || fields > BAGI_QUICK_FIELDS || !BAGI_ATOMIC)
-        return false;
-    if (!selects)
-        count = fields;
-    size_t number = bagi_reader_shard_of(reader, index, row->shard);
-    const bagi_shard *shard = &reader->shards[number];
-    void **bags = BAGI_LOAD(&shard->bags);
-    const bag_reader *bag =
-        bags ? (const bag_reader *)BAGI_LOAD(&bags[fields]) : NULL;
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[fields]);
     if (!bag || count > row->capacity ||
-        !bagi_quick_refs(&reader->spec, &bag->view, index - shard->start, refs))
+        !bagi_quick_refs(&reader->spec, &bag->view, local, refs))
         return false;
     for (size_t i = 0; i < count; i++) {
         size_t field = selects ? selects[i].field : i;
@@ -8202,6 +9257,25 @@ static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader, uint64_t index
             return false;
         seen |= (uint64_t)1 << field;
     }
+    return true;
+}
+
+static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader,
+    uint64_t index, const bags_select *selects, size_t count, bags_row *row) {
+    if (index >= reader->length || reader->spec.count > BAGI_QUICK_FIELDS ||
+        !BAGI_ATOMIC)
+        return false;
+    if (!selects)
+        count = reader->spec.count;
+    size_t number = bagi_reader_shard_of(reader, index, row->shard);
+    bagi_shard *shard = &reader->shards[number];
+    void **bags = (void **)BAGI_LOAD(&shard->bags);
+    uint64_t local = index - shard->start;
+    if (!bags || !((selects && count == 1 &&
+                       bagi_quick_plain(reader, bags, local, selects, row)) ||
+                     bagi_quick_fields(reader, bags, local, selects, count,
+                         row)))
+        return false;
     row->reader = reader;
     row->index = index;
     row->shard = number;
@@ -8278,6 +9352,23 @@ BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
 
 /* ---- ranges of datapoints ---- */
 
+static bags_code bagi_fail_sequence(const bags_reader *reader, size_t field,
+    bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: field \"%.200s\" is a sequence; ranges, lists and columns of "
+        "datapoints are of plain fields", bagi_tail(reader->path),
+        reader->spec.fields[field].name);
+}
+
+static bags_code bagi_many_check(const bags_reader *reader, size_t field,
+    bags_error *err) {
+    if (field >= reader->spec.count)
+        return bagi_fail_no_field(reader, field, err);
+    if (reader->spec.types[field].sequence)
+        return bagi_fail_sequence(reader, field, err);
+    return BAGS_OK;
+}
+
 /* A run of a field's blobs that lie one behind the other. */
 typedef struct bagi_run {
     const bags_reader *reader;
@@ -8316,7 +9407,7 @@ static bags_code bagi_run_shard(bagi_run *run, uint64_t start, uint64_t stop,
     const bags_reader *reader = run->reader;
     bagi_ref *refs = NULL;
     unsigned char *marks = NULL;
-    bags_range range;
+    bags_range range = {NULL, 0, 0, NULL, 0};
     const bag_reader *bag = NULL;
     bags_code code = bagi_row_refs(reader, run->row, &refs, &marks, err);
     if (code)
@@ -8366,20 +9457,16 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     size_t field, uint64_t start, uint64_t stop, bags_row *row,
     bags_error *err) {
     bagi_row_start(reader, row);
-    if (field >= reader->spec.count)
-        return bagi_fail_no_field(reader, field, err);
-    if (reader->spec.types[field].sequence)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: field \"%.200s\" is a sequence; ranges of datapoints are of "
-            "plain fields", bagi_tail(reader->path),
-            reader->spec.fields[field].name);
+    bags_code code = bagi_many_check(reader, field, err);
+    if (code)
+        return code;
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: a range from %" PRIu64 " to %" PRIu64 " runs backwards",
             bagi_tail(reader->path), start, stop);
     if (stop > reader->length)
         stop = reader->length;
-    bags_code code = bagi_row_slots(row, 1, err);
+    code = bagi_row_slots(row, 1, err);
     if (code)
         return code;
     bagi_run run;
@@ -8398,6 +9485,352 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     row->index = start;
     row->length = 1;
     return BAGS_OK;
+}
+
+/* ---- many datapoints ---- */
+
+/* A sorted list of datapoints, in row->list. */
+static bags_code bagi_many_list(const bags_reader *reader,
+    const uint64_t *indices, size_t count, bags_row *row, bagi_list *list,
+    bags_error *err) {
+    list->buffer = &row->list;
+    bags_code code = bagi_wants_make(indices, count, list, err);
+    if (!code && count && bagi_wants(list)[count - 1].index >= reader->length)
+        code = bagi_fail_datapoint(reader, bagi_wants(list)[count - 1].index,
+            err);
+    return code;
+}
+
+/* The part of a list from the i-th on that is in one shard. */
+static bagi_list bagi_many_shard(const bags_reader *reader,
+    const bagi_list *list, size_t i, bags_row *row) {
+    const bagi_want *wants = bagi_wants(list);
+    bagi_list part = {list->buffer, list->first + i, 0};
+    size_t shard = bagi_reader_shard_of(reader, wants[i].index, row->shard);
+    uint64_t stop = bagi_shard_stop(reader, shard);
+    row->shard = shard;
+    while (i + part.count < list->count && wants[i + part.count].index < stop)
+        part.count++;
+    return part;
+}
+
+/* Make blobs of `field` of datapoints, counted in their shard. */
+static bags_code bagi_many_refs(const bags_reader *reader, size_t shard,
+    size_t field, const bagi_list *part, const bag_reader *bag, bags_row *row,
+    bags_error *err) {
+    const bag_reader *from = NULL;
+    bagi_ref *refs = NULL;
+    unsigned char *marks = NULL;
+    size_t used = 0;
+    if (reader->shards[shard].split)
+        return BAGS_OK;
+    bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
+    if (!code)
+        code = bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
+    if (!code)
+        code = bagi_wants_read(from, part, &row->scratch, &used, err);
+    for (size_t i = 0; i < part->count && !code; i++) {
+        bagi_want *want = &bagi_wants(part)[i];
+        uint64_t local = want->index;
+        code = bagi_reader_parse(reader, shard, local,
+            bagi_want_view(want, &row->scratch), refs, err);
+        if (!code)
+            code = bagi_reader_check_ref(reader, shard, local, field,
+                &refs[field], bag, err);
+        if (code)
+            return code;
+        want->index = refs[field].first;
+        want->data = NULL;
+    }
+    if (!code)
+        bagi_wants_sort(bagi_wants(part), part->count);
+    return code;
+}
+
+static bags_code bagi_many_part(const bags_reader *reader, size_t field,
+    const bagi_list *part, bags_row *row, size_t *used, bags_error *err) {
+    const bag_reader *bag = NULL;
+    size_t shard = (size_t)row->shard;
+    bagi_want *wants = bagi_wants(part);
+    for (size_t i = 0; i < part->count; i++)
+        wants[i].index -= reader->shards[shard].start;
+    bags_code code = bagi_reader_bag(reader, shard, field, &bag, err);
+    if (!code)
+        code = bagi_many_refs(reader, shard, field, part, bag, row, err);
+    return code ? code
+                : bagi_wants_read(bag, part, &row->slots[0].data, used, err);
+}
+
+BAGS_API bags_code bags_reader_get_many(const bags_reader *reader, size_t field,
+    const uint64_t *indices, size_t count, bags_row *row, bags_error *err) {
+    bagi_list list = {NULL, 0, 0}, part;
+    size_t used = 0;
+    bagi_row_start(reader, row);
+    bags_code code = bagi_many_check(reader, field, err);
+    if (!code)
+        code = bagi_many_list(reader, indices, count, row, &list, err);
+    if (!code)
+        code = bagi_row_slots(row, 1, err);
+    if (code)
+        return code;
+    struct bagi_slot *slot = &row->slots[0];
+    slot->length = 0;
+    code = bagi_slot_items(row, slot, count, err);
+    for (size_t i = 0; i < count && !code; i += part.count) {
+        part = bagi_many_shard(reader, &list, i, row);
+        code = bagi_many_part(reader, field, &part, row, &used, err);
+    }
+    if (code)
+        return bagi_prefix(err, code, "field \"%.200s\": ",
+            reader->spec.fields[field].name);
+    const bagi_want *wants = bagi_wants(&list);
+    for (size_t i = 0; i < count; i++)
+        slot->items[wants[i].place] = bagi_want_view(&wants[i], &slot->data);
+    slot->field = field;
+    slot->length = count;
+    row->index = count ? indices[0] : 0;
+    row->length = 1;
+    return BAGS_OK;
+}
+
+/* ---- reading ahead ---- */
+
+/* What must be read of a shard before what: each step waits for the one before,
+ * for all datapoints. */
+typedef enum bagi_step {
+    BAGI_STEP_REFS_TABLE,
+    BAGI_STEP_REFS,
+    BAGI_STEP_TABLES,
+    BAGI_STEP_BLOBS,
+    BAGI_STEPS
+} bagi_step;
+
+/* One step for one field of a datapoint. */
+static bags_code bagi_ahead_field(const bags_reader *reader, size_t shard,
+    uint64_t local, const bags_select *select, const bagi_ref *ref,
+    bagi_step step, bagi_ahead *ahead, bags_error *err) {
+    const bag_reader *bag = NULL;
+    bagi_steps steps;
+    bags_code code = bagi_select_steps(reader, select, ref, &steps, err);
+    if (!code)
+        code = bagi_reader_bag(reader, shard, select->field, &bag, err);
+    if (!code)
+        code = bagi_reader_check_ref(reader, shard, local, select->field, ref,
+            bag, err);
+    /* Steps of more than one are read as one range, if they are short. */
+    uint64_t each = steps.step < 8 || steps.count < 2
+                        ? (steps.count - 1) * steps.step + 1
+                        : 1;
+    for (uint64_t i = 0; i < steps.count && !code;
+         i += each > 1 ? steps.count : 1) {
+        uint64_t first = steps.first + i * steps.step;
+        if (step == BAGI_STEP_TABLES)
+            bagi_ahead_table(ahead, bag, first, each);
+        else
+            code = bagi_ahead_blobs(ahead, bag, first, each, err);
+    }
+    return code;
+}
+
+/* One step for one datapoint: of its refs, or of one of its fields. */
+static bags_code bagi_ahead_datapoint(const bags_reader *reader, uint64_t index,
+    const bags_select *select, bagi_step step, bags_row *row,
+    bagi_ahead *ahead, bags_error *err) {
+    const bag_reader *from = NULL;
+    bagi_ref *refs = NULL;
+    unsigned char *marks = NULL;
+    size_t shard = bagi_reader_shard_of(reader, index, row->shard);
+    uint64_t local = index - reader->shards[shard].start;
+    row->shard = shard;
+    if (step >= BAGI_STEP_TABLES) {
+        bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
+        if (!code)
+            code = bagi_reader_refs(reader, shard, local, row, refs, err);
+        return code ? code
+                    : bagi_ahead_field(reader, shard, local, select,
+                          &refs[select->field], step, ahead, err);
+    }
+    if (reader->shards[shard].split)
+        return BAGS_OK;
+    bags_code code =
+        bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
+    if (code || step == BAGI_STEP_REFS)
+        return code ? code : bagi_ahead_blobs(ahead, from, local, 1, err);
+    bagi_ahead_table(ahead, from, local, 1);
+    return BAGS_OK;
+}
+
+static bags_code bagi_ahead_step(const bags_reader *reader,
+    const bagi_list *list, const bags_select *select, bagi_step step,
+    bags_row *row, bags_error *err) {
+    bagi_ahead ahead;
+    bags_code code = BAGS_OK;
+    memset(&ahead, 0, sizeof ahead);
+    for (size_t i = 0; i < list->count && !code; i++) {
+        uint64_t index = bagi_wants(list)[i].index;
+        code = bagi_ahead_datapoint(reader, index, select, step, row, &ahead,
+            err);
+        if (code)
+            bagi_prefix(err, code, "datapoint %" PRIu64 ": ", index);
+    }
+    bagi_ahead_ask(&ahead);
+    return code;
+}
+
+BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
+    const uint64_t *indices, size_t count, const bags_select *selects,
+    size_t select_count, bags_row *row, bags_error *err) {
+    bagi_list list = {NULL, 0, 0};
+    bagi_row_start(reader, row);
+    bags_code code = bagi_many_list(reader, indices, count, row, &list, err);
+    if (!selects)
+        select_count = reader->spec.count;
+    for (int step = BAGI_STEP_REFS_TABLE; step < BAGI_STEPS && !code; step++) {
+        size_t times = step < BAGI_STEP_TABLES ? 1 : select_count;
+        for (size_t i = 0; i < times && !code; i++) {
+            bags_select select = {i, 0, 0, 0};
+            if (selects && step >= BAGI_STEP_TABLES)
+                select = selects[i];
+            code = step >= BAGI_STEP_TABLES && select.field >= reader->spec.count
+                       ? bagi_fail_no_field(reader, select.field, err)
+                       : bagi_ahead_step(reader, &list, &select,
+                             (bagi_step)step, row, err);
+        }
+    }
+    return code;
+}
+
+/* ---- columns ---- */
+
+#define BAGI_COLUMN_STEP 4096 /* rows of refs a read */
+
+BAGI_COLD static bags_code bagi_fail_column(const bags_reader *reader,
+    size_t shard, uint64_t local, uint64_t first, bags_error *err) {
+    char *dir = bagi_reader_shard_path(reader, &reader->shards[shard], NULL);
+    bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: datapoint %" PRIu64 " has blob %" PRIu64 ": they do not lie in the "
+        "order of the datapoints, and are no column",
+        dir ? bagi_tail(dir) : "", local, first);
+    bagi_free_text(&reader->env.memory, dir);
+    return BAGS_ERROR_RANGE;
+}
+
+/* Check that blob i of the field is datapoint i's, for `length` datapoints. What
+ * was found out once is remembered for all threads. */
+static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
+    size_t field, uint64_t length, const bag_reader *bag, bags_row *row,
+    bags_error *err) {
+    const bag_reader *from = NULL;
+    bagi_ref *refs = NULL;
+    unsigned char *marks = NULL;
+    bags_range range;
+    bagi_ref all = {0, length};
+    if (BAGI_ATOMIC && BAGI_LOAD(&((bag_reader *)(uintptr_t)bag)->consecutive))
+        return BAGS_OK;
+    bags_code code = BAGS_OK;
+    if (reader->shards[shard].split)
+        return bagi_reader_check_ref(reader, shard, 0, field, &all, bag, err);
+    code = bagi_row_refs(reader, row, &refs, &marks, err);
+    if (!code)
+        code = bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
+    for (uint64_t i = 0; i < length && !code; i++) {
+        uint64_t at = i % BAGI_COLUMN_STEP;
+        if (at == 0)
+            code = bag_reader_get_range(from, i, i + BAGI_COLUMN_STEP,
+                &row->scratch, &range, err);
+        if (!code)
+            code = bagi_reader_parse(reader, shard, i,
+                bags_range_get(&range, (size_t)at), refs, err);
+        if (!code)
+            code = bagi_reader_check_ref(reader, shard, i, field, &refs[field],
+                bag, err);
+        if (!code && refs[field].first != i)
+            code = bagi_fail_column(reader, shard, i, refs[field].first, err);
+    }
+    if (!code && BAGI_ATOMIC)
+        BAGI_STORE(&((bag_reader *)(uintptr_t)bag)->consecutive,
+            (void *)(uintptr_t)bag);
+    return code;
+}
+
+/* The size of every blob of a range; 0 if they differ. */
+static uint64_t bagi_range_item(const bags_range *range) {
+    uint64_t last = range->start, first = 0;
+    bool same = true;
+    for (size_t i = 0; i < range->length; i++) {
+        uint64_t end = bagi_load_u64(range->ends + 8 * i);
+        if (i == 0)
+            first = end - last;
+        same &= end - last == first;
+        last = end;
+    }
+    return same ? first : 0;
+}
+
+/* A range's ends as the program's own integers, from 0 on: where they lie, if
+ * that is what lies there. */
+static bags_code bagi_column_offsets(const bag_reader *bag,
+    const bags_range *range, bags_row *row, const uint64_t **out,
+    bags_error *err) {
+    const unsigned char *table = bag->view.table;
+    if (table && bagi_little_endian() && (uintptr_t)table % 8 == 0) {
+        *out = (const uint64_t *)(const void *)table;
+        return BAGS_OK;
+    }
+    if (range->length > SIZE_MAX / 16)
+        return bagi_fail_memory(err, SIZE_MAX);
+    bags_code code =
+        bags_buffer_reserve(&row->list, 8 * range->length + 8, err);
+    if (code)
+        return code;
+    uint64_t *offsets = (uint64_t *)(void *)row->list.data;
+    offsets[0] = 0;
+    for (size_t i = 0; i < range->length; i++)
+        offsets[i + 1] = bagi_load_u64(range->ends + 8 * i) - range->start;
+    *out = offsets;
+    return BAGS_OK;
+}
+
+static bags_code bagi_column_view(const bags_reader *reader, size_t shard,
+    size_t field, bags_row *row, bags_column *out, bags_error *err) {
+    const bag_reader *bag = NULL;
+    bags_range range;
+    bags_column column;
+    uint64_t length =
+        bagi_shard_stop(reader, shard) - reader->shards[shard].start;
+    bags_code code = bagi_reader_bag(reader, shard, field, &bag, err);
+    if (!code)
+        code = bagi_column_check(reader, shard, field, length, bag, row, err);
+    if (!code)
+        code = bag_reader_get_range(bag, 0, length, &row->scratch, &range, err);
+    if (code)
+        return code;
+    memset(&column, 0, sizeof column);
+    column.data = range.data;
+    column.length = length;
+    column.size = range.size;
+    column.item_size = bagi_range_item(&range);
+    if (!column.item_size)
+        code = bagi_column_offsets(bag, &range, row, &column.offsets, err);
+    if (!code)
+        *out = column;
+    return code;
+}
+
+BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
+    size_t field, bags_row *row, bags_column *out, bags_error *err) {
+    bagi_row_start(reader, row);
+    bags_code code = bagi_many_check(reader, field, err);
+    if (!code && shard >= reader->count)
+        code = bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: there is no shard %" PRIu64 "; it has %" PRIu64,
+            bagi_tail(reader->path), shard, (uint64_t)reader->count);
+    if (code)
+        return code;
+    code = bagi_column_view(reader, (size_t)shard, field, row, out, err);
+    return code ? bagi_prefix(err, code, "field \"%.200s\": ",
+                      reader->spec.fields[field].name)
+                : BAGS_OK;
 }
 
 /* ---- what a row gives ---- */
@@ -8427,47 +9860,1141 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     return bagi_prefix(err, code, "%s: ", bagi_tail(reader->path));
 }
 
-/* ---- verify ---- */
+/* ========================================================================
+ * >>verify
+ * Checks that go on behind a fault, in blocks, so that memory does not grow with
+ * the files. A Bag's table and a shard's refs are checked here for
+ * bag_reader_verify and bags_reader_verify too, which end at the first fault.
+ * ====================================================================== */
 
-static bags_code bagi_verify_refs(const bags_reader *reader, size_t shard,
-    bags_row *row, bags_error *err) {
-    bagi_ref *refs = NULL;
-    unsigned char *marks = NULL;
-    uint64_t length =
-        bagi_shard_stop(reader, shard) - reader->shards[shard].start;
-    bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
-    for (uint64_t i = 0; i < length && !code; i++) {
-        code = bagi_reader_refs(reader, shard, i, row, refs, err);
-        for (size_t field = 0; field < reader->spec.count && !code; field++) {
-            const bag_reader *bag = NULL;
-            code = bagi_reader_bag(reader, shard, field, &bag, err);
-            if (!code)
-                code = bagi_reader_check_ref(reader, shard, i, field,
-                    &refs[field], bag, err);
+#define BAGI_VERIFY_STEP 8192                  /* entries read at once */
+#define BAGI_VERIFY_WINDOW ((size_t)64 << 10)  /* bytes of refs read at once */
+#define BAGI_VERIFY_FAULTS 1000                /* passed on if not said else */
+#define BAGI_VERIFY_UNKNOWN UINT64_MAX         /* length of a Bag not opened */
+
+typedef struct bagi_verifying {
+    const bagi_env *env;
+    bags_verify_options options;
+    bags_verify_report report;
+    const char *path, *field; /* what is being looked at, for bags_fault */
+    bool first_only;          /* end at the first fault */
+    bool broken;              /* the file could not be read on */
+    unsigned char *entries;   /* a block of a table; NULL: not needed yet */
+    bags_buffer window;       /* some bytes of refs.bag, or a blob */
+    bags_buffer scratch;      /* of codecs */
+    bags_code code;           /* of the first fault */
+    bags_error *err;          /* which is written there */
+    bags_error why;
+} bagi_verifying;
+
+static void bagi_verify_start(bagi_verifying *v, const bagi_env *env,
+    const bags_verify_options *options, bags_error *err) {
+    memset(v, 0, sizeof *v);
+    v->env = env;
+    v->err = err;
+    if (options)
+        v->options = *options;
+    if (!v->options.parts)
+        v->options.parts = 1;
+    if (!v->options.shard_stop)
+        v->options.shard_stop = 1;
+    if (!v->options.max_faults)
+        v->options.max_faults = BAGI_VERIFY_FAULTS;
+    bagi_buffer_adopt(&v->window, &env->memory);
+    bagi_buffer_adopt(&v->scratch, &env->memory);
+}
+
+static void bagi_verify_end(bagi_verifying *v) {
+    bagi_free(&v->env->memory, v->entries, (BAGI_VERIFY_STEP + 1) * 8);
+    bags_buffer_free(&v->window);
+    bags_buffer_free(&v->scratch);
+}
+
+/* Where a fault's message is to be written: nowhere, if there were so many that
+ * nobody will see it. */
+static bags_error *bagi_verify_why(bagi_verifying *v) {
+    return v->report.faults < v->options.max_faults ? &v->why : NULL;
+}
+
+/* Pass a fault on whose message is written. BAGS_OK: go on. */
+static bags_code bagi_verify_tell(bagi_verifying *v, bags_code code,
+    bags_fault_kind kind, uint64_t index, uint64_t item, uint64_t offset) {
+    bool heard = bagi_verify_why(v) != NULL;
+    v->report.faults++;
+    if (!v->code) {
+        v->code = code;
+        if (v->err)
+            *v->err = v->why;
+    }
+    if (heard && v->options.each) {
+        bags_fault fault = {v->path, v->field, kind, index, item, offset, code,
+            v->why.message};
+        v->options.each(v->options.user, &fault);
+    }
+    return v->first_only ? code : BAGS_OK;
+}
+
+/* The same for a file, or a part of it that cannot be read. Without memory
+ * nothing can be said of it: that ends the work. */
+static bags_code bagi_verify_fail(bagi_verifying *v, bags_code code,
+    uint64_t offset) {
+    v->broken = true;
+    if (code != BAGS_ERROR_MEMORY)
+        return bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, offset);
+    if (v->err)
+        *v->err = v->why;
+    return code;
+}
+
+static void bagi_verify_read(bagi_verifying *v, uint64_t bytes) {
+    v->report.bytes += bytes;
+    if (v->options.progress)
+        v->options.progress(v->options.user, bytes);
+}
+
+/* ---- a Bag ---- */
+
+/* A walk along a Bag's table, a blob a step. */
+typedef struct bagi_walk {
+    const bag_reader *bag;
+    uint64_t next, stop;       /* blobs to come */
+    uint64_t block, loaded;    /* the entries that are at hand */
+    const unsigned char *ends; /* the end of blob `block` */
+    bool lost;                 /* the entry before lies outside the data */
+    /* The blob of this step. */
+    uint64_t index, from, to;
+    bool wrong;  /* its end cannot be right */
+    bool usable; /* neither its end nor its start is wrong */
+} bagi_walk;
+
+static bagi_walk bagi_walk_along(const bag_reader *bag, uint64_t start,
+    uint64_t stop) {
+    bagi_walk walk;
+    memset(&walk, 0, sizeof walk);
+    walk.bag = bag;
+    walk.next = walk.block = walk.loaded = start;
+    walk.stop = stop;
+    return walk;
+}
+
+/* Have the next entries at hand. */
+static bags_code bagi_walk_load(bagi_verifying *v, bagi_walk *walk) {
+    const bag_reader *bag = walk->bag;
+    uint64_t count = walk->stop - walk->next;
+    bags_code code = BAGS_OK;
+    if (count > BAGI_VERIFY_STEP)
+        count = BAGI_VERIFY_STEP;
+    if (bag->ends) {
+        walk->ends = bag->ends + walk->next * 8;
+    } else {
+        if (!v->entries)
+            v->entries = (unsigned char *)bagi_alloc_raw(&v->env->memory,
+                (BAGI_VERIFY_STEP + 1) * 8, &v->why);
+        if (!v->entries)
+            return BAGS_ERROR_MEMORY;
+        walk->ends = v->entries + 8;
+        code = bagi_bag_entries(bag, walk->next, (size_t)count, v->entries,
+            &v->why);
+        bagi_verify_read(v, code ? 0 : count * 8);
+    }
+    if (code)
+        return code;
+    if (walk->next == walk->loaded && walk->next == walk->block)
+        walk->to = walk->next ? bagi_load_u64(walk->ends - 8) : 0;
+    walk->block = walk->next;
+    walk->loaded = walk->next + count;
+    return BAGS_OK;
+}
+
+/*
+ * One step. A wrong entry is one fault: the blob behind it is just not usable.
+ * If it lies outside the data, the next is measured from the last inside; if it
+ * is smaller than the one before, which of the two is wrong cannot be told, and
+ * the next is measured from it.
+ */
+static bags_code bagi_walk_step(bagi_verifying *v, bagi_walk *walk) {
+    uint64_t limit = walk->bag->limit;
+    if (walk->next == walk->loaded) {
+        bags_code code = bagi_walk_load(v, walk);
+        if (code)
+            return code;
+    }
+    if (!walk->lost)
+        walk->from = walk->to;
+    walk->index = walk->next++;
+    walk->to = bagi_load_u64(walk->ends + 8 * (walk->index - walk->block));
+    walk->usable = !walk->wrong;
+    walk->wrong = walk->from > walk->to || walk->to > limit;
+    walk->usable = walk->usable && !walk->wrong;
+    walk->lost = walk->to > limit;
+    return BAGS_OK;
+}
+
+/* What is read when the walk cannot go on. */
+static bags_code bagi_walk_fail(bagi_verifying *v, const bagi_walk *walk,
+    bags_code code) {
+    return bagi_verify_fail(v, code, walk->bag->table + 8 * walk->next);
+}
+
+static bags_code bagi_verify_entries(bagi_verifying *v, const bag_reader *bag,
+    uint64_t start, uint64_t stop) {
+    bagi_walk walk = bagi_walk_along(bag, start, stop);
+    while (walk.next < stop) {
+        bags_code code = bagi_walk_step(v, &walk);
+        if (code)
+            return bagi_walk_fail(v, &walk, code);
+        if (BAGI_UNLIKELY(walk.wrong)) {
+            code = bagi_bag_fail_bounds(bag, walk.index, walk.from, walk.to,
+                bagi_verify_why(v));
+            code = bagi_verify_tell(v, code, BAGS_FAULT_BLOB, walk.index, 0,
+                bag->table + 8 * walk.index);
+            if (code)
+                return code;
         }
+    }
+    return BAGS_OK;
+}
+
+static bags_code bagi_verify_table(bagi_verifying *v, const bag_reader *bag) {
+    uint64_t length = bag->length;
+    v->broken = false;
+    if (!v->options.quick || length < 3)
+        return bagi_verify_entries(v, bag, 0, length);
+    bags_code code = bagi_verify_entries(v, bag, 0, 1);
+    return code || v->broken
+               ? code
+               : bagi_verify_entries(v, bag, length - 1, length);
+}
+
+/* Entries that lie over each other can make every byte that of many blobs: what
+ * is looked into is bounded, as when rows are read. */
+static bool bagi_verify_spend(bagi_verifying *v, const bag_reader *bag,
+    uint64_t *budget, uint64_t size) {
+    if (size <= *budget) {
+        *budget -= size;
+        return true;
+    }
+    bags_fail(bagi_verify_why(v), BAGS_ERROR_CORRUPT,
+        "%s: its blobs lie over each other; not all were looked into",
+        bagi_tail(bag->file.path));
+    return false;
+}
+
+BAGS_API bags_code bag_reader_verify(const bag_reader *reader,
+    bags_error *err) {
+    bagi_verifying v;
+    bagi_verify_start(&v, reader->env, NULL, err);
+    v.first_only = true;
+    bags_code code = bagi_verify_table(&v, reader);
+    bagi_verify_end(&v);
+    return code;
+}
+
+/* ---- refs ---- */
+
+/* A shard's rows of refs, and what they are measured by. */
+typedef struct bagi_rows {
+    const bagi_spec *spec;
+    const bag_reader *bag;
+    uint64_t *lengths; /* blobs of every field */
+    bagi_ref *refs;    /* of one row */
+    size_t most;       /* no right row is longer */
+    uint64_t budget;   /* bytes that may still be looked into */
+    uint64_t at;       /* what the window holds: `held` bytes from here */
+    size_t held;
+} bagi_rows;
+
+static bags_code bagi_rows_start(bagi_verifying *v, bagi_rows *rows,
+    const bagi_spec *spec, const bag_reader *bag) {
+    const bags_allocator *memory = &v->env->memory;
+    memset(rows, 0, sizeof *rows);
+    rows->spec = spec;
+    rows->bag = bag;
+    rows->most = 5 + 23 * spec->count;
+    rows->lengths = (uint64_t *)bagi_alloc(memory,
+        spec->count * sizeof *rows->lengths, v->err);
+    rows->refs = (bagi_ref *)bagi_alloc(memory,
+        spec->count * sizeof *rows->refs, v->err);
+    return rows->lengths && rows->refs ? BAGS_OK : BAGS_ERROR_MEMORY;
+}
+
+static void bagi_rows_end(bagi_verifying *v, bagi_rows *rows) {
+    size_t count = rows->spec->count;
+    bagi_free(&v->env->memory, rows->lengths, count * sizeof *rows->lengths);
+    bagi_free(&v->env->memory, rows->refs, count * sizeof *rows->refs);
+}
+
+/* The bytes of a row; of one that is too long, one more than a right one has,
+ * which shows it. They are read many rows at a time. */
+static bags_code bagi_rows_bytes(bagi_verifying *v, bagi_rows *rows,
+    const bagi_walk *walk, bags_bytes *row) {
+    const bag_reader *bag = rows->bag;
+    uint64_t size = walk->to - walk->from;
+    row->size = size > rows->most ? rows->most + 1 : (size_t)size;
+    if (!bagi_verify_spend(v, bag, &rows->budget, row->size + 1))
+        return BAGS_ERROR_CORRUPT;
+    if (bag->data) {
+        row->data = bag->data + walk->from;
+        return BAGS_OK;
+    }
+    if (walk->from < rows->at ||
+        walk->from + row->size > rows->at + rows->held) {
+        uint64_t more = bag->limit - walk->from;
+        size_t wish = row->size > BAGI_VERIFY_WINDOW ? row->size
+                                                     : BAGI_VERIFY_WINDOW;
+        rows->held = 0;
+        wish = more < wish ? (size_t)more : wish;
+        if (!bagi_verify_spend(v, bag, &rows->budget, wish))
+            return BAGS_ERROR_CORRUPT;
+        bags_code code = bags_buffer_reserve(&v->window, wish + 1, &v->why);
+        if (!code)
+            code = bagi_file_read(bag, &bag->file, walk->from, v->window.data,
+                wish, &v->why);
+        if (code)
+            return code;
+        bagi_verify_read(v, wish);
+        rows->at = walk->from;
+        rows->held = wish;
+    }
+    row->data = v->window.data + (walk->from - rows->at);
+    return BAGS_OK;
+}
+
+static bags_code bagi_rows_tell(bagi_verifying *v, const bagi_rows *rows,
+    const bagi_walk *walk, size_t field, const char *what) {
+    bags_code code = bagi_fail_refs_in(v->path, rows->spec, walk->index, field,
+        what, bagi_verify_why(v));
+    return bagi_verify_tell(v, code, BAGS_FAULT_DATAPOINT, walk->index, 0,
+        walk->from);
+}
+
+/* Check that the blobs that a row names are there. */
+static bags_code bagi_rows_fit(bagi_verifying *v, const bagi_rows *rows,
+    const bagi_walk *walk) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < rows->spec->count && !code; i++) {
+        char what[160];
+        const bagi_ref *ref = &rows->refs[i];
+        if (rows->lengths[i] == BAGI_VERIFY_UNKNOWN ||
+            bagi_ref_fits(ref, rows->lengths[i]))
+            continue;
+        if (bagi_verify_why(v))
+            (void)snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count,
+                rows->lengths[i]);
+        code = bagi_rows_tell(v, rows, walk, i, what);
     }
     return code;
 }
 
+static bags_code bagi_rows_one(bagi_verifying *v, bagi_rows *rows,
+    const bagi_walk *walk) {
+    bags_bytes row = {NULL, 0};
+    size_t field = 0;
+    bags_code code = bagi_rows_bytes(v, rows, walk, &row);
+    if (code)
+        return bagi_verify_fail(v, code, walk->from);
+    const char *fault = bagi_refs_parse(row, rows->spec->types,
+        rows->spec->count, rows->refs, &field);
+    return fault ? bagi_rows_tell(v, rows, walk, field, fault)
+                 : bagi_rows_fit(v, rows, walk);
+}
+
+static bags_code bagi_rows_some(bagi_verifying *v, bagi_rows *rows,
+    uint64_t start, uint64_t stop) {
+    bagi_walk walk = bagi_walk_along(rows->bag, start, stop);
+    bags_code code = BAGS_OK;
+    while (walk.next < stop && !code && !v->broken) {
+        code = bagi_walk_step(v, &walk);
+        if (code)
+            return bagi_walk_fail(v, &walk, code);
+        if (walk.usable)
+            code = bagi_rows_one(v, rows, &walk);
+    }
+    return code;
+}
+
+/* A byte more for every row, so that empty ones count too. */
+static uint64_t bagi_rows_budget(const bag_reader *bag) {
+    uint64_t budget = bagi_slot_budget(bag);
+    return budget > UINT64_MAX - bag->length ? UINT64_MAX
+                                             : budget + bag->length;
+}
+
+/* Rows whose place the table does not tell are passed over: it has been said. */
+static bags_code bagi_verify_rows(bagi_verifying *v, bagi_rows *rows) {
+    uint64_t length = rows->bag->length;
+    v->broken = false;
+    rows->budget = bagi_rows_budget(rows->bag);
+    if (!v->options.quick || length < 3)
+        return bagi_rows_some(v, rows, 0, length);
+    bags_code code = bagi_rows_some(v, rows, 0, 1);
+    return code || v->broken ? code
+                             : bagi_rows_some(v, rows, length - 1, length);
+}
+
+/* ---- an open dataset ---- */
+
+/* Without refs, datapoint n has blob n of every field. */
+static bags_code bagi_verify_opened_split(bagi_verifying *v,
+    const bags_reader *reader, size_t shard) {
+    bagi_ref all = {0,
+        bagi_shard_stop(reader, shard) - reader->shards[shard].start};
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < reader->spec.count && !code; i++) {
+        const bag_reader *bag = NULL;
+        code = bagi_reader_bag(reader, shard, i, &bag, v->err);
+        if (!code)
+            code = bagi_reader_check_ref(reader, shard, bag->length, i, &all,
+                bag, v->err);
+    }
+    return code;
+}
+
+static bags_code bagi_verify_opened_refs(bagi_verifying *v,
+    const bags_reader *reader, size_t shard) {
+    bagi_rows rows;
+    const bag_reader *bag = NULL;
+    size_t count = reader->spec.count;
+    bags_code code = bagi_reader_bag(reader, shard, count, &bag, v->err);
+    if (code)
+        return code;
+    code = bagi_rows_start(v, &rows, &reader->spec, bag);
+    for (size_t i = 0; i < count && !code; i++) {
+        const bag_reader *field = NULL;
+        code = bagi_reader_bag(reader, shard, i, &field, v->err);
+        if (!code)
+            rows.lengths[i] = field->length;
+    }
+    if (!code)
+        code = bagi_verify_rows(v, &rows);
+    bagi_rows_end(v, &rows);
+    return code;
+}
+
+static bags_code bagi_verify_opened(bagi_verifying *v,
+    const bags_reader *reader, size_t shard) {
+    size_t bags = reader->spec.count + !reader->shards[shard].split;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < bags && !code; i++) {
+        const bag_reader *bag = NULL;
+        code = bagi_reader_bag(reader, shard, i, &bag, v->err);
+        if (!code)
+            code = bagi_verify_table(v, bag);
+    }
+    if (code)
+        return code;
+    return reader->shards[shard].split
+               ? bagi_verify_opened_split(v, reader, shard)
+               : bagi_verify_opened_refs(v, reader, shard);
+}
+
 BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
     bags_error *err) {
-    bags_row row;
-    memset(&row, 0, sizeof row);
-    bagi_row_start(reader, &row);
+    bagi_verifying v;
     bags_code code = BAGS_OK;
+    bagi_verify_start(&v, &reader->env, NULL, err);
+    v.first_only = true;
     for (size_t i = 0; i < reader->count && !code; i++) {
-        size_t bags = reader->spec.count + !reader->shards[i].split;
-        for (size_t field = 0; field < bags && !code; field++) {
-            const bag_reader *bag = NULL;
-            code = bagi_reader_bag(reader, i, field, &bag, err);
-            if (!code)
-                code = bag_reader_verify(bag, err);
-        }
-        if (!code)
-            code = bagi_verify_refs(reader, i, &row, err);
+        if (reader->shards[i].unfinished && !reader->shards[i].bags)
+            continue; /* nothing of it is shown */
+        char *dir = bagi_reader_shard_path(reader, &reader->shards[i], err);
+        v.path = dir;
+        code = dir ? bagi_verify_opened(&v, reader, i) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&reader->env.memory, dir);
     }
-    bags_row_free(&row);
+    bagi_verify_end(&v);
     return code;
+}
+
+/* ---- a shard ---- */
+
+/* A shard that is being checked. Its work is in units: 0 the shard itself, then
+ * a field each, then refs. */
+typedef struct bagi_verify_shard {
+    bagi_verifying *v;
+    const char *dir;
+    const bagi_spec *spec; /* NULL: not known */
+    uint64_t place;        /* among the dataset's shards */
+    bool split, no_refs;
+} bagi_verify_shard;
+
+/* Units of one shard go to different parts, and so do those of one field. */
+static bool bagi_verify_mine(const bagi_verifying *v, uint64_t place,
+    uint64_t unit) {
+    uint64_t parts = v->options.parts;
+    return (place % parts + unit % parts) % parts == v->options.part;
+}
+
+/* Open a Bag of the shard by position, into *bag, to be released. */
+static bags_code bagi_verify_open(const bagi_verify_shard *s, const char *name,
+    bool allow_empty, bag_reader *bag, bags_error *err) {
+    const bagi_env *env = s->v->env;
+    bagi_bag_options options = {s->split ? BAGI_SPLIT : BAGI_WITH_REFS, true,
+        false, allow_empty, false, false, BAGS_ACCESS_DEFAULT};
+    memset(bag, 0, sizeof *bag);
+    bag->env = env;
+    char *path = bagi_print(&env->memory, err, "%s/%s.bag", s->dir, name);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_bag_open(bag, path, &options, err);
+    bagi_free_text(&env->memory, path);
+    return code;
+}
+
+/* Open refs, to name datapoints and to know whether Bags of 0 bytes may be
+ * beside it. Whether it can be opened is asked by its own unit; here only a lack
+ * of memory is a failure. */
+static bags_code bagi_verify_open_refs(const bagi_verify_shard *s,
+    bag_reader *refs, bool *opened, bool *allow_empty) {
+    *opened = *allow_empty = false;
+    memset(refs, 0, sizeof *refs);
+    refs->env = s->v->env;
+    if (s->split || s->no_refs)
+        return BAGS_OK;
+    bags_code code = bagi_verify_open(s, "refs", true, refs, &s->v->why);
+    if (code == BAGS_ERROR_MEMORY)
+        return bagi_verify_fail(s->v, code, 0);
+    *opened = !code;
+    *allow_empty = !code && (refs->v2 || refs->length == 0);
+    return BAGS_OK;
+}
+
+/* ---- values ---- */
+
+/* The blobs of a field that are decoded, and the datapoint that was found last
+ * to have one of them. */
+typedef struct bagi_values {
+    const bagi_verify_shard *shard;
+    const bag_reader *bag;
+    const bag_reader *refs; /* NULL: there are none to be had */
+    bagi_rows rows;         /* of refs, when the first is needed */
+    size_t field;
+    uint64_t datapoint;
+    uint64_t budget;
+} bagi_values;
+
+/* What a datapoint has of the field; nothing if its row is not whole. */
+static bagi_ref bagi_values_ref(bagi_values *values, uint64_t datapoint) {
+    bagi_rows *rows = &values->rows;
+    bagi_walk walk = bagi_walk_along(rows->bag, datapoint, datapoint + 1);
+    unsigned char room[16];
+    size_t field = 0;
+    bags_bytes row = {NULL, 0};
+    bagi_ref none = {0, 0};
+    if (bagi_bag_entries(rows->bag, datapoint, 1, room, NULL) ||
+        !bagi_bag_bounds(rows->bag, datapoint, room + 8, &walk.from, &walk.to))
+        return none;
+    if (bagi_rows_bytes(values->shard->v, rows, &walk, &row) ||
+        bagi_refs_parse(row, rows->spec->types, rows->spec->count, rows->refs,
+            &field))
+        return none;
+    return rows->refs[values->field];
+}
+
+/* The datapoint and item that a blob is. It looks forward only, so that all
+ * blobs together cost one walk along refs. */
+static bool bagi_values_owner(bagi_values *values, uint64_t blob,
+    uint64_t *item) {
+    values->rows.held = 0; /* the window has had a blob since */
+    for (; values->datapoint < values->refs->length; values->datapoint++) {
+        bagi_ref ref = bagi_values_ref(values, values->datapoint);
+        if (ref.count == 0 || !bagi_ref_fits(&ref, values->bag->length) ||
+            (ref.first <= blob && blob - ref.first >= ref.count))
+            continue;
+        *item = blob - ref.first;
+        return ref.first <= blob;
+    }
+    return false;
+}
+
+/* Which datapoint's a blob is, as far as that can be told. */
+static bags_code bagi_values_place(bagi_values *values, uint64_t blob,
+    bags_fault_kind *kind, uint64_t *index, uint64_t *item) {
+    bool found = values->shard->split;
+    *index = blob;
+    *item = 0;
+    if (values->refs && !values->rows.bag) {
+        bags_code code = bagi_rows_start(values->shard->v, &values->rows,
+            values->shard->spec, values->refs);
+        if (code)
+            return code;
+        values->rows.budget = bagi_rows_budget(values->refs);
+    }
+    if (values->refs) {
+        found = bagi_values_owner(values, blob, item);
+        *index = found ? values->datapoint : blob;
+        *item = found ? *item : 0;
+    }
+    *kind = found ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB;
+    return BAGS_OK;
+}
+
+/* Tell of a blob that does not decode; v->why has the codec's words. */
+static bags_code bagi_values_tell(bagi_values *values, const bagi_walk *walk,
+    bags_code code) {
+    bagi_verifying *v = values->shard->v;
+    const char *path = bagi_tail(values->bag->file.path);
+    bags_error why = v->why;
+    bags_fault_kind kind = BAGS_FAULT_BLOB;
+    uint64_t index = 0, item = 0;
+    if (!bagi_verify_why(v))
+        return bagi_verify_tell(v, code, kind, 0, 0, 0);
+    if (bagi_values_place(values, walk->index, &kind, &index, &item))
+        return BAGS_ERROR_MEMORY;
+    v->why = why;
+    if (kind == BAGS_FAULT_BLOB)
+        bagi_prefix(&v->why, code, "%s: blob %" PRIu64 ": ", path, index);
+    else if (values->shard->spec->types[values->field].sequence)
+        bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ", item %" PRIu64
+            ": ", path, index, item);
+    else
+        bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ": ", path, index);
+    return bagi_verify_tell(v, code, kind, index, item, walk->from);
+}
+
+/* One that is too large for memory is that blob's fault, not the end. */
+static bags_code bagi_values_one(bagi_values *values, const bagi_walk *walk) {
+    const bagi_verify_shard *s = values->shard;
+    bagi_verifying *v = s->v;
+    uint64_t size = walk->to - walk->from;
+    bags_bytes blob = {NULL, 0};
+    bags_value value;
+    if (!bagi_verify_spend(v, values->bag, &values->budget, size))
+        return bagi_verify_fail(v, BAGS_ERROR_CORRUPT, walk->from);
+    bags_code code = size > SIZE_MAX / 2
+                         ? bagi_fail_memory(&v->why, SIZE_MAX)
+                         : bags_buffer_reserve(&v->window, (size_t)size + 1,
+                               &v->why);
+    if (code)
+        return bagi_values_tell(values, walk, code);
+    code = bagi_file_read(values->bag, &values->bag->file, walk->from,
+        v->window.data, (size_t)size, &v->why);
+    if (code)
+        return bagi_verify_fail(v, code, walk->from);
+    bagi_verify_read(v, size);
+    blob.data = v->window.data;
+    blob.size = (size_t)size;
+    code = bagi_decode(&v->env->memory, s->spec, values->field, blob,
+        &v->scratch, &value, &v->why);
+    return code ? bagi_values_tell(values, walk, code) : BAGS_OK;
+}
+
+/* Whether the field's blobs can be decoded. Its codec may be missing, which is
+ * no fault of the files; or refuse the type's arguments, which is one. */
+static bags_code bagi_values_ready(const bagi_values *values, bool *ready) {
+    bagi_verifying *v = values->shard->v;
+    const bagi_spec *spec = values->shard->spec;
+    const bagi_coder *coder = &spec->coders[values->field];
+    *ready = coder->ready && coder->codec->decode;
+    if (*ready || !coder->codec || coder->ready) {
+        v->report.undecoded += *ready ? 0 : values->bag->length;
+        return BAGS_OK;
+    }
+    bags_code code =
+        bagi_coder_fail(&v->env->memory, spec, values->field, &v->why);
+    bagi_prefix(&v->why, code, "%s: ", bagi_tail(values->bag->file.path));
+    return bagi_verify_fail(v, code, 0);
+}
+
+static bags_code bagi_values_all(bagi_values *values) {
+    bagi_verifying *v = values->shard->v;
+    bagi_walk walk = bagi_walk_along(values->bag, 0, values->bag->length);
+    bool ready = false;
+    bags_code code = bagi_values_ready(values, &ready);
+    while (ready && walk.next < walk.stop && !code && !v->broken) {
+        code = bagi_walk_step(v, &walk);
+        if (code)
+            return bagi_walk_fail(v, &walk, code);
+        if (walk.usable)
+            code = bagi_values_one(values, &walk);
+    }
+    return code;
+}
+
+static bags_code bagi_verify_values(const bagi_verify_shard *s, size_t field,
+    const bag_reader *bag, const bag_reader *refs) {
+    bagi_values values;
+    memset(&values, 0, sizeof values);
+    values.shard = s;
+    values.bag = bag;
+    values.refs = refs;
+    values.field = field;
+    values.budget = bagi_slot_budget(bag);
+    bags_code code = bagi_values_all(&values);
+    if (values.rows.bag)
+        bagi_rows_end(s->v, &values.rows);
+    return code;
+}
+
+/* ---- the units of a shard ---- */
+
+/* What is checked of every Bag that opens. */
+static bags_code bagi_verify_bag(bagi_verifying *v, const bag_reader *bag) {
+    v->report.files += 1 + bag->split;
+    return bagi_verify_table(v, bag);
+}
+
+static bags_code bagi_verify_field(const bagi_verify_shard *s, size_t field) {
+    bagi_verifying *v = s->v;
+    bag_reader refs, bag;
+    bool opened = false, allow_empty = false;
+    v->field = s->spec->fields[field].name;
+    bags_code code = bagi_verify_open_refs(s, &refs, &opened, &allow_empty);
+    if (code)
+        return code;
+    code = bagi_verify_open(s, v->field, allow_empty, &bag, &v->why);
+    if (code) {
+        code = bagi_verify_fail(v, code, 0);
+    } else {
+        v->report.blobs += bag.length;
+        code = bagi_verify_bag(v, &bag);
+        if (!code && !v->broken && v->options.decode && !v->options.quick)
+            code = bagi_verify_values(s, field, &bag, opened ? &refs : NULL);
+        bagi_bag_release(&bag);
+    }
+    bagi_bag_release(&refs);
+    return code;
+}
+
+/* How many blobs every field has; what cannot be opened is named by its own
+ * unit, unless it was for this once: so it is tried again. *filled: one of them
+ * has blobs in a Bag that no 0 bytes stand for. */
+static bags_code bagi_verify_measure(const bagi_verify_shard *s,
+    bagi_rows *rows, bool allow_empty, bool *filled) {
+    bags_code code = BAGS_OK;
+    *filled = false;
+    for (size_t i = 0; i < s->spec->count && code != BAGS_ERROR_MEMORY; i++) {
+        bag_reader bag;
+        const char *name = s->spec->fields[i].name;
+        code = bagi_verify_open(s, name, allow_empty, &bag, &s->v->why);
+        if (code && s->v->why.system && code != BAGS_ERROR_MEMORY)
+            code = bagi_verify_open(s, name, allow_empty, &bag, &s->v->why);
+        rows->lengths[i] = code ? BAGI_VERIFY_UNKNOWN : bag.length;
+        *filled = *filled || (!code && !bag.v2 && bag.length > 0);
+        bagi_bag_release(&bag);
+    }
+    return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(s->v, code, 0)
+                                     : BAGS_OK;
+}
+
+/* Without refs, all fields must have as many blobs. */
+static bags_code bagi_verify_split(const bagi_verify_shard *s,
+    bagi_rows *rows) {
+    bagi_verifying *v = s->v;
+    bool filled = false;
+    size_t least = 0, most = 0;
+    bags_code code = bagi_verify_measure(s, rows, false, &filled);
+    for (size_t i = 0; i < s->spec->count && !code; i++) {
+        if (rows->lengths[i] == BAGI_VERIFY_UNKNOWN)
+            return BAGS_OK;
+        least = rows->lengths[i] < rows->lengths[least] ? i : least;
+        most = rows->lengths[i] > rows->lengths[most] ? i : most;
+    }
+    if (code || s->spec->count == 0)
+        return code;
+    v->report.datapoints += rows->lengths[least];
+    if (least == most || v->options.skip_unfinished)
+        return BAGS_OK;
+    bags_fail(bagi_verify_why(v), BAGS_ERROR_UNFINISHED,
+        "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
+        " blobs, \"%.200s\" has %" PRIu64, bagi_tail(s->dir),
+        s->spec->fields[least].name, rows->lengths[least],
+        s->spec->fields[most].name, rows->lengths[most]);
+    v->field = NULL;
+    return bagi_verify_tell(v, BAGS_ERROR_UNFINISHED, BAGS_FAULT_FILE, 0, 0, 0);
+}
+
+static bags_code bagi_verify_opened_bag(const bagi_verify_shard *s,
+    bagi_rows *rows) {
+    bagi_verifying *v = s->v;
+    const bag_reader *refs = rows->bag;
+    bool filled = false;
+    bags_code code = bagi_verify_measure(s, rows, refs->v2 || !refs->length,
+        &filled);
+    if (code)
+        return code;
+    v->report.datapoints += refs->length;
+    if (refs->file.size == 0 && filled) {
+        code = bags_fail(bagi_verify_why(v), BAGS_ERROR_CORRUPT,
+            "%s: has 0 bytes beside a Bag that has blobs: it was never closed",
+            bagi_tail(refs->file.path));
+        return bagi_verify_fail(v, code, 0);
+    }
+    code = bagi_verify_bag(v, refs);
+    return code || v->broken || !s->spec->types ? code
+                                                : bagi_verify_rows(v, rows);
+}
+
+static bags_code bagi_verify_refs_with(const bagi_verify_shard *s,
+    bagi_rows *rows, bag_reader *refs) {
+    bagi_verifying *v = s->v;
+    if (s->split)
+        return bagi_verify_split(s, rows);
+    if (s->no_refs && !s->spec->types)
+        return BAGS_OK; /* it may be split: who knows */
+    bags_code code =
+        s->no_refs ? bags_fail(bagi_verify_why(v), BAGS_ERROR_MISSING,
+                         "%s/refs.bag: is missing", bagi_tail(s->dir))
+                   : bagi_verify_open(s, "refs", true, refs, &v->why);
+    return code ? bagi_verify_fail(v, code, 0)
+                : bagi_verify_opened_bag(s, rows);
+}
+
+static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
+    bagi_verifying *v = s->v;
+    bagi_rows rows;
+    bag_reader refs;
+    memset(&refs, 0, sizeof refs);
+    refs.env = v->env;
+    v->field = "refs";
+    bags_code code = bagi_rows_start(v, &rows, s->spec, &refs);
+    if (!code)
+        code = bagi_verify_refs_with(s, &rows, &refs);
+    bagi_rows_end(v, &rows);
+    bagi_bag_release(&refs);
+    return code;
+}
+
+/* Whether the shard has refs.bag; and if not, whether it is one that needs none:
+ * it has no sequences and a NAME.idx. */
+static bags_code bagi_verify_variant(bagi_verify_shard *s) {
+    const bagi_env *env = s->v->env;
+    bags_error *err = &s->v->why;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char *path = bagi_print(&env->memory, err, "%s/refs.bag", s->dir);
+    bags_code code =
+        path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
+    bagi_free_text(&env->memory, path);
+    s->no_refs = !code && kind == BAGS_PATH_NONE;
+    s->split = s->no_refs && s->spec->types && s->spec->count == 0;
+    for (size_t i = 0; s->no_refs && i < s->spec->count; i++)
+        if (s->spec->types[i].sequence)
+            return BAGS_OK;
+    for (size_t i = 0; s->no_refs && !s->split && i < s->spec->count && !code;
+         i++) {
+        path = bagi_print(&env->memory, err, "%s/%s.idx", s->dir,
+            s->spec->fields[i].name);
+        code = path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&env->memory, path);
+        s->split = !code && kind == BAGS_PATH_FILE;
+    }
+    return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(s->v, code, 0) : BAGS_OK;
+}
+
+static bags_code bagi_verify_units(bagi_verify_shard *s) {
+    bagi_verifying *v = s->v;
+    v->field = NULL;
+    bags_code code = bagi_verify_variant(s);
+    for (size_t i = 0; i < s->spec->count && !code; i++)
+        if (bagi_verify_mine(v, s->place, i + 1))
+            code = bagi_verify_field(s, i);
+    if (!code && bagi_verify_mine(v, s->place, s->spec->count + 1))
+        code = bagi_verify_refs(s);
+    return code;
+}
+
+/* ---- the shards of a dataset ---- */
+
+/* The first good spec.json, which those of other shards are compared with. */
+typedef struct bagi_verify_set {
+    bagi_verifying *v;
+    bagi_spec spec;
+    unsigned char *text; /* NULL: there is none */
+    size_t size;
+    bagi_spec unknown; /* that of a shard, if there is none: no fields */
+} bagi_verify_set;
+
+/* Read a shard's spec.json and take it apart. *text is freed with bagi_free. */
+static bags_code bagi_verify_spec(bagi_verifying *v, const char *dir,
+    bagi_spec *spec, unsigned char **text, size_t *size, bags_error *err) {
+    const bags_allocator *memory = &v->env->memory;
+    bags_code code = bagi_reader_read_spec(v->env, dir, "spec.json", text, size, err);
+    if (code)
+        return code;
+    code = bagi_spec_parse(memory, spec, *text, *size, err);
+    if (!code)
+        code = bagi_spec_seal(memory, spec, v->options.codecs, err);
+    if (!code)
+        return BAGS_OK;
+    bagi_spec_free(memory, spec);
+    bagi_free(memory, *text, *size);
+    *text = NULL;
+    return bagi_prefix(err, code, "%s/spec.json: ", bagi_tail(dir));
+}
+
+/* What a shard without spec.json is: `LOCKED` or `UNFINISHED`; BAGS_OK if it
+ * was finished just now. */
+static bags_code bagi_verify_unfinished(bagi_verifying *v, const char *dir,
+    bags_error *err) {
+    const bagi_env *env = v->env;
+    void *file = NULL;
+    bool finished = false, locked = false;
+    char *path = bagi_print(&env->memory, err, "%s/spec.json.partial", dir);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    if (!bagi_open(env, path, BAGS_IO_READ, &file, NULL) && env->io.lock)
+        locked = env->io.lock(env->io.user, file) == EWOULDBLOCK;
+    bagi_close_read(env, file);
+    bagi_free_text(&env->memory, path);
+    bags_code code = bagi_shard_finished(env, dir, &finished, err);
+    if (code || finished)
+        return code;
+    return locked ? bags_fail(err, BAGS_ERROR_LOCKED,
+                        "%s: is not finished: a living writer works on it",
+                        bagi_tail(dir))
+                  : bagi_fail_unfinished(dir, err);
+}
+
+/* Tell what is wrong with a shard's spec.json, if that is this part's to do. */
+static bags_code bagi_verify_spec_fault(bagi_verify_shard *s, bags_code code) {
+    bagi_verifying *v = s->v;
+    v->field = NULL;
+    if (code == BAGS_ERROR_MEMORY)
+        return bagi_verify_fail(v, code, 0);
+    return bagi_verify_mine(v, s->place, 0)
+               ? bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, 0)
+               : BAGS_OK;
+}
+
+static bool bagi_verify_is_unfinished(bags_code code) {
+    return code == BAGS_ERROR_UNFINISHED || code == BAGS_ERROR_LOCKED;
+}
+
+/* Check a shard whose spec was read with this result; `own` is its spec if it
+ * differs in its bytes from the dataset's. */
+static bags_code bagi_verify_known(bagi_verify_set *set, bagi_verify_shard *s,
+    bagi_spec *own, bags_code code) {
+    bagi_verifying *v = set->v;
+    bool mine = bagi_verify_mine(v, s->place, 0);
+    if (bagi_verify_is_unfinished(code)) {
+        v->report.unfinished += mine;
+        return v->options.skip_unfinished ? BAGS_OK
+                                          : bagi_verify_spec_fault(s, code);
+    }
+    v->report.shards += mine;
+    v->report.files += mine && !code;
+    s->spec = code ? (set->text ? &set->spec : &set->unknown) : own;
+    if (!code && set->text && !bagi_spec_same(own, &set->spec))
+        code = bags_fail(bagi_verify_why(v), BAGS_ERROR_CORRUPT,
+            "%s/spec.json: does not say the same as that of the first shard",
+            bagi_tail(s->dir));
+    if (code)
+        code = bagi_verify_spec_fault(s, code);
+    return code ? code : bagi_verify_units(s);
+}
+
+static bags_code bagi_verify_one(bagi_verify_set *set, const char *dir,
+    uint64_t place) {
+    bagi_verifying *v = set->v;
+    const bags_allocator *memory = &v->env->memory;
+    bagi_verify_shard s = {v, dir, NULL, place, false, false};
+    bagi_spec own;
+    unsigned char *text = NULL;
+    size_t size = 0;
+    memset(&own, 0, sizeof own);
+    v->path = dir;
+    bags_code code = BAGS_OK;
+    for (bool again = false;; again = true) {
+        code = bagi_verify_spec(v, dir, &own, &text, &size, &v->why);
+        if (again || code != BAGS_ERROR_MISSING || v->why.system != ENOENT)
+            break;
+        code = bagi_verify_unfinished(v, dir, &v->why);
+        if (code)
+            break;
+    }
+    code = bagi_verify_known(set, &s, &own, code);
+    bagi_spec_free(memory, &own);
+    bagi_free(memory, text, size);
+    return code;
+}
+
+/* Look for the first good spec.json. */
+static bags_code bagi_verify_find_spec(bagi_verify_set *set,
+    const bagi_names *names) {
+    bagi_verifying *v = set->v;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < names->count && !set->text; i++) {
+        char *dir = bagi_shard_path(&v->env->memory, names->path,
+            names->names[i], v->err);
+        if (!dir)
+            return BAGS_ERROR_MEMORY;
+        code = bagi_verify_spec(v, dir, &set->spec, &set->text, &set->size,
+            &v->why);
+        bagi_free_text(&v->env->memory, dir);
+        if (code == BAGS_ERROR_MEMORY)
+            return bagi_verify_fail(v, code, 0);
+    }
+    return BAGS_OK;
+}
+
+/* Tell of the numbers between two shards, if they are missing. */
+static bags_code bagi_verify_gap(bagi_verifying *v, const char *path,
+    uint64_t start, uint64_t stop) {
+    uint64_t step = v->options.shard_stop;
+    uint64_t last = stop - 1 - (stop - 1 - start) % step;
+    char every[48] = "";
+    if (step > 1)
+        snprintf(every, sizeof every, ", every %" PRIu64 "th", step);
+    bags_code code = start == last
+        ? bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
+              "%s: shard %06" PRIu64 " is missing", bagi_tail(path), start)
+        : bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
+              "%s: shards %06" PRIu64 " to %06" PRIu64 "%s are missing",
+              bagi_tail(path), start, last, every);
+    return bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, 0);
+}
+
+/* What is wrong with the shards' numbers. */
+static bags_code bagi_verify_numbers(bagi_verifying *v,
+    const bagi_names *names) {
+    uint64_t step = v->options.shard_stop, next = v->options.shard_start;
+    bags_code code = BAGS_OK;
+    v->path = names->path;
+    v->field = NULL;
+    for (size_t i = 0; i < names->count && !code; i++) {
+        uint64_t number = names->names[i].number;
+        if (number % step != v->options.shard_start)
+            continue;
+        if (bagi_names_check(names, i, bagi_verify_why(v)))
+            code = bagi_verify_tell(v, BAGS_ERROR_CORRUPT, BAGS_FAULT_FILE, 0,
+                0, 0);
+        if (!code && number > next && !v->options.allow_gaps)
+            code = bagi_verify_gap(v, names->path, next, number);
+        next = bagi_shard_after(number, step);
+    }
+    return code;
+}
+
+static bags_code bagi_verify_shards(bagi_verify_set *set,
+    const bagi_names *names) {
+    bagi_verifying *v = set->v;
+    bags_code code = bagi_verify_find_spec(set, names);
+    if (!code && v->options.part == 0)
+        code = bagi_verify_numbers(v, names);
+    for (size_t i = 0; i < names->count && !code; i++) {
+        if (names->names[i].number % v->options.shard_stop !=
+            v->options.shard_start)
+            continue;
+        char *dir = bagi_shard_path(&v->env->memory, names->path,
+            names->names[i], v->err);
+        code = dir ? bagi_verify_one(set, dir, i) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&v->env->memory, dir);
+    }
+    return code;
+}
+
+/* For bagi_names_list_all. */
+static bags_code bagi_verify_too_large(void *user, const bags_error *why) {
+    bagi_verifying *v = (bagi_verifying *)user;
+    if (v->options.part)
+        return BAGS_OK;
+    if (bagi_verify_why(v))
+        v->why = *why;
+    return bagi_verify_tell(v, why->code, BAGS_FAULT_FILE, 0, 0, 0);
+}
+
+static bags_code bagi_verify_sharded(bagi_verify_set *set, const char *path) {
+    bagi_verifying *v = set->v;
+    bagi_names names;
+    bags_error why;
+    memset(&names, 0, sizeof names);
+    names.refused = bagi_verify_too_large;
+    names.user = v;
+    bags_code code = bagi_names_list_all(v->env, path, &names, &why);
+    if (code) {
+        if (v->err)
+            *v->err = why;
+        return code;
+    }
+    if (names.count == 0 && !v->code)
+        return bags_fail(v->err, BAGS_ERROR_MISSING,
+            "%s: is no dataset: it has neither spec.json nor shards",
+            bagi_tail(path));
+    code = bagi_verify_shards(set, &names);
+    bagi_names_free(&names);
+    return code;
+}
+
+static bags_code bagi_verify_lone(bagi_verifying *v, const char *path) {
+    bagi_bag_options options = {BAGI_ALONE, true, false,
+        v->options.allow_empty_file, false, false, BAGS_ACCESS_DEFAULT};
+    bag_reader bag;
+    if (v->options.part)
+        return BAGS_OK;
+    memset(&bag, 0, sizeof bag);
+    bag.env = v->env;
+    bags_code code = bagi_bag_open(&bag, path, &options, &v->why);
+    if (code)
+        return bagi_verify_fail(v, code, 0);
+    v->report.blobs += bag.length;
+    code = bagi_verify_bag(v, &bag);
+    bagi_bag_release(&bag);
+    return code;
+}
+
+static bags_code bagi_verify_dataset(bagi_verifying *v, const char *path) {
+    const bags_allocator *memory = &v->env->memory;
+    bool single = false;
+    bagi_verify_set set;
+    memset(&set, 0, sizeof set);
+    set.v = v;
+    bags_code code = bagi_is_single(v->env, path, &single, v->err);
+    if (code)
+        return code;
+    if (single) {
+        code = bagi_verify_spec(v, path, &set.spec, &set.text, &set.size,
+            &v->why);
+        code = code == BAGS_ERROR_MEMORY ? bagi_verify_fail(v, code, 0)
+                                         : bagi_verify_one(&set, path, 0);
+    } else {
+        code = bagi_verify_sharded(&set, path);
+    }
+    bagi_spec_free(memory, &set.spec);
+    bagi_free(memory, set.text, set.size);
+    return code;
+}
+
+static bags_code bagi_verify_check(const bags_verify_options *options,
+    const char *path, bags_error *err) {
+    const char *fault = NULL;
+    if (options->part >= options->parts)
+        fault = "part is not below parts";
+    else if (options->shard_start >= options->shard_stop)
+        fault = "shard_start is not below shard_stop";
+    else if (options->quick && options->decode)
+        fault = "nothing is decoded when it shall be quick";
+    return fault ? bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s",
+                       bagi_tail(path), fault)
+                 : bagi_check_path(path, err);
+}
+
+static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_verify_check(&v->options, path, v->err);
+    if (!code)
+        code = bagi_kind(v->env, path, &kind, v->err);
+    if (code)
+        return code;
+    v->path = path;
+    if (kind == BAGS_PATH_NONE)
+        return bags_fail(v->err, BAGS_ERROR_MISSING,
+            "%s: there is no such file or directory", bagi_tail(path));
+    return kind == BAGS_PATH_FILE ? bagi_verify_lone(v, path)
+                                  : bagi_verify_dataset(v, path);
+}
+
+BAGS_API bags_code bags_verify(const char *path,
+    const bags_verify_options *options, bags_verify_report *report,
+    bags_error *err) {
+    bagi_verifying v;
+    bagi_env env = bagi_env_of(options ? options->allocator : NULL,
+        options ? options->io : NULL);
+    bagi_verify_start(&v, &env, options, err);
+    bags_code code = bagi_verify_any(&v, path);
+    bagi_verify_end(&v);
+    if (report)
+        *report = v.report;
+    return code ? code : v.code;
 }
 
 #endif /* BAGS_IMPLEMENTATION */

@@ -200,7 +200,8 @@ static void encode_picture(encoder *e) {
     jpeg_start_compress(library, TRUE);
     size_t row = (size_t)e->image.width * e->image.channels;
     while (library->next_scanline < library->image_height) {
-        JSAMPROW at = (JSAMPROW)(e->pixels + row * library->next_scanline);
+        const unsigned char *line = e->pixels + row * library->next_scanline;
+        JSAMPROW at = (JSAMPROW)(uintptr_t)line;
         jpeg_write_scanlines(library, &at, 1);
     }
     jpeg_finish_compress(library);

@@ -544,6 +544,7 @@ typedef struct mp4_file {
     AVClass quiet;
     mp4_input input;
     AVStream *stream; /* the first track that is a video */
+    const mp4_codec *codec; /* of the stream */
 } mp4_file;
 
 static void mp4_file_close(mp4_file *file) {
@@ -569,7 +570,8 @@ static bags_code mp4_find_stream(mp4_file *file, bags_error *err) {
     if (!file->stream)
         return bags_fail(err, BAGS_ERROR_TYPE, "there is no video in it");
     enum AVCodecID id = file->stream->codecpar->codec_id;
-    if (!mp4_find_codec(id))
+    file->codec = mp4_find_codec(id);
+    if (!file->codec)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "video in %s, which is not read: only h264, hevc, mpeg4, vp8, vp9 "
             "and av1",
@@ -821,7 +823,7 @@ static bags_code mp4_check_size(
 static bags_code mp4_index_read(
     bags_mp4_reader *reader, mp4_file *file, bags_error *err) {
     bags_code code = BAGS_OK;
-    int result;
+    int result = 0;
     while (
         !code && (result = av_read_frame(file->format, reader->packet)) >= 0) {
         if (reader->packet->stream_index == file->stream->index) {
@@ -917,7 +919,7 @@ static void mp4_rate(bags_mp4_reader *reader, const AVStream *stream) {
 static bags_code mp4_index(
     bags_mp4_reader *reader, mp4_file *file, bags_error *err) {
     const AVCodecParameters *parameters = file->stream->codecpar;
-    strcpy(reader->info.codec, mp4_find_codec(parameters->codec_id)->name);
+    strcpy(reader->info.codec, file->codec->name);
     reader->parameters = avcodec_parameters_alloc();
     reader->packet = av_packet_alloc();
     if (!reader->parameters || !reader->packet ||
@@ -1219,10 +1221,10 @@ static bags_code mp4_fail_packet(
     uint32_t rank = reader->packets[n].rank;
     char what[64];
     if (rank == MP4_UNSEEN)
-        snprintf(
+        (void)snprintf(
             what, sizeof what, "packet %u, which is not shown", (unsigned)n);
     else
-        snprintf(what, sizeof what, "frame %u", (unsigned)rank);
+        (void)snprintf(what, sizeof what, "frame %u", (unsigned)rank);
     return mp4_fail(err, BAGS_ERROR_CORRUPT, result, what);
 }
 
@@ -1533,7 +1535,7 @@ static bags_code mp4_encoder_open(bags_mp4_writer *writer, uint64_t height,
     if (result >= 0)
         return BAGS_OK;
     char what[128];
-    snprintf(what, sizeof what,
+    (void)snprintf(what, sizeof what,
         "%s does not take %d x %d (H x W) at %d/%d frames a second",
         encoder->name, (int)height, (int)width, rate.num, rate.den);
     return mp4_fail(err, BAGS_ERROR_VALUE, result, what);

@@ -271,12 +271,13 @@ typedef struct mp_frame {
 /*
  * Place the values of a blob that mp_count has checked: the items of an array
  * or a map together, in the order in which arrays and maps begin. A key and its
- * value are two items, which is what a msgpack_object_kv is.
+ * value are two items, which is what a msgpack_object_kv is. `frames` has room
+ * for MP_MAX_DEPTH, or for as many as there are values.
  */
 static bags_code mp_place(bags_bytes blob, msgpack_object *room,
-    bags_error *err) {
+    mp_frame *frames, bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
-    mp_frame frames[MP_MAX_DEPTH], top = {room, room + 1};
+    mp_frame top = {room, room + 1};
     size_t depth = 0; /* frames below the top */
     room++;
     for (;;) {
@@ -310,15 +311,18 @@ bags_code bags_msgpack_read(bags_bytes blob, bags_buffer *scratch,
     bags_code code = mp_count(blob, &count, err);
     if (code)
         return code;
-    if (count > SIZE_MAX / sizeof(msgpack_object))
+    size_t depth = count < MP_MAX_DEPTH ? count : MP_MAX_DEPTH;
+    size_t frames = depth * sizeof(mp_frame);
+    if (count > (SIZE_MAX - frames) / sizeof(msgpack_object))
         return bags_fail(err, BAGS_ERROR_MEMORY,
             "msgpack of %" PRIu64 " values is larger than memory",
             (uint64_t)count);
-    code = bags_buffer_reserve(scratch, count * sizeof(msgpack_object), err);
+    code = bags_buffer_reserve(scratch,
+        count * sizeof(msgpack_object) + frames, err);
     if (code)
         return code;
     msgpack_object *room = (msgpack_object *)(void *)scratch->data;
-    code = mp_place(blob, room, err);
+    code = mp_place(blob, room, (mp_frame *)(void *)(room + count), err);
     if (!code)
         *out = room;
     return code;
@@ -448,9 +452,9 @@ static void mp_escaped(mp_output *out, unsigned char c) {
     char escape[8];
     const char *short_form = c ? strchr("\"\"\\\\\bb\ff\nn\rr\tt", c) : NULL;
     if (short_form)
-        snprintf(escape, sizeof escape, "\\%c", short_form[1]);
+        (void)snprintf(escape, sizeof escape, "\\%c", short_form[1]);
     else
-        snprintf(escape, sizeof escape, "\\u%04x", c);
+        (void)snprintf(escape, sizeof escape, "\\u%04x", c);
     mp_text(out, escape);
 }
 
@@ -489,17 +493,18 @@ static void mp_double_text(mp_output *out, double number) {
     }
     int precision = fabs(number) < DBL_MIN ? 1 : 15; /* the fewest to try */
     for (; precision <= 17; precision++) {
-        snprintf(digits, sizeof digits, "%.*g", precision, number);
+        (void)snprintf(digits, sizeof digits, "%.*g", precision, number);
         double back = strtod(digits, NULL);
         if (memcmp(&back, &number, sizeof back) == 0)
             break;
     }
     size_t size = 0;
-    bool whole = true;
+    bool whole = true, point = false;
     for (const char *at = digits; *at; at++) {
-        bool point = !strchr("0123456789+-e", *at);
-        if (!point || text[size - 1] != '.')
-            text[size++] = point ? '.' : *at;
+        bool before = point;
+        point = !strchr("0123456789+-e", *at);
+        if (!point || !before)
+            text[size++] = (char)(point ? '.' : *at);
         whole = whole && !point && *at != 'e';
     }
     mp_put(out, text, size);
@@ -510,15 +515,15 @@ static void mp_double_text(mp_output *out, double number) {
 static void mp_integer_text(mp_output *out, const msgpack_object *object) {
     char text[24];
     if (object->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)
-        snprintf(text, sizeof text, "%" PRId64, object->via.i64);
+        (void)snprintf(text, sizeof text, "%" PRId64, object->via.i64);
     else
-        snprintf(text, sizeof text, "%" PRIu64, object->via.u64);
+        (void)snprintf(text, sizeof text, "%" PRIu64, object->via.u64);
     mp_text(out, text);
 }
 
 static void mp_extension(mp_output *out, const msgpack_object *object) {
     char text[40];
-    snprintf(text, sizeof text, "{\"ext\": %d, \"base64\": ",
+    (void)snprintf(text, sizeof text, "{\"ext\": %d, \"base64\": ",
         (int)object->via.ext.type);
     mp_text(out, text);
     mp_base64(out, object->via.ext.ptr, object->via.ext.size);

@@ -384,7 +384,7 @@ static bool npy_type_text(npy_parser *parser, char *room, size_t size) {
     unsigned char quote = *parser->at++;
     for (size_t i = 0; i < size && parser->at < parser->end; i++) {
         unsigned char c = *parser->at++;
-        room[i] = c == quote ? 0 : (char)c;
+        room[i] = (char)(c == quote ? 0 : c);
         if (c == quote)
             return true;
     }
@@ -917,7 +917,7 @@ static void npy_write_text(npy_writer *writer, const char *text) {
 
 static void npy_write_number(npy_writer *writer, uint64_t number) {
     char text[24];
-    snprintf(text, sizeof text, "%" PRIu64, number);
+    (void)snprintf(text, sizeof text, "%" PRIu64, number);
     npy_write_text(writer, text);
 }
 
@@ -948,12 +948,12 @@ static void npy_write_rune(npy_writer *writer, const char *text, char quote,
     uint32_t rune = npy_rune(text, size);
     char escape[8];
     if (rune == (unsigned char)quote || rune == '\\')
-        snprintf(escape, sizeof escape, "\\%c", (char)rune);
+        (void)snprintf(escape, sizeof escape, "\\%c", (char)rune);
     else if (rune == '\n' || rune == '\r' || rune == '\t')
-        snprintf(escape, sizeof escape, "\\%c",
+        (void)snprintf(escape, sizeof escape, "\\%c",
             rune == '\n' ? 'n' : rune == '\r' ? 'r' : 't');
     else if (!npy_printable(rune))
-        snprintf(escape, sizeof escape, "\\x%02x", (unsigned)rune & 0xFF);
+        (void)snprintf(escape, sizeof escape, "\\x%02x", (unsigned)rune & 0xFF);
     else {
         if (rune > writer->highest)
             writer->highest = rune;

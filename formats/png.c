@@ -277,7 +277,7 @@ static void check_pixels(decoder *d) {
             "the PNG has %" PRIu64 " x %" PRIu64 " pixels; %" PRIu64
             " are allowed",
             width, height, d->options.max_pixels);
-    if (width * height / (8 * 1032) * bits > d->blob.size)
+    if (width * height / (UINT64_C(8) * 1032) * bits > d->blob.size)
         REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
             "the PNG says %" PRIu64 " x %" PRIu64 " pixels, which %" PRIu64
             " bytes cannot hold",

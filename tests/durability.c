@@ -183,21 +183,20 @@ static bool is_sharded(const work *w) {
         || w->options.shard_stop || w->options.sharded;
 }
 
-finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
+bags_reader *work_read(const work *w, const bags_reader_options *options,
+    bags_error *err) {
+    bags_reader_options with = *options;
+    if (is_sharded(w)) {
+        with.shard_start = w->options.shard_start;
+        with.shard_stop = w->options.shard_stop;
+    }
+    return bags_reader_open(w->path, &with, err);
+}
+
+finding work_check(const work *w, const bags_reader *reader) {
     finding f;
-    bags_reader_options options;
     bags_row row = {0};
     memset(&f, 0, sizeof(f));
-    memset(&options, 0, sizeof(options));
-    options.io = io;
-    options.skip_unfinished = skip_unfinished;
-    if (is_sharded(w)) {
-        options.shard_start = w->options.shard_start;
-        options.shard_stop = w->options.shard_stop;
-    }
-    bags_reader *reader = bags_reader_open(w->path, &options, &f.error);
-    if (!reader)
-        return f;
     f.opened = true;
     f.length = bags_reader_length(reader);
     f.verified = bags_reader_verify(reader, &f.error) == BAGS_OK;
@@ -208,8 +207,25 @@ finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
             f.right++;
     }
     bags_row_free(&row);
+    return f;
+}
+
+finding work_find_with(const work *w, const bags_reader_options *options) {
+    finding f;
+    memset(&f, 0, sizeof(f));
+    bags_reader *reader = work_read(w, options, &f.error);
+    if (reader)
+        f = work_check(w, reader);
     bags_reader_close(reader);
     return f;
+}
+
+finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
+    bags_reader_options options;
+    memset(&options, 0, sizeof(options));
+    options.io = io;
+    options.skip_unfinished = skip_unfinished;
+    return work_find_with(w, &options);
 }
 
 typedef struct listing {

@@ -45,8 +45,15 @@ typedef struct finding {
     bags_error error; /* of the open, verify or read that failed */
 } finding;
 
-/* Read all that is there; unfinished shards are an error, or left out. */
+/* Read all that is there; unfinished shards are an error, or left out. The
+ * shard numbers in the options are not looked at: the work's own count. */
 finding work_find(const work *w, const bags_io *io, bool skip_unfinished);
+finding work_find_with(const work *w, const bags_reader_options *options);
+/* The same with a reader of the caller's. */
+finding work_check(const work *w, const bags_reader *reader);
+/* A reader of this worker's shards with these options. */
+bags_reader *work_read(const work *w, const bags_reader_options *options,
+    bags_error *err);
 
 /* Remove the .idx files of finished shards, which a death between the commit
  * and their removal leaves behind. */

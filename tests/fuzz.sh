@@ -1,18 +1,56 @@
 #!/usr/bin/env bash
-# Run every fuzzer for some seconds, from its corpus. What it finds new stays in
+# Run every fuzzer for some seconds, one after the other, from its corpus, and
+# print how many inputs a second each has tried. What it finds new stays in
 # build/fuzz/corpus, what makes it fail in build/fuzz.
 #
-#     tests/fuzz.sh 60
+#     tests/fuzz.sh SECONDS [NAME...]
+#
+# After a run `tests/fuzz.sh merge [NAME...]` puts into tests/corpus what covers
+# code that nothing there covers.
 set -eu
-for source in tests/fuzz_*.c; do
-    name=$(basename "$source" .c)
-    [ "$name" != fuzz_main ] || continue
-    seeds=tests/corpus/${name#fuzz_}
-    found=build/fuzz/corpus/${name#fuzz_}
-    mkdir -p "$found"
-    [ -d "$seeds" ] || seeds=
-    echo "$name, $1 seconds"
-    build/fuzz/tests/"$name" -max_total_time="$1" -print_final_stats=1 \
-        -artifact_prefix="build/fuzz/$name-" -verbosity=0 -timeout=20 \
-        -rss_limit_mb=2048 "$found" ${seeds:+"$seeds"}
+what=$1
+shift
+mkdir -p build/fuzz/logs
+
+names() {
+    for source in tests/fuzz_*.c; do
+        basename "$source" .c | sed -n '/^fuzz_main$/!s/^fuzz_//p'
+    done
+}
+
+# merge NAME
+merge() {
+    mkdir -p "tests/corpus/$1"
+    "build/fuzz/tests/fuzz_$1" -merge=1 -use_counters=0 -use_cmp=0 \
+        -verbosity=0 "tests/corpus/$1" "build/fuzz/corpus/$1"
+}
+
+# run NAME
+run() {
+    local log=build/fuzz/logs/$1
+    mkdir -p "build/fuzz/corpus/$1" "tests/corpus/$1"
+    if ! "build/fuzz/tests/fuzz_$1" -max_total_time="$what" \
+        -print_final_stats=1 -artifact_prefix="build/fuzz/$1-" -verbosity=0 \
+        -timeout=20 -rss_limit_mb=2048 "build/fuzz/corpus/$1" \
+        "tests/corpus/$1" >"$log" 2>&1; then
+        tail -n 60 "$log"
+        echo "fuzz_$1 has found something: see above, and build/fuzz/$1-*"
+        return 1
+    fi
+    awk -v name="$1" -v seconds="$what" '
+        /number_of_executed_units/ { tried = $2 }
+        /average_exec_per_sec/ { rate = $2 }
+        END { printf "%-10s %9d inputs in %d s, %6d a second\n", name, tried,
+                  seconds, rate }' "$log"
+}
+
+failed=0
+for name in ${*:-$(names)}; do
+    [ -x "build/fuzz/tests/fuzz_$name" ] || continue # its library is missing
+    if [ "$what" = merge ]; then
+        merge "$name"
+    else
+        run "$name" || failed=1
+    fi
 done
+exit $failed

@@ -1,6 +1,6 @@
 /*
  * A type string and a blob, with a zero byte between: what is decoded must be
- * encoded and decoded again to the same. And the whole input as a spec.json.
+ * encoded and decoded again to the same.
  */
 #include "support.h"
 
@@ -74,33 +74,6 @@ static void try_type(const char *text, bags_bytes blob) {
     demand(memory_used.live == 0, "a codec keeps memory");
 }
 
-static void try_spec(const uint8_t *data, size_t size) {
-    memory_disk m;
-    bags_reader_options options;
-    bags_error err;
-    size_t count = 0;
-    memory_disk_start(&m);
-    memory_disk_save(&m, "x/spec.json", data, size);
-    memory_disk_save(&m, "x/refs.bag", "\0\0\0\0\0\0\0\0", 8);
-    memset(&options, 0, sizeof(options));
-    options.io = &m.io;
-    bags_reader *reader = bags_reader_open("x", &options, &err);
-    if (reader) {
-        const bags_field *fields = bags_reader_fields(reader, &count);
-        for (size_t i = 0; i < count; i++) {
-            bags_type type;
-            demand(bags_type_parse(fields[i].type, &type, &err) == BAGS_OK,
-                "a spec with a wrong type");
-            demand(!strchr(fields[i].name, '/')
-                && strcmp(fields[i].name, "refs") != 0, "a wrong name");
-            demand(i == 0 || strcmp(fields[i - 1].name, fields[i].name) < 0,
-                "names out of order");
-        }
-    }
-    bags_reader_close(reader);
-    memory_disk_free(&m);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t length = 0;
     while (length < size && data[length])
@@ -117,6 +90,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     try_type(text, blob);
     free(text);
-    try_spec(data, size);
     return 0;
 }

@@ -52,6 +52,7 @@ run_part() {
         else
             echo
             grep '^skipped' "$log.log"
+            [ -z "${BAGS_SOAK:-}" ] || grep -v '^\[' "$log.log"
         fi
     } >"$log.report"
     cat "$log.report"
@@ -101,11 +102,32 @@ tsan() {
     fi
 }
 
+# kills PROGRAM COUNT
+kills() {
+    if [ -x "$1" ]; then
+        part kills python3 tests/kills.py "$1" "$2"
+    else
+        echo "skipped kills: $1 is not built"
+    fi
+}
+
+# Whole what the others do in part, with what they print of it.
+soak() {
+    export BAGS_SOAK=1
+    kills build/release/bags 500
+    for flavour in release asan; do
+        if [ -x "build/$flavour/tests/test_system" ]; then
+            part "$flavour/test_system" "build/$flavour/tests/test_system"
+        fi
+    done
+}
+
 # What takes longest comes first.
 all() {
     part header tests/header.sh
     asan
     command_tests release
+    kills build/release/bags 20
     programs release
     tsan
     part benchmark build/release/tests/bench/speed --small --folder build/bench-small
@@ -115,6 +137,8 @@ all() {
     part demo tests/demo.sh
     part install tests/install.sh
     part portability tests/portability.sh part
+    part warnings tests/warnings.sh quick
+    part footprint tests/footprint.py README.md
 }
 
 $flavour

@@ -676,11 +676,13 @@ void tally_start(tally *t) {
 
 const char *const hook_names[HOOKS] = {"open", "close", "size", "read_at",
     "write_at", "truncate", "sync", "lock", "map", "unmap", "kind", "make_dir",
-    "sync_dir", "list", "rename", "remove", "remove_dir"};
+    "sync_dir", "list", "rename", "remove", "remove_dir", "reserve", "advise"};
 
 /* Counts a call. Returns the errno with which it is to fail, or 0. */
 static int watch_call(watch *w, enum hook hook) {
     int code = 0;
+    if (w->before)
+        w->before(w->user);
     pthread_mutex_lock(&w->lock);
     w->counts[hook]++;
     if (!w->only || (w->only >> hook & 1)) {
@@ -862,6 +864,24 @@ static int watch_remove_dir(void *user, const char *path) {
     return code ? code : w->base->remove_dir(w->base->user, path);
 }
 
+static int watch_reserve(void *user, void *file, uint64_t size) {
+    watch *w = (watch *)user;
+    int code = watch_call(w, HOOK_RESERVE);
+    if (code || !w->base->reserve)
+        return code;
+    return w->base->reserve(w->base->user, ((watched *)file)->file, size);
+}
+
+static int watch_advise(void *user, void *file, const void *map,
+    uint64_t offset, uint64_t size, bags_advice advice) {
+    watch *w = (watch *)user;
+    int code = watch_call(w, HOOK_ADVISE);
+    if (code || !w->base->advise)
+        return code;
+    return w->base->advise(w->base->user, file ? ((watched *)file)->file : NULL,
+        map, offset, size, advice);
+}
+
 void watch_start(watch *w, const bags_io *base) {
     memset(w, 0, sizeof(*w));
     pthread_mutex_init(&w->lock, NULL);
@@ -886,6 +906,8 @@ void watch_start(watch *w, const bags_io *base) {
     w->io.rename = watch_rename;
     w->io.remove = watch_remove;
     w->io.remove_dir = watch_remove_dir;
+    w->io.reserve = watch_reserve;
+    w->io.advise = watch_advise;
 }
 
 /* --------------------------------------------------------- a disk in memory */

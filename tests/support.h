@@ -166,7 +166,8 @@ void tally_start(tally *t);
 enum hook {
     HOOK_OPEN, HOOK_CLOSE, HOOK_SIZE, HOOK_READ, HOOK_WRITE, HOOK_TRUNCATE,
     HOOK_SYNC, HOOK_LOCK, HOOK_MAP, HOOK_UNMAP, HOOK_KIND, HOOK_MAKE_DIR,
-    HOOK_SYNC_DIR, HOOK_LIST, HOOK_RENAME, HOOK_REMOVE, HOOK_REMOVE_DIR, HOOKS
+    HOOK_SYNC_DIR, HOOK_LIST, HOOK_RENAME, HOOK_REMOVE, HOOK_REMOVE_DIR,
+    HOOK_RESERVE, HOOK_ADVISE, HOOKS
 };
 
 extern const char *const hook_names[HOOKS];
@@ -187,6 +188,8 @@ typedef struct watch {
     int lost_bags;    /* .bag files that were written and whose close failed */
     size_t chunk;     /* at most so many bytes a read or write; 0: any */
     size_t most_read; /* the largest read asked for */
+    void (*before)(void *user); /* called before every call; may be NULL */
+    void *user;
     int files, maps;  /* open now */
     int peak_files, peak_maps;
 } watch;

@@ -5,6 +5,7 @@
 #endif
 #include "check.h"
 
+#include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -381,6 +382,64 @@ static void directories_in_the_place_of_files_are_errors(void **state) {
     }
 }
 
+/* Whatever stands in the place of a file, verify names it and recover leaves it:
+ * neither waits, and nothing outside is changed. */
+static void special_files_are_named_by_verify_and_left_by_recover(void **state) {
+    static const char *const split[] = {"x/a.idx", "x/a.bag", NULL};
+    static const char *const whole[] = {"x/spec.json", "x/refs.bag", "x/a.bag",
+        NULL};
+    static const char *const dying[] = {"x/spec.json.partial", "x/refs.bag",
+        "x/refs.idx", "x/a.bag", "x/a.idx", NULL};
+    static const char *const *const lists[] = {split, whole, dying};
+    static const char *const targets[] = {NULL, "/dev/zero", "/dev/full", "/",
+        "nowhere", "../x/a.bag/..", "../outside"};
+    (void)state;
+    alarm(60);
+    for (size_t list = 0; list < 3; list++)
+        for (size_t i = 0; lists[list][i]; i++)
+            for (size_t k = 0; k < sizeof(targets) / sizeof(*targets); k++) {
+                const char *path = at("%s", lists[list][i]);
+                hand_set set;
+                memset(&set, 0, sizeof(set));
+                set_field(&set, "a", "bytes");
+                set_begin(&set);
+                set_text(&set, 0, "text");
+                set_end(&set);
+                set_save(&set, list == 1 ? V1 : SPLIT, at("x"));
+                if (list == 2) {
+                    save(at("x/refs.bag"), "\x91\0", 2);
+                    save(at("x/refs.idx"), "\2\0\0\0\0\0\0\0", 8);
+                    assert_int_equal(rename(at("x/spec.json"),
+                        at("x/spec.json.partial")), 0);
+                }
+                set_free(&set);
+                save_text(at("outside"), "not yours");
+                remove_tree(path);
+                if (targets[k])
+                    assert_int_equal(symlink(targets[k], path), 0);
+                else
+                    assert_int_equal(mkfifo(path, 0600), 0);
+                bags_recover_options recover;
+                bags_verify_options verify;
+                memset(&recover, 0, sizeof(recover));
+                memset(&verify, 0, sizeof(verify));
+                recover.no_sync = true;
+                recover.allocator = verify.allocator = &memory.allocator;
+                poison();
+                bags_code code = bags_verify(at("x"), &verify, NULL, &said);
+                /* Links are followed to read: what stands outside is a blob. */
+                bool followed = list == 0 && i == 1 && k == 6;
+                if ((code == BAGS_OK) != followed)
+                    fail_msg("%s, %d: verify says %s", lists[list][i], (int)k,
+                        bags_code_name(code));
+                if (list == 2)
+                    bags_recover(at("x"), &recover, NULL, NULL);
+                assert_file(at("outside"), "not yours", 9);
+                remove_tree(at("x"));
+            }
+    alarm(0);
+}
+
 static void paths_of_any_form_work(void **state) {
     char here[4096];
     (void)state;
@@ -449,6 +508,365 @@ static void directories_above_are_found_in_every_spelling(void **state) {
             bags_reader_close(reader);
             memory_disk_free(&m);
         }
+}
+
+/* --------------------------------------------------- files larger than any disk */
+
+/* Files of any size that hold zeros, but for some bytes at their ends; every path
+ * that ends like this is that file. What ends in no file's name is a directory if
+ * it has no dot, and nothing if it has. */
+typedef struct ghost {
+    const char *ending;
+    uint64_t size;
+    bytes head, tail;
+} ghost;
+
+typedef struct ghosts {
+    bags_io io;
+    ghost files[4];
+    size_t count;
+    uint64_t names;     /* in every directory: numbers, or */
+    bool strange_names; /* other names */
+    uint64_t calls, read;
+    int open, peak;
+} ghosts;
+
+static ghost *ghost_find(ghosts *g, const char *path) {
+    for (size_t i = 0; i < g->count; i++) {
+        size_t size = strlen(g->files[i].ending), length = strlen(path);
+        if (length >= size
+            && strcmp(path + length - size, g->files[i].ending) == 0)
+            return &g->files[i];
+    }
+    return NULL;
+}
+
+static int ghost_open(void *user, const char *path, int mode, void **file) {
+    ghosts *g = (ghosts *)user;
+    g->calls++;
+    *file = mode == BAGS_IO_READ ? ghost_find(g, path) : NULL;
+    if (!*file)
+        return ENOENT;
+    g->open++;
+    g->peak = g->open > g->peak ? g->open : g->peak;
+    return 0;
+}
+
+static int ghost_close(void *user, void *file) {
+    (void)file;
+    ((ghosts *)user)->open--;
+    return 0;
+}
+
+static int ghost_size(void *user, void *file, uint64_t *size) {
+    (void)user;
+    *size = ((ghost *)file)->size;
+    return 0;
+}
+
+static void ghost_copy(const bytes *from, uint64_t start, uint64_t offset,
+    unsigned char *data, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        if (offset + i >= start && offset + i - start < from->size)
+            data[i] = from->data[offset + i - start];
+}
+
+static int ghost_read(void *user, void *file, uint64_t offset, void *data,
+    size_t size, size_t *done) {
+    const ghost *from = (const ghost *)file;
+    uint64_t rest = offset < from->size ? from->size - offset : 0;
+    *done = size > rest ? (size_t)rest : size;
+    memset(data, 0, *done);
+    ghost_copy(&from->head, 0, offset, (unsigned char *)data, *done);
+    ghost_copy(&from->tail, from->size - from->tail.size, offset,
+        (unsigned char *)data, *done);
+    ((ghosts *)user)->read += *done;
+    return 0;
+}
+
+static int ghost_kind(void *user, const char *path, bags_path_kind *kind) {
+    const char *slash = strrchr(path, '/');
+    ((ghosts *)user)->calls++;
+    *kind = ghost_find((ghosts *)user, path)         ? BAGS_PATH_FILE
+            : strchr(slash ? slash : path, '.') ? BAGS_PATH_NONE
+                                                : BAGS_PATH_DIRECTORY;
+    return 0;
+}
+
+static int ghost_list(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    ghosts *g = (ghosts *)user;
+    (void)path;
+    for (uint64_t i = 0; i < g->names; i++) {
+        char name[32];
+        sprintf(name, g->strange_names ? "x%06d" : "%06d", (int)i);
+        int error = each(each_user, name);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+static void ghosts_start(ghosts *g) {
+    memset(g, 0, sizeof(*g));
+    g->io.user = g;
+    g->io.open = ghost_open;
+    g->io.close = ghost_close;
+    g->io.size = ghost_size;
+    g->io.read_at = ghost_read;
+    g->io.kind = ghost_kind;
+    g->io.list = ghost_list;
+}
+
+static void ghosts_end(ghosts *g) {
+    assert_int_equal(g->open, 0);
+    for (size_t i = 0; i < g->count; i++) {
+        bytes_free(&g->files[i].head);
+        bytes_free(&g->files[i].tail);
+    }
+}
+
+/* A file of zeros, so large; or if 0, as large as its head, to be put there. */
+static ghost *ghost_add(ghosts *g, const char *ending, uint64_t size) {
+    ghost *file = &g->files[g->count++];
+    file->ending = ending;
+    file->size = size;
+    return file;
+}
+
+static void ghost_add_text(ghosts *g, const char *ending, const char *text) {
+    ghost *file = ghost_add(g, ending, strlen(text));
+    put_text(&file->head, text);
+}
+
+/* A whole Bag of one blob. */
+static void ghost_add_bag(ghosts *g, const char *ending, const bytes *blob) {
+    ghost *file = ghost_add(g, ending, blob->size + 16);
+    put(&file->head, blob->data, blob->size);
+    put_u64(&file->head, 0);
+    put_u64(&file->head, blob->size);
+}
+
+/* 2^60 - 1 blobs without bytes, and one blob of 2^62 bytes. */
+static void bags_of_8_eib_cost_nothing_to_open(void **state) {
+    for (int huge = 0; huge < 2; huge++)
+        for (int load = 0; load < 2; load++) {
+            ghosts g;
+            bag_reader_options options;
+            bags_buffer scratch = {NULL, 0, NULL, NULL};
+            bags_bytes blob = {NULL, 9};
+            bags_range range;
+            (void)state;
+            ghosts_start(&g);
+            ghost *file = ghost_add(&g, ".bag", (uint64_t)INT64_MAX - 7);
+            if (huge) {
+                put_u64(&file->tail, 0);
+                put_u64(&file->tail, (uint64_t)1 << 62);
+            }
+            memset(&options, 0, sizeof(options));
+            options.load_table = load == 1;
+            options.allocator = &memory.allocator;
+            options.io = &g.io;
+            memory.limit = 1 << 20;
+            poison();
+            bag_reader *reader = bag_reader_open("x.bag", &options, &said);
+            if (load) {
+                assert_null(reader);
+                assert_true(said.code == BAGS_ERROR_MEMORY
+                    || said.code == BAGS_ERROR_LIMIT);
+            } else {
+                assert_non_null(reader);
+                uint64_t last = bag_reader_length(reader) - 1;
+                assert_true(last > (uint64_t)1 << 58);
+                assert_ok(bag_reader_get(reader, 0, &scratch, &blob, &said));
+                assert_int_equal(blob.size, 0);
+                bags_code code =
+                    bag_reader_get(reader, last, &scratch, &blob, &said);
+                assert_int_equal(code, huge ? BAGS_ERROR_MEMORY : BAGS_OK);
+                code = bag_reader_get_range(reader, 0, last, &scratch, &range,
+                    &said);
+                assert_true(code == BAGS_ERROR_MEMORY
+                    || code == BAGS_ERROR_LIMIT);
+            }
+            bags_verify_options quick;
+            bags_verify_report report;
+            memset(&quick, 0, sizeof(quick));
+            quick.quick = true;
+            quick.allocator = &memory.allocator;
+            quick.io = &g.io;
+            assert_ok(bags_verify("x.bag", &quick, &report, &said));
+            assert_true(g.read < 1000 && memory.peak < 200000);
+            bags_buffer_free(&scratch);
+            bag_reader_close(reader);
+            ghosts_end(&g);
+        }
+}
+
+/* One datapoint that claims 2^32 items, which are there. */
+static void a_sequence_of_4_billion_items_is_read_in_part(void **state) {
+    const uint64_t items = (uint64_t)1 << 32;
+    ghosts g;
+    bytes row = {NULL, 0, 0};
+    bags_reader_options options;
+    bags_reader *reader;
+    bags_row got = {0};
+    uint64_t count = 0;
+    (void)state;
+    ghosts_start(&g);
+    ghost_add_text(&g, "spec.json", "{\"a\": \"bytes[]\"}");
+    put_array(&row, 1);
+    put_array(&row, 2);
+    put_uint(&row, 0);
+    put_uint(&row, items);
+    ghost_add_bag(&g, "refs.bag", &row);
+    ghost_add(&g, "a.bag", 8 * (items + 1));
+    memset(&options, 0, sizeof(options));
+    options.allocator = &memory.allocator;
+    options.io = &g.io;
+    memory.limit = 1 << 20;
+    assert_opens(reader, bags_reader_open("x", &options, &said));
+    assert_ok(bags_reader_count(reader, 0, 0, &got, &count, &said));
+    assert_true(count == items);
+    assert_fails(BAGS_ERROR_MEMORY,
+        bags_reader_get(reader, 0, NULL, 0, &got, &said));
+    bags_select last = bags_slice(0, items - 5, UINT64_MAX);
+    assert_ok(bags_reader_get(reader, 0, &last, 1, &got, &said));
+    assert_int_equal(bags_row_length(&got, 0), 5);
+    assert_true(g.read < 1000);
+    bags_row_free(&got);
+    bags_reader_close(reader);
+    bytes_free(&row);
+    ghosts_end(&g);
+}
+
+/* 65,535 fields: some hundred bytes each, and no more files open than were
+ * allowed. */
+static void a_datapoint_of_65535_fields_is_read_within_bounds(void **state) {
+    ghosts g;
+    bytes row = {NULL, 0, 0}, x = {NULL, 0, 0}, spec = {NULL, 0, 0};
+    bags_reader_options options;
+    bags_reader *reader;
+    bags_row got = {0};
+    (void)state;
+    ghosts_start(&g);
+    put_text(&spec, "{");
+    put_array(&row, 65535);
+    for (int i = 0; i < 65535; i++) {
+        put_format(&spec, "%s\"%05d\":\"utf8\"", i ? "," : "", i);
+        put_uint(&row, 0);
+    }
+    put_text(&spec, "}");
+    ghost *file = ghost_add(&g, "spec.json", spec.size);
+    file->head = spec;
+    put_text(&x, "x");
+    ghost_add_bag(&g, "refs.bag", &row);
+    ghost_add_bag(&g, ".bag", &x);
+    memset(&options, 0, sizeof(options));
+    options.allocator = &memory.allocator;
+    options.io = &g.io;
+    options.max_files = 10;
+    assert_opens(reader, bags_reader_open("x", &options, &said));
+    assert_true(memory.peak < 256 * 65535);
+    bags_select one = {65534, 0, 0, 0};
+    assert_ok(bags_reader_get(reader, 0, &one, 1, &got, &said));
+    assert_text(bags_row_bytes(&got, 0, 0), "x");
+    assert_true(memory.peak < 288 * 65535);
+    assert_ok(bags_reader_get(reader, 0, NULL, 0, &got, &said));
+    assert_int_equal(bags_row_length(&got, 65534), 1);
+    print_message("%d bytes a field\n", (int)(memory.peak / 65535));
+    assert_true(memory.peak < 1024 * 65535 && g.peak <= 12);
+    bags_row_free(&got);
+    bags_reader_close(reader);
+    bags_verify_options verify;
+    memset(&verify, 0, sizeof(verify));
+    verify.allocator = &memory.allocator;
+    verify.io = &g.io;
+    verify.decode = true;
+    memory.peak = 0;
+    g.peak = 0;
+    assert_ok(bags_verify("x", &verify, NULL, &said));
+    assert_true(memory.peak < 512 * 65535 && g.peak <= 4);
+    bytes_free(&row);
+    bytes_free(&x);
+    ghosts_end(&g);
+}
+
+/* Names that are no shards take no memory, shards 16 bytes, in an array that
+ * doubles. */
+static void a_directory_of_a_million_names_takes_a_little_memory(void **state) {
+    (void)state;
+    for (int strange = 0; strange < 2; strange++) {
+        ghosts g;
+        bags_verify_options verify;
+        bags_reader_options options;
+        memset(&options, 0, sizeof(options));
+        memset(&verify, 0, sizeof(verify));
+        ghosts_start(&g);
+        g.names = 1000000;
+        g.strange_names = strange == 1;
+        options.allocator = verify.allocator = &memory.allocator;
+        options.io = verify.io = &g.io;
+        memory.peak = 0;
+        assert_null(bags_reader_open("x", &options, &said));
+        if (!strange)
+            assert_true(said.code == BAGS_ERROR_UNFINISHED);
+        else
+            g.names = 1000;
+        bags_code code = bags_verify("x", &verify, NULL, &said);
+        assert_int_equal(code,
+            strange ? BAGS_ERROR_MISSING : BAGS_ERROR_UNFINISHED);
+        assert_true(memory.peak < (strange ? 10000 : 3 * 16 * 1000000));
+        ghosts_end(&g);
+    }
+}
+
+static unsigned decoded;
+
+static bags_code count_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    (void)state;
+    (void)scratch;
+    (void)err;
+    decoded++;
+    *value = bags_data(blob.data, blob.size);
+    return BAGS_OK;
+}
+
+/* Every datapoint has all blobs: what is read is what is asked for; and to check
+ * them all is no more work than if they had one each. */
+static void blobs_that_all_datapoints_share_are_checked_once(void **state) {
+    const size_t many = 2000;
+    bags_codec codec = {"counted", NULL, NULL, count_decode, NULL, NULL};
+    memory_disk m;
+    hand_set set;
+    bags_verify_report report;
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "counted[]");
+    for (size_t i = 0; i < many; i++) {
+        hand_add(&set.bags[0], "abc", 3);
+        unsigned char row[] = {0x91, 0x92, 0x00, 0xcd, 0x07, 0xd0};
+        hand_add(&set.refs, row, sizeof(row));
+    }
+    memory_disk_start(&m);
+    memory_disk_save_set(&m, &set, V1, "x");
+    bags_codecs *codecs = bags_codecs_create(NULL, &said);
+    assert_non_null(codecs);
+    assert_ok(bags_codecs_add(codecs, &codec, &said));
+    bags_verify_options options;
+    memset(&options, 0, sizeof(options));
+    options.decode = true;
+    options.codecs = codecs;
+    options.allocator = &memory.allocator;
+    options.io = &m.io;
+    decoded = 0;
+    memory.peak = 0;
+    assert_ok(bags_verify("x", &options, &report, &said));
+    assert_int_equal(decoded, many);
+    assert_true(report.bytes < 64 * many && memory.peak < 200000);
+    bags_codecs_free(codecs);
+    set_free(&set);
+    memory_disk_free(&m);
 }
 
 /* ------------------------------------------------------------- bytes at random */
@@ -552,8 +970,14 @@ int main(void) {
         TEST(pipes_and_devices_are_no_files),
         TEST(symbolic_links_are_followed),
         TEST(directories_in_the_place_of_files_are_errors),
+        TEST(special_files_are_named_by_verify_and_left_by_recover),
         TEST(paths_of_any_form_work),
         TEST(directories_above_are_found_in_every_spelling),
+        TEST(bags_of_8_eib_cost_nothing_to_open),
+        TEST(a_sequence_of_4_billion_items_is_read_in_part),
+        TEST(a_datapoint_of_65535_fields_is_read_within_bounds),
+        TEST(a_directory_of_a_million_names_takes_a_little_memory),
+        TEST(blobs_that_all_datapoints_share_are_checked_once),
         TEST(changed_bytes_do_no_harm),
     };
     return cmocka_run_group_tests_name("hostile", tests, NULL, NULL);

@@ -607,6 +607,15 @@ static void now_certain(recorder *r, const work *w) {
     r->certain[r->length] = w->flushed;
 }
 
+/* Whether the writer has waited for a file since that op. The record of a claim is
+ * synced before there are blobs, and so a file twice. */
+static bool synced_since(const recorder *r, int from) {
+    int syncs = 0;
+    for (int i = from; i < r->length; i++)
+        syncs += r->ops[i].kind == OP_SYNC;
+    return syncs > 1;
+}
+
 /* Every datapoint may be there as soon as its append begins. */
 static void append_recorded(recorder *r, work *w, bags_writer *writer,
     uint64_t stop) {
@@ -614,9 +623,14 @@ static void append_recorded(recorder *r, work *w, bags_writer *writer,
         uint64_t shards = bags_writer_shards(writer);
         if (r->appended[r->length] < w->appended + 1)
             r->appended[r->length] = w->appended + 1;
+        int before = r->length;
         assert_ok(work_append(w, writer, &said));
         if (bags_writer_shards(writer) > shards && !w->options.no_sync)
             now_certain(r, w);
+        else if (w->options.sync_size && synced_since(r, before)) {
+            w->flushed = w->appended;
+            now_certain(r, w);
+        }
     }
 }
 
@@ -689,6 +703,118 @@ static void what_was_synced_survives(void **state) {
     write_and_sync(&s, writer, 9);
     close_recorded(s.record, &s.job, writer);
     stage_end(&s, 12, "unsharded");
+}
+
+/* Without being asked: after so many bytes, which is some datapoints here, and
+ * with the last value each. */
+static void what_a_writer_synced_by_itself_survives(void **state) {
+    static const uint64_t sizes[] = {700, 1}, lengths[] = {0, 5};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        stage s;
+        stage_start(&s, "set", lengths[i % 2]);
+        s.job.options.sync_size = sizes[i / 2];
+        bags_writer *writer = stage_open(&s, false);
+        append_recorded(s.record, &s.job, writer, i < 2 ? 13 : 7);
+        /* Some was certain before the end, and not all. */
+        uint64_t certain = s.record->certain[s.record->length];
+        assert_true(certain > 0 && (i >= 2 || certain < 13));
+        if (i % 2)
+            mortal_bury(&s.device, writer);
+        else
+            close_recorded(s.record, &s.job, writer);
+        stage_end(&s, i < 2 ? 4 : 2, "synced by itself");
+    }
+}
+
+/* ------------------------------------------------------------------- one Bag */
+
+static size_t blob_of(uint64_t number, unsigned char *data) {
+    size_t size = (size_t)(number * 37 % 900);
+    fill(data, size, number);
+    return size;
+}
+
+/* The blobs that were certain are there, by whatever the images have. */
+static void check_bag_image(image *im, tally_of_images *sum) {
+    memory_disk m;
+    bags_error err;
+    bag_reader_options options;
+    bags_buffer scratch = {0};
+    uint64_t seed = im->state, right = 0;
+    uint64_t certain = im->record->certain[im->point];
+    memory_disk_start(&m);
+    draw(im, 0, "", &m);
+    memset(&options, 0, sizeof(options));
+    options.io = &m.io;
+    options.live = true;
+    bag_reader *reader = bag_reader_open("x.bag", &options, &err);
+    uint64_t length = reader ? bag_reader_length(reader) : 0;
+    for (bool same = true; right < length && same; right += same) {
+        unsigned char data[900];
+        bags_bytes blob;
+        size_t size = blob_of(right, data);
+        same = bag_reader_get(reader, right, &scratch, &blob, &err) == BAGS_OK
+            && blob.size == size
+            && (!size || memcmp(blob.data, data, size) == 0);
+    }
+    if (right < certain)
+        fail_msg("%s, call %d, seed %llu: %d blobs, the first %d right; %d were "
+            "certain: %s", im->how->name, im->point, (unsigned long long)seed,
+            (int)length, (int)right, (int)certain,
+            reader ? "" : err.message);
+    sum->images++;
+    sum->more += length > certain;
+    bags_buffer_free(&scratch);
+    bag_reader_close(reader);
+    memory_disk_free(&m);
+}
+
+static void check_all_bags(recorder *r) {
+    tally_of_images sum = {0, 0, 0, 0};
+    for (int point = 0; point <= r->length; point++)
+        for (size_t s = 0; s < sizeof(styles) / sizeof(*styles); s++)
+            for (int i = 0; i < (s < 2 ? 1 : 8); i++) {
+                image im = {r, point, &styles[s],
+                    (uint64_t)point * 1000 + s * 100 + (uint64_t)i, NULL};
+                check_bag_image(&im, &sum);
+            }
+    print_message("a Bag: %d calls, %d images; %d held more than was certain\n",
+        r->length, (int)sum.images, (int)sum.more);
+}
+
+/* By asking, by itself, and by closing, which removes the journal: that may be
+ * undone. */
+static void the_blobs_of_a_bag_that_were_synced_survive(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        recorder *r = recorder_start();
+        bag_writer_options options;
+        bag_writer *writer;
+        memset(&options, 0, sizeof(options));
+        options.io = &r->io;
+        options.buffer_size = 4096;
+        options.sync_size = i == 1 ? 2000 : 0;
+        options.keep_idx = i == 2;
+        assert_opens(writer, bag_writer_open("x.bag", &options, &said));
+        for (uint64_t n = 0; n < 24; n++) {
+            unsigned char data[900];
+            int before = r->length;
+            assert_ok(bag_writer_append(writer, data, blob_of(n, data), NULL,
+                &said));
+            if (i != 1 && n % 9 == 4)
+                assert_ok(bag_writer_sync(writer, &said));
+            if (i != 1 && n % 9 == 6)
+                assert_ok(bag_writer_flush(writer, &said));
+            if (synced_since(r, before))
+                r->certain[r->length] = n + 1;
+        }
+        assert_true(r->certain[r->length] > 9);
+        assert_ok(bag_writer_close(writer, &said));
+        r->certain[r->length] = 24;
+        check_all_bags(r);
+        recorder_free(r);
+    }
 }
 
 static void finished_shards_survive(void **state) {
@@ -828,6 +954,8 @@ static void directories_that_the_dead_made_survive(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(what_was_synced_survives),
+        TEST(what_a_writer_synced_by_itself_survives),
+        TEST(the_blobs_of_a_bag_that_were_synced_survive),
         TEST(finished_shards_survive),
         TEST(recovery_may_lose_power_too),
         TEST(going_on_may_lose_power_too),

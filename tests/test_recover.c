@@ -635,6 +635,41 @@ static void an_abort_gives_back_what_was_there(void **state) {
         }
 }
 
+/* The end of an abort that fails or dies at its n-th call: recovery takes up
+ * what it left. False if it made fewer calls. */
+static bool interrupt_abort(const char *path, uint64_t shard_length,
+    uint64_t n) {
+    mortal device;
+    bags_writer *writer;
+    told t;
+    work w = local_work(path, shard_length);
+    mortal_start(&device, &disk.io);
+    w.options.io = &device.io;
+    assert_opens(writer, work_open(&w, false, &said));
+    assert_ok(work_append_to(&w, writer, 5, &said));
+    assert_ok(work_flush(&w, writer, &said));
+    mortal_kill_at(&device, device.files.calls + n);
+    bags_writer_abort(writer);
+    poison();
+    bags_code code = recover(path, &t);
+    if (code && code != BAGS_ERROR_MISSING)
+        fail_msg("after call %d of an abort: %s", (int)n, said.message);
+    assert_int_equal(t.report.failed, 0);
+    remove_tree(at("above"));
+    return device.files.failed > 0;
+}
+
+static void an_abort_may_be_interrupted_anywhere(void **state) {
+    static const uint64_t lengths[] = {0, 40};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        uint64_t n = 1;
+        while (interrupt_abort(at("above/set"), lengths[i], n))
+            n++;
+        assert_true(n > 10);
+    }
+}
+
 static void what_is_flushed_survives_and_no_more_is_needed(void **state) {
     (void)state;
     for (uint64_t flushed = 1; flushed < 12; flushed++) {
@@ -900,6 +935,7 @@ int main(void) {
         TEST(other_fields_are_refused),
         TEST(shards_and_none_are_not_mixed),
         TEST(an_abort_gives_back_what_was_there),
+        TEST(an_abort_may_be_interrupted_anywhere),
         TEST(what_is_flushed_survives_and_no_more_is_needed),
         TEST(a_recovery_at_any_time_does_not_harm_a_writer),
         TEST(a_writer_that_finishes_does_not_harm_a_recovery),

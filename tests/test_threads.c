@@ -56,6 +56,7 @@ static void save_shards(const char *path) {
 typedef struct job {
     const bags_reader *reader;
     const bag_reader *bag;
+    const char *path;
     uint64_t seed;
     int reads;
     char fault[256]; /* empty: all well */
@@ -138,14 +139,30 @@ static void run_jobs(job *jobs, void *(*work)(void *)) {
             fail_msg("thread %d: %s", (int)i, jobs[i].fault);
 }
 
-/* Counted or not: the counters have locks, which would hide that the library
- * lacks one. */
+/* Local files, counted without a lock, which would hide that the library lacks
+ * one, and in no order that a thread could rely on. */
+static uint64_t opens, closes;
+
+static int count_open(void *user, const char *path, int mode, void **file) {
+    __atomic_fetch_add(&opens, 1, __ATOMIC_RELAXED);
+    return bags_io_local()->open(user, path, mode, file);
+}
+
+static int count_close(void *user, void *file) {
+    __atomic_fetch_add(&closes, 1, __ATOMIC_RELAXED);
+    return bags_io_local()->close(user, file);
+}
+
+/* Watched or not. */
 static void read_by_threads(bags_reader_options *options, int reads,
-    bool counted) {
+    bool watched) {
     bags_reader *reader;
     job jobs[THREADS];
-    options->allocator = counted ? &memory.allocator : NULL;
-    options->io = counted ? &disk.io : NULL;
+    bags_io counted = *bags_io_local();
+    counted.open = count_open;
+    counted.close = count_close;
+    options->allocator = watched ? &memory.allocator : NULL;
+    options->io = watched ? &disk.io : &counted;
     assert_opens(reader, bags_reader_open(at("x"), options, &said));
     assert_true(bags_reader_length(reader) == TOTAL);
     memset(jobs, 0, sizeof(jobs));
@@ -199,7 +216,11 @@ static void threads_share_a_few_files(void **state) {
             options.load_tables = load == 1;
             options.max_files = files;
             disk.peak_files = 0;
+            opens = closes = 0;
             check_readers(&options, 300);
+            /* Of 48 files: most reads close one and open another. */
+            assert_true(closes > 300 * THREADS);
+            assert_true(opens == closes);
             /* Each thread may hold what it reads from. */
             assert_true(disk.peak_files <= (int)files + THREADS + 1);
         }
@@ -391,6 +412,157 @@ static void workers_write_one_dataset(void **state) {
     bags_reader_close(reader);
 }
 
+/* ---------------------------------------------------- readers of a writer's work */
+
+#define LIVE_TOTAL 2000
+
+static bags_code append_live(bags_writer *writer, uint64_t index,
+    bags_error *err) {
+    char text[200], items[6][200];
+    bags_value value, values[6];
+    bags_entry entries[2] = {{"a", &value, 1}, {"b", values, 0}};
+    value = bags_blob(text, text_of(index, 0, text));
+    for (size_t k = 0; k < items_of(index); k++)
+        values[k] = bags_blob(items[k], text_of(index, k, items[k]));
+    entries[1].count = items_of(index);
+    return bags_writer_append(writer, entries, 2, err);
+}
+
+static void *write_live(job *j) {
+    static const bags_field fields[] = {{"a", "bytes"}, {"b", "bytes[]"}};
+    bags_writer_options options;
+    bags_error err;
+    memset(&options, 0, sizeof(options));
+    options.shard_length = 90;
+    options.buffer_size = 4096;
+    options.no_sync = true;
+    bags_writer *writer = bags_writer_open(j->path, fields, 2, &options, &err);
+    bags_code code = writer ? BAGS_OK : err.code;
+    for (uint64_t i = 0; i < LIVE_TOTAL && !code; i++) {
+        code = append_live(writer, i, &err);
+        if (i % 5 == 3 && !code)
+            code = bags_writer_flush(writer, &err);
+    }
+    bags_code closed = bags_writer_close(writer, code ? NULL : &err);
+    if (code || closed)
+        snprintf(j->fault, sizeof(j->fault), "%.200s", err.message);
+    return NULL;
+}
+
+static const char *read_live(const bags_reader *reader, uint64_t index,
+    bags_row *row, bags_error *err) {
+    char text[200];
+    if (bags_reader_get(reader, index, NULL, 0, row, err))
+        return err->message;
+    if (!same(bags_row_bytes(row, 0, 0), text, text_of(index, 0, text)))
+        return "other bytes in a";
+    if (bags_row_length(row, 1) != items_of(index))
+        return "another length of b";
+    for (size_t k = 0; k < items_of(index); k++)
+        if (!same(bags_row_bytes(row, 1, k), text, text_of(index, k, text)))
+            return "other bytes in b";
+    return NULL;
+}
+
+/* Thread 0 writes; the others open the dataset until all of it is there. */
+static void *watch_live(void *user) {
+    job *j = (job *)user;
+    bags_reader_options options;
+    bags_row row = {0};
+    bags_error err;
+    uint64_t seen = 0;
+    const char *fault = NULL;
+    if (j->seed == 0)
+        return write_live(j);
+    memset(&options, 0, sizeof(options));
+    options.live = true;
+    options.positional = j->seed % 2;
+    options.max_files = j->seed % 3;
+    while (seen < LIVE_TOTAL && !fault) {
+        bags_reader *reader = bags_reader_open(j->path, &options, &err);
+        if (!reader && !seen && (err.code == BAGS_ERROR_MISSING
+                || err.code == BAGS_ERROR_UNFINISHED))
+            continue;
+        fault = reader ? NULL : err.message;
+        uint64_t length = reader ? bags_reader_length(reader) : seen;
+        if (length < seen)
+            fault = "fewer datapoints than before";
+        for (uint64_t i = length > 20 ? length - 20 : 0; i < length && !fault;
+             i++)
+            fault = read_live(reader, i, &row, &err);
+        if (length && !fault)
+            fault = read_live(reader, (seen * 7 + j->seed) % length, &row,
+                &err);
+        seen = length;
+        bags_reader_close(reader);
+    }
+    if (fault)
+        snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
+    bags_row_free(&row);
+    return NULL;
+}
+
+static void threads_read_what_another_writes(void **state) {
+    job jobs[THREADS];
+    (void)state;
+    memset(jobs, 0, sizeof(jobs));
+    for (size_t i = 0; i < THREADS; i++) {
+        jobs[i].path = at("live");
+        jobs[i].seed = i;
+    }
+    run_jobs(jobs, watch_live);
+}
+
+/* One reader of unfinished shards, with few files, while its writer goes on. */
+static void *share_live(void *user) {
+    job *j = (job *)user;
+    bags_row row = {0};
+    bags_error err;
+    uint64_t length = bags_reader_length(j->reader), random = j->seed;
+    const char *fault = NULL;
+    for (int i = 0; i < 1500 && !fault; i++)
+        fault = read_live(j->reader, next_random(&random) % length, &row, &err);
+    if (fault)
+        snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
+    bags_row_free(&row);
+    return NULL;
+}
+
+static void threads_share_a_reader_of_unfinished_shards(void **state) {
+    static const bags_field fields[] = {{"a", "bytes"}, {"b", "bytes[]"}};
+    (void)state;
+    for (int way = 0; way < 3; way++) {
+        bags_reader_options options;
+        bags_reader *reader;
+        bags_writer *writer;
+        job jobs[THREADS];
+        bags_writer_options with;
+        memset(&with, 0, sizeof(with));
+        with.no_sync = true;
+        assert_opens(writer, bags_writer_open(at("live%d", way), fields, 2,
+            &with, &said));
+        for (uint64_t i = 0; i < 300; i++)
+            assert_ok(append_live(writer, i, &said));
+        assert_ok(bags_writer_flush(writer, &said));
+        memset(&options, 0, sizeof(options));
+        options.live = true;
+        options.positional = way > 0;
+        options.max_files = way > 1;
+        assert_opens(reader, bags_reader_open(at("live%d", way), &options,
+            &said));
+        assert_true(bags_reader_length(reader) == 300);
+        assert_ok(append_live(writer, 300, &said));
+        assert_ok(bags_writer_close(writer, &said));
+        memset(jobs, 0, sizeof(jobs));
+        for (size_t i = 0; i < THREADS; i++) {
+            jobs[i].reader = reader;
+            jobs[i].seed = i;
+        }
+        run_jobs(jobs, share_live);
+        bags_reader_close(reader);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(threads_share_a_mapped_reader),
@@ -400,6 +572,8 @@ int main(void) {
         TEST(threads_meet_shards_that_cannot_be_opened),
         TEST(threads_share_a_bag),
         TEST(workers_write_one_dataset),
+        TEST(threads_read_what_another_writes),
+        TEST(threads_share_a_reader_of_unfinished_shards),
     };
     return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
 }

@@ -235,8 +235,13 @@ typedef struct source {
 } source;
 
 typedef struct source_options {
-    bool allow_gaps, skip_unfinished;
+    bool allow_gaps, skip_unfinished, live;
 } source_options;
+
+#define SOURCE_OPTIONS 3
+
+/* Put their SOURCE_OPTIONS descriptions into `into`. */
+void source_options_describe(source_options *given, option *into);
 
 bags_code source_open(source *from, const char *path,
     const source_options *options, bags_error *err);
@@ -285,11 +290,12 @@ bags_code value_plain(source *from, size_t slot, size_t item, const char *type,
 /* The options that pack and images share. */
 typedef struct write_options {
     const char *shard_size, *shard_length, *shard_start, *shard_stop;
+    const char *sync_size;
     bool idx, no_sync;
     bags_writer_options options;
 } write_options;
 
-#define WRITE_OPTIONS 6
+#define WRITE_OPTIONS 7
 
 /* Put their WRITE_OPTIONS descriptions into `into`. */
 void write_options_describe(write_options *given, option *into);

@@ -288,12 +288,12 @@ static int run(int count, char **words) {
     exporting to;
     memset(&to, 0, sizeof to);
     source_options reading = {0};
-    const option options[] = {{"raw", &to.raw, NULL},
-        {"npy", &to.npy, NULL},
-        {"allow-gaps", &reading.allow_gaps, NULL},
-        {"skip-unfinished", &reading.skip_unfinished, NULL}};
+    option options[SOURCE_OPTIONS + 2] = {{"raw", &to.raw, NULL},
+        {"npy", &to.npy, NULL}};
+    source_options_describe(&reading, options + 2);
     int exit_code;
-    if (!options_parse(&command_export, &count, words, options, 4, &exit_code))
+    if (!options_parse(&command_export, &count, words, options,
+            SOURCE_OPTIONS + 2, &exit_code))
         return exit_code;
     if (count != 2)
         return fail_usage(&command_export, "takes PATH and OUT");
@@ -311,7 +311,7 @@ static int run(int count, char **words) {
 
 const command command_export = {"export", "all of it as JSON lines and files",
     "usage: bags export PATH OUT [--raw | --npy]\n"
-    "                   [--allow-gaps] [--skip-unfinished]\n"
+    "                   [--allow-gaps] [--skip-unfinished] [--live]\n"
     "\n"
     "Writes OUT/manifest.jsonl, one line a datapoint, OUT/spec.json, and the\n"
     "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl\n"
@@ -325,7 +325,7 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "  --raw  no decoding at all: {\"base64\": ...} for up to 256 bytes, else\n"
     "         {\"file\": PATH}. Packing this gives the same bytes again\n"
     "  --npy  arrays as .npy files, {\"from\": PATH}, to be used elsewhere\n"
-    "  --allow-gaps, --skip-unfinished  as in bags help info\n"
+    "  --allow-gaps, --skip-unfinished, --live  as in bags help info\n"
     "\n"
     "example:\n"
     "  bags export pets unpacked && head -3 unpacked/manifest.jsonl\n",

@@ -349,12 +349,13 @@ static int run(int count, char **words) {
     getting get;
     memset(&get, 0, sizeof get);
     source_options reading = {0};
-    const option options[] = {{"raw", &get.raw, NULL}, {"npy", &get.npy, NULL},
-        {"out", NULL, &get.directory},
-        {"allow-gaps", &reading.allow_gaps, NULL},
-        {"skip-unfinished", &reading.skip_unfinished, NULL}};
+    option options[SOURCE_OPTIONS + 3] = {{"raw", &get.raw, NULL},
+        {"npy", &get.npy, NULL},
+        {"out", NULL, &get.directory}};
+    source_options_describe(&reading, options + 3);
     int exit_code;
-    if (!options_parse(&command_get, &count, words, options, 5, &exit_code))
+    if (!options_parse(&command_get, &count, words, options,
+            SOURCE_OPTIONS + 3, &exit_code))
         return exit_code;
     if (count < 2)
         return fail_usage(&command_get, "takes PATH and INDEX or START:STOP");
@@ -373,7 +374,7 @@ static int run(int count, char **words) {
 const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "usage: bags get PATH INDEX|START:STOP [SELECT...]\n"
     "                [--raw | --npy | --out DIR]\n"
-    "                [--allow-gaps] [--skip-unfinished]\n"
+    "                [--allow-gaps] [--skip-unfinished] [--live]\n"
     "\n"
     "Prints one JSON object a datapoint. SELECT is FIELD, FIELD[i] (that item\n"
     "itself), FIELD[start:stop] or FIELD[start:stop:step] (a list); without\n"
@@ -387,7 +388,7 @@ const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "  --npy      decode it and write the array as a .npy file\n"
     "  --out DIR  write every blob to a file of its own in DIR, and print the\n"
     "             files' names\n"
-    "  --allow-gaps, --skip-unfinished  as in bags help info\n"
+    "  --allow-gaps, --skip-unfinished, --live  as in bags help info\n"
     "\n"
     "example:\n"
     "  bags get pets 0:3 label 'words[0:2]'\n"

@@ -43,6 +43,14 @@ static uint64_t source_shards(const source *from) {
     return from->bag ? 1 : bags_reader_shards(from->dataset);
 }
 
+/* Shards that are still being written, or whose writer died: with --live. */
+static uint64_t source_unfinished(const source *from) {
+    uint64_t count = 0;
+    for (uint64_t i = 0; !from->bag && i < source_shards(from); i++)
+        count += bags_reader_shard(from->dataset, i).unfinished;
+    return count;
+}
+
 static uint64_t source_skipped(const source *from) {
     return from->bag ? 0 : bags_reader_skipped(from->dataset);
 }
@@ -78,9 +86,10 @@ static bags_code show_json(const source *from, text *out, bags_error *err) {
     bags_code code = source_size(from, &size, err);
     if (code)
         return code;
-    text_format(out, "{\"length\": %ju, \"shards\": %ju, \"skipped\": %ju, ",
+    text_format(out, "{\"length\": %ju, \"shards\": %ju, \"skipped\": %ju, "
+        "\"unfinished\": %ju, ",
         (uintmax_t)source_length(from), (uintmax_t)source_shards(from),
-        (uintmax_t)source_skipped(from));
+        (uintmax_t)source_skipped(from), (uintmax_t)source_unfinished(from));
     code = put_missing(from, out, err);
     text_format(out, ", \"size\": %ju, \"spec\": ", (uintmax_t)size);
     text_spec(out, fields, count);
@@ -191,6 +200,9 @@ static bags_code show_people(const source *from, text *out, bags_error *err) {
     if (source_skipped(from))
         text_format(out, "skipped    %ju unfinished\n",
             (uintmax_t)source_skipped(from));
+    if (source_unfinished(from))
+        text_format(out, "unfinished %ju, as far as flushed\n",
+            (uintmax_t)source_unfinished(from));
     put_gaps(from, out);
     text_puts(out, "\n");
     return put_table(from, out, err);
@@ -199,11 +211,11 @@ static bags_code show_people(const source *from, text *out, bags_error *err) {
 static int run(int count, char **words) {
     source_options reading = {0};
     bool json = false;
-    const option options[] = {{"json", &json, NULL},
-        {"allow-gaps", &reading.allow_gaps, NULL},
-        {"skip-unfinished", &reading.skip_unfinished, NULL}};
+    option options[SOURCE_OPTIONS + 1] = {{"json", &json, NULL}};
+    source_options_describe(&reading, options + 1);
     int exit_code;
-    if (!options_parse(&command_info, &count, words, options, 3, &exit_code))
+    if (!options_parse(&command_info, &count, words, options,
+            SOURCE_OPTIONS + 1, &exit_code))
         return exit_code;
     if (count != 1)
         return fail_usage(&command_info, "takes one PATH");
@@ -224,17 +236,21 @@ static int run(int count, char **words) {
 }
 
 const command command_info = {"info", "what a Bag or a dataset holds",
-    "usage: bags info PATH [--json] [--allow-gaps] [--skip-unfinished]\n"
+    "usage: bags info PATH [--json]\n"
+    "                 [--allow-gaps] [--skip-unfinished] [--live]\n"
     "\n"
     "Says how many datapoints and shards PATH has, its size, and its fields\n"
     "with their types. PATH is a Bag, a dataset, or a directory of shards.\n"
     "\n"
     "  --json             one JSON object: length, shards, skipped (shards\n"
-    "                     left out), missing (their numbers), size (bytes of\n"
-    "                     all Bags), spec, and fields (blobs and bytes of\n"
-    "                     each). A Bag has an empty spec and no fields\n"
+    "                     left out), unfinished (shards read with --live),\n"
+    "                     missing (shards' numbers), size (bytes of all\n"
+    "                     Bags), spec, and fields (blobs and bytes of each).\n"
+    "                     A Bag has an empty spec and no fields\n"
     "  --allow-gaps       read on although shards are missing\n"
     "  --skip-unfinished  leave out shards that are not finished\n"
+    "  --live             read what has been flushed of them, while they are\n"
+    "                     written or after their writer died\n"
     "\n"
     "example:\n"
     "  bags info pets --json\n",

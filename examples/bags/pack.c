@@ -319,6 +319,7 @@ static bags_code open_sink(packing *pack, const char *out, bool from_pipe,
         bag_writer_options options = {0};
         options.keep_idx = pack->options.idx;
         options.no_sync = pack->options.no_sync;
+        options.sync_size = pack->options.options.sync_size;
         if (pack->append)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
                 "%s is to be a Bag, to which nothing can be appended", out);
@@ -398,7 +399,7 @@ static int run(int count, char **words) {
 
 const command command_pack = {"pack", "a dataset from JSON lines and files",
     "usage: bags pack MANIFEST.jsonl OUT [--spec SPEC] [--shard-...]\n"
-    "                 [--append] [--idx] [--no-sync]\n"
+    "                 [--append] [--idx] [--sync-size N | --no-sync]\n"
     "\n"
     "Each line is an object with a value for every field: numbers, text,\n"
     "lists for sequences, any JSON for msgpack; {\"file\": PATH} and\n"
@@ -418,6 +419,9 @@ const command command_pack = {"pack", "a dataset from JSON lines and files",
     "                    W+2K, ... Any --shard option makes shards; 0 is no\n"
     "                    limit\n"
     "  --idx             leave .idx files, which newest granular reads\n"
+    "  --sync-size N     wait for the disk after every N bytes, not only when\n"
+    "                    a shard is done: what came before survives a loss of\n"
+    "                    power\n"
     "  --no-sync         do not wait for the disk\n"
     "\n"
     "A bad line ends it, and what is not finished is removed.\n"

@@ -280,11 +280,12 @@ static int run(int count, char **words) {
     to.rows = 8;
     source_options reading = {0};
     const char *field = NULL, *rows = NULL;
-    const option options[] = {{"field", NULL, &field}, {"rows", NULL, &rows},
-        {"allow-gaps", &reading.allow_gaps, NULL},
-        {"skip-unfinished", &reading.skip_unfinished, NULL}};
+    option options[SOURCE_OPTIONS + 2] = {{"field", NULL, &field},
+        {"rows", NULL, &rows}};
+    source_options_describe(&reading, options + 2);
     int exit_code;
-    if (!options_parse(&command_sheet, &count, words, options, 4, &exit_code))
+    if (!options_parse(&command_sheet, &count, words, options,
+            SOURCE_OPTIONS + 2, &exit_code))
         return exit_code;
     if (count != 2)
         return fail_usage(&command_sheet, "takes PATH and OUT.png");
@@ -306,7 +307,7 @@ static int run(int count, char **words) {
 
 const command command_sheet = {"sheet", "a picture of the first images",
     "usage: bags sheet PATH OUT.png [--field NAME] [--rows R]\n"
-    "                  [--allow-gaps] [--skip-unfinished]\n"
+    "                  [--allow-gaps] [--skip-unfinished] [--live]\n"
     "\n"
     "Draws the first images of a dataset, 8 in a row, into a PNG file. Of a\n"
     "sequence or a video, each datapoint gets a row: up to 8 of its images,\n"
@@ -315,7 +316,7 @@ const command command_sheet = {"sheet", "a picture of the first images",
     "  --field NAME  which field: jpeg, png, mp4, webm, or arrays of uint8,\n"
     "                height x width x channels. Else the first that fits\n"
     "  --rows R      at most R rows (8)\n"
-    "  --allow-gaps, --skip-unfinished  as in bags help info\n"
+    "  --allow-gaps, --skip-unfinished, --live  as in bags help info\n"
     "\n"
     "example:\n"
     "  bags sheet pets pets.png --field photo --rows 4\n",

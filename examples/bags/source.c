@@ -10,10 +10,20 @@
 
 static const bags_field bag_field = {"blob", "bytes"};
 
-static bags_code open_bag(source *from, const char *path, bags_error *err) {
+void source_options_describe(source_options *given, option *into) {
+    const option all[SOURCE_OPTIONS] = {
+        {"allow-gaps", &given->allow_gaps, NULL},
+        {"skip-unfinished", &given->skip_unfinished, NULL},
+        {"live", &given->live, NULL}};
+    memcpy(into, all, sizeof all);
+}
+
+static bags_code open_bag(source *from, const char *path,
+    const source_options *wanted, bags_error *err) {
     bag_reader_options options = {0};
     /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
     options.allow_empty_file = true;
+    options.live = wanted->live;
     from->bag = bag_reader_open(path, &options, err);
     if (!from->bag)
         return err->code;
@@ -28,6 +38,7 @@ static bags_code open_dataset(source *from, const char *path,
     bags_reader_options options = {0};
     options.allow_gaps = wanted->allow_gaps;
     options.skip_unfinished = wanted->skip_unfinished;
+    options.live = wanted->live;
     from->codecs = codecs_make(err);
     if (!from->codecs)
         return err->code;
@@ -45,7 +56,7 @@ bags_code source_open(source *from, const char *path,
         return fail_system(err, errno, path, "open");
     bags_code code = S_ISDIR(about.st_mode)
                          ? open_dataset(from, path, options, err)
-                         : open_bag(from, path, err);
+                         : open_bag(from, path, options, err);
     if (code)
         source_close(from);
     return code;

@@ -20,6 +20,7 @@ void write_options_describe(write_options *given, option *into) {
         {"shard-length", NULL, &given->shard_length},
         {"shard-start", NULL, &given->shard_start},
         {"shard-stop", NULL, &given->shard_stop},
+        {"sync-size", NULL, &given->sync_size},
         {"idx", &given->idx, NULL}, {"no-sync", &given->no_sync, NULL}};
     memcpy(into, all, sizeof all);
 }
@@ -45,8 +46,14 @@ bool write_options_understand(write_options *given, const command *about,
         !understand(about, "shard-start", given->shard_start, false,
             &to->shard_start) ||
         !understand(about, "shard-stop", given->shard_stop, false,
-            &to->shard_stop))
+            &to->shard_stop) ||
+        !understand(about, "sync-size", given->sync_size, true,
+            &to->sync_size))
         return false;
+    if (to->sync_size && given->no_sync) {
+        fail_usage(about, "--sync-size and --no-sync exclude each other");
+        return false;
+    }
     uint64_t workers = to->shard_stop ? to->shard_stop : 1;
     if (to->shard_start >= workers) {
         fail_usage(about, "--shard-start is this worker's number, from 0, and "

@@ -10,13 +10,14 @@
 #define POINTS "200,000 datapoints"
 #define PHOTOS "JPEG, 640 x 427"
 #define BAG "bags.h Bag"
+#define RANDOM "bags.h Bag, random"
 #define IDEAL "ideal Bag"
 #define SET "bags.h dataset"
 
 typedef enum bar_sense { AT_MOST, AT_LEAST, EXACTLY } bar_sense;
 
-/* A figure of bags.h over one of somebody else, or the other way round, or alone
- * (other NULL): at most, or at least, so much. Times: less is faster. */
+/* A figure of bags.h over one of somebody else, or the other way round, or
+ * alone (other NULL): at most, or at least, so much. Times: less is faster. */
 typedef struct bar {
     const char *what, *part, *operation, *who, *other_operation, *other;
     bar_sense sense;
@@ -30,6 +31,12 @@ typedef struct bar {
 #define FASTER(part, operation, who, other, limit) \
     {operation, part, operation, other, operation, who, AT_LEAST, limit}
 
+/* By the clock; and by the time of the processor, which tells the same of
+ * writing that does not wait for the disk, also where other programs run. */
+#define WRITES(part, who, other, limit) \
+    FASTER(part, "write", who, other, limit), \
+        FASTER(part, "write, CPU", who, other, limit)
+
 static const bar bars[] = {
     WITHIN(SMALL, "pointer", BAG, IDEAL, 1.25),
     FASTER(SMALL, "pointer", BAG, "LMDB", 50),
@@ -39,9 +46,9 @@ static const bar bars[] = {
     FASTER(SMALL, "copy", BAG, "Python", 40),
     WITHIN(SMALL, "range of 16", BAG, IDEAL, 1.1),
     FASTER(SMALL, "scan", BAG, IDEAL, 0.9),
-    FASTER(SMALL, "write", BAG, IDEAL, 0.8),
-    FASTER(SMALL, "write", BAG, "LMDB", 2.2),
-    FASTER(SMALL, "write", BAG, "SQLite", 10),
+    WRITES(SMALL, BAG, IDEAL, 0.8),
+    WRITES(SMALL, BAG, "LMDB", 2.2),
+    WRITES(SMALL, BAG, "SQLite", 10),
     FASTER(SMALL, "write", BAG, "Python", 10),
     {"open, first get", SMALL, "open, first get", BAG, "", NULL, AT_MOST,
         100e3},
@@ -58,18 +65,20 @@ static const bar bars[] = {
     FASTER(MIDDLE, "first touch", BAG, "LMDB", 1),
     WITHIN(MIDDLE, "range of 16", BAG, IDEAL, 1.1),
     FASTER(MIDDLE, "scan", BAG, IDEAL, 0.9),
-    FASTER(MIDDLE, "write", BAG, "write(), pread()", 1.2),
-    FASTER(MIDDLE, "write", BAG, "LMDB", 1.1),
+    WRITES(MIDDLE, BAG, "write(), pread()", 1.2),
+    WRITES(MIDDLE, BAG, "LMDB", 1.1),
     {"2 threads, one reader", MIDDLE, "copy, 1 thread", BAG, "copy, 2 threads",
         BAG, AT_LEAST, 1.6},
-    WITHIN(MIDDLE, "cold, single", BAG, "write(), pread()", 1.1),
-    WITHIN(MIDDLE, "cold, batch of 32", BAG, "io_uring", 1.0),
+    WITHIN(MIDDLE, "cold, single", RANDOM, "write(), pread()", 1.1),
+    WITHIN(MIDDLE, "cold, batch of 32", RANDOM, "io_uring", 1.0),
     {"writer's memory", MIDDLE, "writer's memory", BAG, "", NULL, AT_MOST,
         36 * 1048576.0},
-    FASTER(LARGE, "write", BAG, "write(), pread()", 1.2),
-    FASTER(LARGE, "write", BAG, "LMDB", 1.1),
+    WRITES(LARGE, BAG, "write(), pread()", 1.2),
+    WRITES(LARGE, BAG, "LMDB", 1.1),
     {"label, random", POINTS, "label, random", SET, "", NULL, AT_MOST, 26},
     {"label, in order", POINTS, "label, in order", SET, "", NULL, AT_MOST, 8},
+    {"label, refs known", POINTS, "label, refs known", SET, "", NULL, AT_MOST,
+        26},
     {"label column", POINTS, "label column", SET, "", NULL, AT_MOST, 1},
     WITHIN(POINTS, "one caption", SET, "by hand", 1.3),
     FASTER(POINTS, "one caption", SET, "SQLite", 5),
@@ -77,7 +86,7 @@ static const bar bars[] = {
     FASTER(POINTS, "all fields", SET, "SQLite", 2.5),
     FASTER(PHOTOS, "decode", BAG, "memory", 0.97),
     /* With checksums, when there are. */
-    FASTER(MIDDLE, "write", "bags.h Bag, checksums", BAG, 0.85),
+    WRITES(MIDDLE, "bags.h Bag, checksums", BAG, 0.85),
     {"verified get by copy", MIDDLE, "copy", IDEAL, "touch",
         "bags.h Bag, verified", AT_LEAST, 0.7},
 };
@@ -125,12 +134,17 @@ void print_bars(void) {
         "wanted");
     for (size_t i = 0; i < BARS; i++) {
         double value = measured(&bars[i]);
-        print_bar(&bars[i]);
+        if (!isnan(value) || (!set.part && !set.who))
+            print_bar(&bars[i]);
         met += !isnan(value) && is_met(&bars[i], value);
         missed += !isnan(value) && !is_met(&bars[i], value);
     }
     printf("%zu met, %zu missed, %zu not measured\n", met, missed,
         BARS - met - missed);
+    if (busy_at_most() > 1.5)
+        printf("The machine was busy (a load of %.1f): do not trust what the "
+               "clock measured:\nwriting, threads, opening, cold reads\n",
+            busy_at_most());
 }
 
 void write_bars(void *to) {

@@ -1,6 +1,6 @@
 /*
- * bench.h - what the parts of the benchmark share: clocks, files, the blobs that
- * are written, and the results.
+ * bench.h - what the parts of the benchmark share: clocks, files, the blobs
+ * that are written, and the results.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -19,10 +19,13 @@ typedef struct settings {
 
 extern settings set;
 
-/* ----------------------------------------------------------------- measure.c */
+/* ---------------------------------------------------------------- measure.c */
 
 double wall_time(void); /* seconds */
 double cpu_time(void);  /* of this thread: other programs disturb it little */
+/* The largest number of programs that wanted to run at the begin of a part: the
+ * system's mean of a minute. */
+double busy_at_most(void);
 double median(const double *values, size_t count);
 
 /* Results must be used, or the compiler leaves the work out. */
@@ -36,13 +39,13 @@ uint64_t blob_sum(uint64_t start, uint64_t stop, size_t size);
  * until the next call. */
 const uint64_t *random_order(uint64_t count);
 
-/* Use as much memory as will be written, and give it back: where the machine has
- * lent its free memory to others, the first who asks for it waits, up to ten times
- * as long as the writing takes. Also waits until nothing is being written. */
+/* Use as much memory as will be written, and give it back: where the machine
+ * has lent its free memory to others, the first who asks for it waits, up to
+ * ten times as long as the writing takes. */
 void warm_memory(uint64_t size);
 
-/* A path below the folder; the directories above it are there. Lives for 16 more
- * calls. */
+/* A path below the folder; the directories above it are there. Lives for 16
+ * more calls. */
 const char *place(const char *name, const char *file);
 void remove_place(const char *name);
 
@@ -52,14 +55,16 @@ typedef struct tree_size {
 } tree_size;
 
 tree_size measure_place(const char *name);
-/* Drop the first `size` bytes of the files of at least a quarter of that from the
- * page cache. False if the system kept them. */
+/* Drop the first `size` bytes of the files of at least a quarter of that from
+ * the page cache. False if the system kept them. */
 bool make_cold(const char *name, uint64_t size);
 
-/* Kilobytes of memory that this process uses (VmRSS), or used at most (VmHWM). */
+/* Bytes of memory that this process uses (VmRSS), or used at most (VmHWM); and
+ * that the machine could give. */
 uint64_t memory_used(const char *key);
+uint64_t memory_available(void);
 
-/* ----------------------------------------------------------------- results.c */
+/* ---------------------------------------------------------------- results.c */
 
 typedef enum bench_unit { NANOSECONDS, BYTES } bench_unit;
 
@@ -83,7 +88,7 @@ bool write_json(const char *path, void (*more)(void *file));
 void check(bool good, const char *who, const char *what);
 extern int checks_passed, checks_failed;
 
-/* ----------------------------------------------------------------- the parts */
+/* ---------------------------------------------------------------- the parts */
 
 bool wanted(const char *part, const char *who);
 /* Say, once for each, that it is left out. */

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Draw the benchmark's JSON as an SVG: a panel for each operation, a bar for each
-peer, on a logarithmic scale.
+peer, on a logarithmic scale. With a third argument also put its figures into the
+tables of a text, between the lines <!-- speed --> and <!-- end of speed -->.
 
-    tests/bench/chart.py build/bench.json tests/bench/chart.svg
+    tests/bench/chart.py build/bench.json tests/bench/chart.svg README.md
 """
 import json
 import math
+import re
 import sys
 
 SMALL, LARGE = '100 B x 2,000,000', '30 kB x 60,000'
@@ -16,6 +18,14 @@ PANELS = [
     (SMALL, 'range of 16', 'read 16 neighbours'),
     (LARGE, 'write', 'write, a blob'),
     (LARGE, 'copy', 'copy a random blob'),
+]
+TABLES = [
+    (SMALL, ['write', 'first touch', 'pointer', 'copy', 'range of 16', 'scan',
+             'open, first get']),
+    (LARGE, ['write', 'first touch', 'copy', 'range of 16', 'scan',
+             'cold, single', 'cold, batch of 32']),
+    ('200,000 datapoints', ['write', 'label, random', 'label, in order',
+                            'label column', 'one caption', 'all fields']),
 ]
 PEERS = ['ideal Bag', 'bags.h Bag', 'bags.h dataset', 'LMDB', 'SQLite', 'HDF5',
          'a file each', 'tar', 'TFRecord', 'Python']
@@ -71,11 +81,36 @@ def panel(results, part, operation, title):
                f'{shown(value)}</text>')
 
 
-def main():
-    source, target = sys.argv[1:]
-    with open(source, encoding='utf-8') as file:
-        results = {(r['part'], r['operation'], r['who']): r['median']
-                   for r in json.load(file)['results'] if r['unit'] == 'ns'}
+def table(results, part, operations):
+    yield '| ' + ' | '.join([part, *operations]) + ' |'
+    yield '| --- |' + ' --- |' * len(operations)
+    for who in dict.fromkeys(who for of, _, who in results if of == part):
+        values = [results.get((part, operation, who)) for operation in operations]
+        if any(values):
+            cells = [shown(value) if value else '' for value in values]
+            yield f'| {who} | ' + ' | '.join(cells) + ' |'
+
+
+def conditions(run):
+    load = f', other programs at work (load {run["load"]:.0f})' if run['load'] > 1.5 else ''
+    return f'Medians of {run["rounds"]} rounds; gcc {run["compiler"].split()[0]}{load}:'
+
+
+def rewrite(path, run, results):
+    with open(path, encoding='utf-8') as file:
+        text = file.read()
+    tables = '\n\n'.join(
+        [conditions(run)] +
+        ['\n'.join(table(results, *columns)) for columns in TABLES])
+    text, count = re.subn(r'(?s)(<!-- speed -->\n).*?(<!-- end of speed -->)',
+                          lambda found: f'{found[1]}\n{tables}\n\n{found[2]}', text)
+    if count != 1:
+        sys.exit(f'{path}: there is no place for the tables')
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(text)
+
+
+def draw(path, results):
     rows = -(-len(PANELS) // COLUMNS)
     width, height = COLUMNS * (PANEL_WIDTH + 20), rows * PANEL_HEIGHT
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
@@ -89,8 +124,19 @@ def main():
         lines.extend(panel(results, part, operation, title))
         lines.append('</g>')
     lines.append('</svg>')
-    with open(target, 'w', encoding='utf-8') as file:
+    with open(path, 'w', encoding='utf-8') as file:
         file.write('\n'.join(lines) + '\n')
+
+
+def main():
+    source, chart, *texts = sys.argv[1:]
+    with open(source, encoding='utf-8') as file:
+        run = json.load(file)
+    results = {(r['part'], r['operation'], r['who']): r['median']
+               for r in run['results'] if r['unit'] == 'ns'}
+    draw(chart, results)
+    for text in texts:
+        rewrite(text, run, results)
 
 
 main()

@@ -1,5 +1,6 @@
-/* Blobs that are on the disk and not in memory: one by one, and 32 at a time. The
- * references are pread(), and 32 reads by io_uring, on a file without a table. */
+/* Blobs that are on the disk and not in memory: one by one, and 32 at a time.
+ * The references are pread(), and 32 reads by io_uring, on a file without a
+ * table. */
 #include "bench.h"
 
 #include <fcntl.h>
@@ -15,8 +16,8 @@
 
 static uint64_t singles, batches;
 
-/* A peer's file without its blobs in memory, and a reader that knows already where
- * they are: the table of a Bag is small and stays. */
+/* A peer's file without its blobs in memory, and a reader that knows already
+ * where they are: the table of a Bag is small and stays. */
 static void *open_cold(const peer *p, const workload *load) {
     const char *name = p->reads ? p->reads : p->name;
     if (make_cold(name, load->count * load->size))
@@ -104,7 +105,8 @@ static void time_uring(const workload *load, const uint64_t *order) {
 #endif
 
 static const peer *const cold_peers[] = {&peer_raw, &peer_ideal, &peer_bag,
-    &peer_bag_positional, &peer_dataset, &peer_lmdb, &peer_sqlite};
+    &peer_bag_random, &peer_bag_positional, &peer_dataset, &peer_lmdb,
+    &peer_sqlite};
 
 void bench_cold(const workload *load) {
     size_t count = sizeof cold_peers / sizeof *cold_peers;

@@ -1,14 +1,14 @@
 /*
- * instructions - the paths that must be short, each many times, for callgrind to
- * count the instructions: see instructions.sh.
+ * instructions - the paths that must be short, each many times, for callgrind
+ * to count the instructions: see instructions.sh.
  *
  *     instructions                     list the operations
  *     instructions compiler            what this was compiled with
  *     instructions prepare FOLDER      write what is read
  *     instructions OPERATION FOLDER
  *
- * Each operation is a function of its own whose name begins with count_, so that
- * callgrind can be told to count in it alone.
+ * Each operation is a function of its own whose name begins with count_, so
+ * that callgrind can be told to count in it alone.
  */
 #include <stdio.h>
 #include <stdlib.h>

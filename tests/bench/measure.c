@@ -1,5 +1,6 @@
 /* Clocks, files, memory, and the blobs that are written. */
-#define _GNU_SOURCE 1 /* syncfs */
+#define _XOPEN_SOURCE 700 /* nftw */
+#define _DEFAULT_SOURCE 1 /* mincore */
 #include "bench.h"
 
 #include <errno.h>
@@ -35,6 +36,14 @@ static double seconds(clockid_t clock) {
 double wall_time(void) { return seconds(CLOCK_MONOTONIC); }
 double cpu_time(void) { return seconds(CLOCK_THREAD_CPUTIME_ID); }
 
+double busy_at_most(void) {
+    static double most;
+    double now = 0;
+    if (getloadavg(&now, 1) == 1 && now > most)
+        most = now;
+    return most;
+}
+
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -61,9 +70,9 @@ static uint64_t next_word(uint64_t *state) {
     return *state = x;
 }
 
-/* All blobs are parts of one block of random bytes, each a little behind the one
- * before, so that reading them costs a writer little. The steps count 13 words,
- * which is odd: no two of 2^18 neighbours begin alike. */
+/* All blobs are parts of one block of random bytes, each a little behind the
+ * one before, so that reading them costs a writer little. The steps count 13
+ * words, which is odd: no two of 2^18 neighbours begin alike. */
 const unsigned char *blob_data(uint64_t i) {
     static unsigned char *pool;
     if (!pool) {
@@ -117,22 +126,28 @@ void warm_memory(uint64_t size) {
         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory != MAP_FAILED)
         munmap(memory, room);
-    int folder = need_open(set.folder, O_RDONLY | O_DIRECTORY);
-    syncfs(folder);
-    close(folder);
 }
 
-uint64_t memory_used(const char *key) {
+/* A number of kilobytes in one of the system's lists, as bytes. */
+static uint64_t bytes_in(const char *list, const char *key) {
     char line[256];
     unsigned long long kilobytes = 0;
     size_t length = strlen(key);
-    FILE *file = fopen("/proc/self/status", "r");
+    FILE *file = fopen(list, "r");
     while (file && fgets(line, sizeof line, file))
         if (strncmp(line, key, length) == 0 && line[length] == ':')
             kilobytes = strtoull(line + length + 1, NULL, 10);
     if (file)
         fclose(file);
-    return kilobytes;
+    return kilobytes * 1024;
+}
+
+uint64_t memory_used(const char *key) {
+    return bytes_in("/proc/self/status", key);
+}
+
+uint64_t memory_available(void) {
+    return bytes_in("/proc/meminfo", "MemAvailable");
 }
 
 /* -------------------------------------------------------------------- files */

@@ -1,4 +1,4 @@
-/* bags.h, one Bag: mapped, and read by position. */
+/* bags.h, one Bag: mapped, mapped for random reading, and read by position. */
 #include "peers.h"
 
 #include <stdlib.h>
@@ -52,9 +52,18 @@ static void *open_mapped(const char *path, const workload *load) {
     return open_with(path, NULL);
 }
 
-static void *open_positional(const char *path, const workload *load) {
-    bag_reader_options options = {0};
+static void *open_random(const char *path, const workload *load) {
+    bag_reader_options options;
     (void)load;
+    memset(&options, 0, sizeof options);
+    options.access = BAGS_ACCESS_RANDOM;
+    return open_with(path, &options);
+}
+
+static void *open_positional(const char *path, const workload *load) {
+    bag_reader_options options;
+    (void)load;
+    memset(&options, 0, sizeof options);
     options.positional = true;
     options.load_table = true;
     return open_with(path, &options);
@@ -92,6 +101,12 @@ static uint64_t scan(void *reader) {
     return sum;
 }
 
+static void prefetch(void *reader, const uint64_t *indices, size_t count) {
+    bag_handle *h = (bag_handle *)reader;
+    if (bag_reader_prefetch(h->reader, indices, count, &h->scratch, &err))
+        die("%s", err.message);
+}
+
 static void *share(void *reader) {
     return handle_of(((bag_handle *)reader)->reader);
 }
@@ -107,9 +122,14 @@ static void release(void *reader) {
     unshare(reader);
 }
 
-const peer peer_bag = {"bags.h Bag", NULL, NULL, NULL, 0, true, create, append,
-    finish, open_mapped, get, NULL, range, scan, NULL, share, unshare, release};
+const peer peer_bag = {"bags.h Bag", NULL, NULL, NULL, 0, create, append,
+    finish, open_mapped, get, NULL, range, scan, prefetch, share, unshare,
+    release};
+
+const peer peer_bag_random = {"bags.h Bag, random", NULL, "bags.h Bag", NULL, 0,
+    NULL, NULL, NULL, open_random, get, NULL, range, scan, prefetch, share,
+    unshare, release};
 
 const peer peer_bag_positional = {"bags.h Bag, positional", NULL, "bags.h Bag",
-    NULL, 0, true, NULL, NULL, NULL, open_positional, get, NULL, range, scan,
-    NULL, share, unshare, release};
+    NULL, 0, NULL, NULL, NULL, open_positional, get, NULL, range, scan,
+    prefetch, share, unshare, release};

@@ -1,5 +1,5 @@
-/* bags.h, a dataset with one field of type bytes: in one directory, and in eight
- * shards. */
+/* bags.h, a dataset with one field of type bytes: in one directory, and in
+ * eight shards. */
 #include "peers.h"
 
 #include <stdlib.h>
@@ -85,6 +85,12 @@ static uint64_t scan(void *reader) {
     return sum;
 }
 
+static void prefetch(void *reader, const uint64_t *indices, size_t count) {
+    set_handle *h = (set_handle *)reader;
+    if (bags_reader_prefetch(h->reader, indices, count, NULL, 0, &h->row, &err))
+        die("%s", err.message);
+}
+
 static void *share(void *reader) {
     return handle_of(((set_handle *)reader)->reader);
 }
@@ -99,10 +105,10 @@ static void release(void *reader) {
     unshare(reader);
 }
 
-const peer peer_dataset = {"bags.h dataset", NULL, NULL, NULL, 0, true, create,
-    append, finish, open_reader, get, NULL, range, scan, NULL, share, unshare,
-    release};
+const peer peer_dataset = {"bags.h dataset", NULL, NULL, NULL, 0, create,
+    append, finish, open_reader, get, NULL, range, scan, prefetch, share,
+    unshare, release};
 
-const peer peer_shards = {"bags.h 8 shards", NULL, NULL, NULL, 0, true,
-    create_shards, append, finish, open_reader, get, NULL, range, scan, NULL,
-    share, unshare, release};
+const peer peer_shards = {"bags.h 8 shards", NULL, NULL, NULL, 0, create_shards,
+    append, finish, open_reader, get, NULL, range, scan, prefetch, share,
+    unshare, release};

@@ -1,5 +1,5 @@
-/* HDF5, as fast as it goes: one contiguous dataset of N x SIZE bytes, written in
- * pieces of a MiB, read by hyperslabs. */
+/* HDF5, as fast as it goes: one contiguous dataset of N x SIZE bytes, written
+ * in pieces of a MiB, read by hyperslabs. */
 #include "peers.h"
 
 #ifndef BENCH_WITH_HDF5
@@ -146,6 +146,6 @@ static uint64_t scan(void *reader) {
     return range(reader, 0, ((const store *)reader)->count);
 }
 
-const peer peer_hdf5 = {"HDF5", NULL, NULL, NULL, 0, false, create, append,
+const peer peer_hdf5 = {"HDF5", NULL, NULL, NULL, 0, create, append,
     finish, open_reader, get, copy, range, scan, NULL, NULL, NULL, release};
 #endif

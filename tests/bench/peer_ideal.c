@@ -1,7 +1,7 @@
-/* A Bag by hand: what the hardware allows. It checks nothing and trusts the file;
- * writes in pieces of 2 MiB at multiples of 2 MiB, which gives the page cache its
- * largest pages; and holds the table in memory until the end, without a journal.
- * Little-endian machines only. */
+/* A Bag by hand: what the hardware allows. It checks nothing and trusts the
+ * file; writes in pieces of 2 MiB at multiples of 2 MiB, which gives the page
+ * cache its largest pages; and holds the table in memory until the end, without
+ * a journal. Little-endian machines only. */
 #include "peers.h"
 
 #include <fcntl.h>
@@ -115,5 +115,5 @@ static void release(void *reader) {
     free(reader);
 }
 
-const peer peer_ideal = {"ideal Bag", NULL, NULL, NULL, 0, true, create, append,
+const peer peer_ideal = {"ideal Bag", NULL, NULL, NULL, 0, create, append,
     finish, open_reader, get, NULL, range, scan, NULL, share, unshare, release};

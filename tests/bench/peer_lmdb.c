@@ -142,6 +142,6 @@ static void release(void *reader) {
     mdb_env_close(env);
 }
 
-const peer peer_lmdb = {"LMDB", NULL, NULL, NULL, 0, false, create, append,
+const peer peer_lmdb = {"LMDB", NULL, NULL, NULL, 0, create, append,
     finish, open_reader, get, NULL, range, scan, NULL, share, unshare, release};
 #endif

@@ -1,6 +1,6 @@
-/* The bare file: one write() a blob, small ones gathered as stdio would; read by
- * pread() at a place that is computed. The least that a program can ask of the
- * system. */
+/* The bare file: one write() a blob, small ones gathered as stdio would; read
+ * by pread() at a place that is computed. The least that a program can ask of
+ * the system. */
 #include "peers.h"
 
 #include <fcntl.h>
@@ -109,6 +109,6 @@ static void *share(void *reader) {
     return shared;
 }
 
-const peer peer_raw = {"write(), pread()", NULL, NULL, NULL, 0, false, create,
+const peer peer_raw = {"write(), pread()", NULL, NULL, NULL, 0, create,
     append, finish, open_reader, get, copy, NULL, scan, NULL, share, release,
     release};

@@ -1,6 +1,6 @@
 /* SQLite, as fast as it goes: one transaction without a journal, prepared
- * statements, the rowid as the key, the file mapped for reading; pages of 16 KiB
- * where blobs are large. */
+ * statements, the rowid as the key, the file mapped for reading; pages of 16
+ * KiB where blobs are large. */
 #include "peers.h"
 
 #ifndef BENCH_WITH_SQLITE3
@@ -127,6 +127,6 @@ static uint64_t scan(void *reader) {
     return range(reader, 0, ((const store *)reader)->count);
 }
 
-const peer peer_sqlite = {"SQLite", NULL, NULL, NULL, 0, false, create, append,
+const peer peer_sqlite = {"SQLite", NULL, NULL, NULL, 0, create, append,
     finish, open_reader, get, NULL, range, scan, NULL, NULL, NULL, release};
 #endif

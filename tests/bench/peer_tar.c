@@ -1,5 +1,5 @@
-/* tar: ustar, as WebDataset has it. There is no index in the file: opening walks
- * over all headers and makes one in memory. */
+/* tar: ustar, as WebDataset has it. There is no index in the file: opening
+ * walks over all headers and makes one in memory. */
 #include "peers.h"
 
 #include <fcntl.h>
@@ -143,5 +143,5 @@ static void release(void *reader) {
     free(t);
 }
 
-const peer peer_tar = {"tar", NULL, NULL, NULL, 0, false, create, append,
+const peer peer_tar = {"tar", NULL, NULL, NULL, 0, create, append,
     finish, open_reader, get, NULL, NULL, scan, NULL, share, unshare, release};

@@ -140,6 +140,6 @@ static void release(void *reader) {
     free(reader);
 }
 
-const peer peer_tfrecord = {"TFRecord", NULL, NULL, NULL, 0, false, create,
+const peer peer_tfrecord = {"TFRecord", NULL, NULL, NULL, 0, create,
     append, finish, open_reader, NULL, NULL, NULL, scan, NULL, NULL, NULL,
     release};

@@ -1,10 +1,10 @@
 /*
- * peers.h - what is measured: a way to write blobs to disk and to read them back,
- * behind one table of functions, one small file for each.
+ * peers.h - what is measured: a way to write blobs to disk and to read them
+ * back, behind one table of functions, one small file for each.
  *
- * All blobs of a workload have one size, which is all that HDF5 and the bare file
- * need to find them; the others make no use of it. A peer that cannot do its work
- * ends the program: see die.
+ * All blobs of a workload have one size, which is all that HDF5 and the bare
+ * file need to find them; the others make no use of it. A peer that cannot do
+ * its work ends the program: see die.
  */
 #ifndef BENCH_PEERS_H
 #define BENCH_PEERS_H
@@ -26,10 +26,9 @@ typedef struct workload {
 typedef struct peer {
     const char *name;
     const char *lacking; /* the package that it needs and has not; NULL: none */
-    const char *reads;   /* it reads what the peer of this name wrote; or NULL */
+    const char *reads;   /* it reads what this peer wrote; or NULL */
     const char *script;  /* a program that does all of it; or NULL */
     uint64_t most;       /* blobs, where more would take hours; 0: any */
-    bool is_bag;         /* the file is a Bag, or the directory a dataset */
 
     /* With sync, finish waits until the disk has it. */
     void *(*create)(const char *path, const workload *load, bool sync);
@@ -55,11 +54,11 @@ typedef struct peer {
 /* In the order in which they are shown; ended by NULL. */
 extern const peer *const peers[];
 
-extern const peer peer_raw, peer_ideal, peer_bag, peer_bag_positional,
-    peer_dataset, peer_shards, peer_lmdb, peer_sqlite, peer_hdf5, peer_files,
-    peer_tar, peer_tfrecord, peer_python;
+extern const peer peer_raw, peer_ideal, peer_bag, peer_bag_random,
+    peer_bag_positional, peer_dataset, peer_shards, peer_lmdb, peer_sqlite,
+    peer_hdf5, peer_files, peer_tar, peer_tfrecord, peer_python;
 
-/* Print a message as printf does, with errno's text if there is one, and end. */
+/* Print a message as printf does, with errno's text if there is one; end. */
 void die(const char *format, ...) BAGI_PRINTF(1, 2);
 
 void *need_memory(size_t size);

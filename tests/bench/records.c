@@ -1,5 +1,5 @@
-/* Workloads of blobs: every peer writes them and reads them back. The peers take
- * turns, and who begins changes from round to round. */
+/* Workloads of blobs: every peer writes them and reads them back. The peers
+ * take turns, and who begins changes from round to round. */
 #include "bench.h"
 
 #include <fcntl.h>
@@ -39,10 +39,26 @@ static void choose(const workload *load) {
     }
 }
 
+/* All files of a workload must stay in memory, or it is the disk that is
+ * measured: so many blobs at most. */
+static uint64_t fitting;
+
+static void fit(const workload *load) {
+    uint64_t files = 1, memory = memory_available() / 10 * 7;
+    for (size_t i = 0; i < at_work_count; i++)
+        files += !at_work[i]->reads && !at_work[i]->most;
+    fitting = memory / files / load->size;
+    if (fitting < load->count)
+        printf("%s: %llu blobs only, for want of memory\n", load->name,
+            (unsigned long long)fitting);
+}
+
 /* As many blobs as a peer can do in reasonable time. */
 static workload part_of(const workload *load, const peer *p) {
     workload part = *load;
     uint64_t most = set.small ? p->most / 50 : p->most;
+    if (fitting && part.count > fitting)
+        part.count = fitting;
     if (most && part.count > most)
         part.count = most;
     if (part.steps > part.count)
@@ -89,14 +105,17 @@ static void time_writing(const peer *p, const workload *load, bool sync) {
         remove_place(p->name);
         return;
     }
-    double start = wall_time();
+    double start = wall_time(), cpu = cpu_time();
     write_all(p, &part, sync);
     record(operation, p->name, NANOSECONDS,
         (wall_time() - start) * 1e9 / (double)part.count);
+    if (!sync)
+        record("write, CPU", p->name, NANOSECONDS,
+            (cpu_time() - cpu) * 1e9 / (double)part.count);
 }
 
-/* What the files take beside the blobs, for each blob; for a Bag exactly, for the
- * whole file. */
+/* What the files take beside the blobs, for each blob; for a Bag exactly, for
+ * the whole file. */
 static void record_size(const peer *p, const workload *load) {
     if (p->reads)
         return;
@@ -109,7 +128,7 @@ static void record_size(const peer *p, const workload *load) {
         (double)size.bytes - (double)blobs);
 }
 
-static uint64_t kilobytes_alone(const peer *p, const workload *load) {
+static uint64_t memory_alone(const peer *p, const workload *load) {
     char program[4096], command[8192], line[64] = "0";
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = 0;
@@ -127,7 +146,7 @@ static void record_memory(const peer *p, const workload *load) {
         return;
     remove_place(p->name);
     record("writer's memory", p->name, BYTES,
-        (double)kilobytes_alone(p, load) * 1024);
+        (double)memory_alone(p, load));
     remove_place(p->name);
 }
 
@@ -184,9 +203,9 @@ static uint64_t touch_steps(const peer *p, void *reader, const workload *load,
     return sum;
 }
 
-/* As one fills a batch: the size is known, and checked. (A copy whose size comes
- * from the table takes four times as long on some processors, since they do not
- * go on before they know where it ends.) */
+/* As one fills a batch: the size is known, and checked. (A copy whose size
+ * comes from the table takes four times as long on some processors, since they
+ * do not go on before they know where it ends.) */
 static void copy_one(const peer *p, void *reader, uint64_t index,
     unsigned char *to, size_t size) {
     if (p->copy) {
@@ -229,7 +248,8 @@ static uint64_t range_steps(const peer *p, void *reader, const workload *load,
     uint64_t places = load->count < WIDTH ? 1 : load->count - WIDTH + 1;
     uint64_t width = load->count < WIDTH ? load->count : WIDTH, sum = 0;
     for (uint64_t i = 0; i < load->steps; i += WIDTH)
-        sum += range_of(p, reader, order[i] % places, order[i] % places + width);
+        sum +=
+            range_of(p, reader, order[i] % places, order[i] % places + width);
     return sum;
 }
 
@@ -344,8 +364,8 @@ static void check_script(const peer *p, const workload *load) {
     char expected[32], command[8192], line[64] = "";
     snprintf(expected, sizeof expected, "%llu\n",
         (unsigned long long)blob_sum(0, load->count, load->size));
-    snprintf(command, sizeof command, "/usr/bin/env python3 %s check '%s' 0 0 0",
-        p->script, file_of(p));
+    snprintf(command, sizeof command,
+        "/usr/bin/env python3 %s check '%s' 0 0 0", p->script, file_of(p));
     FILE *out = popen(command, "r");
     bool read = out && fgets(line, sizeof line, out);
     check(out && pclose(out) == 0 && read && strcmp(line, expected) == 0,
@@ -392,8 +412,8 @@ static const peer *turn_of(int round, size_t i) {
     return at_work[(i + (size_t)round) % at_work_count];
 }
 
-/* Synced writing waits for whatever the machine writes: the small version does it
- * with its smallest workload alone. */
+/* Synced writing waits for whatever the machine writes: the small version does
+ * it with its smallest workload alone. */
 static void write_round(const workload *load, int round) {
     bool syncs = !set.small || load->count <= 4;
     for (int sync = 0; sync < (syncs ? 2 : 1); sync++)
@@ -410,8 +430,8 @@ static void read_round(const workload *load, int round, void **readers) {
         for (size_t i = 0; i < at_work_count; i++) {
             const peer *p = turn_of(round, i);
             workload part = part_of(load, p);
-            time_reading(p, &readers[(i + (size_t)round) % at_work_count], &part,
-                &operations[o]);
+            time_reading(p, &readers[(i + (size_t)round) % at_work_count],
+                &part, &operations[o]);
         }
     for (size_t i = 0; i < at_work_count; i++) {
         const peer *p = turn_of(round, i);
@@ -440,7 +460,7 @@ static void open_readers(const workload *load, void **readers) {
         }
         readers[i] = p->open(file_of(p), &part);
         check_reading(p, readers[i], &part);
-        check_size(p, load);
+        check_size(p, &part);
     }
 }
 
@@ -456,6 +476,7 @@ void bench_records(const workload *load) {
     if (at_work_count == 0)
         return;
     begin_part(load->name);
+    fit(load);
     for (size_t i = 0; i < at_work_count; i++)
         record_memory(at_work[i], load);
     for (int round = 0; round < set.rounds; round++)
@@ -466,7 +487,8 @@ void bench_records(const workload *load) {
     for (int round = 0; round < set.rounds; round++)
         read_round(load, round, readers);
     close_readers(readers);
-    bench_cold(load);
+    workload part = part_of(load, &peer_raw);
+    bench_cold(&part);
     for (size_t i = 0; i < at_work_count; i++)
         if (!at_work[i]->reads)
             remove_place(at_work[i]->name);

@@ -25,6 +25,7 @@ int checks_passed, checks_failed;
 
 void begin_part(const char *name) {
     part_now = name;
+    busy_at_most();
     if (!set.small)
         fprintf(stderr, "measuring: %s\n", name);
 }
@@ -129,8 +130,20 @@ static void print_cell(const result *r, const result *base) {
 
 #define COLUMNS 5
 
-/* Some columns of a part's table. Beside each figure stands how many times that
- * of the first peer who has one. */
+/* With whom the others are compared: the hand-made, or who comes first. */
+static const result *base_of(const char *part, const char *operation,
+    const char **rows, size_t row_count) {
+    static const char *const bases[] = {"ideal Bag", "by hand"};
+    const result *base = NULL;
+    for (size_t i = 0; i < 2 && !base; i++)
+        base = find(part, operation, bases[i]);
+    for (size_t i = 0; i < row_count && !base; i++)
+        base = find(part, operation, rows[i]);
+    return base;
+}
+
+/* Some columns of a part's table. Beside each figure stands how many times the
+ * base's it is. */
 static void print_columns(const char *part, const char **columns, size_t count,
     const char **rows, size_t row_count) {
     printf("\n%-24s", part);
@@ -144,12 +157,9 @@ static void print_columns(const char *part, const char **columns, size_t count,
         if (!any)
             continue;
         printf("%-24s", rows[i]);
-        for (size_t j = 0; j < count; j++) {
-            const result *base = find(part, columns[j], "ideal Bag");
-            for (size_t k = 0; k < row_count && !base; k++)
-                base = find(part, columns[j], rows[k]);
-            print_cell(find(part, columns[j], rows[i]), base);
-        }
+        for (size_t j = 0; j < count; j++)
+            print_cell(find(part, columns[j], rows[i]),
+                base_of(part, columns[j], rows, row_count));
         printf("\n");
     }
 }
@@ -201,9 +211,9 @@ bool write_json(const char *path, void (*more)(void *file)) {
     uname(&machine);
     fprintf(file,
         "{\n  \"system\": \"%s %s %s\",\n  \"compiler\": \"%s\",\n"
-        "  \"rounds\": %d,\n  \"results\": [\n",
+        "  \"rounds\": %d,\n  \"load\": %.1f,\n  \"results\": [\n",
         machine.sysname, machine.release, machine.machine, __VERSION__,
-        set.rounds);
+        set.rounds, busy_at_most());
     for (size_t i = 0; i < result_count; i++) {
         write_result(file, &results[i]);
         fputs(i + 1 < result_count ? ",\n" : "\n  ],\n", file);

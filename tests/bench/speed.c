@@ -20,8 +20,9 @@
 settings set = {false, 5, "build/bench", NULL, NULL};
 
 const peer *const peers[] = {&peer_raw, &peer_ideal, &peer_bag,
-    &peer_bag_positional, &peer_dataset, &peer_shards, &peer_lmdb, &peer_sqlite,
-    &peer_hdf5, &peer_files, &peer_tar, &peer_tfrecord, &peer_python, NULL};
+    &peer_bag_random, &peer_bag_positional, &peer_dataset, &peer_shards,
+    &peer_lmdb, &peer_sqlite, &peer_hdf5, &peer_files, &peer_tar,
+    &peer_tfrecord, &peer_python, NULL};
 
 static const workload full[WORKLOADS] = {
     {"100 B x 2,000,000", 2000000, 100, 500000},
@@ -84,7 +85,8 @@ static int report(const char *json) {
 int main(int count, char **words) {
     const char *json = NULL;
     for (int i = 1; i < count; i++) {
-        const char *word = words[i], *next = i + 1 < count ? words[i + 1] : NULL;
+        const char *word = words[i];
+        const char *next = i + 1 < count ? words[i + 1] : NULL;
         if (strcmp(word, "--small") == 0) {
             set.small = true;
             set.rounds = 1;

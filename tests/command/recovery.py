@@ -84,6 +84,58 @@ def recover_leaves_a_living_writer_alone():
     assert read('out')['count'] == len(ROWS)
 
 
+def what_was_flushed_is_read_while_it_is_written():
+    job = _start('out', '--shard-length', '10')
+    job.stdin.write(b''.join(LINES[:15]))
+    job.stdin.flush()
+    time.sleep(1.3)
+    refuse('get', 'out', '0', says='000001')
+    want = [{'n': row['n']} for row in ROWS[:15]]
+    assert run('get', 'out', '0:99', 'n', '--live').lines == want
+    got = run('info', 'out', '--json', '--live').json
+    assert (got['length'], got['shards'], got['unfinished'], got['skipped']) \
+        == (15, 2, 1, 0)
+    assert b'unfinished 1, as far as flushed' in run('info', 'out', '--live').out
+    run('export', 'out', 'so far', '--live')
+    lines = pathlib.Path('so far/manifest.jsonl').read_text().splitlines()
+    assert len(lines) == 15
+    job.communicate(b''.join(LINES[15:]))
+    assert job.returncode == 0
+    assert run('get', 'out', ':', 'n', '--live').lines == \
+        [{'n': row['n']} for row in ROWS]
+    assert run('info', 'out', '--json', '--live').json['unfinished'] == 0
+
+
+def a_bag_is_read_while_it_is_written():
+    job = subprocess.Popen([harness.PROGRAM, 'pack', '-', 'out.bag'],
+                           stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    job.stdin.write(b'{"blob": {"base64": "b25l"}}\n' * 3)
+    job.stdin.flush()
+    time.sleep(1.3)
+    for options in [], ['--live']:
+        assert run('get', 'out.bag', '2', '--raw', *options).out == b'one'
+    job.send_signal(signal.SIGKILL)
+    job.communicate()
+    with open('out.idx', 'ab') as journal:
+        journal.write(bytes(16))
+    assert run('info', 'out.bag', '--json', '--live').json['length'] == 3
+
+
+def packs_that_sync_now_and_then_are_the_same():
+    whole = b''.join(LINES)
+    for kind in [], ['--shard-length', '7']:
+        name = f'out{len(kind)}'
+        run('pack', '-', name, '--spec', SPEC, *kind, stdin=whole)
+        run('pack', '-', name + 's', '--spec', SPEC, '--sync-size', '100K',
+            *kind, stdin=whole)
+        assert files(name) == files(name + 's')
+    refuse('pack', '-', 'x', '--spec', SPEC, '--sync-size', '1', '--no-sync',
+           code=2, says='exclude')
+    refuse('pack', '-', 'x', '--spec', SPEC, '--sync-size', 'much', code=2,
+           says='size')
+    assert not pathlib.Path('x').exists()
+
+
 def what_another_manifest_packed_is_not_appended_to():
     _kill_after(25, 'out', '--shard-length', '10')
     refuse('pack', '-', 'out', '--spec', SPEC, '--append', '--shard-length',

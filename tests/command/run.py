@@ -12,9 +12,10 @@ def main():
     import images
     import manifests
     import recovery
+    import verifying
     import writing
     for module in (golden_data, help_and_output, getting, manifests, writing,
-                   recovery, images):
+                   recovery, verifying, images):
         harness.checks(module)
     print(f'{harness.passed} passed, {harness.failed} failed')
     sys.exit(harness.failed > 0 or harness.passed == 0)

@@ -223,28 +223,6 @@ def finalize_refuses_what_is_no_set_of_finished_shards(what):
     assert files('.') == before
 
 
-def verify_finds_a_table_that_decreases():
-    pack(_rows(9), SPEC)
-    path = pathlib.Path('out/n.bag')
-    raw = bytearray(path.read_bytes())
-    raw[36 + 16:36 + 24] = struct.pack('<Q', 33)
-    path.write_bytes(raw)
-    refuse('verify', 'out', says='n.bag')
-    run('export', 'out', 'x', code=1)
-    assert not pathlib.Path('x').exists()
-
-
-def verify_finds_references_that_lead_nowhere():
-    pack(_rows(9), SPEC)
-    path = pathlib.Path('out/refs.bag')
-    raw = bytearray(path.read_bytes())
-    raw[1] = 99
-    path.write_bytes(raw)
-    refuse('verify', 'out', says=('refs.bag', '0'))
-    refuse('get', 'out', '0', says='0')
-    assert run('get', 'out', '1').json['n'] == 1
-
-
 def an_export_overwrites_nothing():
     pack(_rows(2), SPEC)
     pathlib.Path('full').mkdir()

@@ -1,0 +1,133 @@
+"""Finding every fault: what is printed, by how many threads, and the summary."""
+import os
+import pathlib
+import struct
+
+from harness import each, pack, refuse, run
+
+SPEC = 'n=int(4),words=utf8[]'
+
+
+def _dataset(shards=4):
+    pack([{'n': i, 'words': [str(i)] * (i % 3)} for i in range(9 * shards)],
+         SPEC, 'out', '--shard-length', '9')
+
+
+def _patch(path, offset, data):
+    path = pathlib.Path(path)
+    raw = bytearray(path.read_bytes())
+    raw[offset:offset + len(data)] = data
+    path.write_bytes(raw)
+
+
+def _lines(result):
+    return sorted(result.out.decode().splitlines()[:-1])
+
+
+def _damage():
+    """Six faults, as they are printed."""
+    _patch('out/000000/n.bag', 36 + 16, struct.pack('<Q', 3))
+    _patch('out/000001/refs.bag', 1, b'\x63')
+    pathlib.Path('out/000002/words.bag').unlink()
+    pathlib.Path('out/000003/spec.json').rename('out/000003/spec.json.partial')
+    pathlib.Path('out/000004').rename('out/000005')
+    _patch('out/000005/words.bag', 0, b'\xff')
+    return ('out/000000/n.bag: blob 1 starts at 4 and ends before, at 3 '
+            '(at byte 52)',
+            'out/000001/refs.bag: datapoint 0, field "n": refers to blob 99, '
+            '1 of them; the Bag has 9 (at byte 0)',
+            'out/000002/words.bag: cannot open: No such file or directory',
+            'out/000003: is not finished',
+            'out: shard 000004 is missing',
+            'out/000005/words.bag: datapoint 37, item 0')
+
+
+@each(['1', '2', '7'])
+def verify_prints_every_fault_once(jobs):
+    _dataset(5)
+    good = run('verify', 'out', '--jobs', jobs, '--decode')
+    assert good.out == b'out: good: 45 datapoints in 5 shards\n'
+    faults = sorted(_damage())
+    result = refuse('verify', 'out', '--jobs', jobs, '--decode',
+                    says='out: 6 faults')
+    lines = _lines(result)
+    assert len(lines) == 6, lines
+    for line, fault in zip(lines, faults):
+        # Datapoints are counted in their shard.
+        assert line.startswith(fault.replace('datapoint 37', 'datapoint 1')), line
+    assert result.out.decode().splitlines()[-1].startswith('out: 6 faults: ')
+    result = refuse('verify', 'out', '--jobs', jobs, '--allow-gaps',
+                    '--skip-unfinished', says='out: 3 faults')
+    assert len(_lines(result)) == 3
+
+
+def verify_prints_json_too():
+    _dataset(5)
+    _damage()
+    *faults, summary = refuse('verify', 'out', '--json', '--decode').lines
+    assert summary['path'] == 'out' and summary['faults'] == len(faults) == 6
+    assert summary['shards'] == 4 and summary['unfinished'] == 1
+    found = {(f['path'], f['field'], f.get('blob'), f.get('datapoint'),
+              f['offset'], f['error']) for f in faults}
+    assert found == {
+        ('out/000000', 'n', 1, None, 52, 'corrupt data'),
+        ('out/000001', 'refs', None, 0, 0, 'corrupt data'),
+        ('out/000002', 'words', None, None, 0, 'missing'),
+        ('out/000003', None, None, None, 0, 'unfinished'),
+        ('out', None, None, None, 0, 'shards are missing'),
+        ('out/000005', 'words', None, 1, 0, 'corrupt data')}, found
+
+
+def verify_takes_several_paths():
+    _dataset()
+    pack([{'b': {'base64': 'AAAA'}}], 'b=bytes', 'bytes')
+    result = run('verify', 'out', 'bytes', 'bytes/b.bag')
+    assert result.out == (b'out: good: 36 datapoints in 4 shards\n'
+                          b'bytes: good: 1 datapoint\n'
+                          b'bytes/b.bag: good: 1 blob\n')
+    _patch('bytes/refs.bag', 0, b'\xc0')
+    result = refuse('verify', 'bytes', 'no/such', 'out', says='no/such')
+    assert result.out.endswith(b'out: good: 36 datapoints in 4 shards\n')
+
+
+def quick_verify_reads_no_tables():
+    _dataset(1)
+    _patch('out/000000/n.bag', 36 + 32, struct.pack('<Q', 3))
+    run('verify', 'out', '--quick')
+    refuse('verify', 'out')
+    path = pathlib.Path('out/000000/n.bag')
+    path.write_bytes(path.read_bytes()[:-1])
+    refuse('verify', 'out', '--quick')
+
+
+def faults_without_end_are_not_all_printed():
+    table = [0] + [1 << 40, 0] * 20000 + [0]
+    pathlib.Path('x.bag').write_bytes(struct.pack(f'<{len(table)}Q', *table))
+    result = refuse('verify', 'x.bag', says=('20000 faults', 'first 1000'))
+    assert len(_lines(result)) == 1000
+
+
+def the_bad_table_of_a_dataset_stops_an_export():
+    _dataset(1)
+    _patch('out/000000/n.bag', 36 + 16, struct.pack('<Q', 3))
+    run('export', 'out', 'x', code=1)
+    assert not pathlib.Path('x').exists()
+
+
+def a_reference_that_leads_nowhere_spoils_its_datapoint_alone():
+    _dataset(1)
+    _patch('out/000000/refs.bag', 1, b'\x63')
+    refuse('get', 'out', '0', says='0')
+    assert run('get', 'out', '1').json['n'] == 1
+
+
+def what_is_no_regular_file_is_named_and_not_waited_for():
+    _dataset(2)
+    os.remove('out/000000/n.bag')
+    os.mkfifo('out/000000/n.bag')
+    os.remove('out/000001/refs.bag')
+    os.symlink('refs.bag', 'out/000001/refs.bag')
+    lines = _lines(refuse('verify', 'out', timeout=20))
+    assert len(lines) == 2, lines
+    assert lines[0].startswith('out/000000/n.bag: cannot open: not a regular')
+    assert lines[1].startswith('out/000001/refs.bag: cannot ')

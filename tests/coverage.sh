@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Measure which lines and branches of bags.h the tests, the fuzzers' corpora and
+# the tests of the command execute. What `make coverage` runs, after it has built
+# all in the flavour `coverage`. Arguments go to tests/coverage.py, which prints
+# and judges it.
+set -u
+build=build/coverage
+logs=$build/logs
+mkdir -p "$logs"
+rm -f "$logs/failed"
+find "$build" -name '*.gcda' -delete
+
+# part NAME COMMAND...
+part() {
+    local name=$1
+    shift
+    while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" ]; do
+        wait -n
+    done
+    { "$@" >"$logs/$name" 2>&1 </dev/null || {
+        echo "$name failed; the end of $logs/$name:"
+        tail -n 20 "$logs/$name"
+        touch "$logs/failed"
+    }; } &
+}
+
+# Some tests run the command with a limit on the size of files. It would cut the
+# counters, which all processes share: those of these processes go elsewhere.
+cat >"$build/command" <<END
+#!/bin/sh
+[ "\$(ulimit -f)" = unlimited ] || export GCOV_PREFIX="$PWD/$build/limited"
+exec "$PWD/$build/bags" "\$@"
+END
+chmod +x "$build/command"
+
+# What takes longest comes first.
+part test_power "$build/tests/test_power"
+[ ! -x "$build/bags" ] || part command tests/command.sh "$build/command"
+for program in "$build"/tests/test_*; do
+    if [ -f "tests/${program##*/}.c" ] && [ "${program##*/}" != test_power ]; then
+        part "${program##*/}" "$program"
+    fi
+done
+for program in "$build"/tests/fuzz_*; do
+    corpus=tests/corpus/${program##*/fuzz_}
+    [ ! -d "$corpus" ] || part "${program##*/}" "$program" "$corpus"
+done
+wait
+if grep -l '^libgcov' "$logs"/*; then
+    echo "counters were lost"
+    touch "$logs/failed"
+fi
+tests/coverage.py "$@" && [ ! -e "$logs/failed" ]

@@ -1,0 +1,479 @@
+/* Many blobs at once: lists of indices, reading ahead, columns; and the ways of
+ * access, which must not change what is read. */
+#include "check.h"
+
+#include <errno.h>
+
+enum mode {
+    MAPPED, RANDOM, SEQUENTIAL, POSITIONAL, LOADED, ONE_FILE, ONE_MAP, MODES
+};
+
+static bags_reader_options reading(int mode) {
+    bags_reader_options options;
+    memset(&options, 0, sizeof(options));
+    options.access = mode == RANDOM       ? BAGS_ACCESS_RANDOM
+                     : mode == SEQUENTIAL ? BAGS_ACCESS_SEQUENTIAL
+                                          : BAGS_ACCESS_DEFAULT;
+    options.positional = mode >= POSITIONAL && mode <= ONE_FILE;
+    options.load_tables = mode == LOADED;
+    options.max_files = mode == ONE_FILE ? 1 : 0;
+    options.max_maps = mode == ONE_MAP ? 1 : 0;
+    options.allocator = &memory.allocator;
+    options.io = &disk.io;
+    return options;
+}
+
+static bags_reader *open_mode(const char *path, int mode) {
+    bags_reader_options options = reading(mode);
+    bags_reader *reader = bags_reader_open(path, &options, &said);
+    if (!reader)
+        fail_msg("mode %d of %s: %s", mode, path, said.message);
+    return reader;
+}
+
+enum { IMAGE, LABEL, TITLE };
+#define ROWS 23
+#define SHARD 9
+
+/* What field f of datapoint i is. v2 cannot begin with an empty blob. */
+static size_t blob_of(size_t field, uint64_t i, unsigned char *out) {
+    if (field == LABEL) {
+        fill(out, 8, i + 1);
+        return 8;
+    }
+    size_t size = field == IMAGE ? 6000 + (size_t)i * 37 : 1 + (size_t)(i * 7 % 31);
+    fill(out, size, i * 3 + field);
+    return size;
+}
+
+static void check_blob(bags_bytes blob, size_t field, uint64_t i) {
+    unsigned char expected[8000];
+    assert_bytes(blob, expected, blob_of(field, i, expected));
+}
+
+/* Shards of nine datapoints; foreign ones have an orphan before every blob of
+ * the titles, so that refs are not indices. */
+static void save_rows(const char *path, enum variant variant, bool foreign) {
+    unsigned char blob[8000];
+    make_dir(path);
+    for (uint64_t first = 0; first < ROWS; first += SHARD) {
+        hand_set set;
+        memset(&set, 0, sizeof(set));
+        set_field(&set, "image", "bytes");
+        set_field(&set, "label", "bytes");
+        set_field(&set, "title", "bytes");
+        for (uint64_t i = first; i < first + SHARD && i < ROWS; i++) {
+            if (foreign)
+                hand_add(&set.bags[TITLE], "orphan", 6);
+            set_begin(&set);
+            for (size_t f = 0; f < 3; f++) {
+                size_t size = blob_of(f, i, blob);
+                set_blob(&set, f, blob, size);
+            }
+            set_end(&set);
+        }
+        char name[400];
+        snprintf(name, sizeof(name), "%s/%06d", path, (int)(first / SHARD));
+        set_save(&set, variant, name);
+        set_free(&set);
+    }
+}
+
+static const uint64_t orders[][8] = {{0, 1, 2, 3, 4, 5, 6, 7},
+    {22, 0, 13, 13, 9, 8, 13, 1}, {5, 5, 5, 5, 5, 5, 5, 5},
+    {21, 18, 15, 12, 9, 6, 3, 0}};
+
+static void many_datapoints_are_read_in_the_order_they_are_named(
+    void **state) {
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        const char *path = at("%d", kind);
+        save_rows(path, kind < 3 ? (enum variant)kind : V1, kind == 3);
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(path, mode);
+            bags_row row = {0};
+            for (size_t o = 0; o < 4; o++)
+                for (size_t field = 0; field < 3; field++) {
+                    assert_ok(bags_reader_get_many(reader, field, orders[o], 8,
+                        &row, &said));
+                    assert_int_equal(bags_row_length(&row, 0), 8);
+                    for (size_t i = 0; i < 8; i++)
+                        check_blob(bags_row_bytes(&row, 0, i), field,
+                            orders[o][i]);
+                }
+            assert_ok(bags_reader_get_many(reader, 0, NULL, 0, &row, &said));
+            assert_int_equal(bags_row_length(&row, 0), 0);
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+}
+
+static void neighbours_are_read_with_one_call(void **state) {
+    static const uint64_t order[] = {3, 1, 2, 4, 0};
+    (void)state;
+    save_rows(at("x"), V1, false);
+    bags_reader *reader = open_mode(at("x"), LOADED);
+    bags_row row = {0};
+    assert_ok(bags_reader_get_many(reader, IMAGE, order, 1, &row, &said));
+    uint64_t before = disk.counts[HOOK_READ];
+    assert_ok(bags_reader_get_many(reader, IMAGE, order, 5, &row, &said));
+    assert_int_equal(disk.counts[HOOK_READ] - before, 2); /* refs and blobs */
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+static void lists_that_make_no_sense_are_refused(void **state) {
+    static const uint64_t order[] = {1, 2, ROWS};
+    (void)state;
+    save_rows(at("x"), V1, false);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), mode);
+        bags_row row = {0};
+        bags_column column;
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_get_many(reader, 0, order, 3, &row, &said));
+        assert_says("datapoint 23");
+        assert_fails(BAGS_ERROR_FIELD,
+            bags_reader_get_many(reader, 3, order, 2, &row, &said));
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_prefetch(reader, order, 3, NULL, 0, &row, &said));
+        bags_select none = {3, 0, 0, 0};
+        assert_fails(BAGS_ERROR_FIELD,
+            bags_reader_prefetch(reader, order, 2, &none, 1, &row, &said));
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_column(reader, 3, 0, &row, &column, &said));
+        assert_fails(BAGS_ERROR_FIELD,
+            bags_reader_column(reader, 0, 3, &row, &column, &said));
+        assert_int_equal(bags_row_length(&row, 0), 0);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void reading_ahead_asks_for_what_is_read_later(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        const char *path = at("%d", kind);
+        save_rows(path, kind < 3 ? (enum variant)kind : V1, kind == 3);
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(path, mode);
+            bags_row row = {0};
+            bags_select image = {IMAGE, 0, 0, 0};
+            for (size_t o = 0; o < 4; o++) {
+                uint64_t before = disk.counts[HOOK_ADVISE];
+                assert_ok(bags_reader_prefetch(reader, orders[o], 8, &image, 1,
+                    &row, &said));
+                assert_true(disk.counts[HOOK_ADVISE] > before);
+                /* Not more than twice for refs, table and blobs each. */
+                assert_true(disk.counts[HOOK_ADVISE] - before <= 8 * 4 + 6);
+                assert_int_equal(bags_row_length(&row, 0), 0);
+                assert_ok(bags_reader_prefetch(reader, orders[o], 8, NULL, 0,
+                    &row, &said));
+                assert_ok(bags_reader_get(reader, orders[o][0], NULL, 0, &row,
+                    &said));
+                for (size_t f = 0; f < 3; f++)
+                    check_blob(bags_row_bytes(&row, f, 0), f, orders[o][0]);
+            }
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+}
+
+static void items_of_sequences_are_read_ahead(void **state) {
+    (void)state;
+    hand_set set;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "words", "utf8[]");
+    for (size_t i = 0; i < 10; i++) {
+        set_begin(&set);
+        set_items(&set, 0, "word", i * 3);
+        set_end(&set);
+    }
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    static const uint64_t order[] = {9, 0, 4};
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), mode);
+        bags_row row = {0};
+        bags_select some[] = {{0, 1, 3, 1}, {0, 0, 0, 0}, {0, 0, 20, 9},
+            {0, 50, 60, 1}};
+        for (size_t i = 0; i < 4; i++)
+            assert_ok(bags_reader_prefetch(reader, order, 3, &some[i], 1, &row,
+                &said));
+        bags_select back = {0, 3, 1, 1};
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_prefetch(reader, order, 3, &back, 1, &row, &said));
+        bags_column column;
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_column(reader, 0, 0, &row, &column, &said));
+        assert_says("sequence");
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_get_many(reader, 0, order, 3, &row, &said));
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void a_system_that_does_not_listen_changes_nothing(void **state) {
+    (void)state;
+    save_rows(at("x"), V1, false);
+    for (int mode = 0; mode < MODES; mode++) {
+        disk.only = 1u << HOOK_ADVISE;
+        disk.fail_at = 1;
+        disk.stays = true;
+        bags_reader *reader = open_mode(at("x"), mode);
+        bags_row row = {0};
+        assert_ok(bags_reader_prefetch(reader, orders[1], 8, NULL, 0, &row,
+            &said));
+        assert_ok(bags_reader_get_many(reader, IMAGE, orders[1], 8, &row,
+            &said));
+        check_blob(bags_row_bytes(&row, 0, 0), IMAGE, 22);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void a_column_is_all_blobs_of_a_shard(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        const char *path = at("%d", kind);
+        save_rows(path, (enum variant)kind, false);
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(path, mode);
+            bags_row row = {0};
+            for (uint64_t shard = 0; shard < 3; shard++)
+                for (size_t field = 0; field < 3; field++) {
+                    bags_column c;
+                    assert_ok(bags_reader_column(reader, shard, field, &row, &c,
+                        &said));
+                    assert_true(c.length == (shard < 2 ? SHARD : ROWS % SHARD));
+                    assert_true(c.item_size == (field == LABEL ? 8u : 0));
+                    assert_true((c.offsets == NULL) == (field == LABEL));
+                    for (uint64_t i = 0; i < c.length; i++) {
+                        uint64_t start =
+                            c.offsets ? c.offsets[i] : i * c.item_size;
+                        uint64_t stop = c.offsets ? c.offsets[i + 1]
+                                                  : start + c.item_size;
+                        bags_bytes blob = {c.data + start,
+                            (size_t)(stop - start)};
+                        check_blob(blob, field, shard * SHARD + i);
+                        assert_true(stop <= c.size);
+                    }
+                }
+            /* After that, one field alone is still what it was. */
+            for (uint64_t i = 0; i < ROWS; i++) {
+                bags_select label = {LABEL, 0, 0, 0};
+                assert_ok(bags_reader_get(reader, i, &label, 1, &row, &said));
+                check_blob(bags_row_bytes(&row, 0, 0), LABEL, i);
+                label.stop = 1;
+                assert_fails(BAGS_ERROR_RANGE,
+                    bags_reader_get(reader, i, &label, 1, &row, &said));
+            }
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+}
+
+static void what_is_not_in_order_is_no_column(void **state) {
+    (void)state;
+    save_rows(at("x"), V1, true);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), mode);
+        bags_row row = {0};
+        bags_column c;
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_column(reader, 1, TITLE, &row, &c, &said));
+        assert_says("\"title\"");
+        assert_says("datapoint 0 has blob 1");
+        assert_ok(bags_reader_column(reader, 1, IMAGE, &row, &c, &said));
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void an_empty_dataset_has_empty_columns(void **state) {
+    (void)state;
+    hand_set set;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "bytes");
+    for (int variant = V1; variant <= SPLIT; variant++) {
+        set_save(&set, (enum variant)variant, at("%d", variant));
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(at("%d", variant), mode);
+            bags_row row = {0};
+            bags_column c;
+            assert_ok(bags_reader_column(reader, 0, 0, &row, &c, &said));
+            assert_true(c.length == 0 && c.size == 0);
+            assert_true(c.item_size || c.offsets[0] == 0);
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+    set_free(&set);
+}
+
+static void many_blobs_of_a_bag_are_read(void **state) {
+    static const uint64_t order[] = {4, 0, 3, 3, 9};
+    (void)state;
+    hand_bag hand;
+    unsigned char blob[8000];
+    memset(&hand, 0, sizeof(hand));
+    for (uint64_t i = 0; i < 10; i++)
+        hand_add(&hand, blob, blob_of(IMAGE, i, blob));
+    for (int variant = V1; variant <= SPLIT; variant++) {
+        make_dir(at("%d", variant));
+        hand_save(&hand, (enum variant)variant, at("%d", variant), "x");
+        for (int mode = 0; mode < LOADED + 1; mode++) {
+            bag_reader_options options;
+            memset(&options, 0, sizeof(options));
+            options.access = (bags_access)(mode < POSITIONAL ? mode : 0);
+            options.positional = mode >= POSITIONAL;
+            options.load_table = mode == LOADED;
+            options.io = &disk.io;
+            options.allocator = &memory.allocator;
+            bag_reader *reader =
+                bag_reader_open(at("%d/x.bag", variant), &options, &said);
+            assert_non_null(reader);
+            bags_buffer scratch = {0};
+            bags_bytes out[5];
+            assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
+            assert_ok(bag_reader_get_many(reader, order, 5, &scratch, out,
+                &said));
+            for (size_t i = 0; i < 5; i++)
+                check_blob(out[i], IMAGE, order[i]);
+            for (uint64_t i = 0; i < 300; i++) {
+                assert_ok(bag_reader_get(reader, i % 10, &scratch, out, &said));
+                check_blob(out[0], IMAGE, i % 10);
+            }
+            uint64_t wrong[] = {1, 10};
+            assert_fails(BAGS_ERROR_RANGE, bag_reader_get_many(reader, wrong, 2,
+                &scratch, out, &said));
+            assert_fails(BAGS_ERROR_RANGE,
+                bag_reader_prefetch(reader, wrong, 2, &scratch, &said));
+            bags_buffer_free(&scratch);
+            bag_reader_close(reader);
+        }
+    }
+    bytes whole = hand_bytes(&hand, V1);
+    bag_reader *reader =
+        bag_reader_open_memory(whole.data, whole.size, NULL, &said);
+    bags_buffer scratch = {0};
+    bags_bytes out[5];
+    assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
+    assert_ok(bag_reader_get_many(reader, order, 5, &scratch, out, &said));
+    for (size_t i = 0; i < 5; i++)
+        check_blob(out[i], IMAGE, order[i]);
+    bags_buffer_free(&scratch);
+    bag_reader_close(reader);
+    bytes_free(&whole);
+    hand_free(&hand);
+}
+
+static void lying_tables_are_found_by_many_and_columns(void **state) {
+    (void)state;
+    save_rows(at("x"), V1, false);
+    bytes bag = load(at("x/000000/image.bag"));
+    memset(bag.data + bag.size - 8 * 5 + 6, 0x7f, 1);
+    save(at("x/000000/image.bag"), bag.data, bag.size);
+    bytes_free(&bag);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), mode);
+        bags_row row = {0};
+        bags_column c;
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get_many(reader, IMAGE, orders[0], 8, &row, &said));
+        assert_says("image.bag");
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_column(reader, 0, IMAGE, &row, &c, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bags_reader_prefetch(reader, orders[0],
+            8, NULL, 0, &row, &said));
+        assert_ok(bags_reader_column(reader, 0, LABEL, &row, &c, &said));
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
+static void every_failure_of_the_system_is_reported(void **state) {
+    (void)state;
+    save_rows(at("x"), V1, false);
+    for (int mode = POSITIONAL; mode < MODES; mode++)
+        for (int what = 0; what < 3; what++) {
+            bool failed = true;
+            for (uint64_t n = 1; failed; n++) {
+                bags_reader *reader = open_mode(at("x"), mode);
+                bags_row row = {0};
+                bags_column c;
+                disk.only = 1u << HOOK_READ | 1u << HOOK_OPEN;
+                disk.calls = disk.failed = 0;
+                disk.stays = false;
+                disk.fail_at = n;
+                bags_code code = what == 0 ? bags_reader_get_many(reader, IMAGE,
+                                           orders[1], 8, &row, &said)
+                           : what == 1
+                               ? bags_reader_prefetch(reader, orders[1], 8,
+                                     NULL, 0, &row, &said)
+                               : bags_reader_column(reader, 1, TITLE, &row, &c,
+                                     &said);
+                failed = disk.failed > 0;
+                /* Asking for what will be read is only a hint. */
+                if (what != 1 || code)
+                    assert_int_equal((int)code,
+                        failed ? BAGS_ERROR_IO : BAGS_OK);
+                disk.fail_at = 0;
+                bags_row_free(&row);
+                bags_reader_close(reader);
+                assert_true(n < 1000);
+            }
+        }
+}
+
+static void running_out_of_memory_is_reported(void **state) {
+    (void)state;
+    save_rows(at("x"), V1, false);
+    for (int mode = 0; mode < MODES; mode++)
+        for (int what = 0; what < 3; what++) {
+            bool failed = true;
+            for (uint64_t n = 1; failed; n++) {
+                bags_reader *reader = open_mode(at("x"), mode);
+                bags_row row = {0};
+                bags_column c;
+                memory.calls = memory.failed = 0;
+                memory.fail_at = n;
+                bags_code code = what == 0 ? bags_reader_get_many(reader, IMAGE,
+                                           orders[1], 8, &row, &said)
+                           : what == 1
+                               ? bags_reader_prefetch(reader, orders[1], 8,
+                                     NULL, 0, &row, &said)
+                               : bags_reader_column(reader, 1, TITLE, &row, &c,
+                                     &said);
+                failed = memory.failed > 0;
+                memory.fail_at = 0;
+                assert_int_equal((int)code, failed ? BAGS_ERROR_MEMORY : BAGS_OK);
+                bags_row_free(&row);
+                bags_reader_close(reader);
+                assert_true(n < 1000);
+            }
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(many_datapoints_are_read_in_the_order_they_are_named),
+        TEST(neighbours_are_read_with_one_call),
+        TEST(lists_that_make_no_sense_are_refused),
+        TEST(reading_ahead_asks_for_what_is_read_later),
+        TEST(items_of_sequences_are_read_ahead),
+        TEST(a_system_that_does_not_listen_changes_nothing),
+        TEST(a_column_is_all_blobs_of_a_shard),
+        TEST(what_is_not_in_order_is_no_column),
+        TEST(an_empty_dataset_has_empty_columns),
+        TEST(many_blobs_of_a_bag_are_read),
+        TEST(lying_tables_are_found_by_many_and_columns),
+        TEST(every_failure_of_the_system_is_reported),
+        TEST(running_out_of_memory_is_reported),
+    };
+    return cmocka_run_group_tests_name("many", tests, NULL, NULL);
+}

@@ -1,0 +1,1143 @@
+/*
+ * The real calls to the system fail. A program writes datasets, flushes, dies,
+ * appends, recovers and reads, in a process of its own. At its N-th call it
+ * meets a fault, or is killed; or it has a disk that is full, files that may
+ * not grow, too few descriptors, or no rights. Then, without faults, all that
+ * was flushed must be there, and going on must end with the same bytes as if
+ * nothing had happened.
+ *
+ * Of the points a seeded sample is tried, or, with BAGS_SOAK set, every one.
+ * What needs root is skipped where it is not permitted.
+ */
+#define _GNU_SOURCE 1
+#include "check.h"
+#include "durability.h"
+#include "system/shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static bool is_soak(void) { return getenv("BAGS_SOAK") != NULL; }
+
+/* -------------------------------------------------------------- the program */
+
+enum { SHARDS, ONE, FIRST_OF_TWO, SECOND_OF_TWO, WORKS };
+
+static const uint64_t totals[WORKS] = {11, 6, 4, 3};
+
+/* Stands in memory that the program shares with the test. */
+typedef struct world {
+    bags_code (*program)(struct world *w);
+    shim calls;
+    ration blocks;
+    work works[WORKS];
+    char directory[200];
+    char paths[3][256];
+    const char *where;  /* the step that failed */
+    bool dies;          /* rather than that it closes a writer that failed */
+    bool reads;         /* by position, with few files open */
+    bool ended;         /* it came to its end, not to its death */
+    bags_code code;
+    bags_error error;   /* if there is a code */
+} world;
+
+typedef bags_code program(world *w);
+
+#define STEP(call) \
+    do { \
+        w->where = #call; \
+        code = (call); \
+        if (code) \
+            goto done; \
+    } while (0)
+#define OPEN(object, call) \
+    do { \
+        w->where = #call; \
+        (object) = (call); \
+        code = (object) ? BAGS_OK : w->error.code; \
+        if (code) \
+            goto done; \
+    } while (0)
+
+static bags_code run(world *w);
+
+static world *world_on(const char *directory) {
+    world *w = (world *)mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(w != MAP_FAILED);
+    memset(w, 0, sizeof(*w));
+    w->program = run;
+    ration_start(&w->blocks);
+    snprintf(w->directory, sizeof(w->directory), "%s", directory);
+    snprintf(w->paths[0], sizeof(w->paths[0]), "%s/above/shards", directory);
+    snprintf(w->paths[1], sizeof(w->paths[1]), "%s/one", directory);
+    snprintf(w->paths[2], sizeof(w->paths[2]), "%s/pair", directory);
+    w->works[SHARDS] = work_on(w->paths[0], 4, NULL);
+    w->works[ONE] = work_on(w->paths[1], 0, NULL);
+    w->works[ONE].options.keep_idx = true;
+    for (uint64_t i = 0; i < 2; i++) {
+        work *each = &w->works[FIRST_OF_TWO + i];
+        *each = work_on(w->paths[2], 2, NULL);
+        each->options.shard_start = i;
+        each->options.shard_stop = 2;
+        each->first = 1000 * (i + 1);
+    }
+    for (int i = 0; i < WORKS; i++)
+        w->works[i].options.allocator = &w->blocks.allocator;
+    return w;
+}
+
+static world *new_world(const char *directory, uint64_t n) {
+    make_dir(directory);
+    world *w = world_on(directory);
+    w->dies = n % 2;
+    return w;
+}
+
+static void world_free(world *w) { munmap(w, sizeof(*w)); }
+
+/* The program dies: nothing that releasing its writer does reaches the disk. */
+static void bury(world *w, bags_writer *writer) {
+    w->calls.buried = true;
+    bags_writer_close(writer, NULL);
+    w->calls.buried = false;
+}
+
+static bags_code leave(world *w, bags_writer *writer, bags_code code) {
+    if (w->dies || !code)
+        bury(w, writer);
+    else
+        bags_writer_close(writer, NULL);
+    return code;
+}
+
+/* Write, flushing now and then, and die at `death` datapoints. */
+static bags_code begin(world *w, int which, uint64_t death) {
+    work *each = &w->works[which];
+    bags_writer *writer = NULL;
+    bags_code code;
+    OPEN(writer, work_open(each, false, &w->error));
+    for (uint64_t i = 1; i <= death; i++) {
+        STEP(work_append(each, writer, &w->error));
+        if (i % 3 == 0)
+            STEP(work_flush(each, writer, &w->error));
+        if (i == 5)
+            STEP(work_sync(each, writer, &w->error));
+    }
+done:
+    return leave(w, writer, code);
+}
+
+/* Go on, to the end. */
+static bags_code go_on(world *w, int which) {
+    work *each = &w->works[which];
+    uint64_t flushed = each->flushed, appended = each->appended;
+    bags_writer *writer = NULL;
+    bags_code code;
+    OPEN(writer, work_open(each, true, &w->error));
+    if (each->flushed < flushed || each->flushed > appended) {
+        code = bags_fail(&w->error, BAGS_ERROR_STATE, "%s: %d datapoints "
+            "found, %d were flushed, %d appended", each->path,
+            (int)each->flushed, (int)flushed, (int)appended);
+        goto done;
+    }
+    STEP(work_append_to(each, writer, totals[which], &w->error));
+done:
+    if (code)
+        return leave(w, writer, code);
+    w->where = "work_close";
+    return work_close(each, writer, &w->error);
+}
+
+static bags_code recover(world *w, const char *path) {
+    bags_recover_options options;
+    memset(&options, 0, sizeof(options));
+    options.allocator = &w->blocks.allocator;
+    w->where = "bags_recover";
+    return bags_recover(path, &options, NULL, &w->error);
+}
+
+/* All that is read must be right, or be refused. */
+static bags_code read_back(world *w, int which, bool positional) {
+    work *each = &w->works[which];
+    bags_reader_options options;
+    memset(&options, 0, sizeof(options));
+    options.positional = positional;
+    options.load_tables = positional;
+    options.max_files = 3;
+    options.allocator = &w->blocks.allocator;
+    w->where = "read_back";
+    w->reads = positional;
+    finding f = work_find_with(each, &options);
+    if (f.error.code)
+        w->error = f.error;
+    else if (f.right != f.length || f.length < each->flushed)
+        return bags_fail(&w->error, BAGS_ERROR_STATE,
+            "%s: %d of %d datapoints are right", each->path, (int)f.right,
+            (int)f.length);
+    return f.error.code;
+}
+
+static bags_code run(world *w) {
+    bags_code code;
+    STEP(begin(w, SHARDS, 7));
+    STEP(go_on(w, SHARDS));
+    STEP(begin(w, ONE, 5));
+    STEP(recover(w, w->paths[1]));
+    STEP(begin(w, SECOND_OF_TWO, 3));
+    STEP(go_on(w, FIRST_OF_TWO));
+    STEP(recover(w, w->paths[2]));
+    STEP(read_back(w, SHARDS, false));
+    STEP(read_back(w, SHARDS, true));
+done:
+    return code;
+}
+
+/* In a child: cmocka's handlers would go on with the tests in it. */
+static void end_at_signals(void) {
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS};
+    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+        signal(signals[i], SIG_DFL);
+}
+
+#define LARGE 1200000
+
+/* A Bag alone, with a blob so large that disk space is set aside for it. */
+static bags_code write_bag(world *w, const char *path) {
+    static unsigned char blob[LARGE];
+    bag_writer_options options;
+    memset(&options, 0, sizeof(options));
+    options.allocator = &w->blocks.allocator;
+    bag_writer *writer = NULL;
+    bags_code code;
+    OPEN(writer, bag_writer_open(path, &options, &w->error));
+    STEP(bag_writer_append(writer, blob, LARGE, NULL, &w->error));
+    STEP(bag_writer_flush(writer, &w->error));
+    STEP(bag_writer_append(writer, "small", 5, NULL, &w->error));
+done:
+    if (code && w->dies)
+        bag_writer_abort(writer);
+    if (code && !w->dies)
+        bag_writer_close(writer, NULL);
+    if (code)
+        return code;
+    w->where = "bag_writer_close";
+    return bag_writer_close(writer, &w->error);
+}
+
+static bags_code read_bag(world *w, const char *path) {
+    bag_reader_options options;
+    bags_buffer scratch = {NULL, 0, NULL, NULL};
+    bags_bytes blob = {NULL, 0};
+    memset(&options, 0, sizeof(options));
+    options.allocator = &w->blocks.allocator;
+    options.positional = true;
+    bag_reader *reader = NULL;
+    bags_code code;
+    OPEN(reader, bag_reader_open(path, &options, &w->error));
+    STEP(bag_reader_get(reader, 1, &scratch, &blob, &w->error));
+    if (bag_reader_size(reader) != LARGE + 5 + 3 * 8 || blob.size != 5
+        || memcmp(blob.data, "small", 5) != 0)
+        code = bags_fail(&w->error, BAGS_ERROR_STATE, "%s: is not right", path);
+done:
+    bags_buffer_free(&scratch);
+    bag_reader_close(reader);
+    return code;
+}
+
+/* The program, and a Bag, which small disks have no room for. */
+static bags_code run_with_bag(world *w) {
+    char path[256];
+    snprintf(path, sizeof(path), "%s/alone.bag", w->directory);
+    bags_code code;
+    STEP(run(w));
+    STEP(write_bag(w, path));
+    STEP(read_bag(w, path));
+done:
+    return code;
+}
+
+typedef void prepare(world *w, uint64_t n);
+
+/* Run the program in a process of its own, which `ready` may first take rights
+ * from. Returns what waitpid says. */
+static int run_apart(world *w, prepare *ready, uint64_t n) {
+    int status = -1;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child) {
+        assert_true(waitpid(child, &status, 0) == child);
+        return status;
+    }
+    end_at_signals();
+    shim_in_use = &w->calls;
+    if (ready)
+        ready(w, n);
+    w->calls.armed = true;
+    w->code = w->program(w);
+    w->calls.armed = false;
+    w->ended = true;
+    _exit(0);
+}
+
+/* Leave an unfinished shard behind a finished one. */
+static void die_in_second_shard(world *w) {
+    shim_in_use = &w->calls;
+    w->calls.armed = true;
+    bags_code code = begin(w, SHARDS, 7);
+    w->calls.armed = false;
+    shim_in_use = NULL;
+    assert_int_equal(code, BAGS_OK);
+}
+
+/* ------------------------------------------------------------- what remains */
+
+static char reference[200];
+
+/* What it would be if nothing had happened, made once a test. */
+static void make_reference(void) {
+    snprintf(reference, sizeof(reference), "%s", at("reference"));
+    make_dir(reference);
+    world *w = world_on(reference);
+    for (int i = 0; i < WORKS; i++) {
+        bags_writer *writer;
+        w->works[i].options.no_sync = true;
+        assert_opens(writer, work_open(&w->works[i], false, &said));
+        assert_ok(work_append_to(&w->works[i], writer, totals[i], &said));
+        assert_ok(work_close(&w->works[i], writer, &said));
+    }
+    world_free(w);
+}
+
+/* Recovery gives all that was flushed, and no more than was appended. */
+static void check_recovery(world *w, const char *how, uint64_t n) {
+    for (int i = 0; i < WORKS; i++) {
+        work *each = &w->works[i];
+        bags_error err;
+        err.message[0] = 0;
+        bags_code code = exists(each->path)
+            ? bags_recover(each->path, NULL, NULL, &err) : BAGS_ERROR_MISSING;
+        if (code && (code != BAGS_ERROR_MISSING || each->flushed))
+            fail_msg("%s %d, %s: %s: not recovered: %s", how, (int)n, w->where,
+                each->path, err.message);
+        finding f = work_find(each, NULL, false);
+        if (f.length < each->flushed || f.length > each->appended
+            || f.right != f.length || (f.opened && !f.verified))
+            fail_msg("%s %d, %s: %s: %d datapoints, of which %d are right; "
+                "%d were flushed, %d appended", how, (int)n, w->where,
+                each->path, (int)f.length, (int)f.right, (int)each->flushed,
+                (int)each->appended);
+    }
+}
+
+/* A dataset without shards is whole when it has been recovered. */
+static bool is_whole(const world *w, int which) {
+    const work *each = &w->works[which];
+    return which == ONE && work_find(each, NULL, false).right > 0
+        && exists(each->path);
+}
+
+/* Going on ends with the same bytes as if nothing had happened. */
+static void check_going_on(world *w, const char *how, uint64_t n) {
+    static const char *const names[] = {"above", "pair"};
+    const char *where = w->where;
+    for (int i = 0; i < WORKS; i++) {
+        w->works[i].options.no_sync = true;
+        if (!is_whole(w, i) && go_on(w, i))
+            fail_msg("%s %d in %s: %s does not go on: %s", how, (int)n, where,
+                w->works[i].path, w->error.message);
+    }
+    drop_journals(bags_io_local(), w->directory);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char here[512], there[512];
+        snprintf(here, sizeof(here), "%s/%s", w->directory, names[i]);
+        snprintf(there, sizeof(there), "%s/%s", reference, names[i]);
+        drop_journals(bags_io_local(), there);
+        if (!is_same_tree(here, there))
+            fail_msg("after %s %d in %s going on gives other bytes", how,
+                (int)n, where);
+    }
+}
+
+/* Both ways out, each from what the program left. */
+static void check_remains(world *w, const char *how, uint64_t n) {
+    char copy[256];
+    world before = *w;
+    memset(&w->calls, 0, sizeof(w->calls));
+    w->dies = false;
+    snprintf(copy, sizeof(copy), "%s.copy", w->directory);
+    copy_tree(w->directory, copy);
+    check_recovery(w, how, n);
+    memcpy(w->works, before.works, sizeof(w->works));
+    remove_tree(w->directory);
+    assert_int_equal(rename(copy, w->directory), 0);
+    check_going_on(w, how, n);
+}
+
+/* ------------------------------------------------------------------- faults */
+
+typedef struct fault {
+    const char *name;
+    unsigned only; /* bits of enum call; 0: all */
+    int error;
+    enum effect effect;
+    bool stays;
+    bool harmless; /* the program must succeed all the same */
+} fault;
+
+/* What may fail without a word: closing what was only read or is not a Bag,
+ * mapping (it reads instead), removing journals, a lock that is taken once (a
+ * claim is made again), syncing a directory that may not be listed, opening one
+ * file too many (another is closed for it), and setting disk space aside. */
+static bool may_be_silent(const world *w) {
+    const shim *s = &w->calls;
+    switch (s->last) {
+    case CALL_MMAP:
+    case CALL_MUNMAP:
+    case CALL_CLOSEDIR:
+    case CALL_UNLINK:
+    case CALL_FALLOCATE:
+        return true;
+    case CALL_FSTAT:
+        return strstr(s->last_path, "alone.bag") && !s->last_read_only;
+    case CALL_CLOSE:
+        return s->last_read_only || !strstr(s->last_path, ".bag");
+    case CALL_LOCK:
+        return s->error == EWOULDBLOCK;
+    case CALL_OPEN:
+        return (s->error == EACCES && !strchr(s->last_path, '.'))
+            || (s->error == EMFILE && w->reads);
+    default:
+        return false;
+    }
+}
+
+/* The message names a file or directory of the dataset, and the cause. */
+static void check_message(const world *w, const char *how, uint64_t n) {
+    const char *name = strrchr(w->calls.last_path, '/');
+    const char *say = w->error.message;
+    if (w->error.system != w->calls.error
+        || !strstr(say, strerror(w->calls.error))
+        || !strchr(say, '/')
+        || (name && !w->calls.stays && !strstr(say, name + 1)))
+        fail_msg("%s %d in %s at %s of %s: \"%s\", errno %d", how, (int)n,
+            w->where, call_names[w->calls.last], w->calls.last_path, say,
+            w->error.system);
+}
+
+/* A Bag that may not be on the disk is in no shard that looks whole. */
+static void check_sync(const world *w, const fault *how, uint64_t n) {
+    char commit[600];
+    const char *file = strrchr(w->calls.unsynced, '/');
+    if (w->calls.synced_again)
+        fail_msg("%s %d: %s was synced again after that had failed", how->name,
+            (int)n, w->calls.unsynced);
+    if (!file || !strstr(file, ".bag"))
+        return;
+    snprintf(commit, sizeof(commit), "%.*s/spec.json",
+        (int)(file - w->calls.unsynced), w->calls.unsynced);
+    if (exists(commit))
+        fail_msg("%s %d: %s is there, but %s was not synced", how->name, (int)n,
+            commit, file);
+}
+
+static void check_report(const world *w, const fault *how, uint64_t n) {
+    const shim *s = &w->calls;
+    if (how->harmless && w->code)
+        fail_msg("%s %d at %s of %s is no reason to fail: %s", how->name,
+            (int)n, call_names[s->last], s->last_path, w->error.message);
+    if (w->code)
+        check_message(w, how->name, n);
+    else if (!how->harmless && !how->stays && !may_be_silent(w))
+        fail_msg("%s %d at %s of %s in %s was passed over", how->name, (int)n,
+            call_names[s->last], s->last_path, w->where);
+    check_sync(w, how, n);
+    if (s->files || s->maps || s->dirs || w->blocks.live)
+        fail_msg("%s %d in %s leaves %d files, %d mappings, %d directories, "
+            "%d blocks", how->name, (int)n, w->where, s->files, s->maps,
+            s->dirs, (int)w->blocks.live);
+}
+
+static bool is_death(const fault *how) {
+    return how->effect != EFFECT_FAIL && how->effect != EFFECT_SHORT;
+}
+
+/* One fault, and what comes of it. Returns whether it was reached. */
+static bool meet(const fault *how, uint64_t n) {
+    world *w = new_world(at("set"), n);
+    w->program = run_with_bag;
+    w->calls.only = how->only;
+    w->calls.fail_at = n;
+    w->calls.stays = how->stays;
+    w->calls.effect = how->effect;
+    w->calls.error = how->error;
+    int status = run_apart(w, NULL, n);
+    bool reached = w->calls.met > 0;
+    if (is_death(how) && reached)
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    else if (!WIFEXITED(status) || WEXITSTATUS(status) || !w->ended)
+        fail_msg("%s %d in %s: the program crashed: %d", how->name, (int)n,
+            w->where, status);
+    if (reached && !is_death(how))
+        check_report(w, how, n);
+    else if (!reached && w->code)
+        fail_msg("without a fault, %s: %s", w->where, w->error.message);
+    check_remains(w, how->name, n);
+    remove_tree(w->directory);
+    world_free(w);
+    return reached;
+}
+
+/* Every point in a soak, else the first and about one of `stride`; the address
+ * sanitizer makes new processes slow. */
+static uint64_t next_point(uint64_t n, uint64_t stride, uint64_t *seed) {
+#if defined(__SANITIZE_ADDRESS__)
+    stride *= 4;
+#endif
+    return is_soak() ? n + 1 : n + 1 + next_random(seed) % (2 * stride - 1);
+}
+
+static void sweep(const fault *how, uint64_t stride) {
+    uint64_t seed = how->only + (uint64_t)how->error * 64 + how->effect;
+    uint64_t tried = 0, n = 1;
+    if (how->only && !(how->only & (how->only - 1)))
+        stride = stride / 8 + 1; /* there are few */
+    for (; meet(how, n); tried++)
+        n = next_point(n, stride, &seed);
+    print_message("%-20s %5d points\n", how->name, (int)tried);
+    assert_true(tried > 0);
+}
+
+static void sweep_all(const fault *faults, size_t count, uint64_t stride) {
+    make_reference();
+    for (size_t i = 0; i < count; i++)
+        sweep(&faults[i], stride);
+}
+
+#define SWEEP(faults, stride) \
+    sweep_all(faults, sizeof(faults) / sizeof((faults)[0]), stride)
+
+/* ----------------------------------------------- the N-th call of a program */
+
+static void the_program_makes_the_calls_that_are_to_fail(void **state) {
+    (void)state;
+    make_reference();
+    make_dir(at("set"));
+    world *w = world_on(at("set"));
+    w->program = run_with_bag;
+    assert_int_equal(run_apart(w, NULL, 0), 0);
+    if (w->code)
+        fail_msg("%s: %s", w->where, w->error.message);
+    for (int i = 0; i < CALLS; i++) {
+        print_message("%s %d  ", call_names[i], (int)w->calls.counts[i]);
+        /* One that only macOS makes; and nothing is removed but files. */
+        if (i != CALL_FCNTL && i != CALL_RMDIR)
+            assert_true(w->calls.counts[i] > 0);
+    }
+    print_message("\n");
+    check_remains(w, "no fault", 0);
+    world_free(w);
+}
+
+static void killed_at_any_call_nothing_flushed_is_lost(void **state) {
+    static const fault faults[] = {
+        {"killed before", 0, 0, EFFECT_DIE_BEFORE, false, false},
+        {"killed in a write", ONLY(CALL_WRITE), 0, EFFECT_DIE_HALFWAY, false,
+            false},
+        {"killed after", 0, 0, EFFECT_DIE_AFTER, false, false},
+    };
+    (void)state;
+    SWEEP(faults, 12);
+}
+
+static void short_and_interrupted_calls_do_no_harm(void **state) {
+    static const fault faults[] = {
+        {"short reads", ONLY(CALL_READ), 0, EFFECT_SHORT, false, true},
+        {"short writes", ONLY(CALL_WRITE), 0, EFFECT_SHORT, false, true},
+        {"all reads short", ONLY(CALL_READ), 0, EFFECT_SHORT, true, true},
+        {"all writes short", ONLY(CALL_WRITE), 0, EFFECT_SHORT, true, true},
+        {"EINTR", ONLY(CALL_OPEN) | ONLY(CALL_READ) | ONLY(CALL_WRITE)
+            | ONLY(CALL_TRUNCATE) | ONLY(CALL_SYNC) | ONLY(CALL_LOCK)
+            | ONLY(CALL_CLOSE) | ONLY(CALL_OPENDIR), EINTR, EFFECT_FAIL, false,
+            true},
+    };
+    (void)state;
+    SWEEP(faults, 10);
+}
+
+static void a_full_disk_is_named_at_any_call(void **state) {
+    const unsigned grows = ONLY(CALL_WRITE) | ONLY(CALL_SYNC) | ONLY(CALL_CLOSE)
+        | ONLY(CALL_TRUNCATE) | ONLY(CALL_OPEN) | ONLY(CALL_MKDIR)
+        | ONLY(CALL_RENAME);
+    const fault faults[] = {
+        {"ENOSPC", grows, ENOSPC, EFFECT_FAIL, false, false},
+        {"ENOSPC for good", grows, ENOSPC, EFFECT_FAIL, true, false},
+        {"EDQUOT", grows, EDQUOT, EFFECT_FAIL, false, false},
+        {"EFBIG for good", ONLY(CALL_WRITE) | ONLY(CALL_TRUNCATE), EFBIG,
+            EFFECT_FAIL, true, false},
+    };
+    (void)state;
+    SWEEP(faults, 20);
+}
+
+static void a_failing_disk_is_named_at_any_call(void **state) {
+    static const fault faults[] = {
+        {"EIO", 0, EIO, EFFECT_FAIL, false, false},
+        {"EIO for good", 0, EIO, EFFECT_FAIL, true, false},
+        {"EIO at syncs", ONLY(CALL_SYNC), EIO, EFFECT_FAIL, false, false},
+        {"EIO at closes", ONLY(CALL_CLOSE), EIO, EFFECT_FAIL, false, false},
+    };
+    (void)state;
+    SWEEP(faults, 20);
+}
+
+static void a_refusal_is_named_at_any_call(void **state) {
+    const unsigned paths = ONLY(CALL_OPEN) | ONLY(CALL_MKDIR)
+        | ONLY(CALL_RENAME) | ONLY(CALL_UNLINK) | ONLY(CALL_STAT)
+        | ONLY(CALL_OPENDIR);
+    const fault faults[] = {
+        {"EMFILE", ONLY(CALL_OPEN) | ONLY(CALL_OPENDIR), EMFILE, EFFECT_FAIL,
+            false, false},
+        {"EACCES", paths, EACCES, EFFECT_FAIL, false, false},
+        {"EROFS for good", paths & ~ONLY(CALL_STAT) & ~ONLY(CALL_OPENDIR),
+            EROFS, EFFECT_FAIL, true, false},
+        {"ENOLCK", ONLY(CALL_LOCK), ENOLCK, EFFECT_FAIL, false, false},
+        {"EINVAL at maps", ONLY(CALL_MMAP), EINVAL, EFFECT_FAIL, true, true},
+    };
+    (void)state;
+    SWEEP(faults, 12);
+}
+
+static void a_sync_that_failed_is_not_tried_in_another_way(void **state) {
+    static const struct {
+        int error, expected;
+        uint64_t fcntls, fsyncs;
+    } cases[] = {{EIO, EIO, 1, 0}, {ENOSPC, ENOSPC, 1, 0}, {EINTR, 0, 2, 1},
+        {ENOTTY, 0, 1, 1}, {ENOTSUP, 0, 1, 1}, {EINVAL, 0, 1, 1}};
+    int fd = open(at("file"), O_RDWR | O_CREAT, 0666);
+    (void)state;
+    assert_true(fd >= 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        shim s;
+        memset(&s, 0, sizeof(s));
+        s.only = ONLY(CALL_FCNTL);
+        s.fail_at = 1;
+        s.error = cases[i].error;
+        s.armed = true;
+        shim_in_use = &s;
+        int error = full_sync(fd);
+        shim_in_use = NULL;
+        assert_int_equal(error, cases[i].expected);
+        assert_int_equal(s.counts[CALL_FCNTL], cases[i].fcntls);
+        assert_int_equal(s.counts[CALL_SYNC], cases[i].fsyncs);
+    }
+    close(fd);
+}
+
+/* ------------------------------------------------------------- small limits */
+
+/* Rules for a point at which the system itself says no. */
+typedef struct limit {
+    const char *name;
+    int error;
+    int signal; /* that may end the program; 0: none */
+} limit;
+
+/* The program succeeds, or fails with the limit's error, which it names. */
+static bool check_limit(world *w, const limit *how, uint64_t n, int status) {
+    if (how->signal && WIFSIGNALED(status) && WTERMSIG(status) == how->signal)
+        return true;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) || !w->ended)
+        fail_msg("%s %d in %s: the program crashed: %d", how->name, (int)n,
+            w->where, status);
+    w->calls.error = how->error;
+    w->calls.last_path[0] = 0;
+    if (w->code)
+        check_message(w, how->name, n);
+    if (w->calls.files || w->calls.maps || w->calls.dirs || w->blocks.live)
+        fail_msg("%s %d in %s leaves something", how->name, (int)n, w->where);
+    return w->code != BAGS_OK;
+}
+
+/* The program below a limit that `ready` sets. Whether it was hit. */
+static bool meet_limit(const limit *how, prepare *ready, uint64_t n) {
+    world *w = new_world(at("set"), n);
+    int status = run_apart(w, ready, n);
+    bool hit = check_limit(w, how, n, status);
+    check_remains(w, how->name, n);
+    remove_tree(w->directory);
+    world_free(w);
+    return hit;
+}
+
+/* From n on until the limit is not hit any more. */
+static void raise_limit(const limit *how, prepare *ready, uint64_t n,
+    uint64_t step, uint64_t stride) {
+    int tried = 0;
+    uint64_t seed = stride;
+    make_reference();
+    while (meet_limit(how, ready, n)) {
+        n += is_soak() ? step : 1 + next_random(&seed) % stride;
+        tried++;
+    }
+    print_message("%-20s %5d points\n", how->name, tried);
+    assert_true(tried > 3);
+}
+
+static void limit_resource(int resource, uint64_t n) {
+    struct rlimit most = {n, n};
+    if (setrlimit((__rlimit_resource_t)resource, &most) != 0)
+        _exit(3);
+}
+
+static void limit_size(world *w, uint64_t n) {
+    (void)w;
+    signal(SIGXFSZ, SIG_IGN);
+    limit_resource(RLIMIT_FSIZE, n);
+}
+
+static void limit_size_to_death(world *w, uint64_t n) {
+    (void)w;
+    limit_resource(RLIMIT_FSIZE, n);
+}
+
+static void limit_files(world *w, uint64_t n) {
+    (void)w;
+    limit_resource(RLIMIT_NOFILE, n);
+}
+
+static void files_that_may_not_grow_are_named(void **state) {
+    static const limit how = {"RLIMIT_FSIZE", EFBIG, 0};
+    (void)state;
+    raise_limit(&how, limit_size, 0, 37, 500);
+}
+
+static void killed_by_a_limit_of_sizes_nothing_flushed_is_lost(void **state) {
+    static const limit how = {"SIGXFSZ", EFBIG, SIGXFSZ};
+    (void)state;
+    raise_limit(&how, limit_size_to_death, 0, 37, 500);
+}
+
+static void too_few_descriptors_are_named(void **state) {
+    static const limit how = {"RLIMIT_NOFILE", EMFILE, 0};
+    (void)state;
+    raise_limit(&how, limit_files, 3, 1, 1);
+}
+
+/* -------------------------------------------------------------- small disks */
+
+/* Mounts of this process alone, which end with it. Where they are not permitted
+ * the test is skipped. */
+static void may_mount(void) {
+    static int may = -1;
+    if (may < 0)
+        may = unshare(CLONE_NEWNS) == 0
+            && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;
+    if (may)
+        return;
+    print_message("skipped: needs root, and the right to mount\n");
+    skip();
+}
+
+static const char *room;
+
+static void mount_room(const char *options) {
+    room = at("room");
+    if (!exists(room))
+        make_dir(room);
+    assert_int_equal(mount("tmpfs", room, "tmpfs", 0, options), 0);
+}
+
+static void free_room(void) { assert_int_equal(umount(at("room")), 0); }
+
+/* Also when the test has failed in it. */
+static int leave_room(void **state) {
+    umount2(at("room"), MNT_DETACH);
+    return support_teardown(state);
+}
+
+#define TEST_IN_ROOM(function) \
+    cmocka_unit_test_setup_teardown(function, support_setup, leave_room)
+
+/* On a disk that is still full recovery may fail, but not lose anything. */
+static void recover_when_full(world *w, const limit *how, uint64_t n) {
+    for (int i = 0; i < WORKS; i++) {
+        bags_error err;
+        bags_code code = bags_recover(w->works[i].path, NULL, NULL, &err);
+        if (code && code != BAGS_ERROR_MISSING && err.system != how->error)
+            fail_msg("%s %d: recovery of %s: %s", how->name, (int)n,
+                w->works[i].path, err.message);
+    }
+}
+
+/* Give room again, so that what is there can be recovered. */
+typedef void relieve(uint64_t n);
+
+static bool meet_small_disk(const limit *how, relieve *more, uint64_t n) {
+    char directory[256];
+    snprintf(directory, sizeof(directory), "%s/room/set", at("."));
+    if (mkdir(directory, 0777) != 0) {
+        assert_int_equal(errno, how->error);
+        more(n);
+        return true;
+    }
+    world *w = world_on(directory);
+    w->dies = n % 2;
+    int status = run_apart(w, NULL, n);
+    bool hit = check_limit(w, how, n, status);
+    if (n % 4 < 2) {
+        recover_when_full(w, how, n);
+        more(n);
+        check_recovery(w, how->name, n);
+    } else {
+        more(n);
+        check_remains(w, how->name, n);
+    }
+    remove_tree(w->directory);
+    world_free(w);
+    return hit;
+}
+
+static void grow_room(uint64_t n) {
+    (void)n;
+    assert_int_equal(mount("tmpfs", at("room"), "tmpfs", MS_REMOUNT,
+        "size=64m,nr_inodes=10000"), 0);
+}
+
+/* format has a place for n. */
+static void raise_tmpfs(const limit *how, const char *format, uint64_t n) {
+    uint64_t seed = n;
+    int tried = 0;
+    bool hit = true;
+    may_mount();
+    make_reference();
+    for (; hit; tried += hit) {
+        char options[64];
+        snprintf(options, sizeof(options), format, (int)n);
+        mount_room(options);
+        hit = meet_small_disk(how, grow_room, n);
+        free_room();
+        n += is_soak() ? 1 : 1 + next_random(&seed) % 12;
+    }
+    print_message("%-20s %5d points\n", how->name, tried);
+    assert_true(tried > 3);
+}
+
+static void a_full_tmpfs_is_named(void **state) {
+    static const limit how = {"full tmpfs", ENOSPC, 0};
+    (void)state;
+    raise_tmpfs(&how, "nr_blocks=%d", 1);
+}
+
+static void a_tmpfs_without_inodes_is_named(void **state) {
+    static const limit how = {"tmpfs inodes", ENOSPC, 0};
+    (void)state;
+    raise_tmpfs(&how, "nr_inodes=%d,size=64m", 2);
+}
+
+/* An ext4 of 2 MiB in a file, in blocks of 1 KiB. */
+static void mount_ext4(void) {
+    char command[1024];
+    may_mount();
+    room = at("room");
+    make_dir(room);
+    save(at("image"), NULL, 0);
+    resize_file(at("image"), 2 << 20);
+    snprintf(command, sizeof(command), "PATH=$PATH:/sbin:/usr/sbin; "
+        "mkfs.ext4 -q -m 0 -b 1024 -N 160 '%s' && mount -o loop '%s' '%s'",
+        at("image"), at("image"), room);
+    if (system(command) == 0)
+        return;
+    print_message("skipped: needs mkfs.ext4 and a loop device\n");
+    skip();
+}
+
+/* What fills the disk but for n blocks, or inodes. */
+static void fill_blocks(uint64_t n) {
+    struct statvfs space;
+    assert_int_equal(statvfs(at("room"), &space), 0);
+    int fd = open(at("room/filler"), O_WRONLY | O_CREAT, 0666);
+    assert_true(fd >= 0);
+    /* Some blocks go to the filler's own list of blocks. */
+    for (uint64_t take = space.f_bfree; take > n; take--)
+        if (posix_fallocate(fd, 0, (off_t)((take - n) * space.f_frsize)) == 0)
+            break;
+    close(fd);
+}
+
+static void empty_blocks(uint64_t n) {
+    (void)n;
+    remove_tree(at("room/filler"));
+}
+
+static void fill_inodes(uint64_t n) {
+    struct statvfs space;
+    make_dir(at("room/filler"));
+    assert_int_equal(statvfs(at("room"), &space), 0);
+    for (uint64_t i = n; i < space.f_ffree; i++)
+        save(at("room/filler/%d", (int)i), NULL, 0);
+}
+
+static void raise_ext4(const limit *how, relieve *take, uint64_t step) {
+    uint64_t n = 0, seed = step;
+    int tried = 0;
+    bool hit = true;
+    mount_ext4();
+    make_reference();
+    for (; hit; tried += hit) {
+        take(n);
+        hit = meet_small_disk(how, empty_blocks, n);
+        n += is_soak() ? step : 1 + next_random(&seed) % (12 * step);
+    }
+    free_room();
+    print_message("%-20s %5d points\n", how->name, tried);
+    assert_true(tried > 3);
+}
+
+static void a_full_ext4_is_named(void **state) {
+    static const limit how = {"full ext4", ENOSPC, 0};
+    (void)state;
+    raise_ext4(&how, fill_blocks, 1);
+}
+
+static void an_ext4_without_inodes_is_named(void **state) {
+    static const limit how = {"ext4 inodes", ENOSPC, 0};
+    (void)state;
+    raise_ext4(&how, fill_inodes, 1);
+}
+
+static void a_disk_that_became_read_only_is_named(void **state) {
+    bags_writer *writer;
+    (void)state;
+    may_mount();
+    make_reference();
+    mount_room("size=64m");
+    make_dir(at("room/set"));
+    world *w = world_on(at("room/set"));
+    die_in_second_shard(w);
+    assert_int_equal(mount(NULL, room, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+    assert_fails(BAGS_ERROR_IO, bags_recover(w->paths[0], NULL, NULL, &said));
+    assert_int_equal(said.system, EROFS);
+    assert_says("shards/000001");
+    writer = work_open(&w->works[SHARDS], true, &said);
+    assert_null(writer);
+    assert_int_equal(said.system, EROFS);
+    assert_refused(BAGS_ERROR_IO, work_open(&w->works[ONE], false, &said));
+    assert_says("one");
+    assert_says("Read-only");
+    finding f = work_find(&w->works[SHARDS], NULL, true);
+    assert_int_equal(f.right, 4);
+    assert_int_equal(mount(NULL, room, NULL, MS_REMOUNT, NULL), 0);
+    check_remains(w, "read-only", 0);
+    world_free(w);
+    free_room();
+}
+
+/* ------------------------------------------------------------------- rights */
+
+/* Become nobody, who has no rights to what is root's. */
+static void drop_rights(world *w, uint64_t n) {
+    (void)w;
+    (void)n;
+    if (setgroups(0, NULL) || setresgid(65534, 65534, 65534)
+        || setresuid(65534, 65534, 65534))
+        _exit(3);
+}
+
+static bags_code read_shards(world *w) { return read_back(w, SHARDS, false); }
+
+static bags_code recover_shards(world *w) { return recover(w, w->paths[0]); }
+
+static bags_code go_on_with_shards(world *w) { return go_on(w, SHARDS); }
+
+static bags_code begin_one(world *w) { return begin(w, ONE, 5); }
+
+static void expect_refusal(world *w, program *what, const char *path) {
+    w->program = what;
+    w->ended = false;
+    assert_int_equal(run_apart(w, drop_rights, 0), 0);
+    assert_true(w->ended);
+    if (w->code != BAGS_ERROR_IO || w->error.system != EACCES
+        || !strstr(w->error.message, path)
+        || !strstr(w->error.message, strerror(EACCES)))
+        fail_msg("%s without rights: code %d: %s", path, (int)w->code,
+            w->error.message);
+    assert_int_equal(w->calls.files + w->calls.maps + w->calls.dirs, 0);
+    assert_int_equal(w->blocks.live, 0);
+}
+
+/* A dataset with a shard that is finished and one whose writer died. */
+static world *nobodys_world(void) {
+    if (geteuid() != 0) {
+        print_message("skipped: needs root, to become nobody\n");
+        skip();
+    }
+    make_reference();
+    chmod(at("."), 0755);
+    make_dir(at("set"));
+    world *w = world_on(at("set"));
+    die_in_second_shard(w);
+    return w;
+}
+
+static void without_rights_to_a_file_it_is_named(void **state) {
+    static const char *const names[] = {"spec.json", "refs.bag", "id.bag",
+        "text.bag", "clip.bag"};
+    (void)state;
+    world *w = nobodys_world();
+    assert_ok(bags_recover(w->paths[0], NULL, NULL, &said));
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *path = at("set/above/shards/000001/%s", names[i]);
+        assert_int_equal(chmod(path, 0), 0);
+        expect_refusal(w, read_shards, path);
+        assert_int_equal(chmod(path, 0644), 0);
+    }
+    assert_int_equal(chmod(at("set/above/shards"), 0), 0);
+    expect_refusal(w, read_shards, "above/shards");
+    assert_int_equal(chmod(at("set/above/shards"), 0755), 0);
+    world_free(w);
+}
+
+static void without_rights_to_write_nothing_is_lost(void **state) {
+    (void)state;
+    world *w = nobodys_world();
+    work before = w->works[SHARDS];
+    expect_refusal(w, recover_shards, "above/shards/000001");
+    expect_refusal(w, go_on_with_shards, "above/shards/000001");
+    expect_refusal(w, begin_one, "set/one");
+    w->works[SHARDS] = before;
+    check_remains(w, "no rights", 0);
+    world_free(w);
+}
+
+/* ------------------------------------------------ files that become shorter */
+
+#define FIRST_SHARD 4
+
+static bags_code hash_row(const bags_reader *reader, uint64_t index,
+    char hex[65], bags_error *err) {
+    sha256 hash;
+    bags_row row = {0};
+    bags_code code = bags_reader_get(reader, index, NULL, 0, &row, err);
+    sha256_start(&hash);
+    for (size_t slot = 0; slot < POINT_FIELDS && !code; slot++)
+        for (size_t i = 0; i < bags_row_length(&row, slot); i++) {
+            bags_bytes blob = bags_row_bytes(&row, slot, i);
+            sha256_add(&hash, blob.data, blob.size);
+        }
+    sha256_hex(&hash, hex);
+    bags_row_free(&row);
+    return code;
+}
+
+/* Read the first shard, cut one of its files, and read again: each row is as it
+ * was, or an error that names a file of the shard. Returns how many were
+ * errors. */
+static int read_and_cut(const char *set, const bags_reader_options *how,
+    const char *path, uint64_t size) {
+    char before[FIRST_SHARD][65], after[65];
+    int errors = 0;
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(set, how, &said));
+    for (uint64_t i = 0; i < FIRST_SHARD; i++)
+        assert_ok(hash_row(reader, i, before[i], &said));
+    resize_file(path, size);
+    for (uint64_t i = 0; i < FIRST_SHARD; i++) {
+        bags_code code = hash_row(reader, i, after, &said);
+        errors += code != BAGS_OK;
+        if (code)
+            assert_says("/000000/");
+        else
+            assert_string_equal(after, before[i]);
+    }
+    bags_code code = bags_reader_verify(reader, &said);
+    assert_true(code != BAGS_OK || how->load_tables);
+    bags_reader_close(reader);
+    return errors;
+}
+
+static void a_file_cut_while_it_is_read_by_position_is_an_error(void **state) {
+    static const char *const names[] = {"refs", "id", "text", "clip"};
+    int tried = 0, errors = 0;
+    (void)state;
+    make_reference();
+    const char *set = at("reference/above/shards");
+    for (size_t f = 0; f < 4; f++)
+        for (int mode = 0; mode < 3; mode++) {
+            bags_reader_options how;
+            char path[300];
+            snprintf(path, sizeof(path), "%s/000000/%s.bag", set, names[f]);
+            memset(&how, 0, sizeof(how));
+            how.positional = true;
+            how.load_tables = mode == 1;
+            how.max_files = mode == 2 ? 1 : 0;
+            bytes whole = load(path);
+            for (uint64_t n = 0; n < whole.size; n += 1 + n / 16, tried++) {
+                errors += read_and_cut(set, &how, path, n);
+                save(path, whole.data, whole.size);
+            }
+            bytes_free(&whole);
+        }
+    print_message("%-20s %5d points, %d errors\n", "cut by position", tried,
+        errors);
+    assert_true(errors > tried);
+}
+
+/* Why there is that mode. */
+static void a_file_cut_while_it_is_mapped_ends_the_program(void **state) {
+    int status = 0;
+    (void)state;
+    make_reference();
+    const char *set = at("reference/above/shards");
+    const char *text = at("reference/above/shards/000000/text.bag");
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        bags_reader_options how;
+        memset(&how, 0, sizeof(how));
+        end_at_signals();
+        read_and_cut(set, &how, text, 0);
+        _exit(0);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(the_program_makes_the_calls_that_are_to_fail),
+        TEST(killed_at_any_call_nothing_flushed_is_lost),
+        TEST(short_and_interrupted_calls_do_no_harm),
+        TEST(a_full_disk_is_named_at_any_call),
+        TEST(a_failing_disk_is_named_at_any_call),
+        TEST(a_refusal_is_named_at_any_call),
+        TEST(a_sync_that_failed_is_not_tried_in_another_way),
+        TEST(files_that_may_not_grow_are_named),
+        TEST(killed_by_a_limit_of_sizes_nothing_flushed_is_lost),
+        TEST(too_few_descriptors_are_named),
+        TEST_IN_ROOM(a_full_tmpfs_is_named),
+        TEST_IN_ROOM(a_tmpfs_without_inodes_is_named),
+        TEST_IN_ROOM(a_full_ext4_is_named),
+        TEST_IN_ROOM(an_ext4_without_inodes_is_named),
+        TEST_IN_ROOM(a_disk_that_became_read_only_is_named),
+        TEST(without_rights_to_a_file_it_is_named),
+        TEST(without_rights_to_write_nothing_is_lost),
+        TEST(a_file_cut_while_it_is_read_by_position_is_an_error),
+        TEST(a_file_cut_while_it_is_mapped_ends_the_program),
+    };
+    /* Faults come from the shim and from small disks: waiting for a real one
+     * only costs time. */
+    if (access("/dev/shm", W_OK) == 0)
+        setenv("TMPDIR", "/dev/shm", 0);
+    return cmocka_run_group_tests_name("system", tests, NULL, NULL);
+}
