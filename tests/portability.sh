@@ -246,11 +246,11 @@ windows() {
 command_windows() {
     local cell=windows-command log=$PWD/$logs/windows-command.log dir
     local spec='name=utf8,label=int(4),data=int[],raw=bytes'
-    lacks $cell x86_64-w64-mingw32-gcc wine cmake && return
+    lacks "$cell" x86_64-w64-mingw32-gcc wine cmake && return
     json_for_windows >"$logs/json-c.log" 2>&1
     if ! make -j"$jobs" build/release/bags FLAVOUR=release >"$log" 2>&1 ||
         ! make -j"$jobs" build/windows/bags FLAVOUR=windows >>"$log" 2>&1; then
-        say_failed $cell 'does not build' "$log"
+        say_failed "$cell" 'does not build' "$log"
         return
     fi
     local here=$PWD/build/release/bags there=$PWD/build/windows/bags
@@ -282,9 +282,9 @@ command_windows() {
         echo finished
     ) >>"$log" 2>&1
     if tail -n 1 "$log" | grep -qx finished; then
-        report passed $cell 'pack, info, get, export, verify as on this system'
+        report passed "$cell" 'pack, info, get, export, verify as on this system'
     else
-        say_failed $cell 'differs' "$log"
+        say_failed "$cell" 'differs' "$log"
     fi
     rm -rf "$dir"
 }
@@ -382,7 +382,7 @@ END
 # branches for MSVC, MinGW's headers, and the two inline functions that they lack.
 msvc() {
     local std header=/usr/share/mingw-w64/include
-    if [ ! -f $header/windows.h ]; then
+    if [ ! -f "$header/windows.h" ]; then
         report skipped msvc 'for want of mingw-w64-x86-64-dev'
         return
     fi
@@ -395,7 +395,7 @@ msvc() {
         compiles "msvc-${std#*=}" 'syntax alone, by clang' \
             clang --target=x86_64-pc-windows-msvc -fgnuc-version=4.2.1 \
             -fsyntax-only -x $std $warn_cxx -Wvla -Wno-gnu-anonymous-struct \
-            -isystem $header -I"$logs/msvc" <<'END'
+            -isystem "$header" -I"$logs/msvc" <<'END'
 #include <windows.h>
 static inline PVOID ReadPointerAcquire(PVOID const volatile *slot) {
     return (PVOID)*slot;
