@@ -58,9 +58,10 @@
  *     >>reader   datasets: options, selection, rows
  *     >>faults   finding everything that is wrong
  *     then the implementation, from the ground up:
- *     >>platform  >>bytes  >>fail  >>memory  >>files  >>json  >>refs
+ *     >>platform  >>bytes  >>crc  >>fail  >>memory  >>files  >>json  >>refs
  *     >>bag-read  >>bag-write  >>type-text  >>codecs
  *     >>spec  >>shards  >>dataset-write  >>recover  >>dataset-read  >>verify
+ *     >>checksum
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
@@ -77,6 +78,21 @@
  *     Three variants are read: v1 (as drawn, the one that is written), v2
  *     (granular 0.20 and 0.21: the table has no leading 0, an empty Bag has no
  *     bytes) and split (granular 0.22 and later: the ends stand in NAME.idx).
+ *
+ *     NAME.crc       optional, ignored by Python readers: checksums of NAME.bag.
+ *                    CRC of blob 0 | ... | CRC of blob N-1 | end
+ *                    Each is a CRC-32C, as iSCSI has it (RFC 3720), in 4
+ *                    little-endian bytes. The end has 44 bytes:
+ *                     0  8  N
+ *                     8  8  size of NAME.bag
+ *                    16  4  CRC of the table, as it stands on the disk (split:
+ *                           of the N entries of NAME.idx)
+ *                    20  4  CRC of the N CRCs
+ *                    24  4  CRC of the Bag's name, the field's or "refs"; 0 for a
+ *                           lone Bag
+ *                    28  4  CRC of spec.json; 0 for a lone Bag
+ *                    32  8  "BAGSCRC1"
+ *                    40  4  CRC of the 40 bytes before
  *
  * IDEAS
  *     blob       some bytes: one encoded value.
@@ -152,7 +168,7 @@
  *     open: the operating system then ends the program with SIGBUS (Windows
  *     refuses to make it shorter). Where that may happen, read with `positional`.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
- *     A writer keeps two files open for each field.
+ *     A writer keeps two files open for each field; three with checksums.
  *     On Windows a directory with open files in it cannot be renamed, nor an
  *     open file be replaced; a file that is removed keeps its name until it is
  *     closed, except in NTFS from Windows 10 on.
@@ -236,12 +252,17 @@ include bags.h before it, or compile with -D_FILE_OFFSET_BITS=64"
 /* Before the few functions whose bodies stand in this header, because a call
  * would cost more than what they do. C99 has one copy of each for who takes its
  * address: that of the implementation. */
-#if defined(BAGS_STATIC) || defined(__TINYC__)
-#define BAGI_INLINE static inline BAGI_UNUSED
-#elif defined(__cplusplus)
-#define BAGI_INLINE extern "C" inline
+#if defined(__GNUC__) && !defined(__TINYC__)
+#define BAGI_ALWAYS __attribute__((always_inline))
 #else
-#define BAGI_INLINE inline
+#define BAGI_ALWAYS
+#endif
+#if defined(BAGS_STATIC) || defined(__TINYC__)
+#define BAGI_INLINE static inline BAGI_UNUSED BAGI_ALWAYS
+#elif defined(__cplusplus)
+#define BAGI_INLINE extern "C" inline BAGI_ALWAYS
+#else
+#define BAGI_INLINE inline BAGI_ALWAYS
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -510,6 +531,8 @@ typedef struct bag_reader_options {
     bool live; /* of a Bag that has a journal beside it: the blobs that are
                   whole, whatever a loss of power left behind them */
     bags_access access;
+    bool check; /* compare every blob that is handed out with its checksum in
+                   NAME.crc, which must be there */
     const bags_allocator *allocator; /* NULL: malloc family */
     const bags_io *io;               /* NULL: local files */
 } bag_reader_options;
@@ -526,8 +549,9 @@ typedef struct bag_reader_options {
  * Local files are mapped; a file that cannot be mapped is read by position.
  *
  * Returns the reader, to be closed by bag_reader_close, or NULL:
- *   BAGS_ERROR_MISSING  no such file
- *   BAGS_ERROR_CORRUPT  not a Bag: too short, or its table cannot be right
+ *   BAGS_ERROR_MISSING  no such file; with check: no NAME.crc beside it
+ *   BAGS_ERROR_CORRUPT  not a Bag: too short, or its table cannot be right; with
+ *                       check: NAME.crc is damaged, or not this Bag's
  *   BAGS_ERROR_IO       the system refused; err->system is errno
  *   BAGS_ERROR_LIMIT    load_table, but the table is larger than the address
  *                       space
@@ -557,6 +581,10 @@ BAGS_API uint64_t bag_reader_length(const bag_reader *reader);
 /* Bytes of the Bag: the file's size (split: the blobs' and the index's). */
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
 
+/* Whether NAME.crc stands beside it, right or not. Cost: a system call. */
+BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
+    bags_error *err);
+
 /*
  * Read one blob.
  *
@@ -569,7 +597,8 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    no such blob
- *   BAGS_ERROR_CORRUPT  the table places it outside the data
+ *   BAGS_ERROR_CORRUPT  the table places it outside the data; with check: its
+ *                       bytes are not those that were written
  *   BAGS_ERROR_IO       the read failed; err->system is errno
  *   BAGS_ERROR_MEMORY   scratch could not grow
  *
@@ -585,8 +614,8 @@ BAGS_API bags_code bagi_bag_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err);
 
 /* Where a blob lies, by the entries around it, which may lie. */
-BAGI_INLINE bool bagi_view_get(const bagi_view *view,
-    uint64_t index, bags_bytes *out) {
+BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
+    bags_bytes *out) {
     if (BAGI_UNLIKELY(index >= view->length))
         return false;
     const unsigned char *entry = view->table + 8 * index;
@@ -685,9 +714,10 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     bags_error *err);
 
 /*
- * Check every entry of the table. Returns BAGS_OK, or BAGS_ERROR_CORRUPT with
- * the first blob that is wrong, or BAGS_ERROR_IO. Cost: reads the whole table,
- * with a small buffer of its own when it is not mapped.
+ * Check every entry of the table and, if there are checksums beside the file,
+ * every byte of it. Returns BAGS_OK, or BAGS_ERROR_CORRUPT with the first blob
+ * that is wrong, or BAGS_ERROR_IO. Cost: reads the whole table, and with
+ * checksums all blobs, through a small memory of its own when it is not mapped.
  */
 BAGS_API bags_code bag_reader_verify(const bag_reader *reader, bags_error *err);
 
@@ -697,6 +727,7 @@ typedef struct bag_writer_options {
     uint64_t sync_size; /* sync, as bag_writer_sync does, whenever so many bytes
                            of blobs have come since the last time; 0: only at
                            the end. Not with no_sync */
+    bool checksum;   /* leave NAME.crc beside it: a checksum of every blob */
     size_t buffer_size; /* bytes held back, rounded up to a power of two of at
                            least 4 KiB; 0: 2 MiB */
     const bags_allocator *allocator; /* NULL: malloc family */
@@ -954,6 +985,12 @@ typedef struct bags_writer_options {
                               the last time; 0: only when a shard is done. Not
                               with no_sync */
     bool append;           /* go on with what this worker wrote before */
+    bool checksum;         /* beside each Bag a NAME.crc: a checksum of every
+                              blob, of the table and of spec.json, 4 bytes a blob.
+                              A shard that was begun with them (append) goes on
+                              with them in any case; to one that was begun
+                              without they are added when it is finished, from
+                              what is in its files */
     size_t buffer_size;    /* bytes held back for each field, rounded up to a
                               power of two of at least 4 KiB; 0: 2 MiB */
     const bags_codecs *codecs;       /* NULL: built-in types. Must live as long
@@ -1173,6 +1210,51 @@ BAGS_API bags_code bags_finalize(const char *path,
     const bags_allocator *allocator, const bags_io *io, uint64_t *renamed,
     bags_error *err);
 
+/* What bags_checksum did with a Bag. */
+typedef struct bags_checksummed {
+    const char *path; /* of the Bag; borrowed for the call */
+    bool kept;        /* it had checksums; they were not looked at */
+    uint64_t length;  /* blobs */
+    uint64_t size;    /* bytes of the Bag */
+} bags_checksummed;
+
+typedef struct bags_checksum_options {
+    bool replace; /* make those anew that are there: what the files hold now is
+                     then taken for right */
+    bool no_sync; /* do not wait for the disk */
+    uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
+    /* Called for every Bag, when it is done. May be NULL. */
+    void (*each)(void *user, const bags_checksummed *bag);
+    void *user;
+    const bags_allocator *allocator; /* NULL: malloc family */
+    const bags_io *io;               /* NULL: local files */
+} bags_checksum_options;
+
+/* How many Bags have got checksums, and how many had them. */
+typedef struct bags_checksum_report {
+    uint64_t made, kept;
+    uint64_t blobs, size; /* of those that have got them */
+} bags_checksum_report;
+
+/*
+ * Put checksums beside the Bags of a finished dataset, of all its shards, or
+ * beside one lone Bag that is no dataset's: NAME.crc, as a writer with
+ * `checksum` leaves it. Every variant can have them. No other file is touched.
+ * It may be interrupted, and called again.
+ *
+ * Returns BAGS_OK, or the first failure, with which it stops:
+ *   BAGS_ERROR_MISSING     no such file or dataset
+ *   BAGS_ERROR_UNFINISHED  a shard is not finished; nothing was written
+ *   BAGS_ERROR_CORRUPT     a Bag's table, or something else, cannot be right
+ *   BAGS_ERROR_ARGUMENT    the file is a dataset's: give the dataset; or
+ *                          shard_start is not below shard_stop
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ * *report, which may be NULL, is written in each case. Cost: reads every byte.
+ */
+BAGS_API bags_code bags_checksum(const char *path,
+    const bags_checksum_options *options, bags_checksum_report *report,
+    bags_error *err);
+
 /* ========================================================================
  * >>reader
  * A dataset, or all shards of one, as one list of datapoints.
@@ -1192,6 +1274,10 @@ typedef struct bags_reader_options {
     bool positional;       /* read by position; do not map files */
     bool load_tables;      /* with positional: hold the tables of the files in
                               use in memory, 8 bytes a blob */
+    bool check;            /* compare every blob that is handed out, refs too,
+                              with its checksum, and spec.json with its own; the
+                              NAME.crc must be there. Else nothing looks at
+                              them, but for verify */
     size_t max_files;      /* files open at once, with positional; 0: 64 */
     size_t max_maps;       /* files mapped at once; those above are read by
                               position; 0: 16384 */
@@ -1273,8 +1359,13 @@ typedef struct bags_gap {
 BAGS_API const bags_gap *bags_reader_gaps(const bags_reader *reader,
     size_t *count);
 
+/* How many shards have checksums, whole or not: 1 or 0 for a dataset without
+ * shards. Cost: a system call or two a shard. */
+BAGS_API bags_code bags_reader_summed(const bags_reader *reader,
+    uint64_t *shards, bags_error *err);
+
 /* Bytes of all Bags (refs included; for split the .idx files too), without
- * spec.json. Cost: opens every file. */
+ * spec.json and checksums. Cost: opens every file. */
 BAGS_API bags_code bags_reader_size(const bags_reader *reader, uint64_t *size,
     bags_error *err);
 
@@ -1497,7 +1588,8 @@ BAGS_API void bags_row_free(bags_row *row);
 /*
  * Check the structure of every file: every entry of every table, every row of
  * refs.bag, and that what it refers to is there. BAGS_OK, or the first fault;
- * bags_verify finds all of them. Cost: reads all tables and refs, not the blobs.
+ * bags_verify finds all of them. With checksums, every byte of every file is
+ * compared too. Cost: reads all tables and refs; with checksums all there is.
  */
 BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
     bags_error *err);
@@ -1648,7 +1740,7 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_COLD __attribute__((cold, noinline))
 #define BAGI_APART __attribute__((noinline)) /* keep a fast caller small */
-#define BAGI_WITHIN __attribute__((always_inline)) inline
+#define BAGI_WITHIN BAGI_ALWAYS inline
 #else
 #if defined(_MSC_VER)
 #define BAGI_ATOMIC 1
@@ -2565,6 +2657,225 @@ static uint32_t bagi_utf8_point(const unsigned char *text, size_t length) {
 static bool bagi_same(bags_bytes bytes, const char *text) {
     size_t size = strlen(text);
     return bytes.size == size && memcmp(bytes.data, text, size) == 0;
+}
+
+/* ========================================================================
+ * >>crc
+ * CRC-32C (Castagnoli), as iSCSI and SCTP have it. The CPU's own instruction
+ * where there is one: it takes three cycles and one can be begun in each, so
+ * that long texts are read in three lanes side by side. Else tables, which are
+ * constants: nothing is computed when a program starts, and nothing is shared.
+ * ====================================================================== */
+
+#if defined(__x86_64__) && !defined(__TINYC__) && \
+    (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5))
+#define BAGI_CRC_X86 1
+#define BAGI_CRC_ARM 0
+#include <nmmintrin.h>
+#include <wmmintrin.h>
+#elif defined(__aarch64__) && defined(__AARCH64EL__) && \
+    (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
+#define BAGI_CRC_X86 0
+#define BAGI_CRC_ARM 1
+#if !defined(__ARM_FEATURE_CRC32)
+#include <sys/auxv.h>
+#endif
+#else
+#define BAGI_CRC_X86 0
+#define BAGI_CRC_ARM 0
+#endif
+
+static uint32_t bagi_load_u32(const unsigned char *data) {
+    return (uint32_t)data[0] | (uint32_t)data[1] << 8 |
+           (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+}
+
+static void bagi_store_u32(unsigned char *data, uint32_t number) {
+    for (int i = 0; i < 4; i++)
+        data[i] = (unsigned char)(number >> (8 * i));
+}
+
+/* A table of 256 entries, from those of the bytes 1, 2, 4, ..., 128: the entry
+ * of any byte is the sum of those of its bits. */
+#define BAGI_CRC_2(x, a) (x), (x) ^ (a)
+#define BAGI_CRC_4(x, a, b) BAGI_CRC_2(x, a), BAGI_CRC_2((x) ^ (b), a)
+#define BAGI_CRC_8(x, a, b, c) BAGI_CRC_4(x, a, b), BAGI_CRC_4((x) ^ (c), a, b)
+#define BAGI_CRC_16(x, a, b, c, d) \
+    BAGI_CRC_8(x, a, b, c), BAGI_CRC_8((x) ^ (d), a, b, c)
+#define BAGI_CRC_32(x, a, b, c, d, e) \
+    BAGI_CRC_16(x, a, b, c, d), BAGI_CRC_16((x) ^ (e), a, b, c, d)
+#define BAGI_CRC_64(x, a, b, c, d, e, f) \
+    BAGI_CRC_32(x, a, b, c, d, e), BAGI_CRC_32((x) ^ (f), a, b, c, d, e)
+#define BAGI_CRC_128(x, a, b, c, d, e, f, g) \
+    BAGI_CRC_64(x, a, b, c, d, e, f), BAGI_CRC_64((x) ^ (g), a, b, c, d, e, f)
+#define BAGI_CRC_256(a, b, c, d, e, f, g, h) \
+    {BAGI_CRC_128(0U, a, b, c, d, e, f, g), \
+        BAGI_CRC_128((uint32_t)(h), a, b, c, d, e, f, g)}
+
+/* Eight bytes a step; table k is for a byte that k others follow. */
+static uint32_t bagi_crc_tables(uint32_t crc, const unsigned char *data,
+    size_t size) {
+    static const uint32_t tables[8][256] = {
+        BAGI_CRC_256(0xF26B8303U, 0xE13B70F7U, 0xC79A971FU, 0x8AD958CFU,
+            0x105EC76FU, 0x20BD8EDEU, 0x417B1DBCU, 0x82F63B78U),
+        BAGI_CRC_256(0x13A29877U, 0x274530EEU, 0x4E8A61DCU, 0x9D14C3B8U,
+            0x3FC5F181U, 0x7F8BE302U, 0xFF17C604U, 0xFBC3FAF9U),
+        BAGI_CRC_256(0xA541927EU, 0x4F6F520DU, 0x9EDEA41AU, 0x38513EC5U,
+            0x70A27D8AU, 0xE144FB14U, 0xC76580D9U, 0x8B277743U),
+        BAGI_CRC_256(0xDD45AAB8U, 0xBF672381U, 0x7B2231F3U, 0xF64463E6U,
+            0xE964B13DU, 0xD725148BU, 0xABA65FE7U, 0x52A0C93FU),
+        BAGI_CRC_256(0x38116FACU, 0x7022DF58U, 0xE045BEB0U, 0xC5670B91U,
+            0x8F2261D3U, 0x1BA8B557U, 0x37516AAEU, 0x6EA2D55CU),
+        BAGI_CRC_256(0xEF306B19U, 0xDB8CA0C3U, 0xB2F53777U, 0x6006181FU,
+            0xC00C303EU, 0x85F4168DU, 0x0E045BEBU, 0x1C08B7D6U),
+        BAGI_CRC_256(0x68032CC8U, 0xD0065990U, 0xA5E0C5D1U, 0x4E2DFD53U,
+            0x9C5BFAA6U, 0x3D5B83BDU, 0x7AB7077AU, 0xF56E0EF4U),
+        BAGI_CRC_256(0x493C7D27U, 0x9278FA4EU, 0x211D826DU, 0x423B04DAU,
+            0x847609B4U, 0x0D006599U, 0x1A00CB32U, 0x34019664U)};
+    for (; size >= 8; data += 8, size -= 8) {
+        crc ^= bagi_load_u32(data);
+        crc = tables[7][crc & 255] ^ tables[6][crc >> 8 & 255] ^
+              tables[5][crc >> 16 & 255] ^ tables[4][crc >> 24] ^
+              tables[3][data[4]] ^ tables[2][data[5]] ^ tables[1][data[6]] ^
+              tables[0][data[7]];
+    }
+    for (; size > 0; data++, size--)
+        crc = crc >> 8 ^ tables[0][(crc ^ *data) & 255];
+    return crc;
+}
+
+#if BAGI_CRC_X86 || BAGI_CRC_ARM
+
+#if BAGI_CRC_X86
+#define BAGI_CRC_TARGET __attribute__((target("sse4.2,pclmul")))
+#define BAGI_CRC_STEP8(crc, word) _mm_crc32_u64(crc, word)
+#define BAGI_CRC_STEP1(crc, byte) _mm_crc32_u8((uint32_t)(crc), byte)
+
+/* The CRC of what `crc` is of with so many zero bytes behind it: a product of
+ * polynomials. `power` is x^(8 * bytes - 33). */
+BAGI_CRC_TARGET static inline uint64_t bagi_crc_behind(uint64_t crc,
+    uint32_t power) {
+    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t)crc),
+        _mm_cvtsi32_si128((int)power), 0);
+    return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
+}
+#else
+#define BAGI_CRC_TARGET
+#define BAGI_CRC_STEP8(crc, word) bagi_crc_word(crc, word)
+#define BAGI_CRC_STEP1(crc, byte) bagi_crc_byte(crc, byte)
+
+static inline uint64_t bagi_crc_word(uint64_t crc, uint64_t word) {
+    __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1"
+            : "+r"(crc) : "r"(word));
+    return crc;
+}
+
+static inline uint64_t bagi_crc_byte(uint64_t crc, unsigned char byte) {
+    uint32_t word = byte;
+    __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1"
+            : "+r"(crc) : "r"(word));
+    return crc;
+}
+
+static inline uint64_t bagi_crc_behind(uint64_t crc, uint32_t power) {
+    uint64_t product = 0;
+    for (int i = 0; i < 32; i++)
+        product ^= (0 - (crc >> i & 1)) & (uint64_t)power << i;
+    return bagi_crc_word(0, product);
+}
+#endif
+
+/* Three lanes side by side, for as long as there is enough for them. */
+BAGI_CRC_TARGET static inline uint64_t bagi_crc_lanes(uint64_t crc,
+    const unsigned char **data, size_t *size, size_t lane, uint32_t one,
+    uint32_t two) {
+    const unsigned char *at = *data;
+    for (; *size >= 3 * lane; *size -= 3 * lane) {
+        uint64_t second = 0, third = 0;
+        for (const unsigned char *stop = at + lane; at < stop; at += 8) {
+            crc = BAGI_CRC_STEP8(crc, bagi_load_u64(at));
+            second = BAGI_CRC_STEP8(second, bagi_load_u64(at + lane));
+            third = BAGI_CRC_STEP8(third, bagi_load_u64(at + 2 * lane));
+        }
+        at += 2 * lane;
+        crc = bagi_crc_behind(crc, two) ^ bagi_crc_behind(second, one) ^ third;
+    }
+    *data = at;
+    return crc;
+}
+
+BAGI_CRC_TARGET static uint32_t bagi_crc_cpu(uint32_t start,
+    const unsigned char *data, size_t size) {
+    uint64_t crc = start;
+    crc = bagi_crc_lanes(crc, &data, &size, 4096, 0x82F89C77U, 0x54A86326U);
+    crc = bagi_crc_lanes(crc, &data, &size, 512, 0xDD7E3B0CU, 0x170076FAU);
+#if BAGI_CRC_X86
+    crc = bagi_crc_lanes(crc, &data, &size, 64, 0x9E4ADDF8U, 0x0D3B6092U);
+#endif
+    for (; size >= 8; data += 8, size -= 8)
+        crc = BAGI_CRC_STEP8(crc, bagi_load_u64(data));
+    for (; size > 0; data++, size--)
+        crc = BAGI_CRC_STEP1(crc, *data);
+    return (uint32_t)crc;
+}
+
+/* Whether the CPU has what bagi_crc_cpu needs. */
+static bool bagi_crc_has_cpu(void) {
+#if BAGI_CRC_X86
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+#elif defined(__ARM_FEATURE_CRC32)
+    return true;
+#else
+    return (getauxval(AT_HWCAP) & 1UL << 7) != 0; /* HWCAP_CRC32 */
+#endif
+}
+#endif
+
+/* The CRC of more bytes behind those that `crc` is of; 0 is that of none. */
+static uint32_t bagi_crc(uint32_t crc, const unsigned char *data, size_t size) {
+#if BAGI_CRC_X86 || BAGI_CRC_ARM
+    if (bagi_crc_has_cpu())
+        return ~bagi_crc_cpu(~crc, data, size);
+#endif
+    return ~bagi_crc_tables(~crc, data, size);
+}
+
+/* What stands behind the CRCs in a sidecar: see THE BYTES. */
+typedef struct bagi_trailer {
+    uint64_t length, size;
+    uint32_t table, sums, name, spec;
+} bagi_trailer;
+
+#define BAGI_TRAILER_SIZE 44
+#define BAGI_TRAILER_MAGIC "BAGSCRC1"
+
+static void bagi_trailer_store(const bagi_trailer *trailer,
+    unsigned char data[BAGI_TRAILER_SIZE]) {
+    bagi_store_u64(data, trailer->length);
+    bagi_store_u64(data + 8, trailer->size);
+    bagi_store_u32(data + 16, trailer->table);
+    bagi_store_u32(data + 20, trailer->sums);
+    bagi_store_u32(data + 24, trailer->name);
+    bagi_store_u32(data + 28, trailer->spec);
+    memcpy(data + 32, BAGI_TRAILER_MAGIC, 8);
+    bagi_store_u32(data + 40, bagi_crc(0, data, 40));
+}
+
+/* False if the bytes are no trailer, or are damaged. */
+static bool bagi_trailer_load(const unsigned char data[BAGI_TRAILER_SIZE],
+    bagi_trailer *trailer) {
+    trailer->length = bagi_load_u64(data);
+    trailer->size = bagi_load_u64(data + 8);
+    trailer->table = bagi_load_u32(data + 16);
+    trailer->sums = bagi_load_u32(data + 20);
+    trailer->name = bagi_load_u32(data + 24);
+    trailer->spec = bagi_load_u32(data + 28);
+    return memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0 &&
+           bagi_load_u32(data + 40) == bagi_crc(0, data, 40);
+}
+
+static uint32_t bagi_crc_text(const char *text) {
+    return bagi_crc(0, (const unsigned char *)text, strlen(text));
 }
 
 /* ========================================================================
@@ -3495,11 +3806,21 @@ static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
     return BAGS_OK;
 }
 
+/* The checksums beside a Bag. */
+typedef struct bagi_sums {
+    bagi_file file;             /* NAME.crc */
+    const unsigned char *crcs;  /* NULL: read by position */
+    unsigned char *loaded;      /* they, in memory, if asked for */
+    bagi_trailer trailer;
+    bool whole; /* and of a Bag of this shape */
+} bagi_sums;
+
 struct bag_reader {
     bagi_view view;            /* must be the first member */
     const unsigned char *data; /* offset 0 of the blobs; NULL: read */
     const unsigned char *ends; /* the end of blob 0; NULL: read */
     uint64_t length;           /* blobs */
+    bagi_sums *sums;           /* NULL: blobs are not checked */
     uint64_t limit;            /* no blob ends behind this offset */
     uint64_t table;            /* offset of the end of blob 0 in its file */
     const bagi_env *env;
@@ -3511,6 +3832,7 @@ struct bag_reader {
     bool split, v2;
     bool random;       /* mapped for BAGS_ACCESS_RANDOM */
     void *consecutive; /* not NULL: blob i is datapoint i's; see columns */
+    bool in_memory; /* no file: nothing stands beside it */
 };
 
 /* Hold a file open that may have to be opened again for it. */
@@ -3783,30 +4105,221 @@ typedef struct bagi_bag_options {
     bool unfinished; /* its index may say more than is true: who opens it finds
                         out how much, and trims it */
     bags_access access;
+    bool check;       /* compare blobs with their checksums */
+    const char *name; /* of the field, or refs; NULL if alone */
+    uint32_t spec;    /* CRC of spec.json, if not alone */
+    bool any_spec;    /* it could not be read */
 } bagi_bag_options;
-
-static void bagi_bag_release(bag_reader *reader) {
-    const bags_allocator *memory = &reader->env->memory;
-    bagi_file_close(reader, &reader->file);
-    bagi_file_close(reader, &reader->index);
-    bagi_free(memory, reader->loaded, reader->loaded_size);
-    reader->loaded = NULL;
-}
 
 static bool bagi_is_bag_path(const char *path) {
     size_t size = strlen(path);
     return size >= 4 && memcmp(path + size - 4, ".bag", 4) == 0;
 }
 
-/* NAME.idx for NAME.bag. */
-static char *bagi_index_path(const bags_allocator *memory, const char *path,
-    bags_error *err) {
+/* NAME.idx or NAME.crc for NAME.bag. */
+static char *bagi_beside_path(const bags_allocator *memory, const char *path,
+    const char *ending, bags_error *err) {
     size_t size = strlen(path) - (bagi_is_bag_path(path) ? 4 : 0);
     if (size > INT_MAX) {
         bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is too long");
         return NULL;
     }
-    return bagi_print(memory, err, "%.*s.idx", (int)size, path);
+    return bagi_print(memory, err, "%.*s%s", (int)size, path, ending);
+}
+
+/* ---- checksums beside a Bag ---- */
+
+/* Check that the sidecar is whole, and of a Bag with as many blobs and bytes. */
+static bags_code bagi_sums_shape(const bag_reader *reader, bagi_sums *sums,
+    bags_error *err) {
+    const bagi_file *file = &sums->file;
+    const bagi_trailer *trailer = &sums->trailer;
+    unsigned char room[BAGI_TRAILER_SIZE] = {0};
+    const unsigned char *at = room;
+    bags_code code = BAGS_OK;
+    uint64_t offset = file->size - BAGI_TRAILER_SIZE;
+    if (file->size >= BAGI_TRAILER_SIZE && file->map)
+        at = file->map + offset;
+    else if (file->size >= BAGI_TRAILER_SIZE)
+        code = bagi_read_at(reader->env, file->handle, file->path, offset, room,
+            sizeof room, err);
+    if (code)
+        return code;
+    if (!bagi_trailer_load(at, &sums->trailer) || offset % 4 ||
+        offset / 4 != trailer->length)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: is damaged, was cut short or never finished: it does not end "
+            "as checksums do", bagi_tail(file->path));
+    if (trailer->length != reader->length ||
+        trailer->size != reader->file.size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: has %" PRIu64 " blobs and %" PRIu64 " bytes; by its .crc it had "
+            "%" PRIu64 " blobs and %" PRIu64 " bytes",
+            bagi_tail(reader->file.path), reader->length, reader->file.size,
+            trailer->length, trailer->size);
+    sums->whole = true;
+    return BAGS_OK;
+}
+
+/* The CRC of a lone Bag's name, as a field's Bag has it. */
+static uint32_t bagi_sums_own_name(const char *path) {
+    size_t stop = strlen(path) - (bagi_is_bag_path(path) ? 4 : 0);
+    size_t start = stop;
+    while (start > 0 && !bagi_is_slash(path[start - 1]))
+        start--;
+    return bagi_crc(0, (const unsigned char *)path + start, stop - start);
+}
+
+/* Check that the sidecar is of this Bag, and beside this spec.json. A Bag of a
+ * dataset may be read alone; a lone one may be given another name. */
+static bags_code bagi_sums_identity(const bag_reader *reader,
+    const bagi_sums *sums, const bagi_bag_options *options, bags_error *err) {
+    const bagi_trailer *trailer = &sums->trailer;
+    bool alone = options->where == BAGI_ALONE;
+    bool named = alone ? !trailer->name || trailer->name ==
+                             bagi_sums_own_name(reader->file.path)
+                       : trailer->name == bagi_crc_text(options->name);
+    if (!named)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: has the checksums of a Bag of another name",
+            bagi_tail(sums->file.path));
+    if (!alone && !options->any_spec && trailer->spec != options->spec)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: spec.json had the CRC-32C %08" PRIx32 "; now it has %08" PRIx32,
+            bagi_tail(sums->file.path), trailer->spec, options->spec);
+    return BAGS_OK;
+}
+
+static void bagi_sums_close(bag_reader *reader, bagi_sums *sums) {
+    if (sums->loaded)
+        bagi_free(&reader->env->memory, sums->loaded,
+            (size_t)sums->trailer.length * 4);
+    sums->loaded = NULL;
+    bagi_file_close(reader, &sums->file);
+}
+
+/* Open what stands beside a Bag whose shape is known, into a struct of zeros,
+ * and check all that can be had at O(1) cost. Close it also if that failed. */
+static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
+    const bagi_bag_options *options, bags_error *err) {
+    const bags_allocator *memory = &reader->env->memory;
+    bags_error why;
+    char *path = bagi_beside_path(memory, reader->file.path, ".crc", err);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_file_open(reader, &sums->file, path, &why);
+    if (!code)
+        code = bagi_file_measure(reader, &sums->file, options->positional,
+            &why);
+    if (code == BAGS_ERROR_MISSING)
+        bags_fail(err, code, "%s: there are no checksums: %s is not there; "
+            "`bags checksum` makes it", bagi_tail(reader->file.path),
+            bagi_tail(path));
+    else if (code && err)
+        *err = why;
+    bagi_free_text(memory, path);
+    if (!code)
+        code = bagi_sums_shape(reader, sums, err);
+    return code ? code : bagi_sums_identity(reader, sums, options, err);
+}
+
+/* Hold the CRCs in memory, where they are not mapped. */
+static bags_code bagi_sums_load(bag_reader *reader, bagi_sums *sums,
+    bags_error *err) {
+    if (sums->crcs || reader->length == 0)
+        return BAGS_OK;
+    if (reader->length > SIZE_MAX / 4)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: is larger than memory", bagi_tail(sums->file.path));
+    size_t size = (size_t)reader->length * 4;
+    sums->loaded =
+        (unsigned char *)bagi_alloc_raw(&reader->env->memory, size, err);
+    if (!sums->loaded)
+        return BAGS_ERROR_MEMORY;
+    sums->crcs = sums->loaded;
+    return bagi_read_at(reader->env, sums->file.handle, sums->file.path, 0,
+        sums->loaded, size, err);
+}
+
+/* From now on every blob is compared with its checksum. */
+static bags_code bagi_sums_attach(bag_reader *reader,
+    const bagi_bag_options *options, bags_error *err) {
+    reader->sums = (bagi_sums *)bagi_alloc(&reader->env->memory,
+        sizeof *reader->sums, err);
+    if (!reader->sums)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_sums_open(reader, reader->sums, options, err);
+    reader->sums->crcs = reader->sums->file.map;
+    if (!code && options->load_table)
+        code = bagi_sums_load(reader, reader->sums, err);
+    return code;
+}
+
+BAGI_COLD static bags_code bagi_sums_fail(const bag_reader *reader,
+    uint64_t index, uint64_t start, uint64_t stop, uint32_t noted,
+    uint32_t found, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: blob %" PRIu64 ", bytes %" PRIu64 " to %" PRIu64
+        ": has the CRC-32C %08" PRIx32 "; when it was written it had %08" PRIx32,
+        bagi_tail(reader->file.path), index, start, stop, found, noted);
+}
+
+#define BAGI_SUMS_STEP 512 /* CRCs a read */
+
+/* CRCs of blobs from `index` on, at most BAGI_SUMS_STEP of them: a view of them,
+ * or of `room`. */
+static bags_code bagi_sums_get(const bag_reader *reader, uint64_t index,
+    uint64_t count, unsigned char *room, const unsigned char **crcs,
+    bags_error *err) {
+    const bagi_sums *sums = reader->sums;
+    *crcs = sums->crcs ? sums->crcs + 4 * index : room;
+    if (sums->crcs)
+        return BAGS_OK;
+    if (count > BAGI_SUMS_STEP)
+        count = BAGI_SUMS_STEP;
+    return bagi_file_read(reader, &sums->file, 4 * index, room,
+        (size_t)count * 4, err);
+}
+
+/* Compare blobs with their checksums before they are handed out: `count` of
+ * them from `index` on, whose bytes begin at `data`, and whose ends are given
+ * and in order. */
+BAGI_APART static bags_code bagi_sums_check(const bag_reader *reader,
+    uint64_t index, uint64_t count, const unsigned char *ends,
+    const unsigned char *data, bags_error *err) {
+    unsigned char room[4 * BAGI_SUMS_STEP];
+    const unsigned char *crcs = room;
+    uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t at = i % BAGI_SUMS_STEP;
+        bags_code code = at ? BAGS_OK
+                            : bagi_sums_get(reader, index + i, count - i, room,
+                                  &crcs, err);
+        if (code)
+            return code;
+        uint64_t stop = bagi_load_u64(ends + 8 * i);
+        uint32_t noted = bagi_load_u32(crcs + 4 * at);
+        uint32_t found = bagi_crc(0, data, (size_t)(stop - start));
+        if (noted != found)
+            return bagi_sums_fail(reader, index + i, start, stop, noted, found,
+                err);
+        data += stop - start;
+        start = stop;
+    }
+    return BAGS_OK;
+}
+
+static void bagi_bag_release(bag_reader *reader) {
+    const bags_allocator *memory = &reader->env->memory;
+    if (reader->sums) {
+        bagi_sums_close(reader, reader->sums);
+        bagi_free(memory, reader->sums, sizeof *reader->sums);
+        reader->sums = NULL;
+    }
+    bagi_file_close(reader, &reader->file);
+    bagi_file_close(reader, &reader->index);
+    bagi_free(memory, reader->loaded, reader->loaded_size);
+    reader->loaded = NULL;
 }
 
 /* Open the index, and see how long it is. One that is looked for may be removed
@@ -3817,7 +4330,7 @@ static bags_code bagi_bag_open_index(bag_reader *reader, const char *path,
     bool alone = options->where == BAGI_ALONE;
     bags_path_kind kind = BAGS_PATH_FILE;
     bags_error why;
-    char *index = bagi_index_path(&env->memory, path, err);
+    char *index = bagi_beside_path(&env->memory, path, ".idx", err);
     if (!index)
         return BAGS_ERROR_MEMORY;
     bags_code code =
@@ -3886,6 +4399,9 @@ static bags_code bagi_bag_shapes(bag_reader *reader, const char *path,
                  : bagi_bag_shape(reader, options->allow_empty, err);
     if (!code && options->load_table)
         code = bagi_bag_load(reader, err);
+    /* The checksums of an unfinished Bag have no end yet. */
+    if (!code && options->check && !(options->unfinished && reader->split))
+        code = bagi_sums_attach(reader, options, err);
     return code;
 }
 
@@ -3895,8 +4411,9 @@ static void bagi_bag_point(bag_reader *reader) {
     reader->data = reader->file.map;
     if (table->map)
         reader->ends = table->map + reader->table;
+    /* Blobs that are compared with checksums take the longer way. */
     if (reader->data && reader->ends && !reader->split && !reader->v2 &&
-        !reader->random) {
+        !reader->random && !reader->sums) {
         reader->view.data = reader->data;
         reader->view.table = reader->ends - 8;
         reader->view.length = reader->length;
@@ -3921,6 +4438,8 @@ static bags_code bagi_bag_open(bag_reader *reader, const char *path,
     bagi_bag_point(reader);
     bagi_file_settle(reader, &reader->file);
     bagi_file_settle(reader, &reader->index);
+    if (reader->sums)
+        bagi_file_settle(reader, &reader->sums->file);
     if (options->access) {
         bags_advice advice = options->access == BAGS_ACCESS_RANDOM
                                  ? BAGS_ADVICE_RANDOM
@@ -3977,7 +4496,7 @@ BAGS_API bag_reader *bag_reader_open(const char *path,
         with = *options;
     bagi_bag_options how = {BAGI_ALONE, with.positional,
         with.load_table || with.live, with.allow_empty_file, with.live,
-        with.live, with.access};
+        with.live, with.access, with.check, NULL, 0, false};
     bagi_lone *lone = bagi_lone_new(&with, err);
     if (!lone)
         return NULL;
@@ -3997,10 +4516,16 @@ BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
     memset(&with, 0, sizeof with);
     if (options)
         with = *options;
+    if (with.check) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "(memory): a Bag in memory has no checksums beside it");
+        return NULL;
+    }
     bagi_lone *lone = bagi_lone_new(&with, err);
     if (!lone)
         return NULL;
     bag_reader *reader = &lone->reader;
+    reader->in_memory = true;
     const bags_allocator *memory = &lone->env.memory;
     reader->file.path = bagi_copy_text(memory, "(memory)", 8, err);
     reader->file.size = size;
@@ -4099,6 +4624,11 @@ BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
     if (!bagi_bag_bounds(reader, index, ends, &start, &stop))
         return bagi_bag_fail_bounds(reader, index, start, stop, err);
     if (reader->data) {
+        if (reader->sums)
+            code = bagi_sums_check(reader, index, 1, ends, reader->data + start,
+                err);
+        if (code)
+            return code;
         out->data = reader->data + start;
         out->size = (size_t)(stop - start);
         if (reader->random)
@@ -4114,6 +4644,8 @@ BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
     if (!code)
         code = bagi_file_read(reader, &reader->file, start, scratch->data,
             (size_t)(stop - start), err);
+    if (!code && reader->sums)
+        code = bagi_sums_check(reader, index, 1, ends, scratch->data, err);
     if (code)
         return code;
     out->data = scratch->data;
@@ -4207,6 +4739,11 @@ BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
         if (used)
             range.ends = scratch->data + 8;
     }
+    if (reader->sums)
+        code = bagi_sums_check(reader, start, range.length, range.ends,
+            range.data, err);
+    if (code)
+        return code;
     *out = range;
     return BAGS_OK;
 }
@@ -4298,6 +4835,22 @@ static bags_code bagi_run_ends(const bag_reader *reader, const bagi_list *run,
     return BAGS_OK;
 }
 
+/* Compare the blobs of a run with their checksums, where they lie in the file
+ * still being known; `data` is where the first one's bytes are. */
+static bags_code bagi_run_check(const bag_reader *reader, const bagi_list *run,
+    const unsigned char *data, bags_error *err) {
+    const bagi_want *wants = bagi_wants(run);
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; reader->sums && i < run->count && !code; i++) {
+        unsigned char ends[16];
+        bagi_store_u64(ends, wants[i].start);
+        bagi_store_u64(ends + 8, wants[i].start + wants[i].size);
+        code = bagi_sums_check(reader, wants[i].index, 1, ends + 8,
+            data + (wants[i].start - wants[0].start), err);
+    }
+    return code;
+}
+
 /* Read a run whose ends are known behind what the buffer holds, unless it is
  * mapped, and only the table is not. */
 static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
@@ -4306,7 +4859,7 @@ static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
     for (size_t i = 0; reader->data && i < run->count; i++)
         wants[i].data = reader->data + wants[i].start;
     if (reader->data)
-        return BAGS_OK;
+        return bagi_run_check(reader, run, wants[0].data, err);
     const bagi_want *last = &bagi_wants(run)[run->count - 1];
     uint64_t start = bagi_wants(run)[0].start;
     uint64_t size = last->start + last->size - start;
@@ -4317,6 +4870,8 @@ static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
     if (!code)
         code = bagi_file_read(reader, &reader->file, start,
             buffer->data + *used, (size_t)size, err);
+    if (!code)
+        code = bagi_run_check(reader, run, buffer->data + *used, err);
     if (code)
         return code;
     wants = bagi_wants(run); /* it may have moved */
@@ -4473,6 +5028,249 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     for (size_t i = 0; i < count && !code; i++)
         code = bagi_ahead_blobs(&ahead, reader, wants[i].index, 1, err);
     bagi_ahead_ask(&ahead);
+    return code;
+}
+
+/* ---- a whole Bag and its checksums ---- */
+
+#define BAGI_PASS_ENTRIES 8192 /* entries a read */
+#define BAGI_PASS_BYTES ((size_t)128 << 10)
+
+/* All blobs of a Bag from the first to the last, with their CRCs; what is not
+ * mapped passes through memory of a fixed size. */
+typedef struct bagi_pass {
+    const bag_reader *bag;
+    unsigned char *entries, *bytes; /* NULL where the file is mapped */
+    const unsigned char *ends;      /* of the blobs from `from` on */
+    uint64_t from, until;
+    uint64_t first, last;           /* which bytes of the file `bytes` has */
+    uint64_t length;                /* blobs that are behind it */
+    uint64_t start, stop;           /* of the blob it is at */
+    uint32_t table;                 /* CRC of the table, so far */
+} bagi_pass;
+
+static bags_code bagi_pass_begin(bagi_pass *pass, const bag_reader *bag,
+    bags_error *err) {
+    static const unsigned char zero[8] = {0};
+    const bags_allocator *memory = &bag->env->memory;
+    memset(pass, 0, sizeof *pass);
+    pass->bag = bag;
+    if (!bag->split && !bag->v2)
+        pass->table = bagi_crc(0, zero, sizeof zero);
+    if (bag->length && !bag->ends) {
+        pass->entries = (unsigned char *)bagi_alloc_raw(memory,
+            (BAGI_PASS_ENTRIES + 1) * 8, err);
+        if (!pass->entries)
+            return BAGS_ERROR_MEMORY;
+    }
+    return BAGS_OK;
+}
+
+static void bagi_pass_end(bagi_pass *pass) {
+    const bags_allocator *memory = &pass->bag->env->memory;
+    bagi_free(memory, pass->entries, (BAGI_PASS_ENTRIES + 1) * 8);
+    bagi_free(memory, pass->bytes, BAGI_PASS_BYTES);
+}
+
+/* More entries of the table. */
+static bags_code bagi_pass_entries(bagi_pass *pass, bags_error *err) {
+    const bag_reader *bag = pass->bag;
+    uint64_t count = bag->length - pass->length;
+    if (count > BAGI_PASS_ENTRIES)
+        count = BAGI_PASS_ENTRIES;
+    pass->from = pass->length;
+    pass->until = pass->length + count;
+    if (bag->ends) {
+        pass->ends = bag->ends + 8 * pass->from;
+    } else {
+        bags_code code = bagi_bag_entries(bag, pass->from, (size_t)count,
+            pass->entries, err);
+        if (code)
+            return code;
+        pass->ends = pass->entries + 8;
+    }
+    pass->table = bagi_crc(pass->table, pass->ends, (size_t)count * 8);
+    return BAGS_OK;
+}
+
+/* Go to the next blob; there must be one. *right says whether it lies within the
+ * data, behind the one before. */
+static bags_code bagi_pass_next(bagi_pass *pass, bool *right, bags_error *err) {
+    bags_code code = pass->length == pass->until ? bagi_pass_entries(pass, err)
+                                                 : BAGS_OK;
+    if (code)
+        return code;
+    *right = bagi_bag_bounds(pass->bag, pass->length,
+        pass->ends + 8 * (pass->length - pass->from), &pass->start,
+        &pass->stop);
+    pass->length++;
+    return BAGS_OK;
+}
+
+/* Read on, where the file is not mapped. */
+static bags_code bagi_pass_read(bagi_pass *pass, uint64_t at, bags_error *err) {
+    const bag_reader *bag = pass->bag;
+    uint64_t rest = bag->limit - at;
+    size_t size = rest < BAGI_PASS_BYTES ? (size_t)rest : BAGI_PASS_BYTES;
+    if (!pass->bytes)
+        pass->bytes = (unsigned char *)bagi_alloc_raw(&bag->env->memory,
+            BAGI_PASS_BYTES, err);
+    if (!pass->bytes)
+        return BAGS_ERROR_MEMORY;
+    pass->first = at;
+    pass->last = at + size;
+    return bagi_file_read(bag, &bag->file, at, pass->bytes, size, err);
+}
+
+/* The CRC of the blob it is at, which is right. */
+static bags_code bagi_pass_sum(bagi_pass *pass, uint32_t *sum,
+    bags_error *err) {
+    const bag_reader *bag = pass->bag;
+    *sum = 0;
+    if (bag->data) {
+        *sum = bagi_crc(0, bag->data + pass->start,
+            (size_t)(pass->stop - pass->start));
+        return BAGS_OK;
+    }
+    for (uint64_t at = pass->start; at < pass->stop;) {
+        bags_code code = BAGS_OK;
+        if (at < pass->first || at >= pass->last)
+            code = bagi_pass_read(pass, at, err);
+        if (code)
+            return code;
+        uint64_t until = pass->stop < pass->last ? pass->stop : pass->last;
+        *sum = bagi_crc(*sum, pass->bytes + (at - pass->first),
+            (size_t)(until - at));
+        at = until;
+    }
+    return BAGS_OK;
+}
+
+/* Whether there are checksums beside a Bag. */
+static bags_code bagi_sums_exist(const bag_reader *bag, bool *exist,
+    bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    const bags_allocator *memory = &bag->env->memory;
+    *exist = false;
+    if (bag->in_memory)
+        return BAGS_OK;
+    char *path = bagi_beside_path(memory, bag->file.path, ".crc", err);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_kind(bag->env, path, &kind, err);
+    bagi_free_text(memory, path);
+    *exist = kind != BAGS_PATH_NONE;
+    return code;
+}
+
+BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
+    bags_error *err) {
+    bool exist = false;
+    bags_code code = bagi_sums_exist(reader, &exist, err);
+    if (!code)
+        *summed = exist;
+    return code;
+}
+
+#define BAGI_NO_BLOB UINT64_MAX
+
+/* Takes a fault: of a blob, or of BAGI_NO_BLOB, the table, the sidecar or
+ * spec.json. What it returns ends the look, unless it is BAGS_OK. */
+typedef bags_code (*bagi_take_fault)(void *user, uint64_t blob,
+    uint64_t offset, const bags_error *fault);
+
+typedef struct bagi_sums_look {
+    const bag_reader *bag;
+    const bagi_sums *sums;
+    bagi_pass pass;
+    unsigned char room[4 * BAGI_SUMS_STEP];
+    uint32_t all; /* CRC of the CRCs, so far */
+    bagi_take_fault take;
+    void *user;
+} bagi_sums_look;
+
+/* Compare the next blob. One that lies nowhere has no CRC: the table's CRC tells
+ * of it. */
+static bags_code bagi_sums_look_next(bagi_sums_look *look, bags_error *err) {
+    bagi_pass *pass = &look->pass;
+    const bagi_file *file = &look->sums->file;
+    uint64_t index = pass->length, at = index % BAGI_SUMS_STEP;
+    uint64_t count = look->bag->length - index;
+    bool right = false;
+    uint32_t found = 0, noted;
+    bags_error fault;
+    bags_code code = BAGS_OK;
+    if (count > BAGI_SUMS_STEP)
+        count = BAGI_SUMS_STEP;
+    if (at == 0) {
+        code = bagi_read_at(look->bag->env, file->handle, file->path, 4 * index,
+            look->room, (size_t)count * 4, err);
+        if (!code)
+            look->all = bagi_crc(look->all, look->room, (size_t)count * 4);
+    }
+    if (!code)
+        code = bagi_pass_next(pass, &right, err);
+    if (!code && right)
+        code = bagi_pass_sum(pass, &found, err);
+    noted = bagi_load_u32(look->room + 4 * at);
+    if (code || !right || found == noted)
+        return code;
+    bagi_sums_fail(look->bag, index, pass->start, pass->stop, noted, found,
+        &fault);
+    return look->take(look->user, index, pass->start, &fault);
+}
+
+static bags_code bagi_sums_look_at(bagi_sums_look *look, const char *path,
+    const char *what, uint32_t noted, uint32_t found) {
+    bags_error fault;
+    if (noted == found)
+        return BAGS_OK;
+    bags_fail(&fault, BAGS_ERROR_CORRUPT, "%s: %s the CRC-32C %08" PRIx32
+        "; when they were written they had %08" PRIx32, bagi_tail(path), what,
+        found, noted);
+    return look->take(look->user, BAGI_NO_BLOB, 0, &fault);
+}
+
+/*
+ * Compare a whole Bag with the checksums beside it, which must be there. Every
+ * fault goes to `take`. BAGS_OK, or what ended the look: `take`, or that a file
+ * could not be read.
+ */
+static bags_code bagi_sums_verify(const bag_reader *bag,
+    const bagi_bag_options *options, bagi_take_fault take, void *user,
+    bags_error *err) {
+    bagi_bag_options how = *options;
+    bagi_sums sums;
+    bagi_sums_look look;
+    bags_error why;
+    /* A file by position that no set knows: nothing of the Bag changes. */
+    bag_reader *owner = (bag_reader *)(uintptr_t)bag;
+    memset(&sums, 0, sizeof sums);
+    how.positional = true;
+    look.bag = bag;
+    look.sums = &sums;
+    look.all = 0;
+    look.take = take;
+    look.user = user;
+    bags_code code = bagi_sums_open(owner, &sums, &how, &why);
+    if (code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_MISSING)
+        code = take(user, BAGI_NO_BLOB, 0, &why);
+    else if (code && err)
+        *err = why;
+    if (sums.whole && !code) {
+        code = bagi_pass_begin(&look.pass, bag, err);
+        while (!code && look.pass.length < bag->length)
+            code = bagi_sums_look_next(&look, err);
+        if (!code)
+            code = bagi_sums_look_at(&look, bag->file.path,
+                "the table's entries have", sums.trailer.table,
+                look.pass.table);
+        if (!code)
+            code = bagi_sums_look_at(&look, sums.file.path, "the checksums have",
+                sums.trailer.sums, look.all);
+        bagi_pass_end(&look.pass);
+    }
+    bagi_sums_close(owner, &sums);
     return code;
 }
 
@@ -4639,6 +5437,10 @@ static void bagi_out_remove(const bagi_env *env, bagi_out *out) {
 
 typedef struct bagi_column {
     bagi_out blobs, ends;
+    bagi_out sums; /* the CRCs of the blobs, if summed */
+    bool summed;
+    uint32_t name, spec; /* for the end of the sums: CRCs, 0 if alone */
+    uint32_t table;      /* CRC of the table, when it has been put */
     uint64_t length;
     uint64_t kept_length, kept_end;   /* what whole datapoints use */
     uint64_t found_length, found_end; /* what was there when it was opened */
@@ -4667,6 +5469,22 @@ static void bagi_column_free(const bags_allocator *memory,
     bagi_column *column) {
     bagi_free(memory, column->blobs.buffer, column->blobs.capacity);
     bagi_free(memory, column->ends.buffer, column->ends.capacity);
+    bagi_free(memory, column->sums.buffer, column->sums.capacity);
+}
+
+/* Have the column keep checksums, in a file that is there or will be. Their
+ * buffer is full when that of the ends is. */
+static bags_code bagi_column_sum(const bags_allocator *memory,
+    bagi_column *column, uint32_t name, uint32_t spec, bags_error *err) {
+    column->summed = true;
+    column->name = name;
+    column->spec = spec;
+    if (column->sums.buffer)
+        return BAGS_OK;
+    column->sums.capacity = column->ends.capacity / 2;
+    column->sums.buffer =
+        (unsigned char *)bagi_alloc_raw(memory, column->sums.capacity, err);
+    return column->sums.buffer ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 /* Create NAME.bag and NAME.idx. Both paths are taken over. */
@@ -4682,11 +5500,27 @@ static bags_code bagi_column_create(const bagi_env *env, bagi_column *column,
     return code ? code : also;
 }
 
+/* What an end speaks of: the blob, and its checksum if it has one. */
+static bags_code bagi_column_flush_blobs(const bagi_env *env,
+    bagi_column *column, bags_error *err) {
+    bags_code code = bagi_out_flush(env, &column->blobs, err);
+    if (!code && column->summed)
+        code = bagi_out_flush(env, &column->sums, err);
+    return code;
+}
+
 /* Blobs before their ends, so that no end speaks of a blob that is not there. */
 static bags_code bagi_column_flush(const bagi_env *env, bagi_column *column,
     bags_error *err) {
-    bags_code code = bagi_out_flush(env, &column->blobs, err);
+    bags_code code = bagi_column_flush_blobs(env, column, err);
     return code ? code : bagi_out_flush(env, &column->ends, err);
+}
+
+static bags_code bagi_column_add_sum(const bagi_env *env, bagi_column *column,
+    const unsigned char *data, size_t size, bags_error *err) {
+    unsigned char sum[4];
+    bagi_store_u32(sum, bagi_crc(0, data, size));
+    return bagi_out_put(env, &column->sums, sum, sizeof sum, err);
 }
 
 /* Where the blob does not fit into the buffer, or its end would fill the
@@ -4699,10 +5533,13 @@ BAGI_APART static bags_code bagi_column_spill(const bagi_env *env,
     uint64_t base = column->blobs.base;
     bags_code code = bagi_out_put(env, &column->blobs, data, size, err);
     if (!code && column->blobs.base != base) {
-        code = bagi_out_flush(env, &column->ends, err);
+        if (column->summed)
+            code = bagi_out_flush(env, &column->sums, err);
+        if (!code)
+            code = bagi_out_flush(env, &column->ends, err);
         bagi_out_advance(&column->ends);
     } else if (!code) {
-        code = bagi_out_flush(env, &column->blobs, err);
+        code = bagi_column_flush_blobs(env, column, err);
     }
     if (code)
         return code;
@@ -4717,6 +5554,11 @@ static inline bags_code bagi_column_add(const bagi_env *env,
     bagi_column *column, const unsigned char *data, size_t size,
     bags_error *err) {
     bagi_out *blobs = &column->blobs, *ends = &column->ends;
+    if (BAGI_UNLIKELY(column->summed)) {
+        bags_code code = bagi_column_add_sum(env, column, data, size, err);
+        if (code)
+            return code;
+    }
     if (BAGI_UNLIKELY(size >= bagi_out_room(blobs) || bagi_out_room(ends) <= 8))
         return bagi_column_spill(env, column, data, size, err);
     if (size)
@@ -4736,6 +5578,8 @@ static void bagi_column_keep(bagi_column *column) {
 static void bagi_column_rewind(bagi_column *column) {
     bagi_out_rewind(&column->blobs, column->kept_end);
     bagi_out_rewind(&column->ends, column->kept_length * 8);
+    if (column->summed)
+        bagi_out_rewind(&column->sums, column->kept_length * 4);
     column->length = column->kept_length;
 }
 
@@ -4744,9 +5588,23 @@ static uint64_t bagi_column_size(const bagi_column *column) {
     return column->blobs.end + 8 * (column->length + 1);
 }
 
-/* Put bytes of another file behind, read into the buffer. */
+/* Bytes of a flushed file from `at` on: a view of the buffer, which they fill
+ * unless the file ends. */
+static bags_code bagi_out_piece(const bagi_env *env, bagi_out *out, uint64_t at,
+    bags_bytes *piece, bags_error *err) {
+    piece->data = out->buffer;
+    piece->size = out->end - at < out->capacity ? (size_t)(out->end - at)
+                                                : out->capacity;
+    if (!out->moved)
+        return BAGS_OK; /* the buffer is the file */
+    return bagi_read_at(env, out->handle, out->path, at, out->buffer,
+        piece->size, err);
+}
+
+/* Put bytes of another file behind, read into the buffer; *crc, if it is wanted,
+ * goes on over them. */
 static bags_code bagi_out_copy(const bagi_env *env, bagi_out *out,
-    const bagi_out *from, bags_error *err) {
+    const bagi_out *from, uint32_t *crc, bags_error *err) {
     bags_code code = BAGS_OK;
     for (uint64_t at = 0; at < from->end && !code;) {
         size_t step = bagi_out_room(out);
@@ -4756,6 +5614,8 @@ static bags_code bagi_out_copy(const bagi_env *env, bagi_out *out,
             out->buffer + (out->end - out->base), step, err);
         if (code)
             return code;
+        if (crc)
+            *crc = bagi_crc(*crc, out->buffer + (out->end - out->base), step);
         at += step;
         out->end += step;
         if (bagi_out_room(out) == 0) {
@@ -4772,17 +5632,48 @@ static bags_code bagi_column_table(const bagi_env *env, bagi_column *column,
     bags_error *err) {
     static const unsigned char zero[8] = {0};
     const bagi_out *ends = &column->ends;
+    uint32_t *crc = column->summed ? &column->table : NULL;
     bags_code code = bagi_out_put(env, &column->blobs, zero, sizeof zero, err);
     if (code)
         return code;
-    return ends->moved ? bagi_out_copy(env, &column->blobs, ends, err)
+    if (crc)
+        *crc = bagi_crc(0, zero, sizeof zero);
+    if (crc && !ends->moved)
+        *crc = bagi_crc(*crc, ends->buffer, (size_t)ends->end);
+    return ends->moved ? bagi_out_copy(env, &column->blobs, ends, crc, err)
                        : bagi_out_put(env, &column->blobs, ends->buffer,
                              (size_t)ends->end, err);
+}
+
+/* Put behind the checksums what makes them a sidecar, when the Bag has its
+ * table. */
+static bags_code bagi_column_seal(const bagi_env *env, bagi_column *column,
+    bags_error *err) {
+    bagi_trailer trailer = {column->length, column->blobs.end, column->table, 0,
+        column->name, column->spec};
+    unsigned char room[BAGI_TRAILER_SIZE];
+    bagi_out *sums = &column->sums;
+    bags_code code = BAGS_OK;
+    bags_bytes piece;
+    for (uint64_t at = 0; at < sums->end && !code; at += piece.size) {
+        code = bagi_out_piece(env, sums, at, &piece, err);
+        if (!code)
+            trailer.sums = bagi_crc(trailer.sums, piece.data, piece.size);
+    }
+    if (code)
+        return code;
+    bagi_trailer_store(&trailer, room);
+    code = bagi_out_put(env, sums, room, sizeof room, err);
+    if (!code)
+        code = bagi_out_flush(env, sums, err);
+    return code ? code : bagi_out_cut(env, sums, err);
 }
 
 static bags_code bagi_column_sync(const bagi_env *env, bagi_column *column,
     bags_error *err) {
     bags_code code = bagi_out_sync(env, &column->blobs, err);
+    if (!code && column->summed)
+        code = bagi_out_sync(env, &column->sums, err);
     return code ? code : bagi_out_sync(env, &column->ends, err);
 }
 
@@ -4792,6 +5683,8 @@ static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
     bags_code code = bagi_column_flush(env, column, err);
     if (!code)
         code = bagi_column_table(env, column, err);
+    if (!code && column->summed)
+        code = bagi_column_seal(env, column, err);
     if (!code)
         code = bagi_out_flush(env, &column->blobs, err);
     if (!code)
@@ -4802,19 +5695,31 @@ static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
         code = bagi_out_sync(env, &column->blobs, err);
     if (!code && !no_sync && keep_idx)
         code = bagi_out_sync(env, &column->ends, err);
+    if (!code && !no_sync && column->summed)
+        code = bagi_out_sync(env, &column->sums, err);
     return code;
+}
+
+/* Close the files that stay when the Bag is whole. */
+static bags_code bagi_column_close_kept(const bagi_env *env,
+    bagi_column *column, bags_error *err) {
+    bags_code code = bagi_out_close(env, &column->blobs, err);
+    bags_code also = bagi_out_close(env, &column->sums, code ? NULL : err);
+    return code ? code : also;
 }
 
 static bags_code bagi_column_close(const bagi_env *env, bagi_column *column,
     bags_error *err) {
-    bags_code code = bagi_out_close(env, &column->blobs, err);
+    bags_code code = bagi_column_close_kept(env, column, err);
     bags_code also = bagi_out_close(env, &column->ends, code ? NULL : err);
+    column->summed = false;
     return code ? code : also;
 }
 
 static void bagi_column_remove(const bagi_env *env, bagi_column *column) {
     bagi_out_remove(env, &column->blobs);
     bagi_out_remove(env, &column->ends);
+    bagi_out_remove(env, &column->sums);
 }
 
 struct bag_writer {
@@ -4872,9 +5777,14 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
         with.buffer_size, err);
     if (!code) {
         char *blobs = bagi_copy_text(&env.memory, path, strlen(path), err);
-        char *ends = bagi_index_path(&env.memory, path, err);
+        char *ends = bagi_beside_path(&env.memory, path, ".idx", err);
         code = bagi_column_create(&env, &writer->column, blobs, ends, err);
     }
+    if (!code && with.checksum)
+        code = bagi_column_sum(&env.memory, &writer->column, 0, 0, err);
+    if (!code && with.checksum)
+        code = bagi_out_create(&env, &writer->column.sums,
+            bagi_beside_path(&env.memory, path, ".crc", err), err);
     if (!code)
         return writer;
     bagi_column_remove(&env, &writer->column);
@@ -4950,7 +5860,7 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     if (!failure->code && !writer->no_sync)
         bagi_sync_above(&writer->env, column->blobs.path, 1, failure);
     if (!failure->code)
-        bagi_out_close(&writer->env, &column->blobs, failure);
+        bagi_column_close_kept(&writer->env, column, failure);
     if (!failure->code && !writer->keep_idx)
         bagi_out_remove(&writer->env, &column->ends);
     bagi_column_close(&writer->env, column, failure->code ? NULL : failure);
@@ -4964,6 +5874,89 @@ BAGS_API void bag_writer_abort(bag_writer *writer) {
         return;
     bagi_column_remove(&writer->env, &writer->column);
     bagi_bag_writer_free(writer);
+}
+
+/* ---- checksums for a Bag that is there ---- */
+
+/* Write the CRCs of all blobs of a Bag, and their end. */
+static bags_code bagi_sums_fill(const bag_reader *bag, bagi_out *out,
+    const bagi_bag_options *options, bags_error *err) {
+    const bagi_env *env = bag->env;
+    bagi_pass pass;
+    unsigned char room[BAGI_TRAILER_SIZE];
+    bagi_trailer trailer = {bag->length, bag->file.size, 0, 0, 0, 0};
+    bags_code code = bagi_pass_begin(&pass, bag, err);
+    while (!code && pass.length < bag->length) {
+        uint32_t sum = 0;
+        bool right = false;
+        code = bagi_pass_next(&pass, &right, err);
+        if (!code && !right)
+            code = bagi_bag_fail_bounds(bag, pass.length - 1, pass.start,
+                pass.stop, err);
+        if (!code)
+            code = bagi_pass_sum(&pass, &sum, err);
+        bagi_store_u32(room, sum);
+        trailer.sums = bagi_crc(trailer.sums, room, 4);
+        if (!code)
+            code = bagi_out_put(env, out, room, 4, err);
+    }
+    trailer.table = pass.table;
+    if (options->where != BAGI_ALONE) {
+        trailer.name = bagi_crc_text(options->name);
+        trailer.spec = options->spec;
+    }
+    bagi_pass_end(&pass);
+    bagi_trailer_store(&trailer, room);
+    if (!code)
+        code = bagi_out_put(env, out, room, sizeof room, err);
+    return code ? code : bagi_out_flush(env, out, err);
+}
+
+/* From NAME.crc.partial to NAME.crc, so that there is never a part of it. */
+static bags_code bagi_sums_publish(const bagi_env *env, bagi_out *out,
+    const char *path, bool no_sync, bags_error *err) {
+    bags_code code = no_sync ? BAGS_OK : bagi_out_sync(env, out, err);
+    char *from = bagi_copy_text(&env->memory, out->path, strlen(out->path),
+        code ? NULL : err);
+    if (!code)
+        code = from ? bagi_out_close(env, out, err) : BAGS_ERROR_MEMORY;
+    int error = code ? 0 : env->io.rename(env->io.user, from, path);
+    if (error)
+        code = bagi_fail_system(err, error, from, "rename");
+    if (!code && !no_sync)
+        code = bagi_sync_above(env, path, 1, err);
+    bagi_free_text(&env->memory, from);
+    return code;
+}
+
+/* Make NAME.crc beside a Bag, or make it again. */
+static bags_code bagi_sums_write(const bag_reader *bag,
+    const bagi_bag_options *options, bool no_sync, bags_error *err) {
+    const bagi_env *env = bag->env;
+    const bags_allocator *memory = &env->memory;
+    bagi_out out;
+    memset(&out, 0, sizeof out);
+    out.capacity = BAGI_BUFFER_LEAST;
+    out.buffer = (unsigned char *)bagi_alloc_raw(memory, out.capacity, err);
+    char *path = bagi_beside_path(memory, bag->file.path, ".crc",
+        out.buffer ? err : NULL);
+    char *partial = path ? bagi_print(memory, err, "%s.partial", path) : NULL;
+    bags_code code = out.buffer && partial ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (!code) {
+        env->io.remove(env->io.user, partial); /* what was interrupted */
+        code = bagi_out_create(env, &out, partial, err);
+    } else {
+        bagi_free_text(memory, partial);
+    }
+    if (!code)
+        code = bagi_sums_fill(bag, &out, options, err);
+    if (!code)
+        code = bagi_sums_publish(env, &out, path, no_sync, err);
+    if (code)
+        bagi_out_remove(env, &out);
+    bagi_free(memory, out.buffer, out.capacity);
+    bagi_free_text(memory, path);
+    return code;
 }
 
 /* ========================================================================
@@ -6357,14 +7350,34 @@ static const char *bagi_writer_column_name(const bags_writer *writer,
                                        : "refs";
 }
 
+/* Have all columns of the shard keep checksums. */
+static bags_code bagi_writer_sum(bags_writer *writer, bags_error *err) {
+    const unsigned char *text = (const unsigned char *)writer->text;
+    uint32_t spec = bagi_crc(0, text, writer->text_size);
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i <= writer->spec.count && !code; i++)
+        code = bagi_column_sum(&writer->env.memory, &writer->columns[i],
+            bagi_crc_text(bagi_writer_column_name(writer, i)), spec, err);
+    return code;
+}
+
+static bags_code bagi_writer_create_sums(bags_writer *writer, size_t column,
+    bags_error *err) {
+    return bagi_out_create(&writer->env, &writer->columns[column].sums,
+        bagi_print(&writer->env.memory, err, "%s/%s.crc", writer->shard,
+            bagi_writer_column_name(writer, column)), err);
+}
+
 static bags_code bagi_writer_file(bags_writer *writer, size_t column,
     bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
     const char *name = bagi_writer_column_name(writer, column);
     char *blobs = bagi_print(memory, err, "%s/%s.bag", writer->shard, name);
     char *ends = bagi_print(memory, err, "%s/%s.idx", writer->shard, name);
-    return bagi_column_create(&writer->env, &writer->columns[column], blobs,
-        ends, err);
+    bags_code code = bagi_column_create(&writer->env, &writer->columns[column],
+        blobs, ends, err);
+    bool summed = writer->columns[column].summed && column < writer->spec.count;
+    return code || !summed ? code : bagi_writer_create_sums(writer, column, err);
 }
 
 static char *bagi_writer_partial_path(bags_writer *writer, bags_error *err) {
@@ -6374,7 +7387,9 @@ static char *bagi_writer_partial_path(bags_writer *writer, bags_error *err) {
 
 /* The record of the claim: created, locked for as long as the writer works, and
  * then filled. It is on disk before any other file is made, so that a shard
- * that has files without it was not left by a writer. */
+ * that has files without it was not left by a writer. Only refs.crc may be
+ * there: its name gets to the disk with the record's, and with no_sync too, so
+ * that recovery knows that blobs must be compared with checksums. */
 static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->env;
     char *path = bagi_writer_partial_path(writer, err);
@@ -6391,9 +7406,14 @@ static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
             writer->text_size, err);
     if (!code && !writer->options.no_sync) {
         int error = env->io.sync(env->io.user, writer->partial);
-        code = error ? bagi_fail_system(err, error, path, "sync")
-                     : bagi_sync_dir(env, writer->shard, err);
+        code = error ? bagi_fail_system(err, error, path, "sync") : BAGS_OK;
     }
+    if (!code && writer->options.checksum)
+        code = bagi_writer_sum(writer, err);
+    if (!code && writer->options.checksum)
+        code = bagi_writer_create_sums(writer, writer->spec.count, err);
+    if (!code && (writer->options.checksum || !writer->options.no_sync))
+        code = bagi_sync_dir(env, writer->shard, err);
     bagi_free_text(&env->memory, path);
     return code;
 }
@@ -6441,7 +7461,11 @@ static bags_code bagi_writer_discard(bags_writer *writer, bool known,
         code = bagi_writer_remove(writer, name, ".idx", err);
         if (!code)
             code = bagi_writer_remove(writer, name, ".bag", err);
+        if (!code && i < writer->spec.count)
+            code = bagi_writer_remove(writer, name, ".crc", err);
     }
+    if (!code)
+        code = bagi_writer_remove(writer, "refs", ".crc", err);
     if (!code && writer->partial)
         code = bagi_writer_remove(writer, "spec.json", ".partial", err);
     bagi_close_read(env, writer->partial);
@@ -6536,7 +7560,7 @@ static bags_code bagi_writer_flush_fields(bags_writer *writer,
     bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < writer->spec.count && !code; i++)
-        code = bagi_out_flush(&writer->env, &writer->columns[i].blobs, err);
+        code = bagi_column_flush_blobs(&writer->env, &writer->columns[i], err);
     for (size_t i = 0; i < writer->spec.count && !code; i++)
         code = bagi_out_flush(&writer->env, &writer->columns[i].ends, err);
     return code;
@@ -6590,6 +7614,37 @@ static bags_code bagi_writer_sync_parents(bags_writer *writer,
         err);
 }
 
+/* A shard that was begun without checksums gets them before it is committed,
+ * refs.crc last: where that is, recovery takes all of them for journals, which
+ * they may serve as. */
+static bags_code bagi_writer_add_sums(bags_writer *writer, bool no_sync,
+    bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    const unsigned char *text = (const unsigned char *)writer->text;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
+        bag_reader bag;
+        bagi_bag_options how;
+        memset(&how, 0, sizeof how);
+        memset(&bag, 0, sizeof bag);
+        how.where = BAGI_WITH_REFS;
+        how.name = bagi_writer_column_name(writer, i);
+        how.spec = bagi_crc(0, text, writer->text_size);
+        bag.env = &writer->env;
+        char *path = bagi_print(memory, err, "%s/%s.bag", writer->shard,
+            how.name);
+        if (!path)
+            return BAGS_ERROR_MEMORY;
+        code = bagi_bag_open(&bag, path, &how, err);
+        bagi_free_text(memory, path);
+        if (!code)
+            code = bagi_sums_write(&bag, &how, no_sync, err);
+        if (bag.file.path)
+            bagi_bag_release(&bag);
+    }
+    return code;
+}
+
 /* Finish the shard being written. */
 static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->env;
@@ -6600,7 +7655,9 @@ static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
         code = bagi_column_finish(env, &writer->columns[i], keep_idx, no_sync,
             err);
     for (size_t i = 0; i <= writer->spec.count && !code; i++)
-        code = bagi_out_close(env, &writer->columns[i].blobs, err);
+        code = bagi_column_close_kept(env, &writer->columns[i], err);
+    if (!code && writer->options.checksum && !bagi_refs_column(writer)->summed)
+        code = bagi_writer_add_sums(writer, no_sync, err);
     if (!code)
         code = bagi_writer_commit_record(writer, err);
     if (!code && !no_sync)
@@ -7094,6 +8151,33 @@ static bags_code bagi_out_window(const bagi_env *env, bagi_out *out,
     return BAGS_OK;
 }
 
+/* Whether the next blob of a column has the checksum that was noted for it. */
+static bags_code bagi_scan_sum(const bagi_env *env, bagi_column *column,
+    uint64_t end, const char **why, bags_error *err) {
+    const unsigned char *data = NULL;
+    uint32_t found = 0;
+    bags_code code = BAGS_OK;
+    if (column->length >= column->sums.high / 4) {
+        *why = "the checksums end before their blobs";
+        return BAGS_OK;
+    }
+    for (uint64_t at = column->blobs.end; at < end && !code;) {
+        size_t size = end - at < column->blobs.capacity
+                          ? (size_t)(end - at)
+                          : column->blobs.capacity;
+        code = bagi_out_window(env, &column->blobs, at, size, &data, err);
+        if (!code)
+            found = bagi_crc(found, data, size);
+        at += size;
+    }
+    if (!code)
+        code = bagi_out_window(env, &column->sums, column->length * 4, 4, &data,
+            err);
+    if (!code && bagi_load_u32(data) != found)
+        *why = "a blob does not have the checksum that was noted for it";
+    return code;
+}
+
 /* Take `count` more entries of a column's journal, if they are there and their
  * blobs too; else *why says what is not. */
 static bags_code bagi_scan_ends(const bagi_env *env, bagi_column *column,
@@ -7114,6 +8198,10 @@ static bags_code bagi_scan_ends(const bagi_env *env, bagi_column *column,
                                            : "a blob is cut";
             return BAGS_OK;
         }
+        if (column->summed)
+            code = bagi_scan_sum(env, column, end, why, err);
+        if (code || *why)
+            return code;
         column->blobs.end = end;
         column->length++;
     }
@@ -7182,6 +8270,18 @@ typedef struct bagi_found {
     const char *why;
 } bagi_found;
 
+/* A shard that was begun with checksums has a refs.crc. */
+static bags_code bagi_scan_begun_with_sums(bags_writer *writer,
+    bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char *path =
+        bagi_print(&writer->env.memory, err, "%s/refs.crc", writer->shard);
+    bags_code code = path ? bagi_kind(&writer->env, path, &kind, err)
+                          : BAGS_ERROR_MEMORY;
+    bagi_free_text(&writer->env.memory, path);
+    return code || kind == BAGS_PATH_NONE ? code : bagi_writer_sum(writer, err);
+}
+
 /* Open all files of the shard. One that is missing was not made yet. */
 static bags_code bagi_scan_open(bags_writer *writer, int mode, bool *missing,
     bags_error *err) {
@@ -7197,6 +8297,10 @@ static bags_code bagi_scan_open(bags_writer *writer, int mode, bool *missing,
         if (!code)
             code = bagi_out_reopen(&writer->env, &column->ends,
                 bagi_print(memory, &why, "%s/%s.idx", writer->shard, name),
+                mode, &why);
+        if (!code && column->summed)
+            code = bagi_out_reopen(&writer->env, &column->sums,
+                bagi_print(memory, &why, "%s/%s.crc", writer->shard, name),
                 mode, &why);
     }
     *missing = code == BAGS_ERROR_MISSING;
@@ -7234,6 +8338,7 @@ static void bagi_scan_reset(bags_writer *writer) {
         column->length = column->kept_length = column->kept_end = 0;
         bagi_out_reset(&column->blobs);
         bagi_out_reset(&column->ends);
+        bagi_out_reset(&column->sums);
     }
 }
 
@@ -7243,10 +8348,13 @@ static void bagi_scan_settle(bags_writer *writer, bagi_found *found) {
         bagi_column *column = &writer->columns[i];
         bagi_out_settle(&column->blobs, column->kept_end);
         bagi_out_settle(&column->ends, column->kept_length * 8);
+        if (column->summed)
+            bagi_out_settle(&column->sums, column->kept_length * 4);
         column->found_length = column->kept_length;
         column->found_end = column->kept_end;
         found->cut += column->blobs.high - column->blobs.end;
         found->cut += column->ends.high - column->ends.end;
+        found->cut += column->sums.high - column->sums.end;
     }
     writer->shard_length = found->length = bagi_refs_column(writer)->length;
 }
@@ -7261,7 +8369,9 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
     const char *why = NULL;
     bool missing = false, has_rows = false;
     bagi_scan_reset(writer);
-    bags_code code = bagi_scan_open(writer, mode, &missing, err);
+    bags_code code = bagi_scan_begun_with_sums(writer, err);
+    if (!code)
+        code = bagi_scan_open(writer, mode, &missing, err);
     bagi_column *refs = bagi_refs_column(writer);
     while (!code && !missing && !why && refs->length < refs->ends.high / 8)
         code = bagi_scan_datapoint(writer, &why, err);
@@ -7287,6 +8397,8 @@ static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
         code = bagi_out_cut(&writer->env, &writer->columns[i].blobs, err);
         if (!code)
             code = bagi_out_cut(&writer->env, &writer->columns[i].ends, err);
+        if (!code && writer->columns[i].summed)
+            code = bagi_out_cut(&writer->env, &writer->columns[i].sums, err);
     }
     return code;
 }
@@ -7318,7 +8430,8 @@ static bags_code bagi_writer_relock(bags_writer *writer, int mode,
 }
 
 static int bagi_left_other(void *user, const char *name) {
-    *(bool *)user = strcmp(name, "spec.json.partial") != 0;
+    *(bool *)user = strcmp(name, "spec.json.partial") != 0 &&
+                    strcmp(name, "refs.crc") != 0;
     return *(bool *)user ? ECANCELED : 0;
 }
 
@@ -7801,6 +8914,7 @@ typedef struct bagi_shard {
     bool unfinished; /* its Bags were opened with the reader; without a
                         datapoint it has none */
     uint64_t start;  /* index of its first datapoint */
+    uint32_t spec;   /* CRC of its spec.json */
     void **bags;     /* a bag_reader a field, then refs; NULL: not used yet */
 } bagi_shard;
 
@@ -7856,6 +8970,10 @@ static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
     options.positional = reader->options.positional;
     options.load_table = reader->options.load_tables;
     options.access = reader->options.access;
+    options.check = reader->options.check;
+    options.name = NULL; /* bagi_reader_bag_new knows */
+    options.spec = shard->spec;
+    options.any_spec = false;
     options.allow_empty = !refs || refs->v2 || refs->length == 0;
     return options;
 }
@@ -7880,10 +8998,12 @@ static bag_reader *bagi_reader_bag_new(const bags_reader *reader,
         return NULL;
     bag_reader *bag = (bag_reader *)bagi_alloc(memory, sizeof *bag, err);
     bags_code code = bag ? BAGS_OK : BAGS_ERROR_MEMORY;
+    bagi_bag_options how = *options;
+    how.name = bagi_reader_field_name(reader, field);
     if (!code) {
         bag->env = &reader->env;
         bag->files = files;
-        code = bagi_bag_open(bag, path, options, err);
+        code = bagi_bag_open(bag, path, &how, err);
     }
     bagi_free_text(memory, path);
     if (!code)
@@ -8159,6 +9279,7 @@ static bags_code bagi_opening_finished(bagi_opening *opening,
         return BAGS_OK;
     if (code)
         return code;
+    shard->spec = bagi_crc(0, text, size);
     code = bagi_opening_spec(opening, dir, "spec.json", text, size, err);
     if (!code && wanted)
         code = bagi_opening_length(reader, shard, dir, &length, err);
@@ -8962,6 +10083,12 @@ static bags_code bagi_slot_view(const bag_reader *bag, const bagi_steps *steps,
             return bagi_bag_fail_bounds(bag, index, start, stop, err);
         items[i].data = bag->data + start;
         items[i].size = (size_t)(stop - start);
+        if (BAGI_UNLIKELY(bag->sums)) {
+            bags_code code = bagi_sums_check(bag, index, 1,
+                bag->ends + index * 8, items[i].data, err);
+            if (code)
+                return code;
+        }
     }
     return BAGS_OK;
 }
@@ -9027,6 +10154,10 @@ static bags_code bagi_slot_read(const bag_reader *bag, uint64_t first,
             return code;
         at += (size_t)size;
     }
+    if (bag->sums)
+        code = bagi_sums_check(bag, first, count, ends, data, err);
+    if (code)
+        return code;
     for (size_t i = 0; i < count; i++) {
         uint64_t stop = bagi_load_u64(ends + 8 * i);
         items[i].data = data;
@@ -9188,20 +10319,40 @@ static BAGI_WITHIN size_t bagi_quick_sequence(const unsigned char *at,
     return first && count ? 1 + first + count : 0;
 }
 
-/* The refs of a datapoint. No element is longer than 11 bytes, and behind the
- * blob is a table of at least 16, so that nothing behind the map is read. */
-static BAGI_WITHIN bool bagi_quick_refs(const bagi_spec *spec, const bagi_view *view,
-    uint64_t local, bagi_ref *refs) {
+/* The same without looking at the numbers. */
+static BAGI_WITHIN size_t bagi_quick_skip(const unsigned char *at,
+    bool sequence) {
+    if (!sequence)
+        return bagi_uint_steps[*at];
+    if (*at != 0x92)
+        return *at == 0x90;
+    size_t first = bagi_uint_steps[at[1]];
+    size_t count = bagi_uint_steps[at[1 + first]];
+    return first && count ? 1 + first + count : 0;
+}
+
+/* The bytes of a datapoint's refs behind the array's head. No element is longer
+ * than 11 bytes, and behind the blob is a table of at least 16, so that to look
+ * at the element that begins before `stop` reads nothing behind the map. */
+static BAGI_WITHIN bool bagi_quick_row(size_t count, const bagi_view *view,
+    uint64_t local, const unsigned char **from, const unsigned char **stop) {
     bags_bytes blob;
     if (!bagi_view_get(view, local, &blob))
         return false;
-    const unsigned char *at = blob.data, *stop = at + blob.size;
+    const unsigned char *at = blob.data;
+    *stop = at + blob.size;
+    *from = at + (count < 16 ? 1 : 3);
+    return count < 16 ? at[0] == (0x90 | count)
+                      : at[0] == 0xDC && at[1] == 0 && at[2] == count;
+}
+
+static BAGI_WITHIN bool bagi_quick_refs(const bagi_spec *spec,
+    const bagi_view *view, uint64_t local, bagi_ref *refs) {
+    const unsigned char *at, *stop;
     size_t count = spec->count;
     uint64_t sequences = spec->sequences;
-    if (count < 16 ? at[0] != (0x90 | count)
-                   : at[0] != 0xDC || at[1] != 0 || at[2] != count)
+    if (!bagi_quick_row(count, view, local, &at, &stop))
         return false;
-    at += count < 16 ? 1 : 3;
     for (size_t i = 0; i < count; i++, sequences >>= 1) {
         refs[i].count = 1;
         size_t step = sequences & 1 ? bagi_quick_sequence(at, &refs[i])
@@ -9213,43 +10364,81 @@ static BAGI_WITHIN bool bagi_quick_refs(const bagi_spec *spec, const bagi_view *
     return at == stop;
 }
 
+/* The ref of one field; the others are passed over. */
+static BAGI_WITHIN bool bagi_quick_ref(const bagi_spec *spec,
+    const bagi_view *view, uint64_t local, size_t field, bagi_ref *ref) {
+    const unsigned char *at, *stop;
+    size_t count = spec->count, step;
+    uint64_t sequences = spec->sequences;
+    if (!bagi_quick_row(count, view, local, &at, &stop))
+        return false;
+    for (size_t i = 0; i < count; i++, sequences >>= 1, at += step) {
+        if (i == field) {
+            ref->count = 1;
+            step = sequences & 1 ? bagi_quick_sequence(at, ref)
+                                 : bagi_quick_uint(at, &ref->first);
+        } else {
+            step = bagi_quick_skip(at, sequences & 1);
+        }
+        if (step == 0 || at >= stop)
+            return false;
+    }
+    return at == stop;
+}
+
+/* Items of a sequence, all of them if the selection is NULL. */
+static BAGI_WITHIN bool bagi_quick_items(const bagi_view *view,
+    const bags_select *select, const bagi_ref *ref, struct bagi_slot *slot) {
+    uint64_t start = 0, stop = ref->count;
+    if (ref->count > view->length || ref->first > view->length - ref->count)
+        return false;
+    if (select) {
+        if (select->start > select->stop || select->step > 1)
+            return false;
+        stop = select->stop < stop ? select->stop : stop;
+        start = select->start < stop ? select->start : stop;
+    }
+    if (stop - start > slot->capacity)
+        return false;
+    slot->length = (size_t)(stop - start);
+    for (size_t i = 0; i < slot->length; i++)
+        if (!bagi_view_get(view, ref->first + start + i, &slot->items[i]))
+            return false;
+    return true;
+}
+
 /* `select` is NULL for all of the field. */
 static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader, void **bags,
     size_t field, const bags_select *select, const bagi_ref *ref,
     struct bagi_slot *slot) {
     const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
-    bool whole = !select || !(select->start | select->stop | select->step);
+    if (select && !(select->start | select->stop | select->step))
+        select = NULL;
     if (!bag || slot->capacity == 0)
         return false;
     slot->field = field;
+    if (reader->spec.sequences >> field & 1)
+        return bagi_quick_items(&bag->view, select, ref, slot);
     slot->length = 1;
-    if (!(reader->spec.sequences >> field & 1))
-        return whole && bagi_view_get(&bag->view, ref->first, slot->items);
-    bagi_steps steps = {ref->first, ref->count, 1};
-    if (ref->count > bag->view.length ||
-        ref->first > bag->view.length - ref->count ||
-        (!whole && bagi_select_steps(reader, select, ref, &steps, NULL)) ||
-        steps.count > slot->capacity)
-        return false;
-    slot->length = (size_t)steps.count;
-    return !bagi_slot_view(bag, &steps, slot->items, NULL);
+    return !select && bagi_view_get(&bag->view, ref->first, slot->items);
 }
 
-/* One plain field, of a shard whose refs need not be read for it. */
-static BAGI_WITHIN bool bagi_quick_plain(const bags_reader *reader,
-    void **bags, uint64_t local, const bags_select *select, bags_row *row) {
-    size_t field = select->field;
-    if (field >= reader->spec.count || row->capacity == 0)
+/* One field. Of a shard whose refs are known to be the indices of datapoints
+ * they need not be read. */
+static BAGI_WITHIN bool bagi_quick_one(const bags_reader *reader, void **bags,
+    uint64_t local, const bags_select *select, bags_row *row) {
+    size_t field = select->field, fields = reader->spec.count;
+    bagi_ref ref = {local, 1};
+    if (field >= fields || row->capacity == 0)
         return false;
+    const bag_reader *refs = (const bag_reader *)BAGI_LOAD(&bags[fields]);
     bag_reader *bag = (bag_reader *)BAGI_LOAD(&bags[field]);
-    struct bagi_slot *slot = &row->slots[0];
-    if (!bag || !BAGI_LOAD(&bag->consecutive) || slot->capacity == 0 ||
-        (select->start | select->stop | select->step) ||
-        !bagi_view_get(&bag->view, local, slot->items))
+    if (!refs || !bag)
         return false;
-    slot->field = field;
-    slot->length = 1;
-    return true;
+    if (!BAGI_LOAD(&bag->consecutive) &&
+        !bagi_quick_ref(&reader->spec, &refs->view, local, field, &ref))
+        return false;
+    return bagi_quick_slot(reader, bags, field, select, &ref, &row->slots[0]);
 }
 
 static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
@@ -9284,10 +10473,11 @@ static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader,
     bagi_shard *shard = &reader->shards[number];
     void **bags = (void **)BAGI_LOAD(&shard->bags);
     uint64_t local = index - shard->start;
-    if (!bags || !((selects && count == 1 &&
-                       bagi_quick_plain(reader, bags, local, selects, row)) ||
-                     bagi_quick_fields(reader, bags, local, selects, count,
-                         row)))
+    if (!bags)
+        return false;
+    if (selects && count == 1
+            ? !bagi_quick_one(reader, bags, local, selects, row)
+            : !bagi_quick_fields(reader, bags, local, selects, count, row))
         return false;
     row->reader = reader;
     row->index = index;
@@ -9892,6 +11082,9 @@ typedef struct bagi_verifying {
     const char *path, *field; /* what is being looked at, for bags_fault */
     bool first_only;          /* end at the first fault */
     bool broken;              /* the file could not be read on */
+    bool summed;              /* the shard has checksums: every Bag must */
+    bool any_spec;            /* its spec.json could not be read */
+    uint32_t spec;            /* CRC of it */
     unsigned char *entries;   /* a block of a table; NULL: not needed yet */
     bags_buffer window;       /* some bytes of refs.bag, or a blob */
     bags_buffer scratch;      /* of codecs */
@@ -10093,12 +11286,47 @@ static bool bagi_verify_spend(bagi_verifying *v, const bag_reader *bag,
     return false;
 }
 
+/* For bagi_sums_verify. */
+static bags_code bagi_verify_take(void *user, uint64_t blob, uint64_t offset,
+    const bags_error *fault) {
+    bagi_verifying *v = (bagi_verifying *)user;
+    bool whole = blob == BAGI_NO_BLOB;
+    v->why = *fault;
+    return bagi_verify_tell(v, fault->code,
+        whole ? BAGS_FAULT_FILE : BAGS_FAULT_BLOB, whole ? 0 : blob, 0, offset);
+}
+
+/* Compare a Bag with its checksums, if it has or must have any. */
+static bags_code bagi_verify_bag_sums(bagi_verifying *v,
+    const bag_reader *bag) {
+    uint64_t faults = v->report.faults;
+    bool exist = false;
+    bagi_bag_options how;
+    memset(&how, 0, sizeof how);
+    how.where = !v->field ? BAGI_ALONE : bag->split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how.name = v->field;
+    how.spec = v->spec;
+    how.any_spec = v->any_spec;
+    bags_code code = bagi_sums_exist(bag, &exist, &v->why);
+    if (!code && !exist && !(v->field && v->summed))
+        return BAGS_OK;
+    if (!code)
+        code = bagi_sums_verify(bag, &how, bagi_verify_take, v, &v->why);
+    if (code && v->report.faults == faults)
+        return bagi_verify_fail(v, code, 0);
+    v->report.files += exist;
+    bagi_verify_read(v, bag->limit);
+    return code;
+}
+
 BAGS_API bags_code bag_reader_verify(const bag_reader *reader,
     bags_error *err) {
     bagi_verifying v;
     bagi_verify_start(&v, reader->env, NULL, err);
     v.first_only = true;
     bags_code code = bagi_verify_table(&v, reader);
+    if (!code)
+        code = bagi_verify_bag_sums(&v, reader);
     bagi_verify_end(&v);
     return code;
 }
@@ -10284,6 +11512,61 @@ static bags_code bagi_verify_opened_refs(bagi_verifying *v,
     return code;
 }
 
+/* How a Bag of a shard is compared with its checksums. */
+static bagi_bag_options bagi_verify_how(const bags_reader *reader, size_t shard,
+    size_t field) {
+    bagi_bag_options how =
+        bagi_reader_bag_options(reader, &reader->shards[shard], NULL);
+    how.name = bagi_reader_field_name(reader, field);
+    return how;
+}
+
+/* Whether a Bag of a shard has checksums. */
+static bags_code bagi_shard_summed(const bags_reader *reader, size_t shard,
+    bool *summed, bags_error *err) {
+    size_t bags = reader->spec.count + !reader->shards[shard].split;
+    const bag_reader *bag = NULL;
+    bags_code code = BAGS_OK;
+    *summed = false;
+    for (size_t field = 0; field < bags && !code && !*summed; field++) {
+        code = bagi_reader_bag(reader, shard, field, &bag, err);
+        if (!code)
+            code = bagi_sums_exist(bag, summed, err);
+    }
+    return code;
+}
+
+BAGS_API bags_code bags_reader_summed(const bags_reader *reader,
+    uint64_t *shards, bags_error *err) {
+    uint64_t count = 0;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < reader->count && !code; i++) {
+        bool summed = false;
+        code = bagi_shard_summed(reader, i, &summed, err);
+        count += summed;
+    }
+    if (!code)
+        *shards = count;
+    return code;
+}
+
+/* Compare the Bags of a shard with their checksums. If one of them has any, all
+ * must. */
+static bags_code bagi_verify_sums(const bags_reader *reader, size_t shard,
+    bagi_take_fault take, void *user, bags_error *err) {
+    size_t bags = reader->spec.count + !reader->shards[shard].split;
+    bool summed = false;
+    const bag_reader *bag = NULL;
+    bags_code code = bagi_shard_summed(reader, shard, &summed, err);
+    for (size_t field = 0; field < bags && !code && summed; field++) {
+        bagi_bag_options how = bagi_verify_how(reader, shard, field);
+        code = bagi_reader_bag(reader, shard, field, &bag, err);
+        if (!code)
+            code = bagi_sums_verify(bag, &how, take, user, err);
+    }
+    return code;
+}
+
 static bags_code bagi_verify_opened(bagi_verifying *v,
     const bags_reader *reader, size_t shard) {
     size_t bags = reader->spec.count + !reader->shards[shard].split;
@@ -10296,9 +11579,12 @@ static bags_code bagi_verify_opened(bagi_verifying *v,
     }
     if (code)
         return code;
-    return reader->shards[shard].split
+    code = reader->shards[shard].split
                ? bagi_verify_opened_split(v, reader, shard)
                : bagi_verify_opened_refs(v, reader, shard);
+    if (code || reader->shards[shard].unfinished)
+        return code;
+    return bagi_verify_sums(reader, shard, bagi_verify_take, v, v->err);
 }
 
 BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
@@ -10343,7 +11629,7 @@ static bags_code bagi_verify_open(const bagi_verify_shard *s, const char *name,
     bool allow_empty, bag_reader *bag, bags_error *err) {
     const bagi_env *env = s->v->env;
     bagi_bag_options options = {s->split ? BAGI_SPLIT : BAGI_WITH_REFS, true,
-        false, allow_empty, false, false, BAGS_ACCESS_DEFAULT};
+        false, allow_empty, false, false, BAGS_ACCESS_DEFAULT, false, NULL, 0, false};
     memset(bag, 0, sizeof *bag);
     bag->env = env;
     char *path = bagi_print(&env->memory, err, "%s/%s.bag", s->dir, name);
@@ -10544,7 +11830,10 @@ static bags_code bagi_verify_values(const bagi_verify_shard *s, size_t field,
 /* What is checked of every Bag that opens. */
 static bags_code bagi_verify_bag(bagi_verifying *v, const bag_reader *bag) {
     v->report.files += 1 + bag->split;
-    return bagi_verify_table(v, bag);
+    bags_code code = bagi_verify_table(v, bag);
+    return code || v->broken || v->options.quick
+               ? code
+               : bagi_verify_bag_sums(v, bag);
 }
 
 static bags_code bagi_verify_field(const bagi_verify_shard *s, size_t field) {
@@ -10694,10 +11983,30 @@ static bags_code bagi_verify_variant(bagi_verify_shard *s) {
     return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(s->v, code, 0) : BAGS_OK;
 }
 
+/* Whether one of the shard's Bags has checksums. */
+static bags_code bagi_verify_summed(const bagi_verify_shard *s) {
+    bagi_verifying *v = s->v;
+    const bagi_env *env = v->env;
+    bags_code code = BAGS_OK;
+    v->summed = false;
+    for (size_t i = 0; i <= s->spec->count && !code && !v->summed; i++) {
+        bags_path_kind kind = BAGS_PATH_NONE;
+        size_t last = s->spec->count;
+        char *path = bagi_print(&env->memory, &v->why, "%s/%s.crc", s->dir,
+            i ? s->spec->fields[last - i].name : "refs");
+        code = path ? bagi_kind(env, path, &kind, &v->why) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&env->memory, path);
+        v->summed = kind == BAGS_PATH_FILE;
+    }
+    return code ? bagi_verify_fail(v, code, 0) : BAGS_OK;
+}
+
 static bags_code bagi_verify_units(bagi_verify_shard *s) {
     bagi_verifying *v = s->v;
     v->field = NULL;
     bags_code code = bagi_verify_variant(s);
+    if (!code && !v->options.quick)
+        code = bagi_verify_summed(s);
     for (size_t i = 0; i < s->spec->count && !code; i++)
         if (bagi_verify_mine(v, s->place, i + 1))
             code = bagi_verify_field(s, i);
@@ -10815,6 +12124,8 @@ static bags_code bagi_verify_one(bagi_verify_set *set, const char *dir,
         if (code)
             break;
     }
+    v->any_spec = text == NULL;
+    v->spec = text ? bagi_crc(0, text, size) : 0;
     code = bagi_verify_known(set, &s, &own, code);
     bagi_spec_free(memory, &own);
     bagi_free(memory, text, size);
@@ -10930,7 +12241,7 @@ static bags_code bagi_verify_sharded(bagi_verify_set *set, const char *path) {
 
 static bags_code bagi_verify_lone(bagi_verifying *v, const char *path) {
     bagi_bag_options options = {BAGI_ALONE, true, false,
-        v->options.allow_empty_file, false, false, BAGS_ACCESS_DEFAULT};
+        v->options.allow_empty_file, false, false, BAGS_ACCESS_DEFAULT, false, NULL, 0, false};
     bag_reader bag;
     if (v->options.part)
         return BAGS_OK;
@@ -11008,6 +12319,124 @@ BAGS_API bags_code bags_verify(const char *path,
     if (report)
         *report = v.report;
     return code ? code : v.code;
+}
+
+/* ========================================================================
+ * >>checksum
+ * Sidecars for Bags that are there already, by what a reader finds.
+ * ====================================================================== */
+
+typedef struct bagi_checksumming {
+    bags_checksum_options options;
+    bags_checksum_report report;
+} bagi_checksumming;
+
+static bags_code bagi_checksum_bag(bagi_checksumming *work,
+    const bag_reader *bag, const bagi_bag_options *how, bags_error *err) {
+    bags_checksummed done = {bag->file.path, false, bag->length,
+        bag_reader_size(bag)};
+    bags_code code = bagi_sums_exist(bag, &done.kept, err);
+    done.kept = done.kept && !work->options.replace;
+    if (!code && !done.kept)
+        code = bagi_sums_write(bag, how, work->options.no_sync, err);
+    if (code)
+        return code;
+    work->report.kept += done.kept;
+    if (!done.kept) {
+        work->report.made++;
+        work->report.blobs += done.length;
+        work->report.size += done.size;
+    }
+    if (work->options.each)
+        work->options.each(work->options.user, &done);
+    return BAGS_OK;
+}
+
+/* The Bags of a shard; each is open for no longer than it is read. */
+static bags_code bagi_checksum_shard(bagi_checksumming *work,
+    const bags_reader *reader, size_t shard, bags_error *err) {
+    size_t bags = reader->spec.count + !reader->shards[shard].split;
+    bags_code code = BAGS_OK;
+    for (size_t field = 0; field < bags && !code; field++) {
+        bagi_bag_options how = bagi_verify_how(reader, shard, field);
+        bag_reader *bag = bagi_reader_bag_new(reader, &reader->shards[shard],
+            field, &how, NULL, err);
+        code = bag ? bagi_checksum_bag(work, bag, &how, err) : err->code;
+        bagi_reader_bag_free(reader, bag);
+    }
+    return code;
+}
+
+static bags_code bagi_checksum_dataset(bagi_checksumming *work,
+    const char *path, bags_error *err) {
+    bags_reader_options options;
+    memset(&options, 0, sizeof options);
+    options.shard_start = work->options.shard_start;
+    options.shard_stop = work->options.shard_stop;
+    options.allow_gaps = true;
+    options.allocator = work->options.allocator;
+    options.io = work->options.io;
+    bags_reader *reader = bags_reader_open(path, &options, err);
+    if (!reader)
+        return err->code;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < reader->count && !code; i++)
+        code = bagi_checksum_shard(work, reader, i, err);
+    bags_reader_close(reader);
+    return code;
+}
+
+/* A lone Bag's checksums know of no spec.json: beside one they would be wrong. */
+static bags_code bagi_checksum_lone(bagi_checksumming *work, const bagi_env *env,
+    const char *path, bags_error *err) {
+    bag_reader_options options;
+    bool dataset = false;
+    char *above = bagi_parent(&env->memory, path, err);
+    bags_code code = above ? bagi_is_single(env, above, &dataset, err)
+                           : BAGS_ERROR_MEMORY;
+    if (!code && dataset)
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: belongs to the dataset %s: give that", bagi_tail(path), above);
+    bagi_free_text(&env->memory, above);
+    if (code)
+        return code;
+    memset(&options, 0, sizeof options);
+    options.allow_empty_file = true;
+    options.allocator = work->options.allocator;
+    options.io = work->options.io;
+    bag_reader *bag = bag_reader_open(path, &options, err);
+    if (!bag)
+        return err->code;
+    bagi_bag_options how;
+    memset(&how, 0, sizeof how);
+    how.where = BAGI_ALONE;
+    code = bagi_checksum_bag(work, bag, &how, err);
+    bag_reader_close(bag);
+    return code;
+}
+
+BAGS_API bags_code bags_checksum(const char *path,
+    const bags_checksum_options *options, bags_checksum_report *report,
+    bags_error *err) {
+    bags_error local;
+    bagi_checksumming work;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    memset(&work, 0, sizeof work);
+    if (!err)
+        err = &local;
+    if (options)
+        work.options = *options;
+    bagi_env env = bagi_env_of(work.options.allocator, work.options.io);
+    bags_code code = bagi_check_path(path, err);
+    if (!code)
+        code = bagi_kind(&env, path, &kind, err);
+    if (!code)
+        code = kind == BAGS_PATH_FILE
+                   ? bagi_checksum_lone(&work, &env, path, err)
+                   : bagi_checksum_dataset(&work, path, err);
+    if (report)
+        *report = work.report;
+    return code;
 }
 
 #endif /* BAGS_IMPLEMENTATION */

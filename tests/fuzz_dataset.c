@@ -120,6 +120,41 @@ static uint64_t read_all(const bags_reader *reader) {
     return sum * 31 + (uint64_t)verified;
 }
 
+static void count_fault(void *user, const bags_fault *fault) {
+    demand(fault->code && fault->message[0] && fault->path[0],
+        "a fault without a name");
+    ++*(uint64_t *)user;
+}
+
+/* What opens and reads well has no faults, all else has: at once or in parts. */
+static void compare_faults(memory_disk *m, const bags_reader_options *read,
+    bool good) {
+    bags_verify_options options;
+    bags_verify_report report;
+    uint64_t faults[2] = {0, 0};
+    bags_code code;
+    memset(&options, 0, sizeof(options));
+    options.allow_gaps = read->allow_gaps;
+    options.skip_unfinished = read->skip_unfinished;
+    options.io = &m->io;
+    options.each = count_fault;
+    options.user = &faults[0];
+    code = bags_verify("x", &options, &report, NULL);
+    demand((code == BAGS_OK) == good, "verify and the reader disagree");
+    demand(report.faults >= faults[0], "faults that are not counted");
+    options.user = &faults[1];
+    options.parts = 3;
+    for (options.part = 0; options.part < 3; options.part++)
+        bags_verify("x", &options, &report, NULL);
+    demand(faults[0] == faults[1] || report.faults >= 1000,
+        "other faults in parts");
+    options.parts = 0;
+    options.part = 0;
+    options.user = &faults[0];
+    options.decode = true;
+    bags_verify("x", &options, &report, NULL);
+}
+
 static uint64_t read_path(memory_disk *m, unsigned options_byte,
     bool positional, bool load) {
     bags_reader_options options;
@@ -136,7 +171,11 @@ static uint64_t read_path(memory_disk *m, unsigned options_byte,
     options.io = &m->io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     uint64_t sum = reader ? read_all(reader) : (uint64_t)err.code << 32;
+    bool good = reader && bags_reader_verify(reader, &err) == BAGS_OK;
+    bool none = !reader && err.code == BAGS_ERROR_UNFINISHED;
     bags_reader_close(reader);
+    if (!options.shard_stop && !(none && options.skip_unfinished))
+        compare_faults(m, &options, good);
     return sum;
 }
 

@@ -67,6 +67,8 @@ static void world_start(world *w) {
         each->first = 1000 * (i + 1);
     }
     for (int i = 0; i < WORKS; i++) {
+        w->works[i].options.checksum =
+            i == BY_LENGTH || i == ONE || i == SECOND_OF_TWO;
         w->works[i].options.io = &w->device.io;
         w->works[i].options.allocator = &w->blocks.allocator;
     }

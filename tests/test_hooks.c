@@ -42,6 +42,7 @@ static bags_code write_bag(world *w) {
     bags_code code;
     memset(&options, 0, sizeof(options));
     options.buffer_size = 4096;
+    options.checksum = true;
     options.allocator = &w->blocks.allocator;
     options.io = &w->files.io;
     OPEN(writer, bag_writer_open("x.bag", &options, &said));
@@ -68,7 +69,7 @@ static bags_code read_bag(world *w, bool load_table) {
     bags_range range;
     bags_code code;
     memset(&options, 0, sizeof(options));
-    options.positional = w->positional;
+    options.positional = options.check = w->positional;
     options.load_table = load_table;
     options.allocator = &w->blocks.allocator;
     options.io = &w->files.io;
@@ -170,6 +171,7 @@ static bags_code write_set(world *w, const char *path, bool sharded,
     STEP(bags_codecs_add(codecs, &shout, &said));
     options.buffer_size = 4096;
     options.shard_length = sharded ? 2 : 0;
+    options.checksum = !sharded;
     options.codecs = codecs;
     options.allocator = &w->blocks.allocator;
     options.io = &w->files.io;
@@ -217,7 +219,7 @@ static bags_code read_set(world *w, const char *path, uint64_t points,
     bags_code code;
     memset(&options, 0, sizeof(options));
     options.positional = w->positional;
-    options.load_tables = load_tables;
+    options.load_tables = options.check = load_tables;
     options.max_files = 3;
     options.max_maps = 8;
     options.allocator = &w->blocks.allocator;

@@ -348,6 +348,24 @@ static void local_calls_say_what_the_system_says(void **state) {
     assert_int_equal(io->make_dir(NULL, at("closed")), EEXIST);
 }
 
+static void space_is_set_aside_only_behind_the_end(void **state) {
+    const bags_io *io = bags_io_local();
+    struct stat info;
+    void *file = NULL;
+    (void)state;
+    if (!io->reserve)
+        skip();
+    assert_int_equal(io->reserve(NULL, closed_file(io), 100), EBADF);
+    save_text(at("x"), "text");
+    assert_int_equal(io->open(NULL, at("x"), BAGS_IO_READ, &file), 0);
+    assert_int_equal(io->reserve(NULL, file, 4), 0);
+    assert_int_equal(io->reserve(NULL, file, UINT64_MAX), 0);
+    assert_int_equal(io->reserve(NULL, file, 5), EBADF);
+    assert_int_equal(io->close(NULL, file), 0);
+    assert_int_equal(stat(at("x"), &info), 0);
+    assert_int_equal(info.st_size, 4);
+}
+
 static void local_offsets_above_2_to_the_63_are_refused(void **state) {
     const bags_io *io = bags_io_local();
     const uint64_t far = (uint64_t)1 << 63;
@@ -372,7 +390,7 @@ static void local_transfers_of_any_size_are_begun(void **state) {
     struct rlimit before, small = {100, 100};
     void *file = NULL;
     size_t done = 0;
-    char room[200];
+    static char room[200]; /* not at the end of the address space */
     (void)state;
     memset(room, 'x', sizeof(room));
     save_text(at("x"), "text");
@@ -677,7 +695,7 @@ static void a_writer_repeats_its_failure_at_every_call(void **state) {
     (void)state;
     while (write_and_fail(n))
         n++;
-    assert_true(n > 10);
+    assert_true(n > 3);
 }
 
 static void a_directory_that_cannot_be_listed_is_not_recovered(void **state) {
@@ -843,6 +861,7 @@ int main(void) {
         TEST(a_writer_of_a_bag_that_is_null_is_an_argument_error),
         TEST(fields_and_entries_without_names_are_argument_errors),
         TEST(local_calls_say_what_the_system_says),
+        TEST(space_is_set_aside_only_behind_the_end),
         TEST(local_offsets_above_2_to_the_63_are_refused),
         TEST(local_transfers_of_any_size_are_begun),
         TEST(links_in_a_circle_are_an_io_error),

@@ -907,6 +907,120 @@ static int quick_setup(void **state) {
     return code;
 }
 
+/* --------------------------------------------------------------- checksums */
+
+static work summed_work(const char *path, uint64_t shard_length, bool summed) {
+    work w = local_work(path, shard_length);
+    w.options.checksum = summed;
+    return w;
+}
+
+static void a_shard_with_checksums_is_recovered_with_them(void **state) {
+    static const uint64_t lengths[] = {0, 4};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        told t;
+        work dead = summed_work(at("dead%d", i), lengths[i], true);
+        work whole = summed_work(at("whole%d", i), lengths[i], true);
+        leave(&dead, 6, 0);
+        write_whole(&whole, 6);
+        assert_ok(recover(dead.path, &t));
+        assert_int_equal(t.report.finished_now, 1);
+        assert_same_tree(dead.path, whole.path);
+        check_points(&dead, 6);
+    }
+}
+
+/* A loss of power may leave a file's length without its bytes. */
+static void a_blob_without_its_checksum_ends_the_datapoints_before_it(
+    void **state) {
+    static const char *const names[] = {"text", "clip", "id", "refs"};
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        told t;
+        work w = summed_work(at("%d", i), 0, true);
+        leave(&w, 12, 0);
+        const char *path = at("%d/%s.%s", i, names[i / 2], i % 2 ? "crc" : "bag");
+        bytes file = load(path);
+        /* Behind what is in use there may be what was dropped. */
+        size_t where = i % 2 ? 4 * 7 + 1 : i == 2 ? 200 : file.size - 20;
+        file.data[where] ^= 1;
+        save(path, file.data, file.size);
+        bytes_free(&file);
+        assert_ok(recover(w.path, &t));
+        assert_true(t.report.length > 0 && t.report.length < 12);
+        assert_non_null(strstr(t.whys[0], "checksum"));
+        check_points(&w, t.report.length);
+    }
+}
+
+static void checksums_that_were_cut_end_the_datapoints_too(void **state) {
+    told t;
+    (void)state;
+    work w = summed_work(at("x"), 0, true);
+    leave(&w, 12, 0);
+    resize_file(at("x/text.crc"), 4 * 5 + 3);
+    assert_ok(recover(w.path, &t));
+    assert_int_equal(t.report.length, 5);
+    assert_string_equal(t.whys[0], "the checksums end before their blobs");
+    check_points(&w, 5);
+}
+
+/* Whatever the one that goes on was asked for, a shard that has checksums keeps
+ * them, and one that has none gets them if they are wanted. */
+static void going_on_with_and_without_checksums(void **state) {
+    static const uint64_t lengths[] = {0, 10};
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        bool before = i % 3 != 1, after = i % 3 != 0;
+        work w = summed_work(at("dead%d", i), lengths[i / 3], before);
+        work whole = summed_work(at("whole%d", i), lengths[i / 3], true);
+        bags_writer *writer;
+        leave(&w, 6, 0);
+        w.options.checksum = after;
+        assert_opens(writer, work_open(&w, true, &said));
+        assert_int_equal(bags_writer_found(writer), 6);
+        assert_ok(work_append_to(&w, writer, 9, &said));
+        assert_ok(work_close(&w, writer, &said));
+        write_whole(&whole, 9);
+        assert_same_tree(w.path, whole.path);
+        check_points(&w, 9);
+    }
+}
+
+static void an_abort_gives_back_checksums_too(void **state) {
+    (void)state;
+    told t;
+    bags_writer *writer;
+    work w = summed_work(at("x"), 0, true);
+    work whole = summed_work(at("whole"), 0, true);
+    leave(&w, 6, 0);
+    assert_opens(writer, work_open(&w, true, &said));
+    assert_ok(work_append_to(&w, writer, 9, &said));
+    bags_writer_abort(writer);
+    assert_ok(recover(w.path, &t));
+    assert_int_equal(t.report.length, 6);
+    write_whole(&whole, 6);
+    assert_same_tree(w.path, whole.path);
+}
+
+static void a_shard_with_checksums_and_no_datapoint_is_removed(void **state) {
+    (void)state;
+    told t;
+    work w = summed_work(at("x"), 0, true);
+    leave(&w, 0, 0);
+    assert_true(exists(at("x/text.crc")));
+    assert_ok(recover(w.path, &t));
+    assert_int_equal(t.report.removed, 1);
+    assert_false(exists(at("x")));
+    /* A death right behind the record's, or a loss of its name. */
+    make_dir(at("x"));
+    save(at("x/refs.crc"), "", 0);
+    save(at("x/spec.json.partial"), "{", 1);
+    assert_ok(recover(w.path, &t));
+    assert_false(exists(at("x")));
+}
+
 #undef TEST
 #define TEST(function) \
     cmocka_unit_test_setup_teardown(function, quick_setup, support_teardown)
@@ -939,6 +1053,12 @@ int main(void) {
         TEST(what_is_flushed_survives_and_no_more_is_needed),
         TEST(a_recovery_at_any_time_does_not_harm_a_writer),
         TEST(a_writer_that_finishes_does_not_harm_a_recovery),
+        TEST(a_shard_with_checksums_is_recovered_with_them),
+        TEST(a_blob_without_its_checksum_ends_the_datapoints_before_it),
+        TEST(checksums_that_were_cut_end_the_datapoints_too),
+        TEST(going_on_with_and_without_checksums),
+        TEST(an_abort_gives_back_checksums_too),
+        TEST(a_shard_with_checksums_and_no_datapoint_is_removed),
     };
     return cmocka_run_group_tests_name("recover", tests, NULL, NULL);
 }

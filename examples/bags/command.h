@@ -47,6 +47,7 @@ typedef struct command {
     int (*run)(int count, char **words);
 } command;
 
+extern const command command_checksum;
 extern const command command_export;
 extern const command command_finalize;
 extern const command command_recover;
@@ -236,9 +237,10 @@ typedef struct source {
 
 typedef struct source_options {
     bool allow_gaps, skip_unfinished, live;
+    bool check; /* every blob against its checksum */
 } source_options;
 
-#define SOURCE_OPTIONS 3
+#define SOURCE_OPTIONS 4
 
 /* Put their SOURCE_OPTIONS descriptions into `into`. */
 void source_options_describe(source_options *given, option *into);
@@ -291,11 +293,11 @@ bags_code value_plain(source *from, size_t slot, size_t item, const char *type,
 typedef struct write_options {
     const char *shard_size, *shard_length, *shard_start, *shard_stop;
     const char *sync_size;
-    bool idx, no_sync;
+    bool idx, no_sync, checksum;
     bags_writer_options options;
 } write_options;
 
-#define WRITE_OPTIONS 7
+#define WRITE_OPTIONS 8
 
 /* Put their WRITE_OPTIONS descriptions into `into`. */
 void write_options_describe(write_options *given, option *into);

@@ -311,7 +311,7 @@ static int run(int count, char **words) {
 
 const command command_export = {"export", "all of it as JSON lines and files",
     "usage: bags export PATH OUT [--raw | --npy]\n"
-    "                   [--allow-gaps] [--skip-unfinished] [--live]\n"
+    "                   [--check] [--allow-gaps] [--skip-unfinished] [--live]\n"
     "\n"
     "Writes OUT/manifest.jsonl, one line a datapoint, OUT/spec.json, and the\n"
     "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl\n"
@@ -325,6 +325,7 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "  --raw  no decoding at all: {\"base64\": ...} for up to 256 bytes, else\n"
     "         {\"file\": PATH}. Packing this gives the same bytes again\n"
     "  --npy  arrays as .npy files, {\"from\": PATH}, to be used elsewhere\n"
+    "  --check  compare every blob with its checksum: bags help checksum\n"
     "  --allow-gaps, --skip-unfinished, --live  as in bags help info\n"
     "\n"
     "example:\n"

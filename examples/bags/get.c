@@ -374,7 +374,7 @@ static int run(int count, char **words) {
 const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "usage: bags get PATH INDEX|START:STOP [SELECT...]\n"
     "                [--raw | --npy | --out DIR]\n"
-    "                [--allow-gaps] [--skip-unfinished] [--live]\n"
+    "                [--check] [--allow-gaps] [--skip-unfinished] [--live]\n"
     "\n"
     "Prints one JSON object a datapoint. SELECT is FIELD, FIELD[i] (that item\n"
     "itself), FIELD[start:stop] or FIELD[start:stop:step] (a list); without\n"
@@ -388,6 +388,7 @@ const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "  --npy      decode it and write the array as a .npy file\n"
     "  --out DIR  write every blob to a file of its own in DIR, and print the\n"
     "             files' names\n"
+    "  --check    compare every blob with its checksum: bags help checksum\n"
     "  --allow-gaps, --skip-unfinished, --live  as in bags help info\n"
     "\n"
     "example:\n"

@@ -433,7 +433,7 @@ static int run(int count, char **words) {
 
 const command command_images = {"images", "a dataset from folders of images",
     "usage: bags images DIR OUT [--type jpeg|png|bytes] [--shard-...]\n"
-    "                   [--idx] [--sync-size N | --no-sync]\n"
+    "                   [--checksum] [--idx] [--sync-size N | --no-sync]\n"
     "\n"
     "Packs the JPEG and PNG files below DIR, as they are, into the fields\n"
     "image, label (the folder in DIR that it is in; \"\" for files in DIR\n"
@@ -446,8 +446,8 @@ const command command_images = {"images", "a dataset from folders of images",
     "            is. With jpeg, jpeg(90) or png, files of the other kind are\n"
     "            encoded anew\n"
     "  --shard-size N, --shard-length N, --shard-start W, --shard-stop K,\n"
-    "  --idx, --sync-size N, --no-sync  as in bags help pack; worker W packs\n"
-    "            the images W, W+K, W+2K, ...\n"
+    "  --checksum, --idx, --sync-size N, --no-sync  as in bags help pack;\n"
+    "            worker W packs the images W, W+K, W+2K, ...\n"
     "\n"
     "example:\n"
     "  bags images imagenet/train train --shard-size 1G\n",

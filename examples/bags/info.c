@@ -39,6 +39,17 @@ static bags_code source_size(const source *from, uint64_t *size,
     return BAGS_OK;
 }
 
+/* How many shards have checksums; a Bag counts as one. */
+static bags_code source_summed(const source *from, uint64_t *shards,
+    bags_error *err) {
+    bool summed = false;
+    if (!from->bag)
+        return bags_reader_summed(from->dataset, shards, err);
+    bags_code code = bag_reader_summed(from->bag, &summed, err);
+    *shards = summed;
+    return code;
+}
+
 static uint64_t source_shards(const source *from) {
     return from->bag ? 1 : bags_reader_shards(from->dataset);
 }
@@ -80,10 +91,12 @@ static bags_code put_fields(const source *from, text *out, bags_error *err) {
 }
 
 static bags_code show_json(const source *from, text *out, bags_error *err) {
-    uint64_t size = 0;
+    uint64_t size = 0, summed = 0;
     size_t count;
     const bags_field *fields = info_fields(from, &count);
     bags_code code = source_size(from, &size, err);
+    if (!code)
+        code = source_summed(from, &summed, err);
     if (code)
         return code;
     text_format(out, "{\"length\": %ju, \"shards\": %ju, \"skipped\": %ju, "
@@ -91,7 +104,8 @@ static bags_code show_json(const source *from, text *out, bags_error *err) {
         (uintmax_t)source_length(from), (uintmax_t)source_shards(from),
         (uintmax_t)source_skipped(from), (uintmax_t)source_unfinished(from));
     code = put_missing(from, out, err);
-    text_format(out, ", \"size\": %ju, \"spec\": ", (uintmax_t)size);
+    text_format(out, ", \"size\": %ju, \"checksums\": %ju, \"spec\": ",
+        (uintmax_t)size, (uintmax_t)summed);
     text_spec(out, fields, count);
     text_puts(out, ", ");
     if (!code)
@@ -180,8 +194,10 @@ static bags_code put_table(const source *from, text *out, bags_error *err) {
 }
 
 static bags_code show_people(const source *from, text *out, bags_error *err) {
-    uint64_t size = 0;
+    uint64_t size = 0, summed = 0;
     bags_code code = source_size(from, &size, err);
+    if (!code)
+        code = source_summed(from, &summed, err);
     if (code)
         return code;
     bool sharded = from->dataset && bags_reader_sharded(from->dataset);
@@ -193,6 +209,11 @@ static bags_code show_people(const source *from, text *out, bags_error *err) {
     text_puts(out, "size       ");
     put_size(out, size);
     text_puts(out, "\n");
+    if (summed == source_shards(from) && summed)
+        text_puts(out, "checksums  yes\n");
+    else if (summed)
+        text_format(out, "checksums  in %ju shards of %ju\n",
+            (uintmax_t)summed, (uintmax_t)source_shards(from));
     if (from->bag)
         return BAGS_OK;
     if (sharded)
@@ -245,8 +266,9 @@ const command command_info = {"info", "what a Bag or a dataset holds",
     "  --json             one JSON object: length, shards, skipped (shards\n"
     "                     left out), unfinished (shards read with --live),\n"
     "                     missing (shards' numbers), size (bytes of all\n"
-    "                     Bags), spec, and fields (blobs and bytes of each).\n"
-    "                     A Bag has an empty spec and no fields\n"
+    "                     Bags), checksums (shards with them), spec, and\n"
+    "                     fields (blobs and bytes of each). A Bag has an\n"
+    "                     empty spec and no fields\n"
     "  --allow-gaps       read on although shards are missing\n"
     "  --skip-unfinished  leave out shards that are not finished\n"
     "  --live             read what has been flushed of them, while they are\n"

@@ -22,6 +22,7 @@ static const command *const commands[] = {
     &command_finalize,
     &command_recover,
     &command_verify,
+    &command_checksum,
 };
 
 #define COMMANDS (sizeof commands / sizeof *commands)

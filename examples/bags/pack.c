@@ -319,6 +319,7 @@ static bags_code open_sink(packing *pack, const char *out, bool from_pipe,
         bag_writer_options options = {0};
         options.keep_idx = pack->options.idx;
         options.no_sync = pack->options.no_sync;
+        options.checksum = pack->options.checksum;
         options.sync_size = pack->options.options.sync_size;
         if (pack->append)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
@@ -399,7 +400,8 @@ static int run(int count, char **words) {
 
 const command command_pack = {"pack", "a dataset from JSON lines and files",
     "usage: bags pack MANIFEST.jsonl OUT [--spec SPEC] [--shard-...]\n"
-    "                 [--append] [--idx] [--sync-size N | --no-sync]\n"
+    "                 [--append] [--checksum] [--idx]\n"
+    "                 [--sync-size N | --no-sync]\n"
     "\n"
     "Each line is an object with a value for every field: numbers, text,\n"
     "lists for sequences, any JSON for msgpack; {\"file\": PATH} and\n"
@@ -418,6 +420,7 @@ const command command_pack = {"pack", "a dataset from JSON lines and files",
     "  --shard-start W   ... number, from 0. Worker W packs the lines W, W+K,\n"
     "                    W+2K, ... Any --shard option makes shards; 0 is no\n"
     "                    limit\n"
+    "  --checksum        checksums beside each Bag: bags help checksum\n"
     "  --idx             leave .idx files, which newest granular reads\n"
     "  --sync-size N     wait for the disk after every N bytes, not only when\n"
     "                    a shard is done: what came before survives a loss of\n"

@@ -14,13 +14,14 @@ void source_options_describe(source_options *given, option *into) {
     const option all[SOURCE_OPTIONS] = {
         {"allow-gaps", &given->allow_gaps, NULL},
         {"skip-unfinished", &given->skip_unfinished, NULL},
-        {"live", &given->live, NULL}};
+        {"live", &given->live, NULL}, {"check", &given->check, NULL}};
     memcpy(into, all, sizeof all);
 }
 
 static bags_code open_bag(source *from, const char *path,
     const source_options *wanted, bags_error *err) {
     bag_reader_options options = {0};
+    options.check = wanted->check;
     /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
     options.allow_empty_file = true;
     options.live = wanted->live;
@@ -38,6 +39,7 @@ static bags_code open_dataset(source *from, const char *path,
     bags_reader_options options = {0};
     options.allow_gaps = wanted->allow_gaps;
     options.skip_unfinished = wanted->skip_unfinished;
+    options.check = wanted->check;
     options.live = wanted->live;
     from->codecs = codecs_make(err);
     if (!from->codecs)

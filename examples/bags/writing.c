@@ -21,7 +21,8 @@ void write_options_describe(write_options *given, option *into) {
         {"shard-start", NULL, &given->shard_start},
         {"shard-stop", NULL, &given->shard_stop},
         {"sync-size", NULL, &given->sync_size},
-        {"idx", &given->idx, NULL}, {"no-sync", &given->no_sync, NULL}};
+        {"idx", &given->idx, NULL}, {"no-sync", &given->no_sync, NULL},
+        {"checksum", &given->checksum, NULL}};
     memcpy(into, all, sizeof all);
 }
 
@@ -65,6 +66,7 @@ bool write_options_understand(write_options *given, const command *about,
                   given->shard_start || given->shard_stop;
     to->keep_idx = given->idx;
     to->no_sync = given->no_sync;
+    to->checksum = given->checksum;
     return true;
 }
 

@@ -12,17 +12,17 @@ import sys
 
 SMALL, LARGE = '100 B x 2,000,000', '30 kB x 60,000'
 PANELS = [
-    (SMALL, 'write', 'write, a blob'),
+    (SMALL, 'write, CPU', 'write a blob'),
     (SMALL, 'open, first get', 'open, and the first blob'),
     (SMALL, 'copy', 'copy a random blob'),
     (SMALL, 'range of 16', 'read 16 neighbours'),
-    (LARGE, 'write', 'write, a blob'),
+    (LARGE, 'write, CPU', 'write a blob'),
     (LARGE, 'copy', 'copy a random blob'),
 ]
 TABLES = [
-    (SMALL, ['write', 'first touch', 'pointer', 'copy', 'range of 16', 'scan',
+    (SMALL, ['write, CPU', 'first touch', 'pointer', 'copy', 'range of 16', 'scan',
              'open, first get']),
-    (LARGE, ['write', 'first touch', 'copy', 'range of 16', 'scan',
+    (LARGE, ['write, CPU', 'first touch', 'copy', 'range of 16', 'scan',
              'cold, single', 'cold, batch of 32']),
     ('200,000 datapoints', ['write', 'label, random', 'label, in order',
                             'label column', 'one caption', 'all fields']),
@@ -93,7 +93,8 @@ def table(results, part, operations):
 
 def conditions(run):
     load = f', other programs at work (load {run["load"]:.0f})' if run['load'] > 1.5 else ''
-    return f'Medians of {run["rounds"]} rounds; gcc {run["compiler"].split()[0]}{load}:'
+    rounds = f'Medians of {run["rounds"]} rounds' if run['rounds'] > 1 else 'One round'
+    return f'{rounds}; gcc {run["compiler"].split()[0]}{load}:'
 
 
 def rewrite(path, run, results):

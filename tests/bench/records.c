@@ -94,15 +94,24 @@ static void write_all(const peer *p, const workload *load, bool sync) {
     p->finish(writer);
 }
 
+static void time_script_writing(const peer *p, const workload *part,
+    bool sync) {
+    static const char *const operations[] = {"write", "write, CPU",
+        "write, synced"};
+    for (size_t i = sync ? 2 : 0; i < (sync ? 3 : 2); i++) {
+        record(operations[i], p->name, NANOSECONDS,
+            run_script(p, operations[i], place(p->name, "data.bag"), part));
+        remove_place(p->name);
+    }
+}
+
 static void time_writing(const peer *p, const workload *load, bool sync) {
     const char *operation = sync ? "write, synced" : "write";
     workload part = part_of(load, p);
     remove_place(p->name);
     warm_memory(part.count * part.size);
     if (p->script) {
-        record(operation, p->name, NANOSECONDS,
-            run_script(p, operation, place(p->name, "data.bag"), &part));
-        remove_place(p->name);
+        time_script_writing(p, &part, sync);
         return;
     }
     double start = wall_time(), cpu = cpu_time();

@@ -92,11 +92,11 @@ def info_tells_length_shards_size_spec_and_fields(fixture):
     want = _manifest(fixture)
     got = run('info', _path(fixture), '--json').json
     assert set(got) == {'length', 'shards', 'skipped', 'unfinished', 'missing',
-                        'size', 'spec', 'fields'}
+                        'size', 'checksums', 'spec', 'fields'}
     assert got['length'] == want['count']
     assert got['size'] == want['size']
     assert got['shards'] == len(want.get('shards', [0]))
-    assert got['skipped'] == 0 and got['missing'] == []
+    assert got['skipped'] == got['checksums'] == 0 and got['missing'] == []
     assert got['spec'] == want.get('spec', {})
     assert list(got['spec']) == list(want.get('spec', {}))
     if want['kind'] != 'bag':

@@ -10,7 +10,7 @@ import harness
 from harness import each, pack, refuse, run
 
 COMMANDS = ('info', 'get', 'export', 'pack', 'images', 'sheet', 'finalize',
-            'recover', 'verify')
+            'recover', 'verify', 'checksum')
 
 
 @each(COMMANDS)
@@ -37,7 +37,7 @@ def the_version_is_printed():
 @each([(), ('nonsense',), ('help', 'nonsense'), ('info',), ('info', 'a', 'b'),
        ('info', 'a', '--nonsense'), ('info', 'a', '--json=1'), ('get', 'a'),
        ('export', 'a'), ('pack', 'a'), ('images', 'a'), ('sheet', 'a'),
-       ('finalize',), ('recover',), ('verify',), ('verify', 'a', '--jobs', '0'),
+       ('finalize',), ('recover',), ('checksum',), ('verify',), ('verify', 'a', '--jobs', '0'),
        ('verify', 'a', '--jobs', 'x'), ('verify', 'a', '--quick', '--decode'),
        ('pack', 'a', 'b', '--spec'),
        ('pack', 'a', 'b', '--spec', 'x=int', '--spec', 'y=int'),

@@ -6,6 +6,7 @@ import harness
 
 def main():
     harness.PROGRAM = sys.argv[1]
+    import checksums
     import golden_data
     import getting
     import help_and_output
@@ -15,7 +16,7 @@ def main():
     import verifying
     import writing
     for module in (golden_data, help_and_output, getting, manifests, writing,
-                   recovery, verifying, images):
+                   recovery, verifying, images, checksums):
         harness.checks(module)
     print(f'{harness.passed} passed, {harness.failed} failed')
     sys.exit(harness.failed > 0 or harness.passed == 0)

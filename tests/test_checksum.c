@@ -1,0 +1,764 @@
+/* Checksums beside Bags: their bytes, who makes them, who looks at them; and
+ * that no change of any byte goes unnoticed. */
+#include "check.h"
+#include "durability.h"
+
+#include <errno.h>
+
+/* ------------------------------------------------------ sidecars, by hand */
+
+static uint32_t crc(uint32_t sum, const void *data, size_t size) {
+    const unsigned char *bytes_of = (const unsigned char *)data;
+    sum = ~sum;
+    for (size_t i = 0; i < size; i++) {
+        sum ^= bytes_of[i];
+        for (int bit = 0; bit < 8; bit++)
+            sum = sum >> 1 ^ (sum & 1 ? 0x82F63B78U : 0);
+    }
+    return ~sum;
+}
+
+static void put_u32(bytes *to, uint32_t value) {
+    for (int i = 0; i < 4; i++)
+        put_u8(to, value >> (8 * i) & 255);
+}
+
+/* What stands in NAME.crc beside such a Bag. */
+static bytes sidecar(const hand_bag *bag, enum variant variant,
+    const char *name, const char *spec) {
+    bytes out = {NULL, 0, 0}, file = hand_bytes(bag, variant);
+    uint64_t start = 0, length = hand_length(bag);
+    for (uint64_t i = 0; i < length; i++) {
+        uint64_t end = load_u64(bag->ends.data + 8 * i);
+        put_u32(&out, crc(0, bag->blobs.data + start, (size_t)(end - start)));
+        start = end;
+    }
+    uint32_t all = crc(0, out.data, out.size);
+    size_t table = bag->blobs.size;
+    put_u64(&out, length);
+    put_u64(&out, file.size);
+    put_u32(&out, variant == SPLIT
+        ? crc(0, bag->ends.data, bag->ends.size)
+        : crc(0, file.data + table, file.size - table));
+    put_u32(&out, all);
+    put_u32(&out, crc(0, name, strlen(name)));
+    put_u32(&out, crc(0, spec, strlen(spec)));
+    put_text(&out, "BAGSCRC1");
+    put_u32(&out, crc(0, out.data + out.size - 40, 40));
+    bytes_free(&file);
+    return out;
+}
+
+static void assert_sidecar(const char *path, const hand_bag *bag,
+    enum variant variant, const char *name, const char *spec) {
+    bytes expected = sidecar(bag, variant, name, spec);
+    assert_file(path, expected.data, expected.size);
+    bytes_free(&expected);
+}
+
+static void add_texts(hand_bag *bag, int count) {
+    char text[300];
+    for (int i = 0; i < count; i++) {
+        memset(text, 'a' + i % 26, sizeof(text));
+        hand_add(bag, text, (size_t)(i * 31 % 290 + 1));
+    }
+}
+
+/* ---------------------------------------------------------------- one Bag */
+
+static bag_writer *open_writer(const char *path, size_t buffer_size) {
+    bag_writer_options options;
+    bag_writer *writer;
+    memset(&options, 0, sizeof(options));
+    options.checksum = true;
+    options.buffer_size = buffer_size;
+    options.allocator = &memory.allocator;
+    options.io = &disk.io;
+    assert_opens(writer, bag_writer_open(path, &options, &said));
+    return writer;
+}
+
+static void write_bag(const hand_bag *bag, const char *path) {
+    bag_writer *writer = open_writer(path, 4096);
+    uint64_t start = 0;
+    for (uint64_t i = 0; i < hand_length(bag); i++) {
+        uint64_t end = load_u64(bag->ends.data + 8 * i);
+        assert_ok(bag_writer_append(writer, bag->blobs.data + start,
+            (size_t)(end - start), NULL, &said));
+        start = end;
+    }
+    assert_ok(bag_writer_close(writer, &said));
+}
+
+static void a_writer_leaves_a_checksum_of_every_blob(void **state) {
+    static const int counts[] = {0, 1, 2, 63, 64, 65, 128, 511, 512, 513, 3000};
+    (void)state;
+    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+        hand_bag bag = {{0}, {0}};
+        add_texts(&bag, counts[i]);
+        if (counts[i] > 2)
+            hand_add(&bag, "", 0);
+        write_bag(&bag, at("%d.bag", counts[i]));
+        bytes file = hand_bytes(&bag, V1);
+        assert_file(at("%d.bag", counts[i]), file.data, file.size);
+        assert_sidecar(at("%d.crc", counts[i]), &bag, V1, "", "");
+        assert_false(exists(at("%d.idx", counts[i])));
+        bytes_free(&file);
+        hand_free(&bag);
+    }
+}
+
+static void a_large_blob_is_summed_too(void **state) {
+    hand_bag bag = {{0}, {0}};
+    unsigned char *block = (unsigned char *)malloc(5000000);
+    (void)state;
+    fill(block, 5000000, 4);
+    hand_add(&bag, block, 5000000);
+    hand_add(&bag, block, 1234567);
+    write_bag(&bag, at("x.bag"));
+    assert_sidecar(at("x.crc"), &bag, V1, "", "");
+    free(block);
+    hand_free(&bag);
+}
+
+static void an_abort_removes_the_checksums(void **state) {
+    (void)state;
+    bag_writer *writer = open_writer(at("x.bag"), 0);
+    assert_ok(bag_writer_append(writer, "abc", 3, NULL, &said));
+    assert_ok(bag_writer_flush(writer, &said));
+    assert_true(exists(at("x.crc")));
+    bag_writer_abort(writer);
+    assert_names(at("."), "");
+}
+
+static void checksums_that_are_there_are_not_written_over(void **state) {
+    (void)state;
+    bag_writer_options options;
+    memset(&options, 0, sizeof(options));
+    options.checksum = true;
+    save_text(at("x.crc"), "mine");
+    assert_refused(BAGS_ERROR_EXISTS,
+        bag_writer_open(at("x.bag"), &options, &said));
+    assert_names(at("."), "x.crc");
+    assert_file(at("x.crc"), "mine", 4);
+}
+
+enum mode { MAPPED, POSITIONAL, LOADED, MODES };
+
+static bag_reader_options checking(int mode) {
+    bag_reader_options options;
+    memset(&options, 0, sizeof(options));
+    options.check = true;
+    options.positional = mode != MAPPED;
+    options.load_table = mode == LOADED;
+    options.allow_empty_file = true;
+    options.allocator = &memory.allocator;
+    options.io = &disk.io;
+    return options;
+}
+
+static bags_code checksum(const char *path, bool replace,
+    bags_checksum_report *report) {
+    bags_checksum_options options;
+    memset(&options, 0, sizeof(options));
+    options.replace = replace;
+    options.allocator = &memory.allocator;
+    options.io = &disk.io;
+    return bags_checksum(path, &options, report, &said);
+}
+
+static void every_variant_and_mode_is_checked(void **state) {
+    (void)state;
+    for (int variant = V1; variant <= SPLIT; variant++) {
+        hand_bag bag = {{0}, {0}};
+        bags_checksum_report report;
+        add_texts(&bag, 1500);
+        make_dir(at("%d", variant));
+        hand_save(&bag, (enum variant)variant, at("%d", variant), "x");
+        assert_ok(checksum(at("%d/x.bag", variant), false, &report));
+        assert_int_equal(report.made, 1);
+        assert_int_equal(report.blobs, 1500);
+        assert_sidecar(at("%d/x.crc", variant), &bag, (enum variant)variant, "",
+            "");
+        for (int mode = 0; mode < MODES; mode++) {
+            bag_reader_options options = checking(mode);
+            bag_reader *reader;
+            bags_buffer scratch = {NULL, 0, NULL, NULL};
+            bags_bytes blob;
+            bags_range range;
+            assert_opens(reader, bag_reader_open(at("%d/x.bag", variant),
+                &options, &said));
+            for (uint64_t i = 0; i < 1500; i += 7) {
+                assert_ok(bag_reader_get(reader, i, &scratch, &blob, &said));
+                assert_int_equal(blob.data[0], 'a' + i % 26);
+            }
+            assert_ok(bag_reader_get_range(reader, 3, 1400, &scratch, &range,
+                &said));
+            assert_int_equal(range.length, 1397);
+            assert_ok(bag_reader_verify(reader, &said));
+            bags_buffer_free(&scratch);
+            bag_reader_close(reader);
+        }
+        hand_free(&bag);
+    }
+}
+
+static void an_empty_bag_of_no_bytes_can_have_checksums(void **state) {
+    (void)state;
+    bag_reader_options options = checking(MAPPED);
+    bag_reader *reader;
+    save(at("x.bag"), "", 0);
+    assert_ok(checksum(at("x.bag"), false, NULL));
+    assert_int_equal(file_size(at("x.crc")), 44);
+    assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
+    assert_int_equal(bag_reader_length(reader), 0);
+    bag_reader_close(reader);
+}
+
+static void a_wrong_blob_is_an_error_that_says_where(void **state) {
+    (void)state;
+    for (int mode = 0; mode < MODES; mode++) {
+        hand_bag bag = {{0}, {0}};
+        bag_reader_options options = checking(mode);
+        bag_reader *reader;
+        bags_buffer scratch = {NULL, 0, NULL, NULL};
+        bags_bytes blob = {NULL, 77};
+        bags_range range;
+        make_dir(at("x"));
+        hand_add(&bag, "first", 5);
+        hand_add(&bag, "123456789", 9);
+        hand_add(&bag, "third", 5);
+        hand_save(&bag, V1, at("x"), "a");
+        assert_ok(checksum(at("x/a.bag"), false, NULL));
+        bytes file = load(at("x/a.bag"));
+        file.data[6] ^= 4;
+        save(at("x/a.bag"), file.data, file.size);
+        assert_opens(reader, bag_reader_open(at("x/a.bag"), &options, &said));
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bag_reader_get(reader, 1, &scratch, &blob, &said));
+        assert_says("a.bag: blob 1, bytes 5 to 14");
+        assert_says("e3069283");
+        char found[9];
+        snprintf(found, sizeof(found), "%08x",
+            (unsigned)crc(0, file.data + 5, 9));
+        assert_says(found);
+        assert_int_equal(blob.size, 77);
+        assert_fails(BAGS_ERROR_CORRUPT, bag_reader_get_range(reader, 0, 3,
+            &scratch, &range, &said));
+        assert_says("blob 1");
+        static const uint64_t some[] = {2, 0, 2}, wrong[] = {2, 1, 0};
+        bags_bytes many[3];
+        assert_ok(bag_reader_get_many(reader, some, 3, &scratch, many, &said));
+        assert_text(many[1], "first");
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bag_reader_get_many(reader, wrong, 3, &scratch, many, &said));
+        assert_says("blob 1, bytes 5 to 14");
+        assert_ok(bag_reader_get(reader, 2, &scratch, &blob, &said));
+        assert_text(blob, "third");
+        assert_fails(BAGS_ERROR_CORRUPT, bag_reader_verify(reader, &said));
+        assert_says("blob 1, bytes 5 to 14");
+        bags_buffer_free(&scratch);
+        bag_reader_close(reader);
+        options.check = false;
+        assert_opens(reader, bag_reader_open(at("x/a.bag"), &options, &said));
+        assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bag_reader_verify(reader, &said));
+        bags_buffer_free(&scratch);
+        bag_reader_close(reader);
+        bytes_free(&file);
+        hand_free(&bag);
+        remove_tree(at("x"));
+    }
+}
+
+static void to_check_without_checksums_is_an_error_that_says_the_way(
+    void **state) {
+    hand_bag bag = {{0}, {0}};
+    bag_reader_options options = checking(MAPPED);
+    (void)state;
+    hand_add(&bag, "abc", 3);
+    hand_save(&bag, V1, at("."), "x");
+    assert_refused(BAGS_ERROR_MISSING,
+        bag_reader_open(at("x.bag"), &options, &said));
+    assert_says("there are no checksums");
+    assert_says("`bags checksum`");
+    assert_refused(BAGS_ERROR_ARGUMENT, bag_reader_open_memory(
+        "\0\0\0\0\0\0\0\0", 8, &options, &said));
+    hand_free(&bag);
+}
+
+/* ------------------------------------------------------------- datasets */
+
+#define SPEC "{\"clip\": \"bytes[]\", \"text\": \"utf8\"}"
+
+static hand_set some_set(int count) {
+    hand_set set;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "clip", "bytes[]");
+    set_field(&set, "text", "utf8");
+    for (int i = 0; i < count; i++) {
+        char text[40];
+        snprintf(text, sizeof(text), "text %d of %d", i, count);
+        set_begin(&set);
+        set_items(&set, 0, "item", (size_t)(i % 3));
+        set_text(&set, 1, text);
+        set_end(&set);
+    }
+    return set;
+}
+
+static void datasets_get_checksums(void **state) {
+    (void)state;
+    for (int variant = V1; variant <= V2; variant++) {
+        hand_set set = some_set(20);
+        bags_checksum_report report;
+        set_save(&set, (enum variant)variant, at("set"));
+        assert_ok(checksum(at("set"), false, &report));
+        assert_int_equal(report.made, 3);
+        assert_int_equal(report.kept, 0);
+        assert_sidecar(at("set/clip.crc"), &set.bags[0], (enum variant)variant,
+            "clip", SPEC);
+        assert_sidecar(at("set/text.crc"), &set.bags[1], (enum variant)variant,
+            "text", SPEC);
+        assert_sidecar(at("set/refs.crc"), &set.refs, (enum variant)variant,
+            "refs", SPEC);
+        assert_names(at("set"), "clip.bag clip.crc refs.bag refs.crc spec.json "
+            "text.bag text.crc");
+        assert_ok(checksum(at("set"), false, &report));
+        assert_int_equal(report.made, 0);
+        assert_int_equal(report.kept, 3);
+        set_free(&set);
+        remove_tree(at("set"));
+    }
+}
+
+static void what_is_there_is_replaced_only_if_asked(void **state) {
+    hand_set set = some_set(4);
+    bags_checksum_report report;
+    bags_reader *reader;
+    (void)state;
+    set_save(&set, V1, at("set"));
+    assert_ok(checksum(at("set"), false, NULL));
+    bytes file = load(at("set/text.bag"));
+    file.data[0] = 'T';
+    save(at("set/text.bag"), file.data, file.size);
+    bytes_free(&file);
+    assert_ok(checksum(at("set"), false, NULL));
+    assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_reader_verify(reader, &said));
+    assert_ok(checksum(at("set"), true, &report));
+    assert_int_equal(report.made, 3);
+    assert_ok(bags_reader_verify(reader, &said));
+    bags_reader_close(reader);
+    set_free(&set);
+}
+
+static void a_bag_of_a_dataset_is_not_summed_alone_but_read_alone(
+    void **state) {
+    hand_set set = some_set(4);
+    bag_reader_options options = checking(MAPPED);
+    bag_reader *reader;
+    (void)state;
+    set_save(&set, V1, at("set"));
+    assert_fails(BAGS_ERROR_ARGUMENT, checksum(at("set/text.bag"), false, NULL));
+    assert_says("belongs to the dataset");
+    assert_ok(checksum(at("set"), false, NULL));
+    assert_opens(reader, bag_reader_open(at("set/text.bag"), &options, &said));
+    bag_reader_close(reader);
+    /* Not under another name. */
+    assert_int_equal(rename(at("set/text.bag"), at("set/name.bag")), 0);
+    assert_int_equal(rename(at("set/text.crc"), at("set/name.crc")), 0);
+    assert_refused(BAGS_ERROR_CORRUPT,
+        bag_reader_open(at("set/name.bag"), &options, &said));
+    assert_says("another name");
+    set_free(&set);
+}
+
+static void unfinished_shards_are_refused(void **state) {
+    bags_writer_options options;
+    bags_field field = {"a", "bytes"};
+    bags_value value = bags_blob("abc", 3);
+    bags_entry entry = {"a", &value, 1};
+    (void)state;
+    memset(&options, 0, sizeof(options));
+    options.shard_length = 2;
+    bags_writer *writer = bags_writer_open(at("set"), &field, 1, &options, &said);
+    for (int i = 0; i < 3; i++)
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    assert_fails(BAGS_ERROR_UNFINISHED, checksum(at("set"), false, NULL));
+    assert_says("000001");
+    assert_names(at("set/000000"), "a.bag refs.bag spec.json");
+    assert_ok(bags_writer_close(writer, &said));
+    assert_ok(checksum(at("set"), false, NULL));
+    assert_names(at("set/000001"), "a.bag a.crc refs.bag refs.crc spec.json");
+    assert_fails(BAGS_ERROR_MISSING, checksum(at("nothing"), false, NULL));
+}
+
+/* What a dataset's writer leaves is what would be made afterwards. */
+static void the_writers_checksums_are_those_of_the_finished_dataset(
+    void **state) {
+    static const uint64_t lengths[] = {0, 4};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bags_checksum_report report;
+        work w = work_on(at("%d", i), lengths[i], NULL);
+        w.options.checksum = true;
+        bags_writer *writer;
+        assert_opens(writer, work_open(&w, false, &said));
+        assert_ok(work_append_to(&w, writer, 14, &said));
+        assert_ok(work_close(&w, writer, &said));
+        copy_tree(at("%d", i), at("copy"));
+        assert_ok(checksum(at("%d", i), true, &report));
+        assert_int_equal(report.made, i ? 16 : 4);
+        assert_same_tree(at("%d", i), at("copy"));
+        remove_tree(at("copy"));
+    }
+}
+
+/* Interrupted at any call, NAME.crc is not there or whole, and the next run ends
+ * as if nothing had happened. */
+static void an_interruption_leaves_nothing_half_done(void **state) {
+    uint64_t faults = 0;
+    (void)state;
+    for (uint64_t n = 1;; n++) {
+        memory_disk m;
+        watch over;
+        hand_set set = some_set(6);
+        bags_checksum_options options;
+        memory_disk_start(&m);
+        memory_disk_save_set(&m, &set, V1, "set");
+        watch_start(&over, &m.io);
+        over.fail_at = n;
+        over.stays = true;
+        over.fail_with = EIO;
+        memset(&options, 0, sizeof(options));
+        options.allocator = &memory.allocator;
+        options.io = &over.io;
+        bags_code code = bags_checksum("set", &options, NULL, &said);
+        uint64_t failed = over.failed;
+        /* What fails and loses nothing is not asked for. */
+        assert_true(code == BAGS_OK || (failed && code == BAGS_ERROR_IO));
+        faults += code != BAGS_OK;
+        static const char *const names[] = {"clip", "text", "refs"};
+        const hand_bag *const bags[] = {&set.bags[0], &set.bags[1], &set.refs};
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < 3; i++) {
+                char path[40];
+                bytes whole = sidecar(bags[i], V1, names[i], SPEC);
+                snprintf(path, sizeof(path), "set/%s.crc", names[i]);
+                bags_bytes found = memory_disk_find(&m, path);
+                if (round || found.data)
+                    assert_bytes(found, whole.data, whole.size);
+                bytes_free(&whole);
+            }
+            options.io = &m.io;
+            assert_ok(bags_checksum("set", &options, NULL, &said));
+        }
+        assert_int_equal(memory_disk_files(&m), 4 + 3);
+        assert_int_equal(over.files, 0);
+        memory_disk_free(&m);
+        set_free(&set);
+        if (!failed)
+            break;
+    }
+    print_message("checksums interrupted at %d calls\n", (int)faults);
+    assert_true(faults > 30);
+}
+
+static void memory_that_runs_out_is_an_error(void **state) {
+    hand_set set = some_set(6);
+    (void)state;
+    set_save(&set, V1, at("set"));
+    bool done = false;
+    for (uint64_t n = 1; !done; n++) {
+        tally t;
+        bags_checksum_options options;
+        bags_reader_options reading;
+        tally_start(&t);
+        t.fail_at = n;
+        memset(&options, 0, sizeof(options));
+        memset(&reading, 0, sizeof(reading));
+        options.allocator = reading.allocator = &t.allocator;
+        options.replace = reading.check = true;
+        bags_code code = bags_checksum(at("set"), &options, NULL, &said);
+        bags_reader *reader = code
+            ? NULL : bags_reader_open(at("set"), &reading, &said);
+        if (!code && !reader)
+            code = said.code;
+        if (reader)
+            code = bags_reader_verify(reader, &said);
+        bags_reader_close(reader);
+        assert_int_equal(code, t.failed ? BAGS_ERROR_MEMORY : BAGS_OK);
+        assert_int_equal(t.live, 0);
+        done = t.failed == 0;
+    }
+    set_free(&set);
+}
+
+/* -------------------------------------------------------------- corruption */
+
+/* What a reader gives, as a digest of each datapoint. */
+#define MOST_ROWS 16
+
+typedef struct outlook {
+    bool opened;
+    uint64_t length;
+    bool given[MOST_ROWS];
+    uint32_t rows[MOST_ROWS];
+} outlook;
+
+static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
+    size_t count = 0;
+    uint32_t sum = 0;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    for (size_t i = 0; i < count; i++) {
+        sum = crc(sum, fields[i].name, strlen(fields[i].name) + 1);
+        sum = crc(sum, fields[i].type, strlen(fields[i].type) + 1);
+        for (size_t k = 0; k < bags_row_length(row, i); k++) {
+            bags_bytes blob = bags_row_bytes(row, i, k);
+            uint64_t size = blob.size;
+            sum = crc(sum, &size, sizeof(size));
+            sum = crc(sum, blob.data, blob.size);
+        }
+    }
+    return sum;
+}
+
+static outlook look(memory_disk *m, bool check, bool positional,
+    bool *verified) {
+    outlook out;
+    bags_reader_options options;
+    bags_row row = {0};
+    memset(&out, 0, sizeof(out));
+    memset(&options, 0, sizeof(options));
+    options.io = &m->io;
+    options.check = check;
+    options.positional = positional;
+    bags_reader *reader = bags_reader_open("set", &options, NULL);
+    *verified = reader && bags_reader_verify(reader, NULL) == BAGS_OK;
+    out.opened = reader != NULL;
+    out.length = reader ? bags_reader_length(reader) : 0;
+    for (uint64_t i = 0; i < out.length && i < MOST_ROWS; i++) {
+        out.given[i] =
+            bags_reader_get(reader, i, NULL, 0, &row, NULL) == BAGS_OK;
+        if (out.given[i])
+            out.rows[i] = sum_row(reader, &row);
+    }
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    return out;
+}
+
+typedef struct siege {
+    memory_disk m;
+    outlook clean;
+    uint64_t changes, silent;
+} siege;
+
+/* After a change: verify must find it, unless no reader can tell (in files that
+ * no reader of this variant uses); and what a reader that checks gives is
+ * right. */
+static void assault(siege *s, bool covered, const char *what, size_t n) {
+    bool verified = false, also = false;
+    outlook open_eyes = look(&s->m, false, s->changes % 2, &verified);
+    outlook checked = look(&s->m, true, s->changes % 2, &also);
+    s->changes++;
+    s->silent += verified;
+    if (verified && covered)
+        fail_msg("%s %d: verify did not find it", what, (int)n);
+    bags_verify_options all;
+    memset(&all, 0, sizeof(all));
+    all.io = &s->m.io;
+    if (covered && bags_verify("set", &all, NULL, NULL) == BAGS_OK)
+        fail_msg("%s %d: it is not among the faults", what, (int)n);
+    if (verified && memcmp(&open_eyes, &s->clean, sizeof(open_eyes)) != 0)
+        fail_msg("%s %d: a reader gets something else", what, (int)n);
+    if (checked.opened && checked.length != s->clean.length)
+        fail_msg("%s %d: a checking reader has another length", what, (int)n);
+    for (int i = 0; i < MOST_ROWS; i++)
+        if (checked.given[i] && checked.rows[i] != s->clean.rows[i])
+            fail_msg("%s %d: a checking reader gave a wrong datapoint %d", what,
+                (int)n, i);
+}
+
+static void put_file(siege *s, const char *path, const bytes *content) {
+    bags_io *io = &s->m.io;
+    if (memory_disk_find(&s->m, path).data)
+        assert_int_equal(io->remove(io->user, path), 0);
+    memory_disk_save(&s->m, path, content->data, content->size);
+}
+
+static bytes take_file(siege *s, const char *path) {
+    bags_bytes found = memory_disk_find(&s->m, path);
+    bytes copy = {NULL, 0, 0};
+    put(&copy, found.data, found.size);
+    return copy;
+}
+
+static bool is_idx(const char *path) {
+    return strcmp(path + strlen(path) - 4, ".idx") == 0;
+}
+
+static void assault_file(siege *s, const char *path, bool covered) {
+    bytes file = take_file(s, path);
+    for (size_t i = 0; i < file.size; i++) {
+        const unsigned char was = file.data[i];
+        const unsigned char flips[] = {(unsigned char)(was ^ 1 << i % 8),
+            (unsigned char)(was ^ 0xFF), was ? 0 : (unsigned char)0x80};
+        for (int k = 0; k < 3; k++) {
+            file.data[i] = flips[k];
+            put_file(s, path, &file);
+            assault(s, covered, path, i);
+        }
+        file.data[i] = was;
+    }
+    bytes part = file;
+    for (part.size = 0; part.size < file.size; part.size++) {
+        put_file(s, path, &part);
+        assault(s, covered, path, part.size);
+    }
+    bytes longer = {NULL, 0, 0};
+    put(&longer, file.data, file.size);
+    for (int i = 0; i < 20; i++) {
+        put_u8(&longer, (unsigned)(i * 37 & 255));
+        put_file(s, path, &longer);
+        /* An entry of an .idx that was cut is no entry. */
+        assault(s, covered && !(is_idx(path) && longer.size % 8), path,
+            longer.size);
+    }
+    bytes_free(&longer);
+    bags_io *io = &s->m.io;
+    assert_int_equal(io->remove(io->user, path), 0);
+    assault(s, covered, path, 0);
+    put_file(s, path, &file);
+    bytes_free(&file);
+}
+
+static void assault_pair(siege *s, const char *one, const char *two,
+    bool covered) {
+    bytes a = take_file(s, one), b = take_file(s, two);
+    if (a.size != b.size || memcmp(a.data, b.data, a.size) != 0) {
+        put_file(s, one, &b);
+        put_file(s, two, &a);
+        assault(s, covered, one, b.size);
+        put_file(s, one, &a);
+        put_file(s, two, &b);
+    }
+    bytes_free(&a);
+    bytes_free(&b);
+}
+
+static void besiege(siege *s, const char *const *paths, size_t count,
+    bool idx_counts, const char *name) {
+    bool verified = false;
+    bags_checksum_options options;
+    memset(&options, 0, sizeof(options));
+    options.io = &s->m.io;
+    assert_ok(bags_checksum("set", &options, NULL, &said));
+    s->changes = s->silent = 0;
+    s->clean = look(&s->m, true, false, &verified);
+    assert_true(s->clean.opened && verified);
+    assert_int_equal(memory_disk_files(&s->m), count);
+    for (size_t i = 0; i < count; i++)
+        assault_file(s, paths[i], idx_counts || !is_idx(paths[i]));
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = i + 1; k < count; k++)
+            assault_pair(s, paths[i], paths[k], idx_counts ||
+                !is_idx(paths[i]) || !is_idx(paths[k]));
+    print_message("%s: %d changes, %d of which no reader could tell\n", name,
+        (int)s->changes, (int)s->silent);
+    outlook after = look(&s->m, true, false, &verified);
+    assert_memory_equal(&after, &s->clean, sizeof(after));
+    memory_disk_free(&s->m);
+}
+
+static void every_change_of_a_v1_or_v2_dataset_is_found(void **state) {
+    static const char *const paths[] = {"set/spec.json", "set/refs.bag",
+        "set/refs.crc", "set/clip.bag", "set/clip.crc", "set/text.bag",
+        "set/text.crc"};
+    (void)state;
+    for (int variant = V1; variant <= V2; variant++) {
+        siege s;
+        hand_set set = some_set(5);
+        memory_disk_start(&s.m);
+        memory_disk_save_set(&s.m, &set, (enum variant)variant, "set");
+        set_free(&set);
+        besiege(&s, paths, 7, false, variant == V1 ? "v1" : "v2");
+    }
+}
+
+static void every_change_of_a_split_dataset_is_found(void **state) {
+    static const char *const paths[] = {"set/spec.json", "set/a.bag",
+        "set/a.crc", "set/a.idx", "set/text.bag", "set/text.crc",
+        "set/text.idx"};
+    siege s;
+    hand_set set;
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "bytes");
+    set_field(&set, "text", "utf8");
+    for (int i = 0; i < 5; i++) {
+        set_begin(&set);
+        set_blob(&set, 0, "abcdefgh", (size_t)i + 1);
+        set_text(&set, 1, i % 2 ? "odd" : "not");
+        set_end(&set);
+    }
+    memory_disk_start(&s.m);
+    memory_disk_save_set(&s.m, &set, SPLIT, "set");
+    set_free(&set);
+    besiege(&s, paths, 7, true, "split");
+}
+
+/* Blobs that are alike are the hardest: a table that is wrong may give right
+ * bytes, and files of the same size are exchanged. */
+static void every_change_of_shards_of_like_blobs_is_found(void **state) {
+    static const char *const paths[] = {"set/000000/spec.json",
+        "set/000000/refs.bag", "set/000000/refs.crc", "set/000000/a.bag",
+        "set/000000/a.crc", "set/000000/b.bag", "set/000000/b.crc",
+        "set/000000/a.idx", "set/000000/b.idx", "set/000000/refs.idx",
+        "set/000001/spec.json", "set/000001/refs.bag", "set/000001/refs.crc",
+        "set/000001/a.bag", "set/000001/a.crc", "set/000001/b.bag",
+        "set/000001/b.crc", "set/000001/a.idx", "set/000001/b.idx",
+        "set/000001/refs.idx"};
+    siege s;
+    bags_writer_options options;
+    bags_field fields[] = {{"a", "int(4)"}, {"b", "int(4)"}};
+    (void)state;
+    memory_disk_start(&s.m);
+    memset(&options, 0, sizeof(options));
+    options.shard_length = 2;
+    options.checksum = options.keep_idx = true;
+    options.io = &s.m.io;
+    bags_writer *writer = bags_writer_open("set", fields, 2, &options, &said);
+    for (int i = 0; i < 4; i++) {
+        bags_value a = bags_int(0), b = bags_int(i / 2);
+        bags_entry entries[] = {{"a", &a, 1}, {"b", &b, 1}};
+        assert_ok(bags_writer_append(writer, entries, 2, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    besiege(&s, paths, 20, false, "shards");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_writer_leaves_a_checksum_of_every_blob),
+        TEST(a_large_blob_is_summed_too),
+        TEST(an_abort_removes_the_checksums),
+        TEST(checksums_that_are_there_are_not_written_over),
+        TEST(every_variant_and_mode_is_checked),
+        TEST(an_empty_bag_of_no_bytes_can_have_checksums),
+        TEST(a_wrong_blob_is_an_error_that_says_where),
+        TEST(to_check_without_checksums_is_an_error_that_says_the_way),
+        TEST(datasets_get_checksums),
+        TEST(what_is_there_is_replaced_only_if_asked),
+        TEST(a_bag_of_a_dataset_is_not_summed_alone_but_read_alone),
+        TEST(unfinished_shards_are_refused),
+        TEST(the_writers_checksums_are_those_of_the_finished_dataset),
+        TEST(an_interruption_leaves_nothing_half_done),
+        TEST(memory_that_runs_out_is_an_error),
+        TEST(every_change_of_a_v1_or_v2_dataset_is_found),
+        TEST(every_change_of_a_split_dataset_is_found),
+        TEST(every_change_of_shards_of_like_blobs_is_found),
+    };
+    return cmocka_run_group_tests_name("checksum", tests, NULL, NULL);
+}
