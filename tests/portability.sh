@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.." || exit 1
 logs=build/portability
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
 export WINEPREFIX=${WINEPREFIX:-$PWD/build/wine} WINEDEBUG=-all
-passed=0 failed=0 skipped=0 slow=
+passed=0 failed=0 skipped=0
 
 # report passed|failed|skipped CELL WHAT
 report() {
@@ -143,7 +143,6 @@ test_program() {
 left_out() {
     case $1 in
     windows) echo system live limits ;;
-    s390x) echo "system$slow" ;;
     *) echo system ;;
     esac
 }
@@ -410,12 +409,9 @@ END
     done
 }
 
-# QEMU needs minutes for those that try every point of failure.
 part() {
-    slow=' live limits many corruption faults power recover threads'
     msvc
     m32
-    s390x
 }
 
 all() {
