@@ -2178,7 +2178,20 @@ static int bagi_local_remove_dir(void *user, const char *path) {
     return error;
 }
 
-#define BAGI_LOCAL_RESERVE NULL
+/* What is set aside behind the end is free again when the file is closed. */
+static int bagi_local_reserve(void *user, void *file, uint64_t size) {
+    FILE_ALLOCATION_INFO room;
+    uint64_t used = 0;
+    int error = bagi_local_size(user, file, &used);
+    if (error || size <= used || size > (uint64_t)INT64_MAX)
+        return error;
+    room.AllocationSize.QuadPart = (LONGLONG)size;
+    return SetFileInformationByHandle(file, FileAllocationInfo, &room,
+               sizeof room)
+               ? 0
+               : bagi_windows_error();
+}
+#define BAGI_LOCAL_RESERVE bagi_local_reserve
 #define BAGI_LOCAL_ADVISE NULL
 #define BAGI_LOCAL_RESIDENT NULL
 #else

@@ -43,12 +43,12 @@ command -v meson                        | meson
 command -v mandoc                       | mandoc
 command -v man                          | man-db
 to_m32                                  | gcc-%-multilib gcc-12-multilib
-cross s390x-linux-gnu                   | gcc-%-s390x-linux-gnu gcc-12-s390x-linux-gnu
-command -v qemu-s390x-static            | qemu-user-static
 [ -f /usr/share/mingw-w64/include/windows.h ] | mingw-w64-x86-64-dev
 END
     [ "$wanted" = portability ] || return 0
     cat <<'END'
+cross s390x-linux-gnu                   | gcc-%-s390x-linux-gnu gcc-12-s390x-linux-gnu
+command -v qemu-s390x-static            | qemu-user-static
 command -v gcc-11                       | gcc-11
 command -v clang-19                     | clang-19
 command -v musl-gcc                     | musl-tools
