@@ -10471,28 +10471,25 @@ static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
     return true;
 }
 
-static BAGI_WITHIN bool bagi_quick_get(const bags_reader *reader,
-    uint64_t index, const bags_select *selects, size_t count, bags_row *row) {
+/* The Bags of the shard that a datapoint is in, if any was opened, and its place
+ * there. */
+static BAGI_WITHIN void **bagi_quick_shard(const bags_reader *reader,
+    uint64_t index, size_t *number, uint64_t *local, const bags_row *row) {
     if (index >= reader->length || reader->spec.count > BAGI_QUICK_FIELDS ||
         !BAGI_ATOMIC)
-        return false;
-    if (!selects)
-        count = reader->spec.count;
-    size_t number = bagi_reader_shard_of(reader, index, row->shard);
-    bagi_shard *shard = &reader->shards[number];
-    void **bags = (void **)BAGI_LOAD(&shard->bags);
-    uint64_t local = index - shard->start;
-    if (!bags)
-        return false;
-    if (selects && count == 1
-            ? !bagi_quick_one(reader, bags, local, selects, row)
-            : !bagi_quick_fields(reader, bags, local, selects, count, row))
-        return false;
+        return NULL;
+    *number = bagi_reader_shard_of(reader, index, row->shard);
+    *local = index - reader->shards[*number].start;
+    return (void **)BAGI_LOAD(&reader->shards[*number].bags);
+}
+
+static BAGI_WITHIN bags_code bagi_quick_done(const bags_reader *reader,
+    uint64_t index, size_t shard, size_t count, bags_row *row) {
     row->reader = reader;
     row->index = index;
-    row->shard = number;
+    row->shard = shard;
     row->length = count;
-    return true;
+    return BAGS_OK;
 }
 
 BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
@@ -10528,11 +10525,29 @@ BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
     return BAGS_OK;
 }
 
+/* Apart, since each needs the registers for itself. */
+BAGI_APART static bags_code bagi_reader_get_some(const bags_reader *reader,
+    uint64_t index, const bags_select *selects, size_t count, bags_row *row,
+    bags_error *err) {
+    size_t shard = 0;
+    uint64_t local = 0;
+    void **bags = bagi_quick_shard(reader, index, &shard, &local, row);
+    size_t most = selects ? count : reader->spec.count;
+    if (bags && bagi_quick_fields(reader, bags, local, selects, most, row))
+        return bagi_quick_done(reader, index, shard, most, row);
+    return bagi_reader_get(reader, index, selects, count, row, err);
+}
+
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
-    if (bagi_quick_get(reader, index, selects, count, row))
-        return BAGS_OK;
-    return bagi_reader_get(reader, index, selects, count, row, err);
+    size_t shard = 0;
+    uint64_t local = 0;
+    if (!selects || count != 1)
+        return bagi_reader_get_some(reader, index, selects, count, row, err);
+    void **bags = bagi_quick_shard(reader, index, &shard, &local, row);
+    if (bags && bagi_quick_one(reader, bags, local, selects, row))
+        return bagi_quick_done(reader, index, shard, 1, row);
+    return bagi_reader_get(reader, index, selects, 1, row, err);
 }
 
 BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
