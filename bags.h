@@ -5041,7 +5041,7 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
 
 /* ---- a whole Bag and its checksums ---- */
 
-#define BAGI_PASS_ENTRIES 8192 /* entries a read */
+#define BAGI_PASS_ENTRIES ((size_t)8192) /* entries a read */
 #define BAGI_PASS_BYTES ((size_t)128 << 10)
 
 /* All blobs of a Bag from the first to the last, with their CRCs; what is not
@@ -7384,7 +7384,7 @@ static bags_code bagi_writer_file(bags_writer *writer, size_t column,
     char *ends = bagi_print(memory, err, "%s/%s.idx", writer->shard, name);
     bags_code code = bagi_column_create(&writer->env, &writer->columns[column],
         blobs, ends, err);
-    bool summed = writer->columns[column].summed && column < writer->spec.count;
+    bool summed = column < writer->spec.count && writer->columns[column].summed;
     return code || !summed ? code : bagi_writer_create_sums(writer, column, err);
 }
 
@@ -11095,7 +11095,7 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
  * bag_reader_verify and bags_reader_verify too, which end at the first fault.
  * ====================================================================== */
 
-#define BAGI_VERIFY_STEP 8192                  /* entries read at once */
+#define BAGI_VERIFY_STEP ((size_t)8192)        /* entries read at once */
 #define BAGI_VERIFY_WINDOW ((size_t)64 << 10)  /* bytes of refs read at once */
 #define BAGI_VERIFY_FAULTS 1000                /* passed on if not said else */
 #define BAGI_VERIFY_UNKNOWN UINT64_MAX         /* length of a Bag not opened */
@@ -12183,7 +12183,7 @@ static bags_code bagi_verify_gap(bagi_verifying *v, const char *path,
     uint64_t last = stop - 1 - (stop - 1 - start) % step;
     char every[48] = "";
     if (step > 1)
-        snprintf(every, sizeof every, ", every %" PRIu64 "th", step);
+        (void)snprintf(every, sizeof every, ", every %" PRIu64 "th", step);
     bags_code code = start == last
         ? bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
               "%s: shard %06" PRIu64 " is missing", bagi_tail(path), start)

@@ -205,14 +205,17 @@ static void every_variant_and_mode_is_checked(void **state) {
 
 static void an_empty_bag_of_no_bytes_can_have_checksums(void **state) {
     (void)state;
-    bag_reader_options options = checking(MAPPED);
-    bag_reader *reader;
     save(at("x.bag"), "", 0);
     assert_ok(checksum(at("x.bag"), false, NULL));
     assert_int_equal(file_size(at("x.crc")), 44);
-    assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
-    assert_int_equal(bag_reader_length(reader), 0);
-    bag_reader_close(reader);
+    for (int mode = 0; mode < MODES; mode++) {
+        bag_reader_options options = checking(mode);
+        bag_reader *reader;
+        assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
+        assert_int_equal(bag_reader_length(reader), 0);
+        assert_ok(bag_reader_verify(reader, &said));
+        bag_reader_close(reader);
+    }
 }
 
 static void a_wrong_blob_is_an_error_that_says_where(void **state) {
@@ -495,6 +498,106 @@ static void memory_that_runs_out_is_an_error(void **state) {
     set_free(&set);
 }
 
+/* A shard that a writer without checksums left gets them from the next. */
+static void memory_that_runs_out_for_late_checksums_is_an_error(void **state) {
+    uint64_t n;
+    (void)state;
+    for (n = 1;; n++) {
+        memory_disk m;
+        mortal device;
+        tally blocks;
+        bags_writer *writer;
+        memory_disk_start(&m);
+        mortal_start(&device, &m.io);
+        work w = work_on("set", 0, &device.io);
+        assert_opens(writer, work_open(&w, false, &said));
+        assert_ok(work_append_to(&w, writer, 4, &said));
+        assert_ok(work_flush(&w, writer, &said));
+        mortal_bury(&device, writer);
+        tally_start(&blocks);
+        blocks.fail_at = n;
+        w.options.allocator = &blocks.allocator;
+        w.options.checksum = true;
+        writer = work_open(&w, true, &said);
+        bags_code code = writer ? work_close(&w, writer, &said) : said.code;
+        assert_int_equal(code, blocks.failed ? BAGS_ERROR_MEMORY : BAGS_OK);
+        assert_int_equal(blocks.live, 0);
+        if (!code)
+            assert_non_null(memory_disk_find(&m, "set/refs.crc").data);
+        memory_disk_free(&m);
+        if (!blocks.failed)
+            break;
+    }
+    assert_true(n > 30);
+}
+
+static void a_disk_that_is_full_of_checksums_is_an_error(void **state) {
+    uint64_t n;
+    (void)state;
+    for (n = 1;; n++) {
+        bag_writer *writer = open_writer(at("%d.bag", (int)n), 4096);
+        bags_code code = BAGS_OK;
+        disk.only = 1u << HOOK_WRITE;
+        disk.calls = disk.failed = 0;
+        disk.fail_with = ENOSPC;
+        disk.fail_at = n;
+        for (int i = 0; i < 3000 && !code; i++)
+            code = bag_writer_append(writer, "abc", 3, NULL, &said);
+        code = bag_writer_close(writer, &said);
+        disk.fail_at = 0;
+        assert_int_equal(code, disk.failed ? BAGS_ERROR_IO : BAGS_OK);
+        if (!code)
+            break;
+    }
+    assert_true(n > 10);
+}
+
+static void remember(void *user, const bags_checksummed *done) {
+    bags_checksummed *last = (bags_checksummed *)user;
+    *last = *done;
+    last->path = NULL;
+}
+
+static void a_long_table_is_read_in_pieces(void **state) {
+    hand_bag bag = {{0}, {0}};
+    bags_checksum_options options;
+    bags_checksummed last = {"", true, 0, 0};
+    (void)state;
+    add_texts(&bag, 20000);
+    hand_save(&bag, V1, at("."), "x");
+    disk.only = 1u << HOOK_MAP;
+    disk.fail_at = 1;
+    disk.stays = true;
+    disk.fail_with = ENODEV;
+    memset(&options, 0, sizeof(options));
+    options.io = &disk.io;
+    options.allocator = &memory.allocator;
+    options.each = remember;
+    options.user = &last;
+    assert_ok(bags_checksum(at("x.bag"), &options, NULL, NULL));
+    assert_true(last.length == 20000 && !last.kept);
+    assert_sidecar(at("x.crc"), &bag, V1, "", "");
+    hand_free(&bag);
+}
+
+static void a_table_that_lies_gets_no_checksums(void **state) {
+    hand_bag bag = {{0}, {0}};
+    (void)state;
+    add_texts(&bag, 9);
+    bytes file = hand_bytes(&bag, V1);
+    file.data[file.size - 8 * 4 + 6] = 0x7f;
+    save(at("x.bag"), file.data, file.size);
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_checksum(at("x.bag"), NULL, NULL, &said));
+    assert_says("x.bag: blob 5");
+    assert_false(exists(at("x.crc")));
+    save(at("torn.bag"), "1234", 4);
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_checksum(at("torn.bag"), NULL, NULL, &said));
+    bytes_free(&file);
+    hand_free(&bag);
+}
+
 /* -------------------------------------------------------------- corruption */
 
 /* What a reader gives, as a digest of each datapoint. */
@@ -756,6 +859,10 @@ int main(void) {
         TEST(the_writers_checksums_are_those_of_the_finished_dataset),
         TEST(an_interruption_leaves_nothing_half_done),
         TEST(memory_that_runs_out_is_an_error),
+        TEST(memory_that_runs_out_for_late_checksums_is_an_error),
+        TEST(a_disk_that_is_full_of_checksums_is_an_error),
+        TEST(a_long_table_is_read_in_pieces),
+        TEST(a_table_that_lies_gets_no_checksums),
         TEST(every_change_of_a_v1_or_v2_dataset_is_found),
         TEST(every_change_of_a_split_dataset_is_found),
         TEST(every_change_of_shards_of_like_blobs_is_found),

@@ -1067,6 +1067,37 @@ static void another_process_writes_meanwhile(void **state) {
     }
 }
 
+static void a_look_that_has_no_memory_is_an_error(void **state) {
+    uint64_t n;
+    place p;
+    bags_writer *writer;
+    (void)state;
+    place_start(&p, false, 0);
+    assert_opens(writer, work_open(&p.job, false, &said));
+    assert_ok(work_append_to(&p.job, writer, 4, &said));
+    assert_ok(work_flush(&p.job, writer, &said));
+    for (n = 1;; n++) {
+        tally blocks;
+        tally_start(&blocks);
+        blocks.fail_at = n;
+        blocks.stays = true; /* once: it may look again */
+        bags_reader_options options = live_options(p.io, MAPPED);
+        options.allocator = &blocks.allocator;
+        bags_reader *reader = work_read(&p.job, &options, &said);
+        if (blocks.failed)
+            assert_true(!reader && said.code == BAGS_ERROR_MEMORY);
+        else
+            assert_int_equal(bags_reader_length(reader), 4);
+        bags_reader_close(reader);
+        assert_int_equal(blocks.live, 0);
+        if (!blocks.failed)
+            break;
+    }
+    assert_true(n > 20);
+    assert_ok(work_close(&p.job, writer, &said));
+    place_end(&p, false);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_call_of_a_writer_leaves_what_was_flushed),
@@ -1090,6 +1121,7 @@ int main(void) {
         TEST(a_sync_that_fails_is_final),
         TEST(a_bags_sync_that_fails_is_final),
         TEST(another_process_writes_meanwhile),
+        TEST(a_look_that_has_no_memory_is_an_error),
     };
     return cmocka_run_group_tests_name("live", tests, NULL, NULL);
 }

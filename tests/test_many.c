@@ -277,6 +277,23 @@ static void a_column_is_all_blobs_of_a_shard(void **state) {
     }
 }
 
+static void that_a_column_is_in_order_is_found_out_once(void **state) {
+    (void)state;
+    save_rows(at("x"), V1, false);
+    bags_reader *reader = open_mode(at("x"), POSITIONAL);
+    uint64_t reads[2];
+    bags_row row = {0};
+    for (int i = 0; i < 2; i++) {
+        bags_column c;
+        reads[i] = disk.counts[HOOK_READ];
+        assert_ok(bags_reader_column(reader, 0, IMAGE, &row, &c, &said));
+        reads[i] = disk.counts[HOOK_READ] - reads[i];
+    }
+    assert_true(reads[1] < reads[0]);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
 static void what_is_not_in_order_is_no_column(void **state) {
     (void)state;
     save_rows(at("x"), V1, true);
@@ -459,6 +476,79 @@ static void running_out_of_memory_is_reported(void **state) {
         }
 }
 
+/* A system may map one file and not the next. */
+static void a_bag_is_mapped_though_its_index_is_not(void **state) {
+    static const uint64_t order[] = {4, 0, 3};
+    (void)state;
+    hand_bag hand;
+    unsigned char blob[8000];
+    memset(&hand, 0, sizeof(hand));
+    for (uint64_t i = 0; i < 5; i++)
+        hand_add(&hand, blob, blob_of(IMAGE, i, blob));
+    make_dir(at("d"));
+    hand_save(&hand, SPLIT, at("d"), "x");
+    for (uint64_t n = 1; n <= 2; n++) {
+        bag_reader_options options;
+        memset(&options, 0, sizeof(options));
+        options.io = &disk.io;
+        options.allocator = &memory.allocator;
+        disk.only = 1u << HOOK_MAP;
+        disk.fail_with = ENODEV;
+        disk.calls = disk.failed = 0;
+        disk.fail_at = n;
+        bag_reader *reader = bag_reader_open(at("d/x.bag"), &options, &said);
+        assert_non_null(reader);
+        assert_true(disk.failed == 1);
+        bags_buffer scratch = {0};
+        bags_bytes out[3];
+        assert_ok(bag_reader_get_many(reader, order, 3, &scratch, out, &said));
+        for (size_t i = 0; i < 3; i++)
+            check_blob(out[i], IMAGE, order[i]);
+        bags_buffer_free(&scratch);
+        bag_reader_close(reader);
+    }
+    hand_free(&hand);
+}
+
+static void a_list_for_which_there_is_no_memory_is_an_error(void **state) {
+    static const uint64_t order[] = {4, 0, 3};
+    bag_reader *reader;
+    bag_reader_options options;
+    bags_buffer scratch = {0};
+    (void)state;
+    save_rows(at("x"), V1, false);
+    memset(&options, 0, sizeof(options));
+    options.allocator = &memory.allocator;
+    assert_opens(reader,
+        bag_reader_open(at("x/000000/image.bag"), &options, &said));
+    memory.calls = 0;
+    memory.fail_at = 1;
+    assert_fails(BAGS_ERROR_MEMORY,
+        bag_reader_prefetch(reader, order, 3, &scratch, &said));
+    memory.fail_at = 0;
+    bags_buffer_free(&scratch);
+    bag_reader_close(reader);
+}
+
+static void refs_that_cannot_be_are_found_by_many(void **state) {
+    static const uint64_t all[] = {0, 1, 2, 3};
+    (void)state;
+    save_rows(at("x"), V1, false);
+    bytes bag = load(at("x/000000/refs.bag"));
+    bag.data[1] = 0x7f; /* the image of datapoint 0 */
+    save(at("x/000000/refs.bag"), bag.data, bag.size);
+    bytes_free(&bag);
+    for (int mode = 0; mode < MODES; mode++) {
+        bags_reader *reader = open_mode(at("x"), mode);
+        bags_row row = {0};
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get_many(reader, IMAGE, all, 4, &row, &said));
+        assert_says("127");
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(many_datapoints_are_read_in_the_order_they_are_named),
@@ -468,12 +558,16 @@ int main(void) {
         TEST(items_of_sequences_are_read_ahead),
         TEST(a_system_that_does_not_listen_changes_nothing),
         TEST(a_column_is_all_blobs_of_a_shard),
+        TEST(that_a_column_is_in_order_is_found_out_once),
         TEST(what_is_not_in_order_is_no_column),
         TEST(an_empty_dataset_has_empty_columns),
         TEST(many_blobs_of_a_bag_are_read),
         TEST(lying_tables_are_found_by_many_and_columns),
         TEST(every_failure_of_the_system_is_reported),
         TEST(running_out_of_memory_is_reported),
+        TEST(a_bag_is_mapped_though_its_index_is_not),
+        TEST(a_list_for_which_there_is_no_memory_is_an_error),
+        TEST(refs_that_cannot_be_are_found_by_many),
     };
     return cmocka_run_group_tests_name("many", tests, NULL, NULL);
 }

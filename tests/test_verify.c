@@ -675,6 +675,110 @@ static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(
 }
 
 /* Rows that lie over each other: each is as long as all of the file. */
+static void hear_of_overlaps(void *user, const bags_fault *found) {
+    *(bool *)user |= strstr(found->message, "lie over each other") != NULL;
+}
+
+/* Tables of blobs that are right, but behind a step back lie over those before
+ * it: from one place again and again, and from two that are far apart. */
+static void blobs_that_are_right_alone_are_looked_into_so_often(void **state) {
+    static const uint64_t cycles[2][4] = {{1, 2, 300000, 1},
+        {1, 2, 200000, 300000}};
+    (void)state;
+    for (size_t cycle = 0; cycle < 2; cycle++) {
+        memory_disk m;
+        bags_verify_report report;
+        bytes b = {NULL, 0, 0};
+        bool heard = false;
+        memory_disk_start(&m);
+        save_shard(&m, V1, "s");
+        while (b.size < 300000)
+            put_u8(&b, 'x');
+        put_u64(&b, 0);
+        for (uint64_t i = 1; i < many; i++)
+            put_u64(&b, cycles[cycle][(i - 1) % (3 + cycle)]);
+        put_u64(&b, 300000);
+        bags_verify_options options = options_for(&m.io, NULL);
+        options.each = hear_of_overlaps;
+        options.user = &heard;
+        options.max_faults = many;
+        for (int refs = 0; refs < 2; refs++) {
+            memory_disk_save(&m, refs ? "s/refs.bag" : "s/a.bag", b.data, b.size);
+            options.decode = !refs;
+            heard = false;
+            assert_fails(BAGS_ERROR_CORRUPT,
+                bags_verify("s", &options, &report, &said));
+            assert_true(heard);
+            assert_true(report.bytes < 6000000);
+        }
+        bytes_free(&b);
+        memory_disk_free(&m);
+    }
+}
+
+static void refs_that_went_away_are_missed(void **state) {
+    memory_disk m;
+    bags_reader *reader;
+    bags_reader_options options;
+    (void)state;
+    memory_disk_start(&m);
+    save_shard(&m, V1, "s");
+    memset(&options, 0, sizeof(options));
+    options.io = &m.io;
+    options.allocator = &memory.allocator;
+    assert_opens(reader, bags_reader_open("s", &options, &said));
+    assert_int_equal(m.io.remove(m.io.user, "s/refs.bag"), 0);
+    assert_fails(BAGS_ERROR_MISSING, bags_reader_verify(reader, &said));
+    assert_says("refs.bag");
+    bags_reader_close(reader);
+    memory_disk_free(&m);
+}
+
+static void what_does_not_decode_is_counted_beyond_the_last_told(void **state) {
+    memory_disk m;
+    findings f = {0};
+    bags_verify_report report;
+    (void)state;
+    memory_disk_start(&m);
+    save_shard(&m, V1, "s");
+    patch(&m, "s/a.bag", 0, "\xff", 1);
+    patch(&m, "s/a.bag", 3, "\xff", 1);
+    patch(&m, "s/a.bag", 6, "\xff", 1);
+    bags_verify_options options = options_for(&m.io, &f);
+    options.decode = true;
+    options.max_faults = 2;
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_verify("s", &options, &report, &said));
+    assert_true(f.count == 2 && report.faults == 3);
+    memory_disk_free(&m);
+}
+
+/* To name the datapoint of a blob takes memory too. */
+static void memory_that_runs_out_at_a_fault_is_an_error(void **state) {
+    uint64_t n;
+    (void)state;
+    for (n = 1;; n++) {
+        memory_disk m;
+        tally blocks;
+        memory_disk_start(&m);
+        save_shard(&m, V1, "s");
+        patch(&m, "s/a.bag", 3, "\xff", 1);
+        tally_start(&blocks);
+        blocks.fail_at = n;
+        bags_verify_options options = options_for(&m.io, NULL);
+        options.decode = true;
+        options.allocator = &blocks.allocator;
+        bags_code code = bags_verify("s", &options, NULL, &said);
+        assert_int_equal((int)code,
+            blocks.failed ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT);
+        assert_true(blocks.live == 0);
+        memory_disk_free(&m);
+        if (!blocks.failed)
+            break;
+    }
+    assert_true(n > 30);
+}
+
 static void blobs_that_lie_over_each_other_end_the_work(void **state) {
     memory_disk m;
     findings f = {0};
@@ -801,6 +905,8 @@ static void memory_that_runs_out_is_never_taken_for_good(void **state) {
         memory_disk_start(&m);
         save_shard(&m, V1, "x/000000");
         save_shard(&m, SPLIT, "x/000001");
+        memory_disk_save(&m, "x/000002/spec.json.partial", SPEC,
+            sizeof(SPEC) - 1);
         tally_start(&blocks);
         blocks.fail_at = n;
         bags_verify_options options = options_for(&m.io, NULL);
@@ -870,9 +976,13 @@ int main(void) {
         TEST(faults_without_end_are_counted_and_not_all_passed_on),
         TEST(quick_reads_as_much_of_a_large_file_as_of_a_small_one),
         TEST(blobs_that_lie_over_each_other_end_the_work),
+        TEST(blobs_that_are_right_alone_are_looked_into_so_often),
+        TEST(refs_that_went_away_are_missed),
+        TEST(what_does_not_decode_is_counted_beyond_the_last_told),
         TEST(memory_does_not_grow_with_the_dataset),
         TEST(a_call_that_fails_is_never_taken_for_good),
         TEST(memory_that_runs_out_is_never_taken_for_good),
+        TEST(memory_that_runs_out_at_a_fault_is_an_error),
         TEST(the_first_fault_is_the_same_everywhere),
     };
     return cmocka_run_group_tests_name("verify", tests, NULL, NULL);
