@@ -165,8 +165,12 @@
  *
  * LIMITS
  *     A file that is mapped must not be made shorter while a reader has it
- *     open: the operating system then ends the program with SIGBUS (Windows
- *     refuses to make it shorter). Where that may happen, read with `positional`.
+ *     open: to read behind its new end ends the program with SIGBUS, and up to
+ *     the end of the last page gives zeros; no check before an access could be
+ *     sure. (Windows refuses to make it shorter.) Where that may happen, as with
+ *     files that others rewrite, read with `positional`: it is then an error
+ *     that names the file. The library itself never makes a finished file
+ *     shorter. The same holds for a disk that cannot read what is mapped.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
  *     A writer keeps two files open for each field; three with checksums.
  *     On Windows a directory with open files in it cannot be renamed, nor an
@@ -1187,7 +1191,9 @@ typedef struct bags_recover_report {
  * finished, or that a living writer has locked, are not touched, and neither are
  * directories without a writer's record (spec.json.partial) and shards whose
  * damage is not a writer's death. It may be interrupted, and called again: that
- * changes nothing.
+ * changes nothing. After a sync that failed, look at the disk and restart the
+ * machine first: until then the system may show bytes that the disk does not
+ * have, and say that it has synced them.
  *
  * Returns BAGS_OK; or the first failure, after all other shards were done:
  *   BAGS_ERROR_MISSING  no such directory, or nothing of a dataset in it
