@@ -633,17 +633,9 @@ BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
 
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err) {
-    /* Two, so that a compiler keeps in registers what comes by the short way. */
-    bags_bytes found, read;
-    if (BAGI_UNLIKELY(!bagi_view_get((const bagi_view *)(const void *)reader,
-            index, &found))) {
-        bags_code code = bagi_bag_get(reader, index, scratch, &read, err);
-        if (code)
-            return code;
-        found = read;
-    }
-    *out = found;
-    return BAGS_OK;
+    if (bagi_view_get((const bagi_view *)(const void *)reader, index, out))
+        return BAGS_OK;
+    return bagi_bag_get(reader, index, scratch, out, err);
 }
 
 /*
