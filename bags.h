@@ -1283,7 +1283,8 @@ typedef struct bags_reader_options {
     bool check;            /* compare every blob that is handed out, refs too,
                               with its checksum, and spec.json with its own; the
                               NAME.crc must be there. Else nothing looks at
-                              them, but for verify */
+                              them, but for verify. With live, shards that are
+                              not finished are not compared yet */
     size_t max_files;      /* files open at once, with positional; 0: 64 */
     size_t max_maps;       /* files mapped at once; those above are read by
                               position; 0: 16384 */
