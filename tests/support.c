@@ -139,7 +139,7 @@ bool little_endian(void) {
     return *(const unsigned char *)&one == 1;
 }
 
-void turn(void *data, size_t size, size_t element) {
+void turn_elements(void *data, size_t size, size_t element) {
     unsigned char *first = (unsigned char *)data;
     if (little_endian())
         return;

@@ -65,7 +65,7 @@ uint64_t load_u64(const unsigned char *data);
 
 bool little_endian(void);
 /* Turn elements as they stand in files to those of this machine, or back. */
-void turn(void *data, size_t size, size_t element);
+void turn_elements(void *data, size_t size, size_t element);
 
 /* msgpack by hand, in its shortest form. */
 void put_array(bytes *to, size_t length);

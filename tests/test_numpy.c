@@ -42,7 +42,7 @@ static void turn_npy(const bags_value *value, unsigned char *npy, size_t size) {
         return;
     assert_non_null(order);
     *order = '>';
-    turn(npy + size - value->size, value->size, element);
+    turn_elements(npy + size - value->size, value->size, element);
 }
 
 /* "int16.big.npy" is another form of "int16.npy". */

@@ -551,7 +551,7 @@ static void values_are_decoded_by_their_types(void **state) {
     set_field(&set, "t", "utf8[]");
     set_field(&set, "u", "strange(1)");
     double numbers[2] = {1.5, -2.25}, stored[2] = {1.5, -2.25};
-    turn(stored, 16, 8);
+    turn_elements(stored, 16, 8);
     for (size_t i = 0; i < 9; i++) {
         set_begin(&set);
         set_blob(&set, 0, stored, 16);

@@ -740,7 +740,7 @@ static void one_dimension_of_an_array_may_be_any(void **state) {
     bags_value value;
     (void)state;
     memcpy(stored, elements, sizeof(stored));
-    turn(stored, sizeof(stored), 2);
+    turn_elements(stored, sizeof(stored), 2);
     for (size_t i = 0; i < 3; i++) {
         size_t size = (size_t)shapes[i][0] * 4;
         assert_ok(coder_encode(&c, bags_array(BAGS_INT16, 2, shapes[i],
