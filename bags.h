@@ -3903,7 +3903,7 @@ static void bagi_file_advise(const bag_reader *reader, const bagi_file *file,
         return;
     if (file->map) {
         io->advise(io->user, NULL, file->map + offset, 0, size, advice);
-    } else if ((file->handle || file->listed) &&
+    } else if ((file->listed || file->handle) && /* listed: handle is locked */
                !bagi_file_pin(reader, file, &handle, NULL)) {
         io->advise(io->user, handle, NULL, offset, size, advice);
         bagi_file_unpin(reader, file);
@@ -4865,7 +4865,7 @@ static bags_code bagi_run_check(const bag_reader *reader, const bagi_list *run,
 /* Read a run whose ends are known behind what the buffer holds, unless it is
  * mapped, and only the table is not. */
 static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
-    bags_buffer *buffer, size_t *used, bags_error *err) {
+    bags_buffer *buffer, size_t *used, uint64_t *budget, bags_error *err) {
     bagi_want *wants = bagi_wants(run);
     for (size_t i = 0; reader->data && i < run->count; i++)
         wants[i].data = reader->data + wants[i].start;
@@ -4874,6 +4874,12 @@ static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
     const bagi_want *last = &bagi_wants(run)[run->count - 1];
     uint64_t start = bagi_wants(run)[0].start;
     uint64_t size = last->start + last->size - start;
+    if (size > *budget)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: the table places blobs over each other: those up to %" PRIu64
+            " are together larger than the data", bagi_tail(reader->file.path),
+            last->index);
+    *budget -= size;
     if (size > SIZE_MAX / 2 - *used)
         return bagi_fail_memory(err, SIZE_MAX);
     bags_code code =
@@ -4904,7 +4910,8 @@ static bags_code bagi_wants_map(const bag_reader *reader, bagi_want *want,
 /*
  * Find the blobs of a sorted list: in the map, or read behind the *used bytes
  * of the buffer, neighbours with one read. What is wanted twice is read once, so
- * that no more is read than the file has.
+ * that no more is read than the file has; a table that places blobs over each
+ * other is refused when that is spent.
  */
 static bags_code bagi_wants_read(const bag_reader *reader,
     const bagi_list *list, bags_buffer *buffer, size_t *used, bags_error *err) {
@@ -4912,6 +4919,7 @@ static bags_code bagi_wants_read(const bag_reader *reader,
     bagi_list run = {list->buffer, 0, 1};
     if (list->count == 0)
         return BAGS_OK;
+    uint64_t budget = reader->limit;
     uint64_t last = bagi_wants(list)[list->count - 1].index;
     if (last >= reader->length)
         return bagi_bag_fail_index(reader, last, err);
@@ -4925,7 +4933,7 @@ static bags_code bagi_wants_read(const bag_reader *reader,
         run.count = bagi_wants_run(list, i);
         code = bagi_run_ends(reader, &run, buffer, *used, err);
         if (!code)
-            code = bagi_run_read(reader, &run, buffer, used, err);
+            code = bagi_run_read(reader, &run, buffer, used, &budget, err);
     }
     return code;
 }
@@ -8971,6 +8979,12 @@ static char *bagi_reader_bag_path(const bags_reader *reader,
         (int)shard->name.digits, shard->name.number, name);
 }
 
+/* Of an unfinished shard without a datapoint nothing is shown; its Bags, which
+ * grow, are not to be opened. */
+static bool bagi_shard_blank(const bagi_shard *shard) {
+    return shard->unfinished && !shard->bags;
+}
+
 /* How a shard's Bags are opened. 0 bytes are an empty Bag only beside those of
  * granular 0.20 and 0.21, which `refs` tells. */
 static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
@@ -11024,10 +11038,17 @@ static bags_code bagi_column_offsets(const bag_reader *bag,
 static bags_code bagi_column_view(const bags_reader *reader, size_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err) {
     const bag_reader *bag = NULL;
+    static const uint64_t none[1] = {0};
     bags_range range;
     bags_column column;
     uint64_t length =
         bagi_shard_stop(reader, shard) - reader->shards[shard].start;
+    memset(&column, 0, sizeof column);
+    if (bagi_shard_blank(&reader->shards[shard])) {
+        column.offsets = none;
+        *out = column;
+        return BAGS_OK;
+    }
     bags_code code = bagi_reader_bag(reader, shard, field, &bag, err);
     if (!code)
         code = bagi_column_check(reader, shard, field, length, bag, row, err);
@@ -11035,7 +11056,6 @@ static bags_code bagi_column_view(const bags_reader *reader, size_t shard,
         code = bag_reader_get_range(bag, 0, length, &row->scratch, &range, err);
     if (code)
         return code;
-    memset(&column, 0, sizeof column);
     column.data = range.data;
     column.length = length;
     column.size = range.size;
@@ -11557,6 +11577,8 @@ static bags_code bagi_shard_summed(const bags_reader *reader, size_t shard,
     const bag_reader *bag = NULL;
     bags_code code = BAGS_OK;
     *summed = false;
+    if (bagi_shard_blank(&reader->shards[shard]))
+        return BAGS_OK;
     for (size_t field = 0; field < bags && !code && !*summed; field++) {
         code = bagi_reader_bag(reader, shard, field, &bag, err);
         if (!code)
@@ -11623,8 +11645,8 @@ BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
     bagi_verify_start(&v, &reader->env, NULL, err);
     v.first_only = true;
     for (size_t i = 0; i < reader->count && !code; i++) {
-        if (reader->shards[i].unfinished && !reader->shards[i].bags)
-            continue; /* nothing of it is shown */
+        if (bagi_shard_blank(&reader->shards[i]))
+            continue;
         char *dir = bagi_reader_shard_path(reader, &reader->shards[i], err);
         v.path = dir;
         code = dir ? bagi_verify_opened(&v, reader, i) : BAGS_ERROR_MEMORY;
