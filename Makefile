@@ -19,8 +19,9 @@ FLAGS_asan = -O1 -g $(CHECKS)
 FLAGS_tsan = -O1 -g -fsanitize=thread
 # C++ warns of {0}, which bags.h recommends.
 FLAGS_cxx = -O1 -g -std=c++11 -Wno-missing-field-initializers
-# -fkeep: else functions that are never called would not count.
-FLAGS_coverage = -O0 -g --coverage -fprofile-update=atomic -fkeep-inline-functions -fkeep-static-functions
+# -fkeep: else functions that are never called would not count. Of those that are
+# inlined into programs, the lines would count as the programs'.
+FLAGS_coverage = -O0 -g --coverage -Dalways_inline=unused -fprofile-update=atomic -fkeep-inline-functions -fkeep-static-functions
 FLAGS_fuzz = -O1 -g -fsanitize=fuzzer-no-link $(CHECKS)
 
 # Other CPUs and systems: tests/portability.sh builds the libraries they have.

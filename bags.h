@@ -9015,13 +9015,13 @@ static void bagi_reader_bag_free(const bags_reader *reader, bag_reader *bag) {
  * Open a Bag of a shard. With `files` it may be kept and is found by position
  * through that set; without, it holds its file until it is released.
  */
-static bag_reader *bagi_reader_bag_new(const bags_reader *reader,
+static bags_code bagi_reader_bag_new(const bags_reader *reader,
     const bagi_shard *shard, size_t field, const bagi_bag_options *options,
-    bagi_files *files, bags_error *err) {
+    bagi_files *files, bag_reader **out, bags_error *err) {
     const bags_allocator *memory = &reader->env.memory;
     char *path = bagi_reader_bag_path(reader, shard, field, err);
     if (!path)
-        return NULL;
+        return BAGS_ERROR_MEMORY;
     bag_reader *bag = (bag_reader *)bagi_alloc(memory, sizeof *bag, err);
     bags_code code = bag ? BAGS_OK : BAGS_ERROR_MEMORY;
     bagi_bag_options how = *options;
@@ -9032,35 +9032,40 @@ static bag_reader *bagi_reader_bag_new(const bags_reader *reader,
         code = bagi_bag_open(bag, path, &how, err);
     }
     bagi_free_text(memory, path);
-    if (!code)
-        return bag;
-    bagi_free(memory, bag, sizeof *bag);
-    return NULL;
+    if (code)
+        bagi_free(memory, bag, sizeof *bag);
+    else
+        *out = bag;
+    return code;
 }
 
 static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
     size_t field, const bag_reader **out, bags_error *err);
 
 /* The slow half of bagi_reader_bag; the mutex is held. */
-static bag_reader *bagi_reader_bag_open(bags_reader *reader, bagi_shard *shard,
-    size_t field, const bag_reader *refs, bags_error *err) {
+static bags_code bagi_reader_bag_open(bags_reader *reader, bagi_shard *shard,
+    size_t field, const bag_reader *refs, const bag_reader **out,
+    bags_error *err) {
     const bags_allocator *memory = &reader->env.memory;
     void **bags = shard->bags;
     if (!bags) {
         bags = (void **)bagi_alloc(memory,
             (reader->spec.count + 1) * sizeof *bags, err);
         if (!bags)
-            return NULL;
+            return BAGS_ERROR_MEMORY;
         BAGI_STORE(&shard->bags, bags);
     }
-    if (bags[field])
-        return (bag_reader *)bags[field];
-    bagi_bag_options options = bagi_reader_bag_options(reader, shard, refs);
-    bag_reader *bag = bagi_reader_bag_new(reader, shard, field, &options,
-        &reader->files, err);
-    if (bag)
+    bag_reader *bag = (bag_reader *)bags[field];
+    if (!bag) {
+        bagi_bag_options options = bagi_reader_bag_options(reader, shard, refs);
+        bags_code code = bagi_reader_bag_new(reader, shard, field, &options,
+            &reader->files, &bag, err);
+        if (code)
+            return code;
         BAGI_STORE(&bags[field], (void *)bag);
-    return bag;
+    }
+    *out = bag;
+    return BAGS_OK;
 }
 
 BAGI_COLD static bags_code bagi_reader_bag_first(const bags_reader *from,
@@ -9069,22 +9074,15 @@ BAGI_COLD static bags_code bagi_reader_bag_first(const bags_reader *from,
     bags_reader *reader = (bags_reader *)(uintptr_t)from;
     bagi_shard *shard = &reader->shards[number];
     const bag_reader *refs = NULL;
-    bags_error local;
-    if (!err)
-        err = &local;
-    if (!shard->split && field < reader->spec.count) {
-        bags_code code =
-            bagi_reader_bag(reader, number, reader->spec.count, &refs, err);
-        if (code)
-            return code;
-    }
+    bags_code code = BAGS_OK;
+    if (!shard->split && field < reader->spec.count)
+        code = bagi_reader_bag(reader, number, reader->spec.count, &refs, err);
+    if (code)
+        return code;
     bagi_lock(&reader->mutex);
-    bag_reader *bag = bagi_reader_bag_open(reader, shard, field, refs, err);
+    code = bagi_reader_bag_open(reader, shard, field, refs, out, err);
     bagi_unlock(&reader->mutex);
-    if (!bag)
-        return err->code;
-    *out = bag;
-    return BAGS_OK;
+    return code;
 }
 
 /* The Bag of a field (spec.count: refs) in a shard. */
@@ -9172,18 +9170,20 @@ static bags_code bagi_opening_refs(const bags_reader *reader,
     options.positional = true;
     options.load_table = false;
     size_t count = reader->spec.count;
-    bag_reader *refs =
-        bagi_reader_bag_new(reader, shard, count, &options, NULL, err);
-    if (!refs)
-        return err->code;
+    bag_reader *refs = NULL;
+    bags_code code =
+        bagi_reader_bag_new(reader, shard, count, &options, NULL, &refs, err);
+    if (code)
+        return code;
     *length = refs->length;
     bool doubtful = refs->file.size == 0;
     bagi_reader_bag_free(reader, refs);
     for (size_t i = 0; doubtful && i < count; i++) {
-        bag_reader *bag =
-            bagi_reader_bag_new(reader, shard, i, &options, NULL, err);
-        if (!bag)
-            return err->code;
+        bag_reader *bag = NULL;
+        code =
+            bagi_reader_bag_new(reader, shard, i, &options, NULL, &bag, err);
+        if (code)
+            return code;
         bool wrong = !bag->v2 && bag->length > 0;
         bagi_reader_bag_free(reader, bag);
         if (wrong) {
@@ -9213,15 +9213,16 @@ static bags_code bagi_opening_split(const bags_reader *reader,
             return bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: has no refs.bag, and the field \"%.200s\" is a sequence",
                 bagi_tail(dir), fields[i].name);
-        bag_reader *bag =
-            bagi_reader_bag_new(reader, shard, i, &options, NULL, err);
-        if (!bag && err->system == ENOENT && i == 0)
+        bag_reader *bag = NULL;
+        bags_code code =
+            bagi_reader_bag_new(reader, shard, i, &options, NULL, &bag, err);
+        if (code && err->system == ENOENT && i == 0)
             return bags_fail(err, BAGS_ERROR_MISSING,
                 "%s: refs.bag is missing, or else %.200s.bag or %.200s.idx, "
                 "which a split dataset has", bagi_tail(dir), fields[i].name,
                 fields[i].name);
-        if (!bag)
-            return err->code;
+        if (code)
+            return code;
         uint64_t blobs = bag->length;
         bagi_reader_bag_free(reader, bag);
         if (i == 0 || blobs < low) {
@@ -9332,15 +9333,15 @@ static bags_code bagi_opening_finished(bagi_opening *opening,
 #define BAGI_LIVE_STEP 1024 /* datapoints */
 
 /* Open a Bag of the shard as far as its journal goes. */
-static bag_reader *bagi_live_bag(const bags_reader *reader, bagi_shard *shard,
-    size_t field, bags_error *err) {
+static bags_code bagi_live_bag(const bags_reader *reader, bagi_shard *shard,
+    size_t field, bag_reader **out, bags_error *err) {
     bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
     options.where = BAGI_SPLIT;
     options.positional = options.load_table = options.unfinished = true;
-    bag_reader *bag = bagi_reader_bag_new(reader, shard, field, &options,
-        (bagi_files *)(uintptr_t)&reader->files, err);
-    shard->bags[field] = bag;
-    return bag;
+    bags_code code = bagi_reader_bag_new(reader, shard, field, &options,
+        (bagi_files *)(uintptr_t)&reader->files, out, err);
+    shard->bags[field] = code ? NULL : *out;
+    return code;
 }
 
 /* Open the Bags, refs first, so that the fields' cover what it says. *length is
@@ -9352,14 +9353,14 @@ static bags_code bagi_live_bags(const bags_reader *reader, bagi_shard *shard,
         (count + 1) * sizeof *shard->bags, err);
     if (!shard->bags)
         return BAGS_ERROR_MEMORY;
-    bag_reader *refs = bagi_live_bag(reader, shard, count, err);
-    if (!refs)
-        return err->code;
-    *length = refs->length;
-    for (size_t i = 0; *length && i < count; i++)
-        if (!bagi_live_bag(reader, shard, i, err))
-            return err->code;
-    return BAGS_OK;
+    bag_reader *bag = NULL;
+    bags_code code = bagi_live_bag(reader, shard, count, &bag, err);
+    if (code)
+        return code;
+    *length = bag->length;
+    for (size_t i = 0; *length && i < count && !code; i++)
+        code = bagi_live_bag(reader, shard, i, &bag, err);
+    return code;
 }
 
 /* While the datapoints of such a shard are counted: the refs of one, and how
@@ -9837,7 +9838,6 @@ BAGS_API const bags_type *bags_reader_type(const bags_reader *reader,
 static bags_code bagi_reader_measure(const bags_reader *reader, size_t shard,
     size_t field, uint64_t *blobs, uint64_t *bytes, uint64_t *size,
     bags_error *err) {
-    bags_error local;
     if (reader->shards[shard].unfinished) {
         void **bags = reader->shards[shard].bags;
         const bag_reader *live = bags ? (const bag_reader *)bags[field] : NULL;
@@ -9850,10 +9850,11 @@ static bags_code bagi_reader_measure(const bags_reader *reader, size_t shard,
         bagi_reader_bag_options(reader, &reader->shards[shard], NULL);
     options.positional = true;
     options.load_table = false;
-    bag_reader *bag = bagi_reader_bag_new(reader, &reader->shards[shard], field,
-        &options, NULL, err ? err : &local);
-    if (!bag)
-        return err ? err->code : local.code;
+    bag_reader *bag = NULL;
+    bags_code code = bagi_reader_bag_new(reader, &reader->shards[shard], field,
+        &options, NULL, &bag, err);
+    if (code)
+        return code;
     *blobs += bag->length;
     *bytes += bag->limit;
     *size += bag_reader_size(bag);
@@ -12410,9 +12411,11 @@ static bags_code bagi_checksum_shard(bagi_checksumming *work,
     bags_code code = BAGS_OK;
     for (size_t field = 0; field < bags && !code; field++) {
         bagi_bag_options how = bagi_verify_how(reader, shard, field);
-        bag_reader *bag = bagi_reader_bag_new(reader, &reader->shards[shard],
-            field, &how, NULL, err);
-        code = bag ? bagi_checksum_bag(work, bag, &how, err) : err->code;
+        bag_reader *bag = NULL;
+        code = bagi_reader_bag_new(reader, &reader->shards[shard], field, &how,
+            NULL, &bag, err);
+        if (!code)
+            code = bagi_checksum_bag(work, bag, &how, err);
         bagi_reader_bag_free(reader, bag);
     }
     return code;

@@ -523,7 +523,8 @@ static bool recover_image(const work *w, memory_disk *m, bags_error *err) {
     return code == BAGS_OK || code == BAGS_ERROR_MISSING;
 }
 
-static bool summed; /* all is written with checksums */
+static bool summed;   /* all is written with checksums */
+static int share = 1; /* of the images one in `share` is looked at */
 
 static void check_image(const work *w, image *im, tally_of_images *sum) {
     memory_disk m;
@@ -575,7 +576,7 @@ static void check_every(recorder *r, const work *w, const char *what) {
         int images = 0;
         bool more = true;
         memset(c, 0, sizeof(*c));
-        for (; more && images < (summed ? FEW / 4 : FEW); images++) {
+        for (; more && images < (summed ? FEW / 4 : FEW) / share; images++) {
             image im = {r, point, &every, (uint64_t)images, c};
             check_image(w, &im, &sum);
             more = choose_next(c);
@@ -594,7 +595,7 @@ static void check_all(recorder *r, const work *w, int each, const char *what) {
     tally_of_images sum = {0, 0, 0, 0};
     if (summed)
         each = (each + 2) / 3; /* it has a third more calls, and takes longer */
-    for (int point = 0; point <= r->length; point++)
+    for (int point = 0; point <= r->length; point += share)
         for (size_t s = 0; s < sizeof(styles) / sizeof(*styles); s++)
             for (int i = 0; i < (s < 2 ? 1 : each); i++) {
                 image im = {r, point, &styles[s],
@@ -957,7 +958,8 @@ static void directories_that_the_dead_made_survive(void **state) {
     }
 }
 
-int main(void) {
+/* test_power [SHARE] */
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(what_was_synced_survives),
         TEST(what_a_writer_synced_by_itself_survives),
@@ -970,6 +972,8 @@ int main(void) {
         TEST(directories_that_were_made_survive),
         TEST(directories_that_the_dead_made_survive),
     };
+    if (argc > 1 && atoi(argv[1]) > 1)
+        share = atoi(argv[1]);
     int failed = cmocka_run_group_tests_name("power", tests, NULL, NULL);
     summed = true;
     return failed + cmocka_run_group_tests_name("power, with checksums", tests,

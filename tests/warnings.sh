@@ -121,7 +121,7 @@ everything_formats() {
 # must be told that bags_fail returns its code, and that bagi_print returns a text or
 # fails with an error. This is done in a copy.
 told='-Dbags_fail(err,code,...)=((bags_fail)(err,code,__VA_ARGS__),(code))'
-print='-Dbagi_print(memory,err,...)=bagi_copy_text(memory,"",0,err)'
+print='-Dbagi_print(memory,err,...)=((void)snprintf(NULL,0,__VA_ARGS__),bagi_copy_text(memory,"",0,err))'
 tell() {
     mkdir "$dir/told" "$dir/told/formats"
     cp formats/*.[ch] "$dir/told/formats"

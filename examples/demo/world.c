@@ -1,7 +1,7 @@
 #include "world.h"
 #include <math.h>
 
-static const float box_width = (float)WIDTH / HEIGHT;
+static const float box_width = (float)WIDTH / (float)HEIGHT;
 static const float bounce = 0.92f; /* speed that is left after a collision */
 const float world_gravity = 1.6f;
 const char *const world_colors[BALLS] = {
@@ -107,7 +107,7 @@ static color mix(color a, color b, float t) {
 static color wall(float x, float y) {
     const color lit = {0.07f, 0.09f, 0.18f}, dark = {0.01f, 0.012f, 0.03f};
     const color line = {0.16f, 0.20f, 0.34f};
-    float pixel = 1.0f / HEIGHT;
+    float pixel = 1.0f / (float)HEIGHT;
     float gx = fabsf(x * 6 - roundf(x * 6)), gy = fabsf(y * 6 - roundf(y * 6));
     float grid = fminf(gx, gy) / 6;
     color c = mix(lit, dark, clamp01(hypotf(x - 0.3f, y - 0.1f) * 0.8f));
@@ -130,7 +130,7 @@ static color shade(color base, float x, float y) {
 }
 
 static color pixel_at(const world *w, float x, float y) {
-    const float pixel = 1.0f / HEIGHT;
+    const float pixel = 1.0f / (float)HEIGHT;
     const color black = {0, 0, 0};
     color c = wall(x, y);
     for (int i = 0; i < BALLS; i++) { /* shadows fall to the lower right */
@@ -155,8 +155,8 @@ static unsigned char to_byte(float light) {
 void world_draw(const world *w, unsigned char *pixels) {
     for (int row = 0; row < HEIGHT; row++) {
         for (int column = 0; column < WIDTH; column++) {
-            color c = pixel_at(w, ((float)column + 0.5f) / HEIGHT,
-                ((float)row + 0.5f) / HEIGHT);
+            color c = pixel_at(w, ((float)column + 0.5f) / (float)HEIGHT,
+                ((float)row + 0.5f) / (float)HEIGHT);
             *pixels++ = to_byte(c.r);
             *pixels++ = to_byte(c.g);
             *pixels++ = to_byte(c.b);
