@@ -1247,7 +1247,8 @@ typedef struct bags_checksum_report {
  * Put checksums beside the Bags of a finished dataset, of all its shards, or
  * beside one lone Bag that is no dataset's: NAME.crc, as a writer with
  * `checksum` leaves it. Every variant can have them. No other file is touched.
- * It may be interrupted, and called again.
+ * It may be interrupted, and called again. No writer may be at work on a lone
+ * Bag: nothing tells one that is not finished from a split one.
  *
  * Returns BAGS_OK, or the first failure, with which it stops:
  *   BAGS_ERROR_MISSING     no such file or dataset
