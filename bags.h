@@ -1016,7 +1016,8 @@ typedef struct bags_writer_options {
  *
  * Fields may stand in any order; on disk they are sorted by name.
  *
- * With append, what is there may be there. A shard of this worker that was not
+ * With append, which wants the same shard_start and shard_stop as before, what
+ * is there may be there. A shard of this worker that was not
  * finished is recovered, as by bags_recover, and written on; finished shards
  * are never touched, and the next number is the one behind this worker's last.
  * A dataset without shards that is finished cannot be appended to.
@@ -1537,7 +1538,8 @@ typedef struct bags_column {
  *   BAGS_ERROR_FIELD, BAGS_ERROR_CORRUPT, BAGS_ERROR_IO, BAGS_ERROR_LIMIT,
  *   BAGS_ERROR_MEMORY
  *
- * Threads: any, each with its own row.
+ * The data are aligned for no type. With check every blob is compared with its
+ * checksum. Threads: any, each with its own row.
  * Cost: O(length) to check the table, and the first time the shard's refs;
  * after that bags_reader_get of this field alone does not read refs either.
  */
@@ -1662,6 +1664,8 @@ typedef struct bags_verify_report {
     uint64_t datapoints;
     uint64_t bytes;      /* read from the files to check them */
     uint64_t undecoded;  /* with decode, blobs of types without a codec */
+    uint64_t bags;       /* whose bytes were to be compared with checksums: */
+    uint64_t summed;     /* those that have any */
     uint64_t faults;     /* found, whether passed to `each` or not */
 } bags_verify_report;
 
@@ -4271,7 +4275,7 @@ BAGI_COLD static bags_code bagi_sums_fail(const bag_reader *reader,
         bagi_tail(reader->file.path), index, start, stop, found, noted);
 }
 
-#define BAGI_SUMS_STEP 512 /* CRCs a read */
+#define BAGI_SUMS_STEP 128 /* checksums read at once */
 
 /* CRCs of blobs from `index` on, at most BAGI_SUMS_STEP of them: a view of them,
  * or of `room`. */
@@ -11331,6 +11335,8 @@ static bags_code bagi_verify_bag_sums(bagi_verifying *v,
     how.spec = v->spec;
     how.any_spec = v->any_spec;
     bags_code code = bagi_sums_exist(bag, &exist, &v->why);
+    v->report.bags++;
+    v->report.summed += exist;
     if (!code && !exist && !(v->field && v->summed))
         return BAGS_OK;
     if (!code)
