@@ -5938,11 +5938,14 @@ static bags_code bagi_sums_publish(const bagi_env *env, bagi_out *out,
     bags_code code = no_sync ? BAGS_OK : bagi_out_sync(env, out, err);
     char *from = bagi_copy_text(&env->memory, out->path, strlen(out->path),
         code ? NULL : err);
+    bool closed = !code && from;
     if (!code)
-        code = from ? bagi_out_close(env, out, err) : BAGS_ERROR_MEMORY;
+        code = closed ? bagi_out_close(env, out, err) : BAGS_ERROR_MEMORY;
     int error = code ? 0 : env->io.rename(env->io.user, from, path);
     if (error)
         code = bagi_fail_system(err, error, from, "rename");
+    if (code && closed)
+        env->io.remove(env->io.user, from);
     if (!code && !no_sync)
         code = bagi_sync_above(env, path, 1, err);
     bagi_free_text(&env->memory, from);
