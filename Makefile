@@ -280,7 +280,7 @@ $B/lib/%.o: formats/%.c $B/flags
 $B/lib/libbags.a: $(LIB_OBJECTS)
 	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
 $B/lib/$(SHARED): $(LIB_OBJECTS)
-	@echo '{ global: bag_*; bags_*; bagi_*; local: *; };' >$B/lib/exports
+	@echo '{ global: bag_*; bags_*; bagi_bag_get*; bagi_load_u64; bagi_view_get*; local: *; };' >$B/lib/exports
 	$(LINK) -shared -Wl,-soname,$(SONAME),--version-script,$B/lib/exports,-z,defs $(FORMAT_LIBS) -pthread
 $B/lib/bags.pc: formats/bags.pc.in FORCE
 	@mkdir -p $(@D); sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(FORMAT_LIBS) -pthread|' $< >$@

@@ -165,8 +165,12 @@
  *
  * LIMITS
  *     A file that is mapped must not be made shorter while a reader has it
- *     open: the operating system then ends the program with SIGBUS (Windows
- *     refuses to make it shorter). Where that may happen, read with `positional`.
+ *     open: to read behind its new end ends the program with SIGBUS, and up to
+ *     the end of the last page gives zeros; no check before an access could be
+ *     sure. (Windows refuses to make it shorter.) Where that may happen, as with
+ *     files that others rewrite, read with `positional`: it is then an error
+ *     that names the file. The library itself never makes a finished file
+ *     shorter. The same holds for a disk that cannot read what is mapped.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
  *     A writer keeps two files open for each field; three with checksums.
  *     On Windows a directory with open files in it cannot be renamed, nor an
@@ -629,17 +633,9 @@ BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
 
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err) {
-    /* Two, so that a compiler keeps in registers what comes by the short way. */
-    bags_bytes found, read;
-    if (BAGI_UNLIKELY(!bagi_view_get((const bagi_view *)(const void *)reader,
-            index, &found))) {
-        bags_code code = bagi_bag_get(reader, index, scratch, &read, err);
-        if (code)
-            return code;
-        found = read;
-    }
-    *out = found;
-    return BAGS_OK;
+    if (bagi_view_get((const bagi_view *)(const void *)reader, index, out))
+        return BAGS_OK;
+    return bagi_bag_get(reader, index, scratch, out, err);
 }
 
 /*
@@ -1020,7 +1016,8 @@ typedef struct bags_writer_options {
  *
  * Fields may stand in any order; on disk they are sorted by name.
  *
- * With append, what is there may be there. A shard of this worker that was not
+ * With append, which wants the same shard_start and shard_stop as before, what
+ * is there may be there. A shard of this worker that was not
  * finished is recovered, as by bags_recover, and written on; finished shards
  * are never touched, and the next number is the one behind this worker's last.
  * A dataset without shards that is finished cannot be appended to.
@@ -1187,7 +1184,9 @@ typedef struct bags_recover_report {
  * finished, or that a living writer has locked, are not touched, and neither are
  * directories without a writer's record (spec.json.partial) and shards whose
  * damage is not a writer's death. It may be interrupted, and called again: that
- * changes nothing.
+ * changes nothing. After a sync that failed, look at the disk and restart the
+ * machine first: until then the system may show bytes that the disk does not
+ * have, and say that it has synced them.
  *
  * Returns BAGS_OK; or the first failure, after all other shards were done:
  *   BAGS_ERROR_MISSING  no such directory, or nothing of a dataset in it
@@ -1248,7 +1247,8 @@ typedef struct bags_checksum_report {
  * Put checksums beside the Bags of a finished dataset, of all its shards, or
  * beside one lone Bag that is no dataset's: NAME.crc, as a writer with
  * `checksum` leaves it. Every variant can have them. No other file is touched.
- * It may be interrupted, and called again.
+ * It may be interrupted, and called again. No writer may be at work on a lone
+ * Bag: nothing tells one that is not finished from a split one.
  *
  * Returns BAGS_OK, or the first failure, with which it stops:
  *   BAGS_ERROR_MISSING     no such file or dataset
@@ -1285,7 +1285,8 @@ typedef struct bags_reader_options {
     bool check;            /* compare every blob that is handed out, refs too,
                               with its checksum, and spec.json with its own; the
                               NAME.crc must be there. Else nothing looks at
-                              them, but for verify */
+                              them, but for verify. With live, shards that are
+                              not finished are not compared yet */
     size_t max_files;      /* files open at once, with positional; 0: 64 */
     size_t max_maps;       /* files mapped at once; those above are read by
                               position; 0: 16384 */
@@ -1538,7 +1539,8 @@ typedef struct bags_column {
  *   BAGS_ERROR_FIELD, BAGS_ERROR_CORRUPT, BAGS_ERROR_IO, BAGS_ERROR_LIMIT,
  *   BAGS_ERROR_MEMORY
  *
- * Threads: any, each with its own row.
+ * The data are aligned for no type. With check every blob is compared with its
+ * checksum. Threads: any, each with its own row.
  * Cost: O(length) to check the table, and the first time the shard's refs;
  * after that bags_reader_get of this field alone does not read refs either.
  */
@@ -1663,6 +1665,8 @@ typedef struct bags_verify_report {
     uint64_t datapoints;
     uint64_t bytes;      /* read from the files to check them */
     uint64_t undecoded;  /* with decode, blobs of types without a codec */
+    uint64_t bags;       /* whose bytes were to be compared with checksums: */
+    uint64_t summed;     /* those that have any */
     uint64_t faults;     /* found, whether passed to `each` or not */
 } bags_verify_report;
 
@@ -3900,7 +3904,7 @@ static void bagi_file_advise(const bag_reader *reader, const bagi_file *file,
         return;
     if (file->map) {
         io->advise(io->user, NULL, file->map + offset, 0, size, advice);
-    } else if ((file->handle || file->listed) &&
+    } else if ((file->listed || file->handle) && /* listed: handle is locked */
                !bagi_file_pin(reader, file, &handle, NULL)) {
         io->advise(io->user, handle, NULL, offset, size, advice);
         bagi_file_unpin(reader, file);
@@ -4272,7 +4276,7 @@ BAGI_COLD static bags_code bagi_sums_fail(const bag_reader *reader,
         bagi_tail(reader->file.path), index, start, stop, found, noted);
 }
 
-#define BAGI_SUMS_STEP 512 /* CRCs a read */
+#define BAGI_SUMS_STEP 128 /* checksums read at once */
 
 /* CRCs of blobs from `index` on, at most BAGI_SUMS_STEP of them: a view of them,
  * or of `room`. */
@@ -4862,7 +4866,7 @@ static bags_code bagi_run_check(const bag_reader *reader, const bagi_list *run,
 /* Read a run whose ends are known behind what the buffer holds, unless it is
  * mapped, and only the table is not. */
 static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
-    bags_buffer *buffer, size_t *used, bags_error *err) {
+    bags_buffer *buffer, size_t *used, uint64_t *budget, bags_error *err) {
     bagi_want *wants = bagi_wants(run);
     for (size_t i = 0; reader->data && i < run->count; i++)
         wants[i].data = reader->data + wants[i].start;
@@ -4871,6 +4875,12 @@ static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
     const bagi_want *last = &bagi_wants(run)[run->count - 1];
     uint64_t start = bagi_wants(run)[0].start;
     uint64_t size = last->start + last->size - start;
+    if (size > *budget)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: the table places blobs over each other: those up to %" PRIu64
+            " are together larger than the data", bagi_tail(reader->file.path),
+            last->index);
+    *budget -= size;
     if (size > SIZE_MAX / 2 - *used)
         return bagi_fail_memory(err, SIZE_MAX);
     bags_code code =
@@ -4901,7 +4911,8 @@ static bags_code bagi_wants_map(const bag_reader *reader, bagi_want *want,
 /*
  * Find the blobs of a sorted list: in the map, or read behind the *used bytes
  * of the buffer, neighbours with one read. What is wanted twice is read once, so
- * that no more is read than the file has.
+ * that no more is read than the file has; a table that places blobs over each
+ * other is refused when that is spent.
  */
 static bags_code bagi_wants_read(const bag_reader *reader,
     const bagi_list *list, bags_buffer *buffer, size_t *used, bags_error *err) {
@@ -4909,6 +4920,7 @@ static bags_code bagi_wants_read(const bag_reader *reader,
     bagi_list run = {list->buffer, 0, 1};
     if (list->count == 0)
         return BAGS_OK;
+    uint64_t budget = reader->limit;
     uint64_t last = bagi_wants(list)[list->count - 1].index;
     if (last >= reader->length)
         return bagi_bag_fail_index(reader, last, err);
@@ -4922,7 +4934,7 @@ static bags_code bagi_wants_read(const bag_reader *reader,
         run.count = bagi_wants_run(list, i);
         code = bagi_run_ends(reader, &run, buffer, *used, err);
         if (!code)
-            code = bagi_run_read(reader, &run, buffer, used, err);
+            code = bagi_run_read(reader, &run, buffer, used, &budget, err);
     }
     return code;
 }
@@ -5926,11 +5938,14 @@ static bags_code bagi_sums_publish(const bagi_env *env, bagi_out *out,
     bags_code code = no_sync ? BAGS_OK : bagi_out_sync(env, out, err);
     char *from = bagi_copy_text(&env->memory, out->path, strlen(out->path),
         code ? NULL : err);
+    bool closed = !code && from;
     if (!code)
-        code = from ? bagi_out_close(env, out, err) : BAGS_ERROR_MEMORY;
+        code = closed ? bagi_out_close(env, out, err) : BAGS_ERROR_MEMORY;
     int error = code ? 0 : env->io.rename(env->io.user, from, path);
     if (error)
         code = bagi_fail_system(err, error, from, "rename");
+    if (code && closed)
+        env->io.remove(env->io.user, from);
     if (!code && !no_sync)
         code = bagi_sync_above(env, path, 1, err);
     bagi_free_text(&env->memory, from);
@@ -8968,6 +8983,12 @@ static char *bagi_reader_bag_path(const bags_reader *reader,
         (int)shard->name.digits, shard->name.number, name);
 }
 
+/* Of an unfinished shard without a datapoint nothing is shown; its Bags, which
+ * grow, are not to be opened. */
+static bool bagi_shard_blank(const bagi_shard *shard) {
+    return shard->unfinished && !shard->bags;
+}
+
 /* How a shard's Bags are opened. 0 bytes are an empty Bag only beside those of
  * granular 0.20 and 0.21, which `refs` tells. */
 static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
@@ -11022,10 +11043,17 @@ static bags_code bagi_column_offsets(const bag_reader *bag,
 static bags_code bagi_column_view(const bags_reader *reader, size_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err) {
     const bag_reader *bag = NULL;
+    static const uint64_t none[1] = {0};
     bags_range range;
     bags_column column;
     uint64_t length =
         bagi_shard_stop(reader, shard) - reader->shards[shard].start;
+    memset(&column, 0, sizeof column);
+    if (bagi_shard_blank(&reader->shards[shard])) {
+        column.offsets = none;
+        *out = column;
+        return BAGS_OK;
+    }
     bags_code code = bagi_reader_bag(reader, shard, field, &bag, err);
     if (!code)
         code = bagi_column_check(reader, shard, field, length, bag, row, err);
@@ -11033,7 +11061,6 @@ static bags_code bagi_column_view(const bags_reader *reader, size_t shard,
         code = bag_reader_get_range(bag, 0, length, &row->scratch, &range, err);
     if (code)
         return code;
-    memset(&column, 0, sizeof column);
     column.data = range.data;
     column.length = length;
     column.size = range.size;
@@ -11333,6 +11360,8 @@ static bags_code bagi_verify_bag_sums(bagi_verifying *v,
     how.spec = v->spec;
     how.any_spec = v->any_spec;
     bags_code code = bagi_sums_exist(bag, &exist, &v->why);
+    v->report.bags++;
+    v->report.summed += exist;
     if (!code && !exist && !(v->field && v->summed))
         return BAGS_OK;
     if (!code)
@@ -11553,6 +11582,8 @@ static bags_code bagi_shard_summed(const bags_reader *reader, size_t shard,
     const bag_reader *bag = NULL;
     bags_code code = BAGS_OK;
     *summed = false;
+    if (bagi_shard_blank(&reader->shards[shard]))
+        return BAGS_OK;
     for (size_t field = 0; field < bags && !code && !*summed; field++) {
         code = bagi_reader_bag(reader, shard, field, &bag, err);
         if (!code)
@@ -11619,8 +11650,8 @@ BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
     bagi_verify_start(&v, &reader->env, NULL, err);
     v.first_only = true;
     for (size_t i = 0; i < reader->count && !code; i++) {
-        if (reader->shards[i].unfinished && !reader->shards[i].bags)
-            continue; /* nothing of it is shown */
+        if (bagi_shard_blank(&reader->shards[i]))
+            continue;
         char *dir = bagi_reader_shard_path(reader, &reader->shards[i], err);
         v.path = dir;
         code = dir ? bagi_verify_opened(&v, reader, i) : BAGS_ERROR_MEMORY;

@@ -53,7 +53,7 @@ static const bags_codec color = {
 static bags_code write_palette(const char *path, const bags_codecs *codecs,
     bags_error *err) {
     const bags_field field = {"colors", "color[]"};
-    const bags_value colors[] = {
+    const bags_value colors[3] = {
         bags_utf8("#ff8000"), bags_utf8("#00c0ff"), bags_utf8("#202020")};
     const bags_entry datapoint = {"colors", colors, 3};
     bags_writer_options options = {0};

@@ -44,17 +44,20 @@ command -v mandoc                       | mandoc
 command -v man                          | man-db
 to_m32                                  | gcc-%-multilib gcc-12-multilib
 [ -f /usr/share/mingw-w64/include/windows.h ] | mingw-w64-x86-64-dev
+cross s390x-linux-gnu                   | gcc-%-s390x-linux-gnu gcc-12-s390x-linux-gnu
+[ -f /usr/s390x-linux-gnu/include/stdio.h ] | libc6-dev-s390x-cross
+command -v qemu-s390x-static            | qemu-user-static
 END
     [ "$wanted" = portability ] || return 0
     cat <<'END'
-cross s390x-linux-gnu                   | gcc-%-s390x-linux-gnu gcc-12-s390x-linux-gnu
-command -v qemu-s390x-static            | qemu-user-static
 command -v gcc-11                       | gcc-11
 command -v clang-19                     | clang-19
 command -v musl-gcc                     | musl-tools
 command -v tcc                          | tcc
 cross aarch64-linux-gnu                 | gcc-%-aarch64-linux-gnu gcc-12-aarch64-linux-gnu
+[ -f /usr/aarch64-linux-gnu/include/stdio.h ] | libc6-dev-arm64-cross
 cross arm-linux-gnueabihf               | gcc-%-arm-linux-gnueabihf gcc-12-arm-linux-gnueabihf
+[ -f /usr/arm-linux-gnueabihf/include/stdio.h ] | libc6-dev-armhf-cross
 command -v x86_64-w64-mingw32-gcc       | gcc-mingw-w64-x86-64-posix
 command -v x86_64-w64-mingw32-g++       | g++-mingw-w64-x86-64-posix
 command -v wine                         | wine
@@ -63,7 +66,7 @@ command -v cmake                        | cmake
 END
 }
 
-# The packages whose names have no version would remove those for -m32.
+# Cross compilers conflict with gcc-multilib, but not with gcc-12-multilib.
 cross() {
     command -v "$1-gcc" || command -v "$1-gcc-$(gcc -dumpversion)" ||
         command -v "$1-gcc-12"
@@ -106,11 +109,27 @@ choose() {
     echo "no package known for:${1##*|}" >&2
 }
 
+# harmless PACKAGE...: those for which apt-get removes no other that is there.
+harmless() {
+    for package; do
+        removed=$(apt-get -s install --no-install-recommends "$package" 2>/dev/null |
+            sed -n 's/^Remv \([^ ]*\).*/ \1/p' | tr -d '\n')
+        if [ -z "$removed" ]; then
+            echo "$package"
+        else
+            echo "deps: $package is left out: it would remove$removed" >&2
+        fi
+    done
+}
+
 install() {
     export DEBIAN_FRONTEND=noninteractive
     $sudo apt-get update -q || return
     packages=$(echo "$1" | while IFS= read -r line; do choose "$line"; done |
         sort -u)
+    # shellcheck disable=SC2086
+    packages=$(harmless $packages)
+    [ -n "$packages" ] || return 0
     # shellcheck disable=SC2086
     $sudo apt-get install -q -y --no-install-recommends \
         -o DPkg::Lock::Timeout=300 $packages

@@ -110,7 +110,8 @@ soname() {
     [ "$name" = "libbags.so.$(config --modversion bags | cut -d. -f1,2)" ] && [ -f "$prefix/lib/$name" ]
 }
 
-# The same names in both, and none that the headers do not declare.
+# The same names in both, and none that the headers do not declare. Of bagi_ the
+# Makefile lets out of the shared one those that inline functions call.
 exported() {
     nm -D --defined-only "$prefix/lib/libbags.so" | awk '{print $3}' | sort >"$dir/shared.names"
     nm -g --defined-only "$prefix/lib/libbags.a" | awk 'NF == 3 {print $3}' | sort >"$dir/static.names"

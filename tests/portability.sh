@@ -124,36 +124,55 @@ json_for_windows() {
 # --- another CPU or system: the core tests and the examples
 
 # test_program FLAVOUR NAME RUN...: "OK SKIPPED" of a test program that ran to
-# its end with every test of its source.
+# its end with every test of its source, in every group that it has begun.
 test_program() {
-    local log=$logs/$1-$2.log total good skips program=build/$1/tests/$2
+    local log=$logs/$1-$2.log total groups good passed skips code
+    local program=build/$1/tests/$2
     total=$(grep -c '^ *TEST(' "tests/$2.c")
     shift 2
-    timeout 1800 "$@" "$program" </dev/null >"$log" 2>&1 || return
+    for _ in 1 2; do
+        code=0
+        timeout 1800 "$@" "$program" </dev/null >"$log" 2>&1 || code=$?
+        [ ! -s "$log" ] || break # Wine may end before the program has begun
+    done
+    [ $code = 0 ] || return
     sed -i 's/\r$//' "$log"
+    groups=$(grep -c '^\[==========\] Running' "$log")
     good=$(grep -c '^\[       OK \]' "$log")
-    skips=$(grep '^\[  SKIPPED \] [^0-9]' "$log" | sort -u | wc -l)
-    grep -q "^\[  PASSED  \] $good test(s)\.$" "$log" &&
-        [ $((good + skips)) = "$total" ] && [ "$good" -gt 0 ] &&
+    passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test(s)\.$/\1/p' "$log" |
+        awk '{ n += $1 } END { print n + 0 }')
+    # Each is named when it comes, and again at the end.
+    skips=$(($(grep -c '^\[  SKIPPED \] [^0-9]' "$log") / 2))
+    [ "$passed" = "$good" ] && [ "$good" -gt 0 ] &&
+        [ $((good + skips)) = $((total * groups)) ] &&
         echo "$good $skips" >"$logs/$FLAVOUR-${program##*/}.count"
 }
 
-# What FLAVOUR leaves out: a shim before this system's own calls; processes,
-# signals and limits of POSIX.
+# What FLAVOUR leaves out, and why.
 left_out() {
+    echo "system: its shim stands before the calls of this system's own C library"
     case $1 in
-    windows) echo system live limits ;;
-    *) echo system ;;
+    windows)
+        echo 'live: has processes and signals of POSIX'
+        echo 'limits: has limits of POSIX'
+        ;;
+    s390x | aarch64 | armhf)
+        printf '%s: takes minutes under QEMU\n' faults hooks power
+        ;;
     esac
 }
 
-# test_names FLAVOUR: without those of formats that need libraries, too.
+# test_names FLAVOUR: without those of formats that need libraries, too; if there
+# is a subset, of that alone.
 test_names() {
     local source name
     for source in tests/test_*.c; do
         name=${source##*/test_}
         name=${name%.c}
-        case " $(left_out "$1") " in *" $name "*) continue ;; esac
+        case " ${subset:-$name} " in *" $name "*) ;; *) continue ;; esac
+        if left_out "$1" | grep -q "^$name:"; then
+            continue
+        fi
         if [ "$name" = numpy ] || [ ! -f "formats/$name.c" ]; then
             echo "test_$name"
         fi
@@ -200,7 +219,12 @@ emulated() {
     count=$(cat "$logs/$flavour"-*.count | awk '{ n += $1; s += $2 }
         END { printf "%d tests", n; if (s) printf ", %d skipped", s }')
     report passed "$flavour" "$what: $count, $(tail -n 1 "$log" |
-        sed 's/ passed.*/ examples/'), without $(left_out "$flavour")"
+        sed 's/ passed.*/ examples/')"
+    if [ -n "${subset:-}" ]; then
+        echo "         only a subset: test_${subset// /, test_}"
+    else
+        left_out "$flavour" | sed 's/^/         left out: test_/'
+    fi
     grep -h '^skipped' "$logs/$flavour"-test_*.log | sed 's/^/         /'
 }
 
@@ -218,6 +242,12 @@ s390x() {
     lacks s390x "$(compiler_of s390x)" qemu-s390x-static ||
         emulated s390x 'big-endian, UBSan, QEMU' qemu-s390x-static \
             -L /usr/s390x-linux-gnu
+}
+
+# What turns numbers between files and memory.
+s390x_subset() {
+    local subset='bag checksum crc numpy reader types writer'
+    s390x
 }
 
 aarch64() {
@@ -412,6 +442,7 @@ END
 part() {
     msvc
     m32
+    s390x_subset
 }
 
 all() {

@@ -134,6 +134,23 @@ void put_u64(bytes *to, uint64_t value) {
         put_u8(to, (unsigned)(value >> (8 * i)) & 255);
 }
 
+bool little_endian(void) {
+    const uint16_t one = 1;
+    return *(const unsigned char *)&one == 1;
+}
+
+void turn_elements(void *data, size_t size, size_t element) {
+    unsigned char *first = (unsigned char *)data;
+    if (little_endian())
+        return;
+    for (size_t at = 0; at < size; at += element)
+        for (size_t i = at, j = at + element - 1; i < j; i++, j--) {
+            unsigned char byte = first[i];
+            first[i] = first[j];
+            first[j] = byte;
+        }
+}
+
 void put_text(bytes *to, const char *text) {
     put(to, text, strlen(text));
 }

@@ -63,6 +63,10 @@ void put_format(bytes *to, const char *format, ...) BAGI_PRINTF(2, 3);
 void bytes_free(bytes *b);
 uint64_t load_u64(const unsigned char *data);
 
+bool little_endian(void);
+/* Turn elements as they stand in files to those of this machine, or back. */
+void turn_elements(void *data, size_t size, size_t element);
+
 /* msgpack by hand, in its shortest form. */
 void put_array(bytes *to, size_t length);
 void put_uint(bytes *to, uint64_t value);

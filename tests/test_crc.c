@@ -1,6 +1,7 @@
 /* The checksum itself: values that are known, and that the CPU's instructions
  * and the tables agree. The implementation is this file's own, to call both. */
 #define BAGS_STATIC
+#include "../bags.h" /* the implementation comes before system headers */
 #include "check.h"
 
 static uint32_t crc_of(const void *data, size_t size) {

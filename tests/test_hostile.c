@@ -683,7 +683,9 @@ static void bags_of_8_eib_cost_nothing_to_open(void **state) {
                 assert_int_equal(blob.size, 0);
                 bags_code code =
                     bag_reader_get(reader, last, &scratch, &blob, &said);
-                assert_int_equal(code, huge ? BAGS_ERROR_MEMORY : BAGS_OK);
+                bags_code refused = sizeof(size_t) < 8 ? BAGS_ERROR_LIMIT
+                                                       : BAGS_ERROR_MEMORY;
+                assert_int_equal(code, huge ? refused : BAGS_OK);
                 code = bag_reader_get_range(reader, 0, last, &scratch, &range,
                     &said);
                 assert_true(code == BAGS_ERROR_MEMORY

@@ -548,6 +548,45 @@ static void a_shard_that_has_only_begun_is_empty_or_skipped(void **state) {
         &said));
 }
 
+static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
+    void **state) {
+    static const uint64_t none = 0;
+    bags_reader_options options = live_options(&disk.io, MAPPED);
+    bags_writer_options with;
+    bags_field field = {"n", "int(8)"};
+    bags_reader *reader;
+    bags_row row = {0};
+    bags_column column;
+    uint64_t summed = 9;
+    (void)state;
+    memset(&with, 0, sizeof(with));
+    with.sharded = true;
+    for (int flushed = 0; flushed < 2; flushed++) {
+        bags_writer *writer =
+            bags_writer_open(at("x%d", flushed), &field, 1, &with, &said);
+        assert_non_null(writer);
+        put_number(writer, 7);
+        assert_opens(reader, bags_reader_open(at("x%d", flushed), &options,
+            &said));
+        assert_true(bags_reader_length(reader) == 0);
+        assert_true(bags_reader_shards(reader) == 1);
+        if (flushed)
+            assert_ok(bags_writer_flush(writer, &said));
+        for (int again = 0; again < 2; again++) {
+            assert_ok(bags_reader_column(reader, 0, 0, &row, &column, &said));
+            assert_true(column.length == 0 && column.size == 0);
+            assert_memory_equal(column.offsets, &none, sizeof(none));
+            assert_ok(bags_reader_summed(reader, &summed, &said));
+            assert_true(summed == 0);
+            assert_ok(bags_reader_verify(reader, &said));
+            assert_ok(bags_writer_flush(writer, &said));
+        }
+        bags_reader_close(reader);
+        bags_writer_abort(writer);
+    }
+    bags_row_free(&row);
+}
+
 static void a_gap_is_one_while_workers_write_too(void **state) {
     bags_reader_options options = live_options(&disk.io, MAPPED);
     bags_reader *reader;
@@ -1109,6 +1148,7 @@ int main(void) {
         TEST(a_file_that_is_lost_is_an_error),
         TEST(shards_say_whether_they_are_finished),
         TEST(a_shard_that_has_only_begun_is_empty_or_skipped),
+        TEST(a_shard_without_a_datapoint_stays_empty_while_it_grows),
         TEST(a_gap_is_one_while_workers_write_too),
         TEST(without_the_option_an_unfinished_shard_is_refused),
         TEST(of_a_split_dataset_the_shortest_field_counts),

@@ -413,6 +413,40 @@ static void lying_tables_are_found_by_many_and_columns(void **state) {
     }
 }
 
+/* Of 400 blobs every second one is all of the data, and those between end before
+ * they begin. */
+static void blobs_that_lie_over_each_other_are_not_copied_again_and_again(
+    void **state) {
+    unsigned char bag[1000 + 8 * 401];
+    uint64_t order[200];
+    (void)state;
+    memset(bag, 0, sizeof(bag));
+    for (size_t i = 1; i <= 400; i++)
+        if (i % 2 || i == 400)
+            memcpy(bag + 1000 + 8 * i, "\350\003", 2);
+    save(at("x.bag"), bag, sizeof(bag));
+    for (size_t i = 0; i < 200; i++)
+        order[i] = 2 * i;
+    for (int load = 0; load < 2; load++) {
+        bag_reader_options options;
+        memset(&options, 0, sizeof(options));
+        options.positional = true;
+        options.load_table = load == 1;
+        bag_reader *reader = bag_reader_open(at("x.bag"), &options, &said);
+        assert_non_null(reader);
+        bags_buffer scratch = {0};
+        bags_bytes out[200];
+        assert_ok(bag_reader_get_many(reader, order, 1, &scratch, out, &said));
+        assert_true(out[0].size == 1000);
+        assert_fails(BAGS_ERROR_CORRUPT, bag_reader_get_many(reader, order, 200,
+            &scratch, out, &said));
+        assert_says("over each other");
+        assert_true(scratch.capacity < 20 * 1000);
+        bags_buffer_free(&scratch);
+        bag_reader_close(reader);
+    }
+}
+
 static void every_failure_of_the_system_is_reported(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
@@ -563,6 +597,7 @@ int main(void) {
         TEST(an_empty_dataset_has_empty_columns),
         TEST(many_blobs_of_a_bag_are_read),
         TEST(lying_tables_are_found_by_many_and_columns),
+        TEST(blobs_that_lie_over_each_other_are_not_copied_again_and_again),
         TEST(every_failure_of_the_system_is_reported),
         TEST(running_out_of_memory_is_reported),
         TEST(a_bag_is_mapped_though_its_index_is_not),

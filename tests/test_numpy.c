@@ -33,6 +33,18 @@ static size_t each_name(const char *directory, void (*check)(const char *)) {
 
 /* ------------------------------------------------ what NumPy wrote */
 
+/* Make a file of NumPy's on a little-endian machine what it would have written
+ * on this one. */
+static void turn_npy(const bags_value *value, unsigned char *npy, size_t size) {
+    size_t element = bags_dtype_size(value->dtype);
+    unsigned char *order = (unsigned char *)memchr(npy, '<', size);
+    if (value->kind != BAGS_ARRAY || element == 1 || little_endian())
+        return;
+    assert_non_null(order);
+    *order = '>';
+    turn_elements(npy + size - value->size, value->size, element);
+}
+
 /* "int16.big.npy" is another form of "int16.npy". */
 static void check_written_again(const char *name) {
     bags_buffer read = {0}, written = {0};
@@ -43,6 +55,7 @@ static void check_written_again(const char *name) {
     bytes file = load_format(DATA "npy/%s", name);
     bytes expected = load_format(DATA "npy/%s.npy", plain);
     assert_ok(bags_npy_read(view(&file), &read, &value, &said));
+    turn_npy(&value, expected.data, expected.size);
     assert_ok(bags_npy_write(&value, &written, &again, &said));
     if (again.size != expected.size ||
         memcmp(again.data, expected.data, again.size) != 0)
@@ -75,7 +88,7 @@ static void elements_are_viewed_where_alignment_permits_and_copied_elsewhere(
         assert_ok(bags_npy_read(moved, &scratch, &value, &said));
         bool inside = (const unsigned char *)value.data >= room &&
                       (const unsigned char *)value.data < room + file.size + 16;
-        assert_int_equal(inside, shift % 8 == 0);
+        assert_int_equal(inside, shift % 8 == 0 && little_endian());
         assert_int_equal((uintptr_t)value.data % 8, 0);
         assert_int_equal(value.kind, BAGS_ARRAY);
         assert_int_equal(value.dtype, BAGS_FLOAT64);
@@ -484,6 +497,7 @@ static void check_golden(const char *set, const char *field, const char *type) {
         assert_ok(codec->decode(codec_state, blob, &decoded, &value, &said));
         assert_ok(bags_npy_write(&value, &written, &npy, &said));
         assert_true(npy.size <= expected.size - done);
+        turn_npy(&value, expected.data + done, npy.size);
         assert_memory_equal(npy.data, expected.data + done, npy.size);
         done += npy.size;
     }

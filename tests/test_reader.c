@@ -550,10 +550,11 @@ static void values_are_decoded_by_their_types(void **state) {
     set_field(&set, "s", "array");
     set_field(&set, "t", "utf8[]");
     set_field(&set, "u", "strange(1)");
-    double numbers[2] = {1.5, -2.25};
+    double numbers[2] = {1.5, -2.25}, stored[2] = {1.5, -2.25};
+    turn_elements(stored, 16, 8);
     for (size_t i = 0; i < 9; i++) {
         set_begin(&set);
-        set_blob(&set, 0, numbers, 16);
+        set_blob(&set, 0, stored, 16);
         hand_add(&set.bags[0], "xxxxxxx", i); /* an orphan: it moves the next */
         set_blob(&set, 1, "raw", i % 4);
         set_blob(&set, 2, "\xfe\xff\xff\xff\xff\xff\xff\xff", 8);

@@ -105,6 +105,23 @@ static const char *read_part(job *j, uint64_t start, bags_row *row,
     return NULL;
 }
 
+/* Some datapoints, asked for ahead. */
+static const char *read_list(job *j, uint64_t index, bags_row *row,
+    bags_error *err) {
+    char text[200];
+    uint64_t list[4];
+    for (size_t i = 0; i < 4; i++)
+        list[i] = (index + i * 97) % TOTAL;
+    if (bags_reader_prefetch(j->reader, list, 4, NULL, 0, row, err))
+        return err->message;
+    if (bags_reader_get_many(j->reader, 0, list, 4, row, err))
+        return err->message;
+    for (size_t i = 0; i < 4; i++)
+        if (!same(bags_row_bytes(row, 0, i), text, text_of(list[i], 0, text)))
+            return "other bytes in the list";
+    return NULL;
+}
+
 static void *read_much(void *user) {
     job *j = (job *)user;
     bags_row row = {0};
@@ -112,8 +129,9 @@ static void *read_much(void *user) {
     uint64_t random = j->seed;
     for (int i = 0; i < j->reads && !*j->fault; i++) {
         uint64_t index = next_random(&random) % TOTAL;
-        const char *fault = i % 5 ? read_point(j, index, &row, &err)
-                                  : read_part(j, index, &row, &err);
+        const char *fault = i % 5 == 0 ? read_part(j, index, &row, &err)
+                          : i % 5 == 1 ? read_list(j, index, &row, &err)
+                                       : read_point(j, index, &row, &err);
         if (!fault && i % 50 == 7
             && bags_reader_get(j->reader, TOTAL, NULL, 0, &row, &err)
                 != BAGS_ERROR_RANGE)

@@ -630,9 +630,11 @@ static void arrays_of_a_fixed_shape_are_their_elements(void **state) {
     assert_bytes(blob,
         "\0\0\0\0\0\0\x80\x3f\0\0\x80\xbf\0\0\0\x3f\xca\xf2\x49\x71\0\0\0\x80",
         24);
+    unsigned char stored[24];
+    memcpy(stored, blob.data, 24); /* decoding uses the same scratch */
     for (size_t offset = 0; offset < 9; offset++) {
         unsigned char *room = (unsigned char *)malloc(24 + offset);
-        memcpy(room + offset, blob.data, 24);
+        memcpy(room + offset, stored, 24);
         memset(&value, 0, sizeof(value));
         assert_ok(coder_decode(&c, room + offset, 24, &value));
         assert_int_equal(value.kind, BAGS_ARRAY);
@@ -642,8 +644,8 @@ static void arrays_of_a_fixed_shape_are_their_elements(void **state) {
         assert_int_equal(value.size, 24);
         assert_true((uintptr_t)value.data % 4 == 0);
         assert_memory_equal(value.data, elements, 24);
-        /* One that is aligned is not copied. */
-        if (offset % 4 == 0)
+        /* One that is aligned and of this machine's order is not copied. */
+        if (offset % 4 == 0 && little_endian())
             assert_ptr_equal(value.data, room + offset);
         free(room);
     }
@@ -732,19 +734,22 @@ static void an_array_with_a_dimension_of_0_is_empty(void **state) {
 static void one_dimension_of_an_array_may_be_any(void **state) {
     static const uint64_t shapes[][2] = {{0, 2}, {1, 2}, {7, 2}};
     static const int16_t elements[14] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    int16_t stored[14];
     coder c = coder_open("array(int16,-1,2)");
     bags_bytes blob = {NULL, 0};
     bags_value value;
     (void)state;
+    memcpy(stored, elements, sizeof(stored));
+    turn_elements(stored, sizeof(stored), 2);
     for (size_t i = 0; i < 3; i++) {
         size_t size = (size_t)shapes[i][0] * 4;
         assert_ok(coder_encode(&c, bags_array(BAGS_INT16, 2, shapes[i],
             elements), &blob));
-        assert_bytes(blob, elements, size);
+        assert_bytes(blob, stored, size);
         for (size_t offset = 0; offset < 2; offset++) {
             unsigned char room[64];
             if (size)
-                memcpy(room + offset, elements, size);
+                memcpy(room + offset, stored, size);
             assert_ok(coder_decode(&c, room + offset, size, &value));
             assert_true(value.shape[0] == shapes[i][0] && value.shape[1] == 2);
             assert_int_equal(value.size, size);
@@ -880,7 +885,8 @@ static void self_describing_arrays_are_read_in_longer_forms(void **state) {
     (void)state;
     assert_ok(coder_decode(&c, blob, sizeof(blob) - 1, &value));
     assert_true(value.dims == 2 && value.shape[0] == 1 && value.shape[1] == 2);
-    assert_memory_equal(value.data, "\x01\0\x02\0", 4);
+    const uint16_t *numbers = (const uint16_t *)value.data;
+    assert_true(numbers[0] == 1 && numbers[1] == 2);
     coder_close(&c);
 }
 

@@ -16,7 +16,7 @@
 /* What all threads share while they check one path. */
 typedef struct checking {
     const char *path;
-    bool json;
+    bool json, quick;
     pthread_mutex_t lock; /* of all that follows */
     progress bar;
     uint64_t bytes, shown;
@@ -106,6 +106,19 @@ static const char *plural(uint64_t count) {
     return count == 1 ? "" : "s";
 }
 
+/* What "good" means: how far the bytes of blobs were looked at. */
+static void plain_extent(const checking *all, const bags_verify_report *sum) {
+    if (all->quick)
+        printf(", at a quick look");
+    else if (sum->summed == 0)
+        printf(", without checksums");
+    else if (sum->summed == sum->bags)
+        printf(", with checksums");
+    else
+        printf(", %ju of %ju Bags with checksums", (uintmax_t)sum->summed,
+            (uintmax_t)sum->bags);
+}
+
 static void plain_summary(const checking *all, const bags_verify_report *sum) {
     bool bag = sum->shards + sum->unfinished == 0;
     uint64_t length = bag ? sum->blobs : sum->datapoints;
@@ -124,6 +137,8 @@ static void plain_summary(const checking *all, const bags_verify_report *sum) {
     if (sum->undecoded)
         printf(", %ju blob%s without a codec not decoded",
             (uintmax_t)sum->undecoded, plural(sum->undecoded));
+    if (!sum->faults)
+        plain_extent(all, sum);
     putchar('\n');
 }
 
@@ -139,6 +154,8 @@ static void json_summary(const checking *all, const bags_verify_report *sum) {
     put_number(&line, "datapoints", sum->datapoints);
     put_number(&line, "bytes", sum->bytes);
     put_number(&line, "undecoded", sum->undecoded);
+    put_number(&line, "bags", sum->bags);
+    put_number(&line, "summed", sum->summed);
     text_puts(&line, "}\n");
     fwrite(line.buffer.data, 1, line.size, stdout);
     text_free(&line);
@@ -174,6 +191,8 @@ static void add(bags_verify_report *sum, const bags_verify_report *part) {
     sum->datapoints += part->datapoints;
     sum->bytes += part->bytes;
     sum->undecoded += part->undecoded;
+    sum->bags += part->bags;
+    sum->summed += part->summed;
     sum->faults += part->faults;
 }
 
@@ -221,6 +240,7 @@ static int check(const char *path, const bags_verify_options *options,
     size_t count = (size_t)options->parts;
     all.path = path;
     all.json = json;
+    all.quick = options->quick;
     all.bar.title = path;
     all.bar.unit = "MiB";
     pthread_mutex_init(&all.lock, NULL);

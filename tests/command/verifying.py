@@ -46,7 +46,7 @@ def _damage():
 def verify_prints_every_fault_once(jobs):
     _dataset(5)
     good = run('verify', 'out', '--jobs', jobs, '--decode')
-    assert good.out == b'out: good: 45 datapoints in 5 shards\n'
+    assert good.out == b'out: good: 45 datapoints in 5 shards, without checksums\n'
     faults = sorted(_damage())
     result = refuse('verify', 'out', '--jobs', jobs, '--decode',
                     says='out: 6 faults')
@@ -82,12 +82,12 @@ def verify_takes_several_paths():
     _dataset()
     pack([{'b': {'base64': 'AAAA'}}], 'b=bytes', 'bytes')
     result = run('verify', 'out', 'bytes', 'bytes/b.bag')
-    assert result.out == (b'out: good: 36 datapoints in 4 shards\n'
-                          b'bytes: good: 1 datapoint\n'
-                          b'bytes/b.bag: good: 1 blob\n')
+    assert result.out == (b'out: good: 36 datapoints in 4 shards, without checksums\n'
+                          b'bytes: good: 1 datapoint, without checksums\n'
+                          b'bytes/b.bag: good: 1 blob, without checksums\n')
     _patch('bytes/refs.bag', 0, b'\xc0')
     result = refuse('verify', 'bytes', 'no/such', 'out', says='no/such')
-    assert result.out.endswith(b'out: good: 36 datapoints in 4 shards\n')
+    assert result.out.endswith(b'out: good: 36 datapoints in 4 shards, without checksums\n')
 
 
 def quick_verify_reads_no_tables():
