@@ -4345,6 +4345,7 @@ static bags_code bagi_bag_open_index(bag_reader *reader, const char *path,
     char *index = bagi_beside_path(&env->memory, path, ".idx", err);
     if (!index)
         return BAGS_ERROR_MEMORY;
+    memset(&why, 0, sizeof why);
     bags_code code =
         alone ? bagi_kind(env, index, &kind, &why) : BAGS_OK;
     *found = kind == BAGS_PATH_FILE;
