@@ -237,7 +237,8 @@ benchformats: ## measure the codecs beside the libraries alone
 	$(BUILD) $(BENCHES)
 	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
 
-lint: ## all warnings of every compiler and analyser that is there
+lint: ## all warnings of every compiler and analyser
+	@tests/deps.sh portability
 	@tests/warnings.sh
 
 footprint: ## what it costs to include bags.h, as the README has it

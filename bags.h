@@ -24,7 +24,7 @@
  *         bags_field fields[] = {{"label", "int(4)"}, {"words", "utf8[]"}};
  *         bags_writer *writer = bags_writer_open("pets", fields, 2, NULL, &err);
  *         bags_value label = bags_int(7);
- *         bags_value words[] = {bags_utf8("a"), bags_utf8("cat")};
+ *         bags_value words[2] = {bags_utf8("a"), bags_utf8("cat")};
  *         bags_entry datapoint[] = {{"label", &label, 1}, {"words", words, 2}};
  *         if (writer)
  *             bags_writer_append(writer, datapoint, 2, NULL);
@@ -2242,6 +2242,12 @@ static int bagi_sync_fd(int fd) {
     return fsync(fd);
 }
 
+/* What this CPU of its kind can do. */
+#if defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
+#define BAGI_CPU_FEATURES getauxval(AT_HWCAP)
+#endif
+
 /* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
 static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
 
@@ -2266,6 +2272,51 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #else
 #define BAGI_LOCAL_RESERVE NULL
+#endif
+
+/* OpenBSD and macOS have advice for maps alone: they are given none. */
+#if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
+/* The start of the page that an address is in. */
+static unsigned char *bagi_local_page(const void *at, size_t *before) {
+    static long size; /* every thread stores the same */
+    if (size <= 0)
+        size = sysconf(_SC_PAGESIZE);
+    *before = (size_t)((uintptr_t)at & ((uintptr_t)size - 1));
+    return (unsigned char *)(uintptr_t)at - *before;
+}
+
+static int bagi_local_advise(void *user, void *file, const void *map,
+    uint64_t offset, uint64_t size, bags_advice advice) {
+    static const int of_map[] = {
+        POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
+    static const int of_file[] = {
+        POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
+    (void)user;
+    if (map) {
+        size_t before = 0;
+        unsigned char *page = bagi_local_page(map, &before);
+        return posix_madvise(page, (size_t)size + before, of_map[advice]);
+    }
+    return posix_fadvise(bagi_local_fd(file), (off_t)offset, (off_t)size,
+        of_file[advice]);
+}
+#define BAGI_LOCAL_ADVISE bagi_local_advise
+#else
+#define BAGI_LOCAL_ADVISE NULL
+#endif
+
+/* The kernel does not tell everyone: who may not write the file learns that all
+ * of it is in memory. */
+#if defined(__linux__)
+static bool bagi_local_resident(void *user, const void *at) {
+    unsigned char known = 1;
+    size_t before = 0;
+    (void)user;
+    return mincore(bagi_local_page(at, &before), 1, &known) != 0 || (known & 1);
+}
+#define BAGI_LOCAL_RESIDENT bagi_local_resident
+#else
+#define BAGI_LOCAL_RESIDENT NULL
 #endif
 
 /* ---- all POSIX systems ---- */
@@ -2480,50 +2531,6 @@ static int bagi_local_remove_dir(void *user, const char *path) {
     (void)user;
     return rmdir(path) != 0 ? errno : 0;
 }
-
-/* The start of the page that an address is in. */
-static unsigned char *bagi_local_page(const void *at, size_t *before) {
-    static long size; /* every thread stores the same */
-    if (size <= 0)
-        size = sysconf(_SC_PAGESIZE);
-    *before = (size_t)((uintptr_t)at & ((uintptr_t)size - 1));
-    return (unsigned char *)(uintptr_t)at - *before;
-}
-
-#if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
-static int bagi_local_advise(void *user, void *file, const void *map,
-    uint64_t offset, uint64_t size, bags_advice advice) {
-    static const int of_map[] = {
-        POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
-    static const int of_file[] = {
-        POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
-    (void)user;
-    if (map) {
-        size_t before = 0;
-        unsigned char *page = bagi_local_page(map, &before);
-        return posix_madvise(page, (size_t)size + before, of_map[advice]);
-    }
-    return posix_fadvise(bagi_local_fd(file), (off_t)offset, (off_t)size,
-        of_file[advice]);
-}
-#define BAGI_LOCAL_ADVISE bagi_local_advise
-#else
-#define BAGI_LOCAL_ADVISE NULL
-#endif
-
-/* The kernel does not tell everyone: who may not write the file learns that all
- * of it is in memory. */
-#if defined(__linux__)
-static bool bagi_local_resident(void *user, const void *at) {
-    unsigned char known = 1;
-    size_t before = 0;
-    (void)user;
-    return mincore(bagi_local_page(at, &before), 1, &known) != 0 || (known & 1);
-}
-#define BAGI_LOCAL_RESIDENT bagi_local_resident
-#else
-#define BAGI_LOCAL_RESIDENT NULL
-#endif
 #endif
 
 BAGS_API const bags_io *bags_io_local(void) {
@@ -2686,12 +2693,9 @@ static bool bagi_same(bags_bytes bytes, const char *text) {
 #include <nmmintrin.h>
 #include <wmmintrin.h>
 #elif defined(__aarch64__) && defined(__AARCH64EL__) && \
-    (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
+    (defined(__ARM_FEATURE_CRC32) || defined(BAGI_CPU_FEATURES))
 #define BAGI_CRC_X86 0
 #define BAGI_CRC_ARM 1
-#if !defined(__ARM_FEATURE_CRC32)
-#include <sys/auxv.h>
-#endif
 #else
 #define BAGI_CRC_X86 0
 #define BAGI_CRC_ARM 0
@@ -2838,7 +2842,7 @@ static bool bagi_crc_has_cpu(void) {
 #elif defined(__ARM_FEATURE_CRC32)
     return true;
 #else
-    return (getauxval(AT_HWCAP) & 1UL << 7) != 0; /* HWCAP_CRC32 */
+    return (BAGI_CPU_FEATURES & 1UL << 7) != 0; /* HWCAP_CRC32 */
 #endif
 }
 #endif
@@ -12026,7 +12030,7 @@ static bags_code bagi_verify_variant(bagi_verify_shard *s) {
     bagi_free_text(&env->memory, path);
     s->no_refs = !code && kind == BAGS_PATH_NONE;
     s->split = s->no_refs && s->spec->types && s->spec->count == 0;
-    for (size_t i = 0; s->no_refs && i < s->spec->count; i++)
+    for (size_t i = 0; s->no_refs && s->spec->types && i < s->spec->count; i++)
         if (s->spec->types[i].sequence)
             return BAGS_OK;
     for (size_t i = 0; s->no_refs && !s->split && i < s->spec->count && !code;

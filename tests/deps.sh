@@ -51,7 +51,10 @@ END
     [ "$wanted" = portability ] || return 0
     cat <<'END'
 command -v gcc-11                       | gcc-11
+command -v g++-11                       | g++-11
 command -v clang-19                     | clang-19
+command -v clang-tidy                   | clang-tidy
+command -v cppcheck                     | cppcheck
 command -v musl-gcc                     | musl-tools
 command -v tcc                          | tcc
 cross aarch64-linux-gnu                 | gcc-%-aarch64-linux-gnu gcc-12-aarch64-linux-gnu
