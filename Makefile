@@ -40,7 +40,7 @@ FLAGS_aarch64 = $(FLAGS_s390x)
 FLAGS_armhf = $(FLAGS_s390x)
 # MinGW has isfinite and isnan convert to float.
 FLAGS_windows = -O2 -g -static -Wno-float-conversion $(UNDEFINED) -fsanitize-undefined-trap-on-error
-FLAGS_musl = -O2 -g -static
+FLAGS_musl = -O2 -g -static $(UNDEFINED) -fsanitize-undefined-trap-on-error
 LINK_windows = -Wl,-o,$@ # else .exe would be put behind the name
 # Which makes a program's arguments and file names UTF-8.
 MANIFEST = $(if $(filter windows,$(FLAVOUR)),$B/examples/bags/windows.o)

@@ -192,7 +192,7 @@ programs() {
 
 # emulated FLAVOUR WHAT RUN...
 emulated() {
-    local flavour=$1 what=$2 name log=$logs/$1.log count
+    local flavour=$1 what=$2 name log=$logs/$1.log count lacking=
     shift 2
     rm -f "$logs/$flavour"[-.]*
     export FLAVOUR=$flavour logs
@@ -208,10 +208,14 @@ emulated() {
     test_names "$flavour" | xargs -P "$jobs" -I{} bash -c 'test_program "$FLAVOUR" "$@"' - {} "$@"
     for name in $(test_names "$flavour"); do
         if [ ! -f "$logs/$flavour-$name.count" ]; then
-            say_failed "$flavour" "$name did not pass" "$logs/$flavour-$name.log"
-            return
+            lacking+=" $name"
+            log=$logs/$flavour-$name.log
         fi
     done
+    if [ -n "$lacking" ]; then
+        say_failed "$flavour" "did not pass:$lacking" "$log"
+        return
+    fi
     if ! RUN="$*" tests/examples.sh "build/$flavour" >>"$log" 2>&1; then
         say_failed "$flavour" "the examples" "$log"
         return
