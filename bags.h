@@ -597,7 +597,7 @@ BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
  *
  *   index    0 .. bag_reader_length(reader) - 1
  *   scratch  grown as needed; reuse it between calls
- *   out      the bytes; size may be 0
+ *   out      the bytes; size may be 0. Empty, data NULL, if it fails
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    no such blob
@@ -613,9 +613,11 @@ BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err);
 
-/* bag_reader_get where it is not two loads from a map, or fails. Private. */
-BAGS_API bags_code bagi_bag_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+/* bag_reader_get where it is not two loads from a map, or fails: without data,
+ * and the code as size. By value, so that a caller's *out needs no memory in the
+ * other case. Private. */
+BAGS_API bags_bytes bagi_bag_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_error *err);
 
 /* Where a blob lies, by the entries around it, which may lie. */
 BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
@@ -624,7 +626,7 @@ BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
         return false;
     const unsigned char *entry = view->table + 8 * index;
     uint64_t start = bagi_load_u64(entry), stop = bagi_load_u64(entry + 8);
-    if (BAGI_UNLIKELY(start > stop || stop > view->limit))
+    if (BAGI_UNLIKELY(stop > view->limit || start > stop))
         return false;
     out->data = view->data + start;
     out->size = (size_t)(stop - start);
@@ -635,7 +637,11 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     if (bagi_view_get((const bagi_view *)(const void *)reader, index, out))
         return BAGS_OK;
-    return bagi_bag_get(reader, index, scratch, out, err);
+    bags_bytes blob = bagi_bag_get(reader, index, scratch, err);
+    bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
+    out->data = blob.data;
+    out->size = code ? 0 : blob.size;
+    return code;
 }
 
 /*
@@ -4624,8 +4630,8 @@ BAGI_APART static void bagi_bag_wake(const bag_reader *reader, uint64_t start,
             BAGS_ADVICE_SOON);
 }
 
-BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
-    uint64_t index, bags_buffer *scratch, bags_bytes *out, bags_error *err) {
+static bags_code bagi_bag_read(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     unsigned char room[16];
     const unsigned char *ends = room + 8;
     uint64_t start = 0, stop = 0;
@@ -4668,6 +4674,17 @@ BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
     out->data = scratch->data;
     out->size = (size_t)(stop - start);
     return BAGS_OK;
+}
+
+BAGS_API BAGI_APART bags_bytes bagi_bag_get(const bag_reader *reader,
+    uint64_t index, bags_buffer *scratch, bags_error *err) {
+    bags_bytes blob = {NULL, 0};
+    bags_code code = bagi_bag_read(reader, index, scratch, &blob, err);
+    if (code) {
+        blob.data = NULL;
+        blob.size = (size_t)code;
+    }
+    return blob;
 }
 
 /* Check that the blobs from `index` on, whose ends are given, lie one behind

@@ -71,10 +71,9 @@ static void *open_positional(const char *path, const workload *load) {
 
 static bags_bytes get(void *reader, uint64_t index) {
     bag_handle *h = (bag_handle *)reader;
-    bags_bytes blob = {0};
-    bags_error why;
-    if (bag_reader_get(h->reader, index, &h->scratch, &blob, &why))
-        die("%s", why.message);
+    bags_bytes blob;
+    if (bag_reader_get(h->reader, index, &h->scratch, &blob, &err))
+        die("%s", err.message);
     return blob;
 }
 
