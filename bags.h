@@ -173,6 +173,7 @@
  *     shorter. The same holds for a disk that cannot read what is mapped.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
  *     A writer keeps two files open for each field; three with checksums.
+ *     On OpenBSD, whose maps do not see what is written later, nothing is mapped.
  *     On Windows a directory with open files in it cannot be renamed, nor an
  *     open file be replaced; a file that is removed keeps its name until it is
  *     closed, except in NTFS from Windows 10 on.
@@ -2224,6 +2225,7 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
                ? 0
                : bagi_windows_error();
 }
+#define BAGI_LOCAL_MAP bagi_local_map
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #define BAGI_LOCAL_ADVISE NULL
 #define BAGI_LOCAL_RESIDENT NULL
@@ -2295,7 +2297,25 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #define BAGI_LOCAL_RESERVE NULL
 #endif
 
-/* OpenBSD and macOS have advice for maps alone: they are given none. */
+/* Where a map does not see what is written after it was read, as on OpenBSD, all
+ * is read by position. */
+#if !defined(__OpenBSD__)
+static int bagi_local_map(void *user, void *file, size_t size,
+    const void **data) {
+    (void)user;
+    void *map =
+        mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
+    if (map == MAP_FAILED)
+        return errno;
+    *data = map;
+    return 0;
+}
+#define BAGI_LOCAL_MAP bagi_local_map
+#else
+#define BAGI_LOCAL_MAP NULL
+#endif
+
+/* macOS has advice for maps alone: it is given none. */
 #if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
 /* The start of the page that an address is in. */
 static unsigned char *bagi_local_page(const void *at, size_t *before) {
@@ -2465,17 +2485,6 @@ static int bagi_local_lock(void *user, void *file) {
     return result != 0 ? errno : 0;
 }
 
-static int bagi_local_map(void *user, void *file, size_t size,
-    const void **data) {
-    (void)user;
-    void *map =
-        mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
-    if (map == MAP_FAILED)
-        return errno;
-    *data = map;
-    return 0;
-}
-
 static int bagi_local_unmap(void *user, const void *data, size_t size) {
     (void)user;
     return munmap((void *)(uintptr_t)data, size) != 0 ? errno : 0;
@@ -2557,7 +2566,7 @@ static int bagi_local_remove_dir(void *user, const char *path) {
 BAGS_API const bags_io *bags_io_local(void) {
     static const bags_io io = {NULL, bagi_local_open, bagi_local_close,
         bagi_local_size, bagi_local_read_at, bagi_local_write_at,
-        bagi_local_truncate, bagi_local_sync, bagi_local_lock, bagi_local_map,
+        bagi_local_truncate, bagi_local_sync, bagi_local_lock, BAGI_LOCAL_MAP,
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,

@@ -20,10 +20,14 @@ passed=0 failed=0 skipped=0 since=0
 report() {
     printf '%-8s %-24s %4d s  %s\n' "$1" "$2" $((SECONDS - since)) "$3"
     since=$SECONDS
+    count "$1"
+}
+
+count() {
     case $1 in
     passed) passed=$((passed + 1)) ;;
-    failed) failed=$((failed + 1)) ;;
     skipped) skipped=$((skipped + 1)) ;;
+    *) failed=$((failed + 1)) ;;
     esac
 }
 
@@ -347,12 +351,34 @@ prepare() {
         header_program >"$logs/$1/program.c"
 }
 
-# language CELL COMPILER...
+# language CELL COMPILER...: as many at once as there are cores; gather prints.
 language() {
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
+        wait -n
+    done
+    begun+=("$1")
+    one_language "$@" >"$logs/$1.report" 2>&1 &
+}
+
+one_language() {
     local cell=$1
     shift
+    since=$SECONDS
     lacks "$cell" "$1" && return
     prepare "$cell" && run_programs "$cell" "$@"
+}
+
+# The reports of all cells that language began, in their order.
+gather() {
+    local cell word
+    wait
+    for cell in "${begun[@]}"; do
+        word=
+        cat "$logs/$cell.report"
+        read -r word _ <"$logs/$cell.report"
+        count "$word"
+    done
+    begun=() since=$SECONDS
 }
 
 # run_programs CELL COMPILER...: of a directory that was prepared
@@ -374,19 +400,27 @@ run_programs() {
     fi
 }
 
-# What macOS and the BSDs have in the place of what Linux has, run here. 51 is
-# what macOS calls F_FULLFSYNC; here it is an unknown request, as on some disks.
+# What other systems have in the place of what Linux has, run here. 51 is what
+# macOS calls F_FULLFSYNC; here it is an unknown request, as on some disks.
 elsewhere() {
-    local what='the branches for macOS and OpenBSD, run on this system'
-    lacks elsewhere gcc && return
-    prepare elsewhere
+    local warn_all
+    read -ra warn_all <<<"$warn_c"
+    branches macos gcc -std=c99 "${warn_all[@]}" -DF_FULLFSYNC=51
+    branches openbsd gcc -std=c99 "${warn_all[@]}" -D__OpenBSD__
+}
+
+# branches SYSTEM COMPILER...
+branches() {
+    local cell=$1-branches what="those of bags.h for $1, run on this system"
+    shift
+    lacks "$cell" "$1" && return
+    prepare "$cell"
     sed -i 's/defined(__linux__)/defined(NEITHER)/
-        s/defined(POSIX_FADV_WILLNEED)/defined(NEITHER)/' "$logs/elsewhere/bags.h"
-    # shellcheck disable=SC2086
-    if [ "$(grep -c 'defined(NEITHER)' "$logs/elsewhere/bags.h")" -lt 4 ]; then
-        report failed elsewhere 'bags.h has no branches for them'
+        s/defined(POSIX_FADV_WILLNEED)/defined(NEITHER)/' "$logs/$cell/bags.h"
+    if [ "$(grep -c 'defined(NEITHER)' "$logs/$cell/bags.h")" -lt 4 ]; then
+        report failed "$cell" 'bags.h has none'
     else
-        run_programs elsewhere gcc -std=c99 $warn_c -DF_FULLFSYNC=51
+        run_programs "$cell" "$@"
     fi
 }
 
@@ -395,7 +429,7 @@ warn_c="$warn -Wstrict-prototypes -Wc++-compat"
 warn_cxx="$warn -Wno-missing-field-initializers"
 
 languages() {
-    local std
+    local std begun=()
     # shellcheck disable=SC2086
     {
         for std in c99 c11 c17 c2x; do
@@ -418,6 +452,7 @@ languages() {
         done
         language clang-m32 clang -m32 -I"/usr/include/$(uname -m)-linux-gnu" \
             -std=c99 $warn_c
+        gather
     }
 }
 
