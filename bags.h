@@ -5407,9 +5407,10 @@ static void bagi_out_rewind(bagi_out *out, uint64_t end) {
     out->end = end;
 }
 
+/* A file that has been closed already stays as it is. */
 static bags_code bagi_out_cut(const bagi_env *env, bagi_out *out,
     bags_error *err) {
-    if (out->high <= out->end && out->reserved <= out->end)
+    if (!out->handle || (out->high <= out->end && out->reserved <= out->end))
         return BAGS_OK;
     int error = env->io.truncate(env->io.user, out->handle, out->end);
     if (error)
@@ -8415,8 +8416,25 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
     return BAGS_OK;
 }
 
-static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
+/* Of a shard that was begun without checksums: remove those that it was being
+ * given when its end was interrupted, since its blobs may become others. refs.crc
+ * goes first: where that is, recovery takes the rest for journals. */
+static bags_code bagi_writer_clear_sums(const bags_writer *writer,
+    bags_error *err) {
     bags_code code = BAGS_OK;
+    for (size_t i = writer->spec.count + 1; i-- > 0 && !code;) {
+        const char *name = bagi_writer_column_name(writer, i);
+        code = bagi_writer_remove(writer, name, ".crc", err);
+        if (!code)
+            code = bagi_writer_remove(writer, name, ".crc.partial", err);
+    }
+    return code;
+}
+
+static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
+    bags_code code = bagi_refs_column(writer)->summed
+                         ? BAGS_OK
+                         : bagi_writer_clear_sums(writer, err);
     for (size_t i = 0; i <= writer->spec.count && !code; i++) {
         code = bagi_out_cut(&writer->env, &writer->columns[i].blobs, err);
         if (!code)
@@ -8707,15 +8725,17 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     return code;
 }
 
-/* What was there before this writer came stays, unfinished as it was. */
+/* What was there before this writer came stays, unfinished as it was; a shard that
+ * is whole, and only waiting for the disk failed, stays too. */
 static void bagi_writer_give_back(bags_writer *writer) {
-    for (size_t i = 0; i <= writer->spec.count; i++) {
+    for (size_t i = 0; i <= writer->spec.count && !writer->committed; i++) {
         bagi_column *column = &writer->columns[i];
         column->kept_length = column->found_length;
         column->kept_end = column->found_end;
         bagi_column_rewind(column);
     }
-    bagi_writer_cut(writer, NULL);
+    if (!writer->committed)
+        bagi_writer_cut(writer, NULL);
     bagi_writer_leave(writer);
 }
 

@@ -1004,6 +1004,87 @@ static void an_abort_gives_back_checksums_too(void **state) {
     assert_same_tree(w.path, whole.path);
 }
 
+/* Go on with the five datapoints that were left, ask for checksums, and die or
+ * fail at the n-th call behind the opening; the writer is closed, or aborted.
+ * False if there are fewer calls. */
+static bool interrupt_the_adding(const char *path, uint64_t n, bool dies,
+    bool aborts) {
+    mortal device;
+    bags_writer *writer;
+    work w = summed_work(path, 0, true);
+    mortal_start(&device, &disk.io);
+    w.options.io = &device.io;
+    assert_opens(writer, work_open(&w, true, &said));
+    mortal_kill_at(&device, device.files.calls + n);
+    device.files.stays = dies;
+    work_append_to(&w, writer, 9, NULL);
+    bags_writer_flush(writer, NULL);
+    if (aborts)
+        bags_writer_abort(writer);
+    else
+        bags_writer_close(writer, NULL);
+    return device.files.failed > 0;
+}
+
+static void leave_five(const char *path) {
+    work w = local_work(path, 0);
+    leave(&w, 5, 0);
+}
+
+#define DONE_SUMMED_NAMES "clip.bag clip.crc id.bag id.crc refs.bag refs.crc " \
+    "spec.json text.bag text.crc"
+
+/* Checksums of a part of the Bags, or of blobs that became others, would make
+ * verify tell of damage that there is not. */
+static void checksums_are_added_to_all_bags_or_to_none(void **state) {
+    int points = 0, with = 0, without = 0;
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        bool reached = true;
+        for (uint64_t n = 1; reached; n++, points++) {
+            told t;
+            work w = local_work(at("set"), 0);
+            leave_five(w.path);
+            reached = interrupt_the_adding(w.path, n, how / 2, how % 2);
+            assert_ok(recover(w.path, &t));
+            drop_journals(&disk.io, w.path);
+            bool summed = exists(at("set/refs.crc"));
+            assert_names(w.path, summed ? DONE_SUMMED_NAMES : DONE_NAMES);
+            *(summed ? &with : &without) += 1;
+            finding f = work_find(&w, &disk.io, false);
+            if (!f.verified || f.right != f.length || f.length < 5)
+                fail_msg("call %d: %d of %d are right: %s", (int)n,
+                    (int)f.right, (int)f.length,
+                    f.verified ? "" : f.error.message);
+            remove_tree(w.path);
+        }
+    }
+    print_message("%d points; %d ended with checksums, %d without\n", points,
+        with, without);
+    assert_true(with > 4 && without > 40);
+}
+
+/* As by an interrupted addition, and a loss of power behind it. */
+static void checksums_that_nothing_speaks_for_are_removed(void **state) {
+    (void)state;
+    told t;
+    bags_writer *writer;
+    work whole = local_work(at("whole"), 0), w = local_work(at("on"), 0);
+    write_whole(&whole, 5);
+    for (int i = 0; i < 2; i++) {
+        const char *path = i ? w.path : at("set");
+        leave_five(path);
+        save_text(at("%s/clip.crc", i ? "on" : "set"), "of other blobs");
+        save_text(at("%s/id.crc.partial", i ? "on" : "set"), "");
+        save_text(at("%s/refs.crc.partial", i ? "on" : "set"), "begun");
+    }
+    assert_ok(recover(at("set"), &t));
+    assert_same_tree(at("set"), at("whole"));
+    assert_opens(writer, work_open(&w, true, &said));
+    assert_ok(work_close(&w, writer, &said));
+    assert_same_tree(at("on"), at("whole"));
+}
+
 static void a_shard_with_checksums_and_no_datapoint_is_removed(void **state) {
     (void)state;
     told t;
@@ -1058,6 +1139,8 @@ int main(void) {
         TEST(checksums_that_were_cut_end_the_datapoints_too),
         TEST(going_on_with_and_without_checksums),
         TEST(an_abort_gives_back_checksums_too),
+        TEST(checksums_are_added_to_all_bags_or_to_none),
+        TEST(checksums_that_nothing_speaks_for_are_removed),
         TEST(a_shard_with_checksums_and_no_datapoint_is_removed),
     };
     return cmocka_run_group_tests_name("recover", tests, NULL, NULL);
