@@ -5710,10 +5710,15 @@ static bags_code bagi_column_sync(const bagi_env *env, bagi_column *column,
     return code ? code : bagi_out_sync(env, &column->ends, err);
 }
 
-/* Make the Bag whole; both files stay open. */
+/* Make the Bag whole; both files stay open. A journal that stays is on the disk
+ * before there is a table, so that it never knows of fewer blobs. */
 static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
     bool keep_idx, bool no_sync, bags_error *err) {
     bags_code code = bagi_column_flush(env, column, err);
+    if (!code && keep_idx)
+        code = bagi_out_cut(env, &column->ends, err);
+    if (!code && !no_sync && keep_idx)
+        code = bagi_out_sync(env, &column->ends, err);
     if (!code)
         code = bagi_column_table(env, column, err);
     if (!code && column->summed)
@@ -5722,12 +5727,8 @@ static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
         code = bagi_out_flush(env, &column->blobs, err);
     if (!code)
         code = bagi_out_cut(env, &column->blobs, err);
-    if (!code && keep_idx)
-        code = bagi_out_cut(env, &column->ends, err);
     if (!code && !no_sync)
         code = bagi_out_sync(env, &column->blobs, err);
-    if (!code && !no_sync && keep_idx)
-        code = bagi_out_sync(env, &column->ends, err);
     if (!code && !no_sync && column->summed)
         code = bagi_out_sync(env, &column->sums, err);
     return code;
@@ -8993,6 +8994,30 @@ static bags_code bagi_recover_reopen(bag_writer *writer, const char *path,
     return code ? code : bagi_column_sum(memory, column, 0, 0, err);
 }
 
+/* Whether the Bag has a table of more blobs than its journal. Writers have the
+ * journal on the disk before; so it is another's, or of another Bag. */
+static bags_code bagi_recover_table(const bag_writer *writer, bool *more,
+    bags_error *err) {
+    const bagi_column *column = &writer->column;
+    bagi_bag_options how;
+    bag_reader bag;
+    bags_error why;
+    memset(&how, 0, sizeof how);
+    memset(&bag, 0, sizeof bag);
+    how.where = BAGI_WITH_REFS;
+    how.positional = true;
+    bag.env = &writer->env;
+    bags_code code = bagi_bag_open(&bag, column->blobs.path, &how, &why);
+    if (!code) {
+        bool table = !bag.v2 && bag.length > column->length;
+        code = table ? bag_reader_verify(&bag, &why) : BAGS_OK;
+        *more = table && !code;
+        bagi_bag_release(&bag);
+    }
+    return code && code != BAGS_ERROR_CORRUPT ? bagi_keep_failure(&why, err)
+                                              : BAGS_OK;
+}
+
 /* Find the blobs that are whole, and make the column end with them. That none
  * is, though the journal has some, or that one of a Bag with a table is not, is
  * no writer's death. */
@@ -9000,9 +9025,17 @@ static bags_code bagi_recover_scan(bag_writer *writer, bagi_lone_state state,
     bags_recovered *done, bags_error *err) {
     bagi_column *column = &writer->column;
     const char *why = NULL;
+    bool more = false;
     bags_code code = BAGS_OK;
     while (!code && !why && column->length < column->ends.high / 8)
         code = bagi_scan_ends(&writer->env, column, 1, &why, err);
+    if (!code && !why && column->blobs.high > column->blobs.end)
+        code = bagi_recover_table(writer, &more, err);
+    if (!code && more)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: it has a table, of which its .idx knows "
+            "only %" PRIu64 " blobs; if the table is right, remove the .idx",
+            bagi_tail(column->blobs.path), column->length);
     if (code)
         return code;
     if (why && (column->length == 0 || state == BAGI_LONE_TORN))
@@ -9026,7 +9059,7 @@ static bags_code bagi_recover_bag_with(bagi_recovering *work,
         BAGI_RECOVER_BUFFER, err);
     if (!code)
         code = bagi_recover_reopen(writer, path, mode, err);
-    /* Its writer may have finished it before it was locked. */
+    /* Its writer may have ended before it was locked. */
     if (!code)
         code = bagi_recover_look(&work->env, path, &state, err);
     if (!code && state != BAGI_LONE_WHOLE)
@@ -9060,6 +9093,9 @@ static bags_code bagi_recover_bag(bagi_recovering *work, const char *path,
         return bag_writer_close(writer, err);
     bagi_column_close(env, &writer->column, NULL);
     bagi_bag_writer_free(writer);
+    if (code && !bagi_recover_look(env, path, &state, NULL) &&
+        state == BAGI_LONE_WHOLE)
+        code = BAGS_OK; /* its writer has finished it meanwhile */
     return code;
 }
 
