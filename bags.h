@@ -8934,38 +8934,94 @@ static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
 typedef enum bagi_lone_state {
     BAGI_LONE_WHOLE,
     BAGI_LONE_LEFT, /* it has a journal, and no table */
-    BAGI_LONE_TORN  /* it has both, but is not right: the power failed */
+    BAGI_LONE_TORN  /* it has both, and is not right: the power failed */
 } bagi_lone_state;
 
-static bags_code bagi_recover_look(const bagi_env *env, const char *path,
-    bagi_lone_state *state, bags_error *err) {
+#define BAGI_COMPARE_STEP 256
+
+/* Whether `table` is what a loss of power makes of `journal`, which was on the
+ * disk before: the same bytes, or zeros. The first that is neither, else size. */
+static size_t bagi_recover_differ(const unsigned char *table,
+    const unsigned char *journal, size_t size, bool *same) {
+    size_t i = 0;
+    while (i < size && (table[i] == journal[i] || table[i] == 0)) {
+        *same = *same && table[i] == journal[i];
+        i++;
+    }
+    return i;
+}
+
+/* Whether a Bag's table says what its journal does, which is as long. If they
+ * contradict each other, nobody knows which of them is right. */
+static bags_code bagi_recover_compare(const bag_reader *bag,
+    const char *journal, bool *same, bags_error *err) {
+    const bagi_env *env = bag->env;
+    unsigned char entries[8 + 8 * BAGI_COMPARE_STEP];
+    unsigned char ends[8 * BAGI_COMPARE_STEP];
+    void *file = NULL;
+    bags_code code = bagi_open(env, journal, BAGS_IO_READ, &file, err);
+    for (uint64_t at = 0; at < bag->length && !code;) {
+        uint64_t rest = bag->length - at;
+        size_t count =
+            rest < BAGI_COMPARE_STEP ? (size_t)rest : BAGI_COMPARE_STEP;
+        code = bagi_bag_entries(bag, at, count, entries, err);
+        if (!code)
+            code = bagi_read_at(env, file, journal, 8 * at, ends, 8 * count,
+                err);
+        size_t differ = code ? 8 * count
+                             : bagi_recover_differ(entries + 8, ends, 8 * count,
+                                   same);
+        if (differ < 8 * count)
+            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: its table and its .idx disagree about the end of blob %"
+                PRIu64 "; if the table is right, remove the .idx",
+                bagi_tail(bag->file.path), at + differ / 8);
+        at += count;
+    }
+    bagi_close_read(env, file);
+    return code;
+}
+
+/* What a Bag beside a journal is. */
+static bags_code bagi_recover_look_at(const bagi_env *env, const char *path,
+    const char *journal, bagi_lone_state *state, bags_error *err) {
     bag_reader_options options;
     bags_path_kind kind = BAGS_PATH_NONE;
-    bags_error why;
-    char *journal = bagi_beside_path(&env->memory, path, ".idx", err);
-    bags_code code =
-        journal ? bagi_kind(env, journal, &kind, err) : BAGS_ERROR_MEMORY;
-    bagi_free_text(&env->memory, journal);
+    bool same = true;
+    bags_code code = bagi_kind(env, journal, &kind, err);
     if (code)
         return code;
     memset(&options, 0, sizeof options);
     options.positional = true;
     options.allocator = &env->memory;
     options.io = &env->io;
-    bag_reader *reader = bag_reader_open(path, &options, &why);
-    code = reader ? BAGS_OK : why.code;
-    *state = reader && reader->split ? BAGI_LONE_LEFT : BAGI_LONE_WHOLE;
-    if (kind == BAGS_PATH_FILE && code == BAGS_ERROR_CORRUPT) {
-        *state = BAGI_LONE_LEFT;
-        code = BAGS_OK;
-    } else if (kind == BAGS_PATH_FILE && reader && !reader->split) {
-        code = bag_reader_verify(reader, &why);
-        if (code == BAGS_ERROR_CORRUPT) {
-            *state = BAGI_LONE_TORN;
-            code = BAGS_OK;
-        }
+    bag_reader *reader = bag_reader_open(path, &options, err);
+    if (!reader && (err->code != BAGS_ERROR_CORRUPT || kind != BAGS_PATH_FILE))
+        return err->code;
+    if (reader && !reader->split && kind == BAGS_PATH_FILE) {
+        code = bagi_recover_compare(reader, journal, &same, err);
+        bags_code wrong = code ? BAGS_OK : bag_reader_verify(reader, err);
+        same = same && !wrong;
+        if (code == BAGS_ERROR_MISSING)
+            code = BAGS_OK; /* the journal went: its writer has finished */
+        else if (wrong != BAGS_ERROR_CORRUPT)
+            code = code ? code : wrong;
     }
+    *state = !reader || reader->split ? BAGI_LONE_LEFT
+             : same                   ? BAGI_LONE_WHOLE
+                                      : BAGI_LONE_TORN;
     bag_reader_close(reader);
+    return code;
+}
+
+static bags_code bagi_recover_look(const bagi_env *env, const char *path,
+    bagi_lone_state *state, bags_error *err) {
+    bags_error why;
+    char *journal = bagi_beside_path(&env->memory, path, ".idx", err);
+    if (!journal)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_recover_look_at(env, path, journal, state, &why);
+    bagi_free_text(&env->memory, journal);
     return code ? bagi_keep_failure(&why, err) : BAGS_OK;
 }
 
@@ -9018,15 +9074,33 @@ static bags_code bagi_recover_table(const bag_writer *writer, bool *more,
                                               : BAGS_OK;
 }
 
+/* Whether the Bag may have been finished, if it has a table: its checksums, if it
+ * has any, have their end. */
+static bags_code bagi_recover_sealed(const bag_writer *writer, bool *sealed,
+    bags_error *err) {
+    const bagi_out *sums = &writer->column.sums;
+    unsigned char end[BAGI_TRAILER_SIZE];
+    bagi_trailer trailer;
+    *sealed = !writer->column.summed;
+    if (*sealed || sums->high < sizeof end)
+        return BAGS_OK;
+    bags_code code = bagi_read_at(&writer->env, sums->handle, sums->path,
+        sums->high - sizeof end, end, sizeof end, err);
+    *sealed = !code && bagi_trailer_load(end, &trailer);
+    return code;
+}
+
 /* Find the blobs that are whole, and make the column end with them. That none
- * is, though the journal has some, or that one of a Bag with a table is not, is
- * no writer's death. */
+ * is, though the journal has some, or that one is not of a Bag that may have been
+ * finished, is no writer's death. */
 static bags_code bagi_recover_scan(bag_writer *writer, bagi_lone_state state,
     bags_recovered *done, bags_error *err) {
     bagi_column *column = &writer->column;
     const char *why = NULL;
-    bool more = false;
-    bags_code code = BAGS_OK;
+    bool more = false, finished = false;
+    bags_code code = state == BAGI_LONE_TORN
+                         ? bagi_recover_sealed(writer, &finished, err)
+                         : BAGS_OK;
     while (!code && !why && column->length < column->ends.high / 8)
         code = bagi_scan_ends(&writer->env, column, 1, &why, err);
     if (!code && !why && column->blobs.high > column->blobs.end)
@@ -9038,7 +9112,7 @@ static bags_code bagi_recover_scan(bag_writer *writer, bagi_lone_state state,
             bagi_tail(column->blobs.path), column->length);
     if (code)
         return code;
-    if (why && (column->length == 0 || state == BAGI_LONE_TORN))
+    if (why && (column->length == 0 || finished))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: cannot be recovered: blob %" PRIu64 " of its journal: %s",
             bagi_tail(column->blobs.path), column->length, why);
