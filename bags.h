@@ -8567,8 +8567,7 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
         code = bagi_scan_has_rows(writer, &has_rows, err);
     if (!code && has_rows)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: refs.idx has datapoints, but none is "
-            "whole: %s. If a loss of power came before anything in it was "
+            "%s: refs.idx has datapoints, but none is whole: %s. If a loss of power came before anything in it was "
             "synced, remove the directory", bagi_tail(writer->shard), why);
     if (code)
         return code;
