@@ -610,7 +610,7 @@ BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
  *
  *   index    0 .. bag_reader_length(reader) - 1
  *   scratch  grown as needed; reuse it between calls
- *   out      the bytes; size may be 0
+ *   out      the bytes; size may be 0. Empty, data NULL, if it fails
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    no such blob
@@ -626,9 +626,11 @@ BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err);
 
-/* bag_reader_get where it is not two loads from a map, or fails. Private. */
-BAGS_API bags_code bagi_bag_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+/* bag_reader_get where it is not two loads from a map, or fails: without data,
+ * and the code as size. By value, so that a caller's *out needs no memory in the
+ * other case. Private. */
+BAGS_API bags_bytes bagi_bag_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_error *err);
 
 /* Where a blob lies, by the entries around it, which may lie. */
 BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
@@ -637,7 +639,7 @@ BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
         return false;
     const unsigned char *entry = view->table + 8 * index;
     uint64_t start = bagi_load_u64(entry), stop = bagi_load_u64(entry + 8);
-    if (BAGI_UNLIKELY(start > stop || stop > view->limit))
+    if (BAGI_UNLIKELY(stop > view->limit || start > stop))
         return false;
     out->data = view->data + start;
     out->size = (size_t)(stop - start);
@@ -648,7 +650,11 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     if (bagi_view_get((const bagi_view *)(const void *)reader, index, out))
         return BAGS_OK;
-    return bagi_bag_get(reader, index, scratch, out, err);
+    bags_bytes blob = bagi_bag_get(reader, index, scratch, err);
+    bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
+    out->data = blob.data;
+    out->size = code ? 0 : blob.size;
+    return code;
 }
 
 /*
@@ -1492,6 +1498,21 @@ typedef struct bags_row {
  */
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err);
+
+/*
+ * Read one blob of a datapoint: a plain field's, as item 0, or an item of a
+ * sequence. The shortest way, where no more is wanted.
+ *
+ * *out borrows it: valid until the reader is closed or the scratch is used again
+ * or freed, whichever is first; the scratch is the row, which is empty
+ * afterwards. Not copied when mapped. Empty, data NULL, if it fails.
+ *
+ * Errors and threads as for bags_reader_get; BAGS_ERROR_RANGE also if there is
+ * no such item. Cost: mapped, some ten nanoseconds and what the memory takes.
+ */
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row,
+    bags_bytes *out, bags_error *err);
 
 /*
  * Read a plain field of consecutive datapoints, start <= i < stop, with one
@@ -4639,8 +4660,8 @@ BAGI_APART static void bagi_bag_wake(const bag_reader *reader, uint64_t start,
             BAGS_ADVICE_SOON);
 }
 
-BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
-    uint64_t index, bags_buffer *scratch, bags_bytes *out, bags_error *err) {
+static bags_code bagi_bag_read(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     unsigned char room[16];
     const unsigned char *ends = room + 8;
     uint64_t start = 0, stop = 0;
@@ -4683,6 +4704,17 @@ BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
     out->data = scratch->data;
     out->size = (size_t)(stop - start);
     return BAGS_OK;
+}
+
+BAGS_API BAGI_APART bags_bytes bagi_bag_get(const bag_reader *reader,
+    uint64_t index, bags_buffer *scratch, bags_error *err) {
+    bags_bytes blob = {NULL, 0};
+    bags_code code = bagi_bag_read(reader, index, scratch, &blob, err);
+    if (code) {
+        blob.data = NULL;
+        blob.size = (size_t)code;
+    }
+    return blob;
 }
 
 /* Check that the blobs from `index` on, whose ends are given, lie one behind
@@ -6848,7 +6880,9 @@ typedef struct bagi_spec {
     size_t count, capacity;
     bags_type *types;    /* NULL until sealed, as coders */
     bagi_coder *coders;
-    uint64_t sequences;  /* a bit for each of the first 64 fields */
+    uint64_t shape; /* of fewer than 64 fields: bit i says that field i is a
+                       sequence, and the highest one how many fields there are;
+                       else 0 */
 } bagi_spec;
 
 static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
@@ -6938,9 +6972,11 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
         if (code)
             return bagi_prefix(err, code, "field \"%.200s\": ",
                 spec->fields[i].name);
-        if (i < 64 && spec->types[i].sequence)
-            spec->sequences |= (uint64_t)1 << i;
+        if (spec->count < 64 && spec->types[i].sequence)
+            spec->shape |= (uint64_t)1 << i;
     }
+    if (spec->count < 64)
+        spec->shape |= (uint64_t)1 << spec->count;
     spec->coders = (bagi_coder *)bagi_alloc(memory,
         spec->count * sizeof *spec->coders, err);
     if (!spec->coders)
@@ -10097,10 +10133,15 @@ BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop) {
 
 /* The shard of a datapoint. Most often it is the one the row was used for
  * last, or the next. */
+static BAGI_WITHIN bool bagi_shard_has(const bags_reader *reader,
+    uint64_t shard, uint64_t index) {
+    return shard < reader->count && reader->shards[shard].start <= index &&
+           index < reader->shards[shard + 1].start;
+}
+
 static inline size_t bagi_reader_shard_of(const bags_reader *reader,
     uint64_t index, uint64_t hint) {
-    if (hint < reader->count && reader->shards[hint].start <= index &&
-        index < reader->shards[hint + 1].start)
+    if (bagi_shard_has(reader, hint, index))
         return (size_t)hint;
     size_t low = 0, high = reader->count;
     while (high - low > 1) {
@@ -10222,17 +10263,144 @@ static bags_code bagi_reader_parse(const bags_reader *reader, size_t shard,
                  : BAGS_OK;
 }
 
-/* Room for the refs of one datapoint, and a mark a field. */
+#define BAGI_QUICK_FIELDS 32
+#define BAGI_LAYOUTS 8
+#define BAGI_LAYOUT_WORDS 24
+
+/* Where a number stands in the refs of a datapoint: of the eight bytes from `at`
+ * on, read as big-endian, what is left after 1 + shift bits are dropped. */
+typedef struct bagi_place {
+    unsigned char at, shift;
+} bagi_place;
+
+/*
+ * A layout of refs: how many bytes each number has. A dataset has few, so that
+ * refs seldom have to be taken apart: if they have the bytes of a layout, but
+ * for those of the numbers, the numbers stand where it says.
+ */
+typedef struct bagi_layout {
+    uint64_t shape; /* the spec's; 0: nothing is known */
+    size_t size;    /* of the refs in bytes */
+    size_t words;   /* of eight bytes, the last one's rest without a mask */
+    struct {
+        uint64_t mask, tag;
+    } word[BAGI_LAYOUT_WORDS];
+    bagi_place first[BAGI_QUICK_FIELDS], count[BAGI_QUICK_FIELDS];
+} bagi_layout;
+
+/* In a row's `refs`: the layouts that were seen last, by their sizes; the refs
+ * of one datapoint; a mark a field. */
+static bagi_layout *bagi_row_layouts(const bags_row *row) {
+    return (bagi_layout *)(void *)row->refs.data;
+}
+
 static bags_code bagi_row_refs(const bags_reader *reader, bags_row *row,
     bagi_ref **refs, unsigned char **marks, bags_error *err) {
     size_t count = reader->spec.count;
+    size_t layouts = BAGI_LAYOUTS * sizeof(bagi_layout);
+    bool fresh = !row->refs.data;
     bags_code code = bags_buffer_reserve(&row->refs,
-        count * (sizeof(bagi_ref) + 1) + 1, err);
+        layouts + count * (sizeof(bagi_ref) + 1) + 1, err);
     if (code)
         return code;
-    *refs = (bagi_ref *)(void *)row->refs.data;
-    *marks = row->refs.data + count * sizeof(bagi_ref);
+    if (fresh)
+        memset(row->refs.data, 0, layouts);
+    *refs = (bagi_ref *)(void *)(row->refs.data + layouts);
+    *marks = row->refs.data + layouts + count * sizeof(bagi_ref);
     return BAGS_OK;
+}
+
+/* The bytes of an integer by its first byte; 0 if it is none, or one of more
+ * than 32 bits, or one that is written as a signed one. */
+static size_t bagi_uint_size(unsigned char tag) {
+    return tag < 0x80 ? 1 : tag == 0xCC ? 2 : tag == 0xCD ? 3 : tag == 0xCE ? 5 : 0;
+}
+
+/* Note that refs of this layout have these bits of their byte `at`. */
+static void bagi_layout_tag(bagi_layout *layout, size_t at, unsigned char byte,
+    unsigned char mask) {
+    unsigned shift = 8 * (at % 8);
+    layout->word[at / 8].mask |= (uint64_t)mask << shift;
+    layout->word[at / 8].tag |= (uint64_t)(byte & mask) << shift;
+}
+
+/* Take a number off the refs. False if it is none of those that are quick. */
+static bool bagi_layout_number(bagi_layout *layout, bags_bytes refs, size_t *at,
+    bagi_place *place) {
+    if (*at >= refs.size)
+        return false;
+    unsigned char tag = refs.data[*at];
+    size_t size = bagi_uint_size(tag), tags = size > 1;
+    if (size == 0 || size > refs.size - *at)
+        return false;
+    bagi_layout_tag(layout, *at, tag, tags ? 0xFF : 0x80);
+    place->at = (unsigned char)(*at + tags);
+    place->shift = (unsigned char)(63 - 8 * (size - tags));
+    *at += size;
+    return true;
+}
+
+/* The same for [first, count] or []. */
+static bool bagi_layout_sequence(bagi_layout *layout, bags_bytes refs,
+    size_t *at, size_t field) {
+    bagi_place none = {0, 63};
+    if (*at >= refs.size)
+        return false;
+    unsigned char tag = refs.data[(*at)++];
+    layout->first[field] = layout->count[field] = none;
+    bagi_layout_tag(layout, *at - 1, tag, 0xFF);
+    if (tag != 0x92)
+        return tag == 0x90;
+    return bagi_layout_number(layout, refs, at, &layout->first[field]) &&
+           bagi_layout_number(layout, refs, at, &layout->count[field]);
+}
+
+/* The head of an array of so many elements. */
+static bool bagi_layout_head(bagi_layout *layout, bags_bytes refs, size_t *at,
+    size_t count) {
+    unsigned char head[3] = {(unsigned char)(0x90 | count), 0, 0};
+    size_t size = count < 16 ? 1 : 3;
+    if (size == 3) {
+        head[0] = 0xDC;
+        head[2] = (unsigned char)count;
+    }
+    if (refs.size < size || memcmp(refs.data, head, size) != 0)
+        return false;
+    for (; *at < size; (*at)++)
+        bagi_layout_tag(layout, *at, head[*at], 0xFF);
+    return true;
+}
+
+static bool bagi_layout_fields(bagi_layout *layout, const bagi_spec *spec,
+    bags_bytes refs) {
+    size_t at = 0;
+    if (!bagi_layout_head(layout, refs, &at, spec->count))
+        return false;
+    for (size_t i = 0; i < spec->count; i++) {
+        bool known = spec->shape >> i & 1
+                         ? bagi_layout_sequence(layout, refs, &at, i)
+                         : bagi_layout_number(layout, refs, &at,
+                               &layout->first[i]);
+        if (!known)
+            return false;
+    }
+    return at == refs.size;
+}
+
+/* Remember the layout of a datapoint's refs, if it is one that is quick. */
+static void bagi_row_learn(const bags_row *row, const bagi_spec *spec,
+    bags_bytes refs) {
+    bagi_layout *layout =
+        &bagi_row_layouts(row)[refs.size % BAGI_LAYOUTS];
+    if (spec->count > BAGI_QUICK_FIELDS ||
+        refs.size > 8 * BAGI_LAYOUT_WORDS)
+        return;
+    memset(layout, 0, sizeof *layout);
+    if (!bagi_layout_fields(layout, spec, refs))
+        return;
+    layout->size = refs.size;
+    layout->words = (refs.size + 7) / 8;
+    layout->shape = spec->shape;
 }
 
 /* The refs of a datapoint, `local` counted in its shard. */
@@ -10251,8 +10419,11 @@ static bags_code bagi_reader_refs(const bags_reader *reader, size_t shard,
         bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
     if (!code)
         code = bag_reader_get(bag, local, &row->scratch, &blob, err);
-    return code ? code
-                : bagi_reader_parse(reader, shard, local, blob, refs, err);
+    if (!code)
+        code = bagi_reader_parse(reader, shard, local, blob, refs, err);
+    if (!code && bag->view.length)
+        bagi_row_learn(row, &reader->spec, blob);
+    return code;
 }
 
 static bool bagi_ref_fits(const bagi_ref *ref, uint64_t length) {
@@ -10508,112 +10679,43 @@ static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
 /* ---- the quick way: everything is mapped, opened, and as it should be. False
  * if not so, or if anything is wrong: then the other way says what. ---- */
 
-#define BAGI_QUICK_FIELDS 32
-
-/* Of a first byte: how many bytes the integer has, and how far the eight bytes
- * from the first on are shifted down to leave its number; 0 if it is none, or of
- * more than 32 bits, or one that is written as a signed one. */
-#define BAGI_SIXTEEN(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
-static const unsigned char bagi_uint_steps[256] = {BAGI_SIXTEEN(1),
-    BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1),
-    BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(0),
-    BAGI_SIXTEEN(0), BAGI_SIXTEEN(0), BAGI_SIXTEEN(0),
-    /* 0xC0 */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 5, 0};
-static const unsigned char bagi_uint_shifts[8] = {0, 56, 56, 48, 0, 32, 0, 0};
-
-/* Take an integer off the front. Seven bytes behind the first can be read,
- * whatever they are. Returns how many bytes it has, or 0. */
-static BAGI_WITHIN size_t bagi_quick_uint(const unsigned char *at,
-    uint64_t *number) {
-    unsigned tag = *at;
-    size_t step = bagi_uint_steps[tag];
-    *number = bagi_load_big(at) << (tag >> 7 << 3) >> bagi_uint_shifts[step];
-    return step;
+/* Behind the refs is a table of at least 16 bytes, so that to read eight from
+ * any of theirs reads nothing behind the map. */
+static BAGI_WITHIN bool bagi_layout_fits(const bagi_layout *layout,
+    uint64_t shape, bags_bytes refs) {
+    uint64_t other = layout->shape ^ shape;
+    if (layout->size != refs.size)
+        return false;
+    for (size_t i = 0; i < layout->words; i++)
+        other |= (bagi_load_u64(refs.data + 8 * i) & layout->word[i].mask) ^
+                 layout->word[i].tag;
+    return other == 0;
 }
 
-/* The same for [first, count] or []. */
-static BAGI_WITHIN size_t bagi_quick_sequence(const unsigned char *at,
-    bagi_ref *ref) {
-    ref->first = ref->count = 0;
-    if (*at != 0x92)
-        return *at == 0x90;
-    size_t first = bagi_quick_uint(at + 1, &ref->first);
-    size_t count = bagi_quick_uint(at + 1 + first, &ref->count);
-    return first && count ? 1 + first + count : 0;
+static BAGI_WITHIN uint64_t bagi_quick_number(const unsigned char *refs,
+    bagi_place place) {
+    return bagi_load_big(refs + place.at) >> 1 >> place.shift;
 }
 
-/* The same without looking at the numbers. */
-static BAGI_WITHIN size_t bagi_quick_skip(const unsigned char *at,
-    bool sequence) {
-    if (!sequence)
-        return bagi_uint_steps[*at];
-    if (*at != 0x92)
-        return *at == 0x90;
-    size_t first = bagi_uint_steps[at[1]];
-    size_t count = bagi_uint_steps[at[1 + first]];
-    return first && count ? 1 + first + count : 0;
-}
-
-/* The bytes of a datapoint's refs behind the array's head. No element is longer
- * than 11 bytes, and behind the blob is a table of at least 16, so that to look
- * at the element that begins before `stop` reads nothing behind the map. */
-static BAGI_WITHIN bool bagi_quick_row(size_t count, const bagi_view *view,
-    uint64_t local, const unsigned char **from, const unsigned char **stop) {
+/* The refs of a datapoint and their layout, or NULL. */
+static BAGI_WITHIN const bagi_layout *bagi_quick_refs(const bagi_spec *spec,
+    const bagi_view *view, uint64_t local, const bags_row *row,
+    const unsigned char **refs) {
     bags_bytes blob;
-    if (!bagi_view_get(view, local, &blob))
-        return false;
-    const unsigned char *at = blob.data;
-    *stop = at + blob.size;
-    *from = at + (count < 16 ? 1 : 3);
-    return count < 16 ? at[0] == (0x90 | count)
-                      : at[0] == 0xDC && at[1] == 0 && at[2] == count;
-}
-
-static BAGI_WITHIN bool bagi_quick_refs(const bagi_spec *spec,
-    const bagi_view *view, uint64_t local, bagi_ref *refs) {
-    const unsigned char *at, *stop;
-    size_t count = spec->count;
-    uint64_t sequences = spec->sequences;
-    if (!bagi_quick_row(count, view, local, &at, &stop))
-        return false;
-    for (size_t i = 0; i < count; i++, sequences >>= 1) {
-        refs[i].count = 1;
-        size_t step = sequences & 1 ? bagi_quick_sequence(at, &refs[i])
-                                    : bagi_quick_uint(at, &refs[i].first);
-        if (step == 0 || at >= stop)
-            return false;
-        at += step;
-    }
-    return at == stop;
-}
-
-/* The ref of one field; the others are passed over. */
-static BAGI_WITHIN bool bagi_quick_ref(const bagi_spec *spec,
-    const bagi_view *view, uint64_t local, size_t field, bagi_ref *ref) {
-    const unsigned char *at, *stop;
-    size_t count = spec->count, step;
-    uint64_t sequences = spec->sequences;
-    if (!bagi_quick_row(count, view, local, &at, &stop))
-        return false;
-    for (size_t i = 0; i < count; i++, sequences >>= 1, at += step) {
-        if (i == field) {
-            ref->count = 1;
-            step = sequences & 1 ? bagi_quick_sequence(at, ref)
-                                 : bagi_quick_uint(at, &ref->first);
-        } else {
-            step = bagi_quick_skip(at, sequences & 1);
-        }
-        if (step == 0 || at >= stop)
-            return false;
-    }
-    return at == stop;
+    const bagi_layout *layout = bagi_row_layouts(row);
+    if (!layout || !bagi_view_get(view, local, &blob))
+        return NULL;
+    layout += blob.size % BAGI_LAYOUTS;
+    *refs = blob.data;
+    return bagi_layout_fits(layout, spec->shape, blob) ? layout : NULL;
 }
 
 /* Items of a sequence, all of them if the selection is NULL. */
 static BAGI_WITHIN bool bagi_quick_items(const bagi_view *view,
-    const bags_select *select, const bagi_ref *ref, struct bagi_slot *slot) {
-    uint64_t start = 0, stop = ref->count;
-    if (ref->count > view->length || ref->first > view->length - ref->count)
+    const bags_select *select, uint64_t first, uint64_t count,
+    struct bagi_slot *slot) {
+    uint64_t start = 0, stop = count;
+    if (count > view->length || first > view->length - count)
         return false;
     if (select) {
         if (select->start > select->stop || select->step > 1)
@@ -10625,85 +10727,106 @@ static BAGI_WITHIN bool bagi_quick_items(const bagi_view *view,
         return false;
     slot->length = (size_t)(stop - start);
     for (size_t i = 0; i < slot->length; i++)
-        if (!bagi_view_get(view, ref->first + start + i, &slot->items[i]))
+        if (!bagi_view_get(view, first + start + i, &slot->items[i]))
             return false;
     return true;
 }
 
 /* `select` is NULL for all of the field. */
-static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader, void **bags,
-    size_t field, const bags_select *select, const bagi_ref *ref,
+static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader,
+    const bag_reader *bag, size_t field, const bags_select *select,
+    const bagi_layout *layout, const unsigned char *refs,
     struct bagi_slot *slot) {
-    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
+    uint64_t first = bagi_quick_number(refs, layout->first[field]);
     if (select && !(select->start | select->stop | select->step))
         select = NULL;
     if (!bag || slot->capacity == 0)
         return false;
     slot->field = field;
-    if (reader->spec.sequences >> field & 1)
-        return bagi_quick_items(&bag->view, select, ref, slot);
+    if (reader->spec.shape >> field & 1)
+        return bagi_quick_items(&bag->view, select, first,
+            bagi_quick_number(refs, layout->count[field]), slot);
     slot->length = 1;
-    return !select && bagi_view_get(&bag->view, ref->first, slot->items);
+    return !select && bagi_view_get(&bag->view, first, slot->items);
 }
 
-/* One field. Of a shard whose refs are known to be the indices of datapoints
- * they need not be read. */
+/* A plain field of a shard whose refs are known to be the indices of datapoints,
+ * so that they need not be read. */
+static BAGI_WITHIN bool bagi_quick_known(const bag_reader *bag, uint64_t local,
+    const bags_select *select, struct bagi_slot *slot) {
+    if (select->start | select->stop | select->step || slot->capacity == 0)
+        return false;
+    slot->field = select->field;
+    slot->length = 1;
+    return bagi_view_get(&bag->view, local, slot->items);
+}
+
 static BAGI_WITHIN bool bagi_quick_one(const bags_reader *reader, void **bags,
     uint64_t local, const bags_select *select, bags_row *row) {
     size_t field = select->field, fields = reader->spec.count;
-    bagi_ref ref = {local, 1};
+    const unsigned char *refs;
     if (field >= fields || row->capacity == 0)
         return false;
-    const bag_reader *refs = (const bag_reader *)BAGI_LOAD(&bags[fields]);
+    const bag_reader *index = (const bag_reader *)BAGI_LOAD(&bags[fields]);
     bag_reader *bag = (bag_reader *)BAGI_LOAD(&bags[field]);
-    if (!refs || !bag)
+    if (!index || !bag)
         return false;
-    if (!BAGI_LOAD(&bag->consecutive) &&
-        !bagi_quick_ref(&reader->spec, &refs->view, local, field, &ref))
+    if (BAGI_LOAD(&bag->consecutive))
+        return bagi_quick_known(bag, local, select, &row->slots[0]);
+    const bagi_layout *layout =
+        bagi_quick_refs(&reader->spec, &index->view, local, row, &refs);
+    return layout && bagi_quick_slot(reader, bag, field, select, layout, refs,
+                         &row->slots[0]);
+}
+
+static BAGI_WITHIN bool bagi_quick_blob(const bags_reader *reader, void **bags,
+    uint64_t local, size_t field, uint64_t item, const bags_row *row,
+    bags_bytes *out) {
+    size_t fields = reader->spec.count;
+    const unsigned char *refs;
+    if (field >= fields)
         return false;
-    return bagi_quick_slot(reader, bags, field, select, &ref, &row->slots[0]);
+    const bag_reader *index = (const bag_reader *)BAGI_LOAD(&bags[fields]);
+    bag_reader *bag = (bag_reader *)BAGI_LOAD(&bags[field]);
+    if (!index || !bag)
+        return false;
+    if (BAGI_LOAD(&bag->consecutive))
+        return item == 0 && bagi_view_get(&bag->view, local, out);
+    const bagi_layout *layout =
+        bagi_quick_refs(&reader->spec, &index->view, local, row, &refs);
+    if (!layout)
+        return false;
+    uint64_t first = bagi_quick_number(refs, layout->first[field]), count = 1;
+    if (reader->spec.shape >> field & 1)
+        count = bagi_quick_number(refs, layout->count[field]);
+    return item < count && count <= bag->view.length &&
+           first <= bag->view.length - count &&
+           bagi_view_get(&bag->view, first + item, out);
 }
 
 static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
     void **bags, uint64_t local, const bags_select *selects, size_t count,
     bags_row *row) {
-    bagi_ref refs[BAGI_QUICK_FIELDS];
     size_t fields = reader->spec.count;
     uint64_t seen = 0;
+    const unsigned char *refs;
     const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[fields]);
-    if (!bag || count > row->capacity ||
-        !bagi_quick_refs(&reader->spec, &bag->view, local, refs))
+    if (!bag || count > row->capacity)
+        return false;
+    const bagi_layout *layout =
+        bagi_quick_refs(&reader->spec, &bag->view, local, row, &refs);
+    if (!layout)
         return false;
     for (size_t i = 0; i < count; i++) {
         size_t field = selects ? selects[i].field : i;
         if (field >= fields || seen >> field & 1 ||
-            !bagi_quick_slot(reader, bags, field, selects ? &selects[i] : NULL,
-                &refs[field], &row->slots[i]))
+            !bagi_quick_slot(reader, (const bag_reader *)BAGI_LOAD(&bags[field]),
+                field, selects ? &selects[i] : NULL, layout, refs,
+                &row->slots[i]))
             return false;
         seen |= (uint64_t)1 << field;
     }
     return true;
-}
-
-/* The Bags of the shard that a datapoint is in, if any was opened, and its place
- * there. */
-static BAGI_WITHIN void **bagi_quick_shard(const bags_reader *reader,
-    uint64_t index, size_t *number, uint64_t *local, const bags_row *row) {
-    if (index >= reader->length || reader->spec.count > BAGI_QUICK_FIELDS ||
-        !BAGI_ATOMIC)
-        return NULL;
-    *number = bagi_reader_shard_of(reader, index, row->shard);
-    *local = index - reader->shards[*number].start;
-    return (void **)BAGI_LOAD(&reader->shards[*number].bags);
-}
-
-static BAGI_WITHIN bags_code bagi_quick_done(const bags_reader *reader,
-    uint64_t index, size_t shard, size_t count, bags_row *row) {
-    row->reader = reader;
-    row->index = index;
-    row->shard = shard;
-    row->length = count;
-    return BAGS_OK;
 }
 
 BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
@@ -10739,29 +10862,91 @@ BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
     return BAGS_OK;
 }
 
-/* Apart, since each needs the registers for itself. */
+/* Any number of fields of any shard. */
 BAGI_APART static bags_code bagi_reader_get_some(const bags_reader *reader,
     uint64_t index, const bags_select *selects, size_t count, bags_row *row,
     bags_error *err) {
-    size_t shard = 0;
-    uint64_t local = 0;
-    void **bags = bagi_quick_shard(reader, index, &shard, &local, row);
-    size_t most = selects ? count : reader->spec.count;
-    if (bags && bagi_quick_fields(reader, bags, local, selects, most, row))
-        return bagi_quick_done(reader, index, shard, most, row);
+    if (BAGI_ATOMIC && index < reader->length) {
+        size_t number = bagi_reader_shard_of(reader, index, row->shard);
+        const bagi_shard *shard = &reader->shards[number];
+        void **bags = (void **)BAGI_LOAD(&shard->bags);
+        size_t most = selects ? count : reader->spec.count;
+        if (bags && bagi_quick_fields(reader, bags, index - shard->start,
+                        selects, most, row)) {
+            row->reader = reader;
+            row->index = index;
+            row->shard = number;
+            row->length = most;
+            return BAGS_OK;
+        }
+    }
     return bagi_reader_get(reader, index, selects, count, row, err);
 }
 
+/* One field of the shard of the last read is what most reads are: the others are
+ * in functions of their own, so that this one needs few registers. */
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
-    size_t shard = 0;
-    uint64_t local = 0;
-    if (!selects || count != 1)
-        return bagi_reader_get_some(reader, index, selects, count, row, err);
-    void **bags = bagi_quick_shard(reader, index, &shard, &local, row);
-    if (bags && bagi_quick_one(reader, bags, local, selects, row))
-        return bagi_quick_done(reader, index, shard, 1, row);
-    return bagi_reader_get(reader, index, selects, 1, row, err);
+    if (BAGI_ATOMIC && selects && count == 1 &&
+        bagi_shard_has(reader, row->shard, index)) {
+        const bagi_shard *shard = &reader->shards[row->shard];
+        void **bags = (void **)BAGI_LOAD(&shard->bags);
+        if (bags &&
+            bagi_quick_one(reader, bags, index - shard->start, selects, row)) {
+            row->reader = reader;
+            row->index = index;
+            row->length = 1;
+            return BAGS_OK;
+        }
+    }
+    return bagi_reader_get_some(reader, index, selects, count, row, err);
+}
+
+/* No such item: say how many there are. */
+BAGI_COLD static bags_code bagi_fail_item(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row,
+    bags_error *err) {
+    uint64_t count = 0;
+    bags_code code = bags_reader_count(reader, index, field, row, &count, err);
+    if (code)
+        return code;
+    code = bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: there is no item %" PRIu64 "; it has %" PRIu64,
+        bagi_tail(reader->path), item, count);
+    return bagi_prefix_datapoint(reader, index, field, code, err);
+}
+
+BAGI_APART static bags_code bagi_reader_get_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row,
+    bags_bytes *out, bags_error *err) {
+    bags_select select = {field, 0, 0, 0};
+    if (field < reader->spec.count && reader->spec.types[field].sequence)
+        select = bags_slice(field, item, item + (item < UINT64_MAX));
+    out->data = NULL;
+    out->size = 0;
+    bags_code code = bagi_reader_get_some(reader, index, &select, 1, row, err);
+    bool there = bags_row_length(row, 0) > (select.step ? 0 : item);
+    if (!code && !there)
+        code = bagi_fail_item(reader, index, field, item, row, err);
+    if (!code)
+        *out = bags_row_bytes(row, 0, 0);
+    row->length = 0;
+    return code;
+}
+
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row,
+    bags_bytes *out, bags_error *err) {
+    if (BAGI_ATOMIC && bagi_shard_has(reader, row->shard, index)) {
+        const bagi_shard *shard = &reader->shards[row->shard];
+        void **bags = (void **)BAGI_LOAD(&shard->bags);
+        if (bags && bagi_quick_blob(reader, bags, index - shard->start, field,
+                        item, row, out)) {
+            row->length = 0;
+            return BAGS_OK;
+        }
+    }
+    return bagi_reader_get_blob(reader, index, field, item, row, out, err);
 }
 
 BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
