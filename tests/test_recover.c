@@ -528,6 +528,19 @@ static void workers_that_were_killed_go_on(void **state) {
     }
 }
 
+static void append_without_shards_to_what_has_them_says_the_way(void **state) {
+    work w = local_work(at("x"), 4);
+    (void)state;
+    write_whole(&w, 10);
+    copy_tree(at("x"), at("before"));
+    w.options.shard_length = 0;
+    assert_null(work_open(&w, true, &said));
+    assert_int_equal(said.code, BAGS_ERROR_EXISTS);
+    assert_says("x: is a dataset with shards");
+    assert_says("shard_length");
+    assert_same_tree(at("x"), at("before"));
+}
+
 static void append_starts_what_is_not_there(void **state) {
     static const uint64_t lengths[] = {0, 4};
     (void)state;
@@ -1568,6 +1581,7 @@ int main(void) {
         TEST(the_shards_of_one_worker_can_be_recovered_alone),
         TEST(going_on_ends_as_if_nothing_had_happened),
         TEST(workers_that_were_killed_go_on),
+        TEST(append_without_shards_to_what_has_them_says_the_way),
         TEST(append_starts_what_is_not_there),
         TEST(finished_shards_are_followed_by_new_ones),
         TEST(a_finished_dataset_without_shards_is_refused),
