@@ -9,9 +9,10 @@
  *         #define BAGS_IMPLEMENTATION
  *         #include "bags.h"
  *
- *     It needs libc and the operating system, nothing more:
- *     cc -O2 program.c. Images, video, msgpack and .npy files are optional,
- *     one file each, in formats/.
+ *     (Behind one it works too, but not with -std=c99, -std=c11 and the like, nor
+ *     on CPUs of 32 bits: it then says so.) It needs libc and the operating
+ *     system, nothing more: cc -O2 program.c. Images, video, msgpack and .npy
+ *     files are optional, one file each, in formats/.
  *
  * A WHOLE PROGRAM
  *
@@ -202,11 +203,23 @@
 #if !defined(_FILE_OFFSET_BITS) && !defined(_FEATURES_H)
 #define _FILE_OFFSET_BITS 64
 #endif
-/* glibc on a CPU of 32 bits, whose off_t has the size of a long without it. */
-#if defined(_FEATURES_H) && !defined(__USE_FILE_OFFSET64) && \
-    !defined(__OFF_T_MATCHES_OFF64_T) && __SIZEOF_POINTER__ == 4
-#error "bags.h: a system header came first; define BAGS_IMPLEMENTATION and \
-include bags.h before it, or compile with -D_FILE_OFFSET_BITS=64"
+/* Where a system header was first: glibc in strict standard C, as -std=c99 asks
+ * for, then hides these functions, and musl too; on a CPU of 32 bits glibc's off_t
+ * has the size of a long. After this one error nothing else is compiled. */
+#if defined(_FEATURES_H) && \
+    (defined(__GLIBC__) ? !defined(__USE_XOPEN2K8) \
+                        : !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE))
+#error "bags.h: a system header came first, and with this -std= it hides what \
+bags.h needs: define BAGS_IMPLEMENTATION and include bags.h before any system \
+header, or compile with -std=gnu99 or -D_GNU_SOURCE"
+#define BAGI_IMPLEMENTED
+#elif defined(_FEATURES_H) && defined(__GLIBC__) && \
+    !defined(__USE_FILE_OFFSET64) && !defined(__OFF_T_MATCHES_OFF64_T) && \
+    __SIZEOF_POINTER__ == 4
+#error "bags.h: a system header came first, and files of 2 GiB would be too \
+large: define BAGS_IMPLEMENTATION and include bags.h before any system header, or \
+compile with -D_FILE_OFFSET_BITS=64"
+#define BAGI_IMPLEMENTED
 #endif
 #endif
 
@@ -748,11 +761,13 @@ typedef struct bag_writer_options {
 /*
  * Create a Bag. It must not exist. While NAME.bag is being written, the ends of
  * its blobs stand beside it in NAME.idx, so that what was flushed can be read
- * even if the program dies. (Beside a path that does not end in .bag, in
- * PATH.idx, where no reader looks by itself.)
+ * even if the program dies, and bags_recover can finish it. (Beside a path that
+ * does not end in .bag, in PATH.idx, where no reader looks by itself.) It is
+ * locked meanwhile.
  *
  * Returns the writer, to be ended by bag_writer_close or bag_writer_abort, or
- * NULL: BAGS_ERROR_EXISTS, BAGS_ERROR_MISSING (no such directory),
+ * NULL: BAGS_ERROR_EXISTS (NAME.idx and NAME.crc must not exist either),
+ * BAGS_ERROR_MISSING (no such directory),
  * BAGS_ERROR_ARGUMENT (no_sync and sync_size), BAGS_ERROR_IO, BAGS_ERROR_MEMORY.
  *
  * Threads: one at a time.
@@ -1037,7 +1052,9 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_FIELD     a name is used twice, or cannot be a file's name
  *                        everywhere: refs, leading '.', control characters,
  *                        / \ : * ? " < > |, device names as "con"
- *   BAGS_ERROR_TYPE      a type string is wrong
+ *   BAGS_ERROR_TYPE      a type string is wrong, or the arguments of a built-in
+ *                        type are, as in int(0) and array(float31,2); any other
+ *                        name is legal
  *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; no_sync and
  *                        sync_size
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
@@ -1136,7 +1153,8 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  * failed. NULL is accepted, and is BAGS_OK.
  *
  * Returns the first failure. If that is a datapoint that was refused, all
- * others have been written and the dataset is complete.
+ * others have been written and the dataset is complete; the message also says
+ * how many were refused, if more than one.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
@@ -1155,9 +1173,9 @@ typedef enum bags_recovery {
 } bags_recovery;
 
 typedef struct bags_recovered {
-    const char *path; /* of the shard; borrowed for the call */
+    const char *path; /* of the shard or Bag; borrowed for the call */
     bags_recovery done;
-    uint64_t length;  /* datapoints kept */
+    uint64_t length;  /* datapoints kept; of a lone Bag blobs */
     uint64_t cut;     /* bytes cut off behind them, in all files */
     const char *why;  /* what ended the datapoints that are whole, or the error;
                          "" if there is nothing to say. Borrowed likewise */
@@ -1177,12 +1195,14 @@ typedef struct bags_recover_options {
 /* How many shards, by what was done with them. */
 typedef struct bags_recover_report {
     uint64_t finished_before, finished_now, removed, locked, failed;
-    uint64_t length; /* datapoints kept in shards that were finished now */
+    uint64_t length; /* datapoints kept in shards that were finished now; blobs
+                        kept in a lone Bag */
     uint64_t cut;    /* bytes cut off */
 } bags_recover_report;
 
 /*
- * Finish what writers that died have left, in a dataset or in its shards.
+ * Finish what writers that died have left, in a dataset or in its shards; or one
+ * lone Bag, NAME.bag, that is no dataset's.
  *
  * Of an unfinished shard the datapoints up to the first that is not whole in
  * all of its files are kept; what stands behind them is cut off, and the shard
@@ -1195,11 +1215,18 @@ typedef struct bags_recover_report {
  * machine first: until then the system may show bytes that the disk does not
  * have, and say that it has synced them.
  *
+ * A lone Bag that has its journal NAME.idx and no table gets one, behind the
+ * blobs that are whole; if there are none, it becomes an empty Bag. It counts as
+ * a shard. Nothing tells one that is not finished from a split one, which becomes
+ * a v1 Bag too.
+ *
  * Returns BAGS_OK; or the first failure, after all other shards were done:
  *   BAGS_ERROR_MISSING  no such directory, or nothing of a dataset in it
  *   BAGS_ERROR_LOCKED   a living writer works on a shard
  *   BAGS_ERROR_CORRUPT  a shard cannot be recovered; it is left as it is
- *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop
+ *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop; or the file is a
+ *                       dataset's: give the dataset; or its name does not end
+ *                       in .bag
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  * *report, which may be NULL, is written in each case. Memory: some 72 KiB a
  * field.
@@ -1702,10 +1729,16 @@ typedef struct bags_verify_report {
  * which Bags there should be; where no shard has a good one, refs.bag is checked
  * and the fields are not.
  *
- * Every fault is found once, where it is: a wrong entry of a table at the blob
- * that ends there, although the next blob begins there. A blob that does not
- * decode is named by its datapoint, if refs.bag has the blobs of the field in
- * order, as all writers leave them, else by its own number.
+ * Every fault is told once, where it is seen first: a wrong entry of a table at
+ * the blob that ends there, although the next blob begins there; a blob that has
+ * changed, by its checksum, and not again by its codec or as a row of refs.bag; a
+ * Bag that had more blobs or fewer, by its checksums, and no blob of it. What else
+ * may be wrong in the same place is seen when that is mended. What cannot be known
+ * for one fault is told of as several: without checksums, an entry that is wrong and
+ * in order, as what it does to the two blobs beside it; a spec.json that has changed,
+ * at each Bag with checksums; all that lies behind the 4096th fault of a Bag. A blob that does not decode is named by
+ * its datapoint, if refs.bag has the blobs of the field in order, as all writers
+ * leave them, else by its own number.
  *
  * Returns BAGS_OK, or the code of the first fault, or that of what kept it from
  * looking: BAGS_ERROR_MISSING (no such path, or nothing of a dataset there),
@@ -1713,7 +1746,7 @@ typedef struct bags_verify_report {
  * BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be listed). *report,
  * which may be NULL, is written in each case.
  *
- * Files are read by position, not mapped. Memory: some 200 KiB, 16 bytes a
+ * Files are read by position, not mapped. Memory: some 230 KiB, 16 bytes a
  * shard, 40 a field, and with decode one blob. Cost: reads all tables and refs
  * once or twice; with decode the blobs too.
  */
@@ -2233,11 +2266,6 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 /* ---- POSIX ----
  * Linux, macOS, the BSDs. What they do differently stands in this block; below
  * it are calls that all of them have, flock among them, which POSIX lacks. */
-
-#if defined(__GLIBC__) && !defined(__USE_XOPEN2K8)
-#error "bags.h: a system header came first; define BAGS_IMPLEMENTATION and \
-include bags.h before it, or compile with -D_GNU_SOURCE or -std=gnu99"
-#endif
 
 /* Else compile with -D_FILE_OFFSET_BITS=64, or include bags.h first. */
 typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
@@ -3859,6 +3887,7 @@ typedef struct bagi_sums {
     unsigned char *loaded;      /* they, in memory, if asked for */
     bagi_trailer trailer;
     bool whole; /* and of a Bag of this shape */
+    bool other; /* whole, and of a Bag of another shape */
 } bagi_sums;
 
 struct bag_reader {
@@ -4196,8 +4225,9 @@ static bags_code bagi_sums_shape(const bag_reader *reader, bagi_sums *sums,
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: is damaged, was cut short or never finished: it does not end "
             "as checksums do", bagi_tail(file->path));
-    if (trailer->length != reader->length ||
-        trailer->size != reader->file.size)
+    sums->other = trailer->length != reader->length ||
+                  trailer->size != reader->file.size;
+    if (sums->other)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has %" PRIu64 " blobs and %" PRIu64 " bytes; by its .crc it had "
             "%" PRIu64 " blobs and %" PRIu64 " bytes",
@@ -5241,9 +5271,11 @@ BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
 #define BAGI_NO_BLOB UINT64_MAX
 
 /* Takes a fault: of a blob, or of BAGI_NO_BLOB, the table, the sidecar or
- * spec.json. What it returns ends the look, unless it is BAGS_OK. */
+ * spec.json. changed: of a blob, that the table has changed too and may place it
+ * wrong; else that a blob's fault may tell of the same. What it returns ends the
+ * look, unless it is BAGS_OK. */
 typedef bags_code (*bagi_take_fault)(void *user, uint64_t blob,
-    uint64_t offset, const bags_error *fault);
+    uint64_t offset, bool changed, const bags_error *fault);
 
 typedef struct bagi_sums_look {
     const bag_reader *bag;
@@ -5251,9 +5283,27 @@ typedef struct bagi_sums_look {
     bagi_pass pass;
     unsigned char room[4 * BAGI_SUMS_STEP];
     uint32_t all; /* CRC of the CRCs, so far */
+    bool looked;  /* whether it is known: */
+    bool changed; /* the table is not what it was */
     bagi_take_fault take;
     void *user;
 } bagi_sums_look;
+
+/* Whether the table is what it was, asked when the first blob is not. */
+static bags_code bagi_sums_look_table(bagi_sums_look *look, bags_error *err) {
+    bagi_pass pass;
+    if (look->looked)
+        return BAGS_OK;
+    bags_code code = bagi_pass_begin(&pass, look->bag, err);
+    while (!code && pass.length < look->bag->length) {
+        code = bagi_pass_entries(&pass, err);
+        pass.length = pass.until;
+    }
+    look->looked = !code;
+    look->changed = !code && pass.table != look->sums->trailer.table;
+    bagi_pass_end(&pass);
+    return code;
+}
 
 /* Compare the next blob. One that lies nowhere has no CRC: the table's CRC tells
  * of it. */
@@ -5281,9 +5331,12 @@ static bags_code bagi_sums_look_next(bagi_sums_look *look, bags_error *err) {
     noted = bagi_load_u32(look->room + 4 * at);
     if (code || !right || found == noted)
         return code;
+    code = bagi_sums_look_table(look, err);
+    if (code)
+        return code;
     bagi_sums_fail(look->bag, index, pass->start, pass->stop, noted, found,
         &fault);
-    return look->take(look->user, index, pass->start, &fault);
+    return look->take(look->user, index, pass->start, look->changed, &fault);
 }
 
 static bags_code bagi_sums_look_at(bagi_sums_look *look, const char *path,
@@ -5294,7 +5347,7 @@ static bags_code bagi_sums_look_at(bagi_sums_look *look, const char *path,
     bags_fail(&fault, BAGS_ERROR_CORRUPT, "%s: %s the CRC-32C %08" PRIx32
         "; when they were written they had %08" PRIx32, bagi_tail(path), what,
         found, noted);
-    return look->take(look->user, BAGI_NO_BLOB, 0, &fault);
+    return look->take(look->user, BAGI_NO_BLOB, 0, true, &fault);
 }
 
 /*
@@ -5316,11 +5369,12 @@ static bags_code bagi_sums_verify(const bag_reader *bag,
     look.bag = bag;
     look.sums = &sums;
     look.all = 0;
+    look.looked = look.changed = false;
     look.take = take;
     look.user = user;
     bags_code code = bagi_sums_open(owner, &sums, &how, &why);
     if (code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_MISSING)
-        code = take(user, BAGI_NO_BLOB, 0, &why);
+        code = take(user, BAGI_NO_BLOB, 0, false, &why);
     else if (code && err)
         *err = why;
     if (sums.whole && !code) {
@@ -5452,9 +5506,10 @@ static void bagi_out_rewind(bagi_out *out, uint64_t end) {
     out->end = end;
 }
 
+/* A file that has been closed already stays as it is. */
 static bags_code bagi_out_cut(const bagi_env *env, bagi_out *out,
     bags_error *err) {
-    if (out->high <= out->end && out->reserved <= out->end)
+    if (!out->handle || (out->high <= out->end && out->reserved <= out->end))
         return BAGS_OK;
     int error = env->io.truncate(env->io.user, out->handle, out->end);
     if (error)
@@ -5743,10 +5798,15 @@ static bags_code bagi_column_sync(const bagi_env *env, bagi_column *column,
     return code ? code : bagi_out_sync(env, &column->ends, err);
 }
 
-/* Make the Bag whole; both files stay open. */
+/* Make the Bag whole; both files stay open. A journal that stays is on the disk
+ * before there is a table, so that it never knows of fewer blobs. */
 static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
     bool keep_idx, bool no_sync, bags_error *err) {
     bags_code code = bagi_column_flush(env, column, err);
+    if (!code && keep_idx)
+        code = bagi_out_cut(env, &column->ends, err);
+    if (!code && !no_sync && keep_idx)
+        code = bagi_out_sync(env, &column->ends, err);
     if (!code)
         code = bagi_column_table(env, column, err);
     if (!code && column->summed)
@@ -5755,12 +5815,8 @@ static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
         code = bagi_out_flush(env, &column->blobs, err);
     if (!code)
         code = bagi_out_cut(env, &column->blobs, err);
-    if (!code && keep_idx)
-        code = bagi_out_cut(env, &column->ends, err);
     if (!code && !no_sync)
         code = bagi_out_sync(env, &column->blobs, err);
-    if (!code && !no_sync && keep_idx)
-        code = bagi_out_sync(env, &column->ends, err);
     if (!code && !no_sync && column->summed)
         code = bagi_out_sync(env, &column->sums, err);
     return code;
@@ -5822,6 +5878,47 @@ static void bagi_bag_writer_free(bag_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
+/* Create NAME.bag, locked for as long as the writer works, and NAME.idx: where
+ * that is, recovery finds the lock. */
+static bags_code bagi_bag_writer_create(bag_writer *writer, const char *path,
+    bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bagi_out *blobs = &writer->column.blobs;
+    bags_code code = bagi_out_create(env, blobs,
+        bagi_copy_text(&env->memory, path, strlen(path), err), err);
+    int error = code ? 0 : env->io.lock(env->io.user, blobs->handle);
+    if (error)
+        code = bagi_fail_system(err, error, path, "lock");
+    return code ? code
+                : bagi_out_create(env, &writer->column.ends,
+                      bagi_beside_path(&env->memory, path, ".idx", err), err);
+}
+
+static bags_code bagi_bag_writer_sum(bag_writer *writer, const char *path,
+    bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    bags_code code = bagi_column_sum(memory, &writer->column, 0, 0, err);
+    return code ? code
+                : bagi_out_create(&writer->env, &writer->column.sums,
+                      bagi_beside_path(memory, path, ".crc", err), err);
+}
+
+/* A Bag that was removed may have left its checksums, which would be taken for
+ * those of this one. */
+static bags_code bagi_bag_writer_no_sums(bag_writer *writer, const char *path,
+    bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char *sums = bagi_beside_path(&writer->env.memory, path, ".crc", err);
+    bags_code code =
+        sums ? bagi_kind(&writer->env, sums, &kind, err) : BAGS_ERROR_MEMORY;
+    if (!code && kind != BAGS_PATH_NONE)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: exists already: the checksums of another Bag",
+            bagi_tail(sums));
+    bagi_free_text(&writer->env.memory, sums);
+    return code;
+}
+
 BAGS_API bag_writer *bag_writer_open(const char *path,
     const bag_writer_options *options, bags_error *err) {
     bag_writer_options with;
@@ -5841,16 +5938,11 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
     writer->sync_size = with.sync_size;
     bags_code code = bagi_column_init(&env.memory, &writer->column,
         with.buffer_size, err);
-    if (!code) {
-        char *blobs = bagi_copy_text(&env.memory, path, strlen(path), err);
-        char *ends = bagi_beside_path(&env.memory, path, ".idx", err);
-        code = bagi_column_create(&env, &writer->column, blobs, ends, err);
-    }
-    if (!code && with.checksum)
-        code = bagi_column_sum(&env.memory, &writer->column, 0, 0, err);
-    if (!code && with.checksum)
-        code = bagi_out_create(&env, &writer->column.sums,
-            bagi_beside_path(&env.memory, path, ".crc", err), err);
+    if (!code)
+        code = bagi_bag_writer_create(writer, path, err);
+    if (!code)
+        code = with.checksum ? bagi_bag_writer_sum(writer, path, err)
+                             : bagi_bag_writer_no_sums(writer, path, err);
     if (!code)
         return writer;
     bagi_column_remove(&env, &writer->column);
@@ -6326,10 +6418,13 @@ static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
                   bagi_same(bags_type_argument(type, 1), "little");
     if (type->count > 0 &&
         (!plain || type->count > 2 || !bags_type_number(type, 0, &size) ||
-            size > BAGI_INT_MOST || (type->count == 2 && !big && !little)))
+            (type->count == 2 && !big && !little)))
         return bags_fail(err, BAGS_ERROR_TYPE,
             "integers are int, int(N), int(N,little), int(N,big), i64 and u64; "
-            "N is a number of bytes up to %d", BAGI_INT_MOST);
+            "N is a number of bytes");
+    if (size > BAGI_INT_MOST)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "integers of more than %d bytes are not built in", BAGI_INT_MOST);
     bagi_int *made = (bagi_int *)bagi_alloc(allocator, sizeof *made, err);
     if (!made)
         return BAGS_ERROR_MEMORY;
@@ -6436,6 +6531,31 @@ typedef struct bagi_array {
     uint64_t shape[BAGS_MAX_DIMS];
 } bagi_array;
 
+/* Dtypes that NumPy has and this header has not, as they can stand in a type;
+ * those of its relatives, as bfloat16 and float8_e4m3fn, among them. */
+static bool bagi_dtype_elsewhere(bags_bytes name) {
+    static const bagi_dtype others = {"complex64", "complex128",
+        " complex256 c8 c16 c32 complex cfloat csingle cdouble clongdouble "
+        "longcomplex longdouble longfloat g float80 float96 float128 f10 f12 f16 "
+        "long ulong l p intp uintp int0 uint0 int128 uint128 datetime64 "
+        "timedelta64 m8 object object0 str str0 bytes bytes0 void void0 unicode "
+        "bfloat16 int1 int2 int4 uint1 uint2 uint4 ", 0};
+    return bagi_dtype_is(&others, name) ||
+           (name.size && memchr(name.data, '_', name.size));
+}
+
+BAGI_COLD static bags_code bagi_array_no_dtype(bags_bytes name,
+    bags_error *err) {
+    int size = (int)(name.size < 80 ? name.size : 80);
+    const char *text = (const char *)name.data;
+    return bagi_dtype_elsewhere(name)
+               ? bags_fail(err, BAGS_ERROR_LIMIT,
+                     "the dtype \"%.*s\" is not built in", size, text)
+               : bags_fail(err, BAGS_ERROR_TYPE,
+                     "\"%.*s\" is no dtype: those are bool, uint8 to uint64, "
+                     "int8 to int64, float16, float32 and float64", size, text);
+}
+
 static bags_code bagi_array_arguments(bagi_array *codec, const bags_type *type,
     bags_error *err) {
     bags_bytes name = bags_type_argument(type, 0);
@@ -6443,8 +6563,7 @@ static bags_code bagi_array_arguments(bagi_array *codec, const bags_type *type,
     codec->dtype =
         bags_dtype_parse((const char *)name.data, name.size, &big);
     if (codec->dtype == BAGS_DTYPE_NONE)
-        return bags_fail(err, BAGS_ERROR_TYPE, "\"%.*s\" is no dtype",
-            (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
+        return bagi_array_no_dtype(name, err);
     codec->dims = type->count - 1;
     if (codec->dims > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_TYPE,
@@ -6962,6 +7081,44 @@ BAGI_COLD static bags_code bagi_coder_fail(const bags_allocator *memory,
         spec->fields[field].type);
 }
 
+/* Whether a codec is one of those that come with this header. */
+static bool bagi_codec_is_built_in(const bags_codec *codec) {
+    size_t i = 0;
+    while (i < BAGI_BUILT_IN && codec != &bagi_codecs_built_in[i])
+        i++;
+    return i < BAGI_BUILT_IN;
+}
+
+/*
+ * Refuse built-in types that cannot be meant: no value could ever be written.
+ * Of types that other codecs serve, or none, the arguments are not ours to judge,
+ * nor of those that are right and only too much for this program.
+ */
+static bags_code bagi_spec_check(const bags_allocator *memory,
+    const bagi_spec *spec, bags_error *err) {
+    bags_error why;
+    for (size_t i = 0; i < spec->count; i++) {
+        const bagi_coder *coder = &spec->coders[i];
+        uint64_t bytes = 1;
+        why.code = BAGS_OK;
+        if (!coder->codec || !bagi_codec_is_built_in(coder->codec))
+            continue;
+        if (!coder->ready)
+            bagi_coder_fail(memory, spec, i, &why);
+        else if (bags_type_number(&spec->types[i], 0, &bytes) && bytes == 0)
+            bags_fail(&why, BAGS_ERROR_TYPE,
+                "type \"%.200s\": an integer of no bytes holds no number but 0",
+                spec->fields[i].type);
+        if (why.code != BAGS_ERROR_TYPE)
+            continue;
+        if (err)
+            *err = why;
+        return bagi_prefix(err, BAGS_ERROR_TYPE, "field \"%.200s\": ",
+            spec->fields[i].name);
+    }
+    return BAGS_OK;
+}
+
 BAGI_COLD static bags_code bagi_coder_fail_way(bags_error *err,
     const char *way) {
     return bags_fail(err, BAGS_ERROR_TYPE, "its codec cannot %s", way);
@@ -7238,7 +7395,8 @@ static bags_code bagi_names_list_all(const bagi_env *env, const char *path,
     int error = env->io.list(env->io.user, path, bagi_names_take, names);
     bags_code code = names->code;
     if (error && !code)
-        code = bagi_fail_system(err, error, path, "list");
+        code = bagi_fail_system(err, error, path,
+            error == ENOENT ? "open" : "list");
     if (!code && names->count > 1)
         qsort(names->names, names->count, sizeof *names->names,
             bagi_names_order);
@@ -7271,39 +7429,100 @@ static bags_code bagi_names_list(const bagi_env *env, const char *path,
     return code;
 }
 
-BAGI_COLD static bags_code bagi_fail_unfinished(const char *path,
-    bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_UNFINISHED,
-        "%s: is not finished (it has no spec.json): a writer is at work on it, "
-        "or died and left it to recover", bagi_tail(path));
+/* Whether a directory has a file of this name. */
+static bags_code bagi_has_file(const bagi_env *env, const char *path,
+    const char *name, bool *has, bags_error *err) {
+    char *file = bagi_print(&env->memory, err, "%s/%s", path, name);
+    if (!file)
+        return BAGS_ERROR_MEMORY;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_kind(env, file, &kind, err);
+    *has = kind == BAGS_PATH_FILE;
+    bagi_free_text(&env->memory, file);
+    return code;
 }
 
 /* Whether a shard's commit record is there. */
 static bags_code bagi_shard_finished(const bagi_env *env, const char *path,
     bool *finished, bags_error *err) {
-    char *spec = bagi_print(&env->memory, err, "%s/spec.json", path);
-    if (!spec)
-        return BAGS_ERROR_MEMORY;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = bagi_kind(env, spec, &kind, err);
-    *finished = kind == BAGS_PATH_FILE;
-    bagi_free_text(&env->memory, spec);
+    return bagi_has_file(env, path, "spec.json", finished, err);
+}
+
+/* Whether a directory has a finished shard's files and only its record is lost:
+ * a writer's record is there before the first of them, and until it becomes
+ * spec.json. */
+static bags_code bagi_spec_is_lost(const bagi_env *env, const char *path,
+    bool *lost, bags_error *err) {
+    static const char *const names[] = {"refs.bag", "spec.json.partial",
+        "spec.json"};
+    bool has = true;
+    bags_code code = BAGS_OK;
+    *lost = true;
+    for (size_t i = 0; i < 3 && *lost && !code; i++) {
+        code = bagi_has_file(env, path, names[i], &has, err);
+        *lost = !code && has == (i == 0);
+    }
     return code;
+}
+
+BAGI_COLD static bags_code bagi_fail_lost(const char *path, bags_code code,
+    bags_error *err) {
+    return bags_fail(err, code,
+        "%s: its spec.json is lost, which says the fields and their types: put "
+        "it back from a copy or from another shard", bagi_tail(path));
+}
+
+/* Of a shard without spec.json. */
+BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_env *env,
+    const char *path, bags_error *err) {
+    bool lost = false;
+    bags_code code = bagi_spec_is_lost(env, path, &lost, err);
+    if (code || lost)
+        return code ? code : bagi_fail_lost(path, BAGS_ERROR_UNFINISHED, err);
+    return bags_fail(err, BAGS_ERROR_UNFINISHED,
+        "%s: is not finished (it has no spec.json): a writer is at work on it, "
+        "or died: then bags_recover (`bags recover`) finishes it",
+        bagi_tail(path));
+}
+
+BAGI_COLD static bags_code bagi_fail_locked(const char *path, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_LOCKED,
+        "%s: is not finished: a writer is at work on it", bagi_tail(path));
+}
+
+/* Of a directory that has neither spec.json nor shards. */
+BAGI_COLD static bags_code bagi_fail_no_dataset(const bagi_env *env,
+    const char *path, bags_error *err) {
+    bool lost = false;
+    bags_code code = bagi_spec_is_lost(env, path, &lost, err);
+    if (code || lost)
+        return code ? code : bagi_fail_lost(path, BAGS_ERROR_MISSING, err);
+    return bags_fail(err, BAGS_ERROR_MISSING,
+        "%s: is no dataset: it has neither spec.json nor shards",
+        bagi_tail(path));
 }
 
 /* Whether a directory is a dataset of its own, finished or not. The record is
  * looked for before what it becomes, so that one of them is seen. */
 static bags_code bagi_is_single(const bagi_env *env, const char *path,
     bool *single, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    char *partial =
-        bagi_print(&env->memory, err, "%s/spec.json.partial", path);
-    if (!partial)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_kind(env, partial, &kind, err);
-    bagi_free_text(&env->memory, partial);
-    *single = kind == BAGS_PATH_FILE;
+    bags_code code =
+        bagi_has_file(env, path, "spec.json.partial", single, err);
     return code || *single ? code : bagi_shard_finished(env, path, single, err);
+}
+
+/* Refuse a file of a dataset, finished or not, where a lone Bag is wanted. */
+static bags_code bagi_check_lone(const bagi_env *env, const char *path,
+    bags_error *err) {
+    bool dataset = false;
+    char *above = bagi_parent(&env->memory, path, err);
+    bags_code code = above ? bagi_is_single(env, above, &dataset, err)
+                           : BAGS_ERROR_MEMORY;
+    if (!code && dataset)
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: belongs to the dataset %s: give that", bagi_tail(path), above);
+    bagi_free_text(&env->memory, above);
+    return code;
 }
 
 static bags_code bagi_finalize_check(const bagi_env *env,
@@ -7317,7 +7536,7 @@ static bags_code bagi_finalize_check(const bagi_env *env,
             return BAGS_ERROR_MEMORY;
         code = bagi_shard_finished(env, path, &finished, err);
         if (!code && !finished)
-            code = bagi_fail_unfinished(path, err);
+            code = bagi_fail_unfinished(env, path, err);
         bagi_free_text(&env->memory, path);
     }
     return code;
@@ -7410,6 +7629,7 @@ struct bags_writer {
     size_t made;        /* directories above that were made and not synced */
     bags_error failure; /* of the system: final */
     bags_error refusal; /* of a datapoint: the first */
+    uint64_t refused;   /* how many there were */
     bags_error pending; /* of the datapoint being streamed */
 };
 
@@ -7576,7 +7796,8 @@ BAGI_COLD static bags_code bagi_fail_claimed(const bags_writer *writer,
     return bags_fail(err, BAGS_ERROR_EXISTS, "%s: exists already%s",
         bagi_tail(path), writer->sharded
             ? ": another writer has the same worker number, or this dataset "
-              "was written before" : "");
+              "was written before"
+            : ": remove it first, or write into a new path");
 }
 
 /* Make the next shard's directory, which claims it, and its files. */
@@ -7788,6 +8009,7 @@ static bags_code bagi_writer_refuse(bags_writer *writer,
     const bags_error *why, bags_error *err) {
     if (!writer->refusal.code)
         writer->refusal = *why;
+    writer->refused++;
     if (err && err != why)
         *err = *why;
     return why->code;
@@ -8042,8 +8264,10 @@ BAGS_API void bags_writer_cancel(bags_writer *writer) {
 }
 
 BAGS_API void bags_writer_forgive(bags_writer *writer) {
-    if (writer)
-        writer->refusal.code = BAGS_OK;
+    if (!writer)
+        return;
+    writer->refusal.code = BAGS_OK;
+    writer->refused = 0;
 }
 
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
@@ -8120,7 +8344,8 @@ static bags_code bagi_writer_fields(bags_writer *writer,
         if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
             return bagi_fail_field(err, spec->fields[i].name,
                 "is given twice");
-    return bagi_spec_seal(memory, spec, writer->options.codecs, err);
+    bags_code code = bagi_spec_seal(memory, spec, writer->options.codecs, err);
+    return code ? code : bagi_spec_check(memory, spec, err);
 }
 
 static bags_code bagi_writer_rooms(bags_writer *writer, bags_error *err) {
@@ -8337,6 +8562,27 @@ static void bagi_out_settle(bagi_out *out, uint64_t end) {
     out->moved = true;
 }
 
+/* The column ends with what is kept. How many bytes stand behind it. */
+static uint64_t bagi_column_settle(bagi_column *column) {
+    bagi_out_settle(&column->blobs, column->kept_end);
+    bagi_out_settle(&column->ends, column->kept_length * 8);
+    if (column->summed)
+        bagi_out_settle(&column->sums, column->kept_length * 4);
+    column->found_length = column->kept_length;
+    column->found_end = column->kept_end;
+    return column->blobs.high - column->blobs.end + column->ends.high -
+           column->ends.end + column->sums.high - column->sums.end;
+}
+
+static bags_code bagi_column_cut(const bagi_env *env, bagi_column *column,
+    bags_error *err) {
+    bags_code code = bagi_out_cut(env, &column->blobs, err);
+    if (!code)
+        code = bagi_out_cut(env, &column->ends, err);
+    return code || !column->summed ? code
+                                   : bagi_out_cut(env, &column->sums, err);
+}
+
 /* What was found in a shard that no writer has finished. */
 typedef struct bagi_found {
     uint64_t length, cut;
@@ -8417,18 +8663,8 @@ static void bagi_scan_reset(bags_writer *writer) {
 
 /* The columns end with the datapoints that are whole. */
 static void bagi_scan_settle(bags_writer *writer, bagi_found *found) {
-    for (size_t i = 0; i <= writer->spec.count; i++) {
-        bagi_column *column = &writer->columns[i];
-        bagi_out_settle(&column->blobs, column->kept_end);
-        bagi_out_settle(&column->ends, column->kept_length * 8);
-        if (column->summed)
-            bagi_out_settle(&column->sums, column->kept_length * 4);
-        column->found_length = column->kept_length;
-        column->found_end = column->kept_end;
-        found->cut += column->blobs.high - column->blobs.end;
-        found->cut += column->ends.high - column->ends.end;
-        found->cut += column->sums.high - column->sums.end;
-    }
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        found->cut += bagi_column_settle(&writer->columns[i]);
     writer->shard_length = found->length = bagi_refs_column(writer)->length;
 }
 
@@ -8454,8 +8690,7 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
         code = bagi_scan_has_rows(writer, &has_rows, err);
     if (!code && has_rows)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: refs.idx has datapoints, but none is "
-            "whole: %s. If a loss of power came before anything in it was "
+            "%s: refs.idx has datapoints, but none is whole: %s. If a loss of power came before anything in it was "
             "synced, remove the directory", bagi_tail(writer->shard), why);
     if (code)
         return code;
@@ -8464,16 +8699,37 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
     return BAGS_OK;
 }
 
-static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
+/* Of a shard that was begun without checksums: remove those that it was being
+ * given when its end was interrupted, since its blobs may become others. refs.crc
+ * goes first: where that is, recovery takes the rest for journals. */
+static bags_code bagi_writer_clear_sums(const bags_writer *writer,
+    bags_error *err) {
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
-        code = bagi_out_cut(&writer->env, &writer->columns[i].blobs, err);
+    for (size_t i = writer->spec.count + 1; i-- > 0 && !code;) {
+        const char *name = bagi_writer_column_name(writer, i);
+        code = bagi_writer_remove(writer, name, ".crc", err);
         if (!code)
-            code = bagi_out_cut(&writer->env, &writer->columns[i].ends, err);
-        if (!code && writer->columns[i].summed)
-            code = bagi_out_cut(&writer->env, &writer->columns[i].sums, err);
+            code = bagi_writer_remove(writer, name, ".crc.partial", err);
     }
     return code;
+}
+
+static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
+    bags_code code = bagi_refs_column(writer)->summed
+                         ? BAGS_OK
+                         : bagi_writer_clear_sums(writer, err);
+    for (size_t i = 0; i <= writer->spec.count && !code; i++)
+        code = bagi_column_cut(&writer->env, &writer->columns[i], err);
+    return code;
+}
+
+/* Lock a file that a writer has had locked, of the shard or the Bag `what`. */
+static bags_code bagi_lock_left(const bagi_env *env, void *file,
+    const char *path, const char *what, bags_error *err) {
+    int error = env->io.lock(env->io.user, file);
+    if (error == EWOULDBLOCK)
+        return bagi_fail_locked(what, err);
+    return error ? bagi_fail_system(err, error, path, "lock") : BAGS_OK;
 }
 
 /* Lock the shard that was left, and read its spec.json.partial. *text is NULL
@@ -8489,12 +8745,9 @@ static bags_code bagi_writer_relock(bags_writer *writer, int mode,
     bags_code code = bagi_kind(env, path, &kind, err);
     if (!code && kind != BAGS_PATH_NONE) {
         code = bagi_open(env, path, mode, &writer->partial, err);
-        int error = code ? 0 : env->io.lock(env->io.user, writer->partial);
-        if (error == EWOULDBLOCK)
-            code = bags_fail(err, BAGS_ERROR_LOCKED,
-                "%s: a living writer works on it", bagi_tail(writer->shard));
-        else if (error)
-            code = bagi_fail_system(err, error, path, "lock");
+        if (!code)
+            code = bagi_lock_left(env, writer->partial, path, writer->shard,
+                err);
         if (!code)
             code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
     }
@@ -8641,14 +8894,33 @@ static bags_code bagi_writer_go_on_shards(bags_writer *writer,
     return code;
 }
 
+/* A dataset without shards does not go on in one that has them. */
+static bags_code bagi_writer_no_shards(bags_writer *writer, bags_error *err) {
+    bool single = false;
+    bagi_names names;
+    bags_code code = bagi_is_single(&writer->env, writer->path, &single, err);
+    if (code || single)
+        return code;
+    code = bagi_names_list(&writer->env, writer->path, &names, err);
+    if (!code && names.count)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: is a dataset with shards: to append, give the shard options that "
+            "it was begun with (sharded, shard_size, shard_length, shard_start, "
+            "shard_stop)", bagi_tail(writer->path));
+    bagi_names_free(&names);
+    return code;
+}
+
 /* A dataset without shards that is there already. */
 static bags_code bagi_writer_go_on_single(bags_writer *writer,
     bags_error *err) {
     bagi_found found = {0, 0, NULL};
     bool other = false;
-    char *shard = bagi_writer_shard_path(writer, err);
-    bags_code code = shard ? bagi_writer_resume(writer, shard, &found, err)
-                           : BAGS_ERROR_MEMORY;
+    bags_code code = bagi_writer_no_shards(writer, err);
+    char *shard = code ? NULL : bagi_writer_shard_path(writer, err);
+    if (!code)
+        code = shard ? bagi_writer_resume(writer, shard, &found, err)
+                     : BAGS_ERROR_MEMORY;
     if (code)
         return code;
     writer->found = found.length;
@@ -8668,7 +8940,8 @@ static bags_code bagi_writer_go_on(bags_writer *writer, bags_error *err) {
     code = bagi_shard_finished(&writer->env, writer->path, &finished, err);
     if (!code && finished)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: is finished, and has no shards: nothing can be appended to it",
+            "%s: is finished, and has no shards: nothing can be appended to it. "
+            "Write into a new path, or with shards",
             bagi_tail(writer->path));
     if (code)
         return code;
@@ -8712,7 +8985,7 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
     if (!writer)
         return NULL;
     bags_code code = bagi_writer_fields(writer, fields, count, err);
-    if (code == BAGS_ERROR_FIELD || code == BAGS_ERROR_TYPE)
+    if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(err, code, "%s: ", bagi_tail(path));
     if (!code)
         code = bagi_writer_equip(writer, err);
@@ -8742,6 +9015,16 @@ static void bagi_writer_conclude(bags_writer *writer) {
         bagi_writer_finish(writer, &writer->failure);
 }
 
+/* What close says of the datapoints that were refused. */
+static bags_code bagi_writer_refusals(bags_writer *writer, bags_error *err) {
+    bags_error *first = &writer->refusal;
+    if (writer->refused < 2)
+        return bagi_keep_failure(first, err);
+    return bags_fail(err, first->code,
+        "%s (the first of %" PRIu64 " that were refused)", first->message,
+        writer->refused);
+}
+
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     if (!writer)
         return BAGS_OK;
@@ -8751,20 +9034,22 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     if (writer->failure.code)
         code = bagi_writer_broken(writer, err);
     else if (writer->refusal.code)
-        code = bagi_keep_failure(&writer->refusal, err);
+        code = bagi_writer_refusals(writer, err);
     bagi_writer_free(writer);
     return code;
 }
 
-/* What was there before this writer came stays, unfinished as it was. */
+/* What was there before this writer came stays, unfinished as it was; a shard that
+ * is whole, and only waiting for the disk failed, stays too. */
 static void bagi_writer_give_back(bags_writer *writer) {
-    for (size_t i = 0; i <= writer->spec.count; i++) {
+    for (size_t i = 0; i <= writer->spec.count && !writer->committed; i++) {
         bagi_column *column = &writer->columns[i];
         column->kept_length = column->found_length;
         column->kept_end = column->found_end;
         bagi_column_rewind(column);
     }
-    bagi_writer_cut(writer, NULL);
+    if (!writer->committed)
+        bagi_writer_cut(writer, NULL);
     bagi_writer_leave(writer);
 }
 
@@ -8791,6 +9076,7 @@ typedef struct bagi_recovering {
     bagi_env env;
     bags_recover_options options;
     bags_recover_report report;
+    bool lone;      /* a Bag, not shards */
     bags_code code; /* of the first failure */
     bags_error *err;
 } bagi_recovering;
@@ -8882,6 +9168,250 @@ static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
     return code;
 }
 
+/* ---- a lone Bag ---- */
+
+typedef enum bagi_lone_state {
+    BAGI_LONE_WHOLE,
+    BAGI_LONE_LEFT, /* it has a journal, and no table */
+    BAGI_LONE_TORN  /* it has both, and is not right: the power failed */
+} bagi_lone_state;
+
+#define BAGI_COMPARE_STEP 256
+
+/* Whether `table` is what a loss of power makes of `journal`, which was on the
+ * disk before: the same bytes, or zeros. The first that is neither, else size. */
+static size_t bagi_recover_differ(const unsigned char *table,
+    const unsigned char *journal, size_t size, bool *same) {
+    size_t i = 0;
+    while (i < size && (table[i] == journal[i] || table[i] == 0)) {
+        *same = *same && table[i] == journal[i];
+        i++;
+    }
+    return i;
+}
+
+/* Whether a Bag's table says what its journal does, which is as long. If they
+ * contradict each other, nobody knows which of them is right. */
+static bags_code bagi_recover_compare(const bag_reader *bag,
+    const char *journal, bool *same, bags_error *err) {
+    const bagi_env *env = bag->env;
+    unsigned char entries[8 + 8 * BAGI_COMPARE_STEP];
+    unsigned char ends[8 * BAGI_COMPARE_STEP];
+    void *file = NULL;
+    bags_code code = bagi_open(env, journal, BAGS_IO_READ, &file, err);
+    for (uint64_t at = 0; at < bag->length && !code;) {
+        uint64_t rest = bag->length - at;
+        size_t count =
+            rest < BAGI_COMPARE_STEP ? (size_t)rest : BAGI_COMPARE_STEP;
+        code = bagi_bag_entries(bag, at, count, entries, err);
+        if (!code)
+            code = bagi_read_at(env, file, journal, 8 * at, ends, 8 * count,
+                err);
+        size_t differ = code ? 8 * count
+                             : bagi_recover_differ(entries + 8, ends, 8 * count,
+                                   same);
+        if (differ < 8 * count)
+            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: its table and its .idx disagree about the end of blob %"
+                PRIu64 "; if the table is right, remove the .idx",
+                bagi_tail(bag->file.path), at + differ / 8);
+        at += count;
+    }
+    bagi_close_read(env, file);
+    return code;
+}
+
+/* What a Bag beside a journal is. */
+static bags_code bagi_recover_look_at(const bagi_env *env, const char *path,
+    const char *journal, bagi_lone_state *state, bags_error *err) {
+    bag_reader_options options;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bool same = true;
+    bags_code code = bagi_kind(env, journal, &kind, err);
+    if (code)
+        return code;
+    memset(&options, 0, sizeof options);
+    options.positional = true;
+    options.allocator = &env->memory;
+    options.io = &env->io;
+    bag_reader *reader = bag_reader_open(path, &options, err);
+    if (!reader && (err->code != BAGS_ERROR_CORRUPT || kind != BAGS_PATH_FILE))
+        return err->code;
+    if (reader && !reader->split && kind == BAGS_PATH_FILE) {
+        code = bagi_recover_compare(reader, journal, &same, err);
+        bags_code wrong = code ? BAGS_OK : bag_reader_verify(reader, err);
+        same = same && !wrong;
+        if (code == BAGS_ERROR_MISSING)
+            code = BAGS_OK; /* the journal went: its writer has finished */
+        else if (wrong != BAGS_ERROR_CORRUPT)
+            code = code ? code : wrong;
+    }
+    *state = !reader || reader->split ? BAGI_LONE_LEFT
+             : same                   ? BAGI_LONE_WHOLE
+                                      : BAGI_LONE_TORN;
+    bag_reader_close(reader);
+    return code;
+}
+
+static bags_code bagi_recover_look(const bagi_env *env, const char *path,
+    bagi_lone_state *state, bags_error *err) {
+    bags_error why;
+    char *journal = bagi_beside_path(&env->memory, path, ".idx", err);
+    if (!journal)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_recover_look_at(env, path, journal, state, &why);
+    bagi_free_text(&env->memory, journal);
+    return code ? bagi_keep_failure(&why, err) : BAGS_OK;
+}
+
+/* Open the Bag, lock it, and open what stands beside it. */
+static bags_code bagi_recover_reopen(bag_writer *writer, const char *path,
+    int mode, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    const bags_allocator *memory = &env->memory;
+    bagi_column *column = &writer->column;
+    bags_path_kind sums = BAGS_PATH_NONE;
+    bags_code code = bagi_out_reopen(env, &column->blobs,
+        bagi_copy_text(memory, path, strlen(path), err), mode, err);
+    if (!code)
+        code = bagi_lock_left(env, column->blobs.handle, path, path, err);
+    if (!code)
+        code = bagi_out_reopen(env, &column->ends,
+            bagi_beside_path(memory, path, ".idx", err), mode, err);
+    char *crc = code ? NULL : bagi_beside_path(memory, path, ".crc", err);
+    if (!code)
+        code = crc ? bagi_kind(env, crc, &sums, err) : BAGS_ERROR_MEMORY;
+    if (code || sums == BAGS_PATH_NONE) {
+        bagi_free_text(memory, crc);
+        return code;
+    }
+    code = bagi_out_reopen(env, &column->sums, crc, mode, err);
+    return code ? code : bagi_column_sum(memory, column, 0, 0, err);
+}
+
+/* Whether the Bag has a table of more blobs than its journal. Writers have the
+ * journal on the disk before; so it is another's, or of another Bag. */
+static bags_code bagi_recover_table(const bag_writer *writer, bool *more,
+    bags_error *err) {
+    const bagi_column *column = &writer->column;
+    bagi_bag_options how;
+    bag_reader bag;
+    bags_error why;
+    memset(&how, 0, sizeof how);
+    memset(&bag, 0, sizeof bag);
+    how.where = BAGI_WITH_REFS;
+    how.positional = true;
+    bag.env = &writer->env;
+    bags_code code = bagi_bag_open(&bag, column->blobs.path, &how, &why);
+    if (!code) {
+        bool table = !bag.v2 && bag.length > column->length;
+        code = table ? bag_reader_verify(&bag, &why) : BAGS_OK;
+        *more = table && !code;
+        bagi_bag_release(&bag);
+    }
+    return code && code != BAGS_ERROR_CORRUPT ? bagi_keep_failure(&why, err)
+                                              : BAGS_OK;
+}
+
+/* Whether the Bag may have been finished, if it has a table: its checksums, if it
+ * has any, have their end. */
+static bags_code bagi_recover_sealed(const bag_writer *writer, bool *sealed,
+    bags_error *err) {
+    const bagi_out *sums = &writer->column.sums;
+    unsigned char end[BAGI_TRAILER_SIZE];
+    bagi_trailer trailer;
+    *sealed = !writer->column.summed;
+    if (*sealed || sums->high < sizeof end)
+        return BAGS_OK;
+    bags_code code = bagi_read_at(&writer->env, sums->handle, sums->path,
+        sums->high - sizeof end, end, sizeof end, err);
+    *sealed = !code && bagi_trailer_load(end, &trailer);
+    return code;
+}
+
+/* Find the blobs that are whole, and make the column end with them. That none
+ * is, though the journal has some, or that one is not of a Bag that may have been
+ * finished, is no writer's death. */
+static bags_code bagi_recover_scan(bag_writer *writer, bagi_lone_state state,
+    bags_recovered *done, bags_error *err) {
+    bagi_column *column = &writer->column;
+    const char *why = NULL;
+    bool more = false, finished = false;
+    bags_code code = state == BAGI_LONE_TORN
+                         ? bagi_recover_sealed(writer, &finished, err)
+                         : BAGS_OK;
+    while (!code && !why && column->length < column->ends.high / 8)
+        code = bagi_scan_ends(&writer->env, column, 1, &why, err);
+    if (!code && !why && column->blobs.high > column->blobs.end)
+        code = bagi_recover_table(writer, &more, err);
+    if (!code && more)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: it has a table, of which its .idx knows "
+            "only %" PRIu64 " blobs; if the table is right, remove the .idx",
+            bagi_tail(column->blobs.path), column->length);
+    if (code)
+        return code;
+    if (why && (column->length == 0 || finished))
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: blob %" PRIu64 " of its journal: %s",
+            bagi_tail(column->blobs.path), column->length, why);
+    bagi_column_keep(column);
+    done->cut = bagi_column_settle(column);
+    done->length = column->length;
+    done->why = why ? why : "";
+    done->done = BAGS_RECOVERY_FINISHED;
+    return BAGS_OK;
+}
+
+static bags_code bagi_recover_bag_with(bagi_recovering *work,
+    bag_writer *writer, const char *path, bags_recovered *done,
+    bags_error *err) {
+    int mode = work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE;
+    bagi_lone_state state = BAGI_LONE_WHOLE;
+    bags_code code = bagi_column_init(&work->env.memory, &writer->column,
+        BAGI_RECOVER_BUFFER, err);
+    if (!code)
+        code = bagi_recover_reopen(writer, path, mode, err);
+    /* Its writer may have ended before it was locked. */
+    if (!code)
+        code = bagi_recover_look(&work->env, path, &state, err);
+    if (!code && state != BAGI_LONE_WHOLE)
+        code = bagi_recover_scan(writer, state, done, err);
+    if (!code && done->done && !work->options.dry_run)
+        code = bagi_column_cut(&work->env, &writer->column, err);
+    return code;
+}
+
+static bags_code bagi_recover_bag(bagi_recovering *work, const char *path,
+    bags_recovered *done, bags_error *err) {
+    const bagi_env *env = &work->env;
+    bagi_lone_state state = BAGI_LONE_WHOLE;
+    bags_code code = bagi_check_lone(env, path, err);
+    if (!code && !bagi_is_bag_path(path))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: the name of a lone Bag ends in .bag", bagi_tail(path));
+    if (!code)
+        code = bagi_recover_look(env, path, &state, err);
+    if (code || state == BAGI_LONE_WHOLE)
+        return code;
+    bag_writer *writer =
+        (bag_writer *)bagi_alloc(&env->memory, sizeof *writer, err);
+    if (!writer)
+        return BAGS_ERROR_MEMORY;
+    writer->env = *env;
+    writer->no_sync = work->options.no_sync;
+    writer->keep_idx = work->options.keep_idx;
+    code = bagi_recover_bag_with(work, writer, path, done, err);
+    if (!code && done->done && !work->options.dry_run)
+        return bag_writer_close(writer, err);
+    bagi_column_close(env, &writer->column, NULL);
+    bagi_bag_writer_free(writer);
+    if (code && !bagi_recover_look(env, path, &state, NULL) &&
+        state == BAGI_LONE_WHOLE)
+        code = BAGS_OK; /* its writer has finished it meanwhile */
+    return code;
+}
+
 static void bagi_recover_count(bags_recover_report *report,
     const bags_recovered *done) {
     report->finished_before += done->done == BAGS_RECOVERY_NOTHING;
@@ -8895,12 +9425,13 @@ static void bagi_recover_count(bags_recover_report *report,
     }
 }
 
-/* Recover one shard, and report it. */
+/* Recover one shard, or the lone Bag, and report it. */
 static void bagi_recover_one(bagi_recovering *work, const char *path) {
     bags_error why;
     bags_recovered done = {path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
     why.message[0] = '\0';
-    bags_code code = bagi_recover_shard(work, path, &done, &why);
+    bags_code code = work->lone ? bagi_recover_bag(work, path, &done, &why)
+                                : bagi_recover_shard(work, path, &done, &why);
     if (code) {
         done.done = code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED
                                               : BAGS_RECOVERY_FAILED;
@@ -8924,9 +9455,7 @@ static bags_code bagi_recover_shards(bagi_recovering *work, const char *path) {
     if (code)
         return code;
     if (names.count == 0)
-        code = bags_fail(work->err, BAGS_ERROR_MISSING,
-            "%s: is no dataset: it has neither spec.json nor shards",
-            bagi_tail(path));
+        code = bagi_fail_no_dataset(&work->env, path, work->err);
     for (size_t i = 0; i < names.count; i++) {
         if (names.names[i].number % stop != work->options.shard_start)
             continue;
@@ -8947,6 +9476,7 @@ BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
     bags_error *err) {
     bagi_recovering work;
+    bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
     memset(&work, 0, sizeof work);
     if (options)
@@ -8962,7 +9492,11 @@ BAGS_API bags_code bags_recover(const char *path,
             "%s: shard_start is not below shard_stop", bagi_tail(path));
     bags_code code = bagi_check_path(path, err);
     if (!code)
+        code = bagi_kind(&work.env, path, &kind, err);
+    work.lone = kind == BAGS_PATH_FILE;
+    if (!code && !work.lone)
         code = bagi_is_single(&work.env, path, &single, err);
+    single = single || work.lone;
     if (!code && single)
         bagi_recover_one(&work, path);
     else if (!code)
@@ -9593,7 +10127,7 @@ static bags_code bagi_opening_shard(bagi_opening *opening, bagi_name name,
     if (!code && !found && wanted) {
         reader->skipped++;
         if (!reader->options.skip_unfinished && !reader->options.live)
-            code = bagi_fail_unfinished(dir, err);
+            code = bagi_fail_unfinished(&reader->env, dir, err);
     }
     bagi_free_text(&reader->env.memory, dir);
     return code;
@@ -9621,11 +10155,13 @@ BAGI_COLD static bags_code bagi_fail_gaps(const bags_reader *reader,
         for (uint64_t n = gap->start; n < gap->stop && named <= most;
              n += gap->step, named++)
             used += (size_t)snprintf(list + used, sizeof list - used,
-                named == most ? ", ..." : "%s%" PRIu64, named ? ", " : "", n);
+                named == most ? ", ..." : "%s%06" PRIu64, named ? ", " : "", n);
     }
     return bags_fail(err, BAGS_ERROR_GAP,
-        "%s: shards are missing: %s: lost, or their workers are not done. Allow "
-        "gaps to read the rest; finalize if nothing is lost and all are done", bagi_tail(reader->path), list);
+        "%s: shards are missing: %s: lost, or their workers are not done. Read "
+        "the rest with allow_gaps (--allow-gaps); if nothing is lost and all are "
+        "done, close the gaps with bags_finalize (`bags finalize`)",
+        bagi_tail(reader->path), list);
 }
 
 /* A gap next to a shard that is not finished is most likely one whose writer has
@@ -9646,7 +10182,7 @@ BAGI_COLD static bags_code bagi_fail_gaps_or_unfinished(
             return BAGS_ERROR_MEMORY;
         code = bagi_shard_finished(env, path, &finished, err);
         if (!code && !finished)
-            code = bagi_fail_unfinished(path, err);
+            code = bagi_fail_unfinished(env, path, err);
         bagi_free_text(&env->memory, path);
     }
     return code ? code : bagi_fail_gaps(reader, err);
@@ -9688,7 +10224,8 @@ static bags_code bagi_opening_sharded(bagi_opening *opening,
         code = bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: none of its shards %s",
             bagi_tail(reader->path), reader->options.live
                 ? "can be read: their writers have only begun"
-                : "is finished");
+                : "is finished: writers are at work on them, or died: then "
+                  "bags_recover (`bags recover`) finishes them");
     return code;
 }
 
@@ -9710,9 +10247,7 @@ static bags_code bagi_opening_directory(bagi_opening *opening,
         if (names.count > 0)
             code = bagi_opening_sharded(opening, &names, err);
         else
-            code = bags_fail(err, BAGS_ERROR_MISSING,
-                "%s: is no dataset: it has neither spec.json nor shards",
-                bagi_tail(reader->path));
+            code = bagi_fail_no_dataset(&reader->env, reader->path, err);
         bagi_names_free(&names);
     }
     return code;
@@ -9723,7 +10258,8 @@ static bags_code bagi_opening_single(bagi_opening *opening, bags_error *err) {
     bagi_name none = {0, 0};
     bags_code code = bagi_opening_shard(opening, none, true, err);
     if (!code && !opening->has_spec)
-        code = bagi_fail_unfinished(opening->reader->path, err);
+        code = bagi_fail_unfinished(&opening->reader->env,
+            opening->reader->path, err);
     return code;
 }
 
@@ -9733,11 +10269,12 @@ static bags_code bagi_opening_any(bagi_opening *opening, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
     bags_code code = bagi_kind(env, reader->path, &kind, err);
-    if (!code && kind != BAGS_PATH_DIRECTORY)
-        code = bags_fail(err, BAGS_ERROR_MISSING, "%s: %s",
-            bagi_tail(reader->path), kind == BAGS_PATH_NONE
-                ? "there is no such directory"
-                : "is a file, not the directory of a dataset");
+    if (!code && kind == BAGS_PATH_NONE)
+        code = bagi_fail_system(err, ENOENT, reader->path, "open");
+    else if (!code && kind != BAGS_PATH_DIRECTORY)
+        code = bags_fail(err, BAGS_ERROR_MISSING,
+            "%s: is a file, not the directory of a dataset",
+            bagi_tail(reader->path));
     if (!code)
         code = bagi_shard_finished(env, reader->path, &single, err);
     if (!code && !single)
@@ -10817,6 +11354,33 @@ static bags_code bagi_many_check(const bags_reader *reader, size_t field,
     return BAGS_OK;
 }
 
+/*
+ * Many blobs were read at once and one of them is wrong: say of which datapoint,
+ * by reading them again one by one. indices NULL: start, start + 1, ... If none
+ * of them alone is wrong, what `err` says stays, with `field` before it.
+ */
+BAGI_COLD static bags_code bagi_many_blame(const bags_reader *reader,
+    size_t field, const uint64_t *indices, uint64_t start, uint64_t count,
+    bags_row *row, bags_code code, bags_error *err) {
+    bags_select select = {field, 0, 0, 0};
+    bags_error why;
+    for (uint64_t i = 0; err && code == BAGS_ERROR_CORRUPT && i < count; i++) {
+        uint64_t index = indices ? indices[i] : start + i;
+        if (bagi_reader_get(reader, index, &select, 1, row, &why) != code)
+            continue;
+        *err = why;
+        row->length = 0;
+        return code;
+    }
+    row->length = 0;
+    if (indices)
+        return bagi_prefix(err, code, "field \"%.200s\": ",
+            reader->spec.fields[field].name);
+    return bagi_prefix(err, code, "datapoints %" PRIu64 " to %" PRIu64
+        ", field \"%.200s\": ", start, start + count,
+        reader->spec.fields[field].name);
+}
+
 /* A run of a field's blobs that lie one behind the other. */
 typedef struct bagi_run {
     const bags_reader *reader;
@@ -10927,9 +11491,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     row->slots[0].length = 0;
     code = bagi_run_all(&run, start, stop, err);
     if (code)
-        return bagi_prefix(err, code, "datapoints %" PRIu64 " to %" PRIu64
-            ", field \"%.200s\": ", start, stop,
-            reader->spec.fields[field].name);
+        return bagi_many_blame(reader, field, NULL, start, stop - start, row,
+            code, err);
     row->index = start;
     row->length = 1;
     return BAGS_OK;
@@ -11029,8 +11592,7 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader, size_t field,
         code = bagi_many_part(reader, field, &part, row, &used, err);
     }
     if (code)
-        return bagi_prefix(err, code, "field \"%.200s\": ",
-            reader->spec.fields[field].name);
+        return bagi_many_blame(reader, field, indices, 0, count, row, code, err);
     const bagi_want *wants = bagi_wants(&list);
     for (size_t i = 0; i < count; i++)
         slot->items[wants[i].place] = bagi_want_view(&wants[i], &slot->data);
@@ -11325,6 +11887,7 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
 #define BAGI_VERIFY_WINDOW ((size_t)64 << 10)  /* bytes of refs read at once */
 #define BAGI_VERIFY_FAULTS 1000                /* passed on if not said else */
 #define BAGI_VERIFY_UNKNOWN UINT64_MAX         /* length of a Bag not opened */
+#define BAGI_VERIFY_TOLD ((size_t)4096)        /* blobs of a Bag remembered */
 
 typedef struct bagi_verifying {
     const bagi_env *env;
@@ -11335,6 +11898,10 @@ typedef struct bagi_verifying {
     bool broken;              /* the file could not be read on */
     bool summed;              /* the shard has checksums: every Bag must */
     bool any_spec;            /* its spec.json could not be read */
+    bool moved;               /* the Bag's table is known to be wrong */
+    uint64_t *told;           /* the Bag's blobs that a fault was told of, in
+                                 order; NULL: none of any Bag yet */
+    size_t told_count;
     uint32_t spec;            /* CRC of it */
     unsigned char *entries;   /* a block of a table; NULL: not needed yet */
     bags_buffer window;       /* some bytes of refs.bag, or a blob */
@@ -11363,6 +11930,7 @@ static void bagi_verify_start(bagi_verifying *v, const bagi_env *env,
 
 static void bagi_verify_end(bagi_verifying *v) {
     bagi_free(&v->env->memory, v->entries, (BAGI_VERIFY_STEP + 1) * 8);
+    bagi_free(&v->env->memory, v->told, BAGI_VERIFY_TOLD * sizeof *v->told);
     bags_buffer_free(&v->window);
     bags_buffer_free(&v->scratch);
 }
@@ -11409,7 +11977,61 @@ static void bagi_verify_read(bagi_verifying *v, uint64_t bytes) {
         v->options.progress(v->options.user, bytes);
 }
 
-/* ---- a Bag ---- */
+/* ---- a Bag ----
+ *
+ * One thing that is wrong can be seen at several places: a blob that has changed,
+ * by its checksum and by its codec; a wrong entry of a table, at the two blobs
+ * beside it. It is told where it is seen first. */
+
+static void bagi_verify_begin_bag(bagi_verifying *v) {
+    v->broken = v->moved = false;
+    v->told_count = 0;
+}
+
+/* How many blobs below this one a fault was told of. */
+static size_t bagi_verify_told_below(const bagi_verifying *v, uint64_t blob) {
+    size_t low = 0, high = v->told_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (v->told[middle] < blob)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Whether what is wrong with a blob has been told. */
+static bool bagi_verify_is_told(const bagi_verifying *v, uint64_t blob) {
+    uint64_t around = v->moved ? 1 : 0;
+    size_t at = bagi_verify_told_below(v, blob < around ? 0 : blob - around);
+    return at < v->told_count && v->told[at] <= blob + around;
+}
+
+/* Remember it. Of very many, the first: the others may be told twice. */
+static bags_code bagi_verify_note(bagi_verifying *v, uint64_t blob) {
+    if (!v->told)
+        v->told = (uint64_t *)bagi_alloc_raw(&v->env->memory,
+            BAGI_VERIFY_TOLD * sizeof *v->told, &v->why);
+    if (!v->told)
+        return bagi_verify_fail(v, BAGS_ERROR_MEMORY, 0);
+    size_t at = bagi_verify_told_below(v, blob);
+    if (v->told_count == BAGI_VERIFY_TOLD ||
+        (at < v->told_count && v->told[at] == blob))
+        return BAGS_OK;
+    memmove(v->told + at + 1, v->told + at,
+        (v->told_count++ - at) * sizeof *v->told);
+    v->told[at] = blob;
+    return BAGS_OK;
+}
+
+/* Tell of a blob of the Bag, by itself or by the datapoint that it is. */
+static bags_code bagi_verify_tell_blob(bagi_verifying *v, bags_code code,
+    uint64_t blob, bags_fault_kind kind, uint64_t index, uint64_t item,
+    uint64_t offset) {
+    code = bagi_verify_tell(v, code, kind, index, item, offset);
+    return code ? code : bagi_verify_note(v, blob);
+}
 
 /* A walk along a Bag's table, a blob a step. */
 typedef struct bagi_walk {
@@ -11501,10 +12123,11 @@ static bags_code bagi_verify_entries(bagi_verifying *v, const bag_reader *bag,
         if (code)
             return bagi_walk_fail(v, &walk, code);
         if (BAGI_UNLIKELY(walk.wrong)) {
+            v->moved = true;
             code = bagi_bag_fail_bounds(bag, walk.index, walk.from, walk.to,
                 bagi_verify_why(v));
-            code = bagi_verify_tell(v, code, BAGS_FAULT_BLOB, walk.index, 0,
-                bag->table + 8 * walk.index);
+            code = bagi_verify_tell_blob(v, code, walk.index, BAGS_FAULT_BLOB,
+                walk.index, 0, bag->table + 8 * walk.index);
             if (code)
                 return code;
         }
@@ -11514,7 +12137,7 @@ static bags_code bagi_verify_entries(bagi_verifying *v, const bag_reader *bag,
 
 static bags_code bagi_verify_table(bagi_verifying *v, const bag_reader *bag) {
     uint64_t length = bag->length;
-    v->broken = false;
+    bagi_verify_begin_bag(v);
     if (!v->options.quick || length < 3)
         return bagi_verify_entries(v, bag, 0, length);
     bags_code code = bagi_verify_entries(v, bag, 0, 1);
@@ -11537,14 +12160,51 @@ static bool bagi_verify_spend(bagi_verifying *v, const bag_reader *bag,
     return false;
 }
 
-/* For bagi_sums_verify. */
+/* For bagi_sums_verify. That all entries or all checksums together are not what
+ * they were needs no word where a blob has told it. */
 static bags_code bagi_verify_take(void *user, uint64_t blob, uint64_t offset,
-    const bags_error *fault) {
+    bool changed, const bags_error *fault) {
     bagi_verifying *v = (bagi_verifying *)user;
     bool whole = blob == BAGI_NO_BLOB;
+    v->moved = v->moved || (changed && !whole);
+    if (whole ? changed && v->told_count : bagi_verify_is_told(v, blob))
+        return BAGS_OK;
     v->why = *fault;
-    return bagi_verify_tell(v, fault->code,
-        whole ? BAGS_FAULT_FILE : BAGS_FAULT_BLOB, whole ? 0 : blob, 0, offset);
+    return whole ? bagi_verify_tell(v, fault->code, BAGS_FAULT_FILE, 0, 0, offset)
+                 : bagi_verify_tell_blob(v, fault->code, blob, BAGS_FAULT_BLOB,
+                       blob, 0, offset);
+}
+
+static bagi_bag_options bagi_verify_sums_options(const bagi_verifying *v,
+    const bag_reader *bag) {
+    bagi_bag_options how;
+    memset(&how, 0, sizeof how);
+    how.where = !v->field ? BAGI_ALONE : bag->split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how.name = v->field;
+    how.spec = v->spec;
+    how.any_spec = v->any_spec;
+    how.positional = true;
+    return how;
+}
+
+/* A Bag that, by its checksums, had more blobs or bytes, or fewer: its table is
+ * read from the wrong place, and what it says is nothing to go on from. */
+static bags_code bagi_verify_shape(bagi_verifying *v, const bag_reader *bag) {
+    bagi_bag_options how = bagi_verify_sums_options(v, bag);
+    bag_reader *owner = (bag_reader *)(uintptr_t)bag; /* by position: unchanged */
+    bool exist = false;
+    bagi_sums sums;
+    memset(&sums, 0, sizeof sums);
+    bags_code code = bagi_sums_exist(bag, &exist, &v->why);
+    if (!code && exist)
+        code = bagi_sums_open(owner, &sums, &how, &v->why);
+    bagi_sums_close(owner, &sums);
+    if (!sums.other) /* other failures are told when the blobs are compared */
+        return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(v, code, 0) : BAGS_OK;
+    v->report.bags++;
+    v->report.summed++;
+    v->report.files++;
+    return bagi_verify_fail(v, code, 0);
 }
 
 /* Compare a Bag with its checksums, if it has or must have any. */
@@ -11552,12 +12212,7 @@ static bags_code bagi_verify_bag_sums(bagi_verifying *v,
     const bag_reader *bag) {
     uint64_t faults = v->report.faults;
     bool exist = false;
-    bagi_bag_options how;
-    memset(&how, 0, sizeof how);
-    how.where = !v->field ? BAGI_ALONE : bag->split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    how.name = v->field;
-    how.spec = v->spec;
-    how.any_spec = v->any_spec;
+    bagi_bag_options how = bagi_verify_sums_options(v, bag);
     bags_code code = bagi_sums_exist(bag, &exist, &v->why);
     v->report.bags++;
     v->report.summed += exist;
@@ -11631,7 +12286,7 @@ static bags_code bagi_rows_bytes(bagi_verifying *v, bagi_rows *rows,
         row->data = bag->data + walk->from;
         return BAGS_OK;
     }
-    if (walk->from < rows->at ||
+    if (!v->window.data || walk->from < rows->at ||
         walk->from + row->size > rows->at + rows->held) {
         uint64_t more = bag->limit - walk->from;
         size_t wish = row->size > BAGI_VERIFY_WINDOW ? row->size
@@ -11658,8 +12313,8 @@ static bags_code bagi_rows_tell(bagi_verifying *v, const bagi_rows *rows,
     const bagi_walk *walk, size_t field, const char *what) {
     bags_code code = bagi_fail_refs_in(v->path, rows->spec, walk->index, field,
         what, bagi_verify_why(v));
-    return bagi_verify_tell(v, code, BAGS_FAULT_DATAPOINT, walk->index, 0,
-        walk->from);
+    return bagi_verify_tell_blob(v, code, walk->index, BAGS_FAULT_DATAPOINT,
+        walk->index, 0, walk->from);
 }
 
 /* Check that the blobs that a row names are there. */
@@ -11701,7 +12356,7 @@ static bags_code bagi_rows_some(bagi_verifying *v, bagi_rows *rows,
         code = bagi_walk_step(v, &walk);
         if (code)
             return bagi_walk_fail(v, &walk, code);
-        if (walk.usable)
+        if (walk.usable && !bagi_verify_is_told(v, walk.index))
             code = bagi_rows_one(v, rows, &walk);
     }
     return code;
@@ -11992,7 +12647,7 @@ static bags_code bagi_values_tell(bagi_values *values, const bagi_walk *walk,
     bags_fault_kind kind = BAGS_FAULT_BLOB;
     uint64_t index = 0, item = 0;
     if (!bagi_verify_why(v))
-        return bagi_verify_tell(v, code, kind, 0, 0, 0);
+        return bagi_verify_tell_blob(v, code, walk->index, kind, 0, 0, 0);
     if (bagi_values_place(values, walk->index, &kind, &index, &item))
         return BAGS_ERROR_MEMORY;
     v->why = why;
@@ -12003,7 +12658,8 @@ static bags_code bagi_values_tell(bagi_values *values, const bagi_walk *walk,
             ": ", path, index, item);
     else
         bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ": ", path, index);
-    return bagi_verify_tell(v, code, kind, index, item, walk->from);
+    return bagi_verify_tell_blob(v, code, walk->index, kind, index, item,
+        walk->from);
 }
 
 /* One that is too large for memory is that blob's fault, not the end. */
@@ -12059,7 +12715,7 @@ static bags_code bagi_values_all(bagi_values *values) {
         code = bagi_walk_step(v, &walk);
         if (code)
             return bagi_walk_fail(v, &walk, code);
-        if (walk.usable)
+        if (walk.usable && !bagi_verify_is_told(v, walk.index))
             code = bagi_values_one(values, &walk);
     }
     return code;
@@ -12085,7 +12741,11 @@ static bags_code bagi_verify_values(const bagi_verify_shard *s, size_t field,
 /* What is checked of every Bag that opens. */
 static bags_code bagi_verify_bag(bagi_verifying *v, const bag_reader *bag) {
     v->report.files += 1 + bag->split;
-    bags_code code = bagi_verify_table(v, bag);
+    bagi_verify_begin_bag(v);
+    bags_code code = v->options.quick ? BAGS_OK : bagi_verify_shape(v, bag);
+    if (code || v->broken)
+        return code;
+    code = bagi_verify_table(v, bag);
     return code || v->broken || v->options.quick
                ? code
                : bagi_verify_bag_sums(v, bag);
@@ -12316,10 +12976,8 @@ static bags_code bagi_verify_unfinished(bagi_verifying *v, const char *dir,
     bags_code code = bagi_shard_finished(env, dir, &finished, err);
     if (code || finished)
         return code;
-    return locked ? bags_fail(err, BAGS_ERROR_LOCKED,
-                        "%s: is not finished: a living writer works on it",
-                        bagi_tail(dir))
-                  : bagi_fail_unfinished(dir, err);
+    return locked ? bagi_fail_locked(dir, err)
+                  : bagi_fail_unfinished(env, dir, err);
 }
 
 /* Tell what is wrong with a shard's spec.json, if that is this part's to do. */
@@ -12486,9 +13144,7 @@ static bags_code bagi_verify_sharded(bagi_verify_set *set, const char *path) {
         return code;
     }
     if (names.count == 0 && !v->code)
-        return bags_fail(v->err, BAGS_ERROR_MISSING,
-            "%s: is no dataset: it has neither spec.json nor shards",
-            bagi_tail(path));
+        return bagi_fail_no_dataset(v->env, path, v->err);
     code = bagi_verify_shards(set, &names);
     bagi_names_free(&names);
     return code;
@@ -12556,8 +13212,7 @@ static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
         return code;
     v->path = path;
     if (kind == BAGS_PATH_NONE)
-        return bags_fail(v->err, BAGS_ERROR_MISSING,
-            "%s: there is no such file or directory", bagi_tail(path));
+        return bagi_fail_system(v->err, ENOENT, path, "open");
     return kind == BAGS_PATH_FILE ? bagi_verify_lone(v, path)
                                   : bagi_verify_dataset(v, path);
 }
@@ -12647,14 +13302,7 @@ static bags_code bagi_checksum_dataset(bagi_checksumming *work,
 static bags_code bagi_checksum_lone(bagi_checksumming *work, const bagi_env *env,
     const char *path, bags_error *err) {
     bag_reader_options options;
-    bool dataset = false;
-    char *above = bagi_parent(&env->memory, path, err);
-    bags_code code = above ? bagi_is_single(env, above, &dataset, err)
-                           : BAGS_ERROR_MEMORY;
-    if (!code && dataset)
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: belongs to the dataset %s: give that", bagi_tail(path), above);
-    bagi_free_text(&env->memory, above);
+    bags_code code = bagi_check_lone(env, path, err);
     if (code)
         return code;
     memset(&options, 0, sizeof options);

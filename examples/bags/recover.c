@@ -3,34 +3,68 @@
  */
 #include "command.h"
 
-static const char *done_name(bags_recovery done, bool dry_run) {
-    switch (done) {
-    case BAGS_RECOVERY_NOTHING:
-        return "finished already";
-    case BAGS_RECOVERY_FINISHED:
-        return dry_run ? "to finish" : "finished now";
-    case BAGS_RECOVERY_REMOVED:
-        return dry_run ? "empty, to remove" : "empty, removed";
-    case BAGS_RECOVERY_LOCKED:
-        return "left alone";
-    default:
-        return "NOT RECOVERED";
-    }
+#include <string.h>
+
+static const char *plural(uint64_t count) {
+    return count == 1 ? "" : "s";
 }
 
+/* The reason without the path, which the line begins with. */
+static const char *reason(const bags_recovered *shard) {
+    size_t size = strlen(shard->path);
+    const char *why = shard->why;
+    if (strncmp(why, shard->path, size))
+        return why;
+    return why + size + strspn(why + size, ":/ ");
+}
+
+static void show_whole(const bags_recovered *shard, bool dry_run) {
+    printf("%s, %ju datapoint%s kept", dry_run ? "to be finished" : "finished",
+        (uintmax_t)shard->length, plural(shard->length));
+    if (shard->cut)
+        printf("; %ju byte%s behind them %scut off", (uintmax_t)shard->cut,
+            plural(shard->cut), dry_run ? "to be " : "");
+}
+
+/* One line: what becomes of the shard, what is kept, what is cut, and why. */
 static void show(void *user, const bags_recovered *shard) {
-    const bool *dry_run = (const bool *)user;
+    const bool dry_run = *(const bool *)user;
     if (shard->done == BAGS_RECOVERY_NOTHING)
         return;
-    printf("%s: %s", shard->path, done_name(shard->done, *dry_run));
+    printf("%s: ", shard->path);
     if (shard->done == BAGS_RECOVERY_FINISHED)
-        printf(": %ju datapoint%s kept", (uintmax_t)shard->length,
-            shard->length == 1 ? "" : "s");
-    if (shard->cut)
-        printf(", %ju byte%s cut off", (uintmax_t)shard->cut,
-            shard->cut == 1 ? "" : "s");
-    if (shard->why[0])
-        printf(" (%s)", shard->why);
+        show_whole(shard, dry_run);
+    else if (shard->done == BAGS_RECOVERY_REMOVED)
+        printf("holds no datapoint, %sremoved", dry_run ? "to be " : "");
+    else if (shard->done == BAGS_RECOVERY_LOCKED)
+        printf("left alone");
+    else
+        printf("not recovered");
+    printf("%s%s\n", shard->why[0] ? ": " : "", reason(shard));
+}
+
+/* Only what there is any of. */
+static void show_count(const char *what, uint64_t count, const char **before) {
+    if (count == 0)
+        return;
+    printf("%s%ju %s", *before, (uintmax_t)count, what);
+    *before = ", ";
+}
+
+static void show_sum(const char *path, const bags_recover_report *report,
+    bool dry_run) {
+    uint64_t all = report->finished_before + report->finished_now +
+                   report->removed + report->locked + report->failed;
+    const char *before = ": ";
+    if (all == 0)
+        return;
+    printf("%s: %ju shard%s", path, (uintmax_t)all, plural(all));
+    show_count("finished before", report->finished_before, &before);
+    show_count(dry_run ? "to be finished" : "finished now",
+        report->finished_now, &before);
+    show_count(dry_run ? "to be removed" : "removed", report->removed, &before);
+    show_count("left alone", report->locked, &before);
+    show_count("not recovered", report->failed, &before);
     putchar('\n');
 }
 
@@ -52,14 +86,7 @@ static int run(int count, char **words) {
     how.each = show;
     how.user = &dry_run;
     bags_code code = bags_recover(words[0], &how, &report, &err);
-    uintmax_t all = (uintmax_t)report.finished_before + report.finished_now +
-                    report.removed + report.locked + report.failed;
-    if (all)
-        printf("%s: %ju shard%s: %ju finished before, %ju now, %ju removed, "
-               "%ju left alone, %ju not recovered\n", words[0], all,
-            all == 1 ? "" : "s", (uintmax_t)report.finished_before,
-            (uintmax_t)report.finished_now, (uintmax_t)report.removed,
-            (uintmax_t)report.locked, (uintmax_t)report.failed);
+    show_sum(words[0], &report, dry_run);
     return code ? fail(&err) : 0;
 }
 
