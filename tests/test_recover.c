@@ -1399,7 +1399,7 @@ static void a_lone_bag_of_a_living_writer_is_left_alone(void **state) {
     assert_opens(writer, bag_writer_open(l.path, &l.options, &said));
     assert_ok(lone_append(&l, writer, 6));
     assert_fails(BAGS_ERROR_LOCKED, recover(l.path, &t));
-    assert_says("x.bag: a living writer");
+    assert_says("x.bag: is not finished: a writer is at work on it");
     assert_int_equal(t.report.locked, 1);
     assert_int_equal(t.shards[0].done, BAGS_RECOVERY_LOCKED);
     assert_ok(lone_append(&l, writer, 9));
