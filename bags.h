@@ -10657,7 +10657,7 @@ static bags_code bagi_row_refs(const bags_reader *reader, bags_row *row,
     bagi_ref **refs, unsigned char **marks, bags_error *err) {
     size_t count = reader->spec.count;
     size_t layouts = BAGI_LAYOUTS * sizeof(bagi_layout);
-    bool fresh = !row->refs.data;
+    bool fresh = row->refs.capacity == 0;
     bags_code code = bags_buffer_reserve(&row->refs,
         layouts + count * (sizeof(bagi_ref) + 1) + 1, err);
     if (code)
@@ -10676,11 +10676,11 @@ static size_t bagi_uint_size(unsigned char tag) {
 }
 
 /* Note that refs of this layout have these bits of their byte `at`. */
-static void bagi_layout_tag(bagi_layout *layout, size_t at, unsigned char byte,
+static void bagi_layout_tag(bagi_layout *layout, size_t at, unsigned char value,
     unsigned char mask) {
     unsigned shift = 8 * (at % 8);
     layout->word[at / 8].mask |= (uint64_t)mask << shift;
-    layout->word[at / 8].tag |= (uint64_t)(byte & mask) << shift;
+    layout->word[at / 8].tag |= (uint64_t)(value & mask) << shift;
 }
 
 /* Take a number off the refs. False if it is none of those that are quick. */
@@ -10752,7 +10752,7 @@ static void bagi_row_learn(const bags_row *row, const bagi_spec *spec,
     bagi_layout *layout =
         &bagi_row_layouts(row)[refs.size % BAGI_LAYOUTS];
     if (spec->count > BAGI_QUICK_FIELDS ||
-        refs.size > 8 * BAGI_LAYOUT_WORDS)
+        refs.size > (size_t)8 * BAGI_LAYOUT_WORDS)
         return;
     memset(layout, 0, sizeof *layout);
     if (!bagi_layout_fields(layout, spec, refs))
