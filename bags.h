@@ -25,7 +25,7 @@
  *         bags_field fields[] = {{"label", "int(4)"}, {"words", "utf8[]"}};
  *         bags_writer *writer = bags_writer_open("pets", fields, 2, NULL, &err);
  *         bags_value label = bags_int(7);
- *         bags_value words[] = {bags_utf8("a"), bags_utf8("cat")};
+ *         bags_value words[2] = {bags_utf8("a"), bags_utf8("cat")};
  *         bags_entry datapoint[] = {{"label", &label, 1}, {"words", words, 2}};
  *         if (writer)
  *             bags_writer_append(writer, datapoint, 2, NULL);
@@ -174,6 +174,7 @@
  *     shorter. The same holds for a disk that cannot read what is mapped.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
  *     A writer keeps two files open for each field; three with checksums.
+ *     On OpenBSD, whose maps do not see what is written later, nothing is mapped.
  *     On Windows a directory with open files in it cannot be renamed, nor an
  *     open file be replaced; a file that is removed keeps its name until it is
  *     closed, except in NTFS from Windows 10 on.
@@ -760,11 +761,13 @@ typedef struct bag_writer_options {
 /*
  * Create a Bag. It must not exist. While NAME.bag is being written, the ends of
  * its blobs stand beside it in NAME.idx, so that what was flushed can be read
- * even if the program dies. (Beside a path that does not end in .bag, in
- * PATH.idx, where no reader looks by itself.)
+ * even if the program dies, and bags_recover can finish it. (Beside a path that
+ * does not end in .bag, in PATH.idx, where no reader looks by itself.) It is
+ * locked meanwhile.
  *
  * Returns the writer, to be ended by bag_writer_close or bag_writer_abort, or
- * NULL: BAGS_ERROR_EXISTS, BAGS_ERROR_MISSING (no such directory),
+ * NULL: BAGS_ERROR_EXISTS (NAME.idx and NAME.crc must not exist either),
+ * BAGS_ERROR_MISSING (no such directory),
  * BAGS_ERROR_ARGUMENT (no_sync and sync_size), BAGS_ERROR_IO, BAGS_ERROR_MEMORY.
  *
  * Threads: one at a time.
@@ -1170,9 +1173,9 @@ typedef enum bags_recovery {
 } bags_recovery;
 
 typedef struct bags_recovered {
-    const char *path; /* of the shard; borrowed for the call */
+    const char *path; /* of the shard or Bag; borrowed for the call */
     bags_recovery done;
-    uint64_t length;  /* datapoints kept */
+    uint64_t length;  /* datapoints kept; of a lone Bag blobs */
     uint64_t cut;     /* bytes cut off behind them, in all files */
     const char *why;  /* what ended the datapoints that are whole, or the error;
                          "" if there is nothing to say. Borrowed likewise */
@@ -1192,12 +1195,14 @@ typedef struct bags_recover_options {
 /* How many shards, by what was done with them. */
 typedef struct bags_recover_report {
     uint64_t finished_before, finished_now, removed, locked, failed;
-    uint64_t length; /* datapoints kept in shards that were finished now */
+    uint64_t length; /* datapoints kept in shards that were finished now; blobs
+                        kept in a lone Bag */
     uint64_t cut;    /* bytes cut off */
 } bags_recover_report;
 
 /*
- * Finish what writers that died have left, in a dataset or in its shards.
+ * Finish what writers that died have left, in a dataset or in its shards; or one
+ * lone Bag, NAME.bag, that is no dataset's.
  *
  * Of an unfinished shard the datapoints up to the first that is not whole in
  * all of its files are kept; what stands behind them is cut off, and the shard
@@ -1210,11 +1215,18 @@ typedef struct bags_recover_report {
  * machine first: until then the system may show bytes that the disk does not
  * have, and say that it has synced them.
  *
+ * A lone Bag that has its journal NAME.idx and no table gets one, behind the
+ * blobs that are whole; if there are none, it becomes an empty Bag. It counts as
+ * a shard. Nothing tells one that is not finished from a split one, which becomes
+ * a v1 Bag too.
+ *
  * Returns BAGS_OK; or the first failure, after all other shards were done:
  *   BAGS_ERROR_MISSING  no such directory, or nothing of a dataset in it
  *   BAGS_ERROR_LOCKED   a living writer works on a shard
  *   BAGS_ERROR_CORRUPT  a shard cannot be recovered; it is left as it is
- *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop
+ *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop; or the file is a
+ *                       dataset's: give the dataset; or its name does not end
+ *                       in .bag
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  * *report, which may be NULL, is written in each case. Memory: some 72 KiB a
  * field.
@@ -2246,6 +2258,7 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
                ? 0
                : bagi_windows_error();
 }
+#define BAGI_LOCAL_MAP bagi_local_map
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #define BAGI_LOCAL_ADVISE NULL
 #define BAGI_LOCAL_RESIDENT NULL
@@ -2280,6 +2293,12 @@ static int bagi_sync_fd(int fd) {
     return fsync(fd);
 }
 
+/* What this CPU of its kind can do. */
+#if defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
+#define BAGI_CPU_FEATURES getauxval(AT_HWCAP)
+#endif
+
 /* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
 static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
 
@@ -2304,6 +2323,69 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #else
 #define BAGI_LOCAL_RESERVE NULL
+#endif
+
+/* Where a map does not see what is written after it was read, as on OpenBSD, all
+ * is read by position. */
+#if !defined(__OpenBSD__)
+static int bagi_local_map(void *user, void *file, size_t size,
+    const void **data) {
+    (void)user;
+    void *map =
+        mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
+    if (map == MAP_FAILED)
+        return errno;
+    *data = map;
+    return 0;
+}
+#define BAGI_LOCAL_MAP bagi_local_map
+#else
+#define BAGI_LOCAL_MAP NULL
+#endif
+
+/* macOS has advice for maps alone: it is given none. */
+#if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
+/* The start of the page that an address is in. */
+static unsigned char *bagi_local_page(const void *at, size_t *before) {
+    static long size; /* every thread stores the same */
+    if (size <= 0)
+        size = sysconf(_SC_PAGESIZE);
+    *before = (size_t)((uintptr_t)at & ((uintptr_t)size - 1));
+    return (unsigned char *)(uintptr_t)at - *before;
+}
+
+static int bagi_local_advise(void *user, void *file, const void *map,
+    uint64_t offset, uint64_t size, bags_advice advice) {
+    static const int of_map[] = {
+        POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
+    static const int of_file[] = {
+        POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
+    (void)user;
+    if (map) {
+        size_t before = 0;
+        unsigned char *page = bagi_local_page(map, &before);
+        return posix_madvise(page, (size_t)size + before, of_map[advice]);
+    }
+    return posix_fadvise(bagi_local_fd(file), (off_t)offset, (off_t)size,
+        of_file[advice]);
+}
+#define BAGI_LOCAL_ADVISE bagi_local_advise
+#else
+#define BAGI_LOCAL_ADVISE NULL
+#endif
+
+/* The kernel does not tell everyone: who may not write the file learns that all
+ * of it is in memory. */
+#if defined(__linux__)
+static bool bagi_local_resident(void *user, const void *at) {
+    unsigned char known = 1;
+    size_t before = 0;
+    (void)user;
+    return mincore(bagi_local_page(at, &before), 1, &known) != 0 || (known & 1);
+}
+#define BAGI_LOCAL_RESIDENT bagi_local_resident
+#else
+#define BAGI_LOCAL_RESIDENT NULL
 #endif
 
 /* ---- all POSIX systems ---- */
@@ -2431,17 +2513,6 @@ static int bagi_local_lock(void *user, void *file) {
     return result != 0 ? errno : 0;
 }
 
-static int bagi_local_map(void *user, void *file, size_t size,
-    const void **data) {
-    (void)user;
-    void *map =
-        mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
-    if (map == MAP_FAILED)
-        return errno;
-    *data = map;
-    return 0;
-}
-
 static int bagi_local_unmap(void *user, const void *data, size_t size) {
     (void)user;
     return munmap((void *)(uintptr_t)data, size) != 0 ? errno : 0;
@@ -2518,56 +2589,12 @@ static int bagi_local_remove_dir(void *user, const char *path) {
     (void)user;
     return rmdir(path) != 0 ? errno : 0;
 }
-
-/* The start of the page that an address is in. */
-static unsigned char *bagi_local_page(const void *at, size_t *before) {
-    static long size; /* every thread stores the same */
-    if (size <= 0)
-        size = sysconf(_SC_PAGESIZE);
-    *before = (size_t)((uintptr_t)at & ((uintptr_t)size - 1));
-    return (unsigned char *)(uintptr_t)at - *before;
-}
-
-#if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
-static int bagi_local_advise(void *user, void *file, const void *map,
-    uint64_t offset, uint64_t size, bags_advice advice) {
-    static const int of_map[] = {
-        POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
-    static const int of_file[] = {
-        POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
-    (void)user;
-    if (map) {
-        size_t before = 0;
-        unsigned char *page = bagi_local_page(map, &before);
-        return posix_madvise(page, (size_t)size + before, of_map[advice]);
-    }
-    return posix_fadvise(bagi_local_fd(file), (off_t)offset, (off_t)size,
-        of_file[advice]);
-}
-#define BAGI_LOCAL_ADVISE bagi_local_advise
-#else
-#define BAGI_LOCAL_ADVISE NULL
-#endif
-
-/* The kernel does not tell everyone: who may not write the file learns that all
- * of it is in memory. */
-#if defined(__linux__)
-static bool bagi_local_resident(void *user, const void *at) {
-    unsigned char known = 1;
-    size_t before = 0;
-    (void)user;
-    return mincore(bagi_local_page(at, &before), 1, &known) != 0 || (known & 1);
-}
-#define BAGI_LOCAL_RESIDENT bagi_local_resident
-#else
-#define BAGI_LOCAL_RESIDENT NULL
-#endif
 #endif
 
 BAGS_API const bags_io *bags_io_local(void) {
     static const bags_io io = {NULL, bagi_local_open, bagi_local_close,
         bagi_local_size, bagi_local_read_at, bagi_local_write_at,
-        bagi_local_truncate, bagi_local_sync, bagi_local_lock, bagi_local_map,
+        bagi_local_truncate, bagi_local_sync, bagi_local_lock, BAGI_LOCAL_MAP,
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
@@ -2724,12 +2751,9 @@ static bool bagi_same(bags_bytes bytes, const char *text) {
 #include <nmmintrin.h>
 #include <wmmintrin.h>
 #elif defined(__aarch64__) && defined(__AARCH64EL__) && \
-    (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
+    (defined(__ARM_FEATURE_CRC32) || defined(BAGI_CPU_FEATURES))
 #define BAGI_CRC_X86 0
 #define BAGI_CRC_ARM 1
-#if !defined(__ARM_FEATURE_CRC32)
-#include <sys/auxv.h>
-#endif
 #else
 #define BAGI_CRC_X86 0
 #define BAGI_CRC_ARM 0
@@ -2876,7 +2900,7 @@ static bool bagi_crc_has_cpu(void) {
 #elif defined(__ARM_FEATURE_CRC32)
     return true;
 #else
-    return (getauxval(AT_HWCAP) & 1UL << 7) != 0; /* HWCAP_CRC32 */
+    return (BAGI_CPU_FEATURES & 1UL << 7) != 0; /* HWCAP_CRC32 */
 #endif
 }
 #endif
@@ -5482,9 +5506,10 @@ static void bagi_out_rewind(bagi_out *out, uint64_t end) {
     out->end = end;
 }
 
+/* A file that has been closed already stays as it is. */
 static bags_code bagi_out_cut(const bagi_env *env, bagi_out *out,
     bags_error *err) {
-    if (out->high <= out->end && out->reserved <= out->end)
+    if (!out->handle || (out->high <= out->end && out->reserved <= out->end))
         return BAGS_OK;
     int error = env->io.truncate(env->io.user, out->handle, out->end);
     if (error)
@@ -5773,10 +5798,15 @@ static bags_code bagi_column_sync(const bagi_env *env, bagi_column *column,
     return code ? code : bagi_out_sync(env, &column->ends, err);
 }
 
-/* Make the Bag whole; both files stay open. */
+/* Make the Bag whole; both files stay open. A journal that stays is on the disk
+ * before there is a table, so that it never knows of fewer blobs. */
 static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
     bool keep_idx, bool no_sync, bags_error *err) {
     bags_code code = bagi_column_flush(env, column, err);
+    if (!code && keep_idx)
+        code = bagi_out_cut(env, &column->ends, err);
+    if (!code && !no_sync && keep_idx)
+        code = bagi_out_sync(env, &column->ends, err);
     if (!code)
         code = bagi_column_table(env, column, err);
     if (!code && column->summed)
@@ -5785,12 +5815,8 @@ static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
         code = bagi_out_flush(env, &column->blobs, err);
     if (!code)
         code = bagi_out_cut(env, &column->blobs, err);
-    if (!code && keep_idx)
-        code = bagi_out_cut(env, &column->ends, err);
     if (!code && !no_sync)
         code = bagi_out_sync(env, &column->blobs, err);
-    if (!code && !no_sync && keep_idx)
-        code = bagi_out_sync(env, &column->ends, err);
     if (!code && !no_sync && column->summed)
         code = bagi_out_sync(env, &column->sums, err);
     return code;
@@ -5852,6 +5878,47 @@ static void bagi_bag_writer_free(bag_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
+/* Create NAME.bag, locked for as long as the writer works, and NAME.idx: where
+ * that is, recovery finds the lock. */
+static bags_code bagi_bag_writer_create(bag_writer *writer, const char *path,
+    bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bagi_out *blobs = &writer->column.blobs;
+    bags_code code = bagi_out_create(env, blobs,
+        bagi_copy_text(&env->memory, path, strlen(path), err), err);
+    int error = code ? 0 : env->io.lock(env->io.user, blobs->handle);
+    if (error)
+        code = bagi_fail_system(err, error, path, "lock");
+    return code ? code
+                : bagi_out_create(env, &writer->column.ends,
+                      bagi_beside_path(&env->memory, path, ".idx", err), err);
+}
+
+static bags_code bagi_bag_writer_sum(bag_writer *writer, const char *path,
+    bags_error *err) {
+    const bags_allocator *memory = &writer->env.memory;
+    bags_code code = bagi_column_sum(memory, &writer->column, 0, 0, err);
+    return code ? code
+                : bagi_out_create(&writer->env, &writer->column.sums,
+                      bagi_beside_path(memory, path, ".crc", err), err);
+}
+
+/* A Bag that was removed may have left its checksums, which would be taken for
+ * those of this one. */
+static bags_code bagi_bag_writer_no_sums(bag_writer *writer, const char *path,
+    bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char *sums = bagi_beside_path(&writer->env.memory, path, ".crc", err);
+    bags_code code =
+        sums ? bagi_kind(&writer->env, sums, &kind, err) : BAGS_ERROR_MEMORY;
+    if (!code && kind != BAGS_PATH_NONE)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: exists already: the checksums of another Bag",
+            bagi_tail(sums));
+    bagi_free_text(&writer->env.memory, sums);
+    return code;
+}
+
 BAGS_API bag_writer *bag_writer_open(const char *path,
     const bag_writer_options *options, bags_error *err) {
     bag_writer_options with;
@@ -5871,16 +5938,11 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
     writer->sync_size = with.sync_size;
     bags_code code = bagi_column_init(&env.memory, &writer->column,
         with.buffer_size, err);
-    if (!code) {
-        char *blobs = bagi_copy_text(&env.memory, path, strlen(path), err);
-        char *ends = bagi_beside_path(&env.memory, path, ".idx", err);
-        code = bagi_column_create(&env, &writer->column, blobs, ends, err);
-    }
-    if (!code && with.checksum)
-        code = bagi_column_sum(&env.memory, &writer->column, 0, 0, err);
-    if (!code && with.checksum)
-        code = bagi_out_create(&env, &writer->column.sums,
-            bagi_beside_path(&env.memory, path, ".crc", err), err);
+    if (!code)
+        code = bagi_bag_writer_create(writer, path, err);
+    if (!code)
+        code = with.checksum ? bagi_bag_writer_sum(writer, path, err)
+                             : bagi_bag_writer_no_sums(writer, path, err);
     if (!code)
         return writer;
     bagi_column_remove(&env, &writer->column);
@@ -7449,6 +7511,20 @@ static bags_code bagi_is_single(const bagi_env *env, const char *path,
     return code || *single ? code : bagi_shard_finished(env, path, single, err);
 }
 
+/* Refuse a file of a dataset, finished or not, where a lone Bag is wanted. */
+static bags_code bagi_check_lone(const bagi_env *env, const char *path,
+    bags_error *err) {
+    bool dataset = false;
+    char *above = bagi_parent(&env->memory, path, err);
+    bags_code code = above ? bagi_is_single(env, above, &dataset, err)
+                           : BAGS_ERROR_MEMORY;
+    if (!code && dataset)
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: belongs to the dataset %s: give that", bagi_tail(path), above);
+    bagi_free_text(&env->memory, above);
+    return code;
+}
+
 static bags_code bagi_finalize_check(const bagi_env *env,
     const bagi_names *names, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -8486,6 +8562,27 @@ static void bagi_out_settle(bagi_out *out, uint64_t end) {
     out->moved = true;
 }
 
+/* The column ends with what is kept. How many bytes stand behind it. */
+static uint64_t bagi_column_settle(bagi_column *column) {
+    bagi_out_settle(&column->blobs, column->kept_end);
+    bagi_out_settle(&column->ends, column->kept_length * 8);
+    if (column->summed)
+        bagi_out_settle(&column->sums, column->kept_length * 4);
+    column->found_length = column->kept_length;
+    column->found_end = column->kept_end;
+    return column->blobs.high - column->blobs.end + column->ends.high -
+           column->ends.end + column->sums.high - column->sums.end;
+}
+
+static bags_code bagi_column_cut(const bagi_env *env, bagi_column *column,
+    bags_error *err) {
+    bags_code code = bagi_out_cut(env, &column->blobs, err);
+    if (!code)
+        code = bagi_out_cut(env, &column->ends, err);
+    return code || !column->summed ? code
+                                   : bagi_out_cut(env, &column->sums, err);
+}
+
 /* What was found in a shard that no writer has finished. */
 typedef struct bagi_found {
     uint64_t length, cut;
@@ -8566,18 +8663,8 @@ static void bagi_scan_reset(bags_writer *writer) {
 
 /* The columns end with the datapoints that are whole. */
 static void bagi_scan_settle(bags_writer *writer, bagi_found *found) {
-    for (size_t i = 0; i <= writer->spec.count; i++) {
-        bagi_column *column = &writer->columns[i];
-        bagi_out_settle(&column->blobs, column->kept_end);
-        bagi_out_settle(&column->ends, column->kept_length * 8);
-        if (column->summed)
-            bagi_out_settle(&column->sums, column->kept_length * 4);
-        column->found_length = column->kept_length;
-        column->found_end = column->kept_end;
-        found->cut += column->blobs.high - column->blobs.end;
-        found->cut += column->ends.high - column->ends.end;
-        found->cut += column->sums.high - column->sums.end;
-    }
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        found->cut += bagi_column_settle(&writer->columns[i]);
     writer->shard_length = found->length = bagi_refs_column(writer)->length;
 }
 
@@ -8612,16 +8699,37 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
     return BAGS_OK;
 }
 
-static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
+/* Of a shard that was begun without checksums: remove those that it was being
+ * given when its end was interrupted, since its blobs may become others. refs.crc
+ * goes first: where that is, recovery takes the rest for journals. */
+static bags_code bagi_writer_clear_sums(const bags_writer *writer,
+    bags_error *err) {
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
-        code = bagi_out_cut(&writer->env, &writer->columns[i].blobs, err);
+    for (size_t i = writer->spec.count + 1; i-- > 0 && !code;) {
+        const char *name = bagi_writer_column_name(writer, i);
+        code = bagi_writer_remove(writer, name, ".crc", err);
         if (!code)
-            code = bagi_out_cut(&writer->env, &writer->columns[i].ends, err);
-        if (!code && writer->columns[i].summed)
-            code = bagi_out_cut(&writer->env, &writer->columns[i].sums, err);
+            code = bagi_writer_remove(writer, name, ".crc.partial", err);
     }
     return code;
+}
+
+static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
+    bags_code code = bagi_refs_column(writer)->summed
+                         ? BAGS_OK
+                         : bagi_writer_clear_sums(writer, err);
+    for (size_t i = 0; i <= writer->spec.count && !code; i++)
+        code = bagi_column_cut(&writer->env, &writer->columns[i], err);
+    return code;
+}
+
+/* Lock a file that a writer has had locked, of the shard or the Bag `what`. */
+static bags_code bagi_lock_left(const bagi_env *env, void *file,
+    const char *path, const char *what, bags_error *err) {
+    int error = env->io.lock(env->io.user, file);
+    if (error == EWOULDBLOCK)
+        return bagi_fail_locked(what, err);
+    return error ? bagi_fail_system(err, error, path, "lock") : BAGS_OK;
 }
 
 /* Lock the shard that was left, and read its spec.json.partial. *text is NULL
@@ -8637,11 +8745,9 @@ static bags_code bagi_writer_relock(bags_writer *writer, int mode,
     bags_code code = bagi_kind(env, path, &kind, err);
     if (!code && kind != BAGS_PATH_NONE) {
         code = bagi_open(env, path, mode, &writer->partial, err);
-        int error = code ? 0 : env->io.lock(env->io.user, writer->partial);
-        if (error == EWOULDBLOCK)
-            code = bagi_fail_locked(writer->shard, err);
-        else if (error)
-            code = bagi_fail_system(err, error, path, "lock");
+        if (!code)
+            code = bagi_lock_left(env, writer->partial, path, writer->shard,
+                err);
         if (!code)
             code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
     }
@@ -8942,15 +9048,17 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     return code;
 }
 
-/* What was there before this writer came stays, unfinished as it was. */
+/* What was there before this writer came stays, unfinished as it was; a shard that
+ * is whole, and only waiting for the disk failed, stays too. */
 static void bagi_writer_give_back(bags_writer *writer) {
-    for (size_t i = 0; i <= writer->spec.count; i++) {
+    for (size_t i = 0; i <= writer->spec.count && !writer->committed; i++) {
         bagi_column *column = &writer->columns[i];
         column->kept_length = column->found_length;
         column->kept_end = column->found_end;
         bagi_column_rewind(column);
     }
-    bagi_writer_cut(writer, NULL);
+    if (!writer->committed)
+        bagi_writer_cut(writer, NULL);
     bagi_writer_leave(writer);
 }
 
@@ -8977,6 +9085,7 @@ typedef struct bagi_recovering {
     bagi_env env;
     bags_recover_options options;
     bags_recover_report report;
+    bool lone;      /* a Bag, not shards */
     bags_code code; /* of the first failure */
     bags_error *err;
 } bagi_recovering;
@@ -9068,6 +9177,250 @@ static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
     return code;
 }
 
+/* ---- a lone Bag ---- */
+
+typedef enum bagi_lone_state {
+    BAGI_LONE_WHOLE,
+    BAGI_LONE_LEFT, /* it has a journal, and no table */
+    BAGI_LONE_TORN  /* it has both, and is not right: the power failed */
+} bagi_lone_state;
+
+#define BAGI_COMPARE_STEP 256
+
+/* Whether `table` is what a loss of power makes of `journal`, which was on the
+ * disk before: the same bytes, or zeros. The first that is neither, else size. */
+static size_t bagi_recover_differ(const unsigned char *table,
+    const unsigned char *journal, size_t size, bool *same) {
+    size_t i = 0;
+    while (i < size && (table[i] == journal[i] || table[i] == 0)) {
+        *same = *same && table[i] == journal[i];
+        i++;
+    }
+    return i;
+}
+
+/* Whether a Bag's table says what its journal does, which is as long. If they
+ * contradict each other, nobody knows which of them is right. */
+static bags_code bagi_recover_compare(const bag_reader *bag,
+    const char *journal, bool *same, bags_error *err) {
+    const bagi_env *env = bag->env;
+    unsigned char entries[8 + 8 * BAGI_COMPARE_STEP];
+    unsigned char ends[8 * BAGI_COMPARE_STEP];
+    void *file = NULL;
+    bags_code code = bagi_open(env, journal, BAGS_IO_READ, &file, err);
+    for (uint64_t at = 0; at < bag->length && !code;) {
+        uint64_t rest = bag->length - at;
+        size_t count =
+            rest < BAGI_COMPARE_STEP ? (size_t)rest : BAGI_COMPARE_STEP;
+        code = bagi_bag_entries(bag, at, count, entries, err);
+        if (!code)
+            code = bagi_read_at(env, file, journal, 8 * at, ends, 8 * count,
+                err);
+        size_t differ = code ? 8 * count
+                             : bagi_recover_differ(entries + 8, ends, 8 * count,
+                                   same);
+        if (differ < 8 * count)
+            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: its table and its .idx disagree about the end of blob %"
+                PRIu64 "; if the table is right, remove the .idx",
+                bagi_tail(bag->file.path), at + differ / 8);
+        at += count;
+    }
+    bagi_close_read(env, file);
+    return code;
+}
+
+/* What a Bag beside a journal is. */
+static bags_code bagi_recover_look_at(const bagi_env *env, const char *path,
+    const char *journal, bagi_lone_state *state, bags_error *err) {
+    bag_reader_options options;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bool same = true;
+    bags_code code = bagi_kind(env, journal, &kind, err);
+    if (code)
+        return code;
+    memset(&options, 0, sizeof options);
+    options.positional = true;
+    options.allocator = &env->memory;
+    options.io = &env->io;
+    bag_reader *reader = bag_reader_open(path, &options, err);
+    if (!reader && (err->code != BAGS_ERROR_CORRUPT || kind != BAGS_PATH_FILE))
+        return err->code;
+    if (reader && !reader->split && kind == BAGS_PATH_FILE) {
+        code = bagi_recover_compare(reader, journal, &same, err);
+        bags_code wrong = code ? BAGS_OK : bag_reader_verify(reader, err);
+        same = same && !wrong;
+        if (code == BAGS_ERROR_MISSING)
+            code = BAGS_OK; /* the journal went: its writer has finished */
+        else if (wrong != BAGS_ERROR_CORRUPT)
+            code = code ? code : wrong;
+    }
+    *state = !reader || reader->split ? BAGI_LONE_LEFT
+             : same                   ? BAGI_LONE_WHOLE
+                                      : BAGI_LONE_TORN;
+    bag_reader_close(reader);
+    return code;
+}
+
+static bags_code bagi_recover_look(const bagi_env *env, const char *path,
+    bagi_lone_state *state, bags_error *err) {
+    bags_error why;
+    char *journal = bagi_beside_path(&env->memory, path, ".idx", err);
+    if (!journal)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_recover_look_at(env, path, journal, state, &why);
+    bagi_free_text(&env->memory, journal);
+    return code ? bagi_keep_failure(&why, err) : BAGS_OK;
+}
+
+/* Open the Bag, lock it, and open what stands beside it. */
+static bags_code bagi_recover_reopen(bag_writer *writer, const char *path,
+    int mode, bags_error *err) {
+    const bagi_env *env = &writer->env;
+    const bags_allocator *memory = &env->memory;
+    bagi_column *column = &writer->column;
+    bags_path_kind sums = BAGS_PATH_NONE;
+    bags_code code = bagi_out_reopen(env, &column->blobs,
+        bagi_copy_text(memory, path, strlen(path), err), mode, err);
+    if (!code)
+        code = bagi_lock_left(env, column->blobs.handle, path, path, err);
+    if (!code)
+        code = bagi_out_reopen(env, &column->ends,
+            bagi_beside_path(memory, path, ".idx", err), mode, err);
+    char *crc = code ? NULL : bagi_beside_path(memory, path, ".crc", err);
+    if (!code)
+        code = crc ? bagi_kind(env, crc, &sums, err) : BAGS_ERROR_MEMORY;
+    if (code || sums == BAGS_PATH_NONE) {
+        bagi_free_text(memory, crc);
+        return code;
+    }
+    code = bagi_out_reopen(env, &column->sums, crc, mode, err);
+    return code ? code : bagi_column_sum(memory, column, 0, 0, err);
+}
+
+/* Whether the Bag has a table of more blobs than its journal. Writers have the
+ * journal on the disk before; so it is another's, or of another Bag. */
+static bags_code bagi_recover_table(const bag_writer *writer, bool *more,
+    bags_error *err) {
+    const bagi_column *column = &writer->column;
+    bagi_bag_options how;
+    bag_reader bag;
+    bags_error why;
+    memset(&how, 0, sizeof how);
+    memset(&bag, 0, sizeof bag);
+    how.where = BAGI_WITH_REFS;
+    how.positional = true;
+    bag.env = &writer->env;
+    bags_code code = bagi_bag_open(&bag, column->blobs.path, &how, &why);
+    if (!code) {
+        bool table = !bag.v2 && bag.length > column->length;
+        code = table ? bag_reader_verify(&bag, &why) : BAGS_OK;
+        *more = table && !code;
+        bagi_bag_release(&bag);
+    }
+    return code && code != BAGS_ERROR_CORRUPT ? bagi_keep_failure(&why, err)
+                                              : BAGS_OK;
+}
+
+/* Whether the Bag may have been finished, if it has a table: its checksums, if it
+ * has any, have their end. */
+static bags_code bagi_recover_sealed(const bag_writer *writer, bool *sealed,
+    bags_error *err) {
+    const bagi_out *sums = &writer->column.sums;
+    unsigned char end[BAGI_TRAILER_SIZE];
+    bagi_trailer trailer;
+    *sealed = !writer->column.summed;
+    if (*sealed || sums->high < sizeof end)
+        return BAGS_OK;
+    bags_code code = bagi_read_at(&writer->env, sums->handle, sums->path,
+        sums->high - sizeof end, end, sizeof end, err);
+    *sealed = !code && bagi_trailer_load(end, &trailer);
+    return code;
+}
+
+/* Find the blobs that are whole, and make the column end with them. That none
+ * is, though the journal has some, or that one is not of a Bag that may have been
+ * finished, is no writer's death. */
+static bags_code bagi_recover_scan(bag_writer *writer, bagi_lone_state state,
+    bags_recovered *done, bags_error *err) {
+    bagi_column *column = &writer->column;
+    const char *why = NULL;
+    bool more = false, finished = false;
+    bags_code code = state == BAGI_LONE_TORN
+                         ? bagi_recover_sealed(writer, &finished, err)
+                         : BAGS_OK;
+    while (!code && !why && column->length < column->ends.high / 8)
+        code = bagi_scan_ends(&writer->env, column, 1, &why, err);
+    if (!code && !why && column->blobs.high > column->blobs.end)
+        code = bagi_recover_table(writer, &more, err);
+    if (!code && more)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: it has a table, of which its .idx knows "
+            "only %" PRIu64 " blobs; if the table is right, remove the .idx",
+            bagi_tail(column->blobs.path), column->length);
+    if (code)
+        return code;
+    if (why && (column->length == 0 || finished))
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: blob %" PRIu64 " of its journal: %s",
+            bagi_tail(column->blobs.path), column->length, why);
+    bagi_column_keep(column);
+    done->cut = bagi_column_settle(column);
+    done->length = column->length;
+    done->why = why ? why : "";
+    done->done = BAGS_RECOVERY_FINISHED;
+    return BAGS_OK;
+}
+
+static bags_code bagi_recover_bag_with(bagi_recovering *work,
+    bag_writer *writer, const char *path, bags_recovered *done,
+    bags_error *err) {
+    int mode = work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE;
+    bagi_lone_state state = BAGI_LONE_WHOLE;
+    bags_code code = bagi_column_init(&work->env.memory, &writer->column,
+        BAGI_RECOVER_BUFFER, err);
+    if (!code)
+        code = bagi_recover_reopen(writer, path, mode, err);
+    /* Its writer may have ended before it was locked. */
+    if (!code)
+        code = bagi_recover_look(&work->env, path, &state, err);
+    if (!code && state != BAGI_LONE_WHOLE)
+        code = bagi_recover_scan(writer, state, done, err);
+    if (!code && done->done && !work->options.dry_run)
+        code = bagi_column_cut(&work->env, &writer->column, err);
+    return code;
+}
+
+static bags_code bagi_recover_bag(bagi_recovering *work, const char *path,
+    bags_recovered *done, bags_error *err) {
+    const bagi_env *env = &work->env;
+    bagi_lone_state state = BAGI_LONE_WHOLE;
+    bags_code code = bagi_check_lone(env, path, err);
+    if (!code && !bagi_is_bag_path(path))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: the name of a lone Bag ends in .bag", bagi_tail(path));
+    if (!code)
+        code = bagi_recover_look(env, path, &state, err);
+    if (code || state == BAGI_LONE_WHOLE)
+        return code;
+    bag_writer *writer =
+        (bag_writer *)bagi_alloc(&env->memory, sizeof *writer, err);
+    if (!writer)
+        return BAGS_ERROR_MEMORY;
+    writer->env = *env;
+    writer->no_sync = work->options.no_sync;
+    writer->keep_idx = work->options.keep_idx;
+    code = bagi_recover_bag_with(work, writer, path, done, err);
+    if (!code && done->done && !work->options.dry_run)
+        return bag_writer_close(writer, err);
+    bagi_column_close(env, &writer->column, NULL);
+    bagi_bag_writer_free(writer);
+    if (code && !bagi_recover_look(env, path, &state, NULL) &&
+        state == BAGI_LONE_WHOLE)
+        code = BAGS_OK; /* its writer has finished it meanwhile */
+    return code;
+}
+
 static void bagi_recover_count(bags_recover_report *report,
     const bags_recovered *done) {
     report->finished_before += done->done == BAGS_RECOVERY_NOTHING;
@@ -9081,12 +9434,13 @@ static void bagi_recover_count(bags_recover_report *report,
     }
 }
 
-/* Recover one shard, and report it. */
+/* Recover one shard, or the lone Bag, and report it. */
 static void bagi_recover_one(bagi_recovering *work, const char *path) {
     bags_error why;
     bags_recovered done = {path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
     why.message[0] = '\0';
-    bags_code code = bagi_recover_shard(work, path, &done, &why);
+    bags_code code = work->lone ? bagi_recover_bag(work, path, &done, &why)
+                                : bagi_recover_shard(work, path, &done, &why);
     if (code) {
         done.done = code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED
                                               : BAGS_RECOVERY_FAILED;
@@ -9131,6 +9485,7 @@ BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
     bags_error *err) {
     bagi_recovering work;
+    bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
     memset(&work, 0, sizeof work);
     if (options)
@@ -9146,7 +9501,11 @@ BAGS_API bags_code bags_recover(const char *path,
             "%s: shard_start is not below shard_stop", bagi_tail(path));
     bags_code code = bagi_check_path(path, err);
     if (!code)
+        code = bagi_kind(&work.env, path, &kind, err);
+    work.lone = kind == BAGS_PATH_FILE;
+    if (!code && !work.lone)
         code = bagi_is_single(&work.env, path, &single, err);
+    single = single || work.lone;
     if (!code && single)
         bagi_recover_one(&work, path);
     else if (!code)
@@ -11939,7 +12298,7 @@ static bags_code bagi_rows_bytes(bagi_verifying *v, bagi_rows *rows,
         row->data = bag->data + walk->from;
         return BAGS_OK;
     }
-    if (walk->from < rows->at ||
+    if (!v->window.data || walk->from < rows->at ||
         walk->from + row->size > rows->at + rows->held) {
         uint64_t more = bag->limit - walk->from;
         size_t wish = row->size > BAGI_VERIFY_WINDOW ? row->size
@@ -12537,7 +12896,7 @@ static bags_code bagi_verify_variant(bagi_verify_shard *s) {
     bagi_free_text(&env->memory, path);
     s->no_refs = !code && kind == BAGS_PATH_NONE;
     s->split = s->no_refs && s->spec->types && s->spec->count == 0;
-    for (size_t i = 0; s->no_refs && i < s->spec->count; i++)
+    for (size_t i = 0; s->no_refs && s->spec->types && i < s->spec->count; i++)
         if (s->spec->types[i].sequence)
             return BAGS_OK;
     for (size_t i = 0; s->no_refs && !s->split && i < s->spec->count && !code;
@@ -12955,14 +13314,7 @@ static bags_code bagi_checksum_dataset(bagi_checksumming *work,
 static bags_code bagi_checksum_lone(bagi_checksumming *work, const bagi_env *env,
     const char *path, bags_error *err) {
     bag_reader_options options;
-    bool dataset = false;
-    char *above = bagi_parent(&env->memory, path, err);
-    bags_code code = above ? bagi_is_single(env, above, &dataset, err)
-                           : BAGS_ERROR_MEMORY;
-    if (!code && dataset)
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: belongs to the dataset %s: give that", bagi_tail(path), above);
-    bagi_free_text(&env->memory, above);
+    bags_code code = bagi_check_lone(env, path, err);
     if (code)
         return code;
     memset(&options, 0, sizeof options);

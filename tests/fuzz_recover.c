@@ -1,12 +1,13 @@
 /*
- * The recovery of a damaged shard, on a disk in memory. What it makes must be
- * accepted by bags_reader_verify, a dry run before it must tell the same, a
+ * The recovery of a damaged shard or lone Bag, on a disk in memory. What it makes
+ * must be accepted by bags_reader_verify, a dry run before it must tell the same, a
  * second one must find nothing to do, and append must find the same datapoints.
  *
  * The input: a byte of options, then for each file its number in a byte
  * (0: spec.json.partial, 1: refs.bag, 2: refs.idx, 3: a.bag, 4: a.idx,
  * 5: b.bag, 6: b.idx), its size in two bytes, little-endian, and its bytes. A
- * bit of the options gives the record of the fields a and b to an input without one.
+ * bit of the options gives the record of the fields a and b to an input without
+ * one; another makes it a lone Bag (odd: lone.bag, else 0: lone.crc, lone.idx).
  */
 #include "support.h"
 
@@ -14,6 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const names[7] = {"spec.json.partial", "refs.bag",
     "refs.idx", "a.bag", "a.idx", "b.bag", "b.idx"};
+static const char *const lone_names[7] = {"lone.crc", "lone.bag", "lone.idx",
+    "lone.bag", "lone.idx", "lone.bag", "lone.idx"};
 static const bags_field fields[2] = {{"a", "bytes"}, {"b", "bytes[]"}};
 #define RECORD "{\"a\": \"bytes\", \"b\": \"bytes[]\"}"
 
@@ -21,6 +24,7 @@ static const bags_field fields[2] = {{"a", "bytes"}, {"b", "bytes[]"}};
 #define OPTION_RECORD 2
 #define OPTION_KEEP 4
 #define OPTION_APPEND 8
+#define OPTION_LONE 16
 
 static void demand(bool holds, const char *what) {
     if (holds)
@@ -32,12 +36,13 @@ static void demand(bool holds, const char *what) {
 static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
     const char *directory = data[0] & OPTION_SHARD ? "x/000000" : "x";
     unsigned options = *data++;
+    const char *const *files = options & OPTION_LONE ? lone_names : names;
     char path[64];
     size--;
     memory_disk_make_dir(m, directory);
     while (size >= 3) {
         size_t length = (size_t)data[1] | (size_t)data[2] << 8;
-        snprintf(path, sizeof(path), "%s/%s", directory, names[data[0] % 7]);
+        snprintf(path, sizeof(path), "%s/%s", directory, files[data[0] % 7]);
         data += 3;
         size -= 3;
         length = length < size ? length : size;
@@ -45,10 +50,15 @@ static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
         data += length;
         size -= length;
     }
+    if (options & OPTION_LONE)
+        return;
     snprintf(path, sizeof(path), "%s/%s", directory, names[0]);
     if (options & OPTION_RECORD && !memory_disk_find(m, path).data)
         memory_disk_save(m, path, RECORD, strlen(RECORD));
 }
+
+/* What is recovered. */
+static const char *target;
 
 static bags_code recover(memory_disk *m, bool dry, bool keep,
     bags_recover_report *report) {
@@ -58,7 +68,26 @@ static bags_code recover(memory_disk *m, bool dry, bool keep,
     options.io = &m->io;
     options.dry_run = dry;
     options.keep_idx = keep;
-    return bags_recover("x", &options, report, &err);
+    return bags_recover(target, &options, report, &err);
+}
+
+/* Every blob can be had. */
+static void check_bag(memory_disk *m, uint64_t length) {
+    bag_reader_options options;
+    bags_buffer scratch = {NULL, 0, NULL, NULL};
+    bags_bytes blob;
+    bags_error err;
+    memset(&options, 0, sizeof(options));
+    options.io = &m->io;
+    bag_reader *reader = bag_reader_open(target, &options, &err);
+    demand(reader != NULL, "the Bag that was recovered cannot be opened");
+    demand(bag_reader_length(reader) == length, "another length than told");
+    demand(!bag_reader_verify(reader, &err), "the Bag is wrong");
+    for (uint64_t i = 0; i < length; i++)
+        demand(!bag_reader_get(reader, i, &scratch, &blob, &err),
+            "a blob that was recovered cannot be read");
+    bags_buffer_free(&scratch);
+    bag_reader_close(reader);
 }
 
 /* Every datapoint can be had. */
@@ -106,14 +135,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bags_recover_report dry, done, again;
     if (size < 1)
         return 0;
-    bool keep = data[0] & OPTION_KEEP;
+    bool keep = data[0] & OPTION_KEEP, lone = data[0] & OPTION_LONE;
+    target = !lone ? "x" : data[0] & OPTION_SHARD ? "x/000000/lone.bag"
+                                                 : "x/lone.bag";
     memory_disk_start(&m);
     memory_disk_start(&before);
     unpack(&m, data, size);
     unpack(&before, data, size);
     bags_code looked = recover(&m, true, keep, &dry);
     demand(is_same_disk(&m, &before), "a dry run changes something");
-    if (data[0] & OPTION_APPEND) {
+    if (data[0] & OPTION_APPEND && !lone) {
         go_on(&m, data[0] & OPTION_SHARD, &dry);
     } else {
         bags_code code = recover(&m, false, keep, &done);
@@ -122,7 +153,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (code)
             demand(is_same_disk(&m, &before), "a failure changes something");
         if (!code && done.finished_now) {
-            check_readable(&m, done.length);
+            if (lone)
+                check_bag(&m, done.length);
+            else
+                check_readable(&m, done.length);
             demand(!recover(&m, false, keep, &again), "it fails when repeated");
             demand(again.finished_before == 1 && again.cut == 0,
                 "it is not done after the first time");

@@ -245,7 +245,7 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
         snprintf(found, sizeof(found), "%08x",
             (unsigned)crc(0, file.data + 5, 9));
         assert_says(found);
-        assert_int_equal(blob.size, 77);
+        assert_true(blob.data == NULL && blob.size == 0);
         assert_fails(BAGS_ERROR_CORRUPT, bag_reader_get_range(reader, 0, 3,
             &scratch, &range, &said));
         assert_says("blob 1");

@@ -704,6 +704,7 @@ typedef struct between {
     uint64_t calls, at;
     void (*act)(struct between *b);
     bags_writer *writer;
+    bag_writer *bag;
     work *job;
     const char *path;
 } between;
@@ -1017,6 +1018,87 @@ static void an_abort_gives_back_checksums_too(void **state) {
     assert_same_tree(w.path, whole.path);
 }
 
+/* Go on with the five datapoints that were left, ask for checksums, and die or
+ * fail at the n-th call behind the opening; the writer is closed, or aborted.
+ * False if there are fewer calls. */
+static bool interrupt_the_adding(const char *path, uint64_t n, bool dies,
+    bool aborts) {
+    mortal device;
+    bags_writer *writer;
+    work w = summed_work(path, 0, true);
+    mortal_start(&device, &disk.io);
+    w.options.io = &device.io;
+    assert_opens(writer, work_open(&w, true, &said));
+    mortal_kill_at(&device, device.files.calls + n);
+    device.files.stays = dies;
+    work_append_to(&w, writer, 9, NULL);
+    bags_writer_flush(writer, NULL);
+    if (aborts)
+        bags_writer_abort(writer);
+    else
+        bags_writer_close(writer, NULL);
+    return device.files.failed > 0;
+}
+
+static void leave_five(const char *path) {
+    work w = local_work(path, 0);
+    leave(&w, 5, 0);
+}
+
+#define DONE_SUMMED_NAMES "clip.bag clip.crc id.bag id.crc refs.bag refs.crc " \
+    "spec.json text.bag text.crc"
+
+/* Checksums of a part of the Bags, or of blobs that became others, would make
+ * verify tell of damage that there is not. */
+static void checksums_are_added_to_all_bags_or_to_none(void **state) {
+    int points = 0, with = 0, without = 0;
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        bool reached = true;
+        for (uint64_t n = 1; reached; n++, points++) {
+            told t;
+            work w = local_work(at("set"), 0);
+            leave_five(w.path);
+            reached = interrupt_the_adding(w.path, n, how / 2, how % 2);
+            assert_ok(recover(w.path, &t));
+            drop_journals(&disk.io, w.path);
+            bool summed = exists(at("set/refs.crc"));
+            assert_names(w.path, summed ? DONE_SUMMED_NAMES : DONE_NAMES);
+            *(summed ? &with : &without) += 1;
+            finding f = work_find(&w, &disk.io, false);
+            if (!f.verified || f.right != f.length || f.length < 5)
+                fail_msg("call %d: %d of %d are right: %s", (int)n,
+                    (int)f.right, (int)f.length,
+                    f.verified ? "" : f.error.message);
+            remove_tree(w.path);
+        }
+    }
+    print_message("%d points; %d ended with checksums, %d without\n", points,
+        with, without);
+    assert_true(with > 4 && without > 40);
+}
+
+/* As by an interrupted addition, and a loss of power behind it. */
+static void checksums_that_nothing_speaks_for_are_removed(void **state) {
+    (void)state;
+    told t;
+    bags_writer *writer;
+    work whole = local_work(at("whole"), 0), w = local_work(at("on"), 0);
+    write_whole(&whole, 5);
+    for (int i = 0; i < 2; i++) {
+        const char *path = i ? w.path : at("set");
+        leave_five(path);
+        save_text(at("%s/clip.crc", i ? "on" : "set"), "of other blobs");
+        save_text(at("%s/id.crc.partial", i ? "on" : "set"), "");
+        save_text(at("%s/refs.crc.partial", i ? "on" : "set"), "begun");
+    }
+    assert_ok(recover(at("set"), &t));
+    assert_same_tree(at("set"), at("whole"));
+    assert_opens(writer, work_open(&w, true, &said));
+    assert_ok(work_close(&w, writer, &said));
+    assert_same_tree(at("on"), at("whole"));
+}
+
 static void a_shard_with_checksums_and_no_datapoint_is_removed(void **state) {
     (void)state;
     told t;
@@ -1032,6 +1114,449 @@ static void a_shard_with_checksums_and_no_datapoint_is_removed(void **state) {
     save(at("x/spec.json.partial"), "{", 1);
     assert_ok(recover(w.path, &t));
     assert_false(exists(at("x")));
+}
+
+/* --------------------------------------------------------------- a lone Bag */
+
+/* The same bytes for everybody; some are longer than a buffer of 4 KiB. */
+static size_t lone_blob(uint64_t number, unsigned char *data) {
+    size_t size = number % 5 == 3 ? 5000 : (size_t)(number * 37 % 700);
+    fill(data, size, number);
+    return size;
+}
+
+/* A writer of a lone Bag, and how many of its blobs are flushed. */
+typedef struct lone {
+    const char *path;
+    bag_writer_options options;
+    uint64_t flushed, appended;
+} lone;
+
+static lone lone_on(const char *path, const bags_io *io, bool summed) {
+    lone l;
+    memset(&l, 0, sizeof(l));
+    l.path = path;
+    l.options.io = io;
+    l.options.buffer_size = 4096;
+    l.options.checksum = summed;
+    return l;
+}
+
+/* Append until `stop`; every fourth is flushed. */
+static bags_code lone_append(lone *l, bag_writer *writer, uint64_t stop) {
+    bags_code code = BAGS_OK;
+    while (l->appended < stop && !code) {
+        unsigned char data[5000];
+        size_t size = lone_blob(l->appended++, data);
+        code = bag_writer_append(writer, data, size, NULL, &said);
+        if (!code && l->appended % 4 == 0) {
+            code = bag_writer_flush(writer, &said);
+            l->flushed = code ? l->flushed : l->appended;
+        }
+    }
+    return code;
+}
+
+#define LONE_BLOBS 11
+
+static bags_code lone_write(lone *l) {
+    poison();
+    bag_writer *writer = bag_writer_open(l->path, &l->options, &said);
+    if (!writer)
+        return said.code;
+    bags_code code = lone_append(l, writer, LONE_BLOBS);
+    bags_code also = bag_writer_close(writer, code ? NULL : &said);
+    if (!code && !also)
+        l->flushed = l->appended;
+    return code ? code : also;
+}
+
+/* The writer dies at its n-th call; 0: before it closes. Whether it did. */
+static bool lone_dies(lone *l, uint64_t n) {
+    mortal device;
+    mortal_start(&device, l->options.io);
+    l->options.io = &device.io;
+    mortal_kill_at(&device, n ? n : UINT64_MAX);
+    bag_writer *writer = bag_writer_open(l->path, &l->options, &said);
+    if (writer && !lone_append(l, writer, LONE_BLOBS) && n == 0)
+        mortal_kill_at(&device, device.files.calls + 1);
+    if (!bag_writer_close(writer, &said) && writer)
+        l->flushed = l->appended;
+    return device.files.failed > 0;
+}
+
+/* How many blobs there are, all of them right. */
+static uint64_t lone_right(const lone *l, const bags_io *io, bool check) {
+    bag_reader_options options;
+    bags_buffer scratch = {0};
+    bags_bytes blob;
+    unsigned char data[5000];
+    memset(&options, 0, sizeof(options));
+    options.io = io;
+    options.check = check;
+    bag_reader *reader = bag_reader_open(l->path, &options, &said);
+    if (!reader)
+        fail_msg("%s: %s", l->path, said.message);
+    uint64_t length = bag_reader_length(reader);
+    assert_ok(bag_reader_verify(reader, &said));
+    for (uint64_t i = 0; i < length; i++) {
+        assert_ok(bag_reader_get(reader, i, &scratch, &blob, &said));
+        size_t size = lone_blob(i, data);
+        assert_bytes(blob, data, size);
+    }
+    bags_buffer_free(&scratch);
+    bag_reader_close(reader);
+    return length;
+}
+
+static bags_code lone_recover(const bags_io *io, const char *path, told *t) {
+    bags_recover_options options = recover_options(t);
+    options.io = io;
+    return bags_recover(path, &options, &t->report, &said);
+}
+
+static void a_lone_bag_is_finished_as_by_its_writer(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        told t;
+        lone dead = lone_on(at("dead/x.bag"), &disk.io, i % 2);
+        lone whole = lone_on(at("whole/x.bag"), &disk.io, i % 2);
+        make_dir(at("dead"));
+        make_dir(at("whole"));
+        whole.options.keep_idx = i / 2;
+        assert_true(lone_dies(&dead, 0));
+        bag_writer *writer;
+        assert_opens(writer, bag_writer_open(whole.path, &whole.options, &said));
+        assert_ok(lone_append(&whole, writer, dead.flushed));
+        assert_ok(bag_writer_close(writer, &said));
+        bags_recover_options options = recover_options(&t);
+        options.keep_idx = i / 2;
+        assert_ok(bags_recover(dead.path, &options, &t.report, &said));
+        assert_same_tree(at("dead"), at("whole"));
+        assert_int_equal(t.count, 1);
+        assert_int_equal(t.report.finished_now, 1);
+        assert_int_equal(t.report.length, dead.flushed);
+        assert_string_equal(t.paths[0], dead.path);
+        assert_int_equal(lone_right(&dead, &disk.io, i % 2), dead.flushed);
+        assert_ok(lone_recover(&disk.io, dead.path, &t));
+        assert_int_equal(t.report.finished_before, 1);
+        assert_int_equal(t.report.finished_now + t.report.cut, 0);
+        assert_same_tree(at("dead"), at("whole"));
+        remove_tree(at("dead"));
+        remove_tree(at("whole"));
+    }
+}
+
+/* Cut anywhere, any of its files: what is whole is kept, and a dry run, which
+ * changes nothing, says the same before. */
+static void of_a_lone_bag_that_was_cut_the_whole_blobs_are_kept(void **state) {
+    static const char *const endings[] = {"bag", "idx", "crc"};
+    int cuts = 0, refused = 0;
+    (void)state;
+    make_dir(at("model"));
+    lone dead = lone_on(at("model/x.bag"), &disk.io, true);
+    assert_true(lone_dies(&dead, 0));
+    for (int f = 0; f < 3; f++) {
+        uint64_t size = file_size(at("model/x.%s", endings[f]));
+        for (uint64_t n = size + 5; n > 0; n -= n > 600 ? 97 : 1, cuts++) {
+            told dry, t;
+            bags_recover_options look = recover_options(&dry);
+            look.dry_run = true;
+            lone l = lone_on(at("one/x.bag"), &disk.io, true);
+            copy_tree(at("model"), at("one"));
+            resize_file(at("one/x.%s", endings[f]), n);
+            copy_tree(at("one"), at("before"));
+            poison();
+            bags_code first = bags_recover(l.path, &look, &dry.report, &said);
+            assert_same_tree(at("one"), at("before"));
+            poison();
+            bags_code code = lone_recover(&disk.io, l.path, &t);
+            assert_int_equal(code, first);
+            assert_memory_equal(&t.report, &dry.report, sizeof(t.report));
+            if (code) {
+                assert_int_equal(code, BAGS_ERROR_CORRUPT);
+                assert_int_equal(t.report.failed, 1);
+                assert_same_tree(at("one"), at("before"));
+                refused++;
+            } else {
+                assert_int_equal(lone_right(&l, &disk.io, true),
+                    t.report.length);
+                if (f == 1)
+                    assert_int_equal(t.report.length, n / 8 < dead.flushed
+                        ? n / 8 : dead.flushed);
+            }
+            remove_tree(at("one"));
+            remove_tree(at("before"));
+        }
+    }
+    print_message("%d cuts, %d of which left nothing whole\n", cuts, refused);
+    assert_true(refused > 0 && refused < cuts / 2);
+}
+
+/* The writer of a lone Bag dies at any call, and so does its recovery. */
+static void a_lone_bag_whose_writer_was_killed_at_any_call_is_recovered(
+    void **state) {
+    int points = 0;
+    (void)state;
+    for (int summed = 0; summed < 2; summed++) {
+        bool reached = true;
+        for (uint64_t n = 1; reached; n++, points++) {
+            told t;
+            memory_disk m;
+            memory_disk_start(&m);
+            lone l = lone_on("x.bag", &m.io, summed);
+            reached = lone_dies(&l, n);
+            bytes before = {0};
+            bags_bytes bag = memory_disk_find(&m, "x.bag");
+            put(&before, bag.data, bag.size);
+            poison();
+            bags_code code = lone_recover(&m.io, l.path, &t);
+            /* Before it had a journal there was nothing. */
+            bool none = n == 1 || before.size == 0;
+            if (code && !(none && (code == BAGS_ERROR_MISSING
+                    || code == BAGS_ERROR_CORRUPT)))
+                fail_msg("killed at %d: %s", (int)n, said.message);
+            uint64_t right = code ? 0 : lone_right(&l, &m.io, false);
+            if (right < l.flushed || right > l.appended)
+                fail_msg("killed at %d: %d blobs; %d were flushed, %d appended",
+                    (int)n, (int)right, (int)l.flushed, (int)l.appended);
+            if (!code)
+                assert_true(memory_disk_find(&m, "x.crc").size == 0
+                    || lone_right(&l, &m.io, true) == right);
+            bytes_free(&before);
+            memory_disk_free(&m);
+        }
+    }
+    print_message("killed at %d calls\n", points);
+}
+
+static void the_recovery_of_a_lone_bag_may_fail_or_die_anywhere(void **state) {
+    static const int errors[] = {EIO, ENOSPC, EACCES};
+    int points = 0;
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        bool reached = true;
+        for (uint64_t n = 1; reached; n++, points++) {
+            told t;
+            mortal device;
+            memory_disk m, expected;
+            memory_disk_start(&m);
+            memory_disk_start(&expected);
+            memory_disk_make_dir(&m, "here");
+            memory_disk_make_dir(&expected, "here");
+            lone l = lone_on("here/x.bag", &m.io, true);
+            lone once = lone_on("here/x.bag", &expected.io, true);
+            lone_dies(&l, 0);
+            lone_dies(&once, 0);
+            assert_ok(lone_recover(&expected.io, "here/x.bag", &t));
+            mortal_start(&device, &m.io);
+            mortal_kill_at(&device, n);
+            device.files.stays = how == 3;
+            device.files.fail_with = errors[how % 3];
+            poison();
+            bags_code code = lone_recover(&device.io, "here/x.bag", &t);
+            reached = device.files.failed > 0;
+            if (code && (said.system != errors[how % 3]
+                    || !strstr(said.message, "here")))
+                fail_msg("call %d: %s", (int)n, said.message);
+            assert_int_equal(device.files.files, 0);
+            assert_ok(lone_recover(&m.io, "here/x.bag", &t));
+            /* A journal that could not be removed stays. */
+            m.io.remove(m.io.user, "here/x.idx");
+            if (!is_same_disk(&m, &expected))
+                fail_msg("after call %d of it failed, it ends otherwise",
+                    (int)n);
+            memory_disk_free(&m);
+            memory_disk_free(&expected);
+        }
+    }
+    print_message("%d points\n", points);
+}
+
+static void the_recovery_of_a_lone_bag_may_have_no_memory(void **state) {
+    (void)state;
+    lone l = lone_on(at("x.bag"), &disk.io, true);
+    assert_true(lone_dies(&l, 0));
+    bags_code code = BAGS_ERROR_MEMORY;
+    for (uint64_t n = 1; code; n++) {
+        told t;
+        memory.calls = 0;
+        memory.fail_at = n;
+        poison();
+        code = recover(l.path, &t);
+        memory.fail_at = 0;
+        assert_true(!code || code == BAGS_ERROR_MEMORY);
+        assert_int_equal(memory.live, 0);
+    }
+    assert_int_equal(lone_right(&l, &disk.io, true), l.flushed);
+}
+
+static void a_lone_bag_of_a_living_writer_is_left_alone(void **state) {
+    told t;
+    bag_writer *writer;
+    (void)state;
+    lone l = lone_on(at("x.bag"), &disk.io, true);
+    assert_opens(writer, bag_writer_open(l.path, &l.options, &said));
+    assert_ok(lone_append(&l, writer, 6));
+    assert_fails(BAGS_ERROR_LOCKED, recover(l.path, &t));
+    assert_says("x.bag: is not finished: a writer is at work on it");
+    assert_int_equal(t.report.locked, 1);
+    assert_int_equal(t.shards[0].done, BAGS_RECOVERY_LOCKED);
+    assert_ok(lone_append(&l, writer, 9));
+    assert_ok(bag_writer_close(writer, &said));
+    assert_int_equal(lone_right(&l, &disk.io, true), 9);
+}
+
+static void a_recovery_at_any_time_does_not_harm_the_writer_of_a_bag(
+    void **state) {
+    uint64_t n = 1;
+    (void)state;
+    for (bool reached = true; reached; n++) {
+        memory_disk m;
+        between b;
+        memory_disk_start(&m);
+        between_start(&b, &m.io);
+        b.at = n;
+        b.act = act_recover;
+        b.path = "x.bag";
+        lone l = lone_on("x.bag", &b.io, true);
+        if (lone_write(&l))
+            fail_msg("recovered at call %d: %s", (int)n, said.message);
+        assert_int_equal(lone_right(&l, &m.io, true), LONE_BLOBS);
+        assert_int_equal(memory_disk_find(&m, "x.idx").size, 0);
+        reached = b.calls >= n;
+        memory_disk_free(&m);
+    }
+    assert_true(n > 20);
+}
+
+static void act_close_bag(between *b) {
+    assert_ok(bag_writer_close(b->bag, &said));
+    b->bag = NULL;
+}
+
+static void a_writer_that_finishes_a_bag_does_not_harm_a_recovery(
+    void **state) {
+    (void)state;
+    for (int keep = 0; keep < 2; keep++) {
+        uint64_t n = 1;
+        for (bool reached = true; reached; n++) {
+            told t;
+            memory_disk m;
+            between b;
+            memory_disk_start(&m);
+            between_start(&b, &m.io);
+            lone l = lone_on("x.bag", &m.io, true);
+            l.options.keep_idx = keep;
+            assert_opens(b.bag, bag_writer_open("x.bag", &l.options, &said));
+            assert_ok(lone_append(&l, b.bag, 5));
+            b.at = n;
+            b.act = act_close_bag;
+            poison();
+            bags_code code = lone_recover(&b.io, "x.bag", &t);
+            if (code && code != BAGS_ERROR_LOCKED)
+                fail_msg("finished at call %d: %s", (int)n, said.message);
+            reached = b.bag == NULL;
+            if (b.bag)
+                act_close_bag(&b);
+            assert_int_equal(lone_right(&l, &m.io, true), 5);
+            memory_disk_free(&m);
+        }
+        assert_true(n > 5);
+    }
+}
+
+/* A finished Bag beside a journal that is not its own, or is damaged. */
+static void a_lone_bag_that_has_a_table_does_not_lose_it(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        told t;
+        lone l = lone_on(at("%d/x.bag", i), &disk.io, i % 2);
+        make_dir(at("%d", i));
+        l.options.keep_idx = true;
+        assert_ok(lone_write(&l));
+        bytes journal = load(at("%d/x.idx", i));
+        journal.data[40] ^= i / 2 == 2;
+        save(at("%d/x.idx", i), journal.data,
+            i / 2 == 0 ? 0 : i / 2 == 1 ? 24 : journal.size);
+        bytes_free(&journal);
+        copy_tree(at("%d", i), at("before%d", i));
+        poison();
+        bags_code code = recover(l.path, &t);
+        assert_int_equal(code, BAGS_ERROR_CORRUPT);
+        assert_says(i / 2 < 2 ? "remove the .idx" : "the end of blob 5");
+        assert_same_tree(at("%d", i), at("before%d", i));
+        assert_int_equal(remove(at("%d/x.idx", i)), 0);
+        assert_int_equal(lone_right(&l, &disk.io, i % 2), LONE_BLOBS);
+    }
+}
+
+/* A table that a loss of power has torn is made again from the journal, if that
+ * is whole. */
+static void a_torn_table_of_a_lone_bag_is_made_again(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        told t;
+        lone l = lone_on(at("%d/x.bag", i), &disk.io, i % 2);
+        make_dir(at("%d", i));
+        l.options.keep_idx = true;
+        assert_ok(lone_write(&l));
+        copy_tree(at("%d", i), at("before%d", i));
+        bytes bag = load(l.path);
+        memset(bag.data + bag.size - 40, 0, 16);
+        if (i / 2)
+            bag.data[bag.size - 8 * (LONE_BLOBS + 1) - 1] ^= 1;
+        save(l.path, bag.data, bag.size);
+        poison();
+        bags_recover_options options = recover_options(&t);
+        options.keep_idx = true;
+        bags_code code = bags_recover(l.path, &options, &t.report, &said);
+        if (i < 3) {
+            assert_int_equal(code, BAGS_OK);
+            assert_int_equal(t.report.finished_now, 1);
+        } else {
+            assert_int_equal(code, BAGS_ERROR_CORRUPT);
+            assert_says("checksum");
+            assert_file(l.path, bag.data, bag.size);
+        }
+        if (i < 2)
+            assert_same_tree(at("%d", i), at("before%d", i));
+        bytes_free(&bag);
+    }
+}
+
+static void a_file_that_is_no_lone_bag_is_refused(void **state) {
+    told t;
+    bags_writer *writer;
+    (void)state;
+    work w = local_work(at("set"), 0);
+    leave(&w, 4, 0);
+    assert_fails(BAGS_ERROR_ARGUMENT, recover(at("set/text.bag"), &t));
+    assert_says("belongs to the dataset");
+    assert_opens(writer, work_open(&w, true, &said));
+    assert_ok(work_close(&w, writer, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, recover(at("set/text.bag"), &t));
+    save_text(at("film.mp4"), "a film");
+    save(at("film.idx"), "", 0);
+    assert_fails(BAGS_ERROR_ARGUMENT, recover(at("film.mp4"), &t));
+    assert_says("ends in .bag");
+    assert_file(at("film.mp4"), "a film", 6);
+    save_text(at("x.bag"), "a film");
+    assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
+    assert_says("x.bag");
+    assert_int_equal(t.report.failed, 1);
+    assert_file(at("x.bag"), "a film", 6);
+    assert_fails(BAGS_ERROR_MISSING, recover(at("y.bag"), &t));
+}
+
+/* They would be taken for its own. */
+static void a_bag_is_not_written_beside_the_checksums_of_another(void **state) {
+    (void)state;
+    lone l = lone_on(at("x.bag"), &disk.io, false);
+    save_text(at("x.crc"), "of another");
+    assert_int_equal(lone_write(&l), BAGS_ERROR_EXISTS);
+    assert_says("x.crc");
+    assert_names(at("."), "x.crc");
 }
 
 #undef TEST
@@ -1072,7 +1597,21 @@ int main(void) {
         TEST(checksums_that_were_cut_end_the_datapoints_too),
         TEST(going_on_with_and_without_checksums),
         TEST(an_abort_gives_back_checksums_too),
+        TEST(checksums_are_added_to_all_bags_or_to_none),
+        TEST(checksums_that_nothing_speaks_for_are_removed),
         TEST(a_shard_with_checksums_and_no_datapoint_is_removed),
+        TEST(a_lone_bag_is_finished_as_by_its_writer),
+        TEST(of_a_lone_bag_that_was_cut_the_whole_blobs_are_kept),
+        TEST(a_lone_bag_whose_writer_was_killed_at_any_call_is_recovered),
+        TEST(the_recovery_of_a_lone_bag_may_fail_or_die_anywhere),
+        TEST(the_recovery_of_a_lone_bag_may_have_no_memory),
+        TEST(a_lone_bag_of_a_living_writer_is_left_alone),
+        TEST(a_recovery_at_any_time_does_not_harm_the_writer_of_a_bag),
+        TEST(a_writer_that_finishes_a_bag_does_not_harm_a_recovery),
+        TEST(a_lone_bag_that_has_a_table_does_not_lose_it),
+        TEST(a_torn_table_of_a_lone_bag_is_made_again),
+        TEST(a_file_that_is_no_lone_bag_is_refused),
+        TEST(a_bag_is_not_written_beside_the_checksums_of_another),
     };
     return cmocka_run_group_tests_name("recover", tests, NULL, NULL);
 }

@@ -264,7 +264,7 @@ static void a_buffer_grows_by_half_and_keeps_its_content(void **state) {
         assert_int_equal(buffer.data[size / 2], (size / 2 + 1) & 255);
     }
     assert_in_range(moves, 1, 40);
-    assert_true((uintptr_t)buffer.data % 16 == 0);
+    assert_true((uintptr_t)buffer.data % _Alignof(max_align_t) == 0);
     memory.fail_at = memory.calls + 1;
     unsigned char *data = buffer.data;
     size_t capacity = buffer.capacity;

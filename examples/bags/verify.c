@@ -5,11 +5,9 @@
  * they find goes through one place, under a lock.
  */
 #include "command.h"
+#include "system.h"
 
 #include <pthread.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define JOBS_MOST 256
 
@@ -255,8 +253,7 @@ static int check(const char *path, const bags_verify_options *options,
 
 /* How many threads: as many as there are processors, if it is not said. */
 static bool understand_jobs(const char *given, uint64_t *jobs) {
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    *jobs = processors > 0 ? (uint64_t)processors : 1;
+    *jobs = processors() > 0 ? (uint64_t)processors() : 1;
     if (given && !number_option(given, jobs))
         return false;
     if (*jobs > JOBS_MOST)
