@@ -8761,6 +8761,15 @@ static int bagi_left_other(void *user, const char *name) {
     return *(bool *)user ? ECANCELED : 0;
 }
 
+BAGI_COLD static bags_code bagi_fail_left(const bags_writer *writer,
+    bags_code code, const char *what, bags_error *err) {
+    bool lost = false;
+    bags_code why = bagi_spec_is_lost(&writer->env, writer->shard, &lost, err);
+    if (why || lost)
+        return why ? why : bagi_fail_lost(writer->shard, code, err);
+    return bags_fail(err, code, "%s: %s", bagi_tail(writer->shard), what);
+}
+
 /* A shard whose fields nobody knows can only be one whose writer died before it
  * made them: `what` says why they are not known. */
 static bags_code bagi_left_unknown(const bags_writer *writer, bags_code code,
@@ -8770,7 +8779,7 @@ static bags_code bagi_left_unknown(const bags_writer *writer, bags_code code,
     int error =
         env->io.list(env->io.user, writer->shard, bagi_left_other, &other);
     if (other)
-        return bags_fail(err, code, "%s: %s", bagi_tail(writer->shard), what);
+        return bagi_fail_left(writer, code, what, err);
     return error ? bagi_fail_system(err, error, writer->shard, "list")
                  : BAGS_OK;
 }
@@ -10982,6 +10991,14 @@ static bags_code bagi_select_steps(const bags_reader *reader,
     return BAGS_OK;
 }
 
+/* Put before a message which datapoint, and of which field, could not be
+ * read. */
+BAGI_COLD static bags_code bagi_prefix_datapoint(const bags_reader *reader,
+    uint64_t index, size_t field, bags_code code, bags_error *err) {
+    return bagi_prefix(err, code, "datapoint %" PRIu64 ", field \"%.200s\": ",
+        index, bagi_reader_field_name(reader, field));
+}
+
 static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
     uint64_t local, const bags_select *select, const bagi_ref *ref,
     bags_row *row, struct bagi_slot *slot, bags_error *err) {
@@ -10990,16 +11007,22 @@ static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
     size_t used = 0;
     slot->field = select->field;
     slot->length = 0;
+    uint64_t index = reader->shards[shard].start + local;
     bags_code code = bagi_select_steps(reader, select, ref, &steps, err);
     if (!code)
         code = bagi_reader_bag(reader, shard, select->field, &bag, err);
-    if (!code)
-        code = bagi_reader_check_ref(reader, shard, local, select->field, ref,
-            bag, err);
     if (code)
         return code;
+    code = bagi_reader_check_ref(reader, shard, local, select->field, ref, bag,
+        err);
+    if (code) /* it says field and datapoint, counted in the shard */
+        return reader->sharded
+                   ? bagi_prefix(err, code, "datapoint %" PRIu64 ": ", index)
+                   : code;
     slot->budget = bagi_slot_budget(bag);
-    return bagi_slot_add(row, slot, bag, &steps, &used, err);
+    code = bagi_slot_add(row, slot, bag, &steps, &used, err);
+    return code ? bagi_prefix_datapoint(reader, index, select->field, code, err)
+                : BAGS_OK;
 }
 
 BAGI_COLD static bags_code bagi_fail_datapoint(const bags_reader *reader,
@@ -11007,14 +11030,6 @@ BAGI_COLD static bags_code bagi_fail_datapoint(const bags_reader *reader,
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: there is no datapoint %" PRIu64 "; it has %" PRIu64,
         bagi_tail(reader->path), index, reader->length);
-}
-
-/* Put before a message which datapoint, and of which field, could not be
- * read. */
-BAGI_COLD static bags_code bagi_prefix_datapoint(const bags_reader *reader,
-    uint64_t index, size_t field, bags_code code, bags_error *err) {
-    return bagi_prefix(err, code, "datapoint %" PRIu64 ", field \"%.200s\": ",
-        index, bagi_reader_field_name(reader, field));
 }
 
 static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
@@ -11028,11 +11043,8 @@ static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
             "%s: field \"%.200s\" is selected twice", bagi_tail(reader->path),
             reader->spec.fields[field].name);
     marks[field] = 1;
-    bags_code code = bagi_row_fill(reader, shard,
-        index - reader->shards[shard].start, select, &refs[field], row,
-        &row->slots[slot], err);
-    return code ? bagi_prefix_datapoint(reader, index, field, code, err)
-                : BAGS_OK;
+    return bagi_row_fill(reader, shard, index - reader->shards[shard].start,
+        select, &refs[field], row, &row->slots[slot], err);
 }
 
 /* ---- the quick way: everything is mapped, opened, and as it should be. False

@@ -164,6 +164,14 @@ def recover_says_in_one_line_what_it_cut_and_why():
     assert lines[0].count('out/000002') == 1 and ' cut off: ' in lines[0], lines
 
 
+def what_has_no_shards_is_recovered_with_one_line():
+    _kill_after(5, 'out')
+    assert run('recover', 'out', '--dry-run').out == \
+        b'out: to be finished, 5 datapoints kept\n'
+    assert run('recover', 'out').out == b'out: finished, 5 datapoints kept\n'
+    assert run('recover', 'out').out == b'out: finished already\n'
+
+
 def a_shard_that_is_not_recovered_is_named_once_in_its_line():
     _kill_after(25, 'out', '--shard-length', '10')
     pathlib.Path('out/000002/n.bag').write_bytes(b'')
