@@ -3,6 +3,13 @@
  */
 #include "command.h"
 
+#include <sys/stat.h>
+
+typedef struct telling {
+    bool dry_run;
+    const char *unit; /* what is kept */
+} telling;
+
 static const char *done_name(bags_recovery done, bool dry_run) {
     switch (done) {
     case BAGS_RECOVERY_NOTHING:
@@ -19,12 +26,12 @@ static const char *done_name(bags_recovery done, bool dry_run) {
 }
 
 static void show(void *user, const bags_recovered *shard) {
-    const bool *dry_run = (const bool *)user;
+    const telling *how = (const telling *)user;
     if (shard->done == BAGS_RECOVERY_NOTHING)
         return;
-    printf("%s: %s", shard->path, done_name(shard->done, *dry_run));
+    printf("%s: %s", shard->path, done_name(shard->done, how->dry_run));
     if (shard->done == BAGS_RECOVERY_FINISHED)
-        printf(": %ju datapoint%s kept", (uintmax_t)shard->length,
+        printf(": %ju %s%s kept", (uintmax_t)shard->length, how->unit,
             shard->length == 1 ? "" : "s");
     if (shard->cut)
         printf(", %ju byte%s cut off", (uintmax_t)shard->cut,
@@ -46,15 +53,20 @@ static int run(int count, char **words) {
     bags_recover_options how = {0};
     bags_recover_report report;
     bags_error err;
+    struct stat about;
+    bool lone = stat(words[0], &about) == 0 && S_ISREG(about.st_mode);
+    telling told = {dry_run, lone ? "blob" : "datapoint"};
     how.dry_run = dry_run;
     how.keep_idx = idx;
     how.no_sync = no_sync;
     how.each = show;
-    how.user = &dry_run;
+    how.user = &told;
     bags_code code = bags_recover(words[0], &how, &report, &err);
     uintmax_t all = (uintmax_t)report.finished_before + report.finished_now +
                     report.removed + report.locked + report.failed;
-    if (all)
+    if (lone && report.finished_before)
+        printf("%s: finished already\n", words[0]);
+    else if (!lone && all)
         printf("%s: %ju shard%s: %ju finished before, %ju now, %ju removed, "
                "%ju left alone, %ju not recovered\n", words[0], all,
             all == 1 ? "" : "s", (uintmax_t)report.finished_before,
@@ -72,7 +84,7 @@ const command command_recover = {"recover",
     "them is cut off, and a shard that holds none is removed. Says for each\n"
     "what was kept, what was cut and why. Shards that are finished, or that a\n"
     "living writer works on, are left alone. It can be interrupted and called\n"
-    "again.\n"
+    "again. PATH may also be a lone Bag, NAME.bag: it gets its table.\n"
     "\n"
     "  --dry-run  say what would be done, and change nothing\n"
     "  --idx      leave .idx files for newest granular\n"
