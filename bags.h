@@ -1318,9 +1318,10 @@ typedef struct bags_reader_options {
                               use in memory, 8 bytes a blob */
     bool check;            /* compare every blob that is handed out, refs too,
                               with its checksum, and spec.json with its own; the
-                              NAME.crc must be there. Else nothing looks at
-                              them, but for verify. With live, shards that are
-                              not finished are not compared yet */
+                              NAME.crc must be there, with live those of shards
+                              that are being written too, whose spec.json has no
+                              checksum yet. Else nothing looks at them, but for
+                              verify */
     size_t max_files;      /* files open at once, with positional; 0: 64 */
     size_t max_maps;       /* files mapped at once; those above are read by
                               position; 0: 16384 */
@@ -1359,8 +1360,8 @@ typedef struct bags_reader_options {
  *
  * Cost: a few system calls a shard, or of a split one a few a field. No table is
  * read; no file stays open. With live, of an unfinished shard some more a field,
- * its journals and refs are read, 8 bytes a blob are held in memory, and it is
- * read by position, one system call a field.
+ * its journals and refs are read, 8 bytes a blob (with check 12) are held in
+ * memory, and it is read by position, one system call a field.
  */
 BAGS_API bags_reader *bags_reader_open(const char *path,
     const bags_reader_options *options, bags_error *err);
@@ -4274,10 +4275,9 @@ static void bagi_sums_close(bag_reader *reader, bagi_sums *sums) {
     bagi_file_close(reader, &sums->file);
 }
 
-/* Open what stands beside a Bag whose shape is known, into a struct of zeros,
- * and check all that can be had at O(1) cost. Close it also if that failed. */
-static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
-    const bagi_bag_options *options, bags_error *err) {
+/* Open NAME.crc beside a Bag. */
+static bags_code bagi_sums_find(bag_reader *reader, bagi_sums *sums,
+    bool positional, bags_error *err) {
     const bags_allocator *memory = &reader->env->memory;
     bags_error why;
     char *path = bagi_beside_path(memory, reader->file.path, ".crc", err);
@@ -4285,8 +4285,7 @@ static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_file_open(reader, &sums->file, path, &why);
     if (!code)
-        code = bagi_file_measure(reader, &sums->file, options->positional,
-            &why);
+        code = bagi_file_measure(reader, &sums->file, positional, &why);
     if (code == BAGS_ERROR_MISSING)
         bags_fail(err, code, "%s: there are no checksums: %s is not there; "
             "`bags checksum` makes it", bagi_tail(reader->file.path),
@@ -4294,6 +4293,14 @@ static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
     else if (code && err)
         *err = why;
     bagi_free_text(memory, path);
+    return code;
+}
+
+/* Open what stands beside a Bag whose shape is known, into a struct of zeros,
+ * and check all that can be had at O(1) cost. Close it also if that failed. */
+static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
+    const bagi_bag_options *options, bags_error *err) {
+    bags_code code = bagi_sums_find(reader, sums, options->positional, err);
     if (!code)
         code = bagi_sums_shape(reader, sums, err);
     return code ? code : bagi_sums_identity(reader, sums, options, err);
@@ -4328,6 +4335,25 @@ static bags_code bagi_sums_attach(bag_reader *reader,
     reader->sums->crcs = reader->sums->file.map;
     if (!code && options->load_table)
         code = bagi_sums_load(reader, reader->sums, err);
+    return code;
+}
+
+/* The same for a Bag that is being written, whose checksums have no end yet. They
+ * are held in memory: as many as there are, if the power failed, and no blobs but
+ * those. Their writer hands them over before the journal that was read. */
+static bags_code bagi_sums_attach_live(bag_reader *reader, bags_error *err) {
+    reader->sums = (bagi_sums *)bagi_alloc(&reader->env->memory,
+        sizeof *reader->sums, err);
+    if (!reader->sums)
+        return BAGS_ERROR_MEMORY;
+    bagi_sums *sums = reader->sums;
+    bags_code code = bagi_sums_find(reader, sums, true, err);
+    if (!code && reader->length > sums->file.size / 4)
+        reader->length = sums->file.size / 4;
+    sums->trailer.length = reader->length;
+    if (!code)
+        code = bagi_sums_load(reader, sums, err);
+    bagi_file_close(reader, &sums->file);
     return code;
 }
 
@@ -4476,7 +4502,7 @@ static bags_code bagi_bag_shapes(bag_reader *reader, const char *path,
                  : bagi_bag_shape(reader, options->allow_empty, err);
     if (!code && options->load_table)
         code = bagi_bag_load(reader, err);
-    /* The checksums of an unfinished Bag have no end yet. */
+    /* Those of an unfinished Bag are for who opens it. */
     if (!code && options->check && !(options->unfinished && reader->split))
         code = bagi_sums_attach(reader, options, err);
     return code;
@@ -4580,6 +4606,11 @@ BAGS_API bag_reader *bag_reader_open(const char *path,
     if (bagi_bag_open(&lone->reader, path, &how, err)) {
         bags_allocator memory = lone->env.memory;
         bagi_free(&memory, lone, sizeof *lone);
+        return NULL;
+    }
+    if (with.live && lone->reader.split && with.check &&
+        bagi_sums_attach_live(&lone->reader, err)) {
+        bag_reader_close(&lone->reader);
         return NULL;
     }
     if (with.live && lone->reader.split)
@@ -9960,6 +9991,15 @@ static bags_code bagi_live_bags(const bags_reader *reader, bagi_shard *shard,
     return code;
 }
 
+/* From now on blobs are compared with their checksums. */
+static bags_code bagi_live_sums(const bags_reader *reader,
+    const bagi_shard *shard, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i <= reader->spec.count && !code; i++)
+        code = bagi_sums_attach_live((bag_reader *)shard->bags[i], err);
+    return code;
+}
+
 /* While the datapoints of such a shard are counted: the refs of one, and how
  * many blobs of each field they use. */
 typedef struct bagi_live {
@@ -9996,14 +10036,21 @@ static bags_code bagi_live_count(bagi_live *live, uint64_t *length,
     bags_error *err) {
     const bag_reader *refs =
         (const bag_reader *)live->bags[live->reader->spec.count];
-    uint64_t most = bagi_bag_whole(refs), at = 0;
+    uint64_t most = bagi_bag_whole(refs), at = 0, step = BAGI_LIVE_STEP;
     bool whole = true;
     bags_code code = BAGS_OK;
     while (whole && at < most && !code) {
         bags_range range;
-        uint64_t stop = most - at < BAGI_LIVE_STEP ? most : at + BAGI_LIVE_STEP;
+        uint64_t stop = most - at < step ? most : at + step;
         code = bag_reader_get_range(refs, at, stop, &live->scratch, &range,
             err);
+        if (code == BAGS_ERROR_CORRUPT) {
+            /* One of them has not its checksum: the first is looked for. */
+            whole = step > 1;
+            step = 1;
+            code = BAGS_OK;
+            continue;
+        }
         for (size_t i = 0; !code && whole && i < range.length; i++) {
             whole = bagi_live_take(live, bags_range_get(&range, i));
             at += whole;
@@ -10046,6 +10093,8 @@ static bags_code bagi_live_open(bags_reader *reader, bagi_shard *shard,
     *length = 0;
     bags_code code = bagi_live_bags(reader, shard, length, err);
     *missing = code == BAGS_ERROR_MISSING;
+    if (!code && *length && reader->options.check)
+        code = bagi_live_sums(reader, shard, err);
     if (!code && *length)
         code = bagi_live_scan(reader, shard, dir, length, err);
     if (code || *length == 0)
