@@ -415,7 +415,8 @@ static bool may_be_silent(const world *w) {
     case CALL_LOCK:
         return s->error == EWOULDBLOCK;
     case CALL_OPEN:
-        return (s->error == EACCES && !strchr(s->last_path, '.'))
+        return (s->error == EACCES && (!strchr(s->last_path, '.')
+                || strcmp(s->last_path, ".") == 0))
             || (s->error == EMFILE && w->reads);
     default:
         return false;
