@@ -40,7 +40,7 @@ FLAGS_aarch64 = $(FLAGS_s390x)
 FLAGS_armhf = $(FLAGS_s390x)
 # MinGW has isfinite and isnan convert to float.
 FLAGS_windows = -O2 -g -static -Wno-float-conversion $(UNDEFINED) -fsanitize-undefined-trap-on-error
-FLAGS_musl = -O2 -g -static
+FLAGS_musl = -O2 -g -static $(UNDEFINED) -fsanitize-undefined-trap-on-error
 LINK_windows = -Wl,-o,$@ # else .exe would be put behind the name
 # Which makes a program's arguments and file names UTF-8.
 MANIFEST = $(if $(filter windows,$(FLAVOUR)),$B/examples/bags/windows.o)
@@ -237,7 +237,8 @@ benchformats: ## measure the codecs beside the libraries alone
 	$(BUILD) $(BENCHES)
 	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
 
-lint: ## all warnings of every compiler and analyser that is there
+lint: ## all warnings of every compiler and analyser
+	@tests/deps.sh portability
 	@tests/warnings.sh
 
 footprint: ## what it costs to include bags.h, as the README has it

@@ -9,9 +9,10 @@
  *         #define BAGS_IMPLEMENTATION
  *         #include "bags.h"
  *
- *     It needs libc and the operating system, nothing more:
- *     cc -O2 program.c. Images, video, msgpack and .npy files are optional,
- *     one file each, in formats/.
+ *     (Behind one it works too, but not with -std=c99, -std=c11 and the like, nor
+ *     on CPUs of 32 bits: it then says so.) It needs libc and the operating
+ *     system, nothing more: cc -O2 program.c. Images, video, msgpack and .npy
+ *     files are optional, one file each, in formats/.
  *
  * A WHOLE PROGRAM
  *
@@ -24,7 +25,7 @@
  *         bags_field fields[] = {{"label", "int(4)"}, {"words", "utf8[]"}};
  *         bags_writer *writer = bags_writer_open("pets", fields, 2, NULL, &err);
  *         bags_value label = bags_int(7);
- *         bags_value words[] = {bags_utf8("a"), bags_utf8("cat")};
+ *         bags_value words[2] = {bags_utf8("a"), bags_utf8("cat")};
  *         bags_entry datapoint[] = {{"label", &label, 1}, {"words", words, 2}};
  *         if (writer)
  *             bags_writer_append(writer, datapoint, 2, NULL);
@@ -173,6 +174,7 @@
  *     shorter. The same holds for a disk that cannot read what is mapped.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
  *     A writer keeps two files open for each field; three with checksums.
+ *     On OpenBSD, whose maps do not see what is written later, nothing is mapped.
  *     On Windows a directory with open files in it cannot be renamed, nor an
  *     open file be replaced; a file that is removed keeps its name until it is
  *     closed, except in NTFS from Windows 10 on.
@@ -201,11 +203,23 @@
 #if !defined(_FILE_OFFSET_BITS) && !defined(_FEATURES_H)
 #define _FILE_OFFSET_BITS 64
 #endif
-/* glibc on a CPU of 32 bits, whose off_t has the size of a long without it. */
-#if defined(_FEATURES_H) && !defined(__USE_FILE_OFFSET64) && \
-    !defined(__OFF_T_MATCHES_OFF64_T) && __SIZEOF_POINTER__ == 4
-#error "bags.h: a system header came first; define BAGS_IMPLEMENTATION and \
-include bags.h before it, or compile with -D_FILE_OFFSET_BITS=64"
+/* Where a system header was first: glibc in strict standard C, as -std=c99 asks
+ * for, then hides these functions, and musl too; on a CPU of 32 bits glibc's off_t
+ * has the size of a long. After this one error nothing else is compiled. */
+#if defined(_FEATURES_H) && \
+    (defined(__GLIBC__) ? !defined(__USE_XOPEN2K8) \
+                        : !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE))
+#error "bags.h: a system header came first, and with this -std= it hides what \
+bags.h needs: define BAGS_IMPLEMENTATION and include bags.h before any system \
+header, or compile with -std=gnu99 or -D_GNU_SOURCE"
+#define BAGI_IMPLEMENTED
+#elif defined(_FEATURES_H) && defined(__GLIBC__) && \
+    !defined(__USE_FILE_OFFSET64) && !defined(__OFF_T_MATCHES_OFF64_T) && \
+    __SIZEOF_POINTER__ == 4
+#error "bags.h: a system header came first, and files of 2 GiB would be too \
+large: define BAGS_IMPLEMENTATION and include bags.h before any system header, or \
+compile with -D_FILE_OFFSET_BITS=64"
+#define BAGI_IMPLEMENTED
 #endif
 #endif
 
@@ -597,7 +611,7 @@ BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
  *
  *   index    0 .. bag_reader_length(reader) - 1
  *   scratch  grown as needed; reuse it between calls
- *   out      the bytes; size may be 0
+ *   out      the bytes; size may be 0. Empty, data NULL, if it fails
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    no such blob
@@ -613,9 +627,11 @@ BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err);
 
-/* bag_reader_get where it is not two loads from a map, or fails. Private. */
-BAGS_API bags_code bagi_bag_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+/* bag_reader_get where it is not two loads from a map, or fails: without data,
+ * and the code as size. By value, so that a caller's *out needs no memory in the
+ * other case. Private. */
+BAGS_API bags_bytes bagi_bag_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_error *err);
 
 /* Where a blob lies, by the entries around it, which may lie. */
 BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
@@ -624,7 +640,7 @@ BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
         return false;
     const unsigned char *entry = view->table + 8 * index;
     uint64_t start = bagi_load_u64(entry), stop = bagi_load_u64(entry + 8);
-    if (BAGI_UNLIKELY(start > stop || stop > view->limit))
+    if (BAGI_UNLIKELY(stop > view->limit || start > stop))
         return false;
     out->data = view->data + start;
     out->size = (size_t)(stop - start);
@@ -635,7 +651,11 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     if (bagi_view_get((const bagi_view *)(const void *)reader, index, out))
         return BAGS_OK;
-    return bagi_bag_get(reader, index, scratch, out, err);
+    bags_bytes blob = bagi_bag_get(reader, index, scratch, err);
+    bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
+    out->data = blob.data;
+    out->size = code ? 0 : blob.size;
+    return code;
 }
 
 /*
@@ -1032,7 +1052,9 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_FIELD     a name is used twice, or cannot be a file's name
  *                        everywhere: refs, leading '.', control characters,
  *                        / \ : * ? " < > |, device names as "con"
- *   BAGS_ERROR_TYPE      a type string is wrong
+ *   BAGS_ERROR_TYPE      a type string is wrong, or the arguments of a built-in
+ *                        type are, as in int(0) and array(float31,2); any other
+ *                        name is legal
  *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; no_sync and
  *                        sync_size
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
@@ -1131,7 +1153,8 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  * failed. NULL is accepted, and is BAGS_OK.
  *
  * Returns the first failure. If that is a datapoint that was refused, all
- * others have been written and the dataset is complete.
+ * others have been written and the dataset is complete; the message also says
+ * how many were refused, if more than one.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
@@ -1490,6 +1513,21 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err);
 
 /*
+ * Read one blob of a datapoint: a plain field's, as item 0, or an item of a
+ * sequence. The shortest way, where no more is wanted.
+ *
+ * *out borrows it: valid until the reader is closed or the scratch is used again
+ * or freed, whichever is first; the scratch is the row, which is empty
+ * afterwards. Not copied when mapped. Empty, data NULL, if it fails.
+ *
+ * Errors and threads as for bags_reader_get; BAGS_ERROR_RANGE also if there is
+ * no such item. Cost: mapped, some ten nanoseconds and what the memory takes.
+ */
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row,
+    bags_bytes *out, bags_error *err);
+
+/*
  * Read a plain field of consecutive datapoints, start <= i < stop, with one
  * contiguous read a shard. The row then has one slot with an item a datapoint.
  * A stop behind the last datapoint is moved to the end. Lifetime, errors and
@@ -1692,10 +1730,16 @@ typedef struct bags_verify_report {
  * which Bags there should be; where no shard has a good one, refs.bag is checked
  * and the fields are not.
  *
- * Every fault is found once, where it is: a wrong entry of a table at the blob
- * that ends there, although the next blob begins there. A blob that does not
- * decode is named by its datapoint, if refs.bag has the blobs of the field in
- * order, as all writers leave them, else by its own number.
+ * Every fault is told once, where it is seen first: a wrong entry of a table at
+ * the blob that ends there, although the next blob begins there; a blob that has
+ * changed, by its checksum, and not again by its codec or as a row of refs.bag; a
+ * Bag that had more blobs or fewer, by its checksums, and no blob of it. What else
+ * may be wrong in the same place is seen when that is mended. What cannot be known
+ * for one fault is told of as several: without checksums, an entry that is wrong and
+ * in order, as what it does to the two blobs beside it; a spec.json that has changed,
+ * at each Bag with checksums; all that lies behind the 4096th fault of a Bag. A blob that does not decode is named by
+ * its datapoint, if refs.bag has the blobs of the field in order, as all writers
+ * leave them, else by its own number.
  *
  * Returns BAGS_OK, or the code of the first fault, or that of what kept it from
  * looking: BAGS_ERROR_MISSING (no such path, or nothing of a dataset there),
@@ -1703,7 +1747,7 @@ typedef struct bags_verify_report {
  * BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be listed). *report,
  * which may be NULL, is written in each case.
  *
- * Files are read by position, not mapped. Memory: some 200 KiB, 16 bytes a
+ * Files are read by position, not mapped. Memory: some 230 KiB, 16 bytes a
  * shard, 40 a field, and with decode one blob. Cost: reads all tables and refs
  * once or twice; with decode the blobs too.
  */
@@ -2215,6 +2259,7 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
                ? 0
                : bagi_windows_error();
 }
+#define BAGI_LOCAL_MAP bagi_local_map
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #define BAGI_LOCAL_ADVISE NULL
 #define BAGI_LOCAL_RESIDENT NULL
@@ -2222,11 +2267,6 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 /* ---- POSIX ----
  * Linux, macOS, the BSDs. What they do differently stands in this block; below
  * it are calls that all of them have, flock among them, which POSIX lacks. */
-
-#if defined(__GLIBC__) && !defined(__USE_XOPEN2K8)
-#error "bags.h: a system header came first; define BAGS_IMPLEMENTATION and \
-include bags.h before it, or compile with -D_GNU_SOURCE or -std=gnu99"
-#endif
 
 /* Else compile with -D_FILE_OFFSET_BITS=64, or include bags.h first. */
 typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
@@ -2254,6 +2294,12 @@ static int bagi_sync_fd(int fd) {
     return fsync(fd);
 }
 
+/* What this CPU of its kind can do. */
+#if defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
+#define BAGI_CPU_FEATURES getauxval(AT_HWCAP)
+#endif
+
 /* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
 static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
 
@@ -2278,6 +2324,69 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #else
 #define BAGI_LOCAL_RESERVE NULL
+#endif
+
+/* Where a map does not see what is written after it was read, as on OpenBSD, all
+ * is read by position. */
+#if !defined(__OpenBSD__)
+static int bagi_local_map(void *user, void *file, size_t size,
+    const void **data) {
+    (void)user;
+    void *map =
+        mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
+    if (map == MAP_FAILED)
+        return errno;
+    *data = map;
+    return 0;
+}
+#define BAGI_LOCAL_MAP bagi_local_map
+#else
+#define BAGI_LOCAL_MAP NULL
+#endif
+
+/* macOS has advice for maps alone: it is given none. */
+#if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
+/* The start of the page that an address is in. */
+static unsigned char *bagi_local_page(const void *at, size_t *before) {
+    static long size; /* every thread stores the same */
+    if (size <= 0)
+        size = sysconf(_SC_PAGESIZE);
+    *before = (size_t)((uintptr_t)at & ((uintptr_t)size - 1));
+    return (unsigned char *)(uintptr_t)at - *before;
+}
+
+static int bagi_local_advise(void *user, void *file, const void *map,
+    uint64_t offset, uint64_t size, bags_advice advice) {
+    static const int of_map[] = {
+        POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
+    static const int of_file[] = {
+        POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
+    (void)user;
+    if (map) {
+        size_t before = 0;
+        unsigned char *page = bagi_local_page(map, &before);
+        return posix_madvise(page, (size_t)size + before, of_map[advice]);
+    }
+    return posix_fadvise(bagi_local_fd(file), (off_t)offset, (off_t)size,
+        of_file[advice]);
+}
+#define BAGI_LOCAL_ADVISE bagi_local_advise
+#else
+#define BAGI_LOCAL_ADVISE NULL
+#endif
+
+/* The kernel does not tell everyone: who may not write the file learns that all
+ * of it is in memory. */
+#if defined(__linux__)
+static bool bagi_local_resident(void *user, const void *at) {
+    unsigned char known = 1;
+    size_t before = 0;
+    (void)user;
+    return mincore(bagi_local_page(at, &before), 1, &known) != 0 || (known & 1);
+}
+#define BAGI_LOCAL_RESIDENT bagi_local_resident
+#else
+#define BAGI_LOCAL_RESIDENT NULL
 #endif
 
 /* ---- all POSIX systems ---- */
@@ -2405,17 +2514,6 @@ static int bagi_local_lock(void *user, void *file) {
     return result != 0 ? errno : 0;
 }
 
-static int bagi_local_map(void *user, void *file, size_t size,
-    const void **data) {
-    (void)user;
-    void *map =
-        mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
-    if (map == MAP_FAILED)
-        return errno;
-    *data = map;
-    return 0;
-}
-
 static int bagi_local_unmap(void *user, const void *data, size_t size) {
     (void)user;
     return munmap((void *)(uintptr_t)data, size) != 0 ? errno : 0;
@@ -2492,56 +2590,12 @@ static int bagi_local_remove_dir(void *user, const char *path) {
     (void)user;
     return rmdir(path) != 0 ? errno : 0;
 }
-
-/* The start of the page that an address is in. */
-static unsigned char *bagi_local_page(const void *at, size_t *before) {
-    static long size; /* every thread stores the same */
-    if (size <= 0)
-        size = sysconf(_SC_PAGESIZE);
-    *before = (size_t)((uintptr_t)at & ((uintptr_t)size - 1));
-    return (unsigned char *)(uintptr_t)at - *before;
-}
-
-#if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
-static int bagi_local_advise(void *user, void *file, const void *map,
-    uint64_t offset, uint64_t size, bags_advice advice) {
-    static const int of_map[] = {
-        POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
-    static const int of_file[] = {
-        POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
-    (void)user;
-    if (map) {
-        size_t before = 0;
-        unsigned char *page = bagi_local_page(map, &before);
-        return posix_madvise(page, (size_t)size + before, of_map[advice]);
-    }
-    return posix_fadvise(bagi_local_fd(file), (off_t)offset, (off_t)size,
-        of_file[advice]);
-}
-#define BAGI_LOCAL_ADVISE bagi_local_advise
-#else
-#define BAGI_LOCAL_ADVISE NULL
-#endif
-
-/* The kernel does not tell everyone: who may not write the file learns that all
- * of it is in memory. */
-#if defined(__linux__)
-static bool bagi_local_resident(void *user, const void *at) {
-    unsigned char known = 1;
-    size_t before = 0;
-    (void)user;
-    return mincore(bagi_local_page(at, &before), 1, &known) != 0 || (known & 1);
-}
-#define BAGI_LOCAL_RESIDENT bagi_local_resident
-#else
-#define BAGI_LOCAL_RESIDENT NULL
-#endif
 #endif
 
 BAGS_API const bags_io *bags_io_local(void) {
     static const bags_io io = {NULL, bagi_local_open, bagi_local_close,
         bagi_local_size, bagi_local_read_at, bagi_local_write_at,
-        bagi_local_truncate, bagi_local_sync, bagi_local_lock, bagi_local_map,
+        bagi_local_truncate, bagi_local_sync, bagi_local_lock, BAGI_LOCAL_MAP,
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
@@ -2698,12 +2752,9 @@ static bool bagi_same(bags_bytes bytes, const char *text) {
 #include <nmmintrin.h>
 #include <wmmintrin.h>
 #elif defined(__aarch64__) && defined(__AARCH64EL__) && \
-    (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
+    (defined(__ARM_FEATURE_CRC32) || defined(BAGI_CPU_FEATURES))
 #define BAGI_CRC_X86 0
 #define BAGI_CRC_ARM 1
-#if !defined(__ARM_FEATURE_CRC32)
-#include <sys/auxv.h>
-#endif
 #else
 #define BAGI_CRC_X86 0
 #define BAGI_CRC_ARM 0
@@ -2850,7 +2901,7 @@ static bool bagi_crc_has_cpu(void) {
 #elif defined(__ARM_FEATURE_CRC32)
     return true;
 #else
-    return (getauxval(AT_HWCAP) & 1UL << 7) != 0; /* HWCAP_CRC32 */
+    return (BAGI_CPU_FEATURES & 1UL << 7) != 0; /* HWCAP_CRC32 */
 #endif
 }
 #endif
@@ -3837,6 +3888,7 @@ typedef struct bagi_sums {
     unsigned char *loaded;      /* they, in memory, if asked for */
     bagi_trailer trailer;
     bool whole; /* and of a Bag of this shape */
+    bool other; /* whole, and of a Bag of another shape */
 } bagi_sums;
 
 struct bag_reader {
@@ -4174,8 +4226,9 @@ static bags_code bagi_sums_shape(const bag_reader *reader, bagi_sums *sums,
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: is damaged, was cut short or never finished: it does not end "
             "as checksums do", bagi_tail(file->path));
-    if (trailer->length != reader->length ||
-        trailer->size != reader->file.size)
+    sums->other = trailer->length != reader->length ||
+                  trailer->size != reader->file.size;
+    if (sums->other)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has %" PRIu64 " blobs and %" PRIu64 " bytes; by its .crc it had "
             "%" PRIu64 " blobs and %" PRIu64 " bytes",
@@ -4662,8 +4715,8 @@ BAGI_APART static void bagi_bag_wake(const bag_reader *reader, uint64_t start,
             BAGS_ADVICE_SOON);
 }
 
-BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
-    uint64_t index, bags_buffer *scratch, bags_bytes *out, bags_error *err) {
+static bags_code bagi_bag_read(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
     unsigned char room[16];
     const unsigned char *ends = room + 8;
     uint64_t start = 0, stop = 0;
@@ -4706,6 +4759,17 @@ BAGS_API BAGI_APART bags_code bagi_bag_get(const bag_reader *reader,
     out->data = scratch->data;
     out->size = (size_t)(stop - start);
     return BAGS_OK;
+}
+
+BAGS_API BAGI_APART bags_bytes bagi_bag_get(const bag_reader *reader,
+    uint64_t index, bags_buffer *scratch, bags_error *err) {
+    bags_bytes blob = {NULL, 0};
+    bags_code code = bagi_bag_read(reader, index, scratch, &blob, err);
+    if (code) {
+        blob.data = NULL;
+        blob.size = (size_t)code;
+    }
+    return blob;
 }
 
 /* Check that the blobs from `index` on, whose ends are given, lie one behind
@@ -5238,9 +5302,11 @@ BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
 #define BAGI_NO_BLOB UINT64_MAX
 
 /* Takes a fault: of a blob, or of BAGI_NO_BLOB, the table, the sidecar or
- * spec.json. What it returns ends the look, unless it is BAGS_OK. */
+ * spec.json. changed: of a blob, that the table has changed too and may place it
+ * wrong; else that a blob's fault may tell of the same. What it returns ends the
+ * look, unless it is BAGS_OK. */
 typedef bags_code (*bagi_take_fault)(void *user, uint64_t blob,
-    uint64_t offset, const bags_error *fault);
+    uint64_t offset, bool changed, const bags_error *fault);
 
 typedef struct bagi_sums_look {
     const bag_reader *bag;
@@ -5248,9 +5314,27 @@ typedef struct bagi_sums_look {
     bagi_pass pass;
     unsigned char room[4 * BAGI_SUMS_STEP];
     uint32_t all; /* CRC of the CRCs, so far */
+    bool looked;  /* whether it is known: */
+    bool changed; /* the table is not what it was */
     bagi_take_fault take;
     void *user;
 } bagi_sums_look;
+
+/* Whether the table is what it was, asked when the first blob is not. */
+static bags_code bagi_sums_look_table(bagi_sums_look *look, bags_error *err) {
+    bagi_pass pass;
+    if (look->looked)
+        return BAGS_OK;
+    bags_code code = bagi_pass_begin(&pass, look->bag, err);
+    while (!code && pass.length < look->bag->length) {
+        code = bagi_pass_entries(&pass, err);
+        pass.length = pass.until;
+    }
+    look->looked = !code;
+    look->changed = !code && pass.table != look->sums->trailer.table;
+    bagi_pass_end(&pass);
+    return code;
+}
 
 /* Compare the next blob. One that lies nowhere has no CRC: the table's CRC tells
  * of it. */
@@ -5278,9 +5362,12 @@ static bags_code bagi_sums_look_next(bagi_sums_look *look, bags_error *err) {
     noted = bagi_load_u32(look->room + 4 * at);
     if (code || !right || found == noted)
         return code;
+    code = bagi_sums_look_table(look, err);
+    if (code)
+        return code;
     bagi_sums_fail(look->bag, index, pass->start, pass->stop, noted, found,
         &fault);
-    return look->take(look->user, index, pass->start, &fault);
+    return look->take(look->user, index, pass->start, look->changed, &fault);
 }
 
 static bags_code bagi_sums_look_at(bagi_sums_look *look, const char *path,
@@ -5291,7 +5378,7 @@ static bags_code bagi_sums_look_at(bagi_sums_look *look, const char *path,
     bags_fail(&fault, BAGS_ERROR_CORRUPT, "%s: %s the CRC-32C %08" PRIx32
         "; when they were written they had %08" PRIx32, bagi_tail(path), what,
         found, noted);
-    return look->take(look->user, BAGI_NO_BLOB, 0, &fault);
+    return look->take(look->user, BAGI_NO_BLOB, 0, true, &fault);
 }
 
 /*
@@ -5313,11 +5400,12 @@ static bags_code bagi_sums_verify(const bag_reader *bag,
     look.bag = bag;
     look.sums = &sums;
     look.all = 0;
+    look.looked = look.changed = false;
     look.take = take;
     look.user = user;
     bags_code code = bagi_sums_open(owner, &sums, &how, &why);
     if (code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_MISSING)
-        code = take(user, BAGI_NO_BLOB, 0, &why);
+        code = take(user, BAGI_NO_BLOB, 0, false, &why);
     else if (code && err)
         *err = why;
     if (sums.whole && !code) {
@@ -6361,10 +6449,13 @@ static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
                   bagi_same(bags_type_argument(type, 1), "little");
     if (type->count > 0 &&
         (!plain || type->count > 2 || !bags_type_number(type, 0, &size) ||
-            size > BAGI_INT_MOST || (type->count == 2 && !big && !little)))
+            (type->count == 2 && !big && !little)))
         return bags_fail(err, BAGS_ERROR_TYPE,
             "integers are int, int(N), int(N,little), int(N,big), i64 and u64; "
-            "N is a number of bytes up to %d", BAGI_INT_MOST);
+            "N is a number of bytes");
+    if (size > BAGI_INT_MOST)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "integers of more than %d bytes are not built in", BAGI_INT_MOST);
     bagi_int *made = (bagi_int *)bagi_alloc(allocator, sizeof *made, err);
     if (!made)
         return BAGS_ERROR_MEMORY;
@@ -6471,6 +6562,31 @@ typedef struct bagi_array {
     uint64_t shape[BAGS_MAX_DIMS];
 } bagi_array;
 
+/* Dtypes that NumPy has and this header has not, as they can stand in a type;
+ * those of its relatives, as bfloat16 and float8_e4m3fn, among them. */
+static bool bagi_dtype_elsewhere(bags_bytes name) {
+    static const bagi_dtype others = {"complex64", "complex128",
+        " complex256 c8 c16 c32 complex cfloat csingle cdouble clongdouble "
+        "longcomplex longdouble longfloat g float80 float96 float128 f10 f12 f16 "
+        "long ulong l p intp uintp int0 uint0 int128 uint128 datetime64 "
+        "timedelta64 m8 object object0 str str0 bytes bytes0 void void0 unicode "
+        "bfloat16 int1 int2 int4 uint1 uint2 uint4 ", 0};
+    return bagi_dtype_is(&others, name) ||
+           (name.size && memchr(name.data, '_', name.size));
+}
+
+BAGI_COLD static bags_code bagi_array_no_dtype(bags_bytes name,
+    bags_error *err) {
+    int size = (int)(name.size < 80 ? name.size : 80);
+    const char *text = (const char *)name.data;
+    return bagi_dtype_elsewhere(name)
+               ? bags_fail(err, BAGS_ERROR_LIMIT,
+                     "the dtype \"%.*s\" is not built in", size, text)
+               : bags_fail(err, BAGS_ERROR_TYPE,
+                     "\"%.*s\" is no dtype: those are bool, uint8 to uint64, "
+                     "int8 to int64, float16, float32 and float64", size, text);
+}
+
 static bags_code bagi_array_arguments(bagi_array *codec, const bags_type *type,
     bags_error *err) {
     bags_bytes name = bags_type_argument(type, 0);
@@ -6478,8 +6594,7 @@ static bags_code bagi_array_arguments(bagi_array *codec, const bags_type *type,
     codec->dtype =
         bags_dtype_parse((const char *)name.data, name.size, &big);
     if (codec->dtype == BAGS_DTYPE_NONE)
-        return bags_fail(err, BAGS_ERROR_TYPE, "\"%.*s\" is no dtype",
-            (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
+        return bagi_array_no_dtype(name, err);
     codec->dims = type->count - 1;
     if (codec->dims > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_TYPE,
@@ -6858,7 +6973,9 @@ typedef struct bagi_spec {
     size_t count, capacity;
     bags_type *types;    /* NULL until sealed, as coders */
     bagi_coder *coders;
-    uint64_t sequences;  /* a bit for each of the first 64 fields */
+    uint64_t shape; /* of fewer than 64 fields: bit i says that field i is a
+                       sequence, and the highest one how many fields there are;
+                       else 0 */
 } bagi_spec;
 
 static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
@@ -6948,9 +7065,11 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
         if (code)
             return bagi_prefix(err, code, "field \"%.200s\": ",
                 spec->fields[i].name);
-        if (i < 64 && spec->types[i].sequence)
-            spec->sequences |= (uint64_t)1 << i;
+        if (spec->count < 64 && spec->types[i].sequence)
+            spec->shape |= (uint64_t)1 << i;
     }
+    if (spec->count < 64)
+        spec->shape |= (uint64_t)1 << spec->count;
     spec->coders = (bagi_coder *)bagi_alloc(memory,
         spec->count * sizeof *spec->coders, err);
     if (!spec->coders)
@@ -6991,6 +7110,44 @@ BAGI_COLD static bags_code bagi_coder_fail(const bags_allocator *memory,
     bagi_codec_said(code, &why, err);
     return bagi_prefix(err, code, "type \"%.200s\": ",
         spec->fields[field].type);
+}
+
+/* Whether a codec is one of those that come with this header. */
+static bool bagi_codec_is_built_in(const bags_codec *codec) {
+    size_t i = 0;
+    while (i < BAGI_BUILT_IN && codec != &bagi_codecs_built_in[i])
+        i++;
+    return i < BAGI_BUILT_IN;
+}
+
+/*
+ * Refuse built-in types that cannot be meant: no value could ever be written.
+ * Of types that other codecs serve, or none, the arguments are not ours to judge,
+ * nor of those that are right and only too much for this program.
+ */
+static bags_code bagi_spec_check(const bags_allocator *memory,
+    const bagi_spec *spec, bags_error *err) {
+    bags_error why;
+    for (size_t i = 0; i < spec->count; i++) {
+        const bagi_coder *coder = &spec->coders[i];
+        uint64_t bytes = 1;
+        why.code = BAGS_OK;
+        if (!coder->codec || !bagi_codec_is_built_in(coder->codec))
+            continue;
+        if (!coder->ready)
+            bagi_coder_fail(memory, spec, i, &why);
+        else if (bags_type_number(&spec->types[i], 0, &bytes) && bytes == 0)
+            bags_fail(&why, BAGS_ERROR_TYPE,
+                "type \"%.200s\": an integer of no bytes holds no number but 0",
+                spec->fields[i].type);
+        if (why.code != BAGS_ERROR_TYPE)
+            continue;
+        if (err)
+            *err = why;
+        return bagi_prefix(err, BAGS_ERROR_TYPE, "field \"%.200s\": ",
+            spec->fields[i].name);
+    }
+    return BAGS_OK;
 }
 
 BAGI_COLD static bags_code bagi_coder_fail_way(bags_error *err,
@@ -7269,7 +7426,8 @@ static bags_code bagi_names_list_all(const bagi_env *env, const char *path,
     int error = env->io.list(env->io.user, path, bagi_names_take, names);
     bags_code code = names->code;
     if (error && !code)
-        code = bagi_fail_system(err, error, path, "list");
+        code = bagi_fail_system(err, error, path,
+            error == ENOENT ? "open" : "list");
     if (!code && names->count > 1)
         qsort(names->names, names->count, sizeof *names->names,
             bagi_names_order);
@@ -7302,38 +7460,85 @@ static bags_code bagi_names_list(const bagi_env *env, const char *path,
     return code;
 }
 
-BAGI_COLD static bags_code bagi_fail_unfinished(const char *path,
-    bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_UNFINISHED,
-        "%s: is not finished (it has no spec.json): a writer is at work on it, "
-        "or died and left it to recover", bagi_tail(path));
+/* Whether a directory has a file of this name. */
+static bags_code bagi_has_file(const bagi_env *env, const char *path,
+    const char *name, bool *has, bags_error *err) {
+    char *file = bagi_print(&env->memory, err, "%s/%s", path, name);
+    if (!file)
+        return BAGS_ERROR_MEMORY;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_kind(env, file, &kind, err);
+    *has = kind == BAGS_PATH_FILE;
+    bagi_free_text(&env->memory, file);
+    return code;
 }
 
 /* Whether a shard's commit record is there. */
 static bags_code bagi_shard_finished(const bagi_env *env, const char *path,
     bool *finished, bags_error *err) {
-    char *spec = bagi_print(&env->memory, err, "%s/spec.json", path);
-    if (!spec)
-        return BAGS_ERROR_MEMORY;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = bagi_kind(env, spec, &kind, err);
-    *finished = kind == BAGS_PATH_FILE;
-    bagi_free_text(&env->memory, spec);
+    return bagi_has_file(env, path, "spec.json", finished, err);
+}
+
+/* Whether a directory has a finished shard's files and only its record is lost:
+ * a writer's record is there before the first of them, and until it becomes
+ * spec.json. */
+static bags_code bagi_spec_is_lost(const bagi_env *env, const char *path,
+    bool *lost, bags_error *err) {
+    static const char *const names[] = {"refs.bag", "spec.json.partial",
+        "spec.json"};
+    bool has = true;
+    bags_code code = BAGS_OK;
+    *lost = true;
+    for (size_t i = 0; i < 3 && *lost && !code; i++) {
+        code = bagi_has_file(env, path, names[i], &has, err);
+        *lost = !code && has == (i == 0);
+    }
     return code;
+}
+
+BAGI_COLD static bags_code bagi_fail_lost(const char *path, bags_code code,
+    bags_error *err) {
+    return bags_fail(err, code,
+        "%s: its spec.json is lost, which says the fields and their types: put "
+        "it back from a copy or from another shard", bagi_tail(path));
+}
+
+/* Of a shard without spec.json. */
+BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_env *env,
+    const char *path, bags_error *err) {
+    bool lost = false;
+    bags_code code = bagi_spec_is_lost(env, path, &lost, err);
+    if (code || lost)
+        return code ? code : bagi_fail_lost(path, BAGS_ERROR_UNFINISHED, err);
+    return bags_fail(err, BAGS_ERROR_UNFINISHED,
+        "%s: is not finished (it has no spec.json): a writer is at work on it, "
+        "or died: then bags_recover (`bags recover`) finishes it",
+        bagi_tail(path));
+}
+
+BAGI_COLD static bags_code bagi_fail_locked(const char *path, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_LOCKED,
+        "%s: is not finished: a writer is at work on it", bagi_tail(path));
+}
+
+/* Of a directory that has neither spec.json nor shards. */
+BAGI_COLD static bags_code bagi_fail_no_dataset(const bagi_env *env,
+    const char *path, bags_error *err) {
+    bool lost = false;
+    bags_code code = bagi_spec_is_lost(env, path, &lost, err);
+    if (code || lost)
+        return code ? code : bagi_fail_lost(path, BAGS_ERROR_MISSING, err);
+    return bags_fail(err, BAGS_ERROR_MISSING,
+        "%s: is no dataset: it has neither spec.json nor shards",
+        bagi_tail(path));
 }
 
 /* Whether a directory is a dataset of its own, finished or not. The record is
  * looked for before what it becomes, so that one of them is seen. */
 static bags_code bagi_is_single(const bagi_env *env, const char *path,
     bool *single, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    char *partial =
-        bagi_print(&env->memory, err, "%s/spec.json.partial", path);
-    if (!partial)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_kind(env, partial, &kind, err);
-    bagi_free_text(&env->memory, partial);
-    *single = kind == BAGS_PATH_FILE;
+    bags_code code =
+        bagi_has_file(env, path, "spec.json.partial", single, err);
     return code || *single ? code : bagi_shard_finished(env, path, single, err);
 }
 
@@ -7362,7 +7567,7 @@ static bags_code bagi_finalize_check(const bagi_env *env,
             return BAGS_ERROR_MEMORY;
         code = bagi_shard_finished(env, path, &finished, err);
         if (!code && !finished)
-            code = bagi_fail_unfinished(path, err);
+            code = bagi_fail_unfinished(env, path, err);
         bagi_free_text(&env->memory, path);
     }
     return code;
@@ -7455,6 +7660,7 @@ struct bags_writer {
     size_t made;        /* directories above that were made and not synced */
     bags_error failure; /* of the system: final */
     bags_error refusal; /* of a datapoint: the first */
+    uint64_t refused;   /* how many there were */
     bags_error pending; /* of the datapoint being streamed */
 };
 
@@ -7621,7 +7827,8 @@ BAGI_COLD static bags_code bagi_fail_claimed(const bags_writer *writer,
     return bags_fail(err, BAGS_ERROR_EXISTS, "%s: exists already%s",
         bagi_tail(path), writer->sharded
             ? ": another writer has the same worker number, or this dataset "
-              "was written before" : "");
+              "was written before"
+            : ": remove it first, or write into a new path");
 }
 
 /* Make the next shard's directory, which claims it, and its files. */
@@ -7833,6 +8040,7 @@ static bags_code bagi_writer_refuse(bags_writer *writer,
     const bags_error *why, bags_error *err) {
     if (!writer->refusal.code)
         writer->refusal = *why;
+    writer->refused++;
     if (err && err != why)
         *err = *why;
     return why->code;
@@ -8087,8 +8295,10 @@ BAGS_API void bags_writer_cancel(bags_writer *writer) {
 }
 
 BAGS_API void bags_writer_forgive(bags_writer *writer) {
-    if (writer)
-        writer->refusal.code = BAGS_OK;
+    if (!writer)
+        return;
+    writer->refusal.code = BAGS_OK;
+    writer->refused = 0;
 }
 
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
@@ -8165,7 +8375,8 @@ static bags_code bagi_writer_fields(bags_writer *writer,
         if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
             return bagi_fail_field(err, spec->fields[i].name,
                 "is given twice");
-    return bagi_spec_seal(memory, spec, writer->options.codecs, err);
+    bags_code code = bagi_spec_seal(memory, spec, writer->options.codecs, err);
+    return code ? code : bagi_spec_check(memory, spec, err);
 }
 
 static bags_code bagi_writer_rooms(bags_writer *writer, bags_error *err) {
@@ -8510,8 +8721,7 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
         code = bagi_scan_has_rows(writer, &has_rows, err);
     if (!code && has_rows)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: refs.idx has datapoints, but none is "
-            "whole: %s. If a loss of power came before anything in it was "
+            "%s: refs.idx has datapoints, but none is whole: %s. If a loss of power came before anything in it was "
             "synced, remove the directory", bagi_tail(writer->shard), why);
     if (code)
         return code;
@@ -8549,8 +8759,7 @@ static bags_code bagi_lock_left(const bagi_env *env, void *file,
     const char *path, const char *what, bags_error *err) {
     int error = env->io.lock(env->io.user, file);
     if (error == EWOULDBLOCK)
-        return bags_fail(err, BAGS_ERROR_LOCKED,
-            "%s: a living writer works on it", bagi_tail(what));
+        return bagi_fail_locked(what, err);
     return error ? bagi_fail_system(err, error, path, "lock") : BAGS_OK;
 }
 
@@ -8583,6 +8792,15 @@ static int bagi_left_other(void *user, const char *name) {
     return *(bool *)user ? ECANCELED : 0;
 }
 
+BAGI_COLD static bags_code bagi_fail_left(const bags_writer *writer,
+    bags_code code, const char *what, bags_error *err) {
+    bool lost = false;
+    bags_code why = bagi_spec_is_lost(&writer->env, writer->shard, &lost, err);
+    if (why || lost)
+        return why ? why : bagi_fail_lost(writer->shard, code, err);
+    return bags_fail(err, code, "%s: %s", bagi_tail(writer->shard), what);
+}
+
 /* A shard whose fields nobody knows can only be one whose writer died before it
  * made them: `what` says why they are not known. */
 static bags_code bagi_left_unknown(const bags_writer *writer, bags_code code,
@@ -8592,7 +8810,7 @@ static bags_code bagi_left_unknown(const bags_writer *writer, bags_code code,
     int error =
         env->io.list(env->io.user, writer->shard, bagi_left_other, &other);
     if (other)
-        return bags_fail(err, code, "%s: %s", bagi_tail(writer->shard), what);
+        return bagi_fail_left(writer, code, what, err);
     return error ? bagi_fail_system(err, error, writer->shard, "list")
                  : BAGS_OK;
 }
@@ -8716,14 +8934,33 @@ static bags_code bagi_writer_go_on_shards(bags_writer *writer,
     return code;
 }
 
+/* A dataset without shards does not go on in one that has them. */
+static bags_code bagi_writer_no_shards(bags_writer *writer, bags_error *err) {
+    bool single = false;
+    bagi_names names;
+    bags_code code = bagi_is_single(&writer->env, writer->path, &single, err);
+    if (code || single)
+        return code;
+    code = bagi_names_list(&writer->env, writer->path, &names, err);
+    if (!code && names.count)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: is a dataset with shards: to append, give the shard options that "
+            "it was begun with (sharded, shard_size, shard_length, shard_start, "
+            "shard_stop)", bagi_tail(writer->path));
+    bagi_names_free(&names);
+    return code;
+}
+
 /* A dataset without shards that is there already. */
 static bags_code bagi_writer_go_on_single(bags_writer *writer,
     bags_error *err) {
     bagi_found found = {0, 0, NULL};
     bool other = false;
-    char *shard = bagi_writer_shard_path(writer, err);
-    bags_code code = shard ? bagi_writer_resume(writer, shard, &found, err)
-                           : BAGS_ERROR_MEMORY;
+    bags_code code = bagi_writer_no_shards(writer, err);
+    char *shard = code ? NULL : bagi_writer_shard_path(writer, err);
+    if (!code)
+        code = shard ? bagi_writer_resume(writer, shard, &found, err)
+                     : BAGS_ERROR_MEMORY;
     if (code)
         return code;
     writer->found = found.length;
@@ -8743,7 +8980,8 @@ static bags_code bagi_writer_go_on(bags_writer *writer, bags_error *err) {
     code = bagi_shard_finished(&writer->env, writer->path, &finished, err);
     if (!code && finished)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: is finished, and has no shards: nothing can be appended to it",
+            "%s: is finished, and has no shards: nothing can be appended to it. "
+            "Write into a new path, or with shards",
             bagi_tail(writer->path));
     if (code)
         return code;
@@ -8787,7 +9025,7 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
     if (!writer)
         return NULL;
     bags_code code = bagi_writer_fields(writer, fields, count, err);
-    if (code == BAGS_ERROR_FIELD || code == BAGS_ERROR_TYPE)
+    if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(err, code, "%s: ", bagi_tail(path));
     if (!code)
         code = bagi_writer_equip(writer, err);
@@ -8817,6 +9055,16 @@ static void bagi_writer_conclude(bags_writer *writer) {
         bagi_writer_finish(writer, &writer->failure);
 }
 
+/* What close says of the datapoints that were refused. */
+static bags_code bagi_writer_refusals(bags_writer *writer, bags_error *err) {
+    bags_error *first = &writer->refusal;
+    if (writer->refused < 2)
+        return bagi_keep_failure(first, err);
+    return bags_fail(err, first->code,
+        "%s (the first of %" PRIu64 " that were refused)", first->message,
+        writer->refused);
+}
+
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     if (!writer)
         return BAGS_OK;
@@ -8826,7 +9074,7 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     if (writer->failure.code)
         code = bagi_writer_broken(writer, err);
     else if (writer->refusal.code)
-        code = bagi_keep_failure(&writer->refusal, err);
+        code = bagi_writer_refusals(writer, err);
     bagi_writer_free(writer);
     return code;
 }
@@ -9247,9 +9495,7 @@ static bags_code bagi_recover_shards(bagi_recovering *work, const char *path) {
     if (code)
         return code;
     if (names.count == 0)
-        code = bags_fail(work->err, BAGS_ERROR_MISSING,
-            "%s: is no dataset: it has neither spec.json nor shards",
-            bagi_tail(path));
+        code = bagi_fail_no_dataset(&work->env, path, work->err);
     for (size_t i = 0; i < names.count; i++) {
         if (names.names[i].number % stop != work->options.shard_start)
             continue;
@@ -9939,7 +10185,7 @@ static bags_code bagi_opening_shard(bagi_opening *opening, bagi_name name,
     if (!code && !found && wanted) {
         reader->skipped++;
         if (!reader->options.skip_unfinished && !reader->options.live)
-            code = bagi_fail_unfinished(dir, err);
+            code = bagi_fail_unfinished(&reader->env, dir, err);
     }
     bagi_free_text(&reader->env.memory, dir);
     return code;
@@ -9967,11 +10213,13 @@ BAGI_COLD static bags_code bagi_fail_gaps(const bags_reader *reader,
         for (uint64_t n = gap->start; n < gap->stop && named <= most;
              n += gap->step, named++)
             used += (size_t)snprintf(list + used, sizeof list - used,
-                named == most ? ", ..." : "%s%" PRIu64, named ? ", " : "", n);
+                named == most ? ", ..." : "%s%06" PRIu64, named ? ", " : "", n);
     }
     return bags_fail(err, BAGS_ERROR_GAP,
-        "%s: shards are missing: %s: lost, or their workers are not done. Allow "
-        "gaps to read the rest; finalize if nothing is lost and all are done", bagi_tail(reader->path), list);
+        "%s: shards are missing: %s: lost, or their workers are not done. Read "
+        "the rest with allow_gaps (--allow-gaps); if nothing is lost and all are "
+        "done, close the gaps with bags_finalize (`bags finalize`)",
+        bagi_tail(reader->path), list);
 }
 
 /* A gap next to a shard that is not finished is most likely one whose writer has
@@ -9992,7 +10240,7 @@ BAGI_COLD static bags_code bagi_fail_gaps_or_unfinished(
             return BAGS_ERROR_MEMORY;
         code = bagi_shard_finished(env, path, &finished, err);
         if (!code && !finished)
-            code = bagi_fail_unfinished(path, err);
+            code = bagi_fail_unfinished(env, path, err);
         bagi_free_text(&env->memory, path);
     }
     return code ? code : bagi_fail_gaps(reader, err);
@@ -10034,7 +10282,8 @@ static bags_code bagi_opening_sharded(bagi_opening *opening,
         code = bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: none of its shards %s",
             bagi_tail(reader->path), reader->options.live
                 ? "can be read: their writers have only begun"
-                : "is finished");
+                : "is finished: writers are at work on them, or died: then "
+                  "bags_recover (`bags recover`) finishes them");
     return code;
 }
 
@@ -10056,9 +10305,7 @@ static bags_code bagi_opening_directory(bagi_opening *opening,
         if (names.count > 0)
             code = bagi_opening_sharded(opening, &names, err);
         else
-            code = bags_fail(err, BAGS_ERROR_MISSING,
-                "%s: is no dataset: it has neither spec.json nor shards",
-                bagi_tail(reader->path));
+            code = bagi_fail_no_dataset(&reader->env, reader->path, err);
         bagi_names_free(&names);
     }
     return code;
@@ -10069,7 +10316,8 @@ static bags_code bagi_opening_single(bagi_opening *opening, bags_error *err) {
     bagi_name none = {0, 0};
     bags_code code = bagi_opening_shard(opening, none, true, err);
     if (!code && !opening->has_spec)
-        code = bagi_fail_unfinished(opening->reader->path, err);
+        code = bagi_fail_unfinished(&opening->reader->env,
+            opening->reader->path, err);
     return code;
 }
 
@@ -10079,11 +10327,12 @@ static bags_code bagi_opening_any(bagi_opening *opening, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
     bags_code code = bagi_kind(env, reader->path, &kind, err);
-    if (!code && kind != BAGS_PATH_DIRECTORY)
-        code = bags_fail(err, BAGS_ERROR_MISSING, "%s: %s",
-            bagi_tail(reader->path), kind == BAGS_PATH_NONE
-                ? "there is no such directory"
-                : "is a file, not the directory of a dataset");
+    if (!code && kind == BAGS_PATH_NONE)
+        code = bagi_fail_system(err, ENOENT, reader->path, "open");
+    else if (!code && kind != BAGS_PATH_DIRECTORY)
+        code = bags_fail(err, BAGS_ERROR_MISSING,
+            "%s: is a file, not the directory of a dataset",
+            bagi_tail(reader->path));
     if (!code)
         code = bagi_shard_finished(env, reader->path, &single, err);
     if (!code && !single)
@@ -10301,10 +10550,15 @@ BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop) {
 
 /* The shard of a datapoint. Most often it is the one the row was used for
  * last, or the next. */
+static BAGI_WITHIN bool bagi_shard_has(const bags_reader *reader,
+    uint64_t shard, uint64_t index) {
+    return shard < reader->count && reader->shards[shard].start <= index &&
+           index < reader->shards[shard + 1].start;
+}
+
 static inline size_t bagi_reader_shard_of(const bags_reader *reader,
     uint64_t index, uint64_t hint) {
-    if (hint < reader->count && reader->shards[hint].start <= index &&
-        index < reader->shards[hint + 1].start)
+    if (bagi_shard_has(reader, hint, index))
         return (size_t)hint;
     size_t low = 0, high = reader->count;
     while (high - low > 1) {
@@ -10426,17 +10680,144 @@ static bags_code bagi_reader_parse(const bags_reader *reader, size_t shard,
                  : BAGS_OK;
 }
 
-/* Room for the refs of one datapoint, and a mark a field. */
+#define BAGI_QUICK_FIELDS 32
+#define BAGI_LAYOUTS 8
+#define BAGI_LAYOUT_WORDS 24
+
+/* Where a number stands in the refs of a datapoint: of the eight bytes from `at`
+ * on, read as big-endian, what is left after 1 + shift bits are dropped. */
+typedef struct bagi_place {
+    unsigned char at, shift;
+} bagi_place;
+
+/*
+ * A layout of refs: how many bytes each number has. A dataset has few, so that
+ * refs seldom have to be taken apart: if they have the bytes of a layout, but
+ * for those of the numbers, the numbers stand where it says.
+ */
+typedef struct bagi_layout {
+    uint64_t shape; /* the spec's; 0: nothing is known */
+    size_t size;    /* of the refs in bytes */
+    size_t words;   /* of eight bytes, the last one's rest without a mask */
+    struct {
+        uint64_t mask, tag;
+    } word[BAGI_LAYOUT_WORDS];
+    bagi_place first[BAGI_QUICK_FIELDS], count[BAGI_QUICK_FIELDS];
+} bagi_layout;
+
+/* In a row's `refs`: the layouts that were seen last, by their sizes; the refs
+ * of one datapoint; a mark a field. */
+static bagi_layout *bagi_row_layouts(const bags_row *row) {
+    return (bagi_layout *)(void *)row->refs.data;
+}
+
 static bags_code bagi_row_refs(const bags_reader *reader, bags_row *row,
     bagi_ref **refs, unsigned char **marks, bags_error *err) {
     size_t count = reader->spec.count;
+    size_t layouts = BAGI_LAYOUTS * sizeof(bagi_layout);
+    bool fresh = row->refs.capacity == 0;
     bags_code code = bags_buffer_reserve(&row->refs,
-        count * (sizeof(bagi_ref) + 1) + 1, err);
+        layouts + count * (sizeof(bagi_ref) + 1) + 1, err);
     if (code)
         return code;
-    *refs = (bagi_ref *)(void *)row->refs.data;
-    *marks = row->refs.data + count * sizeof(bagi_ref);
+    if (fresh)
+        memset(row->refs.data, 0, layouts);
+    *refs = (bagi_ref *)(void *)(row->refs.data + layouts);
+    *marks = row->refs.data + layouts + count * sizeof(bagi_ref);
     return BAGS_OK;
+}
+
+/* The bytes of an integer by its first byte; 0 if it is none, or one of more
+ * than 32 bits, or one that is written as a signed one. */
+static size_t bagi_uint_size(unsigned char tag) {
+    return tag < 0x80 ? 1 : tag == 0xCC ? 2 : tag == 0xCD ? 3 : tag == 0xCE ? 5 : 0;
+}
+
+/* Note that refs of this layout have these bits of their byte `at`. */
+static void bagi_layout_tag(bagi_layout *layout, size_t at, unsigned char value,
+    unsigned char mask) {
+    unsigned shift = 8 * (at % 8);
+    layout->word[at / 8].mask |= (uint64_t)mask << shift;
+    layout->word[at / 8].tag |= (uint64_t)(value & mask) << shift;
+}
+
+/* Take a number off the refs. False if it is none of those that are quick. */
+static bool bagi_layout_number(bagi_layout *layout, bags_bytes refs, size_t *at,
+    bagi_place *place) {
+    if (*at >= refs.size)
+        return false;
+    unsigned char tag = refs.data[*at];
+    size_t size = bagi_uint_size(tag), tags = size > 1;
+    if (size == 0 || size > refs.size - *at)
+        return false;
+    bagi_layout_tag(layout, *at, tag, tags ? 0xFF : 0x80);
+    place->at = (unsigned char)(*at + tags);
+    place->shift = (unsigned char)(63 - 8 * (size - tags));
+    *at += size;
+    return true;
+}
+
+/* The same for [first, count] or []. */
+static bool bagi_layout_sequence(bagi_layout *layout, bags_bytes refs,
+    size_t *at, size_t field) {
+    bagi_place none = {0, 63};
+    if (*at >= refs.size)
+        return false;
+    unsigned char tag = refs.data[(*at)++];
+    layout->first[field] = layout->count[field] = none;
+    bagi_layout_tag(layout, *at - 1, tag, 0xFF);
+    if (tag != 0x92)
+        return tag == 0x90;
+    return bagi_layout_number(layout, refs, at, &layout->first[field]) &&
+           bagi_layout_number(layout, refs, at, &layout->count[field]);
+}
+
+/* The head of an array of so many elements. */
+static bool bagi_layout_head(bagi_layout *layout, bags_bytes refs, size_t *at,
+    size_t count) {
+    unsigned char head[3] = {(unsigned char)(0x90 | count), 0, 0};
+    size_t size = count < 16 ? 1 : 3;
+    if (size == 3) {
+        head[0] = 0xDC;
+        head[2] = (unsigned char)count;
+    }
+    if (refs.size < size || memcmp(refs.data, head, size) != 0)
+        return false;
+    for (; *at < size; (*at)++)
+        bagi_layout_tag(layout, *at, head[*at], 0xFF);
+    return true;
+}
+
+static bool bagi_layout_fields(bagi_layout *layout, const bagi_spec *spec,
+    bags_bytes refs) {
+    size_t at = 0;
+    if (!bagi_layout_head(layout, refs, &at, spec->count))
+        return false;
+    for (size_t i = 0; i < spec->count; i++) {
+        bool known = spec->shape >> i & 1
+                         ? bagi_layout_sequence(layout, refs, &at, i)
+                         : bagi_layout_number(layout, refs, &at,
+                               &layout->first[i]);
+        if (!known)
+            return false;
+    }
+    return at == refs.size;
+}
+
+/* Remember the layout of a datapoint's refs, if it is one that is quick. */
+static void bagi_row_learn(const bags_row *row, const bagi_spec *spec,
+    bags_bytes refs) {
+    bagi_layout *layout =
+        &bagi_row_layouts(row)[refs.size % BAGI_LAYOUTS];
+    if (spec->count > BAGI_QUICK_FIELDS ||
+        refs.size > (size_t)8 * BAGI_LAYOUT_WORDS)
+        return;
+    memset(layout, 0, sizeof *layout);
+    if (!bagi_layout_fields(layout, spec, refs))
+        return;
+    layout->size = refs.size;
+    layout->words = (refs.size + 7) / 8;
+    layout->shape = spec->shape;
 }
 
 /* The refs of a datapoint, `local` counted in its shard. */
@@ -10455,8 +10836,11 @@ static bags_code bagi_reader_refs(const bags_reader *reader, size_t shard,
         bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
     if (!code)
         code = bag_reader_get(bag, local, &row->scratch, &blob, err);
-    return code ? code
-                : bagi_reader_parse(reader, shard, local, blob, refs, err);
+    if (!code)
+        code = bagi_reader_parse(reader, shard, local, blob, refs, err);
+    if (!code && bag->view.length)
+        bagi_row_learn(row, &reader->spec, blob);
+    return code;
 }
 
 static bool bagi_ref_fits(const bagi_ref *ref, uint64_t length) {
@@ -10656,6 +11040,14 @@ static bags_code bagi_select_steps(const bags_reader *reader,
     return BAGS_OK;
 }
 
+/* Put before a message which datapoint, and of which field, could not be
+ * read. */
+BAGI_COLD static bags_code bagi_prefix_datapoint(const bags_reader *reader,
+    uint64_t index, size_t field, bags_code code, bags_error *err) {
+    return bagi_prefix(err, code, "datapoint %" PRIu64 ", field \"%.200s\": ",
+        index, bagi_reader_field_name(reader, field));
+}
+
 static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
     uint64_t local, const bags_select *select, const bagi_ref *ref,
     bags_row *row, struct bagi_slot *slot, bags_error *err) {
@@ -10664,16 +11056,22 @@ static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
     size_t used = 0;
     slot->field = select->field;
     slot->length = 0;
+    uint64_t index = reader->shards[shard].start + local;
     bags_code code = bagi_select_steps(reader, select, ref, &steps, err);
     if (!code)
         code = bagi_reader_bag(reader, shard, select->field, &bag, err);
-    if (!code)
-        code = bagi_reader_check_ref(reader, shard, local, select->field, ref,
-            bag, err);
     if (code)
         return code;
+    code = bagi_reader_check_ref(reader, shard, local, select->field, ref, bag,
+        err);
+    if (code) /* it says field and datapoint, counted in the shard */
+        return reader->sharded
+                   ? bagi_prefix(err, code, "datapoint %" PRIu64 ": ", index)
+                   : code;
     slot->budget = bagi_slot_budget(bag);
-    return bagi_slot_add(row, slot, bag, &steps, &used, err);
+    code = bagi_slot_add(row, slot, bag, &steps, &used, err);
+    return code ? bagi_prefix_datapoint(reader, index, select->field, code, err)
+                : BAGS_OK;
 }
 
 BAGI_COLD static bags_code bagi_fail_datapoint(const bags_reader *reader,
@@ -10681,14 +11079,6 @@ BAGI_COLD static bags_code bagi_fail_datapoint(const bags_reader *reader,
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: there is no datapoint %" PRIu64 "; it has %" PRIu64,
         bagi_tail(reader->path), index, reader->length);
-}
-
-/* Put before a message which datapoint, and of which field, could not be
- * read. */
-BAGI_COLD static bags_code bagi_prefix_datapoint(const bags_reader *reader,
-    uint64_t index, size_t field, bags_code code, bags_error *err) {
-    return bagi_prefix(err, code, "datapoint %" PRIu64 ", field \"%.200s\": ",
-        index, bagi_reader_field_name(reader, field));
 }
 
 static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
@@ -10702,122 +11092,50 @@ static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
             "%s: field \"%.200s\" is selected twice", bagi_tail(reader->path),
             reader->spec.fields[field].name);
     marks[field] = 1;
-    bags_code code = bagi_row_fill(reader, shard,
-        index - reader->shards[shard].start, select, &refs[field], row,
-        &row->slots[slot], err);
-    return code ? bagi_prefix_datapoint(reader, index, field, code, err)
-                : BAGS_OK;
+    return bagi_row_fill(reader, shard, index - reader->shards[shard].start,
+        select, &refs[field], row, &row->slots[slot], err);
 }
 
 /* ---- the quick way: everything is mapped, opened, and as it should be. False
  * if not so, or if anything is wrong: then the other way says what. ---- */
 
-#define BAGI_QUICK_FIELDS 32
-
-/* Of a first byte: how many bytes the integer has, and how far the eight bytes
- * from the first on are shifted down to leave its number; 0 if it is none, or of
- * more than 32 bits, or one that is written as a signed one. */
-#define BAGI_SIXTEEN(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
-static const unsigned char bagi_uint_steps[256] = {BAGI_SIXTEEN(1),
-    BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1),
-    BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(1), BAGI_SIXTEEN(0),
-    BAGI_SIXTEEN(0), BAGI_SIXTEEN(0), BAGI_SIXTEEN(0),
-    /* 0xC0 */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 5, 0};
-static const unsigned char bagi_uint_shifts[8] = {0, 56, 56, 48, 0, 32, 0, 0};
-
-/* Take an integer off the front. Seven bytes behind the first can be read,
- * whatever they are. Returns how many bytes it has, or 0. */
-static BAGI_WITHIN size_t bagi_quick_uint(const unsigned char *at,
-    uint64_t *number) {
-    unsigned tag = *at;
-    size_t step = bagi_uint_steps[tag];
-    *number = bagi_load_big(at) << (tag >> 7 << 3) >> bagi_uint_shifts[step];
-    return step;
+/* Behind the refs is a table of at least 16 bytes, so that to read eight from
+ * any of theirs reads nothing behind the map. */
+static BAGI_WITHIN bool bagi_layout_fits(const bagi_layout *layout,
+    uint64_t shape, bags_bytes refs) {
+    uint64_t other = layout->shape ^ shape;
+    if (layout->size != refs.size)
+        return false;
+    for (size_t i = 0; i < layout->words; i++)
+        other |= (bagi_load_u64(refs.data + 8 * i) & layout->word[i].mask) ^
+                 layout->word[i].tag;
+    return other == 0;
 }
 
-/* The same for [first, count] or []. */
-static BAGI_WITHIN size_t bagi_quick_sequence(const unsigned char *at,
-    bagi_ref *ref) {
-    ref->first = ref->count = 0;
-    if (*at != 0x92)
-        return *at == 0x90;
-    size_t first = bagi_quick_uint(at + 1, &ref->first);
-    size_t count = bagi_quick_uint(at + 1 + first, &ref->count);
-    return first && count ? 1 + first + count : 0;
+static BAGI_WITHIN uint64_t bagi_quick_number(const unsigned char *refs,
+    bagi_place place) {
+    return bagi_load_big(refs + place.at) >> 1 >> place.shift;
 }
 
-/* The same without looking at the numbers. */
-static BAGI_WITHIN size_t bagi_quick_skip(const unsigned char *at,
-    bool sequence) {
-    if (!sequence)
-        return bagi_uint_steps[*at];
-    if (*at != 0x92)
-        return *at == 0x90;
-    size_t first = bagi_uint_steps[at[1]];
-    size_t count = bagi_uint_steps[at[1 + first]];
-    return first && count ? 1 + first + count : 0;
-}
-
-/* The bytes of a datapoint's refs behind the array's head. No element is longer
- * than 11 bytes, and behind the blob is a table of at least 16, so that to look
- * at the element that begins before `stop` reads nothing behind the map. */
-static BAGI_WITHIN bool bagi_quick_row(size_t count, const bagi_view *view,
-    uint64_t local, const unsigned char **from, const unsigned char **stop) {
+/* The refs of a datapoint and their layout, or NULL. */
+static BAGI_WITHIN const bagi_layout *bagi_quick_refs(const bagi_spec *spec,
+    const bagi_view *view, uint64_t local, const bags_row *row,
+    const unsigned char **refs) {
     bags_bytes blob;
-    if (!bagi_view_get(view, local, &blob))
-        return false;
-    const unsigned char *at = blob.data;
-    *stop = at + blob.size;
-    *from = at + (count < 16 ? 1 : 3);
-    return count < 16 ? at[0] == (0x90 | count)
-                      : at[0] == 0xDC && at[1] == 0 && at[2] == count;
-}
-
-static BAGI_WITHIN bool bagi_quick_refs(const bagi_spec *spec,
-    const bagi_view *view, uint64_t local, bagi_ref *refs) {
-    const unsigned char *at, *stop;
-    size_t count = spec->count;
-    uint64_t sequences = spec->sequences;
-    if (!bagi_quick_row(count, view, local, &at, &stop))
-        return false;
-    for (size_t i = 0; i < count; i++, sequences >>= 1) {
-        refs[i].count = 1;
-        size_t step = sequences & 1 ? bagi_quick_sequence(at, &refs[i])
-                                    : bagi_quick_uint(at, &refs[i].first);
-        if (step == 0 || at >= stop)
-            return false;
-        at += step;
-    }
-    return at == stop;
-}
-
-/* The ref of one field; the others are passed over. */
-static BAGI_WITHIN bool bagi_quick_ref(const bagi_spec *spec,
-    const bagi_view *view, uint64_t local, size_t field, bagi_ref *ref) {
-    const unsigned char *at, *stop;
-    size_t count = spec->count, step;
-    uint64_t sequences = spec->sequences;
-    if (!bagi_quick_row(count, view, local, &at, &stop))
-        return false;
-    for (size_t i = 0; i < count; i++, sequences >>= 1, at += step) {
-        if (i == field) {
-            ref->count = 1;
-            step = sequences & 1 ? bagi_quick_sequence(at, ref)
-                                 : bagi_quick_uint(at, &ref->first);
-        } else {
-            step = bagi_quick_skip(at, sequences & 1);
-        }
-        if (step == 0 || at >= stop)
-            return false;
-    }
-    return at == stop;
+    const bagi_layout *layout = bagi_row_layouts(row);
+    if (!layout || !bagi_view_get(view, local, &blob))
+        return NULL;
+    layout += blob.size % BAGI_LAYOUTS;
+    *refs = blob.data;
+    return bagi_layout_fits(layout, spec->shape, blob) ? layout : NULL;
 }
 
 /* Items of a sequence, all of them if the selection is NULL. */
 static BAGI_WITHIN bool bagi_quick_items(const bagi_view *view,
-    const bags_select *select, const bagi_ref *ref, struct bagi_slot *slot) {
-    uint64_t start = 0, stop = ref->count;
-    if (ref->count > view->length || ref->first > view->length - ref->count)
+    const bags_select *select, uint64_t first, uint64_t count,
+    struct bagi_slot *slot) {
+    uint64_t start = 0, stop = count;
+    if (count > view->length || first > view->length - count)
         return false;
     if (select) {
         if (select->start > select->stop || select->step > 1)
@@ -10829,85 +11147,106 @@ static BAGI_WITHIN bool bagi_quick_items(const bagi_view *view,
         return false;
     slot->length = (size_t)(stop - start);
     for (size_t i = 0; i < slot->length; i++)
-        if (!bagi_view_get(view, ref->first + start + i, &slot->items[i]))
+        if (!bagi_view_get(view, first + start + i, &slot->items[i]))
             return false;
     return true;
 }
 
 /* `select` is NULL for all of the field. */
-static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader, void **bags,
-    size_t field, const bags_select *select, const bagi_ref *ref,
+static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader,
+    const bag_reader *bag, size_t field, const bags_select *select,
+    const bagi_layout *layout, const unsigned char *refs,
     struct bagi_slot *slot) {
-    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
+    uint64_t first = bagi_quick_number(refs, layout->first[field]);
     if (select && !(select->start | select->stop | select->step))
         select = NULL;
     if (!bag || slot->capacity == 0)
         return false;
     slot->field = field;
-    if (reader->spec.sequences >> field & 1)
-        return bagi_quick_items(&bag->view, select, ref, slot);
+    if (reader->spec.shape >> field & 1)
+        return bagi_quick_items(&bag->view, select, first,
+            bagi_quick_number(refs, layout->count[field]), slot);
     slot->length = 1;
-    return !select && bagi_view_get(&bag->view, ref->first, slot->items);
+    return !select && bagi_view_get(&bag->view, first, slot->items);
 }
 
-/* One field. Of a shard whose refs are known to be the indices of datapoints
- * they need not be read. */
+/* A plain field of a shard whose refs are known to be the indices of datapoints,
+ * so that they need not be read. */
+static BAGI_WITHIN bool bagi_quick_known(const bag_reader *bag, uint64_t local,
+    const bags_select *select, struct bagi_slot *slot) {
+    if (select->start | select->stop | select->step || slot->capacity == 0)
+        return false;
+    slot->field = select->field;
+    slot->length = 1;
+    return bagi_view_get(&bag->view, local, slot->items);
+}
+
 static BAGI_WITHIN bool bagi_quick_one(const bags_reader *reader, void **bags,
     uint64_t local, const bags_select *select, bags_row *row) {
     size_t field = select->field, fields = reader->spec.count;
-    bagi_ref ref = {local, 1};
+    const unsigned char *refs;
     if (field >= fields || row->capacity == 0)
         return false;
-    const bag_reader *refs = (const bag_reader *)BAGI_LOAD(&bags[fields]);
+    const bag_reader *index = (const bag_reader *)BAGI_LOAD(&bags[fields]);
     bag_reader *bag = (bag_reader *)BAGI_LOAD(&bags[field]);
-    if (!refs || !bag)
+    if (!index || !bag)
         return false;
-    if (!BAGI_LOAD(&bag->consecutive) &&
-        !bagi_quick_ref(&reader->spec, &refs->view, local, field, &ref))
+    if (BAGI_LOAD(&bag->consecutive))
+        return bagi_quick_known(bag, local, select, &row->slots[0]);
+    const bagi_layout *layout =
+        bagi_quick_refs(&reader->spec, &index->view, local, row, &refs);
+    return layout && bagi_quick_slot(reader, bag, field, select, layout, refs,
+                         &row->slots[0]);
+}
+
+static BAGI_WITHIN bool bagi_quick_blob(const bags_reader *reader, void **bags,
+    uint64_t local, size_t field, uint64_t item, const bags_row *row,
+    bags_bytes *out) {
+    size_t fields = reader->spec.count;
+    const unsigned char *refs;
+    if (field >= fields)
         return false;
-    return bagi_quick_slot(reader, bags, field, select, &ref, &row->slots[0]);
+    const bag_reader *index = (const bag_reader *)BAGI_LOAD(&bags[fields]);
+    bag_reader *bag = (bag_reader *)BAGI_LOAD(&bags[field]);
+    if (!index || !bag)
+        return false;
+    if (BAGI_LOAD(&bag->consecutive))
+        return item == 0 && bagi_view_get(&bag->view, local, out);
+    const bagi_layout *layout =
+        bagi_quick_refs(&reader->spec, &index->view, local, row, &refs);
+    if (!layout)
+        return false;
+    uint64_t first = bagi_quick_number(refs, layout->first[field]), count = 1;
+    if (reader->spec.shape >> field & 1)
+        count = bagi_quick_number(refs, layout->count[field]);
+    return item < count && count <= bag->view.length &&
+           first <= bag->view.length - count &&
+           bagi_view_get(&bag->view, first + item, out);
 }
 
 static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
     void **bags, uint64_t local, const bags_select *selects, size_t count,
     bags_row *row) {
-    bagi_ref refs[BAGI_QUICK_FIELDS];
     size_t fields = reader->spec.count;
     uint64_t seen = 0;
+    const unsigned char *refs;
     const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[fields]);
-    if (!bag || count > row->capacity ||
-        !bagi_quick_refs(&reader->spec, &bag->view, local, refs))
+    if (!bag || count > row->capacity)
+        return false;
+    const bagi_layout *layout =
+        bagi_quick_refs(&reader->spec, &bag->view, local, row, &refs);
+    if (!layout)
         return false;
     for (size_t i = 0; i < count; i++) {
         size_t field = selects ? selects[i].field : i;
         if (field >= fields || seen >> field & 1 ||
-            !bagi_quick_slot(reader, bags, field, selects ? &selects[i] : NULL,
-                &refs[field], &row->slots[i]))
+            !bagi_quick_slot(reader, (const bag_reader *)BAGI_LOAD(&bags[field]),
+                field, selects ? &selects[i] : NULL, layout, refs,
+                &row->slots[i]))
             return false;
         seen |= (uint64_t)1 << field;
     }
     return true;
-}
-
-/* The Bags of the shard that a datapoint is in, if any was opened, and its place
- * there. */
-static BAGI_WITHIN void **bagi_quick_shard(const bags_reader *reader,
-    uint64_t index, size_t *number, uint64_t *local, const bags_row *row) {
-    if (index >= reader->length || reader->spec.count > BAGI_QUICK_FIELDS ||
-        !BAGI_ATOMIC)
-        return NULL;
-    *number = bagi_reader_shard_of(reader, index, row->shard);
-    *local = index - reader->shards[*number].start;
-    return (void **)BAGI_LOAD(&reader->shards[*number].bags);
-}
-
-static BAGI_WITHIN bags_code bagi_quick_done(const bags_reader *reader,
-    uint64_t index, size_t shard, size_t count, bags_row *row) {
-    row->reader = reader;
-    row->index = index;
-    row->shard = shard;
-    row->length = count;
-    return BAGS_OK;
 }
 
 BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
@@ -10943,29 +11282,91 @@ BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
     return BAGS_OK;
 }
 
-/* Apart, since each needs the registers for itself. */
+/* Any number of fields of any shard. */
 BAGI_APART static bags_code bagi_reader_get_some(const bags_reader *reader,
     uint64_t index, const bags_select *selects, size_t count, bags_row *row,
     bags_error *err) {
-    size_t shard = 0;
-    uint64_t local = 0;
-    void **bags = bagi_quick_shard(reader, index, &shard, &local, row);
-    size_t most = selects ? count : reader->spec.count;
-    if (bags && bagi_quick_fields(reader, bags, local, selects, most, row))
-        return bagi_quick_done(reader, index, shard, most, row);
+    if (BAGI_ATOMIC && index < reader->length) {
+        size_t number = bagi_reader_shard_of(reader, index, row->shard);
+        const bagi_shard *shard = &reader->shards[number];
+        void **bags = (void **)BAGI_LOAD(&shard->bags);
+        size_t most = selects ? count : reader->spec.count;
+        if (bags && bagi_quick_fields(reader, bags, index - shard->start,
+                        selects, most, row)) {
+            row->reader = reader;
+            row->index = index;
+            row->shard = number;
+            row->length = most;
+            return BAGS_OK;
+        }
+    }
     return bagi_reader_get(reader, index, selects, count, row, err);
 }
 
+/* One field of the shard of the last read is what most reads are: the others are
+ * in functions of their own, so that this one needs few registers. */
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
-    size_t shard = 0;
-    uint64_t local = 0;
-    if (!selects || count != 1)
-        return bagi_reader_get_some(reader, index, selects, count, row, err);
-    void **bags = bagi_quick_shard(reader, index, &shard, &local, row);
-    if (bags && bagi_quick_one(reader, bags, local, selects, row))
-        return bagi_quick_done(reader, index, shard, 1, row);
-    return bagi_reader_get(reader, index, selects, 1, row, err);
+    if (BAGI_ATOMIC && selects && count == 1 &&
+        bagi_shard_has(reader, row->shard, index)) {
+        const bagi_shard *shard = &reader->shards[row->shard];
+        void **bags = (void **)BAGI_LOAD(&shard->bags);
+        if (bags &&
+            bagi_quick_one(reader, bags, index - shard->start, selects, row)) {
+            row->reader = reader;
+            row->index = index;
+            row->length = 1;
+            return BAGS_OK;
+        }
+    }
+    return bagi_reader_get_some(reader, index, selects, count, row, err);
+}
+
+/* No such item: say how many there are. */
+BAGI_COLD static bags_code bagi_fail_item(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row,
+    bags_error *err) {
+    uint64_t count = 0;
+    bags_code code = bags_reader_count(reader, index, field, row, &count, err);
+    if (code)
+        return code;
+    code = bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: there is no item %" PRIu64 "; it has %" PRIu64,
+        bagi_tail(reader->path), item, count);
+    return bagi_prefix_datapoint(reader, index, field, code, err);
+}
+
+BAGI_APART static bags_code bagi_reader_get_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row,
+    bags_bytes *out, bags_error *err) {
+    bags_select select = {field, 0, 0, 0};
+    if (field < reader->spec.count && reader->spec.types[field].sequence)
+        select = bags_slice(field, item, item + (item < UINT64_MAX));
+    out->data = NULL;
+    out->size = 0;
+    bags_code code = bagi_reader_get_some(reader, index, &select, 1, row, err);
+    bool there = bags_row_length(row, 0) > (select.step ? 0 : item);
+    if (!code && !there)
+        code = bagi_fail_item(reader, index, field, item, row, err);
+    if (!code)
+        *out = bags_row_bytes(row, 0, 0);
+    row->length = 0;
+    return code;
+}
+
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row,
+    bags_bytes *out, bags_error *err) {
+    if (BAGI_ATOMIC && bagi_shard_has(reader, row->shard, index)) {
+        const bagi_shard *shard = &reader->shards[row->shard];
+        void **bags = (void **)BAGI_LOAD(&shard->bags);
+        if (bags && bagi_quick_blob(reader, bags, index - shard->start, field,
+                        item, row, out)) {
+            row->length = 0;
+            return BAGS_OK;
+        }
+    }
+    return bagi_reader_get_blob(reader, index, field, item, row, out, err);
 }
 
 BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
@@ -11012,6 +11413,33 @@ static bags_code bagi_many_check(const bags_reader *reader, size_t field,
     if (reader->spec.types[field].sequence)
         return bagi_fail_sequence(reader, field, err);
     return BAGS_OK;
+}
+
+/*
+ * Many blobs were read at once and one of them is wrong: say of which datapoint,
+ * by reading them again one by one. indices NULL: start, start + 1, ... If none
+ * of them alone is wrong, what `err` says stays, with `field` before it.
+ */
+BAGI_COLD static bags_code bagi_many_blame(const bags_reader *reader,
+    size_t field, const uint64_t *indices, uint64_t start, uint64_t count,
+    bags_row *row, bags_code code, bags_error *err) {
+    bags_select select = {field, 0, 0, 0};
+    bags_error why;
+    for (uint64_t i = 0; err && code == BAGS_ERROR_CORRUPT && i < count; i++) {
+        uint64_t index = indices ? indices[i] : start + i;
+        if (bagi_reader_get(reader, index, &select, 1, row, &why) != code)
+            continue;
+        *err = why;
+        row->length = 0;
+        return code;
+    }
+    row->length = 0;
+    if (indices)
+        return bagi_prefix(err, code, "field \"%.200s\": ",
+            reader->spec.fields[field].name);
+    return bagi_prefix(err, code, "datapoints %" PRIu64 " to %" PRIu64
+        ", field \"%.200s\": ", start, start + count,
+        reader->spec.fields[field].name);
 }
 
 /* A run of a field's blobs that lie one behind the other. */
@@ -11124,9 +11552,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     row->slots[0].length = 0;
     code = bagi_run_all(&run, start, stop, err);
     if (code)
-        return bagi_prefix(err, code, "datapoints %" PRIu64 " to %" PRIu64
-            ", field \"%.200s\": ", start, stop,
-            reader->spec.fields[field].name);
+        return bagi_many_blame(reader, field, NULL, start, stop - start, row,
+            code, err);
     row->index = start;
     row->length = 1;
     return BAGS_OK;
@@ -11226,8 +11653,7 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader, size_t field,
         code = bagi_many_part(reader, field, &part, row, &used, err);
     }
     if (code)
-        return bagi_prefix(err, code, "field \"%.200s\": ",
-            reader->spec.fields[field].name);
+        return bagi_many_blame(reader, field, indices, 0, count, row, code, err);
     const bagi_want *wants = bagi_wants(&list);
     for (size_t i = 0; i < count; i++)
         slot->items[wants[i].place] = bagi_want_view(&wants[i], &slot->data);
@@ -11522,6 +11948,7 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
 #define BAGI_VERIFY_WINDOW ((size_t)64 << 10)  /* bytes of refs read at once */
 #define BAGI_VERIFY_FAULTS 1000                /* passed on if not said else */
 #define BAGI_VERIFY_UNKNOWN UINT64_MAX         /* length of a Bag not opened */
+#define BAGI_VERIFY_TOLD ((size_t)4096)        /* blobs of a Bag remembered */
 
 typedef struct bagi_verifying {
     const bagi_env *env;
@@ -11532,6 +11959,10 @@ typedef struct bagi_verifying {
     bool broken;              /* the file could not be read on */
     bool summed;              /* the shard has checksums: every Bag must */
     bool any_spec;            /* its spec.json could not be read */
+    bool moved;               /* the Bag's table is known to be wrong */
+    uint64_t *told;           /* the Bag's blobs that a fault was told of, in
+                                 order; NULL: none of any Bag yet */
+    size_t told_count;
     uint32_t spec;            /* CRC of it */
     unsigned char *entries;   /* a block of a table; NULL: not needed yet */
     bags_buffer window;       /* some bytes of refs.bag, or a blob */
@@ -11560,6 +11991,7 @@ static void bagi_verify_start(bagi_verifying *v, const bagi_env *env,
 
 static void bagi_verify_end(bagi_verifying *v) {
     bagi_free(&v->env->memory, v->entries, (BAGI_VERIFY_STEP + 1) * 8);
+    bagi_free(&v->env->memory, v->told, BAGI_VERIFY_TOLD * sizeof *v->told);
     bags_buffer_free(&v->window);
     bags_buffer_free(&v->scratch);
 }
@@ -11606,7 +12038,61 @@ static void bagi_verify_read(bagi_verifying *v, uint64_t bytes) {
         v->options.progress(v->options.user, bytes);
 }
 
-/* ---- a Bag ---- */
+/* ---- a Bag ----
+ *
+ * One thing that is wrong can be seen at several places: a blob that has changed,
+ * by its checksum and by its codec; a wrong entry of a table, at the two blobs
+ * beside it. It is told where it is seen first. */
+
+static void bagi_verify_begin_bag(bagi_verifying *v) {
+    v->broken = v->moved = false;
+    v->told_count = 0;
+}
+
+/* How many blobs below this one a fault was told of. */
+static size_t bagi_verify_told_below(const bagi_verifying *v, uint64_t blob) {
+    size_t low = 0, high = v->told_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (v->told[middle] < blob)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Whether what is wrong with a blob has been told. */
+static bool bagi_verify_is_told(const bagi_verifying *v, uint64_t blob) {
+    uint64_t around = v->moved ? 1 : 0;
+    size_t at = bagi_verify_told_below(v, blob < around ? 0 : blob - around);
+    return at < v->told_count && v->told[at] <= blob + around;
+}
+
+/* Remember it. Of very many, the first: the others may be told twice. */
+static bags_code bagi_verify_note(bagi_verifying *v, uint64_t blob) {
+    if (!v->told)
+        v->told = (uint64_t *)bagi_alloc_raw(&v->env->memory,
+            BAGI_VERIFY_TOLD * sizeof *v->told, &v->why);
+    if (!v->told)
+        return bagi_verify_fail(v, BAGS_ERROR_MEMORY, 0);
+    size_t at = bagi_verify_told_below(v, blob);
+    if (v->told_count == BAGI_VERIFY_TOLD ||
+        (at < v->told_count && v->told[at] == blob))
+        return BAGS_OK;
+    memmove(v->told + at + 1, v->told + at,
+        (v->told_count++ - at) * sizeof *v->told);
+    v->told[at] = blob;
+    return BAGS_OK;
+}
+
+/* Tell of a blob of the Bag, by itself or by the datapoint that it is. */
+static bags_code bagi_verify_tell_blob(bagi_verifying *v, bags_code code,
+    uint64_t blob, bags_fault_kind kind, uint64_t index, uint64_t item,
+    uint64_t offset) {
+    code = bagi_verify_tell(v, code, kind, index, item, offset);
+    return code ? code : bagi_verify_note(v, blob);
+}
 
 /* A walk along a Bag's table, a blob a step. */
 typedef struct bagi_walk {
@@ -11698,10 +12184,11 @@ static bags_code bagi_verify_entries(bagi_verifying *v, const bag_reader *bag,
         if (code)
             return bagi_walk_fail(v, &walk, code);
         if (BAGI_UNLIKELY(walk.wrong)) {
+            v->moved = true;
             code = bagi_bag_fail_bounds(bag, walk.index, walk.from, walk.to,
                 bagi_verify_why(v));
-            code = bagi_verify_tell(v, code, BAGS_FAULT_BLOB, walk.index, 0,
-                bag->table + 8 * walk.index);
+            code = bagi_verify_tell_blob(v, code, walk.index, BAGS_FAULT_BLOB,
+                walk.index, 0, bag->table + 8 * walk.index);
             if (code)
                 return code;
         }
@@ -11711,7 +12198,7 @@ static bags_code bagi_verify_entries(bagi_verifying *v, const bag_reader *bag,
 
 static bags_code bagi_verify_table(bagi_verifying *v, const bag_reader *bag) {
     uint64_t length = bag->length;
-    v->broken = false;
+    bagi_verify_begin_bag(v);
     if (!v->options.quick || length < 3)
         return bagi_verify_entries(v, bag, 0, length);
     bags_code code = bagi_verify_entries(v, bag, 0, 1);
@@ -11734,14 +12221,51 @@ static bool bagi_verify_spend(bagi_verifying *v, const bag_reader *bag,
     return false;
 }
 
-/* For bagi_sums_verify. */
+/* For bagi_sums_verify. That all entries or all checksums together are not what
+ * they were needs no word where a blob has told it. */
 static bags_code bagi_verify_take(void *user, uint64_t blob, uint64_t offset,
-    const bags_error *fault) {
+    bool changed, const bags_error *fault) {
     bagi_verifying *v = (bagi_verifying *)user;
     bool whole = blob == BAGI_NO_BLOB;
+    v->moved = v->moved || (changed && !whole);
+    if (whole ? changed && v->told_count : bagi_verify_is_told(v, blob))
+        return BAGS_OK;
     v->why = *fault;
-    return bagi_verify_tell(v, fault->code,
-        whole ? BAGS_FAULT_FILE : BAGS_FAULT_BLOB, whole ? 0 : blob, 0, offset);
+    return whole ? bagi_verify_tell(v, fault->code, BAGS_FAULT_FILE, 0, 0, offset)
+                 : bagi_verify_tell_blob(v, fault->code, blob, BAGS_FAULT_BLOB,
+                       blob, 0, offset);
+}
+
+static bagi_bag_options bagi_verify_sums_options(const bagi_verifying *v,
+    const bag_reader *bag) {
+    bagi_bag_options how;
+    memset(&how, 0, sizeof how);
+    how.where = !v->field ? BAGI_ALONE : bag->split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how.name = v->field;
+    how.spec = v->spec;
+    how.any_spec = v->any_spec;
+    how.positional = true;
+    return how;
+}
+
+/* A Bag that, by its checksums, had more blobs or bytes, or fewer: its table is
+ * read from the wrong place, and what it says is nothing to go on from. */
+static bags_code bagi_verify_shape(bagi_verifying *v, const bag_reader *bag) {
+    bagi_bag_options how = bagi_verify_sums_options(v, bag);
+    bag_reader *owner = (bag_reader *)(uintptr_t)bag; /* by position: unchanged */
+    bool exist = false;
+    bagi_sums sums;
+    memset(&sums, 0, sizeof sums);
+    bags_code code = bagi_sums_exist(bag, &exist, &v->why);
+    if (!code && exist)
+        code = bagi_sums_open(owner, &sums, &how, &v->why);
+    bagi_sums_close(owner, &sums);
+    if (!sums.other) /* other failures are told when the blobs are compared */
+        return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(v, code, 0) : BAGS_OK;
+    v->report.bags++;
+    v->report.summed++;
+    v->report.files++;
+    return bagi_verify_fail(v, code, 0);
 }
 
 /* Compare a Bag with its checksums, if it has or must have any. */
@@ -11749,12 +12273,7 @@ static bags_code bagi_verify_bag_sums(bagi_verifying *v,
     const bag_reader *bag) {
     uint64_t faults = v->report.faults;
     bool exist = false;
-    bagi_bag_options how;
-    memset(&how, 0, sizeof how);
-    how.where = !v->field ? BAGI_ALONE : bag->split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    how.name = v->field;
-    how.spec = v->spec;
-    how.any_spec = v->any_spec;
+    bagi_bag_options how = bagi_verify_sums_options(v, bag);
     bags_code code = bagi_sums_exist(bag, &exist, &v->why);
     v->report.bags++;
     v->report.summed += exist;
@@ -11855,8 +12374,8 @@ static bags_code bagi_rows_tell(bagi_verifying *v, const bagi_rows *rows,
     const bagi_walk *walk, size_t field, const char *what) {
     bags_code code = bagi_fail_refs_in(v->path, rows->spec, walk->index, field,
         what, bagi_verify_why(v));
-    return bagi_verify_tell(v, code, BAGS_FAULT_DATAPOINT, walk->index, 0,
-        walk->from);
+    return bagi_verify_tell_blob(v, code, walk->index, BAGS_FAULT_DATAPOINT,
+        walk->index, 0, walk->from);
 }
 
 /* Check that the blobs that a row names are there. */
@@ -11898,7 +12417,7 @@ static bags_code bagi_rows_some(bagi_verifying *v, bagi_rows *rows,
         code = bagi_walk_step(v, &walk);
         if (code)
             return bagi_walk_fail(v, &walk, code);
-        if (walk.usable)
+        if (walk.usable && !bagi_verify_is_told(v, walk.index))
             code = bagi_rows_one(v, rows, &walk);
     }
     return code;
@@ -12189,7 +12708,7 @@ static bags_code bagi_values_tell(bagi_values *values, const bagi_walk *walk,
     bags_fault_kind kind = BAGS_FAULT_BLOB;
     uint64_t index = 0, item = 0;
     if (!bagi_verify_why(v))
-        return bagi_verify_tell(v, code, kind, 0, 0, 0);
+        return bagi_verify_tell_blob(v, code, walk->index, kind, 0, 0, 0);
     if (bagi_values_place(values, walk->index, &kind, &index, &item))
         return BAGS_ERROR_MEMORY;
     v->why = why;
@@ -12200,7 +12719,8 @@ static bags_code bagi_values_tell(bagi_values *values, const bagi_walk *walk,
             ": ", path, index, item);
     else
         bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ": ", path, index);
-    return bagi_verify_tell(v, code, kind, index, item, walk->from);
+    return bagi_verify_tell_blob(v, code, walk->index, kind, index, item,
+        walk->from);
 }
 
 /* One that is too large for memory is that blob's fault, not the end. */
@@ -12256,7 +12776,7 @@ static bags_code bagi_values_all(bagi_values *values) {
         code = bagi_walk_step(v, &walk);
         if (code)
             return bagi_walk_fail(v, &walk, code);
-        if (walk.usable)
+        if (walk.usable && !bagi_verify_is_told(v, walk.index))
             code = bagi_values_one(values, &walk);
     }
     return code;
@@ -12282,7 +12802,11 @@ static bags_code bagi_verify_values(const bagi_verify_shard *s, size_t field,
 /* What is checked of every Bag that opens. */
 static bags_code bagi_verify_bag(bagi_verifying *v, const bag_reader *bag) {
     v->report.files += 1 + bag->split;
-    bags_code code = bagi_verify_table(v, bag);
+    bagi_verify_begin_bag(v);
+    bags_code code = v->options.quick ? BAGS_OK : bagi_verify_shape(v, bag);
+    if (code || v->broken)
+        return code;
+    code = bagi_verify_table(v, bag);
     return code || v->broken || v->options.quick
                ? code
                : bagi_verify_bag_sums(v, bag);
@@ -12421,7 +12945,7 @@ static bags_code bagi_verify_variant(bagi_verify_shard *s) {
     bagi_free_text(&env->memory, path);
     s->no_refs = !code && kind == BAGS_PATH_NONE;
     s->split = s->no_refs && s->spec->types && s->spec->count == 0;
-    for (size_t i = 0; s->no_refs && i < s->spec->count; i++)
+    for (size_t i = 0; s->no_refs && s->spec->types && i < s->spec->count; i++)
         if (s->spec->types[i].sequence)
             return BAGS_OK;
     for (size_t i = 0; s->no_refs && !s->split && i < s->spec->count && !code;
@@ -12513,10 +13037,8 @@ static bags_code bagi_verify_unfinished(bagi_verifying *v, const char *dir,
     bags_code code = bagi_shard_finished(env, dir, &finished, err);
     if (code || finished)
         return code;
-    return locked ? bags_fail(err, BAGS_ERROR_LOCKED,
-                        "%s: is not finished: a living writer works on it",
-                        bagi_tail(dir))
-                  : bagi_fail_unfinished(dir, err);
+    return locked ? bagi_fail_locked(dir, err)
+                  : bagi_fail_unfinished(env, dir, err);
 }
 
 /* Tell what is wrong with a shard's spec.json, if that is this part's to do. */
@@ -12683,9 +13205,7 @@ static bags_code bagi_verify_sharded(bagi_verify_set *set, const char *path) {
         return code;
     }
     if (names.count == 0 && !v->code)
-        return bags_fail(v->err, BAGS_ERROR_MISSING,
-            "%s: is no dataset: it has neither spec.json nor shards",
-            bagi_tail(path));
+        return bagi_fail_no_dataset(v->env, path, v->err);
     code = bagi_verify_shards(set, &names);
     bagi_names_free(&names);
     return code;
@@ -12753,8 +13273,7 @@ static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
         return code;
     v->path = path;
     if (kind == BAGS_PATH_NONE)
-        return bags_fail(v->err, BAGS_ERROR_MISSING,
-            "%s: there is no such file or directory", bagi_tail(path));
+        return bagi_fail_system(v->err, ENOENT, path, "open");
     return kind == BAGS_PATH_FILE ? bagi_verify_lone(v, path)
                                   : bagi_verify_dataset(v, path);
 }

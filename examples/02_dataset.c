@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
     bags_code code = write_digits(path, &err);
     if (!code && !(reader = bags_reader_open(path, NULL, &err)))
         code = err.code;
-    for (uint64_t i = 0; !code && i < bags_reader_length(reader); i++)
+    for (uint64_t i = 0; reader && !code && i < bags_reader_length(reader); i++)
         code = print_digit(reader, i, &row, &err);
     if (code)
         fprintf(stderr, "%s\n", err.message);

@@ -68,7 +68,7 @@ int main(int argc, char **argv) {
     bags_code code = write_throws(path, &err);
     if (!code && !(reader = bags_reader_open(path, NULL, &err)))
         code = err.code;
-    for (uint64_t i = 0; !code && i < bags_reader_length(reader); i++)
+    for (uint64_t i = 0; reader && !code && i < bags_reader_length(reader); i++)
         code = print_throw(reader, i, &row, &err);
     if (code)
         fprintf(stderr, "%s\n", err.message);

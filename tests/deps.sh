@@ -46,16 +46,19 @@ to_m32                                  | gcc-%-multilib gcc-12-multilib
 [ -f /usr/share/mingw-w64/include/windows.h ] | mingw-w64-x86-64-dev
 cross s390x-linux-gnu                   | gcc-%-s390x-linux-gnu gcc-12-s390x-linux-gnu
 [ -f /usr/s390x-linux-gnu/include/stdio.h ] | libc6-dev-s390x-cross
+cross aarch64-linux-gnu                 | gcc-%-aarch64-linux-gnu gcc-12-aarch64-linux-gnu
+[ -f /usr/aarch64-linux-gnu/include/stdio.h ] | libc6-dev-arm64-cross
 command -v qemu-s390x-static            | qemu-user-static
 END
     [ "$wanted" = portability ] || return 0
     cat <<'END'
 command -v gcc-11                       | gcc-11
+command -v g++-11                       | g++-11
 command -v clang-19                     | clang-19
+command -v clang-tidy                   | clang-tidy
+command -v cppcheck                     | cppcheck
 command -v musl-gcc                     | musl-tools
 command -v tcc                          | tcc
-cross aarch64-linux-gnu                 | gcc-%-aarch64-linux-gnu gcc-12-aarch64-linux-gnu
-[ -f /usr/aarch64-linux-gnu/include/stdio.h ] | libc6-dev-arm64-cross
 cross arm-linux-gnueabihf               | gcc-%-arm-linux-gnueabihf gcc-12-arm-linux-gnueabihf
 [ -f /usr/arm-linux-gnueabihf/include/stdio.h ] | libc6-dev-armhf-cross
 command -v x86_64-w64-mingw32-gcc       | gcc-mingw-w64-x86-64-posix

@@ -129,6 +129,22 @@ static bool is_point(bags_row *row, const point *pt) {
     return same;
 }
 
+/* The last item of the sequence, without the row. */
+static bool has_last_item(const bags_reader *reader, uint64_t index,
+    const point *pt, bags_row *row) {
+    bags_bytes item;
+    if (pt->items == 0)
+        return bags_reader_get_blob(reader, index, 2, 0, row, &item, NULL)
+            == BAGS_ERROR_RANGE;
+    values *v = (values *)malloc(sizeof(*v));
+    size_t last = pt->items - 1, size = item_size(pt, last);
+    make_values(pt, v);
+    bool same = !bags_reader_get_blob(reader, index, 2, last, row, &item, NULL)
+        && item.size == size && (!size || !memcmp(item.data, v->s[last], size));
+    free(v);
+    return same;
+}
+
 /* --------------------------------------------------------------------- reading */
 
 static size_t most(const worker *w) {
@@ -177,6 +193,8 @@ static size_t read_worker(program *p, size_t which, unsigned how) {
         demand(!bags_reader_get(reader, i, NULL, 0, &row, &err)
             && is_point(&row, &w->points[i]), "another datapoint",
             err.message);
+        demand(has_last_item(reader, i, &w->points[i], &row), "another item",
+            "");
     }
     bags_row_free(&row);
     bags_reader_close(reader);

@@ -161,6 +161,27 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
     demand(!e->inside || !code, "a right blob is not counted");
 }
 
+/* The same for one item, or the one behind the last. */
+static void check_blob(const input *in, const bags_reader *reader, size_t index,
+    size_t field, bags_row *row) {
+    const verdict *e = &in->expected[index];
+    const range *ref = &e->refs[field];
+    bags_error err;
+    bags_bytes blob;
+    uint64_t item = index % (ref->count < 8 ? ref->count + 1 : 8);
+    bags_code code = bags_reader_get_blob(reader, index, field, item, row,
+        &blob, &err);
+    demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT
+        || code == BAGS_ERROR_RANGE, "another code of a blob");
+    demand(e->whole || code == BAGS_ERROR_CORRUPT, "a wrong blob is read");
+    demand(!e->inside || code == (item < ref->count ? 0 : BAGS_ERROR_RANGE),
+        "a right blob is not read");
+    if (!code)
+        check_item(blob, field, ref->first + item);
+    else
+        demand(!blob.data && !blob.size, "a failed read leaves a blob");
+}
+
 /* A plain field of all datapoints at once. */
 static void check_column(const input *in, const bags_reader *reader,
     size_t field, bags_row *row) {
@@ -203,8 +224,10 @@ static void check_reader(const input *in, memory_disk *m, bool positional,
             "the decoders do not agree");
         for (size_t f = 0; !code && f < in->fields; f++)
             check_slot(&row, f, f, &e->refs[f]);
-        if (in->fields)
+        if (in->fields) {
             check_part(in, reader, i, i * 7 % in->fields, &row);
+            check_blob(in, reader, i, i * 5 % in->fields, &row);
+        }
     }
     for (size_t f = 0; f < in->fields; f += 5)
         if (!in->sequence[f])

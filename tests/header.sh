@@ -53,11 +53,13 @@ compile() { # compile COMPILER STANDARD NAME: to NAME.o
         -o "$out/$3.o"
 }
 
-# A system header came first: it works, or an #error says what to do.
+# A system header came first: it works, or the one error says what to do.
 compile_or_explain() {
     compile "$@" && return
-    "$1" -std="$2" -I"$root" -c "$dir/$3.c" -o "$out/$3.o" 2>&1 |
-        grep -q 'error.*bags\.h: a system header came first'
+    local said
+    said=$("$1" -std="$2" -I"$root" -c "$dir/$3.c" -o "$out/$3.o" 2>&1)
+    grep -q 'error.*bags\.h: a system header came first' <<<"$said" &&
+        [ "$(grep -c 'error: \|warning: ' <<<"$said")" = 1 ]
 }
 
 run() { # run COMPILER OBJECT...: they link, and the program runs

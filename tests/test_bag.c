@@ -266,14 +266,13 @@ static void reading_past_the_end_is_a_range_error(void **state) {
                 (enum mode)mode);
             bags_buffer scratch = {NULL, 0, NULL, NULL};
             for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-                bags_bytes blob, before;
-                memset(&blob, 0xee, sizeof(blob));
-                before = blob;
+                static const unsigned char other[1] = {0};
+                bags_bytes blob = {other, 77};
                 assert_fails(BAGS_ERROR_RANGE, bag_reader_get(reader, rows[i],
                     &scratch, &blob, &said));
                 assert_says("x.bag");
                 assert_says(i == 0 ? "3" : "");
-                assert_memory_equal(&blob, &before, sizeof(blob));
+                assert_true(blob.data == NULL && blob.size == 0);
                 assert_int_equal(bag_reader_get(reader, rows[i], &scratch,
                     &blob, NULL), BAGS_ERROR_RANGE);
             }
@@ -426,7 +425,7 @@ static void check_model(const bag_reader *reader, const model *m,
             assert_fails(BAGS_ERROR_CORRUPT,
                 bag_reader_get(reader, i, &scratch, &blob, &said));
             expect_corrupt(i, name);
-            assert_true(blob.data == NULL && blob.size == 77);
+            assert_true(blob.data == NULL && blob.size == 0);
         }
     }
     for (uint64_t i = 0; i < m->count; i++)
@@ -792,7 +791,7 @@ static void a_file_that_shrinks_is_an_error(void **state) {
         bags_code code = bag_reader_get(reader, 20, &scratch, &blob, &said);
         assert_true(code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_IO);
         assert_says("x.bag");
-        assert_int_equal(blob.size, 77);
+        assert_int_equal(blob.size, 0);
         bags_buffer_free(&scratch);
         bag_reader_close(reader);
     }

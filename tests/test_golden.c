@@ -3,6 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
+#define _FILE_OFFSET_BITS 64 /* ext4 numbers a directory's entries with 64 bits */
 #include "check.h"
 
 #include <dirent.h>

@@ -241,6 +241,19 @@ static int sink_write(void *user, void *file, uint64_t offset, const void *data,
     return 0;
 }
 
+static int sink_lock(void *user, void *file) {
+    (void)user;
+    (void)file;
+    return 0;
+}
+
+static int sink_kind(void *user, const char *path, bags_path_kind *kind) {
+    (void)user;
+    (void)path;
+    *kind = BAGS_PATH_NONE;
+    return 0;
+}
+
 static int sink_remove(void *user, const char *path) {
     (void)user;
     (void)path;
@@ -260,6 +273,8 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     io.open = sink_open;
     io.close = sink_close;
     io.write_at = sink_write;
+    io.lock = sink_lock;
+    io.kind = sink_kind;
     io.remove = sink_remove;
     memset(&options, 0, sizeof(options));
     options.io = &io;

@@ -449,6 +449,152 @@ static void items_are_counted_without_reading_them(void **state) {
     }
 }
 
+static void check_blob(const bags_reader *reader, uint64_t index, size_t number,
+    uint64_t item, size_t field, bags_row *row) {
+    char text[400];
+    bags_bytes blob;
+    size_t size = item_text(field, index, item, text);
+    assert_ok(bags_reader_get_blob(reader, index, number, item, row, &blob,
+        &said));
+    assert_bytes(blob, text, size);
+    assert_int_equal(bags_row_length(row, 0), 0);
+}
+
+static void check_no_blob(const bags_reader *reader, uint64_t index,
+    size_t number, uint64_t item, bags_code code, bags_row *row) {
+    static const unsigned char other[1] = {0};
+    bags_bytes blob = {other, 1};
+    assert_fails(code, bags_reader_get_blob(reader, index, number, item, row,
+        &blob, &said));
+    assert_null(blob.data);
+    assert_int_equal(blob.size, 0);
+    assert_int_equal(bags_row_length(row, 0), 0);
+    assert_int_equal(bags_reader_get_blob(reader, index, number, item, row,
+        &blob, NULL), code);
+}
+
+/* In an order that leaves and meets the layouts of refs again. */
+static void one_blob_is_read_in_every_mode_and_variant(void **state) {
+    (void)state;
+    for (int variant = V1; variant <= SPLIT; variant++) {
+        save_formula(at("%d", variant), 150, (enum variant)variant);
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(at("%d", variant), (enum mode)mode);
+            bags_row row = {0};
+            for (uint64_t i = 0; i < 150; i++) {
+                uint64_t index = i * 97 % 150;
+                size_t number = 0;
+                for (size_t f = 0; f < FIELDS; f++) {
+                    uint64_t items = items_of(f, index);
+                    if (variant == SPLIT && is_sequence[f])
+                        continue;
+                    for (uint64_t k = 0; k < items; k++)
+                        check_blob(reader, index, number, k, f, &row);
+                    check_no_blob(reader, index, number, items,
+                        BAGS_ERROR_RANGE, &row);
+                    check_no_blob(reader, index, number++, UINT64_MAX,
+                        BAGS_ERROR_RANGE, &row);
+                }
+                check_no_blob(reader, index, number, 0, BAGS_ERROR_FIELD, &row);
+            }
+            check_no_blob(reader, 150, 0, 0, BAGS_ERROR_RANGE, &row);
+            check_no_blob(reader, UINT64_MAX, 0, 0, BAGS_ERROR_RANGE, &row);
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+}
+
+static void a_missing_item_is_named(void **state) {
+    bags_row row = {0};
+    bags_bytes blob;
+    (void)state;
+    save_formula(at("x"), 20, V1);
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    assert_fails(BAGS_ERROR_RANGE, bags_reader_get_blob(reader, 7, TITLE, 3,
+        &row, &blob, &said));
+    assert_says("datapoint 7, field \"title\"");
+    assert_says("there is no item 3; it has 1");
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+/* Once a column was seen refs are not read; the items are counted all the same. */
+static void one_blob_of_a_column_is_read(void **state) {
+    bags_row row = {0};
+    bags_column column;
+    (void)state;
+    save_formula(at("x"), 20, V1);
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    assert_ok(bags_reader_column(reader, 0, TITLE, &row, &column, &said));
+    for (uint64_t i = 0; i < 20; i++)
+        check_blob(reader, i, TITLE, 0, TITLE, &row);
+    check_no_blob(reader, 3, TITLE, 1, BAGS_ERROR_RANGE, &row);
+    check_no_blob(reader, 20, TITLE, 0, BAGS_ERROR_RANGE, &row);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+/* A plain field and a sequence whose refs have every length that writers give
+ * them: blob i of each is the number i. */
+#define WIDE 70000
+
+static void save_wide(const char *path) {
+    hand_set set;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "items", "bytes[]");
+    set_field(&set, "one", "bytes");
+    for (uint32_t i = 0; i < WIDE; i++) {
+        size_t items = i % 1000 == 0 ? 300 : i % 3;
+        set_begin(&set);
+        put_array(&set.row, items ? 2 : 0);
+        if (items) {
+            put_uint(&set.row, hand_length(&set.bags[0]));
+            put_uint(&set.row, items);
+        }
+        put_uint(&set.row, hand_length(&set.bags[1]));
+        set_end(&set);
+        for (uint32_t k = 0; k < items; k++) {
+            uint32_t item[2] = {i, k};
+            hand_add(&set.bags[0], item, sizeof(item));
+        }
+        hand_add(&set.bags[1], &i, sizeof(i));
+    }
+    set_save(&set, V1, path);
+    set_free(&set);
+}
+
+static void check_wide(const bags_reader *reader, uint32_t i, bags_row *row) {
+    uint32_t items = i % 1000 == 0 ? 300 : i % 3, item[2] = {i, 0};
+    bags_bytes blob;
+    assert_ok(bags_reader_get(reader, i, NULL, 0, row, &said));
+    assert_int_equal(bags_row_length(row, 0), items);
+    for (; item[1] < items; item[1]++)
+        assert_bytes(bags_row_bytes(row, 0, item[1]), item, sizeof(item));
+    assert_bytes(bags_row_bytes(row, 1, 0), &i, sizeof(i));
+    item[1] = items - 1;
+    if (items) {
+        assert_ok(bags_reader_get_blob(reader, i, 0, items - 1, row, &blob,
+            &said));
+        assert_bytes(blob, item, sizeof(item));
+    }
+    assert_ok(bags_reader_get_blob(reader, i, 1, 0, row, &blob, &said));
+    assert_bytes(blob, &i, sizeof(i));
+}
+
+static void refs_of_every_layout_are_read_in_any_order(void **state) {
+    bags_row row = {0};
+    (void)state;
+    save_wide(at("x"));
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    for (uint32_t i = 0; i < WIDE; i++)
+        check_wide(reader, i, &row);
+    for (uint32_t i = 0; i < 20000; i++)
+        check_wide(reader, (uint32_t)((uint64_t)i * 2654435761u % WIDE), &row);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
 /* Neither a mapped read nor a row that has grown needs memory or calls. */
 static void a_mapped_read_makes_no_calls(void **state) {
     (void)state;
@@ -1595,6 +1741,7 @@ static void a_row_outlives_readers_at_the_same_place(void **state) {
         for (uint64_t k = 0; k < 20; k++) {
             assert_ok(bags_reader_get(reader, k, NULL, 0, &row, &said));
             check_item(&row, i % 2 ? 1 : TITLE, 0, TITLE, k, 0);
+            check_blob(reader, k, i % 2 ? 1 : TITLE, 0, TITLE, &row);
         }
         bags_reader_close(reader);
         assert_int_equal(a.live, 0);
@@ -1630,6 +1777,10 @@ int main(void) {
         TEST(unknown_fields_are_errors),
         TEST(a_datapoint_past_the_end_is_a_range_error),
         TEST(items_are_counted_without_reading_them),
+        TEST(one_blob_is_read_in_every_mode_and_variant),
+        TEST(a_missing_item_is_named),
+        TEST(one_blob_of_a_column_is_read),
+        TEST(refs_of_every_layout_are_read_in_any_order),
         TEST(a_mapped_read_makes_no_calls),
         TEST(opening_opens_no_field),
         TEST(a_row_is_used_with_many_readers),

@@ -528,6 +528,19 @@ static void workers_that_were_killed_go_on(void **state) {
     }
 }
 
+static void append_without_shards_to_what_has_them_says_the_way(void **state) {
+    work w = local_work(at("x"), 4);
+    (void)state;
+    write_whole(&w, 10);
+    copy_tree(at("x"), at("before"));
+    w.options.shard_length = 0;
+    assert_null(work_open(&w, true, &said));
+    assert_int_equal(said.code, BAGS_ERROR_EXISTS);
+    assert_says("x: is a dataset with shards");
+    assert_says("shard_length");
+    assert_same_tree(at("x"), at("before"));
+}
+
 static void append_starts_what_is_not_there(void **state) {
     static const uint64_t lengths[] = {0, 4};
     (void)state;
@@ -1386,7 +1399,7 @@ static void a_lone_bag_of_a_living_writer_is_left_alone(void **state) {
     assert_opens(writer, bag_writer_open(l.path, &l.options, &said));
     assert_ok(lone_append(&l, writer, 6));
     assert_fails(BAGS_ERROR_LOCKED, recover(l.path, &t));
-    assert_says("x.bag: a living writer");
+    assert_says("x.bag: is not finished: a writer is at work on it");
     assert_int_equal(t.report.locked, 1);
     assert_int_equal(t.shards[0].done, BAGS_RECOVERY_LOCKED);
     assert_ok(lone_append(&l, writer, 9));
@@ -1568,6 +1581,7 @@ int main(void) {
         TEST(the_shards_of_one_worker_can_be_recovered_alone),
         TEST(going_on_ends_as_if_nothing_had_happened),
         TEST(workers_that_were_killed_go_on),
+        TEST(append_without_shards_to_what_has_them_says_the_way),
         TEST(append_starts_what_is_not_there),
         TEST(finished_shards_are_followed_by_new_ones),
         TEST(a_finished_dataset_without_shards_is_refused),

@@ -5,25 +5,40 @@
 
 #include <errno.h>
 #include <sys/stat.h>
+#ifdef _WIN32
+#include <windows.h>
+#endif
 
 #define GIB ((uint64_t)1 << 30)
 #define TWO_TO_32 ((uint64_t)1 << 32)
 
 /* ------------------------------------------------------------- sparse files */
 
+/* The bytes that a file takes of the disk. */
+static uint64_t room_of(const char *path) {
 #ifdef _WIN32
-static bool has_holes(void) { return false; }
+    FILE_STANDARD_INFO info;
+    HANDLE file = CreateFileA(path, GENERIC_READ, 0, NULL, OPEN_EXISTING, 0, NULL);
+    CHECK(GetFileInformationByHandleEx(file, FileStandardInfo, &info, sizeof(info)));
+    CloseHandle(file);
+    return (uint64_t)info.AllocationSize.QuadPart;
 #else
+    struct stat info;
+    return stat(path, &info) == 0 ? (uint64_t)info.st_blocks * 512 : UINT64_MAX;
+#endif
+}
+
 /* Whether a hole of a GiB takes less than a MiB of the disk. */
 static bool has_holes(void) {
-    struct stat info;
-    save(at("hole"), "", 0);
-    resize_file(at("hole"), GIB);
-    bool holes = stat(at("hole"), &info) == 0 && info.st_blocks < 2048;
+    const bags_io *io = bags_io_local();
+    void *file = NULL;
+    CHECK(io->open(io->user, at("hole"), BAGS_IO_CREATE, &file) == 0);
+    CHECK(io->truncate(io->user, file, GIB) == 0);
+    CHECK(io->close(io->user, file) == 0);
+    bool holes = room_of(at("hole")) < ((uint64_t)1 << 20);
     CHECK(remove(at("hole")) == 0);
     return holes;
 }
-#endif
 
 #define NEED_HOLES() \
     do { \

@@ -231,7 +231,7 @@ static const plant plants[] = {
     {UNFINISH, "spec.json", NULL, 0, 0, false,
         {NULL, NULL, WHOLE(BAGS_ERROR_UNFINISHED, "not finished")}},
     {LOCK, "spec.json", NULL, 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_LOCKED, "living writer")}},
+        {NULL, NULL, WHOLE(BAGS_ERROR_LOCKED, "a writer is at work")}},
     {MISS, NULL, NULL, 0, 0, false,
         {"x", NULL, WHOLE(BAGS_ERROR_GAP, "shard 000020 is missing")}},
     {TWICE, NULL, NULL, 0, 0, false, {"x", NULL, WHOLE(BAGS_ERROR_CORRUPT,

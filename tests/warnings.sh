@@ -188,7 +188,7 @@ compilers() {
             cell "$compiler -std=$standard bags.h" header_cxx $compiler $standard -O2
         done
     done
-    if gcc-12 -m32 -E -x c /dev/null >/dev/null 2>&1; then
+    if have gcc-12; then
         cell 'gcc-12 -m32 bags.h' header_c gcc-12 c99 -O2 -m32 \
             "-I/usr/include/$(uname -m)-linux-gnu"
     fi
@@ -229,7 +229,8 @@ analysers() {
         cell 'cppcheck bags.h' check_c --std=c99 --language=c -DBAGS_IMPLEMENTATION \
             -UBAGI_IMPLEMENTED -U_WIN32 bags.h
         cell 'cppcheck formats' check_c --std=c99 $formats
-        cell 'cppcheck examples' check_c --std=c11 $examples
+        cell 'cppcheck examples' check_c --std=c11 -DBAGI_IMPLEMENTED \
+            -U_WIN32 "${flags[@]}" $examples
     fi
 }
 
@@ -238,10 +239,19 @@ all() {
     compilers
 }
 
-$mode
-wait
-cat "$dir"/*.cell
-passed=$(cat "$dir"/*.cell | grep -c '^ok')
-failed=$(cat "$dir"/*.cell | grep -c '^FAILED')
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+main() {
+    local passed failed skipped
+    $mode
+    wait
+    cat "$dir"/*.cell
+    passed=$(cat "$dir"/*.cell | grep -c '^ok')
+    failed=$(cat "$dir"/*.cell | grep -c '^FAILED')
+    skipped=$(cat "$dir"/*.cell | grep -c '^skipped')
+    [ "$skipped" = 0 ] || echo "$skipped skipped"
+    # Every cell has left a line, and none of them has failed.
+    [ $((passed + failed + skipped)) = $cells ] || failed=$((failed + 1))
+    echo "$passed passed, $failed failed"
+    [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+}
+
+main; exit # and read no more of this file, should it change meanwhile

@@ -12,6 +12,7 @@
  *     codecs.c    the formats that were linked
  *     source.c    a Bag or a dataset, read alike
  *     value.c     a blob as JSON, and the ending of its file
+ *     lists.c     arrays as nested lists, both ways
  *     writing.c   options of writers, when to flush, how to stop
  *     lines.c     the lines of a manifest, which may come slowly
  *     manifest.c  JSON as values of fields
@@ -287,6 +288,11 @@ bags_code value_show(source *from, size_t slot, size_t item, const char *type,
 bags_code value_plain(source *from, size_t slot, size_t item, const char *type,
     text *out, bool *plain, bags_error *err);
 
+/* An array as nested lists, as a manifest may have it; *done is false if it is
+ * none or too large, and nothing was written. */
+bags_code value_list(source *from, size_t slot, size_t item, const char *type,
+    text *out, bool *done, bags_error *err);
+
 /* ---- writing.c ---- */
 
 /* The options that pack and images share. */
@@ -364,7 +370,8 @@ void lines_close(line_reader *from);
 typedef struct value_reader {
     const char *directory; /* of the manifest */
     bags_codecs *codecs;
-    bags_buffer file;    /* bytes of a file, of base64, of msgpack */
+    bags_buffer file;    /* bytes of a file, of base64, of msgpack, of a list */
+    uint64_t shape[BAGS_MAX_DIMS]; /* of a list */
     bags_buffer scratch; /* what they decode to */
 } value_reader;
 
@@ -376,6 +383,20 @@ bags_code value_from_json(value_reader *with, const char *type,
     json_object *json, bags_value *out, bags_error *err);
 
 void values_free(value_reader *with);
+
+/* ---- lists.c ---- */
+
+/* The i-th element of an array. */
+void element_to_json(text *out, bags_dtype dtype, const void *data, size_t i);
+
+/* An array of a field of this type as nested lists; false, and nothing written,
+ * if it has too many elements, or none in a shape that lists cannot tell. */
+bool list_from_array(text *out, const char *type, const bags_value *array);
+
+/* The array that JSON stands for in a field of this type: nested lists, or one
+ * number. *out borrows with's buffers. */
+bags_code array_from_list(value_reader *with, const char *type,
+    json_object *json, bags_value *out, bags_error *err);
 
 /* ---- progress.c ---- */
 

@@ -21,7 +21,7 @@
 typedef struct exporting {
     source from;
     const char *out;
-    bool raw, npy;
+    bool raw, npy, lists;
     bool made_out; /* OUT was not there before */
     char *files, *partial, *manifest, *spec;
     const bags_field *fields;
@@ -103,8 +103,10 @@ static bags_code put_item(exporting *to, uint64_t index, size_t field,
     if (!to->raw)
         code = value_plain(&to->from, 0, item, type, &to->line, &done,
             err);
+    if (!code && to->lists && !done)
+        code = value_list(&to->from, 0, item, type, &to->line, &done, err);
     /* A blob of type npy is such a file already. */
-    if (!code && to->npy && type_shown_as(type) == SHOWN_ARRAY &&
+    if (!code && !done && to->npy && type_shown_as(type) == SHOWN_ARRAY &&
         strncmp(type, "npy", 3))
         code = put_npy(to, index, field, item, &done, err);
     if (code || done)
@@ -288,18 +290,18 @@ static int run(int count, char **words) {
     exporting to;
     memset(&to, 0, sizeof to);
     source_options reading = {0};
-    option options[SOURCE_OPTIONS + 2] = {{"raw", &to.raw, NULL},
-        {"npy", &to.npy, NULL}};
-    source_options_describe(&reading, options + 2);
+    option options[SOURCE_OPTIONS + 3] = {{"raw", &to.raw, NULL},
+        {"npy", &to.npy, NULL}, {"lists", &to.lists, NULL}};
+    source_options_describe(&reading, options + 3);
     int exit_code;
     if (!options_parse(&command_export, &count, words, options,
-            SOURCE_OPTIONS + 2, &exit_code))
+            SOURCE_OPTIONS + 3, &exit_code))
         return exit_code;
     if (count != 2)
         return fail_usage(&command_export, "takes PATH and OUT");
-    if (to.raw && to.npy)
+    if (to.raw && (to.npy || to.lists))
         return fail_usage(&command_export,
-            "--raw and --npy exclude each other");
+            "--raw excludes --npy and --lists");
     bags_error err;
     if (source_open(&to.from, words[0], &reading, &err))
         return fail(&err);
@@ -310,7 +312,7 @@ static int run(int count, char **words) {
 }
 
 const command command_export = {"export", "all of it as JSON lines and files",
-    "usage: bags export PATH OUT [--raw | --npy]\n"
+    "usage: bags export PATH OUT [--raw | [--lists] [--npy]]\n"
     "                   [--check] [--allow-gaps] [--skip-unfinished] [--live]\n"
     "\n"
     "Writes OUT/manifest.jsonl, one line a datapoint, OUT/spec.json, and the\n"
@@ -324,6 +326,7 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "\n"
     "  --raw  no decoding at all: {\"base64\": ...} for up to 256 bytes, else\n"
     "         {\"file\": PATH}. Packing this gives the same bytes again\n"
+    "  --lists  arrays of up to 1024 elements in the lines, as nested lists\n"
     "  --npy  arrays as .npy files, {\"from\": PATH}, to be used elsewhere\n"
     "  --check  compare every blob with its checksum: bags help checksum\n"
     "  --allow-gaps, --skip-unfinished, --live  as in bags help info\n"

@@ -252,7 +252,7 @@ static char *name_make(const char *name, size_t number, bags_error *err) {
     size_t size = 0;
     if (is_good_name(name))
         return string_format(err, "%s", name);
-    for (; name[size] && size < NAME_MOST; size++)
+    for (; size < NAME_MOST && name[size]; size++)
         plain[size] = is_plain(name[size]) ? name[size] : '_';
     plain[size] = 0;
     return string_format(err, "%s~%zu", plain[0] == '-' ? "" : plain, number);

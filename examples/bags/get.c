@@ -20,7 +20,7 @@ typedef struct getting {
     wish *wishes;
     bags_select *selects;
     size_t count;
-    bool raw, npy;
+    bool raw, npy, lists;
     const char *directory;
     char **names;
     text line;
@@ -116,6 +116,18 @@ static bags_code parse_items(const getting *get, const char *word,
     return BAGS_OK;
 }
 
+/* What there is instead, as far as it fits a line. */
+static bags_code fail_field(const getting *get, const char *word,
+    bags_error *err) {
+    char names[256] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < get->fields_count && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%.60s",
+            i ? ", " : "", get->fields[i].name);
+    return bags_fail(err, BAGS_ERROR_FIELD, "%s: no field \"%.300s\": it has %s%s",
+        get->from.path, word, names, used < sizeof names ? "" : " ...");
+}
+
 static bags_code parse_wish(const getting *get, const char *word, wish *out,
     bags_error *err) {
     size_t size = strlen(word);
@@ -126,8 +138,7 @@ static bags_code parse_wish(const getting *get, const char *word, wish *out,
     if (!whole && (!open || word[size - 1] != ']' ||
                       !find_field(get, word, (size_t)(open - word),
                           &out->select.field)))
-        return bags_fail(err, BAGS_ERROR_FIELD, "%s: no field \"%s\"",
-            get->from.path, word);
+        return fail_field(get, word, err);
     bags_code code = whole ? BAGS_OK : parse_items(get, word, open, out, err);
     out->list = !out->one &&
                 source_is_sequence(&get->from, out->select.field);
@@ -220,10 +231,16 @@ static bags_code put_file(getting *get, uint64_t index, size_t slot,
 
 static bags_code put_item(getting *get, uint64_t index, size_t slot,
     size_t item, bags_error *err) {
+    const char *type = get->fields[get->wishes[slot].select.field].type;
+    bool done = false;
     if (get->directory)
         return put_file(get, index, slot, item, err);
-    return value_show(&get->from, slot, item,
-        get->fields[get->wishes[slot].select.field].type, &get->line, err);
+    bags_code code = get->lists ? value_list(&get->from, slot, item, type,
+                                      &get->line, &done, err)
+                                : BAGS_OK;
+    return code || done
+               ? code
+               : value_show(&get->from, slot, item, type, &get->line, err);
 }
 
 static bags_code show_datapoint(getting *get, uint64_t index,
@@ -349,13 +366,13 @@ static int run(int count, char **words) {
     getting get;
     memset(&get, 0, sizeof get);
     source_options reading = {0};
-    option options[SOURCE_OPTIONS + 3] = {{"raw", &get.raw, NULL},
-        {"npy", &get.npy, NULL},
+    option options[SOURCE_OPTIONS + 4] = {{"raw", &get.raw, NULL},
+        {"npy", &get.npy, NULL}, {"lists", &get.lists, NULL},
         {"out", NULL, &get.directory}};
-    source_options_describe(&reading, options + 3);
+    source_options_describe(&reading, options + 4);
     int exit_code;
     if (!options_parse(&command_get, &count, words, options,
-            SOURCE_OPTIONS + 3, &exit_code))
+            SOURCE_OPTIONS + 4, &exit_code))
         return exit_code;
     if (count < 2)
         return fail_usage(&command_get, "takes PATH and INDEX or START:STOP");
@@ -373,7 +390,7 @@ static int run(int count, char **words) {
 
 const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "usage: bags get PATH INDEX|START:STOP [SELECT...]\n"
-    "                [--raw | --npy | --out DIR]\n"
+    "                [--raw | --npy | --out DIR] [--lists]\n"
     "                [--check] [--allow-gaps] [--skip-unfinished] [--live]\n"
     "\n"
     "Prints one JSON object a datapoint. SELECT is FIELD, FIELD[i] (that item\n"
@@ -384,6 +401,7 @@ const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "Numbers, text and msgpack are shown as JSON, arrays as their dtype,\n"
     "shape and first elements, other blobs as their type and number of bytes.\n"
     "\n"
+    "  --lists    arrays of up to 1024 elements whole, as nested lists\n"
     "  --raw      write the bytes of the one blob that is selected\n"
     "  --npy      decode it and write the array as a .npy file\n"
     "  --out DIR  write every blob to a file of its own in DIR, and print the\n"

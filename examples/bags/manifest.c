@@ -1,6 +1,6 @@
 /*
  * What stands in a manifest, as values: numbers, text, {"file"}, {"base64"} and
- * {"from"}; and for the types msgpack and tree any JSON.
+ * {"from"}; for arrays nested lists; and for the types msgpack and tree any JSON.
  */
 #include "command.h"
 
@@ -16,9 +16,18 @@ static bags_code fail_kind(bags_error *err, const char *type,
         return bags_fail(err, BAGS_ERROR_VALUE,
             "an object must be {\"file\": PATH}, {\"base64\": TEXT} or "
             "{\"from\": PATH}");
+    if (kind == json_type_array)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "a list is no value of the type %.80s: a sequence of it is %.80s[]",
+            type, type);
+    const char *takes = type_shown_as(type) == SHOWN_NUMBER ? "a whole number"
+                        : type_shown_as(type) == SHOWN_TEXT
+                            ? "text"
+                            : "a file, as {\"from\": PATH} or, encoded already, "
+                              "{\"file\": PATH}";
     return bags_fail(err, BAGS_ERROR_VALUE,
-        "%s is no value of the type %.80s: give a file, as {\"from\": PATH} or, "
-        "encoded already, {\"file\": PATH}", kinds[kind], type);
+        "%s is no value of the type %.80s, which takes %s", kinds[kind], type,
+        takes);
 }
 
 /* The text in {"file": TEXT}, if it is this and nothing else. */
@@ -95,6 +104,8 @@ bags_code value_from_json(value_reader *with, const char *type,
             "a blob must be {\"file\": PATH} or {\"base64\": TEXT}");
     if (type_shown_as(type) == SHOWN_MSGPACK)
         return value_msgpack(with, json, out, err);
+    if (type_shown_as(type) == SHOWN_ARRAY)
+        return array_from_list(with, type, json, out, err);
     if (json_object_is_type(json, json_type_string)) {
         *out = bags_utf8_sized(json_object_get_string(json),
             (size_t)json_object_get_string_len(json));

@@ -306,8 +306,8 @@ static bool is_complete(packing *pack, const char *out) {
     complete = complete && lines == bags_reader_length(reader);
     bags_reader_close(reader);
     if (complete)
-        printf("%s: %ju datapoints, complete already\n", out,
-            (uintmax_t)lines);
+        printf("%s: %ju datapoint%s, complete already\n", out,
+            (uintmax_t)lines, lines == 1 ? "" : "s");
     return complete;
 }
 
@@ -404,8 +404,8 @@ const command command_pack = {"pack", "a dataset from JSON lines and files",
     "                 [--sync-size N | --no-sync]\n"
     "\n"
     "Each line is an object with a value for every field: numbers, text,\n"
-    "lists for sequences, any JSON for msgpack; {\"file\": PATH} and\n"
-    "{\"base64\": ...}, which are stored as encoded already; or\n"
+    "lists for sequences, lists in lists for arrays, any JSON for msgpack;\n"
+    "{\"file\": PATH} and {\"base64\": ...}, stored as encoded already; or\n"
     "{\"from\": PATH}, a .npy, JPEG, PNG, MP4, WebM, .txt or .msgpack file to\n"
     "be encoded anew. PATH is relative to the manifest. Lines {\"blob\": ...}\n"
     "and an OUT.bag make a Bag. A MANIFEST of - is standard input.\n"

@@ -62,6 +62,12 @@ static inline unsigned terminal_columns(void) {
     return (unsigned)(about.srWindow.Right - about.srWindow.Left + 1);
 }
 
+static inline long processors(void) {
+    SYSTEM_INFO about;
+    GetSystemInfo(&about);
+    return (long)about.dwNumberOfProcessors;
+}
+
 static inline void prepare_standard_files(void) {
     _setmode(STDIN_FILENO, O_BINARY);
     _setmode(STDOUT_FILENO, O_BINARY);
@@ -88,6 +94,8 @@ static inline unsigned terminal_columns(void) {
 }
 
 /* A program started without standard output must not have a data file there. */
+static inline long processors(void) { return sysconf(_SC_NPROCESSORS_ONLN); }
+
 static inline void prepare_standard_files(void) {
     int file;
     do

@@ -4,8 +4,6 @@
  */
 #include "command.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct type_view {
@@ -88,62 +86,6 @@ const char *type_ending(const char *type, bags_bytes blob, char room[16]) {
 
 #define PREVIEW_MOST 8
 
-static double half_to_double(uint16_t bits) {
-    int exponent = bits >> 10 & 31;
-    double fraction = bits & 1023;
-    double size = exponent == 31  ? (fraction > 0 ? (double)NAN : HUGE_VAL)
-                  : exponent == 0 ? ldexp(fraction, -24)
-                                  : ldexp(fraction + 1024, exponent - 25);
-    return bits >> 15 ? -size : size;
-}
-
-/* The shortest digits that read back as the same number. JSON has no infinities
- * and no NaN: those become strings. */
-static void put_double(text *out, double number, bool is_single) {
-    char room[40];
-    if (!isfinite(number)) {
-        text_puts(out, isnan(number) ? "\"NaN\""
-                       : number > 0  ? "\"Infinity\""
-                                     : "\"-Infinity\"");
-        return;
-    }
-    for (int digits = is_single ? 6 : 15; digits < 18; digits++) {
-        snprintf(room, sizeof room, "%.*g", digits, number);
-        double back = strtod(room, NULL);
-        if (is_single ? (float)back == (float)number
-                      : !(back < number || back > number))
-            break;
-    }
-    text_puts(out, room);
-}
-
-static void put_element(text *out, bags_dtype dtype, const void *data,
-    size_t i) {
-    const unsigned char *at =
-        (const unsigned char *)data + i * bags_dtype_size(dtype);
-    union {
-        uint8_t u1; uint16_t u2; uint32_t u4; uint64_t u8;
-        int8_t i1; int16_t i2; int32_t i4; int64_t i8;
-        float f4; double f8;
-    } x;
-    memcpy(&x, at, bags_dtype_size(dtype));
-    switch (dtype) {
-    case BAGS_BOOL: text_puts(out, x.u1 ? "true" : "false"); break;
-    case BAGS_UINT8: text_format(out, "%u", (unsigned)x.u1); break;
-    case BAGS_UINT16: text_format(out, "%u", (unsigned)x.u2); break;
-    case BAGS_UINT32: text_format(out, "%u", (unsigned)x.u4); break;
-    case BAGS_UINT64: text_format(out, "%ju", (uintmax_t)x.u8); break;
-    case BAGS_INT8: text_format(out, "%d", (int)x.i1); break;
-    case BAGS_INT16: text_format(out, "%d", (int)x.i2); break;
-    case BAGS_INT32: text_format(out, "%d", (int)x.i4); break;
-    case BAGS_INT64: text_format(out, "%jd", (intmax_t)x.i8); break;
-    case BAGS_FLOAT16: put_double(out, half_to_double(x.u2), true); break;
-    case BAGS_FLOAT32: put_double(out, (double)x.f4, true); break;
-    case BAGS_FLOAT64: put_double(out, x.f8, false); break;
-    case BAGS_DTYPE_NONE: break;
-    }
-}
-
 static void put_array(text *out, const bags_value *array) {
     size_t width = bags_dtype_size(array->dtype);
     size_t count = width ? array->size / width : 0;
@@ -154,7 +96,7 @@ static void put_array(text *out, const bags_value *array) {
     text_puts(out, "], \"preview\": [");
     for (size_t i = 0; i < count && i < PREVIEW_MOST; i++) {
         text_puts(out, i ? ", " : "");
-        put_element(out, array->dtype, array->data, i);
+        element_to_json(out, array->dtype, array->data, i);
     }
     text_puts(out, "]}");
 }
@@ -200,6 +142,19 @@ bags_code value_plain(source *from, size_t slot, size_t item, const char *type,
     if (code == BAGS_ERROR_MEMORY)
         return code;
     *plain = !code && put_plain(out, &value);
+    return BAGS_OK;
+}
+
+bags_code value_list(source *from, size_t slot, size_t item, const char *type,
+    text *out, bool *done, bags_error *err) {
+    bags_value value;
+    *done = false;
+    if (type_shown_as(type) != SHOWN_ARRAY)
+        return BAGS_OK;
+    bags_code code = source_value(from, slot, item, &value, err);
+    if (code == BAGS_ERROR_MEMORY)
+        return code;
+    *done = !code && value.kind == BAGS_ARRAY && list_from_array(out, type, &value);
     return BAGS_OK;
 }
 

@@ -5,11 +5,9 @@
  * they find goes through one place, under a lock.
  */
 #include "command.h"
+#include "system.h"
 
 #include <pthread.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define JOBS_MOST 256
 
@@ -124,7 +122,8 @@ static void plain_summary(const checking *all, const bags_verify_report *sum) {
     uint64_t length = bag ? sum->blobs : sum->datapoints;
     printf("%s: ", all->path);
     if (sum->faults)
-        printf("%ju fault%s: ", (uintmax_t)sum->faults, plural(sum->faults));
+        printf("%ju fault%s%s: ", (uintmax_t)sum->faults, plural(sum->faults),
+            sum->faults > all->shown ? ", not all of them shown" : "");
     else
         printf("good: ");
     printf("%ju %s%s", (uintmax_t)length, bag ? "blob" : "datapoint",
@@ -147,6 +146,7 @@ static void json_summary(const checking *all, const bags_verify_report *sum) {
     text_puts(&line, "{");
     put_text(&line, "path", all->path);
     put_number(&line, "faults", sum->faults);
+    put_number(&line, "shown", all->shown);
     put_number(&line, "shards", sum->shards);
     put_number(&line, "unfinished", sum->unfinished);
     put_number(&line, "files", sum->files);
@@ -217,12 +217,6 @@ static int finish(checking *all, const job *jobs, size_t count) {
         json_summary(all, &sum);
     else
         plain_summary(all, &sum);
-    if (sum.faults > all->shown)
-        note("%s: %ju faults, of which the first %ju were shown", all->path,
-            (uintmax_t)sum.faults, (uintmax_t)all->shown);
-    else if (sum.faults)
-        note("%s: %ju fault%s", all->path, (uintmax_t)sum.faults,
-            plural(sum.faults));
     return failure || sum.faults || all->failed;
 }
 
@@ -259,8 +253,7 @@ static int check(const char *path, const bags_verify_options *options,
 
 /* How many threads: as many as there are processors, if it is not said. */
 static bool understand_jobs(const char *given, uint64_t *jobs) {
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    *jobs = processors > 0 ? (uint64_t)processors : 1;
+    *jobs = processors() > 0 ? (uint64_t)processors() : 1;
     if (given && !number_option(given, jobs))
         return false;
     if (*jobs > JOBS_MOST)

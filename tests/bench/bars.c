@@ -10,6 +10,9 @@
 #define POINTS "200,000 datapoints"
 #define PHOTOS "JPEG, 640 x 427"
 #define BAG "bags.h Bag"
+#define SHARDS "100,000 shards"
+#define SPARSE "10,000,000,000 datapoints"
+#define SUMMED "bags.h Bag, checksums"
 #define RANDOM "bags.h Bag, random"
 #define IDEAL "ideal Bag"
 #define SET "bags.h dataset"
@@ -85,10 +88,12 @@ static const bar bars[] = {
     WITHIN(POINTS, "all fields", SET, "by hand", 1.3),
     FASTER(POINTS, "all fields", SET, "SQLite", 2.5),
     FASTER(PHOTOS, "decode", BAG, "memory", 0.97),
-    /* With checksums, when there are. */
-    WRITES(MIDDLE, "bags.h Bag, checksums", BAG, 0.85),
-    {"verified get by copy", MIDDLE, "copy", IDEAL, "touch",
-        "bags.h Bag, verified", AT_LEAST, 0.7},
+    WRITES(MIDDLE, SUMMED, BAG, 0.85),
+    {"verified touch by copy", MIDDLE, "copy", IDEAL, "touch", SUMMED, AT_LEAST,
+        0.7},
+    {"open, first get", SHARDS, "open, first get", SET, "", NULL, AT_MOST, 2e9},
+    {"memory a shard", SHARDS, "memory a shard", SET, "", NULL, AT_MOST, 200},
+    {"open, both ends", SPARSE, "open, both ends", SET, "", NULL, AT_MOST, 5e6},
 };
 
 #define BARS (sizeof bars / sizeof *bars)

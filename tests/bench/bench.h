@@ -104,6 +104,7 @@ void bench_records(const workload *load);
 int write_alone(const char *part, const char *who);
 void bench_cold(const workload *load);
 void bench_datapoints(void); /* fields, refs, sequences */
+void bench_opening(void);  /* many shards; more datapoints than memory has bytes */
 void bench_pictures(void); /* JPEG decoding */
 void print_bars(void);
 void write_bars(void *file);

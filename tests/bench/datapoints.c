@@ -102,38 +102,34 @@ static void *open_ours(const char *path) {
     return o;
 }
 
-static void read_ours(ours *o, const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count) {
-    bags_error why;
-    if (bags_reader_get(reader, index, selects, count, &o->row, &why))
-        die("%s", why.message);
+static bags_bytes blob_ours(ours *o, const bags_reader *reader, uint64_t index,
+    size_t field, uint64_t item) {
+    bags_bytes blob;
+    if (bags_reader_get_blob(reader, index, field, item, &o->row, &blob, &err))
+        die("%s", err.message);
+    return blob;
 }
-
-static const bags_select only_label = {LABEL, 0, 0, 0};
 
 static uint64_t label_ours(void *reader, uint64_t index) {
     ours *o = (ours *)reader;
-    read_ours(o, o->reader, index, &only_label, 1);
-    return load_word(bags_row_bytes(&o->row, 0, 0).data);
+    return load_word(blob_ours(o, o->reader, index, LABEL, 0).data);
 }
 
 static uint64_t known_ours(void *reader, uint64_t index) {
     ours *o = (ours *)reader;
-    read_ours(o, o->columns, index, &only_label, 1);
-    return load_word(bags_row_bytes(&o->row, 0, 0).data);
+    return load_word(blob_ours(o, o->columns, index, LABEL, 0).data);
 }
 
 static bags_bytes caption_ours(void *reader, uint64_t index, uint64_t item) {
     ours *o = (ours *)reader;
-    bags_select one = bags_slice(CAPTION, item, item + 1);
-    read_ours(o, o->reader, index, &one, 1);
-    return bags_row_bytes(&o->row, 0, 0);
+    return blob_ours(o, o->reader, index, CAPTION, item);
 }
 
 static uint64_t all_ours(void *reader, uint64_t index) {
     ours *o = (ours *)reader;
     bags_bytes captions[CAPTIONS];
-    read_ours(o, o->reader, index, NULL, 0);
+    if (bags_reader_get(o->reader, index, NULL, 0, &o->row, &err))
+        die("%s", err.message);
     for (size_t k = 0; k < CAPTIONS; k++)
         captions[k] = bags_row_bytes(&o->row, CAPTION, k);
     return sum_of(load_word(bags_row_bytes(&o->row, LABEL, 0).data),

@@ -75,6 +75,17 @@ NOINLINE static void count_get_item(void) {
 
 NOINLINE static void count_get_all(void) { get_each(NULL, 0); }
 
+static void get_blobs(size_t field, uint64_t item) {
+    bags_bytes blob;
+    for (uint64_t i = 0; i < TIMES; i++)
+        must(bags_reader_get_blob(dataset, jump(i), field, item, &row, &blob,
+            &err));
+}
+
+NOINLINE static void count_get_blob(void) { get_blobs(2, 0); }
+
+NOINLINE static void count_get_blob_item(void) { get_blobs(0, 2); }
+
 NOINLINE static void count_row_bytes(void) {
     for (uint64_t i = 0; i < TIMES; i++)
         sink += bags_row_bytes(&row, 2, 0).size;
@@ -120,6 +131,8 @@ static const struct {
     {"get_sequence", count_get_sequence},
     {"get_item", count_get_item},
     {"get_all", count_get_all},
+    {"get_blob", count_get_blob},
+    {"get_blob_item", count_get_blob_item},
     {"row_bytes", count_row_bytes},
 };
 

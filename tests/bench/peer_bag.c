@@ -1,4 +1,5 @@
-/* bags.h, one Bag: mapped, mapped for random reading, and read by position. */
+/* bags.h, one Bag: mapped, mapped for random reading, read by position, and
+ * with checksums that are compared at every read. */
 #include "peers.h"
 
 #include <stdlib.h>
@@ -21,6 +22,14 @@ static void *create(const char *path, const workload *load, bool sync) {
     bag_writer_options options = {0};
     (void)load;
     options.no_sync = !sync;
+    return create_with(path, &options);
+}
+
+static void *create_summed(const char *path, const workload *load, bool sync) {
+    bag_writer_options options = {0};
+    (void)load;
+    options.no_sync = !sync;
+    options.checksum = true;
     return create_with(path, &options);
 }
 
@@ -69,12 +78,19 @@ static void *open_positional(const char *path, const workload *load) {
     return open_with(path, &options);
 }
 
+static void *open_checked(const char *path, const workload *load) {
+    bag_reader_options options;
+    (void)load;
+    memset(&options, 0, sizeof options);
+    options.check = true;
+    return open_with(path, &options);
+}
+
 static bags_bytes get(void *reader, uint64_t index) {
     bag_handle *h = (bag_handle *)reader;
-    bags_bytes blob = {0};
-    bags_error why;
-    if (bag_reader_get(h->reader, index, &h->scratch, &blob, &why))
-        die("%s", why.message);
+    bags_bytes blob;
+    if (bag_reader_get(h->reader, index, &h->scratch, &blob, &err))
+        die("%s", err.message);
     return blob;
 }
 
@@ -132,4 +148,8 @@ const peer peer_bag_random = {"bags.h Bag, random", NULL, "bags.h Bag", NULL, 0,
 
 const peer peer_bag_positional = {"bags.h Bag, positional", NULL, "bags.h Bag",
     NULL, 0, NULL, NULL, NULL, open_positional, get, NULL, range, scan,
+    prefetch, share, unshare, release};
+
+const peer peer_bag_summed = {"bags.h Bag, checksums", NULL, NULL, NULL, 0,
+    create_summed, append, finish, open_checked, get, NULL, range, scan,
     prefetch, share, unshare, release};

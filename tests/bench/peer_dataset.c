@@ -58,11 +58,10 @@ static void *open_reader(const char *path, const workload *load) {
 
 static bags_bytes get(void *reader, uint64_t index) {
     set_handle *h = (set_handle *)reader;
-    bags_select field = {0};
-    bags_error why;
-    if (bags_reader_get(h->reader, index, &field, 1, &h->row, &why))
-        die("%s", why.message);
-    return bags_row_bytes(&h->row, 0, 0);
+    bags_bytes blob;
+    if (bags_reader_get_blob(h->reader, index, 0, 0, &h->row, &blob, &err))
+        die("%s", err.message);
+    return blob;
 }
 
 static uint64_t range(void *reader, uint64_t start, uint64_t stop) {

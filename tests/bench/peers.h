@@ -55,11 +55,11 @@ typedef struct peer {
 extern const peer *const peers[];
 
 extern const peer peer_raw, peer_ideal, peer_bag, peer_bag_random,
-    peer_bag_positional, peer_dataset, peer_shards, peer_lmdb, peer_sqlite,
+    peer_bag_positional, peer_bag_summed, peer_dataset, peer_shards, peer_lmdb, peer_sqlite,
     peer_hdf5, peer_files, peer_tar, peer_tfrecord, peer_python;
 
 /* Print a message as printf does, with errno's text if there is one; end. */
-void die(const char *format, ...) BAGI_PRINTF(1, 2);
+_Noreturn void die(const char *format, ...) BAGI_PRINTF(1, 2);
 
 void *need_memory(size_t size);
 int need_open(const char *path, int flags);

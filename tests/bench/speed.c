@@ -20,8 +20,8 @@
 settings set = {false, 5, "build/bench", NULL, NULL};
 
 const peer *const peers[] = {&peer_raw, &peer_ideal, &peer_bag,
-    &peer_bag_random, &peer_bag_positional, &peer_dataset, &peer_shards,
-    &peer_lmdb, &peer_sqlite, &peer_hdf5, &peer_files, &peer_tar,
+    &peer_bag_random, &peer_bag_positional, &peer_bag_summed, &peer_dataset,
+    &peer_shards, &peer_lmdb, &peer_sqlite, &peer_hdf5, &peer_files, &peer_tar,
     &peer_tfrecord, &peer_python, NULL};
 
 static const workload full[WORKLOADS] = {
@@ -117,6 +117,7 @@ int main(int count, char **words) {
     for (size_t i = 0; i < WORKLOADS; i++)
         bench_records(&workloads[i]);
     bench_datapoints();
+    bench_opening();
     bench_pictures();
     return report(json);
 }

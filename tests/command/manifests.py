@@ -1,9 +1,11 @@
 """bags pack: what a manifest may say, and what is refused."""
 import base64
 import json
+import math
 import os
 import pathlib
 import resource
+import struct
 import subprocess
 
 import harness
@@ -358,3 +360,125 @@ def json_becomes_msgpack_and_json_again():
            'm=msgpack', says='line 1')
     refuse('pack', write_lines('n.jsonl', ['{"m": {"a": 1, "a": 2}}\n']), 'bad',
            '--spec', 'm=msgpack', says='line 1')
+
+
+def _arrays(spec, *rows, code=0, **more):
+    write_lines('m.jsonl', [{'v': row} for row in rows])
+    return run('pack', 'm.jsonl', 'out', '--spec', spec, '--no-sync', code=code,
+               **more)
+
+
+def _hex(form, *numbers):
+    return struct.pack('<' + form, *numbers).hex()
+
+
+NUMBERS = [
+    ('array(float32,2)', [1, 2.5], _hex('2f', 1, 2.5)),
+    ('array(float32)', 0.1, _hex('f', 0.1)),
+    ('array(float64)', -3, _hex('d', -3)),
+    ('array(float64,2)', ['NaN', '-Infinity'], _hex('2d', math.nan, -math.inf)),
+    ('array(int16,2,2)', [[1, -2], [3, 4]], _hex('4h', 1, -2, 3, 4)),
+    ('array(int8,2)', [-128, 127], _hex('2b', -128, 127)),
+    ('array(int64,2)', [-2**63, 2**63 - 1], _hex('2q', -2**63, 2**63 - 1)),
+    ('array(uint64,1)', [2**64 - 1], _hex('Q', 2**64 - 1)),
+    ('array(bool,3)', [True, False, True], '010001'),
+    ('array(int8,-1,2)', [[1, 2], [3, 4], [5, 6]], '010203040506'),
+    ('array(int8,-1,2)', [], ''),
+    ('array(int8,0)', [], ''),
+    ('array(int8,2,0,3)', [[], []], ''),
+]
+
+
+@each(NUMBERS)
+def lists_and_numbers_become_arrays(case):
+    spec, value, blob = case
+    _arrays('v=' + spec, value)
+    (row,) = read('out')['data']
+    assert row['v']['hex'] == blob, row
+
+
+def halves_are_rounded_as_everywhere():
+    numbers = [0, -0.0, 1, 65504, 65519.99, 2**-24, 2**-25, 1.5 * 2**-24, 2**-14,
+               2**-14 - 2**-25, 1 / 3, -2049, 2051, 1e-8, 5.96e-8]
+    _arrays(f'v=array(float16,{len(numbers)})', numbers)
+    (row,) = read('out')['data']
+    want = [struct.pack('<e', 65504 if n == 65519.99 else n) for n in numbers]
+    assert row['v']['hex'] == b''.join(want).hex()
+
+
+def an_array_of_any_type_says_its_dtype_or_has_that_of_its_numbers():
+    rows = [[1, 2], [1, 2.5], [[True], [False]], [], 7,
+            {'dtype': 'uint8', 'list': [[1, 2]]}]
+    _arrays('v=array', *rows)
+    shown = [line['v'] for line in run('get', 'out', ':', '--lists').lines]
+    assert shown == [
+        {'dtype': 'int64', 'list': [1, 2]},
+        {'dtype': 'float64', 'list': [1, 2.5]},
+        {'dtype': 'bool', 'list': [[True], [False]]},
+        {'dtype': 'float64', 'list': []}, {'dtype': 'int64', 'list': 7},
+        {'dtype': 'uint8', 'list': [[1, 2]]}], shown
+
+
+BAD_LISTS = [
+    ('array(float32,2)', [1], 'takes float32 (2), not float32 (1)'),
+    ('array(float32,2)', 1, 'takes float32 (2), not float32 ()'),
+    ('array(float32,2)', [1, [2]], '"v": [1]: a list is no number'),
+    ('array(float32,2)', [1, None], '"v": [1]: null is no number'),
+    ('array(float32,2)', [1, 'x'], '"v": [1]: "x" is no number'),
+    ('array(float32,2)', [1e39, 0], '"v": [0]: 1e+39 is too large'),
+    ('array(float16,1)', [65520], '"v": [0]: 65520 is too large'),
+    ('array(uint8,2)', [0, 256], '"v": [1]: 256 does not fit (uint8)'),
+    ('array(uint8,2)', [-1, 0], '"v": [0]: -1 does not fit (uint8)'),
+    ('array(int8,2)', [-129, 0], '"v": [0]: -129 does not fit (int8)'),
+    ('array(int8,1)', [128], '"v": [0]: 128 does not fit (int8)'),
+    ('array(int8,1)', [1.0], '"v": [0]: 1.0 is no whole number'),
+    ('array(bool,1)', [1], '"v": [0]: 1 is not true or false'),
+    ('array(int8,2,2)', [[1, 2], [3]], '"v": [1]: not a list of 2'),
+    ('array(int8,2,2)', [[1, 2], 3], '"v": [1]: not a list of 2'),
+    ('array(int8,1,1,1)', [[[1.5]]], '"v": [0][0][0]: 1.5 is no whole number'),
+    ('array(int8,2)[]', [[1, 2], [3]], '"v": item 1: takes int8 (2)'),
+    ('array', {'dtype': 'float31', 'list': []}, 'no dtype'),
+    ('array', {'list': []}, '"dtype"'),
+    ('array(complex64,1)', [1], 'not built in'),
+    ('int', [1], 'a sequence of it is int[]'),
+    ('int', 1.5, 'takes a whole number'),
+    ('utf8', 1.5, 'takes text'),
+]
+
+
+@each(BAD_LISTS)
+def lists_that_are_no_array_of_the_type_are_refused(case):
+    spec, value, says = case
+    said = _arrays('v=' + spec, value, code=1).err.replace('1e39', '1e+39')
+    assert says in said, said
+    assert not pathlib.Path('out').exists()
+
+
+def lists_that_are_exported_are_packed_to_the_same_bytes():
+    rows = [{'s': 0.1, 'v': [1 / 3, -0.0], 'w': [[1, 2]] * i, 'a': [i, 2]}
+            for i in range(4)]
+    pack(rows, 's=array(float32),v=array(float64,2),w=array(int8,2)[],a=array')
+    run('export', 'out', 'x', '--lists')
+    assert not pathlib.Path('x/files').exists()
+    run('pack', 'x/manifest.jsonl', 'again', '--no-sync')
+    assert files('out') == files('again')
+
+
+def large_arrays_are_not_exported_as_lists():
+    _arrays('v=array(int8,-1)', [1] * 1024, [1] * 1025)
+    run('export', 'out', 'x', '--lists')
+    small, large = pathlib.Path('x/manifest.jsonl').read_text().splitlines()
+    assert json.loads(small)['v'] == [1] * 1024
+    assert 'file' in json.loads(large)['v']
+    assert run('get', 'out', '1', '--lists').json['v']['shape'] == [1025]
+    refuse('export', 'out', 'y', '--lists', '--raw', code=2)
+
+
+WRONG_TYPES = ['int(0)', 'int(x)', 'array(float31,2)', 'utf8(3)', 'i64(8)']
+
+
+@each(WRONG_TYPES)
+def a_type_that_cannot_be_meant_is_refused_at_once(spec):
+    said = _arrays('v=' + spec, code=1).err
+    assert f'out: field "v": type "{spec}": ' in said, said
+    assert not pathlib.Path('out').exists()

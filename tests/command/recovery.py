@@ -1,5 +1,6 @@
 """Packs that are killed: recover, and --append."""
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -61,15 +62,16 @@ def recover_finishes_what_was_flushed():
     assert '000002/spec.json' not in before
     refuse('info', 'out', says=('000002', 'recover'))
     dry = run('recover', 'out', '--dry-run').out.decode()
-    assert '000002: to finish: 5 datapoints kept' in dry, dry
+    assert '000002: to be finished, 5 datapoints kept' in dry, dry
+    assert 'out: 3 shards: 2 finished before, 1 to be finished\n' in dry, dry
     assert files('out') == before
     done = run('recover', 'out').out.decode()
-    assert '000002: finished now: 5 datapoints kept' in done, done
-    assert '2 finished before, 1 now' in done, done
+    assert '000002: finished, 5 datapoints kept' in done, done
+    assert '2 finished before, 1 finished now' in done, done
     found = read('out')
     assert found['count'] == 25 and found['shards'] == [10, 10, 5]
     after = files('out')
-    assert '3 finished before, 0 now' in run('recover', 'out').out.decode()
+    assert run('recover', 'out').out == b'out: 3 shards: 3 finished before\n'
     assert files('out') == after
 
 
@@ -78,7 +80,9 @@ def recover_leaves_a_living_writer_alone():
     job.stdin.write(b''.join(LINES[:15]))
     job.stdin.flush()
     time.sleep(1.3)
-    refuse('recover', 'out', says=('000001', 'living writer'))
+    said = refuse('recover', 'out', says=('000001', 'a writer is at work'))
+    assert 'out/000001: left alone: is not finished: a writer is at work on it\n' \
+        in said.out.decode(), said.out
     job.communicate(b''.join(LINES[15:]))
     assert job.returncode == 0
     assert read('out')['count'] == len(ROWS)
@@ -129,14 +133,14 @@ def a_bag_whose_pack_was_killed_is_recovered():
         job.stdin.write(b'{"blob": {"base64": "b25l"}}\n' * 3)
         job.stdin.flush()
         time.sleep(1.3)
-        refuse('recover', 'out.bag', says='living writer')
+        refuse('recover', 'out.bag', says='writer is at work')
         job.send_signal(signal.SIGKILL)
         job.communicate()
         dry = run('recover', 'out.bag', '--dry-run').out
-        assert b'out.bag: to finish: 3 blobs kept' in dry, dry
+        assert dry == b'out.bag: to be finished, 3 blobs kept\n', dry
         assert pathlib.Path('out.idx').exists()
         done = run('recover', 'out.bag').out
-        assert b'out.bag: finished now: 3 blobs kept' in done, done
+        assert done == b'out.bag: finished, 3 blobs kept\n', done
         assert not pathlib.Path('out.idx').exists()
         assert read('out.bag')['count'] == 3
         run('verify', 'out.bag')
@@ -171,6 +175,60 @@ def what_another_manifest_packed_is_not_appended_to():
     assert read('out')['count'] == 25
 
 
+def recover_says_in_one_line_what_it_cut_and_why():
+    _kill_after(25, 'out', '--shard-length', '10')
+    idx = pathlib.Path('out/000002/n.idx')
+    idx.write_bytes(idx.read_bytes()[:-12])
+    lines = run('recover', 'out', '--dry-run').out.decode().splitlines()
+    assert len(lines) == 2 and lines[0].startswith(
+        'out/000002: to be finished, 3 datapoints kept; '), lines
+    assert lines[0].endswith(
+        ' bytes behind them to be cut off: a journal ends before its blobs'), lines
+    lines = run('recover', 'out').out.decode().splitlines()
+    assert lines[0].startswith('out/000002: finished, 3 datapoints kept; '), lines
+    assert lines[0].count('out/000002') == 1 and ' cut off: ' in lines[0], lines
+
+
+def what_has_no_shards_is_recovered_with_one_line():
+    _kill_after(5, 'out')
+    assert run('recover', 'out', '--dry-run').out == \
+        b'out: to be finished, 5 datapoints kept\n'
+    assert run('recover', 'out').out == b'out: finished, 5 datapoints kept\n'
+    assert run('recover', 'out').out == b'out: finished already\n'
+
+
+def a_shard_that_is_not_recovered_is_named_once_in_its_line():
+    _kill_after(25, 'out', '--shard-length', '10')
+    pathlib.Path('out/000002/n.bag').write_bytes(b'')
+    pathlib.Path('out/000002/spec.json.partial').write_text('{')
+    out = refuse('recover', 'out', says='out/000002: its spec.json.partial').out
+    assert out.decode().splitlines() == [
+        'out/000002: not recovered: its spec.json.partial is damaged',
+        'out: 3 shards: 2 finished before, 1 not recovered'], out
+
+
+def append_without_the_shard_options_says_the_way():
+    _kill_after(25, 'out', '--shard-length', '10')
+    refuse('pack', '-', 'out', '--spec', SPEC, '--append', stdin=LINES[0],
+           says=('out: is a dataset with shards', 'shard_length'))
+
+
+def a_lost_spec_is_said_to_be_lost():
+    run('pack', '-', 'out', '--spec', SPEC, '--no-sync', stdin=LINES[0])
+    os.remove('out/spec.json')
+    for command in ['info', 'out'], ['verify', 'out'], ['recover', 'out']:
+        refuse(*command, says='out: its spec.json is lost')
+
+
+def missing_paths_are_said_in_one_way():
+    for words in (['info', 'no'], ['get', 'no', '0'], ['export', 'no', 'x'],
+                  ['verify', 'no'], ['recover', 'no'], ['finalize', 'no'],
+                  ['checksum', 'no']):
+        said = refuse(*words).err
+        assert said == \
+            'bags: no: cannot open: No such file or directory\n', (words, said)
+
+
 def recover_of_what_nobody_left_is_an_error():
     refuse('recover', 'nowhere', says='nowhere')
     pathlib.Path('empty').mkdir()
@@ -188,4 +246,4 @@ def an_unfinished_shard_is_named_before_the_gap_that_it_explains():
     pathlib.Path('out/000005').mkdir()
     said = refuse('info', 'out', says='000005').err
     assert 'missing' not in said, said
-    refuse('info', 'out', '--skip-unfinished', says='missing: 3, 4')
+    refuse('info', 'out', '--skip-unfinished', says='missing: 000003, 000004')
