@@ -1733,13 +1733,14 @@ typedef struct bags_verify_report {
  * Every fault is told once, where it is seen first: a wrong entry of a table at
  * the blob that ends there, although the next blob begins there; a blob that has
  * changed, by its checksum, and not again by its codec or as a row of refs.bag; a
- * Bag that had more blobs or fewer, by its checksums, and no blob of it. What else
- * may be wrong in the same place is seen when that is mended. What cannot be known
- * for one fault is told of as several: without checksums, an entry that is wrong and
- * in order, as what it does to the two blobs beside it; a spec.json that has changed,
- * at each Bag with checksums; all that lies behind the 4096th fault of a Bag. A blob that does not decode is named by
- * its datapoint, if refs.bag has the blobs of the field in order, as all writers
- * leave them, else by its own number.
+ * Bag that had more blobs or fewer, by its checksums, and no blob of it. What
+ * else may be wrong in the same place is seen when that is mended. What cannot be
+ * known for one fault is told of as several: without checksums, an entry that is
+ * wrong and in order, as what it does to the two blobs beside it; a spec.json
+ * that has changed, at each Bag with checksums; all that lies behind the 4096th
+ * fault of a Bag. A blob that does not decode is named by its datapoint, if
+ * refs.bag has the blobs of the field in order, as all writers leave them, else
+ * by its own number.
  *
  * Returns BAGS_OK, or the code of the first fault, or that of what kept it from
  * looking: BAGS_ERROR_MISSING (no such path, or nothing of a dataset there),
@@ -1879,7 +1880,8 @@ static int bagi_windows_error(void) {
         {ERROR_ALREADY_EXISTS, EEXIST}, {ERROR_DIR_NOT_EMPTY, ENOTEMPTY},
         {ERROR_NOT_ENOUGH_MEMORY, ENOMEM}, {ERROR_OUTOFMEMORY, ENOMEM},
         {ERROR_COMMITMENT_LIMIT, ENOMEM}, {ERROR_DISK_FULL, ENOSPC},
-        {ERROR_HANDLE_DISK_FULL, ENOSPC}, {1295 /* ERROR_DISK_QUOTA_EXCEEDED */, ENOSPC},
+        {ERROR_HANDLE_DISK_FULL, ENOSPC},
+        {1295 /* ERROR_DISK_QUOTA_EXCEEDED */, ENOSPC},
         {ERROR_FILE_TOO_LARGE, EFBIG}, {ERROR_TOO_MANY_OPEN_FILES, EMFILE},
         {ERROR_NO_SYSTEM_RESOURCES, EMFILE}, {ERROR_NOT_SAME_DEVICE, EXDEV},
         {ERROR_FILENAME_EXCED_RANGE, ENAMETOOLONG},
@@ -8721,8 +8723,9 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
         code = bagi_scan_has_rows(writer, &has_rows, err);
     if (!code && has_rows)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.idx has datapoints, but none is whole: %s. If a loss of power came before anything in it was "
-            "synced, remove the directory", bagi_tail(writer->shard), why);
+            "%s: refs.idx has datapoints, but none is whole: %s. If a loss of "
+            "power came before anything in it was synced, remove the directory",
+            bagi_tail(writer->shard), why);
     if (code)
         return code;
     bagi_scan_settle(writer, found);
@@ -10730,7 +10733,11 @@ static bags_code bagi_row_refs(const bags_reader *reader, bags_row *row,
 /* The bytes of an integer by its first byte; 0 if it is none, or one of more
  * than 32 bits, or one that is written as a signed one. */
 static size_t bagi_uint_size(unsigned char tag) {
-    return tag < 0x80 ? 1 : tag == 0xCC ? 2 : tag == 0xCD ? 3 : tag == 0xCE ? 5 : 0;
+    return tag < 0x80     ? 1
+           : tag == 0xCC ? 2
+           : tag == 0xCD ? 3
+           : tag == 0xCE ? 5
+                         : 0;
 }
 
 /* Note that refs of this layout have these bits of their byte `at`. */
@@ -13213,7 +13220,8 @@ static bags_code bagi_verify_sharded(bagi_verify_set *set, const char *path) {
 
 static bags_code bagi_verify_lone(bagi_verifying *v, const char *path) {
     bagi_bag_options options = {BAGI_ALONE, true, false,
-        v->options.allow_empty_file, false, false, BAGS_ACCESS_DEFAULT, false, NULL, 0, false};
+        v->options.allow_empty_file, false, false, BAGS_ACCESS_DEFAULT, false,
+        NULL, 0, false};
     bag_reader bag;
     if (v->options.part)
         return BAGS_OK;
