@@ -301,7 +301,10 @@ build/bags: build/release/bags
 $B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
 # It stands before libc's calls in the whole program: of this test alone.
-$B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o
+$B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o $B/tests/system/shim.so
+# The same before the calls of another program.
+$B/tests/system/shim.so: tests/system/shim.c tests/system/shim.h $B/flags
+	@mkdir -p $(@D); echo "  LD $@"; $(filter-out -fsanitize=% -fno-sanitize%,$(COMPILE)) $(WARN) $(C11) -fPIC -shared -DBAGS_SHIM_PRELOADED $< -o $@
 $(SPEED): $(SPEED_OBJECTS) $B/tests/bags_impl.o $(FORMAT_OBJECTS)
 	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,$(PEERS)) -pthread
 $(INSTRUCTIONS): $(INSTRUCTIONS).o $B/tests/bags_impl.o

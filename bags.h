@@ -1318,9 +1318,10 @@ typedef struct bags_reader_options {
                               use in memory, 8 bytes a blob */
     bool check;            /* compare every blob that is handed out, refs too,
                               with its checksum, and spec.json with its own; the
-                              NAME.crc must be there. Else nothing looks at
-                              them, but for verify. With live, shards that are
-                              not finished are not compared yet */
+                              NAME.crc must be there, with live those of shards
+                              that are being written too, whose spec.json has no
+                              checksum yet. Else nothing looks at them, but for
+                              verify */
     size_t max_files;      /* files open at once, with positional; 0: 64 */
     size_t max_maps;       /* files mapped at once; those above are read by
                               position; 0: 16384 */
@@ -1359,8 +1360,8 @@ typedef struct bags_reader_options {
  *
  * Cost: a few system calls a shard, or of a split one a few a field. No table is
  * read; no file stays open. With live, of an unfinished shard some more a field,
- * its journals and refs are read, 8 bytes a blob are held in memory, and it is
- * read by position, one system call a field.
+ * its journals and refs are read, 8 bytes a blob (with check 12) are held in
+ * memory, and it is read by position, one system call a field.
  */
 BAGS_API bags_reader *bags_reader_open(const char *path,
     const bags_reader_options *options, bags_error *err);
@@ -1732,13 +1733,14 @@ typedef struct bags_verify_report {
  * Every fault is told once, where it is seen first: a wrong entry of a table at
  * the blob that ends there, although the next blob begins there; a blob that has
  * changed, by its checksum, and not again by its codec or as a row of refs.bag; a
- * Bag that had more blobs or fewer, by its checksums, and no blob of it. What else
- * may be wrong in the same place is seen when that is mended. What cannot be known
- * for one fault is told of as several: without checksums, an entry that is wrong and
- * in order, as what it does to the two blobs beside it; a spec.json that has changed,
- * at each Bag with checksums; all that lies behind the 4096th fault of a Bag. A blob that does not decode is named by
- * its datapoint, if refs.bag has the blobs of the field in order, as all writers
- * leave them, else by its own number.
+ * Bag that had more blobs or fewer, by its checksums, and no blob of it. What
+ * else may be wrong in the same place is seen when that is mended. What cannot be
+ * known for one fault is told of as several: without checksums, an entry that is
+ * wrong and in order, as what it does to the two blobs beside it; a spec.json
+ * that has changed, at each Bag with checksums; all that lies behind the 4096th
+ * fault of a Bag. A blob that does not decode is named by its datapoint, if
+ * refs.bag has the blobs of the field in order, as all writers leave them, else
+ * by its own number.
  *
  * Returns BAGS_OK, or the code of the first fault, or that of what kept it from
  * looking: BAGS_ERROR_MISSING (no such path, or nothing of a dataset there),
@@ -1878,7 +1880,8 @@ static int bagi_windows_error(void) {
         {ERROR_ALREADY_EXISTS, EEXIST}, {ERROR_DIR_NOT_EMPTY, ENOTEMPTY},
         {ERROR_NOT_ENOUGH_MEMORY, ENOMEM}, {ERROR_OUTOFMEMORY, ENOMEM},
         {ERROR_COMMITMENT_LIMIT, ENOMEM}, {ERROR_DISK_FULL, ENOSPC},
-        {ERROR_HANDLE_DISK_FULL, ENOSPC}, {1295 /* ERROR_DISK_QUOTA_EXCEEDED */, ENOSPC},
+        {ERROR_HANDLE_DISK_FULL, ENOSPC},
+        {1295 /* ERROR_DISK_QUOTA_EXCEEDED */, ENOSPC},
         {ERROR_FILE_TOO_LARGE, EFBIG}, {ERROR_TOO_MANY_OPEN_FILES, EMFILE},
         {ERROR_NO_SYSTEM_RESOURCES, EMFILE}, {ERROR_NOT_SAME_DEVICE, EXDEV},
         {ERROR_FILENAME_EXCED_RANGE, ENAMETOOLONG},
@@ -4274,10 +4277,9 @@ static void bagi_sums_close(bag_reader *reader, bagi_sums *sums) {
     bagi_file_close(reader, &sums->file);
 }
 
-/* Open what stands beside a Bag whose shape is known, into a struct of zeros,
- * and check all that can be had at O(1) cost. Close it also if that failed. */
-static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
-    const bagi_bag_options *options, bags_error *err) {
+/* Open NAME.crc beside a Bag. */
+static bags_code bagi_sums_find(bag_reader *reader, bagi_sums *sums,
+    bool positional, bags_error *err) {
     const bags_allocator *memory = &reader->env->memory;
     bags_error why;
     char *path = bagi_beside_path(memory, reader->file.path, ".crc", err);
@@ -4285,8 +4287,7 @@ static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_file_open(reader, &sums->file, path, &why);
     if (!code)
-        code = bagi_file_measure(reader, &sums->file, options->positional,
-            &why);
+        code = bagi_file_measure(reader, &sums->file, positional, &why);
     if (code == BAGS_ERROR_MISSING)
         bags_fail(err, code, "%s: there are no checksums: %s is not there; "
             "`bags checksum` makes it", bagi_tail(reader->file.path),
@@ -4294,6 +4295,14 @@ static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
     else if (code && err)
         *err = why;
     bagi_free_text(memory, path);
+    return code;
+}
+
+/* Open what stands beside a Bag whose shape is known, into a struct of zeros,
+ * and check all that can be had at O(1) cost. Close it also if that failed. */
+static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
+    const bagi_bag_options *options, bags_error *err) {
+    bags_code code = bagi_sums_find(reader, sums, options->positional, err);
     if (!code)
         code = bagi_sums_shape(reader, sums, err);
     return code ? code : bagi_sums_identity(reader, sums, options, err);
@@ -4328,6 +4337,25 @@ static bags_code bagi_sums_attach(bag_reader *reader,
     reader->sums->crcs = reader->sums->file.map;
     if (!code && options->load_table)
         code = bagi_sums_load(reader, reader->sums, err);
+    return code;
+}
+
+/* The same for a Bag that is being written, whose checksums have no end yet. They
+ * are held in memory: as many as there are, if the power failed, and no blobs but
+ * those. Their writer hands them over before the journal that was read. */
+static bags_code bagi_sums_attach_live(bag_reader *reader, bags_error *err) {
+    reader->sums = (bagi_sums *)bagi_alloc(&reader->env->memory,
+        sizeof *reader->sums, err);
+    if (!reader->sums)
+        return BAGS_ERROR_MEMORY;
+    bagi_sums *sums = reader->sums;
+    bags_code code = bagi_sums_find(reader, sums, true, err);
+    if (!code && reader->length > sums->file.size / 4)
+        reader->length = sums->file.size / 4;
+    sums->trailer.length = reader->length;
+    if (!code)
+        code = bagi_sums_load(reader, sums, err);
+    bagi_file_close(reader, &sums->file);
     return code;
 }
 
@@ -4476,7 +4504,7 @@ static bags_code bagi_bag_shapes(bag_reader *reader, const char *path,
                  : bagi_bag_shape(reader, options->allow_empty, err);
     if (!code && options->load_table)
         code = bagi_bag_load(reader, err);
-    /* The checksums of an unfinished Bag have no end yet. */
+    /* Those of an unfinished Bag are for who opens it. */
     if (!code && options->check && !(options->unfinished && reader->split))
         code = bagi_sums_attach(reader, options, err);
     return code;
@@ -4580,6 +4608,11 @@ BAGS_API bag_reader *bag_reader_open(const char *path,
     if (bagi_bag_open(&lone->reader, path, &how, err)) {
         bags_allocator memory = lone->env.memory;
         bagi_free(&memory, lone, sizeof *lone);
+        return NULL;
+    }
+    if (with.live && lone->reader.split && with.check &&
+        bagi_sums_attach_live(&lone->reader, err)) {
+        bag_reader_close(&lone->reader);
         return NULL;
     }
     if (with.live && lone->reader.split)
@@ -8689,8 +8722,9 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
         code = bagi_scan_has_rows(writer, &has_rows, err);
     if (!code && has_rows)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.idx has datapoints, but none is whole: %s. If a loss of power came before anything in it was "
-            "synced, remove the directory", bagi_tail(writer->shard), why);
+            "%s: refs.idx has datapoints, but none is whole: %s. If a loss of "
+            "power came before anything in it was synced, remove the directory",
+            bagi_tail(writer->shard), why);
     if (code)
         return code;
     bagi_scan_settle(writer, found);
@@ -8760,6 +8794,15 @@ static int bagi_left_other(void *user, const char *name) {
     return *(bool *)user ? ECANCELED : 0;
 }
 
+BAGI_COLD static bags_code bagi_fail_left(const bags_writer *writer,
+    bags_code code, const char *what, bags_error *err) {
+    bool lost = false;
+    bags_code why = bagi_spec_is_lost(&writer->env, writer->shard, &lost, err);
+    if (why || lost)
+        return why ? why : bagi_fail_lost(writer->shard, code, err);
+    return bags_fail(err, code, "%s: %s", bagi_tail(writer->shard), what);
+}
+
 /* A shard whose fields nobody knows can only be one whose writer died before it
  * made them: `what` says why they are not known. */
 static bags_code bagi_left_unknown(const bags_writer *writer, bags_code code,
@@ -8769,7 +8812,7 @@ static bags_code bagi_left_unknown(const bags_writer *writer, bags_code code,
     int error =
         env->io.list(env->io.user, writer->shard, bagi_left_other, &other);
     if (other)
-        return bags_fail(err, code, "%s: %s", bagi_tail(writer->shard), what);
+        return bagi_fail_left(writer, code, what, err);
     return error ? bagi_fail_system(err, error, writer->shard, "list")
                  : BAGS_OK;
 }
@@ -10005,6 +10048,15 @@ static bags_code bagi_live_bags(const bags_reader *reader, bagi_shard *shard,
     return code;
 }
 
+/* From now on blobs are compared with their checksums. */
+static bags_code bagi_live_sums(const bags_reader *reader,
+    const bagi_shard *shard, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i <= reader->spec.count && !code; i++)
+        code = bagi_sums_attach_live((bag_reader *)shard->bags[i], err);
+    return code;
+}
+
 /* While the datapoints of such a shard are counted: the refs of one, and how
  * many blobs of each field they use. */
 typedef struct bagi_live {
@@ -10041,14 +10093,21 @@ static bags_code bagi_live_count(bagi_live *live, uint64_t *length,
     bags_error *err) {
     const bag_reader *refs =
         (const bag_reader *)live->bags[live->reader->spec.count];
-    uint64_t most = bagi_bag_whole(refs), at = 0;
+    uint64_t most = bagi_bag_whole(refs), at = 0, step = BAGI_LIVE_STEP;
     bool whole = true;
     bags_code code = BAGS_OK;
     while (whole && at < most && !code) {
         bags_range range;
-        uint64_t stop = most - at < BAGI_LIVE_STEP ? most : at + BAGI_LIVE_STEP;
+        uint64_t stop = most - at < step ? most : at + step;
         code = bag_reader_get_range(refs, at, stop, &live->scratch, &range,
             err);
+        if (code == BAGS_ERROR_CORRUPT) {
+            /* One of them has not its checksum: the first is looked for. */
+            whole = step > 1;
+            step = 1;
+            code = BAGS_OK;
+            continue;
+        }
         for (size_t i = 0; !code && whole && i < range.length; i++) {
             whole = bagi_live_take(live, bags_range_get(&range, i));
             at += whole;
@@ -10091,6 +10150,8 @@ static bags_code bagi_live_open(bags_reader *reader, bagi_shard *shard,
     *length = 0;
     bags_code code = bagi_live_bags(reader, shard, length, err);
     *missing = code == BAGS_ERROR_MISSING;
+    if (!code && *length && reader->options.check)
+        code = bagi_live_sums(reader, shard, err);
     if (!code && *length)
         code = bagi_live_scan(reader, shard, dir, length, err);
     if (code || *length == 0)
@@ -10711,7 +10772,7 @@ static bags_code bagi_row_refs(const bags_reader *reader, bags_row *row,
     bagi_ref **refs, unsigned char **marks, bags_error *err) {
     size_t count = reader->spec.count;
     size_t layouts = BAGI_LAYOUTS * sizeof(bagi_layout);
-    bool fresh = !row->refs.data;
+    bool fresh = row->refs.capacity == 0;
     bags_code code = bags_buffer_reserve(&row->refs,
         layouts + count * (sizeof(bagi_ref) + 1) + 1, err);
     if (code)
@@ -10726,15 +10787,19 @@ static bags_code bagi_row_refs(const bags_reader *reader, bags_row *row,
 /* The bytes of an integer by its first byte; 0 if it is none, or one of more
  * than 32 bits, or one that is written as a signed one. */
 static size_t bagi_uint_size(unsigned char tag) {
-    return tag < 0x80 ? 1 : tag == 0xCC ? 2 : tag == 0xCD ? 3 : tag == 0xCE ? 5 : 0;
+    return tag < 0x80     ? 1
+           : tag == 0xCC ? 2
+           : tag == 0xCD ? 3
+           : tag == 0xCE ? 5
+                         : 0;
 }
 
 /* Note that refs of this layout have these bits of their byte `at`. */
-static void bagi_layout_tag(bagi_layout *layout, size_t at, unsigned char byte,
+static void bagi_layout_tag(bagi_layout *layout, size_t at, unsigned char value,
     unsigned char mask) {
     unsigned shift = 8 * (at % 8);
     layout->word[at / 8].mask |= (uint64_t)mask << shift;
-    layout->word[at / 8].tag |= (uint64_t)(byte & mask) << shift;
+    layout->word[at / 8].tag |= (uint64_t)(value & mask) << shift;
 }
 
 /* Take a number off the refs. False if it is none of those that are quick. */
@@ -10806,7 +10871,7 @@ static void bagi_row_learn(const bags_row *row, const bagi_spec *spec,
     bagi_layout *layout =
         &bagi_row_layouts(row)[refs.size % BAGI_LAYOUTS];
     if (spec->count > BAGI_QUICK_FIELDS ||
-        refs.size > 8 * BAGI_LAYOUT_WORDS)
+        refs.size > (size_t)8 * BAGI_LAYOUT_WORDS)
         return;
     memset(layout, 0, sizeof *layout);
     if (!bagi_layout_fields(layout, spec, refs))
@@ -11036,6 +11101,14 @@ static bags_code bagi_select_steps(const bags_reader *reader,
     return BAGS_OK;
 }
 
+/* Put before a message which datapoint, and of which field, could not be
+ * read. */
+BAGI_COLD static bags_code bagi_prefix_datapoint(const bags_reader *reader,
+    uint64_t index, size_t field, bags_code code, bags_error *err) {
+    return bagi_prefix(err, code, "datapoint %" PRIu64 ", field \"%.200s\": ",
+        index, bagi_reader_field_name(reader, field));
+}
+
 static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
     uint64_t local, const bags_select *select, const bagi_ref *ref,
     bags_row *row, struct bagi_slot *slot, bags_error *err) {
@@ -11044,16 +11117,22 @@ static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
     size_t used = 0;
     slot->field = select->field;
     slot->length = 0;
+    uint64_t index = reader->shards[shard].start + local;
     bags_code code = bagi_select_steps(reader, select, ref, &steps, err);
     if (!code)
         code = bagi_reader_bag(reader, shard, select->field, &bag, err);
-    if (!code)
-        code = bagi_reader_check_ref(reader, shard, local, select->field, ref,
-            bag, err);
     if (code)
         return code;
+    code = bagi_reader_check_ref(reader, shard, local, select->field, ref, bag,
+        err);
+    if (code) /* it says field and datapoint, counted in the shard */
+        return reader->sharded
+                   ? bagi_prefix(err, code, "datapoint %" PRIu64 ": ", index)
+                   : code;
     slot->budget = bagi_slot_budget(bag);
-    return bagi_slot_add(row, slot, bag, &steps, &used, err);
+    code = bagi_slot_add(row, slot, bag, &steps, &used, err);
+    return code ? bagi_prefix_datapoint(reader, index, select->field, code, err)
+                : BAGS_OK;
 }
 
 BAGI_COLD static bags_code bagi_fail_datapoint(const bags_reader *reader,
@@ -11061,14 +11140,6 @@ BAGI_COLD static bags_code bagi_fail_datapoint(const bags_reader *reader,
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: there is no datapoint %" PRIu64 "; it has %" PRIu64,
         bagi_tail(reader->path), index, reader->length);
-}
-
-/* Put before a message which datapoint, and of which field, could not be
- * read. */
-BAGI_COLD static bags_code bagi_prefix_datapoint(const bags_reader *reader,
-    uint64_t index, size_t field, bags_code code, bags_error *err) {
-    return bagi_prefix(err, code, "datapoint %" PRIu64 ", field \"%.200s\": ",
-        index, bagi_reader_field_name(reader, field));
 }
 
 static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
@@ -11082,11 +11153,8 @@ static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
             "%s: field \"%.200s\" is selected twice", bagi_tail(reader->path),
             reader->spec.fields[field].name);
     marks[field] = 1;
-    bags_code code = bagi_row_fill(reader, shard,
-        index - reader->shards[shard].start, select, &refs[field], row,
-        &row->slots[slot], err);
-    return code ? bagi_prefix_datapoint(reader, index, field, code, err)
-                : BAGS_OK;
+    return bagi_row_fill(reader, shard, index - reader->shards[shard].start,
+        select, &refs[field], row, &row->slots[slot], err);
 }
 
 /* ---- the quick way: everything is mapped, opened, and as it should be. False
@@ -13206,7 +13274,8 @@ static bags_code bagi_verify_sharded(bagi_verify_set *set, const char *path) {
 
 static bags_code bagi_verify_lone(bagi_verifying *v, const char *path) {
     bagi_bag_options options = {BAGI_ALONE, true, false,
-        v->options.allow_empty_file, false, false, BAGS_ACCESS_DEFAULT, false, NULL, 0, false};
+        v->options.allow_empty_file, false, false, BAGS_ACCESS_DEFAULT, false,
+        NULL, 0, false};
     bag_reader bag;
     if (v->options.part)
         return BAGS_OK;

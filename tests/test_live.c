@@ -186,14 +186,17 @@ static void look_at_all(void (*write)(place *p), const char *what) {
     for (int real = 0; real < 2; real++)
         for (int sharded = 0; sharded < 2; sharded++)
             for (int way = 0; way < WAYS; way++)
-                for (int chunks = 0; chunks < 2; chunks++) {
+                for (int kind = 0; kind < 3; kind++) {
                     place p;
                     gaze g;
+                    bool chunks = kind == 1, summed = kind == 2;
                     if (chunks && (real || way))
                         continue; /* writes in small pieces: many looks */
                     place_start(&p, real, lengths[sharded]);
                     p.device.files.chunk = chunks ? 1003 : 0;
+                    p.job.options.checksum = summed;
                     gaze_start(&g, &p, way);
+                    g.options.check = summed;
                     write(&p);
                     gaze_end(&g);
                     looks += g.looks;
@@ -438,6 +441,122 @@ static void a_reader_takes_what_recovery_would_keep(void **state) {
     place_end(&p, false);
 }
 
+/* A reader that checks gives what was written, less of it, or an error. Whether
+ * it did not give all. */
+static bool notices_change(memory_disk *drive, const work *job,
+    const bags_reader *right) {
+    bags_error err;
+    bags_row row = {0}, expected = {0};
+    bags_reader_options options = live_options(&drive->io, MAPPED);
+    options.check = true;
+    bags_reader *reader = work_read(job, &options, &err);
+    uint64_t length = reader ? bags_reader_length(reader) : 0;
+    bool noticed = length < bags_reader_length(right);
+    assert_true(length <= bags_reader_length(right));
+    for (uint64_t i = 0; i < length; i++) {
+        assert_ok(bags_reader_get(right, i, NULL, 0, &expected, &said));
+        if (bags_reader_get(reader, i, NULL, 0, &row, &err)) {
+            assert_non_null(strstr(err.message, "CRC-32C"));
+            noticed = true;
+            continue;
+        }
+        for (size_t field = 0; field < POINT_FIELDS; field++) {
+            size_t items = bags_row_length(&expected, field);
+            assert_int_equal(bags_row_length(&row, field), items);
+            for (size_t j = 0; j < items; j++) {
+                bags_bytes want = bags_row_bytes(&expected, field, j);
+                assert_bytes(bags_row_bytes(&row, field, j), want.data,
+                    want.size);
+            }
+        }
+    }
+    bags_row_free(&row);
+    bags_row_free(&expected);
+    bags_reader_close(reader);
+    return noticed;
+}
+
+static void a_reader_compares_what_is_being_written_with_its_checksums(
+    void **state) {
+    static const char *const names[] = {"clip", "id", "text", "refs"};
+    static const char *const endings[] = {"bag", "idx", "crc"};
+    place p;
+    bags_reader *right;
+    uint64_t noticed = 0, changes = 0;
+    (void)state;
+    place_start(&p, false, 0);
+    p.job.options.checksum = true;
+    bags_writer *writer = begin(&p.job, false);
+    assert_ok(work_append_to(&p.job, writer, 7, &said));
+    assert_ok(work_flush(&p.job, writer, &said));
+    bags_reader_options options = live_options(&p.drive.io, MAPPED);
+    options.check = true;
+    assert_opens(right, bags_reader_open("set", &options, &said));
+    assert_int_equal(bags_reader_length(right), 7);
+    for (int f = 0; f < 12; f++) {
+        char path[64];
+        snprintf(path, sizeof(path), "set/%s.%s", names[f / 3], endings[f % 3]);
+        bags_bytes file = memory_disk_find(&p.drive, path);
+        unsigned char *data = (unsigned char *)(uintptr_t)file.data;
+        size_t step = file.size > 2000 ? 37 : 1;
+        for (size_t i = 0; i < file.size; i += step, changes++) {
+            memory_disk other;
+            data[i] ^= 1u << i % 8;
+            /* A copy, since the reader reads the one that is right. */
+            memory_disk_start(&other);
+            for (int g = 0; g < 13; g++) {
+                char each[64] = "set/spec.json.partial";
+                if (g < 12)
+                    snprintf(each, sizeof(each), "set/%s.%s", names[g / 3],
+                        endings[g % 3]);
+                bags_bytes copy = memory_disk_find(&p.drive, each);
+                memory_disk_save(&other, each, copy.data, copy.size);
+            }
+            data[i] ^= 1u << i % 8;
+            noticed += notices_change(&other, &p.job, right);
+            memory_disk_free(&other);
+        }
+    }
+    /* Not in what was dropped, and stands behind what is in use. */
+    print_message("%d changes, %d of them noticed\n", (int)changes,
+        (int)noticed);
+    assert_true(noticed > changes * 2 / 3);
+    bags_reader_close(right);
+    assert_ok(work_close(&p.job, writer, &said));
+    place_end(&p, false);
+}
+
+/* Whose checksums are cut, as by a loss of power, or are none. */
+static void without_its_checksums_what_is_being_written_is_not_read(
+    void **state) {
+    place p;
+    bags_reader *reader;
+    (void)state;
+    for (int summed = 0; summed < 2; summed++) {
+        place_start(&p, true, 0);
+        p.job.options.checksum = summed;
+        bags_writer *writer = begin(&p.job, false);
+        assert_ok(work_append_to(&p.job, writer, 7, &said));
+        assert_ok(work_flush(&p.job, writer, &said));
+        bags_reader_options options = live_options(NULL, BY_POSITION);
+        options.check = true;
+        if (summed) {
+            char path[300];
+            snprintf(path, sizeof(path), "%s/text.crc", p.job.path);
+            resize_file(path, 3 * 4 + 1);
+            assert_opens(reader, bags_reader_open(p.job.path, &options, &said));
+            assert_int_equal(bags_reader_length(reader), 3);
+            bags_reader_close(reader);
+        } else {
+            assert_refused(BAGS_ERROR_MISSING,
+                bags_reader_open(p.job.path, &options, &said));
+            assert_says("there are no checksums");
+        }
+        mortal_bury(&p.device, writer);
+        place_end(&p, true);
+    }
+}
+
 static void a_file_that_is_lost_is_an_error(void **state) {
     (void)state;
     for (size_t which = 1; which < 7; which++) {
@@ -679,7 +798,7 @@ typedef struct bag_gaze {
     const bags_io *io;
     const char *path;
     uint64_t flushed, appended, seen;
-    bool live, made, positional;
+    bool live, made, positional, summed;
     uint64_t looks;
 } bag_gaze;
 
@@ -699,6 +818,7 @@ static void look_at_bag(void *user) {
     options.io = g->io;
     options.positional = g->positional;
     options.live = g->live;
+    options.check = g->summed;
     bag_reader *reader = bag_reader_open(g->path, &options, &err);
     if (!reader) {
         /* The Bag is made just before its journal. */
@@ -735,6 +855,7 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
     memset(&options, 0, sizeof(options));
     options.buffer_size = 4096;
     options.io = &w->io;
+    options.checksum = g->summed;
     assert_opens(writer, bag_writer_open(g->path, &options, &said));
     g->made = true;
     for (uint64_t i = 0; i < 400; i++) {
@@ -755,7 +876,7 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
 static void a_bag_is_read_while_it_is_written(void **state) {
     uint64_t looks = 0;
     (void)state;
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 32; i++) {
         bag_gaze g;
         watch w;
         memory_disk drive;
@@ -764,7 +885,8 @@ static void a_bag_is_read_while_it_is_written(void **state) {
         bool real = i & 4;
         g.io = real ? bags_io_local() : &drive.io;
         g.path = real ? at("%d.bag", i) : "x.bag";
-        g.live = i & 1;
+        g.summed = i & 16; /* which only a live reader compares */
+        g.live = i & 1 || g.summed;
         g.positional = i & 2;
         write_bag(&g, &w, i & 8 ? 111 : 0);
         looks += g.looks;
@@ -1145,6 +1267,8 @@ int main(void) {
         TEST(a_torn_entry_of_a_journal_is_no_datapoint),
         TEST(a_writer_may_do_anything_between_two_calls_of_a_reader),
         TEST(a_reader_takes_what_recovery_would_keep),
+        TEST(a_reader_compares_what_is_being_written_with_its_checksums),
+        TEST(without_its_checksums_what_is_being_written_is_not_read),
         TEST(a_file_that_is_lost_is_an_error),
         TEST(shards_say_whether_they_are_finished),
         TEST(a_shard_that_has_only_begun_is_empty_or_skipped),

@@ -507,21 +507,26 @@ static uint64_t next_point(uint64_t n, uint64_t stride, uint64_t *seed) {
     return is_soak() ? n + 1 : n + 1 + next_random(seed) % (2 * stride - 1);
 }
 
-static void sweep(const fault *how, uint64_t stride) {
+typedef bool meeting(const fault *how, uint64_t n);
+
+/* How many points were met. */
+static uint64_t sweep(const fault *how, uint64_t stride, meeting *met) {
     uint64_t seed = how->only + (uint64_t)how->error * 64 + how->effect;
     uint64_t tried = 0, n = 1;
     if (how->only && !(how->only & (how->only - 1)))
         stride = stride / 8 + 1; /* there are few */
-    for (; meet(how, n); tried++)
+    for (; met(how, n); tried++)
         n = next_point(n, stride, &seed);
-    print_message("%-20s %5d points\n", how->name, (int)tried);
-    assert_true(tried > 0);
+    return tried;
 }
 
 static void sweep_all(const fault *faults, size_t count, uint64_t stride) {
     make_reference();
-    for (size_t i = 0; i < count; i++)
-        sweep(&faults[i], stride);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t tried = sweep(&faults[i], stride, meet);
+        print_message("%-20s %5d points\n", faults[i].name, (int)tried);
+        assert_true(tried > 0);
+    }
 }
 
 #define SWEEP(faults, stride) \
@@ -642,6 +647,272 @@ static void a_sync_that_failed_is_not_tried_in_another_way(void **state) {
         assert_int_equal(s.counts[CALL_SYNC], cases[i].fsyncs);
     }
     close(fd);
+}
+
+/* --------------------------------------------- what is done to what is there */
+
+static const fault upkeep_faults[] = {
+    {"killed before", 0, 0, EFFECT_DIE_BEFORE, false, false},
+    {"killed in a write", ONLY(CALL_WRITE), 0, EFFECT_DIE_HALFWAY, false,
+        false},
+    {"killed after", 0, 0, EFFECT_DIE_AFTER, false, false},
+    {"short reads", ONLY(CALL_READ), 0, EFFECT_SHORT, true, true},
+    {"short writes", ONLY(CALL_WRITE), 0, EFFECT_SHORT, true, true},
+    {"EINTR", ONLY(CALL_OPEN) | ONLY(CALL_READ) | ONLY(CALL_WRITE)
+        | ONLY(CALL_TRUNCATE) | ONLY(CALL_SYNC) | ONLY(CALL_LOCK)
+        | ONLY(CALL_CLOSE) | ONLY(CALL_OPENDIR), EINTR, EFFECT_FAIL, false,
+        true},
+    {"EIO", 0, EIO, EFFECT_FAIL, false, false},
+    {"ENOSPC for good", ONLY(CALL_WRITE) | ONLY(CALL_SYNC) | ONLY(CALL_OPEN)
+        | ONLY(CALL_RENAME) | ONLY(CALL_MKDIR), ENOSPC, EFFECT_FAIL, true,
+        false},
+    {"EACCES", ONLY(CALL_OPEN) | ONLY(CALL_RENAME) | ONLY(CALL_STAT)
+        | ONLY(CALL_MKDIR) | ONLY(CALL_OPENDIR), EACCES, EFFECT_FAIL, false,
+        false},
+};
+
+#define SWEEP_UPKEEP(met, total) \
+    for (size_t i_ = 0; \
+         i_ < sizeof(upkeep_faults) / sizeof(upkeep_faults[0]); i_++) \
+        (total) += sweep(&upkeep_faults[i_], 12, met)
+
+/* What writers have left: shards with gaps between their numbers; an unfinished
+ * shard behind a finished one; a lone Bag without a table. */
+static void make_model(void) {
+    static const char *const names[] = {"000002", "000005", "000001",
+        "000002"};
+    bags_writer *writer;
+    make_dir(at("model"));
+    world *w = world_on(at("model"));
+    work gaps = work_on(at("model/gaps"), 2, NULL);
+    assert_opens(writer, work_open(&gaps, false, &said));
+    assert_ok(work_append_to(&gaps, writer, 6, &said));
+    assert_ok(work_close(&gaps, writer, &said));
+    for (int i = 0; i < 4; i += 2)
+        assert_int_equal(rename(at("model/gaps/%s", names[i]),
+            at("model/gaps/%s", names[i + 1])), 0);
+    die_in_second_shard(w);
+    shim_in_use = &w->calls;
+    w->calls.armed = true;
+    bag_writer *bag = bag_writer_open(at("model/alone.bag"), NULL, &said);
+    assert_non_null(bag);
+    assert_ok(bag_writer_append(bag, "one", 3, NULL, &said));
+    assert_ok(bag_writer_flush(bag, &said));
+    w->calls.buried = true;
+    bag_writer_close(bag, NULL);
+    shim_in_use = NULL;
+    world_free(w);
+    save_text(at("model/lines"), "{\"n\": 1, \"t\": [\"a\", \"b\"]}\n"
+        "{\"n\": 2, \"t\": []}\n{\"n\": 3, \"t\": [\"c\"]}\n");
+}
+
+/* A journal whose removal failed, or was not reached, is none of the result. */
+static void drop_the_rest(const char *path) {
+    char journal[512];
+    snprintf(journal, sizeof(journal), "%s/alone.idx", path);
+    if (exists(journal))
+        assert_int_equal(remove(journal), 0);
+    drop_journals(bags_io_local(), path);
+}
+
+/* What `set` is now is what it should be. */
+static void keep_set(void) {
+    drop_the_rest(at("set"));
+    assert_int_equal(rename(at("set"), at("kept")), 0);
+}
+
+static bags_code keep_up(world *w) {
+    bags_checksum_options sums;
+    char gaps[256], alone[256];
+    bags_code code;
+    snprintf(gaps, sizeof(gaps), "%s/gaps", w->directory);
+    snprintf(alone, sizeof(alone), "%s/alone.bag", w->directory);
+    memset(&sums, 0, sizeof(sums));
+    sums.allocator = &w->blocks.allocator;
+    STEP(bags_finalize(gaps, &w->blocks.allocator, NULL, NULL, &w->error));
+    STEP(bags_checksum(gaps, &sums, NULL, &w->error));
+    STEP(recover(w, alone));
+    STEP(recover(w, w->paths[0]));
+done:
+    return code;
+}
+
+/* The program ended well, or said why not; then it is called again. */
+static bool meet_upkeep(const fault *how, uint64_t n) {
+    copy_tree(at("model"), at("set"));
+    world *w = world_on(at("set"));
+    w->program = keep_up;
+    w->calls.only = how->only;
+    w->calls.fail_at = n;
+    w->calls.stays = how->stays;
+    w->calls.effect = how->effect;
+    w->calls.error = how->error;
+    int status = run_apart(w, NULL, n);
+    bool reached = w->calls.met > 0;
+    if (is_death(how) && reached)
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    else if (!WIFEXITED(status) || WEXITSTATUS(status) || !w->ended)
+        fail_msg("%s %d in %s: it crashed: %d", how->name, (int)n, w->where,
+            status);
+    else if (reached)
+        check_report(w, how, n);
+    memset(&w->calls, 0, sizeof(w->calls));
+    if (keep_up(w))
+        fail_msg("%s %d: it cannot be repeated: %s", how->name, (int)n,
+            w->error.message);
+    drop_the_rest(w->directory);
+    if (!is_same_tree(at("set"), at("kept")))
+        fail_msg("%s %d: it ends otherwise", how->name, (int)n);
+    remove_tree(w->directory);
+    world_free(w);
+    return reached;
+}
+
+static void numbering_summing_and_recovering_may_be_interrupted(void **state) {
+    uint64_t tried = 0;
+    (void)state;
+    make_model();
+    copy_tree(at("model"), at("set"));
+    world *w = world_on(at("set"));
+    if (keep_up(w))
+        fail_msg("%s: %s", w->where, w->error.message);
+    world_free(w);
+    keep_set();
+    SWEEP_UPKEEP(meet_upkeep, tried);
+    print_message("%-20s %5d points\n", "upkeep", (int)tried);
+    assert_true(tried > 50);
+}
+
+/* ------------------------------------------------------------- the command */
+
+/* The `bags` of this build, behind the shim as a library of its own. */
+static const char *const *words;
+static char program_path[4096], preload[4200];
+
+static void find_command(void) {
+    ssize_t size = readlink("/proc/self/exe", program_path, sizeof(program_path) - 32);
+    assert_true(size > 0);
+    program_path[size] = 0;
+    for (int i = 0; i < 2; i++)
+        *strrchr(program_path, '/') = 0;
+    snprintf(preload, sizeof(preload), "%s/tests/system/shim.so", program_path);
+    strcat(program_path, "/bags");
+#if defined(__SANITIZE_ADDRESS__)
+    print_message("skipped: the sanitizer must come before the shim\n");
+    skip();
+#endif
+    if (exists(program_path) && exists(preload))
+        return;
+    print_message("skipped: %s is not built\n", program_path);
+    skip();
+}
+
+/* Run it in `directory`. Returns what waitpid says; what it says on its standard
+ * error is in the file "said". */
+static int run_command(const char *directory, const char *map) {
+    int status = -1;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child) {
+        assert_true(waitpid(child, &status, 0) == child);
+        return status;
+    }
+    int out = open(at("said"), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    end_at_signals();
+    dup2(out, 1);
+    dup2(out, 2);
+    if (map) {
+        setenv("BAGS_SHIM", map, 1);
+        setenv("LD_PRELOAD", preload, 1);
+    }
+    if (chdir(directory) == 0)
+        execv(program_path, (char **)(uintptr_t)words);
+    _exit(99);
+}
+
+static void expect_success(const char *how, uint64_t n, int status) {
+    bytes text = load(at("said"));
+    if (!WIFEXITED(status) || WEXITSTATUS(status))
+        fail_msg("%s %d: bags %s ends with %d: %.*s", how, (int)n, words[1],
+            status, (int)text.size, (const char *)text.data);
+    bytes_free(&text);
+}
+
+/* It failed as it should: an exit code, and one line with the cause. */
+static void check_command(const world *w, const fault *how, uint64_t n,
+    int status) {
+    bytes text = load(at("said"));
+    put(&text, "", 1);
+    const char *say = (const char *)text.data;
+    bool failed = WIFEXITED(status) && WEXITSTATUS(status) == 1;
+    if (!WIFEXITED(status) || (!failed && WEXITSTATUS(status)))
+        fail_msg("%s %d: bags %s crashed: %d: %s", how->name, (int)n, words[1],
+            status, say);
+    if (failed && (how->harmless || !strstr(say, "bags: ")
+            || !strstr(say, strerror(how->error))))
+        fail_msg("%s %d at %s of %s: bags %s says: %s", how->name, (int)n,
+            call_names[w->calls.last], w->calls.last_path, words[1], say);
+    if (!failed && !how->harmless && !how->stays && !may_be_silent(w))
+        fail_msg("%s %d at %s of %s was passed over by bags %s", how->name,
+            (int)n, call_names[w->calls.last], w->calls.last_path, words[1]);
+    bytes_free(&text);
+}
+
+static bool meet_command(const fault *how, uint64_t n) {
+    world *w = world_on(at("set"));
+    w->calls.armed = true;
+    w->calls.only = how->only;
+    w->calls.fail_at = n;
+    w->calls.stays = how->stays;
+    w->calls.effect = how->effect;
+    w->calls.error = how->error;
+    copy_tree(at("model"), at("set"));
+    save(at("map"), &w->calls, sizeof(w->calls));
+    int status = run_command(at("set"), at("map"));
+    bytes map = load(at("map"));
+    assert_int_equal(map.size, sizeof(w->calls));
+    memcpy(&w->calls, map.data, map.size);
+    bytes_free(&map);
+    bool reached = w->calls.met > 0;
+    if (is_death(how) && reached)
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    else if (reached)
+        check_command(w, how, n, status);
+    else
+        expect_success(how->name, n, status);
+    expect_success(how->name, n, run_command(at("set"), NULL));
+    drop_the_rest(at("set"));
+    if (!is_same_tree(at("set"), at("kept")))
+        fail_msg("%s %d: bags %s, called again, ends otherwise", how->name,
+            (int)n, words[1]);
+    remove_tree(at("set"));
+    world_free(w);
+    return reached;
+}
+
+static void a_command_that_failed_is_called_again(void **state) {
+    static const char *const commands[][12] = {
+        {"bags", "finalize", "gaps", NULL},
+        {"bags", "checksum", "gaps", NULL},
+        {"bags", "recover", "alone.bag", NULL},
+        {"bags", "recover", "above/shards", NULL},
+        {"bags", "pack", "lines", "out", "--spec", "n=int(4),t=utf8[]",
+            "--append", "--shard-length", "2", "--checksum", NULL},
+    };
+    (void)state;
+    find_command();
+    make_model();
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        uint64_t tried = 0;
+        words = commands[i];
+        copy_tree(at("model"), at("set"));
+        expect_success("no fault", i, run_command(at("set"), NULL));
+        keep_set();
+        SWEEP_UPKEEP(meet_command, tried);
+        print_message("bags %-15s %5d points\n", words[1], (int)tried);
+        assert_true(tried > 8);
+        remove_tree(at("kept"));
+    }
 }
 
 /* ------------------------------------------------------------- small limits */
@@ -1122,6 +1393,8 @@ int main(void) {
         TEST(a_failing_disk_is_named_at_any_call),
         TEST(a_refusal_is_named_at_any_call),
         TEST(a_sync_that_failed_is_not_tried_in_another_way),
+        TEST(numbering_summing_and_recovering_may_be_interrupted),
+        TEST(a_command_that_failed_is_called_again),
         TEST(files_that_may_not_grow_are_named),
         TEST(killed_by_a_limit_of_sizes_nothing_flushed_is_lost),
         TEST(too_few_descriptors_are_named),

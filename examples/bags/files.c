@@ -108,7 +108,7 @@ static bags_code read_to_end(int file, const char *path, bags_buffer *buffer,
 bags_code file_read(const char *path, bags_buffer *buffer, size_t *size,
     bags_error *err) {
     /* O_NONBLOCK: opening a named pipe returns, and is then refused. */
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    int file = open_file(path, O_RDONLY | O_NONBLOCK);
     if (file < 0)
         return fail_system(err, errno, path, "open");
     struct stat about;
@@ -145,7 +145,7 @@ static bool write_all(int file, const unsigned char *data, size_t size) {
 
 bags_code file_write(const char *path, const void *data, size_t size,
     bags_error *err) {
-    int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int file = open_file(path, O_WRONLY | O_CREAT | O_EXCL);
     if (file < 0)
         return fail_system(err, errno, path, "create");
     bool good = write_all(file, (const unsigned char *)data, size);

@@ -116,6 +116,18 @@ static bags_code parse_items(const getting *get, const char *word,
     return BAGS_OK;
 }
 
+/* What there is instead, as far as it fits a line. */
+static bags_code fail_field(const getting *get, const char *word,
+    bags_error *err) {
+    char names[256] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < get->fields_count && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%.60s",
+            i ? ", " : "", get->fields[i].name);
+    return bags_fail(err, BAGS_ERROR_FIELD, "%s: no field \"%.300s\": it has %s%s",
+        get->from.path, word, names, used < sizeof names ? "" : " ...");
+}
+
 static bags_code parse_wish(const getting *get, const char *word, wish *out,
     bags_error *err) {
     size_t size = strlen(word);
@@ -126,8 +138,7 @@ static bags_code parse_wish(const getting *get, const char *word, wish *out,
     if (!whole && (!open || word[size - 1] != ']' ||
                       !find_field(get, word, (size_t)(open - word),
                           &out->select.field)))
-        return bags_fail(err, BAGS_ERROR_FIELD, "%s: no field \"%s\"",
-            get->from.path, word);
+        return fail_field(get, word, err);
     bags_code code = whole ? BAGS_OK : parse_items(get, word, open, out, err);
     out->list = !out->one &&
                 source_is_sequence(&get->from, out->select.field);

@@ -57,7 +57,7 @@ static bool grow(void **array, size_t count, size_t *room, size_t size) {
 /* A pipe or a device is no image, and must not be waited for. */
 static bags_code read_head(const char *path, unsigned char head[16],
     size_t *size, bags_error *err) {
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    int file = open_file(path, O_RDONLY | O_NONBLOCK);
     if (file < 0)
         return fail_system(err, errno, path, "open");
     ssize_t got = read_some(file, head, 16);

@@ -99,7 +99,9 @@ static bags_code show_json(const source *from, text *out, bags_error *err) {
         code = source_summed(from, &summed, err);
     if (code)
         return code;
-    text_format(out, "{\"length\": %ju, \"shards\": %ju, \"skipped\": %ju, "
+    text_puts(out, "{\"path\": ");
+    text_json(out, from->path, strlen(from->path), false);
+    text_format(out, ", \"length\": %ju, \"shards\": %ju, \"skipped\": %ju, "
         "\"unfinished\": %ju, ",
         (uintmax_t)source_length(from), (uintmax_t)source_shards(from),
         (uintmax_t)source_skipped(from), (uintmax_t)source_unfinished(from));
@@ -204,8 +206,8 @@ static bags_code show_people(const source *from, text *out, bags_error *err) {
     text_format(out, "kind       %s\n", from->bag ? "Bag"
                                         : sharded ? "sharded dataset"
                                                   : "dataset");
-    text_format(out, "length     %ju %s\n", (uintmax_t)source_length(from),
-        from->bag ? "blobs" : "datapoints");
+    text_format(out, "length     %ju %s%s\n", (uintmax_t)source_length(from),
+        from->bag ? "blob" : "datapoint", source_length(from) == 1 ? "" : "s");
     text_puts(out, "size       ");
     put_size(out, size);
     text_puts(out, "\n");
@@ -263,8 +265,8 @@ const command command_info = {"info", "what a Bag or a dataset holds",
     "Says how many datapoints and shards PATH has, its size, and its fields\n"
     "with their types. PATH is a Bag, a dataset, or a directory of shards.\n"
     "\n"
-    "  --json             one JSON object: length, shards, skipped (shards\n"
-    "                     left out), unfinished (shards read with --live),\n"
+    "  --json             one JSON object: path, length, shards, skipped\n"
+    "                     (left out), unfinished (shards read with --live),\n"
     "                     missing (shards' numbers), size (bytes of all\n"
     "                     Bags), checksums (shards with them), spec, and\n"
     "                     fields (blobs and bytes of each). A Bag has an\n"

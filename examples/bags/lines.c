@@ -18,7 +18,7 @@ bags_code lines_open(line_reader *from, const char *path, bags_error *err) {
     memset(from, 0, sizeof *from);
     bool standard = !strcmp(path, "-");
     from->path = standard ? "standard input" : path;
-    from->file = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    from->file = standard ? STDIN_FILENO : open_file(path, O_RDONLY);
     if (from->file < 0)
         return fail_system(err, errno, path, "open");
     bags_code code = BAGS_OK;

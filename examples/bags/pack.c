@@ -306,8 +306,8 @@ static bool is_complete(packing *pack, const char *out) {
     complete = complete && lines == bags_reader_length(reader);
     bags_reader_close(reader);
     if (complete)
-        printf("%s: %ju datapoints, complete already\n", out,
-            (uintmax_t)lines);
+        printf("%s: %ju datapoint%s, complete already\n", out,
+            (uintmax_t)lines, lines == 1 ? "" : "s");
     return complete;
 }
 

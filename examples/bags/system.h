@@ -6,6 +6,7 @@
 #ifndef BAGS_SYSTEM_H
 #define BAGS_SYSTEM_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -73,7 +74,6 @@ static inline void prepare_standard_files(void) {
 }
 
 #else
-#include <errno.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 
@@ -119,9 +119,18 @@ static inline ssize_t write_some(int file, const void *data, size_t size) {
     return write(file, data, (unsigned)(size < MOVE_MOST ? size : MOVE_MOST));
 }
 
+/* On some file systems a signal interrupts it. */
+static inline int open_file(const char *path, int flags) {
+    int file;
+    do
+        file = open(path, flags | O_CLOEXEC, 0666);
+    while (file < 0 && errno == EINTR);
+    return file;
+}
+
 /* A new file; EEXIST if it is there. The C library of Windows has no "wx". */
 static inline FILE *create_stream(const char *path) {
-    int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int file = open_file(path, O_WRONLY | O_CREAT | O_EXCL);
     FILE *stream = file < 0 ? NULL : fdopen(file, "wb");
     if (file >= 0 && !stream)
         close(file);

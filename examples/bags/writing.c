@@ -120,11 +120,12 @@ static bags_code sink_close(sink *to, bags_error *err) {
 int sink_finish(sink *to) {
     bags_error err;
     uint64_t length = sink_length(to);
-    const char *unit = to->bag ? "blobs" : "datapoints";
+    const char *unit = to->bag ? "blob" : "datapoint";
     uint64_t found = to->dataset ? bags_writer_found(to->dataset) : 0;
     if (sink_close(to, &err))
         return fail(&err);
-    printf("%s: %ju %s", to->path, (uintmax_t)length, unit);
+    printf("%s: %ju %s%s", to->path, (uintmax_t)length, unit,
+        length == 1 ? "" : "s");
     if (found)
         printf(", behind %ju that were there", (uintmax_t)found);
     putchar('\n');

@@ -91,8 +91,9 @@ def a_raw_export_has_exactly_the_blobs_that_were_written(fixture):
 def info_tells_length_shards_size_spec_and_fields(fixture):
     want = _manifest(fixture)
     got = run('info', _path(fixture), '--json').json
-    assert set(got) == {'length', 'shards', 'skipped', 'unfinished', 'missing',
-                        'size', 'checksums', 'spec', 'fields'}
+    assert set(got) == {'path', 'length', 'shards', 'skipped', 'unfinished',
+                        'missing', 'size', 'checksums', 'spec', 'fields'}
+    assert got['path'] == str(_path(fixture))
     assert got['length'] == want['count']
     assert got['size'] == want['size']
     assert got['shards'] == len(want.get('shards', [0]))

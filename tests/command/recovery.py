@@ -125,6 +125,31 @@ def a_bag_is_read_while_it_is_written():
     assert run('info', 'out.bag', '--json', '--live').json['length'] == 3
 
 
+def a_bag_whose_pack_was_killed_is_recovered():
+    for options in [], ['--checksum']:
+        job = subprocess.Popen(
+            [harness.PROGRAM, 'pack', '-', 'out.bag', *options],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        job.stdin.write(b'{"blob": {"base64": "b25l"}}\n' * 3)
+        job.stdin.flush()
+        time.sleep(1.3)
+        refuse('recover', 'out.bag', says='a writer is at work on it')
+        job.send_signal(signal.SIGKILL)
+        job.communicate()
+        dry = run('recover', 'out.bag', '--dry-run').out
+        assert b'out.bag: to be finished, 3 blobs kept' in dry, dry
+        assert pathlib.Path('out.idx').exists()
+        done = run('recover', 'out.bag').out
+        assert b'out.bag: finished, 3 blobs kept' in done, done
+        assert not pathlib.Path('out.idx').exists()
+        assert read('out.bag')['count'] == 3
+        run('verify', 'out.bag')
+        again = run('recover', 'out.bag').out
+        assert again == b'out.bag: finished already\n', again
+        for path in pathlib.Path().glob('out.*'):
+            path.unlink()
+
+
 def packs_that_sync_now_and_then_are_the_same():
     whole = b''.join(LINES)
     for kind in [], ['--shard-length', '7']:
@@ -162,6 +187,14 @@ def recover_says_in_one_line_what_it_cut_and_why():
     lines = run('recover', 'out').out.decode().splitlines()
     assert lines[0].startswith('out/000002: finished, 3 datapoints kept; '), lines
     assert lines[0].count('out/000002') == 1 and ' cut off: ' in lines[0], lines
+
+
+def what_has_no_shards_is_recovered_with_one_line():
+    _kill_after(5, 'out')
+    assert run('recover', 'out', '--dry-run').out == \
+        b'out: to be finished, 5 datapoints kept\n'
+    assert run('recover', 'out').out == b'out: finished, 5 datapoints kept\n'
+    assert run('recover', 'out').out == b'out: finished already\n'
 
 
 def a_shard_that_is_not_recovered_is_named_once_in_its_line():

@@ -73,10 +73,24 @@ static void note(enum call call, const char *path, int fd) {
         path ? path : known ? opened[fd].path : "");
 }
 
+/* Other libraries look at the system's files; the command, in these tests, at
+ * what is in its directory. */
+static bool is_foreign(const char *path, int fd) {
+#if defined(BAGS_SHIM_PRELOADED)
+    if (path)
+        return path[0] == '/';
+    return fd >= 0 && (fd >= MOST_FILES || !opened[fd].ours);
+#else
+    (void)path;
+    (void)fd;
+    return false;
+#endif
+}
+
 /* What becomes of this call; errno is set if it fails. */
 static enum fate fate_of(enum call call, const char *path, int fd) {
     shim *s = shim_in_use;
-    if (!s || !s->armed)
+    if (!s || !s->armed || is_foreign(path, fd))
         return LIVE;
     if (s->buried) {
         errno = EIO;
@@ -104,6 +118,21 @@ static void end_with(enum fate fate) {
 }
 
 static bool is_counted(void) { return shim_in_use && shim_in_use->armed; }
+
+#if defined(BAGS_SHIM_PRELOADED)
+/* As a library before another program: what it looks at stands in the file that
+ * BAGS_SHIM names. */
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("BAGS_SHIM");
+    int fd = path ? open(path, O_RDWR) : -1;
+    void *map = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(shim),
+        PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED)
+        abort();
+    close(fd);
+    shim_in_use = (shim *)map;
+}
+#endif
 
 /* ------------------------------------------------------------------- calls */
 
@@ -155,7 +184,7 @@ int open64(const char *path, int flags, ...) {
         return -1;
     int fd = real(path, flags, mode);
     end_with(fate);
-    if (fd >= 0 && is_counted())
+    if (fd >= 0 && is_counted() && !is_foreign(path, -1))
         remember(fd, path, (flags & O_ACCMODE) == O_RDONLY);
     return fd;
 }
