@@ -1218,7 +1218,7 @@ typedef struct bags_recover_report {
  * A lone Bag that has its journal NAME.idx and no table gets one, behind the
  * blobs that are whole; if there are none, it becomes an empty Bag. It counts as
  * a shard. Nothing tells one that is not finished from a split one, which becomes
- * a v1 Bag too.
+ * a v1 Bag too. One whose table and journal contradict each other is left as it is.
  *
  * Returns BAGS_OK; or the first failure, after all other shards were done:
  *   BAGS_ERROR_MISSING  no such directory, or nothing of a dataset in it
@@ -9218,7 +9218,7 @@ typedef enum bagi_lone_state {
     BAGI_LONE_TORN  /* it has both, and is not right: the power failed */
 } bagi_lone_state;
 
-#define BAGI_COMPARE_STEP 256
+#define BAGI_COMPARE_STEP 128
 
 /* Whether an entry of a table can be what a loss of power made of that of a
  * journal: the same bytes, or zeros. */

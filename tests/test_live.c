@@ -501,7 +501,7 @@ static void a_reader_compares_what_is_being_written_with_its_checksums(
         size_t step = file.size > 2000 ? 37 : 1;
         for (size_t i = 0; i < file.size; i += step, changes++) {
             memory_disk other;
-            data[i] ^= 1u << i % 8;
+            data[i] = (unsigned char)(data[i] ^ 1u << i % 8);
             /* A copy, since the reader reads the one that is right. */
             memory_disk_start(&other);
             for (int g = 0; g < 13; g++) {
@@ -512,7 +512,7 @@ static void a_reader_compares_what_is_being_written_with_its_checksums(
                 bags_bytes copy = memory_disk_find(&p.drive, each);
                 memory_disk_save(&other, each, copy.data, copy.size);
             }
-            data[i] ^= 1u << i % 8;
+            data[i] = (unsigned char)(data[i] ^ 1u << i % 8);
             noticed += notices_change(&other, &p.job, right);
             memory_disk_free(&other);
         }

@@ -823,26 +823,25 @@ static void check_all_bags(recorder *r) {
  * undone. */
 static void the_blobs_of_a_bag_that_were_synced_survive(void **state) {
     (void)state;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 3; i++) {
         recorder *r = recorder_start();
         bag_writer_options options;
-        summed = i > 2;
         bag_writer *writer;
         memset(&options, 0, sizeof(options));
         options.io = &r->io;
         options.buffer_size = 4096;
         options.checksum = summed;
-        options.sync_size = i % 3 == 1 ? 2000 : 0;
-        options.keep_idx = i % 3 == 2;
+        options.sync_size = i == 1 ? 2000 : 0;
+        options.keep_idx = i == 2;
         assert_opens(writer, bag_writer_open("x.bag", &options, &said));
         for (uint64_t n = 0; n < 24; n++) {
             unsigned char data[900];
             int before = r->length;
             assert_ok(bag_writer_append(writer, data, blob_of(n, data), NULL,
                 &said));
-            if (i % 3 != 1 && n % 9 == 4)
+            if (i != 1 && n % 9 == 4)
                 assert_ok(bag_writer_sync(writer, &said));
-            if (i % 3 != 1 && n % 9 == 6)
+            if (i != 1 && n % 9 == 6)
                 assert_ok(bag_writer_flush(writer, &said));
             if (synced_since(r, before))
                 r->certain[r->length] = n + 1;
@@ -853,7 +852,6 @@ static void the_blobs_of_a_bag_that_were_synced_survive(void **state) {
         check_all_bags(r);
         recorder_free(r);
     }
-    summed = false;
 }
 
 static void finished_shards_survive(void **state) {

@@ -1476,7 +1476,8 @@ static void a_lone_bag_that_has_a_table_does_not_lose_it(void **state) {
         l.options.keep_idx = true;
         assert_ok(lone_write(&l));
         bytes journal = load(at("%d/x.idx", i));
-        journal.data[40] ^= i / 2 == 2;
+        if (i / 2 == 2)
+            journal.data[40] ^= 1;
         save(at("%d/x.idx", i), journal.data,
             i / 2 == 0 ? 0 : i / 2 == 1 ? 24 : journal.size);
         bytes_free(&journal);

@@ -415,7 +415,8 @@ static bool may_be_silent(const world *w) {
     case CALL_LOCK:
         return s->error == EWOULDBLOCK;
     case CALL_OPEN:
-        return (s->error == EACCES && !strchr(s->last_path, '.'))
+        return (s->error == EACCES && (!strchr(s->last_path, '.')
+                || strcmp(s->last_path, ".") == 0))
             || (s->error == EMFILE && w->reads);
     default:
         return false;
@@ -671,10 +672,10 @@ static const fault upkeep_faults[] = {
         false},
 };
 
-#define SWEEP_UPKEEP(met, total) \
+#define SWEEP_UPKEEP(met, stride, total) \
     for (size_t i_ = 0; \
          i_ < sizeof(upkeep_faults) / sizeof(upkeep_faults[0]); i_++) \
-        (total) += sweep(&upkeep_faults[i_], 12, met)
+        (total) += sweep(&upkeep_faults[i_], stride, met)
 
 /* What writers have left: shards with gaps between their numbers; an unfinished
  * shard behind a finished one; a lone Bag without a table. */
@@ -778,7 +779,7 @@ static void numbering_summing_and_recovering_may_be_interrupted(void **state) {
         fail_msg("%s: %s", w->where, w->error.message);
     world_free(w);
     keep_set();
-    SWEEP_UPKEEP(meet_upkeep, tried);
+    SWEEP_UPKEEP(meet_upkeep, 12, tried);
     print_message("%-20s %5d points\n", "upkeep", (int)tried);
     assert_true(tried > 50);
 }
@@ -908,9 +909,9 @@ static void a_command_that_failed_is_called_again(void **state) {
         copy_tree(at("model"), at("set"));
         expect_success("no fault", i, run_command(at("set"), NULL));
         keep_set();
-        SWEEP_UPKEEP(meet_command, tried);
+        SWEEP_UPKEEP(meet_command, 60, tried);
         print_message("bags %-15s %5d points\n", words[1], (int)tried);
-        assert_true(tried > 8);
+        assert_true(tried > 5);
         remove_tree(at("kept"));
     }
 }
