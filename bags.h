@@ -9220,16 +9220,38 @@ typedef enum bagi_lone_state {
 
 #define BAGI_COMPARE_STEP 128
 
-/* Whether `table` is what a loss of power makes of `journal`, which was on the
- * disk before: the same bytes, or zeros. The first that is neither, else size. */
-static size_t bagi_recover_differ(const unsigned char *table,
-    const unsigned char *journal, size_t size, bool *same) {
+/* Whether an entry of a table can be what a loss of power made of that of a
+ * journal: the same bytes, or zeros. */
+static bool bagi_recover_faded(const unsigned char *entry,
+    const unsigned char *end) {
     size_t i = 0;
-    while (i < size && (table[i] == journal[i] || table[i] == 0)) {
-        *same = *same && table[i] == journal[i];
+    while (i < 8 && (entry[i] == end[i] || entry[i] == 0))
         i++;
+    return i == 8;
+}
+
+/*
+ * Whether the entries `table` are what a loss of power makes of `journal`, which
+ * was on the disk before: the first that is neither the same nor lost, else
+ * `count`. Many at once are lost, all but part of the first and the last one: an
+ * entry that differs among others that do not is of another Bag, or has rotted.
+ * Behind `count` may be others of the table.
+ */
+static size_t bagi_recover_differ(const unsigned char *table,
+    const unsigned char *journal, size_t count, bool *same) {
+    for (size_t i = 0; i < count; i++) {
+        const unsigned char *entry = table + 8 * i;
+        if (memcmp(entry, journal + 8 * i, 8) == 0)
+            continue;
+        *same = false;
+        bool lost = bagi_load_u64(entry) == 0 ||
+                    (i > 0 && bagi_load_u64(entry - 8) == 0) ||
+                    (i + 1 < count ? bagi_load_u64(entry + 8) == 0
+                                   : count == BAGI_COMPARE_STEP);
+        if (!lost || !bagi_recover_faded(entry, journal + 8 * i))
+            return i;
     }
-    return i;
+    return count;
 }
 
 /* Whether a Bag's table says what its journal does, which is as long. If they
@@ -9249,14 +9271,13 @@ static bags_code bagi_recover_compare(const bag_reader *bag,
         if (!code)
             code = bagi_read_at(env, file, journal, 8 * at, ends, 8 * count,
                 err);
-        size_t differ = code ? 8 * count
-                             : bagi_recover_differ(entries + 8, ends, 8 * count,
-                                   same);
-        if (differ < 8 * count)
+        size_t differ =
+            code ? count : bagi_recover_differ(entries + 8, ends, count, same);
+        if (differ < count)
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: its table and its .idx disagree about the end of blob %"
                 PRIu64 "; if the table is right, remove the .idx",
-                bagi_tail(bag->file.path), at + differ / 8);
+                bagi_tail(bag->file.path), at + differ);
         at += count;
     }
     bagi_close_read(env, file);

@@ -1612,6 +1612,25 @@ static void a_split_bag_that_has_rotted_is_left_alone(void **state) {
     bytes_free(&bag);
 }
 
+/* The ends of such blobs have bytes of 0, which are not lost ones. */
+static void a_journal_that_has_rotted_does_not_change_a_table(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        told t;
+        bytes bag = lone_made('a', 256, 5, 0, 6);
+        save(at("x.bag"), bag.data, bag.size);
+        lone_journal(at("x.idx"), 256, 5);
+        bytes journal = load(at("x.idx"));
+        journal.data[8 * i] ^= 1;
+        save(at("x.idx"), journal.data, journal.size);
+        assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
+        assert_says("disagree");
+        assert_file(at("x.bag"), bag.data, bag.size);
+        bytes_free(&journal);
+        bytes_free(&bag);
+    }
+}
+
 static void a_file_that_is_no_lone_bag_is_refused(void **state) {
     told t;
     bags_writer *writer;
@@ -1700,6 +1719,7 @@ int main(void) {
         TEST(a_table_beside_the_journal_of_another_bag_is_kept),
         TEST(a_lone_bag_of_zeros_is_finished),
         TEST(a_split_bag_that_has_rotted_is_left_alone),
+        TEST(a_journal_that_has_rotted_does_not_change_a_table),
         TEST(a_file_that_is_no_lone_bag_is_refused),
         TEST(a_bag_is_not_written_beside_the_checksums_of_another),
     };
