@@ -7543,13 +7543,16 @@ static bags_code bagi_is_single(const bagi_env *env, const char *path,
     return code || *single ? code : bagi_shard_finished(env, path, single, err);
 }
 
-/* Refuse a file of a dataset, finished or not, where a lone Bag is wanted. */
+/* Refuse a file of a dataset, finished or not or without its record, where a lone
+ * Bag is wanted. */
 static bags_code bagi_check_lone(const bagi_env *env, const char *path,
     bags_error *err) {
     bool dataset = false;
     char *above = bagi_parent(&env->memory, path, err);
     bags_code code = above ? bagi_is_single(env, above, &dataset, err)
                            : BAGS_ERROR_MEMORY;
+    if (!code && !dataset)
+        code = bagi_has_file(env, above, "refs.bag", &dataset, err);
     if (!code && dataset)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: belongs to the dataset %s: give that", bagi_tail(path), above);

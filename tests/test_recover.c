@@ -1639,6 +1639,10 @@ static void a_file_that_is_no_lone_bag_is_refused(void **state) {
     leave(&w, 4, 0);
     assert_fails(BAGS_ERROR_ARGUMENT, recover(at("set/text.bag"), &t));
     assert_says("belongs to the dataset");
+    assert_int_equal(rename(at("set/spec.json.partial"), at("set/lost")), 0);
+    assert_fails(BAGS_ERROR_ARGUMENT, recover(at("set/text.bag"), &t));
+    assert_says("belongs to the dataset");
+    assert_int_equal(rename(at("set/lost"), at("set/spec.json.partial")), 0);
     assert_opens(writer, work_open(&w, true, &said));
     assert_ok(work_close(&w, writer, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, recover(at("set/text.bag"), &t));
