@@ -9219,7 +9219,7 @@ typedef enum bagi_lone_state {
     BAGI_LONE_TORN  /* it has both, and is not right: the power failed */
 } bagi_lone_state;
 
-#define BAGI_COMPARE_STEP 256
+#define BAGI_COMPARE_STEP 32
 
 /* Whether `table` is what a loss of power makes of `journal`, which was on the
  * disk before: the same bytes, or zeros. The first that is neither, else size. */
