@@ -6977,7 +6977,7 @@ typedef struct bagi_spec {
     bagi_coder *coders;
     uint64_t shape; /* of fewer than 64 fields: bit i says that field i is a
                        sequence, and the highest one how many fields there are;
-                       else 0 */
+                       else all bits, which no layout of refs has */
 } bagi_spec;
 
 static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
@@ -7070,8 +7070,7 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
         if (spec->count < 64 && spec->types[i].sequence)
             spec->shape |= (uint64_t)1 << i;
     }
-    if (spec->count < 64)
-        spec->shape |= (uint64_t)1 << spec->count;
+    spec->shape |= spec->count < 64 ? (uint64_t)1 << spec->count : UINT64_MAX;
     spec->coders = (bagi_coder *)bagi_alloc(memory,
         spec->count * sizeof *spec->coders, err);
     if (!spec->coders)
@@ -9219,18 +9218,40 @@ typedef enum bagi_lone_state {
     BAGI_LONE_TORN  /* it has both, and is not right: the power failed */
 } bagi_lone_state;
 
-#define BAGI_COMPARE_STEP 32
+#define BAGI_COMPARE_STEP 128
 
-/* Whether `table` is what a loss of power makes of `journal`, which was on the
- * disk before: the same bytes, or zeros. The first that is neither, else size. */
-static size_t bagi_recover_differ(const unsigned char *table,
-    const unsigned char *journal, size_t size, bool *same) {
+/* Whether an entry of a table can be what a loss of power made of that of a
+ * journal: the same bytes, or zeros. */
+static bool bagi_recover_faded(const unsigned char *entry,
+    const unsigned char *end) {
     size_t i = 0;
-    while (i < size && (table[i] == journal[i] || table[i] == 0)) {
-        *same = *same && table[i] == journal[i];
+    while (i < 8 && (entry[i] == end[i] || entry[i] == 0))
         i++;
+    return i == 8;
+}
+
+/*
+ * Whether the entries `table` are what a loss of power makes of `journal`, which
+ * was on the disk before: the first that is neither the same nor lost, else
+ * `count`. Many at once are lost, all but part of the first and the last one: an
+ * entry that differs among others that do not is of another Bag, or has rotted.
+ * Behind `count` may be others of the table.
+ */
+static size_t bagi_recover_differ(const unsigned char *table,
+    const unsigned char *journal, size_t count, bool *same) {
+    for (size_t i = 0; i < count; i++) {
+        const unsigned char *entry = table + 8 * i;
+        if (memcmp(entry, journal + 8 * i, 8) == 0)
+            continue;
+        *same = false;
+        bool lost = bagi_load_u64(entry) == 0 ||
+                    (i > 0 && bagi_load_u64(entry - 8) == 0) ||
+                    (i + 1 < count ? bagi_load_u64(entry + 8) == 0
+                                   : count == BAGI_COMPARE_STEP);
+        if (!lost || !bagi_recover_faded(entry, journal + 8 * i))
+            return i;
     }
-    return i;
+    return count;
 }
 
 /* Whether a Bag's table says what its journal does, which is as long. If they
@@ -9250,14 +9271,13 @@ static bags_code bagi_recover_compare(const bag_reader *bag,
         if (!code)
             code = bagi_read_at(env, file, journal, 8 * at, ends, 8 * count,
                 err);
-        size_t differ = code ? 8 * count
-                             : bagi_recover_differ(entries + 8, ends, 8 * count,
-                                   same);
-        if (differ < 8 * count)
+        size_t differ =
+            code ? count : bagi_recover_differ(entries + 8, ends, count, same);
+        if (differ < count)
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: its table and its .idx disagree about the end of blob %"
                 PRIu64 "; if the table is right, remove the .idx",
-                bagi_tail(bag->file.path), at + differ / 8);
+                bagi_tail(bag->file.path), at + differ);
         at += count;
     }
     bagi_close_read(env, file);
@@ -9332,43 +9352,104 @@ static bags_code bagi_recover_reopen(bag_writer *writer, const char *path,
     return code ? code : bagi_column_sum(memory, column, 0, 0, err);
 }
 
-/* Whether the Bag has a table of more blobs than its journal. Writers have the
- * journal on the disk before; so it is another's, or of another Bag. */
-static bags_code bagi_recover_table(const bag_writer *writer, bool *more,
+/* What the journal's first `count` entries end with. */
+static bags_code bagi_recover_end(const bag_writer *writer, uint64_t count,
+    uint64_t *end, bags_error *err) {
+    const bagi_out *ends = &writer->column.ends;
+    unsigned char room[8] = {0};
+    bags_code code = count == 0 ? BAGS_OK
+                                : bagi_read_at(&writer->env, ends->handle,
+                                      ends->path, 8 * count - 8, room, 8, err);
+    *end = bagi_load_u64(room);
+    return code;
+}
+
+/* Whether what stands behind the blobs of the journal, all of which are there, is
+ * the beginning of the table that their writer puts there: a 0, and ends. */
+static bags_code bagi_recover_begun(const bag_writer *writer,
+    const bag_reader *bag, bool *begun, bags_error *err) {
+    const bagi_column *column = &writer->column;
+    uint64_t behind = bag->file.size - column->blobs.end;
+    uint64_t first = 0, end = 0;
+    if (behind < 8 || behind % 8 || behind / 8 - 1 > column->length ||
+        column->length != column->ends.high / 8)
+        return BAGS_OK;
+    bags_code code =
+        bagi_file_peek(bag, &bag->file, column->blobs.end, &first, err);
+    if (!code)
+        code = bagi_recover_end(writer, behind / 8 - 1, &end, err);
+    *begun = !code && first == 0 && end == bag->limit;
+    return code;
+}
+
+/* Whether a Bag's table can be one: a v2 Bag has no empty blobs. */
+static bags_code bagi_recover_ascends(const bag_reader *bag, bool *right,
     bags_error *err) {
+    bagi_pass pass;
+    bags_code code = bagi_pass_begin(&pass, bag, err);
+    *right = true;
+    while (!code && *right && pass.length < bag->length) {
+        code = bagi_pass_next(&pass, right, err);
+        *right = *right && !(bag->v2 && pass.start == pass.stop);
+    }
+    bagi_pass_end(&pass);
+    return code;
+}
+
+/*
+ * Refuse a Bag that has a table, though not that of the journal: this is another
+ * Bag's, or was torn, and what it does not know would be lost. Blobs of zeros look
+ * like a table of empty ones, which would hold nothing.
+ */
+static bags_code bagi_recover_table(const bag_writer *writer, bags_error *err) {
     const bagi_column *column = &writer->column;
     bagi_bag_options how;
     bag_reader bag;
     bags_error why;
+    bool begun = false, right = false;
     memset(&how, 0, sizeof how);
     memset(&bag, 0, sizeof bag);
     how.where = BAGI_WITH_REFS;
     how.positional = true;
     bag.env = &writer->env;
     bags_code code = bagi_bag_open(&bag, column->blobs.path, &how, &why);
-    if (!code) {
-        bool table = !bag.v2 && bag.length > column->length;
-        code = table ? bag_reader_verify(&bag, &why) : BAGS_OK;
-        *more = table && !code;
-        bagi_bag_release(&bag);
-    }
-    return code && code != BAGS_ERROR_CORRUPT ? bagi_keep_failure(&why, err)
-                                              : BAGS_OK;
+    if (code)
+        return code == BAGS_ERROR_CORRUPT ? BAGS_OK
+                                          : bagi_keep_failure(&why, err);
+    if (bag.limit || column->blobs.end == 0)
+        code = bagi_recover_ascends(&bag, &right, err);
+    if (!code && right)
+        code = bagi_recover_begun(writer, &bag, &begun, err);
+    if (!code && right && !begun)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: it has a table of %" PRIu64 " blobs, which "
+            "is not that of its .idx with %" PRIu64 "; if the table is right, "
+            "remove the .idx", bagi_tail(column->blobs.path), bag.length,
+            column->ends.high / 8);
+    bagi_bag_release(&bag);
+    return code;
 }
 
-/* Whether the Bag may have been finished, if it has a table: its checksums, if it
- * has any, have their end. */
-static bags_code bagi_recover_sealed(const bag_writer *writer, bool *sealed,
-    bags_error *err) {
-    const bagi_out *sums = &writer->column.sums;
-    unsigned char end[BAGI_TRAILER_SIZE];
+/* Whether the Bag may have been finished, if it has a table, or, if it has none,
+ * was whole as a split one: its checksums, if it has any, have their end, and
+ * this is not what a writer that is about to put a table notes. */
+static bags_code bagi_recover_sealed(const bag_writer *writer,
+    bagi_lone_state state, bool *sealed, bags_error *err) {
+    const bagi_column *column = &writer->column;
+    const bagi_out *sums = &column->sums;
+    unsigned char room[BAGI_TRAILER_SIZE];
+    uint64_t length = column->ends.high / 8, end = 0;
     bagi_trailer trailer;
-    *sealed = !writer->column.summed;
-    if (*sealed || sums->high < sizeof end)
+    *sealed = !column->summed && state == BAGI_LONE_TORN;
+    if (!column->summed || sums->high < sizeof room)
         return BAGS_OK;
     bags_code code = bagi_read_at(&writer->env, sums->handle, sums->path,
-        sums->high - sizeof end, end, sizeof end, err);
-    *sealed = !code && bagi_trailer_load(end, &trailer);
+        sums->high - sizeof room, room, sizeof room, err);
+    if (!code)
+        code = bagi_recover_end(writer, length, &end, err);
+    *sealed = !code && bagi_trailer_load(room, &trailer) &&
+              (state == BAGI_LONE_TORN || trailer.length != length ||
+                  trailer.size - end != 8 * (length + 1));
     return code;
 }
 
@@ -9379,19 +9460,13 @@ static bags_code bagi_recover_scan(bag_writer *writer, bagi_lone_state state,
     bags_recovered *done, bags_error *err) {
     bagi_column *column = &writer->column;
     const char *why = NULL;
-    bool more = false, finished = false;
-    bags_code code = state == BAGI_LONE_TORN
-                         ? bagi_recover_sealed(writer, &finished, err)
-                         : BAGS_OK;
+    bool finished = false;
+    bags_code code = bagi_recover_sealed(writer, state, &finished, err);
     while (!code && !why && column->length < column->ends.high / 8)
         code = bagi_scan_ends(&writer->env, column, 1, &why, err);
-    if (!code && !why && column->blobs.high > column->blobs.end)
-        code = bagi_recover_table(writer, &more, err);
-    if (!code && more)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: it has a table, of which its .idx knows "
-            "only %" PRIu64 " blobs; if the table is right, remove the .idx",
-            bagi_tail(column->blobs.path), column->length);
+    if (!code && state == BAGI_LONE_LEFT &&
+        (why || column->blobs.high > column->blobs.end))
+        code = bagi_recover_table(writer, err);
     if (code)
         return code;
     if (why && (column->length == 0 || finished))

@@ -123,7 +123,7 @@ void hand_save(const hand_bag *bag, enum variant variant, const char *directory,
     const char *name);
 void hand_free(hand_bag *bag);
 
-#define HAND_FIELDS 40
+#define HAND_FIELDS 80
 
 /* A dataset being made: fields in the order in which they will stand. */
 typedef struct hand_set {

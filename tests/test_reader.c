@@ -595,6 +595,40 @@ static void refs_of_every_layout_are_read_in_any_order(void **state) {
     bags_reader_close(reader);
 }
 
+/* Of so many fields no layout is known: refs without a byte fit none either. */
+static void empty_refs_of_many_fields_are_refused(void **state) {
+    (void)state;
+    for (size_t fields = 63; fields < 72; fields += 4) {
+        char called[HAND_FIELDS][8];
+        hand_set set;
+        bags_row row = {0};
+        memset(&set, 0, sizeof(set));
+        for (size_t f = 0; f < fields; f++) {
+            snprintf(called[f], sizeof(called[f]), "f%02d", (int)f);
+            set_field(&set, called[f], "utf8");
+        }
+        for (int i = 0; i < 2; i++) {
+            set_begin(&set);
+            for (size_t f = 0; f < fields; f++)
+                set_text(&set, f, "a");
+            set_end(&set);
+        }
+        hand_add(&set.refs, "", 0);
+        set_save(&set, V1, at("%d", (int)fields));
+        set_free(&set);
+        bags_reader *reader = open_mode(at("%d", (int)fields), MAPPED);
+        for (size_t f = 0; f < fields; f++) {
+            bags_select select = {f, 0, 0, 0};
+            assert_ok(bags_reader_get(reader, f % 2, &select, 1, &row, &said));
+            assert_fails(BAGS_ERROR_CORRUPT, bags_reader_get(reader, 2, &select,
+                1, &row, &said));
+            check_no_blob(reader, 2, f, 0, BAGS_ERROR_CORRUPT, &row);
+        }
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
 /* Neither a mapped read nor a row that has grown needs memory or calls. */
 static void a_mapped_read_makes_no_calls(void **state) {
     (void)state;
@@ -1781,6 +1815,7 @@ int main(void) {
         TEST(a_missing_item_is_named),
         TEST(one_blob_of_a_column_is_read),
         TEST(refs_of_every_layout_are_read_in_any_order),
+        TEST(empty_refs_of_many_fields_are_refused),
         TEST(a_mapped_read_makes_no_calls),
         TEST(opening_opens_no_field),
         TEST(a_row_is_used_with_many_readers),

@@ -1526,6 +1526,111 @@ static void a_torn_table_of_a_lone_bag_is_made_again(void **state) {
     }
 }
 
+/* `count` blobs of `size` bytes, and of their table the entries from `from` (v2
+ * has none for 0) to `stop`. */
+static bytes lone_made(unsigned byte, size_t size, size_t count, size_t from,
+    size_t stop) {
+    bytes bag = {0};
+    for (size_t i = 0; i < size * count; i++)
+        put_u8(&bag, byte);
+    for (size_t i = from; i < stop; i++)
+        put_u64(&bag, i * size);
+    return bag;
+}
+
+static void lone_journal(const char *path, size_t size, size_t count) {
+    bytes ends = {0};
+    for (size_t i = 1; i <= count; i++)
+        put_u64(&ends, i * size);
+    save(path, ends.data, ends.size);
+    bytes_free(&ends);
+}
+
+/* Whether the journal of another Bag has fewer blobs or more, and whether all of
+ * them could be there. */
+static void a_table_beside_the_journal_of_another_bag_is_kept(void **state) {
+    static const struct {
+        size_t count, from, size, journal;
+    } cases[] = {
+        {5, 0, 10, 2}, {5, 1, 10, 2}, {2, 0, 3, 5}, {2, 1, 3, 5},
+        {5, 0, 45, 2}, {5, 0, 70, 3}, {5, 1, 70, 3}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        told t;
+        bytes bag = lone_made('a', 20, cases[i].count, cases[i].from,
+            cases[i].count + 1);
+        save(at("x.bag"), bag.data, bag.size);
+        lone_journal(at("x.idx"), cases[i].size, cases[i].journal);
+        assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
+        assert_says("remove the .idx");
+        assert_file(at("x.bag"), bag.data, bag.size);
+        assert_true(exists(at("x.idx")));
+        bytes_free(&bag);
+    }
+}
+
+/* Blobs of zeros look like a table of empty ones; with a piece of their own
+ * table behind them too. */
+static void a_lone_bag_of_zeros_is_finished(void **state) {
+    (void)state;
+    for (size_t entries = 0; entries < 5; entries++) {
+        told t;
+        bag_reader *reader;
+        size_t journal = entries ? 4 : 3;
+        bytes bag = lone_made(0, 256, 4, 0, entries);
+        save(at("x.bag"), bag.data, bag.size);
+        lone_journal(at("x.idx"), 256, journal);
+        poison();
+        assert_ok(recover(at("x.bag"), &t));
+        assert_int_equal(t.report.length, journal);
+        assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
+        assert_int_equal(bag_reader_length(reader), journal);
+        bag_reader_close(reader);
+        assert_false(exists(at("x.idx")));
+        assert_int_equal(remove(at("x.bag")), 0);
+        bytes_free(&bag);
+    }
+}
+
+/* A split Bag was whole when it was given checksums. */
+static void a_split_bag_that_has_rotted_is_left_alone(void **state) {
+    told t;
+    (void)state;
+    bytes bag = lone_made('a', 10, 9, 0, 0);
+    save(at("x.bag"), bag.data, bag.size);
+    lone_journal(at("x.idx"), 10, 9);
+    assert_ok(bags_checksum(at("x.bag"), NULL, NULL, &said));
+    bag.data[35] ^= 1;
+    save(at("x.bag"), bag.data, bag.size);
+    assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
+    assert_says("blob 3 of its journal");
+    assert_file(at("x.bag"), bag.data, bag.size);
+    bag.data[35] ^= 1;
+    save(at("x.bag"), bag.data, bag.size);
+    assert_ok(recover(at("x.bag"), &t));
+    assert_int_equal(t.report.length, 9);
+    bytes_free(&bag);
+}
+
+/* The ends of such blobs have bytes of 0, which are not lost ones. */
+static void a_journal_that_has_rotted_does_not_change_a_table(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        told t;
+        bytes bag = lone_made('a', 256, 5, 0, 6);
+        save(at("x.bag"), bag.data, bag.size);
+        lone_journal(at("x.idx"), 256, 5);
+        bytes journal = load(at("x.idx"));
+        journal.data[8 * i] ^= 1;
+        save(at("x.idx"), journal.data, journal.size);
+        assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
+        assert_says("disagree");
+        assert_file(at("x.bag"), bag.data, bag.size);
+        bytes_free(&journal);
+        bytes_free(&bag);
+    }
+}
+
 static void a_file_that_is_no_lone_bag_is_refused(void **state) {
     told t;
     bags_writer *writer;
@@ -1611,6 +1716,10 @@ int main(void) {
         TEST(a_writer_that_finishes_a_bag_does_not_harm_a_recovery),
         TEST(a_lone_bag_that_has_a_table_does_not_lose_it),
         TEST(a_torn_table_of_a_lone_bag_is_made_again),
+        TEST(a_table_beside_the_journal_of_another_bag_is_kept),
+        TEST(a_lone_bag_of_zeros_is_finished),
+        TEST(a_split_bag_that_has_rotted_is_left_alone),
+        TEST(a_journal_that_has_rotted_does_not_change_a_table),
         TEST(a_file_that_is_no_lone_bag_is_refused),
         TEST(a_bag_is_not_written_beside_the_checksums_of_another),
     };
