@@ -1157,7 +1157,7 @@ static bags_code lone_append(lone *l, bag_writer *writer, uint64_t stop) {
     return code;
 }
 
-#define LONE_BLOBS 11
+#define LONE_BLOBS 37
 
 static bags_code lone_write(lone *l) {
     poison();
