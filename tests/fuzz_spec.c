@@ -271,18 +271,23 @@ static void check_written(const spec *s, const bags_field *fields,
     bags_field backwards[FIELDS_WRITTEN];
     bags_writer_options options;
     bags_error err;
-    bool right = true;
+    bool right = true, arguments = false; /* which a built-in type may refuse */
     if (s->count > FIELDS_WRITTEN)
         return;
     for (size_t i = 0; i < s->count; i++) {
         backwards[i] = fields[s->count - 1 - i];
         right = right && is_written(&s->names[i]);
+        arguments = arguments || strchr(fields[i].type, '(');
     }
     memset(&options, 0, sizeof(options));
     options.io = &m->io;
     options.buffer_size = 4096;
     bags_writer *writer = bags_writer_open("y", backwards, s->count, &options,
         &err);
+    if (right && !writer && arguments) {
+        demand(err.code == BAGS_ERROR_TYPE, "a type is refused with another code");
+        return;
+    }
     demand(right == (writer != NULL), "a writer takes other names");
     if (!writer) {
         demand(err.code == BAGS_ERROR_FIELD, "a writer gives another code");
