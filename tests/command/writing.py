@@ -168,19 +168,25 @@ def what_waits_for_the_next_line_is_flushed_within_a_second():
     refuse('info', 'out', says='recover')
 
 
-def every_mebibyte_is_flushed():
+def _seconds_to_a_mebibyte(out):
     job = subprocess.Popen(
-        [harness.PROGRAM, 'pack', '-', 'out', '--spec', 'b=bytes'],
+        [harness.PROGRAM, 'pack', '-', out, '--spec', 'b=bytes'],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     line = json.dumps({'b': {'base64': 'AAAA' * 200_000}}).encode() + b'\n'
     job.stdin.write(line * 2)
     job.stdin.flush()
     started = time.time()
-    _wait_for(lambda: _size('out/b.bag') == 1_200_000)
+    _wait_for(lambda: _size(f'{out}/b.bag') == 1_200_000, 20)
     took = time.time() - started
     job.stdin.close()
     job.wait()
-    assert took < 0.9, took
+    return took
+
+
+def every_mebibyte_is_flushed():
+    """Once in some attempts, since the machine may be busy; what is flushed for
+    its age alone takes a second each time."""
+    assert any(_seconds_to_a_mebibyte(f'out{i}') < 0.9 for i in range(8))
 
 
 def a_full_disk_keeps_what_was_flushed():
