@@ -286,29 +286,67 @@ static bags_code put_lines(packing *pack, bags_error *err) {
 
 /* ---- the command ---- */
 
-/* A dataset without shards that was packed to the end needs nothing more. */
-static bool is_complete(packing *pack, const char *out) {
+/* Whether a dataset has the spec that is asked for. That no field is given twice
+ * the writer has seen. */
+static bool has_spec(const packing *pack, const bags_reader *reader) {
+    size_t count;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    bool same = count == pack->count;
+    for (size_t i = 0; same && i < count; i++) {
+        size_t field;
+        same = !bags_reader_find(reader, pack->fields[i].name, &field, NULL) &&
+               !strcmp(fields[field].type, pack->fields[i].type);
+    }
+    return same;
+}
+
+static bool has_as_many_lines(packing *pack, uint64_t length) {
     bags_error err;
-    bags_reader *reader = bags_reader_open(out, NULL, &err);
-    if (!reader)
-        return false;
-    bool complete = !bags_reader_sharded(reader);
     uint64_t lines = 0;
-    for (bool more = true; complete && more;) {
+    line_state state;
+    do {
         char *line;
         size_t size;
-        line_state state =
-            lines_next(&pack->manifest, -1, &line, &size, &err);
-        more = state != LINE_NONE && state != LINE_BAD;
-        complete = state != LINE_BAD;
-        lines += more;
-    }
-    complete = complete && lines == bags_reader_length(reader);
+        state = lines_next(&pack->manifest, -1, &line, &size, &err);
+        lines += state != LINE_NONE && state != LINE_BAD;
+    } while (state != LINE_NONE && state != LINE_BAD);
+    return state == LINE_NONE && lines == length;
+}
+
+/* Whether the dataset is what this pack would have made; else err says why not,
+ * or what it said before. */
+static bags_code check_complete(packing *pack, const bags_reader *reader,
+    bags_error *err) {
+    uint64_t summed = 0;
+    if (!has_spec(pack, reader))
+        return bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: is finished, and has other fields", pack->out.path);
+    if (!has_as_many_lines(pack, bags_reader_length(reader)))
+        return err->code;
+    if (pack->options.checksum && bags_reader_summed(reader, &summed, err))
+        return err->code;
+    if (pack->options.checksum && !summed)
+        return bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: is complete, but without checksums; `bags checksum` makes them",
+            pack->out.path);
+    return BAGS_OK;
+}
+
+/* A dataset without shards that was packed to the end needs nothing more. */
+static bags_code accept_complete(packing *pack, bags_error *err) {
+    bags_error ignored;
+    bags_reader *reader = bags_reader_open(pack->out.path, NULL, &ignored);
+    if (!reader)
+        return err->code;
+    uint64_t length = bags_reader_length(reader);
+    bags_code code = bags_reader_sharded(reader)
+                         ? err->code
+                         : check_complete(pack, reader, err);
     bags_reader_close(reader);
-    if (complete)
-        printf("%s: %ju datapoint%s, complete already\n", out,
-            (uintmax_t)lines, lines == 1 ? "" : "s");
-    return complete;
+    if (!code)
+        printf("%s: %ju datapoint%s, complete already\n", pack->out.path,
+            (uintmax_t)length, length == 1 ? "" : "s");
+    return code;
 }
 
 static bags_code open_sink(packing *pack, const char *out, bool from_pipe,
@@ -357,9 +395,8 @@ static int pack_all(packing *pack, const char *manifest, const char *out) {
     bags_code code = open_sink(pack, out, from_pipe, &err);
     if (code == BAGS_ERROR_ARGUMENT)
         return fail_usage(&command_pack, "%s", err.message);
-    if (code == BAGS_ERROR_EXISTS && pack->append && !pack->out.sharded &&
-        is_complete(pack, out))
-        return 0;
+    if (code == BAGS_ERROR_EXISTS && pack->append && !pack->out.sharded)
+        return accept_complete(pack, &err) ? fail(&err) : 0;
     if (code)
         return fail(&err);
     if (put_lines(pack, &err))

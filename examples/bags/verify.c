@@ -68,10 +68,8 @@ static void json_fault(text *line, const bags_fault *fault) {
 /* The message names the shard, the field and the index; the offset is added. */
 static void plain_fault(text *line, const bags_fault *fault) {
     text_puts(line, fault->message);
-    if (fault->field && (fault->kind != BAGS_FAULT_FILE || fault->offset))
+    if (fault->kind != BAGS_FAULT_FILE || (fault->field && fault->offset))
         text_format(line, " (at byte %ju)", (uintmax_t)fault->offset);
-    else if (fault->kind != BAGS_FAULT_FILE)
-        text_format(line, " (entry at byte %ju)", (uintmax_t)fault->offset);
     text_puts(line, "\n");
 }
 

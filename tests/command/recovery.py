@@ -175,6 +175,23 @@ def what_another_manifest_packed_is_not_appended_to():
     assert read('out')['count'] == 25
 
 
+def what_is_complete_must_have_the_spec_and_the_checksums_asked_for():
+    pathlib.Path('m.jsonl').write_bytes(b'{"n": 1}\n{"n": 2}\n')
+
+    def again(spec, *options, **says):
+        call = refuse if says else run
+        return call('pack', 'm.jsonl', 'out', '--spec', spec, '--append',
+                    *options, **says).out
+
+    run('pack', 'm.jsonl', 'out', '--spec', 'n=int(4)')
+    assert b'complete already' in again('n=int(4)')
+    again('n=int(8)', says='other fields')
+    again('n=int(4),more=utf8', says='other fields')
+    again('n=int(4)', '--checksum', says='bags checksum')
+    run('checksum', 'out')
+    assert b'complete already' in again('n=int(4)', '--checksum')
+
+
 def recover_says_in_one_line_what_it_cut_and_why():
     _kill_after(25, 'out', '--shard-length', '10')
     idx = pathlib.Path('out/000002/n.idx')
