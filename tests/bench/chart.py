@@ -133,7 +133,7 @@ def main():
     source, chart, *texts = sys.argv[1:]
     with open(source, encoding='utf-8') as file:
         run = json.load(file)
-    results = {(r['part'], r['operation'], r['who']): r['median']
+    results = {(r['part'], r['operation'], r['who']): r['figure']
                for r in run['results'] if r['unit'] == 'ns'}
     draw(chart, results)
     for text in texts:
