@@ -398,7 +398,8 @@ typedef struct fault {
 /* What may fail without a word: closing what was only read or is not a Bag,
  * mapping (it reads instead), removing journals, a lock that is taken once (a
  * claim is made again), syncing a directory that may not be listed, opening one
- * file too many (another is closed for it), and setting disk space aside. */
+ * file too many (another is closed for it), setting disk space aside, and
+ * sending to the disk ahead. */
 static bool may_be_silent(const world *w) {
     const shim *s = &w->calls;
     switch (s->last) {
@@ -407,6 +408,7 @@ static bool may_be_silent(const world *w) {
     case CALL_CLOSEDIR:
     case CALL_UNLINK:
     case CALL_FALLOCATE:
+    case CALL_WRITE_BACK:
         return true;
     case CALL_FSTAT:
         return strstr(s->last_path, "alone.bag") && !s->last_read_only;
