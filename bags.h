@@ -8700,23 +8700,23 @@ static bags_code bagi_scan_open(bags_writer *writer, int mode, bool *missing,
     return code && !*missing ? bagi_keep_failure(&why, err) : BAGS_OK;
 }
 
-/* Whether refs.idx says that there are datapoints, where not every file could
- * be opened. */
-static bags_code bagi_scan_has_rows(const bags_writer *writer, bool *has,
-    bags_error *err) {
+/* Whether a file of the shard has so many bytes, where not every file could be
+ * opened. One that is not there has none. */
+static bags_code bagi_scan_has(const bags_writer *writer, const char *name,
+    uint64_t least, bool *has, bags_error *err) {
     const bagi_env *env = &writer->env;
     void *file = NULL;
     uint64_t size = 0;
     bags_error why;
-    char *refs = bagi_print(&env->memory, err, "%s/refs.idx", writer->shard);
-    if (!refs)
+    char *path = bagi_print(&env->memory, err, "%s/%s", writer->shard, name);
+    if (!path)
         return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_open(env, refs, BAGS_IO_READ, &file, &why);
+    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file, &why);
     if (!code)
-        code = bagi_file_size(env, file, refs, &size, &why);
+        code = bagi_file_size(env, file, path, &size, &why);
     bagi_close_read(env, file);
-    bagi_free_text(&env->memory, refs);
-    *has = size >= 8;
+    bagi_free_text(&env->memory, path);
+    *has = size >= least;
     return code && code != BAGS_ERROR_MISSING ? bagi_keep_failure(&why, err)
                                               : BAGS_OK;
 }
@@ -8743,15 +8743,37 @@ static void bagi_scan_settle(bags_writer *writer, bagi_found *found) {
     writer->shard_length = found->length = bagi_refs_column(writer)->length;
 }
 
+/* Whether a field's journal is gone while refs.bag has rows. A writer writes these
+ * when it has made all files, and removes them before any field's: so it is a
+ * copy of a shard that was being finished, or somebody has removed journals. */
+static bags_code bagi_scan_robbed(const bags_writer *writer, bool *robbed,
+    bags_error *err) {
+    const bagi_env *env = &writer->env;
+    bool gone = false;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < writer->spec.count && !code && !gone; i++) {
+        char *path = bagi_print(&env->memory, err, "%s/%s.idx", writer->shard,
+            bagi_writer_column_name(writer, i));
+        code = path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
+        gone = !code && kind == BAGS_PATH_NONE;
+        bagi_free_text(&env->memory, path);
+    }
+    *robbed = false;
+    return code || !gone ? code
+                         : bagi_scan_has(writer, "refs.bag", 1, robbed, err);
+}
+
 /*
  * Find the datapoints of the shard that are whole, and make the columns end
- * with them. That there are none is believed only if refs.idx says so too: else
- * something else than a writer's death has been at work, and a person must look.
+ * with them. That there are none is believed only if refs.idx says so too, and
+ * the files do not contradict it: else something else than a writer's death has
+ * been at work, and a person must look.
  */
 static bags_code bagi_writer_scan(bags_writer *writer, int mode,
     bagi_found *found, bags_error *err) {
     const char *why = NULL;
-    bool missing = false, has_rows = false;
+    bool missing = false, has_rows = false, robbed = false;
     bagi_scan_reset(writer);
     bags_code code = bagi_scan_begun_with_sums(writer, err);
     if (!code)
@@ -8762,12 +8784,20 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
     if (!code && missing)
         why = "not all files are there";
     if (!code && refs->kept_length == 0)
-        code = bagi_scan_has_rows(writer, &has_rows, err);
+        code = bagi_scan_has(writer, "refs.idx", 8, &has_rows, err);
     if (!code && has_rows)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx has datapoints, but none is whole: %s. If a loss of "
             "power came before anything in it was synced, remove the directory",
             bagi_tail(writer->shard), why);
+    if (!code && missing)
+        code = bagi_scan_robbed(writer, &robbed, err);
+    if (!code && robbed)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: refs.bag has datapoints, but .idx files are missing, as in a copy "
+            "that was made while it was being finished. If its Bags have their "
+            "tables, rename spec.json.partial to spec.json and verify it",
+            bagi_tail(writer->shard));
     if (code)
         return code;
     bagi_scan_settle(writer, found);

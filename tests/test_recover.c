@@ -377,6 +377,27 @@ static void a_damaged_record_is_an_error_and_stays(void **state) {
     }
 }
 
+/* As a copy has it that was made while the writer renamed and removed. */
+static void a_shard_with_tables_and_no_journals_is_not_removed(void **state) {
+    told t;
+    bags_writer *writer;
+    (void)state;
+    work w = local_work(at("set"), 4);
+    leave(&w, 3, 0);
+    assert_ok(recover(w.path, &t));
+    assert_int_equal(rename(at("set/000000/spec.json"),
+        at("set/000000/spec.json.partial")), 0);
+    copy_tree(w.path, at("copy"));
+    assert_fails(BAGS_ERROR_CORRUPT, recover(w.path, &t));
+    assert_says("000000");
+    assert_says("rename spec.json.partial");
+    assert_same_tree(w.path, at("copy"));
+    poison();
+    writer = work_open(&w, true, &said);
+    assert_null(writer);
+    assert_same_tree(w.path, at("copy"));
+}
+
 /* ---------------------------------------------------------- several workers */
 
 static work worker(const char *path, uint64_t index, uint64_t workers) {
@@ -1686,6 +1707,7 @@ int main(void) {
         TEST(files_of_others_stay),
         TEST(directories_without_a_record_are_left_alone),
         TEST(a_damaged_record_is_an_error_and_stays),
+        TEST(a_shard_with_tables_and_no_journals_is_not_removed),
         TEST(a_living_writer_is_left_alone),
         TEST(a_writer_in_another_process_is_left_alone),
         TEST(the_shards_of_one_worker_can_be_recovered_alone),
