@@ -158,7 +158,6 @@ left_out() {
     echo "system: its shim stands before the calls of this system's own C library"
     case $1 in
     windows)
-        echo 'live: has processes and signals of POSIX'
         echo 'limits: has limits of POSIX'
         ;;
     s390x | aarch64 | armhf)
