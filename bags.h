@@ -500,6 +500,10 @@ typedef struct bags_io {
     /* Optional. Whether the map's byte at `at` is in memory, so that reading it
      * does not wait for the disk; true if nobody knows. */
     bool (*resident)(void *user, const void *at);
+    /* Optional. Start to bring to the disk what was written to these bytes of
+     * the file, which will be synced later, and do not wait. A failure changes
+     * nothing: the sync says what went wrong. */
+    int (*write_back)(void *user, void *file, uint64_t offset, uint64_t size);
 } bags_io;
 
 /* The hooks for local files, to wrap them in hooks of your own. Lives forever. */
@@ -2265,6 +2269,7 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #define BAGI_LOCAL_ADVISE NULL
 #define BAGI_LOCAL_RESIDENT NULL
+#define BAGI_LOCAL_WRITE_BACK NULL
 #else
 /* ---- POSIX ----
  * Linux, macOS, the BSDs. What they do differently stands in this block; below
@@ -2326,6 +2331,22 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #else
 #define BAGI_LOCAL_RESERVE NULL
+#endif
+
+/* The kernel waits long before it writes to the disk by itself: who syncs a large
+ * file at its end alone waits for all of it then. */
+#if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
+static int bagi_local_write_back(void *user, void *file, uint64_t offset,
+    uint64_t size) {
+    (void)user;
+    return sync_file_range(bagi_local_fd(file), (off_t)offset, (off_t)size,
+               SYNC_FILE_RANGE_WRITE)
+               ? errno
+               : 0;
+}
+#define BAGI_LOCAL_WRITE_BACK bagi_local_write_back
+#else
+#define BAGI_LOCAL_WRITE_BACK NULL
 #endif
 
 /* Where a map does not see what is written after it was read, as on OpenBSD, all
@@ -2601,7 +2622,7 @@ BAGS_API const bags_io *bags_io_local(void) {
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
-        BAGI_LOCAL_ADVISE, BAGI_LOCAL_RESIDENT};
+        BAGI_LOCAL_ADVISE, BAGI_LOCAL_RESIDENT, BAGI_LOCAL_WRITE_BACK};
     return &io;
 }
 
@@ -5447,11 +5468,14 @@ typedef struct bagi_out {
                          up to `end`, it has not */
     uint64_t high;    /* of what the file has held, cut off later */
     uint64_t reserved; /* bytes that disk space was asked for */
+    uint64_t begun;   /* bytes that are on their way to the disk */
     bool moved;       /* base was not always 0: the buffer is not the file */
+    bool synced;      /* it will be synced */
 } bagi_out;
 
 #define BAGI_RESERVE_LEAST ((uint64_t)1 << 20)
 #define BAGI_RESERVE_MOST ((uint64_t)64 << 20)
+#define BAGI_WRITE_BACK_LEAST ((uint64_t)16 << 20)
 
 /* Ask for disk space ahead of what is written, as much again as the file has,
  * so that small files take none that they do not need. */
@@ -5463,6 +5487,16 @@ static void bagi_out_reserve(const bagi_env *env, bagi_out *out, size_t size) {
         end + (end < BAGI_RESERVE_MOST ? end : BAGI_RESERVE_MOST);
     /* It is told about a full disk when it writes. */
     env->io.reserve(env->io.user, out->handle, out->reserved);
+}
+
+/* A sync at the end does not wait for what is on the disk by then. Who will not
+ * sync does not wait for it at all. */
+static void bagi_out_write_back(const bagi_env *env, bagi_out *out) {
+    uint64_t size = out->written - out->begun;
+    if (!env->io.write_back || !out->synced || size < BAGI_WRITE_BACK_LEAST)
+        return;
+    env->io.write_back(env->io.user, out->handle, out->begun, size);
+    out->begun = out->written;
 }
 
 static bags_code bagi_out_write(const bagi_env *env, bagi_out *out,
@@ -5478,6 +5512,7 @@ static bags_code bagi_out_write(const bagi_env *env, bagi_out *out,
     out->written += size;
     if (out->high < out->written)
         out->high = out->written;
+    bagi_out_write_back(env, out);
     return BAGS_OK;
 }
 
@@ -5536,6 +5571,8 @@ static void bagi_out_rewind(bagi_out *out, uint64_t end) {
         out->base = end - end % out->capacity;
     if (out->written > end)
         out->written = end;
+    if (out->begun > end)
+        out->begun = end;
     out->end = end;
 }
 
@@ -5562,7 +5599,8 @@ static bags_code bagi_out_sync(const bagi_env *env, bagi_out *out,
 static bags_code bagi_out_create(const bagi_env *env, bagi_out *out, char *path,
     bags_error *err) {
     out->path = path;
-    out->base = out->end = out->written = out->high = out->reserved = 0;
+    out->base = out->end = out->written = out->high = 0;
+    out->reserved = out->begun = 0;
     out->moved = false;
     return path ? bagi_open(env, path, BAGS_IO_CREATE, &out->handle, err)
                 : BAGS_ERROR_MEMORY;
@@ -5604,8 +5642,9 @@ typedef struct bagi_column {
 #define BAGI_BUFFER_LEAST ((size_t)4096)
 
 static bags_code bagi_column_init(const bags_allocator *memory,
-    bagi_column *column, size_t buffer_size, bags_error *err) {
+    bagi_column *column, size_t buffer_size, bool no_sync, bags_error *err) {
     size_t size = BAGI_BUFFER_LEAST;
+    column->blobs.synced = !no_sync;
     if (buffer_size == 0)
         buffer_size = BAGI_BUFFER_DEFAULT;
     while (size < buffer_size && size <= SIZE_MAX / 4)
@@ -5970,7 +6009,7 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
     writer->no_sync = with.no_sync;
     writer->sync_size = with.sync_size;
     bags_code code = bagi_column_init(&env.memory, &writer->column,
-        with.buffer_size, err);
+        with.buffer_size, with.no_sync, err);
     if (!code)
         code = bagi_bag_writer_create(writer, path, err);
     if (!code)
@@ -8402,7 +8441,7 @@ static bags_code bagi_writer_rooms(bags_writer *writer, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t i = 0; i <= count && !code; i++)
         code = bagi_column_init(memory, &writer->columns[i],
-            writer->options.buffer_size, err);
+            writer->options.buffer_size, writer->options.no_sync, err);
     return code;
 }
 
@@ -8592,7 +8631,7 @@ static bags_code bagi_scan_datapoint(bags_writer *writer, const char **why,
 
 /* After the scan: go on writing behind what is kept. */
 static void bagi_out_settle(bagi_out *out, uint64_t end) {
-    out->end = out->written = end;
+    out->end = out->written = out->begun = end;
     out->base = end - end % out->capacity;
     out->moved = true;
 }
@@ -8683,7 +8722,8 @@ static bags_code bagi_scan_has_rows(const bags_writer *writer, bool *has,
 }
 
 static void bagi_out_reset(bagi_out *out) {
-    out->base = out->end = out->written = out->high = out->reserved = 0;
+    out->base = out->end = out->written = out->high = 0;
+    out->reserved = out->begun = 0;
 }
 
 static void bagi_scan_reset(bags_writer *writer) {
@@ -9490,7 +9530,7 @@ static bags_code bagi_recover_bag_with(bagi_recovering *work,
     int mode = work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE;
     bagi_lone_state state = BAGI_LONE_WHOLE;
     bags_code code = bagi_column_init(&work->env.memory, &writer->column,
-        BAGI_RECOVER_BUFFER, err);
+        BAGI_RECOVER_BUFFER, work->options.no_sync, err);
     if (!code)
         code = bagi_recover_reopen(writer, path, mode, err);
     /* Its writer may have ended before it was locked. */

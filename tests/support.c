@@ -693,7 +693,8 @@ void tally_start(tally *t) {
 
 const char *const hook_names[HOOKS] = {"open", "close", "size", "read_at",
     "write_at", "truncate", "sync", "lock", "map", "unmap", "kind", "make_dir",
-    "sync_dir", "list", "rename", "remove", "remove_dir", "reserve", "advise"};
+    "sync_dir", "list", "rename", "remove", "remove_dir", "reserve", "advise",
+    "write_back"};
 
 /* Counts a call. Returns the errno with which it is to fail, or 0. */
 static int watch_call(watch *w, enum hook hook) {
@@ -899,6 +900,16 @@ static int watch_advise(void *user, void *file, const void *map,
         map, offset, size, advice);
 }
 
+static int watch_write_back(void *user, void *file, uint64_t offset,
+    uint64_t size) {
+    watch *w = (watch *)user;
+    int code = watch_call(w, HOOK_WRITE_BACK);
+    if (code || !w->base->write_back)
+        return code;
+    return w->base->write_back(w->base->user, ((watched *)file)->file, offset,
+        size);
+}
+
 void watch_start(watch *w, const bags_io *base) {
     memset(w, 0, sizeof(*w));
     pthread_mutex_init(&w->lock, NULL);
@@ -925,6 +936,7 @@ void watch_start(watch *w, const bags_io *base) {
     w->io.remove_dir = watch_remove_dir;
     w->io.reserve = watch_reserve;
     w->io.advise = watch_advise;
+    w->io.write_back = watch_write_back;
 }
 
 /* --------------------------------------------------------- a disk in memory */

@@ -1213,6 +1213,51 @@ static void a_file_is_synced_unless_told_otherwise(void **state) {
     }
 }
 
+/* What was sent to the disk ahead: pieces one behind the other. */
+static struct {
+    size_t count;
+    uint64_t end;
+} sent;
+
+static int count_sent(void *user, void *file, uint64_t offset, uint64_t size) {
+    (void)user, (void)file;
+    assert_true(offset == sent.end && size >= (uint64_t)1 << 20);
+    sent.end += size;
+    sent.count++;
+    return EIO; /* which the sync says if it matters */
+}
+
+static void a_large_file_that_is_synced_is_sent_to_the_disk_ahead(
+    void **state) {
+    size_t size = 1000000;
+    char *blob = (char *)calloc(1, size);
+    (void)state;
+    assert_non_null(blob);
+    for (int round = 0; round < 2; round++) {
+        bag_writer_options options;
+        bag_writer *writer;
+        memset(&options, 0, sizeof(options));
+        memset(&sent, 0, sizeof(sent));
+        bags_io io = disk.io;
+        io.write_back = count_sent;
+        options.io = &io;
+        options.no_sync = round == 1;
+        make_dir(at("%d", round));
+        assert_opens(writer,
+            bag_writer_open(at("%d/x.bag", round), &options, &said));
+        for (int i = 0; i < 50; i++)
+            assert_ok(bag_writer_append(writer, blob, size, NULL, &said));
+        assert_ok(bag_writer_close(writer, &said));
+        if (round == 0)
+            assert_true(sent.count >= 2 && sent.end <= 50 * size + 8 * 51
+                && sent.end > 25 * size);
+        else
+            assert_true(sent.count == 0);
+    }
+    assert_same_tree(at("0"), at("1"));
+    free(blob);
+}
+
 static void buffers_larger_than_memory_are_refused(void **state) {
     static const size_t rows[] = {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 2 + 1,
         SIZE_MAX / 2 + 2, SIZE_MAX - 1};
@@ -1313,6 +1358,7 @@ int main(void) {
         TEST(a_failure_of_the_system_stays),
         TEST(short_writes_are_continued),
         TEST(a_file_is_synced_unless_told_otherwise),
+        TEST(a_large_file_that_is_synced_is_sent_to_the_disk_ahead),
         TEST(buffers_larger_than_memory_are_refused),
     };
     return cmocka_run_group_tests_name("bag", tests, NULL, NULL);

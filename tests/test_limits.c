@@ -365,6 +365,19 @@ static void local_calls_say_what_the_system_says(void **state) {
     assert_int_equal(io->make_dir(NULL, at("closed")), EEXIST);
 }
 
+static void nobody_waits_for_what_is_on_its_way_to_the_disk(void **state) {
+    const bags_io *io = bags_io_local();
+    void *file = NULL;
+    (void)state;
+    if (!io->write_back)
+        skip();
+    assert_int_equal(io->write_back(NULL, closed_file(io), 0, 1), EBADF);
+    save_text(at("w"), "text");
+    assert_int_equal(io->open(NULL, at("w"), BAGS_IO_WRITE, &file), 0);
+    assert_int_equal(io->write_back(NULL, file, 0, 4), 0);
+    assert_int_equal(io->close(NULL, file), 0);
+}
+
 static void space_is_set_aside_only_behind_the_end(void **state) {
     const bags_io *io = bags_io_local();
     struct stat info;
@@ -952,6 +965,7 @@ int main(void) {
         TEST(a_writer_of_a_bag_that_is_null_is_an_argument_error),
         TEST(fields_and_entries_without_names_are_argument_errors),
         TEST(local_calls_say_what_the_system_says),
+        TEST(nobody_waits_for_what_is_on_its_way_to_the_disk),
         TEST(space_is_set_aside_only_behind_the_end),
         TEST(local_offsets_above_2_to_the_63_are_refused),
         TEST(local_transfers_of_any_size_are_begun),

@@ -38,7 +38,7 @@ typedef struct bar {
  * writing that does not wait for the disk, also where other programs run. */
 #define WRITES(part, who, other, limit) \
     FASTER(part, "write", who, other, limit), \
-        FASTER(part, "write, CPU", who, other, limit)
+        FASTER(part, CPU_TIME, who, other, limit)
 
 static const bar bars[] = {
     WITHIN(SMALL, "pointer", BAG, IDEAL, 1.25),

@@ -39,9 +39,10 @@ uint64_t blob_sum(uint64_t start, uint64_t stop, size_t size);
  * until the next call. */
 const uint64_t *random_order(uint64_t count);
 
-/* Use as much memory as will be written, and give it back: where the machine
- * has lent its free memory to others, the first who asks for it waits, up to
- * ten times as long as the writing takes. */
+/* Write a file of this size and remove it: where the machine has lent its free
+ * memory to others, the first who asks for it waits, up to ten times as long as
+ * the writing takes. What a file gave back the next file is given; to use and
+ * give back memory of the program did not help every second time. */
 void warm_memory(uint64_t size);
 
 /* A path below the folder; the directories above it are there. Lives for 16
@@ -66,6 +67,9 @@ uint64_t memory_available(void);
 
 /* ---------------------------------------------------------------- results.c */
 
+/* Of writing: the processor's time. */
+#define CPU_TIME "write, CPU"
+
 typedef enum bench_unit { NANOSECONDS, BYTES } bench_unit;
 
 /* What a part measures now; not copied. */
@@ -74,9 +78,10 @@ void begin_part(const char *name);
 void record(const char *operation, const char *who, bench_unit unit,
     double value);
 
-/* NAN if it was not measured. */
+/* The median of the rounds, or the least where CPU_TIME is measured; NAN if it
+ * was not measured. */
 double result_of(const char *part, const char *operation, const char *who);
-/* The median over the rounds of one by the other. */
+/* The median over the rounds of one by the other; of CPU_TIME the leasts. */
 double ratio_of(const char *part, const char *operation, const char *who,
     const char *other_operation, const char *other);
 

@@ -22,8 +22,8 @@ PANELS = [
 TABLES = [
     (SMALL, ['write, CPU', 'first touch', 'pointer', 'copy', 'range of 16', 'scan',
              'open, first get']),
-    (LARGE, ['write, CPU', 'first touch', 'copy', 'range of 16', 'scan',
-             'cold, single', 'cold, batch of 32']),
+    (LARGE, ['write, CPU', 'write, synced', 'first touch', 'copy', 'range of 16',
+             'scan', 'cold, single', 'cold, batch of 32']),
     ('200,000 datapoints', ['write', 'label, random', 'label, in order',
                             'label column', 'one caption', 'all fields']),
 ]
@@ -133,7 +133,7 @@ def main():
     source, chart, *texts = sys.argv[1:]
     with open(source, encoding='utf-8') as file:
         run = json.load(file)
-    results = {(r['part'], r['operation'], r['who']): r['median']
+    results = {(r['part'], r['operation'], r['who']): r['figure']
                for r in run['results'] if r['unit'] == 'ns'}
     draw(chart, results)
     for text in texts:

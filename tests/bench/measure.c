@@ -119,13 +119,18 @@ void *need_memory(size_t size) {
 }
 
 void warm_memory(uint64_t size) {
+    static const char zeros[POOL] = {0};
     if (set.small)
         return;
-    size_t room = (size_t)(size + size / 4 + POOL);
-    void *memory = mmap(NULL, room, PROT_READ | PROT_WRITE,
-        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (memory != MAP_FAILED)
-        munmap(memory, room);
+    FILE *file = fopen(place("warm", "file"), "wb");
+    if (!file)
+        die("a file in %s", set.folder);
+    setvbuf(file, NULL, _IONBF, 0);
+    for (uint64_t done = 0; done < size + POOL; done += POOL)
+        if (fwrite(zeros, POOL, 1, file) != 1)
+            die("%llu bytes in %s", (unsigned long long)size, set.folder);
+    fclose(file);
+    remove_place("warm");
 }
 
 /* A number of kilobytes in one of the system's lists, as bytes. */

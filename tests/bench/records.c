@@ -96,8 +96,7 @@ static void write_all(const peer *p, const workload *load, bool sync) {
 
 static void time_script_writing(const peer *p, const workload *part,
     bool sync) {
-    static const char *const operations[] = {"write", "write, CPU",
-        "write, synced"};
+    static const char *const operations[] = {"write", CPU_TIME, "write, synced"};
     for (size_t i = sync ? 2 : 0; i < (sync ? 3 : 2); i++) {
         record(operations[i], p->name, NANOSECONDS,
             run_script(p, operations[i], place(p->name, "data.bag"), part));
@@ -119,7 +118,7 @@ static void time_writing(const peer *p, const workload *load, bool sync) {
     record(operation, p->name, NANOSECONDS,
         (wall_time() - start) * 1e9 / (double)part.count);
     if (!sync)
-        record("write, CPU", p->name, NANOSECONDS,
+        record(CPU_TIME, p->name, NANOSECONDS,
             (cpu_time() - cpu) * 1e9 / (double)part.count);
 }
 

@@ -6,7 +6,8 @@
  *
  * Everything takes turns in one run, so that what disturbs the machine disturbs
  * all; the figures are medians of the rounds, and a ratio is the median of the
- * rounds' ratios. --small takes seconds, and checks that every peer reads back
+ * rounds' ratios; of the processor's time of writing they are the least, and
+ * theirs. --small takes seconds, and checks that every peer reads back
  * what it wrote. --part and --who leave out parts and peers without such a text
  * in their names.
  */

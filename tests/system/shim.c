@@ -19,7 +19,7 @@
 const char *const call_names[CALLS] = {"open", "close", "fstat", "pread",
     "pwrite", "ftruncate", "fsync", "fcntl", "flock", "mmap", "munmap", "stat",
     "mkdir", "rename", "unlink", "rmdir", "opendir", "readdir", "closedir",
-    "fallocate"};
+    "fallocate", "sync_file_range"};
 
 shim *shim_in_use;
 
@@ -162,6 +162,9 @@ PLAIN_CALL(CALL_TRUNCATE, ftruncate64, (int fd, off64_t size), (fd, size), NULL,
     fd)
 PLAIN_CALL(CALL_FALLOCATE, fallocate64,
     (int fd, int mode, off64_t from, off64_t size), (fd, mode, from, size),
+    NULL, fd)
+PLAIN_CALL(CALL_WRITE_BACK, sync_file_range,
+    (int fd, off64_t from, off64_t size, unsigned how), (fd, from, size, how),
     NULL, fd)
 PLAIN_CALL(CALL_LOCK, flock, (int fd, int how), (fd, how), NULL, fd)
 PLAIN_CALL(CALL_STAT, stat64, (const char *path, struct stat64 *info),
