@@ -161,7 +161,7 @@ left_out() {
         echo 'limits: has limits of POSIX'
         ;;
     s390x | aarch64 | armhf)
-        printf '%s: takes minutes under QEMU\n' faults hooks power
+        printf '%s: takes minutes under QEMU\n' faults power
         ;;
     esac
 }
