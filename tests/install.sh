@@ -155,18 +155,23 @@ manual_renders() {
     grep -q recover "$dir/manual"
 }
 
-# What the command says of itself is in its manual: every command and option.
+# What the command says of itself is in its manual: every command and option. And its
+# help on a command names just those options of the manual that the command takes.
 manual_is_whole() {
-    local word lacking=0
+    local word option code=0
+    sed -n 's/^\.It Fl Fl \([a-z-]*\).*/--\1/p' examples/bags/bags.1 | sort -u >"$dir/manual"
     for word in $(build/release/bags help | awk '/^  [a-z]+ +[a-z]/ && $1 != "bags" {print $1}'); do
-        grep -q "^.It Cm $word\$" examples/bags/bags.1 || { echo "no $word"; lacking=1; }
-        for option in $(build/release/bags help "$word" |
-            sed 's/--shard-\.\.\.//; s/--shard option//' | grep -o -e '--[a-z-]*[a-z]'); do
-            grep -q "^.It Fl Fl ${option#--}\( \|\$\)" examples/bags/bags.1 ||
-                { echo "no $option of $word"; lacking=1; }
-        done
+        grep -q "^.It Cm $word\$" examples/bags/bags.1 || { echo "no $word"; code=1; }
+        [ "$word" != help ] || continue
+        build/release/bags help "$word" | sed 's/--shard-\.\.\.//; s/--shard option//
+            s/bags get --check//' | grep -o -e '--[a-z-]*[a-z]' | sort -u >"$dir/named"
+        while read -r option; do
+            build/release/bags "$word" "$option" 2>&1 </dev/null |
+                grep -q 'there is no option' || echo "$option"
+        done <"$dir/manual" >"$dir/taken"
+        diff "$dir/named" "$dir/taken" || { echo "of $word"; code=1; }
     done
-    [ -n "$word" ] && [ $lacking = 0 ]
+    [ -s "$dir/taken" ] && [ $code = 0 ]
 }
 
 removed() { # removed PREFIX [DESTDIR]: nothing is left, but for others' files

@@ -260,7 +260,7 @@ static int run(int count, char **words) {
 
 const command command_info = {"info", "what a Bag or a dataset holds",
     "usage: bags info PATH [--json]\n"
-    "                 [--allow-gaps] [--skip-unfinished] [--live]\n"
+    "                 [--check] [--allow-gaps] [--skip-unfinished] [--live]\n"
     "\n"
     "Says how many datapoints and shards PATH has, its size, and its fields\n"
     "with their types. PATH is a Bag, a dataset, or a directory of shards.\n"
@@ -271,6 +271,8 @@ const command command_info = {"info", "what a Bag or a dataset holds",
     "                     Bags), checksums (shards with them), spec, and\n"
     "                     fields (blobs and bytes of each). A Bag has an\n"
     "                     empty spec and no fields\n"
+    "  --check            fail where there are no checksums; bags verify\n"
+    "                     compares them\n"
     "  --allow-gaps       read on although shards are missing\n"
     "  --skip-unfinished  leave out shards that are not finished\n"
     "  --live             read what has been flushed of them, while they are\n"

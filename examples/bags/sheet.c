@@ -307,7 +307,8 @@ static int run(int count, char **words) {
 
 const command command_sheet = {"sheet", "a picture of the first images",
     "usage: bags sheet PATH OUT.png [--field NAME] [--rows R]\n"
-    "                  [--allow-gaps] [--skip-unfinished] [--live]\n"
+    "                  [--check] [--allow-gaps] [--skip-unfinished]\n"
+    "                  [--live]\n"
     "\n"
     "Draws the first images of a dataset, 8 in a row, into a PNG file. Of a\n"
     "sequence or a video, each datapoint gets a row: up to 8 of its images,\n"
@@ -316,6 +317,8 @@ const command command_sheet = {"sheet", "a picture of the first images",
     "  --field NAME  which field: jpeg, png, mp4, webm, or arrays of uint8,\n"
     "                height x width x channels. Else the first that fits\n"
     "  --rows R      at most R rows (8)\n"
+    "  --check       compare every image with its checksum: bags help\n"
+    "                checksum\n"
     "  --allow-gaps, --skip-unfinished, --live  as in bags help info\n"
     "\n"
     "example:\n"
