@@ -1353,8 +1353,9 @@ typedef struct bags_reader_options {
  *
  * With live, shards that are being written, or whose writer died, are there with
  * the datapoints that were flushed (bags_writer_flush, and whenever a buffer was
- * full): each whole or not at all, the same that bags_recover would keep. It is
- * what there was at this call; open again to see more. Writers are not locked out
+ * full): each whole or not at all, the same that bags_recover would keep (without
+ * check, also those whose checksums are wrong). It is what there was at this call;
+ * open again to see more. Writers are not locked out
  * and need not care; the reader goes on as it is when they finish. A writer that
  * aborts takes back what it wrote: reading it then fails or, if another writer has
  * begun the shard again by then, gives what that one wrote: open again. A shard
@@ -2371,10 +2372,8 @@ static int bagi_local_map(void *user, void *file, size_t size,
 #if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
 /* The start of the page that an address is in. */
 static unsigned char *bagi_local_page(const void *at, size_t *before) {
-    static long size; /* every thread stores the same */
-    if (size <= 0)
-        size = sysconf(_SC_PAGESIZE);
-    *before = (size_t)((uintptr_t)at & ((uintptr_t)size - 1));
+    uintptr_t size = (uintptr_t)sysconf(_SC_PAGESIZE);
+    *before = (size_t)((uintptr_t)at & (size - 1));
     return (unsigned char *)(uintptr_t)at - *before;
 }
 

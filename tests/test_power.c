@@ -524,7 +524,8 @@ static bool recover_image(const work *w, memory_disk *m, bags_error *err) {
 }
 
 static bool summed;   /* all is written with checksums */
-static int share = 1; /* of the images one in `share` is looked at */
+static int share = 1; /* of a dataset's images one in `share` is looked at */
+static int looked_at; /* in all */
 
 static void check_image(const work *w, image *im, tally_of_images *sum) {
     memory_disk m;
@@ -544,6 +545,7 @@ static void check_image(const work *w, image *im, tally_of_images *sum) {
             (int)im->record->appended[im->point],
             err.code ? err.message : "OK",
             f.error.code ? f.error.message : "OK");
+    looked_at++;
     sum->images++;
     sum->more += f.length > certain;
     sum->wrong += f.right < f.length;
@@ -800,6 +802,7 @@ static void check_bag_image(image *im, tally_of_images *sum) {
     } else {
         check_bag(im, &m, seed, false, sums == BAGS_PATH_FILE, sum);
     }
+    looked_at++;
     sum->images++;
     memory_disk_free(&m);
 }
@@ -1006,6 +1009,9 @@ int main(int argc, char **argv) {
         share = atoi(argv[1]);
     int failed = cmocka_run_group_tests_name("power", tests, NULL, NULL);
     summed = true;
-    return failed + cmocka_run_group_tests_name("power, with checksums", tests,
-        NULL, NULL);
+    failed += cmocka_run_group_tests_name("power, with checksums", tests, NULL,
+        NULL);
+    if (share > 1)
+        print_message("in part: test_power %d, %d images\n", share, looked_at);
+    return failed;
 }

@@ -1049,6 +1049,50 @@ static void a_dataset_is_synced_unless_told_otherwise(void **state) {
     free(s.bytes);
 }
 
+static uint64_t sent_from[8];
+static size_t sent;
+
+static int note_sent(void *user, void *file, uint64_t offset, uint64_t size) {
+    (void)user, (void)file, (void)size;
+    if (sent < 8)
+        sent_from[sent++] = offset;
+    return 0;
+}
+
+static bags_code push_blobs(bags_writer *writer, const bags_value *blob,
+    int count) {
+    bags_code code = bags_writer_begin(writer, &said);
+    for (int i = 0; i < count && !code; i++)
+        code = bags_writer_push(writer, "a", blob, &said);
+    return code;
+}
+
+/* Else what is written over it would wait for the end. */
+static void what_was_cancelled_is_sent_to_the_disk_anew(void **state) {
+    static const bags_field field = {"a", "bytes[]"};
+    bags_writer_options options = writing(0);
+    size_t size = (size_t)1 << 20;
+    char *zeros = (char *)calloc(1, size);
+    bags_io io = disk.io;
+    bags_writer *writer;
+    (void)state;
+    assert_non_null(zeros);
+    bags_value blob = bags_data(zeros, size);
+    io.write_back = note_sent;
+    options.io = &io;
+    options.no_sync = false;
+    sent = 0;
+    assert_opens(writer, bags_writer_open(at("x"), &field, 1, &options, &said));
+    assert_ok(push_blobs(writer, &blob, 20));
+    bags_writer_cancel(writer);
+    assert_true(sent == 1 && sent_from[0] == 0);
+    assert_ok(push_blobs(writer, &blob, 40));
+    assert_ok(bags_writer_end(writer, &said));
+    assert_true(sent == 3 && sent_from[1] == 0 && sent_from[2] > 0);
+    assert_ok(bags_writer_close(writer, &said));
+    free(zeros);
+}
+
 /* ------------------------------------------------------- failures of the system */
 
 static void a_failure_of_the_system_stays_and_leaves_no_spec(void **state) {
@@ -1341,6 +1385,7 @@ int main(void) {
         TEST(what_exists_is_left_alone),
         TEST(journals_are_kept_if_they_are_wanted),
         TEST(a_dataset_is_synced_unless_told_otherwise),
+        TEST(what_was_cancelled_is_sent_to_the_disk_anew),
         TEST(a_failure_of_the_system_stays_and_leaves_no_spec),
         TEST(codecs_of_ones_own_are_opened_used_and_closed),
         TEST(what_was_passed_in_may_be_gone_after_the_call),

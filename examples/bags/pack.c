@@ -253,7 +253,7 @@ static bags_code check_skipped(const packing *pack, bags_error *err) {
     if (pack->skip == 0)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_VALUE,
-        "%s: holds %ju datapoints more than %s has lines for them: it was "
+        "%s: holds more datapoints, by %ju, than %s has lines for them: it was "
         "packed from another manifest", pack->out.path, (uintmax_t)pack->skip,
         pack->manifest.path);
 }

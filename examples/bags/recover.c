@@ -30,7 +30,7 @@ static void show_whole(const bags_recovered *shard, const char *unit,
     printf("%s, %ju %s%s kept", dry_run ? "to be finished" : "finished",
         (uintmax_t)shard->length, unit, plural(shard->length));
     if (shard->cut)
-        printf("; %ju byte%s behind them %scut off", (uintmax_t)shard->cut,
+        printf("; %ju byte%s behind %scut off", (uintmax_t)shard->cut,
             plural(shard->cut), dry_run ? "to be " : "");
 }
 

@@ -200,7 +200,7 @@ def recover_says_in_one_line_what_it_cut_and_why():
     assert len(lines) == 2 and lines[0].startswith(
         'out/000002: to be finished, 3 datapoints kept; '), lines
     assert lines[0].endswith(
-        ' bytes behind them to be cut off: a journal ends before its blobs'), lines
+        ' bytes behind to be cut off: a journal ends before its blobs'), lines
     lines = run('recover', 'out').out.decode().splitlines()
     assert lines[0].startswith('out/000002: finished, 3 datapoints kept; '), lines
     assert lines[0].count('out/000002') == 1 and ' cut off: ' in lines[0], lines
