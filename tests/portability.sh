@@ -215,7 +215,7 @@ is_for() {
 emulated() {
     local flavour=$1 what=$2 name log=$logs/$1.log count lacking=
     shift 2
-    rm -f "$logs/$flavour"[-.]*
+    rm -f "$logs/$flavour".log "$logs/$flavour"-test_*
     export FLAVOUR=$flavour logs
     # shellcheck disable=SC2046
     if ! { is_for "$flavour" && cmocka_for "$flavour" &&
