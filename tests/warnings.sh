@@ -96,7 +96,7 @@ windows() { # windows LINE...: a file of these lines
 }
 
 # What is there of the formats, and how to compile them.
-read -r -d '' -a flags < <(make -s print-formats | head -n 1)
+read -r -d '' -a flags < <(make -s print-formats | sed -n 1p)
 formats=$(printf '%s\n' "${flags[@]}" | sed -n 's/^-DBAGS_WITH_\(.*\)=1$/formats\/\L\1.c/p')
 examples=$(ls examples/*.c examples/bags/*.c examples/demo/*.c | grep -v _mpi.c)
 pkg-config --exists json-c && read -r -d '' -a json < <(pkg-config --cflags json-c)
