@@ -237,7 +237,7 @@ tidy() { # tidy FILE FLAG...
 tidy_works() {
     printf '%s\n' '#include "bags.h"' 'int fault(int n);' 'int fault(int n) {' \
         '    return n / (int)bags_fail(NULL, BAGS_OK, "x"); }' >"$dir/told/fault.c"
-    ! tidy fault.c >"$dir/fault" && grep -q DivideZero "$dir/fault"
+    ! tidy fault.c >"$dir/found.planted" && grep -q DivideZero "$dir/found.planted"
 }
 
 check_c() { cppcheck -q --enable=warning,portability,performance --inline-suppr --error-exitcode=1 "$@"; }
