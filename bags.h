@@ -41,7 +41,7 @@
  *             return 1;
  *         }
  *         // Slot 1 is "words": fields are sorted by name. Item 1 of it:
- *         bags_bytes word = bags_row_bytes(&row, 1, 1);
+ *         bags_view word = bags_row_bytes(&row, 1, 1);
  *         printf("%.*s\n", (int)word.size, (const char *)word.data);
  *         bags_row_free(&row);
  *         bags_reader_close(reader);
@@ -51,7 +51,7 @@
  * CONTENTS (search for the tag)
  *     >>config   version, how functions are declared, includes
  *     >>errors   bags_code, bags_error
- *     >>views    bags_bytes, bags_range, bags_buffer
+ *     >>views    bags_view, bags_range, bags_buffer
  *     >>hooks    bags_allocator, bags_io
  *     >>bag      one file: options, reader, writer
  *     >>types    type strings, dtypes, bags_value, codecs
@@ -111,7 +111,7 @@
  *                can fail returns a bags_code, BAGS_OK being 0. The last
  *                parameter is the caller's bags_error, or NULL. Outputs are
  *                untouched on failure. Nothing is printed; nothing aborts.
- *     Ownership  A bags_bytes is a view of bytes that somebody else owns: each
+ *     Ownership  A bags_view is a view of bytes that somebody else owns: each
  *                function says for how long. What the library allocates and
  *                hands out has a named function that frees it; those accept
  *                NULL. What you pass in is copied or used up before the call
@@ -169,7 +169,7 @@
  *     open: to read behind its new end ends the program with SIGBUS, and up to
  *     the end of the last page gives zeros; no check before an access could be
  *     sure. (Windows refuses to make it shorter.) Where that may happen, as with
- *     files that others rewrite, read with `positional`: it is then an error
+ *     files that others rewrite, read with `no_mmap`: it is then an error
  *     that names the file. The library itself never makes a finished file
  *     shorter. The same holds for a disk that cannot read what is mapped.
  *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
@@ -348,10 +348,10 @@ BAGS_API bags_code bags_fail(bags_error *err, bags_code code,
 struct bags_allocator;
 
 /* A view of bytes. Not owned, not ended by 0, not aligned. */
-typedef struct bags_bytes {
+typedef struct bags_view {
     const unsigned char *data; /* may be NULL if size is 0 */
     size_t size;
-} bags_bytes;
+} bags_view;
 
 /*
  * A view of consecutive blobs of a Bag: their bytes, which lie one behind the
@@ -384,8 +384,8 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 
 /* The i-th blob of a range, 0 <= i < range->length (else an empty view).
  * Borrowed for as long as the range is valid. O(1). */
-BAGI_INLINE bags_bytes bags_range_get(const bags_range *range, size_t i) {
-    bags_bytes blob = {NULL, 0};
+BAGI_INLINE bags_view bags_range_get(const bags_range *range, size_t i) {
+    bags_view blob = {NULL, 0};
     if (BAGI_UNLIKELY(i >= range->length))
         return blob;
     const unsigned char *end = range->ends + 8 * i;
@@ -520,12 +520,12 @@ typedef struct bag_writer bag_writer;
 
 /* The first members of a reader, private, but seen here so that bag_reader_get
  * needs no call: a table that is mapped as v1 has it, and its blobs. */
-typedef struct bagi_view {
+typedef struct bagi_mapped {
     const unsigned char *data;
     const unsigned char *table; /* length + 1 entries, from the leading 0 on */
     uint64_t length; /* 0 where blobs are found in another way */
     uint64_t limit;  /* no blob ends behind this offset */
-} bagi_view;
+} bagi_mapped;
 
 /*
  * How a reader is going to be used, for data that are not in memory yet.
@@ -544,8 +544,8 @@ typedef enum bags_access {
 } bags_access;
 
 typedef struct bag_reader_options {
-    bool positional; /* read by position; do not map the file */
-    bool load_table; /* with positional: hold the table in memory, 8 bytes a
+    bool no_mmap; /* read by position; do not map the file */
+    bool cache_index; /* with positional: hold the table in memory, 8 bytes a
                         blob, so that a read is one system call, not two */
     bool allow_empty_file; /* 0 bytes is an empty Bag, as granular 0.20 and 0.21
                               write it; else an error, since it is also what
@@ -575,11 +575,11 @@ typedef struct bag_reader_options {
  *   BAGS_ERROR_CORRUPT  not a Bag: too short, or its table cannot be right; with
  *                       check: NAME.crc is damaged, or not this Bag's
  *   BAGS_ERROR_IO       the system refused; err->system is errno
- *   BAGS_ERROR_LIMIT    load_table, but the table is larger than the address
+ *   BAGS_ERROR_LIMIT    cache_index, but the table is larger than the address
  *                       space
  *   BAGS_ERROR_MEMORY   out of memory
  *
- * Cost: O(1), some system calls; the table is not read (but with load_table, or
+ * Cost: O(1), some system calls; the table is not read (but with cache_index, or
  * with live where there is a journal).
  */
 BAGS_API bag_reader *bag_reader_open(const char *path,
@@ -629,17 +629,17 @@ BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
  * table is not loaded.
  */
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+    bags_buffer *scratch, bags_view *out, bags_error *err);
 
 /* bag_reader_get where it is not two loads from a map, or fails: without data,
  * and the code as size. By value, so that a caller's *out needs no memory in the
  * other case. Private. */
-BAGS_API bags_bytes bagi_bag_get(const bag_reader *reader, uint64_t index,
+BAGS_API bags_view bagi_bag_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_error *err);
 
 /* Where a blob lies, by the entries around it, which may lie. */
-BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
-    bags_bytes *out) {
+BAGI_INLINE bool bagi_mapped_get(const bagi_mapped *view, uint64_t index,
+    bags_view *out) {
     if (BAGI_UNLIKELY(index >= view->length))
         return false;
     const unsigned char *entry = view->table + 8 * index;
@@ -652,10 +652,10 @@ BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
 }
 
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
-    if (bagi_view_get((const bagi_view *)(const void *)reader, index, out))
+    bags_buffer *scratch, bags_view *out, bags_error *err) {
+    if (bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
         return BAGS_OK;
-    bags_bytes blob = bagi_bag_get(reader, index, scratch, err);
+    bags_view blob = bagi_bag_get(reader, index, scratch, err);
     bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
     out->data = blob.data;
     out->size = code ? 0 : blob.size;
@@ -689,7 +689,7 @@ BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
     uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err);
 
 /* Where blobs lie, start < stop, by the entries around them. */
-BAGI_INLINE bool bagi_view_get_range(const bagi_view *view, uint64_t start,
+BAGI_INLINE bool bagi_mapped_get_range(const bagi_mapped *view, uint64_t start,
     uint64_t stop, bags_range *out) {
     if (BAGI_UNLIKELY(start >= stop || stop > view->length))
         return false;
@@ -715,7 +715,7 @@ BAGI_INLINE bool bagi_view_get_range(const bagi_view *view, uint64_t start,
 BAGI_INLINE bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err) {
-    if (bagi_view_get_range((const bagi_view *)(const void *)reader, start,
+    if (bagi_mapped_get_range((const bagi_mapped *)(const void *)reader, start,
             stop, out))
         return BAGS_OK;
     return bagi_bag_get_range(reader, start, stop, scratch, out, err);
@@ -729,7 +729,7 @@ BAGI_INLINE bags_code bag_reader_get_range(const bag_reader *reader,
  */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err);
+    bags_view *out, bags_error *err);
 
 /*
  * Start to read blobs from the disk, all at once, and return without waiting
@@ -827,18 +827,18 @@ BAGS_API void bag_writer_abort(bag_writer *writer);
 /* Elements of arrays, named as NumPy names them. */
 typedef enum bags_dtype {
     BAGS_DTYPE_NONE = 0,
-    BAGS_BOOL,
-    BAGS_UINT8,
-    BAGS_UINT16,
-    BAGS_UINT32,
-    BAGS_UINT64,
-    BAGS_INT8,
-    BAGS_INT16,
-    BAGS_INT32,
-    BAGS_INT64,
-    BAGS_FLOAT16,
-    BAGS_FLOAT32,
-    BAGS_FLOAT64
+    BAGS_DTYPE_BOOL,
+    BAGS_DTYPE_UINT8,
+    BAGS_DTYPE_UINT16,
+    BAGS_DTYPE_UINT32,
+    BAGS_DTYPE_UINT64,
+    BAGS_DTYPE_INT8,
+    BAGS_DTYPE_INT16,
+    BAGS_DTYPE_INT32,
+    BAGS_DTYPE_INT64,
+    BAGS_DTYPE_FLOAT16,
+    BAGS_DTYPE_FLOAT32,
+    BAGS_DTYPE_FLOAT64
 } bags_dtype;
 
 /* "float32"; "" for what is no dtype. Lives forever. */
@@ -857,8 +857,8 @@ BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size,
 
 /* A type string, taken apart. Its views point into the text it was made of. */
 typedef struct bags_type {
-    bags_bytes name;      /* "array" */
-    bags_bytes arguments; /* "float32,64,128": without the parentheses */
+    bags_view name;      /* "array" */
+    bags_view arguments; /* "float32,64,128": without the parentheses */
     size_t count;         /* number of arguments; "q()" has one, the empty */
     bool sequence;        /* [] stands behind it */
 } bags_type;
@@ -872,22 +872,22 @@ BAGS_API bags_code bags_type_parse(const char *text, bags_type *out,
 
 /* The i-th argument, i < type->count (else an empty view); borrowed as the
  * type is. Not ended by 0. */
-BAGS_API bags_bytes bags_type_argument(const bags_type *type, size_t i);
+BAGS_API bags_view bags_type_argument(const bags_type *type, size_t i);
 
 /* The i-th argument as a decimal number. False if it is none, or above 2^64-1,
  * or absent; *out is then untouched. */
 BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out);
 
 typedef enum bags_kind {
-    BAGS_NONE = 0, /* no value: refused by writers */
-    BAGS_BLOB,     /* data, size: an encoded blob, stored as it is whatever the
+    BAGS_KIND_NONE = 0, /* no value: refused by writers */
+    BAGS_KIND_BLOB,     /* data, size: an encoded blob, stored as it is whatever the
                       field's type */
-    BAGS_BYTES,    /* data, size: bytes, for a codec to encode */
-    BAGS_UTF8,     /* data, size: text in UTF-8; may contain zero bytes */
-    BAGS_UINT,     /* uint: a number from 0 */
-    BAGS_INT,      /* sint: a number that may be negative */
-    BAGS_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
-    BAGS_OBJECT    /* object: what the codec's own header says */
+    BAGS_KIND_BYTES,    /* data, size: bytes, for a codec to encode */
+    BAGS_KIND_UTF8,     /* data, size: text in UTF-8; may contain zero bytes */
+    BAGS_KIND_UINT,     /* uint: a number from 0 */
+    BAGS_KIND_INT,      /* sint: a number that may be negative */
+    BAGS_KIND_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
+    BAGS_KIND_OBJECT    /* object: what the codec's own header says */
 } bags_kind;
 
 /*
@@ -916,7 +916,7 @@ BAGS_API bags_value bags_uint(uint64_t number);
 BAGS_API bags_value bags_utf8(const char *text); /* up to its zero byte */
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size);
 BAGS_API bags_value bags_blob(const void *data, size_t size);
-BAGS_API bags_value bags_data(const void *data, size_t size); /* BAGS_BYTES */
+BAGS_API bags_value bags_bytes(const void *data, size_t size); /* BAGS_KIND_BYTES */
 /* `dims` numbers in `shape`; data holds their product of elements. */
 BAGS_API bags_value bags_array(bags_dtype dtype, size_t dims,
     const uint64_t *shape, const void *data);
@@ -944,8 +944,8 @@ typedef struct bags_codec {
     bags_code (*open)(const struct bags_codec *codec, const bags_type *type,
         const bags_allocator *allocator, void **state, bags_error *err);
     bags_code (*encode)(void *state, const bags_value *value,
-        bags_buffer *scratch, bags_bytes *blob, bags_error *err);
-    bags_code (*decode)(void *state, bags_bytes blob, bags_buffer *scratch,
+        bags_buffer *scratch, bags_view *blob, bags_error *err);
+    bags_code (*decode)(void *state, bags_view blob, bags_buffer *scratch,
         bags_value *value, bags_error *err);
     void (*close)(void *state);
     void *user;
@@ -955,21 +955,21 @@ typedef struct bags_codec {
  * The types that a program knows. Built in: bytes, utf8, int, int(N),
  * int(N,little), int(N,big), i64, u64, array(DTYPE,D0,D1,...) and array.
  *
- *   bytes   BAGS_BYTES; stored as given
- *   utf8    BAGS_UTF8; refused if it is not valid UTF-8
- *   int     BAGS_UINT; as few bytes as hold it, 0 being none
- *   int(N)  BAGS_UINT; N bytes, refused if it does not fit
- *   u64     BAGS_UINT; 8 bytes
- *   i64     BAGS_INT; 8 bytes, two's complement. All five take BAGS_UINT and
- *           BAGS_INT alike, if the number fits.
- *   array(float32,64,128)   BAGS_ARRAY of just this dtype and shape. One
+ *   bytes   BAGS_KIND_BYTES; stored as given
+ *   utf8    BAGS_KIND_UTF8; refused if it is not valid UTF-8
+ *   int     BAGS_KIND_UINT; as few bytes as hold it, 0 being none
+ *   int(N)  BAGS_KIND_UINT; N bytes, refused if it does not fit
+ *   u64     BAGS_KIND_UINT; 8 bytes
+ *   i64     BAGS_KIND_INT; 8 bytes, two's complement. All five take BAGS_KIND_UINT and
+ *           BAGS_KIND_INT alike, if the number fits.
+ *   array(float32,64,128)   BAGS_KIND_ARRAY of just this dtype and shape. One
  *           dimension may be -1: any.
- *   array   BAGS_ARRAY of any dtype and shape, which the blob holds too.
+ *   array   BAGS_KIND_ARRAY of any dtype and shape, which the blob holds too.
  */
-typedef struct bags_codecs bags_codecs;
+typedef struct bags_registry bags_registry;
 
 /* A registry with the built-in codecs. NULL if out of memory. */
-BAGS_API bags_codecs *bags_codecs_create(const bags_allocator *allocator,
+BAGS_API bags_registry *bags_registry_create(const bags_allocator *allocator,
     bags_error *err);
 
 /*
@@ -977,16 +977,16 @@ BAGS_API bags_codecs *bags_codecs_create(const bags_allocator *allocator,
  * comes before one of the same name. BAGS_OK, BAGS_ERROR_ARGUMENT,
  * BAGS_ERROR_MEMORY. Not while readers or writers use the registry.
  */
-BAGS_API bags_code bags_codecs_add(bags_codecs *codecs, const bags_codec *codec,
+BAGS_API bags_code bags_registry_add(bags_registry *codecs, const bags_codec *codec,
     bags_error *err);
 
 /* The codec for a type's name, or NULL. codecs may be NULL: the built-in ones.
  * Borrowed: valid until a codec is added or the registry is freed. */
-BAGS_API const bags_codec *bags_codecs_find(const bags_codecs *codecs,
-    bags_bytes name);
+BAGS_API const bags_codec *bags_registry_find(const bags_registry *codecs,
+    bags_view name);
 
 /* Release a registry; after the readers and writers that use it. */
-BAGS_API void bags_codecs_free(bags_codecs *codecs);
+BAGS_API void bags_registry_free(bags_registry *codecs);
 
 /* ========================================================================
  * >>writer
@@ -1023,7 +1023,7 @@ typedef struct bags_writer_options {
                               what is in its files */
     size_t buffer_size;    /* bytes held back for each field, rounded up to a
                               power of two of at least 4 KiB; 0: 2 MiB */
-    const bags_codecs *codecs;       /* NULL: built-in types. Must live as long
+    const bags_registry *codecs;       /* NULL: built-in types. Must live as long
                                         as the writer */
     const bags_allocator *allocator; /* NULL: malloc family */
     const bags_io *io;               /* NULL: local files */
@@ -1143,7 +1143,7 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 /* Number of datapoints of this worker that were there when the writer was
  * opened with `append`. After bags_finalize shards are no worker's any more: it
  * is for datasets to which nobody appends. */
-BAGS_API uint64_t bags_writer_found(const bags_writer *writer);
+BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
 /* Number of shards that this writer has finished, without those that were there
  * when it was opened; of an unsharded dataset 0, until it is closed. */
@@ -1317,8 +1317,8 @@ typedef struct bags_reader_options {
                               are of unequal length, read the shortest */
     bool live;             /* read the datapoints flushed so far of those shards,
                               too: see bags_reader_open */
-    bool positional;       /* read by position; do not map files */
-    bool load_tables;      /* with positional: hold the tables of the files in
+    bool no_mmap;       /* read by position; do not map files */
+    bool cache_index;      /* with positional: hold the tables of the files in
                               use in memory, 8 bytes a blob */
     bool check;            /* compare every blob that is handed out, refs too,
                               with its checksum, and spec.json with its own; the
@@ -1330,7 +1330,7 @@ typedef struct bags_reader_options {
     size_t max_maps;       /* files mapped at once; those above are read by
                               position; 0: 16384 */
     bags_access access;    /* in which order data come that are on disk */
-    const bags_codecs *codecs;       /* NULL: built-in types. Must live as long
+    const bags_registry *codecs;       /* NULL: built-in types. Must live as long
                                         as the reader */
     const bags_allocator *allocator; /* NULL: malloc family */
     const bags_io *io;               /* NULL: local files */
@@ -1424,7 +1424,7 @@ BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader,
     size_t *count);
 
 /* The number of the field with this name. BAGS_ERROR_FIELD if there is none. */
-BAGS_API bags_code bags_reader_find(const bags_reader *reader, const char *name,
+BAGS_API bags_code bags_reader_field(const bags_reader *reader, const char *name,
     size_t *field, bags_error *err);
 
 /* A field's type, taken apart. Borrowed: valid until the reader is closed. NULL
@@ -1464,7 +1464,7 @@ BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop);
 struct bagi_slot {
     size_t field;
     size_t length, capacity;
-    bags_bytes *items;
+    bags_view *items;
     bags_buffer data;  /* blobs that are not mapped */
     uint64_t budget;   /* bytes that may still be copied there */
     bags_buffer value; /* of bags_row_value */
@@ -1530,7 +1530,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
  */
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row,
-    bags_bytes *out, bags_error *err);
+    bags_view *out, bags_error *err);
 
 /*
  * Read a plain field of consecutive datapoints, start <= i < stop, with one
@@ -1607,7 +1607,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
  * plain field. The row is used as scratch, and is empty afterwards. Errors and
  * threads as for bags_reader_get.
  */
-BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
+BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
 
 /* Number of items in a slot: 1 for a plain field. 0 if there is no such slot. */
@@ -1617,9 +1617,9 @@ BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
 
 /* An item's blob, as it is encoded. A view of nothing if there is none. Valid as
  * bags_reader_get says. Cost: O(1). */
-BAGI_INLINE bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
+BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot,
     size_t item) {
-    bags_bytes none = {NULL, 0};
+    bags_view none = {NULL, 0};
     if (BAGI_UNLIKELY(item >= bags_row_length(row, slot)))
         return none;
     return row->slots[slot].items[item];
@@ -1706,7 +1706,7 @@ typedef struct bags_verify_options {
      * called. May be NULL, as each. */
     void (*progress)(void *user, uint64_t bytes);
     void *user;
-    const bags_codecs *codecs;       /* for decode. NULL: built-in types */
+    const bags_registry *codecs;       /* for decode. NULL: built-in types */
     const bags_allocator *allocator; /* NULL: malloc family */
     const bags_io *io;               /* NULL: local files */
 } bags_verify_options;
@@ -2633,18 +2633,18 @@ BAGS_API const bags_io *bags_io_local(void) {
 /* The one copy of what is inline above that can be called. */
 #if !defined(BAGS_STATIC) && !defined(__TINYC__) && !defined(__cplusplus)
 BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
-BAGS_API bags_bytes bags_range_get(const bags_range *range, size_t i);
-BAGS_API bool bagi_view_get(const bagi_view *view, uint64_t index,
-    bags_bytes *out);
+BAGS_API bags_view bags_range_get(const bags_range *range, size_t i);
+BAGS_API bool bagi_mapped_get(const bagi_mapped *view, uint64_t index,
+    bags_view *out);
 BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err);
-BAGS_API bool bagi_view_get_range(const bagi_view *view, uint64_t start,
+    bags_buffer *scratch, bags_view *out, bags_error *err);
+BAGS_API bool bagi_mapped_get_range(const bagi_mapped *view, uint64_t start,
     uint64_t stop, bags_range *out);
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err);
 BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
-BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
+BAGS_API bags_view bags_row_bytes(const bags_row *row, size_t slot,
     size_t item);
 #endif
 
@@ -2754,7 +2754,7 @@ static uint32_t bagi_utf8_point(const unsigned char *text, size_t length) {
     return point;
 }
 
-static bool bagi_same(bags_bytes bytes, const char *text) {
+static bool bagi_same(bags_view bytes, const char *text) {
     size_t size = strlen(text);
     return bytes.size == size && memcmp(bytes.data, text, size) == 0;
 }
@@ -3678,7 +3678,7 @@ static size_t bagi_msgpack_put_array(unsigned char *out, uint64_t count) {
 }
 
 /* The big-endian integer behind a tag. False if the blob ends before. */
-static bool bagi_msgpack_number(bags_bytes *blob, size_t bytes,
+static bool bagi_msgpack_number(bags_view *blob, size_t bytes,
     uint64_t *number) {
     if (blob->size < bytes)
         return false;
@@ -3692,11 +3692,11 @@ static bool bagi_msgpack_number(bags_bytes *blob, size_t bytes,
 }
 
 /* Take a non-negative integer, in any of msgpack's forms, off the front. */
-static bool bagi_msgpack_uint(bags_bytes *blob, uint64_t *number) {
+static bool bagi_msgpack_uint(bags_view *blob, uint64_t *number) {
     if (blob->size == 0)
         return false;
     unsigned char tag = blob->data[0];
-    bags_bytes rest = {blob->data + 1, blob->size - 1};
+    bags_view rest = {blob->data + 1, blob->size - 1};
     if (tag < 0x80) {
         *number = tag;
     } else if (tag >= 0xCC && tag <= 0xCF) {
@@ -3715,11 +3715,11 @@ static bool bagi_msgpack_uint(bags_bytes *blob, uint64_t *number) {
 }
 
 /* Take the head of an array off the front. */
-static bool bagi_msgpack_array(bags_bytes *blob, uint64_t *count) {
+static bool bagi_msgpack_array(bags_view *blob, uint64_t *count) {
     if (blob->size == 0)
         return false;
     unsigned char tag = blob->data[0];
-    bags_bytes rest = {blob->data + 1, blob->size - 1};
+    bags_view rest = {blob->data + 1, blob->size - 1};
     if ((tag & 0xF0) == 0x90)
         *count = tag & 0x0F;
     else if ((tag != 0xDC && tag != 0xDD) ||
@@ -3729,7 +3729,7 @@ static bool bagi_msgpack_array(bags_bytes *blob, uint64_t *count) {
     return true;
 }
 
-static bool bagi_refs_sequence(bags_bytes *blob, bagi_ref *ref) {
+static bool bagi_refs_sequence(bags_view *blob, bagi_ref *ref) {
     uint64_t length = 0;
     ref->first = ref->count = 0;
     if (!bagi_msgpack_array(blob, &length))
@@ -3745,7 +3745,7 @@ static bool bagi_refs_sequence(bags_bytes *blob, bagi_ref *ref) {
  * Returns NULL, or what is wrong, with the field it is wrong for in *field
  * (`count` if it is wrong as a whole).
  */
-static const char *bagi_refs_parse(bags_bytes blob, const bags_type *types,
+static const char *bagi_refs_parse(bags_view blob, const bags_type *types,
     size_t count, bagi_ref *refs, size_t *field) {
     uint64_t length = 0;
     *field = count;
@@ -3914,7 +3914,7 @@ typedef struct bagi_sums {
 } bagi_sums;
 
 struct bag_reader {
-    bagi_view view;            /* must be the first member */
+    bagi_mapped view;            /* must be the first member */
     const unsigned char *data; /* offset 0 of the blobs; NULL: read */
     const unsigned char *ends; /* the end of blob 0; NULL: read */
     uint64_t length;           /* blobs */
@@ -4017,7 +4017,7 @@ static bags_code bagi_file_peek(const bag_reader *reader, const bagi_file *file,
 /* Map an open file, if that is wanted and can be done. An empty file needs no
  * map: nothing is read from it. */
 static void bagi_file_map(bag_reader *reader, bagi_file *file,
-    bool positional) {
+    bool no_mmap) {
     static const unsigned char nothing[1] = {0};
     const bags_io *io = &reader->env->io;
     bagi_files *files = reader->files;
@@ -4046,7 +4046,7 @@ static bags_code bagi_file_open(bag_reader *reader, bagi_file *file,
 
 /* See how large an open file is now. */
 static bags_code bagi_file_measure(bag_reader *reader, bagi_file *file,
-    bool positional, bags_error *err) {
+    bool no_mmap, bags_error *err) {
     bags_code code = bagi_file_size(reader->env, file->handle, file->path,
         &file->size, err);
     if (!code)
@@ -4198,7 +4198,7 @@ typedef enum bagi_where {
 
 typedef struct bagi_bag_options {
     bagi_where where;
-    bool positional, load_table, allow_empty;
+    bool no_mmap, cache_index, allow_empty;
     bool grows;      /* a writer may be at work on it */
     bool unfinished; /* its index may say more than is true: who opens it finds
                         out how much, and trims it */
@@ -4299,7 +4299,7 @@ static void bagi_sums_close(bag_reader *reader, bagi_sums *sums) {
 
 /* Open NAME.crc beside a Bag. */
 static bags_code bagi_sums_find(bag_reader *reader, bagi_sums *sums,
-    bool positional, bags_error *err) {
+    bool no_mmap, bags_error *err) {
     const bags_allocator *memory = &reader->env->memory;
     bags_error why;
     char *path = bagi_beside_path(memory, reader->file.path, ".crc", err);
@@ -4322,7 +4322,7 @@ static bags_code bagi_sums_find(bag_reader *reader, bagi_sums *sums,
  * and check all that can be had at O(1) cost. Close it also if that failed. */
 static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
     const bagi_bag_options *options, bags_error *err) {
-    bags_code code = bagi_sums_find(reader, sums, options->positional, err);
+    bags_code code = bagi_sums_find(reader, sums, options->no_mmap, err);
     if (!code)
         code = bagi_sums_shape(reader, sums, err);
     return code ? code : bagi_sums_identity(reader, sums, options, err);
@@ -4355,7 +4355,7 @@ static bags_code bagi_sums_attach(bag_reader *reader,
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_sums_open(reader, reader->sums, options, err);
     reader->sums->crcs = reader->sums->file.map;
-    if (!code && options->load_table)
+    if (!code && options->cache_index)
         code = bagi_sums_load(reader, reader->sums, err);
     return code;
 }
@@ -4469,7 +4469,7 @@ static bags_code bagi_bag_open_index(bag_reader *reader, const char *path,
         code = BAGS_OK;
     }
     if (!code && *found)
-        code = bagi_file_measure(reader, &reader->index, options->positional,
+        code = bagi_file_measure(reader, &reader->index, options->no_mmap,
             &why);
     bagi_free_text(&env->memory, index);
     if (code && err)
@@ -4509,7 +4509,7 @@ static bags_code bagi_bag_files(bag_reader *reader, const char *path,
     else if (!code && options->where == BAGI_ALONE && bagi_is_bag_path(path))
         code = bagi_bag_find_index(reader, path, options, split, err);
     return code ? code
-                : bagi_file_measure(reader, &reader->file, options->positional,
+                : bagi_file_measure(reader, &reader->file, options->no_mmap,
                       err);
 }
 
@@ -4522,7 +4522,7 @@ static bags_code bagi_bag_shapes(bag_reader *reader, const char *path,
     code = split ? bagi_bag_shape_split(reader, options->where == BAGI_ALONE,
                        options->unfinished, err)
                  : bagi_bag_shape(reader, options->allow_empty, err);
-    if (!code && options->load_table)
+    if (!code && options->cache_index)
         code = bagi_bag_load(reader, err);
     /* Those of an unfinished Bag are for who opens it. */
     if (!code && options->check && !(options->unfinished && reader->split))
@@ -4619,8 +4619,8 @@ BAGS_API bag_reader *bag_reader_open(const char *path,
     memset(&with, 0, sizeof with);
     if (options)
         with = *options;
-    bagi_bag_options how = {BAGI_ALONE, with.positional,
-        with.load_table || with.live, with.allow_empty_file, with.live,
+    bagi_bag_options how = {BAGI_ALONE, with.no_mmap,
+        with.cache_index || with.live, with.allow_empty_file, with.live,
         with.live, with.access, with.check, NULL, 0, false};
     bagi_lone *lone = bagi_lone_new(&with, err);
     if (!lone)
@@ -4738,7 +4738,7 @@ BAGI_APART static void bagi_bag_wake(const bag_reader *reader, uint64_t start,
 }
 
 static bags_code bagi_bag_read(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
+    bags_buffer *scratch, bags_view *out, bags_error *err) {
     unsigned char room[16];
     const unsigned char *ends = room + 8;
     uint64_t start = 0, stop = 0;
@@ -4783,9 +4783,9 @@ static bags_code bagi_bag_read(const bag_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
-BAGS_API BAGI_APART bags_bytes bagi_bag_get(const bag_reader *reader,
+BAGS_API BAGI_APART bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     bags_code code = bagi_bag_read(reader, index, scratch, &blob, err);
     if (code) {
         blob.data = NULL;
@@ -5030,7 +5030,7 @@ static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
 
 static bags_code bagi_wants_map(const bag_reader *reader, bagi_want *want,
     bags_buffer *scratch, bags_error *err) {
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     bags_code code = bag_reader_get(reader, want->index, scratch, &blob, err);
     want->data = blob.data;
     want->size = blob.size;
@@ -5069,9 +5069,9 @@ static bags_code bagi_wants_read(const bag_reader *reader,
 }
 
 /* Where a blob that was found is, once the buffer does not move any more. */
-static bags_bytes bagi_want_view(const bagi_want *want,
+static bags_view bagi_want_view(const bagi_want *want,
     const bags_buffer *buffer) {
-    bags_bytes blob = {want->data, want->size};
+    bags_view blob = {want->data, want->size};
     if (!blob.data)
         blob.data = buffer->data + want->start;
     return blob;
@@ -5079,7 +5079,7 @@ static bags_bytes bagi_want_view(const bagi_want *want,
 
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err) {
+    bags_view *out, bags_error *err) {
     bagi_list list = {scratch, 0, 0};
     bagi_buffer_adopt(scratch, &reader->env->memory);
     bags_code code = bagi_wants_make(indices, count, &list, err);
@@ -5418,7 +5418,7 @@ static bags_code bagi_sums_verify(const bag_reader *bag,
     /* A file by position that no set knows: nothing of the Bag changes. */
     bag_reader *owner = (bag_reader *)(uintptr_t)bag;
     memset(&sums, 0, sizeof sums);
-    how.positional = true;
+    how.no_mmap = true;
     look.bag = bag;
     look.sums = &sums;
     look.all = 0;
@@ -5783,7 +5783,7 @@ static uint64_t bagi_column_size(const bagi_column *column) {
 /* Bytes of a flushed file from `at` on: a view of the buffer, which they fill
  * unless the file ends. */
 static bags_code bagi_out_piece(const bagi_env *env, bagi_out *out, uint64_t at,
-    bags_bytes *piece, bags_error *err) {
+    bags_view *piece, bags_error *err) {
     piece->data = out->buffer;
     piece->size = out->end - at < out->capacity ? (size_t)(out->end - at)
                                                 : out->capacity;
@@ -5846,7 +5846,7 @@ static bags_code bagi_column_seal(const bagi_env *env, bagi_column *column,
     unsigned char room[BAGI_TRAILER_SIZE];
     bagi_out *sums = &column->sums;
     bags_code code = BAGS_OK;
-    bags_bytes piece;
+    bags_view piece;
     for (uint64_t at = 0; at < sums->end && !code; at += piece.size) {
         code = bagi_out_piece(env, sums, at, &piece, err);
         if (!code)
@@ -6233,8 +6233,8 @@ BAGS_API bags_code bags_type_parse(const char *text, bags_type *out,
     return BAGS_OK;
 }
 
-BAGS_API bags_bytes bags_type_argument(const bags_type *type, size_t i) {
-    bags_bytes out = {NULL, 0};
+BAGS_API bags_view bags_type_argument(const bags_type *type, size_t i) {
+    bags_view out = {NULL, 0};
     const unsigned char *text = type->arguments.data;
     size_t size = type->arguments.size, at = 0;
     if (i >= type->count)
@@ -6250,7 +6250,7 @@ BAGS_API bags_bytes bags_type_argument(const bags_type *type, size_t i) {
 
 BAGS_API bool bags_type_number(const bags_type *type, size_t i,
     uint64_t *out) {
-    bags_bytes text = bags_type_argument(type, i);
+    bags_view text = bags_type_argument(type, i);
     uint64_t number = 0;
     for (size_t at = 0; at < text.size; at++) {
         unsigned char c = text.data[at];
@@ -6299,11 +6299,11 @@ BAGS_API size_t bags_dtype_size(bags_dtype dtype) {
     return bagi_dtype_of(dtype)->size;
 }
 
-static bool bagi_dtype_is(const bagi_dtype *dtype, bags_bytes text) {
+static bool bagi_dtype_is(const bagi_dtype *dtype, bags_view text) {
     if (bagi_same(text, dtype->name) || bagi_same(text, dtype->code))
         return true;
     for (const char *at = dtype->also; *at && at[1]; at = strchr(at + 1, ' ')) {
-        bags_bytes word = {(const unsigned char *)at + 1,
+        bags_view word = {(const unsigned char *)at + 1,
             (size_t)(strchr(at + 1, ' ') - at) - 1};
         if (word.size == text.size &&
             memcmp(word.data, text.data, text.size) == 0)
@@ -6314,7 +6314,7 @@ static bool bagi_dtype_is(const bagi_dtype *dtype, bags_bytes text) {
 
 BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size,
     bool *big_endian) {
-    bags_bytes rest = {(const unsigned char *)text, size};
+    bags_view rest = {(const unsigned char *)text, size};
     bool big = false;
     if (size > 0 && (strchr("<>|=", text[0]) && text[0])) {
         big = text[0] == '>' || (text[0] == '=' && !bagi_little_endian());
@@ -6346,31 +6346,31 @@ static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
 }
 
 BAGS_API bags_value bags_int(int64_t number) {
-    bags_value value = bagi_value(BAGS_INT, NULL, 0);
+    bags_value value = bagi_value(BAGS_KIND_INT, NULL, 0);
     value.sint = number;
     return value;
 }
 
 BAGS_API bags_value bags_uint(uint64_t number) {
-    bags_value value = bagi_value(BAGS_UINT, NULL, 0);
+    bags_value value = bagi_value(BAGS_KIND_UINT, NULL, 0);
     value.uint = number;
     return value;
 }
 
 BAGS_API bags_value bags_utf8(const char *text) {
-    return bagi_value(BAGS_UTF8, text, strlen(text));
+    return bagi_value(BAGS_KIND_UTF8, text, strlen(text));
 }
 
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size) {
-    return bagi_value(BAGS_UTF8, text, size);
+    return bagi_value(BAGS_KIND_UTF8, text, size);
 }
 
 BAGS_API bags_value bags_blob(const void *data, size_t size) {
-    return bagi_value(BAGS_BLOB, data, size);
+    return bagi_value(BAGS_KIND_BLOB, data, size);
 }
 
-BAGS_API bags_value bags_data(const void *data, size_t size) {
-    return bagi_value(BAGS_BYTES, data, size);
+BAGS_API bags_value bags_bytes(const void *data, size_t size) {
+    return bagi_value(BAGS_KIND_BYTES, data, size);
 }
 
 /* Bytes of an array. False if they are more than fit a size_t. */
@@ -6391,7 +6391,7 @@ static bool bagi_array_size(bags_dtype dtype, size_t dims,
 
 BAGS_API bags_value bags_array(bags_dtype dtype, size_t dims,
     const uint64_t *shape, const void *data) {
-    bags_value value = bagi_value(BAGS_ARRAY, data, 0);
+    bags_value value = bagi_value(BAGS_KIND_ARRAY, data, 0);
     value.dtype = dtype;
     value.dims = dims;
     value.shape = shape;
@@ -6417,22 +6417,22 @@ BAGI_COLD static bags_code bagi_fail_kind(bags_error *err, const char *wanted,
 /* bytes */
 
 static bags_code bagi_bytes_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     (void)scratch;
-    if (value->kind != BAGS_BYTES)
+    if (value->kind != BAGS_KIND_BYTES)
         return bagi_fail_kind(err, "bytes", value);
     blob->data = (const unsigned char *)value->data;
     blob->size = value->size;
     return BAGS_OK;
 }
 
-static bags_code bagi_bytes_decode(void *state, bags_bytes blob,
+static bags_code bagi_bytes_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     (void)state;
     (void)scratch;
     (void)err;
-    *value = bagi_value(BAGS_BYTES, blob.data, blob.size);
+    *value = bagi_value(BAGS_KIND_BYTES, blob.data, blob.size);
     return BAGS_OK;
 }
 
@@ -6448,24 +6448,24 @@ static bags_code bagi_utf8_check(const unsigned char *text, size_t size,
 }
 
 static bags_code bagi_utf8_encode_value(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     (void)scratch;
-    if (value->kind != BAGS_UTF8)
+    if (value->kind != BAGS_KIND_UTF8)
         return bagi_fail_kind(err, "text", value);
     blob->data = (const unsigned char *)value->data;
     blob->size = value->size;
     return bagi_utf8_check(blob->data, blob->size, BAGS_ERROR_VALUE, err);
 }
 
-static bags_code bagi_utf8_decode_value(void *state, bags_bytes blob,
+static bags_code bagi_utf8_decode_value(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     (void)state;
     (void)scratch;
     bags_code code =
         bagi_utf8_check(blob.data, blob.size, BAGS_ERROR_CORRUPT, err);
     if (!code)
-        *value = bagi_value(BAGS_UTF8, blob.data, blob.size);
+        *value = bagi_value(BAGS_KIND_UTF8, blob.data, blob.size);
     return code;
 }
 
@@ -6516,7 +6516,7 @@ static void bagi_int_close(void *state) {
 
 static bool bagi_int_bits(const bagi_int *codec, const bags_value *value,
     uint64_t *bits, bags_error *err) {
-    if (value->kind == BAGS_INT) {
+    if (value->kind == BAGS_KIND_INT) {
         if (value->sint < 0 && !codec->is_signed) {
             bags_fail(err, BAGS_ERROR_VALUE,
                 "cannot be negative: %" PRId64, value->sint);
@@ -6525,7 +6525,7 @@ static bool bagi_int_bits(const bagi_int *codec, const bags_value *value,
         *bits = (uint64_t)value->sint;
         return true;
     }
-    if (value->kind != BAGS_UINT) {
+    if (value->kind != BAGS_KIND_UINT) {
         bagi_fail_kind(err, "a number", value);
         return false;
     }
@@ -6539,7 +6539,7 @@ static bool bagi_int_bits(const bagi_int *codec, const bags_value *value,
 }
 
 static bags_code bagi_int_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bagi_int *codec = (const bagi_int *)state;
     uint64_t bits = 0;
     if (!bagi_int_bits(codec, value, &bits, err))
@@ -6564,7 +6564,7 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
     return BAGS_OK;
 }
 
-static bags_code bagi_int_decode(void *state, bags_bytes blob,
+static bags_code bagi_int_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     const bagi_int *codec = (const bagi_int *)state;
     (void)scratch;
@@ -6604,7 +6604,7 @@ typedef struct bagi_array {
 
 /* Dtypes that NumPy has and this header has not, as they can stand in a type;
  * those of its relatives, as bfloat16 and float8_e4m3fn, among them. */
-static bool bagi_dtype_elsewhere(bags_bytes name) {
+static bool bagi_dtype_elsewhere(bags_view name) {
     static const bagi_dtype others = {"complex64", "complex128",
         " complex256 c8 c16 c32 complex cfloat csingle cdouble clongdouble "
         "longcomplex longdouble longfloat g float80 float96 float128 f10 f12 f16 "
@@ -6615,7 +6615,7 @@ static bool bagi_dtype_elsewhere(bags_bytes name) {
            (name.size && memchr(name.data, '_', name.size));
 }
 
-BAGI_COLD static bags_code bagi_array_no_dtype(bags_bytes name,
+BAGI_COLD static bags_code bagi_array_no_dtype(bags_view name,
     bags_error *err) {
     int size = (int)(name.size < 80 ? name.size : 80);
     const char *text = (const char *)name.data;
@@ -6629,7 +6629,7 @@ BAGI_COLD static bags_code bagi_array_no_dtype(bags_bytes name,
 
 static bags_code bagi_array_arguments(bagi_array *codec, const bags_type *type,
     bags_error *err) {
-    bags_bytes name = bags_type_argument(type, 0);
+    bags_view name = bags_type_argument(type, 0);
     bool big = false;
     codec->dtype =
         bags_dtype_parse((const char *)name.data, name.size, &big);
@@ -6696,7 +6696,7 @@ static void bagi_swap_copy(unsigned char *to, const unsigned char *from,
  * copied to scratch if `keep`, else it lives as long as the codec.
  */
 static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
-    const uint64_t *shape, bool keep, bags_bytes data, bags_buffer *scratch,
+    const uint64_t *shape, bool keep, bags_view data, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     size_t element = bags_dtype_size(dtype);
     bool swap = element > 1 && big == bagi_little_endian();
@@ -6727,7 +6727,7 @@ static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
 /* The dtype and shape of a value that is to be encoded, checked. */
 static bags_code bagi_array_check(const bags_value *value, size_t *size,
     bags_error *err) {
-    if (value->kind != BAGS_ARRAY)
+    if (value->kind != BAGS_KIND_ARRAY)
         return bagi_fail_kind(err, "an array", value);
     if (!bags_dtype_size(value->dtype))
         return bags_fail(err, BAGS_ERROR_VALUE, "an array without a dtype");
@@ -6811,7 +6811,7 @@ static size_t bagi_self_head(const bags_value *value, size_t size,
 
 /* [dtype, shape, data] in msgpack, as granular writes it. */
 static bags_code bagi_self_encode(const bags_value *value, size_t size,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const size_t most = 16 + 9 * BAGS_MAX_DIMS;
     if (size > UINT32_MAX || size > SIZE_MAX - most)
         return bags_fail(err, BAGS_ERROR_VALUE,
@@ -6833,7 +6833,7 @@ static bags_code bagi_self_encode(const bags_value *value, size_t size,
 }
 
 static bags_code bagi_array_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bagi_array *codec = (const bagi_array *)state;
     size_t size = 0;
     bags_code code = bagi_array_check(value, &size, err);
@@ -6850,12 +6850,12 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
 
 /* A str or bin of msgpack, off the front; `first` is the tag of its 8-bit
  * form. */
-static bool bagi_msgpack_bytes(bags_bytes *blob, unsigned char first,
-    bags_bytes *out) {
+static bool bagi_msgpack_bytes(bags_view *blob, unsigned char first,
+    bags_view *out) {
     if (blob->size == 0)
         return false;
     unsigned char tag = blob->data[0];
-    bags_bytes rest = {blob->data + 1, blob->size - 1};
+    bags_view rest = {blob->data + 1, blob->size - 1};
     uint64_t size = 0;
     if (first == 0xD9 && (tag & 0xE0) == 0xA0)
         size = tag & 0x1F;
@@ -6871,10 +6871,10 @@ static bool bagi_msgpack_bytes(bags_bytes *blob, unsigned char first,
     return true;
 }
 
-static bags_code bagi_self_decode(bags_bytes blob, bags_buffer *scratch,
+static bags_code bagi_self_decode(bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     uint64_t count = 0, dims = 0, shape[BAGS_MAX_DIMS];
-    bags_bytes name = {NULL, 0}, data = {NULL, 0};
+    bags_view name = {NULL, 0}, data = {NULL, 0};
     bool right = bagi_msgpack_array(&blob, &count) && count == 3 &&
                  bagi_msgpack_bytes(&blob, 0xD9, &name) &&
                  bagi_msgpack_array(&blob, &dims) && dims <= BAGS_MAX_DIMS;
@@ -6901,7 +6901,7 @@ static bags_code bagi_self_decode(bags_bytes blob, bags_buffer *scratch,
         scratch, value, err);
 }
 
-static bags_code bagi_array_decode(void *state, bags_bytes blob,
+static bags_code bagi_array_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     const bagi_array *codec = (const bagi_array *)state;
     if (codec->dtype == BAGS_DTYPE_NONE)
@@ -6934,23 +6934,23 @@ static const bags_codec bagi_codecs_built_in[] = {
 #define BAGI_BUILT_IN \
     (sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in)
 
-struct bags_codecs {
+struct bags_registry {
     bags_allocator memory;
     bags_codec *added;
     size_t count, capacity;
 };
 
-BAGS_API bags_codecs *bags_codecs_create(const bags_allocator *allocator,
+BAGS_API bags_registry *bags_registry_create(const bags_allocator *allocator,
     bags_error *err) {
     bags_allocator memory = bagi_allocator_of(allocator);
-    bags_codecs *codecs =
-        (bags_codecs *)bagi_alloc(&memory, sizeof *codecs, err);
+    bags_registry *codecs =
+        (bags_registry *)bagi_alloc(&memory, sizeof *codecs, err);
     if (codecs)
         codecs->memory = memory;
     return codecs;
 }
 
-BAGS_API bags_code bags_codecs_add(bags_codecs *codecs, const bags_codec *codec,
+BAGS_API bags_code bags_registry_add(bags_registry *codecs, const bags_codec *codec,
     bags_error *err) {
     if (!codecs || !codec || !codec->names || !*codec->names)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "a codec needs a name");
@@ -6963,7 +6963,7 @@ BAGS_API bags_code bags_codecs_add(bags_codecs *codecs, const bags_codec *codec,
     return code;
 }
 
-static bool bagi_codec_serves(const bags_codec *codec, bags_bytes name) {
+static bool bagi_codec_serves(const bags_codec *codec, bags_view name) {
     const char *at = codec->names;
     while (*at) {
         size_t size = strcspn(at, " ");
@@ -6974,8 +6974,8 @@ static bool bagi_codec_serves(const bags_codec *codec, bags_bytes name) {
     return false;
 }
 
-BAGS_API const bags_codec *bags_codecs_find(const bags_codecs *codecs,
-    bags_bytes name) {
+BAGS_API const bags_codec *bags_registry_find(const bags_registry *codecs,
+    bags_view name) {
     for (size_t i = codecs ? codecs->count : 0; i > 0; i--)
         if (bagi_codec_serves(&codecs->added[i - 1], name))
             return &codecs->added[i - 1];
@@ -6985,7 +6985,7 @@ BAGS_API const bags_codec *bags_codecs_find(const bags_codecs *codecs,
     return NULL;
 }
 
-BAGS_API void bags_codecs_free(bags_codecs *codecs) {
+BAGS_API void bags_registry_free(bags_registry *codecs) {
     if (!codecs)
         return;
     bags_allocator memory = codecs->memory;
@@ -7094,7 +7094,7 @@ static bags_code bagi_coder_open(const bags_allocator *memory,
  * and written all the same. The failure comes when a value is wanted.
  */
 static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
-    const bags_codecs *codecs, bags_error *err) {
+    const bags_registry *codecs, bags_error *err) {
     spec->types = (bags_type *)bagi_alloc(memory,
         spec->count * sizeof *spec->types, err);
     if (!spec->types)
@@ -7115,7 +7115,7 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < spec->count; i++) {
         bagi_coder *coder = &spec->coders[i];
-        coder->codec = bags_codecs_find(codecs, spec->types[i].name);
+        coder->codec = bags_registry_find(codecs, spec->types[i].name);
         bags_code code = bagi_coder_open(memory, coder, &spec->types[i], NULL);
         coder->ready = !code;
         if (code == BAGS_ERROR_MEMORY)
@@ -7196,14 +7196,14 @@ BAGI_COLD static bags_code bagi_coder_fail_way(bags_error *err,
 
 static bags_code bagi_encode(const bags_allocator *memory,
     const bagi_spec *spec, size_t field, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bagi_coder *coder = &spec->coders[field];
-    if (value->kind == BAGS_BLOB) {
+    if (value->kind == BAGS_KIND_BLOB) {
         blob->data = (const unsigned char *)value->data;
         blob->size = value->size;
         return BAGS_OK;
     }
-    if (value->kind == BAGS_NONE)
+    if (value->kind == BAGS_KIND_NONE)
         return bags_fail(err, BAGS_ERROR_VALUE, "has no value");
     if (!coder->ready)
         return bagi_coder_fail(memory, spec, field, err);
@@ -7217,7 +7217,7 @@ static bags_code bagi_encode(const bags_allocator *memory,
 }
 
 static bags_code bagi_decode(const bags_allocator *memory,
-    const bagi_spec *spec, size_t field, bags_bytes blob, bags_buffer *scratch,
+    const bagi_spec *spec, size_t field, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     const bagi_coder *coder = &spec->coders[field];
     if (!coder->ready)
@@ -8118,7 +8118,7 @@ static void bagi_datapoint_drop(bags_writer *writer) {
 static bags_code bagi_datapoint_put(bags_writer *writer, size_t field,
     const bags_value *value, uint64_t item, bags_error *why) {
     bagi_column *column = &writer->columns[field];
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     bags_code code = bagi_encode(&writer->env.memory, &writer->spec, field,
         value, &writer->scratch, &blob, why);
     if (code) {
@@ -8363,7 +8363,7 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer) {
     return writer ? writer->length : 0;
 }
 
-BAGS_API uint64_t bags_writer_found(const bags_writer *writer) {
+BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer) {
     return writer ? writer->found : 0;
 }
 
@@ -8592,7 +8592,7 @@ static bags_code bagi_scan_refs(bags_writer *writer, const char **why,
         *why = "a blob of refs.bag is too long";
         return BAGS_OK;
     }
-    bags_bytes blob = {writer->row, (size_t)size};
+    bags_view blob = {writer->row, (size_t)size};
     if (size > refs->blobs.capacity)
         code = bagi_read_at(&writer->env, refs->blobs.handle, refs->blobs.path,
             start, writer->row, blob.size, err);
@@ -9366,7 +9366,7 @@ static bags_code bagi_recover_look_at(const bagi_env *env, const char *path,
     if (code)
         return code;
     memset(&options, 0, sizeof options);
-    options.positional = true;
+    options.no_mmap = true;
     options.allocator = &env->memory;
     options.io = &env->io;
     bag_reader *reader = bag_reader_open(path, &options, err);
@@ -9482,7 +9482,7 @@ static bags_code bagi_recover_table(const bag_writer *writer, bags_error *err) {
     memset(&how, 0, sizeof how);
     memset(&bag, 0, sizeof bag);
     how.where = BAGI_WITH_REFS;
-    how.positional = true;
+    how.no_mmap = true;
     bag.env = &writer->env;
     bags_code code = bagi_bag_open(&bag, column->blobs.path, &how, &why);
     if (code)
@@ -9771,8 +9771,8 @@ static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
     options.grows = reader->options.live;
     options.unfinished = false;
     options.where = shard->split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    options.positional = reader->options.positional;
-    options.load_table = reader->options.load_tables;
+    options.no_mmap = reader->options.no_mmap;
+    options.cache_index = reader->options.cache_index;
     options.access = reader->options.access;
     options.check = reader->options.check;
     options.name = NULL; /* bagi_reader_bag_new knows */
@@ -9945,8 +9945,8 @@ static bags_code bagi_opening_spec(bagi_opening *opening, const char *dir,
 static bags_code bagi_opening_refs(const bags_reader *reader,
     const bagi_shard *shard, uint64_t *length, bags_error *err) {
     bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
-    options.positional = true;
-    options.load_table = false;
+    options.no_mmap = true;
+    options.cache_index = false;
     size_t count = reader->spec.count;
     bag_reader *refs = NULL;
     bags_code code =
@@ -9981,8 +9981,8 @@ static bags_code bagi_opening_split(const bags_reader *reader,
     const bagi_shard *shard, const char *dir, uint64_t *length,
     bags_error *err) {
     bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
-    options.positional = true;
-    options.load_table = false;
+    options.no_mmap = true;
+    options.cache_index = false;
     const bags_field *fields = reader->spec.fields;
     size_t least = 0, most = 0;
     uint64_t low = 0, high = 0;
@@ -10115,7 +10115,7 @@ static bags_code bagi_live_bag(const bags_reader *reader, bagi_shard *shard,
     size_t field, bag_reader **out, bags_error *err) {
     bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
     options.where = BAGI_SPLIT;
-    options.positional = options.load_table = options.unfinished = true;
+    options.no_mmap = options.cache_index = options.unfinished = true;
     bags_code code = bagi_reader_bag_new(reader, shard, field, &options,
         (bagi_files *)(uintptr_t)&reader->files, out, err);
     shard->bags[field] = code ? NULL : *out;
@@ -10161,7 +10161,7 @@ typedef struct bagi_live {
 } bagi_live;
 
 /* Take the next datapoint, if it is whole: as bagi_scan_datapoint has it. */
-static bool bagi_live_take(bagi_live *live, bags_bytes blob) {
+static bool bagi_live_take(bagi_live *live, bags_view blob) {
     const bagi_spec *spec = &live->reader->spec;
     size_t field = 0;
     if (bagi_refs_parse(blob, spec->types, spec->count, live->refs, &field))
@@ -10618,7 +10618,7 @@ BAGI_COLD static bags_code bagi_fail_no_field(const bags_reader *reader,
         (uint64_t)reader->spec.count);
 }
 
-BAGS_API bags_code bags_reader_find(const bags_reader *reader, const char *name,
+BAGS_API bags_code bags_reader_field(const bags_reader *reader, const char *name,
     size_t *field, bags_error *err) {
     size_t found = bagi_spec_find(&reader->spec, name);
     if (found == reader->spec.count)
@@ -10647,8 +10647,8 @@ static bags_code bagi_reader_measure(const bags_reader *reader, size_t shard,
     }
     bagi_bag_options options =
         bagi_reader_bag_options(reader, &reader->shards[shard], NULL);
-    options.positional = true;
-    options.load_table = false;
+    options.no_mmap = true;
+    options.cache_index = false;
     bag_reader *bag = NULL;
     bags_code code = bagi_reader_bag_new(reader, &reader->shards[shard], field,
         &options, NULL, &bag, err);
@@ -10774,7 +10774,7 @@ static bags_code bagi_slot_items(const bags_row *row, struct bagi_slot *slot,
         more * size);
     if (!items)
         return bagi_fail_memory(err, more * size);
-    slot->items = (bags_bytes *)items;
+    slot->items = (bags_view *)items;
     slot->capacity = more;
     return BAGS_OK;
 }
@@ -10822,7 +10822,7 @@ BAGI_COLD static bags_code bagi_fail_refs(const bags_reader *reader,
 
 /* Take apart the refs of a datapoint of a shard that has them. */
 static bags_code bagi_reader_parse(const bags_reader *reader, size_t shard,
-    uint64_t local, bags_bytes blob, bagi_ref *refs, bags_error *err) {
+    uint64_t local, bags_view blob, bagi_ref *refs, bags_error *err) {
     size_t field = 0;
     const char *fault = bagi_refs_parse(blob, reader->spec.types,
         reader->spec.count, refs, &field);
@@ -10896,7 +10896,7 @@ static void bagi_layout_tag(bagi_layout *layout, size_t at, unsigned char value,
 }
 
 /* Take a number off the refs. False if it is none of those that are quick. */
-static bool bagi_layout_number(bagi_layout *layout, bags_bytes refs, size_t *at,
+static bool bagi_layout_number(bagi_layout *layout, bags_view refs, size_t *at,
     bagi_place *place) {
     if (*at >= refs.size)
         return false;
@@ -10912,7 +10912,7 @@ static bool bagi_layout_number(bagi_layout *layout, bags_bytes refs, size_t *at,
 }
 
 /* The same for [first, count] or []. */
-static bool bagi_layout_sequence(bagi_layout *layout, bags_bytes refs,
+static bool bagi_layout_sequence(bagi_layout *layout, bags_view refs,
     size_t *at, size_t field) {
     bagi_place none = {0, 63};
     if (*at >= refs.size)
@@ -10927,7 +10927,7 @@ static bool bagi_layout_sequence(bagi_layout *layout, bags_bytes refs,
 }
 
 /* The head of an array of so many elements. */
-static bool bagi_layout_head(bagi_layout *layout, bags_bytes refs, size_t *at,
+static bool bagi_layout_head(bagi_layout *layout, bags_view refs, size_t *at,
     size_t count) {
     unsigned char head[3] = {(unsigned char)(0x90 | count), 0, 0};
     size_t size = count < 16 ? 1 : 3;
@@ -10943,7 +10943,7 @@ static bool bagi_layout_head(bagi_layout *layout, bags_bytes refs, size_t *at,
 }
 
 static bool bagi_layout_fields(bagi_layout *layout, const bagi_spec *spec,
-    bags_bytes refs) {
+    bags_view refs) {
     size_t at = 0;
     if (!bagi_layout_head(layout, refs, &at, spec->count))
         return false;
@@ -10960,7 +10960,7 @@ static bool bagi_layout_fields(bagi_layout *layout, const bagi_spec *spec,
 
 /* Remember the layout of a datapoint's refs, if it is one that is quick. */
 static void bagi_row_learn(const bags_row *row, const bagi_spec *spec,
-    bags_bytes refs) {
+    bags_view refs) {
     bagi_layout *layout =
         &bagi_row_layouts(row)[refs.size % BAGI_LAYOUTS];
     if (spec->count > BAGI_QUICK_FIELDS ||
@@ -10985,7 +10985,7 @@ static bags_code bagi_reader_refs(const bags_reader *reader, size_t shard,
         return BAGS_OK;
     }
     const bag_reader *bag = NULL;
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     bags_code code =
         bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
     if (!code)
@@ -11039,7 +11039,7 @@ static uint64_t bagi_slot_budget(const bag_reader *bag) {
 
 /* Point at items that are mapped. */
 static bags_code bagi_slot_view(const bag_reader *bag, const bagi_steps *steps,
-    bags_bytes *items, bags_error *err) {
+    bags_view *items, bags_error *err) {
     uint64_t index = steps->first;
     for (uint64_t i = 0; i < steps->count; i++, index += steps->step) {
         uint64_t start, stop;
@@ -11078,7 +11078,7 @@ static bags_code bagi_slot_reserve(struct bagi_slot *slot, size_t used,
 /* Read neighbouring items behind what the slot's buffer holds, `*used` bytes:
  * their ends, unless the table is at hand, and then all blobs at once. */
 static bags_code bagi_slot_read(const bag_reader *bag, uint64_t first,
-    size_t count, struct bagi_slot *slot, size_t *used, bags_bytes *items,
+    size_t count, struct bagi_slot *slot, size_t *used, bags_view *items,
     bags_error *err) {
     const unsigned char *ends = bag->ends ? bag->ends + first * 8 : NULL;
     size_t at = *used;
@@ -11146,7 +11146,7 @@ static bags_code bagi_slot_add(const bags_row *row, struct bagi_slot *slot,
     bags_code code = bagi_slot_items(row, slot, slot->length + count, err);
     if (code)
         return code;
-    bags_bytes *items = slot->items + slot->length;
+    bags_view *items = slot->items + slot->length;
     if (bag->data && bag->ends) {
         code = bagi_slot_view(bag, steps, items, err);
         for (size_t i = 0; bag->random && i < count && !code; i++)
@@ -11256,7 +11256,7 @@ static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
 /* Behind the refs is a table of at least 16 bytes, so that to read eight from
  * any of theirs reads nothing behind the map. */
 static BAGI_WITHIN bool bagi_layout_fits(const bagi_layout *layout,
-    uint64_t shape, bags_bytes refs) {
+    uint64_t shape, bags_view refs) {
     uint64_t other = layout->shape ^ shape;
     if (layout->size != refs.size)
         return false;
@@ -11273,11 +11273,11 @@ static BAGI_WITHIN uint64_t bagi_quick_number(const unsigned char *refs,
 
 /* The refs of a datapoint and their layout, or NULL. */
 static BAGI_WITHIN const bagi_layout *bagi_quick_refs(const bagi_spec *spec,
-    const bagi_view *view, uint64_t local, const bags_row *row,
+    const bagi_mapped *view, uint64_t local, const bags_row *row,
     const unsigned char **refs) {
-    bags_bytes blob;
+    bags_view blob;
     const bagi_layout *layout = bagi_row_layouts(row);
-    if (!layout || !bagi_view_get(view, local, &blob))
+    if (!layout || !bagi_mapped_get(view, local, &blob))
         return NULL;
     layout += blob.size % BAGI_LAYOUTS;
     *refs = blob.data;
@@ -11285,7 +11285,7 @@ static BAGI_WITHIN const bagi_layout *bagi_quick_refs(const bagi_spec *spec,
 }
 
 /* Items of a sequence, all of them if the selection is NULL. */
-static BAGI_WITHIN bool bagi_quick_items(const bagi_view *view,
+static BAGI_WITHIN bool bagi_quick_items(const bagi_mapped *view,
     const bags_select *select, uint64_t first, uint64_t count,
     struct bagi_slot *slot) {
     uint64_t start = 0, stop = count;
@@ -11301,7 +11301,7 @@ static BAGI_WITHIN bool bagi_quick_items(const bagi_view *view,
         return false;
     slot->length = (size_t)(stop - start);
     for (size_t i = 0; i < slot->length; i++)
-        if (!bagi_view_get(view, first + start + i, &slot->items[i]))
+        if (!bagi_mapped_get(view, first + start + i, &slot->items[i]))
             return false;
     return true;
 }
@@ -11321,7 +11321,7 @@ static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader,
         return bagi_quick_items(&bag->view, select, first,
             bagi_quick_number(refs, layout->count[field]), slot);
     slot->length = 1;
-    return !select && bagi_view_get(&bag->view, first, slot->items);
+    return !select && bagi_mapped_get(&bag->view, first, slot->items);
 }
 
 /* A plain field of a shard whose refs are known to be the indices of datapoints,
@@ -11332,7 +11332,7 @@ static BAGI_WITHIN bool bagi_quick_known(const bag_reader *bag, uint64_t local,
         return false;
     slot->field = select->field;
     slot->length = 1;
-    return bagi_view_get(&bag->view, local, slot->items);
+    return bagi_mapped_get(&bag->view, local, slot->items);
 }
 
 static BAGI_WITHIN bool bagi_quick_one(const bags_reader *reader, void **bags,
@@ -11355,7 +11355,7 @@ static BAGI_WITHIN bool bagi_quick_one(const bags_reader *reader, void **bags,
 
 static BAGI_WITHIN bool bagi_quick_blob(const bags_reader *reader, void **bags,
     uint64_t local, size_t field, uint64_t item, const bags_row *row,
-    bags_bytes *out) {
+    bags_view *out) {
     size_t fields = reader->spec.count;
     const unsigned char *refs;
     if (field >= fields)
@@ -11365,7 +11365,7 @@ static BAGI_WITHIN bool bagi_quick_blob(const bags_reader *reader, void **bags,
     if (!index || !bag)
         return false;
     if (BAGI_LOAD(&bag->consecutive))
-        return item == 0 && bagi_view_get(&bag->view, local, out);
+        return item == 0 && bagi_mapped_get(&bag->view, local, out);
     const bagi_layout *layout =
         bagi_quick_refs(&reader->spec, &index->view, local, row, &refs);
     if (!layout)
@@ -11375,7 +11375,7 @@ static BAGI_WITHIN bool bagi_quick_blob(const bags_reader *reader, void **bags,
         count = bagi_quick_number(refs, layout->count[field]);
     return item < count && count <= bag->view.length &&
            first <= bag->view.length - count &&
-           bagi_view_get(&bag->view, first + item, out);
+           bagi_mapped_get(&bag->view, first + item, out);
 }
 
 static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
@@ -11481,7 +11481,7 @@ BAGI_COLD static bags_code bagi_fail_item(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row,
     bags_error *err) {
     uint64_t count = 0;
-    bags_code code = bags_reader_count(reader, index, field, row, &count, err);
+    bags_code code = bags_reader_items(reader, index, field, row, &count, err);
     if (code)
         return code;
     code = bags_fail(err, BAGS_ERROR_RANGE,
@@ -11492,7 +11492,7 @@ BAGI_COLD static bags_code bagi_fail_item(const bags_reader *reader,
 
 BAGI_APART static bags_code bagi_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row,
-    bags_bytes *out, bags_error *err) {
+    bags_view *out, bags_error *err) {
     bags_select select = {field, 0, 0, 0};
     if (field < reader->spec.count && reader->spec.types[field].sequence)
         select = bags_slice(field, item, item + (item < UINT64_MAX));
@@ -11510,7 +11510,7 @@ BAGI_APART static bags_code bagi_reader_get_blob(const bags_reader *reader,
 
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row,
-    bags_bytes *out, bags_error *err) {
+    bags_view *out, bags_error *err) {
     if (BAGI_ATOMIC && bagi_shard_has(reader, row->shard, index)) {
         const bagi_shard *shard = &reader->shards[row->shard];
         void **bags = (void **)BAGI_LOAD(&shard->bags);
@@ -11523,7 +11523,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     return bagi_reader_get_blob(reader, index, field, item, row, out, err);
 }
 
-BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
+BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     bagi_ref *refs = NULL;
     unsigned char *marks = NULL;
@@ -12398,7 +12398,7 @@ static bagi_bag_options bagi_verify_sums_options(const bagi_verifying *v,
     how.name = v->field;
     how.spec = v->spec;
     how.any_spec = v->any_spec;
-    how.positional = true;
+    how.no_mmap = true;
     return how;
 }
 
@@ -12491,7 +12491,7 @@ static void bagi_rows_end(bagi_verifying *v, bagi_rows *rows) {
 /* The bytes of a row; of one that is too long, one more than a right one has,
  * which shows it. They are read many rows at a time. */
 static bags_code bagi_rows_bytes(bagi_verifying *v, bagi_rows *rows,
-    const bagi_walk *walk, bags_bytes *row) {
+    const bagi_walk *walk, bags_view *row) {
     const bag_reader *bag = rows->bag;
     uint64_t size = walk->to - walk->from;
     row->size = size > rows->most ? rows->most + 1 : (size_t)size;
@@ -12552,7 +12552,7 @@ static bags_code bagi_rows_fit(bagi_verifying *v, const bagi_rows *rows,
 
 static bags_code bagi_rows_one(bagi_verifying *v, bagi_rows *rows,
     const bagi_walk *walk) {
-    bags_bytes row = {NULL, 0};
+    bags_view row = {NULL, 0};
     size_t field = 0;
     bags_code code = bagi_rows_bytes(v, rows, walk, &row);
     if (code)
@@ -12803,7 +12803,7 @@ static bagi_ref bagi_values_ref(bagi_values *values, uint64_t datapoint) {
     bagi_walk walk = bagi_walk_along(rows->bag, datapoint, datapoint + 1);
     unsigned char room[16];
     size_t field = 0;
-    bags_bytes row = {NULL, 0};
+    bags_view row = {NULL, 0};
     bagi_ref none = {0, 0};
     if (bagi_bag_entries(rows->bag, datapoint, 1, room, NULL) ||
         !bagi_bag_bounds(rows->bag, datapoint, room + 8, &walk.from, &walk.to))
@@ -12882,7 +12882,7 @@ static bags_code bagi_values_one(bagi_values *values, const bagi_walk *walk) {
     const bagi_verify_shard *s = values->shard;
     bagi_verifying *v = s->v;
     uint64_t size = walk->to - walk->from;
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     bags_value value;
     if (!bagi_verify_spend(v, values->bag, &values->budget, size))
         return bagi_verify_fail(v, BAGS_ERROR_CORRUPT, walk->from);

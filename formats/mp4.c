@@ -130,7 +130,7 @@ static int mp4_refuse_open(AVFormatContext *format, AVIOContext **io,
 
 /* Up to `most` digits from text[*at]. */
 static unsigned mp4_digits(
-    bags_bytes text, size_t *at, unsigned most, uint64_t *number) {
+    bags_view text, size_t *at, unsigned most, uint64_t *number) {
     unsigned count = 0;
     for (; *at < text.size && count < most; (*at)++, count++) {
         if (text.data[*at] < '0' || text.data[*at] > '9')
@@ -144,7 +144,7 @@ static unsigned mp4_digits(
  * "29.97" is what people call 30000/1001: a decimal that is the rounded rate of
  * television means that rate. All others are exact.
  */
-static bool mp4_parse_rate(bags_bytes text, AVRational *out) {
+static bool mp4_parse_rate(bags_view text, AVRational *out) {
     static const unsigned television[] = {24, 30, 48, 60, 120};
     uint64_t number = 0;
     size_t at = 0;
@@ -181,8 +181,8 @@ typedef struct mp4_state {
 
 static bags_code mp4_parse_arguments(
     const bags_type *type, mp4_state *state, bags_error *err) {
-    bags_bytes rate = bags_type_argument(type, 0);
-    bags_bytes codec = bags_type_argument(type, 1);
+    bags_view rate = bags_type_argument(type, 0);
+    bags_view codec = bags_type_argument(type, 1);
     AVRational fps;
     if (type->count > 2)
         return bags_fail(err, BAGS_ERROR_TYPE,
@@ -313,7 +313,7 @@ static const AVCodec *mp4_choose_encoder(const bags_mp4_options *options,
  * --------------------------------------------------------------------- */
 
 typedef struct mp4_input {
-    bags_bytes blob;
+    bags_view blob;
     size_t at;
 } mp4_input;
 
@@ -506,7 +506,7 @@ static bags_code mp4_judge(const mp4_claims *claims, bags_error *err) {
 }
 
 /* Walk the outermost boxes; all but `mdat`, the pictures, may make claims. */
-static bags_code mp4_check_boxes(bags_bytes blob, bags_error *err) {
+static bags_code mp4_check_boxes(bags_view blob, bags_error *err) {
     mp4_claims claims;
     memset(&claims, 0, sizeof claims);
     claims.budget = blob.size;
@@ -552,7 +552,7 @@ static void mp4_file_close(mp4_file *file) {
     mp4_free_io(&file->io);
 }
 
-static bool mp4_is_matroska(bags_bytes blob) {
+static bool mp4_is_matroska(bags_view blob) {
     static const unsigned char magic[4] = {0x1a, 0x45, 0xdf, 0xa3};
     return blob.size >= 4 && memcmp(blob.data, magic, 4) == 0;
 }
@@ -582,7 +582,7 @@ static bags_code mp4_find_stream(mp4_file *file, bags_error *err) {
 /* Packets as they are stored: parsers would print, and guess what is not
  * there. */
 static bags_code mp4_file_open(
-    mp4_file *file, bags_bytes blob, bags_error *err) {
+    mp4_file *file, bags_view blob, bags_error *err) {
     bool matroska = mp4_is_matroska(blob);
     mp4_demuxer *demuxer = av_find_input_format(matroska ? "matroska" : "mov");
     if (!demuxer)
@@ -626,7 +626,7 @@ typedef struct mp4_packet {
 struct bags_mp4_reader {
     bags_mp4_info info;
     bags_mp4_options options;
-    bags_bytes blob;
+    bags_view blob;
     AVCodecParameters *parameters;
 
     mp4_packet *packets; /* in the order of decoding */
@@ -714,7 +714,7 @@ static bool mp4_shows(enum AVCodecID id, const AVPacket *packet) {
 /* Where a packet's bytes lie in the blob: at its position, or behind a few
  * bytes of header. */
 static bool mp4_locate(
-    bags_bytes blob, const AVPacket *packet, uint64_t *offset) {
+    bags_view blob, const AVPacket *packet, uint64_t *offset) {
     size_t size = (size_t)packet->size;
     if (packet->pos < 0 || (uint64_t)packet->pos > blob.size)
         return false;
@@ -938,7 +938,7 @@ static bags_code mp4_index(
     return code;
 }
 
-static bags_code mp4_reader_make(bags_bytes blob,
+static bags_code mp4_reader_make(bags_view blob,
     const bags_mp4_options *options, bags_mp4_reader **out, bags_error *err) {
     mp4_file file;
     memset(&file, 0, sizeof file);
@@ -966,7 +966,7 @@ static bags_code mp4_reader_make(bags_bytes blob,
 }
 
 bags_mp4_reader *bags_mp4_reader_open(
-    bags_bytes blob, const bags_mp4_options *options, bags_error *err) {
+    bags_view blob, const bags_mp4_options *options, bags_error *err) {
     bags_mp4_reader *reader = NULL;
     mp4_reader_make(blob, options, &reader, err);
     return reader;
@@ -976,7 +976,7 @@ const bags_mp4_info *bags_mp4_reader_info(const bags_mp4_reader *reader) {
     return &reader->info;
 }
 
-bags_code bags_mp4_probe(bags_bytes blob, const bags_mp4_options *options,
+bags_code bags_mp4_probe(bags_view blob, const bags_mp4_options *options,
     bags_mp4_info *info, bags_error *err) {
     bags_mp4_reader *reader = NULL;
     bags_code code = mp4_reader_make(blob, options, &reader, err);
@@ -1402,11 +1402,11 @@ bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start,
     shape[1] = reader->info.height;
     shape[2] = reader->info.width;
     shape[3] = 3;
-    *out = bags_array(BAGS_UINT8, 4, shape, pixels);
+    *out = bags_array(BAGS_DTYPE_UINT8, 4, shape, pixels);
     return BAGS_OK;
 }
 
-static bags_code mp4_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+static bags_code mp4_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     const mp4_state *made = (const mp4_state *)state;
     bags_mp4_reader *reader = NULL;
@@ -1726,7 +1726,7 @@ static bags_code mp4_finish(bags_mp4_writer *writer) {
 }
 
 bags_code bags_mp4_writer_close(
-    bags_mp4_writer *writer, bags_bytes *blob, bags_error *err) {
+    bags_mp4_writer *writer, bags_view *blob, bags_error *err) {
     if (!writer)
         return BAGS_OK;
     bags_code code = mp4_finish(writer);
@@ -1741,9 +1741,9 @@ bags_code bags_mp4_writer_close(
 }
 
 static bags_code mp4_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const mp4_state *made = (const mp4_state *)state;
-    if (value->kind != BAGS_ARRAY || value->dtype != BAGS_UINT8 ||
+    if (value->kind != BAGS_KIND_ARRAY || value->dtype != BAGS_DTYPE_UINT8 ||
         value->dims != 4 || value->shape[3] != 3)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "a video is an array of uint8, T x H x W x 3");

@@ -1,7 +1,7 @@
 /*
  * numpy.c - the type npy: arrays as NumPy's .npy files. Needs no library.
  *
- * Arguments: none. A value is a BAGS_ARRAY, or a BAGS_OBJECT with a bags_npy
+ * Arguments: none. A value is a BAGS_KIND_ARRAY, or a BAGS_KIND_OBJECT with a bags_npy
  * (formats.h) for elements that bags_dtype cannot name.
  *
  * A .npy file:
@@ -198,12 +198,12 @@ static bags_code npy_escape(npy_parser *parser) {
 
 /* Is the text between two quotes UTF-8? The built-in type knows. */
 static bool npy_is_utf8(const unsigned char *data, size_t size) {
-    const bags_bytes name = {(const unsigned char *)"utf8", 4};
-    bags_bytes text;
+    const bags_view name = {(const unsigned char *)"utf8", 4};
+    bags_view text;
     bags_value value;
     text.data = data;
     text.size = size;
-    return bags_codecs_find(NULL, name)->decode(NULL, text, NULL, &value,
+    return bags_registry_find(NULL, name)->decode(NULL, text, NULL, &value,
                NULL) == BAGS_OK;
 }
 
@@ -655,10 +655,10 @@ static bags_code npy_dictionary(npy_parser *parser, npy_header *header) {
 /* Where a file's parts are. */
 typedef struct npy_parts {
     int version;
-    bags_bytes header, elements;
+    bags_view header, elements;
 } npy_parts;
 
-static bags_code npy_split(bags_bytes file, npy_parts *parts,
+static bags_code npy_split(bags_view file, npy_parts *parts,
     bags_error *err) {
     if (file.size < 10 || memcmp(file.data, npy_magic, sizeof npy_magic) != 0)
         return bags_fail(err, BAGS_ERROR_CORRUPT, "is not a .npy file");
@@ -799,7 +799,7 @@ typedef struct npy_plan {
     bool transpose, swap, copy;
 } npy_plan;
 
-static npy_plan npy_decide(const npy_header *header, bags_bytes elements,
+static npy_plan npy_decide(const npy_header *header, bags_view elements,
     bool convert) {
     npy_plan plan;
     const bags_npy *npy = &header->npy;
@@ -812,7 +812,7 @@ static npy_plan npy_decide(const npy_header *header, bags_bytes elements,
 }
 
 static const unsigned char *npy_carry_out(npy_plan plan, const bags_npy *npy,
-    bags_bytes elements, unsigned char *room) {
+    bags_view elements, unsigned char *room) {
     if (!plan.copy)
         return elements.data;
     if (plan.transpose)
@@ -830,7 +830,7 @@ static const unsigned char *npy_carry_out(npy_plan plan, const bags_npy *npy,
  * `convert`, elements of a bags_dtype will be aligned and in the order of this
  * machine.
  */
-static bags_code npy_open(bags_bytes file, bool convert, bags_buffer *scratch,
+static bags_code npy_open(bags_view file, bool convert, bags_buffer *scratch,
     bags_npy **out, bags_error *err) {
     npy_parts parts;
     npy_header measured, header;
@@ -865,7 +865,7 @@ static bags_code npy_open(bags_bytes file, bool convert, bags_buffer *scratch,
     return BAGS_OK;
 }
 
-bags_code bags_npy_view(bags_bytes file, bags_buffer *scratch,
+bags_code bags_npy_view(bags_view file, bags_buffer *scratch,
     const bags_npy **out, bags_error *err) {
     bags_npy *npy = NULL;
     bags_code code = npy_open(file, false, scratch, &npy, err);
@@ -874,7 +874,7 @@ bags_code bags_npy_view(bags_bytes file, bags_buffer *scratch,
     return code;
 }
 
-bags_code bags_npy_read(bags_bytes file, bags_buffer *scratch,
+bags_code bags_npy_read(bags_view file, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     bags_npy *npy = NULL;
     bags_code code = npy_open(file, true, scratch, &npy, err);
@@ -885,7 +885,7 @@ bags_code bags_npy_read(bags_bytes file, bags_buffer *scratch,
         return BAGS_OK;
     }
     memset(value, 0, sizeof *value);
-    value->kind = BAGS_OBJECT;
+    value->kind = BAGS_KIND_OBJECT;
     value->object = npy;
     return BAGS_OK;
 }
@@ -1106,7 +1106,7 @@ static size_t npy_filling(size_t front, size_t size) {
  * at NPY_FRONT. */
 #define NPY_FRONT ((size_t)12)
 
-static bags_code npy_finish_header(npy_writer *writer, bags_bytes *header) {
+static bags_code npy_finish_header(npy_writer *writer, bags_view *header) {
     size_t size = writer->size - NPY_FRONT, front = 10;
     int version = writer->highest > 0xFF ? 3 : 1;
     unsigned char *data = writer->out->data;
@@ -1139,7 +1139,7 @@ static bags_code npy_finish_header(npy_writer *writer, bags_bytes *header) {
     return BAGS_OK;
 }
 
-/* A BAGS_ARRAY as a bags_npy. */
+/* A BAGS_KIND_ARRAY as a bags_npy. */
 static void npy_of_array(const bags_value *value, bags_npy *npy) {
     memset(npy, 0, sizeof *npy);
     npy_clear(&npy->type);
@@ -1174,10 +1174,10 @@ static bags_code npy_measure(bags_npy *npy, bags_error *err) {
 
 /* The array that a value is, and its header. */
 static bags_code npy_start(const bags_value *value, bags_buffer *scratch,
-    bags_npy *npy, bags_bytes *header, bags_error *err) {
-    if (value->kind == BAGS_ARRAY && bags_dtype_size(value->dtype))
+    bags_npy *npy, bags_view *header, bags_error *err) {
+    if (value->kind == BAGS_KIND_ARRAY && bags_dtype_size(value->dtype))
         npy_of_array(value, npy);
-    else if (value->kind == BAGS_OBJECT && value->object)
+    else if (value->kind == BAGS_KIND_OBJECT && value->object)
         *npy = *(const bags_npy *)value->object;
     else
         return bags_fail(err, BAGS_ERROR_VALUE, "takes an array");
@@ -1195,15 +1195,15 @@ static bags_code npy_start(const bags_value *value, bags_buffer *scratch,
 }
 
 bags_code bags_npy_header(const bags_value *value, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err) {
+    bags_view *out, bags_error *err) {
     bags_npy npy;
     return npy_start(value, scratch, &npy, out, err);
 }
 
 bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err) {
+    bags_view *out, bags_error *err) {
     bags_npy npy;
-    bags_bytes header;
+    bags_view header;
     bags_code code = npy_start(value, scratch, &npy, &header, err);
     if (code)
         return code;
@@ -1225,12 +1225,12 @@ bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
 /* ---- the codec ---- */
 
 static bags_code npy_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     return bags_npy_write(value, scratch, blob, err);
 }
 
-static bags_code npy_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+static bags_code npy_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     (void)state;
     return bags_npy_read(blob, scratch, value, err);

@@ -96,8 +96,8 @@ static bags_code append_streamed(bags_writer *writer, uint64_t number,
 }
 
 static bool point_is_right(const bags_row *row, uint64_t number) {
-    bags_bytes clip, id = bags_row_bytes(row, 1, 0);
-    bags_bytes text = bags_row_bytes(row, 2, 0);
+    bags_view clip, id = bags_row_bytes(row, 1, 0);
+    bags_view text = bags_row_bytes(row, 2, 0);
     if (id.size != 8 || load_u64(id.data) != number
         || text.size != text_size(number)
         || bags_row_length(row, 0) != clip_count(number))
@@ -122,7 +122,7 @@ work work_on(const char *path, uint64_t shard_length, const bags_io *io) {
     w.path = path;
     w.options.shard_length = shard_length;
     w.options.buffer_size = 4096;
-    w.options.io = io;
+    w.options.env.io = io;
     return w;
 }
 
@@ -131,7 +131,7 @@ bags_writer *work_open(work *w, bool append, bags_error *err) {
     bags_writer *writer = bags_writer_open(w->path, point_fields, POINT_FIELDS,
         &w->options, err);
     if (writer)
-        w->appended = w->flushed = bags_writer_found(writer);
+        w->appended = w->flushed = bags_writer_resumed(writer);
     return writer;
 }
 
@@ -223,8 +223,8 @@ finding work_find_with(const work *w, const bags_reader_options *options) {
 finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.io = io;
-    options.skip_unfinished = skip_unfinished;
+    options.env.io = io;
+    options.unfinished = skip_unfinished ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
     return work_find_with(w, &options);
 }
 

@@ -24,7 +24,7 @@ static uint64_t digest(const bag_reader *reader) {
     bool all = true;
     demand(length <= bag_reader_size(reader) / 8 + 1, "too many blobs");
     for (uint64_t i = 0; i < length && i < 200; i++) {
-        bags_bytes blob;
+        bags_view blob;
         bags_range range;
         bags_code code = bag_reader_get(reader, i, &scratch, &blob, &err);
         demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT, "another code");
@@ -48,15 +48,15 @@ static uint64_t digest(const bag_reader *reader) {
     return sum * 31 + (uint64_t)verified + length;
 }
 
-static uint64_t read_file(const bags_io *io, bool positional, bool load,
+static uint64_t read_file(const bags_io *io, bool no_mmap, bool load,
     bool empty) {
     bag_reader_options options;
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.positional = positional;
-    options.load_table = load;
+    options.no_mmap = positional;
+    options.cache_index = load;
     options.allow_empty_file = empty;
-    options.io = io;
+    options.env.io = io;
     bag_reader *reader = bag_reader_open("x.bag", &options, &err);
     uint64_t sum = reader ? digest(reader) : 0;
     bag_reader_close(reader);

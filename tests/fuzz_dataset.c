@@ -51,7 +51,7 @@ static uint64_t add_bytes(uint64_t sum, const void *data, size_t size) {
 static uint64_t add_row(uint64_t sum, bags_row *row, bags_buffer *scratch) {
     for (size_t slot = 0; slot < 4; slot++)
         for (size_t i = 0; i < bags_row_length(row, slot) && i < 20; i++) {
-            bags_bytes blob = bags_row_bytes(row, slot, i);
+            bags_view blob = bags_row_bytes(row, slot, i);
             bags_value value;
             bags_error err;
             sum = add_bytes(sum, blob.data, blob.size);
@@ -83,7 +83,7 @@ static uint64_t read_point(const bags_reader *reader, uint64_t index,
         }
         code = bags_reader_get(reader, index, &select, 1, row, &err);
         sum = add_row(sum * 31 + (uint64_t)code, row, scratch);
-        code = bags_reader_count(reader, index, f, row, &items, &err);
+        code = bags_reader_items(reader, index, f, row, &items, &err);
         sum = sum * 31 + (uint64_t)code + items;
         if (!sequence) {
             code = bags_reader_get_range(reader, f, index, index + 3, row,
@@ -135,8 +135,8 @@ static void compare_faults(memory_disk *m, const bags_reader_options *read,
     bags_code code;
     memset(&options, 0, sizeof(options));
     options.allow_gaps = read->allow_gaps;
-    options.skip_unfinished = read->skip_unfinished;
-    options.io = &m->io;
+    options.unfinished = read->skip_unfinished ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
+    options.env.io = &m->io;
     options.each = count_fault;
     options.user = &faults[0];
     code = bags_verify("x", &options, &report, NULL);
@@ -156,19 +156,19 @@ static void compare_faults(memory_disk *m, const bags_reader_options *read,
 }
 
 static uint64_t read_path(memory_disk *m, unsigned options_byte,
-    bool positional, bool load) {
+    bool no_mmap, bool load) {
     bags_reader_options options;
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.positional = positional;
-    options.load_tables = load;
+    options.no_mmap = positional;
+    options.cache_index = load;
     options.allow_gaps = options_byte & 1;
-    options.skip_unfinished = options_byte & 2;
+    options.unfinished = options_byte & 2 ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
     options.max_files = options_byte & 4 ? 1 : 0;
     options.max_maps = options_byte & 4 ? 1 : 0;
     options.shard_stop = options_byte & 8 ? 2 : 0;
     options.shard_start = options_byte & 16 && options_byte & 8 ? 1 : 0;
-    options.io = &m->io;
+    options.env.io = &m->io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     uint64_t sum = reader ? read_all(reader) : (uint64_t)err.code << 32;
     bool good = reader && bags_reader_verify(reader, &err) == BAGS_OK;
@@ -189,7 +189,7 @@ static void recover(memory_disk *m) {
     memset(&options, 0, sizeof(options));
     memset(&report, 0, sizeof(report));
     memset(&read, 0, sizeof(read));
-    options.io = &m->io;
+    options.env.io = &m->io;
     read.io = &m->io;
     read.allow_gaps = true;
     if (bags_recover("x", &options, &report, &err))

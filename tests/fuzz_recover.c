@@ -65,7 +65,7 @@ static bags_code recover(memory_disk *m, bool dry, bool keep,
     bags_recover_options options;
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
+    options.env.io = &m->io;
     options.dry_run = dry;
     options.keep_idx = keep;
     return bags_recover(target, &options, report, &err);
@@ -75,10 +75,10 @@ static bags_code recover(memory_disk *m, bool dry, bool keep,
 static void check_bag(memory_disk *m, uint64_t length) {
     bag_reader_options options;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blob;
+    bags_view blob;
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
+    options.env.io = &m->io;
     bag_reader *reader = bag_reader_open(target, &options, &err);
     demand(reader != NULL, "the Bag that was recovered cannot be opened");
     demand(bag_reader_length(reader) == length, "another length than told");
@@ -96,7 +96,7 @@ static void check_readable(memory_disk *m, uint64_t length) {
     bags_row row = {0};
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
+    options.env.io = &m->io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader != NULL, "what was recovered cannot be opened");
     demand(bags_reader_length(reader) == length, "another length than told");
@@ -115,14 +115,14 @@ static void go_on(memory_disk *m, bool sharded,
     bags_value value = bags_blob("new", 3);
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
+    options.env.io = &m->io;
     options.append = true;
     options.sharded = sharded;
     options.buffer_size = 4096;
     bags_writer *writer = bags_writer_open("x", fields, 2, &options, &err);
     if (!writer)
         return;
-    demand(bags_writer_found(writer) == told->length,
+    demand(bags_writer_resumed(writer) == told->length,
         "append finds another length than recovery");
     bags_entry entries[2] = {{"a", &value, 1}, {"b", &value, 1}};
     demand(!bags_writer_append(writer, entries, 2, &err), "append fails");

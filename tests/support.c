@@ -101,7 +101,7 @@ bool is_said(const char *text) {
         said.message);
 }
 
-bool is_bytes(bags_bytes view, const void *expected, size_t size) {
+bool is_bytes(bags_view view, const void *expected, size_t size) {
     if (view.size != size)
         return wrong("%zu bytes, expected %zu\n", view.size, size);
     if (size && memcmp(view.data, expected, size) != 0)
@@ -1340,9 +1340,9 @@ size_t memory_disk_files(const memory_disk *m) {
     return files;
 }
 
-bags_bytes memory_disk_find(const memory_disk *m, const char *path) {
+bags_view memory_disk_find(const memory_disk *m, const char *path) {
     memory_node *node = memory_node_find(m, path);
-    bags_bytes view = {NULL, 0};
+    bags_view view = {NULL, 0};
     if (node && !node->directory) {
         view.data = node->content.data;
         view.size = node->content.size;

@@ -41,7 +41,7 @@ bool is_code(int expected, int code, const char *call);
 bool is_open(bool opened, const char *call);
 bool is_refused(int expected, const void *object, const char *call);
 bool is_said(const char *text);
-bool is_bytes(bags_bytes view, const void *expected, size_t size);
+bool is_bytes(bags_view view, const void *expected, size_t size);
 bool is_file(const char *path, const void *expected, size_t size);
 bool is_names(const char *path, const char *names);
 bool is_same_tree(const char *a, const char *b);
@@ -222,7 +222,7 @@ void memory_disk_save_set(memory_disk *m, const hand_set *set,
 bool is_same_disk(const memory_disk *a, const memory_disk *b);
 size_t memory_disk_files(const memory_disk *m);
 /* A file's bytes; borrowed. size 0 and data NULL if there is none. */
-bags_bytes memory_disk_find(const memory_disk *m, const char *path);
+bags_view memory_disk_find(const memory_disk *m, const char *path);
 
 /* ------------------------------------------------------------------ tests */
 

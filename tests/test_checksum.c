@@ -72,8 +72,8 @@ static bag_writer *open_writer(const char *path, size_t buffer_size) {
     memset(&options, 0, sizeof(options));
     options.checksum = true;
     options.buffer_size = buffer_size;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     assert_opens(writer, bag_writer_open(path, &options, &said));
     return writer;
 }
@@ -148,12 +148,12 @@ enum mode { MAPPED, POSITIONAL, LOADED, MODES };
 static bag_reader_options checking(int mode) {
     bag_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.check = true;
-    options.positional = mode != MAPPED;
-    options.load_table = mode == LOADED;
+    options.verify_checksums = true;
+    options.no_mmap = mode != MAPPED;
+    options.cache_index = mode == LOADED;
     options.allow_empty_file = true;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return options;
 }
 
@@ -162,8 +162,8 @@ static bags_code checksum(const char *path, bool replace,
     bags_checksum_options options;
     memset(&options, 0, sizeof(options));
     options.replace = replace;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return bags_checksum(path, &options, report, &said);
 }
 
@@ -184,7 +184,7 @@ static void every_variant_and_mode_is_checked(void **state) {
             bag_reader_options options = checking(mode);
             bag_reader *reader;
             bags_buffer scratch = {NULL, 0, NULL, NULL};
-            bags_bytes blob;
+            bags_view blob;
             bags_range range;
             assert_opens(reader, bag_reader_open(at("%d/x.bag", variant),
                 &options, &said));
@@ -225,7 +225,7 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
         bag_reader_options options = checking(mode);
         bag_reader *reader;
         bags_buffer scratch = {NULL, 0, NULL, NULL};
-        bags_bytes blob = {NULL, 77};
+        bags_view blob = {NULL, 77};
         bags_range range;
         make_dir(at("x"));
         hand_add(&bag, "first", 5);
@@ -250,7 +250,7 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
             &scratch, &range, &said));
         assert_says("blob 1");
         static const uint64_t some[] = {2, 0, 2}, wrong[] = {2, 1, 0};
-        bags_bytes many[3];
+        bags_view many[3];
         assert_ok(bag_reader_get_many(reader, some, 3, &scratch, many, &said));
         assert_text(many[1], "first");
         assert_fails(BAGS_ERROR_CORRUPT,
@@ -262,7 +262,7 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
         assert_says("blob 1, bytes 5 to 14");
         bags_buffer_free(&scratch);
         bag_reader_close(reader);
-        options.check = false;
+        options.verify_checksums = false;
         assert_opens(reader, bag_reader_open(at("x/a.bag"), &options, &said));
         assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
         assert_fails(BAGS_ERROR_CORRUPT, bag_reader_verify(reader, &said));
@@ -297,8 +297,8 @@ static void a_wrong_blob_among_many_is_named_by_its_datapoint(void **state) {
         bytes file = load(at("x/000001/a.bag"));
         file.data[8] ^= 64; /* datapoint 4 */
         save(at("x/000001/a.bag"), file.data, file.size);
-        options.check = true;
-        options.positional = mode != MAPPED;
+        options.verify_checksums = true;
+        options.no_mmap = mode != MAPPED;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         assert_ok(bags_reader_get_many(reader, 0, some, 3, &row, &said));
         assert_fails(BAGS_ERROR_CORRUPT,
@@ -480,8 +480,8 @@ static void an_interruption_leaves_nothing_half_done(void **state) {
         over.stays = true;
         over.fail_with = EIO;
         memset(&options, 0, sizeof(options));
-        options.allocator = &memory.allocator;
-        options.io = &over.io;
+        options.env.allocator = &memory.allocator;
+        options.env.io = &over.io;
         bags_code code = bags_checksum("set", &options, NULL, &said);
         uint64_t failed = over.failed;
         /* What fails and loses nothing is not asked for. */
@@ -494,12 +494,12 @@ static void an_interruption_leaves_nothing_half_done(void **state) {
                 char path[40];
                 bytes whole = sidecar(bags[i], V1, names[i], SPEC);
                 snprintf(path, sizeof(path), "set/%s.crc", names[i]);
-                bags_bytes found = memory_disk_find(&m, path);
+                bags_view found = memory_disk_find(&m, path);
                 if (round || found.data)
                     assert_bytes(found, whole.data, whole.size);
                 bytes_free(&whole);
             }
-            options.io = &m.io;
+            options.env.io = &m.io;
             assert_ok(bags_checksum("set", &options, NULL, &said));
         }
         assert_int_equal(memory_disk_files(&m), 4 + 3);
@@ -526,8 +526,8 @@ static void memory_that_runs_out_is_an_error(void **state) {
         t.fail_at = n;
         memset(&options, 0, sizeof(options));
         memset(&reading, 0, sizeof(reading));
-        options.allocator = reading.allocator = &t.allocator;
-        options.replace = reading.check = true;
+        options.env.allocator = reading.env.allocator = &t.allocator;
+        options.replace = reading.verify_checksums = true;
         bags_code code = bags_checksum(at("set"), &options, NULL, &said);
         bags_reader *reader = code
             ? NULL : bags_reader_open(at("set"), &reading, &said);
@@ -561,7 +561,7 @@ static void memory_that_runs_out_for_late_checksums_is_an_error(void **state) {
         mortal_bury(&device, writer);
         tally_start(&blocks);
         blocks.fail_at = n;
-        w.options.allocator = &blocks.allocator;
+        w.options.env.allocator = &blocks.allocator;
         w.options.checksum = true;
         writer = work_open(&w, true, &said);
         bags_code code = writer ? work_close(&w, writer, &said) : said.code;
@@ -615,8 +615,8 @@ static void a_long_table_is_read_in_pieces(void **state) {
     disk.stays = true;
     disk.fail_with = ENODEV;
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     options.each = remember;
     options.user = &last;
     assert_ok(bags_checksum(at("x.bag"), &options, NULL, NULL));
@@ -663,7 +663,7 @@ static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
         sum = crc(sum, fields[i].name, strlen(fields[i].name) + 1);
         sum = crc(sum, fields[i].type, strlen(fields[i].type) + 1);
         for (size_t k = 0; k < bags_row_length(row, i); k++) {
-            bags_bytes blob = bags_row_bytes(row, i, k);
+            bags_view blob = bags_row_bytes(row, i, k);
             uint64_t size = blob.size;
             sum = crc(sum, &size, sizeof(size));
             sum = crc(sum, blob.data, blob.size);
@@ -672,16 +672,16 @@ static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
     return sum;
 }
 
-static outlook look(memory_disk *m, bool check, bool positional,
+static outlook look(memory_disk *m, bool check, bool no_mmap,
     bool *verified) {
     outlook out;
     bags_reader_options options;
     bags_row row = {0};
     memset(&out, 0, sizeof(out));
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
-    options.check = check;
-    options.positional = positional;
+    options.env.io = &m->io;
+    options.verify_checksums = check;
+    options.no_mmap = positional;
     bags_reader *reader = bags_reader_open("set", &options, NULL);
     *verified = reader && bags_reader_verify(reader, NULL) == BAGS_OK;
     out.opened = reader != NULL;
@@ -738,7 +738,7 @@ static void put_file(siege *s, const char *path, const bytes *content) {
 }
 
 static bytes take_file(siege *s, const char *path) {
-    bags_bytes found = memory_disk_find(&s->m, path);
+    bags_view found = memory_disk_find(&s->m, path);
     bytes copy = {NULL, 0, 0};
     put(&copy, found.data, found.size);
     return copy;
@@ -761,7 +761,7 @@ static void assault_byte(siege *s, const char *path, bool covered, size_t at) {
     if (!covered || is_spec(path))
         return;
     memset(&options, 0, sizeof(options));
-    options.io = &s->m.io;
+    options.env.io = &s->m.io;
     options.decode = true;
     assert_int_not_equal(bags_verify("set", &options, &report, NULL), BAGS_OK);
     s->flips++;
@@ -822,7 +822,7 @@ static void besiege(siege *s, const char *const *paths, size_t count,
     bool verified = false;
     bags_checksum_options options;
     memset(&options, 0, sizeof(options));
-    options.io = &s->m.io;
+    options.env.io = &s->m.io;
     assert_ok(bags_checksum("set", &options, NULL, &said));
     s->changes = s->silent = s->flips = s->often = 0;
     s->clean = look(&s->m, true, false, &verified);
@@ -899,7 +899,7 @@ static void every_change_of_shards_of_like_blobs_is_found(void **state) {
     memset(&options, 0, sizeof(options));
     options.shard_length = 2;
     options.checksum = options.keep_idx = true;
-    options.io = &s.m.io;
+    options.env.io = &s.m.io;
     bags_writer *writer = bags_writer_open("set", fields, 2, &options, &said);
     for (int i = 0; i < 4; i++) {
         bags_value a = bags_int(0), b = bags_int(i / 2);

@@ -116,7 +116,7 @@ static const char *inside(const char *fixture, const char *name) {
     return made;
 }
 
-static void digest_blob(sha256 *s, bags_bytes blob) {
+static void digest_blob(sha256 *s, bags_view blob) {
     unsigned char size[8];
     for (int i = 0; i < 8; i++)
         size[i] = (unsigned char)((uint64_t)blob.size >> (8 * i));
@@ -124,7 +124,7 @@ static void digest_blob(sha256 *s, bags_bytes blob) {
     sha256_add(s, blob.data, blob.size);
 }
 
-static void check_hash(bags_bytes blob, uint64_t size, const char *expected) {
+static void check_hash(bags_view blob, uint64_t size, const char *expected) {
     sha256 s;
     char hex[65];
     assert_true(blob.size == size);
@@ -168,7 +168,7 @@ static void sha256_is_that_of_the_standard(void **state) {
 static void check_bag_reader(const bag_reader *reader, const char *fixture) {
     manifest m = manifest_open(fixture);
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blob;
+    bags_view blob;
     uint64_t listed = 0;
     while (manifest_next(&m)) {
         if (manifest_is(&m, "count")) {
@@ -207,12 +207,12 @@ static void check_bag(const char *fixture) {
         bag_reader_options options;
         bag_reader *reader;
         memset(&options, 0, sizeof(options));
-        options.positional = mode != MAPPED;
-        options.load_table = mode == LOADED;
+        options.no_mmap = mode != MAPPED;
+        options.cache_index = mode == LOADED;
         options.allow_empty_file =
             strstr(fixture, "granular-0.21.0/bag-empty") != NULL;
-        options.allocator = &memory.allocator;
-        options.io = &disk.io;
+        options.env.allocator = &memory.allocator;
+        options.env.io = &disk.io;
         assert_opens(reader,
             bag_reader_open(inside(fixture, "data.bag"), &options, &said));
         check_bag_reader(reader, fixture);
@@ -241,7 +241,7 @@ static void rewrite_bag(const char *fixture) {
         bag_reader_open(inside(fixture, "data.bag"), NULL, &said));
     assert_opens(writer, bag_writer_open(at("x.bag"), NULL, &said));
     for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
-        bags_bytes blob;
+        bags_view blob;
         assert_ok(bag_reader_get(reader, i, &scratch, &blob, &said));
         assert_ok(bag_writer_append(writer, blob.data, blob.size, NULL, &said));
     }
@@ -264,16 +264,16 @@ static bags_reader *open_dataset(const char *path, enum mode mode,
     bags_reader_options options;
     bags_reader *reader;
     memset(&options, 0, sizeof(options));
-    options.positional = mode == POSITIONAL || mode == LOADED
+    options.no_mmap = mode == POSITIONAL || mode == LOADED
         || mode == ONE_FILE;
-    options.load_tables = mode == LOADED;
+    options.cache_index = mode == LOADED;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
     options.shard_start = start;
     options.shard_stop = stop;
     options.allow_gaps = strstr(path, "err-shard-gap") != NULL;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     assert_opens(reader, bags_reader_open(path, &options, &said));
     return reader;
 }
@@ -290,7 +290,7 @@ static void check_column(const bags_reader *reader, const manifest *m,
     assert_true(column < count);
     assert_string_equal(fields[column].type, m->fields[2]);
     assert_string_equal(fields[column].name, m->fields[6]);
-    assert_ok(bags_reader_find(reader, m->fields[6], &found, &said));
+    assert_ok(bags_reader_field(reader, m->fields[6], &found, &said));
     assert_int_equal(found, column);
     sha256_start(&s);
     for (uint64_t i = 0; i < bags_reader_length(reader); i++) {
@@ -321,7 +321,7 @@ static void check_list(const bags_reader *reader, const manifest *m,
     bags_select select = {column, 0, 0, 0};
     sha256 s;
     char hex[65];
-    assert_ok(bags_reader_count(reader, index, column, row, &items, &said));
+    assert_ok(bags_reader_items(reader, index, column, row, &items, &said));
     assert_true(items == manifest_number(m, 3));
     assert_ok(bags_reader_get(reader, index, &select, 1, row, &said));
     assert_true(bags_row_length(row, 0) == items);
@@ -449,7 +449,7 @@ static void copy_datapoint(bags_writer *writer, const bags_reader *reader,
         entries[f].values = values + used;
         entries[f].count = bags_row_length(row, f);
         for (size_t i = 0; i < entries[f].count; i++, used++) {
-            bags_bytes blob = bags_row_bytes(row, f, i);
+            bags_view blob = bags_row_bytes(row, f, i);
             values[used] = bags_blob(blob.data, blob.size);
             if (!decoded)
                 continue;
@@ -525,8 +525,8 @@ static void refuse_bag(const char *fixture) {
     for (int mode = MAPPED; mode <= LOADED; mode++) {
         bag_reader_options options;
         memset(&options, 0, sizeof(options));
-        options.positional = mode != MAPPED;
-        options.load_table = mode == LOADED;
+        options.no_mmap = mode != MAPPED;
+        options.cache_index = mode == LOADED;
         assert_refused(BAGS_ERROR_CORRUPT,
             bag_reader_open(inside(fixture, "data.bag"), &options, &said));
         assert_says("data.bag");
@@ -543,7 +543,7 @@ static void refuse_dataset(const char *fixture) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader_options options;
         memset(&options, 0, sizeof(options));
-        options.positional = mode == POSITIONAL;
+        options.no_mmap = mode == POSITIONAL;
         poison();
         bags_reader *reader = bags_reader_open(inside(fixture, "data"),
             &options, &said);

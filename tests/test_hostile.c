@@ -22,8 +22,8 @@ static bags_code try_spec(const void *spec, size_t size, char *out) {
     memory_disk_save(&m, "x/spec.json", spec, size);
     memory_disk_save(&m, "x/refs.bag", "\0\0\0\0\0\0\0\0", 8);
     memset(&options, 0, sizeof(options));
-    options.allocator = &memory.allocator;
-    options.io = &m.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &m.io;
     poison();
     bags_reader *reader = bags_reader_open("x", &options, &said);
     if (!reader)
@@ -294,11 +294,11 @@ static void save_small(const char *path) {
     set_free(&set);
 }
 
-static bags_code read_all(const char *path, bool positional) {
+static bags_code read_all(const char *path, bool no_mmap) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.positional = positional;
-    options.allocator = &memory.allocator;
+    options.no_mmap = positional;
+    options.env.allocator = &memory.allocator;
     bags_reader *reader = bags_reader_open(path, &options, &said);
     if (!reader)
         return said.code;
@@ -497,7 +497,7 @@ static void directories_above_are_found_in_every_spelling(void **state) {
             memset(&options, 0, sizeof(options));
             memset(&read, 0, sizeof(read));
             options.sharded = sharded == 1;
-            options.io = &m.io;
+            options.env.io = &m.io;
             read.io = &m.io;
             assert_opens(writer,
                 bags_writer_open(paths[i], &field, 1, &options, &said));
@@ -655,7 +655,7 @@ static void bags_of_8_eib_cost_nothing_to_open(void **state) {
             ghosts g;
             bag_reader_options options;
             bags_buffer scratch = {NULL, 0, NULL, NULL};
-            bags_bytes blob = {NULL, 9};
+            bags_view blob = {NULL, 9};
             bags_range range;
             (void)state;
             ghosts_start(&g);
@@ -665,9 +665,9 @@ static void bags_of_8_eib_cost_nothing_to_open(void **state) {
                 put_u64(&file->tail, (uint64_t)1 << 62);
             }
             memset(&options, 0, sizeof(options));
-            options.load_table = load == 1;
-            options.allocator = &memory.allocator;
-            options.io = &g.io;
+            options.cache_index = load == 1;
+            options.env.allocator = &memory.allocator;
+            options.env.io = &g.io;
             memory.limit = 1 << 20;
             poison();
             bag_reader *reader = bag_reader_open("x.bag", &options, &said);
@@ -724,11 +724,11 @@ static void a_sequence_of_4_billion_items_is_read_in_part(void **state) {
     ghost_add_bag(&g, "refs.bag", &row);
     ghost_add(&g, "a.bag", 8 * (items + 1));
     memset(&options, 0, sizeof(options));
-    options.allocator = &memory.allocator;
-    options.io = &g.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &g.io;
     memory.limit = 1 << 20;
     assert_opens(reader, bags_reader_open("x", &options, &said));
-    assert_ok(bags_reader_count(reader, 0, 0, &got, &count, &said));
+    assert_ok(bags_reader_items(reader, 0, 0, &got, &count, &said));
     assert_true(count == items);
     assert_fails(BAGS_ERROR_MEMORY,
         bags_reader_get(reader, 0, NULL, 0, &got, &said));
@@ -765,8 +765,8 @@ static void a_datapoint_of_65535_fields_is_read_within_bounds(void **state) {
     ghost_add_bag(&g, "refs.bag", &row);
     ghost_add_bag(&g, ".bag", &x);
     memset(&options, 0, sizeof(options));
-    options.allocator = &memory.allocator;
-    options.io = &g.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &g.io;
     options.max_files = 10;
     assert_opens(reader, bags_reader_open("x", &options, &said));
     assert_true(memory.peak < 256 * 65535);
@@ -807,8 +807,8 @@ static void a_directory_of_a_million_names_takes_a_little_memory(void **state) {
         ghosts_start(&g);
         g.names = 1000000;
         g.strange_names = strange == 1;
-        options.allocator = verify.allocator = &memory.allocator;
-        options.io = verify.io = &g.io;
+        options.env.allocator = verify.allocator = &memory.allocator;
+        options.env.io = verify.io = &g.io;
         memory.peak = 0;
         assert_null(bags_reader_open("x", &options, &said));
         if (!strange)
@@ -825,13 +825,13 @@ static void a_directory_of_a_million_names_takes_a_little_memory(void **state) {
 
 static unsigned decoded;
 
-static bags_code count_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+static bags_code count_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     (void)state;
     (void)scratch;
     (void)err;
     decoded++;
-    *value = bags_data(blob.data, blob.size);
+    *value = bags_bytes(blob.data, blob.size);
     return BAGS_OK;
 }
 
@@ -853,21 +853,21 @@ static void blobs_that_all_datapoints_share_are_checked_once(void **state) {
     }
     memory_disk_start(&m);
     memory_disk_save_set(&m, &set, V1, "x");
-    bags_codecs *codecs = bags_codecs_create(NULL, &said);
+    bags_registry *codecs = bags_registry_create(NULL, &said);
     assert_non_null(codecs);
-    assert_ok(bags_codecs_add(codecs, &codec, &said));
+    assert_ok(bags_registry_add(codecs, &codec, &said));
     bags_verify_options options;
     memset(&options, 0, sizeof(options));
     options.decode = true;
-    options.codecs = codecs;
-    options.allocator = &memory.allocator;
-    options.io = &m.io;
+    options.registry = codecs;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &m.io;
     decoded = 0;
     memory.peak = 0;
     assert_ok(bags_verify("x", &options, &report, &said));
     assert_int_equal(decoded, many);
     assert_true(report.bytes < 64 * many && memory.peak < 200000);
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
     set_free(&set);
     memory_disk_free(&m);
 }
@@ -903,7 +903,7 @@ static void changed_bytes_do_no_harm(void **state) {
             "x/refs.bag"};
         for (uint64_t k = next_random(&random) % 4 + 1; k; k--) {
             const char *name = files[next_random(&random) % 4];
-            bags_bytes file = memory_disk_find(&m, name);
+            bags_view file = memory_disk_find(&m, name);
             bytes copy = {NULL, 0, 0};
             put(&copy, file.data, file.size);
             size_t place = (size_t)(next_random(&random) % copy.size);
@@ -917,10 +917,10 @@ static void changed_bytes_do_no_harm(void **state) {
         }
         bags_reader_options options;
         memset(&options, 0, sizeof(options));
-        options.positional = next_random(&random) % 2;
-        options.load_tables = next_random(&random) % 2;
-        options.allocator = &memory.allocator;
-        options.io = &m.io;
+        options.no_mmap = next_random(&random) % 2;
+        options.cache_index = next_random(&random) % 2;
+        options.env.allocator = &memory.allocator;
+        options.env.io = &m.io;
         memory.peak = memory.used;
         poison();
         bags_reader *reader = bags_reader_open("x", &options, &said);
@@ -939,7 +939,7 @@ static void changed_bytes_do_no_harm(void **state) {
                 for (size_t k = 0; k < bags_row_length(&row, slot); k++) {
                     bags_value value;
                     sha256 s;
-                    bags_bytes blob = bags_row_bytes(&row, slot, k);
+                    bags_view blob = bags_row_bytes(&row, slot, k);
                     sha256_start(&s); /* touch every byte */
                     sha256_add(&s, blob.data, blob.size);
                     poison();

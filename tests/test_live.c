@@ -48,9 +48,9 @@ enum { MAPPED, BY_POSITION, FEW_FILES, WAYS };
 static bags_reader_options live_options(const bags_io *io, int way) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.live = true;
-    options.io = io;
-    options.positional = way != MAPPED;
+    options.unfinished = BAGS_UNFINISHED_READ;
+    options.env.io = io;
+    options.no_mmap = way != MAPPED;
     options.max_files = way == FEW_FILES ? 1 : 0;
     return options;
 }
@@ -168,7 +168,7 @@ static void write_and_die(place *p) {
     mortal_bury(&p->device, writer);
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
-    options.io = &p->device.io;
+    options.env.io = &p->device.io;
     assert_ok(bags_recover(p->job.path, &options, NULL, &said));
 }
 
@@ -198,7 +198,7 @@ static void look_at_all(void (*write)(place *p), const char *what) {
                     p.device.files.chunk = chunks ? 1003 : 0;
                     p.job.options.checksum = summed;
                     gaze_start(&g, &p, way);
-                    g.options.check = summed;
+                    g.options.verify_checksums = summed;
                     write(&p);
                     gaze_end(&g);
                     looks += g.looks;
@@ -259,7 +259,7 @@ static void act_now(turn *t) {
     work *job = &t->where->job;
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
-    options.io = t->where->io;
+    options.env.io = t->where->io;
     options.no_sync = true;
     switch (t->act) {
     case ROLL:
@@ -371,7 +371,7 @@ static void damage(const memory_disk *from, memory_disk *to, size_t which,
     for (size_t i = 0; i < LEFT_FILES; i++) {
         char path[64];
         snprintf(path, sizeof(path), "set/%s", left_files[i]);
-        bags_bytes file = memory_disk_find(from, path);
+        bags_view file = memory_disk_find(from, path);
         unsigned char *copy = (unsigned char *)calloc(1, file.size + 1);
         if (file.size)
             memcpy(copy, file.data, i == which ? keep : file.size);
@@ -450,7 +450,7 @@ static bool notices_change(memory_disk *drive, const work *job,
     bags_error err;
     bags_row row = {0}, expected = {0};
     bags_reader_options options = live_options(&drive->io, MAPPED);
-    options.check = true;
+    options.verify_checksums = true;
     bags_reader *reader = work_read(job, &options, &err);
     uint64_t length = reader ? bags_reader_length(reader) : 0;
     bool noticed = length < bags_reader_length(right);
@@ -466,7 +466,7 @@ static bool notices_change(memory_disk *drive, const work *job,
             size_t items = bags_row_length(&expected, field);
             assert_int_equal(bags_row_length(&row, field), items);
             for (size_t j = 0; j < items; j++) {
-                bags_bytes want = bags_row_bytes(&expected, field, j);
+                bags_view want = bags_row_bytes(&expected, field, j);
                 assert_bytes(bags_row_bytes(&row, field, j), want.data,
                     want.size);
             }
@@ -492,13 +492,13 @@ static void a_reader_compares_what_is_being_written_with_its_checksums(
     assert_ok(work_append_to(&p.job, writer, 7, &said));
     assert_ok(work_flush(&p.job, writer, &said));
     bags_reader_options options = live_options(&p.drive.io, MAPPED);
-    options.check = true;
+    options.verify_checksums = true;
     assert_opens(right, bags_reader_open("set", &options, &said));
     assert_int_equal(bags_reader_length(right), 7);
     for (int f = 0; f < 12; f++) {
         char path[64];
         snprintf(path, sizeof(path), "set/%s.%s", names[f / 3], endings[f % 3]);
-        bags_bytes file = memory_disk_find(&p.drive, path);
+        bags_view file = memory_disk_find(&p.drive, path);
         unsigned char *data = (unsigned char *)(uintptr_t)file.data;
         size_t step = file.size > 2000 ? 37 : 1;
         for (size_t i = 0; i < file.size; i += step, changes++) {
@@ -511,7 +511,7 @@ static void a_reader_compares_what_is_being_written_with_its_checksums(
                 if (g < 12)
                     snprintf(each, sizeof(each), "set/%s.%s", names[g / 3],
                         endings[g % 3]);
-                bags_bytes copy = memory_disk_find(&p.drive, each);
+                bags_view copy = memory_disk_find(&p.drive, each);
                 memory_disk_save(&other, each, copy.data, copy.size);
             }
             data[i] = (unsigned char)(data[i] ^ 1u << i % 8);
@@ -541,7 +541,7 @@ static void without_its_checksums_what_is_being_written_is_not_read(
         assert_ok(work_append_to(&p.job, writer, 7, &said));
         assert_ok(work_flush(&p.job, writer, &said));
         bags_reader_options options = live_options(NULL, BY_POSITION);
-        options.check = true;
+        options.verify_checksums = true;
         if (summed) {
             char path[300];
             snprintf(path, sizeof(path), "%s/text.crc", p.job.path);
@@ -749,7 +749,7 @@ static void without_the_option_an_unfinished_shard_is_refused(void **state) {
     assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL,
         &said));
     memset(&options, 0, sizeof(options));
-    options.skip_unfinished = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_true(bags_reader_length(reader) == 2);
     assert_true(bags_reader_skipped(reader) == 1);
@@ -817,10 +817,10 @@ static void look_at_bag(void *user) {
     bags_error err;
     bags_buffer scratch = {0};
     memset(&options, 0, sizeof(options));
-    options.io = g->io;
-    options.positional = g->positional;
-    options.live = g->live;
-    options.check = g->summed;
+    options.env.io = g->io;
+    options.no_mmap = g->no_mmap;
+    options.unfinished = g->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
+    options.verify_checksums = g->summed;
     bag_reader *reader = bag_reader_open(g->path, &options, &err);
     if (!reader) {
         /* The Bag is made just before its journal. */
@@ -837,7 +837,7 @@ static void look_at_bag(void *user) {
     g->seen = length;
     for (uint64_t i = 0; i < length; i++) {
         unsigned char data[80];
-        bags_bytes blob;
+        bags_view blob;
         size_t size = blob_of(i, data);
         assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err), 0);
         assert_true(blob.size == size);
@@ -856,7 +856,7 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
     w->chunk = chunk;
     memset(&options, 0, sizeof(options));
     options.buffer_size = 4096;
-    options.io = &w->io;
+    options.env.io = &w->io;
     options.checksum = g->summed;
     assert_opens(writer, bag_writer_open(g->path, &options, &said));
     g->made = true;
@@ -889,7 +889,7 @@ static void a_bag_is_read_while_it_is_written(void **state) {
         g.path = real ? at("%d.bag", i) : "x.bag";
         g.summed = i & 16; /* which only a live reader compares */
         g.live = i & 1 || g.summed;
-        g.positional = i & 2;
+        g.no_mmap = i & 2;
         write_bag(&g, &w, i & 8 ? 111 : 0);
         looks += g.looks;
         memory_disk_free(&drive);
@@ -913,7 +913,7 @@ static void take_bag_turn(void *user) {
     if (t->opens) {
         bag_writer_options options;
         memset(&options, 0, sizeof(options));
-        options.io = &t->io;
+        options.env.io = &t->io;
         options.no_sync = true;
         assert_opens(t->writer, bag_writer_open("x.bag", &options, &said));
     }
@@ -924,7 +924,7 @@ static void take_bag_turn(void *user) {
     t->writer = NULL;
 }
 
-static bool take_bag_turn_at(uint64_t n, bool opens, bool positional) {
+static bool take_bag_turn_at(uint64_t n, bool opens, bool no_mmap) {
     memory_disk drive;
     bag_turn t;
     watch eyes;
@@ -940,8 +940,8 @@ static bool take_bag_turn_at(uint64_t n, bool opens, bool positional) {
     watch_start(&eyes, &drive.io);
     eyes.before = take_bag_turn;
     eyes.user = &t;
-    options.io = &eyes.io;
-    options.positional = positional;
+    options.env.io = &eyes.io;
+    options.no_mmap = positional;
     if (!opens) {
         bag_writer_options with;
         memset(&with, 0, sizeof(with));
@@ -959,7 +959,7 @@ static bool take_bag_turn_at(uint64_t n, bool opens, bool positional) {
     uint64_t length = reader ? bag_reader_length(reader) : 0;
     assert_true(!reader || length == 30 || (!opens && length == 20));
     for (uint64_t i = 0; i < length; i++) {
-        bags_bytes blob;
+        bags_view blob;
         assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err), 0);
         assert_true(blob.size == blob_of(i, data));
         assert_true(!blob.size || memcmp(blob.data, data, blob.size) == 0);
@@ -986,12 +986,12 @@ static void of_a_damaged_bag_the_whole_blobs_are_read(void **state) {
     bag_reader_options options;
     bag_reader *reader;
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     bytes journal = {0};
     (void)state;
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     save(at("x.bag"), "onetwothr", 9);
     put_u64(&journal, 3);
     put_u64(&journal, 6);
@@ -1002,12 +1002,12 @@ static void of_a_damaged_bag_the_whole_blobs_are_read(void **state) {
         if (way == 3)
             put_u8(&journal, 6); /* a torn entry */
         save(at("x.idx"), journal.data, journal.size);
-        options.positional = way % 2;
-        options.live = false;
+        options.no_mmap = way % 2;
+        options.unfinished = BAGS_UNFINISHED_REFUSE;
         if (way < 2)
             assert_refused(BAGS_ERROR_CORRUPT,
                 bag_reader_open(at("x.bag"), &options, &said));
-        options.live = true;
+        options.unfinished = BAGS_UNFINISHED_READ;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         assert_true(bag_reader_length(reader) == 2);
         assert_ok(bag_reader_verify(reader, &said));
@@ -1031,7 +1031,7 @@ static void a_writer_syncs_by_itself_after_so_many_bytes(void **state) {
     uint64_t before, times = 0;
     (void)state;
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
+    options.env.io = &disk.io;
     options.sync_size = 100;
     assert_opens(writer, bags_writer_open(at("x"), one_field, 1, &options,
         &said));
@@ -1061,7 +1061,7 @@ static void a_bag_is_synced_when_asked_and_by_itself(void **state) {
     uint64_t before;
     (void)state;
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
+    options.env.io = &disk.io;
     options.sync_size = 10;
     assert_opens(writer, bag_writer_open(at("x.bag"), &options, &said));
     for (int i = 0; i < 9; i++) {
@@ -1110,7 +1110,7 @@ static void a_sync_that_fails_is_final(void **state) {
         w.fail_at = n;
         w.fail_with = EIO;
         memset(&options, 0, sizeof(options));
-        options.io = &w.io;
+        options.env.io = &w.io;
         options.sync_size = 20;
         bags_writer *writer = bags_writer_open("x", one_field, 1, &options,
             &err);
@@ -1147,7 +1147,7 @@ static void a_bags_sync_that_fails_is_final(void **state) {
         disk.fail_at = n;
         disk.fail_with = EIO;
         memset(&options, 0, sizeof(options));
-        options.io = &disk.io;
+        options.env.io = &disk.io;
         options.sync_size = 4;
         assert_opens(writer, bag_writer_open(at("%d.bag", (int)n), &options,
             &said));
@@ -1253,7 +1253,7 @@ static void a_look_that_has_no_memory_is_an_error(void **state) {
         blocks.fail_at = n;
         blocks.stays = true; /* once: it may look again */
         bags_reader_options options = live_options(p.io, MAPPED);
-        options.allocator = &blocks.allocator;
+        options.env.allocator = &blocks.allocator;
         bags_reader *reader = work_read(&p.job, &options, &said);
         if (blocks.failed)
             assert_true(!reader && said.code == BAGS_ERROR_MEMORY);

@@ -14,12 +14,12 @@ static bags_reader_options reading(int mode) {
     options.access = mode == RANDOM       ? BAGS_ACCESS_RANDOM
                      : mode == SEQUENTIAL ? BAGS_ACCESS_SEQUENTIAL
                                           : BAGS_ACCESS_DEFAULT;
-    options.positional = mode >= POSITIONAL && mode <= ONE_FILE;
-    options.load_tables = mode == LOADED;
+    options.no_mmap = mode >= POSITIONAL && mode <= ONE_FILE;
+    options.cache_index = mode == LOADED;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return options;
 }
 
@@ -46,7 +46,7 @@ static size_t blob_of(size_t field, uint64_t i, unsigned char *out) {
     return size;
 }
 
-static void check_blob(bags_bytes blob, size_t field, uint64_t i) {
+static void check_blob(bags_view blob, size_t field, uint64_t i) {
     unsigned char expected[8000];
     assert_bytes(blob, expected, blob_of(field, i, expected));
 }
@@ -256,7 +256,7 @@ static void a_column_is_all_blobs_of_a_shard(void **state) {
                             c.offsets ? c.offsets[i] : i * c.item_size;
                         uint64_t stop = c.offsets ? c.offsets[i + 1]
                                                   : start + c.item_size;
-                        bags_bytes blob = {c.data + start,
+                        bags_view blob = {c.data + start,
                             (size_t)(stop - start)};
                         check_blob(blob, field, shard * SHARD + i);
                         assert_true(stop <= c.size);
@@ -347,15 +347,15 @@ static void many_blobs_of_a_bag_are_read(void **state) {
             bag_reader_options options;
             memset(&options, 0, sizeof(options));
             options.access = (bags_access)(mode < POSITIONAL ? mode : 0);
-            options.positional = mode >= POSITIONAL;
-            options.load_table = mode == LOADED;
-            options.io = &disk.io;
-            options.allocator = &memory.allocator;
+            options.no_mmap = mode >= POSITIONAL;
+            options.cache_index = mode == LOADED;
+            options.env.io = &disk.io;
+            options.env.allocator = &memory.allocator;
             bag_reader *reader =
                 bag_reader_open(at("%d/x.bag", variant), &options, &said);
             assert_non_null(reader);
             bags_buffer scratch = {0};
-            bags_bytes out[5];
+            bags_view out[5];
             assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
             assert_ok(bag_reader_get_many(reader, order, 5, &scratch, out,
                 &said));
@@ -378,7 +378,7 @@ static void many_blobs_of_a_bag_are_read(void **state) {
     bag_reader *reader =
         bag_reader_open_memory(whole.data, whole.size, NULL, &said);
     bags_buffer scratch = {0};
-    bags_bytes out[5];
+    bags_view out[5];
     assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
     assert_ok(bag_reader_get_many(reader, order, 5, &scratch, out, &said));
     for (size_t i = 0; i < 5; i++)
@@ -430,12 +430,12 @@ static void blobs_that_lie_over_each_other_are_not_copied_again_and_again(
     for (int load = 0; load < 2; load++) {
         bag_reader_options options;
         memset(&options, 0, sizeof(options));
-        options.positional = true;
-        options.load_table = load == 1;
+        options.no_mmap = true;
+        options.cache_index = load == 1;
         bag_reader *reader = bag_reader_open(at("x.bag"), &options, &said);
         assert_non_null(reader);
         bags_buffer scratch = {0};
-        bags_bytes out[200];
+        bags_view out[200];
         assert_ok(bag_reader_get_many(reader, order, 1, &scratch, out, &said));
         assert_true(out[0].size == 1000);
         assert_fails(BAGS_ERROR_CORRUPT, bag_reader_get_many(reader, order, 200,
@@ -524,8 +524,8 @@ static void a_bag_is_mapped_though_its_index_is_not(void **state) {
     for (uint64_t n = 1; n <= 2; n++) {
         bag_reader_options options;
         memset(&options, 0, sizeof(options));
-        options.io = &disk.io;
-        options.allocator = &memory.allocator;
+        options.env.io = &disk.io;
+        options.env.allocator = &memory.allocator;
         disk.only = 1u << HOOK_MAP;
         disk.fail_with = ENODEV;
         disk.calls = disk.failed = 0;
@@ -534,7 +534,7 @@ static void a_bag_is_mapped_though_its_index_is_not(void **state) {
         assert_non_null(reader);
         assert_true(disk.failed == 1);
         bags_buffer scratch = {0};
-        bags_bytes out[3];
+        bags_view out[3];
         assert_ok(bag_reader_get_many(reader, order, 3, &scratch, out, &said));
         for (size_t i = 0; i < 3; i++)
             check_blob(out[i], IMAGE, order[i]);
@@ -552,7 +552,7 @@ static void a_list_for_which_there_is_no_memory_is_an_error(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
     memset(&options, 0, sizeof(options));
-    options.allocator = &memory.allocator;
+    options.env.allocator = &memory.allocator;
     assert_opens(reader,
         bag_reader_open(at("x/000000/image.bag"), &options, &said));
     memory.calls = 0;

@@ -517,7 +517,7 @@ typedef struct tally_of_images {
 static bool recover_image(const work *w, memory_disk *m, bags_error *err) {
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
+    options.env.io = &m->io;
     err->code = BAGS_OK;
     bags_code code = bags_recover(w->path, &options, NULL, err);
     return code == BAGS_OK || code == BAGS_ERROR_MISSING;
@@ -683,7 +683,7 @@ static void recover_recorded(stage *s) {
     bags_recover_options options;
     bags_recover_report report;
     memset(&options, 0, sizeof(options));
-    options.io = &s->device.io;
+    options.env.io = &s->device.io;
     assert_ok(bags_recover(s->job.path, &options, &report, &said));
     finding f = work_find(&s->job, &s->record->io, false);
     assert_int_equal(f.right, f.length);
@@ -755,13 +755,13 @@ static void check_bag(image *im, memory_disk *m, uint64_t seed, bool live,
     uint64_t right = 0, certain = im->record->certain[im->point];
     bool wrong = false;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
-    options.live = live;
+    options.env.io = &m->io;
+    options.unfinished = live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
     bag_reader *reader = bag_reader_open("x.bag", &options, &err);
     uint64_t length = reader ? bag_reader_length(reader) : 0;
     for (bool same = true; right < length && same; right += same) {
         unsigned char data[900];
-        bags_bytes blob = {NULL, 1};
+        bags_view blob = {NULL, 1};
         size_t size = blob_of(right, data);
         same = bag_reader_get(reader, right, &scratch, &blob, &err) == BAGS_OK
             && blob.size == size
@@ -789,7 +789,7 @@ static void check_bag_image(image *im, tally_of_images *sum) {
     m.io.kind(m.io.user, "x.crc", &sums);
     check_bag(im, &m, seed, true, false, sum);
     memset(&options, 0, sizeof(options));
-    options.io = &m.io;
+    options.env.io = &m.io;
     if (bags_recover("x.bag", &options, NULL, &err)) {
         /* One with a table may have been finished, and have rotted. */
         bool rotten = sums == BAGS_PATH_FILE && err.code == BAGS_ERROR_CORRUPT
@@ -831,7 +831,7 @@ static void the_blobs_of_a_bag_that_were_synced_survive(void **state) {
         bag_writer_options options;
         bag_writer *writer;
         memset(&options, 0, sizeof(options));
-        options.io = &r->io;
+        options.env.io = &r->io;
         options.buffer_size = 4096;
         options.checksum = summed;
         options.sync_size = i == 1 ? 2000 : 0;
@@ -907,10 +907,10 @@ static void going_on_may_lose_power_too(void **state) {
         write_and_sync(&s, writer, 9);
         mortal_bury(&s.device, writer);
         writer = stage_open(&s, true);
-        write_and_sync(&s, writer, bags_writer_found(writer) + 7);
+        write_and_sync(&s, writer, bags_writer_resumed(writer) + 7);
         mortal_bury(&s.device, writer);
         writer = stage_open(&s, true);
-        write_and_sync(&s, writer, bags_writer_found(writer) + 7);
+        write_and_sync(&s, writer, bags_writer_resumed(writer) + 7);
         close_recorded(s.record, &s.job, writer);
         stage_end(&s, 3, i ? "append, shards" : "append, unsharded");
     }

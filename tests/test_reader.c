@@ -8,13 +8,13 @@ enum mode { MAPPED, POSITIONAL, LOADED, ONE_FILE, ONE_MAP, CANNOT_MAP, MODES };
 static bags_reader_options reading(enum mode mode) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.positional = mode == POSITIONAL || mode == LOADED
+    options.no_mmap = mode == POSITIONAL || mode == LOADED
         || mode == ONE_FILE;
-    options.load_tables = mode == LOADED;
+    options.cache_index = mode == LOADED;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     disk.only = 1u << HOOK_MAP;
     disk.fail_at = mode == CANNOT_MAP ? 1 : 0;
     disk.stays = true;
@@ -152,7 +152,7 @@ static void fields_are_found_by_name_and_described(void **state) {
     save_formula(at("x"), 3, V1);
     bags_reader *reader = open_mode(at("x"), MAPPED);
     for (size_t f = 0; f < FIELDS; f++) {
-        assert_ok(bags_reader_find(reader, names[f], &field, &said));
+        assert_ok(bags_reader_field(reader, names[f], &field, &said));
         assert_int_equal(field, f);
         const bags_type *type = bags_reader_type(reader, f);
         assert_text(type->name, "utf8");
@@ -161,15 +161,15 @@ static void fields_are_found_by_name_and_described(void **state) {
     }
     field = 99;
     assert_fails(BAGS_ERROR_FIELD,
-        bags_reader_find(reader, "colour", &field, &said));
+        bags_reader_field(reader, "colour", &field, &said));
     assert_says("colour");
-    assert_fails(BAGS_ERROR_FIELD, bags_reader_find(reader, "", &field, &said));
+    assert_fails(BAGS_ERROR_FIELD, bags_reader_field(reader, "", &field, &said));
     assert_fails(BAGS_ERROR_FIELD,
-        bags_reader_find(reader, "words[]", &field, &said));
+        bags_reader_field(reader, "words[]", &field, &said));
     assert_fails(BAGS_ERROR_FIELD,
-        bags_reader_find(reader, "word", &field, &said));
+        bags_reader_field(reader, "word", &field, &said));
     assert_fails(BAGS_ERROR_FIELD,
-        bags_reader_find(reader, "zzz", &field, &said));
+        bags_reader_field(reader, "zzz", &field, &said));
     assert_int_equal(field, 99);
     assert_null(bags_reader_type(reader, FIELDS));
     assert_null(bags_reader_type(reader, SIZE_MAX));
@@ -387,7 +387,7 @@ static void unknown_fields_are_errors(void **state) {
         assert_int_equal(bags_row_length(&row, 0), 0);
         assert_fails(BAGS_ERROR_FIELD, bags_reader_get_range(reader, rows[i],
             0, 1, &row, &said));
-        assert_fails(BAGS_ERROR_FIELD, bags_reader_count(reader, 0, rows[i],
+        assert_fails(BAGS_ERROR_FIELD, bags_reader_items(reader, 0, rows[i],
             &row, &count, &said));
         assert_true(count == 99);
     }
@@ -413,7 +413,7 @@ static void a_datapoint_past_the_end_is_a_range_error(void **state) {
                     assert_says("13");
                 assert_int_equal(bags_row_length(&row, 0), 0);
                 assert_int_equal(bags_row_bytes(&row, 0, 0).size, 0);
-                assert_fails(BAGS_ERROR_RANGE, bags_reader_count(reader,
+                assert_fails(BAGS_ERROR_RANGE, bags_reader_items(reader,
                     rows[i], 0, &row, &count, &said));
                 assert_true(count == 99);
                 assert_int_equal(bags_reader_get(reader, rows[i], NULL, 0, &row,
@@ -438,7 +438,7 @@ static void items_are_counted_without_reading_them(void **state) {
                     uint64_t count = 99;
                     if (variant == SPLIT && is_sequence[f])
                         continue;
-                    assert_ok(bags_reader_count(reader, i, number++, &row,
+                    assert_ok(bags_reader_items(reader, i, number++, &row,
                         &count, &said));
                     assert_true(count == items_of(f, i));
                 }
@@ -452,7 +452,7 @@ static void items_are_counted_without_reading_them(void **state) {
 static void check_blob(const bags_reader *reader, uint64_t index, size_t number,
     uint64_t item, size_t field, bags_row *row) {
     char text[400];
-    bags_bytes blob;
+    bags_view blob;
     size_t size = item_text(field, index, item, text);
     assert_ok(bags_reader_get_blob(reader, index, number, item, row, &blob,
         &said));
@@ -463,7 +463,7 @@ static void check_blob(const bags_reader *reader, uint64_t index, size_t number,
 static void check_no_blob(const bags_reader *reader, uint64_t index,
     size_t number, uint64_t item, bags_code code, bags_row *row) {
     static const unsigned char other[1] = {0};
-    bags_bytes blob = {other, 1};
+    bags_view blob = {other, 1};
     assert_fails(code, bags_reader_get_blob(reader, index, number, item, row,
         &blob, &said));
     assert_null(blob.data);
@@ -507,7 +507,7 @@ static void one_blob_is_read_in_every_mode_and_variant(void **state) {
 
 static void a_missing_item_is_named(void **state) {
     bags_row row = {0};
-    bags_bytes blob;
+    bags_view blob;
     (void)state;
     save_formula(at("x"), 20, V1);
     bags_reader *reader = open_mode(at("x"), MAPPED);
@@ -566,7 +566,7 @@ static void save_wide(const char *path) {
 
 static void check_wide(const bags_reader *reader, uint32_t i, bags_row *row) {
     uint32_t items = i % 1000 == 0 ? 300 : i % 3, item[2] = {i, 0};
-    bags_bytes blob;
+    bags_view blob;
     assert_ok(bags_reader_get(reader, i, NULL, 0, row, &said));
     assert_int_equal(bags_row_length(row, 0), items);
     for (; item[1] < items; item[1]++)
@@ -756,15 +756,15 @@ static void values_are_decoded_by_their_types(void **state) {
                 bags_value array, other;
                 assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
                 assert_ok(bags_row_value(&row, 0, 0, NULL, &array, &said));
-                assert_int_equal(array.kind, BAGS_ARRAY);
+                assert_int_equal(array.kind, BAGS_KIND_ARRAY);
                 assert_true((uintptr_t)array.data % 8 == 0);
                 assert_ok(bags_row_value(&row, 1, 0, room, &other, &said));
-                assert_int_equal(other.kind, BAGS_BYTES);
+                assert_int_equal(other.kind, BAGS_KIND_BYTES);
                 assert_int_equal(other.size, i % 4);
                 assert_ok(bags_row_value(&row, 2, 0, room, &other, &said));
-                assert_true(other.kind == BAGS_INT && other.sint == -2);
+                assert_true(other.kind == BAGS_KIND_INT && other.sint == -2);
                 assert_ok(bags_row_value(&row, 3, 0, room, &other, &said));
-                assert_true(other.kind == BAGS_UINT && other.uint == 0x201);
+                assert_true(other.kind == BAGS_KIND_UINT && other.uint == 0x201);
                 assert_ok(bags_row_value(&row, 4, 0, room, &other, &said));
                 assert_true(other.dims == 1 && other.shape[0] == 2);
                 assert_int_equal(((const uint16_t *)other.data)[1], 0x304);
@@ -772,7 +772,7 @@ static void values_are_decoded_by_their_types(void **state) {
                     char text[8];
                     snprintf(text, sizeof(text), "w%d", (int)k);
                     assert_ok(bags_row_value(&row, 5, k, room, &other, &said));
-                    assert_int_equal(other.kind, BAGS_UTF8);
+                    assert_int_equal(other.kind, BAGS_KIND_UTF8);
                     assert_int_equal(other.size, 2);
                     assert_memory_equal(other.data, text, 2);
                 }
@@ -867,7 +867,7 @@ static void plain_fields_of_consecutive_datapoints_are_read_at_once(
             bags_value value;
             assert_ok(bags_reader_get_range(reader, field, 3, 9, &row, &said));
             assert_ok(bags_row_value(&row, 0, 5, NULL, &value, &said));
-            assert_int_equal(value.kind, BAGS_UTF8);
+            assert_int_equal(value.kind, BAGS_KIND_UTF8);
             assert_fails(BAGS_ERROR_RANGE,
                 bags_row_value(&row, 0, 6, NULL, &value, &said));
             bags_row_free(&row);
@@ -1058,7 +1058,7 @@ static void refs_are_read_in_every_form_of_an_integer(void **state) {
                 assert_int_equal(bags_row_length(&got, 1), 3);
                 assert_text(bags_row_bytes(&got, 1, 0), "e");
                 assert_text(bags_row_bytes(&got, 1, 2), "g");
-                assert_ok(bags_reader_count(reader, 1, 1, &got, &count, &said));
+                assert_ok(bags_reader_items(reader, 1, 1, &got, &count, &said));
                 assert_true(count == 3);
                 assert_ok(bags_reader_get_range(reader, 0, 0, 3, &got, &said));
                 assert_text(bags_row_bytes(&got, 0, 1), "c");
@@ -1215,7 +1215,7 @@ static void a_refs_error_names_file_and_datapoint(void **state) {
         assert_says("refs.bag");
         assert_says("88");
         assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_count(reader, 88, 1, &row, &count, &said));
+            bags_reader_items(reader, 88, 1, &row, &count, &said));
         assert_says("88");
         assert_true(count == 99);
         assert_fails(BAGS_ERROR_CORRUPT,
@@ -1421,7 +1421,7 @@ static void split_fields_of_unequal_length_are_an_error(void **state) {
             bags_reader_open(at("x"), &options, &said));
         assert_says("20");
         assert_says("17");
-        options.skip_unfinished = true;
+        options.unfinished = BAGS_UNFINISHED_SKIP;
         bags_reader *reader;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         assert_true(bags_reader_length(reader) == 17);
@@ -1637,7 +1637,7 @@ static void an_idx_that_shrinks_after_opening_is_an_error(void **state) {
     }
 }
 
-static bags_code silent_decode(void *state, bags_bytes blob,
+static bags_code silent_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     (void)state;
     (void)blob;
@@ -1670,14 +1670,14 @@ static void codecs_that_fail_in_silence_do_no_harm(void **state) {
     save_formula(at("x"), 3, V1);
     for (size_t i = 0; i < 3; i++) {
         bags_reader_options options = reading(MAPPED);
-        bags_codecs *codecs;
+        bags_registry *codecs;
         bags_reader *reader;
         bags_row row = {0};
         bags_value value;
         bags_error *mine = (bags_error *)malloc(sizeof(*mine));
-        assert_opens(codecs, bags_codecs_create(&memory.allocator, &said));
-        assert_ok(bags_codecs_add(codecs, all[i], &said));
-        options.codecs = codecs;
+        assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
+        assert_ok(bags_registry_add(codecs, all[i], &said));
+        options.registry = codecs;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
         memset(mine, 0x5a, sizeof(*mine));
@@ -1691,7 +1691,7 @@ static void codecs_that_fail_in_silence_do_no_harm(void **state) {
         free(mine);
         bags_row_free(&row);
         bags_reader_close(reader);
-        bags_codecs_free(codecs);
+        bags_registry_free(codecs);
     }
 }
 
@@ -1767,7 +1767,7 @@ static void a_row_outlives_readers_at_the_same_place(void **state) {
     for (int i = 0; i < 12; i++) {
         bags_reader_options options = reading((enum mode)(i / 2));
         bags_reader *reader;
-        options.allocator = &a.allocator;
+        options.env.allocator = &a.allocator;
         assert_opens(reader,
             bags_reader_open(at(i % 2 ? "y" : "x"), &options, &said));
         assert_true(!before || before == reader);

@@ -38,8 +38,8 @@ static bags_recover_options recover_options(told *t) {
     memset(t, 0, sizeof(*t));
     options.each = hear;
     options.user = t;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return options;
 }
 
@@ -50,7 +50,7 @@ static bags_code recover(const char *path, told *t) {
 
 static work local_work(const char *path, uint64_t shard_length) {
     work w = work_on(path, shard_length, &disk.io);
-    w.options.allocator = &memory.allocator;
+    w.options.env.allocator = &memory.allocator;
     return w;
 }
 
@@ -60,13 +60,13 @@ static void leave(work *w, uint64_t flushed, uint64_t lost) {
     mortal device;
     bags_writer *writer;
     mortal_start(&device, &disk.io);
-    w->options.io = &device.io;
+    w->options.env.io = &device.io;
     assert_opens(writer, work_open(w, false, &said));
     assert_ok(work_append_to(w, writer, flushed, &said));
     assert_ok(work_flush(w, writer, &said));
     assert_ok(work_append_to(w, writer, flushed + lost, &said));
     mortal_bury(&device, writer);
-    w->options.io = &disk.io;
+    w->options.env.io = &disk.io;
 }
 
 static void write_whole(work *w, uint64_t total) {
@@ -512,8 +512,8 @@ static void going_on_ends_as_if_nothing_had_happened(void **state) {
                 work w = local_work(at("set"), lengths[i]);
                 leave(&w, death, lost);
                 assert_opens(writer, work_open(&w, true, &said));
-                assert_true(bags_writer_found(writer) >= death);
-                assert_true(bags_writer_found(writer) <= death + lost);
+                assert_true(bags_writer_resumed(writer) >= death);
+                assert_true(bags_writer_resumed(writer) <= death + lost);
                 assert_int_equal(bags_writer_length(writer), 0);
                 assert_ok(work_append_to(&w, writer, 13, &said));
                 assert_ok(work_close(&w, writer, &said));
@@ -539,7 +539,7 @@ static void workers_that_were_killed_go_on(void **state) {
             work w = worker(at("set"), i, 4);
             assert_opens(writer, work_open(&w, true, &said));
             if (!(killed >> i & 1))
-                assert_int_equal(bags_writer_found(writer), 3 + 2 * i);
+                assert_int_equal(bags_writer_resumed(writer), 3 + 2 * i);
             assert_ok(work_append_to(&w, writer, 3 + 2 * i, &said));
             assert_ok(work_close(&w, writer, &said));
         }
@@ -571,7 +571,7 @@ static void append_starts_what_is_not_there(void **state) {
         work whole = local_work(at("whole%d", i), lengths[i]);
         write_whole(&whole, 6);
         assert_opens(writer, work_open(&w, true, &said));
-        assert_int_equal(bags_writer_found(writer), 0);
+        assert_int_equal(bags_writer_resumed(writer), 0);
         assert_ok(work_append_to(&w, writer, 6, &said));
         assert_ok(work_close(&w, writer, &said));
         assert_same_tree(w.path, whole.path);
@@ -585,7 +585,7 @@ static void finished_shards_are_followed_by_new_ones(void **state) {
     write_whole(&w, 6);
     copy_tree(at("set/000001"), at("second"));
     assert_opens(writer, work_open(&w, true, &said));
-    assert_int_equal(bags_writer_found(writer), 6);
+    assert_int_equal(bags_writer_resumed(writer), 6);
     assert_ok(work_append_to(&w, writer, 11, &said));
     assert_int_equal(bags_writer_shards(writer), 1);
     assert_ok(work_close(&w, writer, &said));
@@ -678,7 +678,7 @@ static bool interrupt_abort(const char *path, uint64_t shard_length,
     told t;
     work w = local_work(path, shard_length);
     mortal_start(&device, &disk.io);
-    w.options.io = &device.io;
+    w.options.env.io = &device.io;
     assert_opens(writer, work_open(&w, false, &said));
     assert_ok(work_append_to(&w, writer, 5, &said));
     assert_ok(work_flush(&w, writer, &said));
@@ -835,7 +835,7 @@ static void between_start(between *b, const bags_io *base) {
 static void act_recover(between *b) {
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
-    options.io = b->base;
+    options.env.io = b->base;
     bags_recover(b->path, &options, NULL, NULL);
 }
 
@@ -903,7 +903,7 @@ static void a_writer_that_finishes_does_not_harm_a_recovery(void **state) {
             assert_ok(work_append_to(&w, b.writer, 5, &said));
             assert_ok(work_flush(&w, b.writer, &said));
             memset(&options, 0, sizeof(options));
-            options.io = &b.io;
+            options.env.io = &b.io;
             bags_error err;
             err.message[0] = 0;
             bags_code code = bags_recover("set", &options, NULL, &err);
@@ -1014,7 +1014,7 @@ static void going_on_with_and_without_checksums(void **state) {
         leave(&w, 6, 0);
         w.options.checksum = after;
         assert_opens(writer, work_open(&w, true, &said));
-        assert_int_equal(bags_writer_found(writer), 6);
+        assert_int_equal(bags_writer_resumed(writer), 6);
         assert_ok(work_append_to(&w, writer, 9, &said));
         assert_ok(work_close(&w, writer, &said));
         write_whole(&whole, 9);
@@ -1048,7 +1048,7 @@ static bool interrupt_the_adding(const char *path, uint64_t n, bool dies,
     bags_writer *writer;
     work w = summed_work(path, 0, true);
     mortal_start(&device, &disk.io);
-    w.options.io = &device.io;
+    w.options.env.io = &device.io;
     assert_opens(writer, work_open(&w, true, &said));
     mortal_kill_at(&device, device.files.calls + n);
     device.files.stays = dies;
@@ -1157,7 +1157,7 @@ static lone lone_on(const char *path, const bags_io *io, bool summed) {
     lone l;
     memset(&l, 0, sizeof(l));
     l.path = path;
-    l.options.io = io;
+    l.options.env.io = io;
     l.options.buffer_size = 4096;
     l.options.checksum = summed;
     return l;
@@ -1195,8 +1195,8 @@ static bags_code lone_write(lone *l) {
 /* The writer dies at its n-th call; 0: before it closes. Whether it did. */
 static bool lone_dies(lone *l, uint64_t n) {
     mortal device;
-    mortal_start(&device, l->options.io);
-    l->options.io = &device.io;
+    mortal_start(&device, l->options.env.io);
+    l->options.env.io = &device.io;
     mortal_kill_at(&device, n ? n : UINT64_MAX);
     bag_writer *writer = bag_writer_open(l->path, &l->options, &said);
     if (writer && !lone_append(l, writer, LONE_BLOBS) && n == 0)
@@ -1210,11 +1210,11 @@ static bool lone_dies(lone *l, uint64_t n) {
 static uint64_t lone_right(const lone *l, const bags_io *io, bool check) {
     bag_reader_options options;
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     unsigned char data[5000];
     memset(&options, 0, sizeof(options));
-    options.io = io;
-    options.check = check;
+    options.env.io = io;
+    options.verify_checksums = check;
     bag_reader *reader = bag_reader_open(l->path, &options, &said);
     if (!reader)
         fail_msg("%s: %s", l->path, said.message);
@@ -1232,7 +1232,7 @@ static uint64_t lone_right(const lone *l, const bags_io *io, bool check) {
 
 static bags_code lone_recover(const bags_io *io, const char *path, told *t) {
     bags_recover_options options = recover_options(t);
-    options.io = io;
+    options.env.io = io;
     return bags_recover(path, &options, &t->report, &said);
 }
 
@@ -1328,7 +1328,7 @@ static void a_lone_bag_whose_writer_was_killed_at_any_call_is_recovered(
             lone l = lone_on("x.bag", &m.io, summed);
             reached = lone_dies(&l, n);
             bytes before = {0};
-            bags_bytes bag = memory_disk_find(&m, "x.bag");
+            bags_view bag = memory_disk_find(&m, "x.bag");
             put(&before, bag.data, bag.size);
             poison();
             bags_code code = lone_recover(&m.io, l.path, &t);

@@ -105,8 +105,8 @@ static void check_formulas(const bags_reader *reader, const uint64_t *formulas,
 static bags_reader_options reading(void) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return options;
 }
 
@@ -125,8 +125,8 @@ static bags_writer_options sharding(uint64_t size, uint64_t length) {
     options.shard_length = length;
     options.no_sync = true;
     options.buffer_size = 4096;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return options;
 }
 
@@ -182,7 +182,7 @@ static void check_cut(uint64_t count, uint64_t size, uint64_t length,
     options.shard_start = worker;
     options.shard_stop = workers;
     options.sharded = true;
-    options.io = &written.io;
+    options.env.io = &written.io;
     bags_writer *writer = open_writer("x", &options);
     for (uint64_t i = 0; i < count; i++) {
         assert_ok(append_formula(writer, i));
@@ -694,7 +694,7 @@ static void unfinished_shards_are_refused_or_left_out(void **state) {
         assert_refused(BAGS_ERROR_UNFINISHED,
             bags_reader_open(at("x"), &options, &said));
         options.allow_gaps = false;
-        options.skip_unfinished = true;
+        options.unfinished = BAGS_UNFINISHED_SKIP;
         bags_reader *reader;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         static const uint64_t formulas[] = {0, 1, 2, 3, 4, 5, 9, 10, 11};
@@ -713,7 +713,7 @@ static void shards_that_are_all_unfinished_are_nothing_to_read(void **state) {
     assert_refused(BAGS_ERROR_UNFINISHED,
         bags_reader_open(at("x"), NULL, &said));
     bags_reader_options options = reading();
-    options.skip_unfinished = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
     poison();
     bags_reader *reader = bags_reader_open(at("x"), &options, &said);
     if (reader) {
@@ -835,8 +835,8 @@ static void ranges_go_over_the_borders_of_shards(void **state) {
         bags_reader_options options = reading();
         bags_reader *reader;
         bags_row row = {0};
-        options.positional = positional > 0;
-        options.load_tables = positional > 1;
+        options.no_mmap = positional > 0;
+        options.cache_index = positional > 1;
         options.max_files = positional ? 1 : 0;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         check_formulas(reader, NULL, 11);
@@ -938,7 +938,7 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
         /* Fewer than max_files: it is a wish then. */
         few.rlim_cur = mode == 4 ? 40 : 256;
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
-        options.positional = mode == 1 || mode == 2 || mode == 4;
+        options.no_mmap = mode == 1 || mode == 2 || mode == 4;
         options.max_files = mode == 2 ? 3 : 0;
         options.max_maps = mode == 3 ? 100 : 0;
         disk.peak_files = disk.peak_maps = 0;

@@ -91,13 +91,13 @@ static const bags_io *holes(void) {
 
 /* ----------------------------------------------------------------- one Bag */
 
-static bag_reader *open_bag(const char *path, bool positional) {
+static bag_reader *open_bag(const char *path, bool no_mmap) {
     bag_reader_options options;
     bag_reader *reader;
     memset(&options, 0, sizeof options);
-    options.positional = positional;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.no_mmap = positional;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     assert_opens(reader, bag_reader_open(path, &options, &said));
     return reader;
 }
@@ -113,9 +113,9 @@ static void save_large_bag(const char *path, uint64_t size) {
     patch_u64(path, table + 24, table);
 }
 
-static void check_large_bag(bool positional) {
+static void check_large_bag(bool no_mmap) {
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     bags_range range;
     bag_reader *reader = open_bag(at("x.bag"), positional);
     bool mapped = disk.maps > 0;
@@ -155,7 +155,7 @@ static void bags_beyond_the_address_space_are_read_by_position(void **state) {
     enum { BAGS = 4 };
     bag_reader *readers[BAGS];
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     (void)state;
     NEED_HOLES();
     save_large_bag(at("x.bag"), 3 * GIB / 2);
@@ -171,9 +171,9 @@ static void bags_beyond_the_address_space_are_read_by_position(void **state) {
 }
 
 /* 2^32 empty blobs, and a last one, "z". */
-static void check_many_blobs(bool positional) {
+static void check_many_blobs(bool no_mmap) {
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     bags_range range;
     bag_reader *reader = open_bag(at("x.bag"), positional);
     assert_true(bag_reader_length(reader) == TWO_TO_32 + 1);
@@ -210,8 +210,8 @@ static void a_table_beyond_the_address_space_is_a_limit(void **state) {
     save(at("x.bag"), "z", 1);
     patch_u64(at("x.bag"), 1 + (TWO_TO_32 + 1) * 8, 1);
     memset(&options, 0, sizeof options);
-    options.positional = options.load_table = true;
-    options.allocator = &memory.allocator;
+    options.no_mmap = options.cache_index = true;
+    options.env.allocator = &memory.allocator;
     memory.limit = GIB; /* nobody has 32 GiB to spare */
     assert_refused(
         sizeof(size_t) == 4 ? BAGS_ERROR_LIMIT : BAGS_ERROR_MEMORY,
@@ -225,8 +225,8 @@ static bags_reader *open_set(const char *path, const bags_io *io) {
     bags_reader_options options;
     bags_reader *reader;
     memset(&options, 0, sizeof options);
-    options.allocator = &memory.allocator;
-    options.io = io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = io;
     assert_opens(reader, bags_reader_open(path, &options, &said));
     return reader;
 }
@@ -260,8 +260,8 @@ static void write_large_set(const char *path) {
     assert_non_null(zeros);
     memset(&options, 0, sizeof options);
     options.shard_size = 9 * GIB / 2;
-    options.io = holes();
-    options.allocator = &memory.allocator;
+    options.env.io = holes();
+    options.env.allocator = &memory.allocator;
     options.no_sync = true;
     assert_opens(writer, bags_writer_open(path, fields, 2, &options, &said));
     for (uint64_t i = 0; i < 20; i++) {
@@ -287,13 +287,13 @@ static void a_dataset_above_4_gib_is_written_and_read(void **state) {
     bags_reader *reader = open_set(at("x"), &disk.io);
     assert_int_equal(bags_reader_length(reader), 20);
     assert_ok(bags_reader_verify(reader, &said));
-    assert_ok(bags_reader_find(reader, "n", &select.field, &said));
+    assert_ok(bags_reader_field(reader, "n", &select.field, &said));
     for (uint64_t i = 0; i < 20; i++) {
         assert_ok(bags_reader_get(reader, i, &select, 1, &row, &said));
         assert_ok(bags_row_value(&row, 0, 0, NULL, &value, &said));
         assert_int_equal(value.uint, i);
     }
-    assert_ok(bags_reader_find(reader, "a", &select.field, &said));
+    assert_ok(bags_reader_field(reader, "a", &select.field, &said));
     assert_ok(bags_reader_get(reader, 17, &select, 1, &row, &said));
     assert_int_equal(bags_row_bytes(&row, 0, 0).size, GIB / 4);
     bags_row_free(&row);
@@ -376,8 +376,8 @@ static void one_of_a_million_shards_with_seven_digits_is_found(void **state) {
     memset(&options, 0, sizeof options);
     options.shard_start = 5;
     options.shard_stop = 500000;
-    options.allocator = &memory.allocator;
-    options.io = &io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &io;
     assert_opens(reader, bags_reader_open("x", &options, &said));
     assert_int_equal(bags_reader_shards(reader), 3);
     assert_int_equal(bags_reader_length(reader), 3);

@@ -63,7 +63,7 @@ typedef struct job {
     char fault[256]; /* empty: all well */
 } job;
 
-static bool same(bags_bytes blob, const char *text, size_t size) {
+static bool same(bags_view blob, const char *text, size_t size) {
     return blob.size == size && (!size || memcmp(blob.data, text, size) == 0);
 }
 
@@ -85,7 +85,7 @@ static const char *read_point(job *j, uint64_t index, bags_row *row,
         return err->message;
     if (((const uint64_t *)value.data)[1] != index * index)
         return "another number in n";
-    if (bags_reader_count(j->reader, index, 1, row, &count, err))
+    if (bags_reader_items(j->reader, index, 1, row, &count, err))
         return err->message;
     return count == items_of(index) ? NULL : "another count of b";
 }
@@ -231,8 +231,8 @@ static void threads_share_a_few_files(void **state) {
     for (size_t files = 1; files <= 16; files *= 4)
         for (int load = 0; load < 2; load++) {
             memset(&options, 0, sizeof(options));
-            options.positional = true;
-            options.load_tables = load == 1;
+            options.no_mmap = true;
+            options.cache_index = load == 1;
             options.max_files = files;
             disk.peak_files = 0;
             opens = closes = 0;
@@ -291,8 +291,8 @@ static void threads_meet_shards_that_cannot_be_opened(void **state) {
         bags_reader *reader;
         job jobs[THREADS];
         memset(&options, 0, sizeof(options));
-        options.positional = mode % 3 > 0;
-        options.load_tables = mode % 3 > 1;
+        options.no_mmap = mode % 3 > 0;
+        options.cache_index = mode % 3 > 1;
         options.max_files = mode < 3 ? 0 : 1;
         options.max_maps = mode < 3 ? 0 : 1;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
@@ -316,7 +316,7 @@ static void *read_bag(void *user) {
     for (int i = 0; i < 2000 && !*j->fault; i++) {
         char text[200];
         uint64_t index = next_random(&random) % 500;
-        bags_bytes blob;
+        bags_view blob;
         bags_range range;
         bags_error err;
         if (bag_reader_get(j->bag, index, &scratch, &blob, &err)
@@ -344,9 +344,9 @@ static void threads_share_a_bag(void **state) {
         job jobs[THREADS];
         bag_reader *reader;
         memset(&options, 0, sizeof(options));
-        options.positional = mode > 0;
-        options.load_table = mode > 1;
-        options.io = &disk.io;
+        options.no_mmap = mode > 0;
+        options.cache_index = mode > 1;
+        options.env.io = &disk.io;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         memset(jobs, 0, sizeof(jobs));
         for (size_t i = 0; i < THREADS; i++) {
@@ -497,8 +497,8 @@ static void *watch_live(void *user) {
     if (j->seed == 0)
         return write_live(j);
     memset(&options, 0, sizeof(options));
-    options.live = true;
-    options.positional = j->seed % 2;
+    options.unfinished = BAGS_UNFINISHED_READ;
+    options.no_mmap = j->seed % 2;
     options.max_files = j->seed % 3;
     while (seen < LIVE_TOTAL && !fault) {
         bags_reader *reader = bags_reader_open(j->path, &options, &err);
@@ -567,8 +567,8 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
             assert_ok(append_live(writer, i, &said));
         assert_ok(bags_writer_flush(writer, &said));
         memset(&options, 0, sizeof(options));
-        options.live = true;
-        options.positional = way > 0;
+        options.unfinished = BAGS_UNFINISHED_READ;
+        options.no_mmap = way > 0;
         options.max_files = way > 1;
         assert_opens(reader, bags_reader_open(at("live%d", way), &options,
             &said));

@@ -109,8 +109,8 @@ static void compare(const fault *expected, size_t count, findings *f) {
 static bags_verify_options options_for(const bags_io *io, findings *f) {
     bags_verify_options options;
     memset(&options, 0, sizeof(options));
-    options.allocator = &memory.allocator;
-    options.io = io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = io;
     options.each = f ? collect : NULL;
     options.user = f;
     return options;
@@ -124,7 +124,7 @@ static void expect(memory_disk *m, const char *path, const fault *expected,
     f.count = 0;
     options.user = &f;
     options.each = collect;
-    options.io = &m->io;
+    options.env.io = &m->io;
     options.parts = parts;
     for (options.part = 0; options.part < parts; options.part++) {
         bags_verify_report report;
@@ -146,7 +146,7 @@ static void expect(memory_disk *m, const char *path, const fault *expected,
 
 static void patch(memory_disk *m, const char *path, size_t offset,
     const void *data, size_t size) {
-    bags_bytes file = memory_disk_find(m, path);
+    bags_view file = memory_disk_find(m, path);
     bytes copy = {NULL, 0, 0};
     put(&copy, file.data, file.size);
     assert_true(offset + size <= copy.size);
@@ -164,7 +164,7 @@ static void patch_entry(memory_disk *m, const char *path, size_t offset,
 }
 
 static void cut(memory_disk *m, const char *path, size_t size) {
-    bags_bytes file = memory_disk_find(m, path);
+    bags_view file = memory_disk_find(m, path);
     bytes copy = {NULL, 0, 0};
     put(&copy, file.data, size);
     assert_true(size < file.size);
@@ -426,11 +426,11 @@ static void gaps_and_unfinished_shards_can_be_allowed(void **state) {
     bags_verify_report report;
     (void)state;
     garden_start(&g, 7u << 17, false); /* UNFINISH, LOCK, MISS */
-    options.skip_unfinished = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
     expect(&g.m, "x", g.expected + 2, 1, options, 1);
     options.allow_gaps = true;
     expect(&g.m, "x", NULL, 0, options, 3);
-    options.io = &g.m.io;
+    options.env.io = &g.m.io;
     assert_ok(bags_verify("x", &options, &report, &said));
     assert_true(report.unfinished == 2 && report.shards == PLANTS + 2 - 3);
     garden_end(&g);
@@ -495,7 +495,7 @@ static void a_lone_bag_is_checked(void **state) {
     memory_disk_start(&m);
     save_shard(&m, V1, "s");
     expect(&m, "s/a.bag", NULL, 0, options, 2);
-    options.io = &m.io;
+    options.env.io = &m.io;
     assert_ok(bags_verify("s/a.bag", &options, &report, &said));
     assert_true(report.files == 1 && report.blobs == 4 && !report.shards);
     patch_entry(&m, "s/a.bag", 28, FAR);
@@ -528,7 +528,7 @@ static void a_split_dataset_is_checked(void **state) {
     options.decode = false;
     cut(&m, "s/b.idx", 29); /* a torn entry is none */
     expect(&m, "s", &shorter, 1, options, 2);
-    options.skip_unfinished = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
     expect(&m, "s", NULL, 0, options, 1);
     patch_entry(&m, "s/a.idx", 8, FAR);
     expect(&m, "s", &entry, 1, options, 1);
@@ -600,7 +600,7 @@ static void types_without_a_codec_are_no_fault(void **state) {
     save_shard(&m, V1, "s");
     memory_disk_save(&m, "s/spec.json", strange, sizeof(strange) - 1);
     options.decode = true;
-    options.io = &m.io;
+    options.env.io = &m.io;
     assert_ok(bags_verify("s", &options, &report, &said));
     assert_true(report.undecoded == 4);
     memory_disk_save(&m, "s/spec.json", wrong, sizeof(wrong) - 1);
@@ -658,7 +658,7 @@ static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(
     both[0] = first;
     both[1] = last;
     expect(&m, "z.bag", both, 2, options, 1);
-    options.io = &m.io;
+    options.env.io = &m.io;
     assert_int_equal(bags_verify("z.bag", &options, &report, NULL),
         BAGS_ERROR_CORRUPT);
     assert_true(report.bytes == 16);
@@ -724,8 +724,8 @@ static void refs_that_went_away_are_missed(void **state) {
     memory_disk_start(&m);
     save_shard(&m, V1, "s");
     memset(&options, 0, sizeof(options));
-    options.io = &m.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &m.io;
+    options.env.allocator = &memory.allocator;
     assert_opens(reader, bags_reader_open("s", &options, &said));
     assert_int_equal(m.io.remove(m.io.user, "s/refs.bag"), 0);
     assert_fails(BAGS_ERROR_MISSING, bags_reader_verify(reader, &said));
@@ -767,7 +767,7 @@ static void memory_that_runs_out_at_a_fault_is_an_error(void **state) {
         blocks.fail_at = n;
         bags_verify_options options = options_for(&m.io, NULL);
         options.decode = true;
-        options.allocator = &blocks.allocator;
+        options.env.allocator = &blocks.allocator;
         bags_code code = bags_verify("s", &options, NULL, &said);
         assert_int_equal((int)code,
             blocks.failed ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT);
@@ -858,7 +858,7 @@ static void try_calls(unsigned only, int error, bool stays) {
         files.stays = stays;
         bags_verify_options options = options_for(&files.io, NULL);
         options.decode = true;
-        options.allocator = &blocks.allocator;
+        options.env.allocator = &blocks.allocator;
         poison();
         bags_code code = bags_verify("x", &options, &report, &said);
         CHECK(is_code((int)code, (int)code, "bags_verify"));
@@ -911,8 +911,8 @@ static void memory_that_runs_out_is_never_taken_for_good(void **state) {
         blocks.fail_at = n;
         bags_verify_options options = options_for(&m.io, NULL);
         options.decode = true;
-        options.skip_unfinished = true;
-        options.allocator = &blocks.allocator;
+        options.unfinished = BAGS_UNFINISHED_SKIP;
+        options.env.allocator = &blocks.allocator;
         poison();
         bags_code code = bags_verify("x", &options, NULL, &said);
         if (blocks.failed)
@@ -941,7 +941,7 @@ static void the_first_fault_is_the_same_everywhere(void **state) {
         read.io = &g.m.io;
         read.allocator = &memory.allocator;
         for (int positional = 0; positional < 2; positional++) {
-            read.positional = positional == 1;
+            read.no_mmap = positional == 1;
             poison();
             bags_reader *reader = bags_reader_open("x", &read, &said);
             bags_code code =

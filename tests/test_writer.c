@@ -9,8 +9,8 @@ static bags_writer_options writing(size_t buffer_size) {
     memset(&options, 0, sizeof(options));
     options.no_sync = true;
     options.buffer_size = buffer_size;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return options;
 }
 
@@ -193,11 +193,11 @@ static void a_codec_of_ones_own_has_its_own_arguments(void **state) {
     static const char *const types[] = {"int(0)", "int(x)", "array(float31)",
         "int(4,5,6)"};
     static const bags_codec own = {"int array", open_any, NULL, NULL, NULL, NULL};
-    bags_codecs *codecs = bags_codecs_create(NULL, &said);
+    bags_registry *codecs = bags_registry_create(NULL, &said);
     bags_writer_options options = writing(0);
     (void)state;
-    assert_ok(bags_codecs_add(codecs, &own, &said));
-    options.codecs = codecs;
+    assert_ok(bags_registry_add(codecs, &own, &said));
+    options.registry = codecs;
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         bags_field field = {"thing", types[i]};
         bags_writer *writer;
@@ -205,7 +205,7 @@ static void a_codec_of_ones_own_has_its_own_arguments(void **state) {
             bags_writer_open(at("%d", (int)i), &field, 1, &options, &said));
         assert_ok(bags_writer_close(writer, &said));
     }
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
 }
 
 static void a_wrong_type_that_is_on_disk_is_read_as_bytes(void **state) {
@@ -762,7 +762,7 @@ static void no_value_is_refused(void **state) {
     bags_value value = bags_int(0);
     bags_entry one = entry("a", &value, 1);
     (void)state;
-    value.kind = BAGS_NONE;
+    value.kind = BAGS_KIND_NONE;
     bags_writer *writer = open_writer(at("x"), fields, 1, 0);
     assert_fails(BAGS_ERROR_VALUE, bags_writer_append(writer, &one, 1, &said));
     value.kind = (bags_kind)99;
@@ -834,7 +834,7 @@ static void calls_on_a_writer_that_did_not_open_fail(void **state) {
 }
 
 static bags_code silent_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     (void)value;
     (void)scratch;
@@ -849,19 +849,19 @@ static void a_codec_that_fails_in_silence_does_no_harm(void **state) {
     bags_writer_options options = writing(0);
     bags_value value = bags_utf8("text");
     bags_entry one = entry("caption", &value, 1);
-    bags_codecs *codecs;
+    bags_registry *codecs;
     bags_writer *writer;
     (void)state;
-    assert_opens(codecs, bags_codecs_create(&memory.allocator, &said));
-    assert_ok(bags_codecs_add(codecs, &silent, &said));
-    options.codecs = codecs;
+    assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
+    assert_ok(bags_registry_add(codecs, &silent, &said));
+    options.registry = codecs;
     assert_opens(writer,
         bags_writer_open(at("x"), fields, 1, &options, &said));
     assert_fails(BAGS_ERROR_VALUE, bags_writer_append(writer, &one, 1, &said));
     assert_says("caption");
     assert_in_range(strlen(said.message), 5, 300);
     assert_fails(BAGS_ERROR_VALUE, bags_writer_close(writer, &said));
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
 }
 
 static void a_datapoint_that_was_not_ended_is_not_written(void **state) {
@@ -1077,9 +1077,9 @@ static void what_was_cancelled_is_sent_to_the_disk_anew(void **state) {
     bags_writer *writer;
     (void)state;
     assert_non_null(zeros);
-    bags_value blob = bags_data(zeros, size);
+    bags_value blob = bags_bytes(zeros, size);
     io.write_back = note_sent;
-    options.io = &io;
+    options.env.io = &io;
     options.no_sync = false;
     sent = 0;
     assert_opens(writer, bags_writer_open(at("x"), &field, 1, &options, &said));
@@ -1144,7 +1144,7 @@ static bags_code count_open(const bags_codec *codec, const bags_type *type,
 }
 
 static bags_code count_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     counter *c = (counter *)state;
     size_t size = (size_t)value->uint;
     if (++c->encoded == c->fail_at)
@@ -1170,7 +1170,7 @@ static void codecs_of_ones_own_are_opened_used_and_closed(void **state) {
         NULL};
     bags_value numbers[5], one = bags_uint(7), text = bags_utf8("t");
     bags_entry entries[3];
-    bags_codecs *codecs;
+    bags_registry *codecs;
     bags_writer *writer;
     bags_writer_options options = writing(4096);
     (void)state;
@@ -1181,9 +1181,9 @@ static void codecs_of_ones_own_are_opened_used_and_closed(void **state) {
     entries[0] = entry("c", &text, 1);
     entries[1] = entry("b", &one, 1);
     entries[2] = entry("caption", numbers, 5);
-    assert_opens(codecs, bags_codecs_create(&memory.allocator, &said));
-    assert_ok(bags_codecs_add(codecs, &codec, &said));
-    options.codecs = codecs;
+    assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
+    assert_ok(bags_registry_add(codecs, &codec, &said));
+    options.registry = codecs;
     assert_opens(writer,
         bags_writer_open(at("x"), fields, 3, &options, &said));
     assert_ok(bags_writer_append(writer, entries, 3, &said));
@@ -1216,7 +1216,7 @@ static void codecs_of_ones_own_are_opened_used_and_closed(void **state) {
     assert_says("caption");
     assert_says("three letters");
     assert_int_equal(c.opened, c.closed);
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
 }
 
 static void what_was_passed_in_may_be_gone_after_the_call(void **state) {
@@ -1269,7 +1269,7 @@ static void a_claim_that_was_disturbed_is_made_again(void **state) {
     bags_writer *writer;
     (void)state;
     io.lock = lock_later;
-    options.io = &io;
+    options.env.io = &io;
     options.sharded = true;
     locks_refused = 2;
     assert_opens(writer,
@@ -1297,7 +1297,7 @@ static void abort_after_a_failed_commit_removes_the_shard(void **state) {
     bags_writer *writer;
     (void)state;
     io.rename = rename_never;
-    options.io = &io;
+    options.env.io = &io;
     options.shard_length = 2;
     assert_opens(writer,
         bags_writer_open(at("x"), &field, 1, &options, &said));
