@@ -1398,6 +1398,9 @@ struct bagi_slot {
     size_t length;
     bags_view *items;
     bags_buffer value; /* of bags_row_value */
+    size_t capacity;
+    bags_buffer data;
+    uint64_t budget;
 };
 
 /* The scratch of a reader's calls, and their result. Start it as {0}; use one per
@@ -1413,6 +1416,8 @@ typedef struct bags_row {
     bags_buffer data;    /* blobs that are not mapped */
     bags_buffer scratch; /* refs */
     bags_buffer spans;
+    bags_buffer refs;
+    bags_buffer list;
 } bags_row;
 
 /*
@@ -2155,7 +2160,6 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #define BAGI_LOCAL_MAP bagi_local_map
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #define BAGI_LOCAL_ADVISE NULL
-#define BAGI_LOCAL_RESIDENT NULL
 #define BAGI_LOCAL_WRITE_BACK NULL
 #else
 /* ---- POSIX ----
@@ -2280,20 +2284,6 @@ static int bagi_local_advise(void *user, void *file, const void *map,
 #define BAGI_LOCAL_ADVISE bagi_local_advise
 #else
 #define BAGI_LOCAL_ADVISE NULL
-#endif
-
-/* The kernel does not tell everyone: who may not write the file learns that all
- * of it is in memory. */
-#if defined(__linux__)
-static bool bagi_local_resident(void *user, const void *at) {
-    unsigned char known = 1;
-    size_t before = 0;
-    (void)user;
-    return mincore(bagi_local_page(at, &before), 1, &known) != 0 || (known & 1);
-}
-#define BAGI_LOCAL_RESIDENT bagi_local_resident
-#else
-#define BAGI_LOCAL_RESIDENT NULL
 #endif
 
 /* ---- all POSIX systems ---- */
@@ -2506,7 +2496,7 @@ BAGS_API const bags_io *bags_io_local(void) {
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
-        BAGI_LOCAL_ADVISE, BAGI_LOCAL_RESIDENT, BAGI_LOCAL_WRITE_BACK};
+        BAGI_LOCAL_ADVISE, BAGI_LOCAL_WRITE_BACK};
     return &io;
 }
 
@@ -2523,11 +2513,6 @@ BAGS_API bool bagi_mapped_get(
     const bagi_mapped *view, uint64_t index, bags_view *out);
 BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
-BAGS_API bool bagi_mapped_get_range(
-    const bagi_mapped *view, uint64_t start, uint64_t stop, bags_range *out);
-BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
-    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
-    bags_error *err);
 BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
 BAGS_API bags_view bags_row_bytes(
     const bags_row *row, size_t slot, size_t item);
@@ -2554,7 +2539,7 @@ static inline uint64_t bagi_load_big(const unsigned char *data) {
 #endif
 }
 
-static bool bagi_little_endian(void) {
+BAGS_API bool bags_little_endian(void) {
     const uint16_t one = 1;
     unsigned char first;
     memcpy(&first, &one, 1);
@@ -2605,6 +2590,25 @@ static size_t bagi_utf8_valid(const unsigned char *text, size_t size) {
         i += length;
     }
     return size;
+}
+
+BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
+    size_t good = bagi_utf8_valid((const unsigned char *)text, size);
+    if (good < size && bad)
+        *bad = good;
+    return good == size;
+}
+
+BAGS_API void bags_swap_bytes(
+    void *to, const void *from, size_t size, size_t element) {
+    unsigned char *out = (unsigned char *)to;
+    const unsigned char *in = (const unsigned char *)from;
+    for (size_t i = 0; element && i + element <= size; i += element)
+        for (size_t j = 0; j < (element + 1) / 2; j++) {
+            unsigned char first = in[i + j], last = in[i + element - 1 - j];
+            out[i + j] = last;
+            out[i + element - 1 - j] = first;
+        }
 }
 
 static size_t bagi_utf8_encode(uint32_t point, unsigned char out[4]) {
@@ -3911,7 +3915,7 @@ static void bagi_file_map(bag_reader *reader, bagi_file *file, bool no_mmap) {
     const bags_io *io = &reader->env->io;
     bagi_files *files = reader->files;
     const void *map = nothing;
-    if (positional || !io->map || file->size > SIZE_MAX / 2)
+    if (no_mmap || !io->map || file->size > SIZE_MAX / 2)
         return;
     if (file->size > 0) {
         if (files && files->maps >= files->maps_limit)
@@ -3939,7 +3943,7 @@ static bags_code bagi_file_measure(
     bags_code code =
         bagi_file_size(reader->env, file->handle, file->path, &file->size, err);
     if (!code)
-        bagi_file_map(reader, file, positional);
+        bagi_file_map(reader, file, no_mmap);
     return code;
 }
 
@@ -4201,7 +4205,7 @@ static bags_code bagi_sums_find(
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_file_open(reader, &sums->file, path, &why);
     if (!code)
-        code = bagi_file_measure(reader, &sums->file, positional, &why);
+        code = bagi_file_measure(reader, &sums->file, no_mmap, &why);
     if (code == BAGS_ERROR_MISSING)
         bags_fail(err, code,
             "%s: there are no checksums: %s is not there; "
@@ -4499,7 +4503,7 @@ typedef struct bagi_lone {
 
 static bagi_lone *bagi_lone_new(
     const bag_reader_options *options, bags_error *err) {
-    bagi_env env = bagi_env_of(options->allocator, options->io);
+    bagi_env env = bagi_env_of(options->env.allocator, options->env.io);
     bagi_lone *lone = (bagi_lone *)bagi_alloc(&env.memory, sizeof *lone, err);
     if (!lone)
         return NULL;
@@ -4514,9 +4518,15 @@ BAGS_API bag_reader *bag_reader_open(
     memset(&with, 0, sizeof with);
     if (options)
         with = *options;
-    bagi_bag_options how = {BAGI_ALONE, with.no_mmap,
-        with.cache_index || with.live, with.allow_empty_file, with.live,
-        with.live, with.access, with.check, NULL, 0, false};
+    if (with.unfinished == BAGS_UNFINISHED_SKIP) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: a Bag has no shards to skip",
+            bagi_tail(path));
+        return NULL;
+    }
+    bool live = with.unfinished == BAGS_UNFINISHED_READ;
+    bagi_bag_options how = {BAGI_ALONE, with.no_mmap, with.cache_index || live,
+        with.allow_empty_file, live, live, with.access, with.verify_checksums,
+        NULL, 0, false};
     bagi_lone *lone = bagi_lone_new(&with, err);
     if (!lone)
         return NULL;
@@ -4525,12 +4535,12 @@ BAGS_API bag_reader *bag_reader_open(
         bagi_free(&memory, lone, sizeof *lone);
         return NULL;
     }
-    if (with.live && lone->reader.split && with.check &&
+    if (live && lone->reader.split && with.verify_checksums &&
         bagi_sums_attach_live(&lone->reader, err)) {
         bag_reader_close(&lone->reader);
         return NULL;
     }
-    if (with.live && lone->reader.split)
+    if (live && lone->reader.split)
         bagi_bag_trim(&lone->reader, bagi_bag_whole(&lone->reader));
     return &lone->reader;
 }
@@ -4541,7 +4551,7 @@ BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
     memset(&with, 0, sizeof with);
     if (options)
         with = *options;
-    if (with.check) {
+    if (with.verify_checksums) {
         bags_fail(err, BAGS_ERROR_ARGUMENT,
             "(memory): a Bag in memory has no checksums beside it");
         return NULL;
@@ -4626,9 +4636,7 @@ static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
  * time, each when it is touched: ask for all of it, unless it is there. */
 BAGI_APART static void bagi_bag_wake(
     const bag_reader *reader, uint64_t start, uint64_t size) {
-    const bags_io *io = &reader->env->io;
-    if (size > 4096 && !(io->resident && io->resident(io->user,
-                                             reader->data + start + size / 2)))
+    if (size > 4096)
         bagi_file_advise(reader, &reader->file, start, size, BAGS_ADVICE_SOON);
 }
 
@@ -4728,8 +4736,9 @@ static bags_code bagi_bag_ends(const bag_reader *reader, uint64_t start,
     return bagi_bag_check(reader, start, count, *ends, err);
 }
 
-BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
-    uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err) {
+BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
+    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
+    bags_error *err) {
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: a range from %" PRIu64 " to %" PRIu64 " runs backwards",
@@ -5813,8 +5822,7 @@ struct bag_writer {
     bagi_env env;
     bagi_column column;
     bool keep_idx, no_sync;
-    uint64_t sync_size, synced; /* what the blobs' end was at the last sync */
-    bags_error failure;         /* code BAGS_OK: none */
+    bags_error failure; /* code BAGS_OK: none */
 };
 
 /* Remember the first failure, and give it to whoever asks. */
@@ -5826,15 +5834,6 @@ static bags_code bagi_keep_failure(bags_error *failure, bags_error *err) {
 
 BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "there is no writer");
-}
-
-static bags_code bagi_check_sync(
-    bool no_sync, uint64_t sync_size, const char *path, bags_error *err) {
-    return no_sync && sync_size
-               ? bags_fail(err, BAGS_ERROR_ARGUMENT,
-                     "%s: sync_size asks for syncs and no_sync for none",
-                     bagi_tail(path))
-               : BAGS_OK;
 }
 
 static void bagi_bag_writer_free(bag_writer *writer) {
@@ -5890,9 +5889,7 @@ BAGS_API bag_writer *bag_writer_open(
     memset(&with, 0, sizeof with);
     if (options)
         with = *options;
-    bagi_env env = bagi_env_of(with.allocator, with.io);
-    if (bagi_check_sync(with.no_sync, with.sync_size, path, err))
-        return NULL;
+    bagi_env env = bagi_env_of(with.env.allocator, with.env.io);
     bag_writer *writer =
         (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
@@ -5900,7 +5897,6 @@ BAGS_API bag_writer *bag_writer_open(
     writer->env = env;
     writer->keep_idx = with.keep_idx;
     writer->no_sync = with.no_sync;
-    writer->sync_size = with.sync_size;
     bags_code code = bagi_column_init(
         &env.memory, &writer->column, with.buffer_size, with.no_sync, err);
     if (!code)
@@ -5922,7 +5918,6 @@ static bags_code bagi_bag_writer_sync(bag_writer *writer, bags_error *err) {
     bags_code code = bagi_column_flush(env, column, err);
     if (!code)
         code = bagi_column_sync(env, column, err);
-    writer->synced = column->blobs.end;
     return code ? code : bagi_sync_above(env, column->blobs.path, 1, err);
 }
 
@@ -5934,9 +5929,6 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
         return bagi_keep_failure(&writer->failure, err);
     bags_code code = bagi_column_add(&writer->env, &writer->column,
         (const unsigned char *)data, size, &writer->failure);
-    if (!code && writer->sync_size &&
-        writer->column.blobs.end - writer->synced >= writer->sync_size)
-        code = bagi_bag_writer_sync(writer, &writer->failure);
     if (code)
         return bagi_keep_failure(&writer->failure, err);
     if (index)
@@ -6175,7 +6167,9 @@ static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0},
     {"int16", "i2", " h short ", 2}, {"int32", "i4", " i intc ", 4},
     {"int64", "i8", " q int int_ longlong ", 8},
     {"float16", "f2", " e half ", 2}, {"float32", "f4", " f single ", 4},
-    {"float64", "f8", " d double float float_ ", 8}};
+    {"float64", "f8", " d double float float_ ", 8},
+    {"complex64", "c8", " F csingle ", 8},
+    {"complex128", "c16", " D complex cdouble complex_ cfloat ", 16}};
 
 #define BAGI_DTYPES (sizeof bagi_dtypes / sizeof *bagi_dtypes)
 
@@ -6186,6 +6180,16 @@ static const bagi_dtype *bagi_dtype_of(bags_dtype dtype) {
 
 BAGS_API const char *bags_dtype_name(bags_dtype dtype) {
     return bagi_dtype_of(dtype)->name;
+}
+
+BAGS_API const char *bags_dtype_code(bags_dtype dtype) {
+    return bagi_dtype_of(dtype)->code;
+}
+
+BAGS_API size_t bags_dtype_swap(bags_dtype dtype) {
+    bool is_complex =
+        dtype == BAGS_DTYPE_COMPLEX64 || dtype == BAGS_DTYPE_COMPLEX128;
+    return bagi_dtype_of(dtype)->size / (is_complex ? 2U : 1U);
 }
 
 BAGS_API size_t bags_dtype_size(bags_dtype dtype) {
@@ -6210,7 +6214,7 @@ BAGS_API bags_dtype bags_dtype_parse(
     bags_view rest = {(const unsigned char *)text, size};
     bool big = false;
     if (size > 0 && (strchr("<>|=", text[0]) && text[0])) {
-        big = text[0] == '>' || (text[0] == '=' && !bagi_little_endian());
+        big = text[0] == '>' || (text[0] == '=' && !bags_little_endian());
         rest.data++;
         rest.size--;
     }
@@ -6241,12 +6245,14 @@ static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
 BAGS_API bags_value bags_int(int64_t number) {
     bags_value value = bagi_value(BAGS_KIND_INT, NULL, 0);
     value.sint = number;
+    value.uint = number < 0 ? 0 : (uint64_t)number;
     return value;
 }
 
 BAGS_API bags_value bags_uint(uint64_t number) {
     bags_value value = bagi_value(BAGS_KIND_UINT, NULL, 0);
     value.uint = number;
+    value.sint = number > (uint64_t)INT64_MAX ? 0 : (int64_t)number;
     return value;
 }
 
@@ -6267,10 +6273,12 @@ BAGS_API bags_value bags_bytes(const void *data, size_t size) {
 }
 
 /* Bytes of an array. False if they are more than fit a size_t. */
-static bool bagi_array_size(
+BAGS_API bool bags_array_size(
     bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size) {
     size_t bytes = bags_dtype_size(dtype);
     bool empty = false;
+    if (!bytes)
+        return false;
     for (size_t i = 0; i < dims; i++)
         empty = empty || shape[i] == 0;
     for (size_t i = 0; i < dims && !empty; i++) {
@@ -6290,7 +6298,7 @@ BAGS_API bags_value bags_array(
     value.shape = shape;
     /* One that is too large keeps size 0, which no encoder takes for it. */
     if (bags_dtype_size(dtype))
-        bagi_array_size(dtype, dims, shape, &value.size);
+        bags_array_size(dtype, dims, shape, &value.size);
     return value;
 }
 
@@ -6499,8 +6507,8 @@ typedef struct bagi_array {
 /* Dtypes that NumPy has and this header has not, as they can stand in a type;
  * those of its relatives, as bfloat16 and float8_e4m3fn, among them. */
 static bool bagi_dtype_elsewhere(bags_view name) {
-    static const bagi_dtype others = {"complex64", "complex128",
-        " complex256 c8 c16 c32 complex cfloat csingle cdouble clongdouble "
+    static const bagi_dtype others = {"complex256", "c32",
+        " clongdouble "
         "longcomplex longdouble longfloat g float80 float96 float128 f10 f12 "
         "f16 "
         "long ulong l p intp uintp int0 uint0 int128 uint128 datetime64 "
@@ -6521,7 +6529,8 @@ BAGI_COLD static bags_code bagi_array_no_dtype(
                      "the dtype \"%.*s\" is not built in", size, text)
                : bags_fail(err, BAGS_ERROR_TYPE,
                      "\"%.*s\" is no dtype: those are bool, uint8 to uint64, "
-                     "int8 to int64, float16, float32 and float64",
+                     "int8 to int64, float16, float32, float64, complex64 and "
+                     "complex128",
                      size, text);
 }
 
@@ -6547,7 +6556,7 @@ static bags_code bagi_array_arguments(
                 "a dimension of an array is a number; one of them may be -1");
         }
     }
-    if (!bagi_array_size(
+    if (!bags_array_size(
             codec->dtype, codec->dims, codec->shape, &codec->bytes))
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "an array of this type is larger than memory");
@@ -6579,14 +6588,6 @@ static bags_code bagi_array_open(const bags_codec *codec, const bags_type *type,
     return code;
 }
 
-/* Copy elements with their bytes in reverse. */
-static void bagi_swap_copy(
-    unsigned char *to, const unsigned char *from, size_t size, size_t element) {
-    for (size_t i = 0; i + element <= size; i += element)
-        for (size_t j = 0; j < element; j++)
-            to[i + j] = from[i + element - 1 - j];
-}
-
 /*
  * Make a value of an array's bytes: a view of them if they are aligned and in
  * this machine's order, else a copy behind the shape in scratch. shape is
@@ -6596,8 +6597,8 @@ static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
     const uint64_t *shape, bool keep, bags_view data, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     size_t element = bags_dtype_size(dtype);
-    bool swap = element > 1 && big == bagi_little_endian();
-    bool copy = swap || (uintptr_t)data.data % element != 0;
+    bool swap = element > 1 && big == bags_little_endian();
+    bool copy = swap || (uintptr_t)data.data % bags_dtype_swap(dtype) != 0;
     size_t front = keep ? dims * sizeof *shape : 0;
     if (data.size > SIZE_MAX - front)
         return bagi_fail_memory(err, data.size);
@@ -6611,7 +6612,7 @@ static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
     if (copy) {
         unsigned char *room = scratch->data + front;
         if (swap)
-            bagi_swap_copy(room, data.data, data.size, element);
+            bags_swap_bytes(room, data.data, data.size, bags_dtype_swap(dtype));
         else if (data.size)
             memcpy(room, data.data, data.size);
         elements = room;
@@ -6631,7 +6632,7 @@ static bags_code bagi_array_check(
     if (value->dims > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "an array has at most %d dimensions", BAGS_MAX_DIMS);
-    if (!bagi_array_size(value->dtype, value->dims, value->shape, size))
+    if (!bags_array_size(value->dtype, value->dims, value->shape, size))
         return bags_fail(err, BAGS_ERROR_VALUE,
             "an array whose shape is larger than memory");
     return BAGS_OK;
@@ -6676,13 +6677,13 @@ static bags_code bagi_array_elements(const bags_value *value, size_t size,
     size_t front, bags_buffer *scratch, const unsigned char **out,
     bags_error *err) {
     *out = (const unsigned char *)value->data;
-    if (bagi_little_endian() || bags_dtype_size(value->dtype) == 1)
+    if (bags_little_endian() || bags_dtype_size(value->dtype) == 1)
         return BAGS_OK;
     bags_code code = bags_buffer_reserve(scratch, front + size + 1, err);
     if (code)
         return code;
-    bagi_swap_copy(
-        scratch->data + front, *out, size, bags_dtype_size(value->dtype));
+    bags_swap_bytes(
+        scratch->data + front, *out, size, bags_dtype_swap(value->dtype));
     *out = scratch->data + front;
     return BAGS_OK;
 }
@@ -6789,7 +6790,7 @@ static bags_code bagi_self_decode(
             "is an array of a dtype that is not built in: \"%.*s\"",
             (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
     size_t size = 0;
-    if (!bagi_array_size(dtype, (size_t)dims, shape, &size) ||
+    if (!bags_array_size(dtype, (size_t)dims, shape, &size) ||
         size != data.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "is an array whose shape does not give its %" PRIu64 " bytes",
@@ -6811,7 +6812,7 @@ static bags_code bagi_array_decode(void *state, bags_view blob,
             (uint64_t)codec->bytes);
     if (!wild)
         return bagi_array_value(codec->dtype, false, codec->dims, codec->shape,
-            false, blob, scratch, value, err);
+            true, blob, scratch, value, err);
     uint64_t shape[BAGS_MAX_DIMS];
     memcpy(shape, codec->shape, sizeof shape);
     shape[codec->wild] = blob.size / codec->bytes;
@@ -6847,15 +6848,15 @@ BAGS_API bags_registry *bags_registry_create(
 }
 
 BAGS_API bags_code bags_registry_add(
-    bags_registry *codecs, const bags_codec *codec, bags_error *err) {
-    if (!codecs || !codec || !codec->names || !*codec->names)
+    bags_registry *registry, const bags_codec *codec, bags_error *err) {
+    if (!registry || !codec || !codec->names || !*codec->names)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "a codec needs a name");
-    void *added = codecs->added;
-    bags_code code = bagi_grow(&codecs->memory, &added, &codecs->capacity,
-        codecs->count, sizeof *codec, err);
-    codecs->added = (bags_codec *)added;
+    void *added = registry->added;
+    bags_code code = bagi_grow(&registry->memory, &added, &registry->capacity,
+        registry->count, sizeof *codec, err);
+    registry->added = (bags_codec *)added;
     if (!code)
-        codecs->added[codecs->count++] = *codec;
+        registry->added[registry->count++] = *codec;
     return code;
 }
 
@@ -6871,22 +6872,23 @@ static bool bagi_codec_serves(const bags_codec *codec, bags_view name) {
 }
 
 BAGS_API const bags_codec *bags_registry_find(
-    const bags_registry *codecs, bags_view name) {
-    for (size_t i = codecs ? codecs->count : 0; i > 0; i--)
-        if (bagi_codec_serves(&codecs->added[i - 1], name))
-            return &codecs->added[i - 1];
+    const bags_registry *registry, bags_view name) {
+    for (size_t i = registry ? registry->count : 0; i > 0; i--)
+        if (bagi_codec_serves(&registry->added[i - 1], name))
+            return &registry->added[i - 1];
     for (size_t i = 0; i < BAGI_BUILT_IN; i++)
         if (bagi_codec_serves(&bagi_codecs_built_in[i], name))
             return &bagi_codecs_built_in[i];
     return NULL;
 }
 
-BAGS_API void bags_registry_free(bags_registry *codecs) {
-    if (!codecs)
+BAGS_API void bags_registry_free(bags_registry *registry) {
+    if (!registry)
         return;
-    bags_allocator memory = codecs->memory;
-    bagi_free(&memory, codecs->added, codecs->capacity * sizeof(bags_codec));
-    bagi_free(&memory, codecs, sizeof *codecs);
+    bags_allocator memory = registry->memory;
+    bagi_free(
+        &memory, registry->added, registry->capacity * sizeof(bags_codec));
+    bagi_free(&memory, registry, sizeof *registry);
 }
 
 /* ========================================================================
@@ -7125,6 +7127,54 @@ static bags_code bagi_decode(const bags_allocator *memory,
     bags_code code =
         coder->codec->decode(coder->state, blob, scratch, value, &why);
     return code ? bagi_codec_said(code, &why, err) : BAGS_OK;
+}
+
+/* A spec of one nameless field; the type's text is borrowed. */
+static bags_code bagi_spec_of_type(bagi_spec *spec, bags_field *field,
+    const bags_registry *registry, const char *type, bags_error *err) {
+    bags_allocator memory = bagi_allocator_of(NULL);
+    memset(spec, 0, sizeof *spec);
+    field->name = "";
+    field->type = type;
+    spec->fields = field;
+    spec->count = 1;
+    return bagi_spec_seal(&memory, spec, registry, err);
+}
+
+static void bagi_spec_of_type_free(bagi_spec *spec) {
+    bags_allocator memory = bagi_allocator_of(NULL);
+    spec->fields = NULL;
+    if (spec->coders && spec->coders->ready && spec->coders->codec->close)
+        spec->coders->codec->close(spec->coders->state);
+    bagi_free(&memory, spec->coders, sizeof *spec->coders);
+    bagi_free(&memory, spec->types, sizeof *spec->types);
+}
+
+BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
+    const bags_value *value, bags_buffer *scratch, bags_view *blob,
+    bags_error *err) {
+    bags_allocator memory = bagi_allocator_of(NULL);
+    bagi_spec spec;
+    bags_field field;
+    bags_code code = bagi_spec_of_type(&spec, &field, registry, type, err);
+    bagi_buffer_adopt(scratch, &memory);
+    if (!code)
+        code = bagi_encode(&memory, &spec, 0, value, scratch, blob, err);
+    bagi_spec_of_type_free(&spec);
+    return code;
+}
+
+BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
+    bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
+    bags_allocator memory = bagi_allocator_of(NULL);
+    bagi_spec spec;
+    bags_field field;
+    bags_code code = bagi_spec_of_type(&spec, &field, registry, type, err);
+    bagi_buffer_adopt(scratch, &memory);
+    if (!code)
+        code = bagi_decode(&memory, &spec, 0, blob, scratch, value, err);
+    bagi_spec_of_type_free(&spec);
+    return code;
 }
 
 /* A name that Windows gives to a device, whatever stands behind the first dot. */
@@ -7532,9 +7582,9 @@ static bags_code bagi_finalize_one(const bagi_env *env, const char *base,
 /* In order of the numbers, so that the number a shard gets is free: those below
  * it have moved already, and it never moves up. */
 BAGS_API bags_code bags_finalize(const char *path,
-    const bags_allocator *allocator, const bags_io *io, uint64_t *renamed,
-    bags_error *err) {
-    bagi_env env = bagi_env_of(allocator, io);
+    const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
+    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
+        options ? options->env.io : NULL);
     bagi_names names;
     uint64_t count = 0;
     bags_code code = bagi_check_path(path, err);
@@ -7556,7 +7606,7 @@ BAGS_API bags_code bags_finalize(const char *path,
         code = bagi_finalize_one(&env, path, names.names[i], to, err);
         count += !code;
     }
-    if (!code && count)
+    if (!code && count && !(options && options->no_sync))
         code = bagi_sync_dir(&env, path, err);
     if (!code && renamed)
         *renamed = count;
@@ -7603,6 +7653,7 @@ struct bags_writer {
     bags_error refusal; /* of a datapoint: the first */
     uint64_t refused;   /* how many there were */
     bags_error pending; /* of the datapoint being streamed */
+    bool reported;      /* the pending one, to a caller's err */
 };
 
 static bagi_column *bagi_refs_column(bags_writer *writer) {
@@ -7983,9 +8034,9 @@ static bags_code bagi_writer_broken(bags_writer *writer, bags_error *err) {
 /* A refused datapoint is reported now and, if it is the first, by close. */
 static bags_code bagi_writer_refuse(
     bags_writer *writer, const bags_error *why, bags_error *err) {
-    if (!writer->refusal.code)
+    if (!err && !writer->refusal.code)
         writer->refusal = *why;
-    writer->refused++;
+    writer->refused += !err;
     if (err && err != why)
         *err = *why;
     return why->code;
@@ -8062,9 +8113,7 @@ static bags_code bagi_datapoint_commit(bags_writer *writer) {
     writer->length++;
     if (bagi_writer_full(writer))
         return bagi_writer_finish(writer, err);
-    uint64_t most = writer->options.sync_size;
-    return most && writer->unsynced >= most ? bagi_writer_sync_all(writer, err)
-                                            : BAGS_OK;
+    return BAGS_OK;
 }
 
 /* The field that the i-th entry names: most often the caller's i-th. */
@@ -8168,6 +8217,7 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
         return bagi_writer_broken(writer, err);
     writer->begun = true;
     writer->pending.code = BAGS_OK;
+    writer->reported = false;
     return BAGS_OK;
 }
 
@@ -8181,6 +8231,7 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     if (!writer->begun)
         return bagi_refuse_state(writer, "no datapoint was begun", err);
     bags_error *why = &writer->pending;
+    writer->reported = writer->reported || (err && why->code);
     if (why->code)
         return bagi_keep_failure(why, err);
     size_t field =
@@ -8198,6 +8249,7 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
             writer, field, value, writer->refs[field].count, why);
     if (writer->failure.code)
         return bagi_writer_broken(writer, err);
+    writer->reported = err && why->code;
     if (why->code)
         return bagi_keep_failure(why, err);
     writer->given[field] = true;
@@ -8225,7 +8277,8 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
     if (!writer->pending.code)
         bagi_writer_complete(writer, true, &writer->pending);
     if (writer->pending.code)
-        return bagi_datapoint_failed(writer, &writer->pending, err);
+        return bagi_datapoint_failed(writer, &writer->pending,
+            writer->reported && !err ? &writer->pending : err);
     return bagi_datapoint_commit(writer) ? bagi_writer_broken(writer, err)
                                          : BAGS_OK;
 }
@@ -8236,13 +8289,6 @@ BAGS_API void bags_writer_cancel(bags_writer *writer) {
     writer->begun = false;
     if (!writer->failure.code)
         bagi_datapoint_drop(writer);
-}
-
-BAGS_API void bags_writer_forgive(bags_writer *writer) {
-    if (!writer)
-        return;
-    writer->refusal.code = BAGS_OK;
-    writer->refused = 0;
 }
 
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
@@ -8318,7 +8364,8 @@ static bags_code bagi_writer_fields(bags_writer *writer,
     for (size_t i = 1; i < count; i++)
         if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
             return bagi_fail_field(err, spec->fields[i].name, "is given twice");
-    bags_code code = bagi_spec_seal(memory, spec, writer->options.codecs, err);
+    bags_code code =
+        bagi_spec_seal(memory, spec, writer->options.registry, err);
     return code ? code : bagi_spec_check(memory, spec, err);
 }
 
@@ -8384,8 +8431,7 @@ static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
             "%s: shard_start is %" PRIu64 ", the worker's index; it must be "
             "below shard_stop, the number of workers, which is %" PRIu64,
             bagi_tail(writer->path), options->shard_start, options->shard_stop);
-    return bagi_check_sync(
-        options->no_sync, options->sync_size, writer->path, err);
+    return BAGS_OK;
 }
 
 /* ---- going on with what a writer has left ---- */
@@ -8831,9 +8877,10 @@ static bags_code bagi_writer_count_found(bags_writer *writer, bags_error *err) {
     memset(&options, 0, sizeof options);
     options.shard_start = writer->options.shard_start;
     options.shard_stop = writer->options.shard_stop;
-    options.allow_gaps = options.skip_unfinished = true;
-    options.allocator = &writer->env.memory;
-    options.io = &writer->env.io;
+    options.allow_gaps = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
+    options.env.allocator = &writer->env.memory;
+    options.env.io = &writer->env.io;
     bags_reader *reader = bags_reader_open(writer->path, &options, &why);
     if (!reader && why.code == BAGS_ERROR_UNFINISHED)
         return BAGS_OK;
@@ -8971,8 +9018,8 @@ static bags_code bagi_writer_go_on(bags_writer *writer, bags_error *err) {
 /* A writer that has a path and options, and no fields yet. */
 static bags_writer *bagi_writer_new(
     const char *path, const bags_writer_options *options, bags_error *err) {
-    bagi_env env = bagi_env_of(
-        options ? options->allocator : NULL, options ? options->io : NULL);
+    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
+        options ? options->env.io : NULL);
     if (bagi_check_path(path, err))
         return NULL;
     bags_writer *writer =
@@ -9011,7 +9058,7 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
     for (size_t i = 0; i < count && !code; i++)
         writer->order[i] = bagi_spec_find(&writer->spec, fields[i].name);
     if (!code)
-        code = writer->options.append ? bagi_writer_go_on(writer, err)
+        code = writer->options.resume ? bagi_writer_go_on(writer, err)
                                       : bagi_writer_start(writer, err);
     if (!code)
         return writer;
@@ -9116,12 +9163,12 @@ static bags_code bagi_recover_spec(bags_writer *writer,
 static bags_code bagi_recover_empty(bagi_recovering *work, bags_writer *writer,
     bool known, bags_recovered *done, bags_error *err) {
     bool other = false;
-    done->done = BAGS_RECOVERY_REMOVED;
+    done->action = BAGS_RECOVERY_REMOVED;
     if (work->options.dry_run)
         return BAGS_OK;
     bags_code code = bagi_writer_discard(writer, known, &other, err);
     if (other)
-        done->why = "it held no datapoint; files that no writer makes stay";
+        done->reason = "it held no datapoint; files that no writer makes stay";
     return code;
 }
 
@@ -9149,11 +9196,11 @@ static bags_code bagi_recover_with(bagi_recovering *work, bags_writer *writer,
     if (code)
         return code;
     done->length = found.length;
-    done->cut = found.cut;
-    done->why = found.why;
+    done->truncated = found.cut;
+    done->reason = found.why;
     if (found.length == 0)
         return bagi_recover_empty(work, writer, !unknown, done, err);
-    done->done = BAGS_RECOVERY_FINISHED;
+    done->action = BAGS_RECOVERY_FINISHED;
     if (work->options.dry_run)
         return BAGS_OK;
     code = bagi_writer_cut(writer, err);
@@ -9171,8 +9218,8 @@ static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
     options.buffer_size = BAGI_RECOVER_BUFFER;
-    options.allocator = &work->env.memory;
-    options.io = &work->env.io;
+    options.env.allocator = &work->env.memory;
+    options.env.io = &work->env.io;
     bags_writer *writer = bagi_writer_new(path, &options, err);
     if (!writer)
         return BAGS_ERROR_MEMORY;
@@ -9182,7 +9229,7 @@ static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
     bagi_writer_free(writer);
     /* Its writer may have finished it while it was looked at. */
     if (code && !bagi_shard_finished(&work->env, path, &finished, NULL) &&
-        finished && done->done == BAGS_RECOVERY_NOTHING)
+        finished && done->action == BAGS_RECOVERY_NOTHING)
         code = BAGS_OK;
     return code;
 }
@@ -9196,6 +9243,8 @@ typedef enum bagi_lone_state {
 } bagi_lone_state;
 
 #define BAGI_COMPARE_STEP 128
+
+static bags_code bagi_bag_verify(const bag_reader *reader, bags_error *err);
 
 /* Whether an entry of a table can be what a loss of power made of that of a
  * journal: the same bytes, or zeros. */
@@ -9272,14 +9321,14 @@ static bags_code bagi_recover_look_at(const bagi_env *env, const char *path,
         return code;
     memset(&options, 0, sizeof options);
     options.no_mmap = true;
-    options.allocator = &env->memory;
-    options.io = &env->io;
+    options.env.allocator = &env->memory;
+    options.env.io = &env->io;
     bag_reader *reader = bag_reader_open(path, &options, err);
     if (!reader && (err->code != BAGS_ERROR_CORRUPT || kind != BAGS_PATH_FILE))
         return err->code;
     if (reader && !reader->split && kind == BAGS_PATH_FILE) {
         code = bagi_recover_compare(reader, journal, &same, err);
-        bags_code wrong = code ? BAGS_OK : bag_reader_verify(reader, err);
+        bags_code wrong = code ? BAGS_OK : bagi_bag_verify(reader, err);
         same = same && !wrong;
         if (code == BAGS_ERROR_MISSING)
             code = BAGS_OK; /* the journal went: its writer has finished */
@@ -9452,10 +9501,10 @@ static bags_code bagi_recover_scan(bag_writer *writer, bagi_lone_state state,
             "%s: cannot be recovered: blob %" PRIu64 " of its journal: %s",
             bagi_tail(column->blobs.path), column->length, why);
     bagi_column_keep(column);
-    done->cut = bagi_column_settle(column);
+    done->truncated = bagi_column_settle(column);
     done->length = column->length;
-    done->why = why ? why : "";
-    done->done = BAGS_RECOVERY_FINISHED;
+    done->reason = why ? why : "";
+    done->action = BAGS_RECOVERY_FINISHED;
     return BAGS_OK;
 }
 
@@ -9473,7 +9522,7 @@ static bags_code bagi_recover_bag_with(bagi_recovering *work,
         code = bagi_recover_look(&work->env, path, &state, err);
     if (!code && state != BAGI_LONE_WHOLE)
         code = bagi_recover_scan(writer, state, done, err);
-    if (!code && done->done && !work->options.dry_run)
+    if (!code && done->action && !work->options.dry_run)
         code = bagi_column_cut(&work->env, &writer->column, err);
     return code;
 }
@@ -9488,6 +9537,11 @@ static bags_code bagi_recover_bag(bagi_recovering *work, const char *path,
             "%s: the name of a lone Bag ends in .bag", bagi_tail(path));
     if (!code)
         code = bagi_recover_look(env, path, &state, err);
+    if (!code && state == BAGI_LONE_TORN)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: its table and its .idx contradict each other; if the table "
+            "is right, remove the .idx",
+            bagi_tail(path));
     if (code || state == BAGI_LONE_WHOLE)
         return code;
     bag_writer *writer =
@@ -9498,7 +9552,7 @@ static bags_code bagi_recover_bag(bagi_recovering *work, const char *path,
     writer->no_sync = work->options.no_sync;
     writer->keep_idx = work->options.keep_idx;
     code = bagi_recover_bag_with(work, writer, path, done, err);
-    if (!code && done->done && !work->options.dry_run)
+    if (!code && done->action && !work->options.dry_run)
         return bag_writer_close(writer, err);
     bagi_column_close(env, &writer->column, NULL);
     bagi_bag_writer_free(writer);
@@ -9510,12 +9564,12 @@ static bags_code bagi_recover_bag(bagi_recovering *work, const char *path,
 
 static void bagi_recover_count(
     bags_recover_report *report, const bags_recovered *done) {
-    report->finished_before += done->done == BAGS_RECOVERY_NOTHING;
-    report->removed += done->done == BAGS_RECOVERY_REMOVED;
-    report->locked += done->done == BAGS_RECOVERY_LOCKED;
-    report->failed += done->done == BAGS_RECOVERY_FAILED;
-    report->cut += done->cut;
-    if (done->done == BAGS_RECOVERY_FINISHED) {
+    report->finished_before += done->action == BAGS_RECOVERY_NOTHING;
+    report->removed += done->action == BAGS_RECOVERY_REMOVED;
+    report->locked += done->action == BAGS_RECOVERY_LOCKED;
+    report->failed += done->action == BAGS_RECOVERY_FAILED;
+    report->truncated += done->truncated;
+    if (done->action == BAGS_RECOVERY_FINISHED) {
         report->finished_now++;
         report->length += done->length;
     }
@@ -9529,10 +9583,10 @@ static void bagi_recover_one(bagi_recovering *work, const char *path) {
     bags_code code = work->lone ? bagi_recover_bag(work, path, &done, &why)
                                 : bagi_recover_shard(work, path, &done, &why);
     if (code) {
-        done.done = code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED
-                                              : BAGS_RECOVERY_FAILED;
-        done.length = done.cut = 0;
-        done.why = why.message;
+        done.action = code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED
+                                                : BAGS_RECOVERY_FAILED;
+        done.length = done.truncated = 0;
+        done.reason = why.message;
         if (!work->code) {
             work->code = code;
             if (work->err)
@@ -9577,7 +9631,7 @@ BAGS_API bags_code bags_recover(const char *path,
     memset(&work, 0, sizeof work);
     if (options)
         work.options = *options;
-    work.env = bagi_env_of(work.options.allocator, work.options.io);
+    work.env = bagi_env_of(work.options.env.allocator, work.options.env.io);
     work.err = err;
     if (!work.options.shard_stop)
         work.options.shard_stop = 1;
@@ -9622,6 +9676,10 @@ typedef struct bagi_shard {
     void **bags;     /* a bag_reader a field, then refs; NULL: not used yet */
 } bagi_shard;
 
+typedef struct bagi_gap {
+    uint64_t start, stop, step;
+} bagi_gap;
+
 struct bags_reader {
     bagi_env env;
     bags_reader_options options;
@@ -9631,12 +9689,16 @@ struct bags_reader {
     bagi_shard *shards; /* count of them, and one more where the last ends */
     size_t count, capacity;
     uint64_t length, skipped;
-    bags_gap *gaps;
+    bags_shard *described; /* the shards, for bags_reader_shards */
+    bool live, skips;
+    bagi_gap *gaps;
     size_t gaps_count, gaps_capacity;
     bagi_files files;
     bagi_mutex mutex; /* of what is opened when it is first used */
     bool has_mutexes;
 };
+
+static bags_code bagi_reader_describe(bags_reader *reader, bags_error *err);
 
 static char *bagi_reader_shard_path(
     const bags_reader *reader, const bagi_shard *shard, bags_error *err) {
@@ -9674,13 +9736,13 @@ static bool bagi_shard_blank(const bagi_shard *shard) {
 static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
     const bagi_shard *shard, const bag_reader *refs) {
     bagi_bag_options options;
-    options.grows = reader->options.live;
+    options.grows = reader->live;
     options.unfinished = false;
     options.where = shard->split ? BAGI_SPLIT : BAGI_WITH_REFS;
     options.no_mmap = reader->options.no_mmap;
     options.cache_index = reader->options.cache_index;
     options.access = reader->options.access;
-    options.check = reader->options.check;
+    options.check = reader->options.verify_checksums;
     options.name = NULL; /* bagi_reader_bag_new knows */
     options.spec = shard->spec;
     options.any_spec = false;
@@ -9827,7 +9889,7 @@ static bags_code bagi_opening_spec(bagi_opening *opening, const char *dir,
     bagi_spec *spec = opening->has_spec ? &other : &reader->spec;
     bags_code code = bagi_spec_parse(memory, spec, text, size, err);
     if (!code && !opening->has_spec)
-        code = bagi_spec_seal(memory, spec, reader->options.codecs, err);
+        code = bagi_spec_seal(memory, spec, reader->options.registry, err);
     else if (!code && !bagi_spec_same(spec, &reader->spec))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "does not say the same as that of the first shard");
@@ -9917,8 +9979,7 @@ static bags_code bagi_opening_split(const bags_reader *reader,
             most = i;
         }
     }
-    if (low != high && !reader->options.skip_unfinished &&
-        !reader->options.live)
+    if (low != high && !reader->skips && !reader->live)
         return bags_fail(err, BAGS_ERROR_UNFINISHED,
             "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
             " blobs, \"%.200s\" has %" PRIu64,
@@ -10148,7 +10209,7 @@ static bags_code bagi_live_open(bags_reader *reader, bagi_shard *shard,
     *length = 0;
     bags_code code = bagi_live_bags(reader, shard, length, err);
     *missing = code == BAGS_ERROR_MISSING;
-    if (!code && *length && reader->options.check)
+    if (!code && *length && reader->options.verify_checksums)
         code = bagi_live_sums(reader, shard, err);
     if (!code && *length)
         code = bagi_live_scan(reader, shard, dir, length, err);
@@ -10206,7 +10267,7 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
  * at again. */
 static bags_code bagi_opening_tries(bagi_opening *opening, bagi_shard *shard,
     const char *dir, bool wanted, bool *found, bags_error *err) {
-    bool live = opening->reader->options.live, again = true;
+    bool live = opening->reader->live, again = true;
     bags_code code = BAGS_OK;
     for (int tries = BAGI_LIVE_TRIES; again; tries--) {
         shard->unfinished = false;
@@ -10239,7 +10300,7 @@ static bags_code bagi_opening_shard(
         *err = why;
     if (!code && !found && wanted) {
         reader->skipped++;
-        if (!reader->options.skip_unfinished && !reader->options.live)
+        if (!reader->skips && !reader->live)
             code = bagi_fail_unfinished(&reader->env, dir, err);
     }
     bagi_free_text(&reader->env.memory, dir);
@@ -10251,10 +10312,10 @@ static bags_code bagi_opening_gap(bags_reader *reader, uint64_t start,
     void *gaps = reader->gaps;
     bags_code code = bagi_grow(&reader->env.memory, &gaps,
         &reader->gaps_capacity, reader->gaps_count, sizeof *reader->gaps, err);
-    reader->gaps = (bags_gap *)gaps;
+    reader->gaps = (bagi_gap *)gaps;
     if (code)
         return code;
-    bags_gap gap = {start, stop, step};
+    bagi_gap gap = {start, stop, step};
     reader->gaps[reader->gaps_count++] = gap;
     return BAGS_OK;
 }
@@ -10264,7 +10325,7 @@ BAGI_COLD static bags_code bagi_fail_gaps(
     char list[512];
     size_t used = 0, named = 0, most = 20;
     for (size_t i = 0; i < reader->gaps_count; i++) {
-        const bags_gap *gap = &reader->gaps[i];
+        const bagi_gap *gap = &reader->gaps[i];
         for (uint64_t n = gap->start; n < gap->stop && named <= most;
              n += gap->step, named++)
             used += (size_t)snprintf(list + used, sizeof list - used,
@@ -10286,7 +10347,7 @@ BAGI_COLD static bags_code bagi_fail_gaps_or_unfinished(
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < names->count && !code; i++) {
         bool finished = true;
-        if (reader->options.skip_unfinished || reader->options.live ||
+        if (reader->skips || reader->live ||
             names->names[i].number % reader->options.shard_stop !=
                 reader->options.shard_start)
             continue;
@@ -10337,7 +10398,7 @@ static bags_code bagi_opening_sharded(
     if (!code && !opening->has_spec)
         code = bags_fail(err, BAGS_ERROR_UNFINISHED,
             "%s: none of its shards %s", bagi_tail(reader->path),
-            reader->options.live
+            reader->live
                 ? "can be read: their writers have only begun"
                 : "is finished: writers are at work on them, or died: then "
                   "bags_recover (`bags recover`) finishes them");
@@ -10350,7 +10411,7 @@ static bags_code bagi_opening_sharded(
 static bags_code bagi_opening_directory(
     bagi_opening *opening, bags_error *err) {
     bags_reader *reader = opening->reader;
-    int tries = reader->options.live ? BAGI_LIVE_TRIES : 1;
+    int tries = reader->live ? BAGI_LIVE_TRIES : 1;
     bags_code code = BAGS_ERROR_GAP;
     bagi_names names;
     reader->sharded = true;
@@ -10371,7 +10432,8 @@ static bags_code bagi_opening_directory(
 /* A dataset without shards, finished or not. */
 static bags_code bagi_opening_single(bagi_opening *opening, bags_error *err) {
     bagi_name none = {0, 0};
-    bags_code code = bagi_opening_shard(opening, none, true, err);
+    bool wanted = opening->reader->options.shard_start == 0;
+    bags_code code = bagi_opening_shard(opening, none, wanted, err);
     if (!code && !opening->has_spec)
         code = bagi_fail_unfinished(
             &opening->reader->env, opening->reader->path, err);
@@ -10403,6 +10465,8 @@ static bags_code bagi_opening_any(bagi_opening *opening, bags_error *err) {
 static bags_code bagi_reader_init(
     bags_reader *reader, const char *path, bags_error *err) {
     bags_reader_options *options = &reader->options;
+    reader->live = options->unfinished == BAGS_UNFINISHED_READ;
+    reader->skips = options->unfinished == BAGS_UNFINISHED_SKIP;
     if (!options->shard_stop)
         options->shard_stop = 1;
     reader->files.limit = options->max_files ? options->max_files : 64;
@@ -10428,8 +10492,8 @@ BAGS_API bags_reader *bags_reader_open(
     bags_error local;
     if (!err)
         err = &local;
-    bagi_env env = bagi_env_of(
-        options ? options->allocator : NULL, options ? options->io : NULL);
+    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
+        options ? options->env.io : NULL);
     bags_reader *reader =
         (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
     if (!reader)
@@ -10443,6 +10507,8 @@ BAGS_API bags_reader *bags_reader_open(
         code = bagi_opening_any(&opening, err);
     if (!code)
         code = bagi_opening_end(reader, err);
+    if (!code)
+        code = bagi_reader_describe(reader, err);
     bagi_free(&env.memory, opening.text, opening.size);
     if (!code)
         return reader;
@@ -10458,6 +10524,8 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
         bagi_shard_close(reader, &reader->shards[i]);
     bagi_free(
         &memory, reader->shards, reader->capacity * sizeof *reader->shards);
+    bagi_free(&memory, reader->described,
+        (reader->count + 1) * sizeof *reader->described);
     bagi_free(
         &memory, reader->gaps, reader->gaps_capacity * sizeof *reader->gaps);
     bagi_spec_free(&memory, &reader->spec);
@@ -10475,39 +10543,31 @@ BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
     return reader->length;
 }
 
-BAGS_API uint64_t bags_reader_shards(const bags_reader *reader) {
-    return reader->count;
-}
-
-BAGS_API uint64_t bags_reader_skipped(const bags_reader *reader) {
-    return reader->skipped;
-}
-
-BAGS_API bool bags_reader_sharded(const bags_reader *reader) {
-    return reader->sharded;
-}
-
 /* The index behind a shard's last datapoint. */
 static uint64_t bagi_shard_stop(const bags_reader *reader, size_t shard) {
     return reader->shards[shard + 1].start;
 }
 
-BAGS_API bags_shard bags_reader_shard(const bags_reader *reader, uint64_t i) {
-    bags_shard out = {0, 0, 0, false};
-    if (i >= reader->count)
-        return out;
-    const bagi_shard *shard = &reader->shards[i];
-    out.number = shard->name.number;
-    out.start = shard->start;
-    out.unfinished = shard->unfinished;
-    out.length = bagi_shard_stop(reader, (size_t)i) - shard->start;
-    return out;
+BAGS_API const bags_shard *bags_reader_shards(
+    const bags_reader *reader, size_t *count) {
+    *count = reader->count;
+    return reader->described;
 }
 
-BAGS_API const bags_gap *bags_reader_gaps(
-    const bags_reader *reader, size_t *count) {
-    *count = reader->gaps_count;
-    return reader->gaps;
+static bags_code bagi_reader_describe(bags_reader *reader, bags_error *err) {
+    reader->described = (bags_shard *)bagi_alloc(&reader->env.memory,
+        (reader->count + 1) * sizeof *reader->described, err);
+    if (!reader->described)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < reader->count; i++) {
+        const bagi_shard *shard = &reader->shards[i];
+        bags_shard *out = &reader->described[i];
+        out->number = shard->name.number;
+        out->start = shard->start;
+        out->unfinished = shard->unfinished;
+        out->length = bagi_shard_stop(reader, i) - shard->start;
+    }
+    return BAGS_OK;
 }
 
 BAGS_API const bags_field *bags_reader_fields(
@@ -10566,40 +10626,43 @@ static bags_code bagi_reader_measure(const bags_reader *reader, size_t shard,
     return BAGS_OK;
 }
 
-BAGS_API bags_code bags_reader_size(
-    const bags_reader *reader, uint64_t *size, bags_error *err) {
-    uint64_t blobs = 0, bytes = 0, sum = 0;
-    bags_code code = BAGS_OK;
+static bags_code bagi_reader_summed(
+    const bags_reader *reader, uint64_t *shards, bags_error *err);
+
+BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
+    bags_field_info *fields, bags_error *err) {
+    bags_info out;
+    memset(&out, 0, sizeof out);
+    out.sharded = reader->sharded;
+    out.skipped = reader->skipped;
+    bags_code code = bagi_reader_summed(reader, &out.checksums, err);
+    for (size_t field = 0; fields && field < reader->spec.count; field++)
+        memset(&fields[field], 0, sizeof *fields);
     for (size_t i = 0; i < reader->count && !code; i++) {
         size_t bags = reader->spec.count + !reader->shards[i].split;
-        for (size_t field = 0; field < bags && !code; field++)
+        for (size_t field = 0; field < bags && !code; field++) {
+            bags_field_info refs = {0, 0};
+            bags_field_info *to =
+                fields && field < reader->spec.count ? &fields[field] : &refs;
             code = bagi_reader_measure(
-                reader, i, field, &blobs, &bytes, &sum, err);
+                reader, i, field, &to->blobs, &to->size, &out.size, err);
+        }
     }
     if (!code)
-        *size = sum;
-    return code;
-}
-
-BAGS_API bags_code bags_reader_stat(
-    const bags_reader *reader, size_t field, bags_stat *out, bags_error *err) {
-    bags_stat stat = {0, 0};
-    uint64_t size = 0;
-    bags_code code = BAGS_OK;
-    if (field >= reader->spec.count)
-        return bagi_fail_no_field(reader, field, err);
-    for (size_t i = 0; i < reader->count && !code; i++)
-        code = bagi_reader_measure(
-            reader, i, field, &stat.blobs, &stat.bytes, &size, err);
-    if (!code)
-        *out = stat;
+        *info = out;
     return code;
 }
 
 /* ---- rows ---- */
 
-BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop) {
-    bags_select select = {field, start, stop, 1};
+BAGS_API bags_select bags_whole(size_t field) {
+    bags_select select = {field, false, 0, 0, 0};
+    return select;
+}
+
+BAGS_API bags_select bags_slice(
+    size_t field, uint64_t start, uint64_t stop, uint64_t step) {
+    bags_select select = {field, true, start, stop, step};
     return select;
 }
 
@@ -11079,8 +11142,12 @@ static bags_code bagi_select_steps(const bags_reader *reader,
     steps->first = ref->first;
     steps->count = ref->count;
     steps->step = 1;
-    if (!select->start && !select->stop && !select->step)
+    if (!select->slice && !select->start && !select->stop && !select->step)
         return BAGS_OK;
+    if (!select->slice)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: field \"%.200s\": start, stop or step without slice",
+            bagi_tail(reader->path), name);
     if (!reader->spec.types[select->field].sequence)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\" is no sequence to take a range of",
@@ -11217,7 +11284,8 @@ static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader,
     const bagi_layout *layout, const unsigned char *refs,
     struct bagi_slot *slot) {
     uint64_t first = bagi_quick_number(refs, layout->first[field]);
-    if (select && !(select->start | select->stop | select->step))
+    if (select &&
+        !(select->slice || (select->start | select->stop | select->step)))
         select = NULL;
     if (!bag || slot->capacity == 0)
         return false;
@@ -11233,7 +11301,8 @@ static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader,
  * so that they need not be read. */
 static BAGI_WITHIN bool bagi_quick_known(const bag_reader *bag, uint64_t local,
     const bags_select *select, struct bagi_slot *slot) {
-    if (select->start | select->stop | select->step || slot->capacity == 0)
+    if (select->slice || select->start | select->stop | select->step ||
+        slot->capacity == 0)
         return false;
     slot->field = select->field;
     slot->length = 1;
@@ -11329,7 +11398,7 @@ BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
         return code;
     memset(marks, 0, reader->spec.count);
     for (size_t i = 0; i < count && !code; i++) {
-        bags_select whole = {i, 0, 0, 0};
+        bags_select whole = bags_whole(i);
         code = bagi_row_select(reader, shard, index,
             selects ? &selects[i] : &whole, refs, marks, row, i, err);
     }
@@ -11398,9 +11467,9 @@ BAGI_COLD static bags_code bagi_fail_item(const bags_reader *reader,
 BAGI_APART static bags_code bagi_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
-    bags_select select = {field, 0, 0, 0};
+    bags_select select = bags_whole(field);
     if (field < reader->spec.count && reader->spec.types[field].sequence)
-        select = bags_slice(field, item, item + (item < UINT64_MAX));
+        select = bags_slice(field, item, item + (item < UINT64_MAX), 1);
     out->data = NULL;
     out->size = 0;
     bags_code code = bagi_reader_get_some(reader, index, &select, 1, row, err);
@@ -11482,7 +11551,7 @@ static bags_code bagi_many_check(
 BAGI_COLD static bags_code bagi_many_blame(const bags_reader *reader,
     size_t field, const uint64_t *indices, uint64_t start, uint64_t count,
     bags_row *row, bags_code code, bags_error *err) {
-    bags_select select = {field, 0, 0, 0};
+    bags_select select = bags_whole(field);
     bags_error why;
     for (uint64_t i = 0; err && code == BAGS_ERROR_CORRUPT && i < count; i++) {
         uint64_t index = indices ? indices[i] : start + i;
@@ -11586,7 +11655,7 @@ static bags_code bagi_run_all(
 }
 
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
-    size_t field, uint64_t start, uint64_t stop, bags_row *row,
+    uint64_t start, uint64_t stop, size_t field, bags_row *row,
     bags_error *err) {
     bagi_row_start(reader, row);
     bags_code code = bagi_many_check(reader, field, err);
@@ -11692,8 +11761,9 @@ static bags_code bagi_many_part(const bags_reader *reader, size_t field,
                 : bagi_wants_read(bag, part, &row->slots[0].data, used, err);
 }
 
-BAGS_API bags_code bags_reader_get_many(const bags_reader *reader, size_t field,
-    const uint64_t *indices, size_t count, bags_row *row, bags_error *err) {
+BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
+    const uint64_t *indices, size_t count, size_t field, bags_row *row,
+    bags_error *err) {
     bagi_list list = {NULL, 0, 0}, part;
     size_t used = 0;
     bagi_row_start(reader, row);
@@ -11819,7 +11889,7 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     for (int step = BAGI_STEP_REFS_TABLE; step < BAGI_STEPS && !code; step++) {
         size_t times = step < BAGI_STEP_TABLES ? 1 : select_count;
         for (size_t i = 0; i < times && !code; i++) {
-            bags_select select = {i, 0, 0, 0};
+            bags_select select = bags_whole(i);
             if (selects && step >= BAGI_STEP_TABLES)
                 select = selects[i];
             code =
@@ -11906,7 +11976,7 @@ static bags_code bagi_column_offsets(const bag_reader *bag,
     const bags_range *range, bags_row *row, const uint64_t **out,
     bags_error *err) {
     const unsigned char *table = bag->view.table;
-    if (table && bagi_little_endian() && (uintptr_t)table % 8 == 0) {
+    if (table && bags_little_endian() && (uintptr_t)table % 8 == 0) {
         *out = (const uint64_t *)(const void *)table;
         return BAGS_OK;
     }
@@ -12329,7 +12399,7 @@ static bags_code bagi_verify_shape(bagi_verifying *v, const bag_reader *bag) {
         return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(v, code, 0)
                                          : BAGS_OK;
     v->report.bags++;
-    v->report.summed++;
+    v->report.checksums++;
     v->report.files++;
     return bagi_verify_fail(v, code, 0);
 }
@@ -12342,7 +12412,7 @@ static bags_code bagi_verify_bag_sums(
     bagi_bag_options how = bagi_verify_sums_options(v, bag);
     bags_code code = bagi_sums_exist(bag, &exist, &v->why);
     v->report.bags++;
-    v->report.summed += exist;
+    v->report.checksums += exist;
     if (!code && !exist && !(v->field && v->summed))
         return BAGS_OK;
     if (!code)
@@ -12354,8 +12424,7 @@ static bags_code bagi_verify_bag_sums(
     return code;
 }
 
-BAGS_API bags_code bag_reader_verify(
-    const bag_reader *reader, bags_error *err) {
+static bags_code bagi_bag_verify(const bag_reader *reader, bags_error *err) {
     bagi_verifying v;
     bagi_verify_start(&v, reader->env, NULL, err);
     v.first_only = true;
@@ -12573,7 +12642,7 @@ static bags_code bagi_shard_summed(
     return code;
 }
 
-BAGS_API bags_code bags_reader_summed(
+static bags_code bagi_reader_summed(
     const bags_reader *reader, uint64_t *shards, bags_error *err) {
     uint64_t count = 0;
     bags_code code = BAGS_OK;
@@ -12622,24 +12691,6 @@ static bags_code bagi_verify_opened(
     if (code || reader->shards[shard].unfinished)
         return code;
     return bagi_verify_sums(reader, shard, bagi_verify_take, v, v->err);
-}
-
-BAGS_API bags_code bags_reader_verify(
-    const bags_reader *reader, bags_error *err) {
-    bagi_verifying v;
-    bags_code code = BAGS_OK;
-    bagi_verify_start(&v, &reader->env, NULL, err);
-    v.first_only = true;
-    for (size_t i = 0; i < reader->count && !code; i++) {
-        if (bagi_shard_blank(&reader->shards[i]))
-            continue;
-        char *dir = bagi_reader_shard_path(reader, &reader->shards[i], err);
-        v.path = dir;
-        code = dir ? bagi_verify_opened(&v, reader, i) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&reader->env.memory, dir);
-    }
-    bagi_verify_end(&v);
-    return code;
 }
 
 /* ---- a shard ---- */
@@ -12936,7 +12987,7 @@ static bags_code bagi_verify_split(
     if (code || s->spec->count == 0)
         return code;
     v->report.datapoints += rows->lengths[least];
-    if (least == most || v->options.skip_unfinished)
+    if (least == most || v->options.unfinished == BAGS_UNFINISHED_SKIP)
         return BAGS_OK;
     bags_fail(bagi_verify_why(v), BAGS_ERROR_UNFINISHED,
         "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
@@ -13078,7 +13129,7 @@ static bags_code bagi_verify_spec(bagi_verifying *v, const char *dir,
         return code;
     code = bagi_spec_parse(memory, spec, *text, *size, err);
     if (!code)
-        code = bagi_spec_seal(memory, spec, v->options.codecs, err);
+        code = bagi_spec_seal(memory, spec, v->options.registry, err);
     if (!code)
         return BAGS_OK;
     bagi_spec_free(memory, spec);
@@ -13131,8 +13182,9 @@ static bags_code bagi_verify_known(bagi_verify_set *set, bagi_verify_shard *s,
     bool mine = bagi_verify_mine(v, s->place, 0);
     if (bagi_verify_is_unfinished(code)) {
         v->report.unfinished += mine;
-        return v->options.skip_unfinished ? BAGS_OK
-                                          : bagi_verify_spec_fault(s, code);
+        return v->options.unfinished == BAGS_UNFINISHED_SKIP
+                   ? BAGS_OK
+                   : bagi_verify_spec_fault(s, code);
     }
     v->report.shards += mine;
     v->report.files += mine && !code;
@@ -13326,6 +13378,8 @@ static bags_code bagi_verify_check(
         fault = "part is not below parts";
     else if (options->shard_start >= options->shard_stop)
         fault = "shard_start is not below shard_stop";
+    else if (options->unfinished == BAGS_UNFINISHED_READ)
+        fault = "unfinished may not be READ";
     else if (options->quick && options->decode)
         fault = "nothing is decoded when it shall be quick";
     return fault ? bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s",
@@ -13351,8 +13405,8 @@ BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
     bags_error *err) {
     bagi_verifying v;
-    bagi_env env = bagi_env_of(
-        options ? options->allocator : NULL, options ? options->io : NULL);
+    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
+        options ? options->env.io : NULL);
     bagi_verify_start(&v, &env, options, err);
     bags_code code = bagi_verify_any(&v, path);
     bagi_verify_end(&v);
@@ -13416,8 +13470,8 @@ static bags_code bagi_checksum_dataset(
     options.shard_start = work->options.shard_start;
     options.shard_stop = work->options.shard_stop;
     options.allow_gaps = true;
-    options.allocator = work->options.allocator;
-    options.io = work->options.io;
+    options.env.allocator = work->options.env.allocator;
+    options.env.io = work->options.env.io;
     bags_reader *reader = bags_reader_open(path, &options, err);
     if (!reader)
         return err->code;
@@ -13437,8 +13491,8 @@ static bags_code bagi_checksum_lone(bagi_checksumming *work,
         return code;
     memset(&options, 0, sizeof options);
     options.allow_empty_file = true;
-    options.allocator = work->options.allocator;
-    options.io = work->options.io;
+    options.env.allocator = work->options.env.allocator;
+    options.env.io = work->options.env.io;
     bag_reader *bag = bag_reader_open(path, &options, err);
     if (!bag)
         return err->code;
@@ -13461,7 +13515,7 @@ BAGS_API bags_code bags_checksum(const char *path,
         err = &local;
     if (options)
         work.options = *options;
-    bagi_env env = bagi_env_of(work.options.allocator, work.options.io);
+    bagi_env env = bagi_env_of(work.options.env.allocator, work.options.env.io);
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_kind(&env, path, &kind, err);
