@@ -11287,7 +11287,7 @@ static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader,
     if (select &&
         !(select->slice || (select->start | select->stop | select->step)))
         select = NULL;
-    if (!bag || slot->capacity == 0)
+    if (!bag || slot->capacity == 0 || (select && !select->slice))
         return false;
     slot->field = field;
     if (reader->spec.shape >> field & 1)

@@ -126,8 +126,8 @@ work work_on(const char *path, uint64_t shard_length, const bags_io *io) {
     return w;
 }
 
-bags_writer *work_open(work *w, bool append, bags_error *err) {
-    w->options.append = append;
+bags_writer *work_open(work *w, bool resume, bags_error *err) {
+    w->options.resume = resume;
     bags_writer *writer = bags_writer_open(w->path, point_fields, POINT_FIELDS,
         &w->options, err);
     if (writer)
@@ -199,7 +199,7 @@ finding work_check(const work *w, const bags_reader *reader) {
     memset(&f, 0, sizeof(f));
     f.opened = true;
     f.length = bags_reader_length(reader);
-    f.verified = bags_reader_verify(reader, &f.error) == BAGS_OK;
+    f.verified = true;
     for (uint64_t i = 0; i < f.length; i++) {
         if (bags_reader_get(reader, i, NULL, 0, &row, &f.error))
             f.verified = false;
@@ -210,7 +210,19 @@ finding work_check(const work *w, const bags_reader *reader) {
     return f;
 }
 
-finding work_find_with(const work *w, const bags_reader_options *options) {
+static bags_code verify_work(const work *w, const bags_reader_options *reading,
+    bags_error *err) {
+    bags_verify_options options;
+    memset(&options, 0, sizeof(options));
+    options.allow_gaps = reading->allow_gaps;
+    options.unfinished = BAGS_UNFINISHED_SKIP; /* a reader would refuse them */
+    options.shard_start = w->options.shard_start;
+    options.shard_stop = w->options.shard_stop;
+    options.env = reading->env;
+    return bags_verify(w->path, &options, NULL, err);
+}
+
+finding work_look(const work *w, const bags_reader_options *options) {
     finding f;
     memset(&f, 0, sizeof(f));
     bags_reader *reader = work_read(w, options, &f.error);
@@ -220,11 +232,22 @@ finding work_find_with(const work *w, const bags_reader_options *options) {
     return f;
 }
 
+finding work_find_with(const work *w, const bags_reader_options *options) {
+    bags_error why;
+    finding f = work_look(w, options);
+    if (f.opened && verify_work(w, options, &why)) {
+        f.verified = false;
+        f.error = why;
+    }
+    return f;
+}
+
 finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
     options.env.io = io;
-    options.unfinished = skip_unfinished ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
+    options.unfinished = 
+        skip_unfinished ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
     return work_find_with(w, &options);
 }
 

@@ -186,7 +186,8 @@ static size_t read_worker(program *p, size_t which, unsigned how) {
     }
     uint64_t length = bags_reader_length(reader);
     demand(length <= most(w), "more datapoints than were appended", "");
-    demand(!bags_reader_verify(reader, &err), "what was written is wrong",
+    bags_env env = {NULL, &p->drive.io};
+    demand(!verify_path("x", &env, &err), "what was written is wrong",
         err.message);
     for (uint64_t i = 0; i < length; i++) {
         err.message[0] = 0;
@@ -250,7 +251,7 @@ static void step_open(program *p, worker *w) {
     if (w->writer || p->finalized)
         return;
     w->failed = false;
-    options.append = how & 1;
+    options.resume = how & 1;
     options.keep_idx = how & 2;
     options.no_sync = how & 4;
     options.buffer_size = how & 8 ? 1 << 14 : 0;
@@ -268,7 +269,7 @@ static void step_open(program *p, worker *w) {
         }
         demand(!fresh, "nothing is there and yet it fails", err.message);
         demand(err.code == BAGS_ERROR_EXISTS, "another code", err.message);
-        demand(!options.append
+        demand(!options.resume
             || (!p->sharded && (w->finished || w->doubt)),
             "append is refused", err.message);
         return;
@@ -276,7 +277,7 @@ static void step_open(program *p, worker *w) {
     /* What had failed for good is gone with its writer; what it had flushed
      * must be found. */
     size_t found = (size_t)bags_writer_resumed(w->writer);
-    if (options.append) {
+    if (options.resume) {
         demand(found >= w->least && found <= most(w),
             "append finds another number of datapoints", "");
         w->length = w->least = found;
@@ -346,8 +347,7 @@ static void step_stream(program *p, worker *w) {
     bags_code code = bags_writer_end(w->writer, &err);
     if (lacks || twice || another) {
         demand(code != BAGS_OK, "a wrong datapoint is taken", "");
-        if (!explained(p, w, before))
-            bags_writer_forgive(w->writer);
+        explained(p, w, before);
     } else {
         appended(p, w, &pt, code, shards, before, err.message);
     }
@@ -381,11 +381,11 @@ static void step_refused(program *p, worker *w) {
     bags_value text = bags_utf8("x");
     bags_entry entries[3] = {{"s", NULL, 0}, {"a", &text, 1}, {"n", &text, 1}};
     uint64_t before = faults(p, w);
+    bags_error err;
     entries[2].field = take(p) & 1 ? "a" : "unknown";
-    demand(bags_writer_append(w->writer, entries, 3, NULL) != BAGS_OK,
+    demand(bags_writer_append(w->writer, entries, 3, &err) != BAGS_OK,
         "a wrong datapoint is taken", "");
-    if (!explained(p, w, before))
-        bags_writer_forgive(w->writer);
+    explained(p, w, before);
 }
 
 static void step_flush(program *p, worker *w, bool sync) {
@@ -489,6 +489,7 @@ static void step_recover(program *p) {
 static void step_finalize(program *p) {
     bags_error err;
     uint64_t renamed = 0, total = 0;
+    bags_finalize_options closing;
     for (size_t i = 0; i < p->count; i++) {
         const worker *w = &p->workers[i];
         if (w->writer || w->doubt || (w->begun && !w->finished))
@@ -498,7 +499,9 @@ static void step_finalize(program *p) {
     if (!p->sharded || p->finalized || total == 0)
         return;
     no_faults(p);
-    demand(!bags_finalize("x", NULL, &p->drive.io, &renamed, &err),
+    memset(&closing, 0, sizeof(closing));
+    closing.env.io = &p->drive.io;
+    demand(!bags_finalize("x", &closing, &renamed, &err),
         "finalize fails", err.message);
     p->finalized = true;
     bags_reader_options options;
@@ -506,7 +509,7 @@ static void step_finalize(program *p) {
     options.env.io = &p->drive.io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader && bags_reader_length(reader) == total
-        && !bags_reader_verify(reader, &err), "finalize loses datapoints",
+        && !verify_path("x", &options.env, &err), "finalize loses datapoints",
         err.message);
     bags_reader_close(reader);
 }

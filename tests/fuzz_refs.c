@@ -135,14 +135,11 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
     size_t field, bags_row *row) {
     const verdict *e = &in->expected[index];
     const range *ref = &e->refs[field];
-    bags_select select = {field, 0, 0, 0};
+    bags_select select = bags_whole(field);
     bags_error err;
     uint64_t count = 0, step = 1 + index % 3;
-    if (in->sequence[field]) {
-        select.start = field % 3;
-        select.stop = select.start + 4;
-        select.step = step;
-    }
+    if (in->sequence[field])
+        select = bags_slice(field, field % 3, field % 3 + 4, step);
     bags_code code = bags_reader_get(reader, index, &select, 1, row, &err);
     demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT, "another code");
     demand(e->whole || code, "a wrong blob is read in part");
@@ -191,8 +188,7 @@ static void check_column(const input *in, const bags_reader *reader,
         whole = whole && in->expected[i].whole;
         inside = inside && in->expected[i].inside;
     }
-    bags_code code = bags_reader_get_range(reader, field, 0, in->points, row,
-        &err);
+    bags_code code = bags_reader_get_range(reader, 0, in->points, field, row, &err);
     demand(whole || code, "a range with a wrong blob is read");
     demand(!inside || !code, "a range of right blobs is not read");
     if (code)
@@ -211,7 +207,7 @@ static void check_reader(const input *in, memory_disk *m, bool no_mmap,
     bool all = true;
     memset(&options, 0, sizeof(options));
     options.env.io = &m->io;
-    options.no_mmap = positional;
+    options.no_mmap = no_mmap;
     options.cache_index = load;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader && bags_reader_length(reader) == in->points,
@@ -232,7 +228,7 @@ static void check_reader(const input *in, memory_disk *m, bool no_mmap,
     for (size_t f = 0; f < in->fields; f += 5)
         if (!in->sequence[f])
             check_column(in, reader, f, &row);
-    demand(bags_reader_verify(reader, &err)
+    demand(verify_path("x", &options.env, &err)
         == (all ? BAGS_OK : BAGS_ERROR_CORRUPT), "verify does not agree");
     bags_row_free(&row);
     bags_reader_close(reader);

@@ -617,6 +617,53 @@ void set_free(hand_set *set) {
     memset(set, 0, sizeof(*set));
 }
 
+/* ----------------------------------------------------------------- readers */
+
+bags_code verify_path(const char *path, const bags_env *env, bags_error *err) {
+    bags_verify_options options;
+    memset(&options, 0, sizeof(options));
+    options.allow_gaps = true;
+    options.allow_empty_file = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
+    if (env)
+        options.env = *env;
+    return bags_verify(path, &options, NULL, err);
+}
+
+bags_info reader_info(const bags_reader *reader) {
+    bags_info info;
+    bags_error err;
+    must(!bags_reader_info(reader, &info, NULL, &err), "describe", "a reader");
+    return info;
+}
+
+bags_field_info field_info(const bags_reader *reader, size_t field) {
+    size_t count = 0;
+    bags_info info;
+    bags_error err;
+    bags_reader_fields(reader, &count);
+    must(field < count, "find a field of", "a reader");
+    bags_field_info *all = (bags_field_info *)malloc(count * sizeof(*all));
+    must(all != NULL, "allocate", "field infos");
+    must(!bags_reader_info(reader, &info, all, &err), "describe", "a reader");
+    bags_field_info one = all[field];
+    free(all);
+    return one;
+}
+
+size_t shard_count(const bags_reader *reader) {
+    size_t count = 0;
+    bags_reader_shards(reader, &count);
+    return count;
+}
+
+bags_shard shard_at(const bags_reader *reader, size_t i) {
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    must(i < count, "find a shard of", "a reader");
+    return shards[i];
+}
+
 /* ----------------------------------------------------------------- memory */
 
 /* Before every block stands its size, to check what we are told. */

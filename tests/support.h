@@ -147,6 +147,18 @@ void set_end(hand_set *set);
 void set_save(const hand_set *set, enum variant variant, const char *path);
 void set_free(hand_set *set);
 
+/* ----------------------------------------------------------------- readers */
+
+/* bags_verify, which accepts what a reader accepts with every permission: gaps,
+ * unfinished shards, a standalone Bag of 0 bytes. env NULL: {0}. */
+bags_code verify_path(const char *path, const bags_env *env, bags_error *err);
+
+/* Each ends the program if there is none. */
+bags_info reader_info(const bags_reader *reader);
+bags_field_info field_info(const bags_reader *reader, size_t field);
+size_t shard_count(const bags_reader *reader);
+bags_shard shard_at(const bags_reader *reader, size_t i);
+
 /* ----------------------------------------------------------------- memory */
 
 /* An allocator that counts, checks the sizes it is told, and fails. */

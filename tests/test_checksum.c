@@ -195,10 +195,10 @@ static void every_variant_and_mode_is_checked(void **state) {
             assert_ok(bag_reader_get_range(reader, 3, 1400, &scratch, &range,
                 &said));
             assert_int_equal(range.length, 1397);
-            assert_ok(bag_reader_verify(reader, &said));
             bags_buffer_free(&scratch);
             bag_reader_close(reader);
         }
+        assert_ok(bags_verify(at("%d/x.bag", variant), NULL, NULL, &said));
         hand_free(&bag);
     }
 }
@@ -213,9 +213,9 @@ static void an_empty_bag_of_no_bytes_can_have_checksums(void **state) {
         bag_reader *reader;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         assert_int_equal(bag_reader_length(reader), 0);
-        assert_ok(bag_reader_verify(reader, &said));
         bag_reader_close(reader);
     }
+    assert_ok(verify_path(at("x.bag"), NULL, &said));
 }
 
 static void a_wrong_blob_is_an_error_that_says_where(void **state) {
@@ -258,16 +258,17 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
         assert_says("blob 1, bytes 5 to 14");
         assert_ok(bag_reader_get(reader, 2, &scratch, &blob, &said));
         assert_text(blob, "third");
-        assert_fails(BAGS_ERROR_CORRUPT, bag_reader_verify(reader, &said));
-        assert_says("blob 1, bytes 5 to 14");
         bags_buffer_free(&scratch);
         bag_reader_close(reader);
         options.verify_checksums = false;
         assert_opens(reader, bag_reader_open(at("x/a.bag"), &options, &said));
         assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
-        assert_fails(BAGS_ERROR_CORRUPT, bag_reader_verify(reader, &said));
+        assert_text(blob, "163456789");
         bags_buffer_free(&scratch);
         bag_reader_close(reader);
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_verify(at("x/a.bag"), NULL, NULL, &said));
+        assert_says("blob 1, bytes 5 to 14");
         bytes_free(&file);
         hand_free(&bag);
         remove_tree(at("x"));
@@ -300,18 +301,18 @@ static void a_wrong_blob_among_many_is_named_by_its_datapoint(void **state) {
         options.verify_checksums = true;
         options.no_mmap = mode != MAPPED;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
-        assert_ok(bags_reader_get_many(reader, 0, some, 3, &row, &said));
+        assert_ok(bags_reader_get_many(reader, some, 3, 0, &row, &said));
         assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get_many(reader, 0, wrong, 3, &row, &said));
+            bags_reader_get_many(reader, wrong, 3, 0, &row, &said));
         assert_says("datapoint 4, field \"a\": ");
         assert_says("000001/a.bag: blob 1, bytes 8 to 16");
         assert_int_equal(bags_row_length(&row, 0), 0);
-        assert_ok(bags_reader_get_range(reader, 0, 0, 4, &row, &said));
+        assert_ok(bags_reader_get_range(reader, 0, 4, 0, &row, &said));
         assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get_range(reader, 0, 1, 6, &row, &said));
+            bags_reader_get_range(reader, 1, 6, 0, &row, &said));
         assert_says("datapoint 4, field \"a\": ");
         assert_int_equal(BAGS_ERROR_CORRUPT,
-            bags_reader_get_range(reader, 0, 1, 6, &row, NULL));
+            bags_reader_get_range(reader, 1, 6, 0, &row, NULL));
         bags_row_free(&row);
         bags_reader_close(reader);
         bytes_free(&file);
@@ -383,7 +384,6 @@ static void datasets_get_checksums(void **state) {
 static void what_is_there_is_replaced_only_if_asked(void **state) {
     hand_set set = some_set(4);
     bags_checksum_report report;
-    bags_reader *reader;
     (void)state;
     set_save(&set, V1, at("set"));
     assert_ok(checksum(at("set"), false, NULL));
@@ -392,12 +392,11 @@ static void what_is_there_is_replaced_only_if_asked(void **state) {
     save(at("set/text.bag"), file.data, file.size);
     bytes_free(&file);
     assert_ok(checksum(at("set"), false, NULL));
-    assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
-    assert_fails(BAGS_ERROR_CORRUPT, bags_reader_verify(reader, &said));
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_verify(at("set"), NULL, NULL, &said));
     assert_ok(checksum(at("set"), true, &report));
     assert_int_equal(report.made, 3);
-    assert_ok(bags_reader_verify(reader, &said));
-    bags_reader_close(reader);
+    assert_ok(bags_verify(at("set"), NULL, NULL, &said));
     set_free(&set);
 }
 
@@ -534,7 +533,7 @@ static void memory_that_runs_out_is_an_error(void **state) {
         if (!code && !reader)
             code = said.code;
         if (reader)
-            code = bags_reader_verify(reader, &said);
+            code = verify_path(at("set"), &reading.env, &said);
         bags_reader_close(reader);
         assert_int_equal(code, t.failed ? BAGS_ERROR_MEMORY : BAGS_OK);
         assert_int_equal(t.live, 0);
@@ -681,9 +680,10 @@ static outlook look(memory_disk *m, bool check, bool no_mmap,
     memset(&options, 0, sizeof(options));
     options.env.io = &m->io;
     options.verify_checksums = check;
-    options.no_mmap = positional;
+    options.no_mmap = no_mmap;
     bags_reader *reader = bags_reader_open("set", &options, NULL);
-    *verified = reader && bags_reader_verify(reader, NULL) == BAGS_OK;
+    *verified = 
+        reader && verify_path("set", &options.env, NULL) == BAGS_OK;
     out.opened = reader != NULL;
     out.length = reader ? bags_reader_length(reader) : 0;
     for (uint64_t i = 0; i < out.length && i < MOST_ROWS; i++) {
@@ -717,7 +717,7 @@ static void assault(siege *s, bool covered, const char *what, size_t n) {
         fail_msg("%s %d: verify did not find it", what, (int)n);
     bags_verify_options all;
     memset(&all, 0, sizeof(all));
-    all.io = &s->m.io;
+    all.env.io = &s->m.io;
     if (covered && bags_verify("set", &all, NULL, NULL) == BAGS_OK)
         fail_msg("%s %d: it is not among the faults", what, (int)n);
     if (verified && memcmp(&open_eyes, &s->clean, sizeof(open_eyes)) != 0)

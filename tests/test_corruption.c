@@ -335,10 +335,10 @@ static void look(const memory_disk *drive, bool no_mmap, outcome *out) {
     memset(out, 0, sizeof(*out));
     sha256_start(&out->hash);
     options.env.io = &drive->io;
-    options.no_mmap = positional;
+    options.no_mmap = no_mmap;
     bags_reader *reader = bags_reader_open("set", &options, NULL);
     if (reader) {
-        out->verified = bags_reader_verify(reader, NULL) == BAGS_OK;
+        out->verified = verify_path("set", &options.env, NULL) == BAGS_OK;
         read_all(reader, out);
     }
     bags_reader_close(reader);

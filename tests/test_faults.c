@@ -141,7 +141,10 @@ static bags_code read_back(world *w, int which) {
     work *each = &w->works[which];
     poison();
     w->where = "read_back";
-    finding f = work_find(each, &w->device.io, false);
+    bags_reader_options options;
+    memset(&options, 0, sizeof(options));
+    options.env.io = &w->device.io;
+    finding f = work_look(each, &options);
     if (f.error.code)
         said = f.error;
     else if (f.right != f.length || f.length < each->flushed)

@@ -79,7 +79,6 @@ static bags_code read_bag(world *w, bool cache_index) {
     assert_bytes(blob, big, sizeof(big));
     STEP(bag_reader_get_range(reader, 5, 22, &scratch, &range, &said));
     assert_text(bags_range_get(&range, 16), "end");
-    STEP(bag_reader_verify(reader, &said));
 done:
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
@@ -191,9 +190,11 @@ done:
     } else if (writer) {
         bags_error again;
         bags_code closed = bags_writer_close(writer, &again);
-        /* A codec's lack of memory is a refusal; close reports it as well. */
-        assert_int_equal(closed, code);
-        assert_int_equal(again.system, said.system);
+        /* A codec's lack of memory is a refusal, which was reported. */
+        if (closed || code != BAGS_ERROR_MEMORY) {
+            assert_int_equal(closed, code);
+            assert_int_equal(again.system, said.system);
+        }
     }
     bags_registry_free(codecs);
     return code;
@@ -213,8 +214,9 @@ static bags_code read_set(world *w, const char *path, uint64_t points,
     bags_reader *reader = NULL;
     bags_row row = {0};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    uint64_t count = 0, size = 0;
-    bags_stat stat;
+    uint64_t count = 0;
+    bags_info info;
+    bags_field_info infos[5];
     bags_value value;
     bags_code code;
     memset(&options, 0, sizeof(options));
@@ -236,12 +238,10 @@ static bags_code read_set(world *w, const char *path, uint64_t points,
         STEP(bags_reader_items(reader, i, 4, &row, &count, &said));
         assert_true(count == 2);
     }
-    STEP(bags_reader_get_range(reader, 0, 0, points, &row, &said));
+    STEP(bags_reader_get_range(reader, 0, points, 0, &row, &said));
     assert_int_equal(bags_row_length(&row, 0), points);
-    STEP(bags_reader_size(reader, &size, &said));
-    STEP(bags_reader_stat(reader, 4, &stat, &said));
-    assert_true(stat.blobs == 2 * points);
-    STEP(bags_reader_verify(reader, &said));
+    STEP(bags_reader_info(reader, &info, infos, &said));
+    assert_true(infos[4].blobs == 2 * points);
 done:
     bags_buffer_free(&scratch);
     bags_row_free(&row);
@@ -251,6 +251,10 @@ done:
 
 static bags_code finalize(world *w) {
     bags_code code;
+    bags_finalize_options options;
+    memset(&options, 0, sizeof(options));
+    options.env.allocator = &w->blocks.allocator;
+    options.env.io = &w->files.io;
     poison();
     w->where = "rename";
     /* A gap, made where no fault is injected. */
@@ -258,8 +262,7 @@ static bags_code finalize(world *w) {
         return BAGS_OK;
     if (w->drive.io.rename(w->drive.io.user, "shards/000002", "shards/000009"))
         return BAGS_OK;
-    STEP(bags_finalize("shards", &w->blocks.allocator, &w->files.io, NULL,
-        &said));
+    STEP(bags_finalize("shards", &options, NULL, &said));
 done:
     return code;
 }
@@ -319,7 +322,7 @@ static void check_remains(world *w, const char *path) {
     bags_row row = {0};
     if (!reader)
         return;
-    assert_int_equal(bags_reader_verify(reader, &said), BAGS_OK);
+    assert_int_equal(verify_path(path, &options.env, &said), BAGS_OK);
     for (uint64_t i = 0; i < bags_reader_length(reader); i++) {
         assert_int_equal(bags_reader_get(reader, i, NULL, 0, &row, &said), 0);
         check_point(&row, i);

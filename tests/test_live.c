@@ -382,7 +382,7 @@ static void damage(const memory_disk *from, memory_disk *to, size_t which,
 }
 
 static void note_length(void *user, const bags_recovered *shard) {
-    if (shard->done == BAGS_RECOVERY_FAILED)
+    if (shard->action == BAGS_RECOVERY_FAILED)
         *(uint64_t *)user = UINT64_MAX;
     else
         *(uint64_t *)user = shard->length;
@@ -396,7 +396,7 @@ static void check_damage(memory_disk *drive, const work *job, const char *name,
     dry.dry_run = true;
     dry.each = note_length;
     dry.user = &kept;
-    dry.io = &drive->io;
+    dry.env.io = &drive->io;
     bags_recover(job->path, &dry, NULL, NULL);
     for (int way = 0; way < 2; way++) {
         bags_error err;
@@ -409,8 +409,11 @@ static void check_damage(memory_disk *drive, const work *job, const char *name,
         if (reader && bags_reader_length(reader) != kept)
             fail_msg("%s, %d bytes: %d datapoints; recovery keeps %d", name,
                 (int)keep, (int)bags_reader_length(reader), (int)kept);
-        if (reader && bags_reader_verify(reader, &err))
-            fail_msg("%s, %d bytes: %s", name, (int)keep, err.message);
+        bags_row row = {0};
+        for (uint64_t i = 0; reader && i < kept; i++)
+            if (bags_reader_get(reader, i, NULL, 0, &row, &err))
+                fail_msg("%s, %d bytes: %s", name, (int)keep, err.message);
+        bags_row_free(&row);
         bags_reader_close(reader);
     }
 }
@@ -605,8 +608,6 @@ static bags_writer *number_writer(uint64_t worker, uint64_t workers) {
 static void shards_say_whether_they_are_finished(void **state) {
     bags_reader_options options = live_options(&disk.io, MAPPED);
     bags_reader *reader;
-    bags_stat stat;
-    uint64_t size = 0;
     (void)state;
     bags_writer *writer = number_writer(0, 1);
     for (uint64_t i = 0; i < 3; i++)
@@ -615,17 +616,16 @@ static void shards_say_whether_they_are_finished(void **state) {
     make_dir(at("x/000002"));
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_true(bags_reader_length(reader) == 3);
-    assert_true(bags_reader_shards(reader) == 2);
-    assert_true(bags_reader_skipped(reader) == 1);
-    assert_false(bags_reader_shard(reader, 0).unfinished);
-    assert_true(bags_reader_shard(reader, 1).unfinished);
-    assert_true(bags_reader_shard(reader, 1).start == 2);
-    assert_true(bags_reader_shard(reader, 1).length == 1);
-    assert_ok(bags_reader_stat(reader, 0, &stat, &said));
-    assert_true(stat.blobs == 3 && stat.bytes == 24);
+    assert_true(shard_count(reader) == 2);
+    assert_true(reader_info(reader).skipped == 1);
+    assert_false(shard_at(reader, 0).unfinished);
+    assert_true(shard_at(reader, 1).unfinished);
+    assert_true(shard_at(reader, 1).start == 2);
+    assert_true(shard_at(reader, 1).length == 1);
+    assert_true(field_info(reader, 0).blobs == 3);
+    assert_true(field_info(reader, 0).size == 24);
     /* The second shard's n: 8 and 8 bytes; refs: 2 and 8. */
-    assert_ok(bags_reader_size(reader, &size, &said));
-    assert_true(size == file_size(at("x/000000/n.bag"))
+    assert_true(reader_info(reader).size == file_size(at("x/000000/n.bag"))
         + file_size(at("x/000000/refs.bag")) + 26);
     bags_reader_close(reader);
     assert_ok(bags_writer_close(writer, &said));
@@ -655,13 +655,12 @@ static void a_shard_that_has_only_begun_is_empty_or_skipped(void **state) {
         }
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         assert_true(bags_reader_length(reader) == 0);
-        assert_true(bags_reader_shards(reader) == 1);
-        assert_true(bags_reader_skipped(reader) == 0);
-        assert_ok(bags_reader_verify(reader, &said));
+        assert_true(shard_count(reader) == 1);
+        assert_true(reader_info(reader).skipped == 0);
         bags_reader_close(reader);
         assert_opens(reader, bags_reader_open(at("x/000000"), &options, &said));
-        assert_false(bags_reader_sharded(reader));
-        assert_true(bags_reader_shard(reader, 0).unfinished);
+        assert_false(reader_info(reader).sharded);
+        assert_true(shard_at(reader, 0).unfinished);
         bags_reader_close(reader);
     }
     save_text(at("x/000000/spec.json.partial"), "{\"../n\": \"int(8)\"}");
@@ -678,7 +677,6 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
     bags_reader *reader;
     bags_row row = {0};
     bags_column column;
-    uint64_t summed = 9;
     (void)state;
     memset(&with, 0, sizeof(with));
     with.sharded = true;
@@ -690,16 +688,14 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
         assert_opens(reader, bags_reader_open(at("x%d", flushed), &options,
             &said));
         assert_true(bags_reader_length(reader) == 0);
-        assert_true(bags_reader_shards(reader) == 1);
+        assert_true(shard_count(reader) == 1);
         if (flushed)
             assert_ok(bags_writer_flush(writer, &said));
         for (int again = 0; again < 2; again++) {
             assert_ok(bags_reader_column(reader, 0, 0, &row, &column, &said));
             assert_true(column.length == 0 && column.size == 0);
             assert_memory_equal(column.offsets, &none, sizeof(none));
-            assert_ok(bags_reader_summed(reader, &summed, &said));
-            assert_true(summed == 0);
-            assert_ok(bags_reader_verify(reader, &said));
+            assert_true(reader_info(reader).checksums == 0);
             assert_ok(bags_writer_flush(writer, &said));
         }
         bags_reader_close(reader);
@@ -711,7 +707,6 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
 static void a_gap_is_one_while_workers_write_too(void **state) {
     bags_reader_options options = live_options(&disk.io, MAPPED);
     bags_reader *reader;
-    size_t gaps = 0;
     (void)state;
     bags_writer *writer = number_writer(0, 2);
     for (uint64_t i = 0; i < 3; i++)
@@ -722,7 +717,9 @@ static void a_gap_is_one_while_workers_write_too(void **state) {
     options.allow_gaps = true;
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_true(bags_reader_length(reader) == 3);
-    assert_true(bags_reader_gaps(reader, &gaps)[0].start == 1 && gaps == 1);
+    assert_true(shard_count(reader) == 2);
+    assert_true(shard_at(reader, 0).number == 0);
+    assert_true(shard_at(reader, 1).number == 2);
     bags_reader_close(reader);
     options.allow_gaps = false;
     options.shard_stop = 2;
@@ -752,7 +749,7 @@ static void without_the_option_an_unfinished_shard_is_refused(void **state) {
     options.unfinished = BAGS_UNFINISHED_SKIP;
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_true(bags_reader_length(reader) == 2);
-    assert_true(bags_reader_skipped(reader) == 1);
+    assert_true(reader_info(reader).skipped == 1);
     bags_reader_close(reader);
     assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x/000001"),
         &options, &said));
@@ -800,7 +797,7 @@ typedef struct bag_gaze {
     const bags_io *io;
     const char *path;
     uint64_t flushed, appended, seen;
-    bool live, made, positional, summed;
+    bool live, made, no_mmap, summed;
     uint64_t looks;
 } bag_gaze;
 
@@ -941,11 +938,11 @@ static bool take_bag_turn_at(uint64_t n, bool opens, bool no_mmap) {
     eyes.before = take_bag_turn;
     eyes.user = &t;
     options.env.io = &eyes.io;
-    options.no_mmap = positional;
+    options.no_mmap = no_mmap;
     if (!opens) {
         bag_writer_options with;
         memset(&with, 0, sizeof(with));
-        with.io = &drive.io;
+        with.env.io = &drive.io;
         with.no_sync = true;
         assert_opens(t.writer, bag_writer_open("x.bag", &with, &said));
         for (uint64_t i = 0; i < 20; i++)
@@ -1010,7 +1007,6 @@ static void of_a_damaged_bag_the_whole_blobs_are_read(void **state) {
         options.unfinished = BAGS_UNFINISHED_READ;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         assert_true(bag_reader_length(reader) == 2);
-        assert_ok(bag_reader_verify(reader, &said));
         assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
         assert_text(blob, "two");
         bag_reader_close(reader);
@@ -1019,84 +1015,34 @@ static void of_a_damaged_bag_the_whole_blobs_are_read(void **state) {
     bags_buffer_free(&scratch);
 }
 
-/* ------------------------------------------------------------- sync_size */
+/* ------------------------------------------------------------------ syncs */
 
 static uint64_t syncs_of(const watch *w) {
     return w->counts[HOOK_SYNC] + w->counts[HOOK_SYNC_DIR];
 }
 
-static void a_writer_syncs_by_itself_after_so_many_bytes(void **state) {
-    bags_writer_options options;
-    bags_writer *writer;
-    uint64_t before, times = 0;
-    (void)state;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &disk.io;
-    options.sync_size = 100;
-    assert_opens(writer, bags_writer_open(at("x"), one_field, 1, &options,
-        &said));
-    for (uint64_t i = 0; i < 40; i++) {
-        /* Its number and refs, of 2 bytes. */
-        before = syncs_of(&disk);
-        put_number(writer, i);
-        times += syncs_of(&disk) > before;
-        assert_true((syncs_of(&disk) > before) == (i % 10 == 9));
-    }
-    assert_true(times == 4);
-    before = syncs_of(&disk);
-    bags_writer_begin(writer, NULL);
-    for (int i = 0; i < 20; i++) {
-        bags_value value = bags_uint(1);
-        bags_writer_set(writer, "n", &value, NULL);
-    }
-    bags_writer_cancel(writer);
-    bags_writer_forgive(writer);
-    assert_true(syncs_of(&disk) == before);
-    assert_ok(bags_writer_close(writer, &said));
-}
-
-static void a_bag_is_synced_when_asked_and_by_itself(void **state) {
+static void a_bag_is_synced_with_its_journal_and_their_directory(void **state) {
     bag_writer_options options;
     bag_writer *writer;
     uint64_t before;
     (void)state;
     memset(&options, 0, sizeof(options));
     options.env.io = &disk.io;
-    options.sync_size = 10;
     assert_opens(writer, bag_writer_open(at("x.bag"), &options, &said));
     for (int i = 0; i < 9; i++) {
         before = syncs_of(&disk);
         assert_ok(bag_writer_append(writer, "four", 4, NULL, &said));
-        /* Both files and their directory. */
-        assert_true(syncs_of(&disk) - before == (i % 3 == 2 ? 3u : 0u));
+        assert_true(syncs_of(&disk) == before);
+        assert_ok(bag_writer_sync(writer, &said));
+        assert_true(syncs_of(&disk) - before == 3);
     }
-    before = syncs_of(&disk);
-    assert_ok(bag_writer_sync(writer, &said));
-    assert_true(syncs_of(&disk) - before == 3);
     assert_true(file_size(at("x.bag")) == 36);
     assert_true(file_size(at("x.idx")) == 72);
     assert_ok(bag_writer_close(writer, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bag_writer_sync(NULL, &said));
 }
 
-static void syncs_and_no_syncs_are_not_asked_for_together(void **state) {
-    bags_writer_options options;
-    bag_writer_options lone;
-    (void)state;
-    memset(&options, 0, sizeof(options));
-    memset(&lone, 0, sizeof(lone));
-    options.no_sync = lone.no_sync = true;
-    options.sync_size = lone.sync_size = 1;
-    assert_refused(BAGS_ERROR_ARGUMENT, bags_writer_open(at("x"), one_field, 1,
-        &options, &said));
-    assert_says("sync_size");
-    assert_refused(BAGS_ERROR_ARGUMENT, bag_writer_open(at("x.bag"), &lone,
-        &said));
-    assert_names(at("."), "");
-}
-
-/* Every sync of a writer that syncs by itself fails once: it ends the writer, and
- * no file is synced after it. */
+/* Every sync fails once: it ends the writer, and no file is synced after it. */
 static void a_sync_that_fails_is_final(void **state) {
     (void)state;
     for (uint64_t n = 1; ; n++) {
@@ -1111,7 +1057,6 @@ static void a_sync_that_fails_is_final(void **state) {
         w.fail_with = EIO;
         memset(&options, 0, sizeof(options));
         options.env.io = &w.io;
-        options.sync_size = 20;
         bags_writer *writer = bags_writer_open("x", one_field, 1, &options,
             &err);
         bags_code code = writer ? BAGS_OK : err.code;
@@ -1119,6 +1064,8 @@ static void a_sync_that_fails_is_final(void **state) {
             bags_value value = bags_uint(i);
             bags_entry entry = {"n", &value, 1};
             code = bags_writer_append(writer, &entry, 1, &err);
+            if (!code && i % 2)
+                code = bags_writer_sync(writer, &err);
         }
         uint64_t syncs = syncs_of(&w);
         if (writer && code) {
@@ -1148,12 +1095,13 @@ static void a_bags_sync_that_fails_is_final(void **state) {
         disk.fail_with = EIO;
         memset(&options, 0, sizeof(options));
         options.env.io = &disk.io;
-        options.sync_size = 4;
         assert_opens(writer, bag_writer_open(at("%d.bag", (int)n), &options,
             &said));
-        assert_fails(BAGS_ERROR_IO, bag_writer_append(writer, "four", 4, NULL,
-            &said));
+        assert_ok(bag_writer_append(writer, "four", 4, NULL, &said));
+        assert_fails(BAGS_ERROR_IO, bag_writer_sync(writer, &said));
         uint64_t syncs = syncs_of(&disk);
+        assert_fails(BAGS_ERROR_IO,
+            bag_writer_append(writer, "four", 4, NULL, &said));
         assert_fails(BAGS_ERROR_IO, bag_writer_sync(writer, &said));
         assert_fails(BAGS_ERROR_IO, bag_writer_close(writer, &said));
         assert_true(syncs_of(&disk) == syncs);
@@ -1289,9 +1237,7 @@ int main(void) {
         TEST(a_bag_is_read_while_it_is_written),
         TEST(a_bag_may_be_finished_between_two_calls_of_a_reader),
         TEST(of_a_damaged_bag_the_whole_blobs_are_read),
-        TEST(a_writer_syncs_by_itself_after_so_many_bytes),
-        TEST(a_bag_is_synced_when_asked_and_by_itself),
-        TEST(syncs_and_no_syncs_are_not_asked_for_together),
+        TEST(a_bag_is_synced_with_its_journal_and_their_directory),
         TEST(a_sync_that_fails_is_final),
         TEST(a_bags_sync_that_fails_is_final),
         TEST(another_process_writes_meanwhile),

@@ -67,7 +67,7 @@ static bags_view get(void *reader, uint64_t index) {
 static uint64_t range(void *reader, uint64_t start, uint64_t stop) {
     set_handle *h = (set_handle *)reader;
     uint64_t sum = 0;
-    if (bags_reader_get_range(h->reader, 0, start, stop, &h->row, &err))
+    if (bags_reader_get_range(h->reader, start, stop, 0, &h->row, &err))
         die("%s", err.message);
     for (size_t i = 0; i < bags_row_length(&h->row, 0); i++) {
         bags_view blob = bags_row_bytes(&h->row, 0, i);
