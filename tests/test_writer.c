@@ -589,8 +589,9 @@ static void close_reports_refused_datapoints_that_were_not_reported(
             BAGS_ERROR_VALUE);
         if (!(how & 1))
             assert_says("number");
-        assert_int_equal(append_faulty(writer, &s, 0, how & 2 ? NULL : &said),
-            BAGS_ERROR_FIELD);
+        for (int i = 0; i < 41; i++)
+            assert_int_equal(append_faulty(writer, &s, 0,
+                how & 2 ? NULL : &said), BAGS_ERROR_FIELD);
         assert_ok(append_sample(writer, &s));
         if (how == 0) {
             assert_ok(bags_writer_close(writer, &said));
@@ -598,7 +599,8 @@ static void close_reports_refused_datapoints_that_were_not_reported(
             assert_fails(how & 1 ? BAGS_ERROR_VALUE : BAGS_ERROR_FIELD,
                 bags_writer_close(writer, &said));
             assert_says(how & 1 ? "number" : "words");
-            assert_int_equal(strstr(said.message, "2") != NULL, how == 3);
+            if (how & 2)
+                assert_says(how == 3 ? "42" : "41");
         }
         bags_reader *reader;
         assert_opens(reader, bags_reader_open(at("%d", how), NULL, &said));
