@@ -312,6 +312,17 @@ static void a_file_of_0_bytes_is_a_bag_only_if_it_is_allowed(void **state) {
     bag_reader_close(reader);
 }
 
+static void a_bag_has_no_shards_to_skip(void **state) {
+    bag_reader_options options;
+    (void)state;
+    memset(&options, 0, sizeof(options));
+    save(at("x.bag"), "\0\0\0\0\0\0\0\0", 8);
+    options.unfinished = BAGS_UNFINISHED_SKIP;
+    assert_refused(BAGS_ERROR_ARGUMENT,
+        bag_reader_open(at("x.bag"), &options, &said));
+    assert_says("x.bag");
+}
+
 static void a_file_of_1_to_7_bytes_is_an_error(void **state) {
     static const char rows[] = "\0\0\0\0\0\0\0";
     (void)state;
@@ -1324,6 +1335,7 @@ int main(void) {
         TEST(ranges_are_clamped_and_checked),
         TEST(reading_past_the_end_is_a_range_error),
         TEST(a_file_of_0_bytes_is_a_bag_only_if_it_is_allowed),
+        TEST(a_bag_has_no_shards_to_skip),
         TEST(a_file_of_1_to_7_bytes_is_an_error),
         TEST(what_is_no_file_is_refused),
         TEST(damaged_tables_are_found_and_name_the_blob),

@@ -436,7 +436,14 @@ static void unfinished_shards_are_refused(void **state) {
     assert_says("000001");
     assert_names(at("set/000000"), "a.bag refs.bag spec.json");
     assert_ok(bags_writer_close(writer, &said));
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
+    assert_int_equal(reader_info(reader).checksums, 0);
+    bags_reader_close(reader);
     assert_ok(checksum(at("set"), false, NULL));
+    assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
+    assert_int_equal(reader_info(reader).checksums, 2);
+    bags_reader_close(reader);
     assert_names(at("set/000001"), "a.bag a.crc refs.bag refs.crc spec.json");
     assert_fails(BAGS_ERROR_MISSING, checksum(at("nothing"), false, NULL));
 }

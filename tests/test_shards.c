@@ -1018,6 +1018,22 @@ static void finalize_closes_gaps(void **state) {
     check_finalized(at("y"), "000000 000001 000002 000003 notes.txt", 12);
 }
 
+static void finalize_syncs_the_directory_unless_told_otherwise(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bags_finalize_options options;
+        memset(&options, 0, sizeof(options));
+        options.env.io = &disk.io;
+        options.no_sync = i == 1;
+        save_shards(at("x%d", i),
+            (const char *const[]){"000001", "000003", NULL});
+        uint64_t before = disk.counts[HOOK_SYNC_DIR];
+        assert_ok(bags_finalize(at("x%d", i), &options, NULL, &said));
+        assert_int_equal(disk.counts[HOOK_SYNC_DIR] > before, i == 0);
+        check_finalized(at("x%d", i), "000000 000001", 6);
+    }
+}
+
 static void finalize_gives_names_their_six_digits(void **state) {
     uint64_t renamed = 99;
     (void)state;
@@ -1182,6 +1198,7 @@ int main(void) {
         TEST(faults_name_the_shard),
         TEST(thousands_of_shards_are_read_with_few_files),
         TEST(finalize_closes_gaps),
+        TEST(finalize_syncs_the_directory_unless_told_otherwise),
         TEST(finalize_gives_names_their_six_digits),
         TEST(finalize_refuses_what_is_not_finished),
         TEST(finalize_refuses_two_shards_of_one_number),

@@ -477,6 +477,10 @@ static void what_cannot_be_looked_at_is_an_error(void **state) {
     options.quick = options.decode = true;
     assert_fails(BAGS_ERROR_ARGUMENT,
         bags_verify("empty", &options, NULL, &said));
+    options.quick = options.decode = false;
+    options.unfinished = BAGS_UNFINISHED_READ;
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_verify("empty", &options, NULL, &said));
     assert_int_equal(f.count, 0);
     memory_disk_free(&m);
 }
