@@ -52,7 +52,8 @@ extern void (*on_failure)(void);
 
 ENDS void die(void); /* with the message in `failure` */
 ENDS void fail(bags_code code, const char *format, ...) BAGI_PRINTF(2, 3);
-ENDS void usage(const char *format, ...) BAGI_PRINTF(1, 2);
+/* For an invalid command line. */
+#define usage(...) fail(BAGS_ERROR_ARGUMENT, __VA_ARGS__)
 ENDS void fail_system(int error, const char *path, const char *doing);
 void must(bags_code code); /* be BAGS_OK, otherwise die */
 

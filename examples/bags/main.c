@@ -81,31 +81,18 @@ void die(void) {
     exit(is_usage ? 2 : 1);
 }
 
-static void set_message(const char *format, va_list arguments) {
-    vsnprintf(failure.message, sizeof failure.message, format, arguments);
-}
-
 void fail(bags_code code, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
+    vsnprintf(failure.message, sizeof failure.message, format, arguments);
+    va_end(arguments);
     failure.code = code;
-    set_message(format, arguments);
-    va_end(arguments);
-    die();
-}
-
-void usage(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    failure.code = BAGS_ERROR_ARGUMENT;
-    set_message(format, arguments);
-    va_end(arguments);
     die();
 }
 
 void fail_system(int error, const char *path, const char *doing) {
-    bags_code code = error == ENOMEM ? BAGS_ERROR_MEMORY : BAGS_ERROR_IO;
-    fail(code, "%s: cannot %s: %s", path, doing, strerror(error));
+    fail(error == ENOMEM ? BAGS_ERROR_MEMORY : BAGS_ERROR_IO,
+        "%s: cannot %s: %s", path, doing, strerror(error));
 }
 
 void must(bags_code code) {
@@ -117,7 +104,7 @@ void failure_prefix(const char *format, ...) {
     bags_error old = failure;
     va_list arguments;
     va_start(arguments, format);
-    set_message(format, arguments);
+    vsnprintf(failure.message, sizeof failure.message, format, arguments);
     va_end(arguments);
     failure_suffix("%s", old.message);
 }

@@ -119,31 +119,25 @@ int options_parse(const command *about, int count, char **words) {
 /* ---- help ---- */
 
 void print_wrapped(const char *words, size_t at, size_t indent) {
-    for (bool first = true; *words; first = false) {
+    bool at_start = true; /* of a line */
+    while (*words) {
         size_t size = strcspn(words, " \n");
-        if (!first && at + 1 + size > HELP_WIDTH) {
+        if (!at_start && at + 1 + size > HELP_WIDTH) {
             printf("\n%*s", (int)indent, "");
             at = indent;
-        } else if (!first) {
+        } else if (!at_start) {
             putchar(' ');
             at++;
         }
         printf("%.*s", (int)size, words);
         at += size;
         words += size;
-        if (*words == '\n') {
-            putchar('\n');
-            words++;
-            if (*words)
-                printf("%*s", (int)indent, "");
+        at_start = *words == '\n' && words[1];
+        if (at_start) {
+            printf("\n%*s", (int)indent, "");
             at = indent;
-            first = true;
-            if (*words)
-                continue;
-            return;
         }
-        if (*words == ' ')
-            words++;
+        words += *words != 0;
     }
     putchar('\n');
 }

@@ -17,12 +17,15 @@ void text_puts(text *out, const char *string) {
 }
 
 void text_format(text *out, const char *format, ...) {
-    char line[256];
-    va_list arguments;
+    va_list arguments, again;
     va_start(arguments, format);
-    int size = vsnprintf(line, sizeof line, format, arguments);
+    va_copy(again, arguments);
+    size_t size = (size_t)vsnprintf(NULL, 0, format, arguments);
+    must(bags_buffer_reserve(&out->buffer, out->size + size + 1, &failure));
+    vsnprintf((char *)out->buffer.data + out->size, size + 1, format, again);
+    out->size += size;
     va_end(arguments);
-    text_put(out, line, size < 0 ? 0 : (size_t)size);
+    va_end(again);
 }
 
 void text_output(const text *out) { output(out->buffer.data, out->size); }

@@ -206,9 +206,10 @@ def finished_shards_stay_when_a_line_is_bad():
     rows = _rows(7) + ['{"n": 1}\n']
     write_lines('m.jsonl', rows)
     refuse('pack', 'm.jsonl', 'out', '--spec', SPEC, '--shard-length', '3',
-           says=('m.jsonl: line 8: ', '"words"', '2 finished shards'))
-    assert values('out') == values('out/000000') + values('out/000001')
-    assert len(values('out')) == 6
+           says=('m.jsonl: line 8: ', '"words"', '7 datapoints are kept'))
+    assert values('out/000000') + values('out/000001') == rows[:6]
+    run('recover', 'out')
+    assert values('out') == rows[:7]
 
 
 @each(['nothing', 'file', 'dataset', 'unfinished', 'two'])
