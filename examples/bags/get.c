@@ -332,10 +332,6 @@ static int run(int operands_count, char **operands) {
     if (!source_dataset() && operands_count > 2)
         usage("%s is a Bag, which has no fields", operands[0]);
     parse_selections(operands + 2, (size_t)operands_count - 2);
-    for (size_t i = 0; i < count; i++)
-        if (selections[i].items.list)
-            usage(
-                "items of a sequence are selected by index or range, not list");
     if (raw + npy + (directory != NULL) > 1)
         usage("--raw, --npy and --out are mutually exclusive");
     if ((raw || npy) &&

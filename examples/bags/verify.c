@@ -212,12 +212,13 @@ static const bags_error *find_failure(const job *jobs, size_t count) {
     return NULL;
 }
 
-/* The bytes that will be read: the tables and refs; with checksums or --decode,
- * the blobs too. 0 if the dataset cannot be opened, or no terminal shows it. */
+/* The bytes that will be read, about: tables and refs; with checksums everything
+ * once; with --decode the blobs once more. 0 if the dataset cannot be opened, or
+ * no terminal shows it. */
 static uint64_t estimate_total(void) {
     bags_reader_options reading = {0};
     bags_info info;
-    uint64_t blobs = 0;
+    uint64_t blobs = 0, size = 0;
     size_t count;
     reading.allow_gaps = true;
     reading.unfinished = BAGS_UNFINISHED_SKIP;
@@ -230,13 +231,16 @@ static uint64_t estimate_total(void) {
     bags_field_info *fields =
         (bags_field_info *)allocate(count, sizeof *fields);
     bool known = !bags_reader_info(reader, &info, fields, NULL);
-    for (size_t i = 0; known && i < count; i++)
-        blobs += fields[i].size;
+    for (size_t i = 0; known && i < count; i++) {
+        blobs += fields[i].blobs;
+        size += fields[i].size;
+    }
     free(fields);
     bags_reader_close(reader);
     if (!known)
         return 0;
-    return given.decode || info.checksums ? info.size : info.size - blobs;
+    return (info.checksums ? info.size + 4 * blobs : info.size - size) +
+           (given.decode ? size + 8 * blobs : 0);
 }
 
 /* granular 0.20 and 0.21 write an empty Bag as an empty file. */

@@ -1,12 +1,14 @@
 """Help, exit codes, and what happens when output goes nowhere."""
 import os
 import pathlib
+import re
 import resource
 import signal
 import subprocess
 import time
 
 import harness
+import manpage
 from harness import each, pack, refuse, run
 
 COMMANDS = ('info', 'get', 'export', 'pack', 'images', 'sheet', 'finalize',
@@ -37,6 +39,15 @@ def the_version_and_the_formats_built_in_are_printed():
     for name in second.split()[1:]:
         assert name == 'none;' or pathlib.Path(
             harness.ROOT, 'formats', f'{name}.c').exists() or 'none' in second
+
+
+def the_man_page_is_made_from_the_help():
+    made = manpage.page(lambda *words: run('help', *words).out.decode())
+    here = harness.ROOT / 'examples/bags/bags.1'
+    assert here.read_text() == made, 'run tests/command/manpage.py'
+    for name in COMMANDS:
+        for option in re.findall(r'^  --(\S+)', run('help', name).out.decode(), re.M):
+            assert f'.It Fl Fl {manpage.escaped(option)}' in made, option
 
 
 def the_help_lists_every_type():
