@@ -29,7 +29,7 @@ static const bags_field *fields;
 static size_t count;
 static const char *out;
 static bool made_out; /* OUT was missing before */
-static char *partial, *spec;
+static char *partial, *manifest, *spec;
 static char **directories; /* files/FIELD, for each field, */
 static bool *made;         /* and whether it was created */
 static FILE *lines;
@@ -132,12 +132,12 @@ static void remove_out(void) {
     unlink(partial);
     unlink(spec);
     directory_remove(files);
+    free(files);
     if (made_out)
         rmdir(out);
 }
 
 static void make_out(void) {
-    char **names = names_make(fields, count);
     bool exists = path_exists(out);
     if (exists && !is_empty(out))
         fail(
@@ -145,19 +145,17 @@ static void make_out(void) {
     directory_make(out);
     made_out = !exists;
     partial = path_join(out, "manifest.jsonl.partial");
+    manifest = path_join(out, "manifest.jsonl");
     spec = path_join(out, "spec.json");
     on_failure = remove_out;
     lines = create_stream(partial);
     if (!lines)
         fail_system(errno, partial, "create");
     made = (bool *)allocate(count, sizeof *made);
-    directories = (char **)allocate(count, sizeof *directories);
-    for (size_t i = 0; i < count; i++)
-        directories[i] = string_format("files/%s", names[i]);
+    directories = names_make(fields, count, "files/");
 }
 
 static void finish(void) {
-    char *manifest = path_join(out, "manifest.jsonl");
     errno = 0;
     bool complete = !fflush(lines) && !ferror(lines);
     int error = errno;
@@ -180,10 +178,9 @@ static int run(int operands_count, char **operands) {
     source_open(operands[0]);
     fields = source_fields(&count);
     make_out();
-    text specs = {0};
-    text_spec(&specs, fields, count);
+    text_spec(&line, fields, count);
     if (source_dataset())
-        file_write(spec, specs.buffer.data, specs.size);
+        file_write(spec, line.buffer.data, line.size);
     uint64_t length = source_length();
     for (uint64_t i = 0; i < length; i++) {
         put_line(i);

@@ -154,7 +154,7 @@ static bool is_good_name(const char *name) {
 }
 
 /* Other names receive ~ and the field's number, which no good name contains. */
-char **names_make(const bags_field *fields, size_t count) {
+char **names_make(const bags_field *fields, size_t count, const char *prefix) {
     char **names = (char **)allocate(count, sizeof *names);
     for (size_t i = 0; i < count; i++) {
         char plain[MAX_NAME + 1];
@@ -164,10 +164,11 @@ char **names_make(const bags_field *fields, size_t count) {
             plain[size] = strchr(PLAIN, c) || (c >= 'A' && c <= 'Z') ? c : '_';
         }
         plain[size] = 0;
-        names[i] =
-            is_good_name(fields[i].name)
-                ? string_format("%s", plain)
-                : string_format("%s~%zu", plain[0] == '-' ? "" : plain, i);
+        if (is_good_name(fields[i].name))
+            names[i] = string_format("%s%s", prefix, plain);
+        else
+            names[i] = string_format(
+                "%s%s~%zu", prefix, plain[0] == '-' ? "" : plain, i);
     }
     return names;
 }

@@ -339,7 +339,7 @@ static int run(int operands_count, char **operands) {
         usage(
             "--%s needs one INDEX, and one FIELD or FIELD[i] that is one blob",
             raw ? "raw" : "npy");
-    names = names_make(fields, fields_count);
+    names = names_make(fields, fields_count, "");
     get_all(&datapoints);
     return 0;
 }

@@ -200,10 +200,10 @@ static size_t classes_count;
  * workers may do so at once: each writes the same. */
 static void write_classes(void) {
     text lines = {0};
-    char *partial =
-        string_format("%s.%ju.partial", classes_path, (uintmax_t)getpid());
     if (path_exists(classes_path))
         return;
+    char *partial =
+        string_format("%s.%ju.partial", classes_path, (uintmax_t)getpid());
     for (size_t i = 0; i < count; i++)
         if (is_new_label(i)) {
             text_put(&lines, images[i].path, images[i].label_size);
@@ -212,6 +212,7 @@ static void write_classes(void) {
     file_write(partial, lines.buffer.data, lines.size);
     if (rename(partial, classes_path) && !path_exists(classes_path))
         fail_system(errno, classes_path, "create");
+    bags_buffer_free(&lines.buffer);
     free(partial);
 }
 

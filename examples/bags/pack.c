@@ -128,6 +128,7 @@ static void read_spec(bool from_pipe) {
             path);
     else
         spec_from_file(path, false);
+    free(path);
 }
 
 /* ---- lines ---- */
