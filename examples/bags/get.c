@@ -132,7 +132,7 @@ static bool find_field(const char *name, size_t size, size_t *out) {
 }
 
 ENDS static void fail_field(const char *word) {
-    text names = {0};
+    static text names;
     for (size_t i = 0; i < fields_count && i < 20; i++)
         text_format(&names, "%s %.60s", i ? "," : "", fields[i].name);
     text_put(&names, fields_count > 20 ? ", ..." : "", 6);
@@ -341,6 +341,7 @@ static int run(int operands_count, char **operands) {
             raw ? "raw" : "npy");
     names = names_make(fields, fields_count, "");
     get_all(&datapoints);
+    free(datapoints.list);
     return 0;
 }
 

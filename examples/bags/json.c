@@ -135,10 +135,10 @@ json_object *json_read(const char *string, size_t size) {
     /* The zero byte tells the parser that the text ends. */
     json_object *tree = json_tokener_parse_ex(parser, string, (int)size + 1);
     enum json_tokener_error fault = json_tokener_get_error(parser);
-    if (fault != json_tokener_success)
-        fail_at(
-            json_tokener_get_parse_end(parser), json_tokener_error_desc(fault));
+    size_t end = json_tokener_get_parse_end(parser);
     json_tokener_free(parser);
+    if (fault != json_tokener_success)
+        fail_at(end, json_tokener_error_desc(fault));
     if (count_names(tree) != s.names)
         fail(BAGS_ERROR_VALUE, "an object has a duplicate name");
     return tree;

@@ -147,79 +147,72 @@ static bool get_double(json_object *json, double *out) {
     return true;
 }
 
-static const char *put_float(text *out, bags_dtype dtype, double value) {
+static const char *put_float(text *out, size_t size, double value) {
     float single = (float)value;
     uint16_t half = 0;
-    if (dtype == BAGS_DTYPE_FLOAT64 || dtype == BAGS_DTYPE_COMPLEX128)
-        text_put(out, &value, sizeof value);
-    else if (dtype != BAGS_DTYPE_FLOAT16)
-        text_put(out, &single, sizeof single);
-    else if (double_to_half(value, &half))
-        text_put(out, &half, sizeof half);
-    else
-        return "is too large";
-    return dtype != BAGS_DTYPE_FLOAT64 && dtype != BAGS_DTYPE_COMPLEX128 &&
-                   dtype != BAGS_DTYPE_FLOAT16 && isinf(single) &&
-                   isfinite(value)
-               ? "is too large"
-               : NULL;
+    bool fits = size == 2   ? double_to_half(value, &half)
+                : size == 4 ? isfinite(single) || !isfinite(value)
+                            : true;
+    text_put(out,
+        size == 2   ? (void *)&half
+        : size == 4 ? (void *)&single
+                    : (void *)&value,
+        size);
+    return fits ? NULL : "is too large";
 }
 
 /* A number, or text such as "1.5-2j". */
-static const char *put_complex(text *out, bags_dtype dtype, json_object *json) {
+static const char *put_complex(text *out, size_t size, json_object *json) {
     double parts[2] = {0, 0};
-    if (json_object_is_type(json, json_type_string)) {
-        const char *word = json_object_get_string(json);
+    if (!get_double(json, &parts[0])) {
+        const char *word = json_object_is_type(json, json_type_string)
+                               ? json_object_get_string(json)
+                               : "";
         char *middle, *end;
         parts[0] = strtod(word, &middle);
         parts[1] = strtod(middle, &end);
         if (middle == word || end == middle || strcmp(end, "j"))
             return "is not a complex number";
-    } else if (!get_double(json, &parts[0])) {
-        return "is not a complex number";
     }
-    const char *fault = put_float(out, dtype, parts[0]);
-    return fault ? fault : put_float(out, dtype, parts[1]);
+    const char *fault = put_float(out, size / 2, parts[0]);
+    return fault ? fault : put_float(out, size / 2, parts[1]);
 }
 
+/* The low bytes of a number, in native byte order. */
 static void put_bits(text *out, uint64_t bits, size_t size) {
-    uint8_t u1 = (uint8_t)bits;
-    uint16_t u2 = (uint16_t)bits;
-    uint32_t u4 = (uint32_t)bits;
-    const void *all[] = {NULL, &u1, &u2, NULL, &u4, NULL, NULL, NULL, &bits};
-    text_put(out, all[size], size);
+    const unsigned char *at = (const unsigned char *)&bits;
+    text_put(out, at + (bags_little_endian() ? 0 : 8 - size), size);
 }
 
-static const char *put_integer(text *out, bags_dtype dtype, json_object *json) {
-    size_t size = bags_dtype_size(dtype);
-    bool is_signed = dtype >= BAGS_DTYPE_INT8 && dtype <= BAGS_DTYPE_INT64;
+static const char *put_integer(
+    text *out, bags_dtype dtype, size_t size, json_object *json) {
+    bool is_signed = dtype >= BAGS_DTYPE_INT8;
     uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
     if (!json_object_is_type(json, json_type_int))
         return "is not a whole number";
     int64_t value = json_object_get_int64(json);
-    bool fits = value < 0 ? is_signed && (uint64_t) - (value + 1) <= most
-                          : json_object_get_uint64(json) <= most;
-    if (!fits)
+    uint64_t bits = value < 0 ? (uint64_t)value : json_object_get_uint64(json);
+    if (value < 0 ? !is_signed || (uint64_t) - (value + 1) > most : bits > most)
         return "is out of range";
-    put_bits(
-        out, value < 0 ? (uint64_t)value : json_object_get_uint64(json), size);
+    put_bits(out, bits, size);
     return NULL;
 }
 
 /* Append an element; returns NULL, or what is wrong with it. */
 static const char *put_element(text *out, bags_dtype dtype, json_object *json) {
-    if (dtype == BAGS_DTYPE_BOOL) {
-        if (!json_object_is_type(json, json_type_boolean))
-            return "is not true or false";
-        put_bits(out, json_object_get_boolean(json) ? 1 : 0, 1);
-        return NULL;
-    }
-    if (dtype < BAGS_DTYPE_FLOAT16)
-        return put_integer(out, dtype, json);
-    if (dtype >= BAGS_DTYPE_COMPLEX64)
-        return put_complex(out, dtype, json);
+    size_t size = bags_dtype_size(dtype);
     double value = 0;
-    return get_double(json, &value) ? put_float(out, dtype, value)
+    if (dtype == BAGS_DTYPE_BOOL) {
+        put_bits(out, json_object_get_boolean(json) != 0, 1);
+        return json_object_is_type(json, json_type_boolean)
+                   ? NULL
+                   : "is not true or false";
+    }
+    if (dtype <= BAGS_DTYPE_INT64)
+        return put_integer(out, dtype, size, json);
+    if (dtype >= BAGS_DTYPE_COMPLEX64)
+        return put_complex(out, size, json);
+    return get_double(json, &value) ? put_float(out, size, value)
                                     : "is not a number";
 }
 
@@ -247,7 +240,7 @@ static void read_shape(list *to, json_object *json) {
 
 ENDS static void fail_element(
     const list *to, size_t dim, json_object *json, const char *fault) {
-    text where = {0};
+    static text where;
     for (size_t i = 0; i < dim; i++)
         text_format(&where, "[%zu]%s", to->at[i], i + 1 < dim ? "" : ": ");
     text_put(&where, "", 1);

@@ -58,17 +58,12 @@ static void put_complex(
         out, "\"%s%s%sj\"", parts[0], parts[1][0] == '-' ? "" : "+", parts[1]);
 }
 
+/* A number of 1, 2, 4 or 8 bytes in native byte order. */
 static uint64_t load_bits(const void *at, size_t size) {
-    uint8_t u1;
-    uint16_t u2;
-    uint32_t u4;
-    uint64_t u8 = 0;
-    memcpy(size == 1   ? (void *)&u1
-           : size == 2 ? (void *)&u2
-           : size == 4 ? (void *)&u4
-                       : (void *)&u8,
-        at, size);
-    return size == 1 ? u1 : size == 2 ? u2 : size == 4 ? u4 : u8;
+    uint64_t bits = 0;
+    unsigned char *to = (unsigned char *)&bits;
+    memcpy(to + (bags_little_endian() ? 0 : 8 - size), at, size);
+    return bits;
 }
 
 static double load_float(const void *at, size_t size) {

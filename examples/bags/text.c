@@ -17,15 +17,19 @@ void text_puts(text *out, const char *string) {
 }
 
 void text_format(text *out, const char *format, ...) {
-    va_list arguments, again;
-    va_start(arguments, format);
-    va_copy(again, arguments);
-    size_t size = (size_t)vsnprintf(NULL, 0, format, arguments);
-    must(bags_buffer_reserve(&out->buffer, out->size + size + 1, &failure));
-    vsnprintf((char *)out->buffer.data + out->size, size + 1, format, again);
-    out->size += size;
-    va_end(arguments);
-    va_end(again);
+    for (size_t most = 64;;) {
+        must(bags_buffer_reserve(&out->buffer, out->size + most, &failure));
+        va_list arguments;
+        va_start(arguments, format);
+        size_t size = (size_t)vsnprintf(
+            (char *)out->buffer.data + out->size, most, format, arguments);
+        va_end(arguments);
+        if (size < most) {
+            out->size += size;
+            return;
+        }
+        most = size + 1;
+    }
 }
 
 void text_output(const text *out) { output(out->buffer.data, out->size); }
