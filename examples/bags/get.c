@@ -135,7 +135,8 @@ ENDS static void fail_field(const char *word) {
     static text names;
     for (size_t i = 0; i < fields_count && i < 20; i++)
         text_format(&names, "%s %.60s", i ? "," : "", fields[i].name);
-    text_put(&names, fields_count > 20 ? ", ..." : "", 6);
+    text_puts(&names, fields_count > 20 ? ", ..." : "");
+    text_put(&names, "", 1);
     fail(BAGS_ERROR_FIELD, "%s: no field \"%.300s\"; the fields are%s",
         source_path(), word, (char *)names.buffer.data);
 }

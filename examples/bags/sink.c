@@ -362,7 +362,7 @@ void sink_finish(void) {
     dataset = NULL;
     must(code);
     if (complete)
-        printf("%s: %ju %s%s, complete before\n", path, (uintmax_t)resumed,
+        printf("%s: %ju %s%s, already complete\n", path, (uintmax_t)resumed,
             unit, plural(resumed));
     else if (resumed)
         printf("%s: %ju %s%s, after %ju that existed\n", path,

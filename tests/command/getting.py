@@ -119,6 +119,13 @@ def an_error_names_file_field_and_index():
     refuse('get', 'out', '12', says=('out', '12', '10'))
 
 
+def an_unknown_field_is_answered_with_the_fields_there_are():
+    pack([{f'f{i:03}': 1 for i in range(30)}], ','.join(
+        f'f{i:03}=int' for i in range(30)))
+    said = refuse('get', 'out', '0', 'x', says=('"x"', 'f000, f001')).err
+    assert said.endswith('f019, ...\n'), said
+
+
 def raw_bytes_go_to_standard_output():
     pack([{'b': [{'base64': base64.b64encode(bytes(range(256))).decode()}],
            'e': {'base64': ''}}], 'b=bytes[],e=bytes')

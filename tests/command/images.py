@@ -152,7 +152,7 @@ def images_are_resumed_and_appended():
     run('images', 'e', 'out', '--append', *shards)
     assert len(_images()) == 13 and _images()[-1][1] == 'x/1.jpg'
     run('images', 'd', 'plain')
-    assert b'complete before' in run('images', 'd', 'plain', '--resume').out
+    assert b'already complete' in run('images', 'd', 'plain', '--resume').out
     refuse('images', 'e', 'plain', '--append', says='not sharded')
 
 

@@ -207,7 +207,7 @@ def a_hundred_datapoints_in_between_are_compared():
     rows = [{'n': i} for i in range(1000)]
     lines = [json.dumps(row).encode() + b'\n' for row in rows]
     run('pack', '-', 'out', '--spec', 'n=int', stdin=b''.join(lines))
-    assert b'1000 datapoints, complete before' in run(
+    assert b'1000 datapoints, already complete' in run(
         'pack', '-', 'out', '--spec', 'n=int', '--resume',
         stdin=b''.join(lines)).out
     found = 0
@@ -224,7 +224,7 @@ def a_hundred_datapoints_in_between_are_compared():
 def a_finished_dataset_is_resumed_if_there_is_nothing_left_to_do():
     _pack(LINES[:3], 'out')
     before = files('out')
-    assert b'3 datapoints, complete before' in \
+    assert b'3 datapoints, already complete' in \
         _pack(LINES[:3], 'out', '--resume').out
     _pack(LINES[:4], 'out', '--resume', call=refuse,
           says=('line 4', 'finished', '3 datapoints'))
@@ -292,12 +292,12 @@ def what_is_complete_must_have_the_spec_and_the_checksums_asked_for():
                     *options, **says).out
 
     run('pack', 'm.jsonl', 'out', '--spec', 'n=int(4)')
-    assert b'complete before' in again('n=int(4)')
+    assert b'already complete' in again('n=int(4)')
     again('n=int(8)', says='other fields')
     again('n=int(4),more=utf8', says='other fields')
     again('n=int(4)', '--checksum', says='bags checksum')
     run('checksum', 'out')
-    assert b'complete before' in again('n=int(4)', '--checksum')
+    assert b'already complete' in again('n=int(4)', '--checksum')
 
 
 def recover_says_in_one_line_what_it_truncated_and_why():
