@@ -31,8 +31,7 @@ const command command_checksum = {"checksum",
     "next "
     "to a standalone Bag: a CRC-32C of every blob, of the table and of "
     "spec.json. "
-    "`bags verify` then finds any byte that has changed, and `bags get "
-    "--check` "
-    "refuses it. Existing ones are kept. No other file is changed. It can be "
+    "`bags verify` then finds any byte that has changed. Existing ones are "
+    "kept. No other file is changed. It can be "
     "interrupted and called again.\n",
     "  bags checksum pets && bags verify pets\n", run};

@@ -61,15 +61,15 @@ def page(ask):
             '.Fl Fl version', '.Sh DESCRIPTION',
             *filled(listing[3].replace('\n', ' ')), '.Pp', 'The commands are:', '.Bl -tag -width Ds']
     for usage, about, options, _ in helps.values():
-        name, _, operands = usage.partition(' ')
-        out += [f'.It Cm {name} Li {escaped(operands)}', *filled(about)]
+        out += [f'.It Cm {usage.split()[0]}', *filled(about)]
         if options:
             out += ['.Bl -tag -width Ds']
             for option, value, words in options:
-                out += [f'.It Fl Fl {escaped(option)}' +
+                out += [f'.It Fl Fl {option}' +
                         (f' Ar {value}' if value else ''), *filled(words)]
             out += ['.El']
-    out += ['.El', '.Sh TYPES', '.Bd -literal',
+    out += ['.It Cm help', 'Print the help of one command, of all, or of the types.',
+            '.El', '.Sh TYPES', '.Bd -literal',
             *(escaped(line) for line in ask('types').splitlines()), '.Ed',
             '.Sh EXIT STATUS', *filled(listing[-1].strip()), '.Sh EXAMPLES',
             '.Bd -literal -offset indent']
