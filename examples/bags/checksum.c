@@ -10,7 +10,8 @@ static const option options[] = {
         "replace existing ones: what the files contain now is correct"},
     {"no-sync", OPTION_FLAG, &given.no_sync, NULL,
         "do not wait for stable storage"},
-    OPTIONS_END};
+    OPTIONS_END,
+};
 
 static int run(int count, char **operands) {
     (void)count;
@@ -28,10 +29,8 @@ static int run(int count, char **operands) {
 const command command_checksum = {"checksum",
     "write checksums next to the Bags", "PATH", 1, 1, options, NULL,
     "Writes a NAME.crc next to each NAME.bag of a dataset, of its shards, or "
-    "next "
-    "to a standalone Bag: a CRC-32C of every blob, of the table and of "
-    "spec.json. "
-    "`bags verify` then finds any byte that has changed. Existing ones are "
-    "kept. No other file is changed. It can be "
-    "interrupted and called again.\n",
+    "next to a standalone Bag: a CRC-32C of every blob, of the table and of "
+    "spec.json. `bags verify` then finds any byte that has changed. Existing "
+    "ones are kept. No other file is changed. It can be interrupted and called "
+    "again.\n",
     "  bags checksum pets && bags verify pets\n", run};

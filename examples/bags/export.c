@@ -23,7 +23,8 @@ static const option options[] = {
     {"raw", OPTION_FLAG, &raw, NULL,
         "decode nothing: {\"base64\": TEXT} for up to 256 bytes, otherwise "
         "{\"file\": PATH}. Packing this gives the same bytes again"},
-    OPTIONS_END};
+    OPTIONS_END,
+};
 
 static const bags_field *fields;
 static size_t count;
@@ -196,9 +197,8 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "PATH OUT", 2, 2, options, reading_options,
     "Writes OUT/manifest.jsonl, one line per datapoint, OUT/spec.json, and the "
     "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl "
-    "NEW` "
-    "reads all of it back. OUT must be missing or empty. A Bag becomes lines "
-    "{\"blob\": ...} without a spec.\n"
+    "NEW` reads all of it back. OUT must be missing or empty. A Bag becomes "
+    "lines {\"blob\": ...} without a spec.\n"
     "Numbers and text are in the lines. Other blobs are files, as they are: "
     "{\"file\": PATH}; so are numbers above 64 bits and text that is not "
     "UTF-8.\n",

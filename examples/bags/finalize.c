@@ -16,7 +16,6 @@ const command command_finalize = {"finalize",
     "renumber shards so that there are no gaps", "PATH", 1, 1, NULL, NULL,
     "Workers that wrote different numbers of shards leave gaps in the numbers, "
     "which the Python readers refuse. This renames the shards to 000000, "
-    "000001, "
-    "... in the same order; their content does not change. Call it when all "
-    "workers are done; if it is interrupted, call it again.\n",
+    "000001, ... in the same order; their content does not change. Call it "
+    "when all workers are done; if it is interrupted, call it again.\n",
     "  bags finalize pets\n", run};

@@ -32,7 +32,8 @@ static const option options[] = {
         "decode it and write the array as a .npy file"},
     {"out", OPTION_TEXT, &directory, "DIR",
         "write every blob to its own file in DIR, and print the names"},
-    OPTIONS_END};
+    OPTIONS_END,
+};
 
 /* ---- indices ---- */
 
@@ -207,8 +208,7 @@ static void check_items(uint64_t index) {
         if (one->items.one && source_items(i) != 1)
             fail(BAGS_ERROR_RANGE,
                 "%s: field \"%s\": datapoint %ju: item %jd out of range "
-                "(length "
-                "%ju)",
+                "(length %ju)",
                 source_path(), fields[one->field].name, (uintmax_t)index,
                 (intmax_t)one->items.start,
                 (uintmax_t)source_count(index, one->field));
@@ -350,10 +350,9 @@ const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "PATH INDEX [SELECT...]", 2, 0, options, reading_options,
     "Prints one JSON object per datapoint. INDEX is one index, START:STOP, "
     "START:STOP:STEP or a list, [3,1,4]; negative numbers count from the end. "
-    "A "
-    "STOP past the end means the end; START and STOP may be missing. SELECT is "
-    "FIELD, FIELD[i] (that item itself), or FIELD[START:STOP:STEP] (a list); "
-    "without one, all fields. For a Bag, INDEX is the blob.\n"
+    "A STOP past the end means the end; START and STOP may be missing. SELECT "
+    "is FIELD, FIELD[i] (that item itself), or FIELD[START:STOP:STEP] (a "
+    "list); without one, all fields. For a Bag, INDEX is the blob.\n"
     "Numbers, text and msgpack are shown as JSON, arrays as their dtype, shape "
     "and first elements, other blobs as their type and number of bytes.\n",
     "  bags get pets 0:3 label 'words[0:2]'\n"

@@ -19,9 +19,10 @@ static const option options[] = {
         "format are converted. Needed if DIR contains both formats"},
     {"classes", OPTION_TEXT, &classes_path, "FILE",
         "labels are numbers, int(4): the line of the class folder's name in "
-        "FILE, "
-        "from 0. If FILE is missing, it is written with the sorted names"},
-    OPTIONS_END};
+        "FILE, from 0. If FILE is missing, it is written with the sorted "
+        "names"},
+    OPTIONS_END,
+};
 
 typedef struct image {
     char *path;        /* relative to DIR, with "/" */
@@ -361,10 +362,8 @@ const command command_images = {"images", "a dataset from folders of images",
     "DIR OUT", 2, 2, options, writing_options,
     "Packs the JPEG and PNG files in DIR, as they are, into the fields image, "
     "label (the folder in DIR that contains it; \"\" for files in DIR itself) "
-    "and "
-    "path (relative to DIR), sorted by label and path. The first bytes of a "
-    "file "
-    "state its format. Other files, and hidden ones, are left out and counted. "
-    "Links are followed; every directory is visited once.\n",
+    "and path (relative to DIR), sorted by label and path. The first bytes of "
+    "a file state its format. Other files, and hidden ones, are left out and "
+    "counted. Links are followed; every directory is visited once.\n",
     "  bags images imagenet/train train --shard-size 1G --classes names.txt\n",
     run};

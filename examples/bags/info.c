@@ -13,11 +13,11 @@ static const option options[] = {
     {"json", OPTION_FLAG, &json, NULL,
         "print one JSON object: path, length, shards, skipped (left out), "
         "unfinished (shards read with --live), missing (numbers of shards), "
-        "size "
-        "(bytes of all Bags), checksums (shards that have them), spec, and "
-        "fields "
-        "(blobs and bytes of each). A Bag has an empty spec and no fields"},
-    OPTIONS_END};
+        "size (bytes of all Bags), checksums (shards that have them), spec, "
+        "and fields (blobs and bytes of each). A Bag has an empty spec and no "
+        "fields"},
+    OPTIONS_END,
+};
 
 static bool is_bag;
 static bags_info info;

@@ -7,17 +7,17 @@ static const char *spec;
 static bool any_type;
 static value_reader values;
 
-static const option options[] = {{"spec", OPTION_TEXT, &spec, "SPEC",
-                                     "'photo=jpeg,label=int(4),words=utf8[]', "
-                                     "or a FILE.json; without it, the "
-                                     "spec.json next to the manifest"},
+static const option options[] = {
+    {"spec", OPTION_TEXT, &spec, "SPEC",
+        "'photo=jpeg,label=int(4),words=utf8[]', or a FILE.json; without it, "
+        "the spec.json next to the manifest"},
     {"any-type", OPTION_FLAG, &any_type, NULL,
         "accept unknown types in --spec: bags help types"},
     {"unchecked", OPTION_FLAG, &values.unchecked, NULL,
         "store \"file\" and \"base64\" values without checking that they are "
-        "of "
-        "their type"},
-    OPTIONS_END};
+        "of their type"},
+    OPTIONS_END,
+};
 
 /* ---- the spec ---- */
 
@@ -250,11 +250,8 @@ const command command_pack = {"pack", "a dataset from JSON lines and files",
     "for sequences, nested lists for arrays, any JSON for msgpack; {\"file\": "
     "PATH} and {\"base64\": TEXT}, which are encoded already; or {\"from\": "
     "PATH}, a .npy, JPEG, PNG, MP4, WebM, .txt or .msgpack file to be "
-    "converted. "
-    "PATH is relative to the manifest. Lines {\"blob\": ...} and an OUT.bag "
-    "make "
-    "a Bag. A MANIFEST of - is standard input.\n"
+    "converted. PATH is relative to the manifest. Lines {\"blob\": ...} and an "
+    "OUT.bag make a Bag. A MANIFEST of - is standard input.\n"
     "A bad line ends it. What was packed before is kept, unfinished: correct "
-    "the "
-    "line and call it again with --resume.\n",
+    "the line and call it again with --resume.\n",
     "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n", run};

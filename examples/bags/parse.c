@@ -69,8 +69,7 @@ bags_value value_from_file(
     if (!type)
         fail(BAGS_ERROR_VALUE,
             "%s: not a .npy, JPEG, PNG, MP4, WebM, .txt or .msgpack file, "
-            "which "
-            "\"from\" accepts",
+            "which \"from\" accepts",
             path);
     codec_check(type);
     if (bags_decode(registry_get(), type, file, scratch, &out, &failure)) {

@@ -14,7 +14,8 @@ static const option options[] = {
         "keep .idx files, which granular 0.22 reads"},
     {"no-sync", OPTION_FLAG, &given.no_sync, NULL,
         "do not wait for stable storage"},
-    OPTIONS_END};
+    OPTIONS_END,
+};
 
 /* The reason without the path, with which the line starts. */
 static const char *short_reason(const bags_recovered *shard) {
@@ -94,11 +95,9 @@ static int run(int count, char **operands) {
 const command command_recover = {"recover", "finish what crashed writers left",
     "PATH", 1, 1, options, NULL,
     "Finishes every shard, or a Bag, that a crashed or killed writer left "
-    "without "
-    "its spec.json or its table: the data that was flushed is kept, what "
-    "follows "
-    "it is truncated, and a shard without a datapoint is removed. Prints for "
-    "each "
-    "what was kept, what was truncated and why. Finished shards, and those of "
-    "running writers, are unchanged. It can be interrupted and called again.\n",
+    "without its spec.json or its table: the data that was flushed is kept, "
+    "what follows it is truncated, and a shard without a datapoint is removed. "
+    "Prints for each what was kept, what was truncated and why. Finished "
+    "shards, and those of running writers, are unchanged. It can be "
+    "interrupted and called again.\n",
     "  bags recover pets --dry-run\n", run};

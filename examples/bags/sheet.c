@@ -30,7 +30,9 @@ static const option options[] = {
         "the field: jpeg, png, mp4, webm, or arrays of uint8, uint16 or bool, "
         "height x width x channels. Without it, the first that contains "
         "images"},
-    {"rows", OPTION_NUMBER, &rows, "R", "at most R rows (8)"}, OPTIONS_END};
+    {"rows", OPTION_NUMBER, &rows, "R", "at most R rows (8)"},
+    OPTIONS_END,
+};
 
 static const bags_field *field;
 static size_t field_index;
@@ -284,6 +286,5 @@ const command command_sheet = {"sheet", "an image of the first images",
     "PATH OUT.png|OUT.jpg", 2, 2, options, reading_options,
     "Draws the first images of a dataset, 8 in a row, into a PNG or JPEG file. "
     "If the field is a sequence or a video, each datapoint has a row with up "
-    "to "
-    "8 of its images, evenly spaced.\n",
+    "to 8 of its images, evenly spaced.\n",
     "  bags sheet pets pets.png --field photo --rows 4\n", run};

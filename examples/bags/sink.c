@@ -43,7 +43,8 @@ const option writing_options[] = {
         "wait for stable storage after every N bytes, not only at the end of a "
         "shard: earlier data then survives a power failure"},
     {"no-sync", OPTION_FLAG, &no_sync, NULL, "do not wait for stable storage"},
-    OPTIONS_END};
+    OPTIONS_END,
+};
 
 void writing_check(void) {
     uint64_t workers = shard_stop.value ? shard_stop.value : 1;
@@ -103,8 +104,7 @@ static void check_shards(void) {
     if (resume && !sharded && path_exists(path) && !unsharded)
         fail(BAGS_ERROR_EXISTS,
             "%s: is not an unsharded dataset; to resume a sharded one, pass "
-            "the "
-            "same --shard options as before",
+            "the same --shard options as before",
             path);
 }
 
@@ -228,8 +228,7 @@ ENDS static void fail_difference(size_t field, const char *what) {
         snprintf(shard, sizeof shard, "/%06ju", (uintmax_t)all[i].number);
     fail(BAGS_ERROR_VALUE,
         "field \"%s\": another %s than datapoint %ju of %s%s; --resume needs "
-        "the "
-        "same input and options as before, --append adds to a dataset",
+        "the same input and options as before, --append adds to a dataset",
         fields[field].name, what, (uintmax_t)(index - all[i].start), path,
         shard);
 }
@@ -351,8 +350,7 @@ void sink_finish(void) {
     if (seen < existing)
         fail(BAGS_ERROR_VALUE,
             "%s: has %ju datapoint%s, but %s has only %ju for it; --resume "
-            "needs "
-            "the same input as before",
+            "needs the same input as before",
             path, (uintmax_t)existing, plural(existing), input,
             (uintmax_t)seen);
     bags_reader_close(before);

@@ -25,7 +25,8 @@ const option reading_options[] = {
     {"live", OPTION_FLAG, &live, NULL,
         "read the data that was flushed of unfinished shards, while they are "
         "written or after their writer crashed"},
-    OPTIONS_END};
+    OPTIONS_END,
+};
 
 static void open_bag(void) {
     bag_reader_options options = {0};
@@ -38,8 +39,7 @@ static void open_bag(void) {
         die();
     if (bag_reader_size(bag) == 0)
         note("%s: the file has 0 bytes: read as an empty Bag, but a crash "
-             "leaves "
-             "the same",
+             "leaves the same",
             path);
 }
 

@@ -149,7 +149,8 @@ void types_help(void) {
             i == BAGS_DTYPE_INT8 || i == BAGS_DTYPE_FLOAT16 ? "\n      " : "",
             bags_dtype_name((bags_dtype)i));
     fputs(
-        "\n\n"
+        "\n"
+        "\n"
         "granular 0.22 and later reads no sequences.\n"
         "\n"
         "A list of lists is a sequence of arrays: array(float32,-1,3)[] has\n"

@@ -36,7 +36,8 @@ static const option options[] = {
         "missing shards are not a fault"},
     {"skip-unfinished", OPTION_FLAG, &skip_unfinished, NULL,
         "unfinished shards are not a fault"},
-    OPTIONS_END};
+    OPTIONS_END,
+};
 
 /* One thread. */
 typedef struct job {
@@ -246,8 +247,7 @@ static void note_empty_file(void) {
     struct stat about;
     if (!stat(path, &about) && S_ISREG(about.st_mode) && about.st_size == 0)
         note("%s: the file has 0 bytes: read as an empty Bag, but a crash "
-             "leaves "
-             "the same",
+             "leaves the same",
             path);
 }
 
@@ -307,12 +307,10 @@ static int run(int count, char **operands) {
 const command command_verify = {"verify", "find every fault", "PATH...", 1, 0,
     options, NULL,
     "Checks every file of datasets and Bags: spec.json, each entry of each "
-    "table, "
-    "each datapoint's references and that the blobs exist; that no shard is "
-    "missing, unfinished, duplicate, or has another spec; and, if there are "
-    "checksums, every byte. Continues after a fault, prints a line for each "
-    "with "
-    "its shard, field, index and offset, then a summary; exit code 1 if there "
-    "is "
-    "any. For each path, at most 1000 faults per thread are printed.\n",
+    "table, each datapoint's references and that the blobs exist; that no "
+    "shard is missing, unfinished, duplicate, or has another spec; and, if "
+    "there are checksums, every byte. Continues after a fault, prints a line "
+    "for each with its shard, field, index and offset, then a summary; exit "
+    "code 1 if there is any. For each path, at most 1000 faults per thread are "
+    "printed.\n",
     "  bags verify pets --decode\n", run};
