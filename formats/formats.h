@@ -29,7 +29,58 @@
 #ifndef BAGS_FORMATS_H
 #define BAGS_FORMATS_H
 
-#include "../bags.h"
+#include "bags.h"
+
+#ifndef BAGS_HAVE_ARRAY_HELPERS /* until bags.h has them */
+#include <string.h>
+static inline bool bags_little_endian(void) {
+    const uint16_t one = 1;
+    return *(const unsigned char *)&one == 1;
+}
+static inline size_t bags_dtype_swap(bags_dtype dtype) {
+    return bags_dtype_size(dtype);
+}
+static inline const char *bags_dtype_code(bags_dtype dtype) {
+    static const char *const codes[] = {"", "b1", "u1", "u2", "u4", "u8", "i1",
+        "i2", "i4", "i8", "f2", "f4", "f8"};
+    return codes[dtype];
+}
+static inline bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
+    const bags_bytes name = {(const unsigned char *)"utf8", 4};
+    bags_bytes view;
+    bags_value value;
+    (void)bad;
+    view.data = (const unsigned char *)text;
+    view.size = size;
+    return bags_codecs_find(NULL, name)->decode(
+               NULL, view, NULL, &value, NULL) == BAGS_OK;
+}
+static inline bool bags_array_size(
+    bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size) {
+    size_t total = bags_dtype_size(dtype);
+    for (size_t i = 0; i < dims; i++)
+        if (shape[i] == 0)
+            total = 0;
+    for (size_t i = 0; i < dims && total; i++) {
+        if (shape[i] > SIZE_MAX / total)
+            return false;
+        total *= (size_t)shape[i];
+    }
+    *size = total;
+    return true;
+}
+static inline void bags_swap_bytes(
+    void *to, const void *from, size_t size, size_t element) {
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    for (size_t i = 0; i < size; i += element)
+        for (size_t j = 0; j < element / 2 + element % 2; j++) {
+            unsigned char c = f[i + j];
+            t[i + j] = f[i + element - 1 - j];
+            t[i + element - 1 - j] = c;
+        }
+}
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -246,6 +297,7 @@ typedef struct bags_npy_type {
  * byte order that the type says.
  */
 typedef struct bags_npy {
+    const char *descr;
     bags_npy_type type;
     size_t dims;
     const uint64_t *shape;
