@@ -16,10 +16,10 @@
  * A codec serves its types once it is in the registry that a reader or a writer
  * was opened with:
  *
- *     bags_codecs *codecs = bags_codecs_create(NULL, &err);
- *     bags_codecs_add(codecs, &bags_codec_jpeg, &err);
+ *     bags_registry *codecs = bags_registry_create(NULL, &err);
+ *     bags_registry_add(codecs, &bags_codec_jpeg, &err);
  *     bags_reader_options options = {0};
- *     options.codecs = codecs;
+ *     options.registry = codecs;
  *     bags_reader *reader = bags_reader_open("pets", &options, &err);
  *
  * What bags.h says of errors, ownership, threads and untrusted files holds here
@@ -46,13 +46,13 @@ static inline const char *bags_dtype_code(bags_dtype dtype) {
     return codes[dtype];
 }
 static inline bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
-    const bags_bytes name = {(const unsigned char *)"utf8", 4};
-    bags_bytes view;
+    const bags_view name = {(const unsigned char *)"utf8", 4};
+    bags_view view;
     bags_value value;
     (void)bad;
     view.data = (const unsigned char *)text;
     view.size = size;
-    return bags_codecs_find(NULL, name)->decode(
+    return bags_registry_find(NULL, name)->decode(
                NULL, view, NULL, &value, NULL) == BAGS_OK;
 }
 static inline bool bags_array_size(
@@ -88,7 +88,7 @@ extern "C" {
 
 /* ========================================================================
  * >>images
- * What JPEG and PNG share. A codec's value is a BAGS_ARRAY, H x W if it is gray
+ * What JPEG and PNG share. A codec's value is a BAGS_KIND_ARRAY, H x W if it is gray
  * and H x W x channels otherwise; the first row is the top one. Writers take
  * H x W x 1 for gray too.
  * ====================================================================== */
@@ -129,7 +129,7 @@ typedef struct bags_image {
  *     half.scale = 2;
  *     bags_codec codec = bags_codec_jpeg;
  *     codec.user = &half;
- *     bags_codecs_add(codecs, &codec, &err);
+ *     bags_registry_add(codecs, &codec, &err);
  *
  * The options are copied when a reader or a writer opens the codec for a field,
  * at the latest when it first needs it; they must live as long as the registry.
@@ -170,7 +170,7 @@ typedef struct bags_jpeg_options {
  *
  * Threads: any. Cost: a microsecond or so; some KB of libjpeg's own memory.
  */
-extern bags_code bags_jpeg_probe(bags_bytes blob,
+extern bags_code bags_jpeg_probe(bags_view blob,
     const bags_jpeg_options *options, bags_image *out, bags_error *err);
 
 /*
@@ -192,7 +192,7 @@ extern bags_code bags_jpeg_probe(bags_bytes blob,
  * Threads: any. Cost: libjpeg-turbo's; no memory besides its own, which for a
  * progressive file is about 2 bytes a sample, else some rows.
  */
-extern bags_code bags_jpeg_decode(bags_bytes blob,
+extern bags_code bags_jpeg_decode(bags_view blob,
     const bags_jpeg_options *options, void *pixels, size_t size, size_t stride,
     bags_error *err);
 
@@ -234,7 +234,7 @@ typedef struct bags_png_options {
  *
  * Threads: any. Cost: a microsecond or so; some KB of libpng's own memory.
  */
-extern bags_code bags_png_probe(bags_bytes blob,
+extern bags_code bags_png_probe(bags_view blob,
     const bags_png_options *options, bags_image *out, bags_error *err);
 
 /*
@@ -247,7 +247,7 @@ extern bags_code bags_png_probe(bags_bytes blob,
  *
  * Threads: any. Cost: libpng's; no memory besides its own, some rows.
  */
-extern bags_code bags_png_decode(bags_bytes blob,
+extern bags_code bags_png_decode(bags_view blob,
     const bags_png_options *options, void *pixels, size_t size, size_t stride,
     bags_error *err);
 
@@ -259,8 +259,8 @@ extern bags_code bags_png_decode(bags_bytes blob,
  * ====================================================================== */
 
 /*
- * A value is a BAGS_ARRAY for elements that bags_dtype names. For all others
- * (complex, long double, text, dates, structures) it is a BAGS_OBJECT, whose
+ * A value is a BAGS_KIND_ARRAY for elements that bags_dtype names. For all others
+ * (complex, long double, text, dates, structures) it is a BAGS_KIND_OBJECT, whose
  * `object` points to a bags_npy. Both are taken for writing.
  */
 extern const bags_codec bags_codec_npy;
@@ -326,17 +326,17 @@ const bags_npy_type *bags_npy_field(const bags_npy_type *type,
  *                       above 32 levels, above BAGS_MAX_DIMS dimensions
  *   BAGS_ERROR_MEMORY
  */
-bags_code bags_npy_read(bags_bytes file, bags_buffer *scratch,
+bags_code bags_npy_read(bags_view file, bags_buffer *scratch,
     bags_value *value, bags_error *err);
 
 /* The same for every dtype alike: the rows as they are in the file. Only an
  * array in Fortran order is copied. */
-bags_code bags_npy_view(bags_bytes file, bags_buffer *scratch,
+bags_code bags_npy_view(bags_view file, bags_buffer *scratch,
     const bags_npy **out, bags_error *err);
 
 /*
- * Encode a value as numpy.save does, to the byte: a BAGS_ARRAY, or a
- * BAGS_OBJECT with a bags_npy. The header alone, behind which the elements
+ * Encode a value as numpy.save does, to the byte: a BAGS_KIND_ARRAY, or a
+ * BAGS_KIND_OBJECT with a bags_npy. The header alone, behind which the elements
  * belong as they are (value->data, value->size; npy->rows, npy->size); or a
  * whole file, with a copy of the elements. Version 1, or 2 or 3 where the
  * fields' names need it. Numbers are in this machine's byte order.
@@ -346,9 +346,9 @@ bags_code bags_npy_view(bags_bytes file, bags_buffer *scratch,
  * BAGS_ERROR_LIMIT (as above) or BAGS_ERROR_MEMORY.
  */
 bags_code bags_npy_header(const bags_value *value, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err);
+    bags_view *out, bags_error *err);
 bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err);
+    bags_view *out, bags_error *err);
 
 /* ========================================================================
  * >>npz
@@ -362,7 +362,7 @@ typedef struct bags_npz bags_npz;
  * Returns the archive, to be closed by bags_npz_close, or NULL:
  * BAGS_ERROR_CORRUPT, BAGS_ERROR_MEMORY. Threads: one at a time.
  */
-bags_npz *bags_npz_open(bags_bytes file, bags_error *err);
+bags_npz *bags_npz_open(bags_view file, bags_error *err);
 
 /* Release an archive. NULL is accepted. */
 void bags_npz_close(bags_npz *npz);
@@ -370,7 +370,7 @@ void bags_npz_close(bags_npz *npz);
 /* Number of arrays, and the name of each, without its ".npy": valid until the
  * archive is closed. */
 size_t bags_npz_length(const bags_npz *npz);
-bags_bytes bags_npz_name(const bags_npz *npz, size_t i);
+bags_view bags_npz_name(const bags_npz *npz, size_t i);
 
 /*
  * Take the i-th .npy file out, for bags_npy_read. *out borrows the scratch:
@@ -383,7 +383,7 @@ bags_bytes bags_npz_name(const bags_npz *npz, size_t i);
  * BAGS_ERROR_LIMIT or BAGS_ERROR_MEMORY.
  */
 bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+    bags_buffer *scratch, bags_view *out, bags_error *err);
 
 /* ========================================================================
  * >>msgpack
@@ -394,7 +394,7 @@ bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit,
 struct msgpack_object;
 
 /*
- * A value is a BAGS_OBJECT, whose `object` points to a msgpack_object. A tree,
+ * A value is a BAGS_KIND_OBJECT, whose `object` points to a msgpack_object. A tree,
  * as granular writes it, is the same with arrays as leaves: see
  * bags_tree_array.
  *
@@ -418,7 +418,7 @@ extern const bags_codec bags_codec_tree;
  * Cost: O(blob), one allocation at the most: a msgpack_object for each value in
  * it, which are counted before memory is taken.
  */
-bags_code bags_msgpack_read(bags_bytes blob, bags_buffer *scratch,
+bags_code bags_msgpack_read(bags_view blob, bags_buffer *scratch,
     const struct msgpack_object **out, bags_error *err);
 
 /*
@@ -428,7 +428,7 @@ bags_code bags_msgpack_read(bags_bytes blob, bags_buffer *scratch,
  * BAGS_ERROR_MEMORY.
  */
 bags_code bags_msgpack_write(const struct msgpack_object *object,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+    bags_buffer *scratch, bags_view *out, bags_error *err);
 
 /*
  * An object, or a blob, as JSON in UTF-8 on one line, with ", " and ": " as
@@ -449,15 +449,15 @@ bags_code bags_msgpack_write(const struct msgpack_object *object,
  * of no known type).
  */
 bags_code bags_msgpack_print(const struct msgpack_object *object,
-    bags_buffer *scratch, bags_bytes *json, bags_error *err);
-bags_code bags_msgpack_to_json(bags_bytes blob, bags_buffer *scratch,
-    bags_bytes *json, bags_error *err);
+    bags_buffer *scratch, bags_view *json, bags_error *err);
+bags_code bags_msgpack_to_json(bags_view blob, bags_buffer *scratch,
+    bags_view *json, bags_error *err);
 
 /* Is this an array in a tree: ["_", dtype, [dimensions], bin]? */
 bool bags_tree_is_array(const struct msgpack_object *object);
 
 /*
- * An array of a tree as a BAGS_ARRAY. *value borrows what the object does, and
+ * An array of a tree as a BAGS_KIND_ARRAY. *value borrows what the object does, and
  * the scratch: valid until one of them is gone or the scratch is used again.
  * Elements are not copied if they are aligned and in this machine's order.
  *
@@ -493,7 +493,7 @@ bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
  *   CODEC  h264, hevc, mpeg4, vp9 or av1, as the build of FFmpeg offers; webm:
  *          vp9, av1. Default: mp4 mpeg4, webm vp9.
  *
- * Values are BAGS_ARRAY of BAGS_UINT8, T x H x W x 3. No frames make a blob of
+ * Values are BAGS_KIND_ARRAY of BAGS_DTYPE_UINT8, T x H x W x 3. No frames make a blob of
  * no bytes, and such a blob is 0 x 0 x 0 x 3. Reading takes whatever container
  * and codec the blob has, also vp8, whatever its type says. Sound is left out;
  * marks that ask a player to rotate the picture are left alone.
@@ -544,7 +544,7 @@ typedef struct bags_mp4_info {
  *
  * Cost: reads the blob once.
  */
-bags_code bags_mp4_probe(bags_bytes blob,
+bags_code bags_mp4_probe(bags_view blob,
     const bags_mp4_options *options, bags_mp4_info *info, bags_error *err);
 
 typedef struct bags_mp4_reader bags_mp4_reader;
@@ -557,7 +557,7 @@ typedef struct bags_mp4_reader bags_mp4_reader;
  * Threads: one at a time for each reader; any number of readers, also of one
  * blob. Cost: that of bags_mp4_probe.
  */
-bags_mp4_reader *bags_mp4_reader_open(bags_bytes blob,
+bags_mp4_reader *bags_mp4_reader_open(bags_view blob,
     const bags_mp4_options *options, bags_error *err);
 
 /* Release a reader. NULL is accepted. */
@@ -629,7 +629,7 @@ bags_code bags_mp4_writer_add(bags_mp4_writer *writer,
  * accepted, and is BAGS_OK.
  */
 bags_code bags_mp4_writer_close(bags_mp4_writer *writer,
-    bags_bytes *blob, bags_error *err);
+    bags_view *blob, bags_error *err);
 
 /* Release a writer without finishing. NULL is accepted. */
 void bags_mp4_writer_abort(bags_mp4_writer *writer);

@@ -217,7 +217,7 @@ static bags_code encoder_run(encoder *e) {
 /* The shape of a value that can be written. */
 static bags_code image_of(
     const bags_value *value, bags_image *out, bags_error *err) {
-    bool array = value->kind == BAGS_ARRAY && value->dtype == BAGS_UINT8 &&
+    bool array = value->kind == BAGS_KIND_ARRAY && value->dtype == BAGS_DTYPE_UINT8 &&
                  (value->dims == 2 || value->dims == 3);
     uint64_t channels = array && value->dims == 3 ? value->shape[2] : 1;
     if (!array || (channels != 1 && channels != 3))
@@ -236,7 +236,7 @@ static bags_code image_of(
 }
 
 static bags_code jpeg_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     encoder e;
     memset(&e, 0, sizeof e);
     bags_code code = image_of(value, &e.image, err);
@@ -270,7 +270,7 @@ typedef struct decoder {
     struct jpeg_decompress_struct library;
     struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
-    bags_bytes blob;
+    bags_view blob;
     bags_jpeg_options options; /* complete: no zeros that mean a default */
     bags_image image;          /* what comes out */
     unsigned char *pixels;
@@ -533,7 +533,7 @@ static bags_code decoder_run(decoder *d, bool pixels) {
     return d->failed.code;
 }
 
-static bags_code decoder_start(decoder *d, bags_bytes blob,
+static bags_code decoder_start(decoder *d, bags_view blob,
     const bags_jpeg_options *options, bags_error *err) {
     memset(d, 0, sizeof *d);
     d->library.err = failure_start(&d->failed, BAGS_ERROR_CORRUPT, err);
@@ -559,7 +559,7 @@ static bags_code decoder_start(decoder *d, bags_bytes blob,
     return BAGS_OK;
 }
 
-static bags_code jpeg_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+static bags_code jpeg_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     decoder d;
     bags_code code =
@@ -568,12 +568,12 @@ static bags_code jpeg_decode(void *state, bags_bytes blob, bags_buffer *scratch,
     if (!code)
         code = decoder_run(&d, true);
     if (!code)
-        *value = bags_array(BAGS_UINT8, d.image.channels == 1 ? 2 : 3,
+        *value = bags_array(BAGS_DTYPE_UINT8, d.image.channels == 1 ? 2 : 3,
             (const uint64_t *)(const void *)scratch->data, d.pixels);
     return code;
 }
 
-bags_code bags_jpeg_probe(bags_bytes blob, const bags_jpeg_options *options,
+bags_code bags_jpeg_probe(bags_view blob, const bags_jpeg_options *options,
     bags_image *out, bags_error *err) {
     decoder d;
     bags_code code = decoder_start(&d, blob, options, err);
@@ -584,7 +584,7 @@ bags_code bags_jpeg_probe(bags_bytes blob, const bags_jpeg_options *options,
     return code;
 }
 
-bags_code bags_jpeg_decode(bags_bytes blob, const bags_jpeg_options *options,
+bags_code bags_jpeg_decode(bags_view blob, const bags_jpeg_options *options,
     void *pixels, size_t size, size_t stride, bags_error *err) {
     decoder d;
     bags_code code = decoder_start(&d, blob, options, err);

@@ -116,7 +116,7 @@ static int mp4_refuse_open(AVFormatContext *format, AVIOContext **io,
  * Up to 5 digits, a point, up to 4 digits. A decimal that is the rounded rate of
  * television, such as 29.97, means that rate: 30000/1001. All others are exact.
  */
-static bool mp4_parse_rate(bags_bytes text, AVRational *out) {
+static bool mp4_parse_rate(bags_view text, AVRational *out) {
     static const int television[] = {24, 30, 48, 60, 120};
     int64_t number = 0, scale = 0; /* 0: before the point */
     for (size_t i = 0; i < text.size; i++) {
@@ -155,8 +155,8 @@ typedef struct mp4_state {
 
 static bags_code mp4_parse_arguments(
     const bags_type *type, mp4_state *state, bags_error *err) {
-    bags_bytes rate = bags_type_argument(type, 0);
-    bags_bytes codec = bags_type_argument(type, 1);
+    bags_view rate = bags_type_argument(type, 0);
+    bags_view codec = bags_type_argument(type, 1);
     AVRational fps;
     if (type->count > 2)
         return bags_fail(err, BAGS_ERROR_TYPE,
@@ -276,7 +276,7 @@ static int64_t mp4_seek(size_t *at, int64_t offset, int64_t base, size_t size) {
 }
 
 typedef struct mp4_input {
-    bags_bytes blob;
+    bags_view blob;
     size_t at;
 } mp4_input;
 
@@ -392,7 +392,7 @@ static bool mp4_check_claim(mp4_claims *claims, const unsigned char *data,
 
 /* Walk the outermost boxes. libavformat finds boxes at places that the standard
  * does not know: so every byte outside of `mdat`, the frames, may begin one. */
-static bags_code mp4_check_boxes(bags_bytes blob, bags_error *err) {
+static bags_code mp4_check_boxes(bags_view blob, bags_error *err) {
     mp4_claims claims;
     memset(&claims, 0, sizeof claims);
     claims.name = "cmov";
@@ -443,7 +443,7 @@ static void mp4_file_close(mp4_file *file) {
 
 /* Packets as they are stored: parsers would print, and guess what is missing. */
 static bags_code mp4_file_open(
-    mp4_file *file, bags_bytes blob, bags_error *err) {
+    mp4_file *file, bags_view blob, bags_error *err) {
     bool matroska = blob.size >= 4 && mp4_big(blob.data, 4) == 0x1A45DFA3;
     bags_code code = matroska ? BAGS_OK : mp4_check_boxes(blob, err);
     if (code)
@@ -501,7 +501,7 @@ typedef struct mp4_shown {
 struct bags_mp4_reader {
     bags_mp4_info info;
     bags_mp4_options options;
-    bags_bytes blob;
+    bags_view blob;
     AVCodecParameters *parameters;
 
     mp4_packet *packets; /* in decoding order */
@@ -721,23 +721,6 @@ static bags_code mp4_index_sort(bags_mp4_reader *reader, bags_error *err) {
     return BAGS_OK;
 }
 
-/* The average rate: the container's, or that of the time stamps. */
-static void mp4_find_rate(bags_mp4_reader *reader, const AVStream *stream) {
-    AVRational rate = stream->avg_frame_rate, base = stream->time_base;
-    uint64_t frames = reader->info.frames;
-    if ((rate.num <= 0 || rate.den <= 0) && frames > 1 && base.num > 0) {
-        int64_t first = reader->order[0].pts;
-        int64_t last = reader->order[frames - 1].pts;
-        if (first > INT32_MIN && last < INT32_MAX && last > first)
-            av_reduce(&rate.num, &rate.den, (int64_t)(frames - 1) * base.den,
-                (last - first) * base.num, INT_MAX);
-    }
-    if (rate.num > 0 && rate.den > 0) {
-        reader->info.fps_num = (uint32_t)rate.num;
-        reader->info.fps_den = (uint32_t)rate.den;
-    }
-}
-
 static bags_code mp4_index(
     bags_mp4_reader *reader, mp4_file *file, bags_error *err) {
     const AVCodecParameters *parameters = file->stream->codecpar;
@@ -749,6 +732,11 @@ static bags_code mp4_index(
             "unsupported video codec (%s, expected h264, hevc, mpeg4, vp8, vp9 "
             "or av1)",
             avcodec_get_name(parameters->codec_id));
+    AVRational rate = file->stream->avg_frame_rate;
+    if (rate.num > 0 && rate.den > 0) {
+        reader->info.fps_num = (uint32_t)rate.num;
+        reader->info.fps_den = (uint32_t)rate.den;
+    }
     strcpy(reader->info.codec, mp4_codecs[kind].name);
     reader->parameters = avcodec_parameters_alloc();
     if (!reader->parameters ||
@@ -757,13 +745,11 @@ static bags_code mp4_index(
     bags_code code = mp4_index_read(reader, file, err);
     if (!code)
         code = mp4_index_sort(reader, err);
-    if (!code)
-        mp4_find_rate(reader, file->stream);
     return code;
 }
 
 bags_mp4_reader *bags_mp4_reader_open(
-    bags_bytes blob, const bags_mp4_options *options, bags_error *err) {
+    bags_view blob, const bags_mp4_options *options, bags_error *err) {
     mp4_file file;
     memset(&file, 0, sizeof file);
     bags_mp4_reader *reader = (bags_mp4_reader *)av_mallocz(sizeof *reader);
@@ -794,7 +780,7 @@ const bags_mp4_info *bags_mp4_reader_info(const bags_mp4_reader *reader) {
     return &reader->info;
 }
 
-bags_code bags_mp4_probe(bags_bytes blob, const bags_mp4_options *options,
+bags_code bags_mp4_probe(bags_view blob, const bags_mp4_options *options,
     bags_mp4_info *info, bags_error *err) {
     bags_error own;
     if (!err)
@@ -1082,7 +1068,7 @@ bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start,
     shape[1] = reader->info.height;
     shape[2] = reader->info.width;
     shape[3] = 3;
-    *out = bags_array(BAGS_UINT8, 4, shape, pixels);
+    *out = bags_array(BAGS_DTYPE_UINT8, 4, shape, pixels);
     return BAGS_OK;
 }
 
@@ -1322,7 +1308,7 @@ bags_code bags_mp4_writer_add(
 }
 
 bags_code bags_mp4_writer_close(
-    bags_mp4_writer *writer, bags_bytes *blob, bags_error *err) {
+    bags_mp4_writer *writer, bags_view *blob, bags_error *err) {
     if (!writer)
         return BAGS_OK;
     if (!writer->error.code && writer->frames > 0 &&
@@ -1350,9 +1336,9 @@ bags_code bags_mp4_writer_close(
  * --------------------------------------------------------------------- */
 
 static bags_code mp4_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const mp4_state *made = (const mp4_state *)state;
-    if (value->kind != BAGS_ARRAY || value->dtype != BAGS_UINT8 ||
+    if (value->kind != BAGS_KIND_ARRAY || value->dtype != BAGS_DTYPE_UINT8 ||
         value->dims != 4 || value->shape[3] != 3)
         return bags_fail(
             err, BAGS_ERROR_VALUE, "expected an array of uint8, T x H x W x 3");
@@ -1376,7 +1362,7 @@ static bags_code mp4_encode(void *state, const bags_value *value,
     return bags_mp4_writer_close(writer, blob, err);
 }
 
-static bags_code mp4_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+static bags_code mp4_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     const mp4_state *made = (const mp4_state *)state;
     bags_error own;

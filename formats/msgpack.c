@@ -2,7 +2,7 @@
  * msgpack.c - the types msgpack and tree, on msgpack-c (libmsgpackc 3 or
  * later; pkg-config msgpack or msgpack-c).
  *
- * Arguments: none. A value is a BAGS_OBJECT with a msgpack_object. A tree is
+ * Arguments: none. A value is a BAGS_KIND_OBJECT with a msgpack_object. A tree is
  * msgpack in which an array is ["_", dtype, [dimensions], bin], with NumPy's
  * name of the dtype, as "<f4".
  *
@@ -244,7 +244,7 @@ static inline bool mp_skip(mp_input *in, uint64_t *items) {
 
 /* Check a blob and count its values, which takes no memory: each value that is
  * still awaited is a byte at the least. */
-static bags_code mp_count(bags_bytes blob, size_t *count, bags_error *err) {
+static bags_code mp_count(bags_view blob, size_t *count, bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
     uint64_t awaited = 1, items = 0;
     for (*count = 0; awaited > 0; ++*count) {
@@ -274,7 +274,7 @@ typedef struct mp_frame {
  * value are two items, which is what a msgpack_object_kv is. `frames` has room
  * for MP_MAX_DEPTH, or for as many as there are values.
  */
-static bags_code mp_place(bags_bytes blob, msgpack_object *room,
+static bags_code mp_place(bags_view blob, msgpack_object *room,
     mp_frame *frames, bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
     mp_frame top = {room, room + 1};
@@ -305,7 +305,7 @@ static bags_code mp_place(bags_bytes blob, msgpack_object *room,
     }
 }
 
-bags_code bags_msgpack_read(bags_bytes blob, bags_buffer *scratch,
+bags_code bags_msgpack_read(bags_view blob, bags_buffer *scratch,
     const msgpack_object **out, bags_error *err) {
     size_t count = 0;
     bags_code code = mp_count(blob, &count, err);
@@ -386,7 +386,7 @@ static int mp_put(void *output, const char *data, size_t size) {
 
 static const char mp_unknown[] = "a msgpack_object of no known type";
 
-static bags_code mp_end(const mp_output *out, bags_bytes *view) {
+static bags_code mp_end(const mp_output *out, bags_view *view) {
     if (out->code)
         return out->code;
     view->data = out->data;
@@ -395,7 +395,7 @@ static bags_code mp_end(const mp_output *out, bags_bytes *view) {
 }
 
 bags_code bags_msgpack_write(const msgpack_object *object, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err) {
+    bags_view *out, bags_error *err) {
     mp_output output;
     msgpack_packer packer;
     mp_begin(&output, scratch, err);
@@ -436,14 +436,14 @@ static void mp_base64(mp_output *out, const char *data, size_t size) {
 
 /* Is this UTF-8? The built-in type knows. */
 static bool mp_is_text(const msgpack_object *object) {
-    const bags_bytes name = {(const unsigned char *)"utf8", 4};
+    const bags_view name = {(const unsigned char *)"utf8", 4};
     if (object->type != MSGPACK_OBJECT_STR)
         return false;
-    bags_bytes text;
+    bags_view text;
     bags_value value;
     text.data = (const unsigned char *)object->via.str.ptr;
     text.size = object->via.str.size;
-    return bags_codecs_find(NULL, name)->decode(NULL, text, NULL, &value,
+    return bags_registry_find(NULL, name)->decode(NULL, text, NULL, &value,
                NULL) == BAGS_OK;
 }
 
@@ -602,15 +602,15 @@ static void mp_any(mp_output *out, const msgpack_object *object, int depth) {
 }
 
 bags_code bags_msgpack_print(const msgpack_object *object, bags_buffer *scratch,
-    bags_bytes *json, bags_error *err) {
+    bags_view *json, bags_error *err) {
     mp_output out;
     mp_begin(&out, scratch, err);
     mp_any(&out, object, 0);
     return mp_end(&out, json);
 }
 
-bags_code bags_msgpack_to_json(bags_bytes blob, bags_buffer *scratch,
-    bags_bytes *json, bags_error *err) {
+bags_code bags_msgpack_to_json(bags_view blob, bags_buffer *scratch,
+    bags_view *json, bags_error *err) {
     const msgpack_object *object = NULL;
     bags_buffer objects;
     memset(&objects, 0, sizeof objects);
@@ -746,7 +746,7 @@ static size_t mp_dtype_text(bags_dtype dtype, char *room, size_t size) {
 bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
     msgpack_object *object, bags_error *err) {
     size_t size = 0, dims = value->dims;
-    if (value->kind != BAGS_ARRAY || !bags_dtype_size(value->dtype) ||
+    if (value->kind != BAGS_KIND_ARRAY || !bags_dtype_size(value->dtype) ||
         dims > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_VALUE, "takes an array");
     if (!mp_array_size(value->dtype, dims, value->shape, &size) ||
@@ -781,15 +781,15 @@ bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
 /* ---- the codecs ---- */
 
 static bags_code mp_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
-    if (value->kind != BAGS_OBJECT || !value->object)
+    if (value->kind != BAGS_KIND_OBJECT || !value->object)
         return bags_fail(err, BAGS_ERROR_VALUE, "takes a msgpack_object");
     return bags_msgpack_write((const msgpack_object *)value->object, scratch,
         blob, err);
 }
 
-static bags_code mp_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+static bags_code mp_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     (void)state;
     const msgpack_object *object = NULL;
@@ -797,7 +797,7 @@ static bags_code mp_decode(void *state, bags_bytes blob, bags_buffer *scratch,
     if (code)
         return code;
     memset(value, 0, sizeof *value);
-    value->kind = BAGS_OBJECT;
+    value->kind = BAGS_KIND_OBJECT;
     value->object = object;
     return BAGS_OK;
 }

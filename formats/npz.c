@@ -31,7 +31,7 @@ static bags_code npz_fail(bags_error *err, zip_error_t *why) {
         "is no .npz file that can be read: %s", zip_error_strerror(why));
 }
 
-static zip_t *npz_open(bags_bytes file, bags_error *err) {
+static zip_t *npz_open(bags_view file, bags_error *err) {
     zip_error_t why;
     zip_error_init(&why);
     zip_t *archive = NULL;
@@ -48,7 +48,7 @@ static zip_t *npz_open(bags_bytes file, bags_error *err) {
     return archive;
 }
 
-bags_npz *bags_npz_open(bags_bytes file, bags_error *err) {
+bags_npz *bags_npz_open(bags_view file, bags_error *err) {
     if (file.size < 4 || memcmp(file.data, "PK", 2) != 0) {
         bags_fail(err, BAGS_ERROR_CORRUPT, "is not an .npz file");
         return NULL;
@@ -77,8 +77,8 @@ size_t bags_npz_length(const bags_npz *npz) {
     return (size_t)zip_get_num_entries(npz->archive, 0);
 }
 
-bags_bytes bags_npz_name(const bags_npz *npz, size_t i) {
-    bags_bytes name = {NULL, 0};
+bags_view bags_npz_name(const bags_npz *npz, size_t i) {
+    bags_view name = {NULL, 0};
     const char *text = zip_get_name(npz->archive, i, ZIP_FL_ENC_RAW);
     if (!text)
         return name;
@@ -134,7 +134,7 @@ static bool npz_take(zip_file_t *member, unsigned char *room, size_t size) {
 }
 
 bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
+    bags_buffer *scratch, bags_view *out, bags_error *err) {
     if (i >= bags_npz_length(npz))
         return bags_fail(err, BAGS_ERROR_RANGE,
             "is an .npz file with %" PRIu64 " members; there is no %" PRIu64,

@@ -1,9 +1,9 @@
 /*
  * numpy.c - the type npy: NumPy's .npy files. It needs no library.
  *
- * Arguments: none. A value is a BAGS_ARRAY if bags_dtype has the elements'
+ * Arguments: none. A value is a BAGS_KIND_ARRAY if bags_dtype has the elements'
  * dtype. For all other dtypes (long double, text, dates, structures) it is a
- * BAGS_OBJECT whose `object` points to a bags_npy (formats.h).
+ * BAGS_KIND_OBJECT whose `object` points to a bags_npy (formats.h).
  *
  * A .npy file:
  *
@@ -381,10 +381,10 @@ const bags_npy_type *bags_npy_field(
 typedef struct npy_parts {
     int version;
     bool fortran;
-    bags_bytes header, elements;
+    bags_view header, elements;
 } npy_parts;
 
-static bags_code npy_split(bags_bytes file, npy_parts *parts, bags_error *err) {
+static bags_code npy_split(bags_view file, npy_parts *parts, bags_error *err) {
     if (file.size < 10 || memcmp(file.data, npy_magic, sizeof npy_magic) != 0)
         return bags_fail(err, BAGS_ERROR_CORRUPT, "not a .npy file");
     parts->version = file.data[6];
@@ -522,7 +522,7 @@ static unsigned char *npy_transpose(unsigned char *to,
  * in native byte order. Where they must be copied, the header is parsed a second
  * time, since the scratch may move when it grows.
  */
-static bags_code npy_open(bags_bytes file, bool convert, bags_buffer *scratch,
+static bags_code npy_open(bags_view file, bool convert, bags_buffer *scratch,
     const bags_npy **out, bags_error *err) {
     npy_parts parts;
     size_t front = 0;
@@ -557,13 +557,13 @@ static bags_code npy_open(bags_bytes file, bool convert, bags_buffer *scratch,
     return BAGS_OK;
 }
 
-bags_code bags_npy_view(bags_bytes file, bags_buffer *scratch,
+bags_code bags_npy_view(bags_view file, bags_buffer *scratch,
     const bags_npy **out, bags_error *err) {
     return npy_open(file, false, scratch, out, err);
 }
 
 bags_code bags_npy_read(
-    bags_bytes file, bags_buffer *scratch, bags_value *value, bags_error *err) {
+    bags_view file, bags_buffer *scratch, bags_value *value, bags_error *err) {
     const bags_npy *npy = NULL;
     bags_code code = npy_open(file, true, scratch, &npy, err);
     if (code)
@@ -573,7 +573,7 @@ bags_code bags_npy_read(
         return BAGS_OK;
     }
     memset(value, 0, sizeof *value);
-    value->kind = BAGS_OBJECT;
+    value->kind = BAGS_KIND_OBJECT;
     value->object = npy;
     return BAGS_OK;
 }
@@ -582,13 +582,13 @@ bags_code bags_npy_read(
  * Write
  * --------------------------------------------------------------------- */
 
-/* The array that a value is. `descr` receives the dtype of a BAGS_ARRAY. */
+/* The array that a value is. `descr` receives the dtype of a BAGS_KIND_ARRAY. */
 static bags_code npy_from_value(
     const bags_value *value, char descr[16], bags_npy *npy, bags_error *err) {
     size_t item = bags_dtype_size(value->dtype);
-    if (value->kind == BAGS_OBJECT && value->object) {
+    if (value->kind == BAGS_KIND_OBJECT && value->object) {
         *npy = *(const bags_npy *)value->object;
-    } else if (value->kind == BAGS_ARRAY && item) {
+    } else if (value->kind == BAGS_KIND_ARRAY && item) {
         const char *order = bags_little_endian() ? "<" : ">";
         memset(npy, 0, sizeof *npy);
         (void)snprintf(descr, 16, "'%s%s'", item == 1 ? "|" : order,
@@ -664,7 +664,7 @@ static bags_code npy_check(
 }
 
 static bags_code npy_start(const bags_value *value, bags_buffer *scratch,
-    bags_npy *npy, bags_bytes *header, bags_error *err) {
+    bags_npy *npy, bags_view *header, bags_error *err) {
     npy_parts parts;
     char descr[16];
     bags_code code = npy_from_value(value, descr, npy, err);
@@ -700,9 +700,9 @@ static bags_code npy_start(const bags_value *value, bags_buffer *scratch,
 }
 
 bags_code bags_npy_header(const bags_value *value, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err) {
+    bags_view *out, bags_error *err) {
     bags_npy npy;
-    bags_bytes header;
+    bags_view header;
     bags_code code = npy_start(value, scratch, &npy, &header, err);
     if (!code)
         *out = header;
@@ -710,9 +710,9 @@ bags_code bags_npy_header(const bags_value *value, bags_buffer *scratch,
 }
 
 bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err) {
+    bags_view *out, bags_error *err) {
     bags_npy npy;
-    bags_bytes header;
+    bags_view header;
     bags_code code = npy_start(value, scratch, &npy, &header, err);
     if (code)
         return code;
@@ -733,12 +733,12 @@ bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
  * --------------------------------------------------------------------- */
 
 static bags_code npy_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     return bags_npy_write(value, scratch, blob, err);
 }
 
-static bags_code npy_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+static bags_code npy_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     (void)state;
     return bags_npy_read(blob, scratch, value, err);

@@ -181,8 +181,8 @@ static bags_code encoder_run(encoder *e) {
 /* The shape of a value that can be written. */
 static bags_code image_of(
     const bags_value *value, bags_image *out, bags_error *err) {
-    bool array = value->kind == BAGS_ARRAY &&
-                 (value->dtype == BAGS_UINT8 || value->dtype == BAGS_UINT16) &&
+    bool array = value->kind == BAGS_KIND_ARRAY &&
+                 (value->dtype == BAGS_DTYPE_UINT8 || value->dtype == BAGS_DTYPE_UINT16) &&
                  (value->dims == 2 || value->dims == 3);
     uint64_t channels = array && value->dims == 3 ? value->shape[2] : 1;
     if (!array || channels < 1 || channels > 4)
@@ -196,12 +196,12 @@ static bags_code image_of(
     out->height = (uint32_t)value->shape[0];
     out->width = (uint32_t)value->shape[1];
     out->channels = (uint32_t)channels;
-    out->depth = value->dtype == BAGS_UINT8 ? 8 : 16;
+    out->depth = value->dtype == BAGS_DTYPE_UINT8 ? 8 : 16;
     return BAGS_OK;
 }
 
 static bags_code png_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     encoder e;
     memset(&e, 0, sizeof e);
     bags_code code = image_of(value, &e.image, err);
@@ -229,7 +229,7 @@ typedef struct decoder {
     failure failed;
     png_structp library;
     png_infop info;
-    bags_bytes blob;
+    bags_view blob;
     size_t at; /* how much of the blob has been read */
     bags_png_options options;
     bags_image image; /* what comes out */
@@ -361,7 +361,7 @@ static bags_code decoder_run(decoder *d, bool pixels) {
     return d->failed.code;
 }
 
-static void decoder_start(decoder *d, bags_bytes blob,
+static void decoder_start(decoder *d, bags_view blob,
     const bags_png_options *options, bags_error *err) {
     memset(d, 0, sizeof *d);
     failure_start(&d->failed, BAGS_ERROR_CORRUPT, err);
@@ -372,20 +372,20 @@ static void decoder_start(decoder *d, bags_bytes blob,
         d->options.max_pixels = BAGS_IMAGE_MAX_PIXELS;
 }
 
-static bags_code png_decode(void *state, bags_bytes blob, bags_buffer *scratch,
+static bags_code png_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     decoder d;
     decoder_start(&d, blob, &((const png_state *)state)->options, err);
     d.scratch = scratch;
     bags_code code = decoder_run(&d, true);
     if (!code)
-        *value = bags_array(d.image.depth == 8 ? BAGS_UINT8 : BAGS_UINT16,
+        *value = bags_array(d.image.depth == 8 ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_UINT16,
             d.image.channels == 1 ? 2 : 3,
             (const uint64_t *)(const void *)scratch->data, d.pixels);
     return code;
 }
 
-bags_code bags_png_probe(bags_bytes blob, const bags_png_options *options,
+bags_code bags_png_probe(bags_view blob, const bags_png_options *options,
     bags_image *out, bags_error *err) {
     decoder d;
     decoder_start(&d, blob, options, err);
@@ -395,7 +395,7 @@ bags_code bags_png_probe(bags_bytes blob, const bags_png_options *options,
     return code;
 }
 
-bags_code bags_png_decode(bags_bytes blob, const bags_png_options *options,
+bags_code bags_png_decode(bags_view blob, const bags_png_options *options,
     void *pixels, size_t size, size_t stride, bags_error *err) {
     decoder d;
     decoder_start(&d, blob, options, err);

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Memory of just the size, for AddressSanitizer; NULL if it is no JPEG. */
 static unsigned char *decode(
-    bags_bytes blob, const bags_jpeg_options *options, bags_image *image) {
+    bags_view blob, const bags_jpeg_options *options, bags_image *image) {
     if (bags_jpeg_probe(blob, options, image, NULL))
         return NULL;
     size_t size = (size_t)image->width * image->channels * image->height;
@@ -23,7 +23,7 @@ static unsigned char *decode(
     return pixels;
 }
 
-static void check_rectangle(bags_bytes blob, bags_jpeg_options *options,
+static void check_rectangle(bags_view blob, bags_jpeg_options *options,
     const bags_image *whole, const unsigned char *pixels, uint32_t seed) {
     options->left = seed % whole->width;
     options->top = (seed >> 4) % whole->height;
@@ -44,7 +44,7 @@ static void check_rectangle(bags_bytes blob, bags_jpeg_options *options,
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    bags_bytes blob = {data, size};
+    bags_view blob = {data, size};
     uint32_t seed = 2166136261U;
     for (size_t i = 0; i < size; i++)
         seed = (seed ^ data[i]) * 16777619U;

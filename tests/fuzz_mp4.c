@@ -51,7 +51,7 @@ static void read_parts(bags_mp4_reader *reader, bags_buffer *scratch) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    bags_bytes blob;
+    bags_view blob;
     bags_mp4_options options;
     bags_buffer scratch;
     bags_error err;

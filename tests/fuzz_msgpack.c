@@ -62,7 +62,7 @@ static void look_at(const msgpack_object *object) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bags_buffer buffers[4];
-    bags_bytes blob = {data, size}, json, first, second;
+    bags_view blob = {data, size}, json, first, second;
     const msgpack_object *object = NULL;
     memset(buffers, 0, sizeof buffers);
     if (bags_msgpack_read(blob, &buffers[0], &object, NULL))

@@ -39,7 +39,7 @@ static void look_at_type(const bags_npy_type *type, size_t room) {
 }
 
 static void look_at_value(const bags_value *value) {
-    if (value->kind == BAGS_ARRAY) {
+    if (value->kind == BAGS_KIND_ARRAY) {
         look(value->shape, value->dims * sizeof *value->shape);
         look(value->data, value->size);
         if ((uintptr_t)value->data % bags_dtype_size(value->dtype))
@@ -54,7 +54,7 @@ static void look_at_value(const bags_value *value) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bags_buffer buffers[4];
-    bags_bytes file = {data, size}, first, second;
+    bags_view file = {data, size}, first, second;
     bags_value value;
     const bags_npy *npy = NULL;
     memset(buffers, 0, sizeof buffers);

@@ -6,7 +6,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 #ifdef BAGS_WITH_NPZ
-    bags_bytes file = {data, size}, member;
+    bags_view file = {data, size}, member;
     bags_buffer scratch = {0};
     bags_npz *npz = bags_npz_open(file, NULL);
     for (size_t i = 0; npz && i < bags_npz_length(npz) && i < 16; i++) {

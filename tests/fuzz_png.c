@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #ifdef BAGS_WITH_PNG
 
 /* Memory of just the size, for AddressSanitizer; NULL if it is no PNG. */
-static unsigned char *decode(bags_bytes blob, const bags_png_options *options,
+static unsigned char *decode(bags_view blob, const bags_png_options *options,
     bags_image *image, size_t *size) {
     if (bags_png_probe(blob, options, image, NULL))
         return NULL;
@@ -40,9 +40,9 @@ static void check_again(
     bags_type type;
     void *state = NULL;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blob;
+    bags_view blob;
     uint64_t shape[3] = {image->height, image->width, image->channels};
-    bags_value value = bags_array(image->depth == 8 ? BAGS_UINT8 : BAGS_UINT16,
+    bags_value value = bags_array(image->depth == 8 ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_UINT16,
         image->channels == 1 ? 2 : 3, shape, pixels);
     bags_image again;
     size_t again_size = 0;
@@ -87,7 +87,7 @@ static void repair(uint8_t *data, size_t size) {
 }
 
 static void check(const uint8_t *data, size_t size) {
-    bags_bytes blob = {data, size};
+    bags_view blob = {data, size};
     bags_png_options options;
     memset(&options, 0, sizeof options);
     options.max_pixels = 1 << 16;

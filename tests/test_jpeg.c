@@ -9,7 +9,7 @@
 static bags_error err;
 
 static bags_code decode(
-    const bags_jpeg_options *options, bags_bytes blob, picture *out) {
+    const bags_jpeg_options *options, bags_view blob, picture *out) {
     bags_code code = bags_jpeg_probe(blob, options, &out->image, &err);
     if (code)
         return code;
@@ -24,7 +24,7 @@ static bags_code decode(
     return code;
 }
 
-static picture decoded(const bags_jpeg_options *options, bags_bytes blob) {
+static picture decoded(const bags_jpeg_options *options, bags_view blob) {
     picture out;
     if (decode(options, blob, &out))
         fail_msg("%s", err.message);
@@ -40,7 +40,7 @@ static void assert_pictures(const picture *a, const picture *b) {
 /* -------------------------------------------------------- what is read */
 
 static void decodes_as_djpeg(const char *name) {
-    bags_bytes blob = load_part(IMAGES, name, ".jpg");
+    bags_view blob = load_part(IMAGES, name, ".jpg");
     picture wanted = load_ppm(IMAGES, name, ".ppm");
     picture got = decoded(NULL, blob);
     assert_pictures(&got, &wanted);
@@ -70,7 +70,7 @@ static void a_scaled_picture_is_what_djpeg_scales_it_to(void **unused) {
         for (uint32_t scale = 2; scale <= 8; scale *= 2) {
             char ending[16];
             snprintf(ending, sizeof ending, ".%u.ppm", scale);
-            bags_bytes blob = load_part(IMAGES, names[i], ".jpg");
+            bags_view blob = load_part(IMAGES, names[i], ".jpg");
             picture wanted = load_ppm(IMAGES, names[i], ending);
             bags_jpeg_options options = {0};
             options.scale = scale;
@@ -86,7 +86,7 @@ static void colour_can_come_out_as_gray(void **unused) {
     (void)unused;
     static const char *names[] = {"420", "rgb"};
     for (size_t i = 0; i < 2; i++) {
-        bags_bytes blob = load_part(IMAGES, names[i], ".jpg");
+        bags_view blob = load_part(IMAGES, names[i], ".jpg");
         picture wanted = load_ppm(IMAGES, names[i], ".gray.ppm");
         bags_jpeg_options options = {0};
         options.channels = 1;
@@ -100,7 +100,7 @@ static void colour_can_come_out_as_gray(void **unused) {
 
 static void gray_can_come_out_as_colour(void **unused) {
     (void)unused;
-    bags_bytes blob = load_part(IMAGES, "gray", ".jpg");
+    bags_view blob = load_part(IMAGES, "gray", ".jpg");
     bags_jpeg_options options = {0};
     picture gray = decoded(&options, blob);
     options.channels = 3;
@@ -116,7 +116,7 @@ static void gray_can_come_out_as_colour(void **unused) {
 static void the_orientation_of_a_camera_is_left_alone(void **unused) {
     (void)unused;
     bags_image image;
-    bags_bytes blob = load_part(IMAGES, "exif", ".jpg");
+    bags_view blob = load_part(IMAGES, "exif", ".jpg");
     assert_int_equal(bags_jpeg_probe(blob, NULL, &image, &err), BAGS_OK);
     assert_int_equal(image.width, 75);
     assert_int_equal(image.height, 53);
@@ -126,7 +126,7 @@ static void the_orientation_of_a_camera_is_left_alone(void **unused) {
 /* -------------------------------------------------------- rectangles */
 
 static void assert_rectangle(
-    bags_bytes blob, const picture *whole, const bags_jpeg_options *options) {
+    bags_view blob, const picture *whole, const bags_jpeg_options *options) {
     picture part = decoded(options, blob);
     assert_int_equal(part.image.width, options->width);
     assert_int_equal(part.image.height, options->height);
@@ -147,7 +147,7 @@ static uint32_t any(uint32_t below) {
     return (uint32_t)(((uint64_t)(seed >> 8) * below) >> 24);
 }
 
-static void assert_rectangles(bags_bytes blob, int times) {
+static void assert_rectangles(bags_view blob, int times) {
     for (uint32_t scale = 1; scale <= 8; scale *= 2)
         for (uint32_t channels = 1; channels <= 3; channels += 2) {
             bags_jpeg_options options = {0};
@@ -172,7 +172,7 @@ static void assert_rectangles(bags_bytes blob, int times) {
 }
 
 static void rectangles_of_it(const char *name) {
-    bags_bytes blob = load_part(IMAGES, name, ".jpg");
+    bags_view blob = load_part(IMAGES, name, ".jpg");
     assert_rectangles(blob, 60);
     unload(blob);
 }
@@ -186,7 +186,7 @@ static void a_rectangle_of_a_photograph_is_exact_too(void **unused) {
     (void)unused;
     static const char *names[] = {"china", "flower"};
     for (size_t i = 0; i < 2; i++) {
-        bags_bytes blob = load_part(PHOTOS, names[i], ".jpg");
+        bags_view blob = load_part(PHOTOS, names[i], ".jpg");
         assert_rectangles(blob, 12);
         unload(blob);
     }
@@ -194,7 +194,7 @@ static void a_rectangle_of_a_photograph_is_exact_too(void **unused) {
 
 static void a_rectangle_without_sides_goes_to_the_edges(void **unused) {
     (void)unused;
-    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    bags_view blob = load_part(IMAGES, "420", ".jpg");
     bags_jpeg_options options = {0};
     options.left = 70;
     options.top = 50;
@@ -210,7 +210,7 @@ static void a_rectangle_outside_is_a_range_error(void **unused) {
     static const uint32_t wrong[][4] = {{75, 0, 1, 1}, {0, 53, 1, 1},
         {70, 0, 6, 1}, {0, 50, 1, 4}, {75, 0, 0, 0}, {0, UINT32_MAX, 0, 0},
         {1, 1, UINT32_MAX, 1}, {1, 1, 1, UINT32_MAX}};
-    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    bags_view blob = load_part(IMAGES, "420", ".jpg");
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         bags_jpeg_options options = {0};
         options.left = wrong[i][0];
@@ -229,7 +229,7 @@ static void a_rectangle_outside_is_a_range_error(void **unused) {
 static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
     (void)unused;
     static unsigned char room[53 * 256];
-    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    bags_view blob = load_part(IMAGES, "420", ".jpg");
     picture wanted = load_ppm(IMAGES, "420", ".ppm");
     size_t row = row_size(&wanted.image);
     memset(room, 0xA5, sizeof room);
@@ -248,7 +248,7 @@ static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
 static void too_little_memory_is_an_argument_error(void **unused) {
     (void)unused;
     unsigned char *room = (unsigned char *)malloc(75 * 53 * 3);
-    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    bags_view blob = load_part(IMAGES, "420", ".jpg");
     assert_int_equal(
         bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3 - 1, 0, &err),
         BAGS_ERROR_ARGUMENT);
@@ -265,7 +265,7 @@ static void too_little_memory_is_an_argument_error(void **unused) {
 
 static void options_without_sense_are_argument_errors(void **unused) {
     (void)unused;
-    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    bags_view blob = load_part(IMAGES, "420", ".jpg");
     bags_image image;
     bags_jpeg_options options = {0};
     options.scale = 3;
@@ -290,7 +290,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
     for (int left = 0;; left++) {
         memory m = {left, 0, 0};
         bags_buffer scratch = buffer_of(&m), pixels = buffer_of(&m);
-        bags_bytes blob;
+        bags_view blob;
         bags_code code =
             bags_codec_jpeg.encode(state, &value, &scratch, &blob, &err);
         bags_value back;
@@ -319,7 +319,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
 
 static void assert_refused(
     const char *name, bags_code wanted, const char *message) {
-    bags_bytes blob = load_part(IMAGES, name, ".jpg");
+    bags_view blob = load_part(IMAGES, name, ".jpg");
     void *state = opened(&bags_codec_jpeg, "jpeg");
     bags_buffer scratch = {0};
     bags_value value;
@@ -346,7 +346,7 @@ static void damaged_data_are_an_error_not_a_warning(void **unused) {
 static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
     (void)unused;
     assert_refused("bad-trailing", BAGS_ERROR_CORRUPT, "14 bytes");
-    bags_bytes blob = load_part(IMAGES, "bad-trailing", ".jpg");
+    bags_view blob = load_part(IMAGES, "bad-trailing", ".jpg");
     bags_jpeg_options options = {0};
     options.allow_trailing = true;
     picture got = decoded(&options, blob);
@@ -360,7 +360,7 @@ static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
     static const char *names[] = {"bad-bomb", "bad-too-short"};
     static const bags_code codes[] = {BAGS_ERROR_LIMIT, BAGS_ERROR_CORRUPT};
     for (size_t i = 0; i < 2; i++) {
-        bags_bytes blob = load_part(IMAGES, names[i], ".jpg");
+        bags_view blob = load_part(IMAGES, names[i], ".jpg");
         void *state = opened(&bags_codec_jpeg, "jpeg");
         memory m = {-1, 0, 0};
         bags_buffer scratch = buffer_of(&m);
@@ -378,7 +378,7 @@ static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
 
 static void the_bound_on_pixels_is_the_users(void **unused) {
     (void)unused;
-    bags_bytes blob = load_part(IMAGES, "420", ".jpg");
+    bags_view blob = load_part(IMAGES, "420", ".jpg");
     bags_jpeg_options options = {0};
     bags_image image;
     options.max_pixels = 75 * 53;
@@ -399,7 +399,7 @@ static void the_bound_on_pixels_is_the_users(void **unused) {
 
 static void the_bound_on_scans_is_the_users(void **unused) {
     (void)unused;
-    bags_bytes blob = load_part(IMAGES, "scans-64", ".jpg");
+    bags_view blob = load_part(IMAGES, "scans-64", ".jpg");
     bags_jpeg_options options = {0};
     options.max_scans = 64;
     picture got = decoded(&options, blob);
@@ -417,12 +417,12 @@ static void the_bound_on_scans_is_the_users(void **unused) {
 
 /* The copy has just so many bytes: AddressSanitizer then sees one more read. */
 static void cut_anywhere(const char *name) {
-    bags_bytes blob = load_part(IMAGES, name, ".jpg");
+    bags_view blob = load_part(IMAGES, name, ".jpg");
     unsigned char room[75 * 53 * 3];
     for (size_t size = 0; size < blob.size; size++) {
         unsigned char *part = (unsigned char *)malloc(size + !size);
         memcpy(part, blob.data, size);
-        bags_bytes cut = {part, size};
+        bags_view cut = {part, size};
         if (bags_jpeg_decode(cut, NULL, room, sizeof room, 0, &err) !=
             BAGS_ERROR_CORRUPT)
             fail_msg("%s, cut after %u bytes", name, (unsigned)size);
@@ -444,7 +444,7 @@ static void what_is_no_jpeg_is_corrupt(void **unused) {
     static const char *texts[] = {"", "\xff", "\xff\xd8", "GIF89a", "\x89PNG"};
     bags_image image = {1, 2, 3, 4};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        bags_bytes blob = {(const unsigned char *)texts[i], strlen(texts[i])};
+        bags_view blob = {(const unsigned char *)texts[i], strlen(texts[i])};
         assert_int_equal(
             bags_jpeg_probe(blob, NULL, &image, &err), BAGS_ERROR_CORRUPT);
         assert_int_equal(
@@ -476,19 +476,19 @@ static void other_values_than_pictures_are_refused(void **unused) {
                           wide[] = {1, 65501}, two[] = {4, 4, 2},
                           four[] = {4, 4, 4}, four_dims[] = {1, 4, 4, 3};
     bags_value wrong[] = {bags_int(1), bags_utf8("x"),
-        bags_array(BAGS_UINT8, 3, none, pixels),
-        bags_array(BAGS_UINT8, 2, thin, pixels),
-        bags_array(BAGS_UINT8, 2, wide, pixels),
-        bags_array(BAGS_UINT8, 3, two, pixels),
-        bags_array(BAGS_UINT8, 3, four, pixels),
-        bags_array(BAGS_UINT8, 4, four_dims, pixels),
-        bags_array(BAGS_UINT8, 1, four, pixels),
-        bags_array(BAGS_UINT8, 0, NULL, pixels),
-        bags_array(BAGS_UINT16, 2, four, pixels),
-        bags_array(BAGS_FLOAT32, 2, four, pixels)};
+        bags_array(BAGS_DTYPE_UINT8, 3, none, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 2, thin, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 2, wide, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 3, two, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 3, four, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 4, four_dims, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 1, four, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 0, NULL, pixels),
+        bags_array(BAGS_DTYPE_UINT16, 2, four, pixels),
+        bags_array(BAGS_DTYPE_FLOAT32, 2, four, pixels)};
     void *state = opened(&bags_codec_jpeg, "jpeg");
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(
             bags_codec_jpeg.encode(state, &wrong[i], &scratch, &blob, &err),
@@ -497,12 +497,12 @@ static void other_values_than_pictures_are_refused(void **unused) {
     bags_buffer_free(&scratch);
 }
 
-static bags_bytes encoded(
+static bags_view encoded(
     const char *type, const picture *input, bags_buffer *scratch) {
     void *state = opened(&bags_codec_jpeg, type);
     uint64_t shape[3];
     bags_value value = value_of(&input->image, input->samples, shape);
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     if (bags_codec_jpeg.encode(state, &value, scratch, &blob, &err))
         fail_msg("%s", err.message);
     bags_codec_jpeg.close(state);
@@ -512,9 +512,9 @@ static bags_bytes encoded(
 static void the_default_is_what_pillow_writes(void **unused) {
     (void)unused;
     picture input = load_ppm(IMAGES, "input", ".ppm");
-    bags_bytes pillow = load_part(IMAGES, "input.pillow", ".jpg");
+    bags_view pillow = load_part(IMAGES, "input.pillow", ".jpg");
     bags_buffer scratch = {0};
-    bags_bytes blob = encoded("jpeg", &input, &scratch);
+    bags_view blob = encoded("jpeg", &input, &scratch);
     picture ours = decoded(NULL, blob), theirs = decoded(NULL, pillow);
     assert_in_range(blob.size, pillow.size - 32, pillow.size + 32);
     assert_pictures(&ours, &theirs);
@@ -529,13 +529,13 @@ static void a_quality_in_the_type_is_honoured(void **unused) {
     (void)unused;
     static const char *types[] = {
         "jpeg(5)", "jpeg(40)", "jpg", "jpeg(90)", "jpg(100)"};
-    bags_bytes photo = load_part(PHOTOS, "flower", ".jpg");
+    bags_view photo = load_part(PHOTOS, "flower", ".jpg");
     picture input = decoded(NULL, photo);
     bags_buffer scratch = {0};
     size_t size = 0;
     double error = 1e9;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        bags_bytes blob = encoded(types[i], &input, &scratch);
+        bags_view blob = encoded(types[i], &input, &scratch);
         picture back = decoded(NULL, blob);
         assert_image(&back.image, &input.image);
         double now = squares(back.samples, input.samples, back.file.size);
@@ -575,9 +575,9 @@ static void a_gray_picture_may_have_a_third_dimension(void **unused) {
     static const uint64_t shape[] = {2, 3, 1};
     static const unsigned char pixels[] = {1, 2, 3, 4, 5, 6};
     void *state = opened(&bags_codec_jpeg, "jpeg");
-    bags_value value = bags_array(BAGS_UINT8, 3, shape, pixels);
+    bags_value value = bags_array(BAGS_DTYPE_UINT8, 3, shape, pixels);
     bags_buffer scratch = {0}, room = {0};
-    bags_bytes blob;
+    bags_view blob;
     assert_int_equal(
         bags_codec_jpeg.encode(state, &value, &scratch, &blob, &err), BAGS_OK);
     assert_int_equal(
@@ -588,7 +588,7 @@ static void a_gray_picture_may_have_a_third_dimension(void **unused) {
     bags_buffer_free(&room);
 }
 
-static void assert_djpeg_opens(bags_bytes blob) {
+static void assert_djpeg_opens(bags_view blob) {
     char from[64], to[80], command[256];
     store(from, blob);
     snprintf(to, sizeof to, "%s.ppm", from);
@@ -612,7 +612,7 @@ static void djpeg_opens_what_is_written(void **unused) {
     bags_buffer scratch = {0};
     for (size_t i = 0; i < 2; i++)
         for (uint32_t channels = 1; channels <= 3; channels += 2) {
-            bags_bytes photo = load_part(PHOTOS, names[i], ".jpg");
+            bags_view photo = load_part(PHOTOS, names[i], ".jpg");
             assert_djpeg_opens(photo);
             bags_jpeg_options options = {0};
             options.channels = channels;
@@ -628,7 +628,7 @@ static void djpeg_opens_what_is_written(void **unused) {
 
 typedef struct worker {
     void *state;
-    bags_bytes blob;
+    bags_view blob;
     const picture *wanted;
     int wrong;
 } worker;
@@ -639,7 +639,7 @@ static void *work(void *argument) {
     bags_error mine;
     for (int i = 0; i < 50; i++) {
         bags_value value;
-        bags_bytes blob = w->blob;
+        bags_view blob = w->blob;
         blob.size -= i % 2 ? 1 : 0; /* every other time it is truncated */
         bags_code code =
             bags_codec_jpeg.decode(w->state, blob, &scratch, &value, &mine);
@@ -658,7 +658,7 @@ static void threads_decode_with_one_state_at_once(void **unused) {
     worker workers[3];
     pthread_t threads[3];
     void *state = opened(&bags_codec_jpeg, "jpeg");
-    bags_bytes blob = load_part(IMAGES, "progressive", ".jpg");
+    bags_view blob = load_part(IMAGES, "progressive", ".jpg");
     picture wanted = decoded(NULL, blob);
     for (size_t i = 0; i < 3; i++) {
         worker w = {state, blob, &wanted, 0};
@@ -683,11 +683,11 @@ static void assert_golden(
     if (!reader)
         fail_msg("%s", err.message);
     snprintf(path, sizeof path, "golden-%s-%s", writer, field);
-    bags_bytes wanted = load_part(IMAGES, path, ".raw");
+    bags_view wanted = load_part(IMAGES, path, ".raw");
     bags_buffer scratch = {0};
     size_t at = 0;
     for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
-        bags_bytes blob;
+        bags_view blob;
         assert_int_equal(
             bag_reader_get(reader, i, &scratch, &blob, &err), BAGS_OK);
         picture got = decoded(NULL, blob);

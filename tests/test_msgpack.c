@@ -15,15 +15,15 @@
 #define DATA "tests/data/arrays/"
 #define GOLDEN "tests/data/golden/"
 
-static bags_bytes view(const void *data, size_t size) {
-    bags_bytes out = {(const unsigned char *)data, size};
+static bags_view view(const void *data, size_t size) {
+    bags_view out = {(const unsigned char *)data, size};
     return out;
 }
 
 /* A blob printed as JSON is this text. */
 static void assert_prints(const void *data, size_t size, const char *json) {
     bags_buffer scratch = {0};
-    bags_bytes printed;
+    bags_view printed;
     assert_ok(bags_msgpack_to_json(view(data, size), &scratch, &printed,
         &said));
     assert_text(printed, json);
@@ -38,7 +38,7 @@ static void assert_bad(bags_code code, const void *data, size_t size) {
     memcpy(copy, data, size);
     assert_fails(code, bags_codec_msgpack.decode(NULL, view(copy, size),
                            &scratch, &value, &said));
-    assert_int_equal(value.kind, BAGS_INT);
+    assert_int_equal(value.kind, BAGS_KIND_INT);
     assert_true(scratch.capacity < 100000);
     free(copy);
     bags_buffer_free(&scratch);
@@ -53,11 +53,11 @@ static void check_document(const char *name) {
     snprintf(path, sizeof path, DATA "msgpack/%s.json", name);
     bytes json = load(path);
     bags_buffer decoded = {0}, encoded = {0}, text = {0};
-    bags_bytes again, printed;
+    bags_view again, printed;
     bags_value value;
     assert_ok(bags_codec_msgpack.decode(NULL, view(blob.data, blob.size),
         &decoded, &value, &said));
-    assert_int_equal(value.kind, BAGS_OBJECT);
+    assert_int_equal(value.kind, BAGS_KIND_OBJECT);
     assert_ok(bags_codec_msgpack.encode(NULL, &value, &encoded, &again, &said));
     assert_bytes(again, blob.data, blob.size);
     assert_ok(bags_msgpack_print((const msgpack_object *)value.object, &text,
@@ -95,7 +95,7 @@ static void check_golden(const char *set, const char *field) {
     size_t done = 0;
     bags_buffer scratch = {0}, text = {0}, decoded = {0}, encoded = {0};
     for (uint64_t i = 0; i < bag_reader_length(bag); i++) {
-        bags_bytes blob, printed, again;
+        bags_view blob, printed, again;
         bags_value value;
         assert_ok(bag_reader_get(bag, i, &scratch, &blob, &said));
         assert_ok(bags_msgpack_to_json(blob, &text, &printed, &said));
@@ -153,7 +153,7 @@ static void lengths_of_every_width_survive(void **state) {
             msgpack_object object;
             bags_buffer scratch = {0}, encoded = {0}, again = {0};
             const msgpack_object *out = NULL;
-            bags_bytes blob, second;
+            bags_view blob, second;
             memset(&object, 0, sizeof object);
             object.type = types[kind];
             if (kind < 2) {
@@ -297,7 +297,7 @@ static void nesting_has_a_limit(void **state) {
     unsigned char deep[2000];
     bags_buffer scratch = {0}, text = {0};
     const msgpack_object *object = NULL;
-    bags_bytes json;
+    bags_view json;
     (void)state;
     memset(deep, 0x91, sizeof deep);
     deep[512] = 0x90;
@@ -325,7 +325,7 @@ static void nesting_has_a_limit(void **state) {
 
 static void what_is_no_object_is_not_encoded(void **state) {
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     msgpack_object object;
     (void)state;
     bags_value value = bags_int(1);
@@ -347,7 +347,7 @@ static void out_of_memory_is_an_error(void **state) {
         tally heap;
         bags_buffer decoded = {0}, out = {0};
         bags_value value;
-        bags_bytes view_out;
+        bags_view view_out;
         tally_start(&heap);
         heap.fail_at = n;
         decoded.resize = out.resize = heap.allocator.resize;
@@ -389,7 +389,7 @@ static void arrays_in_golden_trees_are_what_numpy_gives(void **state) {
         size_t done = 0;
         bags_buffer scratch = {0}, decoded = {0}, array = {0};
         for (uint64_t i = 0; i < bag_reader_length(bag); i++) {
-            bags_bytes blob;
+            bags_view blob;
             bags_value tree, value;
             assert_ok(bag_reader_get(bag, i, &scratch, &blob, &said));
             assert_ok(bags_codec_tree.decode(NULL, blob, &decoded, &tree,
@@ -400,7 +400,7 @@ static void arrays_in_golden_trees_are_what_numpy_gives(void **state) {
             assert_false(bags_tree_is_array(root));
             assert_true(bags_tree_is_array(leaf));
             assert_ok(bags_tree_array(leaf, &array, &value, &said));
-            assert_int_equal(value.dtype, BAGS_INT16);
+            assert_int_equal(value.dtype, BAGS_DTYPE_INT16);
             assert_int_equal(value.dims, 2);
             assert_int_equal(value.shape[0], 2);
             assert_int_equal(value.shape[1], 3);
@@ -425,10 +425,10 @@ static void an_array_becomes_a_leaf_and_back(void **state) {
     bags_buffer leaf = {0}, encoded = {0}, decoded = {0}, array = {0};
     msgpack_object object;
     const msgpack_object *back = NULL;
-    bags_bytes blob;
-    bags_value out, value = bags_array(BAGS_FLOAT32, 2, shape, data);
+    bags_view blob;
+    bags_value out, value = bags_array(BAGS_DTYPE_FLOAT32, 2, shape, data);
     const uint64_t huge[] = {1 << 20, 1 << 12};
-    bags_value large = bags_array(BAGS_FLOAT32, 2, huge, data);
+    bags_value large = bags_array(BAGS_DTYPE_FLOAT32, 2, huge, data);
     bags_value number = bags_int(1);
     (void)state;
     assert_fails(BAGS_ERROR_VALUE,
@@ -440,7 +440,7 @@ static void an_array_becomes_a_leaf_and_back(void **state) {
     assert_memory_equal(blob.data, "\x94\xa1_\xa3<f4\x92\2\3\xc4\x18", 12);
     assert_ok(bags_msgpack_read(blob, &decoded, &back, &said));
     assert_ok(bags_tree_array(back, &array, &out, &said));
-    assert_int_equal(out.dtype, BAGS_FLOAT32);
+    assert_int_equal(out.dtype, BAGS_DTYPE_FLOAT32);
     assert_int_equal(out.dims, 2);
     assert_memory_equal(out.shape, shape, sizeof shape);
     assert_memory_equal(out.data, data, sizeof data);
@@ -493,15 +493,15 @@ static void bad_arrays_in_trees_are_refused(void **state) {
 
 static void the_types_msgpack_and_tree_work_in_a_dataset(void **state) {
     bags_field fields[] = {{"meta", "msgpack"}, {"trees", "tree[]"}};
-    bags_codecs *codecs = bags_codecs_create(NULL, &said);
+    bags_registry *codecs = bags_registry_create(NULL, &said);
     bags_buffer scratch = {0};
     bags_value value, items[2], out;
     (void)state;
     bytes blob = load(DATA "msgpack/document.msgpack");
-    assert_ok(bags_codecs_add(codecs, &bags_codec_msgpack, &said));
-    assert_ok(bags_codecs_add(codecs, &bags_codec_tree, &said));
+    assert_ok(bags_registry_add(codecs, &bags_codec_msgpack, &said));
+    assert_ok(bags_registry_add(codecs, &bags_codec_tree, &said));
     bags_writer_options options = {0};
-    options.codecs = codecs;
+    options.registry = codecs;
     bags_writer *writer =
         bags_writer_open(at("set"), fields, 2, &options, &said);
     assert_non_null(writer);
@@ -513,7 +513,7 @@ static void the_types_msgpack_and_tree_work_in_a_dataset(void **state) {
     assert_ok(bags_writer_close(writer, &said));
 
     bags_reader_options reading = {0};
-    reading.codecs = codecs;
+    reading.registry = codecs;
     bags_reader *reader = bags_reader_open(at("set"), &reading, &said);
     assert_non_null(reader);
     bags_row row = {0};
@@ -524,7 +524,7 @@ static void the_types_msgpack_and_tree_work_in_a_dataset(void **state) {
         *(const msgpack_object *)value.object));
     bags_row_free(&row);
     bags_reader_close(reader);
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
     bags_buffer_free(&scratch);
     bytes_free(&blob);
 }

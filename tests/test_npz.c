@@ -9,8 +9,8 @@
 
 static const char *const members[] = {"int16", "structure", "text"};
 
-static bags_bytes view(const bytes *file) {
-    bags_bytes out = {file->data, file->size};
+static bags_view view(const bytes *file) {
+    bags_view out = {file->data, file->size};
     return out;
 }
 
@@ -26,7 +26,7 @@ static void members_are_the_files_that_numpy_put_in(void **state) {
         assert_non_null(npz);
         assert_int_equal(bags_npz_length(npz), 3);
         for (size_t i = 0; i < 3; i++) {
-            bags_bytes member;
+            bags_view member;
             bags_value value;
             snprintf(path, sizeof path, DATA "npy/%s.npy", members[i]);
             bytes expected = load(path);
@@ -40,7 +40,7 @@ static void members_are_the_files_that_numpy_put_in(void **state) {
                 expected.size - 1, &scratch, &member, &said));
             bytes_free(&expected);
         }
-        bags_bytes none;
+        bags_view none;
         assert_fails(BAGS_ERROR_RANGE,
             bags_npz_read(npz, 3, 0, &scratch, &none, &said));
         assert_int_equal(bags_npz_name(npz, 3).size, 0);
@@ -63,9 +63,9 @@ static void an_archive_may_be_empty(void **state) {
 }
 
 /* Returns how many members could not be read, or -1 if it does not open. */
-static int read_all(bags_bytes file) {
+static int read_all(bags_view file) {
     bags_buffer scratch = {0};
-    bags_bytes member;
+    bags_view member;
     int bad = 0;
     bags_npz *npz = bags_npz_open(file, &said);
     if (!npz)
@@ -83,7 +83,7 @@ static void damage_is_noticed(void **state) {
     bytes file = load(DATA "npz/stored.npz");
     bytes member = load(DATA "npy/int16.npy");
     for (size_t size = 0; size < file.size; size++) {
-        bags_bytes cut = {file.data, size};
+        bags_view cut = {file.data, size};
         assert_int_equal(read_all(cut), -1);
     }
     for (size_t i = 0; i < file.size; i++) {
@@ -106,7 +106,7 @@ static void damage_is_noticed(void **state) {
 static void check_refused(bags_code code, const char *name, const char *text) {
     char path[256];
     bags_buffer scratch = {0};
-    bags_bytes member;
+    bags_view member;
     snprintf(path, sizeof path, DATA "bad-npz/%s.npz", name);
     bytes file = load(path);
     bags_npz *npz = bags_npz_open(view(&file), &said);

@@ -9,8 +9,8 @@
 #define DATA "tests/data/arrays/"
 #define GOLDEN "tests/data/golden/"
 
-static bags_bytes view(const bytes *file) {
-    bags_bytes out = {file->data, file->size};
+static bags_view view(const bytes *file) {
+    bags_view out = {file->data, file->size};
     return out;
 }
 
@@ -38,7 +38,7 @@ static size_t each_name(const char *directory, void (*check)(const char *)) {
 static void turn_npy(const bags_value *value, unsigned char *npy, size_t size) {
     size_t element = bags_dtype_size(value->dtype);
     unsigned char *order = (unsigned char *)memchr(npy, '<', size);
-    if (value->kind != BAGS_ARRAY || element == 1 || little_endian())
+    if (value->kind != BAGS_KIND_ARRAY || element == 1 || little_endian())
         return;
     assert_non_null(order);
     *order = '>';
@@ -49,7 +49,7 @@ static void turn_npy(const bags_value *value, unsigned char *npy, size_t size) {
 static void check_written_again(const char *name) {
     bags_buffer read = {0}, written = {0};
     bags_value value;
-    bags_bytes again;
+    bags_view again;
     char plain[128];
     snprintf(plain, sizeof plain, "%.*s", (int)strcspn(name, "."), name);
     bytes file = load_format(DATA "npy/%s", name);
@@ -83,15 +83,15 @@ static void elements_are_viewed_where_alignment_permits_and_copied_elsewhere(
     bytes file = load(DATA "npy/float64.npy");
     unsigned char *room = (unsigned char *)malloc(file.size + 16);
     for (size_t shift = 0; shift < 16; shift++) {
-        bags_bytes moved = {room + shift, file.size};
+        bags_view moved = {room + shift, file.size};
         memcpy(room + shift, file.data, file.size);
         assert_ok(bags_npy_read(moved, &scratch, &value, &said));
         bool inside = (const unsigned char *)value.data >= room &&
                       (const unsigned char *)value.data < room + file.size + 16;
         assert_int_equal(inside, shift % 8 == 0 && little_endian());
         assert_int_equal((uintptr_t)value.data % 8, 0);
-        assert_int_equal(value.kind, BAGS_ARRAY);
-        assert_int_equal(value.dtype, BAGS_FLOAT64);
+        assert_int_equal(value.kind, BAGS_KIND_ARRAY);
+        assert_int_equal(value.dtype, BAGS_DTYPE_FLOAT64);
         assert_int_equal(value.dims, 3);
         assert_int_equal(value.shape[0], 2);
         assert_int_equal(value.shape[1], 3);
@@ -114,7 +114,7 @@ static void a_structure_tells_its_fields_by_name(void **state) {
     (void)state;
     bytes file = load(DATA "npy/structure-nested.npy");
     assert_ok(bags_npy_read(view(&file), &scratch, &value, &said));
-    assert_int_equal(value.kind, BAGS_OBJECT);
+    assert_int_equal(value.kind, BAGS_KIND_OBJECT);
     const bags_npy *npy = (const bags_npy *)value.object;
     assert_int_equal(npy->dims, 1);
     assert_int_equal(npy->length, 2);
@@ -130,7 +130,7 @@ static void a_structure_tells_its_fields_by_name(void **state) {
     assert_string_equal(field->title, "a title");
     assert_int_equal(field->kind, 'i');
     assert_true(field->big_endian);
-    assert_int_equal(field->dtype, BAGS_INT16);
+    assert_int_equal(field->dtype, BAGS_DTYPE_INT16);
     assert_int_equal(field->offset, 0);
 
     const bags_npy_type *inner = bags_npy_field(&npy->type, "inner");
@@ -233,10 +233,10 @@ static void a_large_array_can_be_written_as_header_and_elements(void **state) {
     const uint64_t shape[] = {3, 1000};
     float data[3000];
     bags_buffer one = {0}, two = {0};
-    bags_bytes header, file;
+    bags_view header, file;
     (void)state;
     fill(data, sizeof data, 1);
-    bags_value value = bags_array(BAGS_FLOAT32, 2, shape, data);
+    bags_value value = bags_array(BAGS_DTYPE_FLOAT32, 2, shape, data);
     assert_ok(bags_npy_header(&value, &one, &header, &said));
     assert_ok(bags_npy_write(&value, &two, &file, &said));
     assert_int_equal(header.size, 128);
@@ -250,15 +250,15 @@ static void a_large_array_can_be_written_as_header_and_elements(void **state) {
 static void what_is_no_array_is_not_written(void **state) {
     const uint64_t huge[] = {(uint64_t)1 << 40, (uint64_t)1 << 40};
     bags_buffer scratch = {0};
-    bags_bytes out;
+    bags_view out;
     (void)state;
     bags_value value = bags_utf8("text");
     assert_fails(BAGS_ERROR_VALUE,
         bags_npy_write(&value, &scratch, &out, &said));
-    value = bags_array(BAGS_FLOAT32, 2, huge, NULL);
+    value = bags_array(BAGS_DTYPE_FLOAT32, 2, huge, NULL);
     assert_fails(BAGS_ERROR_VALUE,
         bags_npy_write(&value, &scratch, &out, &said));
-    value = bags_array(BAGS_FLOAT32, 1, huge, NULL);
+    value = bags_array(BAGS_DTYPE_FLOAT32, 1, huge, NULL);
     value.dims = BAGS_MAX_DIMS + 1;
     assert_fails(BAGS_ERROR_VALUE,
         bags_npy_write(&value, &scratch, &out, &said));
@@ -267,11 +267,11 @@ static void what_is_no_array_is_not_written(void **state) {
 
 /* A structure of one field, which is wrong in one way or another. */
 static void types_that_contradict_themselves_are_not_written(void **state) {
-    static const bags_npy_type good = {'i', false, false, BAGS_INT32, "", 0,
+    static const bags_npy_type good = {'i', false, false, BAGS_DTYPE_INT32, "", 0,
         "a", NULL, 0, 4, 0, NULL, 4, 0, NULL};
     bags_npy_type field, chain[40];
     bags_buffer scratch = {0};
-    bags_bytes out;
+    bags_view out;
     bags_npy npy;
     bags_value value = bags_int(0);
     (void)state;
@@ -282,7 +282,7 @@ static void types_that_contradict_themselves_are_not_written(void **state) {
     npy.type.count = 1;
     npy.type.fields = &field;
     npy.rows = (const unsigned char *)"\1\2\3\4";
-    value.kind = BAGS_OBJECT;
+    value.kind = BAGS_KIND_OBJECT;
     value.object = &npy;
     field = good;
     assert_ok(bags_npy_write(&value, &scratch, &out, &said));
@@ -313,7 +313,7 @@ static void types_that_contradict_themselves_are_not_written(void **state) {
 static void fields_that_overlap_are_not_written(void **state) {
     bags_buffer scratch = {0}, written = {0};
     const bags_npy *npy = NULL;
-    bags_bytes out;
+    bags_view out;
     (void)state;
     bytes file = load(DATA "npy/structure.npy");
     assert_ok(bags_npy_view(view(&file), &scratch, &npy, &said));
@@ -323,7 +323,7 @@ static void fields_that_overlap_are_not_written(void **state) {
     wrong.type.fields = fields;
     fields[1].offset--;
     bags_value value = bags_int(0);
-    value.kind = BAGS_OBJECT;
+    value.kind = BAGS_KIND_OBJECT;
     value.object = &wrong;
     assert_fails(BAGS_ERROR_VALUE,
         bags_npy_write(&value, &written, &out, &said));
@@ -374,7 +374,7 @@ static void a_header_above_a_mebibyte_is_refused(void **state) {
     memcpy(file, "\x93NUMPY\2\0", 8);
     for (int i = 0; i < 4; i++)
         file[8 + i] = (unsigned char)(size >> 8 * i);
-    bags_bytes all = {file, size + 12};
+    bags_view all = {file, size + 12};
     assert_fails(BAGS_ERROR_LIMIT,
         bags_npy_read(all, &scratch, &value, &said));
     free(file);
@@ -388,7 +388,7 @@ static void no_damage_to_a_header_is_worse_than_an_error(void **state) {
     (void)state;
     bytes file = load(DATA "npy/structure-nested.npy");
     for (size_t size = 0; size < file.size; size++) {
-        bags_bytes cut = {file.data, size};
+        bags_view cut = {file.data, size};
         assert_int_not_equal(bags_npy_read(cut, &scratch, &value, &said),
             BAGS_OK);
     }
@@ -409,7 +409,7 @@ static void out_of_memory_is_an_error(void **state) {
     for (uint64_t n = 1;; n++) {
         bags_buffer read = {0}, written = {0};
         bags_value value;
-        bags_bytes out;
+        bags_view out;
         tally_start(&heap);
         heap.fail_at = n;
         read.resize = written.resize = heap.allocator.resize;
@@ -431,15 +431,15 @@ static void out_of_memory_is_an_error(void **state) {
 
 static void the_type_npy_works_in_a_dataset(void **state) {
     bags_field fields[] = {{"any", "npy"}, {"many", "npy[]"}};
-    bags_codecs *codecs = bags_codecs_create(NULL, &said);
+    bags_registry *codecs = bags_registry_create(NULL, &said);
     bags_buffer scratch = {0};
     bags_value values[2], out;
     (void)state;
     bytes structure = load(DATA "npy/structure.npy");
     bytes plain = load(DATA "npy/ordinary.npy");
-    assert_ok(bags_codecs_add(codecs, &bags_codec_npy, &said));
+    assert_ok(bags_registry_add(codecs, &bags_codec_npy, &said));
     bags_writer_options options = {0};
-    options.codecs = codecs;
+    options.registry = codecs;
     bags_writer *writer =
         bags_writer_open(at("set"), fields, 2, &options, &said);
     assert_non_null(writer);
@@ -450,7 +450,7 @@ static void the_type_npy_works_in_a_dataset(void **state) {
     assert_ok(bags_writer_close(writer, &said));
 
     bags_reader_options reading = {0};
-    reading.codecs = codecs;
+    reading.registry = codecs;
     bags_reader *reader = bags_reader_open(at("set"), &reading, &said);
     assert_non_null(reader);
     bags_row row = {0};
@@ -458,14 +458,14 @@ static void the_type_npy_works_in_a_dataset(void **state) {
     assert_bytes(bags_row_bytes(&row, 0, 0), structure.data, structure.size);
     assert_bytes(bags_row_bytes(&row, 1, 1), plain.data, plain.size);
     assert_ok(bags_row_value(&row, 1, 1, NULL, &out, &said));
-    assert_int_equal(out.kind, BAGS_ARRAY);
+    assert_int_equal(out.kind, BAGS_KIND_ARRAY);
     assert_int_equal(out.size, 24);
     assert_ok(bags_row_value(&row, 1, 0, NULL, &out, &said));
-    assert_int_equal(out.kind, BAGS_OBJECT);
+    assert_int_equal(out.kind, BAGS_KIND_OBJECT);
     assert_int_equal(((const bags_npy *)out.object)->length, 6);
     bags_row_free(&row);
     bags_reader_close(reader);
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
     bags_buffer_free(&scratch);
     bytes_free(&structure);
     bytes_free(&plain);
@@ -479,7 +479,7 @@ static void check_golden(const char *set, const char *field, const char *type) {
     tally heap;
     tally_start(&heap);
     assert_ok(bags_type_parse(type, &parsed, &said));
-    const bags_codec *codec = bags_codecs_find(NULL, parsed.name);
+    const bags_codec *codec = bags_registry_find(NULL, parsed.name);
     assert_ok(codec->open(codec, &parsed, &heap.allocator, &codec_state,
         &said));
     snprintf(path, sizeof path, GOLDEN "%s/data/%s.bag", set, field);
@@ -491,7 +491,7 @@ static void check_golden(const char *set, const char *field, const char *type) {
     size_t done = 0;
     bags_buffer scratch = {0}, decoded = {0}, written = {0};
     for (uint64_t i = 0; i < bag_reader_length(bag); i++) {
-        bags_bytes blob, npy;
+        bags_view blob, npy;
         bags_value value;
         assert_ok(bag_reader_get(bag, i, &scratch, &blob, &said));
         assert_ok(codec->decode(codec_state, blob, &decoded, &value, &said));

@@ -8,7 +8,7 @@
 
 static bags_error err;
 
-static bags_code decode(bags_bytes blob, picture *out) {
+static bags_code decode(bags_view blob, picture *out) {
     bags_code code = bags_png_probe(blob, NULL, &out->image, &err);
     if (code)
         return code;
@@ -23,7 +23,7 @@ static bags_code decode(bags_bytes blob, picture *out) {
     return code;
 }
 
-static picture decoded(bags_bytes blob) {
+static picture decoded(bags_view blob) {
     picture out;
     if (decode(blob, &out))
         fail_msg("%s", err.message);
@@ -46,7 +46,7 @@ static void assert_samples(const picture *got, const picture *wanted) {
 /* -------------------------------------------------------- what is read */
 
 static void decodes_exactly(const char *name) {
-    bags_bytes blob = load_part(IMAGES, name, ".png");
+    bags_view blob = load_part(IMAGES, name, ".png");
     picture wanted = load_raw(IMAGES, name, ".raw");
     picture got = decoded(blob);
     assert_samples(&got, &wanted);
@@ -76,7 +76,7 @@ static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
     static const char *names[] = {"rgb", "rgb-interlaced"};
     static unsigned char room[23 * 128];
     for (size_t n = 0; n < 2; n++) {
-        bags_bytes blob = load_part(IMAGES, names[n], ".png");
+        bags_view blob = load_part(IMAGES, names[n], ".png");
         picture wanted = load_raw(IMAGES, names[n], ".raw");
         size_t row = row_size(&wanted.image);
         memset(room, 0xA5, sizeof room);
@@ -96,7 +96,7 @@ static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
 static void too_little_memory_is_an_argument_error(void **unused) {
     (void)unused;
     unsigned char *room = (unsigned char *)malloc(37 * 23 * 3);
-    bags_bytes blob = load_part(IMAGES, "rgb", ".png");
+    bags_view blob = load_part(IMAGES, "rgb", ".png");
     assert_int_equal(
         bags_png_decode(blob, NULL, room, 37 * 23 * 3 - 1, 0, &err),
         BAGS_ERROR_ARGUMENT);
@@ -120,7 +120,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
     for (int left = 0;; left++) {
         memory m = {left, 0, 0};
         bags_buffer scratch = buffer_of(&m), pixels = buffer_of(&m);
-        bags_bytes blob;
+        bags_view blob;
         bags_code code =
             bags_codec_png.encode(state, &value, &scratch, &blob, &err);
         bags_value back;
@@ -149,7 +149,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
 /* -------------------------------------------------------- what is refused */
 
 static void is_refused(const char *name) {
-    bags_bytes blob = load_part(IMAGES, name, ".png");
+    bags_view blob = load_part(IMAGES, name, ".png");
     void *state = opened(&bags_codec_png, "png");
     bags_buffer scratch = {0};
     bags_value value;
@@ -170,7 +170,7 @@ static void every_bad_png_is_refused(void **unused) {
 
 static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
     (void)unused;
-    bags_bytes blob = load_part(IMAGES, "bad-trailing", ".png");
+    bags_view blob = load_part(IMAGES, "bad-trailing", ".png");
     bags_png_options options = {0};
     unsigned char room[37 * 23 * 3];
     assert_int_equal(
@@ -188,7 +188,7 @@ static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
     static const char *names[] = {"bad-bomb", "bad-too-short"};
     static const bags_code codes[] = {BAGS_ERROR_LIMIT, BAGS_ERROR_CORRUPT};
     for (size_t i = 0; i < 2; i++) {
-        bags_bytes blob = load_part(IMAGES, names[i], ".png");
+        bags_view blob = load_part(IMAGES, names[i], ".png");
         void *state = opened(&bags_codec_png, "png");
         memory m = {-1, 0, 0};
         bags_buffer scratch = buffer_of(&m);
@@ -206,7 +206,7 @@ static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
 
 static void the_bound_on_pixels_is_the_users(void **unused) {
     (void)unused;
-    bags_bytes blob = load_part(IMAGES, "rgb", ".png");
+    bags_view blob = load_part(IMAGES, "rgb", ".png");
     bags_png_options options = {0};
     bags_image image;
     options.max_pixels = 37 * 23;
@@ -227,12 +227,12 @@ static void the_bound_on_pixels_is_the_users(void **unused) {
 
 /* The copy has just so many bytes: AddressSanitizer then sees one more read. */
 static void cut_anywhere(const char *name) {
-    bags_bytes blob = load_part(IMAGES, name, ".png");
+    bags_view blob = load_part(IMAGES, name, ".png");
     unsigned char room[37 * 23 * 8];
     for (size_t size = 0; size < blob.size; size++) {
         unsigned char *part = (unsigned char *)malloc(size + !size);
         memcpy(part, blob.data, size);
-        bags_bytes cut = {part, size};
+        bags_view cut = {part, size};
         if (bags_png_decode(cut, NULL, room, sizeof room, 0, &err) !=
             BAGS_ERROR_CORRUPT)
             fail_msg("%s, cut after %u bytes", name, (unsigned)size);
@@ -255,7 +255,7 @@ static void a_byte_changed_anywhere_is_corrupt(void **unused) {
     static const char *names[] = {"gray", "palette-alpha", "chunks"};
     unsigned char room[37 * 23 * 8];
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
-        bags_bytes blob = load_part(IMAGES, names[n], ".png");
+        bags_view blob = load_part(IMAGES, names[n], ".png");
         unsigned char *bytes = (unsigned char *)blob.data;
         for (size_t i = 0; i < blob.size; i++) {
             bytes[i] ^= 0x10;
@@ -274,7 +274,7 @@ static void what_is_no_png_is_corrupt(void **unused) {
         "", "\x89", "\x89PNG\r\n\x1a\n", "GIF89a...", "\xff\xd8\xff\xe0 JFIF"};
     bags_image image = {1, 2, 3, 4};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        bags_bytes blob = {(const unsigned char *)texts[i], strlen(texts[i])};
+        bags_view blob = {(const unsigned char *)texts[i], strlen(texts[i])};
         assert_int_equal(
             bags_png_probe(blob, NULL, &image, &err), BAGS_ERROR_CORRUPT);
         assert_int_equal(
@@ -305,20 +305,20 @@ static void other_values_than_pictures_are_refused(void **unused) {
                           wide[] = {1, (uint64_t)1 << 31}, zero[] = {4, 4, 0},
                           five[] = {4, 4, 5}, four_dims[] = {1, 4, 4, 3};
     bags_value wrong[] = {bags_int(1), bags_utf8("x"),
-        bags_array(BAGS_UINT8, 3, none, pixels),
-        bags_array(BAGS_UINT8, 2, thin, pixels),
-        bags_array(BAGS_UINT8, 2, wide, pixels),
-        bags_array(BAGS_UINT8, 3, zero, pixels),
-        bags_array(BAGS_UINT8, 3, five, pixels),
-        bags_array(BAGS_UINT8, 4, four_dims, pixels),
-        bags_array(BAGS_UINT8, 1, five, pixels),
-        bags_array(BAGS_UINT8, 0, NULL, pixels),
-        bags_array(BAGS_BOOL, 2, five, pixels),
-        bags_array(BAGS_INT16, 2, five, pixels),
-        bags_array(BAGS_FLOAT32, 2, five, pixels)};
+        bags_array(BAGS_DTYPE_UINT8, 3, none, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 2, thin, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 2, wide, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 3, zero, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 3, five, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 4, four_dims, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 1, five, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 0, NULL, pixels),
+        bags_array(BAGS_DTYPE_BOOL, 2, five, pixels),
+        bags_array(BAGS_DTYPE_INT16, 2, five, pixels),
+        bags_array(BAGS_DTYPE_FLOAT32, 2, five, pixels)};
     void *state = opened(&bags_codec_png, "png");
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(
             bags_codec_png.encode(state, &wrong[i], &scratch, &blob, &err),
@@ -327,12 +327,12 @@ static void other_values_than_pictures_are_refused(void **unused) {
     bags_buffer_free(&scratch);
 }
 
-static bags_bytes encoded(
+static bags_view encoded(
     const char *type, const picture *input, bags_buffer *scratch) {
     void *state = opened(&bags_codec_png, type);
     uint64_t shape[3];
     bags_value value = value_of(&input->image, input->samples, shape);
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     if (bags_codec_png.encode(state, &value, scratch, &blob, &err))
         fail_msg("%s", err.message);
     bags_codec_png.close(state);
@@ -369,9 +369,9 @@ static void a_gray_picture_may_have_a_third_dimension(void **unused) {
     static const uint64_t shape[] = {2, 3, 1};
     static const unsigned char pixels[] = {1, 2, 3, 4, 5, 6};
     void *state = opened(&bags_codec_png, "png");
-    bags_value value = bags_array(BAGS_UINT8, 3, shape, pixels);
+    bags_value value = bags_array(BAGS_DTYPE_UINT8, 3, shape, pixels);
     bags_buffer scratch = {0}, room = {0};
-    bags_bytes blob;
+    bags_view blob;
     assert_int_equal(
         bags_codec_png.encode(state, &value, &scratch, &blob, &err), BAGS_OK);
     assert_int_equal(
@@ -390,7 +390,7 @@ static void a_level_in_the_type_is_honoured(void **unused) {
     bags_buffer scratch = {0};
     size_t size = SIZE_MAX;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        bags_bytes blob = encoded(types[i], &input, &scratch);
+        bags_view blob = encoded(types[i], &input, &scratch);
         assert_true(blob.size < size);
         size = blob.size;
     }
@@ -412,7 +412,7 @@ static void pngcheck_opens_what_is_written(void **unused) {
         picture some = input;
         bags_image image = {31, 15, i % 4 + 1, i < 4 ? 8 : 16};
         some.image = image;
-        bags_bytes blob = encoded("png", &some, &scratch);
+        bags_view blob = encoded("png", &some, &scratch);
         char path[64], command[128], line[256] = "", wanted[64];
         store(path, blob);
         snprintf(command, sizeof command, "pngcheck %s", path);
@@ -432,7 +432,7 @@ static void pngcheck_opens_what_is_written(void **unused) {
 
 typedef struct worker {
     void *state;
-    bags_bytes blob;
+    bags_view blob;
     const picture *wanted;
     int wrong;
 } worker;
@@ -443,7 +443,7 @@ static void *work(void *argument) {
     bags_error mine;
     for (int i = 0; i < 50; i++) {
         bags_value value;
-        bags_bytes blob = w->blob;
+        bags_view blob = w->blob;
         blob.size -= i % 2 ? 1 : 0; /* every other time it is truncated */
         bags_code code =
             bags_codec_png.decode(w->state, blob, &scratch, &value, &mine);
@@ -462,7 +462,7 @@ static void threads_decode_with_one_state_at_once(void **unused) {
     worker workers[3];
     pthread_t threads[3];
     void *state = opened(&bags_codec_png, "png");
-    bags_bytes blob = load_part(IMAGES, "rgba-interlaced", ".png");
+    bags_view blob = load_part(IMAGES, "rgba-interlaced", ".png");
     picture wanted = decoded(blob);
     for (size_t i = 0; i < 3; i++) {
         worker w = {state, blob, &wanted, 0};
@@ -487,11 +487,11 @@ static void assert_golden(
     if (!reader)
         fail_msg("%s", err.message);
     snprintf(path, sizeof path, "golden-%s-%s", writer, field);
-    bags_bytes wanted = load_part(IMAGES, path, ".raw");
+    bags_view wanted = load_part(IMAGES, path, ".raw");
     bags_buffer scratch = {0};
     size_t at = 0;
     for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
-        bags_bytes blob;
+        bags_view blob;
         assert_int_equal(
             bag_reader_get(reader, i, &scratch, &blob, &err), BAGS_OK);
         picture got = decoded(blob);

@@ -10,7 +10,7 @@
 
 typedef struct job {
     void *state;
-    bags_bytes blob;
+    bags_view blob;
     bags_value value;
     uint64_t shape[3];
     bags_buffer scratch;
@@ -90,7 +90,7 @@ static void encode_theirs(void *argument) {
 static void encode_ours(void *argument) {
     job *j = (job *)argument;
     bags_error err;
-    bags_bytes blob;
+    bags_view blob;
     if (bags_codec_jpeg.encode(j->state, &j->value, &j->scratch, &blob, &err))
         fail_msg("%s\n", err.message);
 }

@@ -23,7 +23,7 @@
 
 static unsigned char *frames, *decoded;
 static bags_buffer buffer, scratch;
-static bags_bytes blob;
+static bags_view blob;
 static void *state;
 
 /* The processor's time: others may use the machine. */
@@ -61,7 +61,7 @@ static void make_frames(void) {
 
 static void our_encode(void) {
     uint64_t shape[4] = {FRAMES, HEIGHT, WIDTH, 3};
-    bags_value value = bags_array(BAGS_UINT8, 4, shape, frames);
+    bags_value value = bags_array(BAGS_DTYPE_UINT8, 4, shape, frames);
     bags_error err;
     need(!bags_codec_mp4.encode(state, &value, &buffer, &blob, &err), "encode");
 }

@@ -94,7 +94,7 @@ static void make_binary(msgpack_packer *to) {
 }
 
 static double decode_ours(const sample *of, bags_buffer *scratch) {
-    bags_bytes blob = {(const unsigned char *)of->blob.data, of->blob.size};
+    bags_view blob = {(const unsigned char *)of->blob.data, of->blob.size};
     bags_value value;
     double start = now();
     for (size_t i = 0; i < of->repeat; i++)
@@ -132,7 +132,7 @@ static double decode_fastest(const sample *of, msgpack_zone *zone) {
 
 static double encode_ours(const sample *of, const bags_value *value,
     bags_buffer *scratch) {
-    bags_bytes blob;
+    bags_view blob;
     double start = now();
     for (size_t i = 0; i < of->repeat; i++)
         if (bags_codec_msgpack.encode(NULL, value, scratch, &blob, NULL))
@@ -169,7 +169,7 @@ static void measure(const sample *of) {
     msgpack_sbuffer buffer;
     msgpack_zone *zone = msgpack_zone_new(MSGPACK_ZONE_CHUNK_SIZE);
     msgpack_sbuffer_init(&buffer);
-    bags_bytes blob = {(const unsigned char *)of->blob.data, of->blob.size};
+    bags_view blob = {(const unsigned char *)of->blob.data, of->blob.size};
     if (!zone ||
         bags_codec_msgpack.decode(NULL, blob, &decoded, &value, NULL))
         abort();

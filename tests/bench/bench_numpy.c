@@ -32,7 +32,7 @@ static double median(double *times) {
     return times[ROUNDS / 2];
 }
 
-static double decode(bags_bytes file, bool view, size_t repeat,
+static double decode(bags_view file, bool view, size_t repeat,
     bags_buffer *scratch) {
     bags_value value;
     double start = now();
@@ -48,7 +48,7 @@ static double decode(bags_bytes file, bool view, size_t repeat,
 
 static double encode(const bags_value *value, size_t repeat,
     bags_buffer *scratch) {
-    bags_bytes file;
+    bags_view file;
     double start = now();
     for (size_t i = 0; i < repeat; i++)
         if (bags_npy_write(value, scratch, &file, NULL))
@@ -67,14 +67,14 @@ static double copy(void *to, const void *from, size_t size, size_t repeat) {
 }
 
 /* The same file in Fortran order, by its header. */
-static bags_bytes make_fortran(bags_bytes file, unsigned char *room) {
+static bags_view make_fortran(bags_view file, unsigned char *room) {
     static const char was[] = "'fortran_order': False,";
     static const char is[] = "'fortran_order': True, ";
     memcpy(room, file.data, file.size);
     for (size_t i = 0; i + sizeof was < 128; i++)
         if (memcmp(room + i, was, sizeof was - 1) == 0)
             memcpy(room + i, is, sizeof is - 1);
-    bags_bytes out = {room, file.size};
+    bags_view out = {room, file.size};
     return out;
 }
 
@@ -83,21 +83,21 @@ static void measure(uint64_t rows, size_t repeat) {
     size_t size = (size_t)rows * 16 * sizeof(float);
     double times[5][ROUNDS];
     bags_buffer scratch = {0}, written = {0};
-    bags_bytes file;
+    bags_view file;
     float *data = (float *)malloc(size);
     unsigned char *aside = (unsigned char *)malloc(size + 192);
     if (!data || !aside)
         abort();
     for (size_t i = 0; i < size / sizeof(float); i++)
         data[i] = (float)i;
-    bags_value value = bags_array(BAGS_FLOAT32, 2, shape, data);
+    bags_value value = bags_array(BAGS_DTYPE_FLOAT32, 2, shape, data);
     encode(&value, 1, &written);
     for (int i = 0; i < ROUNDS; i++) {
         if (bags_npy_write(&value, &written, &file, NULL))
             abort();
         /* Headers begin 2 bytes into the buffer: in aside all is aligned. */
         memcpy(aside, file.data, file.size);
-        bags_bytes aligned = {aside, file.size};
+        bags_view aligned = {aside, file.size};
         times[0][i] = decode(aligned, true, 20000, &scratch);
         times[1][i] = decode(make_fortran(file, aside), false, repeat,
             &scratch);

@@ -10,7 +10,7 @@
 
 typedef struct job {
     void *state;
-    bags_bytes blob;
+    bags_view blob;
     bags_value value;
     uint64_t shape[3];
     bags_buffer scratch;
@@ -99,7 +99,7 @@ static void encode_theirs(void *argument) {
 static void encode_ours(void *argument) {
     job *j = (job *)argument;
     bags_error err;
-    bags_bytes blob;
+    bags_view blob;
     if (bags_codec_png.encode(j->state, &j->value, &j->scratch, &blob, &err))
         fail_msg("%s\n", err.message);
 }
@@ -140,7 +140,7 @@ static void of_picture(const char *name, const char *type, int level,
 
 #ifdef BAGS_WITH_JPEG
 static void of_photograph(void) {
-    bags_bytes file = load_part(PHOTOS, "china", ".jpg");
+    bags_view file = load_part(PHOTOS, "china", ".jpg");
     bags_image image;
     bags_jpeg_probe(file, NULL, &image, NULL);
     unsigned char *pixels = (unsigned char *)malloc(picture_size(&image));
