@@ -1,20 +1,21 @@
 /*
- * bags.h - write and read machine-learning datasets in the Bag and Bags
- * formats of the Python package `bags` (now `granular`), in C or C++.
+ * bags.h - write and read machine-learning datasets in the Bag and Bags formats
+ * of the Python package `bags` (now `granular`), in C or C++.
  *
  * COMPILE
- *     Copy this file into your project and include it wherever you like. In
- *     exactly one source file, before any system header, write
+ *     Copy this file into your project and include it anywhere. In exactly one
+ *     source file, before any system header, write
  *
  *         #define BAGS_IMPLEMENTATION
  *         #include "bags.h"
  *
- *     (Behind one it works too, but not with -std=c99, -std=c11 and the like, nor
- *     on CPUs of 32 bits: it then says so.) It needs libc and the operating
- *     system, nothing more: cc -O2 program.c. Images, video, msgpack and .npy
- *     files are optional, one file each, in formats/.
+ *     It needs libc and the operating system, nothing more: cc -O2 program.c.
+ *     (After a system header it also works, except with -std=c99, -std=c11 and
+ *     the like, or on 32-bit CPUs; the compiler then reports an error.) Codecs
+ *     for images, video, msgpack and .npy are optional, one file each, in
+ *     formats/.
  *
- * A WHOLE PROGRAM
+ * A COMPLETE PROGRAM
  *
  *     #define BAGS_IMPLEMENTATION
  *     #include "bags.h"
@@ -40,8 +41,8 @@
  *             fprintf(stderr, "%s\n", err.message);
  *             return 1;
  *         }
- *         // Slot 1 is "words": fields are sorted by name. Item 1 of it:
- *         bags_bytes word = bags_row_bytes(&row, 1, 1);
+ *         // Fields are sorted by name, so slot 1 is "words". Its item 1:
+ *         bags_view word = bags_row_bytes(&row, 1, 1);
  *         printf("%.*s\n", (int)word.size, (const char *)word.data);
  *         bags_row_free(&row);
  *         bags_reader_close(reader);
@@ -49,138 +50,131 @@
  *     }
  *
  * CONTENTS (search for the tag)
- *     >>config   version, how functions are declared, includes
+ *     >>config   version, how functions are declared
  *     >>errors   bags_code, bags_error
- *     >>views    bags_bytes, bags_range, bags_buffer
- *     >>hooks    bags_allocator, bags_io
+ *     >>views    bags_view, bags_range, bags_buffer
+ *     >>hooks    bags_allocator, bags_io, bags_env
  *     >>bag      one file: options, reader, writer
- *     >>types    type strings, dtypes, bags_value, codecs
- *     >>writer   datasets: fields, options, shards
+ *     >>types    type strings, dtypes, bags_value, codecs, bags_registry
+ *     >>writer   datasets: fields, options, shards, recovery
  *     >>reader   datasets: options, selection, rows
  *     >>faults   finding everything that is wrong
- *     then the implementation, from the ground up:
+ *     then the implementation; each section calls only earlier ones:
  *     >>platform  >>bytes  >>crc  >>fail  >>memory  >>files  >>json  >>refs
- *     >>bag-read  >>bag-write  >>type-text  >>codecs
- *     >>spec  >>shards  >>dataset-write  >>recover  >>dataset-read  >>verify
- *     >>checksum
+ *     >>type-text  >>codecs  >>bag-read  >>bag-write  >>spec  >>shards
+ *     >>dataset-write  >>recover  >>dataset-read  >>verify  >>checksum
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
- *                    table: 0, end of blob 0, ..., end of blob N-1; each an
- *                    unsigned 64-bit little-endian integer. The last entry is
- *                    also where the table begins: the last 8 bytes of a file
- *                    say all that is needed to find any blob.
+ *                    The table is 0, end of blob 0, ..., end of blob N-1: N + 1
+ *                    unsigned 64-bit little-endian integers. Its last entry is
+ *                    also the offset at which it begins, so the last 8 bytes of
+ *                    the file locate every blob.
  *     DATASET/       spec.json    {"label": "int(4)", "words": "utf8[]"}
- *                    refs.bag     a msgpack array a datapoint: which blobs
- *                    label.bag    one Bag a field
+ *                    refs.bag     one msgpack array per datapoint: its blobs
+ *                    label.bag    one Bag per field
  *                    words.bag
  *     DATASET/       000000/ 000001/ ...   sharded: each a dataset as above
  *
- *     Three variants are read: v1 (as drawn, the one that is written), v2
- *     (granular 0.20 and 0.21: the table has no leading 0, an empty Bag has no
- *     bytes) and split (granular 0.22 and later: the ends stand in NAME.idx).
+ *     Three variants are read. v1 is drawn above and is the one that is written.
+ *     v2 (granular 0.20 and 0.21): the table has no leading 0, and an empty Bag
+ *     has 0 bytes. split (granular 0.22 and later): the table is in NAME.idx.
  *
  *     NAME.crc       optional, ignored by Python readers: checksums of NAME.bag.
- *                    CRC of blob 0 | ... | CRC of blob N-1 | end
- *                    Each is a CRC-32C, as iSCSI has it (RFC 3720), in 4
- *                    little-endian bytes. The end has 44 bytes:
+ *                    CRC of blob 0 | ... | CRC of blob N-1 | trailer
+ *                    Each is a CRC-32C (RFC 3720) in 4 little-endian bytes. The
+ *                    trailer has 44 bytes:
  *                     0  8  N
  *                     8  8  size of NAME.bag
- *                    16  4  CRC of the table, as it stands on the disk (split:
- *                           of the N entries of NAME.idx)
+ *                    16  4  CRC of the table (split: of the entries of NAME.idx)
  *                    20  4  CRC of the N CRCs
- *                    24  4  CRC of the Bag's name, the field's or "refs"; 0 for a
- *                           lone Bag
- *                    28  4  CRC of spec.json; 0 for a lone Bag
+ *                    24  4  CRC of the field's name, or of "refs"; 0 for a
+ *                           standalone Bag
+ *                    28  4  CRC of spec.json; 0 for a standalone Bag
  *                    32  8  "BAGSCRC1"
  *                    40  4  CRC of the 40 bytes before
  *
- * IDEAS
- *     blob       some bytes: one encoded value.
+ * CONCEPTS
+ *     blob       bytes: one encoded value.
  *     Bag        a file of blobs, found by index.
- *     field      a name and a type. A type names the codec that makes blobs of
- *                values ("jpeg", "int(4)"); with [] behind it each datapoint
- *                has a sequence of them.
+ *     field      a name and a type. The type names the codec between values and
+ *                blobs ("jpeg", "int(4)"). With a trailing [] each datapoint has
+ *                a sequence of values.
  *     datapoint  one value, or one sequence, for every field.
  *     shard      a directory with some of the datapoints. Worker W of K writes
  *                the shards W, W+K, W+2K, ...
- *     row        what a reader gives of one datapoint.
+ *     row        what a reader returns for one datapoint.
  *
  * RULES THAT HOLD EVERYWHERE
- *     Errors     What opens returns the object or NULL. Everything else that
- *                can fail returns a bags_code, BAGS_OK being 0. The last
- *                parameter is the caller's bags_error, or NULL. Outputs are
- *                untouched on failure. Nothing is printed; nothing aborts.
- *     Ownership  A bags_bytes is a view of bytes that somebody else owns: each
- *                function says for how long. What the library allocates and
- *                hands out has a named function that frees it; those accept
- *                NULL. What you pass in is copied or used up before the call
- *                returns, unless a comment says otherwise.
- *     Scratch    A bags_buffer or a bags_row is memory of the caller's that
- *                calls reuse, so that a loop does not allocate. Start it as
- *                {0}, one a thread, and free it at the end.
- *     Threads    A reader does not change after it was opened: any number of
- *                threads may use it, each with its own scratch. A writer
- *                belongs to one thread at a time.
- *     Ranges     are half-open, start <= i < stop. A stop behind the end is
- *                moved to the end; a start at or behind it gives an empty
- *                range; start > stop is an error.
+ *     Errors     A function that opens returns the object or NULL. Every other
+ *                function that can fail returns a bags_code, with BAGS_OK being
+ *                0. The last parameter is the caller's bags_error, or NULL; it
+ *                is written on every failure. On failure, outputs are untouched
+ *                unless the function states otherwise. Nothing is printed, and
+ *                nothing aborts.
+ *     Ownership  A bags_view is borrowed: each function states for how long it
+ *                is valid. What the caller owns has a named function that frees
+ *                it, which accepts NULL. What the caller passes in is copied or
+ *                used up before the call returns, unless stated otherwise.
+ *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls
+ *                reuse, so that a loop does not allocate. Start it as {0}, use
+ *                one per thread, and free it at the end.
+ *     Threads    A reader does not change after it is opened: any number of
+ *                threads may share it, each with its own scratch. A writer is
+ *                used by one thread at a time.
+ *     Ranges     are half-open: start <= i < stop. A stop past the end is
+ *                clamped to the end. start > stop is an error.
  *     Sizes      _length counts blobs or datapoints, _size counts bytes.
  *                uint64_t in files, size_t in memory.
- *     Options    are structs in which 0 means the default: {0} is right.
- *     Paths      are UTF-8 and end in a zero byte. On Windows both / and \ stand
- *                between their parts, and they may be long.
+ *     Options    are structs in which 0 is the default of every member: {0} is
+ *                always right. NULL means {0}.
+ *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and
+ *                / and \ both separate their parts.
  *
  * UNTRUSTED FILES
- *     Every length and offset is checked before it is used. No bytes in files
- *     and no names in directories make the library
- *       - read outside a file, or open one whose name leaves the dataset's
- *         directory;
- *       - wait: a pipe, a device or a directory in the place of a file is
- *         refused;
- *       - take more memory than their sizes justify. A dataset: 1 KiB a field,
- *         200 bytes a shard, and 600 bytes and what its type's codec takes for
- *         each Bag that was used. A datapoint: 32 bytes an item that was asked
- *         for, its row of refs.bag, and the blobs themselves where files are not
- *         mapped: of a Bag at most four times its size and 64 KiB, however often
- *         datapoints refer to the same. spec.json has at most 1 MiB and 65,535
- *         fields;
- *       - work longer than they justify. Opening costs the same for a file of
- *         any size; a datapoint, its row and the items that were asked for;
- *         bags_verify, what all files together have, and for each fault in a
- *         value that it names at most the refs of its shard once more.
- *     Sizes are those that the system tells: a sparse file counts with its holes.
- *     What formats and other codecs take to decode a blob is theirs to bound.
- *     Symbolic links inside a dataset are followed to read, wherever they lead: a
- *     blob of a stranger's dataset can then be the content of any file that the
- *     program may read. Where that matters, take no dataset with links in it. A
- *     link in the place of a file is never written through; bags_recover and
- *     `append` do follow one in the place of a shard's directory.
+ *     Every length and offset is checked before it is used. No bytes in files and
+ *     no names in directories make the library
+ *       - read outside a file, or open a file outside the dataset's directory;
+ *       - wait: a pipe, a device or a directory in place of a file is refused;
+ *       - use more memory than their sizes justify. A dataset: 1 KiB per field,
+ *         200 bytes per shard, and 600 bytes for each Bag that was used. A
+ *         datapoint: 16 bytes per requested item, its row of refs.bag and,
+ *         without mmap, the requested blobs, each at most once;
+ *       - work longer than their sizes justify. Opening costs the same for a file
+ *         of any size; bags_verify reads every file about twice.
+ *     A sparse file counts with its holes. What other codecs need to decode a blob
+ *     is theirs to bound. Symbolic links inside a dataset are followed for reading,
+ *     wherever they lead, so that a blob of an untrusted dataset may be the content
+ *     of any file that the process may read. Where that matters, accept no dataset
+ *     with links in it. A link in place of a file is never written through;
+ *     bags_recover and `resume` do follow one in place of a shard's directory.
  *
  * MACROS YOU MAY DEFINE
- *     BAGS_IMPLEMENTATION  in one source file: compile the functions here.
+ *     BAGS_IMPLEMENTATION  in one source file: compile the functions there.
  *     BAGS_STATIC          everything is static to this source file; implies
  *                          BAGS_IMPLEMENTATION.
- *     BAGS_API             before every public function, for example
+ *     BAGS_API             precedes every public function, for example
  *                          __declspec(dllexport).
+ *     BAGS_NO_WRITER       leave out everything that writes: the writers,
+ *                          bags_recover, bags_finalize and bags_checksum.
+ *     BAGS_NO_VERIFY       leave out bags_verify.
+ *                          Define both the same way wherever bags.h is included.
  *
- * LIMITS
- *     A file that is mapped must not be made shorter while a reader has it
- *     open: to read behind its new end ends the program with SIGBUS, and up to
- *     the end of the last page gives zeros; no check before an access could be
- *     sure. (Windows refuses to make it shorter.) Where that may happen, as with
- *     files that others rewrite, read with `positional`: it is then an error
- *     that names the file. The library itself never makes a finished file
- *     shorter. The same holds for a disk that cannot read what is mapped.
- *     spec.json: at most 1 MiB and 65,535 fields. A shard's number: below 10^18.
- *     A writer keeps two files open for each field; three with checksums.
- *     On OpenBSD, whose maps do not see what is written later, nothing is mapped.
- *     On Windows a directory with open files in it cannot be renamed, nor an
- *     open file be replaced; a file that is removed keeps its name until it is
- *     closed, except in NTFS from Windows 10 on.
- *     It runs on POSIX systems and on Windows (from 7 on), on CPUs of either byte
- *     order, in 32 and 64 bits. It is tested on Linux, and for Windows with
- *     MinGW-w64 and Wine; for macOS, the BSDs and MSVC it is written, not run.
+ * KNOWN LIMITS
+ *     - A mapped file must not be truncated while a reader has it open: an access
+ *       past its new end terminates the process with SIGBUS, and up to the end of
+ *       the last page it returns zeros. No check before an access can prevent it.
+ *       (Windows refuses the truncation.) Where files may be rewritten, read with
+ *       `no_mmap`: it is then an error that names the file. The library itself
+ *       never truncates a finished file. The same holds for a disk that fails.
+ *     - spec.json: at most 1 MiB and 65,535 fields. Shard numbers: below 10^18.
+ *     - A writer keeps two files open per field; three with checksums.
+ *     - OpenBSD, whose maps do not see later writes: files are not mapped.
+ *     - Windows: a directory with open files in it cannot be renamed, nor an open
+ *       file be replaced.
+ *     - It runs on POSIX systems and on Windows 7 and later, on CPUs of either
+ *       byte order, 32-bit and 64-bit. It is tested on Linux, and with MinGW-w64
+ *       and Wine; macOS, the BSDs and MSVC are supported but not run in tests.
  *
  * The licence is at the end of this file.
  */
@@ -188,9 +182,10 @@
 #define BAGS_IMPLEMENTATION
 #endif
 
-/* The implementation calls POSIX functions and wants 64-bit file offsets. Both
- * must be asked for before the first system header. */
-#if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED) && !defined(_WIN32)
+/* The implementation calls POSIX functions and needs 64-bit file offsets. Both
+ * must be requested before the first system header. */
+#if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED) &&              \
+    !defined(_WIN32)
 #if !defined(_GNU_SOURCE) && !defined(_FEATURES_H)
 #define _GNU_SOURCE 1
 #endif
@@ -203,18 +198,19 @@
 #if !defined(_FILE_OFFSET_BITS) && !defined(_FEATURES_H)
 #define _FILE_OFFSET_BITS 64
 #endif
-/* Where a system header was first: glibc in strict standard C, as -std=c99 asks
- * for, then hides these functions, and musl too; on a CPU of 32 bits glibc's off_t
- * has the size of a long. After this one error nothing else is compiled. */
-#if defined(_FEATURES_H) && \
-    (defined(__GLIBC__) ? !defined(__USE_XOPEN2K8) \
+/* If a system header came first, glibc and musl hide these functions in strict
+ * standard C (-std=c99), and on 32-bit CPUs glibc's off_t has 32 bits. Then this
+ * error is the only one: nothing else is compiled. */
+#if defined(_FEATURES_H) &&                                                    \
+    (defined(__GLIBC__) ? !defined(__USE_XOPEN2K8)                             \
                         : !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE))
-#error "bags.h: a system header came first, and with this -std= it hides what \
+#error                                                                         \
+    "bags.h: a system header came first, and with this -std= it hides what \
 bags.h needs: define BAGS_IMPLEMENTATION and include bags.h before any system \
 header, or compile with -std=gnu99 or -D_GNU_SOURCE"
 #define BAGI_IMPLEMENTED
-#elif defined(_FEATURES_H) && defined(__GLIBC__) && \
-    !defined(__USE_FILE_OFFSET64) && !defined(__OFF_T_MATCHES_OFF64_T) && \
+#elif defined(_FEATURES_H) && defined(__GLIBC__) &&                            \
+    !defined(__USE_FILE_OFFSET64) && !defined(__OFF_T_MATCHES_OFF64_T) &&      \
     __SIZEOF_POINTER__ == 4
 #error "bags.h: a system header came first, and files of 2 GiB would be too \
 large: define BAGS_IMPLEMENTATION and include bags.h before any system header, or \
@@ -236,20 +232,20 @@ compile with -D_FILE_OFFSET_BITS=64"
 #include <string.h>
 
 #define BAGS_VERSION_MAJOR 0
-#define BAGS_VERSION_MINOR 1
+#define BAGS_VERSION_MINOR 2
 #define BAGS_VERSION_PATCH 0
-#define BAGS_VERSION "0.1.0"
+#define BAGS_VERSION "0.2.0"
 
-/* BAGI_UNUSED keeps a program that includes everything as static functions,
- * and calls a few, free of warnings. */
+/* BAGI_UNUSED avoids warnings in a program that includes everything as static
+ * functions and calls a few. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_UNUSED __attribute__((unused))
-#if defined(__MINGW32__) && defined(__GNUC__) && !defined(__clang__) && \
+#if defined(__MINGW32__) && defined(__GNUC__) && !defined(__clang__) &&        \
     __USE_MINGW_ANSI_STDIO
-#define BAGI_PRINTF(string, first) \
+#define BAGI_PRINTF(string, first)                                             \
     __attribute__((format(gnu_printf, string, first)))
 #else
-#define BAGI_PRINTF(string, first) \
+#define BAGI_PRINTF(string, first)                                             \
     __attribute__((format(printf, string, first)))
 #endif
 #else
@@ -267,9 +263,9 @@ compile with -D_FILE_OFFSET_BITS=64"
 #endif
 #endif
 
-/* Before the few functions whose bodies stand in this header, because a call
- * would cost more than what they do. C99 has one copy of each for who takes its
- * address: that of the implementation. */
+/* For the few functions that are defined in the API because a call would cost
+ * more than what they do. In C99 the implementation holds one copy of each for
+ * callers that take its address. */
 #if defined(__GNUC__) && !defined(__TINYC__)
 #define BAGI_ALWAYS __attribute__((always_inline))
 #else
@@ -294,81 +290,75 @@ BAGS_API const char *bags_version(void);
 
 /* ========================================================================
  * >>errors
- * A code says what a caller can do about it; the message says the rest.
+ * The code states what a caller can do about it, the message everything else.
  * ====================================================================== */
 
 typedef enum bags_code {
     BAGS_OK = 0,
-    BAGS_ERROR_ARGUMENT,   /* the call makes no sense: mend the program */
-    BAGS_ERROR_STATE,      /* a call out of order, as end without begin */
-    BAGS_ERROR_RANGE,      /* no such index; start > stop */
-    BAGS_ERROR_FIELD,      /* a field is unknown, missing or given twice */
-    BAGS_ERROR_TYPE,       /* a bad type string; no codec for this type */
+    BAGS_ERROR_ARGUMENT,   /* invalid argument: a bug in the caller */
+    BAGS_ERROR_STATE,      /* a call out of order, such as end without begin */
+    BAGS_ERROR_RANGE,      /* index out of range; start > stop */
+    BAGS_ERROR_FIELD,      /* a field is unknown, missing or duplicate */
+    BAGS_ERROR_TYPE,       /* invalid type string; no codec for this type */
     BAGS_ERROR_VALUE,      /* a value that its type cannot hold */
     BAGS_ERROR_MISSING,    /* no such file or directory */
-    BAGS_ERROR_EXISTS,     /* what should be created exists already */
-    BAGS_ERROR_LOCKED,     /* a living writer works on it */
-    BAGS_ERROR_UNFINISHED, /* a writer has not finished it: recover */
+    BAGS_ERROR_EXISTS,     /* what should be created already exists */
+    BAGS_ERROR_LOCKED,     /* a running writer holds it */
+    BAGS_ERROR_UNFINISHED, /* its writer has not finished it: recover */
     BAGS_ERROR_GAP,        /* shards are missing */
-    BAGS_ERROR_CORRUPT,    /* the bytes contradict themselves */
-    BAGS_ERROR_LIMIT,      /* right, but too large for this machine or type */
-    BAGS_ERROR_IO,         /* the system refused; see bags_error.system */
+    BAGS_ERROR_CORRUPT,    /* the bytes contradict each other */
+    BAGS_ERROR_LIMIT,      /* valid, but too large for this platform or type */
+    BAGS_ERROR_IO,         /* a system call failed; see bags_error.system */
     BAGS_ERROR_MEMORY      /* out of memory */
 } bags_code;
 
 #define BAGS_ERROR_SIZE 1024
 
-/*
- * What went wrong. The caller's, of fixed size, and always written by a
- * function that fails, if given. A function that succeeds does not touch it.
- */
+/* What went wrong. The caller owns it. A function that fails writes it; a
+ * function that succeeds leaves it alone. */
 typedef struct bags_error {
     bags_code code;
-    int system;                    /* errno where the system said no, else 0 */
-    char message[BAGS_ERROR_SIZE]; /* one line of UTF-8, ended by 0: the file,
-                                      the field, the index, the numbers */
+    int system;                    /* errno if a system call failed, else 0 */
+    char message[BAGS_ERROR_SIZE]; /* one line of UTF-8, NUL-terminated: file,
+                                      field, index, actual vs. allowed value */
 } bags_error;
 
-/* A code in words, as "out of memory". Never NULL; lives forever. */
+/* A code in words, such as "out of memory". Never NULL; static. */
 BAGS_API const char *bags_code_name(bags_code code);
 
-/*
- * Write an error, as a codec or an I/O hook of yours must before it fails.
- * format is printf's. err may be NULL. Returns code. A message that is too long
- * is cut.
- */
-BAGS_API bags_code bags_fail(bags_error *err, bags_code code,
-    const char *format, ...) BAGI_PRINTF(3, 4);
+/* Write an error, as a codec or an I/O hook must before it fails. err may be
+ * NULL. format is printf's; a message that is too long is truncated. Returns
+ * code. Threads: any. */
+BAGS_API bags_code bags_fail(
+    bags_error *err, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
 
 /* ========================================================================
  * >>views
- * Bytes that somebody else owns, and memory that a caller lends.
+ * Borrowed bytes, and memory that the caller owns and calls reuse.
  * ====================================================================== */
 
 struct bags_allocator;
 
-/* A view of bytes. Not owned, not ended by 0, not aligned. */
-typedef struct bags_bytes {
+/* Borrowed bytes, not NUL-terminated, not aligned. */
+typedef struct bags_view {
     const unsigned char *data; /* may be NULL if size is 0 */
     size_t size;
-} bags_bytes;
+} bags_view;
 
-/*
- * A view of consecutive blobs of a Bag: their bytes, which lie one behind the
- * other, and where each of them ends. Made by bag_reader_get_range, which has
- * checked every entry; read it with bags_range_get.
- */
+/* Consecutive blobs of a Bag: their contiguous bytes, and where each ends.
+ * Returned by bag_reader_get_range, which has checked every entry; read it with
+ * bags_range_get. */
 typedef struct bags_range {
     const unsigned char *data; /* the first byte of the first blob */
     size_t size;               /* bytes of all blobs */
     size_t length;             /* number of blobs */
-    const unsigned char *ends; /* `length` ends, as 8 little-endian bytes,
-                                  unaligned, counted as `start` is */
-    uint64_t start;            /* where the first blob starts in the file */
+    const unsigned char *ends; /* `length` end offsets, 8 little-endian bytes
+                                  each, unaligned, relative to the file */
+    uint64_t start;            /* offset of the first blob in the file */
 } bags_range;
 
-/* Where bytes stand in memory as they do in files, a load is one instruction;
- * not every compiler sees that in the other form. */
+/* On little-endian CPUs a load is one instruction; not every compiler finds that
+ * from the other form. */
 BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     uint64_t number;
@@ -382,10 +372,10 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 #endif
 }
 
-/* The i-th blob of a range, 0 <= i < range->length (else an empty view).
- * Borrowed for as long as the range is valid. O(1). */
-BAGI_INLINE bags_bytes bags_range_get(const bags_range *range, size_t i) {
-    bags_bytes blob = {NULL, 0};
+/* Blob i of a range, 0 <= i < range->length; otherwise an empty view. Valid as
+ * long as the range. Threads: any. Cost: O(1). */
+BAGI_INLINE bags_view bags_range_get(const bags_range *range, size_t i) {
+    bags_view blob = {NULL, 0};
     if (BAGI_UNLIKELY(i >= range->length))
         return blob;
     const unsigned char *end = range->ends + 8 * i;
@@ -395,11 +385,8 @@ BAGI_INLINE bags_bytes bags_range_get(const bags_range *range, size_t i) {
     return blob;
 }
 
-/*
- * Memory that grows, by an allocator that it remembers. Start it as {0}; the
- * library then gives it the allocator of the object that first grows it, which
- * is malloc unless you said otherwise.
- */
+/* Memory that grows, by an allocator that it remembers. Start it as {0}; it then
+ * takes the allocator of the first object that grows it. */
 typedef struct bags_buffer {
     unsigned char *data;
     size_t capacity;
@@ -407,37 +394,46 @@ typedef struct bags_buffer {
     void *user;
 } bags_buffer;
 
-/*
- * Make a buffer at least `size` bytes large; its content is kept. It grows by
- * at least half, so that repeated calls cost O(n) in all. The data is aligned
- * for any type. Returns BAGS_OK or BAGS_ERROR_MEMORY, the buffer untouched.
- */
-BAGS_API bags_code bags_buffer_reserve(bags_buffer *buffer, size_t size,
-    bags_error *err);
+/* Make the capacity at least `size` bytes; the content is kept, and the data is
+ * aligned for any type. It grows by at least half, so that repeated calls cost
+ * O(n) in total. Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer
+ * untouched. */
+BAGS_API bags_code bags_buffer_reserve(
+    bags_buffer *buffer, size_t size, bags_error *err);
 
-/* Release a buffer's memory and make it {0} again. NULL is accepted. */
+/* Free the buffer's memory and make it {0} again. NULL is accepted. */
 BAGS_API void bags_buffer_free(bags_buffer *buffer);
+
+/* True if the text is valid UTF-8 (no overlong forms, no surrogates, nothing
+ * above U+10FFFF). Otherwise *bad, which may be NULL, receives the offset of the
+ * first invalid byte. Threads: any. Cost: O(size). */
+BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad);
+
+/* True if this platform is little-endian, as files are. */
+BAGS_API bool bags_little_endian(void);
+
+/* Copy elements of `element` bytes each, reversing the bytes of every element;
+ * size is in bytes, a multiple of element. `to` may be equal to `from`. */
+BAGS_API void bags_swap_bytes(
+    void *to, const void *from, size_t size, size_t element);
 
 /* ========================================================================
  * >>hooks
- * Where memory comes from and where files live. Both are copied when an object
- * is opened; what `user` points to must live as long as the object.
+ * Where memory comes from and where files are. Both are copied when an object is
+ * opened; what `user` points to must live as long as the object.
  * ====================================================================== */
 
-/*
- * resize works as realloc: data NULL allocates, new_size 0 releases (and
- * returns NULL), old_size is the size that was asked for before. NULL with
- * new_size > 0 means out of memory, data being untouched. Must be safe to call
- * from several threads if a reader is shared.
- */
+/* resize works like realloc: data NULL allocates; new_size 0 frees and returns
+ * NULL; old_size is the size requested before. NULL with new_size > 0 means out
+ * of memory, with data untouched. It must be thread-safe if a reader is shared. */
 typedef struct bags_allocator {
     void *(*resize)(void *user, void *data, size_t old_size, size_t new_size);
     void *user;
 } bags_allocator;
 
-#define BAGS_IO_READ 0   /* an existing file, to read */
-#define BAGS_IO_CREATE 1 /* a new file, to read and write; EEXIST if there */
-#define BAGS_IO_WRITE 2  /* an existing file, to read and write */
+#define BAGS_IO_READ 0   /* an existing file, for reading */
+#define BAGS_IO_CREATE 1 /* a new file, for both; EEXIST if it exists */
+#define BAGS_IO_WRITE 2  /* an existing file, for reading and writing */
 
 typedef enum bags_path_kind {
     BAGS_PATH_NONE, /* nothing has this name */
@@ -447,18 +443,18 @@ typedef enum bags_path_kind {
 
 /* How bytes of a file will be read. */
 typedef enum bags_advice {
-    BAGS_ADVICE_RANDOM,     /* here and there: reading ahead is in vain */
+    BAGS_ADVICE_RANDOM,     /* in any order: do not read ahead */
     BAGS_ADVICE_SEQUENTIAL, /* from front to back */
     BAGS_ADVICE_SOON        /* all of them, soon: start to read them now */
 } bags_advice;
 
 /*
- * All access to files. Every hook returns 0, or an errno value that ends up in
- * bags_error.system. Reads and writes say where in the file; there is no
- * cursor. They may do less than they were asked for and are called again;
- * reading 0 bytes means that the file ends. Hooks of one reader are called from
- * several threads at once. Those marked optional may be NULL; a reader also does
- * without those that write. open must not give a NULL *file.
+ * All access to files. Every hook returns 0, or an errno value, which is copied
+ * to bags_error.system. Reads and writes pass explicit offsets. They may do less
+ * than requested and are then called again; a read of 0 bytes means the end of
+ * the file. A reader calls its hooks from several threads at once. Hooks marked
+ * optional may be NULL; a reader needs none of those that write. open must not
+ * return a NULL *file.
  */
 typedef struct bags_io {
     void *user;
@@ -470,72 +466,74 @@ typedef struct bags_io {
     int (*write_at)(void *user, void *file, uint64_t offset, const void *data,
         size_t size, size_t *done);
     int (*truncate)(void *user, void *file, uint64_t size);
-    int (*sync)(void *user, void *file); /* until it survives a power loss */
-    /* Lock the file against other open files, until it is closed, without
-     * waiting: EWOULDBLOCK if somebody else has it. */
+    int (*sync)(void *user, void *file); /* until it is on stable storage */
+    /* Lock the file against every other open file, until it is closed, without
+     * waiting: EWOULDBLOCK if it is already locked. */
     int (*lock)(void *user, void *file);
-    /* Optional. The first `size` bytes, at least 1, read-only, valid after the
-     * file is closed, until unmap. A failure means: read instead. */
+    /* Optional. Map the first `size` bytes, at least 1, read-only, valid until
+     * unmap, also after close. After a failure the file is read instead. */
     int (*map)(void *user, void *file, size_t size, const void **data);
     int (*unmap)(void *user, const void *data, size_t size);
-    /* What a path is; 0 with BAGS_PATH_NONE if there is nothing. */
+    /* What a path is; 0 with BAGS_PATH_NONE if nothing exists there. */
     int (*kind)(void *user, const char *path, bags_path_kind *kind);
-    int (*make_dir)(void *user, const char *path); /* EEXIST if there */
+    int (*make_dir)(void *user, const char *path); /* EEXIST if it exists */
     int (*sync_dir)(void *user, const char *path);
-    /* Call each() with every name in a directory but . and .., in any order,
-     * until it returns other than 0, and return that. */
+    /* Call each() with every name in a directory except . and .., in any order,
+     * until it returns nonzero, and return that. */
     int (*list)(void *user, const char *path,
         int (*each)(void *each_user, const char *name), void *each_user);
     int (*rename)(void *user, const char *from, const char *to);
     int (*remove)(void *user, const char *path);     /* a file */
     int (*remove_dir)(void *user, const char *path); /* an empty directory */
-    /* Optional. Set disk space aside up to `size` bytes of the file, whose size
-     * stays: it will be written soon, and cut to what was. A failure means: go
-     * on without. */
+    /* Optional. Allocate disk space up to `size` bytes of the file, whose size
+     * does not change: it will be written soon, and the rest truncated. A failure
+     * is ignored. */
     int (*reserve)(void *user, void *file, uint64_t size);
-    /* Optional. Say how bytes of a file will be read: of a map, from `map` on,
-     * or else of an open file, from `offset` on. A failure changes nothing. */
+    /* Optional. Announce how bytes will be read: of a map starting at `map`, or
+     * else of an open file starting at `offset`. A failure is ignored. */
     int (*advise)(void *user, void *file, const void *map, uint64_t offset,
         uint64_t size, bags_advice advice);
-    /* Optional. Whether the map's byte at `at` is in memory, so that reading it
-     * does not wait for the disk; true if nobody knows. */
-    bool (*resident)(void *user, const void *at);
-    /* Optional. Start to bring to the disk what was written to these bytes of
-     * the file, which will be synced later, and do not wait. A failure changes
-     * nothing: the sync says what went wrong. */
+    /* Optional. Start to write these bytes of the file to the disk, without
+     * waiting; it will be synced later. A failure is ignored: sync reports it. */
     int (*write_back)(void *user, void *file, uint64_t offset, uint64_t size);
 } bags_io;
 
-/* The hooks for local files, to wrap them in hooks of your own. Lives forever. */
+/* The hooks for local files, to be wrapped in your own. Static. */
 BAGS_API const bags_io *bags_io_local(void);
+
+/* The hooks that an object uses: a member of every options struct. */
+typedef struct bags_env {
+    const bags_allocator *allocator; /* NULL: malloc, realloc and free */
+    const bags_io *io;               /* NULL: local files */
+} bags_env;
 
 /* ========================================================================
  * >>bag
- * One file. A dataset is made of these; alone they are a plain, fast list of
+ * One file. Datasets are made of Bags; a standalone Bag is a plain, fast list of
  * blobs.
  * ====================================================================== */
 
 typedef struct bag_reader bag_reader;
 typedef struct bag_writer bag_writer;
 
-/* The first members of a reader, private, but seen here so that bag_reader_get
- * needs no call: a table that is mapped as v1 has it, and its blobs. */
-typedef struct bagi_view {
+/* Private: the first members of a bag_reader, visible here so that bag_reader_get
+ * needs no call. A v1 table that is mapped, and its blobs. */
+typedef struct bagi_mapped {
     const unsigned char *data;
-    const unsigned char *table; /* length + 1 entries, from the leading 0 on */
-    uint64_t length; /* 0 where blobs are found in another way */
-    uint64_t limit;  /* no blob ends behind this offset */
-} bagi_view;
+    const unsigned char
+        *table;      /* length + 1 entries, starting at the leading 0 */
+    uint64_t length; /* 0 if blobs are found in another way */
+    uint64_t limit;  /* no blob ends after this offset */
+} bagi_mapped;
 
 /*
- * How a reader is going to be used, for data that are not in memory yet.
+ * How data that is not in memory yet will be read.
  *
- * By default the system reads ahead of what is touched, which is right for some
- * gigabytes and for reading in any order with prefetch. RANDOM is for data much
- * larger than memory of which a little is read here and there: nothing is read
- * ahead, and a blob of several pages is asked for at once; what is in memory
- * already is found slower than by default, by a fraction of a microsecond.
- * SEQUENTIAL reads far ahead and forgets what was read.
+ * By default the system reads ahead of every access, which is right for a few
+ * gigabytes, and for any order with prefetch. RANDOM is for data much larger than
+ * memory of which little is read here and there: nothing is read ahead, and a blob
+ * of several pages is requested at once; data already in memory is found slightly
+ * slower. SEQUENTIAL reads far ahead and drops what was read.
  */
 typedef enum bags_access {
     BAGS_ACCESS_DEFAULT = 0,
@@ -543,119 +541,120 @@ typedef enum bags_access {
     BAGS_ACCESS_SEQUENTIAL
 } bags_access;
 
+/* What to do about data that is being written, or whose writer crashed. */
+typedef enum bags_unfinished {
+    BAGS_UNFINISHED_REFUSE = 0, /* it is an error */
+    BAGS_UNFINISHED_SKIP,       /* leave it out */
+    BAGS_UNFINISHED_READ        /* read what has been flushed */
+} bags_unfinished;
+
 typedef struct bag_reader_options {
-    bool positional; /* read by position; do not map the file */
-    bool load_table; /* with positional: hold the table in memory, 8 bytes a
-                        blob, so that a read is one system call, not two */
+    bool no_mmap;     /* read with explicit offsets instead of mapping */
+    bool cache_index; /* with no_mmap: keep the table in memory, 8 bytes per
+                              blob, so that a read is one system call, not two */
+    bool verify_checksums; /* compare every returned blob with its checksum in
+                              NAME.crc, which must exist */
     bool allow_empty_file; /* 0 bytes is an empty Bag, as granular 0.20 and 0.21
-                              write it; else an error, since it is also what
-                              a crash leaves */
-    bool live; /* of a Bag that has a journal beside it: the blobs that are
-                  whole, whatever a loss of power left behind them */
+                              write it; otherwise an error, since a crash leaves
+                              the same */
+    bags_unfinished unfinished; /* READ: of a Bag with a journal NAME.idx, the
+                                   blobs that are complete, whatever a power
+                                   failure left after them. Not SKIP */
     bags_access access;
-    bool check; /* compare every blob that is handed out with its checksum in
-                   NAME.crc, which must be there */
-    const bags_allocator *allocator; /* NULL: malloc family */
-    const bags_io *io;               /* NULL: local files */
+    bags_env env;
 } bag_reader_options;
 
 /*
- * Open a Bag and check its shape.
+ * Open a Bag and check its shape. Local files are mapped; a file that cannot be
+ * mapped is read.
  *
- * A file NAME.idx beside NAME.bag is looked for, as the split variant has one,
- * and a Bag that is being written, or whose writer died: of that the blobs that
- * were flushed are read, as many as there are now; open it again to see more. The
- * writer need not care. After a loss of power the journal may say more than is
- * true, which is an error but with `live`.
+ * A Bag with a file NAME.idx next to it is a split one, or is being written, or
+ * its writer crashed: the blobs flushed so far are read. Open it again to see
+ * more; the writer is not affected. After a power failure the journal may list
+ * more blobs than exist, which is an error unless `unfinished` is READ.
  *
- * Local files are mapped; a file that cannot be mapped is read by position.
+ * Returns the reader, to be closed with bag_reader_close, or NULL:
+ *   BAGS_ERROR_MISSING   no such file; with verify_checksums: no NAME.crc
+ *   BAGS_ERROR_CORRUPT   not a Bag: too short, or its table is invalid; or it ends
+ *                        in a table that contradicts NAME.idx; with
+ *                        verify_checksums: NAME.crc is damaged or another Bag's
+ *   BAGS_ERROR_ARGUMENT  an invalid option
+ *   BAGS_ERROR_LIMIT     cache_index, and the table is too large for the address
+ *                        space
+ *   BAGS_ERROR_IO        a system call failed; err->system is errno
+ *   BAGS_ERROR_MEMORY    out of memory
  *
- * Returns the reader, to be closed by bag_reader_close, or NULL:
- *   BAGS_ERROR_MISSING  no such file; with check: no NAME.crc beside it
- *   BAGS_ERROR_CORRUPT  not a Bag: too short, or its table cannot be right; with
- *                       check: NAME.crc is damaged, or not this Bag's
- *   BAGS_ERROR_IO       the system refused; err->system is errno
- *   BAGS_ERROR_LIMIT    load_table, but the table is larger than the address
- *                       space
- *   BAGS_ERROR_MEMORY   out of memory
- *
- * Cost: O(1), some system calls; the table is not read (but with load_table, or
- * with live where there is a journal).
+ * Cost: O(1), a few system calls; the table is not read (unless cache_index, or
+ * unfinished READ and there is a journal).
  */
-BAGS_API bag_reader *bag_reader_open(const char *path,
-    const bag_reader_options *options, bags_error *err);
+BAGS_API bag_reader *bag_reader_open(
+    const char *path, const bag_reader_options *options, bags_error *err);
 
-/*
- * The same for a Bag that stands in memory, v1 or v2. The bytes are borrowed:
- * they must stay as they are until the reader is closed. They need not be
- * aligned.
- */
+/* Like bag_reader_open, but for a v1 or v2 Bag in memory. The bytes are borrowed:
+ * they must not change until the reader is closed. They need no alignment. */
 BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
     const bag_reader_options *options, bags_error *err);
 
-/* Release a reader and every view that it gave. NULL is accepted. No thread may
- * be using it. */
+/* Free a reader and invalidate its views. NULL is accepted. No thread may be using
+ * it. */
 BAGS_API void bag_reader_close(bag_reader *reader);
 
 /* Number of blobs. */
 BAGS_API uint64_t bag_reader_length(const bag_reader *reader);
 
-/* Bytes of the Bag: the file's size (split: the blobs' and the index's). */
+/* Size of the Bag in bytes: of the file; if split, of the blobs and the index. */
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
-
-/* Whether NAME.crc stands beside it, right or not. Cost: a system call. */
-BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
-    bags_error *err);
 
 /*
  * Read one blob.
  *
- * *out borrows it: valid until the reader is closed or the scratch is used
- * again or freed, whichever is first. Not copied when mapped.
+ * *out is valid until the reader is closed (mapped or in memory), otherwise until
+ * the scratch is reused or freed. It is not copied if mapped.
  *
- *   index    0 .. bag_reader_length(reader) - 1
+ *   index    0 <= index < bag_reader_length(reader)
  *   scratch  grown as needed; reuse it between calls
- *   out      the bytes; size may be 0. Empty, data NULL, if it fails
+ *   out      the bytes; size may be 0. Empty with data NULL on failure
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE    no such blob
- *   BAGS_ERROR_CORRUPT  the table places it outside the data; with check: its
- *                       bytes are not those that were written
- *   BAGS_ERROR_IO       the read failed; err->system is errno
- *   BAGS_ERROR_MEMORY   scratch could not grow
+ *   BAGS_ERROR_RANGE    index out of range
+ *   BAGS_ERROR_CORRUPT  the table places it outside the data; with
+ *                       verify_checksums: a checksum mismatch
+ *   BAGS_ERROR_IO       a read failed; err->system is errno
+ *   BAGS_ERROR_LIMIT    the blob is too large for the address space
+ *   BAGS_ERROR_MEMORY   scratch cannot grow
  *
  * Threads: any, each with its own scratch.
- * Cost: O(1) mapped, without a system call; otherwise one read, two if the
- * table is not loaded.
+ * Cost: O(1) if mapped; otherwise one read, or two if the index is not cached.
  */
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err);
+    bags_buffer *scratch, bags_view *out, bags_error *err);
 
-/* bag_reader_get where it is not two loads from a map, or fails: without data,
- * and the code as size. By value, so that a caller's *out needs no memory in the
- * other case. Private. */
-BAGS_API bags_bytes bagi_bag_get(const bag_reader *reader, uint64_t index,
+/* Private: bag_reader_get for what is not two loads from a map, or fails: then
+ * data is NULL and size is the code. By value, so that a caller's *out can stay
+ * in registers. */
+BAGS_API bags_view bagi_bag_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_error *err);
 
-/* Where a blob lies, by the entries around it, which may lie. */
-BAGI_INLINE bool bagi_view_get(const bagi_view *view, uint64_t index,
-    bags_bytes *out) {
-    if (BAGI_UNLIKELY(index >= view->length))
+/* Private: false if the blob is not found in this way, or its entries are
+ * invalid. */
+BAGI_INLINE bool bagi_mapped_get(
+    const bagi_mapped *mapped, uint64_t index, bags_view *out) {
+    if (BAGI_UNLIKELY(index >= mapped->length))
         return false;
-    const unsigned char *entry = view->table + 8 * index;
+    const unsigned char *entry = mapped->table + 8 * index;
     uint64_t start = bagi_load_u64(entry), stop = bagi_load_u64(entry + 8);
-    if (BAGI_UNLIKELY(stop > view->limit || start > stop))
+    if (BAGI_UNLIKELY(stop > mapped->limit || start > stop))
         return false;
-    out->data = view->data + start;
+    out->data = mapped->data + start;
     out->size = (size_t)(stop - start);
     return true;
 }
 
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
-    if (bagi_view_get((const bagi_view *)(const void *)reader, index, out))
+    bags_buffer *scratch, bags_view *out, bags_error *err) {
+    if (bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
         return BAGS_OK;
-    bags_bytes blob = bagi_bag_get(reader, index, scratch, err);
+    bags_view blob = bagi_bag_get(reader, index, scratch, err);
     bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
     out->data = blob.data;
     out->size = code ? 0 : blob.size;
@@ -663,240 +662,200 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
 }
 
 /*
- * Read consecutive blobs, start <= i < stop, with one contiguous read.
+ * Read the consecutive blobs start <= i < stop with one contiguous read.
  *
- * *out borrows them: valid until the reader is closed or the scratch is used
- * again or freed, whichever is first. Not copied when mapped. A stop behind
- * the last blob is moved to the end.
+ * *out is valid until the reader is closed (mapped or in memory), otherwise until
+ * the scratch is reused or freed. It is not copied if mapped. A stop past the end
+ * is clamped to the length.
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE    start > stop
- *   BAGS_ERROR_CORRUPT  the table places one outside the data; err names it
- *   BAGS_ERROR_IO       the read failed
- *   BAGS_ERROR_LIMIT    larger than the address space
- *   BAGS_ERROR_MEMORY   scratch could not grow
+ * Returns BAGS_OK, BAGS_ERROR_RANGE (start > stop), or what bag_reader_get
+ * returns; BAGS_ERROR_CORRUPT names the first invalid blob.
  *
  * Threads: any, each with its own scratch.
- * Cost: O(stop - start) to check the table's entries; no copy when mapped,
- * otherwise one read, two if the table is not loaded.
+ * Cost: O(stop - start) to check the entries; no copy if mapped, otherwise one
+ * read, or two if the index is not cached.
  */
-BAGI_INLINE bags_code bag_reader_get_range(const bag_reader *reader,
+BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err);
 
-/* As bagi_bag_get for bag_reader_get. Private. */
-BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
-    uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err);
-
-/* Where blobs lie, start < stop, by the entries around them. */
-BAGI_INLINE bool bagi_view_get_range(const bagi_view *view, uint64_t start,
-    uint64_t stop, bags_range *out) {
-    if (BAGI_UNLIKELY(start >= stop || stop > view->length))
-        return false;
-    const unsigned char *ends = view->table + 8 * start + 8;
-    uint64_t first = bagi_load_u64(ends - 8), last = first;
-    size_t length = (size_t)(stop - start);
-    bool sorted = true;
-    for (size_t i = 0; i < length; i++) {
-        uint64_t end = bagi_load_u64(ends + 8 * i);
-        sorted &= last <= end;
-        last = end;
-    }
-    if (BAGI_UNLIKELY(!sorted || last > view->limit))
-        return false;
-    out->data = view->data + first;
-    out->size = (size_t)(last - first);
-    out->length = length;
-    out->ends = ends;
-    out->start = first;
-    return true;
-}
-
-BAGI_INLINE bags_code bag_reader_get_range(const bag_reader *reader,
-    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
-    bags_error *err) {
-    if (bagi_view_get_range((const bagi_view *)(const void *)reader, start,
-            stop, out))
-        return BAGS_OK;
-    return bagi_bag_get_range(reader, start, stop, scratch, out, err);
-}
-
 /*
- * Read many blobs: out[i] becomes blob indices[i]. They borrow the reader or
- * the scratch as bag_reader_get says. By position they are read in the order of
- * the file, neighbours with one read, and a blob that is asked for twice once;
- * 40 bytes of scratch each besides. Errors and threads as for bag_reader_get.
+ * Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count.
+ *
+ * Lifetime, errors and threads as for bag_reader_get. Without mmap, blobs are
+ * read in file order, neighbours with one read, and a blob that is requested
+ * again is read once; the scratch also holds 64 bytes per index.
  */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err);
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
+    bags_error *err);
 
 /*
- * Start to read blobs from the disk, all at once, and return without waiting
- * for them, so that getting them soon after finds them in memory. Neighbours
- * are asked for together; sorted indices are best. What is in memory already
- * costs about a microsecond a blob. Errors and threads as for bag_reader_get.
+ * Start to read blobs from the disk, all at once, and return without waiting, so
+ * that reading them soon afterwards finds them in memory. Sorted indices are
+ * fastest: neighbours are requested together. Errors and threads as for
+ * bag_reader_get. Cost: about a microsecond per blob that is already in memory.
  */
 BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
     bags_error *err);
 
-/*
- * Check every entry of the table and, if there are checksums beside the file,
- * every byte of it. Returns BAGS_OK, or BAGS_ERROR_CORRUPT with the first blob
- * that is wrong, or BAGS_ERROR_IO. Cost: reads the whole table, and with
- * checksums all blobs, through a small memory of its own when it is not mapped.
- */
-BAGS_API bags_code bag_reader_verify(const bag_reader *reader, bags_error *err);
+#ifndef BAGS_NO_WRITER
 
 typedef struct bag_writer_options {
-    bool keep_idx;   /* leave the journal NAME.idx: granular 0.22 reads it */
-    bool no_sync;    /* close without waiting for the disk */
-    uint64_t sync_size; /* sync, as bag_writer_sync does, whenever so many bytes
-                           of blobs have come since the last time; 0: only at
-                           the end. Not with no_sync */
-    bool checksum;   /* leave NAME.crc beside it: a checksum of every blob */
-    size_t buffer_size; /* bytes held back, rounded up to a power of two of at
+    bool keep_idx; /* keep the journal NAME.idx: granular 0.22 reads it */
+    bool no_sync;  /* close without waiting for stable storage */
+    bool checksum; /* write NAME.crc next to it: a checksum of every blob */
+    size_t buffer_size; /* bytes buffered, rounded up to a power of two of at
                            least 4 KiB; 0: 2 MiB */
-    const bags_allocator *allocator; /* NULL: malloc family */
-    const bags_io *io;               /* NULL: local files */
+    bags_env env;
 } bag_writer_options;
 
 /*
- * Create a Bag. It must not exist. While NAME.bag is being written, the ends of
- * its blobs stand beside it in NAME.idx, so that what was flushed can be read
- * even if the program dies, and bags_recover can finish it. (Beside a path that
- * does not end in .bag, in PATH.idx, where no reader looks by itself.) It is
- * locked meanwhile.
+ * Create a Bag, which must not exist. While it is being written it is locked, and
+ * the end offsets of its blobs are in NAME.idx next to it, so that what was
+ * flushed can be read even if the process dies, and bags_recover can finish it.
+ * (If the path does not end in .bag, they are in PATH.idx, which no reader finds
+ * automatically.)
  *
- * Returns the writer, to be ended by bag_writer_close or bag_writer_abort, or
- * NULL: BAGS_ERROR_EXISTS (NAME.idx and NAME.crc must not exist either),
- * BAGS_ERROR_MISSING (no such directory),
- * BAGS_ERROR_ARGUMENT (no_sync and sync_size), BAGS_ERROR_IO, BAGS_ERROR_MEMORY.
+ * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or
+ * NULL:
+ *   BAGS_ERROR_EXISTS   it, NAME.idx or NAME.crc already exists
+ *   BAGS_ERROR_MISSING  no such directory
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Threads: one at a time.
  */
-BAGS_API bag_writer *bag_writer_open(const char *path,
-    const bag_writer_options *options, bags_error *err);
+BAGS_API bag_writer *bag_writer_open(
+    const char *path, const bag_writer_options *options, bags_error *err);
 
 /*
- * Add a blob; *index, which may be NULL, receives its number. The bytes are
- * copied. data may be NULL if size is 0.
+ * Append a blob. The bytes are copied; data may be NULL if size is 0. *index,
+ * which may be NULL, receives its index.
  *
- * Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_LIMIT (2^63 bytes). After a
- * failure the writer keeps it, and every later call repeats it.
+ * Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_LIMIT (2^63 bytes). The writer
+ * keeps its first failure, and every later call returns it.
  *
  * Cost: a copy; a system call when the buffer is full. No allocation.
  */
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err);
 
-/* Hand everything to the system: it then survives the end of this process.
+/* Pass all buffered data to the system: it then survives the end of this process.
  * Returns BAGS_OK or BAGS_ERROR_IO. */
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err);
 
-/* Flush, and wait until the disk has it: it then survives a loss of power too,
- * and a reader with `live` finds it. Returns BAGS_OK or BAGS_ERROR_IO. A sync
- * that failed is never tried again: it ends the writer. Cost: three syncs. */
+/* Flush, and wait until the data is on stable storage: it then also survives a
+ * power failure, and a reader with BAGS_UNFINISHED_READ finds it. Returns BAGS_OK
+ * or BAGS_ERROR_IO. A failed sync ends the writer; it is never tried again. Cost:
+ * three or four syncs. */
 BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err);
 
 /* Number of blobs appended. */
 BAGS_API uint64_t bag_writer_length(const bag_writer *writer);
 
-/* Bytes that the file will have when it is closed now, table included. */
+/* Size in bytes that the file would have if it were closed now. */
 BAGS_API uint64_t bag_writer_size(const bag_writer *writer);
 
-/*
- * Write the table, wait for the disk (but with no_sync), remove the journal and
- * release the writer, also on failure. Repeats the first failure; then what was
- * flushed stays beside its journal. NULL is accepted, and is BAGS_OK.
- */
+/* Write the table, wait for stable storage (unless no_sync), remove the journal,
+ * and free the writer, also on failure. Returns the first failure; what was
+ * flushed then stays, next to its journal. NULL is accepted: BAGS_OK. */
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err);
 
-/* Remove what was written and release the writer. NULL is accepted. */
+/* Remove what was written, and free the writer. NULL is accepted. */
 BAGS_API void bag_writer_abort(bag_writer *writer);
+
+#endif /* BAGS_NO_WRITER */
 
 /* ========================================================================
  * >>types
- * What a field's type means, values in memory, and the codecs between values
- * and blobs.
+ * Type strings, values in memory, and the codecs between values and blobs.
  * ====================================================================== */
 
 #define BAGS_MAX_DIMS 64
 
-/* Elements of arrays, named as NumPy names them. */
+/* Element types of arrays, with NumPy's names. */
 typedef enum bags_dtype {
     BAGS_DTYPE_NONE = 0,
-    BAGS_BOOL,
-    BAGS_UINT8,
-    BAGS_UINT16,
-    BAGS_UINT32,
-    BAGS_UINT64,
-    BAGS_INT8,
-    BAGS_INT16,
-    BAGS_INT32,
-    BAGS_INT64,
-    BAGS_FLOAT16,
-    BAGS_FLOAT32,
-    BAGS_FLOAT64
+    BAGS_DTYPE_BOOL,
+    BAGS_DTYPE_UINT8,
+    BAGS_DTYPE_UINT16,
+    BAGS_DTYPE_UINT32,
+    BAGS_DTYPE_UINT64,
+    BAGS_DTYPE_INT8,
+    BAGS_DTYPE_INT16,
+    BAGS_DTYPE_INT32,
+    BAGS_DTYPE_INT64,
+    BAGS_DTYPE_FLOAT16,
+    BAGS_DTYPE_FLOAT32,
+    BAGS_DTYPE_FLOAT64,
+    BAGS_DTYPE_COMPLEX64,
+    BAGS_DTYPE_COMPLEX128
 } bags_dtype;
 
-/* "float32"; "" for what is no dtype. Lives forever. */
+/* The dtype's name, "float32", and its code in NumPy's dtype.str without the byte
+ * order, "f4". "" if it is not a dtype. Static. */
 BAGS_API const char *bags_dtype_name(bags_dtype dtype);
+BAGS_API const char *bags_dtype_code(bags_dtype dtype);
 
-/* Bytes of one element; 0 for what is no dtype. */
+/* Bytes per element; 0 if it is not a dtype. */
 BAGS_API size_t bags_dtype_size(bags_dtype dtype);
 
-/*
- * The dtype that a text names in one of NumPy's spellings: "float32", "f4",
- * "<f4", "single". *big_endian, which may be NULL, says whether it asks for
- * big-endian elements (">f4"). BAGS_DTYPE_NONE if there is none.
- */
-BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size,
-    bool *big_endian);
+/* The unit of bytes that a change of byte order reverses: the size, but half of
+ * it for complex numbers. Pass it to bags_swap_bytes. */
+BAGS_API size_t bags_dtype_swap(bags_dtype dtype);
 
-/* A type string, taken apart. Its views point into the text it was made of. */
+/* Parse a dtype in any of NumPy's spellings: "float32", "f4", "<f4", "single".
+ * *big_endian, which may be NULL, receives true for big-endian elements (">f4").
+ * Returns BAGS_DTYPE_NONE if the text is not the name of a dtype listed above. */
+BAGS_API bags_dtype bags_dtype_parse(
+    const char *text, size_t size, bool *big_endian);
+
+/* The size of an array in bytes. False if it does not fit in size_t, or dtype is
+ * not a dtype; *size is then untouched. */
+BAGS_API bool bags_array_size(
+    bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size);
+
+/* A parsed type string. Its views point into the string. */
 typedef struct bags_type {
-    bags_bytes name;      /* "array" */
-    bags_bytes arguments; /* "float32,64,128": without the parentheses */
-    size_t count;         /* number of arguments; "q()" has one, the empty */
-    bool sequence;        /* [] stands behind it */
+    bags_view name;      /* "array" */
+    bags_view arguments; /* "float32,64,128": without the parentheses */
+    size_t count;  /* number of arguments; "q()" has one, which is empty */
+    bool sequence; /* it has a trailing [] */
 } bags_type;
 
-/*
- * Take a type string apart: name, name(arg,arg), each with an optional [].
- * *out borrows the text. BAGS_OK or BAGS_ERROR_TYPE.
- */
-BAGS_API bags_code bags_type_parse(const char *text, bags_type *out,
-    bags_error *err);
+/* Parse a type string: name or name(arg,arg), each with an optional []. *out is
+ * valid as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. */
+BAGS_API bags_code bags_type_parse(
+    const char *text, bags_type *out, bags_error *err);
 
-/* The i-th argument, i < type->count (else an empty view); borrowed as the
- * type is. Not ended by 0. */
-BAGS_API bags_bytes bags_type_argument(const bags_type *type, size_t i);
+/* Argument i, 0 <= i < type->count; otherwise an empty view. Valid as long as the
+ * type's text; not NUL-terminated. */
+BAGS_API bags_view bags_type_argument(const bags_type *type, size_t i);
 
-/* The i-th argument as a decimal number. False if it is none, or above 2^64-1,
- * or absent; *out is then untouched. */
+/* Argument i as a decimal number. False if it is missing, not a number, or above
+ * 2^64-1; *out is then untouched. */
 BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out);
 
 typedef enum bags_kind {
-    BAGS_NONE = 0, /* no value: refused by writers */
-    BAGS_BLOB,     /* data, size: an encoded blob, stored as it is whatever the
-                      field's type */
-    BAGS_BYTES,    /* data, size: bytes, for a codec to encode */
-    BAGS_UTF8,     /* data, size: text in UTF-8; may contain zero bytes */
-    BAGS_UINT,     /* uint: a number from 0 */
-    BAGS_INT,      /* sint: a number that may be negative */
-    BAGS_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
-    BAGS_OBJECT    /* object: what the codec's own header says */
+    BAGS_KIND_NONE = 0, /* no value: refused by writers */
+    BAGS_KIND_BLOB,  /* data, size: an encoded blob, stored as it is, whatever
+                           the field's type */
+    BAGS_KIND_BYTES, /* data, size: bytes, for a codec to encode */
+    BAGS_KIND_UTF8,  /* data, size: UTF-8 text; may contain NUL */
+    BAGS_KIND_UINT,  /* uint: a number from 0 to 2^64-1 */
+    BAGS_KIND_INT,   /* sint: a number from -2^63 to 2^63-1 */
+    BAGS_KIND_ARRAY, /* data, size, dtype, dims, shape: elements in C order */
+    BAGS_KIND_OBJECT /* object: defined by the codec's own header */
 } bags_kind;
 
 /*
- * A value in memory. It owns nothing: what it points to is the caller's (when
- * written) or valid for as long as the function that decoded it says.
+ * A value in memory. It owns nothing. When it is written, what it points to is the
+ * caller's; when it was decoded, the decoding function states how long it is valid.
  *
- * Array data is C-contiguous, in this machine's byte order and, when decoded,
- * aligned for its dtype. shape has `dims` entries, the slowest first; an array
- * without dimensions is one element.
+ * Array data is C-contiguous, in native byte order and, when decoded, aligned for
+ * its dtype. shape has `dims` entries, the slowest-varying first; an array with
+ * dims 0 is one element. A number is in both uint and sint if it fits both.
  */
 typedef struct bags_value {
     bags_kind kind;
@@ -904,96 +863,119 @@ typedef struct bags_value {
     uint64_t uint;
     int64_t sint;
     const void *data;
-    size_t size; /* bytes of data */
+    size_t size; /* of data, in bytes */
     size_t dims;
     const uint64_t *shape;
     const void *object;
 } bags_value;
 
-/* Make values. What they point to must live until the value has been used. */
+/* Make values. What they point to must stay valid until the value has been used.
+ * bags_utf8 takes NUL-terminated text. For bags_array, `shape` has `dims` entries
+ * and `data` as many elements as their product. */
 BAGS_API bags_value bags_int(int64_t number);
 BAGS_API bags_value bags_uint(uint64_t number);
-BAGS_API bags_value bags_utf8(const char *text); /* up to its zero byte */
+BAGS_API bags_value bags_utf8(const char *text);
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size);
+BAGS_API bags_value bags_bytes(const void *data, size_t size);
 BAGS_API bags_value bags_blob(const void *data, size_t size);
-BAGS_API bags_value bags_data(const void *data, size_t size); /* BAGS_BYTES */
-/* `dims` numbers in `shape`; data holds their product of elements. */
-BAGS_API bags_value bags_array(bags_dtype dtype, size_t dims,
-    const uint64_t *shape, const void *data);
+BAGS_API bags_value bags_array(
+    bags_dtype dtype, size_t dims, const uint64_t *shape, const void *data);
 
 /*
  * How values of a type become blobs and back.
  *
- *   names   the types it serves: "jpeg", or several, "jpeg jpg"
- *   open    looks at the type's arguments; makes *state, which the other three
- *           receive. The type and its text are gone after the call. NULL: no
- *           arguments are accepted, and state is NULL.
+ *   names   the types it serves, separated by spaces: "jpeg jpg"
+ *   open    checks the type's arguments and makes *state, which the other three
+ *           receive. The type and its text are invalid after the call. allocator
+ *           is never NULL. NULL: no arguments are accepted, and state is NULL
  *   encode  makes a blob. *blob may view the value's own bytes, or `scratch`,
- *           which is the codec's to grow. NULL: only encoded blobs are taken.
- *   decode  makes a value, which may view the blob's bytes, `scratch` or the
- *           state. Several threads may call it with one state at the same time.
- *           NULL: only blobs are given.
- *   close   releases the state. May be NULL.
+ *           which the codec may grow. NULL: only encoded blobs are accepted
+ *   decode  makes a value, which may view the blob's bytes or `scratch`, but not
+ *           the state. Several threads may call it with one state at the same
+ *           time. NULL: values cannot be decoded, only blobs read
+ *   close   frees the state. May be NULL
  *   user    yours
  *
- * On failure they return a code and write err (bags_fail); the library puts the
- * file, the field and the index before the message.
+ * On failure they write err (see bags_fail) and return its code; the library adds
+ * the file, the field and the index in front of the message.
  */
 typedef struct bags_codec {
     const char *names;
     bags_code (*open)(const struct bags_codec *codec, const bags_type *type,
         const bags_allocator *allocator, void **state, bags_error *err);
     bags_code (*encode)(void *state, const bags_value *value,
-        bags_buffer *scratch, bags_bytes *blob, bags_error *err);
-    bags_code (*decode)(void *state, bags_bytes blob, bags_buffer *scratch,
+        bags_buffer *scratch, bags_view *blob, bags_error *err);
+    bags_code (*decode)(void *state, bags_view blob, bags_buffer *scratch,
         bags_value *value, bags_error *err);
     void (*close)(void *state);
     void *user;
 } bags_codec;
 
 /*
- * The types that a program knows. Built in: bytes, utf8, int, int(N),
- * int(N,little), int(N,big), i64, u64, array(DTYPE,D0,D1,...) and array.
+ * The codecs that a program uses. Always present:
  *
- *   bytes   BAGS_BYTES; stored as given
- *   utf8    BAGS_UTF8; refused if it is not valid UTF-8
- *   int     BAGS_UINT; as few bytes as hold it, 0 being none
- *   int(N)  BAGS_UINT; N bytes, refused if it does not fit
- *   u64     BAGS_UINT; 8 bytes
- *   i64     BAGS_INT; 8 bytes, two's complement. All five take BAGS_UINT and
- *           BAGS_INT alike, if the number fits.
- *   array(float32,64,128)   BAGS_ARRAY of just this dtype and shape. One
- *           dimension may be -1: any.
- *   array   BAGS_ARRAY of any dtype and shape, which the blob holds too.
+ *   bytes   BAGS_KIND_BYTES, stored as given
+ *   utf8    BAGS_KIND_UTF8; invalid UTF-8 is refused
+ *   int     BAGS_KIND_UINT; the fewest bytes that hold it; 0 has no bytes
+ *   int(N), int(N,little), int(N,big)
+ *           BAGS_KIND_UINT; N bytes; a number that does not fit is refused
+ *   u64     BAGS_KIND_UINT; 8 bytes
+ *   i64     BAGS_KIND_INT; 8 bytes, two's complement. All five accept
+ *           BAGS_KIND_UINT and BAGS_KIND_INT alike, if the number fits
+ *   array(float32,64,128)
+ *           BAGS_KIND_ARRAY of exactly this dtype and shape. One dimension may be
+ *           -1: any
+ *   array   BAGS_KIND_ARRAY of any dtype and shape, which the blob contains
  */
-typedef struct bags_codecs bags_codecs;
+typedef struct bags_registry bags_registry;
 
-/* A registry with the built-in codecs. NULL if out of memory. */
-BAGS_API bags_codecs *bags_codecs_create(const bags_allocator *allocator,
-    bags_error *err);
+/* Create a registry with the built-in codecs; free it with bags_registry_free.
+ * allocator NULL: malloc. Returns NULL if out of memory. */
+BAGS_API bags_registry *bags_registry_create(
+    const bags_allocator *allocator, bags_error *err);
+
+/* Add a codec, which is copied; its `names` and `user` must stay valid. A codec
+ * added later precedes earlier ones of the same name. Not while a reader or writer
+ * uses the registry. Returns BAGS_OK, BAGS_ERROR_ARGUMENT or BAGS_ERROR_MEMORY. */
+BAGS_API bags_code bags_registry_add(
+    bags_registry *registry, const bags_codec *codec, bags_error *err);
+
+/* The codec for a type's name, or NULL. registry NULL: the built-in codecs. Valid
+ * until a codec is added or the registry is freed. Threads: any. */
+BAGS_API const bags_codec *bags_registry_find(
+    const bags_registry *registry, bags_view name);
+
+/* Free a registry, after the readers and writers that use it. NULL is accepted. */
+BAGS_API void bags_registry_free(bags_registry *registry);
 
 /*
- * Add a codec; it is copied, its `names` must live on. One that was added later
- * comes before one of the same name. BAGS_OK, BAGS_ERROR_ARGUMENT,
- * BAGS_ERROR_MEMORY. Not while readers or writers use the registry.
+ * Encode or decode one value by its type string (of a sequence, one item), so
+ * that any thread can do this work: encode with bags_encode, then let the thread
+ * that owns the writer append the result as a bags_blob.
+ *
+ * The result is valid as long as the input, and until the scratch is reused or
+ * freed. registry NULL: the built-in codecs.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_TYPE     invalid type string; no codec for it
+ *   BAGS_ERROR_VALUE    bags_encode: the type cannot hold the value
+ *   BAGS_ERROR_CORRUPT, BAGS_ERROR_LIMIT
+ *                       bags_decode: not a blob of this type; too large to decode
+ *   BAGS_ERROR_MEMORY   out of memory
+ *
+ * Threads: any, each with its own scratch.
+ * Cost: the codec's, and opening it for its arguments.
  */
-BAGS_API bags_code bags_codecs_add(bags_codecs *codecs, const bags_codec *codec,
+BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
+    const bags_value *value, bags_buffer *scratch, bags_view *blob,
     bags_error *err);
-
-/* The codec for a type's name, or NULL. codecs may be NULL: the built-in ones.
- * Borrowed: valid until a codec is added or the registry is freed. */
-BAGS_API const bags_codec *bags_codecs_find(const bags_codecs *codecs,
-    bags_bytes name);
-
-/* Release a registry; after the readers and writers that use it. */
-BAGS_API void bags_codecs_free(bags_codecs *codecs);
+BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
+    bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err);
 
 /* ========================================================================
  * >>writer
- * Datasets, in one directory or in shards.
+ * Datasets, in one directory or in shards; finishing what crashed writers left.
  * ====================================================================== */
-
-typedef struct bags_writer bags_writer;
 
 /* A field: its name, which becomes the file NAME.bag, and its type. */
 typedef struct bags_field {
@@ -1001,66 +983,59 @@ typedef struct bags_field {
     const char *type;
 } bags_field;
 
+#ifndef BAGS_NO_WRITER
+
+typedef struct bags_writer bags_writer;
+
 typedef struct bags_writer_options {
     uint64_t shard_size;   /* bytes per shard; 0: no limit */
     uint64_t shard_length; /* datapoints per shard; 0: no limit */
-    uint64_t shard_start;  /* this worker's index, from 0 */
-    uint64_t shard_stop;   /* number of workers; 0: one */
-    bool sharded;          /* shards even if all four are 0 */
-    bool keep_idx;         /* leave the .idx files: granular 0.22 then reads a
-                              dataset that has no sequences */
-    bool no_sync;          /* do not wait for the disk when a shard is done */
-    uint64_t sync_size;    /* sync, as bags_writer_sync does, after the datapoint
-                              with which so many bytes of blobs have come since
-                              the last time; 0: only when a shard is done. Not
-                              with no_sync */
-    bool append;           /* go on with what this worker wrote before */
-    bool checksum;         /* beside each Bag a NAME.crc: a checksum of every
-                              blob, of the table and of spec.json, 4 bytes a blob.
-                              A shard that was begun with them (append) goes on
-                              with them in any case; to one that was begun
-                              without they are added when it is finished, from
-                              what is in its files */
-    size_t buffer_size;    /* bytes held back for each field, rounded up to a
-                              power of two of at least 4 KiB; 0: 2 MiB */
-    const bags_codecs *codecs;       /* NULL: built-in types. Must live as long
-                                        as the writer */
-    const bags_allocator *allocator; /* NULL: malloc family */
-    const bags_io *io;               /* NULL: local files */
+    uint64_t
+        shard_start; /* this worker's index, 0 <= shard_start < shard_stop */
+    uint64_t shard_stop; /* the number of workers; 0: one */
+    bool sharded;        /* write shards even if all four are 0 */
+    bool resume;   /* continue what this worker wrote before, if anything */
+    bool checksum; /* write NAME.crc next to each Bag: 4 bytes per blob. A
+                              resumed shard that was started with checksums keeps
+                              them in any case; one that was started without gets
+                              them when it is finished */
+    bool keep_idx; /* keep the .idx files: granular 0.22 then reads a
+                              dataset without sequences */
+    bool no_sync;  /* finish shards without waiting for stable storage */
+    size_t buffer_size; /* bytes buffered per field, rounded up to a power of
+                              two of at least 4 KiB; 0: 2 MiB */
+    const bags_registry *registry; /* NULL: built-in types. Must outlive the
+                                      writer */
+    bags_env env;
 } bags_writer_options;
 
 /*
- * Begin a dataset, or this worker's shards of one.
+ * Start a dataset, or this worker's shards of one.
  *
- * Unsharded: `path` is created and must not exist. Sharded (sharded, or any of
- * the four shard numbers not 0): the shard directories path/000000, ... are
- * created when their first datapoint comes; a worker that appends nothing
- * creates nothing. Directories above are created as needed.
+ * Unsharded: `path` is created and must not exist. Sharded (`sharded`, or any of
+ * the four shard numbers nonzero): the directories path/000000, ... are created
+ * when their first datapoint arrives; a worker that appends nothing creates
+ * nothing. Parent directories are created as needed. A shard ends after the
+ * datapoint with which its Bags reach shard_size bytes, or its length reaches
+ * shard_length. Fields may be in any order; on disk they are sorted by name.
  *
- * A shard ends after the datapoint with which the sum of its Bags' sizes
- * reaches shard_size, or its length shard_length.
+ * With `resume`, which requires the fields, shard_start and shard_stop that were
+ * used before, an unfinished shard of this worker is recovered, as by bags_recover,
+ * and continued. Finished shards are never changed; the next shard number follows
+ * this worker's last. A finished unsharded dataset cannot be resumed.
  *
- * Fields may stand in any order; on disk they are sorted by name.
- *
- * With append, which wants the same shard_start and shard_stop as before, what
- * is there may be there. A shard of this worker that was not
- * finished is recovered, as by bags_recover, and written on; finished shards
- * are never touched, and the next number is the one behind this worker's last.
- * A dataset without shards that is finished cannot be appended to.
- *
- * Returns the writer, to be ended by bags_writer_close or bags_writer_abort, or
+ * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
- *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists;
- *                        with append: it is finished, or has other fields
- *   BAGS_ERROR_LOCKED    append, and a living writer has this worker's number
- *   BAGS_ERROR_FIELD     a name is used twice, or cannot be a file's name
- *                        everywhere: refs, leading '.', control characters,
- *                        / \ : * ? " < > |, device names as "con"
- *   BAGS_ERROR_TYPE      a type string is wrong, or the arguments of a built-in
- *                        type are, as in int(0) and array(float31,2); any other
- *                        name is legal
- *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; no_sync and
- *                        sync_size
+ *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists; with
+ *                        resume: it is finished, or has other fields
+ *   BAGS_ERROR_LOCKED    resume, and a running writer holds this worker's shard
+ *   BAGS_ERROR_FIELD     a name is duplicate, or cannot be a file name on every
+ *                        system: refs, a leading '.', control characters,
+ *                        / \ : * ? " < > |, device names such as "con"
+ *   BAGS_ERROR_TYPE      an invalid type string, or invalid arguments of a built-in
+ *                        type, such as int(0) or array(float31,2); types without a
+ *                        codec are accepted
+ *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Threads: one at a time.
@@ -1069,37 +1044,38 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
     const bags_field *fields, size_t count, const bags_writer_options *options,
     bags_error *err);
 
-/* What one field gets in a datapoint. */
+/* The values of one field in a datapoint. */
 typedef struct bags_entry {
     const char *field;
-    const bags_value *values; /* one; for a sequence its items */
-    size_t count;             /* 1; for a sequence the number of items, or 0 */
+    const bags_value *values; /* one; of a sequence, its items */
+    size_t count;             /* 1; of a sequence, the number of items, or 0 */
 } bags_entry;
 
 /*
- * Append a datapoint: an entry for every field, in any order (fastest: the
- * order of bags_writer_open). It is written whole or leaves no trace.
+ * Append a datapoint: one entry for every field, in any order (fastest: the order
+ * of bags_writer_open). All of it is written, or nothing.
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_FIELD  a field is missing, unknown or given twice
- *   BAGS_ERROR_TYPE   no codec for a type (a bags_blob needs none)
- *   BAGS_ERROR_VALUE  a value that its type cannot hold, or not one value
- *   BAGS_ERROR_STATE  a streamed datapoint was begun and not ended
- *   BAGS_ERROR_EXISTS the next shard's directory exists already: two workers
- *                     have the same number
+ *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
+ *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
+ *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value
+ *   BAGS_ERROR_STATE     a datapoint was begun and not ended
+ *   BAGS_ERROR_ARGUMENT  an entry without a field name
+ *   BAGS_ERROR_EXISTS    the next shard's directory exists: two workers have the
+ *                        same shard_start
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * A datapoint that was refused does not stop the writer, but close reports it,
- * so that a loop may check once; see bags_writer_forgive. After a failure of
- * the system (EXISTS, IO, MEMORY while writing) every later call repeats it.
+ * A refused datapoint does not stop the writer. If err is NULL, close returns the
+ * first such error, so that a loop may check once. After EXISTS, IO or MEMORY while
+ * writing, every later call returns the same error.
  *
- * Cost: what the codecs cost, and a copy of the blobs.
+ * Cost: the codecs', and a copy of the blobs. No allocation.
  */
 BAGS_API bags_code bags_writer_append(bags_writer *writer,
     const bags_entry *entries, size_t count, bags_error *err);
 
 /*
- * The same in pieces, so that a long sequence need not stand in memory:
+ * Append a datapoint in pieces, so that a long sequence need not be in memory:
  *
  *     bags_writer_begin(writer, err);
  *     bags_writer_set(writer, "caption", &caption, err);
@@ -1107,10 +1083,10 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
  *         bags_writer_push(writer, "frames", &frame, err);
  *     bags_writer_end(writer, err);
  *
- * set gives a plain field its value, push adds one item to a sequence, in any
- * order; a sequence without a push is empty. end appends the datapoint, cancel
- * drops it. If one call fails, the datapoint is lost: end says why, drops it,
- * and leaves no trace. Errors as for bags_writer_append.
+ * set gives a plain field its value, push adds an item to a sequence; a sequence
+ * without a push is empty. end appends the datapoint, cancel drops it. After a
+ * failed call the others fail too, and end drops the datapoint and returns the
+ * failure. Errors as for bags_writer_append.
  */
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err);
 BAGS_API bags_code bags_writer_set(bags_writer *writer, const char *field,
@@ -1120,370 +1096,326 @@ BAGS_API bags_code bags_writer_push(bags_writer *writer, const char *field,
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
-/*
- * Forget that a datapoint was refused, after the caller has dealt with it:
- * close then does not report it. A failure of the system is not forgotten.
- */
-BAGS_API void bags_writer_forgive(bags_writer *writer);
-
-/* Hand every whole datapoint to the system: it then survives the end of this
+/* Pass every complete datapoint to the system: it then survives the end of this
  * process. Returns BAGS_OK or BAGS_ERROR_IO. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
-/* Flush, and wait until the disk has it: every whole datapoint of the shard being
- * written then survives a loss of power too. (With no_sync those of shards that
- * were finished before are not waited for.) Returns BAGS_OK or BAGS_ERROR_IO. A
- * sync that failed is never tried again: it ends the writer. Cost: some five
- * syncs, and two a field. */
+/* Flush, and wait until every complete datapoint of the unfinished shard is on
+ * stable storage: it then also survives a power failure. (With no_sync, earlier
+ * shards may not.) Returns BAGS_OK or BAGS_ERROR_IO. A failed sync ends the
+ * writer; it is never tried again. Cost: about five syncs, and two per field. */
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 
-/* Number of datapoints appended, over all of this writer's shards. */
+/* Number of datapoints appended, in all shards of this writer. */
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
-/* Number of datapoints of this worker that were there when the writer was
- * opened with `append`. After bags_finalize shards are no worker's any more: it
- * is for datasets to which nobody appends. */
-BAGS_API uint64_t bags_writer_found(const bags_writer *writer);
+/* Number of datapoints of this worker that existed when the writer was opened with
+ * `resume`. */
+BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
-/* Number of shards that this writer has finished, without those that were there
- * when it was opened; of an unsharded dataset 0, until it is closed. */
+/* Number of shards that this writer has finished since it was opened; 0 for an
+ * unsharded dataset until it is closed. */
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
 
 /*
- * Finish the shard and release the writer, also on failure. On success the
- * dataset is complete and, but with no_sync, on disk. After a failure of the
- * system the unfinished shard stays, without its spec.json, so that no reader
- * takes it for whole; unless it was whole already, and only waiting for the disk
- * failed. NULL is accepted, and is BAGS_OK.
+ * Finish the shard, and free the writer, also on failure. On success the dataset
+ * is complete and, unless no_sync, on stable storage. After a failure of the
+ * system the shard stays without its spec.json, so that no reader takes it for
+ * finished, unless it was complete and only waiting for stable storage failed.
+ * NULL is accepted: BAGS_OK.
  *
- * Returns the first failure. If that is a datapoint that was refused, all
- * others have been written and the dataset is complete; the message also says
- * how many were refused, if more than one.
+ * Returns the first failure; or the error of the first refused datapoint that was
+ * not reported, with the number of those: then every other datapoint is written,
+ * and the dataset is complete.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
-/* Remove the unfinished shard and release the writer. Finished shards stay, and
- * so does what another writer had put into the unfinished one before this writer
- * went on with it (append). NULL is accepted. */
+/* Remove the unfinished shard, and free the writer. Finished shards stay, and of a
+ * resumed shard what was there before. NULL is accepted. */
 BAGS_API void bags_writer_abort(bags_writer *writer);
 
 /* What bags_recover did with a shard, or would do. */
 typedef enum bags_recovery {
     BAGS_RECOVERY_NOTHING,  /* it is finished */
-    BAGS_RECOVERY_FINISHED, /* what was flushed was made a whole shard */
-    BAGS_RECOVERY_REMOVED,  /* it held no datapoint */
-    BAGS_RECOVERY_LOCKED,   /* a living writer works on it: left alone */
-    BAGS_RECOVERY_FAILED    /* left as it is; `why` says the reason */
+    BAGS_RECOVERY_FINISHED, /* what was flushed was made a complete shard */
+    BAGS_RECOVERY_REMOVED,  /* it contained no datapoint */
+    BAGS_RECOVERY_LOCKED,   /* a running writer holds it: unchanged */
+    BAGS_RECOVERY_FAILED    /* unchanged; `reason` is the error */
 } bags_recovery;
 
+/* Its texts are valid during the call that receives it. */
 typedef struct bags_recovered {
-    const char *path; /* of the shard or Bag; borrowed for the call */
-    bags_recovery done;
-    uint64_t length;  /* datapoints kept; of a lone Bag blobs */
-    uint64_t cut;     /* bytes cut off behind them, in all files */
-    const char *why;  /* what ended the datapoints that are whole, or the error;
-                         "" if there is nothing to say. Borrowed likewise */
+    const char *path; /* of the shard, or the standalone Bag */
+    bags_recovery action;
+    uint64_t length;    /* datapoints kept; of a standalone Bag, blobs */
+    uint64_t truncated; /* bytes removed after them, in all files */
+    const char *reason; /* why the datapoints end there, or the error; or "" */
 } bags_recovered;
 
 typedef struct bags_recover_options {
-    bool dry_run; /* look, but change nothing */
-    bool no_sync, keep_idx; /* as bags_writer_options has them */
+    bool dry_run;  /* report, but change nothing */
+    bool keep_idx; /* as in bags_writer_options */
+    bool no_sync;
     uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
     /* Called for every shard, in order. May be NULL. */
     void (*each)(void *user, const bags_recovered *shard);
     void *user;
-    const bags_allocator *allocator; /* NULL: malloc family */
-    const bags_io *io;               /* NULL: local files */
+    bags_env env;
 } bags_recover_options;
 
-/* How many shards, by what was done with them. */
+/* Numbers of shards, by what was done with them. */
 typedef struct bags_recover_report {
     uint64_t finished_before, finished_now, removed, locked, failed;
-    uint64_t length; /* datapoints kept in shards that were finished now; blobs
-                        kept in a lone Bag */
-    uint64_t cut;    /* bytes cut off */
+    uint64_t length; /* datapoints (of a standalone Bag, blobs) kept in shards
+                           that were finished now */
+    uint64_t truncated; /* bytes removed */
 } bags_recover_report;
 
 /*
- * Finish what writers that died have left, in a dataset or in its shards; or one
- * lone Bag, NAME.bag, that is no dataset's.
+ * Finish what crashed writers left: a dataset, all its unfinished shards, or a
+ * standalone Bag.
  *
- * Of an unfinished shard the datapoints up to the first that is not whole in
- * all of its files are kept; what stands behind them is cut off, and the shard
- * is finished. One that holds no datapoint is removed (only files that its writer
- * makes; anything else stays, and so does its directory). Shards that are
- * finished, or that a living writer has locked, are not touched, and neither are
- * directories without a writer's record (spec.json.partial) and shards whose
- * damage is not a writer's death. It may be interrupted, and called again: that
- * changes nothing. After a sync that failed, look at the disk and restart the
- * machine first: until then the system may show bytes that the disk does not
- * have, and say that it has synced them.
+ * Of an unfinished shard, the datapoints up to the first one that is not complete
+ * in every file are kept; the rest is truncated, and the shard is finished. A shard
+ * without a datapoint is removed (only the files that a writer creates; anything
+ * else stays, and so does its directory). Finished shards, shards locked by a
+ * running writer, directories without a writer's record (spec.json.partial), and
+ * shards whose damage a crash cannot explain are left unchanged. It may be
+ * interrupted and repeated. After a failed sync, check the disk and restart the
+ * machine first: until then the system may return bytes that the disk lost.
  *
- * A lone Bag that has its journal NAME.idx and no table gets one, behind the
- * blobs that are whole; if there are none, it becomes an empty Bag. It counts as
- * a shard. Nothing tells one that is not finished from a split one, which becomes
- * a v1 Bag too. One whose table and journal contradict each other is left as it is.
+ * A standalone Bag that has its journal NAME.idx and no table receives a table
+ * after its complete blobs. (A split Bag looks the same and becomes v1.) One whose
+ * table and journal contradict each other is left unchanged and is an error.
  *
- * Returns BAGS_OK; or the first failure, after all other shards were done:
- *   BAGS_ERROR_MISSING  no such directory, or nothing of a dataset in it
- *   BAGS_ERROR_LOCKED   a living writer works on a shard
- *   BAGS_ERROR_CORRUPT  a shard cannot be recovered; it is left as it is
- *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop; or the file is a
- *                       dataset's: give the dataset; or its name does not end
- *                       in .bag
+ * Returns BAGS_OK, or the first failure, after all other shards were processed:
+ *   BAGS_ERROR_MISSING   no such path, or not a dataset
+ *   BAGS_ERROR_LOCKED    a running writer holds a shard
+ *   BAGS_ERROR_CORRUPT   a shard cannot be recovered
+ *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; a file that belongs
+ *                        to a dataset, or whose name does not end in .bag
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
- * *report, which may be NULL, is written in each case. Memory: some 72 KiB a
- * field.
+ * *report, which may be NULL, is always written. Memory: about 256 KiB per field.
  */
 BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
     bags_error *err);
 
+typedef struct bags_finalize_options {
+    bool no_sync; /* do not wait for stable storage */
+    bags_env env;
+} bags_finalize_options;
+
 /*
  * Close the gaps in a sharded dataset's numbers by renaming shards to 000000,
- * 000001, ..., their order and content unchanged, as Python readers need it.
- * *renamed, which may be NULL, receives how many were.
+ * 000001, ...; Python readers need that. Order and content do not change.
+ * *renamed, which may be NULL, receives how many were renamed.
  *
- * Nothing is written into any shard. If it is interrupted, the dataset is whole
- * with other gaps, and it can be called again. No reader may have the dataset
- * open: it would take one shard for another. Only when all workers are done:
- * BAGS_ERROR_UNFINISHED if a shard is not, nothing having been renamed. Also
- * BAGS_ERROR_MISSING (no shards), BAGS_ERROR_IO, BAGS_ERROR_MEMORY. allocator
- * NULL: malloc family; io NULL: local files.
+ * If it is interrupted, the dataset is intact with other gaps; repeat it. Call it
+ * when all workers are done and no reader has the dataset open.
+ *
+ * Returns BAGS_OK, BAGS_ERROR_UNFINISHED (a shard is unfinished; nothing was
+ * renamed), BAGS_ERROR_MISSING (no shards), BAGS_ERROR_IO or BAGS_ERROR_MEMORY.
  */
 BAGS_API bags_code bags_finalize(const char *path,
-    const bags_allocator *allocator, const bags_io *io, uint64_t *renamed,
-    bags_error *err);
+    const bags_finalize_options *options, uint64_t *renamed, bags_error *err);
 
 /* What bags_checksum did with a Bag. */
 typedef struct bags_checksummed {
-    const char *path; /* of the Bag; borrowed for the call */
-    bool kept;        /* it had checksums; they were not looked at */
+    const char *path; /* of the Bag; valid during the call */
+    bool kept;        /* it had checksums; they were not checked */
     uint64_t length;  /* blobs */
     uint64_t size;    /* bytes of the Bag */
 } bags_checksummed;
 
 typedef struct bags_checksum_options {
-    bool replace; /* make those anew that are there: what the files hold now is
-                     then taken for right */
-    bool no_sync; /* do not wait for the disk */
+    bool replace; /* replace existing checksums: what the files contain now then
+                     counts as correct */
+    bool no_sync; /* do not wait for stable storage */
     uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
-    /* Called for every Bag, when it is done. May be NULL. */
+    /* Called for every Bag when it is done. May be NULL. */
     void (*each)(void *user, const bags_checksummed *bag);
     void *user;
-    const bags_allocator *allocator; /* NULL: malloc family */
-    const bags_io *io;               /* NULL: local files */
+    bags_env env;
 } bags_checksum_options;
 
-/* How many Bags have got checksums, and how many had them. */
+/* Numbers of Bags that received checksums, and that had them. */
 typedef struct bags_checksum_report {
     uint64_t made, kept;
-    uint64_t blobs, size; /* of those that have got them */
+    uint64_t blobs, size; /* of those that received them; size in bytes */
 } bags_checksum_report;
 
 /*
- * Put checksums beside the Bags of a finished dataset, of all its shards, or
- * beside one lone Bag that is no dataset's: NAME.crc, as a writer with
- * `checksum` leaves it. Every variant can have them. No other file is touched.
- * It may be interrupted, and called again. No writer may be at work on a lone
- * Bag: nothing tells one that is not finished from a split one.
+ * Write checksums (NAME.crc) next to the Bags of a finished dataset, or next to a
+ * standalone Bag, of any variant. No other file is changed. It may be interrupted
+ * and repeated.
  *
- * Returns BAGS_OK, or the first failure, with which it stops:
+ * Returns BAGS_OK, or the first failure, at which it stops:
  *   BAGS_ERROR_MISSING     no such file or dataset
- *   BAGS_ERROR_UNFINISHED  a shard is not finished; nothing was written
- *   BAGS_ERROR_CORRUPT     a Bag's table, or something else, cannot be right
- *   BAGS_ERROR_ARGUMENT    the file is a dataset's: give the dataset; or
- *                          shard_start is not below shard_stop
+ *   BAGS_ERROR_UNFINISHED  a shard is unfinished; nothing was written
+ *   BAGS_ERROR_CORRUPT     a Bag's table, or spec.json, is invalid
+ *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset; shard_start is not
+ *                          below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
- * *report, which may be NULL, is written in each case. Cost: reads every byte.
+ * *report, which may be NULL, is always written. Cost: reads every byte.
  */
 BAGS_API bags_code bags_checksum(const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err);
 
+#endif /* BAGS_NO_WRITER */
+
 /* ========================================================================
  * >>reader
- * A dataset, or all shards of one, as one list of datapoints.
+ * A dataset, or all its shards, as one list of datapoints.
  * ====================================================================== */
 
 typedef struct bags_reader bags_reader;
 
 typedef struct bags_reader_options {
-    uint64_t shard_start;  /* read the shards of worker shard_start ... */
-    uint64_t shard_stop;   /* ... of shard_stop workers; 0: all */
-    bool allow_gaps;       /* read on although shards are missing */
-    bool skip_unfinished;  /* leave out shards that are being written, or whose
-                              writer died; and of a split dataset whose fields
-                              are of unequal length, read the shortest */
-    bool live;             /* read the datapoints flushed so far of those shards,
-                              too: see bags_reader_open */
-    bool positional;       /* read by position; do not map files */
-    bool load_tables;      /* with positional: hold the tables of the files in
-                              use in memory, 8 bytes a blob */
-    bool check;            /* compare every blob that is handed out, refs too,
-                              with its checksum, and spec.json with its own; the
-                              NAME.crc must be there, with live those of shards
-                              that are being written too, whose spec.json has no
-                              checksum yet. Else nothing looks at them, but for
-                              verify */
-    size_t max_files;      /* files open at once, with positional; 0: 64 */
-    size_t max_maps;       /* files mapped at once; those above are read by
-                              position; 0: 16384 */
-    bags_access access;    /* in which order data come that are on disk */
-    const bags_codecs *codecs;       /* NULL: built-in types. Must live as long
-                                        as the reader */
-    const bags_allocator *allocator; /* NULL: malloc family */
-    const bags_io *io;               /* NULL: local files */
+    uint64_t shard_start; /* read the shards of worker shard_start ... */
+    uint64_t shard_stop;  /* ... of shard_stop workers; 0: all. An unsharded
+                              dataset is shard 0 */
+    bool allow_gaps;      /* read the others if shards are missing */
+    bags_unfinished unfinished; /* of unfinished shards, and of a split dataset
+                                   whose fields differ in length */
+    bool no_mmap;     /* read with explicit offsets instead of mapping */
+    bool cache_index; /* with no_mmap: keep the tables of used files in memory,
+                              8 bytes per blob */
+    bool
+        verify_checksums; /* compare every returned blob, the refs and spec.json
+                              with their checksums; every NAME.crc must exist */
+    size_t max_files;     /* open files, with no_mmap; 0: 64 */
+    size_t max_maps;      /* mapped files; those beyond are read; 0: 16384 */
+    bags_access access;   /* how data that is not in memory will be read */
+    const bags_registry *registry; /* NULL: built-in types. Must outlive the
+                                      reader */
+    bags_env env;
 } bags_reader_options;
 
 /*
- * Open a dataset, or a directory of shards: it finds out by itself.
+ * Open a dataset, sharded or not.
  *
- * Returns the reader, to be closed by bags_reader_close, or NULL:
- *   BAGS_ERROR_MISSING     no such directory, or no dataset in it
- *   BAGS_ERROR_UNFINISHED  a writer works on it, or died; or it is split, and
- *                          its fields are of unequal length, which err gives
- *   BAGS_ERROR_GAP         shards are missing; err names them
- *   BAGS_ERROR_CORRUPT     spec.json or a Bag cannot be right; shards of
- *                          different specs; two shards of one number
+ * With unfinished READ, unfinished shards are included with the datapoints flushed
+ * so far: those that bags_recover would keep (without verify_checksums, also
+ * those whose checksums differ). The reader shows what there was at this call; open
+ * again to see more. Writers are not affected, and the reader stays valid when they
+ * finish. If a writer aborts, reading its shard fails. Shards that several workers
+ * write have gaps most of the time: see allow_gaps.
+ *
+ * Returns the reader, to be closed with bags_reader_close, or NULL:
+ *   BAGS_ERROR_MISSING     no such directory, or not a dataset
+ *   BAGS_ERROR_UNFINISHED  a shard is unfinished; or a split dataset's fields
+ *                          differ in length
+ *   BAGS_ERROR_GAP         shards are missing; the message lists them
+ *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different
+ *                          specs; two shards with one number
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
- *   BAGS_ERROR_LIMIT       spec.json or a shard's number is too large
+ *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
  *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * With live, shards that are being written, or whose writer died, are there with
- * the datapoints that were flushed (bags_writer_flush, and whenever a buffer was
- * full): each whole or not at all, the same that bags_recover would keep (without
- * check, also those whose checksums are wrong). It is what there was at this call;
- * open again to see more. Writers are not locked out
- * and need not care; the reader goes on as it is when they finish. A writer that
- * aborts takes back what it wrote: reading it then fails or, if another writer has
- * begun the shard again by then, gives what that one wrote: open again. A shard
- * without its fields' record yet is skipped; if there is none with it, the error is
- * BAGS_ERROR_UNFINISHED or BAGS_ERROR_MISSING. Shards that several workers write
- * have gaps most of the time: see allow_gaps.
- *
- * Cost: a few system calls a shard, or of a split one a few a field. No table is
- * read; no file stays open. With live, of an unfinished shard some more a field,
- * its journals and refs are read, 8 bytes a blob (with check 12) are held in
- * memory, and it is read by position, one system call a field.
+ * Cost: a few system calls per shard (split: per field). No table is read, and no
+ * file stays open. Of an unfinished shard, journals and refs are read, 8 bytes per
+ * blob stay in memory, and it is never mapped.
  */
-BAGS_API bags_reader *bags_reader_open(const char *path,
-    const bags_reader_options *options, bags_error *err);
+BAGS_API bags_reader *bags_reader_open(
+    const char *path, const bags_reader_options *options, bags_error *err);
 
-/* Release a reader and every view that it gave. NULL is accepted. No thread may
- * be using it; rows stay the caller's to free. */
+/* Free a reader and invalidate its views; rows stay the caller's to free. NULL is
+ * accepted. No thread may be using it. */
 BAGS_API void bags_reader_close(bags_reader *reader);
 
 /* Number of datapoints in all shards. */
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 
-/* Number of shards that are read; 1 for a dataset without shards. */
-BAGS_API uint64_t bags_reader_shards(const bags_reader *reader);
+/* The fields, sorted by name; *count of them. A field's index in this array is its
+ * number in every other function. Valid until the reader is closed. */
+BAGS_API const bags_field *bags_reader_fields(
+    const bags_reader *reader, size_t *count);
 
-/* Number of unfinished shards that were left out; with `live`, of those whose
- * writers have only begun. */
-BAGS_API uint64_t bags_reader_skipped(const bags_reader *reader);
+/* The number of the field with this name, in *field. Returns BAGS_OK or
+ * BAGS_ERROR_FIELD. */
+BAGS_API bags_code bags_reader_field(const bags_reader *reader,
+    const char *name, size_t *field, bags_error *err);
 
-/* Whether it is a directory of shards. */
-BAGS_API bool bags_reader_sharded(const bags_reader *reader);
+/* A field's parsed type, or NULL if there is no such field. Valid until the reader
+ * is closed. */
+BAGS_API const bags_type *bags_reader_type(
+    const bags_reader *reader, size_t field);
 
 typedef struct bags_shard {
-    uint64_t number; /* the shard's name as a number; 0 if not sharded */
+    uint64_t number; /* the shard's name as a number; 0 if unsharded */
     uint64_t start;  /* the index of its first datapoint */
     uint64_t length; /* its number of datapoints */
-    bool unfinished; /* only with `live` */
+    bool unfinished; /* only with BAGS_UNFINISHED_READ */
 } bags_shard;
 
-/* The i-th shard, 0 <= i < bags_reader_shards(reader); else all 0. */
-BAGS_API bags_shard bags_reader_shard(const bags_reader *reader, uint64_t i);
+/* The shards that are read, in order; *count of them, 1 for an unsharded dataset.
+ * Gaps show in their numbers. Valid until the reader is closed. */
+BAGS_API const bags_shard *bags_reader_shards(
+    const bags_reader *reader, size_t *count);
 
-/* Missing shard numbers: start, start + step, ... below stop. */
-typedef struct bags_gap {
-    uint64_t start, stop, step;
-} bags_gap;
+typedef struct bags_info {
+    bool sharded;       /* a directory of shards */
+    uint64_t skipped;   /* unfinished shards that are not read */
+    uint64_t checksums; /* shards that have checksums */
+    uint64_t size;      /* bytes of all Bags, refs (and .idx if split) included,
+                             spec.json and checksums not */
+} bags_info;
 
-/* The gaps between the shards' numbers, in order; *count of them. Only with
- * allow_gaps is there one. Borrowed: valid until the reader is closed. */
-BAGS_API const bags_gap *bags_reader_gaps(const bags_reader *reader,
-    size_t *count);
+typedef struct bags_field_info {
+    uint64_t blobs; /* blobs of the field in all shards, used or not */
+    uint64_t size;  /* bytes of these blobs */
+} bags_field_info;
 
-/* How many shards have checksums, whole or not: 1 or 0 for a dataset without
- * shards. Cost: a system call or two a shard. */
-BAGS_API bags_code bags_reader_summed(const bags_reader *reader,
-    uint64_t *shards, bags_error *err);
-
-/* Bytes of all Bags (refs included; for split the .idx files too), without
- * spec.json and checksums. Cost: opens every file. */
-BAGS_API bags_code bags_reader_size(const bags_reader *reader, uint64_t *size,
-    bags_error *err);
-
-/* The fields, sorted by name; *count of them. Borrowed: valid until the reader
- * is closed. A field's number is its place here. */
-BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader,
-    size_t *count);
-
-/* The number of the field with this name. BAGS_ERROR_FIELD if there is none. */
-BAGS_API bags_code bags_reader_find(const bags_reader *reader, const char *name,
-    size_t *field, bags_error *err);
-
-/* A field's type, taken apart. Borrowed: valid until the reader is closed. NULL
- * if there is no such field. */
-BAGS_API const bags_type *bags_reader_type(const bags_reader *reader,
-    size_t field);
-
-typedef struct bags_stat {
-    uint64_t blobs; /* blobs of the field, in all shards */
-    uint64_t bytes; /* their sizes' sum */
-} bags_stat;
-
-/* How many blobs a field has, referred to or not. Cost: opens a file a shard. */
-BAGS_API bags_code bags_reader_stat(const bags_reader *reader, size_t field,
-    bags_stat *out, bags_error *err);
+/* Describe a dataset. fields: NULL, or an array with an element for each field,
+ * to be filled. Returns BAGS_OK, BAGS_ERROR_CORRUPT, BAGS_ERROR_IO or
+ * BAGS_ERROR_MEMORY. Threads: any. Cost: opens every file. */
+BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
+    bags_field_info *fields, bags_error *err);
 
 /*
- * What to read of a datapoint: a field, by its number; of a sequence the items
- * start, start + step, ... below stop. start, stop and step all 0, as in
- * {image}, mean the whole sequence; {frames, 0, 8} are the first eight items,
- * and {frames, 4, UINT64_MAX, 2} every second one from the fifth to the end.
- * Ranges are as everywhere: see the top. For a plain field they must be 0.
- *
- * bags_slice(frames, start, stop) makes one whose numbers are taken as they
- * are, (0, 0) being empty: for numbers that a program computes.
+ * What to read of a datapoint: a field by its number; of a sequence, if `slice` is
+ * true, only the items start, start + step, ... below stop. If `slice` is false,
+ * the other three must be 0. {image} selects all of the field.
  */
 typedef struct bags_select {
     size_t field;
-    uint64_t start;
-    uint64_t stop;
-    uint64_t step; /* 0: 1 */
+    bool slice;
+    uint64_t start, stop; /* see "Ranges" at the top; stop may be UINT64_MAX */
+    uint64_t step;        /* 0: 1 */
 } bags_select;
 
-BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop);
+/* Select all of a field; or a slice of a sequence, empty if start equals stop. */
+BAGS_API bags_select bags_whole(size_t field);
+BAGS_API bags_select bags_slice(
+    size_t field, uint64_t start, uint64_t stop, uint64_t step);
 
-/* What one selected field of a row holds. Private. */
+/* Private: what a row holds of one selected field. */
 struct bagi_slot {
     size_t field;
-    size_t length, capacity;
-    bags_bytes *items;
-    bags_buffer data;  /* blobs that are not mapped */
-    uint64_t budget;   /* bytes that may still be copied there */
+    size_t length;
+    bags_view *items;
     bags_buffer value; /* of bags_row_value */
+    size_t capacity;
+    bags_buffer data;
+    uint64_t budget;
 };
 
-/*
- * The scratch of a reader's calls, and their result. Start it as {0}; use one a
- * thread, with as many readers as you like; release it with bags_row_free. It
- * keeps the allocator of the reader that it was used with first. Its members are
- * private.
- */
+/* The scratch of a reader's calls, and their result. Start it as {0}; use one per
+ * thread, with any number of readers; free it with bags_row_free. It keeps the
+ * allocator of the first reader that used it. Its members are private. */
 typedef struct bags_row {
     const bags_reader *reader;
     uint64_t index;
     uint64_t shard;
-    size_t length;
-    size_t capacity;
+    size_t length, capacity;
     struct bagi_slot *slots;
-    bags_buffer scratch;
+    bags_buffer items;   /* of all slots */
+    bags_buffer data;    /* blobs that are not mapped */
+    bags_buffer scratch; /* refs */
+    bags_buffer spans;
     bags_buffer refs;
     bags_buffer list;
 } bags_row;
@@ -1491,275 +1423,235 @@ typedef struct bags_row {
 /*
  * Read a datapoint.
  *
- *   index     0 .. bags_reader_length(reader) - 1
- *   selects   which fields, `count` of them, each at most once. NULL: all,
- *             whole, in order
- *   row       receives what was selected, slot i for selects[i]
+ * The row holds the result: slot i for selects[i]. Its views are valid until the
+ * reader is closed (mapped), otherwise until the row is reused or freed. They are
+ * not copied if mapped. On failure the row is empty.
  *
- * The row borrows the blobs: valid until the reader is closed or the scratch is
- * used again or freed, whichever is first; the scratch is the row. Not copied
- * when mapped. If it fails, the row is empty.
+ *   index    0 <= index < bags_reader_length(reader)
+ *   selects  `count` selections, each field at most once; NULL: all fields, whole,
+ *            in order
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE    no such datapoint; start > stop; a range of a plain
- *                       field
- *   BAGS_ERROR_FIELD    no such field, or selected twice
- *   BAGS_ERROR_CORRUPT  refs.bag or a table cannot be right; err names the
- *                       file and the index
- *   BAGS_ERROR_IO       the read failed; err->system is errno
- *   BAGS_ERROR_MEMORY   the row could not grow
+ *   BAGS_ERROR_RANGE     index out of range; start > stop; a slice of a plain field
+ *   BAGS_ERROR_FIELD     no such field, or selected twice
+ *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
+ *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
+ *                        index; with verify_checksums: a checksum mismatch
+ *   BAGS_ERROR_IO        a read failed; err->system is errno
+ *   BAGS_ERROR_LIMIT     too large for the address space
+ *   BAGS_ERROR_MEMORY    the row cannot grow
  *
  * Threads: any, each with its own row.
- * Cost: mapped, some nanoseconds a field and an item, no system call and, once
- * the row has grown, no allocation. A shard's file is opened when it is first
- * used. By position: one contiguous read a field, and one or two for the table.
+ * Cost: if mapped, a few nanoseconds per field and item, no system call and, once
+ * the row has grown, no allocation. A file is opened when it is first used.
+ * Otherwise one contiguous read per field, and one or two for its table.
  */
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err);
 
-/*
- * Read one blob of a datapoint: a plain field's, as item 0, or an item of a
- * sequence. The shortest way, where no more is wanted.
- *
- * *out borrows it: valid until the reader is closed or the scratch is used again
- * or freed, whichever is first; the scratch is the row, which is empty
- * afterwards. Not copied when mapped. Empty, data NULL, if it fails.
- *
- * Errors and threads as for bags_reader_get; BAGS_ERROR_RANGE also if there is
- * no such item. Cost: mapped, some ten nanoseconds and what the memory takes.
- */
+/* Read one blob of a datapoint: of a plain field as item 0, or an item of a
+ * sequence. *out has the lifetime of a row's views; on failure it is empty with
+ * data NULL. The row is scratch and is empty afterwards. Errors and threads as for
+ * bags_reader_get; BAGS_ERROR_RANGE also for the item. Cost: like bags_reader_get
+ * of one item, but shorter. */
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row,
-    bags_bytes *out, bags_error *err);
-
-/*
- * Read a plain field of consecutive datapoints, start <= i < stop, with one
- * contiguous read a shard. The row then has one slot with an item a datapoint.
- * A stop behind the last datapoint is moved to the end. Lifetime, errors and
- * threads as for bags_reader_get. Cost: O(stop - start).
- */
-BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
-    size_t field, uint64_t start, uint64_t stop, bags_row *row,
+    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err);
 
-/*
- * Read a plain field of many datapoints, as indices name them, in any order. The
- * row then has one slot with item i for indices[i]. By position they are read
- * in the order of the files, neighbours with one read. Lifetime, errors and
- * threads as for bags_reader_get.
- */
-BAGS_API bags_code bags_reader_get_many(const bags_reader *reader, size_t field,
-    const uint64_t *indices, size_t count, bags_row *row, bags_error *err);
+/* Read a plain field of the datapoints start <= i < stop. The row then has one slot
+ * with an item per datapoint. A stop past the end is clamped to the length.
+ * Lifetime, errors and threads as for bags_reader_get. Cost: O(stop - start);
+ * without mmap, one contiguous read per shard. */
+BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
+    uint64_t start, uint64_t stop, size_t field, bags_row *row,
+    bags_error *err);
 
-/*
- * Start to read datapoints from the disk, all at once, and return without
- * waiting for them, so that getting them soon after finds them in memory.
- * Neighbours are asked for together.
- *
- *   selects  as for bags_reader_get: `select_count` of them; NULL: all
- *   row      scratch; empty afterwards
- *
- * What is in memory already costs about a microsecond a blob, so that it is for
- * data larger than memory. The refs and tables on the way are waited for.
- * Errors and threads as for bags_reader_get.
- */
+/* Read a plain field of many datapoints: the row then has one slot with item i for
+ * indices[i], 0 <= i < count. Without mmap, blobs are read in file order, neighbours
+ * with one read. Lifetime, errors and threads as for bags_reader_get. */
+BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
+    const uint64_t *indices, size_t count, size_t field, bags_row *row,
+    bags_error *err);
+
+/* Start to read datapoints from the disk, all at once, so that reading them soon
+ * afterwards finds them in memory. It waits for the refs and tables on the way, not
+ * for the blobs. selects as for bags_reader_get, `select_count` of them. The row is
+ * scratch and is empty afterwards. Errors and threads as for bags_reader_get. Cost:
+ * about a microsecond per blob that is already in memory. */
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err);
 
-/* A plain field of all datapoints of a shard, as one array. */
+/* How many items a sequence has in a datapoint, in *count; 1 for a plain field. No
+ * blob is read. The row is scratch and is empty afterwards. Errors and threads as
+ * for bags_reader_get. */
+BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
+    size_t field, bags_row *row, uint64_t *count, bags_error *err);
+
+/* A plain field of all datapoints of a shard as one array. */
 typedef struct bags_column {
-    const unsigned char *data; /* the blobs, one behind the other */
-    uint64_t length;           /* how many */
+    const unsigned char *data; /* contiguous blobs */
+    uint64_t length;           /* number of blobs */
     uint64_t size;             /* bytes of all */
-    uint64_t item_size;        /* bytes of each, if all have as many; else 0 */
-    const uint64_t *offsets;   /* length + 1: blob i is the bytes offsets[i] ..
-                                  offsets[i + 1] of data, as in Arrow's
+    uint64_t item_size;      /* bytes of each, if all are equal; otherwise 0 */
+    const uint64_t *offsets; /* length + 1: blob i is the bytes offsets[i] ..
+                                  offsets[i + 1] of data, like Arrow's
                                   LargeBinary. NULL if item_size is not 0 */
 } bags_column;
 
 /*
- * View a plain field of the i-th shard as a column: an array [length, ...]
- * without a copy, where all blobs have one size.
+ * View a plain field of shard i, 0 <= i < the count of bags_reader_shards, as a
+ * column: an array [length, ...], without a copy, if all blobs have one size.
  *
- * *out borrows it: valid until the reader is closed or the scratch is used again
- * or freed, whichever is first; the scratch is the row, which is empty
- * afterwards. Mapped, only offsets that are not aligned are copied, 8 bytes a
- * blob; otherwise all of it.
+ * *out has the lifetime of a row's views. The row is scratch and is empty
+ * afterwards. If mapped, at most the offsets are copied, 8 bytes per blob;
+ * otherwise everything is. The data has no alignment.
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE  no such shard; a sequence; or the datapoints' blobs do
- *                     not lie in the order of the datapoints, as a foreign
- *                     writer may have left them: use bags_reader_get_range
- *   BAGS_ERROR_FIELD, BAGS_ERROR_CORRUPT, BAGS_ERROR_IO, BAGS_ERROR_LIMIT,
- *   BAGS_ERROR_MEMORY
+ * Returns BAGS_OK, what bags_reader_get returns, or
+ *   BAGS_ERROR_RANGE  no such shard; the field is a sequence; or its blobs are not
+ *                     in the order of the datapoints: use bags_reader_get_range
  *
- * The data are aligned for no type. With check every blob is compared with its
- * checksum. Threads: any, each with its own row.
- * Cost: O(length) to check the table, and the first time the shard's refs;
- * after that bags_reader_get of this field alone does not read refs either.
+ * Threads: any, each with its own row. Cost: O(length) to check the table and,
+ * the first time, the shard's refs; afterwards bags_reader_get of this field
+ * alone does not read refs either.
  */
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err);
 
-/*
- * How many items a sequence has in a datapoint, without reading them; 1 for a
- * plain field. The row is used as scratch, and is empty afterwards. Errors and
- * threads as for bags_reader_get.
- */
-BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
-    size_t field, bags_row *row, uint64_t *count, bags_error *err);
-
-/* Number of items in a slot: 1 for a plain field. 0 if there is no such slot. */
+/* Number of items in a slot: 1 for a plain field; 0 if there is no such slot. */
 BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
     return slot < row->length ? row->slots[slot].length : 0;
 }
 
-/* An item's blob, as it is encoded. A view of nothing if there is none. Valid as
- * bags_reader_get says. Cost: O(1). */
-BAGI_INLINE bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
-    size_t item) {
-    bags_bytes none = {NULL, 0};
+/* An item's encoded blob; an empty view if there is no such item. Valid as
+ * described for bags_reader_get. Cost: O(1). */
+BAGI_INLINE bags_view bags_row_bytes(
+    const bags_row *row, size_t slot, size_t item) {
+    bags_view none = {NULL, 0};
     if (BAGI_UNLIKELY(item >= bags_row_length(row, slot)))
         return none;
     return row->slots[slot].items[item];
 }
 
 /*
- * An item's value, decoded by the codec of its field's type.
+ * Decode an item with the codec of its field's type. The reader must be open.
  *
- * *out borrows it: valid until the reader is closed or the scratch is used
- * again or freed, whichever is first. The scratch is NULL for the slot's own,
- * which the next call of bags_row_value for the same slot uses again, as does
- * every other use of the row; or a buffer of the caller's, which only the
- * caller uses.
+ * *out is valid as long as the item's blob, and until the scratch is reused or
+ * freed. scratch NULL: the slot's own, which is reused by the next bags_row_value
+ * of the same slot and by every other use of the row.
  *
- * The reader must be open still. Returns BAGS_OK or
- *   BAGS_ERROR_RANGE    no such slot or item
- *   BAGS_ERROR_TYPE     no codec for the type: bags_row_bytes has the blob
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_RANGE   no such slot or item
+ *   BAGS_ERROR_TYPE    no codec for the type: use bags_row_bytes
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
- *                       not a blob of this type, or one too large to decode
- *   BAGS_ERROR_MEMORY   the scratch could not grow
+ *                      not a blob of this type, or too large to decode
+ *   BAGS_ERROR_MEMORY  the scratch cannot grow
  *
- * Cost: the codec's. Built-in codecs do not copy, but for arrays that are not
- * aligned for their dtype, or of the other byte order.
+ * Threads: any, each with its own row and scratch. Cost: the codec's. Built-in
+ * codecs copy only arrays that are not aligned for their dtype, or not in native
+ * byte order.
  */
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
 
-/* Release a row's memory and make it {0} again. NULL is accepted. */
+/* Free a row's memory and make it {0} again. NULL is accepted. */
 BAGS_API void bags_row_free(bags_row *row);
 
-/*
- * Check the structure of every file: every entry of every table, every row of
- * refs.bag, and that what it refers to is there. BAGS_OK, or the first fault;
- * bags_verify finds all of them. With checksums, every byte of every file is
- * compared too. Cost: reads all tables and refs; with checksums all there is.
- */
-BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
-    bags_error *err);
+#ifndef BAGS_NO_VERIFY
 
 /* ========================================================================
  * >>faults
- * Everything that is wrong with a dataset, not only the first thing.
+ * Everything that is wrong with a dataset, not only the first fault.
  * ====================================================================== */
 
 /* What the index of a bags_fault counts. */
 typedef enum bags_fault_kind {
-    BAGS_FAULT_FILE,     /* nothing: the file, shard or dataset as a whole */
+    BAGS_FAULT_FILE,     /* nothing: the file, shard or dataset as a unit */
     BAGS_FAULT_BLOB,     /* blobs of the field */
     BAGS_FAULT_DATAPOINT /* datapoints of the shard */
 } bags_fault_kind;
 
-/* A fault that bags_verify found. Its texts are valid during the call. */
+/* A fault found by bags_verify. Its texts are valid during the call that receives
+ * it. */
 typedef struct bags_fault {
-    const char *path;  /* the shard's directory; the dataset's, if it is wrong as
-                          a whole or has no shards; a lone Bag's file */
-    const char *field; /* a field's name; "refs"; NULL: no Bag of a dataset */
+    const char *path;  /* the shard's directory, or the dataset's; a standalone
+                          Bag's file */
+    const char *field; /* a field's name, or "refs"; NULL: not about one Bag */
     bags_fault_kind kind;
-    uint64_t index;    /* the blob or datapoint, counted in this shard from 0 */
-    uint64_t item;     /* of a sequence, the item that does not decode; else 0 */
-    uint64_t offset;   /* of the wrong bytes in field.bag (an entry of a split
-                          table: field.idx); 0 if it is the whole file */
+    uint64_t index; /* of the blob or datapoint in this shard */
+    uint64_t item;  /* of a sequence, the item that does not decode; else 0 */
+    uint64_t
+        offset; /* of the invalid bytes in field.bag (of an entry of a split
+                          table: in field.idx); 0 for the whole file */
     bags_code code;
-    const char *message; /* as bags_error has it: all of the above in words */
+    const char
+        *message; /* all of the above in words, like bags_error.message */
 } bags_fault;
 
 typedef struct bags_verify_options {
-    bool quick;  /* only what costs O(1) a file: sizes, spec.json, the first and
-                    the last entry of every table and of refs */
-    bool decode; /* decode every blob too, by its field's codec */
-    bool allow_gaps;       /* missing shards are no fault */
-    bool skip_unfinished;  /* nor are shards that are not finished; and of a split
-                              dataset fields of unequal length */
-    bool allow_empty_file; /* nor is a lone Bag of 0 bytes: see
-                              bag_reader_options */
-    uint64_t shard_start, shard_stop; /* as bags_reader_options has them */
-    uint64_t part, parts; /* do the part-th of so many parts of the work, a Bag
-                             being the least: for threads or machines that
-                             share it. 0, 0: all */
-    uint64_t max_faults;  /* how many are passed to `each`; the others are only
+    bool
+        quick; /* only what costs O(1) per file: sizes, spec.json, and the first
+                    and last entries of every table and of refs */
+    bool
+        decode; /* also decode every blob with its field's codec. Not with quick */
+    bool allow_gaps;       /* missing shards are not a fault */
+    bool allow_empty_file; /* see bag_reader_options */
+    bags_unfinished
+        unfinished; /* SKIP: unfinished shards, and fields of unequal
+                                   length if split, are not a fault. Not READ */
+    uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
+    uint64_t part, parts; /* do only part `part` of `parts` of the work, so that
+                             threads or machines can share it; a Bag is the
+                             smallest unit. 0, 0: all */
+    uint64_t max_faults;  /* how many faults `each` receives; more are only
                              counted. 0: 1000 */
-    /* Called for every fault, by the thread that called bags_verify. */
+    /* Called for every fault, by the thread that called bags_verify. May be
+     * NULL. */
     void (*each)(void *user, const bags_fault *fault);
-    /* Called now and then with how many bytes were read since it was last
-     * called. May be NULL, as each. */
+    /* Called from time to time with the bytes read since its last call. May be
+     * NULL. */
     void (*progress)(void *user, uint64_t bytes);
     void *user;
-    const bags_codecs *codecs;       /* for decode. NULL: built-in types */
-    const bags_allocator *allocator; /* NULL: malloc family */
-    const bags_io *io;               /* NULL: local files */
+    const bags_registry *registry; /* for decode. NULL: built-in types */
+    bags_env env;
 } bags_verify_options;
 
-/* What was looked at. The parts of a work add up to the whole. */
+/* What was checked. The reports of all parts add up to that of the whole. */
 typedef struct bags_verify_report {
-    uint64_t shards;     /* finished ones; 1 for a dataset without shards */
-    uint64_t unfinished; /* shards that are not, a fault or not */
+    uint64_t shards;     /* finished shards; 1 for an unsharded dataset */
+    uint64_t unfinished; /* unfinished shards, whether a fault or not */
     uint64_t files;
-    uint64_t blobs;      /* of the fields */
+    uint64_t blobs; /* of the fields */
     uint64_t datapoints;
-    uint64_t bytes;      /* read from the files to check them */
-    uint64_t undecoded;  /* with decode, blobs of types without a codec */
-    uint64_t bags;       /* whose bytes were to be compared with checksums: */
-    uint64_t summed;     /* those that have any */
-    uint64_t faults;     /* found, whether passed to `each` or not */
+    uint64_t bytes;     /* read from the files */
+    uint64_t undecoded; /* with decode: blobs of types without a codec */
+    uint64_t bags; /* Bags whose bytes were to be compared with checksums */
+    uint64_t checksums; /* those of them that have checksums */
+    uint64_t faults;    /* found, whether passed to `each` or not */
 } bags_verify_report;
 
 /*
- * Find every fault in a dataset, a directory of shards, or a lone Bag: in each
- * spec.json; in each entry of each table; in each row of refs.bag, and whether
- * what it refers to is there; with `decode`, in each value. Shards that are
- * missing, there twice, not finished, or of another spec than the first good
- * one, are faults too. It goes on behind a fault, also when a file is missing or
- * cannot be read. Where a shard's spec.json is wrong, the first good one tells
- * which Bags there should be; where no shard has a good one, refs.bag is checked
- * and the fields are not.
+ * Find every fault in a dataset, or a standalone Bag: in every spec.json, every
+ * entry of every table, every row of refs.bag and what it refers to, every byte
+ * that has a checksum and, with `decode`, every value. Missing or duplicate shards,
+ * unfinished ones and those with another spec than the first valid one are faults
+ * too. It continues after a fault, also after a missing or unreadable file. One
+ * damaged byte may be reported at several places where it shows.
  *
- * Every fault is told once, where it is seen first: a wrong entry of a table at
- * the blob that ends there, although the next blob begins there; a blob that has
- * changed, by its checksum, and not again by its codec or as a row of refs.bag; a
- * Bag that had more blobs or fewer, by its checksums, and no blob of it. What
- * else may be wrong in the same place is seen when that is mended. What cannot be
- * known for one fault is told of as several: without checksums, an entry that is
- * wrong and in order, as what it does to the two blobs beside it; a spec.json
- * that has changed, at each Bag with checksums; all that lies behind the 4096th
- * fault of a Bag. A blob that does not decode is named by its datapoint, if
- * refs.bag has the blobs of the field in order, as all writers leave them, else
- * by its own number.
+ * Returns BAGS_OK, or the code of the first fault, or of what ended the work:
+ * BAGS_ERROR_MISSING (no such path, or not a dataset), BAGS_ERROR_ARGUMENT (an
+ * invalid option), BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be
+ * listed). *report, which may be NULL, is always written.
  *
- * Returns BAGS_OK, or the code of the first fault, or that of what kept it from
- * looking: BAGS_ERROR_MISSING (no such path, or nothing of a dataset there),
- * BAGS_ERROR_ARGUMENT (shard_start or part is not below its stop),
- * BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be listed). *report,
- * which may be NULL, is written in each case.
- *
- * Files are read by position, not mapped. Memory: some 230 KiB, 16 bytes a
- * shard, 40 a field, and with decode one blob. Cost: reads all tables and refs
- * once or twice; with decode the blobs too.
+ * Files are read, not mapped. Memory: about 512 KiB, 16 bytes per shard, 64 per
+ * field, and with decode one blob. Cost: reads all tables and refs; with checksums
+ * or decode, the blobs too.
  */
 BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
     bags_error *err);
+
+#endif /* BAGS_NO_VERIFY */
 
 #endif /* BAGS_H */
 
@@ -1819,7 +1711,7 @@ BAGS_API bags_code bags_verify(const char *path,
 #if defined(_MSC_VER)
 #define BAGI_ATOMIC 1
 #define BAGI_LOAD(slot) ReadPointerAcquire((PVOID const volatile *)(slot))
-#define BAGI_STORE(slot, value) \
+#define BAGI_STORE(slot, value)                                                \
     WritePointerRelease((PVOID volatile *)(slot), (PVOID)(value))
 #else
 #define BAGI_ATOMIC 0
@@ -1902,10 +1794,10 @@ static int bagi_windows_error(void) {
     return EIO;
 }
 
-#define BAGI_WIDE_LONG 240  /* less than MAX_PATH, as directories need */
+#define BAGI_WIDE_LONG 240   /* less than MAX_PATH, as directories need */
 #define BAGI_WIDE_MOST 32700 /* above, no call takes it */
-#define BAGI_WIDE_PREFIX 8  /* room for \\?\UNC\ */
-#define BAGI_WIDE_ENDING 2  /* room for \*, which lists a directory */
+#define BAGI_WIDE_PREFIX 8   /* room for \\?\UNC\ */
+#define BAGI_WIDE_ENDING 2   /* room for \*, which lists a directory */
 
 /* Put \\?\ before an absolute path, which lifts the limit on its length. */
 static void bagi_wide_lengthen(wchar_t *path, size_t size) {
@@ -1920,8 +1812,8 @@ static void bagi_wide_lengthen(wchar_t *path, size_t size) {
 
 /* A path for the system's calls; release it with free. */
 static int bagi_wide(const char *path, wchar_t **out) {
-    int size = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1,
-        NULL, 0);
+    int size =
+        MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
     if (size <= 0)
         return bagi_windows_error();
     wchar_t *plain = (wchar_t *)malloc((size_t)size * sizeof *plain);
@@ -1936,10 +1828,10 @@ static int bagi_wide(const char *path, wchar_t **out) {
             ((size_t)room + BAGI_WIDE_PREFIX + BAGI_WIDE_ENDING) *
             sizeof *full);
         used = full ? GetFullPathNameW(plain, room, full, NULL) : 0;
-        error = !full                           ? ENOMEM
-                : used == 0 || used >= room     ? EINVAL
-                : used > BAGI_WIDE_MOST         ? ENAMETOOLONG
-                                                : 0;
+        error = !full                       ? ENOMEM
+                : used == 0 || used >= room ? EINVAL
+                : used > BAGI_WIDE_MOST     ? ENAMETOOLONG
+                                            : 0;
     }
     free(plain);
     if (error) {
@@ -1964,8 +1856,8 @@ static int bagi_windows_open(const char *path, DWORD access, DWORD creation,
         flags, NULL);
     if (opened == INVALID_HANDLE_VALUE) {
         error = bagi_windows_error();
-        DWORD attributes =
-            error == EACCES ? GetFileAttributesW(wide) : INVALID_FILE_ATTRIBUTES;
+        DWORD attributes = error == EACCES ? GetFileAttributesW(wide)
+                                           : INVALID_FILE_ATTRIBUTES;
         if (attributes != INVALID_FILE_ATTRIBUTES &&
             (attributes & FILE_ATTRIBUTE_DIRECTORY))
             error = EISDIR;
@@ -1978,12 +1870,12 @@ static int bagi_windows_open(const char *path, DWORD access, DWORD creation,
 
 /* A stranger's link must not be written through: it is opened itself, and then
  * refused. */
-static int bagi_local_open(void *user, const char *path, int mode,
-    void **file) {
+static int bagi_local_open(
+    void *user, const char *path, int mode, void **file) {
     (void)user;
     HANDLE handle = NULL;
-    DWORD access = mode == BAGS_IO_READ ? GENERIC_READ
-                                        : GENERIC_READ | GENERIC_WRITE;
+    DWORD access =
+        mode == BAGS_IO_READ ? GENERIC_READ : GENERIC_READ | GENERIC_WRITE;
     DWORD creation = mode == BAGS_IO_CREATE ? CREATE_NEW : OPEN_EXISTING;
     DWORD flags = FILE_ATTRIBUTE_NORMAL;
     if (mode == BAGS_IO_WRITE)
@@ -2089,16 +1981,15 @@ static int bagi_local_sync(void *user, void *file) {
 static int bagi_local_lock(void *user, void *file) {
     (void)user;
     OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
-    return LockFileEx(file,
-               LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0,
-               &at)
+    return LockFileEx(file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY,
+               0, 1, 0, &at)
                ? 0
                : bagi_windows_error();
 }
 
 /* A view keeps its file and the mapping object; both may be closed. */
-static int bagi_local_map(void *user, void *file, size_t size,
-    const void **data) {
+static int bagi_local_map(
+    void *user, void *file, size_t size, const void **data) {
     (void)user;
     HANDLE mapping = CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL);
     if (!mapping)
@@ -2121,8 +2012,8 @@ static int bagi_local_unmap(void *user, const void *data, size_t size) {
 static int bagi_windows_follow(const char *path, DWORD *attributes) {
     HANDLE handle = NULL;
     BY_HANDLE_FILE_INFORMATION info;
-    int error = bagi_windows_open(path, 0, OPEN_EXISTING,
-        FILE_FLAG_BACKUP_SEMANTICS, &handle);
+    int error = bagi_windows_open(
+        path, 0, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, &handle);
     if (error)
         return error;
     if (GetFileInformationByHandle(handle, &info))
@@ -2148,7 +2039,7 @@ static int bagi_local_kind(void *user, const char *path, bags_path_kind *kind) {
     free(wide);
     if (error && error != ENOENT && error != ENOTDIR && error != EINVAL)
         return error;
-    *kind = error ? BAGS_PATH_NONE
+    *kind = error                                   ? BAGS_PATH_NONE
             : attributes & FILE_ATTRIBUTE_DIRECTORY ? BAGS_PATH_DIRECTORY
                                                     : BAGS_PATH_FILE;
     return 0;
@@ -2261,15 +2152,14 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
     if (error || size <= used || size > (uint64_t)INT64_MAX)
         return error;
     room.AllocationSize.QuadPart = (LONGLONG)size;
-    return SetFileInformationByHandle(file, FileAllocationInfo, &room,
-               sizeof room)
+    return SetFileInformationByHandle(
+               file, FileAllocationInfo, &room, sizeof room)
                ? 0
                : bagi_windows_error();
 }
 #define BAGI_LOCAL_MAP bagi_local_map
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #define BAGI_LOCAL_ADVISE NULL
-#define BAGI_LOCAL_RESIDENT NULL
 #define BAGI_LOCAL_WRITE_BACK NULL
 #else
 /* ---- POSIX ----
@@ -2281,7 +2171,7 @@ typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 
 /* strerror is not safe between threads, and strerror_r comes in two forms. */
 static const char *bagi_system_text(int error, char *room, size_t size) {
-#if defined(__CYGWIN__) || \
+#if defined(__CYGWIN__) ||                                                     \
     ((defined(__GLIBC__) || defined(__BIONIC__)) && defined(__USE_GNU))
     return strerror_r(error, room, size);
 #else
@@ -2337,8 +2227,8 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 /* The kernel waits long before it writes to the disk by itself: who syncs a large
  * file at its end alone waits for all of it then. */
 #if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
-static int bagi_local_write_back(void *user, void *file, uint64_t offset,
-    uint64_t size) {
+static int bagi_local_write_back(
+    void *user, void *file, uint64_t offset, uint64_t size) {
     (void)user;
     return sync_file_range(bagi_local_fd(file), (off_t)offset, (off_t)size,
                SYNC_FILE_RANGE_WRITE)
@@ -2353,11 +2243,10 @@ static int bagi_local_write_back(void *user, void *file, uint64_t offset,
 /* Where a map does not see what is written after it was read, as on OpenBSD, all
  * is read by position. */
 #if !defined(__OpenBSD__)
-static int bagi_local_map(void *user, void *file, size_t size,
-    const void **data) {
+static int bagi_local_map(
+    void *user, void *file, size_t size, const void **data) {
     (void)user;
-    void *map =
-        mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
+    void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
     if (map == MAP_FAILED)
         return errno;
     *data = map;
@@ -2389,26 +2278,12 @@ static int bagi_local_advise(void *user, void *file, const void *map,
         unsigned char *page = bagi_local_page(map, &before);
         return posix_madvise(page, (size_t)size + before, of_map[advice]);
     }
-    return posix_fadvise(bagi_local_fd(file), (off_t)offset, (off_t)size,
-        of_file[advice]);
+    return posix_fadvise(
+        bagi_local_fd(file), (off_t)offset, (off_t)size, of_file[advice]);
 }
 #define BAGI_LOCAL_ADVISE bagi_local_advise
 #else
 #define BAGI_LOCAL_ADVISE NULL
-#endif
-
-/* The kernel does not tell everyone: who may not write the file learns that all
- * of it is in memory. */
-#if defined(__linux__)
-static bool bagi_local_resident(void *user, const void *at) {
-    unsigned char known = 1;
-    size_t before = 0;
-    (void)user;
-    return mincore(bagi_local_page(at, &before), 1, &known) != 0 || (known & 1);
-}
-#define BAGI_LOCAL_RESIDENT bagi_local_resident
-#else
-#define BAGI_LOCAL_RESIDENT NULL
 #endif
 
 /* ---- all POSIX systems ---- */
@@ -2427,8 +2302,8 @@ static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
 
 /* O_NONBLOCK, so that a FIFO that a stranger put there does not wait for a
  * writer for ever; for regular files it means nothing. */
-static int bagi_local_open(void *user, const char *path, int mode,
-    void **file) {
+static int bagi_local_open(
+    void *user, const char *path, int mode, void **file) {
     (void)user;
     int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
     flags |= mode == BAGS_IO_READ ? O_RDONLY : O_RDWR;
@@ -2621,7 +2496,7 @@ BAGS_API const bags_io *bags_io_local(void) {
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
-        BAGI_LOCAL_ADVISE, BAGI_LOCAL_RESIDENT, BAGI_LOCAL_WRITE_BACK};
+        BAGI_LOCAL_ADVISE, BAGI_LOCAL_WRITE_BACK};
     return &io;
 }
 
@@ -2633,19 +2508,14 @@ BAGS_API const bags_io *bags_io_local(void) {
 /* The one copy of what is inline above that can be called. */
 #if !defined(BAGS_STATIC) && !defined(__TINYC__) && !defined(__cplusplus)
 BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
-BAGS_API bags_bytes bags_range_get(const bags_range *range, size_t i);
-BAGS_API bool bagi_view_get(const bagi_view *view, uint64_t index,
-    bags_bytes *out);
+BAGS_API bags_view bags_range_get(const bags_range *range, size_t i);
+BAGS_API bool bagi_mapped_get(
+    const bagi_mapped *view, uint64_t index, bags_view *out);
 BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err);
-BAGS_API bool bagi_view_get_range(const bagi_view *view, uint64_t start,
-    uint64_t stop, bags_range *out);
-BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
-    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
-    bags_error *err);
+    bags_buffer *scratch, bags_view *out, bags_error *err);
 BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
-BAGS_API bags_bytes bags_row_bytes(const bags_row *row, size_t slot,
-    size_t item);
+BAGS_API bags_view bags_row_bytes(
+    const bags_row *row, size_t slot, size_t item);
 #endif
 
 static inline void bagi_store_u64(unsigned char *data, uint64_t number) {
@@ -2658,7 +2528,7 @@ static inline void bagi_store_u64(unsigned char *data, uint64_t number) {
 }
 
 static inline uint64_t bagi_load_big(const unsigned char *data) {
-#if defined(__GNUC__) && defined(__BYTE_ORDER__) && \
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) &&                            \
     __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     return __builtin_bswap64(bagi_load_u64(data));
 #else
@@ -2669,7 +2539,7 @@ static inline uint64_t bagi_load_big(const unsigned char *data) {
 #endif
 }
 
-static bool bagi_little_endian(void) {
+BAGS_API bool bags_little_endian(void) {
     const uint16_t one = 1;
     unsigned char first;
     memcpy(&first, &one, 1);
@@ -2722,6 +2592,25 @@ static size_t bagi_utf8_valid(const unsigned char *text, size_t size) {
     return size;
 }
 
+BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
+    size_t good = bagi_utf8_valid((const unsigned char *)text, size);
+    if (good < size && bad)
+        *bad = good;
+    return good == size;
+}
+
+BAGS_API void bags_swap_bytes(
+    void *to, const void *from, size_t size, size_t element) {
+    unsigned char *out = (unsigned char *)to;
+    const unsigned char *in = (const unsigned char *)from;
+    for (size_t i = 0; element && i + element <= size; i += element)
+        for (size_t j = 0; j < (element + 1) / 2; j++) {
+            unsigned char first = in[i + j], last = in[i + element - 1 - j];
+            out[i + j] = last;
+            out[i + element - 1 - j] = first;
+        }
+}
+
 static size_t bagi_utf8_encode(uint32_t point, unsigned char out[4]) {
     if (point < 0x80) {
         out[0] = (unsigned char)point;
@@ -2754,7 +2643,7 @@ static uint32_t bagi_utf8_point(const unsigned char *text, size_t length) {
     return point;
 }
 
-static bool bagi_same(bags_bytes bytes, const char *text) {
+static bool bagi_same(bags_view bytes, const char *text) {
     size_t size = strlen(text);
     return bytes.size == size && memcmp(bytes.data, text, size) == 0;
 }
@@ -2767,13 +2656,13 @@ static bool bagi_same(bags_bytes bytes, const char *text) {
  * constants: nothing is computed when a program starts, and nothing is shared.
  * ====================================================================== */
 
-#if defined(__x86_64__) && !defined(__TINYC__) && \
+#if defined(__x86_64__) && !defined(__TINYC__) &&                              \
     (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5))
 #define BAGI_CRC_X86 1
 #define BAGI_CRC_ARM 0
 #include <nmmintrin.h>
 #include <wmmintrin.h>
-#elif defined(__aarch64__) && defined(__AARCH64EL__) && \
+#elif defined(__aarch64__) && defined(__AARCH64EL__) &&                        \
     (defined(__ARM_FEATURE_CRC32) || defined(BAGI_CPU_FEATURES))
 #define BAGI_CRC_X86 0
 #define BAGI_CRC_ARM 1
@@ -2797,21 +2686,23 @@ static void bagi_store_u32(unsigned char *data, uint32_t number) {
 #define BAGI_CRC_2(x, a) (x), (x) ^ (a)
 #define BAGI_CRC_4(x, a, b) BAGI_CRC_2(x, a), BAGI_CRC_2((x) ^ (b), a)
 #define BAGI_CRC_8(x, a, b, c) BAGI_CRC_4(x, a, b), BAGI_CRC_4((x) ^ (c), a, b)
-#define BAGI_CRC_16(x, a, b, c, d) \
+#define BAGI_CRC_16(x, a, b, c, d)                                             \
     BAGI_CRC_8(x, a, b, c), BAGI_CRC_8((x) ^ (d), a, b, c)
-#define BAGI_CRC_32(x, a, b, c, d, e) \
+#define BAGI_CRC_32(x, a, b, c, d, e)                                          \
     BAGI_CRC_16(x, a, b, c, d), BAGI_CRC_16((x) ^ (e), a, b, c, d)
-#define BAGI_CRC_64(x, a, b, c, d, e, f) \
+#define BAGI_CRC_64(x, a, b, c, d, e, f)                                       \
     BAGI_CRC_32(x, a, b, c, d, e), BAGI_CRC_32((x) ^ (f), a, b, c, d, e)
-#define BAGI_CRC_128(x, a, b, c, d, e, f, g) \
+#define BAGI_CRC_128(x, a, b, c, d, e, f, g)                                   \
     BAGI_CRC_64(x, a, b, c, d, e, f), BAGI_CRC_64((x) ^ (g), a, b, c, d, e, f)
-#define BAGI_CRC_256(a, b, c, d, e, f, g, h) \
-    {BAGI_CRC_128(0U, a, b, c, d, e, f, g), \
-        BAGI_CRC_128((uint32_t)(h), a, b, c, d, e, f, g)}
+#define BAGI_CRC_256(a, b, c, d, e, f, g, h)                                   \
+    {                                                                          \
+        BAGI_CRC_128(0U, a, b, c, d, e, f, g),                                 \
+            BAGI_CRC_128((uint32_t)(h), a, b, c, d, e, f, g)                   \
+    }
 
 /* Eight bytes a step; table k is for a byte that k others follow. */
-static uint32_t bagi_crc_tables(uint32_t crc, const unsigned char *data,
-    size_t size) {
+static uint32_t bagi_crc_tables(
+    uint32_t crc, const unsigned char *data, size_t size) {
     static const uint32_t tables[8][256] = {
         BAGI_CRC_256(0xF26B8303U, 0xE13B70F7U, 0xC79A971FU, 0x8AD958CFU,
             0x105EC76FU, 0x20BD8EDEU, 0x417B1DBCU, 0x82F63B78U),
@@ -2850,10 +2741,10 @@ static uint32_t bagi_crc_tables(uint32_t crc, const unsigned char *data,
 
 /* The CRC of what `crc` is of with so many zero bytes behind it: a product of
  * polynomials. `power` is x^(8 * bytes - 33). */
-BAGI_CRC_TARGET static inline uint64_t bagi_crc_behind(uint64_t crc,
-    uint32_t power) {
-    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t)crc),
-        _mm_cvtsi32_si128((int)power), 0);
+BAGI_CRC_TARGET static inline uint64_t bagi_crc_behind(
+    uint64_t crc, uint32_t power) {
+    __m128i product = _mm_clmulepi64_si128(
+        _mm_cvtsi64_si128((int64_t)crc), _mm_cvtsi32_si128((int)power), 0);
     return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
 }
 #else
@@ -2863,14 +2754,16 @@ BAGI_CRC_TARGET static inline uint64_t bagi_crc_behind(uint64_t crc,
 
 static inline uint64_t bagi_crc_word(uint64_t crc, uint64_t word) {
     __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1"
-            : "+r"(crc) : "r"(word));
+            : "+r"(crc)
+            : "r"(word));
     return crc;
 }
 
 static inline uint64_t bagi_crc_byte(uint64_t crc, unsigned char byte) {
     uint32_t word = byte;
     __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1"
-            : "+r"(crc) : "r"(word));
+            : "+r"(crc)
+            : "r"(word));
     return crc;
 }
 
@@ -2901,8 +2794,8 @@ BAGI_CRC_TARGET static inline uint64_t bagi_crc_lanes(uint64_t crc,
     return crc;
 }
 
-BAGI_CRC_TARGET static uint32_t bagi_crc_cpu(uint32_t start,
-    const unsigned char *data, size_t size) {
+BAGI_CRC_TARGET static uint32_t bagi_crc_cpu(
+    uint32_t start, const unsigned char *data, size_t size) {
     uint64_t crc = start;
     crc = bagi_crc_lanes(crc, &data, &size, 4096, 0x82F89C77U, 0x54A86326U);
     crc = bagi_crc_lanes(crc, &data, &size, 512, 0xDD7E3B0CU, 0x170076FAU);
@@ -2946,8 +2839,8 @@ typedef struct bagi_trailer {
 #define BAGI_TRAILER_SIZE 44
 #define BAGI_TRAILER_MAGIC "BAGSCRC1"
 
-static void bagi_trailer_store(const bagi_trailer *trailer,
-    unsigned char data[BAGI_TRAILER_SIZE]) {
+static void bagi_trailer_store(
+    const bagi_trailer *trailer, unsigned char data[BAGI_TRAILER_SIZE]) {
     bagi_store_u64(data, trailer->length);
     bagi_store_u64(data + 8, trailer->size);
     bagi_store_u32(data + 16, trailer->table);
@@ -2959,8 +2852,8 @@ static void bagi_trailer_store(const bagi_trailer *trailer,
 }
 
 /* False if the bytes are no trailer, or are damaged. */
-static bool bagi_trailer_load(const unsigned char data[BAGI_TRAILER_SIZE],
-    bagi_trailer *trailer) {
+static bool bagi_trailer_load(
+    const unsigned char data[BAGI_TRAILER_SIZE], bagi_trailer *trailer) {
     trailer->length = bagi_load_u64(data);
     trailer->size = bagi_load_u64(data + 8);
     trailer->table = bagi_load_u32(data + 16);
@@ -2988,8 +2881,7 @@ BAGS_API const char *bags_code_name(bags_code code) {
         "call out of order", "index or range out of bounds", "wrong field",
         "wrong type", "wrong value", "missing", "exists already",
         "locked by a writer", "unfinished", "shards are missing",
-        "corrupt data", "too large", "input or output failed",
-        "out of memory"};
+        "corrupt data", "too large", "input or output failed", "out of memory"};
     size_t i = (size_t)code;
     return i < sizeof names / sizeof *names ? names[i] : "unknown error";
 }
@@ -3009,8 +2901,8 @@ static void bagi_tidy(char *message) {
     }
 }
 
-BAGS_API BAGI_COLD bags_code bags_fail(bags_error *err, bags_code code,
-    const char *format, ...) {
+BAGS_API BAGI_COLD bags_code bags_fail(
+    bags_error *err, bags_code code, const char *format, ...) {
     if (!err)
         return code;
     err->code = code;
@@ -3024,13 +2916,13 @@ BAGS_API BAGI_COLD bags_code bags_fail(bags_error *err, bags_code code,
     return code;
 }
 
-static bags_code bagi_prefix(bags_error *err, bags_code code,
-    const char *format, ...) BAGI_PRINTF(3, 4);
+static bags_code bagi_prefix(
+    bags_error *err, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
 
 /* Put words before a message that is there. Returns the code, so that a caller
  * can end with it. */
-BAGI_COLD static bags_code bagi_prefix(bags_error *err, bags_code code,
-    const char *format, ...) {
+BAGI_COLD static bags_code bagi_prefix(
+    bags_error *err, bags_code code, const char *format, ...) {
     if (!err)
         return code;
     char words[512];
@@ -3040,7 +2932,8 @@ BAGI_COLD static bags_code bagi_prefix(bags_error *err, bags_code code,
     va_end(arguments);
     if (size <= 0)
         return code;
-    size_t front = (size_t)size < sizeof words ? (size_t)size : sizeof words - 1;
+    size_t front =
+        (size_t)size < sizeof words ? (size_t)size : sizeof words - 1;
     size_t room = sizeof err->message - 1 - front;
     size_t back = strlen(err->message);
     if (back > room)
@@ -3081,11 +2974,12 @@ static bags_code bagi_system_code(int error) {
 }
 
 /* "path: cannot open: No such file or directory" */
-BAGI_COLD static bags_code bagi_fail_system(bags_error *err, int error,
-    const char *path, const char *doing) {
+BAGI_COLD static bags_code bagi_fail_system(
+    bags_error *err, int error, const char *path, const char *doing) {
     char room[128];
-    const char *why = error == ENXIO ? "not a regular file"
-                                     : bagi_system_text(error, room, sizeof room);
+    const char *why = error == ENXIO
+                          ? "not a regular file"
+                          : bagi_system_text(error, room, sizeof room);
     bags_code code = bagi_system_code(error);
     bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, why);
     if (err)
@@ -3099,8 +2993,8 @@ BAGI_COLD static bags_code bagi_fail_system(bags_error *err, int error,
  * arithmetic.
  * ====================================================================== */
 
-static void *bagi_malloc_resize(void *user, void *data, size_t old_size,
-    size_t new_size) {
+static void *bagi_malloc_resize(
+    void *user, void *data, size_t old_size, size_t new_size) {
     (void)user;
     (void)old_size;
     if (new_size == 0) {
@@ -3122,8 +3016,8 @@ BAGI_COLD static bags_code bagi_fail_memory(bags_error *err, size_t size) {
 
 /* Memory, or NULL with err written. Pages of it that are never touched cost
  * nothing. */
-static void *bagi_alloc_raw(const bags_allocator *memory, size_t size,
-    bags_error *err) {
+static void *bagi_alloc_raw(
+    const bags_allocator *memory, size_t size, bags_error *err) {
     void *data = memory->resize(memory->user, NULL, 0, size ? size : 1);
     if (!data)
         bagi_fail_memory(err, size);
@@ -3131,8 +3025,8 @@ static void *bagi_alloc_raw(const bags_allocator *memory, size_t size,
 }
 
 /* The same, zeroed. */
-static void *bagi_alloc(const bags_allocator *memory, size_t size,
-    bags_error *err) {
+static void *bagi_alloc(
+    const bags_allocator *memory, size_t size, bags_error *err) {
     void *data = bagi_alloc_raw(memory, size, err);
     if (data)
         memset(data, 0, size);
@@ -3152,8 +3046,8 @@ static bags_code bagi_grow(const bags_allocator *memory, void **data,
     size_t more = *capacity ? *capacity * 2 : 8;
     if (more < *capacity || more > SIZE_MAX / size)
         return bagi_fail_memory(err, SIZE_MAX);
-    void *bigger = memory->resize(memory->user, *data, *capacity * size,
-        more * size);
+    void *bigger =
+        memory->resize(memory->user, *data, *capacity * size, more * size);
     if (!bigger)
         return bagi_fail_memory(err, more * size);
     *data = bigger;
@@ -3179,8 +3073,8 @@ static void bagi_free_text(const bags_allocator *memory, char *text) {
 static char *bagi_print(const bags_allocator *memory, bags_error *err,
     const char *format, ...) BAGI_PRINTF(3, 4);
 
-static char *bagi_print(const bags_allocator *memory, bags_error *err,
-    const char *format, ...) {
+static char *bagi_print(
+    const bags_allocator *memory, bags_error *err, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     int size = vsnprintf(NULL, 0, format, arguments);
@@ -3198,8 +3092,8 @@ static char *bagi_print(const bags_allocator *memory, bags_error *err,
     return text;
 }
 
-BAGS_API bags_code bags_buffer_reserve(bags_buffer *buffer, size_t size,
-    bags_error *err) {
+BAGS_API bags_code bags_buffer_reserve(
+    bags_buffer *buffer, size_t size, bags_error *err) {
     if (size <= buffer->capacity)
         return BAGS_OK;
     if (!buffer->resize)
@@ -3209,8 +3103,8 @@ BAGS_API bags_code bags_buffer_reserve(bags_buffer *buffer, size_t size,
         more = size;
     if (more < 64)
         more = 64;
-    void *data = buffer->resize(buffer->user, buffer->data, buffer->capacity,
-        more);
+    void *data =
+        buffer->resize(buffer->user, buffer->data, buffer->capacity, more);
     if (!data)
         return bagi_fail_memory(err, more);
     buffer->data = (unsigned char *)data;
@@ -3227,8 +3121,8 @@ BAGS_API void bags_buffer_free(bags_buffer *buffer) {
 }
 
 /* A buffer that has no allocator yet takes that of the object it serves. */
-static void bagi_buffer_adopt(bags_buffer *buffer,
-    const bags_allocator *memory) {
+static void bagi_buffer_adopt(
+    bags_buffer *buffer, const bags_allocator *memory) {
     if (!buffer->resize) {
         buffer->resize = memory->resize;
         buffer->user = memory->user;
@@ -3246,8 +3140,8 @@ typedef struct bagi_env {
     bags_io io;
 } bagi_env;
 
-static bagi_env bagi_env_of(const bags_allocator *allocator,
-    const bags_io *io) {
+static bagi_env bagi_env_of(
+    const bags_allocator *allocator, const bags_io *io) {
     bagi_env env;
     env.memory = bagi_allocator_of(allocator);
     env.io = io ? *io : *bags_io_local();
@@ -3266,8 +3160,8 @@ static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
     if (!error)
         return BAGS_OK;
     *file = NULL;
-    return bagi_fail_system(err, error, path,
-        mode == BAGS_IO_CREATE ? "create" : "open");
+    return bagi_fail_system(
+        err, error, path, mode == BAGS_IO_CREATE ? "create" : "open");
 }
 
 /* Close what was only read; nothing can be lost. */
@@ -3287,8 +3181,8 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
     unsigned char *out = (unsigned char *)data;
     while (size > 0) {
         size_t done = 0;
-        int error = env->io.read_at(env->io.user, file, offset, out, size,
-            &done);
+        int error =
+            env->io.read_at(env->io.user, file, offset, out, size, &done);
         if (error)
             return bagi_fail_system(err, error, path, "read");
         if (done == 0 || done > size)
@@ -3309,8 +3203,8 @@ static bags_code bagi_write_at(const bagi_env *env, void *file,
     const unsigned char *in = (const unsigned char *)data;
     while (size > 0) {
         size_t done = 0;
-        int error = env->io.write_at(env->io.user, file, offset, in, size,
-            &done);
+        int error =
+            env->io.write_at(env->io.user, file, offset, in, size, &done);
         if (!error && (done == 0 || done > size))
             error = EIO;
         if (error)
@@ -3328,8 +3222,8 @@ static bags_code bagi_kind(const bagi_env *env, const char *path,
     return error ? bagi_fail_system(err, error, path, "look at") : BAGS_OK;
 }
 
-static bags_code bagi_sync_dir(const bagi_env *env, const char *path,
-    bags_error *err) {
+static bags_code bagi_sync_dir(
+    const bagi_env *env, const char *path, bags_error *err) {
     int error = env->io.sync_dir(env->io.user, path);
     return error ? bagi_fail_system(err, error, path, "sync") : BAGS_OK;
 }
@@ -3355,8 +3249,8 @@ static size_t bagi_root_size(const char *path) {
 
 /* The directory that a path stands in; "." for a bare name. Free it with
  * bagi_free_text. */
-static char *bagi_parent(const bags_allocator *memory, const char *path,
-    bags_error *err) {
+static char *bagi_parent(
+    const bags_allocator *memory, const char *path, bags_error *err) {
     size_t size = strlen(path), root = bagi_root_size(path);
     while (size > root && bagi_is_slash(path[size - 1]))
         size--;
@@ -3370,8 +3264,8 @@ static char *bagi_parent(const bags_allocator *memory, const char *path,
 
 /* Sync the directory above a path, and those further up that were made for
  * it. */
-static bags_code bagi_sync_above(const bagi_env *env, const char *path,
-    size_t levels, bags_error *err) {
+static bags_code bagi_sync_above(
+    const bagi_env *env, const char *path, size_t levels, bags_error *err) {
     char *above = bagi_copy_text(&env->memory, path, strlen(path), err);
     bags_code code = above ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < levels && !code; i++) {
@@ -3432,8 +3326,9 @@ static bags_code bagi_read_file(const bagi_env *env, const char *path,
     unsigned char *room = NULL;
     if (!code) {
         room = (unsigned char *)bagi_alloc(&env->memory, (size_t)length, err);
-        code = room ? bagi_read_at(env, file, path, 0, room, (size_t)length, err)
-                    : BAGS_ERROR_MEMORY;
+        code = room
+                   ? bagi_read_at(env, file, path, 0, room, (size_t)length, err)
+                   : BAGS_ERROR_MEMORY;
     }
     bagi_close_read(env, file);
     if (code) {
@@ -3588,8 +3483,7 @@ static bool bagi_json_object(bagi_json *json,
         if (!bagi_json_mark(json, ':', "no : behind a name") ||
             !bagi_json_string(json, "a type that is not a string"))
             return false;
-        *code = each(user, json->room, key, json->room + key,
-            json->used - key);
+        *code = each(user, json->room, key, json->room + key, json->used - key);
         if (*code)
             return false;
         bagi_json_space(json);
@@ -3649,8 +3543,8 @@ typedef struct bagi_ref {
     uint64_t first, count;
 } bagi_ref;
 
-static size_t bagi_msgpack_put(unsigned char *out, unsigned char tag,
-    uint64_t number, int bytes) {
+static size_t bagi_msgpack_put(
+    unsigned char *out, unsigned char tag, uint64_t number, int bytes) {
     out[0] = tag;
     for (int i = 0; i < bytes; i++)
         out[1 + i] = (unsigned char)(number >> (8 * (bytes - 1 - i)));
@@ -3678,8 +3572,8 @@ static size_t bagi_msgpack_put_array(unsigned char *out, uint64_t count) {
 }
 
 /* The big-endian integer behind a tag. False if the blob ends before. */
-static bool bagi_msgpack_number(bags_bytes *blob, size_t bytes,
-    uint64_t *number) {
+static bool bagi_msgpack_number(
+    bags_view *blob, size_t bytes, uint64_t *number) {
     if (blob->size < bytes)
         return false;
     uint64_t sum = 0;
@@ -3692,11 +3586,11 @@ static bool bagi_msgpack_number(bags_bytes *blob, size_t bytes,
 }
 
 /* Take a non-negative integer, in any of msgpack's forms, off the front. */
-static bool bagi_msgpack_uint(bags_bytes *blob, uint64_t *number) {
+static bool bagi_msgpack_uint(bags_view *blob, uint64_t *number) {
     if (blob->size == 0)
         return false;
     unsigned char tag = blob->data[0];
-    bags_bytes rest = {blob->data + 1, blob->size - 1};
+    bags_view rest = {blob->data + 1, blob->size - 1};
     if (tag < 0x80) {
         *number = tag;
     } else if (tag >= 0xCC && tag <= 0xCF) {
@@ -3715,11 +3609,11 @@ static bool bagi_msgpack_uint(bags_bytes *blob, uint64_t *number) {
 }
 
 /* Take the head of an array off the front. */
-static bool bagi_msgpack_array(bags_bytes *blob, uint64_t *count) {
+static bool bagi_msgpack_array(bags_view *blob, uint64_t *count) {
     if (blob->size == 0)
         return false;
     unsigned char tag = blob->data[0];
-    bags_bytes rest = {blob->data + 1, blob->size - 1};
+    bags_view rest = {blob->data + 1, blob->size - 1};
     if ((tag & 0xF0) == 0x90)
         *count = tag & 0x0F;
     else if ((tag != 0xDC && tag != 0xDD) ||
@@ -3729,7 +3623,7 @@ static bool bagi_msgpack_array(bags_bytes *blob, uint64_t *count) {
     return true;
 }
 
-static bool bagi_refs_sequence(bags_bytes *blob, bagi_ref *ref) {
+static bool bagi_refs_sequence(bags_view *blob, bagi_ref *ref) {
     uint64_t length = 0;
     ref->first = ref->count = 0;
     if (!bagi_msgpack_array(blob, &length))
@@ -3745,7 +3639,7 @@ static bool bagi_refs_sequence(bags_bytes *blob, bagi_ref *ref) {
  * Returns NULL, or what is wrong, with the field it is wrong for in *field
  * (`count` if it is wrong as a whole).
  */
-static const char *bagi_refs_parse(bags_bytes blob, const bags_type *types,
+static const char *bagi_refs_parse(bags_view blob, const bags_type *types,
     size_t count, bagi_ref *refs, size_t *field) {
     uint64_t length = 0;
     *field = count;
@@ -3831,8 +3725,8 @@ static void bagi_files_link(bagi_files *files, bagi_file *file) {
     files->count++;
 }
 
-static void bagi_files_close(bagi_files *files, const bagi_env *env,
-    bagi_file *file) {
+static void bagi_files_close(
+    bagi_files *files, const bagi_env *env, bagi_file *file) {
     bagi_files_unlink(files, file);
     bagi_close_read(env, file->handle);
     file->handle = NULL;
@@ -3879,8 +3773,8 @@ static bags_code bagi_files_open(bagi_files *files, const bagi_env *env,
 }
 
 /* Open a file again, and make sure that it is the one that was looked at. */
-static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
-    bagi_file *file, bags_error *err) {
+static bags_code bagi_files_reopen(
+    bagi_files *files, const bagi_env *env, bagi_file *file, bags_error *err) {
     bagi_files_room(files, env);
     void *handle = NULL;
     uint64_t size = 0;
@@ -3892,8 +3786,8 @@ static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
     if (!code && size != file->size && (size < file->size || !file->grows))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has %" PRIu64 " bytes now and had %" PRIu64
-            " when it was opened first", bagi_tail(file->path), size,
-            file->size);
+            " when it was opened first",
+            bagi_tail(file->path), size, file->size);
     if (code) {
         bagi_close_read(env, handle);
         return code;
@@ -3905,16 +3799,16 @@ static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
 
 /* The checksums beside a Bag. */
 typedef struct bagi_sums {
-    bagi_file file;             /* NAME.crc */
-    const unsigned char *crcs;  /* NULL: read by position */
-    unsigned char *loaded;      /* they, in memory, if asked for */
+    bagi_file file;            /* NAME.crc */
+    const unsigned char *crcs; /* NULL: read by position */
+    unsigned char *loaded;     /* they, in memory, if asked for */
     bagi_trailer trailer;
     bool whole; /* and of a Bag of this shape */
     bool other; /* whole, and of a Bag of another shape */
 } bagi_sums;
 
 struct bag_reader {
-    bagi_view view;            /* must be the first member */
+    bagi_mapped view;          /* must be the first member */
     const unsigned char *data; /* offset 0 of the blobs; NULL: read */
     const unsigned char *ends; /* the end of blob 0; NULL: read */
     uint64_t length;           /* blobs */
@@ -3930,7 +3824,7 @@ struct bag_reader {
     bool split, v2;
     bool random;       /* mapped for BAGS_ACCESS_RANDOM */
     void *consecutive; /* not NULL: blob i is datapoint i's; see columns */
-    bool in_memory; /* no file: nothing stands beside it */
+    bool in_memory;    /* no file: nothing stands beside it */
 };
 
 /* Hold a file open that may have to be opened again for it. */
@@ -3975,8 +3869,8 @@ static bags_code bagi_file_read(const bag_reader *reader, const bagi_file *file,
     bags_code code = bagi_file_pin(reader, file, &handle, err);
     if (code)
         return code;
-    code = bagi_read_at(reader->env, handle, file->path, offset, data, size,
-        err);
+    code =
+        bagi_read_at(reader->env, handle, file->path, offset, data, size, err);
     bagi_file_unpin(reader, file);
     return code;
 }
@@ -4016,13 +3910,12 @@ static bags_code bagi_file_peek(const bag_reader *reader, const bagi_file *file,
 
 /* Map an open file, if that is wanted and can be done. An empty file needs no
  * map: nothing is read from it. */
-static void bagi_file_map(bag_reader *reader, bagi_file *file,
-    bool positional) {
+static void bagi_file_map(bag_reader *reader, bagi_file *file, bool no_mmap) {
     static const unsigned char nothing[1] = {0};
     const bags_io *io = &reader->env->io;
     bagi_files *files = reader->files;
     const void *map = nothing;
-    if (positional || !io->map || file->size > SIZE_MAX / 2)
+    if (no_mmap || !io->map || file->size > SIZE_MAX / 2)
         return;
     if (file->size > 0) {
         if (files && files->maps >= files->maps_limit)
@@ -4035,8 +3928,8 @@ static void bagi_file_map(bag_reader *reader, bagi_file *file,
     file->map = (const unsigned char *)map;
 }
 
-static bags_code bagi_file_open(bag_reader *reader, bagi_file *file,
-    const char *path, bags_error *err) {
+static bags_code bagi_file_open(
+    bag_reader *reader, bagi_file *file, const char *path, bags_error *err) {
     const bagi_env *env = reader->env;
     file->path = bagi_copy_text(&env->memory, path, strlen(path), err);
     if (!file->path)
@@ -4045,12 +3938,12 @@ static bags_code bagi_file_open(bag_reader *reader, bagi_file *file,
 }
 
 /* See how large an open file is now. */
-static bags_code bagi_file_measure(bag_reader *reader, bagi_file *file,
-    bool positional, bags_error *err) {
-    bags_code code = bagi_file_size(reader->env, file->handle, file->path,
-        &file->size, err);
+static bags_code bagi_file_measure(
+    bag_reader *reader, bagi_file *file, bool no_mmap, bags_error *err) {
+    bags_code code =
+        bagi_file_size(reader->env, file->handle, file->path, &file->size, err);
     if (!code)
-        bagi_file_map(reader, file, positional);
+        bagi_file_map(reader, file, no_mmap);
     return code;
 }
 
@@ -4092,8 +3985,8 @@ static void bagi_file_close(bag_reader *reader, bagi_file *file) {
 }
 
 /* A Bag that ends in its own table: v1, or v2 without the leading 0. */
-static bags_code bagi_bag_shape(bag_reader *reader, bool allow_empty,
-    bags_error *err) {
+static bags_code bagi_bag_shape(
+    bag_reader *reader, bool allow_empty, bags_error *err) {
     const bagi_file *file = &reader->file;
     const char *path = bagi_tail(file->path);
     uint64_t last = 0, first = 0;
@@ -4110,7 +4003,8 @@ static bags_code bagi_bag_shape(bag_reader *reader, bool allow_empty,
         return code;
     if (last > file->size - 8 || (file->size - last) % 8 != 0)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: is not a Bag, or was cut short or never closed: its last 8 bytes "
+            "%s: is not a Bag, or was cut short or never closed: its last 8 "
+            "bytes "
             "place the table at %" PRIu64 " of %" PRIu64 " bytes",
             path, last, file->size);
     code = bagi_file_peek(reader, file, last, &first, err);
@@ -4144,14 +4038,14 @@ static bags_code bagi_bag_finished(bag_reader *reader, uint64_t length,
 /* A Bag whose ends stand in NAME.idx; an entry that was cut is no entry. A Bag
  * alone that has a table of its own does not need the index; but a loss of power
  * may have torn the table, while the index is on disk. */
-static bags_code bagi_bag_shape_split(bag_reader *reader, bool alone,
-    bool unfinished, bags_error *err) {
+static bags_code bagi_bag_shape_split(
+    bag_reader *reader, bool alone, bool unfinished, bags_error *err) {
     uint64_t length = reader->index.size / 8, end = 0;
     bool finished = false;
     bags_code code = BAGS_OK;
     if (length)
-        code = bagi_file_peek(reader, &reader->index, length * 8 - 8, &end,
-            err);
+        code =
+            bagi_file_peek(reader, &reader->index, length * 8 - 8, &end, err);
     if (!code && alone && !unfinished)
         code = bagi_bag_finished(reader, length, end, &finished, err);
     if (code)
@@ -4162,9 +4056,9 @@ static bags_code bagi_bag_shape_split(bag_reader *reader, bool alone,
     }
     if (end > reader->file.size && !unfinished)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has %" PRIu64 " bytes; its .idx places the end of blob %"
-            PRIu64 " at %" PRIu64, bagi_tail(reader->file.path),
-            reader->file.size, length - 1, end);
+            "%s: has %" PRIu64
+            " bytes; its .idx places the end of blob %" PRIu64 " at %" PRIu64,
+            bagi_tail(reader->file.path), reader->file.size, length - 1, end);
     reader->split = true;
     reader->limit = unfinished ? reader->file.size : end;
     reader->length = length;
@@ -4191,14 +4085,14 @@ static bags_code bagi_bag_load(bag_reader *reader, bags_error *err) {
 }
 
 typedef enum bagi_where {
-    BAGI_ALONE,    /* a Bag by itself: the index is looked for */
+    BAGI_ALONE,     /* a Bag by itself: the index is looked for */
     BAGI_WITH_REFS, /* in a dataset with refs.bag: the index is ignored */
-    BAGI_SPLIT     /* in a dataset without: the index is needed */
+    BAGI_SPLIT      /* in a dataset without: the index is needed */
 } bagi_where;
 
 typedef struct bagi_bag_options {
     bagi_where where;
-    bool positional, load_table, allow_empty;
+    bool no_mmap, cache_index, allow_empty;
     bool grows;      /* a writer may be at work on it */
     bool unfinished; /* its index may say more than is true: who opens it finds
                         out how much, and trims it */
@@ -4228,8 +4122,8 @@ static char *bagi_beside_path(const bags_allocator *memory, const char *path,
 /* ---- checksums beside a Bag ---- */
 
 /* Check that the sidecar is whole, and of a Bag with as many blobs and bytes. */
-static bags_code bagi_sums_shape(const bag_reader *reader, bagi_sums *sums,
-    bags_error *err) {
+static bags_code bagi_sums_shape(
+    const bag_reader *reader, bagi_sums *sums, bags_error *err) {
     const bagi_file *file = &sums->file;
     const bagi_trailer *trailer = &sums->trailer;
     unsigned char room[BAGI_TRAILER_SIZE] = {0};
@@ -4247,12 +4141,14 @@ static bags_code bagi_sums_shape(const bag_reader *reader, bagi_sums *sums,
         offset / 4 != trailer->length)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: is damaged, was cut short or never finished: it does not end "
-            "as checksums do", bagi_tail(file->path));
-    sums->other = trailer->length != reader->length ||
-                  trailer->size != reader->file.size;
+            "as checksums do",
+            bagi_tail(file->path));
+    sums->other =
+        trailer->length != reader->length || trailer->size != reader->file.size;
     if (sums->other)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has %" PRIu64 " blobs and %" PRIu64 " bytes; by its .crc it had "
+            "%s: has %" PRIu64 " blobs and %" PRIu64
+            " bytes; by its .crc it had "
             "%" PRIu64 " blobs and %" PRIu64 " bytes",
             bagi_tail(reader->file.path), reader->length, reader->file.size,
             trailer->length, trailer->size);
@@ -4275,16 +4171,18 @@ static bags_code bagi_sums_identity(const bag_reader *reader,
     const bagi_sums *sums, const bagi_bag_options *options, bags_error *err) {
     const bagi_trailer *trailer = &sums->trailer;
     bool alone = options->where == BAGI_ALONE;
-    bool named = alone ? !trailer->name || trailer->name ==
-                             bagi_sums_own_name(reader->file.path)
-                       : trailer->name == bagi_crc_text(options->name);
+    bool named =
+        alone ? !trailer->name ||
+                    trailer->name == bagi_sums_own_name(reader->file.path)
+              : trailer->name == bagi_crc_text(options->name);
     if (!named)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of a Bag of another name",
             bagi_tail(sums->file.path));
     if (!alone && !options->any_spec && trailer->spec != options->spec)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: spec.json had the CRC-32C %08" PRIx32 "; now it has %08" PRIx32,
+            "%s: spec.json had the CRC-32C %08" PRIx32
+            "; now it has %08" PRIx32,
             bagi_tail(sums->file.path), trailer->spec, options->spec);
     return BAGS_OK;
 }
@@ -4298,8 +4196,8 @@ static void bagi_sums_close(bag_reader *reader, bagi_sums *sums) {
 }
 
 /* Open NAME.crc beside a Bag. */
-static bags_code bagi_sums_find(bag_reader *reader, bagi_sums *sums,
-    bool positional, bags_error *err) {
+static bags_code bagi_sums_find(
+    bag_reader *reader, bagi_sums *sums, bool no_mmap, bags_error *err) {
     const bags_allocator *memory = &reader->env->memory;
     bags_error why;
     char *path = bagi_beside_path(memory, reader->file.path, ".crc", err);
@@ -4307,11 +4205,12 @@ static bags_code bagi_sums_find(bag_reader *reader, bagi_sums *sums,
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_file_open(reader, &sums->file, path, &why);
     if (!code)
-        code = bagi_file_measure(reader, &sums->file, positional, &why);
+        code = bagi_file_measure(reader, &sums->file, no_mmap, &why);
     if (code == BAGS_ERROR_MISSING)
-        bags_fail(err, code, "%s: there are no checksums: %s is not there; "
-            "`bags checksum` makes it", bagi_tail(reader->file.path),
-            bagi_tail(path));
+        bags_fail(err, code,
+            "%s: there are no checksums: %s is not there; "
+            "`bags checksum` makes it",
+            bagi_tail(reader->file.path), bagi_tail(path));
     else if (code && err)
         *err = why;
     bagi_free_text(memory, path);
@@ -4322,20 +4221,20 @@ static bags_code bagi_sums_find(bag_reader *reader, bagi_sums *sums,
  * and check all that can be had at O(1) cost. Close it also if that failed. */
 static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
     const bagi_bag_options *options, bags_error *err) {
-    bags_code code = bagi_sums_find(reader, sums, options->positional, err);
+    bags_code code = bagi_sums_find(reader, sums, options->no_mmap, err);
     if (!code)
         code = bagi_sums_shape(reader, sums, err);
     return code ? code : bagi_sums_identity(reader, sums, options, err);
 }
 
 /* Hold the CRCs in memory, where they are not mapped. */
-static bags_code bagi_sums_load(bag_reader *reader, bagi_sums *sums,
-    bags_error *err) {
+static bags_code bagi_sums_load(
+    bag_reader *reader, bagi_sums *sums, bags_error *err) {
     if (sums->crcs || reader->length == 0)
         return BAGS_OK;
     if (reader->length > SIZE_MAX / 4)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: is larger than memory", bagi_tail(sums->file.path));
+        return bags_fail(err, BAGS_ERROR_LIMIT, "%s: is larger than memory",
+            bagi_tail(sums->file.path));
     size_t size = (size_t)reader->length * 4;
     sums->loaded =
         (unsigned char *)bagi_alloc_raw(&reader->env->memory, size, err);
@@ -4347,15 +4246,15 @@ static bags_code bagi_sums_load(bag_reader *reader, bagi_sums *sums,
 }
 
 /* From now on every blob is compared with its checksum. */
-static bags_code bagi_sums_attach(bag_reader *reader,
-    const bagi_bag_options *options, bags_error *err) {
-    reader->sums = (bagi_sums *)bagi_alloc(&reader->env->memory,
-        sizeof *reader->sums, err);
+static bags_code bagi_sums_attach(
+    bag_reader *reader, const bagi_bag_options *options, bags_error *err) {
+    reader->sums = (bagi_sums *)bagi_alloc(
+        &reader->env->memory, sizeof *reader->sums, err);
     if (!reader->sums)
         return BAGS_ERROR_MEMORY;
     bags_code code = bagi_sums_open(reader, reader->sums, options, err);
     reader->sums->crcs = reader->sums->file.map;
-    if (!code && options->load_table)
+    if (!code && options->cache_index)
         code = bagi_sums_load(reader, reader->sums, err);
     return code;
 }
@@ -4364,8 +4263,8 @@ static bags_code bagi_sums_attach(bag_reader *reader,
  * are held in memory: as many as there are, if the power failed, and no blobs but
  * those. Their writer hands them over before the journal that was read. */
 static bags_code bagi_sums_attach_live(bag_reader *reader, bags_error *err) {
-    reader->sums = (bagi_sums *)bagi_alloc(&reader->env->memory,
-        sizeof *reader->sums, err);
+    reader->sums = (bagi_sums *)bagi_alloc(
+        &reader->env->memory, sizeof *reader->sums, err);
     if (!reader->sums)
         return BAGS_ERROR_MEMORY;
     bagi_sums *sums = reader->sums;
@@ -4384,7 +4283,8 @@ BAGI_COLD static bags_code bagi_sums_fail(const bag_reader *reader,
     uint32_t found, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: blob %" PRIu64 ", bytes %" PRIu64 " to %" PRIu64
-        ": has the CRC-32C %08" PRIx32 "; when it was written it had %08" PRIx32,
+        ": has the CRC-32C %08" PRIx32
+        "; when it was written it had %08" PRIx32,
         bagi_tail(reader->file.path), index, start, stop, found, noted);
 }
 
@@ -4401,8 +4301,8 @@ static bags_code bagi_sums_get(const bag_reader *reader, uint64_t index,
         return BAGS_OK;
     if (count > BAGI_SUMS_STEP)
         count = BAGI_SUMS_STEP;
-    return bagi_file_read(reader, &sums->file, 4 * index, room,
-        (size_t)count * 4, err);
+    return bagi_file_read(
+        reader, &sums->file, 4 * index, room, (size_t)count * 4, err);
 }
 
 /* Compare blobs with their checksums before they are handed out: `count` of
@@ -4416,17 +4316,17 @@ BAGI_APART static bags_code bagi_sums_check(const bag_reader *reader,
     uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
     for (uint64_t i = 0; i < count; i++) {
         uint64_t at = i % BAGI_SUMS_STEP;
-        bags_code code = at ? BAGS_OK
-                            : bagi_sums_get(reader, index + i, count - i, room,
-                                  &crcs, err);
+        bags_code code =
+            at ? BAGS_OK
+               : bagi_sums_get(reader, index + i, count - i, room, &crcs, err);
         if (code)
             return code;
         uint64_t stop = bagi_load_u64(ends + 8 * i);
         uint32_t noted = bagi_load_u32(crcs + 4 * at);
         uint32_t found = bagi_crc(0, data, (size_t)(stop - start));
         if (noted != found)
-            return bagi_sums_fail(reader, index + i, start, stop, noted, found,
-                err);
+            return bagi_sums_fail(
+                reader, index + i, start, stop, noted, found, err);
         data += stop - start;
         start = stop;
     }
@@ -4458,8 +4358,7 @@ static bags_code bagi_bag_open_index(bag_reader *reader, const char *path,
     if (!index)
         return BAGS_ERROR_MEMORY;
     memset(&why, 0, sizeof why);
-    bags_code code =
-        alone ? bagi_kind(env, index, &kind, &why) : BAGS_OK;
+    bags_code code = alone ? bagi_kind(env, index, &kind, &why) : BAGS_OK;
     *found = kind == BAGS_PATH_FILE;
     if (!code && *found)
         code = bagi_file_open(reader, &reader->index, index, &why);
@@ -4469,8 +4368,8 @@ static bags_code bagi_bag_open_index(bag_reader *reader, const char *path,
         code = BAGS_OK;
     }
     if (!code && *found)
-        code = bagi_file_measure(reader, &reader->index, options->positional,
-            &why);
+        code =
+            bagi_file_measure(reader, &reader->index, options->no_mmap, &why);
     bagi_free_text(&env->memory, index);
     if (code && err)
         *err = why;
@@ -4509,8 +4408,8 @@ static bags_code bagi_bag_files(bag_reader *reader, const char *path,
     else if (!code && options->where == BAGI_ALONE && bagi_is_bag_path(path))
         code = bagi_bag_find_index(reader, path, options, split, err);
     return code ? code
-                : bagi_file_measure(reader, &reader->file, options->positional,
-                      err);
+                : bagi_file_measure(
+                      reader, &reader->file, options->no_mmap, err);
 }
 
 static bags_code bagi_bag_shapes(bag_reader *reader, const char *path,
@@ -4522,7 +4421,7 @@ static bags_code bagi_bag_shapes(bag_reader *reader, const char *path,
     code = split ? bagi_bag_shape_split(reader, options->where == BAGI_ALONE,
                        options->unfinished, err)
                  : bagi_bag_shape(reader, options->allow_empty, err);
-    if (!code && options->load_table)
+    if (!code && options->cache_index)
         code = bagi_bag_load(reader, err);
     /* Those of an unfinished Bag are for who opens it. */
     if (!code && options->check && !(options->unfinished && reader->split))
@@ -4602,9 +4501,9 @@ typedef struct bagi_lone {
     bagi_env env;
 } bagi_lone;
 
-static bagi_lone *bagi_lone_new(const bag_reader_options *options,
-    bags_error *err) {
-    bagi_env env = bagi_env_of(options->allocator, options->io);
+static bagi_lone *bagi_lone_new(
+    const bag_reader_options *options, bags_error *err) {
+    bagi_env env = bagi_env_of(options->env.allocator, options->env.io);
     bagi_lone *lone = (bagi_lone *)bagi_alloc(&env.memory, sizeof *lone, err);
     if (!lone)
         return NULL;
@@ -4613,15 +4512,21 @@ static bagi_lone *bagi_lone_new(const bag_reader_options *options,
     return lone;
 }
 
-BAGS_API bag_reader *bag_reader_open(const char *path,
-    const bag_reader_options *options, bags_error *err) {
+BAGS_API bag_reader *bag_reader_open(
+    const char *path, const bag_reader_options *options, bags_error *err) {
     bag_reader_options with;
     memset(&with, 0, sizeof with);
     if (options)
         with = *options;
-    bagi_bag_options how = {BAGI_ALONE, with.positional,
-        with.load_table || with.live, with.allow_empty_file, with.live,
-        with.live, with.access, with.check, NULL, 0, false};
+    if (with.unfinished == BAGS_UNFINISHED_SKIP) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: a Bag has no shards to skip",
+            bagi_tail(path));
+        return NULL;
+    }
+    bool live = with.unfinished == BAGS_UNFINISHED_READ;
+    bagi_bag_options how = {BAGI_ALONE, with.no_mmap, with.cache_index || live,
+        with.allow_empty_file, live, live, with.access, with.verify_checksums,
+        NULL, 0, false};
     bagi_lone *lone = bagi_lone_new(&with, err);
     if (!lone)
         return NULL;
@@ -4630,12 +4535,12 @@ BAGS_API bag_reader *bag_reader_open(const char *path,
         bagi_free(&memory, lone, sizeof *lone);
         return NULL;
     }
-    if (with.live && lone->reader.split && with.check &&
+    if (live && lone->reader.split && with.verify_checksums &&
         bagi_sums_attach_live(&lone->reader, err)) {
         bag_reader_close(&lone->reader);
         return NULL;
     }
-    if (with.live && lone->reader.split)
+    if (live && lone->reader.split)
         bagi_bag_trim(&lone->reader, bagi_bag_whole(&lone->reader));
     return &lone->reader;
 }
@@ -4646,7 +4551,7 @@ BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
     memset(&with, 0, sizeof with);
     if (options)
         with = *options;
-    if (with.check) {
+    if (with.verify_checksums) {
         bags_fail(err, BAGS_ERROR_ARGUMENT,
             "(memory): a Bag in memory has no checksums beside it");
         return NULL;
@@ -4705,12 +4610,13 @@ BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *reader,
             "%s: blob %" PRIu64 " ends at %" PRIu64 ", the data at %" PRIu64,
             path, index, stop, reader->limit);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: blob %" PRIu64 " starts at %" PRIu64 " and ends before, at %"
-        PRIu64, path, index, start, stop);
+        "%s: blob %" PRIu64 " starts at %" PRIu64
+        " and ends before, at %" PRIu64,
+        path, index, start, stop);
 }
 
-BAGI_COLD static bags_code bagi_bag_fail_index(const bag_reader *reader,
-    uint64_t index, bags_error *err) {
+BAGI_COLD static bags_code bagi_bag_fail_index(
+    const bag_reader *reader, uint64_t index, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: there is no blob %" PRIu64 "; it has %" PRIu64,
         bagi_tail(reader->file.path), index, reader->length);
@@ -4728,17 +4634,14 @@ static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
 
 /* With BAGS_ACCESS_RANDOM a blob of several pages would be read one page at a
  * time, each when it is touched: ask for all of it, unless it is there. */
-BAGI_APART static void bagi_bag_wake(const bag_reader *reader, uint64_t start,
-    uint64_t size) {
-    const bags_io *io = &reader->env->io;
-    if (size > 4096 && !(io->resident && io->resident(io->user,
-                             reader->data + start + size / 2)))
-        bagi_file_advise(reader, &reader->file, start, size,
-            BAGS_ADVICE_SOON);
+BAGI_APART static void bagi_bag_wake(
+    const bag_reader *reader, uint64_t start, uint64_t size) {
+    if (size > 4096)
+        bagi_file_advise(reader, &reader->file, start, size, BAGS_ADVICE_SOON);
 }
 
 static bags_code bagi_bag_read(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_bytes *out, bags_error *err) {
+    bags_buffer *scratch, bags_view *out, bags_error *err) {
     unsigned char room[16];
     const unsigned char *ends = room + 8;
     uint64_t start = 0, stop = 0;
@@ -4755,8 +4658,8 @@ static bags_code bagi_bag_read(const bag_reader *reader, uint64_t index,
         return bagi_bag_fail_bounds(reader, index, start, stop, err);
     if (reader->data) {
         if (reader->sums)
-            code = bagi_sums_check(reader, index, 1, ends, reader->data + start,
-                err);
+            code = bagi_sums_check(
+                reader, index, 1, ends, reader->data + start, err);
         if (code)
             return code;
         out->data = reader->data + start;
@@ -4783,9 +4686,9 @@ static bags_code bagi_bag_read(const bag_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
-BAGS_API BAGI_APART bags_bytes bagi_bag_get(const bag_reader *reader,
+BAGS_API BAGI_APART bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     bags_code code = bagi_bag_read(reader, index, scratch, &blob, err);
     if (code) {
         blob.data = NULL;
@@ -4823,8 +4726,8 @@ static bags_code bagi_bag_ends(const bag_reader *reader, uint64_t start,
         size_t size = count * 8 + 8;
         bags_code code = bags_buffer_reserve(scratch, *used + size, err);
         if (!code)
-            code = bagi_bag_entries(reader, start, count,
-                scratch->data + *used, err);
+            code = bagi_bag_entries(
+                reader, start, count, scratch->data + *used, err);
         if (code)
             return code;
         *ends = scratch->data + *used + 8;
@@ -4833,8 +4736,9 @@ static bags_code bagi_bag_ends(const bag_reader *reader, uint64_t start,
     return bagi_bag_check(reader, start, count, *ends, err);
 }
 
-BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
-    uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err) {
+BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
+    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
+    bags_error *err) {
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: a range from %" PRIu64 " to %" PRIu64 " runs backwards",
@@ -4853,8 +4757,8 @@ BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
             bagi_tail(reader->file.path), stop - start);
     size_t used = 0;
     range.length = (size_t)(stop - start);
-    bags_code code = bagi_bag_ends(reader, start, range.length, scratch, &used,
-        &range.ends, err);
+    bags_code code = bagi_bag_ends(
+        reader, start, range.length, scratch, &used, &range.ends, err);
     if (code)
         return code;
     range.start = start ? bagi_load_u64(range.ends - 8) : 0;
@@ -4881,8 +4785,8 @@ BAGS_API bags_code bagi_bag_get_range(const bag_reader *reader, uint64_t start,
             range.ends = scratch->data + 8;
     }
     if (reader->sums)
-        code = bagi_sums_check(reader, start, range.length, range.ends,
-            range.data, err);
+        code = bagi_sums_check(
+            reader, start, range.length, range.ends, range.data, err);
     if (code)
         return code;
     *out = range;
@@ -4924,8 +4828,8 @@ static bagi_want *bagi_wants(const bagi_list *list) {
     return (bagi_want *)(void *)list->buffer->data + list->first;
 }
 
-static bags_code bagi_wants_make(const uint64_t *indices, size_t count,
-    bagi_list *list, bags_error *err) {
+static bags_code bagi_wants_make(
+    const uint64_t *indices, size_t count, bagi_list *list, bags_error *err) {
     if (count > SIZE_MAX / 4 / sizeof(bagi_want))
         return bagi_fail_memory(err, SIZE_MAX);
     bags_code code =
@@ -4959,8 +4863,8 @@ static bags_code bagi_run_ends(const bag_reader *reader, const bagi_list *run,
     uint64_t first = bagi_wants(run)[0].index;
     uint64_t last = bagi_wants(run)[run->count - 1].index;
     const unsigned char *ends = NULL;
-    bags_code code = bagi_bag_ends(reader, first, (size_t)(last - first) + 1,
-        buffer, &used, &ends, err);
+    bags_code code = bagi_bag_ends(
+        reader, first, (size_t)(last - first) + 1, buffer, &used, &ends, err);
     if (code)
         return code;
     bagi_want *wants = bagi_wants(run);
@@ -5007,13 +4911,12 @@ static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
     if (size > *budget)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: the table places blobs over each other: those up to %" PRIu64
-            " are together larger than the data", bagi_tail(reader->file.path),
-            last->index);
+            " are together larger than the data",
+            bagi_tail(reader->file.path), last->index);
     *budget -= size;
     if (size > SIZE_MAX / 2 - *used)
         return bagi_fail_memory(err, SIZE_MAX);
-    bags_code code =
-        bags_buffer_reserve(buffer, *used + (size_t)size + 1, err);
+    bags_code code = bags_buffer_reserve(buffer, *used + (size_t)size + 1, err);
     if (!code)
         code = bagi_file_read(reader, &reader->file, start,
             buffer->data + *used, (size_t)size, err);
@@ -5030,7 +4933,7 @@ static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
 
 static bags_code bagi_wants_map(const bag_reader *reader, bagi_want *want,
     bags_buffer *scratch, bags_error *err) {
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     bags_code code = bag_reader_get(reader, want->index, scratch, &blob, err);
     want->data = blob.data;
     want->size = blob.size;
@@ -5069,17 +4972,17 @@ static bags_code bagi_wants_read(const bag_reader *reader,
 }
 
 /* Where a blob that was found is, once the buffer does not move any more. */
-static bags_bytes bagi_want_view(const bagi_want *want,
-    const bags_buffer *buffer) {
-    bags_bytes blob = {want->data, want->size};
+static bags_view bagi_want_view(
+    const bagi_want *want, const bags_buffer *buffer) {
+    bags_view blob = {want->data, want->size};
     if (!blob.data)
         blob.data = buffer->data + want->start;
     return blob;
 }
 
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch,
-    bags_bytes *out, bags_error *err) {
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
+    bags_error *err) {
     bagi_list list = {scratch, 0, 0};
     bagi_buffer_adopt(scratch, &reader->env->memory);
     bags_code code = bagi_wants_make(indices, count, &list, err);
@@ -5146,9 +5049,9 @@ static bags_code bagi_ahead_blobs(bagi_ahead *ahead, const bag_reader *reader,
         uint64_t index = i ? first + count - 1 : first;
         const unsigned char *ends =
             reader->ends ? reader->ends + index * 8 : room + 8;
-        bags_code code = reader->ends ? BAGS_OK
-                                      : bagi_bag_entries(reader, index, 1, room,
-                                            err);
+        bags_code code = reader->ends
+                             ? BAGS_OK
+                             : bagi_bag_entries(reader, index, 1, room, err);
         if (code)
             return code;
         if (!bagi_bag_bounds(reader, index, ends, &start[i], &stop[i]))
@@ -5192,14 +5095,14 @@ typedef struct bagi_pass {
     unsigned char *entries, *bytes; /* NULL where the file is mapped */
     const unsigned char *ends;      /* of the blobs from `from` on */
     uint64_t from, until;
-    uint64_t first, last;           /* which bytes of the file `bytes` has */
-    uint64_t length;                /* blobs that are behind it */
-    uint64_t start, stop;           /* of the blob it is at */
-    uint32_t table;                 /* CRC of the table, so far */
+    uint64_t first, last; /* which bytes of the file `bytes` has */
+    uint64_t length;      /* blobs that are behind it */
+    uint64_t start, stop; /* of the blob it is at */
+    uint32_t table;       /* CRC of the table, so far */
 } bagi_pass;
 
-static bags_code bagi_pass_begin(bagi_pass *pass, const bag_reader *bag,
-    bags_error *err) {
+static bags_code bagi_pass_begin(
+    bagi_pass *pass, const bag_reader *bag, bags_error *err) {
     static const unsigned char zero[8] = {0};
     const bags_allocator *memory = &bag->env->memory;
     memset(pass, 0, sizeof *pass);
@@ -5207,8 +5110,8 @@ static bags_code bagi_pass_begin(bagi_pass *pass, const bag_reader *bag,
     if (!bag->split && !bag->v2)
         pass->table = bagi_crc(0, zero, sizeof zero);
     if (bag->length && !bag->ends) {
-        pass->entries = (unsigned char *)bagi_alloc_raw(memory,
-            (BAGI_PASS_ENTRIES + 1) * 8, err);
+        pass->entries = (unsigned char *)bagi_alloc_raw(
+            memory, (BAGI_PASS_ENTRIES + 1) * 8, err);
         if (!pass->entries)
             return BAGS_ERROR_MEMORY;
     }
@@ -5232,8 +5135,8 @@ static bags_code bagi_pass_entries(bagi_pass *pass, bags_error *err) {
     if (bag->ends) {
         pass->ends = bag->ends + 8 * pass->from;
     } else {
-        bags_code code = bagi_bag_entries(bag, pass->from, (size_t)count,
-            pass->entries, err);
+        bags_code code = bagi_bag_entries(
+            bag, pass->from, (size_t)count, pass->entries, err);
         if (code)
             return code;
         pass->ends = pass->entries + 8;
@@ -5245,8 +5148,8 @@ static bags_code bagi_pass_entries(bagi_pass *pass, bags_error *err) {
 /* Go to the next blob; there must be one. *right says whether it lies within the
  * data, behind the one before. */
 static bags_code bagi_pass_next(bagi_pass *pass, bool *right, bags_error *err) {
-    bags_code code = pass->length == pass->until ? bagi_pass_entries(pass, err)
-                                                 : BAGS_OK;
+    bags_code code =
+        pass->length == pass->until ? bagi_pass_entries(pass, err) : BAGS_OK;
     if (code)
         return code;
     *right = bagi_bag_bounds(pass->bag, pass->length,
@@ -5262,8 +5165,8 @@ static bags_code bagi_pass_read(bagi_pass *pass, uint64_t at, bags_error *err) {
     uint64_t rest = bag->limit - at;
     size_t size = rest < BAGI_PASS_BYTES ? (size_t)rest : BAGI_PASS_BYTES;
     if (!pass->bytes)
-        pass->bytes = (unsigned char *)bagi_alloc_raw(&bag->env->memory,
-            BAGI_PASS_BYTES, err);
+        pass->bytes = (unsigned char *)bagi_alloc_raw(
+            &bag->env->memory, BAGI_PASS_BYTES, err);
     if (!pass->bytes)
         return BAGS_ERROR_MEMORY;
     pass->first = at;
@@ -5272,13 +5175,13 @@ static bags_code bagi_pass_read(bagi_pass *pass, uint64_t at, bags_error *err) {
 }
 
 /* The CRC of the blob it is at, which is right. */
-static bags_code bagi_pass_sum(bagi_pass *pass, uint32_t *sum,
-    bags_error *err) {
+static bags_code bagi_pass_sum(
+    bagi_pass *pass, uint32_t *sum, bags_error *err) {
     const bag_reader *bag = pass->bag;
     *sum = 0;
     if (bag->data) {
-        *sum = bagi_crc(0, bag->data + pass->start,
-            (size_t)(pass->stop - pass->start));
+        *sum = bagi_crc(
+            0, bag->data + pass->start, (size_t)(pass->stop - pass->start));
         return BAGS_OK;
     }
     for (uint64_t at = pass->start; at < pass->stop;) {
@@ -5288,16 +5191,16 @@ static bags_code bagi_pass_sum(bagi_pass *pass, uint32_t *sum,
         if (code)
             return code;
         uint64_t until = pass->stop < pass->last ? pass->stop : pass->last;
-        *sum = bagi_crc(*sum, pass->bytes + (at - pass->first),
-            (size_t)(until - at));
+        *sum = bagi_crc(
+            *sum, pass->bytes + (at - pass->first), (size_t)(until - at));
         at = until;
     }
     return BAGS_OK;
 }
 
 /* Whether there are checksums beside a Bag. */
-static bags_code bagi_sums_exist(const bag_reader *bag, bool *exist,
-    bags_error *err) {
+static bags_code bagi_sums_exist(
+    const bag_reader *bag, bool *exist, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     const bags_allocator *memory = &bag->env->memory;
     *exist = false;
@@ -5312,8 +5215,8 @@ static bags_code bagi_sums_exist(const bag_reader *bag, bool *exist,
     return code;
 }
 
-BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
-    bags_error *err) {
+BAGS_API bags_code bag_reader_summed(
+    const bag_reader *reader, bool *summed, bags_error *err) {
     bool exist = false;
     bags_code code = bagi_sums_exist(reader, &exist, err);
     if (!code)
@@ -5327,8 +5230,8 @@ BAGS_API bags_code bag_reader_summed(const bag_reader *reader, bool *summed,
  * spec.json. changed: of a blob, that the table has changed too and may place it
  * wrong; else that a blob's fault may tell of the same. What it returns ends the
  * look, unless it is BAGS_OK. */
-typedef bags_code (*bagi_take_fault)(void *user, uint64_t blob,
-    uint64_t offset, bool changed, const bags_error *fault);
+typedef bags_code (*bagi_take_fault)(void *user, uint64_t blob, uint64_t offset,
+    bool changed, const bags_error *fault);
 
 typedef struct bagi_sums_look {
     const bag_reader *bag;
@@ -5387,8 +5290,8 @@ static bags_code bagi_sums_look_next(bagi_sums_look *look, bags_error *err) {
     code = bagi_sums_look_table(look, err);
     if (code)
         return code;
-    bagi_sums_fail(look->bag, index, pass->start, pass->stop, noted, found,
-        &fault);
+    bagi_sums_fail(
+        look->bag, index, pass->start, pass->stop, noted, found, &fault);
     return look->take(look->user, index, pass->start, look->changed, &fault);
 }
 
@@ -5397,9 +5300,10 @@ static bags_code bagi_sums_look_at(bagi_sums_look *look, const char *path,
     bags_error fault;
     if (noted == found)
         return BAGS_OK;
-    bags_fail(&fault, BAGS_ERROR_CORRUPT, "%s: %s the CRC-32C %08" PRIx32
-        "; when they were written they had %08" PRIx32, bagi_tail(path), what,
-        found, noted);
+    bags_fail(&fault, BAGS_ERROR_CORRUPT,
+        "%s: %s the CRC-32C %08" PRIx32
+        "; when they were written they had %08" PRIx32,
+        bagi_tail(path), what, found, noted);
     return look->take(look->user, BAGI_NO_BLOB, 0, true, &fault);
 }
 
@@ -5418,7 +5322,7 @@ static bags_code bagi_sums_verify(const bag_reader *bag,
     /* A file by position that no set knows: nothing of the Bag changes. */
     bag_reader *owner = (bag_reader *)(uintptr_t)bag;
     memset(&sums, 0, sizeof sums);
-    how.positional = true;
+    how.no_mmap = true;
     look.bag = bag;
     look.sums = &sums;
     look.all = 0;
@@ -5439,8 +5343,8 @@ static bags_code bagi_sums_verify(const bag_reader *bag,
                 "the table's entries have", sums.trailer.table,
                 look.pass.table);
         if (!code)
-            code = bagi_sums_look_at(&look, sums.file.path, "the checksums have",
-                sums.trailer.sums, look.all);
+            code = bagi_sums_look_at(&look, sums.file.path,
+                "the checksums have", sums.trailer.sums, look.all);
         bagi_pass_end(&look.pass);
     }
     bagi_sums_close(owner, &sums);
@@ -5462,14 +5366,14 @@ typedef struct bagi_out {
     unsigned char *buffer; /* the file's bytes from `base` */
     size_t capacity;       /* of the buffer */
     uint64_t base;
-    uint64_t end;     /* of what was put */
-    uint64_t written; /* of what the system has; what is behind in the buffer,
+    uint64_t end;      /* of what was put */
+    uint64_t written;  /* of what the system has; what is behind in the buffer,
                          up to `end`, it has not */
-    uint64_t high;    /* of what the file has held, cut off later */
+    uint64_t high;     /* of what the file has held, cut off later */
     uint64_t reserved; /* bytes that disk space was asked for */
-    uint64_t begun;   /* bytes that are on their way to the disk */
-    bool moved;       /* base was not always 0: the buffer is not the file */
-    bool synced;      /* it will be synced */
+    uint64_t begun;    /* bytes that are on their way to the disk */
+    bool moved;        /* base was not always 0: the buffer is not the file */
+    bool synced;       /* it will be synced */
 } bagi_out;
 
 #define BAGI_RESERVE_LEAST ((uint64_t)1 << 20)
@@ -5482,8 +5386,7 @@ static void bagi_out_reserve(const bagi_env *env, bagi_out *out, size_t size) {
     uint64_t end = out->written + size;
     if (!env->io.reserve || end <= out->reserved || size < BAGI_RESERVE_LEAST)
         return;
-    out->reserved =
-        end + (end < BAGI_RESERVE_MOST ? end : BAGI_RESERVE_MOST);
+    out->reserved = end + (end < BAGI_RESERVE_MOST ? end : BAGI_RESERVE_MOST);
     /* It is told about a full disk when it writes. */
     env->io.reserve(env->io.user, out->handle, out->reserved);
 }
@@ -5504,8 +5407,8 @@ static bags_code bagi_out_write(const bagi_env *env, bagi_out *out,
         return bags_fail(err, BAGS_ERROR_LIMIT, "%s: is larger than 2^63 bytes",
             bagi_tail(out->path));
     bagi_out_reserve(env, out, size);
-    bags_code code = bagi_write_at(env, out->handle, out->path, out->written,
-        data, size, err);
+    bags_code code = bagi_write_at(
+        env, out->handle, out->path, out->written, data, size, err);
     if (code)
         return code;
     out->written += size;
@@ -5515,8 +5418,8 @@ static bags_code bagi_out_write(const bagi_env *env, bagi_out *out,
     return BAGS_OK;
 }
 
-static bags_code bagi_out_flush(const bagi_env *env, bagi_out *out,
-    bags_error *err) {
+static bags_code bagi_out_flush(
+    const bagi_env *env, bagi_out *out, bags_error *err) {
     if (out->written == out->end)
         return BAGS_OK;
     return bagi_out_write(env, out, out->buffer + (out->written - out->base),
@@ -5576,8 +5479,8 @@ static void bagi_out_rewind(bagi_out *out, uint64_t end) {
 }
 
 /* A file that has been closed already stays as it is. */
-static bags_code bagi_out_cut(const bagi_env *env, bagi_out *out,
-    bags_error *err) {
+static bags_code bagi_out_cut(
+    const bagi_env *env, bagi_out *out, bags_error *err) {
     if (!out->handle || (out->high <= out->end && out->reserved <= out->end))
         return BAGS_OK;
     int error = env->io.truncate(env->io.user, out->handle, out->end);
@@ -5587,16 +5490,16 @@ static bags_code bagi_out_cut(const bagi_env *env, bagi_out *out,
     return BAGS_OK;
 }
 
-static bags_code bagi_out_sync(const bagi_env *env, bagi_out *out,
-    bags_error *err) {
+static bags_code bagi_out_sync(
+    const bagi_env *env, bagi_out *out, bags_error *err) {
     int error = env->io.sync(env->io.user, out->handle);
     return error ? bagi_fail_system(err, error, out->path, "sync") : BAGS_OK;
 }
 
 /* Start on a new file, which must not exist. The path is taken over; the buffer
  * stays from file to file. */
-static bags_code bagi_out_create(const bagi_env *env, bagi_out *out, char *path,
-    bags_error *err) {
+static bags_code bagi_out_create(
+    const bagi_env *env, bagi_out *out, char *path, bags_error *err) {
     out->path = path;
     out->base = out->end = out->written = out->high = 0;
     out->reserved = out->begun = 0;
@@ -5606,8 +5509,8 @@ static bags_code bagi_out_create(const bagi_env *env, bagi_out *out, char *path,
 }
 
 /* Close the file and forget it. A failed close may have lost data. */
-static bags_code bagi_out_close(const bagi_env *env, bagi_out *out,
-    bags_error *err) {
+static bags_code bagi_out_close(
+    const bagi_env *env, bagi_out *out, bags_error *err) {
     bags_code code = BAGS_OK;
     if (out->handle) {
         int error = env->io.close(env->io.user, out->handle);
@@ -5657,8 +5560,8 @@ static bags_code bagi_column_init(const bags_allocator *memory,
                                                        : BAGS_ERROR_MEMORY;
 }
 
-static void bagi_column_free(const bags_allocator *memory,
-    bagi_column *column) {
+static void bagi_column_free(
+    const bags_allocator *memory, bagi_column *column) {
     bagi_free(memory, column->blobs.buffer, column->blobs.capacity);
     bagi_free(memory, column->ends.buffer, column->ends.capacity);
     bagi_free(memory, column->sums.buffer, column->sums.capacity);
@@ -5693,8 +5596,8 @@ static bags_code bagi_column_create(const bagi_env *env, bagi_column *column,
 }
 
 /* What an end speaks of: the blob, and its checksum if it has one. */
-static bags_code bagi_column_flush_blobs(const bagi_env *env,
-    bagi_column *column, bags_error *err) {
+static bags_code bagi_column_flush_blobs(
+    const bagi_env *env, bagi_column *column, bags_error *err) {
     bags_code code = bagi_out_flush(env, &column->blobs, err);
     if (!code && column->summed)
         code = bagi_out_flush(env, &column->sums, err);
@@ -5702,8 +5605,8 @@ static bags_code bagi_column_flush_blobs(const bagi_env *env,
 }
 
 /* Blobs before their ends, so that no end speaks of a blob that is not there. */
-static bags_code bagi_column_flush(const bagi_env *env, bagi_column *column,
-    bags_error *err) {
+static bags_code bagi_column_flush(
+    const bagi_env *env, bagi_column *column, bags_error *err) {
     bags_code code = bagi_column_flush_blobs(env, column, err);
     return code ? code : bagi_out_flush(env, &column->ends, err);
 }
@@ -5783,14 +5686,14 @@ static uint64_t bagi_column_size(const bagi_column *column) {
 /* Bytes of a flushed file from `at` on: a view of the buffer, which they fill
  * unless the file ends. */
 static bags_code bagi_out_piece(const bagi_env *env, bagi_out *out, uint64_t at,
-    bags_bytes *piece, bags_error *err) {
+    bags_view *piece, bags_error *err) {
     piece->data = out->buffer;
-    piece->size = out->end - at < out->capacity ? (size_t)(out->end - at)
-                                                : out->capacity;
+    piece->size =
+        out->end - at < out->capacity ? (size_t)(out->end - at) : out->capacity;
     if (!out->moved)
         return BAGS_OK; /* the buffer is the file */
-    return bagi_read_at(env, out->handle, out->path, at, out->buffer,
-        piece->size, err);
+    return bagi_read_at(
+        env, out->handle, out->path, at, out->buffer, piece->size, err);
 }
 
 /* Put bytes of another file behind, read into the buffer; *crc, if it is wanted,
@@ -5820,8 +5723,8 @@ static bags_code bagi_out_copy(const bagi_env *env, bagi_out *out,
 
 /* Put the table behind the blobs: a 0, and then the journal, which has been
  * flushed, as it is. */
-static bags_code bagi_column_table(const bagi_env *env, bagi_column *column,
-    bags_error *err) {
+static bags_code bagi_column_table(
+    const bagi_env *env, bagi_column *column, bags_error *err) {
     static const unsigned char zero[8] = {0};
     const bagi_out *ends = &column->ends;
     uint32_t *crc = column->summed ? &column->table : NULL;
@@ -5839,14 +5742,14 @@ static bags_code bagi_column_table(const bagi_env *env, bagi_column *column,
 
 /* Put behind the checksums what makes them a sidecar, when the Bag has its
  * table. */
-static bags_code bagi_column_seal(const bagi_env *env, bagi_column *column,
-    bags_error *err) {
+static bags_code bagi_column_seal(
+    const bagi_env *env, bagi_column *column, bags_error *err) {
     bagi_trailer trailer = {column->length, column->blobs.end, column->table, 0,
         column->name, column->spec};
     unsigned char room[BAGI_TRAILER_SIZE];
     bagi_out *sums = &column->sums;
     bags_code code = BAGS_OK;
-    bags_bytes piece;
+    bags_view piece;
     for (uint64_t at = 0; at < sums->end && !code; at += piece.size) {
         code = bagi_out_piece(env, sums, at, &piece, err);
         if (!code)
@@ -5861,8 +5764,8 @@ static bags_code bagi_column_seal(const bagi_env *env, bagi_column *column,
     return code ? code : bagi_out_cut(env, sums, err);
 }
 
-static bags_code bagi_column_sync(const bagi_env *env, bagi_column *column,
-    bags_error *err) {
+static bags_code bagi_column_sync(
+    const bagi_env *env, bagi_column *column, bags_error *err) {
     bags_code code = bagi_out_sync(env, &column->blobs, err);
     if (!code && column->summed)
         code = bagi_out_sync(env, &column->sums, err);
@@ -5894,15 +5797,15 @@ static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
 }
 
 /* Close the files that stay when the Bag is whole. */
-static bags_code bagi_column_close_kept(const bagi_env *env,
-    bagi_column *column, bags_error *err) {
+static bags_code bagi_column_close_kept(
+    const bagi_env *env, bagi_column *column, bags_error *err) {
     bags_code code = bagi_out_close(env, &column->blobs, err);
     bags_code also = bagi_out_close(env, &column->sums, code ? NULL : err);
     return code ? code : also;
 }
 
-static bags_code bagi_column_close(const bagi_env *env, bagi_column *column,
-    bags_error *err) {
+static bags_code bagi_column_close(
+    const bagi_env *env, bagi_column *column, bags_error *err) {
     bags_code code = bagi_column_close_kept(env, column, err);
     bags_code also = bagi_out_close(env, &column->ends, code ? NULL : err);
     column->summed = false;
@@ -5919,7 +5822,6 @@ struct bag_writer {
     bagi_env env;
     bagi_column column;
     bool keep_idx, no_sync;
-    uint64_t sync_size, synced; /* what the blobs' end was at the last sync */
     bags_error failure; /* code BAGS_OK: none */
 };
 
@@ -5934,15 +5836,6 @@ BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "there is no writer");
 }
 
-static bags_code bagi_check_sync(bool no_sync, uint64_t sync_size,
-    const char *path, bags_error *err) {
-    return no_sync && sync_size
-               ? bags_fail(err, BAGS_ERROR_ARGUMENT,
-                     "%s: sync_size asks for syncs and no_sync for none",
-                     bagi_tail(path))
-               : BAGS_OK;
-}
-
 static void bagi_bag_writer_free(bag_writer *writer) {
     bags_allocator memory = writer->env.memory;
     bagi_column_free(&memory, &writer->column);
@@ -5951,12 +5844,12 @@ static void bagi_bag_writer_free(bag_writer *writer) {
 
 /* Create NAME.bag, locked for as long as the writer works, and NAME.idx: where
  * that is, recovery finds the lock. */
-static bags_code bagi_bag_writer_create(bag_writer *writer, const char *path,
-    bags_error *err) {
+static bags_code bagi_bag_writer_create(
+    bag_writer *writer, const char *path, bags_error *err) {
     const bagi_env *env = &writer->env;
     bagi_out *blobs = &writer->column.blobs;
-    bags_code code = bagi_out_create(env, blobs,
-        bagi_copy_text(&env->memory, path, strlen(path), err), err);
+    bags_code code = bagi_out_create(
+        env, blobs, bagi_copy_text(&env->memory, path, strlen(path), err), err);
     int error = code ? 0 : env->io.lock(env->io.user, blobs->handle);
     if (error)
         code = bagi_fail_system(err, error, path, "lock");
@@ -5965,8 +5858,8 @@ static bags_code bagi_bag_writer_create(bag_writer *writer, const char *path,
                       bagi_beside_path(&env->memory, path, ".idx", err), err);
 }
 
-static bags_code bagi_bag_writer_sum(bag_writer *writer, const char *path,
-    bags_error *err) {
+static bags_code bagi_bag_writer_sum(
+    bag_writer *writer, const char *path, bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
     bags_code code = bagi_column_sum(memory, &writer->column, 0, 0, err);
     return code ? code
@@ -5976,8 +5869,8 @@ static bags_code bagi_bag_writer_sum(bag_writer *writer, const char *path,
 
 /* A Bag that was removed may have left its checksums, which would be taken for
  * those of this one. */
-static bags_code bagi_bag_writer_no_sums(bag_writer *writer, const char *path,
-    bags_error *err) {
+static bags_code bagi_bag_writer_no_sums(
+    bag_writer *writer, const char *path, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     char *sums = bagi_beside_path(&writer->env.memory, path, ".crc", err);
     bags_code code =
@@ -5990,15 +5883,13 @@ static bags_code bagi_bag_writer_no_sums(bag_writer *writer, const char *path,
     return code;
 }
 
-BAGS_API bag_writer *bag_writer_open(const char *path,
-    const bag_writer_options *options, bags_error *err) {
+BAGS_API bag_writer *bag_writer_open(
+    const char *path, const bag_writer_options *options, bags_error *err) {
     bag_writer_options with;
     memset(&with, 0, sizeof with);
     if (options)
         with = *options;
-    bagi_env env = bagi_env_of(with.allocator, with.io);
-    if (bagi_check_sync(with.no_sync, with.sync_size, path, err))
-        return NULL;
+    bagi_env env = bagi_env_of(with.env.allocator, with.env.io);
     bag_writer *writer =
         (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
@@ -6006,9 +5897,8 @@ BAGS_API bag_writer *bag_writer_open(const char *path,
     writer->env = env;
     writer->keep_idx = with.keep_idx;
     writer->no_sync = with.no_sync;
-    writer->sync_size = with.sync_size;
-    bags_code code = bagi_column_init(&env.memory, &writer->column,
-        with.buffer_size, with.no_sync, err);
+    bags_code code = bagi_column_init(
+        &env.memory, &writer->column, with.buffer_size, with.no_sync, err);
     if (!code)
         code = bagi_bag_writer_create(writer, path, err);
     if (!code)
@@ -6028,7 +5918,6 @@ static bags_code bagi_bag_writer_sync(bag_writer *writer, bags_error *err) {
     bags_code code = bagi_column_flush(env, column, err);
     if (!code)
         code = bagi_column_sync(env, column, err);
-    writer->synced = column->blobs.end;
     return code ? code : bagi_sync_above(env, column->blobs.path, 1, err);
 }
 
@@ -6040,9 +5929,6 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
         return bagi_keep_failure(&writer->failure, err);
     bags_code code = bagi_column_add(&writer->env, &writer->column,
         (const unsigned char *)data, size, &writer->failure);
-    if (!code && writer->sync_size &&
-        writer->column.blobs.end - writer->synced >= writer->sync_size)
-        code = bagi_bag_writer_sync(writer, &writer->failure);
     if (code)
         return bagi_keep_failure(&writer->failure, err);
     if (index)
@@ -6084,8 +5970,8 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     /* The journal must be as whole as the Bag: a loss of power may undo its
      * removal, and readers look at it. */
     if (!failure->code)
-        bagi_column_finish(&writer->env, column, true, writer->no_sync,
-            failure);
+        bagi_column_finish(
+            &writer->env, column, true, writer->no_sync, failure);
     if (!failure->code && !writer->no_sync)
         bagi_sync_above(&writer->env, column->blobs.path, 1, failure);
     if (!failure->code)
@@ -6120,8 +6006,8 @@ static bags_code bagi_sums_fill(const bag_reader *bag, bagi_out *out,
         bool right = false;
         code = bagi_pass_next(&pass, &right, err);
         if (!code && !right)
-            code = bagi_bag_fail_bounds(bag, pass.length - 1, pass.start,
-                pass.stop, err);
+            code = bagi_bag_fail_bounds(
+                bag, pass.length - 1, pass.start, pass.stop, err);
         if (!code)
             code = bagi_pass_sum(&pass, &sum, err);
         bagi_store_u32(room, sum);
@@ -6145,8 +6031,8 @@ static bags_code bagi_sums_fill(const bag_reader *bag, bagi_out *out,
 static bags_code bagi_sums_publish(const bagi_env *env, bagi_out *out,
     const char *path, bool no_sync, bags_error *err) {
     bags_code code = no_sync ? BAGS_OK : bagi_out_sync(env, out, err);
-    char *from = bagi_copy_text(&env->memory, out->path, strlen(out->path),
-        code ? NULL : err);
+    char *from = bagi_copy_text(
+        &env->memory, out->path, strlen(out->path), code ? NULL : err);
     bool closed = !code && from;
     if (!code)
         code = closed ? bagi_out_close(env, out, err) : BAGS_ERROR_MEMORY;
@@ -6170,8 +6056,8 @@ static bags_code bagi_sums_write(const bag_reader *bag,
     memset(&out, 0, sizeof out);
     out.capacity = BAGI_BUFFER_LEAST;
     out.buffer = (unsigned char *)bagi_alloc_raw(memory, out.capacity, err);
-    char *path = bagi_beside_path(memory, bag->file.path, ".crc",
-        out.buffer ? err : NULL);
+    char *path = bagi_beside_path(
+        memory, bag->file.path, ".crc", out.buffer ? err : NULL);
     char *partial = path ? bagi_print(memory, err, "%s.partial", path) : NULL;
     bags_code code = out.buffer && partial ? BAGS_OK : BAGS_ERROR_MEMORY;
     if (!code) {
@@ -6201,8 +6087,8 @@ static bool bagi_type_char(char c, bool argument) {
            c == '_' || (argument && (c == '.' || c == ','));
 }
 
-BAGS_API bags_code bags_type_parse(const char *text, bags_type *out,
-    bags_error *err) {
+BAGS_API bags_code bags_type_parse(
+    const char *text, bags_type *out, bags_error *err) {
     size_t size = strlen(text), name = 0;
     bags_type type;
     memset(&type, 0, sizeof type);
@@ -6233,8 +6119,8 @@ BAGS_API bags_code bags_type_parse(const char *text, bags_type *out,
     return BAGS_OK;
 }
 
-BAGS_API bags_bytes bags_type_argument(const bags_type *type, size_t i) {
-    bags_bytes out = {NULL, 0};
+BAGS_API bags_view bags_type_argument(const bags_type *type, size_t i) {
+    bags_view out = {NULL, 0};
     const unsigned char *text = type->arguments.data;
     size_t size = type->arguments.size, at = 0;
     if (i >= type->count)
@@ -6248,9 +6134,8 @@ BAGS_API bags_bytes bags_type_argument(const bags_type *type, size_t i) {
     return out;
 }
 
-BAGS_API bool bags_type_number(const bags_type *type, size_t i,
-    uint64_t *out) {
-    bags_bytes text = bags_type_argument(type, i);
+BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out) {
+    bags_view text = bags_type_argument(type, i);
     uint64_t number = 0;
     for (size_t at = 0; at < text.size; at++) {
         unsigned char c = text.data[at];
@@ -6282,7 +6167,9 @@ static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0},
     {"int16", "i2", " h short ", 2}, {"int32", "i4", " i intc ", 4},
     {"int64", "i8", " q int int_ longlong ", 8},
     {"float16", "f2", " e half ", 2}, {"float32", "f4", " f single ", 4},
-    {"float64", "f8", " d double float float_ ", 8}};
+    {"float64", "f8", " d double float float_ ", 8},
+    {"complex64", "c8", " F csingle ", 8},
+    {"complex128", "c16", " D complex cdouble complex_ cfloat ", 16}};
 
 #define BAGI_DTYPES (sizeof bagi_dtypes / sizeof *bagi_dtypes)
 
@@ -6295,15 +6182,25 @@ BAGS_API const char *bags_dtype_name(bags_dtype dtype) {
     return bagi_dtype_of(dtype)->name;
 }
 
+BAGS_API const char *bags_dtype_code(bags_dtype dtype) {
+    return bagi_dtype_of(dtype)->code;
+}
+
+BAGS_API size_t bags_dtype_swap(bags_dtype dtype) {
+    bool is_complex =
+        dtype == BAGS_DTYPE_COMPLEX64 || dtype == BAGS_DTYPE_COMPLEX128;
+    return bagi_dtype_of(dtype)->size / (is_complex ? 2U : 1U);
+}
+
 BAGS_API size_t bags_dtype_size(bags_dtype dtype) {
     return bagi_dtype_of(dtype)->size;
 }
 
-static bool bagi_dtype_is(const bagi_dtype *dtype, bags_bytes text) {
+static bool bagi_dtype_is(const bagi_dtype *dtype, bags_view text) {
     if (bagi_same(text, dtype->name) || bagi_same(text, dtype->code))
         return true;
     for (const char *at = dtype->also; *at && at[1]; at = strchr(at + 1, ' ')) {
-        bags_bytes word = {(const unsigned char *)at + 1,
+        bags_view word = {(const unsigned char *)at + 1,
             (size_t)(strchr(at + 1, ' ') - at) - 1};
         if (word.size == text.size &&
             memcmp(word.data, text.data, text.size) == 0)
@@ -6312,12 +6209,12 @@ static bool bagi_dtype_is(const bagi_dtype *dtype, bags_bytes text) {
     return false;
 }
 
-BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size,
-    bool *big_endian) {
-    bags_bytes rest = {(const unsigned char *)text, size};
+BAGS_API bags_dtype bags_dtype_parse(
+    const char *text, size_t size, bool *big_endian) {
+    bags_view rest = {(const unsigned char *)text, size};
     bool big = false;
     if (size > 0 && (strchr("<>|=", text[0]) && text[0])) {
-        big = text[0] == '>' || (text[0] == '=' && !bagi_little_endian());
+        big = text[0] == '>' || (text[0] == '=' && !bags_little_endian());
         rest.data++;
         rest.size--;
     }
@@ -6346,38 +6243,42 @@ static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
 }
 
 BAGS_API bags_value bags_int(int64_t number) {
-    bags_value value = bagi_value(BAGS_INT, NULL, 0);
+    bags_value value = bagi_value(BAGS_KIND_INT, NULL, 0);
     value.sint = number;
+    value.uint = number < 0 ? 0 : (uint64_t)number;
     return value;
 }
 
 BAGS_API bags_value bags_uint(uint64_t number) {
-    bags_value value = bagi_value(BAGS_UINT, NULL, 0);
+    bags_value value = bagi_value(BAGS_KIND_UINT, NULL, 0);
     value.uint = number;
+    value.sint = number > (uint64_t)INT64_MAX ? 0 : (int64_t)number;
     return value;
 }
 
 BAGS_API bags_value bags_utf8(const char *text) {
-    return bagi_value(BAGS_UTF8, text, strlen(text));
+    return bagi_value(BAGS_KIND_UTF8, text, strlen(text));
 }
 
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size) {
-    return bagi_value(BAGS_UTF8, text, size);
+    return bagi_value(BAGS_KIND_UTF8, text, size);
 }
 
 BAGS_API bags_value bags_blob(const void *data, size_t size) {
-    return bagi_value(BAGS_BLOB, data, size);
+    return bagi_value(BAGS_KIND_BLOB, data, size);
 }
 
-BAGS_API bags_value bags_data(const void *data, size_t size) {
-    return bagi_value(BAGS_BYTES, data, size);
+BAGS_API bags_value bags_bytes(const void *data, size_t size) {
+    return bagi_value(BAGS_KIND_BYTES, data, size);
 }
 
 /* Bytes of an array. False if they are more than fit a size_t. */
-static bool bagi_array_size(bags_dtype dtype, size_t dims,
-    const uint64_t *shape, size_t *size) {
+BAGS_API bool bags_array_size(
+    bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size) {
     size_t bytes = bags_dtype_size(dtype);
     bool empty = false;
+    if (!bytes)
+        return false;
     for (size_t i = 0; i < dims; i++)
         empty = empty || shape[i] == 0;
     for (size_t i = 0; i < dims && !empty; i++) {
@@ -6389,15 +6290,15 @@ static bool bagi_array_size(bags_dtype dtype, size_t dims,
     return true;
 }
 
-BAGS_API bags_value bags_array(bags_dtype dtype, size_t dims,
-    const uint64_t *shape, const void *data) {
-    bags_value value = bagi_value(BAGS_ARRAY, data, 0);
+BAGS_API bags_value bags_array(
+    bags_dtype dtype, size_t dims, const uint64_t *shape, const void *data) {
+    bags_value value = bagi_value(BAGS_KIND_ARRAY, data, 0);
     value.dtype = dtype;
     value.dims = dims;
     value.shape = shape;
     /* One that is too large keeps size 0, which no encoder takes for it. */
     if (bags_dtype_size(dtype))
-        bagi_array_size(dtype, dims, shape, &value.size);
+        bags_array_size(dtype, dims, shape, &value.size);
     return value;
 }
 
@@ -6408,8 +6309,8 @@ static const char *bagi_kind_name(bags_kind kind) {
     return i < sizeof names / sizeof *names ? names[i] : "an unknown kind";
 }
 
-BAGI_COLD static bags_code bagi_fail_kind(bags_error *err, const char *wanted,
-    const bags_value *value) {
+BAGI_COLD static bags_code bagi_fail_kind(
+    bags_error *err, const char *wanted, const bags_value *value) {
     return bags_fail(err, BAGS_ERROR_VALUE, "takes %s, not %s", wanted,
         bagi_kind_name(value->kind));
 }
@@ -6417,29 +6318,29 @@ BAGI_COLD static bags_code bagi_fail_kind(bags_error *err, const char *wanted,
 /* bytes */
 
 static bags_code bagi_bytes_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     (void)scratch;
-    if (value->kind != BAGS_BYTES)
+    if (value->kind != BAGS_KIND_BYTES)
         return bagi_fail_kind(err, "bytes", value);
     blob->data = (const unsigned char *)value->data;
     blob->size = value->size;
     return BAGS_OK;
 }
 
-static bags_code bagi_bytes_decode(void *state, bags_bytes blob,
+static bags_code bagi_bytes_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     (void)state;
     (void)scratch;
     (void)err;
-    *value = bagi_value(BAGS_BYTES, blob.data, blob.size);
+    *value = bagi_value(BAGS_KIND_BYTES, blob.data, blob.size);
     return BAGS_OK;
 }
 
 /* utf8 */
 
-static bags_code bagi_utf8_check(const unsigned char *text, size_t size,
-    bags_code code, bags_error *err) {
+static bags_code bagi_utf8_check(
+    const unsigned char *text, size_t size, bags_code code, bags_error *err) {
     size_t good = bagi_utf8_valid(text, size);
     if (good == size)
         return BAGS_OK;
@@ -6448,24 +6349,24 @@ static bags_code bagi_utf8_check(const unsigned char *text, size_t size,
 }
 
 static bags_code bagi_utf8_encode_value(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     (void)scratch;
-    if (value->kind != BAGS_UTF8)
+    if (value->kind != BAGS_KIND_UTF8)
         return bagi_fail_kind(err, "text", value);
     blob->data = (const unsigned char *)value->data;
     blob->size = value->size;
     return bagi_utf8_check(blob->data, blob->size, BAGS_ERROR_VALUE, err);
 }
 
-static bags_code bagi_utf8_decode_value(void *state, bags_bytes blob,
+static bags_code bagi_utf8_decode_value(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     (void)state;
     (void)scratch;
     bags_code code =
         bagi_utf8_check(blob.data, blob.size, BAGS_ERROR_CORRUPT, err);
     if (!code)
-        *value = bagi_value(BAGS_UTF8, blob.data, blob.size);
+        *value = bagi_value(BAGS_KIND_UTF8, blob.data, blob.size);
     return code;
 }
 
@@ -6484,9 +6385,10 @@ static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
     (void)codec;
     uint64_t size = 8;
     bool plain = bagi_same(type->name, "int");
-    bool big = type->count == 2 && bagi_same(bags_type_argument(type, 1), "big");
-    bool little = type->count == 2 &&
-                  bagi_same(bags_type_argument(type, 1), "little");
+    bool big =
+        type->count == 2 && bagi_same(bags_type_argument(type, 1), "big");
+    bool little =
+        type->count == 2 && bagi_same(bags_type_argument(type, 1), "little");
     if (type->count > 0 &&
         (!plain || type->count > 2 || !bags_type_number(type, 0, &size) ||
             (type->count == 2 && !big && !little)))
@@ -6516,16 +6418,16 @@ static void bagi_int_close(void *state) {
 
 static bool bagi_int_bits(const bagi_int *codec, const bags_value *value,
     uint64_t *bits, bags_error *err) {
-    if (value->kind == BAGS_INT) {
+    if (value->kind == BAGS_KIND_INT) {
         if (value->sint < 0 && !codec->is_signed) {
-            bags_fail(err, BAGS_ERROR_VALUE,
-                "cannot be negative: %" PRId64, value->sint);
+            bags_fail(err, BAGS_ERROR_VALUE, "cannot be negative: %" PRId64,
+                value->sint);
             return false;
         }
         *bits = (uint64_t)value->sint;
         return true;
     }
-    if (value->kind != BAGS_UINT) {
+    if (value->kind != BAGS_KIND_UINT) {
         bagi_fail_kind(err, "a number", value);
         return false;
     }
@@ -6539,7 +6441,7 @@ static bool bagi_int_bits(const bagi_int *codec, const bags_value *value,
 }
 
 static bags_code bagi_int_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bagi_int *codec = (const bagi_int *)state;
     uint64_t bits = 0;
     if (!bagi_int_bits(codec, value, &bits, err))
@@ -6550,8 +6452,8 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
     size_t size = codec->shortest ? least : codec->size;
     if (size < least)
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "%" PRIu64 " does not fit in %" PRIu64 " byte%s", bits, (uint64_t)size,
-            size == 1 ? "" : "s");
+            "%" PRIu64 " does not fit in %" PRIu64 " byte%s", bits,
+            (uint64_t)size, size == 1 ? "" : "s");
     bags_code code = bags_buffer_reserve(scratch, size + 8, err);
     if (code)
         return code;
@@ -6564,7 +6466,7 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
     return BAGS_OK;
 }
 
-static bags_code bagi_int_decode(void *state, bags_bytes blob,
+static bags_code bagi_int_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     const bagi_int *codec = (const bagi_int *)state;
     (void)scratch;
@@ -6604,19 +6506,22 @@ typedef struct bagi_array {
 
 /* Dtypes that NumPy has and this header has not, as they can stand in a type;
  * those of its relatives, as bfloat16 and float8_e4m3fn, among them. */
-static bool bagi_dtype_elsewhere(bags_bytes name) {
-    static const bagi_dtype others = {"complex64", "complex128",
-        " complex256 c8 c16 c32 complex cfloat csingle cdouble clongdouble "
-        "longcomplex longdouble longfloat g float80 float96 float128 f10 f12 f16 "
+static bool bagi_dtype_elsewhere(bags_view name) {
+    static const bagi_dtype others = {"complex256", "c32",
+        " clongdouble "
+        "longcomplex longdouble longfloat g float80 float96 float128 f10 f12 "
+        "f16 "
         "long ulong l p intp uintp int0 uint0 int128 uint128 datetime64 "
-        "timedelta64 m8 object object0 str str0 bytes bytes0 void void0 unicode "
-        "bfloat16 int1 int2 int4 uint1 uint2 uint4 ", 0};
+        "timedelta64 m8 object object0 str str0 bytes bytes0 void void0 "
+        "unicode "
+        "bfloat16 int1 int2 int4 uint1 uint2 uint4 ",
+        0};
     return bagi_dtype_is(&others, name) ||
            (name.size && memchr(name.data, '_', name.size));
 }
 
-BAGI_COLD static bags_code bagi_array_no_dtype(bags_bytes name,
-    bags_error *err) {
+BAGI_COLD static bags_code bagi_array_no_dtype(
+    bags_view name, bags_error *err) {
     int size = (int)(name.size < 80 ? name.size : 80);
     const char *text = (const char *)name.data;
     return bagi_dtype_elsewhere(name)
@@ -6624,15 +6529,16 @@ BAGI_COLD static bags_code bagi_array_no_dtype(bags_bytes name,
                      "the dtype \"%.*s\" is not built in", size, text)
                : bags_fail(err, BAGS_ERROR_TYPE,
                      "\"%.*s\" is no dtype: those are bool, uint8 to uint64, "
-                     "int8 to int64, float16, float32 and float64", size, text);
+                     "int8 to int64, float16, float32, float64, complex64 and "
+                     "complex128",
+                     size, text);
 }
 
-static bags_code bagi_array_arguments(bagi_array *codec, const bags_type *type,
-    bags_error *err) {
-    bags_bytes name = bags_type_argument(type, 0);
+static bags_code bagi_array_arguments(
+    bagi_array *codec, const bags_type *type, bags_error *err) {
+    bags_view name = bags_type_argument(type, 0);
     bool big = false;
-    codec->dtype =
-        bags_dtype_parse((const char *)name.data, name.size, &big);
+    codec->dtype = bags_dtype_parse((const char *)name.data, name.size, &big);
     if (codec->dtype == BAGS_DTYPE_NONE)
         return bagi_array_no_dtype(name, err);
     codec->dims = type->count - 1;
@@ -6650,8 +6556,8 @@ static bags_code bagi_array_arguments(bagi_array *codec, const bags_type *type,
                 "a dimension of an array is a number; one of them may be -1");
         }
     }
-    if (!bagi_array_size(codec->dtype, codec->dims, codec->shape,
-            &codec->bytes))
+    if (!bags_array_size(
+            codec->dtype, codec->dims, codec->shape, &codec->bytes))
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "an array of this type is larger than memory");
     if (codec->bytes == 0 && codec->wild < codec->dims)
@@ -6682,25 +6588,17 @@ static bags_code bagi_array_open(const bags_codec *codec, const bags_type *type,
     return code;
 }
 
-/* Copy elements with their bytes in reverse. */
-static void bagi_swap_copy(unsigned char *to, const unsigned char *from,
-    size_t size, size_t element) {
-    for (size_t i = 0; i + element <= size; i += element)
-        for (size_t j = 0; j < element; j++)
-            to[i + j] = from[i + element - 1 - j];
-}
-
 /*
  * Make a value of an array's bytes: a view of them if they are aligned and in
  * this machine's order, else a copy behind the shape in scratch. shape is
  * copied to scratch if `keep`, else it lives as long as the codec.
  */
 static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
-    const uint64_t *shape, bool keep, bags_bytes data, bags_buffer *scratch,
+    const uint64_t *shape, bool keep, bags_view data, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     size_t element = bags_dtype_size(dtype);
-    bool swap = element > 1 && big == bagi_little_endian();
-    bool copy = swap || (uintptr_t)data.data % element != 0;
+    bool swap = element > 1 && big == bags_little_endian();
+    bool copy = swap || (uintptr_t)data.data % bags_dtype_swap(dtype) != 0;
     size_t front = keep ? dims * sizeof *shape : 0;
     if (data.size > SIZE_MAX - front)
         return bagi_fail_memory(err, data.size);
@@ -6714,7 +6612,7 @@ static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
     if (copy) {
         unsigned char *room = scratch->data + front;
         if (swap)
-            bagi_swap_copy(room, data.data, data.size, element);
+            bags_swap_bytes(room, data.data, data.size, bags_dtype_swap(dtype));
         else if (data.size)
             memcpy(room, data.data, data.size);
         elements = room;
@@ -6725,16 +6623,16 @@ static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
 }
 
 /* The dtype and shape of a value that is to be encoded, checked. */
-static bags_code bagi_array_check(const bags_value *value, size_t *size,
-    bags_error *err) {
-    if (value->kind != BAGS_ARRAY)
+static bags_code bagi_array_check(
+    const bags_value *value, size_t *size, bags_error *err) {
+    if (value->kind != BAGS_KIND_ARRAY)
         return bagi_fail_kind(err, "an array", value);
     if (!bags_dtype_size(value->dtype))
         return bags_fail(err, BAGS_ERROR_VALUE, "an array without a dtype");
     if (value->dims > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "an array has at most %d dimensions", BAGS_MAX_DIMS);
-    if (!bagi_array_size(value->dtype, value->dims, value->shape, size))
+    if (!bags_array_size(value->dtype, value->dims, value->shape, size))
         return bags_fail(err, BAGS_ERROR_VALUE,
             "an array whose shape is larger than memory");
     return BAGS_OK;
@@ -6755,8 +6653,8 @@ static void bagi_array_text(bags_dtype dtype, size_t dims,
         (void)snprintf(out + used, size - (size_t)used, ")");
 }
 
-BAGI_COLD static bags_code bagi_array_mismatch(const bagi_array *codec,
-    const bags_value *value, bags_error *err) {
+BAGI_COLD static bags_code bagi_array_mismatch(
+    const bagi_array *codec, const bags_value *value, bags_error *err) {
     char wanted[160], given[160];
     bagi_array_text(codec->dtype, codec->dims, codec->shape, codec->wild,
         wanted, sizeof wanted);
@@ -6765,8 +6663,8 @@ BAGI_COLD static bags_code bagi_array_mismatch(const bagi_array *codec,
     return bags_fail(err, BAGS_ERROR_VALUE, "takes %s, not %s", wanted, given);
 }
 
-static bags_code bagi_array_match(const bagi_array *codec,
-    const bags_value *value, bags_error *err) {
+static bags_code bagi_array_match(
+    const bagi_array *codec, const bags_value *value, bags_error *err) {
     bool same = value->dtype == codec->dtype && value->dims == codec->dims;
     for (size_t i = 0; same && i < codec->dims; i++)
         same = i == codec->wild || value->shape[i] == codec->shape[i];
@@ -6779,19 +6677,19 @@ static bags_code bagi_array_elements(const bags_value *value, size_t size,
     size_t front, bags_buffer *scratch, const unsigned char **out,
     bags_error *err) {
     *out = (const unsigned char *)value->data;
-    if (bagi_little_endian() || bags_dtype_size(value->dtype) == 1)
+    if (bags_little_endian() || bags_dtype_size(value->dtype) == 1)
         return BAGS_OK;
     bags_code code = bags_buffer_reserve(scratch, front + size + 1, err);
     if (code)
         return code;
-    bagi_swap_copy(scratch->data + front, *out, size,
-        bags_dtype_size(value->dtype));
+    bags_swap_bytes(
+        scratch->data + front, *out, size, bags_dtype_swap(value->dtype));
     *out = scratch->data + front;
     return BAGS_OK;
 }
 
-static size_t bagi_self_head(const bags_value *value, size_t size,
-    unsigned char *out) {
+static size_t bagi_self_head(
+    const bags_value *value, size_t size, unsigned char *out) {
     size_t used = 0;
     char code[8];
     int length = snprintf(code, sizeof code, "%c%s",
@@ -6811,7 +6709,7 @@ static size_t bagi_self_head(const bags_value *value, size_t size,
 
 /* [dtype, shape, data] in msgpack, as granular writes it. */
 static bags_code bagi_self_encode(const bags_value *value, size_t size,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const size_t most = 16 + 9 * BAGS_MAX_DIMS;
     if (size > UINT32_MAX || size > SIZE_MAX - most)
         return bags_fail(err, BAGS_ERROR_VALUE,
@@ -6833,7 +6731,7 @@ static bags_code bagi_self_encode(const bags_value *value, size_t size,
 }
 
 static bags_code bagi_array_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bagi_array *codec = (const bagi_array *)state;
     size_t size = 0;
     bags_code code = bagi_array_check(value, &size, err);
@@ -6850,12 +6748,12 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
 
 /* A str or bin of msgpack, off the front; `first` is the tag of its 8-bit
  * form. */
-static bool bagi_msgpack_bytes(bags_bytes *blob, unsigned char first,
-    bags_bytes *out) {
+static bool bagi_msgpack_bytes(
+    bags_view *blob, unsigned char first, bags_view *out) {
     if (blob->size == 0)
         return false;
     unsigned char tag = blob->data[0];
-    bags_bytes rest = {blob->data + 1, blob->size - 1};
+    bags_view rest = {blob->data + 1, blob->size - 1};
     uint64_t size = 0;
     if (first == 0xD9 && (tag & 0xE0) == 0xA0)
         size = tag & 0x1F;
@@ -6871,10 +6769,10 @@ static bool bagi_msgpack_bytes(bags_bytes *blob, unsigned char first,
     return true;
 }
 
-static bags_code bagi_self_decode(bags_bytes blob, bags_buffer *scratch,
-    bags_value *value, bags_error *err) {
+static bags_code bagi_self_decode(
+    bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
     uint64_t count = 0, dims = 0, shape[BAGS_MAX_DIMS];
-    bags_bytes name = {NULL, 0}, data = {NULL, 0};
+    bags_view name = {NULL, 0}, data = {NULL, 0};
     bool right = bagi_msgpack_array(&blob, &count) && count == 3 &&
                  bagi_msgpack_bytes(&blob, 0xD9, &name) &&
                  bagi_msgpack_array(&blob, &dims) && dims <= BAGS_MAX_DIMS;
@@ -6892,30 +6790,29 @@ static bags_code bagi_self_decode(bags_bytes blob, bags_buffer *scratch,
             "is an array of a dtype that is not built in: \"%.*s\"",
             (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
     size_t size = 0;
-    if (!bagi_array_size(dtype, (size_t)dims, shape, &size) ||
+    if (!bags_array_size(dtype, (size_t)dims, shape, &size) ||
         size != data.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "is an array whose shape does not give its %" PRIu64 " bytes",
             (uint64_t)data.size);
-    return bagi_array_value(dtype, big, (size_t)dims, shape, true, data,
-        scratch, value, err);
+    return bagi_array_value(
+        dtype, big, (size_t)dims, shape, true, data, scratch, value, err);
 }
 
-static bags_code bagi_array_decode(void *state, bags_bytes blob,
+static bags_code bagi_array_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     const bagi_array *codec = (const bagi_array *)state;
     if (codec->dtype == BAGS_DTYPE_NONE)
         return bagi_self_decode(blob, scratch, value, err);
     bool wild = codec->wild < codec->dims;
-    if (wild ? blob.size % codec->bytes != 0
-             : blob.size != codec->bytes)
+    if (wild ? blob.size % codec->bytes != 0 : blob.size != codec->bytes)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "has %" PRIu64 " bytes; its type says %s%" PRIu64,
             (uint64_t)blob.size, wild ? "a multiple of " : "",
             (uint64_t)codec->bytes);
     if (!wild)
         return bagi_array_value(codec->dtype, false, codec->dims, codec->shape,
-            false, blob, scratch, value, err);
+            true, blob, scratch, value, err);
     uint64_t shape[BAGS_MAX_DIMS];
     memcpy(shape, codec->shape, sizeof shape);
     shape[codec->wild] = blob.size / codec->bytes;
@@ -6931,39 +6828,39 @@ static const bags_codec bagi_codecs_built_in[] = {
     {"array", bagi_array_open, bagi_array_encode, bagi_array_decode,
         bagi_array_close, NULL}};
 
-#define BAGI_BUILT_IN \
+#define BAGI_BUILT_IN                                                          \
     (sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in)
 
-struct bags_codecs {
+struct bags_registry {
     bags_allocator memory;
     bags_codec *added;
     size_t count, capacity;
 };
 
-BAGS_API bags_codecs *bags_codecs_create(const bags_allocator *allocator,
-    bags_error *err) {
+BAGS_API bags_registry *bags_registry_create(
+    const bags_allocator *allocator, bags_error *err) {
     bags_allocator memory = bagi_allocator_of(allocator);
-    bags_codecs *codecs =
-        (bags_codecs *)bagi_alloc(&memory, sizeof *codecs, err);
+    bags_registry *codecs =
+        (bags_registry *)bagi_alloc(&memory, sizeof *codecs, err);
     if (codecs)
         codecs->memory = memory;
     return codecs;
 }
 
-BAGS_API bags_code bags_codecs_add(bags_codecs *codecs, const bags_codec *codec,
-    bags_error *err) {
-    if (!codecs || !codec || !codec->names || !*codec->names)
+BAGS_API bags_code bags_registry_add(
+    bags_registry *registry, const bags_codec *codec, bags_error *err) {
+    if (!registry || !codec || !codec->names || !*codec->names)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "a codec needs a name");
-    void *added = codecs->added;
-    bags_code code = bagi_grow(&codecs->memory, &added, &codecs->capacity,
-        codecs->count, sizeof *codec, err);
-    codecs->added = (bags_codec *)added;
+    void *added = registry->added;
+    bags_code code = bagi_grow(&registry->memory, &added, &registry->capacity,
+        registry->count, sizeof *codec, err);
+    registry->added = (bags_codec *)added;
     if (!code)
-        codecs->added[codecs->count++] = *codec;
+        registry->added[registry->count++] = *codec;
     return code;
 }
 
-static bool bagi_codec_serves(const bags_codec *codec, bags_bytes name) {
+static bool bagi_codec_serves(const bags_codec *codec, bags_view name) {
     const char *at = codec->names;
     while (*at) {
         size_t size = strcspn(at, " ");
@@ -6974,23 +6871,24 @@ static bool bagi_codec_serves(const bags_codec *codec, bags_bytes name) {
     return false;
 }
 
-BAGS_API const bags_codec *bags_codecs_find(const bags_codecs *codecs,
-    bags_bytes name) {
-    for (size_t i = codecs ? codecs->count : 0; i > 0; i--)
-        if (bagi_codec_serves(&codecs->added[i - 1], name))
-            return &codecs->added[i - 1];
+BAGS_API const bags_codec *bags_registry_find(
+    const bags_registry *registry, bags_view name) {
+    for (size_t i = registry ? registry->count : 0; i > 0; i--)
+        if (bagi_codec_serves(&registry->added[i - 1], name))
+            return &registry->added[i - 1];
     for (size_t i = 0; i < BAGI_BUILT_IN; i++)
         if (bagi_codec_serves(&bagi_codecs_built_in[i], name))
             return &bagi_codecs_built_in[i];
     return NULL;
 }
 
-BAGS_API void bags_codecs_free(bags_codecs *codecs) {
-    if (!codecs)
+BAGS_API void bags_registry_free(bags_registry *registry) {
+    if (!registry)
         return;
-    bags_allocator memory = codecs->memory;
-    bagi_free(&memory, codecs->added, codecs->capacity * sizeof(bags_codec));
-    bagi_free(&memory, codecs, sizeof *codecs);
+    bags_allocator memory = registry->memory;
+    bagi_free(
+        &memory, registry->added, registry->capacity * sizeof(bags_codec));
+    bagi_free(&memory, registry, sizeof *registry);
 }
 
 /* ========================================================================
@@ -7011,7 +6909,7 @@ typedef struct bagi_coder {
 typedef struct bagi_spec {
     bags_field *fields;
     size_t count, capacity;
-    bags_type *types;    /* NULL until sealed, as coders */
+    bags_type *types; /* NULL until sealed, as coders */
     bagi_coder *coders;
     uint64_t shape; /* of fewer than 64 fields: bit i says that field i is a
                        sequence, and the highest one how many fields there are;
@@ -7036,8 +6934,8 @@ static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     const char *name, size_t name_size, const char *type, size_t type_size,
     bags_error *err) {
     if (spec->count == BAGI_FIELDS_MOST)
-        return bags_fail(err, BAGS_ERROR_LIMIT, "has more than %d fields",
-            BAGI_FIELDS_MOST);
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "has more than %d fields", BAGI_FIELDS_MOST);
     void *fields = spec->fields;
     bags_code code = bagi_grow(memory, &fields, &spec->capacity, spec->count,
         sizeof *spec->fields, err);
@@ -7081,8 +6979,8 @@ static bags_code bagi_coder_open(const bags_allocator *memory,
     if (!coder->codec)
         return bags_fail(err, BAGS_ERROR_TYPE, "no codec for this type");
     if (coder->codec->open)
-        return coder->codec->open(coder->codec, type, memory, &coder->state,
-            err);
+        return coder->codec->open(
+            coder->codec, type, memory, &coder->state, err);
     if (type->count)
         return bags_fail(err, BAGS_ERROR_TYPE, "its type takes no arguments");
     return BAGS_OK;
@@ -7094,28 +6992,28 @@ static bags_code bagi_coder_open(const bags_allocator *memory,
  * and written all the same. The failure comes when a value is wanted.
  */
 static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
-    const bags_codecs *codecs, bags_error *err) {
-    spec->types = (bags_type *)bagi_alloc(memory,
-        spec->count * sizeof *spec->types, err);
+    const bags_registry *codecs, bags_error *err) {
+    spec->types =
+        (bags_type *)bagi_alloc(memory, spec->count * sizeof *spec->types, err);
     if (!spec->types)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < spec->count; i++) {
         bags_code code =
             bags_type_parse(spec->fields[i].type, &spec->types[i], err);
         if (code)
-            return bagi_prefix(err, code, "field \"%.200s\": ",
-                spec->fields[i].name);
+            return bagi_prefix(
+                err, code, "field \"%.200s\": ", spec->fields[i].name);
         if (spec->count < 64 && spec->types[i].sequence)
             spec->shape |= (uint64_t)1 << i;
     }
     spec->shape |= spec->count < 64 ? (uint64_t)1 << spec->count : UINT64_MAX;
-    spec->coders = (bagi_coder *)bagi_alloc(memory,
-        spec->count * sizeof *spec->coders, err);
+    spec->coders = (bagi_coder *)bagi_alloc(
+        memory, spec->count * sizeof *spec->coders, err);
     if (!spec->coders)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < spec->count; i++) {
         bagi_coder *coder = &spec->coders[i];
-        coder->codec = bags_codecs_find(codecs, spec->types[i].name);
+        coder->codec = bags_registry_find(codecs, spec->types[i].name);
         bags_code code = bagi_coder_open(memory, coder, &spec->types[i], NULL);
         coder->ready = !code;
         if (code == BAGS_ERROR_MEMORY)
@@ -7125,8 +7023,8 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
 }
 
 /* What a codec says of its failure, or that it said nothing. */
-BAGI_COLD static bags_code bagi_codec_said(bags_code code,
-    const bags_error *why, bags_error *err) {
+BAGI_COLD static bags_code bagi_codec_said(
+    bags_code code, const bags_error *why, bags_error *err) {
     if (why->code != code)
         return bags_fail(err, code, "its codec failed and did not say why");
     if (err)
@@ -7147,8 +7045,8 @@ BAGI_COLD static bags_code bagi_coder_fail(const bags_allocator *memory,
         code = bags_fail(&why, BAGS_ERROR_TYPE, "its codec failed before");
     }
     bagi_codec_said(code, &why, err);
-    return bagi_prefix(err, code, "type \"%.200s\": ",
-        spec->fields[field].type);
+    return bagi_prefix(
+        err, code, "type \"%.200s\": ", spec->fields[field].type);
 }
 
 /* Whether a codec is one of those that come with this header. */
@@ -7164,8 +7062,8 @@ static bool bagi_codec_is_built_in(const bags_codec *codec) {
  * Of types that other codecs serve, or none, the arguments are not ours to judge,
  * nor of those that are right and only too much for this program.
  */
-static bags_code bagi_spec_check(const bags_allocator *memory,
-    const bagi_spec *spec, bags_error *err) {
+static bags_code bagi_spec_check(
+    const bags_allocator *memory, const bagi_spec *spec, bags_error *err) {
     bags_error why;
     for (size_t i = 0; i < spec->count; i++) {
         const bagi_coder *coder = &spec->coders[i];
@@ -7183,27 +7081,27 @@ static bags_code bagi_spec_check(const bags_allocator *memory,
             continue;
         if (err)
             *err = why;
-        return bagi_prefix(err, BAGS_ERROR_TYPE, "field \"%.200s\": ",
-            spec->fields[i].name);
+        return bagi_prefix(
+            err, BAGS_ERROR_TYPE, "field \"%.200s\": ", spec->fields[i].name);
     }
     return BAGS_OK;
 }
 
-BAGI_COLD static bags_code bagi_coder_fail_way(bags_error *err,
-    const char *way) {
+BAGI_COLD static bags_code bagi_coder_fail_way(
+    bags_error *err, const char *way) {
     return bags_fail(err, BAGS_ERROR_TYPE, "its codec cannot %s", way);
 }
 
 static bags_code bagi_encode(const bags_allocator *memory,
     const bagi_spec *spec, size_t field, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bagi_coder *coder = &spec->coders[field];
-    if (value->kind == BAGS_BLOB) {
+    if (value->kind == BAGS_KIND_BLOB) {
         blob->data = (const unsigned char *)value->data;
         blob->size = value->size;
         return BAGS_OK;
     }
-    if (value->kind == BAGS_NONE)
+    if (value->kind == BAGS_KIND_NONE)
         return bags_fail(err, BAGS_ERROR_VALUE, "has no value");
     if (!coder->ready)
         return bagi_coder_fail(memory, spec, field, err);
@@ -7217,7 +7115,7 @@ static bags_code bagi_encode(const bags_allocator *memory,
 }
 
 static bags_code bagi_decode(const bags_allocator *memory,
-    const bagi_spec *spec, size_t field, bags_bytes blob, bags_buffer *scratch,
+    const bagi_spec *spec, size_t field, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     const bagi_coder *coder = &spec->coders[field];
     if (!coder->ready)
@@ -7231,6 +7129,54 @@ static bags_code bagi_decode(const bags_allocator *memory,
     return code ? bagi_codec_said(code, &why, err) : BAGS_OK;
 }
 
+/* A spec of one nameless field; the type's text is borrowed. */
+static bags_code bagi_spec_of_type(bagi_spec *spec, bags_field *field,
+    const bags_registry *registry, const char *type, bags_error *err) {
+    bags_allocator memory = bagi_allocator_of(NULL);
+    memset(spec, 0, sizeof *spec);
+    field->name = "";
+    field->type = type;
+    spec->fields = field;
+    spec->count = 1;
+    return bagi_spec_seal(&memory, spec, registry, err);
+}
+
+static void bagi_spec_of_type_free(bagi_spec *spec) {
+    bags_allocator memory = bagi_allocator_of(NULL);
+    spec->fields = NULL;
+    if (spec->coders && spec->coders->ready && spec->coders->codec->close)
+        spec->coders->codec->close(spec->coders->state);
+    bagi_free(&memory, spec->coders, sizeof *spec->coders);
+    bagi_free(&memory, spec->types, sizeof *spec->types);
+}
+
+BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
+    const bags_value *value, bags_buffer *scratch, bags_view *blob,
+    bags_error *err) {
+    bags_allocator memory = bagi_allocator_of(NULL);
+    bagi_spec spec;
+    bags_field field;
+    bags_code code = bagi_spec_of_type(&spec, &field, registry, type, err);
+    bagi_buffer_adopt(scratch, &memory);
+    if (!code)
+        code = bagi_encode(&memory, &spec, 0, value, scratch, blob, err);
+    bagi_spec_of_type_free(&spec);
+    return code;
+}
+
+BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
+    bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
+    bags_allocator memory = bagi_allocator_of(NULL);
+    bagi_spec spec;
+    bags_field field;
+    bags_code code = bagi_spec_of_type(&spec, &field, registry, type, err);
+    bagi_buffer_adopt(scratch, &memory);
+    if (!code)
+        code = bagi_decode(&memory, &spec, 0, blob, scratch, value, err);
+    bagi_spec_of_type_free(&spec);
+    return code;
+}
+
 /* A name that Windows gives to a device, whatever stands behind the first dot. */
 static bool bagi_is_device(const char *name) {
     static const char *const devices[] = {"con", "prn", "aux", "nul"};
@@ -7241,8 +7187,8 @@ static bool bagi_is_device(const char *name) {
     if (size < 3 || size > 4)
         return false;
     for (size_t i = 0; i < size; i++)
-        low[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 32
-                                                         : name[i]);
+        low[i] =
+            (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 32 : name[i]);
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
         if (strcmp(low, devices[i]) == 0)
             return true;
@@ -7293,15 +7239,15 @@ static bags_code bagi_spec_load_field(void *user, const char *key,
     size_t key_size, const char *value, size_t value_size) {
     bagi_spec_load *load = (bagi_spec_load *)user;
     bagi_spec *spec = load->spec;
-    bags_code code = bagi_spec_add(load->memory, spec, key, key_size, value,
-        value_size, load->err);
+    bags_code code = bagi_spec_add(
+        load->memory, spec, key, key_size, value, value_size, load->err);
     if (code)
         return code;
     const char *name = spec->fields[spec->count - 1].name;
     const char *fault = bagi_name_fault_read(name);
     if (fault)
-        return bags_fail(load->err, BAGS_ERROR_FIELD, "field \"%.200s\" %s",
-            name, fault);
+        return bags_fail(
+            load->err, BAGS_ERROR_FIELD, "field \"%.200s\" %s", name, fault);
     if (spec->count < 2)
         return BAGS_OK;
     int order = strcmp(spec->fields[spec->count - 2].name, name);
@@ -7311,7 +7257,8 @@ static bags_code bagi_spec_load_field(void *user, const char *key,
     if (order > 0)
         return bags_fail(load->err, BAGS_ERROR_CORRUPT,
             "field \"%.200s\" stands behind \"%.200s\": the fields are not "
-            "sorted by name", name, spec->fields[spec->count - 2].name);
+            "sorted by name",
+            name, spec->fields[spec->count - 2].name);
     return BAGS_OK;
 }
 
@@ -7335,8 +7282,8 @@ static bags_code bagi_spec_parse(const bags_allocator *memory, bagi_spec *spec,
 }
 
 /* The text of spec.json; *size bytes, freed with bagi_free. */
-static char *bagi_spec_text(const bags_allocator *memory,
-    const bagi_spec *spec, size_t *size, bags_error *err) {
+static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
+    size_t *size, bags_error *err) {
     size_t used = 2;
     for (size_t i = 0; i < spec->count; i++)
         used += (i ? 4 : 2) + bagi_json_quote(spec->fields[i].name, NULL) +
@@ -7344,7 +7291,8 @@ static char *bagi_spec_text(const bags_allocator *memory,
     if (used > BAGI_SPEC_MOST) {
         bags_fail(err, BAGS_ERROR_LIMIT,
             "the fields make a spec.json of %" PRIu64 " bytes; at most %" PRIu64
-            " are read", (uint64_t)used, (uint64_t)BAGI_SPEC_MOST);
+            " are read",
+            (uint64_t)used, (uint64_t)BAGI_SPEC_MOST);
         return NULL;
     }
     char *text = (char *)bagi_alloc(memory, used, err);
@@ -7395,8 +7343,8 @@ typedef struct bagi_names {
 
 static char *bagi_shard_path(const bags_allocator *memory, const char *base,
     bagi_name name, bags_error *err) {
-    return bagi_print(memory, err, "%s/%0*" PRIu64, base, (int)name.digits,
-        name.number);
+    return bagi_print(
+        memory, err, "%s/%0*" PRIu64, base, (int)name.digits, name.number);
 }
 
 /* The number of a worker's next shard; too large rather than wrapped. */
@@ -7449,47 +7397,48 @@ static int bagi_names_order(const void *a, const void *b) {
 }
 
 static void bagi_names_free(bagi_names *names) {
-    bagi_free(names->memory, names->names,
-        names->capacity * sizeof *names->names);
+    bagi_free(
+        names->memory, names->names, names->capacity * sizeof *names->names);
     names->names = NULL;
     names->count = names->capacity = 0;
 }
 
 /* Every shard of a directory, by number; two may have the same. Released with
  * bagi_names_free. */
-static bags_code bagi_names_list_all(const bagi_env *env, const char *path,
-    bagi_names *names, bags_error *err) {
+static bags_code bagi_names_list_all(
+    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
     names->memory = &env->memory;
     names->path = path;
     names->err = err;
     int error = env->io.list(env->io.user, path, bagi_names_take, names);
     bags_code code = names->code;
     if (error && !code)
-        code = bagi_fail_system(err, error, path,
-            error == ENOENT ? "open" : "list");
+        code = bagi_fail_system(
+            err, error, path, error == ENOENT ? "open" : "list");
     if (!code && names->count > 1)
-        qsort(names->names, names->count, sizeof *names->names,
-            bagi_names_order);
+        qsort(
+            names->names, names->count, sizeof *names->names, bagi_names_order);
     if (code)
         bagi_names_free(names);
     return code;
 }
 
 /* Refuse two shards of one number; i is the later. */
-static bags_code bagi_names_check(const bagi_names *names, size_t i,
-    bags_error *err) {
+static bags_code bagi_names_check(
+    const bagi_names *names, size_t i, bags_error *err) {
     const bagi_name *name = &names->names[i];
     if (i == 0 || name->number != name[-1].number)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: has two shards of the number %" PRIu64 ": %0*" PRIu64
-        " and %0*" PRIu64, bagi_tail(names->path), name->number,
-        (int)name[-1].digits, name->number, (int)name->digits, name->number);
+        " and %0*" PRIu64,
+        bagi_tail(names->path), name->number, (int)name[-1].digits,
+        name->number, (int)name->digits, name->number);
 }
 
 /* The same, where no two may have one number. */
-static bags_code bagi_names_list(const bagi_env *env, const char *path,
-    bagi_names *names, bags_error *err) {
+static bags_code bagi_names_list(
+    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
     memset(names, 0, sizeof *names);
     bags_code code = bagi_names_list_all(env, path, names, err);
     for (size_t i = 1; i < names->count && !code; i++)
@@ -7513,18 +7462,18 @@ static bags_code bagi_has_file(const bagi_env *env, const char *path,
 }
 
 /* Whether a shard's commit record is there. */
-static bags_code bagi_shard_finished(const bagi_env *env, const char *path,
-    bool *finished, bags_error *err) {
+static bags_code bagi_shard_finished(
+    const bagi_env *env, const char *path, bool *finished, bags_error *err) {
     return bagi_has_file(env, path, "spec.json", finished, err);
 }
 
 /* Whether a directory has a finished shard's files and only its record is lost:
  * a writer's record is there before the first of them, and until it becomes
  * spec.json. */
-static bags_code bagi_spec_is_lost(const bagi_env *env, const char *path,
-    bool *lost, bags_error *err) {
-    static const char *const names[] = {"refs.bag", "spec.json.partial",
-        "spec.json"};
+static bags_code bagi_spec_is_lost(
+    const bagi_env *env, const char *path, bool *lost, bags_error *err) {
+    static const char *const names[] = {
+        "refs.bag", "spec.json.partial", "spec.json"};
     bool has = true;
     bags_code code = BAGS_OK;
     *lost = true;
@@ -7535,16 +7484,17 @@ static bags_code bagi_spec_is_lost(const bagi_env *env, const char *path,
     return code;
 }
 
-BAGI_COLD static bags_code bagi_fail_lost(const char *path, bags_code code,
-    bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_lost(
+    const char *path, bags_code code, bags_error *err) {
     return bags_fail(err, code,
         "%s: its spec.json is lost, which says the fields and their types: put "
-        "it back from a copy or from another shard", bagi_tail(path));
+        "it back from a copy or from another shard",
+        bagi_tail(path));
 }
 
 /* Of a shard without spec.json. */
-BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_env *env,
-    const char *path, bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_unfinished(
+    const bagi_env *env, const char *path, bags_error *err) {
     bool lost = false;
     bags_code code = bagi_spec_is_lost(env, path, &lost, err);
     if (code || lost)
@@ -7561,8 +7511,8 @@ BAGI_COLD static bags_code bagi_fail_locked(const char *path, bags_error *err) {
 }
 
 /* Of a directory that has neither spec.json nor shards. */
-BAGI_COLD static bags_code bagi_fail_no_dataset(const bagi_env *env,
-    const char *path, bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_no_dataset(
+    const bagi_env *env, const char *path, bags_error *err) {
     bool lost = false;
     bags_code code = bagi_spec_is_lost(env, path, &lost, err);
     if (code || lost)
@@ -7574,21 +7524,20 @@ BAGI_COLD static bags_code bagi_fail_no_dataset(const bagi_env *env,
 
 /* Whether a directory is a dataset of its own, finished or not. The record is
  * looked for before what it becomes, so that one of them is seen. */
-static bags_code bagi_is_single(const bagi_env *env, const char *path,
-    bool *single, bags_error *err) {
-    bags_code code =
-        bagi_has_file(env, path, "spec.json.partial", single, err);
+static bags_code bagi_is_single(
+    const bagi_env *env, const char *path, bool *single, bags_error *err) {
+    bags_code code = bagi_has_file(env, path, "spec.json.partial", single, err);
     return code || *single ? code : bagi_shard_finished(env, path, single, err);
 }
 
 /* Refuse a file of a dataset, finished or not or without its record, where a lone
  * Bag is wanted. */
-static bags_code bagi_check_lone(const bagi_env *env, const char *path,
-    bags_error *err) {
+static bags_code bagi_check_lone(
+    const bagi_env *env, const char *path, bags_error *err) {
     bool dataset = false;
     char *above = bagi_parent(&env->memory, path, err);
-    bags_code code = above ? bagi_is_single(env, above, &dataset, err)
-                           : BAGS_ERROR_MEMORY;
+    bags_code code =
+        above ? bagi_is_single(env, above, &dataset, err) : BAGS_ERROR_MEMORY;
     if (!code && !dataset)
         code = bagi_has_file(env, above, "refs.bag", &dataset, err);
     if (!code && dataset)
@@ -7598,13 +7547,13 @@ static bags_code bagi_check_lone(const bagi_env *env, const char *path,
     return code;
 }
 
-static bags_code bagi_finalize_check(const bagi_env *env,
-    const bagi_names *names, bags_error *err) {
+static bags_code bagi_finalize_check(
+    const bagi_env *env, const bagi_names *names, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < names->count && !code; i++) {
         bool finished = false;
-        char *path = bagi_shard_path(&env->memory, names->path,
-            names->names[i], err);
+        char *path =
+            bagi_shard_path(&env->memory, names->path, names->names[i], err);
         if (!path)
             return BAGS_ERROR_MEMORY;
         code = bagi_shard_finished(env, path, &finished, err);
@@ -7633,9 +7582,9 @@ static bags_code bagi_finalize_one(const bagi_env *env, const char *base,
 /* In order of the numbers, so that the number a shard gets is free: those below
  * it have moved already, and it never moves up. */
 BAGS_API bags_code bags_finalize(const char *path,
-    const bags_allocator *allocator, const bags_io *io, uint64_t *renamed,
-    bags_error *err) {
-    bagi_env env = bagi_env_of(allocator, io);
+    const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
+    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
+        options ? options->env.io : NULL);
     bagi_names names;
     uint64_t count = 0;
     bags_code code = bagi_check_path(path, err);
@@ -7657,7 +7606,7 @@ BAGS_API bags_code bags_finalize(const char *path,
         code = bagi_finalize_one(&env, path, names.names[i], to, err);
         count += !code;
     }
-    if (!code && count)
+    if (!code && count && !(options && options->no_sync))
         code = bagi_sync_dir(&env, path, err);
     if (!code && renamed)
         *renamed = count;
@@ -7676,10 +7625,10 @@ BAGS_API bags_code bags_finalize(const char *path,
 struct bags_writer {
     bagi_env env;
     bags_writer_options options;
-    char *path;      /* of the dataset */
-    char *shard;     /* of the shard being written; NULL: none */
-    void *partial;   /* its spec.json.partial, open and locked */
-    char *text;      /* of spec.json */
+    char *path;    /* of the dataset */
+    char *shard;   /* of the shard being written; NULL: none */
+    void *partial; /* its spec.json.partial, open and locked */
+    char *text;    /* of spec.json */
     size_t text_size;
     bagi_spec spec;
     size_t *order;        /* the caller's i-th field, among the sorted */
@@ -7704,14 +7653,15 @@ struct bags_writer {
     bags_error refusal; /* of a datapoint: the first */
     uint64_t refused;   /* how many there were */
     bags_error pending; /* of the datapoint being streamed */
+    bool reported;      /* the pending one, to a caller's err */
 };
 
 static bagi_column *bagi_refs_column(bags_writer *writer) {
     return &writer->columns[writer->spec.count];
 }
 
-static const char *bagi_writer_column_name(const bags_writer *writer,
-    size_t column) {
+static const char *bagi_writer_column_name(
+    const bags_writer *writer, size_t column) {
     return column < writer->spec.count ? writer->spec.fields[column].name
                                        : "refs";
 }
@@ -7727,28 +7677,30 @@ static bags_code bagi_writer_sum(bags_writer *writer, bags_error *err) {
     return code;
 }
 
-static bags_code bagi_writer_create_sums(bags_writer *writer, size_t column,
-    bags_error *err) {
+static bags_code bagi_writer_create_sums(
+    bags_writer *writer, size_t column, bags_error *err) {
     return bagi_out_create(&writer->env, &writer->columns[column].sums,
         bagi_print(&writer->env.memory, err, "%s/%s.crc", writer->shard,
-            bagi_writer_column_name(writer, column)), err);
+            bagi_writer_column_name(writer, column)),
+        err);
 }
 
-static bags_code bagi_writer_file(bags_writer *writer, size_t column,
-    bags_error *err) {
+static bags_code bagi_writer_file(
+    bags_writer *writer, size_t column, bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
     const char *name = bagi_writer_column_name(writer, column);
     char *blobs = bagi_print(memory, err, "%s/%s.bag", writer->shard, name);
     char *ends = bagi_print(memory, err, "%s/%s.idx", writer->shard, name);
-    bags_code code = bagi_column_create(&writer->env, &writer->columns[column],
-        blobs, ends, err);
+    bags_code code = bagi_column_create(
+        &writer->env, &writer->columns[column], blobs, ends, err);
     bool summed = column < writer->spec.count && writer->columns[column].summed;
-    return code || !summed ? code : bagi_writer_create_sums(writer, column, err);
+    return code || !summed ? code
+                           : bagi_writer_create_sums(writer, column, err);
 }
 
 static char *bagi_writer_partial_path(bags_writer *writer, bags_error *err) {
-    return bagi_print(&writer->env.memory, err, "%s/spec.json.partial",
-        writer->shard);
+    return bagi_print(
+        &writer->env.memory, err, "%s/spec.json.partial", writer->shard);
 }
 
 /* The record of the claim: created, locked for as long as the writer works, and
@@ -7761,7 +7713,8 @@ static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
     char *path = bagi_writer_partial_path(writer, err);
     if (!path)
         return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_open(env, path, BAGS_IO_CREATE, &writer->partial, err);
+    bags_code code =
+        bagi_open(env, path, BAGS_IO_CREATE, &writer->partial, err);
     if (!code) {
         int error = env->io.lock(env->io.user, writer->partial);
         if (error)
@@ -7797,11 +7750,11 @@ static void bagi_writer_leave(bags_writer *writer) {
 
 /* Remove a file of the shard by its name; one that is not there is no
  * failure. */
-static bags_code bagi_writer_remove(const bags_writer *writer,
-    const char *name, const char *ending, bags_error *err) {
+static bags_code bagi_writer_remove(const bags_writer *writer, const char *name,
+    const char *ending, bags_error *err) {
     const bagi_env *env = &writer->env;
-    char *path = bagi_print(&env->memory, err, "%s/%s%s", writer->shard, name,
-        ending);
+    char *path =
+        bagi_print(&env->memory, err, "%s/%s%s", writer->shard, name, ending);
     if (!path)
         return BAGS_ERROR_MEMORY;
     int error = env->io.remove(env->io.user, path);
@@ -7817,8 +7770,8 @@ static bags_code bagi_writer_remove(const bags_writer *writer,
  * where that is gone there are no datapoints, so that recovery can go on with a
  * removal that was interrupted. On Windows a file may stay there until it is
  * closed, so that comes before. */
-static bags_code bagi_writer_discard(bags_writer *writer, bool known,
-    bool *other, bags_error *err) {
+static bags_code bagi_writer_discard(
+    bags_writer *writer, bool known, bool *other, bags_error *err) {
     const bagi_env *env = &writer->env;
     bags_code code = BAGS_OK;
     for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
@@ -7857,17 +7810,17 @@ static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
 
 static char *bagi_writer_shard_path(bags_writer *writer, bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
-    return writer->sharded
-               ? bagi_shard_path(memory, writer->path,
-                     bagi_shard_name(writer->number), err)
-               : bagi_copy_text(memory, writer->path, strlen(writer->path),
-                     err);
+    return writer->sharded ? bagi_shard_path(memory, writer->path,
+                                 bagi_shard_name(writer->number), err)
+                           : bagi_copy_text(memory, writer->path,
+                                 strlen(writer->path), err);
 }
 
-BAGI_COLD static bags_code bagi_fail_claimed(const bags_writer *writer,
-    const char *path, bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_claimed(
+    const bags_writer *writer, const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS, "%s: exists already%s",
-        bagi_tail(path), writer->sharded
+        bagi_tail(path),
+        writer->sharded
             ? ": another writer has the same worker number, or this dataset "
               "was written before"
             : ": remove it first, or write into a new path");
@@ -7886,8 +7839,8 @@ static bags_code bagi_writer_claim_once(bags_writer *writer, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     bags_code code = bagi_kind(env, writer->path, &kind, err);
     if (!code)
-        code = bagi_make_parents(env, path, !writer->options.no_sync,
-            &writer->made, err);
+        code = bagi_make_parents(
+            env, path, !writer->options.no_sync, &writer->made, err);
     if (!code) {
         int error = env->io.make_dir(env->io.user, path);
         if (error == EEXIST)
@@ -7901,8 +7854,8 @@ static bags_code bagi_writer_claim_once(bags_writer *writer, bags_error *err) {
     }
     writer->shard = path;
     writer->shard_length = writer->unsynced = 0;
-    writer->made_path = writer->sharded && (writer->made_path ||
-                                               kind == BAGS_PATH_NONE);
+    writer->made_path =
+        writer->sharded && (writer->made_path || kind == BAGS_PATH_NONE);
     code = bagi_writer_record(writer, err);
     for (size_t i = 0; i <= writer->spec.count && !code; i++)
         code = bagi_writer_file(writer, i, err);
@@ -7916,15 +7869,16 @@ static bags_code bagi_writer_claim_once(bags_writer *writer, bags_error *err) {
 static bags_code bagi_writer_claim(bags_writer *writer, bags_error *err) {
     bags_error why;
     bags_code code = bagi_writer_claim_once(writer, &why);
-    for (int tries = 0; tries < 8 && (code == BAGS_ERROR_MISSING ||
-                                         code == BAGS_ERROR_LOCKED); tries++)
+    for (int tries = 0;
+         tries < 8 && (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_LOCKED);
+         tries++)
         code = bagi_writer_claim_once(writer, &why);
     return code ? bagi_keep_failure(&why, err) : BAGS_OK;
 }
 
 /* Hand all blobs and journals of the fields to the system. */
-static bags_code bagi_writer_flush_fields(bags_writer *writer,
-    bags_error *err) {
+static bags_code bagi_writer_flush_fields(
+    bags_writer *writer, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < writer->spec.count && !code; i++)
         code = bagi_column_flush_blobs(&writer->env, &writer->columns[i], err);
@@ -7935,9 +7889,9 @@ static bags_code bagi_writer_flush_fields(bags_writer *writer,
 
 static bags_code bagi_writer_flush_all(bags_writer *writer, bags_error *err) {
     bags_code code = bagi_writer_flush_fields(writer, err);
-    return code ? code
-                : bagi_column_flush(&writer->env, bagi_refs_column(writer),
-                      err);
+    return code
+               ? code
+               : bagi_column_flush(&writer->env, bagi_refs_column(writer), err);
 }
 
 /* Whether the shard must be on disk when it is finished. */
@@ -7946,8 +7900,8 @@ static bool bagi_writer_must_sync(const bags_writer *writer) {
 }
 
 /* spec.json.partial becomes spec.json: from here on the shard is one. */
-static bags_code bagi_writer_commit_record(bags_writer *writer,
-    bags_error *err) {
+static bags_code bagi_writer_commit_record(
+    bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->env;
     char *from = bagi_writer_partial_path(writer, err);
     char *to = bagi_print(&env->memory, err, "%s/spec.json", writer->shard);
@@ -7969,23 +7923,23 @@ static bags_code bagi_writer_commit_record(bags_writer *writer,
 
 /* Make the names of the shard and of the dataset survive a power loss. Of a
  * sharded dataset, its own directory is among those made. */
-static bags_code bagi_writer_sync_parents(bags_writer *writer,
-    bags_error *err) {
+static bags_code bagi_writer_sync_parents(
+    bags_writer *writer, bags_error *err) {
     size_t levels = writer->made + !writer->sharded;
     bags_code code = writer->sharded
                          ? bagi_sync_dir(&writer->env, writer->path, err)
                          : BAGS_OK;
     if (code || writer->shards > 0)
         return code;
-    return bagi_sync_above(&writer->env, writer->path, levels ? levels : 1,
-        err);
+    return bagi_sync_above(
+        &writer->env, writer->path, levels ? levels : 1, err);
 }
 
 /* A shard that was begun without checksums gets them before it is committed,
  * refs.crc last: where that is, recovery takes all of them for journals, which
  * they may serve as. */
-static bags_code bagi_writer_add_sums(bags_writer *writer, bool no_sync,
-    bags_error *err) {
+static bags_code bagi_writer_add_sums(
+    bags_writer *writer, bool no_sync, bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
     const unsigned char *text = (const unsigned char *)writer->text;
     bags_code code = BAGS_OK;
@@ -7998,8 +7952,8 @@ static bags_code bagi_writer_add_sums(bags_writer *writer, bool no_sync,
         how.name = bagi_writer_column_name(writer, i);
         how.spec = bagi_crc(0, text, writer->text_size);
         bag.env = &writer->env;
-        char *path = bagi_print(memory, err, "%s/%s.bag", writer->shard,
-            how.name);
+        char *path =
+            bagi_print(memory, err, "%s/%s.bag", writer->shard, how.name);
         if (!path)
             return BAGS_ERROR_MEMORY;
         code = bagi_bag_open(&bag, path, &how, err);
@@ -8019,8 +7973,8 @@ static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
     bool no_sync = !bagi_writer_must_sync(writer);
     bags_code code = bagi_writer_flush_all(writer, err);
     for (size_t i = 0; i <= writer->spec.count && !code; i++)
-        code = bagi_column_finish(env, &writer->columns[i], keep_idx, no_sync,
-            err);
+        code = bagi_column_finish(
+            env, &writer->columns[i], keep_idx, no_sync, err);
     for (size_t i = 0; i <= writer->spec.count && !code; i++)
         code = bagi_column_close_kept(env, &writer->columns[i], err);
     if (!code && writer->options.checksum && !bagi_refs_column(writer)->summed)
@@ -8035,8 +7989,8 @@ static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
         bagi_out_remove(env, &writer->columns[i].ends);
     bagi_writer_leave(writer);
     writer->shards++;
-    writer->number = bagi_shard_after(writer->number,
-        writer->options.shard_stop);
+    writer->number =
+        bagi_shard_after(writer->number, writer->options.shard_stop);
     return BAGS_OK;
 }
 
@@ -8048,8 +8002,8 @@ static bags_code bagi_writer_sync_all(bags_writer *writer, bags_error *err) {
         code = bagi_column_sync(env, &writer->columns[i], err);
     int error = code ? 0 : env->io.sync(env->io.user, writer->partial);
     if (error)
-        code = bagi_fail_system(err, error, writer->shard,
-            "sync the spec.json.partial of");
+        code = bagi_fail_system(
+            err, error, writer->shard, "sync the spec.json.partial of");
     if (!code)
         code = bagi_sync_dir(env, writer->shard, err);
     writer->synced = true;
@@ -8078,11 +8032,11 @@ static bags_code bagi_writer_broken(bags_writer *writer, bags_error *err) {
 }
 
 /* A refused datapoint is reported now and, if it is the first, by close. */
-static bags_code bagi_writer_refuse(bags_writer *writer,
-    const bags_error *why, bags_error *err) {
-    if (!writer->refusal.code)
+static bags_code bagi_writer_refuse(
+    bags_writer *writer, const bags_error *why, bags_error *err) {
+    if (!err && !writer->refusal.code)
         writer->refusal = *why;
-    writer->refused++;
+    writer->refused += !err;
     if (err && err != why)
         *err = *why;
     return why->code;
@@ -8092,8 +8046,8 @@ static bags_code bagi_writer_refuse(bags_writer *writer,
 
 /* A call out of order: a datapoint may be lost by it, so that close reports
  * it. */
-BAGI_COLD static bags_code bagi_refuse_state(bags_writer *writer,
-    const char *what, bags_error *err) {
+BAGI_COLD static bags_code bagi_refuse_state(
+    bags_writer *writer, const char *what, bags_error *err) {
     bags_error why;
     bags_fail(&why, BAGS_ERROR_STATE, "%s: %s", bagi_tail(writer->path), what);
     return bagi_writer_refuse(writer, &why, err);
@@ -8118,19 +8072,19 @@ static void bagi_datapoint_drop(bags_writer *writer) {
 static bags_code bagi_datapoint_put(bags_writer *writer, size_t field,
     const bags_value *value, uint64_t item, bags_error *why) {
     bagi_column *column = &writer->columns[field];
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     bags_code code = bagi_encode(&writer->env.memory, &writer->spec, field,
         value, &writer->scratch, &blob, why);
     if (code) {
         if (writer->spec.types[field].sequence)
             bagi_prefix(why, code, "item %" PRIu64 ": ", item);
-        return bagi_prefix(why, code, "field \"%.200s\": ",
-            writer->spec.fields[field].name);
+        return bagi_prefix(
+            why, code, "field \"%.200s\": ", writer->spec.fields[field].name);
     }
     if (!writer->refs[field].count)
         writer->refs[field].first = column->length;
-    code = bagi_column_add(&writer->env, column, blob.data, blob.size,
-        &writer->failure);
+    code = bagi_column_add(
+        &writer->env, column, blob.data, blob.size, &writer->failure);
     if (!code)
         writer->refs[field].count++;
     return code;
@@ -8141,8 +8095,8 @@ static bags_code bagi_datapoint_put(bags_writer *writer, size_t field,
 static bags_code bagi_datapoint_commit(bags_writer *writer) {
     bagi_column *refs = bagi_refs_column(writer);
     bags_error *err = &writer->failure;
-    size_t size = bagi_refs_write(writer->spec.types, writer->spec.count,
-        writer->refs, writer->row);
+    size_t size = bagi_refs_write(
+        writer->spec.types, writer->spec.count, writer->refs, writer->row);
     bags_code code = BAGS_OK;
     if (bagi_out_room(&refs->blobs) <= size || bagi_out_room(&refs->ends) <= 8)
         code = bagi_writer_flush_fields(writer, err);
@@ -8159,14 +8113,12 @@ static bags_code bagi_datapoint_commit(bags_writer *writer) {
     writer->length++;
     if (bagi_writer_full(writer))
         return bagi_writer_finish(writer, err);
-    uint64_t most = writer->options.sync_size;
-    return most && writer->unsynced >= most ? bagi_writer_sync_all(writer, err)
-                                            : BAGS_OK;
+    return BAGS_OK;
 }
 
 /* The field that the i-th entry names: most often the caller's i-th. */
-static size_t bagi_writer_field(const bags_writer *writer, const char *name,
-    size_t i) {
+static size_t bagi_writer_field(
+    const bags_writer *writer, const char *name, size_t i) {
     const bagi_spec *spec = &writer->spec;
     if (i < spec->count &&
         strcmp(spec->fields[writer->order[i]].name, name) == 0)
@@ -8174,13 +8126,13 @@ static size_t bagi_writer_field(const bags_writer *writer, const char *name,
     return bagi_spec_find(spec, name);
 }
 
-static bags_code bagi_fail_field(bags_error *why, const char *name,
-    const char *fault) {
+static bags_code bagi_fail_field(
+    bags_error *why, const char *name, const char *fault) {
     return bags_fail(why, BAGS_ERROR_FIELD, "field \"%.200s\" %s", name, fault);
 }
 
-static bags_code bagi_writer_entry(bags_writer *writer, const bags_entry *entry,
-    size_t i, bags_error *why) {
+static bags_code bagi_writer_entry(
+    bags_writer *writer, const bags_entry *entry, size_t i, bags_error *why) {
     if (!entry->field)
         return bags_fail(why, BAGS_ERROR_ARGUMENT,
             "entry %" PRIu64 " names no field", (uint64_t)i);
@@ -8196,8 +8148,8 @@ static bags_code bagi_writer_entry(bags_writer *writer, const bags_entry *entry,
             (uint64_t)entry->count);
     bags_code code = BAGS_OK;
     for (size_t item = 0; item < entry->count && !code; item++)
-        code = bagi_datapoint_put(writer, field, &entry->values[item], item,
-            why);
+        code =
+            bagi_datapoint_put(writer, field, &entry->values[item], item, why);
     return code;
 }
 
@@ -8206,24 +8158,23 @@ static bags_code bagi_writer_entry(bags_writer *writer, const bags_entry *entry,
 static size_t bagi_writer_absent(const bags_writer *writer, bool streamed) {
     size_t i = 0;
     while (i < writer->spec.count &&
-           (writer->given[i] ||
-               (streamed && writer->spec.types[i].sequence)))
+           (writer->given[i] || (streamed && writer->spec.types[i].sequence)))
         i++;
     return i;
 }
 
-static bags_code bagi_writer_complete(bags_writer *writer, bool streamed,
-    bags_error *why) {
+static bags_code bagi_writer_complete(
+    bags_writer *writer, bool streamed, bags_error *why) {
     size_t absent = bagi_writer_absent(writer, streamed);
     if (absent < writer->spec.count)
-        return bagi_fail_field(why, writer->spec.fields[absent].name,
-            "is missing");
+        return bagi_fail_field(
+            why, writer->spec.fields[absent].name, "is missing");
     return BAGS_OK;
 }
 
 /* A datapoint could not be made: drop it, and tell whose fault it was. */
-static bags_code bagi_datapoint_failed(bags_writer *writer, bags_error *why,
-    bags_error *err) {
+static bags_code bagi_datapoint_failed(
+    bags_writer *writer, bags_error *why, bags_error *err) {
     if (writer->failure.code)
         return bagi_writer_broken(writer, err);
     bagi_datapoint_drop(writer);
@@ -8266,6 +8217,7 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
         return bagi_writer_broken(writer, err);
     writer->begun = true;
     writer->pending.code = BAGS_OK;
+    writer->reported = false;
     return BAGS_OK;
 }
 
@@ -8279,10 +8231,11 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     if (!writer->begun)
         return bagi_refuse_state(writer, "no datapoint was begun", err);
     bags_error *why = &writer->pending;
+    writer->reported = writer->reported || (err && why->code);
     if (why->code)
         return bagi_keep_failure(why, err);
-    size_t field = name ? bagi_spec_find(&writer->spec, name)
-                        : writer->spec.count;
+    size_t field =
+        name ? bagi_spec_find(&writer->spec, name) : writer->spec.count;
     if (field == writer->spec.count)
         bagi_fail_field(why, name ? name : "", "is not in the dataset");
     else if (writer->spec.types[field].sequence != sequence)
@@ -8292,10 +8245,11 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     else if (!sequence && writer->given[field])
         bagi_fail_field(why, name, "is given twice");
     else
-        bagi_datapoint_put(writer, field, value, writer->refs[field].count,
-            why);
+        bagi_datapoint_put(
+            writer, field, value, writer->refs[field].count, why);
     if (writer->failure.code)
         return bagi_writer_broken(writer, err);
+    writer->reported = err && why->code;
     if (why->code)
         return bagi_keep_failure(why, err);
     writer->given[field] = true;
@@ -8323,7 +8277,8 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
     if (!writer->pending.code)
         bagi_writer_complete(writer, true, &writer->pending);
     if (writer->pending.code)
-        return bagi_datapoint_failed(writer, &writer->pending, err);
+        return bagi_datapoint_failed(writer, &writer->pending,
+            writer->reported && !err ? &writer->pending : err);
     return bagi_datapoint_commit(writer) ? bagi_writer_broken(writer, err)
                                          : BAGS_OK;
 }
@@ -8334,13 +8289,6 @@ BAGS_API void bags_writer_cancel(bags_writer *writer) {
     writer->begun = false;
     if (!writer->failure.code)
         bagi_datapoint_drop(writer);
-}
-
-BAGS_API void bags_writer_forgive(bags_writer *writer) {
-    if (!writer)
-        return;
-    writer->refusal.code = BAGS_OK;
-    writer->refused = 0;
 }
 
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
@@ -8363,7 +8311,7 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer) {
     return writer ? writer->length : 0;
 }
 
-BAGS_API uint64_t bags_writer_found(const bags_writer *writer) {
+BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer) {
     return writer ? writer->found : 0;
 }
 
@@ -8405,9 +8353,9 @@ static bags_code bagi_writer_fields(bags_writer *writer,
         const char *fault = bagi_name_fault_write(fields[i].name);
         if (fault)
             return bagi_fail_field(err, fields[i].name, fault);
-        bags_code code = bagi_spec_add(memory, spec, fields[i].name,
-            strlen(fields[i].name), fields[i].type, strlen(fields[i].type),
-            err);
+        bags_code code =
+            bagi_spec_add(memory, spec, fields[i].name, strlen(fields[i].name),
+                fields[i].type, strlen(fields[i].type), err);
         if (code)
             return code;
     }
@@ -8415,17 +8363,17 @@ static bags_code bagi_writer_fields(bags_writer *writer,
         qsort(spec->fields, count, sizeof *spec->fields, bagi_field_order);
     for (size_t i = 1; i < count; i++)
         if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
-            return bagi_fail_field(err, spec->fields[i].name,
-                "is given twice");
-    bags_code code = bagi_spec_seal(memory, spec, writer->options.codecs, err);
+            return bagi_fail_field(err, spec->fields[i].name, "is given twice");
+    bags_code code =
+        bagi_spec_seal(memory, spec, writer->options.registry, err);
     return code ? code : bagi_spec_check(memory, spec, err);
 }
 
 static bags_code bagi_writer_rooms(bags_writer *writer, bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
     size_t count = writer->spec.count;
-    writer->columns = (bagi_column *)bagi_alloc(memory,
-        (count + 1) * sizeof *writer->columns, err);
+    writer->columns = (bagi_column *)bagi_alloc(
+        memory, (count + 1) * sizeof *writer->columns, err);
     writer->order =
         (size_t *)bagi_alloc(memory, count * sizeof *writer->order, err);
     writer->refs =
@@ -8434,8 +8382,8 @@ static bags_code bagi_writer_rooms(bags_writer *writer, bags_error *err) {
         (bool *)bagi_alloc(memory, count * sizeof *writer->given, err);
     writer->row =
         (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MOST, err);
-    if (!writer->columns || !writer->order || !writer->refs ||
-        !writer->given || !writer->row)
+    if (!writer->columns || !writer->order || !writer->refs || !writer->given ||
+        !writer->row)
         return BAGS_ERROR_MEMORY;
     bags_code code = BAGS_OK;
     for (size_t i = 0; i <= count && !code; i++)
@@ -8450,8 +8398,7 @@ static bags_code bagi_writer_no_single(bags_writer *writer, bags_error *err) {
     bags_code code = bagi_is_single(&writer->env, writer->path, &single, err);
     if (!code && single)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: is a dataset without shards already",
-            bagi_tail(writer->path));
+            "%s: is a dataset without shards already", bagi_tail(writer->path));
     return code;
 }
 
@@ -8484,16 +8431,15 @@ static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
             "%s: shard_start is %" PRIu64 ", the worker's index; it must be "
             "below shard_stop, the number of workers, which is %" PRIu64,
             bagi_tail(writer->path), options->shard_start, options->shard_stop);
-    return bagi_check_sync(options->no_sync, options->sync_size, writer->path,
-        err);
+    return BAGS_OK;
 }
 
 /* ---- going on with what a writer has left ---- */
 
 /* Open a file that a writer has left; *out then knows its size as `high`. How
  * much disk space was set aside for it nobody knows: it must be cut. */
-static bags_code bagi_out_reopen(const bagi_env *env, bagi_out *out, char *path,
-    int mode, bags_error *err) {
+static bags_code bagi_out_reopen(
+    const bagi_env *env, bagi_out *out, char *path, int mode, bags_error *err) {
     out->path = path;
     if (!path)
         return BAGS_ERROR_MEMORY;
@@ -8511,8 +8457,8 @@ static bags_code bagi_out_window(const bagi_env *env, bagi_out *out,
     if (at < out->base || at + size > out->written) {
         uint64_t rest = out->high - at;
         size_t most = rest < out->capacity ? (size_t)rest : out->capacity;
-        bags_code code = bagi_read_at(env, out->handle, out->path, at,
-            out->buffer, most, err);
+        bags_code code = bagi_read_at(
+            env, out->handle, out->path, at, out->buffer, most, err);
         if (code)
             return code;
         out->base = at;
@@ -8542,8 +8488,8 @@ static bags_code bagi_scan_sum(const bagi_env *env, bagi_column *column,
         at += size;
     }
     if (!code)
-        code = bagi_out_window(env, &column->sums, column->length * 4, 4, &data,
-            err);
+        code = bagi_out_window(
+            env, &column->sums, column->length * 4, 4, &data, err);
     if (!code && bagi_load_u32(data) != found)
         *why = "a blob does not have the checksum that was noted for it";
     return code;
@@ -8559,8 +8505,8 @@ static bags_code bagi_scan_ends(const bagi_env *env, bagi_column *column,
         return BAGS_OK;
     }
     for (uint64_t i = 0; i < count; i++) {
-        bags_code code = bagi_out_window(env, &column->ends,
-            column->length * 8, 8, &entry, err);
+        bags_code code = bagi_out_window(
+            env, &column->ends, column->length * 8, 8, &entry, err);
         if (code)
             return code;
         uint64_t end = bagi_load_u64(entry);
@@ -8580,8 +8526,8 @@ static bags_code bagi_scan_ends(const bagi_env *env, bagi_column *column,
 }
 
 /* The refs of the next datapoint, into writer->refs. */
-static bags_code bagi_scan_refs(bags_writer *writer, const char **why,
-    bags_error *err) {
+static bags_code bagi_scan_refs(
+    bags_writer *writer, const char **why, bags_error *err) {
     bagi_column *refs = bagi_refs_column(writer);
     uint64_t start = refs->blobs.end;
     bags_code code = bagi_scan_ends(&writer->env, refs, 1, why, err);
@@ -8592,13 +8538,13 @@ static bags_code bagi_scan_refs(bags_writer *writer, const char **why,
         *why = "a blob of refs.bag is too long";
         return BAGS_OK;
     }
-    bags_bytes blob = {writer->row, (size_t)size};
+    bags_view blob = {writer->row, (size_t)size};
     if (size > refs->blobs.capacity)
         code = bagi_read_at(&writer->env, refs->blobs.handle, refs->blobs.path,
             start, writer->row, blob.size, err);
     else
-        code = bagi_out_window(&writer->env, &refs->blobs, start, blob.size,
-            &blob.data, err);
+        code = bagi_out_window(
+            &writer->env, &refs->blobs, start, blob.size, &blob.data, err);
     size_t field = 0;
     if (!code && bagi_refs_parse(blob, writer->spec.types, writer->spec.count,
                      writer->refs, &field))
@@ -8607,8 +8553,8 @@ static bags_code bagi_scan_refs(bags_writer *writer, const char **why,
 }
 
 /* Take the next datapoint, if it is whole in all files. */
-static bags_code bagi_scan_datapoint(bags_writer *writer, const char **why,
-    bags_error *err) {
+static bags_code bagi_scan_datapoint(
+    bags_writer *writer, const char **why, bags_error *err) {
     bags_code code = bagi_scan_refs(writer, why, err);
     for (size_t i = 0; i < writer->spec.count && !code && !*why; i++) {
         const bagi_ref *ref = &writer->refs[i];
@@ -8647,8 +8593,8 @@ static uint64_t bagi_column_settle(bagi_column *column) {
            column->ends.end + column->sums.high - column->sums.end;
 }
 
-static bags_code bagi_column_cut(const bagi_env *env, bagi_column *column,
-    bags_error *err) {
+static bags_code bagi_column_cut(
+    const bagi_env *env, bagi_column *column, bags_error *err) {
     bags_code code = bagi_out_cut(env, &column->blobs, err);
     if (!code)
         code = bagi_out_cut(env, &column->ends, err);
@@ -8663,20 +8609,20 @@ typedef struct bagi_found {
 } bagi_found;
 
 /* A shard that was begun with checksums has a refs.crc. */
-static bags_code bagi_scan_begun_with_sums(bags_writer *writer,
-    bags_error *err) {
+static bags_code bagi_scan_begun_with_sums(
+    bags_writer *writer, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     char *path =
         bagi_print(&writer->env.memory, err, "%s/refs.crc", writer->shard);
-    bags_code code = path ? bagi_kind(&writer->env, path, &kind, err)
-                          : BAGS_ERROR_MEMORY;
+    bags_code code =
+        path ? bagi_kind(&writer->env, path, &kind, err) : BAGS_ERROR_MEMORY;
     bagi_free_text(&writer->env.memory, path);
     return code || kind == BAGS_PATH_NONE ? code : bagi_writer_sum(writer, err);
 }
 
 /* Open all files of the shard. One that is missing was not made yet. */
-static bags_code bagi_scan_open(bags_writer *writer, int mode, bool *missing,
-    bags_error *err) {
+static bags_code bagi_scan_open(
+    bags_writer *writer, int mode, bool *missing, bags_error *err) {
     const bags_allocator *memory = &writer->env.memory;
     bags_error why;
     bags_code code = BAGS_OK;
@@ -8745,8 +8691,8 @@ static void bagi_scan_settle(bags_writer *writer, bagi_found *found) {
 /* Whether a field's journal is gone while refs.bag has rows. A writer writes these
  * when it has made all files, and removes them before any field's: so it is a
  * copy of a shard that was being finished, or somebody has removed journals. */
-static bags_code bagi_scan_robbed(const bags_writer *writer, bool *robbed,
-    bags_error *err) {
+static bags_code bagi_scan_robbed(
+    const bags_writer *writer, bool *robbed, bags_error *err) {
     const bagi_env *env = &writer->env;
     bool gone = false;
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -8769,8 +8715,8 @@ static bags_code bagi_scan_robbed(const bags_writer *writer, bool *robbed,
  * the files do not contradict it: else something else than a writer's death has
  * been at work, and a person must look.
  */
-static bags_code bagi_writer_scan(bags_writer *writer, int mode,
-    bagi_found *found, bags_error *err) {
+static bags_code bagi_writer_scan(
+    bags_writer *writer, int mode, bagi_found *found, bags_error *err) {
     const char *why = NULL;
     bool missing = false, has_rows = false, robbed = false;
     bagi_scan_reset(writer);
@@ -8793,7 +8739,8 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
         code = bagi_scan_robbed(writer, &robbed, err);
     if (!code && robbed)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.bag has datapoints, but .idx files are missing, as in a copy "
+            "%s: refs.bag has datapoints, but .idx files are missing, as in a "
+            "copy "
             "that was made while it was being finished. If its Bags have their "
             "tables, rename spec.json.partial to spec.json and verify it",
             bagi_tail(writer->shard));
@@ -8807,8 +8754,8 @@ static bags_code bagi_writer_scan(bags_writer *writer, int mode,
 /* Of a shard that was begun without checksums: remove those that it was being
  * given when its end was interrupted, since its blobs may become others. refs.crc
  * goes first: where that is, recovery takes the rest for journals. */
-static bags_code bagi_writer_clear_sums(const bags_writer *writer,
-    bags_error *err) {
+static bags_code bagi_writer_clear_sums(
+    const bags_writer *writer, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t i = writer->spec.count + 1; i-- > 0 && !code;) {
         const char *name = bagi_writer_column_name(writer, i);
@@ -8851,8 +8798,8 @@ static bags_code bagi_writer_relock(bags_writer *writer, int mode,
     if (!code && kind != BAGS_PATH_NONE) {
         code = bagi_open(env, path, mode, &writer->partial, err);
         if (!code)
-            code = bagi_lock_left(env, writer->partial, path, writer->shard,
-                err);
+            code =
+                bagi_lock_left(env, writer->partial, path, writer->shard, err);
         if (!code)
             code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
     }
@@ -8861,8 +8808,8 @@ static bags_code bagi_writer_relock(bags_writer *writer, int mode,
 }
 
 static int bagi_left_other(void *user, const char *name) {
-    *(bool *)user = strcmp(name, "spec.json.partial") != 0 &&
-                    strcmp(name, "refs.crc") != 0;
+    *(bool *)user =
+        strcmp(name, "spec.json.partial") != 0 && strcmp(name, "refs.crc") != 0;
     return *(bool *)user ? ECANCELED : 0;
 }
 
@@ -8889,14 +8836,15 @@ static bags_code bagi_left_unknown(const bags_writer *writer, bags_code code,
                  : BAGS_OK;
 }
 
-#define BAGI_LEFT_NO_RECORD \
-    "has files but neither spec.json nor spec.json.partial: it is not a shard " \
+#define BAGI_LEFT_NO_RECORD                                                    \
+    "has files but neither spec.json nor spec.json.partial: it is not a "      \
+    "shard "                                                                   \
     "that a writer left"
 
 /* Go on with a shard that was left, whose fields must be the writer's. On
  * success writer->shard is open; it may hold no datapoint. */
-static bags_code bagi_writer_resume(bags_writer *writer, char *shard,
-    bagi_found *found, bags_error *err) {
+static bags_code bagi_writer_resume(
+    bags_writer *writer, char *shard, bagi_found *found, bags_error *err) {
     unsigned char *text = NULL;
     size_t size = 0;
     writer->shard = shard;
@@ -8909,11 +8857,11 @@ static bags_code bagi_writer_resume(bags_writer *writer, char *shard,
     if (code)
         return code;
     if (!record)
-        return bagi_left_unknown(writer, BAGS_ERROR_EXISTS, BAGI_LEFT_NO_RECORD,
-            err);
+        return bagi_left_unknown(
+            writer, BAGS_ERROR_EXISTS, BAGI_LEFT_NO_RECORD, err);
     if (!same)
-        return bagi_left_unknown(writer, BAGS_ERROR_EXISTS,
-            "was begun with other fields", err);
+        return bagi_left_unknown(
+            writer, BAGS_ERROR_EXISTS, "was begun with other fields", err);
     code = bagi_writer_scan(writer, BAGS_IO_WRITE, found, err);
     if (!code)
         code = bagi_writer_cut(writer, err);
@@ -8923,16 +8871,16 @@ static bags_code bagi_writer_resume(bags_writer *writer, char *shard,
 
 /* The datapoints that finished shards of this worker hold, all of the writer's
  * fields. */
-static bags_code bagi_writer_count_found(bags_writer *writer,
-    bags_error *err) {
+static bags_code bagi_writer_count_found(bags_writer *writer, bags_error *err) {
     bags_reader_options options;
     bags_error why;
     memset(&options, 0, sizeof options);
     options.shard_start = writer->options.shard_start;
     options.shard_stop = writer->options.shard_stop;
-    options.allow_gaps = options.skip_unfinished = true;
-    options.allocator = &writer->env.memory;
-    options.io = &writer->env.io;
+    options.allow_gaps = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
+    options.env.allocator = &writer->env.memory;
+    options.env.io = &writer->env.io;
     bags_reader *reader = bags_reader_open(writer->path, &options, &why);
     if (!reader && why.code == BAGS_ERROR_UNFINISHED)
         return BAGS_OK;
@@ -8956,8 +8904,8 @@ static bags_code bagi_writer_count_found(bags_writer *writer,
 
 /* Take up one shard of this worker: leave it if it is finished, else go on with
  * it; if it is not the last, or is full, finish it. */
-static bags_code bagi_writer_take_up(bags_writer *writer, bagi_name name,
-    bool last, bags_error *err) {
+static bags_code bagi_writer_take_up(
+    bags_writer *writer, bagi_name name, bool last, bags_error *err) {
     const bagi_env *env = &writer->env;
     bool finished = false, other = false;
     bagi_found found = {0, 0, NULL};
@@ -8984,8 +8932,8 @@ static bags_code bagi_writer_take_up(bags_writer *writer, bagi_name name,
 }
 
 /* The shards of this worker, in order. */
-static bags_code bagi_writer_go_on_shards(bags_writer *writer,
-    bags_error *err) {
+static bags_code bagi_writer_go_on_shards(
+    bags_writer *writer, bags_error *err) {
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
     bagi_names names;
@@ -9018,16 +8966,19 @@ static bags_code bagi_writer_no_shards(bags_writer *writer, bags_error *err) {
     code = bagi_names_list(&writer->env, writer->path, &names, err);
     if (!code && names.count)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: is a dataset with shards: to append, give the shard options that "
-            "it was begun with (sharded, shard_size, shard_length, shard_start, "
-            "shard_stop)", bagi_tail(writer->path));
+            "%s: is a dataset with shards: to append, give the shard options "
+            "that "
+            "it was begun with (sharded, shard_size, shard_length, "
+            "shard_start, "
+            "shard_stop)",
+            bagi_tail(writer->path));
     bagi_names_free(&names);
     return code;
 }
 
 /* A dataset without shards that is there already. */
-static bags_code bagi_writer_go_on_single(bags_writer *writer,
-    bags_error *err) {
+static bags_code bagi_writer_go_on_single(
+    bags_writer *writer, bags_error *err) {
     bagi_found found = {0, 0, NULL};
     bool other = false;
     bags_code code = bagi_writer_no_shards(writer, err);
@@ -9054,7 +9005,8 @@ static bags_code bagi_writer_go_on(bags_writer *writer, bags_error *err) {
     code = bagi_shard_finished(&writer->env, writer->path, &finished, err);
     if (!code && finished)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: is finished, and has no shards: nothing can be appended to it. "
+            "%s: is finished, and has no shards: nothing can be appended to "
+            "it. "
             "Write into a new path, or with shards",
             bagi_tail(writer->path));
     if (code)
@@ -9064,10 +9016,10 @@ static bags_code bagi_writer_go_on(bags_writer *writer, bags_error *err) {
 }
 
 /* A writer that has a path and options, and no fields yet. */
-static bags_writer *bagi_writer_new(const char *path,
-    const bags_writer_options *options, bags_error *err) {
-    bagi_env env = bagi_env_of(options ? options->allocator : NULL,
-        options ? options->io : NULL);
+static bags_writer *bagi_writer_new(
+    const char *path, const bags_writer_options *options, bags_error *err) {
+    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
+        options ? options->env.io : NULL);
     if (bagi_check_path(path, err))
         return NULL;
     bags_writer *writer =
@@ -9087,8 +9039,8 @@ static bags_writer *bagi_writer_new(const char *path,
 
 /* Make room for the fields that the writer has now. */
 static bags_code bagi_writer_equip(bags_writer *writer, bags_error *err) {
-    writer->text = bagi_spec_text(&writer->env.memory, &writer->spec,
-        &writer->text_size, err);
+    writer->text = bagi_spec_text(
+        &writer->env.memory, &writer->spec, &writer->text_size, err);
     return writer->text ? bagi_writer_rooms(writer, err) : BAGS_ERROR_MEMORY;
 }
 
@@ -9106,7 +9058,7 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
     for (size_t i = 0; i < count && !code; i++)
         writer->order[i] = bagi_spec_find(&writer->spec, fields[i].name);
     if (!code)
-        code = writer->options.append ? bagi_writer_go_on(writer, err)
+        code = writer->options.resume ? bagi_writer_go_on(writer, err)
                                       : bagi_writer_start(writer, err);
     if (!code)
         return writer;
@@ -9208,15 +9160,15 @@ static bags_code bagi_recover_spec(bags_writer *writer,
     return code ? code : bagi_writer_equip(writer, err);
 }
 
-static bags_code bagi_recover_empty(bagi_recovering *work,
-    bags_writer *writer, bool known, bags_recovered *done, bags_error *err) {
+static bags_code bagi_recover_empty(bagi_recovering *work, bags_writer *writer,
+    bool known, bags_recovered *done, bags_error *err) {
     bool other = false;
-    done->done = BAGS_RECOVERY_REMOVED;
+    done->action = BAGS_RECOVERY_REMOVED;
     if (work->options.dry_run)
         return BAGS_OK;
     bags_code code = bagi_writer_discard(writer, known, &other, err);
     if (other)
-        done->why = "it held no datapoint; files that no writer makes stay";
+        done->reason = "it held no datapoint; files that no writer makes stay";
     return code;
 }
 
@@ -9244,11 +9196,11 @@ static bags_code bagi_recover_with(bagi_recovering *work, bags_writer *writer,
     if (code)
         return code;
     done->length = found.length;
-    done->cut = found.cut;
-    done->why = found.why;
+    done->truncated = found.cut;
+    done->reason = found.why;
     if (found.length == 0)
         return bagi_recover_empty(work, writer, !unknown, done, err);
-    done->done = BAGS_RECOVERY_FINISHED;
+    done->action = BAGS_RECOVERY_FINISHED;
     if (work->options.dry_run)
         return BAGS_OK;
     code = bagi_writer_cut(writer, err);
@@ -9266,8 +9218,8 @@ static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
     options.buffer_size = BAGI_RECOVER_BUFFER;
-    options.allocator = &work->env.memory;
-    options.io = &work->env.io;
+    options.env.allocator = &work->env.memory;
+    options.env.io = &work->env.io;
     bags_writer *writer = bagi_writer_new(path, &options, err);
     if (!writer)
         return BAGS_ERROR_MEMORY;
@@ -9277,7 +9229,7 @@ static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
     bagi_writer_free(writer);
     /* Its writer may have finished it while it was looked at. */
     if (code && !bagi_shard_finished(&work->env, path, &finished, NULL) &&
-        finished && done->done == BAGS_RECOVERY_NOTHING)
+        finished && done->action == BAGS_RECOVERY_NOTHING)
         code = BAGS_OK;
     return code;
 }
@@ -9292,10 +9244,12 @@ typedef enum bagi_lone_state {
 
 #define BAGI_COMPARE_STEP 128
 
+static bags_code bagi_bag_verify(const bag_reader *reader, bags_error *err);
+
 /* Whether an entry of a table can be what a loss of power made of that of a
  * journal: the same bytes, or zeros. */
-static bool bagi_recover_faded(const unsigned char *entry,
-    const unsigned char *end) {
+static bool bagi_recover_faded(
+    const unsigned char *entry, const unsigned char *end) {
     size_t i = 0;
     while (i < 8 && (entry[i] == end[i] || entry[i] == 0))
         i++;
@@ -9328,8 +9282,8 @@ static size_t bagi_recover_differ(const unsigned char *table,
 
 /* Whether a Bag's table says what its journal does, which is as long. If they
  * contradict each other, nobody knows which of them is right. */
-static bags_code bagi_recover_compare(const bag_reader *bag,
-    const char *journal, bool *same, bags_error *err) {
+static bags_code bagi_recover_compare(
+    const bag_reader *bag, const char *journal, bool *same, bags_error *err) {
     const bagi_env *env = bag->env;
     unsigned char entries[8 + 8 * BAGI_COMPARE_STEP];
     unsigned char ends[8 * BAGI_COMPARE_STEP];
@@ -9341,14 +9295,14 @@ static bags_code bagi_recover_compare(const bag_reader *bag,
             rest < BAGI_COMPARE_STEP ? (size_t)rest : BAGI_COMPARE_STEP;
         code = bagi_bag_entries(bag, at, count, entries, err);
         if (!code)
-            code = bagi_read_at(env, file, journal, 8 * at, ends, 8 * count,
-                err);
+            code =
+                bagi_read_at(env, file, journal, 8 * at, ends, 8 * count, err);
         size_t differ =
             code ? count : bagi_recover_differ(entries + 8, ends, count, same);
         if (differ < count)
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: its table and its .idx disagree about the end of blob %"
-                PRIu64 "; if the table is right, remove the .idx",
+                "%s: its table and its .idx disagree about the end of blob "
+                "%" PRIu64 "; if the table is right, remove the .idx",
                 bagi_tail(bag->file.path), at + differ);
         at += count;
     }
@@ -9366,15 +9320,15 @@ static bags_code bagi_recover_look_at(const bagi_env *env, const char *path,
     if (code)
         return code;
     memset(&options, 0, sizeof options);
-    options.positional = true;
-    options.allocator = &env->memory;
-    options.io = &env->io;
+    options.no_mmap = true;
+    options.env.allocator = &env->memory;
+    options.env.io = &env->io;
     bag_reader *reader = bag_reader_open(path, &options, err);
     if (!reader && (err->code != BAGS_ERROR_CORRUPT || kind != BAGS_PATH_FILE))
         return err->code;
     if (reader && !reader->split && kind == BAGS_PATH_FILE) {
         code = bagi_recover_compare(reader, journal, &same, err);
-        bags_code wrong = code ? BAGS_OK : bag_reader_verify(reader, err);
+        bags_code wrong = code ? BAGS_OK : bagi_bag_verify(reader, err);
         same = same && !wrong;
         if (code == BAGS_ERROR_MISSING)
             code = BAGS_OK; /* the journal went: its writer has finished */
@@ -9400,8 +9354,8 @@ static bags_code bagi_recover_look(const bagi_env *env, const char *path,
 }
 
 /* Open the Bag, lock it, and open what stands beside it. */
-static bags_code bagi_recover_reopen(bag_writer *writer, const char *path,
-    int mode, bags_error *err) {
+static bags_code bagi_recover_reopen(
+    bag_writer *writer, const char *path, int mode, bags_error *err) {
     const bagi_env *env = &writer->env;
     const bags_allocator *memory = &env->memory;
     bagi_column *column = &writer->column;
@@ -9425,8 +9379,8 @@ static bags_code bagi_recover_reopen(bag_writer *writer, const char *path,
 }
 
 /* What the journal's first `count` entries end with. */
-static bags_code bagi_recover_end(const bag_writer *writer, uint64_t count,
-    uint64_t *end, bags_error *err) {
+static bags_code bagi_recover_end(
+    const bag_writer *writer, uint64_t count, uint64_t *end, bags_error *err) {
     const bagi_out *ends = &writer->column.ends;
     unsigned char room[8] = {0};
     bags_code code = count == 0 ? BAGS_OK
@@ -9455,8 +9409,8 @@ static bags_code bagi_recover_begun(const bag_writer *writer,
 }
 
 /* Whether a Bag's table can be one: a v2 Bag has no empty blobs. */
-static bags_code bagi_recover_ascends(const bag_reader *bag, bool *right,
-    bags_error *err) {
+static bags_code bagi_recover_ascends(
+    const bag_reader *bag, bool *right, bags_error *err) {
     bagi_pass pass;
     bags_code code = bagi_pass_begin(&pass, bag, err);
     *right = true;
@@ -9482,7 +9436,7 @@ static bags_code bagi_recover_table(const bag_writer *writer, bags_error *err) {
     memset(&how, 0, sizeof how);
     memset(&bag, 0, sizeof bag);
     how.where = BAGI_WITH_REFS;
-    how.positional = true;
+    how.no_mmap = true;
     bag.env = &writer->env;
     bags_code code = bagi_bag_open(&bag, column->blobs.path, &how, &why);
     if (code)
@@ -9494,10 +9448,11 @@ static bags_code bagi_recover_table(const bag_writer *writer, bags_error *err) {
         code = bagi_recover_begun(writer, &bag, &begun, err);
     if (!code && right && !begun)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: it has a table of %" PRIu64 " blobs, which "
+            "%s: cannot be recovered: it has a table of %" PRIu64
+            " blobs, which "
             "is not that of its .idx with %" PRIu64 "; if the table is right, "
-            "remove the .idx", bagi_tail(column->blobs.path), bag.length,
-            column->ends.high / 8);
+            "remove the .idx",
+            bagi_tail(column->blobs.path), bag.length, column->ends.high / 8);
     bagi_bag_release(&bag);
     return code;
 }
@@ -9546,10 +9501,10 @@ static bags_code bagi_recover_scan(bag_writer *writer, bagi_lone_state state,
             "%s: cannot be recovered: blob %" PRIu64 " of its journal: %s",
             bagi_tail(column->blobs.path), column->length, why);
     bagi_column_keep(column);
-    done->cut = bagi_column_settle(column);
+    done->truncated = bagi_column_settle(column);
     done->length = column->length;
-    done->why = why ? why : "";
-    done->done = BAGS_RECOVERY_FINISHED;
+    done->reason = why ? why : "";
+    done->action = BAGS_RECOVERY_FINISHED;
     return BAGS_OK;
 }
 
@@ -9567,7 +9522,7 @@ static bags_code bagi_recover_bag_with(bagi_recovering *work,
         code = bagi_recover_look(&work->env, path, &state, err);
     if (!code && state != BAGI_LONE_WHOLE)
         code = bagi_recover_scan(writer, state, done, err);
-    if (!code && done->done && !work->options.dry_run)
+    if (!code && done->action && !work->options.dry_run)
         code = bagi_column_cut(&work->env, &writer->column, err);
     return code;
 }
@@ -9582,6 +9537,11 @@ static bags_code bagi_recover_bag(bagi_recovering *work, const char *path,
             "%s: the name of a lone Bag ends in .bag", bagi_tail(path));
     if (!code)
         code = bagi_recover_look(env, path, &state, err);
+    if (!code && state == BAGI_LONE_TORN)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: its table and its .idx contradict each other; if the table "
+            "is right, remove the .idx",
+            bagi_tail(path));
     if (code || state == BAGI_LONE_WHOLE)
         return code;
     bag_writer *writer =
@@ -9592,7 +9552,7 @@ static bags_code bagi_recover_bag(bagi_recovering *work, const char *path,
     writer->no_sync = work->options.no_sync;
     writer->keep_idx = work->options.keep_idx;
     code = bagi_recover_bag_with(work, writer, path, done, err);
-    if (!code && done->done && !work->options.dry_run)
+    if (!code && done->action && !work->options.dry_run)
         return bag_writer_close(writer, err);
     bagi_column_close(env, &writer->column, NULL);
     bagi_bag_writer_free(writer);
@@ -9602,14 +9562,14 @@ static bags_code bagi_recover_bag(bagi_recovering *work, const char *path,
     return code;
 }
 
-static void bagi_recover_count(bags_recover_report *report,
-    const bags_recovered *done) {
-    report->finished_before += done->done == BAGS_RECOVERY_NOTHING;
-    report->removed += done->done == BAGS_RECOVERY_REMOVED;
-    report->locked += done->done == BAGS_RECOVERY_LOCKED;
-    report->failed += done->done == BAGS_RECOVERY_FAILED;
-    report->cut += done->cut;
-    if (done->done == BAGS_RECOVERY_FINISHED) {
+static void bagi_recover_count(
+    bags_recover_report *report, const bags_recovered *done) {
+    report->finished_before += done->action == BAGS_RECOVERY_NOTHING;
+    report->removed += done->action == BAGS_RECOVERY_REMOVED;
+    report->locked += done->action == BAGS_RECOVERY_LOCKED;
+    report->failed += done->action == BAGS_RECOVERY_FAILED;
+    report->truncated += done->truncated;
+    if (done->action == BAGS_RECOVERY_FINISHED) {
         report->finished_now++;
         report->length += done->length;
     }
@@ -9623,10 +9583,10 @@ static void bagi_recover_one(bagi_recovering *work, const char *path) {
     bags_code code = work->lone ? bagi_recover_bag(work, path, &done, &why)
                                 : bagi_recover_shard(work, path, &done, &why);
     if (code) {
-        done.done = code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED
-                                              : BAGS_RECOVERY_FAILED;
-        done.length = done.cut = 0;
-        done.why = why.message;
+        done.action = code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED
+                                                : BAGS_RECOVERY_FAILED;
+        done.length = done.truncated = 0;
+        done.reason = why.message;
         if (!work->code) {
             work->code = code;
             if (work->err)
@@ -9671,7 +9631,7 @@ BAGS_API bags_code bags_recover(const char *path,
     memset(&work, 0, sizeof work);
     if (options)
         work.options = *options;
-    work.env = bagi_env_of(work.options.allocator, work.options.io);
+    work.env = bagi_env_of(work.options.env.allocator, work.options.env.io);
     work.err = err;
     if (!work.options.shard_stop)
         work.options.shard_stop = 1;
@@ -9716,6 +9676,10 @@ typedef struct bagi_shard {
     void **bags;     /* a bag_reader a field, then refs; NULL: not used yet */
 } bagi_shard;
 
+typedef struct bagi_gap {
+    uint64_t start, stop, step;
+} bagi_gap;
+
 struct bags_reader {
     bagi_env env;
     bags_reader_options options;
@@ -9725,24 +9689,28 @@ struct bags_reader {
     bagi_shard *shards; /* count of them, and one more where the last ends */
     size_t count, capacity;
     uint64_t length, skipped;
-    bags_gap *gaps;
+    bags_shard *described; /* the shards, for bags_reader_shards */
+    bool live, skips;
+    bagi_gap *gaps;
     size_t gaps_count, gaps_capacity;
     bagi_files files;
     bagi_mutex mutex; /* of what is opened when it is first used */
     bool has_mutexes;
 };
 
-static char *bagi_reader_shard_path(const bags_reader *reader,
-    const bagi_shard *shard, bags_error *err) {
+static bags_code bagi_reader_describe(bags_reader *reader, bags_error *err);
+
+static char *bagi_reader_shard_path(
+    const bags_reader *reader, const bagi_shard *shard, bags_error *err) {
     const bags_allocator *memory = &reader->env.memory;
     return reader->sharded
                ? bagi_shard_path(memory, reader->path, shard->name, err)
-               : bagi_copy_text(memory, reader->path, strlen(reader->path),
-                     err);
+               : bagi_copy_text(
+                     memory, reader->path, strlen(reader->path), err);
 }
 
-static const char *bagi_reader_field_name(const bags_reader *reader,
-    size_t field) {
+static const char *bagi_reader_field_name(
+    const bags_reader *reader, size_t field) {
     return field < reader->spec.count ? reader->spec.fields[field].name
                                       : "refs";
 }
@@ -9768,13 +9736,13 @@ static bool bagi_shard_blank(const bagi_shard *shard) {
 static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
     const bagi_shard *shard, const bag_reader *refs) {
     bagi_bag_options options;
-    options.grows = reader->options.live;
+    options.grows = reader->live;
     options.unfinished = false;
     options.where = shard->split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    options.positional = reader->options.positional;
-    options.load_table = reader->options.load_tables;
+    options.no_mmap = reader->options.no_mmap;
+    options.cache_index = reader->options.cache_index;
     options.access = reader->options.access;
-    options.check = reader->options.check;
+    options.check = reader->options.verify_checksums;
     options.name = NULL; /* bagi_reader_bag_new knows */
     options.spec = shard->spec;
     options.any_spec = false;
@@ -9827,8 +9795,8 @@ static bags_code bagi_reader_bag_open(bags_reader *reader, bagi_shard *shard,
     const bags_allocator *memory = &reader->env.memory;
     void **bags = shard->bags;
     if (!bags) {
-        bags = (void **)bagi_alloc(memory,
-            (reader->spec.count + 1) * sizeof *bags, err);
+        bags = (void **)bagi_alloc(
+            memory, (reader->spec.count + 1) * sizeof *bags, err);
         if (!bags)
             return BAGS_ERROR_MEMORY;
         BAGI_STORE(&shard->bags, bags);
@@ -9836,8 +9804,8 @@ static bags_code bagi_reader_bag_open(bags_reader *reader, bagi_shard *shard,
     bag_reader *bag = (bag_reader *)bags[field];
     if (!bag) {
         bagi_bag_options options = bagi_reader_bag_options(reader, shard, refs);
-        bags_code code = bagi_reader_bag_new(reader, shard, field, &options,
-            &reader->files, &bag, err);
+        bags_code code = bagi_reader_bag_new(
+            reader, shard, field, &options, &reader->files, &bag, err);
         if (code)
             return code;
         BAGI_STORE(&bags[field], (void *)bag);
@@ -9877,8 +9845,7 @@ static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
     return bagi_reader_bag_first(reader, shard, field, out, err);
 }
 
-static void bagi_shard_close(const bags_reader *reader,
-    bagi_shard *shard) {
+static void bagi_shard_close(const bags_reader *reader, bagi_shard *shard) {
     size_t count = reader->spec.count + 1;
     if (!shard->bags)
         return;
@@ -9922,7 +9889,7 @@ static bags_code bagi_opening_spec(bagi_opening *opening, const char *dir,
     bagi_spec *spec = opening->has_spec ? &other : &reader->spec;
     bags_code code = bagi_spec_parse(memory, spec, text, size, err);
     if (!code && !opening->has_spec)
-        code = bagi_spec_seal(memory, spec, reader->options.codecs, err);
+        code = bagi_spec_seal(memory, spec, reader->options.registry, err);
     else if (!code && !bagi_spec_same(spec, &reader->spec))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "does not say the same as that of the first shard");
@@ -9945,8 +9912,8 @@ static bags_code bagi_opening_spec(bagi_opening *opening, const char *dir,
 static bags_code bagi_opening_refs(const bags_reader *reader,
     const bagi_shard *shard, uint64_t *length, bags_error *err) {
     bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
-    options.positional = true;
-    options.load_table = false;
+    options.no_mmap = true;
+    options.cache_index = false;
     size_t count = reader->spec.count;
     bag_reader *refs = NULL;
     bags_code code =
@@ -9958,8 +9925,7 @@ static bags_code bagi_opening_refs(const bags_reader *reader,
     bagi_reader_bag_free(reader, refs);
     for (size_t i = 0; doubtful && i < count; i++) {
         bag_reader *bag = NULL;
-        code =
-            bagi_reader_bag_new(reader, shard, i, &options, NULL, &bag, err);
+        code = bagi_reader_bag_new(reader, shard, i, &options, NULL, &bag, err);
         if (code)
             return code;
         bool wrong = !bag->v2 && bag->length > 0;
@@ -9968,7 +9934,8 @@ static bags_code bagi_opening_refs(const bags_reader *reader,
             char *path = bagi_reader_bag_path(reader, shard, count, NULL);
             bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: has 0 bytes beside a Bag that has blobs: it was never "
-                "closed", path ? bagi_tail(path) : "refs.bag");
+                "closed",
+                path ? bagi_tail(path) : "refs.bag");
             bagi_free_text(&reader->env.memory, path);
             return BAGS_ERROR_CORRUPT;
         }
@@ -9981,8 +9948,8 @@ static bags_code bagi_opening_split(const bags_reader *reader,
     const bagi_shard *shard, const char *dir, uint64_t *length,
     bags_error *err) {
     bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
-    options.positional = true;
-    options.load_table = false;
+    options.no_mmap = true;
+    options.cache_index = false;
     const bags_field *fields = reader->spec.fields;
     size_t least = 0, most = 0;
     uint64_t low = 0, high = 0;
@@ -9997,8 +9964,8 @@ static bags_code bagi_opening_split(const bags_reader *reader,
         if (code && err->system == ENOENT && i == 0)
             return bags_fail(err, BAGS_ERROR_MISSING,
                 "%s: refs.bag is missing, or else %.200s.bag or %.200s.idx, "
-                "which a split dataset has", bagi_tail(dir), fields[i].name,
-                fields[i].name);
+                "which a split dataset has",
+                bagi_tail(dir), fields[i].name, fields[i].name);
         if (code)
             return code;
         uint64_t blobs = bag->length;
@@ -10012,12 +9979,11 @@ static bags_code bagi_opening_split(const bags_reader *reader,
             most = i;
         }
     }
-    if (low != high && !reader->options.skip_unfinished &&
-        !reader->options.live)
+    if (low != high && !reader->skips && !reader->live)
         return bags_fail(err, BAGS_ERROR_UNFINISHED,
             "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
-            " blobs, \"%.200s\" has %" PRIu64, bagi_tail(dir),
-            fields[least].name, low, fields[most].name, high);
+            " blobs, \"%.200s\" has %" PRIu64,
+            bagi_tail(dir), fields[least].name, low, fields[most].name, high);
     *length = low;
     return BAGS_OK;
 }
@@ -10026,8 +9992,8 @@ static bags_code bagi_opening_length(const bags_reader *reader,
     bagi_shard *shard, const char *dir, uint64_t *length, bags_error *err) {
     char *path = bagi_print(&reader->env.memory, err, "%s/refs.bag", dir);
     bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = path ? bagi_kind(&reader->env, path, &kind, err)
-                          : BAGS_ERROR_MEMORY;
+    bags_code code =
+        path ? bagi_kind(&reader->env, path, &kind, err) : BAGS_ERROR_MEMORY;
     bagi_free_text(&reader->env.memory, path);
     if (code)
         return code;
@@ -10070,15 +10036,14 @@ static bags_code bagi_opening_end(bags_reader *reader, bags_error *err) {
 }
 
 /* Open a shard by its commit record, if that is there. */
-static bags_code bagi_opening_finished(bagi_opening *opening,
-    bagi_shard *shard, const char *dir, bool wanted, bool *found,
-    bags_error *err) {
+static bags_code bagi_opening_finished(bagi_opening *opening, bagi_shard *shard,
+    const char *dir, bool wanted, bool *found, bags_error *err) {
     bags_reader *reader = opening->reader;
     unsigned char *text = NULL;
     size_t size = 0;
     uint64_t length = 0;
-    bags_code code = bagi_reader_read_spec(&reader->env, dir, "spec.json",
-        &text, &size, err);
+    bags_code code = bagi_reader_read_spec(
+        &reader->env, dir, "spec.json", &text, &size, err);
     *found = code != BAGS_ERROR_MISSING || err->system != ENOENT;
     if (!*found)
         return BAGS_OK;
@@ -10115,7 +10080,7 @@ static bags_code bagi_live_bag(const bags_reader *reader, bagi_shard *shard,
     size_t field, bag_reader **out, bags_error *err) {
     bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
     options.where = BAGI_SPLIT;
-    options.positional = options.load_table = options.unfinished = true;
+    options.no_mmap = options.cache_index = options.unfinished = true;
     bags_code code = bagi_reader_bag_new(reader, shard, field, &options,
         (bagi_files *)(uintptr_t)&reader->files, out, err);
     shard->bags[field] = code ? NULL : *out;
@@ -10127,8 +10092,8 @@ static bags_code bagi_live_bag(const bags_reader *reader, bagi_shard *shard,
 static bags_code bagi_live_bags(const bags_reader *reader, bagi_shard *shard,
     uint64_t *length, bags_error *err) {
     size_t count = reader->spec.count;
-    shard->bags = (void **)bagi_alloc(&reader->env.memory,
-        (count + 1) * sizeof *shard->bags, err);
+    shard->bags = (void **)bagi_alloc(
+        &reader->env.memory, (count + 1) * sizeof *shard->bags, err);
     if (!shard->bags)
         return BAGS_ERROR_MEMORY;
     bag_reader *bag = NULL;
@@ -10142,8 +10107,8 @@ static bags_code bagi_live_bags(const bags_reader *reader, bagi_shard *shard,
 }
 
 /* From now on blobs are compared with their checksums. */
-static bags_code bagi_live_sums(const bags_reader *reader,
-    const bagi_shard *shard, bags_error *err) {
+static bags_code bagi_live_sums(
+    const bags_reader *reader, const bagi_shard *shard, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t i = 0; i <= reader->spec.count && !code; i++)
         code = bagi_sums_attach_live((bag_reader *)shard->bags[i], err);
@@ -10161,7 +10126,7 @@ typedef struct bagi_live {
 } bagi_live;
 
 /* Take the next datapoint, if it is whole: as bagi_scan_datapoint has it. */
-static bool bagi_live_take(bagi_live *live, bags_bytes blob) {
+static bool bagi_live_take(bagi_live *live, bags_view blob) {
     const bagi_spec *spec = &live->reader->spec;
     size_t field = 0;
     if (bagi_refs_parse(blob, spec->types, spec->count, live->refs, &field))
@@ -10170,10 +10135,10 @@ static bool bagi_live_take(bagi_live *live, bags_bytes blob) {
         const bagi_ref *ref = &live->refs[i];
         const bag_reader *bag = (const bag_reader *)live->bags[i];
         uint64_t used = live->used[i];
-        if (ref->count && (ref->first != used ||
-                              ref->count > bag->length - used ||
-                              bagi_bag_check(bag, used, ref->count,
-                                  bag->ends + 8 * used, NULL)))
+        if (ref->count &&
+            (ref->first != used || ref->count > bag->length - used ||
+                bagi_bag_check(
+                    bag, used, ref->count, bag->ends + 8 * used, NULL)))
             return false;
     }
     for (size_t i = 0; i < spec->count; i++)
@@ -10182,8 +10147,8 @@ static bool bagi_live_take(bagi_live *live, bags_bytes blob) {
 }
 
 /* Count the datapoints that are whole, up to the first that is not. */
-static bags_code bagi_live_count(bagi_live *live, uint64_t *length,
-    bags_error *err) {
+static bags_code bagi_live_count(
+    bagi_live *live, uint64_t *length, bags_error *err) {
     const bag_reader *refs =
         (const bag_reader *)live->bags[live->reader->spec.count];
     uint64_t most = bagi_bag_whole(refs), at = 0, step = BAGI_LIVE_STEP;
@@ -10192,8 +10157,8 @@ static bags_code bagi_live_count(bagi_live *live, uint64_t *length,
     while (whole && at < most && !code) {
         bags_range range;
         uint64_t stop = most - at < step ? most : at + step;
-        code = bag_reader_get_range(refs, at, stop, &live->scratch, &range,
-            err);
+        code =
+            bag_reader_get_range(refs, at, stop, &live->scratch, &range, err);
         if (code == BAGS_ERROR_CORRUPT) {
             /* One of them has not its checksum: the first is looked for. */
             whole = step > 1;
@@ -10222,14 +10187,15 @@ static bags_code bagi_live_scan(const bags_reader *reader, bagi_shard *shard,
     live.bags = shard->bags;
     live.refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *live.refs, err);
     live.used = (uint64_t *)bagi_alloc(memory, count * sizeof *live.used, err);
-    bags_code code = live.refs && live.used ? bagi_live_count(&live, length, err)
-                                            : BAGS_ERROR_MEMORY;
+    bags_code code = live.refs && live.used
+                         ? bagi_live_count(&live, length, err)
+                         : BAGS_ERROR_MEMORY;
     if (!code && *length == 0)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx has datapoints, but none is whole", bagi_tail(dir));
     for (size_t i = 0; i <= count && !code; i++)
-        bagi_bag_trim((bag_reader *)shard->bags[i],
-            i < count ? live.used[i] : *length);
+        bagi_bag_trim(
+            (bag_reader *)shard->bags[i], i < count ? live.used[i] : *length);
     bagi_free(memory, live.refs, count * sizeof *live.refs);
     bagi_free(memory, live.used, count * sizeof *live.used);
     bags_buffer_free(&live.scratch);
@@ -10243,7 +10209,7 @@ static bags_code bagi_live_open(bags_reader *reader, bagi_shard *shard,
     *length = 0;
     bags_code code = bagi_live_bags(reader, shard, length, err);
     *missing = code == BAGS_ERROR_MISSING;
-    if (!code && *length && reader->options.check)
+    if (!code && *length && reader->options.verify_checksums)
         code = bagi_live_sums(reader, shard, err);
     if (!code && *length)
         code = bagi_live_scan(reader, shard, dir, length, err);
@@ -10253,8 +10219,8 @@ static bags_code bagi_live_open(bags_reader *reader, bagi_shard *shard,
 }
 
 /* Whether a record is whole: its writer may have made it just now. */
-static bool bagi_live_record(const bags_reader *reader,
-    const unsigned char *text, size_t size) {
+static bool bagi_live_record(
+    const bags_reader *reader, const unsigned char *text, size_t size) {
     bagi_spec spec;
     memset(&spec, 0, sizeof spec);
     bags_code code =
@@ -10273,14 +10239,14 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     size_t size = 0;
     uint64_t length = 0;
     bool missing = false;
-    bags_code code = bagi_reader_read_spec(&reader->env, dir,
-        "spec.json.partial", &text, &size, err);
+    bags_code code = bagi_reader_read_spec(
+        &reader->env, dir, "spec.json.partial", &text, &size, err);
     if (code)
         return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
     *found = bagi_live_record(reader, text, size);
     if (*found)
-        code = bagi_opening_spec(opening, dir, "spec.json.partial", text, size,
-            err);
+        code = bagi_opening_spec(
+            opening, dir, "spec.json.partial", text, size, err);
     if (!code && *found && wanted) {
         shard->unfinished = true;
         code = bagi_live_open(reader, shard, dir, &length, &missing, err);
@@ -10301,14 +10267,14 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
  * at again. */
 static bags_code bagi_opening_tries(bagi_opening *opening, bagi_shard *shard,
     const char *dir, bool wanted, bool *found, bags_error *err) {
-    bool live = opening->reader->options.live, again = true;
+    bool live = opening->reader->live, again = true;
     bags_code code = BAGS_OK;
     for (int tries = BAGI_LIVE_TRIES; again; tries--) {
         shard->unfinished = false;
         code = bagi_opening_finished(opening, shard, dir, wanted, found, err);
         if (!code && !*found && live)
-            code = bagi_opening_unfinished(opening, shard, dir, wanted,
-                tries == 1, found, err);
+            code = bagi_opening_unfinished(
+                opening, shard, dir, wanted, tries == 1, found, err);
         again = live && tries > 1 && shard->unfinished &&
                 (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT);
         again = again || (live && tries > 1 && !code && !*found);
@@ -10317,8 +10283,8 @@ static bags_code bagi_opening_tries(bagi_opening *opening, bagi_shard *shard,
 }
 
 /* Open one shard, or, if it is none of this reader's, look at its spec only. */
-static bags_code bagi_opening_shard(bagi_opening *opening, bagi_name name,
-    bool wanted, bags_error *err) {
+static bags_code bagi_opening_shard(
+    bagi_opening *opening, bagi_name name, bool wanted, bags_error *err) {
     bags_reader *reader = opening->reader;
     bagi_shard shard;
     bool found = false;
@@ -10334,7 +10300,7 @@ static bags_code bagi_opening_shard(bagi_opening *opening, bagi_name name,
         *err = why;
     if (!code && !found && wanted) {
         reader->skipped++;
-        if (!reader->options.skip_unfinished && !reader->options.live)
+        if (!reader->skips && !reader->live)
             code = bagi_fail_unfinished(&reader->env, dir, err);
     }
     bagi_free_text(&reader->env.memory, dir);
@@ -10346,20 +10312,20 @@ static bags_code bagi_opening_gap(bags_reader *reader, uint64_t start,
     void *gaps = reader->gaps;
     bags_code code = bagi_grow(&reader->env.memory, &gaps,
         &reader->gaps_capacity, reader->gaps_count, sizeof *reader->gaps, err);
-    reader->gaps = (bags_gap *)gaps;
+    reader->gaps = (bagi_gap *)gaps;
     if (code)
         return code;
-    bags_gap gap = {start, stop, step};
+    bagi_gap gap = {start, stop, step};
     reader->gaps[reader->gaps_count++] = gap;
     return BAGS_OK;
 }
 
-BAGI_COLD static bags_code bagi_fail_gaps(const bags_reader *reader,
-    bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_gaps(
+    const bags_reader *reader, bags_error *err) {
     char list[512];
     size_t used = 0, named = 0, most = 20;
     for (size_t i = 0; i < reader->gaps_count; i++) {
-        const bags_gap *gap = &reader->gaps[i];
+        const bagi_gap *gap = &reader->gaps[i];
         for (uint64_t n = gap->start; n < gap->stop && named <= most;
              n += gap->step, named++)
             used += (size_t)snprintf(list + used, sizeof list - used,
@@ -10367,7 +10333,8 @@ BAGI_COLD static bags_code bagi_fail_gaps(const bags_reader *reader,
     }
     return bags_fail(err, BAGS_ERROR_GAP,
         "%s: shards are missing: %s: lost, or their workers are not done. Read "
-        "the rest with allow_gaps (--allow-gaps); if nothing is lost and all are "
+        "the rest with allow_gaps (--allow-gaps); if nothing is lost and all "
+        "are "
         "done, close the gaps with bags_finalize (`bags finalize`)",
         bagi_tail(reader->path), list);
 }
@@ -10380,7 +10347,7 @@ BAGI_COLD static bags_code bagi_fail_gaps_or_unfinished(
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < names->count && !code; i++) {
         bool finished = true;
-        if (reader->options.skip_unfinished || reader->options.live ||
+        if (reader->skips || reader->live ||
             names->names[i].number % reader->options.shard_stop !=
                 reader->options.shard_start)
             continue;
@@ -10397,8 +10364,8 @@ BAGI_COLD static bags_code bagi_fail_gaps_or_unfinished(
 }
 
 /* Find the gaps among the shards that this reader should have. */
-static bags_code bagi_opening_gaps(bags_reader *reader,
-    const bagi_names *names, bags_error *err) {
+static bags_code bagi_opening_gaps(
+    bags_reader *reader, const bagi_names *names, bags_error *err) {
     uint64_t step = reader->options.shard_stop;
     uint64_t next = reader->options.shard_start;
     bags_code code = BAGS_OK;
@@ -10415,8 +10382,8 @@ static bags_code bagi_opening_gaps(bags_reader *reader,
     return code;
 }
 
-static bags_code bagi_opening_sharded(bagi_opening *opening,
-    const bagi_names *names, bags_error *err) {
+static bags_code bagi_opening_sharded(
+    bagi_opening *opening, const bagi_names *names, bags_error *err) {
     bags_reader *reader = opening->reader;
     uint64_t start = reader->options.shard_start;
     uint64_t stop = reader->options.shard_stop;
@@ -10429,8 +10396,9 @@ static bags_code bagi_opening_sharded(bagi_opening *opening,
         if (names->names[i].number % stop != start)
             code = bagi_opening_shard(opening, names->names[i], false, err);
     if (!code && !opening->has_spec)
-        code = bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: none of its shards %s",
-            bagi_tail(reader->path), reader->options.live
+        code = bags_fail(err, BAGS_ERROR_UNFINISHED,
+            "%s: none of its shards %s", bagi_tail(reader->path),
+            reader->live
                 ? "can be read: their writers have only begun"
                 : "is finished: writers are at work on them, or died: then "
                   "bags_recover (`bags recover`) finishes them");
@@ -10440,10 +10408,10 @@ static bags_code bagi_opening_sharded(bagi_opening *opening,
 /* The shards of a directory. A listing is not of one moment: a writer may have
  * made a shard that it passed by, and then one that it came to, so that a reader
  * of what is being written looks again before it speaks of a gap. */
-static bags_code bagi_opening_directory(bagi_opening *opening,
-    bags_error *err) {
+static bags_code bagi_opening_directory(
+    bagi_opening *opening, bags_error *err) {
     bags_reader *reader = opening->reader;
-    int tries = reader->options.live ? BAGI_LIVE_TRIES : 1;
+    int tries = reader->live ? BAGI_LIVE_TRIES : 1;
     bags_code code = BAGS_ERROR_GAP;
     bagi_names names;
     reader->sharded = true;
@@ -10464,10 +10432,11 @@ static bags_code bagi_opening_directory(bagi_opening *opening,
 /* A dataset without shards, finished or not. */
 static bags_code bagi_opening_single(bagi_opening *opening, bags_error *err) {
     bagi_name none = {0, 0};
-    bags_code code = bagi_opening_shard(opening, none, true, err);
+    bool wanted = opening->reader->options.shard_start == 0;
+    bags_code code = bagi_opening_shard(opening, none, wanted, err);
     if (!code && !opening->has_spec)
-        code = bagi_fail_unfinished(&opening->reader->env,
-            opening->reader->path, err);
+        code = bagi_fail_unfinished(
+            &opening->reader->env, opening->reader->path, err);
     return code;
 }
 
@@ -10493,9 +10462,11 @@ static bags_code bagi_opening_any(bagi_opening *opening, bags_error *err) {
                   : bagi_opening_directory(opening, err);
 }
 
-static bags_code bagi_reader_init(bags_reader *reader, const char *path,
-    bags_error *err) {
+static bags_code bagi_reader_init(
+    bags_reader *reader, const char *path, bags_error *err) {
     bags_reader_options *options = &reader->options;
+    reader->live = options->unfinished == BAGS_UNFINISHED_READ;
+    reader->skips = options->unfinished == BAGS_UNFINISHED_SKIP;
     if (!options->shard_stop)
         options->shard_stop = 1;
     reader->files.limit = options->max_files ? options->max_files : 64;
@@ -10505,8 +10476,7 @@ static bags_code bagi_reader_init(bags_reader *reader, const char *path,
             "%s: shard_start is %" PRIu64 ", the worker's index; it must be "
             "below shard_stop, the number of workers, which is %" PRIu64,
             bagi_tail(path), options->shard_start, options->shard_stop);
-    reader->path =
-        bagi_copy_text(&reader->env.memory, path, strlen(path), err);
+    reader->path = bagi_copy_text(&reader->env.memory, path, strlen(path), err);
     if (!reader->path)
         return BAGS_ERROR_MEMORY;
     reader->has_mutexes = bagi_mutex_init(&reader->mutex);
@@ -10517,13 +10487,13 @@ static bags_code bagi_reader_init(bags_reader *reader, const char *path,
     return reader->has_mutexes ? BAGS_OK : bagi_fail_memory(err, 0);
 }
 
-BAGS_API bags_reader *bags_reader_open(const char *path,
-    const bags_reader_options *options, bags_error *err) {
+BAGS_API bags_reader *bags_reader_open(
+    const char *path, const bags_reader_options *options, bags_error *err) {
     bags_error local;
     if (!err)
         err = &local;
-    bagi_env env = bagi_env_of(options ? options->allocator : NULL,
-        options ? options->io : NULL);
+    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
+        options ? options->env.io : NULL);
     bags_reader *reader =
         (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
     if (!reader)
@@ -10537,6 +10507,8 @@ BAGS_API bags_reader *bags_reader_open(const char *path,
         code = bagi_opening_any(&opening, err);
     if (!code)
         code = bagi_opening_end(reader, err);
+    if (!code)
+        code = bagi_reader_describe(reader, err);
     bagi_free(&env.memory, opening.text, opening.size);
     if (!code)
         return reader;
@@ -10550,10 +10522,12 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
     bags_allocator memory = reader->env.memory;
     for (size_t i = 0; i < reader->count; i++)
         bagi_shard_close(reader, &reader->shards[i]);
-    bagi_free(&memory, reader->shards,
-        reader->capacity * sizeof *reader->shards);
-    bagi_free(&memory, reader->gaps,
-        reader->gaps_capacity * sizeof *reader->gaps);
+    bagi_free(
+        &memory, reader->shards, reader->capacity * sizeof *reader->shards);
+    bagi_free(&memory, reader->described,
+        (reader->count + 1) * sizeof *reader->described);
+    bagi_free(
+        &memory, reader->gaps, reader->gaps_capacity * sizeof *reader->gaps);
     bagi_spec_free(&memory, &reader->spec);
     bagi_free_text(&memory, reader->path);
     if (reader->has_mutexes) {
@@ -10569,57 +10543,48 @@ BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
     return reader->length;
 }
 
-BAGS_API uint64_t bags_reader_shards(const bags_reader *reader) {
-    return reader->count;
-}
-
-BAGS_API uint64_t bags_reader_skipped(const bags_reader *reader) {
-    return reader->skipped;
-}
-
-BAGS_API bool bags_reader_sharded(const bags_reader *reader) {
-    return reader->sharded;
-}
-
 /* The index behind a shard's last datapoint. */
 static uint64_t bagi_shard_stop(const bags_reader *reader, size_t shard) {
     return reader->shards[shard + 1].start;
 }
 
-BAGS_API bags_shard bags_reader_shard(const bags_reader *reader, uint64_t i) {
-    bags_shard out = {0, 0, 0, false};
-    if (i >= reader->count)
-        return out;
-    const bagi_shard *shard = &reader->shards[i];
-    out.number = shard->name.number;
-    out.start = shard->start;
-    out.unfinished = shard->unfinished;
-    out.length = bagi_shard_stop(reader, (size_t)i) - shard->start;
-    return out;
+BAGS_API const bags_shard *bags_reader_shards(
+    const bags_reader *reader, size_t *count) {
+    *count = reader->count;
+    return reader->described;
 }
 
-BAGS_API const bags_gap *bags_reader_gaps(const bags_reader *reader,
-    size_t *count) {
-    *count = reader->gaps_count;
-    return reader->gaps;
+static bags_code bagi_reader_describe(bags_reader *reader, bags_error *err) {
+    reader->described = (bags_shard *)bagi_alloc(&reader->env.memory,
+        (reader->count + 1) * sizeof *reader->described, err);
+    if (!reader->described)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < reader->count; i++) {
+        const bagi_shard *shard = &reader->shards[i];
+        bags_shard *out = &reader->described[i];
+        out->number = shard->name.number;
+        out->start = shard->start;
+        out->unfinished = shard->unfinished;
+        out->length = bagi_shard_stop(reader, i) - shard->start;
+    }
+    return BAGS_OK;
 }
 
-BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader,
-    size_t *count) {
+BAGS_API const bags_field *bags_reader_fields(
+    const bags_reader *reader, size_t *count) {
     *count = reader->spec.count;
     return reader->spec.fields;
 }
 
-BAGI_COLD static bags_code bagi_fail_no_field(const bags_reader *reader,
-    size_t field, bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_no_field(
+    const bags_reader *reader, size_t field, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_FIELD,
         "%s: there is no field number %" PRIu64 "; it has %" PRIu64,
-        bagi_tail(reader->path), (uint64_t)field,
-        (uint64_t)reader->spec.count);
+        bagi_tail(reader->path), (uint64_t)field, (uint64_t)reader->spec.count);
 }
 
-BAGS_API bags_code bags_reader_find(const bags_reader *reader, const char *name,
-    size_t *field, bags_error *err) {
+BAGS_API bags_code bags_reader_field(const bags_reader *reader,
+    const char *name, size_t *field, bags_error *err) {
     size_t found = bagi_spec_find(&reader->spec, name);
     if (found == reader->spec.count)
         return bags_fail(err, BAGS_ERROR_FIELD,
@@ -10628,8 +10593,8 @@ BAGS_API bags_code bags_reader_find(const bags_reader *reader, const char *name,
     return BAGS_OK;
 }
 
-BAGS_API const bags_type *bags_reader_type(const bags_reader *reader,
-    size_t field) {
+BAGS_API const bags_type *bags_reader_type(
+    const bags_reader *reader, size_t field) {
     return field < reader->spec.count ? &reader->spec.types[field] : NULL;
 }
 
@@ -10647,11 +10612,11 @@ static bags_code bagi_reader_measure(const bags_reader *reader, size_t shard,
     }
     bagi_bag_options options =
         bagi_reader_bag_options(reader, &reader->shards[shard], NULL);
-    options.positional = true;
-    options.load_table = false;
+    options.no_mmap = true;
+    options.cache_index = false;
     bag_reader *bag = NULL;
-    bags_code code = bagi_reader_bag_new(reader, &reader->shards[shard], field,
-        &options, NULL, &bag, err);
+    bags_code code = bagi_reader_bag_new(
+        reader, &reader->shards[shard], field, &options, NULL, &bag, err);
     if (code)
         return code;
     *blobs += bag->length;
@@ -10661,53 +10626,56 @@ static bags_code bagi_reader_measure(const bags_reader *reader, size_t shard,
     return BAGS_OK;
 }
 
-BAGS_API bags_code bags_reader_size(const bags_reader *reader, uint64_t *size,
-    bags_error *err) {
-    uint64_t blobs = 0, bytes = 0, sum = 0;
-    bags_code code = BAGS_OK;
+static bags_code bagi_reader_summed(
+    const bags_reader *reader, uint64_t *shards, bags_error *err);
+
+BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
+    bags_field_info *fields, bags_error *err) {
+    bags_info out;
+    memset(&out, 0, sizeof out);
+    out.sharded = reader->sharded;
+    out.skipped = reader->skipped;
+    bags_code code = bagi_reader_summed(reader, &out.checksums, err);
+    for (size_t field = 0; fields && field < reader->spec.count; field++)
+        memset(&fields[field], 0, sizeof *fields);
     for (size_t i = 0; i < reader->count && !code; i++) {
         size_t bags = reader->spec.count + !reader->shards[i].split;
-        for (size_t field = 0; field < bags && !code; field++)
-            code = bagi_reader_measure(reader, i, field, &blobs, &bytes, &sum,
-                err);
+        for (size_t field = 0; field < bags && !code; field++) {
+            bags_field_info refs = {0, 0};
+            bags_field_info *to =
+                fields && field < reader->spec.count ? &fields[field] : &refs;
+            code = bagi_reader_measure(
+                reader, i, field, &to->blobs, &to->size, &out.size, err);
+        }
     }
     if (!code)
-        *size = sum;
-    return code;
-}
-
-BAGS_API bags_code bags_reader_stat(const bags_reader *reader, size_t field,
-    bags_stat *out, bags_error *err) {
-    bags_stat stat = {0, 0};
-    uint64_t size = 0;
-    bags_code code = BAGS_OK;
-    if (field >= reader->spec.count)
-        return bagi_fail_no_field(reader, field, err);
-    for (size_t i = 0; i < reader->count && !code; i++)
-        code = bagi_reader_measure(reader, i, field, &stat.blobs, &stat.bytes,
-            &size, err);
-    if (!code)
-        *out = stat;
+        *info = out;
     return code;
 }
 
 /* ---- rows ---- */
 
-BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop) {
-    bags_select select = {field, start, stop, 1};
+BAGS_API bags_select bags_whole(size_t field) {
+    bags_select select = {field, false, 0, 0, 0};
+    return select;
+}
+
+BAGS_API bags_select bags_slice(
+    size_t field, uint64_t start, uint64_t stop, uint64_t step) {
+    bags_select select = {field, true, start, stop, step};
     return select;
 }
 
 /* The shard of a datapoint. Most often it is the one the row was used for
  * last, or the next. */
-static BAGI_WITHIN bool bagi_shard_has(const bags_reader *reader,
-    uint64_t shard, uint64_t index) {
+static BAGI_WITHIN bool bagi_shard_has(
+    const bags_reader *reader, uint64_t shard, uint64_t index) {
     return shard < reader->count && reader->shards[shard].start <= index &&
            index < reader->shards[shard + 1].start;
 }
 
-static inline size_t bagi_reader_shard_of(const bags_reader *reader,
-    uint64_t index, uint64_t hint) {
+static inline size_t bagi_reader_shard_of(
+    const bags_reader *reader, uint64_t index, uint64_t hint) {
     if (bagi_shard_has(reader, hint, index))
         return (size_t)hint;
     size_t low = 0, high = reader->count;
@@ -10744,8 +10712,8 @@ static bags_code bagi_row_slots(bags_row *row, size_t count, bags_error *err) {
     size_t size = sizeof(struct bagi_slot);
     if (count > SIZE_MAX / size)
         return bagi_fail_memory(err, SIZE_MAX);
-    void *slots = memory.resize(memory.user, row->slots, row->capacity * size,
-        count * size);
+    void *slots = memory.resize(
+        memory.user, row->slots, row->capacity * size, count * size);
     if (!slots)
         return bagi_fail_memory(err, count * size);
     row->slots = (struct bagi_slot *)slots;
@@ -10770,11 +10738,11 @@ static bags_code bagi_slot_items(const bags_row *row, struct bagi_slot *slot,
         more = count;
     if (more > SIZE_MAX / size)
         return bagi_fail_memory(err, SIZE_MAX);
-    void *items = memory.resize(memory.user, slot->items, slot->capacity * size,
-        more * size);
+    void *items = memory.resize(
+        memory.user, slot->items, slot->capacity * size, more * size);
     if (!items)
         return bagi_fail_memory(err, more * size);
-    slot->items = (bags_bytes *)items;
+    slot->items = (bags_view *)items;
     slot->capacity = more;
     return BAGS_OK;
 }
@@ -10814,18 +10782,18 @@ BAGI_COLD static bags_code bagi_fail_refs(const bags_reader *reader,
     size_t shard, uint64_t local, size_t field, const char *what,
     bags_error *err) {
     char *dir = bagi_reader_shard_path(reader, &reader->shards[shard], NULL);
-    bags_code code = bagi_fail_refs_in(dir ? dir : "", &reader->spec, local,
-        field, what, err);
+    bags_code code = bagi_fail_refs_in(
+        dir ? dir : "", &reader->spec, local, field, what, err);
     bagi_free_text(&reader->env.memory, dir);
     return code;
 }
 
 /* Take apart the refs of a datapoint of a shard that has them. */
 static bags_code bagi_reader_parse(const bags_reader *reader, size_t shard,
-    uint64_t local, bags_bytes blob, bagi_ref *refs, bags_error *err) {
+    uint64_t local, bags_view blob, bagi_ref *refs, bags_error *err) {
     size_t field = 0;
-    const char *fault = bagi_refs_parse(blob, reader->spec.types,
-        reader->spec.count, refs, &field);
+    const char *fault = bagi_refs_parse(
+        blob, reader->spec.types, reader->spec.count, refs, &field);
     return fault ? bagi_fail_refs(reader, shard, local, field, fault, err)
                  : BAGS_OK;
 }
@@ -10866,8 +10834,8 @@ static bags_code bagi_row_refs(const bags_reader *reader, bags_row *row,
     size_t count = reader->spec.count;
     size_t layouts = BAGI_LAYOUTS * sizeof(bagi_layout);
     bool fresh = row->refs.capacity == 0;
-    bags_code code = bags_buffer_reserve(&row->refs,
-        layouts + count * (sizeof(bagi_ref) + 1) + 1, err);
+    bags_code code = bags_buffer_reserve(
+        &row->refs, layouts + count * (sizeof(bagi_ref) + 1) + 1, err);
     if (code)
         return code;
     if (fresh)
@@ -10880,7 +10848,7 @@ static bags_code bagi_row_refs(const bags_reader *reader, bags_row *row,
 /* The bytes of an integer by its first byte; 0 if it is none, or one of more
  * than 32 bits, or one that is written as a signed one. */
 static size_t bagi_uint_size(unsigned char tag) {
-    return tag < 0x80     ? 1
+    return tag < 0x80    ? 1
            : tag == 0xCC ? 2
            : tag == 0xCD ? 3
            : tag == 0xCE ? 5
@@ -10888,16 +10856,16 @@ static size_t bagi_uint_size(unsigned char tag) {
 }
 
 /* Note that refs of this layout have these bits of their byte `at`. */
-static void bagi_layout_tag(bagi_layout *layout, size_t at, unsigned char value,
-    unsigned char mask) {
+static void bagi_layout_tag(
+    bagi_layout *layout, size_t at, unsigned char value, unsigned char mask) {
     unsigned shift = 8 * (at % 8);
     layout->word[at / 8].mask |= (uint64_t)mask << shift;
     layout->word[at / 8].tag |= (uint64_t)(value & mask) << shift;
 }
 
 /* Take a number off the refs. False if it is none of those that are quick. */
-static bool bagi_layout_number(bagi_layout *layout, bags_bytes refs, size_t *at,
-    bagi_place *place) {
+static bool bagi_layout_number(
+    bagi_layout *layout, bags_view refs, size_t *at, bagi_place *place) {
     if (*at >= refs.size)
         return false;
     unsigned char tag = refs.data[*at];
@@ -10912,8 +10880,8 @@ static bool bagi_layout_number(bagi_layout *layout, bags_bytes refs, size_t *at,
 }
 
 /* The same for [first, count] or []. */
-static bool bagi_layout_sequence(bagi_layout *layout, bags_bytes refs,
-    size_t *at, size_t field) {
+static bool bagi_layout_sequence(
+    bagi_layout *layout, bags_view refs, size_t *at, size_t field) {
     bagi_place none = {0, 63};
     if (*at >= refs.size)
         return false;
@@ -10927,8 +10895,8 @@ static bool bagi_layout_sequence(bagi_layout *layout, bags_bytes refs,
 }
 
 /* The head of an array of so many elements. */
-static bool bagi_layout_head(bagi_layout *layout, bags_bytes refs, size_t *at,
-    size_t count) {
+static bool bagi_layout_head(
+    bagi_layout *layout, bags_view refs, size_t *at, size_t count) {
     unsigned char head[3] = {(unsigned char)(0x90 | count), 0, 0};
     size_t size = count < 16 ? 1 : 3;
     if (size == 3) {
@@ -10942,16 +10910,16 @@ static bool bagi_layout_head(bagi_layout *layout, bags_bytes refs, size_t *at,
     return true;
 }
 
-static bool bagi_layout_fields(bagi_layout *layout, const bagi_spec *spec,
-    bags_bytes refs) {
+static bool bagi_layout_fields(
+    bagi_layout *layout, const bagi_spec *spec, bags_view refs) {
     size_t at = 0;
     if (!bagi_layout_head(layout, refs, &at, spec->count))
         return false;
     for (size_t i = 0; i < spec->count; i++) {
-        bool known = spec->shape >> i & 1
-                         ? bagi_layout_sequence(layout, refs, &at, i)
-                         : bagi_layout_number(layout, refs, &at,
-                               &layout->first[i]);
+        bool known =
+            spec->shape >> i & 1
+                ? bagi_layout_sequence(layout, refs, &at, i)
+                : bagi_layout_number(layout, refs, &at, &layout->first[i]);
         if (!known)
             return false;
     }
@@ -10959,10 +10927,9 @@ static bool bagi_layout_fields(bagi_layout *layout, const bagi_spec *spec,
 }
 
 /* Remember the layout of a datapoint's refs, if it is one that is quick. */
-static void bagi_row_learn(const bags_row *row, const bagi_spec *spec,
-    bags_bytes refs) {
-    bagi_layout *layout =
-        &bagi_row_layouts(row)[refs.size % BAGI_LAYOUTS];
+static void bagi_row_learn(
+    const bags_row *row, const bagi_spec *spec, bags_view refs) {
+    bagi_layout *layout = &bagi_row_layouts(row)[refs.size % BAGI_LAYOUTS];
     if (spec->count > BAGI_QUICK_FIELDS ||
         refs.size > (size_t)8 * BAGI_LAYOUT_WORDS)
         return;
@@ -10985,7 +10952,7 @@ static bags_code bagi_reader_refs(const bags_reader *reader, size_t shard,
         return BAGS_OK;
     }
     const bag_reader *bag = NULL;
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     bags_code code =
         bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
     if (!code)
@@ -11002,7 +10969,7 @@ static bool bagi_ref_fits(const bagi_ref *ref, uint64_t length) {
            (ref->first < length && ref->count <= length - ref->first);
 }
 
-#define BAGI_REF_FAULT \
+#define BAGI_REF_FAULT                                                         \
     "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64
 
 /* Check that what a ref says is in the field's Bag. */
@@ -11013,12 +10980,13 @@ static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
         return BAGS_OK;
     if (reader->shards[shard].split)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has %" PRIu64 " blobs and not those of the datapoints from %"
-            PRIu64 " on: it was made shorter while it was open",
+            "%s: has %" PRIu64
+            " blobs and not those of the datapoints from %" PRIu64
+            " on: it was made shorter while it was open",
             bagi_tail(bag->file.path), bag->length, local);
     char what[160];
-    (void)snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count,
-        bag->length);
+    (void)snprintf(
+        what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count, bag->length);
     return bagi_fail_refs(reader, shard, local, field, what, err);
 }
 
@@ -11039,18 +11007,18 @@ static uint64_t bagi_slot_budget(const bag_reader *bag) {
 
 /* Point at items that are mapped. */
 static bags_code bagi_slot_view(const bag_reader *bag, const bagi_steps *steps,
-    bags_bytes *items, bags_error *err) {
+    bags_view *items, bags_error *err) {
     uint64_t index = steps->first;
     for (uint64_t i = 0; i < steps->count; i++, index += steps->step) {
         uint64_t start, stop;
-        if (BAGI_UNLIKELY(!bagi_bag_bounds(bag, index, bag->ends + index * 8,
-                &start, &stop)))
+        if (BAGI_UNLIKELY(!bagi_bag_bounds(
+                bag, index, bag->ends + index * 8, &start, &stop)))
             return bagi_bag_fail_bounds(bag, index, start, stop, err);
         items[i].data = bag->data + start;
         items[i].size = (size_t)(stop - start);
         if (BAGI_UNLIKELY(bag->sums)) {
-            bags_code code = bagi_sums_check(bag, index, 1,
-                bag->ends + index * 8, items[i].data, err);
+            bags_code code = bagi_sums_check(
+                bag, index, 1, bag->ends + index * 8, items[i].data, err);
             if (code)
                 return code;
         }
@@ -11059,8 +11027,8 @@ static bags_code bagi_slot_view(const bag_reader *bag, const bagi_steps *steps,
 }
 
 /* The buffer of a slot grows while items view it: move the views along. */
-static bags_code bagi_slot_reserve(struct bagi_slot *slot, size_t used,
-    size_t more, bags_error *err) {
+static bags_code bagi_slot_reserve(
+    struct bagi_slot *slot, size_t used, size_t more, bags_error *err) {
     uintptr_t before = (uintptr_t)slot->data.data;
     if (more > SIZE_MAX / 2 - used)
         return bagi_fail_memory(err, SIZE_MAX);
@@ -11078,7 +11046,7 @@ static bags_code bagi_slot_reserve(struct bagi_slot *slot, size_t used,
 /* Read neighbouring items behind what the slot's buffer holds, `*used` bytes:
  * their ends, unless the table is at hand, and then all blobs at once. */
 static bags_code bagi_slot_read(const bag_reader *bag, uint64_t first,
-    size_t count, struct bagi_slot *slot, size_t *used, bags_bytes *items,
+    size_t count, struct bagi_slot *slot, size_t *used, bags_view *items,
     bags_error *err) {
     const unsigned char *ends = bag->ends ? bag->ends + first * 8 : NULL;
     size_t at = *used;
@@ -11086,8 +11054,8 @@ static bags_code bagi_slot_read(const bag_reader *bag, uint64_t first,
     if (!ends) {
         code = bagi_slot_reserve(slot, at, count * 8 + 8, err);
         if (!code)
-            code = bagi_bag_entries(bag, first, count, slot->data.data + at,
-                err);
+            code =
+                bagi_bag_entries(bag, first, count, slot->data.data + at, err);
         at += count * 8 + 8;
         ends = slot->data.data + *used + 8;
     }
@@ -11113,8 +11081,8 @@ static bags_code bagi_slot_read(const bag_reader *bag, uint64_t first,
         if (!bag->ends)
             ends = slot->data.data + *used + 8;
         data = slot->data.data + at;
-        code = bagi_file_read(bag, &bag->file, start, slot->data.data + at,
-            (size_t)size, err);
+        code = bagi_file_read(
+            bag, &bag->file, start, slot->data.data + at, (size_t)size, err);
         if (code)
             return code;
         at += (size_t)size;
@@ -11146,12 +11114,12 @@ static bags_code bagi_slot_add(const bags_row *row, struct bagi_slot *slot,
     bags_code code = bagi_slot_items(row, slot, slot->length + count, err);
     if (code)
         return code;
-    bags_bytes *items = slot->items + slot->length;
+    bags_view *items = slot->items + slot->length;
     if (bag->data && bag->ends) {
         code = bagi_slot_view(bag, steps, items, err);
         for (size_t i = 0; bag->random && i < count && !code; i++)
-            bagi_bag_wake(bag, (uint64_t)(items[i].data - bag->data),
-                items[i].size);
+            bagi_bag_wake(
+                bag, (uint64_t)(items[i].data - bag->data), items[i].size);
         slot->length += code ? 0 : count;
     } else if (steps->step == 1) {
         code = bagi_slot_read(bag, steps->first, count, slot, used, items, err);
@@ -11174,8 +11142,12 @@ static bags_code bagi_select_steps(const bags_reader *reader,
     steps->first = ref->first;
     steps->count = ref->count;
     steps->step = 1;
-    if (!select->start && !select->stop && !select->step)
+    if (!select->slice && !select->start && !select->stop && !select->step)
         return BAGS_OK;
+    if (!select->slice)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: field \"%.200s\": start, stop or step without slice",
+            bagi_tail(reader->path), name);
     if (!reader->spec.types[select->field].sequence)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\" is no sequence to take a range of",
@@ -11183,14 +11155,13 @@ static bags_code bagi_select_steps(const bags_reader *reader,
     if (select->start > select->stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\": a range from %" PRIu64 " to %" PRIu64
-            " runs backwards", bagi_tail(reader->path), name, select->start,
-            select->stop);
+            " runs backwards",
+            bagi_tail(reader->path), name, select->start, select->stop);
     uint64_t stop = select->stop < ref->count ? select->stop : ref->count;
     steps->step = select->step ? select->step : 1;
     steps->first = ref->first + select->start;
-    steps->count = select->start < stop
-                       ? (stop - select->start - 1) / steps->step + 1
-                       : 0;
+    steps->count =
+        select->start < stop ? (stop - select->start - 1) / steps->step + 1 : 0;
     return BAGS_OK;
 }
 
@@ -11198,8 +11169,9 @@ static bags_code bagi_select_steps(const bags_reader *reader,
  * read. */
 BAGI_COLD static bags_code bagi_prefix_datapoint(const bags_reader *reader,
     uint64_t index, size_t field, bags_code code, bags_error *err) {
-    return bagi_prefix(err, code, "datapoint %" PRIu64 ", field \"%.200s\": ",
-        index, bagi_reader_field_name(reader, field));
+    return bagi_prefix(err, code,
+        "datapoint %" PRIu64 ", field \"%.200s\": ", index,
+        bagi_reader_field_name(reader, field));
 }
 
 static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
@@ -11216,8 +11188,8 @@ static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
         code = bagi_reader_bag(reader, shard, select->field, &bag, err);
     if (code)
         return code;
-    code = bagi_reader_check_ref(reader, shard, local, select->field, ref, bag,
-        err);
+    code = bagi_reader_check_ref(
+        reader, shard, local, select->field, ref, bag, err);
     if (code) /* it says field and datapoint, counted in the shard */
         return reader->sharded
                    ? bagi_prefix(err, code, "datapoint %" PRIu64 ": ", index)
@@ -11228,8 +11200,8 @@ static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
                 : BAGS_OK;
 }
 
-BAGI_COLD static bags_code bagi_fail_datapoint(const bags_reader *reader,
-    uint64_t index, bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_datapoint(
+    const bags_reader *reader, uint64_t index, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: there is no datapoint %" PRIu64 "; it has %" PRIu64,
         bagi_tail(reader->path), index, reader->length);
@@ -11255,8 +11227,8 @@ static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
 
 /* Behind the refs is a table of at least 16 bytes, so that to read eight from
  * any of theirs reads nothing behind the map. */
-static BAGI_WITHIN bool bagi_layout_fits(const bagi_layout *layout,
-    uint64_t shape, bags_bytes refs) {
+static BAGI_WITHIN bool bagi_layout_fits(
+    const bagi_layout *layout, uint64_t shape, bags_view refs) {
     uint64_t other = layout->shape ^ shape;
     if (layout->size != refs.size)
         return false;
@@ -11266,18 +11238,18 @@ static BAGI_WITHIN bool bagi_layout_fits(const bagi_layout *layout,
     return other == 0;
 }
 
-static BAGI_WITHIN uint64_t bagi_quick_number(const unsigned char *refs,
-    bagi_place place) {
+static BAGI_WITHIN uint64_t bagi_quick_number(
+    const unsigned char *refs, bagi_place place) {
     return bagi_load_big(refs + place.at) >> 1 >> place.shift;
 }
 
 /* The refs of a datapoint and their layout, or NULL. */
 static BAGI_WITHIN const bagi_layout *bagi_quick_refs(const bagi_spec *spec,
-    const bagi_view *view, uint64_t local, const bags_row *row,
+    const bagi_mapped *view, uint64_t local, const bags_row *row,
     const unsigned char **refs) {
-    bags_bytes blob;
+    bags_view blob;
     const bagi_layout *layout = bagi_row_layouts(row);
-    if (!layout || !bagi_view_get(view, local, &blob))
+    if (!layout || !bagi_mapped_get(view, local, &blob))
         return NULL;
     layout += blob.size % BAGI_LAYOUTS;
     *refs = blob.data;
@@ -11285,7 +11257,7 @@ static BAGI_WITHIN const bagi_layout *bagi_quick_refs(const bagi_spec *spec,
 }
 
 /* Items of a sequence, all of them if the selection is NULL. */
-static BAGI_WITHIN bool bagi_quick_items(const bagi_view *view,
+static BAGI_WITHIN bool bagi_quick_items(const bagi_mapped *view,
     const bags_select *select, uint64_t first, uint64_t count,
     struct bagi_slot *slot) {
     uint64_t start = 0, stop = count;
@@ -11301,7 +11273,7 @@ static BAGI_WITHIN bool bagi_quick_items(const bagi_view *view,
         return false;
     slot->length = (size_t)(stop - start);
     for (size_t i = 0; i < slot->length; i++)
-        if (!bagi_view_get(view, first + start + i, &slot->items[i]))
+        if (!bagi_mapped_get(view, first + start + i, &slot->items[i]))
             return false;
     return true;
 }
@@ -11312,27 +11284,29 @@ static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader,
     const bagi_layout *layout, const unsigned char *refs,
     struct bagi_slot *slot) {
     uint64_t first = bagi_quick_number(refs, layout->first[field]);
-    if (select && !(select->start | select->stop | select->step))
+    if (select &&
+        !(select->slice || (select->start | select->stop | select->step)))
         select = NULL;
-    if (!bag || slot->capacity == 0)
+    if (!bag || slot->capacity == 0 || (select && !select->slice))
         return false;
     slot->field = field;
     if (reader->spec.shape >> field & 1)
         return bagi_quick_items(&bag->view, select, first,
             bagi_quick_number(refs, layout->count[field]), slot);
     slot->length = 1;
-    return !select && bagi_view_get(&bag->view, first, slot->items);
+    return !select && bagi_mapped_get(&bag->view, first, slot->items);
 }
 
 /* A plain field of a shard whose refs are known to be the indices of datapoints,
  * so that they need not be read. */
 static BAGI_WITHIN bool bagi_quick_known(const bag_reader *bag, uint64_t local,
     const bags_select *select, struct bagi_slot *slot) {
-    if (select->start | select->stop | select->step || slot->capacity == 0)
+    if (select->slice || select->start | select->stop | select->step ||
+        slot->capacity == 0)
         return false;
     slot->field = select->field;
     slot->length = 1;
-    return bagi_view_get(&bag->view, local, slot->items);
+    return bagi_mapped_get(&bag->view, local, slot->items);
 }
 
 static BAGI_WITHIN bool bagi_quick_one(const bags_reader *reader, void **bags,
@@ -11355,7 +11329,7 @@ static BAGI_WITHIN bool bagi_quick_one(const bags_reader *reader, void **bags,
 
 static BAGI_WITHIN bool bagi_quick_blob(const bags_reader *reader, void **bags,
     uint64_t local, size_t field, uint64_t item, const bags_row *row,
-    bags_bytes *out) {
+    bags_view *out) {
     size_t fields = reader->spec.count;
     const unsigned char *refs;
     if (field >= fields)
@@ -11365,7 +11339,7 @@ static BAGI_WITHIN bool bagi_quick_blob(const bags_reader *reader, void **bags,
     if (!index || !bag)
         return false;
     if (BAGI_LOAD(&bag->consecutive))
-        return item == 0 && bagi_view_get(&bag->view, local, out);
+        return item == 0 && bagi_mapped_get(&bag->view, local, out);
     const bagi_layout *layout =
         bagi_quick_refs(&reader->spec, &index->view, local, row, &refs);
     if (!layout)
@@ -11375,7 +11349,7 @@ static BAGI_WITHIN bool bagi_quick_blob(const bags_reader *reader, void **bags,
         count = bagi_quick_number(refs, layout->count[field]);
     return item < count && count <= bag->view.length &&
            first <= bag->view.length - count &&
-           bagi_view_get(&bag->view, first + item, out);
+           bagi_mapped_get(&bag->view, first + item, out);
 }
 
 static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
@@ -11394,9 +11368,9 @@ static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
     for (size_t i = 0; i < count; i++) {
         size_t field = selects ? selects[i].field : i;
         if (field >= fields || seen >> field & 1 ||
-            !bagi_quick_slot(reader, (const bag_reader *)BAGI_LOAD(&bags[field]),
-                field, selects ? &selects[i] : NULL, layout, refs,
-                &row->slots[i]))
+            !bagi_quick_slot(reader,
+                (const bag_reader *)BAGI_LOAD(&bags[field]), field,
+                selects ? &selects[i] : NULL, layout, refs, &row->slots[i]))
             return false;
         seen |= (uint64_t)1 << field;
     }
@@ -11418,13 +11392,13 @@ BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
     if (!code)
         code = bagi_row_refs(reader, row, &refs, &marks, err);
     if (!code)
-        code = bagi_reader_refs(reader, shard,
-            index - reader->shards[shard].start, row, refs, err);
+        code = bagi_reader_refs(
+            reader, shard, index - reader->shards[shard].start, row, refs, err);
     if (code)
         return code;
     memset(marks, 0, reader->spec.count);
     for (size_t i = 0; i < count && !code; i++) {
-        bags_select whole = {i, 0, 0, 0};
+        bags_select whole = bags_whole(i);
         code = bagi_row_select(reader, shard, index,
             selects ? &selects[i] : &whole, refs, marks, row, i, err);
     }
@@ -11481,7 +11455,7 @@ BAGI_COLD static bags_code bagi_fail_item(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row,
     bags_error *err) {
     uint64_t count = 0;
-    bags_code code = bags_reader_count(reader, index, field, row, &count, err);
+    bags_code code = bags_reader_items(reader, index, field, row, &count, err);
     if (code)
         return code;
     code = bags_fail(err, BAGS_ERROR_RANGE,
@@ -11491,11 +11465,11 @@ BAGI_COLD static bags_code bagi_fail_item(const bags_reader *reader,
 }
 
 BAGI_APART static bags_code bagi_reader_get_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row,
-    bags_bytes *out, bags_error *err) {
-    bags_select select = {field, 0, 0, 0};
+    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
+    bags_error *err) {
+    bags_select select = bags_whole(field);
     if (field < reader->spec.count && reader->spec.types[field].sequence)
-        select = bags_slice(field, item, item + (item < UINT64_MAX));
+        select = bags_slice(field, item, item + (item < UINT64_MAX), 1);
     out->data = NULL;
     out->size = 0;
     bags_code code = bagi_reader_get_some(reader, index, &select, 1, row, err);
@@ -11509,8 +11483,8 @@ BAGI_APART static bags_code bagi_reader_get_blob(const bags_reader *reader,
 }
 
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row,
-    bags_bytes *out, bags_error *err) {
+    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
+    bags_error *err) {
     if (BAGI_ATOMIC && bagi_shard_has(reader, row->shard, index)) {
         const bagi_shard *shard = &reader->shards[row->shard];
         void **bags = (void **)BAGI_LOAD(&shard->bags);
@@ -11523,7 +11497,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     return bagi_reader_get_blob(reader, index, field, item, row, out, err);
 }
 
-BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
+BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     bagi_ref *refs = NULL;
     unsigned char *marks = NULL;
@@ -11541,8 +11515,8 @@ BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
     if (!code)
         code = bagi_reader_bag(reader, shard, field, &bag, err);
     if (!code)
-        code = bagi_reader_check_ref(reader, shard, local, field, &refs[field],
-            bag, err);
+        code = bagi_reader_check_ref(
+            reader, shard, local, field, &refs[field], bag, err);
     if (code)
         return code;
     row->shard = shard;
@@ -11552,16 +11526,16 @@ BAGS_API bags_code bags_reader_count(const bags_reader *reader, uint64_t index,
 
 /* ---- ranges of datapoints ---- */
 
-static bags_code bagi_fail_sequence(const bags_reader *reader, size_t field,
-    bags_error *err) {
+static bags_code bagi_fail_sequence(
+    const bags_reader *reader, size_t field, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: field \"%.200s\" is a sequence; ranges, lists and columns of "
-        "datapoints are of plain fields", bagi_tail(reader->path),
-        reader->spec.fields[field].name);
+        "datapoints are of plain fields",
+        bagi_tail(reader->path), reader->spec.fields[field].name);
 }
 
-static bags_code bagi_many_check(const bags_reader *reader, size_t field,
-    bags_error *err) {
+static bags_code bagi_many_check(
+    const bags_reader *reader, size_t field, bags_error *err) {
     if (field >= reader->spec.count)
         return bagi_fail_no_field(reader, field, err);
     if (reader->spec.types[field].sequence)
@@ -11577,7 +11551,7 @@ static bags_code bagi_many_check(const bags_reader *reader, size_t field,
 BAGI_COLD static bags_code bagi_many_blame(const bags_reader *reader,
     size_t field, const uint64_t *indices, uint64_t start, uint64_t count,
     bags_row *row, bags_code code, bags_error *err) {
-    bags_select select = {field, 0, 0, 0};
+    bags_select select = bags_whole(field);
     bags_error why;
     for (uint64_t i = 0; err && code == BAGS_ERROR_CORRUPT && i < count; i++) {
         uint64_t index = indices ? indices[i] : start + i;
@@ -11589,11 +11563,11 @@ BAGI_COLD static bags_code bagi_many_blame(const bags_reader *reader,
     }
     row->length = 0;
     if (indices)
-        return bagi_prefix(err, code, "field \"%.200s\": ",
-            reader->spec.fields[field].name);
-    return bagi_prefix(err, code, "datapoints %" PRIu64 " to %" PRIu64
-        ", field \"%.200s\": ", start, start + count,
-        reader->spec.fields[field].name);
+        return bagi_prefix(
+            err, code, "field \"%.200s\": ", reader->spec.fields[field].name);
+    return bagi_prefix(err, code,
+        "datapoints %" PRIu64 " to %" PRIu64 ", field \"%.200s\": ", start,
+        start + count, reader->spec.fields[field].name);
 }
 
 /* A run of a field's blobs that lie one behind the other. */
@@ -11607,17 +11581,17 @@ typedef struct bagi_run {
 } bagi_run;
 
 static bags_code bagi_run_flush(bagi_run *run, bags_error *err) {
-    bags_code code = bagi_slot_add(run->row, &run->row->slots[0], run->bag,
-        &run->steps, &run->used, err);
+    bags_code code = bagi_slot_add(
+        run->row, &run->row->slots[0], run->bag, &run->steps, &run->used, err);
     run->steps.count = 0;
     return code;
 }
 
-static bags_code bagi_run_add(bagi_run *run, uint64_t local,
-    const bagi_ref *ref, bags_error *err) {
+static bags_code bagi_run_add(
+    bagi_run *run, uint64_t local, const bagi_ref *ref, bags_error *err) {
     bagi_steps *steps = &run->steps;
-    bags_code code = bagi_reader_check_ref(run->reader, run->shard, local,
-        run->field, ref, run->bag, err);
+    bags_code code = bagi_reader_check_ref(
+        run->reader, run->shard, local, run->field, ref, run->bag, err);
     if (!code && steps->count && ref->first != steps->first + steps->count)
         code = bagi_run_flush(run, err);
     if (code)
@@ -11629,8 +11603,8 @@ static bags_code bagi_run_add(bagi_run *run, uint64_t local,
 }
 
 /* The datapoints start .. stop of one shard, counted in it. */
-static bags_code bagi_run_shard(bagi_run *run, uint64_t start, uint64_t stop,
-    bags_error *err) {
+static bags_code bagi_run_shard(
+    bagi_run *run, uint64_t start, uint64_t stop, bags_error *err) {
     const bags_reader *reader = run->reader;
     bagi_ref *refs = NULL;
     unsigned char *marks = NULL;
@@ -11642,16 +11616,16 @@ static bags_code bagi_run_shard(bagi_run *run, uint64_t start, uint64_t stop,
     run->row->slots[0].budget = bagi_slot_budget(run->bag);
     if (reader->shards[run->shard].split) {
         bagi_ref all = {start, stop - start};
-        code = bagi_reader_check_ref(reader, run->shard, start, run->field,
-            &all, run->bag, err);
+        code = bagi_reader_check_ref(
+            reader, run->shard, start, run->field, &all, run->bag, err);
         run->steps.first = start;
         run->steps.count = stop - start;
         return code ? code : bagi_run_flush(run, err);
     }
     code = bagi_reader_bag(reader, run->shard, reader->spec.count, &bag, err);
     if (!code)
-        code = bag_reader_get_range(bag, start, stop, &run->row->scratch,
-            &range, err);
+        code = bag_reader_get_range(
+            bag, start, stop, &run->row->scratch, &range, err);
     for (size_t i = 0; !code && i < range.length; i++) {
         code = bagi_reader_parse(reader, run->shard, start + i,
             bags_range_get(&range, i), refs, err);
@@ -11661,8 +11635,8 @@ static bags_code bagi_run_shard(bagi_run *run, uint64_t start, uint64_t stop,
     return code ? code : bagi_run_flush(run, err);
 }
 
-static bags_code bagi_run_all(bagi_run *run, uint64_t start, uint64_t stop,
-    bags_error *err) {
+static bags_code bagi_run_all(
+    bagi_run *run, uint64_t start, uint64_t stop, bags_error *err) {
     const bags_reader *reader = run->reader;
     bags_code code = BAGS_OK;
     while (start < stop && !code) {
@@ -11681,7 +11655,7 @@ static bags_code bagi_run_all(bagi_run *run, uint64_t start, uint64_t stop,
 }
 
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
-    size_t field, uint64_t start, uint64_t stop, bags_row *row,
+    uint64_t start, uint64_t stop, size_t field, bags_row *row,
     bags_error *err) {
     bagi_row_start(reader, row);
     bags_code code = bagi_many_check(reader, field, err);
@@ -11706,8 +11680,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     row->slots[0].length = 0;
     code = bagi_run_all(&run, start, stop, err);
     if (code)
-        return bagi_many_blame(reader, field, NULL, start, stop - start, row,
-            code, err);
+        return bagi_many_blame(
+            reader, field, NULL, start, stop - start, row, code, err);
     row->index = start;
     row->length = 1;
     return BAGS_OK;
@@ -11722,14 +11696,14 @@ static bags_code bagi_many_list(const bags_reader *reader,
     list->buffer = &row->list;
     bags_code code = bagi_wants_make(indices, count, list, err);
     if (!code && count && bagi_wants(list)[count - 1].index >= reader->length)
-        code = bagi_fail_datapoint(reader, bagi_wants(list)[count - 1].index,
-            err);
+        code =
+            bagi_fail_datapoint(reader, bagi_wants(list)[count - 1].index, err);
     return code;
 }
 
 /* The part of a list from the i-th on that is in one shard. */
-static bagi_list bagi_many_shard(const bags_reader *reader,
-    const bagi_list *list, size_t i, bags_row *row) {
+static bagi_list bagi_many_shard(
+    const bags_reader *reader, const bagi_list *list, size_t i, bags_row *row) {
     const bagi_want *wants = bagi_wants(list);
     bagi_list part = {list->buffer, list->first + i, 0};
     size_t shard = bagi_reader_shard_of(reader, wants[i].index, row->shard);
@@ -11761,8 +11735,8 @@ static bags_code bagi_many_refs(const bags_reader *reader, size_t shard,
         code = bagi_reader_parse(reader, shard, local,
             bagi_want_view(want, &row->scratch), refs, err);
         if (!code)
-            code = bagi_reader_check_ref(reader, shard, local, field,
-                &refs[field], bag, err);
+            code = bagi_reader_check_ref(
+                reader, shard, local, field, &refs[field], bag, err);
         if (code)
             return code;
         want->index = refs[field].first;
@@ -11787,8 +11761,9 @@ static bags_code bagi_many_part(const bags_reader *reader, size_t field,
                 : bagi_wants_read(bag, part, &row->slots[0].data, used, err);
 }
 
-BAGS_API bags_code bags_reader_get_many(const bags_reader *reader, size_t field,
-    const uint64_t *indices, size_t count, bags_row *row, bags_error *err) {
+BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
+    const uint64_t *indices, size_t count, size_t field, bags_row *row,
+    bags_error *err) {
     bagi_list list = {NULL, 0, 0}, part;
     size_t used = 0;
     bagi_row_start(reader, row);
@@ -11807,7 +11782,8 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader, size_t field,
         code = bagi_many_part(reader, field, &part, row, &used, err);
     }
     if (code)
-        return bagi_many_blame(reader, field, indices, 0, count, row, code, err);
+        return bagi_many_blame(
+            reader, field, indices, 0, count, row, code, err);
     const bagi_want *wants = bagi_wants(&list);
     for (size_t i = 0; i < count; i++)
         slot->items[wants[i].place] = bagi_want_view(&wants[i], &slot->data);
@@ -11840,8 +11816,8 @@ static bags_code bagi_ahead_field(const bags_reader *reader, size_t shard,
     if (!code)
         code = bagi_reader_bag(reader, shard, select->field, &bag, err);
     if (!code)
-        code = bagi_reader_check_ref(reader, shard, local, select->field, ref,
-            bag, err);
+        code = bagi_reader_check_ref(
+            reader, shard, local, select->field, ref, bag, err);
     /* Steps of more than one are read as one range, if they are short. */
     uint64_t each = steps.step < 8 || steps.count < 2
                         ? (steps.count - 1) * steps.step + 1
@@ -11859,8 +11835,8 @@ static bags_code bagi_ahead_field(const bags_reader *reader, size_t shard,
 
 /* One step for one datapoint: of its refs, or of one of its fields. */
 static bags_code bagi_ahead_datapoint(const bags_reader *reader, uint64_t index,
-    const bags_select *select, bagi_step step, bags_row *row,
-    bagi_ahead *ahead, bags_error *err) {
+    const bags_select *select, bagi_step step, bags_row *row, bagi_ahead *ahead,
+    bags_error *err) {
     const bag_reader *from = NULL;
     bagi_ref *refs = NULL;
     unsigned char *marks = NULL;
@@ -11893,8 +11869,8 @@ static bags_code bagi_ahead_step(const bags_reader *reader,
     memset(&ahead, 0, sizeof ahead);
     for (size_t i = 0; i < list->count && !code; i++) {
         uint64_t index = bagi_wants(list)[i].index;
-        code = bagi_ahead_datapoint(reader, index, select, step, row, &ahead,
-            err);
+        code =
+            bagi_ahead_datapoint(reader, index, select, step, row, &ahead, err);
         if (code)
             bagi_prefix(err, code, "datapoint %" PRIu64 ": ", index);
     }
@@ -11913,13 +11889,14 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     for (int step = BAGI_STEP_REFS_TABLE; step < BAGI_STEPS && !code; step++) {
         size_t times = step < BAGI_STEP_TABLES ? 1 : select_count;
         for (size_t i = 0; i < times && !code; i++) {
-            bags_select select = {i, 0, 0, 0};
+            bags_select select = bags_whole(i);
             if (selects && step >= BAGI_STEP_TABLES)
                 select = selects[i];
-            code = step >= BAGI_STEP_TABLES && select.field >= reader->spec.count
-                       ? bagi_fail_no_field(reader, select.field, err)
-                       : bagi_ahead_step(reader, &list, &select,
-                             (bagi_step)step, row, err);
+            code =
+                step >= BAGI_STEP_TABLES && select.field >= reader->spec.count
+                    ? bagi_fail_no_field(reader, select.field, err)
+                    : bagi_ahead_step(
+                          reader, &list, &select, (bagi_step)step, row, err);
         }
     }
     return code;
@@ -11933,7 +11910,8 @@ BAGI_COLD static bags_code bagi_fail_column(const bags_reader *reader,
     size_t shard, uint64_t local, uint64_t first, bags_error *err) {
     char *dir = bagi_reader_shard_path(reader, &reader->shards[shard], NULL);
     bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: datapoint %" PRIu64 " has blob %" PRIu64 ": they do not lie in the "
+        "%s: datapoint %" PRIu64 " has blob %" PRIu64
+        ": they do not lie in the "
         "order of the datapoints, and are no column",
         dir ? bagi_tail(dir) : "", local, first);
     bagi_free_text(&reader->env.memory, dir);
@@ -11961,14 +11939,14 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     for (uint64_t i = 0; i < length && !code; i++) {
         uint64_t at = i % BAGI_COLUMN_STEP;
         if (at == 0)
-            code = bag_reader_get_range(from, i, i + BAGI_COLUMN_STEP,
-                &row->scratch, &range, err);
+            code = bag_reader_get_range(
+                from, i, i + BAGI_COLUMN_STEP, &row->scratch, &range, err);
         if (!code)
             code = bagi_reader_parse(reader, shard, i,
                 bags_range_get(&range, (size_t)at), refs, err);
         if (!code)
-            code = bagi_reader_check_ref(reader, shard, i, field, &refs[field],
-                bag, err);
+            code = bagi_reader_check_ref(
+                reader, shard, i, field, &refs[field], bag, err);
         if (!code && refs[field].first != i)
             code = bagi_fail_column(reader, shard, i, refs[field].first, err);
     }
@@ -11998,7 +11976,7 @@ static bags_code bagi_column_offsets(const bag_reader *bag,
     const bags_range *range, bags_row *row, const uint64_t **out,
     bags_error *err) {
     const unsigned char *table = bag->view.table;
-    if (table && bagi_little_endian() && (uintptr_t)table % 8 == 0) {
+    if (table && bags_little_endian() && (uintptr_t)table % 8 == 0) {
         *out = (const uint64_t *)(const void *)table;
         return BAGS_OK;
     }
@@ -12059,8 +12037,8 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     if (code)
         return code;
     code = bagi_column_view(reader, (size_t)shard, field, row, out, err);
-    return code ? bagi_prefix(err, code, "field \"%.200s\": ",
-                      reader->spec.fields[field].name)
+    return code ? bagi_prefix(err, code,
+                      "field \"%.200s\": ", reader->spec.fields[field].name)
                 : BAGS_OK;
 }
 
@@ -12098,11 +12076,11 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
  * bag_reader_verify and bags_reader_verify too, which end at the first fault.
  * ====================================================================== */
 
-#define BAGI_VERIFY_STEP ((size_t)8192)        /* entries read at once */
-#define BAGI_VERIFY_WINDOW ((size_t)64 << 10)  /* bytes of refs read at once */
-#define BAGI_VERIFY_FAULTS 1000                /* passed on if not said else */
-#define BAGI_VERIFY_UNKNOWN UINT64_MAX         /* length of a Bag not opened */
-#define BAGI_VERIFY_TOLD ((size_t)4096)        /* blobs of a Bag remembered */
+#define BAGI_VERIFY_STEP ((size_t)8192)       /* entries read at once */
+#define BAGI_VERIFY_WINDOW ((size_t)64 << 10) /* bytes of refs read at once */
+#define BAGI_VERIFY_FAULTS 1000               /* passed on if not said else */
+#define BAGI_VERIFY_UNKNOWN UINT64_MAX        /* length of a Bag not opened */
+#define BAGI_VERIFY_TOLD ((size_t)4096)       /* blobs of a Bag remembered */
 
 typedef struct bagi_verifying {
     const bagi_env *env;
@@ -12117,12 +12095,12 @@ typedef struct bagi_verifying {
     uint64_t *told;           /* the Bag's blobs that a fault was told of, in
                                  order; NULL: none of any Bag yet */
     size_t told_count;
-    uint32_t spec;            /* CRC of it */
-    unsigned char *entries;   /* a block of a table; NULL: not needed yet */
-    bags_buffer window;       /* some bytes of refs.bag, or a blob */
-    bags_buffer scratch;      /* of codecs */
-    bags_code code;           /* of the first fault */
-    bags_error *err;          /* which is written there */
+    uint32_t spec;          /* CRC of it */
+    unsigned char *entries; /* a block of a table; NULL: not needed yet */
+    bags_buffer window;     /* some bytes of refs.bag, or a blob */
+    bags_buffer scratch;    /* of codecs */
+    bags_code code;         /* of the first fault */
+    bags_error *err;        /* which is written there */
     bags_error why;
 } bagi_verifying;
 
@@ -12167,8 +12145,8 @@ static bags_code bagi_verify_tell(bagi_verifying *v, bags_code code,
             *v->err = v->why;
     }
     if (heard && v->options.each) {
-        bags_fault fault = {v->path, v->field, kind, index, item, offset, code,
-            v->why.message};
+        bags_fault fault = {
+            v->path, v->field, kind, index, item, offset, code, v->why.message};
         v->options.each(v->options.user, &fault);
     }
     return v->first_only ? code : BAGS_OK;
@@ -12176,8 +12154,8 @@ static bags_code bagi_verify_tell(bagi_verifying *v, bags_code code,
 
 /* The same for a file, or a part of it that cannot be read. Without memory
  * nothing can be said of it: that ends the work. */
-static bags_code bagi_verify_fail(bagi_verifying *v, bags_code code,
-    uint64_t offset) {
+static bags_code bagi_verify_fail(
+    bagi_verifying *v, bags_code code, uint64_t offset) {
     v->broken = true;
     if (code != BAGS_ERROR_MEMORY)
         return bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, offset);
@@ -12226,8 +12204,8 @@ static bool bagi_verify_is_told(const bagi_verifying *v, uint64_t blob) {
 /* Remember it. Of very many, the first: the others may be told twice. */
 static bags_code bagi_verify_note(bagi_verifying *v, uint64_t blob) {
     if (!v->told)
-        v->told = (uint64_t *)bagi_alloc_raw(&v->env->memory,
-            BAGI_VERIFY_TOLD * sizeof *v->told, &v->why);
+        v->told = (uint64_t *)bagi_alloc_raw(
+            &v->env->memory, BAGI_VERIFY_TOLD * sizeof *v->told, &v->why);
     if (!v->told)
         return bagi_verify_fail(v, BAGS_ERROR_MEMORY, 0);
     size_t at = bagi_verify_told_below(v, blob);
@@ -12261,8 +12239,8 @@ typedef struct bagi_walk {
     bool usable; /* neither its end nor its start is wrong */
 } bagi_walk;
 
-static bagi_walk bagi_walk_along(const bag_reader *bag, uint64_t start,
-    uint64_t stop) {
+static bagi_walk bagi_walk_along(
+    const bag_reader *bag, uint64_t start, uint64_t stop) {
     bagi_walk walk;
     memset(&walk, 0, sizeof walk);
     walk.bag = bag;
@@ -12282,13 +12260,13 @@ static bags_code bagi_walk_load(bagi_verifying *v, bagi_walk *walk) {
         walk->ends = bag->ends + walk->next * 8;
     } else {
         if (!v->entries)
-            v->entries = (unsigned char *)bagi_alloc_raw(&v->env->memory,
-                (BAGI_VERIFY_STEP + 1) * 8, &v->why);
+            v->entries = (unsigned char *)bagi_alloc_raw(
+                &v->env->memory, (BAGI_VERIFY_STEP + 1) * 8, &v->why);
         if (!v->entries)
             return BAGS_ERROR_MEMORY;
         walk->ends = v->entries + 8;
-        code = bagi_bag_entries(bag, walk->next, (size_t)count, v->entries,
-            &v->why);
+        code = bagi_bag_entries(
+            bag, walk->next, (size_t)count, v->entries, &v->why);
         bagi_verify_read(v, code ? 0 : count * 8);
     }
     if (code)
@@ -12325,13 +12303,13 @@ static bags_code bagi_walk_step(bagi_verifying *v, bagi_walk *walk) {
 }
 
 /* What is read when the walk cannot go on. */
-static bags_code bagi_walk_fail(bagi_verifying *v, const bagi_walk *walk,
-    bags_code code) {
+static bags_code bagi_walk_fail(
+    bagi_verifying *v, const bagi_walk *walk, bags_code code) {
     return bagi_verify_fail(v, code, walk->bag->table + 8 * walk->next);
 }
 
-static bags_code bagi_verify_entries(bagi_verifying *v, const bag_reader *bag,
-    uint64_t start, uint64_t stop) {
+static bags_code bagi_verify_entries(
+    bagi_verifying *v, const bag_reader *bag, uint64_t start, uint64_t stop) {
     bagi_walk walk = bagi_walk_along(bag, start, stop);
     while (walk.next < stop) {
         bags_code code = bagi_walk_step(v, &walk);
@@ -12339,8 +12317,8 @@ static bags_code bagi_verify_entries(bagi_verifying *v, const bag_reader *bag,
             return bagi_walk_fail(v, &walk, code);
         if (BAGI_UNLIKELY(walk.wrong)) {
             v->moved = true;
-            code = bagi_bag_fail_bounds(bag, walk.index, walk.from, walk.to,
-                bagi_verify_why(v));
+            code = bagi_bag_fail_bounds(
+                bag, walk.index, walk.from, walk.to, bagi_verify_why(v));
             code = bagi_verify_tell_blob(v, code, walk.index, BAGS_FAULT_BLOB,
                 walk.index, 0, bag->table + 8 * walk.index);
             if (code)
@@ -12356,15 +12334,14 @@ static bags_code bagi_verify_table(bagi_verifying *v, const bag_reader *bag) {
     if (!v->options.quick || length < 3)
         return bagi_verify_entries(v, bag, 0, length);
     bags_code code = bagi_verify_entries(v, bag, 0, 1);
-    return code || v->broken
-               ? code
-               : bagi_verify_entries(v, bag, length - 1, length);
+    return code || v->broken ? code
+                             : bagi_verify_entries(v, bag, length - 1, length);
 }
 
 /* Entries that lie over each other can make every byte that of many blobs: what
  * is looked into is bounded, as when rows are read. */
-static bool bagi_verify_spend(bagi_verifying *v, const bag_reader *bag,
-    uint64_t *budget, uint64_t size) {
+static bool bagi_verify_spend(
+    bagi_verifying *v, const bag_reader *bag, uint64_t *budget, uint64_t size) {
     if (size <= *budget) {
         *budget -= size;
         return true;
@@ -12385,20 +12362,23 @@ static bags_code bagi_verify_take(void *user, uint64_t blob, uint64_t offset,
     if (whole ? changed && v->told_count : bagi_verify_is_told(v, blob))
         return BAGS_OK;
     v->why = *fault;
-    return whole ? bagi_verify_tell(v, fault->code, BAGS_FAULT_FILE, 0, 0, offset)
-                 : bagi_verify_tell_blob(v, fault->code, blob, BAGS_FAULT_BLOB,
-                       blob, 0, offset);
+    return whole
+               ? bagi_verify_tell(v, fault->code, BAGS_FAULT_FILE, 0, 0, offset)
+               : bagi_verify_tell_blob(
+                     v, fault->code, blob, BAGS_FAULT_BLOB, blob, 0, offset);
 }
 
-static bagi_bag_options bagi_verify_sums_options(const bagi_verifying *v,
-    const bag_reader *bag) {
+static bagi_bag_options bagi_verify_sums_options(
+    const bagi_verifying *v, const bag_reader *bag) {
     bagi_bag_options how;
     memset(&how, 0, sizeof how);
-    how.where = !v->field ? BAGI_ALONE : bag->split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how.where = !v->field    ? BAGI_ALONE
+                : bag->split ? BAGI_SPLIT
+                             : BAGI_WITH_REFS;
     how.name = v->field;
     how.spec = v->spec;
     how.any_spec = v->any_spec;
-    how.positional = true;
+    how.no_mmap = true;
     return how;
 }
 
@@ -12406,7 +12386,8 @@ static bagi_bag_options bagi_verify_sums_options(const bagi_verifying *v,
  * read from the wrong place, and what it says is nothing to go on from. */
 static bags_code bagi_verify_shape(bagi_verifying *v, const bag_reader *bag) {
     bagi_bag_options how = bagi_verify_sums_options(v, bag);
-    bag_reader *owner = (bag_reader *)(uintptr_t)bag; /* by position: unchanged */
+    bag_reader *owner =
+        (bag_reader *)(uintptr_t)bag; /* by position: unchanged */
     bool exist = false;
     bagi_sums sums;
     memset(&sums, 0, sizeof sums);
@@ -12415,22 +12396,23 @@ static bags_code bagi_verify_shape(bagi_verifying *v, const bag_reader *bag) {
         code = bagi_sums_open(owner, &sums, &how, &v->why);
     bagi_sums_close(owner, &sums);
     if (!sums.other) /* other failures are told when the blobs are compared */
-        return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(v, code, 0) : BAGS_OK;
+        return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(v, code, 0)
+                                         : BAGS_OK;
     v->report.bags++;
-    v->report.summed++;
+    v->report.checksums++;
     v->report.files++;
     return bagi_verify_fail(v, code, 0);
 }
 
 /* Compare a Bag with its checksums, if it has or must have any. */
-static bags_code bagi_verify_bag_sums(bagi_verifying *v,
-    const bag_reader *bag) {
+static bags_code bagi_verify_bag_sums(
+    bagi_verifying *v, const bag_reader *bag) {
     uint64_t faults = v->report.faults;
     bool exist = false;
     bagi_bag_options how = bagi_verify_sums_options(v, bag);
     bags_code code = bagi_sums_exist(bag, &exist, &v->why);
     v->report.bags++;
-    v->report.summed += exist;
+    v->report.checksums += exist;
     if (!code && !exist && !(v->field && v->summed))
         return BAGS_OK;
     if (!code)
@@ -12442,8 +12424,7 @@ static bags_code bagi_verify_bag_sums(bagi_verifying *v,
     return code;
 }
 
-BAGS_API bags_code bag_reader_verify(const bag_reader *reader,
-    bags_error *err) {
+static bags_code bagi_bag_verify(const bag_reader *reader, bags_error *err) {
     bagi_verifying v;
     bagi_verify_start(&v, reader->env, NULL, err);
     v.first_only = true;
@@ -12475,10 +12456,10 @@ static bags_code bagi_rows_start(bagi_verifying *v, bagi_rows *rows,
     rows->spec = spec;
     rows->bag = bag;
     rows->most = 5 + 23 * spec->count;
-    rows->lengths = (uint64_t *)bagi_alloc(memory,
-        spec->count * sizeof *rows->lengths, v->err);
-    rows->refs = (bagi_ref *)bagi_alloc(memory,
-        spec->count * sizeof *rows->refs, v->err);
+    rows->lengths = (uint64_t *)bagi_alloc(
+        memory, spec->count * sizeof *rows->lengths, v->err);
+    rows->refs = (bagi_ref *)bagi_alloc(
+        memory, spec->count * sizeof *rows->refs, v->err);
     return rows->lengths && rows->refs ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
@@ -12490,8 +12471,8 @@ static void bagi_rows_end(bagi_verifying *v, bagi_rows *rows) {
 
 /* The bytes of a row; of one that is too long, one more than a right one has,
  * which shows it. They are read many rows at a time. */
-static bags_code bagi_rows_bytes(bagi_verifying *v, bagi_rows *rows,
-    const bagi_walk *walk, bags_bytes *row) {
+static bags_code bagi_rows_bytes(
+    bagi_verifying *v, bagi_rows *rows, const bagi_walk *walk, bags_view *row) {
     const bag_reader *bag = rows->bag;
     uint64_t size = walk->to - walk->from;
     row->size = size > rows->most ? rows->most + 1 : (size_t)size;
@@ -12504,16 +12485,16 @@ static bags_code bagi_rows_bytes(bagi_verifying *v, bagi_rows *rows,
     if (!v->window.data || walk->from < rows->at ||
         walk->from + row->size > rows->at + rows->held) {
         uint64_t more = bag->limit - walk->from;
-        size_t wish = row->size > BAGI_VERIFY_WINDOW ? row->size
-                                                     : BAGI_VERIFY_WINDOW;
+        size_t wish =
+            row->size > BAGI_VERIFY_WINDOW ? row->size : BAGI_VERIFY_WINDOW;
         rows->held = 0;
         wish = more < wish ? (size_t)more : wish;
         if (!bagi_verify_spend(v, bag, &rows->budget, wish))
             return BAGS_ERROR_CORRUPT;
         bags_code code = bags_buffer_reserve(&v->window, wish + 1, &v->why);
         if (!code)
-            code = bagi_file_read(bag, &bag->file, walk->from, v->window.data,
-                wish, &v->why);
+            code = bagi_file_read(
+                bag, &bag->file, walk->from, v->window.data, wish, &v->why);
         if (code)
             return code;
         bagi_verify_read(v, wish);
@@ -12526,15 +12507,15 @@ static bags_code bagi_rows_bytes(bagi_verifying *v, bagi_rows *rows,
 
 static bags_code bagi_rows_tell(bagi_verifying *v, const bagi_rows *rows,
     const bagi_walk *walk, size_t field, const char *what) {
-    bags_code code = bagi_fail_refs_in(v->path, rows->spec, walk->index, field,
-        what, bagi_verify_why(v));
-    return bagi_verify_tell_blob(v, code, walk->index, BAGS_FAULT_DATAPOINT,
-        walk->index, 0, walk->from);
+    bags_code code = bagi_fail_refs_in(
+        v->path, rows->spec, walk->index, field, what, bagi_verify_why(v));
+    return bagi_verify_tell_blob(
+        v, code, walk->index, BAGS_FAULT_DATAPOINT, walk->index, 0, walk->from);
 }
 
 /* Check that the blobs that a row names are there. */
-static bags_code bagi_rows_fit(bagi_verifying *v, const bagi_rows *rows,
-    const bagi_walk *walk) {
+static bags_code bagi_rows_fit(
+    bagi_verifying *v, const bagi_rows *rows, const bagi_walk *walk) {
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < rows->spec->count && !code; i++) {
         char what[160];
@@ -12543,28 +12524,28 @@ static bags_code bagi_rows_fit(bagi_verifying *v, const bagi_rows *rows,
             bagi_ref_fits(ref, rows->lengths[i]))
             continue;
         if (bagi_verify_why(v))
-            (void)snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count,
-                rows->lengths[i]);
+            (void)snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first,
+                ref->count, rows->lengths[i]);
         code = bagi_rows_tell(v, rows, walk, i, what);
     }
     return code;
 }
 
-static bags_code bagi_rows_one(bagi_verifying *v, bagi_rows *rows,
-    const bagi_walk *walk) {
-    bags_bytes row = {NULL, 0};
+static bags_code bagi_rows_one(
+    bagi_verifying *v, bagi_rows *rows, const bagi_walk *walk) {
+    bags_view row = {NULL, 0};
     size_t field = 0;
     bags_code code = bagi_rows_bytes(v, rows, walk, &row);
     if (code)
         return bagi_verify_fail(v, code, walk->from);
-    const char *fault = bagi_refs_parse(row, rows->spec->types,
-        rows->spec->count, rows->refs, &field);
+    const char *fault = bagi_refs_parse(
+        row, rows->spec->types, rows->spec->count, rows->refs, &field);
     return fault ? bagi_rows_tell(v, rows, walk, field, fault)
                  : bagi_rows_fit(v, rows, walk);
 }
 
-static bags_code bagi_rows_some(bagi_verifying *v, bagi_rows *rows,
-    uint64_t start, uint64_t stop) {
+static bags_code bagi_rows_some(
+    bagi_verifying *v, bagi_rows *rows, uint64_t start, uint64_t stop) {
     bagi_walk walk = bagi_walk_along(rows->bag, start, stop);
     bags_code code = BAGS_OK;
     while (walk.next < stop && !code && !v->broken) {
@@ -12598,46 +12579,9 @@ static bags_code bagi_verify_rows(bagi_verifying *v, bagi_rows *rows) {
 
 /* ---- an open dataset ---- */
 
-/* Without refs, datapoint n has blob n of every field. */
-static bags_code bagi_verify_opened_split(bagi_verifying *v,
-    const bags_reader *reader, size_t shard) {
-    bagi_ref all = {0,
-        bagi_shard_stop(reader, shard) - reader->shards[shard].start};
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < reader->spec.count && !code; i++) {
-        const bag_reader *bag = NULL;
-        code = bagi_reader_bag(reader, shard, i, &bag, v->err);
-        if (!code)
-            code = bagi_reader_check_ref(reader, shard, bag->length, i, &all,
-                bag, v->err);
-    }
-    return code;
-}
-
-static bags_code bagi_verify_opened_refs(bagi_verifying *v,
-    const bags_reader *reader, size_t shard) {
-    bagi_rows rows;
-    const bag_reader *bag = NULL;
-    size_t count = reader->spec.count;
-    bags_code code = bagi_reader_bag(reader, shard, count, &bag, v->err);
-    if (code)
-        return code;
-    code = bagi_rows_start(v, &rows, &reader->spec, bag);
-    for (size_t i = 0; i < count && !code; i++) {
-        const bag_reader *field = NULL;
-        code = bagi_reader_bag(reader, shard, i, &field, v->err);
-        if (!code)
-            rows.lengths[i] = field->length;
-    }
-    if (!code)
-        code = bagi_verify_rows(v, &rows);
-    bagi_rows_end(v, &rows);
-    return code;
-}
-
 /* How a Bag of a shard is compared with its checksums. */
-static bagi_bag_options bagi_verify_how(const bags_reader *reader, size_t shard,
-    size_t field) {
+static bagi_bag_options bagi_verify_how(
+    const bags_reader *reader, size_t shard, size_t field) {
     bagi_bag_options how =
         bagi_reader_bag_options(reader, &reader->shards[shard], NULL);
     how.name = bagi_reader_field_name(reader, field);
@@ -12645,8 +12589,8 @@ static bagi_bag_options bagi_verify_how(const bags_reader *reader, size_t shard,
 }
 
 /* Whether a Bag of a shard has checksums. */
-static bags_code bagi_shard_summed(const bags_reader *reader, size_t shard,
-    bool *summed, bags_error *err) {
+static bags_code bagi_shard_summed(
+    const bags_reader *reader, size_t shard, bool *summed, bags_error *err) {
     size_t bags = reader->spec.count + !reader->shards[shard].split;
     const bag_reader *bag = NULL;
     bags_code code = BAGS_OK;
@@ -12661,8 +12605,8 @@ static bags_code bagi_shard_summed(const bags_reader *reader, size_t shard,
     return code;
 }
 
-BAGS_API bags_code bags_reader_summed(const bags_reader *reader,
-    uint64_t *shards, bags_error *err) {
+static bags_code bagi_reader_summed(
+    const bags_reader *reader, uint64_t *shards, bags_error *err) {
     uint64_t count = 0;
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < reader->count && !code; i++) {
@@ -12672,61 +12616,6 @@ BAGS_API bags_code bags_reader_summed(const bags_reader *reader,
     }
     if (!code)
         *shards = count;
-    return code;
-}
-
-/* Compare the Bags of a shard with their checksums. If one of them has any, all
- * must. */
-static bags_code bagi_verify_sums(const bags_reader *reader, size_t shard,
-    bagi_take_fault take, void *user, bags_error *err) {
-    size_t bags = reader->spec.count + !reader->shards[shard].split;
-    bool summed = false;
-    const bag_reader *bag = NULL;
-    bags_code code = bagi_shard_summed(reader, shard, &summed, err);
-    for (size_t field = 0; field < bags && !code && summed; field++) {
-        bagi_bag_options how = bagi_verify_how(reader, shard, field);
-        code = bagi_reader_bag(reader, shard, field, &bag, err);
-        if (!code)
-            code = bagi_sums_verify(bag, &how, take, user, err);
-    }
-    return code;
-}
-
-static bags_code bagi_verify_opened(bagi_verifying *v,
-    const bags_reader *reader, size_t shard) {
-    size_t bags = reader->spec.count + !reader->shards[shard].split;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < bags && !code; i++) {
-        const bag_reader *bag = NULL;
-        code = bagi_reader_bag(reader, shard, i, &bag, v->err);
-        if (!code)
-            code = bagi_verify_table(v, bag);
-    }
-    if (code)
-        return code;
-    code = reader->shards[shard].split
-               ? bagi_verify_opened_split(v, reader, shard)
-               : bagi_verify_opened_refs(v, reader, shard);
-    if (code || reader->shards[shard].unfinished)
-        return code;
-    return bagi_verify_sums(reader, shard, bagi_verify_take, v, v->err);
-}
-
-BAGS_API bags_code bags_reader_verify(const bags_reader *reader,
-    bags_error *err) {
-    bagi_verifying v;
-    bags_code code = BAGS_OK;
-    bagi_verify_start(&v, &reader->env, NULL, err);
-    v.first_only = true;
-    for (size_t i = 0; i < reader->count && !code; i++) {
-        if (bagi_shard_blank(&reader->shards[i]))
-            continue;
-        char *dir = bagi_reader_shard_path(reader, &reader->shards[i], err);
-        v.path = dir;
-        code = dir ? bagi_verify_opened(&v, reader, i) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&reader->env.memory, dir);
-    }
-    bagi_verify_end(&v);
     return code;
 }
 
@@ -12743,8 +12632,8 @@ typedef struct bagi_verify_shard {
 } bagi_verify_shard;
 
 /* Units of one shard go to different parts, and so do those of one field. */
-static bool bagi_verify_mine(const bagi_verifying *v, uint64_t place,
-    uint64_t unit) {
+static bool bagi_verify_mine(
+    const bagi_verifying *v, uint64_t place, uint64_t unit) {
     uint64_t parts = v->options.parts;
     return (place % parts + unit % parts) % parts == v->options.part;
 }
@@ -12754,7 +12643,8 @@ static bags_code bagi_verify_open(const bagi_verify_shard *s, const char *name,
     bool allow_empty, bag_reader *bag, bags_error *err) {
     const bagi_env *env = s->v->env;
     bagi_bag_options options = {s->split ? BAGI_SPLIT : BAGI_WITH_REFS, true,
-        false, allow_empty, false, false, BAGS_ACCESS_DEFAULT, false, NULL, 0, false};
+        false, allow_empty, false, false, BAGS_ACCESS_DEFAULT, false, NULL, 0,
+        false};
     memset(bag, 0, sizeof *bag);
     bag->env = env;
     char *path = bagi_print(&env->memory, err, "%s/%s.bag", s->dir, name);
@@ -12803,22 +12693,22 @@ static bagi_ref bagi_values_ref(bagi_values *values, uint64_t datapoint) {
     bagi_walk walk = bagi_walk_along(rows->bag, datapoint, datapoint + 1);
     unsigned char room[16];
     size_t field = 0;
-    bags_bytes row = {NULL, 0};
+    bags_view row = {NULL, 0};
     bagi_ref none = {0, 0};
     if (bagi_bag_entries(rows->bag, datapoint, 1, room, NULL) ||
         !bagi_bag_bounds(rows->bag, datapoint, room + 8, &walk.from, &walk.to))
         return none;
     if (bagi_rows_bytes(values->shard->v, rows, &walk, &row) ||
-        bagi_refs_parse(row, rows->spec->types, rows->spec->count, rows->refs,
-            &field))
+        bagi_refs_parse(
+            row, rows->spec->types, rows->spec->count, rows->refs, &field))
         return none;
     return rows->refs[values->field];
 }
 
 /* The datapoint and item that a blob is. It looks forward only, so that all
  * blobs together cost one walk along refs. */
-static bool bagi_values_owner(bagi_values *values, uint64_t blob,
-    uint64_t *item) {
+static bool bagi_values_owner(
+    bagi_values *values, uint64_t blob, uint64_t *item) {
     values->rows.held = 0; /* the window has had a blob since */
     for (; values->datapoint < values->refs->length; values->datapoint++) {
         bagi_ref ref = bagi_values_ref(values, values->datapoint);
@@ -12838,8 +12728,8 @@ static bags_code bagi_values_place(bagi_values *values, uint64_t blob,
     *index = blob;
     *item = 0;
     if (values->refs && !values->rows.bag) {
-        bags_code code = bagi_rows_start(values->shard->v, &values->rows,
-            values->shard->spec, values->refs);
+        bags_code code = bagi_rows_start(
+            values->shard->v, &values->rows, values->shard->spec, values->refs);
         if (code)
             return code;
         values->rows.budget = bagi_rows_budget(values->refs);
@@ -12854,8 +12744,8 @@ static bags_code bagi_values_place(bagi_values *values, uint64_t blob,
 }
 
 /* Tell of a blob that does not decode; v->why has the codec's words. */
-static bags_code bagi_values_tell(bagi_values *values, const bagi_walk *walk,
-    bags_code code) {
+static bags_code bagi_values_tell(
+    bagi_values *values, const bagi_walk *walk, bags_code code) {
     bagi_verifying *v = values->shard->v;
     const char *path = bagi_tail(values->bag->file.path);
     bags_error why = v->why;
@@ -12869,12 +12759,12 @@ static bags_code bagi_values_tell(bagi_values *values, const bagi_walk *walk,
     if (kind == BAGS_FAULT_BLOB)
         bagi_prefix(&v->why, code, "%s: blob %" PRIu64 ": ", path, index);
     else if (values->shard->spec->types[values->field].sequence)
-        bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ", item %" PRIu64
-            ": ", path, index, item);
+        bagi_prefix(&v->why, code,
+            "%s: datapoint %" PRIu64 ", item %" PRIu64 ": ", path, index, item);
     else
         bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ": ", path, index);
-    return bagi_verify_tell_blob(v, code, walk->index, kind, index, item,
-        walk->from);
+    return bagi_verify_tell_blob(
+        v, code, walk->index, kind, index, item, walk->from);
 }
 
 /* One that is too large for memory is that blob's fault, not the end. */
@@ -12882,14 +12772,13 @@ static bags_code bagi_values_one(bagi_values *values, const bagi_walk *walk) {
     const bagi_verify_shard *s = values->shard;
     bagi_verifying *v = s->v;
     uint64_t size = walk->to - walk->from;
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     bags_value value;
     if (!bagi_verify_spend(v, values->bag, &values->budget, size))
         return bagi_verify_fail(v, BAGS_ERROR_CORRUPT, walk->from);
-    bags_code code = size > SIZE_MAX / 2
-                         ? bagi_fail_memory(&v->why, SIZE_MAX)
-                         : bags_buffer_reserve(&v->window, (size_t)size + 1,
-                               &v->why);
+    bags_code code = size > SIZE_MAX / 2 ? bagi_fail_memory(&v->why, SIZE_MAX)
+                                         : bags_buffer_reserve(&v->window,
+                                               (size_t)size + 1, &v->why);
     if (code)
         return bagi_values_tell(values, walk, code);
     code = bagi_file_read(values->bag, &values->bag->file, walk->from,
@@ -12961,9 +12850,8 @@ static bags_code bagi_verify_bag(bagi_verifying *v, const bag_reader *bag) {
     if (code || v->broken)
         return code;
     code = bagi_verify_table(v, bag);
-    return code || v->broken || v->options.quick
-               ? code
-               : bagi_verify_bag_sums(v, bag);
+    return code || v->broken || v->options.quick ? code
+                                                 : bagi_verify_bag_sums(v, bag);
 }
 
 static bags_code bagi_verify_field(const bagi_verify_shard *s, size_t field) {
@@ -13010,8 +12898,8 @@ static bags_code bagi_verify_measure(const bagi_verify_shard *s,
 }
 
 /* Without refs, all fields must have as many blobs. */
-static bags_code bagi_verify_split(const bagi_verify_shard *s,
-    bagi_rows *rows) {
+static bags_code bagi_verify_split(
+    const bagi_verify_shard *s, bagi_rows *rows) {
     bagi_verifying *v = s->v;
     bool filled = false;
     size_t least = 0, most = 0;
@@ -13025,24 +12913,24 @@ static bags_code bagi_verify_split(const bagi_verify_shard *s,
     if (code || s->spec->count == 0)
         return code;
     v->report.datapoints += rows->lengths[least];
-    if (least == most || v->options.skip_unfinished)
+    if (least == most || v->options.unfinished == BAGS_UNFINISHED_SKIP)
         return BAGS_OK;
     bags_fail(bagi_verify_why(v), BAGS_ERROR_UNFINISHED,
         "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
-        " blobs, \"%.200s\" has %" PRIu64, bagi_tail(s->dir),
-        s->spec->fields[least].name, rows->lengths[least],
+        " blobs, \"%.200s\" has %" PRIu64,
+        bagi_tail(s->dir), s->spec->fields[least].name, rows->lengths[least],
         s->spec->fields[most].name, rows->lengths[most]);
     v->field = NULL;
     return bagi_verify_tell(v, BAGS_ERROR_UNFINISHED, BAGS_FAULT_FILE, 0, 0, 0);
 }
 
-static bags_code bagi_verify_opened_bag(const bagi_verify_shard *s,
-    bagi_rows *rows) {
+static bags_code bagi_verify_opened_bag(
+    const bagi_verify_shard *s, bagi_rows *rows) {
     bagi_verifying *v = s->v;
     const bag_reader *refs = rows->bag;
     bool filled = false;
-    bags_code code = bagi_verify_measure(s, rows, refs->v2 || !refs->length,
-        &filled);
+    bags_code code =
+        bagi_verify_measure(s, rows, refs->v2 || !refs->length, &filled);
     if (code)
         return code;
     v->report.datapoints += refs->length;
@@ -13057,17 +12945,17 @@ static bags_code bagi_verify_opened_bag(const bagi_verify_shard *s,
                                                 : bagi_verify_rows(v, rows);
 }
 
-static bags_code bagi_verify_refs_with(const bagi_verify_shard *s,
-    bagi_rows *rows, bag_reader *refs) {
+static bags_code bagi_verify_refs_with(
+    const bagi_verify_shard *s, bagi_rows *rows, bag_reader *refs) {
     bagi_verifying *v = s->v;
     if (s->split)
         return bagi_verify_split(s, rows);
     if (s->no_refs && !s->spec->types)
         return BAGS_OK; /* it may be split: who knows */
-    bags_code code =
-        s->no_refs ? bags_fail(bagi_verify_why(v), BAGS_ERROR_MISSING,
-                         "%s/refs.bag: is missing", bagi_tail(s->dir))
-                   : bagi_verify_open(s, "refs", true, refs, &v->why);
+    bags_code code = s->no_refs
+                         ? bags_fail(bagi_verify_why(v), BAGS_ERROR_MISSING,
+                               "%s/refs.bag: is missing", bagi_tail(s->dir))
+                         : bagi_verify_open(s, "refs", true, refs, &v->why);
     return code ? bagi_verify_fail(v, code, 0)
                 : bagi_verify_opened_bag(s, rows);
 }
@@ -13104,13 +12992,14 @@ static bags_code bagi_verify_variant(bagi_verify_shard *s) {
             return BAGS_OK;
     for (size_t i = 0; s->no_refs && !s->split && i < s->spec->count && !code;
          i++) {
-        path = bagi_print(&env->memory, err, "%s/%s.idx", s->dir,
-            s->spec->fields[i].name);
+        path = bagi_print(
+            &env->memory, err, "%s/%s.idx", s->dir, s->spec->fields[i].name);
         code = path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
         bagi_free_text(&env->memory, path);
         s->split = !code && kind == BAGS_PATH_FILE;
     }
-    return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(s->v, code, 0) : BAGS_OK;
+    return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(s->v, code, 0)
+                                     : BAGS_OK;
 }
 
 /* Whether one of the shard's Bags has checksums. */
@@ -13160,12 +13049,13 @@ typedef struct bagi_verify_set {
 static bags_code bagi_verify_spec(bagi_verifying *v, const char *dir,
     bagi_spec *spec, unsigned char **text, size_t *size, bags_error *err) {
     const bags_allocator *memory = &v->env->memory;
-    bags_code code = bagi_reader_read_spec(v->env, dir, "spec.json", text, size, err);
+    bags_code code =
+        bagi_reader_read_spec(v->env, dir, "spec.json", text, size, err);
     if (code)
         return code;
     code = bagi_spec_parse(memory, spec, *text, *size, err);
     if (!code)
-        code = bagi_spec_seal(memory, spec, v->options.codecs, err);
+        code = bagi_spec_seal(memory, spec, v->options.registry, err);
     if (!code)
         return BAGS_OK;
     bagi_spec_free(memory, spec);
@@ -13176,8 +13066,8 @@ static bags_code bagi_verify_spec(bagi_verifying *v, const char *dir,
 
 /* What a shard without spec.json is: `LOCKED` or `UNFINISHED`; BAGS_OK if it
  * was finished just now. */
-static bags_code bagi_verify_unfinished(bagi_verifying *v, const char *dir,
-    bags_error *err) {
+static bags_code bagi_verify_unfinished(
+    bagi_verifying *v, const char *dir, bags_error *err) {
     const bagi_env *env = v->env;
     void *file = NULL;
     bool finished = false, locked = false;
@@ -13218,8 +13108,9 @@ static bags_code bagi_verify_known(bagi_verify_set *set, bagi_verify_shard *s,
     bool mine = bagi_verify_mine(v, s->place, 0);
     if (bagi_verify_is_unfinished(code)) {
         v->report.unfinished += mine;
-        return v->options.skip_unfinished ? BAGS_OK
-                                          : bagi_verify_spec_fault(s, code);
+        return v->options.unfinished == BAGS_UNFINISHED_SKIP
+                   ? BAGS_OK
+                   : bagi_verify_spec_fault(s, code);
     }
     v->report.shards += mine;
     v->report.files += mine && !code;
@@ -13233,8 +13124,8 @@ static bags_code bagi_verify_known(bagi_verify_set *set, bagi_verify_shard *s,
     return code ? code : bagi_verify_units(s);
 }
 
-static bags_code bagi_verify_one(bagi_verify_set *set, const char *dir,
-    uint64_t place) {
+static bags_code bagi_verify_one(
+    bagi_verify_set *set, const char *dir, uint64_t place) {
     bagi_verifying *v = set->v;
     const bags_allocator *memory = &v->env->memory;
     bagi_verify_shard s = {v, dir, NULL, place, false, false};
@@ -13261,17 +13152,17 @@ static bags_code bagi_verify_one(bagi_verify_set *set, const char *dir,
 }
 
 /* Look for the first good spec.json. */
-static bags_code bagi_verify_find_spec(bagi_verify_set *set,
-    const bagi_names *names) {
+static bags_code bagi_verify_find_spec(
+    bagi_verify_set *set, const bagi_names *names) {
     bagi_verifying *v = set->v;
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < names->count && !set->text; i++) {
-        char *dir = bagi_shard_path(&v->env->memory, names->path,
-            names->names[i], v->err);
+        char *dir = bagi_shard_path(
+            &v->env->memory, names->path, names->names[i], v->err);
         if (!dir)
             return BAGS_ERROR_MEMORY;
-        code = bagi_verify_spec(v, dir, &set->spec, &set->text, &set->size,
-            &v->why);
+        code = bagi_verify_spec(
+            v, dir, &set->spec, &set->text, &set->size, &v->why);
         bagi_free_text(&v->env->memory, dir);
         if (code == BAGS_ERROR_MEMORY)
             return bagi_verify_fail(v, code, 0);
@@ -13280,25 +13171,26 @@ static bags_code bagi_verify_find_spec(bagi_verify_set *set,
 }
 
 /* Tell of the numbers between two shards, if they are missing. */
-static bags_code bagi_verify_gap(bagi_verifying *v, const char *path,
-    uint64_t start, uint64_t stop) {
+static bags_code bagi_verify_gap(
+    bagi_verifying *v, const char *path, uint64_t start, uint64_t stop) {
     uint64_t step = v->options.shard_stop;
     uint64_t last = stop - 1 - (stop - 1 - start) % step;
     char every[48] = "";
     if (step > 1)
         (void)snprintf(every, sizeof every, ", every %" PRIu64 "th", step);
-    bags_code code = start == last
-        ? bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
-              "%s: shard %06" PRIu64 " is missing", bagi_tail(path), start)
-        : bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
-              "%s: shards %06" PRIu64 " to %06" PRIu64 "%s are missing",
-              bagi_tail(path), start, last, every);
+    bags_code code =
+        start == last
+            ? bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
+                  "%s: shard %06" PRIu64 " is missing", bagi_tail(path), start)
+            : bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
+                  "%s: shards %06" PRIu64 " to %06" PRIu64 "%s are missing",
+                  bagi_tail(path), start, last, every);
     return bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, 0);
 }
 
 /* What is wrong with the shards' numbers. */
-static bags_code bagi_verify_numbers(bagi_verifying *v,
-    const bagi_names *names) {
+static bags_code bagi_verify_numbers(
+    bagi_verifying *v, const bagi_names *names) {
     uint64_t step = v->options.shard_stop, next = v->options.shard_start;
     bags_code code = BAGS_OK;
     v->path = names->path;
@@ -13308,8 +13200,8 @@ static bags_code bagi_verify_numbers(bagi_verifying *v,
         if (number % step != v->options.shard_start)
             continue;
         if (bagi_names_check(names, i, bagi_verify_why(v)))
-            code = bagi_verify_tell(v, BAGS_ERROR_CORRUPT, BAGS_FAULT_FILE, 0,
-                0, 0);
+            code = bagi_verify_tell(
+                v, BAGS_ERROR_CORRUPT, BAGS_FAULT_FILE, 0, 0, 0);
         if (!code && number > next && !v->options.allow_gaps)
             code = bagi_verify_gap(v, names->path, next, number);
         next = bagi_shard_after(number, step);
@@ -13317,8 +13209,8 @@ static bags_code bagi_verify_numbers(bagi_verifying *v,
     return code;
 }
 
-static bags_code bagi_verify_shards(bagi_verify_set *set,
-    const bagi_names *names) {
+static bags_code bagi_verify_shards(
+    bagi_verify_set *set, const bagi_names *names) {
     bagi_verifying *v = set->v;
     bags_code code = bagi_verify_find_spec(set, names);
     if (!code && v->options.part == 0)
@@ -13327,8 +13219,8 @@ static bags_code bagi_verify_shards(bagi_verify_set *set,
         if (names->names[i].number % v->options.shard_stop !=
             v->options.shard_start)
             continue;
-        char *dir = bagi_shard_path(&v->env->memory, names->path,
-            names->names[i], v->err);
+        char *dir = bagi_shard_path(
+            &v->env->memory, names->path, names->names[i], v->err);
         code = dir ? bagi_verify_one(set, dir, i) : BAGS_ERROR_MEMORY;
         bagi_free_text(&v->env->memory, dir);
     }
@@ -13393,8 +13285,8 @@ static bags_code bagi_verify_dataset(bagi_verifying *v, const char *path) {
     if (code)
         return code;
     if (single) {
-        code = bagi_verify_spec(v, path, &set.spec, &set.text, &set.size,
-            &v->why);
+        code =
+            bagi_verify_spec(v, path, &set.spec, &set.text, &set.size, &v->why);
         code = code == BAGS_ERROR_MEMORY ? bagi_verify_fail(v, code, 0)
                                          : bagi_verify_one(&set, path, 0);
     } else {
@@ -13405,13 +13297,15 @@ static bags_code bagi_verify_dataset(bagi_verifying *v, const char *path) {
     return code;
 }
 
-static bags_code bagi_verify_check(const bags_verify_options *options,
-    const char *path, bags_error *err) {
+static bags_code bagi_verify_check(
+    const bags_verify_options *options, const char *path, bags_error *err) {
     const char *fault = NULL;
     if (options->part >= options->parts)
         fault = "part is not below parts";
     else if (options->shard_start >= options->shard_stop)
         fault = "shard_start is not below shard_stop";
+    else if (options->unfinished == BAGS_UNFINISHED_READ)
+        fault = "unfinished may not be READ";
     else if (options->quick && options->decode)
         fault = "nothing is decoded when it shall be quick";
     return fault ? bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s",
@@ -13437,8 +13331,8 @@ BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
     bags_error *err) {
     bagi_verifying v;
-    bagi_env env = bagi_env_of(options ? options->allocator : NULL,
-        options ? options->io : NULL);
+    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
+        options ? options->env.io : NULL);
     bagi_verify_start(&v, &env, options, err);
     bags_code code = bagi_verify_any(&v, path);
     bagi_verify_end(&v);
@@ -13459,8 +13353,8 @@ typedef struct bagi_checksumming {
 
 static bags_code bagi_checksum_bag(bagi_checksumming *work,
     const bag_reader *bag, const bagi_bag_options *how, bags_error *err) {
-    bags_checksummed done = {bag->file.path, false, bag->length,
-        bag_reader_size(bag)};
+    bags_checksummed done = {
+        bag->file.path, false, bag->length, bag_reader_size(bag)};
     bags_code code = bagi_sums_exist(bag, &done.kept, err);
     done.kept = done.kept && !work->options.replace;
     if (!code && !done.kept)
@@ -13486,8 +13380,8 @@ static bags_code bagi_checksum_shard(bagi_checksumming *work,
     for (size_t field = 0; field < bags && !code; field++) {
         bagi_bag_options how = bagi_verify_how(reader, shard, field);
         bag_reader *bag = NULL;
-        code = bagi_reader_bag_new(reader, &reader->shards[shard], field, &how,
-            NULL, &bag, err);
+        code = bagi_reader_bag_new(
+            reader, &reader->shards[shard], field, &how, NULL, &bag, err);
         if (!code)
             code = bagi_checksum_bag(work, bag, &how, err);
         bagi_reader_bag_free(reader, bag);
@@ -13495,15 +13389,15 @@ static bags_code bagi_checksum_shard(bagi_checksumming *work,
     return code;
 }
 
-static bags_code bagi_checksum_dataset(bagi_checksumming *work,
-    const char *path, bags_error *err) {
+static bags_code bagi_checksum_dataset(
+    bagi_checksumming *work, const char *path, bags_error *err) {
     bags_reader_options options;
     memset(&options, 0, sizeof options);
     options.shard_start = work->options.shard_start;
     options.shard_stop = work->options.shard_stop;
     options.allow_gaps = true;
-    options.allocator = work->options.allocator;
-    options.io = work->options.io;
+    options.env.allocator = work->options.env.allocator;
+    options.env.io = work->options.env.io;
     bags_reader *reader = bags_reader_open(path, &options, err);
     if (!reader)
         return err->code;
@@ -13515,16 +13409,16 @@ static bags_code bagi_checksum_dataset(bagi_checksumming *work,
 }
 
 /* A lone Bag's checksums know of no spec.json: beside one they would be wrong. */
-static bags_code bagi_checksum_lone(bagi_checksumming *work, const bagi_env *env,
-    const char *path, bags_error *err) {
+static bags_code bagi_checksum_lone(bagi_checksumming *work,
+    const bagi_env *env, const char *path, bags_error *err) {
     bag_reader_options options;
     bags_code code = bagi_check_lone(env, path, err);
     if (code)
         return code;
     memset(&options, 0, sizeof options);
     options.allow_empty_file = true;
-    options.allocator = work->options.allocator;
-    options.io = work->options.io;
+    options.env.allocator = work->options.env.allocator;
+    options.env.io = work->options.env.io;
     bag_reader *bag = bag_reader_open(path, &options, err);
     if (!bag)
         return err->code;
@@ -13547,7 +13441,7 @@ BAGS_API bags_code bags_checksum(const char *path,
         err = &local;
     if (options)
         work.options = *options;
-    bagi_env env = bagi_env_of(work.options.allocator, work.options.io);
+    bagi_env env = bagi_env_of(work.options.env.allocator, work.options.env.io);
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_kind(&env, path, &kind, err);

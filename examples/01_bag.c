@@ -21,7 +21,7 @@ static bags_code write_words(const char *path, bags_error *err) {
 
 static bags_code read_words(const char *path, bags_error *err) {
     bags_buffer scratch = {0}; /* not used while the file is mapped */
-    bags_bytes word;
+    bags_view word;
     bags_range range;
     bag_reader *reader = bag_reader_open(path, NULL, err);
     if (!reader)

@@ -22,7 +22,7 @@ static bags_code write_digits(const char *path, bags_error *err) {
         pixels[i] = 255;
         bags_value label = bags_int(i);
         bags_value name = bags_utf8(names[i]);
-        bags_value image = bags_array(BAGS_UINT8, 2, shape, pixels);
+        bags_value image = bags_array(BAGS_DTYPE_UINT8, 2, shape, pixels);
         bags_entry datapoint[] = {
             {"label", &label, 1}, {"name", &name, 1}, {"image", &image, 1}};
         bags_writer_append(writer, datapoint, 3, NULL);
@@ -33,11 +33,11 @@ static bags_code write_digits(const char *path, bags_error *err) {
 /* Read the image and the label of a datapoint; its name is not touched. */
 static bags_code print_digit(const bags_reader *reader, uint64_t index,
     bags_row *row, bags_error *err) {
-    bags_select selects[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+    bags_select selects[2] = {bags_whole(0), bags_whole(0)};
     bags_value image, label;
-    bags_code code = bags_reader_find(reader, "image", &selects[0].field, err);
+    bags_code code = bags_reader_field(reader, "image", &selects[0].field, err);
     if (!code)
-        code = bags_reader_find(reader, "label", &selects[1].field, err);
+        code = bags_reader_field(reader, "label", &selects[1].field, err);
     if (!code)
         code = bags_reader_get(reader, index, selects, 2, row, err);
     if (!code)

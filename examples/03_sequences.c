@@ -14,7 +14,7 @@ static void write_throw(bags_writer *writer, float speed) {
     const uint64_t shape[] = {2};
     float state[2] = {0, speed}; /* height, speed */
     bags_value caption = bags_utf8(speed > 3 ? "thrown high" : "thrown low");
-    bags_value item = bags_array(BAGS_FLOAT32, 1, shape, state);
+    bags_value item = bags_array(BAGS_DTYPE_FLOAT32, 1, shape, state);
 
     bags_writer_begin(writer, NULL);
     bags_writer_set(writer, "caption", &caption, NULL);
@@ -39,12 +39,12 @@ static bags_code write_throws(const char *path, bags_error *err) {
 
 static bags_code print_throw(const bags_reader *reader, uint64_t index,
     bags_row *row, bags_error *err) {
-    bags_select select = {0, 3, 6, 0}; /* the items 3, 4 and 5 */
+    bags_select select = bags_slice(0, 3, 6, 1); /* the items 3, 4 and 5 */
     bags_value item;
     uint64_t count;
-    bags_code code = bags_reader_find(reader, "states", &select.field, err);
+    bags_code code = bags_reader_field(reader, "states", &select.field, err);
     if (!code)
-        code = bags_reader_count(reader, index, select.field, row, &count, err);
+        code = bags_reader_items(reader, index, select.field, row, &count, err);
     if (!code)
         code = bags_reader_get(reader, index, &select, 1, row, err);
     if (code)

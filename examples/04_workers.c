@@ -52,6 +52,7 @@ static int start_workers(const char *path) {
 
 static bags_code add_up(const char *path, bags_error *err) {
     uint64_t sum = 0;
+    size_t shards = 0;
     bags_row row = {0};
     bags_value square;
     bags_code code = BAGS_OK;
@@ -65,9 +66,10 @@ static bags_code add_up(const char *path, bags_error *err) {
         if (!code)
             sum += square.uint;
     }
+    bags_reader_shards(reader, &shards);
     if (!code)
         printf("%d datapoints in %d shards, sum %d\n",
-            (int)bags_reader_length(reader), (int)bags_reader_shards(reader),
+            (int)bags_reader_length(reader), (int)shards,
             (int)sum);
     bags_row_free(&row);
     bags_reader_close(reader);

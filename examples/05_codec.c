@@ -11,11 +11,11 @@
 #include <string.h>
 
 static bags_code color_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     static const char digits[] = "0123456789abcdef";
     const char *text = (const char *)value->data;
     (void)state;
-    if (value->kind != BAGS_UTF8 || value->size != 7 || text[0] != '#')
+    if (value->kind != BAGS_KIND_UTF8 || value->size != 7 || text[0] != '#')
         return bags_fail(err, BAGS_ERROR_VALUE, "a color is #rrggbb");
     if (bags_buffer_reserve(scratch, 3, err))
         return BAGS_ERROR_MEMORY;
@@ -33,7 +33,7 @@ static bags_code color_encode(void *state, const bags_value *value,
 }
 
 /* Blobs come from files: trust nothing about them. */
-static bags_code color_decode(void *state, bags_bytes blob,
+static bags_code color_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     (void)state;
     if (blob.size != 3)
@@ -50,14 +50,14 @@ static bags_code color_decode(void *state, bags_bytes blob,
 static const bags_codec color = {
     "color", NULL, color_encode, color_decode, NULL, NULL};
 
-static bags_code write_palette(const char *path, const bags_codecs *codecs,
+static bags_code write_palette(const char *path, const bags_registry *codecs,
     bags_error *err) {
     const bags_field field = {"colors", "color[]"};
     const bags_value colors[3] = {
         bags_utf8("#ff8000"), bags_utf8("#00c0ff"), bags_utf8("#202020")};
     const bags_entry datapoint = {"colors", colors, 3};
     bags_writer_options options = {0};
-    options.codecs = codecs;
+    options.registry = codecs;
     bags_writer *writer = bags_writer_open(path, &field, 1, &options, err);
     if (!writer)
         return err->code;
@@ -65,12 +65,12 @@ static bags_code write_palette(const char *path, const bags_codecs *codecs,
     return bags_writer_close(writer, err);
 }
 
-static bags_code read_palette(const char *path, const bags_codecs *codecs,
+static bags_code read_palette(const char *path, const bags_registry *codecs,
     bags_error *err) {
     bags_row row = {0};
     bags_value value;
     bags_reader_options options = {0};
-    options.codecs = codecs;
+    options.registry = codecs;
     bags_reader *reader = bags_reader_open(path, &options, err);
     if (!reader)
         return err->code;
@@ -89,13 +89,13 @@ static bags_code read_palette(const char *path, const bags_codecs *codecs,
 int main(int argc, char **argv) {
     const char *path = argc > 1 ? argv[1] : "palette";
     bags_error err;
-    bags_codecs *codecs = bags_codecs_create(NULL, &err);
-    int failed = !codecs || bags_codecs_add(codecs, &color, &err) ||
+    bags_registry *codecs = bags_registry_create(NULL, &err);
+    int failed = !codecs || bags_registry_add(codecs, &color, &err) ||
                  write_palette(path, codecs, &err) ||
                  read_palette(path, codecs, &err);
     if (failed)
         fprintf(stderr, "%s\n", err.message);
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
     return failed;
 }
 

@@ -23,7 +23,7 @@ static bags_code add_photo(bags_writer *writer, const char *path,
     FILE *file = fopen(path, "rb");
     if (!file)
         return bags_fail(err, BAGS_ERROR_MISSING, "%s: cannot open", path);
-    bags_bytes blob = {photo, fread(photo, 1, PHOTO_MAX, file)};
+    bags_view blob = {photo, fread(photo, 1, PHOTO_MAX, file)};
     fclose(file);
 
     if (bags_jpeg_probe(blob, &eighth, &size, err) ||
@@ -31,18 +31,18 @@ static bags_code add_photo(bags_writer *writer, const char *path,
         return err->code;
     uint64_t shape[] = {size.height, size.width, size.channels};
     bags_value image = bags_blob(blob.data, blob.size); /* encoded already */
-    bags_value thumb = bags_array(BAGS_UINT8, size.channels > 1 ? 3 : 2, shape,
+    bags_value thumb = bags_array(BAGS_DTYPE_UINT8, size.channels > 1 ? 3 : 2, shape,
         small);
     bags_entry datapoint[] = {{"image", &image, 1}, {"thumb", &thumb, 1}};
     return bags_writer_append(writer, datapoint, 2, err);
 }
 
 static bags_code write_album(const char *album, int count, char **paths,
-    const bags_codecs *codecs, bags_error *err) {
+    const bags_registry *codecs, bags_error *err) {
     const bags_field fields[] = {{"image", "jpeg"}, {"thumb", "png"}};
     bags_code code = BAGS_OK;
     bags_writer_options options = {0};
-    options.codecs = codecs;
+    options.registry = codecs;
     bags_writer *writer = bags_writer_open(album, fields, 2, &options, err);
     if (!writer)
         return err->code;
@@ -54,13 +54,13 @@ static bags_code write_album(const char *album, int count, char **paths,
     return code;
 }
 
-static bags_code read_album(const char *album, const bags_codecs *codecs,
+static bags_code read_album(const char *album, const bags_registry *codecs,
     bags_error *err) {
     bags_row row = {0};
     bags_value image, thumb;
     bags_code code = BAGS_OK;
     bags_reader_options options = {0};
-    options.codecs = codecs;
+    options.registry = codecs;
     bags_reader *reader = bags_reader_open(album, &options, err);
     if (!reader)
         return err->code;
@@ -90,14 +90,14 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: 06_images ALBUM PHOTO.jpg...\n");
         return 2;
     }
-    bags_codecs *codecs = bags_codecs_create(NULL, &err);
-    int failed = !codecs || bags_codecs_add(codecs, &jpeg, &err) ||
-                 bags_codecs_add(codecs, &bags_codec_png, &err) ||
+    bags_registry *codecs = bags_registry_create(NULL, &err);
+    int failed = !codecs || bags_registry_add(codecs, &jpeg, &err) ||
+                 bags_registry_add(codecs, &bags_codec_png, &err) ||
                  write_album(argv[1], argc - 2, argv + 2, codecs, &err) ||
                  read_album(argv[1], codecs, &err);
     if (failed)
         fprintf(stderr, "%s\n", err.message);
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
     return failed;
 }
 

@@ -49,7 +49,7 @@ static bags_code add_up(const char *path, bags_error *err) {
     uint64_t sum = 0;
     bags_row row = {0};
     bags_value value;
-    bags_code code = bags_finalize(path, NULL, NULL, NULL, err);
+    bags_code code = bags_finalize(path, NULL, NULL, err);
     if (code)
         return code;
     bags_reader *reader = bags_reader_open(path, NULL, err);

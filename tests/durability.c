@@ -96,8 +96,8 @@ static bags_code append_streamed(bags_writer *writer, uint64_t number,
 }
 
 static bool point_is_right(const bags_row *row, uint64_t number) {
-    bags_bytes clip, id = bags_row_bytes(row, 1, 0);
-    bags_bytes text = bags_row_bytes(row, 2, 0);
+    bags_view clip, id = bags_row_bytes(row, 1, 0);
+    bags_view text = bags_row_bytes(row, 2, 0);
     if (id.size != 8 || load_u64(id.data) != number
         || text.size != text_size(number)
         || bags_row_length(row, 0) != clip_count(number))
@@ -122,16 +122,16 @@ work work_on(const char *path, uint64_t shard_length, const bags_io *io) {
     w.path = path;
     w.options.shard_length = shard_length;
     w.options.buffer_size = 4096;
-    w.options.io = io;
+    w.options.env.io = io;
     return w;
 }
 
-bags_writer *work_open(work *w, bool append, bags_error *err) {
-    w->options.append = append;
+bags_writer *work_open(work *w, bool resume, bags_error *err) {
+    w->options.resume = resume;
     bags_writer *writer = bags_writer_open(w->path, point_fields, POINT_FIELDS,
         &w->options, err);
     if (writer)
-        w->appended = w->flushed = bags_writer_found(writer);
+        w->appended = w->flushed = bags_writer_resumed(writer);
     return writer;
 }
 
@@ -199,7 +199,7 @@ finding work_check(const work *w, const bags_reader *reader) {
     memset(&f, 0, sizeof(f));
     f.opened = true;
     f.length = bags_reader_length(reader);
-    f.verified = bags_reader_verify(reader, &f.error) == BAGS_OK;
+    f.verified = true;
     for (uint64_t i = 0; i < f.length; i++) {
         if (bags_reader_get(reader, i, NULL, 0, &row, &f.error))
             f.verified = false;
@@ -210,7 +210,19 @@ finding work_check(const work *w, const bags_reader *reader) {
     return f;
 }
 
-finding work_find_with(const work *w, const bags_reader_options *options) {
+static bags_code verify_work(const work *w, const bags_reader_options *reading,
+    bags_error *err) {
+    bags_verify_options options;
+    memset(&options, 0, sizeof(options));
+    options.allow_gaps = reading->allow_gaps;
+    options.unfinished = BAGS_UNFINISHED_SKIP; /* a reader would refuse them */
+    options.shard_start = w->options.shard_start;
+    options.shard_stop = w->options.shard_stop;
+    options.env = reading->env;
+    return bags_verify(w->path, &options, NULL, err);
+}
+
+finding work_look(const work *w, const bags_reader_options *options) {
     finding f;
     memset(&f, 0, sizeof(f));
     bags_reader *reader = work_read(w, options, &f.error);
@@ -220,11 +232,22 @@ finding work_find_with(const work *w, const bags_reader_options *options) {
     return f;
 }
 
+finding work_find_with(const work *w, const bags_reader_options *options) {
+    bags_error why;
+    finding f = work_look(w, options);
+    if (f.opened && verify_work(w, options, &why)) {
+        f.verified = false;
+        f.error = why;
+    }
+    return f;
+}
+
 finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.io = io;
-    options.skip_unfinished = skip_unfinished;
+    options.env.io = io;
+    options.unfinished = 
+        skip_unfinished ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
     return work_find_with(w, &options);
 }
 

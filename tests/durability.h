@@ -25,7 +25,7 @@ typedef struct work {
 /* Numbers 0, 1, ...; a buffer of 4 KiB; `io` may be NULL. */
 work work_on(const char *path, uint64_t shard_length, const bags_io *io);
 
-bags_writer *work_open(work *w, bool append, bags_error *err);
+bags_writer *work_open(work *w, bool resume, bags_error *err);
 
 /* Append the next datapoint; every third is streamed, and before it one is
  * streamed and dropped. Keeps the two counts. */
@@ -39,7 +39,8 @@ bags_code work_close(work *w, bags_writer *writer, bags_error *err);
 
 /* What a reader found of one worker's datapoints. */
 typedef struct finding {
-    bool opened, verified;
+    bool opened;
+    bool verified; /* no datapoint failed; of work_find, bags_verify neither */
     uint64_t length;
     uint64_t right;   /* the first so many are as they were written */
     bags_error error; /* of the open, verify or read that failed */
@@ -49,6 +50,8 @@ typedef struct finding {
  * shard numbers in the options are not looked at: the work's own count. */
 finding work_find(const work *w, const bags_io *io, bool skip_unfinished);
 finding work_find_with(const work *w, const bags_reader_options *options);
+/* Only what a reader finds; bags_verify is not asked. */
+finding work_look(const work *w, const bags_reader_options *options);
 /* The same with a reader of the caller's. */
 finding work_check(const work *w, const bags_reader *reader);
 /* A reader of this worker's shards with these options. */

@@ -26,7 +26,7 @@ int use(const char *path, const char *field, bags_value *value, bags_row *row,
     bags_error *err) {
     bags_select select = {0, 0, 0, 0};
     bags_reader *reader = bags_reader_open(path, NULL, err);
-    int code = !reader || bags_reader_find(reader, field, &select.field, err) ||
+    int code = !reader || bags_reader_field(reader, field, &select.field, err) ||
                bags_reader_get(reader, bags_reader_length(reader) - 1, &select,
                    1, row, err) ||
                bags_row_value(row, 0, 0, NULL, value, err);

@@ -94,11 +94,11 @@ typedef struct values {
 
 static void make_values(const point *pt, values *v) {
     content(pt->seed, 7, v->a, pt->size);
-    v->plain[0] = bags_data(v->a, pt->size);
+    v->plain[0] = bags_bytes(v->a, pt->size);
     v->plain[1] = bags_uint(pt->seed);
     for (size_t i = 0; i < pt->items; i++) {
         content(pt->seed, i, v->s[i], item_size(pt, i));
-        v->items[i] = bags_data(v->s[i], item_size(pt, i));
+        v->items[i] = bags_bytes(v->s[i], item_size(pt, i));
     }
     v->entries[0].field = "s";
     v->entries[0].values = v->items;
@@ -115,13 +115,13 @@ static bool is_point(bags_row *row, const point *pt) {
     values *v = (values *)malloc(sizeof(*v));
     bags_value number;
     make_values(pt, v);
-    bags_bytes a = bags_row_bytes(row, 0, 0);
+    bags_view a = bags_row_bytes(row, 0, 0);
     bool same = bags_row_length(row, 2) == pt->items && a.size == pt->size
         && (!a.size || memcmp(a.data, v->a, a.size) == 0)
         && !bags_row_value(row, 1, 0, NULL, &number, NULL)
         && number.uint == pt->seed;
     for (size_t i = 0; same && i < pt->items; i++) {
-        bags_bytes item = bags_row_bytes(row, 2, i);
+        bags_view item = bags_row_bytes(row, 2, i);
         same = item.size == item_size(pt, i)
             && (!item.size || memcmp(item.data, v->s[i], item.size) == 0);
     }
@@ -132,7 +132,7 @@ static bool is_point(bags_row *row, const point *pt) {
 /* The last item of the sequence, without the row. */
 static bool has_last_item(const bags_reader *reader, uint64_t index,
     const point *pt, bags_row *row) {
-    bags_bytes item;
+    bags_view item;
     if (pt->items == 0)
         return bags_reader_get_blob(reader, index, 2, 0, row, &item, NULL)
             == BAGS_ERROR_RANGE;
@@ -155,12 +155,12 @@ static bags_reader *open_reader(program *p, size_t which, unsigned how,
     bags_error *err) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.io = &p->drive.io;
-    options.allocator = &p->blocks.allocator;
+    options.env.io = &p->drive.io;
+    options.env.allocator = &p->blocks.allocator;
     options.allow_gaps = true;
-    options.skip_unfinished = true;
-    options.positional = how & 1;
-    options.load_tables = how & 2;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
+    options.no_mmap = how & 1;
+    options.cache_index = how & 2;
     options.max_files = how & 4 ? 1 : 0;
     options.max_maps = how & 8 ? 1 : 0;
     if (p->sharded && !p->finalized) {
@@ -186,7 +186,8 @@ static size_t read_worker(program *p, size_t which, unsigned how) {
     }
     uint64_t length = bags_reader_length(reader);
     demand(length <= most(w), "more datapoints than were appended", "");
-    demand(!bags_reader_verify(reader, &err), "what was written is wrong",
+    bags_env env = {NULL, &p->drive.io};
+    demand(!verify_path("x", &env, &err), "what was written is wrong",
         err.message);
     for (uint64_t i = 0; i < length; i++) {
         err.message[0] = 0;
@@ -250,13 +251,13 @@ static void step_open(program *p, worker *w) {
     if (w->writer || p->finalized)
         return;
     w->failed = false;
-    options.append = how & 1;
+    options.resume = how & 1;
     options.keep_idx = how & 2;
     options.no_sync = how & 4;
     options.buffer_size = how & 8 ? 1 << 14 : 0;
     options.buffer_size += 4096;
     options.shard_start = (size_t)(w - p->workers);
-    options.io = &w->device.io;
+    options.env.io = &w->device.io;
     if (!p->sharded)
         options.shard_start = 0;
     bool fresh = !w->begun;
@@ -268,15 +269,15 @@ static void step_open(program *p, worker *w) {
         }
         demand(!fresh, "nothing is there and yet it fails", err.message);
         demand(err.code == BAGS_ERROR_EXISTS, "another code", err.message);
-        demand(!options.append
+        demand(!options.resume
             || (!p->sharded && (w->finished || w->doubt)),
             "append is refused", err.message);
         return;
     }
     /* What had failed for good is gone with its writer; what it had flushed
      * must be found. */
-    size_t found = (size_t)bags_writer_found(w->writer);
-    if (options.append) {
+    size_t found = (size_t)bags_writer_resumed(w->writer);
+    if (options.resume) {
         demand(found >= w->least && found <= most(w),
             "append finds another number of datapoints", "");
         w->length = w->least = found;
@@ -346,8 +347,7 @@ static void step_stream(program *p, worker *w) {
     bags_code code = bags_writer_end(w->writer, &err);
     if (lacks || twice || another) {
         demand(code != BAGS_OK, "a wrong datapoint is taken", "");
-        if (!explained(p, w, before))
-            bags_writer_forgive(w->writer);
+        explained(p, w, before);
     } else {
         appended(p, w, &pt, code, shards, before, err.message);
     }
@@ -381,11 +381,11 @@ static void step_refused(program *p, worker *w) {
     bags_value text = bags_utf8("x");
     bags_entry entries[3] = {{"s", NULL, 0}, {"a", &text, 1}, {"n", &text, 1}};
     uint64_t before = faults(p, w);
+    bags_error err;
     entries[2].field = take(p) & 1 ? "a" : "unknown";
-    demand(bags_writer_append(w->writer, entries, 3, NULL) != BAGS_OK,
+    demand(bags_writer_append(w->writer, entries, 3, &err) != BAGS_OK,
         "a wrong datapoint is taken", "");
-    if (!explained(p, w, before))
-        bags_writer_forgive(w->writer);
+    explained(p, w, before);
 }
 
 static void step_flush(program *p, worker *w, bool sync) {
@@ -424,7 +424,7 @@ static void step_close(program *p, worker *w) {
 static void step_abort(worker *w) {
     if (!w->writer)
         return;
-    size_t found = (size_t)bags_writer_found(w->writer);
+    size_t found = (size_t)bags_writer_resumed(w->writer);
     bags_writer_abort(w->writer);
     left(w);
     w->doubt = w->failed;
@@ -451,8 +451,8 @@ static void step_recover(program *p) {
     for (size_t i = 0; i < p->count; i++)
         living = living || p->workers[i].writer;
     memset(&options, 0, sizeof(options));
-    options.io = &first->device.io;
-    options.allocator = &p->blocks.allocator;
+    options.env.io = &first->device.io;
+    options.env.allocator = &p->blocks.allocator;
     options.dry_run = how & 1;
     options.keep_idx = how & 2;
     options.no_sync = how & 4;
@@ -489,6 +489,7 @@ static void step_recover(program *p) {
 static void step_finalize(program *p) {
     bags_error err;
     uint64_t renamed = 0, total = 0;
+    bags_finalize_options closing;
     for (size_t i = 0; i < p->count; i++) {
         const worker *w = &p->workers[i];
         if (w->writer || w->doubt || (w->begun && !w->finished))
@@ -498,15 +499,17 @@ static void step_finalize(program *p) {
     if (!p->sharded || p->finalized || total == 0)
         return;
     no_faults(p);
-    demand(!bags_finalize("x", NULL, &p->drive.io, &renamed, &err),
+    memset(&closing, 0, sizeof(closing));
+    closing.env.io = &p->drive.io;
+    demand(!bags_finalize("x", &closing, &renamed, &err),
         "finalize fails", err.message);
     p->finalized = true;
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.io = &p->drive.io;
+    options.env.io = &p->drive.io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader && bags_reader_length(reader) == total
-        && !bags_reader_verify(reader, &err), "finalize loses datapoints",
+        && !verify_path("x", &options.env, &err), "finalize loses datapoints",
         err.message);
     bags_reader_close(reader);
 }
@@ -525,7 +528,7 @@ static void start(program *p) {
         p->options.shard_length = limits & 7;
         p->options.shard_size = limits & 8 ? (limits >> 4) * 500u : 0;
     }
-    p->options.allocator = &p->blocks.allocator;
+    p->options.env.allocator = &p->blocks.allocator;
     for (size_t i = 0; i < p->count; i++)
         mortal_start(&p->workers[i].device, &p->drive.io);
 }

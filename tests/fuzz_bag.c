@@ -16,15 +16,15 @@ static void demand(bool holds, const char *what) {
     abort();
 }
 
-/* Reads everything. What was found, in one number. */
-static uint64_t digest(const bag_reader *reader) {
+/* Reads everything. What was found, in one number. env NULL: not in a file. */
+static uint64_t digest(const bag_reader *reader, const bags_env *env) {
     uint64_t sum = 1, length = bag_reader_length(reader);
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_error err;
     bool all = true;
     demand(length <= bag_reader_size(reader) / 8 + 1, "too many blobs");
     for (uint64_t i = 0; i < length && i < 200; i++) {
-        bags_bytes blob;
+        bags_view blob;
         bags_range range;
         bags_code code = bag_reader_get(reader, i, &scratch, &blob, &err);
         demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT, "another code");
@@ -41,24 +41,24 @@ static uint64_t digest(const bag_reader *reader) {
                 sum = sum * 31 + blob.data[c];
         }
     }
-    bags_code verified = bag_reader_verify(reader, &err);
-    demand(verified || all, "verify saw less than a read");
+    bags_code verified = env ? verify_path("x.bag", env, &err) : BAGS_OK;
+    demand(verified || all || !env, "verify saw less than a read");
     demand(!verified || !all || length > 200, "verify saw more than reads");
     bags_buffer_free(&scratch);
-    return sum * 31 + (uint64_t)verified + length;
+    return sum * 31 + length;
 }
 
-static uint64_t read_file(const bags_io *io, bool positional, bool load,
+static uint64_t read_file(const bags_io *io, bool no_mmap, bool load,
     bool empty) {
     bag_reader_options options;
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.positional = positional;
-    options.load_table = load;
+    options.no_mmap = no_mmap;
+    options.cache_index = load;
     options.allow_empty_file = empty;
-    options.io = io;
+    options.env.io = io;
     bag_reader *reader = bag_reader_open("x.bag", &options, &err);
-    uint64_t sum = reader ? digest(reader) : 0;
+    uint64_t sum = reader ? digest(reader, &options.env) : 0;
     bag_reader_close(reader);
     return sum;
 }
@@ -69,7 +69,7 @@ static uint64_t read_memory(const uint8_t *data, size_t size, bool empty) {
     memset(&options, 0, sizeof(options));
     options.allow_empty_file = empty;
     bag_reader *reader = bag_reader_open_memory(data, size, &options, &err);
-    uint64_t sum = reader ? digest(reader) : 0;
+    uint64_t sum = reader ? digest(reader, NULL) : 0;
     bag_reader_close(reader);
     return sum;
 }

@@ -1,6 +1,6 @@
 /*
  * The recovery of a damaged shard or lone Bag, on a disk in memory. What it makes
- * must be accepted by bags_reader_verify, a dry run before it must tell the same, a
+ * must be accepted by bags_verify, a dry run before it must tell the same, a
  * second one must find nothing to do, and append must find the same datapoints.
  *
  * The input: a byte of options, then for each file its number in a byte
@@ -65,7 +65,7 @@ static bags_code recover(memory_disk *m, bool dry, bool keep,
     bags_recover_options options;
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
+    options.env.io = &m->io;
     options.dry_run = dry;
     options.keep_idx = keep;
     return bags_recover(target, &options, report, &err);
@@ -75,14 +75,14 @@ static bags_code recover(memory_disk *m, bool dry, bool keep,
 static void check_bag(memory_disk *m, uint64_t length) {
     bag_reader_options options;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blob;
+    bags_view blob;
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
+    options.env.io = &m->io;
     bag_reader *reader = bag_reader_open(target, &options, &err);
     demand(reader != NULL, "the Bag that was recovered cannot be opened");
     demand(bag_reader_length(reader) == length, "another length than told");
-    demand(!bag_reader_verify(reader, &err), "the Bag is wrong");
+    demand(!verify_path(target, &options.env, &err), "the Bag is wrong");
     for (uint64_t i = 0; i < length; i++)
         demand(!bag_reader_get(reader, i, &scratch, &blob, &err),
             "a blob that was recovered cannot be read");
@@ -96,11 +96,11 @@ static void check_readable(memory_disk *m, uint64_t length) {
     bags_row row = {0};
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
+    options.env.io = &m->io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader != NULL, "what was recovered cannot be opened");
     demand(bags_reader_length(reader) == length, "another length than told");
-    demand(!bags_reader_verify(reader, &err), "what was recovered is wrong");
+    demand(!verify_path("x", &options.env, &err), "what was recovered is wrong");
     for (uint64_t i = 0; i < length; i++)
         demand(!bags_reader_get(reader, i, NULL, 0, &row, &err),
             "a datapoint that was recovered cannot be read");
@@ -115,14 +115,14 @@ static void go_on(memory_disk *m, bool sharded,
     bags_value value = bags_blob("new", 3);
     bags_error err;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
-    options.append = true;
+    options.env.io = &m->io;
+    options.resume = true;
     options.sharded = sharded;
     options.buffer_size = 4096;
     bags_writer *writer = bags_writer_open("x", fields, 2, &options, &err);
     if (!writer)
         return;
-    demand(bags_writer_found(writer) == told->length,
+    demand(bags_writer_resumed(writer) == told->length,
         "append finds another length than recovery");
     bags_entry entries[2] = {{"a", &value, 1}, {"b", &value, 1}};
     demand(!bags_writer_append(writer, entries, 2, &err), "append fails");
@@ -158,7 +158,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             else
                 check_readable(&m, done.length);
             demand(!recover(&m, false, keep, &again), "it fails when repeated");
-            demand(again.finished_before == 1 && again.cut == 0,
+            demand(again.finished_before == 1 && again.truncated == 0,
                 "it is not done after the first time");
         }
     }

@@ -116,7 +116,7 @@ static size_t blob_of(size_t field, uint64_t index, char *out) {
     return (size_t)(field + index) % 4;
 }
 
-static void check_item(bags_bytes blob, size_t field, uint64_t index) {
+static void check_item(bags_view blob, size_t field, uint64_t index) {
     char wanted[4];
     size_t size = blob_of(field, index, wanted);
     demand(blob.size == size && (!size || !memcmp(blob.data, wanted, size)),
@@ -135,14 +135,11 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
     size_t field, bags_row *row) {
     const verdict *e = &in->expected[index];
     const range *ref = &e->refs[field];
-    bags_select select = {field, 0, 0, 0};
+    bags_select select = bags_whole(field);
     bags_error err;
     uint64_t count = 0, step = 1 + index % 3;
-    if (in->sequence[field]) {
-        select.start = field % 3;
-        select.stop = select.start + 4;
-        select.step = step;
-    }
+    if (in->sequence[field])
+        select = bags_slice(field, field % 3, field % 3 + 4, step);
     bags_code code = bags_reader_get(reader, index, &select, 1, row, &err);
     demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT, "another code");
     demand(e->whole || code, "a wrong blob is read in part");
@@ -156,7 +153,7 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
             ? (stop - select.start + step - 1) / step : 0;
         demand(bags_row_length(row, 0) == some, "another part");
     }
-    code = bags_reader_count(reader, index, field, row, &count, &err);
+    code = bags_reader_items(reader, index, field, row, &count, &err);
     demand(code || (e->whole && count == ref->count), "another count");
     demand(!e->inside || !code, "a right blob is not counted");
 }
@@ -167,7 +164,7 @@ static void check_blob(const input *in, const bags_reader *reader, size_t index,
     const verdict *e = &in->expected[index];
     const range *ref = &e->refs[field];
     bags_error err;
-    bags_bytes blob;
+    bags_view blob;
     uint64_t item = index % (ref->count < 8 ? ref->count + 1 : 8);
     bags_code code = bags_reader_get_blob(reader, index, field, item, row,
         &blob, &err);
@@ -191,8 +188,7 @@ static void check_column(const input *in, const bags_reader *reader,
         whole = whole && in->expected[i].whole;
         inside = inside && in->expected[i].inside;
     }
-    bags_code code = bags_reader_get_range(reader, field, 0, in->points, row,
-        &err);
+    bags_code code = bags_reader_get_range(reader, 0, in->points, field, row, &err);
     demand(whole || code, "a range with a wrong blob is read");
     demand(!inside || !code, "a range of right blobs is not read");
     if (code)
@@ -203,16 +199,16 @@ static void check_column(const input *in, const bags_reader *reader,
             in->expected[i].refs[field].first);
 }
 
-static void check_reader(const input *in, memory_disk *m, bool positional,
+static void check_reader(const input *in, memory_disk *m, bool no_mmap,
     bool load) {
     bags_reader_options options;
     bags_row row = {0};
     bags_error err;
     bool all = true;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
-    options.positional = positional;
-    options.load_tables = load;
+    options.env.io = &m->io;
+    options.no_mmap = no_mmap;
+    options.cache_index = load;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader && bags_reader_length(reader) == in->points,
         "it does not open");
@@ -232,7 +228,7 @@ static void check_reader(const input *in, memory_disk *m, bool positional,
     for (size_t f = 0; f < in->fields; f += 5)
         if (!in->sequence[f])
             check_column(in, reader, f, &row);
-    demand(bags_reader_verify(reader, &err)
+    demand(verify_path("x", &options.env, &err)
         == (all ? BAGS_OK : BAGS_ERROR_CORRUPT), "verify does not agree");
     bags_row_free(&row);
     bags_reader_close(reader);

@@ -280,7 +280,7 @@ static void check_written(const spec *s, const bags_field *fields,
         arguments = arguments || strchr(fields[i].type, '(');
     }
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
+    options.env.io = &m->io;
     options.buffer_size = 4096;
     bags_writer *writer = bags_writer_open("y", backwards, s->count, &options,
         &err);
@@ -295,7 +295,7 @@ static void check_written(const spec *s, const bags_field *fields,
     }
     demand(!bags_writer_close(writer, &err), "close fails");
     bytes wanted = print_spec(s);
-    bags_bytes found = memory_disk_find(m, "y/spec.json");
+    bags_view found = memory_disk_find(m, "y/spec.json");
     demand(found.size == wanted.size
         && memcmp(found.data, wanted.data, found.size) == 0,
         "a spec is written otherwise than by json.dumps");
@@ -306,7 +306,7 @@ static bags_reader *open_spec(memory_disk *m, const char *path,
     bags_error *err) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
+    options.env.io = &m->io;
     return bags_reader_open(path, &options, err);
 }
 
@@ -319,7 +319,7 @@ static void check_accepted(const spec *s, const bags_reader *reader,
         size_t place = count;
         demand(is_same(&s->names[i], fields[i].name), "another name");
         demand(is_same(&s->types[i], fields[i].type), "another type");
-        demand(!bags_reader_find(reader, fields[i].name, &place, NULL)
+        demand(!bags_reader_field(reader, fields[i].name, &place, NULL)
             && place == i, "a field is not found by its name");
     }
     check_written(s, fields, m);

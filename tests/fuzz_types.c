@@ -23,10 +23,10 @@ static bool same_value(const bags_value *a, const bags_value *b) {
     return !a->size || memcmp(a->data, b->data, a->size) == 0;
 }
 
-static void try_codec(const bags_codec *codec, void *state, bags_bytes blob) {
+static void try_codec(const bags_codec *codec, void *state, bags_view blob) {
     bags_buffer rooms[3];
     bags_value value, again;
-    bags_bytes encoded;
+    bags_view encoded;
     bags_error err;
     memset(rooms, 0, sizeof(rooms));
     if (!codec->decode(state, blob, &rooms[0], &value, &err)) {
@@ -41,7 +41,7 @@ static void try_codec(const bags_codec *codec, void *state, bags_bytes blob) {
         bags_buffer_free(&rooms[i]);
 }
 
-static void try_type(const char *text, bags_bytes blob) {
+static void try_type(const char *text, bags_view blob) {
     tally memory_used;
     bags_type type;
     bags_error err;
@@ -52,12 +52,12 @@ static void try_type(const char *text, bags_bytes blob) {
         return;
     }
     for (size_t i = 0; i <= type.count && i < 100; i++) {
-        bags_bytes argument = bags_type_argument(&type, i);
+        bags_view argument = bags_type_argument(&type, i);
         bags_dtype_parse((const char *)argument.data, argument.size, NULL);
         demand(bags_type_number(&type, i, &number) <= (argument.size > 0),
             "a number of nothing");
     }
-    const bags_codec *codec = bags_codecs_find(NULL, type.name);
+    const bags_codec *codec = bags_registry_find(NULL, type.name);
     if (!codec)
         return;
     tally_start(&memory_used);
@@ -83,7 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     memcpy(text, data, length);
     text[length] = 0;
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     if (length < size) {
         blob.data = data + length + 1;
         blob.size = size - length - 1;

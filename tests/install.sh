@@ -36,21 +36,21 @@ cat >"$dir/main.c" <<'END'
 
 int main(void) {
     bags_error err;
-    bags_codecs *codecs = bags_codecs_create(NULL, &err);
-    int code = !codecs || bags_codecs_add(codecs, &bags_codec_npy, &err);
+    bags_registry *codecs = bags_registry_create(NULL, &err);
+    int code = !codecs || bags_registry_add(codecs, &bags_codec_npy, &err);
     code = code || strcmp(bags_version(), BAGS_VERSION) != 0;
     bag_writer *bag = code ? NULL : bag_writer_open("x.bag", NULL, &err);
     code = code || bag_writer_append(bag, "hello", 5, NULL, &err);
     code = code || bag_writer_close(bag, &err);
     bag_reader *reader = code ? NULL : bag_reader_open("x.bag", NULL, &err);
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blob;
+    bags_view blob;
     code = code || !reader || bag_reader_get(reader, 0, &scratch, &blob, &err);
     code = code || blob.size != 5 || memcmp(blob.data, "hello", 5) != 0;
     bag_reader_close(reader);
     bags_buffer_free(&scratch);
     remove("x.bag");
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
     if (!code)
         puts("it works");
     return code;

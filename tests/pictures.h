@@ -32,8 +32,8 @@
 #define PHOTOS "tests/data/photos/"
 
 /* A whole file, to be freed by free((void *)data); size 0 if there is none. */
-static inline bags_bytes load(const char *path) {
-    bags_bytes out = {NULL, 0};
+static inline bags_view load(const char *path) {
+    bags_view out = {NULL, 0};
     FILE *file = fopen(path, "rb");
     if (!file)
         return out;
@@ -50,22 +50,22 @@ static inline bags_bytes load(const char *path) {
 }
 
 /* The same of a file that must be there: "DIRECTORY" "NAME" "ENDING". */
-static inline bags_bytes load_part(
+static inline bags_view load_part(
     const char *directory, const char *name, const char *ending) {
     char path[512];
     snprintf(path, sizeof path, "%s%s%s", directory, name, ending);
-    bags_bytes out = load(path);
+    bags_view out = load(path);
     if (!out.size)
         fail_msg("%s is not there", path);
     return out;
 }
 
-static inline void unload(bags_bytes bytes) { free((void *)bytes.data); }
+static inline void unload(bags_view bytes) { free((void *)bytes.data); }
 
 /* A picture that is expected, and the file's bytes that hold its samples. */
 typedef struct picture {
     bags_image image;
-    bags_bytes file;
+    bags_view file;
     const unsigned char *samples;
 } picture;
 
@@ -221,15 +221,15 @@ static inline bags_value value_of(
     shape[0] = image->height;
     shape[1] = image->width;
     shape[2] = image->channels;
-    return bags_array(image->depth == 8 ? BAGS_UINT8 : BAGS_UINT16,
+    return bags_array(image->depth == 8 ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_UINT16,
         image->channels == 1 ? 2 : 3, shape, samples);
 }
 
 static inline void assert_shape(
     const bags_value *value, const bags_image *image) {
-    assert_int_equal(value->kind, BAGS_ARRAY);
+    assert_int_equal(value->kind, BAGS_KIND_ARRAY);
     assert_int_equal(
-        value->dtype, image->depth == 8 ? BAGS_UINT8 : BAGS_UINT16);
+        value->dtype, image->depth == 8 ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_UINT16);
     assert_int_equal(value->dims, image->channels == 1 ? 2 : 3);
     assert_int_equal(value->shape[0], image->height);
     assert_int_equal(value->shape[1], image->width);
@@ -254,7 +254,7 @@ static inline bool have_tool(const char *name) {
 }
 
 /* A file of a test's own, which unlink removes. */
-static inline void store(char path[64], bags_bytes bytes) {
+static inline void store(char path[64], bags_view bytes) {
     const char *scratch = getenv("TMPDIR");
     snprintf(path, 64, "%.40s/picture-XXXXXX", scratch ? scratch : "/tmp");
     int file = mkstemp(path);

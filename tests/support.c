@@ -101,7 +101,7 @@ bool is_said(const char *text) {
         said.message);
 }
 
-bool is_bytes(bags_bytes view, const void *expected, size_t size) {
+bool is_bytes(bags_view view, const void *expected, size_t size) {
     if (view.size != size)
         return wrong("%zu bytes, expected %zu\n", view.size, size);
     if (size && memcmp(view.data, expected, size) != 0)
@@ -615,6 +615,53 @@ void set_free(hand_set *set) {
     hand_free(&set->refs);
     bytes_free(&set->row);
     memset(set, 0, sizeof(*set));
+}
+
+/* ----------------------------------------------------------------- readers */
+
+bags_code verify_path(const char *path, const bags_env *env, bags_error *err) {
+    bags_verify_options options;
+    memset(&options, 0, sizeof(options));
+    options.allow_gaps = true;
+    options.allow_empty_file = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
+    if (env)
+        options.env = *env;
+    return bags_verify(path, &options, NULL, err);
+}
+
+bags_info reader_info(const bags_reader *reader) {
+    bags_info info;
+    bags_error err;
+    must(!bags_reader_info(reader, &info, NULL, &err), "describe", "a reader");
+    return info;
+}
+
+bags_field_info field_info(const bags_reader *reader, size_t field) {
+    size_t count = 0;
+    bags_info info;
+    bags_error err;
+    bags_reader_fields(reader, &count);
+    must(field < count, "find a field of", "a reader");
+    bags_field_info *all = (bags_field_info *)malloc(count * sizeof(*all));
+    must(all != NULL, "allocate", "field infos");
+    must(!bags_reader_info(reader, &info, all, &err), "describe", "a reader");
+    bags_field_info one = all[field];
+    free(all);
+    return one;
+}
+
+size_t shard_count(const bags_reader *reader) {
+    size_t count = 0;
+    bags_reader_shards(reader, &count);
+    return count;
+}
+
+bags_shard shard_at(const bags_reader *reader, size_t i) {
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    must(i < count, "find a shard of", "a reader");
+    return shards[i];
 }
 
 /* ----------------------------------------------------------------- memory */
@@ -1340,9 +1387,9 @@ size_t memory_disk_files(const memory_disk *m) {
     return files;
 }
 
-bags_bytes memory_disk_find(const memory_disk *m, const char *path) {
+bags_view memory_disk_find(const memory_disk *m, const char *path) {
     memory_node *node = memory_node_find(m, path);
-    bags_bytes view = {NULL, 0};
+    bags_view view = {NULL, 0};
     if (node && !node->directory) {
         view.data = node->content.data;
         view.size = node->content.size;

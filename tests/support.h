@@ -41,7 +41,7 @@ bool is_code(int expected, int code, const char *call);
 bool is_open(bool opened, const char *call);
 bool is_refused(int expected, const void *object, const char *call);
 bool is_said(const char *text);
-bool is_bytes(bags_bytes view, const void *expected, size_t size);
+bool is_bytes(bags_view view, const void *expected, size_t size);
 bool is_file(const char *path, const void *expected, size_t size);
 bool is_names(const char *path, const char *names);
 bool is_same_tree(const char *a, const char *b);
@@ -147,6 +147,18 @@ void set_end(hand_set *set);
 void set_save(const hand_set *set, enum variant variant, const char *path);
 void set_free(hand_set *set);
 
+/* ----------------------------------------------------------------- readers */
+
+/* bags_verify, which accepts what a reader accepts with every permission: gaps,
+ * unfinished shards, a standalone Bag of 0 bytes. env NULL: {0}. */
+bags_code verify_path(const char *path, const bags_env *env, bags_error *err);
+
+/* Each ends the program if there is none. */
+bags_info reader_info(const bags_reader *reader);
+bags_field_info field_info(const bags_reader *reader, size_t field);
+size_t shard_count(const bags_reader *reader);
+bags_shard shard_at(const bags_reader *reader, size_t i);
+
 /* ----------------------------------------------------------------- memory */
 
 /* An allocator that counts, checks the sizes it is told, and fails. */
@@ -222,7 +234,7 @@ void memory_disk_save_set(memory_disk *m, const hand_set *set,
 bool is_same_disk(const memory_disk *a, const memory_disk *b);
 size_t memory_disk_files(const memory_disk *m);
 /* A file's bytes; borrowed. size 0 and data NULL if there is none. */
-bags_bytes memory_disk_find(const memory_disk *m, const char *path);
+bags_view memory_disk_find(const memory_disk *m, const char *path);
 
 /* ------------------------------------------------------------------ tests */
 

@@ -72,8 +72,8 @@ static bag_writer *open_writer(const char *path, size_t buffer_size) {
     memset(&options, 0, sizeof(options));
     options.checksum = true;
     options.buffer_size = buffer_size;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     assert_opens(writer, bag_writer_open(path, &options, &said));
     return writer;
 }
@@ -148,12 +148,12 @@ enum mode { MAPPED, POSITIONAL, LOADED, MODES };
 static bag_reader_options checking(int mode) {
     bag_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.check = true;
-    options.positional = mode != MAPPED;
-    options.load_table = mode == LOADED;
+    options.verify_checksums = true;
+    options.no_mmap = mode != MAPPED;
+    options.cache_index = mode == LOADED;
     options.allow_empty_file = true;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return options;
 }
 
@@ -162,8 +162,8 @@ static bags_code checksum(const char *path, bool replace,
     bags_checksum_options options;
     memset(&options, 0, sizeof(options));
     options.replace = replace;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return bags_checksum(path, &options, report, &said);
 }
 
@@ -184,7 +184,7 @@ static void every_variant_and_mode_is_checked(void **state) {
             bag_reader_options options = checking(mode);
             bag_reader *reader;
             bags_buffer scratch = {NULL, 0, NULL, NULL};
-            bags_bytes blob;
+            bags_view blob;
             bags_range range;
             assert_opens(reader, bag_reader_open(at("%d/x.bag", variant),
                 &options, &said));
@@ -195,10 +195,10 @@ static void every_variant_and_mode_is_checked(void **state) {
             assert_ok(bag_reader_get_range(reader, 3, 1400, &scratch, &range,
                 &said));
             assert_int_equal(range.length, 1397);
-            assert_ok(bag_reader_verify(reader, &said));
             bags_buffer_free(&scratch);
             bag_reader_close(reader);
         }
+        assert_ok(bags_verify(at("%d/x.bag", variant), NULL, NULL, &said));
         hand_free(&bag);
     }
 }
@@ -213,9 +213,9 @@ static void an_empty_bag_of_no_bytes_can_have_checksums(void **state) {
         bag_reader *reader;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         assert_int_equal(bag_reader_length(reader), 0);
-        assert_ok(bag_reader_verify(reader, &said));
         bag_reader_close(reader);
     }
+    assert_ok(verify_path(at("x.bag"), NULL, &said));
 }
 
 static void a_wrong_blob_is_an_error_that_says_where(void **state) {
@@ -225,7 +225,7 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
         bag_reader_options options = checking(mode);
         bag_reader *reader;
         bags_buffer scratch = {NULL, 0, NULL, NULL};
-        bags_bytes blob = {NULL, 77};
+        bags_view blob = {NULL, 77};
         bags_range range;
         make_dir(at("x"));
         hand_add(&bag, "first", 5);
@@ -250,7 +250,7 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
             &scratch, &range, &said));
         assert_says("blob 1");
         static const uint64_t some[] = {2, 0, 2}, wrong[] = {2, 1, 0};
-        bags_bytes many[3];
+        bags_view many[3];
         assert_ok(bag_reader_get_many(reader, some, 3, &scratch, many, &said));
         assert_text(many[1], "first");
         assert_fails(BAGS_ERROR_CORRUPT,
@@ -258,16 +258,17 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
         assert_says("blob 1, bytes 5 to 14");
         assert_ok(bag_reader_get(reader, 2, &scratch, &blob, &said));
         assert_text(blob, "third");
-        assert_fails(BAGS_ERROR_CORRUPT, bag_reader_verify(reader, &said));
-        assert_says("blob 1, bytes 5 to 14");
         bags_buffer_free(&scratch);
         bag_reader_close(reader);
-        options.check = false;
+        options.verify_checksums = false;
         assert_opens(reader, bag_reader_open(at("x/a.bag"), &options, &said));
         assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
-        assert_fails(BAGS_ERROR_CORRUPT, bag_reader_verify(reader, &said));
+        assert_text(blob, "163456789");
         bags_buffer_free(&scratch);
         bag_reader_close(reader);
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_verify(at("x/a.bag"), NULL, NULL, &said));
+        assert_says("blob 1, bytes 5 to 14");
         bytes_free(&file);
         hand_free(&bag);
         remove_tree(at("x"));
@@ -297,21 +298,21 @@ static void a_wrong_blob_among_many_is_named_by_its_datapoint(void **state) {
         bytes file = load(at("x/000001/a.bag"));
         file.data[8] ^= 64; /* datapoint 4 */
         save(at("x/000001/a.bag"), file.data, file.size);
-        options.check = true;
-        options.positional = mode != MAPPED;
+        options.verify_checksums = true;
+        options.no_mmap = mode != MAPPED;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
-        assert_ok(bags_reader_get_many(reader, 0, some, 3, &row, &said));
+        assert_ok(bags_reader_get_many(reader, some, 3, 0, &row, &said));
         assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get_many(reader, 0, wrong, 3, &row, &said));
+            bags_reader_get_many(reader, wrong, 3, 0, &row, &said));
         assert_says("datapoint 4, field \"a\": ");
         assert_says("000001/a.bag: blob 1, bytes 8 to 16");
         assert_int_equal(bags_row_length(&row, 0), 0);
-        assert_ok(bags_reader_get_range(reader, 0, 0, 4, &row, &said));
+        assert_ok(bags_reader_get_range(reader, 0, 4, 0, &row, &said));
         assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get_range(reader, 0, 1, 6, &row, &said));
+            bags_reader_get_range(reader, 1, 6, 0, &row, &said));
         assert_says("datapoint 4, field \"a\": ");
         assert_int_equal(BAGS_ERROR_CORRUPT,
-            bags_reader_get_range(reader, 0, 1, 6, &row, NULL));
+            bags_reader_get_range(reader, 1, 6, 0, &row, NULL));
         bags_row_free(&row);
         bags_reader_close(reader);
         bytes_free(&file);
@@ -383,7 +384,6 @@ static void datasets_get_checksums(void **state) {
 static void what_is_there_is_replaced_only_if_asked(void **state) {
     hand_set set = some_set(4);
     bags_checksum_report report;
-    bags_reader *reader;
     (void)state;
     set_save(&set, V1, at("set"));
     assert_ok(checksum(at("set"), false, NULL));
@@ -392,12 +392,11 @@ static void what_is_there_is_replaced_only_if_asked(void **state) {
     save(at("set/text.bag"), file.data, file.size);
     bytes_free(&file);
     assert_ok(checksum(at("set"), false, NULL));
-    assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
-    assert_fails(BAGS_ERROR_CORRUPT, bags_reader_verify(reader, &said));
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_verify(at("set"), NULL, NULL, &said));
     assert_ok(checksum(at("set"), true, &report));
     assert_int_equal(report.made, 3);
-    assert_ok(bags_reader_verify(reader, &said));
-    bags_reader_close(reader);
+    assert_ok(bags_verify(at("set"), NULL, NULL, &said));
     set_free(&set);
 }
 
@@ -480,8 +479,8 @@ static void an_interruption_leaves_nothing_half_done(void **state) {
         over.stays = true;
         over.fail_with = EIO;
         memset(&options, 0, sizeof(options));
-        options.allocator = &memory.allocator;
-        options.io = &over.io;
+        options.env.allocator = &memory.allocator;
+        options.env.io = &over.io;
         bags_code code = bags_checksum("set", &options, NULL, &said);
         uint64_t failed = over.failed;
         /* What fails and loses nothing is not asked for. */
@@ -494,12 +493,12 @@ static void an_interruption_leaves_nothing_half_done(void **state) {
                 char path[40];
                 bytes whole = sidecar(bags[i], V1, names[i], SPEC);
                 snprintf(path, sizeof(path), "set/%s.crc", names[i]);
-                bags_bytes found = memory_disk_find(&m, path);
+                bags_view found = memory_disk_find(&m, path);
                 if (round || found.data)
                     assert_bytes(found, whole.data, whole.size);
                 bytes_free(&whole);
             }
-            options.io = &m.io;
+            options.env.io = &m.io;
             assert_ok(bags_checksum("set", &options, NULL, &said));
         }
         assert_int_equal(memory_disk_files(&m), 4 + 3);
@@ -526,15 +525,15 @@ static void memory_that_runs_out_is_an_error(void **state) {
         t.fail_at = n;
         memset(&options, 0, sizeof(options));
         memset(&reading, 0, sizeof(reading));
-        options.allocator = reading.allocator = &t.allocator;
-        options.replace = reading.check = true;
+        options.env.allocator = reading.env.allocator = &t.allocator;
+        options.replace = reading.verify_checksums = true;
         bags_code code = bags_checksum(at("set"), &options, NULL, &said);
         bags_reader *reader = code
             ? NULL : bags_reader_open(at("set"), &reading, &said);
         if (!code && !reader)
             code = said.code;
         if (reader)
-            code = bags_reader_verify(reader, &said);
+            code = verify_path(at("set"), &reading.env, &said);
         bags_reader_close(reader);
         assert_int_equal(code, t.failed ? BAGS_ERROR_MEMORY : BAGS_OK);
         assert_int_equal(t.live, 0);
@@ -561,7 +560,7 @@ static void memory_that_runs_out_for_late_checksums_is_an_error(void **state) {
         mortal_bury(&device, writer);
         tally_start(&blocks);
         blocks.fail_at = n;
-        w.options.allocator = &blocks.allocator;
+        w.options.env.allocator = &blocks.allocator;
         w.options.checksum = true;
         writer = work_open(&w, true, &said);
         bags_code code = writer ? work_close(&w, writer, &said) : said.code;
@@ -615,8 +614,8 @@ static void a_long_table_is_read_in_pieces(void **state) {
     disk.stays = true;
     disk.fail_with = ENODEV;
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     options.each = remember;
     options.user = &last;
     assert_ok(bags_checksum(at("x.bag"), &options, NULL, NULL));
@@ -663,7 +662,7 @@ static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
         sum = crc(sum, fields[i].name, strlen(fields[i].name) + 1);
         sum = crc(sum, fields[i].type, strlen(fields[i].type) + 1);
         for (size_t k = 0; k < bags_row_length(row, i); k++) {
-            bags_bytes blob = bags_row_bytes(row, i, k);
+            bags_view blob = bags_row_bytes(row, i, k);
             uint64_t size = blob.size;
             sum = crc(sum, &size, sizeof(size));
             sum = crc(sum, blob.data, blob.size);
@@ -672,18 +671,19 @@ static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
     return sum;
 }
 
-static outlook look(memory_disk *m, bool check, bool positional,
+static outlook look(memory_disk *m, bool check, bool no_mmap,
     bool *verified) {
     outlook out;
     bags_reader_options options;
     bags_row row = {0};
     memset(&out, 0, sizeof(out));
     memset(&options, 0, sizeof(options));
-    options.io = &m->io;
-    options.check = check;
-    options.positional = positional;
+    options.env.io = &m->io;
+    options.verify_checksums = check;
+    options.no_mmap = no_mmap;
     bags_reader *reader = bags_reader_open("set", &options, NULL);
-    *verified = reader && bags_reader_verify(reader, NULL) == BAGS_OK;
+    *verified = 
+        reader && verify_path("set", &options.env, NULL) == BAGS_OK;
     out.opened = reader != NULL;
     out.length = reader ? bags_reader_length(reader) : 0;
     for (uint64_t i = 0; i < out.length && i < MOST_ROWS; i++) {
@@ -717,7 +717,7 @@ static void assault(siege *s, bool covered, const char *what, size_t n) {
         fail_msg("%s %d: verify did not find it", what, (int)n);
     bags_verify_options all;
     memset(&all, 0, sizeof(all));
-    all.io = &s->m.io;
+    all.env.io = &s->m.io;
     if (covered && bags_verify("set", &all, NULL, NULL) == BAGS_OK)
         fail_msg("%s %d: it is not among the faults", what, (int)n);
     if (verified && memcmp(&open_eyes, &s->clean, sizeof(open_eyes)) != 0)
@@ -738,7 +738,7 @@ static void put_file(siege *s, const char *path, const bytes *content) {
 }
 
 static bytes take_file(siege *s, const char *path) {
-    bags_bytes found = memory_disk_find(&s->m, path);
+    bags_view found = memory_disk_find(&s->m, path);
     bytes copy = {NULL, 0, 0};
     put(&copy, found.data, found.size);
     return copy;
@@ -761,7 +761,7 @@ static void assault_byte(siege *s, const char *path, bool covered, size_t at) {
     if (!covered || is_spec(path))
         return;
     memset(&options, 0, sizeof(options));
-    options.io = &s->m.io;
+    options.env.io = &s->m.io;
     options.decode = true;
     assert_int_not_equal(bags_verify("set", &options, &report, NULL), BAGS_OK);
     s->flips++;
@@ -822,7 +822,7 @@ static void besiege(siege *s, const char *const *paths, size_t count,
     bool verified = false;
     bags_checksum_options options;
     memset(&options, 0, sizeof(options));
-    options.io = &s->m.io;
+    options.env.io = &s->m.io;
     assert_ok(bags_checksum("set", &options, NULL, &said));
     s->changes = s->silent = s->flips = s->often = 0;
     s->clean = look(&s->m, true, false, &verified);
@@ -899,7 +899,7 @@ static void every_change_of_shards_of_like_blobs_is_found(void **state) {
     memset(&options, 0, sizeof(options));
     options.shard_length = 2;
     options.checksum = options.keep_idx = true;
-    options.io = &s.m.io;
+    options.env.io = &s.m.io;
     bags_writer *writer = bags_writer_open("set", fields, 2, &options, &said);
     for (int i = 0; i < 4; i++) {
         bags_value a = bags_int(0), b = bags_int(i / 2);

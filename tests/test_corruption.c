@@ -52,7 +52,7 @@ static int collect(void *user, const char *name) {
     }
     assert_true(l->into->count < MOST_FILES);
     file *to = &l->into->each[l->into->count++];
-    bags_bytes view = memory_disk_find((memory_disk *)l->io->user, path);
+    bags_view view = memory_disk_find((memory_disk *)l->io->user, path);
     memcpy(to->path, path, sizeof(path));
     put(&to->content, view.data, view.size);
     return 0;
@@ -72,10 +72,10 @@ static const bags_field fields[] = {{"clip", "bytes[]"}, {"id", "int(4)"},
 static bags_code append_one(bags_writer *writer, uint64_t i) {
     static const int16_t wave[] = {1, -2, 3, 400};
     uint64_t shape = i % 3;
-    bags_value clip[] = {bags_data("ab", 2), bags_data("", 0),
-        bags_data("cde", 3)};
+    bags_value clip[] = {bags_bytes("ab", 2), bags_bytes("", 0),
+        bags_bytes("cde", 3)};
     bags_value id = bags_uint(7 * i), text = bags_utf8(i % 2 ? "odd" : "");
-    bags_value samples = bags_array(BAGS_INT16, 1, &shape, wave);
+    bags_value samples = bags_array(BAGS_DTYPE_INT16, 1, &shape, wave);
     bags_entry entries[] = {{"clip", clip, i % 4}, {"id", &id, 1},
         {"text", &text, 1}, {"wave", &samples, 1}};
     return bags_writer_append(writer, entries, FIELDS, &said);
@@ -87,7 +87,7 @@ static void write_set(files *into, const bags_writer_options *how) {
     bags_writer_options options = *how;
     bags_writer *writer;
     memory_disk_start(&drive);
-    options.io = &drive.io;
+    options.env.io = &drive.io;
     options.buffer_size = 4096;
     assert_opens(writer,
         bags_writer_open("set", fields, FIELDS, &options, &said));
@@ -304,7 +304,7 @@ static void add_row(sha256 *to, bags_row *row, size_t count) {
         add_number(to, items);
         for (size_t i = 0; i < items; i++) {
             bags_value value;
-            bags_bytes blob = bags_row_bytes(row, slot, i);
+            bags_view blob = bags_row_bytes(row, slot, i);
             add_number(to, blob.size);
             sha256_add(to, blob.data, blob.size);
             bags_row_value(row, slot, i, NULL, &value, NULL);
@@ -329,16 +329,16 @@ static void read_all(const bags_reader *reader, outcome *out) {
     bags_row_free(&row);
 }
 
-static void look(const memory_disk *drive, bool positional, outcome *out) {
+static void look(const memory_disk *drive, bool no_mmap, outcome *out) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
     memset(out, 0, sizeof(*out));
     sha256_start(&out->hash);
-    options.io = &drive->io;
-    options.positional = positional;
+    options.env.io = &drive->io;
+    options.no_mmap = no_mmap;
     bags_reader *reader = bags_reader_open("set", &options, NULL);
     if (reader) {
-        out->verified = bags_reader_verify(reader, NULL) == BAGS_OK;
+        out->verified = verify_path("set", &options.env, NULL) == BAGS_OK;
         read_all(reader, out);
     }
     bags_reader_close(reader);

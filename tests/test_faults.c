@@ -69,8 +69,8 @@ static void world_start(world *w) {
     for (int i = 0; i < WORKS; i++) {
         w->works[i].options.checksum =
             i == BY_LENGTH || i == ONE || i == SECOND_OF_TWO;
-        w->works[i].options.io = &w->device.io;
-        w->works[i].options.allocator = &w->blocks.allocator;
+        w->works[i].options.env.io = &w->device.io;
+        w->works[i].options.env.allocator = &w->blocks.allocator;
     }
 }
 
@@ -130,8 +130,8 @@ static bags_code recover(world *w, const char *path) {
     bags_recover_options options;
     bags_code code;
     memset(&options, 0, sizeof(options));
-    options.io = &w->device.io;
-    options.allocator = &w->blocks.allocator;
+    options.env.io = &w->device.io;
+    options.env.allocator = &w->blocks.allocator;
     STEP(bags_recover(path, &options, NULL, &said));
 done:
     return code;
@@ -141,7 +141,10 @@ static bags_code read_back(world *w, int which) {
     work *each = &w->works[which];
     poison();
     w->where = "read_back";
-    finding f = work_find(each, &w->device.io, false);
+    bags_reader_options options;
+    memset(&options, 0, sizeof(options));
+    options.env.io = &w->device.io;
+    finding f = work_look(each, &options);
     if (f.error.code)
         said = f.error;
     else if (f.right != f.length || f.length < each->flushed)
@@ -192,7 +195,7 @@ static void check_recovery(world *w, uint64_t n) {
         bags_recover_options options;
         bags_error err;
         memset(&options, 0, sizeof(options));
-        options.io = &w->drive.io;
+        options.env.io = &w->drive.io;
         err.message[0] = 0;
         bags_code code = is_there(w, each->path)
             ? bags_recover(each->path, &options, NULL, &err)
@@ -216,7 +219,7 @@ static void make_reference(memory_disk *m) {
     world_start(w);
     for (int i = 0; i < WORKS; i++) {
         bags_writer *writer;
-        w->works[i].options.io = &w->drive.io;
+        w->works[i].options.env.io = &w->drive.io;
         assert_opens(writer, work_open(&w->works[i], false, &said));
         assert_ok(work_append_to(&w->works[i], writer, totals[i], &said));
         assert_ok(work_close(&w->works[i], writer, &said));
@@ -228,7 +231,7 @@ static void make_reference(memory_disk *m) {
 
 static void finish_work(world *w, int which, uint64_t n) {
     work *each = &w->works[which];
-    each->options.io = &w->drive.io;
+    each->options.env.io = &w->drive.io;
     bags_code code = go_on(w, which);
     if (code == BAGS_ERROR_EXISTS && (which == ONE || which == TWO)) {
         finding f = work_find(each, &w->drive.io, false);
@@ -492,12 +495,12 @@ static void a_process_that_ends_at_any_call_loses_nothing(void **state) {
         die_in_a_process(n, at("set"));
         uint64_t flushed = file_size(at("told"));
         work w = work_on(at("set"), 4, &disk.io);
-        w.options.allocator = &memory.allocator;
+        w.options.env.allocator = &memory.allocator;
         assert_opens(writer, work_open(&w, true, &said));
-        if (bags_writer_found(writer) < flushed
-            || bags_writer_found(writer) > flushed + 1)
+        if (bags_writer_resumed(writer) < flushed
+            || bags_writer_resumed(writer) > flushed + 1)
             fail_msg("dead at call %d: %d found, %d flushed", (int)n,
-                (int)bags_writer_found(writer), (int)flushed);
+                (int)bags_writer_resumed(writer), (int)flushed);
         assert_ok(work_append_to(&w, writer, 9, &said));
         assert_ok(work_close(&w, writer, &said));
         drop_journals(bags_io_local(), at("set"));

@@ -10,7 +10,7 @@ typedef struct world {
     tally blocks;
     memory_disk drive;
     watch files;
-    bool positional;
+    bool no_mmap;
     const char *where; /* the step that failed */
 } world;
 
@@ -43,8 +43,8 @@ static bags_code write_bag(world *w) {
     memset(&options, 0, sizeof(options));
     options.buffer_size = 4096;
     options.checksum = true;
-    options.allocator = &w->blocks.allocator;
-    options.io = &w->files.io;
+    options.env.allocator = &w->blocks.allocator;
+    options.env.io = &w->files.io;
     OPEN(writer, bag_writer_open("x.bag", &options, &said));
     for (size_t i = 0; i < 20; i++)
         STEP(bag_writer_append(writer, big, i * 40, NULL, &said));
@@ -61,25 +61,24 @@ done:
     return bag_writer_close(writer, &said);
 }
 
-static bags_code read_bag(world *w, bool load_table) {
+static bags_code read_bag(world *w, bool cache_index) {
     bag_reader_options options;
     bag_reader *reader = NULL;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blob;
+    bags_view blob;
     bags_range range;
     bags_code code;
     memset(&options, 0, sizeof(options));
-    options.positional = options.check = w->positional;
-    options.load_table = load_table;
-    options.allocator = &w->blocks.allocator;
-    options.io = &w->files.io;
+    options.no_mmap = options.verify_checksums = w->no_mmap;
+    options.cache_index = cache_index;
+    options.env.allocator = &w->blocks.allocator;
+    options.env.io = &w->files.io;
     OPEN(reader, bag_reader_open("x.bag", &options, &said));
     assert_true(bag_reader_length(reader) == 22);
     STEP(bag_reader_get(reader, 20, &scratch, &blob, &said));
     assert_bytes(blob, big, sizeof(big));
     STEP(bag_reader_get_range(reader, 5, 22, &scratch, &range, &said));
     assert_text(bags_range_get(&range, 16), "end");
-    STEP(bag_reader_verify(reader, &said));
 done:
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
@@ -103,7 +102,7 @@ static bags_code shout_open(const bags_codec *codec, const bags_type *type,
 }
 
 static bags_code shout_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     bags_code code = bags_buffer_reserve(scratch, value->size + 1, err);
     if (code)
@@ -137,7 +136,7 @@ static bags_code append_point(world *w, bags_writer *writer, uint64_t index) {
     words[0] = bags_utf8(text_of(index));
     words[1] = bags_utf8_sized(big, index % 3 * 3000);
     values[0] = bags_uint(index);
-    values[1] = bags_array(BAGS_FLOAT64, 1, shape, numbers);
+    values[1] = bags_array(BAGS_DTYPE_FLOAT64, 1, shape, numbers);
     values[2] = values[1];
     values[3] = bags_utf8("shout");
     for (size_t i = 0; i < 5; i++) {
@@ -164,17 +163,17 @@ static bags_code write_set(world *w, const char *path, bool sharded,
     uint64_t points) {
     bags_writer_options options;
     bags_writer *writer = NULL;
-    bags_codecs *codecs = NULL;
+    bags_registry *codecs = NULL;
     bags_code code;
     memset(&options, 0, sizeof(options));
-    OPEN(codecs, bags_codecs_create(&w->blocks.allocator, &said));
-    STEP(bags_codecs_add(codecs, &shout, &said));
+    OPEN(codecs, bags_registry_create(&w->blocks.allocator, &said));
+    STEP(bags_registry_add(codecs, &shout, &said));
     options.buffer_size = 4096;
     options.shard_length = sharded ? 2 : 0;
     options.checksum = !sharded;
-    options.codecs = codecs;
-    options.allocator = &w->blocks.allocator;
-    options.io = &w->files.io;
+    options.registry = codecs;
+    options.env.allocator = &w->blocks.allocator;
+    options.env.io = &w->files.io;
     OPEN(writer, bags_writer_open(path, fields, 5, &options, &said));
     for (uint64_t i = 0; i < points; i++) {
         STEP(append_point(w, writer, i));
@@ -191,11 +190,13 @@ done:
     } else if (writer) {
         bags_error again;
         bags_code closed = bags_writer_close(writer, &again);
-        /* A codec's lack of memory is a refusal; close reports it as well. */
-        assert_int_equal(closed, code);
-        assert_int_equal(again.system, said.system);
+        /* A codec's lack of memory is a refusal, which was reported. */
+        if (closed || code != BAGS_ERROR_MEMORY) {
+            assert_int_equal(closed, code);
+            assert_int_equal(again.system, said.system);
+        }
     }
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
     return code;
 }
 
@@ -208,22 +209,23 @@ static void check_point(const bags_row *row, uint64_t index) {
 }
 
 static bags_code read_set(world *w, const char *path, uint64_t points,
-    bool load_tables) {
+    bool cache_index) {
     bags_reader_options options;
     bags_reader *reader = NULL;
     bags_row row = {0};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    uint64_t count = 0, size = 0;
-    bags_stat stat;
+    uint64_t count = 0;
+    bags_info info;
+    bags_field_info infos[5];
     bags_value value;
     bags_code code;
     memset(&options, 0, sizeof(options));
-    options.positional = w->positional;
-    options.load_tables = options.check = load_tables;
+    options.no_mmap = w->no_mmap;
+    options.cache_index = options.verify_checksums = cache_index;
     options.max_files = 3;
     options.max_maps = 8;
-    options.allocator = &w->blocks.allocator;
-    options.io = &w->files.io;
+    options.env.allocator = &w->blocks.allocator;
+    options.env.io = &w->files.io;
     OPEN(reader, bags_reader_open(path, &options, &said));
     assert_true(bags_reader_length(reader) == points);
     for (uint64_t i = 0; i < points; i++) {
@@ -233,15 +235,13 @@ static bags_code read_set(world *w, const char *path, uint64_t points,
         assert_true(value.size == 16 && (uintptr_t)value.data % 8 == 0);
         STEP(bags_row_value(&row, 3, 0, &scratch, &value, &said));
         assert_true(value.size == 16 && (uintptr_t)value.data % 8 == 0);
-        STEP(bags_reader_count(reader, i, 4, &row, &count, &said));
+        STEP(bags_reader_items(reader, i, 4, &row, &count, &said));
         assert_true(count == 2);
     }
-    STEP(bags_reader_get_range(reader, 0, 0, points, &row, &said));
+    STEP(bags_reader_get_range(reader, 0, points, 0, &row, &said));
     assert_int_equal(bags_row_length(&row, 0), points);
-    STEP(bags_reader_size(reader, &size, &said));
-    STEP(bags_reader_stat(reader, 4, &stat, &said));
-    assert_true(stat.blobs == 2 * points);
-    STEP(bags_reader_verify(reader, &said));
+    STEP(bags_reader_info(reader, &info, infos, &said));
+    assert_true(infos[4].blobs == 2 * points);
 done:
     bags_buffer_free(&scratch);
     bags_row_free(&row);
@@ -251,6 +251,10 @@ done:
 
 static bags_code finalize(world *w) {
     bags_code code;
+    bags_finalize_options options;
+    memset(&options, 0, sizeof(options));
+    options.env.allocator = &w->blocks.allocator;
+    options.env.io = &w->files.io;
     poison();
     w->where = "rename";
     /* A gap, made where no fault is injected. */
@@ -258,8 +262,7 @@ static bags_code finalize(world *w) {
         return BAGS_OK;
     if (w->drive.io.rename(w->drive.io.user, "shards/000002", "shards/000009"))
         return BAGS_OK;
-    STEP(bags_finalize("shards", &w->blocks.allocator, &w->files.io, NULL,
-        &said));
+    STEP(bags_finalize("shards", &options, NULL, &said));
 done:
     return code;
 }
@@ -269,14 +272,14 @@ static bags_code run(world *w) {
     if ((code = write_bag(w)) != BAGS_OK)
         return code;
     for (int i = 0; i < 3; i++) {
-        w->positional = i > 0;
+        w->no_mmap = i > 0;
         if ((code = read_bag(w, i == 2)) != BAGS_OK)
             return code;
     }
     if ((code = write_set(w, "set", false, 4)) != BAGS_OK)
         return code;
     for (int i = 0; i < 3; i++) {
-        w->positional = i > 0;
+        w->no_mmap = i > 0;
         if ((code = read_set(w, "set", 4, i == 2)) != BAGS_OK)
             return code;
     }
@@ -285,7 +288,7 @@ static bags_code run(world *w) {
     if ((code = finalize(w)) != BAGS_OK)
         return code;
     for (int i = 0; i < 2; i++) {
-        w->positional = i > 0;
+        w->no_mmap = i > 0;
         if ((code = read_set(w, "shards", 5, false)) != BAGS_OK)
             return code;
     }
@@ -312,14 +315,14 @@ static void world_end(world *w, uint64_t n) {
 static void check_remains(world *w, const char *path) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.skip_unfinished = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
     options.allow_gaps = true;
-    options.io = &w->drive.io;
+    options.env.io = &w->drive.io;
     bags_reader *reader = bags_reader_open(path, &options, NULL);
     bags_row row = {0};
     if (!reader)
         return;
-    assert_int_equal(bags_reader_verify(reader, &said), BAGS_OK);
+    assert_int_equal(verify_path(path, &options.env, &said), BAGS_OK);
     for (uint64_t i = 0; i < bags_reader_length(reader); i++) {
         assert_int_equal(bags_reader_get(reader, i, NULL, 0, &row, &said), 0);
         check_point(&row, i);

@@ -108,8 +108,8 @@ static bag_reader *open_tall(tall_disk *t, const char *path) {
     bag_reader_options options;
     bag_reader *reader;
     memset(&options, 0, sizeof(options));
-    options.io = &t->io;
-    options.allocator = &memory.allocator;
+    options.env.io = &t->io;
+    options.env.allocator = &memory.allocator;
     assert_opens(reader, bag_reader_open(path, &options, &said));
     return reader;
 }
@@ -117,7 +117,7 @@ static bag_reader *open_tall(tall_disk *t, const char *path) {
 static void blobs_larger_than_memory_are_a_limit(void **state) {
     tall_disk t;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blob = {NULL, 7};
+    bags_view blob = {NULL, 7};
     bags_range range;
     (void)state;
     tall_start(&t, (uint64_t)1 << 63);
@@ -132,16 +132,17 @@ static void blobs_larger_than_memory_are_a_limit(void **state) {
     assert_says("9223372036854775808 bytes are more");
     assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
     assert_int_equal(blob.size, 0);
-    assert_ok(bag_reader_verify(reader, &said));
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
+    bags_env env = {NULL, &t.io};
+    assert_ok(verify_path("tall.bag", &env, &said));
     memory_disk_free(&t.drive);
 }
 
 static void more_blobs_than_memory_holds_are_a_limit(void **state) {
     tall_disk t;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blob = {NULL, 7};
+    bags_view blob = {NULL, 7};
     bags_range range;
     uint64_t zeros[1] = {0};
     (void)state;
@@ -177,14 +178,14 @@ static void fields_larger_than_memory_are_an_error(void **state) {
     bytes bag = hand_bytes(&rows, V1);
     memory_disk_save(&t.drive, "x/refs.bag", bag.data, bag.size);
     memset(&options, 0, sizeof(options));
-    options.io = &t.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &t.io;
+    options.env.allocator = &memory.allocator;
     assert_opens(reader, bags_reader_open("x", &options, &said));
     assert_fails(BAGS_ERROR_MEMORY,
         bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_int_equal(bags_row_length(&row, 0), 0);
     assert_ok(bags_reader_get(reader, 1, NULL, 0, &row, &said));
-    assert_ok(bags_reader_verify(reader, &said));
+    assert_ok(verify_path("x", &options.env, &said));
     bags_row_free(&row);
     bags_reader_close(reader);
     bytes_free(&bag);
@@ -208,8 +209,8 @@ static void datapoints_are_counted_up_to_2_to_the_64(void **state) {
         memory_disk_save(&t.drive, path, zeros, 8);
     }
     memset(&options, 0, sizeof(options));
-    options.io = &t.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &t.io;
+    options.env.allocator = &memory.allocator;
     assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open("x", &options, &said));
     assert_says("x/000015: has more datapoints than can be counted");
     memory_disk_free(&t.drive);
@@ -277,14 +278,14 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     io.kind = sink_kind;
     io.remove = sink_remove;
     memset(&options, 0, sizeof(options));
-    options.io = &io;
+    options.env.io = &io;
     options.buffer_size = 4096;
-    options.allocator = &memory.allocator;
+    options.env.allocator = &memory.allocator;
     assert_opens(writer, bag_writer_open("x.bag", &options, &said));
-    assert_ok(bag_writer_append(writer, options.io, (size_t)half, NULL, &said));
+    assert_ok(bag_writer_append(writer, options.env.io, (size_t)half, NULL, &said));
     assert_true(bag_writer_size(writer) == half + 16);
     assert_fails(BAGS_ERROR_LIMIT,
-        bag_writer_append(writer, options.io, (size_t)half, NULL, &said));
+        bag_writer_append(writer, options.env.io, (size_t)half, NULL, &said));
     assert_says("x.bag: is larger than 2^63 bytes");
     assert_fails(BAGS_ERROR_LIMIT,
         bag_writer_append(writer, "more", 4, NULL, &said));
@@ -301,7 +302,7 @@ static void a_writer_of_a_bag_that_is_null_is_an_argument_error(void **state) {
     assert_fails(BAGS_ERROR_ARGUMENT, bags_writer_sync(NULL, &said));
     assert_true(bag_writer_length(NULL) == 0);
     assert_true(bag_writer_size(NULL) == 0);
-    assert_true(bags_writer_found(NULL) == 0);
+    assert_true(bags_writer_resumed(NULL) == 0);
 }
 
 static void fields_and_entries_without_names_are_argument_errors(void **state) {
@@ -309,13 +310,13 @@ static void fields_and_entries_without_names_are_argument_errors(void **state) {
     static const bags_field nameless[] = {{NULL, "bytes"}};
     static const bags_field typeless[] = {{"a", NULL}};
     bags_writer_options options;
-    bags_value value = bags_data("x", 1);
+    bags_value value = bags_bytes("x", 1);
     bags_entry entry = {NULL, &value, 1};
     bags_writer *writer;
     (void)state;
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     assert_refused(BAGS_ERROR_ARGUMENT,
         bags_writer_open(at("x"), nameless, 1, &options, &said));
     assert_refused(BAGS_ERROR_ARGUMENT,
@@ -324,7 +325,6 @@ static void fields_and_entries_without_names_are_argument_errors(void **state) {
     assert_fails(BAGS_ERROR_ARGUMENT,
         bags_writer_append(writer, &entry, 1, &said));
     assert_says("entry 0 names no field");
-    bags_writer_forgive(writer);
     assert_ok(bags_writer_begin(writer, &said));
     assert_fails(BAGS_ERROR_FIELD,
         bags_writer_set(writer, NULL, &value, &said));
@@ -466,7 +466,7 @@ static void a_message_that_cannot_be_printed_is_empty(void **state) {
 
 /* Fills the message to its end. */
 static bags_code fail_long(void *codec, const bags_value *value,
-    bags_buffer *scratch, bags_bytes *blob, bags_error *err) {
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     char text[BAGS_ERROR_SIZE];
     (void)codec;
     (void)value;
@@ -480,17 +480,17 @@ static bags_code fail_long(void *codec, const bags_value *value,
 static void a_message_that_grows_too_long_loses_its_end(void **state) {
     static const bags_codec codec = {"long", NULL, fail_long, NULL, NULL, NULL};
     static const bags_field fields[] = {{"a", "long"}, {"b", "long(1)"}};
-    bags_codecs *codecs = bags_codecs_create(&memory.allocator, &said);
+    bags_registry *codecs = bags_registry_create(&memory.allocator, &said);
     bags_writer_options options;
     bags_value values[2];
     bags_entry entries[] = {{"a", &values[0], 1}, {"b", &values[1], 1}};
     bags_writer *writer;
     (void)state;
-    assert_ok(bags_codecs_add(codecs, &codec, &said));
+    assert_ok(bags_registry_add(codecs, &codec, &said));
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
-    options.codecs = codecs;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.registry = codecs;
     values[0] = values[1] = bags_int(1);
     assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
     assert_fails(BAGS_ERROR_VALUE,
@@ -502,19 +502,19 @@ static void a_message_that_grows_too_long_loses_its_end(void **state) {
     assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
     assert_says("its type takes no arguments");
     bags_writer_abort(writer);
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
 }
 
 /* ----------------------------------------------------------------------- arrays */
 
 static bags_code encode_array(size_t dims, const uint64_t *shape,
-    bags_dtype dtype, bags_buffer *scratch, bags_bytes *blob) {
+    bags_dtype dtype, bags_buffer *scratch, bags_view *blob) {
     bags_type type;
     void *codec_state = NULL;
     bags_value value = bags_array(dtype, dims, shape, NULL);
     if (bags_type_parse("array", &type, &said))
         return said.code;
-    const bags_codec *codec = bags_codecs_find(NULL, type.name);
+    const bags_codec *codec = bags_registry_find(NULL, type.name);
     if (codec->open(codec, &type, &memory.allocator, &codec_state, &said))
         return said.code;
     bags_code code = codec->encode(codec_state, &value, scratch, blob, &said);
@@ -528,9 +528,9 @@ static void arrays_with_huge_dimensions_and_no_element_are_encoded(
         0xCF, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0xC4, 0};
     const uint64_t shape[] = {(uint64_t)1 << 33, 0};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     (void)state;
-    assert_ok(encode_array(2, shape, BAGS_UINT8, &scratch, &blob));
+    assert_ok(encode_array(2, shape, BAGS_DTYPE_UINT8, &scratch, &blob));
     assert_bytes(blob, wanted, sizeof(wanted));
     bags_buffer_free(&scratch);
 }
@@ -539,25 +539,25 @@ static void arrays_beyond_what_their_type_holds_are_refused(void **state) {
     const uint64_t large[] = {(uint64_t)5 << 30};
     uint64_t many[BAGS_MAX_DIMS + 1];
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blob = {NULL, 0};
+    bags_view blob = {NULL, 0};
     (void)state;
     assert_fails(BAGS_ERROR_VALUE,
-        encode_array(1, large, BAGS_UINT8, &scratch, &blob));
+        encode_array(1, large, BAGS_DTYPE_UINT8, &scratch, &blob));
     if (SIZE_MAX > UINT32_MAX)
         assert_says("5368709120 bytes");
     for (size_t i = 0; i <= BAGS_MAX_DIMS; i++)
         many[i] = 1;
     assert_fails(BAGS_ERROR_VALUE,
-        encode_array(BAGS_MAX_DIMS + 1, many, BAGS_UINT8, &scratch, &blob));
+        encode_array(BAGS_MAX_DIMS + 1, many, BAGS_DTYPE_UINT8, &scratch, &blob));
     assert_says("at most 64 dimensions");
     assert_int_equal(blob.size, 0);
     bags_buffer_free(&scratch);
 }
 
 static void plain_bytes_are_a_value(void **state) {
-    bags_value value = bags_data("abc", 3);
+    bags_value value = bags_bytes("abc", 3);
     (void)state;
-    assert_int_equal(value.kind, BAGS_BYTES);
+    assert_int_equal(value.kind, BAGS_KIND_BYTES);
     assert_int_equal(value.size, 3);
     assert_memory_equal(value.data, "abc", 3);
 }
@@ -581,10 +581,10 @@ static void a_file_that_changed_while_it_was_closed_is_an_error(void **state) {
     set_end(&set);
     set_save(&set, V1, at("x"));
     memset(&options, 0, sizeof(options));
-    options.positional = true;
+    options.no_mmap = true;
     options.max_files = 1;
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
     bytes old = load(at("x/a.bag"));
@@ -606,9 +606,9 @@ static void reading_the_journal_of_a_bag_may_fail(void **state) {
     hand_add(&bag, "abc", 3);
     hand_save(&bag, SPLIT, at("."), "x");
     memset(&options, 0, sizeof(options));
-    options.positional = true;
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.no_mmap = true;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     disk.only = 1u << HOOK_READ;
     disk.fail_at = 1;
     assert_refused(BAGS_ERROR_IO,
@@ -625,7 +625,7 @@ static void large_blobs_may_be_read_at_random_and_ahead(void **state) {
     bag_reader *reader;
     hand_bag bag = {{0}, {0}};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    bags_bytes blobs[3];
+    bags_view blobs[3];
     (void)state;
     fill(large, sizeof(large), 1);
     hand_add(&bag, large, sizeof(large));
@@ -635,7 +635,7 @@ static void large_blobs_may_be_read_at_random_and_ahead(void **state) {
     for (int i = 0; i < 4; i++) {
         memset(&options, 0, sizeof(options));
         options.access = i % 2 ? BAGS_ACCESS_RANDOM : (bags_access)0;
-        options.positional = i > 1;
+        options.no_mmap = i > 1;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         assert_ok(bag_reader_prefetch(reader, indices, 3, &scratch, &said));
         assert_ok(bag_reader_prefetch(reader, NULL, 0, &scratch, &said));
@@ -658,7 +658,7 @@ static void a_bag_in_memory_takes_memory_and_may_not_get_it(void **state) {
     bag_reader_options options;
     (void)state;
     memset(&options, 0, sizeof(options));
-    options.allocator = &memory.allocator;
+    options.env.allocator = &memory.allocator;
     for (uint64_t n = 1; n < 3; n++) {
         memory.fail_at = memory.calls + n;
         assert_refused(BAGS_ERROR_MEMORY,
@@ -675,16 +675,18 @@ static bool open_short_of_memory(const char *path, bool allow_gaps, uint64_t n,
     bags_reader_options options;
     bags_row row = {0};
     memset(&options, 0, sizeof(options));
-    options.allow_gaps = options.skip_unfinished = allow_gaps;
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.allow_gaps = allow_gaps;
+    options.unfinished =
+        allow_gaps ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     memory.failed = 0;
     memory.fail_at = memory.calls + n;
     poison();
     bags_reader *reader = bags_reader_open(path, &options, &said);
     bags_code code = reader ? BAGS_OK : said.code;
     if (reader)
-        code = bags_reader_get_range(reader, 0, 0, 9, &row, &said);
+        code = bags_reader_get_range(reader, 0, 9, 0, &row, &said);
     bool met = memory.failed > 0;
     assert_int_equal(code, met ? BAGS_ERROR_MEMORY : without);
     bags_row_free(&row);
@@ -724,15 +726,15 @@ static void shards_with_gaps_open_or_memory_runs_out(void **state) {
 static bool write_and_fail(uint64_t n) {
     static const bags_field fields[] = {{"a", "bytes"}, {"s", "bytes[]"}};
     bags_writer_options options;
-    bags_value value = bags_data("x", 1);
+    bags_value value = bags_bytes("x", 1);
     bags_entry entries[] = {{"a", &value, 1}, {"s", NULL, 0}};
     memory_disk drive;
     watch files;
     memory_disk_start(&drive);
     watch_start(&files, &drive.io);
     memset(&options, 0, sizeof(options));
-    options.io = &files.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &files.io;
+    options.env.allocator = &memory.allocator;
     options.buffer_size = 4096;
     bags_writer *writer;
     assert_opens(writer, bags_writer_open("x", fields, 2, &options, &said));
@@ -781,8 +783,8 @@ static void close_tells_that_an_empty_shard_cannot_be_removed(void **state) {
         bags_writer *writer;
         memset(&options, 0, sizeof(options));
         options.sharded = true;
-        options.io = &disk.io;
-        options.allocator = &memory.allocator;
+        options.env.io = &disk.io;
+        options.env.allocator = &memory.allocator;
         assert_opens(writer,
             bags_writer_open(at("x"), fields, 1, &options, &said));
         assert_ok(bags_writer_begin(writer, &said));
@@ -791,7 +793,6 @@ static void close_tells_that_an_empty_shard_cannot_be_removed(void **state) {
         bags_writer_cancel(writer);
         assert_fails(BAGS_ERROR_VALUE,
             bags_writer_append(writer, &wrong, 1, &said));
-        bags_writer_forgive(writer);
         disk.only = 1u << (i ? HOOK_REMOVE : HOOK_REMOVE_DIR);
         disk.calls = 0;
         disk.fail_at = 1;
@@ -810,8 +811,8 @@ static void a_directory_that_cannot_be_listed_is_not_recovered(void **state) {
     make_dir(at("x/000000"));
     save_text(at("x/000000/spec.json.partial"), "{\"a\"");
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     for (uint64_t n = 1; n < 5; n++) {
         disk.failed = 0;
         disk.only = 1u << HOOK_LIST;
@@ -832,8 +833,8 @@ static bool recover_short_of_memory(const char *path, uint64_t n,
     int *refused) {
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     memory.failed = 0;
     memory.fail_at = memory.calls + n;
     poison();
@@ -867,7 +868,7 @@ static void refs_longer_than_they_can_be_end_the_datapoints(void **state) {
     static const bags_field fields[] = {{"a", "bytes"}};
     bags_recover_options options;
     bags_recover_report report;
-    bags_value value = bags_data("x", 1);
+    bags_value value = bags_bytes("x", 1);
     bags_entry entry = {"a", &value, 1};
     unsigned char zeros[100] = {0};
     bags_writer *writer;
@@ -885,8 +886,8 @@ static void refs_longer_than_they_can_be_end_the_datapoints(void **state) {
     save(at("y/refs.bag"), refs.data, refs.size);
     save(at("y/refs.idx"), ends.data, ends.size);
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     assert_ok(bags_recover(at("y"), &options, &report, &said));
     assert_int_equal(report.length, 2);
     bytes_free(&refs);
@@ -930,19 +931,19 @@ static void codecs_that_change_their_mind_or_cannot_encode(void **state) {
         close_later, NULL};
     static const bags_codec reads = {"reads", NULL, NULL, NULL, NULL, NULL};
     static const bags_field fields[] = {{"a", "later"}, {"b", "reads"}};
-    bags_codecs *codecs = bags_codecs_create(&memory.allocator, &said);
+    bags_registry *codecs = bags_registry_create(&memory.allocator, &said);
     bags_writer_options options;
     bags_value values[2] = {bags_int(1), bags_int(2)};
     bags_entry entries[] = {{"a", &values[0], 1}, {"b", &values[1], 1}};
     bags_writer *writer;
     (void)state;
     times_opened = times_closed = 0;
-    assert_ok(bags_codecs_add(codecs, &later, &said));
-    assert_ok(bags_codecs_add(codecs, &reads, &said));
+    assert_ok(bags_registry_add(codecs, &later, &said));
+    assert_ok(bags_registry_add(codecs, &reads, &said));
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
-    options.codecs = codecs;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.registry = codecs;
     assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
     assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
     assert_says("type \"later\": its codec failed before");
@@ -952,7 +953,7 @@ static void codecs_that_change_their_mind_or_cannot_encode(void **state) {
     assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
     assert_says("its codec cannot encode");
     bags_writer_abort(writer);
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
 }
 
 int main(void) {

@@ -48,9 +48,9 @@ enum { MAPPED, BY_POSITION, FEW_FILES, WAYS };
 static bags_reader_options live_options(const bags_io *io, int way) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.live = true;
-    options.io = io;
-    options.positional = way != MAPPED;
+    options.unfinished = BAGS_UNFINISHED_READ;
+    options.env.io = io;
+    options.no_mmap = way != MAPPED;
     options.max_files = way == FEW_FILES ? 1 : 0;
     return options;
 }
@@ -168,7 +168,7 @@ static void write_and_die(place *p) {
     mortal_bury(&p->device, writer);
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
-    options.io = &p->device.io;
+    options.env.io = &p->device.io;
     assert_ok(bags_recover(p->job.path, &options, NULL, &said));
 }
 
@@ -198,7 +198,7 @@ static void look_at_all(void (*write)(place *p), const char *what) {
                     p.device.files.chunk = chunks ? 1003 : 0;
                     p.job.options.checksum = summed;
                     gaze_start(&g, &p, way);
-                    g.options.check = summed;
+                    g.options.verify_checksums = summed;
                     write(&p);
                     gaze_end(&g);
                     looks += g.looks;
@@ -259,7 +259,7 @@ static void act_now(turn *t) {
     work *job = &t->where->job;
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
-    options.io = t->where->io;
+    options.env.io = t->where->io;
     options.no_sync = true;
     switch (t->act) {
     case ROLL:
@@ -371,7 +371,7 @@ static void damage(const memory_disk *from, memory_disk *to, size_t which,
     for (size_t i = 0; i < LEFT_FILES; i++) {
         char path[64];
         snprintf(path, sizeof(path), "set/%s", left_files[i]);
-        bags_bytes file = memory_disk_find(from, path);
+        bags_view file = memory_disk_find(from, path);
         unsigned char *copy = (unsigned char *)calloc(1, file.size + 1);
         if (file.size)
             memcpy(copy, file.data, i == which ? keep : file.size);
@@ -382,7 +382,7 @@ static void damage(const memory_disk *from, memory_disk *to, size_t which,
 }
 
 static void note_length(void *user, const bags_recovered *shard) {
-    if (shard->done == BAGS_RECOVERY_FAILED)
+    if (shard->action == BAGS_RECOVERY_FAILED)
         *(uint64_t *)user = UINT64_MAX;
     else
         *(uint64_t *)user = shard->length;
@@ -396,7 +396,7 @@ static void check_damage(memory_disk *drive, const work *job, const char *name,
     dry.dry_run = true;
     dry.each = note_length;
     dry.user = &kept;
-    dry.io = &drive->io;
+    dry.env.io = &drive->io;
     bags_recover(job->path, &dry, NULL, NULL);
     for (int way = 0; way < 2; way++) {
         bags_error err;
@@ -409,8 +409,11 @@ static void check_damage(memory_disk *drive, const work *job, const char *name,
         if (reader && bags_reader_length(reader) != kept)
             fail_msg("%s, %d bytes: %d datapoints; recovery keeps %d", name,
                 (int)keep, (int)bags_reader_length(reader), (int)kept);
-        if (reader && bags_reader_verify(reader, &err))
-            fail_msg("%s, %d bytes: %s", name, (int)keep, err.message);
+        bags_row row = {0};
+        for (uint64_t i = 0; reader && i < kept; i++)
+            if (bags_reader_get(reader, i, NULL, 0, &row, &err))
+                fail_msg("%s, %d bytes: %s", name, (int)keep, err.message);
+        bags_row_free(&row);
         bags_reader_close(reader);
     }
 }
@@ -450,7 +453,7 @@ static bool notices_change(memory_disk *drive, const work *job,
     bags_error err;
     bags_row row = {0}, expected = {0};
     bags_reader_options options = live_options(&drive->io, MAPPED);
-    options.check = true;
+    options.verify_checksums = true;
     bags_reader *reader = work_read(job, &options, &err);
     uint64_t length = reader ? bags_reader_length(reader) : 0;
     bool noticed = length < bags_reader_length(right);
@@ -466,7 +469,7 @@ static bool notices_change(memory_disk *drive, const work *job,
             size_t items = bags_row_length(&expected, field);
             assert_int_equal(bags_row_length(&row, field), items);
             for (size_t j = 0; j < items; j++) {
-                bags_bytes want = bags_row_bytes(&expected, field, j);
+                bags_view want = bags_row_bytes(&expected, field, j);
                 assert_bytes(bags_row_bytes(&row, field, j), want.data,
                     want.size);
             }
@@ -492,13 +495,13 @@ static void a_reader_compares_what_is_being_written_with_its_checksums(
     assert_ok(work_append_to(&p.job, writer, 7, &said));
     assert_ok(work_flush(&p.job, writer, &said));
     bags_reader_options options = live_options(&p.drive.io, MAPPED);
-    options.check = true;
+    options.verify_checksums = true;
     assert_opens(right, bags_reader_open("set", &options, &said));
     assert_int_equal(bags_reader_length(right), 7);
     for (int f = 0; f < 12; f++) {
         char path[64];
         snprintf(path, sizeof(path), "set/%s.%s", names[f / 3], endings[f % 3]);
-        bags_bytes file = memory_disk_find(&p.drive, path);
+        bags_view file = memory_disk_find(&p.drive, path);
         unsigned char *data = (unsigned char *)(uintptr_t)file.data;
         size_t step = file.size > 2000 ? 37 : 1;
         for (size_t i = 0; i < file.size; i += step, changes++) {
@@ -511,7 +514,7 @@ static void a_reader_compares_what_is_being_written_with_its_checksums(
                 if (g < 12)
                     snprintf(each, sizeof(each), "set/%s.%s", names[g / 3],
                         endings[g % 3]);
-                bags_bytes copy = memory_disk_find(&p.drive, each);
+                bags_view copy = memory_disk_find(&p.drive, each);
                 memory_disk_save(&other, each, copy.data, copy.size);
             }
             data[i] = (unsigned char)(data[i] ^ 1u << i % 8);
@@ -541,7 +544,7 @@ static void without_its_checksums_what_is_being_written_is_not_read(
         assert_ok(work_append_to(&p.job, writer, 7, &said));
         assert_ok(work_flush(&p.job, writer, &said));
         bags_reader_options options = live_options(NULL, BY_POSITION);
-        options.check = true;
+        options.verify_checksums = true;
         if (summed) {
             char path[300];
             snprintf(path, sizeof(path), "%s/text.crc", p.job.path);
@@ -605,8 +608,6 @@ static bags_writer *number_writer(uint64_t worker, uint64_t workers) {
 static void shards_say_whether_they_are_finished(void **state) {
     bags_reader_options options = live_options(&disk.io, MAPPED);
     bags_reader *reader;
-    bags_stat stat;
-    uint64_t size = 0;
     (void)state;
     bags_writer *writer = number_writer(0, 1);
     for (uint64_t i = 0; i < 3; i++)
@@ -615,17 +616,16 @@ static void shards_say_whether_they_are_finished(void **state) {
     make_dir(at("x/000002"));
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_true(bags_reader_length(reader) == 3);
-    assert_true(bags_reader_shards(reader) == 2);
-    assert_true(bags_reader_skipped(reader) == 1);
-    assert_false(bags_reader_shard(reader, 0).unfinished);
-    assert_true(bags_reader_shard(reader, 1).unfinished);
-    assert_true(bags_reader_shard(reader, 1).start == 2);
-    assert_true(bags_reader_shard(reader, 1).length == 1);
-    assert_ok(bags_reader_stat(reader, 0, &stat, &said));
-    assert_true(stat.blobs == 3 && stat.bytes == 24);
+    assert_true(shard_count(reader) == 2);
+    assert_true(reader_info(reader).skipped == 1);
+    assert_false(shard_at(reader, 0).unfinished);
+    assert_true(shard_at(reader, 1).unfinished);
+    assert_true(shard_at(reader, 1).start == 2);
+    assert_true(shard_at(reader, 1).length == 1);
+    assert_true(field_info(reader, 0).blobs == 3);
+    assert_true(field_info(reader, 0).size == 24);
     /* The second shard's n: 8 and 8 bytes; refs: 2 and 8. */
-    assert_ok(bags_reader_size(reader, &size, &said));
-    assert_true(size == file_size(at("x/000000/n.bag"))
+    assert_true(reader_info(reader).size == file_size(at("x/000000/n.bag"))
         + file_size(at("x/000000/refs.bag")) + 26);
     bags_reader_close(reader);
     assert_ok(bags_writer_close(writer, &said));
@@ -655,13 +655,12 @@ static void a_shard_that_has_only_begun_is_empty_or_skipped(void **state) {
         }
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         assert_true(bags_reader_length(reader) == 0);
-        assert_true(bags_reader_shards(reader) == 1);
-        assert_true(bags_reader_skipped(reader) == 0);
-        assert_ok(bags_reader_verify(reader, &said));
+        assert_true(shard_count(reader) == 1);
+        assert_true(reader_info(reader).skipped == 0);
         bags_reader_close(reader);
         assert_opens(reader, bags_reader_open(at("x/000000"), &options, &said));
-        assert_false(bags_reader_sharded(reader));
-        assert_true(bags_reader_shard(reader, 0).unfinished);
+        assert_false(reader_info(reader).sharded);
+        assert_true(shard_at(reader, 0).unfinished);
         bags_reader_close(reader);
     }
     save_text(at("x/000000/spec.json.partial"), "{\"../n\": \"int(8)\"}");
@@ -678,7 +677,6 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
     bags_reader *reader;
     bags_row row = {0};
     bags_column column;
-    uint64_t summed = 9;
     (void)state;
     memset(&with, 0, sizeof(with));
     with.sharded = true;
@@ -690,16 +688,14 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
         assert_opens(reader, bags_reader_open(at("x%d", flushed), &options,
             &said));
         assert_true(bags_reader_length(reader) == 0);
-        assert_true(bags_reader_shards(reader) == 1);
+        assert_true(shard_count(reader) == 1);
         if (flushed)
             assert_ok(bags_writer_flush(writer, &said));
         for (int again = 0; again < 2; again++) {
             assert_ok(bags_reader_column(reader, 0, 0, &row, &column, &said));
             assert_true(column.length == 0 && column.size == 0);
             assert_memory_equal(column.offsets, &none, sizeof(none));
-            assert_ok(bags_reader_summed(reader, &summed, &said));
-            assert_true(summed == 0);
-            assert_ok(bags_reader_verify(reader, &said));
+            assert_true(reader_info(reader).checksums == 0);
             assert_ok(bags_writer_flush(writer, &said));
         }
         bags_reader_close(reader);
@@ -711,7 +707,6 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
 static void a_gap_is_one_while_workers_write_too(void **state) {
     bags_reader_options options = live_options(&disk.io, MAPPED);
     bags_reader *reader;
-    size_t gaps = 0;
     (void)state;
     bags_writer *writer = number_writer(0, 2);
     for (uint64_t i = 0; i < 3; i++)
@@ -722,7 +717,9 @@ static void a_gap_is_one_while_workers_write_too(void **state) {
     options.allow_gaps = true;
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_true(bags_reader_length(reader) == 3);
-    assert_true(bags_reader_gaps(reader, &gaps)[0].start == 1 && gaps == 1);
+    assert_true(shard_count(reader) == 2);
+    assert_true(shard_at(reader, 0).number == 0);
+    assert_true(shard_at(reader, 1).number == 2);
     bags_reader_close(reader);
     options.allow_gaps = false;
     options.shard_stop = 2;
@@ -749,10 +746,10 @@ static void without_the_option_an_unfinished_shard_is_refused(void **state) {
     assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL,
         &said));
     memset(&options, 0, sizeof(options));
-    options.skip_unfinished = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_true(bags_reader_length(reader) == 2);
-    assert_true(bags_reader_skipped(reader) == 1);
+    assert_true(reader_info(reader).skipped == 1);
     bags_reader_close(reader);
     assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x/000001"),
         &options, &said));
@@ -800,7 +797,7 @@ typedef struct bag_gaze {
     const bags_io *io;
     const char *path;
     uint64_t flushed, appended, seen;
-    bool live, made, positional, summed;
+    bool live, made, no_mmap, summed;
     uint64_t looks;
 } bag_gaze;
 
@@ -817,10 +814,10 @@ static void look_at_bag(void *user) {
     bags_error err;
     bags_buffer scratch = {0};
     memset(&options, 0, sizeof(options));
-    options.io = g->io;
-    options.positional = g->positional;
-    options.live = g->live;
-    options.check = g->summed;
+    options.env.io = g->io;
+    options.no_mmap = g->no_mmap;
+    options.unfinished = g->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
+    options.verify_checksums = g->summed;
     bag_reader *reader = bag_reader_open(g->path, &options, &err);
     if (!reader) {
         /* The Bag is made just before its journal. */
@@ -837,7 +834,7 @@ static void look_at_bag(void *user) {
     g->seen = length;
     for (uint64_t i = 0; i < length; i++) {
         unsigned char data[80];
-        bags_bytes blob;
+        bags_view blob;
         size_t size = blob_of(i, data);
         assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err), 0);
         assert_true(blob.size == size);
@@ -856,7 +853,7 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
     w->chunk = chunk;
     memset(&options, 0, sizeof(options));
     options.buffer_size = 4096;
-    options.io = &w->io;
+    options.env.io = &w->io;
     options.checksum = g->summed;
     assert_opens(writer, bag_writer_open(g->path, &options, &said));
     g->made = true;
@@ -889,7 +886,7 @@ static void a_bag_is_read_while_it_is_written(void **state) {
         g.path = real ? at("%d.bag", i) : "x.bag";
         g.summed = i & 16; /* which only a live reader compares */
         g.live = i & 1 || g.summed;
-        g.positional = i & 2;
+        g.no_mmap = i & 2;
         write_bag(&g, &w, i & 8 ? 111 : 0);
         looks += g.looks;
         memory_disk_free(&drive);
@@ -913,7 +910,7 @@ static void take_bag_turn(void *user) {
     if (t->opens) {
         bag_writer_options options;
         memset(&options, 0, sizeof(options));
-        options.io = &t->io;
+        options.env.io = &t->io;
         options.no_sync = true;
         assert_opens(t->writer, bag_writer_open("x.bag", &options, &said));
     }
@@ -924,7 +921,7 @@ static void take_bag_turn(void *user) {
     t->writer = NULL;
 }
 
-static bool take_bag_turn_at(uint64_t n, bool opens, bool positional) {
+static bool take_bag_turn_at(uint64_t n, bool opens, bool no_mmap) {
     memory_disk drive;
     bag_turn t;
     watch eyes;
@@ -940,12 +937,12 @@ static bool take_bag_turn_at(uint64_t n, bool opens, bool positional) {
     watch_start(&eyes, &drive.io);
     eyes.before = take_bag_turn;
     eyes.user = &t;
-    options.io = &eyes.io;
-    options.positional = positional;
+    options.env.io = &eyes.io;
+    options.no_mmap = no_mmap;
     if (!opens) {
         bag_writer_options with;
         memset(&with, 0, sizeof(with));
-        with.io = &drive.io;
+        with.env.io = &drive.io;
         with.no_sync = true;
         assert_opens(t.writer, bag_writer_open("x.bag", &with, &said));
         for (uint64_t i = 0; i < 20; i++)
@@ -959,7 +956,7 @@ static bool take_bag_turn_at(uint64_t n, bool opens, bool positional) {
     uint64_t length = reader ? bag_reader_length(reader) : 0;
     assert_true(!reader || length == 30 || (!opens && length == 20));
     for (uint64_t i = 0; i < length; i++) {
-        bags_bytes blob;
+        bags_view blob;
         assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err), 0);
         assert_true(blob.size == blob_of(i, data));
         assert_true(!blob.size || memcmp(blob.data, data, blob.size) == 0);
@@ -986,12 +983,12 @@ static void of_a_damaged_bag_the_whole_blobs_are_read(void **state) {
     bag_reader_options options;
     bag_reader *reader;
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     bytes journal = {0};
     (void)state;
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    options.env.allocator = &memory.allocator;
     save(at("x.bag"), "onetwothr", 9);
     put_u64(&journal, 3);
     put_u64(&journal, 6);
@@ -1002,15 +999,14 @@ static void of_a_damaged_bag_the_whole_blobs_are_read(void **state) {
         if (way == 3)
             put_u8(&journal, 6); /* a torn entry */
         save(at("x.idx"), journal.data, journal.size);
-        options.positional = way % 2;
-        options.live = false;
+        options.no_mmap = way % 2;
+        options.unfinished = BAGS_UNFINISHED_REFUSE;
         if (way < 2)
             assert_refused(BAGS_ERROR_CORRUPT,
                 bag_reader_open(at("x.bag"), &options, &said));
-        options.live = true;
+        options.unfinished = BAGS_UNFINISHED_READ;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         assert_true(bag_reader_length(reader) == 2);
-        assert_ok(bag_reader_verify(reader, &said));
         assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
         assert_text(blob, "two");
         bag_reader_close(reader);
@@ -1019,84 +1015,34 @@ static void of_a_damaged_bag_the_whole_blobs_are_read(void **state) {
     bags_buffer_free(&scratch);
 }
 
-/* ------------------------------------------------------------- sync_size */
+/* ------------------------------------------------------------------ syncs */
 
 static uint64_t syncs_of(const watch *w) {
     return w->counts[HOOK_SYNC] + w->counts[HOOK_SYNC_DIR];
 }
 
-static void a_writer_syncs_by_itself_after_so_many_bytes(void **state) {
-    bags_writer_options options;
-    bags_writer *writer;
-    uint64_t before, times = 0;
-    (void)state;
-    memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.sync_size = 100;
-    assert_opens(writer, bags_writer_open(at("x"), one_field, 1, &options,
-        &said));
-    for (uint64_t i = 0; i < 40; i++) {
-        /* Its number and refs, of 2 bytes. */
-        before = syncs_of(&disk);
-        put_number(writer, i);
-        times += syncs_of(&disk) > before;
-        assert_true((syncs_of(&disk) > before) == (i % 10 == 9));
-    }
-    assert_true(times == 4);
-    before = syncs_of(&disk);
-    bags_writer_begin(writer, NULL);
-    for (int i = 0; i < 20; i++) {
-        bags_value value = bags_uint(1);
-        bags_writer_set(writer, "n", &value, NULL);
-    }
-    bags_writer_cancel(writer);
-    bags_writer_forgive(writer);
-    assert_true(syncs_of(&disk) == before);
-    assert_ok(bags_writer_close(writer, &said));
-}
-
-static void a_bag_is_synced_when_asked_and_by_itself(void **state) {
+static void a_bag_is_synced_with_its_journal_and_their_directory(void **state) {
     bag_writer_options options;
     bag_writer *writer;
     uint64_t before;
     (void)state;
     memset(&options, 0, sizeof(options));
-    options.io = &disk.io;
-    options.sync_size = 10;
+    options.env.io = &disk.io;
     assert_opens(writer, bag_writer_open(at("x.bag"), &options, &said));
     for (int i = 0; i < 9; i++) {
         before = syncs_of(&disk);
         assert_ok(bag_writer_append(writer, "four", 4, NULL, &said));
-        /* Both files and their directory. */
-        assert_true(syncs_of(&disk) - before == (i % 3 == 2 ? 3u : 0u));
+        assert_true(syncs_of(&disk) == before);
+        assert_ok(bag_writer_sync(writer, &said));
+        assert_true(syncs_of(&disk) - before == 3);
     }
-    before = syncs_of(&disk);
-    assert_ok(bag_writer_sync(writer, &said));
-    assert_true(syncs_of(&disk) - before == 3);
     assert_true(file_size(at("x.bag")) == 36);
     assert_true(file_size(at("x.idx")) == 72);
     assert_ok(bag_writer_close(writer, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bag_writer_sync(NULL, &said));
 }
 
-static void syncs_and_no_syncs_are_not_asked_for_together(void **state) {
-    bags_writer_options options;
-    bag_writer_options lone;
-    (void)state;
-    memset(&options, 0, sizeof(options));
-    memset(&lone, 0, sizeof(lone));
-    options.no_sync = lone.no_sync = true;
-    options.sync_size = lone.sync_size = 1;
-    assert_refused(BAGS_ERROR_ARGUMENT, bags_writer_open(at("x"), one_field, 1,
-        &options, &said));
-    assert_says("sync_size");
-    assert_refused(BAGS_ERROR_ARGUMENT, bag_writer_open(at("x.bag"), &lone,
-        &said));
-    assert_names(at("."), "");
-}
-
-/* Every sync of a writer that syncs by itself fails once: it ends the writer, and
- * no file is synced after it. */
+/* Every sync fails once: it ends the writer, and no file is synced after it. */
 static void a_sync_that_fails_is_final(void **state) {
     (void)state;
     for (uint64_t n = 1; ; n++) {
@@ -1110,8 +1056,7 @@ static void a_sync_that_fails_is_final(void **state) {
         w.fail_at = n;
         w.fail_with = EIO;
         memset(&options, 0, sizeof(options));
-        options.io = &w.io;
-        options.sync_size = 20;
+        options.env.io = &w.io;
         bags_writer *writer = bags_writer_open("x", one_field, 1, &options,
             &err);
         bags_code code = writer ? BAGS_OK : err.code;
@@ -1119,6 +1064,8 @@ static void a_sync_that_fails_is_final(void **state) {
             bags_value value = bags_uint(i);
             bags_entry entry = {"n", &value, 1};
             code = bags_writer_append(writer, &entry, 1, &err);
+            if (!code && i % 2)
+                code = bags_writer_sync(writer, &err);
         }
         uint64_t syncs = syncs_of(&w);
         if (writer && code) {
@@ -1147,13 +1094,14 @@ static void a_bags_sync_that_fails_is_final(void **state) {
         disk.fail_at = n;
         disk.fail_with = EIO;
         memset(&options, 0, sizeof(options));
-        options.io = &disk.io;
-        options.sync_size = 4;
+        options.env.io = &disk.io;
         assert_opens(writer, bag_writer_open(at("%d.bag", (int)n), &options,
             &said));
-        assert_fails(BAGS_ERROR_IO, bag_writer_append(writer, "four", 4, NULL,
-            &said));
+        assert_ok(bag_writer_append(writer, "four", 4, NULL, &said));
+        assert_fails(BAGS_ERROR_IO, bag_writer_sync(writer, &said));
         uint64_t syncs = syncs_of(&disk);
+        assert_fails(BAGS_ERROR_IO,
+            bag_writer_append(writer, "four", 4, NULL, &said));
         assert_fails(BAGS_ERROR_IO, bag_writer_sync(writer, &said));
         assert_fails(BAGS_ERROR_IO, bag_writer_close(writer, &said));
         assert_true(syncs_of(&disk) == syncs);
@@ -1253,7 +1201,7 @@ static void a_look_that_has_no_memory_is_an_error(void **state) {
         blocks.fail_at = n;
         blocks.stays = true; /* once: it may look again */
         bags_reader_options options = live_options(p.io, MAPPED);
-        options.allocator = &blocks.allocator;
+        options.env.allocator = &blocks.allocator;
         bags_reader *reader = work_read(&p.job, &options, &said);
         if (blocks.failed)
             assert_true(!reader && said.code == BAGS_ERROR_MEMORY);
@@ -1289,9 +1237,7 @@ int main(void) {
         TEST(a_bag_is_read_while_it_is_written),
         TEST(a_bag_may_be_finished_between_two_calls_of_a_reader),
         TEST(of_a_damaged_bag_the_whole_blobs_are_read),
-        TEST(a_writer_syncs_by_itself_after_so_many_bytes),
-        TEST(a_bag_is_synced_when_asked_and_by_itself),
-        TEST(syncs_and_no_syncs_are_not_asked_for_together),
+        TEST(a_bag_is_synced_with_its_journal_and_their_directory),
         TEST(a_sync_that_fails_is_final),
         TEST(a_bags_sync_that_fails_is_final),
         TEST(another_process_writes_meanwhile),

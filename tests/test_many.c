@@ -14,12 +14,12 @@ static bags_reader_options reading(int mode) {
     options.access = mode == RANDOM       ? BAGS_ACCESS_RANDOM
                      : mode == SEQUENTIAL ? BAGS_ACCESS_SEQUENTIAL
                                           : BAGS_ACCESS_DEFAULT;
-    options.positional = mode >= POSITIONAL && mode <= ONE_FILE;
-    options.load_tables = mode == LOADED;
+    options.no_mmap = mode >= POSITIONAL && mode <= ONE_FILE;
+    options.cache_index = mode == LOADED;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return options;
 }
 
@@ -46,7 +46,7 @@ static size_t blob_of(size_t field, uint64_t i, unsigned char *out) {
     return size;
 }
 
-static void check_blob(bags_bytes blob, size_t field, uint64_t i) {
+static void check_blob(bags_view blob, size_t field, uint64_t i) {
     unsigned char expected[8000];
     assert_bytes(blob, expected, blob_of(field, i, expected));
 }
@@ -94,14 +94,13 @@ static void many_datapoints_are_read_in_the_order_they_are_named(
             bags_row row = {0};
             for (size_t o = 0; o < 4; o++)
                 for (size_t field = 0; field < 3; field++) {
-                    assert_ok(bags_reader_get_many(reader, field, orders[o], 8,
-                        &row, &said));
+                    assert_ok(bags_reader_get_many(reader, orders[o], 8, field, &row, &said));
                     assert_int_equal(bags_row_length(&row, 0), 8);
                     for (size_t i = 0; i < 8; i++)
                         check_blob(bags_row_bytes(&row, 0, i), field,
                             orders[o][i]);
                 }
-            assert_ok(bags_reader_get_many(reader, 0, NULL, 0, &row, &said));
+            assert_ok(bags_reader_get_many(reader, NULL, 0, 0, &row, &said));
             assert_int_equal(bags_row_length(&row, 0), 0);
             bags_row_free(&row);
             bags_reader_close(reader);
@@ -115,9 +114,9 @@ static void neighbours_are_read_with_one_call(void **state) {
     save_rows(at("x"), V1, false);
     bags_reader *reader = open_mode(at("x"), LOADED);
     bags_row row = {0};
-    assert_ok(bags_reader_get_many(reader, IMAGE, order, 1, &row, &said));
+    assert_ok(bags_reader_get_many(reader, order, 1, IMAGE, &row, &said));
     uint64_t before = disk.counts[HOOK_READ];
-    assert_ok(bags_reader_get_many(reader, IMAGE, order, 5, &row, &said));
+    assert_ok(bags_reader_get_many(reader, order, 5, IMAGE, &row, &said));
     assert_int_equal(disk.counts[HOOK_READ] - before, 2); /* refs and blobs */
     bags_row_free(&row);
     bags_reader_close(reader);
@@ -132,13 +131,13 @@ static void lists_that_make_no_sense_are_refused(void **state) {
         bags_row row = {0};
         bags_column column;
         assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_get_many(reader, 0, order, 3, &row, &said));
+            bags_reader_get_many(reader, order, 3, 0, &row, &said));
         assert_says("datapoint 23");
         assert_fails(BAGS_ERROR_FIELD,
-            bags_reader_get_many(reader, 3, order, 2, &row, &said));
+            bags_reader_get_many(reader, order, 2, 3, &row, &said));
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_prefetch(reader, order, 3, NULL, 0, &row, &said));
-        bags_select none = {3, 0, 0, 0};
+        bags_select none = bags_whole(3);
         assert_fails(BAGS_ERROR_FIELD,
             bags_reader_prefetch(reader, order, 2, &none, 1, &row, &said));
         assert_fails(BAGS_ERROR_RANGE,
@@ -159,7 +158,7 @@ static void reading_ahead_asks_for_what_is_read_later(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bags_reader *reader = open_mode(path, mode);
             bags_row row = {0};
-            bags_select image = {IMAGE, 0, 0, 0};
+            bags_select image = bags_whole(IMAGE);
             for (size_t o = 0; o < 4; o++) {
                 uint64_t before = disk.counts[HOOK_ADVISE];
                 assert_ok(bags_reader_prefetch(reader, orders[o], 8, &image, 1,
@@ -197,12 +196,12 @@ static void items_of_sequences_are_read_ahead(void **state) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_select some[] = {{0, 1, 3, 1}, {0, 0, 0, 0}, {0, 0, 20, 9},
-            {0, 50, 60, 1}};
+        bags_select some[] = {bags_slice(0, 1, 3, 1), bags_whole(0),
+            bags_slice(0, 0, 20, 9), bags_slice(0, 50, 60, 1)};
         for (size_t i = 0; i < 4; i++)
             assert_ok(bags_reader_prefetch(reader, order, 3, &some[i], 1, &row,
                 &said));
-        bags_select back = {0, 3, 1, 1};
+        bags_select back = bags_slice(0, 3, 1, 1);
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_prefetch(reader, order, 3, &back, 1, &row, &said));
         bags_column column;
@@ -210,7 +209,7 @@ static void items_of_sequences_are_read_ahead(void **state) {
             bags_reader_column(reader, 0, 0, &row, &column, &said));
         assert_says("sequence");
         assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_get_many(reader, 0, order, 3, &row, &said));
+            bags_reader_get_many(reader, order, 3, 0, &row, &said));
         bags_row_free(&row);
         bags_reader_close(reader);
     }
@@ -227,8 +226,7 @@ static void a_system_that_does_not_listen_changes_nothing(void **state) {
         bags_row row = {0};
         assert_ok(bags_reader_prefetch(reader, orders[1], 8, NULL, 0, &row,
             &said));
-        assert_ok(bags_reader_get_many(reader, IMAGE, orders[1], 8, &row,
-            &said));
+        assert_ok(bags_reader_get_many(reader, orders[1], 8, IMAGE, &row, &said));
         check_blob(bags_row_bytes(&row, 0, 0), IMAGE, 22);
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -256,7 +254,7 @@ static void a_column_is_all_blobs_of_a_shard(void **state) {
                             c.offsets ? c.offsets[i] : i * c.item_size;
                         uint64_t stop = c.offsets ? c.offsets[i + 1]
                                                   : start + c.item_size;
-                        bags_bytes blob = {c.data + start,
+                        bags_view blob = {c.data + start,
                             (size_t)(stop - start)};
                         check_blob(blob, field, shard * SHARD + i);
                         assert_true(stop <= c.size);
@@ -264,10 +262,10 @@ static void a_column_is_all_blobs_of_a_shard(void **state) {
                 }
             /* After that, one field alone is still what it was. */
             for (uint64_t i = 0; i < ROWS; i++) {
-                bags_select label = {LABEL, 0, 0, 0};
+                bags_select label = bags_whole(LABEL);
                 assert_ok(bags_reader_get(reader, i, &label, 1, &row, &said));
                 check_blob(bags_row_bytes(&row, 0, 0), LABEL, i);
-                label.stop = 1;
+                label = bags_slice(LABEL, 0, 1, 1);
                 assert_fails(BAGS_ERROR_RANGE,
                     bags_reader_get(reader, i, &label, 1, &row, &said));
             }
@@ -347,15 +345,15 @@ static void many_blobs_of_a_bag_are_read(void **state) {
             bag_reader_options options;
             memset(&options, 0, sizeof(options));
             options.access = (bags_access)(mode < POSITIONAL ? mode : 0);
-            options.positional = mode >= POSITIONAL;
-            options.load_table = mode == LOADED;
-            options.io = &disk.io;
-            options.allocator = &memory.allocator;
+            options.no_mmap = mode >= POSITIONAL;
+            options.cache_index = mode == LOADED;
+            options.env.io = &disk.io;
+            options.env.allocator = &memory.allocator;
             bag_reader *reader =
                 bag_reader_open(at("%d/x.bag", variant), &options, &said);
             assert_non_null(reader);
             bags_buffer scratch = {0};
-            bags_bytes out[5];
+            bags_view out[5];
             assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
             assert_ok(bag_reader_get_many(reader, order, 5, &scratch, out,
                 &said));
@@ -378,7 +376,7 @@ static void many_blobs_of_a_bag_are_read(void **state) {
     bag_reader *reader =
         bag_reader_open_memory(whole.data, whole.size, NULL, &said);
     bags_buffer scratch = {0};
-    bags_bytes out[5];
+    bags_view out[5];
     assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
     assert_ok(bag_reader_get_many(reader, order, 5, &scratch, out, &said));
     for (size_t i = 0; i < 5; i++)
@@ -401,7 +399,7 @@ static void lying_tables_are_found_by_many_and_columns(void **state) {
         bags_row row = {0};
         bags_column c;
         assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get_many(reader, IMAGE, orders[0], 8, &row, &said));
+            bags_reader_get_many(reader, orders[0], 8, IMAGE, &row, &said));
         assert_says("image.bag");
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_column(reader, 0, IMAGE, &row, &c, &said));
@@ -430,12 +428,12 @@ static void blobs_that_lie_over_each_other_are_not_copied_again_and_again(
     for (int load = 0; load < 2; load++) {
         bag_reader_options options;
         memset(&options, 0, sizeof(options));
-        options.positional = true;
-        options.load_table = load == 1;
+        options.no_mmap = true;
+        options.cache_index = load == 1;
         bag_reader *reader = bag_reader_open(at("x.bag"), &options, &said);
         assert_non_null(reader);
         bags_buffer scratch = {0};
-        bags_bytes out[200];
+        bags_view out[200];
         assert_ok(bag_reader_get_many(reader, order, 1, &scratch, out, &said));
         assert_true(out[0].size == 1000);
         assert_fails(BAGS_ERROR_CORRUPT, bag_reader_get_many(reader, order, 200,
@@ -461,8 +459,7 @@ static void every_failure_of_the_system_is_reported(void **state) {
                 disk.calls = disk.failed = 0;
                 disk.stays = false;
                 disk.fail_at = n;
-                bags_code code = what == 0 ? bags_reader_get_many(reader, IMAGE,
-                                           orders[1], 8, &row, &said)
+                bags_code code = what == 0 ? bags_reader_get_many(reader, orders[1], 8, IMAGE, &row, &said)
                            : what == 1
                                ? bags_reader_prefetch(reader, orders[1], 8,
                                      NULL, 0, &row, &said)
@@ -493,8 +490,7 @@ static void running_out_of_memory_is_reported(void **state) {
                 bags_column c;
                 memory.calls = memory.failed = 0;
                 memory.fail_at = n;
-                bags_code code = what == 0 ? bags_reader_get_many(reader, IMAGE,
-                                           orders[1], 8, &row, &said)
+                bags_code code = what == 0 ? bags_reader_get_many(reader, orders[1], 8, IMAGE, &row, &said)
                            : what == 1
                                ? bags_reader_prefetch(reader, orders[1], 8,
                                      NULL, 0, &row, &said)
@@ -524,8 +520,8 @@ static void a_bag_is_mapped_though_its_index_is_not(void **state) {
     for (uint64_t n = 1; n <= 2; n++) {
         bag_reader_options options;
         memset(&options, 0, sizeof(options));
-        options.io = &disk.io;
-        options.allocator = &memory.allocator;
+        options.env.io = &disk.io;
+        options.env.allocator = &memory.allocator;
         disk.only = 1u << HOOK_MAP;
         disk.fail_with = ENODEV;
         disk.calls = disk.failed = 0;
@@ -534,7 +530,7 @@ static void a_bag_is_mapped_though_its_index_is_not(void **state) {
         assert_non_null(reader);
         assert_true(disk.failed == 1);
         bags_buffer scratch = {0};
-        bags_bytes out[3];
+        bags_view out[3];
         assert_ok(bag_reader_get_many(reader, order, 3, &scratch, out, &said));
         for (size_t i = 0; i < 3; i++)
             check_blob(out[i], IMAGE, order[i]);
@@ -552,7 +548,7 @@ static void a_list_for_which_there_is_no_memory_is_an_error(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
     memset(&options, 0, sizeof(options));
-    options.allocator = &memory.allocator;
+    options.env.allocator = &memory.allocator;
     assert_opens(reader,
         bag_reader_open(at("x/000000/image.bag"), &options, &said));
     memory.calls = 0;
@@ -576,7 +572,7 @@ static void refs_that_cannot_be_are_found_by_many(void **state) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
         assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get_many(reader, IMAGE, all, 4, &row, &said));
+            bags_reader_get_many(reader, all, 4, IMAGE, &row, &said));
         assert_says("127");
         bags_row_free(&row);
         bags_reader_close(reader);

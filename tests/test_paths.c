@@ -101,10 +101,10 @@ static void a_file_that_is_read_can_be_renamed_and_removed(void **state) {
     const bags_io *io = bags_io_local();
     bag_reader_options options;
     bags_buffer room = {0};
-    bags_bytes blob;
+    bags_view blob;
     (void)state;
     memset(&options, 0, sizeof(options));
-    options.positional = true;
+    options.no_mmap = true;
     bag_writer *writer;
     assert_opens(writer, bag_writer_open(at("x.bag"), NULL, &said));
     assert_ok(bag_writer_append(writer, "text", 4, NULL, &said));
@@ -124,7 +124,7 @@ static void a_file_that_is_read_can_be_renamed_and_removed(void **state) {
 }
 
 static void a_mapped_file_can_be_renamed(void **state) {
-    bags_bytes blob;
+    bags_view blob;
     bag_writer *writer;
     bag_reader *reader;
     (void)state;

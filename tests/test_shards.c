@@ -89,6 +89,20 @@ static void check_datapoint(const bags_reader *reader, uint64_t index,
     }
 }
 
+/* Numbers below `stop` that no shard of a reader has: every step-th from start. */
+static uint64_t missing_before(const bags_reader *reader, uint64_t start,
+    uint64_t stop, uint64_t step) {
+    uint64_t missing = 0;
+    size_t count = 0, i = 0;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    for (uint64_t n = start; n < stop; n += step) {
+        while (i < count && shards[i].number < n)
+            i++;
+        missing += i == count || shards[i].number != n;
+    }
+    return missing;
+}
+
 /* The reader must have these formulas' datapoints, `count` of them. */
 static void check_formulas(const bags_reader *reader, const uint64_t *formulas,
     uint64_t count) {
@@ -98,15 +112,14 @@ static void check_formulas(const bags_reader *reader, const uint64_t *formulas,
         check_datapoint(reader, i, formulas ? formulas[i] : i, &row);
     assert_fails(BAGS_ERROR_RANGE,
         bags_reader_get(reader, count, NULL, 0, &row, &said));
-    assert_ok(bags_reader_verify(reader, &said));
     bags_row_free(&row);
 }
 
 static bags_reader_options reading(void) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return options;
 }
 
@@ -125,8 +138,8 @@ static bags_writer_options sharding(uint64_t size, uint64_t length) {
     options.shard_length = length;
     options.no_sync = true;
     options.buffer_size = 4096;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     return options;
 }
 
@@ -182,7 +195,7 @@ static void check_cut(uint64_t count, uint64_t size, uint64_t length,
     options.shard_start = worker;
     options.shard_stop = workers;
     options.sharded = true;
-    options.io = &written.io;
+    options.env.io = &written.io;
     bags_writer *writer = open_writer("x", &options);
     for (uint64_t i = 0; i < count; i++) {
         assert_ok(append_formula(writer, i));
@@ -301,11 +314,8 @@ static void numbers_end_below_10_to_the_18(void **state) {
         assert_names(at("%d", round), "999999999999999999");
         bags_reader *reader = open_reader(at("%d", round), true);
         check_formulas(reader, NULL, 1);
-        size_t count = 0;
-        const bags_gap *gaps = bags_reader_gaps(reader, &count);
-        assert_int_equal(count, 1);
-        assert_true(gaps[0].start == 0 && gaps[0].stop == most - 1
-            && gaps[0].step == 1);
+        assert_int_equal(shard_count(reader), 1);
+        assert_true(shard_at(reader, 0).number == most - 1);
         bags_reader_close(reader);
     }
 }
@@ -354,7 +364,6 @@ static void a_shard_of_refused_datapoints_alone_is_removed(void **state) {
             else
                 assert_fails(BAGS_ERROR_FIELD, bags_writer_end(writer, &said));
         }
-        bags_writer_forgive(writer);
         assert_ok(bags_writer_close(writer, &said));
         assert_true(is_empty_or_missing(at("x")));
     }
@@ -400,7 +409,6 @@ static void a_shard_that_exists_is_left_alone(void **state) {
     assert_fails(BAGS_ERROR_EXISTS, bags_writer_begin(writer, &said));
     assert_true(bags_writer_length(writer) == 2);
     assert_true(bags_writer_shards(writer) == 1);
-    bags_writer_forgive(writer);
     assert_fails(BAGS_ERROR_EXISTS, bags_writer_close(writer, &said));
     assert_names(at("y/000001"), "");
     remove_tree(at("y/000001"));
@@ -485,18 +493,14 @@ static void shards_are_ordered_by_number(void **state) {
             else if (others[k][0])
                 save_text(at("%d/%s", (int)i, others[k]), "junk");
         bags_reader *reader = open_reader(at("%d", (int)i), false);
-        assert_true(bags_reader_shards(reader) == 5);
-        assert_true(bags_reader_sharded(reader));
+        assert_true(shard_count(reader) == 5);
+        assert_true(reader_info(reader).sharded);
         check_formulas(reader, NULL, 15);
-        for (uint64_t s = 0; s < 5; s++) {
-            bags_shard shard = bags_reader_shard(reader, s);
+        for (size_t s = 0; s < 5; s++) {
+            bags_shard shard = shard_at(reader, s);
             assert_true(shard.number == s && shard.start == 3 * s
                 && shard.length == 3);
         }
-        bags_shard none = bags_reader_shard(reader, 5);
-        assert_true(none.number == 0 && none.start == 0 && none.length == 0);
-        none = bags_reader_shard(reader, UINT64_MAX);
-        assert_true(none.number == 0 && none.start == 0 && none.length == 0);
         bags_reader_close(reader);
     }
 }
@@ -521,7 +525,8 @@ static void two_shards_of_one_number_are_an_error(void **state) {
         for (int allow = 0; allow < 2; allow++) {
             bags_reader_options options = reading();
             options.allow_gaps = allow == 1;
-            options.skip_unfinished = allow == 1;
+            options.unfinished =
+                allow == 1 ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
             assert_refused(BAGS_ERROR_CORRUPT,
                 bags_reader_open(at("%d", (int)i), &options, &said));
             assert_says(rows[i][1]);
@@ -572,13 +577,12 @@ static void gaps_are_refused_by_name(void **state) {
     assert_says("8");
     bags_reader *reader = open_reader(at("x"), true);
     check_formulas(reader, NULL, 21);
-    assert_true(bags_reader_shards(reader) == 7);
-    assert_true(bags_reader_shard(reader, 6).number == 9);
-    size_t count = 0;
-    const bags_gap *gaps = bags_reader_gaps(reader, &count);
-    assert_int_equal(count, 2);
-    assert_true(gaps[0].start == 5 && gaps[0].stop == 6 && gaps[0].step == 1);
-    assert_true(gaps[1].start == 7 && gaps[1].stop == 9 && gaps[1].step == 1);
+    assert_true(shard_count(reader) == 7);
+    assert_true(shard_at(reader, 6).number == 9);
+    assert_true(shard_at(reader, 5).number == 6);
+    assert_true(missing_before(reader, 0, 9, 1) == 3);
+    assert_ok(verify_path(at("x"), NULL, &said));
+    assert_fails(BAGS_ERROR_GAP, bags_verify(at("x"), NULL, NULL, &said));
     bags_reader_close(reader);
 }
 
@@ -590,10 +594,9 @@ static void a_missing_first_shard_is_a_gap(void **state) {
     assert_says("1");
     bags_reader *reader = open_reader(at("x"), true);
     check_formulas(reader, NULL, 6);
-    size_t count = 0;
-    const bags_gap *gaps = bags_reader_gaps(reader, &count);
-    assert_int_equal(count, 1);
-    assert_true(gaps[0].start == 0 && gaps[0].stop == 2 && gaps[0].step == 1);
+    assert_int_equal(shard_count(reader), 2);
+    assert_true(shard_at(reader, 0).number == 2);
+    assert_true(shard_at(reader, 1).number == 3);
     bags_reader_close(reader);
 }
 
@@ -603,12 +606,9 @@ static void many_and_huge_gaps_take_no_memory(void **state) {
         "999999999999999999", NULL});
     assert_refused(BAGS_ERROR_GAP, bags_reader_open(at("x"), NULL, &said));
     bags_reader *reader = open_reader(at("x"), true);
-    size_t count = 0;
-    const bags_gap *gaps = bags_reader_gaps(reader, &count);
-    assert_int_equal(count, 6);
-    for (uint64_t i = 0; i < 5; i++)
-        assert_true(gaps[i].start == 2 * i + 1 && gaps[i].stop == 2 * i + 2);
-    assert_true(gaps[5].start == 11 && gaps[5].stop == 999999999999999999u);
+    assert_int_equal(shard_count(reader), 7);
+    assert_true(shard_at(reader, 5).number == 10);
+    assert_true(shard_at(reader, 6).number == 999999999999999999u);
     assert_true(memory.peak < 200000);
     bags_reader_close(reader);
 }
@@ -643,18 +643,13 @@ static void a_worker_reads_its_own_shards(void **state) {
                 assert_true(shards == 0);
                 continue;
             }
-            assert_true(bags_reader_shards(reader) == shards);
+            assert_true(shard_count(reader) == shards);
             check_formulas(reader, formulas, count);
-            size_t gap_count = 0;
-            const bags_gap *gaps = bags_reader_gaps(reader, &gap_count);
-            uint64_t found = 0;
-            for (size_t i = 0; i < gap_count; i++)
-                for (uint64_t n = gaps[i].start; n < gaps[i].stop;
-                     n += gaps[i].step) {
-                    found++;
-                    assert_true(n % stop == start && places[n] == 99);
-                }
-            assert_true(found == missing);
+            for (size_t i = 0; i < shards; i++)
+                assert_true(places[shard_at(reader, i).number] < 99);
+            if (shards)
+                assert_true(
+                    missing_before(reader, start, last, stop) == missing);
             bags_reader_close(reader);
             options.allow_gaps = false;
             poison();
@@ -662,6 +657,25 @@ static void a_worker_reads_its_own_shards(void **state) {
             assert_true((reader == NULL) == (missing > 0));
             if (!reader)
                 assert_int_equal(said.code, BAGS_ERROR_GAP);
+            bags_reader_close(reader);
+        }
+}
+
+static void a_dataset_without_shards_is_that_of_worker_0(void **state) {
+    (void)state;
+    save_shard(at("x"), 0, 4);
+    for (uint64_t stop = 1; stop < 4; stop++)
+        for (uint64_t start = 0; start < stop; start++) {
+            bags_reader_options options = reading();
+            bags_reader *reader;
+            size_t count = 0;
+            options.shard_start = start;
+            options.shard_stop = stop;
+            assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+            check_formulas(reader, NULL, start ? 0 : 4);
+            assert_int_equal(shard_count(reader), start ? 0 : 1);
+            bags_reader_fields(reader, &count);
+            assert_int_equal(count, 2);
             bags_reader_close(reader);
         }
 }
@@ -694,12 +708,12 @@ static void unfinished_shards_are_refused_or_left_out(void **state) {
         assert_refused(BAGS_ERROR_UNFINISHED,
             bags_reader_open(at("x"), &options, &said));
         options.allow_gaps = false;
-        options.skip_unfinished = true;
+        options.unfinished = BAGS_UNFINISHED_SKIP;
         bags_reader *reader;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         static const uint64_t formulas[] = {0, 1, 2, 3, 4, 5, 9, 10, 11};
         check_formulas(reader, formulas, how == 3 ? 6 : 9);
-        assert_true(bags_reader_skipped(reader) == (how == 3 ? 3 : 1));
+        assert_true(reader_info(reader).skipped == (how == 3 ? 3 : 1));
         bags_reader_close(reader);
         remove_tree(at("x"));
     }
@@ -713,12 +727,12 @@ static void shards_that_are_all_unfinished_are_nothing_to_read(void **state) {
     assert_refused(BAGS_ERROR_UNFINISHED,
         bags_reader_open(at("x"), NULL, &said));
     bags_reader_options options = reading();
-    options.skip_unfinished = true;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
     poison();
     bags_reader *reader = bags_reader_open(at("x"), &options, &said);
     if (reader) {
         assert_true(bags_reader_length(reader) == 0);
-        assert_true(bags_reader_skipped(reader) == 2);
+        assert_true(reader_info(reader).skipped == 2);
     } else {
         assert_true(said.code == BAGS_ERROR_UNFINISHED
             || said.code == BAGS_ERROR_MISSING);
@@ -750,7 +764,7 @@ static void a_spec_makes_a_directory_one_dataset(void **state) {
     save_shard(at("x"), 0, 4);
     save_shard(at("x/000000"), 5, 2);
     bags_reader *reader = open_reader(at("x"), false);
-    assert_false(bags_reader_sharded(reader));
+    assert_false(reader_info(reader).sharded);
     check_formulas(reader, NULL, 4);
     bags_reader_close(reader);
 }
@@ -799,10 +813,10 @@ static void shards_of_different_variants_are_read_together(void **state) {
     bags_reader *reader = open_reader(at("x"), false);
     bags_row row = {0};
     assert_true(bags_reader_length(reader) == 24);
-    assert_ok(bags_reader_verify(reader, &said));
+    assert_ok(bags_verify(at("x"), NULL, NULL, &said));
     for (uint64_t start = 0; start < 24; start++) {
         char text[128];
-        assert_ok(bags_reader_get_range(reader, 0, start, 24, &row, &said));
+        assert_ok(bags_reader_get_range(reader, start, 24, 0, &row, &said));
         for (uint64_t i = start; i < 24; i++) {
             size_t size = formula_text(i, text);
             assert_bytes(bags_row_bytes(&row, 0, (size_t)(i - start)), text,
@@ -835,16 +849,15 @@ static void ranges_go_over_the_borders_of_shards(void **state) {
         bags_reader_options options = reading();
         bags_reader *reader;
         bags_row row = {0};
-        options.positional = positional > 0;
-        options.load_tables = positional > 1;
+        options.no_mmap = positional > 0;
+        options.cache_index = positional > 1;
         options.max_files = positional ? 1 : 0;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         check_formulas(reader, NULL, 11);
         for (uint64_t start = 0; start < 13; start++)
             for (uint64_t stop = start; stop < 14; stop++) {
                 char text[128];
-                assert_ok(bags_reader_get_range(reader, 0, start, stop, &row,
-                    &said));
+                assert_ok(bags_reader_get_range(reader, start, stop, 0, &row, &said));
                 uint64_t end = stop < 11 ? stop : 11;
                 uint64_t length = start < end ? end - start : 0;
                 assert_int_equal(bags_row_length(&row, 0), length);
@@ -861,7 +874,9 @@ static void ranges_go_over_the_borders_of_shards(void **state) {
 static void sizes_and_blobs_are_summed_over_shards(void **state) {
     (void)state;
     save_uneven(at("x"));
-    uint64_t expected = 0, size = 0, items = 0, text_bytes = 0;
+    uint64_t expected = 0, items = 0, text_bytes = 0;
+    bags_info info;
+    bags_field_info infos[2];
     char text[128];
     for (int i = 0; i < 7; i++)
         expected += file_size(at("x/%06d/a.bag", i))
@@ -872,16 +887,15 @@ static void sizes_and_blobs_are_summed_over_shards(void **state) {
         text_bytes += formula_text(i, text);
     }
     bags_reader *reader = open_reader(at("x"), false);
-    bags_stat stat;
-    assert_ok(bags_reader_size(reader, &size, &said));
-    assert_true(size == expected);
-    assert_ok(bags_reader_stat(reader, 0, &stat, &said));
-    assert_true(stat.blobs == 11 && stat.bytes == text_bytes);
-    assert_ok(bags_reader_stat(reader, 1, &stat, &said));
-    assert_true(stat.blobs == items && stat.bytes == items * 5);
-    assert_true(bags_reader_shards(reader) == 7);
-    assert_true(bags_reader_shard(reader, 4).start == 6);
-    assert_true(bags_reader_shard(reader, 4).length == 2);
+    assert_ok(bags_reader_info(reader, &info, infos, &said));
+    assert_true(info.size == expected && info.sharded);
+    assert_true(infos[0].blobs == 11 && infos[0].size == text_bytes);
+    assert_true(infos[1].blobs == items && infos[1].size == items * 5);
+    assert_ok(bags_reader_info(reader, &info, NULL, &said));
+    assert_true(info.size == expected);
+    assert_true(shard_count(reader) == 7);
+    assert_true(shard_at(reader, 4).start == 6);
+    assert_true(shard_at(reader, 4).length == 2);
     bags_reader_close(reader);
 }
 
@@ -898,7 +912,8 @@ static void faults_name_the_shard(void **state) {
     assert_fails(BAGS_ERROR_CORRUPT,
         bags_reader_get(reader, 6, NULL, 0, &row, &said));
     assert_says("000004/a.bag");
-    assert_fails(BAGS_ERROR_CORRUPT, bags_reader_verify(reader, &said));
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_verify(at("x"), NULL, NULL, &said));
     assert_says("000004/a.bag");
     check_datapoint(reader, 8, 8, &row);
     bags_row_free(&row);
@@ -938,7 +953,7 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
         /* Fewer than max_files: it is a wish then. */
         few.rlim_cur = mode == 4 ? 40 : 256;
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
-        options.positional = mode == 1 || mode == 2 || mode == 4;
+        options.no_mmap = mode == 1 || mode == 2 || mode == 4;
         options.max_files = mode == 2 ? 3 : 0;
         options.max_maps = mode == 3 ? 100 : 0;
         disk.peak_files = disk.peak_maps = 0;
@@ -952,7 +967,7 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
             assert_ok(bags_reader_get(reader, index, NULL, 0, &row, &said));
             assert_bytes(bags_row_bytes(&row, 0, 0), text, size);
         }
-        assert_ok(bags_reader_get_range(reader, 0, 100, 2100, &row, &said));
+        assert_ok(bags_reader_get_range(reader, 100, 2100, 0, &row, &said));
         assert_int_equal(bags_row_length(&row, 0), 2000);
         assert_true(disk.peak_files <= (mode == 2 ? 4 : 66));
         if (mode == 3)
@@ -974,7 +989,11 @@ static void check_finalized(const char *path, const char *names,
 }
 
 static bags_code finalize(const char *path, uint64_t *renamed) {
-    return bags_finalize(path, &memory.allocator, &disk.io, renamed, &said);
+    bags_finalize_options options;
+    memset(&options, 0, sizeof(options));
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    return bags_finalize(path, &options, renamed, &said);
 }
 
 static void finalize_closes_gaps(void **state) {
@@ -994,7 +1013,7 @@ static void finalize_closes_gaps(void **state) {
     save_shards(at("y"), (const char *const[]){"000003", "000004", "001000",
         "999999999999999999", NULL});
     save_text(at("y/notes.txt"), "mine");
-    assert_int_equal(bags_finalize(at("y"), NULL, NULL, &renamed, NULL), 0);
+    assert_int_equal(bags_finalize(at("y"), NULL, &renamed, NULL), 0);
     assert_true(renamed == 4);
     check_finalized(at("y"), "000000 000001 000002 000003 notes.txt", 12);
 }
@@ -1151,6 +1170,7 @@ int main(void) {
         TEST(a_missing_first_shard_is_a_gap),
         TEST(many_and_huge_gaps_take_no_memory),
         TEST(a_worker_reads_its_own_shards),
+        TEST(a_dataset_without_shards_is_that_of_worker_0),
         TEST(unfinished_shards_are_refused_or_left_out),
         TEST(shards_that_are_all_unfinished_are_nothing_to_read),
         TEST(a_directory_without_a_dataset_is_missing),

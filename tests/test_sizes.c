@@ -91,13 +91,13 @@ static const bags_io *holes(void) {
 
 /* ----------------------------------------------------------------- one Bag */
 
-static bag_reader *open_bag(const char *path, bool positional) {
+static bag_reader *open_bag(const char *path, bool no_mmap) {
     bag_reader_options options;
     bag_reader *reader;
     memset(&options, 0, sizeof options);
-    options.positional = positional;
-    options.allocator = &memory.allocator;
-    options.io = &disk.io;
+    options.no_mmap = no_mmap;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
     assert_opens(reader, bag_reader_open(path, &options, &said));
     return reader;
 }
@@ -113,13 +113,13 @@ static void save_large_bag(const char *path, uint64_t size) {
     patch_u64(path, table + 24, table);
 }
 
-static void check_large_bag(bool positional) {
+static void check_large_bag(bool no_mmap) {
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     bags_range range;
-    bag_reader *reader = open_bag(at("x.bag"), positional);
+    bag_reader *reader = open_bag(at("x.bag"), no_mmap);
     bool mapped = disk.maps > 0;
-    assert_true(mapped == (!positional && sizeof(size_t) > 4));
+    assert_true(mapped == (!no_mmap && sizeof(size_t) > 4));
     assert_int_equal(bag_reader_length(reader), 3);
     assert_int_equal(bag_reader_size(reader), 5 * GIB + 9 + 32);
     assert_ok(bag_reader_get(reader, 0, &scratch, &blob, &said));
@@ -128,7 +128,7 @@ static void check_large_bag(bool positional) {
     assert_text(blob, "last");
     assert_ok(bag_reader_get_range(reader, 2, 3, &scratch, &range, &said));
     assert_text(bags_range_get(&range, 0), "last");
-    assert_ok(bag_reader_verify(reader, &said));
+    assert_ok(verify_path(at("x.bag"), NULL, &said));
     if (mapped) {
         assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
         assert_true(blob.size == 5 * GIB);
@@ -155,7 +155,7 @@ static void bags_beyond_the_address_space_are_read_by_position(void **state) {
     enum { BAGS = 4 };
     bag_reader *readers[BAGS];
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     (void)state;
     NEED_HOLES();
     save_large_bag(at("x.bag"), 3 * GIB / 2);
@@ -171,11 +171,11 @@ static void bags_beyond_the_address_space_are_read_by_position(void **state) {
 }
 
 /* 2^32 empty blobs, and a last one, "z". */
-static void check_many_blobs(bool positional) {
+static void check_many_blobs(bool no_mmap) {
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     bags_range range;
-    bag_reader *reader = open_bag(at("x.bag"), positional);
+    bag_reader *reader = open_bag(at("x.bag"), no_mmap);
     assert_true(bag_reader_length(reader) == TWO_TO_32 + 1);
     assert_ok(bag_reader_get(reader, 0, &scratch, &blob, &said));
     assert_int_equal(blob.size, 0);
@@ -210,8 +210,8 @@ static void a_table_beyond_the_address_space_is_a_limit(void **state) {
     save(at("x.bag"), "z", 1);
     patch_u64(at("x.bag"), 1 + (TWO_TO_32 + 1) * 8, 1);
     memset(&options, 0, sizeof options);
-    options.positional = options.load_table = true;
-    options.allocator = &memory.allocator;
+    options.no_mmap = options.cache_index = true;
+    options.env.allocator = &memory.allocator;
     memory.limit = GIB; /* nobody has 32 GiB to spare */
     assert_refused(
         sizeof(size_t) == 4 ? BAGS_ERROR_LIMIT : BAGS_ERROR_MEMORY,
@@ -225,8 +225,8 @@ static bags_reader *open_set(const char *path, const bags_io *io) {
     bags_reader_options options;
     bags_reader *reader;
     memset(&options, 0, sizeof options);
-    options.allocator = &memory.allocator;
-    options.io = io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = io;
     assert_opens(reader, bags_reader_open(path, &options, &said));
     return reader;
 }
@@ -260,8 +260,8 @@ static void write_large_set(const char *path) {
     assert_non_null(zeros);
     memset(&options, 0, sizeof options);
     options.shard_size = 9 * GIB / 2;
-    options.io = holes();
-    options.allocator = &memory.allocator;
+    options.env.io = holes();
+    options.env.allocator = &memory.allocator;
     options.no_sync = true;
     assert_opens(writer, bags_writer_open(path, fields, 2, &options, &said));
     for (uint64_t i = 0; i < 20; i++) {
@@ -276,7 +276,7 @@ static void write_large_set(const char *path) {
 
 static void a_dataset_above_4_gib_is_written_and_read(void **state) {
     bags_row row = {0};
-    bags_select select = {0, 0, 0, 0};
+    bags_select select = bags_whole(0);
     bags_value value;
     (void)state;
     NEED_HOLES();
@@ -286,14 +286,14 @@ static void a_dataset_above_4_gib_is_written_and_read(void **state) {
     assert_true(file_size(at("x/000000/a.bag")) == 9 * GIB / 2 + 19 * 8);
     bags_reader *reader = open_set(at("x"), &disk.io);
     assert_int_equal(bags_reader_length(reader), 20);
-    assert_ok(bags_reader_verify(reader, &said));
-    assert_ok(bags_reader_find(reader, "n", &select.field, &said));
+    assert_ok(bags_verify(at("x"), NULL, NULL, &said));
+    assert_ok(bags_reader_field(reader, "n", &select.field, &said));
     for (uint64_t i = 0; i < 20; i++) {
         assert_ok(bags_reader_get(reader, i, &select, 1, &row, &said));
         assert_ok(bags_row_value(&row, 0, 0, NULL, &value, &said));
         assert_int_equal(value.uint, i);
     }
-    assert_ok(bags_reader_find(reader, "a", &select.field, &said));
+    assert_ok(bags_reader_field(reader, "a", &select.field, &said));
     assert_ok(bags_reader_get(reader, 17, &select, 1, &row, &said));
     assert_int_equal(bags_row_bytes(&row, 0, 0).size, GIB / 4);
     bags_row_free(&row);
@@ -376,10 +376,10 @@ static void one_of_a_million_shards_with_seven_digits_is_found(void **state) {
     memset(&options, 0, sizeof options);
     options.shard_start = 5;
     options.shard_stop = 500000;
-    options.allocator = &memory.allocator;
-    options.io = &io;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &io;
     assert_opens(reader, bags_reader_open("x", &options, &said));
-    assert_int_equal(bags_reader_shards(reader), 3);
+    assert_int_equal(shard_count(reader), 3);
     assert_int_equal(bags_reader_length(reader), 3);
     for (uint64_t i = 0; i < 3; i++) {
         assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));

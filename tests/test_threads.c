@@ -63,7 +63,7 @@ typedef struct job {
     char fault[256]; /* empty: all well */
 } job;
 
-static bool same(bags_bytes blob, const char *text, size_t size) {
+static bool same(bags_view blob, const char *text, size_t size) {
     return blob.size == size && (!size || memcmp(blob.data, text, size) == 0);
 }
 
@@ -85,7 +85,7 @@ static const char *read_point(job *j, uint64_t index, bags_row *row,
         return err->message;
     if (((const uint64_t *)value.data)[1] != index * index)
         return "another number in n";
-    if (bags_reader_count(j->reader, index, 1, row, &count, err))
+    if (bags_reader_items(j->reader, index, 1, row, &count, err))
         return err->message;
     return count == items_of(index) ? NULL : "another count of b";
 }
@@ -94,7 +94,7 @@ static const char *read_part(job *j, uint64_t start, bags_row *row,
     bags_error *err) {
     char text[200];
     uint64_t stop = start + 40;
-    if (bags_reader_get_range(j->reader, 0, start, stop, row, err))
+    if (bags_reader_get_range(j->reader, start, stop, 0, row, err))
         return err->message;
     stop = stop < TOTAL ? stop : TOTAL;
     if (bags_row_length(row, 0) != stop - start)
@@ -115,7 +115,7 @@ static const char *read_list(job *j, uint64_t index, bags_row *row,
         list[i] = (index + i * 97) % TOTAL;
     if (bags_reader_prefetch(j->reader, list, 4, NULL, 0, row, err))
         return err->message;
-    if (bags_reader_get_many(j->reader, 0, list, 4, row, err))
+    if (bags_reader_get_many(j->reader, list, 4, 0, row, err))
         return err->message;
     for (size_t i = 0; i < 4; i++)
         if (!same(bags_row_bytes(row, 0, i), text, text_of(list[i], 0, text)))
@@ -138,7 +138,7 @@ static void *read_much(void *user) {
                 != BAGS_ERROR_RANGE)
             fault = "a datapoint behind the end";
         if (!fault && j->seed == 1 && i % 100 == 3
-            && bags_reader_verify(j->reader, &err))
+            && bags_verify(j->path, NULL, NULL, &err))
             fault = err.message;
         if (fault)
             snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
@@ -180,13 +180,15 @@ static void read_by_threads(bags_reader_options *options, int reads,
     bags_io counted = *bags_io_local();
     counted.open = count_open;
     counted.close = count_close;
-    options->allocator = watched ? &memory.allocator : NULL;
-    options->io = watched ? &disk.io : &counted;
-    assert_opens(reader, bags_reader_open(at("x"), options, &said));
+    options->env.allocator = watched ? &memory.allocator : NULL;
+    options->env.io = watched ? &disk.io : &counted;
+    const char *path = at("x");
+    assert_opens(reader, bags_reader_open(path, options, &said));
     assert_true(bags_reader_length(reader) == TOTAL);
     memset(jobs, 0, sizeof(jobs));
     for (size_t i = 0; i < THREADS; i++) {
         jobs[i].reader = reader;
+        jobs[i].path = path;
         jobs[i].seed = i + 1;
         jobs[i].reads = reads;
     }
@@ -231,8 +233,8 @@ static void threads_share_a_few_files(void **state) {
     for (size_t files = 1; files <= 16; files *= 4)
         for (int load = 0; load < 2; load++) {
             memset(&options, 0, sizeof(options));
-            options.positional = true;
-            options.load_tables = load == 1;
+            options.no_mmap = true;
+            options.cache_index = load == 1;
             options.max_files = files;
             disk.peak_files = 0;
             opens = closes = 0;
@@ -291,8 +293,8 @@ static void threads_meet_shards_that_cannot_be_opened(void **state) {
         bags_reader *reader;
         job jobs[THREADS];
         memset(&options, 0, sizeof(options));
-        options.positional = mode % 3 > 0;
-        options.load_tables = mode % 3 > 1;
+        options.no_mmap = mode % 3 > 0;
+        options.cache_index = mode % 3 > 1;
         options.max_files = mode < 3 ? 0 : 1;
         options.max_maps = mode < 3 ? 0 : 1;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
@@ -316,7 +318,7 @@ static void *read_bag(void *user) {
     for (int i = 0; i < 2000 && !*j->fault; i++) {
         char text[200];
         uint64_t index = next_random(&random) % 500;
-        bags_bytes blob;
+        bags_view blob;
         bags_range range;
         bags_error err;
         if (bag_reader_get(j->bag, index, &scratch, &blob, &err)
@@ -344,9 +346,9 @@ static void threads_share_a_bag(void **state) {
         job jobs[THREADS];
         bag_reader *reader;
         memset(&options, 0, sizeof(options));
-        options.positional = mode > 0;
-        options.load_table = mode > 1;
-        options.io = &disk.io;
+        options.no_mmap = mode > 0;
+        options.cache_index = mode > 1;
+        options.env.io = &disk.io;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         memset(jobs, 0, sizeof(jobs));
         for (size_t i = 0; i < THREADS; i++) {
@@ -410,11 +412,11 @@ static void workers_write_one_dataset(void **state) {
     memset(&options, 0, sizeof(options));
     options.allow_gaps = true;
     assert_opens(reader, bags_reader_open(at("p/x"), &options, &said));
-    assert_true(bags_reader_shards(reader) == 20);
+    assert_true(shard_count(reader) == 20);
     assert_true(bags_reader_length(reader) == 140);
-    assert_ok(bags_reader_verify(reader, &said));
+    assert_ok(verify_path(at("p/x"), NULL, &said));
     for (uint64_t s = 0; s < 20; s++) {
-        bags_shard shard = bags_reader_shard(reader, s);
+        bags_shard shard = shard_at(reader, s);
         for (uint64_t i = 0; i < 7; i++) {
             char text[64];
             snprintf(text, sizeof(text), "worker %d, %d",
@@ -428,7 +430,7 @@ static void workers_write_one_dataset(void **state) {
     bags_row_free(&row);
     bags_reader_close(reader);
     uint64_t renamed = 0;
-    assert_ok(bags_finalize(at("p/x"), NULL, NULL, &renamed, &said));
+    assert_ok(bags_finalize(at("p/x"), NULL, &renamed, &said));
     assert_opens(reader, bags_reader_open(at("p/x"), NULL, &said));
     assert_true(bags_reader_length(reader) == 140);
     bags_reader_close(reader);
@@ -497,8 +499,8 @@ static void *watch_live(void *user) {
     if (j->seed == 0)
         return write_live(j);
     memset(&options, 0, sizeof(options));
-    options.live = true;
-    options.positional = j->seed % 2;
+    options.unfinished = BAGS_UNFINISHED_READ;
+    options.no_mmap = j->seed % 2;
     options.max_files = j->seed % 3;
     while (seen < LIVE_TOTAL && !fault) {
         bags_reader *reader = bags_reader_open(j->path, &options, &err);
@@ -567,8 +569,8 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
             assert_ok(append_live(writer, i, &said));
         assert_ok(bags_writer_flush(writer, &said));
         memset(&options, 0, sizeof(options));
-        options.live = true;
-        options.positional = way > 0;
+        options.unfinished = BAGS_UNFINISHED_READ;
+        options.no_mmap = way > 0;
         options.max_files = way > 1;
         assert_opens(reader, bags_reader_open(at("live%d", way), &options,
             &said));

@@ -34,11 +34,11 @@ static const bags_codec *const linked[] = {
     NULL,
 };
 
-bags_codecs *codecs_make(bags_error *err) {
-    bags_codecs *codecs = bags_codecs_create(NULL, err);
+bags_registry *codecs_make(bags_error *err) {
+    bags_registry *codecs = bags_registry_create(NULL, err);
     for (size_t i = 0; codecs && linked[i]; i++) {
-        if (bags_codecs_add(codecs, linked[i], err)) {
-            bags_codecs_free(codecs);
+        if (bags_registry_add(codecs, linked[i], err)) {
+            bags_registry_free(codecs);
             return NULL;
         }
     }
@@ -58,12 +58,12 @@ static void *resize(void *user, void *data, size_t old_size, size_t new_size) {
 
 static const bags_allocator memory = {resize, NULL};
 
-static const bags_codec *open_codec(const bags_codecs *codecs,
+static const bags_codec *open_codec(const bags_registry *codecs,
     const char *type, void **state, bags_error *err) {
     bags_type parsed;
     if (bags_type_parse(type, &parsed, err))
         return NULL;
-    const bags_codec *codec = bags_codecs_find(codecs, parsed.name);
+    const bags_codec *codec = bags_registry_find(codecs, parsed.name);
     *state = NULL;
     if (!codec)
         bags_fail(err, BAGS_ERROR_TYPE,
@@ -78,8 +78,8 @@ static bags_code fail_one_way(bags_error *err, const char *type) {
         type);
 }
 
-bags_code encode_as(const bags_codecs *codecs, const char *type,
-    const bags_value *value, bags_buffer *scratch, bags_bytes *blob,
+bags_code encode_as(const bags_registry *codecs, const char *type,
+    const bags_value *value, bags_buffer *scratch, bags_view *blob,
     bags_error *err) {
     void *state;
     const bags_codec *codec = open_codec(codecs, type, &state, err);
@@ -93,8 +93,8 @@ bags_code encode_as(const bags_codecs *codecs, const char *type,
     return code;
 }
 
-bags_code decode_as(const bags_codecs *codecs, const char *type,
-    bags_bytes blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
+bags_code decode_as(const bags_registry *codecs, const char *type,
+    bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
     void *state;
     const bags_codec *codec = open_codec(codecs, type, &state, err);
     if (!codec)
@@ -123,7 +123,7 @@ static const magic magics[] = {
     {"webm", 0, 4, "\x1A\x45\xDF\xA3"},
 };
 
-const char *type_of_bytes(bags_bytes file) {
+const char *type_of_bytes(bags_view file) {
     for (size_t i = 0; i < sizeof magics / sizeof *magics; i++) {
         const magic *m = &magics[i];
         if (file.size >= m->at + m->size &&
@@ -138,8 +138,8 @@ static bool ends_in(const char *path, const char *ending) {
     return size > length && !strcasecmp(path + size - length, ending);
 }
 
-bags_code value_from_file(const bags_codecs *codecs, const char *path,
-    bags_bytes file, bags_buffer *scratch, bags_value *out, bags_error *err) {
+bags_code value_from_file(const bags_registry *codecs, const char *path,
+    bags_view file, bags_buffer *scratch, bags_value *out, bags_error *err) {
     const char *type = type_of_bytes(file);
     if (!type && ends_in(path, ".txt")) {
         *out = bags_utf8_sized((const char *)file.data, file.size);
@@ -159,9 +159,9 @@ bags_code value_from_file(const bags_codecs *codecs, const char *path,
 
 #ifdef BAGS_WITH_MSGPACK
 
-bags_code msgpack_to_json(bags_bytes blob, text *out, bags_error *err) {
+bags_code msgpack_to_json(bags_view blob, text *out, bags_error *err) {
     bags_buffer scratch = {0};
-    bags_bytes json;
+    bags_view json;
     bags_code code = bags_msgpack_to_json(blob, &scratch, &json, err);
     if (!code)
         text_put(out, json.data, json.size);
@@ -246,7 +246,7 @@ bags_code msgpack_from_json(json_object *value, bags_buffer *out, size_t *size,
 
 #else
 
-bags_code msgpack_to_json(bags_bytes blob, text *out, bags_error *err) {
+bags_code msgpack_to_json(bags_view blob, text *out, bags_error *err) {
     (void)blob;
     (void)out;
     return bags_fail(err, BAGS_ERROR_TYPE,

@@ -192,20 +192,20 @@ bags_code fail_prefix(bags_error *err, const char *format, ...)
 /* ---- codecs.c ---- */
 
 /* All built-in types, and those of the formats that were linked. */
-bags_codecs *codecs_make(bags_error *err);
+bags_registry *codecs_make(bags_error *err);
 
 /*
  * Encode or decode by the codec of a type string, without a dataset. What comes
  * out borrows the scratch and what went in. TYPE if there is no such codec.
  */
-bags_code encode_as(const bags_codecs *codecs, const char *type,
-    const bags_value *value, bags_buffer *scratch, bags_bytes *blob,
+bags_code encode_as(const bags_registry *codecs, const char *type,
+    const bags_value *value, bags_buffer *scratch, bags_view *blob,
     bags_error *err);
-bags_code decode_as(const bags_codecs *codecs, const char *type,
-    bags_bytes blob, bags_buffer *scratch, bags_value *value, bags_error *err);
+bags_code decode_as(const bags_registry *codecs, const char *type,
+    bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err);
 
 /* A blob of type msgpack or tree as JSON; TYPE if it is not linked. */
-bags_code msgpack_to_json(bags_bytes blob, text *out, bags_error *err);
+bags_code msgpack_to_json(bags_view blob, text *out, bags_error *err);
 
 /* JSON as msgpack; TYPE if it is not linked. */
 bags_code msgpack_from_json(json_object *value, bags_buffer *out, size_t *size,
@@ -216,11 +216,11 @@ bags_code msgpack_from_json(json_object *value, bags_buffer *out, size_t *size,
  * name's ending: .npy, JPEG, PNG, MP4, WebM, .txt, .msgpack. *out borrows the
  * file's bytes and the scratch.
  */
-bags_code value_from_file(const bags_codecs *codecs, const char *path,
-    bags_bytes file, bags_buffer *scratch, bags_value *out, bags_error *err);
+bags_code value_from_file(const bags_registry *codecs, const char *path,
+    bags_view file, bags_buffer *scratch, bags_value *out, bags_error *err);
 
 /* The type whose files begin like this, or NULL: "jpeg", "png", "npy", ... */
-const char *type_of_bytes(bags_bytes file);
+const char *type_of_bytes(bags_view file);
 
 /* ---- source.c ---- */
 
@@ -230,10 +230,10 @@ typedef struct source {
     const char *path;
     bag_reader *bag;      /* one of these two */
     bags_reader *dataset;
-    bags_codecs *codecs;
+    bags_registry *codecs;
     bags_row row;
     bags_buffer scratch;
-    bags_bytes blob;
+    bags_view blob;
 } source;
 
 typedef struct source_options {
@@ -255,7 +255,7 @@ bool source_is_sequence(const source *from, size_t field);
 bags_code source_get(source *from, uint64_t index, const bags_select *selects,
     size_t count, bags_error *err);
 size_t source_items(const source *from, size_t slot);
-bags_bytes source_bytes(const source *from, size_t slot, size_t item);
+bags_view source_bytes(const source *from, size_t slot, size_t item);
 bags_code source_value(source *from, size_t slot, size_t item, bags_value *out,
     bags_error *err);
 
@@ -277,7 +277,7 @@ bool type_is_picture(const char *type);
 
 /* The ending of a file with a blob of this type: "jpg". Borrowed: the caller's
  * room, or for ever. */
-const char *type_ending(const char *type, bags_bytes blob, char room[16]);
+const char *type_ending(const char *type, bags_view blob, char room[16]);
 
 /* An item of a row as `bags get` shows it. */
 bags_code value_show(source *from, size_t slot, size_t item, const char *type,
@@ -369,7 +369,7 @@ void lines_close(line_reader *from);
 /* What the values of a manifest are read with. */
 typedef struct value_reader {
     const char *directory; /* of the manifest */
-    bags_codecs *codecs;
+    bags_registry *codecs;
     bags_buffer file;    /* bytes of a file, of base64, of msgpack, of a list */
     uint64_t shape[BAGS_MAX_DIMS]; /* of a list */
     bags_buffer scratch; /* what they decode to */

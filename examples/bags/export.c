@@ -47,7 +47,7 @@ static bags_code make_field_directory(exporting *to, size_t field,
 
 /* {"file": "files/photo/000012.jpg"} */
 static bags_code put_file(exporting *to, const char *kind, uint64_t index,
-    size_t field, size_t item, const char *ending, bags_bytes blob,
+    size_t field, size_t item, const char *ending, bags_view blob,
     bags_error *err) {
     char number[32] = "";
     if (source_is_sequence(&to->from, field))
@@ -73,11 +73,11 @@ static bags_code put_file(exporting *to, const char *kind, uint64_t index,
 static bags_code put_npy(exporting *to, uint64_t index, size_t field,
     size_t item, bool *done, bags_error *err) {
     bags_value value;
-    bags_bytes blob;
+    bags_view blob;
     bags_code code = source_value(&to->from, 0, item, &value, err);
     if (code == BAGS_ERROR_MEMORY)
         return code;
-    if (code || value.kind != BAGS_ARRAY)
+    if (code || value.kind != BAGS_KIND_ARRAY)
         return BAGS_OK;
     bags_buffer scratch = {0};
     code = encode_as(to->from.codecs, "npy", &value, &scratch, &blob, err);
@@ -91,7 +91,7 @@ static bags_code put_npy(exporting *to, uint64_t index, size_t field,
 static bags_code put_item(exporting *to, uint64_t index, size_t field,
     size_t item, bags_error *err) {
     const char *type = to->fields[field].type;
-    bags_bytes blob = source_bytes(&to->from, 0, item);
+    bags_view blob = source_bytes(&to->from, 0, item);
     bool done = false;
     bags_code code = BAGS_OK;
     if (to->raw && blob.size <= INLINE_MOST) {

@@ -184,7 +184,7 @@ static bags_code check_items(getting *get, uint64_t index, bags_error *err) {
         uint64_t items = 0;
         if (!one->one || source_items(&get->from, i) == 1)
             continue;
-        bags_code code = bags_reader_count(get->from.dataset, index,
+        bags_code code = bags_reader_items(get->from.dataset, index,
             one->select.field, &get->from.row, &items, err);
         if (code)
             return code;
@@ -208,7 +208,7 @@ static bags_code put_file(getting *get, uint64_t index, size_t slot,
     size_t item, bags_error *err) {
     const wish *asked = &get->wishes[slot];
     size_t field = asked->select.field;
-    bags_bytes blob = source_bytes(&get->from, slot, item);
+    bags_view blob = source_bytes(&get->from, slot, item);
     char room[16], number[32] = "";
     if (asked->one || asked->list)
         snprintf(number, sizeof number, "-%06ju",
@@ -269,7 +269,7 @@ static bags_code show_datapoint(getting *get, uint64_t index,
 /* --npy: the decoded array as a file; a blob that is one goes as it is. */
 static bags_code put_npy(getting *get, bags_error *err) {
     const bags_field *field = &get->fields[get->wishes[0].select.field];
-    bags_bytes blob = source_bytes(&get->from, 0, 0);
+    bags_view blob = source_bytes(&get->from, 0, 0);
     const char *kind = type_of_bytes(blob);
     bags_buffer scratch = {0};
     bags_value value;
@@ -278,7 +278,7 @@ static bags_code put_npy(getting *get, bags_error *err) {
     bags_code code = source_value(&get->from, 0, 0, &value, err);
     if (code)
         return code;
-    if (value.kind != BAGS_ARRAY)
+    if (value.kind != BAGS_KIND_ARRAY)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "%s: field \"%s\" of type %s is no array", get->from.path,
             field->name, field->type);
@@ -300,7 +300,7 @@ static bags_code get_one(getting *get, uint64_t index, bags_error *err) {
         return put_npy(get, err);
     if (!get->raw)
         return show_datapoint(get, index, err);
-    bags_bytes blob = source_bytes(&get->from, 0, 0);
+    bags_view blob = source_bytes(&get->from, 0, 0);
     return output(blob.data, blob.size, err);
 }
 

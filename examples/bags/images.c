@@ -34,7 +34,7 @@ typedef struct imaging {
     visited *seen;
     size_t seen_count, seen_room;
     size_t pngs, others, hidden, again;
-    bags_codecs *codecs;
+    bags_registry *codecs;
     bags_buffer file, scratch;
     sink out;
 } imaging;
@@ -77,7 +77,7 @@ static void note_other(imaging *all, const char *path, const char *why) {
 static bags_code add_file(imaging *all, const char *below, const char *path,
     bags_error *err) {
     unsigned char head[16];
-    bags_bytes start = {head, 0};
+    bags_view start = {head, 0};
     bags_code code = read_head(path, head, &start.size, err);
     if (code)
         return code;
@@ -281,7 +281,7 @@ static bags_code image_value(imaging *all, const image *one,
     char *path = path_join(all->root, one->path, err);
     bags_code code = path ? file_read(path, &all->file, &size, err)
                           : BAGS_ERROR_MEMORY;
-    bags_bytes file = {all->file.data, size};
+    bags_view file = {all->file.data, size};
     const char *type = code ? NULL : type_of_bytes(file);
     if (!code && (!type || strcmp(type, one->png ? "png" : "jpeg")))
         code = bags_fail(err, BAGS_ERROR_VALUE,
@@ -385,7 +385,7 @@ static int write_images(imaging *all, const char *out) {
         return fail(&err);
     bags_field fields[3] = {{"image", all->type}, {"label", "utf8"},
         {"path", "utf8"}};
-    all->options.options.codecs = all->codecs;
+    all->options.options.registry = all->codecs;
     all->out.path = out;
     all->out.sharded = all->options.options.sharded;
     all->out.dataset =
@@ -403,7 +403,7 @@ static void release(imaging *all) {
         free(all->images[i].path);
     free(all->images);
     free(all->seen);
-    bags_codecs_free(all->codecs);
+    bags_registry_free(all->codecs);
     bags_buffer_free(&all->file);
     bags_buffer_free(&all->scratch);
 }

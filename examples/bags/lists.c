@@ -55,18 +55,18 @@ void element_to_json(text *out, bags_dtype dtype, const void *data, size_t i) {
     } x;
     memcpy(&x, at, bags_dtype_size(dtype));
     switch (dtype) {
-    case BAGS_BOOL: text_puts(out, x.u1 ? "true" : "false"); break;
-    case BAGS_UINT8: text_format(out, "%u", (unsigned)x.u1); break;
-    case BAGS_UINT16: text_format(out, "%u", (unsigned)x.u2); break;
-    case BAGS_UINT32: text_format(out, "%u", (unsigned)x.u4); break;
-    case BAGS_UINT64: text_format(out, "%ju", (uintmax_t)x.u8); break;
-    case BAGS_INT8: text_format(out, "%d", (int)x.i1); break;
-    case BAGS_INT16: text_format(out, "%d", (int)x.i2); break;
-    case BAGS_INT32: text_format(out, "%d", (int)x.i4); break;
-    case BAGS_INT64: text_format(out, "%jd", (intmax_t)x.i8); break;
-    case BAGS_FLOAT16: put_double(out, half_to_double(x.u2), true); break;
-    case BAGS_FLOAT32: put_double(out, (double)x.f4, true); break;
-    case BAGS_FLOAT64: put_double(out, x.f8, false); break;
+    case BAGS_DTYPE_BOOL: text_puts(out, x.u1 ? "true" : "false"); break;
+    case BAGS_DTYPE_UINT8: text_format(out, "%u", (unsigned)x.u1); break;
+    case BAGS_DTYPE_UINT16: text_format(out, "%u", (unsigned)x.u2); break;
+    case BAGS_DTYPE_UINT32: text_format(out, "%u", (unsigned)x.u4); break;
+    case BAGS_DTYPE_UINT64: text_format(out, "%ju", (uintmax_t)x.u8); break;
+    case BAGS_DTYPE_INT8: text_format(out, "%d", (int)x.i1); break;
+    case BAGS_DTYPE_INT16: text_format(out, "%d", (int)x.i2); break;
+    case BAGS_DTYPE_INT32: text_format(out, "%d", (int)x.i4); break;
+    case BAGS_DTYPE_INT64: text_format(out, "%jd", (intmax_t)x.i8); break;
+    case BAGS_DTYPE_FLOAT16: put_double(out, half_to_double(x.u2), true); break;
+    case BAGS_DTYPE_FLOAT32: put_double(out, (double)x.f4, true); break;
+    case BAGS_DTYPE_FLOAT64: put_double(out, x.f8, false); break;
     case BAGS_DTYPE_NONE: break;
     }
 }
@@ -155,15 +155,15 @@ static const char *put_float(text *out, bags_dtype dtype, json_object *json) {
         return "is no number";
     float single = (float)number;
     uint16_t half = 0;
-    if (dtype == BAGS_FLOAT64)
+    if (dtype == BAGS_DTYPE_FLOAT64)
         text_put(out, &number, sizeof number);
-    else if (dtype == BAGS_FLOAT32)
+    else if (dtype == BAGS_DTYPE_FLOAT32)
         text_put(out, &single, sizeof single);
     else if (double_to_half(number, &half))
         text_put(out, &half, sizeof half);
     else
         return "is too large";
-    return dtype == BAGS_FLOAT32 && isinf(single) && isfinite(number)
+    return dtype == BAGS_DTYPE_FLOAT32 && isinf(single) && isfinite(number)
                ? "is too large"
                : NULL;
 }
@@ -178,7 +178,7 @@ static void put_bytes(text *out, uint64_t bits, size_t width) {
 
 static const char *put_integer(text *out, bags_dtype dtype, json_object *json) {
     size_t width = bags_dtype_size(dtype);
-    bool is_signed = dtype >= BAGS_INT8 && dtype <= BAGS_INT64;
+    bool is_signed = dtype >= BAGS_DTYPE_INT8 && dtype <= BAGS_DTYPE_INT64;
     uint64_t most = UINT64_MAX >> (64 - 8 * width + is_signed);
     if (!json_object_is_type(json, json_type_int))
         return "is no whole number";
@@ -194,13 +194,13 @@ static const char *put_integer(text *out, bags_dtype dtype, json_object *json) {
 
 /* Put an element behind the others, or say what is wrong with it. */
 static const char *put_json(text *out, bags_dtype dtype, json_object *json) {
-    if (dtype == BAGS_BOOL) {
+    if (dtype == BAGS_DTYPE_BOOL) {
         if (!json_object_is_type(json, json_type_boolean))
             return "is not true or false";
         put_bytes(out, json_object_get_boolean(json) ? 1 : 0, 1);
         return NULL;
     }
-    return dtype >= BAGS_FLOAT16 ? put_float(out, dtype, json)
+    return dtype >= BAGS_DTYPE_FLOAT16 ? put_float(out, dtype, json)
                                  : put_integer(out, dtype, json);
 }
 
@@ -270,10 +270,10 @@ static bags_dtype find_dtype(json_object *json, bags_dtype before) {
             before = find_dtype(json_object_array_get_idx(json, i), before);
         return before;
     }
-    bags_dtype own = json_object_is_type(json, json_type_boolean) ? BAGS_BOOL
-                     : json_object_is_type(json, json_type_int)   ? BAGS_INT64
-                                                                  : BAGS_FLOAT64;
-    return before == BAGS_DTYPE_NONE || before == own ? own : BAGS_FLOAT64;
+    bags_dtype own = json_object_is_type(json, json_type_boolean) ? BAGS_DTYPE_BOOL
+                     : json_object_is_type(json, json_type_int)   ? BAGS_DTYPE_INT64
+                                                                  : BAGS_DTYPE_FLOAT64;
+    return before == BAGS_DTYPE_NONE || before == own ? own : BAGS_DTYPE_FLOAT64;
 }
 
 /* {"dtype": "uint8", "list": [...]}: *json becomes the list. */
@@ -282,7 +282,7 @@ static bags_code read_dtype(reading *from, json_object **json,
     json_object *dtype, *list;
     if (!json_object_is_type(*json, json_type_object)) {
         from->dtype = find_dtype(*json, BAGS_DTYPE_NONE);
-        from->dtype = from->dtype ? from->dtype : BAGS_FLOAT64;
+        from->dtype = from->dtype ? from->dtype : BAGS_DTYPE_FLOAT64;
         return BAGS_OK;
     }
     if (json_object_object_length(*json) == 2 &&
@@ -319,7 +319,7 @@ bags_code array_from_list(value_reader *with, const char *type,
     if (code)
         return code;
     reading from = {BAGS_DTYPE_NONE, 0, with->shape, {with->file, 0, false}};
-    bags_bytes name = bags_type_argument(&parsed, 0);
+    bags_view name = bags_type_argument(&parsed, 0);
     if (parsed.count == 0)
         code = read_dtype(&from, &json, err);
     else

@@ -59,7 +59,7 @@ static bags_code value_file(value_reader *with, const char *name,
     size_t size = 0;
     bags_code code = read_file(with, name, name_size, &path, &size, err);
     if (!code && decode) {
-        bags_bytes file = {with->file.data, size};
+        bags_view file = {with->file.data, size};
         code = value_from_file(with->codecs, path, file, &with->scratch, out,
             err);
     } else if (!code) {

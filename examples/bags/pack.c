@@ -294,7 +294,7 @@ static bool has_spec(const packing *pack, const bags_reader *reader) {
     bool same = count == pack->count;
     for (size_t i = 0; same && i < count; i++) {
         size_t field;
-        same = !bags_reader_find(reader, pack->fields[i].name, &field, NULL) &&
+        same = !bags_reader_field(reader, pack->fields[i].name, &field, NULL) &&
                !strcmp(fields[field].type, pack->fields[i].type);
     }
     return same;
@@ -374,11 +374,11 @@ static bags_code open_sink(packing *pack, const char *out, bool from_pipe,
     pack->values.codecs = codecs_make(err);
     if (!pack->values.codecs)
         return BAGS_ERROR_MEMORY;
-    pack->options.options.codecs = pack->values.codecs;
+    pack->options.options.registry = pack->values.codecs;
     pack->options.options.append = pack->append;
     pack->out.dataset = bags_writer_open(out, pack->fields, pack->count,
         &pack->options.options, err);
-    pack->skip = bags_writer_found(pack->out.dataset);
+    pack->skip = bags_writer_resumed(pack->out.dataset);
     return pack->out.dataset ? BAGS_OK : err->code;
 }
 
@@ -407,7 +407,7 @@ static int pack_all(packing *pack, const char *manifest, const char *out) {
 static void release(packing *pack) {
     lines_close(&pack->manifest);
     values_free(&pack->values);
-    bags_codecs_free(pack->values.codecs);
+    bags_registry_free(pack->values.codecs);
     json_object_put(pack->spec_json);
     free(pack->spec_text);
     free(pack->directory);

@@ -45,9 +45,9 @@ static bags_code fail_picture(const sheet *to, bags_error *err) {
 /* How many frames a decoded value has; 0 if it is no picture. */
 static uint64_t count_frames(const bags_value *value) {
     const uint64_t *shape = value->shape;
-    bool known = value->dtype == BAGS_UINT8 || value->dtype == BAGS_UINT16 ||
-                 value->dtype == BAGS_BOOL;
-    if (value->kind != BAGS_ARRAY || !known || value->dims < 2 ||
+    bool known = value->dtype == BAGS_DTYPE_UINT8 || value->dtype == BAGS_DTYPE_UINT16 ||
+                 value->dtype == BAGS_DTYPE_BOOL;
+    if (value->kind != BAGS_KIND_ARRAY || !known || value->dims < 2 ||
         value->dims > 4)
         return 0;
     for (size_t i = 0; i < value->dims; i++)
@@ -66,7 +66,7 @@ static picture frame_of(const bags_value *value, uint64_t i) {
     out.width = (size_t)value->shape[first + 1];
     out.channels = value->dims > 2 ? (size_t)value->shape[value->dims - 1] : 1;
     out.sample = bags_dtype_size(value->dtype);
-    out.scale = value->dtype == BAGS_BOOL ? 255 : 1;
+    out.scale = value->dtype == BAGS_DTYPE_BOOL ? 255 : 1;
     out.pixels = (const unsigned char *)value->data +
                  (size_t)i * out.height * out.width * out.channels * out.sample;
     return out;
@@ -152,7 +152,7 @@ static bags_code read_value(sheet *to, uint64_t index, bags_select select,
 static bags_code draw_sequence(sheet *to, uint64_t index, size_t row,
     bags_error *err) {
     uint64_t count = 0;
-    bags_code code = bags_reader_count(to->from.dataset, index, to->number,
+    bags_code code = bags_reader_items(to->from.dataset, index, to->number,
         &to->from.row, &count, err);
     for (uint64_t i = 0; i < at_most_a_row(count) && !code; i++) {
         bags_value value;
@@ -208,7 +208,7 @@ static bags_code find_field(sheet *to, const char *wanted, bags_error *err) {
     const bags_field *fields = bags_reader_fields(to->from.dataset, &count);
     if (wanted) {
         bags_code code =
-            bags_reader_find(to->from.dataset, wanted, &to->number, err);
+            bags_reader_field(to->from.dataset, wanted, &to->number, err);
         to->field = code ? NULL : &fields[to->number];
         return code;
     }
@@ -237,9 +237,9 @@ static void crop(sheet *to) {
 
 static bags_code write_sheet(sheet *to, const char *path, bags_error *err) {
     uint64_t shape[3] = {to->height, to->width, 3};
-    bags_value array = bags_array(BAGS_UINT8, 3, shape, to->pixels);
+    bags_value array = bags_array(BAGS_DTYPE_UINT8, 3, shape, to->pixels);
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     bags_code code =
         encode_as(to->from.codecs, "png", &array, &scratch, &blob, err);
     if (!code)

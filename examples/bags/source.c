@@ -21,10 +21,10 @@ void source_options_describe(source_options *given, option *into) {
 static bags_code open_bag(source *from, const char *path,
     const source_options *wanted, bags_error *err) {
     bag_reader_options options = {0};
-    options.check = wanted->check;
+    options.verify_checksums = wanted->check;
     /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
     options.allow_empty_file = true;
-    options.live = wanted->live;
+    options.unfinished = wanted->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
     from->bag = bag_reader_open(path, &options, err);
     if (!from->bag)
         return err->code;
@@ -38,13 +38,13 @@ static bags_code open_dataset(source *from, const char *path,
     const source_options *wanted, bags_error *err) {
     bags_reader_options options = {0};
     options.allow_gaps = wanted->allow_gaps;
-    options.skip_unfinished = wanted->skip_unfinished;
-    options.check = wanted->check;
-    options.live = wanted->live;
+    options.unfinished = wanted->skip_unfinished ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
+    options.verify_checksums = wanted->check;
+    options.unfinished = wanted->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
     from->codecs = codecs_make(err);
     if (!from->codecs)
         return err->code;
-    options.codecs = from->codecs;
+    options.registry = from->codecs;
     from->dataset = bags_reader_open(path, &options, err);
     return from->dataset ? BAGS_OK : err->code;
 }
@@ -69,7 +69,7 @@ void source_close(source *from) {
     bags_buffer_free(&from->scratch);
     bags_reader_close(from->dataset);
     bag_reader_close(from->bag);
-    bags_codecs_free(from->codecs);
+    bags_registry_free(from->codecs);
     memset(from, 0, sizeof *from);
 }
 
@@ -103,7 +103,7 @@ size_t source_items(const source *from, size_t slot) {
     return from->bag ? 1 : bags_row_length(&from->row, slot);
 }
 
-bags_bytes source_bytes(const source *from, size_t slot, size_t item) {
+bags_view source_bytes(const source *from, size_t slot, size_t item) {
     return from->bag ? from->blob : bags_row_bytes(&from->row, slot, item);
 }
 
@@ -112,7 +112,7 @@ bags_code source_value(source *from, size_t slot, size_t item, bags_value *out,
     if (!from->bag)
         return bags_row_value(&from->row, slot, item, NULL, out, err);
     memset(out, 0, sizeof *out);
-    out->kind = BAGS_BYTES;
+    out->kind = BAGS_KIND_BYTES;
     out->data = from->blob.data;
     out->size = from->blob.size;
     return BAGS_OK;

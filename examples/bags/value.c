@@ -67,7 +67,7 @@ static const char *own_ending(const char *type, char room[16]) {
     return room;
 }
 
-const char *type_ending(const char *type, bags_bytes blob, char room[16]) {
+const char *type_ending(const char *type, bags_view blob, char room[16]) {
     const type_view *view = find_view(type);
     if (!view)
         return own_ending(type, room);
@@ -119,11 +119,11 @@ static void put_unshown(text *out, const char *type, size_t size,
 }
 
 static bool put_plain(text *out, const bags_value *value) {
-    if (value->kind == BAGS_UINT)
+    if (value->kind == BAGS_KIND_UINT)
         text_format(out, "%ju", (uintmax_t)value->uint);
-    else if (value->kind == BAGS_INT)
+    else if (value->kind == BAGS_KIND_INT)
         text_format(out, "%jd", (intmax_t)value->sint);
-    else if (value->kind == BAGS_UTF8 &&
+    else if (value->kind == BAGS_KIND_UTF8 &&
              utf8_valid(value->data, value->size) == value->size)
         text_json(out, value->data, value->size, false);
     else
@@ -154,14 +154,14 @@ bags_code value_list(source *from, size_t slot, size_t item, const char *type,
     bags_code code = source_value(from, slot, item, &value, err);
     if (code == BAGS_ERROR_MEMORY)
         return code;
-    *done = !code && value.kind == BAGS_ARRAY && list_from_array(out, type, &value);
+    *done = !code && value.kind == BAGS_KIND_ARRAY && list_from_array(out, type, &value);
     return BAGS_OK;
 }
 
 bags_code value_show(source *from, size_t slot, size_t item, const char *type,
     text *out, bags_error *err) {
     shown_as shown = type_shown_as(type);
-    bags_bytes blob = source_bytes(from, slot, item);
+    bags_view blob = source_bytes(from, slot, item);
     bags_value value;
     bags_code code = BAGS_OK;
     size_t before = out->size;
@@ -171,7 +171,7 @@ bags_code value_show(source *from, size_t slot, size_t item, const char *type,
         done = !code;
     } else if (shown != SHOWN_BYTES) {
         code = source_value(from, slot, item, &value, err);
-        if (!code && value.kind == BAGS_ARRAY) {
+        if (!code && value.kind == BAGS_KIND_ARRAY) {
             put_array(out, &value);
             done = true;
         } else if (!code) {

@@ -279,10 +279,10 @@ static int run(int count, char **words) {
     if (!understand_jobs(jobs_given, &how.parts))
         return fail_usage(&command_verify, "--jobs takes a number from 1");
     bags_error err;
-    bags_codecs *codecs = codecs_make(&err);
+    bags_registry *codecs = codecs_make(&err);
     if (!codecs)
         return fail(&err);
-    how.codecs = codecs;
+    how.registry = codecs;
     how.allow_empty_file = true;
     how.each = show_fault;
     how.progress = show_progress;
@@ -290,7 +290,7 @@ static int run(int count, char **words) {
     for (int i = 0; i < count; i++)
         if (check(words[i], &how, json, jobs))
             worst = 1;
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
     return worst;
 }
 

@@ -121,7 +121,7 @@ int sink_finish(sink *to) {
     bags_error err;
     uint64_t length = sink_length(to);
     const char *unit = to->bag ? "blob" : "datapoint";
-    uint64_t found = to->dataset ? bags_writer_found(to->dataset) : 0;
+    uint64_t found = to->dataset ? bags_writer_resumed(to->dataset) : 0;
     if (sink_close(to, &err))
         return fail(&err);
     printf("%s: %ju %s%s", to->path, (uintmax_t)length, unit,
@@ -147,7 +147,7 @@ int sink_give_up(sink *to, const bags_error *err) {
         sink_close(to, &again);
         done = "is kept up to what was flushed, unfinished";
     } else {
-        if (to->dataset && bags_writer_found(to->dataset))
+        if (to->dataset && bags_writer_resumed(to->dataset))
             done = "holds what it held before";
         bag_writer_abort(to->bag);
         bags_writer_abort(to->dataset);

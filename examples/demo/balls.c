@@ -37,7 +37,7 @@ static const bags_field fields[] = {
     {"caption", "utf8"},
 };
 
-static bags_code add_formats(bags_codecs *codecs, bags_error *err) {
+static bags_code add_formats(bags_registry *codecs, bags_error *err) {
     const bags_codec *formats[] = {
 #ifdef BAGS_WITH_JPEG
         &bags_codec_jpeg,
@@ -48,7 +48,7 @@ static bags_code add_formats(bags_codecs *codecs, bags_error *err) {
         NULL};
     bags_code code = BAGS_OK;
     for (size_t i = 0; formats[i] && !code; i++)
-        code = bags_codecs_add(codecs, formats[i], err);
+        code = bags_registry_add(codecs, formats[i], err);
     return code;
 }
 
@@ -68,9 +68,9 @@ static void push_frames(bags_writer *writer, world *w, unsigned char *clip) {
         unsigned char *pixels = clip + (size_t)i * FRAME_SIZE;
         choose_wind(w, i);
         world_draw(w, pixels);
-        bags_value frame = bags_array(BAGS_UINT8, 3, picture, pixels);
-        bags_value balls = bags_array(BAGS_FLOAT32, 2, state, w->state);
-        bags_value wind = bags_array(BAGS_FLOAT32, 1, action, w->wind);
+        bags_value frame = bags_array(BAGS_DTYPE_UINT8, 3, picture, pixels);
+        bags_value balls = bags_array(BAGS_DTYPE_FLOAT32, 2, state, w->state);
+        bags_value wind = bags_array(BAGS_DTYPE_FLOAT32, 1, action, w->wind);
         bags_writer_push(writer, "frames", &frame, NULL);
         bags_writer_push(writer, "state", &balls, NULL);
         bags_writer_push(writer, "action", &wind, NULL);
@@ -82,7 +82,7 @@ static void push_frames(bags_writer *writer, world *w, unsigned char *clip) {
 static void set_clip(bags_writer *writer, const unsigned char *clip) {
 #ifdef BAGS_WITH_MP4
     const uint64_t shape[] = {FRAMES, HEIGHT, WIDTH, CHANNELS};
-    bags_value value = bags_array(BAGS_UINT8, 4, shape, clip);
+    bags_value value = bags_array(BAGS_DTYPE_UINT8, 4, shape, clip);
     bags_writer_set(writer, "clip", &value, NULL);
 #else
     (void)writer;
@@ -155,13 +155,13 @@ static bags_code write_episode(bags_writer *writer, uint64_t episode,
 
 /* What is left for worker w of all: episodes w, w + workers, ... */
 static bags_code work(const char *path, uint64_t w, uint64_t workers,
-    uint64_t episodes, const bags_codecs *codecs, bags_error *err) {
+    uint64_t episodes, const bags_registry *codecs, bags_error *err) {
     bags_code code = BAGS_OK;
     bags_writer_options options = {0};
     options.shard_length = 4;
     options.shard_start = w;
     options.shard_stop = workers;
-    options.codecs = codecs;
+    options.registry = codecs;
     unsigned char *clip = (unsigned char *)malloc((size_t)FRAMES * FRAME_SIZE);
     if (!clip)
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
@@ -185,13 +185,13 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: balls DATASET WORKER WORKERS EPISODES\n");
         return 2;
     }
-    bags_codecs *codecs = bags_codecs_create(NULL, &err);
+    bags_registry *codecs = bags_registry_create(NULL, &err);
     int failed = !codecs || add_formats(codecs, &err) ||
                  work(argv[1], strtoull(argv[2], NULL, 10),
                      strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10),
                      codecs, &err);
     if (failed)
         fprintf(stderr, "balls: %s\n", err.message);
-    bags_codecs_free(codecs);
+    bags_registry_free(codecs);
     return failed;
 }

@@ -34,7 +34,7 @@ static void time_single(const peer *p, const workload *load,
         return;
     double start = wall_time();
     for (uint64_t i = 0; i < singles; i++) {
-        bags_bytes blob = p->get(reader, order[i]);
+        bags_view blob = p->get(reader, order[i]);
         sink += consume(blob.data, blob.size);
     }
     record("cold, single", p->name, NANOSECONDS,
@@ -51,7 +51,7 @@ static void time_batch(const peer *p, const workload *load,
     for (uint64_t i = 0; i < batches * BATCH; i++) {
         if (i % BATCH == 0 && p->prefetch)
             p->prefetch(reader, order + i, BATCH);
-        bags_bytes blob = p->get(reader, order[i]);
+        bags_view blob = p->get(reader, order[i]);
         sink += consume(blob.data, blob.size);
     }
     record("cold, batch of 32", p->name, NANOSECONDS,

@@ -23,7 +23,7 @@ typedef struct contender {
     /* The same where it is known that label i is datapoint i's; NULL: it is not
      * another way. */
     uint64_t (*known)(void *reader, uint64_t index);
-    bags_bytes (*caption)(void *reader, uint64_t index, uint64_t item);
+    bags_view (*caption)(void *reader, uint64_t index, uint64_t item);
     /* consume() of the image, the label, the captions' first bytes: summed */
     uint64_t (*all)(void *reader, uint64_t index);
     /* The sum of all labels, in order, by the fastest way that there is; and
@@ -38,15 +38,15 @@ typedef struct contender {
 static uint64_t label_of(uint64_t index) { return index * 2654435761u; }
 
 /* A text of 20 to 43 letters. */
-static bags_bytes caption_of(uint64_t index, uint64_t item, char *room) {
-    bags_bytes text = {(const unsigned char *)room,
+static bags_view caption_of(uint64_t index, uint64_t item, char *room) {
+    bags_view text = {(const unsigned char *)room,
         20 + (size_t)((index * 5 + item) % 24)};
     memset(room, 'a' + (int)((index + item) % 26), text.size);
     return text;
 }
 
-static uint64_t sum_of(uint64_t label, bags_bytes image,
-    const bags_bytes *captions) {
+static uint64_t sum_of(uint64_t label, bags_view image,
+    const bags_view *captions) {
     uint64_t sum = label + consume(image.data, image.size);
     for (size_t i = 0; i < CAPTIONS; i++)
         sum += captions[i].data[0] + captions[i].size;
@@ -79,10 +79,10 @@ static void write_ours(const char *path, uint64_t count) {
         char room[CAPTIONS][64];
         bags_value captions[CAPTIONS];
         for (size_t k = 0; k < CAPTIONS; k++) {
-            bags_bytes text = caption_of(i, k, room[k]);
+            bags_view text = caption_of(i, k, room[k]);
             captions[k] = bags_utf8_sized(room[k], text.size);
         }
-        bags_value image = bags_data(blob_data(i), IMAGE);
+        bags_value image = bags_bytes(blob_data(i), IMAGE);
         bags_value label = bags_uint(label_of(i));
         bags_entry entries[] = {{"caption", captions, CAPTIONS},
             {"image", &image, 1}, {"label", &label, 1}};
@@ -102,9 +102,9 @@ static void *open_ours(const char *path) {
     return o;
 }
 
-static bags_bytes blob_ours(ours *o, const bags_reader *reader, uint64_t index,
+static bags_view blob_ours(ours *o, const bags_reader *reader, uint64_t index,
     size_t field, uint64_t item) {
-    bags_bytes blob;
+    bags_view blob;
     if (bags_reader_get_blob(reader, index, field, item, &o->row, &blob, &err))
         die("%s", err.message);
     return blob;
@@ -120,14 +120,14 @@ static uint64_t known_ours(void *reader, uint64_t index) {
     return load_word(blob_ours(o, o->columns, index, LABEL, 0).data);
 }
 
-static bags_bytes caption_ours(void *reader, uint64_t index, uint64_t item) {
+static bags_view caption_ours(void *reader, uint64_t index, uint64_t item) {
     ours *o = (ours *)reader;
     return blob_ours(o, o->reader, index, CAPTION, item);
 }
 
 static uint64_t all_ours(void *reader, uint64_t index) {
     ours *o = (ours *)reader;
-    bags_bytes captions[CAPTIONS];
+    bags_view captions[CAPTIONS];
     if (bags_reader_get(o->reader, index, NULL, 0, &o->row, &err))
         die("%s", err.message);
     for (size_t k = 0; k < CAPTIONS; k++)
@@ -166,7 +166,7 @@ static void close_ours(void *reader) {
 /* ------------------------------------------------------------------ by hand */
 
 typedef struct column {
-    bags_bytes map;
+    bags_view map;
     const unsigned char *table;
 } column;
 
@@ -192,9 +192,9 @@ static void *open_hand(const char *path) {
     return h;
 }
 
-static inline bags_bytes blob_of(const column *c, uint64_t index) {
+static inline bags_view blob_of(const column *c, uint64_t index) {
     uint64_t start = load_word(c->table + index * 8);
-    bags_bytes blob = {c->map.data + start,
+    bags_view blob = {c->map.data + start,
         (size_t)(load_word(c->table + index * 8 + 8) - start)};
     return blob;
 }
@@ -234,7 +234,7 @@ static uint64_t known_hand(void *reader, uint64_t index) {
     return load_word(blob_of(&((const by_hand *)reader)->labels, index).data);
 }
 
-static bags_bytes caption_hand(void *reader, uint64_t index, uint64_t item) {
+static bags_view caption_hand(void *reader, uint64_t index, uint64_t item) {
     const by_hand *h = (const by_hand *)reader;
     const unsigned char *at = blob_of(&h->refs, index).data + 2;
     return blob_of(&h->captions, number(&at) + item);
@@ -243,7 +243,7 @@ static bags_bytes caption_hand(void *reader, uint64_t index, uint64_t item) {
 static uint64_t all_hand(void *reader, uint64_t index) {
     const by_hand *h = (const by_hand *)reader;
     refs r = refs_of(h, index);
-    bags_bytes captions[CAPTIONS];
+    bags_view captions[CAPTIONS];
     for (size_t k = 0; k < CAPTIONS; k++)
         captions[k] = blob_of(&h->captions, r.caption + k);
     return sum_of(load_word(blob_of(&h->labels, r.label).data),
@@ -295,8 +295,8 @@ static void step(const base *b, sqlite3_stmt *statement, int expected) {
     must(b, sqlite3_step(statement) == expected);
 }
 
-static bags_bytes cell(sqlite3_stmt *statement, int at) {
-    bags_bytes blob;
+static bags_view cell(sqlite3_stmt *statement, int at) {
+    bags_view blob;
     blob.data = (const unsigned char *)sqlite3_column_blob(statement, at);
     blob.size = (size_t)sqlite3_column_bytes(statement, at);
     return blob;
@@ -307,7 +307,7 @@ static void insert_captions(const base *b, sqlite3_stmt *statement,
     uint64_t index) {
     for (uint64_t k = 0; k < CAPTIONS; k++) {
         char room[64];
-        bags_bytes text = caption_of(index, k, room);
+        bags_view text = caption_of(index, k, room);
         sqlite3_bind_int64(statement, 1, (sqlite3_int64)(index * 8 + k));
         sqlite3_bind_text(statement, 2, room, (int)text.size, SQLITE_STATIC);
         step(b, statement, SQLITE_DONE);
@@ -360,7 +360,7 @@ static uint64_t label_base(void *reader, uint64_t index) {
     return (uint64_t)sqlite3_column_int64(b->label, 0);
 }
 
-static bags_bytes caption_base(void *reader, uint64_t index, uint64_t item) {
+static bags_view caption_base(void *reader, uint64_t index, uint64_t item) {
     const base *b = (const base *)reader;
     sqlite3_reset(b->caption);
     sqlite3_bind_int64(b->caption, 1, (sqlite3_int64)(index * 8 + item));
@@ -370,8 +370,8 @@ static bags_bytes caption_base(void *reader, uint64_t index, uint64_t item) {
 
 static uint64_t all_base(void *reader, uint64_t index) {
     const base *b = (const base *)reader;
-    static const bags_bytes none = {(const unsigned char *)"", 0};
-    bags_bytes captions[CAPTIONS] = {none, none, none, none, none};
+    static const bags_view none = {(const unsigned char *)"", 0};
+    bags_view captions[CAPTIONS] = {none, none, none, none, none};
     uint64_t sum = 0;
     sqlite3_reset(b->all);
     sqlite3_bind_int64(b->all, 1, (sqlite3_int64)index);
@@ -382,7 +382,7 @@ static uint64_t all_base(void *reader, uint64_t index) {
     sqlite3_bind_int64(b->captions, 1, (sqlite3_int64)(index * 8));
     sqlite3_bind_int64(b->captions, 2, (sqlite3_int64)(index * 8 + 8));
     while (sqlite3_step(b->captions) == SQLITE_ROW) {
-        bags_bytes text = cell(b->captions, 0);
+        bags_view text = cell(b->captions, 0);
         sum += text.data[0] + text.size;
     }
     return sum;
@@ -472,7 +472,7 @@ static uint64_t one_caption(const contender *c, void *reader, uint64_t count,
     const uint64_t *order) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < count; i++) {
-        bags_bytes text = c->caption(reader, order[i], order[i] % CAPTIONS);
+        bags_view text = c->caption(reader, order[i], order[i] % CAPTIONS);
         sum += text.data[0] + text.size;
     }
     return sum;
@@ -512,10 +512,10 @@ static void check_all(void **readers, uint64_t count) {
         uint64_t sum = 0;
         for (uint64_t d = 0; d < count; d += 1 + count / 2000) {
             char room[CAPTIONS][64];
-            bags_bytes image = {blob_data(d), IMAGE}, texts[CAPTIONS];
+            bags_view image = {blob_data(d), IMAGE}, texts[CAPTIONS];
             for (uint64_t k = 0; k < CAPTIONS; k++) {
                 texts[k] = caption_of(d, k, room[k]);
-                bags_bytes got = c->caption(readers[i], d, k);
+                bags_view got = c->caption(readers[i], d, k);
                 captions = captions && got.size == texts[k].size &&
                            memcmp(got.data, texts[k].data, got.size) == 0;
             }

@@ -39,7 +39,7 @@ static uint64_t jump(uint64_t i) { return i * 7 % TIMES; }
 
 NOINLINE static void count_bag_get(void) {
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     for (uint64_t i = 0; i < TIMES; i++) {
         must(bag_reader_get(bag, jump(i), &scratch, &blob, &err));
         sink += blob.size;
@@ -59,24 +59,24 @@ static void get_each(const bags_select *selects, size_t count) {
 
 /* caption, image, label: fields are sorted by name. */
 NOINLINE static void count_get_plain(void) {
-    static const bags_select label = {2, 0, 0, 0};
+    bags_select label = bags_whole(2);
     get_each(&label, 1);
 }
 
 NOINLINE static void count_get_sequence(void) {
-    static const bags_select captions = {0, 0, 0, 0};
+    bags_select captions = bags_whole(0);
     get_each(&captions, 1);
 }
 
 NOINLINE static void count_get_item(void) {
-    bags_select caption = bags_slice(0, 2, 3);
+    bags_select caption = bags_slice(0, 2, 3, 1);
     get_each(&caption, 1);
 }
 
 NOINLINE static void count_get_all(void) { get_each(NULL, 0); }
 
 static void get_blobs(size_t field, uint64_t item) {
-    bags_bytes blob;
+    bags_view blob;
     for (uint64_t i = 0; i < TIMES; i++)
         must(bags_reader_get_blob(dataset, jump(i), field, item, &row, &blob,
             &err));
@@ -111,7 +111,7 @@ static void write_dataset(const char *path) {
     for (uint64_t i = 0; i < TIMES; i++) {
         char pixels[2000] = {0};
         bags_value captions[5], label = bags_uint(i);
-        bags_value image = bags_data(pixels, sizeof pixels);
+        bags_value image = bags_bytes(pixels, sizeof pixels);
         for (size_t k = 0; k < 5; k++)
             captions[k] = bags_utf8("a text");
         bags_entry entries[] = {{"caption", captions, 5}, {"image", &image, 1},

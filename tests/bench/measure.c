@@ -187,8 +187,8 @@ void need_read(int file, void *data, size_t size, uint64_t offset) {
     }
 }
 
-bags_bytes map_file(const char *path) {
-    bags_bytes map;
+bags_view map_file(const char *path) {
+    bags_view map;
     struct stat info;
     int file = need_open(path, O_RDONLY);
     if (fstat(file, &info))
@@ -202,7 +202,7 @@ bags_bytes map_file(const char *path) {
     return map;
 }
 
-void unmap_file(bags_bytes map) {
+void unmap_file(bags_view map) {
     munmap((void *)(uintptr_t)map.data, map.size);
 }
 
@@ -257,7 +257,7 @@ static bool all_cold;
 
 /* Whether hardly a page of a file's beginning is in memory. */
 static bool is_cold(const char *path, size_t size) {
-    bags_bytes map = map_file(path);
+    bags_view map = map_file(path);
     size_t pages = size / 4096, resident = 0;
     unsigned char *there = (unsigned char *)need_memory(pages);
     bool known = mincore((void *)(uintptr_t)map.data, pages * 4096, there) == 0;

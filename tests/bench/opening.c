@@ -28,7 +28,7 @@ static void *resize(void *user, void *data, size_t old_size, size_t new_size) {
 static bags_reader *open_counted(const char *path) {
     static const bags_allocator counting = {resize, NULL};
     bags_reader_options options = {0};
-    options.allocator = &counting;
+    options.env.allocator = &counting;
     bags_reader *reader = bags_reader_open(path, &options, &err);
     if (!reader)
         die("%s", err.message);
@@ -37,7 +37,7 @@ static bags_reader *open_counted(const char *path) {
 
 static uint64_t first_byte(const bags_reader *reader, uint64_t index,
     bags_row *row) {
-    bags_bytes blob;
+    bags_view blob;
     if (bags_reader_get_blob(reader, index, 0, 0, row, &blob, &err))
         die("%s", err.message);
     return blob.size ? blob.data[0] : 0;
@@ -56,7 +56,7 @@ static void write_shards(const char *path, uint64_t count) {
         die("%s", err.message);
     for (uint64_t i = 0; i < count; i++) {
         unsigned char byte = (unsigned char)i;
-        bags_value value = bags_data(&byte, 1);
+        bags_value value = bags_bytes(&byte, 1);
         bags_entry entry = {"blob", &value, 1};
         bags_writer_append(writer, &entry, 1, NULL);
     }

@@ -73,8 +73,8 @@ static void *open_positional(const char *path, const workload *load) {
     bag_reader_options options;
     (void)load;
     memset(&options, 0, sizeof options);
-    options.positional = true;
-    options.load_table = true;
+    options.no_mmap = true;
+    options.cache_index = true;
     return open_with(path, &options);
 }
 
@@ -82,13 +82,13 @@ static void *open_checked(const char *path, const workload *load) {
     bag_reader_options options;
     (void)load;
     memset(&options, 0, sizeof options);
-    options.check = true;
+    options.verify_checksums = true;
     return open_with(path, &options);
 }
 
-static bags_bytes get(void *reader, uint64_t index) {
+static bags_view get(void *reader, uint64_t index) {
     bag_handle *h = (bag_handle *)reader;
-    bags_bytes blob;
+    bags_view blob;
     if (bag_reader_get(h->reader, index, &h->scratch, &blob, &err))
         die("%s", err.message);
     return blob;
@@ -101,7 +101,7 @@ static uint64_t range(void *reader, uint64_t start, uint64_t stop) {
     if (bag_reader_get_range(h->reader, start, stop, &h->scratch, &blobs, &err))
         die("%s", err.message);
     for (size_t i = 0; i < blobs.length; i++) {
-        bags_bytes blob = bags_range_get(&blobs, i);
+        bags_view blob = bags_range_get(&blobs, i);
         sum += consume(blob.data, blob.size);
     }
     return sum;

@@ -32,7 +32,7 @@ static void *create_shards(const char *path, const workload *load, bool sync) {
 }
 
 static void append(void *writer, const void *data, size_t size) {
-    bags_value value = bags_data(data, size);
+    bags_value value = bags_bytes(data, size);
     bags_entry entry = {"blob", &value, 1};
     bags_writer_append((bags_writer *)writer, &entry, 1, NULL);
 }
@@ -56,9 +56,9 @@ static void *open_reader(const char *path, const workload *load) {
     return handle_of(bags_reader_open(path, NULL, &err));
 }
 
-static bags_bytes get(void *reader, uint64_t index) {
+static bags_view get(void *reader, uint64_t index) {
     set_handle *h = (set_handle *)reader;
-    bags_bytes blob;
+    bags_view blob;
     if (bags_reader_get_blob(h->reader, index, 0, 0, &h->row, &blob, &err))
         die("%s", err.message);
     return blob;
@@ -67,10 +67,10 @@ static bags_bytes get(void *reader, uint64_t index) {
 static uint64_t range(void *reader, uint64_t start, uint64_t stop) {
     set_handle *h = (set_handle *)reader;
     uint64_t sum = 0;
-    if (bags_reader_get_range(h->reader, 0, start, stop, &h->row, &err))
+    if (bags_reader_get_range(h->reader, start, stop, 0, &h->row, &err))
         die("%s", err.message);
     for (size_t i = 0; i < bags_row_length(&h->row, 0); i++) {
-        bags_bytes blob = bags_row_bytes(&h->row, 0, i);
+        bags_view blob = bags_row_bytes(&h->row, 0, i);
         sum += consume(blob.data, blob.size);
     }
     return sum;

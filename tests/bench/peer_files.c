@@ -76,13 +76,13 @@ static void *open_reader(const char *path, const workload *load) {
     return folder_of(path, load);
 }
 
-static bags_bytes get(void *reader, uint64_t index) {
+static bags_view get(void *reader, uint64_t index) {
     folder *f = (folder *)reader;
     struct stat info;
     int file = blob_file(f, index, O_RDONLY);
     if (fstat(file, &info) || (size_t)info.st_size > f->room)
         die("blob %llu", (unsigned long long)index);
-    bags_bytes blob = {f->buffer, (size_t)info.st_size};
+    bags_view blob = {f->buffer, (size_t)info.st_size};
     need_read(file, f->buffer, blob.size, 0);
     close(file);
     return blob;
@@ -91,7 +91,7 @@ static bags_bytes get(void *reader, uint64_t index) {
 static uint64_t scan(void *reader) {
     uint64_t sum = 0, count = ((folder *)reader)->count;
     for (uint64_t i = 0; i < count; i++) {
-        bags_bytes blob = get(reader, i);
+        bags_view blob = get(reader, i);
         sum += consume(blob.data, blob.size);
     }
     return sum;

@@ -122,9 +122,9 @@ static void copy(void *reader, uint64_t index, unsigned char *to) {
     read_blobs((const store *)reader, index, 1, to);
 }
 
-static bags_bytes get(void *reader, uint64_t index) {
+static bags_view get(void *reader, uint64_t index) {
     const store *s = (const store *)reader;
-    bags_bytes blob = {s->buffer, (size_t)s->size};
+    bags_view blob = {s->buffer, (size_t)s->size};
     copy(reader, index, s->buffer);
     return blob;
 }

@@ -20,7 +20,7 @@ typedef struct ideal_writer {
 } ideal_writer;
 
 typedef struct ideal {
-    bags_bytes map;
+    bags_view map;
     const unsigned char *table;
     uint64_t length;
 } ideal;
@@ -82,14 +82,14 @@ static inline uint64_t entry(const ideal *r, uint64_t index) {
     return load_word(r->table + index * 8);
 }
 
-static inline bags_bytes blob_of(const ideal *r, uint64_t index) {
+static inline bags_view blob_of(const ideal *r, uint64_t index) {
     uint64_t start = entry(r, index);
-    bags_bytes blob = {r->map.data + start,
+    bags_view blob = {r->map.data + start,
         (size_t)(entry(r, index + 1) - start)};
     return blob;
 }
 
-static bags_bytes get(void *reader, uint64_t index) {
+static bags_view get(void *reader, uint64_t index) {
     return blob_of((const ideal *)reader, index);
 }
 
@@ -97,7 +97,7 @@ static uint64_t range(void *reader, uint64_t start, uint64_t stop) {
     const ideal *r = (const ideal *)reader;
     uint64_t sum = 0;
     for (uint64_t i = start; i < stop; i++) {
-        bags_bytes blob = blob_of(r, i);
+        bags_view blob = blob_of(r, i);
         sum += consume(blob.data, blob.size);
     }
     return sum;

@@ -95,12 +95,12 @@ static void *open_reader(const char *path, const workload *load) {
     return s;
 }
 
-static bags_bytes get(void *reader, uint64_t index) {
+static bags_view get(void *reader, uint64_t index) {
     const store *s = (const store *)reader;
     size_t number = (size_t)index;
     MDB_val key = {sizeof number, &number}, value;
     must(mdb_get(s->txn, s->dbi, &key, &value), "get");
-    bags_bytes blob = {(const unsigned char *)value.mv_data, value.mv_size};
+    bags_view blob = {(const unsigned char *)value.mv_data, value.mv_size};
     return blob;
 }
 

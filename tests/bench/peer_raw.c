@@ -75,9 +75,9 @@ static void copy(void *reader, uint64_t index, unsigned char *to) {
     need_read(r->file, to, r->size, index * r->size);
 }
 
-static bags_bytes get(void *reader, uint64_t index) {
+static bags_view get(void *reader, uint64_t index) {
     raw *r = (raw *)reader;
-    bags_bytes blob = {r->buffer, r->size};
+    bags_view blob = {r->buffer, r->size};
     copy(r, index, r->buffer);
     return blob;
 }

@@ -94,14 +94,14 @@ static void *open_reader(const char *path, const workload *load) {
     return s;
 }
 
-static bags_bytes column(sqlite3_stmt *statement) {
-    bags_bytes blob;
+static bags_view column(sqlite3_stmt *statement) {
+    bags_view blob;
     blob.data = (const unsigned char *)sqlite3_column_blob(statement, 0);
     blob.size = (size_t)sqlite3_column_bytes(statement, 0);
     return blob;
 }
 
-static bags_bytes get(void *reader, uint64_t index) {
+static bags_view get(void *reader, uint64_t index) {
     const store *s = (const store *)reader;
     sqlite3_reset(s->one);
     sqlite3_bind_int64(s->one, 1, (sqlite3_int64)index);
@@ -117,7 +117,7 @@ static uint64_t range(void *reader, uint64_t start, uint64_t stop) {
     sqlite3_bind_int64(s->many, 2, (sqlite3_int64)stop);
     for (uint64_t i = start; i < stop; i++) {
         must(s, sqlite3_step(s->many) == SQLITE_ROW, "select");
-        bags_bytes blob = column(s->many);
+        bags_view blob = column(s->many);
         sum += consume(blob.data, blob.size);
     }
     return sum;

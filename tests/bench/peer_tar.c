@@ -16,7 +16,7 @@ typedef struct tar {
     uint64_t count;
     size_t used;
     unsigned char *buffer;
-    bags_bytes map;
+    bags_view map;
     uint64_t *starts; /* of the headers; and the end of the last member */
 } tar;
 
@@ -117,17 +117,17 @@ static void *open_reader(const char *path, const workload *load) {
     return t;
 }
 
-static bags_bytes get(void *reader, uint64_t index) {
+static bags_view get(void *reader, uint64_t index) {
     const tar *t = (const tar *)reader;
     uint64_t start = t->starts[index];
-    bags_bytes blob = {t->map.data + start + BLOCK, size_at(t, start)};
+    bags_view blob = {t->map.data + start + BLOCK, size_at(t, start)};
     return blob;
 }
 
 static uint64_t scan(void *reader) {
     uint64_t sum = 0, count = ((const tar *)reader)->count;
     for (uint64_t i = 0; i < count; i++) {
-        bags_bytes blob = get(reader, i);
+        bags_view blob = get(reader, i);
         sum += consume(blob.data, blob.size);
     }
     return sum;

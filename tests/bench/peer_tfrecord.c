@@ -14,7 +14,7 @@ typedef struct record_file {
     bool sync;
     size_t used;
     unsigned char *buffer;
-    bags_bytes map;
+    bags_view map;
 } record_file;
 
 static uint32_t table[256];
@@ -123,7 +123,7 @@ static void check(const unsigned char *data, size_t size) {
 }
 
 static uint64_t scan(void *reader) {
-    bags_bytes map = ((record_file *)reader)->map;
+    bags_view map = ((record_file *)reader)->map;
     uint64_t sum = 0;
     for (size_t at = 0; at < map.size;) {
         size_t size = (size_t)load_word(map.data + at);

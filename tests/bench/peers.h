@@ -37,7 +37,7 @@ typedef struct peer {
 
     void *(*open)(const char *path, const workload *load);
     /* The blob, until the next call. NULL: it cannot be read by index. */
-    bags_bytes (*get)(void *reader, uint64_t index);
+    bags_view (*get)(void *reader, uint64_t index);
     /* NULL: get, and a copy. */
     void (*copy)(void *reader, uint64_t index, unsigned char *to);
     /* The sum of what consume() says of every blob. NULL: by get. */
@@ -68,8 +68,8 @@ void need_write(int file, const void *data, size_t size);
 void need_read(int file, void *data, size_t size, uint64_t offset);
 
 /* A whole file, read-only. */
-bags_bytes map_file(const char *path);
-void unmap_file(bags_bytes map);
+bags_view map_file(const char *path);
+void unmap_file(bags_view map);
 
 static inline uint64_t load_word(const unsigned char *data) {
     uint64_t word;

@@ -22,7 +22,7 @@ static const char *const names[PHOTOS] = {"tests/data/photos/china.jpg",
     "tests/data/photos/flower.jpg"};
 
 typedef struct album {
-    bags_bytes photos[COPIES]; /* in memory, each in a place of its own */
+    bags_view photos[COPIES]; /* in memory, each in a place of its own */
     bag_reader *bag;
     unsigned char *pixels, *file;
     size_t size;
@@ -30,7 +30,7 @@ typedef struct album {
 
 static bags_error err;
 
-static void decode(album *a, bags_bytes blob) {
+static void decode(album *a, bags_view blob) {
     if (bags_jpeg_decode(blob, NULL, a->pixels, a->size, 0, &err))
         die("%s", err.message);
     sink += a->pixels[a->size / 2];
@@ -40,7 +40,7 @@ static void from_memory(album *a, size_t i) { decode(a, a->photos[i]); }
 
 static void from_bag(album *a, size_t i) {
     bags_buffer scratch = {0};
-    bags_bytes blob;
+    bags_view blob;
     if (bag_reader_get(a->bag, i, &scratch, &blob, &err))
         die("%s", err.message);
     decode(a, blob);
@@ -57,7 +57,7 @@ static void from_file(album *a, size_t i) {
     int file = need_open(file_of(i), O_RDONLY);
     if (fstat(file, &info))
         die("%s", file_of(i));
-    bags_bytes blob = {a->file, (size_t)info.st_size};
+    bags_view blob = {a->file, (size_t)info.st_size};
     need_read(file, a->file, blob.size, 0);
     close(file);
     decode(a, blob);
@@ -81,7 +81,7 @@ static void make_album(album *a) {
     if (!writer)
         die("%s", err.message);
     for (size_t i = 0; i < COPIES; i++) {
-        bags_bytes map = map_file(names[i % PHOTOS]);
+        bags_view map = map_file(names[i % PHOTOS]);
         unsigned char *copy = (unsigned char *)need_memory(map.size);
         memcpy(copy, map.data, map.size);
         a->photos[i].data = copy;

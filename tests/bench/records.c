@@ -181,7 +181,7 @@ static void time_open(const peer *p, const workload *load) {
     for (size_t i = 0; i < 9; i++) {
         double start = wall_time();
         void *reader = p->open(file_of(p), load);
-        bags_bytes blob = p->get(reader, 0);
+        bags_view blob = p->get(reader, 0);
         sink += consume(blob.data, blob.size);
         times[i] = wall_time() - start;
         p->close(reader);
@@ -205,7 +205,7 @@ static uint64_t touch_steps(const peer *p, void *reader, const workload *load,
     const uint64_t *order) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < load->steps; i++) {
-        bags_bytes blob = p->get(reader, order[i]);
+        bags_view blob = p->get(reader, order[i]);
         sum += consume(blob.data, blob.size);
     }
     return sum;
@@ -220,7 +220,7 @@ static void copy_one(const peer *p, void *reader, uint64_t index,
         p->copy(reader, index, to);
         return;
     }
-    bags_bytes blob = p->get(reader, index);
+    bags_view blob = p->get(reader, index);
     if (blob.size != size)
         die("%s: a blob of %zu bytes", p->name, blob.size);
     memcpy(to, blob.data, size);
@@ -243,7 +243,7 @@ static uint64_t range_of(const peer *p, void *reader, uint64_t start,
         return p->range(reader, start, stop);
     uint64_t sum = 0;
     for (uint64_t i = start; i < stop; i++) {
-        bags_bytes blob = p->get(reader, i);
+        bags_view blob = p->get(reader, i);
         sum += consume(blob.data, blob.size);
     }
     return sum;
@@ -387,7 +387,7 @@ static void check_reading(const peer *p, void *reader, const workload *load) {
     bool gets = true, copies = true, ranges = true;
     for (uint64_t i = 0; i < load->count && p->get; i += step) {
         uint64_t stop = i + 3 < load->count ? i + 3 : load->count;
-        bags_bytes blob = p->get(reader, i);
+        bags_view blob = p->get(reader, i);
         gets = gets && blob.size == load->size &&
                memcmp(blob.data, blob_data(i), load->size) == 0;
         memset(to, 0, load->size);
