@@ -27,6 +27,7 @@
  * FFmpeg prints through a logger that belongs to the program, which is not
  * changed here: our own contexts lower the level of their messages instead.
  */
+#define BAGI_FORMATS
 #include "formats.h"
 
 #include <limits.h>
@@ -181,32 +182,18 @@ static bags_code mp4_parse_arguments(
     return BAGS_OK;
 }
 
-static void mp4_close(void *state) {
-    bags_buffer memory = ((const mp4_state *)state)->memory;
-    bags_buffer_free(&memory);
-}
-
 static bags_code mp4_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
-    bags_buffer memory;
-    memset(&memory, 0, sizeof memory);
-    if (allocator) {
-        memory.resize = allocator->resize;
-        memory.user = allocator->user;
-    }
-    bags_code code = bags_buffer_reserve(&memory, sizeof(mp4_state), err);
-    if (code)
-        return code;
-    mp4_state *made = (mp4_state *)(void *)memory.data;
-    memset(made, 0, sizeof *made);
-    made->memory = memory;
+    mp4_state *made = (mp4_state *)bagi_state(allocator, sizeof *made, err);
+    if (!made)
+        return BAGS_ERROR_MEMORY;
     if (codec->user)
         made->options = *(const bags_mp4_options *)codec->user;
     if (type->name.size == 4 && memcmp(type->name.data, "webm", 4) == 0)
         made->options.webm = true;
-    code = mp4_parse_arguments(type, made, err);
+    bags_code code = mp4_parse_arguments(type, made, err);
     if (code)
-        mp4_close(made);
+        bagi_state_close(made);
     else
         *state = made;
     return code;
@@ -1378,4 +1365,4 @@ static bags_code mp4_decode(void *state, bags_view blob, bags_buffer *scratch,
 }
 
 const bags_codec bags_codec_mp4 = {
-    "mp4 webm", mp4_open, mp4_encode, mp4_decode, mp4_close, NULL};
+    "mp4 webm", mp4_open, mp4_encode, mp4_decode, bagi_state_close, NULL};

@@ -264,15 +264,46 @@ static bool npy_simple(const char *text, bags_npy_type *type) {
     return *text == 0;
 }
 
-/* A string that names a dtype, or a list of fields. */
+/*
+ * A type becomes an array of it, or an array of arrays. The parser stores the new
+ * shape right after the type's own, if it has one; it belongs before it.
+ */
+static void npy_extend(npy_parser *p, bags_npy_type *type) {
+    size_t dims = 0;
+    const uint64_t *shape = NULL;
+    uint64_t outer[BAGS_MAX_DIMS], length = npy_tuple(p, &dims, &shape);
+    if (dims + type->dims > BAGS_MAX_DIMS)
+        npy_limit(p, "more than 64 dimensions");
+    if (!npy_multiply(&type->size, length))
+        npy_limit(p, "shape too large for the address space");
+    if (p->code)
+        return;
+    uint64_t *all = p->numbers - dims - type->dims;
+    memcpy(outer, shape, dims * sizeof *all);
+    memmove(all + dims, all, type->dims * sizeof *all);
+    memcpy(all, outer, dims * sizeof *all);
+    type->shape = all;
+    type->dims += dims;
+}
+
 static void npy_structure(npy_parser *p, bags_npy_type *type, int depth);
 
+/* A string that names a dtype, a list of fields, or a tuple of such a type and a
+ * shape. */
 static void npy_type(npy_parser *p, bags_npy_type *type, int depth) {
     char problem[80];
     if (depth > NPY_MAX_DEPTH)
         npy_limit(p, "types nested above 32 levels");
     if (npy_take(p, "[")) {
         npy_structure(p, type, depth);
+        return;
+    }
+    if (npy_take(p, "(")) {
+        npy_type(p, type, depth + 1);
+        npy_expect(p, ",");
+        npy_extend(p, type);
+        npy_take(p, ",");
+        npy_expect(p, ")");
         return;
     }
     const char *text = npy_string(p);
@@ -307,9 +338,7 @@ static void npy_field(npy_parser *p, bags_npy_type *field, int depth) {
     npy_expect(p, ",");
     npy_type(p, field, depth);
     if (npy_take(p, ",") && *p->at != ')') {
-        uint64_t length = npy_tuple(p, &field->dims, &field->shape);
-        if (!npy_multiply(&field->size, length))
-            npy_limit(p, "shape too large for the address space");
+        npy_extend(p, field);
         npy_take(p, ",");
     }
     npy_expect(p, ")");
@@ -446,6 +475,8 @@ static void npy_dictionary(
     npy_take(p, "");
     if (p->at != p->end)
         npy_fail(p, "trailing text");
+    if (npy->type.dims)
+        npy_fail(p, "the dtype of the elements is an array");
     if (seen != 7)
         npy_fail(p, "descr, fortran_order or shape is missing");
 }
@@ -658,7 +689,7 @@ static bags_code npy_check(
     bags_buffer_free(&parsed);
     if (code == BAGS_ERROR_CORRUPT)
         code = BAGS_ERROR_VALUE;
-    if (err)
+    if (code && err)
         err->code = code;
     return code;
 }

@@ -148,7 +148,7 @@ static void of_photograph(void) {
         fail_msg("%s\n", "the photograph");
     of_picture("china", "png", -1, image, pixels);
     of_picture("china", "png(1)", 1, image, pixels);
-    bags_image wide = {image.width / 2, image.height, 3, 16};
+    bags_image wide = {image.width / 2, image.height, 3, 16, BAGS_DTYPE_UINT16};
     of_picture("16 bits", "png(1)", 1, wide, pixels);
     free(pixels);
     unload(file);
