@@ -5,8 +5,8 @@
 
 /* --------------------------------------------------------------- datapoints */
 
-const bags_field point_fields[POINT_FIELDS] = {{"text", "utf8"},
-    {"clip", "bytes[]"}, {"id", "int(8)"}};
+const bags_field point_fields[POINT_FIELDS] = {
+    {"text", "utf8"}, {"clip", "bytes[]"}, {"id", "int(8)"}};
 
 #define MOST_TEXT 9000
 
@@ -16,9 +16,7 @@ static size_t text_size(uint64_t number) {
                            : (size_t)(number * 37 % 160);
 }
 
-static size_t clip_count(uint64_t number) {
-    return (size_t)(number % 4);
-}
+static size_t clip_count(uint64_t number) { return (size_t)(number % 4); }
 
 static size_t clip_size(uint64_t number, size_t item) {
     return (size_t)((number * 5 + item * 11) % 90);
@@ -36,8 +34,8 @@ static const char *letters(uint64_t number, size_t item, size_t size) {
     return text;
 }
 
-static bags_code append_whole(bags_writer *writer, uint64_t number,
-    bags_error *err) {
+static bags_code append_whole(
+    bags_writer *writer, uint64_t number, bags_error *err) {
     char store[4][128], text[MOST_TEXT];
     bags_value clip[4], plain[2];
     bags_entry entries[POINT_FIELDS];
@@ -62,8 +60,8 @@ static bags_code append_whole(bags_writer *writer, uint64_t number,
 }
 
 /* One that is dropped after more of it was written than a buffer holds. */
-static bags_code drop_one(bags_writer *writer, uint64_t number,
-    bags_error *err) {
+static bags_code drop_one(
+    bags_writer *writer, uint64_t number, bags_error *err) {
     bags_value item = bags_blob(letters(number + 1, 0, 3000), 3000);
     bags_code code = bags_writer_begin(writer, err);
     for (int i = 0; i < 3 && !code; i++)
@@ -72,8 +70,8 @@ static bags_code drop_one(bags_writer *writer, uint64_t number,
     return code;
 }
 
-static bags_code append_streamed(bags_writer *writer, uint64_t number,
-    bags_error *err) {
+static bags_code append_streamed(
+    bags_writer *writer, uint64_t number, bags_error *err) {
     bags_code code = drop_one(writer, number, err);
     bags_value value = bags_uint(number);
     if (!code)
@@ -84,8 +82,8 @@ static bags_code append_streamed(bags_writer *writer, uint64_t number,
         value = bags_blob(letters(number, i, 128), clip_size(number, i));
         code = bags_writer_push(writer, "clip", &value, err);
     }
-    value = bags_utf8_sized(letters(number, 9, text_size(number)),
-        text_size(number));
+    value = bags_utf8_sized(
+        letters(number, 9, text_size(number)), text_size(number));
     if (!code)
         code = bags_writer_set(writer, "text", &value, err);
     if (!code)
@@ -98,17 +96,18 @@ static bags_code append_streamed(bags_writer *writer, uint64_t number,
 static bool point_is_right(const bags_row *row, uint64_t number) {
     bags_view clip, id = bags_row_bytes(row, 1, 0);
     bags_view text = bags_row_bytes(row, 2, 0);
-    if (id.size != 8 || load_u64(id.data) != number
-        || text.size != text_size(number)
-        || bags_row_length(row, 0) != clip_count(number))
+    if (id.size != 8 || load_u64(id.data) != number ||
+        text.size != text_size(number) ||
+        bags_row_length(row, 0) != clip_count(number))
         return false;
-    if (text.size
-        && memcmp(text.data, letters(number, 9, text.size), text.size) != 0)
+    if (text.size &&
+        memcmp(text.data, letters(number, 9, text.size), text.size) != 0)
         return false;
     for (size_t i = 0; i < clip_count(number); i++) {
         clip = bags_row_bytes(row, 0, i);
-        if (clip.size != clip_size(number, i) || (clip.size
-            && memcmp(clip.data, letters(number, i, 128), clip.size) != 0))
+        if (clip.size != clip_size(number, i) ||
+            (clip.size &&
+                memcmp(clip.data, letters(number, i, 128), clip.size) != 0))
             return false;
     }
     return true;
@@ -128,8 +127,8 @@ work work_on(const char *path, uint64_t shard_length, const bags_io *io) {
 
 bags_writer *work_open(work *w, bool resume, bags_error *err) {
     w->options.resume = resume;
-    bags_writer *writer = bags_writer_open(w->path, point_fields, POINT_FIELDS,
-        &w->options, err);
+    bags_writer *writer =
+        bags_writer_open(w->path, point_fields, POINT_FIELDS, &w->options, err);
     if (writer)
         w->appended = w->flushed = bags_writer_resumed(writer);
     return writer;
@@ -147,8 +146,8 @@ bags_code work_append(work *w, bags_writer *writer, bags_error *err) {
     return code;
 }
 
-bags_code work_append_to(work *w, bags_writer *writer, uint64_t stop,
-    bags_error *err) {
+bags_code work_append_to(
+    work *w, bags_writer *writer, uint64_t stop, bags_error *err) {
     bags_code code = BAGS_OK;
     while (w->appended < stop && !code)
         code = work_append(w, writer, err);
@@ -179,12 +178,12 @@ bags_code work_close(work *w, bags_writer *writer, bags_error *err) {
 /* ------------------------------------------------------------------ readers */
 
 static bool is_sharded(const work *w) {
-    return w->options.shard_length || w->options.shard_size
-        || w->options.shard_stop || w->options.sharded;
+    return w->options.shard_length || w->options.shard_size ||
+           w->options.shard_stop || w->options.sharded;
 }
 
-bags_reader *work_read(const work *w, const bags_reader_options *options,
-    bags_error *err) {
+bags_reader *work_read(
+    const work *w, const bags_reader_options *options, bags_error *err) {
     bags_reader_options with = *options;
     if (is_sharded(w)) {
         with.shard_start = w->options.shard_start;
@@ -210,8 +209,8 @@ finding work_check(const work *w, const bags_reader *reader) {
     return f;
 }
 
-static bags_code verify_work(const work *w, const bags_reader_options *reading,
-    bags_error *err) {
+static bags_code verify_work(
+    const work *w, const bags_reader_options *reading, bags_error *err) {
     bags_verify_options options;
     memset(&options, 0, sizeof(options));
     options.allow_gaps = reading->allow_gaps;
@@ -246,7 +245,7 @@ finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
     options.env.io = io;
-    options.unfinished = 
+    options.unfinished =
         skip_unfinished ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
     return work_find_with(w, &options);
 }
@@ -333,8 +332,8 @@ void mortal_bury(mortal *m, bags_writer *writer) {
 
 /* ------------------------------------------------------------------- memory */
 
-static void *ration_resize(void *user, void *data, size_t old_size,
-    size_t new_size) {
+static void *ration_resize(
+    void *user, void *data, size_t old_size, size_t new_size) {
     ration *r = (ration *)user;
     if (new_size == 0) {
         r->live -= data != NULL;
@@ -343,8 +342,8 @@ static void *ration_resize(void *user, void *data, size_t old_size,
     }
     if (new_size > old_size) {
         r->calls++;
-        if (r->fail_at && (r->stays ? r->calls >= r->fail_at
-                                    : r->calls == r->fail_at)) {
+        if (r->fail_at &&
+            (r->stays ? r->calls >= r->fail_at : r->calls == r->fail_at)) {
             r->failed++;
             return NULL;
         }

@@ -31,8 +31,8 @@ bags_writer *work_open(work *w, bool resume, bags_error *err);
  * streamed and dropped. Keeps the two counts. */
 bags_code work_append(work *w, bags_writer *writer, bags_error *err);
 /* Until `stop` are appended. */
-bags_code work_append_to(work *w, bags_writer *writer, uint64_t stop,
-    bags_error *err);
+bags_code work_append_to(
+    work *w, bags_writer *writer, uint64_t stop, bags_error *err);
 bags_code work_flush(work *w, bags_writer *writer, bags_error *err);
 bags_code work_sync(work *w, bags_writer *writer, bags_error *err);
 bags_code work_close(work *w, bags_writer *writer, bags_error *err);
@@ -55,8 +55,8 @@ finding work_look(const work *w, const bags_reader_options *options);
 /* The same with a reader of the caller's. */
 finding work_check(const work *w, const bags_reader *reader);
 /* A reader of this worker's shards with these options. */
-bags_reader *work_read(const work *w, const bags_reader_options *options,
-    bags_error *err);
+bags_reader *work_read(
+    const work *w, const bags_reader_options *options, bags_error *err);
 
 /* Remove the .idx files of finished shards, which a death between the commit
  * and their removal leaves behind. */

@@ -53,8 +53,8 @@ typedef struct program {
     uint64_t clock;
 } program;
 
-static const bags_field fields[3] = {{"s", "bytes[]"}, {"a", "bytes"},
-    {"n", "int(8)"}};
+static const bags_field fields[3] = {
+    {"s", "bytes[]"}, {"a", "bytes"}, {"n", "int(8)"}};
 
 static void demand(bool holds, const char *what, const char *detail) {
     if (holds)
@@ -63,14 +63,12 @@ static void demand(bool holds, const char *what, const char *detail) {
     abort();
 }
 
-static unsigned take(program *p) {
-    return p->at < p->end ? *p->at++ : 0u;
-}
+static unsigned take(program *p) { return p->at < p->end ? *p->at++ : 0u; }
 
 /* ----------------------------------------------------------------- datapoints */
 
-static void content(uint64_t seed, size_t item, unsigned char *out,
-    size_t size) {
+static void content(
+    uint64_t seed, size_t item, unsigned char *out, size_t size) {
     fill(out, size, seed * 8 + item);
 }
 
@@ -116,43 +114,42 @@ static bool is_point(bags_row *row, const point *pt) {
     bags_value number;
     make_values(pt, v);
     bags_view a = bags_row_bytes(row, 0, 0);
-    bool same = bags_row_length(row, 2) == pt->items && a.size == pt->size
-        && (!a.size || memcmp(a.data, v->a, a.size) == 0)
-        && !bags_row_value(row, 1, 0, NULL, &number, NULL)
-        && number.uint == pt->seed;
+    bool same = bags_row_length(row, 2) == pt->items && a.size == pt->size &&
+                (!a.size || memcmp(a.data, v->a, a.size) == 0) &&
+                !bags_row_value(row, 1, 0, NULL, &number, NULL) &&
+                number.uint == pt->seed;
     for (size_t i = 0; same && i < pt->items; i++) {
         bags_view item = bags_row_bytes(row, 2, i);
-        same = item.size == item_size(pt, i)
-            && (!item.size || memcmp(item.data, v->s[i], item.size) == 0);
+        same = item.size == item_size(pt, i) &&
+               (!item.size || memcmp(item.data, v->s[i], item.size) == 0);
     }
     free(v);
     return same;
 }
 
 /* The last item of the sequence, without the row. */
-static bool has_last_item(const bags_reader *reader, uint64_t index,
-    const point *pt, bags_row *row) {
+static bool has_last_item(
+    const bags_reader *reader, uint64_t index, const point *pt, bags_row *row) {
     bags_view item;
     if (pt->items == 0)
-        return bags_reader_get_blob(reader, index, 2, 0, row, &item, NULL)
-            == BAGS_ERROR_RANGE;
+        return bags_reader_get_blob(reader, index, 2, 0, row, &item, NULL) ==
+               BAGS_ERROR_RANGE;
     values *v = (values *)malloc(sizeof(*v));
     size_t last = pt->items - 1, size = item_size(pt, last);
     make_values(pt, v);
-    bool same = !bags_reader_get_blob(reader, index, 2, last, row, &item, NULL)
-        && item.size == size && (!size || !memcmp(item.data, v->s[last], size));
+    bool same =
+        !bags_reader_get_blob(reader, index, 2, last, row, &item, NULL) &&
+        item.size == size && (!size || !memcmp(item.data, v->s[last], size));
     free(v);
     return same;
 }
 
 /* --------------------------------------------------------------------- reading */
 
-static size_t most(const worker *w) {
-    return w->length + w->maybe;
-}
+static size_t most(const worker *w) { return w->length + w->maybe; }
 
-static bags_reader *open_reader(program *p, size_t which, unsigned how,
-    bags_error *err) {
+static bags_reader *open_reader(
+    program *p, size_t which, unsigned how, bags_error *err) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
     options.env.io = &p->drive.io;
@@ -179,9 +176,9 @@ static size_t read_worker(program *p, size_t which, unsigned how) {
     p->blocks.fail_at = 0;
     bags_reader *reader = open_reader(p, which, how, &err);
     if (!reader) {
-        demand(err.code == BAGS_ERROR_MISSING
-            || err.code == BAGS_ERROR_UNFINISHED, "it does not open",
-            err.message);
+        demand(
+            err.code == BAGS_ERROR_MISSING || err.code == BAGS_ERROR_UNFINISHED,
+            "it does not open", err.message);
         return 0;
     }
     uint64_t length = bags_reader_length(reader);
@@ -191,11 +188,11 @@ static size_t read_worker(program *p, size_t which, unsigned how) {
         err.message);
     for (uint64_t i = 0; i < length; i++) {
         err.message[0] = 0;
-        demand(!bags_reader_get(reader, i, NULL, 0, &row, &err)
-            && is_point(&row, &w->points[i]), "another datapoint",
-            err.message);
-        demand(has_last_item(reader, i, &w->points[i], &row), "another item",
-            "");
+        demand(!bags_reader_get(reader, i, NULL, 0, &row, &err) &&
+                   is_point(&row, &w->points[i]),
+            "another datapoint", err.message);
+        demand(
+            has_last_item(reader, i, &w->points[i], &row), "another item", "");
     }
     bags_row_free(&row);
     bags_reader_close(reader);
@@ -269,8 +266,7 @@ static void step_open(program *p, worker *w) {
         }
         demand(!fresh, "nothing is there and yet it fails", err.message);
         demand(err.code == BAGS_ERROR_EXISTS, "another code", err.message);
-        demand(!options.resume
-            || (!p->sharded && (w->finished || w->doubt)),
+        demand(!options.resume || (!p->sharded && (w->finished || w->doubt)),
             "append is refused", err.message);
         return;
     }
@@ -479,8 +475,8 @@ static void step_recover(program *p) {
         demand(length >= w->least, "what was flushed is not recovered", "");
         w->least = w->shut = w->length = length;
         w->maybe = false;
-        w->finished = p->sharded
-            || report.finished_before + report.finished_now > 0;
+        w->finished =
+            p->sharded || report.finished_before + report.finished_now > 0;
         w->doubt = false;
     }
 }
@@ -501,16 +497,16 @@ static void step_finalize(program *p) {
     no_faults(p);
     memset(&closing, 0, sizeof(closing));
     closing.env.io = &p->drive.io;
-    demand(!bags_finalize("x", &closing, &renamed, &err),
-        "finalize fails", err.message);
+    demand(!bags_finalize("x", &closing, &renamed, &err), "finalize fails",
+        err.message);
     p->finalized = true;
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
     options.env.io = &p->drive.io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
-    demand(reader && bags_reader_length(reader) == total
-        && !verify_path("x", &options.env, &err), "finalize loses datapoints",
-        err.message);
+    demand(reader && bags_reader_length(reader) == total &&
+               !verify_path("x", &options.env, &err),
+        "finalize loses datapoints", err.message);
     bags_reader_close(reader);
 }
 
@@ -551,19 +547,51 @@ static void step(program *p) {
     unsigned op = take(p);
     worker *w = &p->workers[(op >> 7) % p->count];
     switch (op % 16) {
-    case 0: case 1: step_open(p, w); break;
-    case 2: case 3: case 4: step_append(p, w); break;
-    case 5: step_stream(p, w); break;
-    case 6: step_begin(p, w); break;
-    case 7: step_refused(p, w); break;
-    case 8: step_flush(p, w, op & 16); break;
-    case 9: step_close(p, w); break;
-    case 10: step_abort(w); break;
-    case 11: step_die(w); break;
-    case 12: step_recover(p); break;
-    case 13: step_read(p); break;
-    case 14: step_fault(p, w); break;
-    default: if (op & 64) step_finalize(p); else no_faults(p); break;
+    case 0:
+    case 1:
+        step_open(p, w);
+        break;
+    case 2:
+    case 3:
+    case 4:
+        step_append(p, w);
+        break;
+    case 5:
+        step_stream(p, w);
+        break;
+    case 6:
+        step_begin(p, w);
+        break;
+    case 7:
+        step_refused(p, w);
+        break;
+    case 8:
+        step_flush(p, w, op & 16);
+        break;
+    case 9:
+        step_close(p, w);
+        break;
+    case 10:
+        step_abort(w);
+        break;
+    case 11:
+        step_die(w);
+        break;
+    case 12:
+        step_recover(p);
+        break;
+    case 13:
+        step_read(p);
+        break;
+    case 14:
+        step_fault(p, w);
+        break;
+    default:
+        if (op & 64)
+            step_finalize(p);
+        else
+            no_faults(p);
+        break;
     }
 }
 
@@ -576,8 +604,9 @@ static void finish(program *p) {
     step_recover(p);
     step_read(p);
     for (size_t i = 0; i < p->count; i++)
-        demand(p->workers[i].device.files.files == 0
-            && p->workers[i].device.files.maps == 0, "a file stays open", "");
+        demand(p->workers[i].device.files.files == 0 &&
+                   p->workers[i].device.files.maps == 0,
+            "a file stays open", "");
     demand(p->blocks.live == 0, "memory is not released", "");
     memory_disk_free(&p->drive);
 }

@@ -55,8 +55,8 @@ static uint64_t add_row(uint64_t sum, bags_row *row, bags_buffer *scratch) {
             bags_value value;
             bags_error err;
             sum = add_bytes(sum, blob.data, blob.size);
-            bags_code code = bags_row_value(row, slot, i, i % 2 ? scratch : NULL,
-                &value, &err);
+            bags_code code = bags_row_value(
+                row, slot, i, i % 2 ? scratch : NULL, &value, &err);
             sum = sum * 31 + (uint64_t)code;
             if (!code && value.size)
                 sum = add_bytes(sum, value.data, value.size);
@@ -85,7 +85,8 @@ static uint64_t read_point(const bags_reader *reader, uint64_t index,
         code = bags_reader_items(reader, index, f, row, &items, &err);
         sum = sum * 31 + (uint64_t)code + items;
         if (!sequence) {
-            code = bags_reader_get_range(reader, index, index + 3, f, row, &err);
+            code =
+                bags_reader_get_range(reader, index, index + 3, f, row, &err);
             sum = add_row(sum * 31 + (uint64_t)code, row, scratch);
         }
     }
@@ -141,8 +142,8 @@ static void count_fault(void *user, const bags_fault *fault) {
 }
 
 /* What has no faults opens; and the faults are the same at once and in parts. */
-static void compare_faults(memory_disk *m, const bags_reader_options *read,
-    bool opened) {
+static void compare_faults(
+    memory_disk *m, const bags_reader_options *read, bool opened) {
     bags_verify_options options;
     bags_verify_report report;
     uint64_t faults[2] = {0, 0};
@@ -169,15 +170,15 @@ static void compare_faults(memory_disk *m, const bags_reader_options *read,
     bags_verify("x", &options, &report, NULL);
 }
 
-static uint64_t read_path(memory_disk *m, unsigned options_byte,
-    bool no_mmap, bool load) {
+static uint64_t read_path(
+    memory_disk *m, unsigned options_byte, bool no_mmap, bool load) {
     bags_reader_options options;
     bags_error err;
     memset(&options, 0, sizeof(options));
     options.no_mmap = no_mmap;
     options.cache_index = load;
     options.allow_gaps = options_byte & 1;
-    options.unfinished = 
+    options.unfinished =
         options_byte & 2 ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
     options.max_files = options_byte & 4 ? 1 : 0;
     options.max_maps = options_byte & 4 ? 1 : 0;
@@ -212,8 +213,8 @@ static void recover(memory_disk *m) {
     demand(report.failed == 0 && report.locked == 0, "success with failures");
     bags_reader *reader = bags_reader_open("x", &read, &err);
     if (!reader) {
-        bool only_new = report.finished_before == 0 && report.removed == 0
-            && report.finished_now == 1;
+        bool only_new = report.finished_before == 0 && report.removed == 0 &&
+                        report.finished_now == 1;
         demand(!only_new, "what was recovered cannot be opened");
         return;
     }
@@ -225,8 +226,9 @@ static void recover(memory_disk *m) {
     }
     bags_reader_close(reader);
     memset(&report, 0, sizeof(report));
-    demand(bags_recover("x", &options, &report, &err) == BAGS_OK
-        || report.finished_before == 0, "a second recovery fails");
+    demand(bags_recover("x", &options, &report, &err) == BAGS_OK ||
+               report.finished_before == 0,
+        "a second recovery fails");
     demand(report.finished_now == 0 && report.truncated == 0,
         "a second recovery changes something");
 }
@@ -251,8 +253,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         memset(&options, 0, sizeof(options));
         options.env.io = &m.io;
         if (!bags_finalize("x", &options, &renamed, &err))
-            demand(bags_finalize("x", &options, &renamed, &err) == BAGS_OK
-                && renamed == 0, "finalize does not come to an end");
+            demand(bags_finalize("x", &options, &renamed, &err) == BAGS_OK &&
+                       renamed == 0,
+                "finalize does not come to an end");
         read_path(&m, 1, false, false);
     }
     memory_disk_free(&m);

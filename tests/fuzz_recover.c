@@ -60,8 +60,8 @@ static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
 /* What is recovered. */
 static const char *target;
 
-static bags_code recover(memory_disk *m, bool dry, bool keep,
-    bags_recover_report *report) {
+static bags_code recover(
+    memory_disk *m, bool dry, bool keep, bags_recover_report *report) {
     bags_recover_options options;
     bags_error err;
     memset(&options, 0, sizeof(options));
@@ -100,7 +100,8 @@ static void check_readable(memory_disk *m, uint64_t length) {
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader != NULL, "what was recovered cannot be opened");
     demand(bags_reader_length(reader) == length, "another length than told");
-    demand(!verify_path("x", &options.env, &err), "what was recovered is wrong");
+    demand(
+        !verify_path("x", &options.env, &err), "what was recovered is wrong");
     for (uint64_t i = 0; i < length; i++)
         demand(!bags_reader_get(reader, i, NULL, 0, &row, &err),
             "a datapoint that was recovered cannot be read");
@@ -109,8 +110,8 @@ static void check_readable(memory_disk *m, uint64_t length) {
 }
 
 /* Go on with it: what append finds, and one datapoint more. */
-static void go_on(memory_disk *m, bool sharded,
-    const bags_recover_report *told) {
+static void go_on(
+    memory_disk *m, bool sharded, const bags_recover_report *told) {
     bags_writer_options options;
     bags_value value = bags_blob("new", 3);
     bags_error err;
@@ -136,8 +137,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1)
         return 0;
     bool keep = data[0] & OPTION_KEEP, lone = data[0] & OPTION_LONE;
-    target = !lone ? "x" : data[0] & OPTION_SHARD ? "x/000000/lone.bag"
-                                                 : "x/lone.bag";
+    target = !lone                    ? "x"
+             : data[0] & OPTION_SHARD ? "x/000000/lone.bag"
+                                      : "x/lone.bag";
     memory_disk_start(&m);
     memory_disk_start(&before);
     unpack(&m, data, size);

@@ -55,14 +55,22 @@ static bool take_uint(cursor *c, uint64_t *number) {
     if (c->at == c->end)
         return false;
     switch (*c->at++) {
-    case 0xCC: return take_number(c, 1, number);
-    case 0xCD: return take_number(c, 2, number);
-    case 0xCE: return take_number(c, 4, number);
-    case 0xCF: return take_number(c, 8, number);
-    case 0xD0: return take_number(c, 1, number) && *number <= INT8_MAX;
-    case 0xD1: return take_number(c, 2, number) && *number <= INT16_MAX;
-    case 0xD2: return take_number(c, 4, number) && *number <= INT32_MAX;
-    case 0xD3: return take_number(c, 8, number) && *number <= INT64_MAX;
+    case 0xCC:
+        return take_number(c, 1, number);
+    case 0xCD:
+        return take_number(c, 2, number);
+    case 0xCE:
+        return take_number(c, 4, number);
+    case 0xCF:
+        return take_number(c, 8, number);
+    case 0xD0:
+        return take_number(c, 1, number) && *number <= INT8_MAX;
+    case 0xD1:
+        return take_number(c, 2, number) && *number <= INT16_MAX;
+    case 0xD2:
+        return take_number(c, 4, number) && *number <= INT32_MAX;
+    case 0xD3:
+        return take_number(c, 8, number) && *number <= INT64_MAX;
     default:
         *number = c->at[-1];
         return *number < 128;
@@ -88,9 +96,8 @@ static bool take_ref(cursor *c, bool sequence, range *ref) {
     if (!take_array(c, &length))
         return false;
     ref->count = 0;
-    return length == 0
-        || (length == 2 && take_uint(c, &ref->first)
-            && take_uint(c, &ref->count));
+    return length == 0 || (length == 2 && take_uint(c, &ref->first) &&
+                              take_uint(c, &ref->count));
 }
 
 static void expect(input *in, const uint8_t *data, size_t size) {
@@ -103,9 +110,9 @@ static void expect(input *in, const uint8_t *data, size_t size) {
     e->whole = e->whole && c.at == c.end;
     e->inside = e->whole;
     for (size_t f = 0; e->inside && f < in->fields; f++)
-        e->inside = e->refs[f].count == 0
-            || (e->refs[f].first < in->blobs
-                && e->refs[f].count <= in->blobs - e->refs[f].first);
+        e->inside = e->refs[f].count == 0 ||
+                    (e->refs[f].first < in->blobs &&
+                        e->refs[f].count <= in->blobs - e->refs[f].first);
 }
 
 /* ---------------------------------------------------------------- the comparison */
@@ -123,8 +130,8 @@ static void check_item(bags_view blob, size_t field, uint64_t index) {
         "another blob");
 }
 
-static void check_slot(const bags_row *row, size_t slot, size_t field,
-    const range *ref) {
+static void check_slot(
+    const bags_row *row, size_t slot, size_t field, const range *ref) {
     demand(bags_row_length(row, slot) == ref->count, "another length");
     for (size_t i = 0; i < ref->count; i++)
         check_item(bags_row_bytes(row, slot, i), field, ref->first + i);
@@ -149,8 +156,8 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
             ref->first + select.start + i * step);
     if (!code && in->sequence[field]) {
         uint64_t stop = ref->count < select.stop ? ref->count : select.stop;
-        uint64_t some = select.start < stop
-            ? (stop - select.start + step - 1) / step : 0;
+        uint64_t some =
+            select.start < stop ? (stop - select.start + step - 1) / step : 0;
         demand(bags_row_length(row, 0) == some, "another part");
     }
     code = bags_reader_items(reader, index, field, row, &count, &err);
@@ -166,10 +173,11 @@ static void check_blob(const input *in, const bags_reader *reader, size_t index,
     bags_error err;
     bags_view blob;
     uint64_t item = index % (ref->count < 8 ? ref->count + 1 : 8);
-    bags_code code = bags_reader_get_blob(reader, index, field, item, row,
-        &blob, &err);
-    demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT
-        || code == BAGS_ERROR_RANGE, "another code of a blob");
+    bags_code code =
+        bags_reader_get_blob(reader, index, field, item, row, &blob, &err);
+    demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT ||
+               code == BAGS_ERROR_RANGE,
+        "another code of a blob");
     demand(e->whole || code == BAGS_ERROR_CORRUPT, "a wrong blob is read");
     demand(!e->inside || code == (item < ref->count ? 0 : BAGS_ERROR_RANGE),
         "a right blob is not read");
@@ -180,15 +188,16 @@ static void check_blob(const input *in, const bags_reader *reader, size_t index,
 }
 
 /* A plain field of all datapoints at once. */
-static void check_column(const input *in, const bags_reader *reader,
-    size_t field, bags_row *row) {
+static void check_column(
+    const input *in, const bags_reader *reader, size_t field, bags_row *row) {
     bags_error err;
     bool whole = true, inside = true;
     for (size_t i = 0; i < in->points; i++) {
         whole = whole && in->expected[i].whole;
         inside = inside && in->expected[i].inside;
     }
-    bags_code code = bags_reader_get_range(reader, 0, in->points, field, row, &err);
+    bags_code code =
+        bags_reader_get_range(reader, 0, in->points, field, row, &err);
     demand(whole || code, "a range with a wrong blob is read");
     demand(!inside || !code, "a range of right blobs is not read");
     if (code)
@@ -199,8 +208,8 @@ static void check_column(const input *in, const bags_reader *reader,
             in->expected[i].refs[field].first);
 }
 
-static void check_reader(const input *in, memory_disk *m, bool no_mmap,
-    bool load) {
+static void check_reader(
+    const input *in, memory_disk *m, bool no_mmap, bool load) {
     bags_reader_options options;
     bags_row row = {0};
     bags_error err;
@@ -210,8 +219,8 @@ static void check_reader(const input *in, memory_disk *m, bool no_mmap,
     options.no_mmap = no_mmap;
     options.cache_index = load;
     bags_reader *reader = bags_reader_open("x", &options, &err);
-    demand(reader && bags_reader_length(reader) == in->points,
-        "it does not open");
+    demand(
+        reader && bags_reader_length(reader) == in->points, "it does not open");
     for (size_t i = 0; i < in->points; i++) {
         const verdict *e = &in->expected[i];
         bags_code code = bags_reader_get(reader, i, NULL, 0, &row, &err);
@@ -228,8 +237,9 @@ static void check_reader(const input *in, memory_disk *m, bool no_mmap,
     for (size_t f = 0; f < in->fields; f += 5)
         if (!in->sequence[f])
             check_column(in, reader, f, &row);
-    demand(verify_path("x", &options.env, &err)
-        == (all ? BAGS_OK : BAGS_ERROR_CORRUPT), "verify does not agree");
+    demand(verify_path("x", &options.env, &err) ==
+               (all ? BAGS_OK : BAGS_ERROR_CORRUPT),
+        "verify does not agree");
     bags_row_free(&row);
     bags_reader_close(reader);
 }

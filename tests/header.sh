@@ -77,8 +77,8 @@ separate() { # a library in one language, its caller in another
 # all of these, in C++ what is not inline.
 inlined() {
     case $1 in
-    *++*) printf 'bagi_%s\n' bag_get bag_get_range ;;
-    *) printf 'bagi_%s\n' bag_get bag_get_range load_u64 view_get view_get_range ;;
+    *++*) printf 'bagi_%s\n' bag_get ;;
+    *) printf 'bagi_%s\n' bag_get load_u64 mapped_get ;;
     esac
 }
 

@@ -74,8 +74,8 @@ static bool said_nothing(const char *call) {
 
 bool is_code(int expected, int code, const char *call) {
     if (code != expected)
-        return wrong("%s\n  returned %d (%s), expected %d (%s): %.300s\n",
-            call, code, bags_code_name((bags_code)code), expected,
+        return wrong("%s\n  returned %d (%s), expected %d (%s): %.300s\n", call,
+            code, bags_code_name((bags_code)code), expected,
             bags_code_name((bags_code)expected),
             code ? said.message : "(no error)");
     return code ? said_so(expected, call) : said_nothing(call);
@@ -97,8 +97,8 @@ bool is_refused(int expected, const void *object, const char *call) {
 bool is_said(const char *text) {
     if (strstr(said.message, text))
         return true;
-    return wrong("the message does not say \"%s\": %.500s\n", text,
-        said.message);
+    return wrong(
+        "the message does not say \"%s\": %.500s\n", text, said.message);
 }
 
 bool is_bytes(bags_view view, const void *expected, size_t size) {
@@ -151,9 +151,7 @@ void turn_elements(void *data, size_t size, size_t element) {
         }
 }
 
-void put_text(bytes *to, const char *text) {
-    put(to, text, strlen(text));
-}
+void put_text(bytes *to, const char *text) { put(to, text, strlen(text)); }
 
 void put_format(bytes *to, const char *format, ...) {
     char text[4096];
@@ -230,41 +228,38 @@ void fill(void *data, size_t size, uint64_t seed) {
 
 /* SHA-256, as FIPS 180-4 describes it. */
 
-static uint32_t rotate(uint32_t x, int n) {
-    return x >> n | x << (32 - n);
-}
+static uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
-static const uint32_t sha256_constants[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1,
-    0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3,
-    0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786,
-    0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147,
-    0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13,
-    0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
-    0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a,
-    0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208,
-    0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+static const uint32_t sha256_constants[64] = {0x428a2f98, 0x71374491,
+    0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
+    0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc,
+    0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d,
+    0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb,
+    0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3,
+    0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08,
+    0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb,
+    0xbef9a3f7, 0xc67178f2};
 
 static void sha256_mix(sha256 *s, const unsigned char *block) {
     uint32_t w[64], v[8];
     for (int i = 0; i < 16; i++)
-        w[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16
-            | (uint32_t)block[4 * i + 2] << 8 | block[4 * i + 3];
+        w[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 |
+               (uint32_t)block[4 * i + 2] << 8 | block[4 * i + 3];
     for (int i = 16; i < 64; i++) {
         uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + w[i - 7]
-            + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3)
-            + (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
+        w[i] = w[i - 16] + w[i - 7] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) +
+               (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
     }
     memcpy(v, s->state, sizeof(v));
     for (int i = 0; i < 64; i++) {
-        uint32_t t = v[7] + (rotate(v[4], 6) ^ rotate(v[4], 11)
-            ^ rotate(v[4], 25)) + ((v[4] & v[5]) ^ (~v[4] & v[6]))
-            + sha256_constants[i] + w[i];
-        uint32_t u = (rotate(v[0], 2) ^ rotate(v[0], 13) ^ rotate(v[0], 22))
-            + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
+        uint32_t t =
+            v[7] + (rotate(v[4], 6) ^ rotate(v[4], 11) ^ rotate(v[4], 25)) +
+            ((v[4] & v[5]) ^ (~v[4] & v[6])) + sha256_constants[i] + w[i];
+        uint32_t u = (rotate(v[0], 2) ^ rotate(v[0], 13) ^ rotate(v[0], 22)) +
+                     ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
         memmove(v + 1, v, 7 * sizeof(v[0]));
         v[4] += t;
         v[0] = t + u;
@@ -328,9 +323,7 @@ bool exists(const char *path) {
     return lstat(path, &info) == 0;
 }
 
-void make_dir(const char *path) {
-    must(mkdir(path, 0777) == 0, "mkdir", path);
-}
+void make_dir(const char *path) { must(mkdir(path, 0777) == 0, "mkdir", path); }
 
 void save(const char *path, const void *data, size_t size) {
     FILE *file = fopen(path, "wb");
@@ -461,8 +454,8 @@ bool is_names(const char *path, const char *names) {
 
 bool is_file(const char *path, const void *expected, size_t size) {
     bytes content = load(path);
-    bool same = content.size == size
-        && (!size || memcmp(content.data, expected, size) == 0);
+    bool same = content.size == size &&
+                (!size || memcmp(content.data, expected, size) == 0);
     if (!same)
         wrong("%s has other bytes: %zu, expected %zu\n", path, content.size,
             size);
@@ -501,9 +494,7 @@ void hand_add(hand_bag *bag, const void *data, size_t size) {
     put_u64(&bag->ends, bag->blobs.size);
 }
 
-uint64_t hand_length(const hand_bag *bag) {
-    return bag->ends.size / 8;
-}
+uint64_t hand_length(const hand_bag *bag) { return bag->ends.size / 8; }
 
 bytes hand_bytes(const hand_bag *bag, enum variant variant) {
     bytes file = {NULL, 0, 0};
@@ -671,8 +662,8 @@ bags_shard shard_at(const bags_reader *reader, size_t i) {
 
 static bool tally_fails(tally *t, size_t size) {
     t->calls++;
-    bool now = t->fail_at
-        && (t->stays ? t->calls >= t->fail_at : t->calls == t->fail_at);
+    bool now = t->fail_at &&
+               (t->stays ? t->calls >= t->fail_at : t->calls == t->fail_at);
     if (now)
         t->failed++;
     /* No machine has so much, and the sanitizers end a program that asks. */
@@ -680,8 +671,8 @@ static bool tally_fails(tally *t, size_t size) {
     return now || absurd || (t->limit && size > t->limit);
 }
 
-static void *tally_locked(tally *t, char *block, size_t old_size,
-    size_t new_size) {
+static void *tally_locked(
+    tally *t, char *block, size_t old_size, size_t new_size) {
     if (new_size > old_size && tally_fails(t, new_size))
         return NULL;
     if (!new_size) {
@@ -711,8 +702,8 @@ static void *tally_locked(tally *t, char *block, size_t old_size,
     return moved + TALLY_HEADER;
 }
 
-static void *tally_resize(void *user, void *data, size_t old_size,
-    size_t new_size) {
+static void *tally_resize(
+    void *user, void *data, size_t old_size, size_t new_size) {
     tally *t = (tally *)user;
     char *block = data ? (char *)data - TALLY_HEADER : NULL;
     size_t known = 0;
@@ -752,8 +743,8 @@ static int watch_call(watch *w, enum hook hook) {
     w->counts[hook]++;
     if (!w->only || (w->only >> hook & 1)) {
         w->calls++;
-        if (w->fail_at && (w->stays ? w->calls >= w->fail_at
-                                    : w->calls == w->fail_at)) {
+        if (w->fail_at &&
+            (w->stays ? w->calls >= w->fail_at : w->calls == w->fail_at)) {
             w->failed++;
             w->last = (int)hook;
             code = w->fail_with;
@@ -833,8 +824,9 @@ static int watch_read(void *user, void *file, uint64_t offset, void *data,
     pthread_mutex_unlock(&w->lock);
     if (w->chunk && size > w->chunk)
         size = w->chunk;
-    return code ? code : w->base->read_at(w->base->user,
-        ((watched *)file)->file, offset, data, size, done);
+    return code ? code
+                : w->base->read_at(w->base->user, ((watched *)file)->file,
+                      offset, data, size, done);
 }
 
 static int watch_write(void *user, void *file, uint64_t offset,
@@ -843,29 +835,29 @@ static int watch_write(void *user, void *file, uint64_t offset,
     int code = watch_call(w, HOOK_WRITE);
     if (w->chunk && size > w->chunk)
         size = w->chunk;
-    return code ? code : w->base->write_at(w->base->user,
-        ((watched *)file)->file, offset, data, size, done);
+    return code ? code
+                : w->base->write_at(w->base->user, ((watched *)file)->file,
+                      offset, data, size, done);
 }
 
 static int watch_truncate(void *user, void *file, uint64_t size) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_TRUNCATE);
-    return code ? code : w->base->truncate(w->base->user,
-        ((watched *)file)->file, size);
+    return code ? code
+                : w->base->truncate(
+                      w->base->user, ((watched *)file)->file, size);
 }
 
 static int watch_sync(void *user, void *file) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_SYNC);
-    return code ? code
-                : w->base->sync(w->base->user, ((watched *)file)->file);
+    return code ? code : w->base->sync(w->base->user, ((watched *)file)->file);
 }
 
 static int watch_lock(void *user, void *file) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_LOCK);
-    return code ? code
-                : w->base->lock(w->base->user, ((watched *)file)->file);
+    return code ? code : w->base->lock(w->base->user, ((watched *)file)->file);
 }
 
 static int watch_map(void *user, void *file, size_t size, const void **data) {
@@ -947,14 +939,14 @@ static int watch_advise(void *user, void *file, const void *map,
         map, offset, size, advice);
 }
 
-static int watch_write_back(void *user, void *file, uint64_t offset,
-    uint64_t size) {
+static int watch_write_back(
+    void *user, void *file, uint64_t offset, uint64_t size) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_WRITE_BACK);
     if (code || !w->base->write_back)
         return code;
-    return w->base->write_back(w->base->user, ((watched *)file)->file, offset,
-        size);
+    return w->base->write_back(
+        w->base->user, ((watched *)file)->file, offset, size);
 }
 
 void watch_start(watch *w, const bags_io *base) {
@@ -991,8 +983,8 @@ void watch_start(watch *w, const bags_io *base) {
 typedef struct memory_node {
     char *path;
     bool directory;
-    bool linked; /* has a name */
-    size_t open; /* handles */
+    bool linked;       /* has a name */
+    size_t open;       /* handles */
     const void *owner; /* the handle that locked it */
     bytes content;
 } memory_node;
@@ -1036,12 +1028,12 @@ static bool memory_parent_exists(const memory_disk *m, const char *path) {
     return there;
 }
 
-static memory_node *memory_node_make(memory_disk *m, const char *path,
-    bool directory) {
+static memory_node *memory_node_make(
+    memory_disk *m, const char *path, bool directory) {
     if (m->count == m->capacity) {
         m->capacity = m->capacity * 2 + 16;
-        m->nodes = (memory_node **)realloc(m->nodes,
-            m->capacity * sizeof(*m->nodes));
+        m->nodes =
+            (memory_node **)realloc(m->nodes, m->capacity * sizeof(*m->nodes));
     }
     memory_node *node = (memory_node *)calloc(1, sizeof(*node));
     node->path = tidy(path);
@@ -1191,8 +1183,9 @@ static bool memory_is_root(const char *path) {
 static int memory_kind(void *user, const char *path, bags_path_kind *kind) {
     memory_node *node = memory_node_find((memory_disk *)user, path);
     *kind = memory_is_root(path) ? BAGS_PATH_DIRECTORY
-        : !node ? BAGS_PATH_NONE
-        : node->directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
+            : !node              ? BAGS_PATH_NONE
+            : node->directory    ? BAGS_PATH_DIRECTORY
+                                 : BAGS_PATH_FILE;
     return 0;
 }
 
@@ -1214,8 +1207,8 @@ static int memory_sync_dir(void *user, const char *path) {
 /* The name of a node if it stands in the directory; else NULL. */
 static const char *memory_name_in(const memory_node *node, const char *path) {
     size_t size = strlen(path);
-    if (!node->linked || strncmp(node->path, path, size) != 0
-        || node->path[size] != '/' || strchr(node->path + size + 1, '/'))
+    if (!node->linked || strncmp(node->path, path, size) != 0 ||
+        node->path[size] != '/' || strchr(node->path + size + 1, '/'))
         return NULL;
     return node->path + size + 1;
 }
@@ -1244,8 +1237,7 @@ static bool memory_is_empty(const memory_disk *m, const memory_node *node) {
     return true;
 }
 
-static int memory_remove_any(memory_disk *m, const char *path,
-    bool directory) {
+static int memory_remove_any(memory_disk *m, const char *path, bool directory) {
     memory_node *node = memory_node_find(m, path);
     if (!node)
         return ENOENT;
@@ -1268,8 +1260,8 @@ static int memory_remove_dir(void *user, const char *path) {
 
 static void memory_move(memory_node *node, const char *from, const char *to) {
     size_t size = strlen(from);
-    if (!node->linked || strncmp(node->path, from, size) != 0
-        || (node->path[size] != '/' && node->path[size] != 0))
+    if (!node->linked || strncmp(node->path, from, size) != 0 ||
+        (node->path[size] != '/' && node->path[size] != 0))
         return;
     size_t total = strlen(to) + strlen(node->path + size) + 1;
     char *path = (char *)malloc(total);
@@ -1344,8 +1336,8 @@ void memory_disk_make_dir(memory_disk *m, const char *path) {
     free(part);
 }
 
-void memory_disk_save(memory_disk *m, const char *path, const void *data,
-    size_t size) {
+void memory_disk_save(
+    memory_disk *m, const char *path, const void *data, size_t size) {
     char *directory = tidy(path);
     char *slash = strrchr(directory, '/');
     if (slash) {
@@ -1367,9 +1359,11 @@ static bool is_part_of(const memory_disk *a, const memory_disk *b) {
         const memory_node *other = memory_node_find(a, node->path);
         if (node->linked && (!other || other->directory != node->directory))
             return wrong("%s is on one disk alone\n", node->path);
-        if (node->linked && (other->content.size != node->content.size
-            || (node->content.size && memcmp(other->content.data,
-                node->content.data, node->content.size) != 0)))
+        if (node->linked &&
+            (other->content.size != node->content.size ||
+                (node->content.size &&
+                    memcmp(other->content.data, node->content.data,
+                        node->content.size) != 0)))
             return wrong("%s has other bytes: %zu, and %zu\n", node->path,
                 node->content.size, other->content.size);
     }
@@ -1416,7 +1410,8 @@ int support_teardown(void **state) {
     (void)state;
     remove_tree(scratch);
     if (memory.live || disk.files || disk.maps) {
-        fprintf(stderr, "left: %d blocks of memory, %d open files, %d mappings\n",
+        fprintf(stderr,
+            "left: %d blocks of memory, %d open files, %d mappings\n",
             (int)memory.live, disk.files, disk.maps);
         return -1;
     }

@@ -9,14 +9,14 @@
 #ifndef BAGS_TESTS_SUPPORT_H
 #define BAGS_TESTS_SUPPORT_H
 
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <pthread.h>
 
 #include "../bags.h"
 
@@ -169,9 +169,9 @@ typedef struct tally {
     uint64_t fail_at; /* the call that fails, from 1; 0: none */
     bool stays;       /* those after it fail too */
     uint64_t failed;
-    uint64_t limit;   /* bytes at once; above, it fails; 0: none */
-    uint64_t live;    /* blocks that were not released */
-    uint64_t used;    /* bytes of them */
+    uint64_t limit; /* bytes at once; above, it fails; 0: none */
+    uint64_t live;  /* blocks that were not released */
+    uint64_t used;  /* bytes of them */
     uint64_t peak;
 } tally;
 
@@ -180,10 +180,27 @@ void tally_start(tally *t);
 /* --------------------------------------------------------------------- io */
 
 enum hook {
-    HOOK_OPEN, HOOK_CLOSE, HOOK_SIZE, HOOK_READ, HOOK_WRITE, HOOK_TRUNCATE,
-    HOOK_SYNC, HOOK_LOCK, HOOK_MAP, HOOK_UNMAP, HOOK_KIND, HOOK_MAKE_DIR,
-    HOOK_SYNC_DIR, HOOK_LIST, HOOK_RENAME, HOOK_REMOVE, HOOK_REMOVE_DIR,
-    HOOK_RESERVE, HOOK_ADVISE, HOOK_WRITE_BACK, HOOKS
+    HOOK_OPEN,
+    HOOK_CLOSE,
+    HOOK_SIZE,
+    HOOK_READ,
+    HOOK_WRITE,
+    HOOK_TRUNCATE,
+    HOOK_SYNC,
+    HOOK_LOCK,
+    HOOK_MAP,
+    HOOK_UNMAP,
+    HOOK_KIND,
+    HOOK_MAKE_DIR,
+    HOOK_SYNC_DIR,
+    HOOK_LIST,
+    HOOK_RENAME,
+    HOOK_REMOVE,
+    HOOK_REMOVE_DIR,
+    HOOK_RESERVE,
+    HOOK_ADVISE,
+    HOOK_WRITE_BACK,
+    HOOKS
 };
 
 extern const char *const hook_names[HOOKS];
@@ -206,7 +223,7 @@ typedef struct watch {
     size_t most_read; /* the largest read asked for */
     void (*before)(void *user); /* called before every call; may be NULL */
     void *user;
-    int files, maps;  /* open now */
+    int files, maps; /* open now */
     int peak_files, peak_maps;
 } watch;
 
@@ -224,8 +241,8 @@ typedef struct memory_disk {
 void memory_disk_start(memory_disk *m);
 void memory_disk_free(memory_disk *m);
 /* Both make the directories above. */
-void memory_disk_save(memory_disk *m, const char *path, const void *data,
-    size_t size);
+void memory_disk_save(
+    memory_disk *m, const char *path, const void *data, size_t size);
 void memory_disk_make_dir(memory_disk *m, const char *path);
 /* set_save on it. */
 void memory_disk_save_set(memory_disk *m, const hand_set *set,

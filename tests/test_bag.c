@@ -11,7 +11,8 @@
 enum mode { MAPPED, POSITIONAL, LOADED, CANNOT_MAP, HAS_NO_MAP, MODES };
 
 /* A reader of a file in one of the modes, with memory and files counted. */
-static bag_reader *try_mode(const char *path, enum mode mode, bool allow_empty) {
+static bag_reader *try_mode(
+    const char *path, enum mode mode, bool allow_empty) {
     bag_reader_options options;
     memset(&options, 0, sizeof(options));
     disk.io.map = NULL;
@@ -54,8 +55,8 @@ static void check_reader(const bag_reader *reader, const hand_bag *bag) {
         start = end;
     }
     bags_range range;
-    assert_ok(bag_reader_get_range(reader, 0, UINT64_MAX, &scratch, &range,
-        &said));
+    assert_ok(
+        bag_reader_get_range(reader, 0, UINT64_MAX, &scratch, &range, &said));
     assert_true(range.length == length);
     assert_true(range.size == bag->blobs.size);
     if (range.size)
@@ -77,8 +78,8 @@ static void check_variant(const hand_bag *bag, enum variant variant) {
     hand_save(bag, variant, at("%d", (int)variant), "x");
     uint64_t size = file.size + (variant == SPLIT ? bag->ends.size : 0);
     for (int mode = 0; mode < MODES; mode++) {
-        bag_reader *reader = open_mode(at("%d/x.bag", (int)variant),
-            (enum mode)mode);
+        bag_reader *reader =
+            open_mode(at("%d/x.bag", (int)variant), (enum mode)mode);
         check_reader(reader, bag);
         assert_true(bag_reader_size(reader) == size);
         bag_reader_close(reader);
@@ -91,13 +92,13 @@ static void check_variant(const hand_bag *bag, enum variant variant) {
         memset(&options, 0, sizeof(options));
         options.env.allocator = &memory.allocator;
         bag_reader *reader;
-        assert_opens(reader, bag_reader_open_memory(block + offset, file.size,
-            &options, &said));
+        assert_opens(reader,
+            bag_reader_open_memory(block + offset, file.size, &options, &said));
         check_reader(reader, bag);
         assert_true(bag_reader_size(reader) == size);
         bag_reader_close(reader);
-        assert_opens(reader, bag_reader_open_memory(block + offset, file.size,
-            NULL, &said));
+        assert_opens(reader,
+            bag_reader_open_memory(block + offset, file.size, NULL, &said));
         check_reader(reader, bag);
         bag_reader_close(reader);
         free(block);
@@ -204,7 +205,8 @@ static void many_blobs_are_read(void **state) {
 static void ranges_are_clamped_and_checked(void **state) {
     static const uint64_t edges[] = {0, 1, 2, 6, 7, 8, 9, 100, UINT64_MAX / 8,
         UINT64_MAX / 8 + 1, UINT64_MAX - 1, UINT64_MAX};
-    static const char *const texts[] = {"a", "", "ccc", "dd", "", "ffffff", "g"};
+    static const char *const texts[] = {
+        "a", "", "ccc", "dd", "", "ffffff", "g"};
     const size_t count = sizeof(edges) / sizeof(edges[0]);
     hand_bag bag = {{0}, {0}};
     (void)state;
@@ -222,13 +224,14 @@ static void ranges_are_clamped_and_checked(void **state) {
                 memset(&range, 0xee, sizeof(range));
                 before = range;
                 if (start > stop) {
-                    assert_fails(BAGS_ERROR_RANGE, bag_reader_get_range(reader,
-                        start, stop, &scratch, &range, &said));
+                    assert_fails(
+                        BAGS_ERROR_RANGE, bag_reader_get_range(reader, start,
+                                              stop, &scratch, &range, &said));
                     assert_memory_equal(&range, &before, sizeof(range));
                     continue;
                 }
-                assert_ok(bag_reader_get_range(reader, start, stop, &scratch,
-                    &range, &said));
+                assert_ok(bag_reader_get_range(
+                    reader, start, stop, &scratch, &range, &said));
                 uint64_t end = stop < 7 ? stop : 7;
                 uint64_t length = start < end ? end - start : 0;
                 assert_true(range.length == length);
@@ -241,8 +244,8 @@ static void ranges_are_clamped_and_checked(void **state) {
                     size += blob.size;
                 }
                 assert_int_equal(range.size, size);
-                assert_int_equal(bags_range_get(&range, (size_t)length).size,
-                    0);
+                assert_int_equal(
+                    bags_range_get(&range, (size_t)length).size, 0);
                 assert_int_equal(bags_range_get(&range, SIZE_MAX).size, 0);
             }
         bags_buffer_free(&scratch);
@@ -262,19 +265,20 @@ static void reading_past_the_end_is_a_range_error(void **state) {
         make_dir(at("%d", variant));
         hand_save(&bag, (enum variant)variant, at("%d", variant), "x");
         for (int mode = 0; mode < MODES; mode++) {
-            bag_reader *reader = open_mode(at("%d/x.bag", variant),
-                (enum mode)mode);
+            bag_reader *reader =
+                open_mode(at("%d/x.bag", variant), (enum mode)mode);
             bags_buffer scratch = {NULL, 0, NULL, NULL};
             for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
                 static const unsigned char other[1] = {0};
                 bags_view blob = {other, 77};
-                assert_fails(BAGS_ERROR_RANGE, bag_reader_get(reader, rows[i],
-                    &scratch, &blob, &said));
+                assert_fails(BAGS_ERROR_RANGE,
+                    bag_reader_get(reader, rows[i], &scratch, &blob, &said));
                 assert_says("x.bag");
                 assert_says(i == 0 ? "3" : "");
                 assert_true(blob.data == NULL && blob.size == 0);
-                assert_int_equal(bag_reader_get(reader, rows[i], &scratch,
-                    &blob, NULL), BAGS_ERROR_RANGE);
+                assert_int_equal(
+                    bag_reader_get(reader, rows[i], &scratch, &blob, NULL),
+                    BAGS_ERROR_RANGE);
             }
             bags_buffer_free(&scratch);
             bag_reader_close(reader);
@@ -292,8 +296,8 @@ static void a_file_of_0_bytes_is_a_bag_only_if_it_is_allowed(void **state) {
     memset(&options, 0, sizeof(options));
     save(at("x.bag"), "", 0);
     for (int mode = 0; mode < MODES; mode++) {
-        assert_refused(BAGS_ERROR_CORRUPT,
-            try_mode(at("x.bag"), (enum mode)mode, false));
+        assert_refused(
+            BAGS_ERROR_CORRUPT, try_mode(at("x.bag"), (enum mode)mode, false));
         assert_says("x.bag");
         reader = try_mode(at("x.bag"), (enum mode)mode, true);
         assert_non_null(reader);
@@ -302,14 +306,25 @@ static void a_file_of_0_bytes_is_a_bag_only_if_it_is_allowed(void **state) {
         assert_true(bag_reader_size(reader) == 0);
         bag_reader_close(reader);
     }
-    assert_refused(BAGS_ERROR_CORRUPT,
-        bag_reader_open_memory("", 0, NULL, &said));
-    assert_refused(BAGS_ERROR_CORRUPT,
-        bag_reader_open_memory(NULL, 0, &options, &said));
+    assert_refused(
+        BAGS_ERROR_CORRUPT, bag_reader_open_memory("", 0, NULL, &said));
+    assert_refused(
+        BAGS_ERROR_CORRUPT, bag_reader_open_memory(NULL, 0, &options, &said));
     options.allow_empty_file = true;
     assert_opens(reader, bag_reader_open_memory(NULL, 0, &options, &said));
     assert_true(bag_reader_length(reader) == 0);
     bag_reader_close(reader);
+}
+
+static void a_bag_has_no_shards_to_skip(void **state) {
+    bag_reader_options options;
+    (void)state;
+    memset(&options, 0, sizeof(options));
+    save(at("x.bag"), "\0\0\0\0\0\0\0\0", 8);
+    options.unfinished = BAGS_UNFINISHED_SKIP;
+    assert_refused(
+        BAGS_ERROR_ARGUMENT, bag_reader_open(at("x.bag"), &options, &said));
+    assert_says("x.bag");
 }
 
 static void a_file_of_1_to_7_bytes_is_an_error(void **state) {
@@ -337,13 +352,13 @@ static void what_is_no_file_is_refused(void **state) {
     make_dir(at("directory"));
     make_dir(at("directory.bag"));
     save_text(at("file"), "abcdefgh");
-    assert_refused(BAGS_ERROR_MISSING,
-        bag_reader_open(at("missing.bag"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_MISSING, bag_reader_open(at("missing.bag"), NULL, &said));
     assert_says("missing.bag");
-    assert_refused(BAGS_ERROR_MISSING,
-        bag_reader_open(at("missing/x.bag"), NULL, &said));
-    assert_refused(BAGS_ERROR_MISSING,
-        bag_reader_open(at("file/x.bag"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_MISSING, bag_reader_open(at("missing/x.bag"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_MISSING, bag_reader_open(at("file/x.bag"), NULL, &said));
     assert_null(bag_reader_open(at("directory"), NULL, &said));
     assert_null(bag_reader_open(at("directory.bag"), NULL, &said));
     assert_null(bag_reader_open(at("directory.bag/"), NULL, &said));
@@ -388,8 +403,8 @@ static model model_of(const unsigned char *data, size_t size) {
     return m;
 }
 
-static bool model_blob(const model *m, uint64_t i, uint64_t *start,
-    uint64_t *end) {
+static bool model_blob(
+    const model *m, uint64_t i, uint64_t *start, uint64_t *end) {
     *start = load_u64(m->table.data + 8 * i);
     *end = load_u64(m->table.data + 8 * i + 8);
     return *start <= *end && *end <= m->start;
@@ -432,23 +447,24 @@ static void check_model(const bag_reader *reader, const model *m,
             bags_range range;
             uint64_t wrong = model_wrong(m, i, j);
             if (wrong == j) {
-                assert_ok(bag_reader_get_range(reader, i, j, &scratch, &range,
-                    &said));
+                assert_ok(bag_reader_get_range(
+                    reader, i, j, &scratch, &range, &said));
                 assert_true(range.length == j - i);
                 model_blob(m, j - 1, &a, &b);
                 assert_bytes(bags_range_get(&range, (size_t)(j - 1 - i)),
                     data + a, (size_t)(b - a));
             } else {
-                assert_fails(BAGS_ERROR_CORRUPT, bag_reader_get_range(reader, i,
-                    j, &scratch, &range, &said));
+                assert_fails(
+                    BAGS_ERROR_CORRUPT, bag_reader_get_range(reader, i, j,
+                                            &scratch, &range, &said));
                 expect_corrupt(wrong, name);
             }
         }
     bags_buffer_free(&scratch);
 }
 
-static void check_against_model(const unsigned char *data, size_t size,
-    bool all_modes) {
+static void check_against_model(
+    const unsigned char *data, size_t size, bool all_modes) {
     model m = model_of(data, size);
     bag_reader *reader;
     save(at("x.bag"), data, size);
@@ -465,8 +481,8 @@ static void check_against_model(const unsigned char *data, size_t size,
     if (m.valid && wrong == m.count) {
         assert_ok(bags_verify(at("x.bag"), NULL, NULL, &said));
     } else {
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_verify(at("x.bag"), NULL, NULL, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_verify(at("x.bag"), NULL, NULL, &said));
         if (m.valid)
             expect_corrupt(wrong, "x.bag");
     }
@@ -541,8 +557,10 @@ static void random_files_are_read_as_the_format_says(void **state) {
         for (uint64_t i = 0; i < changes && file.size; i++) {
             size_t place = (size_t)(next_random(&random) % file.size);
             if (next_random(&random) % 3 && file.size > bag.blobs.size)
-                place = bag.blobs.size + (size_t)(next_random(&random)
-                    % (file.size - bag.blobs.size)) / 8 * 8;
+                place =
+                    bag.blobs.size + (size_t)(next_random(&random) %
+                                              (file.size - bag.blobs.size)) /
+                                         8 * 8;
             file.data[place < file.size ? place : file.size - 1] =
                 (unsigned char)(next_random(&random) % 40);
         }
@@ -693,14 +711,13 @@ static void an_empty_v1_bag_beside_an_empty_idx_is_empty(void **state) {
 static void an_idx_alone_is_no_bag(void **state) {
     (void)state;
     save(at("x.idx"), "", 0);
-    assert_refused(BAGS_ERROR_MISSING,
-        bag_reader_open(at("x.bag"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_MISSING, bag_reader_open(at("x.bag"), NULL, &said));
 }
 
 /* -------------------------------------------------------------- system calls */
 
-static void a_mapped_bag_is_read_without_system_calls_and_memory(
-    void **state) {
+static void a_mapped_bag_is_read_without_system_calls_and_memory(void **state) {
     hand_bag bag = {{0}, {0}};
     (void)state;
     for (int i = 0; i < 100; i++)
@@ -731,8 +748,8 @@ static void a_read_by_position_is_two_calls_or_one_with_the_table_loaded(
         add_text(&bag, "abcdefghij");
     hand_save(&bag, V1, at("."), "x");
     for (int loaded = 0; loaded < 2; loaded++) {
-        bag_reader *reader = open_mode(at("x.bag"),
-            loaded ? LOADED : POSITIONAL);
+        bag_reader *reader =
+            open_mode(at("x.bag"), loaded ? LOADED : POSITIONAL);
         bags_buffer scratch = {NULL, 0, NULL, NULL};
         bags_view blob;
         bags_range range;
@@ -744,8 +761,8 @@ static void a_read_by_position_is_two_calls_or_one_with_the_table_loaded(
             assert_ok(bag_reader_get(reader, i * 99, &scratch, &blob, &said));
         assert_int_equal(disk.counts[HOOK_READ] - reads, 10 * each);
         reads = disk.counts[HOOK_READ];
-        assert_ok(bag_reader_get_range(reader, 100, 900, &scratch, &range,
-            &said));
+        assert_ok(
+            bag_reader_get_range(reader, 100, 900, &scratch, &range, &said));
         assert_int_equal(range.length, 800);
         assert_int_equal(disk.counts[HOOK_READ] - reads, each);
         assert_int_equal(disk.counts[HOOK_MAP], 0);
@@ -767,8 +784,8 @@ static void short_reads_are_continued(void **state) {
         for (size_t chunk = 1; chunk < 12; chunk += 5)
             for (int mode = POSITIONAL; mode < MODES; mode++) {
                 disk.chunk = chunk;
-                bag_reader *reader = open_mode(at("%d/x.bag", variant),
-                    (enum mode)mode);
+                bag_reader *reader =
+                    open_mode(at("%d/x.bag", variant), (enum mode)mode);
                 check_reader(reader, &bag);
                 bag_reader_close(reader);
             }
@@ -810,8 +827,8 @@ static void a_reading_error_carries_its_errno(void **state) {
     disk.only = 1u << HOOK_READ;
     disk.fail_at = disk.calls + 1;
     disk.fail_with = EIO;
-    assert_fails(BAGS_ERROR_IO,
-        bag_reader_get(reader, 0, &scratch, &blob, &said));
+    assert_fails(
+        BAGS_ERROR_IO, bag_reader_get(reader, 0, &scratch, &blob, &said));
     assert_int_equal(said.system, EIO);
     assert_says("x.bag");
     assert_fails(BAGS_ERROR_IO,
@@ -853,16 +870,16 @@ static void a_blob_of_5_gib_is_seen_and_memory_is_an_error(void **state) {
         if (mode == MAPPED) {
             assert_ok(bag_reader_get(reader, 0, &scratch, &blob, &said));
             assert_true(blob.size == huge);
-            assert_ok(bag_reader_get_range(reader, 0, 2, &scratch, &range,
-                &said));
+            assert_ok(
+                bag_reader_get_range(reader, 0, 2, &scratch, &range, &said));
             assert_text(bags_range_get(&range, 1), "tail");
         } else {
             assert_fails(BAGS_ERROR_MEMORY,
                 bag_reader_get(reader, 0, &scratch, &blob, &said));
-            assert_fails(BAGS_ERROR_MEMORY, bag_reader_get_range(reader, 0, 2,
-                &scratch, &range, &said));
-            assert_ok(bag_reader_get_range(reader, 1, 2, &scratch, &range,
-                &said));
+            assert_fails(BAGS_ERROR_MEMORY,
+                bag_reader_get_range(reader, 0, 2, &scratch, &range, &said));
+            assert_ok(
+                bag_reader_get_range(reader, 1, 2, &scratch, &range, &said));
         }
         bags_env env = {&memory.allocator, NULL};
         assert_ok(verify_path(at("x.bag"), &env, &said));
@@ -887,8 +904,8 @@ static bag_writer *open_writer(const char *path, size_t buffer_size) {
 }
 
 /* Write blobs of these sizes; the file must be what the format says. */
-static void check_written(const size_t *sizes, size_t count,
-    size_t buffer_size) {
+static void check_written(
+    const size_t *sizes, size_t count, size_t buffer_size) {
     size_t most = 0;
     for (size_t i = 0; i < count; i++)
         most = sizes[i] > most ? sizes[i] : most;
@@ -992,22 +1009,22 @@ static void memory_does_not_grow_with_the_bag(void **state) {
 static void a_bag_is_created_and_must_not_exist(void **state) {
     (void)state;
     save_text(at("x.bag"), "precious");
-    assert_refused(BAGS_ERROR_EXISTS,
-        bag_writer_open(at("x.bag"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), NULL, &said));
     assert_says("x.bag");
     assert_names(at("."), "x.bag");
     assert_file(at("x.bag"), "precious", 8);
     make_dir(at("y.bag"));
-    assert_refused(BAGS_ERROR_EXISTS,
-        bag_writer_open(at("y.bag"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bag_writer_open(at("y.bag"), NULL, &said));
     assert_names(at("."), "x.bag y.bag");
 }
 
 static void an_idx_that_is_there_is_kept(void **state) {
     (void)state;
     save_text(at("x.idx"), "precious");
-    assert_refused(BAGS_ERROR_EXISTS,
-        bag_writer_open(at("x.bag"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), NULL, &said));
     assert_says("x.idx");
     assert_names(at("."), "x.idx");
     assert_file(at("x.idx"), "precious", 8);
@@ -1015,8 +1032,8 @@ static void an_idx_that_is_there_is_kept(void **state) {
 
 static void a_bag_in_a_directory_that_is_missing_is_refused(void **state) {
     (void)state;
-    assert_refused(BAGS_ERROR_MISSING,
-        bag_writer_open(at("missing/x.bag"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_MISSING, bag_writer_open(at("missing/x.bag"), NULL, &said));
     assert_names(at("."), "");
     assert_null(bag_writer_open("", NULL, &said));
 }
@@ -1024,8 +1041,8 @@ static void a_bag_in_a_directory_that_is_missing_is_refused(void **state) {
 static void two_writers_do_not_share_a_bag(void **state) {
     (void)state;
     bag_writer *writer = open_writer(at("x.bag"), 0);
-    assert_refused(BAGS_ERROR_EXISTS,
-        bag_writer_open(at("x.bag"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), NULL, &said));
     assert_ok(bag_writer_append(writer, "a", 1, NULL, &said));
     assert_ok(bag_writer_close(writer, &said));
     assert_file(at("x.bag"), "a\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0", 17);
@@ -1039,8 +1056,8 @@ static void names_of_any_form_are_written_and_read(void **state) {
         if (ON_WINDOWS && strcmp(names[i], "x.") == 0)
             continue; /* means x there */
         make_dir(at("%d", (int)i));
-        bag_writer *writer = bag_writer_open(at("%d/%s", (int)i, names[i]),
-            NULL, &said);
+        bag_writer *writer =
+            bag_writer_open(at("%d/%s", (int)i, names[i]), NULL, &said);
         if (!writer && strcmp(names[i], "x.idx") == 0) {
             assert_names(at("%d", (int)i), "");
             continue;
@@ -1050,8 +1067,8 @@ static void names_of_any_form_are_written_and_read(void **state) {
         assert_ok(bag_writer_close(writer, &said));
         assert_names(at("%d", (int)i), names[i]);
         for (int mode = 0; mode < MODES; mode++) {
-            bag_reader *reader = open_mode(at("%d/%s", (int)i, names[i]),
-                (enum mode)mode);
+            bag_reader *reader =
+                open_mode(at("%d/%s", (int)i, names[i]), (enum mode)mode);
             assert_true(bag_reader_length(reader) == 1);
             assert_true(bag_reader_size(reader) == 19);
             bag_reader_close(reader);
@@ -1069,8 +1086,8 @@ static void the_idx_is_kept_if_it_is_wanted(void **state) {
     assert_opens(writer, bag_writer_open(at("x.bag"), &options, &said));
     for (int i = 0; i < 50; i++) {
         hand_add(&bag, "abcdefg", (size_t)(i % 7));
-        assert_ok(bag_writer_append(writer, "abcdefg", (size_t)(i % 7), NULL,
-            &said));
+        assert_ok(
+            bag_writer_append(writer, "abcdefg", (size_t)(i % 7), NULL, &said));
     }
     assert_ok(bag_writer_close(writer, &said));
     assert_names(at("."), "x.bag x.idx");
@@ -1122,15 +1139,15 @@ static void the_journal_never_runs_ahead_of_the_blobs(void **state) {
     (void)state;
     bag_writer *writer = open_writer(at("x.bag"), 4096);
     for (size_t i = 0; i < 3000; i++) {
-        assert_ok(bag_writer_append(writer, "abcdefghijklmnopqrstuvwxyz",
-            i % 26, NULL, &said));
+        assert_ok(bag_writer_append(
+            writer, "abcdefghijklmnopqrstuvwxyz", i % 26, NULL, &said));
         if (i % 10)
             continue;
         bytes idx = load(at("x.idx"));
         uint64_t whole = idx.size / 8;
         if (whole)
-            assert_true(load_u64(idx.data + 8 * (whole - 1))
-                <= file_size(at("x.bag")));
+            assert_true(
+                load_u64(idx.data + 8 * (whole - 1)) <= file_size(at("x.bag")));
         bytes_free(&idx);
     }
     bag_writer_abort(writer);
@@ -1170,8 +1187,8 @@ static void a_failure_of_the_system_stays(void **state) {
     assert_int_equal(said.system, ENOSPC);
     assert_says("x.");
     uint64_t index = 99;
-    assert_fails(BAGS_ERROR_IO,
-        bag_writer_append(writer, "a", 1, &index, &said));
+    assert_fails(
+        BAGS_ERROR_IO, bag_writer_append(writer, "a", 1, &index, &said));
     assert_int_equal(said.system, ENOSPC);
     assert_true(index == 99);
     assert_fails(BAGS_ERROR_IO, bag_writer_flush(writer, &said));
@@ -1204,8 +1221,8 @@ static void a_file_is_synced_unless_told_otherwise(void **state) {
         uint64_t syncs = disk.counts[HOOK_SYNC];
         options.no_sync = round == 1;
         options.keep_idx = round == 2; /* which is synced as well */
-        assert_opens(writer,
-            bag_writer_open(at("%d.bag", round), &options, &said));
+        assert_opens(
+            writer, bag_writer_open(at("%d.bag", round), &options, &said));
         assert_ok(bag_writer_append(writer, "a", 1, NULL, &said));
         assert_ok(bag_writer_close(writer, &said));
         syncs = disk.counts[HOOK_SYNC] - syncs;
@@ -1243,14 +1260,14 @@ static void a_large_file_that_is_synced_is_sent_to_the_disk_ahead(
         options.env.io = &io;
         options.no_sync = round == 1;
         make_dir(at("%d", round));
-        assert_opens(writer,
-            bag_writer_open(at("%d/x.bag", round), &options, &said));
+        assert_opens(
+            writer, bag_writer_open(at("%d/x.bag", round), &options, &said));
         for (int i = 0; i < 50; i++)
             assert_ok(bag_writer_append(writer, blob, size, NULL, &said));
         assert_ok(bag_writer_close(writer, &said));
         if (round == 0)
-            assert_true(sent.count >= 2 && sent.end <= 50 * size + 8 * 51
-                && sent.end > 25 * size);
+            assert_true(sent.count >= 2 && sent.end <= 50 * size + 8 * 51 &&
+                        sent.end > 25 * size);
         else
             assert_true(sent.count == 0);
     }
@@ -1269,9 +1286,9 @@ static void buffers_larger_than_memory_are_refused(void **state) {
         options.env.allocator = &memory.allocator;
         poison();
         assert_null(bag_writer_open(at("x.bag"), &options, &said));
-        assert_true(said.code == BAGS_ERROR_MEMORY
-            || said.code == BAGS_ERROR_LIMIT
-            || said.code == BAGS_ERROR_ARGUMENT);
+        assert_true(said.code == BAGS_ERROR_MEMORY ||
+                    said.code == BAGS_ERROR_LIMIT ||
+                    said.code == BAGS_ERROR_ARGUMENT);
         assert_names(at("."), "");
     }
 }
@@ -1292,8 +1309,8 @@ static void space_set_aside_is_given_back(void **state) {
         disk.fail_with = EOPNOTSUPP;
         uint64_t before = disk.counts[HOOK_RESERVE];
         bag_writer *writer = NULL;
-        assert_opens(writer,
-            bag_writer_open(at("%d.bag", fails), &options, &said));
+        assert_opens(
+            writer, bag_writer_open(at("%d.bag", fails), &options, &said));
         for (int i = 0; i < 3; i++)
             assert_ok(bag_writer_append(writer, blob, size, NULL, &said));
         assert_ok(bag_writer_flush(writer, &said));
@@ -1304,8 +1321,8 @@ static void space_set_aside_is_given_back(void **state) {
 #if !defined(_WIN32)
         struct stat info;
         assert_int_equal(stat(at("%d.bag", fails), &info), 0);
-        assert_true((uint64_t)info.st_blocks * 512
-            <= 3 * size + ((size_t)64 << 10));
+        assert_true(
+            (uint64_t)info.st_blocks * 512 <= 3 * size + ((size_t)64 << 10));
 #endif
     }
     free(blob);
@@ -1324,6 +1341,7 @@ int main(void) {
         TEST(ranges_are_clamped_and_checked),
         TEST(reading_past_the_end_is_a_range_error),
         TEST(a_file_of_0_bytes_is_a_bag_only_if_it_is_allowed),
+        TEST(a_bag_has_no_shards_to_skip),
         TEST(a_file_of_1_to_7_bytes_is_an_error),
         TEST(what_is_no_file_is_refused),
         TEST(damaged_tables_are_found_and_name_the_blob),

@@ -38,8 +38,8 @@ static bytes sidecar(const hand_bag *bag, enum variant variant,
     put_u64(&out, length);
     put_u64(&out, file.size);
     put_u32(&out, variant == SPLIT
-        ? crc(0, bag->ends.data, bag->ends.size)
-        : crc(0, file.data + table, file.size - table));
+                      ? crc(0, bag->ends.data, bag->ends.size)
+                      : crc(0, file.data + table, file.size - table));
     put_u32(&out, all);
     put_u32(&out, crc(0, name, strlen(name)));
     put_u32(&out, crc(0, spec, strlen(spec)));
@@ -137,8 +137,8 @@ static void checksums_that_are_there_are_not_written_over(void **state) {
     memset(&options, 0, sizeof(options));
     options.checksum = true;
     save_text(at("x.crc"), "mine");
-    assert_refused(BAGS_ERROR_EXISTS,
-        bag_writer_open(at("x.bag"), &options, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), &options, &said));
     assert_names(at("."), "x.crc");
     assert_file(at("x.crc"), "mine", 4);
 }
@@ -157,8 +157,8 @@ static bag_reader_options checking(int mode) {
     return options;
 }
 
-static bags_code checksum(const char *path, bool replace,
-    bags_checksum_report *report) {
+static bags_code checksum(
+    const char *path, bool replace, bags_checksum_report *report) {
     bags_checksum_options options;
     memset(&options, 0, sizeof(options));
     options.replace = replace;
@@ -178,22 +178,22 @@ static void every_variant_and_mode_is_checked(void **state) {
         assert_ok(checksum(at("%d/x.bag", variant), false, &report));
         assert_int_equal(report.made, 1);
         assert_int_equal(report.blobs, 1500);
-        assert_sidecar(at("%d/x.crc", variant), &bag, (enum variant)variant, "",
-            "");
+        assert_sidecar(
+            at("%d/x.crc", variant), &bag, (enum variant)variant, "", "");
         for (int mode = 0; mode < MODES; mode++) {
             bag_reader_options options = checking(mode);
             bag_reader *reader;
             bags_buffer scratch = {NULL, 0, NULL, NULL};
             bags_view blob;
             bags_range range;
-            assert_opens(reader, bag_reader_open(at("%d/x.bag", variant),
-                &options, &said));
+            assert_opens(reader,
+                bag_reader_open(at("%d/x.bag", variant), &options, &said));
             for (uint64_t i = 0; i < 1500; i += 7) {
                 assert_ok(bag_reader_get(reader, i, &scratch, &blob, &said));
                 assert_int_equal(blob.data[0], 'a' + i % 26);
             }
-            assert_ok(bag_reader_get_range(reader, 3, 1400, &scratch, &range,
-                &said));
+            assert_ok(
+                bag_reader_get_range(reader, 3, 1400, &scratch, &range, &said));
             assert_int_equal(range.length, 1397);
             bags_buffer_free(&scratch);
             bag_reader_close(reader);
@@ -242,12 +242,12 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
         assert_says("a.bag: blob 1, bytes 5 to 14");
         assert_says("e3069283");
         char found[9];
-        snprintf(found, sizeof(found), "%08x",
-            (unsigned)crc(0, file.data + 5, 9));
+        snprintf(
+            found, sizeof(found), "%08x", (unsigned)crc(0, file.data + 5, 9));
         assert_says(found);
         assert_true(blob.data == NULL && blob.size == 0);
-        assert_fails(BAGS_ERROR_CORRUPT, bag_reader_get_range(reader, 0, 3,
-            &scratch, &range, &said));
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bag_reader_get_range(reader, 0, 3, &scratch, &range, &said));
         assert_says("blob 1");
         static const uint64_t some[] = {2, 0, 2}, wrong[] = {2, 1, 0};
         bags_view many[3];
@@ -266,8 +266,8 @@ static void a_wrong_blob_is_an_error_that_says_where(void **state) {
         assert_text(blob, "163456789");
         bags_buffer_free(&scratch);
         bag_reader_close(reader);
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_verify(at("x/a.bag"), NULL, NULL, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_verify(at("x/a.bag"), NULL, NULL, &said));
         assert_says("blob 1, bytes 5 to 14");
         bytes_free(&file);
         hand_free(&bag);
@@ -327,12 +327,12 @@ static void to_check_without_checksums_is_an_error_that_says_the_way(
     (void)state;
     hand_add(&bag, "abc", 3);
     hand_save(&bag, V1, at("."), "x");
-    assert_refused(BAGS_ERROR_MISSING,
-        bag_reader_open(at("x.bag"), &options, &said));
+    assert_refused(
+        BAGS_ERROR_MISSING, bag_reader_open(at("x.bag"), &options, &said));
     assert_says("there are no checksums");
     assert_says("`bags checksum`");
-    assert_refused(BAGS_ERROR_ARGUMENT, bag_reader_open_memory(
-        "\0\0\0\0\0\0\0\0", 8, &options, &said));
+    assert_refused(BAGS_ERROR_ARGUMENT,
+        bag_reader_open_memory("\0\0\0\0\0\0\0\0", 8, &options, &said));
     hand_free(&bag);
 }
 
@@ -369,10 +369,10 @@ static void datasets_get_checksums(void **state) {
             "clip", SPEC);
         assert_sidecar(at("set/text.crc"), &set.bags[1], (enum variant)variant,
             "text", SPEC);
-        assert_sidecar(at("set/refs.crc"), &set.refs, (enum variant)variant,
-            "refs", SPEC);
+        assert_sidecar(
+            at("set/refs.crc"), &set.refs, (enum variant)variant, "refs", SPEC);
         assert_names(at("set"), "clip.bag clip.crc refs.bag refs.crc spec.json "
-            "text.bag text.crc");
+                                "text.bag text.crc");
         assert_ok(checksum(at("set"), false, &report));
         assert_int_equal(report.made, 0);
         assert_int_equal(report.kept, 3);
@@ -392,8 +392,7 @@ static void what_is_there_is_replaced_only_if_asked(void **state) {
     save(at("set/text.bag"), file.data, file.size);
     bytes_free(&file);
     assert_ok(checksum(at("set"), false, NULL));
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_verify(at("set"), NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("set"), NULL, NULL, &said));
     assert_ok(checksum(at("set"), true, &report));
     assert_int_equal(report.made, 3);
     assert_ok(bags_verify(at("set"), NULL, NULL, &said));
@@ -407,7 +406,8 @@ static void a_bag_of_a_dataset_is_not_summed_alone_but_read_alone(
     bag_reader *reader;
     (void)state;
     set_save(&set, V1, at("set"));
-    assert_fails(BAGS_ERROR_ARGUMENT, checksum(at("set/text.bag"), false, NULL));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, checksum(at("set/text.bag"), false, NULL));
     assert_says("belongs to the dataset");
     assert_ok(checksum(at("set"), false, NULL));
     assert_opens(reader, bag_reader_open(at("set/text.bag"), &options, &said));
@@ -429,14 +429,22 @@ static void unfinished_shards_are_refused(void **state) {
     (void)state;
     memset(&options, 0, sizeof(options));
     options.shard_length = 2;
-    bags_writer *writer = bags_writer_open(at("set"), &field, 1, &options, &said);
+    bags_writer *writer =
+        bags_writer_open(at("set"), &field, 1, &options, &said);
     for (int i = 0; i < 3; i++)
         assert_ok(bags_writer_append(writer, &entry, 1, &said));
     assert_fails(BAGS_ERROR_UNFINISHED, checksum(at("set"), false, NULL));
     assert_says("000001");
     assert_names(at("set/000000"), "a.bag refs.bag spec.json");
     assert_ok(bags_writer_close(writer, &said));
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
+    assert_int_equal(reader_info(reader).checksums, 0);
+    bags_reader_close(reader);
     assert_ok(checksum(at("set"), false, NULL));
+    assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
+    assert_int_equal(reader_info(reader).checksums, 2);
+    bags_reader_close(reader);
     assert_names(at("set/000001"), "a.bag a.crc refs.bag refs.crc spec.json");
     assert_fails(BAGS_ERROR_MISSING, checksum(at("nothing"), false, NULL));
 }
@@ -528,8 +536,8 @@ static void memory_that_runs_out_is_an_error(void **state) {
         options.env.allocator = reading.env.allocator = &t.allocator;
         options.replace = reading.verify_checksums = true;
         bags_code code = bags_checksum(at("set"), &options, NULL, &said);
-        bags_reader *reader = code
-            ? NULL : bags_reader_open(at("set"), &reading, &said);
+        bags_reader *reader =
+            code ? NULL : bags_reader_open(at("set"), &reading, &said);
         if (!code && !reader)
             code = said.code;
         if (reader)
@@ -631,13 +639,13 @@ static void a_table_that_lies_gets_no_checksums(void **state) {
     bytes file = hand_bytes(&bag, V1);
     file.data[file.size - 8 * 4 + 6] = 0x7f;
     save(at("x.bag"), file.data, file.size);
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_checksum(at("x.bag"), NULL, NULL, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_checksum(at("x.bag"), NULL, NULL, &said));
     assert_says("x.bag: blob 5");
     assert_false(exists(at("x.crc")));
     save(at("torn.bag"), "1234", 4);
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_checksum(at("torn.bag"), NULL, NULL, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_checksum(at("torn.bag"), NULL, NULL, &said));
     bytes_free(&file);
     hand_free(&bag);
 }
@@ -671,8 +679,7 @@ static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
     return sum;
 }
 
-static outlook look(memory_disk *m, bool check, bool no_mmap,
-    bool *verified) {
+static outlook look(memory_disk *m, bool check, bool no_mmap, bool *verified) {
     outlook out;
     bags_reader_options options;
     bags_row row = {0};
@@ -682,8 +689,7 @@ static outlook look(memory_disk *m, bool check, bool no_mmap,
     options.verify_checksums = check;
     options.no_mmap = no_mmap;
     bags_reader *reader = bags_reader_open("set", &options, NULL);
-    *verified = 
-        reader && verify_path("set", &options.env, NULL) == BAGS_OK;
+    *verified = reader && verify_path("set", &options.env, NULL) == BAGS_OK;
     out.opened = reader != NULL;
     out.length = reader ? bags_reader_length(reader) : 0;
     for (uint64_t i = 0; i < out.length && i < MOST_ROWS; i++) {
@@ -803,8 +809,8 @@ static void assault_file(siege *s, const char *path, bool covered) {
     bytes_free(&file);
 }
 
-static void assault_pair(siege *s, const char *one, const char *two,
-    bool covered) {
+static void assault_pair(
+    siege *s, const char *one, const char *two, bool covered) {
     bytes a = take_file(s, one), b = take_file(s, two);
     if (a.size != b.size || memcmp(a.data, b.data, a.size) != 0) {
         put_file(s, one, &b);
@@ -832,8 +838,8 @@ static void besiege(siege *s, const char *const *paths, size_t count,
         assault_file(s, paths[i], idx_counts || !is_idx(paths[i]));
     for (size_t i = 0; i < count; i++)
         for (size_t k = i + 1; k < count; k++)
-            assault_pair(s, paths[i], paths[k], idx_counts ||
-                !is_idx(paths[i]) || !is_idx(paths[k]));
+            assault_pair(s, paths[i], paths[k],
+                idx_counts || !is_idx(paths[i]) || !is_idx(paths[k]));
     print_message("%s: %d changes, %d of which no reader could tell\n", name,
         (int)s->changes, (int)s->silent);
     /* The last entry says where the table is: refs may tell of it too. */

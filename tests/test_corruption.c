@@ -72,8 +72,8 @@ static const bags_field fields[] = {{"clip", "bytes[]"}, {"id", "int(4)"},
 static bags_code append_one(bags_writer *writer, uint64_t i) {
     static const int16_t wave[] = {1, -2, 3, 400};
     uint64_t shape = i % 3;
-    bags_value clip[] = {bags_bytes("ab", 2), bags_bytes("", 0),
-        bags_bytes("cde", 3)};
+    bags_value clip[] = {
+        bags_bytes("ab", 2), bags_bytes("", 0), bags_bytes("cde", 3)};
     bags_value id = bags_uint(7 * i), text = bags_utf8(i % 2 ? "odd" : "");
     bags_value samples = bags_array(BAGS_DTYPE_INT16, 1, &shape, wave);
     bags_entry entries[] = {{"clip", clip, i % 4}, {"id", &id, 1},
@@ -89,8 +89,8 @@ static void write_set(files *into, const bags_writer_options *how) {
     memory_disk_start(&drive);
     options.env.io = &drive.io;
     options.buffer_size = 4096;
-    assert_opens(writer,
-        bags_writer_open("set", fields, FIELDS, &options, &said));
+    assert_opens(
+        writer, bags_writer_open("set", fields, FIELDS, &options, &said));
     for (uint64_t i = 0; i < LENGTH; i++)
         assert_ok(append_one(writer, i));
     assert_ok(bags_writer_close(writer, &said));
@@ -203,8 +203,8 @@ static bool ref_fits(cursor *c, bool sequence, uint64_t blobs) {
     return parts == 2 && !c->bad && first <= blobs && count <= blobs - first;
 }
 
-static const bytes *find(const files *f, const char *directory,
-    const char *name) {
+static const bytes *find(
+    const files *f, const char *directory, const char *name) {
     char path[128];
     snprintf(path, sizeof(path), "%s/%s", directory, name);
     for (size_t i = 0; i < f->count; i++)
@@ -252,8 +252,8 @@ static bool is_sequence(const bytes *spec, size_t field) {
     return sequence;
 }
 
-static bool row_is_right(const files *f, const char *directory,
-    const table *bags, cursor *c) {
+static bool row_is_right(
+    const files *f, const char *directory, const table *bags, cursor *c) {
     const bytes *spec = find(f, directory, "spec.json");
     if (read_array(c) != FIELDS || c->bad)
         return false;
@@ -373,15 +373,15 @@ static bool is_right(const trial *t, const files *f) {
             return false;
         const bytes *spec = find(f, t->shards[i], "spec.json");
         first = first ? first : spec;
-        if (spec_size(spec) != spec_size(first)
-            || memcmp(spec->data, first->data, spec_size(spec)) != 0)
+        if (spec_size(spec) != spec_size(first) ||
+            memcmp(spec->data, first->data, spec_size(spec)) != 0)
             return false;
     }
     return true;
 }
 
-static void judge(trial *t, const files *f, const outcome *got,
-    const char *what) {
+static void judge(
+    trial *t, const files *f, const outcome *got, const char *what) {
     bool altered = strcmp(got->hex, t->hex) != 0;
     t->tried++;
     t->found += !got->verified;
@@ -392,9 +392,9 @@ static void judge(trial *t, const files *f, const outcome *got,
     if (t->checksums && got->verified && altered)
         fail_msg("%s: %s: altered, but verified", t->name, what);
     if (!t->checksums && t->shards && got->verified != is_right(t, f))
-        fail_msg("%s: %s: %s", t->name, what, got->verified
-            ? "contradicts the format, but verified"
-            : "does not contradict the format, but not verified");
+        fail_msg("%s: %s: %s", t->name, what,
+            got->verified ? "contradicts the format, but verified"
+                          : "does not contradict the format, but not verified");
 }
 
 static void look_at(const files *f, outcome *mapped, outcome *positional) {
@@ -419,9 +419,9 @@ static void check(trial *t, const files *f, const char *format, ...) {
     vsnprintf(what, sizeof(what), format, arguments);
     va_end(arguments);
     look_at(f, &mapped, &positional);
-    if (mapped.verified != positional.verified
-        || mapped.read != positional.read
-        || (mapped.read && strcmp(mapped.hex, positional.hex) != 0))
+    if (mapped.verified != positional.verified ||
+        mapped.read != positional.read ||
+        (mapped.read && strcmp(mapped.hex, positional.hex) != 0))
         fail_msg("%s: %s: read by position it is not the same", t->name, what);
     judge(t, f, &mapped, what);
 }
@@ -502,8 +502,8 @@ static void change_all(trial *t) {
     remove_each(t);
     swap_all(t);
     print_message("%-20s %6d changes: %d found, %d alter nothing that is read, "
-        "%d are legal\n", t->name, (int)t->tried, (int)t->found, (int)t->same,
-        (int)t->altered);
+                  "%d are legal\n",
+        t->name, (int)t->tried, (int)t->found, (int)t->same, (int)t->altered);
     files_free(&t->whole);
 }
 

@@ -30,22 +30,22 @@ typedef struct world {
     bool dies;         /* rather than that it closes a writer that failed */
 } world;
 
-#define STEP(call) \
-    do { \
-        poison(); \
-        w->where = #call; \
-        code = (call); \
-        if (code) \
-            goto done; \
+#define STEP(call)                                                             \
+    do {                                                                       \
+        poison();                                                              \
+        w->where = #call;                                                      \
+        code = (call);                                                         \
+        if (code)                                                              \
+            goto done;                                                         \
     } while (0)
-#define OPEN(object, call) \
-    do { \
-        poison(); \
-        w->where = #call; \
-        (object) = (call); \
-        code = (object) ? BAGS_OK : said.code; \
-        if (code) \
-            goto done; \
+#define OPEN(object, call)                                                     \
+    do {                                                                       \
+        poison();                                                              \
+        w->where = #call;                                                      \
+        (object) = (call);                                                     \
+        code = (object) ? BAGS_OK : said.code;                                 \
+        if (code)                                                              \
+            goto done;                                                         \
     } while (0)
 
 static void world_start(world *w) {
@@ -198,18 +198,18 @@ static void check_recovery(world *w, uint64_t n) {
         options.env.io = &w->drive.io;
         err.message[0] = 0;
         bags_code code = is_there(w, each->path)
-            ? bags_recover(each->path, &options, NULL, &err)
-            : BAGS_ERROR_MISSING;
+                             ? bags_recover(each->path, &options, NULL, &err)
+                             : BAGS_ERROR_MISSING;
         if (code && (code != BAGS_ERROR_MISSING || each->flushed))
             fail_msg("fault %d, %s: %s: not recovered: %s", (int)n, w->where,
                 each->path, err.message);
         finding f = work_find(each, &w->drive.io, false);
-        if (f.length < each->flushed || f.length > each->appended
-            || f.right != f.length || (f.opened && !f.verified))
+        if (f.length < each->flushed || f.length > each->appended ||
+            f.right != f.length || (f.opened && !f.verified))
             fail_msg("fault %d, %s: %s: %d datapoints, of which %d are right; "
-                "%d were flushed, %d appended", (int)n, w->where, each->path,
-                (int)f.length, (int)f.right, (int)each->flushed,
-                (int)each->appended);
+                     "%d were flushed, %d appended",
+                (int)n, w->where, each->path, (int)f.length, (int)f.right,
+                (int)each->flushed, (int)each->appended);
     }
 }
 
@@ -252,8 +252,8 @@ static void check_going_on(world *w, const memory_disk *expected, uint64_t n) {
     drop_journals(&w->drive.io, "two");
     drop_journals(&w->drive.io, "pair");
     if (!is_same_disk(&w->drive, expected))
-        fail_msg("after fault %d in %s going on gives other bytes", (int)n,
-            where);
+        fail_msg(
+            "after fault %d in %s going on gives other bytes", (int)n, where);
 }
 
 typedef struct fault {
@@ -271,15 +271,17 @@ static bool may_be_silent(const world *w) {
     int last = w->device.files.last;
     if (last == HOOK_LOCK && w->device.files.fail_with == EWOULDBLOCK)
         return true;
-    return last == HOOK_MAP || last == HOOK_UNMAP || last == HOOK_REMOVE
-        || (last == HOOK_CLOSE && !w->device.files.lost_bags);
+    return last == HOOK_MAP || last == HOOK_UNMAP || last == HOOK_REMOVE ||
+           (last == HOOK_CLOSE && !w->device.files.lost_bags);
 }
 
-static void check_report(world *w, const fault *how, bags_code code,
-    uint64_t n) {
-    bags_code expected = how->memory ? BAGS_ERROR_MEMORY
+static void check_report(
+    world *w, const fault *how, bags_code code, uint64_t n) {
+    bags_code expected =
+        how->memory ? BAGS_ERROR_MEMORY
         : how->error == EWOULDBLOCK && w->device.files.last == HOOK_LOCK
-            ? said.code : BAGS_ERROR_IO;
+            ? said.code
+            : BAGS_ERROR_IO;
     if (!code && (how->memory || (!how->stays && !may_be_silent(w))))
         fail_msg("%s %d in %s was passed over", how->name, (int)n, w->where);
     if (!code)
@@ -331,8 +333,8 @@ static void sweep(const fault *how) {
     while (meet(how, n, NULL) && meet(how, n, &expected))
         n++;
     memory_disk_free(&expected);
-    print_message("%s: %d points, recovered and gone on with\n", how->name,
-        (int)n - 1);
+    print_message(
+        "%s: %d points, recovered and gone on with\n", how->name, (int)n - 1);
     assert_true(n > 1);
 }
 
@@ -361,9 +363,10 @@ static void any_call_may_fail_once(void **state) {
 }
 
 static void the_disk_may_be_full_at_any_write(void **state) {
-    const unsigned writes = 1u << HOOK_WRITE | 1u << HOOK_SYNC
-        | 1u << HOOK_TRUNCATE | 1u << HOOK_MAKE_DIR | 1u << HOOK_OPEN
-        | 1u << HOOK_RENAME | 1u << HOOK_CLOSE;
+    const unsigned writes = 1u << HOOK_WRITE | 1u << HOOK_SYNC |
+                            1u << HOOK_TRUNCATE | 1u << HOOK_MAKE_DIR |
+                            1u << HOOK_OPEN | 1u << HOOK_RENAME |
+                            1u << HOOK_CLOSE;
     fault once = {"ENOSPC once", writes, ENOSPC, false, false};
     fault stays = {"ENOSPC for good", writes, ENOSPC, true, false};
     (void)state;
@@ -372,12 +375,15 @@ static void the_disk_may_be_full_at_any_write(void **state) {
 }
 
 static void each_kind_of_call_may_be_refused(void **state) {
-    fault interrupted = {"EINTR", 1u << HOOK_WRITE | 1u << HOOK_READ
-        | 1u << HOOK_SYNC_DIR, EINTR, false, false};
-    fault files = {"EMFILE", 1u << HOOK_OPEN | 1u << HOOK_LIST, EMFILE, false,
+    fault interrupted = {"EINTR",
+        1u << HOOK_WRITE | 1u << HOOK_READ | 1u << HOOK_SYNC_DIR, EINTR, false,
         false};
-    fault rights = {"EACCES", 1u << HOOK_OPEN | 1u << HOOK_KIND
-        | 1u << HOOK_RENAME | 1u << HOOK_MAKE_DIR, EACCES, true, false};
+    fault files = {
+        "EMFILE", 1u << HOOK_OPEN | 1u << HOOK_LIST, EMFILE, false, false};
+    fault rights = {"EACCES",
+        1u << HOOK_OPEN | 1u << HOOK_KIND | 1u << HOOK_RENAME |
+            1u << HOOK_MAKE_DIR,
+        EACCES, true, false};
     fault quota = {"EDQUOT", 1u << HOOK_WRITE, EDQUOT, true, false};
     fault lock = {"lock taken", 1u << HOOK_LOCK, EWOULDBLOCK, false, false};
     fault no_locks = {"ENOLCK", 1u << HOOK_LOCK, ENOLCK, true, false};
@@ -446,8 +452,8 @@ static void recovery_killed_at_any_call_ends_the_same(void **state) {
             world_end(w, n);
             free(w);
         }
-        print_message("recovery of %s: killed at %d points\n", paths[p],
-            (int)n - 2);
+        print_message(
+            "recovery of %s: killed at %d points\n", paths[p], (int)n - 2);
         assert_true(n > 10);
         world_end(whole, 0);
         free(whole);
@@ -497,8 +503,8 @@ static void a_process_that_ends_at_any_call_loses_nothing(void **state) {
         work w = work_on(at("set"), 4, &disk.io);
         w.options.env.allocator = &memory.allocator;
         assert_opens(writer, work_open(&w, true, &said));
-        if (bags_writer_resumed(writer) < flushed
-            || bags_writer_resumed(writer) > flushed + 1)
+        if (bags_writer_resumed(writer) < flushed ||
+            bags_writer_resumed(writer) > flushed + 1)
             fail_msg("dead at call %d: %d found, %d flushed", (int)n,
                 (int)bags_writer_resumed(writer), (int)flushed);
         assert_ok(work_append_to(&w, writer, 9, &said));

@@ -3,7 +3,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
-#define _FILE_OFFSET_BITS 64 /* ext4 numbers a directory's entries with 64 bits */
+#define _FILE_OFFSET_BITS                                                      \
+    64 /* ext4 numbers a directory's entries with 64 bits */
 #include "check.h"
 
 #include <dirent.h>
@@ -12,8 +13,8 @@
 
 enum mode { MAPPED, POSITIONAL, LOADED, ONE_FILE, ONE_MAP, MODES };
 
-static const char *const writers[] = {"bags-0.5.1", "granular-0.16.1",
-    "granular-0.21.0", "granular-0.22.0a1"};
+static const char *const writers[] = {
+    "bags-0.5.1", "granular-0.16.1", "granular-0.21.0", "granular-0.22.0a1"};
 
 /* ---------------------------------------------------------------- manifests */
 
@@ -92,13 +93,13 @@ static size_t for_each_fixture(const char *kind, bool refused,
             fail_msg("%s is missing", directory);
         for (int i = 0; i < entries; i++) {
             char fixture[600], its_kind[32] = "";
-            snprintf(fixture, sizeof(fixture), "%s/%s", directory,
-                found[i]->d_name);
+            snprintf(
+                fixture, sizeof(fixture), "%s/%s", directory, found[i]->d_name);
             bool is_fixture = found[i]->d_name[0] != '.';
             free(found[i]);
-            if (!is_fixture
-                || manifest_kind(fixture, its_kind, sizeof(its_kind)) != refused
-                || strcmp(its_kind, kind) != 0)
+            if (!is_fixture ||
+                manifest_kind(fixture, its_kind, sizeof(its_kind)) != refused ||
+                strcmp(its_kind, kind) != 0)
                 continue;
             each(fixture);
             count++;
@@ -176,8 +177,8 @@ static void check_bag_reader(const bag_reader *reader, const char *fixture) {
         } else if (manifest_is(&m, "size")) {
             assert_true(bag_reader_size(reader) == manifest_number(&m, 1));
         } else if (manifest_is(&m, "b")) {
-            assert_ok(bag_reader_get(reader, manifest_number(&m, 1), &scratch,
-                &blob, &said));
+            assert_ok(bag_reader_get(
+                reader, manifest_number(&m, 1), &scratch, &blob, &said));
             check_hash(blob, manifest_number(&m, 2), m.fields[3]);
             listed++;
         } else if (manifest_is(&m, "digest")) {
@@ -185,8 +186,8 @@ static void check_bag_reader(const bag_reader *reader, const char *fixture) {
             char hex[65];
             bags_range range;
             sha256_start(&s);
-            assert_ok(bag_reader_get_range(reader, 0, UINT64_MAX, &scratch,
-                &range, &said));
+            assert_ok(bag_reader_get_range(
+                reader, 0, UINT64_MAX, &scratch, &range, &said));
             assert_true(range.length == manifest_number(&m, 1));
             assert_true(range.size == manifest_number(&m, 2));
             for (size_t i = 0; i < range.length; i++)
@@ -219,8 +220,8 @@ static void check_bag(const char *fixture) {
         if (exists(inside(fixture, "data.idx")))
             continue;
         bytes file = load(inside(fixture, "data.bag"));
-        assert_opens(reader, bag_reader_open_memory(file.data, file.size,
-            &options, &said));
+        assert_opens(reader,
+            bag_reader_open_memory(file.data, file.size, &options, &said));
         check_bag_reader(reader, fixture);
         bag_reader_close(reader);
         bytes_free(&file);
@@ -236,8 +237,8 @@ static void rewrite_bag(const char *fixture) {
     bag_reader *reader;
     bag_writer *writer;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    assert_opens(reader,
-        bag_reader_open(inside(fixture, "data.bag"), NULL, &said));
+    assert_opens(
+        reader, bag_reader_open(inside(fixture, "data.bag"), NULL, &said));
     assert_opens(writer, bag_writer_open(at("x.bag"), NULL, &said));
     for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
         bags_view blob;
@@ -258,13 +259,12 @@ static void v1_bags_are_written_with_the_same_bytes(void **state) {
 
 /* ----------------------------------------------------------------- datasets */
 
-static bags_reader *open_dataset(const char *path, enum mode mode,
-    uint64_t start, uint64_t stop) {
+static bags_reader *open_dataset(
+    const char *path, enum mode mode, uint64_t start, uint64_t stop) {
     bags_reader_options options;
     bags_reader *reader;
     memset(&options, 0, sizeof(options));
-    options.no_mmap = mode == POSITIONAL || mode == LOADED
-        || mode == ONE_FILE;
+    options.no_mmap = mode == POSITIONAL || mode == LOADED || mode == ONE_FILE;
     options.cache_index = mode == LOADED;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
@@ -278,8 +278,8 @@ static bags_reader *open_dataset(const char *path, enum mode mode,
 }
 
 /* A column over all datapoints, as the manifest sums it up. */
-static void check_column(const bags_reader *reader, const manifest *m,
-    bags_row *row) {
+static void check_column(
+    const bags_reader *reader, const manifest *m, bags_row *row) {
     size_t column = (size_t)manifest_number(m, 1), count = 0, found = 99;
     const bags_field *fields = bags_reader_fields(reader, &count);
     bags_select select = bags_whole(column);
@@ -313,8 +313,8 @@ static void check_column(const bags_reader *reader, const manifest *m,
     assert_string_equal(hex, m->fields[5]);
 }
 
-static void check_list(const bags_reader *reader, const manifest *m,
-    bags_row *row) {
+static void check_list(
+    const bags_reader *reader, const manifest *m, bags_row *row) {
     size_t column = (size_t)manifest_number(m, 2);
     uint64_t index = manifest_number(m, 1), items = 99, sizes = 0;
     bags_select select = bags_whole(column);
@@ -334,25 +334,27 @@ static void check_list(const bags_reader *reader, const manifest *m,
     assert_string_equal(hex, m->fields[5]);
 }
 
-static void check_item(const bags_reader *reader, const manifest *m,
-    bags_row *row) {
+static void check_item(
+    const bags_reader *reader, const manifest *m, bags_row *row) {
     uint64_t item = manifest_number(m, 3);
-    bags_select select = bags_slice((size_t)manifest_number(m, 2), item, item + 1, 1);
-    assert_ok(bags_reader_get(reader, manifest_number(m, 1), &select, 1, row,
-        &said));
+    bags_select select =
+        bags_slice((size_t)manifest_number(m, 2), item, item + 1, 1);
+    assert_ok(
+        bags_reader_get(reader, manifest_number(m, 1), &select, 1, row, &said));
     assert_int_equal(bags_row_length(row, 0), 1);
     check_hash(bags_row_bytes(row, 0, 0), manifest_number(m, 4), m->fields[5]);
 }
 
-static void check_value(const bags_reader *reader, const manifest *m,
-    bags_row *row) {
+static void check_value(
+    const bags_reader *reader, const manifest *m, bags_row *row) {
     uint64_t index = manifest_number(m, 1);
     size_t column = (size_t)manifest_number(m, 2);
     assert_ok(bags_reader_get(reader, index, NULL, 0, row, &said));
     assert_int_equal(bags_row_length(row, column), 1);
-    check_hash(bags_row_bytes(row, column, 0), manifest_number(m, 3),
-        m->fields[4]);
-    assert_ok(bags_reader_get_range(reader, index, index + 3, column, row, &said));
+    check_hash(
+        bags_row_bytes(row, column, 0), manifest_number(m, 3), m->fields[4]);
+    assert_ok(
+        bags_reader_get_range(reader, index, index + 3, column, row, &said));
     check_hash(bags_row_bytes(row, 0, 0), manifest_number(m, 3), m->fields[4]);
 }
 
@@ -371,8 +373,8 @@ static void check_dataset(const char *fixture) {
     for (int mode = 0; mode < MODES; mode++) {
         manifest m = manifest_open(fixture);
         bags_row row = {0};
-        bags_reader *reader = open_dataset(inside(fixture, "data"),
-            (enum mode)mode, 0, 0);
+        bags_reader *reader =
+            open_dataset(inside(fixture, "data"), (enum mode)mode, 0, 0);
         while (manifest_next(&m)) {
             if (manifest_is(&m, "kind")) {
                 assert_int_equal(reader_info(reader).sharded,
@@ -381,8 +383,7 @@ static void check_dataset(const char *fixture) {
                 assert_true(
                     bags_reader_length(reader) == manifest_number(&m, 1));
             } else if (manifest_is(&m, "size")) {
-                assert_true(
-                    reader_info(reader).size == manifest_number(&m, 1));
+                assert_true(reader_info(reader).size == manifest_number(&m, 1));
             } else if (manifest_is(&m, "shards")) {
                 check_shards(reader, &m);
             } else if (manifest_is(&m, "col")) {
@@ -406,14 +407,14 @@ static void check_dataset(const char *fixture) {
 
 static void datasets_of_the_original_writers_are_read(void **state) {
     (void)state;
-    assert_int_equal(for_each_fixture("dataset", false, 0, 3, check_dataset),
-        26);
+    assert_int_equal(
+        for_each_fixture("dataset", false, 0, 3, check_dataset), 26);
 }
 
 static void shards_of_the_original_writers_are_read(void **state) {
     (void)state;
-    assert_int_equal(for_each_fixture("sharded", false, 0, 3, check_dataset),
-        25);
+    assert_int_equal(
+        for_each_fixture("sharded", false, 0, 3, check_dataset), 25);
 }
 
 /* A number of manifest.json's options, or 0. */
@@ -449,8 +450,8 @@ static void copy_datapoint(bags_writer *writer, const bags_reader *reader,
             values[used] = bags_blob(blob.data, blob.size);
             if (!decoded)
                 continue;
-            bags_code code = bags_row_value(row, f, i, &rooms[used],
-                &values[used], &said);
+            bags_code code =
+                bags_row_value(row, f, i, &rooms[used], &values[used], &said);
             assert_true(code == BAGS_OK || code == BAGS_ERROR_TYPE);
         }
     }
@@ -468,23 +469,23 @@ static void rewrite_as(const char *fixture, bool decoded) {
     options.no_sync = true;
     options.buffer_size = decoded ? 4096 : 0;
     options.shard_size = option_of(fixture, "shard_size");
-    options.shard_length = option_of(fixture, "shard_length")
-        + option_of(fixture, "shardlen");
+    options.shard_length =
+        option_of(fixture, "shard_length") + option_of(fixture, "shardlen");
     uint64_t workers = option_of(fixture, "workers");
     for (uint64_t worker = 0; worker < (workers ? workers : 1); worker++) {
         bags_writer *writer;
         bags_row row = {0};
         size_t count = 0;
-        bags_reader *reader = open_dataset(inside(fixture, "data"), MAPPED,
-            worker, workers);
+        bags_reader *reader =
+            open_dataset(inside(fixture, "data"), MAPPED, worker, workers);
         const bags_field *fields = bags_reader_fields(reader, &count);
         options.sharded = reader_info(reader).sharded;
         options.shard_start = worker;
         options.shard_stop = workers;
         if (!options.sharded)
             options.shard_stop = 0;
-        assert_opens(writer,
-            bags_writer_open(at("x"), fields, count, &options, &said));
+        assert_opens(
+            writer, bags_writer_open(at("x"), fields, count, &options, &said));
         for (uint64_t i = 0; i < bags_reader_length(reader); i++)
             copy_datapoint(writer, reader, i, &row, decoded);
         assert_ok(bags_writer_close(writer, &said));
@@ -528,8 +529,8 @@ static void refuse_bag(const char *fixture) {
         assert_says("data.bag");
         options.allow_empty_file = true;
         poison();
-        bag_reader *reader = bag_reader_open(inside(fixture, "data.bag"),
-            &options, &said);
+        bag_reader *reader =
+            bag_reader_open(inside(fixture, "data.bag"), &options, &said);
         assert_int_equal(reader != NULL, strstr(fixture, "0-bytes") != NULL);
         bag_reader_close(reader);
     }
@@ -541,8 +542,8 @@ static void refuse_dataset(const char *fixture) {
         memset(&options, 0, sizeof(options));
         options.no_mmap = mode == POSITIONAL;
         poison();
-        bags_reader *reader = bags_reader_open(inside(fixture, "data"),
-            &options, &said);
+        bags_reader *reader =
+            bags_reader_open(inside(fixture, "data"), &options, &said);
         bags_row row = {0};
         bags_code code = said.code;
         if (reader)
@@ -560,14 +561,14 @@ static void refuse_dataset(const char *fixture) {
 }
 
 static void refuse_gap(const char *fixture) {
-    assert_refused(BAGS_ERROR_GAP,
-        bags_reader_open(inside(fixture, "data"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_GAP, bags_reader_open(inside(fixture, "data"), NULL, &said));
     assert_says("5");
     assert_says("7");
     assert_says("8");
     for (int mode = 0; mode < MODES; mode++) {
-        bags_reader *reader = open_dataset(inside(fixture, "data"),
-            (enum mode)mode, 0, 0);
+        bags_reader *reader =
+            open_dataset(inside(fixture, "data"), (enum mode)mode, 0, 0);
         bags_row row = {0};
         assert_true(shard_count(reader) == 7);
         for (uint64_t i = 0; i < bags_reader_length(reader); i++)
@@ -591,8 +592,8 @@ static void refuse_gap(const char *fixture) {
 static void what_is_damaged_is_refused(void **state) {
     (void)state;
     assert_int_equal(for_each_fixture("bag", true, 0, 3, refuse_bag), 3);
-    assert_int_equal(for_each_fixture("dataset", true, 0, 3, refuse_dataset),
-        3);
+    assert_int_equal(
+        for_each_fixture("dataset", true, 0, 3, refuse_dataset), 3);
 }
 
 static void gaps_are_refused_and_read_when_they_are_allowed(void **state) {
@@ -602,8 +603,9 @@ static void gaps_are_refused_and_read_when_they_are_allowed(void **state) {
 
 static void an_empty_v2_bag_alone_needs_a_permission(void **state) {
     (void)state;
-    assert_refused(BAGS_ERROR_CORRUPT, bag_reader_open(
-        GOLDEN "/granular-0.21.0/bag-empty/data.bag", NULL, &said));
+    assert_refused(BAGS_ERROR_CORRUPT,
+        bag_reader_open(
+            GOLDEN "/granular-0.21.0/bag-empty/data.bag", NULL, &said));
 }
 
 int main(void) {

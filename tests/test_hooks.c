@@ -16,22 +16,22 @@ typedef struct world {
 
 /* Fills `said` for every step, so that it must be written by the one that
  * fails; remembers its name. */
-#define STEP(call) \
-    do { \
-        poison(); \
-        w->where = #call; \
-        code = (call); \
-        if (code) \
-            goto done; \
+#define STEP(call)                                                             \
+    do {                                                                       \
+        poison();                                                              \
+        w->where = #call;                                                      \
+        code = (call);                                                         \
+        if (code)                                                              \
+            goto done;                                                         \
     } while (0)
-#define OPEN(object, call) \
-    do { \
-        poison(); \
-        w->where = #call; \
-        (object) = (call); \
-        code = (object) ? BAGS_OK : said.code; \
-        if (code) \
-            goto done; \
+#define OPEN(object, call)                                                     \
+    do {                                                                       \
+        poison();                                                              \
+        w->where = #call;                                                      \
+        (object) = (call);                                                     \
+        code = (object) ? BAGS_OK : said.code;                                 \
+        if (code)                                                              \
+            goto done;                                                         \
     } while (0)
 
 static const char big[9000] = {1, 2, 3};
@@ -118,8 +118,8 @@ static void shout_close(void *state) {
     copy.resize(copy.user, state, 99, 0);
 }
 
-static const bags_codec shout = {"shout", shout_open, shout_encode, NULL,
-    shout_close, NULL};
+static const bags_codec shout = {
+    "shout", shout_open, shout_encode, NULL, shout_close, NULL};
 
 static const char *text_of(uint64_t index) {
     static char text[64];
@@ -159,8 +159,8 @@ done:
     return code;
 }
 
-static bags_code write_set(world *w, const char *path, bool sharded,
-    uint64_t points) {
+static bags_code write_set(
+    world *w, const char *path, bool sharded, uint64_t points) {
     bags_writer_options options;
     bags_writer *writer = NULL;
     bags_registry *codecs = NULL;
@@ -208,8 +208,8 @@ static void check_point(const bags_row *row, uint64_t index) {
     assert_bytes(bags_row_bytes(row, 4, 1), big, index % 3 * 3000);
 }
 
-static bags_code read_set(world *w, const char *path, uint64_t points,
-    bool cache_index) {
+static bags_code read_set(
+    world *w, const char *path, uint64_t points, bool cache_index) {
     bags_reader_options options;
     bags_reader *reader = NULL;
     bags_row row = {0};
@@ -353,8 +353,8 @@ static void the_program_works_without_faults(void **state) {
     /* Every hook takes part, but for one that cleans up after failures and those
      * that only make large files faster. */
     for (int h = 0; h < HOOKS; h++)
-        if (h != HOOK_REMOVE_DIR && h != HOOK_RESERVE && h != HOOK_ADVISE
-            && h != HOOK_WRITE_BACK && w.files.counts[h] == 0)
+        if (h != HOOK_REMOVE_DIR && h != HOOK_RESERVE && h != HOOK_ADVISE &&
+            h != HOOK_WRITE_BACK && w.files.counts[h] == 0)
             fail_msg("%s was never called", hook_names[h]);
     world_end(&w, 0);
 }
@@ -408,15 +408,16 @@ static void memory_may_end_at_every_allocation(void **state) {
 /* Faults that need not be reported: a file that cannot be mapped is read; what
  * was only read may fail to close; of too many open files one may be closed. */
 static bool may_be_passed_over(const world *w) {
-    return w->files.fail_with == EMFILE || w->files.last == HOOK_MAP || w->files.last == HOOK_UNMAP
-        || (w->files.last == HOOK_CLOSE && !w->files.lost_bags);
+    return w->files.fail_with == EMFILE || w->files.last == HOOK_MAP ||
+           w->files.last == HOOK_UNMAP ||
+           (w->files.last == HOOK_CLOSE && !w->files.lost_bags);
 }
 
 static bool is_code_for(bags_code code, int error) {
     switch (error) {
     case ENOENT:
-        return code == BAGS_ERROR_MISSING || code == BAGS_ERROR_UNFINISHED
-            || code == BAGS_ERROR_IO || code == BAGS_ERROR_CORRUPT;
+        return code == BAGS_ERROR_MISSING || code == BAGS_ERROR_UNFINISHED ||
+               code == BAGS_ERROR_IO || code == BAGS_ERROR_CORRUPT;
     case ENOMEM:
         return code == BAGS_ERROR_MEMORY;
     default:
@@ -438,8 +439,8 @@ static void fail_calls(unsigned only, int error, bool stays, bool journals) {
         if (reached && !code) {
             /* Too many open files: others are closed, and it is tried again. */
             bool retried = error == EMFILE && w.files.last == HOOK_OPEN;
-            if (!stays && !retried && !may_be_passed_over(&w)
-                && (journals || w.files.last != HOOK_REMOVE))
+            if (!stays && !retried && !may_be_passed_over(&w) &&
+                (journals || w.files.last != HOOK_REMOVE))
                 fail_msg("call %d, %s, was passed over", (int)n,
                     hook_names[w.files.last]);
             passed_over++;
@@ -480,9 +481,10 @@ static void files_may_fail_for_good_at_every_call(void **state) {
 }
 
 static void the_disk_may_be_full_at_every_write(void **state) {
-    const unsigned writes = 1u << HOOK_WRITE | 1u << HOOK_SYNC
-        | 1u << HOOK_TRUNCATE | 1u << HOOK_MAKE_DIR | 1u << HOOK_OPEN
-        | 1u << HOOK_RENAME | 1u << HOOK_CLOSE;
+    const unsigned writes = 1u << HOOK_WRITE | 1u << HOOK_SYNC |
+                            1u << HOOK_TRUNCATE | 1u << HOOK_MAKE_DIR |
+                            1u << HOOK_OPEN | 1u << HOOK_RENAME |
+                            1u << HOOK_CLOSE;
     (void)state;
     fail_calls(writes, ENOSPC, false, false);
     fail_calls(writes, ENOSPC, true, false);
@@ -505,8 +507,8 @@ static void each_hook_may_fail_for_good(void **state) {
         w.files.fail_at = 1;
         w.files.stays = true;
         bags_code code = run(&w);
-        bool harmless = h == HOOK_MAP || h == HOOK_UNMAP || h == HOOK_REMOVE
-            || h == HOOK_REMOVE_DIR || h == HOOK_CLOSE;
+        bool harmless = h == HOOK_MAP || h == HOOK_UNMAP || h == HOOK_REMOVE ||
+                        h == HOOK_REMOVE_DIR || h == HOOK_CLOSE;
         if (w.files.failed && !code && !harmless)
             fail_msg("%s may fail for ever", hook_names[h]);
         w.files.fail_at = 0;

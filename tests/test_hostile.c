@@ -33,8 +33,8 @@ static bags_code try_spec(const void *spec, size_t size, char *out) {
     if (out)
         *out = 0;
     for (size_t i = 0; i < count && out; i++)
-        used += (size_t)sprintf(out + used, "%s=%s;", fields[i].name,
-            fields[i].type);
+        used += (size_t)sprintf(
+            out + used, "%s=%s;", fields[i].name, fields[i].type);
     bags_reader_close(reader);
     memory_disk_free(&m);
     return code;
@@ -87,39 +87,90 @@ static void specs_that_are_none_are_refused(void **state) {
         const char *spec;
         size_t size; /* 0: up to the zero byte */
     } rows[] = {
-        {" ", 1}, {"{", 0}, {"}", 0}, {"[]", 0}, {"null", 0}, {"1", 0},
-        {"\"a\"", 0}, {"{\"a\"}", 0}, {"{\"a\":}", 0}, {"{\"a\" \"x\"}", 0},
-        {"{\"a\":1}", 0}, {"{\"a\":null}", 0}, {"{\"a\":true}", 0},
-        {"{\"a\":[]}", 0}, {"{\"a\":[\"x\"]}", 0}, {"{\"a\":{}}", 0},
-        {"{\"a\":-1.5e3}", 0}, {"{\"a\":\"x\",}", 0}, {"{,}", 0},
-        {"{,\"a\":\"x\"}", 0}, {"{\"a\":\"x\",,\"b\":\"x\"}", 0},
-        {"{\"a\":\"x\" \"b\":\"x\"}", 0}, {"{a:\"x\"}", 0},
-        {"{'a':'x'}", 0}, {"{1:\"x\"}", 0}, {"{\"a\":x}", 0},
-        {"{\"a\":\"x\"}}", 0}, {"{\"a\":\"x\"}{}", 0}, {"{}x", 0},
-        {"{} {}", 0}, {"{}\0", 3}, {"\0{}", 3}, {"{\0}", 3},
-        {"{}//c", 0}, {"/**/{}", 0}, {"{\"a\":\"x\"", 0}, {"{\"a\":\"x", 0},
-        {"{\"a", 0}, {"{\"a\\", 0}, {"{\"a\\u00", 0},
-        {"{\"a\n\":\"x\"}", 0}, {"{\"a\x01\":\"x\"}", 0},
-        {"{\"a\":\"x\n\"}", 0}, {"{\"a\x00\":\"x\"}", 10},
-        {"{\"\\x41\":\"x\"}", 0}, {"{\"\\u12\":\"x\"}", 0},
-        {"{\"\\u12g4\":\"x\"}", 0}, {"{\"\\u 123\":\"x\"}", 0},
-        {"{\"\\u+123\":\"x\"}", 0}, {"{\"\\U00e9\":\"x\"}", 0},
-        {"{\"\\a\":\"x\"}", 0}, {"{\"\\'\":\"x\"}", 0}, {"{\"\\0\":\"x\"}", 0},
-        {"{\"\\ud800\":\"x\"}", 0}, {"{\"\\udc00\":\"x\"}", 0},
-        {"{\"\\ud800x\":\"x\"}", 0}, {"{\"\\ud800\\n\":\"x\"}", 0},
-        {"{\"\\ud800\\u0041\":\"x\"}", 0}, {"{\"\\ud800\\ud800\":\"x\"}", 0},
-        {"{\"\\ude00\\ud83d\":\"x\"}", 0}, {"{\"a\":\"\\ud800\"}", 0},
-        {"{\"\xff\":\"x\"}", 0}, {"{\"\xc3\":\"x\"}", 0},
-        {"{\"\xc0\xaf\":\"x\"}", 0}, {"{\"\xed\xa0\x80\":\"x\"}", 0},
-        {"{\"\xf5\x80\x80\x80\":\"x\"}", 0}, {"{\"a\":\"\xff\"}", 0},
-        {"\v{}", 0}, {"\f{}", 0}, {"\xc2\xa0{}", 0}, {"{}\xe2\x80\xa8", 0},
-        {"\xff\xfe{\0}\0", 6}, {"\xfe\xff\0{\0}", 6}, {"{\0}\0", 4},
-        {"\0{\0}", 4}, {"{\0\0\0}\0\0\0", 8},
+        {" ", 1},
+        {"{", 0},
+        {"}", 0},
+        {"[]", 0},
+        {"null", 0},
+        {"1", 0},
+        {"\"a\"", 0},
+        {"{\"a\"}", 0},
+        {"{\"a\":}", 0},
+        {"{\"a\" \"x\"}", 0},
+        {"{\"a\":1}", 0},
+        {"{\"a\":null}", 0},
+        {"{\"a\":true}", 0},
+        {"{\"a\":[]}", 0},
+        {"{\"a\":[\"x\"]}", 0},
+        {"{\"a\":{}}", 0},
+        {"{\"a\":-1.5e3}", 0},
+        {"{\"a\":\"x\",}", 0},
+        {"{,}", 0},
+        {"{,\"a\":\"x\"}", 0},
+        {"{\"a\":\"x\",,\"b\":\"x\"}", 0},
+        {"{\"a\":\"x\" \"b\":\"x\"}", 0},
+        {"{a:\"x\"}", 0},
+        {"{'a':'x'}", 0},
+        {"{1:\"x\"}", 0},
+        {"{\"a\":x}", 0},
+        {"{\"a\":\"x\"}}", 0},
+        {"{\"a\":\"x\"}{}", 0},
+        {"{}x", 0},
+        {"{} {}", 0},
+        {"{}\0", 3},
+        {"\0{}", 3},
+        {"{\0}", 3},
+        {"{}//c", 0},
+        {"/**/{}", 0},
+        {"{\"a\":\"x\"", 0},
+        {"{\"a\":\"x", 0},
+        {"{\"a", 0},
+        {"{\"a\\", 0},
+        {"{\"a\\u00", 0},
+        {"{\"a\n\":\"x\"}", 0},
+        {"{\"a\x01\":\"x\"}", 0},
+        {"{\"a\":\"x\n\"}", 0},
+        {"{\"a\x00\":\"x\"}", 10},
+        {"{\"\\x41\":\"x\"}", 0},
+        {"{\"\\u12\":\"x\"}", 0},
+        {"{\"\\u12g4\":\"x\"}", 0},
+        {"{\"\\u 123\":\"x\"}", 0},
+        {"{\"\\u+123\":\"x\"}", 0},
+        {"{\"\\U00e9\":\"x\"}", 0},
+        {"{\"\\a\":\"x\"}", 0},
+        {"{\"\\'\":\"x\"}", 0},
+        {"{\"\\0\":\"x\"}", 0},
+        {"{\"\\ud800\":\"x\"}", 0},
+        {"{\"\\udc00\":\"x\"}", 0},
+        {"{\"\\ud800x\":\"x\"}", 0},
+        {"{\"\\ud800\\n\":\"x\"}", 0},
+        {"{\"\\ud800\\u0041\":\"x\"}", 0},
+        {"{\"\\ud800\\ud800\":\"x\"}", 0},
+        {"{\"\\ude00\\ud83d\":\"x\"}", 0},
+        {"{\"a\":\"\\ud800\"}", 0},
+        {"{\"\xff\":\"x\"}", 0},
+        {"{\"\xc3\":\"x\"}", 0},
+        {"{\"\xc0\xaf\":\"x\"}", 0},
+        {"{\"\xed\xa0\x80\":\"x\"}", 0},
+        {"{\"\xf5\x80\x80\x80\":\"x\"}", 0},
+        {"{\"a\":\"\xff\"}", 0},
+        {"\v{}", 0},
+        {"\f{}", 0},
+        {"\xc2\xa0{}", 0},
+        {"{}\xe2\x80\xa8", 0},
+        {"\xff\xfe{\0}\0", 6},
+        {"\xfe\xff\0{\0}", 6},
+        {"{\0}\0", 4},
+        {"\0{\0}", 4},
+        {"{\0\0\0}\0\0\0", 8},
         /* the order gives refs their meaning */
-        {"{\"b\":\"x\",\"a\":\"x\"}", 0}, {"{\"a\":\"x\",\"B\":\"x\"}", 0},
-        {"{\"9\":\"x\",\"10\":\"x\"}", 0}, {"{\"aa\":\"x\",\"a\":\"x\"}", 0},
+        {"{\"b\":\"x\",\"a\":\"x\"}", 0},
+        {"{\"a\":\"x\",\"B\":\"x\"}", 0},
+        {"{\"9\":\"x\",\"10\":\"x\"}", 0},
+        {"{\"aa\":\"x\",\"a\":\"x\"}", 0},
         {"{\"\\ud800\\udc00\":\"x\",\"\\uffff\":\"x\"}", 0},
-        {"{\"a\":\"x\",\"a\":\"x\"}", 0}, {"{\"a\":\"x\",\"\\u0061\":\"y\"}", 0},
+        {"{\"a\":\"x\",\"a\":\"x\"}", 0},
+        {"{\"a\":\"x\",\"\\u0061\":\"y\"}", 0},
         {"{\"a\":\"x\",\"b\":\"x\",\"a\":\"x\"}", 0},
     };
     (void)state;
@@ -158,8 +209,8 @@ static void names_that_leave_the_directory_are_refused(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         bags_code code = try_spec(rows[i], strlen(rows[i]), NULL);
-        if (code != BAGS_ERROR_FIELD
-            && !(strstr(rows[i], "u0000") && code == BAGS_ERROR_CORRUPT))
+        if (code != BAGS_ERROR_FIELD &&
+            !(strstr(rows[i], "u0000") && code == BAGS_ERROR_CORRUPT))
             fail_msg("%s: %s", rows[i], bags_code_name(code));
         assert_says("spec.json");
     }
@@ -181,8 +232,8 @@ static void a_byte_order_mark_is_refused_or_passed_over(void **state) {
     char fields[64];
     (void)state;
     bags_code code = try_spec(spec, sizeof(spec) - 1, fields);
-    assert_true(code == BAGS_ERROR_CORRUPT
-        || (code == BAGS_OK && strcmp(fields, "a=bytes;") == 0));
+    assert_true(code == BAGS_ERROR_CORRUPT ||
+                (code == BAGS_OK && strcmp(fields, "a=bytes;") == 0));
 }
 
 static void nesting_of_any_depth_is_refused(void **state) {
@@ -193,8 +244,8 @@ static void nesting_of_any_depth_is_refused(void **state) {
         put_text(&spec, "{\"a\":");
         while (spec.size < 1000000)
             put_text(&spec, parts[i]);
-        assert_int_equal(try_spec(spec.data, spec.size, NULL),
-            BAGS_ERROR_CORRUPT);
+        assert_int_equal(
+            try_spec(spec.data, spec.size, NULL), BAGS_ERROR_CORRUPT);
         bytes_free(&spec);
     }
 }
@@ -227,8 +278,7 @@ static void specs_have_a_limit_of_fields(void **state) {
         if (count == 65535)
             assert_int_equal(code, BAGS_OK);
         else
-            assert_true(code == BAGS_ERROR_LIMIT
-                || code == BAGS_ERROR_CORRUPT);
+            assert_true(code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_CORRUPT);
         bytes_free(&spec);
     }
 }
@@ -252,8 +302,8 @@ static void messages_about_odd_names_are_lines_of_utf8(void **state) {
             put_text(&spec, names[i]);
         put_text(&spec, "\": \"bytes\"}");
         save(at("x/spec.json"), spec.data, spec.size);
-        save(at("x/refs.bag"), "\x91\x00\0\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0",
-            18);
+        save(
+            at("x/refs.bag"), "\x91\x00\0\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0", 18);
         assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
         poison();
         bags_code code = bags_reader_get(reader, 0, NULL, 0, &row, &said);
@@ -266,8 +316,8 @@ static void messages_about_odd_names_are_lines_of_utf8(void **state) {
         bytes_free(&spec);
         remove_tree(at("x"));
     }
-    static const char *const paths[] = {"new\nline", "\xff\xfe", "\x1b[2J",
-        "%s%s%s%n"};
+    static const char *const paths[] = {
+        "new\nline", "\xff\xfe", "\x1b[2J", "%s%s%s%n"};
     for (size_t i = 0; i < 4; i++) {
         if (ON_WINDOWS && paths[i][0] == '\xff') {
             assert_refused(BAGS_ERROR_IO, /* only UTF-8 is a path there */
@@ -314,8 +364,8 @@ static bags_code read_all(const char *path, bool no_mmap) {
 /* A pipe would wait for a writer for ever; a device has no end. */
 static void pipes_and_devices_are_no_files(void **state) {
     static const char *const names[] = {"x/spec.json", "x/refs.bag", "x/a.bag"};
-    static const char *const targets[] = {NULL, "/dev/zero", "/dev/null",
-        "/dev/tty", "/", "nowhere", "a.bag"};
+    static const char *const targets[] = {
+        NULL, "/dev/zero", "/dev/null", "/dev/tty", "/", "nowhere", "a.bag"};
     (void)state;
     skip_on_windows("needs pipes and devices among files");
     alarm(60);
@@ -384,10 +434,11 @@ static void directories_in_the_place_of_files_are_errors(void **state) {
 
 /* Whatever stands in the place of a file, verify names it and recover leaves it:
  * neither waits, and nothing outside is changed. */
-static void special_files_are_named_by_verify_and_left_by_recover(void **state) {
+static void special_files_are_named_by_verify_and_left_by_recover(
+    void **state) {
     static const char *const split[] = {"x/a.idx", "x/a.bag", NULL};
-    static const char *const whole[] = {"x/spec.json", "x/refs.bag", "x/a.bag",
-        NULL};
+    static const char *const whole[] = {
+        "x/spec.json", "x/refs.bag", "x/a.bag", NULL};
     static const char *const dying[] = {"x/spec.json.partial", "x/refs.bag",
         "x/refs.idx", "x/a.bag", "x/a.idx", NULL};
     static const char *const *const lists[] = {split, whole, dying};
@@ -410,8 +461,9 @@ static void special_files_are_named_by_verify_and_left_by_recover(void **state) 
                 if (list == 2) {
                     save(at("x/refs.bag"), "\x91\0", 2);
                     save(at("x/refs.idx"), "\2\0\0\0\0\0\0\0", 8);
-                    assert_int_equal(rename(at("x/spec.json"),
-                        at("x/spec.json.partial")), 0);
+                    assert_int_equal(
+                        rename(at("x/spec.json"), at("x/spec.json.partial")),
+                        0);
                 }
                 set_free(&set);
                 save_text(at("outside"), "not yours");
@@ -425,7 +477,8 @@ static void special_files_are_named_by_verify_and_left_by_recover(void **state) 
                 memset(&recover, 0, sizeof(recover));
                 memset(&verify, 0, sizeof(verify));
                 recover.no_sync = true;
-                recover.env.allocator = verify.env.allocator = &memory.allocator;
+                recover.env.allocator = verify.env.allocator =
+                    &memory.allocator;
                 poison();
                 bags_code code = bags_verify(at("x"), &verify, NULL, &said);
                 /* Links are followed to read: what stands outside is a blob. */
@@ -499,8 +552,8 @@ static void directories_above_are_found_in_every_spelling(void **state) {
             options.sharded = sharded == 1;
             options.env.io = &m.io;
             read.env.io = &m.io;
-            assert_opens(writer,
-                bags_writer_open(paths[i], &field, 1, &options, &said));
+            assert_opens(
+                writer, bags_writer_open(paths[i], &field, 1, &options, &said));
             assert_ok(bags_writer_append(writer, &one, 1, &said));
             assert_ok(bags_writer_close(writer, &said));
             assert_opens(reader, bags_reader_open(paths[i], &read, &said));
@@ -535,8 +588,8 @@ typedef struct ghosts {
 static ghost *ghost_find(ghosts *g, const char *path) {
     for (size_t i = 0; i < g->count; i++) {
         size_t size = strlen(g->files[i].ending), length = strlen(path);
-        if (length >= size
-            && strcmp(path + length - size, g->files[i].ending) == 0)
+        if (length >= size &&
+            strcmp(path + length - size, g->files[i].ending) == 0)
             return &g->files[i];
     }
     return NULL;
@@ -588,7 +641,7 @@ static int ghost_read(void *user, void *file, uint64_t offset, void *data,
 static int ghost_kind(void *user, const char *path, bags_path_kind *kind) {
     const char *slash = strrchr(path, '/');
     ((ghosts *)user)->calls++;
-    *kind = ghost_find((ghosts *)user, path)         ? BAGS_PATH_FILE
+    *kind = ghost_find((ghosts *)user, path) ? BAGS_PATH_FILE
             : strchr(slash ? slash : path, '.') ? BAGS_PATH_NONE
                                                 : BAGS_PATH_DIRECTORY;
     return 0;
@@ -673,8 +726,8 @@ static void bags_of_8_eib_cost_nothing_to_open(void **state) {
             bag_reader *reader = bag_reader_open("x.bag", &options, &said);
             if (load) {
                 assert_null(reader);
-                assert_true(said.code == BAGS_ERROR_MEMORY
-                    || said.code == BAGS_ERROR_LIMIT);
+                assert_true(said.code == BAGS_ERROR_MEMORY ||
+                            said.code == BAGS_ERROR_LIMIT);
             } else {
                 assert_non_null(reader);
                 uint64_t last = bag_reader_length(reader) - 1;
@@ -683,13 +736,13 @@ static void bags_of_8_eib_cost_nothing_to_open(void **state) {
                 assert_int_equal(blob.size, 0);
                 bags_code code =
                     bag_reader_get(reader, last, &scratch, &blob, &said);
-                bags_code refused = sizeof(size_t) < 8 ? BAGS_ERROR_LIMIT
-                                                       : BAGS_ERROR_MEMORY;
+                bags_code refused =
+                    sizeof(size_t) < 8 ? BAGS_ERROR_LIMIT : BAGS_ERROR_MEMORY;
                 assert_int_equal(code, huge ? refused : BAGS_OK);
-                code = bag_reader_get_range(reader, 0, last, &scratch, &range,
-                    &said);
-                assert_true(code == BAGS_ERROR_MEMORY
-                    || code == BAGS_ERROR_LIMIT);
+                code = bag_reader_get_range(
+                    reader, 0, last, &scratch, &range, &said);
+                assert_true(
+                    code == BAGS_ERROR_MEMORY || code == BAGS_ERROR_LIMIT);
             }
             bags_verify_options quick;
             bags_verify_report report;
@@ -730,8 +783,8 @@ static void a_sequence_of_4_billion_items_is_read_in_part(void **state) {
     assert_opens(reader, bags_reader_open("x", &options, &said));
     assert_ok(bags_reader_items(reader, 0, 0, &got, &count, &said));
     assert_true(count == items);
-    assert_fails(BAGS_ERROR_MEMORY,
-        bags_reader_get(reader, 0, NULL, 0, &got, &said));
+    assert_fails(
+        BAGS_ERROR_MEMORY, bags_reader_get(reader, 0, NULL, 0, &got, &said));
     bags_select last = bags_slice(0, items - 5, UINT64_MAX, 1);
     assert_ok(bags_reader_get(reader, 0, &last, 1, &got, &said));
     assert_int_equal(bags_row_length(&got, 0), 5);
@@ -816,8 +869,8 @@ static void a_directory_of_a_million_names_takes_a_little_memory(void **state) {
         else
             g.names = 1000;
         bags_code code = bags_verify("x", &verify, NULL, &said);
-        assert_int_equal(code,
-            strange ? BAGS_ERROR_MISSING : BAGS_ERROR_UNFINISHED);
+        assert_int_equal(
+            code, strange ? BAGS_ERROR_MISSING : BAGS_ERROR_UNFINISHED);
         assert_true(memory.peak < (strange ? 10000 : 3 * 16 * 1000000));
         ghosts_end(&g);
     }
@@ -896,11 +949,10 @@ static void changed_bytes_do_no_harm(void **state) {
             set_end(&set);
         }
         memory_disk_start(&m);
-        memory_disk_save_set(&m, &set,
-            next_random(&random) % 2 ? V1 : V2, "x");
+        memory_disk_save_set(&m, &set, next_random(&random) % 2 ? V1 : V2, "x");
         set_free(&set);
-        static const char *const files[] = {"x/a.bag", "x/b.bag", "x/c.bag",
-            "x/refs.bag"};
+        static const char *const files[] = {
+            "x/a.bag", "x/b.bag", "x/c.bag", "x/refs.bag"};
         for (uint64_t k = next_random(&random) % 4 + 1; k; k--) {
             const char *name = files[next_random(&random) % 4];
             bags_view file = memory_disk_find(&m, name);

@@ -62,8 +62,8 @@ static int tall_read(void *user, void *file, uint64_t offset, void *data,
     tall_disk *t = (tall_disk *)user;
     uint64_t hole = tall_hole(t, file);
     if (offset >= hole)
-        return t->drive.io.read_at(&t->drive, file, offset - hole, data, size,
-            done);
+        return t->drive.io.read_at(
+            &t->drive, file, offset - hole, data, size, done);
     *done = size < hole - offset ? size : (size_t)(hole - offset);
     memset(data, 0, *done);
     return 0;
@@ -124,8 +124,8 @@ static void blobs_larger_than_memory_are_a_limit(void **state) {
     save_tall(&t, "tall.bag");
     bag_reader *reader = open_tall(&t, "tall.bag");
     assert_true(bag_reader_size(reader) == ((uint64_t)1 << 63) + 24);
-    assert_fails(BAGS_ERROR_LIMIT,
-        bag_reader_get(reader, 0, &scratch, &blob, &said));
+    assert_fails(
+        BAGS_ERROR_LIMIT, bag_reader_get(reader, 0, &scratch, &blob, &said));
     assert_says("tall.bag: blob 0 has 9223372036854775808 bytes");
     assert_fails(BAGS_ERROR_LIMIT,
         bag_reader_get_range(reader, 0, 2, &scratch, &range, &said));
@@ -151,11 +151,11 @@ static void more_blobs_than_memory_holds_are_a_limit(void **state) {
     memory_disk_save(&t.drive, "tall.bag", zeros, 8);
     bag_reader *reader = open_tall(&t, "tall.bag");
     assert_true(bag_reader_length(reader) == (uint64_t)1 << 60);
-    assert_fails(BAGS_ERROR_LIMIT, bag_reader_get_range(reader, 0, UINT64_MAX,
-        &scratch, &range, &said));
+    assert_fails(BAGS_ERROR_LIMIT,
+        bag_reader_get_range(reader, 0, UINT64_MAX, &scratch, &range, &said));
     assert_says("1152921504606846976 blobs are more than memory holds");
-    assert_ok(bag_reader_get(reader, (uint64_t)1 << 59, &scratch, &blob,
-        &said));
+    assert_ok(
+        bag_reader_get(reader, (uint64_t)1 << 59, &scratch, &blob, &said));
     assert_int_equal(blob.size, 0);
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
@@ -181,8 +181,8 @@ static void fields_larger_than_memory_are_an_error(void **state) {
     options.env.io = &t.io;
     options.env.allocator = &memory.allocator;
     assert_opens(reader, bags_reader_open("x", &options, &said));
-    assert_fails(BAGS_ERROR_MEMORY,
-        bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    assert_fails(
+        BAGS_ERROR_MEMORY, bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_int_equal(bags_row_length(&row, 0), 0);
     assert_ok(bags_reader_get(reader, 1, NULL, 0, &row, &said));
     assert_ok(verify_path("x", &options.env, &said));
@@ -282,13 +282,14 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     options.buffer_size = 4096;
     options.env.allocator = &memory.allocator;
     assert_opens(writer, bag_writer_open("x.bag", &options, &said));
-    assert_ok(bag_writer_append(writer, options.env.io, (size_t)half, NULL, &said));
+    assert_ok(
+        bag_writer_append(writer, options.env.io, (size_t)half, NULL, &said));
     assert_true(bag_writer_size(writer) == half + 16);
     assert_fails(BAGS_ERROR_LIMIT,
         bag_writer_append(writer, options.env.io, (size_t)half, NULL, &said));
     assert_says("x.bag: is larger than 2^63 bytes");
-    assert_fails(BAGS_ERROR_LIMIT,
-        bag_writer_append(writer, "more", 4, NULL, &said));
+    assert_fails(
+        BAGS_ERROR_LIMIT, bag_writer_append(writer, "more", 4, NULL, &said));
     bag_writer_abort(writer);
 }
 
@@ -296,8 +297,8 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
 
 static void a_writer_of_a_bag_that_is_null_is_an_argument_error(void **state) {
     (void)state;
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bag_writer_append(NULL, "x", 1, NULL, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bag_writer_append(NULL, "x", 1, NULL, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bag_writer_flush(NULL, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_writer_sync(NULL, &said));
     assert_true(bag_writer_length(NULL) == 0);
@@ -322,12 +323,12 @@ static void fields_and_entries_without_names_are_argument_errors(void **state) {
     assert_refused(BAGS_ERROR_ARGUMENT,
         bags_writer_open(at("x"), typeless, 1, &options, &said));
     assert_opens(writer, bags_writer_open(at("x"), right, 1, &options, &said));
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_writer_append(writer, &entry, 1, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_writer_append(writer, &entry, 1, &said));
     assert_says("entry 0 names no field");
     assert_ok(bags_writer_begin(writer, &said));
-    assert_fails(BAGS_ERROR_FIELD,
-        bags_writer_set(writer, NULL, &value, &said));
+    assert_fails(
+        BAGS_ERROR_FIELD, bags_writer_set(writer, NULL, &value, &said));
     bags_writer_cancel(writer);
     bags_writer_abort(writer);
 }
@@ -458,8 +459,8 @@ static void a_message_that_cannot_be_printed_is_empty(void **state) {
     static const wchar_t none[] = {(wchar_t)0xD800, 0};
     (void)state;
     poison();
-    assert_int_equal(bags_fail(&said, BAGS_ERROR_VALUE, "%ls", none),
-        BAGS_ERROR_VALUE);
+    assert_int_equal(
+        bags_fail(&said, BAGS_ERROR_VALUE, "%ls", none), BAGS_ERROR_VALUE);
     assert_int_equal(said.code, BAGS_ERROR_VALUE);
     assert_string_equal(said.message, "");
 }
@@ -493,13 +494,14 @@ static void a_message_that_grows_too_long_loses_its_end(void **state) {
     options.registry = codecs;
     values[0] = values[1] = bags_int(1);
     assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
-    assert_fails(BAGS_ERROR_VALUE,
-        bags_writer_append(writer, entries, 2, &said));
+    assert_fails(
+        BAGS_ERROR_VALUE, bags_writer_append(writer, entries, 2, &said));
     assert_int_equal(strlen(said.message), BAGS_ERROR_SIZE - 1);
     assert_says("field \"a\"");
     assert_says("mmmmm");
     values[0] = bags_blob("x", 1);
-    assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
     assert_says("its type takes no arguments");
     bags_writer_abort(writer);
     bags_registry_free(codecs);
@@ -547,8 +549,8 @@ static void arrays_beyond_what_their_type_holds_are_refused(void **state) {
         assert_says("5368709120 bytes");
     for (size_t i = 0; i <= BAGS_MAX_DIMS; i++)
         many[i] = 1;
-    assert_fails(BAGS_ERROR_VALUE,
-        encode_array(BAGS_MAX_DIMS + 1, many, BAGS_DTYPE_UINT8, &scratch, &blob));
+    assert_fails(BAGS_ERROR_VALUE, encode_array(BAGS_MAX_DIMS + 1, many,
+                                       BAGS_DTYPE_UINT8, &scratch, &blob));
     assert_says("at most 64 dimensions");
     assert_int_equal(blob.size, 0);
     bags_buffer_free(&scratch);
@@ -590,8 +592,8 @@ static void a_file_that_changed_while_it_was_closed_is_an_error(void **state) {
     bytes old = load(at("x/a.bag"));
     put_u8(&old, 0);
     save(at("x/a.bag"), old.data, old.size);
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_says("a.bag: has 20 bytes now and had 19");
     bytes_free(&old);
     bags_row_free(&row);
@@ -611,8 +613,8 @@ static void reading_the_journal_of_a_bag_may_fail(void **state) {
     options.env.allocator = &memory.allocator;
     disk.only = 1u << HOOK_READ;
     disk.fail_at = 1;
-    assert_refused(BAGS_ERROR_IO,
-        bag_reader_open(at("x.bag"), &options, &said));
+    assert_refused(
+        BAGS_ERROR_IO, bag_reader_open(at("x.bag"), &options, &said));
     assert_says("x.idx");
     hand_free(&bag);
 }
@@ -640,8 +642,8 @@ static void large_blobs_may_be_read_at_random_and_ahead(void **state) {
         assert_ok(bag_reader_prefetch(reader, indices, 3, &scratch, &said));
         assert_ok(bag_reader_prefetch(reader, NULL, 0, &scratch, &said));
         assert_ok(bag_reader_get_many(reader, NULL, 0, &scratch, blobs, &said));
-        assert_ok(bag_reader_get_many(reader, indices, 3, &scratch, blobs,
-            &said));
+        assert_ok(
+            bag_reader_get_many(reader, indices, 3, &scratch, blobs, &said));
         assert_bytes(blobs[0], large, 5000);
         assert_bytes(blobs[1], large, sizeof(large));
         assert_int_equal(blobs[2].size, 0);
@@ -670,8 +672,8 @@ static void a_bag_in_memory_takes_memory_and_may_not_get_it(void **state) {
 
 /* The n-th allocation of opening and reading a range fails. False if there were
  * fewer. */
-static bool open_short_of_memory(const char *path, bool allow_gaps, uint64_t n,
-    bags_code without) {
+static bool open_short_of_memory(
+    const char *path, bool allow_gaps, uint64_t n, bags_code without) {
     bags_reader_options options;
     bags_row row = {0};
     memset(&options, 0, sizeof(options));
@@ -749,9 +751,10 @@ static bool write_and_fail(uint64_t n) {
     if (code) {
         assert_int_equal(code, BAGS_ERROR_IO);
         assert_fails(BAGS_ERROR_IO, bags_writer_begin(writer, &said));
-        assert_fails(BAGS_ERROR_IO, bags_writer_set(writer, "a", &value, &said));
-        assert_fails(BAGS_ERROR_IO,
-            bags_writer_push(writer, "s", &value, &said));
+        assert_fails(
+            BAGS_ERROR_IO, bags_writer_set(writer, "a", &value, &said));
+        assert_fails(
+            BAGS_ERROR_IO, bags_writer_push(writer, "s", &value, &said));
         assert_fails(BAGS_ERROR_IO, bags_writer_end(writer, &said));
         assert_fails(BAGS_ERROR_IO, bags_writer_sync(writer, &said));
         assert_fails(BAGS_ERROR_IO, bags_writer_close(writer, &said));
@@ -785,14 +788,14 @@ static void close_tells_that_an_empty_shard_cannot_be_removed(void **state) {
         options.sharded = true;
         options.env.io = &disk.io;
         options.env.allocator = &memory.allocator;
-        assert_opens(writer,
-            bags_writer_open(at("x"), fields, 1, &options, &said));
+        assert_opens(
+            writer, bags_writer_open(at("x"), fields, 1, &options, &said));
         assert_ok(bags_writer_begin(writer, &said));
-        assert_fails(BAGS_ERROR_VALUE, bags_writer_set(writer, "a", &number,
-            &said));
+        assert_fails(
+            BAGS_ERROR_VALUE, bags_writer_set(writer, "a", &number, &said));
         bags_writer_cancel(writer);
-        assert_fails(BAGS_ERROR_VALUE,
-            bags_writer_append(writer, &wrong, 1, &said));
+        assert_fails(
+            BAGS_ERROR_VALUE, bags_writer_append(writer, &wrong, 1, &said));
         disk.only = 1u << (i ? HOOK_REMOVE : HOOK_REMOVE_DIR);
         disk.calls = 0;
         disk.fail_at = 1;
@@ -829,8 +832,8 @@ static void a_directory_that_cannot_be_listed_is_not_recovered(void **state) {
 
 /* The n-th allocation of a recovery fails, of a shard without one of its files.
  * False if there were fewer. */
-static bool recover_short_of_memory(const char *path, uint64_t n,
-    int *refused) {
+static bool recover_short_of_memory(
+    const char *path, uint64_t n, int *refused) {
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
     options.env.io = &disk.io;
@@ -927,8 +930,8 @@ static void close_later(void *codec_state) {
 }
 
 static void codecs_that_change_their_mind_or_cannot_encode(void **state) {
-    static const bags_codec later = {"later", open_later, fail_long, NULL,
-        close_later, NULL};
+    static const bags_codec later = {
+        "later", open_later, fail_long, NULL, close_later, NULL};
     static const bags_codec reads = {"reads", NULL, NULL, NULL, NULL, NULL};
     static const bags_field fields[] = {{"a", "later"}, {"b", "reads"}};
     bags_registry *codecs = bags_registry_create(&memory.allocator, &said);
@@ -945,12 +948,14 @@ static void codecs_that_change_their_mind_or_cannot_encode(void **state) {
     options.env.allocator = &memory.allocator;
     options.registry = codecs;
     assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
-    assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
     assert_says("type \"later\": its codec failed before");
     assert_int_equal(times_opened, 2);
     assert_int_equal(times_closed, 1);
     values[0] = bags_blob("x", 1);
-    assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
     assert_says("its codec cannot encode");
     bags_writer_abort(writer);
     bags_registry_free(codecs);

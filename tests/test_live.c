@@ -31,8 +31,8 @@ static void place_start(place *p, bool real, uint64_t shard_length) {
     memory_disk_start(&p->drive);
     p->io = real ? bags_io_local() : &p->drive.io;
     mortal_start(&p->device, p->io);
-    p->job = work_on(real ? strdup(at("set")) : strdup("set"), shard_length,
-        &p->device.io);
+    p->job = work_on(
+        real ? strdup(at("set")) : strdup("set"), shard_length, &p->device.io);
     p->job.options.no_sync = true;
 }
 
@@ -62,9 +62,9 @@ static bags_reader_options live_options(const bags_io *io, int way) {
 typedef struct gaze {
     place *where;
     bags_reader_options options;
-    uint64_t seen;  /* datapoints; they do not become fewer */
+    uint64_t seen; /* datapoints; they do not become fewer */
     uint64_t looks;
-    bool aborting;  /* then they may */
+    bool aborting;           /* then they may */
     bags_reader *kept[KEPT]; /* readers of some looks before */
     bool busy;
 } gaze;
@@ -98,19 +98,21 @@ static void look(void *user) {
     if (g->aborting)
         drop_kept(g);
     bags_reader *reader = work_read(job, &g->options, &err);
-    if (!reader && (err.code == BAGS_ERROR_UNFINISHED
-            || err.code == BAGS_ERROR_MISSING) && !g->seen && !job->flushed) {
+    if (!reader &&
+        (err.code == BAGS_ERROR_UNFINISHED || err.code == BAGS_ERROR_MISSING) &&
+        !g->seen && !job->flushed) {
         g->busy = false;
         return;
     }
     if (!reader)
         fail_msg("look %d: %s", (int)g->looks, err.message);
     finding f = work_check(job, reader);
-    if (f.right != f.length || !f.verified || f.length < g->seen
-        || f.length < job->flushed || f.length > job->appended)
+    if (f.right != f.length || !f.verified || f.length < g->seen ||
+        f.length < job->flushed || f.length > job->appended)
         fail_msg("look %d: %d of %d right, %d seen before, %d flushed, %d "
-            "appended: %s", (int)g->looks, (int)f.right, (int)f.length,
-            (int)g->seen, (int)job->flushed, (int)job->appended,
+                 "appended: %s",
+            (int)g->looks, (int)f.right, (int)f.length, (int)g->seen,
+            (int)job->flushed, (int)job->appended,
             f.verified ? "" : f.error.message);
     g->seen = g->aborting ? 0 : f.length;
     check_kept(g);
@@ -304,8 +306,8 @@ static void take_turn(void *user) {
 }
 
 /* False when the reader needed fewer calls. */
-static bool take_turn_at(enum act act, int way, uint64_t shard_length,
-    uint64_t n) {
+static bool take_turn_at(
+    enum act act, int way, uint64_t shard_length, uint64_t n) {
     place p;
     watch eyes;
     turn t = {&p, NULL, act, 0, n};
@@ -326,13 +328,14 @@ static bool take_turn_at(enum act act, int way, uint64_t shard_length,
         f = work_check(&p.job, reader);
     bool taken_back = act == ABORT || act == AGAIN;
     if (taken_back && !f.opened)
-        assert_true(f.error.code == BAGS_ERROR_UNFINISHED
-            || f.error.code == BAGS_ERROR_MISSING);
-    else if (!f.opened || (!taken_back && (f.length < flushed || !f.verified
-            || f.right != f.length)))
+        assert_true(f.error.code == BAGS_ERROR_UNFINISHED ||
+                    f.error.code == BAGS_ERROR_MISSING);
+    else if (!f.opened || (!taken_back && (f.length < flushed || !f.verified ||
+                                              f.right != f.length)))
         fail_msg("act %d, way %d, shards of %d, call %d: %d of %d right, %d "
-            "flushed: %s", (int)act, way, (int)shard_length, (int)n,
-            (int)f.right, (int)f.length, (int)flushed, f.error.message);
+                 "flushed: %s",
+            (int)act, way, (int)shard_length, (int)n, (int)f.right,
+            (int)f.length, (int)flushed, f.error.message);
     else if (f.verified && f.right != f.length)
         fail_msg("datapoints that were taken back are read wrong");
     bags_reader_close(reader);
@@ -350,8 +353,8 @@ static void a_writer_may_do_anything_between_two_calls_of_a_reader(
     for (int act = 0; act < ACTS; act++)
         for (int way = 0; way < WAYS; way++)
             for (int i = 0; i < 2; i++)
-                for (uint64_t n = 1; take_turn_at((enum act)act, way,
-                        lengths[i], n); n++)
+                for (uint64_t n = 1;
+                     take_turn_at((enum act)act, way, lengths[i], n); n++)
                     turns++;
     print_message("%d turns of a writer\n", (int)turns);
 }
@@ -375,8 +378,8 @@ static void damage(const memory_disk *from, memory_disk *to, size_t which,
         unsigned char *copy = (unsigned char *)calloc(1, file.size + 1);
         if (file.size)
             memcpy(copy, file.data, i == which ? keep : file.size);
-        memory_disk_save(to, path, copy, i == which && !zeros ? keep
-                                                             : file.size);
+        memory_disk_save(
+            to, path, copy, i == which && !zeros ? keep : file.size);
         free(copy);
     }
 }
@@ -388,8 +391,8 @@ static void note_length(void *user, const bags_recovered *shard) {
         *(uint64_t *)user = shard->length;
 }
 
-static void check_damage(memory_disk *drive, const work *job, const char *name,
-    size_t keep) {
+static void check_damage(
+    memory_disk *drive, const work *job, const char *name, size_t keep) {
     bags_recover_options dry;
     uint64_t kept = 0;
     memset(&dry, 0, sizeof(dry));
@@ -403,8 +406,8 @@ static void check_damage(memory_disk *drive, const work *job, const char *name,
         bags_reader_options options = live_options(&drive->io, way);
         bags_reader *reader = work_read(job, &options, &err);
         bool recorded = strcmp(name, "spec.json.partial") != 0;
-        if (!reader && (recorded ? kept != UINT64_MAX
-                : err.code != BAGS_ERROR_UNFINISHED))
+        if (!reader &&
+            (recorded ? kept != UINT64_MAX : err.code != BAGS_ERROR_UNFINISHED))
             fail_msg("%s, %d bytes: %s", name, (int)keep, err.message);
         if (reader && bags_reader_length(reader) != kept)
             fail_msg("%s, %d bytes: %d datapoints; recovery keeps %d", name,
@@ -448,8 +451,8 @@ static void a_reader_takes_what_recovery_would_keep(void **state) {
 
 /* A reader that checks gives what was written, less of it, or an error. Whether
  * it did not give all. */
-static bool notices_change(memory_disk *drive, const work *job,
-    const bags_reader *right) {
+static bool notices_change(
+    memory_disk *drive, const work *job, const bags_reader *right) {
     bags_error err;
     bags_row row = {0}, expected = {0};
     bags_reader_options options = live_options(&drive->io, MAPPED);
@@ -470,8 +473,8 @@ static bool notices_change(memory_disk *drive, const work *job,
             assert_int_equal(bags_row_length(&row, field), items);
             for (size_t j = 0; j < items; j++) {
                 bags_view want = bags_row_bytes(&expected, field, j);
-                assert_bytes(bags_row_bytes(&row, field, j), want.data,
-                    want.size);
+                assert_bytes(
+                    bags_row_bytes(&row, field, j), want.data, want.size);
             }
         }
     }
@@ -523,8 +526,8 @@ static void a_reader_compares_what_is_being_written_with_its_checksums(
         }
     }
     /* Not in what was dropped, and stands behind what is in use. */
-    print_message("%d changes, %d of them noticed\n", (int)changes,
-        (int)noticed);
+    print_message(
+        "%d changes, %d of them noticed\n", (int)changes, (int)noticed);
     assert_true(noticed > changes * 2 / 3);
     bags_reader_close(right);
     assert_ok(work_close(&p.job, writer, &said));
@@ -574,8 +577,7 @@ static void a_file_that_is_lost_is_an_error(void **state) {
         snprintf(path, sizeof(path), "set/%s", left_files[which]);
         p.io->remove(p.io->user, path);
         bags_reader_options options = live_options(p.io, MAPPED);
-        assert_refused(BAGS_ERROR_MISSING,
-            work_read(&p.job, &options, &said));
+        assert_refused(BAGS_ERROR_MISSING, work_read(&p.job, &options, &said));
         assert_says(left_files[which]);
         mortal_bury(&p.device, writer);
         place_end(&p, false);
@@ -600,8 +602,8 @@ static bags_writer *number_writer(uint64_t worker, uint64_t workers) {
     options.shard_start = worker;
     options.shard_stop = workers;
     options.no_sync = true;
-    assert_opens(writer, bags_writer_open(at("x"), one_field, 1, &options,
-        &said));
+    assert_opens(
+        writer, bags_writer_open(at("x"), one_field, 1, &options, &said));
     return writer;
 }
 
@@ -625,23 +627,24 @@ static void shards_say_whether_they_are_finished(void **state) {
     assert_true(field_info(reader, 0).blobs == 3);
     assert_true(field_info(reader, 0).size == 24);
     /* The second shard's n: 8 and 8 bytes; refs: 2 and 8. */
-    assert_true(reader_info(reader).size == file_size(at("x/000000/n.bag"))
-        + file_size(at("x/000000/refs.bag")) + 26);
+    assert_true(reader_info(reader).size ==
+                file_size(at("x/000000/n.bag")) +
+                    file_size(at("x/000000/refs.bag")) + 26);
     bags_reader_close(reader);
     assert_ok(bags_writer_close(writer, &said));
 }
 
 static void a_shard_that_has_only_begun_is_empty_or_skipped(void **state) {
-    static const char *const records[] = {"", "{", "{\"n\": \"int(8)\"",
-        "{\"n\": \"int(8)\"}"};
+    static const char *const records[] = {
+        "", "{", "{\"n\": \"int(8)\"", "{\"n\": \"int(8)\"}"};
     bags_reader_options options = live_options(&disk.io, MAPPED);
     (void)state;
     make_dir(at("x"));
-    assert_refused(BAGS_ERROR_MISSING, bags_reader_open(at("x"), &options,
-        &said));
+    assert_refused(
+        BAGS_ERROR_MISSING, bags_reader_open(at("x"), &options, &said));
     make_dir(at("x/000000"));
-    assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), &options,
-        &said));
+    assert_refused(
+        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), &options, &said));
     assert_says("only begun");
     for (int i = 0; i < 4; i++) {
         bags_reader *reader = NULL;
@@ -664,8 +667,8 @@ static void a_shard_that_has_only_begun_is_empty_or_skipped(void **state) {
         bags_reader_close(reader);
     }
     save_text(at("x/000000/spec.json.partial"), "{\"../n\": \"int(8)\"}");
-    assert_refused(BAGS_ERROR_FIELD, bags_reader_open(at("x"), &options,
-        &said));
+    assert_refused(
+        BAGS_ERROR_FIELD, bags_reader_open(at("x"), &options, &said));
 }
 
 static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
@@ -685,8 +688,8 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
             bags_writer_open(at("x%d", flushed), &field, 1, &with, &said);
         assert_non_null(writer);
         put_number(writer, 7);
-        assert_opens(reader, bags_reader_open(at("x%d", flushed), &options,
-            &said));
+        assert_opens(
+            reader, bags_reader_open(at("x%d", flushed), &options, &said));
         assert_true(bags_reader_length(reader) == 0);
         assert_true(shard_count(reader) == 1);
         if (flushed)
@@ -743,16 +746,16 @@ static void without_the_option_an_unfinished_shard_is_refused(void **state) {
     for (uint64_t i = 0; i < 3; i++)
         put_number(writer, i);
     assert_ok(bags_writer_flush(writer, &said));
-    assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL,
-        &said));
+    assert_refused(
+        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     memset(&options, 0, sizeof(options));
     options.unfinished = BAGS_UNFINISHED_SKIP;
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_true(bags_reader_length(reader) == 2);
     assert_true(reader_info(reader).skipped == 1);
     bags_reader_close(reader);
-    assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x/000001"),
-        &options, &said));
+    assert_refused(BAGS_ERROR_UNFINISHED,
+        bags_reader_open(at("x/000001"), &options, &said));
     bags_writer_abort(writer);
 }
 
@@ -816,7 +819,8 @@ static void look_at_bag(void *user) {
     memset(&options, 0, sizeof(options));
     options.env.io = g->io;
     options.no_mmap = g->no_mmap;
-    options.unfinished = g->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
+    options.unfinished =
+        g->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
     options.verify_checksums = g->summed;
     bag_reader *reader = bag_reader_open(g->path, &options, &err);
     if (!reader) {
@@ -860,8 +864,8 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
     for (uint64_t i = 0; i < 400; i++) {
         unsigned char data[80];
         g->appended = i + 1;
-        assert_ok(bag_writer_append(writer, data, blob_of(i, data), NULL,
-            &said));
+        assert_ok(
+            bag_writer_append(writer, data, blob_of(i, data), NULL, &said));
         if (i % 150 == 149) {
             assert_ok(bag_writer_flush(writer, &said));
             g->flushed = i + 1;
@@ -915,8 +919,8 @@ static void take_bag_turn(void *user) {
         assert_opens(t->writer, bag_writer_open("x.bag", &options, &said));
     }
     for (uint64_t i = t->opens ? 0 : 20; i < 30; i++)
-        assert_ok(bag_writer_append(t->writer, data, blob_of(i, data), NULL,
-            &said));
+        assert_ok(
+            bag_writer_append(t->writer, data, blob_of(i, data), NULL, &said));
     assert_ok(bag_writer_close(t->writer, &said));
     t->writer = NULL;
 }
@@ -946,8 +950,8 @@ static bool take_bag_turn_at(uint64_t n, bool opens, bool no_mmap) {
         with.no_sync = true;
         assert_opens(t.writer, bag_writer_open("x.bag", &with, &said));
         for (uint64_t i = 0; i < 20; i++)
-            assert_ok(bag_writer_append(t.writer, data, blob_of(i, data), NULL,
-                &said));
+            assert_ok(bag_writer_append(
+                t.writer, data, blob_of(i, data), NULL, &said));
         assert_ok(bag_writer_flush(t.writer, &said));
     }
     bags_error err;
@@ -1045,7 +1049,7 @@ static void a_bag_is_synced_with_its_journal_and_their_directory(void **state) {
 /* Every sync fails once: it ends the writer, and no file is synced after it. */
 static void a_sync_that_fails_is_final(void **state) {
     (void)state;
-    for (uint64_t n = 1; ; n++) {
+    for (uint64_t n = 1;; n++) {
         memory_disk drive;
         watch w;
         bags_writer_options options;
@@ -1057,8 +1061,8 @@ static void a_sync_that_fails_is_final(void **state) {
         w.fail_with = EIO;
         memset(&options, 0, sizeof(options));
         options.env.io = &w.io;
-        bags_writer *writer = bags_writer_open("x", one_field, 1, &options,
-            &err);
+        bags_writer *writer =
+            bags_writer_open("x", one_field, 1, &options, &err);
         bags_code code = writer ? BAGS_OK : err.code;
         for (uint64_t i = 0; i < 5 && !code; i++) {
             bags_value value = bags_uint(i);
@@ -1095,13 +1099,13 @@ static void a_bags_sync_that_fails_is_final(void **state) {
         disk.fail_with = EIO;
         memset(&options, 0, sizeof(options));
         options.env.io = &disk.io;
-        assert_opens(writer, bag_writer_open(at("%d.bag", (int)n), &options,
-            &said));
+        assert_opens(
+            writer, bag_writer_open(at("%d.bag", (int)n), &options, &said));
         assert_ok(bag_writer_append(writer, "four", 4, NULL, &said));
         assert_fails(BAGS_ERROR_IO, bag_writer_sync(writer, &said));
         uint64_t syncs = syncs_of(&disk);
-        assert_fails(BAGS_ERROR_IO,
-            bag_writer_append(writer, "four", 4, NULL, &said));
+        assert_fails(
+            BAGS_ERROR_IO, bag_writer_append(writer, "four", 4, NULL, &said));
         assert_fails(BAGS_ERROR_IO, bag_writer_sync(writer, &said));
         assert_fails(BAGS_ERROR_IO, bag_writer_close(writer, &said));
         assert_true(syncs_of(&disk) == syncs);
@@ -1118,7 +1122,7 @@ static void another_process_writes_meanwhile(void **state) {
 }
 #else
 static void write_for_ever(work *job) {
-    for (uint64_t round = 0; ; round++) {
+    for (uint64_t round = 0;; round++) {
         bags_writer *writer = work_open(job, round > 0, NULL);
         bags_code code = writer ? BAGS_OK : BAGS_ERROR_IO;
         for (int i = 0; i < 40 && !code; i++) {
@@ -1146,8 +1150,8 @@ static void watch_process(work *job, int way, double until) {
         bags_error err;
         bags_reader *reader = work_read(job, &options, &err);
         if (!reader) {
-            if (seen || (err.code != BAGS_ERROR_UNFINISHED
-                    && err.code != BAGS_ERROR_MISSING))
+            if (seen || (err.code != BAGS_ERROR_UNFINISHED &&
+                            err.code != BAGS_ERROR_MISSING))
                 fail_msg("%s", err.message);
             continue;
         }
@@ -1161,8 +1165,8 @@ static void watch_process(work *job, int way, double until) {
                 f.error.message);
         bags_reader_close(reader);
     }
-    print_message("%d readers saw up to %d datapoints\n", (int)opens,
-        (int)seen);
+    print_message(
+        "%d readers saw up to %d datapoints\n", (int)opens, (int)seen);
     assert_true(seen > 0);
 }
 

@@ -5,7 +5,14 @@
 #include <errno.h>
 
 enum mode {
-    MAPPED, RANDOM, SEQUENTIAL, POSITIONAL, LOADED, ONE_FILE, ONE_MAP, MODES
+    MAPPED,
+    RANDOM,
+    SEQUENTIAL,
+    POSITIONAL,
+    LOADED,
+    ONE_FILE,
+    ONE_MAP,
+    MODES
 };
 
 static bags_reader_options reading(int mode) {
@@ -41,7 +48,8 @@ static size_t blob_of(size_t field, uint64_t i, unsigned char *out) {
         fill(out, 8, i + 1);
         return 8;
     }
-    size_t size = field == IMAGE ? 6000 + (size_t)i * 37 : 1 + (size_t)(i * 7 % 31);
+    size_t size =
+        field == IMAGE ? 6000 + (size_t)i * 37 : 1 + (size_t)(i * 7 % 31);
     fill(out, size, i * 3 + field);
     return size;
 }
@@ -83,8 +91,7 @@ static const uint64_t orders[][8] = {{0, 1, 2, 3, 4, 5, 6, 7},
     {22, 0, 13, 13, 9, 8, 13, 1}, {5, 5, 5, 5, 5, 5, 5, 5},
     {21, 18, 15, 12, 9, 6, 3, 0}};
 
-static void many_datapoints_are_read_in_the_order_they_are_named(
-    void **state) {
+static void many_datapoints_are_read_in_the_order_they_are_named(void **state) {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
         const char *path = at("%d", kind);
@@ -94,11 +101,12 @@ static void many_datapoints_are_read_in_the_order_they_are_named(
             bags_row row = {0};
             for (size_t o = 0; o < 4; o++)
                 for (size_t field = 0; field < 3; field++) {
-                    assert_ok(bags_reader_get_many(reader, orders[o], 8, field, &row, &said));
+                    assert_ok(bags_reader_get_many(
+                        reader, orders[o], 8, field, &row, &said));
                     assert_int_equal(bags_row_length(&row, 0), 8);
                     for (size_t i = 0; i < 8; i++)
-                        check_blob(bags_row_bytes(&row, 0, i), field,
-                            orders[o][i]);
+                        check_blob(
+                            bags_row_bytes(&row, 0, i), field, orders[o][i]);
                 }
             assert_ok(bags_reader_get_many(reader, NULL, 0, 0, &row, &said));
             assert_int_equal(bags_row_length(&row, 0), 0);
@@ -161,16 +169,16 @@ static void reading_ahead_asks_for_what_is_read_later(void **state) {
             bags_select image = bags_whole(IMAGE);
             for (size_t o = 0; o < 4; o++) {
                 uint64_t before = disk.counts[HOOK_ADVISE];
-                assert_ok(bags_reader_prefetch(reader, orders[o], 8, &image, 1,
-                    &row, &said));
+                assert_ok(bags_reader_prefetch(
+                    reader, orders[o], 8, &image, 1, &row, &said));
                 assert_true(disk.counts[HOOK_ADVISE] > before);
                 /* Not more than twice for refs, table and blobs each. */
                 assert_true(disk.counts[HOOK_ADVISE] - before <= 8 * 4 + 6);
                 assert_int_equal(bags_row_length(&row, 0), 0);
-                assert_ok(bags_reader_prefetch(reader, orders[o], 8, NULL, 0,
-                    &row, &said));
-                assert_ok(bags_reader_get(reader, orders[o][0], NULL, 0, &row,
-                    &said));
+                assert_ok(bags_reader_prefetch(
+                    reader, orders[o], 8, NULL, 0, &row, &said));
+                assert_ok(bags_reader_get(
+                    reader, orders[o][0], NULL, 0, &row, &said));
                 for (size_t f = 0; f < 3; f++)
                     check_blob(bags_row_bytes(&row, f, 0), f, orders[o][0]);
             }
@@ -199,8 +207,8 @@ static void items_of_sequences_are_read_ahead(void **state) {
         bags_select some[] = {bags_slice(0, 1, 3, 1), bags_whole(0),
             bags_slice(0, 0, 20, 9), bags_slice(0, 50, 60, 1)};
         for (size_t i = 0; i < 4; i++)
-            assert_ok(bags_reader_prefetch(reader, order, 3, &some[i], 1, &row,
-                &said));
+            assert_ok(bags_reader_prefetch(
+                reader, order, 3, &some[i], 1, &row, &said));
         bags_select back = bags_slice(0, 3, 1, 1);
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_prefetch(reader, order, 3, &back, 1, &row, &said));
@@ -224,9 +232,10 @@ static void a_system_that_does_not_listen_changes_nothing(void **state) {
         disk.stays = true;
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        assert_ok(bags_reader_prefetch(reader, orders[1], 8, NULL, 0, &row,
-            &said));
-        assert_ok(bags_reader_get_many(reader, orders[1], 8, IMAGE, &row, &said));
+        assert_ok(
+            bags_reader_prefetch(reader, orders[1], 8, NULL, 0, &row, &said));
+        assert_ok(
+            bags_reader_get_many(reader, orders[1], 8, IMAGE, &row, &said));
         check_blob(bags_row_bytes(&row, 0, 0), IMAGE, 22);
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -244,18 +253,18 @@ static void a_column_is_all_blobs_of_a_shard(void **state) {
             for (uint64_t shard = 0; shard < 3; shard++)
                 for (size_t field = 0; field < 3; field++) {
                     bags_column c;
-                    assert_ok(bags_reader_column(reader, shard, field, &row, &c,
-                        &said));
+                    assert_ok(bags_reader_column(
+                        reader, shard, field, &row, &c, &said));
                     assert_true(c.length == (shard < 2 ? SHARD : ROWS % SHARD));
                     assert_true(c.item_size == (field == LABEL ? 8u : 0));
                     assert_true((c.offsets == NULL) == (field == LABEL));
                     for (uint64_t i = 0; i < c.length; i++) {
                         uint64_t start =
                             c.offsets ? c.offsets[i] : i * c.item_size;
-                        uint64_t stop = c.offsets ? c.offsets[i + 1]
-                                                  : start + c.item_size;
-                        bags_view blob = {c.data + start,
-                            (size_t)(stop - start)};
+                        uint64_t stop =
+                            c.offsets ? c.offsets[i + 1] : start + c.item_size;
+                        bags_view blob = {
+                            c.data + start, (size_t)(stop - start)};
                         check_blob(blob, field, shard * SHARD + i);
                         assert_true(stop <= c.size);
                     }
@@ -355,8 +364,8 @@ static void many_blobs_of_a_bag_are_read(void **state) {
             bags_buffer scratch = {0};
             bags_view out[5];
             assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
-            assert_ok(bag_reader_get_many(reader, order, 5, &scratch, out,
-                &said));
+            assert_ok(
+                bag_reader_get_many(reader, order, 5, &scratch, out, &said));
             for (size_t i = 0; i < 5; i++)
                 check_blob(out[i], IMAGE, order[i]);
             for (uint64_t i = 0; i < 300; i++) {
@@ -364,8 +373,8 @@ static void many_blobs_of_a_bag_are_read(void **state) {
                 check_blob(out[0], IMAGE, i % 10);
             }
             uint64_t wrong[] = {1, 10};
-            assert_fails(BAGS_ERROR_RANGE, bag_reader_get_many(reader, wrong, 2,
-                &scratch, out, &said));
+            assert_fails(BAGS_ERROR_RANGE,
+                bag_reader_get_many(reader, wrong, 2, &scratch, out, &said));
             assert_fails(BAGS_ERROR_RANGE,
                 bag_reader_prefetch(reader, wrong, 2, &scratch, &said));
             bags_buffer_free(&scratch);
@@ -403,8 +412,8 @@ static void lying_tables_are_found_by_many_and_columns(void **state) {
         assert_says("image.bag");
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_column(reader, 0, IMAGE, &row, &c, &said));
-        assert_fails(BAGS_ERROR_CORRUPT, bags_reader_prefetch(reader, orders[0],
-            8, NULL, 0, &row, &said));
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_prefetch(reader, orders[0], 8, NULL, 0, &row, &said));
         assert_ok(bags_reader_column(reader, 0, LABEL, &row, &c, &said));
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -436,8 +445,8 @@ static void blobs_that_lie_over_each_other_are_not_copied_again_and_again(
         bags_view out[200];
         assert_ok(bag_reader_get_many(reader, order, 1, &scratch, out, &said));
         assert_true(out[0].size == 1000);
-        assert_fails(BAGS_ERROR_CORRUPT, bag_reader_get_many(reader, order, 200,
-            &scratch, out, &said));
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bag_reader_get_many(reader, order, 200, &scratch, out, &said));
         assert_says("over each other");
         assert_true(scratch.capacity < 20 * 1000);
         bags_buffer_free(&scratch);
@@ -459,17 +468,18 @@ static void every_failure_of_the_system_is_reported(void **state) {
                 disk.calls = disk.failed = 0;
                 disk.stays = false;
                 disk.fail_at = n;
-                bags_code code = what == 0 ? bags_reader_get_many(reader, orders[1], 8, IMAGE, &row, &said)
-                           : what == 1
-                               ? bags_reader_prefetch(reader, orders[1], 8,
-                                     NULL, 0, &row, &said)
-                               : bags_reader_column(reader, 1, TITLE, &row, &c,
-                                     &said);
+                bags_code code =
+                    what == 0 ? bags_reader_get_many(
+                                    reader, orders[1], 8, IMAGE, &row, &said)
+                    : what == 1
+                        ? bags_reader_prefetch(
+                              reader, orders[1], 8, NULL, 0, &row, &said)
+                        : bags_reader_column(reader, 1, TITLE, &row, &c, &said);
                 failed = disk.failed > 0;
                 /* Asking for what will be read is only a hint. */
                 if (what != 1 || code)
-                    assert_int_equal((int)code,
-                        failed ? BAGS_ERROR_IO : BAGS_OK);
+                    assert_int_equal(
+                        (int)code, failed ? BAGS_ERROR_IO : BAGS_OK);
                 disk.fail_at = 0;
                 bags_row_free(&row);
                 bags_reader_close(reader);
@@ -490,15 +500,17 @@ static void running_out_of_memory_is_reported(void **state) {
                 bags_column c;
                 memory.calls = memory.failed = 0;
                 memory.fail_at = n;
-                bags_code code = what == 0 ? bags_reader_get_many(reader, orders[1], 8, IMAGE, &row, &said)
-                           : what == 1
-                               ? bags_reader_prefetch(reader, orders[1], 8,
-                                     NULL, 0, &row, &said)
-                               : bags_reader_column(reader, 1, TITLE, &row, &c,
-                                     &said);
+                bags_code code =
+                    what == 0 ? bags_reader_get_many(
+                                    reader, orders[1], 8, IMAGE, &row, &said)
+                    : what == 1
+                        ? bags_reader_prefetch(
+                              reader, orders[1], 8, NULL, 0, &row, &said)
+                        : bags_reader_column(reader, 1, TITLE, &row, &c, &said);
                 failed = memory.failed > 0;
                 memory.fail_at = 0;
-                assert_int_equal((int)code, failed ? BAGS_ERROR_MEMORY : BAGS_OK);
+                assert_int_equal(
+                    (int)code, failed ? BAGS_ERROR_MEMORY : BAGS_OK);
                 bags_row_free(&row);
                 bags_reader_close(reader);
                 assert_true(n < 1000);
@@ -549,8 +561,8 @@ static void a_list_for_which_there_is_no_memory_is_an_error(void **state) {
     save_rows(at("x"), V1, false);
     memset(&options, 0, sizeof(options));
     options.env.allocator = &memory.allocator;
-    assert_opens(reader,
-        bag_reader_open(at("x/000000/image.bag"), &options, &said));
+    assert_opens(
+        reader, bag_reader_open(at("x/000000/image.bag"), &options, &said));
     memory.calls = 0;
     memory.fail_at = 1;
     assert_fails(BAGS_ERROR_MEMORY,

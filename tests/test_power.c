@@ -33,8 +33,15 @@
 
 /* ---------------------------------------------------------- a disk's record */
 
-enum op_kind { OP_WRITE, OP_CUT, OP_SYNC, OP_LINK, OP_UNLINK, OP_RENAME,
-    OP_SYNC_DIR };
+enum op_kind {
+    OP_WRITE,
+    OP_CUT,
+    OP_SYNC,
+    OP_LINK,
+    OP_UNLINK,
+    OP_RENAME,
+    OP_SYNC_DIR
+};
 
 #define MOST_NAME 40
 #define MOST_NODES 400
@@ -254,8 +261,9 @@ static int record_lock(void *user, void *file) {
 static int record_kind(void *user, const char *path, bags_path_kind *kind) {
     recorder *r = (recorder *)user;
     int at_node = look_up(r, path);
-    *kind = at_node < 0 ? BAGS_PATH_NONE
-        : r->nodes[at_node]->directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
+    *kind = at_node < 0                    ? BAGS_PATH_NONE
+            : r->nodes[at_node]->directory ? BAGS_PATH_DIRECTORY
+                                           : BAGS_PATH_FILE;
     return 0;
 }
 
@@ -365,9 +373,9 @@ static void recorder_free(recorder *r) {
 /* How an image is drawn: what is not certain is kept with this chance. */
 typedef struct style {
     const char *name;
-    unsigned keep;   /* of 256 */
+    unsigned keep; /* of 256 */
     uint64_t sector;
-    bool loose;      /* directory changes in any choice, not only the first */
+    bool loose; /* directory changes in any choice, not only the first */
 } style;
 
 /* One way to decide all that is not certain, to go through every one. */
@@ -409,8 +417,8 @@ static bool choose_next(choices *c) {
 /* The op behind the last one that made this node certain. */
 static int certain_until(const image *im, int at_node, enum op_kind sync) {
     for (int i = im->point - 1; i >= 0; i--)
-        if (im->record->ops[i].kind == sync
-            && im->record->ops[i].node == at_node)
+        if (im->record->ops[i].kind == sync &&
+            im->record->ops[i].node == at_node)
             return i + 1;
     return 0;
 }
@@ -477,8 +485,8 @@ static void draw_folder(image *im, int at_node, folder *f) {
     memset(f, 0, sizeof(*f));
     for (int i = 0; i < im->point; i++) {
         const op *o = &im->record->ops[i];
-        bool change = o->kind == OP_LINK || o->kind == OP_UNLINK
-            || o->kind == OP_RENAME;
+        bool change =
+            o->kind == OP_LINK || o->kind == OP_UNLINK || o->kind == OP_RENAME;
         if (!change || o->node != at_node)
             continue;
         bool one = i < sure || drawn(im);
@@ -536,14 +544,13 @@ static void check_image(const work *w, image *im, tally_of_images *sum) {
     draw(im, 0, "", &m);
     bool done = recover_image(w, &m, &err);
     finding f = work_find(w, &m.io, !done);
-    if (f.right < certain || f.length > im->record->appended[im->point]
-        || (f.opened && !f.verified) || (summed && f.right < f.length))
+    if (f.right < certain || f.length > im->record->appended[im->point] ||
+        (f.opened && !f.verified) || (summed && f.right < f.length))
         fail_msg("%s, call %d of %d, seed %llu: %d datapoints, the first %d "
-            "right; %d were certain, %d appended. recover: %s; reader: %s",
+                 "right; %d were certain, %d appended. recover: %s; reader: %s",
             im->how->name, im->point, im->record->length,
             (unsigned long long)seed, (int)f.length, (int)f.right, (int)certain,
-            (int)im->record->appended[im->point],
-            err.code ? err.message : "OK",
+            (int)im->record->appended[im->point], err.code ? err.message : "OK",
             f.error.code ? f.error.message : "OK");
     looked_at++;
     sum->images++;
@@ -605,8 +612,9 @@ static void check_all(recorder *r, const work *w, int each, const char *what) {
                 check_image(w, &im, &sum);
             }
     print_message("%s: %d calls, %d images; %d held more than was certain, %d "
-        "of them not as written; %d were left alone\n", what, r->length,
-        (int)sum.images, (int)sum.more, (int)sum.wrong, (int)sum.left);
+                  "of them not as written; %d were left alone\n",
+        what, r->length, (int)sum.images, (int)sum.more, (int)sum.wrong,
+        (int)sum.left);
 }
 
 /* ------------------------------------------------------------------ writing */
@@ -616,8 +624,8 @@ static void now_certain(recorder *r, const work *w) {
 }
 
 /* Every datapoint may be there as soon as its append begins. */
-static void append_recorded(recorder *r, work *w, bags_writer *writer,
-    uint64_t stop) {
+static void append_recorded(
+    recorder *r, work *w, bags_writer *writer, uint64_t stop) {
     while (w->appended < stop) {
         uint64_t shards = bags_writer_shards(writer);
         if (r->appended[r->length] < w->appended + 1)
@@ -749,16 +757,17 @@ static void check_bag(image *im, memory_disk *m, uint64_t seed, bool live,
         unsigned char data[900];
         bags_view blob = {NULL, 1};
         size_t size = blob_of(right, data);
-        same = bag_reader_get(reader, right, &scratch, &blob, &err) == BAGS_OK
-            && blob.size == size
-            && (!size || memcmp(blob.data, data, size) == 0);
+        same =
+            bag_reader_get(reader, right, &scratch, &blob, &err) == BAGS_OK &&
+            blob.size == size && (!size || memcmp(blob.data, data, size) == 0);
         wrong = wrong || (!same && blob.size > 0);
     }
     if (right < certain || (sums && wrong))
-        fail_msg("%s, call %d, seed %llu: %d blobs, the first %d right; %d were "
-            "certain: %s", im->how->name, im->point, (unsigned long long)seed,
-            (int)length, (int)right, (int)certain,
-            reader ? "" : err.message);
+        fail_msg(
+            "%s, call %d, seed %llu: %d blobs, the first %d right; %d were "
+            "certain: %s",
+            im->how->name, im->point, (unsigned long long)seed, (int)length,
+            (int)right, (int)certain, reader ? "" : err.message);
     sum->more += length > certain;
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
@@ -781,9 +790,8 @@ static void check_bag_image(image *im, tally_of_images *sum) {
         sum->left++;
         check_bag(im, &m, seed, true, false, sum);
         if (im->record->certain[im->point] && err.code != BAGS_ERROR_CORRUPT)
-            fail_msg("%s, call %d, seed %llu: not recovered: %s",
-                im->how->name, im->point, (unsigned long long)seed,
-                err.message);
+            fail_msg("%s, call %d, seed %llu: not recovered: %s", im->how->name,
+                im->point, (unsigned long long)seed, err.message);
     } else {
         check_bag(im, &m, seed, false, sums == BAGS_PATH_FILE, sum);
     }
@@ -802,8 +810,8 @@ static void check_all_bags(recorder *r) {
                 check_bag_image(&im, &sum);
             }
     print_message("a Bag: %d calls, %d images; %d held more than was certain; "
-        "%d were left alone\n", r->length, (int)sum.images, (int)sum.more,
-        (int)sum.left);
+                  "%d were left alone\n",
+        r->length, (int)sum.images, (int)sum.more, (int)sum.left);
     assert_true(sum.left < sum.images / 4);
 }
 
@@ -823,8 +831,8 @@ static void the_blobs_of_a_bag_that_were_synced_survive(void **state) {
         assert_opens(writer, bag_writer_open("x.bag", &options, &said));
         for (uint64_t n = 0; n < 24; n++) {
             unsigned char data[900];
-            assert_ok(bag_writer_append(writer, data, blob_of(n, data), NULL,
-                &said));
+            assert_ok(
+                bag_writer_append(writer, data, blob_of(n, data), NULL, &said));
             if (i == 1 ? n % 5 == 4 : n % 9 == 4) {
                 assert_ok(bag_writer_sync(writer, &said));
                 r->certain[r->length] = n + 1;
@@ -969,8 +977,9 @@ static void directories_that_the_dead_made_survive(void **state) {
             sync_recorded(s.record, &s.job, writer);
             close_recorded(s.record, &s.job, writer);
         }
-        stage_end(&s, 2, i < 2 ? "recovery in new directories"
-                               : "append in new directories");
+        stage_end(&s, 2,
+            i < 2 ? "recovery in new directories"
+                  : "append in new directories");
     }
 }
 
@@ -992,8 +1001,8 @@ int main(int argc, char **argv) {
         share = atoi(argv[1]);
     int failed = cmocka_run_group_tests_name("power", tests, NULL, NULL);
     summed = true;
-    failed += cmocka_run_group_tests_name("power, with checksums", tests, NULL,
-        NULL);
+    failed +=
+        cmocka_run_group_tests_name("power, with checksums", tests, NULL, NULL);
     if (share > 1)
         print_message("in part: test_power %d, %d images\n", share, looked_at);
     return failed;

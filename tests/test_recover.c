@@ -97,7 +97,8 @@ static uint64_t tree_size(const char *path) {
     return size;
 }
 
-#define LEFT_NAMES "clip.bag clip.idx id.bag id.idx refs.bag refs.idx " \
+#define LEFT_NAMES                                                             \
+    "clip.bag clip.idx id.bag id.idx refs.bag refs.idx "                       \
     "spec.json.partial text.bag text.idx"
 #define DONE_NAMES "clip.bag id.bag refs.bag spec.json text.bag"
 
@@ -117,8 +118,8 @@ static void recovery_gives_the_bytes_of_a_writer_that_lived(void **state) {
         assert_int_equal(t.report.finished_now, 1);
         assert_int_equal(t.report.finished_before, lengths[i] == 4);
         assert_int_equal(t.report.length, lengths[i] == 4 ? 2 : 6);
-        assert_int_equal(t.report.removed + t.report.locked + t.report.failed,
-            0);
+        assert_int_equal(
+            t.report.removed + t.report.locked + t.report.failed, 0);
         check_points(&dead, 6);
         assert_ok(recover(dead.path, &t));
         assert_int_equal(t.report.finished_before, lengths[i] == 4 ? 2 : 1);
@@ -261,8 +262,8 @@ static void files_that_are_too_long_are_cut(void **state) {
 
 /* A journal in which one entry is not what it was. */
 static void damage_within_ends_the_datapoints_before_it(void **state) {
-    static const char *const files[] = {"refs.idx", "id.idx", "text.idx",
-        "clip.idx", "refs.bag"};
+    static const char *const files[] = {
+        "refs.idx", "id.idx", "text.idx", "clip.idx", "refs.bag"};
     (void)state;
     work w = local_work(at("model"), 0);
     leave(&w, 6, 0);
@@ -353,9 +354,9 @@ static void directories_without_a_record_are_left_alone(void **state) {
 }
 
 static void a_damaged_record_is_an_error_and_stays(void **state) {
-    static const char *const texts[] = {"", "{", "{}x", "[]",
-        "{\"a\": 3}", "{\"text\": \"utf8\", \"clip\": \"bytes[]\"}",
-        "{\"../x\": \"utf8\"}", "{\"refs\": \"utf8\"}"};
+    static const char *const texts[] = {"", "{", "{}x", "[]", "{\"a\": 3}",
+        "{\"text\": \"utf8\", \"clip\": \"bytes[]\"}", "{\"../x\": \"utf8\"}",
+        "{\"refs\": \"utf8\"}"};
     told t;
     (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
@@ -385,8 +386,9 @@ static void a_shard_with_tables_and_no_journals_is_not_removed(void **state) {
     work w = local_work(at("set"), 4);
     leave(&w, 3, 0);
     assert_ok(recover(w.path, &t));
-    assert_int_equal(rename(at("set/000000/spec.json"),
-        at("set/000000/spec.json.partial")), 0);
+    assert_int_equal(
+        rename(at("set/000000/spec.json"), at("set/000000/spec.json.partial")),
+        0);
     copy_tree(w.path, at("copy"));
     assert_fails(BAGS_ERROR_CORRUPT, recover(w.path, &t));
     assert_says("000000");
@@ -446,9 +448,9 @@ static void a_writer_in_another_process_is_left_alone(void **state) {
     if (child == 0) {
         work w = work_on(at("set"), 40, NULL);
         bags_writer *writer = work_open(&w, false, NULL);
-        if (!writer || work_append_to(&w, writer, 3, NULL)
-            || work_flush(&w, writer, NULL) || write(ready[1], "x", 1) != 1
-            || read(go[0], &byte, 1) != 1)
+        if (!writer || work_append_to(&w, writer, 3, NULL) ||
+            work_flush(&w, writer, NULL) || write(ready[1], "x", 1) != 1 ||
+            read(go[0], &byte, 1) != 1)
             _exit(1);
         _exit(0); /* dies, its lock with it */
     }
@@ -622,8 +624,8 @@ static void other_fields_are_refused(void **state) {
             copy_tree(w.path, at("copy"));
             w.options.resume = true;
             for (int o = 0; o < 3; o++)
-                assert_refused(BAGS_ERROR_EXISTS, bags_writer_open(w.path,
-                    others[o], 2, &w.options, &said));
+                assert_refused(BAGS_ERROR_EXISTS,
+                    bags_writer_open(w.path, others[o], 2, &w.options, &said));
             assert_same_tree(w.path, at("copy"));
             remove_tree(at("copy"));
         }
@@ -671,8 +673,8 @@ static void an_abort_gives_back_what_was_there(void **state) {
 
 /* The end of an abort that fails or dies at its n-th call: recovery takes up
  * what it left. False if it made fewer calls. */
-static bool interrupt_abort(const char *path, uint64_t shard_length,
-    uint64_t n) {
+static bool interrupt_abort(
+    const char *path, uint64_t shard_length, uint64_t n) {
     mortal device;
     bags_writer *writer;
     told t;
@@ -857,14 +859,15 @@ static void a_recovery_at_any_time_does_not_harm_a_writer(void **state) {
             bags_writer *writer;
             poison();
             writer = work_open(&w, false, &said);
-            if (!writer || work_append_to(&w, writer, 7, &said)
-                || work_close(&w, writer, &said))
+            if (!writer || work_append_to(&w, writer, 7, &said) ||
+                work_close(&w, writer, &said))
                 fail_msg("recovered at call %d, the writer fails: %s", (int)n,
                     said.message);
             finding f = work_find(&w, &m.io, false);
             if (f.right != 7 || f.length != 7 || !f.verified)
                 fail_msg("recovered at call %d: %d of %d datapoints are right: "
-                    "%s", (int)n, (int)f.right, (int)f.length,
+                         "%s",
+                    (int)n, (int)f.right, (int)f.length,
                     f.error.code ? f.error.message : "");
             reached = b.calls >= n;
             memory_disk_free(&m);
@@ -916,7 +919,8 @@ static void a_writer_that_finishes_does_not_harm_a_recovery(void **state) {
             finding f = work_find(&w, &m.io, false);
             if (f.right != w.appended || f.length != w.appended || !f.verified)
                 fail_msg("finished at call %d: %d of %d datapoints are right: "
-                    "%s", (int)n, (int)f.right, (int)f.length,
+                         "%s",
+                    (int)n, (int)f.right, (int)f.length,
                     f.error.code ? f.error.message : "");
             memory_disk_free(&m);
         }
@@ -975,7 +979,8 @@ static void a_blob_without_its_checksum_ends_the_datapoints_before_it(
         told t;
         work w = summed_work(at("%d", i), 0, true);
         leave(&w, 12, 0);
-        const char *path = at("%d/%s.%s", i, names[i / 2], i % 2 ? "crc" : "bag");
+        const char *path =
+            at("%d/%s.%s", i, names[i / 2], i % 2 ? "crc" : "bag");
         bytes file = load(path);
         /* Behind what is in use there may be what was dropped. */
         size_t where = i % 2 ? 4 * 7 + 1 : i == 2 ? 200 : file.size - 20;
@@ -1042,8 +1047,8 @@ static void an_abort_gives_back_checksums_too(void **state) {
 /* Go on with the five datapoints that were left, ask for checksums, and die or
  * fail at the n-th call behind the opening; the writer is closed, or aborted.
  * False if there are fewer calls. */
-static bool interrupt_the_adding(const char *path, uint64_t n, bool dies,
-    bool aborts) {
+static bool interrupt_the_adding(
+    const char *path, uint64_t n, bool dies, bool aborts) {
     mortal device;
     bags_writer *writer;
     work w = summed_work(path, 0, true);
@@ -1066,7 +1071,8 @@ static void leave_five(const char *path) {
     leave(&w, 5, 0);
 }
 
-#define DONE_SUMMED_NAMES "clip.bag clip.crc id.bag id.crc refs.bag refs.crc " \
+#define DONE_SUMMED_NAMES                                                      \
+    "clip.bag clip.crc id.bag id.crc refs.bag refs.crc "                       \
     "spec.json text.bag text.crc"
 
 /* Checksums of a part of the Bags, or of blobs that became others, would make
@@ -1248,7 +1254,8 @@ static void a_lone_bag_is_finished_as_by_its_writer(void **state) {
         whole.options.keep_idx = i / 2;
         assert_true(lone_dies(&dead, 0));
         bag_writer *writer;
-        assert_opens(writer, bag_writer_open(whole.path, &whole.options, &said));
+        assert_opens(
+            writer, bag_writer_open(whole.path, &whole.options, &said));
         assert_ok(lone_append(&whole, writer, dead.flushed));
         assert_ok(bag_writer_close(writer, &said));
         bags_recover_options options = recover_options(&t);
@@ -1301,11 +1308,11 @@ static void of_a_lone_bag_that_was_cut_the_whole_blobs_are_kept(void **state) {
                 assert_same_tree(at("one"), at("before"));
                 refused++;
             } else {
-                assert_int_equal(lone_right(&l, &disk.io, true),
-                    t.report.length);
+                assert_int_equal(
+                    lone_right(&l, &disk.io, true), t.report.length);
                 if (f == 1)
-                    assert_int_equal(t.report.length, n / 8 < dead.flushed
-                        ? n / 8 : dead.flushed);
+                    assert_int_equal(t.report.length,
+                        n / 8 < dead.flushed ? n / 8 : dead.flushed);
             }
             remove_tree(at("one"));
             remove_tree(at("before"));
@@ -1335,16 +1342,16 @@ static void a_lone_bag_whose_writer_was_killed_at_any_call_is_recovered(
             bags_code code = lone_recover(&m.io, l.path, &t);
             /* Before it had a journal there was nothing. */
             bool none = n == 1 || before.size == 0;
-            if (code && !(none && (code == BAGS_ERROR_MISSING
-                    || code == BAGS_ERROR_CORRUPT)))
+            if (code && !(none && (code == BAGS_ERROR_MISSING ||
+                                      code == BAGS_ERROR_CORRUPT)))
                 fail_msg("killed at %d: %s", (int)n, said.message);
             uint64_t right = code ? 0 : lone_right(&l, &m.io, false);
             if (right < l.flushed || right > l.appended)
                 fail_msg("killed at %d: %d blobs; %d were flushed, %d appended",
                     (int)n, (int)right, (int)l.flushed, (int)l.appended);
             if (!code)
-                assert_true(memory_disk_find(&m, "x.crc").size == 0
-                    || lone_right(&l, &m.io, true) == right);
+                assert_true(memory_disk_find(&m, "x.crc").size == 0 ||
+                            lone_right(&l, &m.io, true) == right);
             bytes_free(&before);
             memory_disk_free(&m);
         }
@@ -1378,16 +1385,16 @@ static void the_recovery_of_a_lone_bag_may_fail_or_die_anywhere(void **state) {
             poison();
             bags_code code = lone_recover(&device.io, "here/x.bag", &t);
             reached = device.files.failed > 0;
-            if (code && (said.system != errors[how % 3]
-                    || !strstr(said.message, "here")))
+            if (code && (said.system != errors[how % 3] ||
+                            !strstr(said.message, "here")))
                 fail_msg("call %d: %s", (int)n, said.message);
             assert_int_equal(device.files.files, 0);
             assert_ok(lone_recover(&m.io, "here/x.bag", &t));
             /* A journal that could not be removed stays. */
             m.io.remove(m.io.user, "here/x.idx");
             if (!is_same_disk(&m, &expected))
-                fail_msg("after call %d of it failed, it ends otherwise",
-                    (int)n);
+                fail_msg(
+                    "after call %d of it failed, it ends otherwise", (int)n);
             memory_disk_free(&m);
             memory_disk_free(&expected);
         }
@@ -1501,7 +1508,9 @@ static void a_lone_bag_that_has_a_table_does_not_lose_it(void **state) {
         if (i / 2 == 2)
             journal.data[40] ^= 1;
         save(at("%d/x.idx", i), journal.data,
-            i / 2 == 0 ? 0 : i / 2 == 1 ? 24 : journal.size);
+            i / 2 == 0   ? 0
+            : i / 2 == 1 ? 24
+                         : journal.size);
         bytes_free(&journal);
         copy_tree(at("%d", i), at("before%d", i));
         poison();
@@ -1538,8 +1547,8 @@ static void a_torn_table_of_a_lone_bag_is_an_error_and_stays(void **state) {
 
 /* `count` blobs of `size` bytes, and of their table the entries from `from` (v2
  * has none for 0) to `stop`. */
-static bytes lone_made(unsigned byte, size_t size, size_t count, size_t from,
-    size_t stop) {
+static bytes lone_made(
+    unsigned byte, size_t size, size_t count, size_t from, size_t stop) {
     bytes bag = {0};
     for (size_t i = 0; i < size * count; i++)
         put_u8(&bag, byte);
@@ -1561,14 +1570,13 @@ static void lone_journal(const char *path, size_t size, size_t count) {
 static void a_table_beside_the_journal_of_another_bag_is_kept(void **state) {
     static const struct {
         size_t count, from, size, journal;
-    } cases[] = {
-        {5, 0, 10, 2}, {5, 1, 10, 2}, {2, 0, 3, 5}, {2, 1, 3, 5},
+    } cases[] = {{5, 0, 10, 2}, {5, 1, 10, 2}, {2, 0, 3, 5}, {2, 1, 3, 5},
         {5, 0, 45, 2}, {5, 0, 70, 3}, {5, 1, 70, 3}};
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         told t;
-        bytes bag = lone_made('a', 20, cases[i].count, cases[i].from,
-            cases[i].count + 1);
+        bytes bag = lone_made(
+            'a', 20, cases[i].count, cases[i].from, cases[i].count + 1);
         save(at("x.bag"), bag.data, bag.size);
         lone_journal(at("x.idx"), cases[i].size, cases[i].journal);
         assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
@@ -1680,7 +1688,7 @@ static void a_bag_is_not_written_beside_the_checksums_of_another(void **state) {
 }
 
 #undef TEST
-#define TEST(function) \
+#define TEST(function)                                                         \
     cmocka_unit_test_setup_teardown(function, quick_setup, support_teardown)
 
 int main(void) {

@@ -15,9 +15,7 @@
 
 static const bags_field fields[] = {{"b", "utf8[]"}, {"a", "bytes"}};
 
-static size_t formula_items(uint64_t index) {
-    return (size_t)(index * 5 % 4);
-}
+static size_t formula_items(uint64_t index) { return (size_t)(index * 5 % 4); }
 
 static size_t formula_text(uint64_t index, char *text) {
     size_t size = (size_t)snprintf(text, 64, "datapoint %d", (int)index);
@@ -90,8 +88,8 @@ static void check_datapoint(const bags_reader *reader, uint64_t index,
 }
 
 /* Numbers below `stop` that no shard of a reader has: every step-th from start. */
-static uint64_t missing_before(const bags_reader *reader, uint64_t start,
-    uint64_t stop, uint64_t step) {
+static uint64_t missing_before(
+    const bags_reader *reader, uint64_t start, uint64_t stop, uint64_t step) {
     uint64_t missing = 0;
     size_t count = 0, i = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);
@@ -104,14 +102,14 @@ static uint64_t missing_before(const bags_reader *reader, uint64_t start,
 }
 
 /* The reader must have these formulas' datapoints, `count` of them. */
-static void check_formulas(const bags_reader *reader, const uint64_t *formulas,
-    uint64_t count) {
+static void check_formulas(
+    const bags_reader *reader, const uint64_t *formulas, uint64_t count) {
     bags_row row = {0};
     assert_true(bags_reader_length(reader) == count);
     for (uint64_t i = 0; i < count; i++)
         check_datapoint(reader, i, formulas ? formulas[i] : i, &row);
-    assert_fails(BAGS_ERROR_RANGE,
-        bags_reader_get(reader, count, NULL, 0, &row, &said));
+    assert_fails(
+        BAGS_ERROR_RANGE, bags_reader_get(reader, count, NULL, 0, &row, &said));
     bags_row_free(&row);
 }
 
@@ -143,8 +141,8 @@ static bags_writer_options sharding(uint64_t size, uint64_t length) {
     return options;
 }
 
-static bags_writer *open_writer(const char *path,
-    const bags_writer_options *options) {
+static bags_writer *open_writer(
+    const char *path, const bags_writer_options *options) {
     bags_writer *writer;
     assert_opens(writer, bags_writer_open(path, fields, 2, options, &said));
     return writer;
@@ -176,8 +174,8 @@ static uint64_t cut_by_hand(memory_disk *to, uint64_t count, uint64_t size,
     formula_start(&set);
     for (uint64_t i = 0; i < count; i++) {
         formula_row(&set, i);
-        if ((size && hand_size(&set) >= size)
-            || (length && hand_length(&set.refs) >= length))
+        if ((size && hand_size(&set) >= size) ||
+            (length && hand_length(&set.refs) >= length))
             save_number(to, &set, first + step * shards++);
     }
     if (hand_length(&set.refs))
@@ -203,8 +201,8 @@ static void check_cut(uint64_t count, uint64_t size, uint64_t length,
     }
     uint64_t finished = bags_writer_shards(writer);
     assert_ok(bags_writer_close(writer, &said));
-    uint64_t shards = cut_by_hand(&by_hand, count, size, length, worker,
-        workers ? workers : 1);
+    uint64_t shards = cut_by_hand(
+        &by_hand, count, size, length, worker, workers ? workers : 1);
     assert_true(finished == shards || finished + 1 == shards);
     CHECK(is_same_disk(&by_hand, &written));
     memory_disk_free(&by_hand);
@@ -281,8 +279,8 @@ static void worker_numbers_that_make_no_sense_are_refused(void **state) {
             bags_writer_open(at("x"), fields, 2, &options, &said));
         read.shard_start = rows[i][0];
         read.shard_stop = rows[i][1];
-        assert_refused(BAGS_ERROR_ARGUMENT,
-            bags_reader_open(at("y"), &read, &said));
+        assert_refused(
+            BAGS_ERROR_ARGUMENT, bags_reader_open(at("y"), &read, &said));
     }
     assert_names(at("."), "y");
 }
@@ -300,8 +298,8 @@ static void numbers_end_below_10_to_the_18(void **state) {
         assert_int_not_equal(append_formula(writer, 0), BAGS_OK);
         assert_int_not_equal(bags_writer_close(writer, NULL), BAGS_OK);
     }
-    assert_true(said.code == BAGS_ERROR_LIMIT
-        || said.code == BAGS_ERROR_ARGUMENT);
+    assert_true(
+        said.code == BAGS_ERROR_LIMIT || said.code == BAGS_ERROR_ARGUMENT);
     for (int round = 0; round < 2; round++) {
         options.shard_start = most - 1;
         options.shard_stop = round ? UINT64_MAX : most;
@@ -389,8 +387,8 @@ static void a_shard_that_exists_is_left_alone(void **state) {
     /* No directory at all: at once or with the first datapoint. */
     save_text(at("file"), "precious");
     poison();
-    bags_writer *writer = bags_writer_open(at("file"), fields, 2, &options,
-        &said);
+    bags_writer *writer =
+        bags_writer_open(at("file"), fields, 2, &options, &said);
     if (writer) {
         assert_int_not_equal(append_formula(writer, 0), BAGS_OK);
         assert_int_not_equal(bags_writer_close(writer, NULL), BAGS_OK);
@@ -456,9 +454,9 @@ static void a_shard_that_is_full_is_finished_at_once(void **state) {
     bags_writer *writer = open_writer(at("x"), &options);
     assert_ok(append_formula(writer, 0));
     assert_names(at("x/000000"), "a.bag a.idx b.bag b.idx refs.bag refs.idx "
-        "spec.json.partial");
-    assert_refused(BAGS_ERROR_UNFINISHED,
-        bags_reader_open(at("x"), NULL, &said));
+                                 "spec.json.partial");
+    assert_refused(
+        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     assert_says("000000");
     assert_says("recover");
     assert_ok(append_formula(writer, 1));
@@ -498,8 +496,8 @@ static void shards_are_ordered_by_number(void **state) {
         check_formulas(reader, NULL, 15);
         for (size_t s = 0; s < 5; s++) {
             bags_shard shard = shard_at(reader, s);
-            assert_true(shard.number == s && shard.start == 3 * s
-                && shard.length == 3);
+            assert_true(
+                shard.number == s && shard.start == 3 * s && shard.length == 3);
         }
         bags_reader_close(reader);
     }
@@ -541,13 +539,13 @@ static void a_number_above_the_limit_is_not_passed_over(void **state) {
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         bags_reader_options options = reading();
-        save_shards(at("%d", (int)i),
-            (const char *const[]){"000000", rows[i], NULL});
+        save_shards(
+            at("%d", (int)i), (const char *const[]){"000000", rows[i], NULL});
         options.allow_gaps = true;
         poison();
         assert_null(bags_reader_open(at("%d", (int)i), &options, &said));
-        assert_true(said.code == BAGS_ERROR_LIMIT
-            || said.code == BAGS_ERROR_CORRUPT);
+        assert_true(
+            said.code == BAGS_ERROR_LIMIT || said.code == BAGS_ERROR_CORRUPT);
     }
 }
 
@@ -570,7 +568,7 @@ static void a_file_with_a_shards_name_does_no_harm(void **state) {
 static void gaps_are_refused_by_name(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
-        "000003", "000004", "000006", "000009", NULL});
+                             "000003", "000004", "000006", "000009", NULL});
     assert_refused(BAGS_ERROR_GAP, bags_reader_open(at("x"), NULL, &said));
     assert_says("5");
     assert_says("7");
@@ -603,7 +601,7 @@ static void a_missing_first_shard_is_a_gap(void **state) {
 static void many_and_huge_gaps_take_no_memory(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"0", "2", "4", "6", "8", "10",
-        "999999999999999999", NULL});
+                             "999999999999999999", NULL});
     assert_refused(BAGS_ERROR_GAP, bags_reader_open(at("x"), NULL, &said));
     bags_reader *reader = open_reader(at("x"), true);
     assert_int_equal(shard_count(reader), 7);
@@ -616,7 +614,7 @@ static void many_and_huge_gaps_take_no_memory(void **state) {
 static void a_worker_reads_its_own_shards(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
-        "000003", "000004", "000006", "000009", NULL});
+                             "000003", "000004", "000006", "000009", NULL});
     /* The place of each number's shard among those saved; 99: none. */
     static const uint64_t places[] = {0, 1, 2, 3, 4, 99, 5, 99, 99, 6};
     for (uint64_t stop = 1; stop < 12; stop++)
@@ -685,8 +683,8 @@ static void a_dataset_without_shards_is_that_of_worker_0(void **state) {
 static void unfinished_shards_are_refused_or_left_out(void **state) {
     (void)state;
     for (int how = 0; how < 4; how++) {
-        save_shards(at("x"), (const char *const[]){"000000", "000001",
-            "000002", "000003", NULL});
+        save_shards(at("x"), (const char *const[]){
+                                 "000000", "000001", "000002", "000003", NULL});
         remove_tree(at("x/000002/spec.json"));
         if (how == 1)
             save_text(at("x/000002/spec.json.partial"), "{}");
@@ -699,14 +697,14 @@ static void unfinished_shards_are_refused_or_left_out(void **state) {
             make_dir(at("x/000003"));
             make_dir(at("x/000004"));
         }
-        assert_refused(BAGS_ERROR_UNFINISHED,
-            bags_reader_open(at("x"), NULL, &said));
+        assert_refused(
+            BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
         assert_says("000002");
         assert_says(how == 0 || how == 3 ? "its spec.json is lost" : "recover");
         bags_reader_options options = reading();
         options.allow_gaps = true;
-        assert_refused(BAGS_ERROR_UNFINISHED,
-            bags_reader_open(at("x"), &options, &said));
+        assert_refused(
+            BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), &options, &said));
         options.allow_gaps = false;
         options.unfinished = BAGS_UNFINISHED_SKIP;
         bags_reader *reader;
@@ -724,8 +722,8 @@ static void shards_that_are_all_unfinished_are_nothing_to_read(void **state) {
     make_dir(at("x"));
     make_dir(at("x/000000"));
     make_dir(at("x/000001"));
-    assert_refused(BAGS_ERROR_UNFINISHED,
-        bags_reader_open(at("x"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     bags_reader_options options = reading();
     options.unfinished = BAGS_UNFINISHED_SKIP;
     poison();
@@ -734,8 +732,8 @@ static void shards_that_are_all_unfinished_are_nothing_to_read(void **state) {
         assert_true(bags_reader_length(reader) == 0);
         assert_true(reader_info(reader).skipped == 2);
     } else {
-        assert_true(said.code == BAGS_ERROR_UNFINISHED
-            || said.code == BAGS_ERROR_MISSING);
+        assert_true(said.code == BAGS_ERROR_UNFINISHED ||
+                    said.code == BAGS_ERROR_MISSING);
     }
     bags_reader_close(reader);
 }
@@ -747,13 +745,13 @@ static void a_directory_without_a_dataset_is_missing(void **state) {
     save_text(at("junk/notes.txt"), "none");
     make_dir(at("junk/data"));
     save_text(at("file"), "none");
-    assert_refused(BAGS_ERROR_MISSING,
-        bags_reader_open(at("nowhere"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_MISSING, bags_reader_open(at("nowhere"), NULL, &said));
     assert_says("nowhere");
-    assert_refused(BAGS_ERROR_MISSING,
-        bags_reader_open(at("empty"), NULL, &said));
-    assert_refused(BAGS_ERROR_MISSING,
-        bags_reader_open(at("junk"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_MISSING, bags_reader_open(at("empty"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_MISSING, bags_reader_open(at("junk"), NULL, &said));
     assert_null(bags_reader_open(at("file"), NULL, &said));
     assert_null(bags_reader_open("", NULL, &said));
     assert_null(bags_reader_open(at("nowhere"), NULL, NULL));
@@ -778,12 +776,12 @@ static void shards_of_different_specs_are_an_error(void **state) {
         "{\"a\": \"bytes\", \"c\": \"utf8[]\"}",
         "{\"a\": \"bytes\", \"b\": \"utf8[]\", \"c\": \"utf8\"}"};
     (void)state;
-    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
-        NULL});
+    save_shards(
+        at("x"), (const char *const[]){"000000", "000001", "000002", NULL});
     for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
         save_text(at("x/000001/spec.json"), specs[i]);
-        assert_refused(BAGS_ERROR_CORRUPT,
-            bags_reader_open(at("x"), NULL, &said));
+        assert_refused(
+            BAGS_ERROR_CORRUPT, bags_reader_open(at("x"), NULL, &said));
         assert_says("000001");
     }
     save_text(at("x/000001/spec.json"),
@@ -803,8 +801,7 @@ static void shards_of_different_variants_are_read_together(void **state) {
         for (uint64_t k = 0; k < 4; k++) {
             char text[128];
             set_begin(&set);
-            set_blob(&set, 0, text,
-                formula_text((uint64_t)i * 4 + k, text));
+            set_blob(&set, 0, text, formula_text((uint64_t)i * 4 + k, text));
             set_end(&set);
         }
         set_save(&set, (enum variant)(i % 3), at("x/%06d", i));
@@ -819,8 +816,8 @@ static void shards_of_different_variants_are_read_together(void **state) {
         assert_ok(bags_reader_get_range(reader, start, 24, 0, &row, &said));
         for (uint64_t i = start; i < 24; i++) {
             size_t size = formula_text(i, text);
-            assert_bytes(bags_row_bytes(&row, 0, (size_t)(i - start)), text,
-                size);
+            assert_bytes(
+                bags_row_bytes(&row, 0, (size_t)(i - start)), text, size);
         }
     }
     bags_row_free(&row);
@@ -857,7 +854,8 @@ static void ranges_go_over_the_borders_of_shards(void **state) {
         for (uint64_t start = 0; start < 13; start++)
             for (uint64_t stop = start; stop < 14; stop++) {
                 char text[128];
-                assert_ok(bags_reader_get_range(reader, start, stop, 0, &row, &said));
+                assert_ok(
+                    bags_reader_get_range(reader, start, stop, 0, &row, &said));
                 uint64_t end = stop < 11 ? stop : 11;
                 uint64_t length = start < end ? end - start : 0;
                 assert_int_equal(bags_row_length(&row, 0), length);
@@ -879,9 +877,9 @@ static void sizes_and_blobs_are_summed_over_shards(void **state) {
     bags_field_info infos[2];
     char text[128];
     for (int i = 0; i < 7; i++)
-        expected += file_size(at("x/%06d/a.bag", i))
-            + file_size(at("x/%06d/b.bag", i))
-            + file_size(at("x/%06d/refs.bag", i));
+        expected += file_size(at("x/%06d/a.bag", i)) +
+                    file_size(at("x/%06d/b.bag", i)) +
+                    file_size(at("x/%06d/refs.bag", i));
     for (uint64_t i = 0; i < 11; i++) {
         items += formula_items(i);
         text_bytes += formula_text(i, text);
@@ -909,11 +907,10 @@ static void faults_name_the_shard(void **state) {
     bytes_free(&file);
     bags_reader *reader = open_reader(at("x"), false);
     bags_row row = {0};
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_reader_get(reader, 6, NULL, 0, &row, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_reader_get(reader, 6, NULL, 0, &row, &said));
     assert_says("000004/a.bag");
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_verify(at("x"), NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
     assert_says("000004/a.bag");
     check_datapoint(reader, 8, 8, &row);
     bags_row_free(&row);
@@ -980,8 +977,8 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
 
 /* --------------------------------------------------------------------- finalize */
 
-static void check_finalized(const char *path, const char *names,
-    uint64_t count) {
+static void check_finalized(
+    const char *path, const char *names, uint64_t count) {
     assert_names(path, names);
     bags_reader *reader = open_reader(path, false);
     check_formulas(reader, NULL, count);
@@ -1000,32 +997,48 @@ static void finalize_closes_gaps(void **state) {
     uint64_t renamed = 99;
     (void)state;
     save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
-        "000003", "000004", "000006", "000009", NULL});
+                             "000003", "000004", "000006", "000009", NULL});
     assert_ok(finalize(at("x"), &renamed));
     assert_true(renamed == 2);
-    check_finalized(at("x"),
-        "000000 000001 000002 000003 000004 000005 000006", 21);
+    check_finalized(
+        at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
     assert_ok(finalize(at("x"), &renamed));
     assert_true(renamed == 0);
     assert_ok(finalize(at("x"), NULL));
-    check_finalized(at("x"),
-        "000000 000001 000002 000003 000004 000005 000006", 21);
+    check_finalized(
+        at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
     save_shards(at("y"), (const char *const[]){"000003", "000004", "001000",
-        "999999999999999999", NULL});
+                             "999999999999999999", NULL});
     save_text(at("y/notes.txt"), "mine");
     assert_int_equal(bags_finalize(at("y"), NULL, &renamed, NULL), 0);
     assert_true(renamed == 4);
     check_finalized(at("y"), "000000 000001 000002 000003 notes.txt", 12);
 }
 
+static void finalize_syncs_the_directory_unless_told_otherwise(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bags_finalize_options options;
+        memset(&options, 0, sizeof(options));
+        options.env.io = &disk.io;
+        options.no_sync = i == 1;
+        save_shards(
+            at("x%d", i), (const char *const[]){"000001", "000003", NULL});
+        uint64_t before = disk.counts[HOOK_SYNC_DIR];
+        assert_ok(bags_finalize(at("x%d", i), &options, NULL, &said));
+        assert_int_equal(disk.counts[HOOK_SYNC_DIR] > before, i == 0);
+        check_finalized(at("x%d", i), "000000 000001", 6);
+    }
+}
+
 static void finalize_gives_names_their_six_digits(void **state) {
     uint64_t renamed = 99;
     (void)state;
     save_shards(at("x"), (const char *const[]){"0", "01", "002", "3", "10",
-        "0000011", "012", NULL});
+                             "0000011", "012", NULL});
     assert_ok(finalize(at("x"), &renamed));
-    check_finalized(at("x"),
-        "000000 000001 000002 000003 000004 000005 000006", 21);
+    check_finalized(
+        at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
     assert_true(renamed == 7);
 }
 
@@ -1035,8 +1048,8 @@ static void finalize_refuses_what_is_not_finished(void **state) {
         bags_writer_options options = sharding(0, 3);
         bags_writer *writer = NULL;
         uint64_t renamed = 99;
-        save_shards(at("x"), (const char *const[]){"000001", "000005",
-            "000009", NULL});
+        save_shards(
+            at("x"), (const char *const[]){"000001", "000005", "000009", NULL});
         if (how == 0)
             remove_tree(at("x/000009/spec.json"));
         if (how == 1)
@@ -1050,8 +1063,8 @@ static void finalize_refuses_what_is_not_finished(void **state) {
         char *names = names_in(at("x"));
         poison();
         bags_code code = finalize(at("x"), &renamed);
-        assert_true(code == BAGS_ERROR_UNFINISHED
-            || (how == 2 && code == BAGS_ERROR_LOCKED));
+        assert_true(code == BAGS_ERROR_UNFINISHED ||
+                    (how == 2 && code == BAGS_ERROR_LOCKED));
         assert_says(how == 0 ? "000009" : how == 1 ? "000007" : "000012");
         assert_true(renamed == 99);
         assert_names(at("x"), names);
@@ -1105,8 +1118,8 @@ static void a_file_in_the_way_of_finalize_is_kept(void **state) {
 
 /* The process dies, or the disk fails, at each rename or anything else. */
 static void finalize_may_be_interrupted_anywhere(void **state) {
-    static const char *const names[] = {"000002", "3", "000005", "000006", "07",
-        "000008", "000100", NULL};
+    static const char *const names[] = {
+        "000002", "3", "000005", "000006", "07", "000008", "000100", NULL};
     unsigned points = 0;
     (void)state;
     for (int every = 0; every < 2; every++)
@@ -1182,6 +1195,7 @@ int main(void) {
         TEST(faults_name_the_shard),
         TEST(thousands_of_shards_are_read_with_few_files),
         TEST(finalize_closes_gaps),
+        TEST(finalize_syncs_the_directory_unless_told_otherwise),
         TEST(finalize_gives_names_their_six_digits),
         TEST(finalize_refuses_what_is_not_finished),
         TEST(finalize_refuses_two_shards_of_one_number),

@@ -18,8 +18,10 @@
 static uint64_t room_of(const char *path) {
 #ifdef _WIN32
     FILE_STANDARD_INFO info;
-    HANDLE file = CreateFileA(path, GENERIC_READ, 0, NULL, OPEN_EXISTING, 0, NULL);
-    CHECK(GetFileInformationByHandleEx(file, FileStandardInfo, &info, sizeof(info)));
+    HANDLE file =
+        CreateFileA(path, GENERIC_READ, 0, NULL, OPEN_EXISTING, 0, NULL);
+    CHECK(GetFileInformationByHandleEx(
+        file, FileStandardInfo, &info, sizeof(info)));
     CloseHandle(file);
     return (uint64_t)info.AllocationSize.QuadPart;
 #else
@@ -40,17 +42,17 @@ static bool has_holes(void) {
     return holes;
 }
 
-#define NEED_HOLES() \
-    do { \
-        if (!has_holes()) { \
-            print_message("skipped: this file system has no sparse files\n"); \
-            skip(); \
-        } \
+#define NEED_HOLES()                                                           \
+    do {                                                                       \
+        if (!has_holes()) {                                                    \
+            print_message("skipped: this file system has no sparse files\n");  \
+            skip();                                                            \
+        }                                                                      \
     } while (0)
 
 /* Write into a file that exists, which grows if need be. */
-static void patch(const char *path, uint64_t offset, const void *data,
-    size_t size) {
+static void patch(
+    const char *path, uint64_t offset, const void *data, size_t size) {
     const bags_io *io = bags_io_local();
     void *file = NULL;
     size_t done = 0;
@@ -186,8 +188,8 @@ static void check_many_blobs(bool no_mmap) {
     assert_fails(BAGS_ERROR_RANGE,
         bag_reader_get(reader, TWO_TO_32 + 1, &scratch, &blob, &said));
     assert_says("no blob 4294967297; it has 4294967297");
-    assert_ok(bag_reader_get_range(reader, TWO_TO_32 - 2, UINT64_MAX, &scratch,
-        &range, &said));
+    assert_ok(bag_reader_get_range(
+        reader, TWO_TO_32 - 2, UINT64_MAX, &scratch, &range, &said));
     assert_int_equal(range.length, 3);
     assert_text(bags_range_get(&range, 2), "z");
     bags_buffer_free(&scratch);
@@ -213,8 +215,7 @@ static void a_table_beyond_the_address_space_is_a_limit(void **state) {
     options.no_mmap = options.cache_index = true;
     options.env.allocator = &memory.allocator;
     memory.limit = GIB; /* nobody has 32 GiB to spare */
-    assert_refused(
-        sizeof(size_t) == 4 ? BAGS_ERROR_LIMIT : BAGS_ERROR_MEMORY,
+    assert_refused(sizeof(size_t) == 4 ? BAGS_ERROR_LIMIT : BAGS_ERROR_MEMORY,
         bag_reader_open(at("x.bag"), &options, &said));
     memory.limit = 0;
 }
@@ -322,7 +323,8 @@ static int many_list(void *user, const char *path,
 
 /* x/NUMBER/FILE is shard/FILE, but for n.bag, which is number.NUMBER. */
 static const char *many_path(const char *path) {
-    const char *slash = strncmp(path, "x/", 2) == 0 ? strchr(path + 2, '/') : NULL;
+    const char *slash =
+        strncmp(path, "x/", 2) == 0 ? strchr(path + 2, '/') : NULL;
     if (slash && strcmp(slash, "/n.bag") == 0)
         return at("number.%d", atoi(path + 2));
     return slash ? at("shard%s", slash) : at("shard");

@@ -43,30 +43,30 @@ typedef struct world {
     work works[WORKS];
     char directory[200];
     char paths[3][256];
-    const char *where;  /* the step that failed */
-    bool dies;          /* rather than that it closes a writer that failed */
-    bool reads;         /* by position, with few files open */
-    bool ended;         /* it came to its end, not to its death */
+    const char *where; /* the step that failed */
+    bool dies;         /* rather than that it closes a writer that failed */
+    bool reads;        /* by position, with few files open */
+    bool ended;        /* it came to its end, not to its death */
     bags_code code;
-    bags_error error;   /* if there is a code */
+    bags_error error; /* if there is a code */
 } world;
 
 typedef bags_code program(world *w);
 
-#define STEP(call) \
-    do { \
-        w->where = #call; \
-        code = (call); \
-        if (code) \
-            goto done; \
+#define STEP(call)                                                             \
+    do {                                                                       \
+        w->where = #call;                                                      \
+        code = (call);                                                         \
+        if (code)                                                              \
+            goto done;                                                         \
     } while (0)
-#define OPEN(object, call) \
-    do { \
-        w->where = #call; \
-        (object) = (call); \
-        code = (object) ? BAGS_OK : w->error.code; \
-        if (code) \
-            goto done; \
+#define OPEN(object, call)                                                     \
+    do {                                                                       \
+        w->where = #call;                                                      \
+        (object) = (call);                                                     \
+        code = (object) ? BAGS_OK : w->error.code;                             \
+        if (code)                                                              \
+            goto done;                                                         \
     } while (0)
 
 static bags_code run(world *w);
@@ -146,9 +146,10 @@ static bags_code go_on(world *w, int which) {
     bags_code code;
     OPEN(writer, work_open(each, true, &w->error));
     if (each->flushed < flushed || each->flushed > appended) {
-        code = bags_fail(&w->error, BAGS_ERROR_STATE, "%s: %d datapoints "
-            "found, %d were flushed, %d appended", each->path,
-            (int)each->flushed, (int)flushed, (int)appended);
+        code = bags_fail(&w->error, BAGS_ERROR_STATE,
+            "%s: %d datapoints "
+            "found, %d were flushed, %d appended",
+            each->path, (int)each->flushed, (int)flushed, (int)appended);
         goto done;
     }
     STEP(work_append_to(each, writer, totals[which], &w->error));
@@ -246,8 +247,8 @@ static bags_code read_bag(world *w, const char *path) {
     bags_code code;
     OPEN(reader, bag_reader_open(path, &options, &w->error));
     STEP(bag_reader_get(reader, 1, &scratch, &blob, &w->error));
-    if (bag_reader_size(reader) != LARGE + 5 + 3 * 8 || blob.size != 5
-        || memcmp(blob.data, "small", 5) != 0)
+    if (bag_reader_size(reader) != LARGE + 5 + 3 * 8 || blob.size != 5 ||
+        memcmp(blob.data, "small", 5) != 0)
         code = bags_fail(&w->error, BAGS_ERROR_STATE, "%s: is not right", path);
 done:
     bags_buffer_free(&scratch);
@@ -326,25 +327,26 @@ static void check_recovery(world *w, const char *how, uint64_t n) {
         bags_error err;
         err.message[0] = 0;
         bags_code code = exists(each->path)
-            ? bags_recover(each->path, NULL, NULL, &err) : BAGS_ERROR_MISSING;
+                             ? bags_recover(each->path, NULL, NULL, &err)
+                             : BAGS_ERROR_MISSING;
         if (code && (code != BAGS_ERROR_MISSING || each->flushed))
             fail_msg("%s %d, %s: %s: not recovered: %s", how, (int)n, w->where,
                 each->path, err.message);
         finding f = work_find(each, NULL, false);
-        if (f.length < each->flushed || f.length > each->appended
-            || f.right != f.length || (f.opened && !f.verified))
+        if (f.length < each->flushed || f.length > each->appended ||
+            f.right != f.length || (f.opened && !f.verified))
             fail_msg("%s %d, %s: %s: %d datapoints, of which %d are right; "
-                "%d were flushed, %d appended", how, (int)n, w->where,
-                each->path, (int)f.length, (int)f.right, (int)each->flushed,
-                (int)each->appended);
+                     "%d were flushed, %d appended",
+                how, (int)n, w->where, each->path, (int)f.length, (int)f.right,
+                (int)each->flushed, (int)each->appended);
     }
 }
 
 /* A dataset without shards is whole when it has been recovered. */
 static bool is_whole(const world *w, int which) {
     const work *each = &w->works[which];
-    return which == ONE && work_find(each, NULL, false).right > 0
-        && exists(each->path);
+    return which == ONE && work_find(each, NULL, false).right > 0 &&
+           exists(each->path);
 }
 
 /* Going on ends with the same bytes as if nothing had happened. */
@@ -417,9 +419,9 @@ static bool may_be_silent(const world *w) {
     case CALL_LOCK:
         return s->error == EWOULDBLOCK;
     case CALL_OPEN:
-        return (s->error == EACCES && (!strchr(s->last_path, '.')
-                || strcmp(s->last_path, ".") == 0))
-            || (s->error == EMFILE && w->reads);
+        return (s->error == EACCES && (!strchr(s->last_path, '.') ||
+                                          strcmp(s->last_path, ".") == 0)) ||
+               (s->error == EMFILE && w->reads);
     default:
         return false;
     }
@@ -429,10 +431,9 @@ static bool may_be_silent(const world *w) {
 static void check_message(const world *w, const char *how, uint64_t n) {
     const char *name = strrchr(w->calls.last_path, '/');
     const char *say = w->error.message;
-    if (w->error.system != w->calls.error
-        || !strstr(say, strerror(w->calls.error))
-        || !strchr(say, '/')
-        || (name && !w->calls.stays && !strstr(say, name + 1)))
+    if (w->error.system != w->calls.error ||
+        !strstr(say, strerror(w->calls.error)) || !strchr(say, '/') ||
+        (name && !w->calls.stays && !strstr(say, name + 1)))
         fail_msg("%s %d in %s at %s of %s: \"%s\", errno %d", how, (int)n,
             w->where, call_names[w->calls.last], w->calls.last_path, say,
             w->error.system);
@@ -467,8 +468,9 @@ static void check_report(const world *w, const fault *how, uint64_t n) {
     check_sync(w, how, n);
     if (s->files || s->maps || s->dirs || w->blocks.live)
         fail_msg("%s %d in %s leaves %d files, %d mappings, %d directories, "
-            "%d blocks", how->name, (int)n, w->where, s->files, s->maps,
-            s->dirs, (int)w->blocks.live);
+                 "%d blocks",
+            how->name, (int)n, w->where, s->files, s->maps, s->dirs,
+            (int)w->blocks.live);
 }
 
 static bool is_death(const fault *how) {
@@ -532,7 +534,7 @@ static void sweep_all(const fault *faults, size_t count, uint64_t stride) {
     }
 }
 
-#define SWEEP(faults, stride) \
+#define SWEEP(faults, stride)                                                  \
     sweep_all(faults, sizeof(faults) / sizeof((faults)[0]), stride)
 
 /* ----------------------------------------------- the N-th call of a program */
@@ -575,19 +577,21 @@ static void short_and_interrupted_calls_do_no_harm(void **state) {
         {"short writes", ONLY(CALL_WRITE), 0, EFFECT_SHORT, false, true},
         {"all reads short", ONLY(CALL_READ), 0, EFFECT_SHORT, true, true},
         {"all writes short", ONLY(CALL_WRITE), 0, EFFECT_SHORT, true, true},
-        {"EINTR", ONLY(CALL_OPEN) | ONLY(CALL_READ) | ONLY(CALL_WRITE)
-            | ONLY(CALL_TRUNCATE) | ONLY(CALL_SYNC) | ONLY(CALL_LOCK)
-            | ONLY(CALL_CLOSE) | ONLY(CALL_OPENDIR), EINTR, EFFECT_FAIL, false,
-            true},
+        {"EINTR",
+            ONLY(CALL_OPEN) | ONLY(CALL_READ) | ONLY(CALL_WRITE) |
+                ONLY(CALL_TRUNCATE) | ONLY(CALL_SYNC) | ONLY(CALL_LOCK) |
+                ONLY(CALL_CLOSE) | ONLY(CALL_OPENDIR),
+            EINTR, EFFECT_FAIL, false, true},
     };
     (void)state;
     SWEEP(faults, 10);
 }
 
 static void a_full_disk_is_named_at_any_call(void **state) {
-    const unsigned grows = ONLY(CALL_WRITE) | ONLY(CALL_SYNC) | ONLY(CALL_CLOSE)
-        | ONLY(CALL_TRUNCATE) | ONLY(CALL_OPEN) | ONLY(CALL_MKDIR)
-        | ONLY(CALL_RENAME);
+    const unsigned grows = ONLY(CALL_WRITE) | ONLY(CALL_SYNC) |
+                           ONLY(CALL_CLOSE) | ONLY(CALL_TRUNCATE) |
+                           ONLY(CALL_OPEN) | ONLY(CALL_MKDIR) |
+                           ONLY(CALL_RENAME);
     const fault faults[] = {
         {"ENOSPC", grows, ENOSPC, EFFECT_FAIL, false, false},
         {"ENOSPC for good", grows, ENOSPC, EFFECT_FAIL, true, false},
@@ -611,9 +615,9 @@ static void a_failing_disk_is_named_at_any_call(void **state) {
 }
 
 static void a_refusal_is_named_at_any_call(void **state) {
-    const unsigned paths = ONLY(CALL_OPEN) | ONLY(CALL_MKDIR)
-        | ONLY(CALL_RENAME) | ONLY(CALL_UNLINK) | ONLY(CALL_STAT)
-        | ONLY(CALL_OPENDIR);
+    const unsigned paths = ONLY(CALL_OPEN) | ONLY(CALL_MKDIR) |
+                           ONLY(CALL_RENAME) | ONLY(CALL_UNLINK) |
+                           ONLY(CALL_STAT) | ONLY(CALL_OPENDIR);
     const fault faults[] = {
         {"EMFILE", ONLY(CALL_OPEN) | ONLY(CALL_OPENDIR), EMFILE, EFFECT_FAIL,
             false, false},
@@ -686,29 +690,31 @@ static const fault upkeep_faults[] = {
     {"killed after", 0, 0, EFFECT_DIE_AFTER, false, false},
     {"short reads", ONLY(CALL_READ), 0, EFFECT_SHORT, true, true},
     {"short writes", ONLY(CALL_WRITE), 0, EFFECT_SHORT, true, true},
-    {"EINTR", ONLY(CALL_OPEN) | ONLY(CALL_READ) | ONLY(CALL_WRITE)
-        | ONLY(CALL_TRUNCATE) | ONLY(CALL_SYNC) | ONLY(CALL_LOCK)
-        | ONLY(CALL_CLOSE) | ONLY(CALL_OPENDIR), EINTR, EFFECT_FAIL, false,
-        true},
+    {"EINTR",
+        ONLY(CALL_OPEN) | ONLY(CALL_READ) | ONLY(CALL_WRITE) |
+            ONLY(CALL_TRUNCATE) | ONLY(CALL_SYNC) | ONLY(CALL_LOCK) |
+            ONLY(CALL_CLOSE) | ONLY(CALL_OPENDIR),
+        EINTR, EFFECT_FAIL, false, true},
     {"EIO", 0, EIO, EFFECT_FAIL, false, false},
-    {"ENOSPC for good", ONLY(CALL_WRITE) | ONLY(CALL_SYNC) | ONLY(CALL_OPEN)
-        | ONLY(CALL_RENAME) | ONLY(CALL_MKDIR), ENOSPC, EFFECT_FAIL, true,
-        false},
-    {"EACCES", ONLY(CALL_OPEN) | ONLY(CALL_RENAME) | ONLY(CALL_STAT)
-        | ONLY(CALL_MKDIR) | ONLY(CALL_OPENDIR), EACCES, EFFECT_FAIL, false,
-        false},
+    {"ENOSPC for good",
+        ONLY(CALL_WRITE) | ONLY(CALL_SYNC) | ONLY(CALL_OPEN) |
+            ONLY(CALL_RENAME) | ONLY(CALL_MKDIR),
+        ENOSPC, EFFECT_FAIL, true, false},
+    {"EACCES",
+        ONLY(CALL_OPEN) | ONLY(CALL_RENAME) | ONLY(CALL_STAT) |
+            ONLY(CALL_MKDIR) | ONLY(CALL_OPENDIR),
+        EACCES, EFFECT_FAIL, false, false},
 };
 
-#define SWEEP_UPKEEP(met, stride, total) \
-    for (size_t i_ = 0; \
-         i_ < sizeof(upkeep_faults) / sizeof(upkeep_faults[0]); i_++) \
-        (total) += sweep(&upkeep_faults[i_], stride, met)
+#define SWEEP_UPKEEP(met, stride, total)                                       \
+    for (size_t i_ = 0; i_ < sizeof(upkeep_faults) / sizeof(upkeep_faults[0]); \
+         i_++)                                                                 \
+    (total) += sweep(&upkeep_faults[i_], stride, met)
 
 /* What writers have left: shards with gaps between their numbers; an unfinished
  * shard behind a finished one; a lone Bag without a table. */
 static void make_model(void) {
-    static const char *const names[] = {"000002", "000005", "000001",
-        "000002"};
+    static const char *const names[] = {"000002", "000005", "000001", "000002"};
     bags_writer *writer;
     make_dir(at("model"));
     world *w = world_on(at("model"));
@@ -718,7 +724,8 @@ static void make_model(void) {
     assert_ok(work_close(&gaps, writer, &said));
     for (int i = 0; i < 4; i += 2)
         assert_int_equal(rename(at("model/gaps/%s", names[i]),
-            at("model/gaps/%s", names[i + 1])), 0);
+                             at("model/gaps/%s", names[i + 1])),
+            0);
     die_in_second_shard(w);
     shim_in_use = &w->calls;
     w->calls.armed = true;
@@ -730,7 +737,8 @@ static void make_model(void) {
     bag_writer_close(bag, NULL);
     shim_in_use = NULL;
     world_free(w);
-    save_text(at("model/lines"), "{\"n\": 1, \"t\": [\"a\", \"b\"]}\n"
+    save_text(at("model/lines"),
+        "{\"n\": 1, \"t\": [\"a\", \"b\"]}\n"
         "{\"n\": 2, \"t\": []}\n{\"n\": 3, \"t\": [\"c\"]}\n");
 }
 
@@ -782,8 +790,8 @@ static bool meet_upkeep(const fault *how, uint64_t n) {
     if (is_death(how) && reached)
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     else if (!WIFEXITED(status) || WEXITSTATUS(status) || !w->ended)
-        fail_msg("%s %d in %s: it crashed: %d", how->name, (int)n, w->where,
-            status);
+        fail_msg(
+            "%s %d in %s: it crashed: %d", how->name, (int)n, w->where, status);
     else if (reached)
         check_report(w, how, n);
     memset(&w->calls, 0, sizeof(w->calls));
@@ -820,7 +828,8 @@ static const char *const *words;
 static char program_path[4096], preload[4200];
 
 static void find_command(void) {
-    ssize_t size = readlink("/proc/self/exe", program_path, sizeof(program_path) - 32);
+    ssize_t size =
+        readlink("/proc/self/exe", program_path, sizeof(program_path) - 32);
     assert_true(size > 0);
     program_path[size] = 0;
     for (int i = 0; i < 2; i++)
@@ -869,8 +878,8 @@ static void expect_success(const char *how, uint64_t n, int status) {
 }
 
 /* It failed as it should: an exit code, and one line with the cause. */
-static void check_command(const world *w, const fault *how, uint64_t n,
-    int status) {
+static void check_command(
+    const world *w, const fault *how, uint64_t n, int status) {
     bytes text = load(at("said"));
     put(&text, "", 1);
     const char *say = (const char *)text.data;
@@ -878,13 +887,13 @@ static void check_command(const world *w, const fault *how, uint64_t n,
     if (!WIFEXITED(status) || (!failed && WEXITSTATUS(status)))
         fail_msg("%s %d: bags %s crashed: %d: %s", how->name, (int)n, words[1],
             status, say);
-    if (failed && (how->harmless || !strstr(say, "bags: ")
-            || !strstr(say, strerror(how->error))))
+    if (failed && (how->harmless || !strstr(say, "bags: ") ||
+                      !strstr(say, strerror(how->error))))
         fail_msg("%s %d at %s of %s: bags %s says: %s", how->name, (int)n,
             call_names[w->calls.last], w->calls.last_path, words[1], say);
     /* It looks whether it speaks of blobs or of datapoints. */
-    bool looks = w->calls.last == CALL_STAT && n == 1
-        && strcmp(words[1], "recover") == 0;
+    bool looks = w->calls.last == CALL_STAT && n == 1 &&
+                 strcmp(words[1], "recover") == 0;
     if (!failed && !looks && !how->harmless && !how->stays && !may_be_silent(w))
         fail_msg("%s %d at %s of %s was passed over by bags %s", how->name,
             (int)n, call_names[w->calls.last], w->calls.last_path, words[1]);
@@ -1045,8 +1054,8 @@ static void too_few_descriptors_are_named(void **state) {
 static void may_mount(void) {
     static int may = -1;
     if (may < 0)
-        may = unshare(CLONE_NEWNS) == 0
-            && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;
+        may = unshare(CLONE_NEWNS) == 0 &&
+              mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;
     if (may)
         return;
     print_message("skipped: needs root, and the right to mount\n");
@@ -1070,7 +1079,7 @@ static int leave_room(void **state) {
     return support_teardown(state);
 }
 
-#define TEST_IN_ROOM(function) \
+#define TEST_IN_ROOM(function)                                                 \
     cmocka_unit_test_setup_teardown(function, support_setup, leave_room)
 
 /* On a disk that is still full recovery may fail, but not lose anything. */
@@ -1115,7 +1124,8 @@ static bool meet_small_disk(const limit *how, relieve *more, uint64_t n) {
 static void grow_room(uint64_t n) {
     (void)n;
     assert_int_equal(mount("tmpfs", at("room"), "tmpfs", MS_REMOUNT,
-        "size=64m,nr_inodes=10000"), 0);
+                         "size=64m,nr_inodes=10000"),
+        0);
 }
 
 /* format has a place for n. */
@@ -1157,7 +1167,8 @@ static void mount_ext4(void) {
     make_dir(room);
     save(at("image"), NULL, 0);
     resize_file(at("image"), 2 << 20);
-    snprintf(command, sizeof(command), "PATH=$PATH:/sbin:/usr/sbin; "
+    snprintf(command, sizeof(command),
+        "PATH=$PATH:/sbin:/usr/sbin; "
         "mkfs.ext4 -q -m 0 -b 1024 -N 160 '%s' && mount -o loop '%s' '%s'",
         at("image"), at("image"), room);
     if (system(command) == 0)
@@ -1253,8 +1264,8 @@ static void a_disk_that_became_read_only_is_named(void **state) {
 static void drop_rights(world *w, uint64_t n) {
     (void)w;
     (void)n;
-    if (setgroups(0, NULL) || setresgid(65534, 65534, 65534)
-        || setresuid(65534, 65534, 65534))
+    if (setgroups(0, NULL) || setresgid(65534, 65534, 65534) ||
+        setresuid(65534, 65534, 65534))
         _exit(3);
 }
 
@@ -1271,9 +1282,9 @@ static void expect_refusal(world *w, program *what, const char *path) {
     w->ended = false;
     assert_int_equal(run_apart(w, drop_rights, 0), 0);
     assert_true(w->ended);
-    if (w->code != BAGS_ERROR_IO || w->error.system != EACCES
-        || !strstr(w->error.message, path)
-        || !strstr(w->error.message, strerror(EACCES)))
+    if (w->code != BAGS_ERROR_IO || w->error.system != EACCES ||
+        !strstr(w->error.message, path) ||
+        !strstr(w->error.message, strerror(EACCES)))
         fail_msg("%s without rights: code %d: %s", path, (int)w->code,
             w->error.message);
     assert_int_equal(w->calls.files + w->calls.maps + w->calls.dirs, 0);
@@ -1295,8 +1306,8 @@ static world *nobodys_world(void) {
 }
 
 static void without_rights_to_a_file_it_is_named(void **state) {
-    static const char *const names[] = {"spec.json", "refs.bag", "id.bag",
-        "text.bag", "clip.bag"};
+    static const char *const names[] = {
+        "spec.json", "refs.bag", "id.bag", "text.bag", "clip.bag"};
     (void)state;
     world *w = nobodys_world();
     assert_ok(bags_recover(w->paths[0], NULL, NULL, &said));
@@ -1328,8 +1339,8 @@ static void without_rights_to_write_nothing_is_lost(void **state) {
 
 #define FIRST_SHARD 4
 
-static bags_code hash_row(const bags_reader *reader, uint64_t index,
-    char hex[65], bags_error *err) {
+static bags_code hash_row(
+    const bags_reader *reader, uint64_t index, char hex[65], bags_error *err) {
     sha256 hash;
     bags_row row = {0};
     bags_code code = bags_reader_get(reader, index, NULL, 0, &row, err);
@@ -1391,8 +1402,8 @@ static void a_file_cut_while_it_is_read_by_position_is_an_error(void **state) {
             }
             bytes_free(&whole);
         }
-    print_message("%-20s %5d points, %d errors\n", "cut by position", tried,
-        errors);
+    print_message(
+        "%-20s %5d points, %d errors\n", "cut by position", tried, errors);
     assert_true(errors > tried);
 }
 

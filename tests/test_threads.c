@@ -15,9 +15,7 @@ static size_t text_of(uint64_t index, size_t item, char *text) {
     return size + more;
 }
 
-static size_t items_of(uint64_t index) {
-    return (size_t)(index % 6);
-}
+static size_t items_of(uint64_t index) { return (size_t)(index % 6); }
 
 /* Fields: a, a plain one; b, a sequence; n, numbers that need a copy. */
 static void save_shards(const char *path) {
@@ -67,8 +65,8 @@ static bool same(bags_view blob, const char *text, size_t size) {
     return blob.size == size && (!size || memcmp(blob.data, text, size) == 0);
 }
 
-static const char *read_point(job *j, uint64_t index, bags_row *row,
-    bags_error *err) {
+static const char *read_point(
+    job *j, uint64_t index, bags_row *row, bags_error *err) {
     char text[200];
     uint64_t count = 99;
     bags_value value;
@@ -90,8 +88,8 @@ static const char *read_point(job *j, uint64_t index, bags_row *row,
     return count == items_of(index) ? NULL : "another count of b";
 }
 
-static const char *read_part(job *j, uint64_t start, bags_row *row,
-    bags_error *err) {
+static const char *read_part(
+    job *j, uint64_t start, bags_row *row, bags_error *err) {
     char text[200];
     uint64_t stop = start + 40;
     if (bags_reader_get_range(j->reader, start, stop, 0, row, err))
@@ -107,8 +105,8 @@ static const char *read_part(job *j, uint64_t start, bags_row *row,
 }
 
 /* Some datapoints, asked for ahead. */
-static const char *read_list(job *j, uint64_t index, bags_row *row,
-    bags_error *err) {
+static const char *read_list(
+    job *j, uint64_t index, bags_row *row, bags_error *err) {
     char text[200];
     uint64_t list[4];
     for (size_t i = 0; i < 4; i++)
@@ -130,15 +128,15 @@ static void *read_much(void *user) {
     uint64_t random = j->seed;
     for (int i = 0; i < j->reads && !*j->fault; i++) {
         uint64_t index = next_random(&random) % TOTAL;
-        const char *fault = i % 5 == 0 ? read_part(j, index, &row, &err)
-                          : i % 5 == 1 ? read_list(j, index, &row, &err)
-                                       : read_point(j, index, &row, &err);
-        if (!fault && i % 50 == 7
-            && bags_reader_get(j->reader, TOTAL, NULL, 0, &row, &err)
-                != BAGS_ERROR_RANGE)
+        const char *fault = i % 5 == 0   ? read_part(j, index, &row, &err)
+                            : i % 5 == 1 ? read_list(j, index, &row, &err)
+                                         : read_point(j, index, &row, &err);
+        if (!fault && i % 50 == 7 &&
+            bags_reader_get(j->reader, TOTAL, NULL, 0, &row, &err) !=
+                BAGS_ERROR_RANGE)
             fault = "a datapoint behind the end";
-        if (!fault && j->seed == 1 && i % 100 == 3
-            && bags_verify(j->path, NULL, NULL, &err))
+        if (!fault && j->seed == 1 && i % 100 == 3 &&
+            bags_verify(j->path, NULL, NULL, &err))
             fault = err.message;
         if (fault)
             snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
@@ -173,8 +171,8 @@ static int count_close(void *user, void *file) {
 }
 
 /* Watched or not. */
-static void read_by_threads(bags_reader_options *options, int reads,
-    bool watched) {
+static void read_by_threads(
+    bags_reader_options *options, int reads, bool watched) {
     bags_reader *reader;
     job jobs[THREADS];
     bags_io counted = *bags_io_local();
@@ -240,8 +238,7 @@ static void threads_share_a_few_files(void **state) {
             opens = closes = 0;
             check_readers(&options, 300);
             print_message("at most %d open%s: %d files opened again\n",
-                (int)files, load ? ", tables loaded" : "",
-                (int)opens - FILES);
+                (int)files, load ? ", tables loaded" : "", (int)opens - FILES);
             /* Most reads close one and open another. */
             assert_true(closes > 300 * THREADS);
             assert_true(opens == closes);
@@ -273,7 +270,8 @@ static void *read_damaged(void *user) {
         const char *fault = NULL;
         bags_code code = bags_reader_get(j->reader, index, NULL, 0, &row, &err);
         if (damaged)
-            fault = code == BAGS_ERROR_CORRUPT ? NULL : "a damaged shard is read";
+            fault =
+                code == BAGS_ERROR_CORRUPT ? NULL : "a damaged shard is read";
         else
             fault = read_point(j, index, &row, &err);
         if (fault)
@@ -321,13 +319,13 @@ static void *read_bag(void *user) {
         bags_view blob;
         bags_range range;
         bags_error err;
-        if (bag_reader_get(j->bag, index, &scratch, &blob, &err)
-            || !same(blob, text, text_of(index, 0, text))
-            || bag_reader_get_range(j->bag, index, index + 9, &scratch, &range,
-                &err)
-            || !same(bags_range_get(&range, 0), text, text_of(index, 0, text)))
-            snprintf(j->fault, sizeof(j->fault), "blob %d is wrong",
-                (int)index);
+        if (bag_reader_get(j->bag, index, &scratch, &blob, &err) ||
+            !same(blob, text, text_of(index, 0, text)) ||
+            bag_reader_get_range(
+                j->bag, index, index + 9, &scratch, &range, &err) ||
+            !same(bags_range_get(&range, 0), text, text_of(index, 0, text)))
+            snprintf(
+                j->fault, sizeof(j->fault), "blob %d is wrong", (int)index);
     }
     bags_buffer_free(&scratch);
     return NULL;
@@ -373,8 +371,8 @@ static void *write_shards(void *user) {
     options.shard_stop = THREADS;
     options.buffer_size = 4096;
     options.no_sync = true;
-    bags_writer *writer = bags_writer_open(j->fault + 1, fields, 2, &options,
-        &err);
+    bags_writer *writer =
+        bags_writer_open(j->fault + 1, fields, 2, &options, &err);
     /* fault holds the path behind its first byte, until here. */
     memset(j->fault, 0, sizeof(j->fault));
     bags_code code = writer ? BAGS_OK : err.code;
@@ -400,8 +398,8 @@ static void workers_write_one_dataset(void **state) {
     for (size_t i = 0; i < THREADS; i++) {
         jobs[i].seed = i;
         jobs[i].reads = 14 + (int)i % 2 * 7;
-        snprintf(jobs[i].fault + 1, sizeof(jobs[i].fault) - 1, "%.200s",
-            at("p/x"));
+        snprintf(
+            jobs[i].fault + 1, sizeof(jobs[i].fault) - 1, "%.200s", at("p/x"));
     }
     run_jobs(jobs, write_shards);
     /* Odd workers wrote a shard more. */
@@ -422,8 +420,8 @@ static void workers_write_one_dataset(void **state) {
             snprintf(text, sizeof(text), "worker %d, %d",
                 (int)(shard.number % THREADS),
                 (int)(shard.number / THREADS * 7 + i));
-            assert_ok(bags_reader_get(reader, shard.start + i, NULL, 0, &row,
-                &said));
+            assert_ok(
+                bags_reader_get(reader, shard.start + i, NULL, 0, &row, &said));
             assert_text(bags_row_bytes(&row, 0, 0), text);
         }
     }
@@ -440,8 +438,8 @@ static void workers_write_one_dataset(void **state) {
 
 #define LIVE_TOTAL 2000
 
-static bags_code append_live(bags_writer *writer, uint64_t index,
-    bags_error *err) {
+static bags_code append_live(
+    bags_writer *writer, uint64_t index, bags_error *err) {
     char text[200], items[6][200];
     bags_value value, values[6];
     bags_entry entries[2] = {{"a", &value, 1}, {"b", values, 0}};
@@ -473,8 +471,8 @@ static void *write_live(job *j) {
     return NULL;
 }
 
-static const char *read_live(const bags_reader *reader, uint64_t index,
-    bags_row *row, bags_error *err) {
+static const char *read_live(
+    const bags_reader *reader, uint64_t index, bags_row *row, bags_error *err) {
     char text[200];
     if (bags_reader_get(reader, index, NULL, 0, row, err))
         return err->message;
@@ -504,8 +502,9 @@ static void *watch_live(void *user) {
     options.max_files = j->seed % 3;
     while (seen < LIVE_TOTAL && !fault) {
         bags_reader *reader = bags_reader_open(j->path, &options, &err);
-        if (!reader && !seen && (err.code == BAGS_ERROR_MISSING
-                || err.code == BAGS_ERROR_UNFINISHED))
+        if (!reader && !seen &&
+            (err.code == BAGS_ERROR_MISSING ||
+                err.code == BAGS_ERROR_UNFINISHED))
             continue;
         fault = reader ? NULL : err.message;
         uint64_t length = reader ? bags_reader_length(reader) : seen;
@@ -515,8 +514,8 @@ static void *watch_live(void *user) {
              i++)
             fault = read_live(reader, i, &row, &err);
         if (length && !fault)
-            fault = read_live(reader, (seen * 7 + j->seed) % length, &row,
-                &err);
+            fault =
+                read_live(reader, (seen * 7 + j->seed) % length, &row, &err);
         seen = length;
         bags_reader_close(reader);
     }
@@ -563,8 +562,8 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
         bags_writer_options with;
         memset(&with, 0, sizeof(with));
         with.no_sync = true;
-        assert_opens(writer, bags_writer_open(at("live%d", way), fields, 2,
-            &with, &said));
+        assert_opens(writer,
+            bags_writer_open(at("live%d", way), fields, 2, &with, &said));
         for (uint64_t i = 0; i < 300; i++)
             assert_ok(append_live(writer, i, &said));
         assert_ok(bags_writer_flush(writer, &said));
@@ -572,8 +571,8 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
         options.unfinished = BAGS_UNFINISHED_READ;
         options.no_mmap = way > 0;
         options.max_files = way > 1;
-        assert_opens(reader, bags_reader_open(at("live%d", way), &options,
-            &said));
+        assert_opens(
+            reader, bags_reader_open(at("live%d", way), &options, &said));
         assert_true(bags_reader_length(reader) == 300);
         assert_ok(append_live(writer, 300, &said));
         assert_ok(bags_writer_close(writer, &said));

@@ -55,16 +55,16 @@ static void type_strings_of_any_other_form_are_refused(void **state) {
         before = type;
         assert_fails(BAGS_ERROR_TYPE, bags_type_parse(rows[i], &type, &said));
         assert_memory_equal(&type, &before, sizeof(type));
-        assert_int_equal(bags_type_parse(rows[i], &type, NULL),
-            BAGS_ERROR_TYPE);
+        assert_int_equal(
+            bags_type_parse(rows[i], &type, NULL), BAGS_ERROR_TYPE);
     }
 }
 
-static void a_refused_type_of_any_length_gives_a_message_in_utf8(
-    void **state) {
+static void a_refused_type_of_any_length_gives_a_message_in_utf8(void **state) {
     char text[2 * BAGS_ERROR_SIZE];
     (void)state;
-    for (size_t size = 1; size < sizeof(text) - 4; size += size < 120 ? 1 : 97) {
+    for (size_t size = 1; size < sizeof(text) - 4;
+         size += size < 120 ? 1 : 97) {
         memset(text, 'a', size);
         memcpy(text + size, "\xf0\x9f\x98\x80", 5);
         bags_type type;
@@ -132,26 +132,52 @@ static void dtypes_are_known_by_their_numpy_spellings(void **state) {
         bags_dtype dtype;
         bool big;
     } rows[] = {
-        {"bool", BAGS_DTYPE_BOOL, false}, {"?", BAGS_DTYPE_BOOL, false},
-        {"|b1", BAGS_DTYPE_BOOL, false}, {"b1", BAGS_DTYPE_BOOL, false},
-        {"uint8", BAGS_DTYPE_UINT8, false}, {"u1", BAGS_DTYPE_UINT8, false},
-        {"|u1", BAGS_DTYPE_UINT8, false}, {"<u1", BAGS_DTYPE_UINT8, false},
-        {"uint16", BAGS_DTYPE_UINT16, false}, {"<u2", BAGS_DTYPE_UINT16, false},
-        {">u2", BAGS_DTYPE_UINT16, true}, {"uint32", BAGS_DTYPE_UINT32, false},
-        {"<u4", BAGS_DTYPE_UINT32, false}, {"uint64", BAGS_DTYPE_UINT64, false},
-        {"<u8", BAGS_DTYPE_UINT64, false}, {">u8", BAGS_DTYPE_UINT64, true},
-        {"int8", BAGS_DTYPE_INT8, false}, {"|i1", BAGS_DTYPE_INT8, false},
-        {"i1", BAGS_DTYPE_INT8, false}, {"int16", BAGS_DTYPE_INT16, false},
-        {"<i2", BAGS_DTYPE_INT16, false}, {"i2", BAGS_DTYPE_INT16, false},
-        {"int32", BAGS_DTYPE_INT32, false}, {">i4", BAGS_DTYPE_INT32, true},
-        {"int64", BAGS_DTYPE_INT64, false}, {"<i8", BAGS_DTYPE_INT64, false},
-        {"float16", BAGS_DTYPE_FLOAT16, false}, {"half", BAGS_DTYPE_FLOAT16, false},
-        {"<f2", BAGS_DTYPE_FLOAT16, false}, {"float32", BAGS_DTYPE_FLOAT32, false},
-        {"<f4", BAGS_DTYPE_FLOAT32, false}, {"f4", BAGS_DTYPE_FLOAT32, false},
-        {">f4", BAGS_DTYPE_FLOAT32, true}, {"single", BAGS_DTYPE_FLOAT32, false},
-        {"float64", BAGS_DTYPE_FLOAT64, false}, {"double", BAGS_DTYPE_FLOAT64, false},
-        {"f8", BAGS_DTYPE_FLOAT64, false}, {"<f8", BAGS_DTYPE_FLOAT64, false},
-        {">f8", BAGS_DTYPE_FLOAT64, true}, {"float", BAGS_DTYPE_FLOAT64, false},
+        {"bool", BAGS_DTYPE_BOOL, false},
+        {"?", BAGS_DTYPE_BOOL, false},
+        {"|b1", BAGS_DTYPE_BOOL, false},
+        {"b1", BAGS_DTYPE_BOOL, false},
+        {"uint8", BAGS_DTYPE_UINT8, false},
+        {"u1", BAGS_DTYPE_UINT8, false},
+        {"|u1", BAGS_DTYPE_UINT8, false},
+        {"<u1", BAGS_DTYPE_UINT8, false},
+        {"uint16", BAGS_DTYPE_UINT16, false},
+        {"<u2", BAGS_DTYPE_UINT16, false},
+        {">u2", BAGS_DTYPE_UINT16, true},
+        {"uint32", BAGS_DTYPE_UINT32, false},
+        {"<u4", BAGS_DTYPE_UINT32, false},
+        {"uint64", BAGS_DTYPE_UINT64, false},
+        {"<u8", BAGS_DTYPE_UINT64, false},
+        {">u8", BAGS_DTYPE_UINT64, true},
+        {"int8", BAGS_DTYPE_INT8, false},
+        {"|i1", BAGS_DTYPE_INT8, false},
+        {"i1", BAGS_DTYPE_INT8, false},
+        {"int16", BAGS_DTYPE_INT16, false},
+        {"<i2", BAGS_DTYPE_INT16, false},
+        {"i2", BAGS_DTYPE_INT16, false},
+        {"int32", BAGS_DTYPE_INT32, false},
+        {">i4", BAGS_DTYPE_INT32, true},
+        {"int64", BAGS_DTYPE_INT64, false},
+        {"<i8", BAGS_DTYPE_INT64, false},
+        {"float16", BAGS_DTYPE_FLOAT16, false},
+        {"half", BAGS_DTYPE_FLOAT16, false},
+        {"<f2", BAGS_DTYPE_FLOAT16, false},
+        {"float32", BAGS_DTYPE_FLOAT32, false},
+        {"<f4", BAGS_DTYPE_FLOAT32, false},
+        {"f4", BAGS_DTYPE_FLOAT32, false},
+        {">f4", BAGS_DTYPE_FLOAT32, true},
+        {"single", BAGS_DTYPE_FLOAT32, false},
+        {"float64", BAGS_DTYPE_FLOAT64, false},
+        {"double", BAGS_DTYPE_FLOAT64, false},
+        {"f8", BAGS_DTYPE_FLOAT64, false},
+        {"<f8", BAGS_DTYPE_FLOAT64, false},
+        {">f8", BAGS_DTYPE_FLOAT64, true},
+        {"float", BAGS_DTYPE_FLOAT64, false},
+        {"complex64", BAGS_DTYPE_COMPLEX64, false},
+        {"c8", BAGS_DTYPE_COMPLEX64, false},
+        {">c8", BAGS_DTYPE_COMPLEX64, true},
+        {"complex128", BAGS_DTYPE_COMPLEX128, false},
+        {"<c16", BAGS_DTYPE_COMPLEX128, false},
+        {">c16", BAGS_DTYPE_COMPLEX128, true},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -170,9 +196,9 @@ static void dtypes_are_known_by_their_numpy_spellings(void **state) {
 
 static void what_is_no_dtype_is_none(void **state) {
     static const char *const rows[] = {"", "<", ">", "|", "f3", "f16", "float",
-        "Float32", "float320", "u3", "<<f4", "f4 ", " f4", "complex64", "c8",
-        "object", "S4", "U16", "V8", "datetime64", "float8", "int128", "bfloat16",
-        "<>f4", "f", "float32\n"};
+        "Float32", "float320", "u3", "<<f4", "f4 ", " f4", "complex256", "c32",
+        "c4", "object", "S4", "U16", "V8", "datetime64", "float8", "int128",
+        "bfloat16", "<>f4", "f", "float32\n"};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         bags_dtype dtype = bags_dtype_parse(rows[i], strlen(rows[i]), NULL);
@@ -190,24 +216,87 @@ static void what_is_no_dtype_is_none(void **state) {
     assert_int_equal(bags_dtype_parse("?  bool_", 8, NULL), BAGS_DTYPE_NONE);
 }
 
-static void dtypes_have_names_and_sizes(void **state) {
+static void dtypes_have_names_codes_and_sizes(void **state) {
     static const struct {
         bags_dtype dtype;
-        const char *name;
-        size_t size;
-    } rows[] = {{BAGS_DTYPE_BOOL, "bool", 1}, {BAGS_DTYPE_UINT8, "uint8", 1},
-        {BAGS_DTYPE_UINT16, "uint16", 2}, {BAGS_DTYPE_UINT32, "uint32", 4},
-        {BAGS_DTYPE_UINT64, "uint64", 8}, {BAGS_DTYPE_INT8, "int8", 1},
-        {BAGS_DTYPE_INT16, "int16", 2}, {BAGS_DTYPE_INT32, "int32", 4},
-        {BAGS_DTYPE_INT64, "int64", 8}, {BAGS_DTYPE_FLOAT16, "float16", 2},
-        {BAGS_DTYPE_FLOAT32, "float32", 4}, {BAGS_DTYPE_FLOAT64, "float64", 8},
-        {BAGS_DTYPE_NONE, "", 0}, {(bags_dtype)13, "", 0},
-        {(bags_dtype)1000, "", 0}};
+        const char *name, *code;
+        size_t size, swap;
+    } rows[] = {{BAGS_DTYPE_BOOL, "bool", "b1", 1, 1},
+        {BAGS_DTYPE_UINT8, "uint8", "u1", 1, 1},
+        {BAGS_DTYPE_UINT16, "uint16", "u2", 2, 2},
+        {BAGS_DTYPE_UINT32, "uint32", "u4", 4, 4},
+        {BAGS_DTYPE_UINT64, "uint64", "u8", 8, 8},
+        {BAGS_DTYPE_INT8, "int8", "i1", 1, 1},
+        {BAGS_DTYPE_INT16, "int16", "i2", 2, 2},
+        {BAGS_DTYPE_INT32, "int32", "i4", 4, 4},
+        {BAGS_DTYPE_INT64, "int64", "i8", 8, 8},
+        {BAGS_DTYPE_FLOAT16, "float16", "f2", 2, 2},
+        {BAGS_DTYPE_FLOAT32, "float32", "f4", 4, 4},
+        {BAGS_DTYPE_FLOAT64, "float64", "f8", 8, 8},
+        {BAGS_DTYPE_COMPLEX64, "complex64", "c8", 8, 4},
+        {BAGS_DTYPE_COMPLEX128, "complex128", "c16", 16, 8},
+        {BAGS_DTYPE_NONE, "", "", 0, 0}, {(bags_dtype)15, "", "", 0, 0},
+        {(bags_dtype)1000, "", "", 0, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        assert_string_equal(bags_dtype_name(rows[i].dtype), rows[i].name);
-        assert_int_equal(bags_dtype_size(rows[i].dtype), rows[i].size);
+        bags_dtype dtype = rows[i].dtype;
+        assert_string_equal(bags_dtype_name(dtype), rows[i].name);
+        assert_string_equal(bags_dtype_code(dtype), rows[i].code);
+        assert_int_equal(bags_dtype_size(dtype), rows[i].size);
+        assert_int_equal(bags_dtype_swap(dtype), rows[i].swap);
+        if (rows[i].size)
+            assert_int_equal(
+                bags_dtype_parse(rows[i].code, strlen(rows[i].code), NULL),
+                dtype);
     }
+}
+
+static void the_size_of_an_array_is_that_of_its_elements(void **state) {
+    static const uint64_t shape[] = {3, 0, 5, UINT64_MAX, 2};
+    static const uint64_t huge[] = {(uint64_t)1 << 31, (uint64_t)1 << 31, 2};
+    size_t size = 99;
+    (void)state;
+    assert_true(bags_array_size(BAGS_DTYPE_FLOAT32, 0, NULL, &size));
+    assert_int_equal(size, 4);
+    assert_true(bags_array_size(BAGS_DTYPE_COMPLEX128, 1, shape, &size));
+    assert_int_equal(size, 48);
+    assert_true(bags_array_size(BAGS_DTYPE_UINT8, 1, shape + 2, &size));
+    assert_int_equal(size, 5);
+    /* A dimension of 0 wins over any other. */
+    assert_true(bags_array_size(BAGS_DTYPE_UINT8, 4, shape, &size));
+    assert_int_equal(size, 0);
+    size = 99;
+    assert_false(bags_array_size(BAGS_DTYPE_UINT8, 2, shape + 3, &size));
+    assert_false(bags_array_size(BAGS_DTYPE_UINT16, 1, shape + 3, &size));
+    assert_false(bags_array_size(BAGS_DTYPE_COMPLEX128, 3, huge, &size));
+    assert_false(bags_array_size(BAGS_DTYPE_NONE, 0, NULL, &size));
+    assert_false(bags_array_size((bags_dtype)1000, 1, shape, &size));
+    assert_int_equal(size, 99);
+}
+
+static void bytes_of_elements_are_reversed(void **state) {
+    static const char from[] = "abcdefghijklmnop";
+    static const struct {
+        size_t element;
+        const char *to;
+    } rows[] = {{1, "abcdefghijklmnop"}, {2, "badcfehgjilknmpo"},
+        {4, "dcbahgfelkjiponm"}, {8, "hgfedcbaponmlkji"},
+        {16, "ponmlkjihgfedcba"}};
+    uint16_t one = 1;
+    unsigned char first;
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char copy[16], same[16];
+        bags_swap_bytes(copy, from, 16, rows[i].element);
+        assert_memory_equal(copy, rows[i].to, 16);
+        memcpy(same, from, 16);
+        bags_swap_bytes(same, same, 16, rows[i].element);
+        assert_memory_equal(same, rows[i].to, 16);
+        bags_swap_bytes(same, same, 0, rows[i].element);
+        assert_memory_equal(same, rows[i].to, 16);
+    }
+    memcpy(&first, &one, 1);
+    assert_int_equal(bags_little_endian(), first == 1);
 }
 
 /* ----------------------------------------------------------- errors, buffers */
@@ -217,8 +306,8 @@ static void every_code_has_a_name_of_its_own(void **state) {
     for (int i = BAGS_OK; i <= BAGS_ERROR_MEMORY; i++) {
         assert_true(strlen(bags_code_name((bags_code)i)) > 1);
         for (int j = BAGS_OK; j < i; j++)
-            assert_string_not_equal(bags_code_name((bags_code)i),
-                bags_code_name((bags_code)j));
+            assert_string_not_equal(
+                bags_code_name((bags_code)i), bags_code_name((bags_code)j));
     }
     assert_non_null(bags_code_name((bags_code)1000));
     assert_string_equal(bags_version(), BAGS_VERSION);
@@ -241,10 +330,10 @@ static void fail_writes_and_cuts_its_message(void **state) {
             size += 3;
         }
         text[size] = 0;
-        assert_fails(BAGS_ERROR_IO,
-            bags_fail(&said, BAGS_ERROR_IO, "%s", text));
-        assert_in_range(strlen(said.message), BAGS_ERROR_SIZE - 16,
-            BAGS_ERROR_SIZE - 1);
+        assert_fails(
+            BAGS_ERROR_IO, bags_fail(&said, BAGS_ERROR_IO, "%s", text));
+        assert_in_range(
+            strlen(said.message), BAGS_ERROR_SIZE - 16, BAGS_ERROR_SIZE - 1);
         assert_memory_equal(said.message, text, BAGS_ERROR_SIZE - 16);
     }
 }
@@ -268,12 +357,12 @@ static void a_buffer_grows_by_half_and_keeps_its_content(void **state) {
     memory.fail_at = memory.calls + 1;
     unsigned char *data = buffer.data;
     size_t capacity = buffer.capacity;
-    assert_fails(BAGS_ERROR_MEMORY,
-        bags_buffer_reserve(&buffer, 10 * capacity, &said));
+    assert_fails(
+        BAGS_ERROR_MEMORY, bags_buffer_reserve(&buffer, 10 * capacity, &said));
     assert_ptr_equal(buffer.data, data);
     assert_int_equal(buffer.capacity, capacity);
-    assert_fails(BAGS_ERROR_MEMORY,
-        bags_buffer_reserve(&buffer, SIZE_MAX, &said));
+    assert_fails(
+        BAGS_ERROR_MEMORY, bags_buffer_reserve(&buffer, SIZE_MAX, &said));
     assert_fails(BAGS_ERROR_MEMORY,
         bags_buffer_reserve(&buffer, SIZE_MAX / 2 + 2, &said));
     assert_ok(bags_buffer_reserve(&buffer, 0, &said));
@@ -309,8 +398,7 @@ static bags_code coder_try(coder *c, const char *text) {
     if (!c->codec->open)
         return type.count ? bags_fail(&said, BAGS_ERROR_TYPE, "no arguments")
                           : BAGS_OK;
-    return c->codec->open(c->codec, &type, &memory.allocator, &c->state,
-        &said);
+    return c->codec->open(c->codec, &type, &memory.allocator, &c->state, &said);
 }
 
 static coder coder_open(const char *text) {
@@ -329,8 +417,8 @@ static bags_code coder_encode(coder *c, bags_value value, bags_view *blob) {
     return c->codec->encode(c->state, &value, &c->scratch, blob, &said);
 }
 
-static bags_code coder_decode(coder *c, const void *data, size_t size,
-    bags_value *value) {
+static bags_code coder_decode(
+    coder *c, const void *data, size_t size, bags_value *value) {
     bags_view blob = {(const unsigned char *)data, size};
     return c->codec->decode(c->state, blob, &c->scratch, value, &said);
 }
@@ -396,6 +484,9 @@ static void utf8_takes_valid_text_alone(void **state) {
         assert_int_equal(value.kind, BAGS_KIND_UTF8);
         assert_int_equal(value.size, size);
         assert_memory_equal(value.data, text, size);
+        size_t bad = 99;
+        assert_true(bags_utf8_valid(text, size, &bad));
+        assert_int_equal(bad, 99);
     }
     for (size_t i = 0; i < sizeof(bad_utf8) / sizeof(bad_utf8[0]); i++) {
         /* At every place in a longer text, so that no quick path lets it by,
@@ -408,8 +499,12 @@ static void utf8_takes_valid_text_alone(void **state) {
                 memcpy(text + front, bad_utf8[i].text, bad_utf8[i].size);
                 assert_fails(BAGS_ERROR_VALUE,
                     coder_encode(&c, bags_utf8_sized(text, size), &blob));
-                assert_fails(BAGS_ERROR_CORRUPT,
-                    coder_decode(&c, text, size, &value));
+                assert_fails(
+                    BAGS_ERROR_CORRUPT, coder_decode(&c, text, size, &value));
+                size_t bad = 99;
+                assert_false(bags_utf8_valid(text, size, &bad));
+                assert_in_range(bad, front, front + bad_utf8[i].size - 1);
+                assert_false(bags_utf8_valid(text, size, NULL));
                 free(text);
             }
         }
@@ -459,13 +554,15 @@ static void integers_encode_as_the_python_package_does(void **state) {
         assert_ok(coder_encode(&c, bags_uint(rows[i].number), &blob));
         assert_bytes(blob, rows[i].blob, rows[i].size);
         if (rows[i].number <= INT64_MAX) {
-            assert_ok(coder_encode(&c, bags_int((int64_t)rows[i].number),
-                &blob));
+            assert_ok(
+                coder_encode(&c, bags_int((int64_t)rows[i].number), &blob));
             assert_bytes(blob, rows[i].blob, rows[i].size);
         }
         assert_ok(coder_decode(&c, rows[i].blob, rows[i].size, &value));
         assert_int_equal(value.kind, BAGS_KIND_UINT);
         assert_true(value.uint == rows[i].number);
+        if (rows[i].number <= INT64_MAX)
+            assert_true(value.sint == (int64_t)rows[i].number);
         coder_close(&c);
     }
 }
@@ -484,6 +581,8 @@ static void i64_is_signed(void **state) {
         assert_ok(coder_decode(&c, blob.data, 8, &value));
         assert_int_equal(value.kind, BAGS_KIND_INT);
         assert_true(value.sint == rows[i]);
+        if (rows[i] >= 0)
+            assert_true(value.uint == (uint64_t)rows[i]);
     }
     assert_ok(coder_encode(&c, bags_uint(INT64_MAX), &blob));
     assert_fails(BAGS_ERROR_VALUE,
@@ -518,12 +617,12 @@ static void integer_blobs_above_64_bits_are_too_large(void **state) {
     (void)state;
     assert_ok(coder_decode(&c, "\x05\0\0\0\0\0\0\0\0\0", 10, &value));
     assert_true(value.uint == 5);
-    assert_fails(BAGS_ERROR_LIMIT,
-        coder_decode(&c, "\0\0\0\0\0\0\0\0\x01", 9, &value));
+    assert_fails(
+        BAGS_ERROR_LIMIT, coder_decode(&c, "\0\0\0\0\0\0\0\0\x01", 9, &value));
     coder_close(&c);
     c = coder_open("int(9,big)");
-    assert_fails(BAGS_ERROR_LIMIT,
-        coder_decode(&c, "\x01\0\0\0\0\0\0\0\0", 9, &value));
+    assert_fails(
+        BAGS_ERROR_LIMIT, coder_decode(&c, "\x01\0\0\0\0\0\0\0\0", 9, &value));
     assert_ok(coder_decode(&c, "\0\x80\0\0\0\0\0\0\x02", 9, &value));
     assert_true(value.uint == 0x8000000000000002u);
     coder_close(&c);
@@ -537,8 +636,9 @@ static void codecs_refuse_values_of_another_kind(void **state) {
     static const char *const types[] = {"bytes", "utf8", "int", "int(4)", "i64",
         "u64", "array(uint8,1)", "array"};
     static const bags_kind takes[][2] = {{BAGS_KIND_BYTES, BAGS_KIND_BYTES},
-        {BAGS_KIND_UTF8, BAGS_KIND_UTF8}, {BAGS_KIND_UINT, BAGS_KIND_INT}, {BAGS_KIND_UINT, BAGS_KIND_INT},
-        {BAGS_KIND_UINT, BAGS_KIND_INT}, {BAGS_KIND_UINT, BAGS_KIND_INT}, {BAGS_KIND_ARRAY, BAGS_KIND_ARRAY},
+        {BAGS_KIND_UTF8, BAGS_KIND_UTF8}, {BAGS_KIND_UINT, BAGS_KIND_INT},
+        {BAGS_KIND_UINT, BAGS_KIND_INT}, {BAGS_KIND_UINT, BAGS_KIND_INT},
+        {BAGS_KIND_UINT, BAGS_KIND_INT}, {BAGS_KIND_ARRAY, BAGS_KIND_ARRAY},
         {BAGS_KIND_ARRAY, BAGS_KIND_ARRAY}};
     static const uint64_t one[1] = {1};
     (void)state;
@@ -563,8 +663,8 @@ static void wrong_arguments_of_built_in_types_are_refused(void **state) {
     static const char *const rows[] = {"bytes()", "bytes(4)", "utf8(4)",
         "int()", "int(x)", "int(-1)", "int(4,middle)", "int(4,big,1)",
         "int(4,)", "int(,big)", "int(big)", "int(4.0)",
-        "int(18446744073709551616)", "i64(8)", "u64()", "u64(8,big)",
-        "array()", "array(float33)", "array(float32,)", "array(float32,a)",
+        "int(18446744073709551616)", "i64(8)", "u64()", "u64(8,big)", "array()",
+        "array(float33)", "array(float32,)", "array(float32,a)",
         "array(float32,1.5)", "array(float32,-2)", "array(float32,-1,-1)",
         "array(,3)", "array(3)", "array(float31,2)", "array(object32,3)",
         "array(float32,99999999999999999999)"};
@@ -577,16 +677,22 @@ static void wrong_arguments_of_built_in_types_are_refused(void **state) {
     }
 }
 
-/* As Python writes them: their blobs can be read and written as they are. */
-static void arguments_that_are_right_and_not_built_in_are_too_much(
+/* As Python writes them: their blobs can be read as they are. */
+static void arguments_that_are_right_and_not_built_in_are_refused(
     void **state) {
-    static const char *const rows[] = {"int(1025)", "array(complex64,3)",
-        "array(c16)", "array(object,3)", "array(bfloat16,2)", "array(intp)",
+    static const char *const rows[] = {"array(complex256,3)", "array(c32)",
+        "array(object,3)", "array(bfloat16,2)", "array(intp)",
         "array(float8_e4m3fn,2)", "array(datetime64)"};
+    coder c;
     (void)state;
+    assert_fails(BAGS_ERROR_LIMIT, coder_try(&c, "int(1025)"));
+    assert_null(c.state);
+    bags_buffer_free(&c.scratch);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        coder c;
-        assert_fails(BAGS_ERROR_LIMIT, coder_try(&c, rows[i]));
+        poison();
+        bags_code code = coder_try(&c, rows[i]);
+        assert_true(code == BAGS_ERROR_TYPE || code == BAGS_ERROR_LIMIT);
+        assert_int_equal(said.code, code);
         assert_null(c.state);
         bags_buffer_free(&c.scratch);
     }
@@ -613,8 +719,7 @@ static void more_dimensions_than_an_array_may_have_are_refused(void **state) {
 }
 
 static void shapes_that_overflow_are_refused(void **state) {
-    static const char *const rows[] = {
-        "array(float64,4294967296,4294967296)",
+    static const char *const rows[] = {"array(float64,4294967296,4294967296)",
         "array(uint8,18446744073709551615,2)",
         "array(float64,2305843009213693952)",
         "array(uint8,4294967296,4294967296,4294967296,4294967296)"};
@@ -640,8 +745,8 @@ static void arrays_of_a_fixed_shape_are_their_elements(void **state) {
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    assert_ok(coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT32, 2, shape, elements),
-        &blob));
+    assert_ok(coder_encode(
+        &c, bags_array(BAGS_DTYPE_FLOAT32, 2, shape, elements), &blob));
     assert_bytes(blob,
         "\0\0\0\0\0\0\x80\x3f\0\0\x80\xbf\0\0\0\x3f\xca\xf2\x49\x71\0\0\0\x80",
         24);
@@ -672,8 +777,8 @@ static void arrays_of_a_fixed_shape_are_their_elements(void **state) {
 }
 
 static void arrays_of_another_shape_or_dtype_are_refused(void **state) {
-    static const uint64_t shapes[][3] = {{2, 3, 1}, {3, 2, 1}, {6, 1, 1},
-        {2, 2, 1}, {2, 4, 1}, {0, 3, 1}};
+    static const uint64_t shapes[][3] = {
+        {2, 3, 1}, {3, 2, 1}, {6, 1, 1}, {2, 2, 1}, {2, 4, 1}, {0, 3, 1}};
     static const float elements[8] = {0};
     coder c = coder_open("array(float32,2,3)");
     bags_view blob = {NULL, 0};
@@ -702,19 +807,19 @@ static void an_array_without_dimensions_is_one_element(void **state) {
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    assert_ok(coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &element),
-        &blob));
+    assert_ok(coder_encode(
+        &c, bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &element), &blob));
     assert_bytes(blob, "\0\0\0\0\0\0\x04\x40", 8);
     assert_ok(coder_decode(&c, blob.data, 8, &value));
     assert_int_equal(value.dims, 0);
     assert_int_equal(value.size, 8);
     coder_close(&c);
     c = coder_open("array");
-    assert_ok(coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &element),
-        &blob));
+    assert_ok(coder_encode(
+        &c, bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &element), &blob));
     assert_bytes(blob, "\x93\xa3<f8\x90\xc4\x08\0\0\0\0\0\0\x04\x40", 16);
-    assert_ok(coder_decode(&c, "\x93\xa3<f8\x90\xc4\x08\0\0\0\0\0\0\x04\x40",
-        16, &value));
+    assert_ok(coder_decode(
+        &c, "\x93\xa3<f8\x90\xc4\x08\0\0\0\0\0\0\x04\x40", 16, &value));
     assert_int_equal(value.dims, 0);
     assert_memory_equal(value.data, &element, 8);
     coder_close(&c);
@@ -726,8 +831,8 @@ static void an_array_with_a_dimension_of_0_is_empty(void **state) {
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    assert_ok(coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT32, 3, shape, NULL),
-        &blob));
+    assert_ok(coder_encode(
+        &c, bags_array(BAGS_DTYPE_FLOAT32, 3, shape, NULL), &blob));
     assert_int_equal(blob.size, 0);
     assert_ok(coder_decode(&c, NULL, 0, &value));
     assert_int_equal(value.dims, 3);
@@ -735,14 +840,14 @@ static void an_array_with_a_dimension_of_0_is_empty(void **state) {
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, "1234", 4, &value));
     coder_close(&c);
     c = coder_open("array");
-    assert_ok(coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT32, 3, shape, NULL),
-        &blob));
+    assert_ok(coder_encode(
+        &c, bags_array(BAGS_DTYPE_FLOAT32, 3, shape, NULL), &blob));
     assert_bytes(blob, "\x93\xa3<f4\x93\x04\x00\x05\xc4\x00", 11);
-    assert_ok(coder_decode(&c, "\x93\xa3<f4\x93\x04\x00\x05\xc4\x00", 11,
-        &value));
+    assert_ok(
+        coder_decode(&c, "\x93\xa3<f4\x93\x04\x00\x05\xc4\x00", 11, &value));
     assert_int_equal(value.size, 0);
-    assert_true(value.shape[0] == 4 && value.shape[1] == 0
-        && value.shape[2] == 5);
+    assert_true(
+        value.shape[0] == 4 && value.shape[1] == 0 && value.shape[2] == 5);
     coder_close(&c);
 }
 
@@ -758,8 +863,8 @@ static void one_dimension_of_an_array_may_be_any(void **state) {
     turn_elements(stored, sizeof(stored), 2);
     for (size_t i = 0; i < 3; i++) {
         size_t size = (size_t)shapes[i][0] * 4;
-        assert_ok(coder_encode(&c, bags_array(BAGS_DTYPE_INT16, 2, shapes[i],
-            elements), &blob));
+        assert_ok(coder_encode(
+            &c, bags_array(BAGS_DTYPE_INT16, 2, shapes[i], elements), &blob));
         assert_bytes(blob, stored, size);
         for (size_t offset = 0; offset < 2; offset++) {
             unsigned char room[64];
@@ -774,8 +879,9 @@ static void one_dimension_of_an_array_may_be_any(void **state) {
         }
     }
     static const uint64_t three[2] = {2, 3};
-    assert_fails(BAGS_ERROR_VALUE, coder_encode(&c, bags_array(BAGS_DTYPE_INT16, 2,
-        three, elements), &blob));
+    assert_fails(BAGS_ERROR_VALUE,
+        coder_encode(
+            &c, bags_array(BAGS_DTYPE_INT16, 2, three, elements), &blob));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, elements, 6, &value));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, elements, 1, &value));
     coder_close(&c);
@@ -793,7 +899,8 @@ static void what_an_array_type_encodes_it_decodes(void **state) {
         bags_buffer_free(&c.scratch);
         return;
     }
-    if (!coder_encode(&c, bags_array(BAGS_DTYPE_UINT8, 2, shape, NULL), &blob)) {
+    if (!coder_encode(
+            &c, bags_array(BAGS_DTYPE_UINT8, 2, shape, NULL), &blob)) {
         assert_ok(coder_decode(&c, blob.data, blob.size, &value));
         assert_true(value.shape[0] == 5 && value.shape[1] == 0);
     }
@@ -810,8 +917,8 @@ static void self_describing_arrays_are_as_granular_writes_them(void **state) {
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    assert_ok(coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT32, 2, shape, elements),
-        &blob));
+    assert_ok(coder_encode(
+        &c, bags_array(BAGS_DTYPE_FLOAT32, 2, shape, elements), &blob));
     assert_bytes(blob, expected, sizeof(expected) - 1);
     assert_ok(coder_decode(&c, expected, sizeof(expected) - 1, &value));
     assert_int_equal(value.dtype, BAGS_DTYPE_FLOAT32);
@@ -826,11 +933,12 @@ static void self_describing_arrays_are_as_granular_writes_them(void **state) {
         {BAGS_DTYPE_INT8, "\x93\xa3|i1\x91\x03\xc4\x03"},
         {BAGS_DTYPE_UINT16, "\x93\xa3<u2\x91\x03\xc4\x06"},
         {BAGS_DTYPE_INT64, "\x93\xa3<i8\x91\x03\xc4\x18"},
-        {BAGS_DTYPE_FLOAT16, "\x93\xa3<f2\x91\x03\xc4\x06"}};
+        {BAGS_DTYPE_FLOAT16, "\x93\xa3<f2\x91\x03\xc4\x06"},
+        {BAGS_DTYPE_COMPLEX64, "\x93\xa3<c8\x91\x03\xc4\x18"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         static const uint64_t data[3] = {0x0101010101010101u, 0, 1};
-        assert_ok(coder_encode(&c, bags_array(rows[i].dtype, 1, bytes_shape,
-            data), &blob));
+        assert_ok(coder_encode(
+            &c, bags_array(rows[i].dtype, 1, bytes_shape, data), &blob));
         assert_int_equal(blob.size, 9 + 3 * bags_dtype_size(rows[i].dtype));
         assert_memory_equal(blob.data, rows[i].head, 9);
     }
@@ -838,8 +946,8 @@ static void self_describing_arrays_are_as_granular_writes_them(void **state) {
 }
 
 static void self_describing_arrays_of_every_width_come_back(void **state) {
-    static const size_t sizes[] = {0, 1, 127, 128, 255, 256, 65535, 65536,
-        70000};
+    static const size_t sizes[] = {
+        0, 1, 127, 128, 255, 256, 65535, 65536, 70000};
     unsigned char *data = (unsigned char *)malloc(70000);
     coder c = coder_open("array");
     (void)state;
@@ -849,8 +957,8 @@ static void self_describing_arrays_of_every_width_come_back(void **state) {
         shape[0] = sizes[i];
         bags_view blob = {NULL, 0};
         bags_value value;
-        assert_ok(coder_encode(&c, bags_array(BAGS_DTYPE_UINT8, 1, shape, data),
-            &blob));
+        assert_ok(coder_encode(
+            &c, bags_array(BAGS_DTYPE_UINT8, 1, shape, data), &blob));
         size_t width = sizes[i] < 256 ? 1 : sizes[i] < 65536 ? 2 : 4;
         size_t number = sizes[i] < 128 ? 1 : 1 + width;
         assert_int_equal(blob.size, 6 + number + 1 + width + sizes[i]);
@@ -869,31 +977,69 @@ static void arrays_of_the_other_byte_order_are_turned_round(void **state) {
     coder c = coder_open("array");
     bags_value value;
     (void)state;
-    assert_ok(coder_decode(&c, "\x93\xa3>u2\x91\x02\xc4\x04\x01\x02\x03\x04",
-        13, &value));
+    assert_ok(coder_decode(
+        &c, "\x93\xa3>u2\x91\x02\xc4\x04\x01\x02\x03\x04", 13, &value));
     assert_int_equal(value.dtype, BAGS_DTYPE_UINT16);
     const uint16_t *two = (const uint16_t *)value.data;
     assert_int_equal(two[0], 0x0102);
     assert_int_equal(two[1], 0x0304);
-    assert_ok(coder_decode(&c, "\x93\xa3>f8\x90\xc4\x08\x40\x04\0\0\0\0\0\0",
-        16, &value));
+    assert_ok(coder_decode(
+        &c, "\x93\xa3>f8\x90\xc4\x08\x40\x04\0\0\0\0\0\0", 16, &value));
     double number;
     memcpy(&number, value.data, 8);
     assert_true(number == 2.5);
-    assert_ok(coder_decode(&c, "\x93\xa3>u1\x91\x02\xc4\x02\x01\x02", 11,
-        &value));
+    assert_ok(
+        coder_decode(&c, "\x93\xa3>u1\x91\x02\xc4\x02\x01\x02", 11, &value));
     assert_memory_equal(value.data, "\x01\x02", 2);
-    assert_ok(coder_decode(&c, "\x93\xa3<i4\x91\x01\xc4\x04\xfe\xff\xff\xff",
-        13, &value));
+    assert_ok(coder_decode(
+        &c, "\x93\xa3<i4\x91\x01\xc4\x04\xfe\xff\xff\xff", 13, &value));
     int32_t four;
     memcpy(&four, value.data, 4);
     assert_int_equal(four, -2);
+    /* Of a complex number each part is turned. */
+    double parts[2];
+    assert_ok(coder_decode(&c,
+        "\x93\xa4>c16\x90\xc4\x10"
+        "\x40\x04\0\0\0\0\0\0\xbf\xf0\0\0\0\0\0\0",
+        25, &value));
+    assert_int_equal(value.dtype, BAGS_DTYPE_COMPLEX128);
+    memcpy(parts, value.data, 16);
+    assert_true(parts[0] == 2.5 && parts[1] == -1);
+    coder_close(&c);
+}
+
+static void complex_numbers_are_two_floats(void **state) {
+    static const uint64_t shape[] = {2};
+    static const float numbers[] = {1, -2, 0.5f, 0};
+    unsigned char little[16];
+    coder c = coder_open("array(complex64,2)");
+    bags_view blob = {NULL, 0};
+    bags_value value;
+    (void)state;
+    memcpy(little, numbers, 16);
+    turn_elements(little, 16, 4);
+    assert_ok(coder_encode(
+        &c, bags_array(BAGS_DTYPE_COMPLEX64, 1, shape, numbers), &blob));
+    assert_bytes(blob, little, 16);
+    /* At an address that suits no float. */
+    unsigned char odd[17];
+    memcpy(odd + 1, little, 16);
+    assert_ok(coder_decode(&c, odd + 1, 16, &value));
+    assert_int_equal(value.dtype, BAGS_DTYPE_COMPLEX64);
+    assert_true((uintptr_t)value.data % sizeof(float) == 0);
+    assert_true(value.size == 16 && value.dims == 1 && value.shape[0] == 2);
+    assert_memory_equal(value.data, numbers, 16);
+    assert_fails(BAGS_ERROR_VALUE,
+        coder_encode(
+            &c, bags_array(BAGS_DTYPE_FLOAT32, 1, shape, numbers), &blob));
+    assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, little, 15, &value));
     coder_close(&c);
 }
 
 static void self_describing_arrays_are_read_in_longer_forms(void **state) {
     /* array16, str8, array32, a signed and a 64-bit dimension, bin32 */
-    static const char blob[] = "\xdc\x00\x03\xd9\x03<u2\xdd\0\0\0\x02\xd0\x01"
+    static const char blob[] =
+        "\xdc\x00\x03\xd9\x03<u2\xdd\0\0\0\x02\xd0\x01"
         "\xcf\0\0\0\0\0\0\0\x02\xc6\0\0\0\x04\x01\0\x02\0";
     coder c = coder_open("array");
     bags_value value;
@@ -922,8 +1068,8 @@ static void hostile_self_describing_arrays_are_refused(void **state) {
         {"\x93\xa3<f4\x91\x01\xc4\x04\0\0\0\0\0", 14}, /* behind the end */
         {"\x93\xa3<f4\x91\xff\xc4\x00", 9},            /* dimension -1 */
         {"\x93\xa3<f4\x91\xd0\x80\xc4\x00", 10},
-        {"\x93\xa3<f4\x91\xca\0\0\0\0\xc4\x00", 13},   /* a float */
-        {"\x93\xa3<f4\x91\xc0\xc4\x00", 9},            /* nil */
+        {"\x93\xa3<f4\x91\xca\0\0\0\0\xc4\x00", 13}, /* a float */
+        {"\x93\xa3<f4\x91\xc0\xc4\x00", 9},          /* nil */
         {"\x93\xa3<f3\x91\x01\xc4\x04\0\0\0\0", 13},
         {"\x93\xa3|O8\x91\x01\xc4\x08\0\0\0\0\0\0\0\0", 17},
         {"\x93\xa4<U16\x91\x00\xc4\x00", 10},
@@ -936,7 +1082,8 @@ static void hostile_self_describing_arrays_are_refused(void **state) {
         {"\x93\xa3|u1\x92\xcf\x80\0\0\0\0\0\0\0\x02\xc4\x00", 18},
         {"\x93\xa3<f4\x91\xcf\x40\0\0\0\0\0\0\x01\xc4\x04\0\0\0\0", 21},
         {"\x93\xa3|u1\x91\xcf\xff\xff\xff\xff\xff\xff\xff\xff\xc6\xff\xff"
-         "\xff\xff", 20},
+         "\xff\xff",
+            20},
         {"\x93\xa3|u1\x91\x01\xc6\xff\xff\xff\xff", 12},
         {"\x80", 1},
         {"\xc0", 1},
@@ -951,8 +1098,8 @@ static void hostile_self_describing_arrays_are_refused(void **state) {
         copy = (unsigned char *)realloc(copy, rows[i].size ? rows[i].size : 1);
         poison();
         bags_code code = coder_decode(&c, copy, rows[i].size, &value);
-        if (code != BAGS_ERROR_CORRUPT && code != BAGS_ERROR_VALUE
-            && code != BAGS_ERROR_LIMIT)
+        if (code != BAGS_ERROR_CORRUPT && code != BAGS_ERROR_VALUE &&
+            code != BAGS_ERROR_LIMIT)
             fail_msg("row %zu gives %s", i, bags_code_name(code));
         assert_int_equal(said.code, code);
         free(copy);
@@ -962,8 +1109,8 @@ static void hostile_self_describing_arrays_are_refused(void **state) {
 }
 
 static void a_codec_that_runs_out_of_memory_says_so(void **state) {
-    static const char *const types[] = {"int", "int(4)", "i64", "array",
-        "array(int16,-1)", "array(int16,2)"};
+    static const char *const types[] = {
+        "int", "int(4)", "i64", "array", "array(int16,-1)", "array(int16,2)"};
     (void)state;
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         coder c;
@@ -1013,14 +1160,15 @@ static void a_registry_finds_the_codec_that_was_added_last(void **state) {
     assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
     const bags_codec *built_in = bags_registry_find(codecs, view("utf8"));
     assert_non_null(built_in);
-    assert_ptr_equal(bags_registry_find(NULL, view("utf8"))->encode,
-        built_in->encode);
+    assert_ptr_equal(
+        bags_registry_find(NULL, view("utf8"))->encode, built_in->encode);
     assert_null(bags_registry_find(codecs, view("shout")));
     assert_ok(bags_registry_add(codecs, &first, &said));
     first.encode = NULL; /* it was copied */
-    assert_true(bags_registry_find(codecs, view("shout"))->encode
-        == shout_encode);
-    assert_true(bags_registry_find(codecs, view("cry"))->encode == shout_encode);
+    assert_true(
+        bags_registry_find(codecs, view("shout"))->encode == shout_encode);
+    assert_true(
+        bags_registry_find(codecs, view("cry"))->encode == shout_encode);
     assert_null(bags_registry_find(codecs, view("shout cry")));
     assert_null(bags_registry_find(codecs, view("shou")));
     assert_null(bags_registry_find(codecs, view("cr")));
@@ -1029,7 +1177,8 @@ static void a_registry_finds_the_codec_that_was_added_last(void **state) {
     assert_null(bags_registry_find(codecs, view(" ")));
     assert_ok(bags_registry_add(codecs, &second, &said));
     assert_ok(bags_registry_add(codecs, &third, &said));
-    assert_true(bags_registry_find(codecs, view("utf8"))->encode == shout_encode);
+    assert_true(
+        bags_registry_find(codecs, view("utf8"))->encode == shout_encode);
     assert_ptr_equal(bags_registry_find(codecs, view("cry"))->user, &second);
     assert_null(bags_registry_find(codecs, view("shout"))->user);
     assert_true(bags_registry_find(NULL, view("utf8"))->encode != shout_encode);
@@ -1040,8 +1189,8 @@ static void a_registry_finds_the_codec_that_was_added_last(void **state) {
 }
 
 static void a_registry_knows_the_built_in_types(void **state) {
-    static const char *const names[] = {"bytes", "utf8", "int", "i64", "u64",
-        "array"};
+    static const char *const names[] = {
+        "bytes", "utf8", "int", "i64", "u64", "array"};
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const bags_codec *codec = bags_registry_find(NULL, view(names[i]));
@@ -1060,8 +1209,8 @@ static void a_codec_without_a_name_is_refused(void **state) {
     bags_registry *codecs;
     (void)state;
     assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_registry_add(codecs, &nameless, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_registry_add(codecs, &nameless, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_registry_add(codecs, &empty, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_registry_add(codecs, NULL, &said));
     memory.fail_at = memory.calls + 1;
@@ -1069,9 +1218,109 @@ static void a_codec_without_a_name_is_refused(void **state) {
     assert_fails(BAGS_ERROR_MEMORY, bags_registry_add(codecs, &good, &said));
     assert_null(bags_registry_find(codecs, view("good")));
     memory.fail_at = memory.calls + 1;
-    assert_refused(BAGS_ERROR_MEMORY,
-        bags_registry_create(&memory.allocator, &said));
+    assert_refused(
+        BAGS_ERROR_MEMORY, bags_registry_create(&memory.allocator, &said));
     bags_registry_free(codecs);
+}
+
+static void a_number_is_in_both_members_that_it_fits(void **state) {
+    (void)state;
+    assert_true(bags_int(7).uint == 7 && bags_int(7).sint == 7);
+    assert_true(bags_uint(7).uint == 7 && bags_uint(7).sint == 7);
+    assert_true(bags_uint(INT64_MAX).sint == INT64_MAX);
+    assert_true(bags_int(INT64_MAX).uint == (uint64_t)INT64_MAX);
+    assert_true(bags_int(-7).sint == -7);
+    assert_true(bags_uint(UINT64_MAX).uint == UINT64_MAX);
+}
+
+/* ------------------------------------------------- one value by its type */
+
+static void a_value_is_encoded_and_decoded_by_its_type(void **state) {
+    static const uint64_t shape[] = {2, 3};
+    static const uint16_t numbers[] = {1, 2, 3, 4, 5, 6};
+    static const char *const arrays[] = {"array", "array(uint16,2,3)",
+        "array(uint16,2,3)[]", "array(uint16,-1,3)"};
+    bags_buffer to = {NULL, 0, NULL, NULL}, from = {NULL, 0, NULL, NULL};
+    bags_view blob;
+    bags_value value = bags_array(BAGS_DTYPE_UINT16, 2, shape, numbers), got;
+    (void)state;
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+        assert_ok(bags_encode(NULL, arrays[i], &value, &to, &blob, &said));
+        assert_ok(bags_decode(NULL, arrays[i], blob, &from, &got, &said));
+        assert_int_equal(got.kind, BAGS_KIND_ARRAY);
+        assert_int_equal(got.dtype, BAGS_DTYPE_UINT16);
+        /* The shape is not that of a codec which is closed again. */
+        assert_true(got.dims == 2 && got.shape[0] == 2 && got.shape[1] == 3);
+        assert_memory_equal(got.data, numbers, sizeof(numbers));
+    }
+    value = bags_utf8("text");
+    assert_ok(bags_encode(NULL, "utf8", &value, &to, &blob, &said));
+    assert_text(blob, "text");
+    assert_ok(bags_decode(NULL, "utf8[]", blob, &from, &got, &said));
+    assert_true(got.kind == BAGS_KIND_UTF8 && got.size == 4);
+    value = bags_int(300);
+    assert_ok(bags_encode(NULL, "int", &value, &to, &blob, &said));
+    assert_ok(bags_decode(NULL, "int", blob, &from, &got, &said));
+    assert_true(got.uint == 300 && got.sint == 300);
+    /* A blob is stored as it is. */
+    value = bags_blob("any", 3);
+    assert_ok(bags_encode(NULL, "int(4)", &value, &to, &blob, &said));
+    assert_text(blob, "any");
+    bags_buffer_free(&to);
+    bags_buffer_free(&from);
+}
+
+static void what_a_type_cannot_encode_or_decode_is_an_error(void **state) {
+    bags_buffer scratch = {NULL, 0, NULL, NULL};
+    bags_view blob = {(const unsigned char *)"12345", 5};
+    bags_value value = bags_int(300);
+    (void)state;
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_encode(NULL, "int(1)", &value, &scratch, &blob, &said));
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_encode(NULL, "utf8", &value, &scratch, &blob, &said));
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_encode(NULL, "int(", &value, &scratch, &blob, &said));
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_encode(NULL, "jpeg", &value, &scratch, &blob, &said));
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_encode(NULL, "int(one)", &value, &scratch, &blob, &said));
+    assert_bytes(blob, "12345", 5);
+    value.kind = BAGS_KIND_NONE;
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_encode(NULL, "int", &value, &scratch, &blob, &said));
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_decode(NULL, "int(4)", blob, &scratch, &value, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_decode(NULL, "", blob, &scratch, &value, &said));
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_decode(NULL, "jpeg", blob, &scratch, &value, &said));
+    assert_int_equal(bags_decode(NULL, "int(4)", blob, &scratch, &value, NULL),
+        BAGS_ERROR_CORRUPT);
+    bags_buffer_free(&scratch);
+}
+
+static void a_value_is_encoded_by_the_registry_that_is_given(void **state) {
+    static const bags_codec shout = {
+        "shout", NULL, shout_encode, NULL, NULL, NULL};
+    bags_buffer scratch = {NULL, 0, NULL, NULL};
+    bags_value value = bags_utf8("loud");
+    bags_view blob;
+    bags_registry *registry;
+    (void)state;
+    assert_opens(registry, bags_registry_create(&memory.allocator, &said));
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_encode(registry, "shout", &value, &scratch, &blob, &said));
+    assert_ok(bags_registry_add(registry, &shout, &said));
+    assert_ok(bags_encode(registry, "shout", &value, &scratch, &blob, &said));
+    /* Without a decoder only blobs are read. */
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_decode(registry, "shout", blob, &scratch, &value, &said));
+    value = bags_uint(1);
+    assert_ok(bags_encode(registry, "int(2)", &value, &scratch, &blob, &said));
+    assert_bytes(blob, "\1\0", 2);
+    bags_registry_free(registry);
+    bags_buffer_free(&scratch);
 }
 
 int main(void) {
@@ -1083,7 +1332,9 @@ int main(void) {
         TEST(number_arguments_are_decimal_and_fit_64_bits),
         TEST(dtypes_are_known_by_their_numpy_spellings),
         TEST(what_is_no_dtype_is_none),
-        TEST(dtypes_have_names_and_sizes),
+        TEST(dtypes_have_names_codes_and_sizes),
+        TEST(the_size_of_an_array_is_that_of_its_elements),
+        TEST(bytes_of_elements_are_reversed),
         TEST(every_code_has_a_name_of_its_own),
         TEST(fail_writes_and_cuts_its_message),
         TEST(a_buffer_grows_by_half_and_keeps_its_content),
@@ -1095,7 +1346,7 @@ int main(void) {
         TEST(integer_blobs_above_64_bits_are_too_large),
         TEST(codecs_refuse_values_of_another_kind),
         TEST(wrong_arguments_of_built_in_types_are_refused),
-        TEST(arguments_that_are_right_and_not_built_in_are_too_much),
+        TEST(arguments_that_are_right_and_not_built_in_are_refused),
         TEST(more_dimensions_than_an_array_may_have_are_refused),
         TEST(shapes_that_overflow_are_refused),
         TEST(arrays_of_a_fixed_shape_are_their_elements),
@@ -1107,12 +1358,17 @@ int main(void) {
         TEST(self_describing_arrays_are_as_granular_writes_them),
         TEST(self_describing_arrays_of_every_width_come_back),
         TEST(arrays_of_the_other_byte_order_are_turned_round),
+        TEST(complex_numbers_are_two_floats),
         TEST(self_describing_arrays_are_read_in_longer_forms),
         TEST(hostile_self_describing_arrays_are_refused),
         TEST(a_codec_that_runs_out_of_memory_says_so),
         TEST(a_registry_finds_the_codec_that_was_added_last),
         TEST(a_registry_knows_the_built_in_types),
         TEST(a_codec_without_a_name_is_refused),
+        TEST(a_number_is_in_both_members_that_it_fits),
+        TEST(a_value_is_encoded_and_decoded_by_its_type),
+        TEST(what_a_type_cannot_encode_or_decode_is_an_error),
+        TEST(a_value_is_encoded_by_the_registry_that_is_given),
     };
     return cmocka_run_group_tests_name("types", tests, NULL, NULL);
 }

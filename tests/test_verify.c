@@ -70,12 +70,12 @@ static void collect(void *user, const bags_fault *found) {
 
 static bool is_same(const fault *expected, const fault *found) {
     bool fields = expected->field && found->field
-        ? strcmp(expected->field, found->field) == 0
-        : expected->field == found->field;
-    return fields && strcmp(expected->path, found->path) == 0
-        && expected->kind == found->kind && expected->index == found->index
-        && expected->item == found->item && expected->offset == found->offset
-        && expected->code == found->code && strstr(found->says, expected->says);
+                      ? strcmp(expected->field, found->field) == 0
+                      : expected->field == found->field;
+    return fields && strcmp(expected->path, found->path) == 0 &&
+           expected->kind == found->kind && expected->index == found->index &&
+           expected->item == found->item && expected->offset == found->offset &&
+           expected->code == found->code && strstr(found->says, expected->says);
 }
 
 static void show(const char *what, const fault *f) {
@@ -155,8 +155,8 @@ static void patch(memory_disk *m, const char *path, size_t offset,
     bytes_free(&copy);
 }
 
-static void patch_entry(memory_disk *m, const char *path, size_t offset,
-    uint64_t value) {
+static void patch_entry(
+    memory_disk *m, const char *path, size_t offset, uint64_t value) {
     bytes entry = {NULL, 0, 0};
     put_u64(&entry, value);
     patch(m, path, offset, entry.data, 8);
@@ -173,7 +173,17 @@ static void cut(memory_disk *m, const char *path, size_t size) {
 }
 
 typedef enum act {
-    SAVE, CUT, PATCH, ENTRY, REMOVE, UNFINISH, LOCK, MISS, TWICE, LARGE, HUGE_SPEC
+    SAVE,
+    CUT,
+    PATCH,
+    ENTRY,
+    REMOVE,
+    UNFINISH,
+    LOCK,
+    MISS,
+    TWICE,
+    LARGE,
+    HUGE_SPEC
 } act;
 
 typedef struct plant {
@@ -207,21 +217,24 @@ static const plant plants[] = {
         {NULL, "b", WHOLE(BAGS_ERROR_CORRUPT, "b.bag")}},
     {SAVE, "a.bag", "", 0, 0, false,
         {NULL, "a", WHOLE(BAGS_ERROR_CORRUPT, "0 bytes")}},
-    {ENTRY, "a.bag", NULL, 36, 1, false, {NULL, "a", BAGS_FAULT_BLOB, 2, 0, 36,
-        BAGS_ERROR_CORRUPT, "a.bag: blob 2"}},
-    {ENTRY, "b.bag", NULL, 40, FAR, false, {NULL, "b", BAGS_FAULT_BLOB, 1, 0,
-        40, BAGS_ERROR_CORRUPT, "b.bag: blob 1"}},
-    {PATCH, "refs.bag", "\xc0", 5, 0, false, {NULL, "refs",
-        BAGS_FAULT_DATAPOINT, 1, 0, 5, BAGS_ERROR_CORRUPT,
-        "refs.bag: datapoint 1 is not a msgpack array"}},
-    {PATCH, "refs.bag", "\x07", 13, 0, false, {NULL, "refs",
-        BAGS_FAULT_DATAPOINT, 2, 0, 10, BAGS_ERROR_CORRUPT,
-        "refs.bag: datapoint 2, field \"b\": refers to blob 7"}},
-    {PATCH, "refs.bag", "\x04", 16, 0, false, {NULL, "refs",
-        BAGS_FAULT_DATAPOINT, 3, 0, 15, BAGS_ERROR_CORRUPT,
-        "refs.bag: datapoint 3, field \"a\": refers to blob 4"}},
-    {ENTRY, "refs.bag", NULL, 28, FAR, false, {NULL, "refs", BAGS_FAULT_BLOB, 0,
-        0, 28, BAGS_ERROR_CORRUPT, "refs.bag: blob 0"}},
+    {ENTRY, "a.bag", NULL, 36, 1, false,
+        {NULL, "a", BAGS_FAULT_BLOB, 2, 0, 36, BAGS_ERROR_CORRUPT,
+            "a.bag: blob 2"}},
+    {ENTRY, "b.bag", NULL, 40, FAR, false,
+        {NULL, "b", BAGS_FAULT_BLOB, 1, 0, 40, BAGS_ERROR_CORRUPT,
+            "b.bag: blob 1"}},
+    {PATCH, "refs.bag", "\xc0", 5, 0, false,
+        {NULL, "refs", BAGS_FAULT_DATAPOINT, 1, 0, 5, BAGS_ERROR_CORRUPT,
+            "refs.bag: datapoint 1 is not a msgpack array"}},
+    {PATCH, "refs.bag", "\x07", 13, 0, false,
+        {NULL, "refs", BAGS_FAULT_DATAPOINT, 2, 0, 10, BAGS_ERROR_CORRUPT,
+            "refs.bag: datapoint 2, field \"b\": refers to blob 7"}},
+    {PATCH, "refs.bag", "\x04", 16, 0, false,
+        {NULL, "refs", BAGS_FAULT_DATAPOINT, 3, 0, 15, BAGS_ERROR_CORRUPT,
+            "refs.bag: datapoint 3, field \"a\": refers to blob 4"}},
+    {ENTRY, "refs.bag", NULL, 28, FAR, false,
+        {NULL, "refs", BAGS_FAULT_BLOB, 0, 0, 28, BAGS_ERROR_CORRUPT,
+            "refs.bag: blob 0"}},
     {REMOVE, "refs.bag", NULL, 0, 0, false,
         {NULL, "refs", WHOLE(BAGS_ERROR_MISSING, "refs.bag")}},
     {CUT, "refs.bag", NULL, 59, 0, false,
@@ -234,14 +247,18 @@ static const plant plants[] = {
         {NULL, NULL, WHOLE(BAGS_ERROR_LOCKED, "a writer is at work")}},
     {MISS, NULL, NULL, 0, 0, false,
         {"x", NULL, WHOLE(BAGS_ERROR_GAP, "shard 000020 is missing")}},
-    {TWICE, NULL, NULL, 0, 0, false, {"x", NULL, WHOLE(BAGS_ERROR_CORRUPT,
-        "two shards of the number 21: 000021 and 0000021")}},
+    {TWICE, NULL, NULL, 0, 0, false,
+        {"x", NULL,
+            WHOLE(BAGS_ERROR_CORRUPT,
+                "two shards of the number 21: 000021 and 0000021")}},
     {LARGE, NULL, NULL, 0, 0, false,
         {"x", NULL, WHOLE(BAGS_ERROR_LIMIT, "2222222222222222222")}},
-    {PATCH, "a.bag", "\xff", 6, 0, true, {NULL, "a", BAGS_FAULT_DATAPOINT, 2, 0,
-        6, BAGS_ERROR_CORRUPT, "a.bag: datapoint 2: "}},
-    {PATCH, "b.bag", "\xff", 16, 0, true, {NULL, "b", BAGS_FAULT_DATAPOINT, 2,
-        1, 15, BAGS_ERROR_CORRUPT, "b.bag: datapoint 2, item 1: "}},
+    {PATCH, "a.bag", "\xff", 6, 0, true,
+        {NULL, "a", BAGS_FAULT_DATAPOINT, 2, 0, 6, BAGS_ERROR_CORRUPT,
+            "a.bag: datapoint 2: "}},
+    {PATCH, "b.bag", "\xff", 16, 0, true,
+        {NULL, "b", BAGS_FAULT_DATAPOINT, 2, 1, 15, BAGS_ERROR_CORRUPT,
+            "b.bag: datapoint 2, item 1: "}},
 };
 
 #define PLANTS (sizeof(plants) / sizeof(plants[0]))
@@ -463,20 +480,24 @@ static void what_cannot_be_looked_at_is_an_error(void **state) {
     memory_disk_make_dir(&m, "empty");
     bags_verify_options options = options_for(&m.io, &f);
     assert_fails(BAGS_ERROR_MISSING, bags_verify("no", &options, NULL, &said));
-    assert_fails(BAGS_ERROR_MISSING,
-        bags_verify("empty", &options, NULL, &said));
+    assert_fails(
+        BAGS_ERROR_MISSING, bags_verify("empty", &options, NULL, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_verify("", &options, NULL, &said));
     options.part = options.parts = 2;
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_verify("empty", &options, NULL, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
     options.part = 0;
     options.shard_start = options.shard_stop = 2;
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_verify("empty", &options, NULL, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
     options.shard_start = 0;
     options.quick = options.decode = true;
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_verify("empty", &options, NULL, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
+    options.quick = options.decode = false;
+    options.unfinished = BAGS_UNFINISHED_READ;
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
     assert_int_equal(f.count, 0);
     memory_disk_free(&m);
 }
@@ -486,8 +507,8 @@ static void what_cannot_be_looked_at_is_an_error(void **state) {
 static void a_lone_bag_is_checked(void **state) {
     static const fault entry = {"s/a.bag", NULL, BAGS_FAULT_BLOB, 1, 0, 28,
         BAGS_ERROR_CORRUPT, "s/a.bag: blob 1"};
-    static const fault shape = {"s/a.bag", NULL,
-        WHOLE(BAGS_ERROR_CORRUPT, "s/a.bag: has 0 bytes")};
+    static const fault shape = {
+        "s/a.bag", NULL, WHOLE(BAGS_ERROR_CORRUPT, "s/a.bag: has 0 bytes")};
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
     bags_verify_report report;
@@ -514,8 +535,7 @@ static void a_split_dataset_is_checked(void **state) {
         BAGS_ERROR_CORRUPT, "a.bag: blob 1"};
     static const fault value = {"s", "b", BAGS_FAULT_DATAPOINT, 2, 0, 6,
         BAGS_ERROR_CORRUPT, "b.bag: datapoint 2: "};
-    static const fault missing = {"s", "b",
-        WHOLE(BAGS_ERROR_MISSING, "b.idx")};
+    static const fault missing = {"s", "b", WHOLE(BAGS_ERROR_MISSING, "b.idx")};
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
     (void)state;
@@ -588,8 +608,8 @@ static void a_blob_whose_datapoint_is_not_found_is_named_itself(void **state) {
 }
 
 static void types_without_a_codec_are_no_fault(void **state) {
-    static const fault refused = {"s", "a",
-        WHOLE(BAGS_ERROR_TYPE, "s/a.bag: type \"int(4,5,6)\"")};
+    static const fault refused = {
+        "s", "a", WHOLE(BAGS_ERROR_TYPE, "s/a.bag: type \"int(4,5,6)\"")};
     static const char strange[] = "{\"a\": \"strange\", \"b\": \"utf8[]\"}";
     static const char wrong[] = "{\"a\": \"int(4,5,6)\", \"b\": \"utf8[]\"}";
     memory_disk m;
@@ -633,8 +653,8 @@ static void faults_without_end_are_counted_and_not_all_passed_on(void **state) {
     save_zigzag(&m, "z.bag");
     bags_verify_options options = options_for(&m.io, &f);
     options.max_faults = 7;
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_verify("z.bag", &options, &report, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_verify("z.bag", &options, &report, &said));
     assert_says("z.bag: blob 0 ");
     assert_true(f.count == 7 && report.faults == many / 2);
     assert_true(memory.peak < 200000);
@@ -659,8 +679,8 @@ static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(
     both[1] = last;
     expect(&m, "z.bag", both, 2, options, 1);
     options.env.io = &m.io;
-    assert_int_equal(bags_verify("z.bag", &options, &report, NULL),
-        BAGS_ERROR_CORRUPT);
+    assert_int_equal(
+        bags_verify("z.bag", &options, &report, NULL), BAGS_ERROR_CORRUPT);
     assert_true(report.bytes == 16);
     /* Of refs the first and the last row. */
     static const fault row = {"s", "refs", BAGS_FAULT_DATAPOINT, 3, 0, 15,
@@ -682,8 +702,8 @@ static void hear_of_overlaps(void *user, const bags_fault *found) {
 /* Tables of blobs that are right, but behind a step back lie over those before
  * it: from one place again and again, and from two that are far apart. */
 static void blobs_that_are_right_alone_are_looked_into_so_often(void **state) {
-    static const uint64_t cycles[2][4] = {{1, 2, 300000, 1},
-        {1, 2, 200000, 300000}};
+    static const uint64_t cycles[2][4] = {
+        {1, 2, 300000, 1}, {1, 2, 200000, 300000}};
     (void)state;
     for (size_t cycle = 0; cycle < 2; cycle++) {
         memory_disk m;
@@ -703,11 +723,12 @@ static void blobs_that_are_right_alone_are_looked_into_so_often(void **state) {
         options.user = &heard;
         options.max_faults = many;
         for (int refs = 0; refs < 2; refs++) {
-            memory_disk_save(&m, refs ? "s/refs.bag" : "s/a.bag", b.data, b.size);
+            memory_disk_save(
+                &m, refs ? "s/refs.bag" : "s/a.bag", b.data, b.size);
             options.decode = !refs;
             heard = false;
-            assert_fails(BAGS_ERROR_CORRUPT,
-                bags_verify("s", &options, &report, &said));
+            assert_fails(
+                BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
             assert_true(heard);
             assert_true(report.bytes < 6000000);
         }
@@ -729,8 +750,8 @@ static void what_does_not_decode_is_counted_beyond_the_last_told(void **state) {
     bags_verify_options options = options_for(&m.io, &f);
     options.decode = true;
     options.max_faults = 2;
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_verify("s", &options, &report, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
     assert_true(f.count == 2 && report.faults == 3);
     memory_disk_free(&m);
 }
@@ -751,8 +772,8 @@ static void memory_that_runs_out_at_a_fault_is_an_error(void **state) {
         options.decode = true;
         options.env.allocator = &blocks.allocator;
         bags_code code = bags_verify("s", &options, NULL, &said);
-        assert_int_equal((int)code,
-            blocks.failed ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT);
+        assert_int_equal(
+            (int)code, blocks.failed ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT);
         assert_true(blocks.live == 0);
         memory_disk_free(&m);
         if (!blocks.failed)
@@ -779,13 +800,13 @@ static void blobs_that_lie_over_each_other_end_the_work(void **state) {
     bags_verify_options options = options_for(&m.io, &f);
     options.decode = true;
     options.max_faults = many;
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_verify("s", &options, &report, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
     assert_true(report.bytes < 3000000);
     memory_disk_save(&m, "s/refs.bag", b.data, b.size);
     options.decode = false;
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_verify("s", &options, &report, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
     assert_true(report.bytes < 6000000);
     assert_true(memory.peak < 600000);
     bytes_free(&b);
@@ -846,16 +867,16 @@ static void try_calls(unsigned only, int error, bool stays) {
         CHECK(is_code((int)code, (int)code, "bags_verify"));
         /* What was tried again and then opened has been checked; refs is opened
          * besides to name datapoints, which none had to be. */
-        bool again = !stays && (files.last == HOOK_OPEN ||
-            files.last == HOOK_SIZE || files.last == HOOK_READ ||
-            files.last == HOOK_KIND);
+        bool again =
+            !stays && (files.last == HOOK_OPEN || files.last == HOOK_SIZE ||
+                          files.last == HOOK_READ || files.last == HOOK_KIND);
         bool harmless = files.last == HOOK_CLOSE || again;
         if (files.failed && !code && !harmless)
-            fail_msg("call %d, %s, was passed over", (int)n,
-                hook_names[files.last]);
+            fail_msg(
+                "call %d, %s, was passed over", (int)n, hook_names[files.last]);
         if (!code)
             assert_true(report.datapoints == 8 && report.blobs == 24 &&
-                report.files == 8 && report.bytes == 2 * SHARD_BYTES);
+                        report.files == 8 && report.bytes == 2 * SHARD_BYTES);
         points += files.failed > 0;
         if (blocks.live || files.files)
             fail_msg("call %d leaves %d blocks, %d files", (int)n,
@@ -887,8 +908,8 @@ static void memory_that_runs_out_is_never_taken_for_good(void **state) {
         memory_disk_start(&m);
         save_shard(&m, V1, "x/000000");
         save_shard(&m, SPLIT, "x/000001");
-        memory_disk_save(&m, "x/000002/spec.json.partial", SPEC,
-            sizeof(SPEC) - 1);
+        memory_disk_save(
+            &m, "x/000002/spec.json.partial", SPEC, sizeof(SPEC) - 1);
         tally_start(&blocks);
         blocks.fail_at = n;
         bags_verify_options options = options_for(&m.io, NULL);
@@ -900,8 +921,8 @@ static void memory_that_runs_out_is_never_taken_for_good(void **state) {
         if (blocks.failed)
             CHECK(is_code(BAGS_ERROR_MEMORY, (int)code, "bags_verify"));
         if (blocks.live)
-            fail_msg("allocation %d leaves %d blocks", (int)n,
-                (int)blocks.live);
+            fail_msg(
+                "allocation %d leaves %d blocks", (int)n, (int)blocks.live);
         memory_disk_free(&m);
         if (!blocks.failed)
             break;

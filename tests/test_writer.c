@@ -18,13 +18,13 @@ static bags_writer *open_writer(const char *path, const bags_field *fields,
     size_t count, size_t buffer_size) {
     bags_writer_options options = writing(buffer_size);
     bags_writer *writer;
-    assert_opens(writer,
-        bags_writer_open(path, fields, count, &options, &said));
+    assert_opens(
+        writer, bags_writer_open(path, fields, count, &options, &said));
     return writer;
 }
 
-static bags_entry entry(const char *field, const bags_value *values,
-    size_t count) {
+static bags_entry entry(
+    const char *field, const bags_value *values, size_t count) {
     bags_entry made;
     made.field = field;
     made.values = values;
@@ -35,12 +35,13 @@ static bags_entry entry(const char *field, const bags_value *values,
 /* -------------------------------------------------------------------- names */
 
 static void the_spec_is_written_as_python_writes_it(void **state) {
-    static const bags_field fields[] = {{"zeta", "utf8"}, {"\xc3\xa9", "int(4)"},
-        {"10", "utf8"}, {"9", "utf8[]"}, {"B", "array(float32,2,-1)[]"},
-        {"_x", "q()"}, {"a", "utf8"}, {"a b", "utf8"}, {"a-b", "utf8"},
-        {"a.b", "utf8"}, {"~", "utf8"}, {"\xf0\x90\x80\x80", "utf8"},
-        {"\xef\xbf\xbd", "utf8"}, {"\xf0\x9f\x98\x80", "utf8"},
-        {"\xe2\x80\xa8", "utf8"}, {"'$%&", "utf8"}};
+    static const bags_field fields[] = {{"zeta", "utf8"},
+        {"\xc3\xa9", "int(4)"}, {"10", "utf8"}, {"9", "utf8[]"},
+        {"B", "array(float32,2,-1)[]"}, {"_x", "q()"}, {"a", "utf8"},
+        {"a b", "utf8"}, {"a-b", "utf8"}, {"a.b", "utf8"}, {"~", "utf8"},
+        {"\xf0\x90\x80\x80", "utf8"}, {"\xef\xbf\xbd", "utf8"},
+        {"\xf0\x9f\x98\x80", "utf8"}, {"\xe2\x80\xa8", "utf8"},
+        {"'$%&", "utf8"}};
     static const char expected[] =
         "{\"'$%&\": \"utf8\", \"10\": \"utf8\", \"9\": \"utf8[]\", "
         "\"B\": \"array(float32,2,-1)[]\", \"_x\": \"q()\", \"a\": \"utf8\", "
@@ -96,9 +97,9 @@ static void names_that_are_no_file_names_everywhere_are_refused(void **state) {
 
 static void other_names_are_written_and_read(void **state) {
     static const char *const names[] = {"a", "com", "com10", "lpt", "cone",
-        "nulx", "xnul", "refs2", "xrefs", "refs.bag", "spec", "spec.json", "x.bag",
-        "x.idx", "a.", "a ", " a", "-", "~", "con-x", "a..b", "\xe2\x82\xac",
-        "{}[]()!@#$%^&+=`',;"};
+        "nulx", "xnul", "refs2", "xrefs", "refs.bag", "spec", "spec.json",
+        "x.bag", "x.idx", "a.", "a ", " a", "-", "~", "con-x", "a..b",
+        "\xe2\x82\xac", "{}[]()!@#$%^&+=`',;"};
     const size_t count = sizeof(names) / sizeof(names[0]);
     bags_field fields[32];
     bags_entry entries[32];
@@ -123,25 +124,25 @@ static void other_names_are_written_and_read(void **state) {
 }
 
 static void a_name_used_twice_is_refused(void **state) {
-    static const bags_field fields[] = {{"b", "utf8"}, {"a", "utf8"},
-        {"c", "utf8"}, {"a", "int"}};
+    static const bags_field fields[] = {
+        {"b", "utf8"}, {"a", "utf8"}, {"c", "utf8"}, {"a", "int"}};
     (void)state;
-    assert_refused(BAGS_ERROR_FIELD,
-        bags_writer_open(at("x"), fields, 4, NULL, &said));
+    assert_refused(
+        BAGS_ERROR_FIELD, bags_writer_open(at("x"), fields, 4, NULL, &said));
     assert_says("a");
     assert_names(at("."), "");
 }
 
 static void wrong_types_are_refused(void **state) {
-    static const char *const types[] = {"", "[]", "Utf8", "int(4", "utf8\n",
-        "utf8[][]", "array(<f4)"};
+    static const char *const types[] = {
+        "", "[]", "Utf8", "int(4", "utf8\n", "utf8[][]", "array(<f4)"};
     (void)state;
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         bags_field field;
         field.name = "caption";
         field.type = types[i];
-        assert_refused(BAGS_ERROR_TYPE,
-            bags_writer_open(at("x"), &field, 1, NULL, &said));
+        assert_refused(
+            BAGS_ERROR_TYPE, bags_writer_open(at("x"), &field, 1, NULL, &said));
         assert_says("caption");
         assert_names(at("."), "");
     }
@@ -155,8 +156,8 @@ static void arguments_that_cannot_be_right_are_refused_at_once(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         bags_field fields[] = {{"label", "int(4)"}, {"thing", types[i]}};
-        assert_refused(BAGS_ERROR_TYPE,
-            bags_writer_open(at("x"), fields, 2, NULL, &said));
+        assert_refused(
+            BAGS_ERROR_TYPE, bags_writer_open(at("x"), fields, 2, NULL, &said));
         assert_says("x: field \"thing\": type \"");
         assert_says(types[i]);
         assert_names(at("."), "");
@@ -167,7 +168,8 @@ static void arguments_that_cannot_be_right_are_refused_at_once(void **state) {
 static void types_of_others_are_legal_with_any_arguments(void **state) {
     static const char *const types[] = {"q()", "floats(0)", "int32(0)",
         "jpeg(900)", "array(complex64,2)", "array(bfloat16,2)[]", "int(2000)",
-        "array(float8_e4m3fn,3)", "array(uint8,4294967296,4294967296,4294967296)"};
+        "array(float8_e4m3fn,3)",
+        "array(uint8,4294967296,4294967296,4294967296)"};
     bags_value blob = bags_blob("any", 3);
     bags_entry one = entry("thing", &blob, 1);
     (void)state;
@@ -190,9 +192,10 @@ static bags_code open_any(const bags_codec *codec, const bags_type *type,
 }
 
 static void a_codec_of_ones_own_has_its_own_arguments(void **state) {
-    static const char *const types[] = {"int(0)", "int(x)", "array(float31)",
-        "int(4,5,6)"};
-    static const bags_codec own = {"int array", open_any, NULL, NULL, NULL, NULL};
+    static const char *const types[] = {
+        "int(0)", "int(x)", "array(float31)", "int(4,5,6)"};
+    static const bags_codec own = {
+        "int array", open_any, NULL, NULL, NULL, NULL};
     bags_registry *codecs = bags_registry_create(NULL, &said);
     bags_writer_options options = writing(0);
     (void)state;
@@ -259,7 +262,7 @@ static void names_that_are_too_long_are_refused(void **state) {
 static void more_than_a_spec_holds_is_refused(void **state) {
     const size_t count = 65536;
     bags_field *fields = (bags_field *)calloc(count, sizeof(*fields));
-    char (*names)[256] = (char (*)[256])calloc(count, 256);
+    char(*names)[256] = (char(*)[256])calloc(count, 256);
     (void)state;
     for (size_t i = 0; i < count; i++) {
         snprintf(names[i], 256, "f%d", (int)i);
@@ -308,7 +311,7 @@ static void make_sample(sample *s, uint64_t seed) {
         s->bytes[i] &= 0x7f;
     size_t most = next_random(&random) % 9 ? 60 : 7000;
     s->words = (size_t)(next_random(&random) % 4 ? next_random(&random) % 5
-                                                  : next_random(&random) % 40);
+                                                 : next_random(&random) % 40);
     s->frames = (size_t)(next_random(&random) % 3);
     for (size_t i = 0; i < s->words; i++) {
         size_t size = (size_t)(next_random(&random) % most);
@@ -320,10 +323,11 @@ static void make_sample(sample *s, uint64_t seed) {
         s->frame_values[i] = bags_blob(s->bytes + used, size);
         used += size;
     }
-    s->caption = bags_utf8_sized((char *)s->bytes + 290000,
-        (size_t)(next_random(&random) % most));
+    s->caption = bags_utf8_sized(
+        (char *)s->bytes + 290000, (size_t)(next_random(&random) % most));
     s->number = bags_uint(next_random(&random) % 65536);
-    s->raw = bags_blob(s->bytes + 291000, (size_t)(next_random(&random) % most));
+    s->raw =
+        bags_blob(s->bytes + 291000, (size_t)(next_random(&random) % most));
 }
 
 static void sample_by_hand(const sample *s, hand_set *set) {
@@ -348,8 +352,8 @@ static void sample_by_hand(const sample *s, hand_set *set) {
         put_uint(&set->row, s->words);
     }
     for (size_t i = 0; i < s->words; i++)
-        hand_add(&set->bags[WORDS], s->word_values[i].data,
-            s->word_values[i].size);
+        hand_add(
+            &set->bags[WORDS], s->word_values[i].data, s->word_values[i].size);
     set_end(set);
 }
 
@@ -368,11 +372,11 @@ static void stream_sample(bags_writer *writer, const sample *s) {
     assert_ok(bags_writer_set(writer, "raw", &s->raw, &said));
     for (size_t i = 0; i < s->words || i < s->frames; i++) {
         if (i < s->words)
-            assert_ok(bags_writer_push(writer, "words", &s->word_values[i],
-                &said));
+            assert_ok(
+                bags_writer_push(writer, "words", &s->word_values[i], &said));
         if (i < s->frames)
-            assert_ok(bags_writer_push(writer, "frames", &s->frame_values[i],
-                &said));
+            assert_ok(
+                bags_writer_push(writer, "frames", &s->frame_values[i], &said));
         if (i == 1)
             assert_ok(bags_writer_set(writer, "caption", &s->caption, &said));
     }
@@ -393,8 +397,8 @@ static void fields_by_hand(hand_set *set) {
 /* One way or another to have a datapoint refused or dropped. */
 #define FAULTS 17
 
-static bags_code append_faulty(bags_writer *writer, sample *s, int fault,
-    bags_error *err) {
+static bags_code append_faulty(
+    bags_writer *writer, sample *s, int fault, bags_error *err) {
     bags_value bad = bags_int(-1), two[2];
     bags_entry entries[6];
     memset(entries, 0, sizeof(entries));
@@ -448,8 +452,8 @@ static bags_code stream_faulty(bags_writer *writer, sample *s, int fault) {
     for (size_t i = 0; i < s->words; i++)
         assert_ok(bags_writer_push(writer, "words", &s->word_values[i], &said));
     for (size_t i = 0; i < s->frames; i++)
-        assert_ok(bags_writer_push(writer, "frames", &s->frame_values[i],
-            &said));
+        assert_ok(
+            bags_writer_push(writer, "frames", &s->frame_values[i], &said));
     assert_ok(bags_writer_set(writer, "raw", &s->raw, &said));
     assert_ok(bags_writer_set(writer, "caption", &s->caption, &said));
     switch (fault) {
@@ -488,7 +492,14 @@ static bags_code expected_code(int fault) {
     switch (fault) {
     case 10:
         return BAGS_OK;
-    case 0: case 1: case 2: case 3: case 4: case 11: case 13: case 16:
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4:
+    case 11:
+    case 13:
+    case 16:
         return BAGS_ERROR_FIELD;
     case 9:
         return BAGS_ERROR_TYPE;
@@ -498,20 +509,20 @@ static bags_code expected_code(int fault) {
 }
 
 /* Reported to `said`, or, if it is appended, to nobody. */
-static void try_fault(bags_writer *writer, uint64_t seed, int fault,
-    bool reported) {
+static void try_fault(
+    bags_writer *writer, uint64_t seed, int fault, bool reported) {
     sample s;
     make_sample(&s, seed);
     s.words %= 39;
     uint64_t length = bags_writer_length(writer);
     poison();
-    bags_code code = fault < 10 ? append_faulty(writer, &s, fault,
-                                      reported ? &said : NULL)
-                                : stream_faulty(writer, &s, fault);
+    bags_code code =
+        fault < 10 ? append_faulty(writer, &s, fault, reported ? &said : NULL)
+                   : stream_faulty(writer, &s, fault);
     /* A value for a sequence, an item for a plain field: no code is named. */
     bool open_question = fault == 14 || fault == 15;
-    if (code != expected_code(fault)
-        && !(open_question && code == BAGS_ERROR_FIELD))
+    if (code != expected_code(fault) &&
+        !(open_question && code == BAGS_ERROR_FIELD))
         fail_msg("fault %d gives %s: %s", fault, bags_code_name(code),
             code && reported ? said.message : "");
     if (code && (reported || fault >= 10))
@@ -522,8 +533,8 @@ static void try_fault(bags_writer *writer, uint64_t seed, int fault,
 
 /* Datapoints by both ways; with faults between them; the files must be those
  * that are made by hand. */
-static void write_and_compare(size_t buffer_size, uint64_t seed, bool faults,
-    bool streamed) {
+static void write_and_compare(
+    size_t buffer_size, uint64_t seed, bool faults, bool streamed) {
     hand_set set;
     bags_code first = BAGS_OK;
     memset(&set, 0, sizeof(set));
@@ -589,8 +600,10 @@ static void close_reports_refused_datapoints_that_were_not_reported(
             BAGS_ERROR_VALUE);
         if (!(how & 1))
             assert_says("number");
-        assert_int_equal(append_faulty(writer, &s, 0, how & 2 ? NULL : &said),
-            BAGS_ERROR_FIELD);
+        for (int i = 0; i < 41; i++)
+            assert_int_equal(
+                append_faulty(writer, &s, 0, how & 2 ? NULL : &said),
+                BAGS_ERROR_FIELD);
         assert_ok(append_sample(writer, &s));
         if (how == 0) {
             assert_ok(bags_writer_close(writer, &said));
@@ -598,7 +611,8 @@ static void close_reports_refused_datapoints_that_were_not_reported(
             assert_fails(how & 1 ? BAGS_ERROR_VALUE : BAGS_ERROR_FIELD,
                 bags_writer_close(writer, &said));
             assert_says(how & 1 ? "number" : "words");
-            assert_int_equal(strstr(said.message, "2") != NULL, how == 3);
+            if (how & 2)
+                assert_says(how == 3 ? "42" : "41");
         }
         bags_reader *reader;
         assert_opens(reader, bags_reader_open(at("%d", how), NULL, &said));
@@ -620,12 +634,13 @@ static void a_refused_piece_is_reported_once(void **state) {
         make_sample(&s, 5);
         assert_ok(append_sample(writer, &s));
         assert_ok(bags_writer_begin(writer, NULL));
-        assert_int_equal(bags_writer_set(writer, "number", &bad,
-            how & 1 ? &said : NULL), BAGS_ERROR_VALUE);
-        assert_int_equal(bags_writer_set(writer, "raw", &s.raw, NULL),
+        assert_int_equal(
+            bags_writer_set(writer, "number", &bad, how & 1 ? &said : NULL),
             BAGS_ERROR_VALUE);
-        assert_int_equal(bags_writer_end(writer, how & 2 ? &said : NULL),
-            BAGS_ERROR_VALUE);
+        assert_int_equal(
+            bags_writer_set(writer, "raw", &s.raw, NULL), BAGS_ERROR_VALUE);
+        assert_int_equal(
+            bags_writer_end(writer, how & 2 ? &said : NULL), BAGS_ERROR_VALUE);
         if (how)
             assert_says("number");
         if (how == 0) {
@@ -642,8 +657,8 @@ static void a_refused_piece_is_reported_once(void **state) {
 /* Far more than any buffer holds goes to the files before the datapoint fails;
  * then it must be taken back. */
 static void a_long_sequence_that_is_dropped_leaves_no_trace(void **state) {
-    static const bags_field fields[] = {{"a", "bytes[]"}, {"b", "utf8[]"},
-        {"c", "bytes"}};
+    static const bags_field fields[] = {
+        {"a", "bytes[]"}, {"b", "utf8[]"}, {"c", "bytes"}};
     static const size_t buffers[] = {4096, 65536, 0};
     unsigned char *data = (unsigned char *)malloc(70000);
     (void)state;
@@ -656,8 +671,8 @@ static void a_long_sequence_that_is_dropped_leaves_no_trace(void **state) {
             for (size_t i = 0; i < 3; i++)
                 set_field(&set, fields[i].name, fields[i].type);
             plain = bags_blob("plain", 5);
-            bags_writer *writer = open_writer(at("x"), fields, 3,
-                buffers[round]);
+            bags_writer *writer =
+                open_writer(at("x"), fields, 3, buffers[round]);
             for (int point = 0; point < 4; point++) {
                 bool drop = point == 0 || point == 2;
                 if (!drop)
@@ -684,8 +699,8 @@ static void a_long_sequence_that_is_dropped_leaves_no_trace(void **state) {
                 } else if (drop && how == 1) {
                     assert_fails(BAGS_ERROR_VALUE,
                         bags_writer_push(writer, "b", &bad, &said));
-                    assert_fails(BAGS_ERROR_VALUE,
-                        bags_writer_end(writer, &said));
+                    assert_fails(
+                        BAGS_ERROR_VALUE, bags_writer_end(writer, &said));
                 } else if (drop && how == 2) {
                     assert_fails(BAGS_ERROR_FIELD,
                         bags_writer_push(writer, "d", &item, &said));
@@ -693,8 +708,8 @@ static void a_long_sequence_that_is_dropped_leaves_no_trace(void **state) {
                 } else if (drop) {
                     assert_fails(BAGS_ERROR_VALUE,
                         bags_writer_push(writer, "b", &bad, &said));
-                    assert_fails(BAGS_ERROR_VALUE,
-                        bags_writer_end(writer, &said));
+                    assert_fails(
+                        BAGS_ERROR_VALUE, bags_writer_end(writer, &said));
                     assert_ok(bags_writer_flush(writer, &said));
                 } else {
                     put_array(&set.row, 2);
@@ -747,8 +762,10 @@ static void a_datapoint_of_no_fields_is_written(void **state) {
     assert_ok(bags_writer_close(writer, &said));
     assert_names(at("x"), "refs.bag spec.json");
     assert_file(at("x/spec.json"), "{}", 2);
-    assert_file(at("x/refs.bag"), "\x90\x90\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0"
-        "\x02\0\0\0\0\0\0\0", 26);
+    assert_file(at("x/refs.bag"),
+        "\x90\x90\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0"
+        "\x02\0\0\0\0\0\0\0",
+        26);
 }
 
 static void blobs_are_stored_whatever_the_type(void **state) {
@@ -763,8 +780,8 @@ static void blobs_are_stored_whatever_the_type(void **state) {
         entries[i] = entry(names[i], &blob, 1);
     assert_ok(bags_writer_append(writer, entries, 5, &said));
     entries[4].values = &text;
-    assert_fails(BAGS_ERROR_TYPE,
-        bags_writer_append(writer, entries, 5, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 5, &said));
     assert_says("nobody-knows");
     assert_says("\"e\"");
     assert_ok(bags_writer_close(writer, &said));
@@ -794,10 +811,10 @@ static void calls_out_of_order_are_state_errors(void **state) {
     (void)state;
     make_sample(&s, 1);
     bags_writer *writer = open_writer(at("x"), five, 5, 0);
-    assert_fails(BAGS_ERROR_STATE,
-        bags_writer_set(writer, "raw", &s.raw, &said));
-    assert_fails(BAGS_ERROR_STATE,
-        bags_writer_push(writer, "words", &s.caption, &said));
+    assert_fails(
+        BAGS_ERROR_STATE, bags_writer_set(writer, "raw", &s.raw, &said));
+    assert_fails(
+        BAGS_ERROR_STATE, bags_writer_push(writer, "words", &s.caption, &said));
     assert_fails(BAGS_ERROR_STATE, bags_writer_end(writer, &said));
     bags_writer_cancel(writer);
     assert_ok(append_sample(writer, &s));
@@ -870,8 +887,7 @@ static void a_codec_that_fails_in_silence_does_no_harm(void **state) {
     assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
     assert_ok(bags_registry_add(codecs, &silent, &said));
     options.registry = codecs;
-    assert_opens(writer,
-        bags_writer_open(at("x"), fields, 1, &options, &said));
+    assert_opens(writer, bags_writer_open(at("x"), fields, 1, &options, &said));
     assert_fails(BAGS_ERROR_VALUE, bags_writer_append(writer, &one, 1, &said));
     assert_says("caption");
     assert_in_range(strlen(said.message), 5, 300);
@@ -920,30 +936,34 @@ static void an_unfinished_dataset_has_a_partial_spec_and_journals(
     (void)state;
     bags_writer *writer = open_writer(at("x"), fields, 2, 0);
     assert_names(at("x"), "a.bag a.idx b.bag b.idx refs.bag refs.idx "
-        "spec.json.partial");
+                          "spec.json.partial");
     void *file;
-    assert_int_equal(io->open(io->user, at("x/spec.json.partial"),
-        BAGS_IO_WRITE, &file), 0);
+    assert_int_equal(
+        io->open(io->user, at("x/spec.json.partial"), BAGS_IO_WRITE, &file), 0);
     assert_int_equal(io->lock(io->user, file), EWOULDBLOCK);
     io->close(io->user, file);
-    assert_refused(BAGS_ERROR_UNFINISHED,
-        bags_reader_open(at("x"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     assert_says("recover");
-    assert_refused(BAGS_ERROR_EXISTS,
-        bags_writer_open(at("x"), fields, 2, NULL, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bags_writer_open(at("x"), fields, 2, NULL, &said));
     entries[0] = entry("a", &text, 1);
     entries[1] = entry("b", &text, 1);
     for (int i = 0; i < 3; i++)
         assert_ok(bags_writer_append(writer, entries, 2, &said));
     assert_ok(bags_writer_flush(writer, &said));
     assert_file(at("x/a.bag"), "texttexttext", 12);
-    assert_file(at("x/b.idx"), "\x04\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0"
-        "\x0c\0\0\0\0\0\0\0", 24);
-    assert_file(at("x/refs.bag"), "\x92\x92\x00\x01\x00\x92\x92\x01\x01\x01"
-        "\x92\x92\x02\x01\x02", 15);
+    assert_file(at("x/b.idx"),
+        "\x04\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0"
+        "\x0c\0\0\0\0\0\0\0",
+        24);
+    assert_file(at("x/refs.bag"),
+        "\x92\x92\x00\x01\x00\x92\x92\x01\x01\x01"
+        "\x92\x92\x02\x01\x02",
+        15);
     assert_true(file_size(at("x/refs.idx")) == 24);
-    assert_refused(BAGS_ERROR_UNFINISHED,
-        bags_reader_open(at("x"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     assert_ok(bags_writer_close(writer, &said));
     assert_names(at("x"), "a.bag b.bag refs.bag spec.json");
 }
@@ -980,7 +1000,7 @@ static void an_empty_dataset_has_a_spec_and_empty_bags(void **state) {
     assert_ok(bags_writer_flush(writer, &said));
     assert_ok(bags_writer_close(writer, &said));
     assert_names(at("a/b/x"), "caption.bag frames.bag number.bag raw.bag "
-        "refs.bag spec.json words.bag");
+                              "refs.bag spec.json words.bag");
     assert_file(at("a/b/x/raw.bag"), "\0\0\0\0\0\0\0\0", 8);
     assert_file(at("a/b/x/refs.bag"), "\0\0\0\0\0\0\0\0", 8);
     bags_reader *reader;
@@ -996,13 +1016,13 @@ static void what_exists_is_left_alone(void **state) {
     make_dir(at("empty"));
     make_dir(at("full"));
     save_text(at("full/x.bag"), "precious");
-    assert_refused(BAGS_ERROR_EXISTS,
-        bags_writer_open(at("file"), five, 5, NULL, &said));
-    assert_refused(BAGS_ERROR_EXISTS,
-        bags_writer_open(at("empty"), five, 5, NULL, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bags_writer_open(at("file"), five, 5, NULL, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bags_writer_open(at("empty"), five, 5, NULL, &said));
     assert_says("empty");
-    assert_refused(BAGS_ERROR_EXISTS,
-        bags_writer_open(at("full/"), five, 5, NULL, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bags_writer_open(at("full/"), five, 5, NULL, &said));
     assert_null(bags_writer_open(at("file/x"), five, 5, NULL, &said));
     assert_null(bags_writer_open("", five, 5, NULL, &said));
     assert_names(at("."), "empty file full");
@@ -1019,8 +1039,7 @@ static void journals_are_kept_if_they_are_wanted(void **state) {
     bags_writer *writer;
     (void)state;
     options.keep_idx = true;
-    assert_opens(writer,
-        bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
     entries[0] = entry("a", &text, 1);
     entries[1] = entry("b", &other, 1);
     for (int i = 0; i < 3; i++)
@@ -1056,8 +1075,8 @@ static void a_dataset_is_synced_unless_told_otherwise(void **state) {
         assert_ok(bags_writer_close(writer, &said));
         /* five fields, refs and the spec */
         if (round == 0)
-            assert_true(disk.counts[HOOK_SYNC] - syncs >= 7
-                && disk.counts[HOOK_SYNC_DIR] > dirs);
+            assert_true(disk.counts[HOOK_SYNC] - syncs >= 7 &&
+                        disk.counts[HOOK_SYNC_DIR] > dirs);
         else
             assert_true(disk.counts[HOOK_SYNC] == syncs);
     }
@@ -1074,8 +1093,8 @@ static int note_sent(void *user, void *file, uint64_t offset, uint64_t size) {
     return 0;
 }
 
-static bags_code push_blobs(bags_writer *writer, const bags_value *blob,
-    int count) {
+static bags_code push_blobs(
+    bags_writer *writer, const bags_value *blob, int count) {
     bags_code code = bags_writer_begin(writer, &said);
     for (int i = 0; i < count && !code; i++)
         code = bags_writer_push(writer, "a", blob, &said);
@@ -1135,8 +1154,8 @@ static void a_failure_of_the_system_stays_and_leaves_no_spec(void **state) {
     assert_int_equal(said.system, ENOSPC);
     assert_true(exists(at("x/spec.json.partial")));
     assert_false(exists(at("x/spec.json")));
-    assert_refused(BAGS_ERROR_UNFINISHED,
-        bags_reader_open(at("x"), NULL, &said));
+    assert_refused(
+        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     free(s.bytes);
 }
 
@@ -1172,16 +1191,14 @@ static bags_code count_encode(void *state, const bags_value *value,
     return BAGS_OK;
 }
 
-static void count_close(void *state) {
-    ((counter *)state)->closed++;
-}
+static void count_close(void *state) { ((counter *)state)->closed++; }
 
 static void codecs_of_ones_own_are_opened_used_and_closed(void **state) {
-    static const bags_field fields[] = {{"caption", "many(1)[]"},
-        {"b", "many"}, {"c", "utf8"}};
+    static const bags_field fields[] = {
+        {"caption", "many(1)[]"}, {"b", "many"}, {"c", "utf8"}};
     counter c;
-    bags_codec codec = {"one many", count_open, count_encode, NULL, count_close,
-        NULL};
+    bags_codec codec = {
+        "one many", count_open, count_encode, NULL, count_close, NULL};
     bags_value numbers[5], one = bags_uint(7), text = bags_utf8("t");
     bags_entry entries[3];
     bags_registry *codecs;
@@ -1198,14 +1215,13 @@ static void codecs_of_ones_own_are_opened_used_and_closed(void **state) {
     assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
     assert_ok(bags_registry_add(codecs, &codec, &said));
     options.registry = codecs;
-    assert_opens(writer,
-        bags_writer_open(at("x"), fields, 3, &options, &said));
+    assert_opens(writer, bags_writer_open(at("x"), fields, 3, &options, &said));
     assert_ok(bags_writer_append(writer, entries, 3, &said));
     assert_int_equal(c.encoded, 6);
     for (int k = 1; k <= 6; k++) {
         c.fail_at = c.encoded + k;
-        assert_fails(BAGS_ERROR_VALUE,
-            bags_writer_append(writer, entries, 3, &said));
+        assert_fails(
+            BAGS_ERROR_VALUE, bags_writer_append(writer, entries, 3, &said));
         assert_says("this one I do not like");
         if (k == 6)
             c.fail_at = 0;
@@ -1221,8 +1237,8 @@ static void codecs_of_ones_own_are_opened_used_and_closed(void **state) {
     writer = bags_writer_open(at("y"), &wrong, 1, &options, &said);
     if (writer) {
         bags_entry only = entry("caption", &one, 1);
-        assert_fails(BAGS_ERROR_TYPE,
-            bags_writer_append(writer, &only, 1, &said));
+        assert_fails(
+            BAGS_ERROR_TYPE, bags_writer_append(writer, &only, 1, &said));
         bags_writer_abort(writer);
     }
     assert_int_equal(said.code, BAGS_ERROR_TYPE);
@@ -1285,8 +1301,7 @@ static void a_claim_that_was_disturbed_is_made_again(void **state) {
     options.env.io = &io;
     options.sharded = true;
     locks_refused = 2;
-    assert_opens(writer,
-        bags_writer_open(at("x"), &field, 1, &options, &said));
+    assert_opens(writer, bags_writer_open(at("x"), &field, 1, &options, &said));
     for (int i = 0; i < 3; i++)
         assert_ok(bags_writer_append(writer, &datapoint, 1, &said));
     assert_ok(bags_writer_close(writer, &said));
@@ -1312,11 +1327,10 @@ static void abort_after_a_failed_commit_removes_the_shard(void **state) {
     io.rename = rename_never;
     options.env.io = &io;
     options.shard_length = 2;
-    assert_opens(writer,
-        bags_writer_open(at("x"), &field, 1, &options, &said));
+    assert_opens(writer, bags_writer_open(at("x"), &field, 1, &options, &said));
     assert_ok(bags_writer_append(writer, &datapoint, 1, &said));
-    assert_fails(BAGS_ERROR_IO,
-        bags_writer_append(writer, &datapoint, 1, &said));
+    assert_fails(
+        BAGS_ERROR_IO, bags_writer_append(writer, &datapoint, 1, &said));
     bags_writer_abort(writer);
     assert_names(at("."), "");
 }
@@ -1325,14 +1339,13 @@ static void an_empty_path_is_an_argument_error(void **state) {
     static const bags_field field = {"a", "int"};
     bags_writer_options options = writing(0);
     (void)state;
-    assert_refused(BAGS_ERROR_ARGUMENT,
-        bags_writer_open("", &field, 1, &options, &said));
+    assert_refused(
+        BAGS_ERROR_ARGUMENT, bags_writer_open("", &field, 1, &options, &said));
     options.sharded = true;
-    assert_refused(BAGS_ERROR_ARGUMENT,
-        bags_writer_open("", &field, 1, &options, &said));
+    assert_refused(
+        BAGS_ERROR_ARGUMENT, bags_writer_open("", &field, 1, &options, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_recover("", NULL, NULL, &said));
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_finalize("", NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_finalize("", NULL, NULL, &said));
 }
 
 /* In a row of a range the items are datapoints. */
@@ -1352,8 +1365,8 @@ static void a_value_of_a_range_that_is_wrong_names_its_datapoint(void **state) {
     assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
     assert_ok(bags_reader_get_range(reader, 10, 20, 0, &row, &said));
     assert_ok(bags_row_value(&row, 0, 2, NULL, &value, &said));
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_row_value(&row, 0, 3, NULL, &value, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_row_value(&row, 0, 3, NULL, &value, &said));
     assert_says("datapoint 13");
     bags_row_free(&row);
     bags_reader_close(reader);

@@ -78,8 +78,8 @@ NOINLINE static void count_get_all(void) { get_each(NULL, 0); }
 static void get_blobs(size_t field, uint64_t item) {
     bags_view blob;
     for (uint64_t i = 0; i < TIMES; i++)
-        must(bags_reader_get_blob(dataset, jump(i), field, item, &row, &blob,
-            &err));
+        must(bags_reader_get_blob(
+            dataset, jump(i), field, item, &row, &blob, &err));
 }
 
 NOINLINE static void count_get_blob(void) { get_blobs(2, 0); }
@@ -104,8 +104,8 @@ static void write_bag(const char *path) {
 }
 
 static void write_dataset(const char *path) {
-    bags_field fields[] = {{"caption", "utf8[]"}, {"image", "bytes"},
-        {"label", "int(8)"}};
+    bags_field fields[] = {
+        {"caption", "utf8[]"}, {"image", "bytes"}, {"label", "int(8)"}};
     bags_writer *writer = bags_writer_open(path, fields, 3, NULL, &err);
     must(!writer);
     for (uint64_t i = 0; i < TIMES; i++) {
@@ -161,7 +161,7 @@ static void run(size_t operation, const char *folder) {
 }
 
 static void say_compiler(void) {
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&         \
     defined(__OPTIMIZE__)
     printf("gcc %d, optimized, x86-64\n", __GNUC__);
 #else
