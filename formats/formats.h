@@ -33,6 +33,11 @@
 
 #include "bags.h"
 
+#ifdef BAGI_FORMATS /* see the end */
+#include <inttypes.h>
+#include <string.h>
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -419,7 +424,7 @@ bags_code bags_msgpack_write(const struct msgpack_object *object,
  *     a map with a key that is not text {"map": [[key, value], ...]}
  *
  * Integers have all their digits, doubles as many as read back the same. Duplicate
- * keys are printed twice. *json is valid until the scratch is reused or freed, and
+ * keys are printed as they are. *json is valid until the scratch is reused or freed, and
  * not NUL-terminated.
  *
  * Returns BAGS_OK, an error of bags_msgpack_read, BAGS_ERROR_VALUE (an object of
@@ -643,9 +648,6 @@ void bags_mp4_silence(void);
  * ====================================================================== */
 
 #ifdef BAGI_FORMATS
-
-#include <inttypes.h>
-#include <string.h>
 
 /* Allocate the zeroed state of an open codec, whose first member is the buffer
  * that holds it. An allocator of NULL means malloc. NULL if out of memory. */

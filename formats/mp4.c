@@ -15,7 +15,7 @@
  * so that other programs see the true size.
  *
  * Decoding: the demuxer reads the blob once. Its packets become an index: where
- * each is in the blob, whether it is a keyframe, and the rank of its frame in
+ * each is in the blob, if it is a keyframe, and the rank of its frame in
  * display order. Then it is closed; the decoder receives packets from the blob,
  * with the rank as time stamp. So frames are recognized whatever B-frames, edit
  * lists and variable rates do to time stamps, and seeking is a step in the index.
@@ -57,6 +57,7 @@ typedef uint8_t mp4_written;
 #define MP4_MAX_SIZE ((uint64_t)1 << 32)
 #define MP4_BIT_RATE 1024000
 #define MP4_BIT_RATE_TOLERANCE 128000
+#define MP4_MOST_PACKETS 8 /* times the size of the file */
 #define MP4_IO_SIZE 32768
 #define MP4_ALIGN 64
 #define MP4_HEADER 64 /* before the pixels of a decoded value: its shape */
@@ -562,10 +563,10 @@ static bool mp4_shows(enum AVCodecID id, const AVPacket *packet) {
     return (head & 0x0A) != 0; /* show an existing frame, or this one */
 }
 
-/* Append a packet to the index, which takes it. All packets together are as large
- * as the file at most, unless the container compresses them. */
-static bags_code mp4_index_add(
-    bags_mp4_reader *reader, AVPacket *packet, size_t *left, bags_error *err) {
+/* Append a packet to the index. *left bounds the memory of all packets: edit lists
+ * can repeat some, and containers can compress them. */
+static bags_code mp4_index_add(bags_mp4_reader *reader, AVPacket *packet,
+    uint64_t *left, bags_error *err) {
     enum AVCodecID id = reader->parameters->codec_id;
     int n = reader->length;
     size_t size = packet->size < 0 ? 0 : (size_t)packet->size;
@@ -575,7 +576,7 @@ static bags_code mp4_index_add(
     else if (av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL))
         fault = "changes the codec's settings";
     else if (size > *left)
-        fault = "larger than the rest of the file";
+        fault = "all together are many times larger than the file";
     else if (id == AV_CODEC_ID_VP9 &&
              mp4_vp9_superframe(packet->data, size) < 0)
         fault = "an invalid superframe";
@@ -636,7 +637,7 @@ static bags_code mp4_find_size(
 static bags_code mp4_index_read(
     bags_mp4_reader *reader, mp4_file *file, bags_error *err) {
     bags_code code = BAGS_OK;
-    size_t left = reader->blob.size;
+    uint64_t left = (uint64_t)reader->blob.size * MP4_MOST_PACKETS;
     int result = 0;
     AVPacket *packet = av_packet_alloc();
     if (!packet)
@@ -931,7 +932,7 @@ static int mp4_feed(bags_mp4_reader *reader) {
 
 /*
  * Run the decoder until it returns frame `rank`. Faults after its packet do not
- * matter: the decoder is then told that the video ends, so that it returns the
+ * matter: the decoder then receives the end of the video, so that it returns the
  * frames that it holds back.
  */
 static bags_code mp4_pump(bags_mp4_reader *reader, uint64_t rank,

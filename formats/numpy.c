@@ -634,6 +634,8 @@ static bags_code npy_from_value(
     } else {
         return bags_fail(err, BAGS_ERROR_VALUE, "expected an array");
     }
+    if (!npy->descr)
+        return bags_fail(err, BAGS_ERROR_VALUE, "dtype is missing");
     if (npy->dims > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_VALUE, "more than 64 dimensions");
     if (npy->size > PTRDIFF_MAX)

@@ -253,7 +253,7 @@ static void numbers_do_not_depend_on_the_locale(void **state) {
 
 /* ------------------------------------------------ bad blobs */
 
-static void what_is_not_one_whole_value_is_refused(void **state) {
+static void what_is_not_one_complete_value_is_rejected(void **state) {
     (void)state;
     assert_bad(BAGS_ERROR_CORRUPT, "", 0);
     assert_bad(BAGS_ERROR_CORRUPT, "\xc1", 1);
@@ -269,7 +269,7 @@ static void what_is_not_one_whole_value_is_refused(void **state) {
     }
 }
 
-static void every_cut_is_refused(void **state) {
+static void every_truncation_is_rejected(void **state) {
     static const char *const names[] = {
         "document", "numbers", "extensions", "keys"};
     (void)state;
@@ -283,7 +283,8 @@ static void every_cut_is_refused(void **state) {
     }
 }
 
-static void lengths_that_lie_are_refused_before_memory_is_taken(void **state) {
+static void false_lengths_are_rejected_before_memory_is_allocated(
+    void **state) {
     (void)state;
     assert_bad(BAGS_ERROR_CORRUPT, "\xdd\xff\xff\xff\xff\xc0", 6);
     assert_bad(BAGS_ERROR_CORRUPT, "\xdf\xff\xff\xff\xff\xc0", 6);
@@ -327,7 +328,7 @@ static void nesting_has_a_limit(void **state) {
     bags_buffer_free(&text);
 }
 
-static void what_is_no_object_is_not_encoded(void **state) {
+static void values_other_than_objects_are_not_encoded(void **state) {
     bags_buffer scratch = {0};
     bags_view blob;
     msgpack_object object;
@@ -471,7 +472,7 @@ static void check_tree(bags_code expected, const char *blob, size_t size) {
 
 #define CHECK_TREE(code, blob) check_tree(code, blob, sizeof blob - 1)
 
-static void bad_arrays_in_trees_are_refused(void **state) {
+static void bad_arrays_in_trees_are_rejected(void **state) {
     (void)state;
     CHECK_TREE(BAGS_OK, "\x94\xa1_\xa3>i2\x91\2\xc4\4\0\1\0\2");
     CHECK_TREE(BAGS_OK, "\x94\xa1_\xa3<i2\x91\2\xc4\4\1\0\2\0");
@@ -593,15 +594,15 @@ int main(void) {
         TEST(the_library_decodes_the_same_objects),
         TEST(what_json_does_not_have_is_still_valid_json),
         TEST(numbers_do_not_depend_on_the_locale),
-        TEST(what_is_not_one_whole_value_is_refused),
-        TEST(every_cut_is_refused),
-        TEST(lengths_that_lie_are_refused_before_memory_is_taken),
+        TEST(what_is_not_one_complete_value_is_rejected),
+        TEST(every_truncation_is_rejected),
+        TEST(false_lengths_are_rejected_before_memory_is_allocated),
         TEST(nesting_has_a_limit),
-        TEST(what_is_no_object_is_not_encoded),
+        TEST(values_other_than_objects_are_not_encoded),
         TEST(out_of_memory_is_an_error),
         TEST(arrays_in_golden_trees_are_what_numpy_gives),
         TEST(an_array_becomes_a_leaf_and_back),
-        TEST(bad_arrays_in_trees_are_refused),
+        TEST(bad_arrays_in_trees_are_rejected),
         TEST(dtypes_that_bags_lacks_are_rejected_by_name),
         TEST(complex_arrays_in_trees_are_arrays),
         TEST(the_types_msgpack_and_tree_work_in_a_dataset),

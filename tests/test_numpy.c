@@ -129,7 +129,7 @@ static void elements_are_viewed_where_alignment_permits_and_copied_elsewhere(
 
 /* ------------------------------------------------ structures */
 
-static void a_structure_tells_its_fields_by_name(void **state) {
+static void a_structure_has_its_fields_by_name(void **state) {
     bags_buffer scratch = {0};
     bags_value value;
     (void)state;
@@ -198,7 +198,7 @@ static void padding_between_fields_is_not_a_field(void **state) {
     bags_buffer_free(&scratch);
 }
 
-static void kinds_that_bags_does_not_name_are_described(void **state) {
+static void kinds_that_bags_lacks_are_described(void **state) {
     static const struct {
         const char *name;
         char kind;
@@ -232,7 +232,8 @@ static void kinds_that_bags_does_not_name_are_described(void **state) {
     bags_buffer_free(&scratch);
 }
 
-static void a_view_keeps_the_order_of_bytes_and_reading_turns_it(void **state) {
+static void a_view_keeps_the_byte_order_and_reading_makes_it_native(
+    void **state) {
     bags_buffer scratch = {0};
     const bags_npy *npy = NULL;
     bags_value value;
@@ -335,6 +336,7 @@ static void a_dtype_that_cannot_be_read_is_not_written(void **state) {
             write_descr(rows[i].descr, rows[i].size, &scratch, &out));
         assert_says(rows[i].says);
     }
+    assert_fails(BAGS_ERROR_VALUE, write_descr(NULL, 1, &scratch, &out));
     char nested[80];
     memset(nested, '[', sizeof nested - 1);
     nested[sizeof nested - 1] = 0;
@@ -441,7 +443,7 @@ static void a_header_above_a_mebibyte_is_rejected(void **state) {
     bags_buffer_free(&scratch);
 }
 
-/* Cut at every length and changed at every byte: refused, or an array. */
+/* Cut at every length and changed at every byte: rejected, or an array. */
 static void no_damage_to_a_header_is_worse_than_an_error(void **state) {
     bags_buffer scratch = {0};
     bags_value value;
@@ -531,7 +533,7 @@ static void the_type_npy_works_in_a_dataset(void **state) {
     bytes_free(&plain);
 }
 
-/* Every array of a golden Bag, written as .npy, one behind the other. */
+/* Every array of a golden Bag, written as .npy files, which are contiguous. */
 static void check_golden(const char *set, const char *field, const char *type) {
     char path[256];
     bags_type parsed;
@@ -588,10 +590,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_dtype_order_and_version_is_written_as_numpy_does),
         TEST(elements_are_viewed_where_alignment_permits_and_copied_elsewhere),
-        TEST(a_structure_tells_its_fields_by_name),
+        TEST(a_structure_has_its_fields_by_name),
         TEST(padding_between_fields_is_not_a_field),
-        TEST(kinds_that_bags_does_not_name_are_described),
-        TEST(a_view_keeps_the_order_of_bytes_and_reading_turns_it),
+        TEST(kinds_that_bags_lacks_are_described),
+        TEST(a_view_keeps_the_byte_order_and_reading_makes_it_native),
         TEST(a_large_array_can_be_written_as_header_and_elements),
         TEST(values_other_than_arrays_are_not_written),
         TEST(a_structure_is_written_from_the_text_of_its_dtype),

@@ -38,7 +38,7 @@ static bool little_endian(void) {
     return *(const unsigned char *)&one == 1;
 }
 
-/* Whether samples are those of a file of make.py, which is little-endian. */
+/* Returns true if samples are those of a file of make.py, which is little-endian. */
 static void assert_samples(const picture *got, const picture *wanted) {
     assert_image(&got->image, &wanted->image);
     bool swapped = got->image.depth == 16 && !little_endian();
@@ -190,7 +190,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
     unload(input.file);
 }
 
-/* -------------------------------------------------------- what is refused */
+/* -------------------------------------------------------- what is rejected */
 
 static void is_refused(const char *name) {
     bags_view blob = load_part(IMAGES, name, ".png");
@@ -207,12 +207,12 @@ static void is_refused(const char *name) {
     unload(blob);
 }
 
-static void every_bad_png_is_refused(void **unused) {
+static void every_bad_png_is_rejected(void **unused) {
     (void)unused;
     assert_in_range(each_picture(".png", "bad-", is_refused), 8, 100);
 }
 
-static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
+static void bytes_after_the_end_are_an_error_unless_allowed(void **unused) {
     (void)unused;
     bags_view blob = load_part(IMAGES, "bad-trailing", ".png");
     bags_png_options options = {0};
@@ -227,7 +227,7 @@ static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
     unload(blob);
 }
 
-static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
+static void a_bomb_is_rejected_before_memory_is_allocated(void **unused) {
     (void)unused;
     static const char *names[] = {"bad-bomb", "bad-too-short"};
     static const bags_code codes[] = {BAGS_ERROR_LIMIT, BAGS_ERROR_CORRUPT};
@@ -248,7 +248,7 @@ static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
     }
 }
 
-static void the_bound_on_pixels_is_the_users(void **unused) {
+static void the_limit_of_pixels_is_an_option(void **unused) {
     (void)unused;
     bags_view blob = load_part(IMAGES, "rgb", ".png");
     bags_png_options options = {0};
@@ -285,7 +285,7 @@ static void cut_anywhere(const char *name) {
     unload(blob);
 }
 
-static void a_file_that_was_cut_anywhere_is_corrupt(void **unused) {
+static void a_file_truncated_anywhere_is_corrupt(void **unused) {
     (void)unused;
     static const char *names[] = {"rgb", "gray-16", "palette-alpha",
         "rgba-interlaced", "chunks", "size-1x1"};
@@ -312,7 +312,7 @@ static void a_byte_changed_anywhere_is_corrupt(void **unused) {
     }
 }
 
-static void what_is_no_png_is_corrupt(void **unused) {
+static void what_is_not_a_png_is_corrupt(void **unused) {
     (void)unused;
     static const char *texts[] = {
         "", "\x89", "\x89PNG\r\n\x1a\n", "GIF89a...", "\xff\xd8\xff\xe0 JFIF"};
@@ -342,7 +342,7 @@ static void arguments_are_a_level_or_nothing(void **unused) {
         bags_codec_png.close(opened(&bags_codec_png, right[i]));
 }
 
-static void other_values_than_pictures_are_refused(void **unused) {
+static void values_other_than_images_are_rejected(void **unused) {
     (void)unused;
     static const unsigned char pixels[64] = {0};
     static const uint64_t none[] = {0, 4, 3}, thin[] = {4, 0},
@@ -385,7 +385,7 @@ static bags_view encoded(
 }
 
 /* Noise is what compresses worst: the blob is larger than the samples. */
-static void pictures_of_all_kinds_come_back_exactly(void **unused) {
+static void images_of_all_kinds_come_back_exactly(void **unused) {
     (void)unused;
     static const char *types[] = {"png", "png(0)", "png(1)", "png(9)"};
     uint16_t samples[19 * 9 * 4];
@@ -434,7 +434,7 @@ static void an_array_of_bool_is_stored_with_1_bit_per_pixel(void **unused) {
     bags_buffer_free(&decoded_buffer);
 }
 
-static void a_gray_picture_may_have_a_third_dimension(void **unused) {
+static void a_gray_image_may_have_a_third_dimension(void **unused) {
     (void)unused;
     static const uint64_t shape[] = {2, 3, 1};
     static const unsigned char pixels[] = {1, 2, 3, 4, 5, 6};
@@ -453,7 +453,7 @@ static void a_gray_picture_may_have_a_third_dimension(void **unused) {
     bags_buffer_free(&room);
 }
 
-static void a_level_in_the_type_is_honoured(void **unused) {
+static void the_level_in_the_type_is_used(void **unused) {
     (void)unused;
     static const char *types[] = {"png(0)", "png(1)", "png", "png(9)"};
     picture input = load_ppm(IMAGES, "input", ".ppm");
@@ -548,7 +548,7 @@ static void threads_decode_with_one_state_at_once(void **unused) {
     unload(wanted.file);
 }
 
-/* The pictures of one field of a golden dataset, against stored pixels. */
+/* The images of one field of a golden dataset, against stored pixels. */
 static void assert_golden(
     const char *writer, const char *bag, const char *field) {
     char path[256];
@@ -576,7 +576,7 @@ static void assert_golden(
     bag_reader_close(reader);
 }
 
-static void the_golden_pictures_are_as_pillow_shows_them(void **unused) {
+static void the_golden_images_are_as_pillow_shows_them(void **unused) {
     (void)unused;
     static const char *sets[][2] = {{"bags", "bags-0.5.1/ds-types"},
         {"granular", "granular-0.16.1/ds-types"},
@@ -602,22 +602,22 @@ int main(void) {
         cmocka_unit_test(rows_go_where_the_stride_says_and_nowhere_else),
         cmocka_unit_test(too_little_memory_is_an_argument_error),
         cmocka_unit_test(memory_that_fails_is_an_error_and_no_leak),
-        cmocka_unit_test(every_bad_png_is_refused),
-        cmocka_unit_test(bytes_behind_the_end_are_an_error_unless_allowed),
-        cmocka_unit_test(a_bomb_is_refused_before_memory_is_taken),
-        cmocka_unit_test(the_bound_on_pixels_is_the_users),
-        cmocka_unit_test(a_file_that_was_cut_anywhere_is_corrupt),
+        cmocka_unit_test(every_bad_png_is_rejected),
+        cmocka_unit_test(bytes_after_the_end_are_an_error_unless_allowed),
+        cmocka_unit_test(a_bomb_is_rejected_before_memory_is_allocated),
+        cmocka_unit_test(the_limit_of_pixels_is_an_option),
+        cmocka_unit_test(a_file_truncated_anywhere_is_corrupt),
         cmocka_unit_test(a_byte_changed_anywhere_is_corrupt),
-        cmocka_unit_test(what_is_no_png_is_corrupt),
+        cmocka_unit_test(what_is_not_a_png_is_corrupt),
         cmocka_unit_test(arguments_are_a_level_or_nothing),
-        cmocka_unit_test(other_values_than_pictures_are_refused),
-        cmocka_unit_test(pictures_of_all_kinds_come_back_exactly),
+        cmocka_unit_test(values_other_than_images_are_rejected),
+        cmocka_unit_test(images_of_all_kinds_come_back_exactly),
         cmocka_unit_test(an_array_of_bool_is_stored_with_1_bit_per_pixel),
-        cmocka_unit_test(a_gray_picture_may_have_a_third_dimension),
-        cmocka_unit_test(a_level_in_the_type_is_honoured),
+        cmocka_unit_test(a_gray_image_may_have_a_third_dimension),
+        cmocka_unit_test(the_level_in_the_type_is_used),
         cmocka_unit_test(pngcheck_opens_what_is_written),
         cmocka_unit_test(threads_decode_with_one_state_at_once),
-        cmocka_unit_test(the_golden_pictures_are_as_pillow_shows_them),
+        cmocka_unit_test(the_golden_images_are_as_pillow_shows_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

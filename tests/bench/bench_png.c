@@ -1,5 +1,5 @@
 /* formats/png.c beside the same calls of libpng made by hand: a photograph,
- * 640 x 427, which is a PNG for once, and small pictures. */
+ * 640 x 427, which is a PNG for once, and small images. */
 #define PICTURES_WITHOUT_CMOCKA
 #include "../pictures.h"
 #include "ratio.h"
