@@ -12579,43 +12579,6 @@ static bags_code bagi_verify_rows(bagi_verifying *v, bagi_rows *rows) {
 
 /* ---- an open dataset ---- */
 
-/* Without refs, datapoint n has blob n of every field. */
-static bags_code bagi_verify_opened_split(
-    bagi_verifying *v, const bags_reader *reader, size_t shard) {
-    bagi_ref all = {
-        0, bagi_shard_stop(reader, shard) - reader->shards[shard].start};
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < reader->spec.count && !code; i++) {
-        const bag_reader *bag = NULL;
-        code = bagi_reader_bag(reader, shard, i, &bag, v->err);
-        if (!code)
-            code = bagi_reader_check_ref(
-                reader, shard, bag->length, i, &all, bag, v->err);
-    }
-    return code;
-}
-
-static bags_code bagi_verify_opened_refs(
-    bagi_verifying *v, const bags_reader *reader, size_t shard) {
-    bagi_rows rows;
-    const bag_reader *bag = NULL;
-    size_t count = reader->spec.count;
-    bags_code code = bagi_reader_bag(reader, shard, count, &bag, v->err);
-    if (code)
-        return code;
-    code = bagi_rows_start(v, &rows, &reader->spec, bag);
-    for (size_t i = 0; i < count && !code; i++) {
-        const bag_reader *field = NULL;
-        code = bagi_reader_bag(reader, shard, i, &field, v->err);
-        if (!code)
-            rows.lengths[i] = field->length;
-    }
-    if (!code)
-        code = bagi_verify_rows(v, &rows);
-    bagi_rows_end(v, &rows);
-    return code;
-}
-
 /* How a Bag of a shard is compared with its checksums. */
 static bagi_bag_options bagi_verify_how(
     const bags_reader *reader, size_t shard, size_t field) {
@@ -12654,43 +12617,6 @@ static bags_code bagi_reader_summed(
     if (!code)
         *shards = count;
     return code;
-}
-
-/* Compare the Bags of a shard with their checksums. If one of them has any, all
- * must. */
-static bags_code bagi_verify_sums(const bags_reader *reader, size_t shard,
-    bagi_take_fault take, void *user, bags_error *err) {
-    size_t bags = reader->spec.count + !reader->shards[shard].split;
-    bool summed = false;
-    const bag_reader *bag = NULL;
-    bags_code code = bagi_shard_summed(reader, shard, &summed, err);
-    for (size_t field = 0; field < bags && !code && summed; field++) {
-        bagi_bag_options how = bagi_verify_how(reader, shard, field);
-        code = bagi_reader_bag(reader, shard, field, &bag, err);
-        if (!code)
-            code = bagi_sums_verify(bag, &how, take, user, err);
-    }
-    return code;
-}
-
-static bags_code bagi_verify_opened(
-    bagi_verifying *v, const bags_reader *reader, size_t shard) {
-    size_t bags = reader->spec.count + !reader->shards[shard].split;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < bags && !code; i++) {
-        const bag_reader *bag = NULL;
-        code = bagi_reader_bag(reader, shard, i, &bag, v->err);
-        if (!code)
-            code = bagi_verify_table(v, bag);
-    }
-    if (code)
-        return code;
-    code = reader->shards[shard].split
-               ? bagi_verify_opened_split(v, reader, shard)
-               : bagi_verify_opened_refs(v, reader, shard);
-    if (code || reader->shards[shard].unfinished)
-        return code;
-    return bagi_verify_sums(reader, shard, bagi_verify_take, v, v->err);
 }
 
 /* ---- a shard ---- */
