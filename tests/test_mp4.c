@@ -609,6 +609,8 @@ static void what_is_encoded_comes_back(void **state) {
         if (!can_encode(types[i].type))
             continue;
         for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
+            if (getenv("BAGS_QUICK") && j % 4 != i % 4)
+                continue; /* two sizes of each type */
             size_t height = sizes[j][0], width = sizes[j][1], frames = 13;
             bags_mp4_info info;
             bags_error err = {BAGS_OK, 0, ""};
