@@ -36,7 +36,7 @@ cat >"$dir/main.c" <<'END'
 
 int main(void) {
     bags_error err;
-    bags_codecs *codecs = bags_codecs_create(NULL, &err);
+    bags_registry *codecs = bags_registry_create(NULL, &err);
     int code = !codecs;
     code = code || strcmp(bags_version(), BAGS_VERSION) != 0;
     bag_writer *bag = code ? NULL : bag_writer_open("x.bag", NULL, &err);

@@ -22,7 +22,7 @@ parts() {
     cat <<'END'
 # tier | part          | needs                     | command
 test  | command        | release:bags              | tests/command.sh build/release/tests/bags
-test  | readme         | release:all               | tests/readme.py README.md
+test  | readme         | release:all               | tests/readme.py
 test  | demo           | release:all               | tests/demo.sh
 test  | header         |                           | tests/header.sh quick
 test  | kills          | release:all               | python3 tests/kills.py build/release/bags 20
@@ -33,7 +33,7 @@ check | header         |                           | tests/header.sh
 check | portability    | release:all               | tests/portability.sh part
 check | install        | release:all               | tests/install.sh
 check | lint           |                           | tests/lint.sh quick
-check | footprint      |                           | tests/footprint.py README.md
+check | footprint      |                           | tests/footprint.py README.md tests/bench/README.md
 check | benchmark      | release:bench/speed       | build/release/tests/bench/speed --small --folder build/bench-small
 check | asan/examples  | asan:all                  | tests/examples.sh build/asan
 check | cxx/examples   | cxx:all                   | tests/examples.sh build/cxx
