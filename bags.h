@@ -551,7 +551,7 @@ typedef enum bags_unfinished {
 typedef struct bag_reader_options {
     bool no_mmap;     /* read with explicit offsets instead of mapping */
     bool cache_index; /* with no_mmap: keep the table in memory, 8 bytes per
-                              blob, so that a read is one system call, not two */
+                         blob, so that a read is one system call, not two */
     bool verify_checksums; /* compare every returned blob with its checksum in
                               NAME.crc, which must exist */
     bool allow_empty_file; /* 0 bytes is an empty Bag, as granular 0.20 and 0.21
@@ -585,7 +585,7 @@ typedef struct bag_reader_options {
  *   BAGS_ERROR_MEMORY    out of memory
  *
  * Cost: O(1), a few system calls; the table is not read (unless cache_index, or
- * unfinished READ and there is a journal).
+ * unfinished READ and there is a journal, or NAME.bag seems to contradict NAME.idx).
  */
 BAGS_API bag_reader *bag_reader_open(
     const char *path, const bag_reader_options *options, bags_error *err);
@@ -684,7 +684,7 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
  *
  * Lifetime, errors and threads as for bag_reader_get. Without mmap, blobs are
  * read in file order, neighbours with one read, and a blob that is requested
- * again is read once; the scratch also holds 64 bytes per index.
+ * again is read once; the scratch also holds about 100 bytes per index.
  */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
@@ -840,7 +840,7 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out);
 typedef enum bags_kind {
     BAGS_KIND_NONE = 0, /* no value: refused by writers */
     BAGS_KIND_BLOB,  /* data, size: an encoded blob, stored as it is, whatever
-                           the field's type */
+                        the field's type */
     BAGS_KIND_BYTES, /* data, size: bytes, for a codec to encode */
     BAGS_KIND_UTF8,  /* data, size: UTF-8 text; may contain NUL */
     BAGS_KIND_UINT,  /* uint: a number from 0 to 2^64-1 */
@@ -996,14 +996,14 @@ typedef struct bags_writer_options {
     bool sharded;        /* write shards even if all four are 0 */
     bool resume;   /* continue what this worker wrote before, if anything */
     bool checksum; /* write NAME.crc next to each Bag: 4 bytes per blob. A
-                              resumed shard that was started with checksums keeps
-                              them in any case; one that was started without gets
-                              them when it is finished */
+                      resumed shard that was started with checksums keeps
+                      them in any case; one that was started without gets
+                      them when it is finished */
     bool keep_idx; /* keep the .idx files: granular 0.22 then reads a
-                              dataset without sequences */
+                      dataset without sequences */
     bool no_sync;  /* finish shards without waiting for stable storage */
     size_t buffer_size; /* bytes buffered per field, rounded up to a power of
-                              two of at least 4 KiB; 0: 2 MiB */
+                           two of at least 4 KiB; 0: 2 MiB */
     const bags_registry *registry; /* NULL: built-in types. Must outlive the
                                       writer */
     bags_env env;
@@ -1167,7 +1167,7 @@ typedef struct bags_recover_options {
 typedef struct bags_recover_report {
     uint64_t finished_before, finished_now, removed, locked, failed;
     uint64_t length; /* datapoints (of a standalone Bag, blobs) kept in shards
-                           that were finished now */
+                        that were finished now */
     uint64_t truncated; /* bytes removed */
 } bags_recover_report;
 
@@ -1275,16 +1275,16 @@ typedef struct bags_reader bags_reader;
 typedef struct bags_reader_options {
     uint64_t shard_start; /* read the shards of worker shard_start ... */
     uint64_t shard_stop;  /* ... of shard_stop workers; 0: all. An unsharded
-                              dataset is shard 0 */
+                             dataset is shard 0 */
     bool allow_gaps;      /* read the others if shards are missing */
     bags_unfinished unfinished; /* of unfinished shards, and of a split dataset
                                    whose fields differ in length */
     bool no_mmap;     /* read with explicit offsets instead of mapping */
     bool cache_index; /* with no_mmap: keep the tables of used files in memory,
-                              8 bytes per blob */
+                         8 bytes per blob */
     bool
         verify_checksums; /* compare every returned blob, the refs and spec.json
-                              with their checksums; every NAME.crc must exist */
+                             with their checksums; every NAME.crc must exist */
     size_t max_files;     /* open files, with no_mmap; 0: 64 */
     size_t max_maps;      /* mapped files; those beyond are read; 0: 16384 */
     bags_access access;   /* how data that is not in memory will be read */
@@ -1361,7 +1361,7 @@ typedef struct bags_info {
     uint64_t skipped;   /* unfinished shards that are not read */
     uint64_t checksums; /* shards that have checksums */
     uint64_t size;      /* bytes of all Bags, refs (and .idx if split) included,
-                             spec.json and checksums not */
+                           spec.json and checksums not */
 } bags_info;
 
 typedef struct bags_field_info {
@@ -1398,9 +1398,6 @@ struct bagi_slot {
     size_t length;
     bags_view *items;
     bags_buffer value; /* of bags_row_value */
-    size_t capacity;
-    bags_buffer data;
-    uint64_t budget;
 };
 
 /* The scratch of a reader's calls, and their result. Start it as {0}; use one per
@@ -1414,10 +1411,9 @@ typedef struct bags_row {
     struct bagi_slot *slots;
     bags_buffer items;   /* of all slots */
     bags_buffer data;    /* blobs that are not mapped */
-    bags_buffer scratch; /* refs */
+    bags_buffer scratch; /* blobs of refs.bag */
+    bags_buffer refs;    /* the same, parsed */
     bags_buffer spans;
-    bags_buffer refs;
-    bags_buffer list;
 } bags_row;
 
 /*
@@ -1495,8 +1491,8 @@ typedef struct bags_column {
     uint64_t size;             /* bytes of all */
     uint64_t item_size;      /* bytes of each, if all are equal; otherwise 0 */
     const uint64_t *offsets; /* length + 1: blob i is the bytes offsets[i] ..
-                                  offsets[i + 1] of data, like Arrow's
-                                  LargeBinary. NULL if item_size is not 0 */
+                                offsets[i + 1] of data, like Arrow's
+                                LargeBinary. NULL if item_size is not 0 */
 } bags_column;
 
 /*
@@ -1582,7 +1578,7 @@ typedef struct bags_fault {
     uint64_t item;  /* of a sequence, the item that does not decode; else 0 */
     uint64_t
         offset; /* of the invalid bytes in field.bag (of an entry of a split
-                          table: in field.idx); 0 for the whole file */
+                   table: in field.idx); 0 for the whole file */
     bags_code code;
     const char
         *message; /* all of the above in words, like bags_error.message */
@@ -1591,14 +1587,14 @@ typedef struct bags_fault {
 typedef struct bags_verify_options {
     bool
         quick; /* only what costs O(1) per file: sizes, spec.json, and the first
-                    and last entries of every table and of refs */
+                  and last entries of every table and of refs */
     bool
         decode; /* also decode every blob with its field's codec. Not with quick */
     bool allow_gaps;       /* missing shards are not a fault */
     bool allow_empty_file; /* see bag_reader_options */
     bags_unfinished
         unfinished; /* SKIP: unfinished shards, and fields of unequal
-                                   length if split, are not a fault. Not READ */
+                       length if split, are not a fault. Not READ */
     uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
     uint64_t part, parts; /* do only part `part` of `parts` of the work, so that
                              threads or machines can share it; a Bag is the
@@ -1654,7 +1650,6 @@ BAGS_API bags_code bags_verify(const char *path,
 #endif /* BAGS_NO_VERIFY */
 
 #endif /* BAGS_H */
-
 /* ========================================================================
  *
  *                 The API ends here; the implementation begins.
@@ -1665,10 +1660,14 @@ BAGS_API bags_code bags_verify(const char *path,
 
 /* ========================================================================
  * >>platform
- * The only place that asks which system this is. It gives: BAGI_ATOMIC (1: a
- * pointer can be published to other threads without a lock), bagi_mutex,
- * BAGI_WINDOWS_PATHS (1: paths follow the rules of Windows), bagi_system_text,
- * and the functions that the local bags_io at its end is made of.
+ * The only section that tests for operating systems. It defines bagi_mutex,
+ * bagi_system_text and the hooks for local files, and it sets feature macros to
+ * 0 or 1:
+ *
+ *     BAGI_ATOMIC         BAGI_LOAD and BAGI_STORE publish a pointer to other
+ *                         threads without a lock
+ *     BAGI_WINDOWS_PATHS  paths follow the rules of Windows
+ *     BAGI_HWCAP          bagi_hwcap returns the features of an ARM CPU
  * ====================================================================== */
 
 #include <errno.h>
@@ -1705,8 +1704,10 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_COLD __attribute__((cold, noinline))
-#define BAGI_APART __attribute__((noinline)) /* keep a fast caller small */
-#define BAGI_WITHIN BAGI_ALWAYS inline
+/* For the slow path of a fast function, which would otherwise save registers for
+ * it, and for the parts of a fast function, which must not become calls. */
+#define BAGI_NOINLINE __attribute__((noinline))
+#define BAGI_HOT BAGI_ALWAYS inline
 #else
 #if defined(_MSC_VER)
 #define BAGI_ATOMIC 1
@@ -1719,17 +1720,18 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_STORE(slot, value) (*(slot) = (value))
 #endif
 #define BAGI_COLD
-#define BAGI_APART
-#define BAGI_WITHIN inline
+#define BAGI_NOINLINE
+#define BAGI_HOT inline
 #endif
 
-/* The kernel moves at most 2 GiB a call; some systems refuse to try more. */
-#define BAGI_LOCAL_MOST ((size_t)1 << 30)
+/* Linux transfers at most 2 GiB per call; some systems refuse larger sizes. */
+#define BAGI_LOCAL_MAX ((size_t)1 << 30)
 
 #if defined(_WIN32)
 /* ---- Windows ----
- * Paths become UTF-16 and absolute, and long ones get \\?\ before them. Every
- * file is opened so that others may read, write, rename and remove it. */
+ * Paths become UTF-16 and absolute, and long ones are prefixed with \\?\, since
+ * other calls accept 260 characters. Every file is opened so that other handles
+ * may read, write, rename and remove it, as on POSIX systems. */
 
 typedef SRWLOCK bagi_mutex;
 
@@ -1744,8 +1746,8 @@ static void bagi_lock(bagi_mutex *mutex) { AcquireSRWLockExclusive(mutex); }
 
 static void bagi_unlock(bagi_mutex *mutex) { ReleaseSRWLockExclusive(mutex); }
 
-/* The C library has no words for the newer errno values. */
-static const char *bagi_system_text(int error, char *room, size_t size) {
+/* The C library has no text for the newer errno values. */
+static const char *bagi_system_text(int error, char *buffer, size_t size) {
     switch (error) {
     case EWOULDBLOCK:
         return "Resource temporarily unavailable";
@@ -1756,11 +1758,12 @@ static const char *bagi_system_text(int error, char *room, size_t size) {
     case ECANCELED:
         return "Operation canceled";
     default:
-        return strerror_s(room, size, error) == 0 ? room : "unknown error";
+        return strerror_s(buffer, size, error) == 0 ? buffer : "unknown error";
     }
 }
 
-/* The errno value for what the last call said. */
+/* The errno value for the last call's error. Callers test for a few of them, and
+ * bags_error.system promises errno on every system. */
 static int bagi_windows_error(void) {
     static const struct {
         DWORD from;
@@ -1791,26 +1794,28 @@ static int bagi_windows_error(void) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i].from == error)
             return known[i].to;
-    return EIO;
+    return EIO; /* as for a hardware fault: a caller cannot do anything about it */
 }
 
-#define BAGI_WIDE_LONG 240   /* less than MAX_PATH, as directories need */
-#define BAGI_WIDE_MOST 32700 /* above, no call takes it */
-#define BAGI_WIDE_PREFIX 8   /* room for \\?\UNC\ */
-#define BAGI_WIDE_ENDING 2   /* room for \*, which lists a directory */
+/* Paths from this size on are prefixed: MAX_PATH, without the 12 characters that
+ * CreateDirectoryW reserves for a file's name, and 8 spare ones. */
+#define BAGI_WIDE_LONG 240
+#define BAGI_WIDE_MAX 32700 /* no call accepts longer paths */
+#define BAGI_WIDE_EXTRA 10  /* \\?\UNC\ in front, and \* to list a directory */
 
-/* Put \\?\ before an absolute path, which lifts the limit on its length. */
-static void bagi_wide_lengthen(wchar_t *path, size_t size) {
+/* Prefix an absolute path with \\?\, which lifts the limit on its length. */
+static void bagi_wide_prefix(wchar_t *path, size_t size) {
     static const wchar_t share[] = {'\\', '\\', '?', '\\', 'U', 'N', 'C', '\\'};
     bool network = path[0] == '\\' && path[1] == '\\';
     if (network && (path[2] == '?' || path[2] == '.'))
         return;
-    size_t front = network ? 8 : 4, skip = network ? 2 : 0;
+    size_t front = network ? 8 : 4;
+    size_t skip = network ? 2 : 0; /* \\server becomes \\?\UNC\server */
     memmove(path + front, path + skip, (size + 1 - skip) * sizeof *path);
     memcpy(path, share, front * sizeof *path);
 }
 
-/* A path for the system's calls; release it with free. */
+/* A path as Windows calls expect it; free it with free(). */
 static int bagi_wide(const char *path, wchar_t **out) {
     int size =
         MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
@@ -1820,18 +1825,18 @@ static int bagi_wide(const char *path, wchar_t **out) {
     if (!plain)
         return ENOMEM;
     MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, plain, size);
-    DWORD room = GetFullPathNameW(plain, 0, NULL, NULL), used = 0;
-    int error = room ? 0 : bagi_windows_error();
+    DWORD capacity = GetFullPathNameW(plain, 0, NULL, NULL), used = 0;
+    int error = capacity ? 0 : bagi_windows_error();
     wchar_t *full = NULL;
     if (!error) {
         full = (wchar_t *)malloc(
-            ((size_t)room + BAGI_WIDE_PREFIX + BAGI_WIDE_ENDING) *
-            sizeof *full);
-        used = full ? GetFullPathNameW(plain, room, full, NULL) : 0;
-        error = !full                       ? ENOMEM
-                : used == 0 || used >= room ? EINVAL
-                : used > BAGI_WIDE_MOST     ? ENAMETOOLONG
-                                            : 0;
+            ((size_t)capacity + BAGI_WIDE_EXTRA) * sizeof *full);
+        used = full ? GetFullPathNameW(plain, capacity, full, NULL) : 0;
+        /* Another thread may change the current directory between the calls. */
+        error = !full                           ? ENOMEM
+                : used == 0 || used >= capacity ? EINVAL
+                : used > BAGI_WIDE_MAX          ? ENAMETOOLONG
+                                                : 0;
     }
     free(plain);
     if (error) {
@@ -1839,12 +1844,13 @@ static int bagi_wide(const char *path, wchar_t **out) {
         return error;
     }
     if (used >= BAGI_WIDE_LONG)
-        bagi_wide_lengthen(full, used);
+        bagi_wide_prefix(full, used);
     *out = full;
     return 0;
 }
 
-/* CreateFileW, sharing everything. */
+/* A directory is reported as such: opening it as a file fails with EACCES, which
+ * would suggest missing permissions. */
 static int bagi_windows_open(const char *path, DWORD access, DWORD creation,
     DWORD flags, HANDLE *handle) {
     wchar_t *wide = NULL;
@@ -1868,8 +1874,8 @@ static int bagi_windows_open(const char *path, DWORD access, DWORD creation,
     return error;
 }
 
-/* A stranger's link must not be written through: it is opened itself, and then
- * refused. */
+/* A link that another user made must not be written through. Windows cannot refuse
+ * to follow it: the link itself is opened, and then refused. */
 static int bagi_local_open(
     void *user, const char *path, int mode, void **file) {
     (void)user;
@@ -1886,6 +1892,7 @@ static int bagi_local_open(
     if (error)
         return error;
     BY_HANDLE_FILE_INFORMATION info;
+    /* A pipe or a device, such as NUL, opens like a file. */
     if (GetFileType(handle) != FILE_TYPE_DISK)
         error = ENXIO;
     else if (mode != BAGS_IO_WRITE)
@@ -1902,8 +1909,6 @@ static int bagi_local_open(
     return 0;
 }
 
-/* The byte that stands for the lock: far behind any data, for Windows keeps
- * others from reading what is locked. */
 static OVERLAPPED bagi_windows_at(uint64_t offset) {
     OVERLAPPED at;
     memset(&at, 0, sizeof at);
@@ -1912,9 +1917,11 @@ static OVERLAPPED bagi_windows_at(uint64_t offset) {
     return at;
 }
 
+/* The byte that is locked for the file. It is past any data, since Windows does not
+ * let other handles read locked bytes. */
 #define BAGI_LOCKED_BYTE ((uint64_t)INT64_MAX - 1)
 
-/* Closing unlocks, but not always at once. */
+/* Closing unlocks too, but not always before it returns. */
 static int bagi_local_close(void *user, void *file) {
     (void)user;
     OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
@@ -1938,8 +1945,9 @@ static int bagi_local_read_at(void *user, void *file, uint64_t offset,
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
         return EOVERFLOW;
-    if (size > BAGI_LOCAL_MOST)
-        size = BAGI_LOCAL_MOST;
+    if (size > BAGI_LOCAL_MAX)
+        size = BAGI_LOCAL_MAX;
+    /* Reading past the end is an error on Windows, not 0 bytes. */
     if (!ReadFile(file, data, (DWORD)size, &count, &at) &&
         GetLastError() != ERROR_HANDLE_EOF)
         return bagi_windows_error();
@@ -1954,8 +1962,8 @@ static int bagi_local_write_at(void *user, void *file, uint64_t offset,
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
         return EFBIG;
-    if (size > BAGI_LOCAL_MOST)
-        size = BAGI_LOCAL_MOST;
+    if (size > BAGI_LOCAL_MAX)
+        size = BAGI_LOCAL_MAX;
     if (!WriteFile(file, data, (DWORD)size, &count, &at))
         return bagi_windows_error();
     *done = count;
@@ -1987,7 +1995,7 @@ static int bagi_local_lock(void *user, void *file) {
                : bagi_windows_error();
 }
 
-/* A view keeps its file and the mapping object; both may be closed. */
+/* The view keeps the file and the mapping object alive; both may be closed. */
 static int bagi_local_map(
     void *user, void *file, size_t size, const void **data) {
     (void)user;
@@ -2008,7 +2016,7 @@ static int bagi_local_unmap(void *user, const void *data, size_t size) {
     return UnmapViewOfFile(data) ? 0 : bagi_windows_error();
 }
 
-/* The attributes of what a link leads to. */
+/* GetFileAttributesW describes the link itself, not its target. */
 static int bagi_windows_follow(const char *path, DWORD *attributes) {
     HANDLE handle = NULL;
     BY_HANDLE_FILE_INFORMATION info;
@@ -2024,7 +2032,7 @@ static int bagi_windows_follow(const char *path, DWORD *attributes) {
     return error;
 }
 
-/* A name that the system would not take is the name of nothing. */
+/* If the system does not accept a name, nothing with this name exists. */
 static int bagi_local_kind(void *user, const char *path, bags_path_kind *kind) {
     (void)user;
     wchar_t *wide = NULL;
@@ -2045,18 +2053,37 @@ static int bagi_local_kind(void *user, const char *path, bags_path_kind *kind) {
     return 0;
 }
 
-static int bagi_local_make_dir(void *user, const char *path) {
-    (void)user;
+/* Call a Windows function that needs only a path. */
+static int bagi_windows_call(const char *path, BOOL(WINAPI *call)(LPCWSTR)) {
     wchar_t *wide = NULL;
     int error = bagi_wide(path, &wide);
-    if (!error && !CreateDirectoryW(wide, NULL))
+    if (!error && !call(wide))
         error = bagi_windows_error();
     free(wide);
     return error;
 }
 
-/* Not every file system can do it, and not everybody may; then there is nothing
- * more that could be done. */
+static int bagi_local_remove(void *user, const char *path) {
+    (void)user;
+    return bagi_windows_call(path, DeleteFileW);
+}
+
+static int bagi_local_remove_dir(void *user, const char *path) {
+    (void)user;
+    return bagi_windows_call(path, RemoveDirectoryW);
+}
+
+static BOOL WINAPI bagi_windows_make_dir(LPCWSTR path) {
+    return CreateDirectoryW(path, NULL);
+}
+
+static int bagi_local_make_dir(void *user, const char *path) {
+    (void)user;
+    return bagi_windows_call(path, bagi_windows_make_dir);
+}
+
+/* Some file systems cannot sync a directory, and some users may not. That is no
+ * failure, since nothing else could be done; a failing disk (EIO) is one. */
 static int bagi_local_sync_dir(void *user, const char *path) {
     (void)user;
     HANDLE handle = NULL;
@@ -2069,17 +2096,29 @@ static int bagi_local_sync_dir(void *user, const char *path) {
     return error == EIO ? error : 0;
 }
 
-/* Go through a directory's names; names that are not UTF-16 get marks where
- * they are wrong. */
-static int bagi_windows_list(const wchar_t *pattern,
+/* Names that are not valid UTF-16 are listed with U+FFFD, so that no file of a
+ * directory is overlooked; opening such a name fails. */
+static int bagi_local_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
+    (void)user;
+    wchar_t *wide = NULL;
+    int error = bagi_wide(path, &wide);
+    if (error)
+        return error;
+    size_t size = wcslen(wide);
+    memcpy(wide + size, L"\\*", 3 * sizeof *wide);
+    if (wide[size - 1] == '\\')
+        memcpy(wide + size, L"*", 2 * sizeof *wide);
     WIN32_FIND_DATAW entry;
     char name[3 * MAX_PATH + 1];
-    int error = 0;
-    HANDLE search = FindFirstFileW(pattern, &entry);
+    HANDLE search = FindFirstFileW(wide, &entry);
+    /* The root of a drive may be empty; other directories contain "." at least. */
+    if (search == INVALID_HANDLE_VALUE &&
+        GetLastError() != ERROR_FILE_NOT_FOUND)
+        error = bagi_windows_error();
+    free(wide);
     if (search == INVALID_HANDLE_VALUE)
-        return GetLastError() == ERROR_FILE_NOT_FOUND ? 0
-                                                      : bagi_windows_error();
+        return error;
     do {
         if (!WideCharToMultiByte(CP_UTF8, 0, entry.cFileName, -1, name,
                 (int)sizeof name, NULL, NULL))
@@ -2093,23 +2132,7 @@ static int bagi_windows_list(const wchar_t *pattern,
     return error;
 }
 
-static int bagi_local_list(void *user, const char *path,
-    int (*each)(void *each_user, const char *name), void *each_user) {
-    (void)user;
-    wchar_t *wide = NULL;
-    int error = bagi_wide(path, &wide);
-    if (error)
-        return error;
-    size_t size = wcslen(wide);
-    if (wide[size - 1] != '\\')
-        wide[size++] = '\\';
-    wide[size] = '*';
-    wide[size + 1] = 0;
-    error = bagi_windows_list(wide, each, each_user);
-    free(wide);
-    return error;
-}
-
+/* As on POSIX systems, an existing file is replaced. */
 static int bagi_local_rename(void *user, const char *from, const char *to) {
     (void)user;
     wchar_t *wide_from = NULL, *wide_to = NULL;
@@ -2124,36 +2147,16 @@ static int bagi_local_rename(void *user, const char *from, const char *to) {
     return error;
 }
 
-static int bagi_local_remove(void *user, const char *path) {
-    (void)user;
-    wchar_t *wide = NULL;
-    int error = bagi_wide(path, &wide);
-    if (!error && !DeleteFileW(wide))
-        error = bagi_windows_error();
-    free(wide);
-    return error;
-}
-
-static int bagi_local_remove_dir(void *user, const char *path) {
-    (void)user;
-    wchar_t *wide = NULL;
-    int error = bagi_wide(path, &wide);
-    if (!error && !RemoveDirectoryW(wide))
-        error = bagi_windows_error();
-    free(wide);
-    return error;
-}
-
-/* What is set aside behind the end is free again when the file is closed. */
+/* Windows frees what is allocated past the end when the file is closed. */
 static int bagi_local_reserve(void *user, void *file, uint64_t size) {
-    FILE_ALLOCATION_INFO room;
+    FILE_ALLOCATION_INFO info;
     uint64_t used = 0;
     int error = bagi_local_size(user, file, &used);
     if (error || size <= used || size > (uint64_t)INT64_MAX)
         return error;
-    room.AllocationSize.QuadPart = (LONGLONG)size;
+    info.AllocationSize.QuadPart = (LONGLONG)size;
     return SetFileInformationByHandle(
-               file, FileAllocationInfo, &room, sizeof room)
+               file, FileAllocationInfo, &info, sizeof info)
                ? 0
                : bagi_windows_error();
 }
@@ -2161,27 +2164,26 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #define BAGI_LOCAL_ADVISE NULL
 #define BAGI_LOCAL_WRITE_BACK NULL
+#define BAGI_HWCAP 0
 #else
-/* ---- POSIX ----
- * Linux, macOS, the BSDs. What they do differently stands in this block; below
- * it are calls that all of them have, flock among them, which POSIX lacks. */
+/* ---- POSIX systems: where Linux, macOS and the BSDs differ ---- */
 
-/* Else compile with -D_FILE_OFFSET_BITS=64, or include bags.h first. */
+/* If this fails, compile with -D_FILE_OFFSET_BITS=64 or include bags.h first. */
 typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
 
-/* strerror is not safe between threads, and strerror_r comes in two forms. */
-static const char *bagi_system_text(int error, char *room, size_t size) {
+/* strerror is not thread-safe, and strerror_r has two incompatible forms. */
+static const char *bagi_system_text(int error, char *buffer, size_t size) {
 #if defined(__CYGWIN__) ||                                                     \
     ((defined(__GLIBC__) || defined(__BIONIC__)) && defined(__USE_GNU))
-    return strerror_r(error, room, size);
+    return strerror_r(error, buffer, size);
 #else
-    return strerror_r(error, room, size) == 0 ? room : "unknown error";
+    return strerror_r(error, buffer, size) == 0 ? buffer : "unknown error";
 #endif
 }
 
-/* On macOS fsync leaves the data in the drive's cache; F_FULLFSYNC does not,
- * but not every file system knows it. Only then is fsync called: after a sync
- * that failed, the next one may succeed although the data is lost. */
+/* On macOS fsync leaves the data in the drive's cache. F_FULLFSYNC does not, but
+ * not every file system supports it. Only if it is unsupported, fsync is called:
+ * after a failed sync the next one may succeed although data was lost. */
 static int bagi_sync_fd(int fd) {
 #if defined(F_FULLFSYNC)
     if (fcntl(fd, F_FULLFSYNC) == 0)
@@ -2192,19 +2194,21 @@ static int bagi_sync_fd(int fd) {
     return fsync(fd);
 }
 
-/* What this CPU of its kind can do. */
 #if defined(__linux__) && defined(__aarch64__)
 #include <sys/auxv.h>
-#define BAGI_CPU_FEATURES getauxval(AT_HWCAP)
+#define BAGI_HWCAP 1
+static unsigned long bagi_hwcap(void) { return getauxval(AT_HWCAP); }
+#else
+#define BAGI_HWCAP 0
 #endif
 
-/* A file descriptor travels as a pointer; descriptor 0 must not become NULL. */
+/* A file descriptor is passed as a pointer; descriptor 0 must not become NULL. */
 static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
 
 static int bagi_local_fd(void *file) { return (int)((intptr_t)file - 1); }
 
-/* Where a file is given its blocks in large pieces before they are written,
- * writing is faster by up to a half. */
+/* Allocating blocks in large pieces before they are written makes writing up to
+ * 1.5 times as fast. */
 #if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
 static int bagi_local_reserve(void *user, void *file, uint64_t size) {
     (void)user;
@@ -2224,8 +2228,8 @@ static int bagi_local_reserve(void *user, void *file, uint64_t size) {
 #define BAGI_LOCAL_RESERVE NULL
 #endif
 
-/* The kernel waits long before it writes to the disk by itself: who syncs a large
- * file at its end alone waits for all of it then. */
+/* Linux starts to write data to the disk only after half a minute. A caller that
+ * syncs a large file once, at its end, would wait for all of it then. */
 #if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
 static int bagi_local_write_back(
     void *user, void *file, uint64_t offset, uint64_t size) {
@@ -2240,8 +2244,8 @@ static int bagi_local_write_back(
 #define BAGI_LOCAL_WRITE_BACK NULL
 #endif
 
-/* Where a map does not see what is written after it was read, as on OpenBSD, all
- * is read by position. */
+/* On OpenBSD a map does not see data that is written after the map was read, so
+ * nothing is mapped. */
 #if !defined(__OpenBSD__)
 static int bagi_local_map(
     void *user, void *file, size_t size, const void **data) {
@@ -2257,15 +2261,8 @@ static int bagi_local_map(
 #define BAGI_LOCAL_MAP NULL
 #endif
 
-/* macOS has advice for maps alone: it is given none. */
+/* macOS has advice for maps only; it gets none. */
 #if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
-/* The start of the page that an address is in. */
-static unsigned char *bagi_local_page(const void *at, size_t *before) {
-    uintptr_t size = (uintptr_t)sysconf(_SC_PAGESIZE);
-    *before = (size_t)((uintptr_t)at & (size - 1));
-    return (unsigned char *)(uintptr_t)at - *before;
-}
-
 static int bagi_local_advise(void *user, void *file, const void *map,
     uint64_t offset, uint64_t size, bags_advice advice) {
     static const int of_map[] = {
@@ -2274,9 +2271,11 @@ static int bagi_local_advise(void *user, void *file, const void *map,
         POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
     (void)user;
     if (map) {
-        size_t before = 0;
-        unsigned char *page = bagi_local_page(map, &before);
-        return posix_madvise(page, (size_t)size + before, of_map[advice]);
+        /* Advice must start at a page. */
+        uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        size_t before = (size_t)((uintptr_t)map & (page - 1));
+        return posix_madvise((unsigned char *)(uintptr_t)map - before,
+            (size_t)size + before, of_map[advice]);
     }
     return posix_fadvise(
         bagi_local_fd(file), (off_t)offset, (off_t)size, of_file[advice]);
@@ -2286,7 +2285,14 @@ static int bagi_local_advise(void *user, void *file, const void *map,
 #define BAGI_LOCAL_ADVISE NULL
 #endif
 
-/* ---- all POSIX systems ---- */
+/* ---- POSIX systems: calls that all of them have ----
+ * flock is one of them, although POSIX lacks it. */
+
+/* A signal may interrupt any of these calls: then it is repeated. */
+#define BAGI_RETRY(result, call)                                               \
+    do {                                                                       \
+        (result) = (call);                                                     \
+    } while ((result) < 0 && errno == EINTR)
 
 typedef pthread_mutex_t bagi_mutex;
 
@@ -2300,8 +2306,9 @@ static void bagi_lock(bagi_mutex *mutex) { pthread_mutex_lock(mutex); }
 
 static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
 
-/* O_NONBLOCK, so that a FIFO that a stranger put there does not wait for a
- * writer for ever; for regular files it means nothing. */
+/* O_NONBLOCK, so that opening a FIFO in place of a file does not wait forever for
+ * its writer; it has no effect on regular files. O_NOFOLLOW, so that a link that
+ * another user made is not written through. */
 static int bagi_local_open(
     void *user, const char *path, int mode, void **file) {
     (void)user;
@@ -2310,14 +2317,13 @@ static int bagi_local_open(
     if (mode == BAGS_IO_CREATE)
         flags |= O_CREAT | O_EXCL;
     if (mode == BAGS_IO_WRITE)
-        flags |= O_NOFOLLOW; /* a stranger's link must not be written through */
+        flags |= O_NOFOLLOW;
     int fd;
-    do {
-        fd = open(path, flags, 0666);
-    } while (fd < 0 && errno == EINTR);
+    BAGI_RETRY(fd, open(path, flags, 0666));
     if (fd < 0)
         return errno;
     struct stat info;
+    /* Checked after opening: a file that was checked before could be replaced. */
     int error = fstat(fd, &info) != 0 ? errno : 0;
     if (!error && S_ISDIR(info.st_mode))
         error = EISDIR;
@@ -2331,7 +2337,8 @@ static int bagi_local_open(
     return 0;
 }
 
-/* A close that was interrupted has closed: never try it twice. */
+/* An interrupted close has closed the descriptor, which another thread may have
+ * opened since: it is never repeated. */
 static int bagi_local_close(void *user, void *file) {
     (void)user;
     return close(bagi_local_fd(file)) != 0 && errno != EINTR ? errno : 0;
@@ -2351,12 +2358,10 @@ static int bagi_local_read_at(void *user, void *file, uint64_t offset,
     (void)user;
     if (offset > (uint64_t)INT64_MAX)
         return EOVERFLOW;
-    if (size > BAGI_LOCAL_MOST)
-        size = BAGI_LOCAL_MOST;
+    if (size > BAGI_LOCAL_MAX)
+        size = BAGI_LOCAL_MAX;
     ssize_t count;
-    do {
-        count = pread(bagi_local_fd(file), data, size, (off_t)offset);
-    } while (count < 0 && errno == EINTR);
+    BAGI_RETRY(count, pread(bagi_local_fd(file), data, size, (off_t)offset));
     if (count < 0)
         return errno;
     *done = (size_t)count;
@@ -2368,12 +2373,10 @@ static int bagi_local_write_at(void *user, void *file, uint64_t offset,
     (void)user;
     if (offset > (uint64_t)INT64_MAX)
         return EFBIG;
-    if (size > BAGI_LOCAL_MOST)
-        size = BAGI_LOCAL_MOST;
+    if (size > BAGI_LOCAL_MAX)
+        size = BAGI_LOCAL_MAX;
     ssize_t count;
-    do {
-        count = pwrite(bagi_local_fd(file), data, size, (off_t)offset);
-    } while (count < 0 && errno == EINTR);
+    BAGI_RETRY(count, pwrite(bagi_local_fd(file), data, size, (off_t)offset));
     if (count < 0)
         return errno;
     *done = (size_t)count;
@@ -2385,29 +2388,23 @@ static int bagi_local_truncate(void *user, void *file, uint64_t size) {
     if (size > (uint64_t)INT64_MAX)
         return EFBIG;
     int result;
-    do {
-        result = ftruncate(bagi_local_fd(file), (off_t)size);
-    } while (result != 0 && errno == EINTR);
+    BAGI_RETRY(result, ftruncate(bagi_local_fd(file), (off_t)size));
     return result != 0 ? errno : 0;
 }
 
 static int bagi_local_sync(void *user, void *file) {
     (void)user;
     int result;
-    do {
-        result = bagi_sync_fd(bagi_local_fd(file));
-    } while (result != 0 && errno == EINTR);
+    BAGI_RETRY(result, bagi_sync_fd(bagi_local_fd(file)));
     return result != 0 ? errno : 0;
 }
 
-/* fcntl's locks belong to a process, not to an open file; two writers in one
- * process would both have them. */
+/* Not fcntl: its locks belong to the process, so that two writers in one process
+ * would both hold them. */
 static int bagi_local_lock(void *user, void *file) {
     (void)user;
     int result;
-    do {
-        result = flock(bagi_local_fd(file), LOCK_EX | LOCK_NB);
-    } while (result != 0 && errno == EINTR);
+    BAGI_RETRY(result, flock(bagi_local_fd(file), LOCK_EX | LOCK_NB));
     return result != 0 ? errno : 0;
 }
 
@@ -2416,6 +2413,7 @@ static int bagi_local_unmap(void *user, const void *data, size_t size) {
     return munmap((void *)(uintptr_t)data, size) != 0 ? errno : 0;
 }
 
+/* ENOTDIR: part of the path is a file, so nothing can exist below it. */
 static int bagi_local_kind(void *user, const char *path, bags_path_kind *kind) {
     (void)user;
     struct stat info;
@@ -2434,14 +2432,12 @@ static int bagi_local_make_dir(void *user, const char *path) {
     return mkdir(path, 0777) != 0 ? errno : 0;
 }
 
-/* Some file systems cannot sync a directory, and say EINVAL, and one that may
- * not be listed cannot be opened: then there is nothing more that could be
- * done. */
+/* Some file systems cannot sync a directory (EINVAL), and a directory that may not
+ * be listed cannot be opened (EACCES). That is no failure, since nothing else could
+ * be done. */
 static int bagi_local_sync_dir(void *user, const char *path) {
     int fd;
-    do {
-        fd = open(path, O_RDONLY | O_CLOEXEC);
-    } while (fd < 0 && errno == EINTR);
+    BAGI_RETRY(fd, open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0)
         return errno == EACCES ? 0 : errno;
     int error = bagi_local_sync(user, bagi_local_wrap(fd));
@@ -2460,7 +2456,7 @@ static int bagi_local_list(void *user, const char *path,
         return errno;
     int error = 0;
     while (!error) {
-        errno = 0;
+        errno = 0; /* readdir returns NULL at the end and on failure */
         struct dirent *entry = readdir(dir);
         if (!entry) {
             error = errno;
@@ -2499,18 +2495,19 @@ BAGS_API const bags_io *bags_io_local(void) {
         BAGI_LOCAL_ADVISE, BAGI_LOCAL_WRITE_BACK};
     return &io;
 }
-
 /* ========================================================================
  * >>bytes
- * Little-endian integers at any address, and UTF-8.
+ * Little-endian integers at any address, byte order, UTF-8, and the check of a
+ * size that comes from a file.
  * ====================================================================== */
 
-/* The one copy of what is inline above that can be called. */
+/* In C99 an inline definition emits no function. These declarations emit the one
+ * that callers without inlining, or with a function pointer, link to. */
 #if !defined(BAGS_STATIC) && !defined(__TINYC__) && !defined(__cplusplus)
 BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
 BAGS_API bags_view bags_range_get(const bags_range *range, size_t i);
 BAGS_API bool bagi_mapped_get(
-    const bagi_mapped *view, uint64_t index, bags_view *out);
+    const bagi_mapped *mapped, uint64_t index, bags_view *out);
 BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
 BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
@@ -2527,16 +2524,23 @@ static inline void bagi_store_u64(unsigned char *data, uint64_t number) {
 #endif
 }
 
-static inline uint64_t bagi_load_big(const unsigned char *data) {
-#if defined(__GNUC__) && defined(__BYTE_ORDER__) &&                            \
-    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    return __builtin_bswap64(bagi_load_u64(data));
-#else
-    uint64_t number = 0;
-    for (int i = 0; i < 8; i++)
-        number = number << 8 | data[i];
-    return number;
-#endif
+static inline uint32_t bagi_load_u32(const unsigned char *data) {
+    return (uint32_t)data[0] | (uint32_t)data[1] << 8 |
+           (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+}
+
+static inline void bagi_store_u32(unsigned char *data, uint32_t number) {
+    for (int i = 0; i < 4; i++)
+        data[i] = (unsigned char)(number >> (8 * i));
+}
+
+/* Convert a size or count from a file to size_t. False above SIZE_MAX / 2: no
+ * object is larger, and the sum of two results does not overflow. */
+static inline bool bagi_size(uint64_t value, size_t *out) {
+    if (value > SIZE_MAX / 2)
+        return false;
+    *out = (size_t)value;
+    return true;
 }
 
 BAGS_API bool bags_little_endian(void) {
@@ -2546,10 +2550,22 @@ BAGS_API bool bags_little_endian(void) {
     return first == 1;
 }
 
-/*
- * The size of the UTF-8 sequence at the start of the text, or 0 if it is not
- * one: overlong forms, surrogates and what is above U+10FFFF are not.
- */
+BAGS_API void bags_swap_bytes(
+    void *to, const void *from, size_t size, size_t element) {
+    unsigned char *out = (unsigned char *)to;
+    const unsigned char *in = (const unsigned char *)from;
+    for (size_t i = 0; i < size; i += element)
+        /* Both ends are read before one is written, since `to` may be `from`. */
+        for (size_t low = i, high = i + element; low < high; low++) {
+            unsigned char first = in[low], last = in[--high];
+            out[low] = last;
+            out[high] = first;
+        }
+}
+
+/* The size of the UTF-8 sequence at the start of the text, or 0 if it is invalid.
+ * The bounds of the second byte exclude overlong forms (0xE0, 0xF0), surrogates
+ * (0xED) and code points above U+10FFFF (0xF4). */
 static size_t bagi_utf8_sequence(const unsigned char *text, size_t size) {
     unsigned char first = text[0];
     if (first < 0x80)
@@ -2557,7 +2573,7 @@ static size_t bagi_utf8_sequence(const unsigned char *text, size_t size) {
     size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
     if (first < 0xC2 || first > 0xF4 || size < length)
         return 0;
-    unsigned char low = 0x80, high = 0xBF; /* bounds of the second byte */
+    unsigned char low = 0x80, high = 0xBF;
     if (first == 0xE0)
         low = 0xA0;
     else if (first == 0xED)
@@ -2574,68 +2590,41 @@ static size_t bagi_utf8_sequence(const unsigned char *text, size_t size) {
     return length;
 }
 
-/* Where the text stops being UTF-8; its size if it is all UTF-8. Eight ASCII
- * bytes are passed at a time. */
-static size_t bagi_utf8_valid(const unsigned char *text, size_t size) {
-    size_t i = 0;
-    while (i < size) {
+BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
+    const unsigned char *in = (const unsigned char *)text;
+    for (size_t i = 0; i < size;) {
+        /* Most text is ASCII: no byte of eight has its highest bit set. */
         if (size - i >= 8 &&
-            !(bagi_load_u64(text + i) & UINT64_C(0x8080808080808080))) {
+            !(bagi_load_u64(in + i) & UINT64_C(0x8080808080808080))) {
             i += 8;
             continue;
         }
-        size_t length = bagi_utf8_sequence(text + i, size - i);
-        if (length == 0)
-            return i;
+        size_t length = bagi_utf8_sequence(in + i, size - i);
+        if (length == 0) {
+            if (bad)
+                *bad = i;
+            return false;
+        }
         i += length;
     }
-    return size;
-}
-
-BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
-    size_t good = bagi_utf8_valid((const unsigned char *)text, size);
-    if (good < size && bad)
-        *bad = good;
-    return good == size;
-}
-
-BAGS_API void bags_swap_bytes(
-    void *to, const void *from, size_t size, size_t element) {
-    unsigned char *out = (unsigned char *)to;
-    const unsigned char *in = (const unsigned char *)from;
-    for (size_t i = 0; element && i + element <= size; i += element)
-        for (size_t j = 0; j < (element + 1) / 2; j++) {
-            unsigned char first = in[i + j], last = in[i + element - 1 - j];
-            out[i + j] = last;
-            out[i + element - 1 - j] = first;
-        }
+    return true;
 }
 
 static size_t bagi_utf8_encode(uint32_t point, unsigned char out[4]) {
-    if (point < 0x80) {
-        out[0] = (unsigned char)point;
-        return 1;
-    }
-    if (point < 0x800) {
-        out[0] = (unsigned char)(0xC0 | point >> 6);
-        out[1] = (unsigned char)(0x80 | (point & 0x3F));
-        return 2;
-    }
-    if (point < 0x10000) {
-        out[0] = (unsigned char)(0xE0 | point >> 12);
-        out[1] = (unsigned char)(0x80 | (point >> 6 & 0x3F));
-        out[2] = (unsigned char)(0x80 | (point & 0x3F));
-        return 3;
-    }
-    out[0] = (unsigned char)(0xF0 | point >> 18);
-    out[1] = (unsigned char)(0x80 | (point >> 12 & 0x3F));
-    out[2] = (unsigned char)(0x80 | (point >> 6 & 0x3F));
-    out[3] = (unsigned char)(0x80 | (point & 0x3F));
-    return 4;
+    static const unsigned char marks[] = {0, 0, 0xC0, 0xE0, 0xF0};
+    size_t length = point < 0x80      ? 1
+                    : point < 0x800   ? 2
+                    : point < 0x10000 ? 3
+                                      : 4;
+    for (size_t i = length - 1; i > 0; i--, point >>= 6)
+        out[i] = (unsigned char)(0x80 | (point & 0x3F));
+    out[0] = (unsigned char)(marks[length] | point);
+    return length;
 }
 
-/* The code point of a sequence that bagi_utf8_sequence has accepted. */
-static uint32_t bagi_utf8_point(const unsigned char *text, size_t length) {
+/* The code point of a sequence of the length that bagi_utf8_sequence returned. */
+static inline uint32_t bagi_utf8_point(
+    const unsigned char *text, size_t length) {
     static const unsigned char masks[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
     uint32_t point = text[0] & masks[length];
     for (size_t i = 1; i < length; i++)
@@ -2647,13 +2636,13 @@ static bool bagi_same(bags_view bytes, const char *text) {
     size_t size = strlen(text);
     return bytes.size == size && memcmp(bytes.data, text, size) == 0;
 }
-
 /* ========================================================================
  * >>crc
- * CRC-32C (Castagnoli), as iSCSI and SCTP have it. The CPU's own instruction
- * where there is one: it takes three cycles and one can be begun in each, so
- * that long texts are read in three lanes side by side. Else tables, which are
- * constants: nothing is computed when a program starts, and nothing is shared.
+ * CRC-32C (Castagnoli), as in iSCSI and SCTP, and the trailer of NAME.crc. x86-64
+ * and ARM64 compute it with the CPU's own instruction, if it has one; it takes
+ * three cycles, but one can start in every cycle, so long texts are read in three
+ * lanes at the same time. Otherwise it is computed with tables, which are
+ * constants: nothing is initialised at run time or shared by threads.
  * ====================================================================== */
 
 #if defined(__x86_64__) && !defined(__TINYC__) &&                              \
@@ -2663,7 +2652,7 @@ static bool bagi_same(bags_view bytes, const char *text) {
 #include <nmmintrin.h>
 #include <wmmintrin.h>
 #elif defined(__aarch64__) && defined(__AARCH64EL__) &&                        \
-    (defined(__ARM_FEATURE_CRC32) || defined(BAGI_CPU_FEATURES))
+    (defined(__ARM_FEATURE_CRC32) || BAGI_HWCAP)
 #define BAGI_CRC_X86 0
 #define BAGI_CRC_ARM 1
 #else
@@ -2671,18 +2660,8 @@ static bool bagi_same(bags_view bytes, const char *text) {
 #define BAGI_CRC_ARM 0
 #endif
 
-static uint32_t bagi_load_u32(const unsigned char *data) {
-    return (uint32_t)data[0] | (uint32_t)data[1] << 8 |
-           (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
-}
-
-static void bagi_store_u32(unsigned char *data, uint32_t number) {
-    for (int i = 0; i < 4; i++)
-        data[i] = (unsigned char)(number >> (8 * i));
-}
-
-/* A table of 256 entries, from those of the bytes 1, 2, 4, ..., 128: the entry
- * of any byte is the sum of those of its bits. */
+/* A table of 256 entries, made from those of the bytes 1, 2, 4, ..., 128: a CRC is
+ * linear, so the entry of any byte is the exclusive or of those of its bits. */
 #define BAGI_CRC_2(x, a) (x), (x) ^ (a)
 #define BAGI_CRC_4(x, a, b) BAGI_CRC_2(x, a), BAGI_CRC_2((x) ^ (b), a)
 #define BAGI_CRC_8(x, a, b, c) BAGI_CRC_4(x, a, b), BAGI_CRC_4((x) ^ (c), a, b)
@@ -2700,7 +2679,7 @@ static void bagi_store_u32(unsigned char *data, uint32_t number) {
             BAGI_CRC_128((uint32_t)(h), a, b, c, d, e, f, g)                   \
     }
 
-/* Eight bytes a step; table k is for a byte that k others follow. */
+/* Eight bytes per step. Table k is for a byte that is followed by k others. */
 static uint32_t bagi_crc_tables(
     uint32_t crc, const unsigned char *data, size_t size) {
     static const uint32_t tables[8][256] = {
@@ -2739,9 +2718,9 @@ static uint32_t bagi_crc_tables(
 #define BAGI_CRC_STEP8(crc, word) _mm_crc32_u64(crc, word)
 #define BAGI_CRC_STEP1(crc, byte) _mm_crc32_u8((uint32_t)(crc), byte)
 
-/* The CRC of what `crc` is of with so many zero bytes behind it: a product of
- * polynomials. `power` is x^(8 * bytes - 33). */
-BAGI_CRC_TARGET static inline uint64_t bagi_crc_behind(
+/* Shift a CRC past the next lane, that is, append its number of zero bytes: a
+ * product of polynomials. `power` is x^(8 * bytes - 33). */
+BAGI_CRC_TARGET static inline uint64_t bagi_crc_shift(
     uint64_t crc, uint32_t power) {
     __m128i product = _mm_clmulepi64_si128(
         _mm_cvtsi64_si128((int64_t)crc), _mm_cvtsi32_si128((int)power), 0);
@@ -2767,7 +2746,7 @@ static inline uint64_t bagi_crc_byte(uint64_t crc, unsigned char byte) {
     return crc;
 }
 
-static inline uint64_t bagi_crc_behind(uint64_t crc, uint32_t power) {
+static inline uint64_t bagi_crc_shift(uint64_t crc, uint32_t power) {
     uint64_t product = 0;
     for (int i = 0; i < 32; i++)
         product ^= (0 - (crc >> i & 1)) & (uint64_t)power << i;
@@ -2775,7 +2754,8 @@ static inline uint64_t bagi_crc_behind(uint64_t crc, uint32_t power) {
 }
 #endif
 
-/* Three lanes side by side, for as long as there is enough for them. */
+/* Three lanes at the same time, while the data is long enough. `one` and `two`
+ * shift a CRC past one lane and two lanes. */
 BAGI_CRC_TARGET static inline uint64_t bagi_crc_lanes(uint64_t crc,
     const unsigned char **data, size_t *size, size_t lane, uint32_t one,
     uint32_t two) {
@@ -2788,7 +2768,7 @@ BAGI_CRC_TARGET static inline uint64_t bagi_crc_lanes(uint64_t crc,
             third = BAGI_CRC_STEP8(third, bagi_load_u64(at + 2 * lane));
         }
         at += 2 * lane;
-        crc = bagi_crc_behind(crc, two) ^ bagi_crc_behind(second, one) ^ third;
+        crc = bagi_crc_shift(crc, two) ^ bagi_crc_shift(second, one) ^ third;
     }
     *data = at;
     return crc;
@@ -2809,19 +2789,20 @@ BAGI_CRC_TARGET static uint32_t bagi_crc_cpu(
     return (uint32_t)crc;
 }
 
-/* Whether the CPU has what bagi_crc_cpu needs. */
+/* True if the CPU has the instructions of bagi_crc_cpu. The test is a load; nothing
+ * would be gained by remembering its result. */
 static bool bagi_crc_has_cpu(void) {
 #if BAGI_CRC_X86
     return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
 #elif defined(__ARM_FEATURE_CRC32)
     return true;
 #else
-    return (BAGI_CPU_FEATURES & 1UL << 7) != 0; /* HWCAP_CRC32 */
+    return (bagi_hwcap() & 1UL << 7) != 0; /* HWCAP_CRC32 */
 #endif
 }
 #endif
 
-/* The CRC of more bytes behind those that `crc` is of; 0 is that of none. */
+/* Continue a CRC with more bytes. The CRC of no bytes is 0. */
 static uint32_t bagi_crc(uint32_t crc, const unsigned char *data, size_t size) {
 #if BAGI_CRC_X86 || BAGI_CRC_ARM
     if (bagi_crc_has_cpu())
@@ -2830,65 +2811,82 @@ static uint32_t bagi_crc(uint32_t crc, const unsigned char *data, size_t size) {
     return ~bagi_crc_tables(~crc, data, size);
 }
 
-/* What stands behind the CRCs in a sidecar: see THE BYTES. */
+static uint32_t bagi_crc_text(const char *text) {
+    return bagi_crc(0, (const unsigned char *)text, strlen(text));
+}
+
+/* The trailer of NAME.crc, which follows the CRCs of the blobs: see THE BYTES. It
+ * binds them to one Bag of one dataset, so that a file that was copied from
+ * elsewhere is noticed. */
 typedef struct bagi_trailer {
-    uint64_t length, size;
-    uint32_t table, sums, name, spec;
+    uint64_t length; /* number of blobs */
+    uint64_t size;   /* of NAME.bag */
+    uint32_t table, crcs, name, spec;
 } bagi_trailer;
 
 #define BAGI_TRAILER_SIZE 44
 #define BAGI_TRAILER_MAGIC "BAGSCRC1"
 
+#ifndef BAGS_NO_WRITER
 static void bagi_trailer_store(
     const bagi_trailer *trailer, unsigned char data[BAGI_TRAILER_SIZE]) {
     bagi_store_u64(data, trailer->length);
     bagi_store_u64(data + 8, trailer->size);
     bagi_store_u32(data + 16, trailer->table);
-    bagi_store_u32(data + 20, trailer->sums);
+    bagi_store_u32(data + 20, trailer->crcs);
     bagi_store_u32(data + 24, trailer->name);
     bagi_store_u32(data + 28, trailer->spec);
     memcpy(data + 32, BAGI_TRAILER_MAGIC, 8);
     bagi_store_u32(data + 40, bagi_crc(0, data, 40));
 }
+#endif
 
-/* False if the bytes are no trailer, or are damaged. */
+/* False if the bytes are not a trailer, or are damaged. */
 static bool bagi_trailer_load(
     const unsigned char data[BAGI_TRAILER_SIZE], bagi_trailer *trailer) {
     trailer->length = bagi_load_u64(data);
     trailer->size = bagi_load_u64(data + 8);
     trailer->table = bagi_load_u32(data + 16);
-    trailer->sums = bagi_load_u32(data + 20);
+    trailer->crcs = bagi_load_u32(data + 20);
     trailer->name = bagi_load_u32(data + 24);
     trailer->spec = bagi_load_u32(data + 28);
     return memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0 &&
            bagi_load_u32(data + 40) == bagi_crc(0, data, 40);
 }
-
-static uint32_t bagi_crc_text(const char *text) {
-    return bagi_crc(0, (const unsigned char *)text, strlen(text));
-}
-
 /* ========================================================================
  * >>fail
- * Messages are written where the fault is seen; whoever knows more about where
- * it is (the file, the field, the index) puts that in front on the way up.
+ * A message is written where the fault is found; callers that know more about the
+ * location (the file, the field, the index) put it in front on the way up.
+ * Private functions are never called with err NULL.
  * ====================================================================== */
+
+/* The first statement of a public function whose err may be NULL and is passed to
+ * private functions. */
+#define BAGI_ERR(err)                                                          \
+    bags_error bagi_local_err;                                                 \
+    (err) = (err) ? (err) : &bagi_local_err
+
+/* The same for a public function whose options may be NULL: then all are 0. */
+#define BAGI_OPTIONS(type, options)                                            \
+    type bagi_default_options;                                                 \
+    memset(&bagi_default_options, 0, sizeof bagi_default_options);             \
+    (options) = (options) ? (options) : &bagi_default_options
 
 BAGS_API const char *bags_version(void) { return BAGS_VERSION; }
 
 BAGS_API const char *bags_code_name(bags_code code) {
-    static const char *const names[] = {"ok", "wrong use of the library",
-        "call out of order", "index or range out of bounds", "wrong field",
-        "wrong type", "wrong value", "missing", "exists already",
-        "locked by a writer", "unfinished", "shards are missing",
-        "corrupt data", "too large", "input or output failed", "out of memory"};
+    static const char *const names[] = {"ok", "invalid argument",
+        "call out of order", "index or range out of bounds", "invalid field",
+        "invalid type", "invalid value", "missing", "already exists",
+        "locked by a writer", "unfinished", "missing shards", "corrupt data",
+        "too large", "input or output failed", "out of memory"};
     size_t i = (size_t)code;
     return i < sizeof names / sizeof *names ? names[i] : "unknown error";
 }
 
-/* Keep a message one line of UTF-8, whatever a stranger put into a name, and
- * wherever it was cut. */
-static void bagi_tidy(char *message) {
+/* Keep a message one line of valid UTF-8: names in it may come from untrusted
+ * files, and it may have been truncated inside a character. */
+static void bagi_sanitize(char *message) {
     unsigned char *text = (unsigned char *)message;
     size_t size = strlen(message);
     for (size_t i = 0, step; i < size; i += step) {
@@ -2912,86 +2910,84 @@ BAGS_API BAGI_COLD bags_code bags_fail(
     if (vsnprintf(err->message, sizeof err->message, format, arguments) < 0)
         err->message[0] = '\0';
     va_end(arguments);
-    bagi_tidy(err->message);
+    bagi_sanitize(err->message);
     return code;
 }
 
 static bags_code bagi_prefix(
     bags_error *err, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
 
-/* Put words before a message that is there. Returns the code, so that a caller
- * can end with it. */
+/* Insert text in front of a message. Returns code, so that a caller can return the
+ * result. If both do not fit, the end of the message is lost. */
 BAGI_COLD static bags_code bagi_prefix(
     bags_error *err, bags_code code, const char *format, ...) {
-    if (!err)
-        return code;
-    char words[512];
+    char prefix[BAGS_ERROR_SIZE / 2];
     va_list arguments;
     va_start(arguments, format);
-    int size = vsnprintf(words, sizeof words, format, arguments);
+    int printed = vsnprintf(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
-    if (size <= 0)
+    if (printed <= 0)
         return code;
     size_t front =
-        (size_t)size < sizeof words ? (size_t)size : sizeof words - 1;
-    size_t room = sizeof err->message - 1 - front;
-    size_t back = strlen(err->message);
-    if (back > room)
-        back = room;
-    memmove(err->message + front, err->message, back);
-    memcpy(err->message, words, front);
-    err->message[front + back] = '\0';
-    bagi_tidy(err->message);
+        (size_t)printed < sizeof prefix ? (size_t)printed : sizeof prefix - 1;
+    size_t most = sizeof err->message - 1 - front;
+    size_t rest = strlen(err->message);
+    if (rest > most)
+        rest = most;
+    memmove(err->message + front, err->message, rest);
+    memcpy(err->message, prefix, front);
+    err->message[front + rest] = '\0';
+    bagi_sanitize(err->message);
     return code;
 }
 
-/* The end of a path, so that a long one does not push the reason out. */
+/* The end of a path, so that a long path leaves space for the reason. */
 static const char *bagi_tail(const char *path) {
     const size_t most = 320;
     size_t size = strlen(path);
     if (size <= most)
         return path;
     path += size - most;
-    while (((unsigned char)*path & 0xC0) == 0x80)
+    while (((unsigned char)*path & 0xC0) == 0x80) /* not inside a character */
         path++;
     return path;
 }
 
-static bags_code bagi_system_code(int error) {
-    switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-        return BAGS_ERROR_MISSING;
-    case EEXIST:
-        return BAGS_ERROR_EXISTS;
-    case EWOULDBLOCK:
-        return BAGS_ERROR_LOCKED;
-    case ENOMEM:
-        return BAGS_ERROR_MEMORY;
-    default:
-        return BAGS_ERROR_IO;
-    }
-}
-
-/* "path: cannot open: No such file or directory" */
+/* "PATH: cannot open: No such file or directory". `error` is an errno value. */
 BAGI_COLD static bags_code bagi_fail_system(
     bags_error *err, int error, const char *path, const char *doing) {
-    char room[128];
+    char buffer[128];
+    /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
+     * mislead. */
     const char *why = error == ENXIO
                           ? "not a regular file"
-                          : bagi_system_text(error, room, sizeof room);
-    bags_code code = bagi_system_code(error);
+                          : bagi_system_text(error, buffer, sizeof buffer);
+    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
+                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
+                     : error == EWOULDBLOCK              ? BAGS_ERROR_LOCKED
+                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
+                                                         : BAGS_ERROR_IO;
     bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, why);
-    if (err)
-        err->system = error;
+    err->system = error;
     return code;
 }
 
+/* err may be NULL, for bags_buffer_reserve. */
+BAGI_COLD static bags_code bagi_fail_memory(bags_error *err, size_t size) {
+    return bags_fail(err, BAGS_ERROR_MEMORY,
+        "out of memory (requested %" PRIu64 " bytes)", (uint64_t)size);
+}
 /* ========================================================================
  * >>memory
- * Allocation through the caller's hook, which wants to know sizes, and checked
- * arithmetic.
+ * Allocation through the caller's hook, which receives the size of what it frees,
+ * and the buffers that callers own.
  * ====================================================================== */
+
+/* An object's copy of its hooks, with the defaults filled in. */
+typedef struct bagi_env {
+    bags_allocator memory;
+    bags_io io;
+} bagi_env;
 
 static void *bagi_malloc_resize(
     void *user, void *data, size_t old_size, size_t new_size) {
@@ -3009,13 +3005,17 @@ static bags_allocator bagi_allocator_of(const bags_allocator *allocator) {
     return allocator ? *allocator : memory;
 }
 
-BAGI_COLD static bags_code bagi_fail_memory(bags_error *err, size_t size) {
-    return bags_fail(err, BAGS_ERROR_MEMORY,
-        "out of memory: cannot get %" PRIu64 " bytes", (uint64_t)size);
+/* env may be NULL, as the options that contain it may be. */
+static bagi_env bagi_env_of(const bags_env *env) {
+    bagi_env made;
+    made.memory = bagi_allocator_of(env ? env->allocator : NULL);
+    made.io = env && env->io ? *env->io : *bags_io_local();
+    return made;
 }
 
-/* Memory, or NULL with err written. Pages of it that are never touched cost
- * nothing. */
+/* Uninitialised memory, or NULL with err written. The system assigns no pages to
+ * what is never touched, so a generous size costs nothing. At least 1 byte is
+ * requested, since a hook treats 0 as a request to free. */
 static void *bagi_alloc_raw(
     const bags_allocator *memory, size_t size, bags_error *err) {
     void *data = memory->resize(memory->user, NULL, 0, size ? size : 1);
@@ -3024,7 +3024,7 @@ static void *bagi_alloc_raw(
     return data;
 }
 
-/* The same, zeroed. */
+/* Zeroed memory, or NULL with err written. */
 static void *bagi_alloc(
     const bags_allocator *memory, size_t size, bags_error *err) {
     void *data = bagi_alloc_raw(memory, size, err);
@@ -3033,12 +3033,14 @@ static void *bagi_alloc(
     return data;
 }
 
+/* size is what was requested from bagi_alloc. data may be NULL. */
 static void bagi_free(const bags_allocator *memory, void *data, size_t size) {
     if (data)
         memory->resize(memory->user, data, size ? size : 1, 0);
 }
 
-/* Make room for one more entry of `size` bytes in an array that doubles. */
+/* Reserve one more entry of `size` bytes in an array, whose capacity doubles. The
+ * array is freed with bagi_free and capacity * size. */
 static bags_code bagi_grow(const bags_allocator *memory, void **data,
     size_t *capacity, size_t count, size_t size, bags_error *err) {
     if (count < *capacity)
@@ -3046,16 +3048,16 @@ static bags_code bagi_grow(const bags_allocator *memory, void **data,
     size_t more = *capacity ? *capacity * 2 : 8;
     if (more < *capacity || more > SIZE_MAX / size)
         return bagi_fail_memory(err, SIZE_MAX);
-    void *bigger =
+    void *grown =
         memory->resize(memory->user, *data, *capacity * size, more * size);
-    if (!bigger)
+    if (!grown)
         return bagi_fail_memory(err, more * size);
-    *data = bigger;
+    *data = grown;
     *capacity = more;
     return BAGS_OK;
 }
 
-/* A copy of a text, ended by 0; free it with bagi_free_text. */
+/* A NUL-terminated copy of a text; free it with bagi_free_text. */
 static char *bagi_copy_text(const bags_allocator *memory, const char *text,
     size_t size, bags_error *err) {
     char *copy = (char *)bagi_alloc(memory, size + 1, err);
@@ -3064,12 +3066,13 @@ static char *bagi_copy_text(const bags_allocator *memory, const char *text,
     return copy;
 }
 
+/* The text must contain no NUL: its length is the size that is freed. */
 static void bagi_free_text(const bags_allocator *memory, char *text) {
     if (text)
         bagi_free(memory, text, strlen(text) + 1);
 }
 
-/* A text made by printf's rules, ended by 0; free it with bagi_free_text. */
+/* A NUL-terminated text as printf writes it; free it with bagi_free_text. */
 static char *bagi_print(const bags_allocator *memory, bags_error *err,
     const char *format, ...) BAGI_PRINTF(3, 4);
 
@@ -3098,6 +3101,7 @@ BAGS_API bags_code bags_buffer_reserve(
         return BAGS_OK;
     if (!buffer->resize)
         buffer->resize = bagi_malloc_resize;
+    /* An overflow makes `more` small, and then `size` is used. */
     size_t more = buffer->capacity + buffer->capacity / 2;
     if (more < size)
         more = size;
@@ -3120,7 +3124,7 @@ BAGS_API void bags_buffer_free(bags_buffer *buffer) {
     memset(buffer, 0, sizeof *buffer);
 }
 
-/* A buffer that has no allocator yet takes that of the object it serves. */
+/* A buffer without an allocator takes the one of the object that it serves. */
 static void bagi_buffer_adopt(
     bags_buffer *buffer, const bags_allocator *memory) {
     if (!buffer->resize) {
@@ -3128,30 +3132,16 @@ static void bagi_buffer_adopt(
         buffer->user = memory->user;
     }
 }
-
 /* ========================================================================
  * >>files
- * What the rest calls instead of hooks: they read and write all that was asked
- * for, or fail with a message that has the path.
+ * What the rest calls instead of the hooks: reads and writes that are complete or
+ * fail with a message, and directories whose files have a name and a suffix.
  * ====================================================================== */
 
-typedef struct bagi_env {
-    bags_allocator memory;
-    bags_io io;
-} bagi_env;
-
-static bagi_env bagi_env_of(
-    const bags_allocator *allocator, const bags_io *io) {
-    bagi_env env;
-    env.memory = bagi_allocator_of(allocator);
-    env.io = io ? *io : *bags_io_local();
-    return env;
-}
-
-/* "" would put shards into the root directory. */
 static bags_code bagi_check_path(const char *path, bags_error *err) {
-    return *path ? BAGS_OK
-                 : bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
+    if (path && *path) /* "" would put shards into the root directory */
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
 }
 
 static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
@@ -3164,7 +3154,7 @@ static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
         err, error, path, mode == BAGS_IO_CREATE ? "create" : "open");
 }
 
-/* Close what was only read; nothing can be lost. */
+/* Close a file that was only read: nothing can be lost. */
 static void bagi_close_read(const bagi_env *env, void *file) {
     if (file)
         env->io.close(env->io.user, file);
@@ -3173,7 +3163,8 @@ static void bagi_close_read(const bagi_env *env, void *file) {
 static bags_code bagi_file_size(const bagi_env *env, void *file,
     const char *path, uint64_t *size, bags_error *err) {
     int error = env->io.size(env->io.user, file, size);
-    return error ? bagi_fail_system(err, error, path, "get the size") : BAGS_OK;
+    return error ? bagi_fail_system(err, error, path, "get the size of")
+                 : BAGS_OK;
 }
 
 static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
@@ -3187,29 +3178,10 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
             return bagi_fail_system(err, error, path, "read");
         if (done == 0 || done > size)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: ends at %" PRIu64 ", where %" PRIu64
-                " more bytes should be: it was made shorter while it was open",
+                "%s: truncated while open (ends at offset %" PRIu64 ", %" PRIu64
+                " bytes missing)",
                 bagi_tail(path), offset, (uint64_t)size);
         out += done;
-        offset += done;
-        size -= done;
-    }
-    return BAGS_OK;
-}
-
-static bags_code bagi_write_at(const bagi_env *env, void *file,
-    const char *path, uint64_t offset, const void *data, size_t size,
-    bags_error *err) {
-    const unsigned char *in = (const unsigned char *)data;
-    while (size > 0) {
-        size_t done = 0;
-        int error =
-            env->io.write_at(env->io.user, file, offset, in, size, &done);
-        if (!error && (done == 0 || done > size))
-            error = EIO;
-        if (error)
-            return bagi_fail_system(err, error, path, "write");
-        in += done;
         offset += done;
         size -= done;
     }
@@ -3219,7 +3191,7 @@ static bags_code bagi_write_at(const bagi_env *env, void *file,
 static bags_code bagi_kind(const bagi_env *env, const char *path,
     bags_path_kind *kind, bags_error *err) {
     int error = env->io.kind(env->io.user, path, kind);
-    return error ? bagi_fail_system(err, error, path, "look at") : BAGS_OK;
+    return error ? bagi_fail_system(err, error, path, "stat") : BAGS_OK;
 }
 
 static bags_code bagi_sync_dir(
@@ -3228,13 +3200,14 @@ static bags_code bagi_sync_dir(
     return error ? bagi_fail_system(err, error, path, "sync") : BAGS_OK;
 }
 
-/* What stands between the parts of a path. */
+/* ---- paths ---- */
+
 static bool bagi_is_slash(char c) {
     return c == '/' || (BAGI_WINDOWS_PATHS && c == '\\');
 }
 
-/* How much of a path is its root, which has no directory above it: "/", and on
- * Windows "C:/", "C:", "//server/share/" and "//?/C:/" too. */
+/* The size of a path's root, which has no parent: "/", and on Windows "C:/", "C:",
+ * "//server/share/" and "//?/C:/" too. */
 static size_t bagi_root_size(const char *path) {
     size_t size = 0, names = 0;
     if (BAGI_WINDOWS_PATHS && bagi_is_slash(path[0]) && bagi_is_slash(path[1]))
@@ -3247,7 +3220,7 @@ static size_t bagi_root_size(const char *path) {
     return size;
 }
 
-/* The directory that a path stands in; "." for a bare name. Free it with
+/* The parent directory of a path; "." for a bare name. Free it with
  * bagi_free_text. */
 static char *bagi_parent(
     const bags_allocator *memory, const char *path, bags_error *err) {
@@ -3262,26 +3235,25 @@ static char *bagi_parent(
                 : bagi_copy_text(memory, ".", 1, err);
 }
 
-/* Sync the directory above a path, and those further up that were made for
- * it. */
-static bags_code bagi_sync_above(
+/* Sync `levels` directories, starting with the parent of a path. */
+static bags_code bagi_sync_parents(
     const bagi_env *env, const char *path, size_t levels, bags_error *err) {
-    char *above = bagi_copy_text(&env->memory, path, strlen(path), err);
-    bags_code code = above ? BAGS_OK : BAGS_ERROR_MEMORY;
+    char *at = bagi_copy_text(&env->memory, path, strlen(path), err);
+    bags_code code = at ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < levels && !code; i++) {
-        char *next = bagi_parent(&env->memory, above, err);
-        code = next ? bagi_sync_dir(env, next, err) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&env->memory, above);
-        above = next;
+        char *parent = bagi_parent(&env->memory, at, err);
+        code = parent ? bagi_sync_dir(env, parent, err) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&env->memory, at);
+        at = parent;
     }
-    bagi_free_text(&env->memory, above);
+    bagi_free_text(&env->memory, at);
     return code;
 }
 
-/* Make every directory above the last part of the path that is not there, and
- * wait until the disk has it; without `sync`, count those that wait in *made. */
+/* Create the missing directories above the last part of a path. Each is synced
+ * into its parent, or with no_sync counted in *unsynced. */
 static bags_code bagi_make_parents(const bagi_env *env, const char *path,
-    bool sync, size_t *made, bags_error *err) {
+    bool no_sync, size_t *unsynced, bags_error *err) {
     char *copy = bagi_copy_text(&env->memory, path, strlen(path), err);
     if (!copy)
         return BAGS_ERROR_MEMORY;
@@ -3291,18 +3263,19 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
         size--;
     for (size_t i = root + 1; i < size && !code; i++) {
         const char slash = copy[i];
+        bags_path_kind kind = BAGS_PATH_NONE;
         if (!bagi_is_slash(slash) || bagi_is_slash(copy[i - 1]))
             continue;
         copy[i] = '\0';
-        bags_path_kind kind = BAGS_PATH_NONE;
         code = bagi_kind(env, copy, &kind, err);
         if (!code && kind == BAGS_PATH_NONE) {
             int error = env->io.make_dir(env->io.user, copy);
-            *made += !error && !sync;
             if (error && error != EEXIST)
-                code = bagi_fail_system(err, error, copy, "make the directory");
-            else if (!error && sync)
-                code = bagi_sync_above(env, copy, 1, err);
+                code = bagi_fail_system(err, error, copy, "create directory");
+            else if (!error && no_sync)
+                ++*unsynced;
+            else if (!error)
+                code = bagi_sync_parents(env, copy, 1, err);
         }
         copy[i] = slash;
     }
@@ -3310,72 +3283,152 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     return code;
 }
 
-/* A whole small file. *data has *size bytes and is freed with bagi_free. */
-static bags_code bagi_read_file(const bagi_env *env, const char *path,
-    size_t most, unsigned char **data, size_t *size, bags_error *err) {
+/* ---- directories ---- */
+
+/* The files of a Bag, in the order in which they must reach the system. */
+enum { BAGI_BLOBS, BAGI_CRCS, BAGI_ENDS, BAGI_FILES };
+
+static const char *const bagi_suffix[] = {".bag", ".crc", ".idx"};
+
+/* A directory of Bags. A standalone Bag is treated as a directory with one
+ * nameless field: then `path` is the Bag's path without .bag. */
+typedef struct bagi_dir {
+    const bagi_env *env;
+    const char *path;
+    bool standalone;
+    bool bare; /* standalone, and the Bag's name does not end in .bag */
+} bagi_dir;
+
+static bagi_dir bagi_dir_of(const bagi_env *env, const char *path) {
+    bagi_dir dir = {env, path, false, false};
+    return dir;
+}
+
+/* The path of a file; free it with bagi_free_text. */
+static char *bagi_dir_path(const bagi_dir *dir, const char *name,
+    const char *suffix, bags_error *err) {
+    if (dir->bare && strcmp(suffix, ".bag") == 0)
+        suffix = "";
+    return bagi_print(&dir->env->memory, err, "%s%s%s%s", dir->path,
+        dir->standalone ? "" : "/", name, suffix);
+}
+
+static bags_code bagi_dir_kind(const bagi_dir *dir, const char *name,
+    const char *suffix, bags_path_kind *kind, bags_error *err) {
+    char *path = bagi_dir_path(dir, name, suffix, err);
+    bags_code code =
+        path ? bagi_kind(dir->env, path, kind, err) : BAGS_ERROR_MEMORY;
+    bagi_free_text(&dir->env->memory, path);
+    return code;
+}
+
+/* *has: there is a file of this name. */
+static bags_code bagi_dir_has(const bagi_dir *dir, const char *name,
+    const char *suffix, bool *has, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_dir_kind(dir, name, suffix, &kind, err);
+    *has = !code && kind == BAGS_PATH_FILE;
+    return code;
+}
+
+/* Remove a file; a missing one is not a failure. */
+static bags_code bagi_dir_remove(const bagi_dir *dir, const char *name,
+    const char *suffix, bags_error *err) {
+    char *path = bagi_dir_path(dir, name, suffix, err);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    int error = dir->env->io.remove(dir->env->io.user, path);
+    bags_code code = error && error != ENOENT
+                         ? bagi_fail_system(err, error, path, "remove")
+                         : BAGS_OK;
+    bagi_free_text(&dir->env->memory, path);
+    return code;
+}
+
+/* Rename a file to the same name with another suffix. */
+static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
+    const char *from_suffix, const char *to_suffix, bags_error *err) {
+    char *from = bagi_dir_path(dir, name, from_suffix, err);
+    char *to = from ? bagi_dir_path(dir, name, to_suffix, err) : NULL;
+    bags_code code = to ? BAGS_OK : BAGS_ERROR_MEMORY;
+    int error = to ? dir->env->io.rename(dir->env->io.user, from, to) : 0;
+    if (error)
+        code = bagi_fail_system(err, error, from, "rename");
+    bagi_free_text(&dir->env->memory, from);
+    bagi_free_text(&dir->env->memory, to);
+    return code;
+}
+
+/* Read a small file completely. *data has *size bytes; free it with bagi_free. */
+static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
+    const char *suffix, size_t most, unsigned char **data, size_t *size,
+    bags_error *err) {
+    const bagi_env *env = dir->env;
     void *file = NULL;
     uint64_t length = 0;
-    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file, err);
-    if (code)
-        return code;
-    code = bagi_file_size(env, file, path, &length, err);
+    unsigned char *content = NULL;
+    char *path = bagi_dir_path(dir, name, suffix, err);
+    bags_code code = path ? bagi_open(env, path, BAGS_IO_READ, &file, err)
+                          : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = bagi_file_size(env, file, path, &length, err);
     if (!code && length > most)
         code = bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: has %" PRIu64 " bytes; at most %" PRIu64 " are read",
+            "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
             bagi_tail(path), length, (uint64_t)most);
-    unsigned char *room = NULL;
     if (!code) {
-        room = (unsigned char *)bagi_alloc(&env->memory, (size_t)length, err);
-        code = room
-                   ? bagi_read_at(env, file, path, 0, room, (size_t)length, err)
-                   : BAGS_ERROR_MEMORY;
+        content =
+            (unsigned char *)bagi_alloc(&env->memory, (size_t)length, err);
+        code = content ? bagi_read_at(
+                             env, file, path, 0, content, (size_t)length, err)
+                       : BAGS_ERROR_MEMORY;
     }
     bagi_close_read(env, file);
+    bagi_free_text(&env->memory, path);
     if (code) {
-        bagi_free(&env->memory, room, (size_t)length);
+        bagi_free(&env->memory, content, (size_t)length);
         return code;
     }
-    *data = room;
+    *data = content;
     *size = (size_t)length;
     return BAGS_OK;
 }
 
 /* ========================================================================
  * >>json
- * As much of JSON as spec.json is: one object whose keys and values are
- * strings. Read with any white space; written as Python's json.dumps writes it.
+ * The JSON of spec.json: one object whose keys and values are strings. It is read
+ * with any whitespace and escapes, and written as Python's json.dumps writes it.
  * ====================================================================== */
-
-#define BAGI_SPEC_MOST ((size_t)1 << 20)
 
 typedef struct bagi_json {
     const unsigned char *text;
     size_t size, at;
-    char *room; /* a decoded string; no longer than the text it stands in */
+    char *buffer; /* decoded strings. A string is never longer than its JSON
+                     text, so the size of the whole text is enough */
     size_t used;
-    const char *why; /* what is wrong at `at` */
+    const char *fault; /* what is wrong at `at` */
 } bagi_json;
 
-static bool bagi_json_wrong(bagi_json *json, const char *why) {
-    json->why = why;
+static bool bagi_json_fault(bagi_json *json, const char *fault) {
+    json->fault = fault;
     return false;
 }
 
 static void bagi_json_space(bagi_json *json) {
-    while (json->at < json->size && strchr(" \t\r\n", json->text[json->at]) &&
-           json->text[json->at])
+    while (json->at < json->size && json->text[json->at] &&
+           strchr(" \t\r\n", json->text[json->at]))
         json->at++;
 }
 
-static bool bagi_json_mark(bagi_json *json, char mark, const char *why) {
+static bool bagi_json_mark(bagi_json *json, char mark, const char *fault) {
     bagi_json_space(json);
     if (json->at >= json->size || json->text[json->at] != (unsigned char)mark)
-        return bagi_json_wrong(json, why);
+        return bagi_json_fault(json, fault);
     json->at++;
     return true;
 }
 
-/* The four digits behind \u; above 0xFFFF if they are none. */
+/* The four digits of \u; above 0xFFFF if they are invalid. */
 static uint32_t bagi_json_hex(bagi_json *json) {
     uint32_t number = 0;
     if (json->size - json->at < 4)
@@ -3393,29 +3446,28 @@ static uint32_t bagi_json_hex(bagi_json *json) {
     return number;
 }
 
-/* A code point behind \u, of two halves if it is a surrogate pair. */
+/* A \u escape, or two if they are a surrogate pair. NUL is refused, since names
+ * and types are NUL-terminated in memory. */
 static bool bagi_json_unicode(bagi_json *json) {
     uint32_t point = bagi_json_hex(json);
     if (point > 0xFFFF)
-        return bagi_json_wrong(json, "\\u without four hexadecimal digits");
-    if (point >= 0xD800 && point < 0xDC00) {
+        return bagi_json_fault(json, "\\u without four hexadecimal digits");
+    if (point >= 0xD800 && point < 0xE000) {
         uint32_t low = UINT32_MAX;
-        if (json->size - json->at >= 2 && json->text[json->at] == '\\' &&
-            json->text[json->at + 1] == 'u') {
+        if (point < 0xDC00 && json->size - json->at >= 2 &&
+            json->text[json->at] == '\\' && json->text[json->at + 1] == 'u') {
             json->at += 2;
             low = bagi_json_hex(json);
         }
         if (low < 0xDC00 || low > 0xDFFF)
-            return bagi_json_wrong(json, "half of a surrogate pair");
+            return bagi_json_fault(json, "unpaired surrogate");
         point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00);
-    } else if (point >= 0xDC00 && point < 0xE000) {
-        return bagi_json_wrong(json, "half of a surrogate pair");
     }
     if (point == 0)
-        return bagi_json_wrong(json, "a zero character in a string");
+        return bagi_json_fault(json, "NUL character in a string");
     unsigned char bytes[4];
     size_t length = bagi_utf8_encode(point, bytes);
-    memcpy(json->room + json->used, bytes, length);
+    memcpy(json->buffer + json->used, bytes, length);
     json->used += length;
     return true;
 }
@@ -3423,20 +3475,20 @@ static bool bagi_json_unicode(bagi_json *json) {
 static bool bagi_json_escape(bagi_json *json) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     if (json->at >= json->size)
-        return bagi_json_wrong(json, "a string without end");
+        return bagi_json_fault(json, "string without an end");
     unsigned char c = json->text[json->at++];
     if (c == 'u')
         return bagi_json_unicode(json);
     const char *found = c ? strchr(from, c) : NULL;
     if (!found)
-        return bagi_json_wrong(json, "an escape that JSON does not have");
-    json->room[json->used++] = to[found - from];
+        return bagi_json_fault(json, "invalid escape");
+    json->buffer[json->used++] = to[found - from];
     return true;
 }
 
-/* A string, decoded to the end of `room`. */
-static bool bagi_json_string(bagi_json *json, const char *why) {
-    if (!bagi_json_mark(json, '"', why))
+/* Append a decoded string to the buffer. */
+static bool bagi_json_string(bagi_json *json, const char *fault) {
+    if (!bagi_json_mark(json, '"', fault))
         return false;
     while (json->at < json->size) {
         unsigned char c = json->text[json->at];
@@ -3445,7 +3497,7 @@ static bool bagi_json_string(bagi_json *json, const char *why) {
             return true;
         }
         if (c < 0x20)
-            return bagi_json_wrong(json, "a control character in a string");
+            return bagi_json_fault(json, "control character in a string");
         if (c == '\\') {
             json->at++;
             if (!bagi_json_escape(json))
@@ -3455,35 +3507,36 @@ static bool bagi_json_string(bagi_json *json, const char *why) {
         size_t length =
             bagi_utf8_sequence(json->text + json->at, json->size - json->at);
         if (length == 0)
-            return bagi_json_wrong(json, "text that is not UTF-8");
-        memcpy(json->room + json->used, json->text + json->at, length);
+            return bagi_json_fault(json, "invalid UTF-8");
+        memcpy(json->buffer + json->used, json->text + json->at, length);
         json->used += length;
         json->at += length;
     }
-    return bagi_json_wrong(json, "a string without end");
+    return bagi_json_fault(json, "string without an end");
 }
 
-/*
- * Read an object of strings, giving each pair to `each`, which may fail. `room`
- * has the text's size. False with json->why, or with `each`'s code in *code.
- */
-static bool bagi_json_object(bagi_json *json,
-    bags_code (*each)(void *user, const char *key, size_t key_size,
-        const char *value, size_t value_size),
-    void *user, bags_code *code) {
-    if (!bagi_json_mark(json, '{', "no JSON object"))
+/* A function that receives the pairs of an object. The strings are not
+ * NUL-terminated, but contain no NUL. */
+typedef bags_code (*bagi_json_each)(void *user, const char *key,
+    size_t key_size, const char *value, size_t value_size);
+
+/* False with json->fault, or with the failure of `each` in *code. */
+static bool bagi_json_pairs(
+    bagi_json *json, bagi_json_each each, void *user, bags_code *code) {
+    if (!bagi_json_mark(json, '{', "expected a JSON object"))
         return false;
     bagi_json_space(json);
     bool more = json->at >= json->size || json->text[json->at] != '}';
     while (more) {
         json->used = 0;
-        if (!bagi_json_string(json, "no string where a name should be"))
+        if (!bagi_json_string(json, "expected a name in quotes"))
             return false;
         size_t key = json->used;
-        if (!bagi_json_mark(json, ':', "no : behind a name") ||
-            !bagi_json_string(json, "a type that is not a string"))
+        if (!bagi_json_mark(json, ':', "expected : after a name") ||
+            !bagi_json_string(json, "expected a type in quotes"))
             return false;
-        *code = each(user, json->room, key, json->room + key, json->used - key);
+        *code =
+            each(user, json->buffer, key, json->buffer + key, json->used - key);
         if (*code)
             return false;
         bagi_json_space(json);
@@ -3491,15 +3544,37 @@ static bool bagi_json_object(bagi_json *json,
         if (more)
             json->at++;
     }
-    if (!bagi_json_mark(json, '}', "no , or } behind a type"))
+    if (!bagi_json_mark(json, '}', "expected , or } after a type"))
         return false;
     bagi_json_space(json);
     return json->at == json->size ||
-           bagi_json_wrong(json, "something behind the object");
+           bagi_json_fault(json, "trailing bytes after the object");
 }
 
-/* The size of a text as a JSON string in ASCII, which is written to `out`
- * unless that is NULL. The text is valid UTF-8. */
+/* Call each() with every pair of the object in the text, in its order. Returns
+ * BAGS_OK, the first failure of each(), BAGS_ERROR_CORRUPT or
+ * BAGS_ERROR_MEMORY. */
+static bags_code bagi_json_object(const bags_allocator *memory, bags_view text,
+    bagi_json_each each, void *user, bags_error *err) {
+    bagi_json json;
+    memset(&json, 0, sizeof json);
+    json.text = text.data;
+    json.size = text.size;
+    json.buffer = (char *)bagi_alloc_raw(memory, text.size, err);
+    if (!json.buffer)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = BAGS_OK;
+    if (!bagi_json_pairs(&json, each, user, &code) && !code)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "invalid JSON: %s (offset %" PRIu64 ")", json.fault,
+            (uint64_t)json.at);
+    bagi_free(memory, json.buffer, text.size);
+    return code;
+}
+
+#ifndef BAGS_NO_WRITER
+/* Write a valid UTF-8 text as a JSON string in ASCII to `out`, unless that is NULL.
+ * Returns its size: a first call with NULL measures it. */
 static size_t bagi_json_quote(const char *text, char *out) {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     const unsigned char *in = (const unsigned char *)text;
@@ -3528,15 +3603,23 @@ static size_t bagi_json_quote(const char *text, char *out) {
         out[0] = out[used + 1] = '"';
     return used + 2;
 }
+#endif
 
 /* ========================================================================
  * >>refs
- * A blob of refs.bag: a msgpack array with one element a field, an unsigned
- * integer for a plain field, [] or [first, count] for a sequence. The
- * self-describing arrays of >>codecs use the same integers.
+ * A blob of refs.bag: a msgpack array with one element per field, which is an
+ * unsigned integer (plain field), or [] or [first, count] (sequence). Every read
+ * of a datapoint parses one. The array codec uses the same integers.
+ *
+ *     92                array of 2 fields
+ *        cd 01 02       "label": blob 258
+ *        92 05 03       "words": blobs 5, 6 and 7
+ *
+ * The msgpack parsers take a position `at` in a blob that ends at `end`, and return
+ * the position after what they have parsed, or NULL if that is invalid.
  * ====================================================================== */
 
-#define BAGI_REF_MOST 19 /* bytes of [first, count] at its longest */
+#define BAGI_REF_MAX 19 /* bytes of the longest [first, count] */
 
 /* Which blobs of a field belong to a datapoint. */
 typedef struct bagi_ref {
@@ -3571,98 +3654,174 @@ static size_t bagi_msgpack_put_array(unsigned char *out, uint64_t count) {
     return bagi_msgpack_put(out, 0xDD, count, 4);
 }
 
-/* The big-endian integer behind a tag. False if the blob ends before. */
-static bool bagi_msgpack_number(
-    bags_view *blob, size_t bytes, uint64_t *number) {
-    if (blob->size < bytes)
-        return false;
+/* The big-endian integer after a tag. */
+static const unsigned char *bagi_msgpack_number(const unsigned char *at,
+    const unsigned char *end, size_t bytes, uint64_t *number) {
+    if ((size_t)(end - at) < bytes)
+        return NULL;
     uint64_t sum = 0;
     for (size_t i = 0; i < bytes; i++)
-        sum = sum << 8 | blob->data[i];
-    blob->data += bytes;
-    blob->size -= bytes;
+        sum = sum << 8 | at[i];
     *number = sum;
-    return true;
+    return at + bytes;
 }
 
-/* Take a non-negative integer, in any of msgpack's forms, off the front. */
-static bool bagi_msgpack_uint(bags_view *blob, uint64_t *number) {
-    if (blob->size == 0)
-        return false;
-    unsigned char tag = blob->data[0];
-    bags_view rest = {blob->data + 1, blob->size - 1};
+/* A non-negative integer in any of msgpack's forms: writers other than ours may
+ * use longer forms than needed, and signed ones. */
+BAGI_NOINLINE static const unsigned char *bagi_msgpack_uint(
+    const unsigned char *at, const unsigned char *end, uint64_t *number) {
+    if (at == end)
+        return NULL;
+    unsigned char tag = *at++;
     if (tag < 0x80) {
         *number = tag;
-    } else if (tag >= 0xCC && tag <= 0xCF) {
-        if (!bagi_msgpack_number(&rest, (size_t)1 << (tag - 0xCC), number))
-            return false;
-    } else if (tag >= 0xD0 && tag <= 0xD3) {
-        size_t bytes = (size_t)1 << (tag - 0xD0);
-        if (!bagi_msgpack_number(&rest, bytes, number) ||
-            *number >> (8 * bytes - 1))
-            return false;
-    } else {
-        return false;
+        return at;
     }
-    *blob = rest;
-    return true;
+    if (tag < 0xCC || tag > 0xD3)
+        return NULL;
+    size_t bytes = (size_t)1 << (tag & 3);
+    at = bagi_msgpack_number(at, end, bytes, number);
+    bool negative = at && tag >= 0xD0 && *number >> (8 * bytes - 1);
+    return negative ? NULL : at;
 }
 
-/* Take the head of an array off the front. */
-static bool bagi_msgpack_array(bags_view *blob, uint64_t *count) {
-    if (blob->size == 0)
-        return false;
-    unsigned char tag = blob->data[0];
-    bags_view rest = {blob->data + 1, blob->size - 1};
-    if ((tag & 0xF0) == 0x90)
+/* The head of an array. */
+BAGI_NOINLINE static const unsigned char *bagi_msgpack_array(
+    const unsigned char *at, const unsigned char *end, uint64_t *count) {
+    if (at == end)
+        return NULL;
+    unsigned char tag = *at++;
+    if ((tag & 0xF0) == 0x90) {
         *count = tag & 0x0F;
-    else if ((tag != 0xDC && tag != 0xDD) ||
-             !bagi_msgpack_number(&rest, tag == 0xDC ? 2 : 4, count))
-        return false;
-    *blob = rest;
-    return true;
+        return at;
+    }
+    if (tag != 0xDC && tag != 0xDD)
+        return NULL;
+    return bagi_msgpack_number(at, end, tag == 0xDC ? 2 : 4, count);
 }
 
-static bool bagi_refs_sequence(bags_view *blob, bagi_ref *ref) {
-    uint64_t length = 0;
-    ref->first = ref->count = 0;
-    if (!bagi_msgpack_array(blob, &length))
-        return false;
-    if (length == 0)
-        return true;
-    return length == 2 && bagi_msgpack_uint(blob, &ref->first) &&
-           bagi_msgpack_uint(blob, &ref->count);
+/* Eight bytes as a big-endian number. */
+static BAGI_HOT uint64_t bagi_load_big_u64(const unsigned char *data) {
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) &&                            \
+    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return __builtin_bswap64(bagi_load_u64(data));
+#else
+    uint64_t number = 0;
+    for (int i = 0; i < 8; i++)
+        number = number << 8 | data[i];
+    return number;
+#endif
 }
 
 /*
- * Take a datapoint's blob of refs.bag apart into `refs`, one for each type.
- * Returns NULL, or what is wrong, with the field it is wrong for in *field
- * (`count` if it is wrong as a whole).
+ * Refs are on the path of every read, so they are parsed without a check per byte:
+ * a position `at` up to `size` can be loaded from with 8 bytes, since a table or
+ * BAGI_SLACK bytes of a buffer follow every blob of refs.bag. What is invalid ends at
+ * a position after `size`, where nothing more is loaded.
  */
-static const char *bagi_refs_parse(bags_view blob, const bags_type *types,
-    size_t count, bagi_ref *refs, size_t *field) {
-    uint64_t length = 0;
-    *field = count;
-    if (!bagi_msgpack_array(&blob, &length))
-        return "is not a msgpack array";
-    if (length != count)
-        return "has another number of elements than spec.json has fields";
-    for (size_t i = 0; i < count; i++) {
-        *field = i;
-        if (types[i].sequence) {
-            if (!bagi_refs_sequence(&blob, &refs[i]))
-                return "is not [] or [first, count]";
-        } else {
-            refs[i].count = 1;
-            if (!bagi_msgpack_uint(&blob, &refs[i].first))
-                return "is not an index";
-        }
+#define BAGI_SLACK 8
+
+/* bagi_msgpack_uint, with the forms that are written for indices below 2^32 parsed
+ * in place. */
+static BAGI_HOT size_t bagi_refs_uint(
+    const unsigned char *data, size_t at, size_t size, uint64_t *number) {
+    if (BAGI_UNLIKELY(at > size))
+        return at;
+    uint64_t word = bagi_load_big_u64(data + at);
+    unsigned width = (unsigned)(word >> 56) - 0xCC;
+    if (word >> 63 == 0) {
+        *number = word >> 56;
+        return at + 1;
     }
-    *field = count;
-    return blob.size ? "has bytes behind the array" : NULL;
+    if (BAGI_UNLIKELY(width > 2)) {
+        const unsigned char *next =
+            bagi_msgpack_uint(data + at, data + size, number);
+        return next ? (size_t)(next - data) : SIZE_MAX;
+    }
+    unsigned bits = 8U << width;
+    *number = word << 8 >> (64 - bits);
+    return at + 1 + bits / 8;
 }
 
-/* The blob for `refs`, into `out`, which has room for 5 + BAGI_REF_MOST bytes a
+/* An array that is not [first, count] in its shortest form. *length is 2, or 0 for
+ * an empty sequence. */
+BAGI_NOINLINE static size_t bagi_refs_array(
+    const unsigned char *data, size_t at, size_t size, uint64_t *length) {
+    const unsigned char *next =
+        at <= size ? bagi_msgpack_array(data + at, data + size, length) : NULL;
+    return next && (*length == 0 || *length == 2) ? (size_t)(next - data)
+                                                  : SIZE_MAX;
+}
+
+/* The element of one field. */
+static BAGI_HOT size_t bagi_refs_field(const unsigned char *data, size_t at,
+    size_t size, bool sequence, bagi_ref *ref) {
+    ref->count = 1;
+    if (!sequence)
+        return bagi_refs_uint(data, at, size, &ref->first);
+    if (BAGI_UNLIKELY(at >= size || data[at] != 0x92)) {
+        uint64_t length = 0;
+        at = bagi_refs_array(data, at, size, &length);
+        ref->first = ref->count = 0;
+        if (length == 0)
+            return at;
+        at--;
+    }
+    at = bagi_refs_uint(data, at + 1, size, &ref->first);
+    return bagi_refs_uint(data, at, size, &ref->count);
+}
+
+/* What is wrong with refs that cannot be parsed, and with field *field (`count`: with
+ * the blob as a whole). */
+BAGI_COLD static const char *bagi_refs_fault(
+    bags_view blob, const bags_type *types, size_t count, size_t *field) {
+    uint64_t length = 0;
+    size_t at = 0;
+    bagi_ref ref;
+    const unsigned char *first = blob.data, *end = first + blob.size;
+    *field = count;
+    first = blob.size ? bagi_msgpack_array(first, end, &length) : NULL;
+    if (!first)
+        return "not a msgpack array";
+    if (length != count)
+        return "number of elements differs from the fields of spec.json";
+    at = (size_t)(first - blob.data);
+    for (size_t i = 0; i < count; i++) {
+        at = bagi_refs_field(blob.data, at, blob.size, types[i].sequence, &ref);
+        if (at > blob.size) {
+            *field = i;
+            return types[i].sequence ? "not [] or [first, count]"
+                                     : "not a blob index";
+        }
+    }
+    return "trailing bytes after the array";
+}
+
+/* Parse a datapoint's refs, one for each type. Returns false if they are invalid:
+ * see bagi_refs_fault. */
+static BAGI_HOT bool bagi_refs_parse(
+    bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
+    uint64_t length = 0;
+    size_t at = 1;
+    if (BAGI_UNLIKELY(blob.size == 0))
+        return false;
+    if (BAGI_UNLIKELY((*blob.data & 0xF0) != 0x90)) {
+        const unsigned char *first =
+            bagi_msgpack_array(blob.data, blob.data + blob.size, &length);
+        at = first ? (size_t)(first - blob.data) : SIZE_MAX;
+    } else {
+        length = *blob.data & 0x0F;
+    }
+    if (BAGI_UNLIKELY(length != count))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        at = bagi_refs_field(
+            blob.data, at, blob.size, types[i].sequence, &refs[i]);
+    return at == blob.size;
+}
+
+#ifndef BAGS_NO_WRITER
+/* Write the blob for `refs` to `out`, whose capacity is 5 bytes and BAGI_REF_MAX per
  * field. Returns its size. */
 static size_t bagi_refs_write(const bags_type *types, size_t count,
     const bagi_ref *refs, unsigned char *out) {
@@ -3680,2406 +3839,16 @@ static size_t bagi_refs_write(const bags_type *types, size_t count,
     }
     return used;
 }
-
-/* ========================================================================
- * >>bag-read
- * A Bag is seen through two pointers: the bytes of its blobs and the ends of
- * them, both of which may point into a map, a copy, or nowhere: then the file
- * is read by position. Files that are read by position may belong to a set that
- * keeps a bounded number of them open.
- * ====================================================================== */
-
-typedef struct bagi_file {
-    char *path;
-    uint64_t size;
-    const unsigned char *map; /* NULL: not mapped */
-    void *handle;             /* NULL: mapped, in memory, or not open now */
-    unsigned pins;            /* threads that read it just now */
-    bool listed;              /* it belongs to a set, open or not */
-    bool grows;               /* a writer may go on with it: `size` is of what
-                                 is read */
-    struct bagi_file *newer, *older;
-} bagi_file;
-
-/* Files by last use. What the lists hold is open; `limit` may be passed only
- * while more threads than that read at once. */
-typedef struct bagi_files {
-    bagi_mutex mutex;
-    size_t limit, count;
-    size_t maps, maps_limit;
-    bagi_file *newest, *oldest;
-} bagi_files;
-
-static void bagi_files_unlink(bagi_files *files, bagi_file *file) {
-    *(file->newer ? &file->newer->older : &files->newest) = file->older;
-    *(file->older ? &file->older->newer : &files->oldest) = file->newer;
-    file->newer = file->older = NULL;
-    files->count--;
-}
-
-static void bagi_files_link(bagi_files *files, bagi_file *file) {
-    file->newer = NULL;
-    file->older = files->newest;
-    *(files->newest ? &files->newest->newer : &files->oldest) = file;
-    files->newest = file;
-    files->count++;
-}
-
-static void bagi_files_close(
-    bagi_files *files, const bagi_env *env, bagi_file *file) {
-    bagi_files_unlink(files, file);
-    bagi_close_read(env, file->handle);
-    file->handle = NULL;
-}
-
-/* Close the file that was not read for longest. False if all are being read. */
-static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
-    bagi_file *file = files->oldest;
-    while (file && file->pins > 0)
-        file = file->newer;
-    if (file)
-        bagi_files_close(files, env, file);
-    return file != NULL;
-}
-
-/* Make room for one more open file. */
-static void bagi_files_room(bagi_files *files, const bagi_env *env) {
-    while (files->count >= files->limit && bagi_files_evict(files, env))
-        ;
-}
-
-/* Open a file; where the system allows no more, close others. */
-static bags_code bagi_files_open(bagi_files *files, const bagi_env *env,
-    const char *path, bool locked, void **file, bags_error *err) {
-    for (;;) {
-        bags_error why;
-        bool again = false;
-        bags_code code = bagi_open(env, path, BAGS_IO_READ, file, &why);
-        if (!code)
-            return BAGS_OK;
-        if (files && (why.system == EMFILE || why.system == ENFILE)) {
-            if (!locked)
-                bagi_lock(&files->mutex);
-            again = bagi_files_evict(files, env);
-            if (!locked)
-                bagi_unlock(&files->mutex);
-        }
-        if (again)
-            continue;
-        if (err)
-            *err = why;
-        return code;
-    }
-}
-
-/* Open a file again, and make sure that it is the one that was looked at. */
-static bags_code bagi_files_reopen(
-    bagi_files *files, const bagi_env *env, bagi_file *file, bags_error *err) {
-    bagi_files_room(files, env);
-    void *handle = NULL;
-    uint64_t size = 0;
-    bags_code code =
-        bagi_files_open(files, env, file->path, true, &handle, err);
-    if (code)
-        return code;
-    code = bagi_file_size(env, handle, file->path, &size, err);
-    if (!code && size != file->size && (size < file->size || !file->grows))
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has %" PRIu64 " bytes now and had %" PRIu64
-            " when it was opened first",
-            bagi_tail(file->path), size, file->size);
-    if (code) {
-        bagi_close_read(env, handle);
-        return code;
-    }
-    file->handle = handle;
-    bagi_files_link(files, file);
-    return BAGS_OK;
-}
-
-/* The checksums beside a Bag. */
-typedef struct bagi_sums {
-    bagi_file file;            /* NAME.crc */
-    const unsigned char *crcs; /* NULL: read by position */
-    unsigned char *loaded;     /* they, in memory, if asked for */
-    bagi_trailer trailer;
-    bool whole; /* and of a Bag of this shape */
-    bool other; /* whole, and of a Bag of another shape */
-} bagi_sums;
-
-struct bag_reader {
-    bagi_mapped view;          /* must be the first member */
-    const unsigned char *data; /* offset 0 of the blobs; NULL: read */
-    const unsigned char *ends; /* the end of blob 0; NULL: read */
-    uint64_t length;           /* blobs */
-    bagi_sums *sums;           /* NULL: blobs are not checked */
-    uint64_t limit;            /* no blob ends behind this offset */
-    uint64_t table;            /* offset of the end of blob 0 in its file */
-    const bagi_env *env;
-    bagi_files *files; /* NULL: the files stay open */
-    bagi_file file;
-    bagi_file index;       /* NAME.idx, if split */
-    unsigned char *loaded; /* the table in memory, if asked for */
-    size_t loaded_size;
-    bool split, v2;
-    bool random;       /* mapped for BAGS_ACCESS_RANDOM */
-    void *consecutive; /* not NULL: blob i is datapoint i's; see columns */
-    bool in_memory;    /* no file: nothing stands beside it */
-};
-
-/* Hold a file open that may have to be opened again for it. */
-static bags_code bagi_file_pin(const bag_reader *reader, const bagi_file *of,
-    void **handle, bags_error *err) {
-    bagi_files *files = reader->files;
-    /* Only the members that the set's mutex guards change. */
-    bagi_file *file = (bagi_file *)(uintptr_t)of;
-    bags_code code = BAGS_OK;
-    if (files)
-        bagi_lock(&files->mutex);
-    if (files && !file->handle) {
-        code = bagi_files_reopen(files, reader->env, file, err);
-    } else if (files && files->newest != file) {
-        bagi_files_unlink(files, file);
-        bagi_files_link(files, file);
-    }
-    *handle = file->handle;
-    if (files) {
-        file->pins += !code;
-        bagi_unlock(&files->mutex);
-    }
-    return code;
-}
-
-static void bagi_file_unpin(const bag_reader *reader, const bagi_file *of) {
-    bagi_files *files = reader->files;
-    bagi_file *file = (bagi_file *)(uintptr_t)of;
-    if (!files)
-        return;
-    bagi_lock(&files->mutex);
-    if (--file->pins == 0 && files->count > files->limit)
-        bagi_files_close(files, reader->env, file);
-    bagi_unlock(&files->mutex);
-}
-
-static bags_code bagi_file_read(const bag_reader *reader, const bagi_file *file,
-    uint64_t offset, void *data, size_t size, bags_error *err) {
-    void *handle = NULL;
-    if (size == 0)
-        return BAGS_OK;
-    bags_code code = bagi_file_pin(reader, file, &handle, err);
-    if (code)
-        return code;
-    code =
-        bagi_read_at(reader->env, handle, file->path, offset, data, size, err);
-    bagi_file_unpin(reader, file);
-    return code;
-}
-
-/* Say how a part of a file will be read, if it is one and the system listens. */
-static void bagi_file_advise(const bag_reader *reader, const bagi_file *file,
-    uint64_t offset, uint64_t size, bags_advice advice) {
-    const bags_io *io = &reader->env->io;
-    void *handle = NULL;
-    if (!io->advise || size == 0)
-        return;
-    if (file->map) {
-        io->advise(io->user, NULL, file->map + offset, 0, size, advice);
-    } else if ((file->listed || file->handle) && /* listed: handle is locked */
-               !bagi_file_pin(reader, file, &handle, NULL)) {
-        io->advise(io->user, handle, NULL, offset, size, advice);
-        bagi_file_unpin(reader, file);
-    }
-}
-
-/* Where a file's bytes can be had while it is being opened: its map, or a
- * read. */
-static bags_code bagi_file_peek(const bag_reader *reader, const bagi_file *file,
-    uint64_t offset, uint64_t *number, bags_error *err) {
-    unsigned char room[8];
-    const unsigned char *at = room;
-    bags_code code = BAGS_OK;
-    if (file->map)
-        at = file->map + offset;
-    else
-        code = bagi_read_at(reader->env, file->handle, file->path, offset, room,
-            sizeof room, err);
-    if (!code)
-        *number = bagi_load_u64(at);
-    return code;
-}
-
-/* Map an open file, if that is wanted and can be done. An empty file needs no
- * map: nothing is read from it. */
-static void bagi_file_map(bag_reader *reader, bagi_file *file, bool no_mmap) {
-    static const unsigned char nothing[1] = {0};
-    const bags_io *io = &reader->env->io;
-    bagi_files *files = reader->files;
-    const void *map = nothing;
-    if (no_mmap || !io->map || file->size > SIZE_MAX / 2)
-        return;
-    if (file->size > 0) {
-        if (files && files->maps >= files->maps_limit)
-            return;
-        if (io->map(io->user, file->handle, (size_t)file->size, &map) != 0)
-            return;
-        if (files)
-            files->maps++;
-    }
-    file->map = (const unsigned char *)map;
-}
-
-static bags_code bagi_file_open(
-    bag_reader *reader, bagi_file *file, const char *path, bags_error *err) {
-    const bagi_env *env = reader->env;
-    file->path = bagi_copy_text(&env->memory, path, strlen(path), err);
-    if (!file->path)
-        return BAGS_ERROR_MEMORY;
-    return bagi_files_open(reader->files, env, path, false, &file->handle, err);
-}
-
-/* See how large an open file is now. */
-static bags_code bagi_file_measure(
-    bag_reader *reader, bagi_file *file, bool no_mmap, bags_error *err) {
-    bags_code code =
-        bagi_file_size(reader->env, file->handle, file->path, &file->size, err);
-    if (!code)
-        bagi_file_map(reader, file, no_mmap);
-    return code;
-}
-
-/* After a file was looked at: a mapped one need not stay open; one that is read
- * by position joins the set. */
-static void bagi_file_settle(bag_reader *reader, bagi_file *file) {
-    bagi_files *files = reader->files;
-    if (!file->handle)
-        return;
-    if (file->map) {
-        bagi_close_read(reader->env, file->handle);
-        file->handle = NULL;
-    } else if (files) {
-        bagi_lock(&files->mutex);
-        bagi_files_room(files, reader->env);
-        bagi_files_link(files, file);
-        file->listed = true;
-        bagi_unlock(&files->mutex);
-    }
-}
-
-/* No thread may be reading the file; one that failed to open is in no set
- * yet. */
-static void bagi_file_close(bag_reader *reader, bagi_file *file) {
-    const bagi_env *env = reader->env;
-    bagi_files *files = reader->files;
-    if (file->map && file->size > 0) {
-        env->io.unmap(env->io.user, file->map, (size_t)file->size);
-        if (files)
-            files->maps--;
-    }
-    if (file->handle) {
-        if (files && file->listed)
-            bagi_files_unlink(files, file);
-        bagi_close_read(env, file->handle);
-    }
-    bagi_free_text(&env->memory, file->path);
-    memset(file, 0, sizeof *file);
-}
-
-/* A Bag that ends in its own table: v1, or v2 without the leading 0. */
-static bags_code bagi_bag_shape(
-    bag_reader *reader, bool allow_empty, bags_error *err) {
-    const bagi_file *file = &reader->file;
-    const char *path = bagi_tail(file->path);
-    uint64_t last = 0, first = 0;
-    if (file->size == 0 && allow_empty) {
-        reader->v2 = true;
-        return BAGS_OK;
-    }
-    if (file->size < 8)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has %" PRIu64 " bytes; a Bag has at least 8", path,
-            file->size);
-    bags_code code = bagi_file_peek(reader, file, file->size - 8, &last, err);
-    if (code)
-        return code;
-    if (last > file->size - 8 || (file->size - last) % 8 != 0)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: is not a Bag, or was cut short or never closed: its last 8 "
-            "bytes "
-            "place the table at %" PRIu64 " of %" PRIu64 " bytes",
-            path, last, file->size);
-    code = bagi_file_peek(reader, file, last, &first, err);
-    if (code)
-        return code;
-    reader->v2 = first != 0;
-    reader->limit = last;
-    reader->table = reader->v2 ? last : last + 8;
-    reader->length = (file->size - reader->table) / 8;
-    return BAGS_OK;
-}
-
-/* Whether a Bag beside an index is a finished one nevertheless: if its own
- * table begins where the last blob of the index ends, and is as long. */
-static bags_code bagi_bag_finished(bag_reader *reader, uint64_t length,
-    uint64_t end, bool *finished, bags_error *err) {
-    const bagi_file *file = &reader->file;
-    uint64_t last = 0, first = 0;
-    *finished = false;
-    if (file->size < 8 || end > file->size - 8 || (file->size - end) % 8 != 0 ||
-        (file->size - end) / 8 - 1 != length)
-        return BAGS_OK;
-    bags_code code = bagi_file_peek(reader, file, file->size - 8, &last, err);
-    if (code || last != end)
-        return code;
-    code = bagi_file_peek(reader, file, last, &first, err);
-    *finished = !code && first == 0;
-    return code;
-}
-
-/* A Bag whose ends stand in NAME.idx; an entry that was cut is no entry. A Bag
- * alone that has a table of its own does not need the index; but a loss of power
- * may have torn the table, while the index is on disk. */
-static bags_code bagi_bag_shape_split(
-    bag_reader *reader, bool alone, bool unfinished, bags_error *err) {
-    uint64_t length = reader->index.size / 8, end = 0;
-    bool finished = false;
-    bags_code code = BAGS_OK;
-    if (length)
-        code =
-            bagi_file_peek(reader, &reader->index, length * 8 - 8, &end, err);
-    if (!code && alone && !unfinished)
-        code = bagi_bag_finished(reader, length, end, &finished, err);
-    if (code)
-        return code;
-    if (finished) {
-        bagi_file_close(reader, &reader->index);
-        return bagi_bag_shape(reader, false, err);
-    }
-    if (end > reader->file.size && !unfinished)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has %" PRIu64
-            " bytes; its .idx places the end of blob %" PRIu64 " at %" PRIu64,
-            bagi_tail(reader->file.path), reader->file.size, length - 1, end);
-    reader->split = true;
-    reader->limit = unfinished ? reader->file.size : end;
-    reader->length = length;
-    return BAGS_OK;
-}
-
-/* Hold the table in memory, where the file is not mapped. */
-static bags_code bagi_bag_load(bag_reader *reader, bags_error *err) {
-    const bagi_file *file = reader->split ? &reader->index : &reader->file;
-    if (file->map || reader->length == 0)
-        return BAGS_OK;
-    if (reader->length > SIZE_MAX / 8)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: its table is larger than memory", bagi_tail(file->path));
-    size_t size = (size_t)reader->length * 8;
-    reader->loaded =
-        (unsigned char *)bagi_alloc_raw(&reader->env->memory, size, err);
-    if (!reader->loaded)
-        return BAGS_ERROR_MEMORY;
-    reader->loaded_size = size;
-    reader->ends = reader->loaded;
-    return bagi_read_at(reader->env, file->handle, file->path, reader->table,
-        reader->loaded, size, err);
-}
-
-typedef enum bagi_where {
-    BAGI_ALONE,     /* a Bag by itself: the index is looked for */
-    BAGI_WITH_REFS, /* in a dataset with refs.bag: the index is ignored */
-    BAGI_SPLIT      /* in a dataset without: the index is needed */
-} bagi_where;
-
-typedef struct bagi_bag_options {
-    bagi_where where;
-    bool no_mmap, cache_index, allow_empty;
-    bool grows;      /* a writer may be at work on it */
-    bool unfinished; /* its index may say more than is true: who opens it finds
-                        out how much, and trims it */
-    bags_access access;
-    bool check;       /* compare blobs with their checksums */
-    const char *name; /* of the field, or refs; NULL if alone */
-    uint32_t spec;    /* CRC of spec.json, if not alone */
-    bool any_spec;    /* it could not be read */
-} bagi_bag_options;
-
-static bool bagi_is_bag_path(const char *path) {
-    size_t size = strlen(path);
-    return size >= 4 && memcmp(path + size - 4, ".bag", 4) == 0;
-}
-
-/* NAME.idx or NAME.crc for NAME.bag. */
-static char *bagi_beside_path(const bags_allocator *memory, const char *path,
-    const char *ending, bags_error *err) {
-    size_t size = strlen(path) - (bagi_is_bag_path(path) ? 4 : 0);
-    if (size > INT_MAX) {
-        bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is too long");
-        return NULL;
-    }
-    return bagi_print(memory, err, "%.*s%s", (int)size, path, ending);
-}
-
-/* ---- checksums beside a Bag ---- */
-
-/* Check that the sidecar is whole, and of a Bag with as many blobs and bytes. */
-static bags_code bagi_sums_shape(
-    const bag_reader *reader, bagi_sums *sums, bags_error *err) {
-    const bagi_file *file = &sums->file;
-    const bagi_trailer *trailer = &sums->trailer;
-    unsigned char room[BAGI_TRAILER_SIZE] = {0};
-    const unsigned char *at = room;
-    bags_code code = BAGS_OK;
-    uint64_t offset = file->size - BAGI_TRAILER_SIZE;
-    if (file->size >= BAGI_TRAILER_SIZE && file->map)
-        at = file->map + offset;
-    else if (file->size >= BAGI_TRAILER_SIZE)
-        code = bagi_read_at(reader->env, file->handle, file->path, offset, room,
-            sizeof room, err);
-    if (code)
-        return code;
-    if (!bagi_trailer_load(at, &sums->trailer) || offset % 4 ||
-        offset / 4 != trailer->length)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: is damaged, was cut short or never finished: it does not end "
-            "as checksums do",
-            bagi_tail(file->path));
-    sums->other =
-        trailer->length != reader->length || trailer->size != reader->file.size;
-    if (sums->other)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has %" PRIu64 " blobs and %" PRIu64
-            " bytes; by its .crc it had "
-            "%" PRIu64 " blobs and %" PRIu64 " bytes",
-            bagi_tail(reader->file.path), reader->length, reader->file.size,
-            trailer->length, trailer->size);
-    sums->whole = true;
-    return BAGS_OK;
-}
-
-/* The CRC of a lone Bag's name, as a field's Bag has it. */
-static uint32_t bagi_sums_own_name(const char *path) {
-    size_t stop = strlen(path) - (bagi_is_bag_path(path) ? 4 : 0);
-    size_t start = stop;
-    while (start > 0 && !bagi_is_slash(path[start - 1]))
-        start--;
-    return bagi_crc(0, (const unsigned char *)path + start, stop - start);
-}
-
-/* Check that the sidecar is of this Bag, and beside this spec.json. A Bag of a
- * dataset may be read alone; a lone one may be given another name. */
-static bags_code bagi_sums_identity(const bag_reader *reader,
-    const bagi_sums *sums, const bagi_bag_options *options, bags_error *err) {
-    const bagi_trailer *trailer = &sums->trailer;
-    bool alone = options->where == BAGI_ALONE;
-    bool named =
-        alone ? !trailer->name ||
-                    trailer->name == bagi_sums_own_name(reader->file.path)
-              : trailer->name == bagi_crc_text(options->name);
-    if (!named)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has the checksums of a Bag of another name",
-            bagi_tail(sums->file.path));
-    if (!alone && !options->any_spec && trailer->spec != options->spec)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: spec.json had the CRC-32C %08" PRIx32
-            "; now it has %08" PRIx32,
-            bagi_tail(sums->file.path), trailer->spec, options->spec);
-    return BAGS_OK;
-}
-
-static void bagi_sums_close(bag_reader *reader, bagi_sums *sums) {
-    if (sums->loaded)
-        bagi_free(&reader->env->memory, sums->loaded,
-            (size_t)sums->trailer.length * 4);
-    sums->loaded = NULL;
-    bagi_file_close(reader, &sums->file);
-}
-
-/* Open NAME.crc beside a Bag. */
-static bags_code bagi_sums_find(
-    bag_reader *reader, bagi_sums *sums, bool no_mmap, bags_error *err) {
-    const bags_allocator *memory = &reader->env->memory;
-    bags_error why;
-    char *path = bagi_beside_path(memory, reader->file.path, ".crc", err);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_file_open(reader, &sums->file, path, &why);
-    if (!code)
-        code = bagi_file_measure(reader, &sums->file, no_mmap, &why);
-    if (code == BAGS_ERROR_MISSING)
-        bags_fail(err, code,
-            "%s: there are no checksums: %s is not there; "
-            "`bags checksum` makes it",
-            bagi_tail(reader->file.path), bagi_tail(path));
-    else if (code && err)
-        *err = why;
-    bagi_free_text(memory, path);
-    return code;
-}
-
-/* Open what stands beside a Bag whose shape is known, into a struct of zeros,
- * and check all that can be had at O(1) cost. Close it also if that failed. */
-static bags_code bagi_sums_open(bag_reader *reader, bagi_sums *sums,
-    const bagi_bag_options *options, bags_error *err) {
-    bags_code code = bagi_sums_find(reader, sums, options->no_mmap, err);
-    if (!code)
-        code = bagi_sums_shape(reader, sums, err);
-    return code ? code : bagi_sums_identity(reader, sums, options, err);
-}
-
-/* Hold the CRCs in memory, where they are not mapped. */
-static bags_code bagi_sums_load(
-    bag_reader *reader, bagi_sums *sums, bags_error *err) {
-    if (sums->crcs || reader->length == 0)
-        return BAGS_OK;
-    if (reader->length > SIZE_MAX / 4)
-        return bags_fail(err, BAGS_ERROR_LIMIT, "%s: is larger than memory",
-            bagi_tail(sums->file.path));
-    size_t size = (size_t)reader->length * 4;
-    sums->loaded =
-        (unsigned char *)bagi_alloc_raw(&reader->env->memory, size, err);
-    if (!sums->loaded)
-        return BAGS_ERROR_MEMORY;
-    sums->crcs = sums->loaded;
-    return bagi_read_at(reader->env, sums->file.handle, sums->file.path, 0,
-        sums->loaded, size, err);
-}
-
-/* From now on every blob is compared with its checksum. */
-static bags_code bagi_sums_attach(
-    bag_reader *reader, const bagi_bag_options *options, bags_error *err) {
-    reader->sums = (bagi_sums *)bagi_alloc(
-        &reader->env->memory, sizeof *reader->sums, err);
-    if (!reader->sums)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_sums_open(reader, reader->sums, options, err);
-    reader->sums->crcs = reader->sums->file.map;
-    if (!code && options->cache_index)
-        code = bagi_sums_load(reader, reader->sums, err);
-    return code;
-}
-
-/* The same for a Bag that is being written, whose checksums have no end yet. They
- * are held in memory: as many as there are, if the power failed, and no blobs but
- * those. Their writer hands them over before the journal that was read. */
-static bags_code bagi_sums_attach_live(bag_reader *reader, bags_error *err) {
-    reader->sums = (bagi_sums *)bagi_alloc(
-        &reader->env->memory, sizeof *reader->sums, err);
-    if (!reader->sums)
-        return BAGS_ERROR_MEMORY;
-    bagi_sums *sums = reader->sums;
-    bags_code code = bagi_sums_find(reader, sums, true, err);
-    if (!code && reader->length > sums->file.size / 4)
-        reader->length = sums->file.size / 4;
-    sums->trailer.length = reader->length;
-    if (!code)
-        code = bagi_sums_load(reader, sums, err);
-    bagi_file_close(reader, &sums->file);
-    return code;
-}
-
-BAGI_COLD static bags_code bagi_sums_fail(const bag_reader *reader,
-    uint64_t index, uint64_t start, uint64_t stop, uint32_t noted,
-    uint32_t found, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: blob %" PRIu64 ", bytes %" PRIu64 " to %" PRIu64
-        ": has the CRC-32C %08" PRIx32
-        "; when it was written it had %08" PRIx32,
-        bagi_tail(reader->file.path), index, start, stop, found, noted);
-}
-
-#define BAGI_SUMS_STEP 128 /* checksums read at once */
-
-/* CRCs of blobs from `index` on, at most BAGI_SUMS_STEP of them: a view of them,
- * or of `room`. */
-static bags_code bagi_sums_get(const bag_reader *reader, uint64_t index,
-    uint64_t count, unsigned char *room, const unsigned char **crcs,
-    bags_error *err) {
-    const bagi_sums *sums = reader->sums;
-    *crcs = sums->crcs ? sums->crcs + 4 * index : room;
-    if (sums->crcs)
-        return BAGS_OK;
-    if (count > BAGI_SUMS_STEP)
-        count = BAGI_SUMS_STEP;
-    return bagi_file_read(
-        reader, &sums->file, 4 * index, room, (size_t)count * 4, err);
-}
-
-/* Compare blobs with their checksums before they are handed out: `count` of
- * them from `index` on, whose bytes begin at `data`, and whose ends are given
- * and in order. */
-BAGI_APART static bags_code bagi_sums_check(const bag_reader *reader,
-    uint64_t index, uint64_t count, const unsigned char *ends,
-    const unsigned char *data, bags_error *err) {
-    unsigned char room[4 * BAGI_SUMS_STEP];
-    const unsigned char *crcs = room;
-    uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t at = i % BAGI_SUMS_STEP;
-        bags_code code =
-            at ? BAGS_OK
-               : bagi_sums_get(reader, index + i, count - i, room, &crcs, err);
-        if (code)
-            return code;
-        uint64_t stop = bagi_load_u64(ends + 8 * i);
-        uint32_t noted = bagi_load_u32(crcs + 4 * at);
-        uint32_t found = bagi_crc(0, data, (size_t)(stop - start));
-        if (noted != found)
-            return bagi_sums_fail(
-                reader, index + i, start, stop, noted, found, err);
-        data += stop - start;
-        start = stop;
-    }
-    return BAGS_OK;
-}
-
-static void bagi_bag_release(bag_reader *reader) {
-    const bags_allocator *memory = &reader->env->memory;
-    if (reader->sums) {
-        bagi_sums_close(reader, reader->sums);
-        bagi_free(memory, reader->sums, sizeof *reader->sums);
-        reader->sums = NULL;
-    }
-    bagi_file_close(reader, &reader->file);
-    bagi_file_close(reader, &reader->index);
-    bagi_free(memory, reader->loaded, reader->loaded_size);
-    reader->loaded = NULL;
-}
-
-/* Open the index, and see how long it is. One that is looked for may be removed
- * meanwhile, by a writer that finishes the Bag. */
-static bags_code bagi_bag_open_index(bag_reader *reader, const char *path,
-    const bagi_bag_options *options, bool *found, bags_error *err) {
-    const bagi_env *env = reader->env;
-    bool alone = options->where == BAGI_ALONE;
-    bags_path_kind kind = BAGS_PATH_FILE;
-    bags_error why;
-    char *index = bagi_beside_path(&env->memory, path, ".idx", err);
-    if (!index)
-        return BAGS_ERROR_MEMORY;
-    memset(&why, 0, sizeof why);
-    bags_code code = alone ? bagi_kind(env, index, &kind, &why) : BAGS_OK;
-    *found = kind == BAGS_PATH_FILE;
-    if (!code && *found)
-        code = bagi_file_open(reader, &reader->index, index, &why);
-    if (code && alone && why.system == ENOENT) {
-        bagi_file_close(reader, &reader->index);
-        *found = false;
-        code = BAGS_OK;
-    }
-    if (!code && *found)
-        code =
-            bagi_file_measure(reader, &reader->index, options->no_mmap, &why);
-    bagi_free_text(&env->memory, index);
-    if (code && err)
-        *err = why;
-    return code;
-}
-
-/* Look for the index of a Bag by itself. A writer makes it just behind the Bag,
- * and removes it when the Bag is finished: that there is none is believed when
- * the Bag has not changed around the look. */
-static bags_code bagi_bag_find_index(bag_reader *reader, const char *path,
-    const bagi_bag_options *options, bool *found, bags_error *err) {
-    const bagi_env *env = reader->env;
-    void *file = reader->file.handle;
-    uint64_t before = 0, after = 0;
-    do {
-        bags_code code = bagi_file_size(env, file, path, &before, err);
-        if (!code)
-            code = bagi_bag_open_index(reader, path, options, found, err);
-        if (!code)
-            code = bagi_file_size(env, file, path, &after, err);
-        if (code)
-            return code;
-    } while (!*found && before != after);
-    return BAGS_OK;
-}
-
-/* The files of a Bag. The blobs are measured behind the index, so that they
- * cover it while a writer is at work. */
-static bags_code bagi_bag_files(bag_reader *reader, const char *path,
-    const bagi_bag_options *options, bool *split, bags_error *err) {
-    *split = options->where == BAGI_SPLIT;
-    reader->file.grows = reader->index.grows = options->grows;
-    bags_code code = bagi_file_open(reader, &reader->file, path, err);
-    if (!code && *split)
-        code = bagi_bag_open_index(reader, path, options, split, err);
-    else if (!code && options->where == BAGI_ALONE && bagi_is_bag_path(path))
-        code = bagi_bag_find_index(reader, path, options, split, err);
-    return code ? code
-                : bagi_file_measure(
-                      reader, &reader->file, options->no_mmap, err);
-}
-
-static bags_code bagi_bag_shapes(bag_reader *reader, const char *path,
-    const bagi_bag_options *options, bags_error *err) {
-    bool split = false;
-    bags_code code = bagi_bag_files(reader, path, options, &split, err);
-    if (code)
-        return code;
-    code = split ? bagi_bag_shape_split(reader, options->where == BAGI_ALONE,
-                       options->unfinished, err)
-                 : bagi_bag_shape(reader, options->allow_empty, err);
-    if (!code && options->cache_index)
-        code = bagi_bag_load(reader, err);
-    /* Those of an unfinished Bag are for who opens it. */
-    if (!code && options->check && !(options->unfinished && reader->split))
-        code = bagi_sums_attach(reader, options, err);
-    return code;
-}
-
-/* Point at what is mapped. */
-static void bagi_bag_point(bag_reader *reader) {
-    const bagi_file *table = reader->split ? &reader->index : &reader->file;
-    reader->data = reader->file.map;
-    if (table->map)
-        reader->ends = table->map + reader->table;
-    /* Blobs that are compared with checksums take the longer way. */
-    if (reader->data && reader->ends && !reader->split && !reader->v2 &&
-        !reader->random && !reader->sums) {
-        reader->view.data = reader->data;
-        reader->view.table = reader->ends - 8;
-        reader->view.length = reader->length;
-        reader->view.limit = reader->limit;
-    }
-}
-
-/* Open a Bag into a reader whose env and files are set and the rest 0. */
-static bags_code bagi_bag_open(bag_reader *reader, const char *path,
-    const bagi_bag_options *options, bags_error *err) {
-    bags_code code = bagi_bag_shapes(reader, path, options, err);
-    if (code) {
-        bagi_bag_release(reader);
-        return code == BAGS_ERROR_MEMORY
-                   ? bagi_prefix(err, code, "%s: ", bagi_tail(path))
-                   : code;
-    }
-    reader->random = options->access == BAGS_ACCESS_RANDOM &&
-                     reader->env->io.advise && reader->file.map;
-    if (reader->loaded && reader->split)
-        bagi_file_close(reader, &reader->index); /* it is not needed again */
-    bagi_bag_point(reader);
-    bagi_file_settle(reader, &reader->file);
-    bagi_file_settle(reader, &reader->index);
-    if (reader->sums)
-        bagi_file_settle(reader, &reader->sums->file);
-    if (options->access) {
-        bags_advice advice = options->access == BAGS_ACCESS_RANDOM
-                                 ? BAGS_ADVICE_RANDOM
-                                 : BAGS_ADVICE_SEQUENTIAL;
-        bagi_file_advise(reader, &reader->file, 0, reader->file.size, advice);
-        bagi_file_advise(reader, &reader->index, 0, reader->index.size, advice);
-    }
-    return BAGS_OK;
-}
-
-/* Of a Bag whose ends are at hand: how many blobs from the front lie one behind
- * the other and in the file. */
-static uint64_t bagi_bag_whole(const bag_reader *reader) {
-    uint64_t start = 0, i = 0;
-    for (; i < reader->length; i++) {
-        uint64_t stop = bagi_load_u64(reader->ends + 8 * i);
-        if (stop < start || stop > reader->limit)
-            break;
-        start = stop;
-    }
-    return i;
-}
-
-/* Forget the blobs from `length` on, and the file's bytes behind the others. */
-static void bagi_bag_trim(bag_reader *reader, uint64_t length) {
-    reader->length = length;
-    reader->limit = length ? bagi_load_u64(reader->ends + 8 * (length - 1)) : 0;
-    if (!reader->file.map)
-        reader->file.size = reader->limit;
-}
-
-/* A reader of one Bag, with an environment of its own. */
-typedef struct bagi_lone {
-    bag_reader reader;
-    bagi_env env;
-} bagi_lone;
-
-static bagi_lone *bagi_lone_new(
-    const bag_reader_options *options, bags_error *err) {
-    bagi_env env = bagi_env_of(options->env.allocator, options->env.io);
-    bagi_lone *lone = (bagi_lone *)bagi_alloc(&env.memory, sizeof *lone, err);
-    if (!lone)
-        return NULL;
-    lone->env = env;
-    lone->reader.env = &lone->env;
-    return lone;
-}
-
-BAGS_API bag_reader *bag_reader_open(
-    const char *path, const bag_reader_options *options, bags_error *err) {
-    bag_reader_options with;
-    memset(&with, 0, sizeof with);
-    if (options)
-        with = *options;
-    if (with.unfinished == BAGS_UNFINISHED_SKIP) {
-        bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: a Bag has no shards to skip",
-            bagi_tail(path));
-        return NULL;
-    }
-    bool live = with.unfinished == BAGS_UNFINISHED_READ;
-    bagi_bag_options how = {BAGI_ALONE, with.no_mmap, with.cache_index || live,
-        with.allow_empty_file, live, live, with.access, with.verify_checksums,
-        NULL, 0, false};
-    bagi_lone *lone = bagi_lone_new(&with, err);
-    if (!lone)
-        return NULL;
-    if (bagi_bag_open(&lone->reader, path, &how, err)) {
-        bags_allocator memory = lone->env.memory;
-        bagi_free(&memory, lone, sizeof *lone);
-        return NULL;
-    }
-    if (live && lone->reader.split && with.verify_checksums &&
-        bagi_sums_attach_live(&lone->reader, err)) {
-        bag_reader_close(&lone->reader);
-        return NULL;
-    }
-    if (live && lone->reader.split)
-        bagi_bag_trim(&lone->reader, bagi_bag_whole(&lone->reader));
-    return &lone->reader;
-}
-
-BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
-    const bag_reader_options *options, bags_error *err) {
-    bag_reader_options with;
-    memset(&with, 0, sizeof with);
-    if (options)
-        with = *options;
-    if (with.verify_checksums) {
-        bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "(memory): a Bag in memory has no checksums beside it");
-        return NULL;
-    }
-    bagi_lone *lone = bagi_lone_new(&with, err);
-    if (!lone)
-        return NULL;
-    bag_reader *reader = &lone->reader;
-    reader->in_memory = true;
-    const bags_allocator *memory = &lone->env.memory;
-    reader->file.path = bagi_copy_text(memory, "(memory)", 8, err);
-    reader->file.size = size;
-    reader->file.map = (const unsigned char *)data;
-    bags_code code = reader->file.path ? BAGS_OK : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = bagi_bag_shape(reader, with.allow_empty_file, err);
-    bagi_bag_point(reader);
-    reader->file.map = NULL; /* the caller's: not to be unmapped */
-    if (!code)
-        return reader;
-    bag_reader_close(reader);
-    return NULL;
-}
-
-BAGS_API void bag_reader_close(bag_reader *reader) {
-    if (!reader)
-        return;
-    bagi_lone *lone = (bagi_lone *)reader; /* its first member */
-    bags_allocator memory = lone->env.memory;
-    bagi_bag_release(reader);
-    bagi_free(&memory, lone, sizeof *lone);
-}
-
-BAGS_API uint64_t bag_reader_length(const bag_reader *reader) {
-    return reader->length;
-}
-
-BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
-    return reader->split ? reader->limit + 8 * reader->length
-                         : reader->file.size;
-}
-
-/* Where a blob lies, by two neighbouring entries. `ends` points at its end. */
-static inline bool bagi_bag_bounds(const bag_reader *reader, uint64_t index,
-    const unsigned char *ends, uint64_t *start, uint64_t *stop) {
-    *start = index ? bagi_load_u64(ends - 8) : 0;
-    *stop = bagi_load_u64(ends);
-    return *start <= *stop && *stop <= reader->limit;
-}
-
-BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *reader,
-    uint64_t index, uint64_t start, uint64_t stop, bags_error *err) {
-    const char *path = bagi_tail(reader->file.path);
-    if (stop > reader->limit)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: blob %" PRIu64 " ends at %" PRIu64 ", the data at %" PRIu64,
-            path, index, stop, reader->limit);
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: blob %" PRIu64 " starts at %" PRIu64
-        " and ends before, at %" PRIu64,
-        path, index, start, stop);
-}
-
-BAGI_COLD static bags_code bagi_bag_fail_index(
-    const bag_reader *reader, uint64_t index, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: there is no blob %" PRIu64 "; it has %" PRIu64,
-        bagi_tail(reader->file.path), index, reader->length);
-}
-
-/* The entries of the blobs from `start`, `count` >= 1 of them, and the one
- * before if there is one, into `room`: count * 8 + 8 bytes. */
-static bags_code bagi_bag_entries(const bag_reader *reader, uint64_t start,
-    size_t count, unsigned char *room, bags_error *err) {
-    const bagi_file *file = reader->split ? &reader->index : &reader->file;
-    size_t before = start ? 8 : 0;
-    return bagi_file_read(reader, file, reader->table + start * 8 - before,
-        room + 8 - before, count * 8 + before, err);
-}
-
-/* With BAGS_ACCESS_RANDOM a blob of several pages would be read one page at a
- * time, each when it is touched: ask for all of it, unless it is there. */
-BAGI_APART static void bagi_bag_wake(
-    const bag_reader *reader, uint64_t start, uint64_t size) {
-    if (size > 4096)
-        bagi_file_advise(reader, &reader->file, start, size, BAGS_ADVICE_SOON);
-}
-
-static bags_code bagi_bag_read(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_view *out, bags_error *err) {
-    unsigned char room[16];
-    const unsigned char *ends = room + 8;
-    uint64_t start = 0, stop = 0;
-    bags_code code = BAGS_OK;
-    if (index >= reader->length)
-        return bagi_bag_fail_index(reader, index, err);
-    if (reader->ends)
-        ends = reader->ends + index * 8;
-    else
-        code = bagi_bag_entries(reader, index, 1, room, err);
-    if (code)
-        return code;
-    if (!bagi_bag_bounds(reader, index, ends, &start, &stop))
-        return bagi_bag_fail_bounds(reader, index, start, stop, err);
-    if (reader->data) {
-        if (reader->sums)
-            code = bagi_sums_check(
-                reader, index, 1, ends, reader->data + start, err);
-        if (code)
-            return code;
-        out->data = reader->data + start;
-        out->size = (size_t)(stop - start);
-        if (reader->random)
-            bagi_bag_wake(reader, start, stop - start);
-        return BAGS_OK;
-    }
-    if (stop - start > SIZE_MAX / 2)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: blob %" PRIu64 " has %" PRIu64 " bytes, more than memory",
-            bagi_tail(reader->file.path), index, stop - start);
-    bagi_buffer_adopt(scratch, &reader->env->memory);
-    code = bags_buffer_reserve(scratch, (size_t)(stop - start) + 1, err);
-    if (!code)
-        code = bagi_file_read(reader, &reader->file, start, scratch->data,
-            (size_t)(stop - start), err);
-    if (!code && reader->sums)
-        code = bagi_sums_check(reader, index, 1, ends, scratch->data, err);
-    if (code)
-        return code;
-    out->data = scratch->data;
-    out->size = (size_t)(stop - start);
-    return BAGS_OK;
-}
-
-BAGS_API BAGI_APART bags_view bagi_bag_get(const bag_reader *reader,
-    uint64_t index, bags_buffer *scratch, bags_error *err) {
-    bags_view blob = {NULL, 0};
-    bags_code code = bagi_bag_read(reader, index, scratch, &blob, err);
-    if (code) {
-        blob.data = NULL;
-        blob.size = (size_t)code;
-    }
-    return blob;
-}
-
-/* Check that the blobs from `index` on, whose ends are given, lie one behind
- * the other. */
-static bags_code bagi_bag_check(const bag_reader *reader, uint64_t index,
-    uint64_t count, const unsigned char *ends, bags_error *err) {
-    uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t stop = bagi_load_u64(ends + 8 * i);
-        if (BAGI_UNLIKELY(start > stop || stop > reader->limit))
-            return bagi_bag_fail_bounds(reader, index + i, start, stop, err);
-        start = stop;
-    }
-    return BAGS_OK;
-}
-
-/*
- * The entries of `count` blobs from `start`, checked: *ends views them, in the
- * table or in scratch from `used` on. *size is how much of scratch is used now.
- */
-static bags_code bagi_bag_ends(const bag_reader *reader, uint64_t start,
-    size_t count, bags_buffer *scratch, size_t *used,
-    const unsigned char **ends, bags_error *err) {
-    *ends = reader->ends ? reader->ends + start * 8 : NULL;
-    if (!*ends) {
-        bagi_buffer_adopt(scratch, &reader->env->memory);
-        if (count > (SIZE_MAX / 2 - *used) / 8)
-            return bagi_fail_memory(err, SIZE_MAX);
-        size_t size = count * 8 + 8;
-        bags_code code = bags_buffer_reserve(scratch, *used + size, err);
-        if (!code)
-            code = bagi_bag_entries(
-                reader, start, count, scratch->data + *used, err);
-        if (code)
-            return code;
-        *ends = scratch->data + *used + 8;
-        *used += size;
-    }
-    return bagi_bag_check(reader, start, count, *ends, err);
-}
-
-BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
-    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
-    bags_error *err) {
-    if (start > stop)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: a range from %" PRIu64 " to %" PRIu64 " runs backwards",
-            bagi_tail(reader->file.path), start, stop);
-    if (stop > reader->length)
-        stop = reader->length;
-    bags_range range;
-    memset(&range, 0, sizeof range);
-    if (start >= stop) {
-        *out = range;
-        return BAGS_OK;
-    }
-    if (stop - start > SIZE_MAX / 16)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: %" PRIu64 " blobs are more than memory holds",
-            bagi_tail(reader->file.path), stop - start);
-    size_t used = 0;
-    range.length = (size_t)(stop - start);
-    bags_code code = bagi_bag_ends(
-        reader, start, range.length, scratch, &used, &range.ends, err);
-    if (code)
-        return code;
-    range.start = start ? bagi_load_u64(range.ends - 8) : 0;
-    uint64_t end = bagi_load_u64(range.ends + 8 * (range.length - 1));
-    if (end - range.start > SIZE_MAX / 2 - used)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: %" PRIu64 " bytes are more than memory holds",
-            bagi_tail(reader->file.path), end - range.start);
-    range.size = (size_t)(end - range.start);
-    if (reader->data) {
-        range.data = reader->data + range.start;
-        if (reader->random)
-            bagi_bag_wake(reader, range.start, range.size);
-    } else {
-        bagi_buffer_adopt(scratch, &reader->env->memory);
-        code = bags_buffer_reserve(scratch, used + range.size + 1, err);
-        if (!code)
-            code = bagi_file_read(reader, &reader->file, range.start,
-                scratch->data + used, range.size, err);
-        if (code)
-            return code;
-        range.data = scratch->data + used;
-        if (used)
-            range.ends = scratch->data + 8;
-    }
-    if (reader->sums)
-        code = bagi_sums_check(
-            reader, start, range.length, range.ends, range.data, err);
-    if (code)
-        return code;
-    *out = range;
-    return BAGS_OK;
-}
-
-/* ---- many blobs at once ---- */
-
-/* A blob that somebody asked for, as the place-th of many. */
-typedef struct bagi_want {
-    uint64_t index;
-    uint64_t start; /* in the file; once it was read, in the buffer */
-    size_t size, place;
-    const unsigned char *data; /* NULL: it is in the buffer */
-} bagi_want;
-
-static int bagi_want_order(const void *a, const void *b) {
-    uint64_t x = ((const bagi_want *)a)->index;
-    uint64_t y = ((const bagi_want *)b)->index;
-    return (x > y) - (x < y);
-}
-
-static void bagi_wants_sort(bagi_want *wants, size_t count) {
-    size_t i = 1;
-    while (i < count && wants[i - 1].index <= wants[i].index)
-        i++;
-    if (i < count)
-        qsort(wants, count, sizeof *wants, bagi_want_order);
-}
-
-/* A sorted list of what is wanted. It stands at the front of a buffer, which may
- * be the one that blobs are read to, and move. */
-typedef struct bagi_list {
-    bags_buffer *buffer;
-    size_t first, count; /* the wants that are meant */
-} bagi_list;
-
-static bagi_want *bagi_wants(const bagi_list *list) {
-    return (bagi_want *)(void *)list->buffer->data + list->first;
-}
-
-static bags_code bagi_wants_make(
-    const uint64_t *indices, size_t count, bagi_list *list, bags_error *err) {
-    if (count > SIZE_MAX / 4 / sizeof(bagi_want))
-        return bagi_fail_memory(err, SIZE_MAX);
-    bags_code code =
-        bags_buffer_reserve(list->buffer, count * sizeof(bagi_want) + 1, err);
-    if (code)
-        return code;
-    list->first = 0;
-    list->count = count;
-    bagi_want *wants = bagi_wants(list);
-    for (size_t i = 0; i < count; i++) {
-        memset(&wants[i], 0, sizeof *wants);
-        wants[i].index = indices[i];
-        wants[i].place = i;
-    }
-    bagi_wants_sort(wants, count);
-    return BAGS_OK;
-}
-
-/* How many from the i-th on are neighbours in the file, or the same blob. */
-static size_t bagi_wants_run(const bagi_list *list, size_t i) {
-    const bagi_want *wants = bagi_wants(list);
-    size_t stop = i + 1;
-    while (stop < list->count && wants[stop].index - wants[stop - 1].index <= 1)
-        stop++;
-    return stop - i;
-}
-
-/* Where the blobs of a run lie. */
-static bags_code bagi_run_ends(const bag_reader *reader, const bagi_list *run,
-    bags_buffer *buffer, size_t used, bags_error *err) {
-    uint64_t first = bagi_wants(run)[0].index;
-    uint64_t last = bagi_wants(run)[run->count - 1].index;
-    const unsigned char *ends = NULL;
-    bags_code code = bagi_bag_ends(
-        reader, first, (size_t)(last - first) + 1, buffer, &used, &ends, err);
-    if (code)
-        return code;
-    bagi_want *wants = bagi_wants(run);
-    for (size_t i = 0; i < run->count; i++) {
-        uint64_t start = 0, stop = 0;
-        bagi_bag_bounds(reader, wants[i].index,
-            ends + (wants[i].index - first) * 8, &start, &stop);
-        if (stop - start > SIZE_MAX / 2)
-            return bagi_fail_memory(err, SIZE_MAX);
-        wants[i].start = start;
-        wants[i].size = (size_t)(stop - start);
-    }
-    return BAGS_OK;
-}
-
-/* Compare the blobs of a run with their checksums, where they lie in the file
- * still being known; `data` is where the first one's bytes are. */
-static bags_code bagi_run_check(const bag_reader *reader, const bagi_list *run,
-    const unsigned char *data, bags_error *err) {
-    const bagi_want *wants = bagi_wants(run);
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; reader->sums && i < run->count && !code; i++) {
-        unsigned char ends[16];
-        bagi_store_u64(ends, wants[i].start);
-        bagi_store_u64(ends + 8, wants[i].start + wants[i].size);
-        code = bagi_sums_check(reader, wants[i].index, 1, ends + 8,
-            data + (wants[i].start - wants[0].start), err);
-    }
-    return code;
-}
-
-/* Read a run whose ends are known behind what the buffer holds, unless it is
- * mapped, and only the table is not. */
-static bags_code bagi_run_read(const bag_reader *reader, const bagi_list *run,
-    bags_buffer *buffer, size_t *used, uint64_t *budget, bags_error *err) {
-    bagi_want *wants = bagi_wants(run);
-    for (size_t i = 0; reader->data && i < run->count; i++)
-        wants[i].data = reader->data + wants[i].start;
-    if (reader->data)
-        return bagi_run_check(reader, run, wants[0].data, err);
-    const bagi_want *last = &bagi_wants(run)[run->count - 1];
-    uint64_t start = bagi_wants(run)[0].start;
-    uint64_t size = last->start + last->size - start;
-    if (size > *budget)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: the table places blobs over each other: those up to %" PRIu64
-            " are together larger than the data",
-            bagi_tail(reader->file.path), last->index);
-    *budget -= size;
-    if (size > SIZE_MAX / 2 - *used)
-        return bagi_fail_memory(err, SIZE_MAX);
-    bags_code code = bags_buffer_reserve(buffer, *used + (size_t)size + 1, err);
-    if (!code)
-        code = bagi_file_read(reader, &reader->file, start,
-            buffer->data + *used, (size_t)size, err);
-    if (!code)
-        code = bagi_run_check(reader, run, buffer->data + *used, err);
-    if (code)
-        return code;
-    wants = bagi_wants(run); /* it may have moved */
-    for (size_t i = 0; i < run->count; i++)
-        wants[i].start = wants[i].start - start + *used;
-    *used += (size_t)size;
-    return BAGS_OK;
-}
-
-static bags_code bagi_wants_map(const bag_reader *reader, bagi_want *want,
-    bags_buffer *scratch, bags_error *err) {
-    bags_view blob = {NULL, 0};
-    bags_code code = bag_reader_get(reader, want->index, scratch, &blob, err);
-    want->data = blob.data;
-    want->size = blob.size;
-    return code;
-}
-
-/*
- * Find the blobs of a sorted list: in the map, or read behind the *used bytes
- * of the buffer, neighbours with one read. What is wanted twice is read once, so
- * that no more is read than the file has; a table that places blobs over each
- * other is refused when that is spent.
- */
-static bags_code bagi_wants_read(const bag_reader *reader,
-    const bagi_list *list, bags_buffer *buffer, size_t *used, bags_error *err) {
-    bags_code code = BAGS_OK;
-    bagi_list run = {list->buffer, 0, 1};
-    if (list->count == 0)
-        return BAGS_OK;
-    uint64_t budget = reader->limit;
-    uint64_t last = bagi_wants(list)[list->count - 1].index;
-    if (last >= reader->length)
-        return bagi_bag_fail_index(reader, last, err);
-    bagi_buffer_adopt(buffer, &reader->env->memory);
-    for (size_t i = 0; i < list->count && !code; i += run.count) {
-        if (reader->data && reader->ends) {
-            code = bagi_wants_map(reader, &bagi_wants(list)[i], buffer, err);
-            continue;
-        }
-        run.first = list->first + i;
-        run.count = bagi_wants_run(list, i);
-        code = bagi_run_ends(reader, &run, buffer, *used, err);
-        if (!code)
-            code = bagi_run_read(reader, &run, buffer, used, &budget, err);
-    }
-    return code;
-}
-
-/* Where a blob that was found is, once the buffer does not move any more. */
-static bags_view bagi_want_view(
-    const bagi_want *want, const bags_buffer *buffer) {
-    bags_view blob = {want->data, want->size};
-    if (!blob.data)
-        blob.data = buffer->data + want->start;
-    return blob;
-}
-
-BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
-    bags_error *err) {
-    bagi_list list = {scratch, 0, 0};
-    bagi_buffer_adopt(scratch, &reader->env->memory);
-    bags_code code = bagi_wants_make(indices, count, &list, err);
-    size_t used = count * sizeof(bagi_want);
-    if (!code)
-        code = bagi_wants_read(reader, &list, scratch, &used, err);
-    if (code)
-        return code;
-    const bagi_want *wants = bagi_wants(&list);
-    for (size_t i = 0; i < count; i++)
-        out[wants[i].place] = bagi_want_view(&wants[i], scratch);
-    return BAGS_OK;
-}
-
-/* A part of a file that will be asked for, once it is known where it ends. */
-typedef struct bagi_ahead {
-    const bag_reader *reader;
-    const bagi_file *file;
-    uint64_t start, stop;
-} bagi_ahead;
-
-#define BAGI_AHEAD_GAP 8192 /* bytes between two parts that are read as one */
-
-static void bagi_ahead_ask(bagi_ahead *ahead) {
-    if (ahead->file)
-        bagi_file_advise(ahead->reader, ahead->file, ahead->start,
-            ahead->stop - ahead->start, BAGS_ADVICE_SOON);
-    ahead->file = NULL;
-}
-
-static void bagi_ahead_add(bagi_ahead *ahead, const bag_reader *reader,
-    const bagi_file *file, uint64_t start, uint64_t stop) {
-    if (start >= stop)
-        return;
-    if (ahead->file == file && start >= ahead->start &&
-        start <= ahead->stop + BAGI_AHEAD_GAP) {
-        if (ahead->stop < stop)
-            ahead->stop = stop;
-        return;
-    }
-    bagi_ahead_ask(ahead);
-    ahead->reader = reader;
-    ahead->file = file;
-    ahead->start = start;
-    ahead->stop = stop;
-}
-
-/* The entries of `count` >= 1 blobs, and the one before. */
-static void bagi_ahead_table(bagi_ahead *ahead, const bag_reader *reader,
-    uint64_t first, uint64_t count) {
-    uint64_t start = reader->table + 8 * first;
-    if (!reader->loaded)
-        bagi_ahead_add(ahead, reader,
-            reader->split ? &reader->index : &reader->file,
-            first ? start - 8 : start, start + 8 * count);
-}
-
-/* The blobs themselves. */
-static bags_code bagi_ahead_blobs(bagi_ahead *ahead, const bag_reader *reader,
-    uint64_t first, uint64_t count, bags_error *err) {
-    uint64_t start[2], stop[2];
-    for (int i = 0; i < 2; i++) {
-        unsigned char room[16];
-        uint64_t index = i ? first + count - 1 : first;
-        const unsigned char *ends =
-            reader->ends ? reader->ends + index * 8 : room + 8;
-        bags_code code = reader->ends
-                             ? BAGS_OK
-                             : bagi_bag_entries(reader, index, 1, room, err);
-        if (code)
-            return code;
-        if (!bagi_bag_bounds(reader, index, ends, &start[i], &stop[i]))
-            return bagi_bag_fail_bounds(reader, index, start[i], stop[i], err);
-    }
-    bagi_ahead_add(ahead, reader, &reader->file, start[0], stop[1]);
-    return BAGS_OK;
-}
-
-BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch,
-    bags_error *err) {
-    bagi_list list = {scratch, 0, 0};
-    bagi_ahead ahead;
-    memset(&ahead, 0, sizeof ahead);
-    bagi_buffer_adopt(scratch, &reader->env->memory);
-    bags_code code = bagi_wants_make(indices, count, &list, err);
-    if (code)
-        return code;
-    const bagi_want *wants = bagi_wants(&list);
-    if (count && wants[count - 1].index >= reader->length)
-        return bagi_bag_fail_index(reader, wants[count - 1].index, err);
-    for (size_t i = 0; i < count; i++)
-        bagi_ahead_table(&ahead, reader, wants[i].index, 1);
-    bagi_ahead_ask(&ahead);
-    for (size_t i = 0; i < count && !code; i++)
-        code = bagi_ahead_blobs(&ahead, reader, wants[i].index, 1, err);
-    bagi_ahead_ask(&ahead);
-    return code;
-}
-
-/* ---- a whole Bag and its checksums ---- */
-
-#define BAGI_PASS_ENTRIES ((size_t)8192) /* entries a read */
-#define BAGI_PASS_BYTES ((size_t)128 << 10)
-
-/* All blobs of a Bag from the first to the last, with their CRCs; what is not
- * mapped passes through memory of a fixed size. */
-typedef struct bagi_pass {
-    const bag_reader *bag;
-    unsigned char *entries, *bytes; /* NULL where the file is mapped */
-    const unsigned char *ends;      /* of the blobs from `from` on */
-    uint64_t from, until;
-    uint64_t first, last; /* which bytes of the file `bytes` has */
-    uint64_t length;      /* blobs that are behind it */
-    uint64_t start, stop; /* of the blob it is at */
-    uint32_t table;       /* CRC of the table, so far */
-} bagi_pass;
-
-static bags_code bagi_pass_begin(
-    bagi_pass *pass, const bag_reader *bag, bags_error *err) {
-    static const unsigned char zero[8] = {0};
-    const bags_allocator *memory = &bag->env->memory;
-    memset(pass, 0, sizeof *pass);
-    pass->bag = bag;
-    if (!bag->split && !bag->v2)
-        pass->table = bagi_crc(0, zero, sizeof zero);
-    if (bag->length && !bag->ends) {
-        pass->entries = (unsigned char *)bagi_alloc_raw(
-            memory, (BAGI_PASS_ENTRIES + 1) * 8, err);
-        if (!pass->entries)
-            return BAGS_ERROR_MEMORY;
-    }
-    return BAGS_OK;
-}
-
-static void bagi_pass_end(bagi_pass *pass) {
-    const bags_allocator *memory = &pass->bag->env->memory;
-    bagi_free(memory, pass->entries, (BAGI_PASS_ENTRIES + 1) * 8);
-    bagi_free(memory, pass->bytes, BAGI_PASS_BYTES);
-}
-
-/* More entries of the table. */
-static bags_code bagi_pass_entries(bagi_pass *pass, bags_error *err) {
-    const bag_reader *bag = pass->bag;
-    uint64_t count = bag->length - pass->length;
-    if (count > BAGI_PASS_ENTRIES)
-        count = BAGI_PASS_ENTRIES;
-    pass->from = pass->length;
-    pass->until = pass->length + count;
-    if (bag->ends) {
-        pass->ends = bag->ends + 8 * pass->from;
-    } else {
-        bags_code code = bagi_bag_entries(
-            bag, pass->from, (size_t)count, pass->entries, err);
-        if (code)
-            return code;
-        pass->ends = pass->entries + 8;
-    }
-    pass->table = bagi_crc(pass->table, pass->ends, (size_t)count * 8);
-    return BAGS_OK;
-}
-
-/* Go to the next blob; there must be one. *right says whether it lies within the
- * data, behind the one before. */
-static bags_code bagi_pass_next(bagi_pass *pass, bool *right, bags_error *err) {
-    bags_code code =
-        pass->length == pass->until ? bagi_pass_entries(pass, err) : BAGS_OK;
-    if (code)
-        return code;
-    *right = bagi_bag_bounds(pass->bag, pass->length,
-        pass->ends + 8 * (pass->length - pass->from), &pass->start,
-        &pass->stop);
-    pass->length++;
-    return BAGS_OK;
-}
-
-/* Read on, where the file is not mapped. */
-static bags_code bagi_pass_read(bagi_pass *pass, uint64_t at, bags_error *err) {
-    const bag_reader *bag = pass->bag;
-    uint64_t rest = bag->limit - at;
-    size_t size = rest < BAGI_PASS_BYTES ? (size_t)rest : BAGI_PASS_BYTES;
-    if (!pass->bytes)
-        pass->bytes = (unsigned char *)bagi_alloc_raw(
-            &bag->env->memory, BAGI_PASS_BYTES, err);
-    if (!pass->bytes)
-        return BAGS_ERROR_MEMORY;
-    pass->first = at;
-    pass->last = at + size;
-    return bagi_file_read(bag, &bag->file, at, pass->bytes, size, err);
-}
-
-/* The CRC of the blob it is at, which is right. */
-static bags_code bagi_pass_sum(
-    bagi_pass *pass, uint32_t *sum, bags_error *err) {
-    const bag_reader *bag = pass->bag;
-    *sum = 0;
-    if (bag->data) {
-        *sum = bagi_crc(
-            0, bag->data + pass->start, (size_t)(pass->stop - pass->start));
-        return BAGS_OK;
-    }
-    for (uint64_t at = pass->start; at < pass->stop;) {
-        bags_code code = BAGS_OK;
-        if (at < pass->first || at >= pass->last)
-            code = bagi_pass_read(pass, at, err);
-        if (code)
-            return code;
-        uint64_t until = pass->stop < pass->last ? pass->stop : pass->last;
-        *sum = bagi_crc(
-            *sum, pass->bytes + (at - pass->first), (size_t)(until - at));
-        at = until;
-    }
-    return BAGS_OK;
-}
-
-/* Whether there are checksums beside a Bag. */
-static bags_code bagi_sums_exist(
-    const bag_reader *bag, bool *exist, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    const bags_allocator *memory = &bag->env->memory;
-    *exist = false;
-    if (bag->in_memory)
-        return BAGS_OK;
-    char *path = bagi_beside_path(memory, bag->file.path, ".crc", err);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_kind(bag->env, path, &kind, err);
-    bagi_free_text(memory, path);
-    *exist = kind != BAGS_PATH_NONE;
-    return code;
-}
-
-BAGS_API bags_code bag_reader_summed(
-    const bag_reader *reader, bool *summed, bags_error *err) {
-    bool exist = false;
-    bags_code code = bagi_sums_exist(reader, &exist, err);
-    if (!code)
-        *summed = exist;
-    return code;
-}
-
-#define BAGI_NO_BLOB UINT64_MAX
-
-/* Takes a fault: of a blob, or of BAGI_NO_BLOB, the table, the sidecar or
- * spec.json. changed: of a blob, that the table has changed too and may place it
- * wrong; else that a blob's fault may tell of the same. What it returns ends the
- * look, unless it is BAGS_OK. */
-typedef bags_code (*bagi_take_fault)(void *user, uint64_t blob, uint64_t offset,
-    bool changed, const bags_error *fault);
-
-typedef struct bagi_sums_look {
-    const bag_reader *bag;
-    const bagi_sums *sums;
-    bagi_pass pass;
-    unsigned char room[4 * BAGI_SUMS_STEP];
-    uint32_t all; /* CRC of the CRCs, so far */
-    bool looked;  /* whether it is known: */
-    bool changed; /* the table is not what it was */
-    bagi_take_fault take;
-    void *user;
-} bagi_sums_look;
-
-/* Whether the table is what it was, asked when the first blob is not. */
-static bags_code bagi_sums_look_table(bagi_sums_look *look, bags_error *err) {
-    bagi_pass pass;
-    if (look->looked)
-        return BAGS_OK;
-    bags_code code = bagi_pass_begin(&pass, look->bag, err);
-    while (!code && pass.length < look->bag->length) {
-        code = bagi_pass_entries(&pass, err);
-        pass.length = pass.until;
-    }
-    look->looked = !code;
-    look->changed = !code && pass.table != look->sums->trailer.table;
-    bagi_pass_end(&pass);
-    return code;
-}
-
-/* Compare the next blob. One that lies nowhere has no CRC: the table's CRC tells
- * of it. */
-static bags_code bagi_sums_look_next(bagi_sums_look *look, bags_error *err) {
-    bagi_pass *pass = &look->pass;
-    const bagi_file *file = &look->sums->file;
-    uint64_t index = pass->length, at = index % BAGI_SUMS_STEP;
-    uint64_t count = look->bag->length - index;
-    bool right = false;
-    uint32_t found = 0, noted;
-    bags_error fault;
-    bags_code code = BAGS_OK;
-    if (count > BAGI_SUMS_STEP)
-        count = BAGI_SUMS_STEP;
-    if (at == 0) {
-        code = bagi_read_at(look->bag->env, file->handle, file->path, 4 * index,
-            look->room, (size_t)count * 4, err);
-        if (!code)
-            look->all = bagi_crc(look->all, look->room, (size_t)count * 4);
-    }
-    if (!code)
-        code = bagi_pass_next(pass, &right, err);
-    if (!code && right)
-        code = bagi_pass_sum(pass, &found, err);
-    noted = bagi_load_u32(look->room + 4 * at);
-    if (code || !right || found == noted)
-        return code;
-    code = bagi_sums_look_table(look, err);
-    if (code)
-        return code;
-    bagi_sums_fail(
-        look->bag, index, pass->start, pass->stop, noted, found, &fault);
-    return look->take(look->user, index, pass->start, look->changed, &fault);
-}
-
-static bags_code bagi_sums_look_at(bagi_sums_look *look, const char *path,
-    const char *what, uint32_t noted, uint32_t found) {
-    bags_error fault;
-    if (noted == found)
-        return BAGS_OK;
-    bags_fail(&fault, BAGS_ERROR_CORRUPT,
-        "%s: %s the CRC-32C %08" PRIx32
-        "; when they were written they had %08" PRIx32,
-        bagi_tail(path), what, found, noted);
-    return look->take(look->user, BAGI_NO_BLOB, 0, true, &fault);
-}
-
-/*
- * Compare a whole Bag with the checksums beside it, which must be there. Every
- * fault goes to `take`. BAGS_OK, or what ended the look: `take`, or that a file
- * could not be read.
- */
-static bags_code bagi_sums_verify(const bag_reader *bag,
-    const bagi_bag_options *options, bagi_take_fault take, void *user,
-    bags_error *err) {
-    bagi_bag_options how = *options;
-    bagi_sums sums;
-    bagi_sums_look look;
-    bags_error why;
-    /* A file by position that no set knows: nothing of the Bag changes. */
-    bag_reader *owner = (bag_reader *)(uintptr_t)bag;
-    memset(&sums, 0, sizeof sums);
-    how.no_mmap = true;
-    look.bag = bag;
-    look.sums = &sums;
-    look.all = 0;
-    look.looked = look.changed = false;
-    look.take = take;
-    look.user = user;
-    bags_code code = bagi_sums_open(owner, &sums, &how, &why);
-    if (code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_MISSING)
-        code = take(user, BAGI_NO_BLOB, 0, false, &why);
-    else if (code && err)
-        *err = why;
-    if (sums.whole && !code) {
-        code = bagi_pass_begin(&look.pass, bag, err);
-        while (!code && look.pass.length < bag->length)
-            code = bagi_sums_look_next(&look, err);
-        if (!code)
-            code = bagi_sums_look_at(&look, bag->file.path,
-                "the table's entries have", sums.trailer.table,
-                look.pass.table);
-        if (!code)
-            code = bagi_sums_look_at(&look, sums.file.path,
-                "the checksums have", sums.trailer.sums, look.all);
-        bagi_pass_end(&look.pass);
-    }
-    bagi_sums_close(owner, &sums);
-    return code;
-}
-
-/* ========================================================================
- * >>bag-write
- * A Bag that is being written is a column: blobs, and beside them the journal
- * of their ends, from which the table is made when it is finished. Each file is
- * written through a buffer in pieces that start at multiples of the buffer's
- * size, since the kernel remembers the size of each write and maps large,
- * aligned ones fastest.
- * ====================================================================== */
-
-typedef struct bagi_out {
-    char *path;
-    void *handle;
-    unsigned char *buffer; /* the file's bytes from `base` */
-    size_t capacity;       /* of the buffer */
-    uint64_t base;
-    uint64_t end;      /* of what was put */
-    uint64_t written;  /* of what the system has; what is behind in the buffer,
-                         up to `end`, it has not */
-    uint64_t high;     /* of what the file has held, cut off later */
-    uint64_t reserved; /* bytes that disk space was asked for */
-    uint64_t begun;    /* bytes that are on their way to the disk */
-    bool moved;        /* base was not always 0: the buffer is not the file */
-    bool synced;       /* it will be synced */
-} bagi_out;
-
-#define BAGI_RESERVE_LEAST ((uint64_t)1 << 20)
-#define BAGI_RESERVE_MOST ((uint64_t)64 << 20)
-#define BAGI_WRITE_BACK_LEAST ((uint64_t)16 << 20)
-
-/* Ask for disk space ahead of what is written, as much again as the file has,
- * so that small files take none that they do not need. */
-static void bagi_out_reserve(const bagi_env *env, bagi_out *out, size_t size) {
-    uint64_t end = out->written + size;
-    if (!env->io.reserve || end <= out->reserved || size < BAGI_RESERVE_LEAST)
-        return;
-    out->reserved = end + (end < BAGI_RESERVE_MOST ? end : BAGI_RESERVE_MOST);
-    /* It is told about a full disk when it writes. */
-    env->io.reserve(env->io.user, out->handle, out->reserved);
-}
-
-/* A sync at the end does not wait for what is on the disk by then. Who will not
- * sync does not wait for it at all. */
-static void bagi_out_write_back(const bagi_env *env, bagi_out *out) {
-    uint64_t size = out->written - out->begun;
-    if (!env->io.write_back || !out->synced || size < BAGI_WRITE_BACK_LEAST)
-        return;
-    env->io.write_back(env->io.user, out->handle, out->begun, size);
-    out->begun = out->written;
-}
-
-static bags_code bagi_out_write(const bagi_env *env, bagi_out *out,
-    const unsigned char *data, size_t size, bags_error *err) {
-    if (out->written > (uint64_t)INT64_MAX - size)
-        return bags_fail(err, BAGS_ERROR_LIMIT, "%s: is larger than 2^63 bytes",
-            bagi_tail(out->path));
-    bagi_out_reserve(env, out, size);
-    bags_code code = bagi_write_at(
-        env, out->handle, out->path, out->written, data, size, err);
-    if (code)
-        return code;
-    out->written += size;
-    if (out->high < out->written)
-        out->high = out->written;
-    bagi_out_write_back(env, out);
-    return BAGS_OK;
-}
-
-static bags_code bagi_out_flush(
-    const bagi_env *env, bagi_out *out, bags_error *err) {
-    if (out->written == out->end)
-        return BAGS_OK;
-    return bagi_out_write(env, out, out->buffer + (out->written - out->base),
-        (size_t)(out->end - out->written), err);
-}
-
-/* Bytes that can be put before the buffer is handed to the system. */
-static size_t bagi_out_room(const bagi_out *out) {
-    return out->capacity - (size_t)(out->end - out->base);
-}
-
-static void bagi_out_advance(bagi_out *out) {
-    out->base = out->end;
-    out->moved = true;
-}
-
-static bags_code bagi_out_put(const bagi_env *env, bagi_out *out,
-    const unsigned char *data, size_t size, bags_error *err) {
-    while (size > 0) {
-        size_t step = bagi_out_room(out);
-        bags_code code = BAGS_OK;
-        if (step == out->capacity && size >= step) {
-            /* Whole pieces need not pass through the buffer. */
-            step = size - size % step;
-            code = bagi_out_write(env, out, data, step, err);
-            if (code)
-                return code;
-            out->end += step;
-            bagi_out_advance(out);
-        } else {
-            step = step < size ? step : size;
-            memcpy(out->buffer + (out->end - out->base), data, step);
-            out->end += step;
-            if (bagi_out_room(out) == 0) {
-                code = bagi_out_flush(env, out, err);
-                if (code)
-                    return code;
-                bagi_out_advance(out);
-            }
-        }
-        data += step;
-        size -= step;
-    }
-    return BAGS_OK;
-}
-
-/* Take back what was put behind `end`. What the file already holds of it is
- * written over, or cut off when the file is finished. */
-static void bagi_out_rewind(bagi_out *out, uint64_t end) {
-    if (end < out->base)
-        out->base = end - end % out->capacity;
-    if (out->written > end)
-        out->written = end;
-    if (out->begun > end)
-        out->begun = end;
-    out->end = end;
-}
-
-/* A file that has been closed already stays as it is. */
-static bags_code bagi_out_cut(
-    const bagi_env *env, bagi_out *out, bags_error *err) {
-    if (!out->handle || (out->high <= out->end && out->reserved <= out->end))
-        return BAGS_OK;
-    int error = env->io.truncate(env->io.user, out->handle, out->end);
-    if (error)
-        return bagi_fail_system(err, error, out->path, "cut");
-    out->high = out->reserved = out->end;
-    return BAGS_OK;
-}
-
-static bags_code bagi_out_sync(
-    const bagi_env *env, bagi_out *out, bags_error *err) {
-    int error = env->io.sync(env->io.user, out->handle);
-    return error ? bagi_fail_system(err, error, out->path, "sync") : BAGS_OK;
-}
-
-/* Start on a new file, which must not exist. The path is taken over; the buffer
- * stays from file to file. */
-static bags_code bagi_out_create(
-    const bagi_env *env, bagi_out *out, char *path, bags_error *err) {
-    out->path = path;
-    out->base = out->end = out->written = out->high = 0;
-    out->reserved = out->begun = 0;
-    out->moved = false;
-    return path ? bagi_open(env, path, BAGS_IO_CREATE, &out->handle, err)
-                : BAGS_ERROR_MEMORY;
-}
-
-/* Close the file and forget it. A failed close may have lost data. */
-static bags_code bagi_out_close(
-    const bagi_env *env, bagi_out *out, bags_error *err) {
-    bags_code code = BAGS_OK;
-    if (out->handle) {
-        int error = env->io.close(env->io.user, out->handle);
-        if (error)
-            code = bagi_fail_system(err, error, out->path, "close");
-    }
-    bagi_free_text(&env->memory, out->path);
-    out->handle = NULL;
-    out->path = NULL;
-    return code;
-}
-
-static void bagi_out_remove(const bagi_env *env, bagi_out *out) {
-    if (out->handle)
-        env->io.remove(env->io.user, out->path);
-    bagi_out_close(env, out, NULL);
-}
-
-typedef struct bagi_column {
-    bagi_out blobs, ends;
-    bagi_out sums; /* the CRCs of the blobs, if summed */
-    bool summed;
-    uint32_t name, spec; /* for the end of the sums: CRCs, 0 if alone */
-    uint32_t table;      /* CRC of the table, when it has been put */
-    uint64_t length;
-    uint64_t kept_length, kept_end;   /* what whole datapoints use */
-    uint64_t found_length, found_end; /* what was there when it was opened */
-} bagi_column;
-
-#define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
-#define BAGI_BUFFER_LEAST ((size_t)4096)
-
-static bags_code bagi_column_init(const bags_allocator *memory,
-    bagi_column *column, size_t buffer_size, bool no_sync, bags_error *err) {
-    size_t size = BAGI_BUFFER_LEAST;
-    column->blobs.synced = !no_sync;
-    if (buffer_size == 0)
-        buffer_size = BAGI_BUFFER_DEFAULT;
-    while (size < buffer_size && size <= SIZE_MAX / 4)
-        size *= 2;
-    column->blobs.capacity = size;
-    column->ends.capacity = size / 2;
-    column->blobs.buffer = (unsigned char *)bagi_alloc_raw(memory, size, err);
-    column->ends.buffer =
-        (unsigned char *)bagi_alloc_raw(memory, size / 2, err);
-    return column->blobs.buffer && column->ends.buffer ? BAGS_OK
-                                                       : BAGS_ERROR_MEMORY;
-}
-
-static void bagi_column_free(
-    const bags_allocator *memory, bagi_column *column) {
-    bagi_free(memory, column->blobs.buffer, column->blobs.capacity);
-    bagi_free(memory, column->ends.buffer, column->ends.capacity);
-    bagi_free(memory, column->sums.buffer, column->sums.capacity);
-}
-
-/* Have the column keep checksums, in a file that is there or will be. Their
- * buffer is full when that of the ends is. */
-static bags_code bagi_column_sum(const bags_allocator *memory,
-    bagi_column *column, uint32_t name, uint32_t spec, bags_error *err) {
-    column->summed = true;
-    column->name = name;
-    column->spec = spec;
-    if (column->sums.buffer)
-        return BAGS_OK;
-    column->sums.capacity = column->ends.capacity / 2;
-    column->sums.buffer =
-        (unsigned char *)bagi_alloc_raw(memory, column->sums.capacity, err);
-    return column->sums.buffer ? BAGS_OK : BAGS_ERROR_MEMORY;
-}
-
-/* Create NAME.bag and NAME.idx. Both paths are taken over. */
-static bags_code bagi_column_create(const bagi_env *env, bagi_column *column,
-    char *blobs, char *ends, bags_error *err) {
-    column->length = column->kept_length = column->kept_end = 0;
-    bags_code code = bagi_out_create(env, &column->blobs, blobs, err);
-    bags_code also = BAGS_OK;
-    if (code)
-        column->ends.path = ends;
-    else
-        also = bagi_out_create(env, &column->ends, ends, err);
-    return code ? code : also;
-}
-
-/* What an end speaks of: the blob, and its checksum if it has one. */
-static bags_code bagi_column_flush_blobs(
-    const bagi_env *env, bagi_column *column, bags_error *err) {
-    bags_code code = bagi_out_flush(env, &column->blobs, err);
-    if (!code && column->summed)
-        code = bagi_out_flush(env, &column->sums, err);
-    return code;
-}
-
-/* Blobs before their ends, so that no end speaks of a blob that is not there. */
-static bags_code bagi_column_flush(
-    const bagi_env *env, bagi_column *column, bags_error *err) {
-    bags_code code = bagi_column_flush_blobs(env, column, err);
-    return code ? code : bagi_out_flush(env, &column->ends, err);
-}
-
-static bags_code bagi_column_add_sum(const bagi_env *env, bagi_column *column,
-    const unsigned char *data, size_t size, bags_error *err) {
-    unsigned char sum[4];
-    bagi_store_u32(sum, bagi_crc(0, data, size));
-    return bagi_out_put(env, &column->sums, sum, sizeof sum, err);
-}
-
-/* Where the blob does not fit into the buffer, or its end would fill the
- * other. When a piece of blobs was handed over, so are the ends before: then it
- * is seldom they that fill up, and cut the next piece short. */
-BAGI_APART static bags_code bagi_column_spill(const bagi_env *env,
-    bagi_column *column, const unsigned char *data, size_t size,
-    bags_error *err) {
-    unsigned char end[8];
-    uint64_t base = column->blobs.base;
-    bags_code code = bagi_out_put(env, &column->blobs, data, size, err);
-    if (!code && column->blobs.base != base) {
-        if (column->summed)
-            code = bagi_out_flush(env, &column->sums, err);
-        if (!code)
-            code = bagi_out_flush(env, &column->ends, err);
-        bagi_out_advance(&column->ends);
-    } else if (!code) {
-        code = bagi_column_flush_blobs(env, column, err);
-    }
-    if (code)
-        return code;
-    bagi_store_u64(end, column->blobs.end);
-    code = bagi_out_put(env, &column->ends, end, sizeof end, err);
-    if (!code)
-        column->length++;
-    return code;
-}
-
-static inline bags_code bagi_column_add(const bagi_env *env,
-    bagi_column *column, const unsigned char *data, size_t size,
-    bags_error *err) {
-    bagi_out *blobs = &column->blobs, *ends = &column->ends;
-    if (BAGI_UNLIKELY(column->summed)) {
-        bags_code code = bagi_column_add_sum(env, column, data, size, err);
-        if (code)
-            return code;
-    }
-    if (BAGI_UNLIKELY(size >= bagi_out_room(blobs) || bagi_out_room(ends) <= 8))
-        return bagi_column_spill(env, column, data, size, err);
-    if (size)
-        memcpy(blobs->buffer + (blobs->end - blobs->base), data, size);
-    blobs->end += size;
-    bagi_store_u64(ends->buffer + (ends->end - ends->base), blobs->end);
-    ends->end += 8;
-    column->length++;
-    return BAGS_OK;
-}
-
-static void bagi_column_keep(bagi_column *column) {
-    column->kept_length = column->length;
-    column->kept_end = column->blobs.end;
-}
-
-static void bagi_column_rewind(bagi_column *column) {
-    bagi_out_rewind(&column->blobs, column->kept_end);
-    bagi_out_rewind(&column->ends, column->kept_length * 8);
-    if (column->summed)
-        bagi_out_rewind(&column->sums, column->kept_length * 4);
-    column->length = column->kept_length;
-}
-
-/* Bytes of the Bag when it is closed. */
-static uint64_t bagi_column_size(const bagi_column *column) {
-    return column->blobs.end + 8 * (column->length + 1);
-}
-
-/* Bytes of a flushed file from `at` on: a view of the buffer, which they fill
- * unless the file ends. */
-static bags_code bagi_out_piece(const bagi_env *env, bagi_out *out, uint64_t at,
-    bags_view *piece, bags_error *err) {
-    piece->data = out->buffer;
-    piece->size =
-        out->end - at < out->capacity ? (size_t)(out->end - at) : out->capacity;
-    if (!out->moved)
-        return BAGS_OK; /* the buffer is the file */
-    return bagi_read_at(
-        env, out->handle, out->path, at, out->buffer, piece->size, err);
-}
-
-/* Put bytes of another file behind, read into the buffer; *crc, if it is wanted,
- * goes on over them. */
-static bags_code bagi_out_copy(const bagi_env *env, bagi_out *out,
-    const bagi_out *from, uint32_t *crc, bags_error *err) {
-    bags_code code = BAGS_OK;
-    for (uint64_t at = 0; at < from->end && !code;) {
-        size_t step = bagi_out_room(out);
-        if (from->end - at < step)
-            step = (size_t)(from->end - at);
-        code = bagi_read_at(env, from->handle, from->path, at,
-            out->buffer + (out->end - out->base), step, err);
-        if (code)
-            return code;
-        if (crc)
-            *crc = bagi_crc(*crc, out->buffer + (out->end - out->base), step);
-        at += step;
-        out->end += step;
-        if (bagi_out_room(out) == 0) {
-            code = bagi_out_flush(env, out, err);
-            bagi_out_advance(out);
-        }
-    }
-    return code;
-}
-
-/* Put the table behind the blobs: a 0, and then the journal, which has been
- * flushed, as it is. */
-static bags_code bagi_column_table(
-    const bagi_env *env, bagi_column *column, bags_error *err) {
-    static const unsigned char zero[8] = {0};
-    const bagi_out *ends = &column->ends;
-    uint32_t *crc = column->summed ? &column->table : NULL;
-    bags_code code = bagi_out_put(env, &column->blobs, zero, sizeof zero, err);
-    if (code)
-        return code;
-    if (crc)
-        *crc = bagi_crc(0, zero, sizeof zero);
-    if (crc && !ends->moved)
-        *crc = bagi_crc(*crc, ends->buffer, (size_t)ends->end);
-    return ends->moved ? bagi_out_copy(env, &column->blobs, ends, crc, err)
-                       : bagi_out_put(env, &column->blobs, ends->buffer,
-                             (size_t)ends->end, err);
-}
-
-/* Put behind the checksums what makes them a sidecar, when the Bag has its
- * table. */
-static bags_code bagi_column_seal(
-    const bagi_env *env, bagi_column *column, bags_error *err) {
-    bagi_trailer trailer = {column->length, column->blobs.end, column->table, 0,
-        column->name, column->spec};
-    unsigned char room[BAGI_TRAILER_SIZE];
-    bagi_out *sums = &column->sums;
-    bags_code code = BAGS_OK;
-    bags_view piece;
-    for (uint64_t at = 0; at < sums->end && !code; at += piece.size) {
-        code = bagi_out_piece(env, sums, at, &piece, err);
-        if (!code)
-            trailer.sums = bagi_crc(trailer.sums, piece.data, piece.size);
-    }
-    if (code)
-        return code;
-    bagi_trailer_store(&trailer, room);
-    code = bagi_out_put(env, sums, room, sizeof room, err);
-    if (!code)
-        code = bagi_out_flush(env, sums, err);
-    return code ? code : bagi_out_cut(env, sums, err);
-}
-
-static bags_code bagi_column_sync(
-    const bagi_env *env, bagi_column *column, bags_error *err) {
-    bags_code code = bagi_out_sync(env, &column->blobs, err);
-    if (!code && column->summed)
-        code = bagi_out_sync(env, &column->sums, err);
-    return code ? code : bagi_out_sync(env, &column->ends, err);
-}
-
-/* Make the Bag whole; both files stay open. A journal that stays is on the disk
- * before there is a table, so that it never knows of fewer blobs. */
-static bags_code bagi_column_finish(const bagi_env *env, bagi_column *column,
-    bool keep_idx, bool no_sync, bags_error *err) {
-    bags_code code = bagi_column_flush(env, column, err);
-    if (!code && keep_idx)
-        code = bagi_out_cut(env, &column->ends, err);
-    if (!code && !no_sync && keep_idx)
-        code = bagi_out_sync(env, &column->ends, err);
-    if (!code)
-        code = bagi_column_table(env, column, err);
-    if (!code && column->summed)
-        code = bagi_column_seal(env, column, err);
-    if (!code)
-        code = bagi_out_flush(env, &column->blobs, err);
-    if (!code)
-        code = bagi_out_cut(env, &column->blobs, err);
-    if (!code && !no_sync)
-        code = bagi_out_sync(env, &column->blobs, err);
-    if (!code && !no_sync && column->summed)
-        code = bagi_out_sync(env, &column->sums, err);
-    return code;
-}
-
-/* Close the files that stay when the Bag is whole. */
-static bags_code bagi_column_close_kept(
-    const bagi_env *env, bagi_column *column, bags_error *err) {
-    bags_code code = bagi_out_close(env, &column->blobs, err);
-    bags_code also = bagi_out_close(env, &column->sums, code ? NULL : err);
-    return code ? code : also;
-}
-
-static bags_code bagi_column_close(
-    const bagi_env *env, bagi_column *column, bags_error *err) {
-    bags_code code = bagi_column_close_kept(env, column, err);
-    bags_code also = bagi_out_close(env, &column->ends, code ? NULL : err);
-    column->summed = false;
-    return code ? code : also;
-}
-
-static void bagi_column_remove(const bagi_env *env, bagi_column *column) {
-    bagi_out_remove(env, &column->blobs);
-    bagi_out_remove(env, &column->ends);
-    bagi_out_remove(env, &column->sums);
-}
-
-struct bag_writer {
-    bagi_env env;
-    bagi_column column;
-    bool keep_idx, no_sync;
-    bags_error failure; /* code BAGS_OK: none */
-};
-
-/* Remember the first failure, and give it to whoever asks. */
-static bags_code bagi_keep_failure(bags_error *failure, bags_error *err) {
-    if (err && err != failure)
-        *err = *failure;
-    return failure->code;
-}
-
-BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_ARGUMENT, "there is no writer");
-}
-
-static void bagi_bag_writer_free(bag_writer *writer) {
-    bags_allocator memory = writer->env.memory;
-    bagi_column_free(&memory, &writer->column);
-    bagi_free(&memory, writer, sizeof *writer);
-}
-
-/* Create NAME.bag, locked for as long as the writer works, and NAME.idx: where
- * that is, recovery finds the lock. */
-static bags_code bagi_bag_writer_create(
-    bag_writer *writer, const char *path, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    bagi_out *blobs = &writer->column.blobs;
-    bags_code code = bagi_out_create(
-        env, blobs, bagi_copy_text(&env->memory, path, strlen(path), err), err);
-    int error = code ? 0 : env->io.lock(env->io.user, blobs->handle);
-    if (error)
-        code = bagi_fail_system(err, error, path, "lock");
-    return code ? code
-                : bagi_out_create(env, &writer->column.ends,
-                      bagi_beside_path(&env->memory, path, ".idx", err), err);
-}
-
-static bags_code bagi_bag_writer_sum(
-    bag_writer *writer, const char *path, bags_error *err) {
-    const bags_allocator *memory = &writer->env.memory;
-    bags_code code = bagi_column_sum(memory, &writer->column, 0, 0, err);
-    return code ? code
-                : bagi_out_create(&writer->env, &writer->column.sums,
-                      bagi_beside_path(memory, path, ".crc", err), err);
-}
-
-/* A Bag that was removed may have left its checksums, which would be taken for
- * those of this one. */
-static bags_code bagi_bag_writer_no_sums(
-    bag_writer *writer, const char *path, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    char *sums = bagi_beside_path(&writer->env.memory, path, ".crc", err);
-    bags_code code =
-        sums ? bagi_kind(&writer->env, sums, &kind, err) : BAGS_ERROR_MEMORY;
-    if (!code && kind != BAGS_PATH_NONE)
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: exists already: the checksums of another Bag",
-            bagi_tail(sums));
-    bagi_free_text(&writer->env.memory, sums);
-    return code;
-}
-
-BAGS_API bag_writer *bag_writer_open(
-    const char *path, const bag_writer_options *options, bags_error *err) {
-    bag_writer_options with;
-    memset(&with, 0, sizeof with);
-    if (options)
-        with = *options;
-    bagi_env env = bagi_env_of(with.env.allocator, with.env.io);
-    bag_writer *writer =
-        (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
-    if (!writer)
-        return NULL;
-    writer->env = env;
-    writer->keep_idx = with.keep_idx;
-    writer->no_sync = with.no_sync;
-    bags_code code = bagi_column_init(
-        &env.memory, &writer->column, with.buffer_size, with.no_sync, err);
-    if (!code)
-        code = bagi_bag_writer_create(writer, path, err);
-    if (!code)
-        code = with.checksum ? bagi_bag_writer_sum(writer, path, err)
-                             : bagi_bag_writer_no_sums(writer, path, err);
-    if (!code)
-        return writer;
-    bagi_column_remove(&env, &writer->column);
-    bagi_bag_writer_free(writer);
-    return NULL;
-}
-
-/* Flush, and wait for the disk: for the names of both files too. */
-static bags_code bagi_bag_writer_sync(bag_writer *writer, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    bagi_column *column = &writer->column;
-    bags_code code = bagi_column_flush(env, column, err);
-    if (!code)
-        code = bagi_column_sync(env, column, err);
-    return code ? code : bagi_sync_above(env, column->blobs.path, 1, err);
-}
-
-BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
-    size_t size, uint64_t *index, bags_error *err) {
-    if (!writer)
-        return bagi_fail_no_writer(err);
-    if (writer->failure.code)
-        return bagi_keep_failure(&writer->failure, err);
-    bags_code code = bagi_column_add(&writer->env, &writer->column,
-        (const unsigned char *)data, size, &writer->failure);
-    if (code)
-        return bagi_keep_failure(&writer->failure, err);
-    if (index)
-        *index = writer->column.length - 1;
-    return BAGS_OK;
-}
-
-BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
-    if (!writer)
-        return bagi_fail_no_writer(err);
-    if (!writer->failure.code)
-        bagi_column_flush(&writer->env, &writer->column, &writer->failure);
-    return writer->failure.code ? bagi_keep_failure(&writer->failure, err)
-                                : BAGS_OK;
-}
-
-BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
-    if (!writer)
-        return bagi_fail_no_writer(err);
-    if (!writer->failure.code)
-        bagi_bag_writer_sync(writer, &writer->failure);
-    return writer->failure.code ? bagi_keep_failure(&writer->failure, err)
-                                : BAGS_OK;
-}
-
-BAGS_API uint64_t bag_writer_length(const bag_writer *writer) {
-    return writer ? writer->column.length : 0;
-}
-
-BAGS_API uint64_t bag_writer_size(const bag_writer *writer) {
-    return writer ? bagi_column_size(&writer->column) : 0;
-}
-
-BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
-    if (!writer)
-        return BAGS_OK;
-    bagi_column *column = &writer->column;
-    bags_error *failure = &writer->failure;
-    /* The journal must be as whole as the Bag: a loss of power may undo its
-     * removal, and readers look at it. */
-    if (!failure->code)
-        bagi_column_finish(
-            &writer->env, column, true, writer->no_sync, failure);
-    if (!failure->code && !writer->no_sync)
-        bagi_sync_above(&writer->env, column->blobs.path, 1, failure);
-    if (!failure->code)
-        bagi_column_close_kept(&writer->env, column, failure);
-    if (!failure->code && !writer->keep_idx)
-        bagi_out_remove(&writer->env, &column->ends);
-    bagi_column_close(&writer->env, column, failure->code ? NULL : failure);
-    bags_code code = bagi_keep_failure(failure, failure->code ? err : NULL);
-    bagi_bag_writer_free(writer);
-    return code;
-}
-
-BAGS_API void bag_writer_abort(bag_writer *writer) {
-    if (!writer)
-        return;
-    bagi_column_remove(&writer->env, &writer->column);
-    bagi_bag_writer_free(writer);
-}
-
-/* ---- checksums for a Bag that is there ---- */
-
-/* Write the CRCs of all blobs of a Bag, and their end. */
-static bags_code bagi_sums_fill(const bag_reader *bag, bagi_out *out,
-    const bagi_bag_options *options, bags_error *err) {
-    const bagi_env *env = bag->env;
-    bagi_pass pass;
-    unsigned char room[BAGI_TRAILER_SIZE];
-    bagi_trailer trailer = {bag->length, bag->file.size, 0, 0, 0, 0};
-    bags_code code = bagi_pass_begin(&pass, bag, err);
-    while (!code && pass.length < bag->length) {
-        uint32_t sum = 0;
-        bool right = false;
-        code = bagi_pass_next(&pass, &right, err);
-        if (!code && !right)
-            code = bagi_bag_fail_bounds(
-                bag, pass.length - 1, pass.start, pass.stop, err);
-        if (!code)
-            code = bagi_pass_sum(&pass, &sum, err);
-        bagi_store_u32(room, sum);
-        trailer.sums = bagi_crc(trailer.sums, room, 4);
-        if (!code)
-            code = bagi_out_put(env, out, room, 4, err);
-    }
-    trailer.table = pass.table;
-    if (options->where != BAGI_ALONE) {
-        trailer.name = bagi_crc_text(options->name);
-        trailer.spec = options->spec;
-    }
-    bagi_pass_end(&pass);
-    bagi_trailer_store(&trailer, room);
-    if (!code)
-        code = bagi_out_put(env, out, room, sizeof room, err);
-    return code ? code : bagi_out_flush(env, out, err);
-}
-
-/* From NAME.crc.partial to NAME.crc, so that there is never a part of it. */
-static bags_code bagi_sums_publish(const bagi_env *env, bagi_out *out,
-    const char *path, bool no_sync, bags_error *err) {
-    bags_code code = no_sync ? BAGS_OK : bagi_out_sync(env, out, err);
-    char *from = bagi_copy_text(
-        &env->memory, out->path, strlen(out->path), code ? NULL : err);
-    bool closed = !code && from;
-    if (!code)
-        code = closed ? bagi_out_close(env, out, err) : BAGS_ERROR_MEMORY;
-    int error = code ? 0 : env->io.rename(env->io.user, from, path);
-    if (error)
-        code = bagi_fail_system(err, error, from, "rename");
-    if (code && closed)
-        env->io.remove(env->io.user, from);
-    if (!code && !no_sync)
-        code = bagi_sync_above(env, path, 1, err);
-    bagi_free_text(&env->memory, from);
-    return code;
-}
-
-/* Make NAME.crc beside a Bag, or make it again. */
-static bags_code bagi_sums_write(const bag_reader *bag,
-    const bagi_bag_options *options, bool no_sync, bags_error *err) {
-    const bagi_env *env = bag->env;
-    const bags_allocator *memory = &env->memory;
-    bagi_out out;
-    memset(&out, 0, sizeof out);
-    out.capacity = BAGI_BUFFER_LEAST;
-    out.buffer = (unsigned char *)bagi_alloc_raw(memory, out.capacity, err);
-    char *path = bagi_beside_path(
-        memory, bag->file.path, ".crc", out.buffer ? err : NULL);
-    char *partial = path ? bagi_print(memory, err, "%s.partial", path) : NULL;
-    bags_code code = out.buffer && partial ? BAGS_OK : BAGS_ERROR_MEMORY;
-    if (!code) {
-        env->io.remove(env->io.user, partial); /* what was interrupted */
-        code = bagi_out_create(env, &out, partial, err);
-    } else {
-        bagi_free_text(memory, partial);
-    }
-    if (!code)
-        code = bagi_sums_fill(bag, &out, options, err);
-    if (!code)
-        code = bagi_sums_publish(env, &out, path, no_sync, err);
-    if (code)
-        bagi_out_remove(env, &out);
-    bagi_free(memory, out.buffer, out.capacity);
-    bagi_free_text(memory, path);
-    return code;
-}
-
+#endif
 /* ========================================================================
  * >>type-text
- * "array(float32,64,128)[]" taken apart, and the dtypes that stand in it.
+ * Type strings such as "array(float32,64,128)[]", and the dtypes in them:
+ *
+ *     type       name or name(argument,...), optionally followed by []
+ *     name       one or more of a-z 0-9 - _
+ *     argument   zero or more of these characters and the dot
+ *
+ * Only the shape of a type is checked here; its codec checks the arguments.
  * ====================================================================== */
 
 static bool bagi_type_char(char c, bool argument) {
@@ -6100,25 +3869,27 @@ BAGS_API bags_code bags_type_parse(
         name++;
     type.name.data = (const unsigned char *)text;
     type.name.size = name;
-    bool right = name > 0;
-    if (right && name < size) {
+    bool valid = name > 0;
+    if (valid && name < size) {
         size_t at = name + 1;
         type.count = 1;
         while (at < size && bagi_type_char(text[at], true))
             type.count += text[at++] == ',';
-        right = text[name] == '(' && at + 1 == size && text[at] == ')';
+        valid = text[name] == '(' && at + 1 == size && text[at] == ')';
         type.arguments.data = (const unsigned char *)text + name + 1;
         type.arguments.size = at - name - 1;
     }
-    if (!right)
+    if (!valid)
         return bags_fail(err, BAGS_ERROR_TYPE,
-            "type \"%.80s\" is not name or name(arguments), of a-z 0-9 - _ and "
-            "in arguments . and a comma, with or without [] behind it",
+            "invalid type (\"%.80s\", expected name or name(argument,...) of "
+            "a-z 0-9 - _ and, in arguments, a dot; [] may follow)",
             text);
     *out = type;
     return BAGS_OK;
 }
 
+/* The arguments are searched at each call: there are few, and a list of them would
+ * need memory that the caller frees. */
 BAGS_API bags_view bags_type_argument(const bags_type *type, size_t i) {
     bags_view out = {NULL, 0};
     const unsigned char *text = type->arguments.data;
@@ -6152,24 +3923,37 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out) {
     return true;
 }
 
+/* True if a list of words, separated by spaces, contains this one. */
+static bool bagi_has_word(const char *words, bags_view word) {
+    while (*words) {
+        size_t size = strcspn(words, " ");
+        if (size > 0 && size == word.size &&
+            memcmp(words, word.data, size) == 0)
+            return true;
+        words += size + (words[size] == ' ');
+    }
+    return false;
+}
+
 typedef struct bagi_dtype {
-    const char *name; /* what NumPy prints */
-    const char *code; /* kind and bytes, as behind the < of dtype.str */
-    const char *also; /* other spellings, each between spaces */
-    unsigned char size;
+    const char *name; /* as NumPy prints it */
+    const char *code; /* of dtype.str, without the byte order */
+    const char *also; /* other spellings */
+    unsigned char size, swap;
 } bagi_dtype;
 
-/* In the order of bags_dtype. */
-static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0},
-    {"bool", "b1", " ? bool_ bool8 ", 1}, {"uint8", "u1", " B ubyte ", 1},
-    {"uint16", "u2", " H ushort ", 2}, {"uint32", "u4", " I uintc ", 4},
-    {"uint64", "u8", " Q uint ulonglong ", 8}, {"int8", "i1", " b byte ", 1},
-    {"int16", "i2", " h short ", 2}, {"int32", "i4", " i intc ", 4},
-    {"int64", "i8", " q int int_ longlong ", 8},
-    {"float16", "f2", " e half ", 2}, {"float32", "f4", " f single ", 4},
-    {"float64", "f8", " d double float float_ ", 8},
-    {"complex64", "c8", " F csingle ", 8},
-    {"complex128", "c16", " D complex cdouble complex_ cfloat ", 16}};
+/* Indexed by bags_dtype. NumPy's spellings whose size depends on the platform, such
+ * as "long", and its other dtypes are left out. */
+static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0, 0},
+    {"bool", "b1", "? bool_ bool8", 1, 1}, {"uint8", "u1", "B ubyte", 1, 1},
+    {"uint16", "u2", "H ushort", 2, 2}, {"uint32", "u4", "I uintc", 4, 4},
+    {"uint64", "u8", "Q uint ulonglong", 8, 8}, {"int8", "i1", "b byte", 1, 1},
+    {"int16", "i2", "h short", 2, 2}, {"int32", "i4", "i intc", 4, 4},
+    {"int64", "i8", "q int int_ longlong", 8, 8},
+    {"float16", "f2", "e half", 2, 2}, {"float32", "f4", "f single", 4, 4},
+    {"float64", "f8", "d double float float_", 8, 8},
+    {"complex64", "c8", "F csingle singlecomplex", 8, 4},
+    {"complex128", "c16", "D cdouble complex complex_ cfloat", 16, 8}};
 
 #define BAGI_DTYPES (sizeof bagi_dtypes / sizeof *bagi_dtypes)
 
@@ -6186,40 +3970,27 @@ BAGS_API const char *bags_dtype_code(bags_dtype dtype) {
     return bagi_dtype_of(dtype)->code;
 }
 
-BAGS_API size_t bags_dtype_swap(bags_dtype dtype) {
-    bool is_complex =
-        dtype == BAGS_DTYPE_COMPLEX64 || dtype == BAGS_DTYPE_COMPLEX128;
-    return bagi_dtype_of(dtype)->size / (is_complex ? 2U : 1U);
-}
-
 BAGS_API size_t bags_dtype_size(bags_dtype dtype) {
     return bagi_dtype_of(dtype)->size;
 }
 
-static bool bagi_dtype_is(const bagi_dtype *dtype, bags_view text) {
-    if (bagi_same(text, dtype->name) || bagi_same(text, dtype->code))
-        return true;
-    for (const char *at = dtype->also; *at && at[1]; at = strchr(at + 1, ' ')) {
-        bags_view word = {(const unsigned char *)at + 1,
-            (size_t)(strchr(at + 1, ' ') - at) - 1};
-        if (word.size == text.size &&
-            memcmp(word.data, text.data, text.size) == 0)
-            return true;
-    }
-    return false;
+BAGS_API size_t bags_dtype_swap(bags_dtype dtype) {
+    return bagi_dtype_of(dtype)->swap;
 }
 
 BAGS_API bags_dtype bags_dtype_parse(
     const char *text, size_t size, bool *big_endian) {
     bags_view rest = {(const unsigned char *)text, size};
     bool big = false;
-    if (size > 0 && (strchr("<>|=", text[0]) && text[0])) {
+    if (size > 0 && text[0] && strchr("<>|=", text[0])) {
         big = text[0] == '>' || (text[0] == '=' && !bags_little_endian());
         rest.data++;
         rest.size--;
     }
     for (size_t i = 1; i < BAGI_DTYPES && rest.size > 0; i++) {
-        if (!bagi_dtype_is(&bagi_dtypes[i], rest))
+        const bagi_dtype *dtype = &bagi_dtypes[i];
+        if (!bagi_same(rest, dtype->name) && !bagi_same(rest, dtype->code) &&
+            !bagi_has_word(dtype->also, rest))
             continue;
         if (big_endian)
             *big_endian = big;
@@ -6228,9 +3999,37 @@ BAGS_API bags_dtype bags_dtype_parse(
     return BAGS_DTYPE_NONE;
 }
 
+BAGS_API bool bags_array_size(
+    bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size) {
+    size_t bytes = bags_dtype_size(dtype);
+    bool empty = false;
+    /* A dimension of 0 makes any others valid, even if their product overflows. */
+    for (size_t i = 0; i < dims; i++)
+        empty = empty || shape[i] == 0;
+    for (size_t i = 0; i < dims && !empty && bytes; i++) {
+        if (shape[i] > SIZE_MAX / bytes)
+            return false;
+        bytes *= (size_t)shape[i];
+    }
+    if (!bags_dtype_size(dtype))
+        return false;
+    *size = empty ? 0 : bytes;
+    return true;
+}
+
 /* ========================================================================
  * >>codecs
- * Values, the built-in codecs, and the registry.
+ * Values, the built-in codecs, the registry, and the coder, through which all
+ * other sections use a codec. The blobs of the built-in codecs:
+ *
+ *     bytes, utf8    the bytes of the value
+ *     int            little-endian, as few bytes as possible; 0 has none
+ *     int(N)         N bytes, little-endian unless int(N,big)
+ *     u64, i64       8 bytes, little-endian; i64 in two's complement
+ *     array(D,...)   the elements, little-endian, in C order
+ *     array          msgpack: 93 | str dtype | array of dimensions | bin elements
+ *
+ * An encoder and a decoder receive the state that `open` made of the type.
  * ====================================================================== */
 
 static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
@@ -6245,14 +4044,14 @@ static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
 BAGS_API bags_value bags_int(int64_t number) {
     bags_value value = bagi_value(BAGS_KIND_INT, NULL, 0);
     value.sint = number;
-    value.uint = number < 0 ? 0 : (uint64_t)number;
+    value.uint = number > 0 ? (uint64_t)number : 0;
     return value;
 }
 
 BAGS_API bags_value bags_uint(uint64_t number) {
     bags_value value = bagi_value(BAGS_KIND_UINT, NULL, 0);
     value.uint = number;
-    value.sint = number > (uint64_t)INT64_MAX ? 0 : (int64_t)number;
+    value.sint = number <= (uint64_t)INT64_MAX ? (int64_t)number : 0;
     return value;
 }
 
@@ -6264,30 +4063,12 @@ BAGS_API bags_value bags_utf8_sized(const char *text, size_t size) {
     return bagi_value(BAGS_KIND_UTF8, text, size);
 }
 
-BAGS_API bags_value bags_blob(const void *data, size_t size) {
-    return bagi_value(BAGS_KIND_BLOB, data, size);
-}
-
 BAGS_API bags_value bags_bytes(const void *data, size_t size) {
     return bagi_value(BAGS_KIND_BYTES, data, size);
 }
 
-/* Bytes of an array. False if they are more than fit a size_t. */
-BAGS_API bool bags_array_size(
-    bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size) {
-    size_t bytes = bags_dtype_size(dtype);
-    bool empty = false;
-    if (!bytes)
-        return false;
-    for (size_t i = 0; i < dims; i++)
-        empty = empty || shape[i] == 0;
-    for (size_t i = 0; i < dims && !empty; i++) {
-        if (shape[i] > SIZE_MAX / bytes)
-            return false;
-        bytes *= (size_t)shape[i];
-    }
-    *size = empty ? 0 : bytes;
-    return true;
+BAGS_API bags_value bags_blob(const void *data, size_t size) {
+    return bagi_value(BAGS_KIND_BLOB, data, size);
 }
 
 BAGS_API bags_value bags_array(
@@ -6296,33 +4077,50 @@ BAGS_API bags_value bags_array(
     value.dtype = dtype;
     value.dims = dims;
     value.shape = shape;
-    /* One that is too large keeps size 0, which no encoder takes for it. */
-    if (bags_dtype_size(dtype))
-        bags_array_size(dtype, dims, shape, &value.size);
+    /* If this fails, size stays 0; an encoder finds the cause again. */
+    (void)bags_array_size(dtype, dims, shape, &value.size);
     return value;
 }
 
-static const char *bagi_kind_name(bags_kind kind) {
-    static const char *const names[] = {"no value", "a blob", "bytes", "text",
-        "a number", "a number", "an array", "an object"};
-    size_t i = (size_t)kind;
-    return i < sizeof names / sizeof *names ? names[i] : "an unknown kind";
-}
-
 BAGI_COLD static bags_code bagi_fail_kind(
-    bags_error *err, const char *wanted, const bags_value *value) {
-    return bags_fail(err, BAGS_ERROR_VALUE, "takes %s, not %s", wanted,
-        bagi_kind_name(value->kind));
+    bags_error *err, const bags_value *value, const char *expected) {
+    static const char *const names[] = {"no value", "encoded blob", "bytes",
+        "text", "number", "number", "array", "object"};
+    size_t i = (size_t)value->kind;
+    return bags_fail(err, BAGS_ERROR_VALUE, "kind mismatch (%s, expected %s)",
+        i < sizeof names / sizeof *names ? names[i] : "invalid kind", expected);
 }
 
-/* bytes */
+/* The first member of a codec's state, which frees itself. */
+typedef struct bagi_state {
+    bags_allocator memory;
+    size_t size;
+} bagi_state;
+
+static void *bagi_state_make(
+    const bags_allocator *allocator, size_t size, bags_error *err) {
+    bagi_state *state = (bagi_state *)bagi_alloc(allocator, size, err);
+    if (state) {
+        state->memory = *allocator;
+        state->size = size;
+    }
+    return state;
+}
+
+static void bagi_state_close(void *state) {
+    bagi_state own = *(bagi_state *)state;
+    bagi_free(&own.memory, state, own.size);
+}
+
+/* ---- bytes ----
+ * The blob is a view of the value's bytes, and a decoded value one of the blob's. */
 
 static bags_code bagi_bytes_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     (void)scratch;
     if (value->kind != BAGS_KIND_BYTES)
-        return bagi_fail_kind(err, "bytes", value);
+        return bagi_fail_kind(err, value, "bytes");
     blob->data = (const unsigned char *)value->data;
     blob->size = value->size;
     return BAGS_OK;
@@ -6337,131 +4135,128 @@ static bags_code bagi_bytes_decode(void *state, bags_view blob,
     return BAGS_OK;
 }
 
-/* utf8 */
+/* ---- utf8 ----
+ * Checked in both directions: Python fails to decode a blob that is not UTF-8, and
+ * callers rely on decoded text being valid. */
 
-static bags_code bagi_utf8_check(
-    const unsigned char *text, size_t size, bags_code code, bags_error *err) {
-    size_t good = bagi_utf8_valid(text, size);
-    if (good == size)
+static bags_code bagi_text_check(
+    const void *text, size_t size, bags_code code, bags_error *err) {
+    size_t bad = 0;
+    if (bags_utf8_valid(text, size, &bad))
         return BAGS_OK;
-    return bags_fail(err, code, "is not UTF-8: byte 0x%02x at %" PRIu64,
-        text[good], (uint64_t)good);
+    return bags_fail(err, code,
+        "invalid UTF-8 (byte 0x%02x at offset %" PRIu64 ")",
+        ((const unsigned char *)text)[bad], (uint64_t)bad);
 }
 
-static bags_code bagi_utf8_encode_value(void *state, const bags_value *value,
+static bags_code bagi_text_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     (void)scratch;
     if (value->kind != BAGS_KIND_UTF8)
-        return bagi_fail_kind(err, "text", value);
+        return bagi_fail_kind(err, value, "text");
+    bags_code code =
+        bagi_text_check(value->data, value->size, BAGS_ERROR_VALUE, err);
     blob->data = (const unsigned char *)value->data;
     blob->size = value->size;
-    return bagi_utf8_check(blob->data, blob->size, BAGS_ERROR_VALUE, err);
+    return code;
 }
 
-static bags_code bagi_utf8_decode_value(void *state, bags_view blob,
+static bags_code bagi_text_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     (void)state;
     (void)scratch;
     bags_code code =
-        bagi_utf8_check(blob.data, blob.size, BAGS_ERROR_CORRUPT, err);
+        bagi_text_check(blob.data, blob.size, BAGS_ERROR_CORRUPT, err);
     if (!code)
         *value = bagi_value(BAGS_KIND_UTF8, blob.data, blob.size);
     return code;
 }
 
-/* int, int(N), i64, u64 */
+/* ---- int, int(N), i64, u64 ----
+ * Python's integers have any size, and so have these types; a value has 64 bits. A
+ * blob with more bytes is accepted if the number fits. */
 
 typedef struct bagi_int {
-    bags_allocator memory;
-    size_t size; /* bytes; 0 with `shortest` */
+    bagi_state own;
+    size_t size; /* bytes; unused if `shortest` */
     bool shortest, is_signed, big;
+    char text[24]; /* the type, for messages */
 } bagi_int;
 
-#define BAGI_INT_MOST 1024
+/* Bounds what a few bytes of a spec make the library allocate per value. */
+#define BAGI_INT_MAX 1024
 
 static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     (void)codec;
     uint64_t size = 8;
     bool plain = bagi_same(type->name, "int");
-    bool big =
-        type->count == 2 && bagi_same(bags_type_argument(type, 1), "big");
-    bool little =
-        type->count == 2 && bagi_same(bags_type_argument(type, 1), "little");
+    bags_view order = bags_type_argument(type, 1);
+    bool big = type->count == 2 && bagi_same(order, "big");
+    bool little = type->count == 2 && bagi_same(order, "little");
     if (type->count > 0 &&
         (!plain || type->count > 2 || !bags_type_number(type, 0, &size) ||
             (type->count == 2 && !big && !little)))
         return bags_fail(err, BAGS_ERROR_TYPE,
-            "integers are int, int(N), int(N,little), int(N,big), i64 and u64; "
-            "N is a number of bytes");
-    if (size > BAGI_INT_MOST)
+            "invalid arguments (expected int, int(N), int(N,little), "
+            "int(N,big), i64 or u64; N is a number of bytes)");
+    if (size > BAGI_INT_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "integers of more than %d bytes are not built in", BAGI_INT_MOST);
-    bagi_int *made = (bagi_int *)bagi_alloc(allocator, sizeof *made, err);
+            "integer too large (%" PRIu64 " bytes, maximum %d)", size,
+            BAGI_INT_MAX);
+    bagi_int *made = (bagi_int *)bagi_state_make(allocator, sizeof *made, err);
     if (!made)
         return BAGS_ERROR_MEMORY;
-    made->memory = *allocator;
     made->size = (size_t)size;
     made->shortest = plain && type->count == 0;
     made->is_signed = bagi_same(type->name, "i64");
     made->big = big;
+    if (type->count)
+        (void)snprintf(made->text, sizeof made->text, "int(%d%s)", (int)size,
+            big ? ",big" : "");
+    else
+        memcpy(made->text, type->name.data, type->name.size); /* at most 3 */
     *state = made;
     return BAGS_OK;
-}
-
-static void bagi_int_close(void *state) {
-    bagi_int *codec = (bagi_int *)state;
-    bags_allocator memory = codec->memory;
-    bagi_free(&memory, codec, sizeof *codec);
-}
-
-static bool bagi_int_bits(const bagi_int *codec, const bags_value *value,
-    uint64_t *bits, bags_error *err) {
-    if (value->kind == BAGS_KIND_INT) {
-        if (value->sint < 0 && !codec->is_signed) {
-            bags_fail(err, BAGS_ERROR_VALUE, "cannot be negative: %" PRId64,
-                value->sint);
-            return false;
-        }
-        *bits = (uint64_t)value->sint;
-        return true;
-    }
-    if (value->kind != BAGS_KIND_UINT) {
-        bagi_fail_kind(err, "a number", value);
-        return false;
-    }
-    if (codec->is_signed && value->uint > (uint64_t)INT64_MAX) {
-        bags_fail(err, BAGS_ERROR_VALUE,
-            "%" PRIu64 " is above 2^63-1 and does not fit i64", value->uint);
-        return false;
-    }
-    *bits = value->uint;
-    return true;
 }
 
 static bags_code bagi_int_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bagi_int *codec = (const bagi_int *)state;
-    uint64_t bits = 0;
-    if (!bagi_int_bits(codec, value, &bits, err))
-        return BAGS_ERROR_VALUE;
-    size_t least = 0;
+    bool negative = value->kind == BAGS_KIND_INT && value->sint < 0;
+    if (value->kind != BAGS_KIND_INT && value->kind != BAGS_KIND_UINT)
+        return bagi_fail_kind(err, value, "number");
+    if (negative && !codec->is_signed)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "value out of range for %s (%" PRId64 ", minimum 0)", codec->text,
+            value->sint);
+    uint64_t bits =
+        value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint;
+    size_t least = 0; /* bytes that the number needs */
     while (least < 8 && bits >> (8 * least))
         least++;
     size_t size = codec->shortest ? least : codec->size;
-    if (size < least)
+    uint64_t most = size < 8           ? ((uint64_t)1 << (8 * size)) - 1
+                    : codec->is_signed ? (uint64_t)INT64_MAX
+                                       : UINT64_MAX;
+    if (bits > most && !negative)
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "%" PRIu64 " does not fit in %" PRIu64 " byte%s", bits,
-            (uint64_t)size, size == 1 ? "" : "s");
+            "value out of range for %s (%" PRIu64 ", maximum %" PRIu64 ")",
+            codec->text, bits, most);
+    /* bagi_store_u64 writes 8 bytes, even if fewer are used. */
     bags_code code = bags_buffer_reserve(scratch, size + 8, err);
     if (code)
         return code;
-    memset(scratch->data, 0, size);
-    for (size_t i = 0; i < least || (i < size && i < 8); i++)
-        scratch->data[codec->big ? size - 1 - i : i] =
-            (unsigned char)(bits >> (8 * i));
-    blob->data = scratch->data;
+    unsigned char *out = scratch->data;
+    if (size > 8)
+        memset(out, 0, size);
+    if (codec->big)
+        for (size_t i = 0; i < size && i < 8; i++)
+            out[size - 1 - i] = (unsigned char)(bits >> (8 * i));
+    else
+        bagi_store_u64(out, bits);
+    blob->data = out;
     blob->size = size;
     return BAGS_OK;
 }
@@ -6472,7 +4267,7 @@ static bags_code bagi_int_decode(void *state, bags_view blob,
     (void)scratch;
     if (!codec->shortest && blob.size != codec->size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "has %" PRIu64 " bytes; its type says %" PRIu64,
+            "size mismatch (%" PRIu64 " bytes, expected %" PRIu64 ")",
             (uint64_t)blob.size, (uint64_t)codec->size);
     uint64_t bits = 0;
     for (size_t i = 0; i < blob.size; i++) {
@@ -6481,221 +4276,135 @@ static bags_code bagi_int_decode(void *state, bags_view blob,
             bits |= (uint64_t)octet << (8 * i);
         else if (octet)
             return bags_fail(err, BAGS_ERROR_LIMIT,
-                "is a number of %" PRIu64 " bytes, above 2^64-1",
+                "number too large (%" PRIu64 " bytes, maximum 2^64-1)",
                 (uint64_t)blob.size);
     }
-    if (codec->is_signed)
-        *value = bags_int(bits <= (uint64_t)INT64_MAX
-                              ? (int64_t)bits
-                              : -(int64_t)(UINT64_MAX - bits) - 1);
+    if (codec->is_signed && bits > (uint64_t)INT64_MAX)
+        /* A cast of such a number to int64_t is not portable. */
+        *value = bags_int(-(int64_t)(UINT64_MAX - bits) - 1);
+    else if (codec->is_signed)
+        *value = bags_int((int64_t)bits);
     else
         *value = bags_uint(bits);
     return BAGS_OK;
 }
 
-/* array(DTYPE,D0,...) and the self-describing array */
+/* ---- array(DTYPE,D0,...), and array, whose blobs contain dtype and shape ---- */
 
 typedef struct bagi_array {
-    bags_allocator memory;
-    bags_dtype dtype; /* BAGS_DTYPE_NONE: self-describing */
+    bagi_state own;
+    bags_dtype dtype; /* BAGS_DTYPE_NONE: the blob contains it */
     size_t dims;
-    size_t wild;  /* the dimension that may be anything; dims: none */
-    size_t bytes; /* of an array, or with `wild` of one step along it */
+    size_t wild; /* the dimension that is -1; dims: none */
+    size_t
+        bytes; /* of an array; if one dimension is -1, of one step along it */
     uint64_t shape[BAGS_MAX_DIMS];
 } bagi_array;
-
-/* Dtypes that NumPy has and this header has not, as they can stand in a type;
- * those of its relatives, as bfloat16 and float8_e4m3fn, among them. */
-static bool bagi_dtype_elsewhere(bags_view name) {
-    static const bagi_dtype others = {"complex256", "c32",
-        " clongdouble "
-        "longcomplex longdouble longfloat g float80 float96 float128 f10 f12 "
-        "f16 "
-        "long ulong l p intp uintp int0 uint0 int128 uint128 datetime64 "
-        "timedelta64 m8 object object0 str str0 bytes bytes0 void void0 "
-        "unicode "
-        "bfloat16 int1 int2 int4 uint1 uint2 uint4 ",
-        0};
-    return bagi_dtype_is(&others, name) ||
-           (name.size && memchr(name.data, '_', name.size));
-}
-
-BAGI_COLD static bags_code bagi_array_no_dtype(
-    bags_view name, bags_error *err) {
-    int size = (int)(name.size < 80 ? name.size : 80);
-    const char *text = (const char *)name.data;
-    return bagi_dtype_elsewhere(name)
-               ? bags_fail(err, BAGS_ERROR_LIMIT,
-                     "the dtype \"%.*s\" is not built in", size, text)
-               : bags_fail(err, BAGS_ERROR_TYPE,
-                     "\"%.*s\" is no dtype: those are bool, uint8 to uint64, "
-                     "int8 to int64, float16, float32, float64, complex64 and "
-                     "complex128",
-                     size, text);
-}
 
 static bags_code bagi_array_arguments(
     bagi_array *codec, const bags_type *type, bags_error *err) {
     bags_view name = bags_type_argument(type, 0);
-    bool big = false;
-    codec->dtype = bags_dtype_parse((const char *)name.data, name.size, &big);
+    codec->dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
     if (codec->dtype == BAGS_DTYPE_NONE)
-        return bagi_array_no_dtype(name, err);
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "unsupported dtype (%.*s, expected bool, uint8 to uint64, int8 to "
+            "int64, float16 to float64, complex64 or complex128)",
+            (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
     codec->dims = type->count - 1;
     if (codec->dims > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_TYPE,
-            "an array has at most %d dimensions", BAGS_MAX_DIMS);
+            "too many dimensions (%" PRIu64 ", maximum %d)",
+            (uint64_t)codec->dims, BAGS_MAX_DIMS);
     codec->wild = codec->dims;
     for (size_t i = 0; i < codec->dims; i++) {
-        if (codec->wild == codec->dims &&
-            bagi_same(bags_type_argument(type, i + 1), "-1")) {
+        bags_view text = bags_type_argument(type, i + 1);
+        if (codec->wild == codec->dims && bagi_same(text, "-1")) {
             codec->wild = i;
-            codec->shape[i] = 1;
+            codec->shape[i] = 1; /* `bytes` is then the size of one step */
         } else if (!bags_type_number(type, i + 1, &codec->shape[i])) {
             return bags_fail(err, BAGS_ERROR_TYPE,
-                "a dimension of an array is a number; one of them may be -1");
+                "invalid dimension (\"%.*s\", expected a number; one may be "
+                "-1)",
+                (int)(text.size < 80 ? text.size : 80),
+                (const char *)text.data);
         }
     }
     if (!bags_array_size(
             codec->dtype, codec->dims, codec->shape, &codec->bytes))
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "an array of this type is larger than memory");
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "array too large for the address space");
     if (codec->bytes == 0 && codec->wild < codec->dims)
         return bags_fail(err, BAGS_ERROR_TYPE,
-            "an array without bytes cannot tell what its dimension -1 is");
+            "invalid dimensions (-1 next to 0 cannot be derived from a size)");
     return BAGS_OK;
-}
-
-static void bagi_array_close(void *state) {
-    bagi_array *codec = (bagi_array *)state;
-    bags_allocator memory = codec->memory;
-    bagi_free(&memory, codec, sizeof *codec);
 }
 
 static bags_code bagi_array_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     (void)codec;
-    bagi_array *made = (bagi_array *)bagi_alloc(allocator, sizeof *made, err);
+    bagi_array *made =
+        (bagi_array *)bagi_state_make(allocator, sizeof *made, err);
     if (!made)
         return BAGS_ERROR_MEMORY;
-    made->memory = *allocator;
     bags_code code =
         type->count ? bagi_array_arguments(made, type, err) : BAGS_OK;
     if (code)
-        bagi_array_close(made);
+        bagi_state_close(made);
     else
         *state = made;
     return code;
 }
 
-/*
- * Make a value of an array's bytes: a view of them if they are aligned and in
- * this machine's order, else a copy behind the shape in scratch. shape is
- * copied to scratch if `keep`, else it lives as long as the codec.
- */
-static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
-    const uint64_t *shape, bool keep, bags_view data, bags_buffer *scratch,
-    bags_value *value, bags_error *err) {
-    size_t element = bags_dtype_size(dtype);
-    bool swap = element > 1 && big == bags_little_endian();
-    bool copy = swap || (uintptr_t)data.data % bags_dtype_swap(dtype) != 0;
-    size_t front = keep ? dims * sizeof *shape : 0;
-    if (data.size > SIZE_MAX - front)
-        return bagi_fail_memory(err, data.size);
-    bags_code code =
-        bags_buffer_reserve(scratch, front + (copy ? data.size : 0) + 1, err);
-    if (code)
-        return code;
-    if (keep && dims)
-        memcpy(scratch->data, shape, front);
-    const unsigned char *elements = data.data;
-    if (copy) {
-        unsigned char *room = scratch->data + front;
-        if (swap)
-            bags_swap_bytes(room, data.data, data.size, bags_dtype_swap(dtype));
-        else if (data.size)
-            memcpy(room, data.data, data.size);
-        elements = room;
-    }
-    *value = bags_array(dtype, dims,
-        keep ? (const uint64_t *)(const void *)scratch->data : shape, elements);
-    return BAGS_OK;
-}
-
-/* The dtype and shape of a value that is to be encoded, checked. */
-static bags_code bagi_array_check(
+/* Check a value that is to be encoded. */
+static bags_code bagi_array_check(const bagi_array *codec,
     const bags_value *value, size_t *size, bags_error *err) {
     if (value->kind != BAGS_KIND_ARRAY)
-        return bagi_fail_kind(err, "an array", value);
+        return bagi_fail_kind(err, value, "array");
     if (!bags_dtype_size(value->dtype))
-        return bags_fail(err, BAGS_ERROR_VALUE, "an array without a dtype");
+        return bags_fail(err, BAGS_ERROR_VALUE, "array without a dtype");
     if (value->dims > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "an array has at most %d dimensions", BAGS_MAX_DIMS);
+            "too many dimensions (%" PRIu64 ", maximum %d)",
+            (uint64_t)value->dims, BAGS_MAX_DIMS);
     if (!bags_array_size(value->dtype, value->dims, value->shape, size))
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "an array whose shape is larger than memory");
-    return BAGS_OK;
-}
-
-/* "float32 (64, 128)" */
-static void bagi_array_text(bags_dtype dtype, size_t dims,
-    const uint64_t *shape, size_t wild, char *out, size_t size) {
-    int used = snprintf(out, size, "%s (", bags_dtype_name(dtype));
-    for (size_t i = 0; i < dims && used > 0 && (size_t)used < size; i++) {
-        size_t at = (size_t)used;
-        used += i == wild
-                    ? snprintf(out + at, size - at, "%sany", i ? ", " : "")
-                    : snprintf(out + at, size - at, "%s%" PRIu64, i ? ", " : "",
-                          shape[i]);
-    }
-    if (used > 0 && (size_t)used < size)
-        (void)snprintf(out + used, size - (size_t)used, ")");
-}
-
-BAGI_COLD static bags_code bagi_array_mismatch(
-    const bagi_array *codec, const bags_value *value, bags_error *err) {
-    char wanted[160], given[160];
-    bagi_array_text(codec->dtype, codec->dims, codec->shape, codec->wild,
-        wanted, sizeof wanted);
-    bagi_array_text(value->dtype, value->dims, value->shape, value->dims, given,
-        sizeof given);
-    return bags_fail(err, BAGS_ERROR_VALUE, "takes %s, not %s", wanted, given);
-}
-
-static bags_code bagi_array_match(
-    const bagi_array *codec, const bags_value *value, bags_error *err) {
-    bool same = value->dtype == codec->dtype && value->dims == codec->dims;
-    for (size_t i = 0; same && i < codec->dims; i++)
-        same = i == codec->wild || value->shape[i] == codec->shape[i];
-    return same ? BAGS_OK : bagi_array_mismatch(codec, value, err);
-}
-
-/* Elements in little-endian order: the value's own bytes, or a swapped copy
- * behind `front` bytes of scratch. */
-static bags_code bagi_array_elements(const bags_value *value, size_t size,
-    size_t front, bags_buffer *scratch, const unsigned char **out,
-    bags_error *err) {
-    *out = (const unsigned char *)value->data;
-    if (bags_little_endian() || bags_dtype_size(value->dtype) == 1)
+        return bags_fail(
+            err, BAGS_ERROR_VALUE, "array too large for the address space");
+    if (codec->dtype == BAGS_DTYPE_NONE)
         return BAGS_OK;
-    bags_code code = bags_buffer_reserve(scratch, front + size + 1, err);
-    if (code)
-        return code;
-    bags_swap_bytes(
-        scratch->data + front, *out, size, bags_dtype_swap(value->dtype));
-    *out = scratch->data + front;
+    if (value->dtype != codec->dtype)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "dtype mismatch (%s, expected %s)", bags_dtype_name(value->dtype),
+            bags_dtype_name(codec->dtype));
+    if (value->dims != codec->dims)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "shape mismatch (%" PRIu64 " dimensions, expected %" PRIu64 ")",
+            (uint64_t)value->dims, (uint64_t)codec->dims);
+    for (size_t i = 0; i < codec->dims; i++)
+        if (i != codec->wild && value->shape[i] != codec->shape[i])
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "shape mismatch (%" PRIu64 ", expected %" PRIu64
+                " for dimension %" PRIu64 ")",
+                value->shape[i], codec->shape[i], (uint64_t)i);
     return BAGS_OK;
 }
 
+/* Copy elements between native and little-endian byte order. */
+static void bagi_array_copy(
+    void *to, const void *from, size_t size, bags_dtype dtype, bool swap) {
+    if (swap)
+        bags_swap_bytes(to, from, size, bags_dtype_swap(dtype));
+    else if (size)
+        memcpy(to, from, size);
+}
+
+/* What precedes the elements in a blob that contains dtype and shape. */
 static size_t bagi_self_head(
     const bags_value *value, size_t size, unsigned char *out) {
-    size_t used = 0;
     char code[8];
     int length = snprintf(code, sizeof code, "%c%s",
         bags_dtype_size(value->dtype) == 1 ? '|' : '<',
-        bagi_dtype_of(value->dtype)->code);
-    out[used++] = 0x93;
+        bags_dtype_code(value->dtype));
+    size_t used = bagi_msgpack_put_array(out, 3);
     out[used++] = (unsigned char)(0xA0 | length);
     memcpy(out + used, code, (size_t)length);
     used += (size_t)length;
@@ -6707,96 +4416,129 @@ static size_t bagi_self_head(
     return used + bagi_msgpack_put(out + used, tag, size, bytes);
 }
 
-/* [dtype, shape, data] in msgpack, as granular writes it. */
-static bags_code bagi_self_encode(const bags_value *value, size_t size,
+static bags_code bagi_array_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
-    const size_t most = 16 + 9 * BAGS_MAX_DIMS;
-    if (size > UINT32_MAX || size > SIZE_MAX - most)
+    const bagi_array *codec = (const bagi_array *)state;
+    size_t size = 0;
+    bags_code code = bagi_array_check(codec, value, &size, err);
+    if (code)
+        return code;
+    bool self = codec->dtype == BAGS_DTYPE_NONE;
+    /* Otherwise the blob is a view of the value's own elements. */
+    bool swap = !bags_little_endian() && bags_dtype_size(value->dtype) > 1;
+    if (!self && !swap) {
+        blob->data = (const unsigned char *)value->data;
+        blob->size = size;
+        return BAGS_OK;
+    }
+    /* The longest head; or 1 byte, so that scratch is not NULL. */
+    const size_t most = self ? 16 + 9 * BAGS_MAX_DIMS : 1;
+    /* A bin of msgpack has at most 2^32-1 bytes. */
+    if (self && size > UINT32_MAX)
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "an array of %" PRIu64 " bytes; this type holds 2^32-1",
+            "array too large for its type (%" PRIu64 " bytes, maximum 2^32-1)",
             (uint64_t)size);
-    bags_code code = bags_buffer_reserve(scratch, most + size, err);
+    if (size > SIZE_MAX - most)
+        return bagi_fail_memory(err, size);
+    code = bags_buffer_reserve(scratch, most + size, err);
     if (code)
         return code;
-    size_t head = bagi_self_head(value, size, scratch->data);
-    const unsigned char *elements = NULL;
-    code = bagi_array_elements(value, size, head, scratch, &elements, err);
-    if (code)
-        return code;
-    if (size && elements != scratch->data + head)
-        memcpy(scratch->data + head, elements, size);
+    size_t head = self ? bagi_self_head(value, size, scratch->data) : 0;
+    bagi_array_copy(
+        scratch->data + head, value->data, size, value->dtype, swap);
     blob->data = scratch->data;
     blob->size = head + size;
     return BAGS_OK;
 }
 
-static bags_code bagi_array_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
-    const bagi_array *codec = (const bagi_array *)state;
-    size_t size = 0;
-    bags_code code = bagi_array_check(value, &size, err);
+/* Make a value of the bytes of an array: a view of them if they are aligned and in
+ * native byte order, otherwise a copy. The shape is copied to scratch, since the
+ * caller's is on the stack or in a codec that may be closed before the value is
+ * used. */
+static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
+    const uint64_t *shape, bags_view data, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    size_t unit = bags_dtype_swap(dtype); /* its alignment, too */
+    bool swap = unit > 1 && big == bags_little_endian();
+    bool copy = swap || (uintptr_t)data.data % unit != 0;
+    size_t front = dims * sizeof *shape;
+    /* 1 byte more, so that scratch, to which the value points, is not NULL. */
+    if (data.size > SIZE_MAX - front - 1)
+        return bagi_fail_memory(err, data.size);
+    bags_code code =
+        bags_buffer_reserve(scratch, front + (copy ? data.size : 0) + 1, err);
     if (code)
         return code;
-    if (codec->dtype == BAGS_DTYPE_NONE)
-        return bagi_self_encode(value, size, scratch, blob, err);
-    code = bagi_array_match(codec, value, err);
-    if (!code)
-        code = bagi_array_elements(value, size, 0, scratch, &blob->data, err);
-    blob->size = size;
-    return code;
+    if (dims)
+        memcpy(scratch->data, shape, front);
+    const unsigned char *elements = data.data;
+    if (copy) {
+        elements = scratch->data + front;
+        bagi_array_copy(
+            scratch->data + front, data.data, data.size, dtype, swap);
+    }
+    *value = bagi_value(BAGS_KIND_ARRAY, elements, data.size);
+    value->dtype = dtype;
+    value->dims = dims;
+    value->shape = (const uint64_t *)(const void *)scratch->data;
+    return BAGS_OK;
 }
 
-/* A str or bin of msgpack, off the front; `first` is the tag of its 8-bit
- * form. */
-static bool bagi_msgpack_bytes(
-    bags_view *blob, unsigned char first, bags_view *out) {
-    if (blob->size == 0)
-        return false;
-    unsigned char tag = blob->data[0];
-    bags_view rest = {blob->data + 1, blob->size - 1};
+/* A str (`tag` 0xD9) or bin (0xC4) of msgpack, like the parsers of >>refs. */
+static const unsigned char *bagi_msgpack_bytes(const unsigned char *at,
+    const unsigned char *end, unsigned char tag, bags_view *out) {
     uint64_t size = 0;
-    if (first == 0xD9 && (tag & 0xE0) == 0xA0)
-        size = tag & 0x1F;
-    else if (tag < first || tag > first + 2 ||
-             !bagi_msgpack_number(&rest, (size_t)1 << (tag - first), &size))
-        return false;
-    if (size > rest.size)
-        return false;
-    out->data = rest.data;
+    if (!at || at == end)
+        return NULL;
+    unsigned char first = *at++;
+    if (tag == 0xD9 && (first & 0xE0) == 0xA0)
+        size = first & 0x1F;
+    else if (first >= tag && first <= tag + 2)
+        at = bagi_msgpack_number(at, end, (size_t)1 << (first - tag), &size);
+    else
+        return NULL;
+    if (!at || size > (size_t)(end - at))
+        return NULL;
+    out->data = at;
     out->size = (size_t)size;
-    blob->data = rest.data + size;
-    blob->size = rest.size - (size_t)size;
-    return true;
+    return at + size;
 }
 
+/* A blob that contains dtype and shape: [dtype, [dimension, ...], elements]. */
 static bags_code bagi_self_decode(
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
     uint64_t count = 0, dims = 0, shape[BAGS_MAX_DIMS];
     bags_view name = {NULL, 0}, data = {NULL, 0};
-    bool right = bagi_msgpack_array(&blob, &count) && count == 3 &&
-                 bagi_msgpack_bytes(&blob, 0xD9, &name) &&
-                 bagi_msgpack_array(&blob, &dims) && dims <= BAGS_MAX_DIMS;
-    for (uint64_t i = 0; right && i < dims; i++)
-        right = bagi_msgpack_uint(&blob, &shape[i]);
-    right = right && bagi_msgpack_bytes(&blob, 0xC4, &data) && blob.size == 0;
-    if (!right)
+    const unsigned char *at = NULL, *end = NULL;
+    if (blob.size > 0) {
+        end = blob.data + blob.size;
+        at = bagi_msgpack_array(blob.data, end, &count);
+    }
+    at = at && count == 3 ? bagi_msgpack_bytes(at, end, 0xD9, &name) : NULL;
+    at = at ? bagi_msgpack_array(at, end, &dims) : NULL;
+    if (dims > BAGS_MAX_DIMS)
+        at = NULL;
+    for (uint64_t i = 0; at && i < dims; i++)
+        at = bagi_msgpack_uint(at, end, &shape[i]);
+    at = bagi_msgpack_bytes(at, end, 0xC4, &data);
+    if (!at || at != end)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "is not a msgpack array of dtype, shape and data");
+            "not a msgpack array of dtype, shape and elements");
     bool big = false;
     bags_dtype dtype =
         bags_dtype_parse((const char *)name.data, name.size, &big);
+    /* The blob may be valid: NumPy has more dtypes. */
     if (dtype == BAGS_DTYPE_NONE)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "is an array of a dtype that is not built in: \"%.*s\"",
+        return bags_fail(err, BAGS_ERROR_LIMIT, "unsupported dtype (\"%.*s\")",
             (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
     size_t size = 0;
     if (!bags_array_size(dtype, (size_t)dims, shape, &size) ||
         size != data.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "is an array whose shape does not give its %" PRIu64 " bytes",
+            "size differs from that of the dtype and shape (%" PRIu64 " bytes)",
             (uint64_t)data.size);
     return bagi_array_value(
-        dtype, big, (size_t)dims, shape, true, data, scratch, value, err);
+        dtype, big, (size_t)dims, shape, data, scratch, value, err);
 }
 
 static bags_code bagi_array_decode(void *state, bags_view blob,
@@ -6807,29 +4549,42 @@ static bags_code bagi_array_decode(void *state, bags_view blob,
     bool wild = codec->wild < codec->dims;
     if (wild ? blob.size % codec->bytes != 0 : blob.size != codec->bytes)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "has %" PRIu64 " bytes; its type says %s%" PRIu64,
+            "size mismatch (%" PRIu64 " bytes, expected %s%" PRIu64 ")",
             (uint64_t)blob.size, wild ? "a multiple of " : "",
             (uint64_t)codec->bytes);
-    if (!wild)
-        return bagi_array_value(codec->dtype, false, codec->dims, codec->shape,
-            true, blob, scratch, value, err);
     uint64_t shape[BAGS_MAX_DIMS];
-    memcpy(shape, codec->shape, sizeof shape);
-    shape[codec->wild] = blob.size / codec->bytes;
-    return bagi_array_value(codec->dtype, false, codec->dims, shape, true, blob,
-        scratch, value, err);
+    memcpy(shape, codec->shape, codec->dims * sizeof *shape);
+    if (wild)
+        shape[codec->wild] = blob.size / codec->bytes;
+    return bagi_array_value(
+        codec->dtype, false, codec->dims, shape, blob, scratch, value, err);
 }
+
+/* ---- the registry ----
+ * A list that is searched from its end, so that codecs that were added later precede
+ * earlier ones and the built-in ones. A search is needed once per field when a
+ * dataset is opened: a list is fast enough. */
 
 static const bags_codec bagi_codecs_built_in[] = {
     {"bytes", NULL, bagi_bytes_encode, bagi_bytes_decode, NULL, NULL},
-    {"utf8", NULL, bagi_utf8_encode_value, bagi_utf8_decode_value, NULL, NULL},
+    {"utf8", NULL, bagi_text_encode, bagi_text_decode, NULL, NULL},
     {"int i64 u64", bagi_int_open, bagi_int_encode, bagi_int_decode,
-        bagi_int_close, NULL},
+        bagi_state_close, NULL},
     {"array", bagi_array_open, bagi_array_encode, bagi_array_decode,
-        bagi_array_close, NULL}};
+        bagi_state_close, NULL}};
 
 #define BAGI_BUILT_IN                                                          \
     (sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in)
+
+#ifndef BAGS_NO_WRITER
+/* A writer refuses invalid arguments only of types that it knows. */
+static bool bagi_codec_is_built_in(const bags_codec *codec) {
+    size_t i = 0;
+    while (i < BAGI_BUILT_IN && codec != &bagi_codecs_built_in[i])
+        i++;
+    return i < BAGI_BUILT_IN;
+}
+#endif
 
 struct bags_registry {
     bags_allocator memory;
@@ -6839,18 +4594,21 @@ struct bags_registry {
 
 BAGS_API bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err) {
+    BAGI_ERR(err);
     bags_allocator memory = bagi_allocator_of(allocator);
-    bags_registry *codecs =
-        (bags_registry *)bagi_alloc(&memory, sizeof *codecs, err);
-    if (codecs)
-        codecs->memory = memory;
-    return codecs;
+    bags_registry *registry =
+        (bags_registry *)bagi_alloc(&memory, sizeof *registry, err);
+    if (registry)
+        registry->memory = memory;
+    return registry;
 }
 
 BAGS_API bags_code bags_registry_add(
     bags_registry *registry, const bags_codec *codec, bags_error *err) {
+    BAGI_ERR(err);
     if (!registry || !codec || !codec->names || !*codec->names)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT, "a codec needs a name");
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "invalid codec (it needs a registry and at least one name)");
     void *added = registry->added;
     bags_code code = bagi_grow(&registry->memory, &added, &registry->capacity,
         registry->count, sizeof *codec, err);
@@ -6860,24 +4618,13 @@ BAGS_API bags_code bags_registry_add(
     return code;
 }
 
-static bool bagi_codec_serves(const bags_codec *codec, bags_view name) {
-    const char *at = codec->names;
-    while (*at) {
-        size_t size = strcspn(at, " ");
-        if (size > 0 && size == name.size && memcmp(at, name.data, size) == 0)
-            return true;
-        at += size + (at[size] == ' ');
-    }
-    return false;
-}
-
 BAGS_API const bags_codec *bags_registry_find(
     const bags_registry *registry, bags_view name) {
     for (size_t i = registry ? registry->count : 0; i > 0; i--)
-        if (bagi_codec_serves(&registry->added[i - 1], name))
+        if (bagi_has_word(registry->added[i - 1].names, name))
             return &registry->added[i - 1];
     for (size_t i = 0; i < BAGI_BUILT_IN; i++)
-        if (bagi_codec_serves(&bagi_codecs_built_in[i], name))
+        if (bagi_has_word(bagi_codecs_built_in[i].names, name))
             return &bagi_codecs_built_in[i];
     return NULL;
 }
@@ -6891,35 +4638,2334 @@ BAGS_API void bags_registry_free(bags_registry *registry) {
     bagi_free(&memory, registry, sizeof *registry);
 }
 
-/* ========================================================================
- * >>spec
- * The fields of a dataset, sorted by name as they are on disk, with their types
- * and codecs; and spec.json, which says what they are.
- * ====================================================================== */
-
-#define BAGI_FIELDS_MOST 65535
-#define BAGI_NAME_MOST 251 /* with .bag behind it, 255 */
+/* ---- the coder ----
+ * A codec with the state for one type. A type without a codec, or with arguments
+ * that its codec refuses, is no failure when a dataset is opened: its blobs can be
+ * read and written. It becomes one when a value is needed; the codec is then opened
+ * again, which is simpler than to keep a message for each field. */
 
 typedef struct bagi_coder {
-    const bags_codec *codec; /* NULL: none for this type */
+    const bags_codec *codec; /* NULL: there is none for this type */
     void *state;
-    bool ready; /* false: the codec refused the type's arguments */
+    bool ready; /* the codec is open */
+    bags_allocator memory;
 } bagi_coder;
+
+/* Pass on a codec's failure. The codec writes an error of its own, `why`, so that a
+ * codec that returns a code without a message is noticed. */
+BAGI_COLD static bags_code bagi_codec_failed(
+    bags_code code, const bags_error *why, bags_error *err) {
+    if (why->code != code)
+        return bags_fail(err, code, "the codec failed without a message");
+    *err = *why;
+    return code;
+}
+
+static bags_code bagi_coder_start(
+    bagi_coder *coder, const bags_type *type, bags_error *err) {
+    const bags_codec *codec = coder->codec;
+    if (!codec)
+        return bags_fail(err, BAGS_ERROR_TYPE, "no codec for this type");
+    if (codec->open) {
+        bags_error why;
+        why.code = BAGS_OK;
+        bags_code code =
+            codec->open(codec, type, &coder->memory, &coder->state, &why);
+        if (code)
+            return bagi_codec_failed(code, &why, err);
+    } else if (type->count) {
+        return bags_fail(
+            err, BAGS_ERROR_TYPE, "this type accepts no arguments");
+    }
+    coder->ready = true;
+    return BAGS_OK;
+}
+
+/* Fails only if out of memory. After any other failure err is untouched, and the
+ * coder is not ready. */
+static bags_code bagi_coder_open(bagi_coder *coder,
+    const bags_registry *registry, const bags_type *type,
+    const bags_allocator *memory, bags_error *err) {
+    memset(coder, 0, sizeof *coder);
+    coder->codec = bags_registry_find(registry, type->name);
+    coder->memory = *memory;
+    bags_error why;
+    bags_code code = bagi_coder_start(coder, type, &why);
+    if (code != BAGS_ERROR_MEMORY)
+        return BAGS_OK;
+    *err = why;
+    return code;
+}
+
+static void bagi_coder_close(bagi_coder *coder) {
+    if (coder->ready && coder->codec->close)
+        coder->codec->close(coder->state);
+    coder->ready = false;
+}
+
+/* Report why a coder is not ready. */
+BAGI_COLD static bags_code bagi_coder_fail(
+    const bagi_coder *coder, const char *type_text, bags_error *err) {
+    bagi_coder again = *coder;
+    bags_type type;
+    bags_code code = bags_type_parse(type_text, &type, err);
+    if (!code)
+        code = bagi_coder_start(&again, &type, err);
+    if (!code) {
+        bagi_coder_close(&again);
+        code = bags_fail(err, BAGS_ERROR_TYPE,
+            "the codec failed before, when it was opened");
+    }
+    return bagi_prefix(err, code, "type \"%.200s\": ", type_text);
+}
+
+/* An encoded blob passes through without a codec. The codec writes to a view of its own, so
+ * that *blob is untouched if it fails. */
+static bags_code bagi_coder_encode(const bagi_coder *coder,
+    const char *type_text, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
+    bags_view made = {(const unsigned char *)value->data, value->size};
+    bags_error why;
+    bags_code code = BAGS_OK;
+    if (value->kind == BAGS_KIND_NONE)
+        return bags_fail(err, BAGS_ERROR_VALUE, "no value");
+    if (value->kind != BAGS_KIND_BLOB) {
+        if (!coder->ready)
+            return bagi_coder_fail(coder, type_text, err);
+        if (!coder->codec->encode)
+            return bags_fail(
+                err, BAGS_ERROR_TYPE, "the codec cannot encode values");
+        why.code = BAGS_OK;
+        code = coder->codec->encode(coder->state, value, scratch, &made, &why);
+    }
+    if (code)
+        return bagi_codec_failed(code, &why, err);
+    *blob = made;
+    return BAGS_OK;
+}
+
+static bags_code bagi_coder_decode(const bagi_coder *coder,
+    const char *type_text, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    if (!coder->ready)
+        return bagi_coder_fail(coder, type_text, err);
+    if (!coder->codec->decode)
+        return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot decode blobs");
+    bags_value made;
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code =
+        coder->codec->decode(coder->state, blob, scratch, &made, &why);
+    if (code)
+        return bagi_codec_failed(code, &why, err);
+    *value = made;
+    return BAGS_OK;
+}
+
+/* A coder for one call. */
+static bags_code bagi_coder_for(bagi_coder *coder,
+    const bags_registry *registry, const char *type_text, bags_buffer *scratch,
+    bags_error *err) {
+    bags_type type;
+    bags_allocator memory =
+        bagi_allocator_of(registry ? &registry->memory : NULL);
+    bagi_buffer_adopt(scratch, &memory);
+    bags_code code = bags_type_parse(type_text, &type, err);
+    return code ? code : bagi_coder_open(coder, registry, &type, &memory, err);
+}
+
+BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
+    const bags_value *value, bags_buffer *scratch, bags_view *blob,
+    bags_error *err) {
+    BAGI_ERR(err);
+    bagi_coder coder;
+    bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
+    if (code)
+        return code;
+    code = bagi_coder_encode(&coder, type, value, scratch, blob, err);
+    bagi_coder_close(&coder);
+    return code;
+}
+
+BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
+    bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
+    BAGI_ERR(err);
+    bagi_coder coder;
+    bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
+    if (code)
+        return code;
+    code = bagi_coder_decode(&coder, type, blob, scratch, value, err);
+    bagi_coder_close(&coder);
+    return code;
+}
+/* ========================================================================
+ * >>bag-read
+ * A Bag is seen through two pointers, to the bytes of its blobs and to their end
+ * offsets. Either points into a map or a copy, or is NULL: then the file is read.
+ * Blobs are found in two ways: a fetch reads those that a caller requests, and a
+ * cursor goes over a Bag from front to back with memory of a fixed size.
+ * ====================================================================== */
+
+/* ---- files that are read ---- */
+
+typedef struct bagi_file {
+    char *path; /* NULL: the Bag has no such file */
+    uint64_t size;
+    const unsigned char *map; /* NULL: not mapped */
+    void *handle;             /* NULL: mapped, in memory, or closed for now */
+    unsigned pins;            /* threads that are reading it */
+    bool listed;              /* it belongs to a set, open or not; constant once
+                                 the Bag is open */
+    bool grows; /* a writer may append to it: `size` is a minimum */
+    struct bagi_file *newer, *older;
+} bagi_file;
+
+/*
+ * Files that share a limit, by last use. The list holds the open ones.
+ *
+ * The mutex guards the list and, of the files in it, handle, pins, newer and
+ * older. A thread that reads a file has pinned it, and holds no lock while it
+ * reads: a pinned file is never closed, so the limit can be exceeded while more
+ * threads than that read at once.
+ */
+typedef struct bagi_files {
+    bagi_mutex mutex;
+    size_t limit, count;
+    size_t maps, maps_limit; /* only changed while a Bag is opened or closed */
+    bagi_file *newest, *oldest;
+} bagi_files;
+
+static void bagi_files_unlink(bagi_files *files, bagi_file *file) {
+    *(file->newer ? &file->newer->older : &files->newest) = file->older;
+    *(file->older ? &file->older->newer : &files->oldest) = file->newer;
+    file->newer = file->older = NULL;
+    files->count--;
+}
+
+static void bagi_files_link(bagi_files *files, bagi_file *file) {
+    file->newer = NULL;
+    file->older = files->newest;
+    *(files->newest ? &files->newest->newer : &files->oldest) = file;
+    files->newest = file;
+    files->count++;
+}
+
+static void bagi_files_close(
+    bagi_files *files, const bagi_env *env, bagi_file *file) {
+    bagi_files_unlink(files, file);
+    bagi_close_read(env, file->handle);
+    file->handle = NULL;
+}
+
+/* Close the least recently used file. False if all are being read. */
+static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
+    bagi_file *file = files->oldest;
+    while (file && file->pins > 0)
+        file = file->newer;
+    if (file)
+        bagi_files_close(files, env, file);
+    return file != NULL;
+}
+
+/* Open a file; if the system allows no more, close others. The mutex is held. */
+static bags_code bagi_files_open(bagi_files *files, const bagi_env *env,
+    const char *path, void **handle, bags_error *err) {
+    bags_error why;
+    bags_code code = bagi_open(env, path, BAGS_IO_READ, handle, &why);
+    while (code && (why.system == EMFILE || why.system == ENFILE) &&
+           bagi_files_evict(files, env))
+        code = bagi_open(env, path, BAGS_IO_READ, handle, &why);
+    if (code)
+        *err = why;
+    return code;
+}
+
+/* Close files until there may be one more. */
+static void bagi_files_make_room(bagi_files *files, const bagi_env *env) {
+    while (files->count >= files->limit && bagi_files_evict(files, env))
+        ;
+}
+
+/* Open a file again, and check that it still has the size that it had. */
+static bags_code bagi_files_reopen(
+    bagi_files *files, const bagi_env *env, bagi_file *file, bags_error *err) {
+    void *handle = NULL;
+    uint64_t size = 0;
+    bagi_files_make_room(files, env);
+    bags_code code = bagi_files_open(files, env, file->path, &handle, err);
+    if (code)
+        return code;
+    code = bagi_file_size(env, handle, file->path, &size, err);
+    if (!code && (file->grows ? size < file->size : size != file->size))
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
+            bagi_tail(file->path), size, file->size);
+    if (code) {
+        bagi_close_read(env, handle);
+        return code;
+    }
+    file->handle = handle;
+    bagi_files_link(files, file);
+    return BAGS_OK;
+}
+
+/* A checksum sidecar, a table and the blobs are read in the same way. */
+struct bag_reader {
+    bagi_mapped mapped;        /* must be the first member */
+    const unsigned char *data; /* offset 0 of the blobs; NULL: read them */
+    const unsigned char *ends; /* the end of blob 0; NULL: read them */
+    const unsigned char *crcs; /* the CRC of blob 0; NULL: read them */
+    uint64_t length;           /* blobs */
+    uint64_t limit;            /* no blob ends after this offset */
+    uint64_t table;            /* offset of the end of blob 0 in its file */
+    const bagi_env *env;
+    bagi_files *files; /* NULL: the files stay open */
+    bagi_file file[BAGI_FILES];
+    unsigned char *cached[BAGI_FILES]; /* the table or the CRCs in memory */
+    size_t cached_size[BAGI_FILES];
+    bagi_trailer trailer; /* if checksums were opened */
+    bool split, v2;
+    bool verify;   /* compare returned blobs with their checksums */
+    bool random;   /* mapped for BAGS_ACCESS_RANDOM */
+    void *ordered; /* not NULL: blob i belongs to datapoint i; set atomically */
+};
+
+/* The file that contains the table. */
+static const bagi_file *bagi_bag_table(const bag_reader *bag) {
+    return &bag->file[bag->split ? BAGI_ENDS : BAGI_BLOBS];
+}
+
+/* Keep a file open while it is read; it may have to be opened again. */
+static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
+    void **handle, bags_error *err) {
+    bagi_files *files = bag->files;
+    bagi_file *file = (bagi_file *)(uintptr_t)of; /* see bagi_files */
+    bags_code code = BAGS_OK;
+    if (!file->listed) {
+        *handle = file->handle;
+        return BAGS_OK;
+    }
+    bagi_lock(&files->mutex);
+    if (!file->handle) {
+        code = bagi_files_reopen(files, bag->env, file, err);
+    } else if (files->newest != file) {
+        bagi_files_unlink(files, file);
+        bagi_files_link(files, file);
+    }
+    *handle = file->handle;
+    file->pins += !code;
+    bagi_unlock(&files->mutex);
+    return code;
+}
+
+static void bagi_file_unpin(const bag_reader *bag, const bagi_file *of) {
+    bagi_files *files = bag->files;
+    bagi_file *file = (bagi_file *)(uintptr_t)of;
+    if (!file->listed)
+        return;
+    bagi_lock(&files->mutex);
+    if (--file->pins == 0 && files->count > files->limit)
+        bagi_files_close(files, bag->env, file);
+    bagi_unlock(&files->mutex);
+}
+
+static bags_code bagi_file_read(const bag_reader *bag, const bagi_file *file,
+    uint64_t offset, void *data, size_t size, bags_error *err) {
+    void *handle = NULL;
+    if (size == 0)
+        return BAGS_OK;
+    if (file->map) {
+        memcpy(data, file->map + offset, size);
+        return BAGS_OK;
+    }
+    bags_code code = bagi_file_pin(bag, file, &handle, err);
+    if (code)
+        return code;
+    code = bagi_read_at(bag->env, handle, file->path, offset, data, size, err);
+    bagi_file_unpin(bag, file);
+    return code;
+}
+
+/* Announce how a part of a file will be read, if the system can use that. */
+static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
+    uint64_t offset, uint64_t size, bags_advice advice) {
+    const bags_io *io = &bag->env->io;
+    void *handle = NULL;
+    bags_error ignored;
+    if (!io->advise || size == 0 || !file->path)
+        return;
+    if (file->map) {
+        io->advise(io->user, NULL, file->map + offset, 0, size, advice);
+    } else if ((file->listed || file->handle) && /* the set owns `handle` */
+               !bagi_file_pin(bag, file, &handle, &ignored)) {
+        io->advise(io->user, handle, NULL, offset, size, advice);
+        bagi_file_unpin(bag, file);
+    }
+}
+
+/* Open a file of a Bag. It joins the set in bagi_file_settle. */
+static bags_code bagi_file_open(bag_reader *bag, const bagi_dir *dir,
+    const char *name, int which, bags_error *err) {
+    bagi_file *file = &bag->file[which];
+    bagi_files *files = bag->files;
+    file->path = bagi_dir_path(dir, name, bagi_suffix[which], err);
+    if (!file->path)
+        return BAGS_ERROR_MEMORY;
+    if (!files)
+        return bagi_open(
+            bag->env, file->path, BAGS_IO_READ, &file->handle, err);
+    bagi_lock(&files->mutex);
+    bags_code code =
+        bagi_files_open(files, bag->env, file->path, &file->handle, err);
+    bagi_unlock(&files->mutex);
+    return code;
+}
+
+/* Get the size of an open file and map it, unless no_mmap or it is impossible. An
+ * empty file needs no map: nothing is read from it. */
+static bags_code bagi_file_map(
+    bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
+    static const unsigned char nothing[1] = {0};
+    const bags_io *io = &bag->env->io;
+    bagi_files *files = bag->files;
+    const void *map = nothing;
+    size_t size = 0;
+    bags_code code =
+        bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
+    if (code || no_mmap || !io->map || !bagi_size(file->size, &size))
+        return code;
+    if (size > 0) {
+        if (files && files->maps >= files->maps_limit)
+            return BAGS_OK;
+        if (io->map(io->user, file->handle, size, &map) != 0)
+            return BAGS_OK;
+        if (files)
+            files->maps++;
+    }
+    file->map = (const unsigned char *)map;
+    return BAGS_OK;
+}
+
+/* The Bag is open: a mapped file need not stay open, one that is read joins the
+ * set. */
+static void bagi_file_settle(bag_reader *bag, bagi_file *file) {
+    bagi_files *files = bag->files;
+    if (!file->handle)
+        return;
+    if (file->map) {
+        bagi_close_read(bag->env, file->handle);
+        file->handle = NULL;
+    } else if (files) {
+        bagi_lock(&files->mutex);
+        bagi_files_make_room(files, bag->env);
+        bagi_files_link(files, file);
+        file->listed = true;
+        bagi_unlock(&files->mutex);
+    }
+}
+
+/* No thread may be reading the file. */
+static void bagi_file_close(bag_reader *bag, bagi_file *file) {
+    const bagi_env *env = bag->env;
+    bagi_files *files = bag->files;
+    if (file->map && file->size > 0) {
+        env->io.unmap(env->io.user, file->map, (size_t)file->size);
+        if (files)
+            files->maps--;
+    }
+    if (file->handle && file->listed)
+        bagi_files_unlink(files, file);
+    bagi_close_read(env, file->handle);
+    bagi_free_text(&env->memory, file->path);
+    memset(file, 0, sizeof *file);
+}
+
+/* ---- opening ---- */
+
+typedef enum bagi_where {
+    BAGI_STANDALONE, /* look for NAME.idx, and decide */
+    BAGI_WITH_REFS,  /* in a dataset with refs.bag: NAME.idx is ignored */
+    BAGI_SPLIT       /* in a dataset without: NAME.idx is required */
+} bagi_where;
+
+/* How a Bag is opened. Zero is a finished standalone Bag, mapped. */
+typedef struct bagi_how {
+    bagi_where where;
+    const char *name; /* of the field, or "refs"; "" if standalone */
+    bool no_mmap, cache_index, verify_checksums, allow_empty;
+    bool grows;      /* a writer may be appending to it */
+    bool unfinished; /* the index is a journal that may list more blobs than
+                        exist: the caller finds out, and trims */
+    bags_access access;
+    uint32_t spec; /* CRC of spec.json, unless standalone */
+    bool any_spec; /* spec.json cannot be read */
+} bagi_how;
+
+/* The shape of a Bag that ends in its own table: v1, or v2 without the 0. */
+static bags_code bagi_bag_shape(
+    bag_reader *bag, bool allow_empty, bags_error *err) {
+    const bagi_file *file = &bag->file[BAGI_BLOBS];
+    unsigned char number[8];
+    if (file->size == 0 && allow_empty) {
+        bag->v2 = true;
+        return BAGS_OK;
+    }
+    if (file->size < 8)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: not a Bag (%" PRIu64 " bytes, minimum 8)",
+            bagi_tail(file->path), file->size);
+    bags_code code = bagi_file_read(bag, file, file->size - 8, number, 8, err);
+    uint64_t table = bagi_load_u64(number);
+    if (!code && (table > file->size - 8 || (file->size - table) % 8 != 0))
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: not a Bag, truncated, or never closed (the last 8 bytes place "
+            "the table at %" PRIu64 " of %" PRIu64 " bytes)",
+            bagi_tail(file->path), table, file->size);
+    if (!code)
+        code = bagi_file_read(bag, file, table, number, 8, err);
+    if (code)
+        return code;
+    bag->v2 = bagi_load_u64(number) != 0;
+    bag->limit = table;
+    bag->table = bag->v2 ? table : table + 8;
+    bag->length = (file->size - bag->table) / 8;
+    return BAGS_OK;
+}
+
+static bags_code bagi_bag_contradicts(
+    const bag_reader *bag, uint64_t length, uint64_t end, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: ends in a table of %" PRIu64 " blobs and %" PRIu64
+        " bytes, but its .idx lists %" PRIu64 " blobs and %" PRIu64
+        " bytes; remove the .idx only if the table is right",
+        bagi_tail(bag->file[BAGI_BLOBS].path), bag->length, bag->limit, length,
+        end);
+}
+
+/* Read the table: *ascends if its entries never decrease; *crc is that of the end
+ * offsets. */
+static bags_code bagi_bag_read_table(
+    const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err);
+
+/*
+ * Decide whether a standalone Bag next to a NAME.idx with `length` entries, the
+ * last one being `end`, is v1: it ends in a v1 table that begins there and is as
+ * long. A valid table that begins elsewhere contradicts the index. (Blobs of zeros
+ * look like a table of empty blobs, at offset 0: that is not taken for one.)
+ */
+static bags_code bagi_bag_is_v1(
+    bag_reader *bag, uint64_t length, uint64_t end, bool *v1, bags_error *err) {
+    bags_error ignored;
+    *v1 = false;
+    bags_code code = bagi_bag_shape(bag, false, &ignored);
+    if (code == BAGS_ERROR_CORRUPT)
+        return BAGS_OK;
+    if (code) {
+        *err = ignored;
+        return code;
+    }
+    *v1 = !bag->v2 && bag->limit == end && bag->length == length;
+    if (!*v1 && !bag->v2 && bag->limit > 0) {
+        bool ascends = false;
+        uint32_t crc = 0;
+        code = bagi_bag_read_table(bag, &ascends, &crc, err);
+        if (!code && ascends)
+            code = bagi_bag_contradicts(bag, length, end, err);
+    }
+    return code;
+}
+
+/* The shape of a Bag with an index file; a torn last entry is ignored. */
+static bags_code bagi_bag_shape_split(
+    bag_reader *bag, const bagi_how *how, bags_error *err) {
+    const bagi_file *file = &bag->file[BAGI_BLOBS];
+    const bagi_file *index = &bag->file[BAGI_ENDS];
+    unsigned char number[8] = {0};
+    uint64_t length = index->size / 8;
+    bool v1 = false;
+    bags_code code = BAGS_OK;
+    if (length)
+        code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
+    uint64_t end = bagi_load_u64(number);
+    if (!code && how->where == BAGI_STANDALONE && !how->unfinished)
+        code = bagi_bag_is_v1(bag, length, end, &v1, err);
+    if (code)
+        return code;
+    if (v1) {
+        bagi_file_close(bag, &bag->file[BAGI_ENDS]);
+        return BAGS_OK;
+    }
+    if (end > file->size && !how->unfinished)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
+            " in its .idx, the file has %" PRIu64 " bytes)",
+            bagi_tail(file->path), length - 1, end, file->size);
+    bag->split = true;
+    bag->v2 = false;
+    bag->table = 0;
+    bag->limit = how->unfinished ? file->size : end;
+    bag->length = length;
+    return BAGS_OK;
+}
+
+/* Find and open the index of a standalone Bag. Its writer creates it just after
+ * the Bag, and removes it when the Bag is finished: that there is none is certain
+ * only if the Bag did not change in the meantime. */
+static bags_code bagi_bag_find_index(
+    bag_reader *bag, const bagi_dir *dir, bool *found, bags_error *err) {
+    const bagi_file *file = &bag->file[BAGI_BLOBS];
+    uint64_t before = 0, after = 0;
+    bags_error why;
+    do {
+        bags_code code =
+            bagi_file_size(bag->env, file->handle, file->path, &before, &why);
+        if (!code)
+            code = bagi_file_open(bag, dir, "", BAGI_ENDS, &why);
+        *found = !code;
+        if (code == BAGS_ERROR_MISSING) {
+            bagi_file_close(bag, &bag->file[BAGI_ENDS]);
+            code = bagi_file_size(
+                bag->env, file->handle, file->path, &after, &why);
+        }
+        if (code) {
+            *err = why;
+            return code;
+        }
+    } while (!*found && before != after);
+    return BAGS_OK;
+}
+
+/* Keep a table or the CRCs in memory: `count` entries of `entry` bytes. */
+static bags_code bagi_bag_cache(bag_reader *bag, int which,
+    const bagi_file *file, uint64_t offset, uint64_t count, size_t entry,
+    bags_error *err) {
+    size_t length = 0;
+    if (file->map || count == 0)
+        return BAGS_OK;
+    if (!bagi_size(count, &length) || length > SIZE_MAX / 2 / entry)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: the table is too large for the address space",
+            bagi_tail(file->path));
+    bag->cached[which] =
+        (unsigned char *)bagi_alloc_raw(&bag->env->memory, length * entry, err);
+    if (!bag->cached[which])
+        return BAGS_ERROR_MEMORY;
+    bag->cached_size[which] = length * entry;
+    return bagi_file_read(
+        bag, file, offset, bag->cached[which], length * entry, err);
+}
+
+/* ---- checksums next to a Bag ---- */
+
+/* The CRC of a standalone Bag's name, as a Bag of a dataset has it. */
+static uint32_t bagi_crcs_own_name(const char *stem) {
+    size_t stop = strlen(stem), start = stop;
+    while (start > 0 && !bagi_is_slash(stem[start - 1]))
+        start--;
+    return bagi_crc_text(stem + start);
+}
+
+/* Check the trailer: complete, of a Bag of this shape and name, and next to this
+ * spec.json. A Bag of a dataset may be read as a standalone one, and a standalone
+ * one may be renamed. */
+static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
+    const bagi_how *how, bags_error *err) {
+    const bagi_file *file = &bag->file[BAGI_CRCS];
+    const bagi_file *blobs = &bag->file[BAGI_BLOBS];
+    bagi_trailer *trailer = &bag->trailer;
+    unsigned char bytes[BAGI_TRAILER_SIZE] = {0};
+    uint64_t offset = file->size - BAGI_TRAILER_SIZE;
+    bags_code code = BAGS_OK;
+    if (file->size >= BAGI_TRAILER_SIZE)
+        code = bagi_file_read(bag, file, offset, bytes, sizeof bytes, err);
+    if (code)
+        return code;
+    if (!bagi_trailer_load(bytes, trailer) || offset % 4 ||
+        offset / 4 != trailer->length) {
+        memset(trailer, 0, sizeof *trailer);
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: damaged, truncated, or never finished (no valid trailer)",
+            bagi_tail(file->path));
+    }
+    if (trailer->length != bag->length || trailer->size != blobs->size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: changed since its checksums were written (%" PRIu64
+            " blobs and %" PRIu64 " bytes, were %" PRIu64 " and %" PRIu64 ")",
+            bagi_tail(blobs->path), bag->length, blobs->size, trailer->length,
+            trailer->size);
+    bool named =
+        dir->standalone
+            ? !trailer->name || trailer->name == bagi_crcs_own_name(dir->path)
+            : trailer->name == bagi_crc_text(how->name);
+    if (!named)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: has the checksums of another Bag", bagi_tail(file->path));
+    if (!dir->standalone && !how->any_spec && trailer->spec != how->spec)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: spec.json: checksum mismatch (computed %08" PRIx32
+            ", stored %08" PRIx32 ")",
+            bagi_tail(file->path), how->spec, trailer->spec);
+    return BAGS_OK;
+}
+
+static bags_code bagi_crcs_missing(const bag_reader *bag, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_MISSING,
+        "%s: no checksums (%s is missing); `bags checksum` writes them",
+        bagi_tail(bag->file[BAGI_BLOBS].path),
+        bagi_tail(bag->file[BAGI_CRCS].path));
+}
+
+/* Open the sidecar of a Bag whose shape is known, and check what costs O(1). Of
+ * a Bag that is being written it is a journal without a trailer, which is kept in
+ * memory: there may be fewer CRCs than ends after a power failure. */
+static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
+    const bagi_how *how, bags_error *err) {
+    bagi_file *file = &bag->file[BAGI_CRCS];
+    bool journal = how->unfinished && bag->split;
+    bags_code code = bagi_file_open(bag, dir, how->name, BAGI_CRCS, err);
+    if (code == BAGS_ERROR_MISSING)
+        return bagi_crcs_missing(bag, err);
+    if (!code)
+        code = bagi_file_map(bag, file, how->no_mmap, err);
+    if (!code && journal)
+        bag->trailer.length = file->size / 4;
+    else if (!code)
+        code = bagi_crcs_check(bag, dir, how, err);
+    if (!code && how->cache_index)
+        code = bagi_bag_cache(
+            bag, BAGI_CRCS, file, 0, bag->trailer.length, 4, err);
+    bag->crcs = bag->cached[BAGI_CRCS] ? bag->cached[BAGI_CRCS] : file->map;
+    return code;
+}
+
+BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
+    uint32_t computed, uint32_t stored, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: blob %" PRIu64 ": checksum mismatch (computed %08" PRIx32
+        ", stored %08" PRIx32 ")",
+        bagi_tail(bag->file[BAGI_BLOBS].path), index, computed, stored);
+}
+
+/* ---- a Bag ---- */
+
+static void bagi_bag_release(bag_reader *bag) {
+    for (int i = 0; i < BAGI_FILES; i++) {
+        bagi_file_close(bag, &bag->file[i]);
+        bagi_free(&bag->env->memory, bag->cached[i], bag->cached_size[i]);
+        bag->cached[i] = NULL;
+    }
+}
+
+/* Open the files and find the shape. The blobs are measured after the index, so
+ * that they cover it while a writer appends. */
+static bags_code bagi_bag_open_files(bag_reader *bag, const bagi_dir *dir,
+    const bagi_how *how, bags_error *err) {
+    bool split = how->where == BAGI_SPLIT;
+    bag->file[BAGI_BLOBS].grows = bag->file[BAGI_ENDS].grows = how->grows;
+    bags_code code = bagi_file_open(bag, dir, how->name, BAGI_BLOBS, err);
+    if (!code && split)
+        code = bagi_file_open(bag, dir, how->name, BAGI_ENDS, err);
+    else if (!code && dir->standalone && !dir->bare)
+        code = bagi_bag_find_index(bag, dir, &split, err);
+    if (!code && split)
+        code = bagi_file_map(bag, &bag->file[BAGI_ENDS], how->no_mmap, err);
+    if (!code)
+        code = bagi_file_map(bag, &bag->file[BAGI_BLOBS], how->no_mmap, err);
+    if (!code)
+        code = split ? bagi_bag_shape_split(bag, how, err)
+                     : bagi_bag_shape(bag, how->allow_empty, err);
+    if (!code && how->cache_index)
+        code = bagi_bag_cache(bag, BAGI_ENDS, bagi_bag_table(bag), bag->table,
+            bag->length, 8, err);
+    if (!code && how->verify_checksums)
+        code = bagi_crcs_open(bag, dir, how, err);
+    return code;
+}
+
+/* Set the pointers to what is mapped or cached. */
+static void bagi_bag_point(bag_reader *bag) {
+    const bagi_file *table = bagi_bag_table(bag);
+    bag->data = bag->file[BAGI_BLOBS].map;
+    bag->ends = bag->cached[BAGI_ENDS];
+    if (!bag->ends && table->map)
+        bag->ends = table->map + bag->table;
+    /* Blobs that are compared with checksums need more than two loads. */
+    if (bag->data && bag->ends && !bag->split && !bag->v2 && !bag->random &&
+        !bag->verify) {
+        bag->mapped.data = bag->data;
+        bag->mapped.table = bag->ends - 8;
+        bag->mapped.length = bag->length;
+        bag->mapped.limit = bag->limit;
+    }
+}
+
+/* True if the writer of a standalone Bag has gone on since its index was measured:
+ * then what seems to be a contradiction is none. */
+static bool bagi_bag_moved(const bag_reader *bag) {
+    const bagi_file *index = &bag->file[BAGI_ENDS];
+    bags_error ignored;
+    uint64_t size = 0;
+    return index->handle &&
+           !bagi_file_size(
+               bag->env, index->handle, index->path, &size, &ignored) &&
+           size != index->size;
+}
+
+/* Open a Bag into a reader whose env and files are set and all else is 0. After
+ * a failure it is released. */
+static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
+    const bagi_how *how, bags_error *err) {
+    bags_code code = BAGS_OK;
+    bool moved = false;
+    do {
+        bags_error why;
+        code = bagi_bag_open_files(bag, dir, how, &why);
+        moved = code == BAGS_ERROR_CORRUPT && dir->standalone &&
+                bagi_bag_moved(bag);
+        if (code)
+            bagi_bag_release(bag);
+        if (code && !moved)
+            *err = why;
+    } while (moved);
+    if (code)
+        return code;
+    bag->verify = how->verify_checksums;
+    bag->random = how->access == BAGS_ACCESS_RANDOM && bag->env->io.advise &&
+                  bag->file[BAGI_BLOBS].map;
+    if (bag->cached[BAGI_ENDS] && bag->split)
+        bagi_file_close(bag, &bag->file[BAGI_ENDS]); /* not needed any more */
+    bagi_bag_point(bag);
+    for (int i = 0; i < BAGI_FILES; i++) {
+        bagi_file_settle(bag, &bag->file[i]);
+        if (how->access != BAGS_ACCESS_DEFAULT)
+            bagi_file_advise(bag, &bag->file[i], 0, bag->file[i].size,
+                how->access == BAGS_ACCESS_RANDOM ? BAGS_ADVICE_RANDOM
+                                                  : BAGS_ADVICE_SEQUENTIAL);
+    }
+    return BAGS_OK;
+}
+
+/* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
+static const uint64_t bagi_entry_size[] = {0, 4, 8};
+
+/* Where a file of a Bag ends after `length` blobs that end at `end`. */
+static uint64_t bagi_bag_position(int which, uint64_t length, uint64_t end) {
+    return which == BAGI_BLOBS ? end : length * bagi_entry_size[which];
+}
+
+/* Forget the blobs starting at `length`. Returns how many bytes of the files follow
+ * the others, which end at `end`. */
+static uint64_t bagi_bag_trim(bag_reader *bag, uint64_t length, uint64_t end) {
+    uint64_t trailing = 0;
+    for (int i = 0; i < BAGI_FILES; i++)
+        if (bag->file[i].path)
+            trailing += bag->file[i].size - bagi_bag_position(i, length, end);
+    bag->length = length;
+    bag->limit = end;
+    if (!bag->file[BAGI_BLOBS].map)
+        bag->file[BAGI_BLOBS].size = end;
+    return trailing;
+}
+
+/* ---- one blob's place ---- */
+
+/* The byte range of a blob by two neighbouring entries; `ends` points at its
+ * end. */
+static inline bool bagi_bag_bounds(const bag_reader *bag, uint64_t index,
+    const unsigned char *ends, uint64_t *start, uint64_t *stop) {
+    *start = index ? bagi_load_u64(ends - 8) : 0;
+    *stop = bagi_load_u64(ends);
+    return *start <= *stop && *stop <= bag->limit;
+}
+
+BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag,
+    uint64_t index, uint64_t start, uint64_t stop, bags_error *err) {
+    const char *path = bagi_tail(bag->file[BAGI_BLOBS].path);
+    if (stop > bag->limit)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
+            ", %s %" PRIu64 ")",
+            path, index, stop, bag->split ? "data ends at" : "table starts at",
+            bag->limit);
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: blob %" PRIu64 ": invalid range (start %" PRIu64 " > end %" PRIu64
+        ")",
+        path, index, start, stop);
+}
+
+BAGI_COLD static bags_code bagi_bag_fail_index(
+    const bag_reader *bag, uint64_t index, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: blob index %" PRIu64 " out of range (length %" PRIu64 ")",
+        bagi_tail(bag->file[BAGI_BLOBS].path), index, bag->length);
+}
+
+/* Check that consecutive blobs, whose ends are given, are in order. */
+static bags_code bagi_bag_check(const bag_reader *bag, uint64_t index,
+    uint64_t count, const unsigned char *ends, bags_error *err) {
+    uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t stop = bagi_load_u64(ends + 8 * i);
+        if (BAGI_UNLIKELY(start > stop || stop > bag->limit))
+            return bagi_bag_fail_bounds(bag, index + i, start, stop, err);
+        start = stop;
+    }
+    return BAGS_OK;
+}
+
+#define BAGI_CRCS_STEP 128 /* CRCs read at once */
+
+/* Compare consecutive blobs, whose ends are in order, with their checksums; their
+ * bytes begin at `data`. */
+BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
+    uint64_t index, uint64_t count, const unsigned char *ends,
+    const unsigned char *data, bags_error *err) {
+    unsigned char bytes[4 * BAGI_CRCS_STEP];
+    const unsigned char *crcs = bytes;
+    uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t at = i % BAGI_CRCS_STEP, left = count - i;
+        bags_code code = BAGS_OK;
+        if (bag->crcs)
+            crcs = bag->crcs + 4 * (index + i - at);
+        else if (at == 0)
+            code = bagi_file_read(bag, &bag->file[BAGI_CRCS], 4 * (index + i),
+                bytes,
+                (size_t)(left < BAGI_CRCS_STEP ? left : BAGI_CRCS_STEP) * 4,
+                err);
+        if (code)
+            return code;
+        uint64_t stop = bagi_load_u64(ends + 8 * i);
+        uint32_t stored = bagi_load_u32(crcs + 4 * at);
+        uint32_t computed = bagi_crc(0, data, (size_t)(stop - start));
+        if (stored != computed)
+            return bagi_crcs_fail(bag, index + i, computed, stored, err);
+        data += stop - start;
+        start = stop;
+    }
+    return BAGS_OK;
+}
+
+/* ---- fetch ----
+ *
+ * Every read of blobs is a list of spans: consecutive blobs of one Bag, and the
+ * place of the first among the results. First all table entries that are not at
+ * hand are read, neighbours with one read; they are checked; then the blobs in the
+ * same way. The buffer is sized once for each step. To prefetch, the same list is
+ * passed to the system as advice.
+ */
+
+typedef struct bagi_span {
+    const bag_reader *bag;
+    uint64_t first, count; /* blobs; count > 0 */
+    size_t place;
+    uint64_t start, stop; /* bytes in the file that is being read */
+    size_t at, entries;   /* offsets in the buffer: of `start`, of the ends */
+    const unsigned char *ends; /* the result: end offsets of the blobs ... */
+    const unsigned char *data; /* ... and the bytes of the first one */
+} bagi_span;
+
+typedef struct bagi_fetch {
+    bags_buffer *spans; /* may be the same buffer as `data`, which may move */
+    size_t count;
+    bags_buffer *data;
+    size_t used; /* bytes of `data` that are in use */
+    bool advise; /* request the blobs and return without waiting */
+} bagi_fetch;
+
+static bagi_span *bagi_fetch_spans(const bagi_fetch *fetch) {
+    return (bagi_span *)(void *)fetch->spans->data;
+}
+
+/* Add a span, or extend the last one. */
+static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
+    uint64_t first, uint64_t count, size_t place, bags_error *err) {
+    if (count == 0)
+        return BAGS_OK;
+    if (fetch->count) {
+        bagi_span *last = &bagi_fetch_spans(fetch)[fetch->count - 1];
+        if (last->bag == bag && first == last->first + last->count &&
+            place == last->place + last->count) {
+            last->count += count;
+            return BAGS_OK;
+        }
+    }
+    if (fetch->count >= SIZE_MAX / 4 / sizeof(bagi_span))
+        return bagi_fail_memory(err, SIZE_MAX);
+    bags_code code = bags_buffer_reserve(
+        fetch->spans, (fetch->count + 1) * sizeof(bagi_span), err);
+    if (code)
+        return code;
+    bagi_span *span = &bagi_fetch_spans(fetch)[fetch->count++];
+    memset(span, 0, sizeof *span);
+    span->bag = bag;
+    span->first = first;
+    span->count = count;
+    span->place = place;
+    return BAGS_OK;
+}
+
+static int bagi_span_order(const void *a, const void *b) {
+    const bagi_span *x = (const bagi_span *)a, *y = (const bagi_span *)b;
+    if (x->bag != y->bag)
+        return (uintptr_t)x->bag < (uintptr_t)y->bag ? -1 : 1;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+static void bagi_fetch_sort(const bagi_fetch *fetch) {
+    bagi_span *spans = bagi_fetch_spans(fetch);
+    size_t i = 1;
+    while (i < fetch->count && bagi_span_order(&spans[i - 1], &spans[i]) <= 0)
+        i++;
+    if (i < fetch->count)
+        qsort(spans, fetch->count, sizeof *spans, bagi_span_order);
+}
+
+#define BAGI_ADVICE_GAP 8192 /* bytes between two parts requested as one */
+
+/* The end of the run of spans that starts at i: parts of one file with nothing,
+ * or for advice little, between them. *stop receives its last byte's end. */
+static size_t bagi_fetch_run(
+    const bagi_fetch *fetch, size_t i, uint64_t *stop) {
+    const bagi_span *spans = bagi_fetch_spans(fetch);
+    const bag_reader *bag = spans[i].bag;
+    uint64_t gap = fetch->advise ? BAGI_ADVICE_GAP : 0;
+    *stop = spans[i].stop;
+    for (i++; i < fetch->count && spans[i].bag == bag &&
+              spans[i].start <= *stop + gap;
+         i++)
+        if (spans[i].stop > *stop)
+            *stop = spans[i].stop;
+    return i;
+}
+
+/* Read the ranges start .. stop of all spans, of their tables or of their blobs,
+ * where these are neither mapped nor cached; or request them. */
+static bags_code bagi_fetch_transfer(
+    bagi_fetch *fetch, bool blobs, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (int pass = 0; pass < 2 && !code; pass++) { /* measure, then read */
+        uint64_t total = 0, stop = 0;
+        size_t size = 0;
+        bool reads = false;
+        for (size_t i = 0, next; i < fetch->count && !code; i = next) {
+            bagi_span *span = &bagi_fetch_spans(fetch)[i];
+            const bag_reader *bag = span->bag;
+            const bagi_file *file =
+                blobs ? &bag->file[BAGI_BLOBS] : bagi_bag_table(bag);
+            const unsigned char *at_hand = blobs ? bag->data : bag->ends;
+            next = bagi_fetch_run(fetch, i, &stop);
+            uint64_t range = stop - span->start;
+            if (fetch->advise && (blobs || at_hand)) {
+                if (pass == 1 && (blobs || !bag->cached[BAGI_ENDS]))
+                    bagi_file_advise(
+                        bag, file, span->start, range, BAGS_ADVICE_SOON);
+            } else if (!at_hand && pass == 0) {
+                total = range > UINT64_MAX - total ? UINT64_MAX : total + range;
+                reads = true;
+            } else if (!at_hand) {
+                for (size_t k = i; k < next; k++)
+                    span[k - i].at =
+                        fetch->used + (size_t)(span[k - i].start - span->start);
+                code = bagi_file_read(bag, file, span->start,
+                    fetch->data->data + fetch->used, (size_t)range, err);
+                fetch->used += (size_t)range;
+            }
+        }
+        if (pass == 0 &&
+            (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
+            return bags_fail(err, BAGS_ERROR_LIMIT,
+                "%s: too large for the address space (%" PRIu64 " bytes)",
+                bagi_tail(bagi_fetch_spans(fetch)->bag->file[BAGI_BLOBS].path),
+                total);
+        if (reads)
+            code = bags_buffer_reserve(
+                fetch->data, fetch->used + size + BAGI_SLACK, err);
+    }
+    return code;
+}
+
+/* The entries are at hand: check them, and find the byte ranges of the blobs.
+ * Blobs of a valid table do not overlap: this bounds what is read by the file's
+ * size. */
+static bags_code bagi_fetch_check(bagi_fetch *fetch, bags_error *err) {
+    uint64_t last_blob = 0, last_byte = 0;
+    for (size_t i = 0; i < fetch->count; i++) {
+        bagi_span *span = &bagi_fetch_spans(fetch)[i];
+        const bag_reader *bag = span->bag;
+        span->entries = span->at + (span->first ? 8 : 0);
+        const unsigned char *ends = bag->ends
+                                        ? bag->ends + 8 * span->first
+                                        : fetch->data->data + span->entries;
+        bags_code code =
+            bagi_bag_check(bag, span->first, span->count, ends, err);
+        if (code)
+            return code;
+        span->start = span->first ? bagi_load_u64(ends - 8) : 0;
+        span->stop = bagi_load_u64(ends + 8 * (span->count - 1));
+        if (i == 0 || span[-1].bag != bag)
+            last_blob = last_byte = 0;
+        if (span->first >= last_blob && span->start < last_byte)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: blob %" PRIu64
+                ": overlaps earlier blobs (starts at %" PRIu64
+                ", they end at %" PRIu64 ")",
+                bagi_tail(bag->file[BAGI_BLOBS].path), span->first, span->start,
+                last_byte);
+        if (span->first + span->count > last_blob)
+            last_blob = span->first + span->count;
+        if (span->stop > last_byte)
+            last_byte = span->stop;
+    }
+    return BAGS_OK;
+}
+
+/* Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: the
+ * spans' own results are then used. */
+static bags_code bagi_fetch_run_all(
+    bagi_fetch *fetch, bags_view *items, bags_error *err) {
+    bagi_fetch_sort(fetch);
+    for (size_t i = 0; i < fetch->count; i++) {
+        bagi_span *span = &bagi_fetch_spans(fetch)[i];
+        const bag_reader *bag = span->bag;
+        if (span->first >= bag->length ||
+            span->count > bag->length - span->first)
+            return bagi_bag_fail_index(bag, span->first + span->count - 1, err);
+        span->start = bag->table + 8 * span->first - (span->first ? 8 : 0);
+        span->stop = bag->table + 8 * (span->first + span->count);
+    }
+    bags_code code = bagi_fetch_transfer(fetch, false, err);
+    if (!code)
+        code = bagi_fetch_check(fetch, err);
+    if (!code)
+        code = bagi_fetch_transfer(fetch, true, err);
+    if (code || fetch->advise)
+        return code;
+    for (size_t i = 0; i < fetch->count; i++) {
+        bagi_span *span = &bagi_fetch_spans(fetch)[i];
+        const bag_reader *bag = span->bag;
+        span->ends = bag->ends ? bag->ends + 8 * span->first
+                               : fetch->data->data + span->entries;
+        span->data =
+            bag->data ? bag->data + span->start : fetch->data->data + span->at;
+        if (bag->random && span->stop - span->start > 4096)
+            bagi_file_advise(bag, &bag->file[BAGI_BLOBS], span->start,
+                span->stop - span->start, BAGS_ADVICE_SOON);
+        if (bag->verify)
+            code = bagi_crcs_compare(
+                bag, span->first, span->count, span->ends, span->data, err);
+        if (code)
+            return code;
+        uint64_t start = span->start;
+        for (uint64_t k = 0; items && k < span->count; k++) {
+            uint64_t stop = bagi_load_u64(span->ends + 8 * k);
+            items[span->place + k].data = span->data + (start - span->start);
+            items[span->place + k].size = (size_t)(stop - start);
+            start = stop;
+        }
+    }
+    return BAGS_OK;
+}
+
+/* Fetch one span into a buffer. */
+static bags_code bagi_fetch_one(
+    bagi_span *span, bags_buffer *scratch, bags_view *items, bags_error *err) {
+    bags_buffer spans = {(unsigned char *)span, sizeof *span, NULL, NULL};
+    bagi_fetch fetch = {&spans, 1, scratch, 0, false};
+    bagi_buffer_adopt(scratch, &span->bag->env->memory);
+    return bagi_fetch_run_all(&fetch, items, err);
+}
+
+static bagi_span bagi_span_of(
+    const bag_reader *bag, uint64_t first, uint64_t count) {
+    bagi_span span;
+    memset(&span, 0, sizeof span);
+    span.bag = bag;
+    span.first = first;
+    span.count = count;
+    return span;
+}
+
+BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
+    uint64_t index, bags_buffer *scratch, bags_error *err) {
+    BAGI_ERR(err);
+    bags_view blob = {NULL, 0};
+    bagi_span span = bagi_span_of(reader, index, 1);
+    bags_code code = index < reader->length
+                         ? bagi_fetch_one(&span, scratch, &blob, err)
+                         : bagi_bag_fail_index(reader, index, err);
+    if (code) {
+        blob.data = NULL;
+        blob.size = (size_t)code;
+    }
+    return blob;
+}
+
+BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
+    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
+    bags_error *err) {
+    BAGI_ERR(err);
+    bags_range range;
+    memset(&range, 0, sizeof range);
+    if (start > stop)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
+            bagi_tail(reader->file[BAGI_BLOBS].path), start, stop);
+    if (stop > reader->length)
+        stop = reader->length;
+    if (start < stop) {
+        bagi_span span = bagi_span_of(reader, start, stop - start);
+        bags_code code = bagi_fetch_one(&span, scratch, NULL, err);
+        if (code)
+            return code;
+        range.data = span.data;
+        range.size = (size_t)(span.stop - span.start);
+        range.length = (size_t)span.count;
+        range.ends = span.ends;
+        range.start = span.start;
+    }
+    *out = range;
+    return BAGS_OK;
+}
+
+static bags_code bagi_bag_fetch_many(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bool advise,
+    bags_view *out, bags_error *err) {
+    bagi_fetch fetch = {scratch, 0, scratch, 0, advise};
+    bags_code code = BAGS_OK;
+    bagi_buffer_adopt(scratch, &reader->env->memory);
+    for (size_t i = 0; i < count && !code; i++)
+        code = indices[i] < reader->length
+                   ? bagi_fetch_add(&fetch, reader, indices[i], 1, i, err)
+                   : bagi_bag_fail_index(reader, indices[i], err);
+    fetch.used = fetch.count * sizeof(bagi_span);
+    return code ? code : bagi_fetch_run_all(&fetch, out, err);
+}
+
+BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
+    bags_error *err) {
+    BAGI_ERR(err);
+    return bagi_bag_fetch_many(
+        reader, indices, count, scratch, false, out, err);
+}
+
+BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch,
+    bags_error *err) {
+    BAGI_ERR(err);
+    return bagi_bag_fetch_many(
+        reader, indices, count, scratch, true, NULL, err);
+}
+
+/* ---- cursor ----
+ *
+ * A forward walk over the blobs of a Bag. What is not mapped or cached passes
+ * through windows of a fixed size. An invalid entry is reported once: if it is
+ * outside the data, the next blob is measured from the last valid end; if it is
+ * smaller than the entry before, which of the two is wrong is unknown, and the next
+ * blob is measured from it. The bytes of a blob next to an invalid entry are not
+ * usable, nor are those of overlapping blobs beyond twice the size of the data.
+ */
+
+#define BAGI_CURSOR_ENTRIES ((size_t)8192)
+#define BAGI_CURSOR_BYTES ((size_t)64 << 10)
+
+typedef struct bagi_cursor {
+    const bag_reader *bag;
+    uint64_t next, last;  /* the blobs that are left: next <= i < last */
+    uint64_t index;       /* the current blob: */
+    uint64_t start, stop; /* its byte range */
+    bool valid;           /* its end is in order */
+    bool usable;          /* and so is its start: its bytes can be read */
+    bool overlap;         /* the blobs overlap, and not all are usable */
+    bool outside;         /* the entry before is outside the data */
+    uint64_t budget;      /* bytes that may still be usable */
+    uint64_t block;       /* the first of the entries at hand; `next` is */
+    uint64_t loaded;      /* before `loaded` if the next one is at hand */
+    const unsigned char *ends;
+    unsigned char *entries; /* the window of entries, if they are read */
+    bags_buffer bytes;      /* the window of bytes: of `at` .. at + held */
+    uint64_t at;
+    size_t held;
+    unsigned char crcs[4 * BAGI_CRCS_STEP]; /* the window of stored CRCs, */
+    uint64_t crcs_block;                    /* which begins with this blob's */
+    uint32_t table_crc,
+        crcs_crc;  /* running CRCs of the table and of the CRCs */
+    uint64_t read; /* bytes read so far */
+} bagi_cursor;
+
+/* Walk over the blobs start <= i < stop. Close it with bagi_cursor_close. */
+static void bagi_cursor_open(
+    bagi_cursor *cursor, const bag_reader *bag, uint64_t start, uint64_t stop) {
+    static const unsigned char zero[8] = {0};
+    memset(cursor, 0, sizeof *cursor);
+    cursor->bag = bag;
+    cursor->next = cursor->loaded = start;
+    cursor->last = stop;
+    cursor->usable = cursor->valid = true;
+    cursor->crcs_block = UINT64_MAX;
+    cursor->budget = bag->limit > UINT64_MAX / 2 ? UINT64_MAX : 2 * bag->limit;
+    if (!bag->split && !bag->v2)
+        cursor->table_crc = bagi_crc(0, zero, sizeof zero);
+    bagi_buffer_adopt(&cursor->bytes, &bag->env->memory);
+}
+
+static void bagi_cursor_close(bagi_cursor *cursor) {
+    if (!cursor->bag)
+        return;
+    bagi_free(&cursor->bag->env->memory, cursor->entries,
+        (BAGI_CURSOR_ENTRIES + 1) * 8);
+    bags_buffer_free(&cursor->bytes);
+}
+
+/* Make the next entries available. */
+static bags_code bagi_cursor_load(bagi_cursor *cursor, bags_error *err) {
+    const bag_reader *bag = cursor->bag;
+    uint64_t count = cursor->last - cursor->next;
+    size_t before = cursor->next ? 8 : 0;
+    if (count > BAGI_CURSOR_ENTRIES)
+        count = BAGI_CURSOR_ENTRIES;
+    if (bag->ends) {
+        cursor->ends = bag->ends + 8 * cursor->next;
+    } else {
+        if (!cursor->entries)
+            cursor->entries = (unsigned char *)bagi_alloc_raw(
+                &bag->env->memory, (BAGI_CURSOR_ENTRIES + 1) * 8, err);
+        if (!cursor->entries)
+            return BAGS_ERROR_MEMORY;
+        bags_code code = bagi_file_read(bag, bagi_bag_table(bag),
+            bag->table + 8 * cursor->next - before,
+            cursor->entries + 8 - before, (size_t)count * 8 + before, err);
+        if (code)
+            return code;
+        cursor->ends = cursor->entries + 8;
+    }
+    if (!cursor->block && cursor->next) /* it does not start at blob 0 */
+        cursor->stop = bagi_load_u64(cursor->ends - 8);
+    cursor->read += count * 8;
+    cursor->table_crc =
+        bagi_crc(cursor->table_crc, cursor->ends, (size_t)count * 8);
+    cursor->block = cursor->next;
+    cursor->loaded = cursor->next + count;
+    return BAGS_OK;
+}
+
+/* Go to the next blob; there must be one. */
+static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
+    uint64_t limit = cursor->bag->limit;
+    if (cursor->next == cursor->loaded) {
+        bags_code code = bagi_cursor_load(cursor, err);
+        if (code)
+            return code;
+    }
+    bool before = cursor->valid;
+    if (!cursor->outside)
+        cursor->start = cursor->stop;
+    cursor->index = cursor->next++;
+    cursor->stop =
+        bagi_load_u64(cursor->ends + 8 * (cursor->index - cursor->block));
+    cursor->outside = cursor->stop > limit;
+    cursor->valid = !cursor->outside && cursor->start <= cursor->stop;
+    cursor->usable = before && cursor->valid;
+    if (cursor->usable && cursor->stop - cursor->start > cursor->budget) {
+        cursor->usable = false;
+        cursor->overlap = true;
+    } else if (cursor->usable) {
+        cursor->budget -= cursor->stop - cursor->start;
+    }
+    return BAGS_OK;
+}
+
+/* A view of bytes of the current blob, valid until the next call. */
+static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at,
+    size_t size, const unsigned char **data, bags_error *err) {
+    const bag_reader *bag = cursor->bag;
+    if (bag->data) {
+        *data = bag->data + at;
+        return BAGS_OK;
+    }
+    if (!cursor->bytes.data || at < cursor->at ||
+        at + size > cursor->at + cursor->held) {
+        uint64_t rest = bag->limit - at;
+        size_t window = size > BAGI_CURSOR_BYTES ? size : BAGI_CURSOR_BYTES;
+        window = rest < window ? (size_t)rest : window;
+        cursor->held = 0;
+        bags_code code =
+            bags_buffer_reserve(&cursor->bytes, window + BAGI_SLACK, err);
+        if (!code)
+            code = bagi_file_read(bag, &bag->file[BAGI_BLOBS], at,
+                cursor->bytes.data, window, err);
+        if (code)
+            return code;
+        cursor->read += window;
+        cursor->at = at;
+        cursor->held = window;
+    }
+    *data = cursor->bytes.data + (at - cursor->at);
+    return BAGS_OK;
+}
+
+/* The CRC of the current blob, which is usable. */
+static bags_code bagi_cursor_crc(
+    bagi_cursor *cursor, uint32_t *crc, bags_error *err) {
+    const unsigned char *data = NULL;
+    bags_code code = BAGS_OK;
+    *crc = 0;
+    for (uint64_t at = cursor->start; at < cursor->stop && !code;) {
+        uint64_t left = cursor->stop - at;
+        size_t size =
+            left < BAGI_CURSOR_BYTES ? (size_t)left : BAGI_CURSOR_BYTES;
+        code = bagi_cursor_bytes(cursor, at, size, &data, err);
+        if (!code)
+            *crc = bagi_crc(*crc, data, size);
+        at += size;
+    }
+    return code;
+}
+
+/* The stored CRC of the current blob; every blob's must be requested in order. */
+static bags_code bagi_cursor_stored(
+    bagi_cursor *cursor, uint32_t *crc, bags_error *err) {
+    const bag_reader *bag = cursor->bag;
+    uint64_t block = cursor->index - cursor->index % BAGI_CRCS_STEP;
+    if (cursor->crcs_block != block) {
+        uint64_t left = bag->trailer.length - block;
+        size_t size =
+            4 * (size_t)(left < BAGI_CRCS_STEP ? left : BAGI_CRCS_STEP);
+        bags_code code = BAGS_OK;
+        if (bag->crcs)
+            memcpy(cursor->crcs, bag->crcs + 4 * block, size);
+        else
+            code = bagi_file_read(
+                bag, &bag->file[BAGI_CRCS], 4 * block, cursor->crcs, size, err);
+        if (code)
+            return code;
+        cursor->crcs_block = block;
+        cursor->crcs_crc = bagi_crc(cursor->crcs_crc, cursor->crcs, size);
+    }
+    *crc = bagi_load_u32(cursor->crcs + 4 * (cursor->index - block));
+    return BAGS_OK;
+}
+
+/* Go over `count` more blobs of a journal that are complete: in the file and, if
+ * checksums were opened, with those. Otherwise *reason states why not. */
+static bags_code bagi_cursor_complete(
+    bagi_cursor *cursor, uint64_t count, const char **reason, bags_error *err) {
+    const bag_reader *bag = cursor->bag;
+    if (count > cursor->last - cursor->next) {
+        *reason = "the journal ends before its blobs";
+        return BAGS_OK;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t computed = 0, stored = 0;
+        bags_code code = bagi_cursor_next(cursor, err);
+        if (!code && !cursor->valid)
+            *reason = cursor->outside ? "a blob is truncated"
+                                      : "the journal decreases";
+        bool crc = bag->file[BAGI_CRCS].path != NULL;
+        if (!code && !*reason && crc && cursor->index >= bag->trailer.length)
+            *reason = "the checksums end before their blobs";
+        if (!code && !*reason && crc) {
+            code = bagi_cursor_crc(cursor, &computed, err);
+            if (!code)
+                code = bagi_cursor_stored(cursor, &stored, err);
+            if (!code && stored != computed)
+                *reason = "a blob does not match its checksum";
+        }
+        if (code || *reason)
+            return code;
+    }
+    return BAGS_OK;
+}
+
+static bags_code bagi_bag_read_table(
+    const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err) {
+    bagi_cursor cursor;
+    bags_code code = BAGS_OK;
+    *ascends = true;
+    bagi_cursor_open(&cursor, bag, 0, bag->length);
+    cursor.table_crc = 0; /* without the leading 0 */
+    while (!code && cursor.next < cursor.last) {
+        code = bagi_cursor_next(&cursor, err);
+        *ascends = *ascends && cursor.valid;
+    }
+    *crc = cursor.table_crc;
+    bagi_cursor_close(&cursor);
+    return code;
+}
+
+/* ---- standalone Bags ---- */
+
+/* A reader of one Bag with an environment of its own. */
+typedef struct bagi_standalone {
+    bag_reader reader; /* must be the first member */
+    bagi_env env;
+} bagi_standalone;
+
+static bagi_standalone *bagi_standalone_new(
+    const bag_reader_options *options, bags_error *err) {
+    bagi_env env = bagi_env_of(&options->env);
+    bagi_standalone *bag =
+        (bagi_standalone *)bagi_alloc(&env.memory, sizeof *bag, err);
+    if (!bag)
+        return NULL;
+    bag->env = env;
+    bag->reader.env = &bag->env;
+    return bag;
+}
+
+static bool bagi_is_bag_path(const char *path) {
+    size_t size = strlen(path);
+    return size >= 4 && memcmp(path + size - 4, ".bag", 4) == 0;
+}
+
+/* The directory of a standalone Bag's files; free dir->path with
+ * bagi_free_text. */
+static bags_code bagi_dir_standalone(
+    const bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
+    bags_code code = bagi_check_path(path, err);
+    if (code)
+        return code;
+    dir->env = env;
+    dir->standalone = true;
+    dir->bare = !bagi_is_bag_path(path);
+    dir->path = bagi_copy_text(
+        &env->memory, path, strlen(path) - (dir->bare ? 0 : 4), err);
+    return dir->path ? BAGS_OK : BAGS_ERROR_MEMORY;
+}
+
+static void bagi_dir_free(const bagi_dir *dir) {
+    bagi_free_text(&dir->env->memory, (char *)(uintptr_t)dir->path);
+}
+
+/* Trim a Bag that has a journal to its complete blobs. *reason states why the next
+ * one is not, *trailing how many bytes follow. */
+static bags_code bagi_bag_keep_complete(
+    bag_reader *bag, const char **reason, uint64_t *trailing, bags_error *err) {
+    bagi_cursor cursor;
+    uint64_t length = 0, end = 0;
+    bags_code code = BAGS_OK;
+    *reason = NULL;
+    bagi_cursor_open(&cursor, bag, 0, bag->length);
+    while (!code && !*reason && length < bag->length) {
+        code = bagi_cursor_complete(&cursor, 1, reason, err);
+        if (!code && !*reason) {
+            length = cursor.next;
+            end = cursor.stop;
+        }
+    }
+    bagi_cursor_close(&cursor);
+    if (!code)
+        *trailing = bagi_bag_trim(bag, length, end);
+    return code;
+}
+
+BAGS_API bag_reader *bag_reader_open(
+    const char *path, const bag_reader_options *options, bags_error *err) {
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bag_reader_options, options);
+    bool journal = options->unfinished == BAGS_UNFINISHED_READ;
+    bagi_how how;
+    bagi_dir dir;
+    const char *reason = NULL;
+    uint64_t trailing = 0;
+    memset(&how, 0, sizeof how);
+    how.name = "";
+    how.no_mmap = options->no_mmap || journal; /* its writer may truncate it */
+    how.cache_index = options->cache_index || journal;
+    how.verify_checksums = options->verify_checksums;
+    how.allow_empty = options->allow_empty_file;
+    how.grows = how.unfinished = journal;
+    how.access = options->access;
+    if (options->unfinished == BAGS_UNFINISHED_SKIP) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
+            path ? bagi_tail(path) : "");
+        return NULL;
+    }
+    bagi_standalone *bag = bagi_standalone_new(options, err);
+    if (!bag)
+        return NULL;
+    bags_allocator memory = bag->env.memory;
+    bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
+    if (code) {
+        bagi_free(&memory, bag, sizeof *bag);
+        return NULL;
+    }
+    code = bagi_bag_open(&bag->reader, &dir, &how, err);
+    bagi_dir_free(&dir);
+    if (!code && journal && bag->reader.split)
+        code = bagi_bag_keep_complete(&bag->reader, &reason, &trailing, err);
+    if (!code)
+        return &bag->reader;
+    bag_reader_close(&bag->reader);
+    return NULL;
+}
+
+BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
+    const bag_reader_options *options, bags_error *err) {
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bag_reader_options, options);
+    if (options->verify_checksums) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "(memory): a Bag in memory has no checksums next to it");
+        return NULL;
+    }
+    bagi_standalone *bag = bagi_standalone_new(options, err);
+    if (!bag)
+        return NULL;
+    bag_reader *reader = &bag->reader;
+    bagi_file *file = &reader->file[BAGI_BLOBS];
+    file->path = bagi_copy_text(&bag->env.memory, "(memory)", 8, err);
+    file->size = size;
+    file->map = (const unsigned char *)data;
+    bags_code code = file->path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = bagi_bag_shape(reader, options->allow_empty_file, err);
+    bagi_bag_point(reader);
+    file->map = NULL; /* the caller's: not to be unmapped */
+    if (!code)
+        return reader;
+    bag_reader_close(reader);
+    return NULL;
+}
+
+BAGS_API void bag_reader_close(bag_reader *reader) {
+    if (!reader)
+        return;
+    bagi_standalone *bag = (bagi_standalone *)(void *)reader;
+    bags_allocator memory = bag->env.memory;
+    bagi_bag_release(reader);
+    bagi_free(&memory, bag, sizeof *bag);
+}
+
+BAGS_API uint64_t bag_reader_length(const bag_reader *reader) {
+    return reader->length;
+}
+
+BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
+    return reader->split ? reader->limit + 8 * reader->length
+                         : reader->file[BAGI_BLOBS].size;
+}
+
+#ifndef BAGS_NO_WRITER
+/* ========================================================================
+ * >>bag-write
+ * A Bag that is being written is an array of three streams: its blobs, their CRCs
+ * (optional), and the journal of their ends, which becomes the table when the Bag
+ * is finished. A stream keeps the first failure of its writer and does nothing after
+ * it, so that callers check once.
+ * ====================================================================== */
+
+/* What the streams of a writer share. */
+typedef struct bagi_job {
+    bagi_env env;
+    bool no_sync;
+    bags_error
+        failure; /* the first one; its code is BAGS_OK if there is none */
+} bagi_job;
+
+/* Return the first failure, and copy it to err. */
+static bags_code bagi_job_end(const bagi_job *job, bags_error *err) {
+    if (job->failure.code && err != &job->failure)
+        *err = job->failure;
+    return job->failure.code;
+}
+
+/*
+ * A file that is written through a buffer, in pieces that begin at multiples of the
+ * buffer's capacity: the kernel maps large, aligned writes fastest.
+ *
+ *     0          base      written      end      high
+ *     | written to file    |  in buffer |        | once part of the file
+ *                |<----------- capacity -------------->|
+ */
+typedef struct bagi_stream {
+    bagi_job *job;
+    char *path;
+    void *handle; /* NULL: there is no such file, and every call does nothing */
+    unsigned char *buffer; /* the bytes of the file starting at `base` */
+    size_t capacity;
+    uint64_t base;
+    uint64_t end;      /* bytes appended */
+    uint64_t written;  /* bytes passed to the system */
+    uint64_t high;     /* the file may have this size: truncate it */
+    uint64_t reserved; /* disk space was requested up to here */
+    uint64_t started;  /* bytes whose writing to the disk was started */
+    bool moved;        /* base was not always 0: the buffer is not the file */
+} bagi_stream;
+
+#define BAGI_RESERVE_MIN ((uint64_t)1 << 20)
+#define BAGI_RESERVE_MAX ((uint64_t)64 << 20)
+#define BAGI_WRITE_BACK_MIN ((uint64_t)16 << 20)
+
+static bool bagi_stream_idle(const bagi_stream *stream) {
+    return !stream->handle || stream->job->failure.code;
+}
+
+static void bagi_stream_fail(
+    const bagi_stream *stream, int error, const char *doing) {
+    if (error)
+        bagi_fail_system(&stream->job->failure, error, stream->path, doing);
+}
+
+/* Open a new file, or with BAGS_IO_WRITE one that a writer left. The buffer, if
+ * there is one already, is kept. */
+static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
+    const char *name, const char *suffix, int mode) {
+    bags_error *err = &stream->job->failure;
+    const bags_io *io = &dir->env->io;
+    if (err->code)
+        return;
+    stream->base = stream->end = stream->written = stream->high = 0;
+    stream->reserved = stream->started = 0;
+    stream->moved = false;
+    stream->path = bagi_dir_path(dir, name, suffix, err);
+    if (!stream->path ||
+        bagi_open(dir->env, stream->path, mode, &stream->handle, err))
+        return;
+    if (mode == BAGS_IO_CREATE)
+        return;
+    /* How much disk space was reserved for it is unknown: truncate it. */
+    stream->reserved = io->reserve ? UINT64_MAX : 0;
+    bagi_file_size(dir->env, stream->handle, stream->path, &stream->high, err);
+}
+
+/* Request disk space ahead of what is written: as much again as the file has, so
+ * that small files use no more than they need. */
+static void bagi_stream_reserve(bagi_stream *stream, size_t size) {
+    const bags_io *io = &stream->job->env.io;
+    uint64_t end = stream->written + size;
+    if (!io->reserve || end <= stream->reserved || size < BAGI_RESERVE_MIN)
+        return;
+    stream->reserved = end + (end < BAGI_RESERVE_MAX ? end : BAGI_RESERVE_MAX);
+    /* A full disk is reported by the write. */
+    io->reserve(io->user, stream->handle, stream->reserved);
+}
+
+/* Start to write to the disk early, so that the sync at the end waits less. */
+static void bagi_stream_write_back(bagi_stream *stream) {
+    const bags_io *io = &stream->job->env.io;
+    uint64_t size = stream->written - stream->started;
+    if (!io->write_back || stream->job->no_sync || size < BAGI_WRITE_BACK_MIN)
+        return;
+    io->write_back(io->user, stream->handle, stream->started, size);
+    stream->started = stream->written;
+}
+
+static void bagi_stream_write(
+    bagi_stream *stream, const unsigned char *data, size_t size) {
+    const bags_io *io = &stream->job->env.io;
+    if (bagi_stream_idle(stream))
+        return;
+    if (stream->written > (uint64_t)INT64_MAX - size) {
+        bags_fail(&stream->job->failure, BAGS_ERROR_LIMIT,
+            "%s: larger than 2^63 bytes", bagi_tail(stream->path));
+        return;
+    }
+    bagi_stream_reserve(stream, size);
+    while (size > 0) {
+        size_t done = 0;
+        int error = io->write_at(
+            io->user, stream->handle, stream->written, data, size, &done);
+        if (!error && (done == 0 || done > size))
+            error = EIO;
+        bagi_stream_fail(stream, error, "write");
+        if (error)
+            return;
+        data += done;
+        size -= done;
+        stream->written += done;
+        if (stream->high < stream->written)
+            stream->high = stream->written;
+    }
+    bagi_stream_write_back(stream);
+}
+
+static void bagi_stream_flush(bagi_stream *stream) {
+    if (stream->written < stream->end)
+        bagi_stream_write(stream,
+            stream->buffer + (stream->written - stream->base),
+            (size_t)(stream->end - stream->written));
+}
+
+/* Bytes that fit into the buffer. */
+static size_t bagi_stream_space(const bagi_stream *stream) {
+    return stream->capacity - (size_t)(stream->end - stream->base);
+}
+
+/* Everything is written: the buffer is free. */
+static void bagi_stream_advance(bagi_stream *stream) {
+    if (stream->written == stream->end) {
+        stream->base = stream->end;
+        stream->moved = true;
+    }
+}
+
+static void bagi_stream_append(
+    bagi_stream *stream, const unsigned char *data, size_t size) {
+    while (size > 0 && !bagi_stream_idle(stream)) {
+        size_t step = bagi_stream_space(stream);
+        if (step == stream->capacity && size >= step) {
+            /* Complete pieces bypass the buffer. */
+            step = size - size % step;
+            bagi_stream_write(stream, data, step);
+            stream->end = stream->written;
+            bagi_stream_advance(stream);
+        } else {
+            step = step < size ? step : size;
+            memcpy(stream->buffer + (stream->end - stream->base), data, step);
+            stream->end += step;
+            if (bagi_stream_space(stream) == 0) {
+                bagi_stream_flush(stream);
+                bagi_stream_advance(stream);
+            }
+        }
+        data += step;
+        size -= step;
+    }
+}
+
+/* Drop what was appended after `end`. If it is in the file already, it is written
+ * over, or truncated when the file is finished. */
+static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
+    if (end < stream->base)
+        stream->base = end - end % stream->capacity;
+    if (stream->written > end)
+        stream->written = end;
+    if (stream->started > end)
+        stream->started = end;
+    stream->end = end;
+}
+
+/* Continue a file that a writer left, after its first `end` bytes. */
+static void bagi_stream_continue(bagi_stream *stream, uint64_t end) {
+    stream->end = stream->written = stream->started = end;
+    stream->base = end - end % stream->capacity;
+    stream->moved = true;
+}
+
+static void bagi_stream_truncate(bagi_stream *stream) {
+    const bags_io *io = &stream->job->env.io;
+    if (bagi_stream_idle(stream) ||
+        (stream->high <= stream->end && stream->reserved <= stream->end))
+        return;
+    bagi_stream_fail(stream,
+        io->truncate(io->user, stream->handle, stream->end), "truncate");
+    stream->high = stream->reserved = stream->end;
+}
+
+static void bagi_stream_sync(const bagi_stream *stream) {
+    const bags_io *io = &stream->job->env.io;
+    if (!bagi_stream_idle(stream))
+        bagi_stream_fail(stream, io->sync(io->user, stream->handle), "sync");
+}
+
+/* Close the file also after a failure. A failed close may have lost data. */
+static void bagi_stream_close(bagi_stream *stream) {
+    if (stream->handle) {
+        const bags_io *io = &stream->job->env.io;
+        int error = io->close(io->user, stream->handle);
+        if (!stream->job->failure.code)
+            bagi_stream_fail(stream, error, "close");
+    }
+    if (stream->path)
+        bagi_free_text(&stream->job->env.memory, stream->path);
+    stream->handle = NULL;
+    stream->path = NULL;
+}
+
+/* Remove a file that this writer created or resumed. */
+static void bagi_stream_remove(bagi_stream *stream) {
+    if (stream->handle)
+        stream->job->env.io.remove(stream->job->env.io.user, stream->path);
+    bagi_stream_close(stream);
+}
+
+/* Append another stream's file, which is flushed. *crc continues over it. */
+static void bagi_stream_copy(
+    bagi_stream *stream, const bagi_stream *from, uint32_t *crc) {
+    if (!from->moved) { /* its buffer is the file */
+        *crc = bagi_crc(*crc, from->buffer, (size_t)from->end);
+        bagi_stream_append(stream, from->buffer, (size_t)from->end);
+        return;
+    }
+    for (uint64_t at = 0; at < from->end && !bagi_stream_idle(stream);) {
+        size_t step = bagi_stream_space(stream);
+        unsigned char *to = stream->buffer + (stream->end - stream->base);
+        if (from->end - at < step)
+            step = (size_t)(from->end - at);
+        if (bagi_read_at(&from->job->env, from->handle, from->path, at, to,
+                step, &stream->job->failure))
+            return;
+        *crc = bagi_crc(*crc, to, step);
+        at += step;
+        stream->end += step;
+        if (bagi_stream_space(stream) == 0) {
+            bagi_stream_flush(stream);
+            bagi_stream_advance(stream);
+        }
+    }
+}
+
+/* ---- a Bag that is being written ---- */
+
+typedef struct bagi_output {
+    bagi_stream stream[BAGI_FILES];
+    bool checksums;      /* there is a stream of CRCs */
+    uint32_t name, spec; /* for the trailer: CRCs, 0 if standalone */
+    uint64_t length;
+    uint64_t kept_length, kept_end;       /* used by complete datapoints */
+    uint64_t resumed_length, resumed_end; /* what existed when it was opened */
+} bagi_output;
+
+#define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
+#define BAGI_BUFFER_MIN ((size_t)4096)
+
+static bags_code bagi_stream_buffer(bagi_stream *stream, size_t capacity) {
+    stream->capacity = capacity;
+    if (!stream->buffer)
+        stream->buffer = (unsigned char *)bagi_alloc_raw(
+            &stream->job->env.memory, capacity, &stream->job->failure);
+    return stream->buffer ? BAGS_OK : BAGS_ERROR_MEMORY;
+}
+
+/* Allocate the buffers. Those of the ends and CRCs are full after the same number
+ * of blobs. */
+static bags_code bagi_output_init(
+    bagi_output *output, bagi_job *job, size_t buffer_size) {
+    size_t size = BAGI_BUFFER_MIN;
+    if (buffer_size == 0)
+        buffer_size = BAGI_BUFFER_DEFAULT;
+    while (size < buffer_size && size <= SIZE_MAX / 4)
+        size *= 2;
+    for (int i = 0; i < BAGI_FILES; i++)
+        output->stream[i].job = job;
+    bags_code code = bagi_stream_buffer(&output->stream[BAGI_BLOBS], size);
+    return code ? code
+                : bagi_stream_buffer(&output->stream[BAGI_ENDS], size / 2);
+}
+
+/* Write checksums too, from the first blob on. */
+static void bagi_output_add_checksums(
+    bagi_output *output, uint32_t name, uint32_t spec) {
+    bagi_stream *crcs = &output->stream[BAGI_CRCS];
+    output->checksums =
+        !bagi_stream_buffer(crcs, output->stream[BAGI_ENDS].capacity / 2);
+    output->name = name;
+    output->spec = spec;
+}
+
+static void bagi_output_free(bagi_output *output) {
+    for (int i = 0; i < BAGI_FILES; i++) {
+        bagi_stream *stream = &output->stream[i];
+        if (stream->job)
+            bagi_free(
+                &stream->job->env.memory, stream->buffer, stream->capacity);
+    }
+}
+
+/* Open the files, or those that a writer left. One that is open already is left
+ * alone. */
+static void bagi_output_open(
+    bagi_output *output, const bagi_dir *dir, const char *name, int mode) {
+    output->length = output->kept_length = output->kept_end = 0;
+    for (int i = 0; i < BAGI_FILES; i++)
+        if (!output->stream[i].handle && (i != BAGI_CRCS || output->checksums))
+            bagi_stream_open(
+                &output->stream[i], dir, name, bagi_suffix[i], mode);
+}
+
+/* Everything that an entry of the journal refers to is written before it. */
+static void bagi_output_flush_blobs(bagi_output *output) {
+    bagi_stream_flush(&output->stream[BAGI_BLOBS]);
+    bagi_stream_flush(&output->stream[BAGI_CRCS]);
+}
+
+static void bagi_output_flush(bagi_output *output) {
+    for (int i = 0; i < BAGI_FILES; i++)
+        bagi_stream_flush(&output->stream[i]);
+}
+
+/* The blob does not fit into its buffer, or its entry would fill the other. When a
+ * piece of blobs was written, so are their entries: otherwise a full buffer of
+ * entries would often interrupt a piece of blobs. */
+BAGI_NOINLINE static void bagi_output_spill(
+    bagi_output *output, const unsigned char *data, size_t size) {
+    bagi_stream *blobs = &output->stream[BAGI_BLOBS];
+    bagi_stream *ends = &output->stream[BAGI_ENDS];
+    unsigned char entry[8];
+    uint64_t base = blobs->base;
+    bagi_stream_append(blobs, data, size);
+    if (blobs->base != base) {
+        bagi_stream_flush(&output->stream[BAGI_CRCS]);
+        bagi_stream_flush(ends);
+        bagi_stream_advance(ends);
+    } else {
+        bagi_output_flush_blobs(output);
+    }
+    bagi_store_u64(entry, blobs->end);
+    bagi_stream_append(ends, entry, sizeof entry);
+    output->length++;
+}
+
+/* Append a blob. */
+static inline void bagi_output_append(
+    bagi_output *output, const unsigned char *data, size_t size) {
+    bagi_stream *blobs = &output->stream[BAGI_BLOBS];
+    bagi_stream *ends = &output->stream[BAGI_ENDS];
+    if (BAGI_UNLIKELY(output->checksums)) {
+        unsigned char crc[4];
+        bagi_store_u32(crc, bagi_crc(0, data, size));
+        bagi_stream_append(&output->stream[BAGI_CRCS], crc, sizeof crc);
+    }
+    if (BAGI_UNLIKELY(
+            size >= bagi_stream_space(blobs) || bagi_stream_space(ends) <= 8)) {
+        bagi_output_spill(output, data, size);
+        return;
+    }
+    if (size)
+        memcpy(blobs->buffer + (blobs->end - blobs->base), data, size);
+    blobs->end += size;
+    bagi_store_u64(ends->buffer + (ends->end - ends->base), blobs->end);
+    ends->end += 8;
+    output->length++;
+}
+
+static void bagi_output_keep(bagi_output *output) {
+    output->kept_length = output->length;
+    output->kept_end = output->stream[BAGI_BLOBS].end;
+}
+
+static void bagi_output_rewind(
+    bagi_output *output, uint64_t length, uint64_t end) {
+    for (int i = 0; i < BAGI_FILES; i++)
+        if (output->stream[i].handle)
+            bagi_stream_rewind(
+                &output->stream[i], bagi_bag_position(i, length, end));
+    output->length = length;
+}
+
+/* Continue a Bag that a writer left, after `length` blobs that end at `end`. */
+static void bagi_output_continue(
+    bagi_output *output, uint64_t length, uint64_t end) {
+    for (int i = 0; i < BAGI_FILES; i++)
+        if (output->stream[i].handle)
+            bagi_stream_continue(
+                &output->stream[i], bagi_bag_position(i, length, end));
+    output->length = output->kept_length = output->resumed_length = length;
+    output->kept_end = output->resumed_end = end;
+}
+
+static void bagi_output_truncate(bagi_output *output) {
+    for (int i = 0; i < BAGI_FILES; i++)
+        bagi_stream_truncate(&output->stream[i]);
+}
+
+/* Size of the Bag if it were closed now. */
+static uint64_t bagi_output_size(const bagi_output *output) {
+    return output->stream[BAGI_BLOBS].end + 8 * (output->length + 1);
+}
+
+static void bagi_output_sync(const bagi_output *output) {
+    for (int i = 0; i < BAGI_FILES; i++)
+        bagi_stream_sync(&output->stream[i]);
+}
+
+/* Write the trailer after the CRCs, once the Bag has its table. */
+static void bagi_output_seal(bagi_output *output, uint32_t table) {
+    bagi_stream *crcs = &output->stream[BAGI_CRCS];
+    bagi_trailer trailer = {output->length, output->stream[BAGI_BLOBS].end,
+        table, 0, output->name, output->spec};
+    unsigned char bytes[BAGI_TRAILER_SIZE];
+    if (!crcs->moved)
+        trailer.crcs = bagi_crc(0, crcs->buffer, (size_t)crcs->end);
+    bagi_stream_flush(crcs);
+    for (uint64_t at = 0; crcs->moved && at < crcs->end;) {
+        uint64_t left = crcs->end - at;
+        size_t step = left < crcs->capacity ? (size_t)left : crcs->capacity;
+        if (bagi_stream_idle(crcs) ||
+            bagi_read_at(&crcs->job->env, crcs->handle, crcs->path, at,
+                crcs->buffer, step, &crcs->job->failure))
+            return;
+        trailer.crcs = bagi_crc(trailer.crcs, crcs->buffer, step);
+        at += step;
+    }
+    bagi_trailer_store(&trailer, bytes);
+    bagi_stream_write(crcs, bytes, sizeof bytes);
+    crcs->end = crcs->written;
+    bagi_stream_truncate(crcs);
+}
+
+/* Make the Bag complete; the files stay open. If the journal is kept, it is on the
+ * disk before there is a table, so that it never lists fewer blobs. */
+static void bagi_output_finish(
+    bagi_output *output, bool keep_idx, bool no_sync) {
+    static const unsigned char zero[8] = {0};
+    bagi_stream *blobs = &output->stream[BAGI_BLOBS];
+    bagi_stream *ends = &output->stream[BAGI_ENDS];
+    uint32_t table = bagi_crc(0, zero, sizeof zero);
+    bagi_output_flush(output);
+    if (keep_idx) {
+        bagi_stream_truncate(ends);
+        if (!no_sync)
+            bagi_stream_sync(ends);
+    }
+    bagi_stream_append(blobs, zero, sizeof zero);
+    bagi_stream_copy(blobs, ends, &table);
+    if (output->checksums)
+        bagi_output_seal(output, table);
+    bagi_stream_flush(blobs);
+    bagi_stream_truncate(blobs);
+    if (!no_sync) {
+        bagi_stream_sync(blobs);
+        bagi_stream_sync(&output->stream[BAGI_CRCS]);
+    }
+}
+
+/* Close the files that stay when the Bag is finished. */
+static void bagi_output_close_kept(bagi_output *output) {
+    bagi_stream_close(&output->stream[BAGI_BLOBS]);
+    bagi_stream_close(&output->stream[BAGI_CRCS]);
+}
+
+static void bagi_output_close(bagi_output *output) {
+    for (int i = 0; i < BAGI_FILES; i++)
+        bagi_stream_close(&output->stream[i]);
+    output->checksums = false;
+}
+
+/* ---- standalone Bags ---- */
+
+struct bag_writer {
+    bagi_job job;
+    bagi_output output;
+    bagi_dir dir; /* it owns its path */
+    bool keep_idx;
+};
+
+BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_ARGUMENT, "the writer is NULL");
+}
+
+static void bagi_bag_writer_free(bag_writer *writer) {
+    bags_allocator memory = writer->job.env.memory;
+    bagi_output_free(&writer->output);
+    if (writer->dir.path)
+        bagi_dir_free(&writer->dir);
+    bagi_free(&memory, writer, sizeof *writer);
+}
+
+/* Checksums that another Bag left behind would be taken for this one's. */
+static void bagi_bag_writer_no_crcs(bag_writer *writer) {
+    bags_error *err = &writer->job.failure;
+    bool exists = false;
+    if (!err->code && !writer->output.checksums &&
+        !bagi_dir_has(&writer->dir, "", ".crc", &exists, err) && exists)
+        bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s.crc: already exists: the checksums of another Bag",
+            bagi_tail(writer->dir.path));
+}
+
+/* The Bag is locked before its journal exists: whoever finds a journal finds the
+ * lock. */
+static void bagi_bag_writer_create(bag_writer *writer) {
+    bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    const bags_io *io = &writer->job.env.io;
+    bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
+    if (!bagi_stream_idle(blobs))
+        bagi_stream_fail(blobs, io->lock(io->user, blobs->handle), "lock");
+    bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
+    bagi_bag_writer_no_crcs(writer);
+}
+
+static bag_writer *bagi_bag_writer_new(
+    const char *path, const bag_writer_options *options, bags_error *err) {
+    bagi_env env = bagi_env_of(&options->env);
+    bag_writer *writer =
+        (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
+    if (!writer)
+        return NULL;
+    bagi_job *job = &writer->job;
+    job->env = env;
+    job->no_sync = options->no_sync;
+    writer->keep_idx = options->keep_idx;
+    if (!bagi_dir_standalone(&job->env, path, &writer->dir, &job->failure))
+        bagi_output_init(&writer->output, job, options->buffer_size);
+    if (!job->failure.code)
+        return writer;
+    bagi_job_end(job, err);
+    bagi_bag_writer_free(writer);
+    return NULL;
+}
+
+BAGS_API bag_writer *bag_writer_open(
+    const char *path, const bag_writer_options *options, bags_error *err) {
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bag_writer_options, options);
+    bag_writer *writer = bagi_bag_writer_new(path, options, err);
+    if (!writer)
+        return NULL;
+    if (options->checksum)
+        bagi_output_add_checksums(&writer->output, 0, 0);
+    bagi_bag_writer_create(writer);
+    if (!bagi_job_end(&writer->job, err))
+        return writer;
+    bag_writer_abort(writer);
+    return NULL;
+}
+
+BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
+    size_t size, uint64_t *index, bags_error *err) {
+    BAGI_ERR(err);
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (!writer->job.failure.code)
+        bagi_output_append(&writer->output, (const unsigned char *)data, size);
+    if (BAGI_UNLIKELY(writer->job.failure.code))
+        return bagi_job_end(&writer->job, err);
+    if (index)
+        *index = writer->output.length - 1;
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
+    BAGI_ERR(err);
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    bagi_output_flush(&writer->output);
+    return bagi_job_end(&writer->job, err);
+}
+
+/* The names of the files must be on the disk too. */
+BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
+    BAGI_ERR(err);
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    bagi_job *job = &writer->job;
+    bagi_output_flush(&writer->output);
+    bagi_output_sync(&writer->output);
+    if (!job->failure.code)
+        bagi_sync_parents(&job->env, writer->dir.path, 1, &job->failure);
+    return bagi_job_end(job, err);
+}
+
+BAGS_API uint64_t bag_writer_length(const bag_writer *writer) {
+    return writer ? writer->output.length : 0;
+}
+
+BAGS_API uint64_t bag_writer_size(const bag_writer *writer) {
+    return writer ? bagi_output_size(&writer->output) : 0;
+}
+
+/* The journal must be as complete as the Bag even if it is removed: a power failure
+ * may undo the removal, and readers look at it. */
+BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
+    BAGI_ERR(err);
+    if (!writer)
+        return BAGS_OK;
+    bagi_job *job = &writer->job;
+    bagi_output_finish(&writer->output, true, job->no_sync);
+    if (!job->failure.code && !job->no_sync)
+        bagi_sync_parents(&job->env, writer->dir.path, 1, &job->failure);
+    if (!job->failure.code)
+        bagi_output_close_kept(&writer->output);
+    if (!job->failure.code && !writer->keep_idx)
+        bagi_stream_remove(&writer->output.stream[BAGI_ENDS]);
+    bagi_output_close(&writer->output);
+    bags_code code = bagi_job_end(job, err);
+    bagi_bag_writer_free(writer);
+    return code;
+}
+
+BAGS_API void bag_writer_abort(bag_writer *writer) {
+    if (!writer)
+        return;
+    for (int i = 0; i < BAGI_FILES; i++)
+        bagi_stream_remove(&writer->output.stream[i]);
+    bagi_bag_writer_free(writer);
+}
+
+/* ---- checksums for a Bag that exists ---- */
+
+/* Write NAME.crc next to a Bag: as NAME.crc.partial, renamed when it is complete. */
+static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
+    const bagi_how *how, bool no_sync, bags_error *err) {
+    bagi_job job;
+    bagi_stream stream;
+    bagi_cursor cursor;
+    bagi_trailer trailer = {
+        bag->length, bag->file[BAGI_BLOBS].size, 0, 0, 0, 0};
+    unsigned char bytes[BAGI_TRAILER_SIZE];
+    bags_error *failure = &job.failure;
+    memset(&job, 0, sizeof job);
+    memset(&stream, 0, sizeof stream);
+    job.env = *bag->env;
+    job.no_sync = no_sync;
+    stream.job = &job;
+    bagi_cursor_open(&cursor, bag, 0, bag->length);
+    if (!bagi_stream_buffer(&stream, BAGI_BUFFER_MIN) &&
+        !bagi_dir_remove(dir, how->name, ".crc.partial", failure))
+        bagi_stream_open(
+            &stream, dir, how->name, ".crc.partial", BAGS_IO_CREATE);
+    while (!failure->code && cursor.next < cursor.last) {
+        uint32_t crc = 0;
+        if (!bagi_cursor_next(&cursor, failure) && !cursor.valid)
+            bagi_bag_fail_bounds(
+                bag, cursor.index, cursor.start, cursor.stop, failure);
+        if (!failure->code)
+            bagi_cursor_crc(&cursor, &crc, failure);
+        bagi_store_u32(bytes, crc);
+        trailer.crcs = bagi_crc(trailer.crcs, bytes, 4);
+        bagi_stream_append(&stream, bytes, 4);
+    }
+    trailer.table = cursor.table_crc;
+    bagi_cursor_close(&cursor);
+    if (!dir->standalone) {
+        trailer.name = bagi_crc_text(how->name);
+        trailer.spec = how->spec;
+    }
+    bagi_trailer_store(&trailer, bytes);
+    bagi_stream_append(&stream, bytes, sizeof bytes);
+    bagi_stream_flush(&stream);
+    if (!no_sync)
+        bagi_stream_sync(&stream);
+    bool created = stream.handle != NULL;
+    bagi_stream_close(&stream);
+    bagi_free(&job.env.memory, stream.buffer, stream.capacity);
+    if (!failure->code)
+        bagi_dir_rename(dir, how->name, ".crc.partial", ".crc", failure);
+    if (failure->code && created) {
+        bags_error ignored;
+        bagi_dir_remove(dir, how->name, ".crc.partial", &ignored);
+    }
+    if (!failure->code && !no_sync)
+        bagi_sync_parents(&job.env, bag->file[BAGI_BLOBS].path, 1, failure);
+    return bagi_job_end(&job, err);
+}
+#endif /* BAGS_NO_WRITER */
+
+/* ========================================================================
+ * >>spec
+ * The fields of a dataset, sorted by name as they are on disk, with their types and
+ * codecs; and spec.json, which lists them.
+ * ====================================================================== */
+
+#define BAGI_SPEC_MAX ((size_t)1 << 20)
+#define BAGI_FIELDS_MAX 65535
+#define BAGI_NAME_MAX 251 /* 255 with .bag */
 
 typedef struct bagi_spec {
     bags_field *fields;
     size_t count, capacity;
-    bags_type *types; /* NULL until sealed, as coders */
+    bags_type *types; /* NULL until sealed, like coders */
     bagi_coder *coders;
-    uint64_t shape; /* of fewer than 64 fields: bit i says that field i is a
-                       sequence, and the highest one how many fields there are;
-                       else all bits, which no layout of refs has */
 } bagi_spec;
 
 static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
     for (size_t i = 0; spec->coders && i < spec->count; i++)
-        if (spec->coders[i].ready && spec->coders[i].codec->close)
-            spec->coders[i].codec->close(spec->coders[i].state);
+        bagi_coder_close(&spec->coders[i]);
     for (size_t i = 0; i < spec->count; i++) {
         bagi_free_text(memory, (char *)(uintptr_t)spec->fields[i].name);
         bagi_free_text(memory, (char *)(uintptr_t)spec->fields[i].type);
@@ -6933,9 +6979,9 @@ static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
 static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     const char *name, size_t name_size, const char *type, size_t type_size,
     bags_error *err) {
-    if (spec->count == BAGI_FIELDS_MOST)
+    if (spec->count == BAGI_FIELDS_MAX)
         return bags_fail(
-            err, BAGS_ERROR_LIMIT, "has more than %d fields", BAGI_FIELDS_MOST);
+            err, BAGS_ERROR_LIMIT, "more than %d fields", BAGI_FIELDS_MAX);
     void *fields = spec->fields;
     bags_code code = bagi_grow(memory, &fields, &spec->capacity, spec->count,
         sizeof *spec->fields, err);
@@ -6949,7 +6995,7 @@ static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     return field.name && field.type ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
-/* The place of a name among the sorted fields; `count` if it is not there. */
+/* The index of a name among the sorted fields; `count` if it is missing. */
 static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
     size_t low = 0, high = spec->count;
     while (low < high) {
@@ -6973,26 +7019,16 @@ static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
     return same;
 }
 
-/* Let the codec look at the type's arguments. */
-static bags_code bagi_coder_open(const bags_allocator *memory,
-    bagi_coder *coder, const bags_type *type, bags_error *err) {
-    if (!coder->codec)
-        return bags_fail(err, BAGS_ERROR_TYPE, "no codec for this type");
-    if (coder->codec->open)
-        return coder->codec->open(
-            coder->codec, type, memory, &coder->state, err);
-    if (type->count)
-        return bags_fail(err, BAGS_ERROR_TYPE, "its type takes no arguments");
-    return BAGS_OK;
+/* The name of a Bag: of a field, or for `count` of the refs. */
+static const char *bagi_spec_name(const bagi_spec *spec, size_t field) {
+    return field < spec->count ? spec->fields[field].name : "refs";
 }
 
-/*
- * Take the types apart and open their codecs. A type without a codec, or with
- * arguments that its codec refuses, is no failure here: its blobs can be read
- * and written all the same. The failure comes when a value is wanted.
- */
+/* Parse the types and open their codecs. That a type has no codec, or arguments
+ * which its codec refuses, is no failure here: its blobs can be read and written.
+ * The failure comes when a value is needed. */
 static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
-    const bags_registry *codecs, bags_error *err) {
+    const bags_registry *registry, bags_error *err) {
     spec->types =
         (bags_type *)bagi_alloc(memory, spec->count * sizeof *spec->types, err);
     if (!spec->types)
@@ -7003,181 +7039,24 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
         if (code)
             return bagi_prefix(
                 err, code, "field \"%.200s\": ", spec->fields[i].name);
-        if (spec->count < 64 && spec->types[i].sequence)
-            spec->shape |= (uint64_t)1 << i;
     }
-    spec->shape |= spec->count < 64 ? (uint64_t)1 << spec->count : UINT64_MAX;
     spec->coders = (bagi_coder *)bagi_alloc(
         memory, spec->count * sizeof *spec->coders, err);
     if (!spec->coders)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < spec->count; i++) {
-        bagi_coder *coder = &spec->coders[i];
-        coder->codec = bags_registry_find(codecs, spec->types[i].name);
-        bags_code code = bagi_coder_open(memory, coder, &spec->types[i], NULL);
-        coder->ready = !code;
-        if (code == BAGS_ERROR_MEMORY)
-            return bagi_fail_memory(err, sizeof *coder);
+        bags_code code = bagi_coder_open(
+            &spec->coders[i], registry, &spec->types[i], memory, err);
+        if (code)
+            return code;
     }
     return BAGS_OK;
 }
 
-/* What a codec says of its failure, or that it said nothing. */
-BAGI_COLD static bags_code bagi_codec_said(
-    bags_code code, const bags_error *why, bags_error *err) {
-    if (why->code != code)
-        return bags_fail(err, code, "its codec failed and did not say why");
-    if (err)
-        *err = *why;
-    return code;
-}
+/* ---- names ---- */
 
-/* Say why a field has no codec that works, by asking it again. */
-BAGI_COLD static bags_code bagi_coder_fail(const bags_allocator *memory,
-    const bagi_spec *spec, size_t field, bags_error *err) {
-    bagi_coder coder = spec->coders[field];
-    bags_error why;
-    why.code = BAGS_OK;
-    bags_code code = bagi_coder_open(memory, &coder, &spec->types[field], &why);
-    if (!code) {
-        if (coder.codec->close)
-            coder.codec->close(coder.state);
-        code = bags_fail(&why, BAGS_ERROR_TYPE, "its codec failed before");
-    }
-    bagi_codec_said(code, &why, err);
-    return bagi_prefix(
-        err, code, "type \"%.200s\": ", spec->fields[field].type);
-}
-
-/* Whether a codec is one of those that come with this header. */
-static bool bagi_codec_is_built_in(const bags_codec *codec) {
-    size_t i = 0;
-    while (i < BAGI_BUILT_IN && codec != &bagi_codecs_built_in[i])
-        i++;
-    return i < BAGI_BUILT_IN;
-}
-
-/*
- * Refuse built-in types that cannot be meant: no value could ever be written.
- * Of types that other codecs serve, or none, the arguments are not ours to judge,
- * nor of those that are right and only too much for this program.
- */
-static bags_code bagi_spec_check(
-    const bags_allocator *memory, const bagi_spec *spec, bags_error *err) {
-    bags_error why;
-    for (size_t i = 0; i < spec->count; i++) {
-        const bagi_coder *coder = &spec->coders[i];
-        uint64_t bytes = 1;
-        why.code = BAGS_OK;
-        if (!coder->codec || !bagi_codec_is_built_in(coder->codec))
-            continue;
-        if (!coder->ready)
-            bagi_coder_fail(memory, spec, i, &why);
-        else if (bags_type_number(&spec->types[i], 0, &bytes) && bytes == 0)
-            bags_fail(&why, BAGS_ERROR_TYPE,
-                "type \"%.200s\": an integer of no bytes holds no number but 0",
-                spec->fields[i].type);
-        if (why.code != BAGS_ERROR_TYPE)
-            continue;
-        if (err)
-            *err = why;
-        return bagi_prefix(
-            err, BAGS_ERROR_TYPE, "field \"%.200s\": ", spec->fields[i].name);
-    }
-    return BAGS_OK;
-}
-
-BAGI_COLD static bags_code bagi_coder_fail_way(
-    bags_error *err, const char *way) {
-    return bags_fail(err, BAGS_ERROR_TYPE, "its codec cannot %s", way);
-}
-
-static bags_code bagi_encode(const bags_allocator *memory,
-    const bagi_spec *spec, size_t field, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
-    const bagi_coder *coder = &spec->coders[field];
-    if (value->kind == BAGS_KIND_BLOB) {
-        blob->data = (const unsigned char *)value->data;
-        blob->size = value->size;
-        return BAGS_OK;
-    }
-    if (value->kind == BAGS_KIND_NONE)
-        return bags_fail(err, BAGS_ERROR_VALUE, "has no value");
-    if (!coder->ready)
-        return bagi_coder_fail(memory, spec, field, err);
-    if (!coder->codec->encode)
-        return bagi_coder_fail_way(err, "encode");
-    bags_error why;
-    why.code = BAGS_OK;
-    bags_code code =
-        coder->codec->encode(coder->state, value, scratch, blob, &why);
-    return code ? bagi_codec_said(code, &why, err) : BAGS_OK;
-}
-
-static bags_code bagi_decode(const bags_allocator *memory,
-    const bagi_spec *spec, size_t field, bags_view blob, bags_buffer *scratch,
-    bags_value *value, bags_error *err) {
-    const bagi_coder *coder = &spec->coders[field];
-    if (!coder->ready)
-        return bagi_coder_fail(memory, spec, field, err);
-    if (!coder->codec->decode)
-        return bagi_coder_fail_way(err, "decode");
-    bags_error why;
-    why.code = BAGS_OK;
-    bags_code code =
-        coder->codec->decode(coder->state, blob, scratch, value, &why);
-    return code ? bagi_codec_said(code, &why, err) : BAGS_OK;
-}
-
-/* A spec of one nameless field; the type's text is borrowed. */
-static bags_code bagi_spec_of_type(bagi_spec *spec, bags_field *field,
-    const bags_registry *registry, const char *type, bags_error *err) {
-    bags_allocator memory = bagi_allocator_of(NULL);
-    memset(spec, 0, sizeof *spec);
-    field->name = "";
-    field->type = type;
-    spec->fields = field;
-    spec->count = 1;
-    return bagi_spec_seal(&memory, spec, registry, err);
-}
-
-static void bagi_spec_of_type_free(bagi_spec *spec) {
-    bags_allocator memory = bagi_allocator_of(NULL);
-    spec->fields = NULL;
-    if (spec->coders && spec->coders->ready && spec->coders->codec->close)
-        spec->coders->codec->close(spec->coders->state);
-    bagi_free(&memory, spec->coders, sizeof *spec->coders);
-    bagi_free(&memory, spec->types, sizeof *spec->types);
-}
-
-BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
-    const bags_value *value, bags_buffer *scratch, bags_view *blob,
-    bags_error *err) {
-    bags_allocator memory = bagi_allocator_of(NULL);
-    bagi_spec spec;
-    bags_field field;
-    bags_code code = bagi_spec_of_type(&spec, &field, registry, type, err);
-    bagi_buffer_adopt(scratch, &memory);
-    if (!code)
-        code = bagi_encode(&memory, &spec, 0, value, scratch, blob, err);
-    bagi_spec_of_type_free(&spec);
-    return code;
-}
-
-BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
-    bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
-    bags_allocator memory = bagi_allocator_of(NULL);
-    bagi_spec spec;
-    bags_field field;
-    bags_code code = bagi_spec_of_type(&spec, &field, registry, type, err);
-    bagi_buffer_adopt(scratch, &memory);
-    if (!code)
-        code = bagi_decode(&memory, &spec, 0, blob, scratch, value, err);
-    bagi_spec_of_type_free(&spec);
-    return code;
-}
-
-/* A name that Windows gives to a device, whatever stands behind the first dot. */
+/* True for a name that Windows gives to a device, whatever follows its first
+ * dot. */
 static bool bagi_is_device(const char *name) {
     static const char *const devices[] = {"con", "prn", "aux", "nul"};
     char low[5] = {0};
@@ -7196,103 +7075,167 @@ static bool bagi_is_device(const char *name) {
            (memcmp(low, "com", 3) == 0 || memcmp(low, "lpt", 3) == 0);
 }
 
-/* Why a name cannot be a field's in a dataset that is read; NULL if it can. */
+/* Why readers refuse a field's name; NULL if they do not. */
 static const char *bagi_name_fault_read(const char *name) {
     if (strcmp(name, "refs") == 0)
-        return "is the name of the index of datapoints";
+        return "reserved for the index of datapoints";
     if (strchr(name, '/') || (BAGI_WINDOWS_PATHS && strpbrk(name, "\\:")))
-        return "would leave the dataset's directory";
+        return "names a file outside the dataset's directory";
     if (BAGI_WINDOWS_PATHS && bagi_is_device(name))
-        return "is the name of a device";
+        return "names a device";
     return NULL;
 }
 
-/* The same for one that is written, which all systems should be able to read. */
+#ifndef BAGS_NO_WRITER
+/* Why writers refuse it: every system must be able to read what they write. */
 static const char *bagi_name_fault_write(const char *name) {
     size_t size = strlen(name);
     if (size == 0)
-        return "is empty";
-    if (size > BAGI_NAME_MOST)
-        return "is too long to be a file's name";
+        return "an empty name";
+    if (size > BAGI_NAME_MAX)
+        return "too long for a file name";
     if (name[0] == '.')
         return "begins with a dot";
-    if (bagi_utf8_valid((const unsigned char *)name, size) != size)
-        return "is not UTF-8";
+    if (!bags_utf8_valid(name, size, NULL))
+        return "not UTF-8";
     for (size_t i = 0; i < size; i++)
         if ((unsigned char)name[i] < 0x20 || name[i] == 0x7F)
-            return "has a control character";
+            return "contains a control character";
     if (strpbrk(name, "\\:*?\"<>|"))
-        return "has one of the characters \\ : * ? \" < > |, which not every "
-               "system takes in a file's name";
+        return "contains one of \\ : * ? \" < > |, which not every system "
+               "accepts in a file name";
     if (bagi_is_device(name))
-        return "is the name of a device on Windows";
+        return "names a device on Windows";
     return bagi_name_fault_read(name);
 }
+#endif
 
-typedef struct bagi_spec_load {
+static bags_code bagi_fail_field(
+    bags_error *err, bags_code code, const char *name, const char *fault) {
+    return bags_fail(err, code, "field \"%.200s\": %s", name, fault);
+}
+
+/* ---- spec.json ---- */
+
+typedef struct bagi_spec_parsing {
     const bags_allocator *memory;
     bagi_spec *spec;
     bags_error *err;
-} bagi_spec_load;
+} bagi_spec_parsing;
 
-static bags_code bagi_spec_load_field(void *user, const char *key,
-    size_t key_size, const char *value, size_t value_size) {
-    bagi_spec_load *load = (bagi_spec_load *)user;
-    bagi_spec *spec = load->spec;
+/* One pair of the JSON object. */
+static bags_code bagi_spec_pair(void *user, const char *key, size_t key_size,
+    const char *value, size_t value_size) {
+    bagi_spec_parsing *parsing = (bagi_spec_parsing *)user;
+    bagi_spec *spec = parsing->spec;
     bags_code code = bagi_spec_add(
-        load->memory, spec, key, key_size, value, value_size, load->err);
+        parsing->memory, spec, key, key_size, value, value_size, parsing->err);
     if (code)
         return code;
     const char *name = spec->fields[spec->count - 1].name;
     const char *fault = bagi_name_fault_read(name);
     if (fault)
-        return bags_fail(
-            load->err, BAGS_ERROR_FIELD, "field \"%.200s\" %s", name, fault);
-    if (spec->count < 2)
-        return BAGS_OK;
-    int order = strcmp(spec->fields[spec->count - 2].name, name);
+        return bagi_fail_field(parsing->err, BAGS_ERROR_FIELD, name, fault);
+    const char *before =
+        spec->count > 1 ? spec->fields[spec->count - 2].name : NULL;
+    int order = before ? strcmp(before, name) : -1;
     if (order == 0)
-        return bags_fail(load->err, BAGS_ERROR_CORRUPT,
-            "field \"%.200s\" stands there twice", name);
+        return bagi_fail_field(
+            parsing->err, BAGS_ERROR_CORRUPT, name, "duplicate");
     if (order > 0)
-        return bags_fail(load->err, BAGS_ERROR_CORRUPT,
-            "field \"%.200s\" stands behind \"%.200s\": the fields are not "
-            "sorted by name",
-            name, spec->fields[spec->count - 2].name);
+        return bags_fail(parsing->err, BAGS_ERROR_CORRUPT,
+            "field \"%.200s\": follows \"%.200s\"; fields must be sorted by "
+            "name",
+            name, before);
     return BAGS_OK;
 }
 
-/* Take the text of a spec.json apart into an empty spec, not sealed. */
+/* Parse the text of a spec.json into an empty spec, which is not sealed. */
 static bags_code bagi_spec_parse(const bags_allocator *memory, bagi_spec *spec,
     const unsigned char *text, size_t size, bags_error *err) {
-    bagi_spec_load load = {memory, spec, err};
-    bagi_json json;
-    memset(&json, 0, sizeof json);
-    json.text = text;
-    json.size = size;
-    json.room = (char *)bagi_alloc_raw(memory, size, err);
-    if (!json.room)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = BAGS_OK;
-    if (!bagi_json_object(&json, bagi_spec_load_field, &load, &code) && !code)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT, "byte %" PRIu64 ": %s",
-            (uint64_t)json.at, json.why);
-    bagi_free(memory, json.room, size);
+    bagi_spec_parsing parsing = {memory, spec, err};
+    bags_view view = {text, size};
+    return bagi_json_object(memory, view, bagi_spec_pair, &parsing, err);
+}
+
+/*
+ * The spec that all shards of a dataset have: that of the first one that was read.
+ */
+typedef struct bagi_common {
+    const bags_registry *registry;
+    bagi_spec spec;
+    unsigned char *text; /* NULL: none was read yet */
+    size_t size;
+} bagi_common;
+
+#if !defined(BAGS_NO_WRITER) || !defined(BAGS_NO_VERIFY)
+static void bagi_common_free(
+    const bags_allocator *memory, bagi_common *common) {
+    bagi_spec_free(memory, &common->spec);
+    bagi_free(memory, common->text, common->size);
+    common->text = NULL;
+}
+#endif
+
+/*
+ * Read spec.json (or spec.json.partial) of a shard. The first valid one becomes the
+ * common spec; a later one must be equal. One that differs is an error, with which
+ * *own, if not NULL, receives that shard's spec. *crc is that of the file, if it
+ * could be read.
+ */
+static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
+    const char *suffix, bagi_spec *own, uint32_t *crc, bags_error *err) {
+    const bags_allocator *memory = &dir->env->memory;
+    bagi_spec spec;
+    unsigned char *text = NULL;
+    size_t size = 0;
+    memset(&spec, 0, sizeof spec);
+    bags_code code = bagi_dir_read(
+        dir, "spec.json", suffix, BAGI_SPEC_MAX, &text, &size, err);
+    if (code)
+        return code;
+    *crc = bagi_crc(0, text, size);
+    if (common->text && size == common->size &&
+        memcmp(text, common->text, size) == 0) {
+        bagi_free(memory, text, size);
+        return BAGS_OK;
+    }
+    code = bagi_spec_parse(memory, &spec, text, size, err);
+    if (!code && (own || !common->text))
+        code = bagi_spec_seal(memory, &spec, common->registry, err);
+    if (!code && !common->text) {
+        common->spec = spec;
+        common->text = text;
+        common->size = size;
+        return BAGS_OK;
+    }
+    bool differs = !code && !bagi_spec_same(&spec, &common->spec);
+    if (differs)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "differs from the spec of the first shard");
+    if (code && code != BAGS_ERROR_MEMORY)
+        bagi_prefix(
+            err, code, "%s/spec.json%s: ", bagi_tail(dir->path), suffix);
+    if (differs && own)
+        *own = spec;
+    else
+        bagi_spec_free(memory, &spec);
+    bagi_free(memory, text, size);
     return code;
 }
 
-/* The text of spec.json; *size bytes, freed with bagi_free. */
+#ifndef BAGS_NO_WRITER
+/* The text of spec.json: *size bytes, to be freed with bagi_free. */
 static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
     size_t *size, bags_error *err) {
     size_t used = 2;
     for (size_t i = 0; i < spec->count; i++)
         used += (i ? 4 : 2) + bagi_json_quote(spec->fields[i].name, NULL) +
                 bagi_json_quote(spec->fields[i].type, NULL);
-    if (used > BAGI_SPEC_MOST) {
+    if (used > BAGI_SPEC_MAX) {
         bags_fail(err, BAGS_ERROR_LIMIT,
-            "the fields make a spec.json of %" PRIu64 " bytes; at most %" PRIu64
-            " are read",
-            (uint64_t)used, (uint64_t)BAGI_SPEC_MOST);
+            "spec.json: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            (uint64_t)used, (uint64_t)BAGI_SPEC_MAX);
         return NULL;
     }
     char *text = (char *)bagi_alloc(memory, used, err);
@@ -7312,75 +7255,117 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
     *size = used;
     return text;
 }
+#endif
 
 /* ========================================================================
  * >>shards
- * The numbered directories of a dataset: their names, finding them, and
- * closing the gaps between them.
+ * The numbered directories of a dataset, and what is in one.
+ *
+ * The life of a shard on disk; the function that makes each transition is named at
+ * its arrow, and where it can be interrupted, what is left can be recovered:
+ *
+ *                    bagi_writer_claim           bagi_writer_commit
+ *     (no directory) ------------> UNFINISHED -----------------------> FINISHED
+ *           ^                       |      ^                           spec.json
+ *           |   bagi_writer_discard |      | bagi_writer_resume,
+ *           |   (no datapoint)      |      | bags_recover: lock, scan,
+ *           +-----------------------+      | truncate, continue
+ *                                   v      |
+ *                              CRASHED (the same files, not locked)
+ *
+ *     UNFINISHED  spec.json.partial, locked by the writer as long as it lives;
+ *                 NAME.bag without a table; NAME.idx; NAME.crc without a trailer.
+ *                 What reaches the system does so in this order: blobs and CRCs of
+ *                 the fields, their .idx, refs.bag and refs.crc, refs.idx. A
+ *                 datapoint exists once its entry in refs.idx does.
+ *     FINISHED    spec.json was renamed from spec.json.partial after every table
+ *                 was on the disk. NAME.idx is removed, or kept if requested.
+ *
+ * Locks: spec.json.partial of a shard, NAME.bag of a standalone Bag; both belong to
+ * the one writer or recovery that changes the files. Readers lock nothing.
  * ====================================================================== */
+
+/* ---- faults ---- */
+
+/* What an index of a fault counts is in bags_fault_kind; without verify only the
+ * first fault matters. */
+typedef struct bagi_fault {
+    bags_code code;
+    const char *field; /* NULL: the shard */
+    int kind;
+    uint64_t index, item, offset;
+} bagi_fault;
+
+/* Where faults go. The message is written to `err` first; then report returns
+ * BAGS_OK to go on, or the code to stop. Without `report` the first one stops. */
+typedef struct bagi_sink {
+    bags_error *err;
+    bags_code (*report)(struct bagi_sink *sink, const bagi_fault *fault);
+} bagi_sink;
+
+static bags_code bagi_report_file(
+    bagi_sink *sink, const char *field, bags_code code) {
+    bagi_fault fault = {code, field, 0, 0, 0, 0};
+    return sink->report ? sink->report(sink, &fault) : code;
+}
+
+/* ---- names ---- */
 
 #define BAGI_SHARD_DIGITS 18 /* of the largest number */
 #define BAGI_SHARD_LIMIT UINT64_C(1000000000000000000)
 
-/* A shard that was found: its number, and how many digits its name has. */
+/* The number of a shard, and how many digits its name has. */
 typedef struct bagi_name {
     uint64_t number;
     unsigned digits;
 } bagi_name;
 
 typedef struct bagi_names {
-    const bags_allocator *memory;
-    bagi_name *names;
+    const bagi_env *env;
+    const char *path; /* of the dataset */
+    bagi_name *names; /* sorted by number */
     size_t count, capacity;
-    const char *path;
-    bags_error *err;
+    bagi_sink *sink; /* of numbers that are too large, or duplicate */
     bags_code code;
-    /* Told of a number that is too large; if it returns BAGS_OK, the list goes
-     * on. NULL: the list ends. */
-    bags_code (*refused)(void *user, const bags_error *why);
-    void *user;
 } bagi_names;
 
-static char *bagi_shard_path(const bags_allocator *memory, const char *base,
-    bagi_name name, bags_error *err) {
-    return bagi_print(
-        memory, err, "%s/%0*" PRIu64, base, (int)name.digits, name.number);
+static char *bagi_shard_path(
+    const bagi_env *env, const char *path, bagi_name name, bags_error *err) {
+    return bagi_print(&env->memory, err, "%s/%0*" PRIu64, path,
+        (int)name.digits, name.number);
 }
 
-/* The number of a worker's next shard; too large rather than wrapped. */
-static uint64_t bagi_shard_after(uint64_t number, uint64_t workers) {
-    return workers > UINT64_MAX - number ? UINT64_MAX : number + workers;
-}
-
+#ifndef BAGS_NO_WRITER
 static bagi_name bagi_shard_name(uint64_t number) {
     bagi_name name = {number, 6};
     return name;
 }
+#endif
 
-/* For the list hook: take the names that are made of digits. */
-static int bagi_names_take(void *user, const char *text) {
+/* The number of a worker's next shard; too large rather than wrapped around. */
+static uint64_t bagi_shard_after(uint64_t number, uint64_t workers) {
+    return workers > UINT64_MAX - number ? UINT64_MAX : number + workers;
+}
+
+/* For the list hook: collect the names made of digits. */
+static int bagi_names_collect(void *user, const char *text) {
     bagi_names *names = (bagi_names *)user;
-    size_t digits = strspn(text, "0123456789");
+    size_t digits = strspn(text, "0123456789"), zeros = strspn(text, "0");
+    bagi_name name = {0, (unsigned)digits};
     if (digits == 0 || text[digits])
         return 0;
-    size_t zeros = strspn(text, "0");
-    bagi_name name = {0, (unsigned)digits};
     if (digits - zeros > BAGI_SHARD_DIGITS) {
-        bags_error why;
-        names->code = bags_fail(&why, BAGS_ERROR_LIMIT,
-            "%s: the shard number %.40s is too large", bagi_tail(names->path),
-            text);
-        if (names->err)
-            *names->err = why;
-        if (names->refused)
-            names->code = names->refused(names->user, &why);
+        bags_code code = bags_fail(names->sink->err, BAGS_ERROR_LIMIT,
+            "%s: shard number too large (%.40s, maximum 10^18 - 1)",
+            bagi_tail(names->path), text);
+        names->code = bagi_report_file(names->sink, NULL, code);
         return names->code ? EOVERFLOW : 0;
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
     void *array = names->names;
-    names->code = bagi_grow(names->memory, &array, &names->capacity,
-        names->count, sizeof *names->names, names->err);
+    names->code = bagi_grow(&names->env->memory, &array, &names->capacity,
+        names->count, sizeof *names->names, names->sink->err);
     names->names = (bagi_name *)array;
     if (names->code)
         return ENOMEM;
@@ -7389,407 +7374,574 @@ static int bagi_names_take(void *user, const char *text) {
 }
 
 static int bagi_names_order(const void *a, const void *b) {
-    const bagi_name *left = (const bagi_name *)a;
-    const bagi_name *right = (const bagi_name *)b;
-    if (left->number != right->number)
-        return left->number > right->number ? 1 : -1;
-    return (left->digits > right->digits) - (left->digits < right->digits);
+    const bagi_name *x = (const bagi_name *)a, *y = (const bagi_name *)b;
+    if (x->number != y->number)
+        return x->number > y->number ? 1 : -1;
+    return (x->digits > y->digits) - (x->digits < y->digits);
 }
 
 static void bagi_names_free(bagi_names *names) {
-    bagi_free(
-        names->memory, names->names, names->capacity * sizeof *names->names);
+    bagi_free(&names->env->memory, names->names,
+        names->capacity * sizeof *names->names);
     names->names = NULL;
     names->count = names->capacity = 0;
 }
 
-/* Every shard of a directory, by number; two may have the same. Released with
- * bagi_names_free. */
-static bags_code bagi_names_list_all(
-    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
-    names->memory = &env->memory;
+/* List the shards of a dataset; free them with bagi_names_free. Two with one number
+ * are a fault. */
+static bags_code bagi_names_list(
+    const bagi_env *env, const char *path, bagi_sink *sink, bagi_names *names) {
+    memset(names, 0, sizeof *names);
+    names->env = env;
     names->path = path;
-    names->err = err;
-    int error = env->io.list(env->io.user, path, bagi_names_take, names);
+    names->sink = sink;
+    int error = env->io.list(env->io.user, path, bagi_names_collect, names);
     bags_code code = names->code;
     if (error && !code)
         code = bagi_fail_system(
-            err, error, path, error == ENOENT ? "open" : "list");
+            sink->err, error, path, error == ENOENT ? "open" : "list");
     if (!code && names->count > 1)
         qsort(
             names->names, names->count, sizeof *names->names, bagi_names_order);
-    if (code)
-        bagi_names_free(names);
-    return code;
-}
-
-/* Refuse two shards of one number; i is the later. */
-static bags_code bagi_names_check(
-    const bagi_names *names, size_t i, bags_error *err) {
-    const bagi_name *name = &names->names[i];
-    if (i == 0 || name->number != name[-1].number)
-        return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: has two shards of the number %" PRIu64 ": %0*" PRIu64
-        " and %0*" PRIu64,
-        bagi_tail(names->path), name->number, (int)name[-1].digits,
-        name->number, (int)name->digits, name->number);
-}
-
-/* The same, where no two may have one number. */
-static bags_code bagi_names_list(
-    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
-    memset(names, 0, sizeof *names);
-    bags_code code = bagi_names_list_all(env, path, names, err);
-    for (size_t i = 1; i < names->count && !code; i++)
-        code = bagi_names_check(names, i, err);
-    if (code)
-        bagi_names_free(names);
-    return code;
-}
-
-/* Whether a directory has a file of this name. */
-static bags_code bagi_has_file(const bagi_env *env, const char *path,
-    const char *name, bool *has, bags_error *err) {
-    char *file = bagi_print(&env->memory, err, "%s/%s", path, name);
-    if (!file)
-        return BAGS_ERROR_MEMORY;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = bagi_kind(env, file, &kind, err);
-    *has = kind == BAGS_PATH_FILE;
-    bagi_free_text(&env->memory, file);
-    return code;
-}
-
-/* Whether a shard's commit record is there. */
-static bags_code bagi_shard_finished(
-    const bagi_env *env, const char *path, bool *finished, bags_error *err) {
-    return bagi_has_file(env, path, "spec.json", finished, err);
-}
-
-/* Whether a directory has a finished shard's files and only its record is lost:
- * a writer's record is there before the first of them, and until it becomes
- * spec.json. */
-static bags_code bagi_spec_is_lost(
-    const bagi_env *env, const char *path, bool *lost, bags_error *err) {
-    static const char *const names[] = {
-        "refs.bag", "spec.json.partial", "spec.json"};
-    bool has = true;
-    bags_code code = BAGS_OK;
-    *lost = true;
-    for (size_t i = 0; i < 3 && *lost && !code; i++) {
-        code = bagi_has_file(env, path, names[i], &has, err);
-        *lost = !code && has == (i == 0);
+    for (size_t i = 1; i < names->count && !code; i++) {
+        const bagi_name *name = &names->names[i];
+        if (name->number != name[-1].number)
+            continue;
+        code = bags_fail(sink->err, BAGS_ERROR_CORRUPT,
+            "%s: two shards with number %" PRIu64 ": %0*" PRIu64
+            " and %0*" PRIu64,
+            bagi_tail(path), name->number, (int)name[-1].digits, name->number,
+            (int)name->digits, name->number);
+        code = bagi_report_file(sink, NULL, code);
     }
+    if (code)
+        bagi_names_free(names);
     return code;
 }
 
-BAGI_COLD static bags_code bagi_fail_lost(
-    const char *path, bags_code code, bags_error *err) {
-    return bags_fail(err, code,
-        "%s: its spec.json is lost, which says the fields and their types: put "
-        "it back from a copy or from another shard",
-        bagi_tail(path));
+/* Check a pair of worker numbers; shard_stop 0 becomes 1. */
+static bags_code bagi_check_worker(
+    const char *path, uint64_t start, uint64_t *stop, bags_error *err) {
+    if (*stop == 0)
+        *stop = 1;
+    if (start < *stop)
+        return bagi_check_path(path, err);
+    return bags_fail(err, BAGS_ERROR_ARGUMENT,
+        "%s: shard_start out of range (%" PRIu64 ", shard_stop is %" PRIu64 ")",
+        path ? bagi_tail(path) : "", start, *stop);
 }
 
-/* Of a shard without spec.json. */
-BAGI_COLD static bags_code bagi_fail_unfinished(
-    const bagi_env *env, const char *path, bags_error *err) {
-    bool lost = false;
-    bags_code code = bagi_spec_is_lost(env, path, &lost, err);
-    if (code || lost)
-        return code ? code : bagi_fail_lost(path, BAGS_ERROR_UNFINISHED, err);
-    return bags_fail(err, BAGS_ERROR_UNFINISHED,
-        "%s: is not finished (it has no spec.json): a writer is at work on it, "
-        "or died: then bags_recover (`bags recover`) finishes it",
-        bagi_tail(path));
-}
-
-BAGI_COLD static bags_code bagi_fail_locked(const char *path, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_LOCKED,
-        "%s: is not finished: a writer is at work on it", bagi_tail(path));
-}
-
-/* Of a directory that has neither spec.json nor shards. */
-BAGI_COLD static bags_code bagi_fail_no_dataset(
-    const bagi_env *env, const char *path, bags_error *err) {
-    bool lost = false;
-    bags_code code = bagi_spec_is_lost(env, path, &lost, err);
-    if (code || lost)
-        return code ? code : bagi_fail_lost(path, BAGS_ERROR_MISSING, err);
-    return bags_fail(err, BAGS_ERROR_MISSING,
-        "%s: is no dataset: it has neither spec.json nor shards",
-        bagi_tail(path));
-}
-
-/* Whether a directory is a dataset of its own, finished or not. The record is
- * looked for before what it becomes, so that one of them is seen. */
-static bags_code bagi_is_single(
-    const bagi_env *env, const char *path, bool *single, bags_error *err) {
-    bags_code code = bagi_has_file(env, path, "spec.json.partial", single, err);
-    return code || *single ? code : bagi_shard_finished(env, path, single, err);
-}
-
-/* Refuse a file of a dataset, finished or not or without its record, where a lone
- * Bag is wanted. */
-static bags_code bagi_check_lone(
-    const bagi_env *env, const char *path, bags_error *err) {
-    bool dataset = false;
-    char *above = bagi_parent(&env->memory, path, err);
-    bags_code code =
-        above ? bagi_is_single(env, above, &dataset, err) : BAGS_ERROR_MEMORY;
-    if (!code && !dataset)
-        code = bagi_has_file(env, above, "refs.bag", &dataset, err);
-    if (!code && dataset)
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: belongs to the dataset %s: give that", bagi_tail(path), above);
-    bagi_free_text(&env->memory, above);
-    return code;
-}
-
-static bags_code bagi_finalize_check(
-    const bagi_env *env, const bagi_names *names, bags_error *err) {
+/* Call each() with the directory of every shard of a worker, and its index among
+ * the names, until it fails. */
+static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
+    uint64_t stop,
+    bags_code (*each)(void *user, const bagi_dir *dir, size_t index),
+    void *user, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < names->count && !code; i++) {
-        bool finished = false;
+        if (names->names[i].number % stop != start)
+            continue;
         char *path =
-            bagi_shard_path(&env->memory, names->path, names->names[i], err);
-        if (!path)
-            return BAGS_ERROR_MEMORY;
-        code = bagi_shard_finished(env, path, &finished, err);
-        if (!code && !finished)
-            code = bagi_fail_unfinished(env, path, err);
-        bagi_free_text(&env->memory, path);
+            bagi_shard_path(names->env, names->path, names->names[i], err);
+        bagi_dir dir = bagi_dir_of(names->env, path);
+        code = path ? each(user, &dir, i) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&names->env->memory, path);
     }
     return code;
 }
 
-static bags_code bagi_finalize_one(const bagi_env *env, const char *base,
-    bagi_name from, bagi_name to, bags_error *err) {
-    char *old_path = bagi_shard_path(&env->memory, base, from, err);
-    char *new_path = bagi_shard_path(&env->memory, base, to, err);
-    bags_code code = old_path && new_path ? BAGS_OK : BAGS_ERROR_MEMORY;
-    if (!code) {
-        int error = env->io.rename(env->io.user, old_path, new_path);
-        if (error)
-            code = bagi_fail_system(err, error, old_path, "rename");
-    }
-    bagi_free_text(&env->memory, old_path);
-    bagi_free_text(&env->memory, new_path);
+/* ---- what a directory is ---- */
+
+static bags_code bagi_is_finished(
+    const bagi_dir *dir, bool *finished, bags_error *err) {
+    return bagi_dir_has(dir, "spec.json", "", finished, err);
+}
+
+/* True for an unsharded dataset or a shard, finished or not. The record is checked
+ * before what it is renamed to, so that one of them is seen. */
+static bags_code bagi_is_single(
+    const bagi_dir *dir, bool *single, bags_error *err) {
+    bags_code code = bagi_dir_has(dir, "spec.json", ".partial", single, err);
+    return code || *single ? code : bagi_is_finished(dir, single, err);
+}
+
+/* True if a directory has the files of a finished shard, but lost spec.json: a
+ * writer's record exists before the first of them, until it becomes spec.json. */
+static bags_code bagi_is_spec_lost(
+    const bagi_dir *dir, bool *lost, bags_error *err) {
+    bool single = false;
+    *lost = false;
+    bags_code code = bagi_dir_has(dir, "refs", ".bag", lost, err);
+    if (!code && *lost)
+        code = bagi_is_single(dir, &single, err);
+    *lost = *lost && !code && !single;
     return code;
 }
 
-/* In order of the numbers, so that the number a shard gets is free: those below
- * it have moved already, and it never moves up. */
+/* The error of a directory without spec.json: `code` and `what`, unless spec.json
+ * was lost. */
+BAGI_COLD static bags_code bagi_fail_without_spec(
+    const bagi_dir *dir, bags_code code, const char *what, bags_error *err) {
+    bool lost = false;
+    bags_code failed = bagi_is_spec_lost(dir, &lost, err);
+    if (failed)
+        return failed;
+    return bags_fail(err, code, "%s: %s", bagi_tail(dir->path),
+        lost ? "spec.json is missing; restore it from a copy or another shard"
+             : what);
+}
+
+BAGI_COLD static bags_code bagi_fail_unfinished(
+    const bagi_dir *dir, bags_error *err) {
+    return bagi_fail_without_spec(dir, BAGS_ERROR_UNFINISHED,
+        "unfinished (no spec.json); if its writer crashed, run `bags recover`; "
+        "BAGS_UNFINISHED_READ (--live) reads what has been flushed",
+        err);
+}
+
+BAGI_COLD static bags_code bagi_fail_no_dataset(
+    const bagi_dir *dir, bags_error *err) {
+    return bagi_fail_without_spec(dir, BAGS_ERROR_MISSING,
+        "not a dataset (no spec.json, no shards)", err);
+}
+
+#ifndef BAGS_NO_WRITER
+/* Refuse a file of a dataset where a standalone Bag is expected. */
+static bags_code bagi_check_standalone(
+    const bagi_env *env, const char *path, bags_error *err) {
+    bool dataset = false;
+    char *parent = bagi_parent(&env->memory, path, err);
+    if (!parent)
+        return BAGS_ERROR_MEMORY;
+    bagi_dir dir = bagi_dir_of(env, parent);
+    bags_code code = bagi_is_single(&dir, &dataset, err);
+    if (!code && !dataset)
+        code = bagi_dir_has(&dir, "refs", ".bag", &dataset, err);
+    if (!code && dataset)
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: belongs to the dataset %s; pass the dataset", bagi_tail(path),
+            parent);
+    bagi_free_text(&env->memory, parent);
+    return code;
+}
+#endif
+
+/* ---- a finished shard ---- */
+
+static void bagi_bag_free(const bagi_env *env, bag_reader *bag) {
+    if (!bag)
+        return;
+    bagi_bag_release(bag);
+    bagi_free(&env->memory, bag, sizeof *bag);
+}
+
+/* Open a Bag; free it with bagi_bag_free. Without `files` its files stay open. */
+static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_how *how,
+    bagi_files *files, bag_reader **out, bags_error *err) {
+    const bagi_env *env = dir->env;
+    bag_reader *bag = (bag_reader *)bagi_alloc(&env->memory, sizeof *bag, err);
+    if (!bag)
+        return BAGS_ERROR_MEMORY;
+    bag->env = env;
+    bag->files = files;
+    bags_code code = bagi_bag_open(bag, dir, how, err);
+    if (code)
+        bagi_free(&env->memory, bag, sizeof *bag);
+    else
+        *out = bag;
+    return code;
+}
+
+/* Find out whether a shard is split. Without refs.bag it must be: no field is a
+ * sequence, and there is an index. */
+static bags_code bagi_shard_variant(
+    const bagi_dir *dir, const bagi_spec *spec, bool *split, bagi_sink *sink) {
+    bool found = false;
+    bags_code code = bagi_dir_has(dir, "refs", ".bag", &found, sink->err);
+    *split = !code && !found;
+    if (code || found || spec->count == 0)
+        return code;
+    for (size_t i = 0; i < spec->count; i++)
+        *split = *split && !spec->types[i].sequence;
+    for (size_t i = 0; *split && i < spec->count && !found && !code; i++)
+        code =
+            bagi_dir_has(dir, spec->fields[i].name, ".idx", &found, sink->err);
+    *split = found;
+    if (code || found)
+        return code;
+    code = bags_fail(sink->err, BAGS_ERROR_MISSING,
+        "%s/refs.bag: missing, and not a split dataset (those have .idx files "
+        "and no sequences)",
+        bagi_tail(dir->path));
+    return bagi_report_file(sink, "refs", code);
+}
+
+#define BAGI_UNKNOWN UINT64_MAX /* the length of a Bag that cannot be opened */
+
+/*
+ * Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
+ * fields have the same length. lengths, unless NULL, receives the length of every
+ * field. how: how to open the Bags, apart from their names. A Bag that cannot be
+ * opened for other reasons than memory is not reported if lengths is not NULL: the
+ * caller opens it by itself.
+ */
+static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
+    const bagi_how *how, const bag_reader *refs, bool allow_unequal,
+    uint64_t *length, uint64_t *lengths, bagi_sink *sink) {
+    bool split = how->where == BAGI_SPLIT, unknown = false;
+    bool empty = !split && refs->file[BAGI_BLOBS].size == 0;
+    bagi_how opening = *how;
+    size_t least = 0, most = 0;
+    uint64_t low = UINT64_MAX, high = 0;
+    *length = split ? 0 : refs->length;
+    for (size_t i = 0; i < spec->count && (split || empty || lengths); i++) {
+        bag_reader *bag = NULL;
+        opening.name = spec->fields[i].name;
+        bags_code code = bagi_bag_new(dir, &opening, NULL, &bag, sink->err);
+        if (code && (!lengths || code == BAGS_ERROR_MEMORY))
+            return code;
+        uint64_t blobs = code ? BAGI_UNKNOWN : bag->length;
+        bool filled = !code && !bag->v2 && blobs > 0;
+        bagi_bag_free(dir->env, bag);
+        unknown = unknown || code;
+        if (lengths)
+            lengths[i] = blobs;
+        if (blobs < low) {
+            low = blobs;
+            least = i;
+        }
+        if (blobs > high) {
+            high = blobs;
+            most = i;
+        }
+        if (empty && filled) {
+            code = bags_fail(sink->err, BAGS_ERROR_CORRUPT,
+                "%s/refs.bag: never closed (0 bytes, but %s.bag has blobs)",
+                bagi_tail(dir->path), opening.name);
+            return bagi_report_file(sink, "refs", code);
+        }
+    }
+    if (!split || unknown || spec->count == 0)
+        return BAGS_OK;
+    *length = low;
+    if (low == high || allow_unequal)
+        return BAGS_OK;
+    bags_code code = bags_fail(sink->err, BAGS_ERROR_UNFINISHED,
+        "%s: fields of unequal length (\"%.200s\" has %" PRIu64
+        " blobs, \"%.200s\" has %" PRIu64 ")",
+        bagi_tail(dir->path), spec->fields[least].name, low,
+        spec->fields[most].name, high);
+    return bagi_report_file(sink, NULL, code);
+}
+
+/* ---- an unfinished shard ---- */
+
+static void bagi_bags_free(
+    const bagi_env *env, bag_reader **bags, size_t count) {
+    for (size_t i = 0; bags && i < count; i++)
+        bagi_bag_free(env, bags[i]);
+    if (bags)
+        bagi_free(&env->memory, bags, count * sizeof *bags);
+}
+
+/* Open the Bags of an unfinished shard as far as their journals go: one per field,
+ * then refs, which is opened first, so that the fields cover what it refers to. If
+ * it has no datapoint, the others stay NULL. Free them with bagi_bags_free. *listed
+ * if there is a datapoint, also on failure. */
+static bags_code bagi_unfinished_open(const bagi_dir *dir,
+    const bagi_spec *spec, const bagi_how *how, bagi_files *files,
+    bag_reader ***out, bool *listed, bags_error *err) {
+    size_t count = spec->count + 1;
+    bagi_how opening = *how;
+    bag_reader **bags =
+        (bag_reader **)bagi_alloc(&dir->env->memory, count * sizeof *bags, err);
+    bags_code code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
+    opening.where = BAGI_SPLIT;
+    opening.no_mmap = opening.unfinished = opening.grows = true;
+    *listed = false;
+    for (size_t i = count; i-- > 0 && !code;) {
+        opening.name = bagi_spec_name(spec, i);
+        if (i + 1 == count || *listed)
+            code = bagi_bag_new(dir, &opening, files, &bags[i], err);
+        if (i + 1 == count)
+            *listed = !code && bags[i]->length > 0;
+    }
+    if (code)
+        bagi_bags_free(dir->env, bags, count);
+    else
+        *out = bags;
+    return code;
+}
+
+/* What bagi_prefix_scan found. */
+typedef struct bagi_scan {
+    uint64_t length;    /* complete datapoints */
+    uint64_t trailing;  /* bytes after them in all files */
+    const char *reason; /* why the next one is not; NULL: there is none */
+} bagi_scan;
+
+/* The refs of the next datapoint. */
+static bags_code bagi_prefix_refs(bagi_cursor *cursor, const bagi_spec *spec,
+    bagi_ref *refs, const char **reason, bags_error *err) {
+    bags_view row = {NULL, 0};
+    bags_code code = bagi_cursor_complete(cursor, 1, reason, err);
+    if (code || *reason)
+        return code;
+    uint64_t size = cursor->stop - cursor->start;
+    if (size > 5 + 23 * (uint64_t)spec->count) {
+        *reason = "a blob of refs.bag is too long";
+        return BAGS_OK;
+    }
+    row.size = (size_t)size;
+    code = bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
+    if (!code && !bagi_refs_parse(row, spec->types, spec->count, refs))
+        *reason = "a blob of refs.bag is damaged";
+    return code;
+}
+
+/* Go over the next datapoint, if it is complete. */
+static bags_code bagi_prefix_next(bagi_cursor *cursors, const bagi_spec *spec,
+    bagi_ref *refs, const char **reason, bags_error *err) {
+    size_t count = spec->count;
+    bags_code code = bagi_prefix_refs(&cursors[count], spec, refs, reason, err);
+    for (size_t i = 0; i < count && !code && !*reason; i++) {
+        if (refs[i].count && refs[i].first != cursors[i].next)
+            *reason = "refs.bag and a journal disagree";
+        else
+            code =
+                bagi_cursor_complete(&cursors[i], refs[i].count, reason, err);
+    }
+    return code;
+}
+
+/*
+ * Find the longest prefix of complete datapoints: those whose refs are valid and
+ * whose blobs are in the files and match their checksums. The Bags, one per field
+ * and then refs, are trimmed to it.
+ */
+static bags_code bagi_prefix_scan(const bagi_env *env, const bagi_spec *spec,
+    bag_reader **bags, bagi_scan *prefix, bags_error *err) {
+    size_t count = spec->count;
+    bagi_cursor *cursors = (bagi_cursor *)bagi_alloc(
+        &env->memory, (count + 1) * sizeof *cursors, err);
+    uint64_t *kept = (uint64_t *)bagi_alloc(
+        &env->memory, 2 * (count + 1) * sizeof *kept, err);
+    bagi_ref *refs =
+        (bagi_ref *)bagi_alloc(&env->memory, count * sizeof *refs, err);
+    bags_code code = cursors && kept && refs ? BAGS_OK : BAGS_ERROR_MEMORY;
+    memset(prefix, 0, sizeof *prefix);
+    for (size_t i = 0; i <= count && !code; i++)
+        bagi_cursor_open(&cursors[i], bags[i], 0, bags[i]->length);
+    while (!code && cursors[count].next < cursors[count].last) {
+        code = bagi_prefix_next(cursors, spec, refs, &prefix->reason, err);
+        if (code || prefix->reason)
+            break;
+        prefix->length++;
+        for (size_t i = 0; i <= count; i++) {
+            kept[2 * i] = cursors[i].next;
+            kept[2 * i + 1] = cursors[i].stop;
+        }
+    }
+    for (size_t i = 0; i <= count && !code; i++)
+        prefix->trailing +=
+            bagi_bag_trim(bags[i], kept[2 * i], kept[2 * i + 1]);
+    for (size_t i = 0; cursors && i <= count; i++)
+        bagi_cursor_close(&cursors[i]);
+    bagi_free(&env->memory, cursors, (count + 1) * sizeof *cursors);
+    bagi_free(&env->memory, kept, 2 * (count + 1) * sizeof *kept);
+    bagi_free(&env->memory, refs, count * sizeof *refs);
+    return code;
+}
+
+#ifndef BAGS_NO_WRITER
+/* ---- finalize ---- */
+
+static bags_code bagi_finalize_check(
+    void *user, const bagi_dir *dir, size_t index) {
+    bags_error *err = (bags_error *)user;
+    bool finished = false;
+    (void)index;
+    bags_code code = bagi_is_finished(dir, &finished, err);
+    return code || finished ? code : bagi_fail_unfinished(dir, err);
+}
+
+/* Rename in order of the numbers: the number that a shard gets is free, since those
+ * below have moved already, and it never moves up. */
 BAGS_API bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
-    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
-        options ? options->env.io : NULL);
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bags_finalize_options, options);
+    bagi_env env = bagi_env_of(&options->env);
+    bagi_sink sink = {err, NULL};
     bagi_names names;
     uint64_t count = 0;
     bags_code code = bagi_check_path(path, err);
     if (!code)
-        code = bagi_names_list(&env, path, &names, err);
+        code = bagi_names_list(&env, path, &sink, &names);
     if (code)
         return code;
     if (names.count == 0)
-        code = bags_fail(err, BAGS_ERROR_MISSING,
-            "%s: there are no shards in it", bagi_tail(path));
+        code = bags_fail(
+            err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
     if (!code)
-        code = bagi_finalize_check(&env, &names, err);
+        code = bagi_each_shard(&names, 0, 1, bagi_finalize_check, err, err);
     for (size_t i = 0; i < names.count && !code; i++) {
-        bagi_name to = bagi_shard_name(i);
-        if (names.names[i].number == i && names.names[i].digits == 6)
+        bagi_name from = names.names[i], to = bagi_shard_name(i);
+        if (from.number == i && (from.digits == 6 || i > 999999))
             continue;
-        if (i > 999999 && names.names[i].number == i)
-            continue;
-        code = bagi_finalize_one(&env, path, names.names[i], to, err);
+        char *old_path = bagi_shard_path(&env, path, from, err);
+        char *new_path = old_path ? bagi_shard_path(&env, path, to, err) : NULL;
+        int error =
+            new_path ? env.io.rename(env.io.user, old_path, new_path) : 0;
+        code = new_path ? BAGS_OK : BAGS_ERROR_MEMORY;
+        if (error)
+            code = bagi_fail_system(err, error, old_path, "rename");
         count += !code;
+        bagi_free_text(&env.memory, old_path);
+        bagi_free_text(&env.memory, new_path);
     }
-    if (!code && count && !(options && options->no_sync))
+    if (!code && count && !options->no_sync)
         code = bagi_sync_dir(&env, path, err);
+    bagi_names_free(&names);
     if (!code && renamed)
         *renamed = count;
-    bagi_names_free(&names);
     return code;
 }
+#endif /* BAGS_NO_WRITER */
 
+#ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>dataset-write
- * A writer claims a shard by making its directory, writes the fields' columns
- * and the refs, and commits it by renaming spec.json.partial. What reaches the
- * system does so in one order: blobs of the fields, their journals, refs.bag,
- * refs.idx. A datapoint exists when its entry in refs.idx does.
+ * A writer claims a shard by creating its directory, writes one Bag per field and
+ * the refs, and commits it by renaming spec.json.partial: see >>shards.
  * ====================================================================== */
 
 struct bags_writer {
-    bagi_env env;
+    bagi_job job;
     bags_writer_options options;
-    char *path;    /* of the dataset */
-    char *shard;   /* of the shard being written; NULL: none */
-    void *partial; /* its spec.json.partial, open and locked */
-    char *text;    /* of spec.json */
+    char *path;         /* of the dataset */
+    char *shard;        /* of the shard being written; NULL: none */
+    bagi_dir dir;       /* the same */
+    bagi_stream record; /* its spec.json.partial, locked */
+    char *text;         /* of spec.json */
     size_t text_size;
     bagi_spec spec;
-    size_t *order;        /* the caller's i-th field, among the sorted */
-    bagi_column *columns; /* one a field, then refs */
-    bagi_ref *refs;       /* of the datapoint being made */
-    bool *given;          /* which fields it has already */
+    size_t *order;        /* the sorted index of the caller's field i */
+    bagi_output *outputs; /* one per field, then refs */
+    bagi_ref *refs;       /* of the current datapoint */
+    bool *given;          /* the fields that it has already */
     unsigned char *row;   /* its blob of refs.bag */
     bags_buffer scratch;  /* for codecs */
     uint64_t number;      /* of the next shard */
     uint64_t length, shards;
-    uint64_t found;        /* datapoints that were there, with append */
+    uint64_t resumed;      /* datapoints that existed, with `resume` */
     uint64_t shard_length; /* datapoints in the shard being written */
-    uint64_t unsynced;     /* bytes of their blobs since the last sync */
-    bool sharded, begun;
-    bool made_path;     /* the directory of the shards was not there before */
-    bool resumed;       /* the shard was begun by another writer */
-    bool committed;     /* its spec.json is there */
-    bool synced;        /* some of it must survive a power loss: no_sync does
-                           not hold for the rest of it */
-    size_t made;        /* directories above that were made and not synced */
-    bags_error failure; /* of the system: final */
-    bags_error refusal; /* of a datapoint: the first */
-    uint64_t refused;   /* how many there were */
-    bags_error pending; /* of the datapoint being streamed */
-    bool reported;      /* the pending one, to a caller's err */
+    bool sharded;
+    bool begun;         /* by bags_writer_begin */
+    bool partial;       /* blobs of an incomplete datapoint may be appended */
+    bool created_path;  /* the directory of the shards did not exist before */
+    bool resumed_shard; /* another writer started the shard */
+    bool committed;     /* its spec.json exists */
+    bool synced;        /* part of it must survive a power failure: no_sync
+                           does not apply to the rest */
+    size_t unsynced;    /* created parent directories that were not synced */
+    bags_error pending; /* why the current datapoint is refused */
+    bool pending_reported; /* the caller received that error */
+    bags_error refusal;    /* of the first datapoint whose refusal was not */
+    uint64_t refused;      /* reported, and how many there were */
 };
 
-static bagi_column *bagi_refs_column(bags_writer *writer) {
-    return &writer->columns[writer->spec.count];
+static bagi_output *bagi_writer_refs(const bags_writer *writer) {
+    return &writer->outputs[writer->spec.count];
 }
 
-static const char *bagi_writer_column_name(
-    const bags_writer *writer, size_t column) {
-    return column < writer->spec.count ? writer->spec.fields[column].name
-                                       : "refs";
+/* ---- claiming a shard ---- */
+
+/* Let all Bags of the shard have checksums. */
+static void bagi_writer_add_checksums(bags_writer *writer) {
+    uint32_t spec =
+        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        bagi_output_add_checksums(&writer->outputs[i],
+            bagi_crc_text(bagi_spec_name(&writer->spec, i)), spec);
 }
 
-/* Have all columns of the shard keep checksums. */
-static bags_code bagi_writer_sum(bags_writer *writer, bags_error *err) {
-    const unsigned char *text = (const unsigned char *)writer->text;
-    uint32_t spec = bagi_crc(0, text, writer->text_size);
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i <= writer->spec.count && !code; i++)
-        code = bagi_column_sum(&writer->env.memory, &writer->columns[i],
-            bagi_crc_text(bagi_writer_column_name(writer, i)), spec, err);
-    return code;
-}
-
-static bags_code bagi_writer_create_sums(
-    bags_writer *writer, size_t column, bags_error *err) {
-    return bagi_out_create(&writer->env, &writer->columns[column].sums,
-        bagi_print(&writer->env.memory, err, "%s/%s.crc", writer->shard,
-            bagi_writer_column_name(writer, column)),
-        err);
-}
-
-static bags_code bagi_writer_file(
-    bags_writer *writer, size_t column, bags_error *err) {
-    const bags_allocator *memory = &writer->env.memory;
-    const char *name = bagi_writer_column_name(writer, column);
-    char *blobs = bagi_print(memory, err, "%s/%s.bag", writer->shard, name);
-    char *ends = bagi_print(memory, err, "%s/%s.idx", writer->shard, name);
-    bags_code code = bagi_column_create(
-        &writer->env, &writer->columns[column], blobs, ends, err);
-    bool summed = column < writer->spec.count && writer->columns[column].summed;
-    return code || !summed ? code
-                           : bagi_writer_create_sums(writer, column, err);
-}
-
-static char *bagi_writer_partial_path(bags_writer *writer, bags_error *err) {
-    return bagi_print(
-        &writer->env.memory, err, "%s/spec.json.partial", writer->shard);
-}
-
-/* The record of the claim: created, locked for as long as the writer works, and
- * then filled. It is on disk before any other file is made, so that a shard
- * that has files without it was not left by a writer. Only refs.crc may be
- * there: its name gets to the disk with the record's, and with no_sync too, so
- * that recovery knows that blobs must be compared with checksums. */
-static bags_code bagi_writer_record(bags_writer *writer, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    char *path = bagi_writer_partial_path(writer, err);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    bags_code code =
-        bagi_open(env, path, BAGS_IO_CREATE, &writer->partial, err);
-    if (!code) {
-        int error = env->io.lock(env->io.user, writer->partial);
-        if (error)
-            code = bagi_fail_system(err, error, path, "lock");
+/* The record of the claim is locked as long as the writer lives. It is on the disk
+ * before any other file is created, so that a shard that has files without it was
+ * not left by a writer; only refs.crc may exist: it gets to the disk together with
+ * the record, also with no_sync, so that recovery knows that there are checksums. */
+static void bagi_writer_create_record(bags_writer *writer) {
+    bagi_stream *record = &writer->record;
+    bagi_output *refs = bagi_writer_refs(writer);
+    const bags_io *io = &writer->job.env.io;
+    bags_error *failure = &writer->job.failure;
+    bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
+    bagi_stream_open(
+        record, &writer->dir, "spec.json", ".partial", BAGS_IO_CREATE);
+    if (!bagi_stream_idle(record))
+        bagi_stream_fail(record, io->lock(io->user, record->handle), "lock");
+    bagi_stream_write(
+        record, (const unsigned char *)writer->text, writer->text_size);
+    if (!no_sync)
+        bagi_stream_sync(record);
+    if (checksum && !failure->code) {
+        bagi_writer_add_checksums(writer);
+        bagi_stream_open(&refs->stream[BAGI_CRCS], &writer->dir, "refs", ".crc",
+            BAGS_IO_CREATE);
     }
-    if (!code)
-        code = bagi_write_at(env, writer->partial, path, 0, writer->text,
-            writer->text_size, err);
-    if (!code && !writer->options.no_sync) {
-        int error = env->io.sync(env->io.user, writer->partial);
-        code = error ? bagi_fail_system(err, error, path, "sync") : BAGS_OK;
-    }
-    if (!code && writer->options.checksum)
-        code = bagi_writer_sum(writer, err);
-    if (!code && writer->options.checksum)
-        code = bagi_writer_create_sums(writer, writer->spec.count, err);
-    if (!code && (writer->options.checksum || !writer->options.no_sync))
-        code = bagi_sync_dir(env, writer->shard, err);
-    bagi_free_text(&env->memory, path);
-    return code;
+    if (!failure->code && (checksum || !no_sync))
+        bagi_sync_dir(&writer->job.env, writer->shard, failure);
 }
 
-/* Close the files of a shard that could not be finished, and leave them. */
+/* Forget the shard; its files stay as they are. */
 static void bagi_writer_leave(bags_writer *writer) {
-    for (size_t i = 0; writer->columns && i <= writer->spec.count; i++)
-        bagi_column_close(&writer->env, &writer->columns[i], NULL);
-    bagi_close_read(&writer->env, writer->partial);
-    writer->partial = NULL;
-    bagi_free_text(&writer->env.memory, writer->shard);
+    for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
+        bagi_output_close(&writer->outputs[i]);
+    bagi_stream_close(&writer->record);
+    bagi_free_text(&writer->job.env.memory, writer->shard);
     writer->shard = NULL;
-    writer->resumed = writer->synced = writer->committed = false;
+    writer->resumed_shard = writer->synced = writer->committed = false;
 }
 
-/* Remove a file of the shard by its name; one that is not there is no
- * failure. */
-static bags_code bagi_writer_remove(const bags_writer *writer, const char *name,
-    const char *ending, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    char *path =
-        bagi_print(&env->memory, err, "%s/%s%s", writer->shard, name, ending);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    int error = env->io.remove(env->io.user, path);
-    bags_code code = error && error != ENOENT
-                         ? bagi_fail_system(err, error, path, "remove")
-                         : BAGS_OK;
-    bagi_free_text(&env->memory, path);
+/* Remove the checksums of fields, and refs.crc first: if that exists, recovery
+ * expects the others. */
+static bags_code bagi_writer_remove_checksums(
+    const bags_writer *writer, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = writer->spec.count + 1; i-- > 0 && !code;) {
+        const char *name = bagi_spec_name(&writer->spec, i);
+        code = bagi_dir_remove(&writer->dir, name, ".crc", err);
+        if (!code)
+            code = bagi_dir_remove(&writer->dir, name, ".crc.partial", err);
+    }
     return code;
 }
 
-/* Remove a shard that is not finished: the files of the known columns, the
- * record and, if nothing *other is in it, the directory. refs.idx goes first:
- * where that is gone there are no datapoints, so that recovery can go on with a
- * removal that was interrupted. On Windows a file may stay there until it is
- * closed, so that comes before. */
+/* Remove an unfinished shard: the files of the fields, if they are known, the
+ * record, and the directory, unless it contains something *else. refs.idx goes
+ * first: without it there are no datapoints, so that recovery can continue an
+ * interrupted removal. Files are closed before, for Windows. */
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool known, bool *other, bags_error *err) {
-    const bagi_env *env = &writer->env;
+    const bagi_dir *dir = &writer->dir;
+    const bags_io *io = &writer->job.env.io;
+    bool record = writer->record.handle != NULL;
     bags_code code = BAGS_OK;
     for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
-        const char *name = bagi_writer_column_name(writer, i);
-        bagi_column_close(env, &writer->columns[i], NULL);
-        code = bagi_writer_remove(writer, name, ".idx", err);
+        const char *name = bagi_spec_name(&writer->spec, i);
+        bagi_output_close(&writer->outputs[i]);
+        code = bagi_dir_remove(dir, name, ".idx", err);
         if (!code)
-            code = bagi_writer_remove(writer, name, ".bag", err);
-        if (!code && i < writer->spec.count)
-            code = bagi_writer_remove(writer, name, ".crc", err);
+            code = bagi_dir_remove(dir, name, ".bag", err);
     }
+    if (!code && known)
+        code = bagi_writer_remove_checksums(writer, err);
     if (!code)
-        code = bagi_writer_remove(writer, "refs", ".crc", err);
-    if (!code && writer->partial)
-        code = bagi_writer_remove(writer, "spec.json", ".partial", err);
-    bagi_close_read(env, writer->partial);
-    writer->partial = NULL;
-    int error = code ? 0 : env->io.remove_dir(env->io.user, writer->shard);
+        code = bagi_dir_remove(dir, "refs", ".crc", err);
+    if (!code && record)
+        code = bagi_dir_remove(dir, "spec.json", ".partial", err);
+    bagi_stream_close(&writer->record);
+    int error = code ? 0 : io->remove_dir(io->user, writer->shard);
     *other = error == ENOTEMPTY || error == EEXIST;
     if (error && !*other)
         code = bagi_fail_system(err, error, writer->shard, "remove");
@@ -7797,196 +7949,165 @@ static bags_code bagi_writer_discard(
     return code;
 }
 
-/* Drop the shard being written, unless it is whole already and only waiting for
- * the disk failed. */
+/* Remove the shard being written, unless it is complete and only waiting for the
+ * disk failed. */
 static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
+    const bags_io *io = &writer->job.env.io;
     bool other = false;
     if (writer->shard && !writer->committed)
         bagi_writer_discard(writer, true, &other, err);
-    if (writer->made_path && writer->shards == 0)
-        writer->env.io.remove_dir(writer->env.io.user, writer->path);
+    if (writer->created_path && writer->shards == 0)
+        io->remove_dir(io->user, writer->path);
     bagi_writer_leave(writer);
 }
 
 static char *bagi_writer_shard_path(bags_writer *writer, bags_error *err) {
-    const bags_allocator *memory = &writer->env.memory;
-    return writer->sharded ? bagi_shard_path(memory, writer->path,
+    return writer->sharded ? bagi_shard_path(&writer->job.env, writer->path,
                                  bagi_shard_name(writer->number), err)
-                           : bagi_copy_text(memory, writer->path,
-                                 strlen(writer->path), err);
+                           : bagi_copy_text(&writer->job.env.memory,
+                                 writer->path, strlen(writer->path), err);
 }
 
 BAGI_COLD static bags_code bagi_fail_claimed(
     const bags_writer *writer, const char *path, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_EXISTS, "%s: exists already%s",
+    return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists; %s",
         bagi_tail(path),
         writer->sharded
-            ? ": another writer has the same worker number, or this dataset "
-              "was written before"
-            : ": remove it first, or write into a new path");
+            ? "another writer has the same shard_start, or the dataset was "
+              "written before"
+            : "remove it, or write to a new path");
 }
 
-/* Make the next shard's directory, which claims it, and its files. */
-static bags_code bagi_writer_claim_once(bags_writer *writer, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: the next shard's number would be above 10^18",
-            bagi_tail(writer->path));
-    char *path = bagi_writer_shard_path(writer, err);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
+/* Create the next shard's directory, which claims it, and its files. */
+static void bagi_writer_claim_once(bags_writer *writer) {
+    const bagi_env *env = &writer->job.env;
+    bags_error *err = &writer->job.failure;
     bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = bagi_kind(env, writer->path, &kind, err);
-    if (!code)
-        code = bagi_make_parents(
-            env, path, !writer->options.no_sync, &writer->made, err);
-    if (!code) {
+    if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT) {
+        bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: shard number too large (%" PRIu64 ", maximum 10^18 - 1)",
+            bagi_tail(writer->path), writer->number);
+        return;
+    }
+    char *path = bagi_writer_shard_path(writer, err);
+    if (path && !bagi_kind(env, writer->path, &kind, err) &&
+        !bagi_make_parents(
+            env, path, writer->job.no_sync, &writer->unsynced, err)) {
         int error = env->io.make_dir(env->io.user, path);
         if (error == EEXIST)
-            code = bagi_fail_claimed(writer, path, err);
+            bagi_fail_claimed(writer, path, err);
         else if (error)
-            code = bagi_fail_system(err, error, path, "make the directory");
+            bagi_fail_system(err, error, path, "create directory");
     }
-    if (code) {
+    if (err->code) {
         bagi_free_text(&env->memory, path);
-        return code;
+        return;
     }
     writer->shard = path;
-    writer->shard_length = writer->unsynced = 0;
-    writer->made_path =
-        writer->sharded && (writer->made_path || kind == BAGS_PATH_NONE);
-    code = bagi_writer_record(writer, err);
-    for (size_t i = 0; i <= writer->spec.count && !code; i++)
-        code = bagi_writer_file(writer, i, err);
-    if (code)
-        bagi_writer_drop(writer, NULL);
-    return code;
-}
-
-/* A recovery that looks at the shard before its record is locked takes it for
- * one that was left, and removes it. Then the claim is made again. */
-static bags_code bagi_writer_claim(bags_writer *writer, bags_error *err) {
-    bags_error why;
-    bags_code code = bagi_writer_claim_once(writer, &why);
-    for (int tries = 0;
-         tries < 8 && (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_LOCKED);
-         tries++)
-        code = bagi_writer_claim_once(writer, &why);
-    return code ? bagi_keep_failure(&why, err) : BAGS_OK;
-}
-
-/* Hand all blobs and journals of the fields to the system. */
-static bags_code bagi_writer_flush_fields(
-    bags_writer *writer, bags_error *err) {
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < writer->spec.count && !code; i++)
-        code = bagi_column_flush_blobs(&writer->env, &writer->columns[i], err);
-    for (size_t i = 0; i < writer->spec.count && !code; i++)
-        code = bagi_out_flush(&writer->env, &writer->columns[i].ends, err);
-    return code;
-}
-
-static bags_code bagi_writer_flush_all(bags_writer *writer, bags_error *err) {
-    bags_code code = bagi_writer_flush_fields(writer, err);
-    return code
-               ? code
-               : bagi_column_flush(&writer->env, bagi_refs_column(writer), err);
-}
-
-/* Whether the shard must be on disk when it is finished. */
-static bool bagi_writer_must_sync(const bags_writer *writer) {
-    return !writer->options.no_sync || writer->synced;
-}
-
-/* spec.json.partial becomes spec.json: from here on the shard is one. */
-static bags_code bagi_writer_commit_record(
-    bags_writer *writer, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    char *from = bagi_writer_partial_path(writer, err);
-    char *to = bagi_print(&env->memory, err, "%s/spec.json", writer->shard);
-    bags_code code = from && to ? BAGS_OK : BAGS_ERROR_MEMORY;
-    if (!code && bagi_writer_must_sync(writer))
-        code = bagi_sync_dir(env, writer->shard, err);
-    if (!code) {
-        int error = env->io.rename(env->io.user, from, to);
-        if (error)
-            code = bagi_fail_system(err, error, from, "rename");
-        writer->committed = !error;
+    writer->dir = bagi_dir_of(env, path);
+    writer->shard_length = 0;
+    writer->created_path =
+        writer->sharded && (writer->created_path || kind == BAGS_PATH_NONE);
+    bagi_writer_create_record(writer);
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        bagi_output_open(&writer->outputs[i], &writer->dir,
+            bagi_spec_name(&writer->spec, i), BAGS_IO_CREATE);
+    if (err->code) {
+        bags_error ignored;
+        bagi_writer_drop(writer, &ignored);
     }
-    if (!code && bagi_writer_must_sync(writer))
-        code = bagi_sync_dir(env, writer->shard, err);
-    bagi_free_text(&env->memory, from);
-    bagi_free_text(&env->memory, to);
-    return code;
 }
 
-/* Make the names of the shard and of the dataset survive a power loss. Of a
- * sharded dataset, its own directory is among those made. */
-static bags_code bagi_writer_sync_parents(
-    bags_writer *writer, bags_error *err) {
-    size_t levels = writer->made + !writer->sharded;
-    bags_code code = writer->sharded
-                         ? bagi_sync_dir(&writer->env, writer->path, err)
-                         : BAGS_OK;
-    if (code || writer->shards > 0)
-        return code;
-    return bagi_sync_above(
-        &writer->env, writer->path, levels ? levels : 1, err);
-}
-
-/* A shard that was begun without checksums gets them before it is committed,
- * refs.crc last: where that is, recovery takes all of them for journals, which
- * they may serve as. */
-static bags_code bagi_writer_add_sums(
-    bags_writer *writer, bool no_sync, bags_error *err) {
-    const bags_allocator *memory = &writer->env.memory;
-    const unsigned char *text = (const unsigned char *)writer->text;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
-        bag_reader bag;
-        bagi_bag_options how;
-        memset(&how, 0, sizeof how);
-        memset(&bag, 0, sizeof bag);
-        how.where = BAGI_WITH_REFS;
-        how.name = bagi_writer_column_name(writer, i);
-        how.spec = bagi_crc(0, text, writer->text_size);
-        bag.env = &writer->env;
-        char *path =
-            bagi_print(memory, err, "%s/%s.bag", writer->shard, how.name);
-        if (!path)
-            return BAGS_ERROR_MEMORY;
-        code = bagi_bag_open(&bag, path, &how, err);
-        bagi_free_text(memory, path);
-        if (!code)
-            code = bagi_sums_write(&bag, &how, no_sync, err);
-        if (bag.file.path)
-            bagi_bag_release(&bag);
+/* A recovery that sees the shard before its record is locked takes it for one that
+ * a crashed writer left, and removes it. Then claim it again. */
+static bags_code bagi_writer_claim(bags_writer *writer) {
+    bags_error *failure = &writer->job.failure;
+    for (int tries = 0; tries < 9; tries++) {
+        failure->code = BAGS_OK;
+        bagi_writer_claim_once(writer);
+        if (failure->code != BAGS_ERROR_MISSING &&
+            failure->code != BAGS_ERROR_LOCKED)
+            break;
     }
-    return code;
+    return failure->code;
+}
+
+/* ---- flushing and finishing ---- */
+
+static void bagi_writer_flush_fields(bags_writer *writer) {
+    for (size_t i = 0; i < writer->spec.count; i++)
+        bagi_output_flush_blobs(&writer->outputs[i]);
+    for (size_t i = 0; i < writer->spec.count; i++)
+        bagi_stream_flush(&writer->outputs[i].stream[BAGI_ENDS]);
+}
+
+static void bagi_writer_flush_all(bags_writer *writer) {
+    bagi_writer_flush_fields(writer);
+    bagi_output_flush(bagi_writer_refs(writer));
+}
+
+/* spec.json.partial becomes spec.json: the shard is finished. */
+static void bagi_writer_commit(bags_writer *writer, bool no_sync) {
+    bags_error *failure = &writer->job.failure;
+    const bagi_env *env = &writer->job.env;
+    if (!failure->code && !no_sync)
+        bagi_sync_dir(env, writer->shard, failure);
+    if (!failure->code)
+        writer->committed = !bagi_dir_rename(
+            &writer->dir, "spec.json", ".partial", "", failure);
+    if (!failure->code && !no_sync)
+        bagi_sync_dir(env, writer->shard, failure);
+}
+
+/* The names of the shard and of the dataset must survive a power failure. */
+static void bagi_writer_sync_parents(bags_writer *writer) {
+    bags_error *failure = &writer->job.failure;
+    const bagi_env *env = &writer->job.env;
+    size_t levels = writer->unsynced + !writer->sharded;
+    if (!failure->code && writer->sharded)
+        bagi_sync_dir(env, writer->path, failure);
+    if (!failure->code && writer->shards == 0)
+        bagi_sync_parents(env, writer->path, levels ? levels : 1, failure);
+}
+
+/* A shard that was started without checksums gets them before it is committed,
+ * refs.crc last: if that exists, recovery expects the others. */
+static void bagi_writer_complete_checksums(bags_writer *writer, bool no_sync) {
+    bags_error *failure = &writer->job.failure;
+    bagi_how how;
+    memset(&how, 0, sizeof how);
+    how.where = BAGI_WITH_REFS;
+    how.spec =
+        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
+    for (size_t i = 0; i <= writer->spec.count && !failure->code; i++) {
+        bag_reader *bag = NULL;
+        how.name = bagi_spec_name(&writer->spec, i);
+        if (!bagi_bag_new(&writer->dir, &how, NULL, &bag, failure))
+            bagi_crcs_write(bag, &writer->dir, &how, no_sync, failure);
+        bagi_bag_free(&writer->job.env, bag);
+    }
 }
 
 /* Finish the shard being written. */
-static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
-    const bagi_env *env = &writer->env;
+static bags_code bagi_writer_finish(bags_writer *writer) {
+    size_t count = writer->spec.count + 1;
     bool keep_idx = writer->options.keep_idx;
-    bool no_sync = !bagi_writer_must_sync(writer);
-    bags_code code = bagi_writer_flush_all(writer, err);
-    for (size_t i = 0; i <= writer->spec.count && !code; i++)
-        code = bagi_column_finish(
-            env, &writer->columns[i], keep_idx, no_sync, err);
-    for (size_t i = 0; i <= writer->spec.count && !code; i++)
-        code = bagi_column_close_kept(env, &writer->columns[i], err);
-    if (!code && writer->options.checksum && !bagi_refs_column(writer)->summed)
-        code = bagi_writer_add_sums(writer, no_sync, err);
-    if (!code)
-        code = bagi_writer_commit_record(writer, err);
-    if (!code && !no_sync)
-        code = bagi_writer_sync_parents(writer, err);
-    if (code)
-        return code;
-    for (size_t i = 0; i <= writer->spec.count && !keep_idx; i++)
-        bagi_out_remove(env, &writer->columns[i].ends);
+    bool no_sync = writer->job.no_sync && !writer->synced;
+    bagi_writer_flush_all(writer);
+    for (size_t i = 0; i < count; i++)
+        bagi_output_finish(&writer->outputs[i], keep_idx, no_sync);
+    bool add = writer->options.checksum && !writer->outputs[0].checksums;
+    for (size_t i = 0; i < count; i++)
+        bagi_output_close_kept(&writer->outputs[i]);
+    if (add)
+        bagi_writer_complete_checksums(writer, no_sync);
+    bagi_writer_commit(writer, no_sync);
+    if (!no_sync)
+        bagi_writer_sync_parents(writer);
+    if (writer->job.failure.code)
+        return writer->job.failure.code;
+    for (size_t i = 0; i < count && !keep_idx; i++)
+        bagi_stream_remove(&writer->outputs[i].stream[BAGI_ENDS]);
     bagi_writer_leave(writer);
     writer->shards++;
     writer->number =
@@ -7994,266 +8115,232 @@ static bags_code bagi_writer_finish(bags_writer *writer, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Flush, and wait until the disk has the shard being written. */
-static bags_code bagi_writer_sync_all(bags_writer *writer, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    bags_code code = bagi_writer_flush_all(writer, err);
-    for (size_t i = 0; i <= writer->spec.count && !code; i++)
-        code = bagi_column_sync(env, &writer->columns[i], err);
-    int error = code ? 0 : env->io.sync(env->io.user, writer->partial);
-    if (error)
-        code = bagi_fail_system(
-            err, error, writer->shard, "sync the spec.json.partial of");
-    if (!code)
-        code = bagi_sync_dir(env, writer->shard, err);
-    writer->synced = true;
-    writer->unsynced = 0;
-    return code ? code : bagi_writer_sync_parents(writer, err);
-}
-
-/* Whether the shard has reached one of its limits. */
+/* True if the shard has reached one of its limits. */
 static bool bagi_writer_full(const bags_writer *writer) {
     const bags_writer_options *options = &writer->options;
     if (!writer->sharded)
         return false;
     if (options->shard_length && writer->shard_length >= options->shard_length)
         return true;
-    if (!options->shard_size)
-        return false;
     uint64_t size = 0;
-    for (size_t i = 0; i <= writer->spec.count; i++)
-        size += bagi_column_size(&writer->columns[i]);
-    return size >= options->shard_size;
+    for (size_t i = 0; options->shard_size && i <= writer->spec.count; i++)
+        size += bagi_output_size(&writer->outputs[i]);
+    return options->shard_size && size >= options->shard_size;
 }
 
-/* A failure of the system ends the writer's work. */
-static bags_code bagi_writer_broken(bags_writer *writer, bags_error *err) {
-    return bagi_keep_failure(&writer->failure, err);
-}
+/* ---- datapoints ---- */
 
-/* A refused datapoint is reported now and, if it is the first, by close. */
-static bags_code bagi_writer_refuse(
-    bags_writer *writer, const bags_error *why, bags_error *err) {
-    if (!err && !writer->refusal.code)
-        writer->refusal = *why;
-    writer->refused += !err;
-    if (err && err != why)
-        *err = *why;
+/* A refused datapoint that was not reported is reported by close. */
+static bags_code bagi_writer_refuse(bags_writer *writer, const bags_error *why,
+    bool reported, bags_error *err) {
+    if (!reported) {
+        if (!writer->refused)
+            writer->refusal = *why;
+        writer->refused++;
+    }
+    *err = *why;
     return why->code;
 }
 
-#define BAGI_NOT_ENDED "a datapoint was begun and not ended"
-
-/* A call out of order: a datapoint may be lost by it, so that close reports
- * it. */
-BAGI_COLD static bags_code bagi_refuse_state(
-    bags_writer *writer, const char *what, bags_error *err) {
+BAGI_COLD static bags_code bagi_writer_refuse_state(
+    bags_writer *writer, const char *what, bool reported, bags_error *err) {
     bags_error why;
-    bags_fail(&why, BAGS_ERROR_STATE, "%s: %s", bagi_tail(writer->path), what);
-    return bagi_writer_refuse(writer, &why, err);
+    bags_fail(&why, BAGS_ERROR_STATE, "%s: datapoint %" PRIu64 ": %s",
+        bagi_tail(writer->path), writer->length, what);
+    return bagi_writer_refuse(writer, &why, reported, err);
 }
 
-/* Start a datapoint: the shard is there, nothing is given yet. */
-static bags_code bagi_datapoint_begin(bags_writer *writer) {
-    if (!writer->shard && bagi_writer_claim(writer, &writer->failure))
-        return writer->failure.code;
+static void bagi_datapoint_rewind(bags_writer *writer) {
+    for (size_t i = 0; i < writer->spec.count; i++)
+        bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept_length,
+            writer->outputs[i].kept_end);
+    writer->partial = false;
+}
+
+/* Start a datapoint. One that was abandoned, by an exception or longjmp out of a
+ * codec, is dropped. */
+static bags_code bagi_datapoint_begin(
+    bags_writer *writer, bool reported, bags_error *err) {
+    if (!writer)
+        return bagi_fail_no_writer(err);
+    if (writer->job.failure.code)
+        return bagi_job_end(&writer->job, err);
+    if (writer->begun)
+        return bagi_writer_refuse_state(
+            writer, "begun and not ended", reported, err);
+    if (writer->partial)
+        bagi_datapoint_rewind(writer);
+    if (!writer->shard && bagi_writer_claim(writer))
+        return bagi_job_end(&writer->job, err);
     memset(writer->given, 0, writer->spec.count * sizeof *writer->given);
     memset(writer->refs, 0, writer->spec.count * sizeof *writer->refs);
+    writer->pending.code = BAGS_OK;
+    writer->pending_reported = false;
+    writer->partial = true;
     return BAGS_OK;
 }
 
-static void bagi_datapoint_drop(bags_writer *writer) {
-    for (size_t i = 0; i < writer->spec.count; i++)
-        bagi_column_rewind(&writer->columns[i]);
+/* Refuse the current datapoint. `field` may be unknown to the dataset. */
+BAGI_COLD static bags_code bagi_datapoint_fail(
+    bags_writer *writer, bags_code code, const char *field, const char *what) {
+    return bags_fail(&writer->pending, code,
+        "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
+        bagi_tail(writer->path), field, writer->length, what);
 }
 
-/* Encode a value and put its blob behind the field's. A failure to encode goes
- * to `why`, one to write to the writer. */
-static bags_code bagi_datapoint_put(bags_writer *writer, size_t field,
-    const bags_value *value, uint64_t item, bags_error *why) {
-    bagi_column *column = &writer->columns[field];
+/* Encode a value and append it to its field. A value that cannot be encoded goes to
+ * `pending`, a failure to write to the job. */
+static bags_code bagi_datapoint_add(
+    bags_writer *writer, size_t field, const bags_value *value) {
+    bagi_output *output = &writer->outputs[field];
+    bagi_ref *ref = &writer->refs[field];
+    const char *name = writer->spec.fields[field].name;
+    bags_error *why = &writer->pending;
     bags_view blob = {NULL, 0};
-    bags_code code = bagi_encode(&writer->env.memory, &writer->spec, field,
-        value, &writer->scratch, &blob, why);
-    if (code) {
-        if (writer->spec.types[field].sequence)
-            bagi_prefix(why, code, "item %" PRIu64 ": ", item);
-        return bagi_prefix(
-            why, code, "field \"%.200s\": ", writer->spec.fields[field].name);
-    }
-    if (!writer->refs[field].count)
-        writer->refs[field].first = column->length;
-    code = bagi_column_add(
-        &writer->env, column, blob.data, blob.size, &writer->failure);
-    if (!code)
-        writer->refs[field].count++;
-    return code;
+    bags_code code = bagi_coder_encode(&writer->spec.coders[field],
+        writer->spec.fields[field].type, value, &writer->scratch, &blob, why);
+    if (code && writer->spec.types[field].sequence)
+        bagi_prefix(why, code, "item %" PRIu64 ": ", ref->count);
+    if (code)
+        return bagi_prefix(why, code,
+            "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
+            bagi_tail(writer->path), name, writer->length);
+    if (!ref->count)
+        ref->first = output->length;
+    ref->count++;
+    bagi_output_append(output, blob.data, blob.size);
+    return writer->job.failure.code;
 }
 
-/* The datapoint is whole: write its refs, and keep it. What refs.bag says must
- * be in the fields' files before it is in refs.bag's. */
+/* Find the field of an entry or a call, and note that it is given. `guess` is a
+ * position among the caller's fields. Returns the count of fields on failure. */
+static size_t bagi_datapoint_field(
+    bags_writer *writer, const char *name, size_t guess, bool again) {
+    const bagi_spec *spec = &writer->spec;
+    size_t field = spec->count;
+    if (!name) {
+        bags_fail(&writer->pending, BAGS_ERROR_ARGUMENT,
+            "%s: datapoint %" PRIu64 ": a field name is NULL",
+            bagi_tail(writer->path), writer->length);
+        return spec->count;
+    }
+    if (guess < spec->count &&
+        strcmp(spec->fields[writer->order[guess]].name, name) == 0)
+        field = writer->order[guess];
+    else
+        field = bagi_spec_find(spec, name);
+    if (field == spec->count) {
+        bagi_datapoint_fail(writer, BAGS_ERROR_FIELD, name, "unknown field");
+    } else if (writer->given[field] && !again) {
+        bagi_datapoint_fail(writer, BAGS_ERROR_FIELD, name, "duplicate");
+        field = spec->count;
+    } else {
+        writer->given[field] = true;
+    }
+    return field;
+}
+
+/* The datapoint is complete: write its refs, and keep it. What they refer to must be
+ * in the fields' files before they are in theirs. */
 static bags_code bagi_datapoint_commit(bags_writer *writer) {
-    bagi_column *refs = bagi_refs_column(writer);
-    bags_error *err = &writer->failure;
+    bagi_output *refs = bagi_writer_refs(writer);
     size_t size = bagi_refs_write(
         writer->spec.types, writer->spec.count, writer->refs, writer->row);
-    bags_code code = BAGS_OK;
-    if (bagi_out_room(&refs->blobs) <= size || bagi_out_room(&refs->ends) <= 8)
-        code = bagi_writer_flush_fields(writer, err);
-    if (!code)
-        code = bagi_column_add(&writer->env, refs, writer->row, size, err);
-    if (code)
-        return code;
-    for (size_t i = 0; i <= writer->spec.count; i++) {
-        bagi_column *column = &writer->columns[i];
-        writer->unsynced += column->blobs.end - column->kept_end;
-        bagi_column_keep(column);
-    }
+    if (bagi_stream_space(&refs->stream[BAGI_BLOBS]) <= size ||
+        bagi_stream_space(&refs->stream[BAGI_ENDS]) <= 8)
+        bagi_writer_flush_fields(writer);
+    bagi_output_append(refs, writer->row, size);
+    if (writer->job.failure.code)
+        return writer->job.failure.code;
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        bagi_output_keep(&writer->outputs[i]);
+    writer->partial = false;
     writer->shard_length++;
     writer->length++;
-    if (bagi_writer_full(writer))
-        return bagi_writer_finish(writer, err);
-    return BAGS_OK;
+    return bagi_writer_full(writer) ? bagi_writer_finish(writer) : BAGS_OK;
 }
 
-/* The field that the i-th entry names: most often the caller's i-th. */
-static size_t bagi_writer_field(
-    const bags_writer *writer, const char *name, size_t i) {
-    const bagi_spec *spec = &writer->spec;
-    if (i < spec->count &&
-        strcmp(spec->fields[writer->order[i]].name, name) == 0)
-        return writer->order[i];
-    return bagi_spec_find(spec, name);
-}
-
-static bags_code bagi_fail_field(
-    bags_error *why, const char *name, const char *fault) {
-    return bags_fail(why, BAGS_ERROR_FIELD, "field \"%.200s\" %s", name, fault);
-}
-
-static bags_code bagi_writer_entry(
-    bags_writer *writer, const bags_entry *entry, size_t i, bags_error *why) {
-    if (!entry->field)
-        return bags_fail(why, BAGS_ERROR_ARGUMENT,
-            "entry %" PRIu64 " names no field", (uint64_t)i);
-    size_t field = bagi_writer_field(writer, entry->field, i);
-    if (field == writer->spec.count)
-        return bagi_fail_field(why, entry->field, "is not in the dataset");
-    if (writer->given[field])
-        return bagi_fail_field(why, entry->field, "is given twice");
-    writer->given[field] = true;
-    if (!writer->spec.types[field].sequence && entry->count != 1)
-        return bags_fail(why, BAGS_ERROR_VALUE,
-            "field \"%.200s\" takes one value, not %" PRIu64, entry->field,
-            (uint64_t)entry->count);
-    bags_code code = BAGS_OK;
-    for (size_t item = 0; item < entry->count && !code; item++)
-        code =
-            bagi_datapoint_put(writer, field, &entry->values[item], item, why);
-    return code;
-}
-
-/* The first field that nobody gave; `count` if there is none. A sequence that
- * was streamed may be empty. */
-static size_t bagi_writer_absent(const bags_writer *writer, bool streamed) {
-    size_t i = 0;
-    while (i < writer->spec.count &&
-           (writer->given[i] || (streamed && writer->spec.types[i].sequence)))
-        i++;
-    return i;
-}
-
-static bags_code bagi_writer_complete(
-    bags_writer *writer, bool streamed, bags_error *why) {
-    size_t absent = bagi_writer_absent(writer, streamed);
-    if (absent < writer->spec.count)
-        return bagi_fail_field(
-            why, writer->spec.fields[absent].name, "is missing");
-    return BAGS_OK;
-}
-
-/* A datapoint could not be made: drop it, and tell whose fault it was. */
-static bags_code bagi_datapoint_failed(
-    bags_writer *writer, bags_error *why, bags_error *err) {
-    if (writer->failure.code)
-        return bagi_writer_broken(writer, err);
-    bagi_datapoint_drop(writer);
-    bagi_prefix(why, why->code, "%s: datapoint %" PRIu64 ": ",
-        bagi_tail(writer->path), writer->length);
-    return bagi_writer_refuse(writer, why, err);
+/* End a datapoint: keep it, or drop it and report why. A sequence that was streamed
+ * may be missing: it is empty. */
+static bags_code bagi_datapoint_end(
+    bags_writer *writer, bool streamed, bool reported, bags_error *err) {
+    bags_error *why = &writer->pending;
+    for (size_t i = 0; i < writer->spec.count && !why->code; i++)
+        if (!writer->given[i] && !(streamed && writer->spec.types[i].sequence))
+            bagi_datapoint_fail(writer, BAGS_ERROR_FIELD,
+                writer->spec.fields[i].name, "missing");
+    if (!why->code && !writer->job.failure.code)
+        bagi_datapoint_commit(writer);
+    if (writer->job.failure.code)
+        return bagi_job_end(&writer->job, err);
+    if (!why->code)
+        return BAGS_OK;
+    bagi_datapoint_rewind(writer);
+    return bagi_writer_refuse(
+        writer, why, reported || writer->pending_reported, err);
 }
 
 BAGS_API bags_code bags_writer_append(bags_writer *writer,
     const bags_entry *entries, size_t count, bags_error *err) {
-    bags_error why;
-    if (!writer)
-        return bagi_fail_no_writer(err);
-    if (writer->failure.code)
-        return bagi_writer_broken(writer, err);
-    if (writer->begun)
-        return bagi_refuse_state(writer, BAGI_NOT_ENDED, err);
-    if (bagi_datapoint_begin(writer))
-        return bagi_writer_broken(writer, err);
-    bags_code code = BAGS_OK;
-    why.code = BAGS_OK;
-    for (size_t i = 0; i < count && !code; i++)
-        code = bagi_writer_entry(writer, &entries[i], i, &why);
-    if (!code)
-        code = bagi_writer_complete(writer, false, &why);
+    bool reported = err != NULL;
+    BAGI_ERR(err);
+    bags_code code = bagi_datapoint_begin(writer, reported, err);
     if (code)
-        return bagi_datapoint_failed(writer, &why, err);
-    return bagi_datapoint_commit(writer) ? bagi_writer_broken(writer, err)
-                                         : BAGS_OK;
+        return code;
+    for (size_t i = 0; i < count && !code; i++) {
+        const bags_entry *entry = &entries[i];
+        size_t field = bagi_datapoint_field(writer, entry->field, i, false);
+        if (field == writer->spec.count)
+            break;
+        if (!writer->spec.types[field].sequence && entry->count != 1)
+            code = bagi_datapoint_fail(writer, BAGS_ERROR_VALUE, entry->field,
+                "exactly one value expected");
+        for (size_t k = 0; k < entry->count && !code; k++)
+            code = bagi_datapoint_add(writer, field, &entry->values[k]);
+    }
+    return bagi_datapoint_end(writer, false, reported, err);
 }
 
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
-    if (!writer)
-        return bagi_fail_no_writer(err);
-    if (writer->failure.code)
-        return bagi_writer_broken(writer, err);
-    if (writer->begun)
-        return bagi_refuse_state(writer, BAGI_NOT_ENDED, err);
-    if (bagi_datapoint_begin(writer))
-        return bagi_writer_broken(writer, err);
-    writer->begun = true;
-    writer->pending.code = BAGS_OK;
-    writer->reported = false;
-    return BAGS_OK;
+    bool reported = err != NULL;
+    BAGI_ERR(err);
+    bags_code code = bagi_datapoint_begin(writer, reported, err);
+    if (!code)
+        writer->begun = true;
+    return code;
 }
 
-/* What set and push share. The first failure dooms the datapoint. */
+/* What set and push share. The first failure refuses the datapoint. */
 static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     const bags_value *value, bool sequence, bags_error *err) {
+    bool reported = err != NULL;
+    BAGI_ERR(err);
     if (!writer)
         return bagi_fail_no_writer(err);
-    if (writer->failure.code)
-        return bagi_writer_broken(writer, err);
+    if (writer->job.failure.code)
+        return bagi_job_end(&writer->job, err);
     if (!writer->begun)
-        return bagi_refuse_state(writer, "no datapoint was begun", err);
+        return bagi_writer_refuse_state(writer, "not begun", reported, err);
     bags_error *why = &writer->pending;
-    writer->reported = writer->reported || (err && why->code);
-    if (why->code)
-        return bagi_keep_failure(why, err);
-    size_t field =
-        name ? bagi_spec_find(&writer->spec, name) : writer->spec.count;
-    if (field == writer->spec.count)
-        bagi_fail_field(why, name ? name : "", "is not in the dataset");
-    else if (writer->spec.types[field].sequence != sequence)
-        bags_fail(why, BAGS_ERROR_VALUE, "field \"%.200s\" is %s", name,
-            sequence ? "not a sequence: set it, do not push"
-                     : "a sequence: push its items, do not set it");
-    else if (!sequence && writer->given[field])
-        bagi_fail_field(why, name, "is given twice");
-    else
-        bagi_datapoint_put(
-            writer, field, value, writer->refs[field].count, why);
-    if (writer->failure.code)
-        return bagi_writer_broken(writer, err);
-    writer->reported = err && why->code;
-    if (why->code)
-        return bagi_keep_failure(why, err);
-    writer->given[field] = true;
-    return BAGS_OK;
+    if (!why->code) {
+        size_t field =
+            bagi_datapoint_field(writer, name, writer->spec.count, sequence);
+        if (field == writer->spec.count)
+            ; /* reported below */
+        else if (writer->spec.types[field].sequence != sequence)
+            bagi_datapoint_fail(writer, BAGS_ERROR_VALUE, name,
+                sequence ? "not a sequence; use bags_writer_set"
+                         : "a sequence; use bags_writer_push");
+        else
+            bagi_datapoint_add(writer, field, value);
+    }
+    if (writer->job.failure.code)
+        return bagi_job_end(&writer->job, err);
+    if (why->code) {
+        writer->pending_reported = writer->pending_reported || reported;
+        *err = *why;
+    }
+    return why->code;
 }
 
 BAGS_API bags_code bags_writer_set(bags_writer *writer, const char *field,
@@ -8267,44 +8354,50 @@ BAGS_API bags_code bags_writer_push(bags_writer *writer, const char *field,
 }
 
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
+    bool reported = err != NULL;
+    BAGI_ERR(err);
     if (!writer)
         return bagi_fail_no_writer(err);
-    if (writer->failure.code)
-        return bagi_writer_broken(writer, err);
+    if (writer->job.failure.code)
+        return bagi_job_end(&writer->job, err);
     if (!writer->begun)
-        return bagi_refuse_state(writer, "no datapoint was begun", err);
+        return bagi_writer_refuse_state(writer, "not begun", reported, err);
     writer->begun = false;
-    if (!writer->pending.code)
-        bagi_writer_complete(writer, true, &writer->pending);
-    if (writer->pending.code)
-        return bagi_datapoint_failed(writer, &writer->pending,
-            writer->reported && !err ? &writer->pending : err);
-    return bagi_datapoint_commit(writer) ? bagi_writer_broken(writer, err)
-                                         : BAGS_OK;
+    return bagi_datapoint_end(writer, true, reported, err);
 }
 
 BAGS_API void bags_writer_cancel(bags_writer *writer) {
     if (!writer || !writer->begun)
         return;
     writer->begun = false;
-    if (!writer->failure.code)
-        bagi_datapoint_drop(writer);
+    bagi_datapoint_rewind(writer);
 }
 
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
+    BAGI_ERR(err);
     if (!writer)
         return bagi_fail_no_writer(err);
-    if (!writer->failure.code && writer->shard)
-        bagi_writer_flush_all(writer, &writer->failure);
-    return writer->failure.code ? bagi_writer_broken(writer, err) : BAGS_OK;
+    if (writer->shard)
+        bagi_writer_flush_all(writer);
+    return bagi_job_end(&writer->job, err);
 }
 
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
+    BAGI_ERR(err);
     if (!writer)
         return bagi_fail_no_writer(err);
-    if (!writer->failure.code && writer->shard)
-        bagi_writer_sync_all(writer, &writer->failure);
-    return writer->failure.code ? bagi_writer_broken(writer, err) : BAGS_OK;
+    bags_error *failure = &writer->job.failure;
+    if (writer->shard) {
+        bagi_writer_flush_all(writer);
+        for (size_t i = 0; i <= writer->spec.count; i++)
+            bagi_output_sync(&writer->outputs[i]);
+        bagi_stream_sync(&writer->record);
+        if (!failure->code)
+            bagi_sync_dir(&writer->job.env, writer->shard, failure);
+        bagi_writer_sync_parents(writer);
+        writer->synced = true;
+    }
+    return bagi_job_end(&writer->job, err);
 }
 
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer) {
@@ -8312,499 +8405,41 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer) {
 }
 
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer) {
-    return writer ? writer->found : 0;
+    return writer ? writer->resumed : 0;
 }
 
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
     return writer ? writer->shards : 0;
 }
 
-static void bagi_writer_free(bags_writer *writer) {
-    bags_allocator memory = writer->env.memory;
-    size_t count = writer->spec.count;
-    bagi_writer_leave(writer);
-    for (size_t i = 0; writer->columns && i <= count; i++)
-        bagi_column_free(&memory, &writer->columns[i]);
-    bagi_free(&memory, writer->columns, (count + 1) * sizeof *writer->columns);
-    bagi_free(&memory, writer->order, count * sizeof *writer->order);
-    bagi_free(&memory, writer->refs, count * sizeof *writer->refs);
-    bagi_free(&memory, writer->given, count * sizeof *writer->given);
-    bagi_free(&memory, writer->row, 5 + count * BAGI_REF_MOST);
-    bagi_free(&memory, writer->text, writer->text_size);
-    bagi_free_text(&memory, writer->path);
-    bags_buffer_free(&writer->scratch);
-    bagi_spec_free(&memory, &writer->spec);
-    bagi_free(&memory, writer, sizeof *writer);
-}
+/* ---- resuming ---- */
 
-static int bagi_field_order(const void *a, const void *b) {
-    return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
-}
-
-/* Check the caller's fields, and sort copies of them. */
-static bags_code bagi_writer_fields(bags_writer *writer,
-    const bags_field *fields, size_t count, bags_error *err) {
-    const bags_allocator *memory = &writer->env.memory;
-    bagi_spec *spec = &writer->spec;
-    for (size_t i = 0; i < count; i++) {
-        if (!fields[i].name || !fields[i].type)
-            return bags_fail(err, BAGS_ERROR_ARGUMENT,
-                "field %" PRIu64 " has no name or no type", (uint64_t)i);
-        const char *fault = bagi_name_fault_write(fields[i].name);
-        if (fault)
-            return bagi_fail_field(err, fields[i].name, fault);
-        bags_code code =
-            bagi_spec_add(memory, spec, fields[i].name, strlen(fields[i].name),
-                fields[i].type, strlen(fields[i].type), err);
-        if (code)
-            return code;
-    }
-    if (count > 1)
-        qsort(spec->fields, count, sizeof *spec->fields, bagi_field_order);
-    for (size_t i = 1; i < count; i++)
-        if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
-            return bagi_fail_field(err, spec->fields[i].name, "is given twice");
-    bags_code code =
-        bagi_spec_seal(memory, spec, writer->options.registry, err);
-    return code ? code : bagi_spec_check(memory, spec, err);
-}
-
-static bags_code bagi_writer_rooms(bags_writer *writer, bags_error *err) {
-    const bags_allocator *memory = &writer->env.memory;
-    size_t count = writer->spec.count;
-    writer->columns = (bagi_column *)bagi_alloc(
-        memory, (count + 1) * sizeof *writer->columns, err);
-    writer->order =
-        (size_t *)bagi_alloc(memory, count * sizeof *writer->order, err);
-    writer->refs =
-        (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
-    writer->given =
-        (bool *)bagi_alloc(memory, count * sizeof *writer->given, err);
-    writer->row =
-        (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MOST, err);
-    if (!writer->columns || !writer->order || !writer->refs || !writer->given ||
-        !writer->row)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i <= count && !code; i++)
-        code = bagi_column_init(memory, &writer->columns[i],
-            writer->options.buffer_size, writer->options.no_sync, err);
-    return code;
-}
-
-/* Shards do not go into the directory of a dataset that has none. */
-static bags_code bagi_writer_no_single(bags_writer *writer, bags_error *err) {
-    bool single = false;
-    bags_code code = bagi_is_single(&writer->env, writer->path, &single, err);
-    if (!code && single)
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: is a dataset without shards already", bagi_tail(writer->path));
-    return code;
-}
-
-/* A dataset without shards is claimed at once; with shards this worker's first
- * one must be free. */
-static bags_code bagi_writer_start(bags_writer *writer, bags_error *err) {
-    if (!writer->sharded)
-        return bagi_writer_claim(writer, err);
-    bags_path_kind kind = BAGS_PATH_NONE;
-    char *path = bagi_writer_shard_path(writer, err);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_kind(&writer->env, path, &kind, err);
-    if (!code && kind != BAGS_PATH_NONE)
-        code = bagi_fail_claimed(writer, path, err);
-    bagi_free_text(&writer->env.memory, path);
-    return code ? code : bagi_writer_no_single(writer, err);
-}
-
-static bags_code bagi_writer_options(bags_writer *writer, bags_error *err) {
-    bags_writer_options *options = &writer->options;
-    writer->sharded = options->sharded || options->shard_size ||
-                      options->shard_length || options->shard_start ||
-                      options->shard_stop;
-    if (!options->shard_stop)
-        options->shard_stop = 1;
-    writer->number = options->shard_start;
-    if (options->shard_start >= options->shard_stop)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: shard_start is %" PRIu64 ", the worker's index; it must be "
-            "below shard_stop, the number of workers, which is %" PRIu64,
-            bagi_tail(writer->path), options->shard_start, options->shard_stop);
-    return BAGS_OK;
-}
-
-/* ---- going on with what a writer has left ---- */
-
-/* Open a file that a writer has left; *out then knows its size as `high`. How
- * much disk space was set aside for it nobody knows: it must be cut. */
-static bags_code bagi_out_reopen(
-    const bagi_env *env, bagi_out *out, char *path, int mode, bags_error *err) {
-    out->path = path;
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_open(env, path, mode, &out->handle, err);
-    if (code)
-        return code;
-    out->reserved = env->io.reserve ? UINT64_MAX : 0;
-    return bagi_file_size(env, out->handle, path, &out->high, err);
-}
-
-/* A view of bytes of a file that is read from front to back, through the
- * buffer, of which base .. written is a window. */
-static bags_code bagi_out_window(const bagi_env *env, bagi_out *out,
-    uint64_t at, size_t size, const unsigned char **data, bags_error *err) {
-    if (at < out->base || at + size > out->written) {
-        uint64_t rest = out->high - at;
-        size_t most = rest < out->capacity ? (size_t)rest : out->capacity;
-        bags_code code = bagi_read_at(
-            env, out->handle, out->path, at, out->buffer, most, err);
-        if (code)
-            return code;
-        out->base = at;
-        out->written = at + most;
-    }
-    *data = out->buffer + (at - out->base);
-    return BAGS_OK;
-}
-
-/* Whether the next blob of a column has the checksum that was noted for it. */
-static bags_code bagi_scan_sum(const bagi_env *env, bagi_column *column,
-    uint64_t end, const char **why, bags_error *err) {
-    const unsigned char *data = NULL;
-    uint32_t found = 0;
-    bags_code code = BAGS_OK;
-    if (column->length >= column->sums.high / 4) {
-        *why = "the checksums end before their blobs";
-        return BAGS_OK;
-    }
-    for (uint64_t at = column->blobs.end; at < end && !code;) {
-        size_t size = end - at < column->blobs.capacity
-                          ? (size_t)(end - at)
-                          : column->blobs.capacity;
-        code = bagi_out_window(env, &column->blobs, at, size, &data, err);
-        if (!code)
-            found = bagi_crc(found, data, size);
-        at += size;
-    }
-    if (!code)
-        code = bagi_out_window(
-            env, &column->sums, column->length * 4, 4, &data, err);
-    if (!code && bagi_load_u32(data) != found)
-        *why = "a blob does not have the checksum that was noted for it";
-    return code;
-}
-
-/* Take `count` more entries of a column's journal, if they are there and their
- * blobs too; else *why says what is not. */
-static bags_code bagi_scan_ends(const bagi_env *env, bagi_column *column,
-    uint64_t count, const char **why, bags_error *err) {
-    const unsigned char *entry = NULL;
-    if (count > column->ends.high / 8 - column->length) {
-        *why = "a journal ends before its blobs";
-        return BAGS_OK;
-    }
-    for (uint64_t i = 0; i < count; i++) {
-        bags_code code = bagi_out_window(
-            env, &column->ends, column->length * 8, 8, &entry, err);
-        if (code)
-            return code;
-        uint64_t end = bagi_load_u64(entry);
-        if (end < column->blobs.end || end > column->blobs.high) {
-            *why = end < column->blobs.end ? "a journal decreases"
-                                           : "a blob is cut";
-            return BAGS_OK;
-        }
-        if (column->summed)
-            code = bagi_scan_sum(env, column, end, why, err);
-        if (code || *why)
-            return code;
-        column->blobs.end = end;
-        column->length++;
-    }
-    return BAGS_OK;
-}
-
-/* The refs of the next datapoint, into writer->refs. */
-static bags_code bagi_scan_refs(
-    bags_writer *writer, const char **why, bags_error *err) {
-    bagi_column *refs = bagi_refs_column(writer);
-    uint64_t start = refs->blobs.end;
-    bags_code code = bagi_scan_ends(&writer->env, refs, 1, why, err);
-    if (code || *why)
-        return code;
-    uint64_t size = refs->blobs.end - start;
-    if (size > 5 + writer->spec.count * BAGI_REF_MOST) {
-        *why = "a blob of refs.bag is too long";
-        return BAGS_OK;
-    }
-    bags_view blob = {writer->row, (size_t)size};
-    if (size > refs->blobs.capacity)
-        code = bagi_read_at(&writer->env, refs->blobs.handle, refs->blobs.path,
-            start, writer->row, blob.size, err);
-    else
-        code = bagi_out_window(
-            &writer->env, &refs->blobs, start, blob.size, &blob.data, err);
-    size_t field = 0;
-    if (!code && bagi_refs_parse(blob, writer->spec.types, writer->spec.count,
-                     writer->refs, &field))
-        *why = "a blob of refs.bag is damaged";
-    return code;
-}
-
-/* Take the next datapoint, if it is whole in all files. */
-static bags_code bagi_scan_datapoint(
-    bags_writer *writer, const char **why, bags_error *err) {
-    bags_code code = bagi_scan_refs(writer, why, err);
-    for (size_t i = 0; i < writer->spec.count && !code && !*why; i++) {
-        const bagi_ref *ref = &writer->refs[i];
-        bagi_column *column = &writer->columns[i];
-        if (ref->count && ref->first != column->length)
-            *why = "refs.bag and a journal disagree";
-        else
-            code = bagi_scan_ends(&writer->env, column, ref->count, why, err);
-    }
-    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
-        bagi_column *column = &writer->columns[i];
-        if (!*why)
-            bagi_column_keep(column);
-        column->length = column->kept_length;
-        column->blobs.end = column->kept_end;
-    }
-    return code;
-}
-
-/* After the scan: go on writing behind what is kept. */
-static void bagi_out_settle(bagi_out *out, uint64_t end) {
-    out->end = out->written = out->begun = end;
-    out->base = end - end % out->capacity;
-    out->moved = true;
-}
-
-/* The column ends with what is kept. How many bytes stand behind it. */
-static uint64_t bagi_column_settle(bagi_column *column) {
-    bagi_out_settle(&column->blobs, column->kept_end);
-    bagi_out_settle(&column->ends, column->kept_length * 8);
-    if (column->summed)
-        bagi_out_settle(&column->sums, column->kept_length * 4);
-    column->found_length = column->kept_length;
-    column->found_end = column->kept_end;
-    return column->blobs.high - column->blobs.end + column->ends.high -
-           column->ends.end + column->sums.high - column->sums.end;
-}
-
-static bags_code bagi_column_cut(
-    const bagi_env *env, bagi_column *column, bags_error *err) {
-    bags_code code = bagi_out_cut(env, &column->blobs, err);
-    if (!code)
-        code = bagi_out_cut(env, &column->ends, err);
-    return code || !column->summed ? code
-                                   : bagi_out_cut(env, &column->sums, err);
-}
-
-/* What was found in a shard that no writer has finished. */
-typedef struct bagi_found {
-    uint64_t length, cut;
-    const char *why;
-} bagi_found;
-
-/* A shard that was begun with checksums has a refs.crc. */
-static bags_code bagi_scan_begun_with_sums(
-    bags_writer *writer, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    char *path =
-        bagi_print(&writer->env.memory, err, "%s/refs.crc", writer->shard);
-    bags_code code =
-        path ? bagi_kind(&writer->env, path, &kind, err) : BAGS_ERROR_MEMORY;
-    bagi_free_text(&writer->env.memory, path);
-    return code || kind == BAGS_PATH_NONE ? code : bagi_writer_sum(writer, err);
-}
-
-/* Open all files of the shard. One that is missing was not made yet. */
-static bags_code bagi_scan_open(
-    bags_writer *writer, int mode, bool *missing, bags_error *err) {
-    const bags_allocator *memory = &writer->env.memory;
-    bags_error why;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i <= writer->spec.count && !code; i++) {
-        bagi_column *column = &writer->columns[i];
-        const char *name = bagi_writer_column_name(writer, i);
-        code = bagi_out_reopen(&writer->env, &column->blobs,
-            bagi_print(memory, &why, "%s/%s.bag", writer->shard, name), mode,
-            &why);
-        if (!code)
-            code = bagi_out_reopen(&writer->env, &column->ends,
-                bagi_print(memory, &why, "%s/%s.idx", writer->shard, name),
-                mode, &why);
-        if (!code && column->summed)
-            code = bagi_out_reopen(&writer->env, &column->sums,
-                bagi_print(memory, &why, "%s/%s.crc", writer->shard, name),
-                mode, &why);
-    }
-    *missing = code == BAGS_ERROR_MISSING;
-    return code && !*missing ? bagi_keep_failure(&why, err) : BAGS_OK;
-}
-
-/* Whether a file of the shard has so many bytes, where not every file could be
- * opened. One that is not there has none. */
-static bags_code bagi_scan_has(const bags_writer *writer, const char *name,
-    uint64_t least, bool *has, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    void *file = NULL;
-    uint64_t size = 0;
-    bags_error why;
-    char *path = bagi_print(&env->memory, err, "%s/%s", writer->shard, name);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file, &why);
-    if (!code)
-        code = bagi_file_size(env, file, path, &size, &why);
-    bagi_close_read(env, file);
-    bagi_free_text(&env->memory, path);
-    *has = size >= least;
-    return code && code != BAGS_ERROR_MISSING ? bagi_keep_failure(&why, err)
-                                              : BAGS_OK;
-}
-
-static void bagi_out_reset(bagi_out *out) {
-    out->base = out->end = out->written = out->high = 0;
-    out->reserved = out->begun = 0;
-}
-
-static void bagi_scan_reset(bags_writer *writer) {
-    for (size_t i = 0; i <= writer->spec.count; i++) {
-        bagi_column *column = &writer->columns[i];
-        column->length = column->kept_length = column->kept_end = 0;
-        bagi_out_reset(&column->blobs);
-        bagi_out_reset(&column->ends);
-        bagi_out_reset(&column->sums);
-    }
-}
-
-/* The columns end with the datapoints that are whole. */
-static void bagi_scan_settle(bags_writer *writer, bagi_found *found) {
-    for (size_t i = 0; i <= writer->spec.count; i++)
-        found->cut += bagi_column_settle(&writer->columns[i]);
-    writer->shard_length = found->length = bagi_refs_column(writer)->length;
-}
-
-/* Whether a field's journal is gone while refs.bag has rows. A writer writes these
- * when it has made all files, and removes them before any field's: so it is a
- * copy of a shard that was being finished, or somebody has removed journals. */
-static bags_code bagi_scan_robbed(
-    const bags_writer *writer, bool *robbed, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    bool gone = false;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < writer->spec.count && !code && !gone; i++) {
-        char *path = bagi_print(&env->memory, err, "%s/%s.idx", writer->shard,
-            bagi_writer_column_name(writer, i));
-        code = path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
-        gone = !code && kind == BAGS_PATH_NONE;
-        bagi_free_text(&env->memory, path);
-    }
-    *robbed = false;
-    return code || !gone ? code
-                         : bagi_scan_has(writer, "refs.bag", 1, robbed, err);
-}
-
-/*
- * Find the datapoints of the shard that are whole, and make the columns end
- * with them. That there are none is believed only if refs.idx says so too, and
- * the files do not contradict it: else something else than a writer's death has
- * been at work, and a person must look.
- */
-static bags_code bagi_writer_scan(
-    bags_writer *writer, int mode, bagi_found *found, bags_error *err) {
-    const char *why = NULL;
-    bool missing = false, has_rows = false, robbed = false;
-    bagi_scan_reset(writer);
-    bags_code code = bagi_scan_begun_with_sums(writer, err);
-    if (!code)
-        code = bagi_scan_open(writer, mode, &missing, err);
-    bagi_column *refs = bagi_refs_column(writer);
-    while (!code && !missing && !why && refs->length < refs->ends.high / 8)
-        code = bagi_scan_datapoint(writer, &why, err);
-    if (!code && missing)
-        why = "not all files are there";
-    if (!code && refs->kept_length == 0)
-        code = bagi_scan_has(writer, "refs.idx", 8, &has_rows, err);
-    if (!code && has_rows)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.idx has datapoints, but none is whole: %s. If a loss of "
-            "power came before anything in it was synced, remove the directory",
-            bagi_tail(writer->shard), why);
-    if (!code && missing)
-        code = bagi_scan_robbed(writer, &robbed, err);
-    if (!code && robbed)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.bag has datapoints, but .idx files are missing, as in a "
-            "copy "
-            "that was made while it was being finished. If its Bags have their "
-            "tables, rename spec.json.partial to spec.json and verify it",
-            bagi_tail(writer->shard));
-    if (code)
-        return code;
-    bagi_scan_settle(writer, found);
-    found->why = why ? why : "";
-    return BAGS_OK;
-}
-
-/* Of a shard that was begun without checksums: remove those that it was being
- * given when its end was interrupted, since its blobs may become others. refs.crc
- * goes first: where that is, recovery takes the rest for journals. */
-static bags_code bagi_writer_clear_sums(
-    const bags_writer *writer, bags_error *err) {
-    bags_code code = BAGS_OK;
-    for (size_t i = writer->spec.count + 1; i-- > 0 && !code;) {
-        const char *name = bagi_writer_column_name(writer, i);
-        code = bagi_writer_remove(writer, name, ".crc", err);
-        if (!code)
-            code = bagi_writer_remove(writer, name, ".crc.partial", err);
-    }
-    return code;
-}
-
-static bags_code bagi_writer_cut(bags_writer *writer, bags_error *err) {
-    bags_code code = bagi_refs_column(writer)->summed
-                         ? BAGS_OK
-                         : bagi_writer_clear_sums(writer, err);
-    for (size_t i = 0; i <= writer->spec.count && !code; i++)
-        code = bagi_column_cut(&writer->env, &writer->columns[i], err);
-    return code;
-}
-
-/* Lock a file that a writer has had locked, of the shard or the Bag `what`. */
-static bags_code bagi_lock_left(const bagi_env *env, void *file,
-    const char *path, const char *what, bags_error *err) {
-    int error = env->io.lock(env->io.user, file);
-    if (error == EWOULDBLOCK)
-        return bagi_fail_locked(what, err);
-    return error ? bagi_fail_system(err, error, path, "lock") : BAGS_OK;
-}
-
-/* Lock the shard that was left, and read its spec.json.partial. *text is NULL
- * if there is none. */
-static bags_code bagi_writer_relock(bags_writer *writer, int mode,
+/* Lock the record of a shard that a writer left, and read it. *text is NULL if
+ * there is none. */
+static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
     unsigned char **text, size_t *size, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    char *path = bagi_writer_partial_path(writer, err);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
+    const bagi_env *env = &writer->job.env;
+    bagi_stream *record = &writer->record;
+    bool exists = false;
     *text = NULL;
-    bags_code code = bagi_kind(env, path, &kind, err);
-    if (!code && kind != BAGS_PATH_NONE) {
-        code = bagi_open(env, path, mode, &writer->partial, err);
-        if (!code)
-            code =
-                bagi_lock_left(env, writer->partial, path, writer->shard, err);
-        if (!code)
-            code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
-    }
-    bagi_free_text(&env->memory, path);
-    return code;
+    bags_code code =
+        bagi_dir_has(&writer->dir, "spec.json", ".partial", &exists, err);
+    if (code || !exists)
+        return code;
+    record->path = bagi_dir_path(&writer->dir, "spec.json", ".partial", err);
+    code = record->path
+               ? bagi_open(env, record->path, mode, &record->handle, err)
+               : BAGS_ERROR_MEMORY;
+    int error = code ? 0 : env->io.lock(env->io.user, record->handle);
+    if (error == EWOULDBLOCK)
+        return bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: unfinished, locked by a running writer",
+            bagi_tail(writer->shard));
+    if (error)
+        return bagi_fail_system(err, error, record->path, "lock");
+    return code ? code
+                : bagi_dir_read(&writer->dir, "spec.json", ".partial",
+                      BAGI_SPEC_MAX, text, size, err);
 }
 
 static int bagi_left_other(void *user, const char *name) {
@@ -8813,811 +8448,824 @@ static int bagi_left_other(void *user, const char *name) {
     return *(bool *)user ? ECANCELED : 0;
 }
 
-BAGI_COLD static bags_code bagi_fail_left(const bags_writer *writer,
+/* A shard whose fields are unknown can only be one whose writer crashed before it
+ * created their files; `what` states why they are unknown. */
+static bags_code bagi_writer_check_unknown(const bags_writer *writer,
     bags_code code, const char *what, bags_error *err) {
-    bool lost = false;
-    bags_code why = bagi_spec_is_lost(&writer->env, writer->shard, &lost, err);
-    if (why || lost)
-        return why ? why : bagi_fail_lost(writer->shard, code, err);
-    return bags_fail(err, code, "%s: %s", bagi_tail(writer->shard), what);
-}
-
-/* A shard whose fields nobody knows can only be one whose writer died before it
- * made them: `what` says why they are not known. */
-static bags_code bagi_left_unknown(const bags_writer *writer, bags_code code,
-    const char *what, bags_error *err) {
-    const bagi_env *env = &writer->env;
+    const bags_io *io = &writer->job.env.io;
     bool other = false;
-    int error =
-        env->io.list(env->io.user, writer->shard, bagi_left_other, &other);
+    int error = io->list(io->user, writer->shard, bagi_left_other, &other);
     if (other)
-        return bagi_fail_left(writer, code, what, err);
+        return bagi_fail_without_spec(&writer->dir, code, what, err);
     return error ? bagi_fail_system(err, error, writer->shard, "list")
                  : BAGS_OK;
 }
 
-#define BAGI_LEFT_NO_RECORD                                                    \
-    "has files but neither spec.json nor spec.json.partial: it is not a "      \
-    "shard "                                                                   \
-    "that a writer left"
+#define BAGI_NO_RECORD                                                         \
+    "has files but neither spec.json nor spec.json.partial; no writer left it"
 
-/* Go on with a shard that was left, whose fields must be the writer's. On
- * success writer->shard is open; it may hold no datapoint. */
+/* A shard without a complete datapoint must look like one: otherwise something else
+ * than a crash happened to it, and a person must decide. */
+static bags_code bagi_writer_check_empty(const bags_writer *writer,
+    bool missing, const char *reason, bags_error *err) {
+    const bagi_dir *dir = &writer->dir;
+    unsigned char *content = NULL;
+    size_t size = 0;
+    bool exists = true;
+    /* More than an entry is more than may be read here: then the code is LIMIT. */
+    bags_code code =
+        bagi_dir_read(dir, "refs", ".idx", 7, &content, &size, err);
+    if (!code)
+        bagi_free(&dir->env->memory, content, size);
+    if (code == BAGS_ERROR_LIMIT)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: refs.idx lists datapoints, but none is complete (%s); if a "
+            "power "
+            "failure came before anything was synced, remove the directory",
+            bagi_tail(dir->path), reason ? reason : "files are missing");
+    if (code && code != BAGS_ERROR_MISSING)
+        return code;
+    code = BAGS_OK;
+    for (size_t i = 0; missing && i < writer->spec.count && exists && !code;
+         i++)
+        code = bagi_dir_has(
+            dir, writer->spec.fields[i].name, ".idx", &exists, err);
+    if (code || exists)
+        return code;
+    code = bagi_dir_read(dir, "refs", ".bag", 0, &content, &size, err);
+    if (!code)
+        bagi_free(&dir->env->memory, content, size);
+    if (code == BAGS_ERROR_LIMIT)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: refs.bag has datapoints, but .idx files are missing, as in a "
+            "copy made while the shard was finished; if every Bag has its "
+            "table, "
+            "rename spec.json.partial to spec.json and verify it",
+            bagi_tail(dir->path));
+    return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+}
+
+/* Find the complete datapoints of the shard, whose fields are known. */
+static bags_code bagi_writer_scan(
+    bags_writer *writer, bagi_scan *prefix, bags_error *err) {
+    const bagi_env *env = &writer->job.env;
+    size_t count = writer->spec.count + 1;
+    bag_reader **bags = NULL;
+    bagi_how how;
+    bool checksums = false, listed = false;
+    memset(&how, 0, sizeof how);
+    memset(prefix, 0, sizeof *prefix);
+    bags_code code =
+        bagi_dir_has(&writer->dir, "refs", ".crc", &checksums, err);
+    if (code)
+        return code;
+    if (checksums)
+        bagi_writer_add_checksums(writer);
+    how.verify_checksums = checksums;
+    code = bagi_unfinished_open(
+        &writer->dir, &writer->spec, &how, NULL, &bags, &listed, err);
+    bool missing = code == BAGS_ERROR_MISSING;
+    if (!code && listed) {
+        code = bagi_prefix_scan(env, &writer->spec, bags, prefix, err);
+        for (size_t i = 0; i < count && !code; i++) {
+            writer->outputs[i].resumed_length = bags[i]->length;
+            writer->outputs[i].resumed_end = bags[i]->limit;
+        }
+    }
+    bagi_bags_free(env, bags, count);
+    if ((code && !missing) || prefix->length > 0)
+        return code;
+    if (missing)
+        prefix->reason = "not all files exist";
+    return bagi_writer_check_empty(writer, missing, prefix->reason, err);
+}
+
+/* Continue the shard after its complete datapoints. One that was started without
+ * checksums may have some, if it was interrupted while it was finished: its blobs
+ * may become others. */
+static bags_code bagi_writer_continue(bags_writer *writer, uint64_t length) {
+    bags_error *failure = &writer->job.failure;
+    if (!failure->code && !writer->outputs[0].checksums)
+        bagi_writer_remove_checksums(writer, failure);
+    for (size_t i = 0; i <= writer->spec.count; i++) {
+        bagi_output *output = &writer->outputs[i];
+        bagi_output_open(output, &writer->dir, bagi_spec_name(&writer->spec, i),
+            BAGS_IO_WRITE);
+        bagi_output_continue(
+            output, output->resumed_length, output->resumed_end);
+        bagi_output_truncate(output);
+    }
+    writer->shard_length = length;
+    writer->resumed_shard = true;
+    return failure->code;
+}
+
+/* Take over an unfinished shard, whose fields must be the writer's: continue it, or
+ * remove it if it has no datapoint. The path is taken over too. */
 static bags_code bagi_writer_resume(
-    bags_writer *writer, char *shard, bagi_found *found, bags_error *err) {
+    bags_writer *writer, char *path, uint64_t *length) {
+    bags_error *failure = &writer->job.failure;
+    bags_error why; /* a missing file is not a failure of the writer */
     unsigned char *text = NULL;
     size_t size = 0;
-    writer->shard = shard;
-    bags_code code =
-        bagi_writer_relock(writer, BAGS_IO_WRITE, &text, &size, err);
-    bool record = text != NULL;
-    bool same = text && size == writer->text_size &&
-                memcmp(text, writer->text, size) == 0;
-    bagi_free(&writer->env.memory, text, size);
-    if (code)
-        return code;
-    if (!record)
-        return bagi_left_unknown(
-            writer, BAGS_ERROR_EXISTS, BAGI_LEFT_NO_RECORD, err);
-    if (!same)
-        return bagi_left_unknown(
-            writer, BAGS_ERROR_EXISTS, "was begun with other fields", err);
-    code = bagi_writer_scan(writer, BAGS_IO_WRITE, found, err);
-    if (!code)
-        code = bagi_writer_cut(writer, err);
-    writer->resumed = found->length > 0;
-    return code;
-}
-
-/* The datapoints that finished shards of this worker hold, all of the writer's
- * fields. */
-static bags_code bagi_writer_count_found(bags_writer *writer, bags_error *err) {
-    bags_reader_options options;
-    bags_error why;
-    memset(&options, 0, sizeof options);
-    options.shard_start = writer->options.shard_start;
-    options.shard_stop = writer->options.shard_stop;
-    options.allow_gaps = true;
-    options.unfinished = BAGS_UNFINISHED_SKIP;
-    options.env.allocator = &writer->env.memory;
-    options.env.io = &writer->env.io;
-    bags_reader *reader = bags_reader_open(writer->path, &options, &why);
-    if (!reader && why.code == BAGS_ERROR_UNFINISHED)
-        return BAGS_OK;
-    if (!reader) {
-        if (err)
-            *err = why;
-        return why.code;
-    }
-    bagi_spec spec;
-    memset(&spec, 0, sizeof spec);
-    const bags_field *fields = bags_reader_fields(reader, &spec.count);
-    spec.fields = (bags_field *)(uintptr_t)fields;
-    bool same = bagi_spec_same(&spec, &writer->spec);
-    writer->found = bags_reader_length(reader);
-    bags_reader_close(reader);
-    return same ? BAGS_OK
-                : bags_fail(err, BAGS_ERROR_EXISTS,
-                      "%s: its shards have other fields",
-                      bagi_tail(writer->path));
-}
-
-/* Take up one shard of this worker: leave it if it is finished, else go on with
- * it; if it is not the last, or is full, finish it. */
-static bags_code bagi_writer_take_up(
-    bags_writer *writer, bagi_name name, bool last, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    bool finished = false, other = false;
-    bagi_found found = {0, 0, NULL};
-    char *shard = bagi_shard_path(&env->memory, writer->path, name, err);
-    if (!shard)
+    bagi_scan prefix = {0, 0, NULL};
+    bool other = false;
+    if (!path)
         return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_shard_finished(env, shard, &finished, err);
-    if (code || finished) {
-        bagi_free_text(&env->memory, shard);
-        writer->number =
-            bagi_shard_after(name.number, writer->options.shard_stop);
+    writer->shard = path;
+    writer->dir = bagi_dir_of(&writer->job.env, path);
+    bags_code code =
+        bagi_writer_lock_record(writer, BAGS_IO_WRITE, &text, &size, &why);
+    bool record = text != NULL;
+    bool same = record && size == writer->text_size &&
+                memcmp(text, writer->text, size) == 0;
+    bagi_free(&writer->job.env.memory, text, size);
+    if (!code && !same)
+        code = bagi_writer_check_unknown(writer, BAGS_ERROR_EXISTS,
+            record ? "was started with other fields" : BAGI_NO_RECORD, &why);
+    else if (!code)
+        code = bagi_writer_scan(writer, &prefix, &why);
+    *length = prefix.length;
+    writer->resumed += prefix.length;
+    if (code) {
+        *failure = why;
         return code;
     }
-    code = bagi_writer_resume(writer, shard, &found, err);
-    if (code)
-        return code;
-    writer->number = name.number;
-    writer->found += found.length;
-    if (found.length == 0)
-        code = bagi_writer_discard(writer, true, &other, err);
-    else if (!last || bagi_writer_full(writer))
-        code = bagi_writer_finish(writer, err);
+    return prefix.length ? bagi_writer_continue(writer, prefix.length)
+                         : bagi_writer_discard(writer, true, &other, failure);
+}
+
+typedef struct bagi_resuming {
+    bags_writer *writer;
+    const bagi_names *names;
+    size_t last; /* index of this worker's last shard */
+    bagi_common common;
+} bagi_resuming;
+
+/* Count the datapoints of a finished shard, which must have the same fields. */
+static bags_code bagi_resume_finished(
+    bagi_resuming *resuming, const bagi_dir *dir) {
+    bags_writer *writer = resuming->writer;
+    bagi_common *common = &resuming->common;
+    bags_error *err = &writer->job.failure;
+    bagi_sink sink = {err, NULL};
+    bag_reader *refs = NULL;
+    bagi_how how;
+    uint32_t crc = 0;
+    uint64_t length = 0;
+    bool split = false;
+    memset(&how, 0, sizeof how);
+    bags_code code = bagi_common_read(common, dir, "", NULL, &crc, err);
+    if (!code && !bagi_spec_same(&common->spec, &writer->spec))
+        return bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: has shards with other fields", bagi_tail(writer->path));
+    if (!code)
+        code = bagi_shard_variant(dir, &writer->spec, &split, &sink);
+    how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how.name = "refs";
+    how.no_mmap = how.allow_empty = true;
+    if (!code && !split)
+        code = bagi_bag_new(dir, &how, NULL, &refs, err);
+    if (!code)
+        code = bagi_shard_measure(
+            dir, &writer->spec, &how, refs, false, &length, NULL, &sink);
+    bagi_bag_free(dir->env, refs);
+    writer->resumed += length;
     return code;
 }
 
-/* The shards of this worker, in order. */
-static bags_code bagi_writer_go_on_shards(
-    bags_writer *writer, bags_error *err) {
+/* One shard of this worker: count it if it is finished, otherwise continue it, and
+ * finish it unless it is the last and not full. */
+static bags_code bagi_resume_shard(
+    void *user, const bagi_dir *dir, size_t index) {
+    bagi_resuming *resuming = (bagi_resuming *)user;
+    bags_writer *writer = resuming->writer;
+    bags_error *err = &writer->job.failure;
+    uint64_t number = resuming->names->names[index].number, length = 0;
+    bool finished = false;
+    bags_code code = bagi_is_finished(dir, &finished, err);
+    if (code)
+        return code;
+    if (finished) {
+        writer->number = bagi_shard_after(number, writer->options.shard_stop);
+        return bagi_resume_finished(resuming, dir);
+    }
+    writer->number = number;
+    code = bagi_writer_resume(writer,
+        bagi_copy_text(
+            &writer->job.env.memory, dir->path, strlen(dir->path), err),
+        &length);
+    if (!code && length &&
+        (index != resuming->last || bagi_writer_full(writer)))
+        code = bagi_writer_finish(writer);
+    return code;
+}
+
+/* Refuse shards in the directory of an unsharded dataset. */
+static bags_code bagi_writer_check_single(bags_writer *writer) {
+    bagi_dir dir = bagi_dir_of(&writer->job.env, writer->path);
+    bags_error *err = &writer->job.failure;
+    bool single = false;
+    bags_code code = bagi_is_single(&dir, &single, err);
+    if (code || !single)
+        return code;
+    return bags_fail(err, BAGS_ERROR_EXISTS,
+        "%s: is an unsharded dataset already", bagi_tail(writer->path));
+}
+
+static bags_code bagi_writer_resume_shards(bags_writer *writer) {
+    const bagi_env *env = &writer->job.env;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
+    bagi_sink sink = {&writer->job.failure, NULL};
     bagi_names names;
-    bags_code code = bagi_writer_no_single(writer, err);
+    bagi_resuming resuming;
+    memset(&resuming, 0, sizeof resuming);
+    bags_code code = bagi_writer_check_single(writer);
     if (!code)
-        code = bagi_names_list(&writer->env, writer->path, &names, err);
+        code = bagi_names_list(env, writer->path, &sink, &names);
     if (code)
         return code;
-    if (names.count)
-        code = bagi_writer_count_found(writer, err);
-    size_t last = 0;
+    resuming.writer = writer;
+    resuming.names = &names;
     for (size_t i = 0; i < names.count; i++)
         if (names.names[i].number % stop == start)
-            last = i;
-    for (size_t i = 0; i < names.count && !code; i++)
-        if (names.names[i].number % stop == start)
-            code = bagi_writer_take_up(writer, names.names[i], i == last, err);
+            resuming.last = i;
+    code = bagi_each_shard(
+        &names, start, stop, bagi_resume_shard, &resuming, sink.err);
+    bagi_common_free(&env->memory, &resuming.common);
     bagi_names_free(&names);
     writer->shards = 0;
     return code;
 }
 
-/* A dataset without shards does not go on in one that has them. */
-static bags_code bagi_writer_no_shards(bags_writer *writer, bags_error *err) {
-    bool single = false;
+/* Continue an unsharded dataset that exists. */
+static bags_code bagi_writer_resume_single(bags_writer *writer) {
+    const bagi_env *env = &writer->job.env;
+    bags_error *err = &writer->job.failure;
+    bagi_dir dir = bagi_dir_of(env, writer->path);
+    bagi_sink sink = {err, NULL};
     bagi_names names;
-    bags_code code = bagi_is_single(&writer->env, writer->path, &single, err);
-    if (code || single)
-        return code;
-    code = bagi_names_list(&writer->env, writer->path, &names, err);
-    if (!code && names.count)
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: is a dataset with shards: to append, give the shard options "
-            "that "
-            "it was begun with (sharded, shard_size, shard_length, "
-            "shard_start, "
-            "shard_stop)",
-            bagi_tail(writer->path));
-    bagi_names_free(&names);
-    return code;
-}
-
-/* A dataset without shards that is there already. */
-static bags_code bagi_writer_go_on_single(
-    bags_writer *writer, bags_error *err) {
-    bagi_found found = {0, 0, NULL};
-    bool other = false;
-    bags_code code = bagi_writer_no_shards(writer, err);
-    char *shard = code ? NULL : bagi_writer_shard_path(writer, err);
+    uint64_t length = 0;
+    bool single = false;
+    bags_code code = bagi_is_single(&dir, &single, err);
+    if (!code && !single) {
+        code = bagi_names_list(env, writer->path, &sink, &names);
+        if (!code && names.count)
+            code = bags_fail(err, BAGS_ERROR_EXISTS,
+                "%s: is a sharded dataset; resume it with the shard options "
+                "that "
+                "it was started with",
+                bagi_tail(writer->path));
+        bagi_names_free(&names);
+    }
     if (!code)
-        code = shard ? bagi_writer_resume(writer, shard, &found, err)
-                     : BAGS_ERROR_MEMORY;
-    if (code)
-        return code;
-    writer->found = found.length;
-    if (found.length)
-        return BAGS_OK;
-    code = bagi_writer_discard(writer, true, &other, err);
-    return code ? code : bagi_writer_claim(writer, err);
+        code = bagi_writer_resume(
+            writer, bagi_writer_shard_path(writer, err), &length);
+    return code || length ? code : bagi_writer_claim(writer);
 }
 
-/* Open for append. */
-static bags_code bagi_writer_go_on(bags_writer *writer, bags_error *err) {
+/* ---- opening and closing ---- */
+
+/* An unsharded dataset is claimed at once; of a sharded one, this worker's first
+ * shard must not exist. */
+static bags_code bagi_writer_start(bags_writer *writer) {
+    bags_error *err = &writer->job.failure;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    if (!writer->sharded)
+        return bagi_writer_claim(writer);
+    char *path = bagi_writer_shard_path(writer, err);
+    bags_code code = path ? bagi_kind(&writer->job.env, path, &kind, err)
+                          : BAGS_ERROR_MEMORY;
+    if (!code && kind != BAGS_PATH_NONE)
+        code = bagi_fail_claimed(writer, path, err);
+    bagi_free_text(&writer->job.env.memory, path);
+    return code ? code : bagi_writer_check_single(writer);
+}
+
+static bags_code bagi_writer_start_or_resume(bags_writer *writer) {
+    bags_error *err = &writer->job.failure;
+    bagi_dir dir = bagi_dir_of(&writer->job.env, writer->path);
     bags_path_kind kind = BAGS_PATH_NONE;
     bool finished = false;
-    bags_code code = bagi_kind(&writer->env, writer->path, &kind, err);
-    if (code || kind == BAGS_PATH_NONE)
-        return code ? code : bagi_writer_start(writer, err);
-    code = bagi_shard_finished(&writer->env, writer->path, &finished, err);
+    bags_code code = BAGS_OK;
+    if (writer->options.resume)
+        code = bagi_kind(&writer->job.env, writer->path, &kind, err);
+    if (code)
+        return code;
+    if (kind == BAGS_PATH_NONE)
+        return bagi_writer_start(writer);
+    code = bagi_is_finished(&dir, &finished, err);
     if (!code && finished)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: is finished, and has no shards: nothing can be appended to "
-            "it. "
-            "Write into a new path, or with shards",
+            "%s: finished and not sharded, cannot be continued; write to a new "
+            "path, or with shards",
             bagi_tail(writer->path));
     if (code)
         return code;
-    return writer->sharded ? bagi_writer_go_on_shards(writer, err)
-                           : bagi_writer_go_on_single(writer, err);
+    return writer->sharded ? bagi_writer_resume_shards(writer)
+                           : bagi_writer_resume_single(writer);
 }
 
-/* A writer that has a path and options, and no fields yet. */
+static void bagi_writer_free(bags_writer *writer) {
+    bags_allocator memory = writer->job.env.memory;
+    size_t count = writer->spec.count;
+    bagi_writer_leave(writer);
+    for (size_t i = 0; writer->outputs && i <= count; i++)
+        bagi_output_free(&writer->outputs[i]);
+    bagi_free(&memory, writer->outputs, (count + 1) * sizeof *writer->outputs);
+    bagi_free(&memory, writer->order, count * sizeof *writer->order);
+    bagi_free(&memory, writer->refs, count * sizeof *writer->refs);
+    bagi_free(&memory, writer->given, count * sizeof *writer->given);
+    bagi_free(&memory, writer->row, 5 + count * BAGI_REF_MAX);
+    bagi_free(&memory, writer->text, writer->text_size);
+    bagi_free_text(&memory, writer->path);
+    bags_buffer_free(&writer->scratch);
+    bagi_spec_free(&memory, &writer->spec);
+    bagi_free(&memory, writer, sizeof *writer);
+}
+
+/* Create a writer that has a path and options, and no fields yet. */
 static bags_writer *bagi_writer_new(
     const char *path, const bags_writer_options *options, bags_error *err) {
-    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
-        options ? options->env.io : NULL);
-    if (bagi_check_path(path, err))
+    bagi_env env = bagi_env_of(&options->env);
+    bags_writer_options with = *options;
+    if (bagi_check_worker(path, with.shard_start, &with.shard_stop, err))
         return NULL;
     bags_writer *writer =
         (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
         return NULL;
-    writer->env = env;
-    if (options)
-        writer->options = *options;
+    writer->job.env = env;
+    writer->job.no_sync = with.no_sync;
+    writer->record.job = &writer->job;
+    writer->options = with;
+    writer->sharded = with.sharded || with.shard_size || with.shard_length ||
+                      with.shard_start || options->shard_stop;
+    writer->number = with.shard_start;
     bagi_buffer_adopt(&writer->scratch, &env.memory);
     writer->path = bagi_copy_text(&env.memory, path, strlen(path), err);
-    if (writer->path && !bagi_writer_options(writer, err))
+    if (writer->path)
         return writer;
     bagi_writer_free(writer);
     return NULL;
 }
 
-/* Make room for the fields that the writer has now. */
-static bags_code bagi_writer_equip(bags_writer *writer, bags_error *err) {
-    writer->text = bagi_spec_text(
-        &writer->env.memory, &writer->spec, &writer->text_size, err);
-    return writer->text ? bagi_writer_rooms(writer, err) : BAGS_ERROR_MEMORY;
+static int bagi_field_order(const void *a, const void *b) {
+    return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
+}
+
+/* Refuse a built-in type whose arguments no value can satisfy. Those of other types
+ * are not ours to check, nor are arguments that are only too large for this
+ * platform. */
+static bags_code bagi_writer_check_type(
+    const bagi_spec *spec, size_t field, bags_error *err) {
+    const bagi_coder *coder = &spec->coders[field];
+    const char *type = spec->fields[field].type;
+    uint64_t bytes = 1;
+    if (!coder->codec || !bagi_codec_is_built_in(coder->codec))
+        return BAGS_OK;
+    if (!coder->ready) {
+        bags_error why;
+        if (bagi_coder_fail(coder, type, &why) != BAGS_ERROR_TYPE)
+            return BAGS_OK;
+        *err = why;
+        return BAGS_ERROR_TYPE;
+    }
+    if (bags_type_number(&spec->types[field], 0, &bytes) && bytes == 0)
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "type \"%.200s\": an integer of 0 bytes holds only 0", type);
+    return BAGS_OK;
+}
+
+/* Check the caller's fields, and sort copies of them. */
+static bags_code bagi_writer_set_fields(bags_writer *writer,
+    const bags_field *fields, size_t count, bags_error *err) {
+    const bags_allocator *memory = &writer->job.env.memory;
+    bagi_spec *spec = &writer->spec;
+    for (size_t i = 0; i < count; i++) {
+        const char *name = fields[i].name, *type = fields[i].type;
+        if (!name || !type)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "field %" PRIu64 ": name or type is NULL", (uint64_t)i);
+        const char *fault = bagi_name_fault_write(name);
+        if (fault)
+            return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
+        bags_code code = bagi_spec_add(
+            memory, spec, name, strlen(name), type, strlen(type), err);
+        if (code)
+            return code;
+    }
+    if (count > 1)
+        qsort(spec->fields, count, sizeof *spec->fields, bagi_field_order);
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
+            return bagi_fail_field(
+                err, BAGS_ERROR_FIELD, spec->fields[i].name, "duplicate");
+    bags_code code =
+        bagi_spec_seal(memory, spec, writer->options.registry, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        code = bagi_writer_check_type(spec, i, err);
+        if (code)
+            bagi_prefix(err, code, "field \"%.200s\": ", spec->fields[i].name);
+    }
+    return code;
+}
+
+/* Allocate what a writer with its fields needs. */
+static bags_code bagi_writer_prepare(
+    bags_writer *writer, size_t buffer_size, bags_error *err) {
+    const bags_allocator *memory = &writer->job.env.memory;
+    size_t count = writer->spec.count;
+    writer->text =
+        bagi_spec_text(memory, &writer->spec, &writer->text_size, err);
+    if (!writer->text)
+        return err->code;
+    writer->outputs = (bagi_output *)bagi_alloc(
+        memory, (count + 1) * sizeof *writer->outputs, err);
+    writer->order =
+        (size_t *)bagi_alloc(memory, count * sizeof *writer->order, err);
+    writer->refs =
+        (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
+    writer->given =
+        (bool *)bagi_alloc(memory, count * sizeof *writer->given, err);
+    writer->row =
+        (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MAX, err);
+    if (!writer->outputs || !writer->order || !writer->refs || !writer->given ||
+        !writer->row)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i <= count; i++)
+        if (bagi_output_init(&writer->outputs[i], &writer->job, buffer_size))
+            return bagi_job_end(&writer->job, err);
+    return BAGS_OK;
 }
 
 BAGS_API bags_writer *bags_writer_open(const char *path,
     const bags_field *fields, size_t count, const bags_writer_options *options,
     bags_error *err) {
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bags_writer_options, options);
     bags_writer *writer = bagi_writer_new(path, options, err);
     if (!writer)
         return NULL;
-    bags_code code = bagi_writer_fields(writer, fields, count, err);
+    bags_code code = bagi_writer_set_fields(writer, fields, count, err);
     if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(err, code, "%s: ", bagi_tail(path));
     if (!code)
-        code = bagi_writer_equip(writer, err);
+        code = bagi_writer_prepare(writer, writer->options.buffer_size, err);
     for (size_t i = 0; i < count && !code; i++)
         writer->order[i] = bagi_spec_find(&writer->spec, fields[i].name);
-    if (!code)
-        code = writer->options.resume ? bagi_writer_go_on(writer, err)
-                                      : bagi_writer_start(writer, err);
+    if (!code && bagi_writer_start_or_resume(writer))
+        code = bagi_job_end(&writer->job, err);
     if (!code)
         return writer;
     bagi_writer_free(writer);
     return NULL;
 }
 
-/* The end of a writer that has not failed. */
-static void bagi_writer_conclude(bags_writer *writer) {
-    if (writer->begun) {
-        bagi_datapoint_drop(writer);
-        bagi_refuse_state(writer, BAGI_NOT_ENDED, NULL);
-    }
-    if (!writer->shard)
-        return;
-    /* Readers would refuse a shard that stays though it is not finished. */
-    if (writer->sharded && writer->shard_length == 0)
-        bagi_writer_drop(writer, &writer->failure);
-    else
-        bagi_writer_finish(writer, &writer->failure);
-}
-
-/* What close says of the datapoints that were refused. */
-static bags_code bagi_writer_refusals(bags_writer *writer, bags_error *err) {
-    bags_error *first = &writer->refusal;
-    if (writer->refused < 2)
-        return bagi_keep_failure(first, err);
-    return bags_fail(err, first->code,
-        "%s (the first of %" PRIu64 " that were refused)", first->message,
-        writer->refused);
-}
-
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
+    BAGI_ERR(err);
     if (!writer)
         return BAGS_OK;
-    if (!writer->failure.code)
-        bagi_writer_conclude(writer);
-    bags_code code = BAGS_OK;
-    if (writer->failure.code)
-        code = bagi_writer_broken(writer, err);
-    else if (writer->refusal.code)
-        code = bagi_writer_refusals(writer, err);
+    bags_error *failure = &writer->job.failure;
+    if (!failure->code && writer->partial)
+        bagi_datapoint_rewind(writer);
+    if (!failure->code && writer->begun)
+        bagi_writer_refuse_state(writer, "begun and not ended", false, err);
+    /* An unfinished shard without a datapoint would stop readers. */
+    if (!failure->code && writer->shard && writer->sharded &&
+        writer->shard_length == 0)
+        bagi_writer_drop(writer, failure);
+    else if (!failure->code && writer->shard)
+        bagi_writer_finish(writer);
+    bags_code code = bagi_job_end(&writer->job, err);
+    if (!code && writer->refused) {
+        const bags_error *first = &writer->refusal;
+        code = first->code;
+        *err = *first;
+        if (writer->refused > 1)
+            bags_fail(err, code, "%s (the first of %" PRIu64 " refused)",
+                first->message, writer->refused);
+    }
     bagi_writer_free(writer);
     return code;
 }
 
-/* What was there before this writer came stays, unfinished as it was; a shard that
- * is whole, and only waiting for the disk failed, stays too. */
-static void bagi_writer_give_back(bags_writer *writer) {
-    for (size_t i = 0; i <= writer->spec.count && !writer->committed; i++) {
-        bagi_column *column = &writer->columns[i];
-        column->kept_length = column->found_length;
-        column->kept_end = column->found_end;
-        bagi_column_rewind(column);
-    }
-    if (!writer->committed)
-        bagi_writer_cut(writer, NULL);
-    bagi_writer_leave(writer);
-}
-
+/* What existed before this writer stays, as unfinished as it was; a complete shard,
+ * for which only waiting for the disk failed, stays too. */
 BAGS_API void bags_writer_abort(bags_writer *writer) {
+    bags_error ignored;
     if (!writer)
         return;
-    if (writer->resumed)
-        bagi_writer_give_back(writer);
-    else
-        bagi_writer_drop(writer, NULL);
+    if (writer->resumed_shard && !writer->committed) {
+        writer->job.failure.code = BAGS_OK; /* truncate in any case */
+        for (size_t i = 0; i <= writer->spec.count; i++) {
+            bagi_output *output = &writer->outputs[i];
+            bagi_output_rewind(
+                output, output->resumed_length, output->resumed_end);
+            bagi_output_truncate(output);
+        }
+    } else if (!writer->resumed_shard) {
+        bagi_writer_drop(writer, &ignored);
+    }
     bagi_writer_free(writer);
 }
 
 /* ========================================================================
  * >>recover
- * What bags_writer_open does with `append`, done for shards of any worker: the
- * fields come from spec.json.partial, and what is found is finished.
+ * What bags_writer_open does with `resume`, for shards of any worker: the fields
+ * come from spec.json.partial, and the shard is finished.
  * ====================================================================== */
 
-/* A stranger's record says how many fields there are: each gets little. */
+/* The number of fields comes from the untrusted record: each gets little. */
 #define BAGI_RECOVER_BUFFER ((size_t)64 << 10)
 
 typedef struct bagi_recovering {
     bagi_env env;
     bags_recover_options options;
     bags_recover_report report;
-    bool lone;      /* a Bag, not shards */
     bags_code code; /* of the first failure */
     bags_error *err;
 } bagi_recovering;
 
-/* The fields of the shard that is being recovered, from its own record. If that
- * is missing or cut, nothing was written after it. */
-static bags_code bagi_recover_spec(bags_writer *writer,
+/* Set the fields from the shard's record. If that is missing or truncated, nothing
+ * was written after it. */
+static bags_code bagi_recover_fields(bags_writer *writer,
     const unsigned char *text, size_t size, bags_error *err) {
-    const bags_allocator *memory = &writer->env.memory;
+    const bags_allocator *memory = &writer->job.env.memory;
     if (!text)
         return BAGS_ERROR_MISSING;
     bags_code code = bagi_spec_parse(memory, &writer->spec, text, size, err);
     if (!code)
         code = bagi_spec_seal(memory, &writer->spec, NULL, err);
-    return code ? code : bagi_writer_equip(writer, err);
+    return code ? code : bagi_writer_prepare(writer, BAGI_RECOVER_BUFFER, err);
 }
 
-static bags_code bagi_recover_empty(bagi_recovering *work, bags_writer *writer,
-    bool known, bags_recovered *done, bags_error *err) {
-    bool other = false;
-    done->action = BAGS_RECOVERY_REMOVED;
-    if (work->options.dry_run)
-        return BAGS_OK;
-    bags_code code = bagi_writer_discard(writer, known, &other, err);
-    if (other)
-        done->reason = "it held no datapoint; files that no writer makes stay";
-    return code;
-}
-
-/* Finish the shard that writer->shard names, or remove it. */
-static bags_code bagi_recover_with(bagi_recovering *work, bags_writer *writer,
-    bags_recovered *done, bags_error *err) {
-    int mode = work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE;
-    bagi_found found = {0, 0, ""};
+/* Finish the shard that is writer->shard, or remove it. */
+static bags_code bagi_recover_with(const bagi_recovering *work,
+    bags_writer *writer, bags_recovered *done, bags_error *err) {
+    bool dry_run = work->options.dry_run, other = false;
+    bagi_scan prefix = {0, 0, NULL};
     unsigned char *text = NULL;
     size_t size = 0;
-    bags_code code = bagi_writer_relock(writer, mode, &text, &size, err);
+    bags_code code = bagi_writer_lock_record(
+        writer, dry_run ? BAGS_IO_READ : BAGS_IO_WRITE, &text, &size, err);
     if (code)
         return code;
     bool record = text != NULL;
-    bags_code unknown = bagi_recover_spec(writer, text, size, err);
+    bags_code unknown = bagi_recover_fields(writer, text, size, err);
     bagi_free(&work->env.memory, text, size);
     if (unknown == BAGS_ERROR_MEMORY)
         return unknown;
-    if (unknown)
-        code = bagi_left_unknown(writer, BAGS_ERROR_CORRUPT,
-            record ? "its spec.json.partial is damaged" : BAGI_LEFT_NO_RECORD,
-            err);
-    else
-        code = bagi_writer_scan(writer, mode, &found, err);
+    code =
+        unknown
+            ? bagi_writer_check_unknown(writer, BAGS_ERROR_CORRUPT,
+                  record ? "spec.json.partial is damaged" : BAGI_NO_RECORD, err)
+            : bagi_writer_scan(writer, &prefix, err);
     if (code)
         return code;
-    done->length = found.length;
-    done->truncated = found.cut;
-    done->reason = found.why;
-    if (found.length == 0)
-        return bagi_recover_empty(work, writer, !unknown, done, err);
-    done->action = BAGS_RECOVERY_FINISHED;
-    if (work->options.dry_run)
+    done->length = prefix.length;
+    done->truncated = prefix.trailing;
+    done->reason = prefix.reason ? prefix.reason : "";
+    done->action =
+        prefix.length ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED;
+    if (dry_run)
         return BAGS_OK;
-    code = bagi_writer_cut(writer, err);
-    return code ? code : bagi_writer_finish(writer, err);
+    if (!prefix.length) {
+        code = bagi_writer_discard(writer, !unknown, &other, err);
+        if (other)
+            done->reason = "no datapoint; files that no writer creates stay";
+        return code;
+    }
+    if (!bagi_writer_continue(writer, prefix.length))
+        bagi_writer_finish(writer);
+    return bagi_job_end(&writer->job, err);
 }
 
-static bags_code bagi_recover_shard(bagi_recovering *work, const char *path,
-    bags_recovered *done, bags_error *err) {
+static bags_code bagi_recover_shard(const bagi_recovering *work,
+    const bagi_dir *dir, bags_recovered *done, bags_error *err) {
     bool finished = false;
-    bags_code code = bagi_shard_finished(&work->env, path, &finished, err);
+    bags_error ignored;
+    bags_code code = bagi_is_finished(dir, &finished, err);
     if (code || finished)
         return code;
     bags_writer_options options;
     memset(&options, 0, sizeof options);
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
-    options.buffer_size = BAGI_RECOVER_BUFFER;
     options.env.allocator = &work->env.memory;
     options.env.io = &work->env.io;
-    bags_writer *writer = bagi_writer_new(path, &options, err);
+    bags_writer *writer = bagi_writer_new(dir->path, &options, err);
     if (!writer)
-        return BAGS_ERROR_MEMORY;
-    writer->shard = bagi_copy_text(&work->env.memory, path, strlen(path), err);
+        return err->code;
+    writer->dir = *dir;
+    writer->shard =
+        bagi_copy_text(&work->env.memory, dir->path, strlen(dir->path), err);
     code = writer->shard ? bagi_recover_with(work, writer, done, err)
                          : BAGS_ERROR_MEMORY;
     bagi_writer_free(writer);
-    /* Its writer may have finished it while it was looked at. */
-    if (code && !bagi_shard_finished(&work->env, path, &finished, NULL) &&
-        finished && done->action == BAGS_RECOVERY_NOTHING)
+    /* Its writer may have finished it in the meantime. */
+    if (code && done->action == BAGS_RECOVERY_NOTHING &&
+        !bagi_is_finished(dir, &finished, &ignored) && finished)
         code = BAGS_OK;
     return code;
 }
 
-/* ---- a lone Bag ---- */
-
-typedef enum bagi_lone_state {
-    BAGI_LONE_WHOLE,
-    BAGI_LONE_LEFT, /* it has a journal, and no table */
-    BAGI_LONE_TORN  /* it has both, and is not right: the power failed */
-} bagi_lone_state;
-
-#define BAGI_COMPARE_STEP 128
-
-static bags_code bagi_bag_verify(const bag_reader *reader, bags_error *err);
-
-/* Whether an entry of a table can be what a loss of power made of that of a
- * journal: the same bytes, or zeros. */
-static bool bagi_recover_faded(
-    const unsigned char *entry, const unsigned char *end) {
-    size_t i = 0;
-    while (i < 8 && (entry[i] == end[i] || entry[i] == 0))
-        i++;
-    return i == 8;
-}
-
-/*
- * Whether the entries `table` are what a loss of power makes of `journal`, which
- * was on the disk before: the first that is neither the same nor lost, else
- * `count`. Many at once are lost, all but part of the first and the last one: an
- * entry that differs among others that do not is of another Bag, or has rotted.
- * Behind `count` may be others of the table.
- */
-static size_t bagi_recover_differ(const unsigned char *table,
-    const unsigned char *journal, size_t count, bool *same) {
-    for (size_t i = 0; i < count; i++) {
-        const unsigned char *entry = table + 8 * i;
-        if (memcmp(entry, journal + 8 * i, 8) == 0)
-            continue;
-        *same = false;
-        bool lost = bagi_load_u64(entry) == 0 ||
-                    (i > 0 && bagi_load_u64(entry - 8) == 0) ||
-                    (i + 1 < count ? bagi_load_u64(entry + 8) == 0
-                                   : count == BAGI_COMPARE_STEP);
-        if (!lost || !bagi_recover_faded(entry, journal + 8 * i))
-            return i;
-    }
-    return count;
-}
-
-/* Whether a Bag's table says what its journal does, which is as long. If they
- * contradict each other, nobody knows which of them is right. */
-static bags_code bagi_recover_compare(
-    const bag_reader *bag, const char *journal, bool *same, bags_error *err) {
-    const bagi_env *env = bag->env;
-    unsigned char entries[8 + 8 * BAGI_COMPARE_STEP];
-    unsigned char ends[8 * BAGI_COMPARE_STEP];
-    void *file = NULL;
-    bags_code code = bagi_open(env, journal, BAGS_IO_READ, &file, err);
-    for (uint64_t at = 0; at < bag->length && !code;) {
-        uint64_t rest = bag->length - at;
-        size_t count =
-            rest < BAGI_COMPARE_STEP ? (size_t)rest : BAGI_COMPARE_STEP;
-        code = bagi_bag_entries(bag, at, count, entries, err);
-        if (!code)
-            code =
-                bagi_read_at(env, file, journal, 8 * at, ends, 8 * count, err);
-        size_t differ =
-            code ? count : bagi_recover_differ(entries + 8, ends, count, same);
-        if (differ < count)
-            code = bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: its table and its .idx disagree about the end of blob "
-                "%" PRIu64 "; if the table is right, remove the .idx",
-                bagi_tail(bag->file.path), at + differ);
-        at += count;
-    }
-    bagi_close_read(env, file);
-    return code;
-}
-
-/* What a Bag beside a journal is. */
-static bags_code bagi_recover_look_at(const bagi_env *env, const char *path,
-    const char *journal, bagi_lone_state *state, bags_error *err) {
-    bag_reader_options options;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool same = true;
-    bags_code code = bagi_kind(env, journal, &kind, err);
-    if (code)
-        return code;
-    memset(&options, 0, sizeof options);
-    options.no_mmap = true;
-    options.env.allocator = &env->memory;
-    options.env.io = &env->io;
-    bag_reader *reader = bag_reader_open(path, &options, err);
-    if (!reader && (err->code != BAGS_ERROR_CORRUPT || kind != BAGS_PATH_FILE))
-        return err->code;
-    if (reader && !reader->split && kind == BAGS_PATH_FILE) {
-        code = bagi_recover_compare(reader, journal, &same, err);
-        bags_code wrong = code ? BAGS_OK : bagi_bag_verify(reader, err);
-        same = same && !wrong;
-        if (code == BAGS_ERROR_MISSING)
-            code = BAGS_OK; /* the journal went: its writer has finished */
-        else if (wrong != BAGS_ERROR_CORRUPT)
-            code = code ? code : wrong;
-    }
-    *state = !reader || reader->split ? BAGI_LONE_LEFT
-             : same                   ? BAGI_LONE_WHOLE
-                                      : BAGI_LONE_TORN;
-    bag_reader_close(reader);
-    return code;
-}
-
-static bags_code bagi_recover_look(const bagi_env *env, const char *path,
-    bagi_lone_state *state, bags_error *err) {
-    bags_error why;
-    char *journal = bagi_beside_path(&env->memory, path, ".idx", err);
-    if (!journal)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_recover_look_at(env, path, journal, state, &why);
-    bagi_free_text(&env->memory, journal);
-    return code ? bagi_keep_failure(&why, err) : BAGS_OK;
-}
-
-/* Open the Bag, lock it, and open what stands beside it. */
-static bags_code bagi_recover_reopen(
-    bag_writer *writer, const char *path, int mode, bags_error *err) {
-    const bagi_env *env = &writer->env;
-    const bags_allocator *memory = &env->memory;
-    bagi_column *column = &writer->column;
-    bags_path_kind sums = BAGS_PATH_NONE;
-    bags_code code = bagi_out_reopen(env, &column->blobs,
-        bagi_copy_text(memory, path, strlen(path), err), mode, err);
-    if (!code)
-        code = bagi_lock_left(env, column->blobs.handle, path, path, err);
-    if (!code)
-        code = bagi_out_reopen(env, &column->ends,
-            bagi_beside_path(memory, path, ".idx", err), mode, err);
-    char *crc = code ? NULL : bagi_beside_path(memory, path, ".crc", err);
-    if (!code)
-        code = crc ? bagi_kind(env, crc, &sums, err) : BAGS_ERROR_MEMORY;
-    if (code || sums == BAGS_PATH_NONE) {
-        bagi_free_text(memory, crc);
-        return code;
-    }
-    code = bagi_out_reopen(env, &column->sums, crc, mode, err);
-    return code ? code : bagi_column_sum(memory, column, 0, 0, err);
-}
-
-/* What the journal's first `count` entries end with. */
-static bags_code bagi_recover_end(
-    const bag_writer *writer, uint64_t count, uint64_t *end, bags_error *err) {
-    const bagi_out *ends = &writer->column.ends;
-    unsigned char room[8] = {0};
-    bags_code code = count == 0 ? BAGS_OK
-                                : bagi_read_at(&writer->env, ends->handle,
-                                      ends->path, 8 * count - 8, room, 8, err);
-    *end = bagi_load_u64(room);
-    return code;
-}
-
-/* Whether what stands behind the blobs of the journal, all of which are there, is
- * the beginning of the table that their writer puts there: a 0, and ends. */
-static bags_code bagi_recover_begun(const bag_writer *writer,
-    const bag_reader *bag, bool *begun, bags_error *err) {
-    const bagi_column *column = &writer->column;
-    uint64_t behind = bag->file.size - column->blobs.end;
-    uint64_t first = 0, end = 0;
-    if (behind < 8 || behind % 8 || behind / 8 - 1 > column->length ||
-        column->length != column->ends.high / 8)
-        return BAGS_OK;
-    bags_code code =
-        bagi_file_peek(bag, &bag->file, column->blobs.end, &first, err);
-    if (!code)
-        code = bagi_recover_end(writer, behind / 8 - 1, &end, err);
-    *begun = !code && first == 0 && end == bag->limit;
-    return code;
-}
-
-/* Whether a Bag's table can be one: a v2 Bag has no empty blobs. */
-static bags_code bagi_recover_ascends(
-    const bag_reader *bag, bool *right, bags_error *err) {
-    bagi_pass pass;
-    bags_code code = bagi_pass_begin(&pass, bag, err);
-    *right = true;
-    while (!code && *right && pass.length < bag->length) {
-        code = bagi_pass_next(&pass, right, err);
-        *right = *right && !(bag->v2 && pass.start == pass.stop);
-    }
-    bagi_pass_end(&pass);
-    return code;
-}
-
-/*
- * Refuse a Bag that has a table, though not that of the journal: this is another
- * Bag's, or was torn, and what it does not know would be lost. Blobs of zeros look
- * like a table of empty ones, which would hold nothing.
- */
-static bags_code bagi_recover_table(const bag_writer *writer, bags_error *err) {
-    const bagi_column *column = &writer->column;
-    bagi_bag_options how;
-    bag_reader bag;
-    bags_error why;
-    bool begun = false, right = false;
+/* True if a Bag has finished checksums next to it, which fit its shape. */
+static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
+    bagi_how how;
+    bags_error ignored;
     memset(&how, 0, sizeof how);
-    memset(&bag, 0, sizeof bag);
-    how.where = BAGI_WITH_REFS;
+    how.name = "";
     how.no_mmap = true;
-    bag.env = &writer->env;
-    bags_code code = bagi_bag_open(&bag, column->blobs.path, &how, &why);
-    if (code)
-        return code == BAGS_ERROR_CORRUPT ? BAGS_OK
-                                          : bagi_keep_failure(&why, err);
-    if (bag.limit || column->blobs.end == 0)
-        code = bagi_recover_ascends(&bag, &right, err);
-    if (!code && right)
-        code = bagi_recover_begun(writer, &bag, &begun, err);
-    if (!code && right && !begun)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: it has a table of %" PRIu64
-            " blobs, which "
-            "is not that of its .idx with %" PRIu64 "; if the table is right, "
-            "remove the .idx",
-            bagi_tail(column->blobs.path), bag.length, column->ends.high / 8);
-    bagi_bag_release(&bag);
-    return code;
+    bool sealed = !bagi_crcs_open(bag, dir, &how, &ignored);
+    bagi_file_close(bag, &bag->file[BAGI_CRCS]);
+    return sealed;
 }
 
-/* Whether the Bag may have been finished, if it has a table, or, if it has none,
- * was whole as a split one: its checksums, if it has any, have their end, and
- * this is not what a writer that is about to put a table notes. */
-static bags_code bagi_recover_sealed(const bag_writer *writer,
-    bagi_lone_state state, bool *sealed, bags_error *err) {
-    const bagi_column *column = &writer->column;
-    const bagi_out *sums = &column->sums;
-    unsigned char room[BAGI_TRAILER_SIZE];
-    uint64_t length = column->ends.high / 8, end = 0;
-    bagi_trailer trailer;
-    *sealed = !column->summed && state == BAGI_LONE_TORN;
-    if (!column->summed || sums->high < sizeof room)
-        return BAGS_OK;
-    bags_code code = bagi_read_at(&writer->env, sums->handle, sums->path,
-        sums->high - sizeof room, room, sizeof room, err);
-    if (!code)
-        code = bagi_recover_end(writer, length, &end, err);
-    *sealed = !code && bagi_trailer_load(room, &trailer) &&
-              (state == BAGI_LONE_TORN || trailer.length != length ||
-                  trailer.size - end != 8 * (length + 1));
-    return code;
-}
-
-/* Find the blobs that are whole, and make the column end with them. That none
- * is, though the journal has some, or that one is not of a Bag that may have been
- * finished, is no writer's death. */
-static bags_code bagi_recover_scan(bag_writer *writer, bagi_lone_state state,
-    bags_recovered *done, bags_error *err) {
-    bagi_column *column = &writer->column;
-    const char *why = NULL;
-    bool finished = false;
-    bags_code code = bagi_recover_sealed(writer, state, &finished, err);
-    while (!code && !why && column->length < column->ends.high / 8)
-        code = bagi_scan_ends(&writer->env, column, 1, &why, err);
-    if (!code && state == BAGI_LONE_LEFT &&
-        (why || column->blobs.high > column->blobs.end))
-        code = bagi_recover_table(writer, err);
-    if (code)
+/*
+ * Find out what a standalone Bag is, whose file is locked. *left: it has a journal;
+ * then it is open as far as that goes. *finished: it also has a table that agrees, and
+ * no checksums or finished ones. A valid table that contradicts the journal is an
+ * error: which of them is right is unknown. A split Bag looks as if it was left,
+ * unless it has finished checksums.
+ */
+static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
+    bool *left, bool *finished, bags_error *err) {
+    bagi_how how;
+    bool v1 = false, ascends = false, ordered = false, checksums = false;
+    uint32_t table = 0, journal = 0;
+    memset(&how, 0, sizeof how);
+    how.name = "";
+    how.no_mmap = how.unfinished = how.grows = true;
+    bags_code code = bagi_bag_open(bag, dir, &how, err);
+    *left = !code && bag->split;
+    if (!*left)
         return code;
-    if (why && (column->length == 0 || finished))
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: blob %" PRIu64 " of its journal: %s",
-            bagi_tail(column->blobs.path), column->length, why);
-    bagi_column_keep(column);
-    done->truncated = bagi_column_settle(column);
-    done->length = column->length;
-    done->reason = why ? why : "";
-    done->action = BAGS_RECOVERY_FINISHED;
-    return BAGS_OK;
-}
-
-static bags_code bagi_recover_bag_with(bagi_recovering *work,
-    bag_writer *writer, const char *path, bags_recovered *done,
-    bags_error *err) {
-    int mode = work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE;
-    bagi_lone_state state = BAGI_LONE_WHOLE;
-    bags_code code = bagi_column_init(&work->env.memory, &writer->column,
-        BAGI_RECOVER_BUFFER, work->options.no_sync, err);
+    uint64_t length = bag->length, end = 0;
+    unsigned char entry[8] = {0};
+    if (length)
+        code = bagi_file_read(
+            bag, &bag->file[BAGI_ENDS], 8 * length - 8, entry, 8, err);
+    end = bagi_load_u64(entry);
     if (!code)
-        code = bagi_recover_reopen(writer, path, mode, err);
-    /* Its writer may have ended before it was locked. */
+        code = bagi_bag_read_table(bag, &ordered, &journal, err);
     if (!code)
-        code = bagi_recover_look(&work->env, path, &state, err);
-    if (!code && state != BAGI_LONE_WHOLE)
-        code = bagi_recover_scan(writer, state, done, err);
-    if (!code && done->action && !work->options.dry_run)
-        code = bagi_column_cut(&work->env, &writer->column, err);
+        code = bagi_dir_has(dir, "", ".crc", &checksums, err);
+    if (!code && checksums && end == bag->limit)
+        *left = !bagi_recover_is_sealed(bag, dir);
+    if (code || !*left)
+        return code;
+    bag->split = false;
+    code = bagi_bag_is_v1(bag, length, end, &v1, err);
+    if (!code && (v1 || (bag->v2 && bag->limit > 0)))
+        code = bagi_bag_read_table(bag, &ascends, &table, err);
+    if (!code && ascends && (!v1 || table != journal))
+        code = bagi_bag_contradicts(bag, length, end, err);
+    *finished = !code && v1 && ascends &&
+                (!checksums || bagi_recover_is_sealed(bag, dir));
+    *left = !code && (!*finished || checksums);
+    bag->split = true;
+    bag->v2 = false;
+    bag->table = 0;
+    bag->length = length;
+    bag->limit = bag->file[BAGI_BLOBS].size;
     return code;
 }
 
-static bags_code bagi_recover_bag(bagi_recovering *work, const char *path,
+/* A standalone Bag that was left: keep its complete blobs, and write the table. If
+ * it is `finished` as far as its table shows, its blobs may still not match their
+ * checksums. */
+static void bagi_recover_left(const bagi_recovering *work, bag_writer *writer,
+    bag_reader *bag, bool finished, bags_recovered *done) {
+    bags_error *failure = &writer->job.failure;
+    const char *reason = NULL;
+    bagi_how how;
+    bool checksums = false;
+    memset(&how, 0, sizeof how);
+    how.name = "";
+    how.no_mmap = how.unfinished = true;
+    bagi_dir_has(&writer->dir, "", ".crc", &checksums, failure);
+    if (checksums && !failure->code)
+        bagi_crcs_open(bag, &writer->dir, &how, failure);
+    if (!failure->code)
+        bagi_bag_keep_complete(bag, &reason, &done->truncated, failure);
+    if (!failure->code && reason && bag->length == 0)
+        bags_fail(failure, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: its .idx lists blobs, but none is "
+            "complete "
+            "(%s)",
+            bagi_tail(bag->file[BAGI_BLOBS].path), reason);
+    if (failure->code || (finished && !reason)) {
+        done->truncated = 0;
+        return;
+    }
+    done->action = BAGS_RECOVERY_FINISHED;
+    done->length = bag->length;
+    done->reason = reason ? reason : "";
+    if (work->options.dry_run)
+        return;
+    if (checksums)
+        bagi_output_add_checksums(&writer->output, 0, 0);
+    bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_WRITE);
+    bagi_output_continue(&writer->output, bag->length, bag->limit);
+    bagi_output_truncate(&writer->output);
+}
+
+static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bags_recovered *done, bags_error *err) {
-    const bagi_env *env = &work->env;
-    bagi_lone_state state = BAGI_LONE_WHOLE;
-    bags_code code = bagi_check_lone(env, path, err);
+    const bags_io *io = &work->env.io;
+    bag_writer_options options;
+    bag_reader bag;
+    bool left = false, finished = false;
+    memset(&bag, 0, sizeof bag);
+    memset(&options, 0, sizeof options);
+    options.no_sync = work->options.no_sync;
+    options.keep_idx = work->options.keep_idx;
+    options.buffer_size = BAGI_RECOVER_BUFFER;
+    options.env.allocator = &work->env.memory;
+    options.env.io = io;
+    bags_code code = bagi_check_standalone(&work->env, path, err);
     if (!code && !bagi_is_bag_path(path))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: the name of a lone Bag ends in .bag", bagi_tail(path));
-    if (!code)
-        code = bagi_recover_look(env, path, &state, err);
-    if (!code && state == BAGI_LONE_TORN)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: its table and its .idx contradict each other; if the table "
-            "is right, remove the .idx",
-            bagi_tail(path));
-    if (code || state == BAGI_LONE_WHOLE)
-        return code;
-    bag_writer *writer =
-        (bag_writer *)bagi_alloc(&env->memory, sizeof *writer, err);
+            "%s: a standalone Bag's name must end in .bag", bagi_tail(path));
+    bag_writer *writer = code ? NULL : bagi_bag_writer_new(path, &options, err);
     if (!writer)
-        return BAGS_ERROR_MEMORY;
-    writer->env = *env;
-    writer->no_sync = work->options.no_sync;
-    writer->keep_idx = work->options.keep_idx;
-    code = bagi_recover_bag_with(work, writer, path, done, err);
-    if (!code && done->action && !work->options.dry_run)
+        return err->code;
+    bags_error *failure = &writer->job.failure;
+    bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    bagi_stream_open(blobs, &writer->dir, "", ".bag",
+        work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE);
+    int error = failure->code ? 0 : io->lock(io->user, blobs->handle);
+    if (error == EWOULDBLOCK)
+        bags_fail(failure, BAGS_ERROR_LOCKED,
+            "%s: unfinished, locked by a running writer", bagi_tail(path));
+    else if (error)
+        bagi_fail_system(failure, error, path, "lock");
+    bag.env = &writer->job.env;
+    if (!failure->code)
+        bagi_recover_examine(&writer->dir, &bag, &left, &finished, failure);
+    if (left)
+        bagi_recover_left(work, writer, &bag, finished, done);
+    bagi_bag_release(&bag);
+    if (done->action && !work->options.dry_run && !failure->code)
         return bag_writer_close(writer, err);
-    bagi_column_close(env, &writer->column, NULL);
+    bagi_output_close(&writer->output);
+    code = bagi_job_end(&writer->job, err);
     bagi_bag_writer_free(writer);
-    if (code && !bagi_recover_look(env, path, &state, NULL) &&
-        state == BAGI_LONE_WHOLE)
-        code = BAGS_OK; /* its writer has finished it meanwhile */
     return code;
 }
 
-static void bagi_recover_count(
-    bags_recover_report *report, const bags_recovered *done) {
-    report->finished_before += done->action == BAGS_RECOVERY_NOTHING;
-    report->removed += done->action == BAGS_RECOVERY_REMOVED;
-    report->locked += done->action == BAGS_RECOVERY_LOCKED;
-    report->failed += done->action == BAGS_RECOVERY_FAILED;
-    report->truncated += done->truncated;
-    if (done->action == BAGS_RECOVERY_FINISHED) {
-        report->finished_now++;
-        report->length += done->length;
-    }
-}
-
-/* Recover one shard, or the lone Bag, and report it. */
-static void bagi_recover_one(bagi_recovering *work, const char *path) {
+/* Recover one shard, or a standalone Bag, and report it. Failures do not stop the
+ * others. */
+static bags_code bagi_recover_one(
+    void *user, const bagi_dir *dir, size_t index) {
+    bagi_recovering *work = (bagi_recovering *)user;
+    bags_recover_report *report = &work->report;
+    bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
     bags_error why;
-    bags_recovered done = {path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
-    why.message[0] = '\0';
-    bags_code code = work->lone ? bagi_recover_bag(work, path, &done, &why)
-                                : bagi_recover_shard(work, path, &done, &why);
+    (void)index;
+    bags_code code = dir->standalone
+                         ? bagi_recover_bag(work, dir->path, &done, &why)
+                         : bagi_recover_shard(work, dir, &done, &why);
     if (code) {
         done.action = code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED
                                                 : BAGS_RECOVERY_FAILED;
         done.length = done.truncated = 0;
         done.reason = why.message;
-        if (!work->code) {
-            work->code = code;
-            if (work->err)
-                *work->err = why;
-        }
+        if (!work->code)
+            *work->err = why;
+        work->code = work->code ? work->code : code;
     }
-    bagi_recover_count(&work->report, &done);
+    report->finished_before += done.action == BAGS_RECOVERY_NOTHING;
+    report->finished_now += done.action == BAGS_RECOVERY_FINISHED;
+    report->removed += done.action == BAGS_RECOVERY_REMOVED;
+    report->locked += done.action == BAGS_RECOVERY_LOCKED;
+    report->failed += done.action == BAGS_RECOVERY_FAILED;
+    report->truncated += done.truncated;
+    if (done.action == BAGS_RECOVERY_FINISHED)
+        report->length += done.length;
     if (work->options.each)
         work->options.each(work->options.user, &done);
+    return BAGS_OK;
 }
 
-static bags_code bagi_recover_shards(bagi_recovering *work, const char *path) {
-    uint64_t stop = work->options.shard_stop;
+static bags_code bagi_recover_shards(
+    bagi_recovering *work, const bagi_dir *dir) {
+    bags_error why; /* after a shard's failure the first one is in work->err */
+    bagi_sink sink = {&why, NULL};
     bagi_names names;
-    bags_code code = bagi_names_list(&work->env, path, &names, work->err);
-    if (code)
-        return code;
-    if (names.count == 0)
-        code = bagi_fail_no_dataset(&work->env, path, work->err);
-    for (size_t i = 0; i < names.count; i++) {
-        if (names.names[i].number % stop != work->options.shard_start)
-            continue;
-        char *shard = bagi_shard_path(&work->env.memory, path, names.names[i],
-            work->code ? NULL : work->err);
-        if (!shard) {
-            code = BAGS_ERROR_MEMORY;
-            break;
-        }
-        bagi_recover_one(work, shard);
-        bagi_free_text(&work->env.memory, shard);
-    }
+    bags_code code = bagi_names_list(&work->env, dir->path, &sink, &names);
+    if (!code && names.count == 0)
+        code = bagi_fail_no_dataset(dir, &why);
+    if (!code)
+        code = bagi_each_shard(&names, work->options.shard_start,
+            work->options.shard_stop, bagi_recover_one, work, &why);
+    if (!code && work->report.finished_now && !work->options.no_sync &&
+        !work->options.dry_run)
+        code = bagi_sync_parents(&work->env, dir->path, 1, &why);
+    if (code && !work->code)
+        *work->err = why;
     bagi_names_free(&names);
     return code;
 }
@@ -9625,60 +9273,54 @@ static bags_code bagi_recover_shards(bagi_recovering *work, const char *path) {
 BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
     bags_error *err) {
+    BAGI_ERR(err);
     bagi_recovering work;
     bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
     memset(&work, 0, sizeof work);
     if (options)
         work.options = *options;
-    work.env = bagi_env_of(work.options.env.allocator, work.options.env.io);
+    work.env = bagi_env_of(&work.options.env);
     work.err = err;
-    if (!work.options.shard_stop)
-        work.options.shard_stop = 1;
-    if (report)
-        *report = work.report;
-    if (work.options.shard_start >= work.options.shard_stop)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: shard_start is not below shard_stop", bagi_tail(path));
-    bags_code code = bagi_check_path(path, err);
+    bags_code code = bagi_check_worker(
+        path, work.options.shard_start, &work.options.shard_stop, err);
+    bagi_dir dir = bagi_dir_of(&work.env, path);
     if (!code)
         code = bagi_kind(&work.env, path, &kind, err);
-    work.lone = kind == BAGS_PATH_FILE;
-    if (!code && !work.lone)
-        code = bagi_is_single(&work.env, path, &single, err);
-    single = single || work.lone;
-    if (!code && single)
-        bagi_recover_one(&work, path);
-    else if (!code)
-        code = bagi_recover_shards(&work, path);
-    if (!code && !single && work.report.finished_now && !work.options.no_sync &&
-        !work.options.dry_run)
-        code = bagi_sync_above(&work.env, path, 1, work.code ? NULL : err);
+    dir.standalone = kind == BAGS_PATH_FILE;
+    if (!code && !dir.standalone)
+        code = bagi_is_single(&dir, &single, err);
+    if (!code && !single && !dir.standalone)
+        code = bagi_recover_shards(&work, &dir);
+    else if (!code && work.options.shard_start == 0) /* it counts as shard 0 */
+        code = bagi_recover_one(&work, &dir, 0);
     if (report)
         *report = work.report;
     return work.code ? work.code : code;
 }
+#endif /* BAGS_NO_WRITER */
 
 /* ========================================================================
  * >>dataset-read
- * A reader knows of every shard its number and its first datapoint. The Bags of
- * a shard are opened when they are first used, under a lock, and published for
- * all threads; from then on they are found without one.
+ * A reader knows the number, the first datapoint and the length of every shard. The
+ * Bags of a shard are opened when they are first used, under a lock, and published
+ * to all threads; from then on they are found without one.
+ *
+ *     reader->mutex        held while a Bag is opened: shard->bags, files.maps
+ *     reader->files.mutex  held while a file is opened or closed: see bagi_files;
+ *                          taken inside the other one, never the other way round
+ *     (nothing)            everything else does not change after bags_reader_open
  * ====================================================================== */
 
+/* What a reader needs of a shard besides bags_shard. */
 typedef struct bagi_shard {
-    bagi_name name;
+    unsigned digits; /* of its name */
     bool split;      /* no refs.bag */
-    bool unfinished; /* its Bags were opened with the reader; without a
-                        datapoint it has none */
-    uint64_t start;  /* index of its first datapoint */
     uint32_t spec;   /* CRC of its spec.json */
-    void **bags;     /* a bag_reader a field, then refs; NULL: not used yet */
+    void **bags;     /* one bag_reader per field, then refs; NULL: not used yet.
+                        Of an unfinished shard they are opened with the reader;
+                        if it has no datapoint there are none */
 } bagi_shard;
-
-typedef struct bagi_gap {
-    uint64_t start, stop, step;
-} bagi_gap;
 
 struct bags_reader {
     bagi_env env;
@@ -9686,796 +9328,416 @@ struct bags_reader {
     char *path;
     bool sharded;
     bagi_spec spec;
-    bagi_shard *shards; /* count of them, and one more where the last ends */
-    size_t count, capacity;
+    bags_shard *shards; /* parallel arrays */
+    bagi_shard *parts;
+    size_t count, shards_capacity, parts_capacity;
     uint64_t length, skipped;
-    bags_shard *described; /* the shards, for bags_reader_shards */
-    bool live, skips;
-    bagi_gap *gaps;
-    size_t gaps_count, gaps_capacity;
     bagi_files files;
-    bagi_mutex mutex; /* of what is opened when it is first used */
+    bagi_mutex mutex;
     bool has_mutexes;
 };
 
-static bags_code bagi_reader_describe(bags_reader *reader, bags_error *err);
-
-static char *bagi_reader_shard_path(
-    const bags_reader *reader, const bagi_shard *shard, bags_error *err) {
-    const bags_allocator *memory = &reader->env.memory;
-    return reader->sharded
-               ? bagi_shard_path(memory, reader->path, shard->name, err)
-               : bagi_copy_text(
-                     memory, reader->path, strlen(reader->path), err);
+/* The directory of a shard; free dir->path with bagi_dir_free. */
+static bags_code bagi_reader_dir(
+    const bags_reader *reader, size_t shard, bagi_dir *dir, bags_error *err) {
+    bagi_name name = {
+        reader->shards[shard].number, reader->parts[shard].digits};
+    char *path = reader->sharded
+                     ? bagi_shard_path(&reader->env, reader->path, name, err)
+                     : bagi_copy_text(&reader->env.memory, reader->path,
+                           strlen(reader->path), err);
+    *dir = bagi_dir_of(&reader->env, path);
+    return path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
-static const char *bagi_reader_field_name(
-    const bags_reader *reader, size_t field) {
-    return field < reader->spec.count ? reader->spec.fields[field].name
-                                      : "refs";
-}
-
-static char *bagi_reader_bag_path(const bags_reader *reader,
-    const bagi_shard *shard, size_t field, bags_error *err) {
-    const char *name = bagi_reader_field_name(reader, field);
-    const bags_allocator *memory = &reader->env.memory;
-    if (!reader->sharded)
-        return bagi_print(memory, err, "%s/%s.bag", reader->path, name);
-    return bagi_print(memory, err, "%s/%0*" PRIu64 "/%s.bag", reader->path,
-        (int)shard->name.digits, shard->name.number, name);
-}
-
-/* Of an unfinished shard without a datapoint nothing is shown; its Bags, which
- * grow, are not to be opened. */
-static bool bagi_shard_blank(const bagi_shard *shard) {
-    return shard->unfinished && !shard->bags;
-}
-
-/* How a shard's Bags are opened. 0 bytes are an empty Bag only beside those of
- * granular 0.20 and 0.21, which `refs` tells. */
-static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader,
-    const bagi_shard *shard, const bag_reader *refs) {
-    bagi_bag_options options;
-    options.grows = reader->live;
-    options.unfinished = false;
-    options.where = shard->split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    options.no_mmap = reader->options.no_mmap;
-    options.cache_index = reader->options.cache_index;
-    options.access = reader->options.access;
-    options.check = reader->options.verify_checksums;
-    options.name = NULL; /* bagi_reader_bag_new knows */
-    options.spec = shard->spec;
-    options.any_spec = false;
-    options.allow_empty = !refs || refs->v2 || refs->length == 0;
-    return options;
-}
-
-static void bagi_reader_bag_free(const bags_reader *reader, bag_reader *bag) {
-    if (!bag)
-        return;
-    bagi_bag_release(bag);
-    bagi_free(&reader->env.memory, bag, sizeof *bag);
-}
-
-/*
- * Open a Bag of a shard. With `files` it may be kept and is found by position
- * through that set; without, it holds its file until it is released.
- */
-static bags_code bagi_reader_bag_new(const bags_reader *reader,
-    const bagi_shard *shard, size_t field, const bagi_bag_options *options,
-    bagi_files *files, bag_reader **out, bags_error *err) {
-    const bags_allocator *memory = &reader->env.memory;
-    char *path = bagi_reader_bag_path(reader, shard, field, err);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    bag_reader *bag = (bag_reader *)bagi_alloc(memory, sizeof *bag, err);
-    bags_code code = bag ? BAGS_OK : BAGS_ERROR_MEMORY;
-    bagi_bag_options how = *options;
-    how.name = bagi_reader_field_name(reader, field);
-    if (!code) {
-        bag->env = &reader->env;
-        bag->files = files;
-        code = bagi_bag_open(bag, path, &how, err);
-    }
-    bagi_free_text(memory, path);
-    if (code)
-        bagi_free(memory, bag, sizeof *bag);
-    else
-        *out = bag;
-    return code;
+/* How the Bags of a finished shard are opened. 0 bytes are an empty Bag only next
+ * to those of granular 0.20 and 0.21, which refs.bag shows. */
+static bagi_how bagi_reader_how(
+    const bags_reader *reader, const bagi_shard *part, const bag_reader *refs) {
+    bagi_how how;
+    memset(&how, 0, sizeof how);
+    how.where = part->split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
+    how.no_mmap = reader->options.no_mmap;
+    how.cache_index = reader->options.cache_index;
+    how.verify_checksums = reader->options.verify_checksums;
+    how.access = reader->options.access;
+    how.spec = part->spec;
+    how.allow_empty = !refs || refs->v2 || refs->length == 0;
+    return how;
 }
 
 static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
     size_t field, const bag_reader **out, bags_error *err);
 
-/* The slow half of bagi_reader_bag; the mutex is held. */
-static bags_code bagi_reader_bag_open(bags_reader *reader, bagi_shard *shard,
+/* Open a Bag and publish it. The mutex is held. */
+static bags_code bagi_reader_open_bag(bags_reader *reader, size_t shard,
     size_t field, const bag_reader *refs, const bag_reader **out,
     bags_error *err) {
-    const bags_allocator *memory = &reader->env.memory;
-    void **bags = shard->bags;
+    bagi_shard *part = &reader->parts[shard];
+    void **bags = part->bags;
+    bags_code code = BAGS_OK;
     if (!bags) {
         bags = (void **)bagi_alloc(
-            memory, (reader->spec.count + 1) * sizeof *bags, err);
+            &reader->env.memory, (reader->spec.count + 1) * sizeof *bags, err);
         if (!bags)
             return BAGS_ERROR_MEMORY;
-        BAGI_STORE(&shard->bags, bags);
+        BAGI_STORE(&part->bags, bags);
     }
     bag_reader *bag = (bag_reader *)bags[field];
     if (!bag) {
-        bagi_bag_options options = bagi_reader_bag_options(reader, shard, refs);
-        bags_code code = bagi_reader_bag_new(
-            reader, shard, field, &options, &reader->files, &bag, err);
-        if (code)
-            return code;
-        BAGI_STORE(&bags[field], (void *)bag);
+        bagi_how how = bagi_reader_how(reader, part, refs);
+        bagi_dir dir;
+        how.name = bagi_spec_name(&reader->spec, field);
+        code = bagi_reader_dir(reader, shard, &dir, err);
+        if (!code)
+            code = bagi_bag_new(&dir, &how, &reader->files, &bag, err);
+        bagi_dir_free(&dir);
+        if (!code)
+            BAGI_STORE(&bags[field], (void *)bag);
     }
     *out = bag;
-    return BAGS_OK;
+    return code;
 }
 
-BAGI_COLD static bags_code bagi_reader_bag_first(const bags_reader *from,
-    size_t number, size_t field, const bag_reader **out, bags_error *err) {
-    /* Only what the mutex guards changes. */
-    bags_reader *reader = (bags_reader *)(uintptr_t)from;
-    bagi_shard *shard = &reader->shards[number];
+BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
+    size_t shard, size_t field, const bag_reader **out, bags_error *err) {
+    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     const bag_reader *refs = NULL;
     bags_code code = BAGS_OK;
-    if (!shard->split && field < reader->spec.count)
-        code = bagi_reader_bag(reader, number, reader->spec.count, &refs, err);
+    if (!reader->parts[shard].split && field < reader->spec.count)
+        code = bagi_reader_bag(reader, shard, reader->spec.count, &refs, err);
     if (code)
         return code;
     bagi_lock(&reader->mutex);
-    code = bagi_reader_bag_open(reader, shard, field, refs, out, err);
+    code = bagi_reader_open_bag(reader, shard, field, refs, out, err);
     bagi_unlock(&reader->mutex);
     return code;
 }
 
-/* The Bag of a field (spec.count: refs) in a shard. */
-static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
-    size_t field, const bag_reader **out, bags_error *err) {
-    if (BAGI_ATOMIC) {
-        void **bags = (void **)BAGI_LOAD(&reader->shards[shard].bags);
-        void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
-        if (bag) {
-            *out = (const bag_reader *)bag;
-            return BAGS_OK;
-        }
-    }
-    return bagi_reader_bag_first(reader, shard, field, out, err);
-}
-
-static void bagi_shard_close(const bags_reader *reader, bagi_shard *shard) {
-    size_t count = reader->spec.count + 1;
-    if (!shard->bags)
-        return;
-    for (size_t i = 0; i < count; i++)
-        bagi_reader_bag_free(reader, (bag_reader *)shard->bags[i]);
-    bagi_free(&reader->env.memory, shard->bags, count * sizeof *shard->bags);
-    shard->bags = NULL;
+/* The Bag of a field (spec.count: of refs) in a shard, opened if need be. */
+static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
+    size_t shard, size_t field, const bag_reader **out, bags_error *err) {
+    void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+    void *bag = BAGI_ATOMIC && bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
+    *out = (const bag_reader *)bag;
+    return bag ? BAGS_OK
+               : bagi_reader_first_bag(reader, shard, field, out, err);
 }
 
 /* ---- opening ---- */
 
-static bags_code bagi_reader_read_spec(const bagi_env *env, const char *dir,
-    const char *name, unsigned char **text, size_t *size, bags_error *err) {
-    char *path = bagi_print(&env->memory, err, "%s/%s", dir, name);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_read_file(env, path, BAGI_SPEC_MOST, text, size, err);
-    bagi_free_text(&env->memory, path);
-    return code;
-}
-
-/* While shards are opened: the first one's spec.json, to compare the others
- * with. */
 typedef struct bagi_opening {
     bags_reader *reader;
-    unsigned char *text;
-    size_t size;
-    bool has_spec;
+    bagi_common common;
+    const bagi_names *names; /* NULL: unsharded */
+    bags_error *err; /* not the caller's: a failed try may be repeated */
 } bagi_opening;
 
-/* Take over the first spec.json, or check that a later one says the same. */
-static bags_code bagi_opening_spec(bagi_opening *opening, const char *dir,
-    const char *name, unsigned char *text, size_t size, bags_error *err) {
+static bags_code bagi_opening_add(
+    bagi_opening *opening, const bags_shard *shard, const bagi_shard *part) {
     bags_reader *reader = opening->reader;
     const bags_allocator *memory = &reader->env.memory;
-    bagi_spec other;
-    memset(&other, 0, sizeof other);
-    if (opening->has_spec && size == opening->size &&
-        memcmp(text, opening->text, size) == 0)
-        return BAGS_OK;
-    bagi_spec *spec = opening->has_spec ? &other : &reader->spec;
-    bags_code code = bagi_spec_parse(memory, spec, text, size, err);
-    if (!code && !opening->has_spec)
-        code = bagi_spec_seal(memory, spec, reader->options.registry, err);
-    else if (!code && !bagi_spec_same(spec, &reader->spec))
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "does not say the same as that of the first shard");
-    if (code)
-        bagi_prefix(err, code, "%s/%s: ", bagi_tail(dir), name);
-    bagi_spec_free(memory, &other);
-    if (opening->has_spec || code)
-        return code;
-    opening->text = (unsigned char *)bagi_alloc_raw(memory, size, err);
-    if (!opening->text)
-        return BAGS_ERROR_MEMORY;
-    memcpy(opening->text, text, size);
-    opening->size = size;
-    opening->has_spec = true;
-    return BAGS_OK;
-}
-
-/* The number of datapoints where refs.bag has them. If it has 0 bytes, the
- * others must be of the kind that may. */
-static bags_code bagi_opening_refs(const bags_reader *reader,
-    const bagi_shard *shard, uint64_t *length, bags_error *err) {
-    bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
-    options.no_mmap = true;
-    options.cache_index = false;
-    size_t count = reader->spec.count;
-    bag_reader *refs = NULL;
-    bags_code code =
-        bagi_reader_bag_new(reader, shard, count, &options, NULL, &refs, err);
+    void *shards = reader->shards, *parts = reader->parts;
+    bags_code code = bagi_grow(memory, &shards, &reader->shards_capacity,
+        reader->count, sizeof *reader->shards, opening->err);
+    reader->shards = (bags_shard *)shards;
+    if (!code)
+        code = bagi_grow(memory, &parts, &reader->parts_capacity, reader->count,
+            sizeof *reader->parts, opening->err);
+    reader->parts = (bagi_shard *)parts;
+    if (!code && shard->length > UINT64_MAX - reader->length)
+        code = bags_fail(opening->err, BAGS_ERROR_CORRUPT,
+            "%s: more than 2^64 datapoints", bagi_tail(reader->path));
     if (code)
         return code;
-    *length = refs->length;
-    bool doubtful = refs->file.size == 0;
-    bagi_reader_bag_free(reader, refs);
-    for (size_t i = 0; doubtful && i < count; i++) {
-        bag_reader *bag = NULL;
-        code = bagi_reader_bag_new(reader, shard, i, &options, NULL, &bag, err);
-        if (code)
-            return code;
-        bool wrong = !bag->v2 && bag->length > 0;
-        bagi_reader_bag_free(reader, bag);
-        if (wrong) {
-            char *path = bagi_reader_bag_path(reader, shard, count, NULL);
-            bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: has 0 bytes beside a Bag that has blobs: it was never "
-                "closed",
-                path ? bagi_tail(path) : "refs.bag");
-            bagi_free_text(&reader->env.memory, path);
-            return BAGS_ERROR_CORRUPT;
-        }
-    }
-    return BAGS_OK;
-}
-
-/* The number of datapoints where there is no refs.bag: that of every field. */
-static bags_code bagi_opening_split(const bags_reader *reader,
-    const bagi_shard *shard, const char *dir, uint64_t *length,
-    bags_error *err) {
-    bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
-    options.no_mmap = true;
-    options.cache_index = false;
-    const bags_field *fields = reader->spec.fields;
-    size_t least = 0, most = 0;
-    uint64_t low = 0, high = 0;
-    for (size_t i = 0; i < reader->spec.count; i++) {
-        if (reader->spec.types[i].sequence)
-            return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: has no refs.bag, and the field \"%.200s\" is a sequence",
-                bagi_tail(dir), fields[i].name);
-        bag_reader *bag = NULL;
-        bags_code code =
-            bagi_reader_bag_new(reader, shard, i, &options, NULL, &bag, err);
-        if (code && err->system == ENOENT && i == 0)
-            return bags_fail(err, BAGS_ERROR_MISSING,
-                "%s: refs.bag is missing, or else %.200s.bag or %.200s.idx, "
-                "which a split dataset has",
-                bagi_tail(dir), fields[i].name, fields[i].name);
-        if (code)
-            return code;
-        uint64_t blobs = bag->length;
-        bagi_reader_bag_free(reader, bag);
-        if (i == 0 || blobs < low) {
-            low = blobs;
-            least = i;
-        }
-        if (i == 0 || blobs > high) {
-            high = blobs;
-            most = i;
-        }
-    }
-    if (low != high && !reader->skips && !reader->live)
-        return bags_fail(err, BAGS_ERROR_UNFINISHED,
-            "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
-            " blobs, \"%.200s\" has %" PRIu64,
-            bagi_tail(dir), fields[least].name, low, fields[most].name, high);
-    *length = low;
-    return BAGS_OK;
-}
-
-static bags_code bagi_opening_length(const bags_reader *reader,
-    bagi_shard *shard, const char *dir, uint64_t *length, bags_error *err) {
-    char *path = bagi_print(&reader->env.memory, err, "%s/refs.bag", dir);
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code =
-        path ? bagi_kind(&reader->env, path, &kind, err) : BAGS_ERROR_MEMORY;
-    bagi_free_text(&reader->env.memory, path);
-    if (code)
-        return code;
-    shard->split = kind == BAGS_PATH_NONE;
-    return shard->split ? bagi_opening_split(reader, shard, dir, length, err)
-                        : bagi_opening_refs(reader, shard, length, err);
-}
-
-/* Have room for one more shard than there are. */
-static bags_code bagi_opening_room(bags_reader *reader, bags_error *err) {
-    void *shards = reader->shards;
-    bags_code code = bagi_grow(&reader->env.memory, &shards, &reader->capacity,
-        reader->count, sizeof *reader->shards, err);
-    reader->shards = (bagi_shard *)shards;
-    return code;
-}
-
-static bags_code bagi_opening_add(bags_reader *reader, const bagi_shard *shard,
-    const char *dir, uint64_t length, bags_error *err) {
-    bags_code code = bagi_opening_room(reader, err);
-    if (code)
-        return code;
-    if (length > UINT64_MAX - reader->length)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has more datapoints than can be counted", bagi_tail(dir));
     reader->shards[reader->count] = *shard;
-    reader->shards[reader->count++].start = reader->length;
-    reader->length += length;
+    reader->shards[reader->count].start = reader->length;
+    reader->parts[reader->count++] = *part;
+    reader->length += shard->length;
     return BAGS_OK;
 }
 
-/* All shards are there: say where the last one ends. */
-static bags_code bagi_opening_end(bags_reader *reader, bags_error *err) {
-    bags_code code = bagi_opening_room(reader, err);
-    if (!code) {
-        memset(&reader->shards[reader->count], 0, sizeof *reader->shards);
-        reader->shards[reader->count].start = reader->length;
-    }
-    return code;
-}
-
-/* Open a shard by its commit record, if that is there. */
-static bags_code bagi_opening_finished(bagi_opening *opening, bagi_shard *shard,
-    const char *dir, bool wanted, bool *found, bags_error *err) {
+/* Open a shard that has spec.json. */
+static bags_code bagi_opening_finished(bagi_opening *opening,
+    const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found) {
     bags_reader *reader = opening->reader;
-    unsigned char *text = NULL;
-    size_t size = 0;
-    uint64_t length = 0;
-    bags_code code = bagi_reader_read_spec(
-        &reader->env, dir, "spec.json", &text, &size, err);
-    *found = code != BAGS_ERROR_MISSING || err->system != ENOENT;
+    bagi_sink sink = {opening->err, NULL};
+    bag_reader *refs = NULL;
+    bags_code code = bagi_common_read(
+        &opening->common, dir, "", NULL, &part->spec, opening->err);
+    *found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT;
     if (!*found)
         return BAGS_OK;
-    if (code)
-        return code;
-    shard->spec = bagi_crc(0, text, size);
-    code = bagi_opening_spec(opening, dir, "spec.json", text, size, err);
-    if (!code && wanted)
-        code = bagi_opening_length(reader, shard, dir, &length, err);
-    if (!code && wanted)
-        code = bagi_opening_add(reader, shard, dir, length, err);
-    bagi_free(&reader->env.memory, text, size);
+    const bagi_spec *spec = &opening->common.spec;
+    if (!code)
+        code = bagi_shard_variant(dir, spec, &part->split, &sink);
+    bagi_how how = bagi_reader_how(reader, part, NULL);
+    how.no_mmap = true;
+    how.cache_index = false;
+    how.name = "refs";
+    if (!code && !part->split)
+        code = bagi_bag_new(dir, &how, NULL, &refs, opening->err);
+    if (!code)
+        code = bagi_shard_measure(dir, spec, &how, refs,
+            reader->options.unfinished != BAGS_UNFINISHED_REFUSE,
+            &shard->length, NULL, &sink);
+    bagi_bag_free(&reader->env, refs);
     return code;
 }
 
-/* ---- opening a shard that is being written ----
- *
- * Nothing is locked, and the writer is never in the way: what refs.idx says is
- * whole does not change any more, whatever the writer does behind it; a file that
- * is not there any more means that the shard was finished or removed meanwhile,
- * and so the next try finds it so. After a loss of power the journals may say
- * more than is true: only the datapoints that recovery would keep are taken. The
- * journals are read into memory here, since they go when the shard is finished;
- * the Bags stay the same files, to which the writer adds a table. They are not
- * mapped: where a file that is mapped cannot be cut, the writer would fail, and
- * where it can, an abort would end the reader.
+/*
+ * Open a shard without spec.json, by its record. Nothing is locked: what refs.idx
+ * lists does not change any more, whatever the writer appends. The journals are read
+ * into memory, since they are removed when the shard is finished. The Bags stay the
+ * same files, to which the writer adds a table; they are not mapped, since an abort
+ * truncates them. *again if files are missing or in motion: the shard may have been
+ * finished or removed since.
  */
-
-#define BAGI_LIVE_TRIES 4
-#define BAGI_LIVE_STEP 1024 /* datapoints */
-
-/* Open a Bag of the shard as far as its journal goes. */
-static bags_code bagi_live_bag(const bags_reader *reader, bagi_shard *shard,
-    size_t field, bag_reader **out, bags_error *err) {
-    bagi_bag_options options = bagi_reader_bag_options(reader, shard, NULL);
-    options.where = BAGI_SPLIT;
-    options.no_mmap = options.cache_index = options.unfinished = true;
-    bags_code code = bagi_reader_bag_new(reader, shard, field, &options,
-        (bagi_files *)(uintptr_t)&reader->files, out, err);
-    shard->bags[field] = code ? NULL : *out;
-    return code;
-}
-
-/* Open the Bags, refs first, so that the fields' cover what it says. *length is
- * how many datapoints it speaks of; if none, the fields are left alone. */
-static bags_code bagi_live_bags(const bags_reader *reader, bagi_shard *shard,
-    uint64_t *length, bags_error *err) {
-    size_t count = reader->spec.count;
-    shard->bags = (void **)bagi_alloc(
-        &reader->env.memory, (count + 1) * sizeof *shard->bags, err);
-    if (!shard->bags)
-        return BAGS_ERROR_MEMORY;
-    bag_reader *bag = NULL;
-    bags_code code = bagi_live_bag(reader, shard, count, &bag, err);
-    if (code)
-        return code;
-    *length = bag->length;
-    for (size_t i = 0; *length && i < count && !code; i++)
-        code = bagi_live_bag(reader, shard, i, &bag, err);
-    return code;
-}
-
-/* From now on blobs are compared with their checksums. */
-static bags_code bagi_live_sums(
-    const bags_reader *reader, const bagi_shard *shard, bags_error *err) {
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i <= reader->spec.count && !code; i++)
-        code = bagi_sums_attach_live((bag_reader *)shard->bags[i], err);
-    return code;
-}
-
-/* While the datapoints of such a shard are counted: the refs of one, and how
- * many blobs of each field they use. */
-typedef struct bagi_live {
-    const bags_reader *reader;
-    void **bags;
-    bagi_ref *refs;
-    uint64_t *used;
-    bags_buffer scratch;
-} bagi_live;
-
-/* Take the next datapoint, if it is whole: as bagi_scan_datapoint has it. */
-static bool bagi_live_take(bagi_live *live, bags_view blob) {
-    const bagi_spec *spec = &live->reader->spec;
-    size_t field = 0;
-    if (bagi_refs_parse(blob, spec->types, spec->count, live->refs, &field))
-        return false;
-    for (size_t i = 0; i < spec->count; i++) {
-        const bagi_ref *ref = &live->refs[i];
-        const bag_reader *bag = (const bag_reader *)live->bags[i];
-        uint64_t used = live->used[i];
-        if (ref->count &&
-            (ref->first != used || ref->count > bag->length - used ||
-                bagi_bag_check(
-                    bag, used, ref->count, bag->ends + 8 * used, NULL)))
-            return false;
-    }
-    for (size_t i = 0; i < spec->count; i++)
-        live->used[i] += live->refs[i].count;
-    return true;
-}
-
-/* Count the datapoints that are whole, up to the first that is not. */
-static bags_code bagi_live_count(
-    bagi_live *live, uint64_t *length, bags_error *err) {
-    const bag_reader *refs =
-        (const bag_reader *)live->bags[live->reader->spec.count];
-    uint64_t most = bagi_bag_whole(refs), at = 0, step = BAGI_LIVE_STEP;
-    bool whole = true;
-    bags_code code = BAGS_OK;
-    while (whole && at < most && !code) {
-        bags_range range;
-        uint64_t stop = most - at < step ? most : at + step;
-        code =
-            bag_reader_get_range(refs, at, stop, &live->scratch, &range, err);
-        if (code == BAGS_ERROR_CORRUPT) {
-            /* One of them has not its checksum: the first is looked for. */
-            whole = step > 1;
-            step = 1;
-            code = BAGS_OK;
-            continue;
-        }
-        for (size_t i = 0; !code && whole && i < range.length; i++) {
-            whole = bagi_live_take(live, bags_range_get(&range, i));
-            at += whole;
-        }
-    }
-    *length = at;
-    return code;
-}
-
-/* Find how many datapoints are whole, and make the Bags end with them. That none
- * of them is, is not what a writer's death leaves. */
-static bags_code bagi_live_scan(const bags_reader *reader, bagi_shard *shard,
-    const char *dir, uint64_t *length, bags_error *err) {
-    const bags_allocator *memory = &reader->env.memory;
-    size_t count = reader->spec.count;
-    bagi_live live;
-    memset(&live, 0, sizeof live);
-    live.reader = reader;
-    live.bags = shard->bags;
-    live.refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *live.refs, err);
-    live.used = (uint64_t *)bagi_alloc(memory, count * sizeof *live.used, err);
-    bags_code code = live.refs && live.used
-                         ? bagi_live_count(&live, length, err)
-                         : BAGS_ERROR_MEMORY;
-    if (!code && *length == 0)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.idx has datapoints, but none is whole", bagi_tail(dir));
-    for (size_t i = 0; i <= count && !code; i++)
-        bagi_bag_trim(
-            (bag_reader *)shard->bags[i], i < count ? live.used[i] : *length);
-    bagi_free(memory, live.refs, count * sizeof *live.refs);
-    bagi_free(memory, live.used, count * sizeof *live.used);
-    bags_buffer_free(&live.scratch);
-    return code;
-}
-
-/* The datapoints that were flushed. *missing: a file is not there, not yet or not
- * any more. */
-static bags_code bagi_live_open(bags_reader *reader, bagi_shard *shard,
-    const char *dir, uint64_t *length, bool *missing, bags_error *err) {
-    *length = 0;
-    bags_code code = bagi_live_bags(reader, shard, length, err);
-    *missing = code == BAGS_ERROR_MISSING;
-    if (!code && *length && reader->options.verify_checksums)
-        code = bagi_live_sums(reader, shard, err);
-    if (!code && *length)
-        code = bagi_live_scan(reader, shard, dir, length, err);
-    if (code || *length == 0)
-        bagi_shard_close(reader, shard);
-    return code;
-}
-
-/* Whether a record is whole: its writer may have made it just now. */
-static bool bagi_live_record(
-    const bags_reader *reader, const unsigned char *text, size_t size) {
-    bagi_spec spec;
-    memset(&spec, 0, sizeof spec);
-    bags_code code =
-        bagi_spec_parse(&reader->env.memory, &spec, text, size, NULL);
-    bagi_spec_free(&reader->env.memory, &spec);
-    return code != BAGS_ERROR_CORRUPT;
-}
-
-/* Open a shard whose commit record was not there, by that of the claim. On the
- * last try, files that are missing were not made yet. */
 static bags_code bagi_opening_unfinished(bagi_opening *opening,
-    bagi_shard *shard, const char *dir, bool wanted, bool last, bool *found,
-    bags_error *err) {
+    const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found,
+    bool *again) {
     bags_reader *reader = opening->reader;
-    unsigned char *text = NULL;
-    size_t size = 0;
-    uint64_t length = 0;
-    bool missing = false;
-    bags_code code = bagi_reader_read_spec(
-        &reader->env, dir, "spec.json.partial", &text, &size, err);
-    if (code)
-        return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
-    *found = bagi_live_record(reader, text, size);
-    if (*found)
-        code = bagi_opening_spec(
-            opening, dir, "spec.json.partial", text, size, err);
-    if (!code && *found && wanted) {
-        shard->unfinished = true;
-        code = bagi_live_open(reader, shard, dir, &length, &missing, err);
-        if (missing && length == 0) {
-            *found = last;
-            code = BAGS_OK;
-        }
-        if (!code && *found)
-            code = bagi_opening_add(reader, shard, dir, length, err);
-        if (code)
-            bagi_shard_close(reader, shard);
+    bags_error *err = opening->err;
+    bag_reader **bags = NULL;
+    bagi_spec own;
+    bagi_scan prefix = {0, 0, NULL};
+    bool listed = false;
+    memset(&own, 0, sizeof own);
+    bags_code code = bagi_common_read(
+        &opening->common, dir, ".partial", &own, &part->spec, err);
+    bool differs = own.types != NULL;
+    bagi_spec_free(&reader->env.memory, &own);
+    if (code == BAGS_ERROR_MISSING ||
+        (code == BAGS_ERROR_CORRUPT && !differs)) {
+        *again = true; /* the record is not written yet, or not any more */
+        return BAGS_OK;
     }
-    bagi_free(&reader->env.memory, text, size);
-    return code;
-}
-
-/* A shard that is written, finished or removed while it is looked at is looked
- * at again. */
-static bags_code bagi_opening_tries(bagi_opening *opening, bagi_shard *shard,
-    const char *dir, bool wanted, bool *found, bags_error *err) {
-    bool live = opening->reader->live, again = true;
-    bags_code code = BAGS_OK;
-    for (int tries = BAGI_LIVE_TRIES; again; tries--) {
-        shard->unfinished = false;
-        code = bagi_opening_finished(opening, shard, dir, wanted, found, err);
-        if (!code && !*found && live)
-            code = bagi_opening_unfinished(
-                opening, shard, dir, wanted, tries == 1, found, err);
-        again = live && tries > 1 && shard->unfinished &&
-                (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT);
-        again = again || (live && tries > 1 && !code && !*found);
-    }
-    return code;
-}
-
-/* Open one shard, or, if it is none of this reader's, look at its spec only. */
-static bags_code bagi_opening_shard(
-    bagi_opening *opening, bagi_name name, bool wanted, bags_error *err) {
-    bags_reader *reader = opening->reader;
-    bagi_shard shard;
-    bool found = false;
-    memset(&shard, 0, sizeof shard);
-    shard.name = name;
-    char *dir = bagi_reader_shard_path(reader, &shard, err);
-    if (!dir)
-        return BAGS_ERROR_MEMORY;
-    bags_error why; /* a try that failed may not be the last */
-    bags_code code =
-        bagi_opening_tries(opening, &shard, dir, wanted, &found, &why);
-    if (code)
-        *err = why;
-    if (!code && !found && wanted) {
-        reader->skipped++;
-        if (!reader->skips && !reader->live)
-            code = bagi_fail_unfinished(&reader->env, dir, err);
-    }
-    bagi_free_text(&reader->env.memory, dir);
-    return code;
-}
-
-static bags_code bagi_opening_gap(bags_reader *reader, uint64_t start,
-    uint64_t stop, uint64_t step, bags_error *err) {
-    void *gaps = reader->gaps;
-    bags_code code = bagi_grow(&reader->env.memory, &gaps,
-        &reader->gaps_capacity, reader->gaps_count, sizeof *reader->gaps, err);
-    reader->gaps = (bagi_gap *)gaps;
     if (code)
         return code;
-    bagi_gap gap = {start, stop, step};
-    reader->gaps[reader->gaps_count++] = gap;
+    *found = shard->unfinished = true;
+    const bagi_spec *spec = &opening->common.spec;
+    bagi_how how = bagi_reader_how(reader, part, NULL);
+    how.cache_index = true;
+    code = bagi_unfinished_open(
+        dir, spec, &how, &reader->files, &bags, &listed, err);
+    if (code) {
+        *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT;
+        return err->system == ENOENT && !listed ? BAGS_OK : code;
+    }
+    if (listed)
+        code = bagi_prefix_scan(&reader->env, spec, bags, &prefix, err);
+    if (!code && listed && !prefix.length) {
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: refs.idx lists datapoints, but none is complete (%s)",
+            bagi_tail(dir->path), prefix.reason);
+        *again = true;
+    }
+    if (code || !prefix.length) {
+        bagi_bags_free(&reader->env, bags, spec->count + 1);
+        return code;
+    }
+    shard->length = prefix.length;
+    part->bags = (void **)bags;
+    part->split = false;
     return BAGS_OK;
 }
 
-BAGI_COLD static bags_code bagi_fail_gaps(
-    const bags_reader *reader, bags_error *err) {
-    char list[512];
-    size_t used = 0, named = 0, most = 20;
-    for (size_t i = 0; i < reader->gaps_count; i++) {
-        const bagi_gap *gap = &reader->gaps[i];
-        for (uint64_t n = gap->start; n < gap->stop && named <= most;
-             n += gap->step, named++)
-            used += (size_t)snprintf(list + used, sizeof list - used,
-                named == most ? ", ..." : "%s%06" PRIu64, named ? ", " : "", n);
-    }
-    return bags_fail(err, BAGS_ERROR_GAP,
-        "%s: shards are missing: %s: lost, or their workers are not done. Read "
-        "the rest with allow_gaps (--allow-gaps); if nothing is lost and all "
-        "are "
-        "done, close the gaps with bags_finalize (`bags finalize`)",
-        bagi_tail(reader->path), list);
-}
+#define BAGI_LIVE_TRIES 4
 
-/* A gap next to a shard that is not finished is most likely one whose writer has
- * not come to it: say that first. */
-BAGI_COLD static bags_code bagi_fail_gaps_or_unfinished(
-    const bags_reader *reader, const bagi_names *names, bags_error *err) {
-    const bagi_env *env = &reader->env;
+/* Open one shard. If it is written, finished or removed in the meantime, try
+ * again; on the last try, missing files do not exist yet. */
+static bags_code bagi_opening_shard(
+    void *user, const bagi_dir *dir, size_t index) {
+    bagi_opening *opening = (bagi_opening *)user;
+    bags_reader *reader = opening->reader;
+    bool live = reader->options.unfinished == BAGS_UNFINISHED_READ;
+    bool found = false, again = true;
+    bags_shard shard;
+    bagi_shard part;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i < names->count && !code; i++) {
-        bool finished = true;
-        if (reader->skips || reader->live ||
-            names->names[i].number % reader->options.shard_stop !=
-                reader->options.shard_start)
-            continue;
-        char *path =
-            bagi_shard_path(&env->memory, reader->path, names->names[i], err);
-        if (!path)
-            return BAGS_ERROR_MEMORY;
-        code = bagi_shard_finished(env, path, &finished, err);
-        if (!code && !finished)
-            code = bagi_fail_unfinished(env, path, err);
-        bagi_free_text(&env->memory, path);
+    for (int tries = 0; again && tries < BAGI_LIVE_TRIES; tries++) {
+        memset(&shard, 0, sizeof shard);
+        memset(&part, 0, sizeof part);
+        again = false;
+        code = bagi_opening_finished(opening, dir, &shard, &part, &found);
+        if (!code && !found && live)
+            code = bagi_opening_unfinished(
+                opening, dir, &shard, &part, &found, &again);
     }
-    return code ? code : bagi_fail_gaps(reader, err);
+    if (code)
+        return code;
+    if (opening->names) {
+        shard.number = opening->names->names[index].number;
+        part.digits = opening->names->names[index].digits;
+    }
+    if (found) {
+        code = bagi_opening_add(opening, &shard, &part);
+        if (code)
+            bagi_bags_free(&reader->env, (bag_reader **)part.bags,
+                opening->common.spec.count + 1);
+        return code;
+    }
+    reader->skipped++;
+    return reader->options.unfinished == BAGS_UNFINISHED_REFUSE
+               ? bagi_fail_unfinished(dir, opening->err)
+               : BAGS_OK;
 }
 
-/* Find the gaps among the shards that this reader should have. */
-static bags_code bagi_opening_gaps(
-    bags_reader *reader, const bagi_names *names, bags_error *err) {
+/* Learn the spec from a shard that is not read. */
+static bags_code bagi_opening_spec(
+    void *user, const bagi_dir *dir, size_t index) {
+    bagi_opening *opening = (bagi_opening *)user;
+    uint32_t crc = 0;
+    bool live = opening->reader->options.unfinished == BAGS_UNFINISHED_READ;
+    (void)index;
+    if (opening->common.text)
+        return BAGS_OK;
+    bags_code code =
+        bagi_common_read(&opening->common, dir, "", NULL, &crc, opening->err);
+    if (code == BAGS_ERROR_MISSING && live) {
+        code = bagi_common_read(
+            &opening->common, dir, ".partial", NULL, &crc, opening->err);
+        if (code == BAGS_ERROR_CORRUPT) /* it is not written yet */
+            code = BAGS_ERROR_MISSING;
+    }
+    return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+}
+
+/* Refuse an unfinished shard. */
+static bags_code bagi_opening_check(
+    void *user, const bagi_dir *dir, size_t index) {
+    bagi_opening *opening = (bagi_opening *)user;
+    bool finished = false;
+    (void)index;
+    bags_code code = bagi_is_finished(dir, &finished, opening->err);
+    return code || finished ? code : bagi_fail_unfinished(dir, opening->err);
+}
+
+/* Find the missing numbers among the shards that this reader should have. A gap next
+ * to an unfinished shard is most likely one whose writer has not reached it: that is
+ * reported first. */
+static bags_code bagi_opening_gaps(bagi_opening *opening) {
+    const bags_reader *reader = opening->reader;
+    const bagi_names *names = opening->names;
     uint64_t step = reader->options.shard_stop;
-    uint64_t next = reader->options.shard_start;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < names->count && !code; i++) {
+    uint64_t next = reader->options.shard_start, found = 0, missing = 0;
+    char list[512] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < names->count; i++) {
         uint64_t number = names->names[i].number;
         if (number % step != reader->options.shard_start)
             continue;
-        if (number > next)
-            code = bagi_opening_gap(reader, next, number, step, err);
+        for (; next < number; next = bagi_shard_after(next, step)) {
+            if (missing == 20) {
+                missing += (number - next) / step;
+                break;
+            }
+            int size = snprintf(list + used, sizeof list - used, "%s%" PRIu64,
+                missing ? ", " : "", next);
+            used += size > 0 ? (size_t)size : 0;
+            missing++;
+        }
         next = bagi_shard_after(number, step);
+        found++;
     }
-    if (!code && reader->gaps_count && !reader->options.allow_gaps)
-        code = bagi_fail_gaps_or_unfinished(reader, names, err);
-    return code;
+    if (!missing || reader->options.allow_gaps)
+        return BAGS_OK;
+    bags_code code = BAGS_OK;
+    if (reader->options.unfinished == BAGS_UNFINISHED_REFUSE)
+        code = bagi_each_shard(names, reader->options.shard_start, step,
+            bagi_opening_check, opening, opening->err);
+    if (code)
+        return code;
+    return bags_fail(opening->err, BAGS_ERROR_GAP,
+        "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64
+        "): lost, or their workers are not done; set allow_gaps (--allow-gaps) "
+        "to "
+        "read the others, or close gaps with bags_finalize (`bags finalize`)",
+        bagi_tail(reader->path), list, missing > 20 ? ", ..." : "", found,
+        found + missing);
 }
 
-static bags_code bagi_opening_sharded(
-    bagi_opening *opening, const bagi_names *names, bags_error *err) {
+static bags_code bagi_opening_shards(bagi_opening *opening) {
     bags_reader *reader = opening->reader;
     uint64_t start = reader->options.shard_start;
     uint64_t stop = reader->options.shard_stop;
-    bags_code code = bagi_opening_gaps(reader, names, err);
-    for (size_t i = 0; i < names->count && !code; i++)
-        if (names->names[i].number % stop == start)
-            code = bagi_opening_shard(opening, names->names[i], true, err);
-    /* A worker for whom there is no shard learns the spec from another's. */
-    for (size_t i = 0; i < names->count && !code && !opening->has_spec; i++)
-        if (names->names[i].number % stop != start)
-            code = bagi_opening_shard(opening, names->names[i], false, err);
-    if (!code && !opening->has_spec)
-        code = bags_fail(err, BAGS_ERROR_UNFINISHED,
-            "%s: none of its shards %s", bagi_tail(reader->path),
-            reader->live
-                ? "can be read: their writers have only begun"
-                : "is finished: writers are at work on them, or died: then "
-                  "bags_recover (`bags recover`) finishes them");
+    bags_code code = bagi_opening_gaps(opening);
+    if (!code)
+        code = bagi_each_shard(opening->names, start, stop, bagi_opening_shard,
+            opening, opening->err);
+    if (!code && !opening->common.text)
+        code = bagi_each_shard(
+            opening->names, 0, 1, bagi_opening_spec, opening, opening->err);
+    if (!code && !opening->common.text)
+        code = bags_fail(opening->err, BAGS_ERROR_UNFINISHED,
+            "%s: no shard is finished; if their writers crashed, run "
+            "`bags recover`",
+            bagi_tail(reader->path));
     return code;
 }
 
-/* The shards of a directory. A listing is not of one moment: a writer may have
- * made a shard that it passed by, and then one that it came to, so that a reader
- * of what is being written looks again before it speaks of a gap. */
+/* A listing is not of one moment: a writer may create a shard that it has passed,
+ * and then one that it reaches. A reader of unfinished data lists again before it
+ * reports a gap. */
 static bags_code bagi_opening_directory(
-    bagi_opening *opening, bags_error *err) {
+    bagi_opening *opening, const bagi_dir *dir) {
     bags_reader *reader = opening->reader;
-    int tries = reader->live ? BAGI_LIVE_TRIES : 1;
+    bool live = reader->options.unfinished == BAGS_UNFINISHED_READ;
+    bagi_sink sink = {opening->err, NULL};
     bags_code code = BAGS_ERROR_GAP;
     bagi_names names;
     reader->sharded = true;
-    for (; tries > 0 && code == BAGS_ERROR_GAP; tries--) {
-        reader->gaps_count = 0;
-        code = bagi_names_list(&reader->env, reader->path, &names, err);
+    opening->names = &names;
+    for (int tries = live ? BAGI_LIVE_TRIES : 1;
+         tries > 0 && code == BAGS_ERROR_GAP; tries--) {
+        code = bagi_names_list(&reader->env, reader->path, &sink, &names);
         if (code)
             return code;
-        if (names.count > 0)
-            code = bagi_opening_sharded(opening, &names, err);
-        else
-            code = bagi_fail_no_dataset(&reader->env, reader->path, err);
+        code = names.count ? bagi_opening_shards(opening)
+                           : bagi_fail_no_dataset(dir, opening->err);
         bagi_names_free(&names);
     }
     return code;
 }
 
-/* A dataset without shards, finished or not. */
-static bags_code bagi_opening_single(bagi_opening *opening, bags_error *err) {
-    bagi_name none = {0, 0};
-    bool wanted = opening->reader->options.shard_start == 0;
-    bags_code code = bagi_opening_shard(opening, none, wanted, err);
-    if (!code && !opening->has_spec)
-        code = bagi_fail_unfinished(
-            &opening->reader->env, opening->reader->path, err);
-    return code;
-}
-
-static bags_code bagi_opening_any(bagi_opening *opening, bags_error *err) {
+static bags_code bagi_opening_any(bagi_opening *opening) {
     bags_reader *reader = opening->reader;
-    const bagi_env *env = &reader->env;
+    bags_error *err = opening->err;
+    bagi_dir dir = bagi_dir_of(&reader->env, reader->path);
     bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
-    bags_code code = bagi_kind(env, reader->path, &kind, err);
+    bags_code code = bagi_kind(&reader->env, reader->path, &kind, err);
     if (!code && kind == BAGS_PATH_NONE)
         code = bagi_fail_system(err, ENOENT, reader->path, "open");
     else if (!code && kind != BAGS_PATH_DIRECTORY)
         code = bags_fail(err, BAGS_ERROR_MISSING,
-            "%s: is a file, not the directory of a dataset",
+            "%s: a file, not the directory of a dataset",
             bagi_tail(reader->path));
     if (!code)
-        code = bagi_shard_finished(env, reader->path, &single, err);
-    if (!code && !single)
-        code = bagi_is_single(env, reader->path, &single, err);
+        code = bagi_is_single(&dir, &single, err);
     if (code)
         return code;
-    return single ? bagi_opening_single(opening, err)
-                  : bagi_opening_directory(opening, err);
+    if (!single)
+        return bagi_opening_directory(opening, &dir);
+    /* An unsharded dataset is shard 0. */
+    code = reader->options.shard_start == 0
+               ? bagi_opening_shard(opening, &dir, 0)
+               : bagi_opening_spec(opening, &dir, 0);
+    if (!code && !opening->common.text)
+        code = bagi_fail_unfinished(&dir, err);
+    return code;
 }
 
 static bags_code bagi_reader_init(
     bags_reader *reader, const char *path, bags_error *err) {
     bags_reader_options *options = &reader->options;
-    reader->live = options->unfinished == BAGS_UNFINISHED_READ;
-    reader->skips = options->unfinished == BAGS_UNFINISHED_SKIP;
-    if (!options->shard_stop)
-        options->shard_stop = 1;
     reader->files.limit = options->max_files ? options->max_files : 64;
     reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
-    if (options->shard_start >= options->shard_stop)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: shard_start is %" PRIu64 ", the worker's index; it must be "
-            "below shard_stop, the number of workers, which is %" PRIu64,
-            bagi_tail(path), options->shard_start, options->shard_stop);
+    bags_code code = bagi_check_worker(
+        path, options->shard_start, &options->shard_stop, err);
+    if (code)
+        return code;
     reader->path = bagi_copy_text(&reader->env.memory, path, strlen(path), err);
     if (!reader->path)
         return BAGS_ERROR_MEMORY;
@@ -10489,29 +9751,29 @@ static bags_code bagi_reader_init(
 
 BAGS_API bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err) {
-    bags_error local;
-    if (!err)
-        err = &local;
-    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
-        options ? options->env.io : NULL);
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bags_reader_options, options);
+    bagi_env env = bagi_env_of(&options->env);
+    bagi_opening opening;
+    bags_error why;
     bags_reader *reader =
         (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
     if (!reader)
         return NULL;
+    memset(&opening, 0, sizeof opening);
     reader->env = env;
-    if (options)
-        reader->options = *options;
-    bagi_opening opening = {reader, NULL, 0, false};
-    bags_code code = bagi_reader_init(reader, path, err);
+    reader->options = *options;
+    opening.reader = reader;
+    opening.common.registry = options->registry;
+    opening.err = &why;
+    bags_code code = bagi_reader_init(reader, path, &why);
     if (!code)
-        code = bagi_opening_any(&opening, err);
-    if (!code)
-        code = bagi_opening_end(reader, err);
-    if (!code)
-        code = bagi_reader_describe(reader, err);
-    bagi_free(&env.memory, opening.text, opening.size);
+        code = bagi_opening_any(&opening);
+    reader->spec = opening.common.spec; /* the reader's from here on */
+    bagi_free(&env.memory, opening.common.text, opening.common.size);
     if (!code)
         return reader;
+    *err = why;
     bags_reader_close(reader);
     return NULL;
 }
@@ -10521,13 +9783,12 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
         return;
     bags_allocator memory = reader->env.memory;
     for (size_t i = 0; i < reader->count; i++)
-        bagi_shard_close(reader, &reader->shards[i]);
+        bagi_bags_free(&reader->env, (bag_reader **)reader->parts[i].bags,
+            reader->spec.count + 1);
+    bagi_free(&memory, reader->shards,
+        reader->shards_capacity * sizeof *reader->shards);
     bagi_free(
-        &memory, reader->shards, reader->capacity * sizeof *reader->shards);
-    bagi_free(&memory, reader->described,
-        (reader->count + 1) * sizeof *reader->described);
-    bagi_free(
-        &memory, reader->gaps, reader->gaps_capacity * sizeof *reader->gaps);
+        &memory, reader->parts, reader->parts_capacity * sizeof *reader->parts);
     bagi_spec_free(&memory, &reader->spec);
     bagi_free_text(&memory, reader->path);
     if (reader->has_mutexes) {
@@ -10537,37 +9798,16 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
     bagi_free(&memory, reader, sizeof *reader);
 }
 
-/* ---- what there is ---- */
+/* ---- description ---- */
 
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
     return reader->length;
 }
 
-/* The index behind a shard's last datapoint. */
-static uint64_t bagi_shard_stop(const bags_reader *reader, size_t shard) {
-    return reader->shards[shard + 1].start;
-}
-
 BAGS_API const bags_shard *bags_reader_shards(
     const bags_reader *reader, size_t *count) {
     *count = reader->count;
-    return reader->described;
-}
-
-static bags_code bagi_reader_describe(bags_reader *reader, bags_error *err) {
-    reader->described = (bags_shard *)bagi_alloc(&reader->env.memory,
-        (reader->count + 1) * sizeof *reader->described, err);
-    if (!reader->described)
-        return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < reader->count; i++) {
-        const bagi_shard *shard = &reader->shards[i];
-        bags_shard *out = &reader->described[i];
-        out->number = shard->name.number;
-        out->start = shard->start;
-        out->unfinished = shard->unfinished;
-        out->length = bagi_shard_stop(reader, i) - shard->start;
-    }
-    return BAGS_OK;
+    return reader->shards;
 }
 
 BAGS_API const bags_field *bags_reader_fields(
@@ -10576,19 +9816,20 @@ BAGS_API const bags_field *bags_reader_fields(
     return reader->spec.fields;
 }
 
-BAGI_COLD static bags_code bagi_fail_no_field(
+BAGI_COLD static bags_code bagi_fail_field_index(
     const bags_reader *reader, size_t field, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_FIELD,
-        "%s: there is no field number %" PRIu64 "; it has %" PRIu64,
+        "%s: field index %" PRIu64 " out of range (%" PRIu64 " fields)",
         bagi_tail(reader->path), (uint64_t)field, (uint64_t)reader->spec.count);
 }
 
 BAGS_API bags_code bags_reader_field(const bags_reader *reader,
     const char *name, size_t *field, bags_error *err) {
+    BAGI_ERR(err);
     size_t found = bagi_spec_find(&reader->spec, name);
     if (found == reader->spec.count)
-        return bags_fail(err, BAGS_ERROR_FIELD,
-            "%s: there is no field \"%.200s\"", bagi_tail(reader->path), name);
+        return bags_fail(err, BAGS_ERROR_FIELD, "%s: field \"%.200s\": unknown",
+            bagi_tail(reader->path), name);
     *field = found;
     return BAGS_OK;
 }
@@ -10598,58 +9839,56 @@ BAGS_API const bags_type *bags_reader_type(
     return field < reader->spec.count ? &reader->spec.types[field] : NULL;
 }
 
-/* Look at a Bag of a shard without keeping it. */
-static bags_code bagi_reader_measure(const bags_reader *reader, size_t shard,
-    size_t field, uint64_t *blobs, uint64_t *bytes, uint64_t *size,
-    bags_error *err) {
-    if (reader->shards[shard].unfinished) {
-        void **bags = reader->shards[shard].bags;
-        const bag_reader *live = bags ? (const bag_reader *)bags[field] : NULL;
-        *blobs += live ? live->length : 0;
-        *bytes += live ? live->limit : 0;
-        *size += live ? bag_reader_size(live) : 0;
-        return BAGS_OK;
+/* Describe one Bag of a shard, without keeping it open. */
+static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
+    const bagi_dir *dir, size_t field, bags_info *info, bags_field_info *fields,
+    bool *checksums, bags_error *err) {
+    const bagi_shard *part = &reader->parts[shard];
+    bool open = reader->shards[shard].unfinished;
+    bag_reader *bag =
+        open && part->bags ? (bag_reader *)part->bags[field] : NULL;
+    bagi_how how = bagi_reader_how(reader, part, NULL);
+    bags_code code = BAGS_OK;
+    how.name = bagi_spec_name(&reader->spec, field);
+    how.no_mmap = true;
+    how.cache_index = how.verify_checksums = false;
+    if (!open)
+        code = bagi_bag_new(dir, &how, NULL, &bag, err);
+    if (!code && bag && !*checksums)
+        code = bagi_dir_has(dir, how.name, ".crc", checksums, err);
+    if (!code && bag) {
+        info->size += bag_reader_size(bag);
+        if (fields && field < reader->spec.count) {
+            fields[field].blobs += bag->length;
+            fields[field].size += bag->limit;
+        }
     }
-    bagi_bag_options options =
-        bagi_reader_bag_options(reader, &reader->shards[shard], NULL);
-    options.no_mmap = true;
-    options.cache_index = false;
-    bag_reader *bag = NULL;
-    bags_code code = bagi_reader_bag_new(
-        reader, &reader->shards[shard], field, &options, NULL, &bag, err);
-    if (code)
-        return code;
-    *blobs += bag->length;
-    *bytes += bag->limit;
-    *size += bag_reader_size(bag);
-    bagi_reader_bag_free(reader, bag);
-    return BAGS_OK;
+    if (!open)
+        bagi_bag_free(&reader->env, bag);
+    return code;
 }
-
-static bags_code bagi_reader_summed(
-    const bags_reader *reader, uint64_t *shards, bags_error *err);
 
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err) {
-    bags_info out;
-    memset(&out, 0, sizeof out);
-    out.sharded = reader->sharded;
-    out.skipped = reader->skipped;
-    bags_code code = bagi_reader_summed(reader, &out.checksums, err);
-    for (size_t field = 0; fields && field < reader->spec.count; field++)
-        memset(&fields[field], 0, sizeof *fields);
+    BAGI_ERR(err);
+    bags_code code = BAGS_OK;
+    size_t count = reader->spec.count;
+    memset(info, 0, sizeof *info);
+    if (fields)
+        memset(fields, 0, count * sizeof *fields);
+    info->sharded = reader->sharded;
+    info->skipped = reader->skipped;
     for (size_t i = 0; i < reader->count && !code; i++) {
-        size_t bags = reader->spec.count + !reader->shards[i].split;
-        for (size_t field = 0; field < bags && !code; field++) {
-            bags_field_info refs = {0, 0};
-            bags_field_info *to =
-                fields && field < reader->spec.count ? &fields[field] : &refs;
-            code = bagi_reader_measure(
-                reader, i, field, &to->blobs, &to->size, &out.size, err);
-        }
+        bool checksums = false;
+        size_t bags = count + !reader->parts[i].split;
+        bagi_dir dir;
+        code = bagi_reader_dir(reader, i, &dir, err);
+        for (size_t field = 0; field < bags && !code; field++)
+            code = bagi_info_bag(
+                reader, i, &dir, field, info, fields, &checksums, err);
+        bagi_dir_free(&dir);
+        info->checksums += checksums;
     }
-    if (!code)
-        *info = out;
     return code;
 }
 
@@ -10666,50 +9905,29 @@ BAGS_API bags_select bags_slice(
     return select;
 }
 
-/* The shard of a datapoint. Most often it is the one the row was used for
- * last, or the next. */
-static BAGI_WITHIN bool bagi_shard_has(
-    const bags_reader *reader, uint64_t shard, uint64_t index) {
-    return shard < reader->count && reader->shards[shard].start <= index &&
-           index < reader->shards[shard + 1].start;
-}
-
-static inline size_t bagi_reader_shard_of(
-    const bags_reader *reader, uint64_t index, uint64_t hint) {
-    if (bagi_shard_has(reader, hint, index))
-        return (size_t)hint;
-    size_t low = 0, high = reader->count;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (reader->shards[middle].start <= index)
-            low = middle;
-        else
-            high = middle;
+/* Start a call that uses the row: it is empty until the call has succeeded. */
+static BAGI_HOT void bagi_row_begin(const bags_reader *reader, bags_row *row) {
+    row->reader = reader;
+    row->length = 0;
+    if (BAGI_UNLIKELY(!row->items.resize)) {
+        bags_buffer *buffers[] = {
+            &row->items, &row->data, &row->scratch, &row->spans, &row->refs};
+        for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+            bagi_buffer_adopt(buffers[i], &reader->env.memory);
     }
-    return low;
 }
 
 static bags_allocator bagi_row_memory(const bags_row *row) {
-    bags_allocator memory = {row->scratch.resize, row->scratch.user};
+    bags_allocator memory = {row->items.resize, row->items.user};
     return memory;
 }
 
-/* Begin a call that uses the row: it is empty until the call has succeeded. */
-static void bagi_row_start(const bags_reader *reader, bags_row *row) {
-    bagi_buffer_adopt(&row->scratch, &reader->env.memory);
-    bags_allocator memory = bagi_row_memory(row);
-    bagi_buffer_adopt(&row->refs, &memory);
-    bagi_buffer_adopt(&row->list, &memory);
-    row->reader = reader;
-    row->length = 0;
-}
-
-/* Have at least `count` slots. */
+/* Make at least `count` slots available. */
 static bags_code bagi_row_slots(bags_row *row, size_t count, bags_error *err) {
+    size_t size = sizeof(struct bagi_slot);
+    bags_allocator memory = bagi_row_memory(row);
     if (count <= row->capacity)
         return BAGS_OK;
-    bags_allocator memory = bagi_row_memory(row);
-    size_t size = sizeof(struct bagi_slot);
     if (count > SIZE_MAX / size)
         return bagi_fail_memory(err, SIZE_MAX);
     void *slots = memory.resize(
@@ -10718,250 +9936,87 @@ static bags_code bagi_row_slots(bags_row *row, size_t count, bags_error *err) {
         return bagi_fail_memory(err, count * size);
     row->slots = (struct bagi_slot *)slots;
     memset(row->slots + row->capacity, 0, (count - row->capacity) * size);
-    for (size_t i = row->capacity; i < count; i++) {
-        bagi_buffer_adopt(&row->slots[i].data, &memory);
-        bagi_buffer_adopt(&row->slots[i].value, &memory);
-    }
     row->capacity = count;
     return BAGS_OK;
 }
 
-/* Have room for `count` items in a slot, keeping those that it has. */
-static bags_code bagi_slot_items(const bags_row *row, struct bagi_slot *slot,
-    size_t count, bags_error *err) {
-    if (count <= slot->capacity)
-        return BAGS_OK;
-    bags_allocator memory = bagi_row_memory(row);
-    size_t size = sizeof *slot->items;
-    size_t more = slot->capacity + slot->capacity / 2;
-    if (more < count)
-        more = count;
-    if (more > SIZE_MAX / size)
+static bags_view *bagi_row_items(const bags_row *row) {
+    return (bags_view *)(void *)row->items.data;
+}
+
+/* Make room for `count` items in all slots together; those that exist are kept. */
+static BAGI_HOT bags_code bagi_row_reserve(
+    bags_row *row, uint64_t count, bags_error *err) {
+    if (BAGI_UNLIKELY(count > SIZE_MAX / 2 / sizeof(bags_view)))
         return bagi_fail_memory(err, SIZE_MAX);
-    void *items = memory.resize(
-        memory.user, slot->items, slot->capacity * size, more * size);
-    if (!items)
-        return bagi_fail_memory(err, more * size);
-    slot->items = (bags_view *)items;
-    slot->capacity = more;
-    return BAGS_OK;
+    size_t size = (size_t)count * sizeof(bags_view);
+    return size <= row->items.capacity
+               ? BAGS_OK
+               : bags_buffer_reserve(&row->items, size, err);
 }
 
 BAGS_API void bags_row_free(bags_row *row) {
     if (!row)
         return;
     bags_allocator memory = bagi_row_memory(row);
-    for (size_t i = 0; i < row->capacity; i++) {
-        struct bagi_slot *slot = &row->slots[i];
-        bagi_free(&memory, slot->items, slot->capacity * sizeof *slot->items);
-        bags_buffer_free(&slot->data);
-        bags_buffer_free(&slot->value);
-    }
+    for (size_t i = 0; i < row->capacity; i++)
+        bags_buffer_free(&row->slots[i].value);
     bagi_free(&memory, row->slots, row->capacity * sizeof *row->slots);
+    bags_buffer_free(&row->items);
+    bags_buffer_free(&row->data);
     bags_buffer_free(&row->scratch);
+    bags_buffer_free(&row->spans);
     bags_buffer_free(&row->refs);
-    bags_buffer_free(&row->list);
     memset(row, 0, sizeof *row);
 }
 
-/* ---- refs ---- */
+/* ---- refs of datapoints ---- */
 
-/* field is spec->count if the row is wrong as a whole. */
-BAGI_COLD static bags_code bagi_fail_refs_in(const char *dir,
-    const bagi_spec *spec, uint64_t local, size_t field, const char *what,
+/* The shard of a datapoint: most often the one that the row was used for last. */
+static BAGI_HOT size_t bagi_reader_find_shard(
+    const bags_reader *reader, uint64_t index, bags_row *row) {
+    const bags_shard *shards = reader->shards;
+    size_t low = 0, high = reader->count;
+    if (row->shard < high &&
+        index - shards[row->shard].start < shards[row->shard].length)
+        return (size_t)row->shard;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (shards[middle].start <= index)
+            low = middle;
+        else
+            high = middle;
+    }
+    row->shard = low;
+    return low;
+}
+
+BAGI_COLD static bags_code bagi_fail_datapoint(
+    const bags_reader *reader, uint64_t index, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: datapoint index %" PRIu64 " out of range (length %" PRIu64 ")",
+        bagi_tail(reader->path), index, reader->length);
+}
+
+/* A fault of refs.bag; field is spec->count if it concerns the row as a whole. */
+BAGI_COLD static bags_code bagi_fail_refs(const char *path,
+    const bagi_spec *spec, uint64_t index, size_t field, const char *what,
     bags_error *err) {
     if (field < spec->count)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s/refs.bag: datapoint %" PRIu64 ", field \"%.200s\": %s",
-            bagi_tail(dir), local, spec->fields[field].name, what);
+            "%s: field \"%.200s\": datapoint %" PRIu64 ": refs.bag: %s",
+            bagi_tail(path), spec->fields[field].name, index, what);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s/refs.bag: datapoint %" PRIu64 " %s", bagi_tail(dir), local, what);
+        "%s: datapoint %" PRIu64 ": refs.bag: %s", bagi_tail(path), index,
+        what);
 }
 
-BAGI_COLD static bags_code bagi_fail_refs(const bags_reader *reader,
-    size_t shard, uint64_t local, size_t field, const char *what,
-    bags_error *err) {
-    char *dir = bagi_reader_shard_path(reader, &reader->shards[shard], NULL);
-    bags_code code = bagi_fail_refs_in(
-        dir ? dir : "", &reader->spec, local, field, what, err);
-    bagi_free_text(&reader->env.memory, dir);
-    return code;
-}
-
-/* Take apart the refs of a datapoint of a shard that has them. */
-static bags_code bagi_reader_parse(const bags_reader *reader, size_t shard,
-    uint64_t local, bags_view blob, bagi_ref *refs, bags_error *err) {
+/* Refs that cannot be parsed. */
+BAGI_COLD static bags_code bagi_fail_row(const char *path,
+    const bagi_spec *spec, uint64_t index, bags_view row, bags_error *err) {
     size_t field = 0;
-    const char *fault = bagi_refs_parse(
-        blob, reader->spec.types, reader->spec.count, refs, &field);
-    return fault ? bagi_fail_refs(reader, shard, local, field, fault, err)
-                 : BAGS_OK;
-}
-
-#define BAGI_QUICK_FIELDS 32
-#define BAGI_LAYOUTS 8
-#define BAGI_LAYOUT_WORDS 24
-
-/* Where a number stands in the refs of a datapoint: of the eight bytes from `at`
- * on, read as big-endian, what is left after 1 + shift bits are dropped. */
-typedef struct bagi_place {
-    unsigned char at, shift;
-} bagi_place;
-
-/*
- * A layout of refs: how many bytes each number has. A dataset has few, so that
- * refs seldom have to be taken apart: if they have the bytes of a layout, but
- * for those of the numbers, the numbers stand where it says.
- */
-typedef struct bagi_layout {
-    uint64_t shape; /* the spec's; 0: nothing is known */
-    size_t size;    /* of the refs in bytes */
-    size_t words;   /* of eight bytes, the last one's rest without a mask */
-    struct {
-        uint64_t mask, tag;
-    } word[BAGI_LAYOUT_WORDS];
-    bagi_place first[BAGI_QUICK_FIELDS], count[BAGI_QUICK_FIELDS];
-} bagi_layout;
-
-/* In a row's `refs`: the layouts that were seen last, by their sizes; the refs
- * of one datapoint; a mark a field. */
-static bagi_layout *bagi_row_layouts(const bags_row *row) {
-    return (bagi_layout *)(void *)row->refs.data;
-}
-
-static bags_code bagi_row_refs(const bags_reader *reader, bags_row *row,
-    bagi_ref **refs, unsigned char **marks, bags_error *err) {
-    size_t count = reader->spec.count;
-    size_t layouts = BAGI_LAYOUTS * sizeof(bagi_layout);
-    bool fresh = row->refs.capacity == 0;
-    bags_code code = bags_buffer_reserve(
-        &row->refs, layouts + count * (sizeof(bagi_ref) + 1) + 1, err);
-    if (code)
-        return code;
-    if (fresh)
-        memset(row->refs.data, 0, layouts);
-    *refs = (bagi_ref *)(void *)(row->refs.data + layouts);
-    *marks = row->refs.data + layouts + count * sizeof(bagi_ref);
-    return BAGS_OK;
-}
-
-/* The bytes of an integer by its first byte; 0 if it is none, or one of more
- * than 32 bits, or one that is written as a signed one. */
-static size_t bagi_uint_size(unsigned char tag) {
-    return tag < 0x80    ? 1
-           : tag == 0xCC ? 2
-           : tag == 0xCD ? 3
-           : tag == 0xCE ? 5
-                         : 0;
-}
-
-/* Note that refs of this layout have these bits of their byte `at`. */
-static void bagi_layout_tag(
-    bagi_layout *layout, size_t at, unsigned char value, unsigned char mask) {
-    unsigned shift = 8 * (at % 8);
-    layout->word[at / 8].mask |= (uint64_t)mask << shift;
-    layout->word[at / 8].tag |= (uint64_t)(value & mask) << shift;
-}
-
-/* Take a number off the refs. False if it is none of those that are quick. */
-static bool bagi_layout_number(
-    bagi_layout *layout, bags_view refs, size_t *at, bagi_place *place) {
-    if (*at >= refs.size)
-        return false;
-    unsigned char tag = refs.data[*at];
-    size_t size = bagi_uint_size(tag), tags = size > 1;
-    if (size == 0 || size > refs.size - *at)
-        return false;
-    bagi_layout_tag(layout, *at, tag, tags ? 0xFF : 0x80);
-    place->at = (unsigned char)(*at + tags);
-    place->shift = (unsigned char)(63 - 8 * (size - tags));
-    *at += size;
-    return true;
-}
-
-/* The same for [first, count] or []. */
-static bool bagi_layout_sequence(
-    bagi_layout *layout, bags_view refs, size_t *at, size_t field) {
-    bagi_place none = {0, 63};
-    if (*at >= refs.size)
-        return false;
-    unsigned char tag = refs.data[(*at)++];
-    layout->first[field] = layout->count[field] = none;
-    bagi_layout_tag(layout, *at - 1, tag, 0xFF);
-    if (tag != 0x92)
-        return tag == 0x90;
-    return bagi_layout_number(layout, refs, at, &layout->first[field]) &&
-           bagi_layout_number(layout, refs, at, &layout->count[field]);
-}
-
-/* The head of an array of so many elements. */
-static bool bagi_layout_head(
-    bagi_layout *layout, bags_view refs, size_t *at, size_t count) {
-    unsigned char head[3] = {(unsigned char)(0x90 | count), 0, 0};
-    size_t size = count < 16 ? 1 : 3;
-    if (size == 3) {
-        head[0] = 0xDC;
-        head[2] = (unsigned char)count;
-    }
-    if (refs.size < size || memcmp(refs.data, head, size) != 0)
-        return false;
-    for (; *at < size; (*at)++)
-        bagi_layout_tag(layout, *at, head[*at], 0xFF);
-    return true;
-}
-
-static bool bagi_layout_fields(
-    bagi_layout *layout, const bagi_spec *spec, bags_view refs) {
-    size_t at = 0;
-    if (!bagi_layout_head(layout, refs, &at, spec->count))
-        return false;
-    for (size_t i = 0; i < spec->count; i++) {
-        bool known =
-            spec->shape >> i & 1
-                ? bagi_layout_sequence(layout, refs, &at, i)
-                : bagi_layout_number(layout, refs, &at, &layout->first[i]);
-        if (!known)
-            return false;
-    }
-    return at == refs.size;
-}
-
-/* Remember the layout of a datapoint's refs, if it is one that is quick. */
-static void bagi_row_learn(
-    const bags_row *row, const bagi_spec *spec, bags_view refs) {
-    bagi_layout *layout = &bagi_row_layouts(row)[refs.size % BAGI_LAYOUTS];
-    if (spec->count > BAGI_QUICK_FIELDS ||
-        refs.size > (size_t)8 * BAGI_LAYOUT_WORDS)
-        return;
-    memset(layout, 0, sizeof *layout);
-    if (!bagi_layout_fields(layout, spec, refs))
-        return;
-    layout->size = refs.size;
-    layout->words = (refs.size + 7) / 8;
-    layout->shape = spec->shape;
-}
-
-/* The refs of a datapoint, `local` counted in its shard. */
-static bags_code bagi_reader_refs(const bags_reader *reader, size_t shard,
-    uint64_t local, bags_row *row, bagi_ref *refs, bags_error *err) {
-    if (reader->shards[shard].split) {
-        for (size_t i = 0; i < reader->spec.count; i++) {
-            refs[i].first = local;
-            refs[i].count = 1;
-        }
-        return BAGS_OK;
-    }
-    const bag_reader *bag = NULL;
-    bags_view blob = {NULL, 0};
-    bags_code code =
-        bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
-    if (!code)
-        code = bag_reader_get(bag, local, &row->scratch, &blob, err);
-    if (!code)
-        code = bagi_reader_parse(reader, shard, local, blob, refs, err);
-    if (!code && bag->view.length)
-        bagi_row_learn(row, &reader->spec, blob);
-    return code;
+    const char *fault = bagi_refs_fault(row, spec->types, spec->count, &field);
+    return bagi_fail_refs(path, spec, index, field, fault, err);
 }
 
 static bool bagi_ref_fits(const bagi_ref *ref, uint64_t length) {
@@ -10969,995 +10024,517 @@ static bool bagi_ref_fits(const bagi_ref *ref, uint64_t length) {
            (ref->first < length && ref->count <= length - ref->first);
 }
 
-#define BAGI_REF_FAULT                                                         \
-    "refers to blob %" PRIu64 ", %" PRIu64 " of them; the Bag has %" PRIu64
-
-/* Check that what a ref says is in the field's Bag. */
-static bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
-    uint64_t local, size_t field, const bagi_ref *ref, const bag_reader *bag,
-    bags_error *err) {
-    if (bagi_ref_fits(ref, bag->length))
-        return BAGS_OK;
-    if (reader->shards[shard].split)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has %" PRIu64
-            " blobs and not those of the datapoints from %" PRIu64
-            " on: it was made shorter while it was open",
-            bagi_tail(bag->file.path), bag->length, local);
-    char what[160];
-    (void)snprintf(
-        what, sizeof what, BAGI_REF_FAULT, ref->first, ref->count, bag->length);
-    return bagi_fail_refs(reader, shard, local, field, what, err);
+/* What is wrong with a ref that does not fit. */
+BAGI_COLD static bags_code bagi_fail_ref(const char *path,
+    const bagi_spec *spec, uint64_t index, size_t field, const bagi_ref *ref,
+    uint64_t length, bags_error *err) {
+    char what[128];
+    if (spec->types[field].sequence)
+        (void)snprintf(what, sizeof what,
+            "blobs [%" PRIu64 ", %" PRIu64 "] (first, count) out of range "
+            "(length %" PRIu64 ")",
+            ref->first, ref->count, length);
+    else
+        (void)snprintf(what, sizeof what,
+            "blob index %" PRIu64 " out of range (length %" PRIu64 ")",
+            ref->first, length);
+    return bagi_fail_refs(path, spec, index, field, what, err);
 }
 
-/* ---- blobs into slots ---- */
-
-/* Which items of a sequence to take. */
-typedef struct bagi_steps {
-    uint64_t first, count, step; /* first, first + step, ...: count of them */
-} bagi_steps;
-
-/* How much one call copies of a shard's Bag. Datapoints may share blobs, but a
- * file must not make memory of a thousand times its size. */
-static uint64_t bagi_slot_budget(const bag_reader *bag) {
-    const uint64_t least = 64 << 10;
-    return bag->limit > (UINT64_MAX - least) / 4 ? UINT64_MAX
-                                                 : bag->limit * 4 + least;
-}
-
-/* Point at items that are mapped. */
-static bags_code bagi_slot_view(const bag_reader *bag, const bagi_steps *steps,
-    bags_view *items, bags_error *err) {
-    uint64_t index = steps->first;
-    for (uint64_t i = 0; i < steps->count; i++, index += steps->step) {
-        uint64_t start, stop;
-        if (BAGI_UNLIKELY(!bagi_bag_bounds(
-                bag, index, bag->ends + index * 8, &start, &stop)))
-            return bagi_bag_fail_bounds(bag, index, start, stop, err);
-        items[i].data = bag->data + start;
-        items[i].size = (size_t)(stop - start);
-        if (BAGI_UNLIKELY(bag->sums)) {
-            bags_code code = bagi_sums_check(
-                bag, index, 1, bag->ends + index * 8, items[i].data, err);
-            if (code)
-                return code;
-        }
-    }
-    return BAGS_OK;
-}
-
-/* The buffer of a slot grows while items view it: move the views along. */
-static bags_code bagi_slot_reserve(
-    struct bagi_slot *slot, size_t used, size_t more, bags_error *err) {
-    uintptr_t before = (uintptr_t)slot->data.data;
-    if (more > SIZE_MAX / 2 - used)
-        return bagi_fail_memory(err, SIZE_MAX);
-    bags_code code = bags_buffer_reserve(&slot->data, used + more + 1, err);
-    if (code || (uintptr_t)slot->data.data == before)
-        return code;
-    for (size_t i = 0; i < slot->length; i++) {
-        uintptr_t at = (uintptr_t)slot->items[i].data - before;
-        if (before && at <= used)
-            slot->items[i].data = slot->data.data + at;
-    }
-    return BAGS_OK;
-}
-
-/* Read neighbouring items behind what the slot's buffer holds, `*used` bytes:
- * their ends, unless the table is at hand, and then all blobs at once. */
-static bags_code bagi_slot_read(const bag_reader *bag, uint64_t first,
-    size_t count, struct bagi_slot *slot, size_t *used, bags_view *items,
-    bags_error *err) {
-    const unsigned char *ends = bag->ends ? bag->ends + first * 8 : NULL;
-    size_t at = *used;
-    bags_code code = BAGS_OK;
-    if (!ends) {
-        code = bagi_slot_reserve(slot, at, count * 8 + 8, err);
-        if (!code)
-            code =
-                bagi_bag_entries(bag, first, count, slot->data.data + at, err);
-        at += count * 8 + 8;
-        ends = slot->data.data + *used + 8;
-    }
-    if (!code)
-        code = bagi_bag_check(bag, first, count, ends, err);
-    if (code)
-        return code;
-    uint64_t start = first ? bagi_load_u64(ends - 8) : 0;
-    uint64_t size = bagi_load_u64(ends + 8 * (count - 1)) - start;
-    const unsigned char *data = bag->data ? bag->data + start : NULL;
-    if (!data) {
-        if (size > SIZE_MAX / 2)
-            return bagi_fail_memory(err, SIZE_MAX);
-        if (size > slot->budget)
-            return bags_fail(err, BAGS_ERROR_LIMIT,
-                "%s: datapoints refer to the same blobs again and again: "
-                "together they are far larger than the Bag",
-                bagi_tail(bag->file.path));
-        slot->budget -= size;
-        code = bagi_slot_reserve(slot, at, (size_t)size, err);
-        if (code)
-            return code;
-        if (!bag->ends)
-            ends = slot->data.data + *used + 8;
-        data = slot->data.data + at;
-        code = bagi_file_read(
-            bag, &bag->file, start, slot->data.data + at, (size_t)size, err);
-        if (code)
-            return code;
-        at += (size_t)size;
-    }
-    if (bag->sums)
-        code = bagi_sums_check(bag, first, count, ends, data, err);
-    if (code)
-        return code;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t stop = bagi_load_u64(ends + 8 * i);
-        items[i].data = data;
-        items[i].size = (size_t)(stop - start);
-        data += stop - start;
-        start = stop;
-    }
-    *used = at;
-    return BAGS_OK;
-}
-
-/* Put items behind those that the slot has. */
-static bags_code bagi_slot_add(const bags_row *row, struct bagi_slot *slot,
-    const bag_reader *bag, const bagi_steps *steps, size_t *used,
-    bags_error *err) {
-    if (steps->count == 0)
-        return BAGS_OK;
-    if (steps->count > SIZE_MAX / 32 - slot->length)
-        return bagi_fail_memory(err, SIZE_MAX);
-    size_t count = (size_t)steps->count;
-    bags_code code = bagi_slot_items(row, slot, slot->length + count, err);
-    if (code)
-        return code;
-    bags_view *items = slot->items + slot->length;
-    if (bag->data && bag->ends) {
-        code = bagi_slot_view(bag, steps, items, err);
-        for (size_t i = 0; bag->random && i < count && !code; i++)
-            bagi_bag_wake(
-                bag, (uint64_t)(items[i].data - bag->data), items[i].size);
-        slot->length += code ? 0 : count;
-    } else if (steps->step == 1) {
-        code = bagi_slot_read(bag, steps->first, count, slot, used, items, err);
-        slot->length += code ? 0 : count;
-    } else {
-        for (size_t i = 0; i < count && !code; i++) {
-            code = bagi_slot_read(bag, steps->first + i * steps->step, 1, slot,
-                used, slot->items + slot->length, err);
-            slot->length += !code;
-        }
-    }
+/* The row's array of refs, one per field, and after it a mark per field. */
+static BAGI_HOT bags_code bagi_row_refs(const bags_reader *reader,
+    bags_row *row, bagi_ref **refs, bags_error *err) {
+    size_t size = reader->spec.count * (sizeof **refs + 1) + 1;
+    bags_code code = size <= row->refs.capacity
+                         ? BAGS_OK
+                         : bags_buffer_reserve(&row->refs, size, err);
+    *refs = (bagi_ref *)(void *)row->refs.data;
     return code;
 }
 
-/* Which items a selection takes of a ref. */
-static bags_code bagi_select_steps(const bags_reader *reader,
+/* Parse the refs of datapoint `index`, whose blob of refs.bag is at hand; a split
+ * shard has none: blob n of every field belongs to datapoint n. */
+static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
+    uint64_t index, bags_view blob, bagi_ref *refs, bags_error *err) {
+    const bagi_spec *spec = &reader->spec;
+    if (BAGI_UNLIKELY(reader->parts[shard].split)) {
+        for (size_t i = 0; i < spec->count; i++) {
+            refs[i].first = index - reader->shards[shard].start;
+            refs[i].count = 1;
+        }
+        return BAGS_OK;
+    }
+    if (bagi_refs_parse(blob, spec->types, spec->count, refs))
+        return BAGS_OK;
+    return bagi_fail_row(reader->path, spec, index, blob, err);
+}
+
+/* Read and parse the refs of one datapoint. *shard is where it is. */
+static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
+    uint64_t index, bags_row *row, size_t *shard, bagi_ref **refs,
+    bags_error *err) {
+    const bag_reader *bag = NULL;
+    bags_view blob = {NULL, 0};
+    bagi_row_begin(reader, row);
+    if (BAGI_UNLIKELY(index >= reader->length))
+        return bagi_fail_datapoint(reader, index, err);
+    *shard = bagi_reader_find_shard(reader, index, row);
+    bags_code code = bagi_row_refs(reader, row, refs, err);
+    if (!code && !reader->parts[*shard].split) {
+        uint64_t local = index - reader->shards[*shard].start;
+        code = bagi_reader_bag(reader, *shard, reader->spec.count, &bag, err);
+        if (!code)
+            code = bag_reader_get(bag, local, &row->scratch, &blob, err);
+    }
+    return code ? code : bagi_refs_of(reader, *shard, index, blob, *refs, err);
+}
+
+/* Read the refs of many datapoints: the row's item i becomes the blob of refs.bag of
+ * indices[i]. With `advise` they are only requested. */
+static bags_code bagi_row_fetch_refs(const bags_reader *reader,
+    const uint64_t *indices, size_t count, bags_row *row, bool advise,
+    bags_error *err) {
+    bagi_fetch fetch = {&row->spans, 0, &row->scratch, 0, advise};
+    bags_code code = bagi_row_reserve(row, count, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        const bag_reader *bag = NULL;
+        if (indices[i] >= reader->length)
+            return bagi_fail_datapoint(reader, indices[i], err);
+        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
+        if (reader->parts[shard].split)
+            continue;
+        code = bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
+        if (!code)
+            code = bagi_fetch_add(&fetch, bag,
+                indices[i] - reader->shards[shard].start, 1, i, err);
+    }
+    return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
+}
+
+/* ---- selections ---- */
+
+/* The blobs of a field that a selection takes: first, first + step, ... */
+typedef struct bagi_steps {
+    uint64_t first, count, step;
+} bagi_steps;
+
+BAGI_COLD static bags_code bagi_fail_select(
+    const bags_reader *reader, const bags_select *select, bags_error *err) {
+    const char *path = bagi_tail(reader->path);
+    const char *name = reader->spec.fields[select->field].name;
+    if (!select->slice)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: field \"%.200s\": start, stop or step without slice", path,
+            name);
+    if (select->start > select->stop)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: field \"%.200s\": invalid range (start %" PRIu64
+            " > stop %" PRIu64 ")",
+            path, name, select->start, select->stop);
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: field \"%.200s\": a slice of a field that is not a sequence", path,
+        name);
+}
+
+/* Apply a selection to a datapoint's ref. */
+static BAGI_HOT bags_code bagi_select_apply(const bags_reader *reader,
     const bags_select *select, const bagi_ref *ref, bagi_steps *steps,
     bags_error *err) {
-    const char *name = reader->spec.fields[select->field].name;
     steps->first = ref->first;
     steps->count = ref->count;
     steps->step = 1;
-    if (!select->slice && !select->start && !select->stop && !select->step)
+    if (!select->slice) {
+        if (BAGI_UNLIKELY(select->start | select->stop | select->step))
+            return bagi_fail_select(reader, select, err);
         return BAGS_OK;
-    if (!select->slice)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: field \"%.200s\": start, stop or step without slice",
-            bagi_tail(reader->path), name);
-    if (!reader->spec.types[select->field].sequence)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: field \"%.200s\" is no sequence to take a range of",
-            bagi_tail(reader->path), name);
-    if (select->start > select->stop)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: field \"%.200s\": a range from %" PRIu64 " to %" PRIu64
-            " runs backwards",
-            bagi_tail(reader->path), name, select->start, select->stop);
+    }
+    if (BAGI_UNLIKELY(select->start > select->stop ||
+                      !reader->spec.types[select->field].sequence))
+        return bagi_fail_select(reader, select, err);
     uint64_t stop = select->stop < ref->count ? select->stop : ref->count;
-    steps->step = select->step ? select->step : 1;
-    steps->first = ref->first + select->start;
-    steps->count =
-        select->start < stop ? (stop - select->start - 1) / steps->step + 1 : 0;
+    uint64_t start = select->start < stop ? select->start : stop;
+    steps->first += start;
+    steps->count = stop - start;
+    if (select->step > 1 && steps->count) {
+        steps->step = select->step;
+        steps->count = (steps->count - 1) / select->step + 1;
+    }
     return BAGS_OK;
 }
 
-/* Put before a message which datapoint, and of which field, could not be
- * read. */
-BAGI_COLD static bags_code bagi_prefix_datapoint(const bags_reader *reader,
-    uint64_t index, size_t field, bags_code code, bags_error *err) {
-    return bagi_prefix(err, code,
-        "datapoint %" PRIu64 ", field \"%.200s\": ", index,
-        bagi_reader_field_name(reader, field));
+/* Find the Bag of a field, and check that a ref is within it. */
+static BAGI_HOT bags_code bagi_reader_check_ref(const bags_reader *reader,
+    size_t shard, uint64_t index, size_t field, const bagi_ref *ref,
+    const bag_reader **bag, bags_error *err) {
+    bags_code code = bagi_reader_bag(reader, shard, field, bag, err);
+    if (!code && BAGI_UNLIKELY(!bagi_ref_fits(ref, (*bag)->length)))
+        code = bagi_fail_ref(reader->path, &reader->spec, index, field, ref,
+            (*bag)->length, err);
+    return code;
 }
 
-static bags_code bagi_row_fill(const bags_reader *reader, size_t shard,
-    uint64_t local, const bags_select *select, const bagi_ref *ref,
-    bags_row *row, struct bagi_slot *slot, bags_error *err) {
-    const bag_reader *bag = NULL;
-    bagi_steps steps;
-    size_t used = 0;
-    slot->field = select->field;
-    slot->length = 0;
-    uint64_t index = reader->shards[shard].start + local;
-    bags_code code = bagi_select_steps(reader, select, ref, &steps, err);
-    if (!code)
-        code = bagi_reader_bag(reader, shard, select->field, &bag, err);
-    if (code)
-        return code;
-    code = bagi_reader_check_ref(
-        reader, shard, local, select->field, ref, bag, err);
-    if (code) /* it says field and datapoint, counted in the shard */
-        return reader->sharded
-                   ? bagi_prefix(err, code, "datapoint %" PRIu64 ": ", index)
-                   : code;
-    slot->budget = bagi_slot_budget(bag);
-    code = bagi_slot_add(row, slot, bag, &steps, &used, err);
-    return code ? bagi_prefix_datapoint(reader, index, select->field, code, err)
-                : BAGS_OK;
+/* Add the blobs of a selection to a fetch. */
+static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
+    const bagi_steps *steps, size_t place, bags_error *err) {
+    if (steps->step == 1)
+        return bagi_fetch_add(
+            fetch, bag, steps->first, steps->count, place, err);
+    bags_code code = BAGS_OK;
+    for (uint64_t i = 0; i < steps->count && !code; i++)
+        code = bagi_fetch_add(fetch, bag, steps->first + i * steps->step, 1,
+            place + (size_t)i, err);
+    return code;
 }
 
-BAGI_COLD static bags_code bagi_fail_datapoint(
-    const bags_reader *reader, uint64_t index, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: there is no datapoint %" PRIu64 "; it has %" PRIu64,
-        bagi_tail(reader->path), index, reader->length);
+/* The entries of a mapped blob are invalid. */
+BAGI_COLD static bags_code bagi_fail_mapped(
+    const bag_reader *bag, uint64_t index, bags_error *err) {
+    uint64_t start = 0, stop = 0;
+    bagi_bag_bounds(bag, index, bag->ends + 8 * index, &start, &stop);
+    return bagi_bag_fail_bounds(bag, index, start, stop, err);
 }
 
-static bags_code bagi_row_select(const bags_reader *reader, size_t shard,
-    uint64_t index, const bags_select *select, const bagi_ref *refs,
-    unsigned char *marks, bags_row *row, size_t slot, bags_error *err) {
-    size_t field = select->field;
-    if (field >= reader->spec.count)
-        return bagi_fail_no_field(reader, field, err);
-    if (marks[field])
-        return bags_fail(err, BAGS_ERROR_FIELD,
-            "%s: field \"%.200s\" is selected twice", bagi_tail(reader->path),
-            reader->spec.fields[field].name);
-    marks[field] = 1;
-    return bagi_row_fill(reader, shard, index - reader->shards[shard].start,
-        select, &refs[field], row, &row->slots[slot], err);
+/* Plan to read the blobs of a selection that are not mapped: *spans of them. */
+BAGI_NOINLINE static bags_code bagi_row_plan(bags_row *row, size_t *spans,
+    const bag_reader *bag, bagi_steps steps, size_t place, bags_error *err) {
+    bagi_fetch fetch = {&row->spans, *spans, &row->data, 0, false};
+    bags_code code = bagi_fetch_add_steps(&fetch, bag, &steps, place, err);
+    *spans = fetch.count;
+    return code;
 }
 
-/* ---- the quick way: everything is mapped, opened, and as it should be. False
- * if not so, or if anything is wrong: then the other way says what. ---- */
+/* ---- reading datapoints ---- */
 
-/* Behind the refs is a table of at least 16 bytes, so that to read eight from
- * any of theirs reads nothing behind the map. */
-static BAGI_WITHIN bool bagi_layout_fits(
-    const bagi_layout *layout, uint64_t shape, bags_view refs) {
-    uint64_t other = layout->shape ^ shape;
-    if (layout->size != refs.size)
-        return false;
-    for (size_t i = 0; i < layout->words; i++)
-        other |= (bagi_load_u64(refs.data + 8 * i) & layout->word[i].mask) ^
-                 layout->word[i].tag;
-    return other == 0;
+BAGI_COLD static bags_code bagi_fail_selected_twice(
+    const bags_reader *reader, size_t field, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_FIELD,
+        "%s: field \"%.200s\": selected twice", bagi_tail(reader->path),
+        reader->spec.fields[field].name);
 }
 
-static BAGI_WITHIN uint64_t bagi_quick_number(
-    const unsigned char *refs, bagi_place place) {
-    return bagi_load_big(refs + place.at) >> 1 >> place.shift;
-}
-
-/* The refs of a datapoint and their layout, or NULL. */
-static BAGI_WITHIN const bagi_layout *bagi_quick_refs(const bagi_spec *spec,
-    const bagi_mapped *view, uint64_t local, const bags_row *row,
-    const unsigned char **refs) {
-    bags_view blob;
-    const bagi_layout *layout = bagi_row_layouts(row);
-    if (!layout || !bagi_mapped_get(view, local, &blob))
-        return NULL;
-    layout += blob.size % BAGI_LAYOUTS;
-    *refs = blob.data;
-    return bagi_layout_fits(layout, spec->shape, blob) ? layout : NULL;
-}
-
-/* Items of a sequence, all of them if the selection is NULL. */
-static BAGI_WITHIN bool bagi_quick_items(const bagi_mapped *view,
-    const bags_select *select, uint64_t first, uint64_t count,
-    struct bagi_slot *slot) {
-    uint64_t start = 0, stop = count;
-    if (count > view->length || first > view->length - count)
-        return false;
-    if (select) {
-        if (select->start > select->stop || select->step > 1)
-            return false;
-        stop = select->stop < stop ? select->stop : stop;
-        start = select->start < stop ? select->start : stop;
-    }
-    if (stop - start > slot->capacity)
-        return false;
-    slot->length = (size_t)(stop - start);
-    for (size_t i = 0; i < slot->length; i++)
-        if (!bagi_mapped_get(view, first + start + i, &slot->items[i]))
-            return false;
-    return true;
-}
-
-/* `select` is NULL for all of the field. */
-static BAGI_WITHIN bool bagi_quick_slot(const bags_reader *reader,
-    const bag_reader *bag, size_t field, const bags_select *select,
-    const bagi_layout *layout, const unsigned char *refs,
-    struct bagi_slot *slot) {
-    uint64_t first = bagi_quick_number(refs, layout->first[field]);
-    if (select &&
-        !(select->slice || (select->start | select->stop | select->step)))
-        select = NULL;
-    if (!bag || slot->capacity == 0 || (select && !select->slice))
-        return false;
-    slot->field = field;
-    if (reader->spec.shape >> field & 1)
-        return bagi_quick_items(&bag->view, select, first,
-            bagi_quick_number(refs, layout->count[field]), slot);
-    slot->length = 1;
-    return !select && bagi_mapped_get(&bag->view, first, slot->items);
-}
-
-/* A plain field of a shard whose refs are known to be the indices of datapoints,
- * so that they need not be read. */
-static BAGI_WITHIN bool bagi_quick_known(const bag_reader *bag, uint64_t local,
-    const bags_select *select, struct bagi_slot *slot) {
-    if (select->slice || select->start | select->stop | select->step ||
-        slot->capacity == 0)
-        return false;
-    slot->field = select->field;
-    slot->length = 1;
-    return bagi_mapped_get(&bag->view, local, slot->items);
-}
-
-static BAGI_WITHIN bool bagi_quick_one(const bags_reader *reader, void **bags,
-    uint64_t local, const bags_select *select, bags_row *row) {
-    size_t field = select->field, fields = reader->spec.count;
-    const unsigned char *refs;
-    if (field >= fields || row->capacity == 0)
-        return false;
-    const bag_reader *index = (const bag_reader *)BAGI_LOAD(&bags[fields]);
-    bag_reader *bag = (bag_reader *)BAGI_LOAD(&bags[field]);
-    if (!index || !bag)
-        return false;
-    if (BAGI_LOAD(&bag->consecutive))
-        return bagi_quick_known(bag, local, select, &row->slots[0]);
-    const bagi_layout *layout =
-        bagi_quick_refs(&reader->spec, &index->view, local, row, &refs);
-    return layout && bagi_quick_slot(reader, bag, field, select, layout, refs,
-                         &row->slots[0]);
-}
-
-static BAGI_WITHIN bool bagi_quick_blob(const bags_reader *reader, void **bags,
-    uint64_t local, size_t field, uint64_t item, const bags_row *row,
-    bags_view *out) {
-    size_t fields = reader->spec.count;
-    const unsigned char *refs;
-    if (field >= fields)
-        return false;
-    const bag_reader *index = (const bag_reader *)BAGI_LOAD(&bags[fields]);
-    bag_reader *bag = (bag_reader *)BAGI_LOAD(&bags[field]);
-    if (!index || !bag)
-        return false;
-    if (BAGI_LOAD(&bag->consecutive))
-        return item == 0 && bagi_mapped_get(&bag->view, local, out);
-    const bagi_layout *layout =
-        bagi_quick_refs(&reader->spec, &index->view, local, row, &refs);
-    if (!layout)
-        return false;
-    uint64_t first = bagi_quick_number(refs, layout->first[field]), count = 1;
-    if (reader->spec.shape >> field & 1)
-        count = bagi_quick_number(refs, layout->count[field]);
-    return item < count && count <= bag->view.length &&
-           first <= bag->view.length - count &&
-           bagi_mapped_get(&bag->view, first + item, out);
-}
-
-static BAGI_WITHIN bool bagi_quick_fields(const bags_reader *reader,
-    void **bags, uint64_t local, const bags_select *selects, size_t count,
-    bags_row *row) {
-    size_t fields = reader->spec.count;
-    uint64_t seen = 0;
-    const unsigned char *refs;
-    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[fields]);
-    if (!bag || count > row->capacity)
-        return false;
-    const bagi_layout *layout =
-        bagi_quick_refs(&reader->spec, &bag->view, local, row, &refs);
-    if (!layout)
-        return false;
+/* The items of a row have moved, or are read now: set the slots' pointers. */
+BAGI_NOINLINE static bags_code bagi_row_place(
+    bags_row *row, size_t count, size_t spans, bags_error *err) {
+    bagi_fetch fetch = {&row->spans, spans, &row->data, 0, false};
+    bags_view *items = bagi_row_items(row);
     for (size_t i = 0; i < count; i++) {
-        size_t field = selects ? selects[i].field : i;
-        if (field >= fields || seen >> field & 1 ||
-            !bagi_quick_slot(reader,
-                (const bag_reader *)BAGI_LOAD(&bags[field]), field,
-                selects ? &selects[i] : NULL, layout, refs, &row->slots[i]))
-            return false;
-        seen |= (uint64_t)1 << field;
+        row->slots[i].items = items;
+        items += row->slots[i].length;
     }
-    return true;
+    return spans ? bagi_fetch_run_all(&fetch, bagi_row_items(row), err)
+                 : BAGS_OK;
 }
 
-BAGI_APART static bags_code bagi_reader_get(const bags_reader *reader,
-    uint64_t index, const bags_select *selects, size_t count, bags_row *row,
-    bags_error *err) {
+BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+    BAGI_ERR(err);
     bagi_ref *refs = NULL;
-    unsigned char *marks = NULL;
-    bagi_row_start(reader, row);
-    if (BAGI_UNLIKELY(index >= reader->length))
-        return bagi_fail_datapoint(reader, index, err);
-    size_t shard = bagi_reader_shard_of(reader, index, row->shard);
+    size_t shard = 0, fields = reader->spec.count, total = 0, spans = 0;
+    bags_select whole = {0, false, 0, 0, 0};
+    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
     if (!selects)
-        count = reader->spec.count;
-    bags_code code = bagi_row_slots(row, count, err);
-    if (!code)
-        code = bagi_row_refs(reader, row, &refs, &marks, err);
-    if (!code)
-        code = bagi_reader_refs(
-            reader, shard, index - reader->shards[shard].start, row, refs, err);
+        count = fields;
+    if (!code && BAGI_UNLIKELY(count > row->capacity))
+        code = bagi_row_slots(row, count, err);
     if (code)
         return code;
-    memset(marks, 0, reader->spec.count);
-    for (size_t i = 0; i < count && !code; i++) {
-        bags_select whole = bags_whole(i);
-        code = bagi_row_select(reader, shard, index,
-            selects ? &selects[i] : &whole, refs, marks, row, i, err);
+    unsigned char *marks = (unsigned char *)(refs + fields);
+    const unsigned char *before = row->items.data;
+    if (count > 1 && selects)
+        memset(marks, 0, fields);
+    for (size_t i = 0; i < count; i++) {
+        struct bagi_slot *slot = &row->slots[i];
+        const bags_select *select = selects ? &selects[i] : &whole;
+        const bag_reader *bag = NULL;
+        bagi_steps steps;
+        whole.field = i;
+        size_t field = select->field;
+        if (BAGI_UNLIKELY(field >= fields))
+            return bagi_fail_field_index(reader, field, err);
+        if (count > 1 && selects && marks[field]++)
+            return bagi_fail_selected_twice(reader, field, err);
+        code = bagi_select_apply(reader, select, &refs[field], &steps, err);
+        if (!code)
+            code = bagi_reader_check_ref(
+                reader, shard, index, field, &refs[field], &bag, err);
+        if (!code)
+            code = bagi_row_reserve(row, total + steps.count, err);
+        if (code)
+            return code;
+        bags_view *items = bagi_row_items(row) + total;
+        slot->field = field;
+        slot->length = (size_t)steps.count;
+        slot->items = items;
+        total += slot->length;
+        if (BAGI_UNLIKELY(bag->mapped.length == 0)) {
+            code = bagi_row_plan(
+                row, &spans, bag, steps, total - slot->length, err);
+            if (code)
+                return code;
+            continue;
+        }
+        for (uint64_t at = steps.first; steps.count > 0; steps.count--) {
+            if (BAGI_UNLIKELY(!bagi_mapped_get(&bag->mapped, at, items)))
+                return bagi_fail_mapped(bag, at, err);
+            at += steps.step;
+            items++;
+        }
     }
+    if (BAGI_UNLIKELY(spans > 0 || row->items.data != before))
+        code = bagi_row_place(row, count, spans, err);
     if (code)
         return code;
     row->index = index;
-    row->shard = shard;
     row->length = count;
     return BAGS_OK;
-}
-
-/* Any number of fields of any shard. */
-BAGI_APART static bags_code bagi_reader_get_some(const bags_reader *reader,
-    uint64_t index, const bags_select *selects, size_t count, bags_row *row,
-    bags_error *err) {
-    if (BAGI_ATOMIC && index < reader->length) {
-        size_t number = bagi_reader_shard_of(reader, index, row->shard);
-        const bagi_shard *shard = &reader->shards[number];
-        void **bags = (void **)BAGI_LOAD(&shard->bags);
-        size_t most = selects ? count : reader->spec.count;
-        if (bags && bagi_quick_fields(reader, bags, index - shard->start,
-                        selects, most, row)) {
-            row->reader = reader;
-            row->index = index;
-            row->shard = number;
-            row->length = most;
-            return BAGS_OK;
-        }
-    }
-    return bagi_reader_get(reader, index, selects, count, row, err);
-}
-
-/* One field of the shard of the last read is what most reads are: the others are
- * in functions of their own, so that this one needs few registers. */
-BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
-    if (BAGI_ATOMIC && selects && count == 1 &&
-        bagi_shard_has(reader, row->shard, index)) {
-        const bagi_shard *shard = &reader->shards[row->shard];
-        void **bags = (void **)BAGI_LOAD(&shard->bags);
-        if (bags &&
-            bagi_quick_one(reader, bags, index - shard->start, selects, row)) {
-            row->reader = reader;
-            row->index = index;
-            row->length = 1;
-            return BAGS_OK;
-        }
-    }
-    return bagi_reader_get_some(reader, index, selects, count, row, err);
-}
-
-/* No such item: say how many there are. */
-BAGI_COLD static bags_code bagi_fail_item(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row,
-    bags_error *err) {
-    uint64_t count = 0;
-    bags_code code = bags_reader_items(reader, index, field, row, &count, err);
-    if (code)
-        return code;
-    code = bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: there is no item %" PRIu64 "; it has %" PRIu64,
-        bagi_tail(reader->path), item, count);
-    return bagi_prefix_datapoint(reader, index, field, code, err);
-}
-
-BAGI_APART static bags_code bagi_reader_get_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
-    bags_error *err) {
-    bags_select select = bags_whole(field);
-    if (field < reader->spec.count && reader->spec.types[field].sequence)
-        select = bags_slice(field, item, item + (item < UINT64_MAX), 1);
-    out->data = NULL;
-    out->size = 0;
-    bags_code code = bagi_reader_get_some(reader, index, &select, 1, row, err);
-    bool there = bags_row_length(row, 0) > (select.step ? 0 : item);
-    if (!code && !there)
-        code = bagi_fail_item(reader, index, field, item, row, err);
-    if (!code)
-        *out = bags_row_bytes(row, 0, 0);
-    row->length = 0;
-    return code;
 }
 
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
-    if (BAGI_ATOMIC && bagi_shard_has(reader, row->shard, index)) {
-        const bagi_shard *shard = &reader->shards[row->shard];
-        void **bags = (void **)BAGI_LOAD(&shard->bags);
-        if (bags && bagi_quick_blob(reader, bags, index - shard->start, field,
-                        item, row, out)) {
-            row->length = 0;
-            return BAGS_OK;
-        }
-    }
-    return bagi_reader_get_blob(reader, index, field, item, row, out, err);
+    BAGI_ERR(err);
+    bagi_ref *refs = NULL;
+    const bag_reader *bag = NULL;
+    size_t shard = 0;
+    out->data = NULL;
+    out->size = 0;
+    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
+    if (!code && field >= reader->spec.count)
+        code = bagi_fail_field_index(reader, field, err);
+    if (!code)
+        code = bagi_reader_check_ref(
+            reader, shard, index, field, &refs[field], &bag, err);
+    if (code)
+        return code;
+    if (BAGI_UNLIKELY(item >= refs[field].count))
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: field \"%.200s\": datapoint %" PRIu64 ": item index %" PRIu64
+            " out of range (length %" PRIu64 ")",
+            bagi_tail(reader->path), reader->spec.fields[field].name, index,
+            item, refs[field].count);
+    return bag_reader_get(bag, refs[field].first + item, &row->data, out, err);
 }
 
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
+    BAGI_ERR(err);
     bagi_ref *refs = NULL;
-    unsigned char *marks = NULL;
     const bag_reader *bag = NULL;
-    bagi_row_start(reader, row);
-    if (field >= reader->spec.count)
-        return bagi_fail_no_field(reader, field, err);
-    if (index >= reader->length)
-        return bagi_fail_datapoint(reader, index, err);
-    size_t shard = bagi_reader_shard_of(reader, index, row->shard);
-    uint64_t local = index - reader->shards[shard].start;
-    bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
+    size_t shard = 0;
+    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
+    if (!code && field >= reader->spec.count)
+        code = bagi_fail_field_index(reader, field, err);
     if (!code)
-        code = bagi_reader_refs(reader, shard, local, row, refs, err);
+        code = bagi_reader_check_ref(
+            reader, shard, index, field, &refs[field], &bag, err);
+    if (!code)
+        *count = refs[field].count;
+    return code;
+}
+
+/* ---- a plain field of many datapoints ---- */
+
+static bags_code bagi_check_plain(
+    const bags_reader *reader, size_t field, bags_error *err) {
+    if (field >= reader->spec.count)
+        return bagi_fail_field_index(reader, field, err);
+    if (reader->spec.types[field].sequence)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: field \"%.200s\": a sequence; only plain fields have ranges "
+            "and "
+            "columns of datapoints",
+            bagi_tail(reader->path), reader->spec.fields[field].name);
+    return BAGS_OK;
+}
+
+/* Run a fetch of one field into the row's only slot. */
+static bags_code bagi_row_finish(bags_row *row, bagi_fetch *fetch,
+    uint64_t index, size_t field, size_t count, bags_error *err) {
+    bags_code code = bagi_row_slots(row, 1, err);
+    if (!code)
+        code = bagi_fetch_run_all(fetch, bagi_row_items(row), err);
+    if (code)
+        return code;
+    row->slots[0].field = field;
+    row->slots[0].length = count;
+    row->slots[0].items = bagi_row_items(row);
+    row->index = index;
+    row->length = 1;
+    return BAGS_OK;
+}
+
+#define BAGI_REFS_STEP 4096 /* blobs of refs.bag read at once */
+
+/* Call each() with the ref of a plain field of the datapoints start .. stop of one
+ * shard, in order. */
+static bags_code bagi_each_ref(const bags_reader *reader, size_t shard,
+    uint64_t start, uint64_t stop, size_t field, bags_row *row,
+    bags_code (*each)(void *user, const bag_reader *bag, uint64_t index,
+        const bagi_ref *ref, bags_error *err),
+    void *user, bags_error *err) {
+    const bag_reader *bag = NULL, *from = NULL;
+    bags_range range = {NULL, 0, 0, NULL, 0};
+    bool split = reader->parts[shard].split;
+    uint64_t base = reader->shards[shard].start;
+    bagi_ref *refs = NULL;
+    bags_code code = bagi_row_refs(reader, row, &refs, err);
     if (!code)
         code = bagi_reader_bag(reader, shard, field, &bag, err);
-    if (!code)
-        code = bagi_reader_check_ref(
-            reader, shard, local, field, &refs[field], bag, err);
-    if (code)
-        return code;
-    row->shard = shard;
-    *count = refs[field].count;
-    return BAGS_OK;
-}
-
-/* ---- ranges of datapoints ---- */
-
-static bags_code bagi_fail_sequence(
-    const bags_reader *reader, size_t field, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: field \"%.200s\" is a sequence; ranges, lists and columns of "
-        "datapoints are of plain fields",
-        bagi_tail(reader->path), reader->spec.fields[field].name);
-}
-
-static bags_code bagi_many_check(
-    const bags_reader *reader, size_t field, bags_error *err) {
-    if (field >= reader->spec.count)
-        return bagi_fail_no_field(reader, field, err);
-    if (reader->spec.types[field].sequence)
-        return bagi_fail_sequence(reader, field, err);
-    return BAGS_OK;
-}
-
-/*
- * Many blobs were read at once and one of them is wrong: say of which datapoint,
- * by reading them again one by one. indices NULL: start, start + 1, ... If none
- * of them alone is wrong, what `err` says stays, with `field` before it.
- */
-BAGI_COLD static bags_code bagi_many_blame(const bags_reader *reader,
-    size_t field, const uint64_t *indices, uint64_t start, uint64_t count,
-    bags_row *row, bags_code code, bags_error *err) {
-    bags_select select = bags_whole(field);
-    bags_error why;
-    for (uint64_t i = 0; err && code == BAGS_ERROR_CORRUPT && i < count; i++) {
-        uint64_t index = indices ? indices[i] : start + i;
-        if (bagi_reader_get(reader, index, &select, 1, row, &why) != code)
-            continue;
-        *err = why;
-        row->length = 0;
-        return code;
+    if (!code && !split)
+        code = bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
+    for (uint64_t i = start; i < stop && !code; i++) {
+        uint64_t at = (i - start) % BAGI_REFS_STEP;
+        if (at == 0 && !split)
+            code = bag_reader_get_range(from, i - base,
+                stop - i < BAGI_REFS_STEP ? stop - base
+                                          : i - base + BAGI_REFS_STEP,
+                &row->scratch, &range, err);
+        if (!code)
+            code = bagi_refs_of(reader, shard, i,
+                bags_range_get(&range, (size_t)at), refs, err);
+        if (!code && !bagi_ref_fits(&refs[field], bag->length))
+            code = bagi_fail_ref(reader->path, &reader->spec, i, field,
+                &refs[field], bag->length, err);
+        if (!code)
+            code = each(user, bag, i, &refs[field], err);
     }
-    row->length = 0;
-    if (indices)
-        return bagi_prefix(
-            err, code, "field \"%.200s\": ", reader->spec.fields[field].name);
-    return bagi_prefix(err, code,
-        "datapoints %" PRIu64 " to %" PRIu64 ", field \"%.200s\": ", start,
-        start + count, reader->spec.fields[field].name);
-}
-
-/* A run of a field's blobs that lie one behind the other. */
-typedef struct bagi_run {
-    const bags_reader *reader;
-    size_t shard, field;
-    const bag_reader *bag;
-    bags_row *row;
-    size_t used; /* of the slot's buffer */
-    bagi_steps steps;
-} bagi_run;
-
-static bags_code bagi_run_flush(bagi_run *run, bags_error *err) {
-    bags_code code = bagi_slot_add(
-        run->row, &run->row->slots[0], run->bag, &run->steps, &run->used, err);
-    run->steps.count = 0;
     return code;
 }
 
-static bags_code bagi_run_add(
-    bagi_run *run, uint64_t local, const bagi_ref *ref, bags_error *err) {
-    bagi_steps *steps = &run->steps;
-    bags_code code = bagi_reader_check_ref(
-        run->reader, run->shard, local, run->field, ref, run->bag, err);
-    if (!code && steps->count && ref->first != steps->first + steps->count)
-        code = bagi_run_flush(run, err);
-    if (code)
-        return code;
-    if (steps->count == 0)
-        steps->first = ref->first;
-    steps->count++;
-    return BAGS_OK;
-}
+typedef struct bagi_ranging {
+    bagi_fetch fetch;
+    uint64_t start; /* the first datapoint */
+} bagi_ranging;
 
-/* The datapoints start .. stop of one shard, counted in it. */
-static bags_code bagi_run_shard(
-    bagi_run *run, uint64_t start, uint64_t stop, bags_error *err) {
-    const bags_reader *reader = run->reader;
-    bagi_ref *refs = NULL;
-    unsigned char *marks = NULL;
-    bags_range range = {NULL, 0, 0, NULL, 0};
-    const bag_reader *bag = NULL;
-    bags_code code = bagi_row_refs(reader, run->row, &refs, &marks, err);
-    if (code)
-        return code;
-    run->row->slots[0].budget = bagi_slot_budget(run->bag);
-    if (reader->shards[run->shard].split) {
-        bagi_ref all = {start, stop - start};
-        code = bagi_reader_check_ref(
-            reader, run->shard, start, run->field, &all, run->bag, err);
-        run->steps.first = start;
-        run->steps.count = stop - start;
-        return code ? code : bagi_run_flush(run, err);
-    }
-    code = bagi_reader_bag(reader, run->shard, reader->spec.count, &bag, err);
-    if (!code)
-        code = bag_reader_get_range(
-            bag, start, stop, &run->row->scratch, &range, err);
-    for (size_t i = 0; !code && i < range.length; i++) {
-        code = bagi_reader_parse(reader, run->shard, start + i,
-            bags_range_get(&range, i), refs, err);
-        if (!code)
-            code = bagi_run_add(run, start + i, &refs[run->field], err);
-    }
-    return code ? code : bagi_run_flush(run, err);
-}
-
-static bags_code bagi_run_all(
-    bagi_run *run, uint64_t start, uint64_t stop, bags_error *err) {
-    const bags_reader *reader = run->reader;
-    bags_code code = BAGS_OK;
-    while (start < stop && !code) {
-        run->shard = bagi_reader_shard_of(reader, start, run->row->shard);
-        run->row->shard = run->shard;
-        uint64_t base = reader->shards[run->shard].start;
-        uint64_t end = bagi_shard_stop(reader, run->shard);
-        if (end > stop)
-            end = stop;
-        code = bagi_reader_bag(reader, run->shard, run->field, &run->bag, err);
-        if (!code)
-            code = bagi_run_shard(run, start - base, end - base, err);
-        start = end;
-    }
-    return code;
+static bags_code bagi_range_ref(void *user, const bag_reader *bag,
+    uint64_t index, const bagi_ref *ref, bags_error *err) {
+    bagi_ranging *ranging = (bagi_ranging *)user;
+    return bagi_fetch_add(&ranging->fetch, bag, ref->first, 1,
+        (size_t)(index - ranging->start), err);
 }
 
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     uint64_t start, uint64_t stop, size_t field, bags_row *row,
     bags_error *err) {
-    bagi_row_start(reader, row);
-    bags_code code = bagi_many_check(reader, field, err);
-    if (code)
-        return code;
-    if (start > stop)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: a range from %" PRIu64 " to %" PRIu64 " runs backwards",
+    BAGI_ERR(err);
+    bagi_ranging ranging = {{&row->spans, 0, &row->data, 0, false}, start};
+    bagi_row_begin(reader, row);
+    bags_code code = bagi_check_plain(reader, field, err);
+    if (!code && start > stop)
+        code = bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
             bagi_tail(reader->path), start, stop);
     if (stop > reader->length)
         stop = reader->length;
-    code = bagi_row_slots(row, 1, err);
-    if (code)
-        return code;
-    bagi_run run;
-    memset(&run, 0, sizeof run);
-    run.reader = reader;
-    run.field = field;
-    run.row = row;
-    run.steps.step = 1;
-    row->slots[0].field = field;
-    row->slots[0].length = 0;
-    code = bagi_run_all(&run, start, stop, err);
-    if (code)
-        return bagi_many_blame(
-            reader, field, NULL, start, stop - start, row, code, err);
-    row->index = start;
-    row->length = 1;
-    return BAGS_OK;
-}
-
-/* ---- many datapoints ---- */
-
-/* A sorted list of datapoints, in row->list. */
-static bags_code bagi_many_list(const bags_reader *reader,
-    const uint64_t *indices, size_t count, bags_row *row, bagi_list *list,
-    bags_error *err) {
-    list->buffer = &row->list;
-    bags_code code = bagi_wants_make(indices, count, list, err);
-    if (!code && count && bagi_wants(list)[count - 1].index >= reader->length)
-        code =
-            bagi_fail_datapoint(reader, bagi_wants(list)[count - 1].index, err);
-    return code;
-}
-
-/* The part of a list from the i-th on that is in one shard. */
-static bagi_list bagi_many_shard(
-    const bags_reader *reader, const bagi_list *list, size_t i, bags_row *row) {
-    const bagi_want *wants = bagi_wants(list);
-    bagi_list part = {list->buffer, list->first + i, 0};
-    size_t shard = bagi_reader_shard_of(reader, wants[i].index, row->shard);
-    uint64_t stop = bagi_shard_stop(reader, shard);
-    row->shard = shard;
-    while (i + part.count < list->count && wants[i + part.count].index < stop)
-        part.count++;
-    return part;
-}
-
-/* Make blobs of `field` of datapoints, counted in their shard. */
-static bags_code bagi_many_refs(const bags_reader *reader, size_t shard,
-    size_t field, const bagi_list *part, const bag_reader *bag, bags_row *row,
-    bags_error *err) {
-    const bag_reader *from = NULL;
-    bagi_ref *refs = NULL;
-    unsigned char *marks = NULL;
-    size_t used = 0;
-    if (reader->shards[shard].split)
-        return BAGS_OK;
-    bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
+    if (start > stop)
+        start = stop;
     if (!code)
-        code = bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
-    if (!code)
-        code = bagi_wants_read(from, part, &row->scratch, &used, err);
-    for (size_t i = 0; i < part->count && !code; i++) {
-        bagi_want *want = &bagi_wants(part)[i];
-        uint64_t local = want->index;
-        code = bagi_reader_parse(reader, shard, local,
-            bagi_want_view(want, &row->scratch), refs, err);
-        if (!code)
-            code = bagi_reader_check_ref(
-                reader, shard, local, field, &refs[field], bag, err);
-        if (code)
-            return code;
-        want->index = refs[field].first;
-        want->data = NULL;
+        code = bagi_row_reserve(row, stop - start, err);
+    for (uint64_t i = start, end; i < stop && !code; i = end) {
+        size_t shard = bagi_reader_find_shard(reader, i, row);
+        end = reader->shards[shard].start + reader->shards[shard].length;
+        if (end > stop)
+            end = stop;
+        code = bagi_each_ref(
+            reader, shard, i, end, field, row, bagi_range_ref, &ranging, err);
     }
-    if (!code)
-        bagi_wants_sort(bagi_wants(part), part->count);
-    return code;
-}
-
-static bags_code bagi_many_part(const bags_reader *reader, size_t field,
-    const bagi_list *part, bags_row *row, size_t *used, bags_error *err) {
-    const bag_reader *bag = NULL;
-    size_t shard = (size_t)row->shard;
-    bagi_want *wants = bagi_wants(part);
-    for (size_t i = 0; i < part->count; i++)
-        wants[i].index -= reader->shards[shard].start;
-    bags_code code = bagi_reader_bag(reader, shard, field, &bag, err);
-    if (!code)
-        code = bagi_many_refs(reader, shard, field, part, bag, row, err);
     return code ? code
-                : bagi_wants_read(bag, part, &row->slots[0].data, used, err);
+                : bagi_row_finish(row, &ranging.fetch, start, field,
+                      (size_t)(stop - start), err);
 }
 
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err) {
-    bagi_list list = {NULL, 0, 0}, part;
-    size_t used = 0;
-    bagi_row_start(reader, row);
-    bags_code code = bagi_many_check(reader, field, err);
+    BAGI_ERR(err);
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
+    bagi_ref *refs = NULL;
+    bagi_row_begin(reader, row);
+    bags_code code = bagi_check_plain(reader, field, err);
     if (!code)
-        code = bagi_many_list(reader, indices, count, row, &list, err);
+        code = bagi_row_fetch_refs(reader, indices, count, row, false, err);
     if (!code)
-        code = bagi_row_slots(row, 1, err);
-    if (code)
-        return code;
-    struct bagi_slot *slot = &row->slots[0];
-    slot->length = 0;
-    code = bagi_slot_items(row, slot, count, err);
-    for (size_t i = 0; i < count && !code; i += part.count) {
-        part = bagi_many_shard(reader, &list, i, row);
-        code = bagi_many_part(reader, field, &part, row, &used, err);
+        code = bagi_row_refs(reader, row, &refs, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        const bag_reader *bag = NULL;
+        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
+        code = bagi_refs_of(
+            reader, shard, indices[i], bagi_row_items(row)[i], refs, err);
+        if (!code)
+            code = bagi_reader_check_ref(
+                reader, shard, indices[i], field, &refs[field], &bag, err);
+        if (!code)
+            code = bagi_fetch_add(&fetch, bag, refs[field].first, 1, i, err);
     }
-    if (code)
-        return bagi_many_blame(
-            reader, field, indices, 0, count, row, code, err);
-    const bagi_want *wants = bagi_wants(&list);
-    for (size_t i = 0; i < count; i++)
-        slot->items[wants[i].place] = bagi_want_view(&wants[i], &slot->data);
-    slot->field = field;
-    slot->length = count;
-    row->index = count ? indices[0] : 0;
-    row->length = 1;
-    return BAGS_OK;
+    return code ? code
+                : bagi_row_finish(
+                      row, &fetch, count ? indices[0] : 0, field, count, err);
 }
 
-/* ---- reading ahead ---- */
-
-/* What must be read of a shard before what: each step waits for the one before,
- * for all datapoints. */
-typedef enum bagi_step {
-    BAGI_STEP_REFS_TABLE,
-    BAGI_STEP_REFS,
-    BAGI_STEP_TABLES,
-    BAGI_STEP_BLOBS,
-    BAGI_STEPS
-} bagi_step;
-
-/* One step for one field of a datapoint. */
-static bags_code bagi_ahead_field(const bags_reader *reader, size_t shard,
-    uint64_t local, const bags_select *select, const bagi_ref *ref,
-    bagi_step step, bagi_ahead *ahead, bags_error *err) {
+/* A slice with a short step is requested as one part. */
+static bags_code bagi_prefetch_select(const bags_reader *reader, size_t shard,
+    uint64_t index, const bags_select *select, const bagi_ref *ref,
+    bagi_fetch *fetch, bags_error *err) {
     const bag_reader *bag = NULL;
     bagi_steps steps;
-    bags_code code = bagi_select_steps(reader, select, ref, &steps, err);
-    if (!code)
-        code = bagi_reader_bag(reader, shard, select->field, &bag, err);
+    bags_code code = bagi_select_apply(reader, select, ref, &steps, err);
     if (!code)
         code = bagi_reader_check_ref(
-            reader, shard, local, select->field, ref, bag, err);
-    /* Steps of more than one are read as one range, if they are short. */
-    uint64_t each = steps.step < 8 || steps.count < 2
-                        ? (steps.count - 1) * steps.step + 1
-                        : 1;
-    for (uint64_t i = 0; i < steps.count && !code;
-         i += each > 1 ? steps.count : 1) {
-        uint64_t first = steps.first + i * steps.step;
-        if (step == BAGI_STEP_TABLES)
-            bagi_ahead_table(ahead, bag, first, each);
-        else
-            code = bagi_ahead_blobs(ahead, bag, first, each, err);
+            reader, shard, index, select->field, ref, &bag, err);
+    if (!code && steps.count && steps.step > 1 && steps.step < 8) {
+        steps.count = (steps.count - 1) * steps.step + 1;
+        steps.step = 1;
     }
-    return code;
-}
-
-/* One step for one datapoint: of its refs, or of one of its fields. */
-static bags_code bagi_ahead_datapoint(const bags_reader *reader, uint64_t index,
-    const bags_select *select, bagi_step step, bags_row *row, bagi_ahead *ahead,
-    bags_error *err) {
-    const bag_reader *from = NULL;
-    bagi_ref *refs = NULL;
-    unsigned char *marks = NULL;
-    size_t shard = bagi_reader_shard_of(reader, index, row->shard);
-    uint64_t local = index - reader->shards[shard].start;
-    row->shard = shard;
-    if (step >= BAGI_STEP_TABLES) {
-        bags_code code = bagi_row_refs(reader, row, &refs, &marks, err);
-        if (!code)
-            code = bagi_reader_refs(reader, shard, local, row, refs, err);
-        return code ? code
-                    : bagi_ahead_field(reader, shard, local, select,
-                          &refs[select->field], step, ahead, err);
-    }
-    if (reader->shards[shard].split)
-        return BAGS_OK;
-    bags_code code =
-        bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
-    if (code || step == BAGI_STEP_REFS)
-        return code ? code : bagi_ahead_blobs(ahead, from, local, 1, err);
-    bagi_ahead_table(ahead, from, local, 1);
-    return BAGS_OK;
-}
-
-static bags_code bagi_ahead_step(const bags_reader *reader,
-    const bagi_list *list, const bags_select *select, bagi_step step,
-    bags_row *row, bags_error *err) {
-    bagi_ahead ahead;
-    bags_code code = BAGS_OK;
-    memset(&ahead, 0, sizeof ahead);
-    for (size_t i = 0; i < list->count && !code; i++) {
-        uint64_t index = bagi_wants(list)[i].index;
-        code =
-            bagi_ahead_datapoint(reader, index, select, step, row, &ahead, err);
-        if (code)
-            bagi_prefix(err, code, "datapoint %" PRIu64 ": ", index);
-    }
-    bagi_ahead_ask(&ahead);
-    return code;
+    return code ? code : bagi_fetch_add_steps(fetch, bag, &steps, 0, err);
 }
 
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err) {
-    bagi_list list = {NULL, 0, 0};
-    bagi_row_start(reader, row);
-    bags_code code = bagi_many_list(reader, indices, count, row, &list, err);
+    BAGI_ERR(err);
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
+    bagi_ref *refs = NULL;
+    bagi_row_begin(reader, row);
+    bags_code code =
+        bagi_row_fetch_refs(reader, indices, count, row, true, err);
+    if (!code)
+        code = bagi_row_fetch_refs(reader, indices, count, row, false, err);
+    if (!code)
+        code = bagi_row_refs(reader, row, &refs, err);
     if (!selects)
         select_count = reader->spec.count;
-    for (int step = BAGI_STEP_REFS_TABLE; step < BAGI_STEPS && !code; step++) {
-        size_t times = step < BAGI_STEP_TABLES ? 1 : select_count;
-        for (size_t i = 0; i < times && !code; i++) {
-            bags_select select = bags_whole(i);
-            if (selects && step >= BAGI_STEP_TABLES)
-                select = selects[i];
-            code =
-                step >= BAGI_STEP_TABLES && select.field >= reader->spec.count
-                    ? bagi_fail_no_field(reader, select.field, err)
-                    : bagi_ahead_step(
-                          reader, &list, &select, (bagi_step)step, row, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
+        code = bagi_refs_of(
+            reader, shard, indices[i], bagi_row_items(row)[i], refs, err);
+        for (size_t k = 0; k < select_count && !code; k++) {
+            bags_select whole = {k, false, 0, 0, 0};
+            const bags_select *select = selects ? &selects[k] : &whole;
+            code = select->field < reader->spec.count
+                       ? bagi_prefetch_select(reader, shard, indices[i], select,
+                             &refs[select->field], &fetch, err)
+                       : bagi_fail_field_index(reader, select->field, err);
         }
     }
-    return code;
+    return code ? code : bagi_fetch_run_all(&fetch, NULL, err);
 }
 
 /* ---- columns ---- */
 
-#define BAGI_COLUMN_STEP 4096 /* rows of refs a read */
-
-BAGI_COLD static bags_code bagi_fail_column(const bags_reader *reader,
-    size_t shard, uint64_t local, uint64_t first, bags_error *err) {
-    char *dir = bagi_reader_shard_path(reader, &reader->shards[shard], NULL);
-    bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: datapoint %" PRIu64 " has blob %" PRIu64
-        ": they do not lie in the "
-        "order of the datapoints, and are no column",
-        dir ? bagi_tail(dir) : "", local, first);
-    bagi_free_text(&reader->env.memory, dir);
-    return BAGS_ERROR_RANGE;
-}
-
-/* Check that blob i of the field is datapoint i's, for `length` datapoints. What
- * was found out once is remembered for all threads. */
-static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
-    size_t field, uint64_t length, const bag_reader *bag, bags_row *row,
-    bags_error *err) {
-    const bag_reader *from = NULL;
-    bagi_ref *refs = NULL;
-    unsigned char *marks = NULL;
-    bags_range range;
-    bagi_ref all = {0, length};
-    if (BAGI_ATOMIC && BAGI_LOAD(&((bag_reader *)(uintptr_t)bag)->consecutive))
+/* Check that blob n of the field belongs to datapoint n of the shard. */
+static bags_code bagi_column_ref(void *user, const bag_reader *bag,
+    uint64_t index, const bagi_ref *ref, bags_error *err) {
+    const bags_shard *shard = (const bags_shard *)user;
+    if (ref->first == index - shard->start)
         return BAGS_OK;
-    bags_code code = BAGS_OK;
-    if (reader->shards[shard].split)
-        return bagi_reader_check_ref(reader, shard, 0, field, &all, bag, err);
-    code = bagi_row_refs(reader, row, &refs, &marks, err);
-    if (!code)
-        code = bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
-    for (uint64_t i = 0; i < length && !code; i++) {
-        uint64_t at = i % BAGI_COLUMN_STEP;
-        if (at == 0)
-            code = bag_reader_get_range(
-                from, i, i + BAGI_COLUMN_STEP, &row->scratch, &range, err);
-        if (!code)
-            code = bagi_reader_parse(reader, shard, i,
-                bags_range_get(&range, (size_t)at), refs, err);
-        if (!code)
-            code = bagi_reader_check_ref(
-                reader, shard, i, field, &refs[field], bag, err);
-        if (!code && refs[field].first != i)
-            code = bagi_fail_column(reader, shard, i, refs[field].first, err);
-    }
-    if (!code && BAGI_ATOMIC)
-        BAGI_STORE(&((bag_reader *)(uintptr_t)bag)->consecutive,
-            (void *)(uintptr_t)bag);
-    return code;
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
+        " has blob %" PRIu64 "); use bags_reader_get_range",
+        bagi_tail(bag->file[BAGI_BLOBS].path), index, ref->first);
 }
 
 /* The size of every blob of a range; 0 if they differ. */
-static uint64_t bagi_range_item(const bags_range *range) {
+static uint64_t bagi_range_item_size(const bags_range *range) {
     uint64_t last = range->start, first = 0;
     bool same = true;
     for (size_t i = 0; i < range->length; i++) {
@@ -11970,12 +10547,12 @@ static uint64_t bagi_range_item(const bags_range *range) {
     return same ? first : 0;
 }
 
-/* A range's ends as the program's own integers, from 0 on: where they lie, if
- * that is what lies there. */
+/* The ends of a range that starts at offset 0 as native integers, with a leading 0:
+ * those of the map, if they are that. */
 static bags_code bagi_column_offsets(const bag_reader *bag,
     const bags_range *range, bags_row *row, const uint64_t **out,
     bags_error *err) {
-    const unsigned char *table = bag->view.table;
+    const unsigned char *table = bag->mapped.table;
     if (table && bags_little_endian() && (uintptr_t)table % 8 == 0) {
         *out = (const uint64_t *)(const void *)table;
         return BAGS_OK;
@@ -11983,42 +10560,58 @@ static bags_code bagi_column_offsets(const bag_reader *bag,
     if (range->length > SIZE_MAX / 16)
         return bagi_fail_memory(err, SIZE_MAX);
     bags_code code =
-        bags_buffer_reserve(&row->list, 8 * range->length + 8, err);
+        bags_buffer_reserve(&row->items, 8 * range->length + 8, err);
     if (code)
         return code;
-    uint64_t *offsets = (uint64_t *)(void *)row->list.data;
+    uint64_t *offsets = (uint64_t *)(void *)row->items.data;
     offsets[0] = 0;
     for (size_t i = 0; i < range->length; i++)
-        offsets[i + 1] = bagi_load_u64(range->ends + 8 * i) - range->start;
+        offsets[i + 1] = bagi_load_u64(range->ends + 8 * i);
     *out = offsets;
     return BAGS_OK;
 }
 
-static bags_code bagi_column_view(const bags_reader *reader, size_t shard,
+BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err) {
-    const bag_reader *bag = NULL;
+    BAGI_ERR(err);
     static const uint64_t none[1] = {0};
+    const bag_reader *bag = NULL;
     bags_range range;
     bags_column column;
-    uint64_t length =
-        bagi_shard_stop(reader, shard) - reader->shards[shard].start;
     memset(&column, 0, sizeof column);
-    if (bagi_shard_blank(&reader->shards[shard])) {
+    bagi_row_begin(reader, row);
+    bags_code code = bagi_check_plain(reader, field, err);
+    if (!code && shard >= reader->count)
+        code = bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: shard index %" PRIu64 " out of range (%" PRIu64 " shards)",
+            bagi_tail(reader->path), shard, (uint64_t)reader->count);
+    if (code)
+        return code;
+    bags_shard *at = &reader->shards[shard];
+    if (at->length == 0) {
         column.offsets = none;
         *out = column;
         return BAGS_OK;
     }
-    bags_code code = bagi_reader_bag(reader, shard, field, &bag, err);
+    code = bagi_reader_bag(reader, (size_t)shard, field, &bag, err);
+    if (code)
+        return code;
+    /* Once checked, this is remembered for all threads. */
+    void **ordered = &((bag_reader *)(uintptr_t)bag)->ordered;
+    if (!BAGI_ATOMIC || !BAGI_LOAD(ordered))
+        code = bagi_each_ref(reader, (size_t)shard, at->start,
+            at->start + at->length, field, row, bagi_column_ref, at, err);
+    if (!code && BAGI_ATOMIC)
+        BAGI_STORE(ordered, (void *)(uintptr_t)bag);
     if (!code)
-        code = bagi_column_check(reader, shard, field, length, bag, row, err);
-    if (!code)
-        code = bag_reader_get_range(bag, 0, length, &row->scratch, &range, err);
+        code =
+            bag_reader_get_range(bag, 0, at->length, &row->data, &range, err);
     if (code)
         return code;
     column.data = range.data;
-    column.length = length;
+    column.length = at->length;
     column.size = range.size;
-    column.item_size = bagi_range_item(&range);
+    column.item_size = bagi_range_item_size(&range);
     if (!column.item_size)
         code = bagi_column_offsets(bag, &range, row, &column.offsets, err);
     if (!code)
@@ -12026,1433 +10619,880 @@ static bags_code bagi_column_view(const bags_reader *reader, size_t shard,
     return code;
 }
 
-BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
-    size_t field, bags_row *row, bags_column *out, bags_error *err) {
-    bagi_row_start(reader, row);
-    bags_code code = bagi_many_check(reader, field, err);
-    if (!code && shard >= reader->count)
-        code = bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: there is no shard %" PRIu64 "; it has %" PRIu64,
-            bagi_tail(reader->path), shard, (uint64_t)reader->count);
-    if (code)
-        return code;
-    code = bagi_column_view(reader, (size_t)shard, field, row, out, err);
-    return code ? bagi_prefix(err, code,
-                      "field \"%.200s\": ", reader->spec.fields[field].name)
-                : BAGS_OK;
-}
-
-/* ---- what a row gives ---- */
+/* ---- values ---- */
 
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err) {
+    BAGI_ERR(err);
     if (item >= bags_row_length(row, slot))
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "the row has no item %" PRIu64 " in slot %" PRIu64, (uint64_t)item,
-            (uint64_t)slot);
+            "slot %" PRIu64 " of the row: item index %" PRIu64
+            " out of range (length %" PRIu64 ")",
+            (uint64_t)slot, (uint64_t)item,
+            (uint64_t)bags_row_length(row, slot));
     const bags_reader *reader = row->reader;
     struct bagi_slot *from = &row->slots[slot];
+    const bags_field *field = &reader->spec.fields[from->field];
+    bool sequence = reader->spec.types[from->field].sequence;
     if (!scratch)
         scratch = &from->value;
     bagi_buffer_adopt(scratch, &reader->env.memory);
-    bags_code code = bagi_decode(&reader->env.memory, &reader->spec,
-        from->field, from->items[item], scratch, out, err);
+    bags_code code = bagi_coder_decode(&reader->spec.coders[from->field],
+        field->type, from->items[item], scratch, out, err);
     if (!code)
         return BAGS_OK;
-    /* Of a plain field the items of a row are datapoints. */
-    uint64_t index = row->index;
-    if (reader->spec.types[from->field].sequence)
+    if (sequence)
         bagi_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
-    else
-        index += item;
-    bagi_prefix_datapoint(reader, index, from->field, code, err);
-    return bagi_prefix(err, code, "%s: ", bagi_tail(reader->path));
+    /* Of a plain field the items of a row are datapoints. */
+    return bagi_prefix(err, code,
+        "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
+        bagi_tail(reader->path), field->name,
+        row->index + (sequence ? 0 : item));
 }
 
+#ifndef BAGS_NO_VERIFY
 /* ========================================================================
  * >>verify
- * Checks that go on behind a fault, in blocks, so that memory does not grow with
- * the files. A Bag's table and a shard's refs are checked here for
- * bag_reader_verify and bags_reader_verify too, which end at the first fault.
+ * One pass over every Bag, which continues after a fault. Memory does not grow with
+ * the files.
  * ====================================================================== */
 
-#define BAGI_VERIFY_STEP ((size_t)8192)       /* entries read at once */
-#define BAGI_VERIFY_WINDOW ((size_t)64 << 10) /* bytes of refs read at once */
-#define BAGI_VERIFY_FAULTS 1000               /* passed on if not said else */
-#define BAGI_VERIFY_UNKNOWN UINT64_MAX        /* length of a Bag not opened */
-#define BAGI_VERIFY_TOLD ((size_t)4096)       /* blobs of a Bag remembered */
+#define BAGI_VERIFY_FAULTS 1000 /* passed to `each` by default */
+#define BAGI_VERIFY_PROGRESS ((uint64_t)1 << 20)
 
 typedef struct bagi_verifying {
-    const bagi_env *env;
+    bagi_sink sink; /* must be the first member */
+    bagi_env env;
     bags_verify_options options;
     bags_verify_report report;
-    const char *path, *field; /* what is being looked at, for bags_fault */
-    bool first_only;          /* end at the first fault */
-    bool broken;              /* the file could not be read on */
-    bool summed;              /* the shard has checksums: every Bag must */
-    bool any_spec;            /* its spec.json could not be read */
-    bool moved;               /* the Bag's table is known to be wrong */
-    uint64_t *told;           /* the Bag's blobs that a fault was told of, in
-                                 order; NULL: none of any Bag yet */
-    size_t told_count;
-    uint32_t spec;          /* CRC of it */
-    unsigned char *entries; /* a block of a table; NULL: not needed yet */
-    bags_buffer window;     /* some bytes of refs.bag, or a blob */
-    bags_buffer scratch;    /* of codecs */
-    bags_code code;         /* of the first fault */
-    bags_error *err;        /* which is written there */
-    bags_error why;
+    bagi_common common;
+    const char *path;    /* of the shard, or the standalone Bag */
+    bags_code code;      /* of the first fault, */
+    bags_error *err;     /* which is written there */
+    bags_error why;      /* the fault that is being reported */
+    bags_buffer scratch; /* for codecs */
 } bagi_verifying;
 
-static void bagi_verify_start(bagi_verifying *v, const bagi_env *env,
-    const bags_verify_options *options, bags_error *err) {
-    memset(v, 0, sizeof *v);
-    v->env = env;
-    v->err = err;
-    if (options)
-        v->options = *options;
-    if (!v->options.parts)
-        v->options.parts = 1;
-    if (!v->options.shard_stop)
-        v->options.shard_stop = 1;
-    if (!v->options.max_faults)
-        v->options.max_faults = BAGI_VERIFY_FAULTS;
-    bagi_buffer_adopt(&v->window, &env->memory);
-    bagi_buffer_adopt(&v->scratch, &env->memory);
-}
-
-static void bagi_verify_end(bagi_verifying *v) {
-    bagi_free(&v->env->memory, v->entries, (BAGI_VERIFY_STEP + 1) * 8);
-    bagi_free(&v->env->memory, v->told, BAGI_VERIFY_TOLD * sizeof *v->told);
-    bags_buffer_free(&v->window);
-    bags_buffer_free(&v->scratch);
-}
-
-/* Where a fault's message is to be written: nowhere, if there were so many that
- * nobody will see it. */
-static bags_error *bagi_verify_why(bagi_verifying *v) {
-    return v->report.faults < v->options.max_faults ? &v->why : NULL;
-}
-
-/* Pass a fault on whose message is written. BAGS_OK: go on. */
-static bags_code bagi_verify_tell(bagi_verifying *v, bags_code code,
-    bags_fault_kind kind, uint64_t index, uint64_t item, uint64_t offset) {
-    bool heard = bagi_verify_why(v) != NULL;
-    v->report.faults++;
-    if (!v->code) {
-        v->code = code;
-        if (v->err)
-            *v->err = v->why;
-    }
-    if (heard && v->options.each) {
-        bags_fault fault = {
-            v->path, v->field, kind, index, item, offset, code, v->why.message};
-        v->options.each(v->options.user, &fault);
-    }
-    return v->first_only ? code : BAGS_OK;
-}
-
-/* The same for a file, or a part of it that cannot be read. Without memory
- * nothing can be said of it: that ends the work. */
-static bags_code bagi_verify_fail(
-    bagi_verifying *v, bags_code code, uint64_t offset) {
-    v->broken = true;
-    if (code != BAGS_ERROR_MEMORY)
-        return bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, offset);
-    if (v->err)
+/* For bagi_sink. Only a lack of memory ends the work, unless it is that of a codec:
+ * a blob that needs too much is a fault of its own. */
+static bags_code bagi_verify_report(bagi_sink *sink, const bagi_fault *fault) {
+    bagi_verifying *v = (bagi_verifying *)(void *)sink;
+    if (fault->code == BAGS_ERROR_MEMORY && fault->kind == BAGS_FAULT_FILE) {
         *v->err = v->why;
+        return fault->code;
+    }
+    if (!v->code) {
+        v->code = fault->code;
+        *v->err = v->why;
+    }
+    if (v->report.faults++ < v->options.max_faults && v->options.each) {
+        bags_fault out = {v->path, fault->field, (bags_fault_kind)fault->kind,
+            fault->index, fault->item, fault->offset, fault->code,
+            v->why.message};
+        v->options.each(v->options.user, &out);
+    }
+    return BAGS_OK;
+}
+
+static bags_code bagi_verify_fault(bagi_verifying *v, bags_code code,
+    const char *field, bags_fault_kind kind, uint64_t index, uint64_t item,
+    uint64_t offset) {
+    bagi_fault fault = {code, field, (int)kind, index, item, offset};
+    return bagi_verify_report(&v->sink, &fault);
+}
+
+/* A shard that is being checked. Its work is divided into units: 0 the shard itself,
+ * then each field, then refs. */
+typedef struct bagi_verify_shard {
+    bagi_verifying *v;
+    const bagi_dir *dir;
+    const bagi_spec *spec; /* NULL: unknown */
+    bagi_how how;          /* of its Bags, without a name */
+    uint64_t place;        /* among the dataset's shards */
+    bool checksums;        /* a Bag has checksums: all must */
+} bagi_verify_shard;
+
+/* Units of one shard belong to different parts of the work, and so do those of one
+ * field. */
+static bool bagi_verify_mine(const bagi_verify_shard *s, uint64_t unit) {
+    uint64_t parts = s->v->options.parts;
+    return (s->place % parts + unit % parts) % parts == s->v->options.part;
+}
+
+/* ---- rows of refs, and the datapoints of blobs ---- */
+
+/* The blobs of refs.bag, one after the other. */
+typedef struct bagi_rows {
+    const bagi_spec *spec;
+    bagi_cursor cursor;
+    bagi_ref *refs;    /* of the current row */
+    uint64_t *lengths; /* blobs of every field */
+} bagi_rows;
+
+static bags_code bagi_rows_open(bagi_rows *rows, const bagi_spec *spec,
+    const bag_reader *refs, bags_error *err) {
+    const bags_allocator *memory = &refs->env->memory;
+    memset(rows, 0, sizeof *rows);
+    rows->spec = spec;
+    rows->refs =
+        (bagi_ref *)bagi_alloc(memory, spec->count * sizeof *rows->refs, err);
+    rows->lengths = (uint64_t *)bagi_alloc(
+        memory, spec->count * sizeof *rows->lengths, err);
+    bagi_cursor_open(&rows->cursor, refs, 0, refs->length);
+    return rows->refs && rows->lengths ? BAGS_OK : BAGS_ERROR_MEMORY;
+}
+
+static void bagi_rows_close(bagi_rows *rows) {
+    if (!rows->cursor.bag)
+        return;
+    const bags_allocator *memory = &rows->cursor.bag->env->memory;
+    size_t count = rows->spec->count;
+    bagi_free(memory, rows->refs, count * sizeof *rows->refs);
+    bagi_free(memory, rows->lengths, count * sizeof *rows->lengths);
+    bagi_cursor_close(&rows->cursor);
+}
+
+/* Parse the row that a cursor is at. One that is too long is read as far as shows
+ * that. */
+static bags_code bagi_rows_parse(bagi_rows *rows, bagi_cursor *cursor,
+    bags_view *row, bool *valid, bags_error *err) {
+    const bagi_spec *spec = rows->spec;
+    uint64_t size = cursor->stop - cursor->start;
+    uint64_t most = 6 + 23 * (uint64_t)spec->count;
+    row->size = (size_t)(size < most ? size : most);
+    bags_code code =
+        bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
+    *valid =
+        !code && bagi_refs_parse(*row, spec->types, spec->count, rows->refs);
     return code;
 }
 
-static void bagi_verify_read(bagi_verifying *v, uint64_t bytes) {
+/* Find the datapoint and item that a blob of a field belongs to. Blobs must be
+ * looked up in order, so that all of them cost one pass over refs.bag. False if no
+ * datapoint in the order of the blobs refers to it. */
+static bool bagi_rows_owner(bagi_rows *rows, size_t field, uint64_t length,
+    uint64_t blob, uint64_t *datapoint, uint64_t *item) {
+    bagi_cursor *cursor = &rows->cursor;
+    bagi_ref *ref = &rows->refs[field];
+    bags_error ignored;
+    while (ref->count == 0 || ref->first > blob ||
+           blob - ref->first >= ref->count) {
+        bags_view row;
+        bool valid = false;
+        if ((ref->count && ref->first > blob) || cursor->next >= cursor->last ||
+            bagi_cursor_next(cursor, &ignored))
+            return false;
+        if (!cursor->usable ||
+            bagi_rows_parse(rows, cursor, &row, &valid, &ignored) || !valid ||
+            !bagi_ref_fits(ref, length))
+            ref->count = 0;
+    }
+    *datapoint = cursor->index;
+    *item = blob - ref->first;
+    return true;
+}
+
+/* ---- a Bag ---- */
+
+/* What is done with the blobs of a Bag besides comparing them. */
+typedef struct bagi_verify_blobs {
+    const bagi_verify_shard *s;
+    bagi_how how;
+    size_t field;   /* spec->count: refs */
+    bagi_rows rows; /* of refs: to check them; of a field: to name datapoints */
+    bool parse, decode;
+    bag_reader *refs; /* NULL: there is none */
+} bagi_verify_blobs;
+
+/* Check that the blobs of a row exist. */
+static bags_code bagi_verify_row(
+    bagi_verify_blobs *blobs, bagi_cursor *cursor) {
+    bagi_verifying *v = blobs->s->v;
+    bagi_rows *rows = &blobs->rows;
+    const bagi_spec *spec = rows->spec;
+    bags_view row = {NULL, 0};
+    bool valid = false;
+    bags_code code = bagi_rows_parse(rows, cursor, &row, &valid, &v->why);
+    if (code)
+        return bagi_verify_fault(
+            v, code, "refs", BAGS_FAULT_FILE, 0, 0, cursor->start);
+    if (!valid) {
+        code = bagi_fail_row(v->path, spec, cursor->index, row, &v->why);
+        return bagi_verify_fault(v, code, "refs", BAGS_FAULT_DATAPOINT,
+            cursor->index, 0, cursor->start);
+    }
+    for (size_t i = 0; i < spec->count && !code; i++) {
+        const bagi_ref *ref = &rows->refs[i];
+        if (rows->lengths[i] == BAGI_UNKNOWN ||
+            bagi_ref_fits(ref, rows->lengths[i]))
+            continue;
+        code = bagi_fail_ref(
+            v->path, spec, cursor->index, i, ref, rows->lengths[i], &v->why);
+        code = bagi_verify_fault(v, code, "refs", BAGS_FAULT_DATAPOINT,
+            cursor->index, 0, cursor->start);
+    }
+    return code;
+}
+
+/* Report a blob that does not decode, by its datapoint if that is known; v->why has
+ * the codec's message. */
+static bags_code bagi_verify_undecodable(
+    bagi_verify_blobs *blobs, const bagi_cursor *cursor, bags_code code) {
+    bagi_verifying *v = blobs->s->v;
+    const bagi_spec *spec = blobs->s->spec;
+    const char *name = spec->fields[blobs->field].name;
+    const char *path = bagi_tail(cursor->bag->file[BAGI_BLOBS].path);
+    uint64_t index = cursor->index, item = 0;
+    bool known = blobs->how.where == BAGI_SPLIT;
+    bags_error memory;
+    if (blobs->refs && !blobs->rows.cursor.bag &&
+        bagi_rows_open(&blobs->rows, spec, blobs->refs, &memory)) {
+        v->why = memory;
+        return BAGS_ERROR_MEMORY;
+    }
+    if (blobs->refs)
+        known = bagi_rows_owner(&blobs->rows, blobs->field, cursor->bag->length,
+            cursor->index, &index, &item);
+    if (known && spec->types[blobs->field].sequence)
+        bagi_prefix(&v->why, code,
+            "%s: datapoint %" PRIu64 ": item %" PRIu64 ": ", path, index, item);
+    else
+        bagi_prefix(&v->why, code, "%s: %s %" PRIu64 ": ", path,
+            known ? "datapoint" : "blob", index);
+    return bagi_verify_fault(v, code, name,
+        known ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB, index, item,
+        cursor->start);
+}
+
+/* Decode the current blob. One that is too large for memory is that blob's fault. */
+static bags_code bagi_verify_value(
+    bagi_verify_blobs *blobs, bagi_cursor *cursor) {
+    bagi_verifying *v = blobs->s->v;
+    const bagi_spec *spec = blobs->s->spec;
+    bags_view blob = {NULL, 0};
+    bags_value value;
+    bags_code code = bagi_size(cursor->stop - cursor->start, &blob.size)
+                         ? bagi_cursor_bytes(cursor, cursor->start, blob.size,
+                               &blob.data, &v->why)
+                         : bags_fail(&v->why, BAGS_ERROR_LIMIT,
+                               "too large for the address space");
+    if (!code)
+        code = bagi_coder_decode(&spec->coders[blobs->field],
+            spec->fields[blobs->field].type, blob, &v->scratch, &value,
+            &v->why);
+    return code ? bagi_verify_undecodable(blobs, cursor, code) : BAGS_OK;
+}
+
+/* Check the current blob. */
+static bags_code bagi_verify_blob(
+    bagi_verify_blobs *blobs, bagi_cursor *cursor, bool crcs) {
+    bagi_verifying *v = blobs->s->v;
+    const bag_reader *bag = cursor->bag;
+    const char *field = *blobs->how.name ? blobs->how.name : NULL;
+    uint32_t computed = 0, stored = 0;
+    bags_code code = BAGS_OK;
+    if (!cursor->valid) {
+        code = bagi_bag_fail_bounds(
+            bag, cursor->index, cursor->start, cursor->stop, &v->why);
+        code = bagi_verify_fault(v, code, field, BAGS_FAULT_BLOB, cursor->index,
+            0, bag->table + 8 * cursor->index);
+    }
+    if (!code && crcs)
+        code = bagi_cursor_stored(cursor, &stored, &v->why);
+    if (!code && crcs && cursor->usable)
+        code = bagi_cursor_crc(cursor, &computed, &v->why);
+    if (code)
+        return code;
+    if (crcs && cursor->usable && stored != computed) {
+        code = bagi_crcs_fail(bag, cursor->index, computed, stored, &v->why);
+        return bagi_verify_fault(
+            v, code, field, BAGS_FAULT_BLOB, cursor->index, 0, cursor->start);
+    }
+    if (cursor->usable && blobs->parse)
+        return bagi_verify_row(blobs, cursor);
+    return cursor->usable && blobs->decode ? bagi_verify_value(blobs, cursor)
+                                           : BAGS_OK;
+}
+
+static void bagi_verify_progress(bagi_verifying *v, uint64_t bytes) {
     v->report.bytes += bytes;
-    if (v->options.progress)
+    if (bytes && v->options.progress)
         v->options.progress(v->options.user, bytes);
 }
 
-/* ---- a Bag ----
- *
- * One thing that is wrong can be seen at several places: a blob that has changed,
- * by its checksum and by its codec; a wrong entry of a table, at the two blobs
- * beside it. It is told where it is seen first. */
-
-static void bagi_verify_begin_bag(bagi_verifying *v) {
-    v->broken = v->moved = false;
-    v->told_count = 0;
-}
-
-/* How many blobs below this one a fault was told of. */
-static size_t bagi_verify_told_below(const bagi_verifying *v, uint64_t blob) {
-    size_t low = 0, high = v->told_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (v->told[middle] < blob)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Whether what is wrong with a blob has been told. */
-static bool bagi_verify_is_told(const bagi_verifying *v, uint64_t blob) {
-    uint64_t around = v->moved ? 1 : 0;
-    size_t at = bagi_verify_told_below(v, blob < around ? 0 : blob - around);
-    return at < v->told_count && v->told[at] <= blob + around;
-}
-
-/* Remember it. Of very many, the first: the others may be told twice. */
-static bags_code bagi_verify_note(bagi_verifying *v, uint64_t blob) {
-    if (!v->told)
-        v->told = (uint64_t *)bagi_alloc_raw(
-            &v->env->memory, BAGI_VERIFY_TOLD * sizeof *v->told, &v->why);
-    if (!v->told)
-        return bagi_verify_fail(v, BAGS_ERROR_MEMORY, 0);
-    size_t at = bagi_verify_told_below(v, blob);
-    if (v->told_count == BAGI_VERIFY_TOLD ||
-        (at < v->told_count && v->told[at] == blob))
+/* Compare a running CRC with that of the trailer. */
+static bags_code bagi_verify_crc(const bagi_verify_blobs *blobs,
+    const char *path, const char *what, uint32_t computed, uint32_t stored) {
+    bagi_verifying *v = blobs->s->v;
+    const char *field = *blobs->how.name ? blobs->how.name : NULL;
+    if (computed == stored)
         return BAGS_OK;
-    memmove(v->told + at + 1, v->told + at,
-        (v->told_count++ - at) * sizeof *v->told);
-    v->told[at] = blob;
-    return BAGS_OK;
+    bags_code code = bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+        "%s: %s: checksum mismatch (computed %08" PRIx32 ", stored %08" PRIx32
+        ")",
+        bagi_tail(path), what, computed, stored);
+    return bagi_verify_fault(v, code, field, BAGS_FAULT_FILE, 0, 0, 0);
 }
 
-/* Tell of a blob of the Bag, by itself or by the datapoint that it is. */
-static bags_code bagi_verify_tell_blob(bagi_verifying *v, bags_code code,
-    uint64_t blob, bags_fault_kind kind, uint64_t index, uint64_t item,
-    uint64_t offset) {
-    code = bagi_verify_tell(v, code, kind, index, item, offset);
-    return code ? code : bagi_verify_note(v, blob);
-}
-
-/* A walk along a Bag's table, a blob a step. */
-typedef struct bagi_walk {
-    const bag_reader *bag;
-    uint64_t next, stop;       /* blobs to come */
-    uint64_t block, loaded;    /* the entries that are at hand */
-    const unsigned char *ends; /* the end of blob `block` */
-    bool lost;                 /* the entry before lies outside the data */
-    /* The blob of this step. */
-    uint64_t index, from, to;
-    bool wrong;  /* its end cannot be right */
-    bool usable; /* neither its end nor its start is wrong */
-} bagi_walk;
-
-static bagi_walk bagi_walk_along(
-    const bag_reader *bag, uint64_t start, uint64_t stop) {
-    bagi_walk walk;
-    memset(&walk, 0, sizeof walk);
-    walk.bag = bag;
-    walk.next = walk.block = walk.loaded = start;
-    walk.stop = stop;
-    return walk;
-}
-
-/* Have the next entries at hand. */
-static bags_code bagi_walk_load(bagi_verifying *v, bagi_walk *walk) {
-    const bag_reader *bag = walk->bag;
-    uint64_t count = walk->stop - walk->next;
-    bags_code code = BAGS_OK;
-    if (count > BAGI_VERIFY_STEP)
-        count = BAGI_VERIFY_STEP;
-    if (bag->ends) {
-        walk->ends = bag->ends + walk->next * 8;
-    } else {
-        if (!v->entries)
-            v->entries = (unsigned char *)bagi_alloc_raw(
-                &v->env->memory, (BAGI_VERIFY_STEP + 1) * 8, &v->why);
-        if (!v->entries)
-            return BAGS_ERROR_MEMORY;
-        walk->ends = v->entries + 8;
-        code = bagi_bag_entries(
-            bag, walk->next, (size_t)count, v->entries, &v->why);
-        bagi_verify_read(v, code ? 0 : count * 8);
-    }
-    if (code)
-        return code;
-    if (walk->next == walk->loaded && walk->next == walk->block)
-        walk->to = walk->next ? bagi_load_u64(walk->ends - 8) : 0;
-    walk->block = walk->next;
-    walk->loaded = walk->next + count;
-    return BAGS_OK;
-}
-
-/*
- * One step. A wrong entry is one fault: the blob behind it is just not usable.
- * If it lies outside the data, the next is measured from the last inside; if it
- * is smaller than the one before, which of the two is wrong cannot be told, and
- * the next is measured from it.
- */
-static bags_code bagi_walk_step(bagi_verifying *v, bagi_walk *walk) {
-    uint64_t limit = walk->bag->limit;
-    if (walk->next == walk->loaded) {
-        bags_code code = bagi_walk_load(v, walk);
-        if (code)
-            return code;
-    }
-    if (!walk->lost)
-        walk->from = walk->to;
-    walk->index = walk->next++;
-    walk->to = bagi_load_u64(walk->ends + 8 * (walk->index - walk->block));
-    walk->usable = !walk->wrong;
-    walk->wrong = walk->from > walk->to || walk->to > limit;
-    walk->usable = walk->usable && !walk->wrong;
-    walk->lost = walk->to > limit;
-    return BAGS_OK;
-}
-
-/* What is read when the walk cannot go on. */
-static bags_code bagi_walk_fail(
-    bagi_verifying *v, const bagi_walk *walk, bags_code code) {
-    return bagi_verify_fail(v, code, walk->bag->table + 8 * walk->next);
-}
-
-static bags_code bagi_verify_entries(
-    bagi_verifying *v, const bag_reader *bag, uint64_t start, uint64_t stop) {
-    bagi_walk walk = bagi_walk_along(bag, start, stop);
-    while (walk.next < stop) {
-        bags_code code = bagi_walk_step(v, &walk);
-        if (code)
-            return bagi_walk_fail(v, &walk, code);
-        if (BAGI_UNLIKELY(walk.wrong)) {
-            v->moved = true;
-            code = bagi_bag_fail_bounds(
-                bag, walk.index, walk.from, walk.to, bagi_verify_why(v));
-            code = bagi_verify_tell_blob(v, code, walk.index, BAGS_FAULT_BLOB,
-                walk.index, 0, bag->table + 8 * walk.index);
-            if (code)
-                return code;
+/* Check the blobs start .. stop of a Bag; of all of them, the trailer too. */
+static bags_code bagi_verify_range(bagi_verify_blobs *blobs,
+    const bag_reader *bag, uint64_t start, uint64_t stop, bool crcs) {
+    bagi_verifying *v = blobs->s->v;
+    const char *field = *blobs->how.name ? blobs->how.name : NULL;
+    bagi_cursor cursor;
+    uint64_t seen = 0;
+    bags_code code = BAGS_OK, ended = BAGS_OK;
+    bagi_cursor_open(&cursor, bag, start, stop);
+    while (!code && !ended && cursor.next < cursor.last) {
+        ended = bagi_cursor_next(&cursor, &v->why);
+        if (ended) /* the rest of this Bag cannot be read */
+            code = bagi_verify_fault(v, ended, field, BAGS_FAULT_FILE, 0, 0,
+                bag->table + 8 * cursor.next);
+        else
+            code = bagi_verify_blob(blobs, &cursor, crcs);
+        if (code) {
+            ended = code;
+            code = bagi_verify_fault(
+                v, code, field, BAGS_FAULT_FILE, 0, 0, cursor.start);
+        }
+        if (cursor.read - seen >= BAGI_VERIFY_PROGRESS) {
+            bagi_verify_progress(v, cursor.read - seen);
+            seen = cursor.read;
         }
     }
-    return BAGS_OK;
+    if (!code && cursor.overlap) {
+        code = bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+            "%s: overlapping blobs; not all were checked",
+            bagi_tail(bag->file[BAGI_BLOBS].path));
+        code = bagi_verify_fault(v, code, field, BAGS_FAULT_FILE, 0, 0, 0);
+    }
+    if (!code && !ended && crcs) {
+        code = bagi_verify_crc(blobs, bag->file[BAGI_BLOBS].path, "table",
+            cursor.table_crc, bag->trailer.table);
+        if (!code)
+            code = bagi_verify_crc(blobs, bag->file[BAGI_CRCS].path,
+                "checksums", cursor.crcs_crc, bag->trailer.crcs);
+    }
+    bagi_verify_progress(v, cursor.read - seen);
+    bagi_cursor_close(&cursor);
+    return code;
 }
 
-static bags_code bagi_verify_table(bagi_verifying *v, const bag_reader *bag) {
+/* Check a Bag that is open, and its checksums. One whose checksums are those of a Bag
+ * with more blobs or fewer has its table in the wrong place: nothing in it means
+ * anything. */
+static bags_code bagi_verify_bag(bagi_verify_blobs *blobs, bag_reader *bag) {
+    bagi_verifying *v = blobs->s->v;
+    const char *name = blobs->how.name;
+    const char *field = *name ? name : NULL;
+    bool exists = false, crcs = false;
     uint64_t length = bag->length;
-    bagi_verify_begin_bag(v);
-    if (!v->options.quick || length < 3)
-        return bagi_verify_entries(v, bag, 0, length);
-    bags_code code = bagi_verify_entries(v, bag, 0, 1);
-    return code || v->broken ? code
-                             : bagi_verify_entries(v, bag, length - 1, length);
-}
-
-/* Entries that lie over each other can make every byte that of many blobs: what
- * is looked into is bounded, as when rows are read. */
-static bool bagi_verify_spend(
-    bagi_verifying *v, const bag_reader *bag, uint64_t *budget, uint64_t size) {
-    if (size <= *budget) {
-        *budget -= size;
-        return true;
-    }
-    bags_fail(bagi_verify_why(v), BAGS_ERROR_CORRUPT,
-        "%s: its blobs lie over each other; not all were looked into",
-        bagi_tail(bag->file.path));
-    return false;
-}
-
-/* For bagi_sums_verify. That all entries or all checksums together are not what
- * they were needs no word where a blob has told it. */
-static bags_code bagi_verify_take(void *user, uint64_t blob, uint64_t offset,
-    bool changed, const bags_error *fault) {
-    bagi_verifying *v = (bagi_verifying *)user;
-    bool whole = blob == BAGI_NO_BLOB;
-    v->moved = v->moved || (changed && !whole);
-    if (whole ? changed && v->told_count : bagi_verify_is_told(v, blob))
-        return BAGS_OK;
-    v->why = *fault;
-    return whole
-               ? bagi_verify_tell(v, fault->code, BAGS_FAULT_FILE, 0, 0, offset)
-               : bagi_verify_tell_blob(
-                     v, fault->code, blob, BAGS_FAULT_BLOB, blob, 0, offset);
-}
-
-static bagi_bag_options bagi_verify_sums_options(
-    const bagi_verifying *v, const bag_reader *bag) {
-    bagi_bag_options how;
-    memset(&how, 0, sizeof how);
-    how.where = !v->field    ? BAGI_ALONE
-                : bag->split ? BAGI_SPLIT
-                             : BAGI_WITH_REFS;
-    how.name = v->field;
-    how.spec = v->spec;
-    how.any_spec = v->any_spec;
-    how.no_mmap = true;
-    return how;
-}
-
-/* A Bag that, by its checksums, had more blobs or bytes, or fewer: its table is
- * read from the wrong place, and what it says is nothing to go on from. */
-static bags_code bagi_verify_shape(bagi_verifying *v, const bag_reader *bag) {
-    bagi_bag_options how = bagi_verify_sums_options(v, bag);
-    bag_reader *owner =
-        (bag_reader *)(uintptr_t)bag; /* by position: unchanged */
-    bool exist = false;
-    bagi_sums sums;
-    memset(&sums, 0, sizeof sums);
-    bags_code code = bagi_sums_exist(bag, &exist, &v->why);
-    if (!code && exist)
-        code = bagi_sums_open(owner, &sums, &how, &v->why);
-    bagi_sums_close(owner, &sums);
-    if (!sums.other) /* other failures are told when the blobs are compared */
-        return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(v, code, 0)
-                                         : BAGS_OK;
-    v->report.bags++;
-    v->report.checksums++;
-    v->report.files++;
-    return bagi_verify_fail(v, code, 0);
-}
-
-/* Compare a Bag with its checksums, if it has or must have any. */
-static bags_code bagi_verify_bag_sums(
-    bagi_verifying *v, const bag_reader *bag) {
-    uint64_t faults = v->report.faults;
-    bool exist = false;
-    bagi_bag_options how = bagi_verify_sums_options(v, bag);
-    bags_code code = bagi_sums_exist(bag, &exist, &v->why);
-    v->report.bags++;
-    v->report.checksums += exist;
-    if (!code && !exist && !(v->field && v->summed))
-        return BAGS_OK;
-    if (!code)
-        code = bagi_sums_verify(bag, &how, bagi_verify_take, v, &v->why);
-    if (code && v->report.faults == faults)
-        return bagi_verify_fail(v, code, 0);
-    v->report.files += exist;
-    bagi_verify_read(v, bag->limit);
-    return code;
-}
-
-static bags_code bagi_bag_verify(const bag_reader *reader, bags_error *err) {
-    bagi_verifying v;
-    bagi_verify_start(&v, reader->env, NULL, err);
-    v.first_only = true;
-    bags_code code = bagi_verify_table(&v, reader);
-    if (!code)
-        code = bagi_verify_bag_sums(&v, reader);
-    bagi_verify_end(&v);
-    return code;
-}
-
-/* ---- refs ---- */
-
-/* A shard's rows of refs, and what they are measured by. */
-typedef struct bagi_rows {
-    const bagi_spec *spec;
-    const bag_reader *bag;
-    uint64_t *lengths; /* blobs of every field */
-    bagi_ref *refs;    /* of one row */
-    size_t most;       /* no right row is longer */
-    uint64_t budget;   /* bytes that may still be looked into */
-    uint64_t at;       /* what the window holds: `held` bytes from here */
-    size_t held;
-} bagi_rows;
-
-static bags_code bagi_rows_start(bagi_verifying *v, bagi_rows *rows,
-    const bagi_spec *spec, const bag_reader *bag) {
-    const bags_allocator *memory = &v->env->memory;
-    memset(rows, 0, sizeof *rows);
-    rows->spec = spec;
-    rows->bag = bag;
-    rows->most = 5 + 23 * spec->count;
-    rows->lengths = (uint64_t *)bagi_alloc(
-        memory, spec->count * sizeof *rows->lengths, v->err);
-    rows->refs = (bagi_ref *)bagi_alloc(
-        memory, spec->count * sizeof *rows->refs, v->err);
-    return rows->lengths && rows->refs ? BAGS_OK : BAGS_ERROR_MEMORY;
-}
-
-static void bagi_rows_end(bagi_verifying *v, bagi_rows *rows) {
-    size_t count = rows->spec->count;
-    bagi_free(&v->env->memory, rows->lengths, count * sizeof *rows->lengths);
-    bagi_free(&v->env->memory, rows->refs, count * sizeof *rows->refs);
-}
-
-/* The bytes of a row; of one that is too long, one more than a right one has,
- * which shows it. They are read many rows at a time. */
-static bags_code bagi_rows_bytes(
-    bagi_verifying *v, bagi_rows *rows, const bagi_walk *walk, bags_view *row) {
-    const bag_reader *bag = rows->bag;
-    uint64_t size = walk->to - walk->from;
-    row->size = size > rows->most ? rows->most + 1 : (size_t)size;
-    if (!bagi_verify_spend(v, bag, &rows->budget, row->size + 1))
-        return BAGS_ERROR_CORRUPT;
-    if (bag->data) {
-        row->data = bag->data + walk->from;
-        return BAGS_OK;
-    }
-    if (!v->window.data || walk->from < rows->at ||
-        walk->from + row->size > rows->at + rows->held) {
-        uint64_t more = bag->limit - walk->from;
-        size_t wish =
-            row->size > BAGI_VERIFY_WINDOW ? row->size : BAGI_VERIFY_WINDOW;
-        rows->held = 0;
-        wish = more < wish ? (size_t)more : wish;
-        if (!bagi_verify_spend(v, bag, &rows->budget, wish))
-            return BAGS_ERROR_CORRUPT;
-        bags_code code = bags_buffer_reserve(&v->window, wish + 1, &v->why);
-        if (!code)
-            code = bagi_file_read(
-                bag, &bag->file, walk->from, v->window.data, wish, &v->why);
-        if (code)
-            return code;
-        bagi_verify_read(v, wish);
-        rows->at = walk->from;
-        rows->held = wish;
-    }
-    row->data = v->window.data + (walk->from - rows->at);
-    return BAGS_OK;
-}
-
-static bags_code bagi_rows_tell(bagi_verifying *v, const bagi_rows *rows,
-    const bagi_walk *walk, size_t field, const char *what) {
-    bags_code code = bagi_fail_refs_in(
-        v->path, rows->spec, walk->index, field, what, bagi_verify_why(v));
-    return bagi_verify_tell_blob(
-        v, code, walk->index, BAGS_FAULT_DATAPOINT, walk->index, 0, walk->from);
-}
-
-/* Check that the blobs that a row names are there. */
-static bags_code bagi_rows_fit(
-    bagi_verifying *v, const bagi_rows *rows, const bagi_walk *walk) {
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < rows->spec->count && !code; i++) {
-        char what[160];
-        const bagi_ref *ref = &rows->refs[i];
-        if (rows->lengths[i] == BAGI_VERIFY_UNKNOWN ||
-            bagi_ref_fits(ref, rows->lengths[i]))
-            continue;
-        if (bagi_verify_why(v))
-            (void)snprintf(what, sizeof what, BAGI_REF_FAULT, ref->first,
-                ref->count, rows->lengths[i]);
-        code = bagi_rows_tell(v, rows, walk, i, what);
-    }
-    return code;
-}
-
-static bags_code bagi_rows_one(
-    bagi_verifying *v, bagi_rows *rows, const bagi_walk *walk) {
-    bags_view row = {NULL, 0};
-    size_t field = 0;
-    bags_code code = bagi_rows_bytes(v, rows, walk, &row);
-    if (code)
-        return bagi_verify_fail(v, code, walk->from);
-    const char *fault = bagi_refs_parse(
-        row, rows->spec->types, rows->spec->count, rows->refs, &field);
-    return fault ? bagi_rows_tell(v, rows, walk, field, fault)
-                 : bagi_rows_fit(v, rows, walk);
-}
-
-static bags_code bagi_rows_some(
-    bagi_verifying *v, bagi_rows *rows, uint64_t start, uint64_t stop) {
-    bagi_walk walk = bagi_walk_along(rows->bag, start, stop);
-    bags_code code = BAGS_OK;
-    while (walk.next < stop && !code && !v->broken) {
-        code = bagi_walk_step(v, &walk);
-        if (code)
-            return bagi_walk_fail(v, &walk, code);
-        if (walk.usable && !bagi_verify_is_told(v, walk.index))
-            code = bagi_rows_one(v, rows, &walk);
-    }
-    return code;
-}
-
-/* A byte more for every row, so that empty ones count too. */
-static uint64_t bagi_rows_budget(const bag_reader *bag) {
-    uint64_t budget = bagi_slot_budget(bag);
-    return budget > UINT64_MAX - bag->length ? UINT64_MAX
-                                             : budget + bag->length;
-}
-
-/* Rows whose place the table does not tell are passed over: it has been said. */
-static bags_code bagi_verify_rows(bagi_verifying *v, bagi_rows *rows) {
-    uint64_t length = rows->bag->length;
-    v->broken = false;
-    rows->budget = bagi_rows_budget(rows->bag);
-    if (!v->options.quick || length < 3)
-        return bagi_rows_some(v, rows, 0, length);
-    bags_code code = bagi_rows_some(v, rows, 0, 1);
-    return code || v->broken ? code
-                             : bagi_rows_some(v, rows, length - 1, length);
-}
-
-/* ---- an open dataset ---- */
-
-/* How a Bag of a shard is compared with its checksums. */
-static bagi_bag_options bagi_verify_how(
-    const bags_reader *reader, size_t shard, size_t field) {
-    bagi_bag_options how =
-        bagi_reader_bag_options(reader, &reader->shards[shard], NULL);
-    how.name = bagi_reader_field_name(reader, field);
-    return how;
-}
-
-/* Whether a Bag of a shard has checksums. */
-static bags_code bagi_shard_summed(
-    const bags_reader *reader, size_t shard, bool *summed, bags_error *err) {
-    size_t bags = reader->spec.count + !reader->shards[shard].split;
-    const bag_reader *bag = NULL;
-    bags_code code = BAGS_OK;
-    *summed = false;
-    if (bagi_shard_blank(&reader->shards[shard]))
-        return BAGS_OK;
-    for (size_t field = 0; field < bags && !code && !*summed; field++) {
-        code = bagi_reader_bag(reader, shard, field, &bag, err);
-        if (!code)
-            code = bagi_sums_exist(bag, summed, err);
-    }
-    return code;
-}
-
-static bags_code bagi_reader_summed(
-    const bags_reader *reader, uint64_t *shards, bags_error *err) {
-    uint64_t count = 0;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < reader->count && !code; i++) {
-        bool summed = false;
-        code = bagi_shard_summed(reader, i, &summed, err);
-        count += summed;
-    }
-    if (!code)
-        *shards = count;
-    return code;
-}
-
-/* ---- a shard ---- */
-
-/* A shard that is being checked. Its work is in units: 0 the shard itself, then
- * a field each, then refs. */
-typedef struct bagi_verify_shard {
-    bagi_verifying *v;
-    const char *dir;
-    const bagi_spec *spec; /* NULL: not known */
-    uint64_t place;        /* among the dataset's shards */
-    bool split, no_refs;
-} bagi_verify_shard;
-
-/* Units of one shard go to different parts, and so do those of one field. */
-static bool bagi_verify_mine(
-    const bagi_verifying *v, uint64_t place, uint64_t unit) {
-    uint64_t parts = v->options.parts;
-    return (place % parts + unit % parts) % parts == v->options.part;
-}
-
-/* Open a Bag of the shard by position, into *bag, to be released. */
-static bags_code bagi_verify_open(const bagi_verify_shard *s, const char *name,
-    bool allow_empty, bag_reader *bag, bags_error *err) {
-    const bagi_env *env = s->v->env;
-    bagi_bag_options options = {s->split ? BAGI_SPLIT : BAGI_WITH_REFS, true,
-        false, allow_empty, false, false, BAGS_ACCESS_DEFAULT, false, NULL, 0,
-        false};
-    memset(bag, 0, sizeof *bag);
-    bag->env = env;
-    char *path = bagi_print(&env->memory, err, "%s/%s.bag", s->dir, name);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_bag_open(bag, path, &options, err);
-    bagi_free_text(&env->memory, path);
-    return code;
-}
-
-/* Open refs, to name datapoints and to know whether Bags of 0 bytes may be
- * beside it. Whether it can be opened is asked by its own unit; here only a lack
- * of memory is a failure. */
-static bags_code bagi_verify_open_refs(const bagi_verify_shard *s,
-    bag_reader *refs, bool *opened, bool *allow_empty) {
-    *opened = *allow_empty = false;
-    memset(refs, 0, sizeof *refs);
-    refs->env = s->v->env;
-    if (s->split || s->no_refs)
-        return BAGS_OK;
-    bags_code code = bagi_verify_open(s, "refs", true, refs, &s->v->why);
-    if (code == BAGS_ERROR_MEMORY)
-        return bagi_verify_fail(s->v, code, 0);
-    *opened = !code;
-    *allow_empty = !code && (refs->v2 || refs->length == 0);
-    return BAGS_OK;
-}
-
-/* ---- values ---- */
-
-/* The blobs of a field that are decoded, and the datapoint that was found last
- * to have one of them. */
-typedef struct bagi_values {
-    const bagi_verify_shard *shard;
-    const bag_reader *bag;
-    const bag_reader *refs; /* NULL: there are none to be had */
-    bagi_rows rows;         /* of refs, when the first is needed */
-    size_t field;
-    uint64_t datapoint;
-    uint64_t budget;
-} bagi_values;
-
-/* What a datapoint has of the field; nothing if its row is not whole. */
-static bagi_ref bagi_values_ref(bagi_values *values, uint64_t datapoint) {
-    bagi_rows *rows = &values->rows;
-    bagi_walk walk = bagi_walk_along(rows->bag, datapoint, datapoint + 1);
-    unsigned char room[16];
-    size_t field = 0;
-    bags_view row = {NULL, 0};
-    bagi_ref none = {0, 0};
-    if (bagi_bag_entries(rows->bag, datapoint, 1, room, NULL) ||
-        !bagi_bag_bounds(rows->bag, datapoint, room + 8, &walk.from, &walk.to))
-        return none;
-    if (bagi_rows_bytes(values->shard->v, rows, &walk, &row) ||
-        bagi_refs_parse(
-            row, rows->spec->types, rows->spec->count, rows->refs, &field))
-        return none;
-    return rows->refs[values->field];
-}
-
-/* The datapoint and item that a blob is. It looks forward only, so that all
- * blobs together cost one walk along refs. */
-static bool bagi_values_owner(
-    bagi_values *values, uint64_t blob, uint64_t *item) {
-    values->rows.held = 0; /* the window has had a blob since */
-    for (; values->datapoint < values->refs->length; values->datapoint++) {
-        bagi_ref ref = bagi_values_ref(values, values->datapoint);
-        if (ref.count == 0 || !bagi_ref_fits(&ref, values->bag->length) ||
-            (ref.first <= blob && blob - ref.first >= ref.count))
-            continue;
-        *item = blob - ref.first;
-        return ref.first <= blob;
-    }
-    return false;
-}
-
-/* Which datapoint's a blob is, as far as that can be told. */
-static bags_code bagi_values_place(bagi_values *values, uint64_t blob,
-    bags_fault_kind *kind, uint64_t *index, uint64_t *item) {
-    bool found = values->shard->split;
-    *index = blob;
-    *item = 0;
-    if (values->refs && !values->rows.bag) {
-        bags_code code = bagi_rows_start(
-            values->shard->v, &values->rows, values->shard->spec, values->refs);
-        if (code)
-            return code;
-        values->rows.budget = bagi_rows_budget(values->refs);
-    }
-    if (values->refs) {
-        found = bagi_values_owner(values, blob, item);
-        *index = found ? values->datapoint : blob;
-        *item = found ? *item : 0;
-    }
-    *kind = found ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB;
-    return BAGS_OK;
-}
-
-/* Tell of a blob that does not decode; v->why has the codec's words. */
-static bags_code bagi_values_tell(
-    bagi_values *values, const bagi_walk *walk, bags_code code) {
-    bagi_verifying *v = values->shard->v;
-    const char *path = bagi_tail(values->bag->file.path);
-    bags_error why = v->why;
-    bags_fault_kind kind = BAGS_FAULT_BLOB;
-    uint64_t index = 0, item = 0;
-    if (!bagi_verify_why(v))
-        return bagi_verify_tell_blob(v, code, walk->index, kind, 0, 0, 0);
-    if (bagi_values_place(values, walk->index, &kind, &index, &item))
-        return BAGS_ERROR_MEMORY;
-    v->why = why;
-    if (kind == BAGS_FAULT_BLOB)
-        bagi_prefix(&v->why, code, "%s: blob %" PRIu64 ": ", path, index);
-    else if (values->shard->spec->types[values->field].sequence)
-        bagi_prefix(&v->why, code,
-            "%s: datapoint %" PRIu64 ", item %" PRIu64 ": ", path, index, item);
-    else
-        bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ": ", path, index);
-    return bagi_verify_tell_blob(
-        v, code, walk->index, kind, index, item, walk->from);
-}
-
-/* One that is too large for memory is that blob's fault, not the end. */
-static bags_code bagi_values_one(bagi_values *values, const bagi_walk *walk) {
-    const bagi_verify_shard *s = values->shard;
-    bagi_verifying *v = s->v;
-    uint64_t size = walk->to - walk->from;
-    bags_view blob = {NULL, 0};
-    bags_value value;
-    if (!bagi_verify_spend(v, values->bag, &values->budget, size))
-        return bagi_verify_fail(v, BAGS_ERROR_CORRUPT, walk->from);
-    bags_code code = size > SIZE_MAX / 2 ? bagi_fail_memory(&v->why, SIZE_MAX)
-                                         : bags_buffer_reserve(&v->window,
-                                               (size_t)size + 1, &v->why);
-    if (code)
-        return bagi_values_tell(values, walk, code);
-    code = bagi_file_read(values->bag, &values->bag->file, walk->from,
-        v->window.data, (size_t)size, &v->why);
-    if (code)
-        return bagi_verify_fail(v, code, walk->from);
-    bagi_verify_read(v, size);
-    blob.data = v->window.data;
-    blob.size = (size_t)size;
-    code = bagi_decode(&v->env->memory, s->spec, values->field, blob,
-        &v->scratch, &value, &v->why);
-    return code ? bagi_values_tell(values, walk, code) : BAGS_OK;
-}
-
-/* Whether the field's blobs can be decoded. Its codec may be missing, which is
- * no fault of the files; or refuse the type's arguments, which is one. */
-static bags_code bagi_values_ready(const bagi_values *values, bool *ready) {
-    bagi_verifying *v = values->shard->v;
-    const bagi_spec *spec = values->shard->spec;
-    const bagi_coder *coder = &spec->coders[values->field];
-    *ready = coder->ready && coder->codec->decode;
-    if (*ready || !coder->codec || coder->ready) {
-        v->report.undecoded += *ready ? 0 : values->bag->length;
-        return BAGS_OK;
+    v->report.files += 1 + bag->split;
+    if (v->options.quick) {
+        bags_code code =
+            bagi_verify_range(blobs, bag, 0, length ? 1 : 0, false);
+        return code || length < 2
+                   ? code
+                   : bagi_verify_range(blobs, bag, length - 1, length, false);
     }
     bags_code code =
-        bagi_coder_fail(&v->env->memory, spec, values->field, &v->why);
-    bagi_prefix(&v->why, code, "%s: ", bagi_tail(values->bag->file.path));
-    return bagi_verify_fail(v, code, 0);
-}
-
-static bags_code bagi_values_all(bagi_values *values) {
-    bagi_verifying *v = values->shard->v;
-    bagi_walk walk = bagi_walk_along(values->bag, 0, values->bag->length);
-    bool ready = false;
-    bags_code code = bagi_values_ready(values, &ready);
-    while (ready && walk.next < walk.stop && !code && !v->broken) {
-        code = bagi_walk_step(v, &walk);
-        if (code)
-            return bagi_walk_fail(v, &walk, code);
-        if (walk.usable && !bagi_verify_is_told(v, walk.index))
-            code = bagi_values_one(values, &walk);
+        bagi_dir_has(blobs->s->dir, name, ".crc", &exists, &v->why);
+    v->report.bags++;
+    v->report.checksums += exists;
+    v->report.files += exists;
+    if (!code && (exists || blobs->s->checksums)) {
+        code = bagi_crcs_open(bag, blobs->s->dir, &blobs->how, &v->why);
+        crcs = !code;
     }
-    return code;
-}
-
-static bags_code bagi_verify_values(const bagi_verify_shard *s, size_t field,
-    const bag_reader *bag, const bag_reader *refs) {
-    bagi_values values;
-    memset(&values, 0, sizeof values);
-    values.shard = s;
-    values.bag = bag;
-    values.refs = refs;
-    values.field = field;
-    values.budget = bagi_slot_budget(bag);
-    bags_code code = bagi_values_all(&values);
-    if (values.rows.bag)
-        bagi_rows_end(s->v, &values.rows);
-    return code;
+    if (code) {
+        code = bagi_verify_fault(v, code, field, BAGS_FAULT_FILE, 0, 0, 0);
+        if (code || (bag->trailer.size &&
+                        (bag->trailer.length != length ||
+                            bag->trailer.size != bag->file[BAGI_BLOBS].size)))
+            return code;
+    }
+    return bagi_verify_range(blobs, bag, 0, length, crcs);
 }
 
 /* ---- the units of a shard ---- */
 
-/* What is checked of every Bag that opens. */
-static bags_code bagi_verify_bag(bagi_verifying *v, const bag_reader *bag) {
-    v->report.files += 1 + bag->split;
-    bagi_verify_begin_bag(v);
-    bags_code code = v->options.quick ? BAGS_OK : bagi_verify_shape(v, bag);
-    if (code || v->broken)
-        return code;
-    code = bagi_verify_table(v, bag);
-    return code || v->broken || v->options.quick ? code
-                                                 : bagi_verify_bag_sums(v, bag);
+/* Open refs.bag to name datapoints, and to know whether 0 bytes are an empty Bag.
+ * That it cannot be opened is reported by its own unit. */
+static bags_code bagi_verify_open_refs(
+    const bagi_verify_shard *s, bag_reader **refs) {
+    bagi_how how = s->how;
+    how.name = "refs";
+    how.allow_empty = true;
+    bags_code code = s->how.where == BAGI_SPLIT
+                         ? BAGS_OK
+                         : bagi_bag_new(s->dir, &how, NULL, refs, &s->v->why);
+    return code == BAGS_ERROR_MEMORY
+               ? bagi_verify_fault(s->v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0)
+               : BAGS_OK;
+}
+
+/* True if the values of a field can be decoded. That there is no codec is not a
+ * fault of the files; that it refuses the type's arguments is one. */
+static bags_code bagi_verify_can_decode(
+    bagi_verify_blobs *blobs, const bag_reader *bag) {
+    bagi_verifying *v = blobs->s->v;
+    const bagi_coder *coder = &blobs->s->spec->coders[blobs->field];
+    if (!v->options.decode || v->options.quick)
+        return BAGS_OK;
+    blobs->decode = coder->ready && coder->codec->decode;
+    if (!blobs->decode)
+        v->report.undecoded += bag->length;
+    if (blobs->decode || !coder->codec || coder->ready)
+        return BAGS_OK;
+    v->report.undecoded -= bag->length;
+    bags_code code = bagi_coder_fail(
+        coder, blobs->s->spec->fields[blobs->field].type, &v->why);
+    bagi_prefix(&v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
+    return bagi_verify_fault(
+        v, code, blobs->how.name, BAGS_FAULT_FILE, 0, 0, 0);
 }
 
 static bags_code bagi_verify_field(const bagi_verify_shard *s, size_t field) {
     bagi_verifying *v = s->v;
-    bag_reader refs, bag;
-    bool opened = false, allow_empty = false;
-    v->field = s->spec->fields[field].name;
-    bags_code code = bagi_verify_open_refs(s, &refs, &opened, &allow_empty);
-    if (code)
-        return code;
-    code = bagi_verify_open(s, v->field, allow_empty, &bag, &v->why);
-    if (code) {
-        code = bagi_verify_fail(v, code, 0);
-    } else {
-        v->report.blobs += bag.length;
-        code = bagi_verify_bag(v, &bag);
-        if (!code && !v->broken && v->options.decode && !v->options.quick)
-            code = bagi_verify_values(s, field, &bag, opened ? &refs : NULL);
-        bagi_bag_release(&bag);
+    bagi_verify_blobs blobs;
+    bag_reader *bag = NULL;
+    memset(&blobs, 0, sizeof blobs);
+    blobs.s = s;
+    blobs.how = s->how;
+    blobs.how.name = s->spec->fields[field].name;
+    blobs.field = field;
+    bags_code code = bagi_verify_open_refs(s, &blobs.refs);
+    blobs.how.allow_empty =
+        blobs.refs && (blobs.refs->v2 || blobs.refs->length == 0);
+    if (!code) {
+        code = bagi_bag_new(s->dir, &blobs.how, NULL, &bag, &v->why);
+        if (code)
+            code = bagi_verify_fault(
+                v, code, blobs.how.name, BAGS_FAULT_FILE, 0, 0, 0);
     }
-    bagi_bag_release(&refs);
+    if (bag) {
+        v->report.blobs += bag->length;
+        code = bagi_verify_can_decode(&blobs, bag);
+        if (!code)
+            code = bagi_verify_bag(&blobs, bag);
+    }
+    bagi_rows_close(&blobs.rows);
+    bagi_bag_free(s->dir->env, bag);
+    bagi_bag_free(s->dir->env, blobs.refs);
     return code;
 }
 
-/* How many blobs every field has; what cannot be opened is named by its own
- * unit, unless it was for this once: so it is tried again. *filled: one of them
- * has blobs in a Bag that no 0 bytes stand for. */
-static bags_code bagi_verify_measure(const bagi_verify_shard *s,
-    bagi_rows *rows, bool allow_empty, bool *filled) {
-    bags_code code = BAGS_OK;
-    *filled = false;
-    for (size_t i = 0; i < s->spec->count && code != BAGS_ERROR_MEMORY; i++) {
-        bag_reader bag;
-        const char *name = s->spec->fields[i].name;
-        code = bagi_verify_open(s, name, allow_empty, &bag, &s->v->why);
-        if (code && s->v->why.system && code != BAGS_ERROR_MEMORY)
-            code = bagi_verify_open(s, name, allow_empty, &bag, &s->v->why);
-        rows->lengths[i] = code ? BAGI_VERIFY_UNKNOWN : bag.length;
-        *filled = *filled || (!code && !bag.v2 && bag.length > 0);
-        bagi_bag_release(&bag);
-    }
-    return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(s->v, code, 0)
-                                     : BAGS_OK;
-}
-
-/* Without refs, all fields must have as many blobs. */
-static bags_code bagi_verify_split(
-    const bagi_verify_shard *s, bagi_rows *rows) {
-    bagi_verifying *v = s->v;
-    bool filled = false;
-    size_t least = 0, most = 0;
-    bags_code code = bagi_verify_measure(s, rows, false, &filled);
-    for (size_t i = 0; i < s->spec->count && !code; i++) {
-        if (rows->lengths[i] == BAGI_VERIFY_UNKNOWN)
-            return BAGS_OK;
-        least = rows->lengths[i] < rows->lengths[least] ? i : least;
-        most = rows->lengths[i] > rows->lengths[most] ? i : most;
-    }
-    if (code || s->spec->count == 0)
-        return code;
-    v->report.datapoints += rows->lengths[least];
-    if (least == most || v->options.unfinished == BAGS_UNFINISHED_SKIP)
-        return BAGS_OK;
-    bags_fail(bagi_verify_why(v), BAGS_ERROR_UNFINISHED,
-        "%s: the fields are of unequal length: \"%.200s\" has %" PRIu64
-        " blobs, \"%.200s\" has %" PRIu64,
-        bagi_tail(s->dir), s->spec->fields[least].name, rows->lengths[least],
-        s->spec->fields[most].name, rows->lengths[most]);
-    v->field = NULL;
-    return bagi_verify_tell(v, BAGS_ERROR_UNFINISHED, BAGS_FAULT_FILE, 0, 0, 0);
-}
-
-static bags_code bagi_verify_opened_bag(
-    const bagi_verify_shard *s, bagi_rows *rows) {
-    bagi_verifying *v = s->v;
-    const bag_reader *refs = rows->bag;
-    bool filled = false;
-    bags_code code =
-        bagi_verify_measure(s, rows, refs->v2 || !refs->length, &filled);
-    if (code)
-        return code;
-    v->report.datapoints += refs->length;
-    if (refs->file.size == 0 && filled) {
-        code = bags_fail(bagi_verify_why(v), BAGS_ERROR_CORRUPT,
-            "%s: has 0 bytes beside a Bag that has blobs: it was never closed",
-            bagi_tail(refs->file.path));
-        return bagi_verify_fail(v, code, 0);
-    }
-    code = bagi_verify_bag(v, refs);
-    return code || v->broken || !s->spec->types ? code
-                                                : bagi_verify_rows(v, rows);
-}
-
-static bags_code bagi_verify_refs_with(
-    const bagi_verify_shard *s, bagi_rows *rows, bag_reader *refs) {
-    bagi_verifying *v = s->v;
-    if (s->split)
-        return bagi_verify_split(s, rows);
-    if (s->no_refs && !s->spec->types)
-        return BAGS_OK; /* it may be split: who knows */
-    bags_code code = s->no_refs
-                         ? bags_fail(bagi_verify_why(v), BAGS_ERROR_MISSING,
-                               "%s/refs.bag: is missing", bagi_tail(s->dir))
-                         : bagi_verify_open(s, "refs", true, refs, &v->why);
-    return code ? bagi_verify_fail(v, code, 0)
-                : bagi_verify_opened_bag(s, rows);
-}
-
+/* Check refs.bag, or of a split shard that all fields have the same length. */
 static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
     bagi_verifying *v = s->v;
-    bagi_rows rows;
-    bag_reader refs;
-    memset(&refs, 0, sizeof refs);
-    refs.env = v->env;
-    v->field = "refs";
-    bags_code code = bagi_rows_start(v, &rows, s->spec, &refs);
-    if (!code)
-        code = bagi_verify_refs_with(s, &rows, &refs);
-    bagi_rows_end(v, &rows);
-    bagi_bag_release(&refs);
-    return code;
-}
-
-/* Whether the shard has refs.bag; and if not, whether it is one that needs none:
- * it has no sequences and a NAME.idx. */
-static bags_code bagi_verify_variant(bagi_verify_shard *s) {
-    const bagi_env *env = s->v->env;
-    bags_error *err = &s->v->why;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    char *path = bagi_print(&env->memory, err, "%s/refs.bag", s->dir);
-    bags_code code =
-        path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
-    bagi_free_text(&env->memory, path);
-    s->no_refs = !code && kind == BAGS_PATH_NONE;
-    s->split = s->no_refs && s->spec->types && s->spec->count == 0;
-    for (size_t i = 0; s->no_refs && s->spec->types && i < s->spec->count; i++)
-        if (s->spec->types[i].sequence)
-            return BAGS_OK;
-    for (size_t i = 0; s->no_refs && !s->split && i < s->spec->count && !code;
-         i++) {
-        path = bagi_print(
-            &env->memory, err, "%s/%s.idx", s->dir, s->spec->fields[i].name);
-        code = path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&env->memory, path);
-        s->split = !code && kind == BAGS_PATH_FILE;
-    }
-    return code == BAGS_ERROR_MEMORY ? bagi_verify_fail(s->v, code, 0)
-                                     : BAGS_OK;
-}
-
-/* Whether one of the shard's Bags has checksums. */
-static bags_code bagi_verify_summed(const bagi_verify_shard *s) {
-    bagi_verifying *v = s->v;
-    const bagi_env *env = v->env;
+    bagi_verify_blobs blobs;
+    bag_reader *refs = NULL;
+    bool split = s->how.where == BAGI_SPLIT;
+    uint64_t length = 0, before = v->report.faults;
+    memset(&blobs, 0, sizeof blobs);
+    blobs.s = s;
+    blobs.how = s->how;
+    blobs.how.name = "refs";
+    blobs.how.allow_empty = true;
     bags_code code = BAGS_OK;
-    v->summed = false;
-    for (size_t i = 0; i <= s->spec->count && !code && !v->summed; i++) {
-        bags_path_kind kind = BAGS_PATH_NONE;
-        size_t last = s->spec->count;
-        char *path = bagi_print(&env->memory, &v->why, "%s/%s.crc", s->dir,
-            i ? s->spec->fields[last - i].name : "refs");
-        code = path ? bagi_kind(env, path, &kind, &v->why) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&env->memory, path);
-        v->summed = kind == BAGS_PATH_FILE;
+    if (!split) {
+        code = bagi_bag_new(s->dir, &blobs.how, NULL, &refs, &v->why);
+        if (code)
+            return bagi_verify_fault(v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0);
     }
-    return code ? bagi_verify_fail(v, code, 0) : BAGS_OK;
+    if (s->spec) {
+        blobs.how.allow_empty = !split && (refs->v2 || refs->length == 0);
+        if (!split)
+            code = bagi_rows_open(&blobs.rows, s->spec, refs, &v->why);
+        uint64_t *lengths = blobs.rows.lengths;
+        if (!code && split)
+            lengths = (uint64_t *)bagi_alloc(
+                &v->env.memory, s->spec->count * sizeof *lengths, &v->why);
+        if (!code && lengths)
+            code = bagi_shard_measure(s->dir, s->spec, &blobs.how, refs,
+                v->options.unfinished == BAGS_UNFINISHED_SKIP, &length, lengths,
+                &v->sink);
+        else
+            code = bagi_verify_fault(
+                v, BAGS_ERROR_MEMORY, NULL, BAGS_FAULT_FILE, 0, 0, 0);
+        if (split)
+            bagi_free(
+                &v->env.memory, lengths, s->spec->count * sizeof *lengths);
+        blobs.parse = !split;
+    }
+    v->report.datapoints += split || !refs ? length : refs->length;
+    if (!code && refs && v->report.faults == before)
+        code = bagi_verify_bag(&blobs, refs);
+    bagi_rows_close(&blobs.rows);
+    bagi_bag_free(s->dir->env, refs);
+    return code;
 }
 
 static bags_code bagi_verify_units(bagi_verify_shard *s) {
     bagi_verifying *v = s->v;
-    v->field = NULL;
-    bags_code code = bagi_verify_variant(s);
-    if (!code && !v->options.quick)
-        code = bagi_verify_summed(s);
-    for (size_t i = 0; i < s->spec->count && !code; i++)
-        if (bagi_verify_mine(v, s->place, i + 1))
+    bagi_sink first = {&v->why, NULL};
+    size_t count = s->spec ? s->spec->count : 0;
+    bool split = false, no_refs = false;
+    bags_code code = BAGS_OK;
+    if (s->spec) {
+        code = bagi_shard_variant(s->dir, s->spec, &split, &first);
+        no_refs = code != BAGS_OK;
+        if (code &&
+            (bagi_verify_mine(s, count + 1) || code == BAGS_ERROR_MEMORY))
+            code = bagi_verify_fault(v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0);
+        else
+            code = BAGS_OK;
+    }
+    s->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    for (size_t i = count + 1;
+         i-- > 0 && !code && !s->checksums && !v->options.quick;) {
+        const char *name = i == count ? "refs" : s->spec->fields[i].name;
+        code = bagi_dir_has(s->dir, name, ".crc", &s->checksums, &v->why);
+        if (code)
+            code = bagi_verify_fault(v, code, name, BAGS_FAULT_FILE, 0, 0, 0);
+    }
+    for (size_t i = 0; i < count && !code; i++)
+        if (bagi_verify_mine(s, i + 1))
             code = bagi_verify_field(s, i);
-    if (!code && bagi_verify_mine(v, s->place, s->spec->count + 1))
+    if (!code && !no_refs && bagi_verify_mine(s, count + 1))
         code = bagi_verify_refs(s);
     return code;
 }
 
 /* ---- the shards of a dataset ---- */
 
-/* The first good spec.json, which those of other shards are compared with. */
-typedef struct bagi_verify_set {
-    bagi_verifying *v;
-    bagi_spec spec;
-    unsigned char *text; /* NULL: there is none */
-    size_t size;
-    bagi_spec unknown; /* that of a shard, if there is none: no fields */
-} bagi_verify_set;
-
-/* Read a shard's spec.json and take it apart. *text is freed with bagi_free. */
-static bags_code bagi_verify_spec(bagi_verifying *v, const char *dir,
-    bagi_spec *spec, unsigned char **text, size_t *size, bags_error *err) {
-    const bags_allocator *memory = &v->env->memory;
-    bags_code code =
-        bagi_reader_read_spec(v->env, dir, "spec.json", text, size, err);
-    if (code)
-        return code;
-    code = bagi_spec_parse(memory, spec, *text, *size, err);
-    if (!code)
-        code = bagi_spec_seal(memory, spec, v->options.registry, err);
-    if (!code)
-        return BAGS_OK;
-    bagi_spec_free(memory, spec);
-    bagi_free(memory, *text, *size);
-    *text = NULL;
-    return bagi_prefix(err, code, "%s/spec.json: ", bagi_tail(dir));
-}
-
-/* What a shard without spec.json is: `LOCKED` or `UNFINISHED`; BAGS_OK if it
- * was finished just now. */
-static bags_code bagi_verify_unfinished(
-    bagi_verifying *v, const char *dir, bags_error *err) {
-    const bagi_env *env = v->env;
+/* What a shard without spec.json is: LOCKED, UNFINISHED, or BAGS_OK if it was
+ * finished in the meantime. */
+static bags_code bagi_verify_unfinished(const bagi_dir *dir, bags_error *err) {
+    const bagi_env *env = dir->env;
     void *file = NULL;
     bool finished = false, locked = false;
-    char *path = bagi_print(&env->memory, err, "%s/spec.json.partial", dir);
+    char *path = bagi_dir_path(dir, "spec.json", ".partial", err);
     if (!path)
         return BAGS_ERROR_MEMORY;
-    if (!bagi_open(env, path, BAGS_IO_READ, &file, NULL) && env->io.lock)
+    if (!bagi_open(env, path, BAGS_IO_READ, &file, err) && env->io.lock)
         locked = env->io.lock(env->io.user, file) == EWOULDBLOCK;
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
-    bags_code code = bagi_shard_finished(env, dir, &finished, err);
+    bags_code code = bagi_is_finished(dir, &finished, err);
     if (code || finished)
         return code;
-    return locked ? bagi_fail_locked(dir, err)
-                  : bagi_fail_unfinished(env, dir, err);
+    return locked ? bags_fail(err, BAGS_ERROR_LOCKED,
+                        "%s: unfinished, locked by a running writer",
+                        bagi_tail(dir->path))
+                  : bagi_fail_unfinished(dir, err);
 }
 
-/* Tell what is wrong with a shard's spec.json, if that is this part's to do. */
-static bags_code bagi_verify_spec_fault(bagi_verify_shard *s, bags_code code) {
-    bagi_verifying *v = s->v;
-    v->field = NULL;
-    if (code == BAGS_ERROR_MEMORY)
-        return bagi_verify_fail(v, code, 0);
-    return bagi_verify_mine(v, s->place, 0)
-               ? bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, 0)
-               : BAGS_OK;
-}
-
-static bool bagi_verify_is_unfinished(bags_code code) {
-    return code == BAGS_ERROR_UNFINISHED || code == BAGS_ERROR_LOCKED;
-}
-
-/* Check a shard whose spec was read with this result; `own` is its spec if it
- * differs in its bytes from the dataset's. */
-static bags_code bagi_verify_known(bagi_verify_set *set, bagi_verify_shard *s,
-    bagi_spec *own, bags_code code) {
-    bagi_verifying *v = set->v;
-    bool mine = bagi_verify_mine(v, s->place, 0);
-    if (bagi_verify_is_unfinished(code)) {
-        v->report.unfinished += mine;
-        return v->options.unfinished == BAGS_UNFINISHED_SKIP
-                   ? BAGS_OK
-                   : bagi_verify_spec_fault(s, code);
-    }
-    v->report.shards += mine;
-    v->report.files += mine && !code;
-    s->spec = code ? (set->text ? &set->spec : &set->unknown) : own;
-    if (!code && set->text && !bagi_spec_same(own, &set->spec))
-        code = bags_fail(bagi_verify_why(v), BAGS_ERROR_CORRUPT,
-            "%s/spec.json: does not say the same as that of the first shard",
-            bagi_tail(s->dir));
-    if (code)
-        code = bagi_verify_spec_fault(s, code);
-    return code ? code : bagi_verify_units(s);
-}
-
+/* Check one shard. If its spec.json is invalid, the common spec states which Bags
+ * there should be; if there is none, only the table of refs.bag is checked. */
 static bags_code bagi_verify_one(
-    bagi_verify_set *set, const char *dir, uint64_t place) {
-    bagi_verifying *v = set->v;
-    const bags_allocator *memory = &v->env->memory;
-    bagi_verify_shard s = {v, dir, NULL, place, false, false};
+    void *user, const bagi_dir *dir, size_t place) {
+    bagi_verifying *v = (bagi_verifying *)user;
+    bagi_verify_shard s;
     bagi_spec own;
-    unsigned char *text = NULL;
-    size_t size = 0;
-    memset(&own, 0, sizeof own);
-    v->path = dir;
     bags_code code = BAGS_OK;
-    for (bool again = false;; again = true) {
-        code = bagi_verify_spec(v, dir, &own, &text, &size, &v->why);
-        if (again || code != BAGS_ERROR_MISSING || v->why.system != ENOENT)
+    memset(&s, 0, sizeof s);
+    memset(&own, 0, sizeof own);
+    s.v = v;
+    s.dir = dir;
+    s.place = place;
+    s.how.no_mmap = true;
+    v->path = dir->path;
+    for (int tries = 0; tries < 2; tries++) {
+        code =
+            bagi_common_read(&v->common, dir, "", &own, &s.how.spec, &v->why);
+        if (code != BAGS_ERROR_MISSING || v->why.system != ENOENT || tries)
             break;
-        code = bagi_verify_unfinished(v, dir, &v->why);
+        code = bagi_verify_unfinished(dir, &v->why);
         if (code)
             break;
     }
-    v->any_spec = text == NULL;
-    v->spec = text ? bagi_crc(0, text, size) : 0;
-    code = bagi_verify_known(set, &s, &own, code);
-    bagi_spec_free(memory, &own);
-    bagi_free(memory, text, size);
+    bool mine = bagi_verify_mine(&s, 0);
+    bool unfinished =
+        code == BAGS_ERROR_UNFINISHED || code == BAGS_ERROR_LOCKED;
+    s.how.any_spec = code && !own.types;
+    s.spec = own.types ? &own : v->common.text ? &v->common.spec : NULL;
+    v->report.unfinished += mine && unfinished;
+    v->report.shards += mine && !unfinished;
+    v->report.files += mine && !code;
+    if (unfinished && v->options.unfinished == BAGS_UNFINISHED_SKIP)
+        code = BAGS_OK;
+    else if (code && (mine || code == BAGS_ERROR_MEMORY))
+        code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
+    else
+        code = BAGS_OK;
+    if (!code && !unfinished)
+        code = bagi_verify_units(&s);
+    bagi_spec_free(&v->env.memory, &own);
     return code;
 }
 
-/* Look for the first good spec.json. */
+/* Look for the first valid spec.json. */
 static bags_code bagi_verify_find_spec(
-    bagi_verify_set *set, const bagi_names *names) {
-    bagi_verifying *v = set->v;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < names->count && !set->text; i++) {
-        char *dir = bagi_shard_path(
-            &v->env->memory, names->path, names->names[i], v->err);
-        if (!dir)
-            return BAGS_ERROR_MEMORY;
-        code = bagi_verify_spec(
-            v, dir, &set->spec, &set->text, &set->size, &v->why);
-        bagi_free_text(&v->env->memory, dir);
-        if (code == BAGS_ERROR_MEMORY)
-            return bagi_verify_fail(v, code, 0);
-    }
-    return BAGS_OK;
+    void *user, const bagi_dir *dir, size_t index) {
+    bagi_verifying *v = (bagi_verifying *)user;
+    uint32_t crc = 0;
+    (void)index;
+    bags_code code = v->common.text ? BAGS_OK
+                                    : bagi_common_read(&v->common, dir, "",
+                                          NULL, &crc, &v->why);
+    return code == BAGS_ERROR_MEMORY
+               ? bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0)
+               : BAGS_OK;
 }
 
-/* Tell of the numbers between two shards, if they are missing. */
-static bags_code bagi_verify_gap(
-    bagi_verifying *v, const char *path, uint64_t start, uint64_t stop) {
-    uint64_t step = v->options.shard_stop;
-    uint64_t last = stop - 1 - (stop - 1 - start) % step;
-    char every[48] = "";
-    if (step > 1)
-        (void)snprintf(every, sizeof every, ", every %" PRIu64 "th", step);
-    bags_code code =
-        start == last
-            ? bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
-                  "%s: shard %06" PRIu64 " is missing", bagi_tail(path), start)
-            : bags_fail(bagi_verify_why(v), BAGS_ERROR_GAP,
-                  "%s: shards %06" PRIu64 " to %06" PRIu64 "%s are missing",
-                  bagi_tail(path), start, last, every);
-    return bagi_verify_tell(v, code, BAGS_FAULT_FILE, 0, 0, 0);
-}
-
-/* What is wrong with the shards' numbers. */
-static bags_code bagi_verify_numbers(
-    bagi_verifying *v, const bagi_names *names) {
+/* Report the missing numbers. */
+static bags_code bagi_verify_gaps(bagi_verifying *v, const bagi_names *names) {
     uint64_t step = v->options.shard_stop, next = v->options.shard_start;
     bags_code code = BAGS_OK;
-    v->path = names->path;
-    v->field = NULL;
     for (size_t i = 0; i < names->count && !code; i++) {
         uint64_t number = names->names[i].number;
         if (number % step != v->options.shard_start)
             continue;
-        if (bagi_names_check(names, i, bagi_verify_why(v)))
-            code = bagi_verify_tell(
-                v, BAGS_ERROR_CORRUPT, BAGS_FAULT_FILE, 0, 0, 0);
-        if (!code && number > next && !v->options.allow_gaps)
-            code = bagi_verify_gap(v, names->path, next, number);
+        if (number > next) {
+            uint64_t last = number - step;
+            char to[32] = "", every[32] = "";
+            if (last > next)
+                (void)snprintf(to, sizeof to, " to %" PRIu64, last);
+            if (last > next && step > 1)
+                (void)snprintf(
+                    every, sizeof every, " (every %" PRIu64 "th)", step);
+            code = bags_fail(&v->why, BAGS_ERROR_GAP,
+                "%s: missing shard%s %" PRIu64 "%s%s", bagi_tail(names->path),
+                last > next ? "s" : "", next, to, every);
+            code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
+        }
         next = bagi_shard_after(number, step);
     }
     return code;
 }
 
-static bags_code bagi_verify_shards(
-    bagi_verify_set *set, const bagi_names *names) {
-    bagi_verifying *v = set->v;
-    bags_code code = bagi_verify_find_spec(set, names);
-    if (!code && v->options.part == 0)
-        code = bagi_verify_numbers(v, names);
-    for (size_t i = 0; i < names->count && !code; i++) {
-        if (names->names[i].number % v->options.shard_stop !=
-            v->options.shard_start)
-            continue;
-        char *dir = bagi_shard_path(
-            &v->env->memory, names->path, names->names[i], v->err);
-        code = dir ? bagi_verify_one(set, dir, i) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&v->env->memory, dir);
-    }
-    return code;
+/* For bagi_sink, of the parts of the work that another part reports. */
+static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
+    (void)sink;
+    return fault->code == BAGS_ERROR_MEMORY ? fault->code : BAGS_OK;
 }
 
-/* For bagi_names_list_all. */
-static bags_code bagi_verify_too_large(void *user, const bags_error *why) {
-    bagi_verifying *v = (bagi_verifying *)user;
-    if (v->options.part)
-        return BAGS_OK;
-    if (bagi_verify_why(v))
-        v->why = *why;
-    return bagi_verify_tell(v, why->code, BAGS_FAULT_FILE, 0, 0, 0);
-}
-
-static bags_code bagi_verify_sharded(bagi_verify_set *set, const char *path) {
-    bagi_verifying *v = set->v;
+static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
+    uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
+    bagi_sink ignore = {&v->why, bagi_verify_ignore};
     bagi_names names;
-    bags_error why;
-    memset(&names, 0, sizeof names);
-    names.refused = bagi_verify_too_large;
-    names.user = v;
-    bags_code code = bagi_names_list_all(v->env, path, &names, &why);
+    bags_code code = bagi_names_list(
+        &v->env, dir->path, v->options.part ? &ignore : &v->sink, &names);
     if (code) {
-        if (v->err)
-            *v->err = why;
+        *v->err = v->why;
         return code;
     }
     if (names.count == 0 && !v->code)
-        return bagi_fail_no_dataset(v->env, path, v->err);
-    code = bagi_verify_shards(set, &names);
+        code = bagi_fail_no_dataset(dir, v->err);
+    if (!code)
+        code = bagi_each_shard(&names, 0, 1, bagi_verify_find_spec, v, v->err);
+    if (!code && v->options.part == 0 && !v->options.allow_gaps)
+        code = bagi_verify_gaps(v, &names);
+    if (!code)
+        code = bagi_each_shard(&names, start, stop, bagi_verify_one, v, v->err);
     bagi_names_free(&names);
     return code;
 }
 
-static bags_code bagi_verify_lone(bagi_verifying *v, const char *path) {
-    bagi_bag_options options = {BAGI_ALONE, true, false,
-        v->options.allow_empty_file, false, false, BAGS_ACCESS_DEFAULT, false,
-        NULL, 0, false};
-    bag_reader bag;
+static bags_code bagi_verify_standalone(bagi_verifying *v, const char *path) {
+    bagi_verify_shard s;
+    bagi_verify_blobs blobs;
+    bagi_dir dir;
+    bag_reader *bag = NULL;
     if (v->options.part)
         return BAGS_OK;
-    memset(&bag, 0, sizeof bag);
-    bag.env = v->env;
-    bags_code code = bagi_bag_open(&bag, path, &options, &v->why);
-    if (code)
-        return bagi_verify_fail(v, code, 0);
-    v->report.blobs += bag.length;
-    code = bagi_verify_bag(v, &bag);
-    bagi_bag_release(&bag);
-    return code;
-}
-
-static bags_code bagi_verify_dataset(bagi_verifying *v, const char *path) {
-    const bags_allocator *memory = &v->env->memory;
-    bool single = false;
-    bagi_verify_set set;
-    memset(&set, 0, sizeof set);
-    set.v = v;
-    bags_code code = bagi_is_single(v->env, path, &single, v->err);
+    memset(&s, 0, sizeof s);
+    memset(&blobs, 0, sizeof blobs);
+    bags_code code = bagi_dir_standalone(&v->env, path, &dir, v->err);
     if (code)
         return code;
-    if (single) {
-        code =
-            bagi_verify_spec(v, path, &set.spec, &set.text, &set.size, &v->why);
-        code = code == BAGS_ERROR_MEMORY ? bagi_verify_fail(v, code, 0)
-                                         : bagi_verify_one(&set, path, 0);
+    s.v = v;
+    s.dir = &dir;
+    blobs.s = &s;
+    blobs.how.name = "";
+    blobs.how.no_mmap = true;
+    blobs.how.allow_empty = v->options.allow_empty_file;
+    code = bagi_bag_new(&dir, &blobs.how, NULL, &bag, &v->why);
+    if (code) {
+        code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
     } else {
-        code = bagi_verify_sharded(&set, path);
+        v->report.blobs += bag->length;
+        code = bagi_verify_bag(&blobs, bag);
     }
-    bagi_spec_free(memory, &set.spec);
-    bagi_free(memory, set.text, set.size);
+    bagi_bag_free(&v->env, bag);
+    bagi_dir_free(&dir);
     return code;
 }
 
 static bags_code bagi_verify_check(
-    const bags_verify_options *options, const char *path, bags_error *err) {
+    const char *path, bags_verify_options *options, bags_error *err) {
     const char *fault = NULL;
+    if (!options->parts)
+        options->parts = 1;
+    if (!options->max_faults)
+        options->max_faults = BAGI_VERIFY_FAULTS;
+    bags_code code = bagi_check_worker(
+        path, options->shard_start, &options->shard_stop, err);
+    if (code)
+        return code;
     if (options->part >= options->parts)
         fault = "part is not below parts";
-    else if (options->shard_start >= options->shard_stop)
-        fault = "shard_start is not below shard_stop";
-    else if (options->unfinished == BAGS_UNFINISHED_READ)
-        fault = "unfinished may not be READ";
     else if (options->quick && options->decode)
-        fault = "nothing is decoded when it shall be quick";
+        fault = "quick and decode are mutually exclusive";
+    else if (options->unfinished == BAGS_UNFINISHED_READ)
+        fault = "BAGS_UNFINISHED_READ does not apply to verify";
     return fault ? bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s",
                        bagi_tail(path), fault)
-                 : bagi_check_path(path, err);
+                 : BAGS_OK;
 }
 
 static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
     bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = bagi_verify_check(&v->options, path, v->err);
+    bool single = false;
+    bagi_dir dir = bagi_dir_of(&v->env, path);
+    bags_code code = bagi_verify_check(path, &v->options, v->err);
     if (!code)
-        code = bagi_kind(v->env, path, &kind, v->err);
+        code = bagi_kind(&v->env, path, &kind, v->err);
     if (code)
         return code;
     v->path = path;
     if (kind == BAGS_PATH_NONE)
         return bagi_fail_system(v->err, ENOENT, path, "open");
-    return kind == BAGS_PATH_FILE ? bagi_verify_lone(v, path)
-                                  : bagi_verify_dataset(v, path);
+    if (kind == BAGS_PATH_FILE)
+        return bagi_verify_standalone(v, path);
+    code = bagi_is_single(&dir, &single, v->err);
+    if (code)
+        return code;
+    if (!single)
+        return bagi_verify_sharded(v, &dir);
+    /* An unsharded dataset is shard 0. */
+    return v->options.shard_start == 0 ? bagi_verify_one(v, &dir, 0) : BAGS_OK;
 }
 
 BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
     bags_error *err) {
+    BAGI_ERR(err);
     bagi_verifying v;
-    bagi_env env = bagi_env_of(options ? options->env.allocator : NULL,
-        options ? options->env.io : NULL);
-    bagi_verify_start(&v, &env, options, err);
+    memset(&v, 0, sizeof v);
+    if (options)
+        v.options = *options;
+    v.env = bagi_env_of(&v.options.env);
+    v.sink.err = &v.why;
+    v.sink.report = bagi_verify_report;
+    v.common.registry = v.options.registry;
+    v.err = err;
+    bagi_buffer_adopt(&v.scratch, &v.env.memory);
     bags_code code = bagi_verify_any(&v, path);
-    bagi_verify_end(&v);
+    bagi_common_free(&v.env.memory, &v.common);
+    bags_buffer_free(&v.scratch);
     if (report)
         *report = v.report;
     return code ? code : v.code;
 }
+#endif /* BAGS_NO_VERIFY */
 
+#ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>checksum
- * Sidecars for Bags that are there already, by what a reader finds.
+ * Sidecars for Bags that exist already, found as a reader finds them.
  * ====================================================================== */
 
-typedef struct bagi_checksumming {
-    bags_checksum_options options;
-    bags_checksum_report report;
-} bagi_checksumming;
-
-static bags_code bagi_checksum_bag(bagi_checksumming *work,
-    const bag_reader *bag, const bagi_bag_options *how, bags_error *err) {
-    bags_checksummed done = {
-        bag->file.path, false, bag->length, bag_reader_size(bag)};
-    bags_code code = bagi_sums_exist(bag, &done.kept, err);
-    done.kept = done.kept && !work->options.replace;
-    if (!code && !done.kept)
-        code = bagi_sums_write(bag, how, work->options.no_sync, err);
-    if (code)
-        return code;
-    work->report.kept += done.kept;
-    if (!done.kept) {
-        work->report.made++;
-        work->report.blobs += done.length;
-        work->report.size += done.size;
+static bags_code bagi_checksum_bag(const bags_checksum_options *options,
+    bags_checksum_report *report, const bagi_dir *dir, const bagi_how *how,
+    bags_error *err) {
+    bag_reader *bag = NULL;
+    bool exists = false;
+    bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
+    if (!code)
+        code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
+    bool kept = exists && !options->replace;
+    if (!code && !kept)
+        code = bagi_crcs_write(bag, dir, how, options->no_sync, err);
+    if (!code) {
+        bags_checksummed done = {bag->file[BAGI_BLOBS].path, kept, bag->length,
+            bag_reader_size(bag)};
+        report->kept += kept;
+        report->made += !kept;
+        report->blobs += kept ? 0 : done.length;
+        report->size += kept ? 0 : done.size;
+        if (options->each)
+            options->each(options->user, &done);
     }
-    if (work->options.each)
-        work->options.each(work->options.user, &done);
-    return BAGS_OK;
-}
-
-/* The Bags of a shard; each is open for no longer than it is read. */
-static bags_code bagi_checksum_shard(bagi_checksumming *work,
-    const bags_reader *reader, size_t shard, bags_error *err) {
-    size_t bags = reader->spec.count + !reader->shards[shard].split;
-    bags_code code = BAGS_OK;
-    for (size_t field = 0; field < bags && !code; field++) {
-        bagi_bag_options how = bagi_verify_how(reader, shard, field);
-        bag_reader *bag = NULL;
-        code = bagi_reader_bag_new(
-            reader, &reader->shards[shard], field, &how, NULL, &bag, err);
-        if (!code)
-            code = bagi_checksum_bag(work, bag, &how, err);
-        bagi_reader_bag_free(reader, bag);
-    }
+    bagi_bag_free(dir->env, bag);
     return code;
 }
 
-static bags_code bagi_checksum_dataset(
-    bagi_checksumming *work, const char *path, bags_error *err) {
-    bags_reader_options options;
-    memset(&options, 0, sizeof options);
-    options.shard_start = work->options.shard_start;
-    options.shard_stop = work->options.shard_stop;
-    options.allow_gaps = true;
-    options.env.allocator = work->options.env.allocator;
-    options.env.io = work->options.env.io;
-    bags_reader *reader = bags_reader_open(path, &options, err);
+static bags_code bagi_checksum_dataset(const char *path,
+    const bags_checksum_options *options, bags_checksum_report *report,
+    bags_error *err) {
+    bags_reader_options reading;
+    memset(&reading, 0, sizeof reading);
+    reading.shard_start = options->shard_start;
+    reading.shard_stop = options->shard_stop;
+    reading.allow_gaps = true;
+    reading.env = options->env;
+    bags_reader *reader = bags_reader_open(path, &reading, err);
     if (!reader)
         return err->code;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i < reader->count && !code; i++)
-        code = bagi_checksum_shard(work, reader, i, err);
+    for (size_t i = 0; i < reader->count && !code; i++) {
+        const bagi_shard *part = &reader->parts[i];
+        bagi_how how = bagi_reader_how(reader, part, NULL);
+        bagi_dir dir;
+        code = bagi_reader_dir(reader, i, &dir, err);
+        for (size_t k = 0; k < reader->spec.count + !part->split && !code;
+             k++) {
+            how.name = bagi_spec_name(&reader->spec, k);
+            code = bagi_checksum_bag(options, report, &dir, &how, err);
+        }
+        bagi_dir_free(&dir);
+    }
     bags_reader_close(reader);
     return code;
 }
 
-/* A lone Bag's checksums know of no spec.json: beside one they would be wrong. */
-static bags_code bagi_checksum_lone(bagi_checksumming *work,
-    const bagi_env *env, const char *path, bags_error *err) {
-    bag_reader_options options;
-    bags_code code = bagi_check_lone(env, path, err);
+/* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
+ * would be wrong. */
+static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
+    const bags_checksum_options *options, bags_checksum_report *report,
+    bags_error *err) {
+    bagi_how how;
+    bagi_dir dir;
+    memset(&how, 0, sizeof how);
+    how.name = "";
+    how.allow_empty = true;
+    bags_code code = bagi_check_standalone(env, path, err);
     if (code)
         return code;
-    memset(&options, 0, sizeof options);
-    options.allow_empty_file = true;
-    options.env.allocator = work->options.env.allocator;
-    options.env.io = work->options.env.io;
-    bag_reader *bag = bag_reader_open(path, &options, err);
-    if (!bag)
-        return err->code;
-    bagi_bag_options how;
-    memset(&how, 0, sizeof how);
-    how.where = BAGI_ALONE;
-    code = bagi_checksum_bag(work, bag, &how, err);
-    bag_reader_close(bag);
+    code = bagi_dir_standalone(env, path, &dir, err);
+    if (!code)
+        code = bagi_checksum_bag(options, report, &dir, &how, err);
+    bagi_dir_free(&dir);
     return code;
 }
 
 BAGS_API bags_code bags_checksum(const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
-    bags_error local;
-    bagi_checksumming work;
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bags_checksum_options, options);
+    bags_checksum_report done = {0, 0, 0, 0};
     bags_path_kind kind = BAGS_PATH_NONE;
-    memset(&work, 0, sizeof work);
-    if (!err)
-        err = &local;
-    if (options)
-        work.options = *options;
-    bagi_env env = bagi_env_of(work.options.env.allocator, work.options.env.io);
+    bagi_env env = bagi_env_of(&options->env);
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_kind(&env, path, &kind, err);
     if (!code)
         code = kind == BAGS_PATH_FILE
-                   ? bagi_checksum_lone(&work, &env, path, err)
-                   : bagi_checksum_dataset(&work, path, err);
+                   ? bagi_checksum_standalone(&env, path, options, &done, err)
+                   : bagi_checksum_dataset(path, options, &done, err);
     if (report)
-        *report = work.report;
+        *report = done;
     return code;
 }
+#endif /* BAGS_NO_WRITER */
 
 #endif /* BAGS_IMPLEMENTATION */
 
