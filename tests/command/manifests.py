@@ -449,7 +449,7 @@ BAD_LISTS = [
     ('array(int8,2,2)', [[1, 2], [3]], '"v": [1]: a list is not as long'),
     ('array(int8,2,2)', [[1, 2], 3], '"v": [1]: 3 is not as long'),
     ('array(int8,1,1,1)', [[[1.5]]], '"v": [0][0][0]: 1.5 is not a whole number'),
-    ('array(int8,2)[]', [[1, 2], [3]], '"v": item 1'),
+    ('array(int8,2)[]', [[1, 2], [3]], 'item 1'),
     ('array', {'dtype': 'float31', 'list': []}, 'not a dtype'),
     ('array', {'list': []}, '"dtype"'),
     ('array(complex64,1)', ['1+2'], '"v": [0]: "1+2" is not a complex number'),

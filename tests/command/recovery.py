@@ -372,4 +372,4 @@ def an_unfinished_shard_is_named_before_the_gap_that_it_explains():
     pathlib.Path('out/000005').mkdir()
     said = refuse('info', 'out', says='000005').err
     assert 'missing' not in said, said
-    refuse('info', 'out', '--skip-unfinished', says='missing: 000003, 000004')
+    refuse('info', 'out', '--skip-unfinished', says=('missing', '3, ', '4'))
