@@ -582,7 +582,7 @@ typedef struct bag_reader_options {
  *   BAGS_ERROR_MEMORY    out of memory
  *
  * Cost: O(1), a few system calls; the table is not read (unless cache_index, or
- * unfinished READ and there is a journal).
+ * unfinished READ and there is a journal, or NAME.bag seems to contradict NAME.idx).
  */
 BAGS_API bag_reader *bag_reader_open(const char *path,
     const bag_reader_options *options, bags_error *err);
@@ -681,7 +681,7 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
  *
  * Lifetime, errors and threads as for bag_reader_get. Without mmap, blobs are
  * read in file order, neighbours with one read, and a blob that is requested
- * again is read once; the scratch also holds 64 bytes per index.
+ * again is read once; the scratch also holds about 100 bytes per index.
  */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
@@ -3312,11 +3312,12 @@ static bags_code bagi_dir_kind(const bagi_dir *dir, const char *name,
     return code;
 }
 
+/* *has: there is a file of this name. */
 static bags_code bagi_dir_has(const bagi_dir *dir, const char *name,
     const char *suffix, bool *has, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     bags_code code = bagi_dir_kind(dir, name, suffix, &kind, err);
-    *has = !code && kind != BAGS_PATH_NONE;
+    *has = !code && kind == BAGS_PATH_FILE;
     return code;
 }
 
@@ -3603,8 +3604,8 @@ static size_t bagi_json_quote(const char *text, char *out) {
  *        cd 01 02       "label": blob 258
  *        92 05 03       "words": blobs 5, 6 and 7
  *
- * A parser takes the position `at` in a blob that ends at `end`, and returns the
- * position after what it has parsed, or NULL if that is invalid.
+ * The msgpack parsers take a position `at` in a blob that ends at `end`, and return
+ * the position after what they have parsed, or NULL if that is invalid.
  * ====================================================================== */
 
 #define BAGI_REF_MAX 19 /* bytes of the longest [first, count] */
@@ -3688,93 +3689,125 @@ BAGI_NOINLINE static const unsigned char *bagi_msgpack_array(
     return bagi_msgpack_number(at, end, tag == 0xDC ? 2 : 4, count);
 }
 
-/* bagi_msgpack_uint, with the forms that are written for indices below 2^32 parsed
- * in place. */
-static BAGI_HOT const unsigned char *bagi_refs_uint(
-    const unsigned char *at, const unsigned char *end, uint64_t *number) {
-    size_t left = (size_t)(end - at);
-    if (BAGI_UNLIKELY(left == 0))
-        return NULL;
-    unsigned tag = at[0], width = tag - 0xCC;
-    if (tag < 0x80) {
-        *number = tag;
-        return at + 1;
-    }
-    if (BAGI_UNLIKELY(width > 2 || left <= (size_t)1 << width))
-        return bagi_msgpack_uint(at, end, number);
-    if (width == 2)
-        *number = (uint32_t)at[1] << 24 | (uint32_t)at[2] << 16 |
-                  (uint32_t)at[3] << 8 | at[4];
-    else
-        *number = width ? (uint32_t)at[1] << 8 | at[2] : at[1];
-    return at + 1 + ((size_t)1 << width);
+/* Eight bytes as a big-endian number. */
+static BAGI_HOT uint64_t bagi_load_big_u64(const unsigned char *data) {
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) &&                            \
+    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return __builtin_bswap64(bagi_load_u64(data));
+#else
+    uint64_t number = 0;
+    for (int i = 0; i < 8; i++)
+        number = number << 8 | data[i];
+    return number;
+#endif
 }
 
-/* bagi_msgpack_array, with arrays of fewer than 16 elements parsed in place. */
-static BAGI_HOT const unsigned char *bagi_refs_array(
-    const unsigned char *at, const unsigned char *end, uint64_t *count) {
-    if (BAGI_UNLIKELY(at == end || (*at & 0xF0) != 0x90))
-        return bagi_msgpack_array(at, end, count);
-    *count = *at & 0x0F;
-    return at + 1;
+/*
+ * Refs are on the path of every read, so they are parsed without a check per byte:
+ * a position `at` up to `size` can be loaded from with 8 bytes, since a table or
+ * BAGI_SLACK bytes of a buffer follow every blob of refs.bag. What is invalid ends at
+ * a position after `size`, where nothing more is loaded.
+ */
+#define BAGI_SLACK 8
+
+/* bagi_msgpack_uint, with the forms that are written for indices below 2^32 parsed
+ * in place. */
+static BAGI_HOT size_t bagi_refs_uint(
+    const unsigned char *data, size_t at, size_t size, uint64_t *number) {
+    if (BAGI_UNLIKELY(at > size))
+        return at;
+    uint64_t word = bagi_load_big_u64(data + at);
+    unsigned width = (unsigned)(word >> 56) - 0xCC;
+    if (word >> 63 == 0) {
+        *number = word >> 56;
+        return at + 1;
+    }
+    if (BAGI_UNLIKELY(width > 2)) {
+        const unsigned char *next =
+            bagi_msgpack_uint(data + at, data + size, number);
+        return next ? (size_t)(next - data) : SIZE_MAX;
+    }
+    unsigned bits = 8U << width;
+    *number = word << 8 >> (64 - bits);
+    return at + 1 + bits / 8;
+}
+
+/* An array that is not [first, count] in its shortest form. *length is 2, or 0 for
+ * an empty sequence. */
+BAGI_NOINLINE static size_t bagi_refs_array(
+    const unsigned char *data, size_t at, size_t size, uint64_t *length) {
+    const unsigned char *next =
+        at <= size ? bagi_msgpack_array(data + at, data + size, length) : NULL;
+    return next && (*length == 0 || *length == 2) ? (size_t)(next - data)
+                                                  : SIZE_MAX;
 }
 
 /* The element of one field. */
-static BAGI_HOT const unsigned char *bagi_refs_field(const unsigned char *at,
-    const unsigned char *end, bool sequence, bagi_ref *ref) {
-    if (!sequence) {
-        ref->count = 1;
-        return bagi_refs_uint(at, end, &ref->first);
+static BAGI_HOT size_t bagi_refs_field(const unsigned char *data, size_t at,
+    size_t size, bool sequence, bagi_ref *ref) {
+    ref->count = 1;
+    if (!sequence)
+        return bagi_refs_uint(data, at, size, &ref->first);
+    if (BAGI_UNLIKELY(at >= size || data[at] != 0x92)) {
+        uint64_t length = 0;
+        at = bagi_refs_array(data, at, size, &length);
+        ref->first = ref->count = 0;
+        if (length == 0)
+            return at;
+        at--;
     }
-    uint64_t length = 0;
-    ref->first = ref->count = 0;
-    at = bagi_refs_array(at, end, &length);
-    if (!at || length == 0)
-        return at;
-    if (BAGI_UNLIKELY(length != 2))
-        return NULL;
-    at = bagi_refs_uint(at, end, &ref->first);
-    return at ? bagi_refs_uint(at, end, &ref->count) : NULL;
+    at = bagi_refs_uint(data, at + 1, size, &ref->first);
+    return bagi_refs_uint(data, at, size, &ref->count);
 }
 
-/* Like bagi_refs_field, for a field that is not needed: only its size is. */
-static BAGI_HOT const unsigned char *bagi_refs_skip(
-    const unsigned char *at, const unsigned char *end, bool sequence) {
-    bagi_ref unused;
-    if (sequence || at == end)
-        return bagi_refs_field(at, end, sequence, &unused);
-    unsigned tag = *at, width = tag - 0xCC;
-    if (tag < 0x80)
-        return at + 1;
-    if (BAGI_UNLIKELY(width > 3 || (size_t)(end - at) <= (size_t)1 << width))
-        return bagi_msgpack_uint(at, end, &unused.first);
-    return at + 1 + ((size_t)1 << width);
-}
-
-/* Parse a datapoint's refs, one for each type. Returns NULL, or what is wrong with
- * field *field (`count`: with the blob as a whole). */
-static const char *bagi_refs_parse(bags_view blob, const bags_type *types,
-    size_t count, bagi_ref *refs, size_t *field) {
-    const unsigned char *at = NULL, *end = NULL;
+/* What is wrong with refs that cannot be parsed, and with field *field (`count`: with
+ * the blob as a whole). */
+BAGI_COLD static const char *bagi_refs_fault(
+    bags_view blob, const bags_type *types, size_t count, size_t *field) {
     uint64_t length = 0;
+    size_t at = 0;
+    bagi_ref ref;
+    const unsigned char *first = blob.data, *end = first + blob.size;
     *field = count;
-    if (blob.size > 0) { /* otherwise data may be NULL */
-        end = blob.data + blob.size;
-        at = bagi_refs_array(blob.data, end, &length);
-    }
-    if (BAGI_UNLIKELY(!at))
+    first = blob.size ? bagi_msgpack_array(first, end, &length) : NULL;
+    if (!first)
         return "not a msgpack array";
-    if (BAGI_UNLIKELY(length != count))
+    if (length != count)
         return "number of elements differs from the fields of spec.json";
+    at = (size_t)(first - blob.data);
     for (size_t i = 0; i < count; i++) {
-        at = bagi_refs_field(at, end, types[i].sequence, &refs[i]);
-        if (BAGI_UNLIKELY(!at)) {
+        at = bagi_refs_field(
+            blob.data, at, blob.size, types[i].sequence, &ref);
+        if (at > blob.size) {
             *field = i;
             return types[i].sequence ? "not [] or [first, count]"
                                      : "not a blob index";
         }
     }
-    return BAGI_UNLIKELY(at != end) ? "trailing bytes after the array" : NULL;
+    return "trailing bytes after the array";
+}
+
+/* Parse a datapoint's refs, one for each type. Returns false if they are invalid:
+ * see bagi_refs_fault. */
+static BAGI_HOT bool bagi_refs_parse(
+    bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
+    uint64_t length = 0;
+    size_t at = 1;
+    if (BAGI_UNLIKELY(blob.size == 0))
+        return false;
+    if (BAGI_UNLIKELY((*blob.data & 0xF0) != 0x90)) {
+        const unsigned char *first = bagi_msgpack_array(
+            blob.data, blob.data + blob.size, &length);
+        at = first ? (size_t)(first - blob.data) : SIZE_MAX;
+    } else {
+        length = *blob.data & 0x0F;
+    }
+    if (BAGI_UNLIKELY(length != count))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        at = bagi_refs_field(
+            blob.data, at, blob.size, types[i].sequence, &refs[i]);
+    return at == blob.size;
 }
 
 #ifndef BAGS_NO_WRITER
@@ -5093,14 +5126,15 @@ static bags_code bagi_bag_contradicts(
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: ends in a table of %" PRIu64 " blobs and %" PRIu64
         " bytes, but its .idx lists %" PRIu64 " blobs and %" PRIu64
-        " bytes; if the table is right, remove the .idx",
+        " bytes; remove the .idx only if the table is right",
         bagi_tail(bag->file[BAGI_BLOBS].path), bag->length, bag->limit, length,
         end);
 }
 
-/* True if the entries of the Bag's own table never decrease. */
-static bags_code bagi_bag_ascends(
-    const bag_reader *bag, bool *ascends, bags_error *err);
+/* Read the table: *ascends if its entries never decrease; *crc is that of the end
+ * offsets. */
+static bags_code bagi_bag_read_table(
+    const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err);
 
 /*
  * Decide whether a standalone Bag next to a NAME.idx with `length` entries, the
@@ -5122,7 +5156,8 @@ static bags_code bagi_bag_is_v1(bag_reader *bag, uint64_t length, uint64_t end,
     *v1 = !bag->v2 && bag->limit == end && bag->length == length;
     if (!*v1 && !bag->v2 && bag->limit > 0) {
         bool ascends = false;
-        code = bagi_bag_ascends(bag, &ascends, err);
+        uint32_t crc = 0;
+        code = bagi_bag_read_table(bag, &ascends, &crc, err);
         if (!code && ascends)
             code = bagi_bag_contradicts(bag, length, end, err);
     }
@@ -5189,13 +5224,14 @@ static bags_code bagi_bag_find_index(
     return BAGS_OK;
 }
 
-/* Keep a table or the CRCs in memory: `length` entries of `entry` bytes. */
+/* Keep a table or the CRCs in memory: `count` entries of `entry` bytes. */
 static bags_code bagi_bag_cache(bag_reader *bag, int which,
-    const bagi_file *file, uint64_t offset, size_t entry, bags_error *err) {
+    const bagi_file *file, uint64_t offset, uint64_t count, size_t entry,
+    bags_error *err) {
     size_t length = 0;
-    if (file->map || bag->length == 0)
+    if (file->map || count == 0)
         return BAGS_OK;
-    if (!bagi_size(bag->length, &length) || length > SIZE_MAX / 2 / entry)
+    if (!bagi_size(count, &length) || length > SIZE_MAX / 2 / entry)
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: the table is too large for the address space",
             bagi_tail(file->path));
@@ -5234,10 +5270,12 @@ static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
     if (code)
         return code;
     if (!bagi_trailer_load(bytes, trailer) || offset % 4 ||
-        offset / 4 != trailer->length)
+        offset / 4 != trailer->length) {
+        memset(trailer, 0, sizeof *trailer);
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: damaged, truncated, or never finished (no valid trailer)",
             bagi_tail(file->path));
+    }
     if (trailer->length != bag->length || trailer->size != blobs->size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed since its checksums were written (%" PRIu64
@@ -5277,12 +5315,13 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         return bagi_crcs_missing(bag, err);
     if (!code)
         code = bagi_file_map(bag, file, how->no_mmap, err);
-    if (!code && journal && bag->length > file->size / 4)
-        bag->length = file->size / 4;
-    if (!code && !journal)
+    if (!code && journal)
+        bag->trailer.length = file->size / 4;
+    else if (!code)
         code = bagi_crcs_check(bag, dir, how, err);
     if (!code && how->cache_index)
-        code = bagi_bag_cache(bag, BAGI_CRCS, file, 0, 4, err);
+        code = bagi_bag_cache(
+            bag, BAGI_CRCS, file, 0, bag->trailer.length, 4, err);
     bag->crcs = bag->cached[BAGI_CRCS] ? bag->cached[BAGI_CRCS] : file->map;
     return code;
 }
@@ -5324,8 +5363,8 @@ static bags_code bagi_bag_open_files(bag_reader *bag, const bagi_dir *dir,
         code = split ? bagi_bag_shape_split(bag, how, err)
                      : bagi_bag_shape(bag, how->allow_empty, err);
     if (!code && how->cache_index)
-        code = bagi_bag_cache(bag, BAGI_ENDS, bagi_bag_table(bag), bag->table, 8,
-            err);
+        code = bagi_bag_cache(bag, BAGI_ENDS, bagi_bag_table(bag), bag->table,
+            bag->length, 8, err);
     if (!code && how->verify_checksums)
         code = bagi_crcs_open(bag, dir, how, err);
     return code;
@@ -5348,15 +5387,36 @@ static void bagi_bag_point(bag_reader *bag) {
     }
 }
 
+/* True if the writer of a standalone Bag has gone on since its index was measured:
+ * then what seems to be a contradiction is none. */
+static bool bagi_bag_moved(const bag_reader *bag) {
+    const bagi_file *index = &bag->file[BAGI_ENDS];
+    bags_error ignored;
+    uint64_t size = 0;
+    return index->handle &&
+           !bagi_file_size(
+               bag->env, index->handle, index->path, &size, &ignored) &&
+           size != index->size;
+}
+
 /* Open a Bag into a reader whose env and files are set and all else is 0. After
  * a failure it is released. */
 static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_how *how, bags_error *err) {
-    bags_code code = bagi_bag_open_files(bag, dir, how, err);
-    if (code) {
-        bagi_bag_release(bag);
+    bags_code code = BAGS_OK;
+    bool moved = false;
+    do {
+        bags_error why;
+        code = bagi_bag_open_files(bag, dir, how, &why);
+        moved = code == BAGS_ERROR_CORRUPT && dir->standalone &&
+                bagi_bag_moved(bag);
+        if (code)
+            bagi_bag_release(bag);
+        if (code && !moved)
+            *err = why;
+    } while (moved);
+    if (code)
         return code;
-    }
     bag->verify = how->verify_checksums;
     bag->random = how->access == BAGS_ACCESS_RANDOM && bag->env->io.advise &&
                   bag->file[BAGI_BLOBS].map;
@@ -5605,7 +5665,7 @@ static bags_code bagi_fetch_transfer(
                 total);
         if (reads)
             code = bags_buffer_reserve(
-                fetch->data, fetch->used + size + 1, err);
+                fetch->data, fetch->used + size + BAGI_SLACK, err);
     }
     return code;
 }
@@ -5914,7 +5974,8 @@ static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at,
         size_t window = size > BAGI_CURSOR_BYTES ? size : BAGI_CURSOR_BYTES;
         window = rest < window ? (size_t)rest : window;
         cursor->held = 0;
-        bags_code code = bags_buffer_reserve(&cursor->bytes, window + 1, err);
+        bags_code code = bags_buffer_reserve(
+            &cursor->bytes, window + BAGI_SLACK, err);
         if (!code)
             code = bagi_file_read(bag, &bag->file[BAGI_BLOBS], at,
                 cursor->bytes.data, window, err);
@@ -5952,7 +6013,7 @@ static bags_code bagi_cursor_stored(
     const bag_reader *bag = cursor->bag;
     uint64_t block = cursor->index - cursor->index % BAGI_CRCS_STEP;
     if (cursor->crcs_block != block) {
-        uint64_t left = bag->length - block;
+        uint64_t left = bag->trailer.length - block;
         size_t size =
             4 * (size_t)(left < BAGI_CRCS_STEP ? left : BAGI_CRCS_STEP);
         bags_code code = BAGS_OK;
@@ -5985,7 +6046,10 @@ static bags_code bagi_cursor_complete(bagi_cursor *cursor, uint64_t count,
         if (!code && !cursor->valid)
             *reason = cursor->outside ? "a blob is truncated"
                                       : "the journal decreases";
-        if (!code && !*reason && bag->file[BAGI_CRCS].path) {
+        bool crc = bag->file[BAGI_CRCS].path != NULL;
+        if (!code && !*reason && crc && cursor->index >= bag->trailer.length)
+            *reason = "the checksums end before their blobs";
+        if (!code && !*reason && crc) {
             code = bagi_cursor_crc(cursor, &computed, err);
             if (!code)
                 code = bagi_cursor_stored(cursor, &stored, err);
@@ -5998,16 +6062,18 @@ static bags_code bagi_cursor_complete(bagi_cursor *cursor, uint64_t count,
     return BAGS_OK;
 }
 
-static bags_code bagi_bag_ascends(
-    const bag_reader *bag, bool *ascends, bags_error *err) {
+static bags_code bagi_bag_read_table(
+    const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err) {
     bagi_cursor cursor;
     bags_code code = BAGS_OK;
     *ascends = true;
     bagi_cursor_open(&cursor, bag, 0, bag->length);
-    while (*ascends && !code && cursor.next < cursor.last) {
+    cursor.table_crc = 0; /* without the leading 0 */
+    while (!code && cursor.next < cursor.last) {
         code = bagi_cursor_next(&cursor, err);
-        *ascends = !code && cursor.valid;
+        *ascends = *ascends && cursor.valid;
     }
+    *crc = cursor.table_crc;
     bagi_cursor_close(&cursor);
     return code;
 }
@@ -7554,9 +7620,10 @@ static void bagi_bags_free(
 
 /* Open the Bags of an unfinished shard as far as their journals go: one per field,
  * then refs, which is opened first, so that the fields cover what it refers to. If
- * it has no datapoint, the others stay NULL. Free them with bagi_bags_free. */
+ * it has no datapoint, the others stay NULL. Free them with bagi_bags_free. *listed
+ * if there is a datapoint, also on failure. */
 static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_how *how, bagi_files *files, bag_reader ***out,
+    const bagi_how *how, bagi_files *files, bag_reader ***out, bool *listed,
     bags_error *err) {
     size_t count = spec->count + 1;
     bagi_how opening = *how;
@@ -7565,10 +7632,13 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec
     bags_code code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
     opening.where = BAGI_SPLIT;
     opening.no_mmap = opening.unfinished = opening.grows = true;
+    *listed = false;
     for (size_t i = count; i-- > 0 && !code;) {
         opening.name = bagi_spec_name(spec, i);
-        if (i + 1 == count || bags[count - 1]->length > 0)
+        if (i + 1 == count || *listed)
             code = bagi_bag_new(dir, &opening, files, &bags[i], err);
+        if (i + 1 == count)
+            *listed = !code && bags[i]->length > 0;
     }
     if (code)
         bagi_bags_free(dir->env, bags, count);
@@ -7588,7 +7658,6 @@ typedef struct bagi_scan {
 static bags_code bagi_prefix_refs(bagi_cursor *cursor, const bagi_spec *spec,
     bagi_ref *refs, const char **reason, bags_error *err) {
     bags_view row = {NULL, 0};
-    size_t field = 0;
     bags_code code = bagi_cursor_complete(cursor, 1, reason, err);
     if (code || *reason)
         return code;
@@ -7599,8 +7668,7 @@ static bags_code bagi_prefix_refs(bagi_cursor *cursor, const bagi_spec *spec,
     }
     row.size = (size_t)size;
     code = bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
-    if (!code &&
-        bagi_refs_parse(row, spec->types, spec->count, refs, &field))
+    if (!code && !bagi_refs_parse(row, spec->types, spec->count, refs))
         *reason = "a blob of refs.bag is damaged";
     return code;
 }
@@ -7711,7 +7779,7 @@ BAGS_API bags_code bags_finalize(const char *path,
     if (!code && count && !options->no_sync)
         code = bagi_sync_dir(&env, path, err);
     bagi_names_free(&names);
-    if (renamed)
+    if (!code && renamed)
         *renamed = count;
     return code;
 }
@@ -8418,7 +8486,7 @@ static bags_code bagi_writer_scan(
     size_t count = writer->spec.count + 1;
     bag_reader **bags = NULL;
     bagi_how how;
-    bool checksums = false;
+    bool checksums = false, listed = false;
     memset(&how, 0, sizeof how);
     memset(prefix, 0, sizeof *prefix);
     bags_code code = bagi_dir_has(&writer->dir, "refs", ".crc", &checksums, err);
@@ -8428,9 +8496,9 @@ static bags_code bagi_writer_scan(
         bagi_writer_add_checksums(writer);
     how.verify_checksums = checksums;
     code = bagi_unfinished_open(
-        &writer->dir, &writer->spec, &how, NULL, &bags, err);
+        &writer->dir, &writer->spec, &how, NULL, &bags, &listed, err);
     bool missing = code == BAGS_ERROR_MISSING;
-    if (!code && bags[count - 1]->length > 0) {
+    if (!code && listed) {
         code = bagi_prefix_scan(env, &writer->spec, bags, prefix, err);
         for (size_t i = 0; i < count && !code; i++) {
             writer->outputs[i].resumed_length = bags[i]->length;
@@ -8977,16 +9045,30 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
     return code;
 }
 
-/*
- * Find out what a standalone Bag is, whose file is locked: *left if it has a journal
- * and no valid table; then it is open as far as the journal goes. A valid table that
- * contradicts the journal is an error: which of them is right is unknown.
- */
-static bags_code bagi_recover_examine(
-    const bagi_dir *dir, bag_reader *bag, bool *left, bags_error *err) {
+/* True if a Bag has finished checksums next to it, which fit its shape. */
+static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
     bagi_how how;
-    unsigned char entry[8] = {0};
-    bool v1 = false, ascends = false;
+    bags_error ignored;
+    memset(&how, 0, sizeof how);
+    how.name = "";
+    how.no_mmap = true;
+    bool sealed = !bagi_crcs_open(bag, dir, &how, &ignored);
+    bagi_file_close(bag, &bag->file[BAGI_CRCS]);
+    return sealed;
+}
+
+/*
+ * Find out what a standalone Bag is, whose file is locked. *left: it has a journal;
+ * then it is open as far as that goes. *finished: it also has a table that agrees, and
+ * no checksums or finished ones. A valid table that contradicts the journal is an
+ * error: which of them is right is unknown. A split Bag looks as if it was left,
+ * unless it has finished checksums.
+ */
+static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
+    bool *left, bool *finished, bags_error *err) {
+    bagi_how how;
+    bool v1 = false, ascends = false, ordered = false, checksums = false;
+    uint32_t table = 0, journal = 0;
     memset(&how, 0, sizeof how);
     how.name = "";
     how.no_mmap = how.unfinished = how.grows = true;
@@ -8994,19 +9076,29 @@ static bags_code bagi_recover_examine(
     *left = !code && bag->split;
     if (!*left)
         return code;
-    uint64_t length = bag->length;
+    uint64_t length = bag->length, end = 0;
+    unsigned char entry[8] = {0};
     if (length)
         code = bagi_file_read(
             bag, &bag->file[BAGI_ENDS], 8 * length - 8, entry, 8, err);
-    uint64_t end = bagi_load_u64(entry);
-    bag->split = false;
+    end = bagi_load_u64(entry);
     if (!code)
-        code = bagi_bag_is_v1(bag, length, end, &v1, err);
+        code = bagi_bag_read_table(bag, &ordered, &journal, err);
+    if (!code)
+        code = bagi_dir_has(dir, "", ".crc", &checksums, err);
+    if (!code && checksums && end == bag->limit)
+        *left = !bagi_recover_is_sealed(bag, dir);
+    if (code || !*left)
+        return code;
+    bag->split = false;
+    code = bagi_bag_is_v1(bag, length, end, &v1, err);
     if (!code && (v1 || (bag->v2 && bag->limit > 0)))
-        code = bagi_bag_ascends(bag, &ascends, err);
-    if (!code && ascends && !v1)
+        code = bagi_bag_read_table(bag, &ascends, &table, err);
+    if (!code && ascends && (!v1 || table != journal))
         code = bagi_bag_contradicts(bag, length, end, err);
-    *left = !code && !ascends;
+    *finished = !code && v1 && ascends &&
+                (!checksums || bagi_recover_is_sealed(bag, dir));
+    *left = !code && (!*finished || checksums);
     bag->split = true;
     bag->v2 = false;
     bag->table = 0;
@@ -9015,9 +9107,11 @@ static bags_code bagi_recover_examine(
     return code;
 }
 
-/* A standalone Bag that was left: keep its complete blobs, and write the table. */
+/* A standalone Bag that was left: keep its complete blobs, and write the table. If
+ * it is `finished` as far as its table shows, its blobs may still not match their
+ * checksums. */
 static void bagi_recover_left(const bagi_recovering *work, bag_writer *writer,
-    bag_reader *bag, bags_recovered *done) {
+    bag_reader *bag, bool finished, bags_recovered *done) {
     bags_error *failure = &writer->job.failure;
     const char *reason = NULL;
     bagi_how how;
@@ -9035,8 +9129,10 @@ static void bagi_recover_left(const bagi_recovering *work, bag_writer *writer,
             "%s: cannot be recovered: its .idx lists blobs, but none is complete "
             "(%s)",
             bagi_tail(bag->file[BAGI_BLOBS].path), reason);
-    if (failure->code)
+    if (failure->code || (finished && !reason)) {
+        done->truncated = 0;
         return;
+    }
     done->action = BAGS_RECOVERY_FINISHED;
     done->length = bag->length;
     done->reason = reason ? reason : "";
@@ -9054,7 +9150,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     const bags_io *io = &work->env.io;
     bag_writer_options options;
     bag_reader bag;
-    bool left = false;
+    bool left = false, finished = false;
     memset(&bag, 0, sizeof bag);
     memset(&options, 0, sizeof options);
     options.no_sync = work->options.no_sync;
@@ -9081,11 +9177,11 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         bagi_fail_system(failure, error, path, "lock");
     bag.env = &writer->job.env;
     if (!failure->code)
-        bagi_recover_examine(&writer->dir, &bag, &left, failure);
+        bagi_recover_examine(&writer->dir, &bag, &left, &finished, failure);
     if (left)
-        bagi_recover_left(work, writer, &bag, done);
+        bagi_recover_left(work, writer, &bag, finished, done);
     bagi_bag_release(&bag);
-    if (left && !failure->code && !work->options.dry_run)
+    if (done->action && !work->options.dry_run && !failure->code)
         return bag_writer_close(writer, err);
     bagi_output_close(&writer->output);
     code = bagi_job_end(&writer->job, err);
@@ -9293,15 +9389,11 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
 /* The Bag of a field (spec.count: of refs) in a shard, opened if need be. */
 static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
     size_t shard, size_t field, const bag_reader **out, bags_error *err) {
-    if (BAGI_ATOMIC) {
-        void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-        void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
-        if (bag) {
-            *out = (const bag_reader *)bag;
-            return BAGS_OK;
-        }
-    }
-    return bagi_reader_first_bag(reader, shard, field, out, err);
+    void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+    void *bag = BAGI_ATOMIC && bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
+    *out = (const bag_reader *)bag;
+    return bag ? BAGS_OK
+               : bagi_reader_first_bag(reader, shard, field, out, err);
 }
 
 /* ---- opening ---- */
@@ -9381,6 +9473,7 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bag_reader **bags = NULL;
     bagi_spec own;
     bagi_scan prefix = {0, 0, NULL};
+    bool listed = false;
     memset(&own, 0, sizeof own);
     bags_code code = bagi_common_read(
         &opening->common, dir, ".partial", &own, &part->spec, err);
@@ -9396,12 +9489,12 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     const bagi_spec *spec = &opening->common.spec;
     bagi_how how = bagi_reader_how(reader, part, NULL);
     how.cache_index = true;
-    code = bagi_unfinished_open(dir, spec, &how, &reader->files, &bags, err);
+    code = bagi_unfinished_open(
+        dir, spec, &how, &reader->files, &bags, &listed, err);
     if (code) {
         *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT;
-        return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+        return err->system == ENOENT && !listed ? BAGS_OK : code;
     }
-    bool listed = bags[spec->count]->length > 0;
     if (listed)
         code = bagi_prefix_scan(&reader->env, spec, bags, &prefix, err);
     if (!code && listed && !prefix.length) {
@@ -9448,8 +9541,13 @@ static bags_code bagi_opening_shard(
         shard.number = opening->names->names[index].number;
         part.digits = opening->names->names[index].digits;
     }
-    if (found)
-        return bagi_opening_add(opening, &shard, &part);
+    if (found) {
+        code = bagi_opening_add(opening, &shard, &part);
+        if (code)
+            bagi_bags_free(&reader->env, (bag_reader **)part.bags,
+                opening->common.spec.count + 1);
+        return code;
+    }
     reader->skipped++;
     return reader->options.unfinished == BAGS_UNFINISHED_REFUSE
                ? bagi_fail_unfinished(dir, opening->err)
@@ -9468,9 +9566,12 @@ static bags_code bagi_opening_spec(
         return BAGS_OK;
     bags_code code = bagi_common_read(
         &opening->common, dir, "", NULL, &crc, opening->err);
-    if (code == BAGS_ERROR_MISSING && live)
+    if (code == BAGS_ERROR_MISSING && live) {
         code = bagi_common_read(
             &opening->common, dir, ".partial", NULL, &crc, opening->err);
+        if (code == BAGS_ERROR_CORRUPT) /* it is not written yet */
+            code = BAGS_ERROR_MISSING;
+    }
     return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
 }
 
@@ -9869,7 +9970,7 @@ BAGI_COLD static bags_code bagi_fail_datapoint(
         bagi_tail(reader->path), index, reader->length);
 }
 
-/* A fault of refs.bag; field is spec.count if it concerns all of the row. */
+/* A fault of refs.bag; field is spec->count if it concerns the row as a whole. */
 BAGI_COLD static bags_code bagi_fail_refs(const char *path,
     const bagi_spec *spec, uint64_t index, size_t field, const char *what,
     bags_error *err) {
@@ -9880,6 +9981,14 @@ BAGI_COLD static bags_code bagi_fail_refs(const char *path,
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: datapoint %" PRIu64 ": refs.bag: %s", bagi_tail(path), index,
         what);
+}
+
+/* Refs that cannot be parsed. */
+BAGI_COLD static bags_code bagi_fail_row(const char *path,
+    const bagi_spec *spec, uint64_t index, bags_view row, bags_error *err) {
+    size_t field = 0;
+    const char *fault = bagi_refs_fault(row, spec->types, spec->count, &field);
+    return bagi_fail_refs(path, spec, index, field, fault, err);
 }
 
 static bool bagi_ref_fits(const bagi_ref *ref, uint64_t length) {
@@ -9920,7 +10029,6 @@ static BAGI_HOT bags_code bagi_row_refs(const bags_reader *reader,
 static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
     uint64_t index, bags_view blob, bagi_ref *refs, bags_error *err) {
     const bagi_spec *spec = &reader->spec;
-    size_t field = 0;
     if (BAGI_UNLIKELY(reader->parts[shard].split)) {
         for (size_t i = 0; i < spec->count; i++) {
             refs[i].first = index - reader->shards[shard].start;
@@ -9928,11 +10036,9 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
         }
         return BAGS_OK;
     }
-    const char *fault =
-        bagi_refs_parse(blob, spec->types, spec->count, refs, &field);
-    return BAGI_UNLIKELY(fault != NULL)
-               ? bagi_fail_refs(reader->path, spec, index, field, fault, err)
-               : BAGS_OK;
+    if (bagi_refs_parse(blob, spec->types, spec->count, refs))
+        return BAGS_OK;
+    return bagi_fail_row(reader->path, spec, index, blob, err);
 }
 
 /* Read and parse the refs of one datapoint. *shard is where it is. */
@@ -10053,17 +10159,21 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
     return code;
 }
 
-/* Point items at mapped blobs. */
-static BAGI_HOT bags_code bagi_mapped_items(const bag_reader *bag,
-    const bagi_steps *steps, bags_view *items, bags_error *err) {
-    uint64_t index = steps->first;
-    for (uint64_t i = 0; i < steps->count; i++, index += steps->step)
-        if (BAGI_UNLIKELY(!bagi_mapped_get(&bag->mapped, index, &items[i]))) {
-            uint64_t start = 0, stop = 0;
-            bagi_bag_bounds(bag, index, bag->ends + 8 * index, &start, &stop);
-            return bagi_bag_fail_bounds(bag, index, start, stop, err);
-        }
-    return BAGS_OK;
+/* The entries of a mapped blob are invalid. */
+BAGI_COLD static bags_code bagi_fail_mapped(
+    const bag_reader *bag, uint64_t index, bags_error *err) {
+    uint64_t start = 0, stop = 0;
+    bagi_bag_bounds(bag, index, bag->ends + 8 * index, &start, &stop);
+    return bagi_bag_fail_bounds(bag, index, start, stop, err);
+}
+
+/* Plan to read the blobs of a selection that are not mapped: *spans of them. */
+BAGI_NOINLINE static bags_code bagi_row_plan(bags_row *row, size_t *spans,
+    const bag_reader *bag, bagi_steps steps, size_t place, bags_error *err) {
+    bagi_fetch fetch = {&row->spans, *spans, &row->data, 0, false};
+    bags_code code = bagi_fetch_add_steps(&fetch, bag, &steps, place, err);
+    *spans = fetch.count;
+    return code;
 }
 
 /* ---- reading datapoints ---- */
@@ -10075,32 +10185,46 @@ BAGI_COLD static bags_code bagi_fail_selected_twice(
         reader->spec.fields[field].name);
 }
 
+/* The items of a row have moved, or are read now: set the slots' pointers. */
+BAGI_NOINLINE static bags_code bagi_row_place(
+    bags_row *row, size_t count, size_t spans, bags_error *err) {
+    bagi_fetch fetch = {&row->spans, spans, &row->data, 0, false};
+    bags_view *items = bagi_row_items(row);
+    for (size_t i = 0; i < count; i++) {
+        row->slots[i].items = items;
+        items += row->slots[i].length;
+    }
+    return spans ? bagi_fetch_run_all(&fetch, bagi_row_items(row), err)
+                 : BAGS_OK;
+}
+
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
     BAGI_ERR(err);
     bagi_ref *refs = NULL;
-    size_t shard = 0, fields = reader->spec.count, total = 0;
+    size_t shard = 0, fields = reader->spec.count, total = 0, spans = 0;
+    bags_select whole = {0, false, 0, 0, 0};
     bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
     if (!selects)
         count = fields;
-    if (!code && count > row->capacity)
+    if (!code && BAGI_UNLIKELY(count > row->capacity))
         code = bagi_row_slots(row, count, err);
     if (code)
         return code;
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     unsigned char *marks = (unsigned char *)(refs + fields);
-    if (count > 1)
+    const unsigned char *before = row->items.data;
+    if (count > 1 && selects)
         memset(marks, 0, fields);
     for (size_t i = 0; i < count; i++) {
-        bags_select whole = {i, false, 0, 0, 0};
-        const bags_select *select = selects ? &selects[i] : &whole;
         struct bagi_slot *slot = &row->slots[i];
+        const bags_select *select = selects ? &selects[i] : &whole;
         const bag_reader *bag = NULL;
         bagi_steps steps;
+        whole.field = i;
         size_t field = select->field;
         if (BAGI_UNLIKELY(field >= fields))
             return bagi_fail_field_index(reader, field, err);
-        if (selects && count > 1 && marks[field]++)
+        if (count > 1 && selects && marks[field]++)
             return bagi_fail_selected_twice(reader, field, err);
         code = bagi_select_apply(reader, select, &refs[field], &steps, err);
         if (!code)
@@ -10110,25 +10234,29 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
             code = bagi_row_reserve(row, total + steps.count, err);
         if (code)
             return code;
-        code = bag->mapped.length
-                   ? bagi_mapped_items(
-                         bag, &steps, bagi_row_items(row) + total, err)
-                   : bagi_fetch_add_steps(&fetch, bag, &steps, total, err);
-        if (code)
-            return code;
+        bags_view *items = bagi_row_items(row) + total;
         slot->field = field;
         slot->length = (size_t)steps.count;
+        slot->items = items;
         total += slot->length;
+        if (BAGI_UNLIKELY(bag->mapped.length == 0)) {
+            code = bagi_row_plan(
+                row, &spans, bag, steps, total - slot->length, err);
+            if (code)
+                return code;
+            continue;
+        }
+        for (uint64_t at = steps.first; steps.count > 0; steps.count--) {
+            if (BAGI_UNLIKELY(!bagi_mapped_get(&bag->mapped, at, items)))
+                return bagi_fail_mapped(bag, at, err);
+            at += steps.step;
+            items++;
+        }
     }
-    if (fetch.count)
-        code = bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
+    if (BAGI_UNLIKELY(spans > 0 || row->items.data != before))
+        code = bagi_row_place(row, count, spans, err);
     if (code)
         return code;
-    bags_view *items = bagi_row_items(row);
-    for (size_t i = 0; i < count; i++) {
-        row->slots[i].items = items;
-        items += row->slots[i].length;
-    }
     row->index = index;
     row->length = count;
     return BAGS_OK;
@@ -10517,10 +10645,11 @@ typedef struct bagi_verifying {
     bags_buffer scratch; /* for codecs */
 } bagi_verifying;
 
-/* For bagi_sink. Only a lack of memory ends the work. */
+/* For bagi_sink. Only a lack of memory ends the work, unless it is that of a codec:
+ * a blob that needs too much is a fault of its own. */
 static bags_code bagi_verify_report(bagi_sink *sink, const bagi_fault *fault) {
     bagi_verifying *v = (bagi_verifying *)(void *)sink;
-    if (fault->code == BAGS_ERROR_MEMORY) {
+    if (fault->code == BAGS_ERROR_MEMORY && fault->kind == BAGS_FAULT_FILE) {
         *v->err = v->why;
         return fault->code;
     }
@@ -10595,40 +10724,40 @@ static void bagi_rows_close(bagi_rows *rows) {
     bagi_cursor_close(&rows->cursor);
 }
 
-/* Parse the row that a cursor is at; *fault is NULL or what is wrong with field
- * *field. A row that is too long is read as far as shows that. */
+/* Parse the row that a cursor is at. One that is too long is read as far as shows
+ * that. */
 static bags_code bagi_rows_parse(bagi_rows *rows, bagi_cursor *cursor,
-    const char **fault, size_t *field, bags_error *err) {
+    bags_view *row, bool *valid, bags_error *err) {
     const bagi_spec *spec = rows->spec;
     uint64_t size = cursor->stop - cursor->start;
     uint64_t most = 6 + 23 * (uint64_t)spec->count;
-    bags_view row = {NULL, (size_t)(size < most ? size : most)};
+    row->size = (size_t)(size < most ? size : most);
     bags_code code =
-        bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
-    if (!code)
-        *fault = bagi_refs_parse(
-            row, spec->types, spec->count, rows->refs, field);
+        bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
+    *valid = !code &&
+             bagi_refs_parse(*row, spec->types, spec->count, rows->refs);
     return code;
 }
 
 /* Find the datapoint and item that a blob of a field belongs to. Blobs must be
  * looked up in order, so that all of them cost one pass over refs.bag. False if no
  * datapoint in the order of the blobs refers to it. */
-static bool bagi_rows_owner(bagi_rows *rows, size_t field, uint64_t blob,
-    uint64_t *datapoint, uint64_t *item) {
+static bool bagi_rows_owner(bagi_rows *rows, size_t field, uint64_t length,
+    uint64_t blob, uint64_t *datapoint, uint64_t *item) {
     bagi_cursor *cursor = &rows->cursor;
-    const bagi_ref *ref = &rows->refs[field];
+    bagi_ref *ref = &rows->refs[field];
     bags_error ignored;
     while (ref->count == 0 || ref->first > blob ||
            blob - ref->first >= ref->count) {
-        const char *fault = NULL;
-        size_t at = 0;
+        bags_view row;
+        bool valid = false;
         if ((ref->count && ref->first > blob) || cursor->next >= cursor->last ||
             bagi_cursor_next(cursor, &ignored))
             return false;
         if (!cursor->usable ||
-            bagi_rows_parse(rows, cursor, &fault, &at, &ignored) || fault)
-            rows->refs[field].count = 0;
+            bagi_rows_parse(rows, cursor, &row, &valid, &ignored) || !valid ||
+            !bagi_ref_fits(ref, length))
+            ref->count = 0;
     }
     *datapoint = cursor->index;
     *item = blob - ref->first;
@@ -10653,15 +10782,14 @@ static bags_code bagi_verify_row(
     bagi_verifying *v = blobs->s->v;
     bagi_rows *rows = &blobs->rows;
     const bagi_spec *spec = rows->spec;
-    const char *fault = NULL;
-    size_t field = 0;
-    bags_code code = bagi_rows_parse(rows, cursor, &fault, &field, &v->why);
+    bags_view row = {NULL, 0};
+    bool valid = false;
+    bags_code code = bagi_rows_parse(rows, cursor, &row, &valid, &v->why);
     if (code)
         return bagi_verify_fault(
             v, code, "refs", BAGS_FAULT_FILE, 0, 0, cursor->start);
-    if (fault) {
-        code = bagi_fail_refs(
-            v->path, spec, cursor->index, field, fault, &v->why);
+    if (!valid) {
+        code = bagi_fail_row(v->path, spec, cursor->index, row, &v->why);
         return bagi_verify_fault(v, code, "refs", BAGS_FAULT_DATAPOINT,
             cursor->index, 0, cursor->start);
     }
@@ -10688,16 +10816,15 @@ static bags_code bagi_verify_undecodable(
     const char *path = bagi_tail(cursor->bag->file[BAGI_BLOBS].path);
     uint64_t index = cursor->index, item = 0;
     bool known = blobs->how.where == BAGI_SPLIT;
-    if (blobs->refs && !blobs->rows.cursor.bag) {
-        bags_error memory;
-        if (bagi_rows_open(&blobs->rows, spec, blobs->refs, &memory)) {
-            v->why = memory;
-            code = BAGS_ERROR_MEMORY;
-        }
+    bags_error memory;
+    if (blobs->refs && !blobs->rows.cursor.bag &&
+        bagi_rows_open(&blobs->rows, spec, blobs->refs, &memory)) {
+        v->why = memory;
+        return BAGS_ERROR_MEMORY;
     }
-    if (blobs->refs && code != BAGS_ERROR_MEMORY)
-        known = bagi_rows_owner(
-            &blobs->rows, blobs->field, cursor->index, &index, &item);
+    if (blobs->refs)
+        known = bagi_rows_owner(&blobs->rows, blobs->field, cursor->bag->length,
+            cursor->index, &index, &item);
     if (known && spec->types[blobs->field].sequence)
         bagi_prefix(&v->why, code,
             "%s: datapoint %" PRIu64 ": item %" PRIu64 ": ", path, index, item);
@@ -10725,8 +10852,6 @@ static bags_code bagi_verify_value(
     if (!code)
         code = bagi_coder_decode(&spec->coders[blobs->field],
             spec->fields[blobs->field].type, blob, &v->scratch, &value, &v->why);
-    if (code == BAGS_ERROR_MEMORY)
-        code = v->why.code = BAGS_ERROR_LIMIT;
     return code ? bagi_verify_undecodable(blobs, cursor, code) : BAGS_OK;
 }
 
@@ -10797,7 +10922,7 @@ static bags_code bagi_verify_range(bagi_verify_blobs *blobs,
                 bag->table + 8 * cursor.next);
         else
             code = bagi_verify_blob(blobs, &cursor, crcs);
-        if (code && code != BAGS_ERROR_MEMORY) {
+        if (code) {
             ended = code;
             code = bagi_verify_fault(
                 v, code, field, BAGS_FAULT_FILE, 0, 0, cursor.start);
@@ -11119,16 +11244,19 @@ static bags_code bagi_verify_gaps(bagi_verifying *v, const bagi_names *names) {
     return code;
 }
 
+/* For bagi_sink, of the parts of the work that another part reports. */
+static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
+    (void)sink;
+    return fault->code == BAGS_ERROR_MEMORY ? fault->code : BAGS_OK;
+}
+
 static bags_code bagi_verify_sharded(
     bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
-    bags_error ignored;
-    bagi_sink ignore = {&ignored, NULL};
+    bagi_sink ignore = {&v->why, bagi_verify_ignore};
     bagi_names names;
-    /* Faults of the listing belong to part 0; of others only failures matter. */
-    bags_code code =
-        bagi_names_list(&v->env, dir->path, &v->sink, &names);
-    (void)ignore;
+    bags_code code = bagi_names_list(&v->env, dir->path,
+        v->options.part ? &ignore : &v->sink, &names);
     if (code) {
         *v->err = v->why;
         return code;

@@ -23,8 +23,8 @@
 #define assert_refused(code, call) \
     (poison(), CHECK(is_refused((int)(code), (call), #call)))
 
-/* The last error's message contains this. */
-#define assert_says(text) CHECK(is_said(text))
+/* The last error's message contains these facts: see contains. */
+#define assert_says(pattern) CHECK(is_said(pattern))
 #define assert_bytes(view, bytes, size) CHECK(is_bytes((view), (bytes), (size)))
 #define assert_text(view, text) assert_bytes((view), (text), strlen(text))
 

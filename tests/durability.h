@@ -43,6 +43,7 @@ typedef struct finding {
     bool verified; /* no datapoint failed; of work_find, bags_verify neither */
     uint64_t length;
     uint64_t right;   /* the first so many are as they were written */
+    uint64_t emptied; /* the same, but empty blobs may stand for others */
     bags_error error; /* of the open, verify or read that failed */
 } finding;
 

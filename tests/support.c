@@ -94,11 +94,25 @@ bool is_refused(int expected, const void *object, const char *call) {
     return said_so(expected, call);
 }
 
-bool is_said(const char *text) {
-    if (strstr(said.message, text))
+bool contains(const char *text, const char *pattern) {
+    while (*pattern) {
+        size_t size = strcspn(pattern, "*");
+        while (*text && strncmp(text, pattern, size) != 0)
+            text++;
+        if (strncmp(text, pattern, size) != 0)
+            return false;
+        text += size;
+        pattern += size;
+        pattern += *pattern == '*';
+    }
+    return true;
+}
+
+bool is_said(const char *pattern) {
+    if (contains(said.message, pattern))
         return true;
-    return wrong(
-        "the message does not say \"%s\": %.500s\n", text, said.message);
+    return wrong("the message does not contain \"%s\": %.500s\n", pattern,
+        said.message);
 }
 
 bool is_bytes(bags_view view, const void *expected, size_t size) {

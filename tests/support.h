@@ -40,11 +40,15 @@ void poison(void);
 bool is_code(int expected, int code, const char *call);
 bool is_open(bool opened, const char *call);
 bool is_refused(int expected, const void *object, const char *call);
-bool is_said(const char *text);
+bool is_said(const char *pattern);
 bool is_bytes(bags_view view, const void *expected, size_t size);
 bool is_file(const char *path, const void *expected, size_t size);
 bool is_names(const char *path, const char *names);
 bool is_same_tree(const char *a, const char *b);
+
+/* True if the text contains the parts of the pattern between its asterisks, in
+ * this order: "a.bag*blob 1" is in "x/a.bag: blob 1: checksum mismatch". */
+bool contains(const char *text, const char *pattern);
 
 /* ------------------------------------------------------------------ bytes */
 

@@ -558,7 +558,7 @@ static void without_its_checksums_what_is_being_written_is_not_read(
         } else {
             assert_refused(BAGS_ERROR_MISSING,
                 bags_reader_open(p.job.path, &options, &said));
-            assert_says("there are no checksums");
+            assert_says("no checksums*.crc");
         }
         mortal_bury(&p.device, writer);
         place_end(&p, true);
@@ -645,7 +645,7 @@ static void a_shard_that_has_only_begun_is_empty_or_skipped(void **state) {
     make_dir(at("x/000000"));
     assert_refused(
         BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), &options, &said));
-    assert_says("only begun");
+    assert_says("x*finished*recover");
     for (int i = 0; i < 4; i++) {
         bags_reader *reader = NULL;
         save_text(at("x/000000/spec.json.partial"), records[i]);

@@ -559,8 +559,7 @@ static void append_without_shards_to_what_has_them_says_the_way(void **state) {
     w.options.shard_length = 0;
     assert_null(work_open(&w, true, &said));
     assert_int_equal(said.code, BAGS_ERROR_EXISTS);
-    assert_says("x: is a dataset with shards");
-    assert_says("shard_length");
+    assert_says("x*sharded*shard options");
     assert_same_tree(at("x"), at("before"));
 }
 
@@ -1002,7 +1001,7 @@ static void checksums_that_were_cut_end_the_datapoints_too(void **state) {
     resize_file(at("x/text.crc"), 4 * 5 + 3);
     assert_ok(recover(w.path, &t));
     assert_int_equal(t.report.length, 5);
-    assert_string_equal(t.reasons[0], "the checksums end before their blobs");
+    assert_non_null(strstr(t.reasons[0], "checksums"));
     check_points(&w, 5);
 }
 
@@ -1428,7 +1427,7 @@ static void a_lone_bag_of_a_living_writer_is_left_alone(void **state) {
     assert_opens(writer, bag_writer_open(l.path, &l.options, &said));
     assert_ok(lone_append(&l, writer, 6));
     assert_fails(BAGS_ERROR_LOCKED, recover(l.path, &t));
-    assert_says("x.bag: is not finished: a writer is at work on it");
+    assert_says("x.bag: unfinished, locked");
     assert_int_equal(t.report.locked, 1);
     assert_int_equal(t.shards[0].action, BAGS_RECOVERY_LOCKED);
     assert_ok(lone_append(&l, writer, 9));
@@ -1516,7 +1515,8 @@ static void a_lone_bag_that_has_a_table_does_not_lose_it(void **state) {
         poison();
         bags_code code = recover(l.path, &t);
         assert_int_equal(code, BAGS_ERROR_CORRUPT);
-        assert_says(i / 2 < 2 ? "remove the .idx" : "the end of blob 5");
+        assert_says("x.bag*.idx");
+        assert_int_equal(t.report.failed, 1);
         assert_same_tree(at("%d", i), at("before%d", i));
         assert_int_equal(remove(at("%d/x.idx", i)), 0);
         assert_int_equal(lone_right(&l, &disk.io, i % 2), LONE_BLOBS);
@@ -1525,7 +1525,8 @@ static void a_lone_bag_that_has_a_table_does_not_lose_it(void **state) {
 
 /* A table that a loss of power has torn: which of the two is right is not
  * known. */
-static void a_torn_table_of_a_lone_bag_is_an_error_and_stays(void **state) {
+/* The journal has what a power failure erased in the table. */
+static void a_torn_table_of_a_lone_bag_is_written_again(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         told t;
@@ -1533,14 +1534,17 @@ static void a_torn_table_of_a_lone_bag_is_an_error_and_stays(void **state) {
         make_dir(at("%d", i));
         l.options.keep_idx = true;
         assert_ok(lone_write(&l));
+        copy_tree(at("%d", i), at("before%d", i));
         bytes bag = load(l.path);
         memset(bag.data + bag.size - 40, 0, 16);
         save(l.path, bag.data, bag.size);
-        copy_tree(at("%d", i), at("before%d", i));
-        assert_fails(BAGS_ERROR_CORRUPT, recover(l.path, &t));
-        assert_says("x.bag");
-        assert_int_equal(t.report.failed, 1);
+        bags_recover_options options = recover_options(&t);
+        options.keep_idx = true;
+        assert_ok(bags_recover(l.path, &options, &t.report, &said));
+        assert_int_equal(t.report.finished_now, 1);
+        assert_int_equal(t.report.length, LONE_BLOBS);
         assert_same_tree(at("%d", i), at("before%d", i));
+        assert_int_equal(lone_right(&l, &disk.io, i), LONE_BLOBS);
         bytes_free(&bag);
     }
 }
@@ -1587,8 +1591,8 @@ static void a_table_beside_the_journal_of_another_bag_is_kept(void **state) {
     }
 }
 
-/* Blobs of zeros look like a table of empty ones; with a piece of their own
- * table behind them too. */
+/* Blobs of zeros look like a table of empty ones. With a part of their own table
+ * after them they end in what looks like another valid table. */
 static void a_lone_bag_of_zeros_is_finished(void **state) {
     (void)state;
     for (size_t entries = 0; entries < 5; entries++) {
@@ -1598,19 +1602,26 @@ static void a_lone_bag_of_zeros_is_finished(void **state) {
         bytes bag = lone_made(0, 256, 4, 0, entries);
         save(at("x.bag"), bag.data, bag.size);
         lone_journal(at("x.idx"), 256, journal);
-        poison();
-        assert_ok(recover(at("x.bag"), &t));
-        assert_int_equal(t.report.length, journal);
-        assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
-        assert_int_equal(bag_reader_length(reader), journal);
-        bag_reader_close(reader);
-        assert_false(exists(at("x.idx")));
+        if (entries > 1) {
+            assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
+            assert_says("x.bag*.idx lists 4 blobs");
+            assert_file(at("x.bag"), bag.data, bag.size);
+            assert_true(file_size(at("x.idx")) == 8 * journal);
+        } else {
+            assert_ok(recover(at("x.bag"), &t));
+            assert_int_equal(t.report.length, journal);
+            assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
+            assert_int_equal(bag_reader_length(reader), journal);
+            bag_reader_close(reader);
+            assert_false(exists(at("x.idx")));
+        }
         assert_int_equal(remove(at("x.bag")), 0);
         bytes_free(&bag);
     }
 }
 
-/* A split Bag was whole when it was given checksums. */
+/* A split Bag was complete when it was given checksums: it is finished, whatever
+ * happened to it since. */
 static void a_split_bag_that_has_rotted_is_left_alone(void **state) {
     told t;
     (void)state;
@@ -1620,13 +1631,13 @@ static void a_split_bag_that_has_rotted_is_left_alone(void **state) {
     assert_ok(bags_checksum(at("x.bag"), NULL, NULL, &said));
     bag.data[35] ^= 1;
     save(at("x.bag"), bag.data, bag.size);
-    assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
-    assert_says("blob 3 of its journal");
-    assert_file(at("x.bag"), bag.data, bag.size);
-    bag.data[35] ^= 1;
-    save(at("x.bag"), bag.data, bag.size);
     assert_ok(recover(at("x.bag"), &t));
-    assert_int_equal(t.report.length, 9);
+    assert_int_equal(t.report.finished_before, 1);
+    assert_file(at("x.bag"), bag.data, bag.size);
+    assert_true(file_size(at("x.idx")) == 8 * 9);
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_verify(at("x.bag"), NULL, NULL, &said));
+    assert_says("x.bag: blob 3*mismatch");
     bytes_free(&bag);
 }
 
@@ -1642,8 +1653,9 @@ static void a_journal_that_has_rotted_does_not_change_a_table(void **state) {
         journal.data[8 * i] ^= 1;
         save(at("x.idx"), journal.data, journal.size);
         assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
-        assert_says("disagree");
+        assert_says("x.bag*.idx");
         assert_file(at("x.bag"), bag.data, bag.size);
+        assert_file(at("x.idx"), journal.data, journal.size);
         bytes_free(&journal);
         bytes_free(&bag);
     }
@@ -1667,7 +1679,7 @@ static void a_file_that_is_no_lone_bag_is_refused(void **state) {
     save_text(at("film.mp4"), "a film");
     save(at("film.idx"), "", 0);
     assert_fails(BAGS_ERROR_ARGUMENT, recover(at("film.mp4"), &t));
-    assert_says("ends in .bag");
+    assert_says("film.mp4*.bag");
     assert_file(at("film.mp4"), "a film", 6);
     save_text(at("x.bag"), "a film");
     assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
@@ -1738,7 +1750,7 @@ int main(void) {
         TEST(a_recovery_at_any_time_does_not_harm_the_writer_of_a_bag),
         TEST(a_writer_that_finishes_a_bag_does_not_harm_a_recovery),
         TEST(a_lone_bag_that_has_a_table_does_not_lose_it),
-        TEST(a_torn_table_of_a_lone_bag_is_an_error_and_stays),
+        TEST(a_torn_table_of_a_lone_bag_is_written_again),
         TEST(a_table_beside_the_journal_of_another_bag_is_kept),
         TEST(a_lone_bag_of_zeros_is_finished),
         TEST(a_split_bag_that_has_rotted_is_left_alone),

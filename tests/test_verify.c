@@ -75,7 +75,8 @@ static bool is_same(const fault *expected, const fault *found) {
     return fields && strcmp(expected->path, found->path) == 0 &&
            expected->kind == found->kind && expected->index == found->index &&
            expected->item == found->item && expected->offset == found->offset &&
-           expected->code == found->code && strstr(found->says, expected->says);
+           expected->code == found->code &&
+           contains(found->says, expected->says);
 }
 
 static void show(const char *what, const fault *f) {
@@ -204,7 +205,7 @@ static const plant plants[] = {
     {SAVE, "spec.json", "{", 0, 0, false,
         {NULL, NULL, WHOLE(BAGS_ERROR_CORRUPT, "spec.json")}},
     {SAVE, "spec.json", "{\"a\": \"bytes\", \"b\": \"utf8[]\"}", 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_CORRUPT, "does not say the same")}},
+        {NULL, NULL, WHOLE(BAGS_ERROR_CORRUPT, "spec.json*differs")}},
     {SAVE, "spec.json", "{\"../a\": \"utf8\"}", 0, 0, false,
         {NULL, NULL, WHOLE(BAGS_ERROR_FIELD, "directory")}},
     {SAVE, "spec.json", "{\"a\": \"utf8[][]\", \"b\": \"x\"}", 0, 0, false,
@@ -225,13 +226,13 @@ static const plant plants[] = {
             "b.bag: blob 1"}},
     {PATCH, "refs.bag", "\xc0", 5, 0, false,
         {NULL, "refs", BAGS_FAULT_DATAPOINT, 1, 0, 5, BAGS_ERROR_CORRUPT,
-            "refs.bag: datapoint 1 is not a msgpack array"}},
+            "datapoint 1: refs.bag*not a msgpack array"}},
     {PATCH, "refs.bag", "\x07", 13, 0, false,
         {NULL, "refs", BAGS_FAULT_DATAPOINT, 2, 0, 10, BAGS_ERROR_CORRUPT,
-            "refs.bag: datapoint 2, field \"b\": refers to blob 7"}},
+            "field \"b\": datapoint 2: refs.bag*[7, 2]*length 8"}},
     {PATCH, "refs.bag", "\x04", 16, 0, false,
         {NULL, "refs", BAGS_FAULT_DATAPOINT, 3, 0, 15, BAGS_ERROR_CORRUPT,
-            "refs.bag: datapoint 3, field \"a\": refers to blob 4"}},
+            "field \"a\": datapoint 3: refs.bag*4*length 4"}},
     {ENTRY, "refs.bag", NULL, 28, FAR, false,
         {NULL, "refs", BAGS_FAULT_BLOB, 0, 0, 28, BAGS_ERROR_CORRUPT,
             "refs.bag: blob 0"}},
@@ -240,17 +241,17 @@ static const plant plants[] = {
     {CUT, "refs.bag", NULL, 59, 0, false,
         {NULL, "refs", WHOLE(BAGS_ERROR_CORRUPT, "refs.bag")}},
     {SAVE, "refs.bag", "", 0, 0, false,
-        {NULL, "refs", WHOLE(BAGS_ERROR_CORRUPT, "beside a Bag")}},
+        {NULL, "refs", WHOLE(BAGS_ERROR_CORRUPT, "refs.bag*0 bytes*a.bag")}},
     {UNFINISH, "spec.json", NULL, 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_UNFINISHED, "not finished")}},
+        {NULL, NULL, WHOLE(BAGS_ERROR_UNFINISHED, "unfinished*recover")}},
     {LOCK, "spec.json", NULL, 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_LOCKED, "a writer is at work")}},
+        {NULL, NULL, WHOLE(BAGS_ERROR_LOCKED, "unfinished*locked")}},
     {MISS, NULL, NULL, 0, 0, false,
-        {"x", NULL, WHOLE(BAGS_ERROR_GAP, "shard 000020 is missing")}},
+        {"x", NULL, WHOLE(BAGS_ERROR_GAP, "missing shard 20")}},
     {TWICE, NULL, NULL, 0, 0, false,
         {"x", NULL,
             WHOLE(BAGS_ERROR_CORRUPT,
-                "two shards of the number 21: 000021 and 0000021")}},
+                "two shards*21*000021*0000021")}},
     {LARGE, NULL, NULL, 0, 0, false,
         {"x", NULL, WHOLE(BAGS_ERROR_LIMIT, "2222222222222222222")}},
     {PATCH, "a.bag", "\xff", 6, 0, true,
@@ -258,7 +259,7 @@ static const plant plants[] = {
             "a.bag: datapoint 2: "}},
     {PATCH, "b.bag", "\xff", 16, 0, true,
         {NULL, "b", BAGS_FAULT_DATAPOINT, 2, 1, 15, BAGS_ERROR_CORRUPT,
-            "b.bag: datapoint 2, item 1: "}},
+            "b.bag: datapoint 2: item 1: "}},
 };
 
 #define PLANTS (sizeof(plants) / sizeof(plants[0]))
@@ -410,9 +411,9 @@ static void many_faults_in_one_shard_are_all_named(void **state) {
         {"s", "b", BAGS_FAULT_BLOB, 5, 0, 72, BAGS_ERROR_CORRUPT, "blob 5"},
         {"s", "b", BAGS_FAULT_DATAPOINT, 3, 1, 21, BAGS_ERROR_CORRUPT, "UTF-8"},
         {"s", "refs", BAGS_FAULT_DATAPOINT, 0, 0, 0, BAGS_ERROR_CORRUPT,
-            "field \"a\": refers to blob 9"},
+            "field \"a\": datapoint 0: refs.bag*9*length 4"},
         {"s", "refs", BAGS_FAULT_DATAPOINT, 0, 0, 0, BAGS_ERROR_CORRUPT,
-            "field \"b\": refers to blob 0, 9 of them"},
+            "field \"b\": datapoint 0: refs.bag*[0, 9]*length 8"},
         {"s", "refs", BAGS_FAULT_DATAPOINT, 2, 0, 10, BAGS_ERROR_CORRUPT,
             "elements"},
     };
@@ -508,7 +509,7 @@ static void a_lone_bag_is_checked(void **state) {
     static const fault entry = {"s/a.bag", NULL, BAGS_FAULT_BLOB, 1, 0, 28,
         BAGS_ERROR_CORRUPT, "s/a.bag: blob 1"};
     static const fault shape = {
-        "s/a.bag", NULL, WHOLE(BAGS_ERROR_CORRUPT, "s/a.bag: has 0 bytes")};
+        "s/a.bag", NULL, WHOLE(BAGS_ERROR_CORRUPT, "s/a.bag*0 bytes")};
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
     bags_verify_report report;
@@ -655,7 +656,7 @@ static void faults_without_end_are_counted_and_not_all_passed_on(void **state) {
     options.max_faults = 7;
     assert_fails(
         BAGS_ERROR_CORRUPT, bags_verify("z.bag", &options, &report, &said));
-    assert_says("z.bag: blob 0 ");
+    assert_says("z.bag: blob 0*");
     assert_true(f.count == 7 && report.faults == many / 2);
     assert_true(memory.peak < 200000);
     memory_disk_free(&m);
@@ -696,7 +697,7 @@ static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(
 
 /* Rows that lie over each other: each is as long as all of the file. */
 static void hear_of_overlaps(void *user, const bags_fault *found) {
-    *(bool *)user |= strstr(found->message, "lie over each other") != NULL;
+    *(bool *)user |= strstr(found->message, "overlap") != NULL;
 }
 
 /* Tables of blobs that are right, but behind a step back lie over those before
