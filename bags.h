@@ -7149,12 +7149,14 @@ typedef struct bagi_common {
     size_t size;
 } bagi_common;
 
+#if !defined(BAGS_NO_WRITER) || !defined(BAGS_NO_VERIFY)
 static void bagi_common_free(
     const bags_allocator *memory, bagi_common *common) {
     bagi_spec_free(memory, &common->spec);
     bagi_free(memory, common->text, common->size);
     common->text = NULL;
 }
+#endif
 
 /*
  * Read spec.json (or spec.json.partial) of a shard. The first valid one becomes the
@@ -7313,10 +7315,12 @@ static char *bagi_shard_path(const bagi_env *env, const char *path,
         (int)name.digits, name.number);
 }
 
+#ifndef BAGS_NO_WRITER
 static bagi_name bagi_shard_name(uint64_t number) {
     bagi_name name = {number, 6};
     return name;
 }
+#endif
 
 /* The number of a worker's next shard; too large rather than wrapped around. */
 static uint64_t bagi_shard_after(uint64_t number, uint64_t workers) {
@@ -7481,6 +7485,7 @@ BAGI_COLD static bags_code bagi_fail_no_dataset(
         "not a dataset (no spec.json, no shards)", err);
 }
 
+#ifndef BAGS_NO_WRITER
 /* Refuse a file of a dataset where a standalone Bag is expected. */
 static bags_code bagi_check_standalone(
     const bagi_env *env, const char *path, bags_error *err) {
@@ -7499,6 +7504,7 @@ static bags_code bagi_check_standalone(
     bagi_free_text(&env->memory, parent);
     return code;
 }
+#endif
 
 /* ---- a finished shard ---- */
 
@@ -9262,9 +9268,10 @@ BAGS_API bags_code bags_recover(const char *path,
     dir.standalone = kind == BAGS_PATH_FILE;
     if (!code && !dir.standalone)
         code = bagi_is_single(&dir, &single, err);
-    if (!code)
-        code = single || dir.standalone ? bagi_recover_one(&work, &dir, 0)
-                                        : bagi_recover_shards(&work, &dir);
+    if (!code && !single && !dir.standalone)
+        code = bagi_recover_shards(&work, &dir);
+    else if (!code && work.options.shard_start == 0) /* it counts as shard 0 */
+        code = bagi_recover_one(&work, &dir, 0);
     if (report)
         *report = work.report;
     return work.code ? work.code : code;

@@ -179,6 +179,13 @@ bags_code work_close(work *w, bags_writer *writer, bags_error *err) {
     return code;
 }
 
+uint64_t work_blobs(const work *w, uint64_t length) {
+    uint64_t blobs = 0;
+    for (uint64_t i = 0; i < length; i++)
+        blobs += 2 + clip_count(w->first + i);
+    return blobs;
+}
+
 /* ------------------------------------------------------------------ readers */
 
 static bool is_sharded(const work *w) {

@@ -37,6 +37,9 @@ bags_code work_flush(work *w, bags_writer *writer, bags_error *err);
 bags_code work_sync(work *w, bags_writer *writer, bags_error *err);
 bags_code work_close(work *w, bags_writer *writer, bags_error *err);
 
+/* How many blobs the first `length` datapoints have. */
+uint64_t work_blobs(const work *w, uint64_t length);
+
 /* What a reader found of one worker's datapoints. */
 typedef struct finding {
     bool opened;

@@ -992,6 +992,27 @@ void watch_start(watch *w, const bags_io *base) {
     w->io.write_back = watch_write_back;
 }
 
+bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
+    uint64_t datapoints, uint64_t blobs, bool *repeated, bags_error *err) {
+    const unsigned some = 1u << HOOK_OPEN | 1u << HOOK_SIZE | 1u << HOOK_READ |
+                          1u << HOOK_KIND;
+    bags_verify_options options;
+    bags_verify_report report;
+    uint64_t failed = w->failed;
+    memset(&options, 0, sizeof(options));
+    options.decode = true;
+    options.env = *env;
+    bags_code code = bags_verify(path, &options, &report, err);
+    if (code)
+        return code;
+    must(report.datapoints == datapoints && report.blobs == blobs &&
+             report.faults == 0,
+        "not all was verified:", path);
+    if (w->failed > failed && some >> w->last & 1)
+        *repeated = true;
+    return code;
+}
+
 /* --------------------------------------------------------- a disk in memory */
 
 typedef struct memory_node {

@@ -233,6 +233,13 @@ typedef struct watch {
 
 void watch_start(watch *w, const bags_io *base);
 
+/* bags_verify with `decode` of intact data on files that may fail. If it succeeds
+ * although a call failed, that was one which it repeated or whose result it did
+ * not need: everything must have been checked, else the program ends; *repeated
+ * is then set. */
+bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
+    uint64_t datapoints, uint64_t blobs, bool *repeated, bags_error *err);
+
 /* A disk in memory: quick, and what it maps is a block of its own, so that the
  * address sanitizer sees every access outside. One thread at a time. */
 typedef struct memory_disk {
