@@ -5123,12 +5123,17 @@ static bags_code bagi_bag_shape(
 
 static bags_code bagi_bag_contradicts(
     const bag_reader *bag, uint64_t length, uint64_t end, bags_error *err) {
+    const char *path = bagi_tail(bag->file[BAGI_BLOBS].path);
+    if (bag->length == length && bag->limit == end)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: the entries of its table and of its .idx differ; remove the "
+            ".idx only if the table is right",
+            path);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: ends in a table of %" PRIu64 " blobs and %" PRIu64
         " bytes, but its .idx lists %" PRIu64 " blobs and %" PRIu64
         " bytes; remove the .idx only if the table is right",
-        bagi_tail(bag->file[BAGI_BLOBS].path), bag->length, bag->limit, length,
-        end);
+        path, bag->length, bag->limit, length, end);
 }
 
 /* Read the table: *ascends if its entries never decrease; *crc is that of the end
@@ -7614,6 +7619,31 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     return bagi_report_file(sink, NULL, code);
 }
 
+/*
+ * Open a finished shard by its spec.json, as *how states apart from names: its number
+ * of datapoints, and in *how its variant and the CRC of spec.json.
+ */
+static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
+    bool allow_unequal, bagi_how *how, uint64_t *length, bagi_sink *sink) {
+    bag_reader *refs = NULL;
+    bool split = false;
+    bags_code code =
+        bagi_common_read(common, dir, "", NULL, &how->spec, sink->err);
+    if (!code)
+        code = bagi_shard_variant(dir, &common->spec, &split, sink);
+    how->where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how->name = "refs";
+    how->no_mmap = how->allow_empty = true;
+    how->cache_index = false;
+    if (!code && !split)
+        code = bagi_bag_new(dir, how, NULL, &refs, sink->err);
+    if (!code)
+        code = bagi_shard_measure(dir, &common->spec, how, refs, allow_unequal,
+            length, NULL, sink);
+    bagi_bag_free(dir->env, refs);
+    return code;
+}
+
 /* ---- an unfinished shard ---- */
 
 static void bagi_bags_free(
@@ -8399,6 +8429,16 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 
 /* ---- resuming ---- */
 
+/* Lock a file that a writer had locked. */
+static bags_code bagi_lock_left(
+    const bagi_env *env, void *file, const char *path, bags_error *err) {
+    int error = env->io.lock(env->io.user, file);
+    if (error == EWOULDBLOCK)
+        return bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: unfinished, locked by a running writer", bagi_tail(path));
+    return error ? bagi_fail_system(err, error, path, "lock") : BAGS_OK;
+}
+
 /* Lock the record of a shard that a writer left, and read it. *text is NULL if
  * there is none. */
 static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
@@ -8414,13 +8454,8 @@ static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
     record->path = bagi_dir_path(&writer->dir, "spec.json", ".partial", err);
     code = record->path ? bagi_open(env, record->path, mode, &record->handle, err)
                         : BAGS_ERROR_MEMORY;
-    int error = code ? 0 : env->io.lock(env->io.user, record->handle);
-    if (error == EWOULDBLOCK)
-        return bags_fail(err, BAGS_ERROR_LOCKED,
-            "%s: unfinished, locked by a running writer",
-            bagi_tail(writer->shard));
-    if (error)
-        return bagi_fail_system(err, error, record->path, "lock");
+    if (!code)
+        code = bagi_lock_left(env, record->handle, writer->shard, err);
     return code ? code
                 : bagi_dir_read(&writer->dir, "spec.json", ".partial",
                       BAGI_SPEC_MAX, text, size, err);
@@ -8586,30 +8621,15 @@ typedef struct bagi_resuming {
 static bags_code bagi_resume_finished(
     bagi_resuming *resuming, const bagi_dir *dir) {
     bags_writer *writer = resuming->writer;
-    bagi_common *common = &resuming->common;
-    bags_error *err = &writer->job.failure;
-    bagi_sink sink = {err, NULL};
-    bag_reader *refs = NULL;
+    bagi_sink sink = {&writer->job.failure, NULL};
     bagi_how how;
-    uint32_t crc = 0;
     uint64_t length = 0;
-    bool split = false;
     memset(&how, 0, sizeof how);
-    bags_code code = bagi_common_read(common, dir, "", NULL, &crc, err);
-    if (!code && !bagi_spec_same(&common->spec, &writer->spec))
-        return bags_fail(err, BAGS_ERROR_EXISTS,
+    bags_code code = bagi_shard_open(
+        &resuming->common, dir, false, &how, &length, &sink);
+    if (!code && !bagi_spec_same(&resuming->common.spec, &writer->spec))
+        code = bags_fail(sink.err, BAGS_ERROR_EXISTS,
             "%s: has shards with other fields", bagi_tail(writer->path));
-    if (!code)
-        code = bagi_shard_variant(dir, &writer->spec, &split, &sink);
-    how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    how.name = "refs";
-    how.no_mmap = how.allow_empty = true;
-    if (!code && !split)
-        code = bagi_bag_new(dir, &how, NULL, &refs, err);
-    if (!code)
-        code = bagi_shard_measure(
-            dir, &writer->spec, &how, refs, false, &length, NULL, &sink);
-    bagi_bag_free(dir->env, refs);
     writer->resumed += length;
     return code;
 }
@@ -9153,7 +9173,6 @@ static void bagi_recover_left(const bagi_recovering *work, bag_writer *writer,
 
 static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bags_recovered *done, bags_error *err) {
-    const bags_io *io = &work->env.io;
     bag_writer_options options;
     bag_reader bag;
     bool left = false, finished = false;
@@ -9163,7 +9182,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     options.keep_idx = work->options.keep_idx;
     options.buffer_size = BAGI_RECOVER_BUFFER;
     options.env.allocator = &work->env.memory;
-    options.env.io = io;
+    options.env.io = &work->env.io;
     bags_code code = bagi_check_standalone(&work->env, path, err);
     if (!code && !bagi_is_bag_path(path))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
@@ -9175,12 +9194,8 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
     bagi_stream_open(blobs, &writer->dir, "", ".bag",
         work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE);
-    int error = failure->code ? 0 : io->lock(io->user, blobs->handle);
-    if (error == EWOULDBLOCK)
-        bags_fail(failure, BAGS_ERROR_LOCKED,
-            "%s: unfinished, locked by a running writer", bagi_tail(path));
-    else if (error)
-        bagi_fail_system(failure, error, path, "lock");
+    if (!failure->code)
+        bagi_lock_left(&work->env, blobs->handle, path, failure);
     bag.env = &writer->job.env;
     if (!failure->code)
         bagi_recover_examine(&writer->dir, &bag, &left, &finished, failure);
@@ -9439,29 +9454,17 @@ static bags_code bagi_opening_add(bagi_opening *opening,
 /* Open a shard that has spec.json. */
 static bags_code bagi_opening_finished(bagi_opening *opening,
     const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found) {
-    bags_reader *reader = opening->reader;
+    const bags_reader *reader = opening->reader;
     bagi_sink sink = {opening->err, NULL};
-    bag_reader *refs = NULL;
-    bags_code code = bagi_common_read(
-        &opening->common, dir, "", NULL, &part->spec, opening->err);
-    *found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT;
-    if (!*found)
-        return BAGS_OK;
-    const bagi_spec *spec = &opening->common.spec;
-    if (!code)
-        code = bagi_shard_variant(dir, spec, &part->split, &sink);
     bagi_how how = bagi_reader_how(reader, part, NULL);
-    how.no_mmap = true;
-    how.cache_index = false;
-    how.name = "refs";
-    if (!code && !part->split)
-        code = bagi_bag_new(dir, &how, NULL, &refs, opening->err);
-    if (!code)
-        code = bagi_shard_measure(dir, spec, &how, refs,
-            reader->options.unfinished != BAGS_UNFINISHED_REFUSE,
-            &shard->length, NULL, &sink);
-    bagi_bag_free(&reader->env, refs);
-    return code;
+    bags_code code = bagi_shard_open(&opening->common, dir,
+        reader->options.unfinished != BAGS_UNFINISHED_REFUSE, &how,
+        &shard->length, &sink);
+    part->split = how.where == BAGI_SPLIT;
+    part->spec = how.spec;
+    *found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
+             part->spec;
+    return *found ? code : BAGS_OK;
 }
 
 /*
@@ -11095,8 +11098,9 @@ static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
                 v->options.unfinished == BAGS_UNFINISHED_SKIP, &length, lengths,
                 &v->sink);
         else
-            code = bagi_verify_fault(
-                v, BAGS_ERROR_MEMORY, NULL, BAGS_FAULT_FILE, 0, 0, 0);
+            code = BAGS_ERROR_MEMORY;
+        if (code) /* memory: other faults are in the report */
+            code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
         if (split)
             bagi_free(&v->env.memory, lengths,
                 s->spec->count * sizeof *lengths);

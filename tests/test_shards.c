@@ -4,6 +4,7 @@
 #define _GNU_SOURCE 1
 #endif
 #include "check.h"
+#include "durability.h"
 
 #include <errno.h>
 #ifndef _WIN32
@@ -678,6 +679,143 @@ static void a_dataset_without_shards_is_that_of_worker_0(void **state) {
         }
 }
 
+/* --------------------------------------------------------- shares of workers */
+
+/* For every number of workers, the shares of all of them make up the whole: each
+ * datapoint belongs to exactly one. `shards` of 2 datapoints; 0: unsharded. */
+#define MOST_WORKERS 4
+
+static void save_dataset(const char *path, uint64_t shards) {
+    if (shards == 0)
+        save_shard(path, 0, 4);
+    else
+        make_dir(path);
+    for (uint64_t s = 0; s < shards; s++) {
+        char shard[4096];
+        snprintf(shard, sizeof(shard), "%s/%06d", path, (int)s);
+        save_shard(shard, 2 * s, 2);
+    }
+}
+
+static void check_shares_of_readers(uint64_t shards, uint64_t workers) {
+    uint64_t seen[16] = {0}, total = shards ? 2 * shards : 4;
+    for (uint64_t w = 0; w < workers; w++) {
+        bags_reader_options options = reading();
+        bags_reader *reader;
+        bags_row row = {0};
+        options.shard_start = w;
+        options.shard_stop = workers;
+        assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+        size_t count = shard_count(reader);
+        for (size_t s = 0; s < count; s++) {
+            bags_shard shard = shard_at(reader, s);
+            assert_true(shard.number % workers == w);
+            for (uint64_t i = 0; i < shard.length; i++) {
+                uint64_t formula = shard.number * 2 + i;
+                check_datapoint(reader, shard.start + i, formula, &row);
+                seen[formula]++;
+            }
+        }
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+    for (uint64_t i = 0; i < 16; i++)
+        assert_true(seen[i] == (i < total));
+}
+
+static void check_shares_of_verify(uint64_t workers) {
+    bags_verify_options options;
+    bags_verify_report whole, sum, one;
+    memset(&options, 0, sizeof(options));
+    memset(&sum, 0, sizeof(sum));
+    options.env.io = &disk.io;
+    assert_ok(bags_verify(at("x"), &options, &whole, &said));
+    options.shard_stop = workers;
+    for (uint64_t w = 0; w < workers; w++) {
+        options.shard_start = w;
+        assert_ok(bags_verify(at("x"), &options, &one, &said));
+        sum.shards += one.shards;
+        sum.files += one.files;
+        sum.blobs += one.blobs;
+        sum.datapoints += one.datapoints;
+        sum.bytes += one.bytes;
+        sum.bags += one.bags;
+        sum.checksums += one.checksums;
+    }
+    assert_memory_equal(&sum, &whole, sizeof(sum));
+}
+
+static void check_shares_of_checksum(uint64_t shards, uint64_t workers) {
+    bags_checksum_options options;
+    memset(&options, 0, sizeof(options));
+    options.no_sync = true;
+    options.env.io = &disk.io;
+    options.shard_stop = workers;
+    uint64_t made = 0, bags = 3 * (shards ? shards : 1);
+    for (uint64_t w = 0; w < workers; w++) {
+        bags_checksum_report report;
+        options.shard_start = w;
+        assert_ok(bags_checksum(at("x"), &options, &report, &said));
+        assert_int_equal(report.kept, 0);
+        made += report.made;
+    }
+    assert_int_equal(made, bags);
+    bags_verify_report report;
+    assert_ok(bags_verify(at("x"), NULL, &report, &said));
+    assert_true(report.checksums == bags && report.bags == bags);
+}
+
+static void every_datapoint_is_in_the_share_of_one_worker(void **state) {
+    (void)state;
+    for (uint64_t shards = 0; shards < 6; shards += shards ? 2 : 1)
+        for (uint64_t workers = 1; workers <= MOST_WORKERS; workers++) {
+            save_dataset(at("x"), shards);
+            if (shards >= workers || shards == 0)
+                check_shares_of_readers(shards, workers);
+            check_shares_of_verify(workers);
+            check_shares_of_checksum(shards, workers);
+            check_shares_of_verify(workers);
+            remove_tree(at("x"));
+        }
+}
+
+static void every_crashed_shard_is_recovered_by_one_worker(void **state) {
+    (void)state;
+    for (uint64_t writers = 0; writers < 4; writers++)
+        for (uint64_t workers = 1; workers <= MOST_WORKERS; workers++) {
+            uint64_t finished = 0, length = 0;
+            for (uint64_t i = 0; i < (writers ? writers : 1); i++) {
+                mortal device;
+                bags_writer *writer;
+                mortal_start(&device, bags_io_local());
+                work w = work_on(at("x"), writers ? 9 : 0, &device.io);
+                w.options.shard_start = i;
+                w.options.shard_stop = writers;
+                assert_opens(writer, work_open(&w, false, &said));
+                assert_ok(work_append_to(&w, writer, 3 + i, &said));
+                assert_ok(work_flush(&w, writer, &said));
+                mortal_bury(&device, writer);
+            }
+            for (uint64_t i = 0; i < workers; i++) {
+                bags_recover_options options;
+                bags_recover_report report;
+                memset(&options, 0, sizeof(options));
+                options.no_sync = true;
+                options.shard_start = i;
+                options.shard_stop = workers;
+                assert_ok(bags_recover(at("x"), &options, &report, &said));
+                assert_int_equal(report.finished_before, 0);
+                finished += report.finished_now;
+                length += report.length;
+            }
+            assert_int_equal(finished, writers ? writers : 1);
+            bags_reader *reader = open_reader(at("x"), false);
+            assert_true(bags_reader_length(reader) == length);
+            bags_reader_close(reader);
+            remove_tree(at("x"));
+        }
+}
+
 /* -------------------------------------------------------------------- unfinished */
 
 static void unfinished_shards_are_refused_or_left_out(void **state) {
@@ -700,7 +838,7 @@ static void unfinished_shards_are_refused_or_left_out(void **state) {
         assert_refused(
             BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
         assert_says("000002");
-        assert_says(how == 0 || how == 3 ? "its spec.json is lost" : "recover");
+        assert_says(how == 0 || how == 3 ? "spec.json is missing" : "recover");
         bags_reader_options options = reading();
         options.allow_gaps = true;
         assert_refused(
@@ -1184,6 +1322,8 @@ int main(void) {
         TEST(many_and_huge_gaps_take_no_memory),
         TEST(a_worker_reads_its_own_shards),
         TEST(a_dataset_without_shards_is_that_of_worker_0),
+        TEST(every_datapoint_is_in_the_share_of_one_worker),
+        TEST(every_crashed_shard_is_recovered_by_one_worker),
         TEST(unfinished_shards_are_refused_or_left_out),
         TEST(shards_that_are_all_unfinished_are_nothing_to_read),
         TEST(a_directory_without_a_dataset_is_missing),

@@ -1,6 +1,7 @@
 /* Datasets in one directory: what a writer leaves on disk, and when it leaves
  * nothing. The files are compared with files made by hand. */
 #include "check.h"
+#include "durability.h"
 
 #include <errno.h>
 
@@ -917,6 +918,140 @@ static void a_datapoint_that_was_not_ended_is_not_written(void **state) {
     free(s.bytes);
 }
 
+/* ------------------------------------------------------- abandoned datapoints */
+
+static jmp_buf out;
+
+/* Leaves the library by longjmp if the text is "jump". */
+static bags_code jumping_encode(void *codec_state, const bags_value *value,
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+    (void)codec_state;
+    (void)scratch;
+    (void)err;
+    if (value->size == 4 && memcmp(value->data, "jump", 4) == 0)
+        longjmp(out, 1);
+    blob->data = (const unsigned char *)value->data;
+    blob->size = value->size;
+    return BAGS_OK;
+}
+
+static const bags_codec jumping = {
+    "jumping", NULL, jumping_encode, NULL, NULL, NULL};
+
+static const bags_field jumping_fields[] = {
+    {"a", "bytes[]"}, {"b", "jumping[]"}, {"c", "utf8"}};
+
+#define BIG_ITEM 3000
+
+/* A datapoint whose encoder jumps after the items of "a", which are more than the
+ * buffers hold, and the first item of "b". True if it jumped. */
+static bool append_jumping(bags_writer *writer, const char *last, bool pieces) {
+    static unsigned char data[BIG_ITEM];
+    bags_value items[4], words[2], text = bags_utf8("text");
+    bags_entry entries[3];
+    fill(data, sizeof(data), 1);
+    for (size_t i = 0; i < 4; i++)
+        items[i] = bags_bytes(data, BIG_ITEM - i);
+    words[0] = bags_utf8("first");
+    words[1] = bags_utf8(last);
+    entries[0] = entry("a", items, 4);
+    entries[1] = entry("b", words, 2);
+    entries[2] = entry("c", &text, 1);
+    if (setjmp(out))
+        return true;
+    if (!pieces) {
+        assert_ok(bags_writer_append(writer, entries, 3, &said));
+        return false;
+    }
+    assert_ok(bags_writer_begin(writer, &said));
+    for (size_t i = 0; i < 4; i++)
+        assert_ok(bags_writer_push(writer, "a", &items[i], &said));
+    assert_ok(bags_writer_push(writer, "b", &words[0], &said));
+    assert_ok(bags_writer_push(writer, "b", &words[1], &said));
+    assert_ok(bags_writer_set(writer, "c", &text, &said));
+    assert_ok(bags_writer_end(writer, &said));
+    return false;
+}
+
+static void jumping_by_hand(hand_set *set, size_t points) {
+    unsigned char data[BIG_ITEM];
+    fill(data, sizeof(data), 1);
+    memset(set, 0, sizeof(*set));
+    for (size_t i = 0; i < 3; i++)
+        set_field(set, jumping_fields[i].name, jumping_fields[i].type);
+    for (size_t point = 0; point < points; point++) {
+        set_begin(set);
+        put_array(&set->row, 2);
+        put_uint(&set->row, hand_length(&set->bags[0]));
+        put_uint(&set->row, 4);
+        for (size_t i = 0; i < 4; i++)
+            hand_add(&set->bags[0], data, BIG_ITEM - i);
+        put_array(&set->row, 2);
+        put_uint(&set->row, hand_length(&set->bags[1]));
+        put_uint(&set->row, 2);
+        hand_add(&set->bags[1], "first", 5);
+        hand_add(&set->bags[1], "last", 4);
+        set_text(set, 2, "text");
+        set_end(set);
+    }
+}
+
+/* What can be done between the jump and the next append. */
+enum { NOTHING, FLUSH, SYNC, CLOSE, CRASH, AFTER_JUMP };
+
+/* A C++ exception does the same. */
+static void a_datapoint_that_a_codec_abandoned_by_longjmp_is_dropped(
+    void **state) {
+    bags_registry *codecs;
+    (void)state;
+    assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
+    assert_ok(bags_registry_add(codecs, &jumping, &said));
+    for (int after = 0; after < AFTER_JUMP; after++)
+        for (int kept = 0; kept < 3; kept++) { /* nothing, flushed, synced */
+            bags_writer_options options = writing(4096);
+            bags_writer *writer;
+            hand_set set;
+            mortal device;
+            size_t points = 2;
+            mortal_start(&device, &disk.io);
+            options.env.io = &device.io;
+            options.registry = codecs;
+            assert_opens(writer,
+                bags_writer_open(at("x"), jumping_fields, 3, &options, &said));
+            assert_false(append_jumping(writer, "last", false));
+            assert_false(append_jumping(writer, "last", true));
+            if (kept == 1)
+                assert_ok(bags_writer_flush(writer, &said));
+            if (kept == 2)
+                assert_ok(bags_writer_sync(writer, &said));
+            assert_true(append_jumping(writer, "jump", false));
+            assert_true(bags_writer_length(writer) == points);
+            if (after == FLUSH || after == CRASH)
+                assert_ok(bags_writer_flush(writer, &said));
+            if (after == SYNC)
+                assert_ok(bags_writer_sync(writer, &said));
+            if (after != CLOSE && after != CRASH) {
+                assert_false(append_jumping(writer, "last", kept == 1));
+                assert_true(append_jumping(writer, "jump", false));
+                assert_false(append_jumping(writer, "last", kept != 1));
+                points += 2;
+            }
+            if (after == CRASH)
+                mortal_bury(&device, writer);
+            else
+                assert_ok(bags_writer_close(writer, &said));
+            if (after == CRASH)
+                assert_ok(bags_recover(at("x"), NULL, NULL, &said));
+            jumping_by_hand(&set, points);
+            set_save(&set, V1, at("y"));
+            assert_same_tree(at("y"), at("x"));
+            set_free(&set);
+            remove_tree(at("x"));
+            remove_tree(at("y"));
+        }
+    bags_registry_free(codecs);
+}
+
 static void null_is_closed_and_aborted(void **state) {
     (void)state;
     assert_ok(bags_writer_close(NULL, &said));
@@ -1402,6 +1537,7 @@ int main(void) {
         TEST(calls_on_a_writer_that_did_not_open_fail),
         TEST(a_codec_that_fails_in_silence_does_no_harm),
         TEST(a_datapoint_that_was_not_ended_is_not_written),
+        TEST(a_datapoint_that_a_codec_abandoned_by_longjmp_is_dropped),
         TEST(null_is_closed_and_aborted),
         TEST(an_unfinished_dataset_has_a_partial_spec_and_journals),
         TEST(abort_removes_the_dataset),
