@@ -101,8 +101,7 @@ static bool blob_is_right(
            (size == 0 || memcmp(blob.data, expected, size) == 0);
 }
 
-static bool point_is_right(
-    const bags_row *row, uint64_t number, bool emptied) {
+static bool point_is_right(const bags_row *row, uint64_t number, bool emptied) {
     bytes id = {NULL, 0, 0};
     put_u64(&id, number);
     bool right =

@@ -111,8 +111,8 @@ bool contains(const char *text, const char *pattern) {
 bool is_said(const char *pattern) {
     if (contains(said.message, pattern))
         return true;
-    return wrong("the message does not contain \"%s\": %.500s\n", pattern,
-        said.message);
+    return wrong(
+        "the message does not contain \"%s\": %.500s\n", pattern, said.message);
 }
 
 bool is_bytes(bags_view view, const void *expected, size_t size) {
@@ -994,8 +994,8 @@ void watch_start(watch *w, const bags_io *base) {
 
 bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
     uint64_t datapoints, uint64_t blobs, bool *repeated, bags_error *err) {
-    const unsigned some = 1u << HOOK_OPEN | 1u << HOOK_SIZE | 1u << HOOK_READ |
-                          1u << HOOK_KIND;
+    const unsigned some =
+        1u << HOOK_OPEN | 1u << HOOK_SIZE | 1u << HOOK_READ | 1u << HOOK_KIND;
     bags_verify_options options;
     bags_verify_report report;
     uint64_t failed = w->failed;

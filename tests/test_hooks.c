@@ -413,7 +413,7 @@ static void every_allocation_may_fail(void **state) {
     fail_allocations(false, true);
 }
 
-static void memory_may_end_at_every_allocation(void **state) {
+static void memory_may_run_out_for_good_at_every_allocation(void **state) {
     (void)state;
     fail_allocations(true, false);
 }
@@ -505,7 +505,8 @@ static void the_disk_may_be_full_at_every_write(void **state) {
     fail_calls(writes, ENOSPC, true, false);
 }
 
-static void calls_may_be_interrupted_and_run_out_of_files(void **state) {
+static void calls_may_be_interrupted_or_exceed_the_limit_of_open_files(
+    void **state) {
     (void)state;
     fail_calls(0, EINTR, false, false);
     fail_calls(1u << HOOK_OPEN | 1u << HOOK_LIST, EMFILE, false, false);
@@ -556,7 +557,7 @@ static int write_nothing(void *user, void *file, uint64_t offset,
 }
 
 /* A hook that never gets anywhere must not hang the program. */
-static void a_write_that_makes_no_progress_is_an_error(void **state) {
+static void a_write_without_progress_is_an_error(void **state) {
     world w;
     (void)state;
     world_start(&w);
@@ -583,14 +584,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_program_works_without_faults),
         TEST(every_allocation_may_fail),
-        TEST(memory_may_end_at_every_allocation),
+        TEST(memory_may_run_out_for_good_at_every_allocation),
         TEST(every_call_may_fail),
         TEST(files_may_fail_for_good_at_every_call),
         TEST(the_disk_may_be_full_at_every_write),
-        TEST(calls_may_be_interrupted_and_run_out_of_files),
+        TEST(calls_may_be_interrupted_or_exceed_the_limit_of_open_files),
         TEST(each_hook_may_fail_for_good),
         TEST(short_transfers_of_any_size_work),
-        TEST(a_write_that_makes_no_progress_is_an_error),
+        TEST(a_write_without_progress_is_an_error),
         TEST(without_map_files_are_read),
     };
     return cmocka_run_group_tests_name("hooks", tests, NULL, NULL);

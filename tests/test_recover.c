@@ -104,7 +104,8 @@ static uint64_t tree_size(const char *path) {
 
 /* ----------------------------------------------------------------- recovery */
 
-static void recovery_gives_the_bytes_of_a_writer_that_lived(void **state) {
+static void recovery_writes_the_bytes_that_the_writer_would_have_written(
+    void **state) {
     static const uint64_t lengths[] = {0, 4, 40};
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -128,7 +129,7 @@ static void recovery_gives_the_bytes_of_a_writer_that_lived(void **state) {
     }
 }
 
-static void shards_by_size_are_recovered_too(void **state) {
+static void shards_limited_by_size_are_recovered_too(void **state) {
     told t;
     (void)state;
     work dead = local_work(at("dead"), 0), whole = local_work(at("whole"), 0);
@@ -139,7 +140,7 @@ static void shards_by_size_are_recovered_too(void **state) {
     assert_same_tree(dead.path, whole.path);
 }
 
-static void journals_are_kept_if_asked(void **state) {
+static void recovery_keeps_journals_on_request(void **state) {
     told t;
     (void)state;
     work dead = local_work(at("dead"), 4), whole = local_work(at("whole"), 4);
@@ -152,7 +153,7 @@ static void journals_are_kept_if_asked(void **state) {
     assert_same_tree(dead.path, whole.path);
 }
 
-static void a_dry_run_tells_all_and_changes_nothing(void **state) {
+static void a_dry_run_reports_everything_and_changes_nothing(void **state) {
     told dry, done;
     (void)state;
     work w = local_work(at("set"), 4);
@@ -191,7 +192,7 @@ static void a_dry_run_tells_all_and_changes_nothing(void **state) {
 }
 
 /* Any end of any journal or Bag: what is whole in all files is kept. */
-static void files_cut_anywhere_leave_what_is_whole(void **state) {
+static void truncated_files_keep_their_complete_datapoints(void **state) {
     static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
         "id.bag", "text.idx", "clip.idx", "clip.bag"};
     (void)state;
@@ -236,7 +237,7 @@ static void files_cut_anywhere_leave_what_is_whole(void **state) {
 }
 
 /* What is behind the datapoints that are whole is cut off. */
-static void files_that_are_too_long_are_cut(void **state) {
+static void trailing_bytes_are_truncated(void **state) {
     static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
         "id.bag", "text.idx", "text.bag", "clip.idx", "clip.bag"};
     (void)state;
@@ -261,7 +262,7 @@ static void files_that_are_too_long_are_cut(void **state) {
 }
 
 /* A journal in which one entry is not what it was. */
-static void damage_within_ends_the_datapoints_before_it(void **state) {
+static void datapoints_end_before_damage_in_the_middle(void **state) {
     static const char *const files[] = {
         "refs.idx", "id.idx", "text.idx", "clip.idx", "refs.bag"};
     (void)state;
@@ -310,7 +311,7 @@ static void a_shard_without_datapoints_is_removed(void **state) {
     assert_false(exists(one.path));
 }
 
-static void files_of_others_stay(void **state) {
+static void files_that_no_writer_creates_stay(void **state) {
     told t;
     (void)state;
     work w = local_work(at("set"), 4);
@@ -379,7 +380,7 @@ static void a_damaged_record_is_an_error_and_stays(void **state) {
 }
 
 /* As a copy has it that was made while the writer renamed and removed. */
-static void a_shard_with_tables_and_no_journals_is_not_removed(void **state) {
+static void a_shard_with_tables_but_no_journals_is_not_removed(void **state) {
     told t;
     bags_writer *writer;
     (void)state;
@@ -410,7 +411,7 @@ static work worker(const char *path, uint64_t index, uint64_t workers) {
     return w;
 }
 
-static void a_living_writer_is_left_alone(void **state) {
+static void the_shard_of_a_running_writer_is_left_alone(void **state) {
     told t;
     bags_writer *writer;
     (void)state;
@@ -436,7 +437,8 @@ static void a_living_writer_is_left_alone(void **state) {
     check_points(&alive, 5);
 }
 
-static void a_writer_in_another_process_is_left_alone(void **state) {
+static void the_shard_of_a_writer_in_another_process_is_left_alone(
+    void **state) {
     int ready[2], go[2], status;
     char byte = 0;
     told t;
@@ -468,7 +470,7 @@ static void a_writer_in_another_process_is_left_alone(void **state) {
     close(go[1]);
 }
 
-static void the_shards_of_one_worker_can_be_recovered_alone(void **state) {
+static void recovery_can_be_limited_to_the_shards_of_one_worker(void **state) {
     told t;
     (void)state;
     work first = worker(at("set"), 0, 3), second = worker(at("set"), 1, 3);
@@ -502,7 +504,8 @@ static void the_shards_of_one_worker_can_be_recovered_alone(void **state) {
 /* ------------------------------------------------------------------- append */
 
 /* After a death with any number of datapoints. */
-static void going_on_ends_as_if_nothing_had_happened(void **state) {
+static void a_resumed_dataset_equals_one_that_was_never_interrupted(
+    void **state) {
     static const uint64_t lengths[] = {0, 4, 1};
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -525,7 +528,7 @@ static void going_on_ends_as_if_nothing_had_happened(void **state) {
     }
 }
 
-static void workers_that_were_killed_go_on(void **state) {
+static void killed_workers_can_resume(void **state) {
     (void)state;
     for (uint64_t killed = 0; killed < 16; killed++) {
         for (uint64_t i = 0; i < 4; i++) {
@@ -551,7 +554,8 @@ static void workers_that_were_killed_go_on(void **state) {
     }
 }
 
-static void append_without_shards_to_what_has_them_says_the_way(void **state) {
+static void resuming_a_sharded_dataset_as_unsharded_is_refused_with_a_remedy(
+    void **state) {
     work w = local_work(at("x"), 4);
     (void)state;
     write_whole(&w, 10);
@@ -563,7 +567,7 @@ static void append_without_shards_to_what_has_them_says_the_way(void **state) {
     assert_same_tree(at("x"), at("before"));
 }
 
-static void append_starts_what_is_not_there(void **state) {
+static void resume_starts_a_dataset_that_does_not_exist(void **state) {
     static const uint64_t lengths[] = {0, 4};
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -595,7 +599,7 @@ static void finished_shards_are_followed_by_new_ones(void **state) {
     check_points(&w, 11);
 }
 
-static void a_finished_dataset_without_shards_is_refused(void **state) {
+static void a_finished_unsharded_dataset_cannot_be_resumed(void **state) {
     (void)state;
     work w = local_work(at("set"), 0);
     write_whole(&w, 3);
@@ -607,7 +611,7 @@ static void a_finished_dataset_without_shards_is_refused(void **state) {
     assert_same_tree(at("set"), at("copy"));
 }
 
-static void other_fields_are_refused(void **state) {
+static void resuming_with_other_fields_is_refused(void **state) {
     static const bags_field others[3][2] = {{{"id", "int(8)"}, {"x", "utf8"}},
         {{"text", "utf8"}, {"id", "int(8)"}},
         {{"id", "int(4)"}, {"a", "utf8"}}};
@@ -630,7 +634,7 @@ static void other_fields_are_refused(void **state) {
         }
 }
 
-static void shards_and_none_are_not_mixed(void **state) {
+static void sharded_and_unsharded_are_not_mixed(void **state) {
     (void)state;
     work one = local_work(at("one"), 0), shards = local_work(at("shards"), 4);
     leave(&one, 3, 0);
@@ -646,7 +650,7 @@ static void shards_and_none_are_not_mixed(void **state) {
 }
 
 /* An abort takes away only what this writer brought. */
-static void an_abort_gives_back_what_was_there(void **state) {
+static void abort_restores_what_existed_before_resume(void **state) {
     static const uint64_t lengths[] = {0, 40};
     (void)state;
     for (int i = 0; i < 2; i++)
@@ -694,7 +698,7 @@ static bool interrupt_abort(
     return device.files.failed > 0;
 }
 
-static void an_abort_may_be_interrupted_anywhere(void **state) {
+static void abort_may_be_interrupted_anywhere(void **state) {
     static const uint64_t lengths[] = {0, 40};
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -705,7 +709,7 @@ static void an_abort_may_be_interrupted_anywhere(void **state) {
     }
 }
 
-static void what_is_flushed_survives_and_no_more_is_needed(void **state) {
+static void flush_alone_makes_datapoints_recoverable(void **state) {
     (void)state;
     for (uint64_t flushed = 1; flushed < 12; flushed++) {
         told t;
@@ -841,7 +845,7 @@ static void act_recover(between *b) {
 }
 
 /* Somebody recovers the dataset at every call that its living writer makes. */
-static void a_recovery_at_any_time_does_not_harm_a_writer(void **state) {
+static void recovery_at_any_time_does_not_harm_a_running_writer(void **state) {
     static const uint64_t lengths[] = {0, 3};
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -886,7 +890,7 @@ static void act_append(between *b) {
 }
 
 /* And a writer finishes at every call that a recovery makes. */
-static void a_writer_that_finishes_does_not_harm_a_recovery(void **state) {
+static void a_writer_that_finishes_does_not_disturb_a_recovery(void **state) {
     static void (*const acts[])(between *) = {act_close, act_append};
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -970,8 +974,7 @@ static void a_shard_with_checksums_is_recovered_with_them(void **state) {
 }
 
 /* A loss of power may leave a file's length without its bytes. */
-static void a_blob_without_its_checksum_ends_the_datapoints_before_it(
-    void **state) {
+static void datapoints_end_before_a_checksum_mismatch(void **state) {
     static const char *const names[] = {"text", "clip", "id", "refs"};
     (void)state;
     for (int i = 0; i < 8; i++) {
@@ -993,7 +996,7 @@ static void a_blob_without_its_checksum_ends_the_datapoints_before_it(
     }
 }
 
-static void checksums_that_were_cut_end_the_datapoints_too(void **state) {
+static void truncated_checksums_end_the_datapoints(void **state) {
     told t;
     (void)state;
     work w = summed_work(at("x"), 0, true);
@@ -1007,7 +1010,7 @@ static void checksums_that_were_cut_end_the_datapoints_too(void **state) {
 
 /* Whatever the one that goes on was asked for, a shard that has checksums keeps
  * them, and one that has none gets them if they are wanted. */
-static void going_on_with_and_without_checksums(void **state) {
+static void resuming_with_and_without_checksums(void **state) {
     static const uint64_t lengths[] = {0, 10};
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -1027,7 +1030,7 @@ static void going_on_with_and_without_checksums(void **state) {
     }
 }
 
-static void an_abort_gives_back_checksums_too(void **state) {
+static void abort_restores_checksums_too(void **state) {
     (void)state;
     told t;
     bags_writer *writer;
@@ -1105,7 +1108,7 @@ static void checksums_are_added_to_all_bags_or_to_none(void **state) {
 }
 
 /* As by an interrupted addition, and a loss of power behind it. */
-static void checksums_that_nothing_speaks_for_are_removed(void **state) {
+static void leftover_checksums_are_removed(void **state) {
     (void)state;
     told t;
     bags_writer *writer;
@@ -1242,7 +1245,7 @@ static bags_code lone_recover(const bags_io *io, const char *path, told *t) {
     return bags_recover(path, &options, &t->report, &said);
 }
 
-static void a_lone_bag_is_finished_as_by_its_writer(void **state) {
+static void a_recovered_standalone_bag_equals_that_of_its_writer(void **state) {
     (void)state;
     for (int i = 0; i < 4; i++) {
         told t;
@@ -1277,7 +1280,7 @@ static void a_lone_bag_is_finished_as_by_its_writer(void **state) {
 
 /* Cut anywhere, any of its files: what is whole is kept, and a dry run, which
  * changes nothing, says the same before. */
-static void of_a_lone_bag_that_was_cut_the_whole_blobs_are_kept(void **state) {
+static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
     static const char *const endings[] = {"bag", "idx", "crc"};
     int cuts = 0, refused = 0;
     (void)state;
@@ -1322,7 +1325,7 @@ static void of_a_lone_bag_that_was_cut_the_whole_blobs_are_kept(void **state) {
 }
 
 /* The writer of a lone Bag dies at any call, and so does its recovery. */
-static void a_lone_bag_whose_writer_was_killed_at_any_call_is_recovered(
+static void a_standalone_bag_is_recovered_after_a_kill_at_any_call(
     void **state) {
     int points = 0;
     (void)state;
@@ -1358,7 +1361,8 @@ static void a_lone_bag_whose_writer_was_killed_at_any_call_is_recovered(
     print_message("killed at %d calls\n", points);
 }
 
-static void the_recovery_of_a_lone_bag_may_fail_or_die_anywhere(void **state) {
+static void recovery_of_a_standalone_bag_may_fail_or_be_killed_anywhere(
+    void **state) {
     static const int errors[] = {EIO, ENOSPC, EACCES};
     int points = 0;
     (void)state;
@@ -1401,7 +1405,7 @@ static void the_recovery_of_a_lone_bag_may_fail_or_die_anywhere(void **state) {
     print_message("%d points\n", points);
 }
 
-static void the_recovery_of_a_lone_bag_may_have_no_memory(void **state) {
+static void recovery_of_a_standalone_bag_may_run_out_of_memory(void **state) {
     (void)state;
     lone l = lone_on(at("x.bag"), &disk.io, true);
     assert_true(lone_dies(&l, 0));
@@ -1419,7 +1423,7 @@ static void the_recovery_of_a_lone_bag_may_have_no_memory(void **state) {
     assert_int_equal(lone_right(&l, &disk.io, true), l.flushed);
 }
 
-static void a_lone_bag_of_a_living_writer_is_left_alone(void **state) {
+static void the_standalone_bag_of_a_running_writer_is_left_alone(void **state) {
     told t;
     bag_writer *writer;
     (void)state;
@@ -1435,7 +1439,7 @@ static void a_lone_bag_of_a_living_writer_is_left_alone(void **state) {
     assert_int_equal(lone_right(&l, &disk.io, true), 9);
 }
 
-static void a_recovery_at_any_time_does_not_harm_the_writer_of_a_bag(
+static void recovery_at_any_time_does_not_harm_a_running_bag_writer(
     void **state) {
     uint64_t n = 1;
     (void)state;
@@ -1463,7 +1467,7 @@ static void act_close_bag(between *b) {
     b->bag = NULL;
 }
 
-static void a_writer_that_finishes_a_bag_does_not_harm_a_recovery(
+static void a_bag_writer_that_finishes_does_not_disturb_a_recovery(
     void **state) {
     (void)state;
     for (int keep = 0; keep < 2; keep++) {
@@ -1495,7 +1499,7 @@ static void a_writer_that_finishes_a_bag_does_not_harm_a_recovery(
 }
 
 /* A finished Bag beside a journal that is not its own, or is damaged. */
-static void a_lone_bag_that_has_a_table_does_not_lose_it(void **state) {
+static void a_standalone_bag_never_loses_a_valid_table(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++) {
         told t;
@@ -1526,7 +1530,7 @@ static void a_lone_bag_that_has_a_table_does_not_lose_it(void **state) {
 /* A table that a loss of power has torn: which of the two is right is not
  * known. */
 /* The journal has what a power failure erased in the table. */
-static void a_torn_table_of_a_lone_bag_is_written_again(void **state) {
+static void a_torn_table_of_a_standalone_bag_is_written_again(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         told t;
@@ -1571,7 +1575,7 @@ static void lone_journal(const char *path, size_t size, size_t count) {
 
 /* Whether the journal of another Bag has fewer blobs or more, and whether all of
  * them could be there. */
-static void a_table_beside_the_journal_of_another_bag_is_kept(void **state) {
+static void a_table_next_to_the_journal_of_another_bag_is_kept(void **state) {
     static const struct {
         size_t count, from, size, journal;
     } cases[] = {{5, 0, 10, 2}, {5, 1, 10, 2}, {2, 0, 3, 5}, {2, 1, 3, 5},
@@ -1593,7 +1597,7 @@ static void a_table_beside_the_journal_of_another_bag_is_kept(void **state) {
 
 /* Blobs of zeros look like a table of empty ones. With a part of their own table
  * after them they end in what looks like another valid table. */
-static void a_lone_bag_of_zeros_is_finished(void **state) {
+static void a_standalone_bag_of_zeros_is_finished(void **state) {
     (void)state;
     for (size_t entries = 0; entries < 5; entries++) {
         told t;
@@ -1622,7 +1626,7 @@ static void a_lone_bag_of_zeros_is_finished(void **state) {
 
 /* A split Bag was complete when it was given checksums: it is finished, whatever
  * happened to it since. */
-static void a_split_bag_that_has_rotted_is_left_alone(void **state) {
+static void a_damaged_split_bag_with_checksums_is_left_alone(void **state) {
     told t;
     (void)state;
     bytes bag = lone_made('a', 10, 9, 0, 0);
@@ -1642,7 +1646,7 @@ static void a_split_bag_that_has_rotted_is_left_alone(void **state) {
 }
 
 /* The ends of such blobs have bytes of 0, which are not lost ones. */
-static void a_journal_that_has_rotted_does_not_change_a_table(void **state) {
+static void a_damaged_journal_does_not_change_a_table(void **state) {
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         told t;
@@ -1661,7 +1665,7 @@ static void a_journal_that_has_rotted_does_not_change_a_table(void **state) {
     }
 }
 
-static void a_file_that_is_no_lone_bag_is_refused(void **state) {
+static void only_standalone_bags_are_recovered(void **state) {
     told t;
     bags_writer *writer;
     (void)state;
@@ -1690,7 +1694,8 @@ static void a_file_that_is_no_lone_bag_is_refused(void **state) {
 }
 
 /* They would be taken for its own. */
-static void a_bag_is_not_written_beside_the_checksums_of_another(void **state) {
+static void a_bag_is_not_written_next_to_the_checksums_of_another(
+    void **state) {
     (void)state;
     lone l = lone_on(at("x.bag"), &disk.io, false);
     save_text(at("x.crc"), "of another");
@@ -1705,58 +1710,58 @@ static void a_bag_is_not_written_beside_the_checksums_of_another(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(recovery_gives_the_bytes_of_a_writer_that_lived),
-        TEST(shards_by_size_are_recovered_too),
-        TEST(journals_are_kept_if_asked),
-        TEST(a_dry_run_tells_all_and_changes_nothing),
-        TEST(files_cut_anywhere_leave_what_is_whole),
-        TEST(files_that_are_too_long_are_cut),
-        TEST(damage_within_ends_the_datapoints_before_it),
+        TEST(recovery_writes_the_bytes_that_the_writer_would_have_written),
+        TEST(shards_limited_by_size_are_recovered_too),
+        TEST(recovery_keeps_journals_on_request),
+        TEST(a_dry_run_reports_everything_and_changes_nothing),
+        TEST(truncated_files_keep_their_complete_datapoints),
+        TEST(trailing_bytes_are_truncated),
+        TEST(datapoints_end_before_damage_in_the_middle),
         TEST(a_shard_without_datapoints_is_removed),
-        TEST(files_of_others_stay),
+        TEST(files_that_no_writer_creates_stay),
         TEST(directories_without_a_record_are_left_alone),
         TEST(a_damaged_record_is_an_error_and_stays),
-        TEST(a_shard_with_tables_and_no_journals_is_not_removed),
-        TEST(a_living_writer_is_left_alone),
-        TEST(a_writer_in_another_process_is_left_alone),
-        TEST(the_shards_of_one_worker_can_be_recovered_alone),
-        TEST(going_on_ends_as_if_nothing_had_happened),
-        TEST(workers_that_were_killed_go_on),
-        TEST(append_without_shards_to_what_has_them_says_the_way),
-        TEST(append_starts_what_is_not_there),
+        TEST(a_shard_with_tables_but_no_journals_is_not_removed),
+        TEST(the_shard_of_a_running_writer_is_left_alone),
+        TEST(the_shard_of_a_writer_in_another_process_is_left_alone),
+        TEST(recovery_can_be_limited_to_the_shards_of_one_worker),
+        TEST(a_resumed_dataset_equals_one_that_was_never_interrupted),
+        TEST(killed_workers_can_resume),
+        TEST(resuming_a_sharded_dataset_as_unsharded_is_refused_with_a_remedy),
+        TEST(resume_starts_a_dataset_that_does_not_exist),
         TEST(finished_shards_are_followed_by_new_ones),
-        TEST(a_finished_dataset_without_shards_is_refused),
-        TEST(other_fields_are_refused),
-        TEST(shards_and_none_are_not_mixed),
-        TEST(an_abort_gives_back_what_was_there),
-        TEST(an_abort_may_be_interrupted_anywhere),
-        TEST(what_is_flushed_survives_and_no_more_is_needed),
-        TEST(a_recovery_at_any_time_does_not_harm_a_writer),
-        TEST(a_writer_that_finishes_does_not_harm_a_recovery),
+        TEST(a_finished_unsharded_dataset_cannot_be_resumed),
+        TEST(resuming_with_other_fields_is_refused),
+        TEST(sharded_and_unsharded_are_not_mixed),
+        TEST(abort_restores_what_existed_before_resume),
+        TEST(abort_may_be_interrupted_anywhere),
+        TEST(flush_alone_makes_datapoints_recoverable),
+        TEST(recovery_at_any_time_does_not_harm_a_running_writer),
+        TEST(a_writer_that_finishes_does_not_disturb_a_recovery),
         TEST(a_shard_with_checksums_is_recovered_with_them),
-        TEST(a_blob_without_its_checksum_ends_the_datapoints_before_it),
-        TEST(checksums_that_were_cut_end_the_datapoints_too),
-        TEST(going_on_with_and_without_checksums),
-        TEST(an_abort_gives_back_checksums_too),
+        TEST(datapoints_end_before_a_checksum_mismatch),
+        TEST(truncated_checksums_end_the_datapoints),
+        TEST(resuming_with_and_without_checksums),
+        TEST(abort_restores_checksums_too),
         TEST(checksums_are_added_to_all_bags_or_to_none),
-        TEST(checksums_that_nothing_speaks_for_are_removed),
+        TEST(leftover_checksums_are_removed),
         TEST(a_shard_with_checksums_and_no_datapoint_is_removed),
-        TEST(a_lone_bag_is_finished_as_by_its_writer),
-        TEST(of_a_lone_bag_that_was_cut_the_whole_blobs_are_kept),
-        TEST(a_lone_bag_whose_writer_was_killed_at_any_call_is_recovered),
-        TEST(the_recovery_of_a_lone_bag_may_fail_or_die_anywhere),
-        TEST(the_recovery_of_a_lone_bag_may_have_no_memory),
-        TEST(a_lone_bag_of_a_living_writer_is_left_alone),
-        TEST(a_recovery_at_any_time_does_not_harm_the_writer_of_a_bag),
-        TEST(a_writer_that_finishes_a_bag_does_not_harm_a_recovery),
-        TEST(a_lone_bag_that_has_a_table_does_not_lose_it),
-        TEST(a_torn_table_of_a_lone_bag_is_written_again),
-        TEST(a_table_beside_the_journal_of_another_bag_is_kept),
-        TEST(a_lone_bag_of_zeros_is_finished),
-        TEST(a_split_bag_that_has_rotted_is_left_alone),
-        TEST(a_journal_that_has_rotted_does_not_change_a_table),
-        TEST(a_file_that_is_no_lone_bag_is_refused),
-        TEST(a_bag_is_not_written_beside_the_checksums_of_another),
+        TEST(a_recovered_standalone_bag_equals_that_of_its_writer),
+        TEST(a_truncated_standalone_bag_keeps_its_complete_blobs),
+        TEST(a_standalone_bag_is_recovered_after_a_kill_at_any_call),
+        TEST(recovery_of_a_standalone_bag_may_fail_or_be_killed_anywhere),
+        TEST(recovery_of_a_standalone_bag_may_run_out_of_memory),
+        TEST(the_standalone_bag_of_a_running_writer_is_left_alone),
+        TEST(recovery_at_any_time_does_not_harm_a_running_bag_writer),
+        TEST(a_bag_writer_that_finishes_does_not_disturb_a_recovery),
+        TEST(a_standalone_bag_never_loses_a_valid_table),
+        TEST(a_torn_table_of_a_standalone_bag_is_written_again),
+        TEST(a_table_next_to_the_journal_of_another_bag_is_kept),
+        TEST(a_standalone_bag_of_zeros_is_finished),
+        TEST(a_damaged_split_bag_with_checksums_is_left_alone),
+        TEST(a_damaged_journal_does_not_change_a_table),
+        TEST(only_standalone_bags_are_recovered),
+        TEST(a_bag_is_not_written_next_to_the_checksums_of_another),
     };
     return cmocka_run_group_tests_name("recover", tests, NULL, NULL);
 }

@@ -224,7 +224,7 @@ static void threads_share_a_few_maps(void **state) {
     }
 }
 
-static void threads_share_a_few_files(void **state) {
+static void threads_share_a_few_open_files(void **state) {
     bags_reader_options options;
     (void)state;
     save_shards(at("x"));
@@ -281,7 +281,7 @@ static void *read_damaged(void *user) {
     return NULL;
 }
 
-static void threads_meet_shards_that_cannot_be_opened(void **state) {
+static void threads_get_errors_for_shards_that_cannot_be_opened(void **state) {
     (void)state;
     save_shards(at("x"));
     for (int s = 1; s < SHARDS; s += 3)
@@ -525,7 +525,7 @@ static void *watch_live(void *user) {
     return NULL;
 }
 
-static void threads_read_what_another_writes(void **state) {
+static void threads_read_while_another_writes(void **state) {
     job jobs[THREADS];
     (void)state;
     memset(jobs, 0, sizeof(jobs));
@@ -722,12 +722,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(threads_share_a_mapped_reader),
         TEST(threads_share_a_few_maps),
-        TEST(threads_share_a_few_files),
+        TEST(threads_share_a_few_open_files),
         TEST(threads_share_a_reader_that_cannot_map),
-        TEST(threads_meet_shards_that_cannot_be_opened),
+        TEST(threads_get_errors_for_shards_that_cannot_be_opened),
         TEST(threads_share_a_bag),
         TEST(workers_write_one_dataset),
-        TEST(threads_read_what_another_writes),
+        TEST(threads_read_while_another_writes),
         TEST(threads_share_a_reader_of_unfinished_shards),
         TEST(threads_encode_while_one_appends),
     };

@@ -249,9 +249,7 @@ static const plant plants[] = {
     {MISS, NULL, NULL, 0, 0, false,
         {"x", NULL, WHOLE(BAGS_ERROR_GAP, "missing shard 20")}},
     {TWICE, NULL, NULL, 0, 0, false,
-        {"x", NULL,
-            WHOLE(BAGS_ERROR_CORRUPT,
-                "two shards*21*000021*0000021")}},
+        {"x", NULL, WHOLE(BAGS_ERROR_CORRUPT, "two shards*21*000021*0000021")}},
     {LARGE, NULL, NULL, 0, 0, false,
         {"x", NULL, WHOLE(BAGS_ERROR_LIMIT, "2222222222222222222")}},
     {PATCH, "a.bag", "\xff", 6, 0, true,
@@ -363,27 +361,27 @@ static void try_garden(uint64_t which, bool decode) {
     garden_end(&g);
 }
 
-static void each_fault_alone_is_named_once_where_it_is(void **state) {
+static void each_single_fault_is_reported_where_it_is(void **state) {
     (void)state;
     for (size_t i = 0; i < PLANTS; i++)
         for (int decode = 0; decode < 2; decode++)
             try_garden((uint64_t)1 << i, decode == 1);
 }
 
-static void all_faults_together_are_named_each_once(void **state) {
+static void all_faults_together_are_reported(void **state) {
     (void)state;
     try_garden(~(uint64_t)0, true);
     try_garden(~(uint64_t)0, false);
 }
 
-static void any_of_the_faults_are_named_each_once(void **state) {
+static void any_combination_of_faults_is_reported(void **state) {
     uint64_t random = 5;
     (void)state;
     for (int round = 0; round < 60; round++)
         try_garden(next_random(&random), round % 2 == 1);
 }
 
-static void a_good_dataset_is_counted(void **state) {
+static void an_intact_dataset_is_counted(void **state) {
     garden g;
     findings f = {0};
     bags_verify_report sum = {0};
@@ -403,7 +401,7 @@ static void a_good_dataset_is_counted(void **state) {
 }
 
 /* Faults in one shard do not hide each other. */
-static void many_faults_in_one_shard_are_all_named(void **state) {
+static void many_faults_in_one_shard_are_all_reported(void **state) {
     static const fault expected[] = {
         {"s", "a", BAGS_FAULT_BLOB, 0, 0, 20, BAGS_ERROR_CORRUPT, "blob 0"},
         {"s", "a", BAGS_FAULT_DATAPOINT, 3, 0, 9, BAGS_ERROR_CORRUPT, "UTF-8"},
@@ -473,7 +471,7 @@ static void only_the_shards_of_a_worker_are_checked(void **state) {
     garden_end(&g);
 }
 
-static void what_cannot_be_looked_at_is_an_error(void **state) {
+static void invalid_arguments_of_verify_are_errors(void **state) {
     memory_disk m;
     findings f = {0};
     (void)state;
@@ -505,7 +503,7 @@ static void what_cannot_be_looked_at_is_an_error(void **state) {
 
 /* ----------------------------------------------------------------- other files */
 
-static void a_lone_bag_is_checked(void **state) {
+static void a_standalone_bag_is_verified(void **state) {
     static const fault entry = {"s/a.bag", NULL, BAGS_FAULT_BLOB, 1, 0, 28,
         BAGS_ERROR_CORRUPT, "s/a.bag: blob 1"};
     static const fault shape = {
@@ -529,7 +527,7 @@ static void a_lone_bag_is_checked(void **state) {
     memory_disk_free(&m);
 }
 
-static void a_split_dataset_is_checked(void **state) {
+static void a_split_dataset_is_verified(void **state) {
     static const fault shorter = {"s", NULL,
         WHOLE(BAGS_ERROR_UNFINISHED, "\"b\" has 3 blobs, \"a\" has 4")};
     static const fault entry = {"s", "a", BAGS_FAULT_BLOB, 1, 0, 8,
@@ -559,7 +557,7 @@ static void a_split_dataset_is_checked(void **state) {
     memory_disk_free(&m);
 }
 
-static void empty_datasets_of_the_second_variant_are_good(void **state) {
+static void empty_v2_datasets_are_valid(void **state) {
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
     (void)state;
@@ -576,7 +574,7 @@ static void empty_datasets_of_the_second_variant_are_good(void **state) {
 }
 
 /* Without any good spec.json the fields are not known, but refs.bag is. */
-static void refs_are_checked_where_no_spec_is_good(void **state) {
+static void refs_are_checked_without_a_valid_spec(void **state) {
     static const fault expected[] = {
         {"s", NULL, WHOLE(BAGS_ERROR_CORRUPT, "spec.json")},
         {"s", "refs", BAGS_FAULT_BLOB, 0, 0, 28, BAGS_ERROR_CORRUPT, "blob 0"},
@@ -593,7 +591,7 @@ static void refs_are_checked_where_no_spec_is_good(void **state) {
 }
 
 /* Of a blob that no datapoint has, and where rows are not in order. */
-static void a_blob_whose_datapoint_is_not_found_is_named_itself(void **state) {
+static void a_blob_without_a_datapoint_is_reported_by_its_index(void **state) {
     static const fault orphan = {"s", "a", BAGS_FAULT_BLOB, 2, 0, 6,
         BAGS_ERROR_CORRUPT, "a.bag: blob 2: "};
     memory_disk m;
@@ -608,7 +606,7 @@ static void a_blob_whose_datapoint_is_not_found_is_named_itself(void **state) {
     memory_disk_free(&m);
 }
 
-static void types_without_a_codec_are_no_fault(void **state) {
+static void types_without_a_codec_are_not_a_fault(void **state) {
     static const fault refused = {
         "s", "a", WHOLE(BAGS_ERROR_TYPE, "s/a.bag: type \"int(4,5,6)\"")};
     static const char strange[] = "{\"a\": \"strange\", \"b\": \"utf8[]\"}";
@@ -645,7 +643,7 @@ static void save_zigzag(memory_disk *m, const char *path) {
     bytes_free(&b);
 }
 
-static void faults_without_end_are_counted_and_not_all_passed_on(void **state) {
+static void all_faults_are_counted_but_only_max_faults_reported(void **state) {
     memory_disk m;
     findings f = {0};
     bags_verify_report report;
@@ -702,7 +700,7 @@ static void hear_of_overlaps(void *user, const bags_fault *found) {
 
 /* Tables of blobs that are right, but behind a step back lie over those before
  * it: from one place again and again, and from two that are far apart. */
-static void blobs_that_are_right_alone_are_looked_into_so_often(void **state) {
+static void cyclic_tables_are_read_a_bounded_number_of_times(void **state) {
     static const uint64_t cycles[2][4] = {
         {1, 2, 300000, 1}, {1, 2, 200000, 300000}};
     (void)state;
@@ -738,7 +736,7 @@ static void blobs_that_are_right_alone_are_looked_into_so_often(void **state) {
     }
 }
 
-static void what_does_not_decode_is_counted_beyond_the_last_told(void **state) {
+static void undecodable_blobs_are_counted_beyond_max_faults(void **state) {
     memory_disk m;
     findings f = {0};
     bags_verify_report report;
@@ -758,7 +756,8 @@ static void what_does_not_decode_is_counted_beyond_the_last_told(void **state) {
 }
 
 /* To name the datapoint of a blob takes memory too. */
-static void memory_that_runs_out_at_a_fault_is_an_error(void **state) {
+static void running_out_of_memory_while_reporting_a_fault_is_an_error(
+    void **state) {
     uint64_t n;
     (void)state;
     for (n = 1;; n++) {
@@ -783,7 +782,7 @@ static void memory_that_runs_out_at_a_fault_is_an_error(void **state) {
     assert_true(n > 30);
 }
 
-static void blobs_that_lie_over_each_other_end_the_work(void **state) {
+static void overlapping_blobs_are_read_a_bounded_number_of_times(void **state) {
     memory_disk m;
     findings f = {0};
     bags_verify_report report;
@@ -891,7 +890,7 @@ static void try_calls(unsigned only, int error, bool stays) {
     assert_true(points > 10);
 }
 
-static void a_call_that_fails_is_never_taken_for_good(void **state) {
+static void a_failing_call_is_never_reported_as_success(void **state) {
     (void)state;
     try_calls(0, EIO, false);
     try_calls(0, EIO, true);
@@ -900,7 +899,7 @@ static void a_call_that_fails_is_never_taken_for_good(void **state) {
     try_calls(0, EACCES, true);
 }
 
-static void memory_that_runs_out_is_never_taken_for_good(void **state) {
+static void running_out_of_memory_is_never_reported_as_success(void **state) {
     uint64_t n;
     (void)state;
     for (n = 1;; n++) {
@@ -933,7 +932,7 @@ static void memory_that_runs_out_is_never_taken_for_good(void **state) {
 }
 
 /* Opening a reader and reading all of it finds no fault that verify does not. */
-static void what_a_reader_refuses_is_a_fault(void **state) {
+static void everything_that_a_reader_refuses_is_a_fault(void **state) {
     (void)state;
     for (size_t i = 0; i < PLANTS; i++) {
         garden g;
@@ -964,30 +963,30 @@ static void what_a_reader_refuses_is_a_fault(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(each_fault_alone_is_named_once_where_it_is),
-        TEST(all_faults_together_are_named_each_once),
-        TEST(any_of_the_faults_are_named_each_once),
-        TEST(a_good_dataset_is_counted),
-        TEST(many_faults_in_one_shard_are_all_named),
+        TEST(each_single_fault_is_reported_where_it_is),
+        TEST(all_faults_together_are_reported),
+        TEST(any_combination_of_faults_is_reported),
+        TEST(an_intact_dataset_is_counted),
+        TEST(many_faults_in_one_shard_are_all_reported),
         TEST(gaps_and_unfinished_shards_can_be_allowed),
         TEST(only_the_shards_of_a_worker_are_checked),
-        TEST(what_cannot_be_looked_at_is_an_error),
-        TEST(a_lone_bag_is_checked),
-        TEST(a_split_dataset_is_checked),
-        TEST(empty_datasets_of_the_second_variant_are_good),
-        TEST(refs_are_checked_where_no_spec_is_good),
-        TEST(a_blob_whose_datapoint_is_not_found_is_named_itself),
-        TEST(types_without_a_codec_are_no_fault),
-        TEST(faults_without_end_are_counted_and_not_all_passed_on),
+        TEST(invalid_arguments_of_verify_are_errors),
+        TEST(a_standalone_bag_is_verified),
+        TEST(a_split_dataset_is_verified),
+        TEST(empty_v2_datasets_are_valid),
+        TEST(refs_are_checked_without_a_valid_spec),
+        TEST(a_blob_without_a_datapoint_is_reported_by_its_index),
+        TEST(types_without_a_codec_are_not_a_fault),
+        TEST(all_faults_are_counted_but_only_max_faults_reported),
         TEST(quick_reads_as_much_of_a_large_file_as_of_a_small_one),
-        TEST(blobs_that_lie_over_each_other_end_the_work),
-        TEST(blobs_that_are_right_alone_are_looked_into_so_often),
-        TEST(what_does_not_decode_is_counted_beyond_the_last_told),
+        TEST(overlapping_blobs_are_read_a_bounded_number_of_times),
+        TEST(cyclic_tables_are_read_a_bounded_number_of_times),
+        TEST(undecodable_blobs_are_counted_beyond_max_faults),
         TEST(memory_does_not_grow_with_the_dataset),
-        TEST(a_call_that_fails_is_never_taken_for_good),
-        TEST(memory_that_runs_out_is_never_taken_for_good),
-        TEST(memory_that_runs_out_at_a_fault_is_an_error),
-        TEST(what_a_reader_refuses_is_a_fault),
+        TEST(a_failing_call_is_never_reported_as_success),
+        TEST(running_out_of_memory_is_never_reported_as_success),
+        TEST(running_out_of_memory_while_reporting_a_fault_is_an_error),
+        TEST(everything_that_a_reader_refuses_is_a_fault),
     };
     return cmocka_run_group_tests_name("verify", tests, NULL, NULL);
 }
