@@ -2,9 +2,9 @@
 #ifndef BAGS_TESTS_CHECK_H
 #define BAGS_TESTS_CHECK_H
 
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -14,17 +14,16 @@
 #define CHECK(holds) ((holds) ? (void)0 : _fail(__FILE__, __LINE__))
 
 /* The call succeeds, or fails with this code; `said` is written, or not. */
-#define assert_ok(call) \
-    (poison(), CHECK(is_code(BAGS_OK, (int)(call), #call)))
-#define assert_fails(code, call) \
+#define assert_ok(call) (poison(), CHECK(is_code(BAGS_OK, (int)(call), #call)))
+#define assert_fails(code, call)                                               \
     (poison(), CHECK(is_code((int)(code), (int)(call), #call)))
-#define assert_opens(object, call) \
+#define assert_opens(object, call)                                             \
     (poison(), (object) = (call), CHECK(is_open((object) != NULL, #call)))
-#define assert_refused(code, call) \
+#define assert_refused(code, call)                                             \
     (poison(), CHECK(is_refused((int)(code), (call), #call)))
 
-/* The last error's message contains this. */
-#define assert_says(text) CHECK(is_said(text))
+/* The last error's message contains these facts: see contains. */
+#define assert_says(pattern) CHECK(is_said(pattern))
 #define assert_bytes(view, bytes, size) CHECK(is_bytes((view), (bytes), (size)))
 #define assert_text(view, text) assert_bytes((view), (text), strlen(text))
 
@@ -35,15 +34,15 @@
 #define assert_same_tree(a, b) CHECK(is_same_tree((a), (b)))
 
 /* A test of what only POSIX systems have says so first. */
-#define skip_on_windows(why) \
-    do { \
-        if (ON_WINDOWS) { \
-            print_message("skipped %s: %s\n", __func__, why); \
-            skip(); \
-        } \
+#define skip_on_windows(why)                                                   \
+    do {                                                                       \
+        if (ON_WINDOWS) {                                                      \
+            print_message("skipped %s: %s\n", __func__, why);                  \
+            skip();                                                            \
+        }                                                                      \
     } while (0)
 
-#define TEST(function) \
+#define TEST(function)                                                         \
     cmocka_unit_test_setup_teardown(function, support_setup, support_teardown)
 
 #endif /* BAGS_TESTS_CHECK_H */

@@ -93,24 +93,27 @@ static bags_code append_streamed(
     return code;
 }
 
-static bool point_is_right(const bags_row *row, uint64_t number) {
-    bags_view clip, id = bags_row_bytes(row, 1, 0);
-    bags_view text = bags_row_bytes(row, 2, 0);
-    if (id.size != 8 || load_u64(id.data) != number ||
-        text.size != text_size(number) ||
-        bags_row_length(row, 0) != clip_count(number))
-        return false;
-    if (text.size &&
-        memcmp(text.data, letters(number, 9, text.size), text.size) != 0)
-        return false;
-    for (size_t i = 0; i < clip_count(number); i++) {
-        clip = bags_row_bytes(row, 0, i);
-        if (clip.size != clip_size(number, i) ||
-            (clip.size &&
-                memcmp(clip.data, letters(number, i, 128), clip.size) != 0))
-            return false;
-    }
-    return true;
+static bool blob_is_right(
+    bags_view blob, const void *expected, size_t size, bool emptied) {
+    if (emptied && blob.size == 0)
+        return true;
+    return blob.size == size &&
+           (size == 0 || memcmp(blob.data, expected, size) == 0);
+}
+
+static bool point_is_right(const bags_row *row, uint64_t number, bool emptied) {
+    bytes id = {NULL, 0, 0};
+    put_u64(&id, number);
+    bool right =
+        bags_row_length(row, 0) == clip_count(number) &&
+        blob_is_right(bags_row_bytes(row, 1, 0), id.data, 8, emptied) &&
+        blob_is_right(bags_row_bytes(row, 2, 0),
+            letters(number, 9, text_size(number)), text_size(number), emptied);
+    for (size_t i = 0; i < clip_count(number) && right; i++)
+        right = blob_is_right(bags_row_bytes(row, 0, i),
+            letters(number, i, 128), clip_size(number, i), emptied);
+    bytes_free(&id);
+    return right;
 }
 
 /* ------------------------------------------------------------------ writers */
@@ -175,6 +178,13 @@ bags_code work_close(work *w, bags_writer *writer, bags_error *err) {
     return code;
 }
 
+uint64_t work_blobs(const work *w, uint64_t length) {
+    uint64_t blobs = 0;
+    for (uint64_t i = 0; i < length; i++)
+        blobs += 2 + clip_count(w->first + i);
+    return blobs;
+}
+
 /* ------------------------------------------------------------------ readers */
 
 static bool is_sharded(const work *w) {
@@ -200,10 +210,14 @@ finding work_check(const work *w, const bags_reader *reader) {
     f.length = bags_reader_length(reader);
     f.verified = true;
     for (uint64_t i = 0; i < f.length; i++) {
-        if (bags_reader_get(reader, i, NULL, 0, &row, &f.error))
+        if (bags_reader_get(reader, i, NULL, 0, &row, &f.error)) {
             f.verified = false;
-        else if (f.right == i && point_is_right(&row, w->first + i))
+            continue;
+        }
+        if (f.right == i && point_is_right(&row, w->first + i, false))
             f.right++;
+        if (f.emptied == i && point_is_right(&row, w->first + i, true))
+            f.emptied++;
     }
     bags_row_free(&row);
     return f;

@@ -37,12 +37,16 @@ bags_code work_flush(work *w, bags_writer *writer, bags_error *err);
 bags_code work_sync(work *w, bags_writer *writer, bags_error *err);
 bags_code work_close(work *w, bags_writer *writer, bags_error *err);
 
+/* How many blobs the first `length` datapoints have. */
+uint64_t work_blobs(const work *w, uint64_t length);
+
 /* What a reader found of one worker's datapoints. */
 typedef struct finding {
     bool opened;
     bool verified; /* no datapoint failed; of work_find, bags_verify neither */
     uint64_t length;
     uint64_t right;   /* the first so many are as they were written */
+    uint64_t emptied; /* the same, but empty blobs may stand for others */
     bags_error error; /* of the open, verify or read that failed */
 } finding;
 

@@ -123,22 +123,50 @@ static uint64_t read_all(const bags_reader *reader, bool faulty) {
     return sum;
 }
 
+static void count_fault(void *user, const bags_fault *fault) {
+    demand(fault->code && fault->message[0] && fault->path[0],
+        "a fault without a name");
+    ++*(uint64_t *)user;
+}
+
+/* Verify names no datapoint, nor blob of refs, that a reader can read. (The reader
+ * need not see that a Bag is too long or that blobs overlap, nor a blob that no
+ * datapoint refers to.) */
+static void check_fault(void *user, const bags_fault *fault) {
+    const bags_reader *reader = (const bags_reader *)user;
+    const char *name = strchr(fault->path, '/');
+    uint64_t number = name ? strtoull(name + 1, NULL, 10) : 0;
+    bool refs = fault->field && strcmp(fault->field, "refs") == 0;
+    size_t count = 0;
+    const bags_shard *found = bags_reader_shards(reader, &count);
+    if (fault->kind != BAGS_FAULT_DATAPOINT &&
+        (fault->kind != BAGS_FAULT_BLOB || !refs))
+        return;
+    for (size_t i = 0; i < count; i++) {
+        bags_row row = {0};
+        bags_error err;
+        if (found[i].number != number || fault->index >= found[i].length)
+            continue;
+        demand(bags_reader_get(reader, found[i].start + fault->index, NULL, 0,
+                   &row, &err) != BAGS_OK,
+            "a reader reads what verify rejects");
+        bags_row_free(&row);
+    }
+}
+
 /* Verify what a reader with these options reads. */
-static bags_code verify_shards(const bags_reader_options *reading) {
+static bags_code verify_shards(
+    bags_reader *reader, const bags_reader_options *reading) {
     bags_verify_options options;
     memset(&options, 0, sizeof(options));
+    options.each = check_fault;
+    options.user = reader;
     options.allow_gaps = reading->allow_gaps;
     options.unfinished = reading->unfinished;
     options.shard_start = reading->shard_start;
     options.shard_stop = reading->shard_stop;
     options.env = reading->env;
     return bags_verify("x", &options, NULL, NULL);
-}
-
-static void count_fault(void *user, const bags_fault *fault) {
-    demand(fault->code && fault->message[0] && fault->path[0],
-        "a fault without a name");
-    ++*(uint64_t *)user;
 }
 
 /* What has no faults opens; and the faults are the same at once and in parts. */
@@ -187,7 +215,7 @@ static uint64_t read_path(
     options.env.io = &m->io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     bool none = !reader && err.code == BAGS_ERROR_UNFINISHED;
-    bool good = reader && verify_shards(&options) == BAGS_OK;
+    bool good = reader && verify_shards(reader, &options) == BAGS_OK;
     uint64_t sum = reader ? read_all(reader, !good) : (uint64_t)err.code << 32;
     if (!options.shard_stop && !(none && options.unfinished))
         compare_faults(m, &options, reader != NULL);

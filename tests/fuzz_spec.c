@@ -34,8 +34,12 @@ typedef struct spec {
 static uint32_t take_point(spec *s) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     uint32_t point = *s->at;
-    size_t length = point < 0x80 ? 1 : point >= 0xF8 ? 0 : point >= 0xF0 ? 4
-        : point >= 0xE0 ? 3 : point >= 0xC0 ? 2 : 0;
+    size_t length = point < 0x80    ? 1
+                    : point >= 0xF8 ? 0
+                    : point >= 0xF0 ? 4
+                    : point >= 0xE0 ? 3
+                    : point >= 0xC0 ? 2
+                                    : 0;
     if (length == 0 || length > (size_t)(s->end - s->at))
         return UINT32_MAX;
     if (length > 1)
@@ -54,8 +58,8 @@ static uint32_t take_hex(spec *s) {
     uint32_t number = 0;
     for (int i = 0; i < 4; i++) {
         static const char digits[] = "0123456789abcdef0123456789ABCDEF";
-        const char *digit = s->at < s->end && *s->at
-            ? strchr(digits, *s->at) : NULL;
+        const char *digit =
+            s->at < s->end && *s->at ? strchr(digits, *s->at) : NULL;
         if (!digit)
             return UINT32_MAX;
         number = number * 16 + (uint32_t)(digit - digits) % 16;
@@ -75,8 +79,8 @@ static uint32_t take_escape(spec *s) {
     if (point >> 11 != 0xD800 >> 11)
         return point;
     /* Half of a pair, of which the high one comes first. */
-    if (point >= 0xDC00 || s->end - s->at < 2 || s->at[0] != '\\'
-        || s->at[1] != 'u')
+    if (point >= 0xDC00 || s->end - s->at < 2 || s->at[0] != '\\' ||
+        s->at[1] != 'u')
         return UINT32_MAX;
     s->at += 2;
     uint32_t low = take_hex(s);
@@ -86,8 +90,8 @@ static uint32_t take_escape(spec *s) {
 }
 
 static bool take_string(spec *s, text *out) {
-    out->points = (uint32_t *)malloc(((size_t)(s->end - s->at) + 1)
-        * sizeof(*out->points));
+    out->points = (uint32_t *)malloc(
+        ((size_t)(s->end - s->at) + 1) * sizeof(*out->points));
     out->size = 0;
     if (s->at == s->end || *s->at++ != '"')
         return false;
@@ -105,8 +109,8 @@ static bool take_string(spec *s, text *out) {
 }
 
 static void take_space(spec *s) {
-    while (s->at < s->end && (*s->at == ' ' || *s->at == '\t' || *s->at == '\r'
-            || *s->at == '\n'))
+    while (s->at < s->end && (*s->at == ' ' || *s->at == '\t' ||
+                                 *s->at == '\r' || *s->at == '\n'))
         s->at++;
 }
 
@@ -145,13 +149,13 @@ static bool is_type(const text *a) {
     size_t size = a->size, name = 0;
     if (size >= 2 && a->points[size - 2] == '[' && a->points[size - 1] == ']')
         size -= 2;
-    for (; name < size && a->points[name] < 0x80
-         && strchr(NAME, (int)a->points[name]); name++)
+    for (; name < size && a->points[name] < 0x80 &&
+           strchr(NAME, (int)a->points[name]);
+         name++)
         ;
     if (name == 0 || name == size)
         return name > 0;
-    if (a->points[name] != '(' || size < name + 2
-        || a->points[size - 1] != ')')
+    if (a->points[name] != '(' || size < name + 2 || a->points[size - 1] != ')')
         return false;
     for (size_t i = name + 1; i < size - 1; i++)
         if (a->points[i] >= 0x80 || !strchr(NAME ",.", (int)a->points[i]))
@@ -171,8 +175,8 @@ static bool take_spec(spec *s) {
         if (!take_string(s, name) || !take_mark(s, ':'))
             return false;
         take_space(s);
-        if (!take_string(s, type) || !is_type(type) || is_text(name, "refs")
-            || has(name, "/"))
+        if (!take_string(s, type) || !is_type(type) || is_text(name, "refs") ||
+            has(name, "/"))
             return false;
         if (s->count > 1 && !is_before(name - 1, name))
             return false;
@@ -231,8 +235,8 @@ static bytes print_spec(const spec *s) {
 }
 
 static bool is_device(const text *name) {
-    static const char *const devices[] = {"con", "prn", "aux", "nul", "com",
-        "lpt"};
+    static const char *const devices[] = {
+        "con", "prn", "aux", "nul", "com", "lpt"};
     text stem = {name->points, 0};
     char low[8] = "";
     while (stem.size < name->size && name->points[stem.size] != '.')
@@ -244,9 +248,9 @@ static bool is_device(const text *name) {
         low[i] = (char)(c >= 'A' && c <= 'Z' ? c + 32 : c);
     }
     for (size_t i = 0; i < 6; i++)
-        if (memcmp(low, devices[i], 3) == 0
-            && (i < 4 ? stem.size == 3
-                      : stem.size == 4 && low[3] >= '1' && low[3] <= '9'))
+        if (memcmp(low, devices[i], 3) == 0 &&
+            (i < 4 ? stem.size == 3
+                   : stem.size == 4 && low[3] >= '1' && low[3] <= '9'))
             return true;
     return false;
 }
@@ -260,14 +264,14 @@ static bool is_written(const text *name) {
             return false;
         size += point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
     }
-    return size > 0 && size <= 251 && name->points[0] != '.'
-        && !has(name, "\\:*?\"<>|") && !is_device(name);
+    return size > 0 && size <= 251 && name->points[0] != '.' &&
+           !has(name, "\\:*?\"<>|") && !is_device(name);
 }
 
 /* ---------------------------------------------------------------- the comparison */
 
-static void check_written(const spec *s, const bags_field *fields,
-    memory_disk *m) {
+static void check_written(
+    const spec *s, const bags_field *fields, memory_disk *m) {
     bags_field backwards[FIELDS_WRITTEN];
     bags_writer_options options;
     bags_error err;
@@ -282,10 +286,11 @@ static void check_written(const spec *s, const bags_field *fields,
     memset(&options, 0, sizeof(options));
     options.env.io = &m->io;
     options.buffer_size = 4096;
-    bags_writer *writer = bags_writer_open("y", backwards, s->count, &options,
-        &err);
+    bags_writer *writer =
+        bags_writer_open("y", backwards, s->count, &options, &err);
     if (right && !writer && arguments) {
-        demand(err.code == BAGS_ERROR_TYPE, "a type is refused with another code");
+        demand(
+            err.code == BAGS_ERROR_TYPE, "a type is refused with another code");
         return;
     }
     demand(right == (writer != NULL), "a writer takes other names");
@@ -296,22 +301,22 @@ static void check_written(const spec *s, const bags_field *fields,
     demand(!bags_writer_close(writer, &err), "close fails");
     bytes wanted = print_spec(s);
     bags_view found = memory_disk_find(m, "y/spec.json");
-    demand(found.size == wanted.size
-        && memcmp(found.data, wanted.data, found.size) == 0,
+    demand(found.size == wanted.size &&
+               memcmp(found.data, wanted.data, found.size) == 0,
         "a spec is written otherwise than by json.dumps");
     bytes_free(&wanted);
 }
 
-static bags_reader *open_spec(memory_disk *m, const char *path,
-    bags_error *err) {
+static bags_reader *open_spec(
+    memory_disk *m, const char *path, bags_error *err) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
     options.env.io = &m->io;
     return bags_reader_open(path, &options, err);
 }
 
-static void check_accepted(const spec *s, const bags_reader *reader,
-    memory_disk *m) {
+static void check_accepted(
+    const spec *s, const bags_reader *reader, memory_disk *m) {
     size_t count = 0;
     const bags_field *fields = bags_reader_fields(reader, &count);
     demand(count == s->count, "another number of fields");
@@ -319,15 +324,17 @@ static void check_accepted(const spec *s, const bags_reader *reader,
         size_t place = count;
         demand(is_same(&s->names[i], fields[i].name), "another name");
         demand(is_same(&s->types[i], fields[i].type), "another type");
-        demand(!bags_reader_field(reader, fields[i].name, &place, NULL)
-            && place == i, "a field is not found by its name");
+        demand(!bags_reader_field(reader, fields[i].name, &place, NULL) &&
+                   place == i,
+            "a field is not found by its name");
     }
     check_written(s, fields, m);
 }
 
 static void check_refused(const bags_error *err) {
-    demand(err->code == BAGS_ERROR_CORRUPT || err->code == BAGS_ERROR_FIELD
-        || err->code == BAGS_ERROR_TYPE, "another code");
+    demand(err->code == BAGS_ERROR_CORRUPT || err->code == BAGS_ERROR_FIELD ||
+               err->code == BAGS_ERROR_TYPE,
+        "another code");
     demand(strncmp(err->message, "x/spec.json: ", 13) == 0,
         "a message that does not name the file");
     for (const char *c = err->message; *c; c++)

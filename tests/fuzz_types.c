@@ -14,8 +14,8 @@ static void demand(bool holds, const char *what) {
 }
 
 static bool same_value(const bags_value *a, const bags_value *b) {
-    if (a->kind != b->kind || a->size != b->size || a->uint != b->uint
-        || a->sint != b->sint || a->dtype != b->dtype || a->dims != b->dims)
+    if (a->kind != b->kind || a->size != b->size || a->uint != b->uint ||
+        a->sint != b->sint || a->dtype != b->dtype || a->dims != b->dims)
         return false;
     for (size_t i = 0; i < a->dims; i++)
         if (a->shape[i] != b->shape[i])
@@ -30,8 +30,8 @@ static void try_codec(const bags_codec *codec, void *state, bags_view blob) {
     bags_error err;
     memset(rooms, 0, sizeof(rooms));
     if (!codec->decode(state, blob, &rooms[0], &value, &err)) {
-        bags_code code = codec->encode(state, &value, &rooms[1], &encoded,
-            &err);
+        bags_code code =
+            codec->encode(state, &value, &rooms[1], &encoded, &err);
         demand(code == BAGS_OK, "a decoded value cannot be encoded");
         code = codec->decode(state, encoded, &rooms[2], &again, &err);
         demand(code == BAGS_OK, "what was encoded cannot be decoded");
@@ -63,8 +63,8 @@ static void try_type(const char *text, bags_view blob) {
     tally_start(&memory_used);
     if (!codec->open && type.count)
         return;
-    if (codec->open && codec->open(codec, &type, &memory_used.allocator, &state,
-            &err)) {
+    if (codec->open &&
+        codec->open(codec, &type, &memory_used.allocator, &state, &err)) {
         demand(memory_used.live == 0, "a codec that did not open keeps memory");
         return;
     }

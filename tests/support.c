@@ -94,11 +94,25 @@ bool is_refused(int expected, const void *object, const char *call) {
     return said_so(expected, call);
 }
 
-bool is_said(const char *text) {
-    if (strstr(said.message, text))
+bool contains(const char *text, const char *pattern) {
+    while (*pattern) {
+        size_t size = strcspn(pattern, "*");
+        while (*text && strncmp(text, pattern, size) != 0)
+            text++;
+        if (strncmp(text, pattern, size) != 0)
+            return false;
+        text += size;
+        pattern += size;
+        pattern += *pattern == '*';
+    }
+    return true;
+}
+
+bool is_said(const char *pattern) {
+    if (contains(said.message, pattern))
         return true;
     return wrong(
-        "the message does not say \"%s\": %.500s\n", text, said.message);
+        "the message does not contain \"%s\": %.500s\n", pattern, said.message);
 }
 
 bool is_bytes(bags_view view, const void *expected, size_t size) {
@@ -976,6 +990,27 @@ void watch_start(watch *w, const bags_io *base) {
     w->io.reserve = watch_reserve;
     w->io.advise = watch_advise;
     w->io.write_back = watch_write_back;
+}
+
+bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
+    uint64_t datapoints, uint64_t blobs, bool *repeated, bags_error *err) {
+    const unsigned some =
+        1u << HOOK_OPEN | 1u << HOOK_SIZE | 1u << HOOK_READ | 1u << HOOK_KIND;
+    bags_verify_options options;
+    bags_verify_report report;
+    uint64_t failed = w->failed;
+    memset(&options, 0, sizeof(options));
+    options.decode = true;
+    options.env = *env;
+    bags_code code = bags_verify(path, &options, &report, err);
+    if (code)
+        return code;
+    must(report.datapoints == datapoints && report.blobs == blobs &&
+             report.faults == 0,
+        "not all was verified:", path);
+    if (w->failed > failed && some >> w->last & 1)
+        *repeated = true;
+    return code;
 }
 
 /* --------------------------------------------------------- a disk in memory */

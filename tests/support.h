@@ -40,11 +40,15 @@ void poison(void);
 bool is_code(int expected, int code, const char *call);
 bool is_open(bool opened, const char *call);
 bool is_refused(int expected, const void *object, const char *call);
-bool is_said(const char *text);
+bool is_said(const char *pattern);
 bool is_bytes(bags_view view, const void *expected, size_t size);
 bool is_file(const char *path, const void *expected, size_t size);
 bool is_names(const char *path, const char *names);
 bool is_same_tree(const char *a, const char *b);
+
+/* True if the text contains the parts of the pattern between its asterisks, in
+ * this order: "a.bag*blob 1" is in "x/a.bag: blob 1: checksum mismatch". */
+bool contains(const char *text, const char *pattern);
 
 /* ------------------------------------------------------------------ bytes */
 
@@ -228,6 +232,13 @@ typedef struct watch {
 } watch;
 
 void watch_start(watch *w, const bags_io *base);
+
+/* bags_verify with `decode` of intact data on files that may fail. If it succeeds
+ * although a call failed, that was one which it repeated or whose result it did
+ * not need: everything must have been checked, else the program ends; *repeated
+ * is then set. */
+bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
+    uint64_t datapoints, uint64_t blobs, bool *repeated, bags_error *err);
 
 /* A disk in memory: quick, and what it maps is a block of its own, so that the
  * address sanitizer sees every access outside. One thread at a time. */

@@ -509,7 +509,7 @@ static void change_all(trial *t) {
 
 /* -------------------------------------------------------------------- tests */
 
-static void faults_of_a_dataset_are_found(void **state) {
+static void damage_to_a_dataset_is_found(void **state) {
     static const char *const shards[] = {"set", NULL};
     bags_writer_options options;
     trial t = {0};
@@ -522,7 +522,7 @@ static void faults_of_a_dataset_are_found(void **state) {
     change_all(&t);
 }
 
-static void faults_of_shards_are_found(void **state) {
+static void damage_to_shards_is_found(void **state) {
     static const char *const shards[] = {"set/000000", "set/000001", NULL};
     bags_writer_options options;
     trial t = {0};
@@ -536,7 +536,7 @@ static void faults_of_shards_are_found(void **state) {
     change_all(&t);
 }
 
-static void changes_of_older_and_newer_variants_do_no_harm(void **state) {
+static void damage_to_v2_and_split_datasets_does_no_harm(void **state) {
     trial second = {0}, split = {0};
     (void)state;
     second.name = "v2";
@@ -549,9 +549,9 @@ static void changes_of_older_and_newer_variants_do_no_harm(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(faults_of_a_dataset_are_found),
-        TEST(faults_of_shards_are_found),
-        TEST(changes_of_older_and_newer_variants_do_no_harm),
+        TEST(damage_to_a_dataset_is_found),
+        TEST(damage_to_shards_is_found),
+        TEST(damage_to_v2_and_split_datasets_does_no_harm),
     };
     return cmocka_run_group_tests_name("corruption", tests, NULL, NULL);
 }

@@ -8,7 +8,8 @@ static uint32_t crc_of(const void *data, size_t size) {
     return bagi_crc(0, (const unsigned char *)data, size);
 }
 
-static uint32_t by_tables(uint32_t crc, const unsigned char *data, size_t size) {
+static uint32_t by_tables(
+    uint32_t crc, const unsigned char *data, size_t size) {
     return ~bagi_crc_tables(~crc, data, size);
 }
 
@@ -24,10 +25,10 @@ static uint32_t by_bits(uint32_t crc, const unsigned char *data, size_t size) {
 }
 
 /* RFC 3720, B.4, and the check value of the catalogues of CRCs. */
-static void values_that_are_known_come_out(void **state) {
-    static const unsigned char command[48] = {0x01, 0xC0, 0, 0, 0, 0, 0, 0, 0, 0,
-        0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0, 0, 0, 0, 0x14, 0, 0, 0,
-        0x18, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0, 0};
+static void known_crcs_are_computed(void **state) {
+    static const unsigned char command[48] = {0x01, 0xC0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0, 0, 0, 0, 0x14, 0, 0,
+        0, 0x18, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0, 0};
     unsigned char text[32];
     (void)state;
     memset(text, 0, sizeof(text));
@@ -46,7 +47,8 @@ static void values_that_are_known_come_out(void **state) {
     assert_int_equal(crc_of(NULL, 0), 0);
 }
 
-static void all_ways_agree_on_any_length_and_alignment(void **state) {
+static void all_crc_implementations_agree_on_any_length_and_alignment(
+    void **state) {
     const size_t most = 60000;
     unsigned char *text = (unsigned char *)malloc(most + 16);
     uint64_t lot = 5;
@@ -65,7 +67,7 @@ static void all_ways_agree_on_any_length_and_alignment(void **state) {
     free(text);
 }
 
-static void pieces_make_the_whole(void **state) {
+static void a_crc_can_be_computed_in_pieces(void **state) {
     unsigned char text[5000];
     uint64_t lot = 9;
     (void)state;
@@ -73,16 +75,16 @@ static void pieces_make_the_whole(void **state) {
     uint32_t whole = crc_of(text, sizeof(text));
     for (int i = 0; i < 500; i++) {
         size_t cut = (size_t)(next_random(&lot) % (sizeof(text) + 1));
-        assert_int_equal(bagi_crc(crc_of(text, cut), text + cut,
-            sizeof(text) - cut), whole);
+        assert_int_equal(
+            bagi_crc(crc_of(text, cut), text + cut, sizeof(text) - cut), whole);
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(values_that_are_known_come_out),
-        TEST(all_ways_agree_on_any_length_and_alignment),
-        TEST(pieces_make_the_whole),
+        TEST(known_crcs_are_computed),
+        TEST(all_crc_implementations_agree_on_any_length_and_alignment),
+        TEST(a_crc_can_be_computed_in_pieces),
     };
     return cmocka_run_group_tests_name("crc", tests, NULL, NULL);
 }

@@ -135,7 +135,7 @@ static void check_hash(bags_view blob, uint64_t size, const char *expected) {
     assert_string_equal(hex, expected);
 }
 
-static void sha256_is_that_of_the_standard(void **state) {
+static void sha256_matches_the_standard(void **state) {
     static const struct {
         const char *text, *hex;
         size_t times;
@@ -228,7 +228,7 @@ static void check_bag(const char *fixture) {
     }
 }
 
-static void bags_of_the_original_writers_are_read(void **state) {
+static void bags_written_by_python_are_read(void **state) {
     (void)state;
     assert_int_equal(for_each_fixture("bag", false, 0, 3, check_bag), 30);
 }
@@ -252,7 +252,7 @@ static void rewrite_bag(const char *fixture) {
     bag_reader_close(reader);
 }
 
-static void v1_bags_are_written_with_the_same_bytes(void **state) {
+static void v1_bags_are_written_byte_for_byte_like_python(void **state) {
     (void)state;
     assert_int_equal(for_each_fixture("bag", false, 0, 1, rewrite_bag), 18);
 }
@@ -405,13 +405,13 @@ static void check_dataset(const char *fixture) {
     assert_ok(bags_verify(inside(fixture, "data"), NULL, NULL, &said));
 }
 
-static void datasets_of_the_original_writers_are_read(void **state) {
+static void datasets_written_by_python_are_read(void **state) {
     (void)state;
     assert_int_equal(
         for_each_fixture("dataset", false, 0, 3, check_dataset), 26);
 }
 
-static void shards_of_the_original_writers_are_read(void **state) {
+static void shards_written_by_python_are_read(void **state) {
     (void)state;
     assert_int_equal(
         for_each_fixture("sharded", false, 0, 3, check_dataset), 25);
@@ -503,12 +503,12 @@ static void rewrite(const char *fixture) {
     rewrite_as(fixture, true);
 }
 
-static void v1_datasets_are_written_with_the_same_bytes(void **state) {
+static void v1_datasets_are_written_byte_for_byte_like_python(void **state) {
     (void)state;
     assert_int_equal(for_each_fixture("dataset", false, 0, 1, rewrite), 15);
 }
 
-static void v1_shards_are_written_with_the_same_bytes(void **state) {
+static void v1_shards_are_written_byte_for_byte_like_python(void **state) {
     (void)state;
     assert_int_equal(for_each_fixture("sharded", false, 0, 1, rewrite), 15);
     /* And those with gaps. */
@@ -589,19 +589,19 @@ static void refuse_gap(const char *fixture) {
     remove_tree(at("x"));
 }
 
-static void what_is_damaged_is_refused(void **state) {
+static void damaged_fixtures_are_refused(void **state) {
     (void)state;
     assert_int_equal(for_each_fixture("bag", true, 0, 3, refuse_bag), 3);
     assert_int_equal(
         for_each_fixture("dataset", true, 0, 3, refuse_dataset), 3);
 }
 
-static void gaps_are_refused_and_read_when_they_are_allowed(void **state) {
+static void gaps_are_refused_unless_allowed(void **state) {
     (void)state;
     assert_int_equal(for_each_fixture("sharded", true, 0, 3, refuse_gap), 4);
 }
 
-static void an_empty_v2_bag_alone_needs_a_permission(void **state) {
+static void an_empty_standalone_v2_bag_needs_allow_empty_file(void **state) {
     (void)state;
     assert_refused(BAGS_ERROR_CORRUPT,
         bag_reader_open(
@@ -610,16 +610,16 @@ static void an_empty_v2_bag_alone_needs_a_permission(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(sha256_is_that_of_the_standard),
-        TEST(bags_of_the_original_writers_are_read),
-        TEST(v1_bags_are_written_with_the_same_bytes),
-        TEST(datasets_of_the_original_writers_are_read),
-        TEST(shards_of_the_original_writers_are_read),
-        TEST(v1_datasets_are_written_with_the_same_bytes),
-        TEST(v1_shards_are_written_with_the_same_bytes),
-        TEST(what_is_damaged_is_refused),
-        TEST(gaps_are_refused_and_read_when_they_are_allowed),
-        TEST(an_empty_v2_bag_alone_needs_a_permission),
+        TEST(sha256_matches_the_standard),
+        TEST(bags_written_by_python_are_read),
+        TEST(v1_bags_are_written_byte_for_byte_like_python),
+        TEST(datasets_written_by_python_are_read),
+        TEST(shards_written_by_python_are_read),
+        TEST(v1_datasets_are_written_byte_for_byte_like_python),
+        TEST(v1_shards_are_written_byte_for_byte_like_python),
+        TEST(damaged_fixtures_are_refused),
+        TEST(gaps_are_refused_unless_allowed),
+        TEST(an_empty_standalone_v2_bag_needs_allow_empty_file),
     };
     return cmocka_run_group_tests_name("golden", tests, NULL, NULL);
 }

@@ -40,7 +40,7 @@ static bags_code try_spec(const void *spec, size_t size, char *out) {
     return code;
 }
 
-static void specs_of_any_spelling_are_read(void **state) {
+static void specs_with_any_json_formatting_are_read(void **state) {
     static const struct {
         const char *spec, *fields;
     } rows[] = {
@@ -82,7 +82,7 @@ static void specs_of_any_spelling_are_read(void **state) {
     }
 }
 
-static void specs_that_are_none_are_refused(void **state) {
+static void invalid_specs_are_refused(void **state) {
     static const struct {
         const char *spec;
         size_t size; /* 0: up to the zero byte */
@@ -184,7 +184,7 @@ static void specs_that_are_none_are_refused(void **state) {
     }
 }
 
-static void types_that_are_none_are_refused(void **state) {
+static void invalid_types_in_a_spec_are_refused(void **state) {
     static const char *const rows[] = {"{\"title\":\"\"}", "{\"title\":\"[]\"}",
         "{\"title\":\"Utf8\"}", "{\"title\":\"utf8\\n\"}",
         "{\"title\":\"utf8 \"}", "{\"title\":\"utf8[][]\"}",
@@ -199,7 +199,8 @@ static void types_that_are_none_are_refused(void **state) {
     }
 }
 
-static void names_that_leave_the_directory_are_refused(void **state) {
+static void field_names_that_lead_outside_the_directory_are_refused(
+    void **state) {
     static const char *const rows[] = {"{\"refs\":\"x\"}",
         "{\"r\\u0065fs\":\"x\"}", "{\"a/b\":\"x\"}", "{\"a\\/b\":\"x\"}",
         "{\"a\\u002fb\":\"x\"}", "{\"/\":\"x\"}", "{\"/etc/passwd\":\"x\"}",
@@ -216,7 +217,7 @@ static void names_that_leave_the_directory_are_refused(void **state) {
     }
 }
 
-static void every_spec_that_is_cut_is_refused(void **state) {
+static void every_truncated_spec_is_refused(void **state) {
     static const char spec[] =
         "{\"\\ud83d\": 1}{\"a\": \"bytes\", \"b\\u00e9\": \"utf8[]\"}";
     const char *whole = spec + 13;
@@ -227,7 +228,7 @@ static void every_spec_that_is_cut_is_refused(void **state) {
 }
 
 /* A byte order mark is no part of JSON; whoever takes it must read the rest. */
-static void a_byte_order_mark_is_refused_or_passed_over(void **state) {
+static void a_byte_order_mark_does_no_harm(void **state) {
     static const char spec[] = "\xef\xbb\xbf{\"a\": \"bytes\"}";
     char fields[64];
     (void)state;
@@ -285,7 +286,7 @@ static void specs_have_a_limit_of_fields(void **state) {
 
 /* A name of 100,000 characters, one of control characters: the messages stay
  * lines of UTF-8 with the reason in them. */
-static void messages_about_odd_names_are_lines_of_utf8(void **state) {
+static void messages_about_odd_names_are_one_line_of_utf8(void **state) {
     static const char *const names[] = {"a\\nb", "\\u001b[31mred", "\\u007f",
         "\\r\\n", "\\u0085\\u2028", "%s%n%d"};
     (void)state;
@@ -362,7 +363,7 @@ static bags_code read_all(const char *path, bool no_mmap) {
 }
 
 /* A pipe would wait for a writer for ever; a device has no end. */
-static void pipes_and_devices_are_no_files(void **state) {
+static void pipes_and_devices_are_refused(void **state) {
     static const char *const names[] = {"x/spec.json", "x/refs.bag", "x/a.bag"};
     static const char *const targets[] = {
         NULL, "/dev/zero", "/dev/null", "/dev/tty", "/", "nowhere", "a.bag"};
@@ -415,7 +416,7 @@ static void symbolic_links_are_followed(void **state) {
     assert_int_equal(read_all(at("x"), false), BAGS_OK);
 }
 
-static void directories_in_the_place_of_files_are_errors(void **state) {
+static void directories_in_place_of_files_are_errors(void **state) {
     static const char *const names[] = {"spec.json", "refs.bag", "a.bag"};
     (void)state;
     for (size_t i = 0; i < 3; i++) {
@@ -434,7 +435,7 @@ static void directories_in_the_place_of_files_are_errors(void **state) {
 
 /* Whatever stands in the place of a file, verify names it and recover leaves it:
  * neither waits, and nothing outside is changed. */
-static void special_files_are_named_by_verify_and_left_by_recover(
+static void special_files_are_reported_by_verify_and_kept_by_recover(
     void **state) {
     static const char *const split[] = {"x/a.idx", "x/a.bag", NULL};
     static const char *const whole[] = {
@@ -489,12 +490,13 @@ static void special_files_are_named_by_verify_and_left_by_recover(
                 if (list == 2)
                     bags_recover(at("x"), &recover, NULL, NULL);
                 assert_file(at("outside"), "not yours", 9);
-                remove_tree(at("x"));
+                if (exists(at("x"))) /* without refs.idx: no datapoint */
+                    remove_tree(at("x"));
             }
     alarm(0);
 }
 
-static void paths_of_any_form_work(void **state) {
+static void paths_in_any_spelling_work(void **state) {
     char here[4096];
     (void)state;
     assert_non_null(getcwd(here, sizeof(here)));
@@ -527,7 +529,7 @@ static void paths_of_any_form_work(void **state) {
 
 /* On a disk that knows no directory but those that were made: what is synced
  * must be the directory above, however it is spelled. */
-static void directories_above_are_found_in_every_spelling(void **state) {
+static void parent_directories_are_found_in_every_spelling(void **state) {
     static const char *const paths[] = {"a", "a/", "a//", "p/a", "p/a/",
         "p//a//", "./a", "/a", "//a/", "/p/q/a", "p/q/r/s/a", "./p/./a/",
         "a.bag", "p/a.b.c"};
@@ -849,7 +851,7 @@ static void a_datapoint_of_65535_fields_is_read_within_bounds(void **state) {
 
 /* Names that are no shards take no memory, shards 16 bytes, in an array that
  * doubles. */
-static void a_directory_of_a_million_names_takes_a_little_memory(void **state) {
+static void a_directory_of_a_million_names_needs_little_memory(void **state) {
     (void)state;
     for (int strange = 0; strange < 2; strange++) {
         ghosts g;
@@ -890,7 +892,7 @@ static bags_code count_decode(void *state, bags_view blob, bags_buffer *scratch,
 
 /* Every datapoint has all blobs: what is read is what is asked for; and to check
  * them all is no more work than if they had one each. */
-static void blobs_that_all_datapoints_share_are_checked_once(void **state) {
+static void blobs_shared_by_all_datapoints_are_decoded_once(void **state) {
     const size_t many = 2000;
     bags_codec codec = {"counted", NULL, NULL, count_decode, NULL, NULL};
     memory_disk m;
@@ -930,7 +932,7 @@ static void blobs_that_all_datapoints_share_are_checked_once(void **state) {
 /* A dataset with plain fields and sequences, some bytes of which are changed.
  * Whatever comes out, it is a value or an error, of one line, and no more memory
  * than the files justify. */
-static void changed_bytes_do_no_harm(void **state) {
+static void random_damage_does_no_harm(void **state) {
     uint64_t random = 7;
     hand_set set;
     unsigned refused = 0, read = 0;
@@ -1012,28 +1014,28 @@ static void changed_bytes_do_no_harm(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(specs_of_any_spelling_are_read),
-        TEST(specs_that_are_none_are_refused),
-        TEST(types_that_are_none_are_refused),
-        TEST(names_that_leave_the_directory_are_refused),
-        TEST(every_spec_that_is_cut_is_refused),
-        TEST(a_byte_order_mark_is_refused_or_passed_over),
+        TEST(specs_with_any_json_formatting_are_read),
+        TEST(invalid_specs_are_refused),
+        TEST(invalid_types_in_a_spec_are_refused),
+        TEST(field_names_that_lead_outside_the_directory_are_refused),
+        TEST(every_truncated_spec_is_refused),
+        TEST(a_byte_order_mark_does_no_harm),
         TEST(nesting_of_any_depth_is_refused),
         TEST(specs_have_a_size_limit),
         TEST(specs_have_a_limit_of_fields),
-        TEST(messages_about_odd_names_are_lines_of_utf8),
-        TEST(pipes_and_devices_are_no_files),
+        TEST(messages_about_odd_names_are_one_line_of_utf8),
+        TEST(pipes_and_devices_are_refused),
         TEST(symbolic_links_are_followed),
-        TEST(directories_in_the_place_of_files_are_errors),
-        TEST(special_files_are_named_by_verify_and_left_by_recover),
-        TEST(paths_of_any_form_work),
-        TEST(directories_above_are_found_in_every_spelling),
+        TEST(directories_in_place_of_files_are_errors),
+        TEST(special_files_are_reported_by_verify_and_kept_by_recover),
+        TEST(paths_in_any_spelling_work),
+        TEST(parent_directories_are_found_in_every_spelling),
         TEST(bags_of_8_eib_cost_nothing_to_open),
         TEST(a_sequence_of_4_billion_items_is_read_in_part),
         TEST(a_datapoint_of_65535_fields_is_read_within_bounds),
-        TEST(a_directory_of_a_million_names_takes_a_little_memory),
-        TEST(blobs_that_all_datapoints_share_are_checked_once),
-        TEST(changed_bytes_do_no_harm),
+        TEST(a_directory_of_a_million_names_needs_little_memory),
+        TEST(blobs_shared_by_all_datapoints_are_decoded_once),
+        TEST(random_damage_does_no_harm),
     };
     return cmocka_run_group_tests_name("hostile", tests, NULL, NULL);
 }

@@ -114,7 +114,8 @@ static bag_reader *open_tall(tall_disk *t, const char *path) {
     return reader;
 }
 
-static void blobs_larger_than_memory_are_a_limit(void **state) {
+static void blobs_too_large_for_the_address_space_are_a_limit_error(
+    void **state) {
     tall_disk t;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 7};
@@ -126,10 +127,10 @@ static void blobs_larger_than_memory_are_a_limit(void **state) {
     assert_true(bag_reader_size(reader) == ((uint64_t)1 << 63) + 24);
     assert_fails(
         BAGS_ERROR_LIMIT, bag_reader_get(reader, 0, &scratch, &blob, &said));
-    assert_says("tall.bag: blob 0 has 9223372036854775808 bytes");
+    assert_says("tall.bag*too large*9223372036854775808 bytes");
     assert_fails(BAGS_ERROR_LIMIT,
         bag_reader_get_range(reader, 0, 2, &scratch, &range, &said));
-    assert_says("9223372036854775808 bytes are more");
+    assert_says("tall.bag*too large*9223372036854775808 bytes");
     assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
     assert_int_equal(blob.size, 0);
     bags_buffer_free(&scratch);
@@ -139,7 +140,8 @@ static void blobs_larger_than_memory_are_a_limit(void **state) {
     memory_disk_free(&t.drive);
 }
 
-static void more_blobs_than_memory_holds_are_a_limit(void **state) {
+static void more_blobs_than_fit_the_address_space_are_a_limit_error(
+    void **state) {
     tall_disk t;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 7};
@@ -153,7 +155,7 @@ static void more_blobs_than_memory_holds_are_a_limit(void **state) {
     assert_true(bag_reader_length(reader) == (uint64_t)1 << 60);
     assert_fails(BAGS_ERROR_LIMIT,
         bag_reader_get_range(reader, 0, UINT64_MAX, &scratch, &range, &said));
-    assert_says("1152921504606846976 blobs are more than memory holds");
+    assert_says("tall.bag*too large*9223372036854775808 bytes");
     assert_ok(
         bag_reader_get(reader, (uint64_t)1 << 59, &scratch, &blob, &said));
     assert_int_equal(blob.size, 0);
@@ -162,7 +164,8 @@ static void more_blobs_than_memory_holds_are_a_limit(void **state) {
     memory_disk_free(&t.drive);
 }
 
-static void fields_larger_than_memory_are_an_error(void **state) {
+static void fields_too_large_for_the_address_space_are_a_limit_error(
+    void **state) {
     static const char refs[] = "\x91\x00\x91\x01";
     tall_disk t;
     hand_bag rows = {{0}, {0}};
@@ -182,7 +185,8 @@ static void fields_larger_than_memory_are_an_error(void **state) {
     options.env.allocator = &memory.allocator;
     assert_opens(reader, bags_reader_open("x", &options, &said));
     assert_fails(
-        BAGS_ERROR_MEMORY, bags_reader_get(reader, 0, NULL, 0, &row, &said));
+        BAGS_ERROR_LIMIT, bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    assert_says("x/tall.bag*too large*9223372036854775808 bytes");
     assert_int_equal(bags_row_length(&row, 0), 0);
     assert_ok(bags_reader_get(reader, 1, NULL, 0, &row, &said));
     assert_ok(verify_path("x", &options.env, &said));
@@ -212,7 +216,7 @@ static void datapoints_are_counted_up_to_2_to_the_64(void **state) {
     options.env.io = &t.io;
     options.env.allocator = &memory.allocator;
     assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open("x", &options, &said));
-    assert_says("x/000015: has more datapoints than can be counted");
+    assert_says("x*2^64 datapoints");
     memory_disk_free(&t.drive);
 }
 
@@ -287,7 +291,7 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     assert_true(bag_writer_size(writer) == half + 16);
     assert_fails(BAGS_ERROR_LIMIT,
         bag_writer_append(writer, options.env.io, (size_t)half, NULL, &said));
-    assert_says("x.bag: is larger than 2^63 bytes");
+    assert_says("x.bag*2^63 bytes");
     assert_fails(
         BAGS_ERROR_LIMIT, bag_writer_append(writer, "more", 4, NULL, &said));
     bag_writer_abort(writer);
@@ -295,7 +299,7 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
 
 /* ------------------------------------------------------------- calls on nothing */
 
-static void a_writer_of_a_bag_that_is_null_is_an_argument_error(void **state) {
+static void a_null_bag_writer_is_an_argument_error(void **state) {
     (void)state;
     assert_fails(
         BAGS_ERROR_ARGUMENT, bag_writer_append(NULL, "x", 1, NULL, &said));
@@ -325,10 +329,10 @@ static void fields_and_entries_without_names_are_argument_errors(void **state) {
     assert_opens(writer, bags_writer_open(at("x"), right, 1, &options, &said));
     assert_fails(
         BAGS_ERROR_ARGUMENT, bags_writer_append(writer, &entry, 1, &said));
-    assert_says("entry 0 names no field");
+    assert_says("x: datapoint 0*field name*NULL");
     assert_ok(bags_writer_begin(writer, &said));
     assert_fails(
-        BAGS_ERROR_FIELD, bags_writer_set(writer, NULL, &value, &said));
+        BAGS_ERROR_ARGUMENT, bags_writer_set(writer, NULL, &value, &said));
     bags_writer_cancel(writer);
     bags_writer_abort(writer);
 }
@@ -344,7 +348,7 @@ static void *closed_file(const bags_io *io) {
     return file;
 }
 
-static void local_calls_say_what_the_system_says(void **state) {
+static void local_hooks_return_the_errno_of_the_system(void **state) {
     const bags_io *io = bags_io_local();
     void *file = closed_file(io);
     const void *data = NULL;
@@ -366,7 +370,7 @@ static void local_calls_say_what_the_system_says(void **state) {
     assert_int_equal(io->make_dir(NULL, at("closed")), EEXIST);
 }
 
-static void nobody_waits_for_what_is_on_its_way_to_the_disk(void **state) {
+static void starting_to_write_to_the_disk_does_not_wait(void **state) {
     const bags_io *io = bags_io_local();
     void *file = NULL;
     (void)state;
@@ -379,7 +383,7 @@ static void nobody_waits_for_what_is_on_its_way_to_the_disk(void **state) {
     assert_int_equal(io->close(NULL, file), 0);
 }
 
-static void space_is_set_aside_only_behind_the_end(void **state) {
+static void disk_space_is_reserved_only_after_the_end(void **state) {
     const bags_io *io = bags_io_local();
     struct stat info;
     void *file = NULL;
@@ -415,7 +419,7 @@ static void local_offsets_above_2_to_the_63_are_refused(void **state) {
 
 /* More than the system moves at once; where the file ends, or must end, it moves
  * less. */
-static void local_transfers_of_any_size_are_begun(void **state) {
+static void local_transfers_of_any_size_are_started(void **state) {
     const bags_io *io = bags_io_local();
     const size_t much = ((size_t)1 << 30) + 4096;
     struct rlimit before, small = {100, 100};
@@ -446,7 +450,7 @@ static void local_transfers_of_any_size_are_begun(void **state) {
     assert_int_equal(file_size(at("x")), 100);
 }
 
-static void links_in_a_circle_are_an_io_error(void **state) {
+static void circular_links_are_an_io_error(void **state) {
     (void)state;
     assert_int_equal(symlink("circle", at("circle")), 0);
     assert_refused(BAGS_ERROR_IO, bags_reader_open(at("circle"), NULL, &said));
@@ -455,7 +459,7 @@ static void links_in_a_circle_are_an_io_error(void **state) {
 
 /* --------------------------------------------------------------------- messages */
 
-static void a_message_that_cannot_be_printed_is_empty(void **state) {
+static void a_message_that_cannot_be_formatted_is_empty(void **state) {
     static const wchar_t none[] = {(wchar_t)0xD800, 0};
     (void)state;
     poison();
@@ -478,7 +482,7 @@ static bags_code fail_long(void *codec, const bags_value *value,
     return bags_fail(err, BAGS_ERROR_VALUE, "%s", text);
 }
 
-static void a_message_that_grows_too_long_loses_its_end(void **state) {
+static void a_message_that_becomes_too_long_is_truncated(void **state) {
     static const bags_codec codec = {"long", NULL, fail_long, NULL, NULL, NULL};
     static const bags_field fields[] = {{"a", "long"}, {"b", "long(1)"}};
     bags_registry *codecs = bags_registry_create(&memory.allocator, &said);
@@ -502,7 +506,7 @@ static void a_message_that_grows_too_long_loses_its_end(void **state) {
     values[0] = bags_blob("x", 1);
     assert_fails(
         BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
-    assert_says("its type takes no arguments");
+    assert_says("x: field \"b\": datapoint 0*\"long(1)\"*no arguments");
     bags_writer_abort(writer);
     bags_registry_free(codecs);
 }
@@ -524,7 +528,7 @@ static bags_code encode_array(size_t dims, const uint64_t *shape,
     return code;
 }
 
-static void arrays_with_huge_dimensions_and_no_element_are_encoded(
+static void arrays_with_huge_dimensions_and_no_elements_are_encoded(
     void **state) {
     static const unsigned char wanted[] = {0x93, 0xA3, '|', 'u', '1', 0x92,
         0xCF, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0xC4, 0};
@@ -537,7 +541,7 @@ static void arrays_with_huge_dimensions_and_no_element_are_encoded(
     bags_buffer_free(&scratch);
 }
 
-static void arrays_beyond_what_their_type_holds_are_refused(void **state) {
+static void arrays_that_exceed_their_type_are_refused(void **state) {
     const uint64_t large[] = {(uint64_t)5 << 30};
     uint64_t many[BAGS_MAX_DIMS + 1];
     bags_buffer scratch = {NULL, 0, NULL, NULL};
@@ -551,7 +555,7 @@ static void arrays_beyond_what_their_type_holds_are_refused(void **state) {
         many[i] = 1;
     assert_fails(BAGS_ERROR_VALUE, encode_array(BAGS_MAX_DIMS + 1, many,
                                        BAGS_DTYPE_UINT8, &scratch, &blob));
-    assert_says("at most 64 dimensions");
+    assert_says("dimensions*65, maximum 64");
     assert_int_equal(blob.size, 0);
     bags_buffer_free(&scratch);
 }
@@ -594,7 +598,7 @@ static void a_file_that_changed_while_it_was_closed_is_an_error(void **state) {
     save(at("x/a.bag"), old.data, old.size);
     assert_fails(
         BAGS_ERROR_CORRUPT, bags_reader_get(reader, 0, NULL, 0, &row, &said));
-    assert_says("a.bag: has 20 bytes now and had 19");
+    assert_says("a.bag*20 bytes*19");
     bytes_free(&old);
     bags_row_free(&row);
     bags_reader_close(reader);
@@ -655,7 +659,7 @@ static void large_blobs_may_be_read_at_random_and_ahead(void **state) {
     hand_free(&bag);
 }
 
-static void a_bag_in_memory_takes_memory_and_may_not_get_it(void **state) {
+static void opening_a_bag_in_memory_may_run_out_of_memory(void **state) {
     static const unsigned char empty[8] = {0};
     bag_reader_options options;
     (void)state;
@@ -698,7 +702,7 @@ static bool open_short_of_memory(
 }
 
 /* Shards 1 and 3 are there, and 5 is not finished. */
-static void shards_with_gaps_open_or_memory_runs_out(void **state) {
+static void opening_shards_with_gaps_may_run_out_of_memory(void **state) {
     (void)state;
     make_dir(at("x"));
     for (int i = 1; i < 4; i += 2) {
@@ -776,7 +780,7 @@ static void a_writer_repeats_its_failure_at_every_call(void **state) {
 }
 
 /* It would make readers refuse the dataset. */
-static void close_tells_that_an_empty_shard_cannot_be_removed(void **state) {
+static void close_reports_that_an_empty_shard_cannot_be_removed(void **state) {
     static const bags_field fields[] = {{"a", "bytes"}};
     bags_value number = bags_int(1);
     bags_entry wrong = {"a", &number, 1};
@@ -852,7 +856,7 @@ static bool recover_short_of_memory(
     return met;
 }
 
-static void a_recovery_that_cannot_be_may_lack_memory_too(void **state) {
+static void a_failing_recovery_may_also_run_out_of_memory(void **state) {
     static const char ends[8] = {1};
     uint64_t n = 1;
     int refused = 0;
@@ -867,7 +871,7 @@ static void a_recovery_that_cannot_be_may_lack_memory_too(void **state) {
     assert_names(at("x"), "refs.bag refs.idx spec.json.partial");
 }
 
-static void refs_longer_than_they_can_be_end_the_datapoints(void **state) {
+static void a_row_of_refs_that_is_too_long_ends_the_datapoints(void **state) {
     static const bags_field fields[] = {{"a", "bytes"}};
     bags_recover_options options;
     bags_recover_report report;
@@ -897,7 +901,7 @@ static void refs_longer_than_they_can_be_end_the_datapoints(void **state) {
     bytes_free(&ends);
 }
 
-static void refs_without_bytes_beside_blobs_were_never_closed(void **state) {
+static void an_empty_refs_file_next_to_blobs_was_never_closed(void **state) {
     hand_bag bag = {{0}, {0}};
     (void)state;
     make_dir(at("x"));
@@ -907,7 +911,7 @@ static void refs_without_bytes_beside_blobs_were_never_closed(void **state) {
     save_text(at("x/refs.bag"), "");
     save_text(at("x/spec.json"), "{\"a\": \"bytes\"}");
     assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open(at("x"), NULL, &said));
-    assert_says("refs.bag: has 0 bytes beside a Bag that has blobs");
+    assert_says("x/refs.bag*0 bytes*a.bag");
 }
 
 /* -------------------------------------------------------------- odd codecs */
@@ -929,7 +933,7 @@ static void close_later(void *codec_state) {
     times_closed++;
 }
 
-static void codecs_that_change_their_mind_or_cannot_encode(void **state) {
+static void codecs_may_fail_at_first_or_be_unable_to_encode(void **state) {
     static const bags_codec later = {
         "later", open_later, fail_long, NULL, close_later, NULL};
     static const bags_codec reads = {"reads", NULL, NULL, NULL, NULL, NULL};
@@ -950,49 +954,49 @@ static void codecs_that_change_their_mind_or_cannot_encode(void **state) {
     assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
     assert_fails(
         BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
-    assert_says("type \"later\": its codec failed before");
+    assert_says("x: field \"a\": datapoint 0*\"later\"*failed before");
     assert_int_equal(times_opened, 2);
     assert_int_equal(times_closed, 1);
     values[0] = bags_blob("x", 1);
     assert_fails(
         BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
-    assert_says("its codec cannot encode");
+    assert_says("x: field \"b\": datapoint 0*cannot encode");
     bags_writer_abort(writer);
     bags_registry_free(codecs);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(blobs_larger_than_memory_are_a_limit),
-        TEST(more_blobs_than_memory_holds_are_a_limit),
-        TEST(fields_larger_than_memory_are_an_error),
+        TEST(blobs_too_large_for_the_address_space_are_a_limit_error),
+        TEST(more_blobs_than_fit_the_address_space_are_a_limit_error),
+        TEST(fields_too_large_for_the_address_space_are_a_limit_error),
         TEST(datapoints_are_counted_up_to_2_to_the_64),
         TEST(a_bag_ends_below_2_to_the_63_bytes),
-        TEST(a_writer_of_a_bag_that_is_null_is_an_argument_error),
+        TEST(a_null_bag_writer_is_an_argument_error),
         TEST(fields_and_entries_without_names_are_argument_errors),
-        TEST(local_calls_say_what_the_system_says),
-        TEST(nobody_waits_for_what_is_on_its_way_to_the_disk),
-        TEST(space_is_set_aside_only_behind_the_end),
+        TEST(local_hooks_return_the_errno_of_the_system),
+        TEST(starting_to_write_to_the_disk_does_not_wait),
+        TEST(disk_space_is_reserved_only_after_the_end),
         TEST(local_offsets_above_2_to_the_63_are_refused),
-        TEST(local_transfers_of_any_size_are_begun),
-        TEST(links_in_a_circle_are_an_io_error),
-        TEST(a_message_that_cannot_be_printed_is_empty),
-        TEST(a_message_that_grows_too_long_loses_its_end),
-        TEST(arrays_with_huge_dimensions_and_no_element_are_encoded),
-        TEST(arrays_beyond_what_their_type_holds_are_refused),
+        TEST(local_transfers_of_any_size_are_started),
+        TEST(circular_links_are_an_io_error),
+        TEST(a_message_that_cannot_be_formatted_is_empty),
+        TEST(a_message_that_becomes_too_long_is_truncated),
+        TEST(arrays_with_huge_dimensions_and_no_elements_are_encoded),
+        TEST(arrays_that_exceed_their_type_are_refused),
         TEST(plain_bytes_are_a_value),
         TEST(a_file_that_changed_while_it_was_closed_is_an_error),
         TEST(reading_the_journal_of_a_bag_may_fail),
         TEST(large_blobs_may_be_read_at_random_and_ahead),
-        TEST(a_bag_in_memory_takes_memory_and_may_not_get_it),
-        TEST(shards_with_gaps_open_or_memory_runs_out),
+        TEST(opening_a_bag_in_memory_may_run_out_of_memory),
+        TEST(opening_shards_with_gaps_may_run_out_of_memory),
         TEST(a_writer_repeats_its_failure_at_every_call),
-        TEST(close_tells_that_an_empty_shard_cannot_be_removed),
+        TEST(close_reports_that_an_empty_shard_cannot_be_removed),
         TEST(a_directory_that_cannot_be_listed_is_not_recovered),
-        TEST(a_recovery_that_cannot_be_may_lack_memory_too),
-        TEST(refs_longer_than_they_can_be_end_the_datapoints),
-        TEST(refs_without_bytes_beside_blobs_were_never_closed),
-        TEST(codecs_that_change_their_mind_or_cannot_encode),
+        TEST(a_failing_recovery_may_also_run_out_of_memory),
+        TEST(a_row_of_refs_that_is_too_long_ends_the_datapoints),
+        TEST(an_empty_refs_file_next_to_blobs_was_never_closed),
+        TEST(codecs_may_fail_at_first_or_be_unable_to_encode),
     };
     return cmocka_run_group_tests_name("limits", tests, NULL, NULL);
 }

@@ -209,23 +209,25 @@ static void look_at_all(void (*write)(place *p), const char *what) {
     print_message("%s: %d looks\n", what, (int)looks);
 }
 
-static void every_call_of_a_writer_leaves_what_was_flushed(void **state) {
+static void flushed_data_is_readable_after_every_call_of_a_writer(
+    void **state) {
     (void)state;
     look_at_all(write_and_close, "a writer");
 }
 
-static void every_call_of_a_recovery_leaves_what_was_flushed(void **state) {
+static void flushed_data_is_readable_after_every_call_of_a_recovery(
+    void **state) {
     (void)state;
     look_at_all(write_and_die, "writers that die");
 }
 
-static void every_call_of_an_abort_leaves_whole_datapoints(void **state) {
+static void only_complete_datapoints_are_read_during_an_abort(void **state) {
     (void)state;
     look_at_all(write_and_abort, "a writer that aborts");
 }
 
 /* Writes of three bytes, so that every entry of a journal is torn in between. */
-static void a_torn_entry_of_a_journal_is_no_datapoint(void **state) {
+static void a_torn_entry_of_a_journal_is_not_a_datapoint(void **state) {
     place p;
     gaze g;
     (void)state;
@@ -345,8 +347,7 @@ static bool take_turn_at(
     return t.calls >= n;
 }
 
-static void a_writer_may_do_anything_between_two_calls_of_a_reader(
-    void **state) {
+static void a_writer_may_run_between_any_two_calls_of_a_reader(void **state) {
     static const uint64_t lengths[] = {0, 5};
     uint64_t turns = 0;
     (void)state;
@@ -421,7 +422,7 @@ static void check_damage(
     }
 }
 
-static void a_reader_takes_what_recovery_would_keep(void **state) {
+static void a_reader_shows_what_recovery_would_keep(void **state) {
     place p;
     uint64_t cases = 0;
     (void)state;
@@ -484,8 +485,7 @@ static bool notices_change(
     return noticed;
 }
 
-static void a_reader_compares_what_is_being_written_with_its_checksums(
-    void **state) {
+static void unfinished_data_is_compared_with_its_checksums(void **state) {
     static const char *const names[] = {"clip", "id", "text", "refs"};
     static const char *const endings[] = {"bag", "idx", "crc"};
     place p;
@@ -535,7 +535,7 @@ static void a_reader_compares_what_is_being_written_with_its_checksums(
 }
 
 /* Whose checksums are cut, as by a loss of power, or are none. */
-static void without_its_checksums_what_is_being_written_is_not_read(
+static void verify_checksums_refuses_unfinished_data_without_them(
     void **state) {
     place p;
     bags_reader *reader;
@@ -558,14 +558,14 @@ static void without_its_checksums_what_is_being_written_is_not_read(
         } else {
             assert_refused(BAGS_ERROR_MISSING,
                 bags_reader_open(p.job.path, &options, &said));
-            assert_says("there are no checksums");
+            assert_says("no checksums*.crc");
         }
         mortal_bury(&p.device, writer);
         place_end(&p, true);
     }
 }
 
-static void a_file_that_is_lost_is_an_error(void **state) {
+static void a_missing_file_of_an_unfinished_shard_is_an_error(void **state) {
     (void)state;
     for (size_t which = 1; which < 7; which++) {
         place p;
@@ -607,7 +607,7 @@ static bags_writer *number_writer(uint64_t worker, uint64_t workers) {
     return writer;
 }
 
-static void shards_say_whether_they_are_finished(void **state) {
+static void a_reader_reports_which_shards_are_unfinished(void **state) {
     bags_reader_options options = live_options(&disk.io, MAPPED);
     bags_reader *reader;
     (void)state;
@@ -634,7 +634,7 @@ static void shards_say_whether_they_are_finished(void **state) {
     assert_ok(bags_writer_close(writer, &said));
 }
 
-static void a_shard_that_has_only_begun_is_empty_or_skipped(void **state) {
+static void a_shard_that_was_just_started_is_empty_or_skipped(void **state) {
     static const char *const records[] = {
         "", "{", "{\"n\": \"int(8)\"", "{\"n\": \"int(8)\"}"};
     bags_reader_options options = live_options(&disk.io, MAPPED);
@@ -645,7 +645,7 @@ static void a_shard_that_has_only_begun_is_empty_or_skipped(void **state) {
     make_dir(at("x/000000"));
     assert_refused(
         BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), &options, &said));
-    assert_says("only begun");
+    assert_says("x*finished*recover");
     for (int i = 0; i < 4; i++) {
         bags_reader *reader = NULL;
         save_text(at("x/000000/spec.json.partial"), records[i]);
@@ -707,7 +707,7 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
     bags_row_free(&row);
 }
 
-static void a_gap_is_one_while_workers_write_too(void **state) {
+static void a_gap_is_reported_while_workers_write(void **state) {
     bags_reader_options options = live_options(&disk.io, MAPPED);
     bags_reader *reader;
     (void)state;
@@ -760,7 +760,8 @@ static void without_the_option_an_unfinished_shard_is_refused(void **state) {
 }
 
 /* Datasets of other writers, which have no record of a shard that is begun. */
-static void of_a_split_dataset_the_shortest_field_counts(void **state) {
+static void the_shortest_field_limits_an_unfinished_split_dataset(
+    void **state) {
     bags_reader_options options = live_options(&disk.io, BY_POSITION);
     bags_reader *reader;
     bags_row row = {0};
@@ -983,7 +984,7 @@ static void a_bag_may_be_finished_between_two_calls_of_a_reader(void **state) {
 }
 
 /* A journal that a loss of power left longer than the blobs. */
-static void of_a_damaged_bag_the_whole_blobs_are_read(void **state) {
+static void the_complete_blobs_of_a_damaged_bag_are_read(void **state) {
     bag_reader_options options;
     bag_reader *reader;
     bags_buffer scratch = {0};
@@ -1190,7 +1191,7 @@ static void another_process_writes_meanwhile(void **state) {
 }
 #endif
 
-static void a_look_that_has_no_memory_is_an_error(void **state) {
+static void reading_unfinished_data_may_run_out_of_memory(void **state) {
     uint64_t n;
     place p;
     bags_writer *writer;
@@ -1223,29 +1224,29 @@ static void a_look_that_has_no_memory_is_an_error(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(every_call_of_a_writer_leaves_what_was_flushed),
-        TEST(every_call_of_a_recovery_leaves_what_was_flushed),
-        TEST(every_call_of_an_abort_leaves_whole_datapoints),
-        TEST(a_torn_entry_of_a_journal_is_no_datapoint),
-        TEST(a_writer_may_do_anything_between_two_calls_of_a_reader),
-        TEST(a_reader_takes_what_recovery_would_keep),
-        TEST(a_reader_compares_what_is_being_written_with_its_checksums),
-        TEST(without_its_checksums_what_is_being_written_is_not_read),
-        TEST(a_file_that_is_lost_is_an_error),
-        TEST(shards_say_whether_they_are_finished),
-        TEST(a_shard_that_has_only_begun_is_empty_or_skipped),
+        TEST(flushed_data_is_readable_after_every_call_of_a_writer),
+        TEST(flushed_data_is_readable_after_every_call_of_a_recovery),
+        TEST(only_complete_datapoints_are_read_during_an_abort),
+        TEST(a_torn_entry_of_a_journal_is_not_a_datapoint),
+        TEST(a_writer_may_run_between_any_two_calls_of_a_reader),
+        TEST(a_reader_shows_what_recovery_would_keep),
+        TEST(unfinished_data_is_compared_with_its_checksums),
+        TEST(verify_checksums_refuses_unfinished_data_without_them),
+        TEST(a_missing_file_of_an_unfinished_shard_is_an_error),
+        TEST(a_reader_reports_which_shards_are_unfinished),
+        TEST(a_shard_that_was_just_started_is_empty_or_skipped),
         TEST(a_shard_without_a_datapoint_stays_empty_while_it_grows),
-        TEST(a_gap_is_one_while_workers_write_too),
+        TEST(a_gap_is_reported_while_workers_write),
         TEST(without_the_option_an_unfinished_shard_is_refused),
-        TEST(of_a_split_dataset_the_shortest_field_counts),
+        TEST(the_shortest_field_limits_an_unfinished_split_dataset),
         TEST(a_bag_is_read_while_it_is_written),
         TEST(a_bag_may_be_finished_between_two_calls_of_a_reader),
-        TEST(of_a_damaged_bag_the_whole_blobs_are_read),
+        TEST(the_complete_blobs_of_a_damaged_bag_are_read),
         TEST(a_bag_is_synced_with_its_journal_and_their_directory),
         TEST(a_sync_that_fails_is_final),
         TEST(a_bags_sync_that_fails_is_final),
         TEST(another_process_writes_meanwhile),
-        TEST(a_look_that_has_no_memory_is_an_error),
+        TEST(reading_unfinished_data_may_run_out_of_memory),
     };
     return cmocka_run_group_tests_name("live", tests, NULL, NULL);
 }

@@ -50,8 +50,8 @@ static void paths_may_be_long(void **state) {
     for (size_t parts = 1; parts < 16; parts += 7) {
         size_t used = (size_t)snprintf(path, sizeof(path), "%s", at("long"));
         for (size_t i = 0; i < parts; i++)
-            used += (size_t)snprintf(path + used, sizeof(path) - used,
-                "/%0100d", (int)i);
+            used += (size_t)snprintf(
+                path + used, sizeof(path) - used, "/%0100d", (int)i);
         write_set(path, "far away");
         check_set(path, "far away");
         assert_int_equal(io->kind(NULL, path, &kind), 0);
@@ -76,7 +76,7 @@ static void paths_of_every_script_are_utf8(void **state) {
 }
 
 /* A shard's number comes out of the list of a directory. */
-static void shards_below_a_name_of_another_script_are_found(void **state) {
+static void shards_below_a_name_in_another_script_are_found(void **state) {
     bags_writer_options options;
     bags_value value = bags_utf8("x");
     bags_entry entry = {"a", &value, 1};
@@ -86,13 +86,13 @@ static void shards_below_a_name_of_another_script_are_found(void **state) {
     memset(&options, 0, sizeof(options));
     options.shard_length = 2;
     assert_opens(writer, bags_writer_open(at("\xe6\x97\xa5/\xce\xa9"), &field,
-        1, &options, &said));
+                             1, &options, &said));
     for (int i = 0; i < 5; i++)
         assert_ok(bags_writer_append(writer, &entry, 1, &said));
     assert_ok(bags_writer_close(writer, &said));
     assert_names(at("\xe6\x97\xa5/\xce\xa9"), "000000 000001 000002");
-    assert_opens(reader,
-        bags_reader_open(at("\xe6\x97\xa5/\xce\xa9"), NULL, &said));
+    assert_opens(
+        reader, bags_reader_open(at("\xe6\x97\xa5/\xce\xa9"), NULL, &said));
     assert_int_equal(bags_reader_length(reader), 5);
     bags_reader_close(reader);
 }
@@ -150,7 +150,7 @@ static void a_rename_replaces_a_file(void **state) {
     assert_int_equal(io->rename(NULL, at("new"), at("old")), ENOENT);
 }
 
-static void the_lock_does_not_keep_others_from_reading(void **state) {
+static void a_lock_does_not_prevent_reading(void **state) {
     const bags_io *io = bags_io_local();
     void *one = NULL, *two = NULL;
     char text[8];
@@ -196,14 +196,14 @@ static void offsets_have_64_bits(void **state) {
     assert_int_equal(file_size(at("x")), 2);
 }
 
-static void a_line_break_is_written_as_it_is(void **state) {
+static void a_line_break_is_written_unchanged(void **state) {
     (void)state;
     write_set(at("x"), "a\nb\r\nc\x1a d");
     check_set(at("x"), "a\nb\r\nc\x1a d");
     assert_int_equal(file_size(at("x/a.bag")), 9 + 16);
 }
 
-static void both_separators_of_windows_are_known(void **state) {
+static void both_path_separators_of_windows_work(void **state) {
     char path[4096];
     (void)state;
     if (!ON_WINDOWS)
@@ -242,7 +242,7 @@ static int die_writing(const char *path) {
     _exit(0);
 }
 
-static void a_writer_of_another_process_holds_its_lock(void **state) {
+static void a_writer_in_another_process_holds_its_lock(void **state) {
     (void)state;
 #ifdef _WIN32
     int in[2], out[2];
@@ -277,15 +277,15 @@ int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
         TEST(paths_may_be_long),
         TEST(paths_of_every_script_are_utf8),
-        TEST(shards_below_a_name_of_another_script_are_found),
+        TEST(shards_below_a_name_in_another_script_are_found),
         TEST(a_file_that_is_read_can_be_renamed_and_removed),
         TEST(a_mapped_file_can_be_renamed),
         TEST(a_rename_replaces_a_file),
-        TEST(the_lock_does_not_keep_others_from_reading),
+        TEST(a_lock_does_not_prevent_reading),
         TEST(offsets_have_64_bits),
-        TEST(a_line_break_is_written_as_it_is),
-        TEST(both_separators_of_windows_are_known),
-        TEST(a_writer_of_another_process_holds_its_lock),
+        TEST(a_line_break_is_written_unchanged),
+        TEST(both_path_separators_of_windows_work),
+        TEST(a_writer_in_another_process_holds_its_lock),
     };
     return cmocka_run_group_tests_name("paths", tests, NULL, NULL);
 }

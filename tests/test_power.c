@@ -535,6 +535,9 @@ static bool summed;   /* all is written with checksums */
 static int share = 1; /* of a dataset's images one in `share` is looked at */
 static int looked_at; /* in all */
 
+/* What was certain is there as it was written. The datapoints after it have, with
+ * checksums, no other bytes than were written; but a sector of zeros in a journal
+ * and in its checksums makes empty blobs: the CRC of nothing is 0. */
 static void check_image(const work *w, image *im, tally_of_images *sum) {
     memory_disk m;
     bags_error err;
@@ -545,7 +548,7 @@ static void check_image(const work *w, image *im, tally_of_images *sum) {
     bool done = recover_image(w, &m, &err);
     finding f = work_find(w, &m.io, !done);
     if (f.right < certain || f.length > im->record->appended[im->point] ||
-        (f.opened && !f.verified) || (summed && f.right < f.length))
+        (f.opened && !f.verified) || (summed && f.emptied < f.length))
         fail_msg("%s, call %d of %d, seed %llu: %d datapoints, the first %d "
                  "right; %d were certain, %d appended. recover: %s; reader: %s",
             im->how->name, im->point, im->record->length,
@@ -698,7 +701,7 @@ static void write_and_sync(stage *s, bags_writer *writer, uint64_t total) {
     append_recorded(s->record, w, writer, total);
 }
 
-static void what_was_synced_survives(void **state) {
+static void synced_datapoints_survive_a_power_failure(void **state) {
     stage s;
     (void)state;
     stage_start(&s, "set", 0);
@@ -709,7 +712,7 @@ static void what_was_synced_survives(void **state) {
 }
 
 /* With the last value each, and after a few. */
-static void what_was_synced_again_and_again_survives(void **state) {
+static void repeatedly_synced_datapoints_survive_a_power_failure(void **state) {
     static const uint64_t lengths[] = {0, 5};
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -817,7 +820,7 @@ static void check_all_bags(recorder *r) {
 
 /* Synced now and then, more often, and by closing, which removes the journal: that may be
  * undone. */
-static void the_blobs_of_a_bag_that_were_synced_survive(void **state) {
+static void synced_blobs_of_a_bag_survive_a_power_failure(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
         recorder *r = recorder_start();
@@ -848,7 +851,7 @@ static void the_blobs_of_a_bag_that_were_synced_survive(void **state) {
     }
 }
 
-static void finished_shards_survive(void **state) {
+static void finished_shards_survive_a_power_failure(void **state) {
     stage s;
     (void)state;
     stage_start(&s, "set", 3);
@@ -864,7 +867,7 @@ static void finished_shards_survive(void **state) {
     stage_end(&s, 4, "shards that keep their journals");
 }
 
-static void recovery_may_lose_power_too(void **state) {
+static void the_power_may_fail_during_recovery(void **state) {
     stage s;
     (void)state;
     stage_start(&s, "set", 0);
@@ -888,7 +891,7 @@ static void recovery_may_lose_power_too(void **state) {
     stage_end(&s, 6, "recovery of what was never synced");
 }
 
-static void going_on_may_lose_power_too(void **state) {
+static void the_power_may_fail_after_resuming(void **state) {
     static const uint64_t lengths[] = {0, 4};
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -908,7 +911,7 @@ static void going_on_may_lose_power_too(void **state) {
 }
 
 /* What sync promises does not depend on what happens by itself. */
-static void without_automatic_syncs_a_sync_holds(void **state) {
+static void an_explicit_sync_holds_with_no_sync(void **state) {
     static const uint64_t lengths[] = {0, 40};
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -924,7 +927,7 @@ static void without_automatic_syncs_a_sync_holds(void **state) {
 
 /* A shard that was synced is finished with syncs, or its end could take away
  * what was certain. */
-static void the_end_of_a_shard_takes_nothing_away(void **state) {
+static void finishing_a_shard_loses_nothing_that_was_synced(void **state) {
     static const uint64_t lengths[] = {0, 4};
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -943,7 +946,7 @@ static void the_end_of_a_shard_takes_nothing_away(void **state) {
     }
 }
 
-static void directories_that_were_made_survive(void **state) {
+static void new_directories_survive_a_power_failure(void **state) {
     stage s;
     (void)state;
     stage_start(&s, "new/newer/set", 0);
@@ -959,7 +962,8 @@ static void directories_that_were_made_survive(void **state) {
 }
 
 /* Those that a writer made which died before it synced anything. */
-static void directories_that_the_dead_made_survive(void **state) {
+static void directories_of_a_crashed_writer_survive_a_power_failure(
+    void **state) {
     static const uint64_t lengths[] = {0, 40};
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -986,16 +990,16 @@ static void directories_that_the_dead_made_survive(void **state) {
 /* test_power [SHARE] */
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        TEST(what_was_synced_survives),
-        TEST(what_was_synced_again_and_again_survives),
-        TEST(the_blobs_of_a_bag_that_were_synced_survive),
-        TEST(finished_shards_survive),
-        TEST(recovery_may_lose_power_too),
-        TEST(going_on_may_lose_power_too),
-        TEST(without_automatic_syncs_a_sync_holds),
-        TEST(the_end_of_a_shard_takes_nothing_away),
-        TEST(directories_that_were_made_survive),
-        TEST(directories_that_the_dead_made_survive),
+        TEST(synced_datapoints_survive_a_power_failure),
+        TEST(repeatedly_synced_datapoints_survive_a_power_failure),
+        TEST(synced_blobs_of_a_bag_survive_a_power_failure),
+        TEST(finished_shards_survive_a_power_failure),
+        TEST(the_power_may_fail_during_recovery),
+        TEST(the_power_may_fail_after_resuming),
+        TEST(an_explicit_sync_holds_with_no_sync),
+        TEST(finishing_a_shard_loses_nothing_that_was_synced),
+        TEST(new_directories_survive_a_power_failure),
+        TEST(directories_of_a_crashed_writer_survive_a_power_failure),
     };
     if (argc > 1 && atoi(argv[1]) > 1)
         share = atoi(argv[1]);

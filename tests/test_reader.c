@@ -175,7 +175,7 @@ static void fields_are_found_by_name_and_described(void **state) {
     bags_row_free(NULL);
 }
 
-static void sizes_and_statistics_are_those_of_the_files(void **state) {
+static void the_info_agrees_with_the_files(void **state) {
     (void)state;
     for (int variant = V1; variant <= SPLIT; variant++) {
         hand_set set;
@@ -284,7 +284,7 @@ static void check_select(
     assert_int_equal(bags_row_bytes(row, 0, (size_t)count).size, 0);
 }
 
-static void items_of_a_sequence_are_selected_by_ranges_with_steps(
+static void items_of_a_sequence_are_selected_by_start_stop_and_step(
     void **state) {
     static const uint64_t edges[] = {
         0, 1, 2, 5, 10, 11, 12, 13, UINT64_MAX - 1, UINT64_MAX};
@@ -308,7 +308,7 @@ static void items_of_a_sequence_are_selected_by_ranges_with_steps(
     }
 }
 
-static void a_slice_is_taken_as_it_is(void **state) {
+static void a_slice_is_applied_literally(void **state) {
     (void)state;
     save_formula(at("x"), 13, V1);
     bags_reader *reader = open_mode(at("x"), MAPPED);
@@ -332,7 +332,7 @@ static void a_slice_is_taken_as_it_is(void **state) {
     bags_reader_close(reader);
 }
 
-static void a_range_of_a_plain_field_is_an_error(void **state) {
+static void a_slice_of_a_plain_field_is_an_error(void **state) {
     static const uint64_t rows[][3] = {{0, 1, 0}, {0, 0, 1}, {1, 1, 0},
         {0, 5, 2}, {1, 0, 0}, {UINT64_MAX, UINT64_MAX, UINT64_MAX}};
     (void)state;
@@ -353,7 +353,7 @@ static void a_range_of_a_plain_field_is_an_error(void **state) {
 }
 
 /* A selection that is filled by hand, and half of it. */
-static void a_range_without_slice_is_an_invalid_argument(void **state) {
+static void start_or_stop_without_slice_is_an_argument_error(void **state) {
     static const size_t fields[] = {WORDS, TITLE};
     (void)state;
     save_formula(at("x"), 13, V1);
@@ -520,8 +520,7 @@ static void a_missing_item_is_named(void **state) {
     bags_reader *reader = open_mode(at("x"), MAPPED);
     assert_fails(BAGS_ERROR_RANGE,
         bags_reader_get_blob(reader, 7, TITLE, 3, &row, &blob, &said));
-    assert_says("datapoint 7, field \"title\"");
-    assert_says("there is no item 3; it has 1");
+    assert_says("x: field \"title\": datapoint 7*item*3*length 1");
     bags_row_free(&row);
     bags_reader_close(reader);
 }
@@ -657,7 +656,7 @@ static void a_mapped_read_makes_no_calls(void **state) {
     bags_reader_close(reader);
 }
 
-static void opening_opens_no_field(void **state) {
+static void opening_a_dataset_opens_no_field(void **state) {
     (void)state;
     save_formula(at("x"), 50, V1);
     remove_tree(at("x/words.bag"));
@@ -713,7 +712,7 @@ static void a_row_is_used_with_many_readers(void **state) {
     bags_row_free(&row);
 }
 
-static void an_empty_row_has_nothing(void **state) {
+static void an_empty_row_has_no_slots(void **state) {
     bags_row row = {0};
     bags_value value;
     (void)state;
@@ -801,7 +800,7 @@ static void values_are_decoded_by_their_types(void **state) {
     }
 }
 
-static void values_that_are_none_of_their_type_name_field_and_datapoint(
+static void a_value_that_does_not_decode_names_field_and_datapoint(
     void **state) {
     static const struct {
         const char *type, *blob;
@@ -1114,7 +1113,7 @@ static void check_bad_row(const void *data, size_t size, size_t number) {
     }
 }
 
-static void rows_of_refs_that_cannot_be_right_are_errors(void **state) {
+static void invalid_rows_of_refs_are_errors(void **state) {
     static const struct {
         const char *row;
         size_t size;
@@ -1184,7 +1183,7 @@ static void rows_of_refs_that_cannot_be_right_are_errors(void **state) {
         check_bad_row(rows[i].row, rows[i].size, i);
 }
 
-static void rows_of_refs_that_are_cut_are_errors(void **state) {
+static void truncated_rows_of_refs_are_errors(void **state) {
     static const char row[] =
         "\xdc\x00\x02\xcf\x00\x00\x00\x00\x00\x00\x00\x01"
         "\xdd\x00\x00\x00\x02\xcd\x00\x01\xd2\x00\x00\x00\x02";
@@ -1346,7 +1345,7 @@ static bags_code read_all(const char *path, enum mode mode) {
     return code;
 }
 
-static void a_bag_of_0_bytes_is_read_beside_v2_and_empty_bags_alone(
+static void a_bag_of_0_bytes_is_read_only_next_to_v2_or_empty_bags(
     void **state) {
     hand_set set;
     (void)state;
@@ -1410,7 +1409,7 @@ static void a_bag_shorter_than_8_bytes_is_an_error_in_a_dataset(void **state) {
     }
 }
 
-static void journals_beside_refs_are_ignored(void **state) {
+static void journals_next_to_refs_are_ignored(void **state) {
     static const char junk[] = "\xff\xff\xff\xff\xff\xff\xff\xff\xff";
     (void)state;
     for (int variant = V1; variant <= V2; variant++) {
@@ -1450,7 +1449,7 @@ static void split_fields_of_unequal_length_are_an_error(void **state) {
     }
 }
 
-static void split_datasets_with_faults_are_errors(void **state) {
+static void damaged_split_datasets_are_errors(void **state) {
     (void)state;
     for (int fault = 0; fault < 6; fault++) {
         save_formula(at("x"), 20, SPLIT);
@@ -1490,7 +1489,8 @@ static void split_datasets_with_faults_are_errors(void **state) {
     }
 }
 
-static void torn_and_surplus_bytes_of_split_fields_are_ignored(void **state) {
+static void torn_entries_and_trailing_bytes_of_split_fields_are_ignored(
+    void **state) {
     (void)state;
     save_formula(at("x"), 20, SPLIT);
     bytes file = load(at("x/title.idx"));
@@ -1550,7 +1550,7 @@ static void v1_bags_with_journals_and_no_refs_are_split(void **state) {
 
 /* ------------------------------------------------------------------------ limits */
 
-static void few_files_and_few_maps_are_enough(void **state) {
+static void few_open_files_and_maps_are_enough(void **state) {
     hand_set set;
     char name[HAND_FIELDS][8];
     (void)state;
@@ -1605,7 +1605,7 @@ static void short_reads_are_continued(void **state) {
 
 /* A row that claims a sequence of 2^40 items, or a blob of 2^40 bytes, must not
  * make the reader take memory for it. */
-static void memory_is_taken_for_what_is_there_alone(void **state) {
+static void memory_use_is_bounded_by_the_file_sizes(void **state) {
     (void)state;
     save_row("\x92\x00\x92\x00\xcf\x00\x00\x01\x00\x00\x00\x00\x00", 13);
     for (int mode = 0; mode < MODES; mode++) {
@@ -1671,7 +1671,7 @@ static bags_code silent_open(const bags_codec *codec, const bags_type *type,
 }
 
 /* They should say why; the caller's error may be anything until they do. */
-static void codecs_that_fail_in_silence_do_no_harm(void **state) {
+static void codecs_that_fail_without_a_message_do_no_harm(void **state) {
     bags_codec decode = {"utf8", NULL, NULL, silent_decode, NULL, NULL};
     bags_codec open = {"utf8", silent_open, NULL, silent_decode, NULL, NULL};
     bags_codec neither = {"utf8", NULL, NULL, NULL, NULL, NULL};
@@ -1710,7 +1710,7 @@ static void codecs_that_fail_in_silence_do_no_harm(void **state) {
 
 /* 2000 datapoints that all refer to one blob of 64 KiB: 128 MiB if each had a
  * copy of its own. */
-static void shared_blobs_take_memory_in_bounds(void **state) {
+static void shared_blobs_need_bounded_memory(void **state) {
     hand_set set;
     unsigned char *data = (unsigned char *)calloc(1, 65536);
     (void)state;
@@ -1764,7 +1764,8 @@ static void *arena_resize(
 }
 
 /* A row must not take a new reader for the one it served before. */
-static void a_row_outlives_readers_at_the_same_place(void **state) {
+static void a_row_is_not_confused_by_a_new_reader_at_the_same_address(
+    void **state) {
     static arena a;
     bags_row row = {0};
     const bags_reader *before = NULL;
@@ -1796,7 +1797,7 @@ static void a_row_outlives_readers_at_the_same_place(void **state) {
     bags_row_free(&row);
 }
 
-static void no_selects_are_nothing_and_null_is_all(void **state) {
+static void zero_selects_are_nothing_and_null_is_everything(void **state) {
     bags_row row = {0};
     bags_select none = bags_whole(0);
     (void)state;
@@ -1816,12 +1817,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datapoints_are_read_in_every_mode_and_variant),
         TEST(fields_are_found_by_name_and_described),
-        TEST(sizes_and_statistics_are_those_of_the_files),
+        TEST(the_info_agrees_with_the_files),
         TEST(any_fields_in_any_order_are_selected),
-        TEST(items_of_a_sequence_are_selected_by_ranges_with_steps),
-        TEST(a_slice_is_taken_as_it_is),
-        TEST(a_range_of_a_plain_field_is_an_error),
-        TEST(a_range_without_slice_is_an_invalid_argument),
+        TEST(items_of_a_sequence_are_selected_by_start_stop_and_step),
+        TEST(a_slice_is_applied_literally),
+        TEST(a_slice_of_a_plain_field_is_an_error),
+        TEST(start_or_stop_without_slice_is_an_argument_error),
         TEST(unknown_fields_are_errors),
         TEST(a_datapoint_past_the_end_is_a_range_error),
         TEST(items_are_counted_without_reading_them),
@@ -1831,39 +1832,39 @@ int main(void) {
         TEST(refs_of_every_layout_are_read_in_any_order),
         TEST(empty_refs_of_many_fields_are_refused),
         TEST(a_mapped_read_makes_no_calls),
-        TEST(opening_opens_no_field),
+        TEST(opening_a_dataset_opens_no_field),
         TEST(a_row_is_used_with_many_readers),
-        TEST(an_empty_row_has_nothing),
+        TEST(an_empty_row_has_no_slots),
         TEST(values_are_decoded_by_their_types),
-        TEST(values_that_are_none_of_their_type_name_field_and_datapoint),
+        TEST(a_value_that_does_not_decode_names_field_and_datapoint),
         TEST(plain_fields_of_consecutive_datapoints_are_read_at_once),
         TEST(a_range_of_a_sequence_field_is_refused),
         TEST(a_plain_range_is_one_contiguous_read),
         TEST(orphans_do_not_appear_in_ranges),
         TEST(refs_in_any_order_are_followed),
         TEST(refs_are_read_in_every_form_of_an_integer),
-        TEST(rows_of_refs_that_cannot_be_right_are_errors),
-        TEST(rows_of_refs_that_are_cut_are_errors),
+        TEST(invalid_rows_of_refs_are_errors),
+        TEST(truncated_rows_of_refs_are_errors),
         TEST(a_refs_error_names_file_and_datapoint),
         TEST(a_damaged_table_names_file_and_blob),
         TEST(a_damaged_table_of_refs_names_it),
         TEST(variants_may_be_mixed_in_a_dataset_with_refs),
-        TEST(a_bag_of_0_bytes_is_read_beside_v2_and_empty_bags_alone),
+        TEST(a_bag_of_0_bytes_is_read_only_next_to_v2_or_empty_bags),
         TEST(a_bag_shorter_than_8_bytes_is_an_error_in_a_dataset),
-        TEST(journals_beside_refs_are_ignored),
+        TEST(journals_next_to_refs_are_ignored),
         TEST(split_fields_of_unequal_length_are_an_error),
-        TEST(split_datasets_with_faults_are_errors),
-        TEST(torn_and_surplus_bytes_of_split_fields_are_ignored),
+        TEST(damaged_split_datasets_are_errors),
+        TEST(torn_entries_and_trailing_bytes_of_split_fields_are_ignored),
         TEST(a_split_dataset_without_datapoints_is_empty),
         TEST(v1_bags_with_journals_and_no_refs_are_split),
-        TEST(few_files_and_few_maps_are_enough),
+        TEST(few_open_files_and_maps_are_enough),
         TEST(short_reads_are_continued),
-        TEST(memory_is_taken_for_what_is_there_alone),
+        TEST(memory_use_is_bounded_by_the_file_sizes),
         TEST(an_idx_that_shrinks_after_opening_is_an_error),
-        TEST(codecs_that_fail_in_silence_do_no_harm),
-        TEST(shared_blobs_take_memory_in_bounds),
-        TEST(a_row_outlives_readers_at_the_same_place),
-        TEST(no_selects_are_nothing_and_null_is_all),
+        TEST(codecs_that_fail_without_a_message_do_no_harm),
+        TEST(shared_blobs_need_bounded_memory),
+        TEST(a_row_is_not_confused_by_a_new_reader_at_the_same_address),
+        TEST(zero_selects_are_nothing_and_null_is_everything),
     };
     return cmocka_run_group_tests_name("reader", tests, NULL, NULL);
 }

@@ -104,7 +104,8 @@ static uint64_t tree_size(const char *path) {
 
 /* ----------------------------------------------------------------- recovery */
 
-static void recovery_gives_the_bytes_of_a_writer_that_lived(void **state) {
+static void recovery_writes_the_bytes_that_the_writer_would_have_written(
+    void **state) {
     static const uint64_t lengths[] = {0, 4, 40};
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -128,7 +129,7 @@ static void recovery_gives_the_bytes_of_a_writer_that_lived(void **state) {
     }
 }
 
-static void shards_by_size_are_recovered_too(void **state) {
+static void shards_limited_by_size_are_recovered_too(void **state) {
     told t;
     (void)state;
     work dead = local_work(at("dead"), 0), whole = local_work(at("whole"), 0);
@@ -139,7 +140,7 @@ static void shards_by_size_are_recovered_too(void **state) {
     assert_same_tree(dead.path, whole.path);
 }
 
-static void journals_are_kept_if_asked(void **state) {
+static void recovery_keeps_journals_on_request(void **state) {
     told t;
     (void)state;
     work dead = local_work(at("dead"), 4), whole = local_work(at("whole"), 4);
@@ -152,7 +153,7 @@ static void journals_are_kept_if_asked(void **state) {
     assert_same_tree(dead.path, whole.path);
 }
 
-static void a_dry_run_tells_all_and_changes_nothing(void **state) {
+static void a_dry_run_reports_everything_and_changes_nothing(void **state) {
     told dry, done;
     (void)state;
     work w = local_work(at("set"), 4);
@@ -191,7 +192,7 @@ static void a_dry_run_tells_all_and_changes_nothing(void **state) {
 }
 
 /* Any end of any journal or Bag: what is whole in all files is kept. */
-static void files_cut_anywhere_leave_what_is_whole(void **state) {
+static void truncated_files_keep_their_complete_datapoints(void **state) {
     static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
         "id.bag", "text.idx", "clip.idx", "clip.bag"};
     (void)state;
@@ -236,7 +237,7 @@ static void files_cut_anywhere_leave_what_is_whole(void **state) {
 }
 
 /* What is behind the datapoints that are whole is cut off. */
-static void files_that_are_too_long_are_cut(void **state) {
+static void trailing_bytes_are_truncated(void **state) {
     static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
         "id.bag", "text.idx", "text.bag", "clip.idx", "clip.bag"};
     (void)state;
@@ -261,7 +262,7 @@ static void files_that_are_too_long_are_cut(void **state) {
 }
 
 /* A journal in which one entry is not what it was. */
-static void damage_within_ends_the_datapoints_before_it(void **state) {
+static void datapoints_end_before_damage_in_the_middle(void **state) {
     static const char *const files[] = {
         "refs.idx", "id.idx", "text.idx", "clip.idx", "refs.bag"};
     (void)state;
@@ -310,7 +311,7 @@ static void a_shard_without_datapoints_is_removed(void **state) {
     assert_false(exists(one.path));
 }
 
-static void files_of_others_stay(void **state) {
+static void files_that_no_writer_creates_stay(void **state) {
     told t;
     (void)state;
     work w = local_work(at("set"), 4);
@@ -379,7 +380,7 @@ static void a_damaged_record_is_an_error_and_stays(void **state) {
 }
 
 /* As a copy has it that was made while the writer renamed and removed. */
-static void a_shard_with_tables_and_no_journals_is_not_removed(void **state) {
+static void a_shard_with_tables_but_no_journals_is_not_removed(void **state) {
     told t;
     bags_writer *writer;
     (void)state;
@@ -410,7 +411,7 @@ static work worker(const char *path, uint64_t index, uint64_t workers) {
     return w;
 }
 
-static void a_living_writer_is_left_alone(void **state) {
+static void the_shard_of_a_running_writer_is_left_alone(void **state) {
     told t;
     bags_writer *writer;
     (void)state;
@@ -436,7 +437,8 @@ static void a_living_writer_is_left_alone(void **state) {
     check_points(&alive, 5);
 }
 
-static void a_writer_in_another_process_is_left_alone(void **state) {
+static void the_shard_of_a_writer_in_another_process_is_left_alone(
+    void **state) {
     int ready[2], go[2], status;
     char byte = 0;
     told t;
@@ -468,7 +470,7 @@ static void a_writer_in_another_process_is_left_alone(void **state) {
     close(go[1]);
 }
 
-static void the_shards_of_one_worker_can_be_recovered_alone(void **state) {
+static void recovery_can_be_limited_to_the_shards_of_one_worker(void **state) {
     told t;
     (void)state;
     work first = worker(at("set"), 0, 3), second = worker(at("set"), 1, 3);
@@ -502,7 +504,8 @@ static void the_shards_of_one_worker_can_be_recovered_alone(void **state) {
 /* ------------------------------------------------------------------- append */
 
 /* After a death with any number of datapoints. */
-static void going_on_ends_as_if_nothing_had_happened(void **state) {
+static void a_resumed_dataset_equals_one_that_was_never_interrupted(
+    void **state) {
     static const uint64_t lengths[] = {0, 4, 1};
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -525,7 +528,7 @@ static void going_on_ends_as_if_nothing_had_happened(void **state) {
     }
 }
 
-static void workers_that_were_killed_go_on(void **state) {
+static void killed_workers_can_resume(void **state) {
     (void)state;
     for (uint64_t killed = 0; killed < 16; killed++) {
         for (uint64_t i = 0; i < 4; i++) {
@@ -551,7 +554,8 @@ static void workers_that_were_killed_go_on(void **state) {
     }
 }
 
-static void append_without_shards_to_what_has_them_says_the_way(void **state) {
+static void resuming_a_sharded_dataset_as_unsharded_is_refused_with_a_remedy(
+    void **state) {
     work w = local_work(at("x"), 4);
     (void)state;
     write_whole(&w, 10);
@@ -559,12 +563,11 @@ static void append_without_shards_to_what_has_them_says_the_way(void **state) {
     w.options.shard_length = 0;
     assert_null(work_open(&w, true, &said));
     assert_int_equal(said.code, BAGS_ERROR_EXISTS);
-    assert_says("x: is a dataset with shards");
-    assert_says("shard_length");
+    assert_says("x*sharded*shard options");
     assert_same_tree(at("x"), at("before"));
 }
 
-static void append_starts_what_is_not_there(void **state) {
+static void resume_starts_a_dataset_that_does_not_exist(void **state) {
     static const uint64_t lengths[] = {0, 4};
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -596,7 +599,7 @@ static void finished_shards_are_followed_by_new_ones(void **state) {
     check_points(&w, 11);
 }
 
-static void a_finished_dataset_without_shards_is_refused(void **state) {
+static void a_finished_unsharded_dataset_cannot_be_resumed(void **state) {
     (void)state;
     work w = local_work(at("set"), 0);
     write_whole(&w, 3);
@@ -608,7 +611,7 @@ static void a_finished_dataset_without_shards_is_refused(void **state) {
     assert_same_tree(at("set"), at("copy"));
 }
 
-static void other_fields_are_refused(void **state) {
+static void resuming_with_other_fields_is_refused(void **state) {
     static const bags_field others[3][2] = {{{"id", "int(8)"}, {"x", "utf8"}},
         {{"text", "utf8"}, {"id", "int(8)"}},
         {{"id", "int(4)"}, {"a", "utf8"}}};
@@ -631,7 +634,7 @@ static void other_fields_are_refused(void **state) {
         }
 }
 
-static void shards_and_none_are_not_mixed(void **state) {
+static void sharded_and_unsharded_are_not_mixed(void **state) {
     (void)state;
     work one = local_work(at("one"), 0), shards = local_work(at("shards"), 4);
     leave(&one, 3, 0);
@@ -647,7 +650,7 @@ static void shards_and_none_are_not_mixed(void **state) {
 }
 
 /* An abort takes away only what this writer brought. */
-static void an_abort_gives_back_what_was_there(void **state) {
+static void abort_restores_what_existed_before_resume(void **state) {
     static const uint64_t lengths[] = {0, 40};
     (void)state;
     for (int i = 0; i < 2; i++)
@@ -695,7 +698,7 @@ static bool interrupt_abort(
     return device.files.failed > 0;
 }
 
-static void an_abort_may_be_interrupted_anywhere(void **state) {
+static void abort_may_be_interrupted_anywhere(void **state) {
     static const uint64_t lengths[] = {0, 40};
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -706,7 +709,7 @@ static void an_abort_may_be_interrupted_anywhere(void **state) {
     }
 }
 
-static void what_is_flushed_survives_and_no_more_is_needed(void **state) {
+static void flush_alone_makes_datapoints_recoverable(void **state) {
     (void)state;
     for (uint64_t flushed = 1; flushed < 12; flushed++) {
         told t;
@@ -842,7 +845,7 @@ static void act_recover(between *b) {
 }
 
 /* Somebody recovers the dataset at every call that its living writer makes. */
-static void a_recovery_at_any_time_does_not_harm_a_writer(void **state) {
+static void recovery_at_any_time_does_not_harm_a_running_writer(void **state) {
     static const uint64_t lengths[] = {0, 3};
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -887,7 +890,7 @@ static void act_append(between *b) {
 }
 
 /* And a writer finishes at every call that a recovery makes. */
-static void a_writer_that_finishes_does_not_harm_a_recovery(void **state) {
+static void a_writer_that_finishes_does_not_disturb_a_recovery(void **state) {
     static void (*const acts[])(between *) = {act_close, act_append};
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -971,8 +974,7 @@ static void a_shard_with_checksums_is_recovered_with_them(void **state) {
 }
 
 /* A loss of power may leave a file's length without its bytes. */
-static void a_blob_without_its_checksum_ends_the_datapoints_before_it(
-    void **state) {
+static void datapoints_end_before_a_checksum_mismatch(void **state) {
     static const char *const names[] = {"text", "clip", "id", "refs"};
     (void)state;
     for (int i = 0; i < 8; i++) {
@@ -994,7 +996,7 @@ static void a_blob_without_its_checksum_ends_the_datapoints_before_it(
     }
 }
 
-static void checksums_that_were_cut_end_the_datapoints_too(void **state) {
+static void truncated_checksums_end_the_datapoints(void **state) {
     told t;
     (void)state;
     work w = summed_work(at("x"), 0, true);
@@ -1002,13 +1004,13 @@ static void checksums_that_were_cut_end_the_datapoints_too(void **state) {
     resize_file(at("x/text.crc"), 4 * 5 + 3);
     assert_ok(recover(w.path, &t));
     assert_int_equal(t.report.length, 5);
-    assert_string_equal(t.reasons[0], "the checksums end before their blobs");
+    assert_non_null(strstr(t.reasons[0], "checksums"));
     check_points(&w, 5);
 }
 
 /* Whatever the one that goes on was asked for, a shard that has checksums keeps
  * them, and one that has none gets them if they are wanted. */
-static void going_on_with_and_without_checksums(void **state) {
+static void resuming_with_and_without_checksums(void **state) {
     static const uint64_t lengths[] = {0, 10};
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -1028,7 +1030,7 @@ static void going_on_with_and_without_checksums(void **state) {
     }
 }
 
-static void an_abort_gives_back_checksums_too(void **state) {
+static void abort_restores_checksums_too(void **state) {
     (void)state;
     told t;
     bags_writer *writer;
@@ -1106,7 +1108,7 @@ static void checksums_are_added_to_all_bags_or_to_none(void **state) {
 }
 
 /* As by an interrupted addition, and a loss of power behind it. */
-static void checksums_that_nothing_speaks_for_are_removed(void **state) {
+static void leftover_checksums_are_removed(void **state) {
     (void)state;
     told t;
     bags_writer *writer;
@@ -1243,7 +1245,7 @@ static bags_code lone_recover(const bags_io *io, const char *path, told *t) {
     return bags_recover(path, &options, &t->report, &said);
 }
 
-static void a_lone_bag_is_finished_as_by_its_writer(void **state) {
+static void a_recovered_standalone_bag_equals_that_of_its_writer(void **state) {
     (void)state;
     for (int i = 0; i < 4; i++) {
         told t;
@@ -1278,7 +1280,7 @@ static void a_lone_bag_is_finished_as_by_its_writer(void **state) {
 
 /* Cut anywhere, any of its files: what is whole is kept, and a dry run, which
  * changes nothing, says the same before. */
-static void of_a_lone_bag_that_was_cut_the_whole_blobs_are_kept(void **state) {
+static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
     static const char *const endings[] = {"bag", "idx", "crc"};
     int cuts = 0, refused = 0;
     (void)state;
@@ -1323,7 +1325,7 @@ static void of_a_lone_bag_that_was_cut_the_whole_blobs_are_kept(void **state) {
 }
 
 /* The writer of a lone Bag dies at any call, and so does its recovery. */
-static void a_lone_bag_whose_writer_was_killed_at_any_call_is_recovered(
+static void a_standalone_bag_is_recovered_after_a_kill_at_any_call(
     void **state) {
     int points = 0;
     (void)state;
@@ -1359,7 +1361,8 @@ static void a_lone_bag_whose_writer_was_killed_at_any_call_is_recovered(
     print_message("killed at %d calls\n", points);
 }
 
-static void the_recovery_of_a_lone_bag_may_fail_or_die_anywhere(void **state) {
+static void recovery_of_a_standalone_bag_may_fail_or_be_killed_anywhere(
+    void **state) {
     static const int errors[] = {EIO, ENOSPC, EACCES};
     int points = 0;
     (void)state;
@@ -1402,7 +1405,7 @@ static void the_recovery_of_a_lone_bag_may_fail_or_die_anywhere(void **state) {
     print_message("%d points\n", points);
 }
 
-static void the_recovery_of_a_lone_bag_may_have_no_memory(void **state) {
+static void recovery_of_a_standalone_bag_may_run_out_of_memory(void **state) {
     (void)state;
     lone l = lone_on(at("x.bag"), &disk.io, true);
     assert_true(lone_dies(&l, 0));
@@ -1420,7 +1423,7 @@ static void the_recovery_of_a_lone_bag_may_have_no_memory(void **state) {
     assert_int_equal(lone_right(&l, &disk.io, true), l.flushed);
 }
 
-static void a_lone_bag_of_a_living_writer_is_left_alone(void **state) {
+static void the_standalone_bag_of_a_running_writer_is_left_alone(void **state) {
     told t;
     bag_writer *writer;
     (void)state;
@@ -1428,7 +1431,7 @@ static void a_lone_bag_of_a_living_writer_is_left_alone(void **state) {
     assert_opens(writer, bag_writer_open(l.path, &l.options, &said));
     assert_ok(lone_append(&l, writer, 6));
     assert_fails(BAGS_ERROR_LOCKED, recover(l.path, &t));
-    assert_says("x.bag: is not finished: a writer is at work on it");
+    assert_says("x.bag: unfinished, locked");
     assert_int_equal(t.report.locked, 1);
     assert_int_equal(t.shards[0].action, BAGS_RECOVERY_LOCKED);
     assert_ok(lone_append(&l, writer, 9));
@@ -1436,7 +1439,7 @@ static void a_lone_bag_of_a_living_writer_is_left_alone(void **state) {
     assert_int_equal(lone_right(&l, &disk.io, true), 9);
 }
 
-static void a_recovery_at_any_time_does_not_harm_the_writer_of_a_bag(
+static void recovery_at_any_time_does_not_harm_a_running_bag_writer(
     void **state) {
     uint64_t n = 1;
     (void)state;
@@ -1464,7 +1467,7 @@ static void act_close_bag(between *b) {
     b->bag = NULL;
 }
 
-static void a_writer_that_finishes_a_bag_does_not_harm_a_recovery(
+static void a_bag_writer_that_finishes_does_not_disturb_a_recovery(
     void **state) {
     (void)state;
     for (int keep = 0; keep < 2; keep++) {
@@ -1496,7 +1499,7 @@ static void a_writer_that_finishes_a_bag_does_not_harm_a_recovery(
 }
 
 /* A finished Bag beside a journal that is not its own, or is damaged. */
-static void a_lone_bag_that_has_a_table_does_not_lose_it(void **state) {
+static void a_standalone_bag_never_loses_a_valid_table(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++) {
         told t;
@@ -1516,7 +1519,8 @@ static void a_lone_bag_that_has_a_table_does_not_lose_it(void **state) {
         poison();
         bags_code code = recover(l.path, &t);
         assert_int_equal(code, BAGS_ERROR_CORRUPT);
-        assert_says(i / 2 < 2 ? "remove the .idx" : "the end of blob 5");
+        assert_says("x.bag*.idx");
+        assert_int_equal(t.report.failed, 1);
         assert_same_tree(at("%d", i), at("before%d", i));
         assert_int_equal(remove(at("%d/x.idx", i)), 0);
         assert_int_equal(lone_right(&l, &disk.io, i % 2), LONE_BLOBS);
@@ -1525,7 +1529,8 @@ static void a_lone_bag_that_has_a_table_does_not_lose_it(void **state) {
 
 /* A table that a loss of power has torn: which of the two is right is not
  * known. */
-static void a_torn_table_of_a_lone_bag_is_an_error_and_stays(void **state) {
+/* The journal has what a power failure erased in the table. */
+static void a_torn_table_of_a_standalone_bag_is_written_again(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         told t;
@@ -1533,14 +1538,17 @@ static void a_torn_table_of_a_lone_bag_is_an_error_and_stays(void **state) {
         make_dir(at("%d", i));
         l.options.keep_idx = true;
         assert_ok(lone_write(&l));
+        copy_tree(at("%d", i), at("before%d", i));
         bytes bag = load(l.path);
         memset(bag.data + bag.size - 40, 0, 16);
         save(l.path, bag.data, bag.size);
-        copy_tree(at("%d", i), at("before%d", i));
-        assert_fails(BAGS_ERROR_CORRUPT, recover(l.path, &t));
-        assert_says("x.bag");
-        assert_int_equal(t.report.failed, 1);
+        bags_recover_options options = recover_options(&t);
+        options.keep_idx = true;
+        assert_ok(bags_recover(l.path, &options, &t.report, &said));
+        assert_int_equal(t.report.finished_now, 1);
+        assert_int_equal(t.report.length, LONE_BLOBS);
         assert_same_tree(at("%d", i), at("before%d", i));
+        assert_int_equal(lone_right(&l, &disk.io, i), LONE_BLOBS);
         bytes_free(&bag);
     }
 }
@@ -1567,7 +1575,7 @@ static void lone_journal(const char *path, size_t size, size_t count) {
 
 /* Whether the journal of another Bag has fewer blobs or more, and whether all of
  * them could be there. */
-static void a_table_beside_the_journal_of_another_bag_is_kept(void **state) {
+static void a_table_next_to_the_journal_of_another_bag_is_kept(void **state) {
     static const struct {
         size_t count, from, size, journal;
     } cases[] = {{5, 0, 10, 2}, {5, 1, 10, 2}, {2, 0, 3, 5}, {2, 1, 3, 5},
@@ -1587,9 +1595,9 @@ static void a_table_beside_the_journal_of_another_bag_is_kept(void **state) {
     }
 }
 
-/* Blobs of zeros look like a table of empty ones; with a piece of their own
- * table behind them too. */
-static void a_lone_bag_of_zeros_is_finished(void **state) {
+/* Blobs of zeros look like a table of empty ones. With a part of their own table
+ * after them they end in what looks like another valid table. */
+static void a_standalone_bag_of_zeros_is_finished(void **state) {
     (void)state;
     for (size_t entries = 0; entries < 5; entries++) {
         told t;
@@ -1598,20 +1606,27 @@ static void a_lone_bag_of_zeros_is_finished(void **state) {
         bytes bag = lone_made(0, 256, 4, 0, entries);
         save(at("x.bag"), bag.data, bag.size);
         lone_journal(at("x.idx"), 256, journal);
-        poison();
-        assert_ok(recover(at("x.bag"), &t));
-        assert_int_equal(t.report.length, journal);
-        assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
-        assert_int_equal(bag_reader_length(reader), journal);
-        bag_reader_close(reader);
-        assert_false(exists(at("x.idx")));
+        if (entries > 1) {
+            assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
+            assert_says("x.bag*.idx lists 4 blobs");
+            assert_file(at("x.bag"), bag.data, bag.size);
+            assert_true(file_size(at("x.idx")) == 8 * journal);
+        } else {
+            assert_ok(recover(at("x.bag"), &t));
+            assert_int_equal(t.report.length, journal);
+            assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
+            assert_int_equal(bag_reader_length(reader), journal);
+            bag_reader_close(reader);
+            assert_false(exists(at("x.idx")));
+        }
         assert_int_equal(remove(at("x.bag")), 0);
         bytes_free(&bag);
     }
 }
 
-/* A split Bag was whole when it was given checksums. */
-static void a_split_bag_that_has_rotted_is_left_alone(void **state) {
+/* A split Bag was complete when it was given checksums: it is finished, whatever
+ * happened to it since. */
+static void a_damaged_split_bag_with_checksums_is_left_alone(void **state) {
     told t;
     (void)state;
     bytes bag = lone_made('a', 10, 9, 0, 0);
@@ -1620,18 +1635,18 @@ static void a_split_bag_that_has_rotted_is_left_alone(void **state) {
     assert_ok(bags_checksum(at("x.bag"), NULL, NULL, &said));
     bag.data[35] ^= 1;
     save(at("x.bag"), bag.data, bag.size);
-    assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
-    assert_says("blob 3 of its journal");
-    assert_file(at("x.bag"), bag.data, bag.size);
-    bag.data[35] ^= 1;
-    save(at("x.bag"), bag.data, bag.size);
     assert_ok(recover(at("x.bag"), &t));
-    assert_int_equal(t.report.length, 9);
+    assert_int_equal(t.report.finished_before, 1);
+    assert_file(at("x.bag"), bag.data, bag.size);
+    assert_true(file_size(at("x.idx")) == 8 * 9);
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_verify(at("x.bag"), NULL, NULL, &said));
+    assert_says("x.bag: blob 3*mismatch");
     bytes_free(&bag);
 }
 
 /* The ends of such blobs have bytes of 0, which are not lost ones. */
-static void a_journal_that_has_rotted_does_not_change_a_table(void **state) {
+static void a_damaged_journal_does_not_change_a_table(void **state) {
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         told t;
@@ -1642,14 +1657,15 @@ static void a_journal_that_has_rotted_does_not_change_a_table(void **state) {
         journal.data[8 * i] ^= 1;
         save(at("x.idx"), journal.data, journal.size);
         assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
-        assert_says("disagree");
+        assert_says("x.bag*.idx");
         assert_file(at("x.bag"), bag.data, bag.size);
+        assert_file(at("x.idx"), journal.data, journal.size);
         bytes_free(&journal);
         bytes_free(&bag);
     }
 }
 
-static void a_file_that_is_no_lone_bag_is_refused(void **state) {
+static void only_standalone_bags_are_recovered(void **state) {
     told t;
     bags_writer *writer;
     (void)state;
@@ -1667,7 +1683,7 @@ static void a_file_that_is_no_lone_bag_is_refused(void **state) {
     save_text(at("film.mp4"), "a film");
     save(at("film.idx"), "", 0);
     assert_fails(BAGS_ERROR_ARGUMENT, recover(at("film.mp4"), &t));
-    assert_says("ends in .bag");
+    assert_says("film.mp4*.bag");
     assert_file(at("film.mp4"), "a film", 6);
     save_text(at("x.bag"), "a film");
     assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
@@ -1678,7 +1694,8 @@ static void a_file_that_is_no_lone_bag_is_refused(void **state) {
 }
 
 /* They would be taken for its own. */
-static void a_bag_is_not_written_beside_the_checksums_of_another(void **state) {
+static void a_bag_is_not_written_next_to_the_checksums_of_another(
+    void **state) {
     (void)state;
     lone l = lone_on(at("x.bag"), &disk.io, false);
     save_text(at("x.crc"), "of another");
@@ -1693,58 +1710,58 @@ static void a_bag_is_not_written_beside_the_checksums_of_another(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(recovery_gives_the_bytes_of_a_writer_that_lived),
-        TEST(shards_by_size_are_recovered_too),
-        TEST(journals_are_kept_if_asked),
-        TEST(a_dry_run_tells_all_and_changes_nothing),
-        TEST(files_cut_anywhere_leave_what_is_whole),
-        TEST(files_that_are_too_long_are_cut),
-        TEST(damage_within_ends_the_datapoints_before_it),
+        TEST(recovery_writes_the_bytes_that_the_writer_would_have_written),
+        TEST(shards_limited_by_size_are_recovered_too),
+        TEST(recovery_keeps_journals_on_request),
+        TEST(a_dry_run_reports_everything_and_changes_nothing),
+        TEST(truncated_files_keep_their_complete_datapoints),
+        TEST(trailing_bytes_are_truncated),
+        TEST(datapoints_end_before_damage_in_the_middle),
         TEST(a_shard_without_datapoints_is_removed),
-        TEST(files_of_others_stay),
+        TEST(files_that_no_writer_creates_stay),
         TEST(directories_without_a_record_are_left_alone),
         TEST(a_damaged_record_is_an_error_and_stays),
-        TEST(a_shard_with_tables_and_no_journals_is_not_removed),
-        TEST(a_living_writer_is_left_alone),
-        TEST(a_writer_in_another_process_is_left_alone),
-        TEST(the_shards_of_one_worker_can_be_recovered_alone),
-        TEST(going_on_ends_as_if_nothing_had_happened),
-        TEST(workers_that_were_killed_go_on),
-        TEST(append_without_shards_to_what_has_them_says_the_way),
-        TEST(append_starts_what_is_not_there),
+        TEST(a_shard_with_tables_but_no_journals_is_not_removed),
+        TEST(the_shard_of_a_running_writer_is_left_alone),
+        TEST(the_shard_of_a_writer_in_another_process_is_left_alone),
+        TEST(recovery_can_be_limited_to_the_shards_of_one_worker),
+        TEST(a_resumed_dataset_equals_one_that_was_never_interrupted),
+        TEST(killed_workers_can_resume),
+        TEST(resuming_a_sharded_dataset_as_unsharded_is_refused_with_a_remedy),
+        TEST(resume_starts_a_dataset_that_does_not_exist),
         TEST(finished_shards_are_followed_by_new_ones),
-        TEST(a_finished_dataset_without_shards_is_refused),
-        TEST(other_fields_are_refused),
-        TEST(shards_and_none_are_not_mixed),
-        TEST(an_abort_gives_back_what_was_there),
-        TEST(an_abort_may_be_interrupted_anywhere),
-        TEST(what_is_flushed_survives_and_no_more_is_needed),
-        TEST(a_recovery_at_any_time_does_not_harm_a_writer),
-        TEST(a_writer_that_finishes_does_not_harm_a_recovery),
+        TEST(a_finished_unsharded_dataset_cannot_be_resumed),
+        TEST(resuming_with_other_fields_is_refused),
+        TEST(sharded_and_unsharded_are_not_mixed),
+        TEST(abort_restores_what_existed_before_resume),
+        TEST(abort_may_be_interrupted_anywhere),
+        TEST(flush_alone_makes_datapoints_recoverable),
+        TEST(recovery_at_any_time_does_not_harm_a_running_writer),
+        TEST(a_writer_that_finishes_does_not_disturb_a_recovery),
         TEST(a_shard_with_checksums_is_recovered_with_them),
-        TEST(a_blob_without_its_checksum_ends_the_datapoints_before_it),
-        TEST(checksums_that_were_cut_end_the_datapoints_too),
-        TEST(going_on_with_and_without_checksums),
-        TEST(an_abort_gives_back_checksums_too),
+        TEST(datapoints_end_before_a_checksum_mismatch),
+        TEST(truncated_checksums_end_the_datapoints),
+        TEST(resuming_with_and_without_checksums),
+        TEST(abort_restores_checksums_too),
         TEST(checksums_are_added_to_all_bags_or_to_none),
-        TEST(checksums_that_nothing_speaks_for_are_removed),
+        TEST(leftover_checksums_are_removed),
         TEST(a_shard_with_checksums_and_no_datapoint_is_removed),
-        TEST(a_lone_bag_is_finished_as_by_its_writer),
-        TEST(of_a_lone_bag_that_was_cut_the_whole_blobs_are_kept),
-        TEST(a_lone_bag_whose_writer_was_killed_at_any_call_is_recovered),
-        TEST(the_recovery_of_a_lone_bag_may_fail_or_die_anywhere),
-        TEST(the_recovery_of_a_lone_bag_may_have_no_memory),
-        TEST(a_lone_bag_of_a_living_writer_is_left_alone),
-        TEST(a_recovery_at_any_time_does_not_harm_the_writer_of_a_bag),
-        TEST(a_writer_that_finishes_a_bag_does_not_harm_a_recovery),
-        TEST(a_lone_bag_that_has_a_table_does_not_lose_it),
-        TEST(a_torn_table_of_a_lone_bag_is_an_error_and_stays),
-        TEST(a_table_beside_the_journal_of_another_bag_is_kept),
-        TEST(a_lone_bag_of_zeros_is_finished),
-        TEST(a_split_bag_that_has_rotted_is_left_alone),
-        TEST(a_journal_that_has_rotted_does_not_change_a_table),
-        TEST(a_file_that_is_no_lone_bag_is_refused),
-        TEST(a_bag_is_not_written_beside_the_checksums_of_another),
+        TEST(a_recovered_standalone_bag_equals_that_of_its_writer),
+        TEST(a_truncated_standalone_bag_keeps_its_complete_blobs),
+        TEST(a_standalone_bag_is_recovered_after_a_kill_at_any_call),
+        TEST(recovery_of_a_standalone_bag_may_fail_or_be_killed_anywhere),
+        TEST(recovery_of_a_standalone_bag_may_run_out_of_memory),
+        TEST(the_standalone_bag_of_a_running_writer_is_left_alone),
+        TEST(recovery_at_any_time_does_not_harm_a_running_bag_writer),
+        TEST(a_bag_writer_that_finishes_does_not_disturb_a_recovery),
+        TEST(a_standalone_bag_never_loses_a_valid_table),
+        TEST(a_torn_table_of_a_standalone_bag_is_written_again),
+        TEST(a_table_next_to_the_journal_of_another_bag_is_kept),
+        TEST(a_standalone_bag_of_zeros_is_finished),
+        TEST(a_damaged_split_bag_with_checksums_is_left_alone),
+        TEST(a_damaged_journal_does_not_change_a_table),
+        TEST(only_standalone_bags_are_recovered),
+        TEST(a_bag_is_not_written_next_to_the_checksums_of_another),
     };
     return cmocka_run_group_tests_name("recover", tests, NULL, NULL);
 }

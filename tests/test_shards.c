@@ -4,6 +4,7 @@
 #define _GNU_SOURCE 1
 #endif
 #include "check.h"
+#include "durability.h"
 
 #include <errno.h>
 #ifndef _WIN32
@@ -232,7 +233,7 @@ static void shards_end_at_whichever_limit_comes_first(void **state) {
             check_cut(14, size, length, 0, 0);
 }
 
-static void limits_of_0_and_of_2_to_the_64_are_none(void **state) {
+static void limits_of_0_and_of_2_to_the_64_mean_no_limit(void **state) {
     (void)state;
     check_cut(20, 0, 0, 0, 0);
     check_cut(20, UINT64_MAX, UINT64_MAX, 0, 0);
@@ -248,7 +249,7 @@ static void workers_take_every_kth_number(void **state) {
     check_cut(3, 0, 1, 999999, 1000000);
 }
 
-static void each_of_the_shard_numbers_asks_for_shards(void **state) {
+static void each_shard_option_makes_the_dataset_sharded(void **state) {
     (void)state;
     for (int which = 0; which < 5; which++) {
         bags_writer_options options = sharding(0, 0);
@@ -265,7 +266,7 @@ static void each_of_the_shard_numbers_asks_for_shards(void **state) {
     }
 }
 
-static void worker_numbers_that_make_no_sense_are_refused(void **state) {
+static void invalid_worker_numbers_are_refused(void **state) {
     static const uint64_t rows[][2] = {{1, 1}, {2, 1}, {1, 0}, {5, 3},
         {UINT64_MAX, 0}, {UINT64_MAX, UINT64_MAX}, {UINT64_MAX, 1}};
     (void)state;
@@ -343,7 +344,7 @@ static bool is_empty_or_missing(const char *path) {
     return empty;
 }
 
-static void a_shard_of_refused_datapoints_alone_is_removed(void **state) {
+static void a_shard_with_only_refused_datapoints_is_removed(void **state) {
     bags_writer_options options = sharding(0, 2);
     (void)state;
     for (int streamed = 0; streamed < 3; streamed++) {
@@ -415,7 +416,7 @@ static void a_shard_that_exists_is_left_alone(void **state) {
     bags_reader_close(reader);
 }
 
-static void two_workers_of_one_number_do_no_harm(void **state) {
+static void two_workers_with_the_same_number_do_no_harm(void **state) {
     bags_writer_options options = sharding(0, 3);
     (void)state;
     bags_writer *first = open_writer(at("x"), &options);
@@ -433,7 +434,7 @@ static void two_workers_of_one_number_do_no_harm(void **state) {
     bags_reader_close(reader);
 }
 
-static void abort_removes_the_unfinished_shard_alone(void **state) {
+static void abort_removes_only_the_unfinished_shard(void **state) {
     bags_writer_options options = sharding(0, 3);
     (void)state;
     bags_writer *writer = open_writer(at("x"), &options);
@@ -503,7 +504,7 @@ static void shards_are_ordered_by_number(void **state) {
     }
 }
 
-static void more_than_ten_shards_are_not_ordered_as_text(void **state) {
+static void shards_are_not_ordered_as_text(void **state) {
     (void)state;
     make_dir(at("x"));
     for (int i = 0; i < 25; i++)
@@ -513,7 +514,7 @@ static void more_than_ten_shards_are_not_ordered_as_text(void **state) {
     bags_reader_close(reader);
 }
 
-static void two_shards_of_one_number_are_an_error(void **state) {
+static void two_shards_with_the_same_number_are_an_error(void **state) {
     static const char *const rows[][3] = {{"1", "01", NULL},
         {"000001", "1", NULL}, {"0", "00", NULL},
         {"000001", "0000000000000000000000000000000001", NULL}};
@@ -532,7 +533,7 @@ static void two_shards_of_one_number_are_an_error(void **state) {
     }
 }
 
-static void a_number_above_the_limit_is_not_passed_over(void **state) {
+static void a_shard_number_above_the_limit_is_an_error(void **state) {
     static const char *const rows[] = {"1000000000000000000",
         "18446744073709551615", "18446744073709551616",
         "99999999999999999999999999999"};
@@ -549,7 +550,7 @@ static void a_number_above_the_limit_is_not_passed_over(void **state) {
     }
 }
 
-static void a_file_with_a_shards_name_does_no_harm(void **state) {
+static void a_file_named_like_a_shard_does_no_harm(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"000000", "000001", NULL});
     save_text(at("x/000002"), "no directory");
@@ -565,7 +566,7 @@ static void a_file_with_a_shards_name_does_no_harm(void **state) {
 
 /* -------------------------------------------------------------------------- gaps */
 
-static void gaps_are_refused_by_name(void **state) {
+static void gaps_are_refused_and_listed(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
                              "000003", "000004", "000006", "000009", NULL});
@@ -598,7 +599,7 @@ static void a_missing_first_shard_is_a_gap(void **state) {
     bags_reader_close(reader);
 }
 
-static void many_and_huge_gaps_take_no_memory(void **state) {
+static void many_and_huge_gaps_need_no_memory(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"0", "2", "4", "6", "8", "10",
                              "999999999999999999", NULL});
@@ -659,7 +660,7 @@ static void a_worker_reads_its_own_shards(void **state) {
         }
 }
 
-static void a_dataset_without_shards_is_that_of_worker_0(void **state) {
+static void an_unsharded_dataset_belongs_to_worker_0(void **state) {
     (void)state;
     save_shard(at("x"), 0, 4);
     for (uint64_t stop = 1; stop < 4; stop++)
@@ -678,9 +679,146 @@ static void a_dataset_without_shards_is_that_of_worker_0(void **state) {
         }
 }
 
+/* --------------------------------------------------------- shares of workers */
+
+/* For every number of workers, the shares of all of them make up the whole: each
+ * datapoint belongs to exactly one. `shards` of 2 datapoints; 0: unsharded. */
+#define MOST_WORKERS 4
+
+static void save_dataset(const char *path, uint64_t shards) {
+    if (shards == 0)
+        save_shard(path, 0, 4);
+    else
+        make_dir(path);
+    for (uint64_t s = 0; s < shards; s++) {
+        char shard[4096];
+        snprintf(shard, sizeof(shard), "%s/%06d", path, (int)s);
+        save_shard(shard, 2 * s, 2);
+    }
+}
+
+static void check_shares_of_readers(uint64_t shards, uint64_t workers) {
+    uint64_t seen[16] = {0}, total = shards ? 2 * shards : 4;
+    for (uint64_t w = 0; w < workers; w++) {
+        bags_reader_options options = reading();
+        bags_reader *reader;
+        bags_row row = {0};
+        options.shard_start = w;
+        options.shard_stop = workers;
+        assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+        size_t count = shard_count(reader);
+        for (size_t s = 0; s < count; s++) {
+            bags_shard shard = shard_at(reader, s);
+            assert_true(shard.number % workers == w);
+            for (uint64_t i = 0; i < shard.length; i++) {
+                uint64_t formula = shard.number * 2 + i;
+                check_datapoint(reader, shard.start + i, formula, &row);
+                seen[formula]++;
+            }
+        }
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+    for (uint64_t i = 0; i < 16; i++)
+        assert_true(seen[i] == (i < total));
+}
+
+static void check_shares_of_verify(uint64_t workers) {
+    bags_verify_options options;
+    bags_verify_report whole, sum, one;
+    memset(&options, 0, sizeof(options));
+    memset(&sum, 0, sizeof(sum));
+    options.env.io = &disk.io;
+    assert_ok(bags_verify(at("x"), &options, &whole, &said));
+    options.shard_stop = workers;
+    for (uint64_t w = 0; w < workers; w++) {
+        options.shard_start = w;
+        assert_ok(bags_verify(at("x"), &options, &one, &said));
+        sum.shards += one.shards;
+        sum.files += one.files;
+        sum.blobs += one.blobs;
+        sum.datapoints += one.datapoints;
+        sum.bytes += one.bytes;
+        sum.bags += one.bags;
+        sum.checksums += one.checksums;
+    }
+    assert_memory_equal(&sum, &whole, sizeof(sum));
+}
+
+static void check_shares_of_checksum(uint64_t shards, uint64_t workers) {
+    bags_checksum_options options;
+    memset(&options, 0, sizeof(options));
+    options.no_sync = true;
+    options.env.io = &disk.io;
+    options.shard_stop = workers;
+    uint64_t made = 0, bags = 3 * (shards ? shards : 1);
+    for (uint64_t w = 0; w < workers; w++) {
+        bags_checksum_report report;
+        options.shard_start = w;
+        assert_ok(bags_checksum(at("x"), &options, &report, &said));
+        assert_int_equal(report.kept, 0);
+        made += report.made;
+    }
+    assert_int_equal(made, bags);
+    bags_verify_report report;
+    assert_ok(bags_verify(at("x"), NULL, &report, &said));
+    assert_true(report.checksums == bags && report.bags == bags);
+}
+
+static void every_datapoint_is_in_the_share_of_one_worker(void **state) {
+    (void)state;
+    for (uint64_t shards = 0; shards < 6; shards += shards ? 2 : 1)
+        for (uint64_t workers = 1; workers <= MOST_WORKERS; workers++) {
+            save_dataset(at("x"), shards);
+            if (shards >= workers || shards == 0)
+                check_shares_of_readers(shards, workers);
+            check_shares_of_verify(workers);
+            check_shares_of_checksum(shards, workers);
+            check_shares_of_verify(workers);
+            remove_tree(at("x"));
+        }
+}
+
+static void every_crashed_shard_is_recovered_by_one_worker(void **state) {
+    (void)state;
+    for (uint64_t writers = 0; writers < 4; writers++)
+        for (uint64_t workers = 1; workers <= MOST_WORKERS; workers++) {
+            uint64_t finished = 0, length = 0;
+            for (uint64_t i = 0; i < (writers ? writers : 1); i++) {
+                mortal device;
+                bags_writer *writer;
+                mortal_start(&device, bags_io_local());
+                work w = work_on(at("x"), writers ? 9 : 0, &device.io);
+                w.options.shard_start = i;
+                w.options.shard_stop = writers;
+                assert_opens(writer, work_open(&w, false, &said));
+                assert_ok(work_append_to(&w, writer, 3 + i, &said));
+                assert_ok(work_flush(&w, writer, &said));
+                mortal_bury(&device, writer);
+            }
+            for (uint64_t i = 0; i < workers; i++) {
+                bags_recover_options options;
+                bags_recover_report report;
+                memset(&options, 0, sizeof(options));
+                options.no_sync = true;
+                options.shard_start = i;
+                options.shard_stop = workers;
+                assert_ok(bags_recover(at("x"), &options, &report, &said));
+                assert_int_equal(report.finished_before, 0);
+                finished += report.finished_now;
+                length += report.length;
+            }
+            assert_int_equal(finished, writers ? writers : 1);
+            bags_reader *reader = open_reader(at("x"), false);
+            assert_true(bags_reader_length(reader) == length);
+            bags_reader_close(reader);
+            remove_tree(at("x"));
+        }
+}
+
 /* -------------------------------------------------------------------- unfinished */
 
-static void unfinished_shards_are_refused_or_left_out(void **state) {
+static void unfinished_shards_are_refused_or_skipped(void **state) {
     (void)state;
     for (int how = 0; how < 4; how++) {
         save_shards(at("x"), (const char *const[]){
@@ -700,7 +838,7 @@ static void unfinished_shards_are_refused_or_left_out(void **state) {
         assert_refused(
             BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
         assert_says("000002");
-        assert_says(how == 0 || how == 3 ? "its spec.json is lost" : "recover");
+        assert_says(how == 0 || how == 3 ? "spec.json is missing" : "recover");
         bags_reader_options options = reading();
         options.allow_gaps = true;
         assert_refused(
@@ -717,7 +855,7 @@ static void unfinished_shards_are_refused_or_left_out(void **state) {
     }
 }
 
-static void shards_that_are_all_unfinished_are_nothing_to_read(void **state) {
+static void a_dataset_with_only_unfinished_shards_is_refused(void **state) {
     (void)state;
     make_dir(at("x"));
     make_dir(at("x/000000"));
@@ -757,7 +895,7 @@ static void a_directory_without_a_dataset_is_missing(void **state) {
     assert_null(bags_reader_open(at("nowhere"), NULL, NULL));
 }
 
-static void a_spec_makes_a_directory_one_dataset(void **state) {
+static void a_directory_with_spec_and_shards_is_an_error(void **state) {
     (void)state;
     save_shard(at("x"), 0, 4);
     save_shard(at("x/000000"), 5, 2);
@@ -839,7 +977,7 @@ static void save_uneven(const char *path) {
     }
 }
 
-static void ranges_go_over_the_borders_of_shards(void **state) {
+static void ranges_may_span_shards(void **state) {
     (void)state;
     save_uneven(at("x"));
     for (int positional = 0; positional < 3; positional++) {
@@ -869,7 +1007,7 @@ static void ranges_go_over_the_borders_of_shards(void **state) {
     }
 }
 
-static void sizes_and_blobs_are_summed_over_shards(void **state) {
+static void sizes_and_blobs_are_added_up_over_shards(void **state) {
     (void)state;
     save_uneven(at("x"));
     uint64_t expected = 0, items = 0, text_bytes = 0;
@@ -1015,7 +1153,7 @@ static void finalize_closes_gaps(void **state) {
     check_finalized(at("y"), "000000 000001 000002 000003 notes.txt", 12);
 }
 
-static void finalize_syncs_the_directory_unless_told_otherwise(void **state) {
+static void finalize_syncs_the_directory_unless_no_sync_is_set(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         bags_finalize_options options;
@@ -1031,7 +1169,7 @@ static void finalize_syncs_the_directory_unless_told_otherwise(void **state) {
     }
 }
 
-static void finalize_gives_names_their_six_digits(void **state) {
+static void finalize_gives_names_six_digits(void **state) {
     uint64_t renamed = 99;
     (void)state;
     save_shards(at("x"), (const char *const[]){"0", "01", "002", "3", "10",
@@ -1042,7 +1180,7 @@ static void finalize_gives_names_their_six_digits(void **state) {
     assert_true(renamed == 7);
 }
 
-static void finalize_refuses_what_is_not_finished(void **state) {
+static void finalize_refuses_unfinished_shards(void **state) {
     (void)state;
     for (int how = 0; how < 3; how++) {
         bags_writer_options options = sharding(0, 3);
@@ -1074,14 +1212,14 @@ static void finalize_refuses_what_is_not_finished(void **state) {
     }
 }
 
-static void finalize_refuses_two_shards_of_one_number(void **state) {
+static void finalize_refuses_two_shards_with_the_same_number(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"1", "01", "000007", NULL});
     assert_fails(BAGS_ERROR_CORRUPT, finalize(at("x"), NULL));
     assert_names(at("x"), "000007 01 1");
 }
 
-static void finalize_of_what_is_no_sharded_dataset_changes_nothing(
+static void finalize_changes_nothing_if_the_dataset_is_not_sharded(
     void **state) {
     uint64_t renamed = 99;
     (void)state;
@@ -1163,43 +1301,45 @@ int main(void) {
         TEST(shards_end_at_their_length),
         TEST(shards_end_when_their_size_is_reached),
         TEST(shards_end_at_whichever_limit_comes_first),
-        TEST(limits_of_0_and_of_2_to_the_64_are_none),
+        TEST(limits_of_0_and_of_2_to_the_64_mean_no_limit),
         TEST(workers_take_every_kth_number),
-        TEST(each_of_the_shard_numbers_asks_for_shards),
-        TEST(worker_numbers_that_make_no_sense_are_refused),
+        TEST(each_shard_option_makes_the_dataset_sharded),
+        TEST(invalid_worker_numbers_are_refused),
         TEST(numbers_end_below_10_to_the_18),
         TEST(a_worker_that_appends_nothing_creates_nothing),
-        TEST(a_shard_of_refused_datapoints_alone_is_removed),
+        TEST(a_shard_with_only_refused_datapoints_is_removed),
         TEST(a_shard_that_exists_is_left_alone),
-        TEST(two_workers_of_one_number_do_no_harm),
-        TEST(abort_removes_the_unfinished_shard_alone),
+        TEST(two_workers_with_the_same_number_do_no_harm),
+        TEST(abort_removes_only_the_unfinished_shard),
         TEST(a_shard_that_is_full_is_finished_at_once),
         TEST(shards_are_ordered_by_number),
-        TEST(more_than_ten_shards_are_not_ordered_as_text),
-        TEST(two_shards_of_one_number_are_an_error),
-        TEST(a_number_above_the_limit_is_not_passed_over),
-        TEST(a_file_with_a_shards_name_does_no_harm),
-        TEST(gaps_are_refused_by_name),
+        TEST(shards_are_not_ordered_as_text),
+        TEST(two_shards_with_the_same_number_are_an_error),
+        TEST(a_shard_number_above_the_limit_is_an_error),
+        TEST(a_file_named_like_a_shard_does_no_harm),
+        TEST(gaps_are_refused_and_listed),
         TEST(a_missing_first_shard_is_a_gap),
-        TEST(many_and_huge_gaps_take_no_memory),
+        TEST(many_and_huge_gaps_need_no_memory),
         TEST(a_worker_reads_its_own_shards),
-        TEST(a_dataset_without_shards_is_that_of_worker_0),
-        TEST(unfinished_shards_are_refused_or_left_out),
-        TEST(shards_that_are_all_unfinished_are_nothing_to_read),
+        TEST(an_unsharded_dataset_belongs_to_worker_0),
+        TEST(every_datapoint_is_in_the_share_of_one_worker),
+        TEST(every_crashed_shard_is_recovered_by_one_worker),
+        TEST(unfinished_shards_are_refused_or_skipped),
+        TEST(a_dataset_with_only_unfinished_shards_is_refused),
         TEST(a_directory_without_a_dataset_is_missing),
-        TEST(a_spec_makes_a_directory_one_dataset),
+        TEST(a_directory_with_spec_and_shards_is_an_error),
         TEST(shards_of_different_specs_are_an_error),
         TEST(shards_of_different_variants_are_read_together),
-        TEST(ranges_go_over_the_borders_of_shards),
-        TEST(sizes_and_blobs_are_summed_over_shards),
+        TEST(ranges_may_span_shards),
+        TEST(sizes_and_blobs_are_added_up_over_shards),
         TEST(faults_name_the_shard),
         TEST(thousands_of_shards_are_read_with_few_files),
         TEST(finalize_closes_gaps),
-        TEST(finalize_syncs_the_directory_unless_told_otherwise),
-        TEST(finalize_gives_names_their_six_digits),
-        TEST(finalize_refuses_what_is_not_finished),
-        TEST(finalize_refuses_two_shards_of_one_number),
-        TEST(finalize_of_what_is_no_sharded_dataset_changes_nothing),
+        TEST(finalize_syncs_the_directory_unless_no_sync_is_set),
+        TEST(finalize_gives_names_six_digits),
+        TEST(finalize_refuses_unfinished_shards),
+        TEST(finalize_refuses_two_shards_with_the_same_number),
+        TEST(finalize_changes_nothing_if_the_dataset_is_not_sharded),
         TEST(a_file_in_the_way_of_finalize_is_kept),
         TEST(finalize_may_be_interrupted_anywhere),
     };

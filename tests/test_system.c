@@ -539,7 +539,7 @@ static void sweep_all(const fault *faults, size_t count, uint64_t stride) {
 
 /* ----------------------------------------------- the N-th call of a program */
 
-static void the_program_makes_the_calls_that_are_to_fail(void **state) {
+static void the_program_makes_every_call_that_will_fail(void **state) {
     (void)state;
     make_reference();
     make_dir(at("set"));
@@ -560,7 +560,7 @@ static void the_program_makes_the_calls_that_are_to_fail(void **state) {
     world_free(w);
 }
 
-static void killed_at_any_call_nothing_flushed_is_lost(void **state) {
+static void a_kill_at_any_call_loses_nothing_flushed(void **state) {
     static const fault faults[] = {
         {"killed before", 0, 0, EFFECT_DIE_BEFORE, false, false},
         {"killed in a write", ONLY(CALL_WRITE), 0, EFFECT_DIE_HALFWAY, false,
@@ -587,7 +587,7 @@ static void short_and_interrupted_calls_do_no_harm(void **state) {
     SWEEP(faults, 10);
 }
 
-static void a_full_disk_is_named_at_any_call(void **state) {
+static void a_full_disk_is_reported_at_any_call(void **state) {
     const unsigned grows = ONLY(CALL_WRITE) | ONLY(CALL_SYNC) |
                            ONLY(CALL_CLOSE) | ONLY(CALL_TRUNCATE) |
                            ONLY(CALL_OPEN) | ONLY(CALL_MKDIR) |
@@ -603,7 +603,7 @@ static void a_full_disk_is_named_at_any_call(void **state) {
     SWEEP(faults, 20);
 }
 
-static void a_failing_disk_is_named_at_any_call(void **state) {
+static void a_failing_disk_is_reported_at_any_call(void **state) {
     static const fault faults[] = {
         {"EIO", 0, EIO, EFFECT_FAIL, false, false},
         {"EIO for good", 0, EIO, EFFECT_FAIL, true, false},
@@ -614,7 +614,7 @@ static void a_failing_disk_is_named_at_any_call(void **state) {
     SWEEP(faults, 20);
 }
 
-static void a_refusal_is_named_at_any_call(void **state) {
+static void denied_access_is_reported_at_any_call(void **state) {
     const unsigned paths = ONLY(CALL_OPEN) | ONLY(CALL_MKDIR) |
                            ONLY(CALL_RENAME) | ONLY(CALL_UNLINK) |
                            ONLY(CALL_STAT) | ONLY(CALL_OPENDIR);
@@ -631,7 +631,7 @@ static void a_refusal_is_named_at_any_call(void **state) {
     SWEEP(faults, 12);
 }
 
-static void a_sync_that_failed_is_not_tried_in_another_way(void **state) {
+static void a_failed_sync_is_never_tried_again(void **state) {
     static const struct {
         int error, expected;
         uint64_t fcntls, fsyncs;
@@ -657,7 +657,7 @@ static void a_sync_that_failed_is_not_tried_in_another_way(void **state) {
     close(fd);
 }
 
-static void a_file_that_cannot_be_sent_ahead_is_synced(void **state) {
+static void a_file_whose_early_writing_fails_is_synced(void **state) {
     size_t size = (size_t)1 << 20;
     char *blob = (char *)calloc(1, size);
     bag_writer *writer;
@@ -806,7 +806,7 @@ static bool meet_upkeep(const fault *how, uint64_t n) {
     return reached;
 }
 
-static void numbering_summing_and_recovering_may_be_interrupted(void **state) {
+static void finalize_checksum_and_recover_may_be_interrupted(void **state) {
     uint64_t tried = 0;
     (void)state;
     make_model();
@@ -932,7 +932,7 @@ static bool meet_command(const fault *how, uint64_t n) {
     return reached;
 }
 
-static void a_command_that_failed_is_called_again(void **state) {
+static void a_failed_command_can_be_repeated(void **state) {
     static const char *const commands[][12] = {
         {"bags", "finalize", "gaps", NULL},
         {"bags", "checksum", "gaps", NULL},
@@ -1029,19 +1029,19 @@ static void limit_files(world *w, uint64_t n) {
     limit_resource(RLIMIT_NOFILE, n);
 }
 
-static void files_that_may_not_grow_are_named(void **state) {
+static void a_file_size_limit_is_reported_with_the_file(void **state) {
     static const limit how = {"RLIMIT_FSIZE", EFBIG, 0};
     (void)state;
     raise_limit(&how, limit_size, 0, 37, 500);
 }
 
-static void killed_by_a_limit_of_sizes_nothing_flushed_is_lost(void **state) {
+static void a_kill_by_a_file_size_limit_loses_nothing_flushed(void **state) {
     static const limit how = {"SIGXFSZ", EFBIG, SIGXFSZ};
     (void)state;
     raise_limit(&how, limit_size_to_death, 0, 37, 500);
 }
 
-static void too_few_descriptors_are_named(void **state) {
+static void too_few_file_descriptors_are_reported(void **state) {
     static const limit how = {"RLIMIT_NOFILE", EMFILE, 0};
     (void)state;
     raise_limit(&how, limit_files, 3, 1, 1);
@@ -1305,7 +1305,7 @@ static world *nobodys_world(void) {
     return w;
 }
 
-static void without_rights_to_a_file_it_is_named(void **state) {
+static void a_file_without_read_permission_is_named(void **state) {
     static const char *const names[] = {
         "spec.json", "refs.bag", "id.bag", "text.bag", "clip.bag"};
     (void)state;
@@ -1323,7 +1323,7 @@ static void without_rights_to_a_file_it_is_named(void **state) {
     world_free(w);
 }
 
-static void without_rights_to_write_nothing_is_lost(void **state) {
+static void missing_write_permission_loses_nothing(void **state) {
     (void)state;
     world *w = nobodys_world();
     work before = w->works[SHARDS];
@@ -1380,7 +1380,7 @@ static int read_and_cut(const char *set, const bags_reader_options *how,
     return errors;
 }
 
-static void a_file_cut_while_it_is_read_by_position_is_an_error(void **state) {
+static void a_file_truncated_while_read_without_mmap_is_an_error(void **state) {
     static const char *const names[] = {"refs", "id", "text", "clip"};
     int tried = 0, errors = 0;
     (void)state;
@@ -1408,7 +1408,7 @@ static void a_file_cut_while_it_is_read_by_position_is_an_error(void **state) {
 }
 
 /* Why there is that mode. */
-static void a_file_cut_while_it_is_mapped_ends_the_program(void **state) {
+static void a_file_truncated_while_mapped_terminates_the_program(void **state) {
     int status = 0;
     (void)state;
     make_reference();
@@ -1429,28 +1429,28 @@ static void a_file_cut_while_it_is_mapped_ends_the_program(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(the_program_makes_the_calls_that_are_to_fail),
-        TEST(killed_at_any_call_nothing_flushed_is_lost),
+        TEST(the_program_makes_every_call_that_will_fail),
+        TEST(a_kill_at_any_call_loses_nothing_flushed),
         TEST(short_and_interrupted_calls_do_no_harm),
-        TEST(a_full_disk_is_named_at_any_call),
-        TEST(a_failing_disk_is_named_at_any_call),
-        TEST(a_refusal_is_named_at_any_call),
-        TEST(a_sync_that_failed_is_not_tried_in_another_way),
-        TEST(a_file_that_cannot_be_sent_ahead_is_synced),
-        TEST(numbering_summing_and_recovering_may_be_interrupted),
-        TEST(a_command_that_failed_is_called_again),
-        TEST(files_that_may_not_grow_are_named),
-        TEST(killed_by_a_limit_of_sizes_nothing_flushed_is_lost),
-        TEST(too_few_descriptors_are_named),
+        TEST(a_full_disk_is_reported_at_any_call),
+        TEST(a_failing_disk_is_reported_at_any_call),
+        TEST(denied_access_is_reported_at_any_call),
+        TEST(a_failed_sync_is_never_tried_again),
+        TEST(a_file_whose_early_writing_fails_is_synced),
+        TEST(finalize_checksum_and_recover_may_be_interrupted),
+        TEST(a_failed_command_can_be_repeated),
+        TEST(a_file_size_limit_is_reported_with_the_file),
+        TEST(a_kill_by_a_file_size_limit_loses_nothing_flushed),
+        TEST(too_few_file_descriptors_are_reported),
         TEST_IN_ROOM(a_full_tmpfs_is_named),
         TEST_IN_ROOM(a_tmpfs_without_inodes_is_named),
         TEST_IN_ROOM(a_full_ext4_is_named),
         TEST_IN_ROOM(an_ext4_without_inodes_is_named),
         TEST_IN_ROOM(a_disk_that_became_read_only_is_named),
-        TEST(without_rights_to_a_file_it_is_named),
-        TEST(without_rights_to_write_nothing_is_lost),
-        TEST(a_file_cut_while_it_is_read_by_position_is_an_error),
-        TEST(a_file_cut_while_it_is_mapped_ends_the_program),
+        TEST(a_file_without_read_permission_is_named),
+        TEST(missing_write_permission_loses_nothing),
+        TEST(a_file_truncated_while_read_without_mmap_is_an_error),
+        TEST(a_file_truncated_while_mapped_terminates_the_program),
     };
     /* Faults come from the shim and from small disks: waiting for a real one
      * only costs time. */

@@ -224,7 +224,7 @@ static void threads_share_a_few_maps(void **state) {
     }
 }
 
-static void threads_share_a_few_files(void **state) {
+static void threads_share_a_few_open_files(void **state) {
     bags_reader_options options;
     (void)state;
     save_shards(at("x"));
@@ -281,7 +281,7 @@ static void *read_damaged(void *user) {
     return NULL;
 }
 
-static void threads_meet_shards_that_cannot_be_opened(void **state) {
+static void threads_get_errors_for_shards_that_cannot_be_opened(void **state) {
     (void)state;
     save_shards(at("x"));
     for (int s = 1; s < SHARDS; s += 3)
@@ -525,7 +525,7 @@ static void *watch_live(void *user) {
     return NULL;
 }
 
-static void threads_read_what_another_writes(void **state) {
+static void threads_read_while_another_writes(void **state) {
     job jobs[THREADS];
     (void)state;
     memset(jobs, 0, sizeof(jobs));
@@ -586,17 +586,150 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
     }
 }
 
+/* ------------------------------------------------------------------- encoding */
+
+#define VALUES 800
+
+/* Values that several threads encode, and one thread appends in order. */
+typedef struct queue {
+    pthread_mutex_t lock;
+    pthread_cond_t ready;
+    bags_registry *codecs;
+    bags_writer *writer;
+    bytes blobs[VALUES][2]; /* of "numbers" and "text" */
+    bool encoded[VALUES];
+} queue;
+
+static queue line;
+
+static const bags_field encoded_fields[] = {
+    {"numbers", "array(float64,-1)"}, {"text", "utf8"}};
+
+/* Its blob must not depend on what other threads encode at the same time. */
+static const char *encode_value(
+    uint64_t i, bags_buffer *to, bags_buffer *from) {
+    double numbers[40];
+    uint64_t shape[1] = {i % 40};
+    char text[200];
+    size_t size = text_of(i, 3, text);
+    bags_value values[2], back;
+    bags_error err;
+    for (size_t k = 0; k < 40; k++)
+        numbers[k] = (double)i + (double)k / 8;
+    for (size_t k = 0; k < size; k++)
+        text[k] &= 127;
+    values[0] = bags_array(BAGS_DTYPE_FLOAT64, 1, shape, numbers);
+    values[1] = bags_utf8_sized(text, size);
+    for (int f = 0; f < 2; f++) {
+        const char *type = encoded_fields[f].type;
+        bags_view blob;
+        if (bags_encode(line.codecs, type, &values[f], to, &blob, &err) ||
+            bags_decode(line.codecs, type, blob, from, &back, &err))
+            return "a value is refused";
+        if (back.size != values[f].size ||
+            (back.size && memcmp(back.data, values[f].data, back.size) != 0))
+            return "a value does not come back";
+        put(&line.blobs[i][f], blob.data, blob.size);
+    }
+    return NULL;
+}
+
+static void *encode_many(void *user) {
+    job *j = (job *)user;
+    bags_buffer to = {0}, from = {0};
+    for (uint64_t i = j->seed - 1; i < VALUES; i += THREADS - 1) {
+        const char *fault = encode_value(i, &to, &from);
+        if (fault)
+            snprintf(j->fault, sizeof(j->fault), "%s", fault);
+        pthread_mutex_lock(&line.lock);
+        line.encoded[i] = true;
+        pthread_cond_signal(&line.ready);
+        pthread_mutex_unlock(&line.lock);
+    }
+    bags_buffer_free(&to);
+    bags_buffer_free(&from);
+    return NULL;
+}
+
+static void *append_encoded(void *user) {
+    job *j = (job *)user;
+    bags_error err;
+    for (uint64_t i = 0; i < VALUES && !*j->fault; i++) {
+        bags_value values[2];
+        bags_entry entries[2];
+        pthread_mutex_lock(&line.lock);
+        while (!line.encoded[i])
+            pthread_cond_wait(&line.ready, &line.lock);
+        pthread_mutex_unlock(&line.lock);
+        for (size_t f = 0; f < 2; f++) {
+            values[f] = bags_blob(line.blobs[i][f].data, line.blobs[i][f].size);
+            entries[f].field = encoded_fields[f].name;
+            entries[f].values = &values[f];
+            entries[f].count = 1;
+        }
+        if (bags_writer_append(line.writer, entries, 2, &err))
+            snprintf(j->fault, sizeof(j->fault), "%.200s", err.message);
+    }
+    return NULL;
+}
+
+static void *encode_or_append(void *user) {
+    return ((job *)user)->seed ? encode_many(user) : append_encoded(user);
+}
+
+static void threads_encode_while_one_appends(void **state) {
+    job jobs[THREADS];
+    bags_writer_options options;
+    bags_reader *reader;
+    bags_row row = {0};
+    (void)state;
+    memset(jobs, 0, sizeof(jobs));
+    memset(&line, 0, sizeof(line));
+    memset(&options, 0, sizeof(options));
+    pthread_mutex_init(&line.lock, NULL);
+    pthread_cond_init(&line.ready, NULL);
+    options.no_sync = true;
+    options.env.io = &disk.io;
+    assert_opens(line.codecs, bags_registry_create(NULL, &said));
+    assert_opens(line.writer,
+        bags_writer_open(at("x"), encoded_fields, 2, &options, &said));
+    for (size_t i = 0; i < THREADS; i++)
+        jobs[i].seed = i; /* 0 appends */
+    run_jobs(jobs, encode_or_append);
+    assert_ok(bags_writer_close(line.writer, &said));
+    assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
+    assert_true(bags_reader_length(reader) == VALUES);
+    for (uint64_t i = 0; i < VALUES; i++) {
+        bags_value value;
+        assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+        assert_ok(bags_row_value(&row, 0, 0, NULL, &value, &said));
+        assert_true(value.dims == 1 && value.shape[0] == i % 40);
+        if (value.size)
+            assert_true(*(const double *)value.data == (double)i);
+        assert_bytes(bags_row_bytes(&row, 1, 0), line.blobs[i][1].data,
+            line.blobs[i][1].size);
+        bytes_free(&line.blobs[i][0]);
+        bytes_free(&line.blobs[i][1]);
+    }
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    bags_registry_free(line.codecs);
+    pthread_cond_destroy(&line.ready);
+    pthread_mutex_destroy(&line.lock);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(threads_share_a_mapped_reader),
         TEST(threads_share_a_few_maps),
-        TEST(threads_share_a_few_files),
+        TEST(threads_share_a_few_open_files),
         TEST(threads_share_a_reader_that_cannot_map),
-        TEST(threads_meet_shards_that_cannot_be_opened),
+        TEST(threads_get_errors_for_shards_that_cannot_be_opened),
         TEST(threads_share_a_bag),
         TEST(workers_write_one_dataset),
-        TEST(threads_read_what_another_writes),
+        TEST(threads_read_while_another_writes),
         TEST(threads_share_a_reader_of_unfinished_shards),
+        TEST(threads_encode_while_one_appends),
     };
     return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
 }

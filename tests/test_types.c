@@ -3,7 +3,7 @@
 
 /* ------------------------------------------------------------------- types */
 
-static void type_strings_of_every_legal_form_are_taken_apart(void **state) {
+static void valid_type_strings_are_parsed(void **state) {
     static const struct {
         const char *text, *name, *arguments;
         size_t count;
@@ -40,7 +40,7 @@ static void type_strings_of_every_legal_form_are_taken_apart(void **state) {
     }
 }
 
-static void type_strings_of_any_other_form_are_refused(void **state) {
+static void invalid_type_strings_are_refused(void **state) {
     static const char *const rows[] = {"", "[]", "()", "()[]", "(4)", "Utf8",
         "uTf8", "utf8 ", " utf8", "utf8\n", "utf8[]\n", "utf8[ ]", "utf8[",
         "utf8]", "utf8[][]", "[]utf8", "utf8[](4)", "int(4", "int4)", "int(4))",
@@ -60,7 +60,7 @@ static void type_strings_of_any_other_form_are_refused(void **state) {
     }
 }
 
-static void a_refused_type_of_any_length_gives_a_message_in_utf8(void **state) {
+static void the_message_about_a_type_of_any_length_is_utf8(void **state) {
     char text[2 * BAGS_ERROR_SIZE];
     (void)state;
     for (size_t size = 1; size < sizeof(text) - 4;
@@ -72,7 +72,7 @@ static void a_refused_type_of_any_length_gives_a_message_in_utf8(void **state) {
     }
 }
 
-static void arguments_are_found_by_number(void **state) {
+static void arguments_are_found_by_index(void **state) {
     bags_type type;
     (void)state;
     assert_ok(bags_type_parse("x(,a,,bc,)[]", &type, &said));
@@ -90,7 +90,7 @@ static void arguments_are_found_by_number(void **state) {
     assert_text(bags_type_argument(&type, 0), "95");
 }
 
-static void number_arguments_are_decimal_and_fit_64_bits(void **state) {
+static void numeric_arguments_are_decimal_and_fit_64_bits(void **state) {
     static const struct {
         const char *text;
         bool is;
@@ -126,7 +126,7 @@ static void number_arguments_are_decimal_and_fit_64_bits(void **state) {
 
 /* ------------------------------------------------------------------ dtypes */
 
-static void dtypes_are_known_by_their_numpy_spellings(void **state) {
+static void dtypes_are_parsed_in_every_numpy_spelling(void **state) {
     static const struct {
         const char *text;
         bags_dtype dtype;
@@ -194,7 +194,7 @@ static void dtypes_are_known_by_their_numpy_spellings(void **state) {
     }
 }
 
-static void what_is_no_dtype_is_none(void **state) {
+static void other_dtype_names_are_refused(void **state) {
     static const char *const rows[] = {"", "<", ">", "|", "f3", "f16", "float",
         "Float32", "float320", "u3", "<<f4", "f4 ", " f4", "complex256", "c32",
         "c4", "object", "S4", "U16", "V8", "datetime64", "float8", "int128",
@@ -251,7 +251,7 @@ static void dtypes_have_names_codes_and_sizes(void **state) {
     }
 }
 
-static void the_size_of_an_array_is_that_of_its_elements(void **state) {
+static void the_size_of_an_array_is_the_size_of_its_elements(void **state) {
     static const uint64_t shape[] = {3, 0, 5, UINT64_MAX, 2};
     static const uint64_t huge[] = {(uint64_t)1 << 31, (uint64_t)1 << 31, 2};
     size_t size = 99;
@@ -274,7 +274,7 @@ static void the_size_of_an_array_is_that_of_its_elements(void **state) {
     assert_int_equal(size, 99);
 }
 
-static void bytes_of_elements_are_reversed(void **state) {
+static void the_bytes_of_elements_are_swapped(void **state) {
     static const char from[] = "abcdefghijklmnop";
     static const struct {
         size_t element;
@@ -301,7 +301,7 @@ static void bytes_of_elements_are_reversed(void **state) {
 
 /* ----------------------------------------------------------- errors, buffers */
 
-static void every_code_has_a_name_of_its_own(void **state) {
+static void every_code_has_a_distinct_name(void **state) {
     (void)state;
     for (int i = BAGS_OK; i <= BAGS_ERROR_MEMORY; i++) {
         assert_true(strlen(bags_code_name((bags_code)i)) > 1);
@@ -313,7 +313,7 @@ static void every_code_has_a_name_of_its_own(void **state) {
     assert_string_equal(bags_version(), BAGS_VERSION);
 }
 
-static void fail_writes_and_cuts_its_message(void **state) {
+static void bags_fail_writes_and_truncates_its_message(void **state) {
     char text[3 * BAGS_ERROR_SIZE];
     (void)state;
     assert_fails(BAGS_ERROR_RANGE,
@@ -470,7 +470,7 @@ static const struct {
     {"\xfc\x84\x80\x80\x80\x80", 6}, {"\xfe", 1}, {"\xff", 1},
     {"\xf0\x9f\x98 ", 4}, {"\xe2\x28\xa1", 3}, {"\xf0\x28\x8c\xbc", 4}};
 
-static void utf8_takes_valid_text_alone(void **state) {
+static void utf8_accepts_only_valid_text(void **state) {
     coder c = coder_open("utf8");
     bags_view blob = {NULL, 0};
     bags_value value;
@@ -514,7 +514,7 @@ static void utf8_takes_valid_text_alone(void **state) {
     coder_close(&c);
 }
 
-static void integers_encode_as_the_python_package_does(void **state) {
+static void integers_are_encoded_as_python_encodes_them(void **state) {
     static const struct {
         const char *type;
         uint64_t number;
@@ -632,7 +632,7 @@ static void integer_blobs_above_64_bits_are_too_large(void **state) {
     coder_close(&c);
 }
 
-static void codecs_refuse_values_of_another_kind(void **state) {
+static void codecs_refuse_values_of_the_wrong_kind(void **state) {
     static const char *const types[] = {"bytes", "utf8", "int", "int(4)", "i64",
         "u64", "array(uint8,1)", "array"};
     static const bags_kind takes[][2] = {{BAGS_KIND_BYTES, BAGS_KIND_BYTES},
@@ -659,7 +659,7 @@ static void codecs_refuse_values_of_another_kind(void **state) {
     }
 }
 
-static void wrong_arguments_of_built_in_types_are_refused(void **state) {
+static void invalid_arguments_of_built_in_types_are_refused(void **state) {
     static const char *const rows[] = {"bytes()", "bytes(4)", "utf8(4)",
         "int()", "int(x)", "int(-1)", "int(4,middle)", "int(4,big,1)",
         "int(4,)", "int(,big)", "int(big)", "int(4.0)",
@@ -678,8 +678,7 @@ static void wrong_arguments_of_built_in_types_are_refused(void **state) {
 }
 
 /* As Python writes them: their blobs can be read as they are. */
-static void arguments_that_are_right_and_not_built_in_are_refused(
-    void **state) {
+static void valid_arguments_without_a_built_in_codec_are_refused(void **state) {
     static const char *const rows[] = {"array(complex256,3)", "array(c32)",
         "array(object,3)", "array(bfloat16,2)", "array(intp)",
         "array(float8_e4m3fn,2)", "array(datetime64)"};
@@ -738,7 +737,7 @@ static void shapes_that_overflow_are_refused(void **state) {
     coder_close(&c);
 }
 
-static void arrays_of_a_fixed_shape_are_their_elements(void **state) {
+static void arrays_of_a_fixed_shape_are_stored_as_their_elements(void **state) {
     static const uint64_t shape[2] = {2, 3};
     static const float elements[6] = {0, 1, -1, 0.5f, 1e30f, -0.0f};
     coder c = coder_open("array(float32,2,3)");
@@ -889,7 +888,7 @@ static void one_dimension_of_an_array_may_be_any(void **state) {
 
 /* What is written must be read: a free dimension beside one of 0 leaves no way
  * to tell how many there were. */
-static void what_an_array_type_encodes_it_decodes(void **state) {
+static void encoded_arrays_decode_to_the_same_value(void **state) {
     static const uint64_t shape[2] = {5, 0};
     coder c;
     bags_view blob = {NULL, 0};
@@ -907,7 +906,8 @@ static void what_an_array_type_encodes_it_decodes(void **state) {
     coder_close(&c);
 }
 
-static void self_describing_arrays_are_as_granular_writes_them(void **state) {
+static void self_describing_arrays_are_written_as_granular_writes_them(
+    void **state) {
     static const uint64_t shape[2] = {2, 3};
     static const float elements[6] = {0, 1, 2, 3, 4, 5};
     static const char expected[] =
@@ -945,7 +945,8 @@ static void self_describing_arrays_are_as_granular_writes_them(void **state) {
     coder_close(&c);
 }
 
-static void self_describing_arrays_of_every_width_come_back(void **state) {
+static void self_describing_arrays_of_every_size_decode_to_the_same_value(
+    void **state) {
     static const size_t sizes[] = {
         0, 1, 127, 128, 255, 256, 65535, 65536, 70000};
     unsigned char *data = (unsigned char *)malloc(70000);
@@ -973,7 +974,7 @@ static void self_describing_arrays_of_every_width_come_back(void **state) {
     coder_close(&c);
 }
 
-static void arrays_of_the_other_byte_order_are_turned_round(void **state) {
+static void arrays_in_the_other_byte_order_are_swapped(void **state) {
     coder c = coder_open("array");
     bags_value value;
     (void)state;
@@ -1036,7 +1037,8 @@ static void complex_numbers_are_two_floats(void **state) {
     coder_close(&c);
 }
 
-static void self_describing_arrays_are_read_in_longer_forms(void **state) {
+static void self_describing_arrays_in_longer_msgpack_forms_are_read(
+    void **state) {
     /* array16, str8, array32, a signed and a 64-bit dimension, bin32 */
     static const char blob[] =
         "\xdc\x00\x03\xd9\x03<u2\xdd\0\0\0\x02\xd0\x01"
@@ -1108,7 +1110,7 @@ static void hostile_self_describing_arrays_are_refused(void **state) {
     assert_true(memory.peak < 1 << 16);
 }
 
-static void a_codec_that_runs_out_of_memory_says_so(void **state) {
+static void a_codec_that_runs_out_of_memory_reports_it(void **state) {
     static const char *const types[] = {
         "int", "int(4)", "i64", "array", "array(int16,-1)", "array(int16,2)"};
     (void)state;
@@ -1188,7 +1190,7 @@ static void a_registry_finds_the_codec_that_was_added_last(void **state) {
     bags_registry_free(NULL);
 }
 
-static void a_registry_knows_the_built_in_types(void **state) {
+static void a_registry_contains_the_built_in_types(void **state) {
     static const char *const names[] = {
         "bytes", "utf8", "int", "i64", "u64", "array"};
     (void)state;
@@ -1223,7 +1225,7 @@ static void a_codec_without_a_name_is_refused(void **state) {
     bags_registry_free(codecs);
 }
 
-static void a_number_is_in_both_members_that_it_fits(void **state) {
+static void a_number_is_in_both_uint_and_sint_if_it_fits(void **state) {
     (void)state;
     assert_true(bags_int(7).uint == 7 && bags_int(7).sint == 7);
     assert_true(bags_uint(7).uint == 7 && bags_uint(7).sint == 7);
@@ -1270,7 +1272,7 @@ static void a_value_is_encoded_and_decoded_by_its_type(void **state) {
     bags_buffer_free(&from);
 }
 
-static void what_a_type_cannot_encode_or_decode_is_an_error(void **state) {
+static void values_and_blobs_that_do_not_fit_the_type_are_errors(void **state) {
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {(const unsigned char *)"12345", 5};
     bags_value value = bags_int(300);
@@ -1300,7 +1302,7 @@ static void what_a_type_cannot_encode_or_decode_is_an_error(void **state) {
     bags_buffer_free(&scratch);
 }
 
-static void a_value_is_encoded_by_the_registry_that_is_given(void **state) {
+static void a_value_is_encoded_by_the_given_registry(void **state) {
     static const bags_codec shout = {
         "shout", NULL, shout_encode, NULL, NULL, NULL};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
@@ -1325,50 +1327,50 @@ static void a_value_is_encoded_by_the_registry_that_is_given(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(type_strings_of_every_legal_form_are_taken_apart),
-        TEST(type_strings_of_any_other_form_are_refused),
-        TEST(a_refused_type_of_any_length_gives_a_message_in_utf8),
-        TEST(arguments_are_found_by_number),
-        TEST(number_arguments_are_decimal_and_fit_64_bits),
-        TEST(dtypes_are_known_by_their_numpy_spellings),
-        TEST(what_is_no_dtype_is_none),
+        TEST(valid_type_strings_are_parsed),
+        TEST(invalid_type_strings_are_refused),
+        TEST(the_message_about_a_type_of_any_length_is_utf8),
+        TEST(arguments_are_found_by_index),
+        TEST(numeric_arguments_are_decimal_and_fit_64_bits),
+        TEST(dtypes_are_parsed_in_every_numpy_spelling),
+        TEST(other_dtype_names_are_refused),
         TEST(dtypes_have_names_codes_and_sizes),
-        TEST(the_size_of_an_array_is_that_of_its_elements),
-        TEST(bytes_of_elements_are_reversed),
-        TEST(every_code_has_a_name_of_its_own),
-        TEST(fail_writes_and_cuts_its_message),
+        TEST(the_size_of_an_array_is_the_size_of_its_elements),
+        TEST(the_bytes_of_elements_are_swapped),
+        TEST(every_code_has_a_distinct_name),
+        TEST(bags_fail_writes_and_truncates_its_message),
         TEST(a_buffer_grows_by_half_and_keeps_its_content),
         TEST(bytes_are_stored_as_given),
-        TEST(utf8_takes_valid_text_alone),
-        TEST(integers_encode_as_the_python_package_does),
+        TEST(utf8_accepts_only_valid_text),
+        TEST(integers_are_encoded_as_python_encodes_them),
         TEST(i64_is_signed),
         TEST(integers_that_do_not_fit_are_refused),
         TEST(integer_blobs_above_64_bits_are_too_large),
-        TEST(codecs_refuse_values_of_another_kind),
-        TEST(wrong_arguments_of_built_in_types_are_refused),
-        TEST(arguments_that_are_right_and_not_built_in_are_refused),
+        TEST(codecs_refuse_values_of_the_wrong_kind),
+        TEST(invalid_arguments_of_built_in_types_are_refused),
+        TEST(valid_arguments_without_a_built_in_codec_are_refused),
         TEST(more_dimensions_than_an_array_may_have_are_refused),
         TEST(shapes_that_overflow_are_refused),
-        TEST(arrays_of_a_fixed_shape_are_their_elements),
+        TEST(arrays_of_a_fixed_shape_are_stored_as_their_elements),
         TEST(arrays_of_another_shape_or_dtype_are_refused),
         TEST(an_array_without_dimensions_is_one_element),
         TEST(an_array_with_a_dimension_of_0_is_empty),
         TEST(one_dimension_of_an_array_may_be_any),
-        TEST(what_an_array_type_encodes_it_decodes),
-        TEST(self_describing_arrays_are_as_granular_writes_them),
-        TEST(self_describing_arrays_of_every_width_come_back),
-        TEST(arrays_of_the_other_byte_order_are_turned_round),
+        TEST(encoded_arrays_decode_to_the_same_value),
+        TEST(self_describing_arrays_are_written_as_granular_writes_them),
+        TEST(self_describing_arrays_of_every_size_decode_to_the_same_value),
+        TEST(arrays_in_the_other_byte_order_are_swapped),
         TEST(complex_numbers_are_two_floats),
-        TEST(self_describing_arrays_are_read_in_longer_forms),
+        TEST(self_describing_arrays_in_longer_msgpack_forms_are_read),
         TEST(hostile_self_describing_arrays_are_refused),
-        TEST(a_codec_that_runs_out_of_memory_says_so),
+        TEST(a_codec_that_runs_out_of_memory_reports_it),
         TEST(a_registry_finds_the_codec_that_was_added_last),
-        TEST(a_registry_knows_the_built_in_types),
+        TEST(a_registry_contains_the_built_in_types),
         TEST(a_codec_without_a_name_is_refused),
-        TEST(a_number_is_in_both_members_that_it_fits),
+        TEST(a_number_is_in_both_uint_and_sint_if_it_fits),
         TEST(a_value_is_encoded_and_decoded_by_its_type),
-        TEST(what_a_type_cannot_encode_or_decode_is_an_error),
-        TEST(a_value_is_encoded_by_the_registry_that_is_given),
+        TEST(values_and_blobs_that_do_not_fit_the_type_are_errors),
+        TEST(a_value_is_encoded_by_the_given_registry),
     };
     return cmocka_run_group_tests_name("types", tests, NULL, NULL);
 }

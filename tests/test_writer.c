@@ -1,6 +1,7 @@
 /* Datasets in one directory: what a writer leaves on disk, and when it leaves
  * nothing. The files are compared with files made by hand. */
 #include "check.h"
+#include "durability.h"
 
 #include <errno.h>
 
@@ -75,7 +76,7 @@ static void refuse_name(const char *name) {
     assert_names(at("."), "");
 }
 
-static void names_that_are_no_file_names_everywhere_are_refused(void **state) {
+static void names_that_are_not_file_names_everywhere_are_refused(void **state) {
     static const char *const names[] = {"", "refs", ".", "..", ".hidden", "a/b",
         "/", "/a", "a/", "../a", "a\\b", "\\", "a:b", "a*b", "a?b", "a\"b",
         "a<b", "a>b", "a|b", "con", "CON", "Con", "prn", "aux", "AUX", "nul",
@@ -123,7 +124,7 @@ static void other_names_are_written_and_read(void **state) {
     bags_reader_close(reader);
 }
 
-static void a_name_used_twice_is_refused(void **state) {
+static void a_duplicate_name_is_refused(void **state) {
     static const bags_field fields[] = {
         {"b", "utf8"}, {"a", "utf8"}, {"c", "utf8"}, {"a", "int"}};
     (void)state;
@@ -133,7 +134,7 @@ static void a_name_used_twice_is_refused(void **state) {
     assert_names(at("."), "");
 }
 
-static void wrong_types_are_refused(void **state) {
+static void types_that_cannot_be_parsed_are_refused(void **state) {
     static const char *const types[] = {
         "", "[]", "Utf8", "int(4", "utf8\n", "utf8[][]", "array(<f4)"};
     (void)state;
@@ -149,7 +150,8 @@ static void wrong_types_are_refused(void **state) {
 }
 
 /* No value could ever be written. */
-static void arguments_that_cannot_be_right_are_refused_at_once(void **state) {
+static void invalid_arguments_are_refused_when_a_writer_is_opened(
+    void **state) {
     static const char *const types[] = {"int(0)", "int(0,big)[]", "int(x)",
         "int(4,5,6)", "i64(8)", "utf8(3)", "bytes(4)[]", "array()",
         "array(float31,2)", "array(float32,a)", "array(float32,-1,-1)"};
@@ -165,10 +167,9 @@ static void arguments_that_cannot_be_right_are_refused_at_once(void **state) {
 }
 
 /* A foreign writer may have made their blobs, which are copied as they are. */
-static void types_of_others_are_legal_with_any_arguments(void **state) {
+static void unknown_types_are_legal_with_any_arguments(void **state) {
     static const char *const types[] = {"q()", "floats(0)", "int32(0)",
-        "jpeg(900)", "array(complex64,2)", "array(bfloat16,2)[]", "int(2000)",
-        "array(float8_e4m3fn,3)",
+        "jpeg(900)", "array(complex64,2)", "int(2000)",
         "array(uint8,4294967296,4294967296,4294967296)"};
     bags_value blob = bags_blob("any", 3);
     bags_entry one = entry("thing", &blob, 1);
@@ -191,7 +192,7 @@ static bags_code open_any(const bags_codec *codec, const bags_type *type,
                             : BAGS_OK;
 }
 
-static void a_codec_of_ones_own_has_its_own_arguments(void **state) {
+static void a_registered_codec_has_its_own_arguments(void **state) {
     static const char *const types[] = {
         "int(0)", "int(x)", "array(float31)", "int(4,5,6)"};
     static const bags_codec own = {
@@ -211,7 +212,7 @@ static void a_codec_of_ones_own_has_its_own_arguments(void **state) {
     bags_registry_free(codecs);
 }
 
-static void a_wrong_type_that_is_on_disk_is_read_as_bytes(void **state) {
+static void an_invalid_type_on_disk_is_read_as_bytes(void **state) {
     static const bags_field right[] = {{"a", "int(4)"}};
     static const char *const types[] = {"int(0)", "int(x)", "array(float31,2)"};
     bags_value value = bags_int(7);
@@ -259,7 +260,7 @@ static void names_that_are_too_long_are_refused(void **state) {
     assert_true(exists(at("x/%s.bag", name)));
 }
 
-static void more_than_a_spec_holds_is_refused(void **state) {
+static void more_fields_than_a_spec_can_hold_are_refused(void **state) {
     const size_t count = 65536;
     bags_field *fields = (bags_field *)calloc(count, sizeof(*fields));
     char(*names)[256] = (char(*)[256])calloc(count, 256);
@@ -625,7 +626,7 @@ static void close_reports_refused_datapoints_that_were_not_reported(
 }
 
 /* Of a datapoint in pieces, by any of its calls. */
-static void a_refused_piece_is_reported_once(void **state) {
+static void a_refused_set_or_push_is_reported_once(void **state) {
     bags_value bad = bags_int(70000);
     (void)state;
     for (int how = 0; how < 4; how++) {
@@ -656,7 +657,7 @@ static void a_refused_piece_is_reported_once(void **state) {
 
 /* Far more than any buffer holds goes to the files before the datapoint fails;
  * then it must be taken back. */
-static void a_long_sequence_that_is_dropped_leaves_no_trace(void **state) {
+static void a_long_sequence_that_was_dropped_leaves_no_trace(void **state) {
     static const bags_field fields[] = {
         {"a", "bytes[]"}, {"b", "utf8[]"}, {"c", "bytes"}};
     static const size_t buffers[] = {4096, 65536, 0};
@@ -753,7 +754,7 @@ static void memory_does_not_grow_with_a_streamed_sequence(void **state) {
     assert_true(file_size(at("x/a.bag")) == 20000 * 1008 + 8);
 }
 
-static void a_datapoint_of_no_fields_is_written(void **state) {
+static void a_datapoint_without_fields_is_written(void **state) {
     (void)state;
     bags_writer *writer = open_writer(at("x"), NULL, 0, 0);
     assert_ok(bags_writer_append(writer, NULL, 0, &said));
@@ -768,7 +769,7 @@ static void a_datapoint_of_no_fields_is_written(void **state) {
         26);
 }
 
-static void blobs_are_stored_whatever_the_type(void **state) {
+static void encoded_blobs_are_stored_whatever_the_type(void **state) {
     static const bags_field fields[] = {{"a", "int(4)"}, {"b", "utf8"},
         {"c", "jpeg"}, {"d", "array(float32,2)"}, {"e", "nobody-knows(1,2)"}};
     static const char *const names[] = {"a", "b", "c", "d", "e"};
@@ -791,7 +792,7 @@ static void blobs_are_stored_whatever_the_type(void **state) {
 }
 
 /* A type of a known codec with arguments that it does not take. */
-static void no_value_is_refused(void **state) {
+static void a_value_of_kind_none_is_refused(void **state) {
     static const bags_field fields[] = {{"a", "bytes"}};
     bags_value value = bags_int(0);
     bags_entry one = entry("a", &value, 1);
@@ -832,7 +833,7 @@ static void calls_out_of_order_are_state_errors(void **state) {
 }
 
 /* A loop that checks once, at the end, must learn that all was lost. */
-static void close_reports_pieces_without_a_begin(void **state) {
+static void close_reports_a_set_or_push_without_begin(void **state) {
     sample s;
     (void)state;
     make_sample(&s, 1);
@@ -875,7 +876,7 @@ static bags_code silent_encode(void *state, const bags_value *value,
     return BAGS_ERROR_VALUE;
 }
 
-static void a_codec_that_fails_in_silence_does_no_harm(void **state) {
+static void a_codec_that_fails_without_a_message_does_no_harm(void **state) {
     bags_codec silent = {"utf8", NULL, silent_encode, NULL, NULL, NULL};
     static const bags_field fields[] = {{"caption", "utf8"}};
     bags_writer_options options = writing(0);
@@ -918,7 +919,141 @@ static void a_datapoint_that_was_not_ended_is_not_written(void **state) {
     free(s.bytes);
 }
 
-static void null_is_closed_and_aborted(void **state) {
+/* ------------------------------------------------------- abandoned datapoints */
+
+static jmp_buf out;
+
+/* Leaves the library by longjmp if the text is "jump". */
+static bags_code jumping_encode(void *codec_state, const bags_value *value,
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+    (void)codec_state;
+    (void)scratch;
+    (void)err;
+    if (value->size == 4 && memcmp(value->data, "jump", 4) == 0)
+        longjmp(out, 1);
+    blob->data = (const unsigned char *)value->data;
+    blob->size = value->size;
+    return BAGS_OK;
+}
+
+static const bags_codec jumping = {
+    "jumping", NULL, jumping_encode, NULL, NULL, NULL};
+
+static const bags_field jumping_fields[] = {
+    {"a", "bytes[]"}, {"b", "jumping[]"}, {"c", "utf8"}};
+
+#define BIG_ITEM 3000
+
+/* A datapoint whose encoder jumps after the items of "a", which are more than the
+ * buffers hold, and the first item of "b". True if it jumped. */
+static bool append_jumping(bags_writer *writer, const char *last, bool pieces) {
+    static unsigned char data[BIG_ITEM];
+    bags_value items[4], words[2], text = bags_utf8("text");
+    bags_entry entries[3];
+    fill(data, sizeof(data), 1);
+    for (size_t i = 0; i < 4; i++)
+        items[i] = bags_bytes(data, BIG_ITEM - i);
+    words[0] = bags_utf8("first");
+    words[1] = bags_utf8(last);
+    entries[0] = entry("a", items, 4);
+    entries[1] = entry("b", words, 2);
+    entries[2] = entry("c", &text, 1);
+    if (setjmp(out))
+        return true;
+    if (!pieces) {
+        assert_ok(bags_writer_append(writer, entries, 3, &said));
+        return false;
+    }
+    assert_ok(bags_writer_begin(writer, &said));
+    for (size_t i = 0; i < 4; i++)
+        assert_ok(bags_writer_push(writer, "a", &items[i], &said));
+    assert_ok(bags_writer_push(writer, "b", &words[0], &said));
+    assert_ok(bags_writer_push(writer, "b", &words[1], &said));
+    assert_ok(bags_writer_set(writer, "c", &text, &said));
+    assert_ok(bags_writer_end(writer, &said));
+    return false;
+}
+
+static void jumping_by_hand(hand_set *set, size_t points) {
+    unsigned char data[BIG_ITEM];
+    fill(data, sizeof(data), 1);
+    memset(set, 0, sizeof(*set));
+    for (size_t i = 0; i < 3; i++)
+        set_field(set, jumping_fields[i].name, jumping_fields[i].type);
+    for (size_t point = 0; point < points; point++) {
+        set_begin(set);
+        put_array(&set->row, 2);
+        put_uint(&set->row, hand_length(&set->bags[0]));
+        put_uint(&set->row, 4);
+        for (size_t i = 0; i < 4; i++)
+            hand_add(&set->bags[0], data, BIG_ITEM - i);
+        put_array(&set->row, 2);
+        put_uint(&set->row, hand_length(&set->bags[1]));
+        put_uint(&set->row, 2);
+        hand_add(&set->bags[1], "first", 5);
+        hand_add(&set->bags[1], "last", 4);
+        set_text(set, 2, "text");
+        set_end(set);
+    }
+}
+
+/* What can be done between the jump and the next append. */
+enum { NOTHING, FLUSH, SYNC, CLOSE, CRASH, AFTER_JUMP };
+
+/* A C++ exception does the same. */
+static void a_datapoint_that_a_codec_abandoned_by_longjmp_is_dropped(
+    void **state) {
+    bags_registry *codecs;
+    (void)state;
+    assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
+    assert_ok(bags_registry_add(codecs, &jumping, &said));
+    for (int after = 0; after < AFTER_JUMP; after++)
+        for (int kept = 0; kept < 3; kept++) { /* nothing, flushed, synced */
+            bags_writer_options options = writing(4096);
+            bags_writer *writer;
+            hand_set set;
+            mortal device;
+            size_t points = 2;
+            mortal_start(&device, &disk.io);
+            options.env.io = &device.io;
+            options.registry = codecs;
+            assert_opens(writer,
+                bags_writer_open(at("x"), jumping_fields, 3, &options, &said));
+            assert_false(append_jumping(writer, "last", false));
+            assert_false(append_jumping(writer, "last", true));
+            if (kept == 1)
+                assert_ok(bags_writer_flush(writer, &said));
+            if (kept == 2)
+                assert_ok(bags_writer_sync(writer, &said));
+            assert_true(append_jumping(writer, "jump", false));
+            assert_true(bags_writer_length(writer) == points);
+            if (after == FLUSH || after == CRASH)
+                assert_ok(bags_writer_flush(writer, &said));
+            if (after == SYNC)
+                assert_ok(bags_writer_sync(writer, &said));
+            if (after != CLOSE && after != CRASH) {
+                assert_false(append_jumping(writer, "last", kept == 1));
+                assert_true(append_jumping(writer, "jump", false));
+                assert_false(append_jumping(writer, "last", kept != 1));
+                points += 2;
+            }
+            if (after == CRASH)
+                mortal_bury(&device, writer);
+            else
+                assert_ok(bags_writer_close(writer, &said));
+            if (after == CRASH)
+                assert_ok(bags_recover(at("x"), NULL, NULL, &said));
+            jumping_by_hand(&set, points);
+            set_save(&set, V1, at("y"));
+            assert_same_tree(at("y"), at("x"));
+            set_free(&set);
+            remove_tree(at("x"));
+            remove_tree(at("y"));
+        }
+    bags_registry_free(codecs);
+}
+
+static void closing_and_aborting_null_is_allowed(void **state) {
     (void)state;
     assert_ok(bags_writer_close(NULL, &said));
     assert_int_equal(bags_writer_close(NULL, NULL), BAGS_OK);
@@ -983,7 +1118,7 @@ static void abort_removes_the_dataset(void **state) {
     free(s.bytes);
 }
 
-static void abort_leaves_files_that_no_writer_makes(void **state) {
+static void abort_keeps_files_that_no_writer_creates(void **state) {
     (void)state;
     bags_writer *writer = open_writer(at("x"), five, 5, 0);
     save_text(at("x/notes.txt"), "mine");
@@ -1010,7 +1145,7 @@ static void an_empty_dataset_has_a_spec_and_empty_bags(void **state) {
     bags_reader_close(reader);
 }
 
-static void what_exists_is_left_alone(void **state) {
+static void existing_files_are_left_alone(void **state) {
     (void)state;
     save_text(at("file"), "precious");
     make_dir(at("empty"));
@@ -1031,7 +1166,7 @@ static void what_exists_is_left_alone(void **state) {
     assert_file(at("file"), "precious", 8);
 }
 
-static void journals_are_kept_if_they_are_wanted(void **state) {
+static void a_writer_keeps_journals_on_request(void **state) {
     static const bags_field fields[] = {{"a", "utf8"}, {"b", "utf8"}};
     bags_writer_options options = writing(0);
     bags_value text = bags_utf8("abc"), other = bags_utf8("");
@@ -1059,7 +1194,7 @@ static void journals_are_kept_if_they_are_wanted(void **state) {
     assert_ok(bags_verify(at("x"), NULL, NULL, &said));
 }
 
-static void a_dataset_is_synced_unless_told_otherwise(void **state) {
+static void a_dataset_is_synced_unless_no_sync_is_set(void **state) {
     sample s;
     (void)state;
     make_sample(&s, 3);
@@ -1102,7 +1237,8 @@ static bags_code push_blobs(
 }
 
 /* Else what is written over it would wait for the end. */
-static void what_was_cancelled_is_sent_to_the_disk_anew(void **state) {
+static void bytes_after_a_cancelled_datapoint_start_to_reach_the_disk_again(
+    void **state) {
     static const bags_field field = {"a", "bytes[]"};
     bags_writer_options options = writing(0);
     size_t size = (size_t)1 << 20;
@@ -1129,7 +1265,7 @@ static void what_was_cancelled_is_sent_to_the_disk_anew(void **state) {
 
 /* ------------------------------------------------------- failures of the system */
 
-static void a_failure_of_the_system_stays_and_leaves_no_spec(void **state) {
+static void a_system_failure_is_final_and_leaves_no_spec(void **state) {
     sample s;
     (void)state;
     make_sample(&s, 11);
@@ -1193,7 +1329,7 @@ static bags_code count_encode(void *state, const bags_value *value,
 
 static void count_close(void *state) { ((counter *)state)->closed++; }
 
-static void codecs_of_ones_own_are_opened_used_and_closed(void **state) {
+static void registered_codecs_are_opened_used_and_closed(void **state) {
     static const bags_field fields[] = {
         {"caption", "many(1)[]"}, {"b", "many"}, {"c", "utf8"}};
     counter c;
@@ -1248,7 +1384,7 @@ static void codecs_of_ones_own_are_opened_used_and_closed(void **state) {
     bags_registry_free(codecs);
 }
 
-static void what_was_passed_in_may_be_gone_after_the_call(void **state) {
+static void arguments_may_be_freed_after_the_call(void **state) {
     char name[16], type[16], text[32], path[4096];
     bags_field field;
     bags_value value;
@@ -1289,7 +1425,7 @@ static int lock_later(void *user, void *file) {
 }
 
 /* A recovery has looked at the shard before its record was locked. */
-static void a_claim_that_was_disturbed_is_made_again(void **state) {
+static void a_disturbed_claim_is_repeated(void **state) {
     static const bags_field field = {"a", "int"};
     bags_io io = *bags_io_local();
     bags_writer_options options = writing(0);
@@ -1349,7 +1485,7 @@ static void an_empty_path_is_an_argument_error(void **state) {
 }
 
 /* In a row of a range the items are datapoints. */
-static void a_value_of_a_range_that_is_wrong_names_its_datapoint(void **state) {
+static void an_undecodable_value_of_a_range_names_its_datapoint(void **state) {
     static const bags_field field = {"a", "utf8"};
     bags_row row = {0};
     bags_reader *reader;
@@ -1374,47 +1510,48 @@ static void a_value_of_a_range_that_is_wrong_names_its_datapoint(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_claim_that_was_disturbed_is_made_again),
+        TEST(a_disturbed_claim_is_repeated),
         TEST(abort_after_a_failed_commit_removes_the_shard),
         TEST(an_empty_path_is_an_argument_error),
-        TEST(a_value_of_a_range_that_is_wrong_names_its_datapoint),
+        TEST(an_undecodable_value_of_a_range_names_its_datapoint),
         TEST(the_spec_is_written_as_python_writes_it),
-        TEST(names_that_are_no_file_names_everywhere_are_refused),
+        TEST(names_that_are_not_file_names_everywhere_are_refused),
         TEST(other_names_are_written_and_read),
-        TEST(a_name_used_twice_is_refused),
-        TEST(wrong_types_are_refused),
-        TEST(arguments_that_cannot_be_right_are_refused_at_once),
-        TEST(types_of_others_are_legal_with_any_arguments),
-        TEST(a_codec_of_ones_own_has_its_own_arguments),
-        TEST(a_wrong_type_that_is_on_disk_is_read_as_bytes),
+        TEST(a_duplicate_name_is_refused),
+        TEST(types_that_cannot_be_parsed_are_refused),
+        TEST(invalid_arguments_are_refused_when_a_writer_is_opened),
+        TEST(unknown_types_are_legal_with_any_arguments),
+        TEST(a_registered_codec_has_its_own_arguments),
+        TEST(an_invalid_type_on_disk_is_read_as_bytes),
         TEST(names_that_are_too_long_are_refused),
-        TEST(more_than_a_spec_holds_is_refused),
+        TEST(more_fields_than_a_spec_can_hold_are_refused),
         TEST(datapoints_are_written_as_the_format_says),
         TEST(a_datapoint_that_was_refused_leaves_no_trace),
         TEST(close_reports_refused_datapoints_that_were_not_reported),
-        TEST(a_refused_piece_is_reported_once),
-        TEST(a_long_sequence_that_is_dropped_leaves_no_trace),
+        TEST(a_refused_set_or_push_is_reported_once),
+        TEST(a_long_sequence_that_was_dropped_leaves_no_trace),
         TEST(memory_does_not_grow_with_a_streamed_sequence),
-        TEST(a_datapoint_of_no_fields_is_written),
-        TEST(blobs_are_stored_whatever_the_type),
-        TEST(no_value_is_refused),
+        TEST(a_datapoint_without_fields_is_written),
+        TEST(encoded_blobs_are_stored_whatever_the_type),
+        TEST(a_value_of_kind_none_is_refused),
         TEST(calls_out_of_order_are_state_errors),
-        TEST(close_reports_pieces_without_a_begin),
+        TEST(close_reports_a_set_or_push_without_begin),
         TEST(calls_on_a_writer_that_did_not_open_fail),
-        TEST(a_codec_that_fails_in_silence_does_no_harm),
+        TEST(a_codec_that_fails_without_a_message_does_no_harm),
         TEST(a_datapoint_that_was_not_ended_is_not_written),
-        TEST(null_is_closed_and_aborted),
+        TEST(a_datapoint_that_a_codec_abandoned_by_longjmp_is_dropped),
+        TEST(closing_and_aborting_null_is_allowed),
         TEST(an_unfinished_dataset_has_a_partial_spec_and_journals),
         TEST(abort_removes_the_dataset),
-        TEST(abort_leaves_files_that_no_writer_makes),
+        TEST(abort_keeps_files_that_no_writer_creates),
         TEST(an_empty_dataset_has_a_spec_and_empty_bags),
-        TEST(what_exists_is_left_alone),
-        TEST(journals_are_kept_if_they_are_wanted),
-        TEST(a_dataset_is_synced_unless_told_otherwise),
-        TEST(what_was_cancelled_is_sent_to_the_disk_anew),
-        TEST(a_failure_of_the_system_stays_and_leaves_no_spec),
-        TEST(codecs_of_ones_own_are_opened_used_and_closed),
-        TEST(what_was_passed_in_may_be_gone_after_the_call),
+        TEST(existing_files_are_left_alone),
+        TEST(a_writer_keeps_journals_on_request),
+        TEST(a_dataset_is_synced_unless_no_sync_is_set),
+        TEST(bytes_after_a_cancelled_datapoint_start_to_reach_the_disk_again),
+        TEST(a_system_failure_is_final_and_leaves_no_spec),
+        TEST(registered_codecs_are_opened_used_and_closed),
+        TEST(arguments_may_be_freed_after_the_call),
     };
     return cmocka_run_group_tests_name("writer", tests, NULL, NULL);
 }
