@@ -3118,13 +3118,14 @@ static bags_code bagi_kind(const bagi_env *env, const char *path,
         err, env->io.kind(env->io.user, path, kind), path, "stat");
 }
 
+/* ---- paths ---- */
+
+#ifndef BAGS_NO_WRITER
 static bags_code bagi_sync_dir(
     const bagi_env *env, const char *path, bags_error *err) {
     return bagi_fail_system(
         err, env->io.sync_dir(env->io.user, path), path, "sync");
 }
-
-/* ---- paths ---- */
 
 static bool bagi_is_slash(char c) {
     return c == '/' || (BAGI_WINDOWS_PATHS && c == '\\');
@@ -3159,7 +3160,6 @@ static char *bagi_parent(
                 : bagi_copy_text(memory, ".", 1, err);
 }
 
-#ifndef BAGS_NO_WRITER
 /* Sync `levels` directories, starting with the parent of a path. */
 static bags_code bagi_sync_parents(
     const bagi_env *env, const char *path, size_t levels, bags_error *err) {
