@@ -138,7 +138,8 @@
  *       - wait: a pipe, a device or a directory in place of a file is refused;
  *       - use more memory than their sizes justify. A dataset: 1 KiB per field,
  *         200 bytes per shard, and 600 bytes for each Bag that was used. A
- *         datapoint: 16 bytes per requested item, its row of refs.bag and,
+ *         datapoint: 16 bytes per requested item (not mapped: 24, and 130 where a
+ *         slice skips items), its row of refs.bag and,
  *         without mmap, the requested blobs, each at most once;
  *       - work longer than their sizes justify. Opening costs the same for a file
  *         of any size; bags_verify reads every file about twice.
@@ -3077,6 +3078,7 @@ static void bagi_buffer_adopt(
  * fail with a message, and directories whose files have a name and a suffix.
  * ====================================================================== */
 
+/* Refuse a path that the caller left out. */
 static bags_code bagi_check_path(const char *path, bags_error *err) {
     if (path && *path) /* "" would put shards into the root directory */
         return BAGS_OK;
@@ -3138,6 +3140,11 @@ static bags_code bagi_kind(const bagi_env *env, const char *path,
  * They are UTF-8, and on Windows both slashes separate names. */
 
 /* True for what separates the names in a path. */
+static bool bagi_is_slash(char c) {
+    return c == '/' || (BAGI_WINDOWS_PATHS && c == '\\');
+}
+
+#ifndef BAGS_NO_WRITER
 /* The size of a path's root, which has no parent: "/", and on Windows "C:/", "C:",
  * "//server/share/" and "//?/C:/" too. */
 static size_t bagi_root_size(const char *path) {
@@ -3167,7 +3174,7 @@ static char *bagi_parent(
                 : bagi_copy_text(memory, ".", 1, err);
 }
 
-#ifndef BAGS_NO_WRITER
+/* Wait until the names in a directory are on stable storage. */
 static bags_code bagi_sync_dir(
     const bagi_env *env, const char *path, bags_error *err) {
     return bagi_fail_system(
@@ -3229,6 +3236,7 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
 /* The files of a Bag, in the order in which they must reach the system. */
 enum { BAGI_BLOBS, BAGI_CRCS, BAGI_ENDS, BAGI_FILES };
 
+/* Their suffixes, in the same order. */
 static const char *const bagi_suffix[] = {".bag", ".crc", ".idx"};
 
 /* A directory of Bags. A standalone Bag is treated as a directory with one
@@ -4700,6 +4708,9 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
  * Blobs are found in two ways: a fetch reads those that a caller requests, and a
  * cursor goes over a Bag from front to back with memory of a fixed size.
  * ====================================================================== */
+
+#define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* ---- files that are read ---- */
 
@@ -6409,11 +6420,20 @@ static void bagi_stream_close(bagi_stream *stream) {
     stream->path = NULL;
 }
 
+/* Close a file whose content no longer matters. */
+static void bagi_stream_forget(bagi_stream *stream) {
+    const bags_io *io = &stream->job->env.io;
+    if (stream->handle)
+        io->close(io->user, stream->handle);
+    stream->handle = NULL;
+    bagi_stream_close(stream);
+}
+
 /* Remove a file that this writer created or resumed. */
 static void bagi_stream_remove(bagi_stream *stream) {
     if (stream->handle)
         stream->job->env.io.remove(stream->job->env.io.user, stream->path);
-    bagi_stream_close(stream);
+    bagi_stream_forget(stream);
 }
 
 /* Append another stream's file, which is flushed. *crc continues over it. */
@@ -6676,6 +6696,7 @@ struct bag_writer {
     bagi_output output;
     bagi_dir dir; /* it owns its path */
     bool keep_idx;
+    bool synced; /* no_sync does not apply to the rest */
 };
 
 BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
@@ -6780,7 +6801,9 @@ BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     bagi_output_flush(&writer->output);
     bagi_output_sync(&writer->output);
     if (!job->failure.code)
-        bagi_sync_parents(&job->env, writer->dir.path, 1, &job->failure);
+        bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
+            &job->failure);
+    writer->synced = true;
     return bagi_job_end(job, err);
 }
 
@@ -6799,9 +6822,11 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     if (!writer)
         return BAGS_OK;
     bagi_job *job = &writer->job;
-    bagi_output_finish(&writer->output, true, job->no_sync);
-    if (!job->failure.code && !job->no_sync)
-        bagi_sync_parents(&job->env, writer->dir.path, 1, &job->failure);
+    bool no_sync = job->no_sync && !writer->synced;
+    bagi_output_finish(&writer->output, true, no_sync);
+    if (!job->failure.code && !no_sync)
+        bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
+            &job->failure);
     if (!job->failure.code)
         bagi_output_close_kept(&writer->output);
     if (!job->failure.code && !writer->keep_idx)
@@ -7795,15 +7820,16 @@ struct bags_writer {
     uint64_t resumed;      /* datapoints that existed, with `resume` */
     uint64_t shard_length; /* datapoints in the shard being written */
     bool sharded;
-    bool begun;         /* by bags_writer_begin */
-    bool partial;       /* blobs of an incomplete datapoint may be appended */
-    bool created_path;  /* the directory of the shards did not exist before */
-    bool resumed_shard; /* another writer started the shard */
-    bool committed;     /* its spec.json exists */
-    bool synced;        /* part of it must survive a power failure: no_sync
-                           does not apply to the rest */
-    size_t unsynced;    /* created parent directories that were not synced */
-    bags_error pending; /* why the current datapoint is refused */
+    bool begun;          /* by bags_writer_begin */
+    bool partial;        /* blobs of an incomplete datapoint may be appended */
+    bool created_path;   /* the directory of the shards did not exist before */
+    bool resumed_shard;  /* another writer started the shard */
+    bool committed;      /* its spec.json exists */
+    bool parents_synced; /* the names of the directories are on the disk */
+    bool synced;         /* part of it must survive a power failure: no_sync
+                            does not apply to the rest */
+    size_t unsynced;     /* created parent directories that were not synced */
+    bags_error pending;  /* why the current datapoint is refused */
     bool pending_reported; /* the caller received that error */
     bags_error refusal;    /* of the first datapoint whose refusal was not */
     uint64_t refused;      /* reported, and how many there were */
@@ -7855,7 +7881,7 @@ static void bagi_writer_create_record(bags_writer *writer) {
 static void bagi_writer_leave(bags_writer *writer) {
     for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
         bagi_output_close(&writer->outputs[i]);
-    bagi_stream_close(&writer->record);
+    bagi_stream_forget(&writer->record);
     bagi_free_text(&writer->job.env.memory, writer->shard);
     writer->shard = NULL;
     writer->resumed_shard = writer->synced = writer->committed = false;
@@ -7876,15 +7902,17 @@ static bags_code bagi_writer_remove_checksums(
 }
 
 /* Remove an unfinished shard: the files of the fields, if they are known, the
- * record, and the directory, unless it contains something *else. refs.idx goes
- * first: without it there are no datapoints, so that recovery can continue an
- * interrupted removal. Files are closed before, for Windows. */
+ * record, and the directory, unless it contains something *else. Without a record
+ * whose lock is held the files may be another writer's, and stay. refs.idx goes first:
+ * without it there are no datapoints, so that recovery can continue an interrupted
+ * removal. Files are closed before, for Windows. */
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool known, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->job.env.io;
-    bool record = writer->record.handle != NULL;
+    bool held = writer->record.handle != NULL;
     bags_code code = BAGS_OK;
+    known = known && held;
     for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
         const char *name = bagi_spec_name(&writer->spec, i);
         bagi_output_close(&writer->outputs[i]);
@@ -7894,11 +7922,11 @@ static bags_code bagi_writer_discard(
     }
     if (!code && known)
         code = bagi_writer_remove_checksums(writer, err);
-    if (!code)
+    if (!code && held)
         code = bagi_dir_remove(dir, "refs", ".crc", err);
-    if (!code && record)
+    if (!code && held)
         code = bagi_dir_remove(dir, "spec.json", ".partial", err);
-    bagi_stream_close(&writer->record);
+    bagi_stream_forget(&writer->record);
     int error = code ? 0 : io->remove_dir(io->user, writer->shard);
     *other = error == ENOTEMPTY || error == EEXIST;
     if (error && !*other)
@@ -8024,8 +8052,9 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
     size_t levels = writer->unsynced + !writer->sharded;
     if (!failure->code && writer->sharded)
         bagi_sync_dir(env, writer->path, failure);
-    if (!failure->code && writer->shards == 0)
-        bagi_sync_parents(env, writer->path, levels ? levels : 1, failure);
+    if (!failure->code && !writer->parents_synced)
+        writer->parents_synced =
+            !bagi_sync_parents(env, writer->path, levels ? levels : 1, failure);
 }
 
 /* A shard that was started without checksums gets them before it is committed,
@@ -8430,8 +8459,8 @@ static bags_code bagi_writer_check_unknown(const bags_writer *writer,
 
 /* A shard without a complete datapoint must look like one: otherwise something else
  * than a crash happened to it, and a person must decide. */
-static bags_code bagi_writer_check_empty(const bags_writer *writer,
-    bool missing, const char *reason, bags_error *err) {
+static bags_code bagi_writer_check_empty(
+    const bags_writer *writer, const char *reason, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     unsigned char *content = NULL;
     size_t size = 0;
@@ -8450,8 +8479,7 @@ static bags_code bagi_writer_check_empty(const bags_writer *writer,
     if (code && code != BAGS_ERROR_MISSING)
         return code;
     code = BAGS_OK;
-    for (size_t i = 0; missing && i < writer->spec.count && exists && !code;
-         i++)
+    for (size_t i = 0; i < writer->spec.count && exists && !code; i++)
         code = bagi_dir_has(
             dir, writer->spec.fields[i].name, ".idx", &exists, err);
     if (code || exists)
@@ -8501,7 +8529,7 @@ static bags_code bagi_writer_scan(
         return code;
     if (missing)
         prefix->reason = "not all files exist";
-    return bagi_writer_check_empty(writer, missing, prefix->reason, err);
+    return bagi_writer_check_empty(writer, prefix->reason, err);
 }
 
 /* Continue the shard after its complete datapoints. One that was started without
@@ -8864,7 +8892,8 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
         code = bagi_writer_prepare(writer, writer->options.buffer_size, err);
     for (size_t i = 0; i < count && !code; i++)
         writer->order[i] = bagi_spec_find(&writer->spec, fields[i].name);
-    if (!code && bagi_writer_start_or_resume(writer))
+    if (!code &&
+        (bagi_writer_start_or_resume(writer) || writer->job.failure.code))
         code = bagi_job_end(&writer->job, err);
     if (!code)
         return writer;
@@ -9134,7 +9163,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bags_recovered *done, bags_error *err) {
     bag_writer_options options;
     bag_reader bag;
-    bool left = false, finished = false;
+    bool left = false, finished = false, journal = false;
     memset(&bag, 0, sizeof bag);
     memset(&options, 0, sizeof options);
     options.no_sync = work->options.no_sync;
@@ -9151,8 +9180,9 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         return err->code;
     bags_error *failure = &writer->job.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    bagi_dir_has(&writer->dir, "", ".idx", &journal, failure);
     bagi_stream_open(blobs, &writer->dir, "", ".bag",
-        work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE);
+        journal && !work->options.dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
         bagi_lock_left(&work->env, blobs->handle, path, path, failure);
     bag.env = &writer->job.env;
@@ -9888,12 +9918,13 @@ static bags_view *bagi_row_items(const bags_row *row) {
     return (bags_view *)(void *)row->items.data;
 }
 
-/* Make room for `count` items in all slots together; those that exist are kept. */
+/* Make room for `count` items in all slots together; those that exist are kept. The
+ * array is never NULL. */
 static BAGI_HOT bags_code bagi_row_reserve(
     bags_row *row, uint64_t count, bags_error *err) {
     if (BAGI_UNLIKELY(count > SIZE_MAX / 2 / sizeof(bags_view)))
         return bagi_fail_memory(err, SIZE_MAX);
-    size_t size = (size_t)count * sizeof(bags_view);
+    size_t size = (size_t)(count + 1) * sizeof(bags_view);
     return size <= row->items.capacity
                ? BAGS_OK
                : bags_buffer_reserve(&row->items, size, err);
@@ -11404,7 +11435,7 @@ static bags_code bagi_checksum_dataset(const char *path,
 }
 
 /* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
- * would be wrong. */
+ * would be wrong. Those of a Bag that still grows would be too. */
 static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
@@ -11416,9 +11447,16 @@ static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
     bags_code code = bagi_check_standalone(env, path, err);
     if (code)
         return code;
+    void *file = NULL;
     code = bagi_dir_standalone(env, path, &dir, err);
     if (!code)
+        code = bagi_open(env, path, BAGS_IO_READ, &file, err);
+    if (!code)
+        code = bagi_lock_left(env, file, path, path, err);
+    if (!code)
         code = bagi_checksum_bag(options, report, &dir, &how, err);
+    if (file)
+        env->io.close(env->io.user, file);
     bagi_dir_free(&dir);
     return code;
 }
