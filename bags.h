@@ -7901,18 +7901,49 @@ static bags_code bagi_writer_remove_checksums(
     return code;
 }
 
+/* Lock a file that the writer of `path` had locked. */
+static bags_code bagi_lock_left(const bagi_env *env, void *file,
+    const char *file_path, const char *path, bags_error *err) {
+    int error = env->io.lock(env->io.user, file);
+    if (error == EWOULDBLOCK)
+        return bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: unfinished, locked by a running writer", bagi_tail(path));
+    return error ? bagi_fail_system(err, error, file_path, "lock") : BAGS_OK;
+}
+
+/* Open and lock spec.json.partial of a shard that is not the writer's own. */
+static bags_code bagi_writer_open_record(
+    bags_writer *writer, int mode, bags_error *err) {
+    const bagi_env *env = &writer->job.env;
+    bagi_stream *record = &writer->record;
+    record->path = bagi_dir_path(&writer->dir, "spec.json", ".partial", err);
+    bags_code code =
+        record->path ? bagi_open(env, record->path, mode, &record->handle, err)
+                     : BAGS_ERROR_MEMORY;
+    return code ? code
+                : bagi_lock_left(
+                      env, record->handle, record->path, writer->shard, err);
+}
+
 /* Remove an unfinished shard: the files of the fields, if they are known, the
  * record, and the directory, unless it contains something *else. Without a record
- * whose lock is held the files may be another writer's, and stay. refs.idx goes first:
+ * whose lock is held the files may be another writer's, and stay; for a refs.crc that
+ * is alone, the record is created. refs.idx goes first:
  * without it there are no datapoints, so that recovery can continue an interrupted
  * removal. Files are closed before, for Windows. */
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool known, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->job.env.io;
-    bool held = writer->record.handle != NULL;
+    bool held = writer->record.handle != NULL, checksums = false;
     bags_code code = BAGS_OK;
     known = known && held;
+    if (!writer->record.path)
+        code = bagi_dir_has(dir, "refs", ".crc", &checksums, err);
+    if (!code && checksums) {
+        code = bagi_writer_open_record(writer, BAGS_IO_CREATE, err);
+        held = !code;
+    }
     for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
         const char *name = bagi_spec_name(&writer->spec, i);
         bagi_output_close(&writer->outputs[i]);
@@ -8401,35 +8432,17 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 
 /* ---- resuming ---- */
 
-/* Lock a file that the writer of `path` had locked. */
-static bags_code bagi_lock_left(const bagi_env *env, void *file,
-    const char *file_path, const char *path, bags_error *err) {
-    int error = env->io.lock(env->io.user, file);
-    if (error == EWOULDBLOCK)
-        return bags_fail(err, BAGS_ERROR_LOCKED,
-            "%s: unfinished, locked by a running writer", bagi_tail(path));
-    return error ? bagi_fail_system(err, error, file_path, "lock") : BAGS_OK;
-}
-
 /* Lock the record of a shard that a writer left, and read it. *text is NULL if
  * there is none. */
 static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
     unsigned char **text, size_t *size, bags_error *err) {
-    const bagi_env *env = &writer->job.env;
-    bagi_stream *record = &writer->record;
     bool exists = false;
     *text = NULL;
     bags_code code =
         bagi_dir_has(&writer->dir, "spec.json", ".partial", &exists, err);
     if (code || !exists)
         return code;
-    record->path = bagi_dir_path(&writer->dir, "spec.json", ".partial", err);
-    code = record->path
-               ? bagi_open(env, record->path, mode, &record->handle, err)
-               : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = bagi_lock_left(
-            env, record->handle, record->path, writer->shard, err);
+    code = bagi_writer_open_record(writer, mode, err);
     return code ? code
                 : bagi_dir_read(&writer->dir, "spec.json", ".partial",
                       BAGI_SPEC_MAX, text, size, err);

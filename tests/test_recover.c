@@ -1596,7 +1596,8 @@ static void a_table_next_to_the_journal_of_another_bag_is_kept(void **state) {
 }
 
 /* Blobs of zeros look like a table of empty ones. With a part of their own table
- * after them they end in what looks like another valid table. */
+ * after them they end in what looks like another valid table, as when the writer was
+ * killed while it wrote it. */
 static void a_standalone_bag_of_zeros_is_finished(void **state) {
     (void)state;
     for (size_t entries = 0; entries < 5; entries++) {
@@ -1606,19 +1607,12 @@ static void a_standalone_bag_of_zeros_is_finished(void **state) {
         bytes bag = lone_made(0, 256, 4, 0, entries);
         save(at("x.bag"), bag.data, bag.size);
         lone_journal(at("x.idx"), 256, journal);
-        if (entries > 1) {
-            assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
-            assert_says("x.bag*.idx lists 4 blobs");
-            assert_file(at("x.bag"), bag.data, bag.size);
-            assert_true(file_size(at("x.idx")) == 8 * journal);
-        } else {
-            assert_ok(recover(at("x.bag"), &t));
-            assert_int_equal(t.report.length, journal);
-            assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
-            assert_int_equal(bag_reader_length(reader), journal);
-            bag_reader_close(reader);
-            assert_false(exists(at("x.idx")));
-        }
+        assert_ok(recover(at("x.bag"), &t));
+        assert_int_equal(t.report.length, journal);
+        assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
+        assert_int_equal(bag_reader_length(reader), journal);
+        bag_reader_close(reader);
+        assert_false(exists(at("x.idx")));
         assert_int_equal(remove(at("x.bag")), 0);
         bytes_free(&bag);
     }
