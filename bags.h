@@ -2362,7 +2362,7 @@ static int bagi_local_make_dir(BAGI_USER, const char *path) {
 /* Some file systems cannot sync a directory (EINVAL), and a directory that may not
  * be listed cannot be opened (EACCES). That is no failure, since nothing else could
  * be done. */
-static int bagi_local_sync_dir(BAGI_USER, const char *path) {
+static int bagi_local_sync_dir(void *user, const char *path) {
     int fd;
     BAGI_RETRY(fd, open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0)
@@ -5066,7 +5066,7 @@ static bags_code bagi_bag_read_table(
 static bags_code bagi_bag_table_begun(const bag_reader *bag, uint64_t length,
     uint64_t end, bool *begun, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
-    unsigned char found[1024], expected[1024] = {0};
+    unsigned char found[512], expected[512] = {0};
     uint64_t rest = end <= file->size ? file->size - end : UINT64_MAX;
     bags_code code = BAGS_OK;
     *begun = rest <= 8 + 8 * length;
