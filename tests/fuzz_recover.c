@@ -1,13 +1,14 @@
 /*
- * The recovery of a damaged shard or lone Bag, on a disk in memory. What it makes
- * must be accepted by bags_verify, a dry run before it must tell the same, a
- * second one must find nothing to do, and append must find the same datapoints.
+ * Recovery of a damaged shard or standalone Bag, on a disk in memory. bags_verify
+ * must accept the result, a dry run before it must report the same, a second
+ * recovery must find nothing to do, and resuming must find the same datapoints.
  *
  * The input: a byte of options, then for each file its number in a byte
  * (0: spec.json.partial, 1: refs.bag, 2: refs.idx, 3: a.bag, 4: a.idx,
  * 5: b.bag, 6: b.idx), its size in two bytes, little-endian, and its bytes. A
- * bit of the options gives the record of the fields a and b to an input without
- * one; another makes it a lone Bag (odd: lone.bag, else 0: lone.crc, lone.idx).
+ * bit of the options adds the record of the fields a and b to an input without
+ * one; another makes it a standalone Bag (odd: lone.bag; 0: lone.crc; otherwise
+ * lone.idx).
  */
 #include "support.h"
 
@@ -57,7 +58,7 @@ static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
         memory_disk_save(m, path, RECORD, strlen(RECORD));
 }
 
-/* What is recovered. */
+/* The file or directory that is recovered. */
 static const char *target;
 
 static bags_code recover(
@@ -71,7 +72,7 @@ static bags_code recover(
     return bags_recover(target, &options, report, &err);
 }
 
-/* Every blob can be had. */
+/* Every blob can be read. */
 static void check_bag(memory_disk *m, uint64_t length) {
     bag_reader_options options;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
@@ -90,7 +91,7 @@ static void check_bag(memory_disk *m, uint64_t length) {
     bag_reader_close(reader);
 }
 
-/* Every datapoint can be had. */
+/* Every datapoint can be read. */
 static void check_readable(memory_disk *m, uint64_t length) {
     bags_reader_options options;
     bags_row row = {0};
@@ -109,7 +110,7 @@ static void check_readable(memory_disk *m, uint64_t length) {
     bags_reader_close(reader);
 }
 
-/* Go on with it: what append finds, and one datapoint more. */
+/* Resume: count the datapoints found, and append one more. */
 static void go_on(
     memory_disk *m, bool sharded, const bags_recover_report *told) {
     bags_writer_options options;

@@ -1,7 +1,7 @@
 /*
- * Any bytes as the blobs of refs.bag. A second decoder, written here in the
- * plainest way, says which of them are right and what they refer to; a reader
- * must find just that, mapped and by position.
+ * Any bytes as the blobs of refs.bag. A second decoder, written here as simply as
+ * possible, decides which of them are valid and what they refer to; a reader must
+ * find the same, with mmap and without.
  *
  * The input: the number of fields in a byte; which of them are sequences, bits
  * of three bytes; the number of blobs in each field's Bag in a byte; and then for
@@ -20,8 +20,8 @@ typedef struct range {
 
 typedef struct verdict {
     bool whole;         /* an array of the right shape */
-    bool inside;        /* and all it refers to is there */
-    range refs[FIELDS]; /* if whole */
+    bool inside;        /* and everything it refers to exists */
+    range refs[FIELDS]; /* if valid */
 } verdict;
 
 typedef struct input {
@@ -38,7 +38,7 @@ static void demand(bool holds, const char *what) {
     abort();
 }
 
-/* --------------------------------------------------------------- a second decoder */
+/* ---- a second decoder ---- */
 
 typedef struct cursor {
     const uint8_t *at, *end;
@@ -115,7 +115,7 @@ static void expect(input *in, const uint8_t *data, size_t size) {
                         e->refs[f].count <= in->blobs - e->refs[f].first);
 }
 
-/* ---------------------------------------------------------------- the comparison */
+/* ---- the comparison ---- */
 
 static size_t blob_of(size_t field, uint64_t index, char *out) {
     memset(out, (int)('a' + field), 4);
@@ -137,7 +137,8 @@ static void check_slot(
         check_item(bags_row_bytes(row, slot, i), field, ref->first + i);
 }
 
-/* A part of a sequence, which is there though others of the datapoint are not. */
+/* A part of a sequence, which may exist even if other blobs of the datapoint do
+ * not. */
 static void check_part(const input *in, const bags_reader *reader, size_t index,
     size_t field, bags_row *row) {
     const verdict *e = &in->expected[index];
@@ -165,7 +166,7 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
     demand(!e->inside || !code, "a right blob is not counted");
 }
 
-/* The same for one item, or the one behind the last. */
+/* The same for one item, or the one after the last. */
 static void check_blob(const input *in, const bags_reader *reader, size_t index,
     size_t field, bags_row *row) {
     const verdict *e = &in->expected[index];

@@ -1,11 +1,11 @@
-/* Checksums beside Bags: their bytes, who makes them, who looks at them; and
- * that no change of any byte goes unnoticed. */
+/* Checksums next to Bags: their bytes, who writes them, who verifies them; and
+ * every change to any byte is detected. */
 #include "check.h"
 #include "durability.h"
 
 #include <errno.h>
 
-/* ------------------------------------------------------ sidecars, by hand */
+/* ---- sidecars, by hand ---- */
 
 static uint32_t crc(uint32_t sum, const void *data, size_t size) {
     const unsigned char *bytes_of = (const unsigned char *)data;
@@ -23,7 +23,7 @@ static void put_u32(bytes *to, uint32_t value) {
         put_u8(to, value >> (8 * i) & 255);
 }
 
-/* What stands in NAME.crc beside such a Bag. */
+/* The content of NAME.crc next to this Bag. */
 static bytes sidecar(const hand_bag *bag, enum variant variant,
     const char *name, const char *spec) {
     bytes out = {NULL, 0, 0}, file = hand_bytes(bag, variant);
@@ -64,7 +64,7 @@ static void add_texts(hand_bag *bag, int count) {
     }
 }
 
-/* ---------------------------------------------------------------- one Bag */
+/* ---- one Bag ---- */
 
 static bag_writer *open_writer(const char *path, size_t buffer_size) {
     bag_writer_options options;
@@ -336,7 +336,7 @@ static void verifying_missing_checksums_is_an_error_with_a_remedy(
     hand_free(&bag);
 }
 
-/* ------------------------------------------------------------- datasets */
+/* ---- datasets ---- */
 
 #define SPEC "{\"clip\": \"bytes[]\", \"text\": \"utf8\"}"
 
@@ -412,7 +412,7 @@ static void a_bag_of_a_dataset_can_be_read_alone_but_not_checksummed_alone(
     assert_ok(checksum(at("set"), false, NULL));
     assert_opens(reader, bag_reader_open(at("set/text.bag"), &options, &said));
     bag_reader_close(reader);
-    /* Not under another name. */
+    /* A Bag of a dataset cannot be renamed. */
     assert_int_equal(rename(at("set/text.bag"), at("set/name.bag")), 0);
     assert_int_equal(rename(at("set/text.crc"), at("set/name.crc")), 0);
     assert_refused(BAGS_ERROR_CORRUPT,
@@ -449,7 +449,7 @@ static void unfinished_shards_are_refused(void **state) {
     assert_fails(BAGS_ERROR_MISSING, checksum(at("nothing"), false, NULL));
 }
 
-/* What a dataset's writer leaves is what would be made afterwards. */
+/* The writer of a dataset stores what bags_checksum would store later. */
 static void the_writer_stores_the_same_checksums_as_bags_checksum(
     void **state) {
     static const uint64_t lengths[] = {0, 4};
@@ -470,8 +470,8 @@ static void the_writer_stores_the_same_checksums_as_bags_checksum(
     }
 }
 
-/* Interrupted at any call, NAME.crc is not there or whole, and the next run ends
- * as if nothing had happened. */
+/* After an interruption at any call, NAME.crc is missing or complete, and the
+ * next run ends as if nothing had happened. */
 static void an_interrupted_checksum_can_be_repeated(void **state) {
     uint64_t faults = 0;
     (void)state;
@@ -491,7 +491,7 @@ static void an_interrupted_checksum_can_be_repeated(void **state) {
         options.env.io = &over.io;
         bags_code code = bags_checksum("set", &options, NULL, &said);
         uint64_t failed = over.failed;
-        /* What fails and loses nothing is not asked for. */
+        /* Do not fail calls whose failure loses nothing. */
         assert_true(code == BAGS_OK || (failed && code == BAGS_ERROR_IO));
         faults += code != BAGS_OK;
         static const char *const names[] = {"clip", "text", "refs"};
@@ -550,7 +550,8 @@ static void running_out_of_memory_is_an_error(void **state) {
     set_free(&set);
 }
 
-/* A shard that a writer without checksums left gets them from the next. */
+/* A shard that a writer without checksums left unfinished gets them when it is
+ * resumed. */
 static void running_out_of_memory_in_bags_checksum_is_an_error(void **state) {
     uint64_t n;
     (void)state;
@@ -650,9 +651,9 @@ static void an_invalid_table_gets_no_checksums(void **state) {
     hand_free(&bag);
 }
 
-/* -------------------------------------------------------------- corruption */
+/* ---- corruption ---- */
 
-/* What a reader gives, as a digest of each datapoint. */
+/* What a reader returns: a digest of each datapoint. */
 #define MOST_ROWS 16
 
 typedef struct outlook {
@@ -710,9 +711,9 @@ typedef struct siege {
     uint64_t flips; /* changes of one byte that verify reported */
 } siege;
 
-/* After a change: verify must find it, unless no reader can tell (in files that
- * no reader of this variant uses); and what a reader that checks gives is
- * right. */
+/* After a change: verify must report it, unless no reader can notice it (in
+ * files that no reader of this variant uses); and what a reader with
+ * verify_checksums returns is correct. */
 static void assault(siege *s, bool covered, const char *what, size_t n) {
     bool verified = false, also = false;
     outlook open_eyes = look(&s->m, false, s->changes % 2, &verified);
@@ -764,8 +765,8 @@ typedef struct changed {
     bool named;
 } changed;
 
-/* Every fault is in the changed file's shard and Bag; or a row of refs refers to
- * blobs that the Bag does not have any more. */
+/* Every fault is in the changed file's shard and Bag; or a row of refs refers
+ * to blobs that the Bag does not have any more. */
 static void check_related(void *user, const bags_fault *fault) {
     changed *c = (changed *)user;
     size_t shard = strlen(fault->path);
@@ -778,8 +779,8 @@ static void check_related(void *user, const bags_fault *fault) {
         CHECK(strcmp(field, "refs") == 0 && strstr(fault->message, "range"));
 }
 
-/* One byte has changed: it may be reported at several places, all of which are in
- * the same Bag. */
+/* One byte has changed: it may be reported at several places, all of which are
+ * in the same Bag. */
 static void assault_byte(siege *s, const char *path, bool covered, size_t at) {
     bags_verify_options options;
     changed c = {path, false};
@@ -819,7 +820,7 @@ static void assault_file(siege *s, const char *path, bool covered) {
     for (int i = 0; i < 20; i++) {
         put_u8(&longer, (unsigned)(i * 37 & 255));
         put_file(s, path, &longer);
-        /* An entry of an .idx that was cut is no entry. */
+        /* A truncated entry of an .idx is ignored. */
         assault(s, covered && !(is_idx(path) && longer.size % 8), path,
             longer.size);
     }
@@ -907,8 +908,8 @@ static void every_change_to_a_split_dataset_is_found(void **state) {
     besiege(&s, paths, 7, true, "split");
 }
 
-/* Blobs that are alike are the hardest: a table that is wrong may give right
- * bytes, and files of the same size are exchanged. */
+/* Equal blobs are the hardest case: an invalid table may yield correct bytes,
+ * and files of the same size are swapped. */
 static void every_change_to_shards_with_equal_blobs_is_found(void **state) {
     static const char *const paths[] = {"set/000000/spec.json",
         "set/000000/refs.bag", "set/000000/refs.crc", "set/000000/a.bag",

@@ -1,18 +1,18 @@
 /*
- * Small datasets, of which every byte is changed in three ways, and every file
- * is cut at every length, gets more bytes, is removed, and changes places with
- * every other. Reading and verifying never crash (the files stand in blocks of
- * their own, so that the address sanitizer sees every access outside); what
- * contradicts the format is found, and nothing else is; and what verify passes
- * can be read, mapped and by position alike.
+ * Small datasets in which every byte is changed in three ways, and every file is
+ * truncated at every length, extended, removed, and swapped with every other one.
+ * Reading and verifying never crash (each file is in a block of its own, so that
+ * the address sanitizer sees every access outside). What contradicts the format
+ * is reported, and nothing else; and what verify accepts can be read, with mmap
+ * and without.
  *
- * What contradicts the format is decided here by a reader of its own, which
- * shares nothing with the library. Without checksums a change within a blob
- * passes; with them, none that alters what a reader gets.
+ * A second reader in this file, which shares nothing with the library, decides
+ * what contradicts the format. Without checksums a change within a blob is legal;
+ * with them, no change to what a reader returns goes undetected.
  */
 #include "check.h"
 
-/* ----------------------------------------------------------------- datasets */
+/* ---- datasets ---- */
 
 #define MOST_FILES 16
 
@@ -21,7 +21,7 @@ typedef struct file {
     bytes content;
 } file;
 
-/* The files of a dataset, in "set". */
+/* The files of a dataset in the directory "set". */
 typedef struct files {
     file each[MOST_FILES];
     size_t count;
@@ -81,7 +81,7 @@ static bags_code append_one(bags_writer *writer, uint64_t i) {
     return bags_writer_append(writer, entries, FIELDS, &said);
 }
 
-/* As the library writes it. */
+/* As this library writes it. */
 static void write_set(files *into, const bags_writer_options *how) {
     memory_disk drive;
     bags_writer_options options = *how;
@@ -99,7 +99,7 @@ static void write_set(files *into, const bags_writer_options *how) {
     memory_disk_free(&drive);
 }
 
-/* As older and newer versions of the Python package write it. */
+/* As earlier and later versions of the Python package write it. */
 static void write_by_hand(files *into, enum variant variant) {
     memory_disk drive;
     hand_set set;
@@ -120,13 +120,13 @@ static void write_by_hand(files *into, enum variant variant) {
     set_free(&set);
 }
 
-/* -------------------------------------------------- what contradicts itself */
+/* ---- what contradicts the format ---- */
 
 /* A Bag's table. */
 typedef struct table {
     const unsigned char *entries;
     uint64_t length; /* blobs */
-    uint64_t lead;   /* 1: a 0 stands before the ends; 0: v2 */
+    uint64_t lead;   /* 1: a leading 0; 0: v2, without it */
 } table;
 
 static uint64_t blob_start(const table *t, uint64_t i) {
@@ -152,7 +152,7 @@ static bool read_table(const bytes *bag, table *t) {
     return true;
 }
 
-/* Where a row of refs is read. */
+/* A position in a row of refs. */
 typedef struct cursor {
     const unsigned char *at, *end;
     bool bad;
@@ -169,7 +169,7 @@ static uint64_t big_endian(cursor *c, size_t size) {
     return value;
 }
 
-/* A non-negative integer of msgpack in any of its forms. */
+/* A non-negative msgpack integer in any form. */
 static uint64_t read_uint(cursor *c) {
     uint64_t tag = big_endian(c, 1);
     if (tag < 0x80)
@@ -213,7 +213,7 @@ static const bytes *find(
     return NULL;
 }
 
-/* spec.json still names the same fields; their types may be any. */
+/* True if spec.json still names the same fields; their types may be any. */
 static bool spec_is_right(const bytes *spec) {
     bytes copy = {NULL, 0, 0};
     put(&copy, spec->data, spec->size);
@@ -239,7 +239,7 @@ static bool spec_is_right(const bytes *spec) {
     return right;
 }
 
-/* Whether a field was a sequence and is one no more does matter to refs. */
+/* If a field changed between plain and sequence, its refs are invalid. */
 static bool is_sequence(const bytes *spec, size_t field) {
     char name[64];
     bytes copy = {NULL, 0, 0};
@@ -285,12 +285,12 @@ static bool shard_is_right(const files *f, const char *directory) {
     return true;
 }
 
-/* ------------------------------------------------------------- what is read */
+/* ---- what is read ---- */
 
 typedef struct outcome {
-    bool verified; /* opened, and found right */
+    bool verified; /* opened, and found valid */
     bool read;     /* everything was read */
-    sha256 hash;   /* of what a reader gets */
+    sha256 hash;   /* of what a reader returns */
     char hex[65];
 } outcome;
 
@@ -345,12 +345,14 @@ static void look(const memory_disk *drive, bool no_mmap, outcome *out) {
     sha256_hex(&out->hash, out->hex);
 }
 
-/* ------------------------------------------------------------------ changes */
+/* ---- changes ---- */
 
-/* A dataset, how much of it can be told, and what came of the changes. */
+/* A dataset, how much of its damage can be detected, and the counts of
+ * changes. */
 typedef struct trial {
     const char *name;
-    bool checksums; /* then nothing that a reader would get may change unseen */
+    bool
+        checksums; /* then no change to what a reader returns may go undetected */
     const char *const *shards; /* directories, ended by NULL; NULL: a variant
                                   that the reader here does not know */
     files whole;
@@ -358,7 +360,7 @@ typedef struct trial {
     uint64_t tried, found, same, altered;
 } trial;
 
-/* Up to its closing brace: there may be white space behind it. */
+/* Up to its closing brace: whitespace may follow. */
 static size_t spec_size(const bytes *spec) {
     size_t size = spec->size;
     while (size > 0 && spec->data[size - 1] != '}')
@@ -472,7 +474,7 @@ static void remove_each(trial *t) {
     }
 }
 
-/* Two change places; and one takes the place of the other. */
+/* Two files are swapped; and one replaces the other. */
 static void swap_all(trial *t) {
     for (size_t i = 0; i < t->whole.count; i++)
         for (size_t k = 0; k < t->whole.count; k++) {
@@ -507,7 +509,7 @@ static void change_all(trial *t) {
     files_free(&t->whole);
 }
 
-/* -------------------------------------------------------------------- tests */
+/* ---- tests ---- */
 
 static void damage_to_a_dataset_is_found(void **state) {
     static const char *const shards[] = {"set", NULL};

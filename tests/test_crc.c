@@ -1,5 +1,6 @@
-/* The checksum itself: values that are known, and that the CPU's instructions
- * and the tables agree. The implementation is this file's own, to call both. */
+/* The checksum itself: known values, and agreement between the CPU's
+ * instructions and the tables. The implementation is compiled into this file,
+ * to call both. */
 #define BAGS_STATIC
 #include "../bags.h" /* the implementation comes before system headers */
 #include "check.h"
@@ -13,7 +14,7 @@ static uint32_t by_tables(
     return ~bagi_crc_tables(~crc, data, size);
 }
 
-/* Bit by bit, as the definition has it. */
+/* Bit by bit, as it is defined. */
 static uint32_t by_bits(uint32_t crc, const unsigned char *data, size_t size) {
     crc = ~crc;
     for (size_t i = 0; i < size; i++) {

@@ -1,10 +1,10 @@
 /*
- * Recovery and append where every call may fail: a program writes datasets,
- * dies, recovers them, goes on with them and reads them, on a disk in memory.
- * At its N-th call of a file hook, or its N-th allocation, for every N, it
- * meets a fault; or it is killed there, the write it was at being half done.
- * Then, without faults, all that was flushed must be there, and going on must end
- * with the same bytes as if nothing had happened.
+ * Recovery and resuming when any call may fail: a program writes datasets on a
+ * disk in memory, crashes, recovers and resumes them, and reads and verifies them.
+ * At its N-th call of a file hook, or its N-th allocation, for every N, there is a
+ * fault; or it is killed there, in the middle of a write. Then, without faults,
+ * everything that was flushed must exist, and resuming must end with the same
+ * bytes as if nothing had happened.
  */
 #include "check.h"
 #include "durability.h"
@@ -15,7 +15,7 @@
 #endif
 #include <unistd.h>
 
-/* -------------------------------------------------------------- the program */
+/* ---- the program ---- */
 
 enum { BY_LENGTH, ONE, TWO, BY_SIZE, FIRST_OF_TWO, SECOND_OF_TWO, WORKS };
 
@@ -28,7 +28,7 @@ typedef struct world {
     work works[WORKS];
     bool repeated;     /* see verify_watched */
     const char *where; /* the step that failed */
-    bool dies;         /* rather than that it closes a writer that failed */
+    bool dies;         /* it crashes, instead of closing a writer that failed */
 } world;
 
 #define STEP(call)                                                             \
@@ -83,7 +83,7 @@ static void world_end(world *w, uint64_t n) {
     memory_disk_free(&w->drive);
 }
 
-/* Write, flushing now and then, and die at `death` datapoints. */
+/* Write, flush now and then, and crash after `death` datapoints. */
 static bags_code begin(world *w, int which, uint64_t death) {
     work *each = &w->works[which];
     bags_writer *writer = NULL;
@@ -104,7 +104,7 @@ done:
     return code;
 }
 
-/* Go on, to the end. */
+/* Resume, and finish. */
 static bags_code go_on(world *w, int which) {
     work *each = &w->works[which];
     uint64_t flushed = each->flushed, appended = each->appended;
@@ -187,7 +187,7 @@ static bags_code run(world *w) {
     return read_back(w, BY_LENGTH);
 }
 
-/* ------------------------------------------------------------- what remains */
+/* ---- what remains ---- */
 
 static bool is_there(world *w, const char *path) {
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -195,7 +195,7 @@ static bool is_there(world *w, const char *path) {
     return kind != BAGS_PATH_NONE;
 }
 
-/* Recovery gives all that was flushed, and no more than was appended. */
+/* Recovery returns all flushed datapoints, and no more than were appended. */
 static void check_recovery(world *w, uint64_t n) {
     for (int i = 0; i < WORKS; i++) {
         work *each = &w->works[i];
@@ -220,7 +220,7 @@ static void check_recovery(world *w, uint64_t n) {
     }
 }
 
-/* What it would be if nothing had happened. */
+/* What the disk would contain if nothing had happened. */
 static void make_reference(memory_disk *m) {
     world *w = (world *)calloc(1, sizeof(*w));
     world_start(w);
@@ -249,7 +249,7 @@ static void finish_work(world *w, int which, uint64_t n) {
             said.message);
 }
 
-/* Going on ends with the same bytes as if nothing had happened. */
+/* Resuming ends with the same bytes as if nothing had happened. */
 static void check_going_on(world *w, const memory_disk *expected, uint64_t n) {
     const char *where = w->where;
     for (int i = 0; i < WORKS; i++)
@@ -265,15 +265,15 @@ static void check_going_on(world *w, const memory_disk *expected, uint64_t n) {
 
 typedef struct fault {
     const char *name;
-    unsigned only; /* bits of hooks; 0: all */
+    unsigned only; /* a bit per hook; 0: all */
     int error;
     bool stays;
     bool memory;
 } fault;
 
-/* What may fail without a word: closing what was only read, mapping, and
- * removing journals; and a lock that is taken once, since a claim is made
- * again. */
+/* Calls whose failure need not be reported: closing a file that was only read,
+ * mapping, removing journals; and a lock that was taken once, since the claim
+ * is repeated. */
 static bool may_be_silent(const world *w) {
     int last = w->device.files.last;
     if (last == HOOK_LOCK && w->device.files.fail_with == EWOULDBLOCK)
@@ -300,7 +300,7 @@ static void check_report(
             said.message);
 }
 
-/* One fault, and what comes of it. Returns whether it was reached. */
+/* One fault and its consequences. Returns true if the fault was reached. */
 static bool meet(const fault *how, uint64_t n, const memory_disk *expected) {
     world *w = (world *)calloc(1, sizeof(*w));
     world_start(w);
@@ -346,7 +346,7 @@ static void sweep(const fault *how) {
     assert_true(n > 1);
 }
 
-/* -------------------------------------------------------------------- tests */
+/* ---- tests ---- */
 
 static void the_program_works_without_faults(void **state) {
     fault none = {"no fault", 0, EIO, false, false};
@@ -430,7 +430,7 @@ static void reads_and_writes_may_be_short(void **state) {
     memory_disk_free(&expected);
 }
 
-/* Datasets whose writers died, made anew for each of the points. */
+/* Datasets of crashed writers, created again for each point. */
 static void leave_the_dead(world *w) {
     world_start(w);
     assert_int_equal(begin(w, BY_LENGTH, 10), BAGS_OK);
@@ -468,9 +468,9 @@ static void a_recovery_killed_at_any_call_can_be_repeated(void **state) {
     }
 }
 
-/* ------------------------------------------------------ a process that dies */
+/* ---- a process that crashes ---- */
 
-/* The process ends, without closing anything, at the n-th call. */
+/* The process exits at the n-th call without closing anything. */
 static void die_in_a_process(uint64_t n, const char *path) {
     mortal device;
     pid_t child = fork();
@@ -488,7 +488,7 @@ static void die_in_a_process(uint64_t n, const char *path) {
     for (int i = 0; i < 9 && writer; i++) {
         if (work_append(&w, writer, NULL) || work_flush(&w, writer, NULL))
             break;
-        /* What is certain, told to the parent by the file's length. */
+        /* The length of this file tells the parent how many were flushed. */
         FILE *told = fopen(at("told"), "ab");
         fputc('.', told);
         fclose(told);

@@ -1,8 +1,8 @@
 /*
- * Reading what is being written. The writer and the reader take turns at every
- * call of a file hook: at each call of a writer all that may be read then is
- * read; at each call of a reader a writer does something in between. What is
- * read must be the first datapoints, whole, with all that were flushed before.
+ * Reading unfinished data while it is written. Writer and reader alternate at
+ * every call of a file hook: at each call of a writer a reader reads everything;
+ * before each call of a reader a writer does something. A reader must find the
+ * first datapoints, complete, including all that were flushed before.
  */
 #include "check.h"
 #include "durability.h"
@@ -15,14 +15,14 @@
 #include <unistd.h>
 #endif
 
-/* ------------------------------------------------------- places and readers */
+/* ---- places and readers ---- */
 
-/* Where a test runs: a disk in memory, or the real one, on which what is mapped
- * is shared with the writer. */
+/* Where a test runs: on a disk in memory, or on the real one, where maps are
+ * shared with the writer. */
 typedef struct place {
     memory_disk drive;
     const bags_io *io;
-    mortal device; /* of the writers; each call is seen */
+    mortal device; /* of the writers; the test sees each call */
     work job;
 } place;
 
@@ -55,17 +55,17 @@ static bags_reader_options live_options(const bags_io *io, int way) {
     return options;
 }
 
-/* ------------------------------------------- a look at every call of a writer */
+/* ---- a reader at every call of a writer ---- */
 
 #define KEPT 5
 
 typedef struct gaze {
     place *where;
     bags_reader_options options;
-    uint64_t seen; /* datapoints; they do not become fewer */
+    uint64_t seen; /* datapoints seen; they never become fewer */
     uint64_t looks;
     bool aborting;           /* then they may */
-    bags_reader *kept[KEPT]; /* readers of some looks before */
+    bags_reader *kept[KEPT]; /* readers that were opened earlier */
     bool busy;
 } gaze;
 
@@ -160,7 +160,7 @@ static void write_and_close(place *p) {
     assert_ok(work_close(&p->job, writer, &said));
 }
 
-/* Its writer dies twice; the first time it is gone on with. */
+/* Its writer crashes two times; after the first it is resumed. */
 static void write_and_die(place *p) {
     bags_writer *writer = begin(&p->job, false);
     write_some(&p->job, writer, 8);
@@ -195,7 +195,7 @@ static void look_at_all(void (*write)(place *p), const char *what) {
                     gaze g;
                     bool chunks = kind == 1, summed = kind == 2;
                     if (chunks && (real || way))
-                        continue; /* writes in small pieces: many looks */
+                        continue; /* small writes: many calls */
                     place_start(&p, real, lengths[sharded]);
                     p.device.files.chunk = chunks ? 1003 : 0;
                     p.job.options.checksum = summed;
@@ -226,7 +226,7 @@ static void only_complete_datapoints_are_read_during_an_abort(void **state) {
     look_at_all(write_and_abort, "a writer that aborts");
 }
 
-/* Writes of three bytes, so that every entry of a journal is torn in between. */
+/* Writes of three bytes, so that every entry of a journal is torn at times. */
 static void a_torn_entry_of_a_journal_is_not_a_datapoint(void **state) {
     place p;
     gaze g;
@@ -242,7 +242,7 @@ static void a_torn_entry_of_a_journal_is_not_a_datapoint(void **state) {
     place_end(&p, false);
 }
 
-/* ---------------------------------------- a writer's turn at a reader's calls */
+/* ---- a writer between a reader's calls ---- */
 
 enum act { APPEND, ROLL, CLOSE, ABORT, RECOVER, GO_ON, AGAIN, ACTS };
 
@@ -307,7 +307,7 @@ static void take_turn(void *user) {
         act_now(t);
 }
 
-/* False when the reader needed fewer calls. */
+/* False if the reader made fewer calls. */
 static bool take_turn_at(
     enum act act, int way, uint64_t shard_length, uint64_t n) {
     place p;
@@ -360,15 +360,15 @@ static void a_writer_may_run_between_any_two_calls_of_a_reader(void **state) {
     print_message("%d turns of a writer\n", (int)turns);
 }
 
-/* ------------------------------------------------- what the dead have left */
+/* ---- what crashed writers leave ---- */
 
 static const char *const left_files[] = {"spec.json.partial", "clip.bag",
     "clip.idx", "id.bag", "id.idx", "text.bag", "text.idx", "refs.bag",
     "refs.idx"};
 #define LEFT_FILES 9
 
-/* A shard that a dead writer left, with one file changed: cut at a length, or
- * with zeros behind it. */
+/* A shard of a crashed writer, with one file changed: truncated, or with
+ * trailing zeros. */
 static void damage(const memory_disk *from, memory_disk *to, size_t which,
     size_t keep, bool zeros) {
     memory_disk_start(to);
@@ -450,8 +450,8 @@ static void a_reader_shows_what_recovery_would_keep(void **state) {
     place_end(&p, false);
 }
 
-/* A reader that checks gives what was written, less of it, or an error. Whether
- * it did not give all. */
+/* A reader with verify_checksums returns what was written, a part of it, or an
+ * error. True if it did not return everything. */
 static bool notices_change(
     memory_disk *drive, const work *job, const bags_reader *right) {
     bags_error err;
@@ -510,7 +510,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
         for (size_t i = 0; i < file.size; i += step, changes++) {
             memory_disk other;
             data[i] = (unsigned char)(data[i] ^ 1u << i % 8);
-            /* A copy, since the reader reads the one that is right. */
+            /* A copy, since the reader reads the intact one. */
             memory_disk_start(&other);
             for (int g = 0; g < 13; g++) {
                 char each[64] = "set/spec.json.partial";
@@ -525,7 +525,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
             memory_disk_free(&other);
         }
     }
-    /* Not in what was dropped, and stands behind what is in use. */
+    /* Not in a cancelled datapoint, which follows the data in use. */
     print_message(
         "%d changes, %d of them noticed\n", (int)changes, (int)noticed);
     assert_true(noticed > changes * 2 / 3);
@@ -534,7 +534,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
     place_end(&p, false);
 }
 
-/* Whose checksums are cut, as by a loss of power, or are none. */
+/* Checksums that are truncated, as by a power failure, or missing. */
 static void verify_checksums_refuses_unfinished_data_without_them(
     void **state) {
     place p;
@@ -584,7 +584,7 @@ static void a_missing_file_of_an_unfinished_shard_is_an_error(void **state) {
     }
 }
 
-/* ----------------------------------------------------------- what it tells */
+/* ---- what a reader reports ---- */
 
 static const bags_field one_field[] = {{"n", "int(8)"}};
 
@@ -759,7 +759,7 @@ static void without_the_option_an_unfinished_shard_is_refused(void **state) {
     bags_writer_abort(writer);
 }
 
-/* Datasets of other writers, which have no record of a shard that is begun. */
+/* Datasets of other writers, which have no record of an unfinished shard. */
 static void the_shortest_field_limits_an_unfinished_split_dataset(
     void **state) {
     bags_reader_options options = live_options(&disk.io, BY_POSITION);
@@ -795,7 +795,7 @@ static void the_shortest_field_limits_an_unfinished_split_dataset(
     set_free(&set);
 }
 
-/* --------------------------------------------------------------- one Bag */
+/* ---- one Bag ---- */
 
 typedef struct bag_gaze {
     const bags_io *io;
@@ -825,7 +825,7 @@ static void look_at_bag(void *user) {
     options.verify_checksums = g->summed;
     bag_reader *reader = bag_reader_open(g->path, &options, &err);
     if (!reader) {
-        /* The Bag is made just before its journal. */
+        /* The Bag is created just before its journal. */
         if (g->made && err.code != BAGS_ERROR_MISSING)
             fail_msg("look %d: %s", (int)g->looks, err.message);
         return;
@@ -889,7 +889,7 @@ static void a_bag_is_read_while_it_is_written(void **state) {
         bool real = i & 4;
         g.io = real ? bags_io_local() : &drive.io;
         g.path = real ? at("%d.bag", i) : "x.bag";
-        g.summed = i & 16; /* which only a live reader compares */
+        g.summed = i & 16; /* which only a reader of unfinished data compares */
         g.live = i & 1 || g.summed;
         g.no_mmap = i & 2;
         write_bag(&g, &w, i & 8 ? 111 : 0);
@@ -899,12 +899,12 @@ static void a_bag_is_read_while_it_is_written(void **state) {
     print_message("%d looks at a Bag\n", (int)looks);
 }
 
-/* A writer's whole work between two calls of a reader. */
+/* A writer does all its work between two calls of a reader. */
 typedef struct bag_turn {
     bag_writer *writer;
     bags_io io;
     uint64_t calls, n;
-    bool opens; /* the Bag is not there before */
+    bool opens; /* the Bag did not exist before */
 } bag_turn;
 
 static void take_bag_turn(void *user) {
@@ -983,7 +983,7 @@ static void a_bag_may_be_finished_between_two_calls_of_a_reader(void **state) {
     }
 }
 
-/* A journal that a loss of power left longer than the blobs. */
+/* A power failure left the journal longer than the blobs. */
 static void the_complete_blobs_of_a_damaged_bag_are_read(void **state) {
     bag_reader_options options;
     bag_reader *reader;
@@ -1020,7 +1020,7 @@ static void the_complete_blobs_of_a_damaged_bag_are_read(void **state) {
     bags_buffer_free(&scratch);
 }
 
-/* ------------------------------------------------------------------ syncs */
+/* ---- syncs ---- */
 
 static uint64_t syncs_of(const watch *w) {
     return w->counts[HOOK_SYNC] + w->counts[HOOK_SYNC_DIR];
@@ -1047,7 +1047,7 @@ static void a_bag_is_synced_with_its_journal_and_their_directory(void **state) {
     assert_fails(BAGS_ERROR_ARGUMENT, bag_writer_sync(NULL, &said));
 }
 
-/* Every sync fails once: it ends the writer, and no file is synced after it. */
+/* Each sync fails once: it ends the writer, and no file is synced after it. */
 static void a_sync_that_fails_is_final(void **state) {
     (void)state;
     for (uint64_t n = 1;; n++) {
@@ -1113,7 +1113,7 @@ static void a_bags_sync_that_fails_is_final(void **state) {
     }
 }
 
-/* --------------------------------------------------------- another process */
+/* ---- another process ---- */
 
 #ifdef _WIN32
 static void another_process_writes_meanwhile(void **state) {
@@ -1142,8 +1142,8 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* What is shown never becomes less, and the last datapoints are right, while
- * another process writes, finishes shards, and goes on. */
+/* While another process writes, finishes shards and continues, what a reader
+ * finds never becomes less, and is correct. */
 static void watch_process(work *job, int way, double until) {
     uint64_t seen = 0, opens = 0;
     bags_reader_options options = live_options(NULL, way);
@@ -1204,7 +1204,7 @@ static void reading_unfinished_data_may_run_out_of_memory(void **state) {
         tally blocks;
         tally_start(&blocks);
         blocks.fail_at = n;
-        blocks.stays = true; /* once: it may look again */
+        blocks.stays = true; /* with one failure the reader may try again */
         bags_reader_options options = live_options(p.io, MAPPED);
         options.env.allocator = &blocks.allocator;
         bags_reader *reader = work_read(&p.job, &options, &said);

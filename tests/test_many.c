@@ -1,5 +1,5 @@
-/* Many blobs at once: lists of indices, reading ahead, columns; and the ways of
- * access, which must not change what is read. */
+/* Many blobs at once: lists of indices, prefetch, columns; and the access
+ * options, which must not change what is read. */
 #include "check.h"
 
 #include <errno.h>
@@ -42,7 +42,8 @@ enum { IMAGE, LABEL, TITLE };
 #define ROWS 23
 #define SHARD 9
 
-/* What field f of datapoint i is. v2 cannot begin with an empty blob. */
+/* The value of field f in datapoint i. A v2 Bag cannot begin with an empty
+ * blob. */
 static size_t blob_of(size_t field, uint64_t i, unsigned char *out) {
     if (field == LABEL) {
         fill(out, 8, i + 1);
@@ -59,8 +60,8 @@ static void check_blob(bags_view blob, size_t field, uint64_t i) {
     assert_bytes(blob, expected, blob_of(field, i, expected));
 }
 
-/* Shards of nine datapoints; foreign ones have an orphan before every blob of
- * the titles, so that refs are not indices. */
+/* Shards of nine datapoints. With `foreign`, each blob of the titles follows an
+ * orphan, so that refs are not indices. */
 static void save_rows(const char *path, enum variant variant, bool foreign) {
     unsigned char blob[8000];
     make_dir(path);
@@ -172,7 +173,7 @@ static void prefetch_requests_the_bytes_that_are_read_later(void **state) {
                 assert_ok(bags_reader_prefetch(
                     reader, orders[o], 8, &image, 1, &row, &said));
                 assert_true(disk.counts[HOOK_ADVISE] > before);
-                /* Not more than twice for refs, table and blobs each. */
+                /* At most two reads each for refs, table and blobs. */
                 assert_true(disk.counts[HOOK_ADVISE] - before <= 8 * 4 + 6);
                 assert_int_equal(bags_row_length(&row, 0), 0);
                 assert_ok(bags_reader_prefetch(
@@ -269,7 +270,7 @@ static void a_column_holds_all_blobs_of_a_shard(void **state) {
                         assert_true(stop <= c.size);
                     }
                 }
-            /* After that, one field alone is still what it was. */
+            /* Afterwards, one field alone is still the same. */
             for (uint64_t i = 0; i < ROWS; i++) {
                 bags_select label = bags_whole(LABEL);
                 assert_ok(bags_reader_get(reader, i, &label, 1, &row, &said));
@@ -419,7 +420,7 @@ static void invalid_tables_are_found_by_get_many_and_columns(void **state) {
     }
 }
 
-/* Of 400 blobs every second one is all of the data, and those between end before
+/* Every second of 400 blobs is all of the data, and those between end before
  * they begin. */
 static void overlapping_blobs_are_not_copied_again_and_again(void **state) {
     unsigned char bag[1000 + 8 * 401];
@@ -474,7 +475,7 @@ static void every_system_failure_is_reported(void **state) {
                               reader, orders[1], 8, NULL, 0, &row, &said)
                         : bags_reader_column(reader, 1, TITLE, &row, &c, &said);
                 failed = disk.failed > 0;
-                /* Asking for what will be read is only a hint. */
+                /* Prefetch is only a hint. */
                 if (what != 1 || code)
                     assert_int_equal(
                         (int)code, failed ? BAGS_ERROR_IO : BAGS_OK);

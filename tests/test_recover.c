@@ -1,5 +1,5 @@
-/* bags_recover and the writer's option `resume`, on what writers leave that die
- * and on what is damaged, with what is reported of it. */
+/* bags_recover and the writer's option `resume`, applied to what crashed
+ * writers leave and to damaged files, and what they report. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -13,9 +13,9 @@
 #endif
 #include <unistd.h>
 
-/* ------------------------------------------------------------------ helpers */
+/* ---- helpers ---- */
 
-/* What bags_recover told, of each shard. */
+/* What bags_recover reported about each shard. */
 typedef struct told {
     bags_recover_report report;
     bags_recovered shards[40];
@@ -54,8 +54,8 @@ static work local_work(const char *path, uint64_t shard_length) {
     return w;
 }
 
-/* `flushed` datapoints that are, and `lost` that are not with the system, by a
- * writer that dies. */
+/* A writer crashes: `flushed` datapoints were passed to the system, `lost` were
+ * not. */
 static void leave(work *w, uint64_t flushed, uint64_t lost) {
     mortal device;
     bags_writer *writer;
@@ -102,7 +102,7 @@ static uint64_t tree_size(const char *path) {
     "spec.json.partial text.bag text.idx"
 #define DONE_NAMES "clip.bag id.bag refs.bag spec.json text.bag"
 
-/* ----------------------------------------------------------------- recovery */
+/* ---- recovery ---- */
 
 static void recovery_writes_the_bytes_that_the_writer_would_have_written(
     void **state) {
@@ -182,7 +182,7 @@ static void a_dry_run_reports_everything_and_changes_nothing(void **state) {
     assert_int_equal(dry.shards[0].action, BAGS_RECOVERY_NOTHING);
     assert_int_equal(dry.shards[1].action, BAGS_RECOVERY_FINISHED);
     assert_int_equal(dry.shards[1].length, 1);
-    /* What was there, less what is there without the four tables. */
+    /* The size before, less the size of the files without their four tables. */
     uint64_t tables = 4 * 8 + 8 + 8 + 8;
     for (uint64_t i = file_size(at("set/000001/clip.idx")); i; i -= 8)
         tables += 8;
@@ -191,7 +191,7 @@ static void a_dry_run_reports_everything_and_changes_nothing(void **state) {
     check_points(&w, 5);
 }
 
-/* Any end of any journal or Bag: what is whole in all files is kept. */
+/* Any journal or Bag, truncated anywhere: the complete datapoints are kept. */
 static void truncated_files_keep_their_complete_datapoints(void **state) {
     static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
         "id.bag", "text.idx", "clip.idx", "clip.bag"};
@@ -203,7 +203,7 @@ static void truncated_files_keep_their_complete_datapoints(void **state) {
         uint64_t size = file_size(at("model/%s", files[f]));
         uint64_t last = UINT64_MAX;
         for (uint64_t n = size + 1; n > 0; cuts++) {
-            n -= n > 700 ? 61 : 1; /* by steps in long garbage */
+            n -= n > 700 ? 61 : 1; /* in larger steps where there is much */
             told t;
             work one = local_work(at("one"), 0);
             copy_tree(at("model"), one.path);
@@ -211,7 +211,7 @@ static void truncated_files_keep_their_complete_datapoints(void **state) {
             poison();
             bags_code code = recover(one.path, &t);
             if (code == BAGS_ERROR_CORRUPT) {
-                /* Not one is whole, though refs.idx says there are some. */
+                /* None is complete, although refs.idx lists some. */
                 assert_names(one.path, LEFT_NAMES);
                 assert_int_equal(t.report.failed, 1);
                 assert_says("refs.idx");
@@ -236,7 +236,7 @@ static void truncated_files_keep_their_complete_datapoints(void **state) {
     print_message("%d cuts\n", cuts);
 }
 
-/* What is behind the datapoints that are whole is cut off. */
+/* What follows the complete datapoints is truncated. */
 static void trailing_bytes_are_truncated(void **state) {
     static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
         "id.bag", "text.idx", "text.bag", "clip.idx", "clip.bag"};
@@ -261,7 +261,7 @@ static void trailing_bytes_are_truncated(void **state) {
         }
 }
 
-/* A journal in which one entry is not what it was. */
+/* A journal in which one entry was changed. */
 static void datapoints_end_before_damage_in_the_middle(void **state) {
     static const char *const files[] = {
         "refs.idx", "id.idx", "text.idx", "clip.idx", "refs.bag"};
@@ -334,7 +334,7 @@ static void files_that_no_writer_creates_stay(void **state) {
     check_points(&full, 3);
 }
 
-/* What no writer has left is not touched. */
+/* Directories that no writer left are unchanged. */
 static void directories_without_a_record_are_left_alone(void **state) {
     told t;
     (void)state;
@@ -379,7 +379,7 @@ static void a_damaged_record_is_an_error_and_stays(void **state) {
     }
 }
 
-/* As a copy has it that was made while the writer renamed and removed. */
+/* Like a copy that was made while the writer renamed and removed files. */
 static void a_shard_with_tables_but_no_journals_is_not_removed(void **state) {
     told t;
     bags_writer *writer;
@@ -401,7 +401,7 @@ static void a_shard_with_tables_but_no_journals_is_not_removed(void **state) {
     assert_same_tree(w.path, at("copy"));
 }
 
-/* ---------------------------------------------------------- several workers */
+/* ---- several workers ---- */
 
 static work worker(const char *path, uint64_t index, uint64_t workers) {
     work w = local_work(path, 2);
@@ -454,7 +454,7 @@ static void the_shard_of_a_writer_in_another_process_is_left_alone(
             work_flush(&w, writer, NULL) || write(ready[1], "x", 1) != 1 ||
             read(go[0], &byte, 1) != 1)
             _exit(1);
-        _exit(0); /* dies, its lock with it */
+        _exit(0); /* it crashes; its lock is released */
     }
     assert_int_equal(read(ready[0], &byte, 1), 1);
     assert_fails(BAGS_ERROR_LOCKED, recover(at("set"), &t));
@@ -501,9 +501,9 @@ static void recovery_can_be_limited_to_the_shards_of_one_worker(void **state) {
     check_points(&third, 1);
 }
 
-/* ------------------------------------------------------------------- append */
+/* ---- resume ---- */
 
-/* After a death with any number of datapoints. */
+/* After a crash with any number of datapoints. */
 static void a_resumed_dataset_equals_one_that_was_never_interrupted(
     void **state) {
     static const uint64_t lengths[] = {0, 4, 1};
@@ -649,7 +649,7 @@ static void sharded_and_unsharded_are_not_mixed(void **state) {
     assert_same_tree(at("shards"), at("copy2"));
 }
 
-/* An abort takes away only what this writer brought. */
+/* An abort removes only what this writer added. */
 static void abort_restores_what_existed_before_resume(void **state) {
     static const uint64_t lengths[] = {0, 40};
     (void)state;
@@ -674,7 +674,7 @@ static void abort_restores_what_existed_before_resume(void **state) {
         }
 }
 
-/* The end of an abort that fails or dies at its n-th call: recovery takes up
+/* The end of an abort that fails or crashes at its n-th call: recovery finishes
  * what it left. False if it made fewer calls. */
 static bool interrupt_abort(
     const char *path, uint64_t shard_length, uint64_t n) {
@@ -721,9 +721,9 @@ static void flush_alone_makes_datapoints_recoverable(void **state) {
     }
 }
 
-/* ---------------------------------------------------- a recovery that races */
+/* ---- concurrent recovery ---- */
 
-/* Hooks that do something else in between, before the n-th call. */
+/* Hooks that do something else before their n-th call. */
 typedef struct between {
     bags_io io;
     const bags_io *base;
@@ -844,7 +844,7 @@ static void act_recover(between *b) {
     bags_recover(b->path, &options, NULL, NULL);
 }
 
-/* Somebody recovers the dataset at every call that its living writer makes. */
+/* Another process recovers the dataset at every call of its running writer. */
 static void recovery_at_any_time_does_not_harm_a_running_writer(void **state) {
     static const uint64_t lengths[] = {0, 3};
     (void)state;
@@ -889,7 +889,7 @@ static void act_append(between *b) {
     act_close(b);
 }
 
-/* And a writer finishes at every call that a recovery makes. */
+/* A writer finishes at every call of a recovery. */
 static void a_writer_that_finishes_does_not_disturb_a_recovery(void **state) {
     static void (*const acts[])(between *) = {act_close, act_append};
     (void)state;
@@ -931,7 +931,7 @@ static void a_writer_that_finishes_does_not_disturb_a_recovery(void **state) {
     }
 }
 
-/* ---------------------------------------------------------------- the tests */
+/* ---- the tests ---- */
 
 static int pass_over(void *user, void *file) {
     (void)user;
@@ -939,7 +939,7 @@ static int pass_over(void *user, void *file) {
     return 0;
 }
 
-/* Power does not fail here: so nothing waits for the disk. */
+/* The power does not fail here: nothing waits for the disk. */
 static int quick_setup(void **state) {
     static bags_io quick;
     int code = support_setup(state);
@@ -949,7 +949,7 @@ static int quick_setup(void **state) {
     return code;
 }
 
-/* --------------------------------------------------------------- checksums */
+/* ---- checksums ---- */
 
 static work summed_work(const char *path, uint64_t shard_length, bool summed) {
     work w = local_work(path, shard_length);
@@ -973,7 +973,7 @@ static void a_shard_with_checksums_is_recovered_with_them(void **state) {
     }
 }
 
-/* A loss of power may leave a file's length without its bytes. */
+/* A power failure may keep a file's size but not its bytes. */
 static void datapoints_end_before_a_checksum_mismatch(void **state) {
     static const char *const names[] = {"text", "clip", "id", "refs"};
     (void)state;
@@ -984,7 +984,7 @@ static void datapoints_end_before_a_checksum_mismatch(void **state) {
         const char *path =
             at("%d/%s.%s", i, names[i / 2], i % 2 ? "crc" : "bag");
         bytes file = load(path);
-        /* Behind what is in use there may be what was dropped. */
+        /* A cancelled datapoint may follow the data in use. */
         size_t where = i % 2 ? 4 * 7 + 1 : i == 2 ? 200 : file.size - 20;
         file.data[where] ^= 1;
         save(path, file.data, file.size);
@@ -1008,8 +1008,8 @@ static void truncated_checksums_end_the_datapoints(void **state) {
     check_points(&w, 5);
 }
 
-/* Whatever the one that goes on was asked for, a shard that has checksums keeps
- * them, and one that has none gets them if they are wanted. */
+/* Whatever the resuming writer requests, a shard that has checksums keeps them,
+ * and one that has none gets them on request. */
 static void resuming_with_and_without_checksums(void **state) {
     static const uint64_t lengths[] = {0, 10};
     (void)state;
@@ -1046,8 +1046,8 @@ static void abort_restores_checksums_too(void **state) {
     assert_same_tree(w.path, whole.path);
 }
 
-/* Go on with the five datapoints that were left, ask for checksums, and die or
- * fail at the n-th call behind the opening; the writer is closed, or aborted.
+/* Resume with the five existing datapoints, request checksums, and crash or
+ * fail at the n-th call after opening; then close the writer, or abort it.
  * False if there are fewer calls. */
 static bool interrupt_the_adding(
     const char *path, uint64_t n, bool dies, bool aborts) {
@@ -1077,8 +1077,8 @@ static void leave_five(const char *path) {
     "clip.bag clip.crc id.bag id.crc refs.bag refs.crc "                       \
     "spec.json text.bag text.crc"
 
-/* Checksums of a part of the Bags, or of blobs that became others, would make
- * verify tell of damage that there is not. */
+/* Checksums of only some Bags, or of blobs that have changed, would make verify
+ * report damage that does not exist. */
 static void checksums_are_added_to_all_bags_or_to_none(void **state) {
     int points = 0, with = 0, without = 0;
     (void)state;
@@ -1107,7 +1107,7 @@ static void checksums_are_added_to_all_bags_or_to_none(void **state) {
     assert_true(with > 4 && without > 40);
 }
 
-/* As by an interrupted addition, and a loss of power behind it. */
+/* As after an interrupted bags_checksum and a power failure. */
 static void leftover_checksums_are_removed(void **state) {
     (void)state;
     told t;
@@ -1137,7 +1137,7 @@ static void a_shard_with_checksums_and_no_datapoint_is_removed(void **state) {
     assert_ok(recover(w.path, &t));
     assert_int_equal(t.report.removed, 1);
     assert_false(exists(at("x")));
-    /* A death right behind the record's, or a loss of its name. */
+    /* A crash just after the record was created, or a lost name. */
     make_dir(at("x"));
     save(at("x/refs.crc"), "", 0);
     save(at("x/spec.json.partial"), "{", 1);
@@ -1145,16 +1145,16 @@ static void a_shard_with_checksums_and_no_datapoint_is_removed(void **state) {
     assert_false(exists(at("x")));
 }
 
-/* --------------------------------------------------------------- a lone Bag */
+/* ---- standalone Bags ---- */
 
-/* The same bytes for everybody; some are longer than a buffer of 4 KiB. */
+/* The same bytes every time; some are longer than a buffer of 4 KiB. */
 static size_t lone_blob(uint64_t number, unsigned char *data) {
     size_t size = number % 5 == 3 ? 5000 : (size_t)(number * 37 % 700);
     fill(data, size, number);
     return size;
 }
 
-/* A writer of a lone Bag, and how many of its blobs are flushed. */
+/* A writer of a standalone Bag, and how many of its blobs are flushed. */
 typedef struct lone {
     const char *path;
     bag_writer_options options;
@@ -1171,7 +1171,7 @@ static lone lone_on(const char *path, const bags_io *io, bool summed) {
     return l;
 }
 
-/* Append until `stop`; every fourth is flushed. */
+/* Append until `stop`; flush after every fourth. */
 static bags_code lone_append(lone *l, bag_writer *writer, uint64_t stop) {
     bags_code code = BAGS_OK;
     while (l->appended < stop && !code) {
@@ -1200,7 +1200,8 @@ static bags_code lone_write(lone *l) {
     return code ? code : also;
 }
 
-/* The writer dies at its n-th call; 0: before it closes. Whether it did. */
+/* The writer crashes at its n-th call; 0: before it closes. True if it
+ * crashed. */
 static bool lone_dies(lone *l, uint64_t n) {
     mortal device;
     mortal_start(&device, l->options.env.io);
@@ -1214,7 +1215,7 @@ static bool lone_dies(lone *l, uint64_t n) {
     return device.files.failed > 0;
 }
 
-/* How many blobs there are, all of them right. */
+/* The number of blobs, all of which must be correct. */
 static uint64_t lone_right(const lone *l, const bags_io *io, bool check) {
     bag_reader_options options;
     bags_buffer scratch = {0};
@@ -1278,8 +1279,8 @@ static void a_recovered_standalone_bag_equals_that_of_its_writer(void **state) {
     }
 }
 
-/* Cut anywhere, any of its files: what is whole is kept, and a dry run, which
- * changes nothing, says the same before. */
+/* Any of its files, truncated anywhere: the complete blobs are kept, and a dry
+ * run, which changes nothing, reports the same. */
 static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
     static const char *const endings[] = {"bag", "idx", "crc"};
     int cuts = 0, refused = 0;
@@ -1324,7 +1325,8 @@ static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
     assert_true(refused > 0 && refused < cuts / 2);
 }
 
-/* The writer of a lone Bag dies at any call, and so does its recovery. */
+/* The writer of a standalone Bag crashes at any call, and so does its
+ * recovery. */
 static void a_standalone_bag_is_recovered_after_a_kill_at_any_call(
     void **state) {
     int points = 0;
@@ -1342,7 +1344,7 @@ static void a_standalone_bag_is_recovered_after_a_kill_at_any_call(
             put(&before, bag.data, bag.size);
             poison();
             bags_code code = lone_recover(&m.io, l.path, &t);
-            /* Before it had a journal there was nothing. */
+            /* Before it had a journal it had no data. */
             bool none = n == 1 || before.size == 0;
             if (code && !(none && (code == BAGS_ERROR_MISSING ||
                                       code == BAGS_ERROR_CORRUPT)))
@@ -1498,7 +1500,7 @@ static void a_bag_writer_that_finishes_does_not_disturb_a_recovery(
     }
 }
 
-/* A finished Bag beside a journal that is not its own, or is damaged. */
+/* A finished Bag next to a journal that is not its own, or is damaged. */
 static void a_standalone_bag_never_loses_a_valid_table(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -1527,9 +1529,7 @@ static void a_standalone_bag_never_loses_a_valid_table(void **state) {
     }
 }
 
-/* A table that a loss of power has torn: which of the two is right is not
- * known. */
-/* The journal has what a power failure erased in the table. */
+/* The journal contains what a power failure erased in the table. */
 static void a_torn_table_of_a_standalone_bag_is_written_again(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -1553,8 +1553,8 @@ static void a_torn_table_of_a_standalone_bag_is_written_again(void **state) {
     }
 }
 
-/* `count` blobs of `size` bytes, and of their table the entries from `from` (v2
- * has none for 0) to `stop`. */
+/* `count` blobs of `size` bytes, and the entries `from` .. stop of their table
+ * (v2 has none for 0). */
 static bytes lone_made(
     unsigned byte, size_t size, size_t count, size_t from, size_t stop) {
     bytes bag = {0};
@@ -1573,8 +1573,8 @@ static void lone_journal(const char *path, size_t size, size_t count) {
     bytes_free(&ends);
 }
 
-/* Whether the journal of another Bag has fewer blobs or more, and whether all of
- * them could be there. */
+/* The journal of another Bag has fewer blobs or more, some of which may not
+ * exist. */
 static void a_table_next_to_the_journal_of_another_bag_is_kept(void **state) {
     static const struct {
         size_t count, from, size, journal;
@@ -1645,7 +1645,7 @@ static void a_damaged_split_bag_with_checksums_is_left_alone(void **state) {
     bytes_free(&bag);
 }
 
-/* The ends of such blobs have bytes of 0, which are not lost ones. */
+/* The ends of these blobs contain zero bytes, which are not lost ones. */
 static void a_damaged_journal_does_not_change_a_table(void **state) {
     (void)state;
     for (size_t i = 0; i < 4; i++) {
@@ -1693,7 +1693,7 @@ static void only_standalone_bags_are_recovered(void **state) {
     assert_fails(BAGS_ERROR_MISSING, recover(at("y.bag"), &t));
 }
 
-/* They would be taken for its own. */
+/* A reader would take them for its own. */
 static void a_bag_is_not_written_next_to_the_checksums_of_another(
     void **state) {
     (void)state;

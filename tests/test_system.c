@@ -1,13 +1,13 @@
 /*
- * The real calls to the system fail. A program writes datasets, flushes, dies,
- * appends, recovers and reads, in a process of its own. At its N-th call it
- * meets a fault, or is killed; or it has a disk that is full, files that may
- * not grow, too few descriptors, or no rights. Then, without faults, all that
- * was flushed must be there, and going on must end with the same bytes as if
- * nothing had happened.
+ * Real system calls fail. A program in a process of its own writes datasets,
+ * flushes, crashes, resumes, recovers and reads. Its N-th call fails, or it is
+ * killed there; or the disk is full, files may not grow, there are too few file
+ * descriptors, or permissions are missing. Then, without faults, everything that
+ * was flushed must exist, and resuming must end with the same bytes as if nothing
+ * had happened.
  *
- * Of the points a seeded sample is tried, or, with BAGS_SOAK set, every one.
- * What needs root is skipped where it is not permitted.
+ * A seeded sample of the points is tested; with BAGS_SOAK set, every one. Tests
+ * that need root are skipped where it is not permitted.
  */
 #define _GNU_SOURCE 1
 #include "check.h"
@@ -29,13 +29,13 @@
 
 static bool is_soak(void) { return getenv("BAGS_SOAK") != NULL; }
 
-/* -------------------------------------------------------------- the program */
+/* ---- the program ---- */
 
 enum { SHARDS, ONE, FIRST_OF_TWO, SECOND_OF_TWO, WORKS };
 
 static const uint64_t totals[WORKS] = {11, 6, 4, 3};
 
-/* Stands in memory that the program shares with the test. */
+/* It is in memory that the program shares with the test. */
 typedef struct world {
     bags_code (*program)(struct world *w);
     shim calls;
@@ -44,9 +44,9 @@ typedef struct world {
     char directory[200];
     char paths[3][256];
     const char *where; /* the step that failed */
-    bool dies;         /* rather than that it closes a writer that failed */
-    bool reads;        /* by position, with few files open */
-    bool ended;        /* it came to its end, not to its death */
+    bool dies;         /* it crashes, instead of closing a writer that failed */
+    bool reads;        /* without mmap, with few open files */
+    bool ended;        /* it reached its end, and did not crash */
     bags_code code;
     bags_error error; /* if there is a code */
 } world;
@@ -106,7 +106,8 @@ static world *new_world(const char *directory, uint64_t n) {
 
 static void world_free(world *w) { munmap(w, sizeof(*w)); }
 
-/* The program dies: nothing that releasing its writer does reaches the disk. */
+/* The program crashes: nothing that releasing its writer does reaches the
+ * disk. */
 static void bury(world *w, bags_writer *writer) {
     w->calls.buried = true;
     bags_writer_close(writer, NULL);
@@ -121,7 +122,7 @@ static bags_code leave(world *w, bags_writer *writer, bags_code code) {
     return code;
 }
 
-/* Write, flushing now and then, and die at `death` datapoints. */
+/* Write, flush now and then, and crash after `death` datapoints. */
 static bags_code begin(world *w, int which, uint64_t death) {
     work *each = &w->works[which];
     bags_writer *writer = NULL;
@@ -138,7 +139,7 @@ done:
     return leave(w, writer, code);
 }
 
-/* Go on, to the end. */
+/* Resume, and finish. */
 static bags_code go_on(world *w, int which) {
     work *each = &w->works[which];
     uint64_t flushed = each->flushed, appended = each->appended;
@@ -168,7 +169,7 @@ static bags_code recover(world *w, const char *path) {
     return bags_recover(path, &options, NULL, &w->error);
 }
 
-/* All that is read must be right, or be refused. */
+/* Everything that is read must be correct, or be refused. */
 static bags_code read_back(world *w, int which, bool no_mmap) {
     work *each = &w->works[which];
     bags_reader_options options;
@@ -204,7 +205,7 @@ done:
     return code;
 }
 
-/* In a child: cmocka's handlers would go on with the tests in it. */
+/* In a child process: cmocka's handlers would run the other tests in it. */
 static void end_at_signals(void) {
     static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS};
     for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
@@ -213,7 +214,7 @@ static void end_at_signals(void) {
 
 #define LARGE 1200000
 
-/* A Bag alone, with a blob so large that disk space is set aside for it. */
+/* A standalone Bag with a blob so large that disk space is reserved for it. */
 static bags_code write_bag(world *w, const char *path) {
     static unsigned char blob[LARGE];
     bag_writer_options options;
@@ -256,7 +257,7 @@ done:
     return code;
 }
 
-/* The program, and a Bag, which small disks have no room for. */
+/* The program, and a Bag, for which small disks have no space. */
 static bags_code run_with_bag(world *w) {
     char path[256];
     snprintf(path, sizeof(path), "%s/alone.bag", w->directory);
@@ -270,8 +271,8 @@ done:
 
 typedef void prepare(world *w, uint64_t n);
 
-/* Run the program in a process of its own, which `ready` may first take rights
- * from. Returns what waitpid says. */
+/* Run the program in a new process; `ready` may first take away its
+ * permissions. Returns the status of waitpid. */
 static int run_apart(world *w, prepare *ready, uint64_t n) {
     int status = -1;
     pid_t child = fork();
@@ -291,7 +292,7 @@ static int run_apart(world *w, prepare *ready, uint64_t n) {
     _exit(0);
 }
 
-/* Leave an unfinished shard behind a finished one. */
+/* Leave an unfinished shard after a finished one. */
 static void die_in_second_shard(world *w) {
     shim_in_use = &w->calls;
     w->calls.armed = true;
@@ -301,11 +302,11 @@ static void die_in_second_shard(world *w) {
     assert_int_equal(code, BAGS_OK);
 }
 
-/* ------------------------------------------------------------- what remains */
+/* ---- what remains ---- */
 
 static char reference[200];
 
-/* What it would be if nothing had happened, made once a test. */
+/* What the disk would contain if nothing had happened; made once per test. */
 static void make_reference(void) {
     snprintf(reference, sizeof(reference), "%s", at("reference"));
     make_dir(reference);
@@ -320,7 +321,7 @@ static void make_reference(void) {
     world_free(w);
 }
 
-/* Recovery gives all that was flushed, and no more than was appended. */
+/* Recovery returns all flushed datapoints, and no more than were appended. */
 static void check_recovery(world *w, const char *how, uint64_t n) {
     for (int i = 0; i < WORKS; i++) {
         work *each = &w->works[i];
@@ -342,14 +343,14 @@ static void check_recovery(world *w, const char *how, uint64_t n) {
     }
 }
 
-/* A dataset without shards is whole when it has been recovered. */
+/* An unsharded dataset is complete after recovery. */
 static bool is_whole(const world *w, int which) {
     const work *each = &w->works[which];
     return which == ONE && work_find(each, NULL, false).right > 0 &&
            exists(each->path);
 }
 
-/* Going on ends with the same bytes as if nothing had happened. */
+/* Resuming ends with the same bytes as if nothing had happened. */
 static void check_going_on(world *w, const char *how, uint64_t n) {
     static const char *const names[] = {"above", "pair"};
     const char *where = w->where;
@@ -371,7 +372,7 @@ static void check_going_on(world *w, const char *how, uint64_t n) {
     }
 }
 
-/* Both ways out, each from what the program left. */
+/* Both recovery and resuming, each from what the program left. */
 static void check_remains(world *w, const char *how, uint64_t n) {
     char copy[256];
     world before = *w;
@@ -386,22 +387,22 @@ static void check_remains(world *w, const char *how, uint64_t n) {
     check_going_on(w, how, n);
 }
 
-/* ------------------------------------------------------------------- faults */
+/* ---- faults ---- */
 
 typedef struct fault {
     const char *name;
-    unsigned only; /* bits of enum call; 0: all */
+    unsigned only; /* a bit per call; 0: all */
     int error;
     enum effect effect;
     bool stays;
-    bool harmless; /* the program must succeed all the same */
+    bool harmless; /* the program must succeed anyway */
 } fault;
 
-/* What may fail without a word: closing what was only read or is not a Bag,
- * mapping (it reads instead), removing journals, a lock that is taken once (a
- * claim is made again), syncing a directory that may not be listed, opening one
- * file too many (another is closed for it), setting disk space aside, and
- * sending to the disk ahead. */
+/* Calls whose failure need not be reported: closing what was only read or is
+ * not a Bag, mapping (the file is read instead), removing journals, a lock that
+ * was taken once (the claim is repeated), syncing a directory that may not be
+ * listed, opening one file too many (another is closed), reserving disk space,
+ * and starting to write to the disk early. */
 static bool may_be_silent(const world *w) {
     const shim *s = &w->calls;
     switch (s->last) {
@@ -439,7 +440,7 @@ static void check_message(const world *w, const char *how, uint64_t n) {
             w->error.system);
 }
 
-/* A Bag that may not be on the disk is in no shard that looks whole. */
+/* A Bag that may not be on the disk is in no shard that looks complete. */
 static void check_sync(const world *w, const fault *how, uint64_t n) {
     char commit[600];
     const char *file = strrchr(w->calls.unsynced, '/');
@@ -477,7 +478,7 @@ static bool is_death(const fault *how) {
     return how->effect != EFFECT_FAIL && how->effect != EFFECT_SHORT;
 }
 
-/* One fault, and what comes of it. Returns whether it was reached. */
+/* One fault and its consequences. Returns true if the fault was reached. */
 static bool meet(const fault *how, uint64_t n) {
     world *w = new_world(at("set"), n);
     w->program = run_with_bag;
@@ -503,8 +504,8 @@ static bool meet(const fault *how, uint64_t n) {
     return reached;
 }
 
-/* Every point in a soak, else the first and about one of `stride`; the address
- * sanitizer makes new processes slow. */
+/* Every point in a soak, otherwise the first and about one in `stride`; the
+ * address sanitizer makes new processes slow. */
 static uint64_t next_point(uint64_t n, uint64_t stride, uint64_t *seed) {
 #if defined(__SANITIZE_ADDRESS__)
     stride *= 4;
@@ -514,7 +515,7 @@ static uint64_t next_point(uint64_t n, uint64_t stride, uint64_t *seed) {
 
 typedef bool meeting(const fault *how, uint64_t n);
 
-/* How many points were met. */
+/* how many points were reached */
 static uint64_t sweep(const fault *how, uint64_t stride, meeting *met) {
     uint64_t seed = how->only + (uint64_t)how->error * 64 + how->effect;
     uint64_t tried = 0, n = 1;
@@ -537,7 +538,7 @@ static void sweep_all(const fault *faults, size_t count, uint64_t stride) {
 #define SWEEP(faults, stride)                                                  \
     sweep_all(faults, sizeof(faults) / sizeof((faults)[0]), stride)
 
-/* ----------------------------------------------- the N-th call of a program */
+/* ---- the N-th call of a program ---- */
 
 static void the_program_makes_every_call_that_will_fail(void **state) {
     (void)state;
@@ -550,8 +551,8 @@ static void the_program_makes_every_call_that_will_fail(void **state) {
         fail_msg("%s: %s", w->where, w->error.message);
     for (int i = 0; i < CALLS; i++) {
         print_message("%s %d  ", call_names[i], (int)w->calls.counts[i]);
-        /* One that only macOS makes; nothing is removed but files; and nothing
-         * is so large that it is sent to the disk ahead. */
+        /* One call is made only on macOS; only files are removed; and nothing
+         * is large enough to be written to the disk early. */
         if (i != CALL_FCNTL && i != CALL_RMDIR && i != CALL_WRITE_BACK)
             assert_true(w->calls.counts[i] > 0);
     }
@@ -681,7 +682,7 @@ static void a_file_whose_early_writing_fails_is_synced(void **state) {
     free(blob);
 }
 
-/* --------------------------------------------- what is done to what is there */
+/* ---- operations on existing data ---- */
 
 static const fault upkeep_faults[] = {
     {"killed before", 0, 0, EFFECT_DIE_BEFORE, false, false},
@@ -712,7 +713,7 @@ static const fault upkeep_faults[] = {
     (total) += sweep(&upkeep_faults[i_], stride, met)
 
 /* What writers have left: shards with gaps between their numbers; an unfinished
- * shard behind a finished one; a lone Bag without a table. */
+ * shard after a finished one; a standalone Bag without a table. */
 static void make_model(void) {
     static const char *const names[] = {"000002", "000005", "000001", "000002"};
     bags_writer *writer;
@@ -742,7 +743,8 @@ static void make_model(void) {
         "{\"n\": 2, \"t\": []}\n{\"n\": 3, \"t\": [\"c\"]}\n");
 }
 
-/* A journal whose removal failed, or was not reached, is none of the result. */
+/* A journal whose removal failed, or was not reached, is not part of the
+ * result. */
 static void drop_the_rest(const char *path) {
     char journal[512];
     snprintf(journal, sizeof(journal), "%s/alone.idx", path);
@@ -751,7 +753,7 @@ static void drop_the_rest(const char *path) {
     drop_journals(bags_io_local(), path);
 }
 
-/* What `set` is now is what it should be. */
+/* `set` now has the expected content. */
 static void keep_set(void) {
     drop_the_rest(at("set"));
     assert_int_equal(rename(at("set"), at("kept")), 0);
@@ -775,7 +777,7 @@ done:
     return code;
 }
 
-/* The program ended well, or said why not; then it is called again. */
+/* The program succeeded, or reported why not; then it is called again. */
 static bool meet_upkeep(const fault *how, uint64_t n) {
     copy_tree(at("model"), at("set"));
     world *w = world_on(at("set"));
@@ -821,9 +823,9 @@ static void finalize_checksum_and_recover_may_be_interrupted(void **state) {
     assert_true(tried > 25); /* with the sanitizers fewer calls are tried */
 }
 
-/* ------------------------------------------------------------- the command */
+/* ---- the command ---- */
 
-/* The `bags` of this build, behind the shim as a library of its own. */
+/* The `bags` command of this build, with the shim preloaded. */
 static const char *const *words;
 static char program_path[4096], preload[4200];
 
@@ -846,8 +848,8 @@ static void find_command(void) {
     skip();
 }
 
-/* Run it in `directory`. Returns what waitpid says; what it says on its standard
- * error is in the file "said". */
+/* Run it in `directory`. Returns the status of waitpid; its standard error is
+ * in the file "said". */
 static int run_command(const char *directory, const char *map) {
     int status = -1;
     pid_t child = fork();
@@ -891,7 +893,7 @@ static void check_command(
                       !strstr(say, strerror(how->error))))
         fail_msg("%s %d at %s of %s: bags %s says: %s", how->name, (int)n,
             call_names[w->calls.last], w->calls.last_path, words[1], say);
-    /* It looks whether it speaks of blobs or of datapoints. */
+    /* It checks whether to count blobs or datapoints. */
     bool looks = w->calls.last == CALL_STAT && n == 1 &&
                  strcmp(words[1], "recover") == 0;
     if (!failed && !looks && !how->harmless && !how->stays && !may_be_silent(w))
@@ -957,16 +959,16 @@ static void a_failed_command_can_be_repeated(void **state) {
     }
 }
 
-/* ------------------------------------------------------------- small limits */
+/* ---- resource limits ---- */
 
-/* Rules for a point at which the system itself says no. */
+/* Rules for points at which the system itself fails. */
 typedef struct limit {
     const char *name;
     int error;
-    int signal; /* that may end the program; 0: none */
+    int signal; /* that may terminate the program; 0: none */
 } limit;
 
-/* The program succeeds, or fails with the limit's error, which it names. */
+/* The program succeeds, or fails with the limit's error, which it reports. */
 static bool check_limit(world *w, const limit *how, uint64_t n, int status) {
     if (how->signal && WIFSIGNALED(status) && WTERMSIG(status) == how->signal)
         return true;
@@ -982,7 +984,8 @@ static bool check_limit(world *w, const limit *how, uint64_t n, int status) {
     return w->code != BAGS_OK;
 }
 
-/* The program below a limit that `ready` sets. Whether it was hit. */
+/* Run the program under a limit that `ready` sets. True if the limit was
+ * hit. */
 static bool meet_limit(const limit *how, prepare *ready, uint64_t n) {
     world *w = new_world(at("set"), n);
     int status = run_apart(w, ready, n);
@@ -993,7 +996,7 @@ static bool meet_limit(const limit *how, prepare *ready, uint64_t n) {
     return hit;
 }
 
-/* From n on until the limit is not hit any more. */
+/* From n on, until the limit is not hit any more. */
 static void raise_limit(const limit *how, prepare *ready, uint64_t n,
     uint64_t step, uint64_t stride) {
     int tried = 0;
@@ -1047,10 +1050,10 @@ static void too_few_file_descriptors_are_reported(void **state) {
     raise_limit(&how, limit_files, 3, 1, 1);
 }
 
-/* -------------------------------------------------------------- small disks */
+/* ---- small disks ---- */
 
-/* Mounts of this process alone, which end with it. Where they are not permitted
- * the test is skipped. */
+/* Mounts of this process alone, which end with it. Where they are not
+ * permitted, the test is skipped. */
 static void may_mount(void) {
     static int may = -1;
     if (may < 0)
@@ -1073,7 +1076,7 @@ static void mount_room(const char *options) {
 
 static void free_room(void) { assert_int_equal(umount(at("room")), 0); }
 
-/* Also when the test has failed in it. */
+/* Also after the test failed in it. */
 static int leave_room(void **state) {
     umount2(at("room"), MNT_DETACH);
     return support_teardown(state);
@@ -1082,7 +1085,7 @@ static int leave_room(void **state) {
 #define TEST_IN_ROOM(function)                                                 \
     cmocka_unit_test_setup_teardown(function, support_setup, leave_room)
 
-/* On a disk that is still full recovery may fail, but not lose anything. */
+/* While the disk is still full, recovery may fail, but not lose anything. */
 static void recover_when_full(world *w, const limit *how, uint64_t n) {
     for (int i = 0; i < WORKS; i++) {
         bags_error err;
@@ -1093,7 +1096,7 @@ static void recover_when_full(world *w, const limit *how, uint64_t n) {
     }
 }
 
-/* Give room again, so that what is there can be recovered. */
+/* Free disk space again, so that the data can be recovered. */
 typedef void relieve(uint64_t n);
 
 static bool meet_small_disk(const limit *how, relieve *more, uint64_t n) {
@@ -1128,7 +1131,7 @@ static void grow_room(uint64_t n) {
         0);
 }
 
-/* format has a place for n. */
+/* format contains a conversion for n. */
 static void raise_tmpfs(const limit *how, const char *format, uint64_t n) {
     uint64_t seed = n;
     int tried = 0;
@@ -1177,7 +1180,7 @@ static void mount_ext4(void) {
     skip();
 }
 
-/* What fills the disk but for n blocks, or inodes. */
+/* Fills the disk except for n blocks, or inodes. */
 static void fill_blocks(uint64_t n) {
     struct statvfs space;
     assert_int_equal(statvfs(at("room"), &space), 0);
@@ -1258,9 +1261,9 @@ static void a_disk_that_became_read_only_is_named(void **state) {
     free_room();
 }
 
-/* ------------------------------------------------------------------- rights */
+/* ---- permissions ---- */
 
-/* Become nobody, who has no rights to what is root's. */
+/* Become the user nobody, who has no permissions for root's files. */
 static void drop_rights(world *w, uint64_t n) {
     (void)w;
     (void)n;
@@ -1291,7 +1294,7 @@ static void expect_refusal(world *w, program *what, const char *path) {
     assert_int_equal(w->blocks.live, 0);
 }
 
-/* A dataset with a shard that is finished and one whose writer died. */
+/* A dataset with a finished shard and one whose writer crashed. */
 static world *nobodys_world(void) {
     if (geteuid() != 0) {
         print_message("skipped: needs root, to become nobody\n");
@@ -1335,7 +1338,7 @@ static void missing_write_permission_loses_nothing(void **state) {
     world_free(w);
 }
 
-/* ------------------------------------------------ files that become shorter */
+/* ---- truncated files ---- */
 
 #define FIRST_SHARD 4
 
@@ -1355,8 +1358,8 @@ static bags_code hash_row(
     return code;
 }
 
-/* Read the first shard, cut one of its files, and read again: each row is as it
- * was, or an error that names a file of the shard. Returns how many were
+/* Read the first shard, truncate one of its files, and read again: each row is
+ * as before, or an error that names a file of the shard. Returns the number of
  * errors. */
 static int read_and_cut(const char *set, const bags_reader_options *how,
     const char *path, uint64_t size) {
@@ -1407,7 +1410,7 @@ static void a_file_truncated_while_read_without_mmap_is_an_error(void **state) {
     assert_true(errors > tried);
 }
 
-/* Why there is that mode. */
+/* This is why no_mmap exists. */
 static void a_file_truncated_while_mapped_terminates_the_program(void **state) {
     int status = 0;
     (void)state;

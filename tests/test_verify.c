@@ -1,10 +1,10 @@
-/* Faults of every kind, planted in a dataset: bags_verify names all of them, each
- * once and where it is, alone and together. */
+/* Faults of every kind, planted in a dataset: bags_verify reports each one
+ * where it is, alone and together. */
 #include "check.h"
 
 #include <errno.h>
 
-/* ------------------------------------------------------------ what is checked */
+/* ---- what is checked ---- */
 
 /*
  * A shard has four datapoints: a is "one", b is "it0", "it1". So a.bag has blobs
@@ -85,7 +85,7 @@ static void show(const char *what, const fault *f) {
         (int)f->item, (int)f->offset, bags_code_name(f->code), f->says);
 }
 
-/* Every one that is expected was found, once, and nothing else was. */
+/* Every expected fault was reported, and nothing else. */
 static void compare(const fault *expected, size_t count, findings *f) {
     bool used[FAULTS] = {false};
     size_t wrong = 0;
@@ -117,7 +117,7 @@ static bags_verify_options options_for(const bags_io *io, findings *f) {
     return options;
 }
 
-/* Verify in so many parts, and demand these faults. */
+/* Verify in this many parts, and expect these faults. */
 static void expect(memory_disk *m, const char *path, const fault *expected,
     size_t count, bags_verify_options options, uint64_t parts) {
     findings f;
@@ -143,7 +143,7 @@ static void expect(memory_disk *m, const char *path, const fault *expected,
     compare(expected, count, &f);
 }
 
-/* ---------------------------------------------------------------- the plants */
+/* ---- planted faults ---- */
 
 static void patch(memory_disk *m, const char *path, size_t offset,
     const void *data, size_t size) {
@@ -193,8 +193,8 @@ typedef struct plant {
     const char *data; /* SAVE, PATCH */
     size_t offset;    /* PATCH, ENTRY; CUT: the size */
     uint64_t value;   /* ENTRY */
-    bool decode;      /* only found so */
-    fault named;      /* path NULL: the shard's; "x": the dataset */
+    bool decode;      /* only found with `decode` */
+    fault named;      /* path NULL: the shard's; "x": the dataset's */
 } plant;
 
 #define FAR ((uint64_t)1 << 40)
@@ -262,7 +262,7 @@ static const plant plants[] = {
 
 #define PLANTS (sizeof(plants) / sizeof(plants[0]))
 
-/* A dataset with some plants, by the bits of `which`. */
+/* A dataset with some planted faults, one per bit of `which`. */
 typedef struct garden {
     memory_disk m;
     fault expected[PLANTS];
@@ -434,7 +434,7 @@ static void many_faults_in_one_shard_are_all_reported(void **state) {
     memory_disk_free(&m);
 }
 
-/* ---------------------------------------------------------------- the options */
+/* ---- the options ---- */
 
 static void gaps_and_unfinished_shards_can_be_allowed(void **state) {
     garden g;
@@ -501,7 +501,7 @@ static void invalid_arguments_of_verify_are_errors(void **state) {
     memory_disk_free(&m);
 }
 
-/* ----------------------------------------------------------------- other files */
+/* ---- other datasets and Bags ---- */
 
 static void a_standalone_bag_is_verified(void **state) {
     static const fault entry = {"s/a.bag", NULL, BAGS_FAULT_BLOB, 1, 0, 28,
@@ -545,7 +545,7 @@ static void a_split_dataset_is_verified(void **state) {
     patch(&m, "s/b.bag", 6, "\xff", 1);
     expect(&m, "s", &value, 1, options, 3);
     options.decode = false;
-    cut(&m, "s/b.idx", 29); /* a torn entry is none */
+    cut(&m, "s/b.idx", 29); /* a torn entry is ignored */
     expect(&m, "s", &shorter, 1, options, 2);
     options.unfinished = BAGS_UNFINISHED_SKIP;
     expect(&m, "s", NULL, 0, options, 1);
@@ -573,7 +573,8 @@ static void empty_v2_datasets_are_valid(void **state) {
     memory_disk_free(&m);
 }
 
-/* Without any good spec.json the fields are not known, but refs.bag is. */
+/* Without any valid spec.json the fields are unknown, but refs.bag can be
+ * checked. */
 static void refs_are_checked_without_a_valid_spec(void **state) {
     static const fault expected[] = {
         {"s", NULL, WHOLE(BAGS_ERROR_CORRUPT, "spec.json")},
@@ -590,7 +591,7 @@ static void refs_are_checked_without_a_valid_spec(void **state) {
     memory_disk_free(&m);
 }
 
-/* Of a blob that no datapoint has, and where rows are not in order. */
+/* A blob that no datapoint refers to, or whose rows are not in order. */
 static void a_blob_without_a_datapoint_is_reported_by_its_index(void **state) {
     static const fault orphan = {"s", "a", BAGS_FAULT_BLOB, 2, 0, 6,
         BAGS_ERROR_CORRUPT, "a.bag: blob 2: "};
@@ -600,7 +601,8 @@ static void a_blob_without_a_datapoint_is_reported_by_its_index(void **state) {
     memory_disk_start(&m);
     save_shard(&m, V1, "s");
     patch(&m, "s/a.bag", 6, "\xff", 1);
-    patch(&m, "s/refs.bag", 11, "\x01", 1); /* datapoint 2 has blob 1 too */
+    patch(
+        &m, "s/refs.bag", 11, "\x01", 1); /* datapoint 2 refers to blob 1 too */
     options.decode = true;
     expect(&m, "s", &orphan, 1, options, 1);
     memory_disk_free(&m);
@@ -627,11 +629,11 @@ static void types_without_a_codec_are_not_a_fault(void **state) {
     memory_disk_free(&m);
 }
 
-/* -------------------------------------------------------------------- bounds */
+/* ---- bounds ---- */
 
 static const uint64_t many = 100000;
 
-/* A Bag whose table has a wrong entry at every second place. */
+/* A Bag in whose table every second entry is invalid. */
 static void save_zigzag(memory_disk *m, const char *path) {
     bytes b = {NULL, 0, 0};
     put_text(&b, "x");
@@ -681,7 +683,7 @@ static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(
     assert_int_equal(
         bags_verify("z.bag", &options, &report, NULL), BAGS_ERROR_CORRUPT);
     assert_true(report.bytes == 16);
-    /* Of refs the first and the last row. */
+    /* Of refs, the first and the last row. */
     static const fault row = {"s", "refs", BAGS_FAULT_DATAPOINT, 3, 0, 15,
         BAGS_ERROR_CORRUPT, "datapoint 3"};
     save_shard(&m, V1, "s");
@@ -693,13 +695,13 @@ static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(
     memory_disk_free(&m);
 }
 
-/* Rows that lie over each other: each is as long as all of the file. */
+/* Looks for the fault about overlapping blobs. */
 static void hear_of_overlaps(void *user, const bags_fault *found) {
     *(bool *)user |= strstr(found->message, "overlap") != NULL;
 }
 
-/* Tables of blobs that are right, but behind a step back lie over those before
- * it: from one place again and again, and from two that are far apart. */
+/* Each blob alone is valid, but after a step back they overlap earlier ones:
+ * from one offset again and again, and from two that are far apart. */
 static void cyclic_tables_are_read_a_bounded_number_of_times(void **state) {
     static const uint64_t cycles[2][4] = {
         {1, 2, 300000, 1}, {1, 2, 200000, 300000}};
@@ -755,7 +757,7 @@ static void undecodable_blobs_are_counted_beyond_max_faults(void **state) {
     memory_disk_free(&m);
 }
 
-/* To name the datapoint of a blob takes memory too. */
+/* Finding the datapoint of a blob needs memory too. */
 static void running_out_of_memory_while_reporting_a_fault_is_an_error(
     void **state) {
     uint64_t n;
@@ -839,10 +841,10 @@ static void memory_does_not_grow_with_the_dataset(void **state) {
     memory_disk_free(&m);
 }
 
-/* -------------------------------------------------------------------- failures */
+/* ---- failures ---- */
 
-/* One of the calls fails, for every call: then it does not say that all is good,
- * unless the call had no part in it. */
+/* Every single call fails: then verify does not report success, unless it did
+ * not need the call. */
 static void try_calls(unsigned only, int error, bool stays) {
     uint64_t n, points = 0;
     for (n = 1;; n++) {
@@ -865,8 +867,8 @@ static void try_calls(unsigned only, int error, bool stays) {
         poison();
         bags_code code = bags_verify("x", &options, &report, &said);
         CHECK(is_code((int)code, (int)code, "bags_verify"));
-        /* What was tried again and then opened has been checked; refs is opened
-         * besides to name datapoints, which none had to be. */
+        /* What was repeated and then succeeded has been checked; refs is also
+         * opened to name datapoints, of which none had to be named. */
         bool again =
             !stays && (files.last == HOOK_OPEN || files.last == HOOK_SIZE ||
                           files.last == HOOK_READ || files.last == HOOK_KIND);
@@ -931,7 +933,7 @@ static void running_out_of_memory_is_never_reported_as_success(void **state) {
     assert_true(n > 60);
 }
 
-/* Opening a reader and reading all of it finds no fault that verify does not. */
+/* A reader that reads everything finds no fault that verify does not find. */
 static void everything_that_a_reader_refuses_is_a_fault(void **state) {
     (void)state;
     for (size_t i = 0; i < PLANTS; i++) {
