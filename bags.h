@@ -168,6 +168,8 @@
  *       `no_mmap`: it is then an error that names the file. The library itself
  *       never truncates a finished file. The same holds for a disk that fails.
  *     - spec.json: at most 1 MiB and 65,535 fields. Shard numbers: below 10^18.
+ *     - After a power failure, empty blobs that were not synced cannot be told from
+ *       a sector of zeros.
  *     - A writer keeps two files open per field; three with checksums.
  *     - OpenBSD, whose maps do not see later writes: files are not mapped.
  *     - Windows: a directory with open files in it cannot be renamed, nor an open
@@ -1365,8 +1367,9 @@ typedef struct bags_field_info {
 } bags_field_info;
 
 /* Describe a dataset. fields: NULL, or an array with an element for each field,
- * to be filled. Returns BAGS_OK, BAGS_ERROR_CORRUPT, BAGS_ERROR_IO or
- * BAGS_ERROR_MEMORY. Threads: any. Cost: opens every file. */
+ * to be filled; after a failure, both are unspecified. Returns BAGS_OK,
+ * BAGS_ERROR_CORRUPT, BAGS_ERROR_IO or BAGS_ERROR_MEMORY. Threads: any. Cost: opens
+ * every file. */
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err);
 
@@ -1503,8 +1506,7 @@ typedef struct bags_column {
  *                     in the order of the datapoints: use bags_reader_get_range
  *
  * Threads: any, each with its own row. Cost: O(length) to check the table and,
- * the first time, the shard's refs; afterwards bags_reader_get of this field
- * alone does not read refs either.
+ * the first time, the shard's refs.
  */
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err);
@@ -1717,6 +1719,9 @@ BAGS_API bags_code bags_verify(const char *path,
 /* Linux transfers at most 2 GiB per call; some systems refuse larger sizes. */
 #define BAGI_LOCAL_MAX ((size_t)1 << 30)
 
+/* The first parameter of every hook, which the hooks for local files ignore. */
+#define BAGI_USER void *user BAGI_UNUSED
+
 #if defined(_WIN32)
 /* ---- Windows ----
  * Paths become UTF-16 and absolute, and long ones are prefixed with \\?\, since
@@ -1752,9 +1757,9 @@ static const char *bagi_system_text(int error, char *buffer, size_t size) {
     }
 }
 
-/* The errno value for the last call's error. Callers test for a few of them, and
- * bags_error.system promises errno on every system. */
-static int bagi_windows_error(void) {
+/* 0 if a call succeeded, otherwise the errno value for its error. Callers test for
+ * a few of them, and bags_error.system promises errno on every system. */
+static int bagi_result(BOOL succeeded) {
     static const struct {
         DWORD from;
         int to;
@@ -1775,11 +1780,14 @@ static int bagi_windows_error(void) {
         {ERROR_FILE_TOO_LARGE, EFBIG}, {ERROR_TOO_MANY_OPEN_FILES, EMFILE},
         {ERROR_NO_SYSTEM_RESOURCES, EMFILE}, {ERROR_NOT_SAME_DEVICE, EXDEV},
         {ERROR_FILENAME_EXCED_RANGE, ENAMETOOLONG},
-        {ERROR_BUFFER_OVERFLOW, ENAMETOOLONG}, {ERROR_INVALID_NAME, EINVAL},
+        {ERROR_BUFFER_OVERFLOW, ENAMETOOLONG},
+        {ERROR_INSUFFICIENT_BUFFER, ENAMETOOLONG}, {ERROR_INVALID_NAME, EINVAL},
         {ERROR_INVALID_PARAMETER, EINVAL}, {ERROR_INVALID_HANDLE, EBADF},
         {ERROR_NO_UNICODE_TRANSLATION, EILSEQ},
         {ERROR_CANT_RESOLVE_FILENAME, ELOOP}, {ERROR_NOT_SUPPORTED, ENOSYS},
         {ERROR_INVALID_FUNCTION, ENOSYS}};
+    if (succeeded)
+        return 0;
     DWORD error = GetLastError();
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i].from == error)
@@ -1790,8 +1798,8 @@ static int bagi_windows_error(void) {
 /* Paths from this size on are prefixed: MAX_PATH, without the 12 characters that
  * CreateDirectoryW reserves for a file's name, and 8 spare ones. */
 #define BAGI_WIDE_LONG 240
-#define BAGI_WIDE_MAX 32700 /* no call accepts longer paths */
-#define BAGI_WIDE_EXTRA 10  /* \\?\UNC\ in front, and \* to list a directory */
+#define BAGI_WIDE_MAX 32700                 /* no call accepts longer paths */
+#define BAGI_WIDE_SIZE (BAGI_WIDE_MAX + 10) /* with \\?\UNC\, or \* to list */
 
 /* Prefix an absolute path with \\?\, which lifts the limit on its length. */
 static void bagi_wide_prefix(wchar_t *path, size_t size) {
@@ -1807,34 +1815,21 @@ static void bagi_wide_prefix(wchar_t *path, size_t size) {
 
 /* A path as Windows calls expect it; free it with free(). */
 static int bagi_wide(const char *path, wchar_t **out) {
-    int size =
-        MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
-    if (size <= 0)
-        return bagi_windows_error();
-    wchar_t *plain = (wchar_t *)malloc((size_t)size * sizeof *plain);
-    if (!plain)
+    wchar_t *full = (wchar_t *)malloc(2 * BAGI_WIDE_SIZE * sizeof *full);
+    if (!full)
         return ENOMEM;
-    MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, plain, size);
-    DWORD capacity = GetFullPathNameW(plain, 0, NULL, NULL), used = 0;
-    int error = capacity ? 0 : bagi_windows_error();
-    wchar_t *full = NULL;
-    if (!error) {
-        full = (wchar_t *)malloc(
-            ((size_t)capacity + BAGI_WIDE_EXTRA) * sizeof *full);
-        used = full ? GetFullPathNameW(plain, capacity, full, NULL) : 0;
-        /* Another thread may change the current directory between the calls. */
-        error = !full                           ? ENOMEM
-                : used == 0 || used >= capacity ? EINVAL
-                : used > BAGI_WIDE_MAX          ? ENAMETOOLONG
-                                                : 0;
-    }
-    free(plain);
+    wchar_t *plain = full + BAGI_WIDE_SIZE;
+    DWORD size = 0;
+    if (MultiByteToWideChar(
+            CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, plain, BAGI_WIDE_SIZE) > 0)
+        size = GetFullPathNameW(plain, BAGI_WIDE_MAX, full, NULL);
+    int error = size < BAGI_WIDE_MAX ? bagi_result(size > 0) : ENAMETOOLONG;
     if (error) {
         free(full);
         return error;
     }
-    if (used >= BAGI_WIDE_LONG)
-        bagi_wide_prefix(full, used);
+    if (size >= BAGI_WIDE_LONG)
+        bagi_wide_prefix(full, size);
     *out = full;
     return 0;
 }
@@ -1850,12 +1845,11 @@ static int bagi_windows_open(const char *path, DWORD access, DWORD creation,
     HANDLE opened = CreateFileW(wide, access,
         FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, creation,
         flags, NULL);
-    if (opened == INVALID_HANDLE_VALUE) {
-        error = bagi_windows_error();
-        DWORD attributes = error == EACCES ? GetFileAttributesW(wide)
-                                           : INVALID_FILE_ATTRIBUTES;
-        if (attributes != INVALID_FILE_ATTRIBUTES &&
-            (attributes & FILE_ATTRIBUTE_DIRECTORY))
+    error = bagi_result(opened != INVALID_HANDLE_VALUE);
+    if (error == EACCES) {
+        DWORD found = GetFileAttributesW(wide);
+        if (found != INVALID_FILE_ATTRIBUTES &&
+            (found & FILE_ATTRIBUTE_DIRECTORY))
             error = EISDIR;
     }
     free(wide);
@@ -1866,9 +1860,7 @@ static int bagi_windows_open(const char *path, DWORD access, DWORD creation,
 
 /* A link that another user made must not be written through. Windows cannot refuse
  * to follow it: the link itself is opened, and then refused. */
-static int bagi_local_open(
-    void *user, const char *path, int mode, void **file) {
-    (void)user;
+static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     HANDLE handle = NULL;
     DWORD access =
         mode == BAGS_IO_READ ? GENERIC_READ : GENERIC_READ | GENERIC_WRITE;
@@ -1885,11 +1877,10 @@ static int bagi_local_open(
     /* A pipe or a device, such as NUL, opens like a file. */
     if (GetFileType(handle) != FILE_TYPE_DISK)
         error = ENXIO;
-    else if (mode != BAGS_IO_WRITE)
-        error = 0;
-    else if (!GetFileInformationByHandle(handle, &info))
-        error = bagi_windows_error();
-    else if (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT)
+    else if (mode == BAGS_IO_WRITE)
+        error = bagi_result(GetFileInformationByHandle(handle, &info));
+    if (!error && mode == BAGS_IO_WRITE &&
+        (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT))
         error = ELOOP;
     if (error) {
         CloseHandle(handle);
@@ -1912,25 +1903,22 @@ static OVERLAPPED bagi_windows_at(uint64_t offset) {
 #define BAGI_LOCKED_BYTE ((uint64_t)INT64_MAX - 1)
 
 /* Closing unlocks too, but not always before it returns. */
-static int bagi_local_close(void *user, void *file) {
-    (void)user;
+static int bagi_local_close(BAGI_USER, void *file) {
     OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
     (void)UnlockFileEx(file, 0, 1, 0, &at);
-    return CloseHandle(file) ? 0 : bagi_windows_error();
+    return bagi_result(CloseHandle(file));
 }
 
-static int bagi_local_size(void *user, void *file, uint64_t *size) {
-    (void)user;
+static int bagi_local_size(BAGI_USER, void *file, uint64_t *size) {
     LARGE_INTEGER found;
-    if (!GetFileSizeEx(file, &found))
-        return bagi_windows_error();
-    *size = (uint64_t)found.QuadPart;
-    return 0;
+    int error = bagi_result(GetFileSizeEx(file, &found));
+    if (!error)
+        *size = (uint64_t)found.QuadPart;
+    return error;
 }
 
-static int bagi_local_read_at(void *user, void *file, uint64_t offset,
+static int bagi_local_read_at(BAGI_USER, void *file, uint64_t offset,
     void *data, size_t size, size_t *done) {
-    (void)user;
     DWORD count = 0;
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
@@ -1938,108 +1926,82 @@ static int bagi_local_read_at(void *user, void *file, uint64_t offset,
     if (size > BAGI_LOCAL_MAX)
         size = BAGI_LOCAL_MAX;
     /* Reading past the end is an error on Windows, not 0 bytes. */
-    if (!ReadFile(file, data, (DWORD)size, &count, &at) &&
-        GetLastError() != ERROR_HANDLE_EOF)
-        return bagi_windows_error();
-    *done = count;
-    return 0;
+    int error = bagi_result(ReadFile(file, data, (DWORD)size, &count, &at) ||
+                            GetLastError() == ERROR_HANDLE_EOF);
+    if (!error)
+        *done = count;
+    return error;
 }
 
-static int bagi_local_write_at(void *user, void *file, uint64_t offset,
+static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
     const void *data, size_t size, size_t *done) {
-    (void)user;
     DWORD count = 0;
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
         return EFBIG;
     if (size > BAGI_LOCAL_MAX)
         size = BAGI_LOCAL_MAX;
-    if (!WriteFile(file, data, (DWORD)size, &count, &at))
-        return bagi_windows_error();
-    *done = count;
-    return 0;
+    int error = bagi_result(WriteFile(file, data, (DWORD)size, &count, &at));
+    if (!error)
+        *done = count;
+    return error;
 }
 
-static int bagi_local_truncate(void *user, void *file, uint64_t size) {
-    (void)user;
+static int bagi_local_truncate(BAGI_USER, void *file, uint64_t size) {
     FILE_END_OF_FILE_INFO end;
     if (size > (uint64_t)INT64_MAX)
         return EFBIG;
     end.EndOfFile.QuadPart = (LONGLONG)size;
-    return SetFileInformationByHandle(file, FileEndOfFileInfo, &end, sizeof end)
-               ? 0
-               : bagi_windows_error();
+    return bagi_result(
+        SetFileInformationByHandle(file, FileEndOfFileInfo, &end, sizeof end));
 }
 
-static int bagi_local_sync(void *user, void *file) {
-    (void)user;
-    return FlushFileBuffers(file) ? 0 : bagi_windows_error();
+static int bagi_local_sync(BAGI_USER, void *file) {
+    return bagi_result(FlushFileBuffers(file));
 }
 
-static int bagi_local_lock(void *user, void *file) {
-    (void)user;
+static int bagi_local_lock(BAGI_USER, void *file) {
     OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
-    return LockFileEx(file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY,
-               0, 1, 0, &at)
-               ? 0
-               : bagi_windows_error();
+    return bagi_result(LockFileEx(file,
+        LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at));
 }
 
 /* The view keeps the file and the mapping object alive; both may be closed. */
 static int bagi_local_map(
-    void *user, void *file, size_t size, const void **data) {
-    (void)user;
+    BAGI_USER, void *file, size_t size, const void **data) {
     HANDLE mapping = CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL);
     if (!mapping)
-        return bagi_windows_error();
+        return bagi_result(FALSE);
     const void *map = MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, size);
-    int error = map ? 0 : bagi_windows_error();
+    int error = bagi_result(map != NULL);
     CloseHandle(mapping);
     if (!error)
         *data = map;
     return error;
 }
 
-static int bagi_local_unmap(void *user, const void *data, size_t size) {
-    (void)user;
+static int bagi_local_unmap(BAGI_USER, const void *data, size_t size) {
     (void)size;
-    return UnmapViewOfFile(data) ? 0 : bagi_windows_error();
+    return bagi_result(UnmapViewOfFile(data));
 }
 
-/* GetFileAttributesW describes the link itself, not its target. */
-static int bagi_windows_follow(const char *path, DWORD *attributes) {
+/* A link is followed, since GetFileAttributesW would describe the link itself. If
+ * the system does not accept a name, nothing with this name exists. */
+static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
     HANDLE handle = NULL;
     BY_HANDLE_FILE_INFORMATION info;
     int error = bagi_windows_open(
         path, 0, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, &handle);
-    if (error)
-        return error;
-    if (GetFileInformationByHandle(handle, &info))
-        *attributes = info.dwFileAttributes;
-    else
-        error = bagi_windows_error();
-    CloseHandle(handle);
-    return error;
-}
-
-/* If the system does not accept a name, nothing with this name exists. */
-static int bagi_local_kind(void *user, const char *path, bags_path_kind *kind) {
-    (void)user;
-    wchar_t *wide = NULL;
-    int error = bagi_wide(path, &wide);
-    if (error)
-        return error;
-    DWORD attributes = GetFileAttributesW(wide);
-    if (attributes == INVALID_FILE_ATTRIBUTES)
-        error = bagi_windows_error();
-    else if (attributes & FILE_ATTRIBUTE_REPARSE_POINT)
-        error = bagi_windows_follow(path, &attributes);
-    free(wide);
+    if (!error) {
+        error = bagi_result(GetFileInformationByHandle(handle, &info));
+        CloseHandle(handle);
+    }
     if (error && error != ENOENT && error != ENOTDIR && error != EINVAL)
         return error;
-    *kind = error                                   ? BAGS_PATH_NONE
-            : attributes & FILE_ATTRIBUTE_DIRECTORY ? BAGS_PATH_DIRECTORY
-                                                    : BAGS_PATH_FILE;
+    *kind = error ? BAGS_PATH_NONE
+            : info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY
+                ? BAGS_PATH_DIRECTORY
+                : BAGS_PATH_FILE;
     return 0;
 }
 
@@ -2047,19 +2009,17 @@ static int bagi_local_kind(void *user, const char *path, bags_path_kind *kind) {
 static int bagi_windows_call(const char *path, BOOL(WINAPI *call)(LPCWSTR)) {
     wchar_t *wide = NULL;
     int error = bagi_wide(path, &wide);
-    if (!error && !call(wide))
-        error = bagi_windows_error();
+    if (!error)
+        error = bagi_result(call(wide));
     free(wide);
     return error;
 }
 
-static int bagi_local_remove(void *user, const char *path) {
-    (void)user;
+static int bagi_local_remove(BAGI_USER, const char *path) {
     return bagi_windows_call(path, DeleteFileW);
 }
 
-static int bagi_local_remove_dir(void *user, const char *path) {
-    (void)user;
+static int bagi_local_remove_dir(BAGI_USER, const char *path) {
     return bagi_windows_call(path, RemoveDirectoryW);
 }
 
@@ -2067,30 +2027,27 @@ static BOOL WINAPI bagi_windows_make_dir(LPCWSTR path) {
     return CreateDirectoryW(path, NULL);
 }
 
-static int bagi_local_make_dir(void *user, const char *path) {
-    (void)user;
+static int bagi_local_make_dir(BAGI_USER, const char *path) {
     return bagi_windows_call(path, bagi_windows_make_dir);
 }
 
 /* Some file systems cannot sync a directory, and some users may not. That is no
  * failure, since nothing else could be done; a failing disk (EIO) is one. */
-static int bagi_local_sync_dir(void *user, const char *path) {
-    (void)user;
+static int bagi_local_sync_dir(BAGI_USER, const char *path) {
     HANDLE handle = NULL;
     int error = bagi_windows_open(path, GENERIC_WRITE, OPEN_EXISTING,
         FILE_FLAG_BACKUP_SEMANTICS, &handle);
     if (error)
         return error == ENOENT || error == ENOTDIR ? error : 0;
-    error = FlushFileBuffers(handle) ? 0 : bagi_windows_error();
+    error = bagi_result(FlushFileBuffers(handle));
     CloseHandle(handle);
     return error == EIO ? error : 0;
 }
 
 /* Names that are not valid UTF-16 are listed with U+FFFD, so that no file of a
  * directory is overlooked; opening such a name fails. */
-static int bagi_local_list(void *user, const char *path,
+static int bagi_local_list(BAGI_USER, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
-    (void)user;
     wchar_t *wide = NULL;
     int error = bagi_wide(path, &wide);
     if (error)
@@ -2103,63 +2060,58 @@ static int bagi_local_list(void *user, const char *path,
     char name[3 * MAX_PATH + 1];
     HANDLE search = FindFirstFileW(wide, &entry);
     /* The root of a drive may be empty; other directories contain "." at least. */
-    if (search == INVALID_HANDLE_VALUE &&
-        GetLastError() != ERROR_FILE_NOT_FOUND)
-        error = bagi_windows_error();
+    error = bagi_result(search != INVALID_HANDLE_VALUE ||
+                        GetLastError() == ERROR_FILE_NOT_FOUND);
     free(wide);
     if (search == INVALID_HANDLE_VALUE)
         return error;
     do {
-        if (!WideCharToMultiByte(CP_UTF8, 0, entry.cFileName, -1, name,
-                (int)sizeof name, NULL, NULL))
-            error = bagi_windows_error();
-        else if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+        error = bagi_result(WideCharToMultiByte(CP_UTF8, 0, entry.cFileName, -1,
+                                name, (int)sizeof name, NULL, NULL) > 0);
+        if (!error && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
             error = each(each_user, name);
     } while (!error && FindNextFileW(search, &entry));
-    if (!error && GetLastError() != ERROR_NO_MORE_FILES)
-        error = bagi_windows_error();
+    if (!error)
+        error = bagi_result(GetLastError() == ERROR_NO_MORE_FILES);
     FindClose(search);
     return error;
 }
 
 /* As on POSIX systems, an existing file is replaced. */
-static int bagi_local_rename(void *user, const char *from, const char *to) {
-    (void)user;
+static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
     wchar_t *wide_from = NULL, *wide_to = NULL;
     int error = bagi_wide(from, &wide_from);
     if (!error)
         error = bagi_wide(to, &wide_to);
-    if (!error && !MoveFileExW(wide_from, wide_to,
-                      MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))
-        error = bagi_windows_error();
+    if (!error)
+        error = bagi_result(MoveFileExW(wide_from, wide_to,
+            MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH));
     free(wide_from);
     free(wide_to);
     return error;
 }
 
 /* Windows frees what is allocated past the end when the file is closed. */
-static int bagi_local_reserve(void *user, void *file, uint64_t size) {
+static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
     FILE_ALLOCATION_INFO info;
     uint64_t used = 0;
     int error = bagi_local_size(user, file, &used);
     if (error || size <= used || size > (uint64_t)INT64_MAX)
         return error;
     info.AllocationSize.QuadPart = (LONGLONG)size;
-    return SetFileInformationByHandle(
-               file, FileAllocationInfo, &info, sizeof info)
-               ? 0
-               : bagi_windows_error();
+    return bagi_result(SetFileInformationByHandle(
+        file, FileAllocationInfo, &info, sizeof info));
 }
 #define BAGI_LOCAL_MAP bagi_local_map
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
-#define BAGI_LOCAL_ADVISE NULL
-#define BAGI_LOCAL_WRITE_BACK NULL
-#define BAGI_HWCAP 0
 #else
 /* ---- POSIX systems: where Linux, macOS and the BSDs differ ---- */
 
 /* If this fails, compile with -D_FILE_OFFSET_BITS=64 or include bags.h first. */
 typedef char bagi_off_t_must_have_64_bits[sizeof(off_t) == 8 ? 1 : -1];
+
+/* 0 if a call succeeded, otherwise its errno value. */
+static int bagi_result(int result) { return result < 0 ? errno : 0; }
 
 /* strerror is not thread-safe, and strerror_r has two incompatible forms. */
 static const char *bagi_system_text(int error, char *buffer, size_t size) {
@@ -2188,8 +2140,6 @@ static int bagi_sync_fd(int fd) {
 #include <sys/auxv.h>
 #define BAGI_HWCAP 1
 static unsigned long bagi_hwcap(void) { return getauxval(AT_HWCAP); }
-#else
-#define BAGI_HWCAP 0
 #endif
 
 /* A file descriptor is passed as a pointer; descriptor 0 must not become NULL. */
@@ -2200,46 +2150,33 @@ static int bagi_local_fd(void *file) { return (int)((intptr_t)file - 1); }
 /* Allocating blocks in large pieces before they are written makes writing up to
  * 1.5 times as fast. */
 #if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
-static int bagi_local_reserve(void *user, void *file, uint64_t size) {
-    (void)user;
-    int fd = bagi_local_fd(file);
+static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
     struct stat info;
-    if (fstat(fd, &info) != 0)
-        return errno;
-    uint64_t from = (uint64_t)info.st_size;
-    if (size <= from || size > (uint64_t)INT64_MAX)
-        return 0;
-    return fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(size - from))
-               ? errno
-               : 0;
+    int fd = bagi_local_fd(file), error = bagi_result(fstat(fd, &info));
+    if (error || size <= (uint64_t)info.st_size || size > (uint64_t)INT64_MAX)
+        return error;
+    return bagi_result(fallocate(
+        fd, FALLOC_FL_KEEP_SIZE, info.st_size, (off_t)size - info.st_size));
 }
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
-#else
-#define BAGI_LOCAL_RESERVE NULL
 #endif
 
 /* Linux starts to write data to the disk only after half a minute. A caller that
  * syncs a large file once, at its end, would wait for all of it then. */
 #if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
 static int bagi_local_write_back(
-    void *user, void *file, uint64_t offset, uint64_t size) {
-    (void)user;
-    return sync_file_range(bagi_local_fd(file), (off_t)offset, (off_t)size,
-               SYNC_FILE_RANGE_WRITE)
-               ? errno
-               : 0;
+    BAGI_USER, void *file, uint64_t offset, uint64_t size) {
+    return bagi_result(sync_file_range(bagi_local_fd(file), (off_t)offset,
+        (off_t)size, SYNC_FILE_RANGE_WRITE));
 }
 #define BAGI_LOCAL_WRITE_BACK bagi_local_write_back
-#else
-#define BAGI_LOCAL_WRITE_BACK NULL
 #endif
 
 /* On OpenBSD a map does not see data that is written after the map was read, so
  * nothing is mapped. */
 #if !defined(__OpenBSD__)
 static int bagi_local_map(
-    void *user, void *file, size_t size, const void **data) {
-    (void)user;
+    BAGI_USER, void *file, size_t size, const void **data) {
     void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
     if (map == MAP_FAILED)
         return errno;
@@ -2247,19 +2184,16 @@ static int bagi_local_map(
     return 0;
 }
 #define BAGI_LOCAL_MAP bagi_local_map
-#else
-#define BAGI_LOCAL_MAP NULL
 #endif
 
 /* macOS has advice for maps only; it gets none. */
 #if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
-static int bagi_local_advise(void *user, void *file, const void *map,
+static int bagi_local_advise(BAGI_USER, void *file, const void *map,
     uint64_t offset, uint64_t size, bags_advice advice) {
     static const int of_map[] = {
         POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
     static const int of_file[] = {
         POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
-    (void)user;
     if (map) {
         /* Advice must start at a page. */
         uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -2271,8 +2205,6 @@ static int bagi_local_advise(void *user, void *file, const void *map,
         bagi_local_fd(file), (off_t)offset, (off_t)size, of_file[advice]);
 }
 #define BAGI_LOCAL_ADVISE bagi_local_advise
-#else
-#define BAGI_LOCAL_ADVISE NULL
 #endif
 
 /* ---- POSIX systems: calls that all of them have ----
@@ -2299,9 +2231,7 @@ static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
 /* O_NONBLOCK, so that opening a FIFO in place of a file does not wait forever for
  * its writer; it has no effect on regular files. O_NOFOLLOW, so that a link that
  * another user made is not written through. */
-static int bagi_local_open(
-    void *user, const char *path, int mode, void **file) {
-    (void)user;
+static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
     flags |= mode == BAGS_IO_READ ? O_RDONLY : O_RDWR;
     if (mode == BAGS_IO_CREATE)
@@ -2314,7 +2244,7 @@ static int bagi_local_open(
         return errno;
     struct stat info;
     /* Checked after opening: a file that was checked before could be replaced. */
-    int error = fstat(fd, &info) != 0 ? errno : 0;
+    int error = bagi_result(fstat(fd, &info));
     if (!error && S_ISDIR(info.st_mode))
         error = EISDIR;
     else if (!error && !S_ISREG(info.st_mode))
@@ -2329,23 +2259,21 @@ static int bagi_local_open(
 
 /* An interrupted close has closed the descriptor, which another thread may have
  * opened since: it is never repeated. */
-static int bagi_local_close(void *user, void *file) {
-    (void)user;
-    return close(bagi_local_fd(file)) != 0 && errno != EINTR ? errno : 0;
+static int bagi_local_close(BAGI_USER, void *file) {
+    int error = bagi_result(close(bagi_local_fd(file)));
+    return error == EINTR ? 0 : error;
 }
 
-static int bagi_local_size(void *user, void *file, uint64_t *size) {
-    (void)user;
+static int bagi_local_size(BAGI_USER, void *file, uint64_t *size) {
     struct stat info;
-    if (fstat(bagi_local_fd(file), &info) != 0)
-        return errno;
-    *size = (uint64_t)info.st_size;
-    return 0;
+    int error = bagi_result(fstat(bagi_local_fd(file), &info));
+    if (!error)
+        *size = (uint64_t)info.st_size;
+    return error;
 }
 
-static int bagi_local_read_at(void *user, void *file, uint64_t offset,
+static int bagi_local_read_at(BAGI_USER, void *file, uint64_t offset,
     void *data, size_t size, size_t *done) {
-    (void)user;
     if (offset > (uint64_t)INT64_MAX)
         return EOVERFLOW;
     if (size > BAGI_LOCAL_MAX)
@@ -2358,9 +2286,8 @@ static int bagi_local_read_at(void *user, void *file, uint64_t offset,
     return 0;
 }
 
-static int bagi_local_write_at(void *user, void *file, uint64_t offset,
+static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
     const void *data, size_t size, size_t *done) {
-    (void)user;
     if (offset > (uint64_t)INT64_MAX)
         return EFBIG;
     if (size > BAGI_LOCAL_MAX)
@@ -2373,59 +2300,52 @@ static int bagi_local_write_at(void *user, void *file, uint64_t offset,
     return 0;
 }
 
-static int bagi_local_truncate(void *user, void *file, uint64_t size) {
-    (void)user;
+static int bagi_local_truncate(BAGI_USER, void *file, uint64_t size) {
     if (size > (uint64_t)INT64_MAX)
         return EFBIG;
     int result;
     BAGI_RETRY(result, ftruncate(bagi_local_fd(file), (off_t)size));
-    return result != 0 ? errno : 0;
+    return bagi_result(result);
 }
 
-static int bagi_local_sync(void *user, void *file) {
-    (void)user;
+static int bagi_local_sync(BAGI_USER, void *file) {
     int result;
     BAGI_RETRY(result, bagi_sync_fd(bagi_local_fd(file)));
-    return result != 0 ? errno : 0;
+    return bagi_result(result);
 }
 
 /* Not fcntl: its locks belong to the process, so that two writers in one process
  * would both hold them. */
-static int bagi_local_lock(void *user, void *file) {
-    (void)user;
+static int bagi_local_lock(BAGI_USER, void *file) {
     int result;
     BAGI_RETRY(result, flock(bagi_local_fd(file), LOCK_EX | LOCK_NB));
-    return result != 0 ? errno : 0;
+    return bagi_result(result);
 }
 
-static int bagi_local_unmap(void *user, const void *data, size_t size) {
-    (void)user;
-    return munmap((void *)(uintptr_t)data, size) != 0 ? errno : 0;
+static int bagi_local_unmap(BAGI_USER, const void *data, size_t size) {
+    return bagi_result(munmap((void *)(uintptr_t)data, size));
 }
 
 /* ENOTDIR: part of the path is a file, so nothing can exist below it. */
-static int bagi_local_kind(void *user, const char *path, bags_path_kind *kind) {
-    (void)user;
+static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
     struct stat info;
-    if (stat(path, &info) != 0) {
-        if (errno != ENOENT && errno != ENOTDIR)
-            return errno;
-        *kind = BAGS_PATH_NONE;
-        return 0;
-    }
-    *kind = S_ISDIR(info.st_mode) ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
+    int error = bagi_result(stat(path, &info));
+    if (error && error != ENOENT && error != ENOTDIR)
+        return error;
+    *kind = error                   ? BAGS_PATH_NONE
+            : S_ISDIR(info.st_mode) ? BAGS_PATH_DIRECTORY
+                                    : BAGS_PATH_FILE;
     return 0;
 }
 
-static int bagi_local_make_dir(void *user, const char *path) {
-    (void)user;
-    return mkdir(path, 0777) != 0 ? errno : 0;
+static int bagi_local_make_dir(BAGI_USER, const char *path) {
+    return bagi_result(mkdir(path, 0777));
 }
 
 /* Some file systems cannot sync a directory (EINVAL), and a directory that may not
  * be listed cannot be opened (EACCES). That is no failure, since nothing else could
  * be done. */
-static int bagi_local_sync_dir(void *user, const char *path) {
+static int bagi_local_sync_dir(BAGI_USER, const char *path) {
     int fd;
     BAGI_RETRY(fd, open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0)
@@ -2435,9 +2355,8 @@ static int bagi_local_sync_dir(void *user, const char *path) {
     return error == EINVAL ? 0 : error;
 }
 
-static int bagi_local_list(void *user, const char *path,
+static int bagi_local_list(BAGI_USER, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
-    (void)user;
     DIR *dir;
     do {
         dir = opendir(path);
@@ -2459,20 +2378,34 @@ static int bagi_local_list(void *user, const char *path,
     return error;
 }
 
-static int bagi_local_rename(void *user, const char *from, const char *to) {
-    (void)user;
-    return rename(from, to) != 0 ? errno : 0;
+static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
+    return bagi_result(rename(from, to));
 }
 
-static int bagi_local_remove(void *user, const char *path) {
-    (void)user;
-    return unlink(path) != 0 ? errno : 0;
+static int bagi_local_remove(BAGI_USER, const char *path) {
+    return bagi_result(unlink(path));
 }
 
-static int bagi_local_remove_dir(void *user, const char *path) {
-    (void)user;
-    return rmdir(path) != 0 ? errno : 0;
+static int bagi_local_remove_dir(BAGI_USER, const char *path) {
+    return bagi_result(rmdir(path));
 }
+#endif
+
+/* What this system lacks. */
+#if !defined(BAGI_HWCAP)
+#define BAGI_HWCAP 0
+#endif
+#if !defined(BAGI_LOCAL_MAP)
+#define BAGI_LOCAL_MAP NULL
+#endif
+#if !defined(BAGI_LOCAL_RESERVE)
+#define BAGI_LOCAL_RESERVE NULL
+#endif
+#if !defined(BAGI_LOCAL_ADVISE)
+#define BAGI_LOCAL_ADVISE NULL
+#endif
+#if !defined(BAGI_LOCAL_WRITE_BACK)
+#define BAGI_LOCAL_WRITE_BACK NULL
 #endif
 
 BAGS_API const bags_io *bags_io_local(void) {
@@ -2490,6 +2423,9 @@ BAGS_API const bags_io *bags_io_local(void) {
  * Little-endian integers at any address, byte order, UTF-8, and the check of a
  * size that comes from a file.
  * ====================================================================== */
+
+#define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* In C99 an inline definition emits no function. These declarations emit the one
  * that callers without inlining, or with a function pointer, link to. */
@@ -2553,35 +2489,32 @@ BAGS_API void bags_swap_bytes(
         }
 }
 
-/* The size of the UTF-8 sequence at the start of the text, or 0 if it is invalid.
- * The bounds of the second byte exclude overlong forms (0xE0, 0xF0), surrogates
- * (0xED) and code points above U+10FFFF (0xF4). */
-static size_t bagi_utf8_sequence(const unsigned char *text, size_t size) {
-    unsigned char first = text[0];
+/* The size of the UTF-8 sequence at the start of the text, with its code point, or
+ * 0 if it is invalid: truncated, overlong, a surrogate or above U+10FFFF. */
+static size_t bagi_utf8_sequence(
+    const unsigned char *text, size_t size, uint32_t *point) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    uint32_t first = text[0];
+    *point = first;
     if (first < 0x80)
         return 1;
     size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
     if (first < 0xC2 || first > 0xF4 || size < length)
         return 0;
-    unsigned char low = 0x80, high = 0xBF;
-    if (first == 0xE0)
-        low = 0xA0;
-    else if (first == 0xED)
-        high = 0x9F;
-    else if (first == 0xF0)
-        low = 0x90;
-    else if (first == 0xF4)
-        high = 0x8F;
-    if (text[1] < low || text[1] > high)
-        return 0;
-    for (size_t i = 2; i < length; i++)
+    uint32_t sum = first & (0x7FU >> length);
+    for (size_t i = 1; i < length; i++) {
         if ((text[i] & 0xC0) != 0x80)
             return 0;
-    return length;
+        sum = sum << 6 | (text[i] & 0x3F);
+    }
+    *point = sum;
+    bool valid = sum >= least[length] && sum <= 0x10FFFF && sum >> 11 != 0x1B;
+    return valid ? length : 0;
 }
 
 BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
     const unsigned char *in = (const unsigned char *)text;
+    uint32_t point;
     for (size_t i = 0; i < size;) {
         /* Most text is ASCII: no byte of eight has its highest bit set. */
         if (size - i >= 8 &&
@@ -2589,7 +2522,7 @@ BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
             i += 8;
             continue;
         }
-        size_t length = bagi_utf8_sequence(in + i, size - i);
+        size_t length = bagi_utf8_sequence(in + i, size - i, &point);
         if (length == 0) {
             if (bad)
                 *bad = i;
@@ -2600,28 +2533,20 @@ BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
     return true;
 }
 
-static size_t bagi_utf8_encode(uint32_t point, unsigned char out[4]) {
+/* Write a code point, and return the size of its sequence. */
+static size_t bagi_utf8_encode(uint32_t point, char out[4]) {
     static const unsigned char marks[] = {0, 0, 0xC0, 0xE0, 0xF0};
     size_t length = point < 0x80      ? 1
                     : point < 0x800   ? 2
                     : point < 0x10000 ? 3
                                       : 4;
     for (size_t i = length - 1; i > 0; i--, point >>= 6)
-        out[i] = (unsigned char)(0x80 | (point & 0x3F));
-    out[0] = (unsigned char)(marks[length] | point);
+        out[i] = (char)(0x80 | (point & 0x3F));
+    out[0] = (char)(marks[length] | point);
     return length;
 }
 
-/* The code point of a sequence of the length that bagi_utf8_sequence returned. */
-static inline uint32_t bagi_utf8_point(
-    const unsigned char *text, size_t length) {
-    static const unsigned char masks[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
-    uint32_t point = text[0] & masks[length];
-    for (size_t i = 1; i < length; i++)
-        point = point << 6 | (text[i] & 0x3F);
-    return point;
-}
-
+/* True if a view contains exactly this text. */
 static bool bagi_same(bags_view bytes, const char *text) {
     size_t size = strlen(text);
     return bytes.size == size && memcmp(bytes.data, text, size) == 0;
@@ -2878,14 +2803,15 @@ BAGS_API const char *bags_code_name(bags_code code) {
  * files, and it may have been truncated inside a character. */
 static void bagi_sanitize(char *message) {
     unsigned char *text = (unsigned char *)message;
-    size_t size = strlen(message);
-    for (size_t i = 0, step; i < size; i += step) {
-        step = bagi_utf8_sequence(text + i, size - i);
-        if (step > 1)
-            continue;
-        if (step == 0 || text[i] < 0x20 || text[i] == 0x7F)
-            text[i] = '?';
-        step = 1;
+    uint32_t point;
+    for (size_t size = strlen(message); size > 0;) {
+        size_t step = bagi_utf8_sequence(text, size, &point);
+        if (step == 0 || point < 0x20 || point == 0x7F) {
+            *text = '?';
+            step = 1;
+        }
+        text += step;
+        size -= step;
     }
 }
 
@@ -2911,22 +2837,18 @@ static bags_code bagi_prefix(
  * result. If both do not fit, the end of the message is lost. */
 BAGI_COLD static bags_code bagi_prefix(
     bags_error *err, bags_code code, const char *format, ...) {
-    char prefix[BAGS_ERROR_SIZE / 2];
+    bags_error old = *err;
+    size_t most = sizeof err->message / 2;
     va_list arguments;
     va_start(arguments, format);
-    int printed = vsnprintf(prefix, sizeof prefix, format, arguments);
+    int printed = vsnprintf(err->message, most, format, arguments);
     va_end(arguments);
-    if (printed <= 0)
-        return code;
-    size_t front =
-        (size_t)printed < sizeof prefix ? (size_t)printed : sizeof prefix - 1;
-    size_t most = sizeof err->message - 1 - front;
-    size_t rest = strlen(err->message);
-    if (rest > most)
-        rest = most;
-    memmove(err->message + front, err->message, rest);
-    memcpy(err->message, prefix, front);
-    err->message[front + rest] = '\0';
+    size_t front = printed < 0               ? 0
+                   : (size_t)printed >= most ? most - 1
+                                             : (size_t)printed;
+    most = sizeof err->message - front;
+    (void)snprintf(
+        err->message + front, most, "%.*s", (int)most - 1, old.message);
     bagi_sanitize(err->message);
     return code;
 }
@@ -2943,10 +2865,13 @@ static const char *bagi_tail(const char *path) {
     return path;
 }
 
-/* "PATH: cannot open: No such file or directory". `error` is an errno value. */
+/* "PATH: cannot open: No such file or directory". `error` is an errno value; 0 is
+ * no failure, so that a hook's result can be passed on. */
 BAGI_COLD static bags_code bagi_fail_system(
     bags_error *err, int error, const char *path, const char *doing) {
     char buffer[128];
+    if (!error)
+        return BAGS_OK;
     /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
      * mislead. */
     const char *why = error == ENXIO
@@ -3137,9 +3062,8 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
 static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
     void **file, bags_error *err) {
     int error = env->io.open(env->io.user, path, mode, file);
-    if (!error)
-        return BAGS_OK;
-    *file = NULL;
+    if (error)
+        *file = NULL;
     return bagi_fail_system(
         err, error, path, mode == BAGS_IO_CREATE ? "create" : "open");
 }
@@ -3152,11 +3076,11 @@ static void bagi_close_read(const bagi_env *env, void *file) {
 
 static bags_code bagi_file_size(const bagi_env *env, void *file,
     const char *path, uint64_t *size, bags_error *err) {
-    int error = env->io.size(env->io.user, file, size);
-    return error ? bagi_fail_system(err, error, path, "get the size of")
-                 : BAGS_OK;
+    return bagi_fail_system(
+        err, env->io.size(env->io.user, file, size), path, "get the size of");
 }
 
+/* Read exactly `size` bytes. */
 static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
     uint64_t offset, void *data, size_t size, bags_error *err) {
     unsigned char *out = (unsigned char *)data;
@@ -3168,8 +3092,8 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
             return bagi_fail_system(err, error, path, "read");
         if (done == 0 || done > size)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: truncated while open (ends at offset %" PRIu64
-                ", %" PRIu64 " bytes missing)",
+                "%s: truncated while open (ends at offset %" PRIu64 ", %" PRIu64
+                " bytes missing)",
                 bagi_tail(path), offset, (uint64_t)size);
         out += done;
         offset += done;
@@ -3180,14 +3104,14 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
 
 static bags_code bagi_kind(const bagi_env *env, const char *path,
     bags_path_kind *kind, bags_error *err) {
-    int error = env->io.kind(env->io.user, path, kind);
-    return error ? bagi_fail_system(err, error, path, "stat") : BAGS_OK;
+    return bagi_fail_system(
+        err, env->io.kind(env->io.user, path, kind), path, "stat");
 }
 
 static bags_code bagi_sync_dir(
     const bagi_env *env, const char *path, bags_error *err) {
-    int error = env->io.sync_dir(env->io.user, path);
-    return error ? bagi_fail_system(err, error, path, "sync") : BAGS_OK;
+    return bagi_fail_system(
+        err, env->io.sync_dir(env->io.user, path), path, "sync");
 }
 
 /* ---- paths ---- */
@@ -3225,6 +3149,7 @@ static char *bagi_parent(
                 : bagi_copy_text(memory, ".", 1, err);
 }
 
+#ifndef BAGS_NO_WRITER
 /* Sync `levels` directories, starting with the parent of a path. */
 static bags_code bagi_sync_parents(
     const bagi_env *env, const char *path, size_t levels, bags_error *err) {
@@ -3272,6 +3197,7 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     bagi_free_text(&env->memory, copy);
     return code;
 }
+#endif
 
 /* ---- directories ---- */
 
@@ -3303,24 +3229,19 @@ static char *bagi_dir_path(const bagi_dir *dir, const char *name,
         dir->standalone ? "" : "/", name, suffix);
 }
 
-static bags_code bagi_dir_kind(const bagi_dir *dir, const char *name,
-    const char *suffix, bags_path_kind *kind, bags_error *err) {
-    char *path = bagi_dir_path(dir, name, suffix, err);
-    bags_code code =
-        path ? bagi_kind(dir->env, path, kind, err) : BAGS_ERROR_MEMORY;
-    bagi_free_text(&dir->env->memory, path);
-    return code;
-}
-
 /* *has: there is a file of this name. */
 static bags_code bagi_dir_has(const bagi_dir *dir, const char *name,
     const char *suffix, bool *has, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = bagi_dir_kind(dir, name, suffix, &kind, err);
+    char *path = bagi_dir_path(dir, name, suffix, err);
+    bags_code code =
+        path ? bagi_kind(dir->env, path, &kind, err) : BAGS_ERROR_MEMORY;
+    bagi_free_text(&dir->env->memory, path);
     *has = !code && kind == BAGS_PATH_FILE;
     return code;
 }
 
+#ifndef BAGS_NO_WRITER
 /* Remove a file; a missing one is not a failure. */
 static bags_code bagi_dir_remove(const bagi_dir *dir, const char *name,
     const char *suffix, bags_error *err) {
@@ -3328,9 +3249,8 @@ static bags_code bagi_dir_remove(const bagi_dir *dir, const char *name,
     if (!path)
         return BAGS_ERROR_MEMORY;
     int error = dir->env->io.remove(dir->env->io.user, path);
-    bags_code code = error && error != ENOENT
-                         ? bagi_fail_system(err, error, path, "remove")
-                         : BAGS_OK;
+    bags_code code =
+        bagi_fail_system(err, error == ENOENT ? 0 : error, path, "remove");
     bagi_free_text(&dir->env->memory, path);
     return code;
 }
@@ -3340,23 +3260,23 @@ static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
     const char *from_suffix, const char *to_suffix, bags_error *err) {
     char *from = bagi_dir_path(dir, name, from_suffix, err);
     char *to = from ? bagi_dir_path(dir, name, to_suffix, err) : NULL;
-    bags_code code = to ? BAGS_OK : BAGS_ERROR_MEMORY;
-    int error = to ? dir->env->io.rename(dir->env->io.user, from, to) : 0;
-    if (error)
-        code = bagi_fail_system(err, error, from, "rename");
+    bags_code code = BAGS_ERROR_MEMORY;
+    if (to)
+        code = bagi_fail_system(err,
+            dir->env->io.rename(dir->env->io.user, from, to), from, "rename");
     bagi_free_text(&dir->env->memory, from);
     bagi_free_text(&dir->env->memory, to);
     return code;
 }
+#endif
 
 /* Read a small file completely. *data has *size bytes; free it with bagi_free. */
 static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     const char *suffix, size_t most, unsigned char **data, size_t *size,
     bags_error *err) {
     const bagi_env *env = dir->env;
-    void *file = NULL;
+    void *file = NULL, *content = NULL;
     uint64_t length = 0;
-    unsigned char *content = NULL;
     char *path = bagi_dir_path(dir, name, suffix, err);
     bags_code code = path ? bagi_open(env, path, BAGS_IO_READ, &file, err)
                           : BAGS_ERROR_MEMORY;
@@ -3366,23 +3286,20 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
         code = bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
             bagi_tail(path), length, (uint64_t)most);
-    if (!code) {
-        content = (unsigned char *)bagi_alloc(&env->memory, (size_t)length, err);
-        code = content ? bagi_read_at(env, file, path, 0, content,
-                             (size_t)length, err)
-                       : BAGS_ERROR_MEMORY;
-    }
+    if (!code && !(content = bagi_alloc(&env->memory, (size_t)length, err)))
+        code = BAGS_ERROR_MEMORY;
+    if (!code)
+        code = bagi_read_at(env, file, path, 0, content, (size_t)length, err);
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
     if (code) {
         bagi_free(&env->memory, content, (size_t)length);
         return code;
     }
-    *data = content;
+    *data = (unsigned char *)content;
     *size = (size_t)length;
     return BAGS_OK;
 }
-
 /* ========================================================================
  * >>json
  * The JSON of spec.json: one object whose keys and values are strings. It is read
@@ -3403,75 +3320,71 @@ static bool bagi_json_fault(bagi_json *json, const char *fault) {
     return false;
 }
 
+/* The next byte, or 0 at the end: a NUL in the text is invalid everywhere. */
+static unsigned char bagi_json_peek(const bagi_json *json) {
+    return json->at < json->size ? json->text[json->at] : 0;
+}
+
 static void bagi_json_space(bagi_json *json) {
-    while (json->at < json->size && json->text[json->at] &&
-           strchr(" \t\r\n", json->text[json->at]))
+    while (bagi_json_peek(json) && strchr(" \t\r\n", bagi_json_peek(json)))
         json->at++;
 }
 
+/* Skip a mark, after any whitespace. */
 static bool bagi_json_mark(bagi_json *json, char mark, const char *fault) {
     bagi_json_space(json);
-    if (json->at >= json->size || json->text[json->at] != (unsigned char)mark)
+    if (bagi_json_peek(json) != (unsigned char)mark)
         return bagi_json_fault(json, fault);
     json->at++;
     return true;
 }
 
-/* The four digits of \u; above 0xFFFF if they are invalid. */
+/* The four digits of \u; UINT32_MAX if they are invalid. */
 static uint32_t bagi_json_hex(bagi_json *json) {
+    static const char digits[] = "0123456789abcdefABCDEF";
     uint32_t number = 0;
-    if (json->size - json->at < 4)
-        return UINT32_MAX;
-    for (int i = 0; i < 4; i++) {
-        unsigned char c = json->text[json->at++];
-        uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
-                         : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
-                         : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
-                                                : UINT32_MAX;
-        if (digit == UINT32_MAX)
+    for (int i = 0; i < 4; i++, json->at++) {
+        unsigned char next = bagi_json_peek(json);
+        const char *found = next ? strchr(digits, next) : NULL;
+        if (!found)
             return UINT32_MAX;
-        number = number << 4 | digit;
+        uint32_t digit = (uint32_t)(found - digits);
+        number = number << 4 | (digit < 16 ? digit : digit - 6);
     }
     return number;
 }
 
-/* A \u escape, or two if they are a surrogate pair. NUL is refused, since names
- * and types are NUL-terminated in memory. */
-static bool bagi_json_unicode(bagi_json *json) {
+/* What follows a backslash: one letter, or \u, or two of these if they are a
+ * surrogate pair. NUL is refused, since names and types are NUL-terminated in
+ * memory. */
+static bool bagi_json_escape(bagi_json *json) {
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    unsigned char next = bagi_json_peek(json);
+    const char *found = next ? strchr(from, next) : NULL;
+    if (!found && next != 'u')
+        return bagi_json_fault(json, "invalid escape");
+    json->at++;
+    if (found) {
+        json->buffer[json->used++] = to[found - from];
+        return true;
+    }
     uint32_t point = bagi_json_hex(json);
-    if (point > 0xFFFF)
+    if (point == UINT32_MAX)
         return bagi_json_fault(json, "\\u without four hexadecimal digits");
     if (point >= 0xD800 && point < 0xE000) {
-        uint32_t low = UINT32_MAX;
-        if (point < 0xDC00 && json->size - json->at >= 2 &&
-            json->text[json->at] == '\\' && json->text[json->at + 1] == 'u') {
+        uint32_t low = 0;
+        if (json->size - json->at >= 2 &&
+            memcmp(json->text + json->at, "\\u", 2) == 0) {
             json->at += 2;
             low = bagi_json_hex(json);
         }
-        if (low < 0xDC00 || low > 0xDFFF)
+        if (point >= 0xDC00 || low < 0xDC00 || low > 0xDFFF)
             return bagi_json_fault(json, "unpaired surrogate");
         point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00);
     }
     if (point == 0)
         return bagi_json_fault(json, "NUL character in a string");
-    unsigned char bytes[4];
-    size_t length = bagi_utf8_encode(point, bytes);
-    memcpy(json->buffer + json->used, bytes, length);
-    json->used += length;
-    return true;
-}
-
-static bool bagi_json_escape(bagi_json *json) {
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    if (json->at >= json->size)
-        return bagi_json_fault(json, "string without an end");
-    unsigned char c = json->text[json->at++];
-    if (c == 'u')
-        return bagi_json_unicode(json);
-    const char *found = c ? strchr(from, c) : NULL;
-    if (!found)
-        return bagi_json_fault(json, "invalid escape");
-    json->buffer[json->used++] = to[found - from];
+    json->used += bagi_utf8_encode(point, json->buffer + json->used);
     return true;
 }
 
@@ -3480,26 +3393,23 @@ static bool bagi_json_string(bagi_json *json, const char *fault) {
     if (!bagi_json_mark(json, '"', fault))
         return false;
     while (json->at < json->size) {
-        unsigned char c = json->text[json->at];
-        if (c == '"') {
-            json->at++;
-            return true;
-        }
-        if (c < 0x20)
+        const unsigned char *in = json->text + json->at;
+        uint32_t point;
+        size_t length = bagi_utf8_sequence(in, json->size - json->at, &point);
+        if (length == 0)
+            return bagi_json_fault(json, "invalid UTF-8");
+        if (point < 0x20)
             return bagi_json_fault(json, "control character in a string");
-        if (c == '\\') {
-            json->at++;
+        json->at += length;
+        if (point == '"')
+            return true;
+        if (point == '\\') {
             if (!bagi_json_escape(json))
                 return false;
             continue;
         }
-        size_t length =
-            bagi_utf8_sequence(json->text + json->at, json->size - json->at);
-        if (length == 0)
-            return bagi_json_fault(json, "invalid UTF-8");
-        memcpy(json->buffer + json->used, json->text + json->at, length);
+        memcpy(json->buffer + json->used, in, length);
         json->used += length;
-        json->at += length;
     }
     return bagi_json_fault(json, "string without an end");
 }
@@ -3509,51 +3419,40 @@ static bool bagi_json_string(bagi_json *json, const char *fault) {
 typedef bags_code (*bagi_json_each)(void *user, const char *key,
     size_t key_size, const char *value, size_t value_size);
 
-/* False with json->fault, or with the failure of `each` in *code. */
-static bool bagi_json_pairs(
-    bagi_json *json, bagi_json_each each, void *user, bags_code *code) {
-    if (!bagi_json_mark(json, '{', "expected a JSON object"))
-        return false;
-    bagi_json_space(json);
-    bool more = json->at >= json->size || json->text[json->at] != '}';
-    while (more) {
-        json->used = 0;
-        if (!bagi_json_string(json, "expected a name in quotes"))
-            return false;
-        size_t key = json->used;
-        if (!bagi_json_mark(json, ':', "expected : after a name") ||
-            !bagi_json_string(json, "expected a type in quotes"))
-            return false;
-        *code =
-            each(user, json->buffer, key, json->buffer + key, json->used - key);
-        if (*code)
-            return false;
-        bagi_json_space(json);
-        more = json->at < json->size && json->text[json->at] == ',';
-        if (more)
-            json->at++;
-    }
-    if (!bagi_json_mark(json, '}', "expected , or } after a type"))
-        return false;
-    bagi_json_space(json);
-    return json->at == json->size ||
-           bagi_json_fault(json, "trailing bytes after the object");
-}
-
 /* Call each() with every pair of the object in the text, in its order. Returns
  * BAGS_OK, the first failure of each(), BAGS_ERROR_CORRUPT or
  * BAGS_ERROR_MEMORY. */
 static bags_code bagi_json_object(const bags_allocator *memory, bags_view text,
     bagi_json_each each, void *user, bags_error *err) {
-    bagi_json json;
-    memset(&json, 0, sizeof json);
-    json.text = text.data;
-    json.size = text.size;
+    bags_code code = BAGS_OK;
+    bagi_json json = {text.data, text.size, 0, NULL, 0, NULL};
     json.buffer = (char *)bagi_alloc_raw(memory, text.size, err);
     if (!json.buffer)
         return BAGS_ERROR_MEMORY;
-    bags_code code = BAGS_OK;
-    if (!bagi_json_pairs(&json, each, user, &code) && !code)
+    bool valid = bagi_json_mark(&json, '{', "expected a JSON object");
+    bool more = valid && !bagi_json_mark(&json, '}', "");
+    while (valid && more) {
+        json.used = 0;
+        valid = bagi_json_string(&json, "expected a name in quotes");
+        size_t key = json.used;
+        valid = valid &&
+                bagi_json_mark(&json, ':', "expected : after a name") &&
+                bagi_json_string(&json, "expected a type in quotes");
+        if (!valid)
+            break;
+        code = each(user, json.buffer, key, json.buffer + key, json.used - key);
+        if (code)
+            break;
+        more = bagi_json_mark(&json, ',', "");
+        valid =
+            more || bagi_json_mark(&json, '}', "expected , or } after a type");
+    }
+    if (valid && !code) {
+        bagi_json_space(&json);
+        if (json.at < json.size)
+            valid = bagi_json_fault(&json, "trailing bytes after the object");
+    }
+    if (!valid)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "invalid JSON: %s (offset %" PRIu64 ")", json.fault,
             (uint64_t)json.at);
@@ -3562,35 +3461,45 @@ static bags_code bagi_json_object(const bags_allocator *memory, bags_view text,
 }
 
 #ifndef BAGS_NO_WRITER
+/* Write \u and four digits. */
+static size_t bagi_json_unit(char *out, uint32_t unit) {
+    out[0] = '\\';
+    out[1] = 'u';
+    for (int i = 0; i < 4; i++)
+        out[2 + i] = "0123456789abcdef"[unit >> (12 - 4 * i) & 15];
+    return 6;
+}
+
 /* Write a valid UTF-8 text as a JSON string in ASCII to `out`, unless that is NULL.
  * Returns its size: a first call with NULL measures it. */
 static size_t bagi_json_quote(const char *text, char *out) {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     const unsigned char *in = (const unsigned char *)text;
-    size_t size = strlen(text), used = 0;
-    char piece[16];
-    for (size_t i = 0, step; i < size; i += step) {
-        step = bagi_utf8_sequence(in + i, size - i);
-        uint32_t point = bagi_utf8_point(in + i, step);
+    size_t used = 1; /* the quote */
+    char piece[12];
+    for (size_t size = strlen(text), step; size > 0; in += step, size -= step) {
+        uint32_t point;
+        step = bagi_utf8_sequence(in, size, &point);
         const char *found = point < 0x80 ? strchr(from, (int)point) : NULL;
-        int length;
-        if (found)
-            length = snprintf(piece, sizeof piece, "\\%c", to[found - from]);
-        else if (point >= 0x20 && point < 0x80)
-            length = snprintf(piece, sizeof piece, "%c", (int)point);
-        else if (point < 0x10000)
-            length = snprintf(piece, sizeof piece, "\\u%04x", (unsigned)point);
-        else
-            length = snprintf(piece, sizeof piece, "\\u%04x\\u%04x",
-                (unsigned)(0xD800 + ((point - 0x10000) >> 10)),
-                (unsigned)(0xDC00 + ((point - 0x10000) & 0x3FF)));
+        size_t length = 0;
+        if (found) {
+            piece[length++] = '\\';
+            piece[length++] = to[found - from];
+        } else if (point >= 0x20 && point < 0x7F) {
+            piece[length++] = (char)point;
+        } else if (point < 0x10000) {
+            length = bagi_json_unit(piece, point);
+        } else {
+            length = bagi_json_unit(piece, 0xD7C0 + (point >> 10));
+            length += bagi_json_unit(piece + 6, 0xDC00 | (point & 0x3FF));
+        }
         if (out)
-            memcpy(out + 1 + used, piece, (size_t)length);
-        used += (size_t)length;
+            memcpy(out + used, piece, length);
+        used += length;
     }
     if (out)
-        out[0] = out[used + 1] = '"';
-    return used + 2;
+        out[0] = out[used] = '"';
+    return used + 1;
 }
 #endif
 
@@ -3604,8 +3513,9 @@ static size_t bagi_json_quote(const char *text, char *out) {
  *        cd 01 02       "label": blob 258
  *        92 05 03       "words": blobs 5, 6 and 7
  *
- * The msgpack parsers take a position `at` in a blob that ends at `end`, and return
- * the position after what they have parsed, or NULL if that is invalid.
+ * A parser takes a position `at` and returns the position after what it has parsed.
+ * What is invalid ends after the blob, where nothing is parsed, so that a caller
+ * checks only the last position.
  * ====================================================================== */
 
 #define BAGI_REF_MAX 19 /* bytes of the longest [first, count] */
@@ -3643,121 +3553,113 @@ static size_t bagi_msgpack_put_array(unsigned char *out, uint64_t count) {
     return bagi_msgpack_put(out, 0xDD, count, 4);
 }
 
-/* The big-endian integer after a tag. */
-static const unsigned char *bagi_msgpack_number(const unsigned char *at,
-    const unsigned char *end, size_t bytes, uint64_t *number) {
-    if ((size_t)(end - at) < bytes)
-        return NULL;
+/* A big-endian integer. */
+static size_t bagi_msgpack_number(
+    bags_view blob, size_t at, size_t bytes, uint64_t *number) {
     uint64_t sum = 0;
-    for (size_t i = 0; i < bytes; i++)
-        sum = sum << 8 | at[i];
+    if (at > blob.size || blob.size - at < bytes)
+        return SIZE_MAX;
+    for (; bytes > 0; bytes--)
+        sum = sum << 8 | blob.data[at++];
     *number = sum;
-    return at + bytes;
+    return at;
 }
 
 /* A non-negative integer in any of msgpack's forms: writers other than ours may
  * use longer forms than needed, and signed ones. */
-BAGI_NOINLINE static const unsigned char *bagi_msgpack_uint(
-    const unsigned char *at, const unsigned char *end, uint64_t *number) {
-    if (at == end)
-        return NULL;
-    unsigned char tag = *at++;
-    if (tag < 0x80) {
-        *number = tag;
-        return at;
-    }
+BAGI_NOINLINE static size_t bagi_msgpack_uint(
+    bags_view blob, size_t at, uint64_t *number) {
+    unsigned char tag = at < blob.size ? blob.data[at] : 0xFF;
+    if (tag < 0x80)
+        return bagi_msgpack_number(blob, at, 1, number);
     if (tag < 0xCC || tag > 0xD3)
-        return NULL;
+        return SIZE_MAX;
     size_t bytes = (size_t)1 << (tag & 3);
-    at = bagi_msgpack_number(at, end, bytes, number);
-    bool negative = at && tag >= 0xD0 && *number >> (8 * bytes - 1);
-    return negative ? NULL : at;
+    at = bagi_msgpack_number(blob, at + 1, bytes, number);
+    bool negative =
+        tag >= 0xD0 && at <= blob.size && blob.data[at - bytes] >> 7;
+    return negative ? SIZE_MAX : at;
 }
 
 /* The head of an array. */
-BAGI_NOINLINE static const unsigned char *bagi_msgpack_array(
-    const unsigned char *at, const unsigned char *end, uint64_t *count) {
-    if (at == end)
-        return NULL;
-    unsigned char tag = *at++;
-    if ((tag & 0xF0) == 0x90) {
-        *count = tag & 0x0F;
-        return at;
-    }
-    if (tag != 0xDC && tag != 0xDD)
-        return NULL;
-    return bagi_msgpack_number(at, end, tag == 0xDC ? 2 : 4, count);
+BAGI_NOINLINE static size_t bagi_msgpack_array(
+    bags_view blob, size_t at, uint64_t *count) {
+    unsigned char tag = at < blob.size ? blob.data[at] : 0xFF;
+    if (tag == 0xDC || tag == 0xDD)
+        return bagi_msgpack_number(blob, at + 1, tag == 0xDC ? 2 : 4, count);
+    if ((tag & 0xF0) != 0x90)
+        return SIZE_MAX;
+    *count = tag & 0x0F;
+    return at + 1;
 }
 
-/* Eight bytes as a big-endian number. */
-static BAGI_HOT uint64_t bagi_load_big_u64(const unsigned char *data) {
-#if defined(__GNUC__) && defined(__BYTE_ORDER__) &&                            \
-    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    return __builtin_bswap64(bagi_load_u64(data));
-#else
-    uint64_t number = 0;
-    for (int i = 0; i < 8; i++)
-        number = number << 8 | data[i];
-    return number;
-#endif
-}
-
-/*
- * Refs are on the path of every read, so they are parsed without a check per byte:
- * a position `at` up to `size` can be loaded from with 8 bytes, since a table or
- * BAGI_SLACK bytes of a buffer follow every blob of refs.bag. What is invalid ends at
- * a position after `size`, where nothing more is loaded.
- */
+/* Refs are on the path of every read, so they are parsed without a check per byte:
+ * 8 bytes can be loaded at any position up to the blob's size, since a table or
+ * BAGI_SLACK bytes of a buffer follow every blob of refs.bag. */
 #define BAGI_SLACK 8
 
-/* bagi_msgpack_uint, with the forms that are written for indices below 2^32 parsed
- * in place. */
+/* bagi_msgpack_uint at a position up to the blob's size. The forms that are written
+ * for indices below 2^32 are parsed in place. */
 static BAGI_HOT size_t bagi_refs_uint(
-    const unsigned char *data, size_t at, size_t size, uint64_t *number) {
-    if (BAGI_UNLIKELY(at > size))
-        return at;
-    uint64_t word = bagi_load_big_u64(data + at);
-    unsigned width = (unsigned)(word >> 56) - 0xCC;
-    if (word >> 63 == 0) {
-        *number = word >> 56;
+    bags_view blob, size_t at, uint64_t *number) {
+    const unsigned char *in = blob.data + at;
+    if (in[0] < 0x80) {
+        *number = in[0];
         return at + 1;
     }
-    if (BAGI_UNLIKELY(width > 2)) {
-        const unsigned char *next =
-            bagi_msgpack_uint(data + at, data + size, number);
-        return next ? (size_t)(next - data) : SIZE_MAX;
+    if (in[0] == 0xCD) {
+        *number = (unsigned)in[1] << 8 | in[2];
+        return at + 3;
     }
-    unsigned bits = 8U << width;
-    *number = word << 8 >> (64 - bits);
-    return at + 1 + bits / 8;
+    if (in[0] == 0xCE) {
+        *number = (uint32_t)in[1] << 24 | (uint32_t)in[2] << 16 |
+                  (uint32_t)in[3] << 8 | in[4];
+        return at + 5;
+    }
+    if (in[0] == 0xCC) {
+        *number = in[1];
+        return at + 2;
+    }
+    return bagi_msgpack_uint(blob, at, number);
 }
 
-/* An array that is not [first, count] in its shortest form. *length is 2, or 0 for
- * an empty sequence. */
-BAGI_NOINLINE static size_t bagi_refs_array(
-    const unsigned char *data, size_t at, size_t size, uint64_t *length) {
-    const unsigned char *next =
-        at <= size ? bagi_msgpack_array(data + at, data + size, length) : NULL;
-    return next && (*length == 0 || *length == 2) ? (size_t)(next - data)
-                                                  : SIZE_MAX;
-}
-
-/* The element of one field. */
-static BAGI_HOT size_t bagi_refs_field(const unsigned char *data, size_t at,
-    size_t size, bool sequence, bagi_ref *ref) {
+/* The element of one field: a number, or 0x92 and two numbers, or a sequence with
+ * another head. */
+static BAGI_HOT size_t bagi_refs_field(
+    bags_view blob, size_t at, bool sequence, bagi_ref *ref) {
+    if (BAGI_UNLIKELY(at >= blob.size))
+        return SIZE_MAX;
     ref->count = 1;
-    if (!sequence)
-        return bagi_refs_uint(data, at, size, &ref->first);
-    if (BAGI_UNLIKELY(at >= size || data[at] != 0x92)) {
+    if (sequence && BAGI_UNLIKELY(blob.data[at++] != 0x92)) {
         uint64_t length = 0;
-        at = bagi_refs_array(data, at, size, &length);
+        at = bagi_msgpack_array(blob, at - 1, &length);
         ref->first = ref->count = 0;
         if (length == 0)
             return at;
-        at--;
+        if (length != 2)
+            return SIZE_MAX;
     }
-    at = bagi_refs_uint(data, at + 1, size, &ref->first);
-    return bagi_refs_uint(data, at, size, &ref->count);
+    at = bagi_refs_uint(blob, at, &ref->first);
+    if (!sequence || BAGI_UNLIKELY(at > blob.size))
+        return at;
+    return bagi_refs_uint(blob, at, &ref->count);
+}
+
+/* Parse a datapoint's refs, one for each type. Returns false if they are invalid:
+ * see bagi_refs_fault. */
+static BAGI_HOT bool bagi_refs_parse(
+    bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
+    size_t at = 1;
+    if (BAGI_UNLIKELY(
+            count > 15 || blob.size == 0 || *blob.data != (0x90 | count))) {
+        uint64_t length = 0;
+        at = bagi_msgpack_array(blob, 0, &length);
+        if (length != count)
+            return false;
+    }
+    for (size_t i = 0; i < count; i++)
+        at = bagi_refs_field(blob, at, types[i].sequence, &refs[i]);
+    return at == blob.size;
 }
 
 /* What is wrong with refs that cannot be parsed, and with field *field (`count`: with
@@ -3765,49 +3667,22 @@ static BAGI_HOT size_t bagi_refs_field(const unsigned char *data, size_t at,
 BAGI_COLD static const char *bagi_refs_fault(
     bags_view blob, const bags_type *types, size_t count, size_t *field) {
     uint64_t length = 0;
-    size_t at = 0;
+    size_t at = bagi_msgpack_array(blob, 0, &length);
     bagi_ref ref;
-    const unsigned char *first = blob.data, *end = first + blob.size;
     *field = count;
-    first = blob.size ? bagi_msgpack_array(first, end, &length) : NULL;
-    if (!first)
+    if (at > blob.size)
         return "not a msgpack array";
     if (length != count)
         return "number of elements differs from the fields of spec.json";
-    at = (size_t)(first - blob.data);
     for (size_t i = 0; i < count; i++) {
-        at = bagi_refs_field(
-            blob.data, at, blob.size, types[i].sequence, &ref);
-        if (at > blob.size) {
-            *field = i;
-            return types[i].sequence ? "not [] or [first, count]"
-                                     : "not a blob index";
-        }
+        at = bagi_refs_field(blob, at, types[i].sequence, &ref);
+        if (at <= blob.size)
+            continue;
+        *field = i;
+        return types[i].sequence ? "not [] or [first, count]"
+                                 : "not a blob index";
     }
     return "trailing bytes after the array";
-}
-
-/* Parse a datapoint's refs, one for each type. Returns false if they are invalid:
- * see bagi_refs_fault. */
-static BAGI_HOT bool bagi_refs_parse(
-    bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
-    uint64_t length = 0;
-    size_t at = 1;
-    if (BAGI_UNLIKELY(blob.size == 0))
-        return false;
-    if (BAGI_UNLIKELY((*blob.data & 0xF0) != 0x90)) {
-        const unsigned char *first = bagi_msgpack_array(
-            blob.data, blob.data + blob.size, &length);
-        at = first ? (size_t)(first - blob.data) : SIZE_MAX;
-    } else {
-        length = *blob.data & 0x0F;
-    }
-    if (BAGI_UNLIKELY(length != count))
-        return false;
-    for (size_t i = 0; i < count; i++)
-        at = bagi_refs_field(
-            blob.data, at, blob.size, types[i].sequence, &refs[i]);
-    return at == blob.size;
 }
 
 #ifndef BAGS_NO_WRITER
@@ -3841,6 +3716,7 @@ static size_t bagi_refs_write(const bags_type *types, size_t count,
  * Only the shape of a type is checked here; its codec checks the arguments.
  * ====================================================================== */
 
+/* True if the character may be in a name, or among the arguments. */
 static bool bagi_type_char(char c, bool argument) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
            c == '_' || (argument && (c == '.' || c == ','));
@@ -3932,7 +3808,7 @@ typedef struct bagi_dtype {
     unsigned char size, swap;
 } bagi_dtype;
 
-/* Indexed by bags_dtype. NumPy's spellings whose size depends on the platform, such
+/* Indexed by bags_dtype; the first is BAGS_DTYPE_NONE. NumPy's spellings whose size depends on the platform, such
  * as "long", and its other dtypes are left out. */
 static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0, 0},
     {"bool", "b1", "? bool_ bool8", 1, 1}, {"uint8", "u1", "B ubyte", 1, 1},
@@ -3989,20 +3865,28 @@ BAGS_API bags_dtype bags_dtype_parse(
     return BAGS_DTYPE_NONE;
 }
 
+BAGI_COLD static bags_code bagi_fail_dtype(
+    bags_error *err, bags_code code, bags_view text) {
+    return bags_fail(err, code,
+        "unsupported dtype (\"%.*s\", expected bool, uint8 to uint64, int8 to "
+        "int64, float16 to float64, complex64 or complex128)",
+        (int)(text.size < 80 ? text.size : 80), (const char *)text.data);
+}
+
 BAGS_API bool bags_array_size(
     bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size) {
     size_t bytes = bags_dtype_size(dtype);
     bool empty = false;
+    if (!bytes)
+        return false;
     /* A dimension of 0 makes any others valid, even if their product overflows. */
     for (size_t i = 0; i < dims; i++)
         empty = empty || shape[i] == 0;
-    for (size_t i = 0; i < dims && !empty && bytes; i++) {
+    for (size_t i = 0; i < dims && !empty; i++) {
         if (shape[i] > SIZE_MAX / bytes)
             return false;
         bytes *= (size_t)shape[i];
     }
-    if (!bags_dtype_size(dtype))
-        return false;
     *size = empty ? 0 : bytes;
     return true;
 }
@@ -4019,7 +3903,11 @@ BAGS_API bool bags_array_size(
  *     array(D,...)   the elements, little-endian, in C order
  *     array          msgpack: 93 | str dtype | array of dimensions | bin elements
  *
- * An encoder and a decoder receive the state that `open` made of the type.
+ * An encoder and a decoder receive the state that `open` made of the type. A codec
+ * is reached like this:
+ *
+ *     bags_type_parse -> bags_registry_find -> open -> encode or decode -> close
+ *                        '------------ bagi_coder --------------------------'
  * ====================================================================== */
 
 static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
@@ -4130,13 +4018,13 @@ static bags_code bagi_bytes_decode(void *state, bags_view blob,
  * callers rely on decoded text being valid. */
 
 static bags_code bagi_text_check(
-    const void *text, size_t size, bags_code code, bags_error *err) {
+    bags_view text, bags_code code, bags_error *err) {
     size_t bad = 0;
-    if (bags_utf8_valid(text, size, &bad))
+    if (bags_utf8_valid(text.data, text.size, &bad))
         return BAGS_OK;
     return bags_fail(err, code,
-        "invalid UTF-8 (byte 0x%02x at offset %" PRIu64 ")",
-        ((const unsigned char *)text)[bad], (uint64_t)bad);
+        "invalid UTF-8 (byte 0x%02x at offset %" PRIu64 ")", text.data[bad],
+        (uint64_t)bad);
 }
 
 static bags_code bagi_text_encode(void *state, const bags_value *value,
@@ -4145,22 +4033,17 @@ static bags_code bagi_text_encode(void *state, const bags_value *value,
     (void)scratch;
     if (value->kind != BAGS_KIND_UTF8)
         return bagi_fail_kind(err, value, "text");
-    bags_code code =
-        bagi_text_check(value->data, value->size, BAGS_ERROR_VALUE, err);
     blob->data = (const unsigned char *)value->data;
     blob->size = value->size;
-    return code;
+    return bagi_text_check(*blob, BAGS_ERROR_VALUE, err);
 }
 
 static bags_code bagi_text_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     (void)state;
     (void)scratch;
-    bags_code code =
-        bagi_text_check(blob.data, blob.size, BAGS_ERROR_CORRUPT, err);
-    if (!code)
-        *value = bagi_value(BAGS_KIND_UTF8, blob.data, blob.size);
-    return code;
+    *value = bagi_value(BAGS_KIND_UTF8, blob.data, blob.size);
+    return bagi_text_check(blob, BAGS_ERROR_CORRUPT, err);
 }
 
 /* ---- int, int(N), i64, u64 ----
@@ -4202,11 +4085,11 @@ static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
     made->shortest = plain && type->count == 0;
     made->is_signed = bagi_same(type->name, "i64");
     made->big = big;
+    size_t length = type->name.size;
     if (type->count)
-        (void)snprintf(made->text, sizeof made->text, "int(%d%s)", (int)size,
-            big ? ",big" : "");
-    else
-        memcpy(made->text, type->name.data, type->name.size); /* at most 3 */
+        length += type->arguments.size + 2;
+    (void)snprintf(made->text, sizeof made->text, "%.*s", (int)length,
+        (const char *)type->name.data);
     *state = made;
     return BAGS_OK;
 }
@@ -4238,15 +4121,11 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
     bags_code code = bags_buffer_reserve(scratch, size + 8, err);
     if (code)
         return code;
-    unsigned char *out = scratch->data;
-    if (size > 8)
-        memset(out, 0, size);
+    memset(scratch->data, 0, size);
+    bagi_store_u64(scratch->data, bits);
     if (codec->big)
-        for (size_t i = 0; i < size && i < 8; i++)
-            out[size - 1 - i] = (unsigned char)(bits >> (8 * i));
-    else
-        bagi_store_u64(out, bits);
-    blob->data = out;
+        bags_swap_bytes(scratch->data, scratch->data, size, size);
+    blob->data = scratch->data;
     blob->size = size;
     return BAGS_OK;
 }
@@ -4269,13 +4148,9 @@ static bags_code bagi_int_decode(void *state, bags_view blob,
                 "number too large (%" PRIu64 " bytes, maximum 2^64-1)",
                 (uint64_t)blob.size);
     }
-    if (codec->is_signed && bits > (uint64_t)INT64_MAX)
-        /* A cast of such a number to int64_t is not portable. */
-        *value = bags_int(-(int64_t)(UINT64_MAX - bits) - 1);
-    else if (codec->is_signed)
-        *value = bags_int((int64_t)bits);
-    else
-        *value = bags_uint(bits);
+    int64_t number; /* a cast of a large number would not be portable */
+    memcpy(&number, &bits, sizeof number);
+    *value = codec->is_signed ? bags_int(number) : bags_uint(bits);
     return BAGS_OK;
 }
 
@@ -4285,38 +4160,37 @@ typedef struct bagi_array {
     bagi_state own;
     bags_dtype dtype; /* BAGS_DTYPE_NONE: the blob contains it */
     size_t dims;
-    size_t wild; /* the dimension that is -1; dims: none */
-    size_t
-        bytes; /* of an array; if one dimension is -1, of one step along it */
+    size_t wild;  /* the dimension that is -1; dims: none */
+    size_t bytes; /* of an array; if a dimension is -1, of a step along it */
     uint64_t shape[BAGS_MAX_DIMS];
 } bagi_array;
+
+BAGI_COLD static bags_code bagi_fail_dims(
+    bags_error *err, bags_code code, size_t dims) {
+    return bags_fail(err, code, "too many dimensions (%" PRIu64 ", maximum %d)",
+        (uint64_t)dims, BAGS_MAX_DIMS);
+}
 
 static bags_code bagi_array_arguments(
     bagi_array *codec, const bags_type *type, bags_error *err) {
     bags_view name = bags_type_argument(type, 0);
     codec->dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
     if (codec->dtype == BAGS_DTYPE_NONE)
-        return bags_fail(err, BAGS_ERROR_TYPE,
-            "unsupported dtype (%.*s, expected bool, uint8 to uint64, int8 to "
-            "int64, float16 to float64, complex64 or complex128)",
-            (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
+        return bagi_fail_dtype(err, BAGS_ERROR_TYPE, name);
     codec->dims = type->count - 1;
     if (codec->dims > BAGS_MAX_DIMS)
-        return bags_fail(err, BAGS_ERROR_TYPE,
-            "too many dimensions (%" PRIu64 ", maximum %d)",
-            (uint64_t)codec->dims, BAGS_MAX_DIMS);
+        return bagi_fail_dims(err, BAGS_ERROR_TYPE, codec->dims);
     codec->wild = codec->dims;
     for (size_t i = 0; i < codec->dims; i++) {
-        bags_view text = bags_type_argument(type, i + 1);
-        if (codec->wild == codec->dims && bagi_same(text, "-1")) {
+        if (codec->wild == codec->dims &&
+            bagi_same(bags_type_argument(type, i + 1), "-1")) {
             codec->wild = i;
             codec->shape[i] = 1; /* `bytes` is then the size of one step */
         } else if (!bags_type_number(type, i + 1, &codec->shape[i])) {
             return bags_fail(err, BAGS_ERROR_TYPE,
-                "invalid dimension (\"%.*s\", expected a number; one may be "
-                "-1)",
-                (int)(text.size < 80 ? text.size : 80),
-                (const char *)text.data);
+                "invalid dimension %" PRIu64
+                " (expected a number; one may be -1)",
+                (uint64_t)i);
         }
     }
     if (!bags_array_size(
@@ -4345,6 +4219,9 @@ static bags_code bagi_array_open(const bags_codec *codec, const bags_type *type,
     return code;
 }
 
+/* Bounds what precedes the elements in a blob that contains dtype and shape. */
+#define BAGI_HEAD_MAX (16 + 9 * BAGS_MAX_DIMS)
+
 /* Check a value that is to be encoded. */
 static bags_code bagi_array_check(const bagi_array *codec,
     const bags_value *value, size_t *size, bags_error *err) {
@@ -4353,10 +4230,9 @@ static bags_code bagi_array_check(const bagi_array *codec,
     if (!bags_dtype_size(value->dtype))
         return bags_fail(err, BAGS_ERROR_VALUE, "array without a dtype");
     if (value->dims > BAGS_MAX_DIMS)
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "too many dimensions (%" PRIu64 ", maximum %d)",
-            (uint64_t)value->dims, BAGS_MAX_DIMS);
-    if (!bags_array_size(value->dtype, value->dims, value->shape, size))
+        return bagi_fail_dims(err, BAGS_ERROR_VALUE, value->dims);
+    if (!bags_array_size(value->dtype, value->dims, value->shape, size) ||
+        *size > SIZE_MAX - BAGI_HEAD_MAX)
         return bags_fail(
             err, BAGS_ERROR_VALUE, "array too large for the address space");
     if (codec->dtype == BAGS_DTYPE_NONE)
@@ -4390,14 +4266,12 @@ static void bagi_array_copy(
 /* What precedes the elements in a blob that contains dtype and shape. */
 static size_t bagi_self_head(
     const bags_value *value, size_t size, unsigned char *out) {
-    char code[8];
-    int length = snprintf(code, sizeof code, "%c%s",
-        bags_dtype_size(value->dtype) == 1 ? '|' : '<',
-        bags_dtype_code(value->dtype));
-    size_t used = bagi_msgpack_put_array(out, 3);
-    out[used++] = (unsigned char)(0xA0 | length);
-    memcpy(out + used, code, (size_t)length);
-    used += (size_t)length;
+    const char *code = bags_dtype_code(value->dtype);
+    size_t used = bagi_msgpack_put_array(out, 3), length = strlen(code);
+    out[used++] = (unsigned char)(0xA0 | (length + 1));
+    out[used++] = bags_dtype_size(value->dtype) == 1 ? '|' : '<';
+    memcpy(out + used, code, length);
+    used += length;
     used += bagi_msgpack_put_array(out + used, value->dims);
     for (size_t i = 0; i < value->dims; i++)
         used += bagi_msgpack_put_uint(out + used, value->shape[i]);
@@ -4414,23 +4288,17 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
     if (code)
         return code;
     bool self = codec->dtype == BAGS_DTYPE_NONE;
-    /* Otherwise the blob is a view of the value's own elements. */
-    bool swap = !bags_little_endian() && bags_dtype_size(value->dtype) > 1;
-    if (!self && !swap) {
-        blob->data = (const unsigned char *)value->data;
-        blob->size = size;
+    bool swap = !bags_little_endian() && bags_dtype_swap(value->dtype) > 1;
+    blob->data = (const unsigned char *)value->data;
+    blob->size = size;
+    if (!self && !swap)
         return BAGS_OK;
-    }
-    /* The longest head; or 1 byte, so that scratch is not NULL. */
-    const size_t most = self ? 16 + 9 * BAGS_MAX_DIMS : 1;
     /* A bin of msgpack has at most 2^32-1 bytes. */
     if (self && size > UINT32_MAX)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "array too large for its type (%" PRIu64 " bytes, maximum 2^32-1)",
             (uint64_t)size);
-    if (size > SIZE_MAX - most)
-        return bagi_fail_memory(err, size);
-    code = bags_buffer_reserve(scratch, most + size, err);
+    code = bags_buffer_reserve(scratch, BAGI_HEAD_MAX + size, err);
     if (code)
         return code;
     size_t head = self ? bagi_self_head(value, size, scratch->data) : 0;
@@ -4459,15 +4327,13 @@ static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
         bags_buffer_reserve(scratch, front + (copy ? data.size : 0) + 1, err);
     if (code)
         return code;
-    if (dims)
-        memcpy(scratch->data, shape, front);
-    const unsigned char *elements = data.data;
+    memcpy(scratch->data, shape, front);
     if (copy) {
-        elements = scratch->data + front;
         bagi_array_copy(
             scratch->data + front, data.data, data.size, dtype, swap);
+        data.data = scratch->data + front;
     }
-    *value = bagi_value(BAGS_KIND_ARRAY, elements, data.size);
+    *value = bagi_value(BAGS_KIND_ARRAY, data.data, data.size);
     value->dtype = dtype;
     value->dims = dims;
     value->shape = (const uint64_t *)(const void *)scratch->data;
@@ -4475,23 +4341,24 @@ static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
 }
 
 /* A str (`tag` 0xD9) or bin (0xC4) of msgpack, like the parsers of >>refs. */
-static const unsigned char *bagi_msgpack_bytes(const unsigned char *at,
-    const unsigned char *end, unsigned char tag, bags_view *out) {
+static size_t bagi_msgpack_bytes(
+    bags_view blob, size_t at, unsigned char tag, bags_view *out) {
     uint64_t size = 0;
-    if (!at || at == end)
-        return NULL;
-    unsigned char first = *at++;
-    if (tag == 0xD9 && (first & 0xE0) == 0xA0)
+    unsigned char first = at < blob.size ? blob.data[at] : 0;
+    if (tag == 0xD9 && (first & 0xE0) == 0xA0) {
         size = first & 0x1F;
-    else if (first >= tag && first <= tag + 2)
-        at = bagi_msgpack_number(at, end, (size_t)1 << (first - tag), &size);
-    else
-        return NULL;
-    if (!at || size > (size_t)(end - at))
-        return NULL;
-    out->data = at;
+        at++;
+    } else if (first >= tag && first <= tag + 2) {
+        at = bagi_msgpack_number(
+            blob, at + 1, (size_t)1 << (first - tag), &size);
+    } else {
+        return SIZE_MAX;
+    }
+    if (at > blob.size || size > blob.size - at)
+        return SIZE_MAX;
+    out->data = blob.data + at;
     out->size = (size_t)size;
-    return at + size;
+    return at + out->size;
 }
 
 /* A blob that contains dtype and shape: [dtype, [dimension, ...], elements]. */
@@ -4499,19 +4366,13 @@ static bags_code bagi_self_decode(
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
     uint64_t count = 0, dims = 0, shape[BAGS_MAX_DIMS];
     bags_view name = {NULL, 0}, data = {NULL, 0};
-    const unsigned char *at = NULL, *end = NULL;
-    if (blob.size > 0) {
-        end = blob.data + blob.size;
-        at = bagi_msgpack_array(blob.data, end, &count);
-    }
-    at = at && count == 3 ? bagi_msgpack_bytes(at, end, 0xD9, &name) : NULL;
-    at = at ? bagi_msgpack_array(at, end, &dims) : NULL;
-    if (dims > BAGS_MAX_DIMS)
-        at = NULL;
-    for (uint64_t i = 0; at && i < dims; i++)
-        at = bagi_msgpack_uint(at, end, &shape[i]);
-    at = bagi_msgpack_bytes(at, end, 0xC4, &data);
-    if (!at || at != end)
+    size_t size = 0, at = bagi_msgpack_array(blob, 0, &count);
+    at = bagi_msgpack_bytes(blob, at, 0xD9, &name);
+    at = bagi_msgpack_array(blob, at, &dims);
+    for (uint64_t i = 0; i < dims && dims <= BAGS_MAX_DIMS; i++)
+        at = bagi_msgpack_uint(blob, at, &shape[i]);
+    at = bagi_msgpack_bytes(blob, at, 0xC4, &data);
+    if (count != 3 || dims > BAGS_MAX_DIMS || at != blob.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "not a msgpack array of dtype, shape and elements");
     bool big = false;
@@ -4519,9 +4380,7 @@ static bags_code bagi_self_decode(
         bags_dtype_parse((const char *)name.data, name.size, &big);
     /* The blob may be valid: NumPy has more dtypes. */
     if (dtype == BAGS_DTYPE_NONE)
-        return bags_fail(err, BAGS_ERROR_LIMIT, "unsupported dtype (\"%.*s\")",
-            (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
-    size_t size = 0;
+        return bagi_fail_dtype(err, BAGS_ERROR_LIMIT, name);
     if (!bags_array_size(dtype, (size_t)dims, shape, &size) ||
         size != data.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -4752,7 +4611,7 @@ static bags_code bagi_coder_decode(const bagi_coder *coder,
     return BAGS_OK;
 }
 
-/* A coder for one call. */
+/* A coder for one call, to be closed after a failure, too. */
 static bags_code bagi_coder_for(bagi_coder *coder,
     const bags_registry *registry, const char *type_text, bags_buffer *scratch,
     bags_error *err) {
@@ -4760,6 +4619,7 @@ static bags_code bagi_coder_for(bagi_coder *coder,
     bags_allocator memory =
         bagi_allocator_of(registry ? &registry->memory : NULL);
     bagi_buffer_adopt(scratch, &memory);
+    coder->ready = false;
     bags_code code = bags_type_parse(type_text, &type, err);
     return code ? code : bagi_coder_open(coder, registry, &type, &memory, err);
 }
@@ -4770,9 +4630,8 @@ BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     BAGI_ERR(err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
-    if (code)
-        return code;
-    code = bagi_coder_encode(&coder, type, value, scratch, blob, err);
+    if (!code)
+        code = bagi_coder_encode(&coder, type, value, scratch, blob, err);
     bagi_coder_close(&coder);
     return code;
 }
@@ -4782,9 +4641,8 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     BAGI_ERR(err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
-    if (code)
-        return code;
-    code = bagi_coder_decode(&coder, type, blob, scratch, value, err);
+    if (!code)
+        code = bagi_coder_decode(&coder, type, blob, scratch, value, err);
     bagi_coder_close(&coder);
     return code;
 }
@@ -5142,6 +5000,30 @@ static bags_code bagi_bag_read_table(
     const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err);
 
 /*
+ * *begun: what follows the blobs of a NAME.idx with `length` entries, the last one
+ * being `end`, is nothing, or the beginning of its table: the writer may have been
+ * closing the Bag. The last 8 bytes may then locate what looks like another table.
+ */
+static bags_code bagi_bag_table_begun(const bag_reader *bag, uint64_t length,
+    uint64_t end, bool *begun, bags_error *err) {
+    const bagi_file *file = &bag->file[BAGI_BLOBS];
+    unsigned char found[1024], expected[1024] = {0};
+    uint64_t rest = end <= file->size ? file->size - end : UINT64_MAX;
+    bags_code code = BAGS_OK;
+    *begun = rest <= 8 + 8 * length;
+    for (uint64_t at = 0; *begun && !code && at < rest; at += sizeof found) {
+        size_t size = (size_t)BAGI_MIN(rest - at, sizeof found);
+        size_t zero = at == 0 ? BAGI_MIN(size, 8) : 0;
+        code = bagi_file_read(bag, file, end + at, found, size, err);
+        if (!code && size > zero)
+            code = bagi_file_read(bag, &bag->file[BAGI_ENDS], at + zero - 8,
+                expected + zero, size - zero, err);
+        *begun = !code && memcmp(found, expected, size) == 0;
+    }
+    return code;
+}
+
+/*
  * Decide whether a standalone Bag next to a NAME.idx with `length` entries, the
  * last one being `end`, is v1: it ends in a v1 table that begins there and is as
  * long. A valid table that begins elsewhere contradicts the index. (Blobs of zeros
@@ -5150,6 +5032,8 @@ static bags_code bagi_bag_read_table(
 static bags_code bagi_bag_is_v1(bag_reader *bag, uint64_t length, uint64_t end,
     bool *v1, bags_error *err) {
     bags_error ignored;
+    bool ascends = false, begun = false;
+    uint32_t crc = 0;
     *v1 = false;
     bags_code code = bagi_bag_shape(bag, false, &ignored);
     if (code == BAGS_ERROR_CORRUPT)
@@ -5159,14 +5043,12 @@ static bags_code bagi_bag_is_v1(bag_reader *bag, uint64_t length, uint64_t end,
         return code;
     }
     *v1 = !bag->v2 && bag->limit == end && bag->length == length;
-    if (!*v1 && !bag->v2 && bag->limit > 0) {
-        bool ascends = false;
-        uint32_t crc = 0;
+    if (*v1 || bag->v2 || bag->limit == 0)
+        return BAGS_OK;
+    code = bagi_bag_table_begun(bag, length, end, &begun, err);
+    if (!code && !begun)
         code = bagi_bag_read_table(bag, &ascends, &crc, err);
-        if (!code && ascends)
-            code = bagi_bag_contradicts(bag, length, end, err);
-    }
-    return code;
+    return !code && ascends ? bagi_bag_contradicts(bag, length, end, err) : code;
 }
 
 /* The shape of a Bag with an index file; a torn last entry is ignored. */
@@ -5412,6 +5294,9 @@ static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     bool moved = false;
     do {
         bags_error why;
+        bag->split = bag->v2 = false;
+        bag->length = bag->limit = bag->table = 0;
+        memset(&bag->trailer, 0, sizeof bag->trailer);
         code = bagi_bag_open_files(bag, dir, how, &why);
         moved = code == BAGS_ERROR_CORRUPT && dir->standalone &&
                 bagi_bag_moved(bag);
@@ -5745,8 +5630,11 @@ static bags_code bagi_fetch_run_all(
                 bag, span->first, span->count, span->ends, span->data, err);
         if (code)
             return code;
+    }
+    for (size_t i = 0; items && i < fetch->count; i++) {
+        const bagi_span *span = &bagi_fetch_spans(fetch)[i];
         uint64_t start = span->start;
-        for (uint64_t k = 0; items && k < span->count; k++) {
+        for (uint64_t k = 0; k < span->count; k++) {
             uint64_t stop = bagi_load_u64(span->ends + 8 * k);
             items[span->place + k].data = span->data + (start - span->start);
             items[span->place + k].size = (size_t)(stop - start);
@@ -5976,8 +5864,10 @@ static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at,
     if (!cursor->bytes.data || at < cursor->at ||
         at + size > cursor->at + cursor->held) {
         uint64_t rest = bag->limit - at;
-        size_t window = size > BAGI_CURSOR_BYTES ? size : BAGI_CURSOR_BYTES;
-        window = rest < window ? (size_t)rest : window;
+        size_t window = BAGI_MAX(size, BAGI_CURSOR_BYTES);
+        if (at < cursor->at || at > cursor->at + cursor->held)
+            window = size; /* more only pays where the blobs are in order */
+        window = (size_t)BAGI_MIN(rest, window);
         cursor->held = 0;
         bags_code code = bags_buffer_reserve(
             &cursor->bytes, window + BAGI_SLACK, err);
@@ -8429,14 +8319,14 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 
 /* ---- resuming ---- */
 
-/* Lock a file that a writer had locked. */
-static bags_code bagi_lock_left(
-    const bagi_env *env, void *file, const char *path, bags_error *err) {
+/* Lock a file that the writer of `path` had locked. */
+static bags_code bagi_lock_left(const bagi_env *env, void *file,
+    const char *file_path, const char *path, bags_error *err) {
     int error = env->io.lock(env->io.user, file);
     if (error == EWOULDBLOCK)
         return bags_fail(err, BAGS_ERROR_LOCKED,
             "%s: unfinished, locked by a running writer", bagi_tail(path));
-    return error ? bagi_fail_system(err, error, path, "lock") : BAGS_OK;
+    return error ? bagi_fail_system(err, error, file_path, "lock") : BAGS_OK;
 }
 
 /* Lock the record of a shard that a writer left, and read it. *text is NULL if
@@ -8455,7 +8345,8 @@ static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
     code = record->path ? bagi_open(env, record->path, mode, &record->handle, err)
                         : BAGS_ERROR_MEMORY;
     if (!code)
-        code = bagi_lock_left(env, record->handle, writer->shard, err);
+        code = bagi_lock_left(
+            env, record->handle, record->path, writer->shard, err);
     return code ? code
                 : bagi_dir_read(&writer->dir, "spec.json", ".partial",
                       BAGI_SPEC_MAX, text, size, err);
@@ -9094,6 +8985,7 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     bool *left, bool *finished, bags_error *err) {
     bagi_how how;
     bool v1 = false, ascends = false, ordered = false, checksums = false;
+    bool begun = false;
     uint32_t table = 0, journal = 0;
     memset(&how, 0, sizeof how);
     how.name = "";
@@ -9117,8 +9009,11 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     if (code || !*left)
         return code;
     bag->split = false;
+    bag->length = bag->limit = 0;
     code = bagi_bag_is_v1(bag, length, end, &v1, err);
-    if (!code && (v1 || (bag->v2 && bag->limit > 0)))
+    if (!code && !v1)
+        code = bagi_bag_table_begun(bag, length, end, &begun, err);
+    if (!code && (v1 || (!begun && bag->length && (bag->limit || end == 0))))
         code = bagi_bag_read_table(bag, &ascends, &table, err);
     if (!code && ascends && (!v1 || table != journal))
         code = bagi_bag_contradicts(bag, length, end, err);
@@ -9155,7 +9050,12 @@ static void bagi_recover_left(const bagi_recovering *work, bag_writer *writer,
             "%s: cannot be recovered: its .idx lists blobs, but none is complete "
             "(%s)",
             bagi_tail(bag->file[BAGI_BLOBS].path), reason);
-    if (failure->code || (finished && !reason)) {
+    if (!failure->code && reason && finished)
+        bags_fail(failure, BAGS_ERROR_CORRUPT,
+            "%s: finished, but blob %" PRIu64 " is damaged (%s); nothing was "
+            "changed",
+            bagi_tail(bag->file[BAGI_BLOBS].path), bag->length, reason);
+    if (failure->code || finished) {
         done->truncated = 0;
         return;
     }
@@ -9195,7 +9095,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bagi_stream_open(blobs, &writer->dir, "", ".bag",
         work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE);
     if (!failure->code)
-        bagi_lock_left(&work->env, blobs->handle, path, failure);
+        bagi_lock_left(&work->env, blobs->handle, path, path, failure);
     bag.env = &writer->job.env;
     if (!failure->code)
         bagi_recover_examine(&writer->dir, &bag, &left, &finished, failure);
@@ -9887,6 +9787,9 @@ BAGS_API bags_select bags_slice(
     return select;
 }
 
+/* In place of a datapoint's index: the row has many, and does not keep which. */
+#define BAGI_ROW_MANY UINT64_MAX
+
 /* Start a call that uses the row: it is empty until the call has succeeded. */
 static BAGI_HOT void bagi_row_begin(const bags_reader *reader, bags_row *row) {
     row->reader = reader;
@@ -10222,7 +10125,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     if (code)
         return code;
     unsigned char *marks = (unsigned char *)(refs + fields);
-    const unsigned char *before = row->items.data;
+    size_t before = row->items.capacity; /* a growth may return to old memory */
     if (count > 1 && selects)
         memset(marks, 0, fields);
     for (size_t i = 0; i < count; i++) {
@@ -10263,7 +10166,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
             items++;
         }
     }
-    if (BAGI_UNLIKELY(spans > 0 || row->items.data != before))
+    if (BAGI_UNLIKELY(spans > 0 || row->items.capacity != before))
         code = bagi_row_place(row, count, spans, err);
     if (code)
         return code;
@@ -10450,7 +10353,7 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     }
     return code ? code
                 : bagi_row_finish(
-                      row, &fetch, count ? indices[0] : 0, field, count, err);
+                      row, &fetch, BAGI_ROW_MANY, field, count, err);
 }
 
 /* A slice with a short step is requested as one part. */
@@ -10626,10 +10529,11 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     if (sequence)
         bagi_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
     /* Of a plain field the items of a row are datapoints. */
-    return bagi_prefix(err, code,
-        "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
+    bool many = row->index == BAGI_ROW_MANY;
+    return bagi_prefix(err, code, "%s: field \"%.200s\": %s %" PRIu64 ": ",
         bagi_tail(reader->path), field->name,
-        row->index + (sequence ? 0 : item));
+        many ? "item of bags_reader_get_many" : "datapoint",
+        (many ? 0 : row->index) + (sequence ? 0 : item));
 }
 
 #ifndef BAGS_NO_VERIFY
@@ -10751,21 +10655,20 @@ static bags_code bagi_rows_parse(bagi_rows *rows, bagi_cursor *cursor,
 
 /* Find the datapoint and item that a blob of a field belongs to. Blobs must be
  * looked up in order, so that all of them cost one pass over refs.bag. False if no
- * datapoint in the order of the blobs refers to it. */
+ * datapoint in the order of the blobs refers to it, or (err) reading failed. */
 static bool bagi_rows_owner(bagi_rows *rows, size_t field, uint64_t length,
-    uint64_t blob, uint64_t *datapoint, uint64_t *item) {
+    uint64_t blob, uint64_t *datapoint, uint64_t *item, bags_error *err) {
     bagi_cursor *cursor = &rows->cursor;
     bagi_ref *ref = &rows->refs[field];
-    bags_error ignored;
     while (ref->count == 0 || ref->first > blob ||
            blob - ref->first >= ref->count) {
         bags_view row;
         bool valid = false;
         if ((ref->count && ref->first > blob) || cursor->next >= cursor->last ||
-            bagi_cursor_next(cursor, &ignored))
+            bagi_cursor_next(cursor, err))
             return false;
         if (!cursor->usable ||
-            bagi_rows_parse(rows, cursor, &row, &valid, &ignored) || !valid ||
+            bagi_rows_parse(rows, cursor, &row, &valid, err) || !valid ||
             !bagi_ref_fits(ref, length))
             ref->count = 0;
     }
@@ -10826,15 +10729,17 @@ static bags_code bagi_verify_undecodable(
     const char *path = bagi_tail(cursor->bag->file[BAGI_BLOBS].path);
     uint64_t index = cursor->index, item = 0;
     bool known = blobs->how.where == BAGI_SPLIT;
-    bags_error memory;
-    if (blobs->refs && !blobs->rows.cursor.bag &&
-        bagi_rows_open(&blobs->rows, spec, blobs->refs, &memory)) {
-        v->why = memory;
+    bags_error why;
+    why.code = BAGS_OK;
+    if (blobs->refs && !blobs->rows.cursor.bag)
+        bagi_rows_open(&blobs->rows, spec, blobs->refs, &why);
+    if (blobs->refs && !why.code)
+        known = bagi_rows_owner(&blobs->rows, blobs->field, cursor->bag->length,
+            cursor->index, &index, &item, &why);
+    if (why.code == BAGS_ERROR_MEMORY) {
+        v->why = why;
         return BAGS_ERROR_MEMORY;
     }
-    if (blobs->refs)
-        known = bagi_rows_owner(&blobs->rows, blobs->field, cursor->bag->length,
-            cursor->index, &index, &item);
     if (known && spec->types[blobs->field].sequence)
         bagi_prefix(&v->why, code,
             "%s: datapoint %" PRIu64 ": item %" PRIu64 ": ", path, index, item);
@@ -10850,18 +10755,21 @@ static bags_code bagi_verify_undecodable(
 static bags_code bagi_verify_value(
     bagi_verify_blobs *blobs, bagi_cursor *cursor) {
     bagi_verifying *v = blobs->s->v;
-    const bagi_spec *spec = blobs->s->spec;
+    const bags_field *field = &blobs->s->spec->fields[blobs->field];
     bags_view blob = {NULL, 0};
     bags_value value;
-    bags_code code =
-        bagi_size(cursor->stop - cursor->start, &blob.size)
-            ? bagi_cursor_bytes(
-                  cursor, cursor->start, blob.size, &blob.data, &v->why)
-            : bags_fail(&v->why, BAGS_ERROR_LIMIT,
-                  "too large for the address space");
+    bags_code code = BAGS_OK;
+    if (!bagi_size(cursor->stop - cursor->start, &blob.size))
+        code = bags_fail(
+            &v->why, BAGS_ERROR_LIMIT, "too large for the address space");
+    else
+        code = bagi_cursor_bytes(
+            cursor, cursor->start, blob.size, &blob.data, &v->why);
+    if (code && blob.size <= BAGI_CURSOR_BYTES)
+        return code;
     if (!code)
-        code = bagi_coder_decode(&spec->coders[blobs->field],
-            spec->fields[blobs->field].type, blob, &v->scratch, &value, &v->why);
+        code = bagi_coder_decode(&blobs->s->spec->coders[blobs->field],
+            field->type, blob, &v->scratch, &value, &v->why);
     return code ? bagi_verify_undecodable(blobs, cursor, code) : BAGS_OK;
 }
 

@@ -235,7 +235,7 @@ static bags_code verify_work(
     return bags_verify(w->path, &options, NULL, err);
 }
 
-finding work_look(const work *w, const bags_reader_options *options) {
+finding work_read_all(const work *w, const bags_reader_options *options) {
     finding f;
     memset(&f, 0, sizeof(f));
     bags_reader *reader = work_read(w, options, &f.error);
@@ -247,7 +247,7 @@ finding work_look(const work *w, const bags_reader_options *options) {
 
 finding work_find_with(const work *w, const bags_reader_options *options) {
     bags_error why;
-    finding f = work_look(w, options);
+    finding f = work_read_all(w, options);
     if (f.opened && verify_work(w, options, &why)) {
         f.verified = false;
         f.error = why;
@@ -299,7 +299,7 @@ void drop_journals(const bags_io *io, const char *path) {
 /* ---- crashes ---- */
 
 /* Counts as one call, like any other. */
-static int mortal_write(void *user, void *file, uint64_t offset,
+static int crash_device_write(void *user, void *file, uint64_t offset,
     const void *data, size_t size, size_t *done) {
     watch *w = (watch *)user;
     if (!w->stays || w->only || w->calls + 1 != w->fail_at)
@@ -312,19 +312,19 @@ static int mortal_write(void *user, void *file, uint64_t offset,
     return w->fail_with;
 }
 
-void mortal_start(mortal *m, const bags_io *base) {
+void crash_device_start(crash_device *m, const bags_io *base) {
     watch_start(&m->files, base);
     m->io = m->files.io;
-    m->io.write_at = mortal_write;
+    m->io.write_at = crash_device_write;
 }
 
-void mortal_kill_at(mortal *m, uint64_t n) {
+void crash_at(crash_device *m, uint64_t n) {
     m->files.only = 0;
     m->files.fail_at = n;
     m->files.stays = true;
 }
 
-void mortal_bury(mortal *m, bags_writer *writer) {
+void crash_writer(crash_device *m, bags_writer *writer) {
     watch *w = &m->files;
     uint64_t calls = w->calls, fail_at = w->fail_at, failed = w->failed;
     unsigned only = w->only;

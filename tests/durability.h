@@ -55,8 +55,8 @@ typedef struct finding {
 finding work_find(const work *w, const bags_io *io, bool skip_unfinished);
 finding work_find_with(const work *w, const bags_reader_options *options);
 /* Only what a reader finds, without bags_verify. */
-finding work_look(const work *w, const bags_reader_options *options);
-/* Like work_look, but with the caller's reader. */
+finding work_read_all(const work *w, const bags_reader_options *options);
+/* Like work_read_all, but with the caller's reader. */
 finding work_check(const work *w, const bags_reader *reader);
 /* A reader of this worker's shards with these options. */
 bags_reader *work_read(
@@ -68,17 +68,17 @@ void drop_journals(const bags_io *io, const char *path);
 
 /* A device that a crash stops, above a watch: if the watch fails for good at a
  * write, half of that write is done. Pass `io` to the library. */
-typedef struct mortal {
+typedef struct crash_device {
     bags_io io;
     watch files;
-} mortal;
+} crash_device;
 
-void mortal_start(mortal *m, const bags_io *base);
+void crash_device_start(crash_device *m, const bags_io *base);
 /* Starting at the n-th call, nothing reaches the disk. */
-void mortal_kill_at(mortal *m, uint64_t n);
+void crash_at(crash_device *m, uint64_t n);
 /* The process has ended: nothing that closing the writer does reaches the disk.
  * The counts and the pending fault stay as they are. */
-void mortal_bury(mortal *m, bags_writer *writer);
+void crash_writer(crash_device *m, bags_writer *writer);
 
 /* An allocator that counts and can fail, and otherwise calls malloc: faster
  * than a tally where recovery allocates large buffers many times. */

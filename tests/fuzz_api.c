@@ -26,7 +26,7 @@ typedef struct point {
 } point;
 
 typedef struct worker {
-    mortal device;
+    crash_device device;
     bags_writer *writer;
     point points[POINTS];
     bool
@@ -427,10 +427,10 @@ static void step_abort(worker *w) {
     w->least = found > w->shut ? found : w->shut;
 }
 
-static void step_die(worker *w) {
+static void step_crash(worker *w) {
     if (!w->writer)
         return;
-    mortal_bury(&w->device, w->writer);
+    crash_writer(&w->device, w->writer);
     left(w);
 }
 
@@ -443,9 +443,9 @@ static void step_recover(program *p) {
     bags_error err;
     worker *first = &p->workers[0];
     uint64_t before = faults(p, first);
-    bool living = false;
+    bool running = false;
     for (size_t i = 0; i < p->count; i++)
-        living = living || p->workers[i].writer;
+        running = running || p->workers[i].writer;
     memset(&options, 0, sizeof(options));
     options.env.io = &first->device.io;
     options.env.allocator = &p->blocks.allocator;
@@ -454,7 +454,7 @@ static void step_recover(program *p) {
     options.no_sync = how & 4;
     err.message[0] = 0;
     bags_code code = bags_recover("x", &options, &report, &err);
-    if (options.dry_run || living || p->finalized)
+    if (options.dry_run || running || p->finalized)
         return;
     if (code == BAGS_ERROR_MISSING) {
         for (size_t i = 0; i < p->count; i++)
@@ -526,7 +526,7 @@ static void start(program *p) {
     }
     p->options.env.allocator = &p->blocks.allocator;
     for (size_t i = 0; i < p->count; i++)
-        mortal_start(&p->workers[i].device, &p->drive.io);
+        crash_device_start(&p->workers[i].device, &p->drive.io);
 }
 
 /* A fault to come: of an allocation, of a call, or of all later calls. */
@@ -575,7 +575,7 @@ static void step(program *p) {
         step_abort(w);
         break;
     case 11:
-        step_die(w);
+        step_crash(w);
         break;
     case 12:
         step_recover(p);
@@ -599,7 +599,7 @@ static void step(program *p) {
 static void finish(program *p) {
     no_faults(p);
     for (size_t i = 0; i < p->count; i++)
-        step_die(&p->workers[i]);
+        step_crash(&p->workers[i]);
     p->at = p->end;
     step_recover(p);
     step_read(p);

@@ -97,9 +97,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memory_disk_save(&m, "x.bag", data, size);
     uint64_t mapped = read_file(&m.io, false, false, empty);
     demand(mapped == read_file(&m.io, true, false, empty),
-        "another result by position");
+        "another result without mmap");
     demand(mapped == read_file(&m.io, true, true, empty),
-        "another result with the table loaded");
+        "another result with the table cached");
     demand(split || mapped == read_memory(data, size, empty),
         "another result in memory");
     memory_disk_free(&m);

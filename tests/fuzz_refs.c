@@ -19,7 +19,7 @@ typedef struct range {
 } range;
 
 typedef struct verdict {
-    bool whole;         /* an array of the right shape */
+    bool complete;      /* an array of the right shape */
     bool inside;        /* and everything it refers to exists */
     range refs[FIELDS]; /* if valid */
 } verdict;
@@ -104,11 +104,11 @@ static void expect(input *in, const uint8_t *data, size_t size) {
     verdict *e = &in->expected[in->points++];
     cursor c = {data, data + size};
     uint64_t length = 0;
-    e->whole = take_array(&c, &length) && length == in->fields;
-    for (size_t f = 0; e->whole && f < in->fields; f++)
-        e->whole = take_ref(&c, in->sequence[f], &e->refs[f]);
-    e->whole = e->whole && c.at == c.end;
-    e->inside = e->whole;
+    e->complete = take_array(&c, &length) && length == in->fields;
+    for (size_t f = 0; e->complete && f < in->fields; f++)
+        e->complete = take_ref(&c, in->sequence[f], &e->refs[f]);
+    e->complete = e->complete && c.at == c.end;
+    e->inside = e->complete;
     for (size_t f = 0; e->inside && f < in->fields; f++)
         e->inside = e->refs[f].count == 0 ||
                     (e->refs[f].first < in->blobs &&
@@ -150,7 +150,7 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
         select = bags_slice(field, field % 3, field % 3 + 4, step);
     bags_code code = bags_reader_get(reader, index, &select, 1, row, &err);
     demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT, "another code");
-    demand(e->whole || code, "a wrong blob is read in part");
+    demand(e->complete || code, "a wrong blob is read in part");
     demand(!e->inside || !code, "a right blob is not read in part");
     for (size_t i = 0; !code && i < bags_row_length(row, 0); i++)
         check_item(bags_row_bytes(row, 0, i), field,
@@ -162,7 +162,7 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
         demand(bags_row_length(row, 0) == some, "another part");
     }
     code = bags_reader_items(reader, index, field, row, &count, &err);
-    demand(code || (e->whole && count == ref->count), "another count");
+    demand(code || (e->complete && count == ref->count), "another count");
     demand(!e->inside || !code, "a right blob is not counted");
 }
 
@@ -179,7 +179,7 @@ static void check_blob(const input *in, const bags_reader *reader, size_t index,
     demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT ||
                code == BAGS_ERROR_RANGE,
         "another code of a blob");
-    demand(e->whole || code == BAGS_ERROR_CORRUPT, "a wrong blob is read");
+    demand(e->complete || code == BAGS_ERROR_CORRUPT, "a wrong blob is read");
     demand(!e->inside || code == (item < ref->count ? 0 : BAGS_ERROR_RANGE),
         "a right blob is not read");
     if (!code)
@@ -192,14 +192,14 @@ static void check_blob(const input *in, const bags_reader *reader, size_t index,
 static void check_column(
     const input *in, const bags_reader *reader, size_t field, bags_row *row) {
     bags_error err;
-    bool whole = true, inside = true;
+    bool complete = true, inside = true;
     for (size_t i = 0; i < in->points; i++) {
-        whole = whole && in->expected[i].whole;
+        complete = complete && in->expected[i].complete;
         inside = inside && in->expected[i].inside;
     }
     bags_code code =
         bags_reader_get_range(reader, 0, in->points, field, row, &err);
-    demand(whole || code, "a range with a wrong blob is read");
+    demand(complete || code, "a range with a wrong blob is read");
     demand(!inside || !code, "a range of right blobs is not read");
     if (code)
         return;

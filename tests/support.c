@@ -727,7 +727,7 @@ static void *tally_resize(
     if (block)
         memcpy(&known, block, sizeof(known));
     if (known != old_size) {
-        fprintf(stderr, "resize was told a size of %zu for a block of %zu\n",
+        fprintf(stderr, "resize received a size of %zu for a block of %zu\n",
             old_size, known);
         abort();
     }

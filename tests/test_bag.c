@@ -8,7 +8,7 @@
 
 /* ---- modes of reading ---- */
 
-enum mode { MAPPED, POSITIONAL, LOADED, CANNOT_MAP, HAS_NO_MAP, MODES };
+enum mode { MAPPED, NO_MMAP, CACHED_INDEX, CANNOT_MAP, HAS_NO_MAP, MODES };
 
 /* A reader of a file in one of the modes, with memory and files counted. */
 static bag_reader *try_mode(
@@ -17,16 +17,16 @@ static bag_reader *try_mode(
     memset(&options, 0, sizeof(options));
     disk.io.map = NULL;
     if (mode != HAS_NO_MAP) {
-        watch whole;
-        watch_start(&whole, bags_io_local());
-        disk.io.map = whole.io.map;
+        watch complete;
+        watch_start(&complete, bags_io_local());
+        disk.io.map = complete.io.map;
     }
     disk.only = 1u << HOOK_MAP;
     disk.fail_at = mode == CANNOT_MAP ? 1 : 0;
     disk.stays = true;
     disk.fail_with = ENODEV;
-    options.no_mmap = mode == POSITIONAL || mode == LOADED;
-    options.cache_index = mode == LOADED;
+    options.no_mmap = mode == NO_MMAP || mode == CACHED_INDEX;
+    options.cache_index = mode == CACHED_INDEX;
     options.allow_empty_file = allow_empty;
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
@@ -468,7 +468,7 @@ static void check_against_model(
     model m = model_of(data, size);
     bag_reader *reader;
     save(at("x.bag"), data, size);
-    for (int mode = 0; mode < (all_modes ? MODES : LOADED + 1); mode++) {
+    for (int mode = 0; mode < (all_modes ? MODES : CACHED_INDEX + 1); mode++) {
         reader = try_mode(at("x.bag"), (enum mode)mode, false);
         assert_true((reader != NULL) == m.valid);
         if (!reader)
@@ -749,14 +749,14 @@ static void a_read_without_mmap_is_two_calls_or_one_with_the_index_cached(
     for (int i = 0; i < 1000; i++)
         add_text(&bag, "abcdefghij");
     hand_save(&bag, V1, at("."), "x");
-    for (int loaded = 0; loaded < 2; loaded++) {
+    for (int cached = 0; cached < 2; cached++) {
         bag_reader *reader =
-            open_mode(at("x.bag"), loaded ? LOADED : POSITIONAL);
+            open_mode(at("x.bag"), cached ? CACHED_INDEX : NO_MMAP);
         bags_buffer scratch = {NULL, 0, NULL, NULL};
         bags_view blob;
         bags_range range;
-        uint64_t each = loaded ? 1 : 2;
-        if (!loaded)
+        uint64_t each = cached ? 1 : 2;
+        if (!cached)
             assert_true(memory.peak < 4096); /* the table is not in memory */
         uint64_t reads = disk.counts[HOOK_READ];
         for (uint64_t i = 0; i < 10; i++)
@@ -784,7 +784,7 @@ static void short_reads_are_continued(void **state) {
         make_dir(at("%d", variant));
         hand_save(&bag, (enum variant)variant, at("%d", variant), "x");
         for (size_t chunk = 1; chunk < 12; chunk += 5)
-            for (int mode = POSITIONAL; mode < MODES; mode++) {
+            for (int mode = NO_MMAP; mode < MODES; mode++) {
                 disk.chunk = chunk;
                 bag_reader *reader =
                     open_mode(at("%d/x.bag", variant), (enum mode)mode);
@@ -801,7 +801,7 @@ static void a_file_that_shrinks_is_an_error(void **state) {
     (void)state;
     for (int i = 0; i < 30; i++)
         add_text(&bag, "abcdefghijklmnopqrstuvwxyz");
-    for (int mode = POSITIONAL; mode < MODES; mode++) {
+    for (int mode = NO_MMAP; mode < MODES; mode++) {
         hand_save(&bag, V1, at("."), "x");
         bag_reader *reader = open_mode(at("x.bag"), (enum mode)mode);
         bags_buffer scratch = {NULL, 0, NULL, NULL};
@@ -822,7 +822,7 @@ static void a_read_error_carries_its_errno(void **state) {
     (void)state;
     add_text(&bag, "abc");
     hand_save(&bag, V1, at("."), "x");
-    bag_reader *reader = open_mode(at("x.bag"), POSITIONAL);
+    bag_reader *reader = open_mode(at("x.bag"), NO_MMAP);
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob;
     bags_range range;
@@ -1146,10 +1146,10 @@ static void the_journal_never_lists_blobs_that_are_not_written(void **state) {
         if (i % 10)
             continue;
         bytes idx = load(at("x.idx"));
-        uint64_t whole = idx.size / 8;
-        if (whole)
-            assert_true(
-                load_u64(idx.data + 8 * (whole - 1)) <= file_size(at("x.bag")));
+        uint64_t complete = idx.size / 8;
+        if (complete)
+            assert_true(load_u64(idx.data + 8 * (complete - 1)) <=
+                        file_size(at("x.bag")));
         bytes_free(&idx);
     }
     bag_writer_abort(writer);

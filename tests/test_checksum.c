@@ -143,14 +143,14 @@ static void existing_checksums_are_not_overwritten(void **state) {
     assert_file(at("x.crc"), "mine", 4);
 }
 
-enum mode { MAPPED, POSITIONAL, LOADED, MODES };
+enum mode { MAPPED, NO_MMAP, CACHED_INDEX, MODES };
 
 static bag_reader_options checking(int mode) {
     bag_reader_options options;
     memset(&options, 0, sizeof(options));
     options.verify_checksums = true;
     options.no_mmap = mode != MAPPED;
-    options.cache_index = mode == LOADED;
+    options.cache_index = mode == CACHED_INDEX;
     options.allow_empty_file = true;
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
@@ -499,12 +499,12 @@ static void an_interrupted_checksum_can_be_repeated(void **state) {
         for (int round = 0; round < 2; round++) {
             for (int i = 0; i < 3; i++) {
                 char path[40];
-                bytes whole = sidecar(bags[i], V1, names[i], SPEC);
+                bytes complete = sidecar(bags[i], V1, names[i], SPEC);
                 snprintf(path, sizeof(path), "set/%s.crc", names[i]);
                 bags_view found = memory_disk_find(&m, path);
                 if (round || found.data)
-                    assert_bytes(found, whole.data, whole.size);
-                bytes_free(&whole);
+                    assert_bytes(found, complete.data, complete.size);
+                bytes_free(&complete);
             }
             options.env.io = &m.io;
             assert_ok(bags_checksum("set", &options, NULL, &said));
@@ -557,16 +557,16 @@ static void running_out_of_memory_in_bags_checksum_is_an_error(void **state) {
     (void)state;
     for (n = 1;; n++) {
         memory_disk m;
-        mortal device;
+        crash_device device;
         tally blocks;
         bags_writer *writer;
         memory_disk_start(&m);
-        mortal_start(&device, &m.io);
+        crash_device_start(&device, &m.io);
         work w = work_on("set", 0, &device.io);
         assert_opens(writer, work_open(&w, false, &said));
         assert_ok(work_append_to(&w, writer, 4, &said));
         assert_ok(work_flush(&w, writer, &said));
-        mortal_bury(&device, writer);
+        crash_writer(&device, writer);
         tally_start(&blocks);
         blocks.fail_at = n;
         w.options.env.allocator = &blocks.allocator;
@@ -656,12 +656,12 @@ static void an_invalid_table_gets_no_checksums(void **state) {
 /* What a reader returns: a digest of each datapoint. */
 #define MOST_ROWS 16
 
-typedef struct outlook {
+typedef struct contents {
     bool opened;
     uint64_t length;
     bool given[MOST_ROWS];
     uint32_t rows[MOST_ROWS];
-} outlook;
+} contents;
 
 static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
     size_t count = 0;
@@ -680,8 +680,8 @@ static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
     return sum;
 }
 
-static outlook look(memory_disk *m, bool check, bool no_mmap, bool *verified) {
-    outlook out;
+static contents look(memory_disk *m, bool check, bool no_mmap, bool *verified) {
+    contents out;
     bags_reader_options options;
     bags_row row = {0};
     memset(&out, 0, sizeof(out));
@@ -704,20 +704,20 @@ static outlook look(memory_disk *m, bool check, bool no_mmap, bool *verified) {
     return out;
 }
 
-typedef struct siege {
+typedef struct damage {
     memory_disk m;
-    outlook clean;
+    contents clean;
     uint64_t changes, silent;
     uint64_t flips; /* changes of one byte that verify reported */
-} siege;
+} damage;
 
 /* After a change: verify must report it, unless no reader can notice it (in
  * files that no reader of this variant uses); and what a reader with
  * verify_checksums returns is correct. */
-static void assault(siege *s, bool covered, const char *what, size_t n) {
+static void check_change(damage *s, bool covered, const char *what, size_t n) {
     bool verified = false, also = false;
-    outlook open_eyes = look(&s->m, false, s->changes % 2, &verified);
-    outlook checked = look(&s->m, true, s->changes % 2, &also);
+    contents open_eyes = look(&s->m, false, s->changes % 2, &verified);
+    contents checked = look(&s->m, true, s->changes % 2, &also);
     s->changes++;
     s->silent += verified;
     if (verified && covered)
@@ -737,14 +737,14 @@ static void assault(siege *s, bool covered, const char *what, size_t n) {
                 (int)n, i);
 }
 
-static void put_file(siege *s, const char *path, const bytes *content) {
+static void put_file(damage *s, const char *path, const bytes *content) {
     bags_io *io = &s->m.io;
     if (memory_disk_find(&s->m, path).data)
         assert_int_equal(io->remove(io->user, path), 0);
     memory_disk_save(&s->m, path, content->data, content->size);
 }
 
-static bytes take_file(siege *s, const char *path) {
+static bytes take_file(damage *s, const char *path) {
     bags_view found = memory_disk_find(&s->m, path);
     bytes copy = {NULL, 0, 0};
     put(&copy, found.data, found.size);
@@ -781,10 +781,10 @@ static void check_related(void *user, const bags_fault *fault) {
 
 /* One byte has changed: it may be reported at several places, all of which are
  * in the same Bag. */
-static void assault_byte(siege *s, const char *path, bool covered, size_t at) {
+static void check_byte(damage *s, const char *path, bool covered, size_t at) {
     bags_verify_options options;
     changed c = {path, false};
-    assault(s, covered, path, at);
+    check_change(s, covered, path, at);
     if (!covered || is_spec(path))
         return;
     memset(&options, 0, sizeof(options));
@@ -797,7 +797,7 @@ static void assault_byte(siege *s, const char *path, bool covered, size_t at) {
     s->flips++;
 }
 
-static void assault_file(siege *s, const char *path, bool covered) {
+static void check_file(damage *s, const char *path, bool covered) {
     bytes file = take_file(s, path);
     for (size_t i = 0; i < file.size; i++) {
         const unsigned char was = file.data[i];
@@ -806,14 +806,14 @@ static void assault_file(siege *s, const char *path, bool covered) {
         for (int k = 0; k < 3; k++) {
             file.data[i] = flips[k];
             put_file(s, path, &file);
-            assault_byte(s, path, covered, i);
+            check_byte(s, path, covered, i);
         }
         file.data[i] = was;
     }
     bytes part = file;
     for (part.size = 0; part.size < file.size; part.size++) {
         put_file(s, path, &part);
-        assault(s, covered, path, part.size);
+        check_change(s, covered, path, part.size);
     }
     bytes longer = {NULL, 0, 0};
     put(&longer, file.data, file.size);
@@ -821,24 +821,24 @@ static void assault_file(siege *s, const char *path, bool covered) {
         put_u8(&longer, (unsigned)(i * 37 & 255));
         put_file(s, path, &longer);
         /* A truncated entry of an .idx is ignored. */
-        assault(s, covered && !(is_idx(path) && longer.size % 8), path,
+        check_change(s, covered && !(is_idx(path) && longer.size % 8), path,
             longer.size);
     }
     bytes_free(&longer);
     bags_io *io = &s->m.io;
     assert_int_equal(io->remove(io->user, path), 0);
-    assault(s, covered, path, 0);
+    check_change(s, covered, path, 0);
     put_file(s, path, &file);
     bytes_free(&file);
 }
 
-static void assault_pair(
-    siege *s, const char *one, const char *two, bool covered) {
+static void check_swap(
+    damage *s, const char *one, const char *two, bool covered) {
     bytes a = take_file(s, one), b = take_file(s, two);
     if (a.size != b.size || memcmp(a.data, b.data, a.size) != 0) {
         put_file(s, one, &b);
         put_file(s, two, &a);
-        assault(s, covered, one, b.size);
+        check_change(s, covered, one, b.size);
         put_file(s, one, &a);
         put_file(s, two, &b);
     }
@@ -846,7 +846,7 @@ static void assault_pair(
     bytes_free(&b);
 }
 
-static void besiege(siege *s, const char *const *paths, size_t count,
+static void check_dataset(damage *s, const char *const *paths, size_t count,
     bool idx_counts, const char *name) {
     bool verified = false;
     bags_checksum_options options;
@@ -858,15 +858,15 @@ static void besiege(siege *s, const char *const *paths, size_t count,
     assert_true(s->clean.opened && verified);
     assert_int_equal(memory_disk_files(&s->m), count);
     for (size_t i = 0; i < count; i++)
-        assault_file(s, paths[i], idx_counts || !is_idx(paths[i]));
+        check_file(s, paths[i], idx_counts || !is_idx(paths[i]));
     for (size_t i = 0; i < count; i++)
         for (size_t k = i + 1; k < count; k++)
-            assault_pair(s, paths[i], paths[k],
+            check_swap(s, paths[i], paths[k],
                 idx_counts || !is_idx(paths[i]) || !is_idx(paths[k]));
     print_message("%s: %d changes, %d of which no reader could tell\n", name,
         (int)s->changes, (int)s->silent);
     assert_true(s->flips > 500);
-    outlook after = look(&s->m, true, false, &verified);
+    contents after = look(&s->m, true, false, &verified);
     assert_memory_equal(&after, &s->clean, sizeof(after));
     memory_disk_free(&s->m);
 }
@@ -877,12 +877,12 @@ static void every_change_to_a_v1_or_v2_dataset_is_found(void **state) {
         "set/text.crc"};
     (void)state;
     for (int variant = V1; variant <= V2; variant++) {
-        siege s;
+        damage s;
         hand_set set = some_set(5);
         memory_disk_start(&s.m);
         memory_disk_save_set(&s.m, &set, (enum variant)variant, "set");
         set_free(&set);
-        besiege(&s, paths, 7, false, variant == V1 ? "v1" : "v2");
+        check_dataset(&s, paths, 7, false, variant == V1 ? "v1" : "v2");
     }
 }
 
@@ -890,7 +890,7 @@ static void every_change_to_a_split_dataset_is_found(void **state) {
     static const char *const paths[] = {"set/spec.json", "set/a.bag",
         "set/a.crc", "set/a.idx", "set/text.bag", "set/text.crc",
         "set/text.idx"};
-    siege s;
+    damage s;
     hand_set set;
     (void)state;
     memset(&set, 0, sizeof(set));
@@ -905,7 +905,7 @@ static void every_change_to_a_split_dataset_is_found(void **state) {
     memory_disk_start(&s.m);
     memory_disk_save_set(&s.m, &set, SPLIT, "set");
     set_free(&set);
-    besiege(&s, paths, 7, true, "split");
+    check_dataset(&s, paths, 7, true, "split");
 }
 
 /* Equal blobs are the hardest case: an invalid table may yield correct bytes,
@@ -919,7 +919,7 @@ static void every_change_to_shards_with_equal_blobs_is_found(void **state) {
         "set/000001/a.bag", "set/000001/a.crc", "set/000001/b.bag",
         "set/000001/b.crc", "set/000001/a.idx", "set/000001/b.idx",
         "set/000001/refs.idx"};
-    siege s;
+    damage s;
     bags_writer_options options;
     bags_field fields[] = {{"a", "int(4)"}, {"b", "int(4)"}};
     (void)state;
@@ -935,7 +935,7 @@ static void every_change_to_shards_with_equal_blobs_is_found(void **state) {
         assert_ok(bags_writer_append(writer, entries, 2, &said));
     }
     assert_ok(bags_writer_close(writer, &said));
-    besiege(&s, paths, 20, false, "shards");
+    check_dataset(&s, paths, 20, false, "shards");
 }
 
 int main(void) {

@@ -73,11 +73,12 @@ static void a_crc_can_be_computed_in_pieces(void **state) {
     uint64_t lot = 9;
     (void)state;
     fill(text, sizeof(text), 3);
-    uint32_t whole = crc_of(text, sizeof(text));
+    uint32_t complete = crc_of(text, sizeof(text));
     for (int i = 0; i < 500; i++) {
         size_t cut = (size_t)(next_random(&lot) % (sizeof(text) + 1));
         assert_int_equal(
-            bagi_crc(crc_of(text, cut), text + cut, sizeof(text) - cut), whole);
+            bagi_crc(crc_of(text, cut), text + cut, sizeof(text) - cut),
+            complete);
     }
 }
 

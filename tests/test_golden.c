@@ -12,7 +12,7 @@
 
 #define GOLDEN "tests/data/golden"
 
-enum mode { MAPPED, POSITIONAL, LOADED, ONE_FILE, ONE_MAP, MODES };
+enum mode { MAPPED, NO_MMAP, CACHED_INDEX, ONE_FILE, ONE_MAP, MODES };
 
 static const char *const writers[] = {
     "bags-0.5.1", "granular-0.16.1", "granular-0.21.0", "granular-0.22.0a1"};
@@ -205,12 +205,12 @@ static void check_bag_reader(const bag_reader *reader, const char *fixture) {
 }
 
 static void check_bag(const char *fixture) {
-    for (int mode = MAPPED; mode <= LOADED; mode++) {
+    for (int mode = MAPPED; mode <= CACHED_INDEX; mode++) {
         bag_reader_options options;
         bag_reader *reader;
         memset(&options, 0, sizeof(options));
         options.no_mmap = mode != MAPPED;
-        options.cache_index = mode == LOADED;
+        options.cache_index = mode == CACHED_INDEX;
         options.allow_empty_file =
             strstr(fixture, "granular-0.21.0/bag-empty") != NULL;
         options.env.allocator = &memory.allocator;
@@ -266,8 +266,9 @@ static bags_reader *open_dataset(
     bags_reader_options options;
     bags_reader *reader;
     memset(&options, 0, sizeof(options));
-    options.no_mmap = mode == POSITIONAL || mode == LOADED || mode == ONE_FILE;
-    options.cache_index = mode == LOADED;
+    options.no_mmap =
+        mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
+    options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
     options.shard_start = start;
@@ -521,11 +522,11 @@ static void v1_shards_are_written_byte_for_byte_like_python(void **state) {
 /* ---- refused ---- */
 
 static void refuse_bag(const char *fixture) {
-    for (int mode = MAPPED; mode <= LOADED; mode++) {
+    for (int mode = MAPPED; mode <= CACHED_INDEX; mode++) {
         bag_reader_options options;
         memset(&options, 0, sizeof(options));
         options.no_mmap = mode != MAPPED;
-        options.cache_index = mode == LOADED;
+        options.cache_index = mode == CACHED_INDEX;
         assert_refused(BAGS_ERROR_CORRUPT,
             bag_reader_open(inside(fixture, "data.bag"), &options, &said));
         assert_says("data.bag");
@@ -542,7 +543,7 @@ static void refuse_dataset(const char *fixture) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader_options options;
         memset(&options, 0, sizeof(options));
-        options.no_mmap = mode == POSITIONAL;
+        options.no_mmap = mode == NO_MMAP;
         poison();
         bags_reader *reader =
             bags_reader_open(inside(fixture, "data"), &options, &said);

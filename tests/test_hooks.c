@@ -529,7 +529,7 @@ static void each_hook_may_fail_for_good(void **state) {
         bool harmless = h == HOOK_MAP || h == HOOK_UNMAP || h == HOOK_REMOVE ||
                         h == HOOK_REMOVE_DIR || h == HOOK_CLOSE;
         if (w.files.failed && !code && !harmless)
-            fail_msg("%s may fail for ever", hook_names[h]);
+            fail_msg("%s may fail for good", hook_names[h]);
         w.files.fail_at = 0;
         world_end(&w, (uint64_t)h);
     }

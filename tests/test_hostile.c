@@ -220,11 +220,11 @@ static void field_names_that_lead_outside_the_directory_are_refused(
 static void every_truncated_spec_is_refused(void **state) {
     static const char spec[] =
         "{\"\\ud83d\": 1}{\"a\": \"bytes\", \"b\\u00e9\": \"utf8[]\"}";
-    const char *whole = spec + 13;
+    const char *complete = spec + 13;
     (void)state;
-    assert_int_equal(try_spec(whole, strlen(whole), NULL), BAGS_OK);
-    for (size_t size = 0; size < strlen(whole); size++)
-        assert_int_equal(try_spec(whole, size, NULL), BAGS_ERROR_CORRUPT);
+    assert_int_equal(try_spec(complete, strlen(complete), NULL), BAGS_OK);
+    for (size_t size = 0; size < strlen(complete); size++)
+        assert_int_equal(try_spec(complete, size, NULL), BAGS_ERROR_CORRUPT);
 }
 
 /* A byte order mark is not JSON; a reader that accepts it must read the
@@ -381,9 +381,9 @@ static void pipes_and_devices_are_refused(void **state) {
                 assert_int_equal(symlink(targets[k], at("%s", names[i])), 0);
             else
                 assert_int_equal(mkfifo(at("%s", names[i]), 0600), 0);
-            for (int positional = 0; positional < 2; positional++) {
+            for (int no_mmap = 0; no_mmap < 2; no_mmap++) {
                 poison();
-                bags_code code = read_all(at("x"), positional == 1);
+                bags_code code = read_all(at("x"), no_mmap == 1);
                 if (code == BAGS_OK)
                     fail_msg("%s as %s was read", names[i],
                         targets[k] ? targets[k] : "a pipe");
@@ -424,9 +424,9 @@ static void directories_in_place_of_files_are_errors(void **state) {
         save_small(at("x"));
         remove_tree(at("x/%s", names[i]));
         make_dir(at("x/%s", names[i]));
-        for (int positional = 0; positional < 2; positional++) {
+        for (int no_mmap = 0; no_mmap < 2; no_mmap++) {
             poison();
-            bags_code code = read_all(at("x"), positional == 1);
+            bags_code code = read_all(at("x"), no_mmap == 1);
             assert_int_not_equal(code, BAGS_OK);
             assert_int_equal(said.code, code);
         }
@@ -439,11 +439,11 @@ static void directories_in_place_of_files_are_errors(void **state) {
 static void special_files_are_reported_by_verify_and_kept_by_recover(
     void **state) {
     static const char *const split[] = {"x/a.idx", "x/a.bag", NULL};
-    static const char *const whole[] = {
+    static const char *const complete[] = {
         "x/spec.json", "x/refs.bag", "x/a.bag", NULL};
-    static const char *const dying[] = {"x/spec.json.partial", "x/refs.bag",
+    static const char *const crashed[] = {"x/spec.json.partial", "x/refs.bag",
         "x/refs.idx", "x/a.bag", "x/a.idx", NULL};
-    static const char *const *const lists[] = {split, whole, dying};
+    static const char *const *const lists[] = {split, complete, crashed};
     static const char *const targets[] = {NULL, "/dev/zero", "/dev/full", "/",
         "nowhere", "../x/a.bag/..", "../outside"};
     (void)state;
@@ -573,7 +573,7 @@ static void parent_directories_are_found_in_every_spelling(void **state) {
 /* ---- files larger than any disk ---- */
 
 /* Files of any size that contain zeros, except for some bytes at their ends.
- * Every path that ends like this is that file. A path that ends otherwise is a
+ * Every path that ends like this is that file. A path that ends differently is a
  * directory if it has no dot, and does not exist if it has one. */
 typedef struct ghost {
     const char *ending;

@@ -355,16 +355,16 @@ static void local_hooks_return_the_errno_of_the_system(void **state) {
     const void *data = NULL;
     uint64_t size = 0;
     size_t done = 0;
-    char room[4] = "";
+    char space[4] = "";
     (void)state;
     assert_int_equal(io->size(NULL, file, &size), EBADF);
-    assert_int_equal(io->read_at(NULL, file, 0, room, 4, &done), EBADF);
-    assert_int_equal(io->write_at(NULL, file, 0, room, 4, &done), EBADF);
+    assert_int_equal(io->read_at(NULL, file, 0, space, 4, &done), EBADF);
+    assert_int_equal(io->write_at(NULL, file, 0, space, 4, &done), EBADF);
     assert_int_equal(io->truncate(NULL, file, 0), EBADF);
     assert_int_equal(io->sync(NULL, file), EBADF);
     assert_int_equal(io->lock(NULL, file), EBADF);
     assert_int_equal(io->map(NULL, file, 4, &data), EBADF);
-    assert_int_equal(io->unmap(NULL, room + 1, 4), EINVAL);
+    assert_int_equal(io->unmap(NULL, space + 1, 4), EINVAL);
     assert_int_equal(io->close(NULL, file), EBADF);
     assert_int_equal(io->sync_dir(NULL, at("none")), ENOENT);
     assert_int_equal(io->rename(NULL, at("none"), at("other")), ENOENT);
@@ -407,12 +407,12 @@ static void local_offsets_above_2_to_the_63_are_refused(void **state) {
     const uint64_t far = (uint64_t)1 << 63;
     void *file = NULL;
     size_t done = 0;
-    char room[4] = "";
+    char space[4] = "";
     (void)state;
     save_text(at("x"), "text");
     assert_int_equal(io->open(NULL, at("x"), BAGS_IO_WRITE, &file), 0);
-    assert_int_equal(io->read_at(NULL, file, far, room, 4, &done), EOVERFLOW);
-    assert_int_equal(io->write_at(NULL, file, far, room, 4, &done), EFBIG);
+    assert_int_equal(io->read_at(NULL, file, far, space, 4, &done), EOVERFLOW);
+    assert_int_equal(io->write_at(NULL, file, far, space, 4, &done), EFBIG);
     assert_int_equal(io->truncate(NULL, file, far), EFBIG);
     assert_int_equal(io->close(NULL, file), 0);
     assert_file(at("x"), "text", 4);
@@ -426,12 +426,12 @@ static void local_transfers_of_any_size_are_started(void **state) {
     struct rlimit before, small = {100, 100};
     void *file = NULL;
     size_t done = 0;
-    static char room[200]; /* not at the end of the address space */
+    static char space[200]; /* not at the end of the address space */
     (void)state;
-    memset(room, 'x', sizeof(room));
+    memset(space, 'x', sizeof(space));
     save_text(at("x"), "text");
     assert_int_equal(io->open(NULL, at("x"), BAGS_IO_WRITE, &file), 0);
-    int code = io->read_at(NULL, file, 0, room, much, &done);
+    int code = io->read_at(NULL, file, 0, space, much, &done);
     if (code == EFAULT) { /* QEMU checks the entire buffer first */
         assert_int_equal(io->close(NULL, file), 0);
         skip();
@@ -442,9 +442,9 @@ static void local_transfers_of_any_size_are_started(void **state) {
     small.rlim_max = before.rlim_max;
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    assert_int_equal(io->write_at(NULL, file, 0, room, much, &done), 0);
+    assert_int_equal(io->write_at(NULL, file, 0, space, much, &done), 0);
     assert_int_equal(done, 100);
-    assert_int_equal(io->write_at(NULL, file, 100, room, much, &done), EFBIG);
+    assert_int_equal(io->write_at(NULL, file, 100, space, much, &done), EFBIG);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, handler);
     assert_int_equal(io->close(NULL, file), 0);
@@ -531,14 +531,14 @@ static bags_code encode_array(size_t dims, const uint64_t *shape,
 
 static void arrays_with_huge_dimensions_and_no_elements_are_encoded(
     void **state) {
-    static const unsigned char wanted[] = {0x93, 0xA3, '|', 'u', '1', 0x92,
+    static const unsigned char expected[] = {0x93, 0xA3, '|', 'u', '1', 0x92,
         0xCF, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0xC4, 0};
     const uint64_t shape[] = {(uint64_t)1 << 33, 0};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 0};
     (void)state;
     assert_ok(encode_array(2, shape, BAGS_DTYPE_UINT8, &scratch, &blob));
-    assert_bytes(blob, wanted, sizeof(wanted));
+    assert_bytes(blob, expected, sizeof(expected));
     bags_buffer_free(&scratch);
 }
 

@@ -22,7 +22,7 @@
 typedef struct place {
     memory_disk drive;
     const bags_io *io;
-    mortal device; /* of the writers; the test sees each call */
+    crash_device device; /* of the writers; the test sees each call */
     work job;
 } place;
 
@@ -30,7 +30,7 @@ static void place_start(place *p, bool real, uint64_t shard_length) {
     memset(p, 0, sizeof(*p));
     memory_disk_start(&p->drive);
     p->io = real ? bags_io_local() : &p->drive.io;
-    mortal_start(&p->device, p->io);
+    crash_device_start(&p->device, p->io);
     p->job = work_on(
         real ? strdup(at("set")) : strdup("set"), shard_length, &p->device.io);
     p->job.options.no_sync = true;
@@ -43,9 +43,9 @@ static void place_end(place *p, bool real) {
     memory_disk_free(&p->drive);
 }
 
-enum { MAPPED, BY_POSITION, FEW_FILES, WAYS };
+enum { MAPPED, NO_MMAP, FEW_FILES, WAYS };
 
-static bags_reader_options live_options(const bags_io *io, int way) {
+static bags_reader_options unfinished_options(const bags_io *io, int way) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
     options.unfinished = BAGS_UNFINISHED_READ;
@@ -75,7 +75,7 @@ static void check_kept(gaze *g) {
             continue;
         finding f = work_check(&g->where->job, g->kept[i]);
         if (f.right != f.length || !f.verified)
-            fail_msg("look %d: an older reader has %d of %d right: %s",
+            fail_msg("call %d: an older reader has %d of %d right: %s",
                 (int)g->looks, (int)f.right, (int)f.length, f.error.message);
     }
 }
@@ -105,11 +105,11 @@ static void look(void *user) {
         return;
     }
     if (!reader)
-        fail_msg("look %d: %s", (int)g->looks, err.message);
+        fail_msg("call %d: %s", (int)g->looks, err.message);
     finding f = work_check(job, reader);
     if (f.right != f.length || !f.verified || f.length < g->seen ||
         f.length < job->flushed || f.length > job->appended)
-        fail_msg("look %d: %d of %d right, %d seen before, %d flushed, %d "
+        fail_msg("call %d: %d of %d right, %d seen before, %d flushed, %d "
                  "appended: %s",
             (int)g->looks, (int)f.right, (int)f.length, (int)g->seen,
             (int)job->flushed, (int)job->appended,
@@ -129,7 +129,7 @@ static void look(void *user) {
 static void gaze_start(gaze *g, place *p, int way) {
     memset(g, 0, sizeof(*g));
     g->where = p;
-    g->options = live_options(p->io, way);
+    g->options = unfinished_options(p->io, way);
     p->device.files.before = look;
     p->device.files.user = g;
 }
@@ -161,13 +161,13 @@ static void write_and_close(place *p) {
 }
 
 /* Its writer crashes two times; after the first it is resumed. */
-static void write_and_die(place *p) {
+static void write_and_crash(place *p) {
     bags_writer *writer = begin(&p->job, false);
     write_some(&p->job, writer, 8);
-    mortal_bury(&p->device, writer);
+    crash_writer(&p->device, writer);
     writer = begin(&p->job, true);
     write_some(&p->job, writer, p->job.appended + 5);
-    mortal_bury(&p->device, writer);
+    crash_writer(&p->device, writer);
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
     options.env.io = &p->device.io;
@@ -184,7 +184,7 @@ static void write_and_abort(place *p) {
     bags_writer_abort(writer);
 }
 
-static void look_at_all(void (*write)(place *p), const char *what) {
+static void check_every_call(void (*write)(place *p), const char *what) {
     static const uint64_t lengths[] = {0, 4};
     uint64_t looks = 0;
     for (int real = 0; real < 2; real++)
@@ -193,37 +193,37 @@ static void look_at_all(void (*write)(place *p), const char *what) {
                 for (int kind = 0; kind < 3; kind++) {
                     place p;
                     gaze g;
-                    bool chunks = kind == 1, summed = kind == 2;
+                    bool chunks = kind == 1, with_checksums = kind == 2;
                     if (chunks && (real || way))
                         continue; /* small writes: many calls */
                     place_start(&p, real, lengths[sharded]);
                     p.device.files.chunk = chunks ? 1003 : 0;
-                    p.job.options.checksum = summed;
+                    p.job.options.checksum = with_checksums;
                     gaze_start(&g, &p, way);
-                    g.options.verify_checksums = summed;
+                    g.options.verify_checksums = with_checksums;
                     write(&p);
                     gaze_end(&g);
                     looks += g.looks;
                     place_end(&p, real);
                 }
-    print_message("%s: %d looks\n", what, (int)looks);
+    print_message("%s: %d calls\n", what, (int)looks);
 }
 
 static void flushed_data_is_readable_after_every_call_of_a_writer(
     void **state) {
     (void)state;
-    look_at_all(write_and_close, "a writer");
+    check_every_call(write_and_close, "a writer");
 }
 
 static void flushed_data_is_readable_after_every_call_of_a_recovery(
     void **state) {
     (void)state;
-    look_at_all(write_and_die, "writers that die");
+    check_every_call(write_and_crash, "writers that die");
 }
 
 static void only_complete_datapoints_are_read_during_an_abort(void **state) {
     (void)state;
-    look_at_all(write_and_abort, "a writer that aborts");
+    check_every_call(write_and_abort, "a writer that aborts");
 }
 
 /* Writes of three bytes, so that every entry of a journal is torn at times. */
@@ -254,8 +254,8 @@ typedef struct turn {
     uint64_t calls, n;
 } turn;
 
-static void bury(turn *t) {
-    mortal_bury(&t->where->device, t->writer);
+static void crash(turn *t) {
+    crash_writer(&t->where->device, t->writer);
     t->writer = NULL;
 }
 
@@ -278,11 +278,11 @@ static void act_now(turn *t) {
         t->writer = NULL;
         break;
     case RECOVER:
-        bury(t);
+        crash(t);
         assert_ok(bags_recover(job->path, &options, NULL, &said));
         break;
     case GO_ON:
-        bury(t);
+        crash(t);
         t->writer = begin(job, true);
         assert_ok(work_append_to(job, t->writer, job->appended + 6, &said));
         assert_ok(work_flush(job, t->writer, &said));
@@ -322,7 +322,7 @@ static bool take_turn_at(
     watch_start(&eyes, p.io);
     eyes.before = take_turn;
     eyes.user = &t;
-    bags_reader_options options = live_options(&eyes.io, way);
+    bags_reader_options options = unfinished_options(&eyes.io, way);
     finding f;
     memset(&f, 0, sizeof(f));
     bags_reader *reader = work_read(&p.job, &options, &f.error);
@@ -404,7 +404,7 @@ static void check_damage(
     bags_recover(job->path, &dry, NULL, NULL);
     for (int way = 0; way < 2; way++) {
         bags_error err;
-        bags_reader_options options = live_options(&drive->io, way);
+        bags_reader_options options = unfinished_options(&drive->io, way);
         bags_reader *reader = work_read(job, &options, &err);
         bool recorded = strcmp(name, "spec.json.partial") != 0;
         if (!reader &&
@@ -431,7 +431,7 @@ static void a_reader_shows_what_recovery_would_keep(void **state) {
     assert_ok(work_append_to(&p.job, writer, 7, &said));
     assert_ok(work_flush(&p.job, writer, &said));
     assert_ok(work_append_to(&p.job, writer, 9, &said));
-    mortal_bury(&p.device, writer);
+    crash_writer(&p.device, writer);
     for (size_t which = 0; which < LEFT_FILES; which++) {
         char path[64];
         snprintf(path, sizeof(path), "set/%s", left_files[which]);
@@ -456,7 +456,7 @@ static bool notices_change(
     memory_disk *drive, const work *job, const bags_reader *right) {
     bags_error err;
     bags_row row = {0}, expected = {0};
-    bags_reader_options options = live_options(&drive->io, MAPPED);
+    bags_reader_options options = unfinished_options(&drive->io, MAPPED);
     options.verify_checksums = true;
     bags_reader *reader = work_read(job, &options, &err);
     uint64_t length = reader ? bags_reader_length(reader) : 0;
@@ -497,7 +497,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
     bags_writer *writer = begin(&p.job, false);
     assert_ok(work_append_to(&p.job, writer, 7, &said));
     assert_ok(work_flush(&p.job, writer, &said));
-    bags_reader_options options = live_options(&p.drive.io, MAPPED);
+    bags_reader_options options = unfinished_options(&p.drive.io, MAPPED);
     options.verify_checksums = true;
     assert_opens(right, bags_reader_open("set", &options, &said));
     assert_int_equal(bags_reader_length(right), 7);
@@ -540,15 +540,15 @@ static void verify_checksums_refuses_unfinished_data_without_them(
     place p;
     bags_reader *reader;
     (void)state;
-    for (int summed = 0; summed < 2; summed++) {
+    for (int with_checksums = 0; with_checksums < 2; with_checksums++) {
         place_start(&p, true, 0);
-        p.job.options.checksum = summed;
+        p.job.options.checksum = with_checksums;
         bags_writer *writer = begin(&p.job, false);
         assert_ok(work_append_to(&p.job, writer, 7, &said));
         assert_ok(work_flush(&p.job, writer, &said));
-        bags_reader_options options = live_options(NULL, BY_POSITION);
+        bags_reader_options options = unfinished_options(NULL, NO_MMAP);
         options.verify_checksums = true;
-        if (summed) {
+        if (with_checksums) {
             char path[300];
             snprintf(path, sizeof(path), "%s/text.crc", p.job.path);
             resize_file(path, 3 * 4 + 1);
@@ -560,7 +560,7 @@ static void verify_checksums_refuses_unfinished_data_without_them(
                 bags_reader_open(p.job.path, &options, &said));
             assert_says("no checksums*.crc");
         }
-        mortal_bury(&p.device, writer);
+        crash_writer(&p.device, writer);
         place_end(&p, true);
     }
 }
@@ -576,10 +576,10 @@ static void a_missing_file_of_an_unfinished_shard_is_an_error(void **state) {
         assert_ok(work_flush(&p.job, writer, &said));
         snprintf(path, sizeof(path), "set/%s", left_files[which]);
         p.io->remove(p.io->user, path);
-        bags_reader_options options = live_options(p.io, MAPPED);
+        bags_reader_options options = unfinished_options(p.io, MAPPED);
         assert_refused(BAGS_ERROR_MISSING, work_read(&p.job, &options, &said));
         assert_says(left_files[which]);
-        mortal_bury(&p.device, writer);
+        crash_writer(&p.device, writer);
         place_end(&p, false);
     }
 }
@@ -608,7 +608,7 @@ static bags_writer *number_writer(uint64_t worker, uint64_t workers) {
 }
 
 static void a_reader_reports_which_shards_are_unfinished(void **state) {
-    bags_reader_options options = live_options(&disk.io, MAPPED);
+    bags_reader_options options = unfinished_options(&disk.io, MAPPED);
     bags_reader *reader;
     (void)state;
     bags_writer *writer = number_writer(0, 1);
@@ -637,7 +637,7 @@ static void a_reader_reports_which_shards_are_unfinished(void **state) {
 static void a_shard_that_was_just_started_is_empty_or_skipped(void **state) {
     static const char *const records[] = {
         "", "{", "{\"n\": \"int(8)\"", "{\"n\": \"int(8)\"}"};
-    bags_reader_options options = live_options(&disk.io, MAPPED);
+    bags_reader_options options = unfinished_options(&disk.io, MAPPED);
     (void)state;
     make_dir(at("x"));
     assert_refused(
@@ -674,7 +674,7 @@ static void a_shard_that_was_just_started_is_empty_or_skipped(void **state) {
 static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
     void **state) {
     static const uint64_t none = 0;
-    bags_reader_options options = live_options(&disk.io, MAPPED);
+    bags_reader_options options = unfinished_options(&disk.io, MAPPED);
     bags_writer_options with;
     bags_field field = {"n", "int(8)"};
     bags_reader *reader;
@@ -708,7 +708,7 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
 }
 
 static void a_gap_is_reported_while_workers_write(void **state) {
-    bags_reader_options options = live_options(&disk.io, MAPPED);
+    bags_reader_options options = unfinished_options(&disk.io, MAPPED);
     bags_reader *reader;
     (void)state;
     bags_writer *writer = number_writer(0, 2);
@@ -762,7 +762,7 @@ static void without_the_option_an_unfinished_shard_is_refused(void **state) {
 /* Datasets of other writers, which have no record of an unfinished shard. */
 static void the_shortest_field_limits_an_unfinished_split_dataset(
     void **state) {
-    bags_reader_options options = live_options(&disk.io, BY_POSITION);
+    bags_reader_options options = unfinished_options(&disk.io, NO_MMAP);
     bags_reader *reader;
     bags_row row = {0};
     hand_set set;
@@ -801,7 +801,7 @@ typedef struct bag_gaze {
     const bags_io *io;
     const char *path;
     uint64_t flushed, appended, seen;
-    bool live, made, no_mmap, summed;
+    bool live, made, no_mmap, with_checksums;
     uint64_t looks;
 } bag_gaze;
 
@@ -812,7 +812,7 @@ static size_t blob_of(uint64_t number, unsigned char *data) {
     return size;
 }
 
-static void look_at_bag(void *user) {
+static void check_bag_call(void *user) {
     bag_gaze *g = (bag_gaze *)user;
     bag_reader_options options;
     bags_error err;
@@ -822,18 +822,18 @@ static void look_at_bag(void *user) {
     options.no_mmap = g->no_mmap;
     options.unfinished =
         g->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
-    options.verify_checksums = g->summed;
+    options.verify_checksums = g->with_checksums;
     bag_reader *reader = bag_reader_open(g->path, &options, &err);
     if (!reader) {
         /* The Bag is created just before its journal. */
         if (g->made && err.code != BAGS_ERROR_MISSING)
-            fail_msg("look %d: %s", (int)g->looks, err.message);
+            fail_msg("call %d: %s", (int)g->looks, err.message);
         return;
     }
     g->looks++;
     uint64_t length = bag_reader_length(reader);
     if (length < g->flushed || length < g->seen || length > g->appended)
-        fail_msg("look %d: %d blobs; %d flushed, %d seen, %d appended",
+        fail_msg("call %d: %d blobs; %d flushed, %d seen, %d appended",
             (int)g->looks, (int)length, (int)g->flushed, (int)g->seen,
             (int)g->appended);
     g->seen = length;
@@ -853,13 +853,13 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
     bag_writer_options options;
     bag_writer *writer;
     watch_start(w, g->io);
-    w->before = look_at_bag;
+    w->before = check_bag_call;
     w->user = g;
     w->chunk = chunk;
     memset(&options, 0, sizeof(options));
     options.buffer_size = 4096;
     options.env.io = &w->io;
-    options.checksum = g->summed;
+    options.checksum = g->with_checksums;
     assert_opens(writer, bag_writer_open(g->path, &options, &said));
     g->made = true;
     for (uint64_t i = 0; i < 400; i++) {
@@ -874,7 +874,7 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
     }
     assert_ok(bag_writer_close(writer, &said));
     g->flushed = 400;
-    look_at_bag(g);
+    check_bag_call(g);
 }
 
 static void a_bag_is_read_while_it_is_written(void **state) {
@@ -889,14 +889,15 @@ static void a_bag_is_read_while_it_is_written(void **state) {
         bool real = i & 4;
         g.io = real ? bags_io_local() : &drive.io;
         g.path = real ? at("%d.bag", i) : "x.bag";
-        g.summed = i & 16; /* which only a reader of unfinished data compares */
-        g.live = i & 1 || g.summed;
+        g.with_checksums =
+            i & 16; /* which only a reader of unfinished data compares */
+        g.live = i & 1 || g.with_checksums;
         g.no_mmap = i & 2;
         write_bag(&g, &w, i & 8 ? 111 : 0);
         looks += g.looks;
         memory_disk_free(&drive);
     }
-    print_message("%d looks at a Bag\n", (int)looks);
+    print_message("%d calls with a Bag open\n", (int)looks);
 }
 
 /* A writer does all its work between two calls of a reader. */
@@ -1146,7 +1147,7 @@ static double now(void) {
  * finds never becomes less, and is correct. */
 static void watch_process(work *job, int way, double until) {
     uint64_t seen = 0, opens = 0;
-    bags_reader_options options = live_options(NULL, way);
+    bags_reader_options options = unfinished_options(NULL, way);
     for (; now() < until; opens++) {
         bags_error err;
         bags_reader *reader = work_read(job, &options, &err);
@@ -1205,7 +1206,7 @@ static void reading_unfinished_data_may_run_out_of_memory(void **state) {
         tally_start(&blocks);
         blocks.fail_at = n;
         blocks.stays = true; /* with one failure the reader may try again */
-        bags_reader_options options = live_options(p.io, MAPPED);
+        bags_reader_options options = unfinished_options(p.io, MAPPED);
         options.env.allocator = &blocks.allocator;
         bags_reader *reader = work_read(&p.job, &options, &said);
         if (blocks.failed)
@@ -1248,5 +1249,5 @@ int main(void) {
         TEST(another_process_writes_meanwhile),
         TEST(reading_unfinished_data_may_run_out_of_memory),
     };
-    return cmocka_run_group_tests_name("live", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("unfinished data", tests, NULL, NULL);
 }

@@ -8,8 +8,8 @@ enum mode {
     MAPPED,
     RANDOM,
     SEQUENTIAL,
-    POSITIONAL,
-    LOADED,
+    NO_MMAP,
+    CACHED_INDEX,
     ONE_FILE,
     ONE_MAP,
     MODES
@@ -21,8 +21,8 @@ static bags_reader_options reading(int mode) {
     options.access = mode == RANDOM       ? BAGS_ACCESS_RANDOM
                      : mode == SEQUENTIAL ? BAGS_ACCESS_SEQUENTIAL
                                           : BAGS_ACCESS_DEFAULT;
-    options.no_mmap = mode >= POSITIONAL && mode <= ONE_FILE;
-    options.cache_index = mode == LOADED;
+    options.no_mmap = mode >= NO_MMAP && mode <= ONE_FILE;
+    options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
     options.env.allocator = &memory.allocator;
@@ -121,7 +121,7 @@ static void neighbours_are_read_with_one_call(void **state) {
     static const uint64_t order[] = {3, 1, 2, 4, 0};
     (void)state;
     save_rows(at("x"), V1, false);
-    bags_reader *reader = open_mode(at("x"), LOADED);
+    bags_reader *reader = open_mode(at("x"), CACHED_INDEX);
     bags_row row = {0};
     assert_ok(bags_reader_get_many(reader, order, 1, IMAGE, &row, &said));
     uint64_t before = disk.counts[HOOK_READ];
@@ -288,7 +288,7 @@ static void a_column_holds_all_blobs_of_a_shard(void **state) {
 static void the_order_of_a_column_is_checked_once(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
-    bags_reader *reader = open_mode(at("x"), POSITIONAL);
+    bags_reader *reader = open_mode(at("x"), NO_MMAP);
     uint64_t reads[2];
     bags_row row = {0};
     for (int i = 0; i < 2; i++) {
@@ -350,12 +350,12 @@ static void many_blobs_of_a_bag_are_read(void **state) {
     for (int variant = V1; variant <= SPLIT; variant++) {
         make_dir(at("%d", variant));
         hand_save(&hand, (enum variant)variant, at("%d", variant), "x");
-        for (int mode = 0; mode < LOADED + 1; mode++) {
+        for (int mode = 0; mode < CACHED_INDEX + 1; mode++) {
             bag_reader_options options;
             memset(&options, 0, sizeof(options));
-            options.access = (bags_access)(mode < POSITIONAL ? mode : 0);
-            options.no_mmap = mode >= POSITIONAL;
-            options.cache_index = mode == LOADED;
+            options.access = (bags_access)(mode < NO_MMAP ? mode : 0);
+            options.no_mmap = mode >= NO_MMAP;
+            options.cache_index = mode == CACHED_INDEX;
             options.env.io = &disk.io;
             options.env.allocator = &memory.allocator;
             bag_reader *reader =
@@ -381,9 +381,9 @@ static void many_blobs_of_a_bag_are_read(void **state) {
             bag_reader_close(reader);
         }
     }
-    bytes whole = hand_bytes(&hand, V1);
+    bytes complete = hand_bytes(&hand, V1);
     bag_reader *reader =
-        bag_reader_open_memory(whole.data, whole.size, NULL, &said);
+        bag_reader_open_memory(complete.data, complete.size, NULL, &said);
     bags_buffer scratch = {0};
     bags_view out[5];
     assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
@@ -392,7 +392,7 @@ static void many_blobs_of_a_bag_are_read(void **state) {
         check_blob(out[i], IMAGE, order[i]);
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
-    bytes_free(&whole);
+    bytes_free(&complete);
     hand_free(&hand);
 }
 
@@ -456,7 +456,7 @@ static void overlapping_blobs_are_not_copied_again_and_again(void **state) {
 static void every_system_failure_is_reported(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
-    for (int mode = POSITIONAL; mode < MODES; mode++)
+    for (int mode = NO_MMAP; mode < MODES; mode++)
         for (int what = 0; what < 3; what++) {
             bool failed = true;
             for (uint64_t n = 1; failed; n++) {

@@ -101,7 +101,7 @@ static void shards_below_a_name_in_another_script_are_found(void **state) {
 static void a_file_that_is_read_can_be_renamed_and_removed(void **state) {
     const bags_io *io = bags_io_local();
     bag_reader_options options;
-    bags_buffer room = {0};
+    bags_buffer space = {0};
     bags_view blob;
     (void)state;
     memset(&options, 0, sizeof(options));
@@ -114,13 +114,13 @@ static void a_file_that_is_read_can_be_renamed_and_removed(void **state) {
     assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
     assert_int_equal(io->rename(NULL, at("x.bag"), at("y.bag")), 0);
     assert_names(at("."), "y.bag");
-    assert_ok(bag_reader_get(reader, 0, &room, &blob, &said));
+    assert_ok(bag_reader_get(reader, 0, &space, &blob, &said));
     assert_text(blob, "text");
     assert_int_equal(io->remove(NULL, at("y.bag")), 0);
-    assert_ok(bag_reader_get(reader, 0, &room, &blob, &said));
+    assert_ok(bag_reader_get(reader, 0, &space, &blob, &said));
     assert_text(blob, "text");
     bag_reader_close(reader);
-    bags_buffer_free(&room);
+    bags_buffer_free(&space);
     assert_names(at("."), "");
 }
 
@@ -230,7 +230,7 @@ static void both_path_separators_of_windows_work(void **state) {
 static const char *program;
 
 /* The other process: it crashes with a partly written dataset. */
-static int die_writing(const char *path) {
+static int crash_writing(const char *path) {
     bags_value value = bags_utf8("flushed");
     bags_entry entry = {"a", &value, 1};
     bags_writer *writer = bags_writer_open(path, &field, 1, NULL, &said);
@@ -274,7 +274,7 @@ static void a_writer_in_another_process_holds_its_lock(void **state) {
 int main(int count, char **arguments) {
     program = arguments[0];
     if (count == 2)
-        return die_writing(arguments[1]);
+        return crash_writing(arguments[1]);
     const struct CMUnitTest tests[] = {
         TEST(paths_may_be_long),
         TEST(paths_of_every_script_are_utf8),

@@ -34,7 +34,7 @@
 
 enum op_kind {
     OP_WRITE,
-    OP_CUT,
+    OP_TRUNCATE,
     OP_SYNC,
     OP_LINK,
     OP_UNLINK,
@@ -90,7 +90,7 @@ typedef struct handle {
 static void need(bool holds, const char *what) {
     if (holds)
         return;
-    fprintf(stderr, "the recorder has too little room: %s\n", what);
+    fprintf(stderr, "the recorder is too small: %s\n", what);
     abort();
 }
 
@@ -238,7 +238,7 @@ static int record_write(void *user, void *file, uint64_t offset,
 }
 
 static int record_truncate(void *user, void *file, uint64_t size) {
-    note((recorder *)user, OP_CUT, ((handle *)file)->node)->size = size;
+    note((recorder *)user, OP_TRUNCATE, ((handle *)file)->node)->size = size;
     resize_bytes(content_of(user, file), size);
     return 0;
 }
@@ -446,14 +446,15 @@ static bytes draw_file(image *im, int at_node) {
     bool take = true;
     for (int i = 0; i < im->point; i++) {
         const op *o = &im->record->ops[i];
-        if (o->node != at_node || (o->kind != OP_WRITE && o->kind != OP_CUT))
+        if (o->node != at_node ||
+            (o->kind != OP_WRITE && o->kind != OP_TRUNCATE))
             continue;
         bool certain = i < sure;
         if (o->kind == OP_WRITE)
             write_sectors(im, &file, o, certain);
         else if (certain)
             resize_bytes(&file, o->size);
-        if (o->kind == OP_CUT)
+        if (o->kind == OP_TRUNCATE)
             now = o->size;
         else if (now < o->offset + o->size)
             now = o->offset + o->size;
@@ -530,9 +531,9 @@ static bool recover_image(const work *w, memory_disk *m, bags_error *err) {
     return code == BAGS_OK || code == BAGS_ERROR_MISSING;
 }
 
-static bool summed;   /* everything is written with checksums */
+static bool with_checksums; /* everything is written with checksums */
 static int share = 1; /* of a dataset's images, one in `share` is checked */
-static int looked_at; /* in total */
+static int checked_images; /* in total */
 
 /* What was certain exists as it was written. With checksums, datapoints after
  * it contain no other bytes than were written; but a sector of zeros in a
@@ -547,14 +548,14 @@ static void check_image(const work *w, image *im, tally_of_images *sum) {
     bool done = recover_image(w, &m, &err);
     finding f = work_find(w, &m.io, !done);
     if (f.right < certain || f.length > im->record->appended[im->point] ||
-        (f.opened && !f.verified) || (summed && f.emptied < f.length))
+        (f.opened && !f.verified) || (with_checksums && f.emptied < f.length))
         fail_msg("%s, call %d of %d, seed %llu: %d datapoints, the first %d "
                  "right; %d were certain, %d appended. recover: %s; reader: %s",
             im->how->name, im->point, im->record->length,
             (unsigned long long)seed, (int)f.length, (int)f.right, (int)certain,
             (int)im->record->appended[im->point], err.code ? err.message : "OK",
             f.error.code ? f.error.message : "OK");
-    looked_at++;
+    checked_images++;
     sum->images++;
     sum->more += f.length > certain;
     sum->wrong += f.right < f.length;
@@ -582,29 +583,30 @@ static void check_every(recorder *r, const work *w, const char *what) {
     static const style every = {"every choice", 0, 512, true};
     tally_of_images sum = {0, 0, 0, 0};
     choices *c = (choices *)malloc(sizeof(*c));
-    int whole = 0;
+    int complete = 0;
     for (int point = 0; point <= r->length; point++) {
         int images = 0;
         bool more = true;
         memset(c, 0, sizeof(*c));
-        for (; more && images < (summed ? FEW / 4 : FEW) / share; images++) {
+        for (; more && images < (with_checksums ? FEW / 4 : FEW) / share;
+             images++) {
             image im = {r, point, &every, (uint64_t)images, c};
             check_image(w, &im, &sum);
             more = choose_next(c);
         }
-        whole += !more;
+        complete += !more;
     }
     free(c);
     print_message("%s: every image of %d of %d points, %d in all\n", what,
-        whole, r->length + 1, (int)sum.images);
-    assert_true(whole > 0);
+        complete, r->length + 1, (int)sum.images);
+    assert_true(complete > 0);
 }
 
 /* Images of every point: the two that are not random once, the others `each`
  * times. */
 static void check_all(recorder *r, const work *w, int each, const char *what) {
     tally_of_images sum = {0, 0, 0, 0};
-    if (summed)
+    if (with_checksums)
         each =
             (each + 2) / 3; /* it makes a third more calls, and takes longer */
     for (int point = 0; point <= r->length; point += share)
@@ -653,15 +655,15 @@ static void close_recorded(recorder *r, work *w, bags_writer *writer) {
 /* A record, and the device above it that may crash. */
 typedef struct stage {
     recorder *record;
-    mortal device;
+    crash_device device;
     work job;
 } stage;
 
 static void stage_start(stage *s, const char *path, uint64_t shard_length) {
     s->record = recorder_start();
-    mortal_start(&s->device, &s->record->io);
+    crash_device_start(&s->device, &s->record->io);
     s->job = work_on(path, shard_length, &s->device.io);
-    s->job.options.checksum = summed;
+    s->job.options.checksum = with_checksums;
 }
 
 static void stage_end(stage *s, int each, const char *what) {
@@ -726,7 +728,7 @@ static void repeatedly_synced_datapoints_survive_a_power_failure(void **state) {
                 sync_recorded(s.record, &s.job, writer);
         }
         if (i % 2)
-            mortal_bury(&s.device, writer);
+            crash_writer(&s.device, writer);
         else
             close_recorded(s.record, &s.job, writer);
         stage_end(&s, i < 2 ? 4 : 2, "synced again and again");
@@ -798,7 +800,7 @@ static void check_bag_image(image *im, tally_of_images *sum) {
     } else {
         check_bag(im, &m, seed, false, sums == BAGS_PATH_FILE, sum);
     }
-    looked_at++;
+    checked_images++;
     sum->images++;
     memory_disk_free(&m);
 }
@@ -829,7 +831,7 @@ static void synced_blobs_of_a_bag_survive_a_power_failure(void **state) {
         memset(&options, 0, sizeof(options));
         options.env.io = &r->io;
         options.buffer_size = 4096;
-        options.checksum = summed;
+        options.checksum = with_checksums;
         options.keep_idx = i == 2;
         assert_opens(writer, bag_writer_open("x.bag", &options, &said));
         for (uint64_t n = 0; n < 24; n++) {
@@ -873,20 +875,20 @@ static void the_power_may_fail_during_recovery(void **state) {
     stage_start(&s, "set", 0);
     bags_writer *writer = stage_open(&s, false);
     write_and_sync(&s, writer, 9);
-    mortal_bury(&s.device, writer);
+    crash_writer(&s.device, writer);
     recover_recorded(&s);
     stage_end(&s, 8, "recovery, unsharded");
     stage_start(&s, "set", 4);
     writer = stage_open(&s, false);
     write_and_sync(&s, writer, 11);
-    mortal_bury(&s.device, writer);
+    crash_writer(&s.device, writer);
     recover_recorded(&s);
     stage_end(&s, 4, "recovery of shards");
     stage_start(&s, "set", 40);
     writer = stage_open(&s, false);
     append_recorded(s.record, &s.job, writer, 5);
     assert_ok(work_flush(&s.job, writer, &said));
-    mortal_bury(&s.device, writer);
+    crash_writer(&s.device, writer);
     recover_recorded(&s);
     stage_end(&s, 6, "recovery of what was never synced");
 }
@@ -899,10 +901,10 @@ static void the_power_may_fail_after_resuming(void **state) {
         stage_start(&s, "set", lengths[i]);
         bags_writer *writer = stage_open(&s, false);
         write_and_sync(&s, writer, 9);
-        mortal_bury(&s.device, writer);
+        crash_writer(&s.device, writer);
         writer = stage_open(&s, true);
         write_and_sync(&s, writer, bags_writer_resumed(writer) + 7);
-        mortal_bury(&s.device, writer);
+        crash_writer(&s.device, writer);
         writer = stage_open(&s, true);
         write_and_sync(&s, writer, bags_writer_resumed(writer) + 7);
         close_recorded(s.record, &s.job, writer);
@@ -920,7 +922,7 @@ static void an_explicit_sync_holds_with_no_sync(void **state) {
         s.job.options.no_sync = true;
         bags_writer *writer = stage_open(&s, false);
         write_and_sync(&s, writer, 9);
-        mortal_bury(&s.device, writer);
+        crash_writer(&s.device, writer);
         stage_end(&s, 6, i ? "no_sync, shards" : "no_sync, unsharded");
     }
 }
@@ -972,7 +974,7 @@ static void directories_of_a_crashed_writer_survive_a_power_failure(
         bags_writer *writer = stage_open(&s, false);
         append_recorded(s.record, &s.job, writer, 4);
         assert_ok(work_flush(&s.job, writer, &said));
-        mortal_bury(&s.device, writer);
+        crash_writer(&s.device, writer);
         if (i < 2) {
             recover_recorded(&s);
         } else {
@@ -1004,10 +1006,11 @@ int main(int argc, char **argv) {
     if (argc > 1 && atoi(argv[1]) > 1)
         share = atoi(argv[1]);
     int failed = cmocka_run_group_tests_name("power", tests, NULL, NULL);
-    summed = true;
+    with_checksums = true;
     failed +=
         cmocka_run_group_tests_name("power, with checksums", tests, NULL, NULL);
     if (share > 1)
-        print_message("in part: test_power %d, %d images\n", share, looked_at);
+        print_message(
+            "in part: test_power %d, %d images\n", share, checked_images);
     return failed;
 }

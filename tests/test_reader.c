@@ -3,13 +3,22 @@
 
 #include <errno.h>
 
-enum mode { MAPPED, POSITIONAL, LOADED, ONE_FILE, ONE_MAP, CANNOT_MAP, MODES };
+enum mode {
+    MAPPED,
+    NO_MMAP,
+    CACHED_INDEX,
+    ONE_FILE,
+    ONE_MAP,
+    CANNOT_MAP,
+    MODES
+};
 
 static bags_reader_options reading(enum mode mode) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.no_mmap = mode == POSITIONAL || mode == LOADED || mode == ONE_FILE;
-    options.cache_index = mode == LOADED;
+    options.no_mmap =
+        mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
+    options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
     options.env.allocator = &memory.allocator;
@@ -761,37 +770,37 @@ static void values_are_decoded_by_their_types(void **state) {
         bags_buffer scratch = {NULL, 0, NULL, NULL};
         for (uint64_t i = 0; i < 9; i++)
             for (int own = 0; own < 2; own++) {
-                bags_buffer *room = own ? &scratch : NULL;
+                bags_buffer *space = own ? &scratch : NULL;
                 bags_value array, other;
                 assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
                 assert_ok(bags_row_value(&row, 0, 0, NULL, &array, &said));
                 assert_int_equal(array.kind, BAGS_KIND_ARRAY);
                 assert_true((uintptr_t)array.data % 8 == 0);
-                assert_ok(bags_row_value(&row, 1, 0, room, &other, &said));
+                assert_ok(bags_row_value(&row, 1, 0, space, &other, &said));
                 assert_int_equal(other.kind, BAGS_KIND_BYTES);
                 assert_int_equal(other.size, i % 4);
-                assert_ok(bags_row_value(&row, 2, 0, room, &other, &said));
+                assert_ok(bags_row_value(&row, 2, 0, space, &other, &said));
                 assert_true(other.kind == BAGS_KIND_INT && other.sint == -2);
-                assert_ok(bags_row_value(&row, 3, 0, room, &other, &said));
+                assert_ok(bags_row_value(&row, 3, 0, space, &other, &said));
                 assert_true(
                     other.kind == BAGS_KIND_UINT && other.uint == 0x201);
-                assert_ok(bags_row_value(&row, 4, 0, room, &other, &said));
+                assert_ok(bags_row_value(&row, 4, 0, space, &other, &said));
                 assert_true(other.dims == 1 && other.shape[0] == 2);
                 assert_int_equal(((const uint16_t *)other.data)[1], 0x304);
                 for (size_t k = 0; k < i; k++) {
                     char text[8];
                     snprintf(text, sizeof(text), "w%d", (int)k);
-                    assert_ok(bags_row_value(&row, 5, k, room, &other, &said));
+                    assert_ok(bags_row_value(&row, 5, k, space, &other, &said));
                     assert_int_equal(other.kind, BAGS_KIND_UTF8);
                     assert_int_equal(other.size, 2);
                     assert_memory_equal(other.data, text, 2);
                 }
                 assert_fails(BAGS_ERROR_RANGE,
-                    bags_row_value(&row, 5, (size_t)i, room, &other, &said));
+                    bags_row_value(&row, 5, (size_t)i, space, &other, &said));
                 assert_fails(BAGS_ERROR_RANGE,
-                    bags_row_value(&row, 7, 0, room, &other, &said));
+                    bags_row_value(&row, 7, 0, space, &other, &said));
                 assert_fails(BAGS_ERROR_TYPE,
-                    bags_row_value(&row, 6, 0, room, &other, &said));
+                    bags_row_value(&row, 6, 0, space, &other, &said));
                 assert_says("strange");
                 assert_bytes(bags_row_bytes(&row, 6, 0), "\xff\xfe", 2);
                 /* Other slots did not use this slot's scratch. */
@@ -913,7 +922,7 @@ static void a_plain_range_is_one_contiguous_read(void **state) {
     }
     set_save(&set, V1, at("x"));
     set_free(&set);
-    bags_reader *reader = open_mode(at("x"), POSITIONAL);
+    bags_reader *reader = open_mode(at("x"), NO_MMAP);
     bags_row row = {0};
     assert_ok(bags_reader_get_range(reader, 0, 1, 0, &row, &said));
     uint64_t reads = disk.counts[HOOK_READ];
@@ -1062,7 +1071,7 @@ static void refs_are_read_in_every_form_of_an_integer(void **state) {
                 save_row(row.data, row.size);
                 bytes_free(&row);
                 bags_reader *reader =
-                    open_mode(at("x"), (i + j + k) % 2 ? MAPPED : POSITIONAL);
+                    open_mode(at("x"), (i + j + k) % 2 ? MAPPED : NO_MMAP);
                 assert_ok(bags_reader_get(reader, 1, NULL, 0, &got, &said));
                 assert_text(bags_row_bytes(&got, 0, 0), "c");
                 assert_int_equal(bags_row_length(&got, 1), 3);
@@ -1572,7 +1581,7 @@ static void few_open_files_and_maps_are_enough(void **state) {
     set_free(&set);
     for (size_t most = 1; most < 9; most += 2)
         for (int maps = 0; maps < 2; maps++) {
-            bags_reader_options options = reading(maps ? MAPPED : POSITIONAL);
+            bags_reader_options options = reading(maps ? MAPPED : NO_MMAP);
             bags_reader *reader;
             bags_row row = {0};
             options.max_files = most;
@@ -1747,7 +1756,7 @@ static void shared_blobs_need_bounded_memory(void **state) {
 typedef struct arena {
     bags_allocator allocator;
     size_t used, live;
-    double room[100000];
+    double space[100000];
 } arena;
 
 static void *arena_resize(
@@ -1758,7 +1767,7 @@ static void *arena_resize(
         a->used = a->live ? a->used : 0;
         return NULL;
     }
-    void *fresh = a->room + a->used;
+    void *fresh = a->space + a->used;
     a->used += (new_size + 15) / 16 * 2;
     if (a->used > 100000)
         return NULL;

@@ -682,7 +682,7 @@ static void an_unsharded_dataset_belongs_to_worker_0(void **state) {
 
 /* ---- shares of workers ---- */
 
-/* For every number of workers, their shares make up the whole: each datapoint
+/* For every number of workers, their shares make up the complete: each datapoint
  * belongs to exactly one. `shards` of 2 datapoints; 0: unsharded. */
 #define MOST_WORKERS 4
 
@@ -726,11 +726,11 @@ static void check_shares_of_readers(uint64_t shards, uint64_t workers) {
 
 static void check_shares_of_verify(uint64_t workers) {
     bags_verify_options options;
-    bags_verify_report whole, sum, one;
+    bags_verify_report complete, sum, one;
     memset(&options, 0, sizeof(options));
     memset(&sum, 0, sizeof(sum));
     options.env.io = &disk.io;
-    assert_ok(bags_verify(at("x"), &options, &whole, &said));
+    assert_ok(bags_verify(at("x"), &options, &complete, &said));
     options.shard_stop = workers;
     for (uint64_t w = 0; w < workers; w++) {
         options.shard_start = w;
@@ -743,7 +743,7 @@ static void check_shares_of_verify(uint64_t workers) {
         sum.bags += one.bags;
         sum.checksums += one.checksums;
     }
-    assert_memory_equal(&sum, &whole, sizeof(sum));
+    assert_memory_equal(&sum, &complete, sizeof(sum));
 }
 
 static void check_shares_of_checksum(uint64_t shards, uint64_t workers) {
@@ -786,16 +786,16 @@ static void every_crashed_shard_is_recovered_by_one_worker(void **state) {
         for (uint64_t workers = 1; workers <= MOST_WORKERS; workers++) {
             uint64_t finished = 0, length = 0;
             for (uint64_t i = 0; i < (writers ? writers : 1); i++) {
-                mortal device;
+                crash_device device;
                 bags_writer *writer;
-                mortal_start(&device, bags_io_local());
+                crash_device_start(&device, bags_io_local());
                 work w = work_on(at("x"), writers ? 9 : 0, &device.io);
                 w.options.shard_start = i;
                 w.options.shard_stop = writers;
                 assert_opens(writer, work_open(&w, false, &said));
                 assert_ok(work_append_to(&w, writer, 3 + i, &said));
                 assert_ok(work_flush(&w, writer, &said));
-                mortal_bury(&device, writer);
+                crash_writer(&device, writer);
             }
             for (uint64_t i = 0; i < workers; i++) {
                 bags_recover_options options;
@@ -981,13 +981,13 @@ static void save_uneven(const char *path) {
 static void ranges_may_span_shards(void **state) {
     (void)state;
     save_uneven(at("x"));
-    for (int positional = 0; positional < 3; positional++) {
+    for (int no_mmap = 0; no_mmap < 3; no_mmap++) {
         bags_reader_options options = reading();
         bags_reader *reader;
         bags_row row = {0};
-        options.no_mmap = positional > 0;
-        options.cache_index = positional > 1;
-        options.max_files = positional ? 1 : 0;
+        options.no_mmap = no_mmap > 0;
+        options.cache_index = no_mmap > 1;
+        options.max_files = no_mmap ? 1 : 0;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         check_formulas(reader, NULL, 11);
         for (uint64_t start = 0; start < 13; start++)

@@ -15,7 +15,7 @@
 /* ---- sparse files ---- */
 
 /* The bytes that a file occupies on the disk. */
-static uint64_t room_of(const char *path) {
+static uint64_t disk_usage(const char *path) {
 #ifdef _WIN32
     FILE_STANDARD_INFO info;
     HANDLE file =
@@ -37,7 +37,7 @@ static bool has_holes(void) {
     CHECK(io->open(io->user, at("hole"), BAGS_IO_CREATE, &file) == 0);
     CHECK(io->truncate(io->user, file, GIB) == 0);
     CHECK(io->close(io->user, file) == 0);
-    bool holes = room_of(at("hole")) < ((uint64_t)1 << 20);
+    bool holes = disk_usage(at("hole")) < ((uint64_t)1 << 20);
     CHECK(remove(at("hole")) == 0);
     return holes;
 }

@@ -44,7 +44,7 @@ typedef struct world {
     char directory[200];
     char paths[3][256];
     const char *where; /* the step that failed */
-    bool dies;         /* it crashes, instead of closing a writer that failed */
+    bool crashes;      /* it crashes, instead of closing a writer that failed */
     bool reads;        /* without mmap, with few open files */
     bool ended;        /* it reached its end, and did not crash */
     bags_code code;
@@ -100,7 +100,7 @@ static world *world_on(const char *directory) {
 static world *new_world(const char *directory, uint64_t n) {
     make_dir(directory);
     world *w = world_on(directory);
-    w->dies = n % 2;
+    w->crashes = n % 2;
     return w;
 }
 
@@ -108,15 +108,15 @@ static void world_free(world *w) { munmap(w, sizeof(*w)); }
 
 /* The program crashes: nothing that releasing its writer does reaches the
  * disk. */
-static void bury(world *w, bags_writer *writer) {
+static void crash_here(world *w, bags_writer *writer) {
     w->calls.buried = true;
     bags_writer_close(writer, NULL);
     w->calls.buried = false;
 }
 
 static bags_code leave(world *w, bags_writer *writer, bags_code code) {
-    if (w->dies || !code)
-        bury(w, writer);
+    if (w->crashes || !code)
+        crash_here(w, writer);
     else
         bags_writer_close(writer, NULL);
     return code;
@@ -140,7 +140,7 @@ done:
 }
 
 /* Resume, and finish. */
-static bags_code go_on(world *w, int which) {
+static bags_code resume_work(world *w, int which) {
     work *each = &w->works[which];
     uint64_t flushed = each->flushed, appended = each->appended;
     bags_writer *writer = NULL;
@@ -180,7 +180,7 @@ static bags_code read_back(world *w, int which, bool no_mmap) {
     options.env.allocator = &w->blocks.allocator;
     w->where = "read_back";
     w->reads = no_mmap;
-    finding f = work_look(each, &options);
+    finding f = work_read_all(each, &options);
     if (f.error.code)
         w->error = f.error;
     else if (f.right != f.length || f.length < each->flushed)
@@ -193,11 +193,11 @@ static bags_code read_back(world *w, int which, bool no_mmap) {
 static bags_code run(world *w) {
     bags_code code;
     STEP(begin(w, SHARDS, 7));
-    STEP(go_on(w, SHARDS));
+    STEP(resume_work(w, SHARDS));
     STEP(begin(w, ONE, 5));
     STEP(recover(w, w->paths[1]));
     STEP(begin(w, SECOND_OF_TWO, 3));
-    STEP(go_on(w, FIRST_OF_TWO));
+    STEP(resume_work(w, FIRST_OF_TWO));
     STEP(recover(w, w->paths[2]));
     STEP(read_back(w, SHARDS, false));
     STEP(read_back(w, SHARDS, true));
@@ -227,9 +227,9 @@ static bags_code write_bag(world *w, const char *path) {
     STEP(bag_writer_flush(writer, &w->error));
     STEP(bag_writer_append(writer, "small", 5, NULL, &w->error));
 done:
-    if (code && w->dies)
+    if (code && w->crashes)
         bag_writer_abort(writer);
-    if (code && !w->dies)
+    if (code && !w->crashes)
         bag_writer_close(writer, NULL);
     if (code)
         return code;
@@ -293,7 +293,7 @@ static int run_apart(world *w, prepare *ready, uint64_t n) {
 }
 
 /* Leave an unfinished shard after a finished one. */
-static void die_in_second_shard(world *w) {
+static void crash_in_second_shard(world *w) {
     shim_in_use = &w->calls;
     w->calls.armed = true;
     bags_code code = begin(w, SHARDS, 7);
@@ -344,21 +344,21 @@ static void check_recovery(world *w, const char *how, uint64_t n) {
 }
 
 /* An unsharded dataset is complete after recovery. */
-static bool is_whole(const world *w, int which) {
+static bool is_complete(const world *w, int which) {
     const work *each = &w->works[which];
     return which == ONE && work_find(each, NULL, false).right > 0 &&
            exists(each->path);
 }
 
 /* Resuming ends with the same bytes as if nothing had happened. */
-static void check_going_on(world *w, const char *how, uint64_t n) {
+static void check_resuming(world *w, const char *how, uint64_t n) {
     static const char *const names[] = {"above", "pair"};
     const char *where = w->where;
     for (int i = 0; i < WORKS; i++) {
         w->works[i].options.no_sync = true;
-        if (!is_whole(w, i) && go_on(w, i))
-            fail_msg("%s %d in %s: %s does not go on: %s", how, (int)n, where,
-                w->works[i].path, w->error.message);
+        if (!is_complete(w, i) && resume_work(w, i))
+            fail_msg("%s %d in %s: %s cannot be resumed: %s", how, (int)n,
+                where, w->works[i].path, w->error.message);
     }
     drop_journals(bags_io_local(), w->directory);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -367,7 +367,7 @@ static void check_going_on(world *w, const char *how, uint64_t n) {
         snprintf(there, sizeof(there), "%s/%s", reference, names[i]);
         drop_journals(bags_io_local(), there);
         if (!is_same_tree(here, there))
-            fail_msg("after %s %d in %s going on gives other bytes", how,
+            fail_msg("after %s %d in %s resuming ends with other bytes", how,
                 (int)n, where);
     }
 }
@@ -377,14 +377,14 @@ static void check_remains(world *w, const char *how, uint64_t n) {
     char copy[256];
     world before = *w;
     memset(&w->calls, 0, sizeof(w->calls));
-    w->dies = false;
+    w->crashes = false;
     snprintf(copy, sizeof(copy), "%s.copy", w->directory);
     copy_tree(w->directory, copy);
     check_recovery(w, how, n);
     memcpy(w->works, before.works, sizeof(w->works));
     remove_tree(w->directory);
     assert_int_equal(rename(copy, w->directory), 0);
-    check_going_on(w, how, n);
+    check_resuming(w, how, n);
 }
 
 /* ---- faults ---- */
@@ -727,7 +727,7 @@ static void make_model(void) {
         assert_int_equal(rename(at("model/gaps/%s", names[i]),
                              at("model/gaps/%s", names[i + 1])),
             0);
-    die_in_second_shard(w);
+    crash_in_second_shard(w);
     shim_in_use = &w->calls;
     w->calls.armed = true;
     bag_writer *bag = bag_writer_open(at("model/alone.bag"), NULL, &said);
@@ -802,7 +802,7 @@ static bool meet_upkeep(const fault *how, uint64_t n) {
             w->error.message);
     drop_the_rest(w->directory);
     if (!is_same_tree(at("set"), at("kept")))
-        fail_msg("%s %d: it ends otherwise", how->name, (int)n);
+        fail_msg("%s %d: it ends differently", how->name, (int)n);
     remove_tree(w->directory);
     world_free(w);
     return reached;
@@ -927,7 +927,7 @@ static bool meet_command(const fault *how, uint64_t n) {
     expect_success(how->name, n, run_command(at("set"), NULL));
     drop_the_rest(at("set"));
     if (!is_same_tree(at("set"), at("kept")))
-        fail_msg("%s %d: bags %s, called again, ends otherwise", how->name,
+        fail_msg("%s %d: bags %s, called again, ends differently", how->name,
             (int)n, words[1]);
     remove_tree(at("set"));
     world_free(w);
@@ -1065,25 +1065,27 @@ static void may_mount(void) {
     skip();
 }
 
-static const char *room;
+static const char *small_disk;
 
-static void mount_room(const char *options) {
-    room = at("room");
-    if (!exists(room))
-        make_dir(room);
-    assert_int_equal(mount("tmpfs", room, "tmpfs", 0, options), 0);
+static void mount_small_disk(const char *options) {
+    small_disk = at("small_disk");
+    if (!exists(small_disk))
+        make_dir(small_disk);
+    assert_int_equal(mount("tmpfs", small_disk, "tmpfs", 0, options), 0);
 }
 
-static void free_room(void) { assert_int_equal(umount(at("room")), 0); }
+static void unmount_small_disk(void) {
+    assert_int_equal(umount(at("small_disk")), 0);
+}
 
 /* Also after the test failed in it. */
-static int leave_room(void **state) {
-    umount2(at("room"), MNT_DETACH);
+static int leave_small_disk(void **state) {
+    umount2(at("small_disk"), MNT_DETACH);
     return support_teardown(state);
 }
 
 #define TEST_IN_ROOM(function)                                                 \
-    cmocka_unit_test_setup_teardown(function, support_setup, leave_room)
+    cmocka_unit_test_setup_teardown(function, support_setup, leave_small_disk)
 
 /* While the disk is still full, recovery may fail, but not lose anything. */
 static void recover_when_full(world *w, const limit *how, uint64_t n) {
@@ -1101,14 +1103,14 @@ typedef void relieve(uint64_t n);
 
 static bool meet_small_disk(const limit *how, relieve *more, uint64_t n) {
     char directory[256];
-    snprintf(directory, sizeof(directory), "%s/room/set", at("."));
+    snprintf(directory, sizeof(directory), "%s/small_disk/set", at("."));
     if (mkdir(directory, 0777) != 0) {
         assert_int_equal(errno, how->error);
         more(n);
         return true;
     }
     world *w = world_on(directory);
-    w->dies = n % 2;
+    w->crashes = n % 2;
     int status = run_apart(w, NULL, n);
     bool hit = check_limit(w, how, n, status);
     if (n % 4 < 2) {
@@ -1124,9 +1126,9 @@ static bool meet_small_disk(const limit *how, relieve *more, uint64_t n) {
     return hit;
 }
 
-static void grow_room(uint64_t n) {
+static void grow_small_disk(uint64_t n) {
     (void)n;
-    assert_int_equal(mount("tmpfs", at("room"), "tmpfs", MS_REMOUNT,
+    assert_int_equal(mount("tmpfs", at("small_disk"), "tmpfs", MS_REMOUNT,
                          "size=64m,nr_inodes=10000"),
         0);
 }
@@ -1141,9 +1143,9 @@ static void raise_tmpfs(const limit *how, const char *format, uint64_t n) {
     for (; hit; tried += hit) {
         char options[64];
         snprintf(options, sizeof(options), format, (int)n);
-        mount_room(options);
-        hit = meet_small_disk(how, grow_room, n);
-        free_room();
+        mount_small_disk(options);
+        hit = meet_small_disk(how, grow_small_disk, n);
+        unmount_small_disk();
         n += is_soak() ? 1 : 1 + next_random(&seed) % 12;
     }
     print_message("%-20s %5d points\n", how->name, tried);
@@ -1166,14 +1168,14 @@ static void a_tmpfs_without_inodes_is_named(void **state) {
 static void mount_ext4(void) {
     char command[1024];
     may_mount();
-    room = at("room");
-    make_dir(room);
+    small_disk = at("small_disk");
+    make_dir(small_disk);
     save(at("image"), NULL, 0);
     resize_file(at("image"), 2 << 20);
     snprintf(command, sizeof(command),
         "PATH=$PATH:/sbin:/usr/sbin; "
         "mkfs.ext4 -q -m 0 -b 1024 -N 160 '%s' && mount -o loop '%s' '%s'",
-        at("image"), at("image"), room);
+        at("image"), at("image"), small_disk);
     if (system(command) == 0)
         return;
     print_message("skipped: needs mkfs.ext4 and a loop device\n");
@@ -1183,8 +1185,8 @@ static void mount_ext4(void) {
 /* Fills the disk except for n blocks, or inodes. */
 static void fill_blocks(uint64_t n) {
     struct statvfs space;
-    assert_int_equal(statvfs(at("room"), &space), 0);
-    int fd = open(at("room/filler"), O_WRONLY | O_CREAT, 0666);
+    assert_int_equal(statvfs(at("small_disk"), &space), 0);
+    int fd = open(at("small_disk/filler"), O_WRONLY | O_CREAT, 0666);
     assert_true(fd >= 0);
     /* Some blocks go to the filler's own list of blocks. */
     for (uint64_t take = space.f_bfree; take > n; take--)
@@ -1195,15 +1197,15 @@ static void fill_blocks(uint64_t n) {
 
 static void empty_blocks(uint64_t n) {
     (void)n;
-    remove_tree(at("room/filler"));
+    remove_tree(at("small_disk/filler"));
 }
 
 static void fill_inodes(uint64_t n) {
     struct statvfs space;
-    make_dir(at("room/filler"));
-    assert_int_equal(statvfs(at("room"), &space), 0);
+    make_dir(at("small_disk/filler"));
+    assert_int_equal(statvfs(at("small_disk"), &space), 0);
     for (uint64_t i = n; i < space.f_ffree; i++)
-        save(at("room/filler/%d", (int)i), NULL, 0);
+        save(at("small_disk/filler/%d", (int)i), NULL, 0);
 }
 
 static void raise_ext4(const limit *how, relieve *take, uint64_t step) {
@@ -1217,7 +1219,7 @@ static void raise_ext4(const limit *how, relieve *take, uint64_t step) {
         hit = meet_small_disk(how, empty_blocks, n);
         n += is_soak() ? step : 1 + next_random(&seed) % (12 * step);
     }
-    free_room();
+    unmount_small_disk();
     print_message("%-20s %5d points\n", how->name, tried);
     assert_true(tried > 3);
 }
@@ -1239,11 +1241,12 @@ static void a_disk_that_became_read_only_is_named(void **state) {
     (void)state;
     may_mount();
     make_reference();
-    mount_room("size=64m");
-    make_dir(at("room/set"));
-    world *w = world_on(at("room/set"));
-    die_in_second_shard(w);
-    assert_int_equal(mount(NULL, room, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+    mount_small_disk("size=64m");
+    make_dir(at("small_disk/set"));
+    world *w = world_on(at("small_disk/set"));
+    crash_in_second_shard(w);
+    assert_int_equal(
+        mount(NULL, small_disk, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
     assert_fails(BAGS_ERROR_IO, bags_recover(w->paths[0], NULL, NULL, &said));
     assert_int_equal(said.system, EROFS);
     assert_says("shards/000001");
@@ -1255,10 +1258,10 @@ static void a_disk_that_became_read_only_is_named(void **state) {
     assert_says("Read-only");
     finding f = work_find(&w->works[SHARDS], NULL, true);
     assert_int_equal(f.right, 4);
-    assert_int_equal(mount(NULL, room, NULL, MS_REMOUNT, NULL), 0);
+    assert_int_equal(mount(NULL, small_disk, NULL, MS_REMOUNT, NULL), 0);
     check_remains(w, "read-only", 0);
     world_free(w);
-    free_room();
+    unmount_small_disk();
 }
 
 /* ---- permissions ---- */
@@ -1276,7 +1279,7 @@ static bags_code read_shards(world *w) { return read_back(w, SHARDS, false); }
 
 static bags_code recover_shards(world *w) { return recover(w, w->paths[0]); }
 
-static bags_code go_on_with_shards(world *w) { return go_on(w, SHARDS); }
+static bags_code resume_with_shards(world *w) { return resume_work(w, SHARDS); }
 
 static bags_code begin_one(world *w) { return begin(w, ONE, 5); }
 
@@ -1304,7 +1307,7 @@ static world *nobodys_world(void) {
     chmod(at("."), 0755);
     make_dir(at("set"));
     world *w = world_on(at("set"));
-    die_in_second_shard(w);
+    crash_in_second_shard(w);
     return w;
 }
 
@@ -1331,7 +1334,7 @@ static void missing_write_permission_loses_nothing(void **state) {
     world *w = nobodys_world();
     work before = w->works[SHARDS];
     expect_refusal(w, recover_shards, "above/shards/000001");
-    expect_refusal(w, go_on_with_shards, "above/shards/000001");
+    expect_refusal(w, resume_with_shards, "above/shards/000001");
     expect_refusal(w, begin_one, "set/one");
     w->works[SHARDS] = before;
     check_remains(w, "no rights", 0);
@@ -1361,7 +1364,7 @@ static bags_code hash_row(
 /* Read the first shard, truncate one of its files, and read again: each row is
  * as before, or an error that names a file of the shard. Returns the number of
  * errors. */
-static int read_and_cut(const char *set, const bags_reader_options *how,
+static int read_and_truncate(const char *set, const bags_reader_options *how,
     const char *path, uint64_t size) {
     char before[FIRST_SHARD][65], after[65];
     int errors = 0;
@@ -1398,15 +1401,15 @@ static void a_file_truncated_while_read_without_mmap_is_an_error(void **state) {
             how.no_mmap = true;
             how.cache_index = mode == 1;
             how.max_files = mode == 2 ? 1 : 0;
-            bytes whole = load(path);
-            for (uint64_t n = 0; n < whole.size; n += 1 + n / 16, tried++) {
-                errors += read_and_cut(set, &how, path, n);
-                save(path, whole.data, whole.size);
+            bytes complete = load(path);
+            for (uint64_t n = 0; n < complete.size; n += 1 + n / 16, tried++) {
+                errors += read_and_truncate(set, &how, path, n);
+                save(path, complete.data, complete.size);
             }
-            bytes_free(&whole);
+            bytes_free(&complete);
         }
     print_message(
-        "%-20s %5d points, %d errors\n", "cut by position", tried, errors);
+        "%-20s %5d points, %d errors\n", "cut without mmap", tried, errors);
     assert_true(errors > tried);
 }
 
@@ -1423,7 +1426,7 @@ static void a_file_truncated_while_mapped_terminates_the_program(void **state) {
         bags_reader_options how;
         memset(&how, 0, sizeof(how));
         end_at_signals();
-        read_and_cut(set, &how, text, 0);
+        read_and_truncate(set, &how, text, 0);
         _exit(0);
     }
     assert_true(waitpid(child, &status, 0) == child);

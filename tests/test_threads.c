@@ -134,7 +134,7 @@ static void *read_much(void *user) {
         if (!fault && i % 50 == 7 &&
             bags_reader_get(j->reader, TOTAL, NULL, 0, &row, &err) !=
                 BAGS_ERROR_RANGE)
-            fault = "a datapoint behind the end";
+            fault = "a datapoint past the end";
         if (!fault && j->seed == 1 && i % 100 == 3 &&
             bags_verify(j->path, NULL, NULL, &err))
             fault = err.message;
@@ -238,7 +238,7 @@ static void threads_share_a_few_open_files(void **state) {
             opens = closes = 0;
             check_readers(&options, 300);
             print_message("at most %d open%s: %d files opened again\n",
-                (int)files, load ? ", tables loaded" : "", (int)opens - FILES);
+                (int)files, load ? ", index cached" : "", (int)opens - FILES);
             /* Most reads close one file and open another. */
             assert_true(closes > 300 * THREADS);
             assert_true(opens == closes);
@@ -436,9 +436,9 @@ static void workers_write_one_dataset(void **state) {
 
 /* ---- readers while another thread writes ---- */
 
-#define LIVE_TOTAL 2000
+#define NUMBERED_TOTAL 2000
 
-static bags_code append_live(
+static bags_code append_numbered(
     bags_writer *writer, uint64_t index, bags_error *err) {
     char text[200], items[6][200];
     bags_value value, values[6];
@@ -450,7 +450,7 @@ static bags_code append_live(
     return bags_writer_append(writer, entries, 2, err);
 }
 
-static void *write_live(job *j) {
+static void *write_numbered(job *j) {
     static const bags_field fields[] = {{"a", "bytes"}, {"b", "bytes[]"}};
     bags_writer_options options;
     bags_error err;
@@ -460,8 +460,8 @@ static void *write_live(job *j) {
     options.no_sync = true;
     bags_writer *writer = bags_writer_open(j->path, fields, 2, &options, &err);
     bags_code code = writer ? BAGS_OK : err.code;
-    for (uint64_t i = 0; i < LIVE_TOTAL && !code; i++) {
-        code = append_live(writer, i, &err);
+    for (uint64_t i = 0; i < NUMBERED_TOTAL && !code; i++) {
+        code = append_numbered(writer, i, &err);
         if (i % 5 == 3 && !code)
             code = bags_writer_flush(writer, &err);
     }
@@ -471,7 +471,7 @@ static void *write_live(job *j) {
     return NULL;
 }
 
-static const char *read_live(
+static const char *read_unfinished(
     const bags_reader *reader, uint64_t index, bags_row *row, bags_error *err) {
     char text[200];
     if (bags_reader_get(reader, index, NULL, 0, row, err))
@@ -487,7 +487,7 @@ static const char *read_live(
 }
 
 /* Thread 0 writes; the others open the dataset until everything is in it. */
-static void *watch_live(void *user) {
+static void *watch_numbered(void *user) {
     job *j = (job *)user;
     bags_reader_options options;
     bags_row row = {0};
@@ -495,12 +495,12 @@ static void *watch_live(void *user) {
     uint64_t seen = 0;
     const char *fault = NULL;
     if (j->seed == 0)
-        return write_live(j);
+        return write_numbered(j);
     memset(&options, 0, sizeof(options));
     options.unfinished = BAGS_UNFINISHED_READ;
     options.no_mmap = j->seed % 2;
     options.max_files = j->seed % 3;
-    while (seen < LIVE_TOTAL && !fault) {
+    while (seen < NUMBERED_TOTAL && !fault) {
         bags_reader *reader = bags_reader_open(j->path, &options, &err);
         if (!reader && !seen &&
             (err.code == BAGS_ERROR_MISSING ||
@@ -512,10 +512,10 @@ static void *watch_live(void *user) {
             fault = "fewer datapoints than before";
         for (uint64_t i = length > 20 ? length - 20 : 0; i < length && !fault;
              i++)
-            fault = read_live(reader, i, &row, &err);
+            fault = read_unfinished(reader, i, &row, &err);
         if (length && !fault)
-            fault =
-                read_live(reader, (seen * 7 + j->seed) % length, &row, &err);
+            fault = read_unfinished(
+                reader, (seen * 7 + j->seed) % length, &row, &err);
         seen = length;
         bags_reader_close(reader);
     }
@@ -533,19 +533,20 @@ static void threads_read_while_another_writes(void **state) {
         jobs[i].path = at("live");
         jobs[i].seed = i;
     }
-    run_jobs(jobs, watch_live);
+    run_jobs(jobs, watch_numbered);
 }
 
 /* One reader of unfinished shards, with few open files, while its writer
  * continues. */
-static void *share_live(void *user) {
+static void *share_unfinished(void *user) {
     job *j = (job *)user;
     bags_row row = {0};
     bags_error err;
     uint64_t length = bags_reader_length(j->reader), random = j->seed;
     const char *fault = NULL;
     for (int i = 0; i < 1500 && !fault; i++)
-        fault = read_live(j->reader, next_random(&random) % length, &row, &err);
+        fault = read_unfinished(
+            j->reader, next_random(&random) % length, &row, &err);
     if (fault)
         snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
     bags_row_free(&row);
@@ -566,7 +567,7 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
         assert_opens(writer,
             bags_writer_open(at("live%d", way), fields, 2, &with, &said));
         for (uint64_t i = 0; i < 300; i++)
-            assert_ok(append_live(writer, i, &said));
+            assert_ok(append_numbered(writer, i, &said));
         assert_ok(bags_writer_flush(writer, &said));
         memset(&options, 0, sizeof(options));
         options.unfinished = BAGS_UNFINISHED_READ;
@@ -575,14 +576,14 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
         assert_opens(
             reader, bags_reader_open(at("live%d", way), &options, &said));
         assert_true(bags_reader_length(reader) == 300);
-        assert_ok(append_live(writer, 300, &said));
+        assert_ok(append_numbered(writer, 300, &said));
         assert_ok(bags_writer_close(writer, &said));
         memset(jobs, 0, sizeof(jobs));
         for (size_t i = 0; i < THREADS; i++) {
             jobs[i].reader = reader;
             jobs[i].seed = i;
         }
-        run_jobs(jobs, share_live);
+        run_jobs(jobs, share_unfinished);
         bags_reader_close(reader);
     }
 }

@@ -701,17 +701,17 @@ static void more_dimensions_than_an_array_may_have_are_refused(void **state) {
     char text[1024] = "array(uint8";
     (void)state;
     for (int dims = 0; dims <= BAGS_MAX_DIMS + 2; dims++) {
-        char whole[2048];
-        snprintf(whole, sizeof(whole), "%s)", text);
+        char complete[2048];
+        snprintf(complete, sizeof(complete), "%s)", text);
         coder c;
         if (dims <= BAGS_MAX_DIMS) {
             bags_value value;
-            assert_ok(coder_try(&c, whole));
+            assert_ok(coder_try(&c, complete));
             assert_ok(coder_decode(&c, "x", 1, &value));
             assert_int_equal(value.dims, dims);
             coder_close(&c);
         } else {
-            assert_fails(BAGS_ERROR_TYPE, coder_try(&c, whole));
+            assert_fails(BAGS_ERROR_TYPE, coder_try(&c, complete));
         }
         strcat(text, ",1");
     }
@@ -752,10 +752,10 @@ static void arrays_of_a_fixed_shape_are_stored_as_their_elements(void **state) {
     unsigned char stored[24];
     memcpy(stored, blob.data, 24); /* decoding uses the same scratch */
     for (size_t offset = 0; offset < 9; offset++) {
-        unsigned char *room = (unsigned char *)malloc(24 + offset);
-        memcpy(room + offset, stored, 24);
+        unsigned char *space = (unsigned char *)malloc(24 + offset);
+        memcpy(space + offset, stored, 24);
         memset(&value, 0, sizeof(value));
-        assert_ok(coder_decode(&c, room + offset, 24, &value));
+        assert_ok(coder_decode(&c, space + offset, 24, &value));
         assert_int_equal(value.kind, BAGS_KIND_ARRAY);
         assert_int_equal(value.dtype, BAGS_DTYPE_FLOAT32);
         assert_int_equal(value.dims, 2);
@@ -765,8 +765,8 @@ static void arrays_of_a_fixed_shape_are_stored_as_their_elements(void **state) {
         assert_memory_equal(value.data, elements, 24);
         /* An aligned array in native byte order is not copied. */
         if (offset % 4 == 0 && little_endian())
-            assert_ptr_equal(value.data, room + offset);
-        free(room);
+            assert_ptr_equal(value.data, space + offset);
+        free(space);
     }
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, elements, 23, &value));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, elements, 0, &value));
@@ -866,10 +866,10 @@ static void one_dimension_of_an_array_may_be_any(void **state) {
             &c, bags_array(BAGS_DTYPE_INT16, 2, shapes[i], elements), &blob));
         assert_bytes(blob, stored, size);
         for (size_t offset = 0; offset < 2; offset++) {
-            unsigned char room[64];
+            unsigned char space[64];
             if (size)
-                memcpy(room + offset, stored, size);
-            assert_ok(coder_decode(&c, room + offset, size, &value));
+                memcpy(space + offset, stored, size);
+            assert_ok(coder_decode(&c, space + offset, size, &value));
             assert_true(value.shape[0] == shapes[i][0] && value.shape[1] == 2);
             assert_int_equal(value.size, size);
             assert_true((uintptr_t)value.data % 2 == 0);

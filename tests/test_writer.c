@@ -1014,9 +1014,9 @@ static void a_datapoint_that_a_codec_abandoned_by_longjmp_is_dropped(
             bags_writer_options options = writing(4096);
             bags_writer *writer;
             hand_set set;
-            mortal device;
+            crash_device device;
             size_t points = 2;
-            mortal_start(&device, &disk.io);
+            crash_device_start(&device, &disk.io);
             options.env.io = &device.io;
             options.registry = codecs;
             assert_opens(writer,
@@ -1040,7 +1040,7 @@ static void a_datapoint_that_a_codec_abandoned_by_longjmp_is_dropped(
                 points += 2;
             }
             if (after == CRASH)
-                mortal_bury(&device, writer);
+                crash_writer(&device, writer);
             else
                 assert_ok(bags_writer_close(writer, &said));
             if (after == CRASH)
