@@ -1691,6 +1691,7 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_WINDOWS_PATHS 0
 #endif
 
+/* BAGI_COLD is for functions that write a message: they are called once, if ever. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_ATOMIC 1
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
@@ -1728,6 +1729,7 @@ BAGS_API bags_code bags_verify(const char *path,
  * other calls accept 260 characters. Every file is opened so that other handles
  * may read, write, rename and remove it, as on POSIX systems. */
 
+/* Ready without memory, so that nothing is freed. */
 typedef SRWLOCK bagi_mutex;
 
 static bool bagi_mutex_init(bagi_mutex *mutex) {
@@ -1890,6 +1892,7 @@ static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     return 0;
 }
 
+/* How Windows calls receive an offset: there is no pread. */
 static OVERLAPPED bagi_windows_at(uint64_t offset) {
     OVERLAPPED at;
     memset(&at, 0, sizeof at);
@@ -1947,6 +1950,7 @@ static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
     return error;
 }
 
+/* SetEndOfFile would need a file position. */
 static int bagi_local_truncate(BAGI_USER, void *file, uint64_t size) {
     FILE_END_OF_FILE_INFO end;
     if (size > (uint64_t)INT64_MAX)
@@ -2005,7 +2009,7 @@ static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
     return 0;
 }
 
-/* Call a Windows function that needs only a path. */
+/* Call a Windows function that needs only a path, such as DeleteFileW. */
 static int bagi_windows_call(const char *path, BOOL(WINAPI *call)(LPCWSTR)) {
     wchar_t *wide = NULL;
     int error = bagi_wide(path, &wide);
@@ -2216,6 +2220,7 @@ static int bagi_local_advise(BAGI_USER, void *file, const void *map,
         (result) = (call);                                                     \
     } while ((result) < 0 && errno == EINTR)
 
+/* An uncontended one needs no system call. */
 typedef pthread_mutex_t bagi_mutex;
 
 static bool bagi_mutex_init(bagi_mutex *mutex) {
@@ -2322,6 +2327,7 @@ static int bagi_local_lock(BAGI_USER, void *file) {
     return bagi_result(result);
 }
 
+/* POSIX systems require the size that was mapped. */
 static int bagi_local_unmap(BAGI_USER, const void *data, size_t size) {
     return bagi_result(munmap((void *)(uintptr_t)data, size));
 }
@@ -2355,6 +2361,7 @@ static int bagi_local_sync_dir(BAGI_USER, const char *path) {
     return error == EINVAL ? 0 : error;
 }
 
+/* The errors of closedir are of no interest: nothing was written. */
 static int bagi_local_list(BAGI_USER, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     DIR *dir;
@@ -2382,6 +2389,7 @@ static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
     return bagi_result(rename(from, to));
 }
 
+/* unlink, since remove() would also remove an empty directory. */
 static int bagi_local_remove(BAGI_USER, const char *path) {
     return bagi_result(unlink(path));
 }
@@ -2423,9 +2431,6 @@ BAGS_API const bags_io *bags_io_local(void) {
  * Little-endian integers at any address, byte order, UTF-8, and the check of a
  * size that comes from a file.
  * ====================================================================== */
-
-#define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* In C99 an inline definition emits no function. These declarations emit the one
  * that callers without inlining, or with a function pointer, link to. */
@@ -2491,7 +2496,7 @@ BAGS_API void bags_swap_bytes(
 
 /* The size of the UTF-8 sequence at the start of the text, with its code point, or
  * 0 if it is invalid: truncated, overlong, a surrogate or above U+10FFFF. */
-static size_t bagi_utf8_sequence(
+static inline size_t bagi_utf8_sequence(
     const unsigned char *text, size_t size, uint32_t *point) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     uint32_t first = text[0];
@@ -2503,11 +2508,13 @@ static size_t bagi_utf8_sequence(
         return 0;
     uint32_t sum = first & (0x7FU >> length);
     for (size_t i = 1; i < length; i++) {
+        /* Every other byte is 10xxxxxx. */
         if ((text[i] & 0xC0) != 0x80)
             return 0;
         sum = sum << 6 | (text[i] & 0x3F);
     }
     *point = sum;
+    /* The surrogates, D800 to DFFF, are for UTF-16 only. */
     bool valid = sum >= least[length] && sum <= 0x10FFFF && sum >> 11 != 0x1B;
     return valid ? length : 0;
 }
@@ -2646,6 +2653,9 @@ BAGI_CRC_TARGET static inline uint64_t bagi_crc_shift(
 #define BAGI_CRC_STEP8(crc, word) bagi_crc_word(crc, word)
 #define BAGI_CRC_STEP1(crc, byte) bagi_crc_byte(crc, byte)
 
+/* Assembly, since the intrinsics need a compiler that may use these instructions
+ * everywhere. */
+
 static inline uint64_t bagi_crc_word(uint64_t crc, uint64_t word) {
     __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1"
             : "+r"(crc)
@@ -2661,6 +2671,7 @@ static inline uint64_t bagi_crc_byte(uint64_t crc, unsigned char byte) {
     return crc;
 }
 
+/* As on x86, but one bit at a time: not every CPU multiplies polynomials. */
 static inline uint64_t bagi_crc_shift(uint64_t crc, uint32_t power) {
     uint64_t product = 0;
     for (int i = 0; i < 32; i++)
@@ -2689,6 +2700,7 @@ BAGI_CRC_TARGET static inline uint64_t bagi_crc_lanes(uint64_t crc,
     return crc;
 }
 
+/* Lanes of 4 KiB, then shorter ones, then words, then bytes. */
 BAGI_CRC_TARGET static uint32_t bagi_crc_cpu(
     uint32_t start, const unsigned char *data, size_t size) {
     uint64_t crc = start;
@@ -2726,6 +2738,7 @@ static uint32_t bagi_crc(uint32_t crc, const unsigned char *data, size_t size) {
     return ~bagi_crc_tables(~crc, data, size);
 }
 
+/* The CRC of a NUL-terminated text. */
 static uint32_t bagi_crc_text(const char *text) {
     return bagi_crc(0, (const unsigned char *)text, strlen(text));
 }
@@ -2734,15 +2747,16 @@ static uint32_t bagi_crc_text(const char *text) {
  * binds them to one Bag of one dataset, so that a file that was copied from
  * elsewhere is noticed. */
 typedef struct bagi_trailer {
-    uint64_t length; /* number of blobs */
-    uint64_t size;   /* of NAME.bag */
-    uint32_t table, crcs, name, spec;
+    uint64_t length;                  /* number of blobs */
+    uint64_t size;                    /* of NAME.bag */
+    uint32_t table, crcs, name, spec; /* CRCs */
 } bagi_trailer;
 
 #define BAGI_TRAILER_SIZE 44
 #define BAGI_TRAILER_MAGIC "BAGSCRC1"
 
 #ifndef BAGS_NO_WRITER
+/* The last four bytes are the CRC of the others. */
 static void bagi_trailer_store(
     const bagi_trailer *trailer, unsigned char data[BAGI_TRAILER_SIZE]) {
     bagi_store_u64(data, trailer->length);
@@ -3053,12 +3067,14 @@ static void bagi_buffer_adopt(
  * fail with a message, and directories whose files have a name and a suffix.
  * ====================================================================== */
 
+/* Refuse a path that the caller left out. */
 static bags_code bagi_check_path(const char *path, bags_error *err) {
     if (path && *path) /* "" would put shards into the root directory */
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
 }
 
+/* *file is NULL after a failure. */
 static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
     void **file, bags_error *err) {
     int error = env->io.open(env->io.user, path, mode, file);
@@ -3102,20 +3118,17 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
     return BAGS_OK;
 }
 
+/* What a path is, if anything exists there. */
 static bags_code bagi_kind(const bagi_env *env, const char *path,
     bags_path_kind *kind, bags_error *err) {
     return bagi_fail_system(
         err, env->io.kind(env->io.user, path, kind), path, "stat");
 }
 
-static bags_code bagi_sync_dir(
-    const bagi_env *env, const char *path, bags_error *err) {
-    return bagi_fail_system(
-        err, env->io.sync_dir(env->io.user, path), path, "sync");
-}
+/* ---- paths ----
+ * They are UTF-8, and on Windows both slashes separate names. */
 
-/* ---- paths ---- */
-
+/* True for what separates the names in a path. */
 static bool bagi_is_slash(char c) {
     return c == '/' || (BAGI_WINDOWS_PATHS && c == '\\');
 }
@@ -3150,6 +3163,13 @@ static char *bagi_parent(
 }
 
 #ifndef BAGS_NO_WRITER
+/* Wait until the names in a directory are on stable storage. */
+static bags_code bagi_sync_dir(
+    const bagi_env *env, const char *path, bags_error *err) {
+    return bagi_fail_system(
+        err, env->io.sync_dir(env->io.user, path), path, "sync");
+}
+
 /* Sync `levels` directories, starting with the parent of a path. */
 static bags_code bagi_sync_parents(
     const bagi_env *env, const char *path, size_t levels, bags_error *err) {
@@ -3176,6 +3196,7 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     size_t size = strlen(copy), root = bagi_root_size(copy);
     while (size > root && bagi_is_slash(copy[size - 1]))
         size--;
+    /* The copy is truncated at one slash after the other. */
     for (size_t i = root + 1; i < size && !code; i++) {
         const char slash = copy[i];
         bags_path_kind kind = BAGS_PATH_NONE;
@@ -3204,6 +3225,7 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
 /* The files of a Bag, in the order in which they must reach the system. */
 enum { BAGI_BLOBS, BAGI_CRCS, BAGI_ENDS, BAGI_FILES };
 
+/* Their suffixes, in the same order. */
 static const char *const bagi_suffix[] = {".bag", ".crc", ".idx"};
 
 /* A directory of Bags. A standalone Bag is treated as a directory with one
@@ -3525,32 +3547,29 @@ typedef struct bagi_ref {
     uint64_t first, count;
 } bagi_ref;
 
+/* A tag and a number of 2^width bytes, at least the given width. The tags of a
+ * kind differ by their width: uint8 is 0xCC, uint64 0xCF. */
 static size_t bagi_msgpack_put(
-    unsigned char *out, unsigned char tag, uint64_t number, int bytes) {
-    out[0] = tag;
-    for (int i = 0; i < bytes; i++)
-        out[1 + i] = (unsigned char)(number >> (8 * (bytes - 1 - i)));
-    return (size_t)bytes + 1;
+    unsigned char *out, int tag, uint64_t number, int width) {
+    while (width < 3 && number >> (8 << width))
+        width++;
+    size_t bytes = (size_t)1 << width;
+    out[0] = (unsigned char)(tag + width);
+    for (size_t i = bytes; i > 0; i--, number >>= 8)
+        out[i] = (unsigned char)number;
+    return bytes + 1;
 }
 
-static size_t bagi_msgpack_put_uint(unsigned char *out, uint64_t number) {
-    if (number < 0x80)
-        return bagi_msgpack_put(out, (unsigned char)number, 0, 0);
-    if (number <= UINT8_MAX)
-        return bagi_msgpack_put(out, 0xCC, number, 1);
-    if (number <= UINT16_MAX)
-        return bagi_msgpack_put(out, 0xCD, number, 2);
-    if (number <= UINT32_MAX)
-        return bagi_msgpack_put(out, 0xCE, number, 4);
-    return bagi_msgpack_put(out, 0xCF, number, 8);
+BAGI_NOINLINE static size_t bagi_msgpack_put_uint(
+    unsigned char *out, uint64_t number) {
+    out[0] = (unsigned char)number;
+    return number < 0x80 ? 1 : bagi_msgpack_put(out, 0xCC, number, 0);
 }
 
+/* An array of at most 2^32-1 elements. */
 static size_t bagi_msgpack_put_array(unsigned char *out, uint64_t count) {
-    if (count < 16)
-        return bagi_msgpack_put(out, (unsigned char)(0x90 | count), 0, 0);
-    if (count <= UINT16_MAX)
-        return bagi_msgpack_put(out, 0xDC, count, 2);
-    return bagi_msgpack_put(out, 0xDD, count, 4);
+    out[0] = (unsigned char)(0x90 | count);
+    return count < 16 ? 1 : bagi_msgpack_put(out, 0xDB, count, 1);
 }
 
 /* A big-endian integer. */
@@ -3692,14 +3711,12 @@ static size_t bagi_refs_write(const bags_type *types, size_t count,
     const bagi_ref *refs, unsigned char *out) {
     size_t used = bagi_msgpack_put_array(out, count);
     for (size_t i = 0; i < count; i++) {
-        if (types[i].sequence) {
-            bool empty = refs[i].count == 0;
+        bool sequence = types[i].sequence, empty = sequence && !refs[i].count;
+        if (sequence)
             used += bagi_msgpack_put_array(out + used, empty ? 0 : 2);
-            if (empty)
-                continue;
-        }
-        used += bagi_msgpack_put_uint(out + used, refs[i].first);
-        if (types[i].sequence)
+        if (!empty)
+            used += bagi_msgpack_put_uint(out + used, refs[i].first);
+        if (sequence && !empty)
             used += bagi_msgpack_put_uint(out + used, refs[i].count);
     }
     return used;
@@ -3776,12 +3793,10 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out) {
     uint64_t number = 0;
     for (size_t at = 0; at < text.size; at++) {
         unsigned char c = text.data[at];
-        if (c < '0' || c > '9' || number > UINT64_MAX / 10)
+        if (c < '0' || c > '9' ||
+            number > (UINT64_MAX - (uint64_t)(c - '0')) / 10)
             return false;
-        uint64_t digit = (uint64_t)(c - '0');
-        if (number * 10 > UINT64_MAX - digit)
-            return false;
-        number = number * 10 + digit;
+        number = number * 10 + (uint64_t)(c - '0');
     }
     if (text.size == 0)
         return false;
@@ -3802,14 +3817,15 @@ static bool bagi_has_word(const char *words, bags_view word) {
 }
 
 typedef struct bagi_dtype {
-    const char *name; /* as NumPy prints it */
-    const char *code; /* of dtype.str, without the byte order */
-    const char *also; /* other spellings */
-    unsigned char size, swap;
+    const char *name;   /* as NumPy prints it */
+    const char *code;   /* of dtype.str, without the byte order */
+    const char *also;   /* other spellings */
+    unsigned char size; /* of an element */
+    unsigned char swap; /* see bags_dtype_swap */
 } bagi_dtype;
 
-/* Indexed by bags_dtype; the first is BAGS_DTYPE_NONE. NumPy's spellings whose size depends on the platform, such
- * as "long", and its other dtypes are left out. */
+/* Indexed by bags_dtype; the first is BAGS_DTYPE_NONE. NumPy's spellings whose size
+ * depends on the platform, such as "long", and its other dtypes are left out. */
 static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0, 0},
     {"bool", "b1", "? bool_ bool8", 1, 1}, {"uint8", "u1", "B ubyte", 1, 1},
     {"uint16", "u2", "H ushort", 2, 2}, {"uint32", "u4", "I uintc", 4, 4},
@@ -3844,6 +3860,7 @@ BAGS_API size_t bags_dtype_swap(bags_dtype dtype) {
     return bagi_dtype_of(dtype)->swap;
 }
 
+/* In front of a code, the byte order: < little, > big, = native, | irrelevant. */
 BAGS_API bags_dtype bags_dtype_parse(
     const char *text, size_t size, bool *big_endian) {
     bags_view rest = {(const unsigned char *)text, size};
@@ -3865,6 +3882,7 @@ BAGS_API bags_dtype bags_dtype_parse(
     return BAGS_DTYPE_NONE;
 }
 
+/* NumPy has more dtypes, so what is refused may be a valid one. */
 BAGI_COLD static bags_code bagi_fail_dtype(
     bags_error *err, bags_code code, bags_view text) {
     return bags_fail(err, code,
@@ -3910,6 +3928,7 @@ BAGS_API bool bags_array_size(
  *                        '------------ bagi_coder --------------------------'
  * ====================================================================== */
 
+/* A value that has only these members; the others are 0. */
 static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
     bags_value value;
     memset(&value, 0, sizeof value);
@@ -3919,6 +3938,7 @@ static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
     return value;
 }
 
+/* A number is in both members if it fits both; otherwise the other one is 0. */
 BAGS_API bags_value bags_int(int64_t number) {
     bags_value value = bagi_value(BAGS_KIND_INT, NULL, 0);
     value.sint = number;
@@ -3960,6 +3980,7 @@ BAGS_API bags_value bags_array(
     return value;
 }
 
+/* The value is of another kind than the codec expects. */
 BAGI_COLD static bags_code bagi_fail_kind(
     bags_error *err, const bags_value *value, const char *expected) {
     static const char *const names[] = {"no value", "encoded blob", "bytes",
@@ -3969,20 +3990,26 @@ BAGI_COLD static bags_code bagi_fail_kind(
         i < sizeof names / sizeof *names ? names[i] : "invalid kind", expected);
 }
 
+BAGI_COLD static bags_code bagi_fail_arguments(bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_TYPE, "this type accepts no arguments");
+}
+
 /* The first member of a codec's state, which frees itself. */
 typedef struct bagi_state {
     bags_allocator memory;
     size_t size;
 } bagi_state;
 
-static void *bagi_state_make(
-    const bags_allocator *allocator, size_t size, bags_error *err) {
-    bagi_state *state = (bagi_state *)bagi_alloc(allocator, size, err);
-    if (state) {
-        state->memory = *allocator;
-        state->size = size;
-    }
-    return state;
+/* Copy a state of `size` bytes, which `open` has filled in, to *out. */
+static bags_code bagi_state_open(const bags_allocator *memory,
+    bagi_state *state, size_t size, void **out, bags_error *err) {
+    void *copy = bagi_alloc_raw(memory, size, err);
+    if (!copy)
+        return BAGS_ERROR_MEMORY;
+    state->memory = *memory;
+    state->size = size;
+    *out = memcpy(copy, state, size);
+    return BAGS_OK;
 }
 
 static void bagi_state_close(void *state) {
@@ -3990,65 +4017,69 @@ static void bagi_state_close(void *state) {
     bagi_free(&own.memory, state, own.size);
 }
 
-/* ---- bytes ----
- * The blob is a view of the value's bytes, and a decoded value one of the blob's. */
+/* ---- bytes, utf8 ----
+ * The blob is a view of the value's bytes, and a decoded value one of the blob's.
+ * Text is checked in both directions: Python fails to decode a blob that is not
+ * UTF-8, and callers rely on decoded text being valid. */
 
-static bags_code bagi_bytes_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
-    (void)state;
-    (void)scratch;
-    if (value->kind != BAGS_KIND_BYTES)
-        return bagi_fail_kind(err, value, "bytes");
-    blob->data = (const unsigned char *)value->data;
-    blob->size = value->size;
+/* The state of bytes is NULL, and that of utf8 is not. */
+static bags_code bagi_bytes_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
+    static char is_utf8;
+    (void)codec;
+    (void)allocator;
+    if (type->count)
+        return bagi_fail_arguments(err);
+    *state = bagi_same(type->name, "utf8") ? &is_utf8 : NULL;
     return BAGS_OK;
 }
 
-static bags_code bagi_bytes_decode(void *state, bags_view blob,
-    bags_buffer *scratch, bags_value *value, bags_error *err) {
-    (void)state;
-    (void)scratch;
-    (void)err;
-    *value = bagi_value(BAGS_KIND_BYTES, blob.data, blob.size);
-    return BAGS_OK;
-}
-
-/* ---- utf8 ----
- * Checked in both directions: Python fails to decode a blob that is not UTF-8, and
- * callers rely on decoded text being valid. */
-
-static bags_code bagi_text_check(
-    bags_view text, bags_code code, bags_error *err) {
+/* Reports the first byte that is not UTF-8. */
+static bags_code bagi_bytes_check(
+    bool is_utf8, bags_view text, bags_code code, bags_error *err) {
     size_t bad = 0;
-    if (bags_utf8_valid(text.data, text.size, &bad))
+    if (!is_utf8 || bags_utf8_valid(text.data, text.size, &bad))
         return BAGS_OK;
     return bags_fail(err, code,
         "invalid UTF-8 (byte 0x%02x at offset %" PRIu64 ")", text.data[bad],
         (uint64_t)bad);
 }
 
-static bags_code bagi_text_encode(void *state, const bags_value *value,
+static bags_code bagi_bytes_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
-    (void)state;
     (void)scratch;
-    if (value->kind != BAGS_KIND_UTF8)
-        return bagi_fail_kind(err, value, "text");
-    blob->data = (const unsigned char *)value->data;
-    blob->size = value->size;
-    return bagi_text_check(*blob, BAGS_ERROR_VALUE, err);
+    if (value->kind != (state ? BAGS_KIND_UTF8 : BAGS_KIND_BYTES))
+        return bagi_fail_kind(err, value, state ? "text" : "bytes");
+    bags_view bytes = {(const unsigned char *)value->data, value->size};
+    bags_code code =
+        bagi_bytes_check(state != NULL, bytes, BAGS_ERROR_VALUE, err);
+    if (!code)
+        *blob = bytes;
+    return code;
 }
 
-static bags_code bagi_text_decode(void *state, bags_view blob,
+static bags_code bagi_bytes_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
-    (void)state;
     (void)scratch;
-    *value = bagi_value(BAGS_KIND_UTF8, blob.data, blob.size);
-    return bagi_text_check(blob, BAGS_ERROR_CORRUPT, err);
+    bags_code code =
+        bagi_bytes_check(state != NULL, blob, BAGS_ERROR_CORRUPT, err);
+    if (!code)
+        *value = bagi_value(
+            state ? BAGS_KIND_UTF8 : BAGS_KIND_BYTES, blob.data, blob.size);
+    return code;
 }
 
 /* ---- int, int(N), i64, u64 ----
  * Python's integers have any size, and so have these types; a value has 64 bits. A
- * blob with more bytes is accepted if the number fits. */
+ * blob with more bytes is accepted if the number fits. The numbers 300 and -2 in
+ * these types:
+ *
+ *     int          2c 01
+ *     int(3)       2c 01 00
+ *     int(3,big)   00 01 2c
+ *     u64          2c 01 00 00 00 00 00 00
+ *     i64          fe ff ff ff ff ff ff ff
+ */
 
 typedef struct bagi_int {
     bagi_state own;
@@ -4066,11 +4097,10 @@ static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
     uint64_t size = 8;
     bool plain = bagi_same(type->name, "int");
     bags_view order = bags_type_argument(type, 1);
-    bool big = type->count == 2 && bagi_same(order, "big");
-    bool little = type->count == 2 && bagi_same(order, "little");
+    bool big = bagi_same(order, "big");
     if (type->count > 0 &&
         (!plain || type->count > 2 || !bags_type_number(type, 0, &size) ||
-            (type->count == 2 && !big && !little)))
+            (type->count == 2 && !big && !bagi_same(order, "little"))))
         return bags_fail(err, BAGS_ERROR_TYPE,
             "invalid arguments (expected int, int(N), int(N,little), "
             "int(N,big), i64 or u64; N is a number of bytes)");
@@ -4078,22 +4108,22 @@ static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "integer too large (%" PRIu64 " bytes, maximum %d)", size,
             BAGI_INT_MAX);
-    bagi_int *made = (bagi_int *)bagi_state_make(allocator, sizeof *made, err);
-    if (!made)
-        return BAGS_ERROR_MEMORY;
-    made->size = (size_t)size;
-    made->shortest = plain && type->count == 0;
-    made->is_signed = bagi_same(type->name, "i64");
-    made->big = big;
+    bagi_int made;
+    memset(&made, 0, sizeof made);
+    made.size = (size_t)size;
+    made.shortest = plain && type->count == 0;
+    made.is_signed = bagi_same(type->name, "i64");
+    made.big = big;
     size_t length = type->name.size;
     if (type->count)
         length += type->arguments.size + 2;
-    (void)snprintf(made->text, sizeof made->text, "%.*s", (int)length,
+    (void)snprintf(made.text, sizeof made.text, "%.*s", (int)length,
         (const char *)type->name.data);
-    *state = made;
-    return BAGS_OK;
+    return bagi_state_open(allocator, &made.own, sizeof made, state, err);
 }
 
+/* The number must fit the bytes of the type: 0 to 2^(8N)-1, or for i64 -2^63 to
+ * 2^63-1. `most` is the largest number. */
 static bags_code bagi_int_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bagi_int *codec = (const bagi_int *)state;
@@ -4130,6 +4160,7 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
     return BAGS_OK;
 }
 
+/* Bytes after the eighth must be 0. */
 static bags_code bagi_int_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     const bagi_int *codec = (const bagi_int *)state;
@@ -4154,7 +4185,17 @@ static bags_code bagi_int_decode(void *state, bags_view blob,
     return BAGS_OK;
 }
 
-/* ---- array(DTYPE,D0,...), and array, whose blobs contain dtype and shape ---- */
+/* ---- array(DTYPE,D0,...), and array, whose blobs contain dtype and shape ----
+ * The blob of the first is only the elements. That of the second, for an array of
+ * uint16 with the shape 2 x 3:
+ *
+ *     93                       array of 3
+ *        a3 3c 75 32           str "<u2": dtype
+ *        92 02 03              array of 2: shape
+ *        c4 0c 01 00 02 00...  bin of 12 bytes: elements
+ *
+ * Both are views where possible: an encoded blob of the value's elements, a decoded
+ * value of the blob's. */
 
 typedef struct bagi_array {
     bagi_state own;
@@ -4171,6 +4212,7 @@ BAGI_COLD static bags_code bagi_fail_dims(
         (uint64_t)dims, BAGS_MAX_DIMS);
 }
 
+/* Parse DTYPE,D0,...; one dimension may be -1. */
 static bags_code bagi_array_arguments(
     bagi_array *codec, const bags_type *type, bags_error *err) {
     bags_view name = bags_type_argument(type, 0);
@@ -4206,23 +4248,20 @@ static bags_code bagi_array_arguments(
 static bags_code bagi_array_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     (void)codec;
-    bagi_array *made =
-        (bagi_array *)bagi_state_make(allocator, sizeof *made, err);
-    if (!made)
-        return BAGS_ERROR_MEMORY;
+    bagi_array made;
+    memset(&made, 0, sizeof made);
     bags_code code =
-        type->count ? bagi_array_arguments(made, type, err) : BAGS_OK;
-    if (code)
-        bagi_state_close(made);
-    else
-        *state = made;
-    return code;
+        type->count ? bagi_array_arguments(&made, type, err) : BAGS_OK;
+    return code
+               ? code
+               : bagi_state_open(allocator, &made.own, sizeof made, state, err);
 }
 
 /* Bounds what precedes the elements in a blob that contains dtype and shape. */
 #define BAGI_HEAD_MAX (16 + 9 * BAGS_MAX_DIMS)
 
-/* Check a value that is to be encoded. */
+/* Check a value that is to be encoded: it must be consistent, and have the dtype and
+ * shape of the type, if that has any. *size receives the bytes of its elements. */
 static bags_code bagi_array_check(const bagi_array *codec,
     const bags_value *value, size_t *size, bags_error *err) {
     if (value->kind != BAGS_KIND_ARRAY)
@@ -4275,9 +4314,7 @@ static size_t bagi_self_head(
     used += bagi_msgpack_put_array(out + used, value->dims);
     for (size_t i = 0; i < value->dims; i++)
         used += bagi_msgpack_put_uint(out + used, value->shape[i]);
-    int bytes = size <= UINT8_MAX ? 1 : size <= UINT16_MAX ? 2 : 4;
-    unsigned char tag = bytes == 1 ? 0xC4 : bytes == 2 ? 0xC5 : 0xC6;
-    return used + bagi_msgpack_put(out + used, tag, size, bytes);
+    return used + bagi_msgpack_put(out + used, 0xC4, size, 0);
 }
 
 static bags_code bagi_array_encode(void *state, const bags_value *value,
@@ -4289,10 +4326,11 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
         return code;
     bool self = codec->dtype == BAGS_DTYPE_NONE;
     bool swap = !bags_little_endian() && bags_dtype_swap(value->dtype) > 1;
-    blob->data = (const unsigned char *)value->data;
-    blob->size = size;
-    if (!self && !swap)
+    if (!self && !swap) {
+        blob->data = (const unsigned char *)value->data;
+        blob->size = size;
         return BAGS_OK;
+    }
     /* A bin of msgpack has at most 2^32-1 bytes. */
     if (self && size > UINT32_MAX)
         return bags_fail(err, BAGS_ERROR_VALUE,
@@ -4378,7 +4416,6 @@ static bags_code bagi_self_decode(
     bool big = false;
     bags_dtype dtype =
         bags_dtype_parse((const char *)name.data, name.size, &big);
-    /* The blob may be valid: NumPy has more dtypes. */
     if (dtype == BAGS_DTYPE_NONE)
         return bagi_fail_dtype(err, BAGS_ERROR_LIMIT, name);
     if (!bags_array_size(dtype, (size_t)dims, shape, &size) ||
@@ -4415,8 +4452,8 @@ static bags_code bagi_array_decode(void *state, bags_view blob,
  * dataset is opened: a list is fast enough. */
 
 static const bags_codec bagi_codecs_built_in[] = {
-    {"bytes", NULL, bagi_bytes_encode, bagi_bytes_decode, NULL, NULL},
-    {"utf8", NULL, bagi_text_encode, bagi_text_decode, NULL, NULL},
+    {"bytes utf8", bagi_bytes_open, bagi_bytes_encode, bagi_bytes_decode, NULL,
+        NULL},
     {"int i64 u64", bagi_int_open, bagi_int_encode, bagi_int_decode,
         bagi_state_close, NULL},
     {"array", bagi_array_open, bagi_array_encode, bagi_array_decode,
@@ -4435,6 +4472,7 @@ static bool bagi_codec_is_built_in(const bags_codec *codec) {
 }
 #endif
 
+/* Codecs that the program has added, in this order. */
 struct bags_registry {
     bags_allocator memory;
     bags_codec *added;
@@ -4491,7 +4529,12 @@ BAGS_API void bags_registry_free(bags_registry *registry) {
  * A codec with the state for one type. A type without a codec, or with arguments
  * that its codec refuses, is no failure when a dataset is opened: its blobs can be
  * read and written. It becomes one when a value is needed; the codec is then opened
- * again, which is simpler than to keep a message for each field. */
+ * again, which is simpler than to keep a message for each field.
+ *
+ *     bagi_coder_open ---> ready -------> bagi_coder_encode, bagi_coder_decode
+ *                     |                   until bagi_coder_close
+ *                     '--> not ready ---> bagi_coder_fail, for the message
+ */
 
 typedef struct bagi_coder {
     const bags_codec *codec; /* NULL: there is none for this type */
@@ -4510,6 +4553,7 @@ BAGI_COLD static bags_code bagi_codec_failed(
     return code;
 }
 
+/* Open the codec for a type. */
 static bags_code bagi_coder_start(
     bagi_coder *coder, const bags_type *type, bags_error *err) {
     const bags_codec *codec = coder->codec;
@@ -4523,8 +4567,7 @@ static bags_code bagi_coder_start(
         if (code)
             return bagi_codec_failed(code, &why, err);
     } else if (type->count) {
-        return bags_fail(
-            err, BAGS_ERROR_TYPE, "this type accepts no arguments");
+        return bagi_fail_arguments(err);
     }
     coder->ready = true;
     return BAGS_OK;
@@ -4568,8 +4611,8 @@ BAGI_COLD static bags_code bagi_coder_fail(
     return bagi_prefix(err, code, "type \"%.200s\": ", type_text);
 }
 
-/* An encoded blob passes through without a codec. The codec writes to a view of its own, so
- * that *blob is untouched if it fails. */
+/* An encoded blob passes through without a codec. The codec writes to a view of its
+ * own, so that *blob is untouched if it fails. */
 static bags_code bagi_coder_encode(const bagi_coder *coder,
     const char *type_text, const bags_value *value, bags_buffer *scratch,
     bags_view *blob, bags_error *err) {
@@ -4593,6 +4636,7 @@ static bags_code bagi_coder_encode(const bagi_coder *coder,
     return BAGS_OK;
 }
 
+/* As for encoding, *value is untouched on failure. */
 static bags_code bagi_coder_decode(const bagi_coder *coder,
     const char *type_text, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
@@ -4653,6 +4697,9 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
  * Blobs are found in two ways: a fetch reads those that a caller requests, and a
  * cursor goes over a Bag from front to back with memory of a fixed size.
  * ====================================================================== */
+
+#define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* ---- files that are read ---- */
 
@@ -6353,11 +6400,20 @@ static void bagi_stream_close(bagi_stream *stream) {
     stream->path = NULL;
 }
 
+/* Close a file whose content no longer matters. */
+static void bagi_stream_forget(bagi_stream *stream) {
+    const bags_io *io = &stream->job->env.io;
+    if (stream->handle)
+        io->close(io->user, stream->handle);
+    stream->handle = NULL;
+    bagi_stream_close(stream);
+}
+
 /* Remove a file that this writer created or resumed. */
 static void bagi_stream_remove(bagi_stream *stream) {
     if (stream->handle)
         stream->job->env.io.remove(stream->job->env.io.user, stream->path);
-    bagi_stream_close(stream);
+    bagi_stream_forget(stream);
 }
 
 /* Append another stream's file, which is flushed. *crc continues over it. */
@@ -6619,6 +6675,7 @@ struct bag_writer {
     bagi_output output;
     bagi_dir dir; /* it owns its path */
     bool keep_idx;
+    bool synced; /* no_sync does not apply to the rest */
 };
 
 BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
@@ -6724,7 +6781,9 @@ BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     bagi_output_flush(&writer->output);
     bagi_output_sync(&writer->output);
     if (!job->failure.code)
-        bagi_sync_parents(&job->env, writer->dir.path, 1, &job->failure);
+        bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
+            &job->failure);
+    writer->synced = true;
     return bagi_job_end(job, err);
 }
 
@@ -6743,9 +6802,11 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     if (!writer)
         return BAGS_OK;
     bagi_job *job = &writer->job;
-    bagi_output_finish(&writer->output, true, job->no_sync);
-    if (!job->failure.code && !job->no_sync)
-        bagi_sync_parents(&job->env, writer->dir.path, 1, &job->failure);
+    bool no_sync = job->no_sync && !writer->synced;
+    bagi_output_finish(&writer->output, true, no_sync);
+    if (!job->failure.code && !no_sync)
+        bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
+            &job->failure);
     if (!job->failure.code)
         bagi_output_close_kept(&writer->output);
     if (!job->failure.code && !writer->keep_idx)
@@ -7744,6 +7805,7 @@ struct bags_writer {
     bool created_path;     /* the directory of the shards did not exist before */
     bool resumed_shard;    /* another writer started the shard */
     bool committed;        /* its spec.json exists */
+    bool parents_synced;   /* the names of the directories are on the disk */
     bool synced;           /* part of it must survive a power failure: no_sync
                               does not apply to the rest */
     size_t unsynced;       /* created parent directories that were not synced */
@@ -7799,7 +7861,7 @@ static void bagi_writer_create_record(bags_writer *writer) {
 static void bagi_writer_leave(bags_writer *writer) {
     for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
         bagi_output_close(&writer->outputs[i]);
-    bagi_stream_close(&writer->record);
+    bagi_stream_forget(&writer->record);
     bagi_free_text(&writer->job.env.memory, writer->shard);
     writer->shard = NULL;
     writer->resumed_shard = writer->synced = writer->committed = false;
@@ -7820,15 +7882,17 @@ static bags_code bagi_writer_remove_checksums(
 }
 
 /* Remove an unfinished shard: the files of the fields, if they are known, the
- * record, and the directory, unless it contains something *else. refs.idx goes
- * first: without it there are no datapoints, so that recovery can continue an
- * interrupted removal. Files are closed before, for Windows. */
+ * record, and the directory, unless it contains something *else. Without a record
+ * whose lock is held the files may be another writer's, and stay. refs.idx goes first:
+ * without it there are no datapoints, so that recovery can continue an interrupted
+ * removal. Files are closed before, for Windows. */
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool known, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->job.env.io;
-    bool record = writer->record.handle != NULL;
+    bool held = writer->record.handle != NULL;
     bags_code code = BAGS_OK;
+    known = known && held;
     for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
         const char *name = bagi_spec_name(&writer->spec, i);
         bagi_output_close(&writer->outputs[i]);
@@ -7838,11 +7902,11 @@ static bags_code bagi_writer_discard(
     }
     if (!code && known)
         code = bagi_writer_remove_checksums(writer, err);
-    if (!code)
+    if (!code && held)
         code = bagi_dir_remove(dir, "refs", ".crc", err);
-    if (!code && record)
+    if (!code && held)
         code = bagi_dir_remove(dir, "spec.json", ".partial", err);
-    bagi_stream_close(&writer->record);
+    bagi_stream_forget(&writer->record);
     int error = code ? 0 : io->remove_dir(io->user, writer->shard);
     *other = error == ENOTEMPTY || error == EEXIST;
     if (error && !*other)
@@ -7969,8 +8033,9 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
     size_t levels = writer->unsynced + !writer->sharded;
     if (!failure->code && writer->sharded)
         bagi_sync_dir(env, writer->path, failure);
-    if (!failure->code && writer->shards == 0)
-        bagi_sync_parents(env, writer->path, levels ? levels : 1, failure);
+    if (!failure->code && !writer->parents_synced)
+        writer->parents_synced = !bagi_sync_parents(
+            env, writer->path, levels ? levels : 1, failure);
 }
 
 /* A shard that was started without checksums gets them before it is committed,
@@ -8376,8 +8441,8 @@ static bags_code bagi_writer_check_unknown(const bags_writer *writer,
 
 /* A shard without a complete datapoint must look like one: otherwise something else
  * than a crash happened to it, and a person must decide. */
-static bags_code bagi_writer_check_empty(const bags_writer *writer, bool missing,
-    const char *reason, bags_error *err) {
+static bags_code bagi_writer_check_empty(
+    const bags_writer *writer, const char *reason, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     unsigned char *content = NULL;
     size_t size = 0;
@@ -8394,7 +8459,7 @@ static bags_code bagi_writer_check_empty(const bags_writer *writer, bool missing
     if (code && code != BAGS_ERROR_MISSING)
         return code;
     code = BAGS_OK;
-    for (size_t i = 0; missing && i < writer->spec.count && exists && !code; i++)
+    for (size_t i = 0; i < writer->spec.count && exists && !code; i++)
         code = bagi_dir_has(
             dir, writer->spec.fields[i].name, ".idx", &exists, err);
     if (code || exists)
@@ -8442,7 +8507,7 @@ static bags_code bagi_writer_scan(
         return code;
     if (missing)
         prefix->reason = "not all files exist";
-    return bagi_writer_check_empty(writer, missing, prefix->reason, err);
+    return bagi_writer_check_empty(writer, prefix->reason, err);
 }
 
 /* Continue the shard after its complete datapoints. One that was started without
@@ -8806,7 +8871,7 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
         code = bagi_writer_prepare(writer, writer->options.buffer_size, err);
     for (size_t i = 0; i < count && !code; i++)
         writer->order[i] = bagi_spec_find(&writer->spec, fields[i].name);
-    if (!code && bagi_writer_start_or_resume(writer))
+    if (!code && (bagi_writer_start_or_resume(writer) || writer->job.failure.code))
         code = bagi_job_end(&writer->job, err);
     if (!code)
         return writer;
@@ -9075,7 +9140,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bags_recovered *done, bags_error *err) {
     bag_writer_options options;
     bag_reader bag;
-    bool left = false, finished = false;
+    bool left = false, finished = false, journal = false;
     memset(&bag, 0, sizeof bag);
     memset(&options, 0, sizeof options);
     options.no_sync = work->options.no_sync;
@@ -9092,8 +9157,9 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         return err->code;
     bags_error *failure = &writer->job.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    bagi_dir_has(&writer->dir, "", ".idx", &journal, failure);
     bagi_stream_open(blobs, &writer->dir, "", ".bag",
-        work->options.dry_run ? BAGS_IO_READ : BAGS_IO_WRITE);
+        journal && !work->options.dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
         bagi_lock_left(&work->env, blobs->handle, path, path, failure);
     bag.env = &writer->job.env;
@@ -11351,7 +11417,7 @@ static bags_code bagi_checksum_dataset(const char *path,
 }
 
 /* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
- * would be wrong. */
+ * would be wrong. Those of a Bag that still grows would be too. */
 static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
@@ -11363,9 +11429,16 @@ static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
     bags_code code = bagi_check_standalone(env, path, err);
     if (code)
         return code;
+    void *file = NULL;
     code = bagi_dir_standalone(env, path, &dir, err);
     if (!code)
+        code = bagi_open(env, path, BAGS_IO_READ, &file, err);
+    if (!code)
+        code = bagi_lock_left(env, file, path, path, err);
+    if (!code)
         code = bagi_checksum_bag(options, report, &dir, &how, err);
+    if (file)
+        env->io.close(env->io.user, file);
     bagi_dir_free(&dir);
     return code;
 }

@@ -1604,7 +1604,7 @@ static void a_table_next_to_the_journal_of_another_bag_is_kept(void **state) {
         save(at("x.bag"), bag.data, bag.size);
         save_journal(at("x.idx"), cases[i].size, cases[i].journal);
         assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
-        assert_says("remove the .idx");
+        assert_says("x.bag*.idx");
         assert_file(at("x.bag"), bag.data, bag.size);
         assert_true(exists(at("x.idx")));
         bytes_free(&bag);
@@ -1622,19 +1622,12 @@ static void a_standalone_bag_of_zeros_is_finished(void **state) {
         bytes bag = bag_made_of(0, 256, 4, 0, entries);
         save(at("x.bag"), bag.data, bag.size);
         save_journal(at("x.idx"), 256, journal);
-        if (entries > 1) {
-            assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
-            assert_says("x.bag*.idx lists 4 blobs");
-            assert_file(at("x.bag"), bag.data, bag.size);
-            assert_true(file_size(at("x.idx")) == 8 * journal);
-        } else {
-            assert_ok(recover(at("x.bag"), &t));
-            assert_int_equal(t.report.length, journal);
-            assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
-            assert_int_equal(bag_reader_length(reader), journal);
-            bag_reader_close(reader);
-            assert_false(exists(at("x.idx")));
-        }
+        assert_ok(recover(at("x.bag"), &t));
+        assert_int_equal(t.report.length, journal);
+        assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
+        assert_int_equal(bag_reader_length(reader), journal);
+        bag_reader_close(reader);
+        assert_false(exists(at("x.idx")));
         assert_int_equal(remove(at("x.bag")), 0);
         bytes_free(&bag);
     }
