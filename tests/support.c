@@ -637,6 +637,15 @@ bags_code verify_path(const char *path, const bags_env *env, bags_error *err) {
     return bags_verify(path, &options, NULL, err);
 }
 
+bags_code recover_path(const char *path, const bags_env *env,
+    bags_recover_report *report, bags_error *err) {
+    bags_recover_options options;
+    memset(&options, 0, sizeof(options));
+    if (env)
+        options.env = *env;
+    return bags_recover(path, &options, report, err);
+}
+
 bags_info reader_info(const bags_reader *reader) {
     bags_info info;
     bags_error err;

@@ -158,6 +158,10 @@ void set_free(hand_set *set);
  * unfinished shards, a standalone Bag of 0 bytes. env NULL: {0}. */
 bags_code verify_path(const char *path, const bags_env *env, bags_error *err);
 
+/* bags_recover with default options. env NULL: {0}; report may be NULL. */
+bags_code recover_path(const char *path, const bags_env *env,
+    bags_recover_report *report, bags_error *err);
+
 /* Each ends the program if it fails. */
 bags_info reader_info(const bags_reader *reader);
 bags_field_info field_info(const bags_reader *reader, size_t field);

@@ -128,12 +128,9 @@ done:
 }
 
 static bags_code recover(world *w, const char *path) {
-    bags_recover_options options;
+    bags_env env = {&w->blocks.allocator, &w->device.io};
     bags_code code;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &w->device.io;
-    options.env.allocator = &w->blocks.allocator;
-    STEP(bags_recover(path, &options, NULL, &said));
+    STEP(recover_path(path, &env, NULL, &said));
 done:
     return code;
 }
@@ -199,13 +196,11 @@ static bool is_there(world *w, const char *path) {
 static void check_recovery(world *w, uint64_t n) {
     for (int i = 0; i < WORKS; i++) {
         work *each = &w->works[i];
-        bags_recover_options options;
+        bags_env env = {NULL, &w->drive.io};
         bags_error err;
-        memset(&options, 0, sizeof(options));
-        options.env.io = &w->drive.io;
         err.message[0] = 0;
         bags_code code = is_there(w, each->path)
-                             ? bags_recover(each->path, &options, NULL, &err)
+                             ? recover_path(each->path, &env, NULL, &err)
                              : BAGS_ERROR_MISSING;
         if (code && (code != BAGS_ERROR_MISSING || each->flushed))
             fail_msg("fault %d, %s: %s: not recovered: %s", (int)n, w->where,

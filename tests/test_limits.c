@@ -840,14 +840,11 @@ static void a_directory_that_cannot_be_listed_is_not_recovered(void **state) {
  * recovered. False if there were fewer. */
 static bool recover_short_of_memory(
     const char *path, uint64_t n, int *refused) {
-    bags_recover_options options;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &disk.io;
-    options.env.allocator = &memory.allocator;
+    bags_env env = {&memory.allocator, &disk.io};
     memory.failed = 0;
     memory.fail_at = memory.calls + n;
     poison();
-    bags_code code = bags_recover(path, &options, NULL, &said);
+    bags_code code = recover_path(path, &env, NULL, &said);
     bool met = memory.failed > 0;
     memory.fail_at = 0;
     /* A failure after the damage was found does not hide it. */
@@ -875,7 +872,7 @@ static void a_failing_recovery_may_also_run_out_of_memory(void **state) {
 
 static void a_row_of_refs_that_is_too_long_ends_the_datapoints(void **state) {
     static const bags_field fields[] = {{"a", "bytes"}};
-    bags_recover_options options;
+    bags_env env = {&memory.allocator, &disk.io};
     bags_recover_report report;
     bags_value value = bags_bytes("x", 1);
     bags_entry entry = {"a", &value, 1};
@@ -894,10 +891,7 @@ static void a_row_of_refs_that_is_too_long_ends_the_datapoints(void **state) {
     ends.data[16] = 99;
     save(at("y/refs.bag"), refs.data, refs.size);
     save(at("y/refs.idx"), ends.data, ends.size);
-    memset(&options, 0, sizeof(options));
-    options.env.io = &disk.io;
-    options.env.allocator = &memory.allocator;
-    assert_ok(bags_recover(at("y"), &options, &report, &said));
+    assert_ok(recover_path(at("y"), &env, &report, &said));
     assert_int_equal(report.length, 2);
     bytes_free(&refs);
     bytes_free(&ends);

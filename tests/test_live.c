@@ -168,10 +168,8 @@ static void write_and_crash(place *p) {
     writer = begin(&p->job, true);
     write_some(&p->job, writer, p->job.appended + 5);
     crash_writer(&p->device, writer);
-    bags_recover_options options;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &p->device.io;
-    assert_ok(bags_recover(p->job.path, &options, NULL, &said));
+    bags_env env = {NULL, &p->device.io};
+    assert_ok(recover_path(p->job.path, &env, NULL, &said));
 }
 
 static void write_and_abort(place *p) {

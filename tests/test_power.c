@@ -523,11 +523,9 @@ typedef struct tally_of_images {
 } tally_of_images;
 
 static bool recover_image(const work *w, memory_disk *m, bags_error *err) {
-    bags_recover_options options;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &m->io;
+    bags_env env = {NULL, &m->io};
     err->code = BAGS_OK;
-    bags_code code = bags_recover(w->path, &options, NULL, err);
+    bags_code code = recover_path(w->path, &env, NULL, err);
     return code == BAGS_OK || code == BAGS_ERROR_MISSING;
 }
 
@@ -679,11 +677,9 @@ static bags_writer *stage_open(stage *s, bool append) {
 }
 
 static void recover_recorded(stage *s) {
-    bags_recover_options options;
+    bags_env env = {NULL, &s->device.io};
     bags_recover_report report;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &s->device.io;
-    assert_ok(bags_recover(s->job.path, &options, &report, &said));
+    assert_ok(recover_path(s->job.path, &env, &report, &said));
     finding f = work_find(&s->job, &s->record->io, false);
     assert_int_equal(f.right, f.length);
     s->job.flushed = f.length;
@@ -782,15 +778,13 @@ static void check_bag_image(image *im, tally_of_images *sum) {
     memory_disk m;
     bags_error err;
     uint64_t seed = im->state;
-    bags_recover_options options;
+    bags_env env = {NULL, &m.io};
     memory_disk_start(&m);
     draw(im, 0, "", &m);
     bags_path_kind sums = BAGS_PATH_NONE;
     m.io.kind(m.io.user, "x.crc", &sums);
     check_bag(im, &m, seed, true, false, sum);
-    memset(&options, 0, sizeof(options));
-    options.env.io = &m.io;
-    if (bags_recover("x.bag", &options, NULL, &err)) {
+    if (recover_path("x.bag", &env, NULL, &err)) {
         /* A torn table contradicts the journal. Nothing is lost. */
         sum->left++;
         check_bag(im, &m, seed, true, false, sum);

@@ -23,7 +23,7 @@ typedef struct reported {
     int count;
 } reported;
 
-static void find(void *user, const bags_recovered *shard) {
+static void note_shard(void *user, const bags_recovered *shard) {
     reported *t = (reported *)user;
     assert_true(t->count < 40);
     t->shards[t->count] = *shard;
@@ -36,7 +36,7 @@ static bags_recover_options recover_options(reported *t) {
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
     memset(t, 0, sizeof(*t));
-    options.each = find;
+    options.each = note_shard;
     options.user = t;
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
@@ -248,9 +248,9 @@ static void trailing_bytes_are_truncated(void **state) {
     leave(&crashed, 6, 0);
     write_complete(&complete, 6);
     reported dry;
-    bags_recover_options look = recover_options(&dry);
-    look.dry_run = true;
-    assert_ok(bags_recover(crashed.path, &look, &dry.report, &said));
+    bags_recover_options dry_options = recover_options(&dry);
+    dry_options.dry_run = true;
+    assert_ok(bags_recover(crashed.path, &dry_options, &dry.report, &said));
     for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++)
         for (uint64_t more = 1; more < 40; more += 6) {
             reported t;
@@ -1306,14 +1306,15 @@ static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
         uint64_t size = file_size(at("model/x.%s", endings[f]));
         for (uint64_t n = size + 5; n > 0; n -= n > 600 ? 97 : 1, cuts++) {
             reported dry, t;
-            bags_recover_options look = recover_options(&dry);
-            look.dry_run = true;
+            bags_recover_options dry_options = recover_options(&dry);
+            dry_options.dry_run = true;
             standalone l = standalone_on(at("one/x.bag"), &disk.io, true);
             copy_tree(at("model"), at("one"));
             resize_file(at("one/x.%s", endings[f]), n);
             copy_tree(at("one"), at("before"));
             poison();
-            bags_code first = bags_recover(l.path, &look, &dry.report, &said);
+            bags_code first =
+                bags_recover(l.path, &dry_options, &dry.report, &said);
             assert_same_tree(at("one"), at("before"));
             poison();
             bags_code code = standalone_recover(&disk.io, l.path, &t);
@@ -1611,7 +1612,7 @@ static void a_table_next_to_the_journal_of_another_bag_is_kept(void **state) {
     }
 }
 
-/* Blobs of zeros look like a table of empty ones. With a part of their own table
+/* Blobs of zeros dry_options like a table of empty ones. With a part of their own table
  * after them they end in what looks like another valid table. */
 static void a_standalone_bag_of_zeros_is_finished(void **state) {
     (void)state;

@@ -162,11 +162,9 @@ done:
 }
 
 static bags_code recover(world *w, const char *path) {
-    bags_recover_options options;
-    memset(&options, 0, sizeof(options));
-    options.env.allocator = &w->blocks.allocator;
+    bags_env env = {&w->blocks.allocator, NULL};
     w->where = "bags_recover";
-    return bags_recover(path, &options, NULL, &w->error);
+    return recover_path(path, &env, NULL, &w->error);
 }
 
 /* Everything that is read must be correct, or be refused. */
