@@ -1,51 +1,22 @@
 # bags.h needs no Makefile: cc program.c. This one serves the rest: the formats,
 # the command, the examples and the tests. GNU make; `make help` lists targets.
 #
-# Every flavour (release, asan, ...) is built into build/FLAVOUR by
-# `make all FLAVOUR=asan`. A format whose library is missing is left out.
+# A flavour is a compiler and its flags. It is built into build/FLAVOUR, as by
+# `make all FLAVOUR=asan`. A script may define another one: make FLAVOUR=x
+# CC_x=... FLAGS_x=... LINK_x=...
 
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 FLAVOUR ?= release
 CC_release = $(CC)
-CC_asan = gcc
-CC_tsan = gcc
 CC_cxx = g++ -x c++
-CC_fuzz = clang
-CC_coverage = gcc
-UNDEFINED = -fsanitize=undefined -fno-sanitize-recover=all
-CHECKS = $(UNDEFINED) -fsanitize=address -fno-omit-frame-pointer
+CC_$(FLAVOUR) ?= gcc
 FLAGS_release = -O2 -g -ffile-prefix-map='$(CURDIR)'=.
-FLAGS_asan = -O1 -g $(CHECKS)
+FLAGS_asan = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_tsan = -O1 -g -fsanitize=thread
-# C++ warns of {0}, which bags.h recommends.
-FLAGS_cxx = -O1 -g -std=c++11 -Wno-missing-field-initializers
-# -fkeep: else functions that are never called would not count. Of those that are
-# inlined into programs, the lines would count as the programs'.
-FLAGS_coverage = -O0 -g --coverage -Dalways_inline=unused -fprofile-update=atomic -fkeep-inline-functions -fkeep-static-functions
-FLAGS_fuzz = -O1 -g -fsanitize=fuzzer-no-link $(CHECKS)
+# C++ warns about {0}, which bags.h recommends.
+FLAGS_cxx = -O0 -g -std=c++11 -Wno-missing-field-initializers
 
-# Other CPUs and systems: tests/portability.sh builds the libraries they have.
-CROSS := $(filter m32 s390x aarch64 armhf windows musl,$(FLAVOUR))
-CC_m32 = gcc
-# Packages with a version in their names leave gcc-multilib alone.
-cross = $(notdir $(firstword $(wildcard $(foreach v,gcc gcc-12 gcc-13 gcc-14 gcc-11,/usr/bin/$1-$v)) $1-gcc))
-CC_s390x = $(call cross,s390x-linux-gnu)
-CC_aarch64 = $(call cross,aarch64-linux-gnu)
-CC_armhf = $(call cross,arm-linux-gnueabihf)
-CC_windows = x86_64-w64-mingw32-gcc
-CC_musl = musl-gcc
-FLAGS_m32 = -O1 -g -m32 -I/usr/include/$(shell uname -m)-linux-gnu $(UNDEFINED)
-FLAGS_s390x = -O1 -g $(UNDEFINED)
-FLAGS_aarch64 = $(FLAGS_s390x)
-FLAGS_armhf = $(FLAGS_s390x)
-# MinGW has isfinite and isnan convert to float.
-FLAGS_windows = -O2 -g -static -Wno-float-conversion $(UNDEFINED) -fsanitize-undefined-trap-on-error
-FLAGS_musl = -O2 -g -static $(UNDEFINED) -fsanitize-undefined-trap-on-error
-LINK_windows = -Wl,-o,$@ # else .exe would be put behind the name
-# Which makes a program's arguments and file names UTF-8.
-MANIFEST = $(if $(filter windows,$(FLAVOUR)),$B/examples/bags/windows.o)
-
-# The first make of `make deps test` must not look for libraries that are only
+# The first make of `make deps test` must not search for libraries that are only
 # being installed: it runs a second one for every other goal.
 OTHERS := $(filter-out deps,$(MAKECMDGOALS))
 ifneq ($(and $(filter deps,$(MAKECMDGOALS)),$(OTHERS)),)
@@ -57,263 +28,171 @@ $(OTHERS): deps
 	@$(MAKE) $@
 else
 
-# Debugging information must not depend on where this directory is.
-export PWD := $(CURDIR)
+export PWD := $(CURDIR) # or debugging information depends on where this directory is
 B := build/$(FLAVOUR)
-COMPILE = $(CC_$(FLAVOUR)) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
-WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
-WARN_C := -Wstrict-prototypes -Wc++-compat
-# What users copy is C99 in every flavour; the command and the tests are C11.
-ifneq ($(FLAVOUR),cxx)
-C99 := -std=c99 $(WARN_C)
-C11 := -std=gnu11 $(WARN_C)
-endif
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 # For recipes that build: in parallel, unless make was told how.
 BUILD = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
-# --- libraries. PKG_x are the pkg-config names that formats/x.c needs.
-PKG_CONFIG := $(if $(CROSS),PKG_CONFIG_LIBDIR='$(CURDIR)/build/$(FLAVOUR)/libraries' )pkg-config
-first = $(or $(firstword $(foreach p,$1,$(shell $(PKG_CONFIG) --exists $p 2>/dev/null && echo $p))),$(firstword $1))
+# --- libraries. PKG_x are the pkg-config names that formats/x.c or formats/x/ needs.
+# A format without one is part of libbags.
+have = $(shell pkg-config --exists $1 2>/dev/null && echo $1)
 PKG_jpeg := libjpeg
 PKG_png := libpng
 PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
-PKG_msgpack := $(call first,msgpack-c msgpack)
-have = $(if $1,$(shell $(PKG_CONFIG) --exists $1 2>/dev/null && echo yes),yes)
-pkg = $(if $2,$(shell $(PKG_CONFIG) $1 $2))
+PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 
-ALL_FORMATS := $(patsubst formats/%.c,%,$(wildcard formats/*.c))
-FORMATS := $(foreach f,$(ALL_FORMATS),$(if $(call have,$(PKG_$f)),$f))
-WITH := $(foreach f,$(FORMATS),-DBAGS_WITH_$(shell echo $f | tr a-z A-Z)=1)
-FORMAT_PKGS := $(foreach f,$(FORMATS),$(PKG_$f))
-FORMAT_CFLAGS := $(call pkg,--cflags,$(FORMAT_PKGS))
-FORMAT_LIBS := $(call pkg,--libs,$(FORMAT_PKGS)) -lm
-FORMAT_OBJECTS := $(FORMATS:%=$B/formats/%.o)
-HAVE_JSON := $(call have,json-c)
-HAVE_CMOCKA := $(call have,cmocka)
-HAVE_MPI := $(if $(filter release,$(FLAVOUR)),$(shell command -v mpicc))
-LACKING := $(filter-out $(FORMATS),$(ALL_FORMATS))
-SKIPPED := $(foreach f,$(LACKING),'skipped: formats/$f.c, for want of $(PKG_$f)') \
-    $(if $(HAVE_JSON),,'skipped: the bags command, for want of json-c') \
-    $(if $(HAVE_CMOCKA),,'skipped: tests/test_*.c, for want of cmocka') \
-    $(if $(HAVE_MPI)$(filter-out release,$(FLAVOUR)),,'skipped: examples/07_mpi.c, for want of mpicc')
+ALL_FORMATS := $(patsubst formats/%,%,$(patsubst %/,%,$(wildcard formats/*/)) $(basename $(wildcard formats/*.c)))
+FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
+FORMATS := $(FOUND)
+MISSING := $(filter-out $(FORMATS),$(ALL_FORMATS))
+JSON := $(call have,json-c)
+CMOCKA := $(call have,cmocka)
+MPICC := $(if $(filter release,$(FLAVOUR)),$(shell command -v mpicc))
+PEERS := $(foreach p,lmdb sqlite3 hdf5 liburing,$(call have,$p)) # of the benchmark
+SKIPPED := $(foreach f,$(filter-out $(FOUND),$(ALL_FORMATS)),'skipped formats/$f: $(PKG_$f) not found') \
+    $(if $(JSON),,'skipped the bags command: json-c not found') \
+    $(if $(CMOCKA),,'skipped tests/test_*.c: cmocka not found') \
+    $(if $(MPICC)$(filter-out release,$(FLAVOUR)),,'skipped examples/07_mpi.c: mpicc not found')
+
+pkg = $(if $(strip $2),$(shell pkg-config $1 $2))
+with = $(shell printf ' %s' $(2:%=-D$1_WITH_%=1) | tr a-z A-Z)
+WITH := $(call with,BAGS,$(FORMATS))
+PACKAGES := $(foreach f,$(FORMATS),$(PKG_$f))
+INCLUDES := -I. $(call pkg,--cflags,$(PACKAGES) $(JSON))
+TEST_INCLUDES := $(call pkg,--cflags,$(CMOCKA) $(PEERS)) $(call with,BENCH,$(PEERS))
+# Every program is linked with all of these, and keeps those that it calls.
+LIBS := $(if $(filter Linux,$(shell uname)),-Xlinker --as-needed) $(call pkg,--libs,$(PACKAGES) $(JSON) $(CMOCKA) $(PEERS)) -lm -pthread
 
 # --- programs
-C_OBJECTS = $(patsubst %.c,$B/%.o,$(wildcard $1))
-HAVE_IMAGES := $(and $(filter jpeg,$(FORMATS)),$(filter png,$(FORMATS)))
-EXAMPLES := $(patsubst %.c,$B/%,$(filter-out %_mpi.c $(if $(filter windows,$(FLAVOUR)),%_workers.c) $(if $(HAVE_IMAGES),,%_images.c),$(wildcard examples/*.c)))
-DEMO := $(if $(filter-out cxx $(CROSS),$(FLAVOUR)),$B/balls)
-COMMAND := $(if $(and $(HAVE_JSON),$(filter-out cxx,$(FLAVOUR)),$(wildcard examples/bags/*.c)),$B/bags)
-# Without a format there are no tests of it.
-SOURCES = $(filter-out $(LACKING:%=$1%.c),$(wildcard $1*.c))
-# The shim knows the calls of Linux.
-ELSEWHERE := $(if $(filter Linux,$(shell uname)),,%/test_system)
-TESTS := $(if $(HAVE_CMOCKA),$(filter-out $(ELSEWHERE),$(patsubst %.c,$B/%,$(call SOURCES,tests/test_))))
-REPLAYS := $(patsubst %.c,$B/%,$(filter-out tests/fuzz_main.c,$(call SOURCES,tests/fuzz_)))
-BENCHES := $(patsubst %.c,$B/%,$(call SOURCES,tests/bench/bench_))
-# tests/bench/speed, of everything else there: with the peers that are installed.
-PEERS := $(foreach p,lmdb sqlite3 hdf5 liburing,$(if $(call have,$p),$p))
-WITH += $(foreach p,$(PEERS),-DBENCH_WITH_$(shell echo $p | tr a-z A-Z)=1)
+objects = $(patsubst %.c,$1/%.o,$(wildcard $2))
+of_format = $(call objects,$1,formats/$2.c formats/$2/*.c)
+programs = $(patsubst %.c,$B/%,$(filter-out $(MISSING:%=$1%.c),$(wildcard $1*.c)))
+EXAMPLES := $(filter-out $(if $(MPICC),,%_mpi) $(if $(filter jpeg png,$(MISSING)),%_images),$(call programs,examples/))
+COMMAND := $(if $(JSON),$(if $(filter-out cxx,$(FLAVOUR)),$B/bags))
+COMMAND_OBJECTS := $(filter-out %/implementation.o,$(call objects,$B,examples/bags/*.c))
+DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls)
+# The shim of test_system replaces calls of Linux.
+TESTS := $(if $(CMOCKA),$(filter-out $(if $(filter Linux,$(shell uname)),,%/test_system),$(call programs,tests/test_)))
+FUZZERS := $(filter-out %/fuzz_main,$(call programs,tests/fuzz_))
+BENCHES := $(call programs,tests/bench/bench_) $B/tests/bench/instructions
 SPEED := $B/tests/bench/speed
-INSTRUCTIONS := $B/tests/bench/instructions
-SPEED_OBJECTS := $(patsubst %.c,$B/%.o,$(filter-out tests/bench/bench_% tests/bench/instructions.c,$(wildcard tests/bench/*.c)))
-# The implementation and what several tests share.
-TEST_PARTS := $(patsubst %.c,$B/%.o,$(filter-out tests/test_% tests/fuzz_%,$(wildcard tests/*.c))) $(FORMAT_OBJECTS) $(MANIFEST)
+# What several tests share; a fuzzer without libFuzzer has a main that replays files.
+SUPPORT := $(filter-out $B/tests/test_% $B/tests/fuzz_%,$(call objects,$B,tests/*.c))
+REPLAY := $(if $(filter fuzz,$(FLAVOUR)),,$B/tests/fuzz_main.o)
 
-# --- what is installed: the implementation and the formats in one library, static
-# and shared; the headers, the command. Before 1.0, each minor version may break.
-PREFIX ?= /usr/local
-VERSION := $(shell sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
-SONAME := libbags.so.$(basename $(VERSION))
-SHARED := libbags.so.$(VERSION)
-LIB_OBJECTS := $(addprefix $B/lib/,bags.o $(FORMATS:%=%.o))
-TO = $(DESTDIR)$(PREFIX)
-INSTALLED := include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so lib/$(SONAME) \
-    lib/$(SHARED) lib/pkgconfig/bags.pc bin/bags share/man/man1/bags.1
-
-.PHONY: help all skipped tests replays threads print-compile print-formats FORCE deps demo test portability soak asan tsan m32 cxx fuzz bench instructions benchformats format clean
-.PHONY: library install uninstall lint footprint coverage
-.DEFAULT_GOAL := all
+.PHONY: help all demo deps test check asan tsan soak fuzz coverage portability lint footprint bench
+.PHONY: benchformats instructions format clean programs print-formats install uninstall FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-help: ## say what can be made
-	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile | expand -t 18
-
-all: skipped $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(HAVE_MPI),$(patsubst %.c,$B/%,$(wildcard examples/07_mpi.c))) $(if $(filter build/release/bags,$(COMMAND)),build/bags) ## build the formats, the command and the examples
-
-skipped:
+all: $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(filter build/release/bags,$(COMMAND)),build/bags) ## build the formats, the command and the examples
 	@$(if $(strip $(SKIPPED)),printf '%s\n' $(SKIPPED),:)
 
-tests: all $(TESTS) $(if $(filter release,$(FLAVOUR)),$(SPEED) $(INSTRUCTIONS))
-replays: $(REPLAYS)
-	@:
-threads: $(filter %/test_threads,$(TESTS))
-	@:
+help: ## print this list
+	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile | expand -t 21
 
-# For tests/portability.sh and tests/readme.py.
-print-compile:
-	@echo '$(COMPILE)'
-print-formats:
-	@echo $(WITH) $(FORMAT_CFLAGS); echo $(FORMAT_OBJECTS) $(FORMAT_LIBS)
-
-deps: ## install the libraries and tools that are missing (apt-get)
-	@tests/deps.sh
-
-demo: ## run the demo; OUT=DIR and PHOTOS=DIR say where and with which photographs
+demo: ## run the demo; OUT=DIR and PHOTOS=DIR set where, and with which photographs
 	$(BUILD) all
 	@examples/demo/demo.sh "$(or $(PHOTOS),tests/data/photos)" "$(or $(OUT),build/demo)"
 
-test: ## build and run every test
-	$(BUILD) tests FLAVOUR=release
-	$(BUILD) tests replays FLAVOUR=asan
-	$(BUILD) threads FLAVOUR=tsan
-	@tests/run.sh
-
-library: $B/lib/libbags.a $B/lib/$(SHARED) $B/lib/bags.pc
-
-install: ## install it; PREFIX=/usr/local and DESTDIR= say where
-	$(BUILD) library $(COMMAND)
-	install -d '$(TO)/include/bags' '$(TO)/lib/pkgconfig' $(if $(COMMAND),'$(TO)/bin' '$(TO)/share/man/man1')
-	install -m 644 bags.h '$(TO)/include'
-	install -m 644 formats/formats.h '$(TO)/include/bags'
-	install -m 644 $B/lib/libbags.a '$(TO)/lib'
-	install -m 755 $B/lib/$(SHARED) '$(TO)/lib'
-	ln -sf $(SHARED) '$(TO)/lib/$(SONAME)'
-	ln -sf $(SONAME) '$(TO)/lib/libbags.so'
-	install -m 644 $B/lib/bags.pc '$(TO)/lib/pkgconfig'
-	$(if $(COMMAND),install -m 755 $(COMMAND) '$(TO)/bin')
-	$(if $(COMMAND),install -m 644 examples/bags/bags.1 '$(TO)/share/man/man1')
-
-uninstall: ## remove what install put there, with the same PREFIX and DESTDIR
-	rm -f $(INSTALLED:%='$(TO)/%')
-	-rmdir '$(TO)/include/bags' 2>/dev/null || :
-
-asan: ## run the tests under AddressSanitizer and UBSan
-	$(BUILD) tests replays FLAVOUR=asan
-	@tests/run.sh asan
-
-soak: ## run the long tests: every fault, 500 kills, the fuzzers for ten minutes each
-	$(BUILD) tests FLAVOUR=release
-	$(BUILD) tests FLAVOUR=asan
-	@tests/run.sh soak
-	@$(MAKE) fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600)
-
-tsan: ## run the threaded tests under ThreadSanitizer
-	$(BUILD) threads FLAVOUR=tsan
-	@tests/run.sh tsan
-
-m32: ## build for 32 bits and run the examples (needs gcc-12-multilib)
-	$(BUILD) all FLAVOUR=m32
-	@tests/examples.sh build/m32
-
-cxx: ## build what users copy as C++11 and run the examples
-	$(BUILD) all FLAVOUR=cxx
-	@tests/examples.sh build/cxx
-
-portability: ## compile and test with every compiler, for every CPU and system
-	@tests/deps.sh portability
-	@tests/portability.sh
-
+deps: ## install the libraries and tools that demo and test need (apt-get)
+test: ## build and run the tests that find most faults in five minutes
+check: ## build and run all other tests; installs what they need
+asan: ## build and run every test program under AddressSanitizer and UBSan
+tsan: ## build and run the tests of threads under ThreadSanitizer
+soak: ## run for hours: every fault, 500 kills, each fuzzer for ten minutes
 fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
-	$(BUILD) FLAVOUR=fuzz $(REPLAYS:$B/tests/%=build/fuzz/tests/%)
-	@tests/fuzz.sh "$(or $(FUZZ_SECONDS),60)"
+coverage: ## list the lines of bags.h that no test executes, with the reasons
+portability: ## test with every compiler, for every CPU and system; CELLS='m32 s390x' for some
+lint: ## run every compiler and analyser with all warnings
+footprint: ## measure what it costs to include bags.h
+bench: ## compare the speed of bags.h with others; BENCH='--rounds 3 --part 100'
+benchformats: ## compare the speed of the codecs with the libraries alone
+instructions: ## count the instructions of the hot paths again, if they may change
 
-coverage: ## say which lines of bags.h no test executes, and why
-	$(BUILD) tests replays FLAVOUR=coverage
-	@tests/coverage.sh 98 92
-
-bench: ## measure bags.h beside others; BENCH=ARGUMENTS, as --rounds 3 --part 100
-	$(BUILD) $(SPEED)
-	@$(SPEED) --json build/bench.json $(BENCH)
-	@tests/bench/chart.py build/bench.json build/bench.svg; echo build/bench.json build/bench.svg
-
-instructions: ## count the instructions of the hot paths anew, when they may grow
-	$(BUILD) $(INSTRUCTIONS)
-	@tests/bench/instructions.sh $(INSTRUCTIONS) write
-
-benchformats: ## measure the codecs beside the libraries alone
-	$(BUILD) $(BENCHES)
-	@set -e; for bench in $(BENCHES); do echo "$$bench"; $$bench; done
-
-lint: ## all warnings of every compiler and analyser
+test check asan tsan soak:
+	@tests/run.sh $@
+deps fuzz coverage:
+	@tests/$@.sh
+portability lint:
 	@tests/deps.sh portability
-	@tests/warnings.sh
+	@tests/$@.sh $(if $(filter $@,portability),$(CELLS))
+bench benchformats instructions footprint:
+	@tests/bench/run.sh $@
 
-footprint: ## what it costs to include bags.h, as the README has it
-	@tests/footprint.py
-
-format: ## run clang-format over all C files
+format: ## run clang-format on all C files
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
 clean: ## remove build/
 	rm -rf build
 
-# --- rules. Objects depend on the flags, which change when a library comes.
-$B/flags: FORCE
-	@mkdir -p $(@D); echo '$(COMPILE) $(WITH)' | cmp -s - $@ || echo '$(COMPILE) $(WITH)' >$@
+# For scripts: those of NAMES that are tests or fuzzers of formats that can be built;
+# how the formats were compiled, and what a program that uses them is linked with.
+programs: $(filter $(NAMES:%=$B/tests/%),$(TESTS) $(FUZZERS) $(BENCHES) $(SPEED) $(COMMAND:$B/%=$B/tests/%))
+	@:
+print-formats:
+	@echo '$(WITH) $(INCLUDES)'; echo '$(foreach f,$(FORMATS),$(call of_format,$B,$f)) $(LIBS)'
+
+# --- compile and link. Objects depend on the flags, which change when a library is
+# installed. What users copy is C99; the command and the tests are C11.
+COMPILE = $(CC_$(FLAVOUR)) $(FLAGS_$(FLAVOUR)) $(CPPFLAGS) $(CFLAGS)
+WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
+STANDARD = $(if $(filter bags.h formats/% examples/0%,$<),-std=c99,-std=gnu11) -Wstrict-prototypes -Wc++-compat
+OBJECT = @mkdir -p $(@D); echo '  CC $@'; $(COMPILE) $(WARN) $(if $(filter cxx,$(FLAVOUR)),,$(STANDARD)) \
+    $(WITH) $(INCLUDES) $(if $(filter tests/%,$<),$(TEST_INCLUDES)) -MMD -MP -c -o $@
+LINK = @mkdir -p $(@D); echo '  LD $@'; $(COMPILE) -x none $(filter %.o,$^) $(filter %.a,$^) $(LINK_$(FLAVOUR)) $(LDFLAGS) $(LIBS) -o $@
+
+$B/flags $B/peers: FORCE
+	@mkdir -p $(@D); echo '$(NEW)' | cmp -s - $@ || echo '$(NEW)' >$@
+$B/flags: private NEW = $(COMPILE) $(WITH)
+$B/peers: private NEW = $(PEERS)
+$(call objects,$B,tests/bench/*.c): $B/peers
 FORCE:
 
-OBJECT = @mkdir -p $(@D); echo '  CC $@'; $(COMPILE) $(WARN) $(WITH) -MMD -MP -c $< -o $@
-LINK = @mkdir -p $(@D); echo '  LD $@'; $(filter-out -x c++,$(COMPILE)) $(filter %.o,$^) $(LINK_$(FLAVOUR)) -o $@
-
-$B/formats/%.o: formats/%.c $B/flags
-	$(OBJECT) $(C99) $(call pkg,--cflags,$(PKG_$*))
+$B/bags.o: bags.h $B/flags
+	$(OBJECT) -DBAGS_IMPLEMENTATION $(if $(filter cxx,$(FLAVOUR)),,-x c) $<
+$B/pic/bags.o: bags.h $B/flags
+	$(OBJECT) -fPIC -DBAGS_IMPLEMENTATION -x c $<
+$B/pic/%.o: %.c $B/flags
+	$(OBJECT) -fPIC $<
+# Each example has an implementation of its own, which takes seconds to optimize.
 $B/examples/%.o: examples/%.c $B/flags
-	$(OBJECT) $(C99) $(FORMAT_CFLAGS)
-$B/examples/bags/%.o: examples/bags/%.c $B/flags
-	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,json-c)
-$B/examples/07_mpi.o: examples/07_mpi.c $B/flags
-	@mkdir -p $(@D); echo '  CC $@'; mpicc $(FLAGS_$(FLAVOUR)) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
-$B/%.o: %.rc
-	@mkdir -p $(@D); echo '  RC $@'; $(CC_windows:gcc=windres) $< $@
-$B/tests/bench/%.o: tests/bench/%.c $B/flags
-	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(PEERS))
-$B/tests/%.o: tests/%.c $B/flags
-	$(OBJECT) $(C11) $(FORMAT_CFLAGS) $(call pkg,--cflags,$(if $(HAVE_CMOCKA),cmocka))
-
-$B/lib/bags.o: bags.h $B/flags
-	$(OBJECT) $(C99) -fPIC
-$B/lib/bags.o: private COMPILE += -x c -DBAGS_IMPLEMENTATION
-$B/lib/%.o: formats/%.c $B/flags
-	$(OBJECT) $(C99) -fPIC $(call pkg,--cflags,$(PKG_$*))
-$B/lib/libbags.a: $(LIB_OBJECTS)
+	$(OBJECT) $(if $(findstring /,$*),,-O0) $<
+$B/%.o: %.c $B/flags
+	$(OBJECT) $<
+$B/examples/07_mpi $B/examples/07_mpi.o: private CC_release = mpicc
+# The implementation and the formats: a program takes the objects that it needs.
+$B/bags.a: $B/bags.o $(foreach f,$(FORMATS),$(call of_format,$B,$f))
 	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
-$B/lib/$(SHARED): $(LIB_OBJECTS)
-	@echo '{ global: bag_*; bags_*; bagi_bag_get*; bagi_load_u64; bagi_view_get*; local: *; };' >$B/lib/exports
-	$(LINK) -shared -Wl,-soname,$(SONAME),--version-script,$B/lib/exports,-z,defs $(FORMAT_LIBS) -pthread
-$B/lib/bags.pc: formats/bags.pc.in FORCE
-	@mkdir -p $(@D); sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(FORMAT_LIBS) -pthread|' $< >$@
 
-$B/examples/%: $B/examples/%.o
-	$(LINK) -pthread
-$B/examples/06_images: $B/examples/06_images.o $(FORMAT_OBJECTS)
-	$(LINK) $(FORMAT_LIBS)
-$B/examples/07_mpi: $B/examples/07_mpi.o
-	@echo '  LD $@'; mpicc $^ -o $@
-$B/balls: $(call C_OBJECTS,examples/demo/*.c) $(FORMAT_OBJECTS)
-	$(LINK) $(FORMAT_LIBS)
-$B/bags: $(call C_OBJECTS,examples/bags/*.c) $(FORMAT_OBJECTS) $(MANIFEST)
-	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,json-c) -pthread
+$(EXAMPLES) $(TESTS) $(FUZZERS) $(BENCHES): %: %.o
+$(TESTS) $(FUZZERS) $(BENCHES): $(SUPPORT)
+$(FUZZERS): $(REPLAY)
+$(SPEED): $(filter-out $(BENCHES:%=%.o),$(call objects,$B,tests/bench/*.c))
+$B/balls: $(call objects,$B,examples/demo/*.c)
+$B/bags: $(COMMAND_OBJECTS)
+# The command without FFmpeg, which takes 50 ms to load: its tests start it 2,000 times.
+$B/tests/bags: $(COMMAND_OBJECTS:%/codecs.o=%/few_codecs.o)
+$B/examples/bags/few_codecs.o: examples/bags/codecs.c $B/flags
+	$(OBJECT) -UBAGS_WITH_MP4 $<
+# These replace calls of libc, in this test alone and, preloaded, in another program.
+$B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o $B/tests/system/shim.so
+$B/tests/system/shim.so: tests/system/shim.c tests/system/shim.h $B/flags
+	@mkdir -p $(@D); echo '  LD $@'; $(filter-out -fsanitize=% -fno-sanitize%,$(COMPILE)) $(WARN) -fPIC -shared -DBAGS_SHIM_PRELOADED $< -o $@
+
+$(EXAMPLES) $B/balls $B/bags $B/tests/bags $(TESTS) $(FUZZERS) $(BENCHES) $(SPEED): $B/bags.a
+	$(LINK)
 build/bags: build/release/bags
 	@ln -sf release/bags $@
-$B/tests/test_%: $B/tests/test_%.o $(TEST_PARTS)
-	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,cmocka) -pthread
-# It stands before libc's calls in the whole program: of this test alone.
-$B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o $B/tests/system/shim.so
-# The same before the calls of another program.
-$B/tests/system/shim.so: tests/system/shim.c tests/system/shim.h $B/flags
-	@mkdir -p $(@D); echo "  LD $@"; $(filter-out -fsanitize=% -fno-sanitize%,$(COMPILE)) $(WARN) $(C11) -fPIC -shared -DBAGS_SHIM_PRELOADED $< -o $@
-$(SPEED): $(SPEED_OBJECTS) $B/tests/bags_impl.o $(FORMAT_OBJECTS)
-	$(LINK) $(FORMAT_LIBS) $(call pkg,--libs,$(PEERS)) -pthread
-$(INSTRUCTIONS): $(INSTRUCTIONS).o $B/tests/bags_impl.o
-	$(LINK) -pthread
-$B/tests/bench/%: $B/tests/bench/%.o $(TEST_PARTS)
-	$(LINK) $(FORMAT_LIBS) -pthread
-# A fuzzer has libFuzzer's main, or ours, which runs the files it is given.
-$B/tests/fuzz_%: $B/tests/fuzz_%.o $(TEST_PARTS) $(if $(filter fuzz,$(FLAVOUR)),,$B/tests/fuzz_main.o)
-	$(LINK) $(if $(filter fuzz,$(FLAVOUR)),-fsanitize=fuzzer) $(FORMAT_LIBS) -pthread
+
+install: ## install it; PREFIX=/usr/local, LIBDIR=PREFIX/lib and DESTDIR set where, FORMATS='jpeg png' what
+	$(BUILD) $B/pic/bags.o $(foreach f,$(FORMATS),$(call of_format,$B/pic,$f)) $(COMMAND)
+	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(COMMAND)' $(foreach f,$(FORMATS),'$(strip $f $(PKG_$f))')
+
+uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR
+	@formats/install.sh uninstall $(ALL_FORMATS)
 
 -include $(shell find $B -name '*.d' 2>/dev/null)
 endif

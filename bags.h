@@ -138,7 +138,8 @@
  *       - wait: a pipe, a device or a directory in place of a file is refused;
  *       - use more memory than their sizes justify. A dataset: 1 KiB per field,
  *         200 bytes per shard, and 600 bytes for each Bag that was used. A
- *         datapoint: 16 bytes per requested item, its row of refs.bag and,
+ *         datapoint: 16 bytes per requested item (not mapped: 24, and 130 where a
+ *         slice skips items), its row of refs.bag and,
  *         without mmap, the requested blobs, each at most once;
  *       - work longer than their sizes justify. Opening costs the same for a file
  *         of any size; bags_verify reads every file about twice.
@@ -186,7 +187,8 @@
 
 /* The implementation calls POSIX functions and needs 64-bit file offsets. Both
  * must be requested before the first system header. */
-#if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED) && !defined(_WIN32)
+#if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED) &&              \
+    !defined(_WIN32)
 #if !defined(_GNU_SOURCE) && !defined(_FEATURES_H)
 #define _GNU_SOURCE 1
 #endif
@@ -202,15 +204,16 @@
 /* If a system header came first, glibc and musl hide these functions in strict
  * standard C (-std=c99), and on 32-bit CPUs glibc's off_t has 32 bits. Then this
  * error is the only one: nothing else is compiled. */
-#if defined(_FEATURES_H) && \
-    (defined(__GLIBC__) ? !defined(__USE_XOPEN2K8) \
+#if defined(_FEATURES_H) &&                                                    \
+    (defined(__GLIBC__) ? !defined(__USE_XOPEN2K8)                             \
                         : !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE))
-#error "bags.h: a system header came first, and with this -std= it hides what \
+#error                                                                         \
+    "bags.h: a system header came first, and with this -std= it hides what \
 bags.h needs: define BAGS_IMPLEMENTATION and include bags.h before any system \
 header, or compile with -std=gnu99 or -D_GNU_SOURCE"
 #define BAGI_IMPLEMENTED
-#elif defined(_FEATURES_H) && defined(__GLIBC__) && \
-    !defined(__USE_FILE_OFFSET64) && !defined(__OFF_T_MATCHES_OFF64_T) && \
+#elif defined(_FEATURES_H) && defined(__GLIBC__) &&                            \
+    !defined(__USE_FILE_OFFSET64) && !defined(__OFF_T_MATCHES_OFF64_T) &&      \
     __SIZEOF_POINTER__ == 4
 #error "bags.h: a system header came first, and files of 2 GiB would be too \
 large: define BAGS_IMPLEMENTATION and include bags.h before any system header, or \
@@ -240,12 +243,12 @@ compile with -D_FILE_OFFSET_BITS=64"
  * functions and calls a few. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_UNUSED __attribute__((unused))
-#if defined(__MINGW32__) && defined(__GNUC__) && !defined(__clang__) && \
+#if defined(__MINGW32__) && defined(__GNUC__) && !defined(__clang__) &&        \
     __USE_MINGW_ANSI_STDIO
-#define BAGI_PRINTF(string, first) \
+#define BAGI_PRINTF(string, first)                                             \
     __attribute__((format(gnu_printf, string, first)))
 #else
-#define BAGI_PRINTF(string, first) \
+#define BAGI_PRINTF(string, first)                                             \
     __attribute__((format(printf, string, first)))
 #endif
 #else
@@ -329,8 +332,8 @@ BAGS_API const char *bags_code_name(bags_code code);
 /* Write an error, as a codec or an I/O hook must before it fails. err may be
  * NULL. format is printf's; a message that is too long is truncated. Returns
  * code. Threads: any. */
-BAGS_API bags_code bags_fail(bags_error *err, bags_code code,
-    const char *format, ...) BAGI_PRINTF(3, 4);
+BAGS_API bags_code bags_fail(
+    bags_error *err, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
 
 /* ========================================================================
  * >>views
@@ -398,8 +401,8 @@ typedef struct bags_buffer {
  * aligned for any type. It grows by at least half, so that repeated calls cost
  * O(n) in total. Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer
  * untouched. */
-BAGS_API bags_code bags_buffer_reserve(bags_buffer *buffer, size_t size,
-    bags_error *err);
+BAGS_API bags_code bags_buffer_reserve(
+    bags_buffer *buffer, size_t size, bags_error *err);
 
 /* Free the buffer's memory and make it {0} again. NULL is accepted. */
 BAGS_API void bags_buffer_free(bags_buffer *buffer);
@@ -414,8 +417,8 @@ BAGS_API bool bags_little_endian(void);
 
 /* Copy elements of `element` bytes each, reversing the bytes of every element;
  * size is in bytes, a multiple of element. `to` may be equal to `from`. */
-BAGS_API void bags_swap_bytes(void *to, const void *from, size_t size,
-    size_t element);
+BAGS_API void bags_swap_bytes(
+    void *to, const void *from, size_t size, size_t element);
 
 /* ========================================================================
  * >>hooks
@@ -520,9 +523,10 @@ typedef struct bag_writer bag_writer;
  * needs no call. A v1 table that is mapped, and its blobs. */
 typedef struct bagi_mapped {
     const unsigned char *data;
-    const unsigned char *table; /* length + 1 entries, starting at the leading 0 */
-    uint64_t length;            /* 0 if blobs are found in another way */
-    uint64_t limit;             /* no blob ends after this offset */
+    const unsigned char
+        *table;      /* length + 1 entries, starting at the leading 0 */
+    uint64_t length; /* 0 if blobs are found in another way */
+    uint64_t limit;  /* no blob ends after this offset */
 } bagi_mapped;
 
 /*
@@ -548,9 +552,9 @@ typedef enum bags_unfinished {
 } bags_unfinished;
 
 typedef struct bag_reader_options {
-    bool no_mmap;          /* read with explicit offsets instead of mapping */
-    bool cache_index;      /* with no_mmap: keep the table in memory, 8 bytes per
-                              blob, so that a read is one system call, not two */
+    bool no_mmap;     /* read with explicit offsets instead of mapping */
+    bool cache_index; /* with no_mmap: keep the table in memory, 8 bytes per
+                         blob, so that a read is one system call, not two */
     bool verify_checksums; /* compare every returned blob with its checksum in
                               NAME.crc, which must exist */
     bool allow_empty_file; /* 0 bytes is an empty Bag, as granular 0.20 and 0.21
@@ -586,8 +590,8 @@ typedef struct bag_reader_options {
  * Cost: O(1), a few system calls; the table is not read (unless cache_index, or
  * unfinished READ and there is a journal, or NAME.bag seems to contradict NAME.idx).
  */
-BAGS_API bag_reader *bag_reader_open(const char *path,
-    const bag_reader_options *options, bags_error *err);
+BAGS_API bag_reader *bag_reader_open(
+    const char *path, const bag_reader_options *options, bags_error *err);
 
 /* Like bag_reader_open, but for a v1 or v2 Bag in memory. The bytes are borrowed:
  * they must not change until the reader is closed. They need no alignment. */
@@ -636,8 +640,8 @@ BAGS_API bags_view bagi_bag_get(const bag_reader *reader, uint64_t index,
 
 /* Private: false if the blob is not found in this way, or its entries are
  * invalid. */
-BAGI_INLINE bool bagi_mapped_get(const bagi_mapped *mapped, uint64_t index,
-    bags_view *out) {
+BAGI_INLINE bool bagi_mapped_get(
+    const bagi_mapped *mapped, uint64_t index, bags_view *out) {
     if (BAGI_UNLIKELY(index >= mapped->length))
         return false;
     const unsigned char *entry = mapped->table + 8 * index;
@@ -686,8 +690,8 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
  * again is read once; the scratch also holds about 100 bytes per index.
  */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch,
-    bags_view *out, bags_error *err);
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
+    bags_error *err);
 
 /*
  * Start to read blobs from the disk, all at once, and return without waiting, so
@@ -702,9 +706,9 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
 #ifndef BAGS_NO_WRITER
 
 typedef struct bag_writer_options {
-    bool keep_idx;      /* keep the journal NAME.idx: granular 0.22 reads it */
-    bool no_sync;       /* close without waiting for stable storage */
-    bool checksum;      /* write NAME.crc next to it: a checksum of every blob */
+    bool keep_idx; /* keep the journal NAME.idx: granular 0.22 reads it */
+    bool no_sync;  /* close without waiting for stable storage */
+    bool checksum; /* write NAME.crc next to it: a checksum of every blob */
     size_t buffer_size; /* bytes buffered, rounded up to a power of two of at
                            least 4 KiB; 0: 2 MiB */
     bags_env env;
@@ -725,8 +729,8 @@ typedef struct bag_writer_options {
  *
  * Threads: one at a time.
  */
-BAGS_API bag_writer *bag_writer_open(const char *path,
-    const bag_writer_options *options, bags_error *err);
+BAGS_API bag_writer *bag_writer_open(
+    const char *path, const bag_writer_options *options, bags_error *err);
 
 /*
  * Append a blob. The bytes are copied; data may be NULL if size is 0. *index,
@@ -807,26 +811,26 @@ BAGS_API size_t bags_dtype_swap(bags_dtype dtype);
 /* Parse a dtype in any of NumPy's spellings: "float32", "f4", "<f4", "single".
  * *big_endian, which may be NULL, receives true for big-endian elements (">f4").
  * Returns BAGS_DTYPE_NONE if the text is not the name of a dtype listed above. */
-BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size,
-    bool *big_endian);
+BAGS_API bags_dtype bags_dtype_parse(
+    const char *text, size_t size, bool *big_endian);
 
 /* The size of an array in bytes. False if it does not fit in size_t, or dtype is
  * not a dtype; *size is then untouched. */
-BAGS_API bool bags_array_size(bags_dtype dtype, size_t dims,
-    const uint64_t *shape, size_t *size);
+BAGS_API bool bags_array_size(
+    bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size);
 
 /* A parsed type string. Its views point into the string. */
 typedef struct bags_type {
     bags_view name;      /* "array" */
     bags_view arguments; /* "float32,64,128": without the parentheses */
-    size_t count;        /* number of arguments; "q()" has one, which is empty */
-    bool sequence;       /* it has a trailing [] */
+    size_t count;  /* number of arguments; "q()" has one, which is empty */
+    bool sequence; /* it has a trailing [] */
 } bags_type;
 
 /* Parse a type string: name or name(arg,arg), each with an optional []. *out is
  * valid as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. */
-BAGS_API bags_code bags_type_parse(const char *text, bags_type *out,
-    bags_error *err);
+BAGS_API bags_code bags_type_parse(
+    const char *text, bags_type *out, bags_error *err);
 
 /* Argument i, 0 <= i < type->count; otherwise an empty view. Valid as long as the
  * type's text; not NUL-terminated. */
@@ -838,14 +842,14 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out);
 
 typedef enum bags_kind {
     BAGS_KIND_NONE = 0, /* no value: refused by writers */
-    BAGS_KIND_BLOB,     /* data, size: an encoded blob, stored as it is, whatever
-                           the field's type */
-    BAGS_KIND_BYTES,    /* data, size: bytes, for a codec to encode */
-    BAGS_KIND_UTF8,     /* data, size: UTF-8 text; may contain NUL */
-    BAGS_KIND_UINT,     /* uint: a number from 0 to 2^64-1 */
-    BAGS_KIND_INT,      /* sint: a number from -2^63 to 2^63-1 */
-    BAGS_KIND_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
-    BAGS_KIND_OBJECT    /* object: defined by the codec's own header */
+    BAGS_KIND_BLOB,  /* data, size: an encoded blob, stored as it is, whatever
+                        the field's type */
+    BAGS_KIND_BYTES, /* data, size: bytes, for a codec to encode */
+    BAGS_KIND_UTF8,  /* data, size: UTF-8 text; may contain NUL */
+    BAGS_KIND_UINT,  /* uint: a number from 0 to 2^64-1 */
+    BAGS_KIND_INT,   /* sint: a number from -2^63 to 2^63-1 */
+    BAGS_KIND_ARRAY, /* data, size, dtype, dims, shape: elements in C order */
+    BAGS_KIND_OBJECT /* object: defined by the codec's own header */
 } bags_kind;
 
 /*
@@ -877,8 +881,8 @@ BAGS_API bags_value bags_utf8(const char *text);
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size);
 BAGS_API bags_value bags_bytes(const void *data, size_t size);
 BAGS_API bags_value bags_blob(const void *data, size_t size);
-BAGS_API bags_value bags_array(bags_dtype dtype, size_t dims,
-    const uint64_t *shape, const void *data);
+BAGS_API bags_value bags_array(
+    bags_dtype dtype, size_t dims, const uint64_t *shape, const void *data);
 
 /*
  * How values of a type become blobs and back.
@@ -930,19 +934,19 @@ typedef struct bags_registry bags_registry;
 
 /* Create a registry with the built-in codecs; free it with bags_registry_free.
  * allocator NULL: malloc. Returns NULL if out of memory. */
-BAGS_API bags_registry *bags_registry_create(const bags_allocator *allocator,
-    bags_error *err);
+BAGS_API bags_registry *bags_registry_create(
+    const bags_allocator *allocator, bags_error *err);
 
 /* Add a codec, which is copied; its `names` and `user` must stay valid. A codec
  * added later precedes earlier ones of the same name. Not while a reader or writer
  * uses the registry. Returns BAGS_OK, BAGS_ERROR_ARGUMENT or BAGS_ERROR_MEMORY. */
-BAGS_API bags_code bags_registry_add(bags_registry *registry,
-    const bags_codec *codec, bags_error *err);
+BAGS_API bags_code bags_registry_add(
+    bags_registry *registry, const bags_codec *codec, bags_error *err);
 
 /* The codec for a type's name, or NULL. registry NULL: the built-in codecs. Valid
  * until a codec is added or the registry is freed. Threads: any. */
-BAGS_API const bags_codec *bags_registry_find(const bags_registry *registry,
-    bags_view name);
+BAGS_API const bags_codec *bags_registry_find(
+    const bags_registry *registry, bags_view name);
 
 /* Free a registry, after the readers and writers that use it. NULL is accepted. */
 BAGS_API void bags_registry_free(bags_registry *registry);
@@ -989,19 +993,20 @@ typedef struct bags_writer bags_writer;
 typedef struct bags_writer_options {
     uint64_t shard_size;   /* bytes per shard; 0: no limit */
     uint64_t shard_length; /* datapoints per shard; 0: no limit */
-    uint64_t shard_start;  /* this worker's index, 0 <= shard_start < shard_stop */
-    uint64_t shard_stop;   /* the number of workers; 0: one */
-    bool sharded;          /* write shards even if all four are 0 */
-    bool resume;           /* continue what this worker wrote before, if anything */
-    bool checksum;         /* write NAME.crc next to each Bag: 4 bytes per blob. A
-                              resumed shard that was started with checksums keeps
-                              them in any case; one that was started without gets
-                              them when it is finished */
-    bool keep_idx;         /* keep the .idx files: granular 0.22 then reads a
-                              dataset without sequences */
-    bool no_sync;          /* finish shards without waiting for stable storage */
-    size_t buffer_size;    /* bytes buffered per field, rounded up to a power of
-                              two of at least 4 KiB; 0: 2 MiB */
+    uint64_t
+        shard_start; /* this worker's index, 0 <= shard_start < shard_stop */
+    uint64_t shard_stop; /* the number of workers; 0: one */
+    bool sharded;        /* write shards even if all four are 0 */
+    bool resume;   /* continue what this worker wrote before, if anything */
+    bool checksum; /* write NAME.crc next to each Bag: 4 bytes per blob. A
+                      resumed shard that was started with checksums keeps
+                      them in any case; one that was started without gets
+                      them when it is finished */
+    bool keep_idx; /* keep the .idx files: granular 0.22 then reads a
+                      dataset without sequences */
+    bool no_sync;  /* finish shards without waiting for stable storage */
+    size_t buffer_size; /* bytes buffered per field, rounded up to a power of
+                           two of at least 4 KiB; 0: 2 MiB */
     const bags_registry *registry; /* NULL: built-in types. Must outlive the
                                       writer */
     bags_env env;
@@ -1143,11 +1148,11 @@ typedef enum bags_recovery {
 
 /* Its texts are valid during the call that receives it. */
 typedef struct bags_recovered {
-    const char *path;     /* of the shard, or the standalone Bag */
+    const char *path; /* of the shard, or the standalone Bag */
     bags_recovery action;
-    uint64_t length;      /* datapoints kept; of a standalone Bag, blobs */
-    uint64_t truncated;   /* bytes removed after them, in all files */
-    const char *reason;   /* why the datapoints end there, or the error; or "" */
+    uint64_t length;    /* datapoints kept; of a standalone Bag, blobs */
+    uint64_t truncated; /* bytes removed after them, in all files */
+    const char *reason; /* why the datapoints end there, or the error; or "" */
 } bags_recovered;
 
 typedef struct bags_recover_options {
@@ -1164,8 +1169,8 @@ typedef struct bags_recover_options {
 /* Numbers of shards, by what was done with them. */
 typedef struct bags_recover_report {
     uint64_t finished_before, finished_now, removed, locked, failed;
-    uint64_t length;    /* datapoints (of a standalone Bag, blobs) kept in shards
-                           that were finished now */
+    uint64_t length; /* datapoints (of a standalone Bag, blobs) kept in shards
+                        that were finished now */
     uint64_t truncated; /* bytes removed */
 } bags_recover_report;
 
@@ -1271,20 +1276,21 @@ BAGS_API bags_code bags_checksum(const char *path,
 typedef struct bags_reader bags_reader;
 
 typedef struct bags_reader_options {
-    uint64_t shard_start;  /* read the shards of worker shard_start ... */
-    uint64_t shard_stop;   /* ... of shard_stop workers; 0: all. An unsharded
-                              dataset is shard 0 */
-    bool allow_gaps;       /* read the others if shards are missing */
+    uint64_t shard_start; /* read the shards of worker shard_start ... */
+    uint64_t shard_stop;  /* ... of shard_stop workers; 0: all. An unsharded
+                             dataset is shard 0 */
+    bool allow_gaps;      /* read the others if shards are missing */
     bags_unfinished unfinished; /* of unfinished shards, and of a split dataset
                                    whose fields differ in length */
-    bool no_mmap;          /* read with explicit offsets instead of mapping */
-    bool cache_index;      /* with no_mmap: keep the tables of used files in memory,
-                              8 bytes per blob */
-    bool verify_checksums; /* compare every returned blob, the refs and spec.json
-                              with their checksums; every NAME.crc must exist */
-    size_t max_files;      /* open files, with no_mmap; 0: 64 */
-    size_t max_maps;       /* mapped files; those beyond are read; 0: 16384 */
-    bags_access access;    /* how data that is not in memory will be read */
+    bool no_mmap;     /* read with explicit offsets instead of mapping */
+    bool cache_index; /* with no_mmap: keep the tables of used files in memory,
+                         8 bytes per blob */
+    bool
+        verify_checksums; /* compare every returned blob, the refs and spec.json
+                             with their checksums; every NAME.crc must exist */
+    size_t max_files;     /* open files, with no_mmap; 0: 64 */
+    size_t max_maps;      /* mapped files; those beyond are read; 0: 16384 */
+    bags_access access;   /* how data that is not in memory will be read */
     const bags_registry *registry; /* NULL: built-in types. Must outlive the
                                       reader */
     bags_env env;
@@ -1316,8 +1322,8 @@ typedef struct bags_reader_options {
  * file stays open. Of an unfinished shard, journals and refs are read, 8 bytes per
  * blob stay in memory, and it is never mapped.
  */
-BAGS_API bags_reader *bags_reader_open(const char *path,
-    const bags_reader_options *options, bags_error *err);
+BAGS_API bags_reader *bags_reader_open(
+    const char *path, const bags_reader_options *options, bags_error *err);
 
 /* Free a reader and invalidate its views; rows stay the caller's to free. NULL is
  * accepted. No thread may be using it. */
@@ -1328,8 +1334,8 @@ BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 
 /* The fields, sorted by name; *count of them. A field's index in this array is its
  * number in every other function. Valid until the reader is closed. */
-BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader,
-    size_t *count);
+BAGS_API const bags_field *bags_reader_fields(
+    const bags_reader *reader, size_t *count);
 
 /* The number of the field with this name, in *field. Returns BAGS_OK or
  * BAGS_ERROR_FIELD. */
@@ -1338,8 +1344,8 @@ BAGS_API bags_code bags_reader_field(const bags_reader *reader,
 
 /* A field's parsed type, or NULL if there is no such field. Valid until the reader
  * is closed. */
-BAGS_API const bags_type *bags_reader_type(const bags_reader *reader,
-    size_t field);
+BAGS_API const bags_type *bags_reader_type(
+    const bags_reader *reader, size_t field);
 
 typedef struct bags_shard {
     uint64_t number; /* the shard's name as a number; 0 if unsharded */
@@ -1350,15 +1356,15 @@ typedef struct bags_shard {
 
 /* The shards that are read, in order; *count of them, 1 for an unsharded dataset.
  * Gaps show in their numbers. Valid until the reader is closed. */
-BAGS_API const bags_shard *bags_reader_shards(const bags_reader *reader,
-    size_t *count);
+BAGS_API const bags_shard *bags_reader_shards(
+    const bags_reader *reader, size_t *count);
 
 typedef struct bags_info {
-    bool sharded;         /* a directory of shards */
-    uint64_t skipped;     /* unfinished shards that are not read */
-    uint64_t checksums;   /* shards that have checksums */
-    uint64_t size;        /* bytes of all Bags, refs (and .idx if split) included,
-                             spec.json and checksums not */
+    bool sharded;       /* a directory of shards */
+    uint64_t skipped;   /* unfinished shards that are not read */
+    uint64_t checksums; /* shards that have checksums */
+    uint64_t size;      /* bytes of all Bags, refs (and .idx if split) included,
+                           spec.json and checksums not */
 } bags_info;
 
 typedef struct bags_field_info {
@@ -1387,8 +1393,8 @@ typedef struct bags_select {
 
 /* Select all of a field; or a slice of a sequence, empty if start equals stop. */
 BAGS_API bags_select bags_whole(size_t field);
-BAGS_API bags_select bags_slice(size_t field, uint64_t start, uint64_t stop,
-    uint64_t step);
+BAGS_API bags_select bags_slice(
+    size_t field, uint64_t start, uint64_t stop, uint64_t step);
 
 /* Private: what a row holds of one selected field. */
 struct bagi_slot {
@@ -1449,8 +1455,8 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
  * bags_reader_get; BAGS_ERROR_RANGE also for the item. Cost: like bags_reader_get
  * of one item, but shorter. */
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row,
-    bags_view *out, bags_error *err);
+    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
+    bags_error *err);
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
  * with an item per datapoint. A stop past the end is clamped to the length.
@@ -1487,10 +1493,10 @@ typedef struct bags_column {
     const unsigned char *data; /* contiguous blobs */
     uint64_t length;           /* number of blobs */
     uint64_t size;             /* bytes of all */
-    uint64_t item_size;        /* bytes of each, if all are equal; otherwise 0 */
-    const uint64_t *offsets;   /* length + 1: blob i is the bytes offsets[i] ..
-                                  offsets[i + 1] of data, like Arrow's
-                                  LargeBinary. NULL if item_size is not 0 */
+    uint64_t item_size;      /* bytes of each, if all are equal; otherwise 0 */
+    const uint64_t *offsets; /* length + 1: blob i is the bytes offsets[i] ..
+                                offsets[i + 1] of data, like Arrow's
+                                LargeBinary. NULL if item_size is not 0 */
 } bags_column;
 
 /*
@@ -1518,8 +1524,8 @@ BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
 
 /* An item's encoded blob; an empty view if there is no such item. Valid as
  * described for bags_reader_get. Cost: O(1). */
-BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot,
-    size_t item) {
+BAGI_INLINE bags_view bags_row_bytes(
+    const bags_row *row, size_t slot, size_t item) {
     bags_view none = {NULL, 0};
     if (BAGI_UNLIKELY(item >= bags_row_length(row, slot)))
         return none;
@@ -1571,22 +1577,27 @@ typedef struct bags_fault {
                           Bag's file */
     const char *field; /* a field's name, or "refs"; NULL: not about one Bag */
     bags_fault_kind kind;
-    uint64_t index;    /* of the blob or datapoint in this shard */
-    uint64_t item;     /* of a sequence, the item that does not decode; else 0 */
-    uint64_t offset;   /* of the invalid bytes in field.bag (of an entry of a split
-                          table: in field.idx); 0 for the whole file */
+    uint64_t index; /* of the blob or datapoint in this shard */
+    uint64_t item;  /* of a sequence, the item that does not decode; else 0 */
+    uint64_t
+        offset; /* of the invalid bytes in field.bag (of an entry of a split
+                   table: in field.idx); 0 for the whole file */
     bags_code code;
-    const char *message; /* all of the above in words, like bags_error.message */
+    const char
+        *message; /* all of the above in words, like bags_error.message */
 } bags_fault;
 
 typedef struct bags_verify_options {
-    bool quick;  /* only what costs O(1) per file: sizes, spec.json, and the first
-                    and last entries of every table and of refs */
-    bool decode; /* also decode every blob with its field's codec. Not with quick */
+    bool
+        quick; /* only what costs O(1) per file: sizes, spec.json, and the first
+                  and last entries of every table and of refs */
+    bool
+        decode; /* also decode every blob with its field's codec. Not with quick */
     bool allow_gaps;       /* missing shards are not a fault */
     bool allow_empty_file; /* see bag_reader_options */
-    bags_unfinished unfinished; /* SKIP: unfinished shards, and fields of unequal
-                                   length if split, are not a fault. Not READ */
+    bags_unfinished
+        unfinished; /* SKIP: unfinished shards, and fields of unequal
+                       length if split, are not a fault. Not READ */
     uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
     uint64_t part, parts; /* do only part `part` of `parts` of the work, so that
                              threads or machines can share it; a Bag is the
@@ -1609,13 +1620,13 @@ typedef struct bags_verify_report {
     uint64_t shards;     /* finished shards; 1 for an unsharded dataset */
     uint64_t unfinished; /* unfinished shards, whether a fault or not */
     uint64_t files;
-    uint64_t blobs;      /* of the fields */
+    uint64_t blobs; /* of the fields */
     uint64_t datapoints;
-    uint64_t bytes;      /* read from the files */
-    uint64_t undecoded;  /* with decode: blobs of types without a codec */
-    uint64_t bags;       /* Bags whose bytes were to be compared with checksums */
-    uint64_t checksums;  /* those of them that have checksums */
-    uint64_t faults;     /* found, whether passed to `each` or not */
+    uint64_t bytes;     /* read from the files */
+    uint64_t undecoded; /* with decode: blobs of types without a codec */
+    uint64_t bags; /* Bags whose bytes were to be compared with checksums */
+    uint64_t checksums; /* those of them that have checksums */
+    uint64_t faults;    /* found, whether passed to `each` or not */
 } bags_verify_report;
 
 /*
@@ -2338,7 +2349,7 @@ static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
     int error = bagi_result(stat(path, &info));
     if (error && error != ENOENT && error != ENOTDIR)
         return error;
-    *kind = error                   ? BAGS_PATH_NONE
+    *kind = error ? BAGS_PATH_NONE
             : S_ISDIR(info.st_mode) ? BAGS_PATH_DIRECTORY
                                     : BAGS_PATH_FILE;
     return 0;
@@ -3133,6 +3144,7 @@ static bool bagi_is_slash(char c) {
     return c == '/' || (BAGI_WINDOWS_PATHS && c == '\\');
 }
 
+#ifndef BAGS_NO_WRITER
 /* The size of a path's root, which has no parent: "/", and on Windows "C:/", "C:",
  * "//server/share/" and "//?/C:/" too. */
 static size_t bagi_root_size(const char *path) {
@@ -3162,7 +3174,6 @@ static char *bagi_parent(
                 : bagi_copy_text(memory, ".", 1, err);
 }
 
-#ifndef BAGS_NO_WRITER
 /* Wait until the names in a directory are on stable storage. */
 static bags_code bagi_sync_dir(
     const bagi_env *env, const char *path, bags_error *err) {
@@ -4711,7 +4722,7 @@ typedef struct bagi_file {
     unsigned pins;            /* threads that are reading it */
     bool listed;              /* it belongs to a set, open or not; constant once
                                  the Bag is open */
-    bool grows;               /* a writer may append to it: `size` is a minimum */
+    bool grows; /* a writer may append to it: `size` is a minimum */
     struct bagi_file *newer, *older;
 } bagi_file;
 
@@ -4782,8 +4793,8 @@ static void bagi_files_make_room(bagi_files *files, const bagi_env *env) {
 }
 
 /* Open a file again, and check that it still has the size that it had. */
-static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
-    bagi_file *file, bags_error *err) {
+static bags_code bagi_files_reopen(
+    bagi_files *files, const bagi_env *env, bagi_file *file, bags_error *err) {
     void *handle = NULL;
     uint64_t size = 0;
     bagi_files_make_room(files, env);
@@ -4907,7 +4918,8 @@ static bags_code bagi_file_open(bag_reader *bag, const bagi_dir *dir,
     if (!file->path)
         return BAGS_ERROR_MEMORY;
     if (!files)
-        return bagi_open(bag->env, file->path, BAGS_IO_READ, &file->handle, err);
+        return bagi_open(
+            bag->env, file->path, BAGS_IO_READ, &file->handle, err);
     bagi_lock(&files->mutex);
     bags_code code =
         bagi_files_open(files, bag->env, file->path, &file->handle, err);
@@ -5076,8 +5088,8 @@ static bags_code bagi_bag_table_begun(const bag_reader *bag, uint64_t length,
  * long. A valid table that begins elsewhere contradicts the index. (Blobs of zeros
  * look like a table of empty blobs, at offset 0: that is not taken for one.)
  */
-static bags_code bagi_bag_is_v1(bag_reader *bag, uint64_t length, uint64_t end,
-    bool *v1, bags_error *err) {
+static bags_code bagi_bag_is_v1(
+    bag_reader *bag, uint64_t length, uint64_t end, bool *v1, bags_error *err) {
     bags_error ignored;
     bool ascends = false, begun = false;
     uint32_t crc = 0;
@@ -5095,7 +5107,8 @@ static bags_code bagi_bag_is_v1(bag_reader *bag, uint64_t length, uint64_t end,
     code = bagi_bag_table_begun(bag, length, end, &begun, err);
     if (!code && !begun)
         code = bagi_bag_read_table(bag, &ascends, &crc, err);
-    return !code && ascends ? bagi_bag_contradicts(bag, length, end, err) : code;
+    return !code && ascends ? bagi_bag_contradicts(bag, length, end, err)
+                            : code;
 }
 
 /* The shape of a Bag with an index file; a torn last entry is ignored. */
@@ -5147,8 +5160,8 @@ static bags_code bagi_bag_find_index(
         *found = !code;
         if (code == BAGS_ERROR_MISSING) {
             bagi_file_close(bag, &bag->file[BAGI_ENDS]);
-            code =
-                bagi_file_size(bag->env, file->handle, file->path, &after, &why);
+            code = bagi_file_size(
+                bag->env, file->handle, file->path, &after, &why);
         }
         if (code) {
             *err = why;
@@ -5216,9 +5229,10 @@ static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
             " blobs and %" PRIu64 " bytes, were %" PRIu64 " and %" PRIu64 ")",
             bagi_tail(blobs->path), bag->length, blobs->size, trailer->length,
             trailer->size);
-    bool named = dir->standalone ? !trailer->name || trailer->name ==
-                                       bagi_crcs_own_name(dir->path)
-                                 : trailer->name == bagi_crc_text(how->name);
+    bool named =
+        dir->standalone
+            ? !trailer->name || trailer->name == bagi_crcs_own_name(dir->path)
+            : trailer->name == bagi_crc_text(how->name);
     if (!named)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", bagi_tail(file->path));
@@ -5260,8 +5274,8 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     return code;
 }
 
-BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag,
-    uint64_t index, uint32_t computed, uint32_t stored, bags_error *err) {
+BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
+    uint32_t computed, uint32_t stored, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: blob %" PRIu64 ": checksum mismatch (computed %08" PRIx32
         ", stored %08" PRIx32 ")",
@@ -5384,8 +5398,7 @@ static uint64_t bagi_bag_trim(bag_reader *bag, uint64_t length, uint64_t end) {
     uint64_t trailing = 0;
     for (int i = 0; i < BAGI_FILES; i++)
         if (bag->file[i].path)
-            trailing +=
-                bag->file[i].size - bagi_bag_position(i, length, end);
+            trailing += bag->file[i].size - bagi_bag_position(i, length, end);
     bag->length = length;
     bag->limit = end;
     if (!bag->file[BAGI_BLOBS].map)
@@ -5409,12 +5422,14 @@ BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag,
     const char *path = bagi_tail(bag->file[BAGI_BLOBS].path);
     if (stop > bag->limit)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64 ", %s %"
-            PRIu64 ")", path, index, stop,
-            bag->split ? "data ends at" : "table starts at", bag->limit);
+            "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
+            ", %s %" PRIu64 ")",
+            path, index, stop, bag->split ? "data ends at" : "table starts at",
+            bag->limit);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: blob %" PRIu64 ": invalid range (start %" PRIu64 " > end %" PRIu64
-        ")", path, index, start, stop);
+        ")",
+        path, index, start, stop);
 }
 
 BAGI_COLD static bags_code bagi_bag_fail_index(
@@ -5455,7 +5470,8 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
         else if (at == 0)
             code = bagi_file_read(bag, &bag->file[BAGI_CRCS], 4 * (index + i),
                 bytes,
-                (size_t)(left < BAGI_CRCS_STEP ? left : BAGI_CRCS_STEP) * 4, err);
+                (size_t)(left < BAGI_CRCS_STEP ? left : BAGI_CRCS_STEP) * 4,
+                err);
         if (code)
             return code;
         uint64_t stop = bagi_load_u64(ends + 8 * i);
@@ -5482,8 +5498,8 @@ typedef struct bagi_span {
     const bag_reader *bag;
     uint64_t first, count; /* blobs; count > 0 */
     size_t place;
-    uint64_t start, stop;      /* bytes in the file that is being read */
-    size_t at, entries;        /* offsets in the buffer: of `start`, of the ends */
+    uint64_t start, stop; /* bytes in the file that is being read */
+    size_t at, entries;   /* offsets in the buffer: of `start`, of the ends */
     const unsigned char *ends; /* the result: end offsets of the blobs ... */
     const unsigned char *data; /* ... and the bytes of the first one */
 } bagi_span;
@@ -5548,7 +5564,8 @@ static void bagi_fetch_sort(const bagi_fetch *fetch) {
 
 /* The end of the run of spans that starts at i: parts of one file with nothing,
  * or for advice little, between them. *stop receives its last byte's end. */
-static size_t bagi_fetch_run(const bagi_fetch *fetch, size_t i, uint64_t *stop) {
+static size_t bagi_fetch_run(
+    const bagi_fetch *fetch, size_t i, uint64_t *stop) {
     const bagi_span *spans = bagi_fetch_spans(fetch);
     const bag_reader *bag = spans[i].bag;
     uint64_t gap = fetch->advise ? BAGI_ADVICE_GAP : 0;
@@ -5594,8 +5611,8 @@ static bags_code bagi_fetch_transfer(
                 fetch->used += (size_t)range;
             }
         }
-        if (pass == 0 && (!bagi_size(total, &size) ||
-                             size > SIZE_MAX / 2 - fetch->used))
+        if (pass == 0 &&
+            (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
             return bags_fail(err, BAGS_ERROR_LIMIT,
                 "%s: too large for the address space (%" PRIu64 " bytes)",
                 bagi_tail(bagi_fetch_spans(fetch)->bag->file[BAGI_BLOBS].path),
@@ -5629,7 +5646,8 @@ static bags_code bagi_fetch_check(bagi_fetch *fetch, bags_error *err) {
             last_blob = last_byte = 0;
         if (span->first >= last_blob && span->start < last_byte)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: blob %" PRIu64 ": overlaps earlier blobs (starts at %" PRIu64
+                "%s: blob %" PRIu64
+                ": overlaps earlier blobs (starts at %" PRIu64
                 ", they end at %" PRIu64 ")",
                 bagi_tail(bag->file[BAGI_BLOBS].path), span->first, span->start,
                 last_byte);
@@ -5667,8 +5685,8 @@ static bags_code bagi_fetch_run_all(
         const bag_reader *bag = span->bag;
         span->ends = bag->ends ? bag->ends + 8 * span->first
                                : fetch->data->data + span->entries;
-        span->data = bag->data ? bag->data + span->start
-                               : fetch->data->data + span->at;
+        span->data =
+            bag->data ? bag->data + span->start : fetch->data->data + span->at;
         if (bag->random && span->stop - span->start > 4096)
             bagi_file_advise(bag, &bag->file[BAGI_BLOBS], span->start,
                 span->stop - span->start, BAGS_ADVICE_SOON);
@@ -5767,8 +5785,8 @@ static bags_code bagi_bag_fetch_many(const bag_reader *reader,
 }
 
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch,
-    bags_view *out, bags_error *err) {
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
+    bags_error *err) {
     BAGI_ERR(err);
     return bagi_bag_fetch_many(
         reader, indices, count, scratch, false, out, err);
@@ -5797,16 +5815,16 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
 
 typedef struct bagi_cursor {
     const bag_reader *bag;
-    uint64_t next, last;   /* the blobs that are left: next <= i < last */
-    uint64_t index;        /* the current blob: */
-    uint64_t start, stop;  /* its byte range */
-    bool valid;            /* its end is in order */
-    bool usable;           /* and so is its start: its bytes can be read */
-    bool overlap;          /* the blobs overlap, and not all are usable */
-    bool outside;          /* the entry before is outside the data */
-    uint64_t budget;       /* bytes that may still be usable */
-    uint64_t block;        /* the first of the entries at hand; `next` is */
-    uint64_t loaded;       /* before `loaded` if the next one is at hand */
+    uint64_t next, last;  /* the blobs that are left: next <= i < last */
+    uint64_t index;       /* the current blob: */
+    uint64_t start, stop; /* its byte range */
+    bool valid;           /* its end is in order */
+    bool usable;          /* and so is its start: its bytes can be read */
+    bool overlap;         /* the blobs overlap, and not all are usable */
+    bool outside;         /* the entry before is outside the data */
+    uint64_t budget;      /* bytes that may still be usable */
+    uint64_t block;       /* the first of the entries at hand; `next` is */
+    uint64_t loaded;      /* before `loaded` if the next one is at hand */
     const unsigned char *ends;
     unsigned char *entries; /* the window of entries, if they are read */
     bags_buffer bytes;      /* the window of bytes: of `at` .. at + held */
@@ -5814,13 +5832,14 @@ typedef struct bagi_cursor {
     size_t held;
     unsigned char crcs[4 * BAGI_CRCS_STEP]; /* the window of stored CRCs, */
     uint64_t crcs_block;                    /* which begins with this blob's */
-    uint32_t table_crc, crcs_crc; /* running CRCs of the table and of the CRCs */
-    uint64_t read;                /* bytes read so far */
+    uint32_t table_crc,
+        crcs_crc;  /* running CRCs of the table and of the CRCs */
+    uint64_t read; /* bytes read so far */
 } bagi_cursor;
 
 /* Walk over the blobs start <= i < stop. Close it with bagi_cursor_close. */
-static void bagi_cursor_open(bagi_cursor *cursor, const bag_reader *bag,
-    uint64_t start, uint64_t stop) {
+static void bagi_cursor_open(
+    bagi_cursor *cursor, const bag_reader *bag, uint64_t start, uint64_t stop) {
     static const unsigned char zero[8] = {0};
     memset(cursor, 0, sizeof *cursor);
     cursor->bag = bag;
@@ -5858,8 +5877,8 @@ static bags_code bagi_cursor_load(bagi_cursor *cursor, bags_error *err) {
         if (!cursor->entries)
             return BAGS_ERROR_MEMORY;
         bags_code code = bagi_file_read(bag, bagi_bag_table(bag),
-            bag->table + 8 * cursor->next - before, cursor->entries + 8 - before,
-            (size_t)count * 8 + before, err);
+            bag->table + 8 * cursor->next - before,
+            cursor->entries + 8 - before, (size_t)count * 8 + before, err);
         if (code)
             return code;
         cursor->ends = cursor->entries + 8;
@@ -5916,8 +5935,8 @@ static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at,
             window = size; /* more only pays where the blobs are in order */
         window = (size_t)BAGI_MIN(rest, window);
         cursor->held = 0;
-        bags_code code = bags_buffer_reserve(
-            &cursor->bytes, window + BAGI_SLACK, err);
+        bags_code code =
+            bags_buffer_reserve(&cursor->bytes, window + BAGI_SLACK, err);
         if (!code)
             code = bagi_file_read(bag, &bag->file[BAGI_BLOBS], at,
                 cursor->bytes.data, window, err);
@@ -5975,8 +5994,8 @@ static bags_code bagi_cursor_stored(
 
 /* Go over `count` more blobs of a journal that are complete: in the file and, if
  * checksums were opened, with those. Otherwise *reason states why not. */
-static bags_code bagi_cursor_complete(bagi_cursor *cursor, uint64_t count,
-    const char **reason, bags_error *err) {
+static bags_code bagi_cursor_complete(
+    bagi_cursor *cursor, uint64_t count, const char **reason, bags_error *err) {
     const bag_reader *bag = cursor->bag;
     if (count > cursor->last - cursor->next) {
         *reason = "the journal ends before its blobs";
@@ -6066,8 +6085,8 @@ static void bagi_dir_free(const bagi_dir *dir) {
 
 /* Trim a Bag that has a journal to its complete blobs. *reason states why the next
  * one is not, *trailing how many bytes follow. */
-static bags_code bagi_bag_keep_complete(bag_reader *bag, const char **reason,
-    uint64_t *trailing, bags_error *err) {
+static bags_code bagi_bag_keep_complete(
+    bag_reader *bag, const char **reason, uint64_t *trailing, bags_error *err) {
     bagi_cursor cursor;
     uint64_t length = 0, end = 0;
     bags_code code = BAGS_OK;
@@ -6086,8 +6105,8 @@ static bags_code bagi_bag_keep_complete(bag_reader *bag, const char **reason,
     return code;
 }
 
-BAGS_API bag_reader *bag_reader_open(const char *path,
-    const bag_reader_options *options, bags_error *err) {
+BAGS_API bag_reader *bag_reader_open(
+    const char *path, const bag_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
     bool journal = options->unfinished == BAGS_UNFINISHED_READ;
@@ -6187,7 +6206,8 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 typedef struct bagi_job {
     bagi_env env;
     bool no_sync;
-    bags_error failure; /* the first one; its code is BAGS_OK if there is none */
+    bags_error
+        failure; /* the first one; its code is BAGS_OK if there is none */
 } bagi_job;
 
 /* Return the first failure, and copy it to err. */
@@ -6494,8 +6514,8 @@ static void bagi_output_free(bagi_output *output) {
     for (int i = 0; i < BAGI_FILES; i++) {
         bagi_stream *stream = &output->stream[i];
         if (stream->job)
-            bagi_free(&stream->job->env.memory, stream->buffer,
-                stream->capacity);
+            bagi_free(
+                &stream->job->env.memory, stream->buffer, stream->capacity);
     }
 }
 
@@ -6633,7 +6653,8 @@ static void bagi_output_seal(bagi_output *output, uint32_t table) {
 
 /* Make the Bag complete; the files stay open. If the journal is kept, it is on the
  * disk before there is a table, so that it never lists fewer blobs. */
-static void bagi_output_finish(bagi_output *output, bool keep_idx, bool no_sync) {
+static void bagi_output_finish(
+    bagi_output *output, bool keep_idx, bool no_sync) {
     static const unsigned char zero[8] = {0};
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
     bagi_stream *ends = &output->stream[BAGI_ENDS];
@@ -6713,8 +6734,8 @@ static void bagi_bag_writer_create(bag_writer *writer) {
     bagi_bag_writer_no_crcs(writer);
 }
 
-static bag_writer *bagi_bag_writer_new(const char *path,
-    const bag_writer_options *options, bags_error *err) {
+static bag_writer *bagi_bag_writer_new(
+    const char *path, const bag_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
     bag_writer *writer =
         (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
@@ -6733,8 +6754,8 @@ static bag_writer *bagi_bag_writer_new(const char *path,
     return NULL;
 }
 
-BAGS_API bag_writer *bag_writer_open(const char *path,
-    const bag_writer_options *options, bags_error *err) {
+BAGS_API bag_writer *bag_writer_open(
+    const char *path, const bag_writer_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_writer_options, options);
     bag_writer *writer = bagi_bag_writer_new(path, options, err);
@@ -6755,8 +6776,7 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     if (!writer)
         return bagi_fail_no_writer(err);
     if (!writer->job.failure.code)
-        bagi_output_append(
-            &writer->output, (const unsigned char *)data, size);
+        bagi_output_append(&writer->output, (const unsigned char *)data, size);
     if (BAGI_UNLIKELY(writer->job.failure.code))
         return bagi_job_end(&writer->job, err);
     if (index)
@@ -6967,8 +6987,8 @@ static const char *bagi_spec_name(const bagi_spec *spec, size_t field) {
  * The failure comes when a value is needed. */
 static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     const bags_registry *registry, bags_error *err) {
-    spec->types = (bags_type *)bagi_alloc(
-        memory, spec->count * sizeof *spec->types, err);
+    spec->types =
+        (bags_type *)bagi_alloc(memory, spec->count * sizeof *spec->types, err);
     if (!spec->types)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < spec->count; i++) {
@@ -7004,8 +7024,8 @@ static bool bagi_is_device(const char *name) {
     if (size < 3 || size > 4)
         return false;
     for (size_t i = 0; i < size; i++)
-        low[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 32
-                                                         : name[i]);
+        low[i] =
+            (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 32 : name[i]);
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
         if (strcmp(low, devices[i]) == 0)
             return true;
@@ -7066,8 +7086,8 @@ static bags_code bagi_spec_pair(void *user, const char *key, size_t key_size,
     const char *value, size_t value_size) {
     bagi_spec_parsing *parsing = (bagi_spec_parsing *)user;
     bagi_spec *spec = parsing->spec;
-    bags_code code = bagi_spec_add(parsing->memory, spec, key, key_size, value,
-        value_size, parsing->err);
+    bags_code code = bagi_spec_add(
+        parsing->memory, spec, key, key_size, value, value_size, parsing->err);
     if (code)
         return code;
     const char *name = spec->fields[spec->count - 1].name;
@@ -7082,7 +7102,8 @@ static bags_code bagi_spec_pair(void *user, const char *key, size_t key_size,
             parsing->err, BAGS_ERROR_CORRUPT, name, "duplicate");
     if (order > 0)
         return bags_fail(parsing->err, BAGS_ERROR_CORRUPT,
-            "field \"%.200s\": follows \"%.200s\"; fields must be sorted by name",
+            "field \"%.200s\": follows \"%.200s\"; fields must be sorted by "
+            "name",
             name, before);
     return BAGS_OK;
 }
@@ -7151,7 +7172,8 @@ static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "differs from the spec of the first shard");
     if (code && code != BAGS_ERROR_MEMORY)
-        bagi_prefix(err, code, "%s/spec.json%s: ", bagi_tail(dir->path), suffix);
+        bagi_prefix(
+            err, code, "%s/spec.json%s: ", bagi_tail(dir->path), suffix);
     if (differs && own)
         *own = spec;
     else
@@ -7265,8 +7287,8 @@ typedef struct bagi_names {
     bags_code code;
 } bagi_names;
 
-static char *bagi_shard_path(const bagi_env *env, const char *path,
-    bagi_name name, bags_error *err) {
+static char *bagi_shard_path(
+    const bagi_env *env, const char *path, bagi_name name, bags_error *err) {
     return bagi_print(&env->memory, err, "%s/%0*" PRIu64, path,
         (int)name.digits, name.number);
 }
@@ -7325,8 +7347,8 @@ static void bagi_names_free(bagi_names *names) {
 
 /* List the shards of a dataset; free them with bagi_names_free. Two with one number
  * are a fault. */
-static bags_code bagi_names_list(const bagi_env *env, const char *path,
-    bagi_sink *sink, bagi_names *names) {
+static bags_code bagi_names_list(
+    const bagi_env *env, const char *path, bagi_sink *sink, bagi_names *names) {
     memset(names, 0, sizeof *names);
     names->env = env;
     names->path = path;
@@ -7337,8 +7359,8 @@ static bags_code bagi_names_list(const bagi_env *env, const char *path,
         code = bagi_fail_system(
             sink->err, error, path, error == ENOENT ? "open" : "list");
     if (!code && names->count > 1)
-        qsort(names->names, names->count, sizeof *names->names,
-            bagi_names_order);
+        qsort(
+            names->names, names->count, sizeof *names->names, bagi_names_order);
     for (size_t i = 1; i < names->count && !code; i++) {
         const bagi_name *name = &names->names[i];
         if (name->number != name[-1].number)
@@ -7500,8 +7522,8 @@ static bags_code bagi_shard_variant(
     for (size_t i = 0; i < spec->count; i++)
         *split = *split && !spec->types[i].sequence;
     for (size_t i = 0; *split && i < spec->count && !found && !code; i++)
-        code = bagi_dir_has(
-            dir, spec->fields[i].name, ".idx", &found, sink->err);
+        code =
+            bagi_dir_has(dir, spec->fields[i].name, ".idx", &found, sink->err);
     *split = found;
     if (code || found)
         return code;
@@ -7589,8 +7611,8 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     if (!code && !split)
         code = bagi_bag_new(dir, how, NULL, &refs, sink->err);
     if (!code)
-        code = bagi_shard_measure(dir, &common->spec, how, refs, allow_unequal,
-            length, NULL, sink);
+        code = bagi_shard_measure(
+            dir, &common->spec, how, refs, allow_unequal, length, NULL, sink);
     bagi_bag_free(dir->env, refs);
     return code;
 }
@@ -7609,13 +7631,13 @@ static void bagi_bags_free(
  * then refs, which is opened first, so that the fields cover what it refers to. If
  * it has no datapoint, the others stay NULL. Free them with bagi_bags_free. *listed
  * if there is a datapoint, also on failure. */
-static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_how *how, bagi_files *files, bag_reader ***out, bool *listed,
-    bags_error *err) {
+static bags_code bagi_unfinished_open(const bagi_dir *dir,
+    const bagi_spec *spec, const bagi_how *how, bagi_files *files,
+    bag_reader ***out, bool *listed, bags_error *err) {
     size_t count = spec->count + 1;
     bagi_how opening = *how;
-    bag_reader **bags = (bag_reader **)bagi_alloc(
-        &dir->env->memory, count * sizeof *bags, err);
+    bag_reader **bags =
+        (bag_reader **)bagi_alloc(&dir->env->memory, count * sizeof *bags, err);
     bags_code code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
     opening.where = BAGI_SPLIT;
     opening.no_mmap = opening.unfinished = opening.grows = true;
@@ -7636,8 +7658,8 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec
 
 /* What bagi_prefix_scan found. */
 typedef struct bagi_scan {
-    uint64_t length; /* complete datapoints */
-    uint64_t trailing; /* bytes after them in all files */
+    uint64_t length;    /* complete datapoints */
+    uint64_t trailing;  /* bytes after them in all files */
     const char *reason; /* why the next one is not; NULL: there is none */
 } bagi_scan;
 
@@ -7664,14 +7686,13 @@ static bags_code bagi_prefix_refs(bagi_cursor *cursor, const bagi_spec *spec,
 static bags_code bagi_prefix_next(bagi_cursor *cursors, const bagi_spec *spec,
     bagi_ref *refs, const char **reason, bags_error *err) {
     size_t count = spec->count;
-    bags_code code =
-        bagi_prefix_refs(&cursors[count], spec, refs, reason, err);
+    bags_code code = bagi_prefix_refs(&cursors[count], spec, refs, reason, err);
     for (size_t i = 0; i < count && !code && !*reason; i++) {
         if (refs[i].count && refs[i].first != cursors[i].next)
             *reason = "refs.bag and a journal disagree";
         else
-            code = bagi_cursor_complete(
-                &cursors[i], refs[i].count, reason, err);
+            code =
+                bagi_cursor_complete(&cursors[i], refs[i].count, reason, err);
     }
     return code;
 }
@@ -7752,8 +7773,7 @@ BAGS_API bags_code bags_finalize(const char *path,
         if (from.number == i && (from.digits == 6 || i > 999999))
             continue;
         char *old_path = bagi_shard_path(&env, path, from, err);
-        char *new_path =
-            old_path ? bagi_shard_path(&env, path, to, err) : NULL;
+        char *new_path = old_path ? bagi_shard_path(&env, path, to, err) : NULL;
         int error =
             new_path ? env.io.rename(env.io.user, old_path, new_path) : 0;
         code = new_path ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -7800,16 +7820,16 @@ struct bags_writer {
     uint64_t resumed;      /* datapoints that existed, with `resume` */
     uint64_t shard_length; /* datapoints in the shard being written */
     bool sharded;
-    bool begun;            /* by bags_writer_begin */
-    bool partial;          /* blobs of an incomplete datapoint may be appended */
-    bool created_path;     /* the directory of the shards did not exist before */
-    bool resumed_shard;    /* another writer started the shard */
-    bool committed;        /* its spec.json exists */
-    bool parents_synced;   /* the names of the directories are on the disk */
-    bool synced;           /* part of it must survive a power failure: no_sync
-                              does not apply to the rest */
-    size_t unsynced;       /* created parent directories that were not synced */
-    bags_error pending;    /* why the current datapoint is refused */
+    bool begun;          /* by bags_writer_begin */
+    bool partial;        /* blobs of an incomplete datapoint may be appended */
+    bool created_path;   /* the directory of the shards did not exist before */
+    bool resumed_shard;  /* another writer started the shard */
+    bool committed;      /* its spec.json exists */
+    bool parents_synced; /* the names of the directories are on the disk */
+    bool synced;         /* part of it must survive a power failure: no_sync
+                            does not apply to the rest */
+    size_t unsynced;     /* created parent directories that were not synced */
+    bags_error pending;  /* why the current datapoint is refused */
     bool pending_reported; /* the caller received that error */
     bags_error refusal;    /* of the first datapoint whose refusal was not */
     uint64_t refused;      /* reported, and how many there were */
@@ -7928,11 +7948,10 @@ static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
 }
 
 static char *bagi_writer_shard_path(bags_writer *writer, bags_error *err) {
-    return writer->sharded
-               ? bagi_shard_path(&writer->job.env, writer->path,
-                     bagi_shard_name(writer->number), err)
-               : bagi_copy_text(&writer->job.env.memory, writer->path,
-                     strlen(writer->path), err);
+    return writer->sharded ? bagi_shard_path(&writer->job.env, writer->path,
+                                 bagi_shard_name(writer->number), err)
+                           : bagi_copy_text(&writer->job.env.memory,
+                                 writer->path, strlen(writer->path), err);
 }
 
 BAGI_COLD static bags_code bagi_fail_claimed(
@@ -7973,8 +7992,8 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     writer->shard = path;
     writer->dir = bagi_dir_of(env, path);
     writer->shard_length = 0;
-    writer->created_path = writer->sharded && (writer->created_path ||
-                                                  kind == BAGS_PATH_NONE);
+    writer->created_path =
+        writer->sharded && (writer->created_path || kind == BAGS_PATH_NONE);
     bagi_writer_create_record(writer);
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_open(&writer->outputs[i], &writer->dir,
@@ -8034,8 +8053,8 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
     if (!failure->code && writer->sharded)
         bagi_sync_dir(env, writer->path, failure);
     if (!failure->code && !writer->parents_synced)
-        writer->parents_synced = !bagi_sync_parents(
-            env, writer->path, levels ? levels : 1, failure);
+        writer->parents_synced =
+            !bagi_sync_parents(env, writer->path, levels ? levels : 1, failure);
 }
 
 /* A shard that was started without checksums gets them before it is committed,
@@ -8149,8 +8168,8 @@ static bags_code bagi_datapoint_begin(
 }
 
 /* Refuse the current datapoint. `field` may be unknown to the dataset. */
-BAGI_COLD static bags_code bagi_datapoint_fail(bags_writer *writer,
-    bags_code code, const char *field, const char *what) {
+BAGI_COLD static bags_code bagi_datapoint_fail(
+    bags_writer *writer, bags_code code, const char *field, const char *what) {
     return bags_fail(&writer->pending, code,
         "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
         bagi_tail(writer->path), field, writer->length, what);
@@ -8234,8 +8253,7 @@ static bags_code bagi_datapoint_end(
     bags_writer *writer, bool streamed, bool reported, bags_error *err) {
     bags_error *why = &writer->pending;
     for (size_t i = 0; i < writer->spec.count && !why->code; i++)
-        if (!writer->given[i] &&
-            !(streamed && writer->spec.types[i].sequence))
+        if (!writer->given[i] && !(streamed && writer->spec.types[i].sequence))
             bagi_datapoint_fail(writer, BAGS_ERROR_FIELD,
                 writer->spec.fields[i].name, "missing");
     if (!why->code && !writer->job.failure.code)
@@ -8289,12 +8307,11 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     if (writer->job.failure.code)
         return bagi_job_end(&writer->job, err);
     if (!writer->begun)
-        return bagi_writer_refuse_state(
-            writer, "not begun", reported, err);
+        return bagi_writer_refuse_state(writer, "not begun", reported, err);
     bags_error *why = &writer->pending;
     if (!why->code) {
-        size_t field = bagi_datapoint_field(
-            writer, name, writer->spec.count, sequence);
+        size_t field =
+            bagi_datapoint_field(writer, name, writer->spec.count, sequence);
         if (field == writer->spec.count)
             ; /* reported below */
         else if (writer->spec.types[field].sequence != sequence)
@@ -8407,8 +8424,9 @@ static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
     if (code || !exists)
         return code;
     record->path = bagi_dir_path(&writer->dir, "spec.json", ".partial", err);
-    code = record->path ? bagi_open(env, record->path, mode, &record->handle, err)
-                        : BAGS_ERROR_MEMORY;
+    code = record->path
+               ? bagi_open(env, record->path, mode, &record->handle, err)
+               : BAGS_ERROR_MEMORY;
     if (!code)
         code = bagi_lock_left(
             env, record->handle, record->path, writer->shard, err);
@@ -8418,8 +8436,8 @@ static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
 }
 
 static int bagi_left_other(void *user, const char *name) {
-    *(bool *)user = strcmp(name, "spec.json.partial") != 0 &&
-                    strcmp(name, "refs.crc") != 0;
+    *(bool *)user =
+        strcmp(name, "spec.json.partial") != 0 && strcmp(name, "refs.crc") != 0;
     return *(bool *)user ? ECANCELED : 0;
 }
 
@@ -8436,7 +8454,7 @@ static bags_code bagi_writer_check_unknown(const bags_writer *writer,
                  : BAGS_OK;
 }
 
-#define BAGI_NO_RECORD \
+#define BAGI_NO_RECORD                                                         \
     "has files but neither spec.json nor spec.json.partial; no writer left it"
 
 /* A shard without a complete datapoint must look like one: otherwise something else
@@ -8448,12 +8466,14 @@ static bags_code bagi_writer_check_empty(
     size_t size = 0;
     bool exists = true;
     /* More than an entry is more than may be read here: then the code is LIMIT. */
-    bags_code code = bagi_dir_read(dir, "refs", ".idx", 7, &content, &size, err);
+    bags_code code =
+        bagi_dir_read(dir, "refs", ".idx", 7, &content, &size, err);
     if (!code)
         bagi_free(&dir->env->memory, content, size);
     if (code == BAGS_ERROR_LIMIT)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.idx lists datapoints, but none is complete (%s); if a power "
+            "%s: refs.idx lists datapoints, but none is complete (%s); if a "
+            "power "
             "failure came before anything was synced, remove the directory",
             bagi_tail(dir->path), reason ? reason : "files are missing");
     if (code && code != BAGS_ERROR_MISSING)
@@ -8470,7 +8490,8 @@ static bags_code bagi_writer_check_empty(
     if (code == BAGS_ERROR_LIMIT)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.bag has datapoints, but .idx files are missing, as in a "
-            "copy made while the shard was finished; if every Bag has its table, "
+            "copy made while the shard was finished; if every Bag has its "
+            "table, "
             "rename spec.json.partial to spec.json and verify it",
             bagi_tail(dir->path));
     return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
@@ -8486,7 +8507,8 @@ static bags_code bagi_writer_scan(
     bool checksums = false, listed = false;
     memset(&how, 0, sizeof how);
     memset(prefix, 0, sizeof *prefix);
-    bags_code code = bagi_dir_has(&writer->dir, "refs", ".crc", &checksums, err);
+    bags_code code =
+        bagi_dir_has(&writer->dir, "refs", ".crc", &checksums, err);
     if (code)
         return code;
     if (checksums)
@@ -8513,8 +8535,7 @@ static bags_code bagi_writer_scan(
 /* Continue the shard after its complete datapoints. One that was started without
  * checksums may have some, if it was interrupted while it was finished: its blobs
  * may become others. */
-static bags_code bagi_writer_continue(
-    bags_writer *writer, uint64_t length) {
+static bags_code bagi_writer_continue(bags_writer *writer, uint64_t length) {
     bags_error *failure = &writer->job.failure;
     if (!failure->code && !writer->outputs[0].checksums)
         bagi_writer_remove_checksums(writer, failure);
@@ -8581,8 +8602,8 @@ static bags_code bagi_resume_finished(
     bagi_how how;
     uint64_t length = 0;
     memset(&how, 0, sizeof how);
-    bags_code code = bagi_shard_open(
-        &resuming->common, dir, false, &how, &length, &sink);
+    bags_code code =
+        bagi_shard_open(&resuming->common, dir, false, &how, &length, &sink);
     if (!code && !bagi_spec_same(&resuming->common.spec, &writer->spec))
         code = bags_fail(sink.err, BAGS_ERROR_EXISTS,
             "%s: has shards with other fields", bagi_tail(writer->path));
@@ -8669,7 +8690,8 @@ static bags_code bagi_writer_resume_single(bags_writer *writer) {
         code = bagi_names_list(env, writer->path, &sink, &names);
         if (!code && names.count)
             code = bags_fail(err, BAGS_ERROR_EXISTS,
-                "%s: is a sharded dataset; resume it with the shard options that "
+                "%s: is a sharded dataset; resume it with the shard options "
+                "that "
                 "it was started with",
                 bagi_tail(writer->path));
         bagi_names_free(&names);
@@ -8741,8 +8763,8 @@ static void bagi_writer_free(bags_writer *writer) {
 }
 
 /* Create a writer that has a path and options, and no fields yet. */
-static bags_writer *bagi_writer_new(const char *path,
-    const bags_writer_options *options, bags_error *err) {
+static bags_writer *bagi_writer_new(
+    const char *path, const bags_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
     bags_writer_options with = *options;
     if (bagi_check_worker(path, with.shard_start, &with.shard_stop, err))
@@ -8846,8 +8868,8 @@ static bags_code bagi_writer_prepare(
         (bool *)bagi_alloc(memory, count * sizeof *writer->given, err);
     writer->row =
         (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MAX, err);
-    if (!writer->outputs || !writer->order || !writer->refs ||
-        !writer->given || !writer->row)
+    if (!writer->outputs || !writer->order || !writer->refs || !writer->given ||
+        !writer->row)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i <= count; i++)
         if (bagi_output_init(&writer->outputs[i], &writer->job, buffer_size))
@@ -8860,8 +8882,7 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
     bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_writer_options, options);
-    bags_writer *writer =
-        bagi_writer_new(path, options, err);
+    bags_writer *writer = bagi_writer_new(path, options, err);
     if (!writer)
         return NULL;
     bags_code code = bagi_writer_set_fields(writer, fields, count, err);
@@ -8871,7 +8892,8 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
         code = bagi_writer_prepare(writer, writer->options.buffer_size, err);
     for (size_t i = 0; i < count && !code; i++)
         writer->order[i] = bagi_spec_find(&writer->spec, fields[i].name);
-    if (!code && (bagi_writer_start_or_resume(writer) || writer->job.failure.code))
+    if (!code &&
+        (bagi_writer_start_or_resume(writer) || writer->job.failure.code))
         code = bagi_job_end(&writer->job, err);
     if (!code)
         return writer;
@@ -8973,11 +8995,11 @@ static bags_code bagi_recover_with(const bagi_recovering *work,
     bagi_free(&work->env.memory, text, size);
     if (unknown == BAGS_ERROR_MEMORY)
         return unknown;
-    code = unknown ? bagi_writer_check_unknown(writer, BAGS_ERROR_CORRUPT,
-                         record ? "spec.json.partial is damaged"
-                                : BAGI_NO_RECORD,
-                         err)
-                   : bagi_writer_scan(writer, &prefix, err);
+    code =
+        unknown
+            ? bagi_writer_check_unknown(writer, BAGS_ERROR_CORRUPT,
+                  record ? "spec.json.partial is damaged" : BAGI_NO_RECORD, err)
+            : bagi_writer_scan(writer, &prefix, err);
     if (code)
         return code;
     done->length = prefix.length;
@@ -9015,8 +9037,8 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
     if (!writer)
         return err->code;
     writer->dir = *dir;
-    writer->shard = bagi_copy_text(
-        &work->env.memory, dir->path, strlen(dir->path), err);
+    writer->shard =
+        bagi_copy_text(&work->env.memory, dir->path, strlen(dir->path), err);
     code = writer->shard ? bagi_recover_with(work, writer, done, err)
                          : BAGS_ERROR_MEMORY;
     bagi_writer_free(writer);
@@ -9112,7 +9134,8 @@ static void bagi_recover_left(const bagi_recovering *work, bag_writer *writer,
         bagi_bag_keep_complete(bag, &reason, &done->truncated, failure);
     if (!failure->code && reason && bag->length == 0)
         bags_fail(failure, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: its .idx lists blobs, but none is complete "
+            "%s: cannot be recovered: its .idx lists blobs, but none is "
+            "complete "
             "(%s)",
             bagi_tail(bag->file[BAGI_BLOBS].path), reason);
     if (!failure->code && reason && finished)
@@ -9210,7 +9233,8 @@ static bags_code bagi_recover_one(
     return BAGS_OK;
 }
 
-static bags_code bagi_recover_shards(bagi_recovering *work, const bagi_dir *dir) {
+static bags_code bagi_recover_shards(
+    bagi_recovering *work, const bagi_dir *dir) {
     bags_error why; /* after a shard's failure the first one is in work->err */
     bagi_sink sink = {&why, NULL};
     bagi_names names;
@@ -9297,8 +9321,8 @@ struct bags_reader {
 };
 
 /* The directory of a shard; free dir->path with bagi_dir_free. */
-static bags_code bagi_reader_dir(const bags_reader *reader, size_t shard,
-    bagi_dir *dir, bags_error *err) {
+static bags_code bagi_reader_dir(
+    const bags_reader *reader, size_t shard, bagi_dir *dir, bags_error *err) {
     bagi_name name = {
         reader->shards[shard].number, reader->parts[shard].digits};
     char *path = reader->sharded
@@ -9311,8 +9335,8 @@ static bags_code bagi_reader_dir(const bags_reader *reader, size_t shard,
 
 /* How the Bags of a finished shard are opened. 0 bytes are an empty Bag only next
  * to those of granular 0.20 and 0.21, which refs.bag shows. */
-static bagi_how bagi_reader_how(const bags_reader *reader,
-    const bagi_shard *part, const bag_reader *refs) {
+static bagi_how bagi_reader_how(
+    const bags_reader *reader, const bagi_shard *part, const bag_reader *refs) {
     bagi_how how;
     memset(&how, 0, sizeof how);
     how.where = part->split ? BAGI_SPLIT : BAGI_WITH_REFS;
@@ -9337,8 +9361,8 @@ static bags_code bagi_reader_open_bag(bags_reader *reader, size_t shard,
     void **bags = part->bags;
     bags_code code = BAGS_OK;
     if (!bags) {
-        bags = (void **)bagi_alloc(&reader->env.memory,
-            (reader->spec.count + 1) * sizeof *bags, err);
+        bags = (void **)bagi_alloc(
+            &reader->env.memory, (reader->spec.count + 1) * sizeof *bags, err);
         if (!bags)
             return BAGS_ERROR_MEMORY;
         BAGI_STORE(&part->bags, bags);
@@ -9390,11 +9414,11 @@ typedef struct bagi_opening {
     bags_reader *reader;
     bagi_common common;
     const bagi_names *names; /* NULL: unsharded */
-    bags_error *err;         /* not the caller's: a failed try may be repeated */
+    bags_error *err; /* not the caller's: a failed try may be repeated */
 } bagi_opening;
 
-static bags_code bagi_opening_add(bagi_opening *opening,
-    const bags_shard *shard, const bagi_shard *part) {
+static bags_code bagi_opening_add(
+    bagi_opening *opening, const bags_shard *shard, const bagi_shard *part) {
     bags_reader *reader = opening->reader;
     const bags_allocator *memory = &reader->env.memory;
     void *shards = reader->shards, *parts = reader->parts;
@@ -9455,7 +9479,8 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
         &opening->common, dir, ".partial", &own, &part->spec, err);
     bool differs = own.types != NULL;
     bagi_spec_free(&reader->env.memory, &own);
-    if (code == BAGS_ERROR_MISSING || (code == BAGS_ERROR_CORRUPT && !differs)) {
+    if (code == BAGS_ERROR_MISSING ||
+        (code == BAGS_ERROR_CORRUPT && !differs)) {
         *again = true; /* the record is not written yet, or not any more */
         return BAGS_OK;
     }
@@ -9535,13 +9560,12 @@ static bags_code bagi_opening_spec(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     uint32_t crc = 0;
-    bool live =
-        opening->reader->options.unfinished == BAGS_UNFINISHED_READ;
+    bool live = opening->reader->options.unfinished == BAGS_UNFINISHED_READ;
     (void)index;
     if (opening->common.text)
         return BAGS_OK;
-    bags_code code = bagi_common_read(
-        &opening->common, dir, "", NULL, &crc, opening->err);
+    bags_code code =
+        bagi_common_read(&opening->common, dir, "", NULL, &crc, opening->err);
     if (code == BAGS_ERROR_MISSING && live) {
         code = bagi_common_read(
             &opening->common, dir, ".partial", NULL, &crc, opening->err);
@@ -9580,8 +9604,8 @@ static bags_code bagi_opening_gaps(bagi_opening *opening) {
                 missing += (number - next) / step;
                 break;
             }
-            int size = snprintf(list + used, sizeof list - used,
-                "%s%" PRIu64, missing ? ", " : "", next);
+            int size = snprintf(list + used, sizeof list - used, "%s%" PRIu64,
+                missing ? ", " : "", next);
             used += size > 0 ? (size_t)size : 0;
             missing++;
         }
@@ -9598,7 +9622,8 @@ static bags_code bagi_opening_gaps(bagi_opening *opening) {
         return code;
     return bags_fail(opening->err, BAGS_ERROR_GAP,
         "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64
-        "): lost, or their workers are not done; set allow_gaps (--allow-gaps) to "
+        "): lost, or their workers are not done; set allow_gaps (--allow-gaps) "
+        "to "
         "read the others, or close gaps with bags_finalize (`bags finalize`)",
         bagi_tail(reader->path), list, missing > 20 ? ", ..." : "", found,
         found + missing);
@@ -9684,8 +9709,7 @@ static bags_code bagi_reader_init(
         path, options->shard_start, &options->shard_stop, err);
     if (code)
         return code;
-    reader->path =
-        bagi_copy_text(&reader->env.memory, path, strlen(path), err);
+    reader->path = bagi_copy_text(&reader->env.memory, path, strlen(path), err);
     if (!reader->path)
         return BAGS_ERROR_MEMORY;
     reader->has_mutexes = bagi_mutex_init(&reader->mutex);
@@ -9696,8 +9720,8 @@ static bags_code bagi_reader_init(
     return reader->has_mutexes ? BAGS_OK : bagi_fail_memory(err, 0);
 }
 
-BAGS_API bags_reader *bags_reader_open(const char *path,
-    const bags_reader_options *options, bags_error *err) {
+BAGS_API bags_reader *bags_reader_open(
+    const char *path, const bags_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_reader_options, options);
     bagi_env env = bagi_env_of(&options->env);
@@ -9734,8 +9758,8 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
             reader->spec.count + 1);
     bagi_free(&memory, reader->shards,
         reader->shards_capacity * sizeof *reader->shards);
-    bagi_free(&memory, reader->parts,
-        reader->parts_capacity * sizeof *reader->parts);
+    bagi_free(
+        &memory, reader->parts, reader->parts_capacity * sizeof *reader->parts);
     bagi_spec_free(&memory, &reader->spec);
     bagi_free_text(&memory, reader->path);
     if (reader->has_mutexes) {
@@ -9767,8 +9791,7 @@ BAGI_COLD static bags_code bagi_fail_field_index(
     const bags_reader *reader, size_t field, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_FIELD,
         "%s: field index %" PRIu64 " out of range (%" PRIu64 " fields)",
-        bagi_tail(reader->path), (uint64_t)field,
-        (uint64_t)reader->spec.count);
+        bagi_tail(reader->path), (uint64_t)field, (uint64_t)reader->spec.count);
 }
 
 BAGS_API bags_code bags_reader_field(const bags_reader *reader,
@@ -9789,8 +9812,8 @@ BAGS_API const bags_type *bags_reader_type(
 
 /* Describe one Bag of a shard, without keeping it open. */
 static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
-    const bagi_dir *dir, size_t field, bags_info *info,
-    bags_field_info *fields, bool *checksums, bags_error *err) {
+    const bagi_dir *dir, size_t field, bags_info *info, bags_field_info *fields,
+    bool *checksums, bags_error *err) {
     const bagi_shard *part = &reader->parts[shard];
     bool open = reader->shards[shard].unfinished;
     bag_reader *bag =
@@ -9895,12 +9918,13 @@ static bags_view *bagi_row_items(const bags_row *row) {
     return (bags_view *)(void *)row->items.data;
 }
 
-/* Make room for `count` items in all slots together; those that exist are kept. */
+/* Make room for `count` items in all slots together; those that exist are kept. The
+ * array is never NULL. */
 static BAGI_HOT bags_code bagi_row_reserve(
     bags_row *row, uint64_t count, bags_error *err) {
     if (BAGI_UNLIKELY(count > SIZE_MAX / 2 / sizeof(bags_view)))
         return bagi_fail_memory(err, SIZE_MAX);
-    size_t size = (size_t)count * sizeof(bags_view);
+    size_t size = (size_t)(count + 1) * sizeof(bags_view);
     return size <= row->items.capacity
                ? BAGS_OK
                : bags_buffer_reserve(&row->items, size, err);
@@ -10059,8 +10083,7 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader,
             code = bagi_fetch_add(&fetch, bag,
                 indices[i] - reader->shards[shard].start, 1, i, err);
     }
-    return code ? code
-                : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
+    return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
 }
 
 /* ---- selections ---- */
@@ -10070,8 +10093,8 @@ typedef struct bagi_steps {
     uint64_t first, count, step;
 } bagi_steps;
 
-BAGI_COLD static bags_code bagi_fail_select(const bags_reader *reader,
-    const bags_select *select, bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_select(
+    const bags_reader *reader, const bags_select *select, bags_error *err) {
     const char *path = bagi_tail(reader->path);
     const char *name = reader->spec.fields[select->field].name;
     if (!select->slice)
@@ -10242,8 +10265,8 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
 }
 
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row,
-    bags_view *out, bags_error *err) {
+    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
+    bags_error *err) {
     BAGI_ERR(err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
@@ -10292,7 +10315,8 @@ static bags_code bagi_check_plain(
         return bagi_fail_field_index(reader, field, err);
     if (reader->spec.types[field].sequence)
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: field \"%.200s\": a sequence; only plain fields have ranges and "
+            "%s: field \"%.200s\": a sequence; only plain fields have ranges "
+            "and "
             "columns of datapoints",
             bagi_tail(reader->path), reader->spec.fields[field].name);
     return BAGS_OK;
@@ -10386,8 +10410,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
         end = reader->shards[shard].start + reader->shards[shard].length;
         if (end > stop)
             end = stop;
-        code = bagi_each_ref(reader, shard, i, end, field, row, bagi_range_ref,
-            &ranging, err);
+        code = bagi_each_ref(
+            reader, shard, i, end, field, row, bagi_range_ref, &ranging, err);
     }
     return code ? code
                 : bagi_row_finish(row, &ranging.fetch, start, field,
@@ -10417,9 +10441,9 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
         if (!code)
             code = bagi_fetch_add(&fetch, bag, refs[field].first, 1, i, err);
     }
-    return code ? code
-                : bagi_row_finish(
-                      row, &fetch, BAGI_ROW_MANY, field, count, err);
+    return code
+               ? code
+               : bagi_row_finish(row, &fetch, BAGI_ROW_MANY, field, count, err);
 }
 
 /* A slice with a short step is requested as one part. */
@@ -10555,8 +10579,8 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     if (!code && BAGI_ATOMIC)
         BAGI_STORE(ordered, (void *)(uintptr_t)bag);
     if (!code)
-        code = bag_reader_get_range(
-            bag, 0, at->length, &row->data, &range, err);
+        code =
+            bag_reader_get_range(bag, 0, at->length, &row->data, &range, err);
     if (code)
         return code;
     column.data = range.data;
@@ -10686,8 +10710,8 @@ static bags_code bagi_rows_open(bagi_rows *rows, const bagi_spec *spec,
     const bags_allocator *memory = &refs->env->memory;
     memset(rows, 0, sizeof *rows);
     rows->spec = spec;
-    rows->refs = (bagi_ref *)bagi_alloc(
-        memory, spec->count * sizeof *rows->refs, err);
+    rows->refs =
+        (bagi_ref *)bagi_alloc(memory, spec->count * sizeof *rows->refs, err);
     rows->lengths = (uint64_t *)bagi_alloc(
         memory, spec->count * sizeof *rows->lengths, err);
     bagi_cursor_open(&rows->cursor, refs, 0, refs->length);
@@ -10714,8 +10738,8 @@ static bags_code bagi_rows_parse(bagi_rows *rows, bagi_cursor *cursor,
     row->size = (size_t)(size < most ? size : most);
     bags_code code =
         bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
-    *valid = !code &&
-             bagi_refs_parse(*row, spec->types, spec->count, rows->refs);
+    *valid =
+        !code && bagi_refs_parse(*row, spec->types, spec->count, rows->refs);
     return code;
 }
 
@@ -10749,8 +10773,8 @@ static bool bagi_rows_owner(bagi_rows *rows, size_t field, uint64_t length,
 typedef struct bagi_verify_blobs {
     const bagi_verify_shard *s;
     bagi_how how;
-    size_t field;        /* spec->count: refs */
-    bagi_rows rows;      /* of refs: to check them; of a field: to name datapoints */
+    size_t field;   /* spec->count: refs */
+    bagi_rows rows; /* of refs: to check them; of a field: to name datapoints */
     bool parse, decode;
     bag_reader *refs; /* NULL: there is none */
 } bagi_verify_blobs;
@@ -10777,8 +10801,8 @@ static bags_code bagi_verify_row(
         if (rows->lengths[i] == BAGI_UNKNOWN ||
             bagi_ref_fits(ref, rows->lengths[i]))
             continue;
-        code = bagi_fail_ref(v->path, spec, cursor->index, i, ref,
-            rows->lengths[i], &v->why);
+        code = bagi_fail_ref(
+            v->path, spec, cursor->index, i, ref, rows->lengths[i], &v->why);
         code = bagi_verify_fault(v, code, "refs", BAGS_FAULT_DATAPOINT,
             cursor->index, 0, cursor->start);
     }
@@ -10861,8 +10885,8 @@ static bags_code bagi_verify_blob(
         return code;
     if (crcs && cursor->usable && stored != computed) {
         code = bagi_crcs_fail(bag, cursor->index, computed, stored, &v->why);
-        return bagi_verify_fault(v, code, field, BAGS_FAULT_BLOB, cursor->index,
-            0, cursor->start);
+        return bagi_verify_fault(
+            v, code, field, BAGS_FAULT_BLOB, cursor->index, 0, cursor->start);
     }
     if (cursor->usable && blobs->parse)
         return bagi_verify_row(blobs, cursor);
@@ -10983,8 +11007,7 @@ static bags_code bagi_verify_open_refs(
                          ? BAGS_OK
                          : bagi_bag_new(s->dir, &how, NULL, refs, &s->v->why);
     return code == BAGS_ERROR_MEMORY
-               ? bagi_verify_fault(
-                     s->v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0)
+               ? bagi_verify_fault(s->v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0)
                : BAGS_OK;
 }
 
@@ -11004,8 +11027,7 @@ static bags_code bagi_verify_can_decode(
     v->report.undecoded -= bag->length;
     bags_code code = bagi_coder_fail(
         coder, blobs->s->spec->fields[blobs->field].type, &v->why);
-    bagi_prefix(
-        &v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
+    bagi_prefix(&v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
     return bagi_verify_fault(
         v, code, blobs->how.name, BAGS_FAULT_FILE, 0, 0, 0);
 }
@@ -11056,8 +11078,7 @@ static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
     if (!split) {
         code = bagi_bag_new(s->dir, &blobs.how, NULL, &refs, &v->why);
         if (code)
-            return bagi_verify_fault(
-                v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0);
+            return bagi_verify_fault(v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0);
     }
     if (s->spec) {
         blobs.how.allow_empty = !split && (refs->v2 || refs->length == 0);
@@ -11065,8 +11086,8 @@ static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
             code = bagi_rows_open(&blobs.rows, s->spec, refs, &v->why);
         uint64_t *lengths = blobs.rows.lengths;
         if (!code && split)
-            lengths = (uint64_t *)bagi_alloc(&v->env.memory,
-                s->spec->count * sizeof *lengths, &v->why);
+            lengths = (uint64_t *)bagi_alloc(
+                &v->env.memory, s->spec->count * sizeof *lengths, &v->why);
         if (!code && lengths)
             code = bagi_shard_measure(s->dir, s->spec, &blobs.how, refs,
                 v->options.unfinished == BAGS_UNFINISHED_SKIP, &length, lengths,
@@ -11076,8 +11097,8 @@ static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
         if (code) /* memory: other faults are in the report */
             code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
         if (split)
-            bagi_free(&v->env.memory, lengths,
-                s->spec->count * sizeof *lengths);
+            bagi_free(
+                &v->env.memory, lengths, s->spec->count * sizeof *lengths);
         blobs.parse = !split;
     }
     v->report.datapoints += split || !refs ? length : refs->length;
@@ -11097,16 +11118,15 @@ static bags_code bagi_verify_units(bagi_verify_shard *s) {
     if (s->spec) {
         code = bagi_shard_variant(s->dir, s->spec, &split, &first);
         no_refs = code != BAGS_OK;
-        if (code && (bagi_verify_mine(s, count + 1) ||
-                        code == BAGS_ERROR_MEMORY))
-            code = bagi_verify_fault(
-                v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0);
+        if (code &&
+            (bagi_verify_mine(s, count + 1) || code == BAGS_ERROR_MEMORY))
+            code = bagi_verify_fault(v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0);
         else
             code = BAGS_OK;
     }
     s->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    for (size_t i = count + 1; i-- > 0 && !code && !s->checksums &&
-                               !v->options.quick;) {
+    for (size_t i = count + 1;
+         i-- > 0 && !code && !s->checksums && !v->options.quick;) {
         const char *name = i == count ? "refs" : s->spec->fields[i].name;
         code = bagi_dir_has(s->dir, name, ".crc", &s->checksums, &v->why);
         if (code)
@@ -11160,8 +11180,8 @@ static bags_code bagi_verify_one(
     s.how.no_mmap = true;
     v->path = dir->path;
     for (int tries = 0; tries < 2; tries++) {
-        code = bagi_common_read(
-            &v->common, dir, "", &own, &s.how.spec, &v->why);
+        code =
+            bagi_common_read(&v->common, dir, "", &own, &s.how.spec, &v->why);
         if (code != BAGS_ERROR_MISSING || v->why.system != ENOENT || tries)
             break;
         code = bagi_verify_unfinished(dir, &v->why);
@@ -11194,10 +11214,9 @@ static bags_code bagi_verify_find_spec(
     bagi_verifying *v = (bagi_verifying *)user;
     uint32_t crc = 0;
     (void)index;
-    bags_code code =
-        v->common.text
-            ? BAGS_OK
-            : bagi_common_read(&v->common, dir, "", NULL, &crc, &v->why);
+    bags_code code = v->common.text ? BAGS_OK
+                                    : bagi_common_read(&v->common, dir, "",
+                                          NULL, &crc, &v->why);
     return code == BAGS_ERROR_MEMORY
                ? bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0)
                : BAGS_OK;
@@ -11235,13 +11254,12 @@ static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
     return fault->code == BAGS_ERROR_MEMORY ? fault->code : BAGS_OK;
 }
 
-static bags_code bagi_verify_sharded(
-    bagi_verifying *v, const bagi_dir *dir) {
+static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
     bagi_sink ignore = {&v->why, bagi_verify_ignore};
     bagi_names names;
-    bags_code code = bagi_names_list(&v->env, dir->path,
-        v->options.part ? &ignore : &v->sink, &names);
+    bags_code code = bagi_names_list(
+        &v->env, dir->path, v->options.part ? &ignore : &v->sink, &names);
     if (code) {
         *v->err = v->why;
         return code;
@@ -11253,8 +11271,7 @@ static bags_code bagi_verify_sharded(
     if (!code && v->options.part == 0 && !v->options.allow_gaps)
         code = bagi_verify_gaps(v, &names);
     if (!code)
-        code = bagi_each_shard(
-            &names, start, stop, bagi_verify_one, v, v->err);
+        code = bagi_each_shard(&names, start, stop, bagi_verify_one, v, v->err);
     bagi_names_free(&names);
     return code;
 }
@@ -11406,7 +11423,8 @@ static bags_code bagi_checksum_dataset(const char *path,
         bagi_how how = bagi_reader_how(reader, part, NULL);
         bagi_dir dir;
         code = bagi_reader_dir(reader, i, &dir, err);
-        for (size_t k = 0; k < reader->spec.count + !part->split && !code; k++) {
+        for (size_t k = 0; k < reader->spec.count + !part->split && !code;
+             k++) {
             how.name = bagi_spec_name(&reader->spec, k);
             code = bagi_checksum_bag(options, report, &dir, &how, err);
         }

@@ -1,21 +1,25 @@
 /*
- * jpeg.c - the types jpeg and jpg, on libjpeg-turbo 1.5 or later.
+ * jpeg.c - the types jpeg and jpg, on libjpeg-turbo 1.5 or later (Debian:
+ * libjpeg-dev).
  *
- *     jpeg, jpg                    quality 75
+ *     jpeg, jpg                    quality 75, as Pillow writes by default
  *     jpeg(QUALITY), jpg(QUALITY)  1 to 100
  *
- * A value is an array of uint8, H x W for gray and H x W x 3 for RGB (written
- * from H x W x 1 too). Refused are sides above 65,500 and empty pictures when
- * writing; CMYK, YCCK, 12 bits a channel, damaged and truncated files when
- * reading. What is read and how: formats.h.
+ * A value is an array of uint8 with the top row first: H x W for gray, H x W x 3
+ * for RGB. Writers accept H x W x 1, too.
  *
- * It uses the libjpeg API of libjpeg-turbo, as the TurboJPEG API of the
- * versions in use cannot decode a rectangle, nor tell one warning from another.
+ * Rejected: sides above 65,500 and empty images when writing; CMYK, YCCK, 12 bits
+ * per channel, damaged and truncated files, trailing bytes and too many pixels
+ * when reading.
  *
- * libjpeg reports an error by not returning. Each direction therefore has one
- * structure, which holds everything that changes, and one function that calls
- * setjmp and does nothing else: no local variable is alive across a jump.
+ * It uses libjpeg-turbo's libjpeg API, since the TurboJPEG API of the versions in
+ * use can neither decode a rectangle nor distinguish warnings.
+ *
+ * libjpeg reports an error by a jump. Each direction therefore has one structure
+ * with all that changes, and one function that calls setjmp and does nothing
+ * else: no local variable is in use across a jump.
  */
+#define BAGI_FORMATS
 #include "formats.h"
 
 #include <inttypes.h>
@@ -38,13 +42,13 @@
 
 /* ------------------------------------------------------------ errors */
 
-/* Where an error of libjpeg goes. The first member of both directions, and
- * `library` its first, so that libjpeg's pointers lead back to them. */
+/* The target of libjpeg's jumps. The first member of both directions, with
+ * `library` as its first, so that libjpeg's pointers lead back to them. */
 typedef struct failure {
     struct jpeg_error_mgr library;
     jmp_buf back;
     bags_code code;      /* what the direction's function returns */
-    bags_code otherwise; /* for errors of libjpeg that no case names */
+    bags_code otherwise; /* for errors of libjpeg without a code of ours */
     bags_error *err;
 } failure;
 
@@ -53,10 +57,10 @@ static void leave(failure *f, bags_code code) {
     longjmp(f->back, 1);
 }
 
-/* Write the error and leave. The rest is a printf format and its arguments. */
+/* Set the error and leave. The rest is a printf format and its arguments. */
 #define REFUSE(f, code, ...) leave(f, bags_fail((f)->err, code, __VA_ARGS__))
 
-/* libjpeg's number for an error as a code of ours. */
+/* The code for an error of libjpeg. */
 static bags_code code_of(const failure *f) {
     switch (f->library.msg_code) {
     case JERR_OUT_OF_MEMORY:
@@ -78,18 +82,18 @@ static void fail_library(j_common_ptr library) {
     failure *f = (failure *)library->err;
     char text[JMSG_LENGTH_MAX];
     f->library.format_message(library, text);
-    REFUSE(f, code_of(f), "libjpeg says: %s", text);
+    REFUSE(f, code_of(f), "libjpeg: %s", text);
 }
 
-/* Level -1 is a warning: libjpeg found damage, and would go on with pixels that
- * it made up. Two warnings are of headers alone. */
-static void heed_warning(j_common_ptr library, int level) {
+/* Level -1 is a warning: libjpeg found damage, and would continue with invented
+ * pixels. Two warnings are of headers only. */
+static void check_warning(j_common_ptr library, int level) {
     int message = library->err->msg_code;
     if (level < 0 && message != JWRN_JFIF_MAJOR && message != JWRN_ADOBE_XFORM)
         fail_library(library);
 }
 
-static void say_nothing(j_common_ptr library) { (void)library; }
+static void ignore_output(j_common_ptr library) { (void)library; }
 
 static struct jpeg_error_mgr *failure_start(
     failure *f, bags_code otherwise, bags_error *err) {
@@ -98,46 +102,37 @@ static struct jpeg_error_mgr *failure_start(
     f->err = err;
     jpeg_std_error(&f->library);
     f->library.error_exit = fail_library;
-    f->library.emit_message = heed_warning;
-    f->library.output_message = say_nothing;
+    f->library.emit_message = check_warning;
+    f->library.output_message = ignore_output;
     return &f->library;
 }
 
 /* ------------------------------------------------------------ arguments */
 
 typedef struct jpeg_state {
+    bags_buffer memory; /* which holds this */
     int quality;
     bags_jpeg_options options;
-    bags_allocator memory;
 } jpeg_state;
 
 static bags_code jpeg_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     uint64_t quality = DEFAULT_QUALITY;
-    bool right = type->count == 0 ||
+    bool valid = type->count == 0 ||
                  (type->count == 1 && bags_type_number(type, 0, &quality));
-    if (!right || quality < 1 || quality > 100)
+    if (!valid || quality < 1 || quality > 100)
         return bags_fail(err, BAGS_ERROR_TYPE,
-            "jpeg takes one argument, the quality, 1 to 100, not \"%.*s\"",
+            "invalid argument of jpeg (\"%.*s\", expected a quality, 1 to 100)",
             (int)(type->arguments.size < 80 ? type->arguments.size : 80),
             (const char *)type->arguments.data);
-    jpeg_state *made =
-        (jpeg_state *)allocator->resize(allocator->user, NULL, 0, sizeof *made);
+    jpeg_state *made = (jpeg_state *)bagi_state(allocator, sizeof *made, err);
     if (!made)
-        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    memset(made, 0, sizeof *made);
+        return BAGS_ERROR_MEMORY;
     made->quality = (int)quality;
-    made->memory = *allocator;
     if (codec->user)
         made->options = *(const bags_jpeg_options *)codec->user;
     *state = made;
     return BAGS_OK;
-}
-
-static void jpeg_close(void *state) {
-    jpeg_state *made = (jpeg_state *)state;
-    bags_allocator memory = made->memory;
-    memory.resize(memory.user, made, sizeof *made, 0);
 }
 
 /* ------------------------------------------------------------ encode */
@@ -153,21 +148,21 @@ typedef struct encoder {
     size_t size; /* of the blob */
 } encoder;
 
-/* Let libjpeg write behind the first `used` bytes of the scratch, which is made
- * to have at least `wanted`. */
-static void output_room(encoder *e, size_t used, size_t wanted) {
-    bags_code code = bags_buffer_reserve(e->scratch, wanted, e->failed.err);
+/* Let libjpeg write after the first `used` bytes of the scratch, which grows to
+ * at least `capacity`. */
+static void output_to(encoder *e, size_t used, size_t capacity) {
+    bags_code code = bags_buffer_reserve(e->scratch, capacity, e->failed.err);
     if (code)
         leave(&e->failed, code);
     e->destination.next_output_byte = e->scratch->data + used;
     e->destination.free_in_buffer = e->scratch->capacity - used;
 }
 
-/* An eighth of the pixels is more than most pictures need. */
+/* An eighth of the pixels is more than most images need. */
 static void output_start(j_compress_ptr library) {
     encoder *e = (encoder *)library->err;
     size_t pixels = (size_t)e->image.width * e->image.height;
-    output_room(e, 0, 4096 + pixels / 8 * e->image.channels);
+    output_to(e, 0, 4096 + pixels / 8 * e->image.channels);
 }
 
 static boolean output_more(j_compress_ptr library) {
@@ -175,7 +170,7 @@ static boolean output_more(j_compress_ptr library) {
     size_t used = e->scratch->capacity;
     if (used == SIZE_MAX)
         REFUSE(&e->failed, BAGS_ERROR_MEMORY, "out of memory");
-    output_room(e, used, used + 1);
+    output_to(e, used, used + 1);
     return TRUE;
 }
 
@@ -184,7 +179,7 @@ static void output_end(j_compress_ptr library) {
     e->size = e->scratch->capacity - e->destination.free_in_buffer;
 }
 
-static void encode_picture(encoder *e) {
+static void encode_image(encoder *e) {
     struct jpeg_compress_struct *library = &e->library;
     jpeg_create_compress(library);
     e->destination.init_destination = output_start;
@@ -209,30 +204,22 @@ static void encode_picture(encoder *e) {
 
 static bags_code encoder_run(encoder *e) {
     if (!setjmp(e->failed.back))
-        encode_picture(e);
+        encode_image(e);
     jpeg_destroy_compress(&e->library);
     return e->failed.code;
 }
 
-/* The shape of a value that can be written. */
+/* The image that a value is. */
 static bags_code image_of(
     const bags_value *value, bags_image *out, bags_error *err) {
-    bool array = value->kind == BAGS_KIND_ARRAY && value->dtype == BAGS_DTYPE_UINT8 &&
+    bool array = value->kind == BAGS_KIND_ARRAY &&
+                 value->dtype == BAGS_DTYPE_UINT8 &&
                  (value->dims == 2 || value->dims == 3);
     uint64_t channels = array && value->dims == 3 ? value->shape[2] : 1;
     if (!array || (channels != 1 && channels != 3))
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "jpeg takes an array of uint8, H x W, H x W x 1 or H x W x 3");
-    for (size_t i = 0; i < 2; i++)
-        if (value->shape[i] < 1 || value->shape[i] > JPEG_MAX_DIMENSION)
-            return bags_fail(err, BAGS_ERROR_VALUE,
-                "jpeg takes 1 to %ld pixels a side, not %" PRIu64,
-                JPEG_MAX_DIMENSION, value->shape[i]);
-    out->height = (uint32_t)value->shape[0];
-    out->width = (uint32_t)value->shape[1];
-    out->channels = (uint32_t)channels;
-    out->depth = 8;
-    return BAGS_OK;
+            "expected an array of uint8, H x W, H x W x 1 or H x W x 3");
+    return bagi_image_of(value, channels, 8, JPEG_MAX_DIMENSION, out, err);
 }
 
 static bags_code jpeg_encode(void *state, const bags_value *value,
@@ -256,13 +243,9 @@ static bags_code jpeg_encode(void *state, const bags_value *value,
 
 /* ------------------------------------------------------------ decode */
 
-/* The bytes of a decoded value that stand before its pixels: its shape. A
- * multiple of 64, so that the pixels are aligned for vector units. */
-#define SHAPE_SIZE 64
-
-/* libjpeg makes the edge columns and rows of a rectangle up, where the samples
- * beside it matter. So more is decoded, on all four sides, and dropped. It is
- * also wide enough for libjpeg to choose the same way of upsampling. */
+/* libjpeg invents the columns and rows next to a rectangle, which matter for its
+ * edges. So more is decoded on all four sides, and dropped. It is also wide
+ * enough for libjpeg to choose the same way of upsampling. */
 #define MARGIN 16
 
 typedef struct decoder {
@@ -272,19 +255,16 @@ typedef struct decoder {
     struct jpeg_progress_mgr progress;
     bags_view blob;
     bags_jpeg_options options; /* complete: no zeros that mean a default */
-    bags_image image;          /* what comes out */
-    unsigned char *pixels;
-    size_t size, stride;
-    bags_buffer *scratch; /* NULL: the pixels are the caller's */
+    bags_image image;          /* the result */
+    bagi_pixels to;
 } decoder;
 
 static void source_ignore(j_decompress_ptr library) { (void)library; }
 
-/* libjpeg's own source makes up an end here. */
+/* libjpeg's own source invents an end here. */
 static boolean source_more(j_decompress_ptr library) {
     decoder *d = (decoder *)library->err;
-    REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
-        "the JPEG is truncated: %" PRIu64 " bytes do not hold it",
+    REFUSE(&d->failed, BAGS_ERROR_CORRUPT, "truncated JPEG (%" PRIu64 " bytes)",
         (uint64_t)d->blob.size);
     return FALSE;
 }
@@ -299,52 +279,52 @@ static void source_skip(j_decompress_ptr library, long size) {
     source->bytes_in_buffer -= (size_t)size;
 }
 
-/* Called for each row of blocks in each scan: a small file can ask for any
- * number of scans, each of which walks over the whole picture. */
+/* Called for each row of blocks in each scan: a small file can have any number of
+ * scans, each of which walks over the entire image. */
 static void watch_scans(j_common_ptr library) {
     decoder *d = (decoder *)library->err;
     if (d->library.input_scan_number > (int)d->options.max_scans)
-        REFUSE(&d->failed, BAGS_ERROR_LIMIT, "the JPEG has more than %u scans",
+        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
+            "too many scans in a JPEG (maximum %u)",
             (unsigned)d->options.max_scans);
 }
 
 static void check_colour(decoder *d) {
     J_COLOR_SPACE space = d->library.jpeg_color_space;
-    if (space == JCS_CMYK || space == JCS_YCCK)
-        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
-            "the JPEG has the colours %s; gray and RGB can be read",
-            space == JCS_CMYK ? "CMYK" : "YCCK");
     if (space != JCS_GRAYSCALE && space != JCS_YCbCr && space != JCS_RGB)
         REFUSE(&d->failed, BAGS_ERROR_LIMIT,
-            "the JPEG has %d channels that are neither gray nor RGB",
+            "unsupported colors of a JPEG (%s, %d channels; expected gray or "
+            "RGB)",
+            space == JCS_CMYK   ? "CMYK"
+            : space == JCS_YCCK ? "YCCK"
+                                : "unknown",
             d->library.num_components);
     if (d->library.data_precision != 8)
         REFUSE(&d->failed, BAGS_ERROR_LIMIT,
-            "the JPEG has %d bits a channel; 8 can be read",
+            "unsupported depth of a JPEG (%d bits per channel, expected 8)",
             d->library.data_precision);
 }
 
 /*
- * Whether the file can be as large as it says, before memory is taken. Each
- * block of 8 x 8 samples takes at least one bit, but in arithmetic coding;
- * and subsampling leaves at least half a block for 8 x 8 pixels.
+ * Check the size before memory is allocated. Each block of 8 x 8 samples takes at
+ * least one bit, except in arithmetic coding; and subsampling leaves at least
+ * half a block for 8 x 8 pixels.
  */
 static void check_pixels(decoder *d) {
     uint64_t width = d->library.image_width;
     uint64_t height = d->library.image_height;
     if (width * height > d->options.max_pixels)
         REFUSE(&d->failed, BAGS_ERROR_LIMIT,
-            "the JPEG has %" PRIu64 " x %" PRIu64 " pixels; %" PRIu64
-            " are allowed",
-            width, height, d->options.max_pixels);
+            "too many pixels (%" PRIu64 " x %" PRIu64 ", maximum %" PRIu64 ")",
+            height, width, d->options.max_pixels);
     if (!d->library.arith_code && width * height / 1024 > d->blob.size)
         REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
-            "the JPEG says %" PRIu64 " x %" PRIu64 " pixels, which %" PRIu64
-            " bytes cannot hold",
-            width, height, (uint64_t)d->blob.size);
+            "JPEG of %" PRIu64 " bytes cannot contain %" PRIu64 " x %" PRIu64
+            " pixels",
+            (uint64_t)d->blob.size, height, width);
 }
 
-/* The rectangle that is wanted, within the scaled picture. */
+/* The requested rectangle, within the scaled image. */
 static void check_rectangle(decoder *d) {
     uint32_t width = d->library.output_width;
     uint32_t height = d->library.output_height;
@@ -353,9 +333,10 @@ static void check_rectangle(decoder *d) {
                   o->top < height && o->height <= height - o->top;
     if (!inside)
         REFUSE(&d->failed, BAGS_ERROR_RANGE,
-            "%u x %u pixels from column %u, row %u are not within %u x %u",
-            (unsigned)o->width, (unsigned)o->height, (unsigned)o->left,
-            (unsigned)o->top, (unsigned)width, (unsigned)height);
+            "rectangle out of range (%u x %u at row %u, column %u; image %u x "
+            "%u)",
+            (unsigned)o->height, (unsigned)o->width, (unsigned)o->top,
+            (unsigned)o->left, (unsigned)height, (unsigned)width);
     d->image.width = o->width ? o->width : width - o->left;
     d->image.height = o->height ? o->height : height - o->top;
 }
@@ -384,48 +365,13 @@ static void read_header(decoder *d) {
     if (d->options.channels)
         d->image.channels = d->options.channels;
     d->image.depth = 8;
+    d->image.dtype = BAGS_DTYPE_UINT8;
     library->out_color_space = d->image.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     library->dct_method = JDCT_ISLOW;
     library->scale_num = 1;
     library->scale_denom = d->options.scale;
     jpeg_calc_output_dimensions(library);
     check_rectangle(d);
-}
-
-/* Whether the caller's memory takes the picture. */
-static void check_room(decoder *d, size_t row) {
-    uint64_t steps = d->image.height - 1;
-    if (d->stride == 0)
-        d->stride = row;
-    if (d->stride < row)
-        REFUSE(&d->failed, BAGS_ERROR_ARGUMENT,
-            "a stride of %" PRIu64 " bytes; a row has %" PRIu64,
-            (uint64_t)d->stride, (uint64_t)row);
-    if (d->size < row || (d->size - row) / d->stride < steps)
-        REFUSE(&d->failed, BAGS_ERROR_ARGUMENT,
-            "%" PRIu64 " bytes do not hold %u rows of %" PRIu64
-            " bytes, %" PRIu64 " apart",
-            (uint64_t)d->size, (unsigned)d->image.height, (uint64_t)row,
-            (uint64_t)d->stride);
-}
-
-/* Put the shape and room for the pixels into the scratch. */
-static void make_room(decoder *d, size_t row) {
-    uint64_t size = SHAPE_SIZE + (uint64_t)row * d->image.height;
-    bags_code code =
-        size > SIZE_MAX
-            ? bags_fail(d->failed.err, BAGS_ERROR_LIMIT,
-                  "the JPEG is larger than memory")
-            : bags_buffer_reserve(d->scratch, (size_t)size, d->failed.err);
-    if (code)
-        leave(&d->failed, code);
-    uint64_t shape[3];
-    shape[0] = d->image.height;
-    shape[1] = d->image.width;
-    shape[2] = d->image.channels;
-    memcpy(d->scratch->data, shape, sizeof shape);
-    d->pixels = d->scratch->data + SHAPE_SIZE;
-    d->stride = row;
 }
 
 /* Read the next rows, each as wide as libjpeg's output. */
@@ -445,11 +391,11 @@ static void read_rows(
 }
 
 /*
- * Whether libjpeg must decode everything for the rectangle to come out right.
- * Of a progressive file that ends before its finest scans it guesses what is
- * missing, from blocks further off than MARGIN. And where it scales chroma by
+ * Returns true if libjpeg must decode everything for the rectangle to be right.
+ * In a progressive file that ends before its finest scans it guesses what is
+ * missing, from blocks further away than MARGIN. And where it scales chroma by
  * part of the subsampling (4 x 2, say, to one half), jpeg_crop_scanline of
- * version 2.1 gets the chroma's width wrong and leaves columns unwritten.
+ * version 2.1 gets the width of the chroma wrong and leaves columns unwritten.
  */
 static bool needs_everything(const decoder *d) {
     const struct jpeg_decompress_struct *library = &d->library;
@@ -465,8 +411,8 @@ static bool needs_everything(const decoder *d) {
     return false;
 }
 
-/* Have libjpeg give only the columns of the rectangle, and a margin, and leave
- * out the rows above. Returns how many columns stand before the rectangle. */
+/* Make libjpeg output only the columns of the rectangle with a margin, and skip
+ * the rows above. Returns the number of columns before the rectangle. */
 static uint32_t crop(decoder *d) {
     struct jpeg_decompress_struct *library = &d->library;
     uint32_t left = d->options.left, top = d->options.top;
@@ -484,7 +430,7 @@ static uint32_t crop(decoder *d) {
     return left - first;
 }
 
-/* Read the rows of a rectangle by way of a wider one. */
+/* Read the rows of a rectangle through a wider one. */
 static void read_rectangle(decoder *d, size_t row) {
     struct jpeg_decompress_struct *library = &d->library;
     size_t before = (size_t)crop(d) * d->image.channels;
@@ -494,31 +440,29 @@ static void read_rectangle(decoder *d, size_t row) {
     read_rows(d, wide, 0, d->options.top - library->output_scanline);
     for (uint32_t i = 0; i < d->image.height; i++) {
         read_rows(d, wide, 0, 1);
-        memcpy(d->pixels + i * d->stride, wide + before, row);
+        memcpy(d->to.pixels + i * d->to.stride, wide + before, row);
     }
 }
 
-/* What stands behind the last row of the picture: its end. */
+/* After the last row of the image only its end may follow. */
 static void check_end(decoder *d) {
     jpeg_finish_decompress(&d->library);
     if (d->source.bytes_in_buffer && !d->options.allow_trailing)
         REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
-            "%" PRIu64 " bytes stand behind the end of the JPEG",
+            "%" PRIu64 " bytes after the end of the JPEG",
             (uint64_t)d->source.bytes_in_buffer);
 }
 
-static void decode_picture(decoder *d) {
-    size_t row = (size_t)d->image.width * d->image.channels;
-    if (d->scratch)
-        make_room(d, row);
-    else
-        check_room(d, row);
+static void decode_image(decoder *d) {
+    bags_code code = bagi_image_prepare(&d->image, &d->to, d->failed.err);
+    if (code)
+        leave(&d->failed, code);
     jpeg_start_decompress(&d->library);
     uint32_t bottom = d->options.top + d->image.height;
     if (d->image.width < d->library.output_width || d->options.top > 0)
-        read_rectangle(d, row);
+        read_rectangle(d, bagi_image_row(&d->image));
     else
-        read_rows(d, d->pixels, d->stride, bottom);
+        read_rows(d, d->to.pixels, d->to.stride, bottom);
     if (bottom == d->library.output_height)
         check_end(d);
 }
@@ -527,7 +471,7 @@ static bags_code decoder_run(decoder *d, bool pixels) {
     if (!setjmp(d->failed.back)) {
         read_header(d);
         if (pixels)
-            decode_picture(d);
+            decode_image(d);
     }
     jpeg_destroy_decompress(&d->library);
     return d->failed.code;
@@ -551,10 +495,11 @@ static bags_code decoder_start(decoder *d, bags_view blob,
         o->max_scans = INT_MAX;
     if (o->scale != 1 && o->scale != 2 && o->scale != 4 && o->scale != 8)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "a JPEG's scale is 1, 2, 4 or 8, not %u", (unsigned)o->scale);
+            "invalid scale of a JPEG (%u, expected 1, 2, 4 or 8)",
+            (unsigned)o->scale);
     if (o->channels != 0 && o->channels != 1 && o->channels != 3)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "a JPEG is decoded to 1 or 3 channels, not %u",
+            "invalid channels of a JPEG (%u, expected 1 or 3)",
             (unsigned)o->channels);
     return BAGS_OK;
 }
@@ -564,12 +509,11 @@ static bags_code jpeg_decode(void *state, bags_view blob, bags_buffer *scratch,
     decoder d;
     bags_code code =
         decoder_start(&d, blob, &((const jpeg_state *)state)->options, err);
-    d.scratch = scratch;
+    d.to.scratch = scratch;
     if (!code)
         code = decoder_run(&d, true);
     if (!code)
-        *value = bags_array(BAGS_DTYPE_UINT8, d.image.channels == 1 ? 2 : 3,
-            (const uint64_t *)(const void *)scratch->data, d.pixels);
+        *value = bagi_image_value(&d.image, &d.to);
     return code;
 }
 
@@ -588,13 +532,13 @@ bags_code bags_jpeg_decode(bags_view blob, const bags_jpeg_options *options,
     void *pixels, size_t size, size_t stride, bags_error *err) {
     decoder d;
     bags_code code = decoder_start(&d, blob, options, err);
-    d.pixels = (unsigned char *)pixels;
-    d.size = size;
-    d.stride = stride;
+    d.to.pixels = (unsigned char *)pixels;
+    d.to.size = size;
+    d.to.stride = stride;
     return code ? code : decoder_run(&d, true);
 }
 
 /* ------------------------------------------------------------ table */
 
 const bags_codec bags_codec_jpeg = {
-    "jpeg jpg", jpeg_open, jpeg_encode, jpeg_decode, jpeg_close, NULL};
+    "jpeg jpg", jpeg_open, jpeg_encode, jpeg_decode, bagi_state_close, NULL};

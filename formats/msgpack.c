@@ -1,19 +1,18 @@
 /*
- * msgpack.c - the types msgpack and tree, on msgpack-c (libmsgpackc 3 or
- * later; pkg-config msgpack or msgpack-c).
+ * msgpack.c - the types msgpack and tree, on msgpack-c (libmsgpackc 3 or later;
+ * Debian: libmsgpack-dev; pkg-config msgpack or msgpack-c).
  *
  * Arguments: none. A value is a BAGS_KIND_OBJECT with a msgpack_object. A tree is
- * msgpack in which an array is ["_", dtype, [dimensions], bin], with NumPy's
- * name of the dtype, as "<f4".
+ * msgpack in which an array is ["_", dtype, [dimensions], bin], with NumPy's name
+ * of the dtype, such as "<f4".
  *
- * Objects, encoding and their definitions are the library's. Decoding is our
- * own, because the library's unpacker keeps objects in a zone of its own that
- * somebody must free, takes memory for what a length field claims rather than
- * for what is there, and stops at 32 levels where Python's package goes to 511.
- * Here all objects of a blob are counted first and then stand in one piece of
- * the caller's scratch.
+ * Objects, their definitions and encoding are the library's. Decoding is not:
+ * the library's unpacker keeps objects in a zone that must be freed, allocates
+ * memory for what a length claims rather than for what exists, and stops at 32
+ * levels where Python's package goes to 511. Here all objects of a blob are
+ * counted first and then stored in one piece of the caller's scratch.
  *
- * Refused: what is not one whole value, the byte 0xC1, more than 512 levels.
+ * Rejected: what is not one complete value, the byte 0xC1, more than 512 levels.
  */
 #include "formats.h"
 
@@ -30,7 +29,7 @@
 
 /* ---- decoding ---- */
 
-/* Bytes that are read off the front. */
+/* Bytes that are consumed from the front. */
 typedef struct mp_input {
     const unsigned char *at, *end;
 } mp_input;
@@ -44,7 +43,7 @@ static uint32_t mp_load_four(const unsigned char *at) {
            (uint32_t)at[2] << 8 | at[3];
 }
 
-/* A big-endian number of 1, 2, 4 or 8 bytes, which are known to be there. */
+/* A big-endian number of 1, 2, 4 or 8 bytes, which are known to exist. */
 static uint64_t mp_load(mp_input *in, unsigned size) {
     const unsigned char *at = in->at;
     in->at += size;
@@ -80,7 +79,7 @@ static bool mp_integer(mp_input *in, unsigned char tag, msgpack_object *item) {
     unsigned shift = 64 - 8 * size;
     uint64_t sign = (uint64_t)1 << 63;
     number <<= shift;
-    /* Shifting a negative number down would be the compiler's choice. */
+    /* A right shift of a negative number is implementation-defined. */
     int64_t wide = number & sign ? -(int64_t)(~number >> shift) - 1
                                  : (int64_t)(number >> shift);
     mp_set_signed(item, wide);
@@ -127,7 +126,7 @@ static bool mp_bytes(mp_input *in, msgpack_object_type type, uint64_t size,
     return true;
 }
 
-/* The same with a size of 1, 2 or 4 bytes in front. */
+/* Like mp_bytes, but the size precedes the bytes, in 1, 2 or 4 bytes. */
 static bool mp_sized(mp_input *in, msgpack_object_type type, unsigned width,
     msgpack_object *item) {
     if (!mp_has(in, width))
@@ -135,8 +134,8 @@ static bool mp_sized(mp_input *in, msgpack_object_type type, unsigned width,
     return mp_bytes(in, type, mp_load(in, width), item);
 }
 
-/* An array or a map; its items will be placed later. Each is a byte at the
- * least, so that no more is believed than can be there. */
+/* An array or a map; its items are placed later. Each has at least one byte, so
+ * that a count above the bytes left is rejected. */
 static bool mp_container(mp_input *in, msgpack_object_type type, uint64_t count,
     msgpack_object *item, uint64_t *items) {
     *items = type == MSGPACK_OBJECT_MAP ? 2 * count : count;
@@ -153,9 +152,9 @@ static bool mp_sized_container(mp_input *in, msgpack_object_type type,
     return mp_container(in, type, mp_load(in, width), item, items);
 }
 
-/* Tags from 0xC0 to 0xDF, but for 0xCB. */
-static bool mp_tagged(mp_input *in, unsigned char tag, msgpack_object *item,
-    uint64_t *items) {
+/* Tags from 0xC0 to 0xDF, except 0xCB. */
+static bool mp_tagged(
+    mp_input *in, unsigned char tag, msgpack_object *item, uint64_t *items) {
     switch (tag) {
     case 0xC0:
         item->type = MSGPACK_OBJECT_NIL;
@@ -187,20 +186,20 @@ static bool mp_tagged(mp_input *in, unsigned char tag, msgpack_object *item,
         return mp_sized(in, MSGPACK_OBJECT_STR, 1u << (tag - 0xD9), item);
     case 0xDC:
     case 0xDD:
-        return mp_sized_container(in, MSGPACK_OBJECT_ARRAY, 2u << (tag - 0xDC),
-            item, items);
+        return mp_sized_container(
+            in, MSGPACK_OBJECT_ARRAY, 2u << (tag - 0xDC), item, items);
     case 0xDE:
     case 0xDF:
-        return mp_sized_container(in, MSGPACK_OBJECT_MAP, 2u << (tag - 0xDE),
-            item, items);
+        return mp_sized_container(
+            in, MSGPACK_OBJECT_MAP, 2u << (tag - 0xDE), item, items);
     default:
         return tag != 0xC1 && mp_integer(in, tag, item);
     }
 }
 
-/* Take one value off the front, without the *items in it. */
-static inline bool mp_item(mp_input *in, msgpack_object *item,
-    uint64_t *items) {
+/* Consume one value, without the *items in it. */
+static inline bool mp_item(
+    mp_input *in, msgpack_object *item, uint64_t *items) {
     *items = 0;
     if (in->at == in->end)
         return false;
@@ -215,24 +214,24 @@ static inline bool mp_item(mp_input *in, msgpack_object *item,
         return mp_tagged(in, tag, item, items);
     if (tag >= 0xA0)
         return mp_bytes(in, MSGPACK_OBJECT_STR, tag & 31, item);
-    return mp_container(in, tag < 0x90 ? MSGPACK_OBJECT_MAP
-                                       : MSGPACK_OBJECT_ARRAY,
-        tag & 15, item, items);
+    return mp_container(in,
+        tag < 0x90 ? MSGPACK_OBJECT_MAP : MSGPACK_OBJECT_ARRAY, tag & 15, item,
+        items);
 }
 
-/* Step over one value without the *items in it. The bytes behind the tags from
- * 0xC0, where the tag alone says how many: most values are such. */
+/* Skip one value without the *items in it. The table has the number of bytes after
+ * tags from 0xC0 where the tag alone determines it, as for most values. */
 static inline bool mp_skip(mp_input *in, uint64_t *items) {
-    static const unsigned char behind[32] = {0, 99, 0, 0, 99, 99, 99, 99, 99,
-        99, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, 99, 99, 99, 99, 99,
-        99, 99};
+    static const unsigned char after[32] = {0, 99, 0, 0, 99, 99, 99, 99, 99, 99,
+        4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, 99, 99, 99, 99, 99, 99,
+        99};
     msgpack_object unused;
     *items = 0;
     if (in->at == in->end)
         return false;
     unsigned char tag = *in->at;
     size_t size = tag < 0x80 || tag >= 0xE0 ? 0
-                  : tag >= 0xC0             ? behind[tag - 0xC0]
+                  : tag >= 0xC0             ? after[tag - 0xC0]
                                             : 99;
     if (size == 99)
         return mp_item(in, &unused, items);
@@ -242,23 +241,22 @@ static inline bool mp_skip(mp_input *in, uint64_t *items) {
     return true;
 }
 
-/* Check a blob and count its values, which takes no memory: each value that is
- * still awaited is a byte at the least. */
+/* Check a blob and count its values, which needs no memory: each value that is
+ * still expected has at least one byte. */
 static bags_code mp_count(bags_view blob, size_t *count, bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
-    uint64_t awaited = 1, items = 0;
-    for (*count = 0; awaited > 0; ++*count) {
+    uint64_t expected = 1, items = 0;
+    for (*count = 0; expected > 0; ++*count) {
         const unsigned char *before = in.at;
-        if (!mp_skip(&in, &items) || !mp_has(&in, items + awaited - 1))
+        if (!mp_skip(&in, &items) || !mp_has(&in, items + expected - 1))
             return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "is not whole msgpack: the value at byte %" PRIu64
-                " of %" PRIu64 " is cut off or unknown",
+                "invalid or truncated msgpack at byte %" PRIu64 " of %" PRIu64,
                 (uint64_t)(before - blob.data), (uint64_t)blob.size);
-        awaited += items - 1;
+        expected += items - 1;
     }
     if (in.at != in.end)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "is msgpack with %" PRIu64 " bytes behind its value",
+            "%" PRIu64 " bytes after the msgpack value",
             (uint64_t)(in.end - in.at));
     return BAGS_OK;
 }
@@ -269,17 +267,17 @@ typedef struct mp_frame {
 } mp_frame;
 
 /*
- * Place the values of a blob that mp_count has checked: the items of an array
- * or a map together, in the order in which arrays and maps begin. A key and its
- * value are two items, which is what a msgpack_object_kv is. `frames` has room
- * for MP_MAX_DEPTH, or for as many as there are values.
+ * Place the values of a blob that mp_count has checked: the items of an array or a
+ * map next to each other, in the order in which arrays and maps begin. A key and
+ * its value are two items, which is what a msgpack_object_kv is. `frames` has
+ * capacity for MP_MAX_DEPTH, or for the number of values.
  */
-static bags_code mp_place(bags_view blob, msgpack_object *room,
+static bags_code mp_place(bags_view blob, msgpack_object *objects,
     mp_frame *frames, bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
-    mp_frame top = {room, room + 1};
+    mp_frame top = {objects, objects + 1};
     size_t depth = 0; /* frames below the top */
-    room++;
+    objects++;
     for (;;) {
         while (top.next == top.end) {
             if (depth == 0)
@@ -293,15 +291,15 @@ static bags_code mp_place(bags_view blob, msgpack_object *room,
             continue;
         if (depth == MP_MAX_DEPTH)
             return bags_fail(err, BAGS_ERROR_LIMIT,
-                "is msgpack nested above %d levels", MP_MAX_DEPTH);
+                "msgpack nested above %d levels", MP_MAX_DEPTH);
         if (item->type == MSGPACK_OBJECT_MAP)
-            item->via.map.ptr = (msgpack_object_kv *)(void *)room;
+            item->via.map.ptr = (msgpack_object_kv *)(void *)objects;
         else
-            item->via.array.ptr = room;
+            item->via.array.ptr = objects;
         frames[depth++] = top;
-        top.next = room;
-        top.end = room + items;
-        room = top.end;
+        top.next = objects;
+        top.end = objects + items;
+        objects = top.end;
     }
 }
 
@@ -315,26 +313,26 @@ bags_code bags_msgpack_read(bags_view blob, bags_buffer *scratch,
     size_t frames = depth * sizeof(mp_frame);
     if (count > (SIZE_MAX - frames) / sizeof(msgpack_object))
         return bags_fail(err, BAGS_ERROR_MEMORY,
-            "msgpack of %" PRIu64 " values is larger than memory",
+            "msgpack of %" PRIu64 " values too large for the address space",
             (uint64_t)count);
-    code = bags_buffer_reserve(scratch,
-        count * sizeof(msgpack_object) + frames, err);
+    code = bags_buffer_reserve(
+        scratch, count * sizeof(msgpack_object) + frames, err);
     if (code)
         return code;
-    msgpack_object *room = (msgpack_object *)(void *)scratch->data;
-    code = mp_place(blob, room, (mp_frame *)(void *)(room + count), err);
+    msgpack_object *objects = (msgpack_object *)(void *)scratch->data;
+    code = mp_place(blob, objects, (mp_frame *)(void *)(objects + count), err);
     if (!code)
-        *out = room;
+        *out = objects;
     return code;
 }
 
-/* ---- encoding, and text that grows ---- */
+/* ---- encoding and printing ---- */
 
 typedef struct mp_output {
-    unsigned char *data; /* the buffer's, at hand: most writes are short */
+    unsigned char *data; /* a copy of the buffer's: most writes are short */
     size_t size, capacity;
     bags_buffer *buffer;
-    bags_code code; /* the first failure; nothing has room after it */
+    bags_code code; /* the first failure; nothing is written after it */
     bags_error *err;
 } mp_output;
 
@@ -354,10 +352,11 @@ static void mp_refuse(mp_output *out, bags_code code, const char *problem) {
 
 static bool mp_grow(mp_output *out, size_t size) {
     if (size > SIZE_MAX - out->size)
-        mp_refuse(out, BAGS_ERROR_MEMORY, "msgpack larger than memory");
+        mp_refuse(
+            out, BAGS_ERROR_MEMORY, "msgpack too large for the address space");
     if (!out->code)
-        out->code = bags_buffer_reserve(out->buffer, out->size + size,
-            out->err);
+        out->code =
+            bags_buffer_reserve(out->buffer, out->size + size, out->err);
     if (out->code) {
         out->capacity = out->size;
         return false;
@@ -373,7 +372,7 @@ static int mp_grow_and_put(mp_output *out, const char *data, size_t size) {
     return mp_grow(out, size) ? mp_put(out, data, size) : -1;
 }
 
-/* Also the library's way to write: 0 for success. */
+/* Also the library's callback: 0 for success. */
 static int mp_put(void *output, const char *data, size_t size) {
     mp_output *out = (mp_output *)output;
     if (size > out->capacity - out->size)
@@ -384,7 +383,7 @@ static int mp_put(void *output, const char *data, size_t size) {
     return 0;
 }
 
-static const char mp_unknown[] = "a msgpack_object of no known type";
+static const char mp_unknown[] = "msgpack_object of unknown type";
 
 static bags_code mp_end(const mp_output *out, bags_view *view) {
     if (out->code)
@@ -434,20 +433,12 @@ static void mp_base64(mp_output *out, const char *data, size_t size) {
     mp_text(out, "\"");
 }
 
-/* Is this UTF-8? The built-in type knows. */
 static bool mp_is_text(const msgpack_object *object) {
-    const bags_view name = {(const unsigned char *)"utf8", 4};
-    if (object->type != MSGPACK_OBJECT_STR)
-        return false;
-    bags_view text;
-    bags_value value;
-    text.data = (const unsigned char *)object->via.str.ptr;
-    text.size = object->via.str.size;
-    return bags_registry_find(NULL, name)->decode(NULL, text, NULL, &value,
-               NULL) == BAGS_OK;
+    return object->type == MSGPACK_OBJECT_STR &&
+           bags_utf8_valid(object->via.str.ptr, object->via.str.size, NULL);
 }
 
-/* A character that must not stand in a JSON string. */
+/* A character that a JSON string must not contain. */
 static void mp_escaped(mp_output *out, unsigned char c) {
     char escape[8];
     const char *short_form = c ? strchr("\"\"\\\\\bb\ff\nn\rr\tt", c) : NULL;
@@ -480,9 +471,8 @@ static void mp_string(mp_output *out, const msgpack_object *object) {
     mp_text(out, "\"");
 }
 
-/* The fewest digits that read back as the same number, with a point or an
- * exponent, so that it stays a float. snprintf and strtod may use another sign
- * for the point, as the program's locale says. */
+/* The fewest digits that read back as the same number, with a point or an exponent,
+ * so that it stays a float. snprintf and strtod use the locale's decimal point. */
 static void mp_double_text(mp_output *out, double number) {
     char digits[40], text[48];
     if (isnan(number) || isinf(number)) {
@@ -499,16 +489,16 @@ static void mp_double_text(mp_output *out, double number) {
             break;
     }
     size_t size = 0;
-    bool whole = true, point = false;
+    bool integer = true, point = false;
     for (const char *at = digits; *at; at++) {
         bool before = point;
         point = !strchr("0123456789+-e", *at);
         if (!point || !before)
             text[size++] = (char)(point ? '.' : *at);
-        whole = whole && !point && *at != 'e';
+        integer = integer && !point && *at != 'e';
     }
     mp_put(out, text, size);
-    if (whole)
+    if (integer)
         mp_text(out, ".0");
 }
 
@@ -523,8 +513,8 @@ static void mp_integer_text(mp_output *out, const msgpack_object *object) {
 
 static void mp_extension(mp_output *out, const msgpack_object *object) {
     char text[40];
-    (void)snprintf(text, sizeof text, "{\"ext\": %d, \"base64\": ",
-        (int)object->via.ext.type);
+    (void)snprintf(text, sizeof text,
+        "{\"ext\": %d, \"base64\": ", (int)object->via.ext.type);
     mp_text(out, text);
     mp_base64(out, object->via.ext.ptr, object->via.ext.size);
     mp_text(out, "}");
@@ -609,8 +599,8 @@ bags_code bags_msgpack_print(const msgpack_object *object, bags_buffer *scratch,
     return mp_end(&out, json);
 }
 
-bags_code bags_msgpack_to_json(bags_view blob, bags_buffer *scratch,
-    bags_view *json, bags_error *err) {
+bags_code bags_msgpack_to_json(
+    bags_view blob, bags_buffer *scratch, bags_view *json, bags_error *err) {
     const msgpack_object *object = NULL;
     bags_buffer objects;
     memset(&objects, 0, sizeof objects);
@@ -625,13 +615,6 @@ bags_code bags_msgpack_to_json(bags_view blob, bags_buffer *scratch,
 
 /* ---- arrays in trees ---- */
 
-static bool mp_machine_big(void) {
-    const uint16_t one = 1;
-    unsigned char first = 0;
-    memcpy(&first, &one, 1);
-    return first == 0;
-}
-
 bool bags_tree_is_array(const msgpack_object *object) {
     if (object->type != MSGPACK_OBJECT_ARRAY || object->via.array.size != 4)
         return false;
@@ -643,53 +626,26 @@ bool bags_tree_is_array(const msgpack_object *object) {
            parts[3].type == MSGPACK_OBJECT_BIN;
 }
 
-/* The bytes of an array, if they fit into a size_t. */
-static bool mp_array_size(bags_dtype dtype, size_t dims, const uint64_t *shape,
-    size_t *size) {
-    bool empty = false;
-    *size = bags_dtype_size(dtype);
-    for (size_t i = 0; i < dims; i++) {
-        if (shape[i] > SIZE_MAX || (shape[i] && *size > SIZE_MAX / shape[i]))
-            return false;
-        if (shape[i])
-            *size *= (size_t)shape[i];
-        else
-            empty = true;
-    }
-    if (empty)
-        *size = 0;
-    return true;
-}
-
-static bags_code mp_shape(const msgpack_object *numbers, uint64_t *shape,
-    bags_error *err) {
+static bags_code mp_shape(
+    const msgpack_object *numbers, uint64_t *shape, bags_error *err) {
     if (numbers->via.array.size > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "an array with more than %d dimensions", BAGS_MAX_DIMS);
+            "too many dimensions (%" PRIu32 ", maximum %d)",
+            numbers->via.array.size, BAGS_MAX_DIMS);
     for (uint32_t i = 0; i < numbers->via.array.size; i++) {
         const msgpack_object *number = &numbers->via.array.ptr[i];
         if (number->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "an array whose shape is not made of numbers from 0");
+                "invalid shape (expected numbers from 0)");
         shape[i] = number->via.u64;
     }
     return BAGS_OK;
 }
 
-/* Copy elements, the bytes of each turned around if `swap`. */
-static void mp_copy(unsigned char *to, const unsigned char *from, size_t size,
-    size_t element, bool swap) {
-    if (!swap && size)
-        memcpy(to, from, size);
-    for (size_t at = 0; swap && at < size; at += element)
-        for (size_t i = 0; i < element; i++)
-            to[at + i] = from[at + element - 1 - i];
-}
-
 bags_code bags_tree_array(const msgpack_object *object, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     if (!bags_tree_is_array(object))
-        return bags_fail(err, BAGS_ERROR_VALUE, "is not an array of a tree");
+        return bags_fail(err, BAGS_ERROR_VALUE, "not an array in a tree");
     const msgpack_object *parts = object->via.array.ptr;
     const msgpack_object_str *name = &parts[1].via.str;
     const msgpack_object_bin *bin = &parts[3].via.bin;
@@ -700,47 +656,43 @@ bags_code bags_tree_array(const msgpack_object *object, bags_buffer *scratch,
     bool big = false;
     bags_dtype dtype = bags_dtype_parse(name->ptr, name->size, &big);
     if (dtype == BAGS_DTYPE_NONE)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "an array of a dtype that is not built in: \"%.*s\"",
+        return bags_fail(err, BAGS_ERROR_LIMIT, "unsupported dtype \"%.*s\"",
             (int)(name->size < 80 ? name->size : 80), name->ptr);
     size_t dims = parts[2].via.array.size, size = 0;
     size_t front = dims * sizeof *shape, element = bags_dtype_size(dtype);
-    if (!mp_array_size(dtype, dims, shape, &size) || size != bin->size)
+    if (!bags_array_size(dtype, dims, shape, &size) || size != bin->size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "an array whose shape does not give its %" PRIu32 " bytes",
+            "shape contradicts the size of an array (%" PRIu32 " bytes)",
             bin->size);
-    bool swap = element > 1 && big != mp_machine_big();
+    bool swap = element > 1 && big == bags_little_endian();
     bool copy = swap || (uintptr_t)bin->ptr % element != 0;
     if (size > SIZE_MAX - front)
-        return bags_fail(err, BAGS_ERROR_MEMORY, "larger than memory");
+        return bags_fail(
+            err, BAGS_ERROR_MEMORY, "array too large for the address space");
     code = bags_buffer_reserve(scratch, front + (copy ? size : 0), err);
     if (code)
         return code;
     if (front)
         memcpy(scratch->data, shape, front);
-    const unsigned char *elements = (const unsigned char *)bin->ptr;
+    const void *elements = bin->ptr;
     if (copy) {
-        mp_copy(scratch->data + front, elements, size, element, swap);
+        if (swap)
+            bags_swap_bytes(
+                scratch->data + front, bin->ptr, size, bags_dtype_swap(dtype));
+        else if (size)
+            memcpy(scratch->data + front, bin->ptr, size);
         elements = scratch->data + front;
     }
-    *value = bags_array(dtype, dims, (const uint64_t *)(void *)scratch->data,
-        elements);
+    *value = bags_array(
+        dtype, dims, (const uint64_t *)(void *)scratch->data, elements);
     return BAGS_OK;
 }
 
-static void mp_make_text(msgpack_object *object, const char *text,
-    size_t size) {
+static void mp_make_text(
+    msgpack_object *object, const char *text, size_t size) {
     object->type = MSGPACK_OBJECT_STR;
     object->via.str.ptr = text;
     object->via.str.size = (uint32_t)size;
-}
-
-/* "<f4" */
-static size_t mp_dtype_text(bags_dtype dtype, char *room, size_t size) {
-    int length = snprintf(room, size, "%c%c%d",
-        bags_dtype_size(dtype) == 1 ? '|' : mp_machine_big() ? '>' : '<',
-        bags_dtype_name(dtype)[0], (int)bags_dtype_size(dtype));
-    return (size_t)length;
 }
 
 bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
@@ -748,20 +700,25 @@ bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
     size_t size = 0, dims = value->dims;
     if (value->kind != BAGS_KIND_ARRAY || !bags_dtype_size(value->dtype) ||
         dims > BAGS_MAX_DIMS)
-        return bags_fail(err, BAGS_ERROR_VALUE, "takes an array");
-    if (!mp_array_size(value->dtype, dims, value->shape, &size) ||
+        return bags_fail(err, BAGS_ERROR_VALUE, "expected an array");
+    if (!bags_array_size(value->dtype, dims, value->shape, &size) ||
         size > UINT32_MAX)
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "an array of more than 2^32-1 bytes");
-    const size_t text_room = 16;
-    bags_code code = bags_buffer_reserve(scratch,
-        (4 + dims) * sizeof *object + text_room, err);
+        return bags_fail(
+            err, BAGS_ERROR_VALUE, "array above 2^32-1 bytes in a tree");
+    const size_t text_size = 16;
+    bags_code code = bags_buffer_reserve(
+        scratch, (4 + dims) * sizeof *object + text_size, err);
     if (code)
         return code;
     msgpack_object *parts = (msgpack_object *)(void *)scratch->data;
     char *text = (char *)(void *)(parts + 4 + dims);
+    const char *order = bags_dtype_size(value->dtype) == 1 ? "|"
+                        : bags_little_endian()             ? "<"
+                                                           : ">";
+    int length =
+        snprintf(text, text_size, "%s%s", order, bags_dtype_code(value->dtype));
     mp_make_text(&parts[0], "_", 1);
-    mp_make_text(&parts[1], text, mp_dtype_text(value->dtype, text, text_room));
+    mp_make_text(&parts[1], text, (size_t)length);
     parts[2].type = MSGPACK_OBJECT_ARRAY;
     parts[2].via.array.size = (uint32_t)dims;
     parts[2].via.array.ptr = parts + 4;
@@ -784,9 +741,9 @@ static bags_code mp_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)state;
     if (value->kind != BAGS_KIND_OBJECT || !value->object)
-        return bags_fail(err, BAGS_ERROR_VALUE, "takes a msgpack_object");
-    return bags_msgpack_write((const msgpack_object *)value->object, scratch,
-        blob, err);
+        return bags_fail(err, BAGS_ERROR_VALUE, "expected a msgpack_object");
+    return bags_msgpack_write(
+        (const msgpack_object *)value->object, scratch, blob, err);
 }
 
 static bags_code mp_decode(void *state, bags_view blob, bags_buffer *scratch,
@@ -802,8 +759,8 @@ static bags_code mp_decode(void *state, bags_view blob, bags_buffer *scratch,
     return BAGS_OK;
 }
 
-const bags_codec bags_codec_msgpack = {"msgpack", NULL, mp_encode, mp_decode,
-    NULL, NULL};
+const bags_codec bags_codec_msgpack = {
+    "msgpack", NULL, mp_encode, mp_decode, NULL, NULL};
 
-const bags_codec bags_codec_tree = {"tree", NULL, mp_encode, mp_decode, NULL,
-    NULL};
+const bags_codec bags_codec_tree = {
+    "tree", NULL, mp_encode, mp_decode, NULL, NULL};

@@ -1,12 +1,12 @@
 /*
- * npz.c - NumPy's .npz files, read, on libzip (1.5 or later).
+ * npz.c - reads NumPy's .npz files, on libzip 1.5 or later (Debian: libzip-dev).
  *
  * An .npz is a ZIP archive of .npy files, stored (numpy.savez) or deflated
- * (numpy.savez_compressed). Here they are taken out; bags_npy_read of numpy.c,
- * or any other reader, decodes them. This is no type of a field: a datapoint
- * with several arrays has a field for each.
+ * (numpy.savez_compressed). This extracts them; bags_npy_read of numpy.c, or any
+ * other reader, decodes them. It is not a type of a field: a datapoint with
+ * several arrays has a field for each.
  *
- * Refused: encrypted archives, other methods of compression, and a member that
+ * Rejected: encrypted archives, other compression methods, and a member that
  * claims to be larger than its compressed bytes can become.
  */
 #include "formats.h"
@@ -17,18 +17,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Deflate makes at most so many bytes of one. */
+/* Deflate makes at most this number of bytes of one. */
 #define NPZ_MOST_RATIO 1032
 
 struct bags_npz {
     zip_t *archive;
-    uint64_t size; /* of the whole file */
+    uint64_t size; /* of the file */
 };
 
 static bags_code npz_fail(bags_error *err, zip_error_t *why) {
     bool memory = zip_error_code_zip(why) == ZIP_ER_MEMORY;
     return bags_fail(err, memory ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT,
-        "is no .npz file that can be read: %s", zip_error_strerror(why));
+        "invalid .npz file: %s", zip_error_strerror(why));
 }
 
 static zip_t *npz_open(bags_view file, bags_error *err) {
@@ -50,7 +50,7 @@ static zip_t *npz_open(bags_view file, bags_error *err) {
 
 bags_npz *bags_npz_open(bags_view file, bags_error *err) {
     if (file.size < 4 || memcmp(file.data, "PK", 2) != 0) {
-        bags_fail(err, BAGS_ERROR_CORRUPT, "is not an .npz file");
+        bags_fail(err, BAGS_ERROR_CORRUPT, "not a .npz file");
         return NULL;
     }
     bags_npz *npz = (bags_npz *)malloc(sizeof *npz);
@@ -89,46 +89,45 @@ bags_view bags_npz_name(const bags_npz *npz, size_t i) {
     return name;
 }
 
-/* What the archive says of a member, if it can be true. */
+/* What the archive states about a member, if it can be true. */
 static bags_code npz_stat(const bags_npz *npz, size_t i, uint64_t limit,
     zip_stat_t *about, bags_error *err) {
-    const zip_uint64_t wanted =
+    const zip_uint64_t needed =
         ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD;
     zip_stat_init(about);
     if (zip_stat_index(npz->archive, i, 0, about) ||
-        (about->valid & wanted) != wanted)
+        (about->valid & needed) != needed)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "is an .npz file with a member %" PRIu64 " of unknown size",
-            (uint64_t)i);
+            "unknown size of .npz member %" PRIu64, (uint64_t)i);
     if ((about->valid & ZIP_STAT_ENCRYPTION_METHOD) &&
         about->encryption_method != ZIP_EM_NONE)
-        return bags_fail(err, BAGS_ERROR_VALUE, "is an encrypted .npz file");
+        return bags_fail(err, BAGS_ERROR_VALUE, "encrypted .npz file");
     bool stored = about->comp_method == ZIP_CM_STORE;
     if (!stored && about->comp_method != ZIP_CM_DEFLATE)
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "is an .npz file compressed by method %d",
+            "unsupported compression of a .npz file (method %d)",
             (int)about->comp_method);
     if (about->comp_size > npz->size ||
         about->size / (stored ? 1 : NPZ_MOST_RATIO) > about->comp_size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "is an .npz file whose member %" PRIu64 " claims %" PRIu64
-            " bytes for %" PRIu64, (uint64_t)i, (uint64_t)about->size,
-            (uint64_t)about->comp_size);
+            ".npz member %" PRIu64 " claims too much (%" PRIu64
+            " bytes, compressed %" PRIu64 ")",
+            (uint64_t)i, (uint64_t)about->size, (uint64_t)about->comp_size);
     if ((limit && about->size > limit) || about->size >= SIZE_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "is an .npz file with a member of %" PRIu64 " bytes",
-            (uint64_t)about->size);
+            ".npz member too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            (uint64_t)about->size, limit ? limit : (uint64_t)SIZE_MAX - 1);
     return BAGS_OK;
 }
 
-/* Read all of a member; one byte more is asked for, since the library compares
- * the checksum where the member ends. */
-static bool npz_take(zip_file_t *member, unsigned char *room, size_t size) {
+/* Read a member. One more byte is requested, since the library compares the
+ * checksum at the end of the member. */
+static bool npz_extract(zip_file_t *member, unsigned char *to, size_t size) {
     for (size_t done = 0; done <= size;) {
-        zip_int64_t some = zip_fread(member, room + done, size - done + 1);
-        if (some <= 0)
-            return some == 0 && done == size;
-        done += (size_t)some;
+        zip_int64_t part = zip_fread(member, to + done, size - done + 1);
+        if (part <= 0)
+            return part == 0 && done == size;
+        done += (size_t)part;
     }
     return false;
 }
@@ -137,8 +136,8 @@ bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit,
     bags_buffer *scratch, bags_view *out, bags_error *err) {
     if (i >= bags_npz_length(npz))
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "is an .npz file with %" PRIu64 " members; there is no %" PRIu64,
-            (uint64_t)bags_npz_length(npz), (uint64_t)i);
+            ".npz member %" PRIu64 " out of range (length %" PRIu64 ")",
+            (uint64_t)i, (uint64_t)bags_npz_length(npz));
     zip_stat_t about;
     bags_code code = npz_stat(npz, i, limit, &about, err);
     size_t size = (size_t)about.size;
@@ -149,12 +148,11 @@ bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit,
     zip_file_t *member = zip_fopen_index(npz->archive, i, 0);
     if (!member)
         return npz_fail(err, zip_get_error(npz->archive));
-    bool whole = npz_take(member, scratch->data, size);
+    bool complete = npz_extract(member, scratch->data, size);
     zip_fclose(member);
-    if (!whole)
+    if (!complete)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "is an .npz file whose member %" PRIu64 " is damaged",
-            (uint64_t)i);
+            "damaged .npz member %" PRIu64, (uint64_t)i);
     out->data = scratch->data;
     out->size = size;
     return BAGS_OK;

@@ -18,8 +18,7 @@ import subprocess
 import sys
 
 HEADER = 'bags.h'
-COUNTERS = ['build/coverage/tests/bags_impl.gcda',
-            'build/coverage/examples/bags/implementation.gcda']
+COUNTERS = ['build/coverage/bags.gcda']
 
 
 def count(path):

@@ -1,10 +1,13 @@
 #!/bin/sh
-# Install what the build, the demo and the tests need and this machine lacks; with
-# `portability`, also what `make portability` needs besides.
+# Install what the build and the tests need and this machine lacks:
 #
-# Each line of `needs` is: what tells that it is there | the packages that bring
-# it, of which the first that the system knows is taken (names differ between
-# Debian and Ubuntu releases).
+#     tests/deps.sh              what `make demo` and `make test` need
+#     tests/deps.sh check        also what `make check` needs
+#     tests/deps.sh portability  also what `make portability` and `make lint` need
+#
+# Each line of `needs` is: a command that succeeds if it is installed | the packages
+# that contain it, of which the first that the system knows is installed (names differ
+# between Debian and Ubuntu releases).
 set -u
 
 needs() {
@@ -13,10 +16,8 @@ command -v pkg-config                   | pkg-config
 command -v python3                      | python3
 command -v gcc                          | gcc
 command -v g++                          | g++
-command -v clang                        | clang
 sanitizer gcc address,undefined         | gcc
 sanitizer gcc thread                    | gcc
-sanitizer clang address,undefined,fuzzer-no-link | libclang-rt-dev libclang-rt-@-dev libclang-common-@-dev
 pkg-config --exists cmocka              | libcmocka-dev
 pkg-config --exists json-c              | libjson-c-dev
 pkg-config --exists libjpeg             | libjpeg-dev
@@ -29,15 +30,19 @@ pkg-config --exists libswscale          | libswscale-dev
 pkg-config --exists libavutil           | libavutil-dev
 command -v mpicc                        | libopenmpi-dev
 command -v mpirun                       | openmpi-bin
-command -v strace                       | strace
-pkg-config --exists lmdb                | liblmdb-dev
-pkg-config --exists sqlite3             | libsqlite3-dev
-pkg-config --exists hdf5                | libhdf5-dev
-pkg-config --exists liburing            | liburing-dev
 command -v valgrind                     | valgrind
 command -v djpeg                        | libjpeg-turbo-progs
 command -v pngcheck                     | pngcheck
 command -v ffmpeg                       | ffmpeg
+END
+    [ "$wanted" != test ] || return 0
+    cat <<'END'
+command -v clang                        | clang
+sanitizer clang address,undefined,fuzzer-no-link | libclang-rt-dev libclang-rt-@-dev libclang-common-@-dev
+pkg-config --exists lmdb                | liblmdb-dev
+pkg-config --exists sqlite3             | libsqlite3-dev
+pkg-config --exists hdf5                | libhdf5-dev
+pkg-config --exists liburing            | liburing-dev
 command -v cmake                        | cmake
 command -v meson                        | meson
 command -v mandoc                       | mandoc
@@ -50,7 +55,7 @@ cross aarch64-linux-gnu                 | gcc-%-aarch64-linux-gnu gcc-12-aarch64
 [ -f /usr/aarch64-linux-gnu/include/stdio.h ] | libc6-dev-arm64-cross
 command -v qemu-s390x-static            | qemu-user-static
 END
-    [ "$wanted" = portability ] || return 0
+    [ "$wanted" != check ] || return 0
     cat <<'END'
 command -v gcc-11                       | gcc-11
 command -v g++-11                       | g++-11
@@ -65,7 +70,6 @@ command -v x86_64-w64-mingw32-gcc       | gcc-mingw-w64-x86-64-posix
 command -v x86_64-w64-mingw32-g++       | g++-mingw-w64-x86-64-posix
 command -v wine                         | wine
 [ -e /usr/lib/x86_64-linux-gnu/wine ]   | wine64
-command -v cmake                        | cmake
 END
 }
 
@@ -138,11 +142,14 @@ install() {
         -o DPkg::Lock::Timeout=300 $packages
 }
 
-wanted=${1:-}
+# The tests for other systems compile cmocka and json-c themselves.
+sources() { [ "$wanted" = test ] || tests/portability.sh sources; }
+
+wanted=${1:-test}
 lines=$(missing)
 if [ -z "$lines" ]; then
-    echo 'deps: everything is there'
-    tests/portability.sh sources
+    echo 'deps: everything is installed'
+    sources
     exit 0
 fi
 
@@ -159,7 +166,7 @@ if ! command -v apt-get >/dev/null ||
 fi
 
 install "$lines" || exit 1
-tests/portability.sh sources
+sources
 lines=$(missing)
 [ -z "$lines" ] && exit 0
 echo 'deps: still missing, and left out of the build:'

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What it costs to drop bags.h into a program, as the table of the README.
+"""Measure what it costs to include bags.h in a program.
 
-    tests/footprint.py            prints it
-    tests/footprint.py README.md  fails if that table says something else: sizes by
-                                  a quarter, times by a factor of 8
+    tests/footprint.py                print the table of tests/bench/README.md
+    tests/footprint.py README.md ...  compare the rows of it that these files
+                                      contain: sizes may differ by a quarter,
+                                      times by a factor of 8
 
-And fails if a function, also one of the formats, needs a stack frame above 4 KiB.
+Both fail if a function, of bags.h or of a format, has a stack frame above 4 KiB.
 """
 import os
 import pathlib
@@ -53,14 +54,14 @@ class Call(dict):
         for source, target in re.findall(r'sourcename: "(.*?)" targetname: "(.*?)"', text):
             self.calls[source].add(target)
         called = {target for some in self.calls.values() for target in some}
-        # Hooks, codecs and callbacks are static, and nobody calls them by name.
+        # Hooks, codecs and callbacks are static, and never called by name.
         if '__indirect_call' in self:
             self.calls['__indirect_call'] = {
                 name for name in self if name not in called and ':' in name}
 
     def deepest(self):
-        """Bytes of the deepest chain of calls, every function once: recursion has
-        its limits, but they are not seen here."""
+        """Bytes of the deepest chain of calls. Each function counts once: recursion
+        is limited, but the limits are not visible here."""
         depth, done = {}, []
 
         def order(name, seen):
@@ -81,7 +82,7 @@ class Call(dict):
             if name not in seen:
                 order(name, seen)
         position = {name: i for i, name in enumerate(done)}
-        for name in done:  # callees first, but for the calls that close a circle
+        for name in done:  # callees first, except for calls that close a circle
             depth[name] = self[name] + max(
                 (depth[c] for c in self.calls[name] if position[c] < position[name]),
                 default=0)
@@ -101,13 +102,13 @@ def compile_one(directory, source, level, *flags):
 
 def object_size(path):
     """Code and constants and data."""
-    said = subprocess.run(['size', path], check=True, stdout=subprocess.PIPE, text=True)
-    return sum(int(number) for number in said.stdout.splitlines()[1].split()[:3])
+    done = subprocess.run(['size', path], check=True, stdout=subprocess.PIPE, text=True)
+    return sum(int(number) for number in done.stdout.splitlines()[1].split()[:3])
 
 
 def names(path, *flags):
-    said = subprocess.run(['nm', *flags, path], check=True, stdout=subprocess.PIPE, text=True)
-    return len([line for line in said.stdout.splitlines()
+    done = subprocess.run(['nm', *flags, path], check=True, stdout=subprocess.PIPE, text=True)
+    return len([line for line in done.stdout.splitlines()
                 if line.split()[-1] not in ('use', '_GLOBAL_OFFSET_TABLE_')])
 
 
@@ -124,10 +125,10 @@ def column(directory, source):
 
 
 def formats_frames(directory):
-    said = subprocess.run(['make', '-s', 'print-formats'], cwd=ROOT, check=True,
+    done = subprocess.run(['make', '-s', 'print-formats'], cwd=ROOT, check=True,
                           stdout=subprocess.PIPE, text=True)
-    flags = said.stdout.splitlines()[0].split()
-    for name in re.findall(r'-DBAGS_WITH_(\w+)=1', said.stdout):
+    flags = done.stdout.splitlines()[0].split()
+    for name in re.findall(r'-DBAGS_WITH_(\w+)=1', done.stdout):
         source = f'#include "formats/{name.lower()}.c"\n'
         yield from compile_one(directory, source, '-O2', *flags)[2].items()
 
@@ -146,18 +147,21 @@ def table(reader, everything):
 
 
 def compare(path, rows):
-    """What the README's table has that is not so."""
+    """The rows in this file whose figures are wrong."""
     text = pathlib.Path(path).read_text(encoding='utf-8')
+    compared = 0
     for title, *values in rows:
         found = re.search(rf'^\| {re.escape(title)} \|(.*)\|(.*)\|$', text, re.M)
         if not found:
-            yield f'no line for {title}'
             continue
+        compared += 1
         most = 8 if title.startswith('seconds') else 1.25
-        for said, value in zip(found.groups(), values):
-            a, b = (float(x.replace(',', '').strip() or 0) for x in (said, value))
+        for stated, value in zip(found.groups(), values):
+            a, b = (float(x.replace(',', '').strip() or 0) for x in (stated, value))
             if not (a == b or (a and b and max(a / b, b / a) <= most)):
-                yield f'{title}: says {said.strip()}, is {value}'
+                yield f'{path}: {title}: stated {stated.strip()}, measured {value}'
+    if not compared:
+        yield f'{path}: no row of the table'
 
 
 def main():
@@ -170,10 +174,10 @@ def main():
     faults = [f'{name}: a frame of {size} bytes' for name, size in frames.items()
               if size > MOST]
     if len(sys.argv) > 1:
-        wrong = list(compare(sys.argv[1], rows))
-        faults += wrong + ['(make footprint prints the table anew)'] * bool(wrong)
+        wrong = [fault for path in sys.argv[1:] for fault in compare(path, rows)]
+        faults += wrong + ['(make footprint prints the table)'] * bool(wrong)
     else:
-        print('| | a reader alone | everything |\n| --- | ---: | ---: |')
+        print('| | reader only | everything |\n| --- | ---: | ---: |')
         for row in rows:
             print('| ' + ' | '.join(row) + ' |')
     for fault in faults:

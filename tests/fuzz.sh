@@ -3,14 +3,15 @@
 # print how many inputs a second each has tried. What it finds new stays in
 # build/fuzz/corpus, what makes it fail in build/fuzz.
 #
-#     tests/fuzz.sh SECONDS [NAME...]
+#     tests/fuzz.sh [SECONDS [NAME...]]      FUZZ_SECONDS or 60, every fuzzer
 #
 # After a run `tests/fuzz.sh merge [NAME...]` puts into tests/corpus what covers
 # code that nothing there covers.
 set -eu
-what=$1
-shift
+what=${1:-${FUZZ_SECONDS:-60}}
+shift || :
 mkdir -p build/fuzz/logs
+unset MAKEFLAGS MAKELEVEL
 
 names() {
     for source in tests/fuzz_*.c; do
@@ -43,6 +44,11 @@ run() {
         END { printf "%-10s %9d inputs in %d s, %6d a second\n", name, tried,
                   seconds, rate }' "$log"
 }
+
+checks=-fsanitize=address,undefined
+make -j"${JOBS:-$(getconf _NPROCESSORS_ONLN)}" FLAVOUR=fuzz CC_fuzz=clang \
+    FLAGS_fuzz="-O1 -g -fsanitize=fuzzer-no-link $checks -fno-sanitize-recover=all -fno-omit-frame-pointer" \
+    LINK_fuzz=-fsanitize=fuzzer programs NAMES="$(names | sed 's/^/fuzz_/' | tr '\n' ' ')"
 
 failed=0
 for name in ${*:-$(names)}; do

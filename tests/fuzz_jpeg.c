@@ -1,5 +1,5 @@
 /* Any bytes as a JPEG. What is accepted must have the shape that was probed,
- * and a rectangle of it the pixels of the whole. */
+ * and a rectangle of it the pixels of that part. */
 #include "../formats/formats.h"
 
 #include <stdlib.h>

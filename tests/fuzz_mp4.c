@@ -1,6 +1,6 @@
 /*
- * Fuzzes formats/mp4.c: a blob from a stranger is probed, read whole, and read
- * in part, with limits that keep a run short. FFmpeg must not print about it.
+ * Fuzzes formats/mp4.c: an untrusted blob is probed and read, completely and in
+ * part, with limits that keep a run short. FFmpeg must not print about it.
  */
 #include "../formats/formats.h"
 
@@ -24,7 +24,7 @@ static void on_log(void *context, int level, const char *format, va_list list) {
     abort();
 }
 
-/* Where a call fails, it says why, in one line. */
+/* Where a call fails, it states why, in one line. */
 static void check(bags_code code, const bags_error *err) {
     if (code &&
         (err->code != code || !err->message[0] || strchr(err->message, '\n')))

@@ -42,8 +42,8 @@ static void check_again(
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob;
     uint64_t shape[3] = {image->height, image->width, image->channels};
-    bags_value value = bags_array(image->depth == 8 ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_UINT16,
-        image->channels == 1 ? 2 : 3, shape, pixels);
+    bags_value value =
+        bags_array(image->dtype, image->channels == 1 ? 2 : 3, shape, pixels);
     bags_image again;
     size_t again_size = 0;
     if (bags_type_parse("png(1)", &type, NULL) ||
@@ -52,7 +52,8 @@ static void check_again(
         abort();
     unsigned char *back = decode(blob, NULL, &again, &again_size);
     if (!back || again_size != size || again.width != image->width ||
-        again.channels != image->channels || memcmp(back, pixels, size) != 0)
+        again.channels != image->channels || again.dtype != image->dtype ||
+        memcmp(back, pixels, size) != 0)
         abort();
     free(back);
     bags_codec_png.close(state);
@@ -92,6 +93,7 @@ static void check(const uint8_t *data, size_t size) {
     memset(&options, 0, sizeof options);
     options.max_pixels = 1 << 16;
     options.allow_trailing = size & 1;
+    options.expand = size & 2;
     bags_image image;
     size_t bytes = 0;
     unsigned char *pixels = decode(blob, &options, &image, &bytes);

@@ -37,7 +37,7 @@ cat >"$dir/main.c" <<'END'
 int main(void) {
     bags_error err;
     bags_registry *codecs = bags_registry_create(NULL, &err);
-    int code = !codecs || bags_registry_add(codecs, &bags_codec_npy, &err);
+    int code = !codecs;
     code = code || strcmp(bags_version(), BAGS_VERSION) != 0;
     bag_writer *bag = code ? NULL : bag_writer_open("x.bag", NULL, &err);
     code = code || bag_writer_append(bag, "hello", 5, NULL, &err);
@@ -84,6 +84,68 @@ config() { PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config "$@"; }
 
 version() { [ "bags.h $(config --modversion bags)" = "bags.h $(sed -n 's/.*BAGS_VERSION "\(.*\)"/\1/p' bags.h)" ]; }
 
+# The names of the format libraries: those of the sources whose libraries are found.
+formats() {
+    local path
+    for path in "$prefix"/lib/libbags-*.so; do
+        path=${path##*/libbags-}
+        echo "${path%.so}"
+    done
+}
+
+# A library for each format that was built with another library, and no other file.
+all_formats() {
+    local built
+    built=$(make -s print-formats | grep -o 'formats/[a-z0-9]*\.o' | sed 's/formats.\(.*\).o/\1/' |
+        grep -v -x numpy | sort)
+    [ -n "$built" ] && [ "$(formats)" = "$built" ]
+}
+
+needed() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; }
+
+# libbags needs libc alone, a format's library libbags and its own libraries.
+needs_libc() { [ "$(needed "$1")" = libc.so.6 ]; }
+needs_libbags() {
+    local name
+    for name in $(formats); do
+        needed "$prefix/lib/libbags-$name.so" | grep -q '^libbags\.so\.' || return 1
+    done
+}
+
+# use FORMAT FLAG...: a program that uses it; -static also links libc statically.
+use() {
+    local format=$1 package=bags-$1 symbol="&bags_codec_$1" static=
+    shift
+    case $format in
+    npz) symbol=bags_npz_close ;;
+    numpy) symbol='&bags_codec_npy' package=bags ;;
+    esac
+    [ "$*" != -static ] || static=--static
+    printf '%s\n' '#include <bags/formats.h>' '#include <stdio.h>' 'int main(void) {' \
+        "    puts($symbol ? \"it works\" : \"\"); return bags_version()[0] == 0; }" >"$dir/format.c"
+    # shellcheck disable=SC2046
+    gcc -Wno-address "$@" "$dir/format.c" $(config $static --cflags --libs "$package") \
+        -o "$dir/format" && works "$dir/format" "$prefix/lib"
+}
+
+shared_formats() {
+    local name
+    for name in numpy $(formats); do
+        use "$name" || return
+    done
+}
+
+# What FFmpeg and libzip need to be linked statically is not installed with them.
+static_formats() {
+    local name
+    for name in numpy $(formats | grep -v -e mp4 -e npz); do
+        use "$name" -static || return
+    done
+}
+
+# With the headers' directory alone.
+plain_include() { gcc -fsyntax-only "-I$prefix/include" "$dir/main.c"; }
+
 shared() { # shared COMPILER
     # shellcheck disable=SC2046
     "$@" "$dir/main.c" $(config --cflags --libs bags) -o "$dir/shared" &&
@@ -91,9 +153,9 @@ shared() { # shared COMPILER
         works "$dir/shared" "$prefix/lib"
 }
 
-static() {
+static() { # static FLAG...: the library alone, or libc as well
     # shellcheck disable=SC2046
-    "$@" "$dir/main.c" $(config --static --cflags --libs bags |
+    gcc "$@" "$dir/main.c" $(config --static --cflags --libs bags |
         sed 's/-lbags /-l:libbags.a /') -o "$dir/static" && works "$dir/static"
 }
 
@@ -105,20 +167,26 @@ both() {
 }
 
 soname() {
-    local name
-    name=$(readelf -d "$prefix/lib/libbags.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
-    [ "$name" = "libbags.so.$(config --modversion bags | cut -d. -f1,2)" ] && [ -f "$prefix/lib/$name" ]
+    local library name
+    for library in "$prefix"/lib/lib*.so; do
+        name=$(readelf -d "$library" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
+        [ "$name" = "${library##*/}.$(config --modversion bags | cut -d. -f1,2)" ] &&
+            [ -f "$prefix/lib/$name" ] || return
+    done
 }
 
 # The same names in both, and none that the headers do not declare. Of bagi_ the
-# Makefile lets out of the shared one those that inline functions call.
+# shared library exports those that inline functions call.
 exported() {
-    nm -D --defined-only "$prefix/lib/libbags.so" | awk '{print $3}' | sort >"$dir/shared.names"
-    nm -g --defined-only "$prefix/lib/libbags.a" | awk 'NF == 3 {print $3}' | sort >"$dir/static.names"
-    grep -q -x bags_reader_open "$dir/shared.names" &&
-        diff "$dir/shared.names" "$dir/static.names" &&
-        sed '/The API ends here/q' formats/formats.h bags.h | grep -o -w '[a-z0-9_]*' |
-            sort -u >"$dir/api.names" && [ -z "$(comm -23 "$dir/shared.names" "$dir/api.names")" ]
+    local library
+    sed '/The API ends here/q' formats/formats.h bags.h | grep -o -w '[a-z0-9_]*' |
+        sort -u >"$dir/api.names"
+    for library in "$prefix"/lib/lib*.so; do
+        nm -D --defined-only "$library" | awk '{print $3}' | sort >"$dir/shared.names"
+        nm -g --defined-only "${library%.so}.a" | awk 'NF == 3 {print $3}' | sort >"$dir/static.names"
+        grep -q bags_ "$dir/shared.names" && diff "$dir/shared.names" "$dir/static.names" &&
+            [ -z "$(comm -23 "$dir/shared.names" "$dir/api.names")" ] || return
+    done
 }
 
 with_cmake() {
@@ -179,33 +247,52 @@ removed() { # removed PREFIX [DESTDIR]: nothing is left, but for others' files
         [ "$(installed "${2:-}$1")" = ./lib/another.so ] && [ ! -e "${2:-}$1/include/bags" ]
 }
 
-# Two copies of the sources, in directories of different names.
+# Two copies of the sources, in directories of different names; one format.
 reproducible() {
     local copy
     for copy in one another/longer; do
         mkdir -p "$dir/$copy" && git ls-files -z Makefile bags.h formats examples/bags |
             xargs -0 cp --parents -t "$dir/$copy" && (cd "$dir/$copy" &&
-            make library build/release/bags FORMATS=numpy CFLAGS=-O0) || return 1
+            make install PREFIX=/usr DESTDIR=stage FORMATS=png CFLAGS=-O0) || return 1
     done
-    (cd "$dir/one/build/release" && find . -name '*.[ao]' -o -name '*.so*' -o -name bags -type f) |
-        sort >"$dir/files"
-    [ "$(wc -l <"$dir/files")" -gt 25 ] || return 1
-    while read -r copy; do
-        cmp "$dir/one/build/release/$copy" "$dir/another/longer/build/release/$copy" || return 1
-    done <"$dir/files"
+    diff -r "$dir/one/stage" "$dir/another/longer/stage" &&
+        installed "$dir/one/stage/usr" | grep -q libbags-png.so &&
+        ! installed "$dir/one/stage/usr" | grep -v png | grep libbags-
+}
+
+# No format, with a prefix relative to the sources; libraries as Debian has them. What is
+# installed is used from another directory.
+no_formats() {
+    local prefix=$dir/relative lib=$dir/relative/lib/x86_64-linux-gnu
+    (cd "$dir/one" && make install FORMATS= PREFIX=../relative CFLAGS=-O0 \
+        LIBDIR=../relative/lib/x86_64-linux-gnu) || return
+    if installed "$prefix" | grep -e bags- -e '^./lib/lib'; then
+        return 1
+    fi
+    # shellcheck disable=SC2046
+    (cd / && gcc "$dir/main.c" $(PKG_CONFIG_PATH=$lib/pkgconfig pkg-config --cflags --libs bags) \
+        -o "$dir/plain") && works "$dir/plain" "$lib" && needs_libc "$lib/libbags.so" &&
+        { [ ! -x "$prefix/bin/bags" ] || ! needed "$prefix/bin/bags" | grep -v -e '^libc\.' -e '^libm\.' -e '^libjson-c\.'; }
 }
 
 check 'make install' in_place
-check 'what should be there is there' has_all
+check 'every file is installed' has_all
+check 'a library for each format that needs one' all_formats
 check 'make install with a DESTDIR that has a space' staged
 check 'the same files, and nothing of DESTDIR in them' same_below_stage
 check 'the version is that of the header' version
-check 'the shared library by its name' soname
+check 'each shared library has its name and version' soname
 check 'the libraries export the API alone' exported
+check 'libbags needs libc alone' needs_libc "$prefix/lib/libbags.so"
+check 'the libraries of formats need libbags' needs_libbags
+check 'the include directory is enough' plain_include
 check 'a program with the shared library' shared gcc
-check 'a program with the static library' static gcc
+check 'a program with the static library' static
+check 'a program that is linked statically' static -static
 check 'a C++ program with the shared library' shared g++ -x c++
 check 'a program with an implementation of its own' both
+check 'programs with the shared library of each format' shared_formats
+check 'programs with the static library of each format' static_formats
 need cmake 'a program with CMake, as in the README' with_cmake
 need meson 'a program with Meson, as in the README' with_meson
 need mandoc 'the manual has no faults' manual_is_clean
@@ -213,6 +300,7 @@ need man 'the manual is shown' manual_renders
 [ ! -x build/release/bags ] || check 'the manual has every command and option' manual_is_whole
 check 'make uninstall' removed "$prefix"
 check 'make uninstall with DESTDIR' removed /usr "$stage"
-check 'two directories, one result' reproducible
+check 'two directories, one result; only the formats in FORMATS' reproducible
+check 'FORMATS=, a relative PREFIX, and LIBDIR' no_formats
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

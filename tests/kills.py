@@ -1,6 +1,6 @@
 """Two workers of `bags pack` are killed (SIGKILL) at random moments and started
-again with --append, until both are done; then the dataset must be byte for byte
-that of workers that nobody disturbed. Again, until there were COUNT kills:
+again with --resume, until both are done; then the dataset must be byte for byte
+that of workers that were not killed. Again, until there were COUNT kills:
 
     tests/kills.py build/bags COUNT [SEED]
 
@@ -41,7 +41,7 @@ class Trial:
     def start(self, worker):
         return subprocess.Popen(
             [self.program, 'pack', self.out.parent / 'manifest.jsonl', self.out,
-             '--append', '--shard-start', str(worker),
+             '--resume', '--shard-start', str(worker),
              '--shard-stop', str(WORKERS), *SPEC, *self.shards],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE)

@@ -3,8 +3,8 @@
 # system that this machine can build for and emulate: one line a cell.
 #
 #     tests/portability.sh          the whole matrix: make portability
-#     tests/portability.sh part     what belongs to make test
-#     tests/portability.sh sources  fetch the libraries' sources: make deps
+#     tests/portability.sh part     what belongs to make check
+#     tests/portability.sh sources  fetch the libraries' sources
 #     tests/portability.sh CELL...  the named ones, as s390x
 #
 # No exit code is believed alone: an example must print what its source says, a
@@ -13,6 +13,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 logs=build/portability
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
+unset MAKEFLAGS MAKELEVEL
 export WINEPREFIX=${WINEPREFIX:-$PWD/build/wine} WINEDEBUG=-all
 passed=0 failed=0 skipped=0 since=0
 
@@ -81,15 +82,55 @@ sources() {
     fetch cmocka && fetch json-c
 }
 
-# The compiler of a flavour and its flags.
-compile_of() {
-    make -s print-compile FLAVOUR="$1"
+# cross MACHINE: its compiler. Packages with a version in their names leave gcc-multilib
+# installed.
+cross() {
+    local version
+    for version in '' "-$(gcc -dumpversion)" -12 -13 -14 -11; do
+        if command -v "/usr/bin/$1-gcc$version" >/dev/null; then
+            echo "$1-gcc$version"
+            return
+        fi
+    done
+    echo "$1-gcc"
 }
 
 compiler_of() {
-    local command
-    read -r command _ <<<"$(compile_of "$1")"
-    echo "$command"
+    case $1 in
+    m32) echo gcc ;;
+    s390x) cross s390x-linux-gnu ;;
+    aarch64) cross aarch64-linux-gnu ;;
+    armhf) cross arm-linux-gnueabihf ;;
+    windows) echo x86_64-w64-mingw32-gcc ;;
+    musl) echo musl-gcc ;;
+    esac
+}
+
+flags_of() {
+    local undefined='-fsanitize=undefined -fno-sanitize-recover=all'
+    case $1 in
+    m32) echo "-O1 -g -m32 -I/usr/include/$(uname -m)-linux-gnu $undefined" ;;
+    # MinGW has isfinite and isnan convert to float.
+    windows) echo "-O2 -g -static -Wno-float-conversion $undefined -fsanitize-undefined-trap-on-error" ;;
+    musl) echo "-O2 -g -static $undefined -fsanitize-undefined-trap-on-error" ;;
+    *) echo "-O1 -g $undefined" ;;
+    esac
+}
+
+compile_of() { echo "$(compiler_of "$1") $(flags_of "$1")"; }
+
+# make_for FLAVOUR GOAL...: with the libraries below, and no other.
+make_for() {
+    local link=
+    if [ "$1" = windows ]; then
+        # Else .exe is appended to the name. The manifest makes arguments and file
+        # names UTF-8.
+        mkdir -p build/windows
+        x86_64-w64-mingw32-windres examples/bags/windows.rc build/windows/manifest.o || return
+        link="-Wl,-o,\$@ build/windows/manifest.o"
+    fi
+    PKG_CONFIG_LIBDIR=$PWD/build/$1/libraries make -j"$jobs" FLAVOUR="$1" \
+        "CC_$1=$(compiler_of "$1")" "FLAGS_$1=$(flags_of "$1")" "LINK_$1=$link" "${@:2}"
 }
 
 # library FLAVOUR NAME CFLAGS LIBS: what pkg-config shall find.
@@ -101,7 +142,7 @@ library() {
 # MinGW's printf is not the one that cmocka's attributes name; in 32 bits the tests
 # convert sizes.
 cmocka_for() {
-    local object=$PWD/build/$1/libraries/cmocka.o
+    local object=$PWD/build/$1/libraries/cmocka.o library=$PWD/build/$1/libraries/libcmocka.a
     mkdir -p "build/$1/libraries"
     [ -f "build/$1/libraries/cmocka.pc" ] && return
     fetch cmocka >"$logs/cmocka.log" 2>&1 || return
@@ -109,9 +150,10 @@ cmocka_for() {
     $(compile_of "$1") -w -Ibuild/cmocka/include -DHAVE_MALLOC_H -DHAVE_SIGNAL_H \
         -DHAVE_INTTYPES_H -DHAVE_STRINGS_H -DHAVE_STRSIGNAL \
         -DHAVE_GCC_THREAD_LOCAL_STORAGE -c build/cmocka/src/cmocka.c \
-        -o "$object" >"$logs/cmocka.log" 2>&1 &&
+        -o "$object" >"$logs/cmocka.log" 2>&1 && rm -f "$library" &&
+        ar rcs "$library" "$object" &&
         library "$1" cmocka "-I$PWD/build/cmocka/include -Wno-conversion \
--Wno-format -Wno-format-extra-args" "$object"
+-Wno-format -Wno-format-extra-args" "$library"
 }
 
 json_for_windows() {
@@ -219,7 +261,7 @@ emulated() {
     export FLAVOUR=$flavour logs
     # shellcheck disable=SC2046
     if ! { is_for "$flavour" && cmocka_for "$flavour" &&
-        make -j"$jobs" $(programs "$flavour") FLAVOUR="$flavour"; } \
+        make_for "$flavour" $(programs "$flavour"); } \
         >"$log" 2>&1; then
         say_failed "$flavour" "does not build" "$log"
         return
@@ -312,7 +354,7 @@ command_windows() {
     lacks "$cell" x86_64-w64-mingw32-gcc wine cmake && return
     json_for_windows >"$logs/json-c.log" 2>&1
     if ! make -j"$jobs" build/release/bags FLAVOUR=release >"$log" 2>&1 ||
-        ! make -j"$jobs" build/windows/bags FLAVOUR=windows >>"$log" 2>&1; then
+        ! make_for windows build/windows/bags >>"$log" 2>&1; then
         say_failed "$cell" 'does not build' "$log"
         return
     fi

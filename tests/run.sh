@@ -1,50 +1,117 @@
 #!/usr/bin/env bash
-# Run everything that `make test` has built, as many parts at once as there are
-# cores, and add up the counts. With `asan` or `tsan`: what is built in that
-# flavour alone.
+# Build and run tests, as many parts at once as there are cores, and add up the counts:
+#
+#     tests/run.sh test    what finds most faults in five minutes
+#     tests/run.sh check   all other parts
+#     tests/run.sh asan    every test program under AddressSanitizer and UBSan
+#     tests/run.sh tsan    the tests of threads under ThreadSanitizer
+#     tests/run.sh soak    for hours
 set -u
-flavour=${1:-all}
+cd "$(dirname "$0")/.." || exit 1
+tier=${1:-test}
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
-logs=build/logs
-parts=0
-rm -rf "$logs"
-mkdir -p "$logs"
+logs=build/logs/$tier
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
+export PYTHONDONTWRITEBYTECODE=1
+unset MAKEFLAGS MAKELEVEL
 
-# part NAME COMMAND...: run it when a core is free.
-part() {
-    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
-        wait -n
-    done
-    parts=$((parts + 1))
-    run_part "$@" &
+# What a part needs is built first: FLAVOUR:all is what `make all` builds, FLAVOUR:x
+# is build/FLAVOUR/tests/x. A part that needs a program that cannot be built is skipped.
+# The longest come first.
+parts() {
+    cat <<'END'
+# tier | part          | needs                     | command
+test  | command        | release:bags              | tests/command.sh build/release/tests/bags
+test  | readme         | release:all               | tests/readme.py
+test  | demo           | release:all               | tests/demo.sh
+test  | header         |                           | tests/header.sh quick
+test  | kills          | release:all               | python3 tests/kills.py build/release/bags 20
+test  | instructions   | release:bench/instructions| tests/bench/instructions.sh build/release/tests/bench/instructions
+test  | examples       | release:all               | tests/examples.sh build/release
+check | asan/command   | asan:all                  | tests/command.sh build/asan/bags
+check | header         |                           | tests/header.sh
+check | portability    | release:all               | tests/portability.sh part
+check | install        | release:all               | tests/install.sh
+check | lint           |                           | tests/lint.sh quick
+check | footprint      |                           | tests/footprint.py README.md tests/bench/README.md
+check | benchmark      | release:bench/speed       | build/release/tests/bench/speed --small --folder build/bench-small
+check | asan/examples  | asan:all                  | tests/examples.sh build/asan
+check | cxx/examples   | cxx:all                   | tests/examples.sh build/cxx
+soak  | kills          | release:all               | python3 tests/kills.py build/release/bags 500
+soak  | system         | release:all release:test_system | build/release/tests/test_system
+soak  | asan/system    | asan:test_system          | build/asan/tests/test_system
+END
 }
 
-# A part says how many tests it had at its end, as "3 passed, 0 failed"; or it
-# is a cmocka program; or it is one test.
+# Every tests/test_*.c and tests/fuzz_*.c is two parts: `test` runs it under the
+# sanitizers, `check` without them. Those that try every fault take minutes under the
+# sanitizers: of these it is the other way round.
+programs() {
+    local source name test check words
+    for source in tests/test_{power,system,faults,hooks,live,threads}.c tests/test_*.c tests/fuzz_*.c; do
+        name=$(basename "$source" .c)
+        words=
+        case $name in
+        fuzz_main) continue ;;
+        fuzz_*) test=asan check='' words=tests/corpus/${name#fuzz_} ;;
+        test_threads) test=tsan check='release asan' ;;
+        test_system) test='' check='release asan' ;;
+        test_power | test_faults | test_hooks | test_live) test=release check=asan ;;
+        *) test=asan check=release ;;
+        esac
+        [ "$tier $name" != 'test test_power' ] || words=8 # one image of a disk in eight
+        for flavour in $test; do
+            echo "test | $flavour/$name | $flavour:$name | build/$flavour/tests/$name $words"
+        done
+        for flavour in $check; do
+            echo "check | $flavour/$name | $flavour:$name | build/$flavour/tests/$name $words"
+        done
+    done | awk '!seen[$0]++'
+}
+
+# The parts of this tier.
+chosen() {
+    { parts; programs; } | case $tier in
+    asan | tsan) grep "| $tier/" | grep -v '^soak' ;;
+    *) grep "^$tier " ;;
+    esac
+}
+
+build() {
+    local needs flavour names
+    needs=$(chosen | cut -d'|' -f3)
+    for flavour in release asan tsan cxx; do
+        names=$(grep -o "\<$flavour:[^ ]*" <<<"$needs" | sed 's/.*://')
+        [ -z "$names" ] ||
+            make -j"$jobs" FLAVOUR=$flavour $(grep -qx all <<<"$names" && echo all) \
+                programs NAMES="$(echo $names)" || return
+    done
+}
+
+# run_part NAME COMMAND...: a part prints how many tests it had at its end, as "3 passed,
+# 0 failed"; or it is a cmocka program; or it is one test.
 run_part() {
     local name=$1 log=$logs/${1//\//_} code=0 good bad=0 skips=0 counts
     shift
     timeout 1800 "$@" >"$log.log" 2>&1 </dev/null || code=$?
-    counts=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log.log" | tail -n 1)
+    counts=$(grep -E '^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$log.log" | tail -n 1)
     if [ -n "$counts" ]; then
-        read -r good _ bad _ <<<"$counts"
+        read -r good _ bad _ skips _ <<<"${counts//,/} 0"
     elif grep -q '^\[==========\]' "$log.log"; then
         good=$(grep -c '^\[       OK \]' "$log.log")
         # Each is named when it comes, and again at the end.
         skips=$(grep '^\[  SKIPPED \] [^0-9]' "$log.log" | sort -u | wc -l)
-        # A test that crashed has begun and not ended.
+        # A test that crashed has started and not ended.
         bad=$(($(grep -c '^\[ RUN      \]' "$log.log") - good - skips))
     else
         good=$((code == 0))
     fi
-    # Whatever the counts say, an exit code is a failure; and no failure may
-    # make up for another.
+    # A nonzero exit code is a failure, whatever the counts are.
     if [ "$bad" -lt 0 ] || { [ "$code" != 0 ] && [ "$bad" = 0 ]; }; then
         bad=1
     fi
     {
-        printf '%-28s %5d passed' "$name" "$good"
+        printf '%-28s %5d passed, %4d s' "$name" "$good" $SECONDS
         [ "$skips" = 0 ] || printf ', %d skipped' "$skips"
         if [ "$bad" != 0 ]; then
             printf ', %d FAILED (exit code %d):\n' "$bad" "$code"
@@ -52,102 +119,59 @@ run_part() {
         else
             echo
             grep '^skipped' "$log.log"
-            [ -z "${BAGS_SOAK:-}" ] || grep -v '^\[' "$log.log"
+            [ "$tier" != soak ] || grep -v '^\[' "$log.log"
         fi
     } >"$log.report"
     cat "$log.report"
     echo "$good $bad $skips" >"$log.count"
 }
 
-# programs FLAVOUR: its cmocka tests
-programs() {
-    local program
-    for program in build/"$1"/tests/test_*; do
-        if [ -x "$program" ] && [ -f "tests/${program##*/}.c" ]; then
-            part "$1/${program##*/}" "$program"
-        fi
+# missing COMMAND...: the first program of these words that was not built.
+missing() {
+    local word
+    for word; do
+        case $word in build/*/bags | build/*/tests/*) [ -x "$word" ] || { echo "$word"; return; } ;; esac
     done
 }
 
-# The fuzzers' corpora.
-replays() {
-    local source name
-    for source in tests/fuzz_*.c; do
-        name=$(basename "$source" .c)
-        if [ -d "tests/corpus/${name#fuzz_}" ] && [ -x "build/asan/tests/$name" ]; then
-            part "asan/$name" "build/asan/tests/$name" "tests/corpus/${name#fuzz_}"
+run() {
+    local name command gone
+    while IFS='|' read -r _ name _ command; do
+        read -r name <<<"$name"
+        read -ra command <<<"$command"
+        gone=$(missing "${command[@]}")
+        if [ -n "$gone" ]; then
+            echo "skipped $name: $gone was not built"
+            echo '0 0 1' >"$logs/${name//\//_}.count"
+            continue
         fi
-    done
+        while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
+            wait -n
+        done
+        SECONDS=0
+        run_part "$name" "${command[@]}" &
+    done < <(chosen)
+    wait
 }
 
-# command_tests FLAVOUR
-command_tests() {
-    if [ -x "build/$1/bags" ]; then
-        part "$1/command" tests/command.sh "build/$1/bags"
-    else
-        echo "skipped $1/command: build/$1/bags is not built"
-    fi
-}
-
-asan() {
-    command_tests asan
-    programs asan
-    replays
-    part asan/examples tests/examples.sh build/asan
-}
-
-tsan() {
-    if [ -x build/tsan/tests/test_threads ]; then
-        part tsan/test_threads build/tsan/tests/test_threads
-    fi
-}
-
-# kills PROGRAM COUNT
-kills() {
-    if [ -x "$1" ]; then
-        part kills python3 tests/kills.py "$1" "$2"
-    else
-        echo "skipped kills: $1 is not built"
-    fi
-}
-
-# Whole what the others do in part, with what they print of it.
-soak() {
-    export BAGS_SOAK=1
-    kills build/release/bags 500
-    for flavour in release asan; do
-        if [ -x "build/$flavour/tests/test_system" ]; then
-            part "$flavour/test_system" "build/$flavour/tests/test_system"
-        fi
-    done
-}
-
-# What takes longest comes first.
-all() {
-    part header tests/header.sh
-    asan
-    command_tests release
-    kills build/release/bags 20
-    programs release
-    tsan
-    part benchmark build/release/tests/bench/speed --small --folder build/bench-small
-    part instructions tests/bench/instructions.sh build/release/tests/bench/instructions
-    part release/examples tests/examples.sh build/release
-    part readme tests/readme.py README.md
-    part demo tests/demo.sh
-    part install tests/install.sh
-    part portability tests/portability.sh part
-    part warnings tests/warnings.sh quick
-    part footprint tests/footprint.py README.md
-}
-
-$flavour
-wait
-cat "$logs"/*.count | awk -v parts="$parts" '
+rm -rf "$logs"
+mkdir -p "$logs"
+case $tier in
+test) export BAGS_QUICK=1 ;;
+soak) export BAGS_SOAK=1 ;;
+esac
+case $tier in
+check | soak) tests/deps.sh check || exit ;;
+esac
+if ! build; then
+    echo '0 passed, 1 failed'
+    exit 1
+fi
+run
+cat "$logs"/*.count | awk -v parts="$(chosen | wc -l)" '
     { passed += $1; failed += $2; skipped += $3 }
     END {
         failed += parts - NR # those that left no count
-        if (skipped) print skipped " skipped"
-        printf "%d passed, %d failed\n", passed, failed
+        printf "%d passed, %d failed%s\n", passed, failed, skipped ? ", " skipped " skipped" : ""
         exit failed > 0 || passed == 0
     }'

@@ -1,5 +1,5 @@
 /* formats/jpeg.c against what libjpeg-turbo's own djpeg makes of the same
- * files, and against files and calls that must be refused. */
+ * files, and against files and calls that must be rejected. */
 #include "pictures.h"
 
 #include <pthread.h>
@@ -58,12 +58,23 @@ static void decodes_as_djpeg(const char *name) {
     unload(got.file);
 }
 
+static void a_codec_opens_without_an_allocator(void **unused) {
+    (void)unused;
+    bags_type type;
+    void *state = NULL;
+    assert_int_equal(bags_type_parse("jpeg(90)", &type, &err), BAGS_OK);
+    assert_int_equal(
+        bags_codec_jpeg.open(&bags_codec_jpeg, &type, NULL, &state, &err),
+        BAGS_OK);
+    bags_codec_jpeg.close(state);
+}
+
 static void every_jpeg_decodes_as_djpeg_decodes_it(void **unused) {
     (void)unused;
     assert_in_range(each_picture(".jpg", NULL, decodes_as_djpeg), 20, 100);
 }
 
-static void a_scaled_picture_is_what_djpeg_scales_it_to(void **unused) {
+static void a_scaled_image_is_what_djpeg_scales_it_to(void **unused) {
     (void)unused;
     static const char *names[] = {"420", "422", "progressive", "gray"};
     for (size_t i = 0; i < 4; i++)
@@ -177,7 +188,7 @@ static void rectangles_of_it(const char *name) {
     unload(blob);
 }
 
-static void a_rectangle_is_the_same_place_of_the_whole(void **unused) {
+static void a_rectangle_equals_that_part_of_the_image(void **unused) {
     (void)unused;
     each_picture(".jpg", NULL, rectangles_of_it);
 }
@@ -263,7 +274,7 @@ static void too_little_memory_is_an_argument_error(void **unused) {
     unload(blob);
 }
 
-static void options_without_sense_are_argument_errors(void **unused) {
+static void invalid_options_are_argument_errors(void **unused) {
     (void)unused;
     bags_view blob = load_part(IMAGES, "420", ".jpg");
     bags_image image;
@@ -315,7 +326,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
     unload(input.file);
 }
 
-/* -------------------------------------------------------- what is refused */
+/* -------------------------------------------------------- what is rejected */
 
 static void assert_refused(
     const char *name, bags_code wanted, const char *message) {
@@ -333,17 +344,17 @@ static void assert_refused(
     unload(blob);
 }
 
-static void cmyk_is_refused_by_name(void **unused) {
+static void cmyk_is_rejected_by_name(void **unused) {
     (void)unused;
     assert_refused("bad-cmyk", BAGS_ERROR_LIMIT, "CMYK");
 }
 
 static void damaged_data_are_an_error_not_a_warning(void **unused) {
     (void)unused;
-    assert_refused("bad-entropy", BAGS_ERROR_CORRUPT, "libjpeg says");
+    assert_refused("bad-entropy", BAGS_ERROR_CORRUPT, "libjpeg:");
 }
 
-static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
+static void bytes_after_the_end_are_an_error_unless_allowed(void **unused) {
     (void)unused;
     assert_refused("bad-trailing", BAGS_ERROR_CORRUPT, "14 bytes");
     bags_view blob = load_part(IMAGES, "bad-trailing", ".jpg");
@@ -355,7 +366,7 @@ static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
     unload(blob);
 }
 
-static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
+static void a_bomb_is_rejected_before_memory_is_allocated(void **unused) {
     (void)unused;
     static const char *names[] = {"bad-bomb", "bad-too-short"};
     static const bags_code codes[] = {BAGS_ERROR_LIMIT, BAGS_ERROR_CORRUPT};
@@ -376,7 +387,7 @@ static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
     }
 }
 
-static void the_bound_on_pixels_is_the_users(void **unused) {
+static void the_limit_of_pixels_is_an_option(void **unused) {
     (void)unused;
     bags_view blob = load_part(IMAGES, "420", ".jpg");
     bags_jpeg_options options = {0};
@@ -397,7 +408,7 @@ static void the_bound_on_pixels_is_the_users(void **unused) {
     unload(blob);
 }
 
-static void the_bound_on_scans_is_the_users(void **unused) {
+static void the_limit_of_scans_is_an_option(void **unused) {
     (void)unused;
     bags_view blob = load_part(IMAGES, "scans-64", ".jpg");
     bags_jpeg_options options = {0};
@@ -431,7 +442,7 @@ static void cut_anywhere(const char *name) {
     unload(blob);
 }
 
-static void a_file_that_was_cut_anywhere_is_corrupt(void **unused) {
+static void a_file_truncated_anywhere_is_corrupt(void **unused) {
     (void)unused;
     static const char *names[] = {"420", "progressive", "restart", "gray",
         "arithmetic", "exif", "size-1x1"};
@@ -439,10 +450,10 @@ static void a_file_that_was_cut_anywhere_is_corrupt(void **unused) {
         cut_anywhere(names[i]);
 }
 
-static void what_is_no_jpeg_is_corrupt(void **unused) {
+static void what_is_not_a_jpeg_is_corrupt(void **unused) {
     (void)unused;
     static const char *texts[] = {"", "\xff", "\xff\xd8", "GIF89a", "\x89PNG"};
-    bags_image image = {1, 2, 3, 4};
+    bags_image image = {1, 2, 3, 4, BAGS_DTYPE_NONE};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bags_view blob = {(const unsigned char *)texts[i], strlen(texts[i])};
         assert_int_equal(
@@ -469,7 +480,7 @@ static void arguments_are_a_quality_or_nothing(void **unused) {
         bags_codec_jpeg.close(opened(&bags_codec_jpeg, right[i]));
 }
 
-static void other_values_than_pictures_are_refused(void **unused) {
+static void values_other_than_images_are_rejected(void **unused) {
     (void)unused;
     static const unsigned char pixels[64] = {0};
     static const uint64_t none[] = {0, 4, 3}, thin[] = {4, 0},
@@ -525,7 +536,7 @@ static void the_default_is_what_pillow_writes(void **unused) {
     bags_buffer_free(&scratch);
 }
 
-static void a_quality_in_the_type_is_honoured(void **unused) {
+static void the_quality_in_the_type_is_used(void **unused) {
     (void)unused;
     static const char *types[] = {
         "jpeg(5)", "jpeg(40)", "jpg", "jpeg(90)", "jpg(100)"};
@@ -550,7 +561,7 @@ static void a_quality_in_the_type_is_honoured(void **unused) {
     bags_buffer_free(&scratch);
 }
 
-static void pictures_of_all_small_sizes_come_back(void **unused) {
+static void images_of_all_small_sizes_come_back(void **unused) {
     (void)unused;
     unsigned char pixels[33 * 33 * 3];
     for (size_t i = 0; i < sizeof pixels; i++)
@@ -559,8 +570,8 @@ static void pictures_of_all_small_sizes_come_back(void **unused) {
     for (uint32_t width = 1; width <= 33; width += width < 18 ? 1 : 5)
         for (uint32_t height = 1; height <= 33; height += 4)
             for (uint32_t channels = 1; channels <= 3; channels += 2) {
-                picture input = {
-                    {width, height, channels, 8}, {NULL, 0}, pixels};
+                picture input = {{width, height, channels, 8, BAGS_DTYPE_UINT8},
+                    {NULL, 0}, pixels};
                 picture back =
                     decoded(NULL, encoded("jpeg(95)", &input, &scratch));
                 assert_image(&back.image, &input.image);
@@ -570,7 +581,7 @@ static void pictures_of_all_small_sizes_come_back(void **unused) {
     bags_buffer_free(&scratch);
 }
 
-static void a_gray_picture_may_have_a_third_dimension(void **unused) {
+static void a_gray_image_may_have_a_third_dimension(void **unused) {
     (void)unused;
     static const uint64_t shape[] = {2, 3, 1};
     static const unsigned char pixels[] = {1, 2, 3, 4, 5, 6};
@@ -674,7 +685,7 @@ static void threads_decode_with_one_state_at_once(void **unused) {
     unload(wanted.file);
 }
 
-/* The pictures of one field of a golden dataset, against stored pixels. */
+/* The images of one field of a golden dataset, against stored pixels. */
 static void assert_golden(
     const char *writer, const char *bag, const char *field) {
     char path[256];
@@ -703,7 +714,7 @@ static void assert_golden(
     bag_reader_close(reader);
 }
 
-static void the_golden_pictures_are_as_djpeg_shows_them(void **unused) {
+static void the_golden_images_are_as_djpeg_shows_them(void **unused) {
     (void)unused;
     static const char *sets[][2] = {{"bags", "bags-0.5.1/ds-types"},
         {"granular", "granular-0.16.1/ds-types"},
@@ -722,36 +733,37 @@ static void the_golden_pictures_are_as_djpeg_shows_them(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_codec_opens_without_an_allocator),
         cmocka_unit_test(every_jpeg_decodes_as_djpeg_decodes_it),
-        cmocka_unit_test(a_scaled_picture_is_what_djpeg_scales_it_to),
+        cmocka_unit_test(a_scaled_image_is_what_djpeg_scales_it_to),
         cmocka_unit_test(colour_can_come_out_as_gray),
         cmocka_unit_test(gray_can_come_out_as_colour),
         cmocka_unit_test(the_orientation_of_a_camera_is_left_alone),
-        cmocka_unit_test(a_rectangle_is_the_same_place_of_the_whole),
+        cmocka_unit_test(a_rectangle_equals_that_part_of_the_image),
         cmocka_unit_test(a_rectangle_of_a_photograph_is_exact_too),
         cmocka_unit_test(a_rectangle_without_sides_goes_to_the_edges),
         cmocka_unit_test(a_rectangle_outside_is_a_range_error),
         cmocka_unit_test(rows_go_where_the_stride_says_and_nowhere_else),
         cmocka_unit_test(too_little_memory_is_an_argument_error),
-        cmocka_unit_test(options_without_sense_are_argument_errors),
+        cmocka_unit_test(invalid_options_are_argument_errors),
         cmocka_unit_test(memory_that_fails_is_an_error_and_no_leak),
-        cmocka_unit_test(cmyk_is_refused_by_name),
+        cmocka_unit_test(cmyk_is_rejected_by_name),
         cmocka_unit_test(damaged_data_are_an_error_not_a_warning),
-        cmocka_unit_test(bytes_behind_the_end_are_an_error_unless_allowed),
-        cmocka_unit_test(a_bomb_is_refused_before_memory_is_taken),
-        cmocka_unit_test(the_bound_on_pixels_is_the_users),
-        cmocka_unit_test(the_bound_on_scans_is_the_users),
-        cmocka_unit_test(a_file_that_was_cut_anywhere_is_corrupt),
-        cmocka_unit_test(what_is_no_jpeg_is_corrupt),
+        cmocka_unit_test(bytes_after_the_end_are_an_error_unless_allowed),
+        cmocka_unit_test(a_bomb_is_rejected_before_memory_is_allocated),
+        cmocka_unit_test(the_limit_of_pixels_is_an_option),
+        cmocka_unit_test(the_limit_of_scans_is_an_option),
+        cmocka_unit_test(a_file_truncated_anywhere_is_corrupt),
+        cmocka_unit_test(what_is_not_a_jpeg_is_corrupt),
         cmocka_unit_test(arguments_are_a_quality_or_nothing),
-        cmocka_unit_test(other_values_than_pictures_are_refused),
+        cmocka_unit_test(values_other_than_images_are_rejected),
         cmocka_unit_test(the_default_is_what_pillow_writes),
-        cmocka_unit_test(a_quality_in_the_type_is_honoured),
-        cmocka_unit_test(pictures_of_all_small_sizes_come_back),
-        cmocka_unit_test(a_gray_picture_may_have_a_third_dimension),
+        cmocka_unit_test(the_quality_in_the_type_is_used),
+        cmocka_unit_test(images_of_all_small_sizes_come_back),
+        cmocka_unit_test(a_gray_image_may_have_a_third_dimension),
         cmocka_unit_test(djpeg_opens_what_is_written),
         cmocka_unit_test(threads_decode_with_one_state_at_once),
-        cmocka_unit_test(the_golden_pictures_are_as_djpeg_shows_them),
+        cmocka_unit_test(the_golden_images_are_as_djpeg_shows_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,15 +34,16 @@ static void members_are_the_files_that_numpy_put_in(void **state) {
             assert_ok(bags_npz_read(npz, i, 0, &scratch, &member, &said));
             assert_bytes(member, expected.data, expected.size);
             assert_ok(bags_npy_read(member, &decoded, &value, &said));
-            assert_ok(bags_npz_read(npz, i, expected.size, &scratch, &member,
-                &said));
-            assert_fails(BAGS_ERROR_LIMIT, bags_npz_read(npz, i,
-                expected.size - 1, &scratch, &member, &said));
+            assert_ok(
+                bags_npz_read(npz, i, expected.size, &scratch, &member, &said));
+            assert_fails(
+                BAGS_ERROR_LIMIT, bags_npz_read(npz, i, expected.size - 1,
+                                      &scratch, &member, &said));
             bytes_free(&expected);
         }
         bags_view none;
-        assert_fails(BAGS_ERROR_RANGE,
-            bags_npz_read(npz, 3, 0, &scratch, &none, &said));
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_npz_read(npz, 3, 0, &scratch, &none, &said));
         assert_int_equal(bags_npz_name(npz, 3).size, 0);
         bags_npz_close(npz);
         bytes_free(&file);
@@ -77,8 +78,8 @@ static int read_all(bags_view file) {
     return bad;
 }
 
-/* Cut anywhere it does not open; a changed element is told by the checksum. */
-static void damage_is_noticed(void **state) {
+/* Cut anywhere it does not open; a changed element is reported by the checksum. */
+static void damage_is_detected(void **state) {
     (void)state;
     bytes file = load(DATA "npz/stored.npz");
     bytes member = load(DATA "npy/int16.npy");
@@ -118,7 +119,7 @@ static void check_refused(bags_code code, const char *name, const char *text) {
     bytes_free(&file);
 }
 
-static void bad_members_are_refused_before_memory_is_taken(void **state) {
+static void bad_members_are_rejected_before_memory_is_allocated(void **state) {
     (void)state;
     check_refused(BAGS_ERROR_CORRUPT, "claims-2-gigabytes", "claims");
     check_refused(BAGS_ERROR_VALUE, "encrypted", "encrypted");
@@ -129,16 +130,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(members_are_the_files_that_numpy_put_in),
         TEST(an_archive_may_be_empty),
-        TEST(damage_is_noticed),
-        TEST(bad_members_are_refused_before_memory_is_taken),
+        TEST(damage_is_detected),
+        TEST(bad_members_are_rejected_before_memory_is_allocated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
 #else
 
-int main(void) {
-    return 0;
-}
+int main(void) { return 0; }
 
 #endif

@@ -1,5 +1,5 @@
-/* formats/png.c against the samples that Pillow reads from the same files, and
- * against files and calls that must be refused. */
+/* formats/png.c against what Pillow reads from the same files, and against files
+ * and calls that must be rejected. */
 #include "pictures.h"
 
 #include <pthread.h>
@@ -8,8 +8,9 @@
 
 static bags_error err;
 
-static bags_code decode(bags_view blob, picture *out) {
-    bags_code code = bags_png_probe(blob, NULL, &out->image, &err);
+static bags_code decode(
+    const bags_png_options *options, bags_view blob, picture *out) {
+    bags_code code = bags_png_probe(blob, options, &out->image, &err);
     if (code)
         return code;
     size_t size = picture_size(&out->image);
@@ -17,25 +18,27 @@ static bags_code decode(bags_view blob, picture *out) {
     out->samples = pixels;
     out->file.data = pixels;
     out->file.size = size;
-    code = bags_png_decode(blob, NULL, pixels, size, 0, &err);
+    code = bags_png_decode(blob, options, pixels, size, 0, &err);
     if (code)
         free(pixels);
     return code;
 }
 
-static picture decoded(bags_view blob) {
+static picture decoded_with(const bags_png_options *options, bags_view blob) {
     picture out;
-    if (decode(blob, &out))
+    if (decode(options, blob, &out))
         fail_msg("%s", err.message);
     return out;
 }
+
+static picture decoded(bags_view blob) { return decoded_with(NULL, blob); }
 
 static bool little_endian(void) {
     const uint16_t one = 1;
     return *(const unsigned char *)&one == 1;
 }
 
-/* Whether samples are those of a file of make.py, which is little-endian. */
+/* Returns true if samples are those of a file of make.py, which is little-endian. */
 static void assert_samples(const picture *got, const picture *wanted) {
     assert_image(&got->image, &wanted->image);
     bool swapped = got->image.depth == 16 && !little_endian();
@@ -45,16 +48,28 @@ static void assert_samples(const picture *got, const picture *wanted) {
 
 /* -------------------------------------------------------- what is read */
 
-static void decodes_exactly(const char *name) {
+/* What Pillow returns, which make.py stores where it is not NAME.raw. */
+static picture load_pillow(const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, IMAGES "%s.pillow.raw", name);
+    return load_raw(
+        IMAGES, name, access(path, R_OK) == 0 ? ".pillow.raw" : ".raw");
+}
+
+static void decodes_as_pillow(const char *name) {
     bags_view blob = load_part(IMAGES, name, ".png");
-    picture wanted = load_raw(IMAGES, name, ".raw");
+    picture wanted = load_pillow(name);
     picture got = decoded(blob);
+    bool flat = strcmp(name, "gray-1-bit") == 0;
     assert_samples(&got, &wanted);
     void *state = opened(&bags_codec_png, "png");
     bags_buffer scratch = {0};
     bags_value value;
     assert_int_equal(
         bags_codec_png.decode(state, blob, &scratch, &value, &err), BAGS_OK);
+    assert_int_equal(value.dtype == BAGS_DTYPE_BOOL, flat);
+    if (flat)
+        value.dtype = BAGS_DTYPE_UINT8;
     assert_shape(&value, &wanted.image);
     assert_memory_equal(value.data, got.samples, got.file.size);
     bags_codec_png.close(state);
@@ -64,9 +79,38 @@ static void decodes_exactly(const char *name) {
     unload(got.file);
 }
 
-static void every_png_decodes_to_the_samples_it_was_made_of(void **unused) {
+static void every_png_decodes_to_the_array_that_pillow_returns(void **unused) {
     (void)unused;
-    assert_in_range(each_picture(".png", NULL, decodes_exactly), 20, 100);
+    assert_in_range(each_picture(".png", NULL, decodes_as_pillow), 25, 100);
+}
+
+static void decodes_to_colours(const char *name) {
+    bags_png_options options = {0};
+    options.expand = true;
+    bags_view blob = load_part(IMAGES, name, ".png");
+    picture wanted = load_raw(IMAGES, name, ".raw");
+    picture got = decoded_with(&options, blob);
+    assert_samples(&got, &wanted);
+    unload(blob);
+    unload(wanted.file);
+    unload(got.file);
+}
+
+static void palettes_and_transparency_can_be_expanded_to_colours(
+    void **unused) {
+    (void)unused;
+    assert_in_range(each_picture(".png", NULL, decodes_to_colours), 25, 100);
+}
+
+static void a_codec_opens_without_an_allocator(void **unused) {
+    (void)unused;
+    bags_type type;
+    void *state = NULL;
+    assert_int_equal(bags_type_parse("png(1)", &type, &err), BAGS_OK);
+    assert_int_equal(
+        bags_codec_png.open(&bags_codec_png, &type, NULL, &state, &err),
+        BAGS_OK);
+    bags_codec_png.close(state);
 }
 
 /* -------------------------------------------------------- memory */
@@ -146,7 +190,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
     unload(input.file);
 }
 
-/* -------------------------------------------------------- what is refused */
+/* -------------------------------------------------------- what is rejected */
 
 static void is_refused(const char *name) {
     bags_view blob = load_part(IMAGES, name, ".png");
@@ -163,12 +207,12 @@ static void is_refused(const char *name) {
     unload(blob);
 }
 
-static void every_bad_png_is_refused(void **unused) {
+static void every_bad_png_is_rejected(void **unused) {
     (void)unused;
     assert_in_range(each_picture(".png", "bad-", is_refused), 8, 100);
 }
 
-static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
+static void bytes_after_the_end_are_an_error_unless_allowed(void **unused) {
     (void)unused;
     bags_view blob = load_part(IMAGES, "bad-trailing", ".png");
     bags_png_options options = {0};
@@ -183,7 +227,7 @@ static void bytes_behind_the_end_are_an_error_unless_allowed(void **unused) {
     unload(blob);
 }
 
-static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
+static void a_bomb_is_rejected_before_memory_is_allocated(void **unused) {
     (void)unused;
     static const char *names[] = {"bad-bomb", "bad-too-short"};
     static const bags_code codes[] = {BAGS_ERROR_LIMIT, BAGS_ERROR_CORRUPT};
@@ -204,7 +248,7 @@ static void a_bomb_is_refused_before_memory_is_taken(void **unused) {
     }
 }
 
-static void the_bound_on_pixels_is_the_users(void **unused) {
+static void the_limit_of_pixels_is_an_option(void **unused) {
     (void)unused;
     bags_view blob = load_part(IMAGES, "rgb", ".png");
     bags_png_options options = {0};
@@ -241,7 +285,7 @@ static void cut_anywhere(const char *name) {
     unload(blob);
 }
 
-static void a_file_that_was_cut_anywhere_is_corrupt(void **unused) {
+static void a_file_truncated_anywhere_is_corrupt(void **unused) {
     (void)unused;
     static const char *names[] = {"rgb", "gray-16", "palette-alpha",
         "rgba-interlaced", "chunks", "size-1x1"};
@@ -268,11 +312,11 @@ static void a_byte_changed_anywhere_is_corrupt(void **unused) {
     }
 }
 
-static void what_is_no_png_is_corrupt(void **unused) {
+static void what_is_not_a_png_is_corrupt(void **unused) {
     (void)unused;
     static const char *texts[] = {
         "", "\x89", "\x89PNG\r\n\x1a\n", "GIF89a...", "\xff\xd8\xff\xe0 JFIF"};
-    bags_image image = {1, 2, 3, 4};
+    bags_image image = {1, 2, 3, 4, BAGS_DTYPE_NONE};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bags_view blob = {(const unsigned char *)texts[i], strlen(texts[i])};
         assert_int_equal(
@@ -298,12 +342,13 @@ static void arguments_are_a_level_or_nothing(void **unused) {
         bags_codec_png.close(opened(&bags_codec_png, right[i]));
 }
 
-static void other_values_than_pictures_are_refused(void **unused) {
+static void values_other_than_images_are_rejected(void **unused) {
     (void)unused;
     static const unsigned char pixels[64] = {0};
     static const uint64_t none[] = {0, 4, 3}, thin[] = {4, 0},
                           wide[] = {1, (uint64_t)1 << 31}, zero[] = {4, 4, 0},
-                          five[] = {4, 4, 5}, four_dims[] = {1, 4, 4, 3};
+                          five[] = {4, 4, 5}, rgb[] = {2, 2, 3},
+                          four_dims[] = {1, 4, 4, 3};
     bags_value wrong[] = {bags_int(1), bags_utf8("x"),
         bags_array(BAGS_DTYPE_UINT8, 3, none, pixels),
         bags_array(BAGS_DTYPE_UINT8, 2, thin, pixels),
@@ -313,7 +358,7 @@ static void other_values_than_pictures_are_refused(void **unused) {
         bags_array(BAGS_DTYPE_UINT8, 4, four_dims, pixels),
         bags_array(BAGS_DTYPE_UINT8, 1, five, pixels),
         bags_array(BAGS_DTYPE_UINT8, 0, NULL, pixels),
-        bags_array(BAGS_DTYPE_BOOL, 2, five, pixels),
+        bags_array(BAGS_DTYPE_BOOL, 3, rgb, pixels),
         bags_array(BAGS_DTYPE_INT16, 2, five, pixels),
         bags_array(BAGS_DTYPE_FLOAT32, 2, five, pixels)};
     void *state = opened(&bags_codec_png, "png");
@@ -340,7 +385,7 @@ static bags_view encoded(
 }
 
 /* Noise is what compresses worst: the blob is larger than the samples. */
-static void pictures_of_all_kinds_come_back_exactly(void **unused) {
+static void images_of_all_kinds_come_back_exactly(void **unused) {
     (void)unused;
     static const char *types[] = {"png", "png(0)", "png(1)", "png(9)"};
     uint16_t samples[19 * 9 * 4];
@@ -352,7 +397,8 @@ static void pictures_of_all_kinds_come_back_exactly(void **unused) {
             for (uint32_t height = 1; height <= 9; height += 4)
                 for (uint32_t channels = 1; channels <= 4; channels++)
                     for (uint32_t depth = 8; depth <= 16; depth += 8) {
-                        picture input = {{width, height, channels, depth},
+                        picture input = {
+                            {width, height, channels, depth, BAGS_DTYPE_NONE},
                             {NULL, 0}, (const unsigned char *)samples};
                         picture back =
                             decoded(encoded(types[type], &input, &scratch));
@@ -364,7 +410,31 @@ static void pictures_of_all_kinds_come_back_exactly(void **unused) {
     bags_buffer_free(&scratch);
 }
 
-static void a_gray_picture_may_have_a_third_dimension(void **unused) {
+static void an_array_of_bool_is_stored_with_1_bit_per_pixel(void **unused) {
+    (void)unused;
+    static const uint64_t shape[] = {3, 11};
+    static const unsigned char pixels[33] = {
+        1, 0, 0, 1, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1};
+    void *state = opened(&bags_codec_png, "png");
+    bags_value value = bags_array(BAGS_DTYPE_BOOL, 2, shape, pixels);
+    bags_buffer scratch = {0}, decoded_buffer = {0};
+    bags_view blob;
+    assert_int_equal(
+        bags_codec_png.encode(state, &value, &scratch, &blob, &err), BAGS_OK);
+    assert_int_equal(blob.data[24], 1); /* bit depth */
+    assert_int_equal(
+        bags_codec_png.decode(state, blob, &decoded_buffer, &value, &err),
+        BAGS_OK);
+    assert_int_equal(value.dtype, BAGS_DTYPE_BOOL);
+    assert_int_equal(value.dims, 2);
+    assert_int_equal(value.size, 33);
+    assert_memory_equal(value.data, pixels, 33);
+    bags_codec_png.close(state);
+    bags_buffer_free(&scratch);
+    bags_buffer_free(&decoded_buffer);
+}
+
+static void a_gray_image_may_have_a_third_dimension(void **unused) {
     (void)unused;
     static const uint64_t shape[] = {2, 3, 1};
     static const unsigned char pixels[] = {1, 2, 3, 4, 5, 6};
@@ -383,7 +453,7 @@ static void a_gray_picture_may_have_a_third_dimension(void **unused) {
     bags_buffer_free(&room);
 }
 
-static void a_level_in_the_type_is_honoured(void **unused) {
+static void the_level_in_the_type_is_used(void **unused) {
     (void)unused;
     static const char *types[] = {"png(0)", "png(1)", "png", "png(9)"};
     picture input = load_ppm(IMAGES, "input", ".ppm");
@@ -410,7 +480,7 @@ static void pngcheck_opens_what_is_written(void **unused) {
     bags_buffer scratch = {0};
     for (uint32_t i = 0; i < 8; i++) {
         picture some = input;
-        bags_image image = {31, 15, i % 4 + 1, i < 4 ? 8 : 16};
+        bags_image image = {31, 15, i % 4 + 1, i < 4 ? 8 : 16, BAGS_DTYPE_NONE};
         some.image = image;
         bags_view blob = encoded("png", &some, &scratch);
         char path[64], command[128], line[256] = "", wanted[64];
@@ -478,7 +548,7 @@ static void threads_decode_with_one_state_at_once(void **unused) {
     unload(wanted.file);
 }
 
-/* The pictures of one field of a golden dataset, against stored pixels. */
+/* The images of one field of a golden dataset, against stored pixels. */
 static void assert_golden(
     const char *writer, const char *bag, const char *field) {
     char path[256];
@@ -506,7 +576,7 @@ static void assert_golden(
     bag_reader_close(reader);
 }
 
-static void the_golden_pictures_are_as_pillow_shows_them(void **unused) {
+static void the_golden_images_are_as_pillow_shows_them(void **unused) {
     (void)unused;
     static const char *sets[][2] = {{"bags", "bags-0.5.1/ds-types"},
         {"granular", "granular-0.16.1/ds-types"},
@@ -526,25 +596,28 @@ static void the_golden_pictures_are_as_pillow_shows_them(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_png_decodes_to_the_samples_it_was_made_of),
+        cmocka_unit_test(every_png_decodes_to_the_array_that_pillow_returns),
+        cmocka_unit_test(palettes_and_transparency_can_be_expanded_to_colours),
+        cmocka_unit_test(a_codec_opens_without_an_allocator),
         cmocka_unit_test(rows_go_where_the_stride_says_and_nowhere_else),
         cmocka_unit_test(too_little_memory_is_an_argument_error),
         cmocka_unit_test(memory_that_fails_is_an_error_and_no_leak),
-        cmocka_unit_test(every_bad_png_is_refused),
-        cmocka_unit_test(bytes_behind_the_end_are_an_error_unless_allowed),
-        cmocka_unit_test(a_bomb_is_refused_before_memory_is_taken),
-        cmocka_unit_test(the_bound_on_pixels_is_the_users),
-        cmocka_unit_test(a_file_that_was_cut_anywhere_is_corrupt),
+        cmocka_unit_test(every_bad_png_is_rejected),
+        cmocka_unit_test(bytes_after_the_end_are_an_error_unless_allowed),
+        cmocka_unit_test(a_bomb_is_rejected_before_memory_is_allocated),
+        cmocka_unit_test(the_limit_of_pixels_is_an_option),
+        cmocka_unit_test(a_file_truncated_anywhere_is_corrupt),
         cmocka_unit_test(a_byte_changed_anywhere_is_corrupt),
-        cmocka_unit_test(what_is_no_png_is_corrupt),
+        cmocka_unit_test(what_is_not_a_png_is_corrupt),
         cmocka_unit_test(arguments_are_a_level_or_nothing),
-        cmocka_unit_test(other_values_than_pictures_are_refused),
-        cmocka_unit_test(pictures_of_all_kinds_come_back_exactly),
-        cmocka_unit_test(a_gray_picture_may_have_a_third_dimension),
-        cmocka_unit_test(a_level_in_the_type_is_honoured),
+        cmocka_unit_test(values_other_than_images_are_rejected),
+        cmocka_unit_test(images_of_all_kinds_come_back_exactly),
+        cmocka_unit_test(an_array_of_bool_is_stored_with_1_bit_per_pixel),
+        cmocka_unit_test(a_gray_image_may_have_a_third_dimension),
+        cmocka_unit_test(the_level_in_the_type_is_used),
         cmocka_unit_test(pngcheck_opens_what_is_written),
         cmocka_unit_test(threads_decode_with_one_state_at_once),
-        cmocka_unit_test(the_golden_pictures_are_as_pillow_shows_them),
+        cmocka_unit_test(the_golden_images_are_as_pillow_shows_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,27 +1,27 @@
 /*
  * bags - the command that packs, shows and unpacks datasets.
  *
- * What its files share. Each subcommand is one file (info.c, get.c, ...) with
- * one exported `command`; the others serve them:
+ * Each subcommand is one file (info.c, get.c, ...) that exports one `command`,
+ * which main.c lists. The other files serve them:
  *
- *     main.c      which subcommand, help, the end of standard output
- *     options.c   the words of the command line: options, numbers, sizes
- *     text.c      text that grows: JSON, base64
- *     json.c      reading JSON more strictly than json-c does
- *     files.c     whole files, names for files, directories
- *     codecs.c    the formats that were linked
- *     source.c    a Bag or a dataset, read alike
- *     value.c     a blob as JSON, and the ending of its file
- *     lists.c     arrays as nested lists, both ways
- *     writing.c   options of writers, when to flush, how to stop
- *     lines.c     the lines of a manifest, which may come slowly
- *     manifest.c  JSON as values of fields
- *     progress.c  the bar
+ *     main.c      finds and runs the subcommand; failures; standard output
+ *     options.c   the words of a command line; the help made from their tables
+ *     text.c      text that grows: JSON strings, base64
+ *     json.c      reads JSON
+ *     files.c     files, directories, names for files
+ *     types.c     what is known about each type; the codecs that were linked
+ *     show.c      values as JSON
+ *     parse.c     JSON as values
+ *     msgpack.c   msgpack to JSON and back
+ *     source.c    reads a Bag or a dataset
+ *     sink.c      writes a Bag or a dataset; --resume and --append
+ *     lines.c     the lines of a manifest
+ *     progress.c  the progress bar
  *     system.h    what differs between POSIX and Windows
  *
- * Functions return a bags_code and write a bags_error, as in bags.h; those that
- * are main programs return the exit code: 0, 1 for an error, 2 for a command
- * line that makes no sense.
+ * A failure ends the program: it is printed, and the exit code is 2 for an
+ * invalid command line, which is BAGS_ERROR_ARGUMENT, otherwise 1. So no function
+ * here returns an error. Memory that lives as long as the program is not freed.
  */
 #ifndef BAGS_COMMAND_H
 #define BAGS_COMMAND_H
@@ -37,383 +37,316 @@
 
 #include <json-c/json.h>
 #include <stdio.h>
+#include <stdlib.h>
+
+#define ENDS __attribute__((noreturn))
 
 /* ---- main.c ---- */
 
-/* A subcommand. `help` is one screen and begins with how to call it. */
-typedef struct command {
-    const char *name;
-    const char *summary;
-    const char *help;
-    int (*run)(int count, char **words);
-} command;
+/* The error that library calls write. */
+extern bags_error failure;
 
-extern const command command_checksum;
-extern const command command_export;
-extern const command command_finalize;
-extern const command command_recover;
-extern const command command_get;
-extern const command command_images;
-extern const command command_info;
-extern const command command_pack;
-extern const command command_sheet;
-extern const command command_verify;
+/* Called once when the program fails, before the message is printed: it may
+ * extend the message, and clean up. */
+extern void (*on_failure)(void);
 
-/* Print an error and return its exit code. */
-int fail(const bags_error *err);
+ENDS void die(void); /* with the message in `failure` */
+ENDS void fail(bags_code code, const char *format, ...) BAGI_PRINTF(2, 3);
+/* For an invalid command line. */
+#define usage(...) fail(BAGS_ERROR_ARGUMENT, __VA_ARGS__)
+ENDS void fail_system(int error, const char *path, const char *doing);
+void must(bags_code code); /* be BAGS_OK, otherwise die */
 
-/* The same for a command line that makes no sense. */
-int fail_usage(const command *about, const char *format, ...)
-    BAGI_PRINTF(2, 3);
+/* Add words before or after the message in `failure`. */
+void failure_prefix(const char *format, ...) BAGI_PRINTF(1, 2);
+void failure_suffix(const char *format, ...) BAGI_PRINTF(1, 2);
 
-/* One line on stderr, control characters made visible. */
+/* Print a remark: one line on stderr, with control characters escaped. */
 void note(const char *format, ...) BAGI_PRINTF(1, 2);
 
 /* Write to standard output. */
-bags_code output(const void *data, size_t size, bags_error *err);
+void output(const void *data, size_t size);
+
+/* Memory, zeroed. `grow` makes an array of elements of this size longer by one,
+ * if it is full: its capacity is a power of two. */
+void *allocate(size_t count, size_t size);
+void *grow(void *array, size_t count, size_t size);
+
+/* Like asprintf. */
+char *string_format(const char *format, ...) BAGI_PRINTF(1, 2);
+
+/* "" for 1, otherwise "s". */
+const char *plural(uint64_t count);
 
 /* ---- options.c ---- */
 
-/* An option: a flag, or one with a value, which stays NULL if not given. */
+typedef enum option_kind {
+    OPTION_FLAG,   /* bool */
+    OPTION_TEXT,   /* const char *, NULL if not given */
+    OPTION_NUMBER, /* option_number */
+    OPTION_SIZE    /* option_number, given as 512, 10K, 512M, 10G or 2T */
+} option_kind;
+
+typedef struct option_number {
+    bool given;
+    uint64_t value;
+} option_number;
+
+/* A row of a table of options, which ends with a row without a name. Parsing,
+ * `bags help` and the man page are made from the tables. */
 typedef struct option {
     const char *name; /* without the -- */
-    bool *flag;
-    const char **value;
+    option_kind kind;
+    void *to;          /* where the value goes, as the kind states */
+    const char *value; /* what the help calls the value; NULL: a flag */
+    const char *help;
 } option;
 
-/*
- * Read options wherever they stand and leave the other words in words[0 ..
- * *count - 1]. True if the command goes on; else *exit_code says how it ends.
- */
-bool options_parse(const command *about, int *count, char **words,
-    const option *options, size_t options_count, int *exit_code);
+#define OPTIONS_END                                                            \
+    { NULL, OPTION_FLAG, NULL, NULL, NULL }
 
-typedef enum number_kind {
-    NUMBER_GOOD,
-    NUMBER_NEGATIVE,
-    NUMBER_NONE /* no number at all */
-} number_kind;
+typedef struct command {
+    const char *name;
+    const char *summary;   /* half a line */
+    const char *operands;  /* as in "PATH INDEX [SELECT...]" */
+    int least, most;       /* number of operands; most 0: no limit */
+    const option *options; /* its own; may be NULL */
+    const option *shared;  /* reading_options, writing_options or NULL */
+    const char *about;     /* paragraphs, each ended by a newline */
+    const char *examples;  /* lines */
+    int (*run)(int count, char **operands); /* returns the exit code */
+} command;
 
-/* A decimal number; above 2^64-1 it becomes that, which no index reaches. */
-number_kind number_parse(const char *string, size_t size, uint64_t *out);
+/* Parse the options, wherever they are. Returns the number of operands, which it
+ * moves to words[0], words[1], ...; or -1 after printing the help. */
+int options_parse(const command *about, int count, char **words);
+void options_help(const command *about);
 
-/* A string, whole, as a number that must be right. */
-bool number_option(const char *string, uint64_t *out);
-
-/* 512, 10K, 512M, 10G, 2T, and the same with iB behind: powers of 1024. */
-bool size_option(const char *string, uint64_t *out);
+/* Print text that wraps at the width of the help. The first line continues at
+ * column `at`, the others are indented. */
+void print_wrapped(const char *words, size_t at, size_t indent);
 
 /* ---- text.c ---- */
 
-/* Text that grows. Out of memory is remembered; text_check tells. */
 typedef struct text {
     bags_buffer buffer;
     size_t size;
-    bool failed;
 } text;
 
 void text_put(text *out, const void *data, size_t size);
 void text_puts(text *out, const char *string);
 void text_format(text *out, const char *format, ...) BAGI_PRINTF(2, 3);
-/* A JSON string of text that is valid UTF-8; as ASCII alone if so wished. */
-void text_json(text *out, const void *data, size_t size, bool ascii);
-void text_base64(text *out, const void *data, size_t size);
-bags_code text_check(const text *out, bags_error *err);
-void text_free(text *out);
-
-/* Standard base64 with padding, nothing else. VALUE if it is not. */
-bags_code base64_decode(const char *from, size_t size, bags_buffer *out,
-    size_t *out_size, bags_error *err);
-
-/* How many of these bytes, from the first, are whole and valid UTF-8. */
-size_t utf8_valid(const void *data, size_t size);
-
-/* {"a": "int(4)", "b": "utf8[]"}, as Python's json.dumps writes it. */
+/* A JSON string; invalid UTF-8 becomes U+FFFD. */
+void text_json(text *out, const void *data, size_t size);
+void text_json_string(text *out, const char *string);
+/* {"a": "int(4)", "b": "utf8[]"} */
 void text_spec(text *out, const bags_field *fields, size_t count);
+void text_base64(text *out, const void *data, size_t size);
+void text_output(const text *out);
+
+/* Decode standard base64 with padding. Returns NULL, or what is wrong. */
+const char *base64_decode(
+    const char *from, size_t size, bags_buffer *out, size_t *out_size);
 
 /* ---- json.c ---- */
 
 /*
- * Read one JSON text. *out is owned (json_object_put) and NULL for null. The
- * text must be followed by a zero byte. Refused, all with VALUE: what RFC 8259
- * does not allow, a name twice in an object, integers outside -2^63 .. 2^64-1,
- * numbers above what a double holds, half surrogates, U+0000 in a name, more
- * than 2^30 bytes, more than 500 levels.
+ * Read one JSON text, which a zero byte must follow. The result is owned
+ * (json_object_put) and NULL for null. NaN, Infinity and -Infinity are numbers,
+ * as Python writes them. Fails for what is not JSON, and for what json-c would
+ * change silently: duplicate names, integers outside -2^63 .. 2^64-1, numbers
+ * above the range of a double, unpaired surrogates, U+0000 in a name.
  */
-bags_code json_read(const char *string, size_t size, json_object **out,
-    bags_error *err);
+json_object *json_read(const char *string, size_t size);
 
 /* ---- files.c ---- */
 
-/* A whole regular file; *size of it in *buffer, with a zero byte behind. */
-bags_code file_read(const char *path, bags_buffer *buffer, size_t *size,
-    bags_error *err);
-
-/* A new file. It must not exist; it is removed if it cannot be written. */
-bags_code file_write(const char *path, const void *data, size_t size,
-    bags_error *err);
-
-/* A directory, which may exist, and those above it. */
-bags_code directory_make(const char *path, bags_error *err);
-
+/* Read a regular file into the buffer, followed by a zero byte. */
+bags_view file_read(const char *path, bags_buffer *buffer);
+/* Write a new file. It must not exist; it is removed if writing fails. */
+void file_write(const char *path, const void *data, size_t size);
+/* Create a directory, which may exist, and its parents. */
+void directory_make(const char *path);
 /* Remove a directory with everything in it, following no link. */
 void directory_remove(const char *path);
-
 bool path_exists(const char *path);
+bool has_ending(const char *path, const char *ending); /* ignores case */
+/* "directory/name". An absolute name stays as it is. */
+char *path_join(const char *directory, const char *name);
+/* The directory of a path, "." if it names none. */
+char *path_parent(const char *path);
+/* File names for fields, after a prefix, valid and distinct on every file system: the field's own
+ * name if it is short and plain. */
+char **names_make(const bags_field *fields, size_t count, const char *prefix);
 
-/* "directory/name", to be freed. An absolute name stands alone. */
-char *path_join(const char *directory, const char *name, bags_error *err);
+/* ---- types.c ---- */
 
-/* The directory of a path: "." if it names none. To be freed. */
-char *path_parent(const char *path, bags_error *err);
+typedef enum type_class {
+    TYPE_OTHER,   /* shown as {"type", "bytes"} */
+    TYPE_NUMBER,  /* a whole number */
+    TYPE_TEXT,    /* text */
+    TYPE_ARRAY,   /* an array */
+    TYPE_MSGPACK, /* any JSON */
+    TYPE_IMAGE,   /* an image file */
+    TYPE_VIDEO    /* a video file */
+} type_class;
 
-/* A printf into memory of its own, to be freed. */
-char *string_format(bags_error *err, const char *format, ...)
-    BAGI_PRINTF(2, 3);
+/* What the command knows about a type. */
+typedef struct type_info {
+    const char *name;
+    const char *forms; /* as in a spec, with arguments */
+    const char *value;
+    const char
+        *format; /* the file in formats/ with its codec; NULL: built in */
+    const char *python; /* the versions that read it */
+    const char *ending; /* of files; NULL: by their first bytes */
+    type_class kind;
+} type_info;
 
-/*
- * Names for the directories or files of fields that every file system takes
- * and tells apart: a field's own where it is short and plain, else one made of
- * it. An array of `count` strings, to be freed by names_free.
- */
-char **names_make(const bags_field *fields, size_t count, bags_error *err);
-void names_free(char **names, size_t count);
-
-/* An errno as an error: "path: cannot open: No such file or directory". */
-bags_code fail_system(bags_error *err, int error, const char *path,
-    const char *doing);
-
-bags_code fail_memory(bags_error *err);
-
-/* Put words before a message that is written already. Returns its code. */
-bags_code fail_prefix(bags_error *err, const char *format, ...)
-    BAGI_PRINTF(2, 3);
-
-/* ---- codecs.c ---- */
-
-/* All built-in types, and those of the formats that were linked. */
-bags_registry *codecs_make(bags_error *err);
-
-/*
- * Encode or decode by the codec of a type string, without a dataset. What comes
- * out borrows the scratch and what went in. TYPE if there is no such codec.
- */
-bags_code encode_as(const bags_registry *codecs, const char *type,
-    const bags_value *value, bags_buffer *scratch, bags_view *blob,
-    bags_error *err);
-bags_code decode_as(const bags_registry *codecs, const char *type,
-    bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err);
-
-/* A blob of type msgpack or tree as JSON; TYPE if it is not linked. */
-bags_code msgpack_to_json(bags_view blob, text *out, bags_error *err);
-
-/* JSON as msgpack; TYPE if it is not linked. */
-bags_code msgpack_from_json(json_object *value, bags_buffer *out, size_t *size,
-    bags_error *err);
-
-/*
- * The value in a file of a known kind, told by its first bytes, else by its
- * name's ending: .npy, JPEG, PNG, MP4, WebM, .txt, .msgpack. *out borrows the
- * file's bytes and the scratch.
- */
-bags_code value_from_file(const bags_registry *codecs, const char *path,
-    bags_view file, bags_buffer *scratch, bags_value *out, bags_error *err);
-
+/* The row of a type, or NULL if the type is unknown. */
+const type_info *type_find(const char *type);
+type_class type_kind(const char *type);
+/* True if the type states the dtype of its arrays, as array(float32,2) does. */
+bool type_has_dtype(const char *type);
+/* The ending of a file with a blob of this type: "jpg". Valid as long as
+ * `buffer`. */
+const char *type_ending(const char *type, bags_view blob, char buffer[16]);
 /* The type whose files begin like this, or NULL: "jpeg", "png", "npy", ... */
 const char *type_of_bytes(bags_view file);
+void types_help(void);
 
-/* ---- source.c ---- */
+/* All built-in types, and the formats that were linked. */
+const bags_registry *registry_get(void);
+/* Fail with the file that has the codec, if none was linked for this type. */
+void codec_check(const char *type);
+bool codec_exists(const char *type);
+void formats_print(void);
 
-/* What info, get, export and verify read: a Bag or a dataset. A Bag is like a
- * dataset with one plain field, blob, of type bytes. */
-typedef struct source {
-    const char *path;
-    bag_reader *bag;      /* one of these two */
-    bags_reader *dataset;
-    bags_registry *codecs;
-    bags_row row;
-    bags_buffer scratch;
-    bags_view blob;
-} source;
+/* ---- msgpack.c: both fail if msgpack was not linked ---- */
 
-typedef struct source_options {
-    bool allow_gaps, skip_unfinished, live;
-    bool check; /* every blob against its checksum */
-} source_options;
+/* False if it is not valid. */
+bool msgpack_to_json(bags_view blob, text *out);
+bags_view msgpack_from_json(json_object *value, bags_buffer *out);
 
-#define SOURCE_OPTIONS 4
+/* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
+ * one plain field "blob" of type bytes. ---- */
 
-/* Put their SOURCE_OPTIONS descriptions into `into`. */
-void source_options_describe(source_options *given, option *into);
+extern const option reading_options[];
 
-bags_code source_open(source *from, const char *path,
-    const source_options *options, bags_error *err);
-void source_close(source *from);
-uint64_t source_length(const source *from);
-const bags_field *source_fields(const source *from, size_t *count);
-bool source_is_sequence(const source *from, size_t field);
-bags_code source_get(source *from, uint64_t index, const bags_select *selects,
-    size_t count, bags_error *err);
-size_t source_items(const source *from, size_t slot);
-bags_view source_bytes(const source *from, size_t slot, size_t item);
-bags_code source_value(source *from, size_t slot, size_t item, bags_value *out,
-    bags_error *err);
+void source_open(const char *path);
+/* The dataset, or NULL: it is a Bag. */
+const bags_reader *source_dataset(void);
+const char *source_path(void);
+uint64_t source_length(void);
+uint64_t source_size(void);
+const bags_field *source_fields(size_t *count);
+bool source_is_sequence(size_t field);
+/* Read a datapoint; NULL, 0: all fields. */
+void source_get(uint64_t index, const bags_select *selects, size_t count);
+/* The number of items of a sequence; forgets what source_get read. */
+uint64_t source_count(uint64_t index, size_t field);
+size_t source_items(size_t slot);
+bags_view source_bytes(size_t slot, size_t item);
+/* Decode an item. False if its type has no codec or it does not decode; then
+ * `failure` has the error. */
+bool source_value(size_t slot, size_t item, const char *type, bags_value *out);
 
-/* ---- value.c ---- */
+/* ---- show.c ---- */
 
-/* What a type's blobs are shown as. */
-typedef enum shown_as {
-    SHOWN_BYTES, /* {"type", "bytes"} */
-    SHOWN_NUMBER,
-    SHOWN_TEXT,
-    SHOWN_ARRAY,
-    SHOWN_MSGPACK
-} shown_as;
+/* Write a value exactly, as a manifest may contain it: numbers and text; arrays
+ * without dimensions, and with `lists` other small arrays as nested lists.
+ * False, and nothing is written, if it is anything else. */
+bool value_write(
+    text *out, const char *type, const bags_value *value, bool lists);
+/* Write an item as `bags get` shows it. */
+void value_show(
+    size_t slot, size_t item, const char *type, bool lists, text *out);
+/* Write a blob to a new file, and {"KEY": NAME} to the line. */
+void value_file(text *line, const char *key, const char *path, const char *name,
+    bags_view blob);
+/* Encode an array as a .npy file. */
+bags_view npy_encode(const bags_value *array, bags_buffer *scratch);
 
-shown_as type_shown_as(const char *type);
+/* ---- parse.c ---- */
 
-/* Whether the type is one of images or video. */
-bool type_is_picture(const char *type);
-
-/* The ending of a file with a blob of this type: "jpg". Borrowed: the caller's
- * room, or for ever. */
-const char *type_ending(const char *type, bags_view blob, char room[16]);
-
-/* An item of a row as `bags get` shows it. */
-bags_code value_show(source *from, size_t slot, size_t item, const char *type,
-    text *out, bags_error *err);
-
-/* A number or a text as plain JSON; *plain is false if it is neither, and
- * nothing was written. */
-bags_code value_plain(source *from, size_t slot, size_t item, const char *type,
-    text *out, bool *plain, bags_error *err);
-
-/* An array as nested lists, as a manifest may have it; *done is false if it is
- * none or too large, and nothing was written. */
-bags_code value_list(source *from, size_t slot, size_t item, const char *type,
-    text *out, bool *done, bags_error *err);
-
-/* ---- writing.c ---- */
-
-/* The options that pack and images share. */
-typedef struct write_options {
-    const char *shard_size, *shard_length, *shard_start, *shard_stop;
-    const char *sync_size;
-    bool idx, no_sync, checksum;
-    bags_writer_options options;
-} write_options;
-
-#define WRITE_OPTIONS 8
-
-/* Put their WRITE_OPTIONS descriptions into `into`. */
-void write_options_describe(write_options *given, option *into);
-
-/* Understand them. True if they make sense; else *exit_code is set. */
-bool write_options_understand(write_options *given, const command *about,
-    int *exit_code);
-
-/* A Bag or a dataset that is being written, flushed at least every second and
- * every MiB. */
-typedef struct sink {
-    const char *path;
-    bag_writer *bag; /* one of these two */
-    bags_writer *dataset;
-    bool sharded;
-    bool failed;        /* the writer did, not what it should write */
-    uint64_t unflushed; /* about as many bytes */
-    double flushed_at;
-} sink;
-
-/* Pass on what the writer returned, and remember a failure. */
-bags_code sink_did(sink *to, bags_code code);
-/* Note that a datapoint of about this size was appended. */
-bags_code sink_added(sink *to, uint64_t size, bags_error *err);
-/* Milliseconds until a flush is due; -1: there is nothing to flush. */
-int sink_patience(const sink *to);
-bags_code sink_flush(sink *to, bags_error *err);
-uint64_t sink_length(const sink *to);
-/* Finish, and say what was written. Returns the exit code. */
-int sink_finish(sink *to);
-/* Give up because of err and say what is left. Returns the exit code. */
-int sink_give_up(sink *to, const bags_error *err);
-
-/* ---- lines.c ---- */
-
-typedef struct line_reader {
-    const char *path; /* "-": standard input */
-    int file;
-    bool ended;
-    bags_buffer buffer;
-    size_t start, scanned, stop; /* the bytes that are not yet lines */
-    uint64_t number;        /* of the last line, from 1 */
-    uint64_t blank;         /* number of an empty line that was passed */
-    uint64_t consumed, size; /* bytes; size 0: not known */
-} line_reader;
-
-typedef enum line_state {
-    LINE_HERE,
-    LINE_NONE,  /* the manifest has ended */
-    LINE_LATER, /* not yet */
-    LINE_BAD
-} line_state;
-
-bags_code lines_open(line_reader *from, const char *path, bags_error *err);
-/* The next line, ended by 0, without its newline. LINE_LATER: none came within
- * `patience` milliseconds (-1: wait). It is valid until the next call. */
-line_state lines_next(line_reader *from, int patience, char **line,
-    size_t *size, bags_error *err);
-void lines_close(line_reader *from);
-
-/* ---- manifest.c ---- */
-
-/* What the values of a manifest are read with. */
+/* How values of a manifest are read. */
 typedef struct value_reader {
     const char *directory; /* of the manifest */
-    bags_registry *codecs;
-    bags_buffer file;    /* bytes of a file, of base64, of msgpack, of a list */
-    uint64_t shape[BAGS_MAX_DIMS]; /* of a list */
-    bags_buffer scratch; /* what they decode to */
+    bool unchecked;        /* do not decode encoded values to check them */
+    bags_buffer file, scratch;
+    uint64_t shape[BAGS_MAX_DIMS];
 } value_reader;
 
-/*
- * The value that JSON stands for in a field of this type (NULL: a blob of a
- * Bag). *out borrows the JSON and the buffers: valid until the next call.
- */
-bags_code value_from_json(value_reader *with, const char *type,
-    json_object *json, bags_value *out, bags_error *err);
+/* The value that JSON means in a field of this type, valid as long as the JSON,
+ * and until the next call. */
+bags_value value_parse(value_reader *with, const char *type, json_object *json);
+/* Decode a file, whose kind its first bytes or its name's ending determine. The
+ * value is valid as long as the file's bytes and the scratch. */
+bags_value value_from_file(
+    const char *path, bags_view file, bags_buffer *scratch);
 
-void values_free(value_reader *with);
+/* ---- sink.c: the Bag or dataset that is written. With --resume it starts with
+ * the datapoints that exist, which the input must repeat: they are compared.
+ *
+ *     for each datapoint of the input
+ *         if (sink_next()): sink_begin, sink_put for every value, sink_end
+ * ---- */
 
-/* ---- lists.c ---- */
+extern const option writing_options[];
 
-/* The i-th element of an array. */
-void element_to_json(text *out, bags_dtype dtype, const void *data, size_t i);
+/* Check and convert writing_options. */
+void writing_check(void);
+/* True if input number `i` is this worker's. */
+bool writing_is_mine(uint64_t i);
+/* Start to write, or to resume. path, input (which messages name) and fields must
+ * stay valid. A Bag has one plain field. */
+void sink_open(const char *path, const char *input, const bags_field *fields,
+    size_t count, bool is_bag);
+bool sink_is_sequence(size_t field);
+/* Start the next datapoint of the input. False if it exists and need not be
+ * compared. */
+bool sink_next(void);
+void sink_begin(void);
+void sink_put(size_t field, size_t item, const bags_value *value);
+void sink_end(void);
+void sink_flush(void);
+/* Milliseconds until a flush is due; -1: there is nothing to flush. */
+int sink_patience(void);
+/* Number of datapoints appended. */
+uint64_t sink_length(void);
+/* Finish, and print what was written. */
+void sink_finish(void);
+/* To be called by on_failure: keep what was written, and append to the message
+ * how to continue. */
+void sink_failed(void);
 
-/* An array of a field of this type as nested lists; false, and nothing written,
- * if it has too many elements, or none in a shape that lists cannot tell. */
-bool list_from_array(text *out, const char *type, const bags_value *array);
+/* ---- lines.c: the lines of the manifest ---- */
 
-/* The array that JSON stands for in a field of this type: nested lists, or one
- * number. *out borrows with's buffers. */
-bags_code array_from_list(value_reader *with, const char *type,
-    json_object *json, bags_value *out, bags_error *err);
+typedef enum line_state {
+    LINE_READY,
+    LINE_END,  /* the manifest has ended */
+    LINE_LATER /* not yet */
+} line_state;
+
+/* "-" is standard input. */
+void lines_open(const char *path);
+/* The next line, NUL-terminated, without its newline, valid until the next call.
+ * LINE_LATER: none came within `patience` milliseconds (-1: wait). */
+line_state lines_next(int patience, char **line, size_t *size);
+/* The path, the number of the last line from 1, and the bytes read and in all (0:
+ * unknown). */
+const char *lines_path(void);
+uint64_t lines_number(void);
+void lines_progress(uint64_t *done, uint64_t *total);
 
 /* ---- progress.c ---- */
 
-/* A bar on stderr, if that is a terminal and the work takes more than a
- * second. Start it as {0} with a title. */
-typedef struct progress {
-    const char *title;
-    const char *unit; /* what is counted: "datapoints" */
-    double began, shown;
-    bool started, terminal;
-} progress;
-
-/* `done` of `total` (0: not known) in the unit of the bar; `count` units. */
-void progress_show(progress *bar, uint64_t done, uint64_t total,
-    uint64_t count);
-/* Take the bar away. */
-void progress_end(progress *bar);
+/* A bar on stderr, if that is a terminal and the work takes more than a second.
+ * `done` of `total` (0: unknown) parts of the work; `count` units. */
+void progress_show(const char *title, const char *unit, uint64_t done,
+    uint64_t total, uint64_t count);
+/* Remove the bar. */
+void progress_end(void);
 
 double seconds_now(void);
 

@@ -1,175 +1,114 @@
 /*
  * bags export: a Bag or a dataset as a manifest of JSON lines and files.
  *
- *     OUT/spec.json               the fields and their types
- *     OUT/manifest.jsonl          one line a datapoint; written last
- *     OUT/files/FIELD/000012.jpg  blobs; -000003 behind it: of a sequence
+ *     OUT/spec.json                the fields and their types
+ *     OUT/manifest.jsonl           one line per datapoint; written last
+ *     OUT/files/FIELD/000012.jpg   blobs; 000012-000003.jpg: of a sequence
  *
- * The manifest gets its name when it is whole. If something fails, what was
- * made is removed: it all lies in OUT, which was empty or not there.
+ * The manifest receives its name when it is complete. If something fails, what
+ * was created is removed: all of it is in OUT, which was empty or missing.
  */
 #include "command.h"
 #include "system.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
+#define MAX_INLINE 256 /* bytes of blobs that --raw writes into the line */
 
-/* A blob of at most this many bytes stands in the line itself (--raw). */
-#define INLINE_MOST 256
+static bool raw, npy, lists;
 
-typedef struct exporting {
-    source from;
-    const char *out;
-    bool raw, npy, lists;
-    bool made_out; /* OUT was not there before */
-    char *files, *partial, *manifest, *spec;
-    const bags_field *fields;
-    size_t count;
-    char **names;
-    bool *made; /* the directories of fields that exist by now */
-    FILE *lines;
-    text line;
-} exporting;
+static const option options[] = {
+    {"lists", OPTION_FLAG, &lists, NULL,
+        "write arrays of up to 1024 elements into the lines, as nested lists"},
+    {"npy", OPTION_FLAG, &npy, NULL,
+        "write arrays as .npy files, {\"from\": PATH}, for other programs"},
+    {"raw", OPTION_FLAG, &raw, NULL,
+        "decode nothing: {\"base64\": TEXT} for up to 256 bytes, otherwise "
+        "{\"file\": PATH}. Packing this gives the same bytes again"},
+    OPTIONS_END,
+};
+
+static const bags_field *fields;
+static size_t count;
+static const char *out;
+static bool made_out; /* OUT was missing before */
+static char *partial, *manifest, *spec;
+static char **directories; /* files/FIELD, for each field, */
+static bool *made;         /* and whether it was created */
+static FILE *lines;
+static text line;
 
 /* ---- one value ---- */
 
-static bags_code make_field_directory(exporting *to, size_t field,
-    bags_error *err) {
-    if (to->made[field])
-        return BAGS_OK;
-    char *path = path_join(to->files, to->names[field], err);
-    bags_code code = path ? directory_make(path, err) : BAGS_ERROR_MEMORY;
-    to->made[field] = !code;
-    free(path);
-    return code;
-}
-
 /* {"file": "files/photo/000012.jpg"} */
-static bags_code put_file(exporting *to, const char *kind, uint64_t index,
-    size_t field, size_t item, const char *ending, bags_view blob,
-    bags_error *err) {
-    char number[32] = "";
-    if (source_is_sequence(&to->from, field))
-        snprintf(number, sizeof number, "-%06zu", item);
-    char *name = string_format(err, "files/%s/%06ju%s.%s",
-        to->names[field], (uintmax_t)index, number, ending);
-    char *path = name ? path_join(to->out, name, err) : NULL;
-    bags_code code = path ? make_field_directory(to, field, err)
-                          : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = file_write(path, blob.data, blob.size, err);
-    if (!code) {
-        text_format(&to->line, "{\"%s\": ", kind);
-        text_json(&to->line, name, strlen(name), false);
-        text_puts(&to->line, "}");
+static void put_file(const char *key, uint64_t index, size_t field, size_t item,
+    const char *ending, bags_view blob) {
+    char suffix[32] = "";
+    if (source_is_sequence(field))
+        snprintf(suffix, sizeof suffix, "-%06zu", item);
+    char *name = string_format(
+        "%s/%06ju%s.%s", directories[field], (uintmax_t)index, suffix, ending);
+    char *path = path_join(out, name);
+    if (!made[field]) {
+        char *parent = path_parent(path);
+        directory_make(parent);
+        free(parent);
+        made[field] = true;
     }
+    value_file(&line, key, path, name, blob);
     free(name);
     free(path);
-    return code;
 }
 
-/* --npy: {"from": "files/state/000012.npy"}, for what decodes to an array. */
-static bags_code put_npy(exporting *to, uint64_t index, size_t field,
-    size_t item, bool *done, bags_error *err) {
+/* Write a value to the line, or with --npy as a .npy file. False: its blob is to
+ * be a file. */
+static bool put_decoded(uint64_t index, size_t field, size_t item) {
+    static bags_buffer scratch;
+    const char *type = fields[field].type;
+    type_class kind = type_kind(type);
     bags_value value;
-    bags_view blob;
-    bags_code code = source_value(&to->from, 0, item, &value, err);
-    if (code == BAGS_ERROR_MEMORY)
-        return code;
-    if (code || value.kind != BAGS_KIND_ARRAY)
-        return BAGS_OK;
-    bags_buffer scratch = {0};
-    code = encode_as(to->from.codecs, "npy", &value, &scratch, &blob, err);
-    if (!code)
-        code = put_file(to, "from", index, field, item, "npy", blob, err);
-    bags_buffer_free(&scratch);
-    *done = !code;
-    return code;
-}
-
-static bags_code put_item(exporting *to, uint64_t index, size_t field,
-    size_t item, bags_error *err) {
-    const char *type = to->fields[field].type;
-    bags_view blob = source_bytes(&to->from, 0, item);
-    bool done = false;
-    bags_code code = BAGS_OK;
-    if (to->raw && blob.size <= INLINE_MOST) {
-        text_puts(&to->line, "{\"base64\": \"");
-        text_base64(&to->line, blob.data, blob.size);
-        text_puts(&to->line, "\"}");
-        return BAGS_OK;
-    }
-    if (!to->raw)
-        code = value_plain(&to->from, 0, item, type, &to->line, &done,
-            err);
-    if (!code && to->lists && !done)
-        code = value_list(&to->from, 0, item, type, &to->line, &done, err);
+    if ((kind != TYPE_NUMBER && kind != TYPE_TEXT && kind != TYPE_ARRAY) ||
+        !source_value(field, item, type, &value))
+        return false;
+    if (value_write(&line, type, &value, lists))
+        return true;
     /* A blob of type npy is such a file already. */
-    if (!code && !done && to->npy && type_shown_as(type) == SHOWN_ARRAY &&
-        strncmp(type, "npy", 3))
-        code = put_npy(to, index, field, item, &done, err);
-    if (code || done)
-        return code;
-    char room[16];
-    return put_file(to, "file", index, field, item,
-        type_ending(type, blob, room), blob, err);
+    if (!npy || value.kind != BAGS_KIND_ARRAY || !strncmp(type, "npy", 3))
+        return false;
+    put_file("from", index, field, item, "npy", npy_encode(&value, &scratch));
+    return true;
 }
 
-/* ---- lines ---- */
-
-static bags_code put_field(exporting *to, uint64_t index, size_t field,
-    bags_error *err) {
-    bags_select select = {0};
-    select.field = field;
-    bags_code code = source_get(&to->from, index, &select, 1, err);
-    if (code)
-        return code;
-    bool list = source_is_sequence(&to->from, field);
-    size_t items = source_items(&to->from, 0);
-    const char *name = to->fields[field].name;
-    text_json(&to->line, name, strlen(name), false);
-    text_puts(&to->line, list ? ": [" : ": ");
-    for (size_t i = 0; i < items && !code; i++) {
-        text_puts(&to->line, i ? ", " : "");
-        code = put_item(to, index, field, i, err);
+static void put_item(uint64_t index, size_t field, size_t item) {
+    bags_view blob = source_bytes(field, item);
+    char buffer[16];
+    if (raw && blob.size <= MAX_INLINE) {
+        text_puts(&line, "{\"base64\": \"");
+        text_base64(&line, blob.data, blob.size);
+        text_puts(&line, "\"}");
+    } else if (raw || !put_decoded(index, field, item)) {
+        put_file("file", index, field, item,
+            type_ending(fields[field].type, blob, buffer), blob);
     }
-    text_puts(&to->line, list ? "]" : "");
-    return code;
 }
 
-static bags_code put_line(exporting *to, uint64_t index, bags_error *err) {
-    bags_code code = BAGS_OK;
-    to->line.size = 0;
-    text_puts(&to->line, "{");
-    for (size_t i = 0; i < to->count && !code; i++) {
-        text_puts(&to->line, i ? ", " : "");
-        code = put_field(to, index, i, err);
+static void put_line(uint64_t index) {
+    source_get(index, NULL, 0);
+    line.size = 0;
+    text_puts(&line, "{");
+    for (size_t i = 0; i < count; i++) {
+        bool list = source_is_sequence(i);
+        text_puts(&line, i ? ", " : "");
+        text_json_string(&line, fields[i].name);
+        text_puts(&line, list ? ": [" : ": ");
+        for (size_t j = 0; j < source_items(i); j++) {
+            text_puts(&line, j ? ", " : "");
+            put_item(index, i, j);
+        }
+        text_puts(&line, list ? "]" : "");
     }
-    text_puts(&to->line, "}\n");
-    if (!code)
-        code = text_check(&to->line, err);
-    if (code)
-        return code;
+    text_puts(&line, "}\n");
     errno = 0;
-    if (fwrite(to->line.buffer.data, 1, to->line.size, to->lines) !=
-        to->line.size)
-        return fail_system(err, errno ? errno : EIO, to->partial, "write");
-    return BAGS_OK;
-}
-
-static bags_code put_lines(exporting *to, bags_error *err) {
-    progress bar = {0};
-    bar.title = "export";
-    bar.unit = to->from.bag ? "blobs" : "datapoints";
-    uint64_t length = source_length(&to->from);
-    bags_code code = BAGS_OK;
-    for (uint64_t i = 0; i < length && !code; i++) {
-        code = put_line(to, i, err);
-        progress_show(&bar, i + 1, length, i + 1);
-    }
-    progress_end(&bar);
-    return code;
+    if (fwrite(line.buffer.data, 1, line.size, lines) != line.size)
+        fail_system(errno ? errno : EIO, partial, "write");
 }
 
 /* ---- the directory ---- */
@@ -185,152 +124,82 @@ static bool is_empty(const char *path) {
     return empty;
 }
 
-static bags_code make_out(exporting *to, bags_error *err) {
-    to->files = path_join(to->out, "files", err);
-    to->partial = path_join(to->out, "manifest.jsonl.partial", err);
-    to->manifest = path_join(to->out, "manifest.jsonl", err);
-    to->spec = path_join(to->out, "spec.json", err);
-    if (!to->files || !to->partial || !to->manifest ||
-        !to->spec)
-        return BAGS_ERROR_MEMORY;
-    bool there = path_exists(to->out);
-    if (there && !is_empty(to->out))
-        return bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: exists and is no empty directory: export overwrites nothing",
-            to->out);
-    bags_code code = directory_make(to->out, err);
-    if (code)
-        return code;
-    to->made_out = !there;
-    to->lines = create_stream(to->partial);
-    if (to->lines)
-        return BAGS_OK;
-    code = fail_system(err, errno, to->partial, "create");
-    if (to->made_out)
-        rmdir(to->out);
-    return code;
+/* Remove what was created, and nothing else. */
+static void remove_out(void) {
+    char *files = path_join(out, "files");
+    progress_end();
+    if (lines)
+        fclose(lines);
+    unlink(partial);
+    unlink(spec);
+    directory_remove(files);
+    free(files);
+    if (made_out)
+        rmdir(out);
 }
 
-/* Remove what this run made, and nothing else. */
-static void remove_out(const exporting *to) {
-    unlink(to->partial);
-    unlink(to->spec);
-    for (size_t i = 0; i < to->count; i++) {
-        char *path = to->made[i]
-                         ? path_join(to->files, to->names[i], NULL)
-                         : NULL;
-        if (path)
-            directory_remove(path);
-        free(path);
-    }
-    rmdir(to->files);
-    if (to->made_out)
-        rmdir(to->out);
+static void make_out(void) {
+    bool exists = path_exists(out);
+    if (exists && !is_empty(out))
+        fail(
+            BAGS_ERROR_EXISTS, "%s: exists and is not an empty directory", out);
+    directory_make(out);
+    made_out = !exists;
+    partial = path_join(out, "manifest.jsonl.partial");
+    manifest = path_join(out, "manifest.jsonl");
+    spec = path_join(out, "spec.json");
+    on_failure = remove_out;
+    lines = create_stream(partial);
+    if (!lines)
+        fail_system(errno, partial, "create");
+    made = (bool *)allocate(count, sizeof *made);
+    directories = names_make(fields, count, "files/");
 }
 
-static bags_code write_spec(exporting *to, bags_error *err) {
-    text spec = {0};
-    if (to->from.bag)
-        return BAGS_OK;
-    text_spec(&spec, to->fields, to->count);
-    bags_code code = text_check(&spec, err);
-    if (!code)
-        code = file_write(to->spec, spec.buffer.data, spec.size, err);
-    text_free(&spec);
-    return code;
-}
-
-static bags_code finish_lines(exporting *to, bags_error *err) {
-    FILE *file = to->lines;
-    to->lines = NULL;
+static void finish(void) {
     errno = 0;
-    bool good = !fflush(file) && !ferror(file);
+    bool complete = !fflush(lines) && !ferror(lines);
     int error = errno;
-    good = !fclose(file) && good;
-    if (!good)
-        return fail_system(err, error ? error : EIO, to->partial, "write");
-    if (rename(to->partial, to->manifest))
-        return fail_system(err, errno, to->manifest, "create");
-    return BAGS_OK;
+    complete = !fclose(lines) && complete;
+    lines = NULL;
+    if (!complete)
+        fail_system(error ? error : EIO, partial, "write");
+    if (rename(partial, manifest))
+        fail_system(errno, manifest, "create");
+    on_failure = NULL;
 }
 
-static bags_code export_all(exporting *to, bags_error *err) {
-    to->fields = source_fields(&to->from, &to->count);
-    to->names = names_make(to->fields, to->count, err);
-    to->made = (bool *)calloc(to->count + 1, sizeof *to->made);
-    if (!to->names || !to->made)
-        return fail_memory(err);
-    bags_code code = make_out(to, err);
-    if (!to->lines)
-        return code;
-    code = write_spec(to, err);
-    if (!code)
-        code = put_lines(to, err);
-    if (!code)
-        code = finish_lines(to, err);
-    if (to->lines)
-        fclose(to->lines);
-    if (code)
-        remove_out(to);
-    return code;
-}
-
-static void release(exporting *to) {
-    names_free(to->names, to->count);
-    source_close(&to->from);
-    text_free(&to->line);
-    free(to->made);
-    free(to->files);
-    free(to->partial);
-    free(to->manifest);
-    free(to->spec);
-}
-
-static int run(int count, char **words) {
-    exporting to;
-    memset(&to, 0, sizeof to);
-    source_options reading = {0};
-    option options[SOURCE_OPTIONS + 3] = {{"raw", &to.raw, NULL},
-        {"npy", &to.npy, NULL}, {"lists", &to.lists, NULL}};
-    source_options_describe(&reading, options + 3);
-    int exit_code;
-    if (!options_parse(&command_export, &count, words, options,
-            SOURCE_OPTIONS + 3, &exit_code))
-        return exit_code;
-    if (count != 2)
-        return fail_usage(&command_export, "takes PATH and OUT");
-    if (to.raw && (to.npy || to.lists))
-        return fail_usage(&command_export,
-            "--raw excludes --npy and --lists");
-    bags_error err;
-    if (source_open(&to.from, words[0], &reading, &err))
-        return fail(&err);
-    to.out = words[1];
-    bags_code code = export_all(&to, &err);
-    release(&to);
-    return code ? fail(&err) : 0;
+static int run(int operands_count, char **operands) {
+    (void)operands_count;
+    out = operands[1];
+    if (raw && (npy || lists))
+        usage("--raw and %s are mutually exclusive", npy ? "--npy" : "--lists");
+    if (!strcmp(out, "-"))
+        usage("OUT is a directory, not standard output; ./- is one named -");
+    source_open(operands[0]);
+    fields = source_fields(&count);
+    make_out();
+    text_spec(&line, fields, count);
+    if (source_dataset())
+        file_write(spec, line.buffer.data, line.size);
+    uint64_t length = source_length();
+    for (uint64_t i = 0; i < length; i++) {
+        put_line(i);
+        progress_show("export", source_dataset() ? "datapoints" : "blobs",
+            i + 1, length, i + 1);
+    }
+    progress_end();
+    finish();
+    return 0;
 }
 
 const command command_export = {"export", "all of it as JSON lines and files",
-    "usage: bags export PATH OUT [--raw | [--lists] [--npy]]\n"
-    "                   [--check] [--allow-gaps] [--skip-unfinished] [--live]\n"
-    "\n"
-    "Writes OUT/manifest.jsonl, one line a datapoint, OUT/spec.json, and the\n"
-    "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl\n"
-    "NEW` reads all of it back. OUT must not exist, or be empty. A Bag\n"
-    "becomes lines {\"blob\": ...} without a spec.\n"
-    "\n"
-    "Numbers and text stand in the lines. Other blobs are files, as they\n"
-    "are: {\"file\": PATH}; so are numbers above 64 bits and text that is not\n"
-    "UTF-8.\n"
-    "\n"
-    "  --raw  no decoding at all: {\"base64\": ...} for up to 256 bytes, else\n"
-    "         {\"file\": PATH}. Packing this gives the same bytes again\n"
-    "  --lists  arrays of up to 1024 elements in the lines, as nested lists\n"
-    "  --npy  arrays as .npy files, {\"from\": PATH}, to be used elsewhere\n"
-    "  --check  compare every blob with its checksum: bags help checksum\n"
-    "  --allow-gaps, --skip-unfinished, --live  as in bags help info\n"
-    "\n"
-    "example:\n"
-    "  bags export pets unpacked && head -3 unpacked/manifest.jsonl\n",
-    run};
+    "PATH OUT", 2, 2, options, reading_options,
+    "Writes OUT/manifest.jsonl, one line per datapoint, OUT/spec.json, and the "
+    "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl "
+    "NEW` reads all of it back. OUT must be missing or empty. A Bag becomes "
+    "lines {\"blob\": ...} without a spec.\n"
+    "Numbers and text are in the lines. Other blobs are files, as they are: "
+    "{\"file\": PATH}; so are numbers above 64 bits and text that is not "
+    "UTF-8.\n",
+    "  bags export pets unpacked && head -3 unpacked/manifest.jsonl\n", run};

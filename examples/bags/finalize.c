@@ -3,30 +3,19 @@
  */
 #include "command.h"
 
-static int run(int count, char **words) {
-    int exit_code;
-    if (!options_parse(&command_finalize, &count, words, NULL, 0, &exit_code))
-        return exit_code;
-    if (count != 1)
-        return fail_usage(&command_finalize, "takes one PATH");
-    bags_error err;
+static int run(int count, char **operands) {
+    (void)count;
     uint64_t renamed = 0;
-    if (bags_finalize(words[0], NULL, NULL, &renamed, &err))
-        return fail(&err);
-    printf("%s: %ju shard%s renamed\n", words[0], (uintmax_t)renamed,
-        renamed == 1 ? "" : "s");
+    must(bags_finalize(operands[0], NULL, &renamed, &failure));
+    printf("%s: %ju shard%s renamed\n", operands[0], (uintmax_t)renamed,
+        plural(renamed));
     return 0;
 }
 
 const command command_finalize = {"finalize",
-    "renumber shards so that no gap is left",
-    "usage: bags finalize PATH\n"
-    "\n"
-    "Workers that wrote different numbers of shards leave gaps in the\n"
-    "numbering, which the Python readers refuse. This renames the shards to\n"
-    "000000, 000001, ... in the same order and touches nothing inside them.\n"
-    "Call it when all workers are done; if it is interrupted, call it again.\n"
-    "\n"
-    "example:\n"
-    "  bags finalize pets\n",
-    run};
+    "renumber shards so that there are no gaps", "PATH", 1, 1, NULL, NULL,
+    "Workers that wrote different numbers of shards leave gaps in the numbers, "
+    "which the Python readers refuse. This renames the shards to 000000, "
+    "000001, ... in the same order; their content does not change. Call it "
+    "when all workers are done; if it is interrupted, call it again.\n",
+    "  bags finalize pets\n", run};

@@ -3,413 +3,358 @@
  */
 #include "command.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-/* What a word such as frames[0:8:2] asks for. */
-typedef struct wish {
-    bags_select select;
-    bool one; /* FIELD[i]: the item itself, not a list */
-    bool list;
-} wish;
-
-typedef struct getting {
-    source from;
-    const bags_field *fields;
-    size_t fields_count;
-    wish *wishes;
-    bags_select *selects;
+/* One index, start:stop:step, or a list. Negative numbers count from the end. */
+typedef struct indices {
+    bool one;
+    int64_t start, stop;
+    uint64_t step;
+    int64_t *list; /* if not NULL, `count` indices */
     size_t count;
-    bool raw, npy, lists;
-    const char *directory;
-    char **names;
-    text line;
-} getting;
+} indices;
 
-/* ---- numbers and ranges ---- */
+/* What a word such as frames[0:8:2] selects. */
+typedef struct selection {
+    size_t field;
+    bool whole; /* all of the field; otherwise the items: */
+    indices items;
+    bool sequence; /* shown as a list */
+} selection;
 
-/* What stands between two colons; an empty one is `otherwise`. */
-static bags_code parse_part(const char *at, size_t size, uint64_t otherwise,
-    uint64_t *out, bags_error *err) {
-    if (size == 0) {
-        *out = otherwise;
-        return BAGS_OK;
+static bool raw, npy, lists;
+static const char *directory;
+
+static const option options[] = {
+    {"lists", OPTION_FLAG, &lists, NULL,
+        "show arrays of up to 1024 elements completely, as nested lists"},
+    {"raw", OPTION_FLAG, &raw, NULL,
+        "write the bytes of the one blob that is selected"},
+    {"npy", OPTION_FLAG, &npy, NULL,
+        "decode it and write the array as a .npy file"},
+    {"out", OPTION_TEXT, &directory, "DIR",
+        "write every blob to its own file in DIR, and print the names"},
+    OPTIONS_END,
+};
+
+/* ---- indices ---- */
+
+/* A number at the start of `at`, which becomes the end of the number. A number
+ * above 2^63-1 becomes that, which is past the end of everything. */
+static bool parse_integer(const char **at, int64_t *out) {
+    bool negative = **at == '-';
+    const char *digit = *at + negative;
+    int64_t value = 0;
+    if (*digit < '0' || *digit > '9')
+        return false;
+    for (; *digit >= '0' && *digit <= '9'; digit++) {
+        int64_t next = *digit - '0';
+        value = value > (INT64_MAX - next) / 10 ? INT64_MAX : value * 10 + next;
     }
-    switch (number_parse(at, size, out)) {
-    case NUMBER_GOOD:
-        return BAGS_OK;
-    case NUMBER_NEGATIVE:
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%.*s: numbers count from 0 and are never negative", (int)size, at);
-    case NUMBER_NONE:
-        break;
-    }
-    return bags_fail(err, BAGS_ERROR_ARGUMENT, "\"%.*s\" is no number",
-        (int)size, at);
+    *out = negative ? -value : value;
+    *at = digit;
+    return true;
 }
 
-/* i, start:stop or, where steps are allowed, start:stop:step. parts is how many
- * there are. */
-static bags_code parse_range(const char *at, size_t size, bool steps,
-    uint64_t range[3], size_t *parts, bags_error *err) {
-    const uint64_t defaults[3] = {0, UINT64_MAX, 1};
-    memcpy(range, defaults, sizeof defaults);
-    size_t part = 0;
-    for (;; part++) {
-        const char *colon = (const char *)memchr(at, ':', size);
-        size_t here = colon ? (size_t)(colon - at) : size;
-        if (part == (steps ? 3u : 2u))
-            return bags_fail(err, BAGS_ERROR_ARGUMENT, "too many colons");
-        if (part == 0 && !colon && size == 0)
-            return bags_fail(err, BAGS_ERROR_ARGUMENT, "an index is missing");
-        bags_code code =
-            parse_part(at, here, defaults[part], &range[part], err);
-        if (code)
-            return code;
-        if (!colon)
-            break;
-        at = colon + 1;
-        size -= here + 1;
+/* 3,1,4] */
+static void parse_list(const char *at, indices *out) {
+    for (bool more = true; more;) {
+        at += strspn(at, " ");
+        out->list = (int64_t *)grow(out->list, out->count, sizeof *out->list);
+        more = parse_integer(&at, &out->list[out->count++]);
+        at += more ? strspn(at, " ") : 0;
+        if (more && !strcmp(at, "]"))
+            return;
+        more = more && *at++ == ',';
     }
-    *parts = part + 1;
-    if (range[2] == 0)
-        return bags_fail(err, BAGS_ERROR_RANGE, "a step of 0");
-    if (part > 0 && range[0] > range[1])
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "the range starts at %ju, behind its stop %ju", (uintmax_t)range[0],
-            (uintmax_t)range[1]);
-    return BAGS_OK;
+    usage("a list of indices must be like [3,1,4]");
+}
+
+/* i, start:stop, start:stop:step or [i,j,k]; each part of a range may be
+ * missing. */
+static indices parse_indices(const char *word) {
+    indices out = {false, 0, INT64_MAX, 1, NULL, 0};
+    int64_t parts[3] = {0, INT64_MAX, 1};
+    size_t part = 0;
+    const char *at = word;
+    if (*word == '[') {
+        parse_list(word + 1, &out);
+        return out;
+    }
+    for (;; part++, at++) {
+        bool found = parse_integer(&at, &parts[part]);
+        if ((*at && *at != ':') || (!found && part == 0 && !*at) ||
+            (*at == ':' && part == 2))
+            usage(
+                "\"%s\" is not an index, START:STOP, START:STOP:STEP or a list",
+                word);
+        if (!*at)
+            break;
+    }
+    out.one = part == 0;
+    out.start = parts[0];
+    out.stop = parts[1];
+    out.step = (uint64_t)parts[2];
+    if (parts[2] < 1)
+        usage("%s: the step must be at least 1", word);
+    if (!out.one && (out.start < 0) == (out.stop < 0) && out.start > out.stop)
+        usage("%s: invalid range (start %jd > stop %jd)", word,
+            (intmax_t)out.start, (intmax_t)out.stop);
+    return out;
+}
+
+static bool is_negative(const indices *some) {
+    return some->start < 0 || some->stop < 0;
+}
+
+/* The index that a number means; below 0: none. */
+static int64_t from_start(int64_t index, uint64_t length) {
+    return index < 0 ? index + (int64_t)length : index;
+}
+
+/* The start or stop of a range: clamped to 0. */
+static uint64_t range_end(int64_t index, uint64_t length) {
+    index = from_start(index, length);
+    return index < 0 ? 0 : (uint64_t)index;
 }
 
 /* ---- which fields ---- */
 
-static bool find_field(const getting *get, const char *name, size_t size,
-    size_t *out) {
-    for (size_t i = 0; i < get->fields_count; i++) {
-        if (strlen(get->fields[i].name) == size &&
-            !memcmp(get->fields[i].name, name, size)) {
-            *out = i;
+static const bags_field *fields;
+static size_t fields_count;
+static selection *selections;
+static bags_select *selects;
+static size_t count; /* of both */
+
+static bool find_field(const char *name, size_t size, size_t *out) {
+    for (*out = 0; *out < fields_count; ++*out)
+        if (strlen(fields[*out].name) == size &&
+            !memcmp(fields[*out].name, name, size))
             return true;
-        }
-    }
     return false;
 }
 
-/* FIELD[...]: `open` is the bracket. */
-static bags_code parse_items(const getting *get, const char *word,
-    const char *open, wish *out, bags_error *err) {
-    uint64_t range[3];
-    size_t parts;
-    bags_code code =
-        parse_range(open + 1, strlen(open) - 2, true, range, &parts, err);
-    if (code)
-        return fail_prefix(err, "%s: ", word);
-    if (!source_is_sequence(&get->from, out->select.field))
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: the field \"%s\" is no sequence: it has no items", word,
-            get->fields[out->select.field].name);
-    out->one = parts == 1;
-    uint64_t stop = out->one ? range[0] + (range[0] < UINT64_MAX) : range[1];
-    out->select = bags_slice(out->select.field, range[0], stop);
-    if (!out->one)
-        out->select.step = range[2];
-    return BAGS_OK;
+ENDS static void fail_field(const char *word) {
+    static text names;
+    for (size_t i = 0; i < fields_count && i < 20; i++)
+        text_format(&names, "%s %.60s", i ? "," : "", fields[i].name);
+    text_puts(&names, fields_count > 20 ? ", ..." : "");
+    text_put(&names, "", 1);
+    fail(BAGS_ERROR_FIELD, "%s: no field \"%.300s\"; the fields are%s",
+        source_path(), word, (char *)names.buffer.data);
 }
 
-/* What there is instead, as far as it fits a line. */
-static bags_code fail_field(const getting *get, const char *word,
-    bags_error *err) {
-    char names[256] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < get->fields_count && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%.60s",
-            i ? ", " : "", get->fields[i].name);
-    return bags_fail(err, BAGS_ERROR_FIELD, "%s: no field \"%.300s\": it has %s%s",
-        get->from.path, word, names, used < sizeof names ? "" : " ...");
-}
-
-static bags_code parse_wish(const getting *get, const char *word, wish *out,
-    bags_error *err) {
+static selection parse_selection(const char *word) {
+    selection out = {0, true, {false, 0, 0, 0, NULL, 0}, false};
     size_t size = strlen(word);
     const char *open = strrchr(word, '[');
-    memset(out, 0, sizeof *out);
     /* A field's name may itself end in brackets. */
-    bool whole = find_field(get, word, size, &out->select.field);
-    if (!whole && (!open || word[size - 1] != ']' ||
-                      !find_field(get, word, (size_t)(open - word),
-                          &out->select.field)))
-        return fail_field(get, word, err);
-    bags_code code = whole ? BAGS_OK : parse_items(get, word, open, out, err);
-    out->list = !out->one &&
-                source_is_sequence(&get->from, out->select.field);
-    return code;
+    out.whole = find_field(word, size, &out.field);
+    if (!out.whole) {
+        if (!open || word[size - 1] != ']' ||
+            !find_field(word, (size_t)(open - word), &out.field))
+            fail_field(word);
+        char *inner = string_format("%.*s", (int)strlen(open) - 2, open + 1);
+        out.items = parse_indices(inner);
+        free(inner);
+        if (!source_is_sequence(out.field))
+            fail(BAGS_ERROR_RANGE,
+                "%s: field \"%s\": not a sequence, so it has no items",
+                source_path(), fields[out.field].name);
+    }
+    out.sequence = !out.items.one && source_is_sequence(out.field);
+    return out;
 }
 
-/* Understand the SELECT words; without one, all fields. Returns 0, or the exit
- * code of an error. */
-static int parse_wishes(getting *get, char **words, size_t count) {
-    bags_error err;
-    size_t room = count ? count : get->fields_count;
-    get->wishes = (wish *)calloc(room + 1, sizeof *get->wishes);
-    get->selects = (bags_select *)calloc(room + 1, sizeof *get->selects);
-    if (!get->wishes || !get->selects)
-        return fail_memory(&err), fail(&err);
+/* Parse the SELECT words; without one, all fields are selected. */
+static void parse_selections(char **words, size_t words_count) {
+    count = words_count ? words_count : fields_count;
+    selections = (selection *)allocate(count, sizeof *selections);
+    selects = (bags_select *)allocate(count, sizeof *selects);
     for (size_t i = 0; i < count; i++) {
-        bags_code code = parse_wish(get, words[i], &get->wishes[i], &err);
-        if (code == BAGS_ERROR_ARGUMENT)
-            return fail_usage(&command_get, "%s", err.message);
-        if (code)
-            return fail(&err);
-        for (size_t j = 0; j < i; j++)
-            if (get->wishes[j].select.field == get->wishes[i].select.field)
-                return fail_usage(&command_get, "the field \"%s\" is given "
-                    "twice", get->fields[get->wishes[i].select.field].name);
+        selections[i].field = i;
+        selections[i].whole = true;
+        selections[i].sequence = source_is_sequence(i);
+        if (words_count)
+            selections[i] = parse_selection(words[i]);
+        selects[i] = bags_whole(selections[i].field);
+        for (size_t j = 0; words_count && j < i; j++)
+            if (selections[j].field == selections[i].field)
+                usage(
+                    "duplicate field \"%s\"", fields[selections[i].field].name);
     }
-    for (size_t i = 0; i < room && count == 0; i++) {
-        get->wishes[i].select.field = i;
-        get->wishes[i].list = source_is_sequence(&get->from, i);
+}
+
+/* Convert the items of selection i to what the reader needs. Negative numbers
+ * depend on the length of the sequence. */
+static void resolve(uint64_t index, size_t i) {
+    const indices *items = &selections[i].items;
+    uint64_t length = 0;
+    if (selections[i].whole)
+        return;
+    if (is_negative(items))
+        length = source_count(index, selections[i].field);
+    uint64_t start = range_end(items->start, length);
+    uint64_t stop = range_end(items->stop, length);
+    if (items->one)
+        stop = from_start(items->start, length) < 0 ? start : start + 1;
+    else if (start > stop)
+        stop = start;
+    selects[i] = bags_slice(selections[i].field, start, stop, items->step);
+}
+
+/* FIELD[i] must exist. */
+static void check_items(uint64_t index) {
+    for (size_t i = 0; i < count; i++) {
+        const selection *one = &selections[i];
+        if (one->items.one && source_items(i) != 1)
+            fail(BAGS_ERROR_RANGE,
+                "%s: field \"%s\": datapoint %ju: item %jd out of range "
+                "(length %ju)",
+                source_path(), fields[one->field].name, (uintmax_t)index,
+                (intmax_t)one->items.start,
+                (uintmax_t)source_count(index, one->field));
     }
-    get->count = room;
-    for (size_t i = 0; i < room; i++)
-        get->selects[i] = get->wishes[i].select;
-    return 0;
 }
 
 /* ---- what is written ---- */
 
-/* FIELD[i] must exist. */
-static bags_code check_items(getting *get, uint64_t index, bags_error *err) {
-    for (size_t i = 0; i < get->count; i++) {
-        const wish *one = &get->wishes[i];
-        uint64_t items = 0;
-        if (!one->one || source_items(&get->from, i) == 1)
-            continue;
-        bags_code code = bags_reader_items(get->from.dataset, index,
-            one->select.field, &get->from.row, &items, err);
-        if (code)
-            return code;
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: datapoint %ju: field \"%s\" has %ju items: there is no item "
-            "%ju", get->from.path, (uintmax_t)index,
-            get->fields[one->select.field].name, (uintmax_t)items,
-            (uintmax_t)one->select.start);
-    }
-    return BAGS_OK;
-}
-
-/* The number of an item within its sequence. */
-static uint64_t item_number(const wish *asked, size_t item) {
-    uint64_t step = asked->select.step ? asked->select.step : 1;
-    return asked->select.start + item * step;
-}
+static char **names; /* of files, for each field */
+static text line;
 
 /* Write a blob to its own file, whose name becomes the value that is shown. */
-static bags_code put_file(getting *get, uint64_t index, size_t slot,
-    size_t item, bags_error *err) {
-    const wish *asked = &get->wishes[slot];
-    size_t field = asked->select.field;
-    bags_view blob = source_bytes(&get->from, slot, item);
-    char room[16], number[32] = "";
-    if (asked->one || asked->list)
-        snprintf(number, sizeof number, "-%06ju",
-            (uintmax_t)item_number(asked, item));
-    char *name = string_format(err, "%06ju-%s%s.%s", (uintmax_t)index,
-        get->names[field], number,
-        type_ending(get->fields[field].type, blob, room));
-    char *path = name ? path_join(get->directory, name, err) : NULL;
-    bags_code code = path ? file_write(path, blob.data, blob.size, err)
-                          : BAGS_ERROR_MEMORY;
-    if (!code) {
-        text_puts(&get->line, "{\"file\": ");
-        text_json(&get->line, path, strlen(path), false);
-        text_puts(&get->line, "}");
-    }
+static void put_file(uint64_t index, size_t slot, size_t item) {
+    const selection *one = &selections[slot];
+    bags_view blob = source_bytes(slot, item);
+    char buffer[16], suffix[32] = "";
+    uint64_t step = selects[slot].step ? selects[slot].step : 1;
+    if (one->items.one || one->sequence)
+        snprintf(suffix, sizeof suffix, "-%06ju",
+            (uintmax_t)(selects[slot].start + item * step));
+    char *name =
+        string_format("%06ju-%s%s.%s", (uintmax_t)index, names[one->field],
+            suffix, type_ending(fields[one->field].type, blob, buffer));
+    char *path = path_join(directory, name);
+    value_file(&line, "file", path, path, blob);
     free(name);
     free(path);
-    return code;
 }
 
-static bags_code put_item(getting *get, uint64_t index, size_t slot,
-    size_t item, bags_error *err) {
-    const char *type = get->fields[get->wishes[slot].select.field].type;
-    bool done = false;
-    if (get->directory)
-        return put_file(get, index, slot, item, err);
-    bags_code code = get->lists ? value_list(&get->from, slot, item, type,
-                                      &get->line, &done, err)
-                                : BAGS_OK;
-    return code || done
-               ? code
-               : value_show(&get->from, slot, item, type, &get->line, err);
-}
-
-static bags_code show_datapoint(getting *get, uint64_t index,
-    bags_error *err) {
-    bags_code code = BAGS_OK;
-    get->line.size = 0;
-    text_puts(&get->line, "{");
-    for (size_t i = 0; i < get->count && !code; i++) {
-        const char *name = get->fields[get->wishes[i].select.field].name;
-        size_t items = source_items(&get->from, i);
-        text_puts(&get->line, i ? ", " : "");
-        text_json(&get->line, name, strlen(name), false);
-        text_puts(&get->line, get->wishes[i].list ? ": [" : ": ");
-        for (size_t j = 0; j < items && !code; j++) {
-            text_puts(&get->line, j ? ", " : "");
-            code = put_item(get, index, i, j, err);
+static void show_datapoint(uint64_t index) {
+    line.size = 0;
+    text_puts(&line, "{");
+    for (size_t i = 0; i < count; i++) {
+        const bags_field *field = &fields[selections[i].field];
+        text_puts(&line, i ? ", " : "");
+        text_json_string(&line, field->name);
+        text_puts(&line, selections[i].sequence ? ": [" : ": ");
+        for (size_t j = 0; j < source_items(i); j++) {
+            text_puts(&line, j ? ", " : "");
+            if (directory)
+                put_file(index, i, j);
+            else
+                value_show(i, j, field->type, lists, &line);
         }
-        text_puts(&get->line, get->wishes[i].list ? "]" : "");
+        text_puts(&line, selections[i].sequence ? "]" : "");
     }
-    text_puts(&get->line, "}\n");
-    if (!code)
-        code = text_check(&get->line, err);
-    return code ? code : output(get->line.buffer.data, get->line.size, err);
+    text_puts(&line, "}\n");
+    text_output(&line);
 }
 
-/* --npy: the decoded array as a file; a blob that is one goes as it is. */
-static bags_code put_npy(getting *get, bags_error *err) {
-    const bags_field *field = &get->fields[get->wishes[0].select.field];
-    bags_view blob = source_bytes(&get->from, 0, 0);
+/* --npy: the decoded array as a file. A blob of type npy is one already. */
+static bags_view read_npy(void) {
+    static bags_buffer scratch;
+    const bags_field *field = &fields[selections[0].field];
+    bags_view blob = source_bytes(0, 0);
     const char *kind = type_of_bytes(blob);
-    bags_buffer scratch = {0};
     bags_value value;
     if (!strncmp(field->type, "npy", 3) && kind && !strcmp(kind, "npy"))
-        return output(blob.data, blob.size, err);
-    bags_code code = source_value(&get->from, 0, 0, &value, err);
-    if (code)
-        return code;
+        return blob;
+    if (source_dataset())
+        codec_check(field->type);
+    if (!source_value(0, 0, field->type, &value))
+        die();
     if (value.kind != BAGS_KIND_ARRAY)
-        return bags_fail(err, BAGS_ERROR_TYPE,
-            "%s: field \"%s\" of type %s is no array", get->from.path,
-            field->name, field->type);
-    code = encode_as(get->from.codecs, "npy", &value, &scratch, &blob, err);
-    if (!code)
-        code = output(blob.data, blob.size, err);
-    bags_buffer_free(&scratch);
-    return code;
+        fail(BAGS_ERROR_TYPE, "%s: field \"%s\": type %s is not an array",
+            source_path(), field->name, field->type);
+    return npy_encode(&value, &scratch);
 }
 
-static bags_code get_one(getting *get, uint64_t index, bags_error *err) {
-    bags_code code =
-        source_get(&get->from, index, get->selects, get->count, err);
-    if (!code)
-        code = check_items(get, index, err);
-    if (code)
-        return code;
-    if (get->npy)
-        return put_npy(get, err);
-    if (!get->raw)
-        return show_datapoint(get, index, err);
-    bags_view blob = source_bytes(&get->from, 0, 0);
-    return output(blob.data, blob.size, err);
+static void get_one(uint64_t index) {
+    for (size_t i = 0; i < count; i++)
+        resolve(index, i);
+    source_get(index, selects, count);
+    check_items(index);
+    if (!raw && !npy) {
+        show_datapoint(index);
+        return;
+    }
+    bags_view blob = npy ? read_npy() : source_bytes(0, 0);
+    output(blob.data, blob.size);
 }
 
-static bags_code get_all(getting *get, const uint64_t range[3], bool one,
-    bags_error *err) {
-    uint64_t length = source_length(&get->from);
-    uint64_t stop = one ? range[0] + 1 : range[1];
-    if (one && range[0] >= length)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: no %s %ju: there are %ju", get->from.path,
-            get->from.bag ? "blob" : "datapoint", (uintmax_t)range[0],
-            (uintmax_t)length);
-    bags_code code = BAGS_OK;
-    if (get->directory)
-        code = directory_make(get->directory, err);
-    for (uint64_t i = range[0]; i < stop && i < length && !code; i++)
-        code = get_one(get, i, err);
-    return code;
+/* The index of a datapoint, which must exist. */
+static uint64_t find_index(int64_t given) {
+    uint64_t length = source_length();
+    int64_t index = from_start(given, length);
+    if (index < 0 || (uint64_t)index >= length)
+        fail(BAGS_ERROR_RANGE, "%s: %s %jd out of range (length %ju)",
+            source_path(), source_dataset() ? "datapoint" : "blob",
+            (intmax_t)given, (uintmax_t)length);
+    return (uint64_t)index;
+}
+
+static void get_all(const indices *all) {
+    uint64_t length = source_length();
+    for (size_t i = 0; i < all->count; i++)
+        find_index(all->list[i]);
+    uint64_t first = all->one ? find_index(all->start) : 0;
+    if (directory)
+        directory_make(directory);
+    if (all->one)
+        get_one(first);
+    for (size_t i = 0; i < all->count; i++)
+        get_one(find_index(all->list[i]));
+    if (all->one || all->list)
+        return;
+    uint64_t stop = range_end(all->stop, length);
+    stop = stop < length ? stop : length;
+    for (uint64_t i = range_end(all->start, length); i < stop; i += all->step) {
+        get_one(i);
+        if (stop - i <= all->step)
+            break;
+    }
 }
 
 /* ---- the command ---- */
 
-static int check_single(const getting *get, bool one) {
-    const char *name = get->raw ? "--raw" : "--npy";
-    if ((get->raw && get->npy) ||
-        ((get->raw || get->npy) && get->directory))
-        return fail_usage(&command_get,
-            "--raw, --npy and --out exclude each other");
-    if ((get->raw || get->npy) &&
-        (!one || get->count != 1 || get->wishes[0].list))
-        return fail_usage(&command_get,
-            "%s needs one INDEX and one FIELD or FIELD[i] that names one blob",
-            name);
+static int run(int operands_count, char **operands) {
+    indices datapoints = parse_indices(operands[1]);
+    source_open(operands[0]);
+    fields = source_fields(&fields_count);
+    if (!source_dataset() && operands_count > 2)
+        usage("%s is a Bag, which has no fields", operands[0]);
+    parse_selections(operands + 2, (size_t)operands_count - 2);
+    if (raw + npy + (directory != NULL) > 1)
+        usage("--raw, --npy and --out are mutually exclusive");
+    if ((raw || npy) &&
+        (!datapoints.one || count != 1 || selections[0].sequence))
+        usage(
+            "--%s needs one INDEX, and one FIELD or FIELD[i] that is one blob",
+            raw ? "raw" : "npy");
+    names = names_make(fields, fields_count, "");
+    get_all(&datapoints);
+    free(datapoints.list);
     return 0;
-}
-
-static int get_from(getting *get, int count, char **words) {
-    uint64_t range[3];
-    size_t parts;
-    bags_error err;
-    bags_code code = parse_range(words[1], strlen(words[1]), false, range,
-        &parts, &err);
-    if (code == BAGS_ERROR_ARGUMENT)
-        return fail_usage(&command_get, "%s", err.message);
-    if (code)
-        return fail(&err);
-    get->fields = source_fields(&get->from, &get->fields_count);
-    if (get->from.bag && count > 2)
-        return fail_usage(&command_get, "%s is a Bag: it has no fields",
-            words[0]);
-    int exit_code = parse_wishes(get, words + 2, (size_t)count - 2);
-    if (!exit_code)
-        exit_code = check_single(get, parts == 1);
-    if (exit_code)
-        return exit_code;
-    get->names = names_make(get->fields, get->fields_count, &err);
-    if (!get->names || get_all(get, range, parts == 1, &err))
-        return fail(&err);
-    return 0;
-}
-
-static int run(int count, char **words) {
-    getting get;
-    memset(&get, 0, sizeof get);
-    source_options reading = {0};
-    option options[SOURCE_OPTIONS + 4] = {{"raw", &get.raw, NULL},
-        {"npy", &get.npy, NULL}, {"lists", &get.lists, NULL},
-        {"out", NULL, &get.directory}};
-    source_options_describe(&reading, options + 4);
-    int exit_code;
-    if (!options_parse(&command_get, &count, words, options,
-            SOURCE_OPTIONS + 4, &exit_code))
-        return exit_code;
-    if (count < 2)
-        return fail_usage(&command_get, "takes PATH and INDEX or START:STOP");
-    bags_error err;
-    if (source_open(&get.from, words[0], &reading, &err))
-        return fail(&err);
-    exit_code = get_from(&get, count, words);
-    names_free(get.names, get.fields_count);
-    source_close(&get.from);
-    text_free(&get.line);
-    free(get.wishes);
-    free(get.selects);
-    return exit_code;
 }
 
 const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
-    "usage: bags get PATH INDEX|START:STOP [SELECT...]\n"
-    "                [--raw | --npy | --out DIR] [--lists]\n"
-    "                [--check] [--allow-gaps] [--skip-unfinished] [--live]\n"
-    "\n"
-    "Prints one JSON object a datapoint. SELECT is FIELD, FIELD[i] (that item\n"
-    "itself), FIELD[start:stop] or FIELD[start:stop:step] (a list); without\n"
-    "one, all fields. A stop behind the end is the end; start and stop may be\n"
-    "left out. Of a Bag, INDEX is the blob.\n"
-    "\n"
-    "Numbers, text and msgpack are shown as JSON, arrays as their dtype,\n"
-    "shape and first elements, other blobs as their type and number of bytes.\n"
-    "\n"
-    "  --lists    arrays of up to 1024 elements whole, as nested lists\n"
-    "  --raw      write the bytes of the one blob that is selected\n"
-    "  --npy      decode it and write the array as a .npy file\n"
-    "  --out DIR  write every blob to a file of its own in DIR, and print the\n"
-    "             files' names\n"
-    "  --check    compare every blob with its checksum: bags help checksum\n"
-    "  --allow-gaps, --skip-unfinished, --live  as in bags help info\n"
-    "\n"
-    "example:\n"
+    "PATH INDEX [SELECT...]", 2, 0, options, reading_options,
+    "Prints one JSON object per datapoint. INDEX is one index, START:STOP, "
+    "START:STOP:STEP or a list, [3,1,4]; negative numbers count from the end. "
+    "A STOP past the end means the end; START and STOP may be missing. SELECT "
+    "is FIELD, FIELD[i] (that item itself), or FIELD[START:STOP:STEP] (a "
+    "list); without one, all fields. For a Bag, INDEX is the blob.\n"
+    "Numbers, text and msgpack are shown as JSON, arrays as their dtype, shape "
+    "and first elements, other blobs as their type and number of bytes.\n",
     "  bags get pets 0:3 label 'words[0:2]'\n"
-    "  bags get pets 7 photo --raw >photo.jpg\n",
+    "  bags get pets -1 photo --raw >photo.jpg\n",
     run};

@@ -1,263 +1,154 @@
 /*
- * bags images: a folder of JPEG and PNG files as a dataset. What a file is, its
- * first bytes say: in real collections some endings lie.
+ * bags images: a folder of JPEG and PNG files as a dataset. The first bytes of a
+ * file state its format: in real collections some endings are wrong.
  *
- * Every directory is visited once, links to directories after the others, so
- * that links in a circle end.
+ * All files are found and sorted first, then written. Every directory is visited
+ * once, links to directories after the others, so that circular links end.
  */
 #include "command.h"
 #include "system.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
+#include <search.h>
+
+static const char *type, *classes_path;
+
+static const option options[] = {
+    {"type", OPTION_TEXT, &type, "T",
+        "type of the field image: jpeg, jpeg(90), png, or bytes, which keeps "
+        "every file as it is but is not decoded by readers. Files of the other "
+        "format are converted. Needed if DIR contains both formats"},
+    {"classes", OPTION_TEXT, &classes_path, "FILE",
+        "labels are numbers, int(4): the line of the class folder's name in "
+        "FILE, from 0. If FILE is missing, it is written with the sorted "
+        "names"},
+    OPTIONS_END,
+};
 
 typedef struct image {
-    char *path;        /* below DIR, with "/" */
-    size_t label_size; /* the first directory in it; 0: none */
+    char *path;        /* relative to DIR, with "/" */
+    size_t label_size; /* of its first directory; 0: none */
     bool png;
 } image;
 
-/* A place in a hash table of directories. */
-typedef struct visited {
-    bool used;
-    dev_t device;
-    ino_t number;
-} visited;
+static const char *root;
+static image *images;
+static size_t count, pngs;
+static size_t others, hidden, again; /* left out */
+static char **links; /* to directories, which are visited after the others */
+static size_t links_count;
 
-typedef struct imaging {
-    const char *root;
-    const char *type; /* of the field image */
-    write_options options;
-    image *images;
-    size_t count, room;
-    visited *seen;
-    size_t seen_count, seen_room;
-    size_t pngs, others, hidden, again;
-    bags_registry *codecs;
-    bags_buffer file, scratch;
-    sink out;
-} imaging;
+/* ---- finding images ---- */
 
-/* One more element of an array that grows. */
-static bool grow(void **array, size_t count, size_t *room, size_t size) {
-    if (count < *room)
-        return true;
-    size_t more = *room ? *room * 2 : 64;
-    void *grown = realloc(*array, more * size);
-    if (!grown)
-        return false;
-    *array = grown;
-    *room = more;
-    return true;
+static void leave_out(const char *path, const char *reason) {
+    if (++others <= 5)
+        note("%s: left out: %s", path, reason);
 }
 
-/* ---- looking for images ---- */
-
-/* A pipe or a device is no image, and must not be waited for. */
-static bags_code read_head(const char *path, unsigned char head[16],
-    size_t *size, bags_error *err) {
+static void add_file(const char *name, const char *path) {
+    unsigned char head[16];
+    /* O_NONBLOCK: a pipe or a device must not make the command wait. */
     int file = open_file(path, O_RDONLY | O_NONBLOCK);
     if (file < 0)
-        return fail_system(err, errno, path, "open");
-    ssize_t got = read_some(file, head, 16);
-    int error = errno;
-    close(file);
+        fail_system(errno, path, "open");
+    ssize_t got = read_some(file, head, sizeof head);
     if (got < 0)
-        return fail_system(err, error, path, "read");
-    *size = (size_t)got;
-    return BAGS_OK;
-}
-
-static void note_other(imaging *all, const char *path, const char *why) {
-    if (++all->others <= 5)
-        note("%s: left out: %s", path, why);
-}
-
-static bags_code add_file(imaging *all, const char *below, const char *path,
-    bags_error *err) {
-    unsigned char head[16];
-    bags_view start = {head, 0};
-    bags_code code = read_head(path, head, &start.size, err);
-    if (code)
-        return code;
-    const char *type = type_of_bytes(start);
-    bool png = type && !strcmp(type, "png");
-    if (!png && (!type || strcmp(type, "jpeg"))) {
-        note_other(all, path, "neither JPEG nor PNG");
-        return BAGS_OK;
+        fail_system(errno, path, "read");
+    close(file);
+    bags_view start = {head, (size_t)got};
+    const char *found = type_of_bytes(start);
+    bool png = found && !strcmp(found, "png");
+    if (!png && (!found || strcmp(found, "jpeg"))) {
+        leave_out(path, "neither JPEG nor PNG");
+        return;
     }
-    void *images = all->images;
-    if (!grow(&images, all->count, &all->room, sizeof *all->images))
-        return fail_memory(err);
-    all->images = (image *)images;
-    image *to = &all->images[all->count];
-    to->path = string_format(err, "%s", below);
-    if (!to->path)
-        return BAGS_ERROR_MEMORY;
-    const char *slash = strchr(below, '/');
-    to->label_size = slash ? (size_t)(slash - below) : 0;
-    to->png = png;
-    all->pngs += png ? 1 : 0;
-    all->count++;
-    return BAGS_OK;
+    const char *slash = strchr(name, '/');
+    images = (image *)grow(images, count, sizeof *images);
+    images[count].path = string_format("%s", name);
+    images[count].label_size = slash ? (size_t)(slash - name) : 0;
+    images[count++].png = png;
+    pngs += png;
 }
 
-/* Where a directory is in the table, or belongs. */
-static visited *find_place(visited *table, size_t room, dev_t device,
-    ino_t number) {
-    uint64_t hash = ((uint64_t)number + (uint64_t)device) * 0x9E3779B97F4A7C15u;
-    size_t at = (size_t)(hash >> 32) & (room - 1);
-    while (table[at].used &&
-           (table[at].device != device || table[at].number != number))
-        at = (at + 1) & (room - 1);
-    return &table[at];
+typedef struct directory_id {
+    dev_t device;
+    ino_t inode;
+} directory_id;
+
+static int compare_ids(const void *a, const void *b) {
+    const directory_id *one = (const directory_id *)a;
+    const directory_id *two = (const directory_id *)b;
+    if (one->device != two->device)
+        return one->device < two->device ? -1 : 1;
+    return one->inode < two->inode ? -1 : one->inode > two->inode;
 }
 
-/* Keep the table at most half full; its room is a power of two. */
-static bags_code grow_table(imaging *all, bags_error *err) {
-    size_t room = all->seen_room ? all->seen_room * 2 : 256;
-    if (2 * all->seen_count < all->seen_room)
-        return BAGS_OK;
-    visited *table = (visited *)calloc(room, sizeof *table);
-    if (!table)
-        return fail_memory(err);
-    for (size_t i = 0; i < all->seen_room; i++)
-        if (all->seen[i].used)
-            *find_place(table, room, all->seen[i].device,
-                all->seen[i].number) = all->seen[i];
-    free(all->seen);
-    all->seen = table;
-    all->seen_room = room;
-    return BAGS_OK;
+/* True if a directory was not visited before. */
+static bool is_new(const struct stat *about) {
+    static void *tree;
+    directory_id *id = (directory_id *)allocate(1, sizeof *id);
+    id->device = about->st_dev;
+    id->inode = about->st_ino;
+    directory_id **found = (directory_id **)tsearch(id, &tree, compare_ids);
+    if (!found)
+        fail(BAGS_ERROR_MEMORY, "out of memory");
+    if (*found == id || id->inode == 0) /* on Windows all are 0 */
+        return true;
+    free(id);
+    return false;
 }
 
-/* Note that a directory is visited; *before: it was already. */
-static bags_code mark_visited(imaging *all, const char *path, bool *before,
-    bags_error *err) {
-    struct stat about;
-    if (stat(path, &about))
-        return fail_system(err, errno, path, "open");
-    bags_code code = grow_table(all, err);
-    if (code)
-        return code;
-    visited *place = find_place(all->seen, all->seen_room, about.st_dev,
-        about.st_ino);
-    *before = place->used && about.st_ino; /* on Windows all have 0 */
-    all->seen_count += place->used ? 0 : 1;
-    place->used = true;
-    place->device = about.st_dev;
-    place->number = about.st_ino;
-    return BAGS_OK;
-}
+static void visit(const char *name);
 
-typedef struct names {
-    char **all;
-    size_t count, room;
-} names;
-
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* The names in a directory that are not hidden, sorted. */
-static bags_code list_names(imaging *all, const char *path, names *out,
-    bags_error *err) {
-    DIR *directory = opendir(path);
-    struct dirent *entry;
-    bags_code code = BAGS_OK;
-    if (!directory)
-        return fail_system(err, errno, path, "open");
-    while (!code && (errno = 0, entry = readdir(directory))) {
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-            continue;
-        if (entry->d_name[0] == '.') {
-            all->hidden++;
-            continue;
-        }
-        void *list = out->all;
-        if (!grow(&list, out->count, &out->room, sizeof *out->all)) {
-            code = fail_memory(err);
-            break;
-        }
-        out->all = (char **)list;
-        out->all[out->count] = string_format(err, "%s", entry->d_name);
-        code = out->all[out->count] ? BAGS_OK : BAGS_ERROR_MEMORY;
-        out->count += code ? 0 : 1;
-    }
-    if (!code && errno)
-        code = fail_system(err, errno, path, "read");
-    closedir(directory);
-    if (out->count)
-        qsort(out->all, out->count, sizeof *out->all, compare_names);
-    return code;
-}
-
-static bags_code visit(imaging *all, const char *below, bags_error *err);
-
-/* What the three passes over a directory look at. */
-typedef enum pass { PASS_FILES, PASS_DIRECTORIES, PASS_LINKS, PASSES } pass;
-
-static bags_code visit_entry(imaging *all, const char *below, const char *path,
-    pass now, bags_error *err) {
+static void visit_entry(const char *name) {
     struct stat link, about;
+    char *path = path_join(root, name);
     if (lstat(path, &link))
-        return fail_system(err, errno, path, "look at");
-    bool dangles = stat(path, &about) != 0;
-    bool directory = !dangles && S_ISDIR(about.st_mode);
-    pass its = !directory ? PASS_FILES
-               : S_ISLNK(link.st_mode) ? PASS_LINKS : PASS_DIRECTORIES;
-    if (its != now)
-        return BAGS_OK;
-    if (directory)
-        return visit(all, below, err);
-    if (!dangles && S_ISREG(about.st_mode))
-        return add_file(all, below, path, err);
-    note_other(all, path, dangles ? "a link to nothing" : "not a regular file");
-    return BAGS_OK;
-}
-
-static bags_code visit_names(imaging *all, const char *below,
-    const names *list, pass now, bags_error *err) {
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < list->count && !code; i++) {
-        char *inner = *below ? path_join(below, list->all[i], err)
-                             : string_format(err, "%s", list->all[i]);
-        char *path = inner ? path_join(all->root, inner, err) : NULL;
-        code = path ? visit_entry(all, inner, path, now, err)
-                    : BAGS_ERROR_MEMORY;
-        free(inner);
-        free(path);
+        fail_system(errno, path, "stat");
+    bool dangling = stat(path, &about) != 0;
+    bool is_directory = !dangling && S_ISDIR(about.st_mode);
+    if (is_directory && S_ISLNK(link.st_mode)) {
+        links = (char **)grow(links, links_count, sizeof *links);
+        links[links_count++] = string_format("%s", name);
+    } else if (is_directory) {
+        visit(name);
+    } else if (!dangling && S_ISREG(about.st_mode)) {
+        add_file(name, path);
+    } else {
+        leave_out(path, dangling ? "a dangling link" : "not a regular file");
     }
-    return code;
+    free(path);
 }
 
-/* Visit the directory `below` the root; "" is the root. */
-static bags_code visit(imaging *all, const char *below, bags_error *err) {
-    names list = {0};
-    bool before = false;
-    char *path = *below ? path_join(all->root, below, err)
-                        : string_format(err, "%s", all->root);
-    bags_code code =
-        path ? mark_visited(all, path, &before, err) : BAGS_ERROR_MEMORY;
-    if (before)
-        all->again++;
-    else if (!code)
-        code = list_names(all, path, &list, err);
-    for (int now = PASS_FILES; now < PASSES && !code; now++)
-        code = visit_names(all, below, &list, (pass)now, err);
-    for (size_t i = 0; i < list.count; i++)
-        free(list.all[i]);
-    free(list.all);
+/* Visit a directory, named relative to the root, which is ".". */
+static void visit(const char *name) {
+    struct stat about;
+    struct dirent *entry;
+    char *path =
+        strcmp(name, ".") ? path_join(root, name) : string_format("%s", root);
+    DIR *directory = opendir(path);
+    if (!directory || stat(path, &about))
+        fail_system(errno, path, "open");
+    bool fresh = is_new(&about);
+    again += !fresh;
+    while (fresh && (errno = 0, entry = readdir(directory))) {
+        char *inner = path_join(name, entry->d_name);
+        if (entry->d_name[0] != '.')
+            visit_entry(inner);
+        else
+            hidden += strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+        free(inner);
+    }
+    if (fresh && errno)
+        fail_system(errno, path, "read");
+    closedir(directory);
     free(path);
-    return code;
 }
 
 /* By label, then by path. */
 static int compare_images(const void *a, const void *b) {
     const image *one = (const image *)a, *two = (const image *)b;
-    size_t size = one->label_size < two->label_size ? one->label_size
-                                                    : two->label_size;
+    size_t size =
+        one->label_size < two->label_size ? one->label_size : two->label_size;
     int order = memcmp(one->path, two->path, size);
     if (order)
         return order;
@@ -266,189 +157,213 @@ static int compare_images(const void *a, const void *b) {
     return strcmp(one->path, two->path);
 }
 
+static int compare_links(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool is_new_label(size_t i) {
+    const image *one = &images[i], *before = one - 1;
+    return i == 0 || before->label_size != one->label_size ||
+           memcmp(before->path, one->path, one->label_size);
+}
+
+static void find_images(void) {
+    visit(".");
+    for (size_t i = 0; i < links_count; i++) {
+        /* Sorted, so that it does not depend on the system which of two links to
+         * a directory is visited. */
+        qsort(links + i, links_count - i, sizeof *links, compare_links);
+        visit(links[i]);
+    }
+    if (count == 0)
+        fail(BAGS_ERROR_MISSING, "%s: contains no JPEG or PNG file", root);
+    qsort(images, count, sizeof *images, compare_images);
+    if (type)
+        return;
+    type = pngs ? "png" : "jpeg";
+    if (pngs == 0 || pngs == count)
+        return;
+    size_t rare = 0;
+    while (images[rare].png != (2 * pngs < count))
+        rare++;
+    usage("%s: contains %zu JPEG and %zu PNG files (%s); choose --type jpeg or "
+          "--type png, which convert, or --type bytes, which readers do not "
+          "decode",
+        root, count - pngs, pngs, images[rare].path);
+}
+
+/* ---- classes ---- */
+
+static char **classes;
+static size_t classes_count;
+
+/* Write the class folders' names to the file, if it does not exist. Several
+ * workers may do so at once: each writes the same. */
+static void write_classes(void) {
+    text lines = {0};
+    if (path_exists(classes_path))
+        return;
+    char *partial =
+        string_format("%s.%ju.partial", classes_path, (uintmax_t)getpid());
+    for (size_t i = 0; i < count; i++)
+        if (is_new_label(i)) {
+            text_put(&lines, images[i].path, images[i].label_size);
+            text_puts(&lines, "\n");
+        }
+    file_write(partial, lines.buffer.data, lines.size);
+    if (rename(partial, classes_path) && !path_exists(classes_path))
+        fail_system(errno, classes_path, "create");
+    bags_buffer_free(&lines.buffer);
+    free(partial);
+}
+
+static void read_classes(void) {
+    static bags_buffer file; /* the names stay in it */
+    write_classes();
+    bags_view content = file_read(classes_path, &file);
+    char *at = (char *)file.data, *end = at + content.size;
+    while (at < end) {
+        size_t size = strcspn(at, "\n");
+        at[size] = 0;
+        if (size && at[size - 1] == '\r')
+            at[size - 1] = 0;
+        classes = (char **)grow(classes, classes_count, sizeof *classes);
+        classes[classes_count++] = at;
+        at += size + 1;
+    }
+}
+
+static uint64_t find_class(const image *one) {
+    static size_t last; /* images of one class follow each other */
+    for (size_t i = 0; i < classes_count; i++) {
+        size_t at = (last + i) % classes_count;
+        if (strlen(classes[at]) == one->label_size &&
+            !memcmp(classes[at], one->path, one->label_size))
+            return last = at;
+    }
+    fail(BAGS_ERROR_VALUE, "%s: no line \"%.*s\"", classes_path,
+        (int)one->label_size, one->path);
+}
+
 /* ---- writing them ---- */
 
-/* Whether a file of this kind is a blob of the field's type as it stands. */
-static bool fits_type(const imaging *all, bool png) {
-    if (!strcmp(all->type, "bytes"))
-        return true;
-    return png == !strncmp(all->type, "png", 3);
-}
+static size_t converted, renamed;
 
-static bags_code image_value(imaging *all, const image *one,
-    bags_value *out, bags_error *err) {
-    size_t size = 0;
-    char *path = path_join(all->root, one->path, err);
-    bags_code code = path ? file_read(path, &all->file, &size, err)
-                          : BAGS_ERROR_MEMORY;
-    bags_view file = {all->file.data, size};
-    const char *type = code ? NULL : type_of_bytes(file);
-    if (!code && (!type || strcmp(type, one->png ? "png" : "jpeg")))
-        code = bags_fail(err, BAGS_ERROR_VALUE,
-            "%s: changed since it was looked at", path);
-    else if (!code && fits_type(all, one->png))
-        *out = bags_blob(file.data, file.size);
-    else if (!code)
-        code = value_from_file(all->codecs, path, file, &all->scratch, out,
-            err);
+static bags_value image_value(const image *one) {
+    static bags_buffer buffer, scratch;
+    char *path = path_join(root, one->path);
+    bags_view file = file_read(path, &buffer);
+    const char *found = type_of_bytes(file);
+    if (!found || strcmp(found, one->png ? "png" : "jpeg"))
+        fail(BAGS_ERROR_VALUE, "changed since it was found");
+    bool fits = !strcmp(type, "bytes") || one->png == !strncmp(type, "png", 3);
+    bags_value value = fits ? bags_blob(file.data, file.size)
+                            : value_from_file(path, file, &scratch);
+    converted += !fits;
     free(path);
-    return code;
+    return value;
 }
 
-static bags_code add_image(imaging *all, const image *one, bags_error *err) {
-    bags_value picture;
-    bags_value label = bags_utf8_sized(one->path, one->label_size);
-    bags_value path = bags_utf8(one->path);
-    bags_code code = image_value(all, one, &picture, err);
-    if (code)
-        return code;
-    bags_entry entries[3] = {{"image", &picture, 1}, {"label", &label, 1},
-        {"path", &path, 1}};
-    code = sink_did(&all->out,
-        bags_writer_append(all->out.dataset, entries, 3, err));
-    if (code)
-        return fail_prefix(err, "%s/%s: ", all->root, one->path);
-    return sink_added(&all->out, picture.size + path.size, err);
-}
-
-static bags_code add_images(imaging *all, bags_error *err) {
-    progress bar = {0};
-    bar.title = "images";
-    bar.unit = "images";
-    const bags_writer_options *options = &all->options.options;
-    uint64_t workers = options->shard_stop ? options->shard_stop : 1;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < all->count && !code; i++) {
-        if (i % workers != options->shard_start)
-            continue;
-        code = add_image(all, &all->images[i], err);
-        progress_show(&bar, i + 1, all->count, sink_length(&all->out));
+/* Bytes that are not UTF-8 become \xff. */
+static bags_value name_value(text *out, const char *name, size_t size) {
+    out->size = 0;
+    for (size_t i = 0; i < size; i++) {
+        size_t valid = size - i;
+        bool good = bags_utf8_valid(name + i, size - i, &valid);
+        text_put(out, name + i, valid);
+        i += valid;
+        if (!good)
+            text_format(out, "\\x%02x", (unsigned char)name[i]);
     }
-    progress_end(&bar);
-    return code;
+    return bags_utf8_sized((char *)out->buffer.data, out->size);
 }
 
-static void report_left_out(const imaging *all, size_t count,
-    const char *which) {
-    if (count)
-        printf("%s: left out: %zu %s\n", all->root, count, which);
+static const image *current; /* for failures */
+
+static void add_image(const image *one) {
+    static text label, path;
+    current = one;
+    bags_value values[3];
+    values[0] = image_value(one);
+    values[1] = name_value(&label, one->path, one->label_size);
+    if (classes_path)
+        values[1] = bags_uint(find_class(one));
+    values[2] = name_value(&path, one->path, strlen(one->path));
+    renamed += path.size > strlen(one->path);
+    sink_begin();
+    for (size_t i = 0; i < 3; i++)
+        sink_put(i, 0, &values[i]);
+    sink_end();
+    current = NULL;
 }
 
-static void report(const imaging *all) {
+static void explain_failure(void) {
+    progress_end();
+    if (current)
+        failure_prefix("%s/%s: ", root, current->path);
+    sink_failed();
+}
+
+static void print_left_out(size_t number, const char *which) {
+    if (number)
+        printf("%s: left out: %zu %s\n", root, number, which);
+}
+
+static void print_summary(void) {
     size_t labels = 0;
-    for (size_t i = 0; i < all->count; i++) {
-        const image *one = &all->images[i], *before = i ? one - 1 : NULL;
-        labels += !before || before->label_size != one->label_size ||
-                  memcmp(before->path, one->path, one->label_size);
-    }
+    for (size_t i = 0; i < count; i++)
+        labels += is_new_label(i);
     printf("%s: %zu image%s of type %s (%zu JPEG, %zu PNG), %zu label%s\n",
-        all->root, all->count, all->count == 1 ? "" : "s", all->type,
-        all->count - all->pngs, all->pngs, labels, labels == 1 ? "" : "s");
-    report_left_out(all, all->others, "that are neither JPEG nor PNG");
-    report_left_out(all, all->hidden, "that are hidden");
-    report_left_out(all, all->again, "that are directories met before");
+        root, count, plural(count), type, count - pngs, pngs, labels,
+        plural(labels));
+    if (converted)
+        printf("%s: converted: %zu %s\n", root, converted,
+            strncmp(type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
+    if (renamed)
+        printf("%s: %zu path%s not UTF-8: invalid bytes are written as \\xff\n",
+            root, renamed, renamed == 1 ? " is" : "s are");
+    print_left_out(others, "that are neither JPEG nor PNG");
+    print_left_out(hidden, "that are hidden");
+    print_left_out(again, "that are directories visited before");
 }
 
-static bool is_image_type(const char *type, bags_error *err) {
-    static const char *const known[] = {"jpeg", "jpg", "png", "bytes"};
+static bool is_image_type(void) {
     bags_type parsed;
-    if (bags_type_parse(type, &parsed, err))
-        return false;
-    for (size_t i = 0; i < 4 && !parsed.sequence; i++)
-        if (strlen(known[i]) == parsed.name.size &&
-            !memcmp(known[i], parsed.name.data, parsed.name.size))
-            return true;
-    return false;
+    type_class kind = type_kind(type);
+    return !bags_type_parse(type, &parsed, NULL) && !parsed.sequence &&
+           (kind == TYPE_IMAGE || !strcmp(type, "bytes"));
 }
 
-static bags_code find_images(imaging *all, bags_error *err) {
-    bags_code code = visit(all, "", err);
-    if (code)
-        return code;
-    if (all->count == 0)
-        return bags_fail(err, BAGS_ERROR_MISSING,
-            "%s: no JPEG or PNG file in it", all->root);
-    qsort(all->images, all->count, sizeof *all->images, compare_images);
-    if (!all->type)
-        all->type = all->pngs == 0            ? "jpeg"
-                    : all->pngs == all->count ? "png"
-                                              : "bytes";
-    return BAGS_OK;
-}
-
-static int write_images(imaging *all, const char *out) {
-    bags_error err;
-    if (find_images(all, &err))
-        return fail(&err);
-    all->codecs = codecs_make(&err);
-    if (!all->codecs)
-        return fail(&err);
-    bags_field fields[3] = {{"image", all->type}, {"label", "utf8"},
-        {"path", "utf8"}};
-    all->options.options.registry = all->codecs;
-    all->out.path = out;
-    all->out.sharded = all->options.options.sharded;
-    all->out.dataset =
-        bags_writer_open(out, fields, 3, &all->options.options, &err);
-    if (!all->out.dataset)
-        return fail(&err);
-    if (add_images(all, &err))
-        return sink_give_up(&all->out, &err);
-    report(all);
-    return sink_finish(&all->out);
-}
-
-static void release(imaging *all) {
-    for (size_t i = 0; i < all->count; i++)
-        free(all->images[i].path);
-    free(all->images);
-    free(all->seen);
-    bags_registry_free(all->codecs);
-    bags_buffer_free(&all->file);
-    bags_buffer_free(&all->scratch);
-}
-
-static int run(int count, char **words) {
-    imaging all;
-    memset(&all, 0, sizeof all);
-    option options[WRITE_OPTIONS + 1] = {{"type", NULL, &all.type}};
-    write_options_describe(&all.options, options + 1);
-    int exit_code;
-    bags_error err;
-    if (!options_parse(&command_images, &count, words, options,
-            WRITE_OPTIONS + 1, &exit_code))
-        return exit_code;
-    if (count != 2)
-        return fail_usage(&command_images, "takes DIR and OUT");
-    if (all.type && !is_image_type(all.type, &err))
-        return fail_usage(&command_images,
-            "--type: \"%s\" is not jpeg, png or bytes", all.type);
-    if (!write_options_understand(&all.options, &command_images, &exit_code))
-        return exit_code;
-    all.root = words[0];
-    exit_code = write_images(&all, words[1]);
-    release(&all);
-    return exit_code;
+static int run(int operands_count, char **operands) {
+    (void)operands_count;
+    root = operands[0];
+    if (type && !is_image_type())
+        usage("--type: \"%s\" is not jpeg, png or bytes", type);
+    writing_check();
+    find_images();
+    if (classes_path)
+        read_classes();
+    bags_field fields[3] = {{"image", type},
+        {"label", classes_path ? "int(4)" : "utf8"}, {"path", "utf8"}};
+    on_failure = explain_failure;
+    sink_open(operands[1], root, fields, 3, false);
+    for (size_t i = 0; i < count; i++) {
+        if (writing_is_mine(i) && sink_next())
+            add_image(&images[i]);
+        progress_show("images", "images", i + 1, count, sink_length());
+    }
+    progress_end();
+    print_summary();
+    sink_finish();
+    return 0;
 }
 
 const command command_images = {"images", "a dataset from folders of images",
-    "usage: bags images DIR OUT [--type jpeg|png|bytes] [--shard-...]\n"
-    "                   [--checksum] [--idx] [--sync-size N | --no-sync]\n"
-    "\n"
-    "Packs the JPEG and PNG files below DIR, as they are, into the fields\n"
-    "image, label (the folder in DIR that it is in; \"\" for files in DIR\n"
-    "itself) and path (below DIR), sorted by label and path. A file's first\n"
-    "bytes say what it is. Other files, and hidden ones, are left out and\n"
-    "counted. Links are followed; every directory is taken once.\n"
-    "\n"
-    "  --type T  type of the field image. By default jpeg if all are JPEG,\n"
-    "            png if all are PNG, else bytes, which keeps every file as it\n"
-    "            is. With jpeg, jpeg(90) or png, files of the other kind are\n"
-    "            encoded anew\n"
-    "  --shard-size N, --shard-length N, --shard-start W, --shard-stop K,\n"
-    "  --checksum, --idx, --sync-size N, --no-sync  as in bags help pack;\n"
-    "            worker W packs the images W, W+K, W+2K, ...\n"
-    "\n"
-    "example:\n"
-    "  bags images imagenet/train train --shard-size 1G\n",
+    "DIR OUT", 2, 2, options, writing_options,
+    "Packs the JPEG and PNG files in DIR, as they are, into the fields image, "
+    "label (the folder in DIR that contains it; \"\" for files in DIR itself) "
+    "and path (relative to DIR), sorted by label and path. The first bytes of "
+    "a file state its format. Other files, and hidden ones, are left out and "
+    "counted. Links are followed; every directory is visited once.\n",
+    "  bags images imagenet/train train --shard-size 1G --classes names.txt\n",
     run};

@@ -1,17 +1,28 @@
 /*
- * bags - pack, look at and unpack datasets in the Bag and Bags formats.
+ * bags - pack, show and unpack datasets in the Bag and Bags formats.
  *
- * Finds the subcommand, prints help, and makes sure that whatever was printed
- * arrived: a full disk or a closed pipe is an error with exit code 1, never a
- * death by signal and never silence.
+ * Finds the subcommand and reports its failure. Everything printed must have
+ * arrived: a full disk is an error with exit code 1. If the program that reads
+ * the output has closed it, the command ends silently, as `bags get ... | head`
+ * needs.
  */
 #include "command.h"
 #include "system.h"
 
-#include <errno.h>
 #include <stdarg.h>
-#include <string.h>
 
+extern const command command_checksum;
+extern const command command_export;
+extern const command command_finalize;
+extern const command command_get;
+extern const command command_images;
+extern const command command_info;
+extern const command command_pack;
+extern const command command_recover;
+extern const command command_sheet;
+extern const command command_verify;
+
+/* A new subcommand is one line above and one here. */
 static const command *const commands[] = {
     &command_info,
     &command_get,
@@ -27,8 +38,16 @@ static const command *const commands[] = {
 
 #define COMMANDS (sizeof commands / sizeof *commands)
 
-/* Names come from strangers' files: nothing of them may steer a terminal. */
-static void put_visible(const char *message) {
+static const command *chosen;
+
+/* ---- failures ---- */
+
+bags_error failure;
+void (*on_failure)(void);
+
+/* Names come from untrusted files: they must not control a terminal. */
+static void print_line(const char *message) {
+    fputs("bags: ", stderr);
     for (const char *c = message; *c; c++) {
         unsigned char byte = (unsigned char)*c;
         if (byte < 0x20 || byte == 0x7F)
@@ -45,106 +64,180 @@ void note(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    fputs("bags: ", stderr);
-    put_visible(message);
+    print_line(message);
 }
 
-int fail(const bags_error *err) {
-    note("%s", err->message);
-    return 1;
+void die(void) {
+    void (*prepare)(void) = on_failure;
+    bool is_usage = failure.code == BAGS_ERROR_ARGUMENT;
+    on_failure = NULL;
+    if (prepare)
+        prepare();
+    if (is_usage && chosen)
+        note("%s: %s (see `bags help %s`)", chosen->name, failure.message,
+            chosen->name);
+    else
+        print_line(failure.message);
+    exit(is_usage ? 2 : 1);
 }
 
-int fail_usage(const command *about, const char *format, ...) {
-    char message[BAGS_ERROR_SIZE];
+void fail(bags_code code, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
+    vsnprintf(failure.message, sizeof failure.message, format, arguments);
     va_end(arguments);
-    if (about)
-        note("%s: %s (see: bags help %s)", about->name, message, about->name);
-    else
-        note("%s (see: bags help)", message);
-    return 2;
+    failure.code = code;
+    die();
 }
 
-bags_code output(const void *data, size_t size, bags_error *err) {
+void fail_system(int error, const char *path, const char *doing) {
+    fail(error == ENOMEM ? BAGS_ERROR_MEMORY : BAGS_ERROR_IO,
+        "%s: cannot %s: %s", path, doing, strerror(error));
+}
+
+void must(bags_code code) {
+    if (code)
+        die();
+}
+
+void failure_prefix(const char *format, ...) {
+    bags_error old = failure;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(failure.message, sizeof failure.message, format, arguments);
+    va_end(arguments);
+    failure_suffix("%s", old.message);
+}
+
+void failure_suffix(const char *format, ...) {
+    size_t size = strlen(failure.message);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(failure.message + size, sizeof failure.message - size, format,
+        arguments);
+    va_end(arguments);
+}
+
+/* ---- output and memory ---- */
+
+void output(const void *data, size_t size) {
     errno = 0;
     if (size == 0 || fwrite(data, 1, size, stdout) == size)
-        return BAGS_OK;
-    return fail_system(err, errno ? errno : EIO, "standard output", "write");
+        return;
+    if (errno == EPIPE)
+        exit(1);
+    fail_system(errno ? errno : EIO, "standard output", "write");
 }
 
-static int print_help(void) {
+void *allocate(size_t count, size_t size) {
+    void *made = calloc(count + 1, size);
+    if (!made)
+        fail(BAGS_ERROR_MEMORY, "out of memory");
+    return made;
+}
+
+void *grow(void *array, size_t count, size_t size) {
+    if (count & (count - 1))
+        return array;
+    void *grown = realloc(array, (count ? 2 * count : 1) * size);
+    if (!grown)
+        fail(BAGS_ERROR_MEMORY, "out of memory");
+    return grown;
+}
+
+char *string_format(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int size = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    char *made = (char *)allocate(size < 0 ? 0 : (size_t)size, 1);
+    va_start(arguments, format);
+    vsnprintf(made, (size_t)size + 1, format, arguments);
+    va_end(arguments);
+    return made;
+}
+
+const char *plural(uint64_t count) { return count == 1 ? "" : "s"; }
+
+/* ---- help ---- */
+
+static void print_help(void) {
     fputs("bags " BAGS_VERSION
-          " - pack, look at and unpack machine-learning datasets\n"
+          " - pack, show and unpack machine-learning datasets\n"
           "\n"
           "usage: bags COMMAND ...\n"
-          "\n", stdout);
+          "\n",
+        stdout);
     for (size_t i = 0; i < COMMANDS; i++)
         printf("  %-10s%s\n", commands[i]->name, commands[i]->summary);
-    fputs(
-        "  help      this text; bags help COMMAND: more on a command\n"
-        "\n"
-        "A Bag is one NAME.bag file. A dataset is a directory with\n"
-        "spec.json and a NAME.bag for each field, or a directory of such\n"
-        "directories, its shards.\n"
-        "\n"
-        "example:\n"
-        "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n"
-        "  bags info pets\n"
-        "  bags get pets 0:3 label\n"
-        "\n"
-        "Exit code: 0 done, 1 an error, 2 a command line that makes no\n"
-        "sense.\n", stdout);
-    return 0;
+    fputs("  help      this text; bags help COMMAND: about a command;\n"
+          "            bags help types: the types of fields\n"
+          "  --version the version, and the formats built in\n"
+          "\n"
+          "A Bag is a file NAME.bag. A dataset is a directory with spec.json\n"
+          "and a NAME.bag for each field, or a directory of such directories,\n"
+          "its shards.\n"
+          "\n"
+          "example:\n"
+          "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n"
+          "  bags info pets\n"
+          "  bags get pets 0:3 label\n"
+          "\n"
+          "Exit code: 0 success, 1 an error, 2 an invalid command line.\n",
+        stdout);
 }
 
 static const command *find_command(const char *name) {
     for (size_t i = 0; i < COMMANDS; i++)
         if (!strcmp(commands[i]->name, name))
             return commands[i];
-    return NULL;
+    usage("there is no command %s (see `bags help`)", name);
 }
 
-static int run_help(int count, char **words) {
+static void run_help(int count, char **words) {
+    if (count > 1)
+        usage("help: expected one COMMAND (see `bags help`)");
     if (count == 0 || !strcmp(words[0], "help"))
-        return print_help();
-    const command *about = find_command(words[0]);
-    if (!about || count > 1)
-        return fail_usage(NULL, "there is no command %s", words[count - 1]);
-    fputs(about->help, stdout);
-    return 0;
+        print_help();
+    else if (!strcmp(words[0], "types"))
+        types_help();
+    else
+        options_help(find_command(words[0]));
 }
 
 static int run(int count, char **words) {
-    if (count == 0) {
-        fail_usage(NULL, "which command?");
-        return 2;
-    }
+    if (count == 0)
+        usage("which command? (see `bags help`)");
     if (!strcmp(words[0], "--version")) {
         printf("bags %s\n", bags_version());
+        formats_print();
         return 0;
     }
     if (!strcmp(words[0], "help") || !strcmp(words[0], "--help") ||
-        !strcmp(words[0], "-h"))
-        return run_help(count - 1, words + 1);
-    const command *found = find_command(words[0]);
-    if (!found)
-        return fail_usage(NULL, "there is no command %s", words[0]);
-    return found->run(count - 1, words + 1);
+        !strcmp(words[0], "-h")) {
+        run_help(count - 1, words + 1);
+        return 0;
+    }
+    chosen = find_command(words[0]);
+    count = options_parse(chosen, count - 1, words + 1);
+    if (count < 0)
+        return 0; /* it printed the help */
+    if (count < chosen->least || (chosen->most && count > chosen->most))
+        usage("expected %s", chosen->operands);
+    return chosen->run(count, words + 1);
 }
 
 int main(int argc, char **argv) {
     prepare_standard_files();
     int code = run(argc - 1, argv + 1);
-    bool good = !ferror(stdout);
+    bool complete = !ferror(stdout);
     errno = 0;
-    good = !fflush(stdout) && good;
-    good = !fclose(stdout) && good;
-    if (!good && code == 0) {
+    complete = !fflush(stdout) && complete;
+    complete = !fclose(stdout) && complete;
+    if (complete)
+        return code;
+    if (errno != EPIPE)
         note("standard output: cannot write: %s",
-            errno ? strerror(errno) : "it was not written whole");
-        code = 1;
-    }
-    return code;
+            errno ? strerror(errno) : "it is incomplete");
+    return 1;
 }

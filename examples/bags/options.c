@@ -1,144 +1,172 @@
 /*
- * The words of a command line: options wherever they stand, as --name VALUE or
- * --name=VALUE, "--" before words that begin with a dash. A negative number is
- * a word, so that it gets an error that says what is wrong with it.
+ * The words of a command line, and the help, both made from the tables of
+ * options. Options may be anywhere, as --name VALUE or --name=VALUE; "--"
+ * precedes operands that begin with a dash. A negative number is an operand.
  */
 #include "command.h"
 
-#include <string.h>
+#define HELP_WIDTH 72
 
-static bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* ---- parsing ---- */
 
 static bool is_option(const char *word) {
     return word[0] == '-' && word[1] != 0 && !is_digit(word[1]);
 }
 
-static const option *find_option(const char *name, size_t size,
-    const option *options, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (strlen(options[i].name) == size &&
-            !memcmp(options[i].name, name, size))
-            return &options[i];
+static const option *find_in(
+    const option *table, const char *name, size_t size) {
+    for (; table && table->name; table++)
+        if (strlen(table->name) == size && !memcmp(table->name, name, size))
+            return table;
     return NULL;
 }
 
-/* Take one option; *next is the word behind it, or NULL. Returns how many words
- * it has, or 0 after a complaint. */
-static int take_option(const command *about, const char *word, char *next,
-    const option *options, size_t count) {
-    const char *name = word + 2;
-    const char *equals = word[1] == '-' ? strchr(name, '=') : NULL;
-    size_t size = equals ? (size_t)(equals - name)
-                         : word[1] == '-' ? strlen(name) : 0;
-    const option *found = find_option(name, size, options, count);
-    if (!found || size == 0) {
-        fail_usage(about, "there is no option %s", word);
-        return 0;
+/* A decimal number below 2^64. */
+static bool parse_number(const char *word, size_t size, uint64_t *out) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < size; i++) {
+        uint64_t digit = (uint64_t)(word[i] - '0');
+        if (!is_digit(word[i]) || value > (UINT64_MAX - digit) / 10)
+            return false;
+        value = value * 10 + digit;
     }
-    if (found->flag) {
-        if (equals) {
-            fail_usage(about, "--%s takes no value", found->name);
-            return 0;
-        }
-        *found->flag = true;
-        return 1;
-    }
-    const char *value = equals ? equals + 1 : next;
-    if (!value || *found->value) {
-        fail_usage(about, value ? "--%s is given twice" : "--%s needs a value",
-            found->name);
-        return 0;
-    }
-    *found->value = value;
-    return equals ? 1 : 2;
+    *out = value;
+    return size > 0;
 }
 
-bool options_parse(const command *about, int *count, char **words,
-    const option *options, size_t options_count, int *exit_code) {
+/* 512, 10K, 512M, 10G, 2T, optionally followed by B or iB: powers of 1024. */
+static bool parse_size(const char *word, uint64_t *out) {
+    static const char units[] = "KMGT";
+    size_t digits = strspn(word, "0123456789");
+    const char *rest = word + digits;
+    const char *unit = *rest ? strchr(units, *rest) : NULL;
+    unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
+    uint64_t value = 0;
+    if (unit)
+        rest++;
+    if (!parse_number(word, digits, &value) || value > UINT64_MAX >> shift ||
+        (*rest && strcmp(rest, unit ? "iB" : "B")))
+        return false;
+    *out = value << shift;
+    return true;
+}
+
+static void set_value(const option *given, const char *value) {
+    option_number *to = (option_number *)given->to;
+    const char **string = (const char **)given->to;
+    if (given->kind == OPTION_FLAG) {
+        *(bool *)given->to = true;
+        return;
+    }
+    if (given->kind == OPTION_TEXT ? *string != NULL : to->given)
+        usage("duplicate option --%s", given->name);
+    if (given->kind == OPTION_TEXT) {
+        *string = value;
+        return;
+    }
+    to->given = true;
+    if (given->kind == OPTION_SIZE && !parse_size(value, &to->value))
+        usage("--%s: \"%s\" is not a size, as 512M and 10G are", given->name,
+            value);
+    if (given->kind == OPTION_NUMBER &&
+        !parse_number(value, strlen(value), &to->value))
+        usage("--%s: \"%s\" is not a number from 0 to 2^64-1", given->name,
+            value);
+}
+
+/* Parse the option at words[0]. Returns the number of its words. */
+static int parse_option(const command *about, char **words, int count) {
+    const char *name = words[0] + 2;
+    const char *equals = words[0][1] == '-' ? strchr(name, '=') : NULL;
+    size_t size = equals               ? (size_t)(equals - name)
+                  : words[0][1] == '-' ? strlen(name)
+                                       : 0;
+    const option *found = find_in(about->options, name, size);
+    if (!found)
+        found = find_in(about->shared, name, size);
+    if (!found || size == 0)
+        usage("there is no option %s", words[0]);
+    bool flag = found->kind == OPTION_FLAG;
+    if (flag && equals)
+        usage("--%s has no value", found->name);
+    if (!flag && !equals && count < 2)
+        usage("--%s needs a value", found->name);
+    set_value(found, equals ? equals + 1 : words[1]);
+    return flag || equals ? 1 : 2;
+}
+
+int options_parse(const command *about, int count, char **words) {
     int kept = 0;
-    for (int i = 0; i < *count;) {
+    for (int i = 0; i < count;) {
         if (!strcmp(words[i], "--help") || !strcmp(words[i], "-h")) {
-            fputs(about->help, stdout);
-            *exit_code = 0;
-            return false;
+            options_help(about);
+            return -1;
         }
         if (!strcmp(words[i], "--")) {
-            while (++i < *count)
+            while (++i < count)
                 words[kept++] = words[i];
-            break;
-        }
-        if (!is_option(words[i])) {
+        } else if (is_option(words[i])) {
+            i += parse_option(about, words + i, count - i);
+        } else {
             words[kept++] = words[i++];
-            continue;
         }
-        int taken = take_option(about, words[i],
-            i + 1 < *count ? words[i + 1] : NULL, options, options_count);
-        if (taken == 0) {
-            *exit_code = 2;
-            return false;
+    }
+    return kept;
+}
+
+/* ---- help ---- */
+
+void print_wrapped(const char *words, size_t at, size_t indent) {
+    bool at_start = true; /* of a line */
+    while (*words) {
+        size_t size = strcspn(words, " \n");
+        if (!at_start && at + 1 + size > HELP_WIDTH) {
+            printf("\n%*s", (int)indent, "");
+            at = indent;
+        } else if (!at_start) {
+            putchar(' ');
+            at++;
         }
-        i += taken;
+        printf("%.*s", (int)size, words);
+        at += size;
+        words += size;
+        at_start = *words == '\n' && words[1];
+        if (at_start) {
+            printf("\n%*s", (int)indent, "");
+            at = indent;
+        }
+        words += *words != 0;
     }
-    *count = kept;
-    return true;
+    putchar('\n');
 }
 
-number_kind number_parse(const char *string, size_t size, uint64_t *out) {
-    bool negative = size > 1 && string[0] == '-';
-    uint64_t number = 0;
-    if (size == 0)
-        return NUMBER_NONE;
-    for (size_t i = negative ? 1 : 0; i < size; i++) {
-        if (!is_digit(string[i]))
-            return NUMBER_NONE;
-        uint64_t digit = (uint64_t)(string[i] - '0');
-        number = number > (UINT64_MAX - digit) / 10 ? UINT64_MAX
-                                                    : number * 10 + digit;
+static void print_options(const option *table, size_t column) {
+    for (; table && table->name; table++) {
+        int used = printf("  --%s%s%s", table->name, table->value ? " " : "",
+            table->value ? table->value : "");
+        printf("%*s", (int)column - used, "");
+        print_wrapped(table->help, column, column);
     }
-    if (negative)
-        return NUMBER_NEGATIVE;
-    *out = number;
-    return NUMBER_GOOD;
 }
 
-/* Like number_parse, but a number that is too large is none. */
-static bool number_exact(const char *string, size_t size, uint64_t *out) {
-    static const char most[] = "18446744073709551615";
-    while (size > 1 && string[0] == '0') {
-        string++;
-        size--;
+static size_t widest(const option *table, size_t most) {
+    for (; table && table->name; table++) {
+        size_t size = strlen(table->name) + 6 +
+                      (table->value ? 1 + strlen(table->value) : 0);
+        most = size > most ? size : most;
     }
-    size_t digits = sizeof most - 1;
-    if (size > digits || (size == digits && memcmp(string, most, digits) > 0))
-        return false;
-    return number_parse(string, size, out) == NUMBER_GOOD;
+    return most;
 }
 
-bool number_option(const char *string, uint64_t *out) {
-    return number_exact(string, strlen(string), out);
-}
-
-bool size_option(const char *string, uint64_t *out) {
-    static const char units[] = "KMGT";
-    size_t digits = 0;
-    while (is_digit(string[digits]))
-        digits++;
-    uint64_t number = 0;
-    if (!number_exact(string, digits, &number))
-        return false;
-    const char *rest = string + digits;
-    unsigned shift = 0;
-    const char *unit = *rest ? strchr(units, *rest) : NULL;
-    if (unit) {
-        shift = 10 * (unsigned)(unit - units + 1);
-        rest++;
-    }
-    if (*rest && strcmp(rest, unit ? "iB" : "B"))
-        return false;
-    if (number > UINT64_MAX >> shift)
-        return false;
-    *out = number << shift;
-    return true;
+void options_help(const command *about) {
+    size_t column = widest(about->shared, widest(about->options, 0));
+    printf("usage: bags %s %s%s\n\n", about->name, about->operands,
+        column ? " [OPTION...]" : "");
+    print_wrapped(about->about, 0, 0);
+    putchar('\n');
+    print_options(about->options, column);
+    print_options(about->shared, column);
+    printf("%sexample:\n%s", column ? "\n" : "", about->examples);
 }

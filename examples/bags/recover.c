@@ -1,58 +1,58 @@
 /*
- * bags recover: finish what writers that died have left.
+ * bags recover: finish what crashed writers left.
  */
 #include "command.h"
+#include "system.h"
 
-#include <string.h>
-#include <sys/stat.h>
+static bags_recover_options given;
+static const char *unit; /* "datapoint" or "blob" */
 
-/* What is recovered, and how. */
-typedef struct recovering {
-    bool dry_run;
-    const char *unit; /* what it holds: "datapoint" */
-} recovering;
+static const option options[] = {
+    {"dry-run", OPTION_FLAG, &given.dry_run, NULL,
+        "print what would be done, and change nothing"},
+    {"idx", OPTION_FLAG, &given.keep_idx, NULL,
+        "keep .idx files, which granular 0.22 reads"},
+    {"no-sync", OPTION_FLAG, &given.no_sync, NULL,
+        "do not wait for stable storage"},
+    OPTIONS_END,
+};
 
-static const char *plural(uint64_t count) {
-    return count == 1 ? "" : "s";
-}
-
-/* The reason without the path, which the line begins with. */
-static const char *reason(const bags_recovered *shard) {
+/* The reason without the path, with which the line starts. */
+static const char *short_reason(const bags_recovered *shard) {
     size_t size = strlen(shard->path);
-    const char *why = shard->why;
-    if (strncmp(why, shard->path, size))
-        return why;
-    return why + size + strspn(why + size, ":/ ");
+    if (strncmp(shard->reason, shard->path, size))
+        return shard->reason;
+    return shard->reason + size + strspn(shard->reason + size, ":/ ");
 }
 
-static void show_whole(const bags_recovered *shard, const char *unit,
-    bool dry_run) {
-    printf("%s, %ju %s%s kept", dry_run ? "to be finished" : "finished",
-        (uintmax_t)shard->length, unit, plural(shard->length));
-    if (shard->cut)
-        printf("; %ju byte%s behind %scut off", (uintmax_t)shard->cut,
-            plural(shard->cut), dry_run ? "to be " : "");
-}
-
-/* One line: what becomes of the shard, what is kept, what is cut, and why. */
+/* One line: what is done with the shard, what is kept and truncated, and why. */
 static void show(void *user, const bags_recovered *shard) {
-    const recovering *job = (const recovering *)user;
-    const bool dry_run = job->dry_run;
-    if (shard->done == BAGS_RECOVERY_NOTHING)
+    (void)user;
+    const char *later = given.dry_run ? "to be " : "";
+    switch (shard->action) {
+    case BAGS_RECOVERY_NOTHING:
         return;
-    printf("%s: ", shard->path);
-    if (shard->done == BAGS_RECOVERY_FINISHED)
-        show_whole(shard, job->unit, dry_run);
-    else if (shard->done == BAGS_RECOVERY_REMOVED)
-        printf("holds no datapoint, %sremoved", dry_run ? "to be " : "");
-    else if (shard->done == BAGS_RECOVERY_LOCKED)
-        printf("left alone");
-    else
-        printf("not recovered");
-    printf("%s%s\n", shard->why[0] ? ": " : "", reason(shard));
+    case BAGS_RECOVERY_FINISHED:
+        printf("%s: %sfinished, %ju %s%s kept", shard->path, later,
+            (uintmax_t)shard->length, unit, plural(shard->length));
+        if (shard->truncated)
+            printf("; %ju byte%s after %s %struncated",
+                (uintmax_t)shard->truncated, plural(shard->truncated),
+                shard->length == 1 ? "it" : "them", later);
+        break;
+    case BAGS_RECOVERY_REMOVED:
+        printf("%s: contains no datapoint, %sremoved", shard->path, later);
+        break;
+    case BAGS_RECOVERY_LOCKED:
+        printf("%s: unchanged", shard->path);
+        break;
+    case BAGS_RECOVERY_FAILED:
+        printf("%s: not recovered", shard->path);
+        break;
+    }
+    printf("%s%s\n", shard->reason[0] ? ": " : "", short_reason(shard));
 }
 
-/* Only what there is any of. */
 static void show_count(const char *what, uint64_t count, const char **before) {
     if (count == 0)
         return;
@@ -60,71 +60,44 @@ static void show_count(const char *what, uint64_t count, const char **before) {
     *before = ", ";
 }
 
-static uint64_t count_all(const bags_recover_report *report) {
-    return report->finished_before + report->finished_now + report->removed +
-           report->locked + report->failed;
-}
-
-static void show_sum(const char *path, const bags_recover_report *report,
-    bool dry_run) {
-    uint64_t all = count_all(report);
+static void show_summary(const char *path, const bags_recover_report *sum) {
+    uint64_t shards = sum->finished_before + sum->finished_now + sum->removed +
+                      sum->locked + sum->failed;
     const char *before = ": ";
-    printf("%s: %ju shard%s", path, (uintmax_t)all, plural(all));
-    show_count("finished before", report->finished_before, &before);
-    show_count(dry_run ? "to be finished" : "finished now",
-        report->finished_now, &before);
-    show_count(dry_run ? "to be removed" : "removed", report->removed, &before);
-    show_count("left alone", report->locked, &before);
-    show_count("not recovered", report->failed, &before);
+    if (shards == 1 && sum->finished_before)
+        printf("%s: already finished\n", path);
+    if (shards < 2)
+        return;
+    printf("%s: %ju shards", path, (uintmax_t)shards);
+    show_count("finished before", sum->finished_before, &before);
+    show_count(given.dry_run ? "to be finished" : "finished now",
+        sum->finished_now, &before);
+    show_count(
+        given.dry_run ? "to be removed" : "removed", sum->removed, &before);
+    show_count("unchanged", sum->locked, &before);
+    show_count("not recovered", sum->failed, &before);
     putchar('\n');
 }
 
-static bool is_file(const char *path) {
+static int run(int count, char **operands) {
+    (void)count;
     struct stat about;
-    return !stat(path, &about) && S_ISREG(about.st_mode);
+    bags_recover_report sum;
+    bool is_bag = !stat(operands[0], &about) && S_ISREG(about.st_mode);
+    unit = is_bag ? "blob" : "datapoint";
+    given.each = show;
+    bags_code code = bags_recover(operands[0], &given, &sum, &failure);
+    show_summary(operands[0], &sum);
+    must(code);
+    return 0;
 }
 
-static int run(int count, char **words) {
-    bool dry_run = false, idx = false, no_sync = false;
-    const option options[] = {{"dry-run", &dry_run, NULL}, {"idx", &idx, NULL},
-        {"no-sync", &no_sync, NULL}};
-    int exit_code;
-    if (!options_parse(&command_recover, &count, words, options, 3, &exit_code))
-        return exit_code;
-    if (count != 1)
-        return fail_usage(&command_recover, "takes one PATH");
-    bags_recover_options how = {0};
-    bags_recover_report report;
-    bags_error err;
-    how.dry_run = dry_run;
-    how.keep_idx = idx;
-    how.no_sync = no_sync;
-    recovering job = {dry_run, is_file(words[0]) ? "blob" : "datapoint"};
-    how.each = show;
-    how.user = &job;
-    bags_code code = bags_recover(words[0], &how, &report, &err);
-    if (count_all(&report) > 1)
-        show_sum(words[0], &report, dry_run);
-    else if (report.finished_before)
-        printf("%s: finished already\n", words[0]);
-    return code ? fail(&err) : 0;
-}
-
-const command command_recover = {"recover",
-    "finish what writers that died have left",
-    "usage: bags recover PATH [--dry-run] [--idx] [--no-sync]\n"
-    "\n"
-    "Makes every shard, or a Bag, whole that a killed or crashed writer left\n"
-    "without its spec.json or its table: what had been flushed is kept, what\n"
-    "stands behind it is cut off, and a shard without a datapoint is removed.\n"
-    "Says for each what was kept, what was cut and why. What is finished, or\n"
-    "what a living writer works on, is left alone. It can be interrupted and\n"
-    "called again.\n"
-    "\n"
-    "  --dry-run  say what would be done, and change nothing\n"
-    "  --idx      leave .idx files for newest granular\n"
-    "  --no-sync  do not wait for the disk\n"
-    "\n"
-    "example:\n"
-    "  bags recover pets --dry-run\n",
-    run};
+const command command_recover = {"recover", "finish what crashed writers left",
+    "PATH", 1, 1, options, NULL,
+    "Finishes every shard, or a Bag, that a crashed or killed writer left "
+    "without its spec.json or its table: the data that was flushed is kept, "
+    "what follows it is truncated, and a shard without a datapoint is removed. "
+    "Prints for each what was kept, what was truncated and why. Finished "
+    "shards, and those of running writers, are unchanged. It can be "
+    "interrupted and called again.\n",
+    "  bags recover pets --dry-run\n", run};

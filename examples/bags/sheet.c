@@ -1,51 +1,52 @@
 /*
- * bags sheet: a contact sheet, a picture of the first images or video frames of
+ * bags sheet: a contact sheet, one image with the first images or video frames of
  * a dataset.
  *
  * It knows no image format: the codec of the field's type decodes to an array,
- * H x W, H x W x C or, for video, T x H x W x C, and the codec png encodes.
+ * H x W, H x W x C or, for video, T x H x W x C, and the codec png or jpeg
+ * encodes the sheet.
  */
 #include "command.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define TILE 128 /* pixels of the longer side */
 #define GAP 4
 #define COLUMNS 8
-#define ROWS_MOST 256
+#define MAX_ROWS 256
 #define BACKGROUND 24
+#define MAX_PROBES 100 /* datapoints in which an array field may be empty */
 
-typedef struct picture {
+typedef struct image {
     const unsigned char *pixels;
     size_t height, width, channels;
-    size_t sample; /* bytes of one: 1, or 2 of a 16-bit PNG */
+    size_t sample;  /* bytes of a sample: 1, or 2 of a 16-bit PNG */
     unsigned scale; /* a bool is 0 or 1, shown as 0 or 255 */
-} picture;
+} image;
 
-typedef struct sheet {
-    source from;
-    const bags_field *field;
-    size_t number; /* of the field */
-    uint64_t rows;
-    unsigned char *pixels; /* RGB */
-    size_t width, height;
-    size_t used_columns, used_rows;
-} sheet;
+static const char *field_name;
+static option_number rows;
 
-/* ---- pictures ---- */
+static const option options[] = {
+    {"field", OPTION_TEXT, &field_name, "NAME",
+        "the field: jpeg, png, mp4, webm, or arrays of uint8, uint16 or bool, "
+        "height x width x channels. Without it, the first that contains "
+        "images"},
+    {"rows", OPTION_NUMBER, &rows, "R", "at most R rows (8)"},
+    OPTIONS_END,
+};
 
-static bags_code fail_picture(const sheet *to, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_TYPE,
-        "%s: field \"%s\" of type %s holds no pictures: height x width, 1 to 4 "
-        "channels, of uint8; --field NAME says which one does", to->from.path,
-        to->field->name, to->field->type);
-}
+static const bags_field *field;
+static size_t field_index;
+static unsigned char *pixels; /* RGB */
+static size_t sheet_width, sheet_height;
+static size_t used_columns, used_rows;
 
-/* How many frames a decoded value has; 0 if it is no picture. */
+/* ---- images ---- */
+
+/* The number of frames of a decoded value; 0 if it is not an image or a video. */
 static uint64_t count_frames(const bags_value *value) {
     const uint64_t *shape = value->shape;
-    bool known = value->dtype == BAGS_DTYPE_UINT8 || value->dtype == BAGS_DTYPE_UINT16 ||
+    bool known = value->dtype == BAGS_DTYPE_UINT8 ||
+                 value->dtype == BAGS_DTYPE_UINT16 ||
                  value->dtype == BAGS_DTYPE_BOOL;
     if (value->kind != BAGS_KIND_ARRAY || !known || value->dims < 2 ||
         value->dims > 4)
@@ -59,8 +60,8 @@ static uint64_t count_frames(const bags_value *value) {
 }
 
 /* Frame i of a value that count_frames accepts. */
-static picture frame_of(const bags_value *value, uint64_t i) {
-    picture out;
+static image frame_of(const bags_value *value, uint64_t i) {
+    image out;
     size_t first = value->dims == 4 ? 1 : 0;
     out.height = (size_t)value->shape[first];
     out.width = (size_t)value->shape[first + 1];
@@ -72,8 +73,9 @@ static picture frame_of(const bags_value *value, uint64_t i) {
     return out;
 }
 
-static unsigned sample_at(const picture *from, size_t y, size_t x, size_t c) {
-    const unsigned char *at = from->pixels +
+static unsigned sample_at(const image *from, size_t y, size_t x, size_t c) {
+    const unsigned char *at =
+        from->pixels +
         ((y * from->width + x) * from->channels + c) * from->sample;
     uint16_t wide;
     if (from->sample == 1)
@@ -82,9 +84,9 @@ static unsigned sample_at(const picture *from, size_t y, size_t x, size_t c) {
     return wide >> 8;
 }
 
-/* The mean of a rectangle of pixels, of at least one. */
-static unsigned char mean_of(const picture *from, const size_t y[2],
-    const size_t x[2], size_t c) {
+/* The mean of a rectangle of at least one pixel. */
+static unsigned char mean_of(
+    const image *from, const size_t y[2], const size_t x[2], size_t c) {
     uint64_t sum = 0;
     for (size_t i = y[0]; i < y[1]; i++)
         for (size_t j = x[0]; j < x[1]; j++)
@@ -92,7 +94,7 @@ static unsigned char mean_of(const picture *from, const size_t y[2],
     return (unsigned char)(sum / ((y[1] - y[0]) * (x[1] - x[0])));
 }
 
-/* Where pixel i of `to` begins and ends in `from` pixels. */
+/* Where pixel i of `to` pixels starts and stops in `from` pixels. */
 static void part_of(size_t i, size_t to, size_t from, size_t out[2]) {
     out[0] = (size_t)((uint64_t)i * from / to);
     out[1] = (size_t)((uint64_t)(i + 1) * from / to);
@@ -100,8 +102,8 @@ static void part_of(size_t i, size_t to, size_t from, size_t out[2]) {
         out[1] = out[0] + 1;
 }
 
-/* Draw a picture into a tile, as large as fits and in its middle. */
-static void draw(sheet *to, const picture *from, size_t row, size_t column) {
+/* Draw an image into a tile, as large as fits and centred. */
+static void draw(const image *from, size_t row, size_t column) {
     uint64_t longer = from->height > from->width ? from->height : from->width;
     size_t height = (size_t)((uint64_t)from->height * TILE / longer);
     size_t width = (size_t)((uint64_t)from->width * TILE / longer);
@@ -112,23 +114,22 @@ static void draw(sheet *to, const picture *from, size_t row, size_t column) {
     for (size_t i = 0; i < height; i++) {
         size_t y[2], x[2];
         part_of(i, height, from->height, y);
-        unsigned char *at = to->pixels + ((top + i) * to->width + left) * 3;
+        unsigned char *at = pixels + ((top + i) * sheet_width + left) * 3;
         for (size_t j = 0; j < width; j++) {
             part_of(j, width, from->width, x);
             for (size_t c = 0; c < 3; c++)
                 *at++ = mean_of(from, y, x, from->channels > 2 ? c : 0);
         }
     }
-    if (column >= to->used_columns)
-        to->used_columns = column + 1;
-    if (row >= to->used_rows)
-        to->used_rows = row + 1;
+    if (column >= used_columns)
+        used_columns = column + 1;
+    if (row >= used_rows)
+        used_rows = row + 1;
 }
 
-/* ---- which pictures ---- */
+/* ---- which images ---- */
 
-/* Of `count` things, the i-th of those shown in a row: all, or evenly spaced.
- */
+/* The i-th of those shown in a row, of `count`: all, or evenly spaced. */
 static uint64_t spaced(uint64_t i, uint64_t count) {
     return count <= COLUMNS ? i : i * (count - 1) / (COLUMNS - 1);
 }
@@ -137,190 +138,153 @@ static uint64_t at_most_a_row(uint64_t count) {
     return count < COLUMNS ? count : COLUMNS;
 }
 
-static bags_code read_value(sheet *to, uint64_t index, bags_select select,
-    bags_value *out, uint64_t *frames, bags_error *err) {
-    bags_code code = source_get(&to->from, index, &select, 1, err);
-    if (!code)
-        code = source_value(&to->from, 0, 0, out, err);
-    if (code)
-        return code;
-    *frames = count_frames(out);
-    return *frames ? BAGS_OK : fail_picture(to, err);
+static bags_value read_value(uint64_t index, bags_select select) {
+    bags_value value;
+    source_get(index, &select, 1);
+    codec_check(field->type);
+    if (!source_value(0, 0, field->type, &value))
+        die();
+    if (!count_frames(&value))
+        fail(BAGS_ERROR_TYPE,
+            "%s: field \"%s\": type %s is not an image (uint8, uint16 or bool, "
+            "height x width x 1 to 4 channels)",
+            source_path(), field->name, field->type);
+    return value;
 }
 
-/* A row of the items of a sequence; of each its first frame. */
-static bags_code draw_sequence(sheet *to, uint64_t index, size_t row,
-    bags_error *err) {
-    uint64_t count = 0;
-    bags_code code = bags_reader_items(to->from.dataset, index, to->number,
-        &to->from.row, &count, err);
-    for (uint64_t i = 0; i < at_most_a_row(count) && !code; i++) {
-        bags_value value;
-        uint64_t item = spaced(i, count), frames;
-        code = read_value(to, index,
-            bags_slice(to->number, item, item + 1), &value, &frames, err);
-        if (code)
-            break;
-        picture one = frame_of(&value, 0);
-        draw(to, &one, row, (size_t)i);
+/* A row of the items of a sequence: the first frame of each item. */
+static void draw_sequence(uint64_t index, size_t row) {
+    uint64_t count = source_count(index, field_index);
+    for (uint64_t i = 0; i < at_most_a_row(count); i++) {
+        uint64_t item = spaced(i, count);
+        bags_value value =
+            read_value(index, bags_slice(field_index, item, item + 1, 1));
+        image one = frame_of(&value, 0);
+        draw(&one, row, (size_t)i);
     }
-    return code;
 }
 
-/* Datapoints one behind the other; a video takes a row for itself. */
-static bags_code draw_plain(sheet *to, bags_error *err) {
-    bags_select select = {0};
-    uint64_t length = source_length(&to->from), place = 0;
-    select.field = to->number;
-    for (uint64_t i = 0; i < length && place < to->rows * COLUMNS; i++) {
-        bags_value value;
-        uint64_t frames;
-        bags_code code = read_value(to, i, select, &value, &frames, err);
-        if (code)
-            return code;
-        bool video = value.dims == 4;
-        for (uint64_t j = 0; j < at_most_a_row(frames); j++) {
-            picture one = frame_of(&value, spaced(j, frames));
-            uint64_t now = place + j;
-            draw(to, &one, (size_t)(now / COLUMNS), (size_t)(now % COLUMNS));
+static void draw_all(void) {
+    uint64_t length = source_length(), place = 0;
+    bool sequence = source_is_sequence(field_index);
+    for (uint64_t i = 0; i < length && place < rows.value * COLUMNS; i++) {
+        if (sequence) {
+            draw_sequence(i, (size_t)i);
+            place += COLUMNS;
+            continue;
         }
-        place += video ? COLUMNS : 1;
+        /* One datapoint after the other; a video has its own row. */
+        bags_value value = read_value(i, bags_whole(field_index));
+        uint64_t frames = count_frames(&value);
+        for (uint64_t j = 0; j < at_most_a_row(frames); j++) {
+            image one = frame_of(&value, spaced(j, frames));
+            uint64_t now = place + j;
+            draw(&one, (size_t)(now / COLUMNS), (size_t)(now % COLUMNS));
+        }
+        place += value.dims == 4 ? COLUMNS : 1;
     }
-    return BAGS_OK;
 }
 
-static bags_code draw_all(sheet *to, bags_error *err) {
-    if (!source_is_sequence(&to->from, to->number))
-        return draw_plain(to, err);
-    uint64_t length = source_length(&to->from);
-    bags_code code = BAGS_OK;
-    for (uint64_t i = 0; i < length && i < to->rows && !code; i++)
-        code = draw_sequence(to, i, (size_t)i, err);
-    return code;
+/* ---- which field ---- */
+
+/* True if the first array of a field is an image. */
+static bool has_images(const char *type, size_t index) {
+    uint64_t length = source_length();
+    bags_select select = source_is_sequence(index) ? bags_slice(index, 0, 1, 1)
+                                                   : bags_whole(index);
+    for (uint64_t i = 0; i < length && i < MAX_PROBES; i++) {
+        bags_value value;
+        source_get(i, &select, 1);
+        if (source_items(0))
+            return source_value(0, 0, type, &value) && count_frames(&value);
+    }
+    return false;
+}
+
+/* The requested field; otherwise the first of images or video, otherwise the
+ * first of arrays that are images. */
+static void find_field(void) {
+    size_t count, i = 0;
+    const bags_field *fields = bags_reader_fields(source_dataset(), &count);
+    while (i < count && type_kind(fields[i].type) != TYPE_IMAGE &&
+           type_kind(fields[i].type) != TYPE_VIDEO)
+        i++;
+    if (field_name)
+        must(bags_reader_field(source_dataset(), field_name, &i, &failure));
+    for (size_t j = 0; i == count && j < count; j++)
+        if (type_kind(fields[j].type) == TYPE_ARRAY &&
+            has_images(fields[j].type, j))
+            i = j;
+    if (i == count)
+        fail(BAGS_ERROR_FIELD,
+            "%s: no field contains images, video or arrays that are images",
+            source_path());
+    field_index = i;
+    field = &fields[i];
 }
 
 /* ---- the command ---- */
 
-/* The field that was asked for, else the first of images or video, else the
- * first of arrays. */
-static bags_code find_field(sheet *to, const char *wanted, bags_error *err) {
-    size_t count;
-    const bags_field *fields = bags_reader_fields(to->from.dataset, &count);
-    if (wanted) {
-        bags_code code =
-            bags_reader_field(to->from.dataset, wanted, &to->number, err);
-        to->field = code ? NULL : &fields[to->number];
-        return code;
-    }
-    for (int arrays = 0; arrays < 2; arrays++)
-        for (size_t i = 0; i < count; i++)
-            if (arrays ? type_shown_as(fields[i].type) == SHOWN_ARRAY
-                       : type_is_picture(fields[i].type)) {
-                to->number = i;
-                to->field = &fields[i];
-                return BAGS_OK;
-            }
-    return bags_fail(err, BAGS_ERROR_FIELD,
-        "%s: no field of images, video or arrays", to->from.path);
-}
-
 /* Keep the rows and columns that were used. */
-static void crop(sheet *to) {
-    size_t width = GAP + to->used_columns * (TILE + GAP);
-    size_t height = GAP + to->used_rows * (TILE + GAP);
-    for (size_t i = 0; i < height; i++)
-        memmove(to->pixels + i * width * 3, to->pixels + i * to->width * 3,
-            width * 3);
-    to->width = width;
-    to->height = height;
+static void crop(void) {
+    size_t width = GAP + used_columns * (TILE + GAP);
+    for (size_t i = 0; i < sheet_height; i++)
+        memmove(
+            pixels + i * width * 3, pixels + i * sheet_width * 3, width * 3);
+    sheet_width = width;
+    sheet_height = GAP + used_rows * (TILE + GAP);
 }
 
-static bags_code write_sheet(sheet *to, const char *path, bags_error *err) {
-    uint64_t shape[3] = {to->height, to->width, 3};
-    bags_value array = bags_array(BAGS_DTYPE_UINT8, 3, shape, to->pixels);
+static void write_sheet(const char *path, const char *format) {
+    uint64_t shape[3] = {sheet_height, sheet_width, 3};
+    bags_value array = bags_array(BAGS_DTYPE_UINT8, 3, shape, pixels);
     bags_buffer scratch = {0};
     bags_view blob;
-    bags_code code =
-        encode_as(to->from.codecs, "png", &array, &scratch, &blob, err);
-    if (!code)
-        code = file_write(path, blob.data, blob.size, err);
+    codec_check(format);
+    must(
+        bags_encode(registry_get(), format, &array, &scratch, &blob, &failure));
+    file_write(path, blob.data, blob.size);
     bags_buffer_free(&scratch);
-    return code;
 }
 
-static bags_code make_sheet(sheet *to, const char *field, const char *path,
-    bags_error *err) {
-    if (!to->from.dataset)
-        return bags_fail(err, BAGS_ERROR_TYPE,
-            "%s: a Bag has no types, so its pictures cannot be decoded",
-            to->from.path);
-    bags_code code = find_field(to, field, err);
-    if (code)
-        return code;
-    to->width = GAP + COLUMNS * (TILE + GAP);
-    to->height = GAP + (size_t)to->rows * (TILE + GAP);
-    size_t size = to->width * to->height * 3;
-    to->pixels = (unsigned char *)malloc(size);
-    if (!to->pixels)
-        return fail_memory(err);
-    memset(to->pixels, BACKGROUND, size);
-    code = draw_all(to, err);
-    if (!code && to->used_rows == 0)
-        code = bags_fail(err, BAGS_ERROR_MISSING, "%s: there is no picture",
-            to->from.path);
-    if (code)
-        return code;
-    crop(to);
-    return write_sheet(to, path, err);
+static int run(int operands_count, char **operands) {
+    (void)operands_count;
+    const char *path = operands[1];
+    const char *format = has_ending(path, ".png") ? "png"
+                         : has_ending(path, ".jpg") || has_ending(path, ".jpeg")
+                             ? "jpeg"
+                             : NULL;
+    if (!format)
+        usage("%s: the name must end in .png, .jpg or .jpeg", path);
+    if (!rows.given)
+        rows.value = 8;
+    if (rows.value == 0 || rows.value > MAX_ROWS)
+        usage("--rows out of range (%ju, allowed are 1 to %d)",
+            (uintmax_t)rows.value, MAX_ROWS);
+    source_open(operands[0]);
+    if (!source_dataset())
+        fail(BAGS_ERROR_TYPE,
+            "%s: a Bag has no types, so its images cannot be decoded",
+            operands[0]);
+    find_field();
+    sheet_width = GAP + COLUMNS * (TILE + GAP);
+    sheet_height = GAP + (size_t)rows.value * (TILE + GAP);
+    pixels = (unsigned char *)allocate(sheet_width * sheet_height, 3);
+    memset(pixels, BACKGROUND, sheet_width * sheet_height * 3);
+    draw_all();
+    if (used_rows == 0)
+        fail(BAGS_ERROR_MISSING, "%s: field \"%s\": contains no image",
+            source_path(), field->name);
+    crop();
+    write_sheet(path, format);
+    printf("%s: %zu x %zu pixels, field %s\n", path, sheet_width, sheet_height,
+        field->name);
+    return 0;
 }
 
-static int run(int count, char **words) {
-    sheet to;
-    memset(&to, 0, sizeof to);
-    to.rows = 8;
-    source_options reading = {0};
-    const char *field = NULL, *rows = NULL;
-    option options[SOURCE_OPTIONS + 2] = {{"field", NULL, &field},
-        {"rows", NULL, &rows}};
-    source_options_describe(&reading, options + 2);
-    int exit_code;
-    if (!options_parse(&command_sheet, &count, words, options,
-            SOURCE_OPTIONS + 2, &exit_code))
-        return exit_code;
-    if (count != 2)
-        return fail_usage(&command_sheet, "takes PATH and OUT.png");
-    if (rows && (!number_option(rows, &to.rows) || to.rows == 0 ||
-                    to.rows > ROWS_MOST))
-        return fail_usage(&command_sheet, "--rows is a number from 1 to %d",
-            ROWS_MOST);
-    bags_error err;
-    if (source_open(&to.from, words[0], &reading, &err))
-        return fail(&err);
-    bags_code code = make_sheet(&to, field, words[1], &err);
-    if (!code)
-        printf("%s: %zu x %zu pixels, field %s\n", words[1], to.width,
-            to.height, to.field->name);
-    free(to.pixels);
-    source_close(&to.from);
-    return code ? fail(&err) : 0;
-}
-
-const command command_sheet = {"sheet", "a picture of the first images",
-    "usage: bags sheet PATH OUT.png [--field NAME] [--rows R]\n"
-    "                  [--check] [--allow-gaps] [--skip-unfinished]\n"
-    "                  [--live]\n"
-    "\n"
-    "Draws the first images of a dataset, 8 in a row, into a PNG file. Of a\n"
-    "sequence or a video, each datapoint gets a row: up to 8 of its images,\n"
-    "evenly spaced.\n"
-    "\n"
-    "  --field NAME  which field: jpeg, png, mp4, webm, or arrays of uint8,\n"
-    "                height x width x channels. Else the first that fits\n"
-    "  --rows R      at most R rows (8)\n"
-    "  --check       compare every image with its checksum: bags help\n"
-    "                checksum\n"
-    "  --allow-gaps, --skip-unfinished, --live  as in bags help info\n"
-    "\n"
-    "example:\n"
-    "  bags sheet pets pets.png --field photo --rows 4\n",
-    run};
+const command command_sheet = {"sheet", "an image of the first images",
+    "PATH OUT.png|OUT.jpg", 2, 2, options, reading_options,
+    "Draws the first images of a dataset, 8 in a row, into a PNG or JPEG file. "
+    "If the field is a sequence or a video, each datapoint has a row with up "
+    "to 8 of its images, evenly spaced.\n",
+    "  bags sheet pets pets.png --field photo --rows 4\n", run};

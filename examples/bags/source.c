@@ -1,119 +1,129 @@
 /*
- * What the reading subcommands read. A Bag is shown as a dataset with one plain
- * field, "blob", of type bytes, so that they need not tell them apart.
+ * What the reading subcommands read: a Bag or a dataset. A Bag is treated as a
+ * dataset with one plain field, "blob", of type bytes.
  */
 #include "command.h"
 #include "system.h"
 
-#include <errno.h>
-#include <string.h>
-
 static const bags_field bag_field = {"blob", "bytes"};
+static bool allow_gaps, skip_unfinished, live, check;
 
-void source_options_describe(source_options *given, option *into) {
-    const option all[SOURCE_OPTIONS] = {
-        {"allow-gaps", &given->allow_gaps, NULL},
-        {"skip-unfinished", &given->skip_unfinished, NULL},
-        {"live", &given->live, NULL}, {"check", &given->check, NULL}};
-    memcpy(into, all, sizeof all);
-}
+static const char *path;
+static bag_reader *bag; /* one of these two */
+static bags_reader *dataset;
+static bags_row row;
+static bags_buffer scratch;
+static bags_view blob;
 
-static bags_code open_bag(source *from, const char *path,
-    const source_options *wanted, bags_error *err) {
+const option reading_options[] = {
+    {"check", OPTION_FLAG, &check, NULL,
+        "compare every blob with its checksum, which must exist"},
+    {"allow-gaps", OPTION_FLAG, &allow_gaps, NULL,
+        "read the other shards if some are missing"},
+    {"skip-unfinished", OPTION_FLAG, &skip_unfinished, NULL,
+        "leave out unfinished shards"},
+    {"live", OPTION_FLAG, &live, NULL,
+        "read the data that was flushed of unfinished shards, while they are "
+        "written or after their writer crashed"},
+    OPTIONS_END,
+};
+
+static void open_bag(void) {
     bag_reader_options options = {0};
-    options.verify_checksums = wanted->check;
+    options.verify_checksums = check;
     /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
     options.allow_empty_file = true;
-    options.unfinished = wanted->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
-    from->bag = bag_reader_open(path, &options, err);
-    if (!from->bag)
-        return err->code;
-    if (bag_reader_size(from->bag) == 0)
-        note("%s: the file has 0 bytes: taken for an empty Bag, but a crash "
-             "leaves this too", path);
-    return BAGS_OK;
+    options.unfinished = live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
+    bag = bag_reader_open(path, &options, &failure);
+    if (!bag)
+        die();
+    if (bag_reader_size(bag) == 0)
+        note("%s: the file has 0 bytes: read as an empty Bag, but a crash "
+             "leaves the same",
+            path);
 }
 
-static bags_code open_dataset(source *from, const char *path,
-    const source_options *wanted, bags_error *err) {
+static void open_dataset(void) {
     bags_reader_options options = {0};
-    options.allow_gaps = wanted->allow_gaps;
-    options.unfinished = wanted->skip_unfinished ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
-    options.verify_checksums = wanted->check;
-    options.unfinished = wanted->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
-    from->codecs = codecs_make(err);
-    if (!from->codecs)
-        return err->code;
-    options.registry = from->codecs;
-    from->dataset = bags_reader_open(path, &options, err);
-    return from->dataset ? BAGS_OK : err->code;
+    options.allow_gaps = allow_gaps;
+    options.verify_checksums = check;
+    options.unfinished = live              ? BAGS_UNFINISHED_READ
+                         : skip_unfinished ? BAGS_UNFINISHED_SKIP
+                                           : BAGS_UNFINISHED_REFUSE;
+    options.registry = registry_get();
+    dataset = bags_reader_open(path, &options, &failure);
+    if (!dataset && failure.code == BAGS_ERROR_UNFINISHED)
+        failure_suffix("; --live reads the data that was flushed, "
+                       "--skip-unfinished leaves it out");
+    if (!dataset)
+        die();
 }
 
-bags_code source_open(source *from, const char *path,
-    const source_options *options, bags_error *err) {
+void source_open(const char *given) {
     struct stat about;
-    memset(from, 0, sizeof *from);
-    from->path = path;
+    path = given;
+    if (live && skip_unfinished)
+        usage("--live and --skip-unfinished are mutually exclusive");
     if (stat(path, &about))
-        return fail_system(err, errno, path, "open");
-    bags_code code = S_ISDIR(about.st_mode)
-                         ? open_dataset(from, path, options, err)
-                         : open_bag(from, path, options, err);
-    if (code)
-        source_close(from);
-    return code;
+        fail_system(errno, path, "open");
+    if (S_ISDIR(about.st_mode))
+        open_dataset();
+    else
+        open_bag();
 }
 
-void source_close(source *from) {
-    bags_row_free(&from->row);
-    bags_buffer_free(&from->scratch);
-    bags_reader_close(from->dataset);
-    bag_reader_close(from->bag);
-    bags_registry_free(from->codecs);
-    memset(from, 0, sizeof *from);
+const bags_reader *source_dataset(void) { return dataset; }
+
+const char *source_path(void) { return path; }
+
+uint64_t source_length(void) {
+    return bag ? bag_reader_length(bag) : bags_reader_length(dataset);
 }
 
-uint64_t source_length(const source *from) {
-    return from->bag ? bag_reader_length(from->bag)
-                     : bags_reader_length(from->dataset);
-}
+uint64_t source_size(void) { return bag ? bag_reader_size(bag) : 0; }
 
-const bags_field *source_fields(const source *from, size_t *count) {
-    if (!from->bag)
-        return bags_reader_fields(from->dataset, count);
+const bags_field *source_fields(size_t *count) {
+    if (dataset)
+        return bags_reader_fields(dataset, count);
     *count = 1;
     return &bag_field;
 }
 
-bool source_is_sequence(const source *from, size_t field) {
-    const bags_type *type =
-        from->bag ? NULL : bags_reader_type(from->dataset, field);
+bool source_is_sequence(size_t field) {
+    const bags_type *type = bag ? NULL : bags_reader_type(dataset, field);
     return type && type->sequence;
 }
 
-bags_code source_get(source *from, uint64_t index, const bags_select *selects,
-    size_t count, bags_error *err) {
-    if (!from->bag)
-        return bags_reader_get(from->dataset, index, selects, count, &from->row,
-            err);
-    return bag_reader_get(from->bag, index, &from->scratch, &from->blob, err);
+void source_get(uint64_t index, const bags_select *selects, size_t count) {
+    must(bag ? bag_reader_get(bag, index, &scratch, &blob, &failure)
+             : bags_reader_get(dataset, index, selects, count, &row, &failure));
 }
 
-size_t source_items(const source *from, size_t slot) {
-    return from->bag ? 1 : bags_row_length(&from->row, slot);
+uint64_t source_count(uint64_t index, size_t field) {
+    uint64_t count = 0;
+    must(bags_reader_items(dataset, index, field, &row, &count, &failure));
+    return count;
 }
 
-bags_view source_bytes(const source *from, size_t slot, size_t item) {
-    return from->bag ? from->blob : bags_row_bytes(&from->row, slot, item);
+size_t source_items(size_t slot) {
+    return bag ? 1 : bags_row_length(&row, slot);
 }
 
-bags_code source_value(source *from, size_t slot, size_t item, bags_value *out,
-    bags_error *err) {
-    if (!from->bag)
-        return bags_row_value(&from->row, slot, item, NULL, out, err);
-    memset(out, 0, sizeof *out);
-    out->kind = BAGS_KIND_BYTES;
-    out->data = from->blob.data;
-    out->size = from->blob.size;
-    return BAGS_OK;
+bags_view source_bytes(size_t slot, size_t item) {
+    return bag ? blob : bags_row_bytes(&row, slot, item);
+}
+
+bool source_value(size_t slot, size_t item, const char *type, bags_value *out) {
+    if (bag) {
+        *out = bags_bytes(blob.data, blob.size);
+        return true;
+    }
+    if (!codec_exists(type)) {
+        failure.code = BAGS_ERROR_TYPE;
+        return false;
+    }
+    bags_code code = bags_row_value(&row, slot, item, NULL, out, &failure);
+    if (code == BAGS_ERROR_MEMORY)
+        die();
+    return !code;
 }

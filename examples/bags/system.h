@@ -1,7 +1,7 @@
 /*
- * What the command needs of the system: POSIX, and the same for Windows, where
- * windows.rc makes the C library's paths UTF-8. Files are read and written there
- * as they are, without other line ends.
+ * The system calls of the command: POSIX, and their equivalents on Windows, where
+ * windows.rc makes the C library's paths UTF-8. Files are read and written in
+ * binary mode.
  */
 #ifndef BAGS_SYSTEM_H
 #define BAGS_SYSTEM_H
@@ -38,15 +38,16 @@ static inline bool is_absolute(const char *path) {
     return is_separator(path[0]) || (path[0] && path[1] == ':');
 }
 
-/* Whether bytes, or the end, can be read within so many milliseconds. Only a
- * pipe lets one wait. */
+/* True if bytes, or the end, can be read within this many milliseconds. Only a
+ * pipe makes a reader wait. */
 static inline bool wait_for_bytes(int file, int milliseconds) {
     HANDLE handle = (HANDLE)_get_osfhandle(file);
     DWORD bytes = 0;
     if (GetFileType(handle) != FILE_TYPE_PIPE)
         return true;
-    for (int waited = 0; PeekNamedPipe(handle, NULL, 0, NULL, &bytes, NULL) &&
-                         bytes == 0; waited += 10) {
+    for (int waited = 0;
+         PeekNamedPipe(handle, NULL, 0, NULL, &bytes, NULL) && bytes == 0;
+         waited += 10) {
         if (waited >= milliseconds)
             return false;
         Sleep(10);
@@ -93,9 +94,10 @@ static inline unsigned terminal_columns(void) {
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &window) ? 0 : window.ws_col;
 }
 
-/* A program started without standard output must not have a data file there. */
 static inline long processors(void) { return sysconf(_SC_NPROCESSORS_ONLN); }
 
+/* Without this, a program started without standard output would open a data file
+ * as descriptor 1. */
 static inline void prepare_standard_files(void) {
     int file;
     do
@@ -108,7 +110,7 @@ static inline void prepare_standard_files(void) {
 }
 #endif
 
-/* One call moves at most so much, on every system. */
+/* The most bytes that one call moves, on every system. */
 #define MOVE_MOST ((size_t)1 << 30)
 
 static inline ssize_t read_some(int file, void *data, size_t size) {
@@ -119,7 +121,7 @@ static inline ssize_t write_some(int file, const void *data, size_t size) {
     return write(file, data, (unsigned)(size < MOVE_MOST ? size : MOVE_MOST));
 }
 
-/* On some file systems a signal interrupts it. */
+/* On some file systems a signal interrupts open. */
 static inline int open_file(const char *path, int flags) {
     int file;
     do
@@ -128,7 +130,7 @@ static inline int open_file(const char *path, int flags) {
     return file;
 }
 
-/* A new file; EEXIST if it is there. The C library of Windows has no "wx". */
+/* A new file; EEXIST if it exists. The C library of Windows has no "wx". */
 static inline FILE *create_stream(const char *path) {
     int file = open_file(path, O_WRONLY | O_CREAT | O_EXCL);
     FILE *stream = file < 0 ? NULL : fdopen(file, "wb");

@@ -1,29 +1,46 @@
 /*
  * bags verify: every fault in the files, by several threads.
  *
- * Each thread does its part of the work, which bags_verify finds by itself; what
- * they find goes through one place, under a lock.
+ * Each thread does its part of the work; bags_verify divides it. What they find
+ * is printed by one function, under a lock.
  */
 #include "command.h"
 #include "system.h"
 
 #include <pthread.h>
 
-#define JOBS_MOST 256
+#define MAX_JOBS 256
 
 /* What all threads share while they check one path. */
-typedef struct checking {
-    const char *path;
-    bool json, quick;
-    pthread_mutex_t lock; /* of all that follows */
-    progress bar;
-    uint64_t bytes, shown;
-    bool failed; /* standard output takes no more */
-} checking;
+static const char *path;
+static uint64_t total; /* bytes that will be read, about; 0: unknown */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows: */
+static uint64_t bytes, shown;
+
+static bool json;
+static option_number jobs_given;
+
+static bags_verify_options given;
+static bool skip_unfinished;
+
+static const option options[] = {
+    {"quick", OPTION_FLAG, &given.quick, NULL,
+        "check only what costs the same for a file of any size: the shape of "
+        "every file, its first and last entry"},
+    {"decode", OPTION_FLAG, &given.decode, NULL, "decode every value too"},
+    {"jobs", OPTION_NUMBER, &jobs_given, "N",
+        "threads; without it, the number of processors"},
+    {"json", OPTION_FLAG, &json, NULL,
+        "print an object per line; the last one is the summary"},
+    {"allow-gaps", OPTION_FLAG, &given.allow_gaps, NULL,
+        "missing shards are not a fault"},
+    {"skip-unfinished", OPTION_FLAG, &skip_unfinished, NULL,
+        "unfinished shards are not a fault"},
+    OPTIONS_END,
+};
 
 /* One thread. */
 typedef struct job {
-    checking *all;
     bags_verify_options options;
     bags_verify_report report;
     bags_code code;
@@ -34,10 +51,10 @@ typedef struct job {
 
 /* ---- what is printed ---- */
 
-static void put_text(text *line, const char *name, const char *value) {
+static void put_string(text *line, const char *name, const char *value) {
     text_format(line, "\"%s\": ", name);
     if (value)
-        text_json(line, value, strlen(value), false);
+        text_json_string(line, value);
     else
         text_puts(line, "null");
 }
@@ -48,9 +65,9 @@ static void put_number(text *line, const char *name, uint64_t value) {
 
 static void json_fault(text *line, const bags_fault *fault) {
     text_puts(line, "{");
-    put_text(line, "path", fault->path);
+    put_string(line, "path", fault->path);
     text_puts(line, ", ");
-    put_text(line, "field", fault->field);
+    put_string(line, "field", fault->field);
     if (fault->kind == BAGS_FAULT_BLOB)
         put_number(line, "blob", fault->index);
     if (fault->kind == BAGS_FAULT_DATAPOINT) {
@@ -59,116 +76,109 @@ static void json_fault(text *line, const bags_fault *fault) {
     }
     put_number(line, "offset", fault->offset);
     text_puts(line, ", ");
-    put_text(line, "error", bags_code_name(fault->code));
+    put_string(line, "error", bags_code_name(fault->code));
     text_puts(line, ", ");
-    put_text(line, "message", fault->message);
+    put_string(line, "message", fault->message);
     text_puts(line, "}\n");
 }
 
-/* The message names the shard, the field and the index; the offset is added. */
-static void plain_fault(text *line, const bags_fault *fault) {
+/* The message names the file, the field and the index; the offset is added. */
+static void text_fault(text *line, const bags_fault *fault) {
     text_puts(line, fault->message);
     if (fault->kind != BAGS_FAULT_FILE || (fault->field && fault->offset))
         text_format(line, " (at byte %ju)", (uintmax_t)fault->offset);
     text_puts(line, "\n");
 }
 
+/* Called by every thread. */
 static void show_fault(void *user, const bags_fault *fault) {
-    checking *all = (checking *)user;
+    (void)user;
     text line = {0};
-    bags_error err;
-    if (all->json)
+    pthread_mutex_lock(&lock);
+    progress_end();
+    if (json)
         json_fault(&line, fault);
     else
-        plain_fault(&line, fault);
-    pthread_mutex_lock(&all->lock);
-    progress_end(&all->bar);
-    all->failed = all->failed || text_check(&line, &err) ||
-                  output(line.buffer.data, line.size, &err);
-    all->shown++;
-    pthread_mutex_unlock(&all->lock);
-    text_free(&line);
+        text_fault(&line, fault);
+    text_output(&line);
+    shown++;
+    pthread_mutex_unlock(&lock);
+    bags_buffer_free(&line.buffer);
 }
 
-static void show_progress(void *user, uint64_t bytes) {
-    checking *all = (checking *)user;
-    pthread_mutex_lock(&all->lock);
-    all->bytes += bytes;
-    progress_show(&all->bar, all->bytes, 0, all->bytes >> 20);
-    pthread_mutex_unlock(&all->lock);
+/* Called by every thread. */
+static void show_progress(void *user, uint64_t read) {
+    (void)user;
+    pthread_mutex_lock(&lock);
+    bytes += read;
+    progress_show(path, "MiB", bytes, total, bytes >> 20);
+    pthread_mutex_unlock(&lock);
 }
 
-static const char *plural(uint64_t count) {
-    return count == 1 ? "" : "s";
-}
-
-/* What "good" means: how far the bytes of blobs were looked at. */
-static void plain_extent(const checking *all, const bags_verify_report *sum) {
-    if (all->quick)
-        printf(", at a quick look");
-    else if (sum->summed == 0)
-        printf(", without checksums");
-    else if (sum->summed == sum->bags)
-        printf(", with checksums");
+/* How much of the blobs' bytes was checked. */
+static void put_extent(text *line, const bags_verify_report *sum) {
+    if (given.quick)
+        text_puts(line, ", quick check");
+    else if (sum->checksums == 0)
+        text_puts(line, ", without checksums");
+    else if (sum->checksums == sum->bags)
+        text_puts(line, ", with checksums");
     else
-        printf(", %ju of %ju Bags with checksums", (uintmax_t)sum->summed,
-            (uintmax_t)sum->bags);
+        text_format(line, ", %ju of %ju Bags with checksums",
+            (uintmax_t)sum->checksums, (uintmax_t)sum->bags);
 }
 
-static void plain_summary(const checking *all, const bags_verify_report *sum) {
+static void text_summary(text *line, const bags_verify_report *sum) {
     bool bag = sum->shards + sum->unfinished == 0;
     uint64_t length = bag ? sum->blobs : sum->datapoints;
-    printf("%s: ", all->path);
+    text_puts(line, path);
     if (sum->faults)
-        printf("%ju fault%s%s: ", (uintmax_t)sum->faults, plural(sum->faults),
-            sum->faults > all->shown ? ", not all of them shown" : "");
+        text_format(line, ": %ju fault%s%s: ", (uintmax_t)sum->faults,
+            plural(sum->faults),
+            sum->faults > shown ? ", not all of them shown" : "");
     else
-        printf("good: ");
-    printf("%ju %s%s", (uintmax_t)length, bag ? "blob" : "datapoint",
+        text_puts(line, ": good: ");
+    text_format(line, "%ju %s%s", (uintmax_t)length, bag ? "blob" : "datapoint",
         plural(length));
     if (sum->shards > 1)
-        printf(" in %ju shards", (uintmax_t)sum->shards);
+        text_format(line, " in %ju shards", (uintmax_t)sum->shards);
     if (sum->unfinished)
-        printf(", %ju unfinished shard%s left out", (uintmax_t)sum->unfinished,
-            plural(sum->unfinished));
+        text_format(line, ", %ju unfinished shard%s left out",
+            (uintmax_t)sum->unfinished, plural(sum->unfinished));
     if (sum->undecoded)
-        printf(", %ju blob%s without a codec not decoded",
+        text_format(line, ", %ju blob%s without a codec not decoded",
             (uintmax_t)sum->undecoded, plural(sum->undecoded));
     if (!sum->faults)
-        plain_extent(all, sum);
-    putchar('\n');
+        put_extent(line, sum);
+    text_puts(line, "\n");
 }
 
-static void json_summary(const checking *all, const bags_verify_report *sum) {
-    text line = {0};
-    text_puts(&line, "{");
-    put_text(&line, "path", all->path);
-    put_number(&line, "faults", sum->faults);
-    put_number(&line, "shown", all->shown);
-    put_number(&line, "shards", sum->shards);
-    put_number(&line, "unfinished", sum->unfinished);
-    put_number(&line, "files", sum->files);
-    put_number(&line, "blobs", sum->blobs);
-    put_number(&line, "datapoints", sum->datapoints);
-    put_number(&line, "bytes", sum->bytes);
-    put_number(&line, "undecoded", sum->undecoded);
-    put_number(&line, "bags", sum->bags);
-    put_number(&line, "summed", sum->summed);
-    text_puts(&line, "}\n");
-    fwrite(line.buffer.data, 1, line.size, stdout);
-    text_free(&line);
+static void json_summary(text *line, const bags_verify_report *sum) {
+    text_puts(line, "{");
+    put_string(line, "path", path);
+    put_number(line, "faults", sum->faults);
+    put_number(line, "shown", shown);
+    put_number(line, "shards", sum->shards);
+    put_number(line, "unfinished", sum->unfinished);
+    put_number(line, "files", sum->files);
+    put_number(line, "blobs", sum->blobs);
+    put_number(line, "datapoints", sum->datapoints);
+    put_number(line, "bytes", sum->bytes);
+    put_number(line, "undecoded", sum->undecoded);
+    put_number(line, "bags", sum->bags);
+    put_number(line, "checksums", sum->checksums);
+    text_puts(line, "}\n");
 }
 
 /* ---- the threads ---- */
 
 static void *do_job(void *user) {
     job *one = (job *)user;
-    one->code = bags_verify(one->all->path, &one->options, &one->report,
-        &one->err);
+    one->code = bags_verify(path, &one->options, &one->report, &one->err);
     return NULL;
 }
 
-/* A thread that the system refuses is done without. */
+/* The work of a thread that the system refuses is done by this one. */
 static void run_jobs(job *jobs, size_t count) {
     for (size_t i = 1; i < count; i++)
         jobs[i].started =
@@ -181,20 +191,18 @@ static void run_jobs(job *jobs, size_t count) {
             pthread_join(jobs[i].thread, NULL);
 }
 
+/* All members of a report are numbers; those of the parts add up. */
 static void add(bags_verify_report *sum, const bags_verify_report *part) {
-    sum->shards += part->shards;
-    sum->unfinished += part->unfinished;
-    sum->files += part->files;
-    sum->blobs += part->blobs;
-    sum->datapoints += part->datapoints;
-    sum->bytes += part->bytes;
-    sum->undecoded += part->undecoded;
-    sum->bags += part->bags;
-    sum->summed += part->summed;
-    sum->faults += part->faults;
+    for (size_t at = 0; at < sizeof *sum; at += sizeof(uint64_t)) {
+        uint64_t one, two;
+        memcpy(&one, (const char *)sum + at, sizeof one);
+        memcpy(&two, (const char *)part + at, sizeof two);
+        one += two;
+        memcpy((char *)sum + at, &one, sizeof one);
+    }
 }
 
-/* What ended a job before it had looked at everything: not a fault. */
+/* What ended a job before it had checked everything: not a fault. */
 static const bags_error *find_failure(const job *jobs, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (jobs[i].code &&
@@ -203,116 +211,106 @@ static const bags_error *find_failure(const job *jobs, size_t count) {
     return NULL;
 }
 
-static int finish(checking *all, const job *jobs, size_t count) {
-    bags_verify_report sum = {0};
-    const bags_error *failure = find_failure(jobs, count);
-    progress_end(&all->bar);
-    for (size_t i = 0; i < count; i++)
-        add(&sum, &jobs[i].report);
-    if (failure)
-        fail(failure);
-    else if (all->json)
-        json_summary(all, &sum);
-    else
-        plain_summary(all, &sum);
-    return failure || sum.faults || all->failed;
+/* The bytes that will be read, about: tables and refs; with checksums everything
+ * once; with --decode the blobs once more. 0 if the dataset cannot be opened, or
+ * no terminal shows it. */
+static uint64_t estimate_total(void) {
+    bags_reader_options reading = {0};
+    bags_info info;
+    uint64_t blobs = 0, size = 0;
+    size_t count;
+    reading.allow_gaps = true;
+    reading.unfinished = BAGS_UNFINISHED_SKIP;
+    if (given.quick || isatty(STDERR_FILENO) != 1)
+        return 0;
+    bags_reader *reader = bags_reader_open(path, &reading, NULL);
+    if (!reader)
+        return 0;
+    bags_reader_fields(reader, &count);
+    bags_field_info *fields =
+        (bags_field_info *)allocate(count, sizeof *fields);
+    bool known = !bags_reader_info(reader, &info, fields, NULL);
+    for (size_t i = 0; known && i < count; i++) {
+        blobs += fields[i].blobs;
+        size += fields[i].size;
+    }
+    free(fields);
+    bags_reader_close(reader);
+    if (!known)
+        return 0;
+    return (info.checksums ? info.size + 4 * blobs : info.size - size) +
+           (given.decode ? size + 8 * blobs : 0);
 }
 
 /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
-static void note_empty_file(const char *path) {
+static void note_empty_file(void) {
     struct stat about;
     if (!stat(path, &about) && S_ISREG(about.st_mode) && about.st_size == 0)
-        note("%s: the file has 0 bytes: taken for an empty Bag, but a crash "
-             "leaves this too", path);
+        note("%s: the file has 0 bytes: read as an empty Bag, but a crash "
+             "leaves the same",
+            path);
 }
 
-static int check(const char *path, const bags_verify_options *options,
-    bool json, job *jobs) {
-    checking all = {0};
-    size_t count = (size_t)options->parts;
-    all.path = path;
-    all.json = json;
-    all.quick = options->quick;
-    all.bar.title = path;
-    all.bar.unit = "MiB";
-    pthread_mutex_init(&all.lock, NULL);
-    memset(jobs, 0, count * sizeof *jobs);
+/* Check one path. Returns false if it has faults or cannot be checked. */
+static bool check(const char *operand, job *jobs, size_t count) {
+    bags_verify_report sum = {0};
+    text line = {0};
+    path = operand;
+    bytes = shown = 0;
     for (size_t i = 0; i < count; i++) {
-        jobs[i].all = &all;
-        jobs[i].options = *options;
-        jobs[i].options.user = &all;
+        memset(&jobs[i], 0, sizeof *jobs);
+        jobs[i].options = given;
         jobs[i].options.part = i;
     }
-    note_empty_file(path);
+    note_empty_file();
+    total = estimate_total();
     run_jobs(jobs, count);
-    pthread_mutex_destroy(&all.lock);
-    return finish(&all, jobs, count);
-}
-
-/* How many threads: as many as there are processors, if it is not said. */
-static bool understand_jobs(const char *given, uint64_t *jobs) {
-    *jobs = processors() > 0 ? (uint64_t)processors() : 1;
-    if (given && !number_option(given, jobs))
+    progress_end();
+    for (size_t i = 0; i < count; i++)
+        add(&sum, &jobs[i].report);
+    const bags_error *error = find_failure(jobs, count);
+    if (error) {
+        note("%s", error->message);
         return false;
-    if (*jobs > JOBS_MOST)
-        *jobs = JOBS_MOST;
-    return *jobs > 0;
+    }
+    if (json)
+        json_summary(&line, &sum);
+    else
+        text_summary(&line, &sum);
+    text_output(&line);
+    bags_buffer_free(&line.buffer);
+    return sum.faults == 0;
 }
 
-static int run(int count, char **words) {
-    static job jobs[JOBS_MOST];
-    bags_verify_options how = {0};
-    const char *jobs_given = NULL;
-    bool json = false;
-    const option options[] = {{"quick", &how.quick, NULL},
-        {"decode", &how.decode, NULL}, {"jobs", NULL, &jobs_given},
-        {"json", &json, NULL}, {"allow-gaps", &how.allow_gaps, NULL},
-        {"skip-unfinished", &how.skip_unfinished, NULL}};
-    int exit_code;
-    if (!options_parse(&command_verify, &count, words, options, 6, &exit_code))
-        return exit_code;
-    if (count == 0)
-        return fail_usage(&command_verify, "which PATH?");
-    if (how.quick && how.decode)
-        return fail_usage(&command_verify, "--quick and --decode exclude each "
-                                           "other");
-    if (!understand_jobs(jobs_given, &how.parts))
-        return fail_usage(&command_verify, "--jobs takes a number from 1");
-    bags_error err;
-    bags_registry *codecs = codecs_make(&err);
-    if (!codecs)
-        return fail(&err);
-    how.registry = codecs;
-    how.allow_empty_file = true;
-    how.each = show_fault;
-    how.progress = show_progress;
-    int worst = 0;
+static int run(int count, char **operands) {
+    uint64_t threads = processors() > 0 ? (uint64_t)processors() : 1;
+    threads = jobs_given.given ? jobs_given.value : threads;
+    given.parts = threads < MAX_JOBS ? threads : MAX_JOBS;
+    if (threads == 0)
+        usage("--jobs must be at least 1");
+    if (given.quick && given.decode)
+        usage("--quick and --decode are mutually exclusive");
+    if (skip_unfinished)
+        given.unfinished = BAGS_UNFINISHED_SKIP;
+    given.registry = registry_get();
+    given.allow_empty_file = true;
+    given.each = show_fault;
+    given.progress = show_progress;
+    job *jobs = (job *)allocate((size_t)given.parts, sizeof *jobs);
+    bool good = true;
     for (int i = 0; i < count; i++)
-        if (check(words[i], &how, json, jobs))
-            worst = 1;
-    bags_registry_free(codecs);
-    return worst;
+        good = check(operands[i], jobs, (size_t)given.parts) && good;
+    free(jobs);
+    return good ? 0 : 1;
 }
 
-const command command_verify = {"verify", "find every fault",
-    "usage: bags verify PATH... [--quick] [--decode] [--jobs N] [--json]\n"
-    "                   [--allow-gaps] [--skip-unfinished]\n"
-    "\n"
-    "Checks every file of datasets and Bags: spec.json, each entry of each\n"
-    "table, each datapoint's references, and that the blobs they name are\n"
-    "there; and that no shard is missing, unfinished, there twice, or of\n"
-    "another spec; and, where there are checksums, every byte. Goes on\n"
-    "behind a fault, prints a line for each with its shard, field, index\n"
-    "and offset, then a summary; exit code 1 if there is any. Of one path\n"
-    "at most 1000 faults a thread are printed.\n"
-    "\n"
-    "  --quick   only what costs the same for a file of any size: the\n"
-    "            shape of every file, its first and its last entry\n"
-    "  --decode  decode every value too\n"
-    "  --jobs N  threads; as many as there are processors, if not given\n"
-    "  --json    each line an object; the last one is the summary\n"
-    "  --allow-gaps, --skip-unfinished  as in bags help info\n"
-    "\n"
-    "example:\n"
-    "  bags verify pets --decode\n",
-    run};
+const command command_verify = {"verify", "find every fault", "PATH...", 1, 0,
+    options, NULL,
+    "Checks every file of datasets and Bags: spec.json, each entry of each "
+    "table, each datapoint's references and that the blobs exist; that no "
+    "shard is missing, unfinished, duplicate, or has another spec; and, if "
+    "there are checksums, every byte. Continues after a fault, prints a line "
+    "for each with its shard, field, index and offset, then a summary; exit "
+    "code 1 if there is any. For each path, at most 1000 faults per thread are "
+    "printed.\n",
+    "  bags verify pets --decode\n", run};

@@ -130,8 +130,8 @@ static double decode_fastest(const sample *of, msgpack_zone *zone) {
     return now() - start;
 }
 
-static double encode_ours(const sample *of, const bags_value *value,
-    bags_buffer *scratch) {
+static double encode_ours(
+    const sample *of, const bags_value *value, bags_buffer *scratch) {
     bags_view blob;
     double start = now();
     for (size_t i = 0; i < of->repeat; i++)
@@ -140,15 +140,15 @@ static double encode_ours(const sample *of, const bags_value *value,
     return now() - start;
 }
 
-static double encode_directly(const sample *of, const bags_value *value,
-    msgpack_sbuffer *buffer) {
+static double encode_directly(
+    const sample *of, const bags_value *value, msgpack_sbuffer *buffer) {
     msgpack_packer packer;
     double start = now();
     for (size_t i = 0; i < of->repeat; i++) {
         msgpack_sbuffer_clear(buffer);
         msgpack_packer_init(&packer, buffer, msgpack_sbuffer_write);
-        if (msgpack_pack_object(&packer,
-                *(const msgpack_object *)value->object))
+        if (msgpack_pack_object(
+                &packer, *(const msgpack_object *)value->object))
             abort();
     }
     return now() - start;
@@ -170,8 +170,7 @@ static void measure(const sample *of) {
     msgpack_zone *zone = msgpack_zone_new(MSGPACK_ZONE_CHUNK_SIZE);
     msgpack_sbuffer_init(&buffer);
     bags_view blob = {(const unsigned char *)of->blob.data, of->blob.size};
-    if (!zone ||
-        bags_codec_msgpack.decode(NULL, blob, &decoded, &value, NULL))
+    if (!zone || bags_codec_msgpack.decode(NULL, blob, &decoded, &value, NULL))
         abort();
     for (int i = 0; i < ROUNDS; i++) {
         times[0][i] = decode_ours(of, &decoded);
@@ -196,10 +195,10 @@ static void measure(const sample *of) {
 }
 
 int main(void) {
-    static void (*const makers[])(msgpack_packer *) = {make_metadata,
-        make_boxes, make_numbers, make_binary};
-    static const char *const names[] = {"metadata", "1,000 boxes",
-        "100,000 doubles", "1 MiB bin"};
+    static void (*const makers[])(msgpack_packer *) = {
+        make_metadata, make_boxes, make_numbers, make_binary};
+    static const char *const names[] = {
+        "metadata", "1,000 boxes", "100,000 doubles", "1 MiB bin"};
     static const size_t repeats[] = {200000, 200, 20, 200};
     printf("nanoseconds a value\n%-22s %8s %11s %11s %11s %6s %11s %11s %6s\n",
         "", "bytes", "decode", "library", "its zone", "ratio", "encode",

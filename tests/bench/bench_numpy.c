@@ -32,8 +32,8 @@ static double median(double *times) {
     return times[ROUNDS / 2];
 }
 
-static double decode(bags_view file, bool view, size_t repeat,
-    bags_buffer *scratch) {
+static double decode(
+    bags_view file, bool view, size_t repeat, bags_buffer *scratch) {
     bags_value value;
     double start = now();
     for (size_t i = 0; i < repeat; i++) {
@@ -46,8 +46,8 @@ static double decode(bags_view file, bool view, size_t repeat,
     return (now() - start) / (double)repeat;
 }
 
-static double encode(const bags_value *value, size_t repeat,
-    bags_buffer *scratch) {
+static double encode(
+    const bags_value *value, size_t repeat, bags_buffer *scratch) {
     bags_view file;
     double start = now();
     for (size_t i = 0; i < repeat; i++)
@@ -99,8 +99,8 @@ static void measure(uint64_t rows, size_t repeat) {
         memcpy(aside, file.data, file.size);
         bags_view aligned = {aside, file.size};
         times[0][i] = decode(aligned, true, 20000, &scratch);
-        times[1][i] = decode(make_fortran(file, aside), false, repeat,
-            &scratch);
+        times[1][i] =
+            decode(make_fortran(file, aside), false, repeat, &scratch);
         times[2][i] = encode(&value, repeat, &written);
         times[3][i] = copy(aside, data, size, repeat);
         times[4][i] = times[2][i] / times[3][i];
@@ -116,8 +116,8 @@ static void measure(uint64_t rows, size_t repeat) {
 
 int main(void) {
     printf("%10s %10s %14s %12s %12s %8s\n%10s %10s %14s %12s %12s\n", "bytes",
-        "view", "from Fortran", "write", "memcpy", "ratio", "", "ns", "us", "us",
-        "us");
+        "view", "from Fortran", "write", "memcpy", "ratio", "", "ns", "us",
+        "us", "us");
     measure(16, 20000);
     measure(1024, 2000);
     measure(16384, 200);

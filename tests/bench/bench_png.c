@@ -1,5 +1,5 @@
 /* formats/png.c beside the same calls of libpng made by hand: a photograph,
- * 640 x 427, which is a PNG for once, and small pictures. */
+ * 640 x 427, which is a PNG for once, and small images. */
 #define PICTURES_WITHOUT_CMOCKA
 #include "../pictures.h"
 #include "ratio.h"
@@ -148,7 +148,7 @@ static void of_photograph(void) {
         fail_msg("%s\n", "the photograph");
     of_picture("china", "png", -1, image, pixels);
     of_picture("china", "png(1)", 1, image, pixels);
-    bags_image wide = {image.width / 2, image.height, 3, 16};
+    bags_image wide = {image.width / 2, image.height, 3, 16, BAGS_DTYPE_UINT16};
     of_picture("16 bits", "png(1)", 1, wide, pixels);
     free(pixels);
     unload(file);

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Draw the benchmark's JSON as an SVG: a panel for each operation, a bar for each
-peer, on a logarithmic scale. With a third argument also put its figures into the
-tables of a text, between the lines <!-- speed --> and <!-- end of speed -->.
+peer, on a logarithmic scale. Any further arguments are documents, in which the
+figures are replaced: all of them between the lines <!-- speed --> and
+<!-- end of speed -->, a selection after <!-- speed, short -->.
 
-    tests/bench/chart.py build/bench.json tests/bench/chart.svg README.md
+    tests/bench/chart.py build/bench.json tests/bench/chart.svg \
+        README.md tests/bench/README.md
 """
 import json
 import math
@@ -27,6 +29,14 @@ TABLES = [
     ('200,000 datapoints', ['write', 'label, random', 'label, in order',
                             'label column', 'one caption', 'all fields']),
 ]
+# The selection: a column for each of these, a row for each of PEERS_SHORT.
+SHORT = [
+    (SMALL, 'write, CPU', 'write 100 B'), (SMALL, 'copy', 'read 100 B'),
+    (SMALL, 'range of 16', '16 neighbours'), (LARGE, 'write, CPU', 'write 30 kB'),
+    (LARGE, 'copy', 'read 30 kB'),
+]
+PEERS_SHORT = ['ideal Bag', 'bags.h Bag', 'bags.h dataset', 'LMDB', 'SQLite', 'HDF5',
+               'a file each', 'Python']
 PEERS = ['ideal Bag', 'bags.h Bag', 'bags.h dataset', 'LMDB', 'SQLite', 'HDF5',
          'a file each', 'tar', 'TFRecord', 'Python']
 COLUMNS = 3
@@ -64,9 +74,9 @@ def panel(results, part, operation, title):
         return
     yield f'<text class="title" x="0" y="14">{title}</text>'
     yield f'<text class="part" x="0" y="29">{part}</text>'
-    # The shortest bar is seen too.
+    # So that the shortest bar is visible too.
     low, high = math.log10(min(known)) - 0.3, math.log10(max(known))
-    room = PANEL_WIDTH - LABEL - VALUE
+    longest = PANEL_WIDTH - LABEL - VALUE
     for row, peer in enumerate(PEERS):
         y = HEAD + row * (BAR + GAP)
         yield f'<text x="{LABEL - 6}" y="{y + 10}" text-anchor="end">{peer}</text>'
@@ -74,7 +84,7 @@ def panel(results, part, operation, title):
         if not value:
             yield f'<text class="value" x="{LABEL}" y="{y + 10}">-</text>'
             continue
-        width = room * (math.log10(value) - low) / (high - low)
+        width = longest * (math.log10(value) - low) / (high - low)
         kind = 'ours' if 'bags.h' in peer else 'ideal' if 'ideal' in peer else 'other'
         yield f'<rect class="{kind}" x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR}"/>'
         yield (f'<text class="value" x="{LABEL + width + 4:.1f}" y="{y + 10}">'
@@ -91,8 +101,18 @@ def table(results, part, operations):
             yield f'| {who} | ' + ' | '.join(cells) + ' |'
 
 
+def short_table(results):
+    yield '| | ' + ' | '.join(title for _, _, title in SHORT) + ' |'
+    yield '| --- |' + ' ---: |' * len(SHORT)
+    for who in PEERS_SHORT:
+        values = [results.get((part, operation, who)) for part, operation, _ in SHORT]
+        if any(values):
+            cells = [shown(value) if value else '' for value in values]
+            yield f'| {who} | ' + ' | '.join(cells) + ' |'
+
+
 def conditions(run):
-    load = f', other programs at work (load {run["load"]:.0f})' if run['load'] > 1.5 else ''
+    load = f', other programs running (load {run["load"]:.0f})' if run['load'] > 1.5 else ''
     rounds = f'Medians of {run["rounds"]} rounds' if run['rounds'] > 1 else 'One round'
     return f'{rounds}; gcc {run["compiler"].split()[0]}{load}:'
 
@@ -100,13 +120,17 @@ def conditions(run):
 def rewrite(path, run, results):
     with open(path, encoding='utf-8') as file:
         text = file.read()
-    tables = '\n\n'.join(
-        [conditions(run)] +
-        ['\n'.join(table(results, *columns)) for columns in TABLES])
-    text, count = re.subn(r'(?s)(<!-- speed -->\n).*?(<!-- end of speed -->)',
-                          lambda found: f'{found[1]}\n{tables}\n\n{found[2]}', text)
+    tables = {
+        'speed': '\n\n'.join(
+            [conditions(run)] +
+            ['\n'.join(table(results, *columns)) for columns in TABLES]),
+        'speed, short': '\n'.join(short_table(results)),
+    }
+    text, count = re.subn(
+        r'(?s)(<!-- (speed|speed, short) -->\n).*?(<!-- end of speed -->)',
+        lambda found: f'{found[1]}\n{tables[found[2]]}\n\n{found[3]}', text)
     if count != 1:
-        sys.exit(f'{path}: there is no place for the tables')
+        sys.exit(f'{path}: expected one line <!-- speed --> or <!-- speed, short -->')
     with open(path, 'w', encoding='utf-8') as file:
         file.write(text)
 

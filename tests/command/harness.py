@@ -10,6 +10,7 @@ import traceback
 
 PROGRAM = None
 GOLDEN = pathlib.Path(os.environ['BAGS_GOLDEN'])
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 passed = failed = 0
 
 # Under a sanitizer its faults must not look like the command's own errors.

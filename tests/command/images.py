@@ -60,13 +60,17 @@ def class_folders_become_labels_in_sorted_order():
     assert files('again') == files('out')
 
 
-def the_type_is_what_all_files_are():
-    _tree({'p/a/1.png': _png(), 'm/a/1.png': JPEG, 'm/a/2.jpg': _png()})
+def the_type_is_what_all_files_are_or_must_be_chosen():
+    _tree({'p/a/1.png': _png(), 'm/a/1.png': JPEG, 'm/a/2.jpg': _png(),
+           'm/a/3.jpg': JPEG})
     run('images', 'p', 'png')
     assert read('png')['spec']['image'] == 'png'
-    run('images', 'm', 'mixed')
+    refuse('images', 'm', 'mixed', code=2,
+           says=('2 JPEG and 1 PNG', 'a/2.jpg', '--type'))
+    assert not pathlib.Path('mixed').exists()
+    run('images', 'm', 'mixed', '--type', 'bytes')
     assert read('mixed')['spec']['image'] == 'bytes'
-    assert [b for _, _, b in _images('mixed')] == [JPEG, _png()]
+    assert [b for _, _, b in _images('mixed')] == [JPEG, _png(), JPEG]
     run('images', 'p', 'bytes', '--type', 'bytes')
     assert read('bytes')['spec']['image'] == 'bytes'
 
@@ -96,12 +100,60 @@ def a_folder_without_images_leaves_nothing(name):
     assert not pathlib.Path('out').exists()
 
 
-def names_that_are_not_utf8_are_an_error():
+def names_that_are_not_utf8_are_escaped():
     _tree({'d/a/1.jpg': JPEG})
-    with open(b'd/a/\xff.jpg', 'wb') as file:
-        file.write(JPEG)
-    refuse('images', 'd', 'out', says='UTF-8')
-    assert not pathlib.Path('out').exists()
+    os.mkdir(b'd/\xe9t\xc3\xa9')
+    for name in (b'd/a/\xff.jpg', b'd/\xe9t\xc3\xa9/\xfe'):
+        with open(name, 'wb') as file:
+            file.write(JPEG + name)
+    done = run('images', 'd', 'out').out.decode()
+    assert '2 paths are not UTF-8' in done, done
+    assert _images() == [
+        ('a', 'a/1.jpg', JPEG),
+        ('a', 'a/\\xff.jpg', JPEG + b'd/a/\xff.jpg'),
+        ('\\xe9té', '\\xe9té/\\xfe', JPEG + b'd/\xe9t\xc3\xa9/\xfe')]
+
+
+def labels_are_numbers_of_lines_in_a_file_of_classes():
+    _tree({'d/dog/1.jpg': JPEG, 'd/cat/2.jpg': JPEG, 'd/top.jpg': JPEG,
+           'more/dog/3.jpg': JPEG + b'3', 'new/fox/4.jpg': JPEG})
+    run('images', 'd', 'out', '--classes', 'names.txt', '--shard-length', '2')
+    assert pathlib.Path('names.txt').read_text() == '\ncat\ndog\n'
+    assert read('out')['spec']['label'] == 'int(4)'
+    assert [r[:2] for r in _images()] == [
+        (0, 'top.jpg'), (1, 'cat/2.jpg'), (2, 'dog/1.jpg')]
+    run('images', 'more', 'out', '--classes', 'names.txt', '--append')
+    assert _images()[3] == (2, 'dog/3.jpg', JPEG + b'3')
+    refuse('images', 'new', 'out', '--classes', 'names.txt', '--append',
+           says=('names.txt', '"fox"', 'fox/4.jpg'))
+    pathlib.Path('names.txt').write_bytes(b'fox\r\ncat')
+    run('images', 'new', 'windows', '--classes', 'names.txt')
+    assert _images('windows')[0][0] == 0
+    assert sorted(os.listdir()) == ['d', 'more', 'names.txt', 'new', 'out',
+                                    'windows']
+
+
+def images_are_resumed_and_appended():
+    _tree({f'd/{i % 3}/{i:02}.jpg': JPEG + bytes([i]) for i in range(11)})
+    _tree({'e/x/1.jpg': JPEG})
+    shards = ['--shard-length', '3']
+    run('images', 'd', 'out', *shards)
+    whole = files('out')
+    assert b'0 datapoints, after 11' in run('images', 'd', 'out', '--resume',
+                                            *shards).out
+    assert files('out') == whole
+    pathlib.Path('d/1/01.jpg').write_bytes(JPEG + b'other')
+    refuse('images', 'd', 'out', '--resume', *shards,
+           says=('1/01.jpg', '"image"', 'datapoint', 'out/000001'))
+    pathlib.Path('d/1/01.jpg').write_bytes(JPEG + b'\1')
+    pathlib.Path('d/2/11.jpg').write_bytes(JPEG + b'late')
+    run('images', 'd', 'out', '--resume', *shards)
+    assert _images()[-1] == ('2', '2/11.jpg', JPEG + b'late')
+    run('images', 'e', 'out', '--append', *shards)
+    assert len(_images()) == 13 and _images()[-1][1] == 'x/1.jpg'
+    run('images', 'd', 'plain')
+    assert b'already complete' in run('images', 'd', 'plain', '--resume').out
+    refuse('images', 'e', 'plain', '--append', says='not sharded')
 
 
 def images_are_sharded_and_shared_by_workers():
@@ -123,7 +175,7 @@ def _has(spec, kind, content):
                            f'probe-{spec}', '--spec', f'a={spec}'],
                           capture_output=True)
     if done.returncode:
-        assert b'built without' in done.stderr, done.stderr
+        assert b'no codec' in done.stderr, done.stderr
     return done.returncode == 0
 
 
@@ -165,10 +217,10 @@ def npy_files_are_read_and_written():
            says=('line 1', 'in/a.npy'))
 
 
-def what_is_no_array_has_no_npy():
+def what_is_not_an_array_has_no_npy():
     pack([{'n': 1, 't': 'x'}], 'n=int,t=utf8')
     for name in ('n', 't'):
-        result = refuse('get', 'out', '0', name, '--npy', says='no array')
+        result = refuse('get', 'out', '0', name, '--npy', says='not an array')
         assert result.out == b''
 
 
@@ -217,7 +269,7 @@ def _color(rows, x, y):
 def a_sheet_shows_the_first_images():
     if not _has('png', 'png', _png()):
         pack([{'p': {'base64': base64.b64encode(_png()).decode()}}], 'p=png')
-        refuse('sheet', 'out', 'sheet.png', says='built without')
+        refuse('sheet', 'out', 'sheet.png', says=('no codec', 'formats/png.c'))
         return
     blobs = [base64.b64encode(_png(4, 3, (i, 100, 200 - i))).decode()
              for i in range(11)]
@@ -236,6 +288,36 @@ def a_sheet_shows_the_first_images():
     refuse('sheet', 'out', 'two.png', says='two.png')
     refuse('sheet', 'out', 'x.png', '--field', 'nonsense', says='nonsense')
     assert files('.') == before
+
+
+def a_sheet_takes_the_first_field_that_contains_images():
+    if not _has('png', 'png', _png()):
+        return
+    pixels = {'base64': base64.b64encode(bytes([9] * 12)).decode()}
+    pack([{'a': [1, 2], 'b': [[1.5, 2], [1, 2]], 'c': [], 'd': pixels},
+          {'a': [1, 2], 'b': [[1.5, 2], [1, 2]], 'c': [pixels], 'd': pixels}],
+         'a=array(uint8,2),b=array(float32,2,2),c=array(uint8,2,2,3)[],'
+         'd=array(uint8,2,2,3)')
+    assert b'field c' in run('sheet', 'out', 'c.png').out
+    refuse('sheet', 'out', 'b.png', '--field', 'b', says=('"b"', 'not an image'))
+    pack([{'a': [1, 2]}], 'a=array(float32,2)', 'none')
+    refuse('sheet', 'none', 'a.png', says=('none', 'no field'))
+    pack([{'a': pixels, 'p': {'base64': base64.b64encode(_png()).decode()}}],
+         'a=array(uint8,2,2,3),p=png', 'both')
+    assert b'field p' in run('sheet', 'both', 'p.png').out
+
+
+def a_sheet_is_written_in_the_format_of_its_name():
+    if not _has('png', 'png', _png()) or not _has('jpeg', 'png', _png()):
+        return
+    pack([{'p': {'base64': base64.b64encode(_png()).decode()}}], 'p=png')
+    for name in ('s.jpg', 's.JPEG'):
+        run('sheet', 'out', name)
+        assert pathlib.Path(name).read_bytes().startswith(b'\xff\xd8\xff')
+    run('sheet', 'out', 's.PNG')
+    assert _pixels('s.PNG')[:2] == (4 + 132, 136)
+    refuse('sheet', 'out', 's.gif', code=2, says=('s.gif', '.png', '.jpg'))
+    assert not pathlib.Path('s.gif').exists()
 
 
 def arrays_and_videos_of_uint8_are_pictures_too():
@@ -262,13 +344,14 @@ def what_has_no_pictures_has_no_sheet(case):
     assert not pathlib.Path('out.png').exists()
 
 
-def images_of_the_other_kind_are_encoded_anew_when_told():
+def images_of_the_other_format_are_converted_when_chosen():
     _tree({'d/a/1.png': _png(), 'd/a/2.png': _png(5, 5)})
     if not _has('png', 'png', _png()):
         return
     if not _has('jpeg', 'png', _png()):
         return
-    run('images', 'd', 'out', '--type', 'jpeg(90)')
+    done = run('images', 'd', 'out', '--type', 'jpeg(90)').out
+    assert b'converted: 2 PNG to JPEG' in done, done
     assert read('out')['spec']['image'] == 'jpeg(90)'
     for i in range(2):
         blob = run('get', 'out', i, 'image', '--raw').out

@@ -1,4 +1,4 @@
-"""Packs that are killed: recover, and --append."""
+"""Packs that are killed or fail: recover, --resume and --append."""
 import json
 import os
 import pathlib
@@ -45,14 +45,14 @@ def a_killed_pack_is_started_again_until_it_is_done(which):
     run('pack', '-', 'whole', '--spec', SPEC, '--no-sync', *options,
         stdin=whole)
     for lines in (3, 29, 44):
-        _kill_after(lines, 'out', '--append', *options)
-    again = run('pack', '-', 'out', '--spec', SPEC, '--no-sync', '--append',
+        _kill_after(lines, 'out', '--resume', *options)
+    again = run('pack', '-', 'out', '--spec', SPEC, '--no-sync', '--resume',
                 *options, stdin=whole)
-    assert b'that were there' in again.out, again.out
+    assert b'that existed' in again.out, again.out
     assert files('out') == files('whole')
     # What is done is done: starting it once more changes nothing.
     pathlib.Path('m.jsonl').write_bytes(whole)
-    run('pack', 'm.jsonl', 'out', '--spec', SPEC, '--append', *options)
+    run('pack', 'm.jsonl', 'out', '--spec', SPEC, '--resume', *options)
     assert files('out') == files('whole')
 
 
@@ -80,9 +80,9 @@ def recover_leaves_a_living_writer_alone():
     job.stdin.write(b''.join(LINES[:15]))
     job.stdin.flush()
     time.sleep(1.3)
-    said = refuse('recover', 'out', says=('000001', 'a writer is at work'))
-    assert 'out/000001: left alone: is not finished: a writer is at work on it\n' \
-        in said.out.decode(), said.out
+    said = refuse('recover', 'out', says='000001').out.decode()
+    assert said.startswith('out/000001: unchanged: '), said
+    assert said.endswith('1 finished before, 1 unchanged\n'), said
     job.communicate(b''.join(LINES[15:]))
     assert job.returncode == 0
     assert read('out')['count'] == len(ROWS)
@@ -93,13 +93,14 @@ def what_was_flushed_is_read_while_it_is_written():
     job.stdin.write(b''.join(LINES[:15]))
     job.stdin.flush()
     time.sleep(1.3)
-    refuse('get', 'out', '0', says='000001')
+    refuse('get', 'out', '0', says=('000001', '--live'))
     want = [{'n': row['n']} for row in ROWS[:15]]
     assert run('get', 'out', '0:99', 'n', '--live').lines == want
     got = run('info', 'out', '--json', '--live').json
     assert (got['length'], got['shards'], got['unfinished'], got['skipped']) \
         == (15, 2, 1, 0)
-    assert b'unfinished 1, as far as flushed' in run('info', 'out', '--live').out
+    assert b'unfinished 1, with the data that was flushed' in \
+        run('info', 'out', '--live').out
     run('export', 'out', 'so far', '--live')
     lines = pathlib.Path('so far/manifest.jsonl').read_text().splitlines()
     assert len(lines) == 15
@@ -133,7 +134,7 @@ def a_bag_whose_pack_was_killed_is_recovered():
         job.stdin.write(b'{"blob": {"base64": "b25l"}}\n' * 3)
         job.stdin.flush()
         time.sleep(1.3)
-        refuse('recover', 'out.bag', says='writer is at work')
+        refuse('recover', 'out.bag', says='out.bag')
         job.send_signal(signal.SIGKILL)
         job.communicate()
         dry = run('recover', 'out.bag', '--dry-run').out
@@ -145,7 +146,7 @@ def a_bag_whose_pack_was_killed_is_recovered():
         assert read('out.bag')['count'] == 3
         run('verify', 'out.bag')
         again = run('recover', 'out.bag').out
-        assert again == b'out.bag: finished already\n', again
+        assert again == b'out.bag: already finished\n', again
         for path in pathlib.Path().glob('out.*'):
             path.unlink()
 
@@ -159,20 +160,127 @@ def packs_that_sync_now_and_then_are_the_same():
             *kind, stdin=whole)
         assert files(name) == files(name + 's')
     refuse('pack', '-', 'x', '--spec', SPEC, '--sync-size', '1', '--no-sync',
-           code=2, says='exclude')
+           code=2, says='mutually exclusive')
     refuse('pack', '-', 'x', '--spec', SPEC, '--sync-size', 'much', code=2,
            says='size')
     assert not pathlib.Path('x').exists()
 
 
-def what_another_manifest_packed_is_not_appended_to():
-    _kill_after(25, 'out', '--shard-length', '10')
-    refuse('pack', '-', 'out', '--spec', SPEC, '--append', '--shard-length',
-           '10', stdin=b''.join(LINES[:20]), says='another manifest')
-    refuse('pack', '-', 'out', '--spec', 'n=int(4)', '--append',
-           '--shard-length', '10', stdin=b'{"n": 1}\n', says='other fields')
-    run('recover', 'out')
-    assert read('out')['count'] == 25
+def _pack(lines, out, *options, call=run, **more):
+    return call('pack', '-', out, '--spec', SPEC, '--no-sync', *options,
+                stdin=b''.join(lines), **more)
+
+
+@each(list(OPTIONS))
+def resuming_with_another_input_is_refused_and_harms_nothing(which):
+    options = OPTIONS[which]
+    _kill_after(44, 'out', *options)
+    first = 1 if 'worker' in which else 0
+    step = first + 1
+    changed = {'words': ['other'], 'n': 999}
+    packed = run('info', 'out', '--live', '--json', '--allow-gaps').json['length']
+    last = first + step * (packed - 1)
+    before = files('out')
+    for at in (first, last):
+        for key, value in changed.items():
+            lines = list(LINES)
+            lines[at] = json.dumps({**ROWS[at], key: value}).encode() + b'\n'
+            _pack(lines, 'out', '--resume', *options, call=refuse,
+                  says=(f'standard input: line {at + 1}: field "{key}": ',
+                        'datapoint', 'out', '--resume', '--append'))
+    # Fewer lines than there are datapoints; all lines shifted by one.
+    _pack(LINES[:20], 'out', '--resume', *options, call=refuse,
+          says=(f'has {packed} datapoints', f'only {len(LINES[first:20:step])}'))
+    _pack(LINES[1:], 'out', '--resume', *options, call=refuse, says='line')
+    refuse('pack', '-', 'out', '--spec', 'n=int(4)', '--resume', *options,
+           stdin=b'{"n": 1}\n' * 2, says='fields')
+    spec = 'spec.json.partial'
+    changes = {name for name in files('out').keys() | before.keys()
+               if files('out').get(name) != before.get(name)}
+    assert not [name for name in changes if name.endswith(spec)], changes
+    _pack(LINES, 'out', '--resume', *options)
+    _pack(LINES, 'whole', *options)
+    assert files('out') == files('whole')
+
+
+def a_hundred_datapoints_in_between_are_compared():
+    rows = [{'n': i} for i in range(1000)]
+    lines = [json.dumps(row).encode() + b'\n' for row in rows]
+    run('pack', '-', 'out', '--spec', 'n=int', stdin=b''.join(lines))
+    assert b'1000 datapoints, already complete' in run(
+        'pack', '-', 'out', '--spec', 'n=int', '--resume',
+        stdin=b''.join(lines)).out
+    found = 0
+    for at in range(300, 320):
+        changed = list(lines)
+        changed[at] = b'{"n": 5}\n'
+        done = subprocess.run(
+            [harness.PROGRAM, 'pack', '-', 'out', '--spec', 'n=int', '--resume'],
+            input=b''.join(changed), capture_output=True)
+        found += done.returncode
+    assert found >= 2, found
+
+
+def a_finished_dataset_is_resumed_if_there_is_nothing_left_to_do():
+    _pack(LINES[:3], 'out')
+    before = files('out')
+    assert b'3 datapoints, already complete' in \
+        _pack(LINES[:3], 'out', '--resume').out
+    _pack(LINES[:4], 'out', '--resume', call=refuse,
+          says=('line 4', 'finished', '3 datapoints'))
+    _pack(LINES[1:4], 'out', '--resume', call=refuse, says=('line 1', 'another'))
+    _pack(LINES[:2], 'out', '--resume', call=refuse, says=('has 3', 'only 2'))
+    assert files('out') == before
+    _pack(LINES[:7], 'shards', '--shard-length', '3')
+    _pack(LINES, 'shards', '--shard-length', '3', '--resume')
+    _pack(LINES, 'whole', '--shard-length', '3')
+    assert _datapoints('shards') == ROWS == _datapoints('whole')
+
+
+def _datapoints(path):
+    return run('get', path, ':').lines
+
+
+def append_adds_every_line_to_a_sharded_dataset():
+    shards = ['--shard-length', '4']
+    _pack(LINES[:6], 'out', *shards)
+    done = _pack(LINES[2:5], 'out', '--append', *shards).out
+    assert b'3 datapoints, after 6 that existed' in done, done
+    assert _datapoints('out') == ROWS[:6] + ROWS[2:5]
+    assert read('out')['shards'] == [4, 2, 3]
+    _pack(LINES[:1], 'out', '--append')
+    assert _datapoints('out') == ROWS[:6] + ROWS[2:5] + ROWS[:1]
+    # What a killed pack left unfinished is continued.
+    _kill_after(2, 'out', '--append', *shards)
+    _pack(LINES[7:8], 'out', '--append', *shards)
+    assert _datapoints('out')[10:] == ROWS[:2] + ROWS[7:8]
+    _pack(LINES[:2], 'plain')
+    before = files('plain')
+    for options in [], shards:
+        _pack(LINES, 'plain', '--append', *options, call=refuse,
+              says=('plain', 'not sharded'))
+    assert files('plain') == before
+    _pack(LINES[:2], 'new', '--append')
+    assert read('new')['shards'] == [2]
+
+
+def a_bad_line_keeps_what_came_before_it():
+    bad = LINES[:30] + [b'{"n": "x", "words": []}\n'] + LINES[31:]
+    for which, options in OPTIONS.items():
+        if 'worker' in which:
+            continue
+        out = which.replace(' ', '-')
+        _pack(bad, out, *options, call=refuse,
+              says=('line 31: field "n"', out, '30 datapoints are kept',
+                    '--resume continues'))
+        done = _pack(LINES, out, '--resume', *options).out
+        assert b'30 datapoints, after 30 that existed' in done, done
+        assert _datapoints(out) == ROWS
+    _pack(LINES[:10], 'out', '--shard-length', '4')
+    _pack(bad[28:], 'out', '--append', '--shard-length', '4', call=refuse,
+          says=('line 3', '2 datapoints are kept', 'append only the others'))
+    _pack(LINES[30:], 'out', '--append', '--shard-length', '4')
+    assert _datapoints('out') == ROWS[:10] + ROWS[28:]
 
 
 def what_is_complete_must_have_the_spec_and_the_checksums_asked_for():
@@ -180,30 +288,29 @@ def what_is_complete_must_have_the_spec_and_the_checksums_asked_for():
 
     def again(spec, *options, **says):
         call = refuse if says else run
-        return call('pack', 'm.jsonl', 'out', '--spec', spec, '--append',
+        return call('pack', 'm.jsonl', 'out', '--spec', spec, '--resume',
                     *options, **says).out
 
     run('pack', 'm.jsonl', 'out', '--spec', 'n=int(4)')
-    assert b'complete already' in again('n=int(4)')
+    assert b'already complete' in again('n=int(4)')
     again('n=int(8)', says='other fields')
     again('n=int(4),more=utf8', says='other fields')
     again('n=int(4)', '--checksum', says='bags checksum')
     run('checksum', 'out')
-    assert b'complete already' in again('n=int(4)', '--checksum')
+    assert b'already complete' in again('n=int(4)', '--checksum')
 
 
-def recover_says_in_one_line_what_it_cut_and_why():
+def recover_says_in_one_line_what_it_truncated_and_why():
     _kill_after(25, 'out', '--shard-length', '10')
     idx = pathlib.Path('out/000002/n.idx')
     idx.write_bytes(idx.read_bytes()[:-12])
     lines = run('recover', 'out', '--dry-run').out.decode().splitlines()
     assert len(lines) == 2 and lines[0].startswith(
         'out/000002: to be finished, 3 datapoints kept; '), lines
-    assert lines[0].endswith(
-        ' bytes behind to be cut off: a journal ends before its blobs'), lines
+    assert ' bytes after them to be truncated: ' in lines[0], lines
     lines = run('recover', 'out').out.decode().splitlines()
     assert lines[0].startswith('out/000002: finished, 3 datapoints kept; '), lines
-    assert lines[0].count('out/000002') == 1 and ' cut off: ' in lines[0], lines
+    assert lines[0].count('out/000002') == 1 and ' truncated: ' in lines[0], lines
 
 
 def what_has_no_shards_is_recovered_with_one_line():
@@ -211,48 +318,50 @@ def what_has_no_shards_is_recovered_with_one_line():
     assert run('recover', 'out', '--dry-run').out == \
         b'out: to be finished, 5 datapoints kept\n'
     assert run('recover', 'out').out == b'out: finished, 5 datapoints kept\n'
-    assert run('recover', 'out').out == b'out: finished already\n'
+    assert run('recover', 'out').out == b'out: already finished\n'
 
 
 def a_shard_that_is_not_recovered_is_named_once_in_its_line():
     _kill_after(25, 'out', '--shard-length', '10')
     pathlib.Path('out/000002/n.bag').write_bytes(b'')
     pathlib.Path('out/000002/spec.json.partial').write_text('{')
-    out = refuse('recover', 'out', says='out/000002: its spec.json.partial').out
-    assert out.decode().splitlines() == [
-        'out/000002: not recovered: its spec.json.partial is damaged',
-        'out: 3 shards: 2 finished before, 1 not recovered'], out
+    out = refuse('recover', 'out', says=('out/000002', 'spec.json.partial')).out
+    first, second = out.decode().splitlines()
+    assert first.startswith('out/000002: not recovered: '), out
+    assert first.count('out/000002') == 1 and 'spec.json.partial' in first, out
+    assert second == 'out: 3 shards: 2 finished before, 1 not recovered', out
 
 
-def append_without_the_shard_options_says_the_way():
+def resuming_needs_the_shard_options_of_before():
     _kill_after(25, 'out', '--shard-length', '10')
-    refuse('pack', '-', 'out', '--spec', SPEC, '--append', stdin=LINES[0],
-           says=('out: is a dataset with shards', 'shard_length'))
+    refuse('pack', '-', 'out', '--spec', SPEC, '--resume', stdin=LINES[0],
+           says=('out: ', '--shard'))
+    run('pack', '-', 'plain', '--spec', SPEC, stdin=LINES[0])
+    refuse('pack', '-', 'plain', '--spec', SPEC, '--resume', '--shard-length',
+           '10', stdin=LINES[0], says=('plain: ', 'not sharded'))
 
 
 def a_lost_spec_is_said_to_be_lost():
     run('pack', '-', 'out', '--spec', SPEC, '--no-sync', stdin=LINES[0])
     os.remove('out/spec.json')
     for command in ['info', 'out'], ['verify', 'out'], ['recover', 'out']:
-        refuse(*command, says='out: its spec.json is lost')
+        refuse(*command, says=('out', 'spec.json'))
 
 
 def missing_paths_are_said_in_one_way():
     for words in (['info', 'no'], ['get', 'no', '0'], ['export', 'no', 'x'],
                   ['verify', 'no'], ['recover', 'no'], ['finalize', 'no'],
                   ['checksum', 'no']):
-        said = refuse(*words).err
-        assert said == \
-            'bags: no: cannot open: No such file or directory\n', (words, said)
+        refuse(*words, says=('no: ', 'No such file or directory'))
 
 
 def recover_of_what_nobody_left_is_an_error():
     refuse('recover', 'nowhere', says='nowhere')
     pathlib.Path('empty').mkdir()
-    refuse('recover', 'empty', says='no dataset')
+    refuse('recover', 'empty', says='empty')
     pathlib.Path('mine/0').mkdir(parents=True)
     pathlib.Path('mine/0/precious.bag').write_bytes(b'precious')
-    refuse('recover', 'mine', says='spec.json.partial')
+    refuse('recover', 'mine', says='mine')
     assert pathlib.Path('mine/0/precious.bag').read_bytes() == b'precious'
     refuse('recover', code=2)
 
@@ -263,4 +372,4 @@ def an_unfinished_shard_is_named_before_the_gap_that_it_explains():
     pathlib.Path('out/000005').mkdir()
     said = refuse('info', 'out', says='000005').err
     assert 'missing' not in said, said
-    refuse('info', 'out', '--skip-unfinished', says='missing: 000003, 000004')
+    refuse('info', 'out', '--skip-unfinished', says=('missing', '3, ', '4'))

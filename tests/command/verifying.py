@@ -32,14 +32,12 @@ def _damage():
     pathlib.Path('out/000003/spec.json').rename('out/000003/spec.json.partial')
     pathlib.Path('out/000004').rename('out/000005')
     _patch('out/000005/words.bag', 0, b'\xff')
-    return ('out/000000/n.bag: blob 1 starts at 4 and ends before, at 3 '
-            '(at byte 52)',
-            'out/000001/refs.bag: datapoint 0, field "n": refers to blob 99, '
-            '1 of them; the Bag has 9 (at byte 0)',
-            'out/000002/words.bag: cannot open: No such file or directory',
-            'out/000003: is not finished',
-            'out: shard 000004 is missing',
-            'out/000005/words.bag: datapoint 37, item 0')
+    return [('out/000000', 'blob 1', '(at byte 52)'),
+            ('out/000001', 'datapoint 0', '99', '(at byte 0)'),
+            ('out/000002', 'words', 'No such file or directory'),
+            ('out/000003', 'finished'),
+            ('out: ', '4', 'missing'),
+            ('out/000005', 'words', 'datapoint 1', 'item 0')]
 
 
 @each(['1', '2', '7'])
@@ -47,15 +45,17 @@ def verify_prints_every_fault_once(jobs):
     _dataset(5)
     good = run('verify', 'out', '--jobs', jobs, '--decode')
     assert good.out == b'out: good: 45 datapoints in 5 shards, without checksums\n'
-    faults = sorted(_damage())
+    faults = _damage()
     result = refuse('verify', 'out', '--jobs', jobs, '--decode',
                     says='out: 6 faults')
     assert result.err == ''
     lines = _lines(result)
     assert len(lines) == 6, lines
-    for line, fault in zip(lines, faults):
-        # Datapoints are counted in their shard.
-        assert line.startswith(fault.replace('datapoint 37', 'datapoint 1')), line
+    # Each is named by its shard, what it is about, and an index in the shard.
+    for fault in faults:
+        found = [line for line in lines if line.startswith(fault[0])
+                 and all(fact in line for fact in fault[1:])]
+        assert len(found) == 1, (fault, lines)
     assert result.out.decode().splitlines()[-1].startswith('out: 6 faults: ')
     result = refuse('verify', 'out', '--jobs', jobs, '--allow-gaps',
                     '--skip-unfinished', says='out: 3 faults')
@@ -70,14 +70,13 @@ def verify_prints_json_too():
     assert summary['shown'] == 6
     assert summary['shards'] == 4 and summary['unfinished'] == 1
     found = {(f['path'], f['field'], f.get('blob'), f.get('datapoint'),
-              f['offset'], f['error']) for f in faults}
+              f['offset']) for f in faults}
     assert found == {
-        ('out/000000', 'n', 1, None, 52, 'corrupt data'),
-        ('out/000001', 'refs', None, 0, 0, 'corrupt data'),
-        ('out/000002', 'words', None, None, 0, 'missing'),
-        ('out/000003', None, None, None, 0, 'unfinished'),
-        ('out', None, None, None, 0, 'shards are missing'),
-        ('out/000005', 'words', None, 1, 0, 'corrupt data')}, found
+        ('out/000000', 'n', 1, None, 52), ('out/000001', 'refs', None, 0, 0),
+        ('out/000002', 'words', None, None, 0),
+        ('out/000003', None, None, None, 0), ('out', None, None, None, 0),
+        ('out/000005', 'words', None, 1, 0)}, found
+    assert all(f['error'] and f['message'] for f in faults)
 
 
 def verify_takes_several_paths():

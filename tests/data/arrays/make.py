@@ -5,7 +5,8 @@
 
 npy/NAME.npy           an array as numpy.save writes it
 npy/NAME.HOW.npy       the same array stored in another way: read and written
-                       again it must give NAME.npy
+                       again it must give NAME.npy (structures keep their
+                       spelling)
 bad/FAULT.npy          to be refused, as bad-npz/FAULT.npz
 npz/NAME.npz           npy/int16, structure and text in one archive
 msgpack/NAME.msgpack   as msgpack.packb writes it, NAME.json what to print of it
@@ -85,10 +86,13 @@ def arrays():
             'complex64': 'c8', 'complex128': 'c16', 'longdouble': 'g',
             'clongdouble': 'G', 'bytes': 'S5', 'text': 'U3', 'raw': 'V7',
             'date': 'M8[D]', 'date-25s': 'M8[25s]', 'date-generic': 'M8',
-            'span': 'm8[ns]', 'complex64-big': '>c8', 'text-big': '>U2',
+            'span': 'm8[ns]', 'text-big': '>U2',
             'date-big': '>M8[ms]', 'bytes-0': 'S0', 'text-0': 'U0'}.items():
         store(name, fill((2, 3), dtype) if np.dtype(dtype).itemsize
               else np.ndarray((2,), dtype, buffer=b' '))
+    swapped = fill((2, 3), '>c8')
+    write('npy/complex64.big.npy', npy(swapped))
+    write('npy/complex64.big-fortran.npy', npy(np.asfortranarray(swapped)))
     store('scalar', np.float64(2.5).reshape(()))
     store('empty', np.zeros((3, 0, 2), 'i4'))
     store('ones', fill((1, 5, 1), 'u2'))
@@ -212,7 +216,8 @@ def bad_arrays():
             'fields-too-large-together': text(
                 "[('a', '|S2147483647', (4294967297,)), ('b', '|S2147483647', (4294967297,))]"),
             'field-too-large': text("[('a', '|S2147483647', (4294967296, 4294967296))]"),
-            'fields-4097': text('[' + "('', '|V0')," * 4097 + ']'),
+            'fields-4097': text(
+                '[' + ''.join(f"('{i}', '|V0')," for i in range(4097)) + ']'),
             'nested-40': text("[('a', " * 40 + "'<f4'" + ')]' * 40),
             'nested-brackets': text('[' * 3000),
             'nested-tuples': text('(' * 3000)}.items():

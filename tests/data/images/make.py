@@ -1,4 +1,4 @@
-"""Make the pictures in this directory, and the pixels that are expected of them.
+"""Make the images in this directory, and the pixels that are expected of them.
 
 Run it in the repository's root. It needs Pillow, NumPy, and cjpeg and djpeg of
 libjpeg-turbo. README.md says what is in the files.
@@ -140,11 +140,25 @@ def adam7(array):
 
 
 def png(name, data, pixels):
-    """A PNG file beside the samples that it holds, little-endian."""
+    """A PNG file and the samples that it contains, little-endian."""
     save(name + '.png', data)
     shape = ' '.join(map(str, pixels.shape))
     save(name + '.raw', f'{pixels.dtype} {shape}\n'.encode() +
          pixels.astype(pixels.dtype.newbyteorder('<')).tobytes())
+
+
+def as_pillow(name):
+    """NAME.pillow.raw, where Pillow's array is not the expanded one of NAME.raw:
+    bool as 0 and 1, 16-bit gray as uint16."""
+    data = (HERE / f'{name}.png').read_bytes()
+    pixels = np.asarray(Image.open(io.BytesIO(data)))
+    pixels = pixels.astype({'bool': np.uint8, 'int32': np.uint16}.get(
+        pixels.dtype.name, pixels.dtype))
+    shape = ' '.join(map(str, pixels.shape))
+    raw = (f'{pixels.dtype} {shape}\n'.encode() +
+           pixels.astype(pixels.dtype.newbyteorder('<')).tobytes())
+    if raw != (HERE / f'{name}.raw').read_bytes():
+        save(f'{name}.pillow.raw', raw)
 
 
 def check(data, pixels):
@@ -181,6 +195,9 @@ def pngs():
     pixels = np.array(Image.open(io.BytesIO(data)).convert('RGBA'))
     png('palette-alpha', data, pixels)
     for bits in 1, 2, 4:
+        few = Image.fromarray(colour).quantize(1 << bits)
+        png(f'palette-{bits}-bit', pillow(few, 'PNG', bits=bits),
+            np.array(few.convert('RGB')))
         levels = random.integers(0, 1 << bits, (11, 13), np.uint8)
         raw = b''.join(b'\0' + pack(row, bits) for row in levels)
         data = png_file(13, 11, bits, 0, raw)
@@ -192,6 +209,10 @@ def pngs():
     png('gray-key', png_file(37, 23, 8, 0, rows(colour[..., 0]),
                              chunk(b'tRNS', key)),
         np.stack([colour[..., 0], seen], 2))
+    key = struct.pack('>HHH', *map(int, colour[5, 5]))
+    seen = np.where((colour == colour[5, 5]).all(2), 0, 255).astype(np.uint8)
+    png('rgb-key', png_file(37, 23, 8, 2, rows(colour), chunk(b'tRNS', key)),
+        np.concatenate([colour, seen[..., None]], 2))
     for width, height in (1, 1), (1, 9), (7, 1):
         pixels = colour[:height, :width]
         png(f'size-{width}x{height}', pillow(Image.fromarray(pixels), 'PNG'),
@@ -201,6 +222,11 @@ def pngs():
              chunk(b'abCd', b'of no one'))
     png('chunks', png_file(37, 23, 8, 2, rows(colour), extra,
                            behind=chunk(b'tIME', bytes(7))), colour)
+    for path in sorted(HERE.glob('*.png')):
+        # Pillow reduces colours of 16 bits to 8.
+        if not path.name.startswith('bad-') and (
+                not path.stem.endswith('-16') or path.stem == 'gray-16'):
+            as_pillow(path.stem)
     good = png_file(37, 23, 8, 2, rows(colour))
     save('bad-trailing.png', good + b'behind the end')
     save('bad-bomb.png', png_file(30000, 30000, 8, 6, rows(colour)))
@@ -233,7 +259,7 @@ def blobs(directory, field):
 
 
 def golden():
-    """The pixels of all pictures of a field, one behind the other. The three
+    """The pixels of all images of a field, one behind the other. The three
     versions of granular wrote the same."""
     for version, short in ('bags-0.5.1', 'bags'), ('granular-0.16.1', 'granular'):
         for fixture in 'ds-types', 'ds-lists':

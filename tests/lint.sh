@@ -3,6 +3,7 @@
 # examples: one line for each of them. With `quick`: what takes seconds; with
 # `analysers` or `compilers`: these alone.
 set -u
+unset MAKEFLAGS MAKELEVEL
 mode=${1:-all}
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
 dir=$(mktemp -d) || exit 1
@@ -96,7 +97,7 @@ windows() { # windows LINE...: a file of these lines
 }
 
 # What is there of the formats, and how to compile them.
-read -r -d '' -a flags < <(make -s print-formats | sed -n 1p)
+read -r -d '' -a flags < <(make -s print-formats | sed -n '1s/ -I\. / /p')
 formats=$(printf '%s\n' "${flags[@]}" | sed -n 's/^-DBAGS_WITH_\(.*\)=1$/formats\/\L\1.c/p')
 examples=$(ls examples/*.c examples/bags/*.c examples/demo/*.c | grep -v _mpi.c)
 pkg-config --exists json-c && read -r -d '' -a json < <(pkg-config --cflags json-c)
@@ -104,7 +105,7 @@ pkg-config --exists json-c && read -r -d '' -a json < <(pkg-config --cflags json
 sources() { # sources COMPILER STANDARD FILES FLAG...
     local file failed=0
     for file in $3; do
-        "$1" -std="$2" $warnings $only_c "${@:4}" "${flags[@]}" "${json[@]-}" -c "$file" \
+        "$1" -std="$2" $warnings $only_c "${@:4}" "${flags[@]}" "${json[@]-}" -I. -c "$file" \
             -o /dev/null || failed=1
     done
     return $failed
@@ -119,7 +120,7 @@ everything() { # everything CLANG LANGUAGE STANDARD FLAG... FILE
 everything_formats() {
     local file failed=0
     for file in $formats; do
-        everything "$1" c c99 $everything_formats "${flags[@]}" "$file" || failed=1
+        everything "$1" c c99 $everything_formats "${flags[@]}" -I. "$file" || failed=1
     done
     return $failed
 }
@@ -151,7 +152,7 @@ unmistaken() {
 fanalyzer() { # fanalyzer GCC FILE FLAG...
     local out=$dir/fanalyzer.$BASHPID found=0 at line said check
     LC_ALL=C "$1" -std=c99 -fanalyzer -Wanalyzer-too-complex -fdiagnostics-plain-output \
-        --param analyzer-bb-explosion-factor=50 "${flags[@]}" "$told" "$print" "${@:3}" \
+        --param analyzer-bb-explosion-factor=50 "${flags[@]}" -I"$dir/told" "$told" "$print" "${@:3}" \
         -x c -c "$2" -o /dev/null 2>"$out" || {
         cat "$out"
         return 1
@@ -221,7 +222,7 @@ fanalyzer_works() { # fanalyzer_works GCC
 tidy() { # tidy FILE FLAG...
     local file=$1 found=0 at line said check
     (cd "$dir/told" && clang-tidy --checks="$checks" --quiet "$file" -- -std=c99 "$told" "$print" \
-        "${flags[@]}" "${@:2}") >"$dir/tidy.${file##*/}" 2>"$dir/tidy.${file##*/}.err"
+        "${flags[@]}" -I. "${@:2}") >"$dir/tidy.${file##*/}" 2>"$dir/tidy.${file##*/}.err"
     grep -E '^/[^ ]*: (warning|error): ' "$dir/tidy.${file##*/}" >"$dir/found.${file##*/}"
     while IFS=: read -r at line _ _ said; do
         check=${said##*[}

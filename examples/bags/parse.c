@@ -1,0 +1,394 @@
+/*
+ * JSON as values. A value of a manifest is a number, text, nested lists for an
+ * array, any JSON for msgpack, or one of
+ *
+ *     {"file": PATH}    a file that contains the encoded value
+ *     {"base64": TEXT}  the encoded value
+ *     {"from": PATH}    a file to be decoded, then encoded as the field's type
+ *
+ * Encoded values are decoded once to check them, images and videos excepted:
+ * only their first bytes are checked.
+ */
+#include "command.h"
+
+#include <math.h>
+
+#define OBJECTS "{\"file\": PATH}, {\"base64\": TEXT} or {\"from\": PATH}"
+
+/* ---- encoded values, and files ---- */
+
+static const char *kind_of_file(const type_info *info) {
+    return info->kind == TYPE_VIDEO       ? "an MP4 or WebM"
+           : !strcmp(info->ending, "png") ? "a PNG"
+                                          : "a JPEG";
+}
+
+/* Fail unless an image or a video begins as it must. A video without frames has
+ * no bytes. */
+static void check_media(const char *type, bags_view blob) {
+    const type_info *info = type_find(type);
+    const char *begins = type_of_bytes(blob);
+    const type_info *found = begins ? type_find(begins) : NULL;
+    bool is_video = info->kind == TYPE_VIDEO;
+    if (is_video ? blob.size == 0 || (found && found->kind == TYPE_VIDEO)
+                 : found && !strcmp(found->ending, info->ending))
+        return;
+    fail(BAGS_ERROR_VALUE,
+        "not %s file%s%s; {\"from\": PATH} converts, --unchecked stores any "
+        "bytes",
+        kind_of_file(info), found ? " but " : "", found ? found->name : "");
+}
+
+static void check_encoded(
+    value_reader *with, const char *type, bags_view blob) {
+    bags_value ignored;
+    type_class kind = type_kind(type);
+    if (with->unchecked || kind == TYPE_OTHER)
+        return;
+    if (kind == TYPE_IMAGE || kind == TYPE_VIDEO) {
+        check_media(type, blob);
+        return;
+    }
+    bags_code code = bags_decode(
+        registry_get(), type, blob, &with->scratch, &ignored, &failure);
+    /* A number above 64 bits, or a type without a codec, is not a fault. */
+    if (!code || code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_TYPE)
+        return;
+    failure_prefix("not encoded as %.80s: ", type);
+    die();
+}
+
+bags_value value_from_file(
+    const char *path, bags_view file, bags_buffer *scratch) {
+    const char *type = type_of_bytes(file);
+    bags_value out;
+    if (!type && has_ending(path, ".txt"))
+        return bags_utf8_sized((const char *)file.data, file.size);
+    if (!type && has_ending(path, ".msgpack"))
+        type = "msgpack";
+    if (!type)
+        fail(BAGS_ERROR_VALUE,
+            "%s: not a .npy, JPEG, PNG, MP4, WebM, .txt or .msgpack file, "
+            "which \"from\" accepts",
+            path);
+    codec_check(type);
+    if (bags_decode(registry_get(), type, file, scratch, &out, &failure)) {
+        failure_prefix("%s: ", path);
+        die();
+    }
+    return out;
+}
+
+static bags_value parse_file(value_reader *with, const char *type,
+    const char *name, size_t size, bool decode) {
+    static char *path; /* also of a failure */
+    if (size == 0 || strlen(name) != size)
+        fail(BAGS_ERROR_VALUE, "a path that is empty or contains U+0000");
+    free(path);
+    path = path_join(with->directory, name);
+    bags_view file = file_read(path, &with->file);
+    if (decode)
+        return value_from_file(path, file, &with->scratch);
+    check_encoded(with, type, file);
+    return bags_blob(file.data, file.size);
+}
+
+static bags_value parse_base64(
+    value_reader *with, const char *type, const char *digits, size_t size) {
+    bags_view blob = {NULL, 0};
+    const char *fault = base64_decode(digits, size, &with->file, &blob.size);
+    if (fault)
+        fail(BAGS_ERROR_VALUE, "%s", fault);
+    blob.data = with->file.data;
+    check_encoded(with, type, blob);
+    return bags_blob(blob.data, blob.size);
+}
+
+/* ---- elements of arrays ---- */
+
+/* Rounded to the nearest, halfway to even. False if it is too large. */
+static bool double_to_half(double value, uint16_t *out) {
+    int exponent = 0;
+    double size = fabs(value);
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    if (!isfinite(value)) {
+        *out = (uint16_t)(sign | (isnan(value) ? 0x7E00 : 0x7C00));
+        return true;
+    }
+    (void)frexp(size, &exponent); /* size < 2^exponent */
+    exponent = exponent < -13 || size < 1e-7 ? -13 : exponent;
+    if (exponent > 16)
+        return false;
+    /* The bits of the fraction; 1024 is the bit that is not stored. */
+    unsigned bits = (unsigned)rint(ldexp(size, 11 - exponent));
+    bits += (unsigned)(exponent + 13) << 10;
+    *out = (uint16_t)(sign | bits);
+    return bits < 0x7C00;
+}
+
+/* A number; "NaN", "Infinity" and "-Infinity" may be text. */
+static bool get_double(json_object *json, double *out) {
+    if (json_object_is_type(json, json_type_string)) {
+        const char *word = json_object_get_string(json);
+        *out = !strcmp(word, "NaN")         ? (double)NAN
+               : !strcmp(word, "Infinity")  ? HUGE_VAL
+               : !strcmp(word, "-Infinity") ? -HUGE_VAL
+                                            : 0;
+        return !isfinite(*out);
+    }
+    if (!json_object_is_type(json, json_type_double) &&
+        !json_object_is_type(json, json_type_int))
+        return false;
+    *out = json_object_get_double(json);
+    if (json_object_is_type(json, json_type_int) &&
+        json_object_get_int64(json) >= 0)
+        *out = (double)json_object_get_uint64(json);
+    return true;
+}
+
+static const char *put_float(text *out, size_t size, double value) {
+    float single = (float)value;
+    uint16_t half = 0;
+    bool fits = size == 2   ? double_to_half(value, &half)
+                : size == 4 ? isfinite(single) || !isfinite(value)
+                            : true;
+    text_put(out,
+        size == 2   ? (void *)&half
+        : size == 4 ? (void *)&single
+                    : (void *)&value,
+        size);
+    return fits ? NULL : "is too large";
+}
+
+/* A number, or text such as "1.5-2j". */
+static const char *put_complex(text *out, size_t size, json_object *json) {
+    double parts[2] = {0, 0};
+    if (!get_double(json, &parts[0])) {
+        const char *word = json_object_is_type(json, json_type_string)
+                               ? json_object_get_string(json)
+                               : "";
+        char *middle, *end;
+        parts[0] = strtod(word, &middle);
+        parts[1] = strtod(middle, &end);
+        if (middle == word || end == middle || strcmp(end, "j"))
+            return "is not a complex number";
+    }
+    const char *fault = put_float(out, size / 2, parts[0]);
+    return fault ? fault : put_float(out, size / 2, parts[1]);
+}
+
+/* The low bytes of a number, in native byte order. */
+static void put_bits(text *out, uint64_t bits, size_t size) {
+    const unsigned char *at = (const unsigned char *)&bits;
+    text_put(out, at + (bags_little_endian() ? 0 : 8 - size), size);
+}
+
+static const char *put_integer(
+    text *out, bags_dtype dtype, size_t size, json_object *json) {
+    bool is_signed = dtype >= BAGS_DTYPE_INT8;
+    uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
+    if (!json_object_is_type(json, json_type_int))
+        return "is not a whole number";
+    int64_t value = json_object_get_int64(json);
+    uint64_t bits = value < 0 ? (uint64_t)value : json_object_get_uint64(json);
+    if (value < 0 ? !is_signed || (uint64_t) - (value + 1) > most : bits > most)
+        return "is out of range";
+    put_bits(out, bits, size);
+    return NULL;
+}
+
+/* Append an element; returns NULL, or what is wrong with it. */
+static const char *put_element(text *out, bags_dtype dtype, json_object *json) {
+    size_t size = bags_dtype_size(dtype);
+    double value = 0;
+    if (dtype == BAGS_DTYPE_BOOL) {
+        put_bits(out, json_object_get_boolean(json) != 0, 1);
+        return json_object_is_type(json, json_type_boolean)
+                   ? NULL
+                   : "is not true or false";
+    }
+    if (dtype <= BAGS_DTYPE_INT64)
+        return put_integer(out, dtype, size, json);
+    if (dtype >= BAGS_DTYPE_COMPLEX64)
+        return put_complex(out, size, json);
+    return get_double(json, &value) ? put_float(out, size, value)
+                                    : "is not a number";
+}
+
+/* ---- arrays ---- */
+
+/* Its shape is that of the first elements, which all others must have. */
+typedef struct list {
+    bags_dtype dtype;
+    size_t dims;
+    uint64_t *shape;
+    size_t at[BAGS_MAX_DIMS]; /* of the element that is read */
+    text elements;
+} list;
+
+static void read_shape(list *to, json_object *json) {
+    while (json_object_is_type(json, json_type_array)) {
+        size_t length = json_object_array_length(json);
+        if (to->dims == BAGS_MAX_DIMS)
+            fail(BAGS_ERROR_VALUE, "lists nested too deeply (maximum %d)",
+                BAGS_MAX_DIMS);
+        to->shape[to->dims++] = length;
+        json = length ? json_object_array_get_idx(json, 0) : NULL;
+    }
+}
+
+ENDS static void fail_element(
+    const list *to, size_t dim, json_object *json, const char *fault) {
+    static text where;
+    for (size_t i = 0; i < dim; i++)
+        text_format(&where, "[%zu]%s", to->at[i], i + 1 < dim ? "" : ": ");
+    text_put(&where, "", 1);
+    fail(BAGS_ERROR_VALUE, "%s%.80s %s (%s)", (char *)where.buffer.data,
+        json_object_is_type(json, json_type_array)    ? "a list"
+        : json_object_is_type(json, json_type_object) ? "an object"
+        : json ? json_object_to_json_string(json)
+               : "null",
+        fault, bags_dtype_name(to->dtype));
+}
+
+static void read_elements(list *to, json_object *json, size_t dim) {
+    if (dim == to->dims) {
+        const char *fault = put_element(&to->elements, to->dtype, json);
+        if (fault)
+            fail_element(to, dim, json, fault);
+        return;
+    }
+    if (!json_object_is_type(json, json_type_array) ||
+        json_object_array_length(json) != to->shape[dim])
+        fail_element(to, dim, json, "is not as long as the lists next to it");
+    for (size_t i = 0; i < to->shape[dim]; i++) {
+        to->at[dim] = i;
+        read_elements(to, json_object_array_get_idx(json, i), dim + 1);
+    }
+}
+
+/* The dtype that NumPy would choose: bool, int64 or else float64. */
+static bags_dtype guess_dtype(json_object *json, bags_dtype before) {
+    if (json_object_is_type(json, json_type_array)) {
+        for (size_t i = 0; i < json_object_array_length(json); i++)
+            before = guess_dtype(json_object_array_get_idx(json, i), before);
+        return before;
+    }
+    bags_dtype own =
+        json_object_is_type(json, json_type_boolean) ? BAGS_DTYPE_BOOL
+        : json_object_is_type(json, json_type_int)   ? BAGS_DTYPE_INT64
+                                                     : BAGS_DTYPE_FLOAT64;
+    return before == BAGS_DTYPE_NONE || before == own ? own
+                                                      : BAGS_DTYPE_FLOAT64;
+}
+
+/* {"dtype": "uint8", "list": [...]}. Returns the list. */
+static json_object *read_dtype(list *to, json_object *json) {
+    json_object *dtype, *elements;
+    if (!json_object_is_type(json, json_type_object)) {
+        to->dtype = guess_dtype(json, BAGS_DTYPE_NONE);
+        to->dtype = to->dtype ? to->dtype : BAGS_DTYPE_FLOAT64;
+        return json;
+    }
+    if (json_object_object_length(json) != 2 ||
+        !json_object_object_get_ex(json, "dtype", &dtype) ||
+        !json_object_is_type(dtype, json_type_string) ||
+        !json_object_object_get_ex(json, "list", &elements))
+        fail(BAGS_ERROR_VALUE,
+            "an object must be {\"dtype\": NAME, \"list\": LIST}, " OBJECTS);
+    const char *name = json_object_get_string(dtype);
+    to->dtype = bags_dtype_parse(name, strlen(name), NULL);
+    if (!to->dtype)
+        fail(BAGS_ERROR_VALUE, "\"%.80s\" is not a dtype", name);
+    return elements;
+}
+
+static bags_value parse_array(
+    value_reader *with, const char *type, json_object *json) {
+    bags_type parsed;
+    list to = {BAGS_DTYPE_NONE, 0, with->shape, {0}, {with->file, 0}};
+    must(bags_type_parse(type, &parsed, &failure));
+    bags_view name = bags_type_argument(&parsed, 0);
+    if (parsed.count == 0)
+        json = read_dtype(&to, json);
+    else
+        to.dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
+    if (!to.dtype)
+        fail(BAGS_ERROR_TYPE,
+            "the dtype of %.80s is not supported; pass {\"file\": PATH} or "
+            "{\"base64\": TEXT}",
+            type);
+    read_shape(&to, json);
+    read_elements(&to, json, 0);
+    /* The dimensions after one of length 0 are the type's. */
+    while (to.dims > 0 && to.elements.size == 0 && to.dims + 1 < parsed.count &&
+           to.dims < BAGS_MAX_DIMS) {
+        to.shape[to.dims] = 0;
+        bags_type_number(&parsed, to.dims + 1, &to.shape[to.dims]);
+        to.dims++;
+    }
+    with->file = to.elements.buffer;
+    return bags_array(to.dtype, to.dims, with->shape, with->file.data);
+}
+
+/* ---- all values ---- */
+
+/* The text in {"file": TEXT}, if that is all of it. */
+static const char *only_member(
+    json_object *json, const char *name, size_t *size) {
+    json_object *inner;
+    if (!json_object_is_type(json, json_type_object) ||
+        json_object_object_length(json) != 1 ||
+        !json_object_object_get_ex(json, name, &inner) ||
+        !json_object_is_type(inner, json_type_string))
+        return NULL;
+    *size = (size_t)json_object_get_string_len(inner);
+    return json_object_get_string(inner);
+}
+
+ENDS static void fail_value(const char *type, json_object *json) {
+    static const char *const names[] = {"null", "true or false",
+        "a number with a fraction", "a number", "an object", "a list", "text"};
+    json_type kind = json_object_get_type(json);
+    if (kind == json_type_object)
+        fail(BAGS_ERROR_VALUE, "an object must be " OBJECTS);
+    if (kind == json_type_array)
+        fail(BAGS_ERROR_VALUE,
+            "a list is not a value of type %.80s; a sequence has type %.80s[]",
+            type, type);
+    fail(BAGS_ERROR_VALUE, "%s is not a value of type %.80s (expected %s)",
+        names[kind], type,
+        type_kind(type) == TYPE_NUMBER ? "a whole number"
+        : type_kind(type) == TYPE_TEXT ? "text"
+                                       : OBJECTS);
+}
+
+bags_value value_parse(
+    value_reader *with, const char *type, json_object *json) {
+    size_t size = 0;
+    type_class kind = type_kind(type);
+    const char *found = only_member(json, "file", &size);
+    if (found)
+        return parse_file(with, type, found, size, false);
+    found = only_member(json, "base64", &size);
+    if (found)
+        return parse_base64(with, type, found, size);
+    codec_check(type);
+    found = only_member(json, "from", &size);
+    if (found)
+        return parse_file(with, type, found, size, true);
+    if (kind == TYPE_MSGPACK) {
+        bags_view blob = msgpack_from_json(json, &with->file);
+        return bags_blob(blob.data, blob.size);
+    }
+    if (kind == TYPE_ARRAY)
+        return parse_array(with, type, json);
+    if (kind == TYPE_TEXT && json_object_is_type(json, json_type_string))
+        return bags_utf8_sized(json_object_get_string(json),
+            (size_t)json_object_get_string_len(json));
+    if (kind != TYPE_NUMBER || !json_object_is_type(json, json_type_int))
+        fail_value(type, json);
+    int64_t value = json_object_get_int64(json);
+    return value < 0 ? bags_int(value)
+                     : bags_uint(json_object_get_uint64(json));
+}

@@ -1,0 +1,215 @@
+/*
+ * Values as JSON. Arrays become nested lists, of which the innermost contain the
+ * elements along the last dimension; an array without dimensions is one number.
+ * If the type does not state the dtype, it is next to the list:
+ * {"dtype": "float32", "list": [1, 2]}. A blob that cannot be shown as a value
+ * is {"type", "bytes"}, with "error" if it is not a blob of its type.
+ */
+#include "command.h"
+
+#include <math.h>
+
+#define MAX_ELEMENTS 1024 /* of arrays that are written as lists */
+#define PREVIEW 8
+
+/* ---- elements ---- */
+
+static double half_to_double(uint16_t bits) {
+    int exponent = bits >> 10 & 31;
+    double fraction = bits & 1023;
+    double size = exponent == 31  ? (fraction > 0 ? (double)NAN : HUGE_VAL)
+                  : exponent == 0 ? ldexp(fraction, -24)
+                                  : ldexp(fraction + 1024, exponent - 25);
+    return bits >> 15 ? -size : size;
+}
+
+/* The shortest digits that read back as the same number. */
+static void shortest_digits(char out[40], double value, bool is_single) {
+    for (int digits = is_single ? 6 : 15; digits < 18; digits++) {
+        snprintf(out, 40, "%.*g", digits, value);
+        double back = strtod(out, NULL);
+        if (is_single ? (float)back == (float)value
+                      : !(back < value || back > value))
+            return;
+    }
+}
+
+/* JSON has no infinities and no NaN: they become strings. */
+static void put_double(text *out, double value, bool is_single) {
+    char digits[40];
+    if (!isfinite(value)) {
+        text_puts(out, isnan(value) ? "\"NaN\""
+                       : value > 0  ? "\"Infinity\""
+                                    : "\"-Infinity\"");
+        return;
+    }
+    shortest_digits(digits, value, is_single);
+    /* Without a point it would be read as the integer 0. */
+    text_puts(out, strcmp(digits, "-0") ? digits : "-0.0");
+}
+
+/* "1.5-2j", as Python's complex() reads it. */
+static void put_complex(
+    text *out, double real, double imaginary, bool is_single) {
+    char parts[2][40];
+    shortest_digits(parts[0], real, is_single);
+    shortest_digits(parts[1], imaginary, is_single);
+    text_format(
+        out, "\"%s%s%sj\"", parts[0], parts[1][0] == '-' ? "" : "+", parts[1]);
+}
+
+/* A number of 1, 2, 4 or 8 bytes in native byte order. */
+static uint64_t load_bits(const void *at, size_t size) {
+    uint64_t bits = 0;
+    unsigned char *to = (unsigned char *)&bits;
+    memcpy(to + (bags_little_endian() ? 0 : 8 - size), at, size);
+    return bits;
+}
+
+static double load_float(const void *at, size_t size) {
+    float single;
+    double value;
+    if (size == 2)
+        return half_to_double((uint16_t)load_bits(at, size));
+    memcpy(size == 4 ? (void *)&single : (void *)&value, at, size);
+    return size == 4 ? (double)single : value;
+}
+
+static void put_element(
+    text *out, bags_dtype dtype, const void *data, size_t i) {
+    size_t size = bags_dtype_size(dtype);
+    const unsigned char *at = (const unsigned char *)data + i * size;
+    if (dtype == BAGS_DTYPE_BOOL) {
+        text_puts(out, *at ? "true" : "false");
+    } else if (dtype <= BAGS_DTYPE_UINT64) {
+        text_format(out, "%ju", (uintmax_t)load_bits(at, size));
+    } else if (dtype <= BAGS_DTYPE_INT64) {
+        uint64_t sign = (uint64_t)1 << (8 * size - 1);
+        uint64_t bits = load_bits(at, size);
+        text_format(out, "%jd", (intmax_t)((bits ^ sign) - sign));
+    } else if (dtype <= BAGS_DTYPE_FLOAT64) {
+        put_double(out, load_float(at, size), size < 8);
+    } else {
+        put_complex(out, load_float(at, size / 2),
+            load_float(at + size / 2, size / 2), size < 16);
+    }
+}
+
+/* ---- values ---- */
+
+static size_t element_count(const bags_value *array) {
+    size_t size = bags_dtype_size(array->dtype);
+    return size ? array->size / size : 0;
+}
+
+static void put_nested(
+    text *out, const bags_value *array, size_t dim, size_t *at) {
+    if (dim == array->dims) {
+        put_element(out, array->dtype, array->data, (*at)++);
+        return;
+    }
+    text_puts(out, "[");
+    for (uint64_t i = 0; i < array->shape[dim]; i++) {
+        text_puts(out, i ? ", " : "");
+        put_nested(out, array, dim + 1, at);
+    }
+    text_puts(out, "]");
+}
+
+static bool write_array(
+    text *out, const char *type, const bags_value *array, bool lists) {
+    bool stated = type_has_dtype(type);
+    size_t count = element_count(array), at = 0;
+    /* Of an array without elements, a list shows only the last dimension. */
+    if (count > MAX_ELEMENTS || (!count && array->dims != 1) ||
+        (!lists && (array->dims > 0 || !stated)))
+        return false;
+    if (!stated)
+        text_format(out,
+            "{\"dtype\": \"%s\", \"list\": ", bags_dtype_name(array->dtype));
+    put_nested(out, array, 0, &at);
+    text_puts(out, stated ? "" : "}");
+    return true;
+}
+
+bool value_write(
+    text *out, const char *type, const bags_value *value, bool lists) {
+    if (value->kind == BAGS_KIND_ARRAY)
+        return write_array(out, type, value, lists);
+    if (value->kind == BAGS_KIND_UINT)
+        text_format(out, "%ju", (uintmax_t)value->uint);
+    else if (value->kind == BAGS_KIND_INT)
+        text_format(out, "%jd", (intmax_t)value->sint);
+    else if (value->kind == BAGS_KIND_UTF8 &&
+             bags_utf8_valid(value->data, value->size, NULL))
+        text_json(out, value->data, value->size);
+    else
+        return false;
+    return true;
+}
+
+/* ---- what `bags get` shows ---- */
+
+static void summarize_array(text *out, const bags_value *array) {
+    size_t count = element_count(array);
+    if (array->dims == 0) {
+        put_element(out, array->dtype, array->data, 0);
+        return;
+    }
+    text_format(
+        out, "{\"dtype\": \"%s\", \"shape\": [", bags_dtype_name(array->dtype));
+    for (size_t i = 0; i < array->dims; i++)
+        text_format(out, "%s%ju", i ? ", " : "", (uintmax_t)array->shape[i]);
+    text_puts(out, "], \"preview\": [");
+    for (size_t i = 0; i < count && i < PREVIEW; i++) {
+        text_puts(out, i ? ", " : "");
+        put_element(out, array->dtype, array->data, i);
+    }
+    text_puts(out, "]}");
+}
+
+void value_show(
+    size_t slot, size_t item, const char *type, bool lists, text *out) {
+    type_class kind = type_kind(type);
+    bags_view blob = source_bytes(slot, item);
+    bags_value value;
+    failure.code = BAGS_ERROR_TYPE;
+    if (kind == TYPE_MSGPACK && msgpack_to_json(blob, out))
+        return;
+    if ((kind == TYPE_NUMBER || kind == TYPE_TEXT || kind == TYPE_ARRAY) &&
+        source_value(slot, item, type, &value)) {
+        if (value_write(out, type, &value, lists))
+            return;
+        failure.code = BAGS_ERROR_TYPE;
+        if (value.kind == BAGS_KIND_ARRAY) {
+            summarize_array(out, &value);
+            return;
+        }
+    }
+    text_puts(out, "{\"type\": ");
+    text_json(out, type, strcspn(type, "["));
+    text_format(out, ", \"bytes\": %zu", blob.size);
+    /* A number above 64 bits, or a format that was not linked, is not a fault. */
+    if (failure.code != BAGS_ERROR_LIMIT && failure.code != BAGS_ERROR_TYPE) {
+        text_puts(out, ", \"error\": ");
+        text_json_string(out, failure.message);
+    }
+    text_puts(out, "}");
+}
+
+/* ---- files ---- */
+
+void value_file(text *line, const char *key, const char *path, const char *name,
+    bags_view blob) {
+    file_write(path, blob.data, blob.size);
+    text_format(line, "{\"%s\": ", key);
+    text_json_string(line, name);
+    text_puts(line, "}");
+}
+
+bags_view npy_encode(const bags_value *array, bags_buffer *scratch) {
+    bags_view blob;
+    codec_check("npy");
+    must(bags_encode(registry_get(), "npy", array, scratch, &blob, &failure));
+    return blob;
+}

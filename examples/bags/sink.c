@@ -1,0 +1,397 @@
+/*
+ * What pack and images write to: a Bag or a dataset. It is flushed at least every
+ * second and every MiB.
+ *
+ * --resume: the input starts with the datapoints that exist already. Of these the
+ * first, the last and a hundred in between are encoded again and compared, so
+ * that another input is refused instead of losing its first datapoints.
+ * --append: every datapoint of the input is new.
+ *
+ * After a failure, everything written before it is kept: the writer is flushed
+ * and not closed, so that the shard is unfinished, as after a crash, and
+ * --resume continues it. A shard without a new datapoint is given up instead.
+ */
+#include "command.h"
+
+#define FLUSH_BYTES ((uint64_t)1 << 20)
+#define FLUSH_SECONDS 1.0
+#define SAMPLES 101
+
+static bool resume, append, idx, no_sync, checksum;
+static option_number shard_size, shard_length, shard_start, shard_stop;
+static option_number sync_size;
+
+const option writing_options[] = {
+    {"resume", OPTION_FLAG, &resume, NULL,
+        "continue where the same command with the same input stopped"},
+    {"append", OPTION_FLAG, &append, NULL,
+        "add all of the input to a sharded dataset that exists"},
+    {"shard-size", OPTION_SIZE, &shard_size, "N",
+        "start a new shard at N bytes: 512M, 10G"},
+    {"shard-length", OPTION_NUMBER, &shard_length, "N",
+        "start a new shard at N datapoints"},
+    {"shard-stop", OPTION_NUMBER, &shard_stop, "K",
+        "the number of workers that share the input"},
+    {"shard-start", OPTION_NUMBER, &shard_start, "W",
+        "this worker's number, from 0: it packs the inputs W, W+K, W+2K, ... "
+        "Any --shard option makes shards; 0 is no limit"},
+    {"checksum", OPTION_FLAG, &checksum, NULL,
+        "write checksums next to each Bag: bags help checksum"},
+    {"idx", OPTION_FLAG, &idx, NULL,
+        "keep .idx files, which granular 0.22 reads"},
+    {"sync-size", OPTION_SIZE, &sync_size, "N",
+        "wait for stable storage after every N bytes, not only at the end of a "
+        "shard: earlier data then survives a power failure"},
+    {"no-sync", OPTION_FLAG, &no_sync, NULL, "do not wait for stable storage"},
+    OPTIONS_END,
+};
+
+void writing_check(void) {
+    uint64_t workers = shard_stop.value ? shard_stop.value : 1;
+    if (sync_size.given && no_sync)
+        usage("--sync-size and --no-sync are mutually exclusive");
+    if (resume && append)
+        usage("--resume and --append are mutually exclusive");
+    if (shard_start.value >= workers)
+        usage("--shard-start out of range (%ju, --shard-stop is %ju)",
+            (uintmax_t)shard_start.value, (uintmax_t)workers);
+}
+
+bool writing_is_mine(uint64_t i) {
+    return shard_stop.value < 2 || i % shard_stop.value == shard_start.value;
+}
+
+/* ---- opening ---- */
+
+typedef struct field_state {
+    bool sequence;
+    size_t before; /* its number in the reader of the existing datapoints */
+    size_t items;  /* items of the datapoint that is being compared */
+} field_state;
+
+static const char *path, *input;
+static const bags_field *fields;
+static size_t count;
+static field_state *states; /* one per field */
+static bag_writer *bag;     /* one of these two; none if it is complete */
+static bags_writer *dataset;
+static bool sharded;
+static uint64_t seen;       /* datapoints of the input that are this worker's */
+static uint64_t appended;   /* datapoints in the shard that is being written */
+static uint64_t shards;     /* shards finished before it */
+static bags_reader *before; /* --resume: the datapoints that exist, */
+static uint64_t existing;   /* their number, */
+static bool comparing;      /* and whether one is being compared */
+static bags_row row;
+static bags_buffer scratch;
+
+static bool has_file(const char *name) {
+    char *file = path_join(path, name);
+    bool exists = path_exists(file);
+    free(file);
+    return exists;
+}
+
+/* Refuse what cannot be resumed or appended to because of its shards. */
+static void check_shards(void) {
+    bool unsharded = has_file("spec.json") || has_file("spec.json.partial");
+    if (append && unsharded)
+        fail(BAGS_ERROR_EXISTS,
+            "%s: is not sharded; --append needs a sharded dataset", path);
+    if (resume && sharded && unsharded)
+        fail(BAGS_ERROR_EXISTS,
+            "%s: is not sharded; resume it without --shard options", path);
+    if (resume && !sharded && path_exists(path) && !unsharded)
+        fail(BAGS_ERROR_EXISTS,
+            "%s: is not an unsharded dataset; to resume a sharded one, pass "
+            "the same --shard options as before",
+            path);
+}
+
+static void open_bag(void) {
+    bag_writer_options options = {0};
+    options.keep_idx = idx;
+    options.no_sync = no_sync;
+    options.checksum = checksum;
+    if (append || resume || sharded)
+        usage("%s: a Bag has no shards and cannot be resumed or appended to",
+            path);
+    bag = bag_writer_open(path, &options, &failure);
+    if (!bag)
+        die();
+}
+
+/* Open a reader of the datapoints that exist, to compare them. */
+static void open_before(bool finished) {
+    bags_reader_options options = {0};
+    options.registry = registry_get();
+    options.unfinished =
+        finished ? BAGS_UNFINISHED_REFUSE : BAGS_UNFINISHED_READ;
+    options.shard_start = shard_start.value;
+    options.shard_stop = shard_stop.value;
+    before = bags_reader_open(path, &options, &failure);
+    if (!before)
+        die();
+    size_t length;
+    const bags_field *old = bags_reader_fields(before, &length);
+    bool same = length == count;
+    for (size_t i = 0; same && i < count; i++) {
+        size_t *field = &states[i].before;
+        same = !bags_reader_field(before, fields[i].name, field, NULL) &&
+               !strcmp(old[*field].type, fields[i].type);
+    }
+    if (!same)
+        fail(BAGS_ERROR_EXISTS, "%s: exists and has other fields", path);
+}
+
+/* An unsharded dataset that is finished has no writer: everything is compared,
+ * and nothing may follow. */
+static void open_complete(void) {
+    bags_info info;
+    open_before(true);
+    existing = bags_reader_length(before);
+    must(bags_reader_info(before, &info, NULL, &failure));
+    if (checksum && !info.checksums)
+        fail(BAGS_ERROR_EXISTS,
+            "%s: is finished and has no checksums; `bags checksum` adds them",
+            path);
+}
+
+static void open_dataset(void) {
+    bags_writer_options options = {0};
+    options.shard_size = shard_size.value;
+    options.shard_length = shard_length.value;
+    options.shard_start = shard_start.value;
+    options.shard_stop = shard_stop.value;
+    options.sharded = sharded;
+    options.resume = resume || append;
+    options.checksum = checksum;
+    options.keep_idx = idx;
+    options.no_sync = no_sync;
+    options.registry = registry_get();
+    if (resume || append)
+        check_shards();
+    if (resume && !sharded && has_file("spec.json")) {
+        open_complete();
+        return;
+    }
+    dataset = bags_writer_open(path, fields, count, &options, &failure);
+    if (!dataset)
+        die();
+    shards = bags_writer_shards(dataset);
+    existing = resume ? bags_writer_resumed(dataset) : 0;
+    if (existing)
+        open_before(false);
+}
+
+void sink_open(const char *out, const char *from, const bags_field *given,
+    size_t length, bool is_bag) {
+    path = out;
+    input = from;
+    fields = given;
+    count = length;
+    sharded = append || shard_size.given || shard_length.given ||
+              shard_start.given || shard_stop.given;
+    states = (field_state *)allocate(count, sizeof *states);
+    for (size_t i = 0; i < count; i++) {
+        bags_type parsed;
+        must(bags_type_parse(fields[i].type, &parsed, &failure));
+        states[i].sequence = parsed.sequence;
+    }
+    if (is_bag)
+        open_bag();
+    else
+        open_dataset();
+}
+
+bool sink_is_sequence(size_t field) { return states[field].sequence; }
+
+/* ---- comparing with what exists ---- */
+
+bool sink_next(void) {
+    uint64_t i = seen++, last = existing - 1;
+    comparing = i < existing;
+    if (!comparing || i == 0 || i == last || last <= SAMPLES)
+        return true;
+    uint64_t step = last / SAMPLES + 1;
+    return i / step != (i - 1) / step;
+}
+
+ENDS static void fail_difference(size_t field, const char *what) {
+    size_t length, i = 0;
+    uint64_t index = seen - 1;
+    const bags_shard *all = bags_reader_shards(before, &length);
+    while (i + 1 < length && index >= all[i].start + all[i].length)
+        i++;
+    char shard[32] = "";
+    if (sharded)
+        snprintf(shard, sizeof shard, "/%06ju", (uintmax_t)all[i].number);
+    fail(BAGS_ERROR_VALUE,
+        "field \"%s\": another %s than datapoint %ju of %s%s; --resume needs "
+        "the same input and options as before, --append adds to a dataset",
+        fields[field].name, what, (uintmax_t)(index - all[i].start), path,
+        shard);
+}
+
+static bags_view encode(size_t field, const bags_value *value) {
+    bags_view blob = {(const unsigned char *)value->data, value->size};
+    if (value->kind != BAGS_KIND_BLOB &&
+        bags_encode(registry_get(), fields[field].type, value, &scratch, &blob,
+            &failure)) {
+        failure_prefix("field \"%s\": ", fields[field].name);
+        die();
+    }
+    return blob;
+}
+
+static void compare(size_t field, size_t item, const bags_value *value) {
+    bags_view blob = encode(field, value);
+    size_t slot = states[field].before;
+    bags_view old = bags_row_bytes(&row, slot, item);
+    states[field].items++;
+    if (item >= bags_row_length(&row, slot) || old.size != blob.size ||
+        (blob.size && memcmp(old.data, blob.data, blob.size)))
+        fail_difference(field, "value");
+}
+
+/* ---- one datapoint ---- */
+
+static uint64_t bytes; /* of the datapoint that is being written */
+static uint64_t unflushed, unsynced; /* bytes, about */
+static double flushed_at;
+
+void sink_begin(void) {
+    bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        states[i].items = 0;
+    if (comparing)
+        must(bags_reader_get(before, seen - 1, NULL, 0, &row, &failure));
+    else if (dataset)
+        must(bags_writer_begin(dataset, &failure));
+    else if (!bag)
+        fail(BAGS_ERROR_EXISTS,
+            "%s: is finished with %ju datapoint%s and not sharded, so that it "
+            "cannot be continued",
+            path, (uintmax_t)existing, plural(existing));
+}
+
+void sink_put(size_t field, size_t item, const bags_value *value) {
+    const char *name = fields[field].name;
+    bytes += value->size;
+    if (comparing) {
+        compare(field, item, value);
+    } else if (bag) {
+        bags_view blob = encode(field, value);
+        must(bag_writer_append(bag, blob.data, blob.size, NULL, &failure));
+    } else {
+        must(states[field].sequence
+                 ? bags_writer_push(dataset, name, value, &failure)
+                 : bags_writer_set(dataset, name, value, &failure));
+    }
+}
+
+static bags_code sync_or_flush(bool sync, bags_error *err) {
+    unflushed = 0;
+    if (sync)
+        unsynced = 0;
+    if (bag)
+        return sync ? bag_writer_sync(bag, err) : bag_writer_flush(bag, err);
+    return sync ? bags_writer_sync(dataset, err)
+                : bags_writer_flush(dataset, err);
+}
+
+void sink_flush(void) { must(sync_or_flush(false, &failure)); }
+
+void sink_end(void) {
+    if (comparing) {
+        for (size_t i = 0; i < count; i++)
+            if (states[i].items != bags_row_length(&row, states[i].before))
+                fail_difference(i, "number of items");
+        return;
+    }
+    if (dataset)
+        must(bags_writer_end(dataset, &failure));
+    uint64_t finished = dataset ? bags_writer_shards(dataset) : 0;
+    appended = finished == shards ? appended + 1 : 0;
+    shards = finished;
+    if (unflushed == 0)
+        flushed_at = seconds_now();
+    /* References are bytes too, so that no datapoint counts as none. */
+    unflushed += bytes + 16;
+    unsynced += bytes + 16;
+    if (sync_size.value && unsynced >= sync_size.value)
+        must(sync_or_flush(true, &failure));
+    else if (unflushed >= FLUSH_BYTES ||
+             seconds_now() - flushed_at >= FLUSH_SECONDS)
+        sink_flush();
+}
+
+int sink_patience(void) {
+    if (unflushed == 0)
+        return -1;
+    double left = flushed_at + FLUSH_SECONDS - seconds_now();
+    return left > 0 ? (int)(left * 1000) + 1 : 0;
+}
+
+uint64_t sink_length(void) {
+    return bag       ? bag_writer_length(bag)
+           : dataset ? bags_writer_length(dataset)
+                     : 0;
+}
+
+/* ---- the end ---- */
+
+void sink_finish(void) {
+    uint64_t length = sink_length();
+    uint64_t resumed = dataset ? bags_writer_resumed(dataset) : existing;
+    const char *unit = bag ? "blob" : "datapoint";
+    bool complete = !bag && !dataset;
+    comparing = true;
+    if (seen < existing)
+        fail(BAGS_ERROR_VALUE,
+            "%s: has %ju datapoint%s, but %s has only %ju for it; --resume "
+            "needs the same input as before",
+            path, (uintmax_t)existing, plural(existing), input,
+            (uintmax_t)seen);
+    bags_reader_close(before);
+    bags_code code = bag ? bag_writer_close(bag, &failure)
+                         : bags_writer_close(dataset, &failure);
+    bag = NULL;
+    dataset = NULL;
+    must(code);
+    if (complete)
+        printf("%s: %ju %s%s, already complete\n", path, (uintmax_t)resumed,
+            unit, plural(resumed));
+    else if (resumed)
+        printf("%s: %ju %s%s, after %ju that existed\n", path,
+            (uintmax_t)length, unit, plural(length), (uintmax_t)resumed);
+    else
+        printf("%s: %ju %s%s\n", path, (uintmax_t)length, unit, plural(length));
+}
+
+void sink_failed(void) {
+    bags_error ignored;
+    uint64_t kept = sink_length();
+    bool flushed = true;
+    if (dataset) {
+        bags_writer_cancel(dataset);
+        kept += append ? 0 : bags_writer_resumed(dataset);
+    }
+    if (appended > 0) {
+        flushed = !sync_or_flush(!no_sync, &ignored);
+    } else {
+        bags_writer_abort(dataset);
+        bag_writer_abort(bag);
+    }
+    if (kept == 0 || comparing)
+        return;
+    const char *next = bag      ? "`bags recover` finishes it"
+                       : append ? "append only the others"
+                                : "--resume continues";
+    if (flushed)
+        failure_suffix("; %s: %ju %s%s kept, %s", path, (uintmax_t)kept,
+            bag ? "blob" : "datapoint", kept == 1 ? " is" : "s are", next);
+    else
+        failure_suffix(
+            "; %s: the data that was flushed is kept, %s", path, next);
+}

@@ -1,0 +1,225 @@
+/*
+ * What the command knows about types: one row for each, which says how values
+ * are shown, which file has the codec, and who reads it. And the codecs
+ * themselves: those of the formats whose libraries were found when the command
+ * was built. Without one, blobs of its types are still packed and unpacked.
+ */
+#include "command.h"
+
+#include "../../formats/formats.h"
+
+#define BAGS_05 "bags 0.5"
+#define GRANULAR "granular"
+#define BOTH BAGS_05 ", " GRANULAR
+
+/* Rows of one name are next to each other; the first is what type_find finds. */
+static const type_info types[] = {
+    {"bytes", "bytes", "any bytes", NULL, BOTH, NULL, TYPE_OTHER},
+    {"utf8", "utf8", "text", NULL, BOTH, "txt", TYPE_TEXT},
+    {"int", "int", "a whole number from 0, in as few bytes as hold it", NULL,
+        BOTH, "bin", TYPE_NUMBER},
+    {"int", "int(N), int(N,big)", "a number from 0 to 256^N - 1 in N bytes",
+        NULL, BAGS_05, "bin", TYPE_NUMBER},
+    {"u64", "u64", "a number from 0 to 2^64-1 in 8 bytes", NULL,
+        "granular 0.20 and later", "bin", TYPE_NUMBER},
+    {"i64", "i64", "a number from -2^63 to 2^63-1 in 8 bytes", NULL,
+        "granular 0.20 and later", "bin", TYPE_NUMBER},
+    {"array", "array(DTYPE,D0,D1,...)",
+        "an array of exactly this dtype and shape; the first dimension may be "
+        "-1: any. In --spec, DTYPE alone means array(DTYPE): one number",
+        NULL, BAGS_05, "bin", TYPE_ARRAY},
+    {"array", "array", "an array of any dtype and shape, which the blob states",
+        NULL, GRANULAR, "msgpack", TYPE_ARRAY},
+    {"npy", "npy", "an array of any dtype and shape, as a .npy file",
+        "formats/numpy.c", "none", "npy", TYPE_ARRAY},
+    {"msgpack", "msgpack", "any JSON value", "formats/msgpack.c (msgpack-c)",
+        BOTH, "msgpack", TYPE_MSGPACK},
+    {"tree", "tree", "like msgpack, and may contain arrays",
+        "formats/msgpack.c (msgpack-c)", GRANULAR, "msgpack", TYPE_MSGPACK},
+    {"jpeg", "jpeg, jpeg(QUALITY)", "a JPEG image; QUALITY is 1 to 100",
+        "formats/jpeg.c (libjpeg-turbo)", BAGS_05, "jpg", TYPE_IMAGE},
+    {"jpg", "jpg, jpg(QUALITY)", "the same; Python reads it without QUALITY",
+        "formats/jpeg.c (libjpeg-turbo)", GRANULAR, "jpg", TYPE_IMAGE},
+    {"png", "png, png(LEVEL)",
+        "a PNG image; LEVEL is 0 to 9; Python reads it without LEVEL",
+        "formats/png.c (libpng)", BOTH, "png", TYPE_IMAGE},
+    {"mp4", "mp4, mp4(FPS), mp4(FPS,CODEC)",
+        "an MP4 video; CODEC: mpeg4, h264, hevc, vp9, av1; granular reads it "
+        "without arguments, bags 0.5 without CODEC",
+        "formats/mp4.c (FFmpeg)", BOTH, "mp4", TYPE_VIDEO},
+    {"webm", "webm, webm(FPS), webm(FPS,CODEC)",
+        "a WebM video; CODEC: vp9, av1; Python reads it without arguments",
+        "formats/mp4.c (FFmpeg)", GRANULAR, "webm", TYPE_VIDEO},
+};
+
+#define TYPES (sizeof types / sizeof *types)
+
+static size_t name_size(const char *type) { return strcspn(type, "(["); }
+
+const type_info *type_find(const char *type) {
+    size_t size = name_size(type);
+    for (size_t i = 0; i < TYPES; i++)
+        if (strlen(types[i].name) == size && !memcmp(types[i].name, type, size))
+            return &types[i];
+    return NULL;
+}
+
+type_class type_kind(const char *type) {
+    const type_info *info = type_find(type);
+    return info ? info->kind : TYPE_OTHER;
+}
+
+bool type_has_dtype(const char *type) {
+    bags_type parsed;
+    return !bags_type_parse(type, &parsed, NULL) && parsed.count > 0;
+}
+
+/* ---- kinds of files ---- */
+
+typedef struct magic {
+    const char *type;
+    size_t at, size;
+    const char *bytes;
+} magic;
+
+static const magic magics[] = {
+    {"npy", 0, 6, "\x93NUMPY"},
+    {"jpeg", 0, 3, "\xFF\xD8\xFF"},
+    {"png", 0, 8, "\x89PNG\r\n\x1A\n"},
+    {"mp4", 4, 4, "ftyp"},
+    {"webm", 0, 4, "\x1A\x45\xDF\xA3"},
+};
+
+const char *type_of_bytes(bags_view file) {
+    for (size_t i = 0; i < sizeof magics / sizeof *magics; i++) {
+        const magic *m = &magics[i];
+        if (file.size >= m->at + m->size &&
+            !memcmp(file.data + m->at, m->bytes, m->size))
+            return m->type;
+    }
+    return NULL;
+}
+
+/* An unknown type may be a kind of file: "flac", "tiff". */
+static const char *own_ending(const char *type, char buffer[16]) {
+    size_t size = name_size(type);
+    if (size == 0 || size > 8 ||
+        strspn(type, "abcdefghijklmnopqrstuvwxyz0123456789") < size)
+        return "bin";
+    memcpy(buffer, type, size);
+    buffer[size] = 0;
+    return buffer;
+}
+
+const char *type_ending(const char *type, bags_view blob, char buffer[16]) {
+    const type_info *info = type_find(type);
+    if (!info)
+        return own_ending(type, buffer);
+    if (!info->ending) {
+        const char *kind = type_of_bytes(blob);
+        return kind ? type_find(kind)->ending : "bin";
+    }
+    return info->kind == TYPE_ARRAY && !info->format && !type_has_dtype(type)
+               ? "msgpack"
+               : info->ending;
+}
+
+/* ---- help ---- */
+
+static void print_row(const char *title, const char *words) {
+    printf("    %-7s ", title);
+    print_wrapped(words, 12, 12);
+}
+
+void types_help(void) {
+    fputs(
+        "The type of a field states how its values become bytes. With a\n"
+        "trailing [], as in utf8[], each datapoint has a sequence of values.\n"
+        "\n",
+        stdout);
+    for (size_t i = 0; i < TYPES; i++) {
+        printf("%s\n", types[i].forms);
+        print_row("value", types[i].value);
+        print_row("codec", types[i].format ? types[i].format : "built in");
+        print_row("Python", types[i].python);
+    }
+    fputs("\nDTYPE:", stdout);
+    for (int i = BAGS_DTYPE_BOOL; i <= BAGS_DTYPE_COMPLEX128; i++)
+        printf("%s %s",
+            i == BAGS_DTYPE_INT8 || i == BAGS_DTYPE_FLOAT16 ? "\n      " : "",
+            bags_dtype_name((bags_dtype)i));
+    fputs(
+        "\n"
+        "\n"
+        "granular 0.22 and later reads no sequences.\n"
+        "\n"
+        "A list of lists is a sequence of arrays: array(float32,-1,3)[] has\n"
+        "any number of arrays, each with any number of rows of 3. For other\n"
+        "nested values use msgpack.\n"
+        "\n"
+        "Any other name of a-z, 0-9, - and _ is a type too: its blobs are\n"
+        "written from {\"file\": PATH} or {\"base64\": TEXT} and read as they\n"
+        "are. pack accepts such a name in --spec with --any-type.\n",
+        stdout);
+}
+
+/* ---- codecs ---- */
+
+static const struct linked {
+    const bags_codec *codec; /* NULL: a format without types */
+    const char *name;
+} linked[] = {
+#ifdef BAGS_WITH_JPEG
+    {&bags_codec_jpeg, "jpeg"},
+#endif
+#ifdef BAGS_WITH_PNG
+    {&bags_codec_png, "png"},
+#endif
+#ifdef BAGS_WITH_NUMPY
+    {&bags_codec_npy, "numpy"},
+#endif
+#ifdef BAGS_WITH_MSGPACK
+    {&bags_codec_msgpack, "msgpack"},
+    {&bags_codec_tree, NULL},
+#endif
+#ifdef BAGS_WITH_MP4
+    {&bags_codec_mp4, "mp4"},
+#endif
+    {NULL, NULL},
+};
+
+const bags_registry *registry_get(void) {
+    static bags_registry *registry;
+    if (registry)
+        return registry;
+    registry = bags_registry_create(NULL, &failure);
+    if (!registry)
+        die();
+    for (size_t i = 0; linked[i].codec; i++)
+        must(bags_registry_add(registry, linked[i].codec, &failure));
+    return registry;
+}
+
+bool codec_exists(const char *type) {
+    bags_view name = {(const unsigned char *)type, name_size(type)};
+    return bags_registry_find(registry_get(), name) != NULL;
+}
+
+void codec_check(const char *type) {
+    const type_info *info = type_find(type);
+    if (codec_exists(type))
+        return;
+    if (info && info->format)
+        fail(BAGS_ERROR_TYPE,
+            "no codec for type \"%.80s\" in this build of bags; %s has one",
+            type, info->format);
+    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"", type);
+}
+
+void formats_print(void) {
+    fputs("formats:", stdout);
+    for (size_t i = 0; linked[i].codec; i++)
+        if (linked[i].name)
+            printf(" %s", linked[i].name);
+    puts(linked[0].codec ? "" : " none; see formats/");
+}

@@ -1,0 +1,91 @@
+#!/bin/sh
+# What `make install` and `make uninstall` run. The environment variables PREFIX, LIBDIR
+# and DESTDIR set where.
+#
+#     formats/install.sh install BUILD COMPILER LIBS COMMAND 'FORMAT PACKAGE...'...
+#     formats/install.sh uninstall FORMAT...
+#
+# libbags contains bags.h and the formats that need no library, and needs libc alone.
+# Each other format is a library of its own, libbags-jpeg, so that a distribution can
+# package it apart from those that need FFmpeg. BUILD/pic contains the objects.
+# Before 1.0 each minor version may break programs, so it is part of the soname.
+set -eu
+
+absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
+
+what=$1
+shift
+prefix=$(absolute "${PREFIX:-/usr/local}") libdir=$(absolute "${LIBDIR:-${PREFIX:-/usr/local}/lib}")
+to=${DESTDIR:-}$prefix to_lib=${DESTDIR:-}$libdir
+version=$(sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
+abi=${version%.*}
+
+# These and the functions that the inline ones of bags.h call are exported.
+exports='{ global: bag_*; bags_*; bagi_bag_get*; bagi_load_u64; bagi_mapped_get*; local: *; };'
+
+# library NAME PACKAGES OBJECT...: static, shared and for pkg-config.
+library() {
+    name=$1 packages=$2 core=
+    shift 2
+    [ "$name" = bags ] || core=$lib/libbags.so.$version
+    rm -f "$lib/lib$name.a"
+    ar rcsD "$lib/lib$name.a" "$@"
+    echo "$exports" >"$lib/exports"
+    # shellcheck disable=SC2086
+    $compiler -shared -Wl,-soname,"lib$name.so.$abi",--version-script,"$lib/exports" \
+        -Wl,-z,defs -o "$lib/lib$name.so.$version" "$@" $core $libs
+    sed "s|@PREFIX@|$prefix|; s|@NAME@|$name|; s|@VERSION@|$version|
+        s|@LIBDIR@|$(echo "$libdir" | sed "s|^$prefix/|\${prefix}/|")|
+        s|@REQUIRES@|${core:+bags = $version}|; s|@PACKAGES@|$packages|" \
+        formats/bags.pc.in >"$lib/$name.pc"
+    install -m 644 "$lib/lib$name.a" "$to_lib"
+    install -m 755 "$lib/lib$name.so.$version" "$to_lib"
+    ln -sf "lib$name.so.$version" "$to_lib/lib$name.so.$abi"
+    ln -sf "lib$name.so.$abi" "$to_lib/lib$name.so"
+    install -m 644 "$lib/$name.pc" "$to_lib/pkgconfig"
+    echo "installed lib$name"
+}
+
+install_all() {
+    build=$1 compiler=$2 libs=$3 command=$4 lib=$1/lib
+    shift 4
+    mkdir -p "$lib"
+    install -d "$to/include/bags" "$to_lib/pkgconfig"
+    install -m 644 bags.h "$to/include"
+    install -m 644 formats/formats.h "$to/include/bags"
+    core=$build/pic/bags.o
+    for format; do
+        case $format in *' '*) ;; *) core="$core $(objects "$format")" ;; esac
+    done
+    # shellcheck disable=SC2086
+    library bags '' $core
+    for format; do
+        # shellcheck disable=SC2046
+        case $format in *' '*)
+            library "bags-${format%% *}" "${format#* }" $(objects "${format%% *}") ;;
+        esac
+    done
+    [ -n "$command" ] || return 0
+    install -d "$to/bin" "$to/share/man/man1"
+    install -m 755 "$command" "$to/bin"
+    install -m 644 examples/bags/bags.1 "$to/share/man/man1"
+    echo 'installed bags, the command'
+}
+
+objects() { find "$build/pic/formats/$1.o" "$build/pic/formats/$1" -name '*.o' 2>/dev/null | sort; }
+
+uninstall() {
+    for name in bags "$@"; do
+        [ "$name" = bags ] || name=bags-$name
+        rm -f "$to_lib/lib$name.a" "$to_lib/lib$name.so" "$to_lib/lib$name.so.$abi" \
+            "$to_lib/lib$name.so.$version" "$to_lib/pkgconfig/$name.pc"
+    done
+    rm -f "$to/include/bags.h" "$to/include/bags/formats.h" "$to/bin/bags" \
+        "$to/share/man/man1/bags.1"
+    rmdir "$to/include/bags" 2>/dev/null || :
+}
+
+case $what in
+install) install_all "$@" ;;
+uninstall) uninstall "$@" ;;
+esac

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Build and run a benchmark: bench, benchformats, instructions or footprint, which are
+# also the goals of make that run this.
+set -eu
+unset MAKEFLAGS MAKELEVEL
+bin=build/release/tests/bench
+
+build() {
+    make -j"${JOBS:-$(getconf _NPROCESSORS_ONLN)}" FLAVOUR=release programs NAMES="$*"
+}
+
+case $1 in
+bench)
+    build bench/speed
+    # shellcheck disable=SC2086
+    $bin/speed --json build/bench.json ${BENCH:-}
+    tests/bench/chart.py build/bench.json build/bench.svg
+    echo build/bench.json build/bench.svg
+    ;;
+benchformats)
+    # shellcheck disable=SC2046
+    build $(cd tests && echo bench/bench_*.c | sed 's/\.c//g')
+    for program in $bin/bench_*; do
+        if [ -x "$program" ] && [ -f "tests/bench/${program##*/}.c" ]; then
+            echo "$program"
+            $program
+        fi
+    done
+    ;;
+instructions)
+    build bench/instructions
+    tests/bench/instructions.sh $bin/instructions write
+    ;;
+footprint) tests/footprint.py ;;
+esac
