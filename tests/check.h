@@ -1,4 +1,4 @@
-/* What a test includes: cmocka, what tests share, and short assertions. */
+/* What a test includes: cmocka, support.h, and short assertions. */
 #ifndef BAGS_TESTS_CHECK_H
 #define BAGS_TESTS_CHECK_H
 
@@ -13,7 +13,8 @@
 
 #define CHECK(holds) ((holds) ? (void)0 : _fail(__FILE__, __LINE__))
 
-/* The call succeeds, or fails with this code; `said` is written, or not. */
+/* The call succeeds, or fails with this code; `said` is written only if it
+ * fails. */
 #define assert_ok(call) (poison(), CHECK(is_code(BAGS_OK, (int)(call), #call)))
 #define assert_fails(code, call)                                               \
     (poison(), CHECK(is_code((int)(code), (int)(call), #call)))
@@ -22,18 +23,18 @@
 #define assert_refused(code, call)                                             \
     (poison(), CHECK(is_refused((int)(code), (call), #call)))
 
-/* The last error's message contains these facts: see contains. */
+/* The message of the last error contains these facts; see contains(). */
 #define assert_says(pattern) CHECK(is_said(pattern))
 #define assert_bytes(view, bytes, size) CHECK(is_bytes((view), (bytes), (size)))
 #define assert_text(view, text) assert_bytes((view), (text), strlen(text))
 
 #define assert_file(path, bytes, size) CHECK(is_file((path), (bytes), (size)))
-/* The names in a directory, sorted, with a blank between. */
+/* The names in a directory, sorted and separated by spaces. */
 #define assert_names(path, names) CHECK(is_names((path), (names)))
 /* The same files with the same bytes in both directories. */
 #define assert_same_tree(a, b) CHECK(is_same_tree((a), (b)))
 
-/* A test of what only POSIX systems have says so first. */
+/* A test that needs a POSIX system calls this first. */
 #define skip_on_windows(why)                                                   \
     do {                                                                       \
         if (ON_WINDOWS) {                                                      \

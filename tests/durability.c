@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-/* --------------------------------------------------------------- datapoints */
+/* ---- datapoints ---- */
 
 const bags_field point_fields[POINT_FIELDS] = {
     {"text", "utf8"}, {"clip", "bytes[]"}, {"id", "int(8)"}};
@@ -22,7 +22,7 @@ static size_t clip_size(uint64_t number, size_t item) {
     return (size_t)((number * 5 + item * 11) % 90);
 }
 
-/* Bytes that tell their datapoint, as letters, so that they are UTF-8. */
+/* Letters that identify their datapoint, so that they are valid UTF-8. */
 static const char *letters(uint64_t number, size_t item, size_t size) {
     static char text[MOST_TEXT];
     uint64_t state = number * 16 + item;
@@ -59,7 +59,7 @@ static bags_code append_whole(
     return bags_writer_append(writer, entries, POINT_FIELDS, err);
 }
 
-/* One that is dropped after more of it was written than a buffer holds. */
+/* Begin a datapoint, write more of it than a buffer holds, and cancel it. */
 static bags_code drop_one(
     bags_writer *writer, uint64_t number, bags_error *err) {
     bags_value item = bags_blob(letters(number + 1, 0, 3000), 3000);
@@ -116,7 +116,7 @@ static bool point_is_right(const bags_row *row, uint64_t number, bool emptied) {
     return right;
 }
 
-/* ------------------------------------------------------------------ writers */
+/* ---- writers ---- */
 
 work work_on(const char *path, uint64_t shard_length, const bags_io *io) {
     work w;
@@ -185,7 +185,7 @@ uint64_t work_blobs(const work *w, uint64_t length) {
     return blobs;
 }
 
-/* ------------------------------------------------------------------ readers */
+/* ---- readers ---- */
 
 static bool is_sharded(const work *w) {
     return w->options.shard_length || w->options.shard_size ||
@@ -235,7 +235,7 @@ static bags_code verify_work(
     return bags_verify(w->path, &options, NULL, err);
 }
 
-finding work_look(const work *w, const bags_reader_options *options) {
+finding work_read_all(const work *w, const bags_reader_options *options) {
     finding f;
     memset(&f, 0, sizeof(f));
     bags_reader *reader = work_read(w, options, &f.error);
@@ -247,7 +247,7 @@ finding work_look(const work *w, const bags_reader_options *options) {
 
 finding work_find_with(const work *w, const bags_reader_options *options) {
     bags_error why;
-    finding f = work_look(w, options);
+    finding f = work_read_all(w, options);
     if (f.opened && verify_work(w, options, &why)) {
         f.verified = false;
         f.error = why;
@@ -296,10 +296,10 @@ void drop_journals(const bags_io *io, const char *path) {
     free(l);
 }
 
-/* ------------------------------------------------------------------- deaths */
+/* ---- crashes ---- */
 
 /* Counts as one call, like any other. */
-static int mortal_write(void *user, void *file, uint64_t offset,
+static int crash_device_write(void *user, void *file, uint64_t offset,
     const void *data, size_t size, size_t *done) {
     watch *w = (watch *)user;
     if (!w->stays || w->only || w->calls + 1 != w->fail_at)
@@ -312,19 +312,19 @@ static int mortal_write(void *user, void *file, uint64_t offset,
     return w->fail_with;
 }
 
-void mortal_start(mortal *m, const bags_io *base) {
+void crash_device_start(crash_device *m, const bags_io *base) {
     watch_start(&m->files, base);
     m->io = m->files.io;
-    m->io.write_at = mortal_write;
+    m->io.write_at = crash_device_write;
 }
 
-void mortal_kill_at(mortal *m, uint64_t n) {
+void crash_at(crash_device *m, uint64_t n) {
     m->files.only = 0;
     m->files.fail_at = n;
     m->files.stays = true;
 }
 
-void mortal_bury(mortal *m, bags_writer *writer) {
+void crash_writer(crash_device *m, bags_writer *writer) {
     watch *w = &m->files;
     uint64_t calls = w->calls, fail_at = w->fail_at, failed = w->failed;
     unsigned only = w->only;
@@ -344,7 +344,7 @@ void mortal_bury(mortal *m, bags_writer *writer) {
     w->stays = stays;
 }
 
-/* ------------------------------------------------------------------- memory */
+/* ---- memory ---- */
 
 static void *ration_resize(
     void *user, void *data, size_t old_size, size_t new_size) {

@@ -1,11 +1,11 @@
 /*
- * A program of calls, of writers, readers and recoveries, on a disk in memory
- * where now and then a call or an allocation fails or a writer dies. A model of
- * what was appended, flushed and finished says what must be readable at any time.
+ * A sequence of calls of writers, readers and recoveries, on a disk in memory
+ * where a call or an allocation may fail or a writer may crash. A model of what
+ * was appended, flushed and finished states what must be readable at any time.
  *
- * The input: two bytes of options of the dataset; and then a byte for each step,
- * with the bytes that it needs behind it. Two workers write to one dataset of
- * shards, or one to a dataset without.
+ * The input: two bytes of options of the dataset; then one byte per step, followed
+ * by the bytes that it needs. Two workers write to a sharded dataset, or one to an
+ * unsharded one.
  */
 #include "durability.h"
 
@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define STEPS 200
 #define ITEMS 5
 
-/* What a datapoint holds follows from these. */
+/* The content of a datapoint follows from these. */
 typedef struct point {
     uint64_t seed;
     size_t size;  /* of "a" */
@@ -26,19 +26,19 @@ typedef struct point {
 } point;
 
 typedef struct worker {
-    mortal device;
+    crash_device device;
     bags_writer *writer;
     point points[POINTS];
-    bool maybe;    /* one more may be there: a fault let its append fail. It is
-                      the next to be appended again */
-    size_t least;  /* so many are there whatever comes */
-    size_t shut;   /* so many of them in shards that are finished */
-    size_t length; /* so many were appended */
-    bool finished; /* all is, shards or dataset */
-    bool doubt;    /* a fault left open what is finished */
+    bool
+        maybe; /* one more may exist: its append failed by a fault, and it is the next to be appended again */
+    size_t least;  /* at least this many exist */
+    size_t shut;   /* this many of them in finished shards */
+    size_t length; /* this many were appended */
+    bool finished; /* everything is, sharded or not */
+    bool doubt;    /* after a fault it is unknown what is finished */
     bool begun;    /* it has written to the disk */
     bool streams;  /* between begin and end */
-    bool failed;   /* a fault was met since the writer was opened */
+    bool failed;   /* a fault occurred since the writer was opened */
 } worker;
 
 typedef struct program {
@@ -49,7 +49,7 @@ typedef struct program {
     size_t count;
     bags_writer_options options;
     bool sharded;
-    bool finalized; /* the shards' numbers no longer tell the worker */
+    bool finalized; /* the shards' numbers do not identify workers any more */
     uint64_t clock;
 } program;
 
@@ -65,7 +65,7 @@ static void demand(bool holds, const char *what, const char *detail) {
 
 static unsigned take(program *p) { return p->at < p->end ? *p->at++ : 0u; }
 
-/* ----------------------------------------------------------------- datapoints */
+/* ---- datapoints ---- */
 
 static void content(
     uint64_t seed, size_t item, unsigned char *out, size_t size) {
@@ -83,7 +83,7 @@ static point next_point(program *p, const worker *w) {
     return w->maybe ? w->points[w->length] : pt;
 }
 
-/* The values of a datapoint and the bytes that they view. */
+/* The values of a datapoint, and the bytes that they view. */
 typedef struct values {
     unsigned char a[5000], s[ITEMS][40];
     bags_value plain[2], items[ITEMS];
@@ -127,7 +127,7 @@ static bool is_point(bags_row *row, const point *pt) {
     return same;
 }
 
-/* The last item of the sequence, without the row. */
+/* The last item of the sequence, without a row. */
 static bool has_last_item(
     const bags_reader *reader, uint64_t index, const point *pt, bags_row *row) {
     bags_view item;
@@ -144,7 +144,7 @@ static bool has_last_item(
     return same;
 }
 
-/* --------------------------------------------------------------------- reading */
+/* ---- reading ---- */
 
 static size_t most(const worker *w) { return w->length + w->maybe; }
 
@@ -167,8 +167,8 @@ static bags_reader *open_reader(
     return bags_reader_open("x", &options, err);
 }
 
-/* The finished datapoints of a worker are the first of those it appended. How
- * many there are. */
+/* The finished datapoints of a worker are the first ones that it appended.
+ * Returns their number. */
 static size_t read_worker(program *p, size_t which, unsigned how) {
     const worker *w = &p->workers[which];
     bags_error err;
@@ -211,13 +211,13 @@ static void step_read(program *p) {
     }
 }
 
-/* -------------------------------------------------------------------- writing */
+/* ---- writing ---- */
 
 static uint64_t faults(const program *p, const worker *w) {
     return w->device.files.failed + p->blocks.failed;
 }
 
-/* Whatever was to fail and did not come. */
+/* Cancel a fault that did not occur. */
 static void no_faults(program *p) {
     p->blocks.fail_at = 0;
     for (size_t i = 0; i < p->count; i++) {
@@ -226,14 +226,14 @@ static void no_faults(program *p) {
     }
 }
 
-/* The writer is gone, and its shard perhaps not finished. */
+/* The writer is closed, and its shard perhaps not finished. */
 static void left(worker *w) {
     w->writer = NULL;
     w->streams = false;
     w->finished = false;
 }
 
-/* Where a failure is explained by a fault, it is no finding. */
+/* A failure that a fault explains is expected. */
 static bool explained(const program *p, worker *w, uint64_t before) {
     bool met = faults(p, w) > before;
     w->failed = w->failed || met;
@@ -270,8 +270,8 @@ static void step_open(program *p, worker *w) {
             "append is refused", err.message);
         return;
     }
-    /* What had failed for good is gone with its writer; what it had flushed
-     * must be found. */
+    /* A fault that lasts ends with the writer; what it flushed must be
+     * found. */
     size_t found = (size_t)bags_writer_resumed(w->writer);
     if (options.resume) {
         demand(found >= w->least && found <= most(w),
@@ -318,7 +318,7 @@ static void step_append(program *p, worker *w) {
     free(v);
 }
 
-/* Set, push and end in pieces; wrong ones too, which must leave no trace. */
+/* Set, push and end in pieces; invalid ones too, which must leave no trace. */
 static void step_stream(program *p, worker *w) {
     if (!can_append(w))
         return;
@@ -350,7 +350,7 @@ static void step_stream(program *p, worker *w) {
     free(v);
 }
 
-/* One that is dropped, or that whatever comes next finds open. */
+/* A datapoint that is cancelled, or left open for the next call. */
 static void step_begin(program *p, worker *w) {
     unsigned how = take(p);
     if (!w->writer || w->streams)
@@ -416,7 +416,7 @@ static void step_close(program *p, worker *w) {
     }
 }
 
-/* Only what another had flushed before it, and finished shards, remain. */
+/* Only finished shards, and what another writer flushed before, remain. */
 static void step_abort(worker *w) {
     if (!w->writer)
         return;
@@ -427,14 +427,14 @@ static void step_abort(worker *w) {
     w->least = found > w->shut ? found : w->shut;
 }
 
-static void step_die(worker *w) {
+static void step_crash(worker *w) {
     if (!w->writer)
         return;
-    mortal_bury(&w->device, w->writer);
+    crash_writer(&w->device, w->writer);
     left(w);
 }
 
-/* ------------------------------------------------------------------- recovery */
+/* ---- recovery ---- */
 
 static void step_recover(program *p) {
     unsigned how = take(p);
@@ -443,9 +443,9 @@ static void step_recover(program *p) {
     bags_error err;
     worker *first = &p->workers[0];
     uint64_t before = faults(p, first);
-    bool living = false;
+    bool running = false;
     for (size_t i = 0; i < p->count; i++)
-        living = living || p->workers[i].writer;
+        running = running || p->workers[i].writer;
     memset(&options, 0, sizeof(options));
     options.env.io = &first->device.io;
     options.env.allocator = &p->blocks.allocator;
@@ -454,7 +454,7 @@ static void step_recover(program *p) {
     options.no_sync = how & 4;
     err.message[0] = 0;
     bags_code code = bags_recover("x", &options, &report, &err);
-    if (options.dry_run || living || p->finalized)
+    if (options.dry_run || running || p->finalized)
         return;
     if (code == BAGS_ERROR_MISSING) {
         for (size_t i = 0; i < p->count; i++)
@@ -481,7 +481,7 @@ static void step_recover(program *p) {
     }
 }
 
-/* Ends the program, since after it nobody may append. */
+/* Ends the program of calls, since afterwards no worker may append. */
 static void step_finalize(program *p) {
     bags_error err;
     uint64_t renamed = 0, total = 0;
@@ -510,7 +510,7 @@ static void step_finalize(program *p) {
     bags_reader_close(reader);
 }
 
-/* ------------------------------------------------------------------- the program */
+/* ---- the program ---- */
 
 static void start(program *p) {
     unsigned shape = take(p), limits = take(p);
@@ -526,10 +526,10 @@ static void start(program *p) {
     }
     p->options.env.allocator = &p->blocks.allocator;
     for (size_t i = 0; i < p->count; i++)
-        mortal_start(&p->workers[i].device, &p->drive.io);
+        crash_device_start(&p->workers[i].device, &p->drive.io);
 }
 
-/* A fault to come: of an allocation, of a call, or of all calls from then on. */
+/* A fault to come: of an allocation, of a call, or of all later calls. */
 static void step_fault(program *p, worker *w) {
     unsigned which = take(p), after = take(p) % 64;
     watch *files = &w->device.files;
@@ -575,7 +575,7 @@ static void step(program *p) {
         step_abort(w);
         break;
     case 11:
-        step_die(w);
+        step_crash(w);
         break;
     case 12:
         step_recover(p);
@@ -595,11 +595,11 @@ static void step(program *p) {
     }
 }
 
-/* Whatever has happened: without faults all can be recovered and read. */
+/* Whatever happened: without faults everything can be recovered and read. */
 static void finish(program *p) {
     no_faults(p);
     for (size_t i = 0; i < p->count; i++)
-        step_die(&p->workers[i]);
+        step_crash(&p->workers[i]);
     p->at = p->end;
     step_recover(p);
     step_read(p);

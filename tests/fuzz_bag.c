@@ -1,6 +1,6 @@
 /*
- * A Bag of any bytes, read in memory, by position and mapped: all three must
- * agree, and touch nothing outside.
+ * A Bag of any bytes, read in memory, without mmap and mapped: all three must
+ * agree, and access nothing outside.
  *
  * The input: a byte of options; if its bit 1 is set, two bytes with the size of
  * the .idx file (little-endian) and that file; then the .bag file.
@@ -16,7 +16,8 @@ static void demand(bool holds, const char *what) {
     abort();
 }
 
-/* Reads everything. What was found, in one number. env NULL: not in a file. */
+/* Reads everything. Returns the result as one number. env NULL: not in a
+ * file. */
 static uint64_t digest(const bag_reader *reader, const bags_env *env) {
     uint64_t sum = 1, length = bag_reader_length(reader);
     bags_buffer scratch = {NULL, 0, NULL, NULL};
@@ -96,9 +97,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memory_disk_save(&m, "x.bag", data, size);
     uint64_t mapped = read_file(&m.io, false, false, empty);
     demand(mapped == read_file(&m.io, true, false, empty),
-        "another result by position");
+        "another result without mmap");
     demand(mapped == read_file(&m.io, true, true, empty),
-        "another result with the table loaded");
+        "another result with the table cached");
     demand(split || mapped == read_memory(data, size, empty),
         "another result in memory");
     memory_disk_free(&m);

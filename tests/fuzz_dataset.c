@@ -1,5 +1,5 @@
 /*
- * A dataset, or shards, of any files: read mapped and by position, which must
+ * A dataset, or shards, of any files: read with mmap and without, which must
  * agree; verified; recovered; finalized.
  *
  * The input: a byte of options, and then for each file a byte (the file in the
@@ -129,9 +129,9 @@ static void count_fault(void *user, const bags_fault *fault) {
     ++*(uint64_t *)user;
 }
 
-/* Verify names no datapoint, nor blob of refs, that a reader can read. (The reader
- * need not see that a Bag is too long or that blobs overlap, nor a blob that no
- * datapoint refers to.) */
+/* Verify reports no datapoint, nor blob of refs, that a reader can read. (The
+ * reader need not notice that a Bag is too long, that blobs overlap, or a blob
+ * that no datapoint refers to.) */
 static void check_fault(void *user, const bags_fault *fault) {
     const bags_reader *reader = (const bags_reader *)user;
     const char *name = strchr(fault->path, '/');
@@ -169,7 +169,8 @@ static bags_code verify_shards(
     return bags_verify("x", &options, NULL, NULL);
 }
 
-/* What has no faults opens; and the faults are the same at once and in parts. */
+/* A dataset without faults opens; and the faults are the same at once and in
+ * parts. */
 static void compare_faults(
     memory_disk *m, const bags_reader_options *read, bool opened) {
     bags_verify_options options;
@@ -223,8 +224,7 @@ static uint64_t read_path(
     return sum;
 }
 
-/* After a recovery that reports success all is finished; and what it finished
- * is right. */
+/* After a recovery that reports success everything is finished, and valid. */
 static void recover(memory_disk *m) {
     bags_recover_options options;
     bags_recover_report report;
@@ -269,9 +269,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     unpack(&m, data + 1, size - 1);
     uint64_t mapped = read_path(&m, data[0], false, false);
     demand(mapped == read_path(&m, data[0], true, false),
-        "another result by position");
+        "another result without mmap");
     demand(mapped == read_path(&m, data[0], true, true),
-        "another result with tables loaded");
+        "another result with a cached index");
     if (data[0] & 32)
         recover(&m);
     if (data[0] & 64) {

@@ -1,13 +1,14 @@
 /*
- * The recovery of a damaged shard or lone Bag, on a disk in memory. What it makes
- * must be accepted by bags_verify, a dry run before it must tell the same, a
- * second one must find nothing to do, and append must find the same datapoints.
+ * Recovery of a damaged shard or standalone Bag, on a disk in memory. bags_verify
+ * must accept the result, a dry run before it must report the same, a second
+ * recovery must find nothing to do, and resuming must find the same datapoints.
  *
  * The input: a byte of options, then for each file its number in a byte
  * (0: spec.json.partial, 1: refs.bag, 2: refs.idx, 3: a.bag, 4: a.idx,
  * 5: b.bag, 6: b.idx), its size in two bytes, little-endian, and its bytes. A
- * bit of the options gives the record of the fields a and b to an input without
- * one; another makes it a lone Bag (odd: lone.bag, else 0: lone.crc, lone.idx).
+ * bit of the options adds the record of the fields a and b to an input without
+ * one; another makes it a standalone Bag (odd: standalone.bag; 0: standalone.crc; otherwise
+ * standalone.idx).
  */
 #include "support.h"
 
@@ -15,8 +16,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const names[7] = {"spec.json.partial", "refs.bag",
     "refs.idx", "a.bag", "a.idx", "b.bag", "b.idx"};
-static const char *const lone_names[7] = {"lone.crc", "lone.bag", "lone.idx",
-    "lone.bag", "lone.idx", "lone.bag", "lone.idx"};
+static const char *const standalone_names[7] = {"standalone.crc",
+    "standalone.bag", "standalone.idx", "standalone.bag", "standalone.idx",
+    "standalone.bag", "standalone.idx"};
 static const bags_field fields[2] = {{"a", "bytes"}, {"b", "bytes[]"}};
 #define RECORD "{\"a\": \"bytes\", \"b\": \"bytes[]\"}"
 
@@ -24,7 +26,7 @@ static const bags_field fields[2] = {{"a", "bytes"}, {"b", "bytes[]"}};
 #define OPTION_RECORD 2
 #define OPTION_KEEP 4
 #define OPTION_APPEND 8
-#define OPTION_LONE 16
+#define OPTION_STANDALONE 16
 
 static void demand(bool holds, const char *what) {
     if (holds)
@@ -36,7 +38,8 @@ static void demand(bool holds, const char *what) {
 static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
     const char *directory = data[0] & OPTION_SHARD ? "x/000000" : "x";
     unsigned options = *data++;
-    const char *const *files = options & OPTION_LONE ? lone_names : names;
+    const char *const *files =
+        options & OPTION_STANDALONE ? standalone_names : names;
     char path[64];
     size--;
     memory_disk_make_dir(m, directory);
@@ -50,14 +53,14 @@ static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
         data += length;
         size -= length;
     }
-    if (options & OPTION_LONE)
+    if (options & OPTION_STANDALONE)
         return;
     snprintf(path, sizeof(path), "%s/%s", directory, names[0]);
     if (options & OPTION_RECORD && !memory_disk_find(m, path).data)
         memory_disk_save(m, path, RECORD, strlen(RECORD));
 }
 
-/* What is recovered. */
+/* The file or directory that is recovered. */
 static const char *target;
 
 static bags_code recover(
@@ -71,7 +74,7 @@ static bags_code recover(
     return bags_recover(target, &options, report, &err);
 }
 
-/* Every blob can be had. */
+/* Every blob can be read. */
 static void check_bag(memory_disk *m, uint64_t length) {
     bag_reader_options options;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
@@ -81,7 +84,7 @@ static void check_bag(memory_disk *m, uint64_t length) {
     options.env.io = &m->io;
     bag_reader *reader = bag_reader_open(target, &options, &err);
     demand(reader != NULL, "the Bag that was recovered cannot be opened");
-    demand(bag_reader_length(reader) == length, "another length than told");
+    demand(bag_reader_length(reader) == length, "another length than reported");
     demand(!verify_path(target, &options.env, &err), "the Bag is wrong");
     for (uint64_t i = 0; i < length; i++)
         demand(!bag_reader_get(reader, i, &scratch, &blob, &err),
@@ -90,7 +93,7 @@ static void check_bag(memory_disk *m, uint64_t length) {
     bag_reader_close(reader);
 }
 
-/* Every datapoint can be had. */
+/* Every datapoint can be read. */
 static void check_readable(memory_disk *m, uint64_t length) {
     bags_reader_options options;
     bags_row row = {0};
@@ -99,7 +102,8 @@ static void check_readable(memory_disk *m, uint64_t length) {
     options.env.io = &m->io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader != NULL, "what was recovered cannot be opened");
-    demand(bags_reader_length(reader) == length, "another length than told");
+    demand(
+        bags_reader_length(reader) == length, "another length than reported");
     demand(
         !verify_path("x", &options.env, &err), "what was recovered is wrong");
     for (uint64_t i = 0; i < length; i++)
@@ -109,9 +113,9 @@ static void check_readable(memory_disk *m, uint64_t length) {
     bags_reader_close(reader);
 }
 
-/* Go on with it: what append finds, and one datapoint more. */
-static void go_on(
-    memory_disk *m, bool sharded, const bags_recover_report *told) {
+/* Resume: count the datapoints found, and append one more. */
+static void resume_work(
+    memory_disk *m, bool sharded, const bags_recover_report *reported) {
     bags_writer_options options;
     bags_value value = bags_blob("new", 3);
     bags_error err;
@@ -123,12 +127,12 @@ static void go_on(
     bags_writer *writer = bags_writer_open("x", fields, 2, &options, &err);
     if (!writer)
         return;
-    demand(bags_writer_resumed(writer) == told->length,
+    demand(bags_writer_resumed(writer) == reported->length,
         "append finds another length than recovery");
     bags_entry entries[2] = {{"a", &value, 1}, {"b", &value, 1}};
     demand(!bags_writer_append(writer, entries, 2, &err), "append fails");
     demand(!bags_writer_close(writer, &err), "close fails");
-    check_readable(m, told->length + 1);
+    check_readable(m, reported->length + 1);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -136,18 +140,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bags_recover_report dry, done, again;
     if (size < 1)
         return 0;
-    bool keep = data[0] & OPTION_KEEP, lone = data[0] & OPTION_LONE;
-    target = !lone                    ? "x"
-             : data[0] & OPTION_SHARD ? "x/000000/lone.bag"
-                                      : "x/lone.bag";
+    bool keep = data[0] & OPTION_KEEP, standalone = data[0] & OPTION_STANDALONE;
+    target = !standalone              ? "x"
+             : data[0] & OPTION_SHARD ? "x/000000/standalone.bag"
+                                      : "x/standalone.bag";
     memory_disk_start(&m);
     memory_disk_start(&before);
     unpack(&m, data, size);
     unpack(&before, data, size);
     bags_code looked = recover(&m, true, keep, &dry);
     demand(is_same_disk(&m, &before), "a dry run changes something");
-    if (data[0] & OPTION_APPEND && !lone) {
-        go_on(&m, data[0] & OPTION_SHARD, &dry);
+    if (data[0] & OPTION_APPEND && !standalone) {
+        resume_work(&m, data[0] & OPTION_SHARD, &dry);
     } else {
         bags_code code = recover(&m, false, keep, &done);
         demand(code == looked && memcmp(&dry, &done, sizeof(dry)) == 0,
@@ -155,7 +159,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (code)
             demand(is_same_disk(&m, &before), "a failure changes something");
         if (!code && done.finished_now) {
-            if (lone)
+            if (standalone)
                 check_bag(&m, done.length);
             else
                 check_readable(&m, done.length);

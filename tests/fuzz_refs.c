@@ -1,7 +1,7 @@
 /*
- * Any bytes as the blobs of refs.bag. A second decoder, written here in the
- * plainest way, says which of them are right and what they refer to; a reader
- * must find just that, mapped and by position.
+ * Any bytes as the blobs of refs.bag. A second decoder, written here as simply as
+ * possible, decides which of them are valid and what they refer to; a reader must
+ * find the same, with mmap and without.
  *
  * The input: the number of fields in a byte; which of them are sequences, bits
  * of three bytes; the number of blobs in each field's Bag in a byte; and then for
@@ -19,9 +19,9 @@ typedef struct range {
 } range;
 
 typedef struct verdict {
-    bool whole;         /* an array of the right shape */
-    bool inside;        /* and all it refers to is there */
-    range refs[FIELDS]; /* if whole */
+    bool complete;      /* an array of the right shape */
+    bool inside;        /* and everything it refers to exists */
+    range refs[FIELDS]; /* if valid */
 } verdict;
 
 typedef struct input {
@@ -38,7 +38,7 @@ static void demand(bool holds, const char *what) {
     abort();
 }
 
-/* --------------------------------------------------------------- a second decoder */
+/* ---- a second decoder ---- */
 
 typedef struct cursor {
     const uint8_t *at, *end;
@@ -104,18 +104,18 @@ static void expect(input *in, const uint8_t *data, size_t size) {
     verdict *e = &in->expected[in->points++];
     cursor c = {data, data + size};
     uint64_t length = 0;
-    e->whole = take_array(&c, &length) && length == in->fields;
-    for (size_t f = 0; e->whole && f < in->fields; f++)
-        e->whole = take_ref(&c, in->sequence[f], &e->refs[f]);
-    e->whole = e->whole && c.at == c.end;
-    e->inside = e->whole;
+    e->complete = take_array(&c, &length) && length == in->fields;
+    for (size_t f = 0; e->complete && f < in->fields; f++)
+        e->complete = take_ref(&c, in->sequence[f], &e->refs[f]);
+    e->complete = e->complete && c.at == c.end;
+    e->inside = e->complete;
     for (size_t f = 0; e->inside && f < in->fields; f++)
         e->inside = e->refs[f].count == 0 ||
                     (e->refs[f].first < in->blobs &&
                         e->refs[f].count <= in->blobs - e->refs[f].first);
 }
 
-/* ---------------------------------------------------------------- the comparison */
+/* ---- the comparison ---- */
 
 static size_t blob_of(size_t field, uint64_t index, char *out) {
     memset(out, (int)('a' + field), 4);
@@ -137,7 +137,8 @@ static void check_slot(
         check_item(bags_row_bytes(row, slot, i), field, ref->first + i);
 }
 
-/* A part of a sequence, which is there though others of the datapoint are not. */
+/* A part of a sequence, which may exist even if other blobs of the datapoint do
+ * not. */
 static void check_part(const input *in, const bags_reader *reader, size_t index,
     size_t field, bags_row *row) {
     const verdict *e = &in->expected[index];
@@ -149,7 +150,7 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
         select = bags_slice(field, field % 3, field % 3 + 4, step);
     bags_code code = bags_reader_get(reader, index, &select, 1, row, &err);
     demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT, "another code");
-    demand(e->whole || code, "a wrong blob is read in part");
+    demand(e->complete || code, "a wrong blob is read in part");
     demand(!e->inside || !code, "a right blob is not read in part");
     for (size_t i = 0; !code && i < bags_row_length(row, 0); i++)
         check_item(bags_row_bytes(row, 0, i), field,
@@ -161,11 +162,11 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
         demand(bags_row_length(row, 0) == some, "another part");
     }
     code = bags_reader_items(reader, index, field, row, &count, &err);
-    demand(code || (e->whole && count == ref->count), "another count");
+    demand(code || (e->complete && count == ref->count), "another count");
     demand(!e->inside || !code, "a right blob is not counted");
 }
 
-/* The same for one item, or the one behind the last. */
+/* The same for one item, or the one after the last. */
 static void check_blob(const input *in, const bags_reader *reader, size_t index,
     size_t field, bags_row *row) {
     const verdict *e = &in->expected[index];
@@ -178,7 +179,7 @@ static void check_blob(const input *in, const bags_reader *reader, size_t index,
     demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT ||
                code == BAGS_ERROR_RANGE,
         "another code of a blob");
-    demand(e->whole || code == BAGS_ERROR_CORRUPT, "a wrong blob is read");
+    demand(e->complete || code == BAGS_ERROR_CORRUPT, "a wrong blob is read");
     demand(!e->inside || code == (item < ref->count ? 0 : BAGS_ERROR_RANGE),
         "a right blob is not read");
     if (!code)
@@ -191,14 +192,14 @@ static void check_blob(const input *in, const bags_reader *reader, size_t index,
 static void check_column(
     const input *in, const bags_reader *reader, size_t field, bags_row *row) {
     bags_error err;
-    bool whole = true, inside = true;
+    bool complete = true, inside = true;
     for (size_t i = 0; i < in->points; i++) {
-        whole = whole && in->expected[i].whole;
+        complete = complete && in->expected[i].complete;
         inside = inside && in->expected[i].inside;
     }
     bags_code code =
         bags_reader_get_range(reader, 0, in->points, field, row, &err);
-    demand(whole || code, "a range with a wrong blob is read");
+    demand(complete || code, "a range with a wrong blob is read");
     demand(!inside || !code, "a range of right blobs is not read");
     if (code)
         return;

@@ -1,7 +1,7 @@
 /*
- * Any bytes as a spec.json. A second reader of the format, written here in the
- * plainest way, must accept the same files and find the same fields; and what a
- * writer makes of those fields must be what Python's json.dumps would write.
+ * Any bytes as a spec.json. A second reader of the format, written here as simply
+ * as possible, must accept the same files and find the same fields; and a writer
+ * with those fields must write what Python's json.dumps would write.
  */
 #include "support.h"
 
@@ -17,7 +17,7 @@ static void demand(bool holds, const char *what) {
     abort();
 }
 
-/* ------------------------------------------------------------ a second reader */
+/* ---- a second reader ---- */
 
 typedef struct text {
     uint32_t *points;
@@ -30,7 +30,7 @@ typedef struct spec {
     const uint8_t *at, *end;
 } spec;
 
-/* The code point at the front of UTF-8; above U+10FFFF if there is none. */
+/* The first code point of UTF-8 text; above U+10FFFF if it is invalid. */
 static uint32_t take_point(spec *s) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     uint32_t point = *s->at;
@@ -78,7 +78,7 @@ static uint32_t take_escape(spec *s) {
     uint32_t point = take_hex(s);
     if (point >> 11 != 0xD800 >> 11)
         return point;
-    /* Half of a pair, of which the high one comes first. */
+    /* One half of a surrogate pair, of which the high one comes first. */
     if (point >= 0xDC00 || s->end - s->at < 2 || s->at[0] != '\\' ||
         s->at[1] != 'u')
         return UINT32_MAX;
@@ -203,7 +203,7 @@ static bool is_same(const text *a, const char *other) {
     return s.at == s.end;
 }
 
-/* ---------------------------------------------------------------- a second writer */
+/* ---- a second writer ---- */
 
 static void put_string(bytes *to, const text *string) {
     put_u8(to, '"');
@@ -255,7 +255,7 @@ static bool is_device(const text *name) {
     return false;
 }
 
-/* Whether a writer takes a name that a reader takes. */
+/* True if a writer accepts a name that a reader accepts. */
 static bool is_written(const text *name) {
     size_t size = 0;
     for (size_t i = 0; i < name->size; i++) {
@@ -268,7 +268,7 @@ static bool is_written(const text *name) {
            !has(name, "\\:*?\"<>|") && !is_device(name);
 }
 
-/* ---------------------------------------------------------------- the comparison */
+/* ---- the comparison ---- */
 
 static void check_written(
     const spec *s, const bags_field *fields, memory_disk *m) {
@@ -346,7 +346,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memory_disk m;
     bags_error err;
     if (size > 4 * FIELDS_MOST)
-        return 0; /* a field takes more than four bytes */
+        return 0; /* a field needs more than four bytes */
     spec *s = (spec *)calloc(1, sizeof(*s));
     s->at = data;
     s->end = data + size;

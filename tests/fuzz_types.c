@@ -1,6 +1,6 @@
 /*
- * A type string and a blob, with a zero byte between: what is decoded must be
- * encoded and decoded again to the same.
+ * A type string and a blob, separated by NUL: a value that was decoded must encode
+ * and decode again to the same value.
  */
 #include "support.h"
 

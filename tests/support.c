@@ -1,4 +1,4 @@
-/* See support.h. This file and the tests rely on POSIX, or on mingw.h. */
+/* See support.h. This file and the tests need POSIX, or mingw.h. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ------------------------------------------------------------------ checks */
+/* ---- checks ---- */
 
-/* What the tests themselves rely on. */
+/* Ends the program if something that the tests rely on fails. */
 static void must(bool done, const char *what, const char *path) {
     if (done)
         return;
@@ -46,7 +46,7 @@ static bool one_line_of_utf8(const char *text) {
     return true;
 }
 
-/* Prints what is wrong, before the false that says so. */
+/* Prints what is wrong. Returns false. */
 BAGI_PRINTF(1, 2) static bool wrong(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -125,7 +125,7 @@ bool is_bytes(bags_view view, const void *expected, size_t size) {
     return true;
 }
 
-/* ------------------------------------------------------------------ bytes */
+/* ---- bytes ---- */
 
 void put(bytes *to, const void *data, size_t size) {
     if (to->size + size > to->capacity) {
@@ -314,7 +314,7 @@ void sha256_hex(sha256 *s, char hex[65]) {
         snprintf(hex + 8 * i, 9, "%08x", (unsigned)s->state[i]);
 }
 
-/* ------------------------------------------------------------------ files */
+/* ---- files ---- */
 
 #define PATH_MOST 4096
 
@@ -376,7 +376,8 @@ void resize_file(const char *path, uint64_t size) {
     must(fclose(file) == 0, "fclose", path);
 }
 
-/* A directory's names, sorted; ended by NULL. To be freed by free_names. */
+/* The names in a directory, sorted; NULL ends the array. Free with
+ * free_names. */
 static char **read_names(const char *path) {
     struct dirent **found;
     int count = scandir(path, &found, NULL, alphasort);
@@ -501,7 +502,7 @@ bool is_same_tree(const char *a, const char *b) {
     return same;
 }
 
-/* --------------------------------------------------- Bags and datasets by hand */
+/* ---- Bags and datasets by hand ---- */
 
 void hand_add(hand_bag *bag, const void *data, size_t size) {
     put(&bag->blobs, data, size);
@@ -520,7 +521,8 @@ bytes hand_bytes(const hand_bag *bag, enum variant variant) {
     return file;
 }
 
-/* Writes a file, for hand_save_by and set_save_by: to the disk if to is NULL. */
+/* Writes a file for hand_save_by and set_save_by; to the real disk if `to` is
+ * NULL. */
 static void save_by(memory_disk *to, const char *directory, const char *name,
     const char *ending, const bytes *content) {
     char path[PATH_MOST];
@@ -622,7 +624,7 @@ void set_free(hand_set *set) {
     memset(set, 0, sizeof(*set));
 }
 
-/* ----------------------------------------------------------------- readers */
+/* ---- readers ---- */
 
 bags_code verify_path(const char *path, const bags_env *env, bags_error *err) {
     bags_verify_options options;
@@ -633,6 +635,15 @@ bags_code verify_path(const char *path, const bags_env *env, bags_error *err) {
     if (env)
         options.env = *env;
     return bags_verify(path, &options, NULL, err);
+}
+
+bags_code recover_path(const char *path, const bags_env *env,
+    bags_recover_report *report, bags_error *err) {
+    bags_recover_options options;
+    memset(&options, 0, sizeof(options));
+    if (env)
+        options.env = *env;
+    return bags_recover(path, &options, report, err);
 }
 
 bags_info reader_info(const bags_reader *reader) {
@@ -669,9 +680,9 @@ bags_shard shard_at(const bags_reader *reader, size_t i) {
     return shards[i];
 }
 
-/* ----------------------------------------------------------------- memory */
+/* ---- memory ---- */
 
-/* Before every block stands its size, to check what we are told. */
+/* Each block is preceded by its size, to check the sizes the library passes. */
 #define TALLY_HEADER 16
 
 static bool tally_fails(tally *t, size_t size) {
@@ -680,7 +691,8 @@ static bool tally_fails(tally *t, size_t size) {
                (t->stays ? t->calls >= t->fail_at : t->calls == t->fail_at);
     if (now)
         t->failed++;
-    /* No machine has so much, and the sanitizers end a program that asks. */
+    /* No machine has this much, and the sanitizers terminate a program that
+     * requests it. */
     bool absurd = size > SIZE_MAX / 4 || (uint64_t)size >> 36;
     return now || absurd || (t->limit && size > t->limit);
 }
@@ -698,7 +710,7 @@ static void *tally_locked(
         free(block);
         return NULL;
     }
-    /* Always a new place, so that a stale pointer is found out. */
+    /* Always a new address, so that a stale pointer is detected. */
     char *moved = (char *)malloc(TALLY_HEADER + new_size);
     if (!moved)
         return NULL;
@@ -724,7 +736,7 @@ static void *tally_resize(
     if (block)
         memcpy(&known, block, sizeof(known));
     if (known != old_size) {
-        fprintf(stderr, "resize was told a size of %zu for a block of %zu\n",
+        fprintf(stderr, "resize received a size of %zu for a block of %zu\n",
             old_size, known);
         abort();
     }
@@ -741,14 +753,14 @@ void tally_start(tally *t) {
     t->allocator.user = t;
 }
 
-/* --------------------------------------------------------------------- io */
+/* ---- io ---- */
 
 const char *const hook_names[HOOKS] = {"open", "close", "size", "read_at",
     "write_at", "truncate", "sync", "lock", "map", "unmap", "kind", "make_dir",
     "sync_dir", "list", "rename", "remove", "remove_dir", "reserve", "advise",
     "write_back"};
 
-/* Counts a call. Returns the errno with which it is to fail, or 0. */
+/* Counts a call. Returns the errno with which it must fail, or 0. */
 static int watch_call(watch *w, enum hook hook) {
     int code = 0;
     if (w->before)
@@ -782,7 +794,7 @@ static void watch_open_maps(watch *w, int change) {
     pthread_mutex_unlock(&w->lock);
 }
 
-/* A file that was opened; freed on close, so that a use after it shows. */
+/* An open file; freed by close, so that a later use is detected. */
 typedef struct watched {
     void *file;
     bool is_written_bag;
@@ -809,7 +821,7 @@ static int watch_open(void *user, const char *path, int mode, void **file) {
     return 0;
 }
 
-/* A close that fails has closed the file all the same. */
+/* A close that fails has closed the file anyway. */
 static int watch_close(void *user, void *file) {
     watch *w = (watch *)user;
     watched *opened = (watched *)file;
@@ -1013,14 +1025,14 @@ bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
     return code;
 }
 
-/* --------------------------------------------------------- a disk in memory */
+/* ---- a disk in memory ---- */
 
 typedef struct memory_node {
     char *path;
     bool directory;
-    bool linked;       /* has a name */
-    size_t open;       /* handles */
-    const void *owner; /* the handle that locked it */
+    bool linked;       /* it has a name */
+    size_t open;       /* open handles */
+    const void *owner; /* the handle that holds its lock */
     bytes content;
 } memory_node;
 
@@ -1029,7 +1041,7 @@ typedef struct memory_handle {
     bool writable;
 } memory_handle;
 
-/* Without double and trailing slashes. To be freed. */
+/* Without duplicate and trailing slashes. Free with free(). */
 static char *tidy(const char *path) {
     char *copy = strdup(path);
     size_t size = 0;
@@ -1210,7 +1222,7 @@ static int memory_unmap(void *user, const void *data, size_t size) {
     return 0;
 }
 
-/* These are there without a node. */
+/* These exist without a node. */
 static bool memory_is_root(const char *path) {
     return strcmp(path, ".") == 0 || strcmp(path, "/") == 0;
 }
@@ -1239,7 +1251,7 @@ static int memory_sync_dir(void *user, const char *path) {
     return memory_is_root(path) || (node && node->directory) ? 0 : ENOENT;
 }
 
-/* The name of a node if it stands in the directory; else NULL. */
+/* The name of a node if it is in the directory; otherwise NULL. */
 static const char *memory_name_in(const memory_node *node, const char *path) {
     size_t size = strlen(path);
     if (!node->linked || strncmp(node->path, path, size) != 0 ||
@@ -1387,7 +1399,7 @@ void memory_disk_save(
     put(&node->content, data, size);
 }
 
-/* All that b has is in a. */
+/* True if everything in b is in a. */
 static bool is_part_of(const memory_disk *a, const memory_disk *b) {
     for (size_t i = 0; i < b->count; i++) {
         const memory_node *node = b->nodes[i];
@@ -1426,7 +1438,7 @@ bags_view memory_disk_find(const memory_disk *m, const char *path) {
     return view;
 }
 
-/* ------------------------------------------------------------------ tests */
+/* ---- tests ---- */
 
 tally memory;
 watch disk;

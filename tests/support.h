@@ -1,10 +1,8 @@
 /*
- * What the test programs share: a scratch directory for every test, memory and
- * files that are counted and can be made to fail, and bytes written by hand, so
- * that the library is not tested by itself.
- *
- * The fuzzers use it too; so cmocka is not needed here, but in check.h. What
- * cannot do its work ends the program.
+ * What the test programs share: a scratch directory for every test, allocators
+ * and file hooks that count and can fail, and files made by hand, so that the
+ * library is not tested against itself. The fuzzers use it too, so cmocka is
+ * needed only in check.h. A helper that cannot do its work ends the program.
  */
 #ifndef BAGS_TESTS_SUPPORT_H
 #define BAGS_TESTS_SUPPORT_H
@@ -27,16 +25,16 @@
 #define ON_WINDOWS 0
 #endif
 
-/* ----------------------------------------------------------------- checks */
+/* ---- checks ---- */
 
 /* The error that the calls under test write to. */
 extern bags_error said;
 
 /* Fill `said` with a pattern, so that a function that fails without writing it,
- * or succeeds and writes it, is found out. */
+ * or succeeds and writes it, is detected. */
 void poison(void);
 
-/* Each prints what is wrong and returns false. See check.h. */
+/* Each prints what is wrong and returns false; see check.h. */
 bool is_code(int expected, int code, const char *call);
 bool is_open(bool opened, const char *call);
 bool is_refused(int expected, const void *object, const char *call);
@@ -50,7 +48,7 @@ bool is_same_tree(const char *a, const char *b);
  * this order: "a.bag*blob 1" is in "x/a.bag: blob 1: checksum mismatch". */
 bool contains(const char *text, const char *pattern);
 
-/* ------------------------------------------------------------------ bytes */
+/* ---- bytes ---- */
 
 /* Bytes that grow. Start as {0}. */
 typedef struct bytes {
@@ -68,16 +66,17 @@ void bytes_free(bytes *b);
 uint64_t load_u64(const unsigned char *data);
 
 bool little_endian(void);
-/* Turn elements as they stand in files to those of this machine, or back. */
+/* Convert elements from the byte order of files to that of this platform, or
+ * back. */
 void turn_elements(void *data, size_t size, size_t element);
 
 /* msgpack by hand, in its shortest form. */
 void put_array(bytes *to, size_t length);
 void put_uint(bytes *to, uint64_t value);
-/* An integer behind the given tag: 0xcc .. 0xcf, 0xd0 .. 0xd3. */
+/* An integer after the given tag: 0xcc .. 0xcf, 0xd0 .. 0xd3. */
 void put_tagged(bytes *to, unsigned tag, uint64_t value);
 
-/* Bytes that depend on the seed and the position alone. */
+/* Bytes that depend only on the seed and the position. */
 void fill(void *data, size_t size, uint64_t seed);
 uint64_t next_random(uint64_t *state);
 
@@ -91,28 +90,29 @@ void sha256_start(sha256 *s);
 void sha256_add(sha256 *s, const void *data, size_t size);
 void sha256_hex(sha256 *s, char hex[65]);
 
-/* ------------------------------------------------------------------ files */
+/* ---- files ---- */
 
-/* A path below this test's scratch directory. Lives for 32 more calls. */
+/* A path below this test's scratch directory. Valid for 32 more calls. */
 const char *at(const char *format, ...) BAGI_PRINTF(1, 2);
 
 bool exists(const char *path);
 void make_dir(const char *path);
 void save(const char *path, const void *data, size_t size);
 void save_text(const char *path, const char *text);
-bytes load(const char *path); /* to be freed */
+bytes load(const char *path); /* free with bytes_free */
 uint64_t file_size(const char *path);
 void resize_file(const char *path, uint64_t size);
 void remove_tree(const char *path);
 void copy_tree(const char *from, const char *to);
-/* The names in a directory, sorted, with a blank between. To be freed. */
+/* The names in a directory, sorted and separated by spaces. Free with
+ * free(). */
 char *names_in(const char *path);
 
-/* --------------------------------------------------- Bags and datasets by hand */
+/* ---- Bags and datasets by hand ---- */
 
 enum variant { V1, V2, SPLIT };
 
-/* A Bag being made. Start as {0}. */
+/* A Bag that is built by hand. Start it as {0}. */
 typedef struct hand_bag {
     bytes blobs;
     bytes ends;
@@ -120,7 +120,7 @@ typedef struct hand_bag {
 
 void hand_add(hand_bag *bag, const void *data, size_t size);
 uint64_t hand_length(const hand_bag *bag);
-/* The bytes of the .bag file. To be freed. */
+/* The bytes of the .bag file. Free with bytes_free. */
 bytes hand_bytes(const hand_bag *bag, enum variant variant);
 /* Writes directory/name.bag, and name.idx if split. */
 void hand_save(const hand_bag *bag, enum variant variant, const char *directory,
@@ -129,7 +129,7 @@ void hand_free(hand_bag *bag);
 
 #define HAND_FIELDS 80
 
-/* A dataset being made: fields in the order in which they will stand. */
+/* A dataset that is built by hand: its fields, sorted by name. */
 typedef struct hand_set {
     size_t count;
     const char *names[HAND_FIELDS];
@@ -144,36 +144,41 @@ void set_field(hand_set *set, const char *name, const char *type);
 void set_begin(hand_set *set);
 void set_blob(hand_set *set, size_t field, const void *data, size_t size);
 void set_text(hand_set *set, size_t field, const char *text);
-/* `count` items, "PREFIX0", "PREFIX1", ... */
+/* `count` items: "PREFIX0", "PREFIX1", ... */
 void set_items(hand_set *set, size_t field, const char *prefix, size_t count);
 void set_end(hand_set *set);
-/* Makes the directory and writes all; a split one has no refs.bag. */
+/* Create the directory and write everything; a split dataset has no
+ * refs.bag. */
 void set_save(const hand_set *set, enum variant variant, const char *path);
 void set_free(hand_set *set);
 
-/* ----------------------------------------------------------------- readers */
+/* ---- readers ---- */
 
-/* bags_verify, which accepts what a reader accepts with every permission: gaps,
+/* bags_verify, which accepts what a reader accepts with every option set: gaps,
  * unfinished shards, a standalone Bag of 0 bytes. env NULL: {0}. */
 bags_code verify_path(const char *path, const bags_env *env, bags_error *err);
 
-/* Each ends the program if there is none. */
+/* bags_recover with default options. env NULL: {0}; report may be NULL. */
+bags_code recover_path(const char *path, const bags_env *env,
+    bags_recover_report *report, bags_error *err);
+
+/* Each ends the program if it fails. */
 bags_info reader_info(const bags_reader *reader);
 bags_field_info field_info(const bags_reader *reader, size_t field);
 size_t shard_count(const bags_reader *reader);
 bags_shard shard_at(const bags_reader *reader, size_t i);
 
-/* ----------------------------------------------------------------- memory */
+/* ---- memory ---- */
 
-/* An allocator that counts, checks the sizes it is told, and fails. */
+/* An allocator that counts, checks the old sizes it receives, and can fail. */
 typedef struct tally {
     bags_allocator allocator;
     pthread_mutex_t lock;
     uint64_t calls;   /* that allocate or grow */
     uint64_t fail_at; /* the call that fails, from 1; 0: none */
-    bool stays;       /* those after it fail too */
+    bool stays;       /* later ones fail too */
     uint64_t failed;
-    uint64_t limit; /* bytes at once; above, it fails; 0: none */
+    uint64_t limit; /* bytes per allocation; more fails; 0: no limit */
     uint64_t live;  /* blocks that were not released */
     uint64_t used;  /* bytes of them */
     uint64_t peak;
@@ -181,7 +186,7 @@ typedef struct tally {
 
 void tally_start(tally *t);
 
-/* --------------------------------------------------------------------- io */
+/* ---- io ---- */
 
 enum hook {
     HOOK_OPEN,
@@ -209,7 +214,7 @@ enum hook {
 
 extern const char *const hook_names[HOOKS];
 
-/* Hooks that count, keep track of what is open, and fail. */
+/* Hooks that count, track what is open, and can fail. */
 typedef struct watch {
     bags_io io;
     const bags_io *base;
@@ -218,13 +223,13 @@ typedef struct watch {
     uint64_t calls;   /* of the hooks in `only` */
     unsigned only;    /* bits of enum hook; 0: all */
     uint64_t fail_at; /* the call that fails, from 1; 0: none */
-    bool stays;       /* those after it fail too */
+    bool stays;       /* later ones fail too */
     int fail_with;    /* the errno */
     uint64_t failed;
     int last;         /* the hook that failed last */
     int lost_bags;    /* .bag files that were written and whose close failed */
-    size_t chunk;     /* at most so many bytes a read or write; 0: any */
-    size_t most_read; /* the largest read asked for */
+    size_t chunk;     /* at most this many bytes per read or write; 0: any */
+    size_t most_read; /* the largest read requested */
     void (*before)(void *user); /* called before every call; may be NULL */
     void *user;
     int files, maps; /* open now */
@@ -233,14 +238,14 @@ typedef struct watch {
 
 void watch_start(watch *w, const bags_io *base);
 
-/* bags_verify with `decode` of intact data on files that may fail. If it succeeds
- * although a call failed, that was one which it repeated or whose result it did
- * not need: everything must have been checked, else the program ends; *repeated
- * is then set. */
+/* bags_verify with `decode`, of intact data on files that may fail. If it
+ * succeeds although a call failed, verify repeated that call or did not need
+ * its result: everything must have been checked, otherwise the program ends;
+ * *repeated is then set. */
 bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
     uint64_t datapoints, uint64_t blobs, bool *repeated, bags_error *err);
 
-/* A disk in memory: quick, and what it maps is a block of its own, so that the
+/* A disk in memory: fast, and each map is a block of its own, so that the
  * address sanitizer sees every access outside. One thread at a time. */
 typedef struct memory_disk {
     bags_io io;
@@ -251,11 +256,11 @@ typedef struct memory_disk {
 
 void memory_disk_start(memory_disk *m);
 void memory_disk_free(memory_disk *m);
-/* Both make the directories above. */
+/* Both create the parent directories. */
 void memory_disk_save(
     memory_disk *m, const char *path, const void *data, size_t size);
 void memory_disk_make_dir(memory_disk *m, const char *path);
-/* set_save on it. */
+/* Like set_save, but on this disk. */
 void memory_disk_save_set(memory_disk *m, const hand_set *set,
     enum variant variant, const char *path);
 /* The same directories and files with the same bytes. */
@@ -264,10 +269,10 @@ size_t memory_disk_files(const memory_disk *m);
 /* A file's bytes; borrowed. size 0 and data NULL if there is none. */
 bags_view memory_disk_find(const memory_disk *m, const char *path);
 
-/* ------------------------------------------------------------------ tests */
+/* ---- tests ---- */
 
-/* Fresh for every test; when it ends, all memory must be released, and all
- * files and mappings closed. */
+/* New for every test. When it ends, all memory must be freed, and all files and
+ * maps closed. */
 extern tally memory;
 extern watch disk;
 

@@ -1,4 +1,4 @@
-/* One file: reading and writing Bags of all variants, in all ways. */
+/* One file: Bags of all variants, read and written in every way. */
 #include "check.h"
 
 #include <errno.h>
@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #endif
 
-/* ----------------------------------------------------------- ways of reading */
+/* ---- modes of reading ---- */
 
-enum mode { MAPPED, POSITIONAL, LOADED, CANNOT_MAP, HAS_NO_MAP, MODES };
+enum mode { MAPPED, NO_MMAP, CACHED_INDEX, CANNOT_MAP, HAS_NO_MAP, MODES };
 
 /* A reader of a file in one of the modes, with memory and files counted. */
 static bag_reader *try_mode(
@@ -17,16 +17,16 @@ static bag_reader *try_mode(
     memset(&options, 0, sizeof(options));
     disk.io.map = NULL;
     if (mode != HAS_NO_MAP) {
-        watch whole;
-        watch_start(&whole, bags_io_local());
-        disk.io.map = whole.io.map;
+        watch complete;
+        watch_start(&complete, bags_io_local());
+        disk.io.map = complete.io.map;
     }
     disk.only = 1u << HOOK_MAP;
     disk.fail_at = mode == CANNOT_MAP ? 1 : 0;
     disk.stays = true;
     disk.fail_with = ENODEV;
-    options.no_mmap = mode == POSITIONAL || mode == LOADED;
-    options.cache_index = mode == LOADED;
+    options.no_mmap = mode == NO_MMAP || mode == CACHED_INDEX;
+    options.cache_index = mode == CACHED_INDEX;
     options.allow_empty_file = allow_empty;
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
@@ -41,7 +41,7 @@ static bag_reader *open_mode(const char *path, enum mode mode) {
     return reader;
 }
 
-/* The blobs of a reader must be these. */
+/* The reader must have these blobs. */
 static void check_reader(const bag_reader *reader, const hand_bag *bag) {
     uint64_t length = hand_length(bag);
     bags_buffer scratch = {NULL, 0, NULL, NULL};
@@ -109,7 +109,7 @@ static void check_variant(const hand_bag *bag, enum variant variant) {
 
 static void check_variants(hand_bag *bag, bool has_empty) {
     check_variant(bag, V1);
-    /* An empty v2 Bag has no bytes: that is another test. */
+    /* An empty v2 Bag has no bytes: that is tested elsewhere. */
     if (!has_empty && hand_length(bag))
         check_variant(bag, V2);
     check_variant(bag, SPLIT);
@@ -200,7 +200,7 @@ static void many_blobs_are_read(void **state) {
     check_variants(&bag, false);
 }
 
-/* ------------------------------------------------------------------- ranges */
+/* ---- ranges ---- */
 
 static void ranges_are_clamped_and_checked(void **state) {
     static const uint64_t edges[] = {0, 1, 2, 6, 7, 8, 9, 100, UINT64_MAX / 8,
@@ -287,7 +287,7 @@ static void reading_past_the_end_is_a_range_error(void **state) {
     hand_free(&bag);
 }
 
-/* ----------------------------------------------------------- empty and short */
+/* ---- empty and short ---- */
 
 static void a_file_of_0_bytes_is_a_bag_only_if_it_is_allowed(void **state) {
     bag_reader_options options;
@@ -377,9 +377,9 @@ static void only_regular_files_are_bags(void **state) {
     bag_reader_close(NULL);
 }
 
-/* ------------------------------------------------------------ damaged tables */
+/* ---- damaged tables ---- */
 
-/* What FORMAT says of a file: the oracle that the reader is compared with. */
+/* What the format says about a file: the reader is compared with this. */
 typedef struct model {
     bool valid;
     uint64_t start; /* of the table */
@@ -410,7 +410,7 @@ static bool model_blob(
     return *start <= *end && *end <= m->start;
 }
 
-/* The first blob of start .. stop that cannot be right; stop if there is none. */
+/* The first invalid blob of start .. stop; stop if there is none. */
 static uint64_t model_wrong(const model *m, uint64_t start, uint64_t stop) {
     uint64_t a, b;
     while (start < stop && model_blob(m, start, &a, &b))
@@ -468,7 +468,7 @@ static void check_against_model(
     model m = model_of(data, size);
     bag_reader *reader;
     save(at("x.bag"), data, size);
-    for (int mode = 0; mode < (all_modes ? MODES : LOADED + 1); mode++) {
+    for (int mode = 0; mode < (all_modes ? MODES : CACHED_INDEX + 1); mode++) {
         reader = try_mode(at("x.bag"), (enum mode)mode, false);
         assert_true((reader != NULL) == m.valid);
         if (!reader)
@@ -498,7 +498,7 @@ static void check_against_model(
     bytes_free(&m.table);
 }
 
-/* Five blobs and their table, one entry of which becomes something else. */
+/* Five blobs and their table, in which one entry is replaced. */
 static void damaged_tables_are_found_and_name_the_blob(void **state) {
     static const char *const texts[] = {"aa", "bbb", "", "ddddd", "eeeeee"};
     static const uint64_t values[] = {0, 1, 2, 3, 5, 9, 15, 16, 17, 18, 24, 32,
@@ -571,7 +571,7 @@ static void random_files_are_read_as_the_format_says(void **state) {
     }
 }
 
-/* -------------------------------------------------------------------- split */
+/* ---- split ---- */
 
 static bags_code read_all(const char *path, enum mode mode, uint64_t *length) {
     bag_reader *reader = try_mode(path, mode, false);
@@ -603,7 +603,7 @@ static void a_torn_last_entry_of_an_idx_is_ignored(void **state) {
             put_u8(&idx, 0xff);
         save(at("x.idx"), idx.data, idx.size);
         bytes_free(&idx);
-        /* And so are bytes of a blob whose entry is not there yet. */
+        /* The same for the bytes of a blob whose entry is not written yet. */
         save_text(at("x.bag"), "aabbbcccc");
         for (int mode = 0; mode < MODES; mode++) {
             bag_reader *reader = open_mode(at("x.bag"), (enum mode)mode);
@@ -649,7 +649,7 @@ static void a_bag_next_to_an_idx_is_v1_if_its_table_agrees_with_it(
     add_text(&bag, "12345678");
     add_text(&bag, "");
     add_text(&bag, "abc");
-    hand_save(&bag, SPLIT, at("."), "x"); /* for the .idx */
+    hand_save(&bag, SPLIT, at("."), "x"); /* to get its .idx */
     bytes idx = load(at("x.idx"));
     hand_save(&bag, V1, at("."), "x");
     uint64_t size = file_size(at("x.bag"));
@@ -659,7 +659,7 @@ static void a_bag_next_to_an_idx_is_v1_if_its_table_agrees_with_it(
         assert_true(bag_reader_size(reader) == size);
         bag_reader_close(reader);
     }
-    /* One entry less: which of the two is right is unknown. */
+    /* One entry less: which of the two is correct is unknown. */
     add_text(&fewer, "12345678");
     save(at("x.idx"), idx.data, 8);
     for (int mode = 0; mode < MODES; mode++) {
@@ -667,7 +667,8 @@ static void a_bag_next_to_an_idx_is_v1_if_its_table_agrees_with_it(
             BAGS_ERROR_CORRUPT, try_mode(at("x.bag"), (enum mode)mode, false));
         assert_says("x.bag*3 blobs*11 bytes*1 blobs*8 bytes");
     }
-    /* A table of the right length that a power failure erased: the .idx has it. */
+    /* A power failure erased the table, whose length is correct; the .idx has
+     * it. */
     hand_save(&bag, V1, at("."), "x");
     bytes torn = load(at("x.bag"));
     memset(torn.data + torn.size - 32, 0, 32);
@@ -679,7 +680,7 @@ static void a_bag_next_to_an_idx_is_v1_if_its_table_agrees_with_it(
         bag_reader_close(reader);
     }
     bytes_free(&torn);
-    /* A blob that is itself a v1 Bag, which begins elsewhere: split. */
+    /* The last blob is itself a v1 Bag; its table begins elsewhere: split. */
     bytes inner = hand_bytes(&fewer, V1);
     hand_bag outer = {{0}, {0}};
     add_text(&outer, "first");
@@ -715,7 +716,7 @@ static void an_idx_without_a_bag_is_not_a_bag(void **state) {
         BAGS_ERROR_MISSING, bag_reader_open(at("x.bag"), NULL, &said));
 }
 
-/* -------------------------------------------------------------- system calls */
+/* ---- system calls ---- */
 
 static void a_mapped_bag_is_read_without_system_calls_or_allocations(
     void **state) {
@@ -734,7 +735,7 @@ static void a_mapped_bag_is_read_without_system_calls_or_allocations(
     assert_int_equal(disk.counts[HOOK_READ], reads);
     assert_int_equal(memory.calls, calls);
     assert_null(scratch.data);
-    /* Views are of one mapping: they stay while others are read. */
+    /* Views point into one map: they stay valid while other blobs are read. */
     assert_ok(bag_reader_get(reader, 1, &scratch, &second, &said));
     assert_ptr_equal(second.data, first.data + 3);
     bag_reader_close(reader);
@@ -748,15 +749,15 @@ static void a_read_without_mmap_is_two_calls_or_one_with_the_index_cached(
     for (int i = 0; i < 1000; i++)
         add_text(&bag, "abcdefghij");
     hand_save(&bag, V1, at("."), "x");
-    for (int loaded = 0; loaded < 2; loaded++) {
+    for (int cached = 0; cached < 2; cached++) {
         bag_reader *reader =
-            open_mode(at("x.bag"), loaded ? LOADED : POSITIONAL);
+            open_mode(at("x.bag"), cached ? CACHED_INDEX : NO_MMAP);
         bags_buffer scratch = {NULL, 0, NULL, NULL};
         bags_view blob;
         bags_range range;
-        uint64_t each = loaded ? 1 : 2;
-        if (!loaded)
-            assert_true(memory.peak < 4096); /* no table in memory */
+        uint64_t each = cached ? 1 : 2;
+        if (!cached)
+            assert_true(memory.peak < 4096); /* the table is not in memory */
         uint64_t reads = disk.counts[HOOK_READ];
         for (uint64_t i = 0; i < 10; i++)
             assert_ok(bag_reader_get(reader, i * 99, &scratch, &blob, &said));
@@ -783,7 +784,7 @@ static void short_reads_are_continued(void **state) {
         make_dir(at("%d", variant));
         hand_save(&bag, (enum variant)variant, at("%d", variant), "x");
         for (size_t chunk = 1; chunk < 12; chunk += 5)
-            for (int mode = POSITIONAL; mode < MODES; mode++) {
+            for (int mode = NO_MMAP; mode < MODES; mode++) {
                 disk.chunk = chunk;
                 bag_reader *reader =
                     open_mode(at("%d/x.bag", variant), (enum mode)mode);
@@ -794,13 +795,13 @@ static void short_reads_are_continued(void **state) {
     hand_free(&bag);
 }
 
-/* A file that becomes shorter while it is read by position. */
+/* A file that becomes shorter while it is read without mmap. */
 static void a_file_that_shrinks_is_an_error(void **state) {
     hand_bag bag = {{0}, {0}};
     (void)state;
     for (int i = 0; i < 30; i++)
         add_text(&bag, "abcdefghijklmnopqrstuvwxyz");
-    for (int mode = POSITIONAL; mode < MODES; mode++) {
+    for (int mode = NO_MMAP; mode < MODES; mode++) {
         hand_save(&bag, V1, at("."), "x");
         bag_reader *reader = open_mode(at("x.bag"), (enum mode)mode);
         bags_buffer scratch = {NULL, 0, NULL, NULL};
@@ -821,7 +822,7 @@ static void a_read_error_carries_its_errno(void **state) {
     (void)state;
     add_text(&bag, "abc");
     hand_save(&bag, V1, at("."), "x");
-    bag_reader *reader = open_mode(at("x.bag"), POSITIONAL);
+    bag_reader *reader = open_mode(at("x.bag"), NO_MMAP);
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob;
     bags_range range;
@@ -890,7 +891,7 @@ static void a_blob_of_5_gib_is_found_and_needs_memory(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------ writing */
+/* ---- writing ---- */
 
 static bag_writer *open_writer(const char *path, size_t buffer_size) {
     bag_writer_options options;
@@ -904,7 +905,7 @@ static bag_writer *open_writer(const char *path, size_t buffer_size) {
     return writer;
 }
 
-/* Write blobs of these sizes; the file must be what the format says. */
+/* Write blobs of these sizes; the file must be what the format requires. */
 static void check_written(
     const size_t *sizes, size_t count, size_t buffer_size) {
     size_t most = 0;
@@ -919,7 +920,7 @@ static void check_written(
         hand_add(&bag, data, sizes[i]);
         assert_ok(bag_writer_append(writer, data, sizes[i], &index, &said));
         assert_true(index == i);
-        memset(data, 0xee, sizes[i]); /* it was copied */
+        memset(data, 0xee, sizes[i]); /* the blob was copied */
         assert_true(bag_writer_length(writer) == i + 1);
         assert_true(bag_writer_size(writer) == bag.blobs.size + 8 * (i + 2));
     }
@@ -1055,7 +1056,7 @@ static void names_of_any_form_are_written_and_read(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (ON_WINDOWS && strcmp(names[i], "x.") == 0)
-            continue; /* means x there */
+            continue; /* ":" has another meaning there */
         make_dir(at("%d", (int)i));
         bag_writer *writer =
             bag_writer_open(at("%d/%s", (int)i, names[i]), NULL, &said);
@@ -1135,7 +1136,7 @@ static void flushed_blobs_can_be_read_before_close(void **state) {
     hand_free(&bag);
 }
 
-/* The journal never promises a blob that is not in the file yet. */
+/* The journal never lists a blob that is not in the file yet. */
 static void the_journal_never_lists_blobs_that_are_not_written(void **state) {
     (void)state;
     bag_writer *writer = open_writer(at("x.bag"), 4096);
@@ -1145,10 +1146,10 @@ static void the_journal_never_lists_blobs_that_are_not_written(void **state) {
         if (i % 10)
             continue;
         bytes idx = load(at("x.idx"));
-        uint64_t whole = idx.size / 8;
-        if (whole)
-            assert_true(
-                load_u64(idx.data + 8 * (whole - 1)) <= file_size(at("x.bag")));
+        uint64_t complete = idx.size / 8;
+        if (complete)
+            assert_true(load_u64(idx.data + 8 * (complete - 1)) <=
+                        file_size(at("x.bag")));
         bytes_free(&idx);
     }
     bag_writer_abort(writer);
@@ -1195,7 +1196,7 @@ static void a_system_failure_is_final(void **state) {
     assert_fails(BAGS_ERROR_IO, bag_writer_flush(writer, &said));
     assert_fails(BAGS_ERROR_IO, bag_writer_close(writer, &said));
     assert_int_equal(said.system, ENOSPC);
-    /* What was flushed stays beside its journal. */
+    /* Flushed data stays next to its journal. */
     assert_names(at("."), "x.bag x.idx");
     bag_reader *reader = open_mode(at("x.bag"), MAPPED);
     assert_true(bag_reader_length(reader) >= 100);
@@ -1221,7 +1222,7 @@ static void a_bag_is_synced_unless_no_sync_is_set(void **state) {
     for (int round = 0; round < 3; round++) {
         uint64_t syncs = disk.counts[HOOK_SYNC];
         options.no_sync = round == 1;
-        options.keep_idx = round == 2; /* which is synced as well */
+        options.keep_idx = round == 2; /* and it is synced */
         assert_opens(
             writer, bag_writer_open(at("%d.bag", round), &options, &said));
         assert_ok(bag_writer_append(writer, "a", 1, NULL, &said));
@@ -1231,7 +1232,7 @@ static void a_bag_is_synced_unless_no_sync_is_set(void **state) {
     }
 }
 
-/* What was sent to the disk ahead: pieces one behind the other. */
+/* The parts whose writing to the disk was started: contiguous. */
 static struct {
     size_t count;
     uint64_t end;
@@ -1242,7 +1243,7 @@ static int count_sent(void *user, void *file, uint64_t offset, uint64_t size) {
     assert_true(offset == sent.end && size >= (uint64_t)1 << 20);
     sent.end += size;
     sent.count++;
-    return EIO; /* which the sync says if it matters */
+    return EIO; /* which sync reports if it matters */
 }
 
 static void a_large_file_starts_to_reach_the_disk_before_its_sync(
@@ -1294,7 +1295,7 @@ static void buffers_too_large_for_the_address_space_are_refused(void **state) {
     }
 }
 
-/* Space that is set aside for a large file is neither seen nor kept. */
+/* Disk space reserved for a large file is neither visible nor kept. */
 static void reserved_disk_space_is_returned(void **state) {
     (void)state;
     size_t size = (size_t)3 << 20;

@@ -1,11 +1,11 @@
-/* Checksums beside Bags: their bytes, who makes them, who looks at them; and
- * that no change of any byte goes unnoticed. */
+/* Checksums next to Bags: their bytes, who writes them, who verifies them; and
+ * every change to any byte is detected. */
 #include "check.h"
 #include "durability.h"
 
 #include <errno.h>
 
-/* ------------------------------------------------------ sidecars, by hand */
+/* ---- sidecars, by hand ---- */
 
 static uint32_t crc(uint32_t sum, const void *data, size_t size) {
     const unsigned char *bytes_of = (const unsigned char *)data;
@@ -23,7 +23,7 @@ static void put_u32(bytes *to, uint32_t value) {
         put_u8(to, value >> (8 * i) & 255);
 }
 
-/* What stands in NAME.crc beside such a Bag. */
+/* The content of NAME.crc next to this Bag. */
 static bytes sidecar(const hand_bag *bag, enum variant variant,
     const char *name, const char *spec) {
     bytes out = {NULL, 0, 0}, file = hand_bytes(bag, variant);
@@ -64,7 +64,7 @@ static void add_texts(hand_bag *bag, int count) {
     }
 }
 
-/* ---------------------------------------------------------------- one Bag */
+/* ---- one Bag ---- */
 
 static bag_writer *open_writer(const char *path, size_t buffer_size) {
     bag_writer_options options;
@@ -143,14 +143,14 @@ static void existing_checksums_are_not_overwritten(void **state) {
     assert_file(at("x.crc"), "mine", 4);
 }
 
-enum mode { MAPPED, POSITIONAL, LOADED, MODES };
+enum mode { MAPPED, NO_MMAP, CACHED_INDEX, MODES };
 
 static bag_reader_options checking(int mode) {
     bag_reader_options options;
     memset(&options, 0, sizeof(options));
     options.verify_checksums = true;
     options.no_mmap = mode != MAPPED;
-    options.cache_index = mode == LOADED;
+    options.cache_index = mode == CACHED_INDEX;
     options.allow_empty_file = true;
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
@@ -336,7 +336,7 @@ static void verifying_missing_checksums_is_an_error_with_a_remedy(
     hand_free(&bag);
 }
 
-/* ------------------------------------------------------------- datasets */
+/* ---- datasets ---- */
 
 #define SPEC "{\"clip\": \"bytes[]\", \"text\": \"utf8\"}"
 
@@ -412,7 +412,7 @@ static void a_bag_of_a_dataset_can_be_read_alone_but_not_checksummed_alone(
     assert_ok(checksum(at("set"), false, NULL));
     assert_opens(reader, bag_reader_open(at("set/text.bag"), &options, &said));
     bag_reader_close(reader);
-    /* Not under another name. */
+    /* A Bag of a dataset cannot be renamed. */
     assert_int_equal(rename(at("set/text.bag"), at("set/name.bag")), 0);
     assert_int_equal(rename(at("set/text.crc"), at("set/name.crc")), 0);
     assert_refused(BAGS_ERROR_CORRUPT,
@@ -449,7 +449,7 @@ static void unfinished_shards_are_refused(void **state) {
     assert_fails(BAGS_ERROR_MISSING, checksum(at("nothing"), false, NULL));
 }
 
-/* What a dataset's writer leaves is what would be made afterwards. */
+/* The writer of a dataset stores what bags_checksum would store later. */
 static void the_writer_stores_the_same_checksums_as_bags_checksum(
     void **state) {
     static const uint64_t lengths[] = {0, 4};
@@ -470,8 +470,8 @@ static void the_writer_stores_the_same_checksums_as_bags_checksum(
     }
 }
 
-/* Interrupted at any call, NAME.crc is not there or whole, and the next run ends
- * as if nothing had happened. */
+/* After an interruption at any call, NAME.crc is missing or complete, and the
+ * next run ends as if nothing had happened. */
 static void an_interrupted_checksum_can_be_repeated(void **state) {
     uint64_t faults = 0;
     (void)state;
@@ -491,7 +491,7 @@ static void an_interrupted_checksum_can_be_repeated(void **state) {
         options.env.io = &over.io;
         bags_code code = bags_checksum("set", &options, NULL, &said);
         uint64_t failed = over.failed;
-        /* What fails and loses nothing is not asked for. */
+        /* Do not fail calls whose failure loses nothing. */
         assert_true(code == BAGS_OK || (failed && code == BAGS_ERROR_IO));
         faults += code != BAGS_OK;
         static const char *const names[] = {"clip", "text", "refs"};
@@ -499,12 +499,12 @@ static void an_interrupted_checksum_can_be_repeated(void **state) {
         for (int round = 0; round < 2; round++) {
             for (int i = 0; i < 3; i++) {
                 char path[40];
-                bytes whole = sidecar(bags[i], V1, names[i], SPEC);
+                bytes complete = sidecar(bags[i], V1, names[i], SPEC);
                 snprintf(path, sizeof(path), "set/%s.crc", names[i]);
                 bags_view found = memory_disk_find(&m, path);
                 if (round || found.data)
-                    assert_bytes(found, whole.data, whole.size);
-                bytes_free(&whole);
+                    assert_bytes(found, complete.data, complete.size);
+                bytes_free(&complete);
             }
             options.env.io = &m.io;
             assert_ok(bags_checksum("set", &options, NULL, &said));
@@ -550,22 +550,23 @@ static void running_out_of_memory_is_an_error(void **state) {
     set_free(&set);
 }
 
-/* A shard that a writer without checksums left gets them from the next. */
+/* A shard that a writer without checksums left unfinished gets them when it is
+ * resumed. */
 static void running_out_of_memory_in_bags_checksum_is_an_error(void **state) {
     uint64_t n;
     (void)state;
     for (n = 1;; n++) {
         memory_disk m;
-        mortal device;
+        crash_device device;
         tally blocks;
         bags_writer *writer;
         memory_disk_start(&m);
-        mortal_start(&device, &m.io);
+        crash_device_start(&device, &m.io);
         work w = work_on("set", 0, &device.io);
         assert_opens(writer, work_open(&w, false, &said));
         assert_ok(work_append_to(&w, writer, 4, &said));
         assert_ok(work_flush(&w, writer, &said));
-        mortal_bury(&device, writer);
+        crash_writer(&device, writer);
         tally_start(&blocks);
         blocks.fail_at = n;
         w.options.env.allocator = &blocks.allocator;
@@ -650,17 +651,17 @@ static void an_invalid_table_gets_no_checksums(void **state) {
     hand_free(&bag);
 }
 
-/* -------------------------------------------------------------- corruption */
+/* ---- corruption ---- */
 
-/* What a reader gives, as a digest of each datapoint. */
+/* What a reader returns: a digest of each datapoint. */
 #define MOST_ROWS 16
 
-typedef struct outlook {
+typedef struct contents {
     bool opened;
     uint64_t length;
     bool given[MOST_ROWS];
     uint32_t rows[MOST_ROWS];
-} outlook;
+} contents;
 
 static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
     size_t count = 0;
@@ -679,8 +680,8 @@ static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
     return sum;
 }
 
-static outlook look(memory_disk *m, bool check, bool no_mmap, bool *verified) {
-    outlook out;
+static contents look(memory_disk *m, bool check, bool no_mmap, bool *verified) {
+    contents out;
     bags_reader_options options;
     bags_row row = {0};
     memset(&out, 0, sizeof(out));
@@ -703,20 +704,20 @@ static outlook look(memory_disk *m, bool check, bool no_mmap, bool *verified) {
     return out;
 }
 
-typedef struct siege {
+typedef struct damage {
     memory_disk m;
-    outlook clean;
+    contents clean;
     uint64_t changes, silent;
     uint64_t flips; /* changes of one byte that verify reported */
-} siege;
+} damage;
 
-/* After a change: verify must find it, unless no reader can tell (in files that
- * no reader of this variant uses); and what a reader that checks gives is
- * right. */
-static void assault(siege *s, bool covered, const char *what, size_t n) {
+/* After a change: verify must report it, unless no reader can notice it (in
+ * files that no reader of this variant uses); and what a reader with
+ * verify_checksums returns is correct. */
+static void check_change(damage *s, bool covered, const char *what, size_t n) {
     bool verified = false, also = false;
-    outlook open_eyes = look(&s->m, false, s->changes % 2, &verified);
-    outlook checked = look(&s->m, true, s->changes % 2, &also);
+    contents open_eyes = look(&s->m, false, s->changes % 2, &verified);
+    contents checked = look(&s->m, true, s->changes % 2, &also);
     s->changes++;
     s->silent += verified;
     if (verified && covered)
@@ -736,14 +737,14 @@ static void assault(siege *s, bool covered, const char *what, size_t n) {
                 (int)n, i);
 }
 
-static void put_file(siege *s, const char *path, const bytes *content) {
+static void put_file(damage *s, const char *path, const bytes *content) {
     bags_io *io = &s->m.io;
     if (memory_disk_find(&s->m, path).data)
         assert_int_equal(io->remove(io->user, path), 0);
     memory_disk_save(&s->m, path, content->data, content->size);
 }
 
-static bytes take_file(siege *s, const char *path) {
+static bytes take_file(damage *s, const char *path) {
     bags_view found = memory_disk_find(&s->m, path);
     bytes copy = {NULL, 0, 0};
     put(&copy, found.data, found.size);
@@ -764,8 +765,8 @@ typedef struct changed {
     bool named;
 } changed;
 
-/* Every fault is in the changed file's shard and Bag; or a row of refs refers to
- * blobs that the Bag does not have any more. */
+/* Every fault is in the changed file's shard and Bag; or a row of refs refers
+ * to blobs that the Bag does not have any more. */
 static void check_related(void *user, const bags_fault *fault) {
     changed *c = (changed *)user;
     size_t shard = strlen(fault->path);
@@ -778,12 +779,12 @@ static void check_related(void *user, const bags_fault *fault) {
         CHECK(strcmp(field, "refs") == 0 && strstr(fault->message, "range"));
 }
 
-/* One byte has changed: it may be reported at several places, all of which are in
- * the same Bag. */
-static void assault_byte(siege *s, const char *path, bool covered, size_t at) {
+/* One byte has changed: it may be reported at several places, all of which are
+ * in the same Bag. */
+static void check_byte(damage *s, const char *path, bool covered, size_t at) {
     bags_verify_options options;
     changed c = {path, false};
-    assault(s, covered, path, at);
+    check_change(s, covered, path, at);
     if (!covered || is_spec(path))
         return;
     memset(&options, 0, sizeof(options));
@@ -796,7 +797,7 @@ static void assault_byte(siege *s, const char *path, bool covered, size_t at) {
     s->flips++;
 }
 
-static void assault_file(siege *s, const char *path, bool covered) {
+static void check_file(damage *s, const char *path, bool covered) {
     bytes file = take_file(s, path);
     for (size_t i = 0; i < file.size; i++) {
         const unsigned char was = file.data[i];
@@ -805,39 +806,39 @@ static void assault_file(siege *s, const char *path, bool covered) {
         for (int k = 0; k < 3; k++) {
             file.data[i] = flips[k];
             put_file(s, path, &file);
-            assault_byte(s, path, covered, i);
+            check_byte(s, path, covered, i);
         }
         file.data[i] = was;
     }
     bytes part = file;
     for (part.size = 0; part.size < file.size; part.size++) {
         put_file(s, path, &part);
-        assault(s, covered, path, part.size);
+        check_change(s, covered, path, part.size);
     }
     bytes longer = {NULL, 0, 0};
     put(&longer, file.data, file.size);
     for (int i = 0; i < 20; i++) {
         put_u8(&longer, (unsigned)(i * 37 & 255));
         put_file(s, path, &longer);
-        /* An entry of an .idx that was cut is no entry. */
-        assault(s, covered && !(is_idx(path) && longer.size % 8), path,
+        /* A truncated entry of an .idx is ignored. */
+        check_change(s, covered && !(is_idx(path) && longer.size % 8), path,
             longer.size);
     }
     bytes_free(&longer);
     bags_io *io = &s->m.io;
     assert_int_equal(io->remove(io->user, path), 0);
-    assault(s, covered, path, 0);
+    check_change(s, covered, path, 0);
     put_file(s, path, &file);
     bytes_free(&file);
 }
 
-static void assault_pair(
-    siege *s, const char *one, const char *two, bool covered) {
+static void check_swap(
+    damage *s, const char *one, const char *two, bool covered) {
     bytes a = take_file(s, one), b = take_file(s, two);
     if (a.size != b.size || memcmp(a.data, b.data, a.size) != 0) {
         put_file(s, one, &b);
         put_file(s, two, &a);
-        assault(s, covered, one, b.size);
+        check_change(s, covered, one, b.size);
         put_file(s, one, &a);
         put_file(s, two, &b);
     }
@@ -845,7 +846,7 @@ static void assault_pair(
     bytes_free(&b);
 }
 
-static void besiege(siege *s, const char *const *paths, size_t count,
+static void check_dataset(damage *s, const char *const *paths, size_t count,
     bool idx_counts, const char *name) {
     bool verified = false;
     bags_checksum_options options;
@@ -857,15 +858,15 @@ static void besiege(siege *s, const char *const *paths, size_t count,
     assert_true(s->clean.opened && verified);
     assert_int_equal(memory_disk_files(&s->m), count);
     for (size_t i = 0; i < count; i++)
-        assault_file(s, paths[i], idx_counts || !is_idx(paths[i]));
+        check_file(s, paths[i], idx_counts || !is_idx(paths[i]));
     for (size_t i = 0; i < count; i++)
         for (size_t k = i + 1; k < count; k++)
-            assault_pair(s, paths[i], paths[k],
+            check_swap(s, paths[i], paths[k],
                 idx_counts || !is_idx(paths[i]) || !is_idx(paths[k]));
     print_message("%s: %d changes, %d of which no reader could tell\n", name,
         (int)s->changes, (int)s->silent);
     assert_true(s->flips > 500);
-    outlook after = look(&s->m, true, false, &verified);
+    contents after = look(&s->m, true, false, &verified);
     assert_memory_equal(&after, &s->clean, sizeof(after));
     memory_disk_free(&s->m);
 }
@@ -876,12 +877,12 @@ static void every_change_to_a_v1_or_v2_dataset_is_found(void **state) {
         "set/text.crc"};
     (void)state;
     for (int variant = V1; variant <= V2; variant++) {
-        siege s;
+        damage s;
         hand_set set = some_set(5);
         memory_disk_start(&s.m);
         memory_disk_save_set(&s.m, &set, (enum variant)variant, "set");
         set_free(&set);
-        besiege(&s, paths, 7, false, variant == V1 ? "v1" : "v2");
+        check_dataset(&s, paths, 7, false, variant == V1 ? "v1" : "v2");
     }
 }
 
@@ -889,7 +890,7 @@ static void every_change_to_a_split_dataset_is_found(void **state) {
     static const char *const paths[] = {"set/spec.json", "set/a.bag",
         "set/a.crc", "set/a.idx", "set/text.bag", "set/text.crc",
         "set/text.idx"};
-    siege s;
+    damage s;
     hand_set set;
     (void)state;
     memset(&set, 0, sizeof(set));
@@ -904,11 +905,11 @@ static void every_change_to_a_split_dataset_is_found(void **state) {
     memory_disk_start(&s.m);
     memory_disk_save_set(&s.m, &set, SPLIT, "set");
     set_free(&set);
-    besiege(&s, paths, 7, true, "split");
+    check_dataset(&s, paths, 7, true, "split");
 }
 
-/* Blobs that are alike are the hardest: a table that is wrong may give right
- * bytes, and files of the same size are exchanged. */
+/* Equal blobs are the hardest case: an invalid table may yield correct bytes,
+ * and files of the same size are swapped. */
 static void every_change_to_shards_with_equal_blobs_is_found(void **state) {
     static const char *const paths[] = {"set/000000/spec.json",
         "set/000000/refs.bag", "set/000000/refs.crc", "set/000000/a.bag",
@@ -918,7 +919,7 @@ static void every_change_to_shards_with_equal_blobs_is_found(void **state) {
         "set/000001/a.bag", "set/000001/a.crc", "set/000001/b.bag",
         "set/000001/b.crc", "set/000001/a.idx", "set/000001/b.idx",
         "set/000001/refs.idx"};
-    siege s;
+    damage s;
     bags_writer_options options;
     bags_field fields[] = {{"a", "int(4)"}, {"b", "int(4)"}};
     (void)state;
@@ -934,7 +935,7 @@ static void every_change_to_shards_with_equal_blobs_is_found(void **state) {
         assert_ok(bags_writer_append(writer, entries, 2, &said));
     }
     assert_ok(bags_writer_close(writer, &said));
-    besiege(&s, paths, 20, false, "shards");
+    check_dataset(&s, paths, 20, false, "shards");
 }
 
 int main(void) {

@@ -1,18 +1,18 @@
 /*
- * Small datasets, of which every byte is changed in three ways, and every file
- * is cut at every length, gets more bytes, is removed, and changes places with
- * every other. Reading and verifying never crash (the files stand in blocks of
- * their own, so that the address sanitizer sees every access outside); what
- * contradicts the format is found, and nothing else is; and what verify passes
- * can be read, mapped and by position alike.
+ * Small datasets in which every byte is changed in three ways, and every file is
+ * truncated at every length, extended, removed, and swapped with every other one.
+ * Reading and verifying never crash (each file is in a block of its own, so that
+ * the address sanitizer sees every access outside). What contradicts the format
+ * is reported, and nothing else; and what verify accepts can be read, with mmap
+ * and without.
  *
- * What contradicts the format is decided here by a reader of its own, which
- * shares nothing with the library. Without checksums a change within a blob
- * passes; with them, none that alters what a reader gets.
+ * A second reader in this file, which shares nothing with the library, decides
+ * what contradicts the format. Without checksums a change within a blob is legal;
+ * with them, no change to what a reader returns goes undetected.
  */
 #include "check.h"
 
-/* ----------------------------------------------------------------- datasets */
+/* ---- datasets ---- */
 
 #define MOST_FILES 16
 
@@ -21,7 +21,7 @@ typedef struct file {
     bytes content;
 } file;
 
-/* The files of a dataset, in "set". */
+/* The files of a dataset in the directory "set". */
 typedef struct files {
     file each[MOST_FILES];
     size_t count;
@@ -81,7 +81,7 @@ static bags_code append_one(bags_writer *writer, uint64_t i) {
     return bags_writer_append(writer, entries, FIELDS, &said);
 }
 
-/* As the library writes it. */
+/* As this library writes it. */
 static void write_set(files *into, const bags_writer_options *how) {
     memory_disk drive;
     bags_writer_options options = *how;
@@ -99,7 +99,7 @@ static void write_set(files *into, const bags_writer_options *how) {
     memory_disk_free(&drive);
 }
 
-/* As older and newer versions of the Python package write it. */
+/* As earlier and later versions of the Python package write it. */
 static void write_by_hand(files *into, enum variant variant) {
     memory_disk drive;
     hand_set set;
@@ -120,13 +120,13 @@ static void write_by_hand(files *into, enum variant variant) {
     set_free(&set);
 }
 
-/* -------------------------------------------------- what contradicts itself */
+/* ---- what contradicts the format ---- */
 
 /* A Bag's table. */
 typedef struct table {
     const unsigned char *entries;
     uint64_t length; /* blobs */
-    uint64_t lead;   /* 1: a 0 stands before the ends; 0: v2 */
+    uint64_t lead;   /* 1: a leading 0; 0: v2, without it */
 } table;
 
 static uint64_t blob_start(const table *t, uint64_t i) {
@@ -152,7 +152,7 @@ static bool read_table(const bytes *bag, table *t) {
     return true;
 }
 
-/* Where a row of refs is read. */
+/* A position in a row of refs. */
 typedef struct cursor {
     const unsigned char *at, *end;
     bool bad;
@@ -169,7 +169,7 @@ static uint64_t big_endian(cursor *c, size_t size) {
     return value;
 }
 
-/* A non-negative integer of msgpack in any of its forms. */
+/* A non-negative msgpack integer in any form. */
 static uint64_t read_uint(cursor *c) {
     uint64_t tag = big_endian(c, 1);
     if (tag < 0x80)
@@ -213,7 +213,7 @@ static const bytes *find(
     return NULL;
 }
 
-/* spec.json still names the same fields; their types may be any. */
+/* True if spec.json still names the same fields; their types may be any. */
 static bool spec_is_right(const bytes *spec) {
     bytes copy = {NULL, 0, 0};
     put(&copy, spec->data, spec->size);
@@ -239,7 +239,7 @@ static bool spec_is_right(const bytes *spec) {
     return right;
 }
 
-/* Whether a field was a sequence and is one no more does matter to refs. */
+/* If a field changed between plain and sequence, its refs are invalid. */
 static bool is_sequence(const bytes *spec, size_t field) {
     char name[64];
     bytes copy = {NULL, 0, 0};
@@ -285,12 +285,12 @@ static bool shard_is_right(const files *f, const char *directory) {
     return true;
 }
 
-/* ------------------------------------------------------------- what is read */
+/* ---- what is read ---- */
 
 typedef struct outcome {
-    bool verified; /* opened, and found right */
+    bool verified; /* opened, and found valid */
     bool read;     /* everything was read */
-    sha256 hash;   /* of what a reader gets */
+    sha256 hash;   /* of what a reader returns */
     char hex[65];
 } outcome;
 
@@ -345,20 +345,22 @@ static void look(const memory_disk *drive, bool no_mmap, outcome *out) {
     sha256_hex(&out->hash, out->hex);
 }
 
-/* ------------------------------------------------------------------ changes */
+/* ---- changes ---- */
 
-/* A dataset, how much of it can be told, and what came of the changes. */
+/* A dataset, how much of its damage can be detected, and the counts of
+ * changes. */
 typedef struct trial {
     const char *name;
-    bool checksums; /* then nothing that a reader would get may change unseen */
+    bool
+        checksums; /* then no change to what a reader returns may go undetected */
     const char *const *shards; /* directories, ended by NULL; NULL: a variant
                                   that the reader here does not know */
-    files whole;
+    files complete;
     char hex[65];
     uint64_t tried, found, same, altered;
 } trial;
 
-/* Up to its closing brace: there may be white space behind it. */
+/* Up to its closing brace: whitespace may follow. */
 static size_t spec_size(const bytes *spec) {
     size_t size = spec->size;
     while (size > 0 && spec->data[size - 1] != '}')
@@ -397,14 +399,14 @@ static void judge(
                           : "does not contradict the format, but not verified");
 }
 
-static void look_at(const files *f, outcome *mapped, outcome *positional) {
+static void check_call(const files *f, outcome *mapped, outcome *no_mmap) {
     memory_disk drive;
     memory_disk_start(&drive);
     for (size_t i = 0; i < f->count; i++)
         memory_disk_save(&drive, f->each[i].path, f->each[i].content.data,
             f->each[i].content.size);
     look(&drive, false, mapped);
-    look(&drive, true, positional);
+    look(&drive, true, no_mmap);
     memory_disk_free(&drive);
 }
 
@@ -413,88 +415,87 @@ static void check(trial *t, const files *f, const char *format, ...)
 
 static void check(trial *t, const files *f, const char *format, ...) {
     char what[256];
-    outcome mapped, positional;
+    outcome mapped, no_mmap;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof(what), format, arguments);
     va_end(arguments);
-    look_at(f, &mapped, &positional);
-    if (mapped.verified != positional.verified ||
-        mapped.read != positional.read ||
-        (mapped.read && strcmp(mapped.hex, positional.hex) != 0))
-        fail_msg("%s: %s: read by position it is not the same", t->name, what);
+    check_call(f, &mapped, &no_mmap);
+    if (mapped.verified != no_mmap.verified || mapped.read != no_mmap.read ||
+        (mapped.read && strcmp(mapped.hex, no_mmap.hex) != 0))
+        fail_msg("%s: %s: read without mmap it differs", t->name, what);
     judge(t, f, &mapped, what);
 }
 
 static void flip_all(trial *t) {
     static const unsigned char flips[] = {0x01, 0x80, 0xFF};
-    for (size_t i = 0; i < t->whole.count; i++) {
-        bytes *content = &t->whole.each[i].content;
+    for (size_t i = 0; i < t->complete.count; i++) {
+        bytes *content = &t->complete.each[i].content;
         for (size_t at = 0; at < content->size; at++)
             for (size_t k = 0; k < sizeof(flips); k++) {
                 content->data[at] ^= flips[k];
-                check(t, &t->whole, "%s: byte %d ^ 0x%02x",
-                    t->whole.each[i].path, (int)at, flips[k]);
+                check(t, &t->complete, "%s: byte %d ^ 0x%02x",
+                    t->complete.each[i].path, (int)at, flips[k]);
                 content->data[at] ^= flips[k];
             }
     }
 }
 
 static void cut_all(trial *t) {
-    for (size_t i = 0; i < t->whole.count; i++) {
-        bytes *content = &t->whole.each[i].content;
+    for (size_t i = 0; i < t->complete.count; i++) {
+        bytes *content = &t->complete.each[i].content;
         size_t size = content->size;
         for (content->size = 0; content->size < size; content->size++)
-            check(t, &t->whole, "%s: cut to %d bytes", t->whole.each[i].path,
-                (int)content->size);
+            check(t, &t->complete, "%s: cut to %d bytes",
+                t->complete.each[i].path, (int)content->size);
     }
 }
 
 static void add_to_all(trial *t) {
-    for (size_t i = 0; i < t->whole.count; i++)
+    for (size_t i = 0; i < t->complete.count; i++)
         for (size_t more = 1; more <= 17; more++)
             for (int fill = 0; fill < 256; fill += 51) {
-                bytes *content = &t->whole.each[i].content;
+                bytes *content = &t->complete.each[i].content;
                 size_t size = content->size;
                 for (size_t k = 0; k < more; k++)
                     put_u8(content, (unsigned)fill);
-                check(t, &t->whole, "%s: %d bytes 0x%02x more",
-                    t->whole.each[i].path, (int)more, fill);
+                check(t, &t->complete, "%s: %d bytes 0x%02x more",
+                    t->complete.each[i].path, (int)more, fill);
                 content->size = size;
             }
 }
 
 static void remove_each(trial *t) {
-    for (size_t i = 0; i < t->whole.count; i++) {
-        files fewer = t->whole;
+    for (size_t i = 0; i < t->complete.count; i++) {
+        files fewer = t->complete;
         fewer.each[i] = fewer.each[--fewer.count];
-        check(t, &fewer, "%s: removed", t->whole.each[i].path);
+        check(t, &fewer, "%s: removed", t->complete.each[i].path);
     }
 }
 
-/* Two change places; and one takes the place of the other. */
+/* Two files are swapped; and one replaces the other. */
 static void swap_all(trial *t) {
-    for (size_t i = 0; i < t->whole.count; i++)
-        for (size_t k = 0; k < t->whole.count; k++) {
-            files other = t->whole;
+    for (size_t i = 0; i < t->complete.count; i++)
+        for (size_t k = 0; k < t->complete.count; k++) {
+            files other = t->complete;
             if (i == k)
                 continue;
-            other.each[i].content = t->whole.each[k].content;
-            check(t, &other, "%s: is now %s", t->whole.each[i].path,
-                t->whole.each[k].path);
-            other.each[k].content = t->whole.each[i].content;
+            other.each[i].content = t->complete.each[k].content;
+            check(t, &other, "%s: is now %s", t->complete.each[i].path,
+                t->complete.each[k].path);
+            other.each[k].content = t->complete.each[i].content;
             if (i < k)
-                check(t, &other, "%s and %s: swapped", t->whole.each[i].path,
-                    t->whole.each[k].path);
+                check(t, &other, "%s and %s: swapped", t->complete.each[i].path,
+                    t->complete.each[k].path);
         }
 }
 
 static void change_all(trial *t) {
-    outcome whole, positional;
-    look_at(&t->whole, &whole, &positional);
-    assert_true(whole.verified && whole.read);
-    memcpy(t->hex, whole.hex, sizeof(t->hex));
-    check(t, &t->whole, "nothing changed");
+    outcome complete, no_mmap;
+    check_call(&t->complete, &complete, &no_mmap);
+    assert_true(complete.verified && complete.read);
+    memcpy(t->hex, complete.hex, sizeof(t->hex));
+    check(t, &t->complete, "nothing changed");
     assert_int_equal(t->same, 1);
     flip_all(t);
     cut_all(t);
@@ -504,10 +505,10 @@ static void change_all(trial *t) {
     print_message("%-20s %6d changes: %d found, %d alter nothing that is read, "
                   "%d are legal\n",
         t->name, (int)t->tried, (int)t->found, (int)t->same, (int)t->altered);
-    files_free(&t->whole);
+    files_free(&t->complete);
 }
 
-/* -------------------------------------------------------------------- tests */
+/* ---- tests ---- */
 
 static void damage_to_a_dataset_is_found(void **state) {
     static const char *const shards[] = {"set", NULL};
@@ -517,8 +518,8 @@ static void damage_to_a_dataset_is_found(void **state) {
     memset(&options, 0, sizeof(options));
     t.name = "one directory";
     t.shards = shards;
-    write_set(&t.whole, &options);
-    assert_int_equal(t.whole.count, FIELDS + 2);
+    write_set(&t.complete, &options);
+    assert_int_equal(t.complete.count, FIELDS + 2);
     change_all(&t);
 }
 
@@ -531,8 +532,8 @@ static void damage_to_shards_is_found(void **state) {
     options.shard_length = 3;
     t.name = "two shards";
     t.shards = shards;
-    write_set(&t.whole, &options);
-    assert_int_equal(t.whole.count, 2 * (FIELDS + 2));
+    write_set(&t.complete, &options);
+    assert_int_equal(t.complete.count, 2 * (FIELDS + 2));
     change_all(&t);
 }
 
@@ -540,10 +541,10 @@ static void damage_to_v2_and_split_datasets_does_no_harm(void **state) {
     trial second = {0}, split = {0};
     (void)state;
     second.name = "v2";
-    write_by_hand(&second.whole, V2);
+    write_by_hand(&second.complete, V2);
     change_all(&second);
     split.name = "split";
-    write_by_hand(&split.whole, SPLIT);
+    write_by_hand(&split.complete, SPLIT);
     change_all(&split);
 }
 

@@ -1,5 +1,6 @@
-/* The checksum itself: values that are known, and that the CPU's instructions
- * and the tables agree. The implementation is this file's own, to call both. */
+/* The checksum itself: known values, and agreement between the CPU's
+ * instructions and the tables. The implementation is compiled into this file,
+ * to call both. */
 #define BAGS_STATIC
 #include "../bags.h" /* the implementation comes before system headers */
 #include "check.h"
@@ -13,7 +14,7 @@ static uint32_t by_tables(
     return ~bagi_crc_tables(~crc, data, size);
 }
 
-/* Bit by bit, as the definition has it. */
+/* Bit by bit, as it is defined. */
 static uint32_t by_bits(uint32_t crc, const unsigned char *data, size_t size) {
     crc = ~crc;
     for (size_t i = 0; i < size; i++) {
@@ -72,11 +73,12 @@ static void a_crc_can_be_computed_in_pieces(void **state) {
     uint64_t lot = 9;
     (void)state;
     fill(text, sizeof(text), 3);
-    uint32_t whole = crc_of(text, sizeof(text));
+    uint32_t complete = crc_of(text, sizeof(text));
     for (int i = 0; i < 500; i++) {
         size_t cut = (size_t)(next_random(&lot) % (sizeof(text) + 1));
         assert_int_equal(
-            bagi_crc(crc_of(text, cut), text + cut, sizeof(text) - cut), whole);
+            bagi_crc(crc_of(text, cut), text + cut, sizeof(text) - cut),
+            complete);
     }
 }
 

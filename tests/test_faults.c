@@ -1,10 +1,10 @@
 /*
- * Recovery and append where every call may fail: a program writes datasets,
- * dies, recovers them, goes on with them and reads them, on a disk in memory.
- * At its N-th call of a file hook, or its N-th allocation, for every N, it
- * meets a fault; or it is killed there, the write it was at being half done.
- * Then, without faults, all that was flushed must be there, and going on must end
- * with the same bytes as if nothing had happened.
+ * Recovery and resuming when any call may fail: a program writes datasets on a
+ * disk in memory, crashes, recovers and resumes them, and reads and verifies them.
+ * At its N-th call of a file hook, or its N-th allocation, for every N, there is a
+ * fault; or it is killed there, in the middle of a write. Then, without faults,
+ * everything that was flushed must exist, and resuming must end with the same
+ * bytes as if nothing had happened.
  */
 #include "check.h"
 #include "durability.h"
@@ -15,7 +15,7 @@
 #endif
 #include <unistd.h>
 
-/* -------------------------------------------------------------- the program */
+/* ---- the program ---- */
 
 enum { BY_LENGTH, ONE, TWO, BY_SIZE, FIRST_OF_TWO, SECOND_OF_TWO, WORKS };
 
@@ -23,12 +23,12 @@ static const uint64_t totals[WORKS] = {14, 6, 9, 9, 4, 3};
 
 typedef struct world {
     memory_disk drive;
-    mortal device;
+    crash_device device;
     ration blocks;
     work works[WORKS];
     bool repeated;     /* see verify_watched */
     const char *where; /* the step that failed */
-    bool dies;         /* rather than that it closes a writer that failed */
+    bool crashes;      /* it crashes, instead of closing a writer that failed */
 } world;
 
 #define STEP(call)                                                             \
@@ -52,7 +52,7 @@ typedef struct world {
 static void world_start(world *w) {
     memset(w, 0, sizeof(*w));
     memory_disk_start(&w->drive);
-    mortal_start(&w->device, &w->drive.io);
+    crash_device_start(&w->device, &w->drive.io);
     ration_start(&w->blocks);
     w->works[BY_LENGTH] = work_on("above/by_length", 4, NULL);
     w->works[ONE] = work_on("one", 0, NULL);
@@ -83,7 +83,7 @@ static void world_end(world *w, uint64_t n) {
     memory_disk_free(&w->drive);
 }
 
-/* Write, flushing now and then, and die at `death` datapoints. */
+/* Write, flush now and then, and crash after `death` datapoints. */
 static bags_code begin(world *w, int which, uint64_t death) {
     work *each = &w->works[which];
     bags_writer *writer = NULL;
@@ -97,15 +97,15 @@ static bags_code begin(world *w, int which, uint64_t death) {
             STEP(work_sync(each, writer, &said));
     }
 done:
-    if (code && !w->dies)
+    if (code && !w->crashes)
         bags_writer_close(writer, NULL);
     else
-        mortal_bury(&w->device, writer);
+        crash_writer(&w->device, writer);
     return code;
 }
 
-/* Go on, to the end. */
-static bags_code go_on(world *w, int which) {
+/* Resume, and finish. */
+static bags_code resume_work(world *w, int which) {
     work *each = &w->works[which];
     uint64_t flushed = each->flushed, appended = each->appended;
     bags_writer *writer = NULL;
@@ -116,8 +116,8 @@ static bags_code go_on(world *w, int which) {
             each->path, (int)each->flushed, (int)flushed, (int)appended);
     STEP(work_append_to(each, writer, totals[which], &said));
 done:
-    if (code && w->dies)
-        mortal_bury(&w->device, writer);
+    if (code && w->crashes)
+        crash_writer(&w->device, writer);
     else if (code)
         bags_writer_close(writer, NULL);
     if (code)
@@ -128,12 +128,9 @@ done:
 }
 
 static bags_code recover(world *w, const char *path) {
-    bags_recover_options options;
+    bags_env env = {&w->blocks.allocator, &w->device.io};
     bags_code code;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &w->device.io;
-    options.env.allocator = &w->blocks.allocator;
-    STEP(bags_recover(path, &options, NULL, &said));
+    STEP(recover_path(path, &env, NULL, &said));
 done:
     return code;
 }
@@ -146,7 +143,7 @@ static bags_code read_back(world *w, int which) {
     memset(&options, 0, sizeof(options));
     options.env.io = &w->device.io;
     options.env.allocator = &w->blocks.allocator;
-    finding f = work_look(each, &options);
+    finding f = work_read_all(each, &options);
     if (f.error.code) {
         said = f.error;
         return f.error.code;
@@ -164,7 +161,7 @@ static bags_code run(world *w) {
     bags_code code;
     if ((code = begin(w, BY_LENGTH, 10)) != BAGS_OK)
         return code;
-    if ((code = go_on(w, BY_LENGTH)) != BAGS_OK)
+    if ((code = resume_work(w, BY_LENGTH)) != BAGS_OK)
         return code;
     if ((code = begin(w, ONE, 6)) != BAGS_OK)
         return code;
@@ -172,22 +169,22 @@ static bags_code run(world *w) {
         return code;
     if ((code = begin(w, TWO, 6)) != BAGS_OK)
         return code;
-    if ((code = go_on(w, TWO)) != BAGS_OK)
+    if ((code = resume_work(w, TWO)) != BAGS_OK)
         return code;
     if ((code = begin(w, BY_SIZE, 6)) != BAGS_OK)
         return code;
-    if ((code = go_on(w, BY_SIZE)) != BAGS_OK)
+    if ((code = resume_work(w, BY_SIZE)) != BAGS_OK)
         return code;
     if ((code = begin(w, SECOND_OF_TWO, 3)) != BAGS_OK)
         return code;
-    if ((code = go_on(w, FIRST_OF_TWO)) != BAGS_OK)
+    if ((code = resume_work(w, FIRST_OF_TWO)) != BAGS_OK)
         return code;
     if ((code = recover(w, "pair")) != BAGS_OK)
         return code;
     return read_back(w, BY_LENGTH);
 }
 
-/* ------------------------------------------------------------- what remains */
+/* ---- what remains ---- */
 
 static bool is_there(world *w, const char *path) {
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -195,17 +192,15 @@ static bool is_there(world *w, const char *path) {
     return kind != BAGS_PATH_NONE;
 }
 
-/* Recovery gives all that was flushed, and no more than was appended. */
+/* Recovery returns all flushed datapoints, and no more than were appended. */
 static void check_recovery(world *w, uint64_t n) {
     for (int i = 0; i < WORKS; i++) {
         work *each = &w->works[i];
-        bags_recover_options options;
+        bags_env env = {NULL, &w->drive.io};
         bags_error err;
-        memset(&options, 0, sizeof(options));
-        options.env.io = &w->drive.io;
         err.message[0] = 0;
         bags_code code = is_there(w, each->path)
-                             ? bags_recover(each->path, &options, NULL, &err)
+                             ? recover_path(each->path, &env, NULL, &err)
                              : BAGS_ERROR_MISSING;
         if (code && (code != BAGS_ERROR_MISSING || each->flushed))
             fail_msg("fault %d, %s: %s: not recovered: %s", (int)n, w->where,
@@ -220,7 +215,7 @@ static void check_recovery(world *w, uint64_t n) {
     }
 }
 
-/* What it would be if nothing had happened. */
+/* What the disk would contain if nothing had happened. */
 static void make_reference(memory_disk *m) {
     world *w = (world *)calloc(1, sizeof(*w));
     world_start(w);
@@ -239,18 +234,18 @@ static void make_reference(memory_disk *m) {
 static void finish_work(world *w, int which, uint64_t n) {
     work *each = &w->works[which];
     each->options.env.io = &w->drive.io;
-    bags_code code = go_on(w, which);
+    bags_code code = resume_work(w, which);
     if (code == BAGS_ERROR_EXISTS && (which == ONE || which == TWO)) {
         finding f = work_find(each, &w->drive.io, false);
         code = f.right == totals[which] ? BAGS_OK : code;
     }
     if (code)
-        fail_msg("fault %d: %s does not go on: %s", (int)n, each->path,
+        fail_msg("fault %d: %s cannot be resumed: %s", (int)n, each->path,
             said.message);
 }
 
-/* Going on ends with the same bytes as if nothing had happened. */
-static void check_going_on(world *w, const memory_disk *expected, uint64_t n) {
+/* Resuming ends with the same bytes as if nothing had happened. */
+static void check_resuming(world *w, const memory_disk *expected, uint64_t n) {
     const char *where = w->where;
     for (int i = 0; i < WORKS; i++)
         finish_work(w, i, n);
@@ -259,21 +254,21 @@ static void check_going_on(world *w, const memory_disk *expected, uint64_t n) {
     drop_journals(&w->drive.io, "two");
     drop_journals(&w->drive.io, "pair");
     if (!is_same_disk(&w->drive, expected))
-        fail_msg(
-            "after fault %d in %s going on gives other bytes", (int)n, where);
+        fail_msg("after fault %d in %s resuming ends with other bytes", (int)n,
+            where);
 }
 
 typedef struct fault {
     const char *name;
-    unsigned only; /* bits of hooks; 0: all */
+    unsigned only; /* a bit per hook; 0: all */
     int error;
     bool stays;
     bool memory;
 } fault;
 
-/* What may fail without a word: closing what was only read, mapping, and
- * removing journals; and a lock that is taken once, since a claim is made
- * again. */
+/* Calls whose failure need not be reported: closing a file that was only read,
+ * mapping, removing journals; and a lock that was taken once, since the claim
+ * is repeated. */
 static bool may_be_silent(const world *w) {
     int last = w->device.files.last;
     if (last == HOOK_LOCK && w->device.files.fail_with == EWOULDBLOCK)
@@ -300,11 +295,11 @@ static void check_report(
             said.message);
 }
 
-/* One fault, and what comes of it. Returns whether it was reached. */
+/* One fault and its consequences. Returns true if the fault was reached. */
 static bool meet(const fault *how, uint64_t n, const memory_disk *expected) {
     world *w = (world *)calloc(1, sizeof(*w));
     world_start(w);
-    w->dies = expected != NULL;
+    w->crashes = expected != NULL;
     if (how->memory) {
         w->blocks.fail_at = n;
         w->blocks.stays = how->stays;
@@ -326,7 +321,7 @@ static bool meet(const fault *how, uint64_t n, const memory_disk *expected) {
             how->name, (int)n, w->where, (int)w->blocks.live,
             w->device.files.files, w->device.files.maps);
     if (expected)
-        check_going_on(w, expected, n);
+        check_resuming(w, expected, n);
     else
         check_recovery(w, n);
     world_end(w, n);
@@ -342,11 +337,11 @@ static void sweep(const fault *how) {
         n++;
     memory_disk_free(&expected);
     print_message(
-        "%s: %d points, recovered and gone on with\n", how->name, (int)n - 1);
+        "%s: %d points, recovered and resumed\n", how->name, (int)n - 1);
     assert_true(n > 1);
 }
 
-/* -------------------------------------------------------------------- tests */
+/* ---- tests ---- */
 
 static void the_program_works_without_faults(void **state) {
     fault none = {"no fault", 0, EIO, false, false};
@@ -423,15 +418,15 @@ static void reads_and_writes_may_be_short(void **state) {
         if (run(w))
             fail_msg("with %d bytes at once, %s: %s", (int)chunk, w->where,
                 said.message);
-        check_going_on(w, &expected, chunk);
+        check_resuming(w, &expected, chunk);
         world_end(w, chunk);
         free(w);
     }
     memory_disk_free(&expected);
 }
 
-/* Datasets whose writers died, made anew for each of the points. */
-static void leave_the_dead(world *w) {
+/* Datasets of crashed writers, created again for each point. */
+static void leave_crashed(world *w) {
     world_start(w);
     assert_int_equal(begin(w, BY_LENGTH, 10), BAGS_OK);
     assert_int_equal(begin(w, SECOND_OF_TWO, 3), BAGS_OK);
@@ -442,37 +437,37 @@ static void a_recovery_killed_at_any_call_can_be_repeated(void **state) {
     static const char *const paths[] = {"above/by_length", "pair"};
     (void)state;
     for (int p = 0; p < 2; p++) {
-        world *whole = (world *)calloc(1, sizeof(*whole));
-        leave_the_dead(whole);
-        assert_int_equal(recover(whole, paths[p]), BAGS_OK);
+        world *complete = (world *)calloc(1, sizeof(*complete));
+        leave_crashed(complete);
+        assert_int_equal(recover(complete, paths[p]), BAGS_OK);
         uint64_t n = 1;
         for (bool reached = true; reached; n++) {
             world *w = (world *)calloc(1, sizeof(*w));
-            leave_the_dead(w);
-            mortal_kill_at(&w->device, n);
+            leave_crashed(w);
+            crash_at(&w->device, n);
             recover(w, paths[p]);
             reached = w->device.files.failed > 0;
             w->device.files.fail_at = 0;
             assert_int_equal(recover(w, paths[p]), BAGS_OK);
             drop_journals(&w->drive.io, paths[p]);
-            if (!is_same_disk(&w->drive, &whole->drive))
-                fail_msg("recovery killed at call %d ends otherwise", (int)n);
+            if (!is_same_disk(&w->drive, &complete->drive))
+                fail_msg("recovery killed at call %d ends differently", (int)n);
             world_end(w, n);
             free(w);
         }
         print_message(
             "recovery of %s: killed at %d points\n", paths[p], (int)n - 2);
         assert_true(n > 10);
-        world_end(whole, 0);
-        free(whole);
+        world_end(complete, 0);
+        free(complete);
     }
 }
 
-/* ------------------------------------------------------ a process that dies */
+/* ---- a process that crashes ---- */
 
-/* The process ends, without closing anything, at the n-th call. */
-static void die_in_a_process(uint64_t n, const char *path) {
-    mortal device;
+/* The process exits at the n-th call without closing anything. */
+static void exit_in_a_process(uint64_t n, const char *path) {
+    crash_device device;
     pid_t child = fork();
     assert_true(child >= 0);
     if (child) {
@@ -481,17 +476,17 @@ static void die_in_a_process(uint64_t n, const char *path) {
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
         return;
     }
-    mortal_start(&device, bags_io_local());
-    mortal_kill_at(&device, n);
+    crash_device_start(&device, bags_io_local());
+    crash_at(&device, n);
     work w = work_on(path, 4, &device.io);
     bags_writer *writer = work_open(&w, false, NULL);
     for (int i = 0; i < 9 && writer; i++) {
         if (work_append(&w, writer, NULL) || work_flush(&w, writer, NULL))
             break;
-        /* What is certain, told to the parent by the file's length. */
-        FILE *told = fopen(at("told"), "ab");
-        fputc('.', told);
-        fclose(told);
+        /* The length of this file tells the parent how many were flushed. */
+        FILE *reported = fopen(at("reported"), "ab");
+        fputc('.', reported);
+        fclose(reported);
     }
     _exit(device.files.failed ? 1 : 0);
 }
@@ -500,26 +495,26 @@ static void a_process_that_exits_at_any_call_loses_nothing_flushed(
     void **state) {
     (void)state;
     skip_on_windows("needs fork");
-    work whole = work_on(at("whole"), 4, NULL);
+    work complete = work_on(at("complete"), 4, NULL);
     bags_writer *writer;
-    assert_opens(writer, work_open(&whole, false, &said));
-    assert_ok(work_append_to(&whole, writer, 9, &said));
-    assert_ok(work_close(&whole, writer, &said));
+    assert_opens(writer, work_open(&complete, false, &said));
+    assert_ok(work_append_to(&complete, writer, 9, &said));
+    assert_ok(work_close(&complete, writer, &said));
     for (uint64_t n = 1; n < 190; n += 7) {
-        save(at("told"), NULL, 0);
-        die_in_a_process(n, at("set"));
-        uint64_t flushed = file_size(at("told"));
+        save(at("reported"), NULL, 0);
+        exit_in_a_process(n, at("set"));
+        uint64_t flushed = file_size(at("reported"));
         work w = work_on(at("set"), 4, &disk.io);
         w.options.env.allocator = &memory.allocator;
         assert_opens(writer, work_open(&w, true, &said));
         if (bags_writer_resumed(writer) < flushed ||
             bags_writer_resumed(writer) > flushed + 1)
-            fail_msg("dead at call %d: %d found, %d flushed", (int)n,
+            fail_msg("crashed at call %d: %d found, %d flushed", (int)n,
                 (int)bags_writer_resumed(writer), (int)flushed);
         assert_ok(work_append_to(&w, writer, 9, &said));
         assert_ok(work_close(&w, writer, &said));
         drop_journals(bags_io_local(), at("set"));
-        assert_same_tree(at("set"), at("whole"));
+        assert_same_tree(at("set"), at("complete"));
         remove_tree(at("set"));
     }
 }

@@ -1,5 +1,6 @@
-/* Files that the original Python programs wrote, against their manifests; and
- * written anew, against themselves. See tests/data/golden/README.md. */
+/* Files written by the original Python programs are compared with their
+ * manifests; written again, they are compared with themselves. See
+ * tests/data/golden/README.md. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -11,14 +12,14 @@
 
 #define GOLDEN "tests/data/golden"
 
-enum mode { MAPPED, POSITIONAL, LOADED, ONE_FILE, ONE_MAP, MODES };
+enum mode { MAPPED, NO_MMAP, CACHED_INDEX, ONE_FILE, ONE_MAP, MODES };
 
 static const char *const writers[] = {
     "bags-0.5.1", "granular-0.16.1", "granular-0.21.0", "granular-0.22.0a1"};
 
-/* ---------------------------------------------------------------- manifests */
+/* ---- manifests ---- */
 
-/* A file, with its lines taken apart one by one. */
+/* A file that is split into lines, one by one. */
 typedef struct manifest {
     bytes text;
     char *next;
@@ -66,7 +67,7 @@ static uint64_t manifest_number(const manifest *m, size_t i) {
     return strtoull(m->fields[i], NULL, 10);
 }
 
-/* What the first lines say: the kind, and whether it must be refused. */
+/* The first lines: the kind, and whether it must be refused. */
 static bool manifest_kind(const char *fixture, char *kind, size_t size) {
     manifest m = manifest_open(fixture);
     bool refused = false;
@@ -79,7 +80,8 @@ static bool manifest_kind(const char *fixture, char *kind, size_t size) {
     return refused;
 }
 
-/* Calls each() for every fixture of a kind that is, or is not, to be refused. */
+/* Calls each() for every fixture of a kind that must, or must not, be
+ * refused. */
 static size_t for_each_fixture(const char *kind, bool refused,
     size_t first_writer, size_t last_writer,
     void (*each)(const char *fixture)) {
@@ -164,7 +166,7 @@ static void sha256_matches_the_standard(void **state) {
     }
 }
 
-/* --------------------------------------------------------------------- Bags */
+/* ---- Bags ---- */
 
 static void check_bag_reader(const bag_reader *reader, const char *fixture) {
     manifest m = manifest_open(fixture);
@@ -203,12 +205,12 @@ static void check_bag_reader(const bag_reader *reader, const char *fixture) {
 }
 
 static void check_bag(const char *fixture) {
-    for (int mode = MAPPED; mode <= LOADED; mode++) {
+    for (int mode = MAPPED; mode <= CACHED_INDEX; mode++) {
         bag_reader_options options;
         bag_reader *reader;
         memset(&options, 0, sizeof(options));
         options.no_mmap = mode != MAPPED;
-        options.cache_index = mode == LOADED;
+        options.cache_index = mode == CACHED_INDEX;
         options.allow_empty_file =
             strstr(fixture, "granular-0.21.0/bag-empty") != NULL;
         options.env.allocator = &memory.allocator;
@@ -257,15 +259,16 @@ static void v1_bags_are_written_byte_for_byte_like_python(void **state) {
     assert_int_equal(for_each_fixture("bag", false, 0, 1, rewrite_bag), 18);
 }
 
-/* ----------------------------------------------------------------- datasets */
+/* ---- datasets ---- */
 
 static bags_reader *open_dataset(
     const char *path, enum mode mode, uint64_t start, uint64_t stop) {
     bags_reader_options options;
     bags_reader *reader;
     memset(&options, 0, sizeof(options));
-    options.no_mmap = mode == POSITIONAL || mode == LOADED || mode == ONE_FILE;
-    options.cache_index = mode == LOADED;
+    options.no_mmap =
+        mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
+    options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
     options.shard_start = start;
@@ -277,7 +280,7 @@ static bags_reader *open_dataset(
     return reader;
 }
 
-/* A column over all datapoints, as the manifest sums it up. */
+/* A column of all datapoints, as the manifest describes it. */
 static void check_column(
     const bags_reader *reader, const manifest *m, bags_row *row) {
     size_t column = (size_t)manifest_number(m, 1), count = 0, found = 99;
@@ -429,8 +432,8 @@ static uint64_t option_of(const char *fixture, const char *name) {
     return number;
 }
 
-/* Append a datapoint of one dataset to another. Blobs, or decoded where the
- * type is built in. */
+/* Append a datapoint of one dataset to another: its blobs, or the decoded
+ * values of built-in types. */
 static void copy_datapoint(bags_writer *writer, const bags_reader *reader,
     uint64_t index, bags_row *row, bool decoded) {
     size_t count = 0, total = 0, used = 0;
@@ -498,7 +501,7 @@ static void rewrite_as(const char *fixture, bool decoded) {
 
 static void rewrite(const char *fixture) {
     if (ON_WINDOWS && strstr(fixture, "ds-keys"))
-        return; /* b.bag and B.bag are one file there */
+        return; /* there b.bag and B.bag are the same file */
     rewrite_as(fixture, false);
     rewrite_as(fixture, true);
 }
@@ -511,19 +514,19 @@ static void v1_datasets_are_written_byte_for_byte_like_python(void **state) {
 static void v1_shards_are_written_byte_for_byte_like_python(void **state) {
     (void)state;
     assert_int_equal(for_each_fixture("sharded", false, 0, 1, rewrite), 15);
-    /* And those with gaps. */
+    /* The same with gaps. */
     rewrite(GOLDEN "/bags-0.5.1/err-shard-gap");
     rewrite(GOLDEN "/granular-0.16.1/err-shard-gap");
 }
 
-/* --------------------------------------------------------------------- refused */
+/* ---- refused ---- */
 
 static void refuse_bag(const char *fixture) {
-    for (int mode = MAPPED; mode <= LOADED; mode++) {
+    for (int mode = MAPPED; mode <= CACHED_INDEX; mode++) {
         bag_reader_options options;
         memset(&options, 0, sizeof(options));
         options.no_mmap = mode != MAPPED;
-        options.cache_index = mode == LOADED;
+        options.cache_index = mode == CACHED_INDEX;
         assert_refused(BAGS_ERROR_CORRUPT,
             bag_reader_open(inside(fixture, "data.bag"), &options, &said));
         assert_says("data.bag");
@@ -540,7 +543,7 @@ static void refuse_dataset(const char *fixture) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader_options options;
         memset(&options, 0, sizeof(options));
-        options.no_mmap = mode == POSITIONAL;
+        options.no_mmap = mode == NO_MMAP;
         poison();
         bags_reader *reader =
             bags_reader_open(inside(fixture, "data"), &options, &said);

@@ -1,10 +1,10 @@
 /* Memory that runs out and files that fail, at every point of a program that
- * writes and reads all there is. */
+ * writes, reads and verifies. */
 #include "check.h"
 
 #include <errno.h>
 
-/* --------------------------------------------------------------- the program */
+/* ---- the program ---- */
 
 typedef struct world {
     tally blocks;
@@ -15,8 +15,8 @@ typedef struct world {
     const char *where; /* the step that failed */
 } world;
 
-/* Fills `said` for every step, so that it must be written by the one that
- * fails; remembers its name. */
+/* Poisons `said` before every step, so that the step that fails must write it;
+ * remembers the step's name. */
 #define STEP(call)                                                             \
     do {                                                                       \
         poison();                                                              \
@@ -160,7 +160,7 @@ static bags_code append_point(world *w, bags_writer *writer, uint64_t index) {
     return bags_writer_append(writer, entries, 5, &said);
 }
 
-/* A datapoint that is dropped after much of it was written. */
+/* A datapoint that is cancelled after much of it was written. */
 static bags_code drop_point(world *w, bags_writer *writer) {
     bags_value word = bags_utf8_sized(big, 3000);
     bags_code code;
@@ -203,7 +203,8 @@ done:
     } else if (writer) {
         bags_error again;
         bags_code closed = bags_writer_close(writer, &again);
-        /* A codec's lack of memory is a refusal, which was reported. */
+        /* Out of memory in a codec refuses the datapoint, which was
+         * reported. */
         if (closed || code != BAGS_ERROR_MEMORY) {
             assert_int_equal(closed, code);
             assert_int_equal(again.system, said.system);
@@ -272,7 +273,7 @@ static bags_code finalize(world *w) {
     options.env.io = &w->files.io;
     poison();
     w->where = "rename";
-    /* A gap, made where no fault is injected. */
+    /* Make a gap; no fault is injected here. */
     if (w->drive.io.rename(w->drive.io.user, "shards/000001", "shards/000007"))
         return BAGS_OK;
     if (w->drive.io.rename(w->drive.io.user, "shards/000002", "shards/000009"))
@@ -317,7 +318,7 @@ static void world_start(world *w) {
     watch_start(&w->files, &w->drive.io);
 }
 
-/* Nothing is left open or taken. */
+/* Nothing stays open or allocated. */
 static void world_end(world *w, uint64_t n) {
     if (w->blocks.live || w->files.files || w->files.maps)
         fail_msg("fault %d in %s leaves %d blocks, %d files, %d mappings",
@@ -326,7 +327,7 @@ static void world_end(world *w, uint64_t n) {
     memory_disk_free(&w->drive);
 }
 
-/* What a reader without faults finds must be right as far as it goes. */
+/* What a reader finds, without faults, must be correct as far as it goes. */
 static void check_remains(world *w, const char *path) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
@@ -346,7 +347,7 @@ static void check_remains(world *w, const char *path) {
     bags_reader_close(reader);
 }
 
-/* What did not begin leaves nothing, unless cleaning up fails as well. */
+/* A writer that did not open leaves nothing, unless cleaning up fails too. */
 static void check_nothing_left(world *w) {
     if (strncmp(w->where, "bag_writer_open", 15) == 0)
         assert_int_equal(memory_disk_files(&w->drive), 0);
@@ -365,8 +366,8 @@ static void the_program_works_without_faults(void **state) {
     (void)state;
     world_start(&w);
     assert_int_equal(run(&w), BAGS_OK);
-    /* Every hook takes part, but for one that cleans up after failures and those
-     * that only make large files faster. */
+    /* Every hook is called, except for one that cleans up after failures and
+     * those that only make large files faster. */
     for (int h = 0; h < HOOKS; h++)
         if (h != HOOK_REMOVE_DIR && h != HOOK_RESERVE && h != HOOK_ADVISE &&
             h != HOOK_WRITE_BACK && w.files.counts[h] == 0)
@@ -374,7 +375,7 @@ static void the_program_works_without_faults(void **state) {
     world_end(&w, 0);
 }
 
-/* -------------------------------------------------------------------- memory */
+/* ---- memory ---- */
 
 static void fail_allocations(bool stays, bool map_too) {
     uint64_t n, points = 0;
@@ -418,10 +419,11 @@ static void memory_may_run_out_for_good_at_every_allocation(void **state) {
     fail_allocations(true, false);
 }
 
-/* ------------------------------------------------------------------------ files */
+/* ---- files ---- */
 
-/* Faults that need not be reported: a file that cannot be mapped is read; what
- * was only read may fail to close; of too many open files one may be closed. */
+/* Faults that need not be reported: a file that cannot be mapped is read;
+ * closing a file that was only read may fail; if too many files are open, one
+ * may be closed. */
 static bool may_be_passed_over(const world *w) {
     return w->files.fail_with == EMFILE || w->files.last == HOOK_MAP ||
            w->files.last == HOOK_UNMAP ||
@@ -452,7 +454,8 @@ static void fail_calls(unsigned only, int error, bool stays, bool journals) {
         bags_code code = run(&w);
         bool reached = w.files.failed > 0;
         if (reached && !code) {
-            /* Too many open files: others are closed, and it is tried again. */
+            /* Too many open files: others are closed, and the call is
+             * repeated. */
             bool retried = error == EMFILE && w.files.last == HOOK_OPEN;
             if (!stays && !retried && !w.repeated && !may_be_passed_over(&w) &&
                 (journals || w.files.last != HOOK_REMOVE))
@@ -513,7 +516,7 @@ static void calls_may_be_interrupted_or_exceed_the_limit_of_open_files(
     fail_calls(1u << HOOK_READ | 1u << HOOK_MAP, ENOMEM, false, false);
 }
 
-/* Each hook by itself, for ever. */
+/* Each hook alone fails for good. */
 static void each_hook_may_fail_for_good(void **state) {
     (void)state;
     for (int h = 0; h < HOOKS; h++) {
@@ -526,7 +529,7 @@ static void each_hook_may_fail_for_good(void **state) {
         bool harmless = h == HOOK_MAP || h == HOOK_UNMAP || h == HOOK_REMOVE ||
                         h == HOOK_REMOVE_DIR || h == HOOK_CLOSE;
         if (w.files.failed && !code && !harmless)
-            fail_msg("%s may fail for ever", hook_names[h]);
+            fail_msg("%s may fail for good", hook_names[h]);
         w.files.fail_at = 0;
         world_end(&w, (uint64_t)h);
     }
@@ -556,7 +559,7 @@ static int write_nothing(void *user, void *file, uint64_t offset,
     return 0;
 }
 
-/* A hook that never gets anywhere must not hang the program. */
+/* A hook that never makes progress must not hang the program. */
 static void a_write_without_progress_is_an_error(void **state) {
     world w;
     (void)state;

@@ -1,5 +1,5 @@
-/* What strangers may put in the way: specs of every kind, special files, odd
- * names, and bytes changed at random. */
+/* Untrusted input: specs of every kind, special files, odd names, and bytes
+ * changed at random. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* --------------------------------------------------------------------- spec.json */
+/* ---- spec.json ---- */
 
-/* Opens a dataset of a spec and empty Bags; its names and types, if it is
- * accepted, as "name=type;name=type;". */
+/* Opens a dataset with this spec and empty Bags. Returns its names and types,
+ * if it is accepted, as "name=type;name=type;". */
 static bags_code try_spec(const void *spec, size_t size, char *out) {
     memory_disk m;
     bags_reader_options options;
@@ -74,7 +74,7 @@ static void specs_with_any_json_formatting_are_read(void **state) {
         bags_code code = try_spec(rows[i].spec, strlen(rows[i].spec), fields);
         if (ON_WINDOWS && strpbrk(rows[i].fields, "\\:")) {
             assert_int_equal(code, BAGS_ERROR_FIELD);
-            continue; /* other directories and streams of files there */
+            continue; /* there they are directories, and streams of files */
         }
         if (code)
             fail_msg("%s: %s", rows[i].spec, said.message);
@@ -85,7 +85,7 @@ static void specs_with_any_json_formatting_are_read(void **state) {
 static void invalid_specs_are_refused(void **state) {
     static const struct {
         const char *spec;
-        size_t size; /* 0: up to the zero byte */
+        size_t size; /* 0: up to the NUL */
     } rows[] = {
         {" ", 1},
         {"{", 0},
@@ -163,7 +163,7 @@ static void invalid_specs_are_refused(void **state) {
         {"{\0}\0", 4},
         {"\0{\0}", 4},
         {"{\0\0\0}\0\0\0", 8},
-        /* the order gives refs their meaning */
+        /* their order gives refs their meaning */
         {"{\"b\":\"x\",\"a\":\"x\"}", 0},
         {"{\"a\":\"x\",\"B\":\"x\"}", 0},
         {"{\"9\":\"x\",\"10\":\"x\"}", 0},
@@ -220,14 +220,15 @@ static void field_names_that_lead_outside_the_directory_are_refused(
 static void every_truncated_spec_is_refused(void **state) {
     static const char spec[] =
         "{\"\\ud83d\": 1}{\"a\": \"bytes\", \"b\\u00e9\": \"utf8[]\"}";
-    const char *whole = spec + 13;
+    const char *complete = spec + 13;
     (void)state;
-    assert_int_equal(try_spec(whole, strlen(whole), NULL), BAGS_OK);
-    for (size_t size = 0; size < strlen(whole); size++)
-        assert_int_equal(try_spec(whole, size, NULL), BAGS_ERROR_CORRUPT);
+    assert_int_equal(try_spec(complete, strlen(complete), NULL), BAGS_OK);
+    for (size_t size = 0; size < strlen(complete); size++)
+        assert_int_equal(try_spec(complete, size, NULL), BAGS_ERROR_CORRUPT);
 }
 
-/* A byte order mark is no part of JSON; whoever takes it must read the rest. */
+/* A byte order mark is not JSON; a reader that accepts it must read the
+ * rest. */
 static void a_byte_order_mark_does_no_harm(void **state) {
     static const char spec[] = "\xef\xbb\xbf{\"a\": \"bytes\"}";
     char fields[64];
@@ -284,8 +285,8 @@ static void specs_have_a_limit_of_fields(void **state) {
     }
 }
 
-/* A name of 100,000 characters, one of control characters: the messages stay
- * lines of UTF-8 with the reason in them. */
+/* A name of 100,000 characters, and one of control characters: messages stay
+ * one line of UTF-8 that contains the reason. */
 static void messages_about_odd_names_are_one_line_of_utf8(void **state) {
     static const char *const names[] = {"a\\nb", "\\u001b[31mred", "\\u007f",
         "\\r\\n", "\\u0085\\u2028", "%s%n%d"};
@@ -321,7 +322,7 @@ static void messages_about_odd_names_are_one_line_of_utf8(void **state) {
         "new\nline", "\xff\xfe", "\x1b[2J", "%s%s%s%n"};
     for (size_t i = 0; i < 4; i++) {
         if (ON_WINDOWS && paths[i][0] == '\xff') {
-            assert_refused(BAGS_ERROR_IO, /* only UTF-8 is a path there */
+            assert_refused(BAGS_ERROR_IO, /* there only UTF-8 is a path */
                 bag_reader_open(at("%s", paths[i]), NULL, &said));
             continue;
         }
@@ -332,7 +333,7 @@ static void messages_about_odd_names_are_one_line_of_utf8(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------ special files */
+/* ---- special files ---- */
 
 static void save_small(const char *path) {
     hand_set set;
@@ -362,7 +363,7 @@ static bags_code read_all(const char *path, bool no_mmap) {
     return code;
 }
 
-/* A pipe would wait for a writer for ever; a device has no end. */
+/* A pipe would wait for a writer forever; a device has no end. */
 static void pipes_and_devices_are_refused(void **state) {
     static const char *const names[] = {"x/spec.json", "x/refs.bag", "x/a.bag"};
     static const char *const targets[] = {
@@ -373,16 +374,16 @@ static void pipes_and_devices_are_refused(void **state) {
     for (size_t i = 0; i < 3; i++)
         for (size_t k = 0; k < sizeof(targets) / sizeof(targets[0]); k++) {
             if (i == 2 && k == 6)
-                continue; /* a.bag itself: a loop, tried below */
+                continue; /* a.bag itself: a loop, tested below */
             save_small(at("x"));
             remove_tree(at("%s", names[i]));
             if (targets[k])
                 assert_int_equal(symlink(targets[k], at("%s", names[i])), 0);
             else
                 assert_int_equal(mkfifo(at("%s", names[i]), 0600), 0);
-            for (int positional = 0; positional < 2; positional++) {
+            for (int no_mmap = 0; no_mmap < 2; no_mmap++) {
                 poison();
-                bags_code code = read_all(at("x"), positional == 1);
+                bags_code code = read_all(at("x"), no_mmap == 1);
                 if (code == BAGS_OK)
                     fail_msg("%s as %s was read", names[i],
                         targets[k] ? targets[k] : "a pipe");
@@ -423,9 +424,9 @@ static void directories_in_place_of_files_are_errors(void **state) {
         save_small(at("x"));
         remove_tree(at("x/%s", names[i]));
         make_dir(at("x/%s", names[i]));
-        for (int positional = 0; positional < 2; positional++) {
+        for (int no_mmap = 0; no_mmap < 2; no_mmap++) {
             poison();
-            bags_code code = read_all(at("x"), positional == 1);
+            bags_code code = read_all(at("x"), no_mmap == 1);
             assert_int_not_equal(code, BAGS_OK);
             assert_int_equal(said.code, code);
         }
@@ -433,16 +434,16 @@ static void directories_in_place_of_files_are_errors(void **state) {
     }
 }
 
-/* Whatever stands in the place of a file, verify names it and recover leaves it:
+/* Whatever is in place of a file, verify reports it and recover keeps it:
  * neither waits, and nothing outside is changed. */
 static void special_files_are_reported_by_verify_and_kept_by_recover(
     void **state) {
     static const char *const split[] = {"x/a.idx", "x/a.bag", NULL};
-    static const char *const whole[] = {
+    static const char *const complete[] = {
         "x/spec.json", "x/refs.bag", "x/a.bag", NULL};
-    static const char *const dying[] = {"x/spec.json.partial", "x/refs.bag",
+    static const char *const crashed[] = {"x/spec.json.partial", "x/refs.bag",
         "x/refs.idx", "x/a.bag", "x/a.idx", NULL};
-    static const char *const *const lists[] = {split, whole, dying};
+    static const char *const *const lists[] = {split, complete, crashed};
     static const char *const targets[] = {NULL, "/dev/zero", "/dev/full", "/",
         "nowhere", "../x/a.bag/..", "../outside"};
     (void)state;
@@ -482,7 +483,8 @@ static void special_files_are_reported_by_verify_and_kept_by_recover(
                     &memory.allocator;
                 poison();
                 bags_code code = bags_verify(at("x"), &verify, NULL, &said);
-                /* Links are followed to read: what stands outside is a blob. */
+                /* Links are followed for reading: the file outside is a
+                 * blob. */
                 bool followed = list == 0 && i == 1 && k == 6;
                 if ((code == BAGS_OK) != followed)
                     fail_msg("%s, %d: verify says %s", lists[list][i], (int)k,
@@ -490,7 +492,8 @@ static void special_files_are_reported_by_verify_and_kept_by_recover(
                 if (list == 2)
                     bags_recover(at("x"), &recover, NULL, NULL);
                 assert_file(at("outside"), "not yours", 9);
-                if (exists(at("x"))) /* without refs.idx: no datapoint */
+                if (exists(
+                        at("x"))) /* without refs.idx there is no datapoint */
                     remove_tree(at("x"));
             }
     alarm(0);
@@ -527,8 +530,8 @@ static void paths_in_any_spelling_work(void **state) {
     assert_int_equal(deep_read, BAGS_OK);
 }
 
-/* On a disk that knows no directory but those that were made: what is synced
- * must be the directory above, however it is spelled. */
+/* On a disk that knows only the directories that were created: the parent
+ * directory must be synced, however it is spelled. */
 static void parent_directories_are_found_in_every_spelling(void **state) {
     static const char *const paths[] = {"a", "a/", "a//", "p/a", "p/a/",
         "p//a//", "./a", "/a", "//a/", "/p/q/a", "p/q/r/s/a", "./p/./a/",
@@ -545,10 +548,11 @@ static void parent_directories_are_found_in_every_spelling(void **state) {
             bags_writer *writer;
             bags_reader *reader;
             if (ON_WINDOWS && strcmp(paths[i], "//a/") == 0)
-                continue; /* another machine there */
+                continue; /* "//" is another machine there */
             memory_disk_start(&m);
             if (strstr(paths[i], "./"))
-                memory_disk_make_dir(&m, "./p/."); /* it resolves no dots */
+                memory_disk_make_dir(
+                    &m, "./p/."); /* this disk resolves no dots */
             memset(&options, 0, sizeof(options));
             memset(&read, 0, sizeof(read));
             options.sharded = sharded == 1;
@@ -566,11 +570,11 @@ static void parent_directories_are_found_in_every_spelling(void **state) {
         }
 }
 
-/* --------------------------------------------------- files larger than any disk */
+/* ---- files larger than any disk ---- */
 
-/* Files of any size that hold zeros, but for some bytes at their ends; every path
- * that ends like this is that file. What ends in no file's name is a directory if
- * it has no dot, and nothing if it has. */
+/* Files of any size that contain zeros, except for some bytes at their ends.
+ * Every path that ends like this is that file. A path that ends differently is a
+ * directory if it has no dot, and does not exist if it has one. */
 typedef struct ghost {
     const char *ending;
     uint64_t size;
@@ -682,7 +686,7 @@ static void ghosts_end(ghosts *g) {
     }
 }
 
-/* A file of zeros, so large; or if 0, as large as its head, to be put there. */
+/* A file of zeros with this size, or if 0, with the size of its head. */
 static ghost *ghost_add(ghosts *g, const char *ending, uint64_t size) {
     ghost *file = &g->files[g->count++];
     file->ending = ending;
@@ -695,7 +699,7 @@ static void ghost_add_text(ghosts *g, const char *ending, const char *text) {
     put_text(&file->head, text);
 }
 
-/* A whole Bag of one blob. */
+/* A complete Bag of one blob. */
 static void ghost_add_bag(ghosts *g, const char *ending, const bytes *blob) {
     ghost *file = ghost_add(g, ending, blob->size + 16);
     put(&file->head, blob->data, blob->size);
@@ -703,7 +707,7 @@ static void ghost_add_bag(ghosts *g, const char *ending, const bytes *blob) {
     put_u64(&file->head, blob->size);
 }
 
-/* 2^60 - 1 blobs without bytes, and one blob of 2^62 bytes. */
+/* 2^60 - 1 empty blobs, and one blob of 2^62 bytes. */
 static void bags_of_8_eib_cost_nothing_to_open(void **state) {
     for (int huge = 0; huge < 2; huge++)
         for (int load = 0; load < 2; load++) {
@@ -760,7 +764,7 @@ static void bags_of_8_eib_cost_nothing_to_open(void **state) {
         }
 }
 
-/* One datapoint that claims 2^32 items, which are there. */
+/* One datapoint that claims 2^32 items, which exist. */
 static void a_sequence_of_4_billion_items_is_read_in_part(void **state) {
     const uint64_t items = (uint64_t)1 << 32;
     ghosts g;
@@ -797,7 +801,7 @@ static void a_sequence_of_4_billion_items_is_read_in_part(void **state) {
     ghosts_end(&g);
 }
 
-/* 65,535 fields: some hundred bytes each, and no more files open than were
+/* 65,535 fields: a few hundred bytes each, and no more open files than
  * allowed. */
 static void a_datapoint_of_65535_fields_is_read_within_bounds(void **state) {
     ghosts g;
@@ -849,7 +853,7 @@ static void a_datapoint_of_65535_fields_is_read_within_bounds(void **state) {
     ghosts_end(&g);
 }
 
-/* Names that are no shards take no memory, shards 16 bytes, in an array that
+/* Names that are not shards need no memory, shards 16 bytes, in an array that
  * doubles. */
 static void a_directory_of_a_million_names_needs_little_memory(void **state) {
     (void)state;
@@ -890,8 +894,8 @@ static bags_code count_decode(void *state, bags_view blob, bags_buffer *scratch,
     return BAGS_OK;
 }
 
-/* Every datapoint has all blobs: what is read is what is asked for; and to check
- * them all is no more work than if they had one each. */
+/* Every datapoint refers to all blobs: a read costs what was requested; and to
+ * verify them all costs no more than if each had one. */
 static void blobs_shared_by_all_datapoints_are_decoded_once(void **state) {
     const size_t many = 2000;
     bags_codec codec = {"counted", NULL, NULL, count_decode, NULL, NULL};
@@ -927,11 +931,11 @@ static void blobs_shared_by_all_datapoints_are_decoded_once(void **state) {
     memory_disk_free(&m);
 }
 
-/* ------------------------------------------------------------- bytes at random */
+/* ---- random damage ---- */
 
 /* A dataset with plain fields and sequences, some bytes of which are changed.
- * Whatever comes out, it is a value or an error, of one line, and no more memory
- * than the files justify. */
+ * The result is a value or an error of one line, with no more memory than the
+ * files justify. */
 static void random_damage_does_no_harm(void **state) {
     uint64_t random = 7;
     hand_set set;

@@ -1,5 +1,5 @@
-/* What lies at the ends: files of 2^63 bytes, numbers above 2^32, calls on
- * nothing, local files whose calls fail, messages that are too long. */
+/* Extremes: files of 2^63 bytes, numbers above 2^32, NULL arguments, local
+ * files whose calls fail, messages that are too long. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -12,10 +12,10 @@
 #include <unistd.h>
 #include <wchar.h>
 
-/* -------------------------------------------------------- files of 2^63 bytes */
+/* ---- files of 2^63 bytes ---- */
 
-/* A disk in memory on which the files of one name have so many zero bytes before
- * those that are there. */
+/* A disk in memory on which the files of one name have `hole` zero bytes before
+ * their content. */
 typedef struct tall_disk {
     memory_disk drive;
     bags_io io;
@@ -94,7 +94,8 @@ static void tall_start(tall_disk *t, uint64_t hole) {
     t->io.list = tall_list;
 }
 
-/* The table of a Bag whose first blob has `hole` bytes and whose second none. */
+/* The table of a Bag whose first blob has `hole` bytes and whose second is
+ * empty. */
 static void save_tall(tall_disk *t, const char *path) {
     bytes table = {NULL, 0, 0};
     put_u64(&table, 0);
@@ -220,7 +221,7 @@ static void datapoints_are_counted_up_to_2_to_the_64(void **state) {
     memory_disk_free(&t.drive);
 }
 
-/* -------------------------------------------------------- writing 2^63 bytes */
+/* ---- writing 2^63 bytes ---- */
 
 static int sink_open(void *user, const char *path, int mode, void **file) {
     (void)path;
@@ -235,7 +236,7 @@ static int sink_close(void *user, void *file) {
     return 0;
 }
 
-/* Takes everything and looks at nothing. */
+/* Accepts everything and stores nothing. */
 static int sink_write(void *user, void *file, uint64_t offset, const void *data,
     size_t size, size_t *done) {
     (void)user;
@@ -272,7 +273,7 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     const uint64_t half = (uint64_t)1 << 62;
     (void)state;
     if (half > SIZE_MAX)
-        skip(); /* no append is so large */
+        skip(); /* no single append is this large */
     memset(&io, 0, sizeof(io));
     io.user = &io;
     io.open = sink_open;
@@ -297,7 +298,7 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     bag_writer_abort(writer);
 }
 
-/* ------------------------------------------------------------- calls on nothing */
+/* ---- NULL arguments ---- */
 
 static void a_null_bag_writer_is_an_argument_error(void **state) {
     (void)state;
@@ -337,7 +338,7 @@ static void fields_and_entries_without_names_are_argument_errors(void **state) {
     bags_writer_abort(writer);
 }
 
-/* ------------------------------------------------------------------ local files */
+/* ---- local files ---- */
 
 /* A handle that was closed. */
 static void *closed_file(const bags_io *io) {
@@ -354,16 +355,16 @@ static void local_hooks_return_the_errno_of_the_system(void **state) {
     const void *data = NULL;
     uint64_t size = 0;
     size_t done = 0;
-    char room[4] = "";
+    char space[4] = "";
     (void)state;
     assert_int_equal(io->size(NULL, file, &size), EBADF);
-    assert_int_equal(io->read_at(NULL, file, 0, room, 4, &done), EBADF);
-    assert_int_equal(io->write_at(NULL, file, 0, room, 4, &done), EBADF);
+    assert_int_equal(io->read_at(NULL, file, 0, space, 4, &done), EBADF);
+    assert_int_equal(io->write_at(NULL, file, 0, space, 4, &done), EBADF);
     assert_int_equal(io->truncate(NULL, file, 0), EBADF);
     assert_int_equal(io->sync(NULL, file), EBADF);
     assert_int_equal(io->lock(NULL, file), EBADF);
     assert_int_equal(io->map(NULL, file, 4, &data), EBADF);
-    assert_int_equal(io->unmap(NULL, room + 1, 4), EINVAL);
+    assert_int_equal(io->unmap(NULL, space + 1, 4), EINVAL);
     assert_int_equal(io->close(NULL, file), EBADF);
     assert_int_equal(io->sync_dir(NULL, at("none")), ENOENT);
     assert_int_equal(io->rename(NULL, at("none"), at("other")), ENOENT);
@@ -406,32 +407,32 @@ static void local_offsets_above_2_to_the_63_are_refused(void **state) {
     const uint64_t far = (uint64_t)1 << 63;
     void *file = NULL;
     size_t done = 0;
-    char room[4] = "";
+    char space[4] = "";
     (void)state;
     save_text(at("x"), "text");
     assert_int_equal(io->open(NULL, at("x"), BAGS_IO_WRITE, &file), 0);
-    assert_int_equal(io->read_at(NULL, file, far, room, 4, &done), EOVERFLOW);
-    assert_int_equal(io->write_at(NULL, file, far, room, 4, &done), EFBIG);
+    assert_int_equal(io->read_at(NULL, file, far, space, 4, &done), EOVERFLOW);
+    assert_int_equal(io->write_at(NULL, file, far, space, 4, &done), EFBIG);
     assert_int_equal(io->truncate(NULL, file, far), EFBIG);
     assert_int_equal(io->close(NULL, file), 0);
     assert_file(at("x"), "text", 4);
 }
 
-/* More than the system moves at once; where the file ends, or must end, it moves
- * less. */
+/* More than the system transfers at once; at the end of the file, less is
+ * transferred. */
 static void local_transfers_of_any_size_are_started(void **state) {
     const bags_io *io = bags_io_local();
     const size_t much = ((size_t)1 << 30) + 4096;
     struct rlimit before, small = {100, 100};
     void *file = NULL;
     size_t done = 0;
-    static char room[200]; /* not at the end of the address space */
+    static char space[200]; /* not at the end of the address space */
     (void)state;
-    memset(room, 'x', sizeof(room));
+    memset(space, 'x', sizeof(space));
     save_text(at("x"), "text");
     assert_int_equal(io->open(NULL, at("x"), BAGS_IO_WRITE, &file), 0);
-    int code = io->read_at(NULL, file, 0, room, much, &done);
-    if (code == EFAULT) { /* QEMU looks at all of the room first */
+    int code = io->read_at(NULL, file, 0, space, much, &done);
+    if (code == EFAULT) { /* QEMU checks the entire buffer first */
         assert_int_equal(io->close(NULL, file), 0);
         skip();
     }
@@ -441,9 +442,9 @@ static void local_transfers_of_any_size_are_started(void **state) {
     small.rlim_max = before.rlim_max;
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    assert_int_equal(io->write_at(NULL, file, 0, room, much, &done), 0);
+    assert_int_equal(io->write_at(NULL, file, 0, space, much, &done), 0);
     assert_int_equal(done, 100);
-    assert_int_equal(io->write_at(NULL, file, 100, room, much, &done), EFBIG);
+    assert_int_equal(io->write_at(NULL, file, 100, space, much, &done), EFBIG);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, handler);
     assert_int_equal(io->close(NULL, file), 0);
@@ -457,7 +458,7 @@ static void circular_links_are_an_io_error(void **state) {
     assert_int_equal(said.system, ELOOP);
 }
 
-/* --------------------------------------------------------------------- messages */
+/* ---- messages ---- */
 
 static void a_message_that_cannot_be_formatted_is_empty(void **state) {
     static const wchar_t none[] = {(wchar_t)0xD800, 0};
@@ -469,7 +470,7 @@ static void a_message_that_cannot_be_formatted_is_empty(void **state) {
     assert_string_equal(said.message, "");
 }
 
-/* Fills the message to its end. */
+/* Fills the message up to its end. */
 static bags_code fail_long(void *codec, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     char text[BAGS_ERROR_SIZE];
@@ -511,7 +512,7 @@ static void a_message_that_becomes_too_long_is_truncated(void **state) {
     bags_registry_free(codecs);
 }
 
-/* ----------------------------------------------------------------------- arrays */
+/* ---- arrays ---- */
 
 static bags_code encode_array(size_t dims, const uint64_t *shape,
     bags_dtype dtype, bags_buffer *scratch, bags_view *blob) {
@@ -530,14 +531,14 @@ static bags_code encode_array(size_t dims, const uint64_t *shape,
 
 static void arrays_with_huge_dimensions_and_no_elements_are_encoded(
     void **state) {
-    static const unsigned char wanted[] = {0x93, 0xA3, '|', 'u', '1', 0x92,
+    static const unsigned char expected[] = {0x93, 0xA3, '|', 'u', '1', 0x92,
         0xCF, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0xC4, 0};
     const uint64_t shape[] = {(uint64_t)1 << 33, 0};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 0};
     (void)state;
     assert_ok(encode_array(2, shape, BAGS_DTYPE_UINT8, &scratch, &blob));
-    assert_bytes(blob, wanted, sizeof(wanted));
+    assert_bytes(blob, expected, sizeof(expected));
     bags_buffer_free(&scratch);
 }
 
@@ -568,10 +569,10 @@ static void plain_bytes_are_a_value(void **state) {
     assert_memory_equal(value.data, "abc", 3);
 }
 
-/* ------------------------------------------------------- files that change size */
+/* ---- files that change size ---- */
 
-/* A file that is closed for want of room, and is another when it is opened
- * again. */
+/* A file that was closed because of max_files, and is another one when it is
+ * opened again. */
 static void a_file_that_changed_while_it_was_closed_is_an_error(void **state) {
     bags_reader_options options;
     bags_reader *reader;
@@ -623,7 +624,8 @@ static void reading_the_journal_of_a_bag_may_fail(void **state) {
     hand_free(&bag);
 }
 
-/* One a page of which is wanted is asked for whole; nothing of nothing is. */
+/* A blob that spans a page is requested as a unit; nothing is requested for no
+ * blobs. */
 static void large_blobs_may_be_read_at_random_and_ahead(void **state) {
     static char large[50000];
     const uint64_t indices[] = {2, 0, 1};
@@ -672,7 +674,7 @@ static void opening_a_bag_in_memory_may_run_out_of_memory(void **state) {
     }
 }
 
-/* ------------------------------------------------------ every call may be refused */
+/* ---- every call may fail ---- */
 
 /* The n-th allocation of opening and reading a range fails. False if there were
  * fewer. */
@@ -701,7 +703,7 @@ static bool open_short_of_memory(
     return met;
 }
 
-/* Shards 1 and 3 are there, and 5 is not finished. */
+/* Shards 1 and 3 exist, and 5 is unfinished. */
 static void opening_shards_with_gaps_may_run_out_of_memory(void **state) {
     (void)state;
     make_dir(at("x"));
@@ -727,8 +729,8 @@ static void opening_shards_with_gaps_may_run_out_of_memory(void **state) {
     assert_true(n > 5);
 }
 
-/* A shard of many small datapoints whose n-th write fails. False if there were
- * fewer. What follows repeats the failure. */
+/* A shard of many small datapoints whose n-th write fails. Later calls repeat
+ * the failure. False if there were fewer writes. */
 static bool write_and_fail(uint64_t n) {
     static const bags_field fields[] = {{"a", "bytes"}, {"s", "bytes[]"}};
     bags_writer_options options;
@@ -779,7 +781,7 @@ static void a_writer_repeats_its_failure_at_every_call(void **state) {
     assert_true(n > 3);
 }
 
-/* It would make readers refuse the dataset. */
+/* Readers would refuse the dataset. */
 static void close_reports_that_an_empty_shard_cannot_be_removed(void **state) {
     static const bags_field fields[] = {{"a", "bytes"}};
     bags_value number = bags_int(1);
@@ -834,21 +836,18 @@ static void a_directory_that_cannot_be_listed_is_not_recovered(void **state) {
     assert_true(failures >= 2);
 }
 
-/* The n-th allocation of a recovery fails, of a shard without one of its files.
- * False if there were fewer. */
+/* The n-th allocation fails while a shard without one of its files is
+ * recovered. False if there were fewer. */
 static bool recover_short_of_memory(
     const char *path, uint64_t n, int *refused) {
-    bags_recover_options options;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &disk.io;
-    options.env.allocator = &memory.allocator;
+    bags_env env = {&memory.allocator, &disk.io};
     memory.failed = 0;
     memory.fail_at = memory.calls + n;
     poison();
-    bags_code code = bags_recover(path, &options, NULL, &said);
+    bags_code code = recover_path(path, &env, NULL, &said);
     bool met = memory.failed > 0;
     memory.fail_at = 0;
-    /* What fails after the damage was found does not hide it. */
+    /* A failure after the damage was found does not hide it. */
     if (code != BAGS_ERROR_MEMORY)
         assert_int_equal(code, BAGS_ERROR_CORRUPT);
     assert_true(met || code == BAGS_ERROR_CORRUPT);
@@ -873,7 +872,7 @@ static void a_failing_recovery_may_also_run_out_of_memory(void **state) {
 
 static void a_row_of_refs_that_is_too_long_ends_the_datapoints(void **state) {
     static const bags_field fields[] = {{"a", "bytes"}};
-    bags_recover_options options;
+    bags_env env = {&memory.allocator, &disk.io};
     bags_recover_report report;
     bags_value value = bags_bytes("x", 1);
     bags_entry entry = {"a", &value, 1};
@@ -892,10 +891,7 @@ static void a_row_of_refs_that_is_too_long_ends_the_datapoints(void **state) {
     ends.data[16] = 99;
     save(at("y/refs.bag"), refs.data, refs.size);
     save(at("y/refs.idx"), ends.data, ends.size);
-    memset(&options, 0, sizeof(options));
-    options.env.io = &disk.io;
-    options.env.allocator = &memory.allocator;
-    assert_ok(bags_recover(at("y"), &options, &report, &said));
+    assert_ok(recover_path(at("y"), &env, &report, &said));
     assert_int_equal(report.length, 2);
     bytes_free(&refs);
     bytes_free(&ends);
@@ -914,7 +910,7 @@ static void an_empty_refs_file_next_to_blobs_was_never_closed(void **state) {
     assert_says("x/refs.bag*0 bytes*a.bag");
 }
 
-/* -------------------------------------------------------------- odd codecs */
+/* ---- unusual codecs ---- */
 
 static int times_opened, times_closed;
 

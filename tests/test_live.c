@@ -1,8 +1,8 @@
 /*
- * Reading what is being written. The writer and the reader take turns at every
- * call of a file hook: at each call of a writer all that may be read then is
- * read; at each call of a reader a writer does something in between. What is
- * read must be the first datapoints, whole, with all that were flushed before.
+ * Reading unfinished data while it is written. Writer and reader alternate at
+ * every call of a file hook: at each call of a writer a reader reads everything;
+ * before each call of a reader a writer does something. A reader must find the
+ * first datapoints, complete, including all that were flushed before.
  */
 #include "check.h"
 #include "durability.h"
@@ -15,14 +15,14 @@
 #include <unistd.h>
 #endif
 
-/* ------------------------------------------------------- places and readers */
+/* ---- places and readers ---- */
 
-/* Where a test runs: a disk in memory, or the real one, on which what is mapped
- * is shared with the writer. */
+/* Where a test runs: on a disk in memory, or on the real one, where maps are
+ * shared with the writer. */
 typedef struct place {
     memory_disk drive;
     const bags_io *io;
-    mortal device; /* of the writers; each call is seen */
+    crash_device device; /* of the writers; the test sees each call */
     work job;
 } place;
 
@@ -30,7 +30,7 @@ static void place_start(place *p, bool real, uint64_t shard_length) {
     memset(p, 0, sizeof(*p));
     memory_disk_start(&p->drive);
     p->io = real ? bags_io_local() : &p->drive.io;
-    mortal_start(&p->device, p->io);
+    crash_device_start(&p->device, p->io);
     p->job = work_on(
         real ? strdup(at("set")) : strdup("set"), shard_length, &p->device.io);
     p->job.options.no_sync = true;
@@ -43,9 +43,9 @@ static void place_end(place *p, bool real) {
     memory_disk_free(&p->drive);
 }
 
-enum { MAPPED, BY_POSITION, FEW_FILES, WAYS };
+enum { MAPPED, NO_MMAP, FEW_FILES, WAYS };
 
-static bags_reader_options live_options(const bags_io *io, int way) {
+static bags_reader_options unfinished_options(const bags_io *io, int way) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
     options.unfinished = BAGS_UNFINISHED_READ;
@@ -55,17 +55,17 @@ static bags_reader_options live_options(const bags_io *io, int way) {
     return options;
 }
 
-/* ------------------------------------------- a look at every call of a writer */
+/* ---- a reader at every call of a writer ---- */
 
 #define KEPT 5
 
 typedef struct gaze {
     place *where;
     bags_reader_options options;
-    uint64_t seen; /* datapoints; they do not become fewer */
+    uint64_t seen; /* datapoints seen; they never become fewer */
     uint64_t looks;
     bool aborting;           /* then they may */
-    bags_reader *kept[KEPT]; /* readers of some looks before */
+    bags_reader *kept[KEPT]; /* readers that were opened earlier */
     bool busy;
 } gaze;
 
@@ -75,7 +75,7 @@ static void check_kept(gaze *g) {
             continue;
         finding f = work_check(&g->where->job, g->kept[i]);
         if (f.right != f.length || !f.verified)
-            fail_msg("look %d: an older reader has %d of %d right: %s",
+            fail_msg("call %d: an older reader has %d of %d right: %s",
                 (int)g->looks, (int)f.right, (int)f.length, f.error.message);
     }
 }
@@ -105,11 +105,11 @@ static void look(void *user) {
         return;
     }
     if (!reader)
-        fail_msg("look %d: %s", (int)g->looks, err.message);
+        fail_msg("call %d: %s", (int)g->looks, err.message);
     finding f = work_check(job, reader);
     if (f.right != f.length || !f.verified || f.length < g->seen ||
         f.length < job->flushed || f.length > job->appended)
-        fail_msg("look %d: %d of %d right, %d seen before, %d flushed, %d "
+        fail_msg("call %d: %d of %d right, %d seen before, %d flushed, %d "
                  "appended: %s",
             (int)g->looks, (int)f.right, (int)f.length, (int)g->seen,
             (int)job->flushed, (int)job->appended,
@@ -129,7 +129,7 @@ static void look(void *user) {
 static void gaze_start(gaze *g, place *p, int way) {
     memset(g, 0, sizeof(*g));
     g->where = p;
-    g->options = live_options(p->io, way);
+    g->options = unfinished_options(p->io, way);
     p->device.files.before = look;
     p->device.files.user = g;
 }
@@ -160,18 +160,16 @@ static void write_and_close(place *p) {
     assert_ok(work_close(&p->job, writer, &said));
 }
 
-/* Its writer dies twice; the first time it is gone on with. */
-static void write_and_die(place *p) {
+/* Its writer crashes two times; after the first it is resumed. */
+static void write_and_crash(place *p) {
     bags_writer *writer = begin(&p->job, false);
     write_some(&p->job, writer, 8);
-    mortal_bury(&p->device, writer);
+    crash_writer(&p->device, writer);
     writer = begin(&p->job, true);
     write_some(&p->job, writer, p->job.appended + 5);
-    mortal_bury(&p->device, writer);
-    bags_recover_options options;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &p->device.io;
-    assert_ok(bags_recover(p->job.path, &options, NULL, &said));
+    crash_writer(&p->device, writer);
+    bags_env env = {NULL, &p->device.io};
+    assert_ok(recover_path(p->job.path, &env, NULL, &said));
 }
 
 static void write_and_abort(place *p) {
@@ -184,7 +182,7 @@ static void write_and_abort(place *p) {
     bags_writer_abort(writer);
 }
 
-static void look_at_all(void (*write)(place *p), const char *what) {
+static void check_every_call(void (*write)(place *p), const char *what) {
     static const uint64_t lengths[] = {0, 4};
     uint64_t looks = 0;
     for (int real = 0; real < 2; real++)
@@ -193,40 +191,40 @@ static void look_at_all(void (*write)(place *p), const char *what) {
                 for (int kind = 0; kind < 3; kind++) {
                     place p;
                     gaze g;
-                    bool chunks = kind == 1, summed = kind == 2;
+                    bool chunks = kind == 1, with_checksums = kind == 2;
                     if (chunks && (real || way))
-                        continue; /* writes in small pieces: many looks */
+                        continue; /* small writes: many calls */
                     place_start(&p, real, lengths[sharded]);
                     p.device.files.chunk = chunks ? 1003 : 0;
-                    p.job.options.checksum = summed;
+                    p.job.options.checksum = with_checksums;
                     gaze_start(&g, &p, way);
-                    g.options.verify_checksums = summed;
+                    g.options.verify_checksums = with_checksums;
                     write(&p);
                     gaze_end(&g);
                     looks += g.looks;
                     place_end(&p, real);
                 }
-    print_message("%s: %d looks\n", what, (int)looks);
+    print_message("%s: %d calls\n", what, (int)looks);
 }
 
 static void flushed_data_is_readable_after_every_call_of_a_writer(
     void **state) {
     (void)state;
-    look_at_all(write_and_close, "a writer");
+    check_every_call(write_and_close, "a writer");
 }
 
 static void flushed_data_is_readable_after_every_call_of_a_recovery(
     void **state) {
     (void)state;
-    look_at_all(write_and_die, "writers that die");
+    check_every_call(write_and_crash, "writers that die");
 }
 
 static void only_complete_datapoints_are_read_during_an_abort(void **state) {
     (void)state;
-    look_at_all(write_and_abort, "a writer that aborts");
+    check_every_call(write_and_abort, "a writer that aborts");
 }
 
-/* Writes of three bytes, so that every entry of a journal is torn in between. */
+/* Writes of three bytes, so that every entry of a journal is torn at times. */
 static void a_torn_entry_of_a_journal_is_not_a_datapoint(void **state) {
     place p;
     gaze g;
@@ -242,7 +240,7 @@ static void a_torn_entry_of_a_journal_is_not_a_datapoint(void **state) {
     place_end(&p, false);
 }
 
-/* ---------------------------------------- a writer's turn at a reader's calls */
+/* ---- a writer between a reader's calls ---- */
 
 enum act { APPEND, ROLL, CLOSE, ABORT, RECOVER, GO_ON, AGAIN, ACTS };
 
@@ -254,8 +252,8 @@ typedef struct turn {
     uint64_t calls, n;
 } turn;
 
-static void bury(turn *t) {
-    mortal_bury(&t->where->device, t->writer);
+static void crash(turn *t) {
+    crash_writer(&t->where->device, t->writer);
     t->writer = NULL;
 }
 
@@ -278,11 +276,11 @@ static void act_now(turn *t) {
         t->writer = NULL;
         break;
     case RECOVER:
-        bury(t);
+        crash(t);
         assert_ok(bags_recover(job->path, &options, NULL, &said));
         break;
     case GO_ON:
-        bury(t);
+        crash(t);
         t->writer = begin(job, true);
         assert_ok(work_append_to(job, t->writer, job->appended + 6, &said));
         assert_ok(work_flush(job, t->writer, &said));
@@ -307,7 +305,7 @@ static void take_turn(void *user) {
         act_now(t);
 }
 
-/* False when the reader needed fewer calls. */
+/* False if the reader made fewer calls. */
 static bool take_turn_at(
     enum act act, int way, uint64_t shard_length, uint64_t n) {
     place p;
@@ -322,7 +320,7 @@ static bool take_turn_at(
     watch_start(&eyes, p.io);
     eyes.before = take_turn;
     eyes.user = &t;
-    bags_reader_options options = live_options(&eyes.io, way);
+    bags_reader_options options = unfinished_options(&eyes.io, way);
     finding f;
     memset(&f, 0, sizeof(f));
     bags_reader *reader = work_read(&p.job, &options, &f.error);
@@ -360,15 +358,15 @@ static void a_writer_may_run_between_any_two_calls_of_a_reader(void **state) {
     print_message("%d turns of a writer\n", (int)turns);
 }
 
-/* ------------------------------------------------- what the dead have left */
+/* ---- what crashed writers leave ---- */
 
 static const char *const left_files[] = {"spec.json.partial", "clip.bag",
     "clip.idx", "id.bag", "id.idx", "text.bag", "text.idx", "refs.bag",
     "refs.idx"};
 #define LEFT_FILES 9
 
-/* A shard that a dead writer left, with one file changed: cut at a length, or
- * with zeros behind it. */
+/* A shard of a crashed writer, with one file changed: truncated, or with
+ * trailing zeros. */
 static void damage(const memory_disk *from, memory_disk *to, size_t which,
     size_t keep, bool zeros) {
     memory_disk_start(to);
@@ -404,7 +402,7 @@ static void check_damage(
     bags_recover(job->path, &dry, NULL, NULL);
     for (int way = 0; way < 2; way++) {
         bags_error err;
-        bags_reader_options options = live_options(&drive->io, way);
+        bags_reader_options options = unfinished_options(&drive->io, way);
         bags_reader *reader = work_read(job, &options, &err);
         bool recorded = strcmp(name, "spec.json.partial") != 0;
         if (!reader &&
@@ -431,7 +429,7 @@ static void a_reader_shows_what_recovery_would_keep(void **state) {
     assert_ok(work_append_to(&p.job, writer, 7, &said));
     assert_ok(work_flush(&p.job, writer, &said));
     assert_ok(work_append_to(&p.job, writer, 9, &said));
-    mortal_bury(&p.device, writer);
+    crash_writer(&p.device, writer);
     for (size_t which = 0; which < LEFT_FILES; which++) {
         char path[64];
         snprintf(path, sizeof(path), "set/%s", left_files[which]);
@@ -450,13 +448,13 @@ static void a_reader_shows_what_recovery_would_keep(void **state) {
     place_end(&p, false);
 }
 
-/* A reader that checks gives what was written, less of it, or an error. Whether
- * it did not give all. */
+/* A reader with verify_checksums returns what was written, a part of it, or an
+ * error. True if it did not return everything. */
 static bool notices_change(
     memory_disk *drive, const work *job, const bags_reader *right) {
     bags_error err;
     bags_row row = {0}, expected = {0};
-    bags_reader_options options = live_options(&drive->io, MAPPED);
+    bags_reader_options options = unfinished_options(&drive->io, MAPPED);
     options.verify_checksums = true;
     bags_reader *reader = work_read(job, &options, &err);
     uint64_t length = reader ? bags_reader_length(reader) : 0;
@@ -497,7 +495,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
     bags_writer *writer = begin(&p.job, false);
     assert_ok(work_append_to(&p.job, writer, 7, &said));
     assert_ok(work_flush(&p.job, writer, &said));
-    bags_reader_options options = live_options(&p.drive.io, MAPPED);
+    bags_reader_options options = unfinished_options(&p.drive.io, MAPPED);
     options.verify_checksums = true;
     assert_opens(right, bags_reader_open("set", &options, &said));
     assert_int_equal(bags_reader_length(right), 7);
@@ -510,7 +508,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
         for (size_t i = 0; i < file.size; i += step, changes++) {
             memory_disk other;
             data[i] = (unsigned char)(data[i] ^ 1u << i % 8);
-            /* A copy, since the reader reads the one that is right. */
+            /* A copy, since the reader reads the intact one. */
             memory_disk_start(&other);
             for (int g = 0; g < 13; g++) {
                 char each[64] = "set/spec.json.partial";
@@ -525,7 +523,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
             memory_disk_free(&other);
         }
     }
-    /* Not in what was dropped, and stands behind what is in use. */
+    /* Not in a cancelled datapoint, which follows the data in use. */
     print_message(
         "%d changes, %d of them noticed\n", (int)changes, (int)noticed);
     assert_true(noticed > changes * 2 / 3);
@@ -534,21 +532,21 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
     place_end(&p, false);
 }
 
-/* Whose checksums are cut, as by a loss of power, or are none. */
+/* Checksums that are truncated, as by a power failure, or missing. */
 static void verify_checksums_refuses_unfinished_data_without_them(
     void **state) {
     place p;
     bags_reader *reader;
     (void)state;
-    for (int summed = 0; summed < 2; summed++) {
+    for (int with_checksums = 0; with_checksums < 2; with_checksums++) {
         place_start(&p, true, 0);
-        p.job.options.checksum = summed;
+        p.job.options.checksum = with_checksums;
         bags_writer *writer = begin(&p.job, false);
         assert_ok(work_append_to(&p.job, writer, 7, &said));
         assert_ok(work_flush(&p.job, writer, &said));
-        bags_reader_options options = live_options(NULL, BY_POSITION);
+        bags_reader_options options = unfinished_options(NULL, NO_MMAP);
         options.verify_checksums = true;
-        if (summed) {
+        if (with_checksums) {
             char path[300];
             snprintf(path, sizeof(path), "%s/text.crc", p.job.path);
             resize_file(path, 3 * 4 + 1);
@@ -560,7 +558,7 @@ static void verify_checksums_refuses_unfinished_data_without_them(
                 bags_reader_open(p.job.path, &options, &said));
             assert_says("no checksums*.crc");
         }
-        mortal_bury(&p.device, writer);
+        crash_writer(&p.device, writer);
         place_end(&p, true);
     }
 }
@@ -576,15 +574,15 @@ static void a_missing_file_of_an_unfinished_shard_is_an_error(void **state) {
         assert_ok(work_flush(&p.job, writer, &said));
         snprintf(path, sizeof(path), "set/%s", left_files[which]);
         p.io->remove(p.io->user, path);
-        bags_reader_options options = live_options(p.io, MAPPED);
+        bags_reader_options options = unfinished_options(p.io, MAPPED);
         assert_refused(BAGS_ERROR_MISSING, work_read(&p.job, &options, &said));
         assert_says(left_files[which]);
-        mortal_bury(&p.device, writer);
+        crash_writer(&p.device, writer);
         place_end(&p, false);
     }
 }
 
-/* ----------------------------------------------------------- what it tells */
+/* ---- what a reader reports ---- */
 
 static const bags_field one_field[] = {{"n", "int(8)"}};
 
@@ -608,7 +606,7 @@ static bags_writer *number_writer(uint64_t worker, uint64_t workers) {
 }
 
 static void a_reader_reports_which_shards_are_unfinished(void **state) {
-    bags_reader_options options = live_options(&disk.io, MAPPED);
+    bags_reader_options options = unfinished_options(&disk.io, MAPPED);
     bags_reader *reader;
     (void)state;
     bags_writer *writer = number_writer(0, 1);
@@ -637,7 +635,7 @@ static void a_reader_reports_which_shards_are_unfinished(void **state) {
 static void a_shard_that_was_just_started_is_empty_or_skipped(void **state) {
     static const char *const records[] = {
         "", "{", "{\"n\": \"int(8)\"", "{\"n\": \"int(8)\"}"};
-    bags_reader_options options = live_options(&disk.io, MAPPED);
+    bags_reader_options options = unfinished_options(&disk.io, MAPPED);
     (void)state;
     make_dir(at("x"));
     assert_refused(
@@ -674,7 +672,7 @@ static void a_shard_that_was_just_started_is_empty_or_skipped(void **state) {
 static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
     void **state) {
     static const uint64_t none = 0;
-    bags_reader_options options = live_options(&disk.io, MAPPED);
+    bags_reader_options options = unfinished_options(&disk.io, MAPPED);
     bags_writer_options with;
     bags_field field = {"n", "int(8)"};
     bags_reader *reader;
@@ -708,7 +706,7 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
 }
 
 static void a_gap_is_reported_while_workers_write(void **state) {
-    bags_reader_options options = live_options(&disk.io, MAPPED);
+    bags_reader_options options = unfinished_options(&disk.io, MAPPED);
     bags_reader *reader;
     (void)state;
     bags_writer *writer = number_writer(0, 2);
@@ -759,10 +757,10 @@ static void without_the_option_an_unfinished_shard_is_refused(void **state) {
     bags_writer_abort(writer);
 }
 
-/* Datasets of other writers, which have no record of a shard that is begun. */
+/* Datasets of other writers, which have no record of an unfinished shard. */
 static void the_shortest_field_limits_an_unfinished_split_dataset(
     void **state) {
-    bags_reader_options options = live_options(&disk.io, BY_POSITION);
+    bags_reader_options options = unfinished_options(&disk.io, NO_MMAP);
     bags_reader *reader;
     bags_row row = {0};
     hand_set set;
@@ -795,13 +793,13 @@ static void the_shortest_field_limits_an_unfinished_split_dataset(
     set_free(&set);
 }
 
-/* --------------------------------------------------------------- one Bag */
+/* ---- one Bag ---- */
 
 typedef struct bag_gaze {
     const bags_io *io;
     const char *path;
     uint64_t flushed, appended, seen;
-    bool live, made, no_mmap, summed;
+    bool live, made, no_mmap, with_checksums;
     uint64_t looks;
 } bag_gaze;
 
@@ -812,7 +810,7 @@ static size_t blob_of(uint64_t number, unsigned char *data) {
     return size;
 }
 
-static void look_at_bag(void *user) {
+static void check_bag_call(void *user) {
     bag_gaze *g = (bag_gaze *)user;
     bag_reader_options options;
     bags_error err;
@@ -822,18 +820,18 @@ static void look_at_bag(void *user) {
     options.no_mmap = g->no_mmap;
     options.unfinished =
         g->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
-    options.verify_checksums = g->summed;
+    options.verify_checksums = g->with_checksums;
     bag_reader *reader = bag_reader_open(g->path, &options, &err);
     if (!reader) {
-        /* The Bag is made just before its journal. */
+        /* The Bag is created just before its journal. */
         if (g->made && err.code != BAGS_ERROR_MISSING)
-            fail_msg("look %d: %s", (int)g->looks, err.message);
+            fail_msg("call %d: %s", (int)g->looks, err.message);
         return;
     }
     g->looks++;
     uint64_t length = bag_reader_length(reader);
     if (length < g->flushed || length < g->seen || length > g->appended)
-        fail_msg("look %d: %d blobs; %d flushed, %d seen, %d appended",
+        fail_msg("call %d: %d blobs; %d flushed, %d seen, %d appended",
             (int)g->looks, (int)length, (int)g->flushed, (int)g->seen,
             (int)g->appended);
     g->seen = length;
@@ -853,13 +851,13 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
     bag_writer_options options;
     bag_writer *writer;
     watch_start(w, g->io);
-    w->before = look_at_bag;
+    w->before = check_bag_call;
     w->user = g;
     w->chunk = chunk;
     memset(&options, 0, sizeof(options));
     options.buffer_size = 4096;
     options.env.io = &w->io;
-    options.checksum = g->summed;
+    options.checksum = g->with_checksums;
     assert_opens(writer, bag_writer_open(g->path, &options, &said));
     g->made = true;
     for (uint64_t i = 0; i < 400; i++) {
@@ -874,7 +872,7 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
     }
     assert_ok(bag_writer_close(writer, &said));
     g->flushed = 400;
-    look_at_bag(g);
+    check_bag_call(g);
 }
 
 static void a_bag_is_read_while_it_is_written(void **state) {
@@ -889,22 +887,23 @@ static void a_bag_is_read_while_it_is_written(void **state) {
         bool real = i & 4;
         g.io = real ? bags_io_local() : &drive.io;
         g.path = real ? at("%d.bag", i) : "x.bag";
-        g.summed = i & 16; /* which only a live reader compares */
-        g.live = i & 1 || g.summed;
+        g.with_checksums =
+            i & 16; /* which only a reader of unfinished data compares */
+        g.live = i & 1 || g.with_checksums;
         g.no_mmap = i & 2;
         write_bag(&g, &w, i & 8 ? 111 : 0);
         looks += g.looks;
         memory_disk_free(&drive);
     }
-    print_message("%d looks at a Bag\n", (int)looks);
+    print_message("%d calls with a Bag open\n", (int)looks);
 }
 
-/* A writer's whole work between two calls of a reader. */
+/* A writer does all its work between two calls of a reader. */
 typedef struct bag_turn {
     bag_writer *writer;
     bags_io io;
     uint64_t calls, n;
-    bool opens; /* the Bag is not there before */
+    bool opens; /* the Bag did not exist before */
 } bag_turn;
 
 static void take_bag_turn(void *user) {
@@ -983,7 +982,7 @@ static void a_bag_may_be_finished_between_two_calls_of_a_reader(void **state) {
     }
 }
 
-/* A journal that a loss of power left longer than the blobs. */
+/* A power failure left the journal longer than the blobs. */
 static void the_complete_blobs_of_a_damaged_bag_are_read(void **state) {
     bag_reader_options options;
     bag_reader *reader;
@@ -1020,7 +1019,7 @@ static void the_complete_blobs_of_a_damaged_bag_are_read(void **state) {
     bags_buffer_free(&scratch);
 }
 
-/* ------------------------------------------------------------------ syncs */
+/* ---- syncs ---- */
 
 static uint64_t syncs_of(const watch *w) {
     return w->counts[HOOK_SYNC] + w->counts[HOOK_SYNC_DIR];
@@ -1047,7 +1046,7 @@ static void a_bag_is_synced_with_its_journal_and_their_directory(void **state) {
     assert_fails(BAGS_ERROR_ARGUMENT, bag_writer_sync(NULL, &said));
 }
 
-/* Every sync fails once: it ends the writer, and no file is synced after it. */
+/* Each sync fails once: it ends the writer, and no file is synced after it. */
 static void a_sync_that_fails_is_final(void **state) {
     (void)state;
     for (uint64_t n = 1;; n++) {
@@ -1113,7 +1112,7 @@ static void a_bags_sync_that_fails_is_final(void **state) {
     }
 }
 
-/* --------------------------------------------------------- another process */
+/* ---- another process ---- */
 
 #ifdef _WIN32
 static void another_process_writes_meanwhile(void **state) {
@@ -1142,11 +1141,11 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* What is shown never becomes less, and the last datapoints are right, while
- * another process writes, finishes shards, and goes on. */
+/* While another process writes, finishes shards and continues, what a reader
+ * finds never becomes less, and is correct. */
 static void watch_process(work *job, int way, double until) {
     uint64_t seen = 0, opens = 0;
-    bags_reader_options options = live_options(NULL, way);
+    bags_reader_options options = unfinished_options(NULL, way);
     for (; now() < until; opens++) {
         bags_error err;
         bags_reader *reader = work_read(job, &options, &err);
@@ -1204,8 +1203,8 @@ static void reading_unfinished_data_may_run_out_of_memory(void **state) {
         tally blocks;
         tally_start(&blocks);
         blocks.fail_at = n;
-        blocks.stays = true; /* once: it may look again */
-        bags_reader_options options = live_options(p.io, MAPPED);
+        blocks.stays = true; /* with one failure the reader may try again */
+        bags_reader_options options = unfinished_options(p.io, MAPPED);
         options.env.allocator = &blocks.allocator;
         bags_reader *reader = work_read(&p.job, &options, &said);
         if (blocks.failed)
@@ -1248,5 +1247,5 @@ int main(void) {
         TEST(another_process_writes_meanwhile),
         TEST(reading_unfinished_data_may_run_out_of_memory),
     };
-    return cmocka_run_group_tests_name("live", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("unfinished data", tests, NULL, NULL);
 }

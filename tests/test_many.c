@@ -1,5 +1,5 @@
-/* Many blobs at once: lists of indices, reading ahead, columns; and the ways of
- * access, which must not change what is read. */
+/* Many blobs at once: lists of indices, prefetch, columns; and the access
+ * options, which must not change what is read. */
 #include "check.h"
 
 #include <errno.h>
@@ -8,8 +8,8 @@ enum mode {
     MAPPED,
     RANDOM,
     SEQUENTIAL,
-    POSITIONAL,
-    LOADED,
+    NO_MMAP,
+    CACHED_INDEX,
     ONE_FILE,
     ONE_MAP,
     MODES
@@ -21,8 +21,8 @@ static bags_reader_options reading(int mode) {
     options.access = mode == RANDOM       ? BAGS_ACCESS_RANDOM
                      : mode == SEQUENTIAL ? BAGS_ACCESS_SEQUENTIAL
                                           : BAGS_ACCESS_DEFAULT;
-    options.no_mmap = mode >= POSITIONAL && mode <= ONE_FILE;
-    options.cache_index = mode == LOADED;
+    options.no_mmap = mode >= NO_MMAP && mode <= ONE_FILE;
+    options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
     options.env.allocator = &memory.allocator;
@@ -42,7 +42,8 @@ enum { IMAGE, LABEL, TITLE };
 #define ROWS 23
 #define SHARD 9
 
-/* What field f of datapoint i is. v2 cannot begin with an empty blob. */
+/* The value of field f in datapoint i. A v2 Bag cannot begin with an empty
+ * blob. */
 static size_t blob_of(size_t field, uint64_t i, unsigned char *out) {
     if (field == LABEL) {
         fill(out, 8, i + 1);
@@ -59,8 +60,8 @@ static void check_blob(bags_view blob, size_t field, uint64_t i) {
     assert_bytes(blob, expected, blob_of(field, i, expected));
 }
 
-/* Shards of nine datapoints; foreign ones have an orphan before every blob of
- * the titles, so that refs are not indices. */
+/* Shards of nine datapoints. With `foreign`, each blob of the titles follows an
+ * orphan, so that refs are not indices. */
 static void save_rows(const char *path, enum variant variant, bool foreign) {
     unsigned char blob[8000];
     make_dir(path);
@@ -120,7 +121,7 @@ static void neighbours_are_read_with_one_call(void **state) {
     static const uint64_t order[] = {3, 1, 2, 4, 0};
     (void)state;
     save_rows(at("x"), V1, false);
-    bags_reader *reader = open_mode(at("x"), LOADED);
+    bags_reader *reader = open_mode(at("x"), CACHED_INDEX);
     bags_row row = {0};
     assert_ok(bags_reader_get_many(reader, order, 1, IMAGE, &row, &said));
     uint64_t before = disk.counts[HOOK_READ];
@@ -172,7 +173,7 @@ static void prefetch_requests_the_bytes_that_are_read_later(void **state) {
                 assert_ok(bags_reader_prefetch(
                     reader, orders[o], 8, &image, 1, &row, &said));
                 assert_true(disk.counts[HOOK_ADVISE] > before);
-                /* Not more than twice for refs, table and blobs each. */
+                /* At most two reads each for refs, table and blobs. */
                 assert_true(disk.counts[HOOK_ADVISE] - before <= 8 * 4 + 6);
                 assert_int_equal(bags_row_length(&row, 0), 0);
                 assert_ok(bags_reader_prefetch(
@@ -269,7 +270,7 @@ static void a_column_holds_all_blobs_of_a_shard(void **state) {
                         assert_true(stop <= c.size);
                     }
                 }
-            /* After that, one field alone is still what it was. */
+            /* Afterwards, one field alone is still the same. */
             for (uint64_t i = 0; i < ROWS; i++) {
                 bags_select label = bags_whole(LABEL);
                 assert_ok(bags_reader_get(reader, i, &label, 1, &row, &said));
@@ -287,7 +288,7 @@ static void a_column_holds_all_blobs_of_a_shard(void **state) {
 static void the_order_of_a_column_is_checked_once(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
-    bags_reader *reader = open_mode(at("x"), POSITIONAL);
+    bags_reader *reader = open_mode(at("x"), NO_MMAP);
     uint64_t reads[2];
     bags_row row = {0};
     for (int i = 0; i < 2; i++) {
@@ -349,12 +350,12 @@ static void many_blobs_of_a_bag_are_read(void **state) {
     for (int variant = V1; variant <= SPLIT; variant++) {
         make_dir(at("%d", variant));
         hand_save(&hand, (enum variant)variant, at("%d", variant), "x");
-        for (int mode = 0; mode < LOADED + 1; mode++) {
+        for (int mode = 0; mode < CACHED_INDEX + 1; mode++) {
             bag_reader_options options;
             memset(&options, 0, sizeof(options));
-            options.access = (bags_access)(mode < POSITIONAL ? mode : 0);
-            options.no_mmap = mode >= POSITIONAL;
-            options.cache_index = mode == LOADED;
+            options.access = (bags_access)(mode < NO_MMAP ? mode : 0);
+            options.no_mmap = mode >= NO_MMAP;
+            options.cache_index = mode == CACHED_INDEX;
             options.env.io = &disk.io;
             options.env.allocator = &memory.allocator;
             bag_reader *reader =
@@ -380,9 +381,9 @@ static void many_blobs_of_a_bag_are_read(void **state) {
             bag_reader_close(reader);
         }
     }
-    bytes whole = hand_bytes(&hand, V1);
+    bytes complete = hand_bytes(&hand, V1);
     bag_reader *reader =
-        bag_reader_open_memory(whole.data, whole.size, NULL, &said);
+        bag_reader_open_memory(complete.data, complete.size, NULL, &said);
     bags_buffer scratch = {0};
     bags_view out[5];
     assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
@@ -391,7 +392,7 @@ static void many_blobs_of_a_bag_are_read(void **state) {
         check_blob(out[i], IMAGE, order[i]);
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
-    bytes_free(&whole);
+    bytes_free(&complete);
     hand_free(&hand);
 }
 
@@ -419,7 +420,7 @@ static void invalid_tables_are_found_by_get_many_and_columns(void **state) {
     }
 }
 
-/* Of 400 blobs every second one is all of the data, and those between end before
+/* Every second of 400 blobs is all of the data, and those between end before
  * they begin. */
 static void overlapping_blobs_are_not_copied_again_and_again(void **state) {
     unsigned char bag[1000 + 8 * 401];
@@ -455,7 +456,7 @@ static void overlapping_blobs_are_not_copied_again_and_again(void **state) {
 static void every_system_failure_is_reported(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
-    for (int mode = POSITIONAL; mode < MODES; mode++)
+    for (int mode = NO_MMAP; mode < MODES; mode++)
         for (int what = 0; what < 3; what++) {
             bool failed = true;
             for (uint64_t n = 1; failed; n++) {
@@ -474,7 +475,7 @@ static void every_system_failure_is_reported(void **state) {
                               reader, orders[1], 8, NULL, 0, &row, &said)
                         : bags_reader_column(reader, 1, TITLE, &row, &c, &said);
                 failed = disk.failed > 0;
-                /* Asking for what will be read is only a hint. */
+                /* Prefetch is only a hint. */
                 if (what != 1 || code)
                     assert_int_equal(
                         (int)code, failed ? BAGS_ERROR_IO : BAGS_OK);

@@ -1,5 +1,5 @@
-/* Paths of local files: long ones, those of other scripts, those of Windows; and
- * files that are open while others rename, remove or lock them. */
+/* Paths of local files: long ones, in any script, those of Windows; and open
+ * files that others rename, remove or lock. */
 #include "check.h"
 
 #include <errno.h>
@@ -41,7 +41,8 @@ static void remove_set(const char *path) {
     assert_int_equal(io->remove_dir(NULL, path), 0);
 }
 
-/* Every directory and every path above 260 characters, the limit of Windows. */
+/* Every directory and every path is longer than 260 characters, the limit of
+ * Windows. */
 static void paths_may_be_long(void **state) {
     const bags_io *io = bags_io_local();
     bags_path_kind kind;
@@ -75,7 +76,7 @@ static void paths_of_every_script_are_utf8(void **state) {
     }
 }
 
-/* A shard's number comes out of the list of a directory. */
+/* A shard's number comes from listing a directory. */
 static void shards_below_a_name_in_another_script_are_found(void **state) {
     bags_writer_options options;
     bags_value value = bags_utf8("x");
@@ -100,7 +101,7 @@ static void shards_below_a_name_in_another_script_are_found(void **state) {
 static void a_file_that_is_read_can_be_renamed_and_removed(void **state) {
     const bags_io *io = bags_io_local();
     bag_reader_options options;
-    bags_buffer room = {0};
+    bags_buffer space = {0};
     bags_view blob;
     (void)state;
     memset(&options, 0, sizeof(options));
@@ -113,13 +114,13 @@ static void a_file_that_is_read_can_be_renamed_and_removed(void **state) {
     assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
     assert_int_equal(io->rename(NULL, at("x.bag"), at("y.bag")), 0);
     assert_names(at("."), "y.bag");
-    assert_ok(bag_reader_get(reader, 0, &room, &blob, &said));
+    assert_ok(bag_reader_get(reader, 0, &space, &blob, &said));
     assert_text(blob, "text");
     assert_int_equal(io->remove(NULL, at("y.bag")), 0);
-    assert_ok(bag_reader_get(reader, 0, &room, &blob, &said));
+    assert_ok(bag_reader_get(reader, 0, &space, &blob, &said));
     assert_text(blob, "text");
     bag_reader_close(reader);
-    bags_buffer_free(&room);
+    bags_buffer_free(&space);
     assert_names(at("."), "");
 }
 
@@ -171,7 +172,7 @@ static void a_lock_does_not_prevent_reading(void **state) {
     assert_int_equal(io->close(NULL, two), 0);
 }
 
-/* What lies behind 4 GiB, in a file with a hole. */
+/* Data beyond 4 GiB, in a file with a hole. */
 static void offsets_have_64_bits(void **state) {
     const bags_io *io = bags_io_local();
     const uint64_t far_away = ((uint64_t)5 << 30) + 3;
@@ -224,12 +225,12 @@ static void both_path_separators_of_windows_work(void **state) {
     assert_null(bag_reader_open(at("x:y"), NULL, &said));
 }
 
-/* ------------------------------------------------- another process of Windows */
+/* ---- another process of Windows ---- */
 
 static const char *program;
 
-/* The other process: dies with a dataset half written. */
-static int die_writing(const char *path) {
+/* The other process: it crashes with a partly written dataset. */
+static int crash_writing(const char *path) {
     bags_value value = bags_utf8("flushed");
     bags_entry entry = {"a", &value, 1};
     bags_writer *writer = bags_writer_open(path, &field, 1, NULL, &said);
@@ -273,7 +274,7 @@ static void a_writer_in_another_process_holds_its_lock(void **state) {
 int main(int count, char **arguments) {
     program = arguments[0];
     if (count == 2)
-        return die_writing(arguments[1]);
+        return crash_writing(arguments[1]);
     const struct CMUnitTest tests[] = {
         TEST(paths_may_be_long),
         TEST(paths_of_every_script_are_utf8),

@@ -1,41 +1,40 @@
 /*
- * Loss of power, simulated. A writer's calls are recorded on a disk in memory;
- * for every point of the record the disk images are built that may be there
- * when the power comes back; on each, recovery must give every datapoint that
- * was on the disk for certain (bags_writer_sync had returned, or its shard was
- * finished), and must not crash or make anything that a reader refuses.
+ * Simulated power failures. A writer's calls are recorded on a disk in memory.
+ * For every point of the record the test builds disk images that may exist when
+ * the power returns. On each, recovery must keep every datapoint that was certain
+ * (bags_writer_sync had returned, or its shard was finished), and must not crash
+ * or create anything that a reader refuses.
  *
- * The disk that is simulated, as POSIX and an ordered journalling file system
- * (ext4) allow it, and somewhat worse:
- *   - What a file held at its last sync is there. Of each write after it, every
- *     sector (512 bytes or 4 KiB, by the image) is there or not, whatever
- *     became of the others and of other files; what is missing of a file that
- *     has grown reads as zeros. Its size is the one after any of the calls since
- *     the sync; a file that was cut and has grown again may show old bytes.
+ * The simulated disk behaves as POSIX and a journalling file system in ordered
+ * mode (ext4) allow, and somewhat worse:
+ *   - The content of a file at its last sync exists. Of each later write, every
+ *     sector (512 bytes or 4 KiB, depending on the image) exists or not,
+ *     independently of other sectors and files; missing parts of a file that has
+ *     grown read as zeros. The size is that after any of the calls since the
+ *     sync. A file that was truncated and has grown again may show old bytes.
  *   - A directory's entries are on the disk when sync_dir of that directory has
- *     returned; a sync of a file does not save its name. Of the changes after
- *     that, any first part is there ("ordered", as journals have it), or any of
- *     them ("loose"). A rename happens whole or not at all. Directories do not
- *     wait for each other.
+ *     returned; a sync of a file does not save its name. Of later changes, any
+ *     prefix exists ("ordered", as with a journal), or any subset ("loose"). A
+ *     rename is atomic. Directories are independent of each other.
  *
- * What is promised, and checked: the datapoints that were certain are there,
- * whole, and the first ones, in order. What follows them are as many as seem
- * whole by their journals: without checksums the library cannot know whether a
- * blob's bytes came to the disk before its journal's entry did, so that the
- * bytes of a datapoint that was not certain may be wrong. With checksums, with
- * which all is done a second time, none that is kept may be. A shard without any
- * certain datapoint may also be left as it is, with an error.
+ * The library promises, and the test checks: the datapoints that were certain
+ * exist, complete, in order, before all others. They are followed by as many as
+ * their journals show as complete. Without checksums the library cannot know
+ * whether a blob reached the disk before its journal entry did, so a datapoint
+ * that was not certain may contain wrong bytes. With checksums, for which
+ * everything is repeated, it may not (but see check_image). A shard without a
+ * certain datapoint may also stay as it is, with an error.
  */
 #include "check.h"
 #include "durability.h"
 
 #include <errno.h>
 
-/* ---------------------------------------------------------- a disk's record */
+/* ---- the record of a disk ---- */
 
 enum op_kind {
     OP_WRITE,
-    OP_CUT,
+    OP_TRUNCATE,
     OP_SYNC,
     OP_LINK,
     OP_UNLINK,
@@ -50,7 +49,7 @@ enum op_kind {
 
 typedef struct op {
     enum op_kind kind;
-    int node;   /* the file; of changes to a directory, the directory */
+    int node;   /* the file; for changes to a directory, the directory */
     int target; /* what is linked */
     uint64_t offset, size;
     unsigned char *data;
@@ -69,7 +68,7 @@ typedef struct folder {
 
 typedef struct node {
     bool directory;
-    int owner; /* who locked it; 0: nobody */
+    int owner; /* who holds its lock; 0: no handle */
     bytes content;
     folder inside;
 } node;
@@ -80,7 +79,7 @@ typedef struct recorder {
     int count, handles;
     op *ops;
     int length;
-    /* After op i, so many datapoints were certain. */
+    /* After op i, this many datapoints were certain. */
     uint64_t certain[MOST_OPS + 1], appended[MOST_OPS + 1];
 } recorder;
 
@@ -91,7 +90,7 @@ typedef struct handle {
 static void need(bool holds, const char *what) {
     if (holds)
         return;
-    fprintf(stderr, "the recorder has too little room: %s\n", what);
+    fprintf(stderr, "the recorder is too small: %s\n", what);
     abort();
 }
 
@@ -239,7 +238,7 @@ static int record_write(void *user, void *file, uint64_t offset,
 }
 
 static int record_truncate(void *user, void *file, uint64_t size) {
-    note((recorder *)user, OP_CUT, ((handle *)file)->node)->size = size;
+    note((recorder *)user, OP_TRUNCATE, ((handle *)file)->node)->size = size;
     resize_bytes(content_of(user, file), size);
     return 0;
 }
@@ -295,7 +294,7 @@ static int record_list(void *user, const char *path,
     return code;
 }
 
-/* Only within a directory, which is all that writers do. */
+/* Only within a directory, as writers do. */
 static int record_rename(void *user, const char *from, const char *to) {
     recorder *r = (recorder *)user;
     const char *name, *new_name;
@@ -368,17 +367,17 @@ static void recorder_free(recorder *r) {
     free(r);
 }
 
-/* ------------------------------------------------------------------- images */
+/* ---- images ---- */
 
-/* How an image is drawn: what is not certain is kept with this chance. */
+/* How an image is drawn: with this probability what is not certain is kept. */
 typedef struct style {
     const char *name;
     unsigned keep; /* of 256 */
     uint64_t sector;
-    bool loose; /* directory changes in any choice, not only the first */
+    bool loose; /* any subset of directory changes, not only the first ones */
 } style;
 
-/* One way to decide all that is not certain, to go through every one. */
+/* One way to decide everything that is not certain, to enumerate them all. */
 typedef struct choices {
     bool taken[4096];
     int used, known;
@@ -386,10 +385,10 @@ typedef struct choices {
 
 typedef struct image {
     const recorder *record;
-    int point; /* ops that were made */
+    int point; /* operations done so far */
     const style *how;
     uint64_t state;
-    choices *all; /* NULL: by lot */
+    choices *all; /* NULL: at random */
 } image;
 
 static bool drawn(image *im) {
@@ -402,7 +401,7 @@ static bool drawn(image *im) {
     return c->taken[c->used++];
 }
 
-/* The next way; false after the last. */
+/* The next way; false after the last one. */
 static bool choose_next(choices *c) {
     c->known = c->used;
     while (c->known > 0 && c->taken[c->known - 1])
@@ -414,7 +413,7 @@ static bool choose_next(choices *c) {
     return true;
 }
 
-/* The op behind the last one that made this node certain. */
+/* The operation after the last one that made this node certain. */
 static int certain_until(const image *im, int at_node, enum op_kind sync) {
     for (int i = im->point - 1; i >= 0; i--)
         if (im->record->ops[i].kind == sync &&
@@ -438,8 +437,8 @@ static void write_sectors(image *im, bytes *to, const op *o, bool certain) {
     }
 }
 
-/* A file: all until its last sync; sectors of what follows; a size that it had
- * since. */
+/* A file: everything up to its last sync; sectors of what follows; a size that
+ * it had since. */
 static bytes draw_file(image *im, int at_node) {
     int sure = certain_until(im, at_node, OP_SYNC);
     bytes file = {NULL, 0, 0};
@@ -447,14 +446,15 @@ static bytes draw_file(image *im, int at_node) {
     bool take = true;
     for (int i = 0; i < im->point; i++) {
         const op *o = &im->record->ops[i];
-        if (o->node != at_node || (o->kind != OP_WRITE && o->kind != OP_CUT))
+        if (o->node != at_node ||
+            (o->kind != OP_WRITE && o->kind != OP_TRUNCATE))
             continue;
         bool certain = i < sure;
         if (o->kind == OP_WRITE)
             write_sectors(im, &file, o, certain);
         else if (certain)
             resize_bytes(&file, o->size);
-        if (o->kind == OP_CUT)
+        if (o->kind == OP_TRUNCATE)
             now = o->size;
         else if (now < o->offset + o->size)
             now = o->offset + o->size;
@@ -516,28 +516,26 @@ static void draw(image *im, int at_node, const char *path, memory_disk *to) {
     free(f);
 }
 
-/* ------------------------------------------------------------------- checks */
+/* ---- checks ---- */
 
 typedef struct tally_of_images {
     uint64_t images, more, wrong, left;
 } tally_of_images;
 
 static bool recover_image(const work *w, memory_disk *m, bags_error *err) {
-    bags_recover_options options;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &m->io;
+    bags_env env = {NULL, &m->io};
     err->code = BAGS_OK;
-    bags_code code = bags_recover(w->path, &options, NULL, err);
+    bags_code code = recover_path(w->path, &env, NULL, err);
     return code == BAGS_OK || code == BAGS_ERROR_MISSING;
 }
 
-static bool summed;   /* all is written with checksums */
-static int share = 1; /* of a dataset's images one in `share` is looked at */
-static int looked_at; /* in all */
+static bool with_checksums; /* everything is written with checksums */
+static int share = 1; /* of a dataset's images, one in `share` is checked */
+static int checked_images; /* in total */
 
-/* What was certain is there as it was written. The datapoints after it have, with
- * checksums, no other bytes than were written; but a sector of zeros in a journal
- * and in its checksums makes empty blobs: the CRC of nothing is 0. */
+/* What was certain exists as it was written. With checksums, datapoints after
+ * it contain no other bytes than were written; but a sector of zeros in a
+ * journal and in its checksums makes empty blobs: the CRC of nothing is 0. */
 static void check_image(const work *w, image *im, tally_of_images *sum) {
     memory_disk m;
     bags_error err;
@@ -548,14 +546,14 @@ static void check_image(const work *w, image *im, tally_of_images *sum) {
     bool done = recover_image(w, &m, &err);
     finding f = work_find(w, &m.io, !done);
     if (f.right < certain || f.length > im->record->appended[im->point] ||
-        (f.opened && !f.verified) || (summed && f.emptied < f.length))
+        (f.opened && !f.verified) || (with_checksums && f.emptied < f.length))
         fail_msg("%s, call %d of %d, seed %llu: %d datapoints, the first %d "
                  "right; %d were certain, %d appended. recover: %s; reader: %s",
             im->how->name, im->point, im->record->length,
             (unsigned long long)seed, (int)f.length, (int)f.right, (int)certain,
             (int)im->record->appended[im->point], err.code ? err.message : "OK",
             f.error.code ? f.error.message : "OK");
-    looked_at++;
+    checked_images++;
     sum->images++;
     sum->more += f.length > certain;
     sum->wrong += f.right < f.length;
@@ -578,35 +576,37 @@ static const style styles[] = {
 
 #define FEW 64
 
-/* Every image of the points that have few. */
+/* Every image of those points that have few. */
 static void check_every(recorder *r, const work *w, const char *what) {
     static const style every = {"every choice", 0, 512, true};
     tally_of_images sum = {0, 0, 0, 0};
     choices *c = (choices *)malloc(sizeof(*c));
-    int whole = 0;
+    int complete = 0;
     for (int point = 0; point <= r->length; point++) {
         int images = 0;
         bool more = true;
         memset(c, 0, sizeof(*c));
-        for (; more && images < (summed ? FEW / 4 : FEW) / share; images++) {
+        for (; more && images < (with_checksums ? FEW / 4 : FEW) / share;
+             images++) {
             image im = {r, point, &every, (uint64_t)images, c};
             check_image(w, &im, &sum);
             more = choose_next(c);
         }
-        whole += !more;
+        complete += !more;
     }
     free(c);
     print_message("%s: every image of %d of %d points, %d in all\n", what,
-        whole, r->length + 1, (int)sum.images);
-    assert_true(whole > 0);
+        complete, r->length + 1, (int)sum.images);
+    assert_true(complete > 0);
 }
 
-/* Images of every point: the two that are not drawn by lot once, the others
- * `each` times. */
+/* Images of every point: the two that are not random once, the others `each`
+ * times. */
 static void check_all(recorder *r, const work *w, int each, const char *what) {
     tally_of_images sum = {0, 0, 0, 0};
-    if (summed)
-        each = (each + 2) / 3; /* it has a third more calls, and takes longer */
+    if (with_checksums)
+        each =
+            (each + 2) / 3; /* it makes a third more calls, and takes longer */
     for (int point = 0; point <= r->length; point += share)
         for (size_t s = 0; s < sizeof(styles) / sizeof(*styles); s++)
             for (int i = 0; i < (s < 2 ? 1 : each); i++) {
@@ -620,13 +620,13 @@ static void check_all(recorder *r, const work *w, int each, const char *what) {
         (int)sum.left);
 }
 
-/* ------------------------------------------------------------------ writing */
+/* ---- writing ---- */
 
 static void now_certain(recorder *r, const work *w) {
     r->certain[r->length] = w->flushed;
 }
 
-/* Every datapoint may be there as soon as its append begins. */
+/* A datapoint may exist as soon as its append begins. */
 static void append_recorded(
     recorder *r, work *w, bags_writer *writer, uint64_t stop) {
     while (w->appended < stop) {
@@ -650,18 +650,18 @@ static void close_recorded(recorder *r, work *w, bags_writer *writer) {
         now_certain(r, w);
 }
 
-/* A record, and the device over it that may die. */
+/* A record, and the device above it that may crash. */
 typedef struct stage {
     recorder *record;
-    mortal device;
+    crash_device device;
     work job;
 } stage;
 
 static void stage_start(stage *s, const char *path, uint64_t shard_length) {
     s->record = recorder_start();
-    mortal_start(&s->device, &s->record->io);
+    crash_device_start(&s->device, &s->record->io);
     s->job = work_on(path, shard_length, &s->device.io);
-    s->job.options.checksum = summed;
+    s->job.options.checksum = with_checksums;
 }
 
 static void stage_end(stage *s, int each, const char *what) {
@@ -677,18 +677,16 @@ static bags_writer *stage_open(stage *s, bool append) {
 }
 
 static void recover_recorded(stage *s) {
-    bags_recover_options options;
+    bags_env env = {NULL, &s->device.io};
     bags_recover_report report;
-    memset(&options, 0, sizeof(options));
-    options.env.io = &s->device.io;
-    assert_ok(bags_recover(s->job.path, &options, &report, &said));
+    assert_ok(recover_path(s->job.path, &env, &report, &said));
     finding f = work_find(&s->job, &s->record->io, false);
     assert_int_equal(f.right, f.length);
     s->job.flushed = f.length;
     now_certain(s->record, &s->job);
 }
 
-/* -------------------------------------------------------------------- tests */
+/* ---- tests ---- */
 
 static void write_and_sync(stage *s, bags_writer *writer, uint64_t total) {
     work *w = &s->job;
@@ -711,7 +709,7 @@ static void synced_datapoints_survive_a_power_failure(void **state) {
     stage_end(&s, 12, "unsharded");
 }
 
-/* With the last value each, and after a few. */
+/* After every value, and after several. */
 static void repeatedly_synced_datapoints_survive_a_power_failure(void **state) {
     static const uint64_t lengths[] = {0, 5};
     (void)state;
@@ -726,14 +724,14 @@ static void repeatedly_synced_datapoints_survive_a_power_failure(void **state) {
                 sync_recorded(s.record, &s.job, writer);
         }
         if (i % 2)
-            mortal_bury(&s.device, writer);
+            crash_writer(&s.device, writer);
         else
             close_recorded(s.record, &s.job, writer);
         stage_end(&s, i < 2 ? 4 : 2, "synced again and again");
     }
 }
 
-/* ------------------------------------------------------------------- one Bag */
+/* ---- one Bag ---- */
 
 static size_t blob_of(uint64_t number, unsigned char *data) {
     size_t size = (size_t)(number * 37 % 900);
@@ -741,9 +739,9 @@ static size_t blob_of(uint64_t number, unsigned char *data) {
     return size;
 }
 
-/* The blobs that were certain are there, by whatever the image has, and after it
- * was recovered; and no others but right ones if there were `sums`, or empty ones:
- * those have the end and the checksum of a sector of zeros. */
+/* The blobs that were certain exist in every image, before and after recovery.
+ * With checksums every other blob is correct, or empty: a sector of zeros is
+ * the end and the checksum of empty blobs. */
 static void check_bag(image *im, memory_disk *m, uint64_t seed, bool live,
     bool sums, tally_of_images *sum) {
     bags_error err;
@@ -780,16 +778,14 @@ static void check_bag_image(image *im, tally_of_images *sum) {
     memory_disk m;
     bags_error err;
     uint64_t seed = im->state;
-    bags_recover_options options;
+    bags_env env = {NULL, &m.io};
     memory_disk_start(&m);
     draw(im, 0, "", &m);
     bags_path_kind sums = BAGS_PATH_NONE;
     m.io.kind(m.io.user, "x.crc", &sums);
     check_bag(im, &m, seed, true, false, sum);
-    memset(&options, 0, sizeof(options));
-    options.env.io = &m.io;
-    if (bags_recover("x.bag", &options, NULL, &err)) {
-        /* A table that was torn contradicts the journal. Nothing is lost. */
+    if (recover_path("x.bag", &env, NULL, &err)) {
+        /* A torn table contradicts the journal. Nothing is lost. */
         sum->left++;
         check_bag(im, &m, seed, true, false, sum);
         if (im->record->certain[im->point] && err.code != BAGS_ERROR_CORRUPT)
@@ -798,7 +794,7 @@ static void check_bag_image(image *im, tally_of_images *sum) {
     } else {
         check_bag(im, &m, seed, false, sums == BAGS_PATH_FILE, sum);
     }
-    looked_at++;
+    checked_images++;
     sum->images++;
     memory_disk_free(&m);
 }
@@ -818,8 +814,8 @@ static void check_all_bags(recorder *r) {
     assert_true(sum.left < sum.images / 4);
 }
 
-/* Synced now and then, more often, and by closing, which removes the journal: that may be
- * undone. */
+/* Synced now and then, more often, and by closing, which removes the journal: a
+ * power failure may undo that. */
 static void synced_blobs_of_a_bag_survive_a_power_failure(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -829,7 +825,7 @@ static void synced_blobs_of_a_bag_survive_a_power_failure(void **state) {
         memset(&options, 0, sizeof(options));
         options.env.io = &r->io;
         options.buffer_size = 4096;
-        options.checksum = summed;
+        options.checksum = with_checksums;
         options.keep_idx = i == 2;
         assert_opens(writer, bag_writer_open("x.bag", &options, &said));
         for (uint64_t n = 0; n < 24; n++) {
@@ -873,20 +869,20 @@ static void the_power_may_fail_during_recovery(void **state) {
     stage_start(&s, "set", 0);
     bags_writer *writer = stage_open(&s, false);
     write_and_sync(&s, writer, 9);
-    mortal_bury(&s.device, writer);
+    crash_writer(&s.device, writer);
     recover_recorded(&s);
     stage_end(&s, 8, "recovery, unsharded");
     stage_start(&s, "set", 4);
     writer = stage_open(&s, false);
     write_and_sync(&s, writer, 11);
-    mortal_bury(&s.device, writer);
+    crash_writer(&s.device, writer);
     recover_recorded(&s);
     stage_end(&s, 4, "recovery of shards");
     stage_start(&s, "set", 40);
     writer = stage_open(&s, false);
     append_recorded(s.record, &s.job, writer, 5);
     assert_ok(work_flush(&s.job, writer, &said));
-    mortal_bury(&s.device, writer);
+    crash_writer(&s.device, writer);
     recover_recorded(&s);
     stage_end(&s, 6, "recovery of what was never synced");
 }
@@ -899,10 +895,10 @@ static void the_power_may_fail_after_resuming(void **state) {
         stage_start(&s, "set", lengths[i]);
         bags_writer *writer = stage_open(&s, false);
         write_and_sync(&s, writer, 9);
-        mortal_bury(&s.device, writer);
+        crash_writer(&s.device, writer);
         writer = stage_open(&s, true);
         write_and_sync(&s, writer, bags_writer_resumed(writer) + 7);
-        mortal_bury(&s.device, writer);
+        crash_writer(&s.device, writer);
         writer = stage_open(&s, true);
         write_and_sync(&s, writer, bags_writer_resumed(writer) + 7);
         close_recorded(s.record, &s.job, writer);
@@ -910,7 +906,7 @@ static void the_power_may_fail_after_resuming(void **state) {
     }
 }
 
-/* What sync promises does not depend on what happens by itself. */
+/* A sync keeps its promise even if nothing is synced automatically. */
 static void an_explicit_sync_holds_with_no_sync(void **state) {
     static const uint64_t lengths[] = {0, 40};
     (void)state;
@@ -920,13 +916,13 @@ static void an_explicit_sync_holds_with_no_sync(void **state) {
         s.job.options.no_sync = true;
         bags_writer *writer = stage_open(&s, false);
         write_and_sync(&s, writer, 9);
-        mortal_bury(&s.device, writer);
+        crash_writer(&s.device, writer);
         stage_end(&s, 6, i ? "no_sync, shards" : "no_sync, unsharded");
     }
 }
 
-/* A shard that was synced is finished with syncs, or its end could take away
- * what was certain. */
+/* A shard that was synced is finished with syncs; otherwise finishing it could
+ * lose what was certain. */
 static void finishing_a_shard_loses_nothing_that_was_synced(void **state) {
     static const uint64_t lengths[] = {0, 4};
     (void)state;
@@ -961,7 +957,7 @@ static void new_directories_survive_a_power_failure(void **state) {
     stage_end(&s, 3, "a new directory above shards");
 }
 
-/* Those that a writer made which died before it synced anything. */
+/* Directories created by a writer that crashed before it synced anything. */
 static void directories_of_a_crashed_writer_survive_a_power_failure(
     void **state) {
     static const uint64_t lengths[] = {0, 40};
@@ -972,7 +968,7 @@ static void directories_of_a_crashed_writer_survive_a_power_failure(
         bags_writer *writer = stage_open(&s, false);
         append_recorded(s.record, &s.job, writer, 4);
         assert_ok(work_flush(&s.job, writer, &said));
-        mortal_bury(&s.device, writer);
+        crash_writer(&s.device, writer);
         if (i < 2) {
             recover_recorded(&s);
         } else {
@@ -1004,10 +1000,11 @@ int main(int argc, char **argv) {
     if (argc > 1 && atoi(argv[1]) > 1)
         share = atoi(argv[1]);
     int failed = cmocka_run_group_tests_name("power", tests, NULL, NULL);
-    summed = true;
+    with_checksums = true;
     failed +=
         cmocka_run_group_tests_name("power, with checksums", tests, NULL, NULL);
     if (share > 1)
-        print_message("in part: test_power %d, %d images\n", share, looked_at);
+        print_message(
+            "in part: test_power %d, %d images\n", share, checked_images);
     return failed;
 }

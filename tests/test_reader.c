@@ -3,13 +3,22 @@
 
 #include <errno.h>
 
-enum mode { MAPPED, POSITIONAL, LOADED, ONE_FILE, ONE_MAP, CANNOT_MAP, MODES };
+enum mode {
+    MAPPED,
+    NO_MMAP,
+    CACHED_INDEX,
+    ONE_FILE,
+    ONE_MAP,
+    CANNOT_MAP,
+    MODES
+};
 
 static bags_reader_options reading(enum mode mode) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.no_mmap = mode == POSITIONAL || mode == LOADED || mode == ONE_FILE;
-    options.cache_index = mode == LOADED;
+    options.no_mmap =
+        mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
+    options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
     options.env.allocator = &memory.allocator;
@@ -30,7 +39,7 @@ static bags_reader *open_mode(const char *path, enum mode mode) {
     return reader;
 }
 
-/* ------------------------------------------------- a dataset known by formula */
+/* ---- a dataset with computed content ---- */
 
 enum { INFO, PICTURES, TITLE, WORDS, FIELDS };
 
@@ -96,7 +105,7 @@ static void check_item(const bags_row *row, size_t slot, size_t item,
     assert_bytes(bags_row_bytes(row, slot, item), text, size);
 }
 
-/* ------------------------------------------------------------------ whole rows */
+/* ---- complete rows ---- */
 
 static void datapoints_are_read_in_every_mode_and_variant(void **state) {
     (void)state;
@@ -206,7 +215,7 @@ static void the_info_agrees_with_the_files(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------ selections */
+/* ---- selections ---- */
 
 static void any_fields_in_any_order_are_selected(void **state) {
     (void)state;
@@ -250,7 +259,7 @@ static void any_fields_in_any_order_are_selected(void **state) {
     }
 }
 
-/* What a select of a sequence of `length` items gives; -1: an error. */
+/* What a selection of a sequence of `length` items returns; -1: an error. */
 static int model_select(const bags_select *s, size_t length, size_t *items) {
     uint64_t start = s->start, stop = s->stop, step = s->step ? s->step : 1;
     int count = 0;
@@ -363,7 +372,7 @@ static void start_or_stop_without_slice_is_an_argument_error(void **state) {
         for (size_t i = 0; i < 6; i++) {
             bags_select s = bags_whole(fields[i / 3]);
             *(i % 3 == 0 ? &s.start : i % 3 == 1 ? &s.stop : &s.step) = 1;
-            /* Also when the row knows the way already. */
+            /* Also when the row was used before. */
             assert_ok(bags_reader_get(reader, 5, NULL, 0, &row, &said));
             assert_fails(BAGS_ERROR_ARGUMENT,
                 bags_reader_get(reader, 5, &s, 1, &row, &said));
@@ -480,7 +489,7 @@ static void check_no_blob(const bags_reader *reader, uint64_t index,
         code);
 }
 
-/* In an order that leaves and meets the layouts of refs again. */
+/* Visit the layouts of refs in an order that leaves and returns to each. */
 static void one_blob_is_read_in_every_mode_and_variant(void **state) {
     (void)state;
     for (int variant = V1; variant <= SPLIT; variant++) {
@@ -525,7 +534,8 @@ static void a_missing_item_is_named(void **state) {
     bags_reader_close(reader);
 }
 
-/* Once a column was seen refs are not read; the items are counted all the same. */
+/* After a column was read, refs are not read any more; items are counted
+ * anyway. */
 static void one_blob_of_a_column_is_read(void **state) {
     bags_row row = {0};
     bags_column column;
@@ -541,8 +551,8 @@ static void one_blob_of_a_column_is_read(void **state) {
     bags_reader_close(reader);
 }
 
-/* A plain field and a sequence whose refs have every length that writers give
- * them: blob i of each is the number i. */
+/* A plain field and a sequence whose refs have every length that writers
+ * produce: blob i of each is the number i. */
 #define WIDE 70000
 
 static void save_wide(const char *path) {
@@ -601,7 +611,7 @@ static void refs_of_every_layout_are_read_in_any_order(void **state) {
     bags_reader_close(reader);
 }
 
-/* Of so many fields no layout is known: refs without a byte fit none either. */
+/* With this many fields, empty refs are invalid too. */
 static void empty_refs_of_many_fields_are_refused(void **state) {
     (void)state;
     for (size_t fields = 63; fields < 72; fields += 4) {
@@ -635,7 +645,8 @@ static void empty_refs_of_many_fields_are_refused(void **state) {
     }
 }
 
-/* Neither a mapped read nor a row that has grown needs memory or calls. */
+/* Neither a mapped read nor a row that has grown needs memory or system
+ * calls. */
 static void a_mapped_read_makes_no_calls(void **state) {
     (void)state;
     save_formula(at("x"), 50, V1);
@@ -685,7 +696,7 @@ static void opening_a_dataset_opens_no_field(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------------ rows */
+/* ---- rows ---- */
 
 static void a_row_is_used_with_many_readers(void **state) {
     (void)state;
@@ -723,7 +734,7 @@ static void an_empty_row_has_no_slots(void **state) {
     bags_row_free(&row);
 }
 
-/* ---------------------------------------------------------------------- values */
+/* ---- values ---- */
 
 static void values_are_decoded_by_their_types(void **state) {
     hand_set set;
@@ -741,7 +752,8 @@ static void values_are_decoded_by_their_types(void **state) {
     for (size_t i = 0; i < 9; i++) {
         set_begin(&set);
         set_blob(&set, 0, stored, 16);
-        hand_add(&set.bags[0], "xxxxxxx", i); /* an orphan: it moves the next */
+        hand_add(&set.bags[0], "xxxxxxx",
+            i); /* an orphan: it shifts the next blob */
         set_blob(&set, 1, "raw", i % 4);
         set_blob(&set, 2, "\xfe\xff\xff\xff\xff\xff\xff\xff", 8);
         set_blob(&set, 3, "\x01\x02", 2);
@@ -758,40 +770,40 @@ static void values_are_decoded_by_their_types(void **state) {
         bags_buffer scratch = {NULL, 0, NULL, NULL};
         for (uint64_t i = 0; i < 9; i++)
             for (int own = 0; own < 2; own++) {
-                bags_buffer *room = own ? &scratch : NULL;
+                bags_buffer *space = own ? &scratch : NULL;
                 bags_value array, other;
                 assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
                 assert_ok(bags_row_value(&row, 0, 0, NULL, &array, &said));
                 assert_int_equal(array.kind, BAGS_KIND_ARRAY);
                 assert_true((uintptr_t)array.data % 8 == 0);
-                assert_ok(bags_row_value(&row, 1, 0, room, &other, &said));
+                assert_ok(bags_row_value(&row, 1, 0, space, &other, &said));
                 assert_int_equal(other.kind, BAGS_KIND_BYTES);
                 assert_int_equal(other.size, i % 4);
-                assert_ok(bags_row_value(&row, 2, 0, room, &other, &said));
+                assert_ok(bags_row_value(&row, 2, 0, space, &other, &said));
                 assert_true(other.kind == BAGS_KIND_INT && other.sint == -2);
-                assert_ok(bags_row_value(&row, 3, 0, room, &other, &said));
+                assert_ok(bags_row_value(&row, 3, 0, space, &other, &said));
                 assert_true(
                     other.kind == BAGS_KIND_UINT && other.uint == 0x201);
-                assert_ok(bags_row_value(&row, 4, 0, room, &other, &said));
+                assert_ok(bags_row_value(&row, 4, 0, space, &other, &said));
                 assert_true(other.dims == 1 && other.shape[0] == 2);
                 assert_int_equal(((const uint16_t *)other.data)[1], 0x304);
                 for (size_t k = 0; k < i; k++) {
                     char text[8];
                     snprintf(text, sizeof(text), "w%d", (int)k);
-                    assert_ok(bags_row_value(&row, 5, k, room, &other, &said));
+                    assert_ok(bags_row_value(&row, 5, k, space, &other, &said));
                     assert_int_equal(other.kind, BAGS_KIND_UTF8);
                     assert_int_equal(other.size, 2);
                     assert_memory_equal(other.data, text, 2);
                 }
                 assert_fails(BAGS_ERROR_RANGE,
-                    bags_row_value(&row, 5, (size_t)i, room, &other, &said));
+                    bags_row_value(&row, 5, (size_t)i, space, &other, &said));
                 assert_fails(BAGS_ERROR_RANGE,
-                    bags_row_value(&row, 7, 0, room, &other, &said));
+                    bags_row_value(&row, 7, 0, space, &other, &said));
                 assert_fails(BAGS_ERROR_TYPE,
-                    bags_row_value(&row, 6, 0, room, &other, &said));
+                    bags_row_value(&row, 6, 0, space, &other, &said));
                 assert_says("strange");
                 assert_bytes(bags_row_bytes(&row, 6, 0), "\xff\xfe", 2);
-                /* Other slots did not use this one's scratch. */
+                /* Other slots did not use this slot's scratch. */
                 assert_memory_equal(array.data, numbers, 16);
             }
         bags_buffer_free(&scratch);
@@ -840,7 +852,7 @@ static void a_value_that_does_not_decode_names_field_and_datapoint(
     }
 }
 
-/* --------------------------------------------------------------- plain ranges */
+/* ---- plain ranges ---- */
 
 static void plain_fields_of_consecutive_datapoints_are_read_at_once(
     void **state) {
@@ -910,13 +922,13 @@ static void a_plain_range_is_one_contiguous_read(void **state) {
     }
     set_save(&set, V1, at("x"));
     set_free(&set);
-    bags_reader *reader = open_mode(at("x"), POSITIONAL);
+    bags_reader *reader = open_mode(at("x"), NO_MMAP);
     bags_row row = {0};
     assert_ok(bags_reader_get_range(reader, 0, 1, 0, &row, &said));
     uint64_t reads = disk.counts[HOOK_READ];
     disk.most_read = 0;
     assert_ok(bags_reader_get_range(reader, 100, 400, 0, &row, &said));
-    /* refs: its table and rows; the field: its table and its blobs */
+    /* refs: table and rows; the field: table and blobs */
     assert_true(disk.counts[HOOK_READ] - reads <= 4);
     assert_true(disk.most_read >= 300 * 20 && disk.most_read < 500 * 20);
     bags_row_free(&row);
@@ -961,7 +973,7 @@ static void orphans_do_not_appear_in_ranges(void **state) {
     }
 }
 
-/* Legal as far as the format goes: datapoints that share blobs, backwards. */
+/* Legal in the format: datapoints that share blobs, in reverse order. */
 static void refs_in_any_order_are_followed(void **state) {
     static const size_t order[] = {4, 0, 0, 3, 1, 4, 2, 2, 0};
     static const char *const texts[] = {"a", "bb", "", "dddd", "eeeee"};
@@ -1007,10 +1019,10 @@ static void refs_in_any_order_are_followed(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------------ refs */
+/* ---- refs ---- */
 
-/* A dataset of a plain field with 3 blobs and a sequence with 4, and one row
- * of refs before, the given one, and one behind. */
+/* A dataset of a plain field with 3 blobs and a sequence with 4; the given row
+ * of refs is between two valid ones. */
 static void save_row(const void *row, size_t size) {
     hand_set set;
     if (exists(at("x")))
@@ -1059,7 +1071,7 @@ static void refs_are_read_in_every_form_of_an_integer(void **state) {
                 save_row(row.data, row.size);
                 bytes_free(&row);
                 bags_reader *reader =
-                    open_mode(at("x"), (i + j + k) % 2 ? MAPPED : POSITIONAL);
+                    open_mode(at("x"), (i + j + k) % 2 ? MAPPED : NO_MMAP);
                 assert_ok(bags_reader_get(reader, 1, NULL, 0, &got, &said));
                 assert_text(bags_row_bytes(&got, 0, 0), "c");
                 assert_int_equal(bags_row_length(&got, 1), 3);
@@ -1103,7 +1115,7 @@ static void check_bad_row(const void *data, size_t size, size_t number) {
         assert_int_equal(bags_row_bytes(&row, 0, 0).size, 0);
         assert_fails(
             BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
-        /* Its neighbours are well. */
+        /* Its neighbours can be read. */
         assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
         assert_text(bags_row_bytes(&row, 1, 0), "d");
         assert_ok(bags_reader_get(reader, 2, NULL, 0, &row, &said));
@@ -1123,7 +1135,7 @@ static void invalid_rows_of_refs_are_errors(void **state) {
         {"\x91\x00", 2},
         {"\x93\x00\x90\x00", 4},
         {"\x93\x00\x90\x90", 4},
-        {"\x92\x00\x90\x00", 4}, /* bytes behind */
+        {"\x92\x00\x90\x00", 4}, /* trailing bytes */
         {"\x92\x00\x90\xc0", 4},
         {"\x92\x03\x90", 3}, /* no such blob */
         {"\x92\x7f\x90", 3},
@@ -1152,8 +1164,8 @@ static void invalid_rows_of_refs_are_errors(void **state) {
         {"\x92\x00\x92\xff\x01", 5},
         {"\x92\x00\x92\x00\xff", 5},
         {"\x92\x00\x92\x00\xd0\xff", 6},
-        {"\x92\x00\x00", 3}, /* no list */
-        {"\x92\x90\x90", 3}, /* a list for a plain one */
+        {"\x92\x00\x00", 3}, /* not a list */
+        {"\x92\x90\x90", 3}, /* a list for a plain field */
         {"\x92\x92\x00\x01\x90", 5},
         {"\x92\x00\x91\x00", 4},
         {"\x92\x00\x93\x00\x01\x01", 6},
@@ -1192,7 +1204,7 @@ static void truncated_rows_of_refs_are_errors(void **state) {
         check_bad_row(row, size, size);
 }
 
-/* Faults in refs are told with the file and the datapoint. */
+/* Errors in refs name the file and the datapoint. */
 static void a_refs_error_names_file_and_datapoint(void **state) {
     hand_set set;
     bags_row row = {0};
@@ -1211,7 +1223,7 @@ static void a_refs_error_names_file_and_datapoint(void **state) {
             set.row.size--;
         set_end(&set);
     }
-    /* 77 names blob 127, which is not there */
+    /* 77 refers to blob 127, which does not exist */
     set_save(&set, V1, at("x"));
     set_free(&set);
     for (int mode = 0; mode < MODES; mode++) {
@@ -1240,7 +1252,7 @@ static void a_refs_error_names_file_and_datapoint(void **state) {
     bags_row_free(&row);
 }
 
-/* ----------------------------------------------------------- tables of fields */
+/* ---- tables of fields ---- */
 
 static void a_damaged_table_names_file_and_blob(void **state) {
     (void)state;
@@ -1300,9 +1312,9 @@ static void a_damaged_table_of_refs_names_it(void **state) {
     }
 }
 
-/* -------------------------------------------------------------------- variants */
+/* ---- variants ---- */
 
-/* Every file in a variant of its own. */
+/* Each file is of another variant. */
 static void variants_may_be_mixed_in_a_dataset_with_refs(void **state) {
     hand_set set;
     (void)state;
@@ -1330,7 +1342,7 @@ static void variants_may_be_mixed_in_a_dataset_with_refs(void **state) {
     }
 }
 
-/* Reading all of it. The first error, or BAGS_OK. */
+/* Reads everything. Returns the first error, or BAGS_OK. */
 static bags_code read_all(const char *path, enum mode mode) {
     bags_reader_options options = reading(mode);
     bags_reader *reader = bags_reader_open(path, &options, &said);
@@ -1362,7 +1374,7 @@ static void a_bag_of_0_bytes_is_read_only_next_to_v2_or_empty_bags(
             }
             set_save(&set, (enum variant)variant, at("x"));
             set_free(&set);
-            /* now b is empty in its variant; make it 0 bytes */
+            /* now b is empty in its variant; truncate it to 0 bytes */
             save(at("x/b.bag"), "", 0);
             for (int mode = 0; mode < MODES; mode++) {
                 bags_code code = read_all(at("x"), (enum mode)mode);
@@ -1375,7 +1387,7 @@ static void a_bag_of_0_bytes_is_read_only_next_to_v2_or_empty_bags(
             }
             remove_tree(at("x"));
         }
-    /* All empty, in all ways. */
+    /* All empty, in every combination. */
     memset(&set, 0, sizeof(set));
     set_field(&set, "a", "bytes");
     set_field(&set, "b", "bytes[]");
@@ -1460,7 +1472,7 @@ static void damaged_split_datasets_are_errors(void **state) {
         case 1:
             remove_tree(at("x/title.bag"));
             break;
-        case 2: /* bytes of the last blob are gone */
+        case 2: /* bytes of the last blob are missing */
             resize_file(at("x/title.bag"), file_size(at("x/title.bag")) - 1);
             break;
         case 3:
@@ -1526,8 +1538,8 @@ static void a_split_dataset_without_datapoints_is_empty(void **state) {
     }
 }
 
-/* A kept journal makes a flat dataset readable for the newest Python package,
- * which deletes nothing: the same files without refs.bag. */
+/* Kept journals make a dataset without sequences readable for the newest Python
+ * package, which deletes nothing: the same files without refs.bag. */
 static void v1_bags_with_journals_and_no_refs_are_split(void **state) {
     hand_set set;
     (void)state;
@@ -1548,7 +1560,7 @@ static void v1_bags_with_journals_and_no_refs_are_split(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------------ limits */
+/* ---- limits ---- */
 
 static void few_open_files_and_maps_are_enough(void **state) {
     hand_set set;
@@ -1569,7 +1581,7 @@ static void few_open_files_and_maps_are_enough(void **state) {
     set_free(&set);
     for (size_t most = 1; most < 9; most += 2)
         for (int maps = 0; maps < 2; maps++) {
-            bags_reader_options options = reading(maps ? MAPPED : POSITIONAL);
+            bags_reader_options options = reading(maps ? MAPPED : NO_MMAP);
             bags_reader *reader;
             bags_row row = {0};
             options.max_files = most;
@@ -1604,7 +1616,7 @@ static void short_reads_are_continued(void **state) {
 }
 
 /* A row that claims a sequence of 2^40 items, or a blob of 2^40 bytes, must not
- * make the reader take memory for it. */
+ * make the reader allocate that much. */
 static void memory_use_is_bounded_by_the_file_sizes(void **state) {
     (void)state;
     save_row("\x92\x00\x92\x00\xcf\x00\x00\x01\x00\x00\x00\x00\x00", 13);
@@ -1628,7 +1640,8 @@ static void memory_use_is_bounded_by_the_file_sizes(void **state) {
     }
 }
 
-/* Between opening and the first use of a field somebody cuts its index. */
+/* Another process truncates a field's index between opening and the first
+ * use. */
 static void an_idx_that_shrinks_after_opening_is_an_error(void **state) {
     (void)state;
     for (int mode = 0; mode < MODES; mode++) {
@@ -1670,7 +1683,7 @@ static bags_code silent_open(const bags_codec *codec, const bags_type *type,
     return BAGS_ERROR_TYPE;
 }
 
-/* They should say why; the caller's error may be anything until they do. */
+/* They should write a message; until they do, err may contain anything. */
 static void codecs_that_fail_without_a_message_do_no_harm(void **state) {
     bags_codec decode = {"utf8", NULL, NULL, silent_decode, NULL, NULL};
     bags_codec open = {"utf8", silent_open, NULL, silent_decode, NULL, NULL};
@@ -1709,7 +1722,7 @@ static void codecs_that_fail_without_a_message_do_no_harm(void **state) {
 }
 
 /* 2000 datapoints that all refer to one blob of 64 KiB: 128 MiB if each had a
- * copy of its own. */
+ * copy. */
 static void shared_blobs_need_bounded_memory(void **state) {
     hand_set set;
     unsigned char *data = (unsigned char *)calloc(1, 65536);
@@ -1730,7 +1743,7 @@ static void shared_blobs_need_bounded_memory(void **state) {
                     code == BAGS_ERROR_LIMIT);
         if (!code)
             assert_bytes(bags_row_bytes(&row, 0, 1999), data, 65536);
-        /* A few times the Bag, and a little for small ones. */
+        /* A few times the size of the Bag, and a little for small ones. */
         assert_true(memory.peak < (uint64_t)40 << 20);
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -1738,11 +1751,12 @@ static void shared_blobs_need_bounded_memory(void **state) {
     free(data);
 }
 
-/* An allocator that gives the same places again once all is released. */
+/* An allocator that returns the same addresses again once everything is
+ * freed. */
 typedef struct arena {
     bags_allocator allocator;
     size_t used, live;
-    double room[100000];
+    double space[100000];
 } arena;
 
 static void *arena_resize(
@@ -1753,7 +1767,7 @@ static void *arena_resize(
         a->used = a->live ? a->used : 0;
         return NULL;
     }
-    void *fresh = a->room + a->used;
+    void *fresh = a->space + a->used;
     a->used += (new_size + 15) / 16 * 2;
     if (a->used > 100000)
         return NULL;
@@ -1763,7 +1777,7 @@ static void *arena_resize(
     return fresh;
 }
 
-/* A row must not take a new reader for the one it served before. */
+/* A row must not mistake a new reader for the one it served before. */
 static void a_row_is_not_confused_by_a_new_reader_at_the_same_address(
     void **state) {
     static arena a;
@@ -1774,7 +1788,7 @@ static void a_row_is_not_confused_by_a_new_reader_at_the_same_address(
     a.allocator.user = &a;
     save_formula(at("x"), 20, V1);
     save_formula(at("y"), 30, SPLIT);
-    /* The row's own memory comes from elsewhere. */
+    /* The row's own memory comes from another allocator. */
     bags_reader *first = open_mode(at("x"), MAPPED);
     assert_ok(bags_reader_get(first, 0, NULL, 0, &row, &said));
     bags_reader_close(first);

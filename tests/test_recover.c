@@ -1,5 +1,5 @@
-/* bags_recover and the writer's option `resume`, on what writers leave that die
- * and on what is damaged, with what is reported of it. */
+/* bags_recover and the writer's option `resume`, applied to what crashed
+ * writers leave and to damaged files, and what they report. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -13,18 +13,18 @@
 #endif
 #include <unistd.h>
 
-/* ------------------------------------------------------------------ helpers */
+/* ---- helpers ---- */
 
-/* What bags_recover told, of each shard. */
-typedef struct told {
+/* What bags_recover reported about each shard. */
+typedef struct reported {
     bags_recover_report report;
     bags_recovered shards[40];
     char paths[40][256], reasons[40][BAGS_ERROR_SIZE];
     int count;
-} told;
+} reported;
 
-static void hear(void *user, const bags_recovered *shard) {
-    told *t = (told *)user;
+static void note_shard(void *user, const bags_recovered *shard) {
+    reported *t = (reported *)user;
     assert_true(t->count < 40);
     t->shards[t->count] = *shard;
     snprintf(t->paths[t->count], sizeof(t->paths[0]), "%s", shard->path);
@@ -32,18 +32,18 @@ static void hear(void *user, const bags_recovered *shard) {
     t->count++;
 }
 
-static bags_recover_options recover_options(told *t) {
+static bags_recover_options recover_options(reported *t) {
     bags_recover_options options;
     memset(&options, 0, sizeof(options));
     memset(t, 0, sizeof(*t));
-    options.each = hear;
+    options.each = note_shard;
     options.user = t;
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
     return options;
 }
 
-static bags_code recover(const char *path, told *t) {
+static bags_code recover(const char *path, reported *t) {
     bags_recover_options options = recover_options(t);
     return bags_recover(path, &options, &t->report, &said);
 }
@@ -54,22 +54,22 @@ static work local_work(const char *path, uint64_t shard_length) {
     return w;
 }
 
-/* `flushed` datapoints that are, and `lost` that are not with the system, by a
- * writer that dies. */
+/* A writer crashes: `flushed` datapoints were passed to the system, `lost` were
+ * not. */
 static void leave(work *w, uint64_t flushed, uint64_t lost) {
-    mortal device;
+    crash_device device;
     bags_writer *writer;
-    mortal_start(&device, &disk.io);
+    crash_device_start(&device, &disk.io);
     w->options.env.io = &device.io;
     assert_opens(writer, work_open(w, false, &said));
     assert_ok(work_append_to(w, writer, flushed, &said));
     assert_ok(work_flush(w, writer, &said));
     assert_ok(work_append_to(w, writer, flushed + lost, &said));
-    mortal_bury(&device, writer);
+    crash_writer(&device, writer);
     w->options.env.io = &disk.io;
 }
 
-static void write_whole(work *w, uint64_t total) {
+static void write_complete(work *w, uint64_t total) {
     bags_writer *writer;
     assert_opens(writer, work_open(w, false, &said));
     assert_ok(work_append_to(w, writer, total, &said));
@@ -102,59 +102,61 @@ static uint64_t tree_size(const char *path) {
     "spec.json.partial text.bag text.idx"
 #define DONE_NAMES "clip.bag id.bag refs.bag spec.json text.bag"
 
-/* ----------------------------------------------------------------- recovery */
+/* ---- recovery ---- */
 
 static void recovery_writes_the_bytes_that_the_writer_would_have_written(
     void **state) {
     static const uint64_t lengths[] = {0, 4, 40};
     (void)state;
     for (int i = 0; i < 3; i++) {
-        told t;
-        work dead = local_work(at("dead%d", i), lengths[i]);
-        work whole = local_work(at("whole%d", i), lengths[i]);
-        leave(&dead, 6, 0);
-        write_whole(&whole, 6);
-        assert_ok(recover(dead.path, &t));
-        assert_same_tree(dead.path, whole.path);
+        reported t;
+        work crashed = local_work(at("crashed%d", i), lengths[i]);
+        work complete = local_work(at("complete%d", i), lengths[i]);
+        leave(&crashed, 6, 0);
+        write_complete(&complete, 6);
+        assert_ok(recover(crashed.path, &t));
+        assert_same_tree(crashed.path, complete.path);
         assert_int_equal(t.report.finished_now, 1);
         assert_int_equal(t.report.finished_before, lengths[i] == 4);
         assert_int_equal(t.report.length, lengths[i] == 4 ? 2 : 6);
         assert_int_equal(
             t.report.removed + t.report.locked + t.report.failed, 0);
-        check_points(&dead, 6);
-        assert_ok(recover(dead.path, &t));
+        check_points(&crashed, 6);
+        assert_ok(recover(crashed.path, &t));
         assert_int_equal(t.report.finished_before, lengths[i] == 4 ? 2 : 1);
         assert_int_equal(t.report.finished_now + t.report.length, 0);
-        assert_same_tree(dead.path, whole.path);
+        assert_same_tree(crashed.path, complete.path);
     }
 }
 
 static void shards_limited_by_size_are_recovered_too(void **state) {
-    told t;
+    reported t;
     (void)state;
-    work dead = local_work(at("dead"), 0), whole = local_work(at("whole"), 0);
-    dead.options.shard_size = whole.options.shard_size = 6000;
-    leave(&dead, 9, 0);
-    write_whole(&whole, 9);
-    assert_ok(recover(dead.path, &t));
-    assert_same_tree(dead.path, whole.path);
+    work crashed = local_work(at("crashed"), 0),
+         complete = local_work(at("complete"), 0);
+    crashed.options.shard_size = complete.options.shard_size = 6000;
+    leave(&crashed, 9, 0);
+    write_complete(&complete, 9);
+    assert_ok(recover(crashed.path, &t));
+    assert_same_tree(crashed.path, complete.path);
 }
 
 static void recovery_keeps_journals_on_request(void **state) {
-    told t;
+    reported t;
     (void)state;
-    work dead = local_work(at("dead"), 4), whole = local_work(at("whole"), 4);
-    dead.options.keep_idx = whole.options.keep_idx = true;
-    leave(&dead, 6, 0);
-    write_whole(&whole, 6);
+    work crashed = local_work(at("crashed"), 4),
+         complete = local_work(at("complete"), 4);
+    crashed.options.keep_idx = complete.options.keep_idx = true;
+    leave(&crashed, 6, 0);
+    write_complete(&complete, 6);
     bags_recover_options options = recover_options(&t);
     options.keep_idx = true;
-    assert_ok(bags_recover(dead.path, &options, NULL, &said));
-    assert_same_tree(dead.path, whole.path);
+    assert_ok(bags_recover(crashed.path, &options, NULL, &said));
+    assert_same_tree(crashed.path, complete.path);
 }
 
 static void a_dry_run_reports_everything_and_changes_nothing(void **state) {
-    told dry, done;
+    reported dry, done;
     (void)state;
     work w = local_work(at("set"), 4);
     leave(&w, 6, 0);
@@ -182,7 +184,7 @@ static void a_dry_run_reports_everything_and_changes_nothing(void **state) {
     assert_int_equal(dry.shards[0].action, BAGS_RECOVERY_NOTHING);
     assert_int_equal(dry.shards[1].action, BAGS_RECOVERY_FINISHED);
     assert_int_equal(dry.shards[1].length, 1);
-    /* What was there, less what is there without the four tables. */
+    /* The size before, less the size of the files without their four tables. */
     uint64_t tables = 4 * 8 + 8 + 8 + 8;
     for (uint64_t i = file_size(at("set/000001/clip.idx")); i; i -= 8)
         tables += 8;
@@ -191,7 +193,7 @@ static void a_dry_run_reports_everything_and_changes_nothing(void **state) {
     check_points(&w, 5);
 }
 
-/* Any end of any journal or Bag: what is whole in all files is kept. */
+/* Any journal or Bag, truncated anywhere: the complete datapoints are kept. */
 static void truncated_files_keep_their_complete_datapoints(void **state) {
     static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
         "id.bag", "text.idx", "clip.idx", "clip.bag"};
@@ -203,15 +205,15 @@ static void truncated_files_keep_their_complete_datapoints(void **state) {
         uint64_t size = file_size(at("model/%s", files[f]));
         uint64_t last = UINT64_MAX;
         for (uint64_t n = size + 1; n > 0; cuts++) {
-            n -= n > 700 ? 61 : 1; /* by steps in long garbage */
-            told t;
+            n -= n > 700 ? 61 : 1; /* in larger steps where there is much */
+            reported t;
             work one = local_work(at("one"), 0);
             copy_tree(at("model"), one.path);
             resize_file(at("one/%s", files[f]), n);
             poison();
             bags_code code = recover(one.path, &t);
             if (code == BAGS_ERROR_CORRUPT) {
-                /* Not one is whole, though refs.idx says there are some. */
+                /* None is complete, although refs.idx lists some. */
                 assert_names(one.path, LEFT_NAMES);
                 assert_int_equal(t.report.failed, 1);
                 assert_says("refs.idx");
@@ -233,35 +235,36 @@ static void truncated_files_keep_their_complete_datapoints(void **state) {
             remove_tree(one.path);
         }
     }
-    print_message("%d cuts\n", cuts);
+    print_message("%d truncations\n", cuts);
 }
 
-/* What is behind the datapoints that are whole is cut off. */
+/* What follows the complete datapoints is truncated. */
 static void trailing_bytes_are_truncated(void **state) {
     static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
         "id.bag", "text.idx", "text.bag", "clip.idx", "clip.bag"};
     (void)state;
-    work dead = local_work(at("model"), 0), whole = local_work(at("whole"), 0);
-    leave(&dead, 6, 0);
-    write_whole(&whole, 6);
-    told dry;
-    bags_recover_options look = recover_options(&dry);
-    look.dry_run = true;
-    assert_ok(bags_recover(dead.path, &look, &dry.report, &said));
+    work crashed = local_work(at("model"), 0),
+         complete = local_work(at("complete"), 0);
+    leave(&crashed, 6, 0);
+    write_complete(&complete, 6);
+    reported dry;
+    bags_recover_options dry_options = recover_options(&dry);
+    dry_options.dry_run = true;
+    assert_ok(bags_recover(crashed.path, &dry_options, &dry.report, &said));
     for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++)
         for (uint64_t more = 1; more < 40; more += 6) {
-            told t;
+            reported t;
             copy_tree(at("model"), at("one"));
             uint64_t size = file_size(at("one/%s", files[f]));
             resize_file(at("one/%s", files[f]), size + more);
             assert_ok(recover(at("one"), &t));
-            assert_same_tree(at("one"), at("whole"));
+            assert_same_tree(at("one"), at("complete"));
             assert_int_equal(t.report.truncated, dry.report.truncated + more);
             remove_tree(at("one"));
         }
 }
 
-/* A journal in which one entry is not what it was. */
+/* A journal in which one entry was changed. */
 static void datapoints_end_before_damage_in_the_middle(void **state) {
     static const char *const files[] = {
         "refs.idx", "id.idx", "text.idx", "clip.idx", "refs.bag"};
@@ -271,7 +274,7 @@ static void datapoints_end_before_damage_in_the_middle(void **state) {
     for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++) {
         bytes file = load(at("model/%s", files[f]));
         for (size_t i = 0; i < file.size; i++) {
-            told t;
+            reported t;
             work one = local_work(at("one"), 0);
             copy_tree(at("model"), one.path);
             file.data[i] ^= 0xff;
@@ -295,7 +298,7 @@ static void datapoints_end_before_damage_in_the_middle(void **state) {
 }
 
 static void a_shard_without_datapoints_is_removed(void **state) {
-    told t;
+    reported t;
     (void)state;
     work w = local_work(at("set"), 4);
     leave(&w, 0, 1);
@@ -312,7 +315,7 @@ static void a_shard_without_datapoints_is_removed(void **state) {
 }
 
 static void files_that_no_writer_creates_stay(void **state) {
-    told t;
+    reported t;
     (void)state;
     work w = local_work(at("set"), 4);
     leave(&w, 0, 1);
@@ -334,14 +337,14 @@ static void files_that_no_writer_creates_stay(void **state) {
     check_points(&full, 3);
 }
 
-/* What no writer has left is not touched. */
+/* Directories that no writer left are unchanged. */
 static void directories_without_a_record_are_left_alone(void **state) {
-    told t;
+    reported t;
     (void)state;
     work w = local_work(at("set"), 4);
     leave(&w, 6, 0);
     make_dir(at("set/20240101"));
-    save_text(at("set/20240101/drive.bag"), "a recording of somebody else");
+    save_text(at("set/20240101/drive.bag"), "a recording of another program");
     assert_fails(BAGS_ERROR_CORRUPT, recover(w.path, &t));
     assert_says("20240101");
     assert_names(at("set/20240101"), "drive.bag");
@@ -358,7 +361,7 @@ static void a_damaged_record_is_an_error_and_stays(void **state) {
     static const char *const texts[] = {"", "{", "{}x", "[]", "{\"a\": 3}",
         "{\"text\": \"utf8\", \"clip\": \"bytes[]\"}", "{\"../x\": \"utf8\"}",
         "{\"refs\": \"utf8\"}"};
-    told t;
+    reported t;
     (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         work w = local_work(at("set%d", (int)i), 4);
@@ -379,9 +382,9 @@ static void a_damaged_record_is_an_error_and_stays(void **state) {
     }
 }
 
-/* As a copy has it that was made while the writer renamed and removed. */
+/* Like a copy that was made while the writer renamed and removed files. */
 static void a_shard_with_tables_but_no_journals_is_not_removed(void **state) {
-    told t;
+    reported t;
     bags_writer *writer;
     (void)state;
     work w = local_work(at("set"), 4);
@@ -401,7 +404,7 @@ static void a_shard_with_tables_but_no_journals_is_not_removed(void **state) {
     assert_same_tree(w.path, at("copy"));
 }
 
-/* ---------------------------------------------------------- several workers */
+/* ---- several workers ---- */
 
 static work worker(const char *path, uint64_t index, uint64_t workers) {
     work w = local_work(path, 2);
@@ -412,11 +415,11 @@ static work worker(const char *path, uint64_t index, uint64_t workers) {
 }
 
 static void the_shard_of_a_running_writer_is_left_alone(void **state) {
-    told t;
+    reported t;
     bags_writer *writer;
     (void)state;
-    work dead = worker(at("set"), 0, 2), alive = worker(at("set"), 1, 2);
-    leave(&dead, 3, 0);
+    work crashed = worker(at("set"), 0, 2), alive = worker(at("set"), 1, 2);
+    leave(&crashed, 3, 0);
     assert_opens(writer, work_open(&alive, false, &said));
     assert_ok(work_append_to(&alive, writer, 3, &said));
     assert_ok(work_flush(&alive, writer, &said));
@@ -433,7 +436,7 @@ static void the_shard_of_a_running_writer_is_left_alone(void **state) {
     alive.appended = 3;
     assert_ok(work_append_to(&alive, writer, 5, &said));
     assert_ok(work_close(&alive, writer, &said));
-    check_points(&dead, 3);
+    check_points(&crashed, 3);
     check_points(&alive, 5);
 }
 
@@ -441,7 +444,7 @@ static void the_shard_of_a_writer_in_another_process_is_left_alone(
     void **state) {
     int ready[2], go[2], status;
     char byte = 0;
-    told t;
+    reported t;
     (void)state;
     skip_on_windows("needs fork");
     assert_int_equal(pipe(ready), 0);
@@ -454,7 +457,7 @@ static void the_shard_of_a_writer_in_another_process_is_left_alone(
             work_flush(&w, writer, NULL) || write(ready[1], "x", 1) != 1 ||
             read(go[0], &byte, 1) != 1)
             _exit(1);
-        _exit(0); /* dies, its lock with it */
+        _exit(0); /* it crashes; its lock is released */
     }
     assert_int_equal(read(ready[0], &byte, 1), 1);
     assert_fails(BAGS_ERROR_LOCKED, recover(at("set"), &t));
@@ -471,7 +474,7 @@ static void the_shard_of_a_writer_in_another_process_is_left_alone(
 }
 
 static void recovery_can_be_limited_to_the_shards_of_one_worker(void **state) {
-    told t;
+    reported t;
     (void)state;
     work first = worker(at("set"), 0, 3), second = worker(at("set"), 1, 3);
     work third = worker(at("set"), 2, 3);
@@ -501,16 +504,16 @@ static void recovery_can_be_limited_to_the_shards_of_one_worker(void **state) {
     check_points(&third, 1);
 }
 
-/* ------------------------------------------------------------------- append */
+/* ---- resume ---- */
 
-/* After a death with any number of datapoints. */
+/* After a crash with any number of datapoints. */
 static void a_resumed_dataset_equals_one_that_was_never_interrupted(
     void **state) {
     static const uint64_t lengths[] = {0, 4, 1};
     (void)state;
     for (int i = 0; i < 3; i++) {
-        work whole = local_work(at("whole%d", i), lengths[i]);
-        write_whole(&whole, 13);
+        work complete = local_work(at("complete%d", i), lengths[i]);
+        write_complete(&complete, 13);
         for (uint64_t death = 0; death < 13; death++)
             for (uint64_t lost = 0; lost < 3 && death + lost < 14; lost += 2) {
                 bags_writer *writer;
@@ -522,7 +525,7 @@ static void a_resumed_dataset_equals_one_that_was_never_interrupted(
                 assert_int_equal(bags_writer_length(writer), 0);
                 assert_ok(work_append_to(&w, writer, 13, &said));
                 assert_ok(work_close(&w, writer, &said));
-                assert_same_tree(w.path, whole.path);
+                assert_same_tree(w.path, complete.path);
                 remove_tree(w.path);
             }
     }
@@ -532,12 +535,13 @@ static void killed_workers_can_resume(void **state) {
     (void)state;
     for (uint64_t killed = 0; killed < 16; killed++) {
         for (uint64_t i = 0; i < 4; i++) {
-            work whole = worker(at("whole"), i, 4), w = worker(at("set"), i, 4);
-            write_whole(&whole, 3 + 2 * i);
+            work complete = worker(at("complete"), i, 4),
+                 w = worker(at("set"), i, 4);
+            write_complete(&complete, 3 + 2 * i);
             if (killed >> i & 1)
                 leave(&w, 2 + i, i % 2);
             else
-                write_whole(&w, 3 + 2 * i);
+                write_complete(&w, 3 + 2 * i);
         }
         for (uint64_t i = 0; i < 4; i++) {
             bags_writer *writer;
@@ -548,9 +552,9 @@ static void killed_workers_can_resume(void **state) {
             assert_ok(work_append_to(&w, writer, 3 + 2 * i, &said));
             assert_ok(work_close(&w, writer, &said));
         }
-        assert_same_tree(at("set"), at("whole"));
+        assert_same_tree(at("set"), at("complete"));
         remove_tree(at("set"));
-        remove_tree(at("whole"));
+        remove_tree(at("complete"));
     }
 }
 
@@ -558,7 +562,7 @@ static void resuming_a_sharded_dataset_as_unsharded_is_refused_with_a_remedy(
     void **state) {
     work w = local_work(at("x"), 4);
     (void)state;
-    write_whole(&w, 10);
+    write_complete(&w, 10);
     copy_tree(at("x"), at("before"));
     w.options.shard_length = 0;
     assert_null(work_open(&w, true, &said));
@@ -573,13 +577,13 @@ static void resume_starts_a_dataset_that_does_not_exist(void **state) {
     for (int i = 0; i < 2; i++) {
         bags_writer *writer;
         work w = local_work(at("new%d/set", i), lengths[i]);
-        work whole = local_work(at("whole%d", i), lengths[i]);
-        write_whole(&whole, 6);
+        work complete = local_work(at("complete%d", i), lengths[i]);
+        write_complete(&complete, 6);
         assert_opens(writer, work_open(&w, true, &said));
         assert_int_equal(bags_writer_resumed(writer), 0);
         assert_ok(work_append_to(&w, writer, 6, &said));
         assert_ok(work_close(&w, writer, &said));
-        assert_same_tree(w.path, whole.path);
+        assert_same_tree(w.path, complete.path);
     }
 }
 
@@ -587,7 +591,7 @@ static void finished_shards_are_followed_by_new_ones(void **state) {
     bags_writer *writer;
     (void)state;
     work w = local_work(at("set"), 4);
-    write_whole(&w, 6);
+    write_complete(&w, 6);
     copy_tree(at("set/000001"), at("second"));
     assert_opens(writer, work_open(&w, true, &said));
     assert_int_equal(bags_writer_resumed(writer), 6);
@@ -602,7 +606,7 @@ static void finished_shards_are_followed_by_new_ones(void **state) {
 static void a_finished_unsharded_dataset_cannot_be_resumed(void **state) {
     (void)state;
     work w = local_work(at("set"), 0);
-    write_whole(&w, 3);
+    write_complete(&w, 3);
     copy_tree(at("set"), at("copy"));
     assert_refused(BAGS_ERROR_EXISTS, work_open(&w, true, &said));
     assert_says("set");
@@ -621,7 +625,7 @@ static void resuming_with_other_fields_is_refused(void **state) {
         for (int finished = 0; finished < 2; finished++) {
             work w = local_work(at("set%d%d", i, finished), lengths[i]);
             if (finished)
-                write_whole(&w, 3);
+                write_complete(&w, 3);
             else
                 leave(&w, 3, 0);
             copy_tree(w.path, at("copy"));
@@ -649,18 +653,18 @@ static void sharded_and_unsharded_are_not_mixed(void **state) {
     assert_same_tree(at("shards"), at("copy2"));
 }
 
-/* An abort takes away only what this writer brought. */
+/* An abort removes only what this writer added. */
 static void abort_restores_what_existed_before_resume(void **state) {
     static const uint64_t lengths[] = {0, 40};
     (void)state;
     for (int i = 0; i < 2; i++)
         for (uint64_t more = 0; more < 9; more += 4) {
             bags_writer *writer;
-            told t;
+            reported t;
             work w = local_work(at("set"), lengths[i]);
-            work whole = local_work(at("whole"), lengths[i]);
+            work complete = local_work(at("complete"), lengths[i]);
             leave(&w, 5, 0);
-            write_whole(&whole, 5);
+            write_complete(&complete, 5);
             assert_opens(writer, work_open(&w, true, &said));
             assert_ok(work_append_to(&w, writer, 5 + more, &said));
             if (more)
@@ -668,26 +672,26 @@ static void abort_restores_what_existed_before_resume(void **state) {
             bags_writer_abort(writer);
             assert_ok(recover(w.path, &t));
             assert_int_equal(t.report.length, 5);
-            assert_same_tree(w.path, whole.path);
+            assert_same_tree(w.path, complete.path);
             remove_tree(w.path);
-            remove_tree(whole.path);
+            remove_tree(complete.path);
         }
 }
 
-/* The end of an abort that fails or dies at its n-th call: recovery takes up
+/* The end of an abort that fails or crashes at its n-th call: recovery finishes
  * what it left. False if it made fewer calls. */
 static bool interrupt_abort(
     const char *path, uint64_t shard_length, uint64_t n) {
-    mortal device;
+    crash_device device;
     bags_writer *writer;
-    told t;
+    reported t;
     work w = local_work(path, shard_length);
-    mortal_start(&device, &disk.io);
+    crash_device_start(&device, &disk.io);
     w.options.env.io = &device.io;
     assert_opens(writer, work_open(&w, false, &said));
     assert_ok(work_append_to(&w, writer, 5, &said));
     assert_ok(work_flush(&w, writer, &said));
-    mortal_kill_at(&device, device.files.calls + n);
+    crash_at(&device, device.files.calls + n);
     bags_writer_abort(writer);
     poison();
     bags_code code = recover(path, &t);
@@ -712,7 +716,7 @@ static void abort_may_be_interrupted_anywhere(void **state) {
 static void flush_alone_makes_datapoints_recoverable(void **state) {
     (void)state;
     for (uint64_t flushed = 1; flushed < 12; flushed++) {
-        told t;
+        reported t;
         work w = local_work(at("set%d", (int)flushed), 0);
         leave(&w, flushed, 1);
         assert_ok(recover(w.path, &t));
@@ -721,9 +725,9 @@ static void flush_alone_makes_datapoints_recoverable(void **state) {
     }
 }
 
-/* ---------------------------------------------------- a recovery that races */
+/* ---- concurrent recovery ---- */
 
-/* Hooks that do something else in between, before the n-th call. */
+/* Hooks that do something else before their n-th call. */
 typedef struct between {
     bags_io io;
     const bags_io *base;
@@ -844,7 +848,7 @@ static void act_recover(between *b) {
     bags_recover(b->path, &options, NULL, NULL);
 }
 
-/* Somebody recovers the dataset at every call that its living writer makes. */
+/* Another process recovers the dataset at every call of its running writer. */
 static void recovery_at_any_time_does_not_harm_a_running_writer(void **state) {
     static const uint64_t lengths[] = {0, 3};
     (void)state;
@@ -889,7 +893,7 @@ static void act_append(between *b) {
     act_close(b);
 }
 
-/* And a writer finishes at every call that a recovery makes. */
+/* A writer finishes at every call of a recovery. */
 static void a_writer_that_finishes_does_not_disturb_a_recovery(void **state) {
     static void (*const acts[])(between *) = {act_close, act_append};
     (void)state;
@@ -931,7 +935,7 @@ static void a_writer_that_finishes_does_not_disturb_a_recovery(void **state) {
     }
 }
 
-/* ---------------------------------------------------------------- the tests */
+/* ---- the tests ---- */
 
 static int pass_over(void *user, void *file) {
     (void)user;
@@ -939,7 +943,7 @@ static int pass_over(void *user, void *file) {
     return 0;
 }
 
-/* Power does not fail here: so nothing waits for the disk. */
+/* The power does not fail here: nothing waits for the disk. */
 static int quick_setup(void **state) {
     static bags_io quick;
     int code = support_setup(state);
@@ -949,11 +953,12 @@ static int quick_setup(void **state) {
     return code;
 }
 
-/* --------------------------------------------------------------- checksums */
+/* ---- checksums ---- */
 
-static work summed_work(const char *path, uint64_t shard_length, bool summed) {
+static work checksum_work(
+    const char *path, uint64_t shard_length, bool with_checksums) {
     work w = local_work(path, shard_length);
-    w.options.checksum = summed;
+    w.options.checksum = with_checksums;
     return w;
 }
 
@@ -961,30 +966,30 @@ static void a_shard_with_checksums_is_recovered_with_them(void **state) {
     static const uint64_t lengths[] = {0, 4};
     (void)state;
     for (int i = 0; i < 2; i++) {
-        told t;
-        work dead = summed_work(at("dead%d", i), lengths[i], true);
-        work whole = summed_work(at("whole%d", i), lengths[i], true);
-        leave(&dead, 6, 0);
-        write_whole(&whole, 6);
-        assert_ok(recover(dead.path, &t));
+        reported t;
+        work crashed = checksum_work(at("crashed%d", i), lengths[i], true);
+        work complete = checksum_work(at("complete%d", i), lengths[i], true);
+        leave(&crashed, 6, 0);
+        write_complete(&complete, 6);
+        assert_ok(recover(crashed.path, &t));
         assert_int_equal(t.report.finished_now, 1);
-        assert_same_tree(dead.path, whole.path);
-        check_points(&dead, 6);
+        assert_same_tree(crashed.path, complete.path);
+        check_points(&crashed, 6);
     }
 }
 
-/* A loss of power may leave a file's length without its bytes. */
+/* A power failure may keep a file's size but not its bytes. */
 static void datapoints_end_before_a_checksum_mismatch(void **state) {
     static const char *const names[] = {"text", "clip", "id", "refs"};
     (void)state;
     for (int i = 0; i < 8; i++) {
-        told t;
-        work w = summed_work(at("%d", i), 0, true);
+        reported t;
+        work w = checksum_work(at("%d", i), 0, true);
         leave(&w, 12, 0);
         const char *path =
             at("%d/%s.%s", i, names[i / 2], i % 2 ? "crc" : "bag");
         bytes file = load(path);
-        /* Behind what is in use there may be what was dropped. */
+        /* A cancelled datapoint may follow the data in use. */
         size_t where = i % 2 ? 4 * 7 + 1 : i == 2 ? 200 : file.size - 20;
         file.data[where] ^= 1;
         save(path, file.data, file.size);
@@ -997,9 +1002,9 @@ static void datapoints_end_before_a_checksum_mismatch(void **state) {
 }
 
 static void truncated_checksums_end_the_datapoints(void **state) {
-    told t;
+    reported t;
     (void)state;
-    work w = summed_work(at("x"), 0, true);
+    work w = checksum_work(at("x"), 0, true);
     leave(&w, 12, 0);
     resize_file(at("x/text.crc"), 4 * 5 + 3);
     assert_ok(recover(w.path, &t));
@@ -1008,15 +1013,16 @@ static void truncated_checksums_end_the_datapoints(void **state) {
     check_points(&w, 5);
 }
 
-/* Whatever the one that goes on was asked for, a shard that has checksums keeps
- * them, and one that has none gets them if they are wanted. */
+/* Whatever the resuming writer requests, a shard that has checksums keeps them,
+ * and one that has none gets them on request. */
 static void resuming_with_and_without_checksums(void **state) {
     static const uint64_t lengths[] = {0, 10};
     (void)state;
     for (int i = 0; i < 6; i++) {
         bool before = i % 3 != 1, after = i % 3 != 0;
-        work w = summed_work(at("dead%d", i), lengths[i / 3], before);
-        work whole = summed_work(at("whole%d", i), lengths[i / 3], true);
+        work w = checksum_work(at("crashed%d", i), lengths[i / 3], before);
+        work complete =
+            checksum_work(at("complete%d", i), lengths[i / 3], true);
         bags_writer *writer;
         leave(&w, 6, 0);
         w.options.checksum = after;
@@ -1024,41 +1030,41 @@ static void resuming_with_and_without_checksums(void **state) {
         assert_int_equal(bags_writer_resumed(writer), 6);
         assert_ok(work_append_to(&w, writer, 9, &said));
         assert_ok(work_close(&w, writer, &said));
-        write_whole(&whole, 9);
-        assert_same_tree(w.path, whole.path);
+        write_complete(&complete, 9);
+        assert_same_tree(w.path, complete.path);
         check_points(&w, 9);
     }
 }
 
 static void abort_restores_checksums_too(void **state) {
     (void)state;
-    told t;
+    reported t;
     bags_writer *writer;
-    work w = summed_work(at("x"), 0, true);
-    work whole = summed_work(at("whole"), 0, true);
+    work w = checksum_work(at("x"), 0, true);
+    work complete = checksum_work(at("complete"), 0, true);
     leave(&w, 6, 0);
     assert_opens(writer, work_open(&w, true, &said));
     assert_ok(work_append_to(&w, writer, 9, &said));
     bags_writer_abort(writer);
     assert_ok(recover(w.path, &t));
     assert_int_equal(t.report.length, 6);
-    write_whole(&whole, 6);
-    assert_same_tree(w.path, whole.path);
+    write_complete(&complete, 6);
+    assert_same_tree(w.path, complete.path);
 }
 
-/* Go on with the five datapoints that were left, ask for checksums, and die or
- * fail at the n-th call behind the opening; the writer is closed, or aborted.
+/* Resume with the five existing datapoints, request checksums, and crash or
+ * fail at the n-th call after opening; then close the writer, or abort it.
  * False if there are fewer calls. */
 static bool interrupt_the_adding(
-    const char *path, uint64_t n, bool dies, bool aborts) {
-    mortal device;
+    const char *path, uint64_t n, bool crashes, bool aborts) {
+    crash_device device;
     bags_writer *writer;
-    work w = summed_work(path, 0, true);
-    mortal_start(&device, &disk.io);
+    work w = checksum_work(path, 0, true);
+    crash_device_start(&device, &disk.io);
     w.options.env.io = &device.io;
     assert_opens(writer, work_open(&w, true, &said));
-    mortal_kill_at(&device, device.files.calls + n);
-    device.files.stays = dies;
+    crash_at(&device, device.files.calls + n);
+    device.files.stays = crashes;
     work_append_to(&w, writer, 9, NULL);
     bags_writer_flush(writer, NULL);
     if (aborts)
@@ -1077,23 +1083,24 @@ static void leave_five(const char *path) {
     "clip.bag clip.crc id.bag id.crc refs.bag refs.crc "                       \
     "spec.json text.bag text.crc"
 
-/* Checksums of a part of the Bags, or of blobs that became others, would make
- * verify tell of damage that there is not. */
+/* Checksums of only some Bags, or of blobs that have changed, would make verify
+ * report damage that does not exist. */
 static void checksums_are_added_to_all_bags_or_to_none(void **state) {
     int points = 0, with = 0, without = 0;
     (void)state;
     for (int how = 0; how < 4; how++) {
         bool reached = true;
         for (uint64_t n = 1; reached; n++, points++) {
-            told t;
+            reported t;
             work w = local_work(at("set"), 0);
             leave_five(w.path);
             reached = interrupt_the_adding(w.path, n, how / 2, how % 2);
             assert_ok(recover(w.path, &t));
             drop_journals(&disk.io, w.path);
-            bool summed = exists(at("set/refs.crc"));
-            assert_names(w.path, summed ? DONE_SUMMED_NAMES : DONE_NAMES);
-            *(summed ? &with : &without) += 1;
+            bool with_checksums = exists(at("set/refs.crc"));
+            assert_names(
+                w.path, with_checksums ? DONE_SUMMED_NAMES : DONE_NAMES);
+            *(with_checksums ? &with : &without) += 1;
             finding f = work_find(&w, &disk.io, false);
             if (!f.verified || f.right != f.length || f.length < 5)
                 fail_msg("call %d: %d of %d are right: %s", (int)n,
@@ -1107,13 +1114,13 @@ static void checksums_are_added_to_all_bags_or_to_none(void **state) {
     assert_true(with > 4 && without > 40);
 }
 
-/* As by an interrupted addition, and a loss of power behind it. */
+/* As after an interrupted bags_checksum and a power failure. */
 static void leftover_checksums_are_removed(void **state) {
     (void)state;
-    told t;
+    reported t;
     bags_writer *writer;
-    work whole = local_work(at("whole"), 0), w = local_work(at("on"), 0);
-    write_whole(&whole, 5);
+    work complete = local_work(at("complete"), 0), w = local_work(at("on"), 0);
+    write_complete(&complete, 5);
     for (int i = 0; i < 2; i++) {
         const char *path = i ? w.path : at("set");
         leave_five(path);
@@ -1122,22 +1129,22 @@ static void leftover_checksums_are_removed(void **state) {
         save_text(at("%s/refs.crc.partial", i ? "on" : "set"), "begun");
     }
     assert_ok(recover(at("set"), &t));
-    assert_same_tree(at("set"), at("whole"));
+    assert_same_tree(at("set"), at("complete"));
     assert_opens(writer, work_open(&w, true, &said));
     assert_ok(work_close(&w, writer, &said));
-    assert_same_tree(at("on"), at("whole"));
+    assert_same_tree(at("on"), at("complete"));
 }
 
 static void a_shard_with_checksums_and_no_datapoint_is_removed(void **state) {
     (void)state;
-    told t;
-    work w = summed_work(at("x"), 0, true);
+    reported t;
+    work w = checksum_work(at("x"), 0, true);
     leave(&w, 0, 0);
     assert_true(exists(at("x/text.crc")));
     assert_ok(recover(w.path, &t));
     assert_int_equal(t.report.removed, 1);
     assert_false(exists(at("x")));
-    /* A death right behind the record's, or a loss of its name. */
+    /* A crash just after the record was created, or a lost name. */
     make_dir(at("x"));
     save(at("x/refs.crc"), "", 0);
     save(at("x/spec.json.partial"), "{", 1);
@@ -1145,38 +1152,40 @@ static void a_shard_with_checksums_and_no_datapoint_is_removed(void **state) {
     assert_false(exists(at("x")));
 }
 
-/* --------------------------------------------------------------- a lone Bag */
+/* ---- standalone Bags ---- */
 
-/* The same bytes for everybody; some are longer than a buffer of 4 KiB. */
-static size_t lone_blob(uint64_t number, unsigned char *data) {
+/* The same bytes every time; some are longer than a buffer of 4 KiB. */
+static size_t standalone_blob(uint64_t number, unsigned char *data) {
     size_t size = number % 5 == 3 ? 5000 : (size_t)(number * 37 % 700);
     fill(data, size, number);
     return size;
 }
 
-/* A writer of a lone Bag, and how many of its blobs are flushed. */
-typedef struct lone {
+/* A writer of a standalone Bag, and how many of its blobs are flushed. */
+typedef struct standalone {
     const char *path;
     bag_writer_options options;
     uint64_t flushed, appended;
-} lone;
+} standalone;
 
-static lone lone_on(const char *path, const bags_io *io, bool summed) {
-    lone l;
+static standalone standalone_on(
+    const char *path, const bags_io *io, bool with_checksums) {
+    standalone l;
     memset(&l, 0, sizeof(l));
     l.path = path;
     l.options.env.io = io;
     l.options.buffer_size = 4096;
-    l.options.checksum = summed;
+    l.options.checksum = with_checksums;
     return l;
 }
 
-/* Append until `stop`; every fourth is flushed. */
-static bags_code lone_append(lone *l, bag_writer *writer, uint64_t stop) {
+/* Append until `stop`; flush after every fourth. */
+static bags_code standalone_append(
+    standalone *l, bag_writer *writer, uint64_t stop) {
     bags_code code = BAGS_OK;
     while (l->appended < stop && !code) {
         unsigned char data[5000];
-        size_t size = lone_blob(l->appended++, data);
+        size_t size = standalone_blob(l->appended++, data);
         code = bag_writer_append(writer, data, size, NULL, &said);
         if (!code && l->appended % 4 == 0) {
             code = bag_writer_flush(writer, &said);
@@ -1186,36 +1195,38 @@ static bags_code lone_append(lone *l, bag_writer *writer, uint64_t stop) {
     return code;
 }
 
-#define LONE_BLOBS 37
+#define STANDALONE_BLOBS 37
 
-static bags_code lone_write(lone *l) {
+static bags_code standalone_write(standalone *l) {
     poison();
     bag_writer *writer = bag_writer_open(l->path, &l->options, &said);
     if (!writer)
         return said.code;
-    bags_code code = lone_append(l, writer, LONE_BLOBS);
+    bags_code code = standalone_append(l, writer, STANDALONE_BLOBS);
     bags_code also = bag_writer_close(writer, code ? NULL : &said);
     if (!code && !also)
         l->flushed = l->appended;
     return code ? code : also;
 }
 
-/* The writer dies at its n-th call; 0: before it closes. Whether it did. */
-static bool lone_dies(lone *l, uint64_t n) {
-    mortal device;
-    mortal_start(&device, l->options.env.io);
+/* The writer crashes at its n-th call; 0: before it closes. True if it
+ * crashed. */
+static bool standalone_crashes(standalone *l, uint64_t n) {
+    crash_device device;
+    crash_device_start(&device, l->options.env.io);
     l->options.env.io = &device.io;
-    mortal_kill_at(&device, n ? n : UINT64_MAX);
+    crash_at(&device, n ? n : UINT64_MAX);
     bag_writer *writer = bag_writer_open(l->path, &l->options, &said);
-    if (writer && !lone_append(l, writer, LONE_BLOBS) && n == 0)
-        mortal_kill_at(&device, device.files.calls + 1);
+    if (writer && !standalone_append(l, writer, STANDALONE_BLOBS) && n == 0)
+        crash_at(&device, device.files.calls + 1);
     if (!bag_writer_close(writer, &said) && writer)
         l->flushed = l->appended;
     return device.files.failed > 0;
 }
 
-/* How many blobs there are, all of them right. */
-static uint64_t lone_right(const lone *l, const bags_io *io, bool check) {
+/* The number of blobs, all of which must be correct. */
+static uint64_t standalone_check(
+    const standalone *l, const bags_io *io, bool check) {
     bag_reader_options options;
     bags_buffer scratch = {0};
     bags_view blob;
@@ -1231,7 +1242,7 @@ static uint64_t lone_right(const lone *l, const bags_io *io, bool check) {
     assert_ok(verify_path(l->path, &env, &said));
     for (uint64_t i = 0; i < length; i++) {
         assert_ok(bag_reader_get(reader, i, &scratch, &blob, &said));
-        size_t size = lone_blob(i, data);
+        size_t size = standalone_blob(i, data);
         assert_bytes(blob, data, size);
     }
     bags_buffer_free(&scratch);
@@ -1239,7 +1250,8 @@ static uint64_t lone_right(const lone *l, const bags_io *io, bool check) {
     return length;
 }
 
-static bags_code lone_recover(const bags_io *io, const char *path, told *t) {
+static bags_code standalone_recover(
+    const bags_io *io, const char *path, reported *t) {
     bags_recover_options options = recover_options(t);
     options.env.io = io;
     return bags_recover(path, &options, &t->report, &said);
@@ -1248,60 +1260,64 @@ static bags_code lone_recover(const bags_io *io, const char *path, told *t) {
 static void a_recovered_standalone_bag_equals_that_of_its_writer(void **state) {
     (void)state;
     for (int i = 0; i < 4; i++) {
-        told t;
-        lone dead = lone_on(at("dead/x.bag"), &disk.io, i % 2);
-        lone whole = lone_on(at("whole/x.bag"), &disk.io, i % 2);
-        make_dir(at("dead"));
-        make_dir(at("whole"));
-        whole.options.keep_idx = i / 2;
-        assert_true(lone_dies(&dead, 0));
+        reported t;
+        standalone crashed =
+            standalone_on(at("crashed/x.bag"), &disk.io, i % 2);
+        standalone complete =
+            standalone_on(at("complete/x.bag"), &disk.io, i % 2);
+        make_dir(at("crashed"));
+        make_dir(at("complete"));
+        complete.options.keep_idx = i / 2;
+        assert_true(standalone_crashes(&crashed, 0));
         bag_writer *writer;
         assert_opens(
-            writer, bag_writer_open(whole.path, &whole.options, &said));
-        assert_ok(lone_append(&whole, writer, dead.flushed));
+            writer, bag_writer_open(complete.path, &complete.options, &said));
+        assert_ok(standalone_append(&complete, writer, crashed.flushed));
         assert_ok(bag_writer_close(writer, &said));
         bags_recover_options options = recover_options(&t);
         options.keep_idx = i / 2;
-        assert_ok(bags_recover(dead.path, &options, &t.report, &said));
-        assert_same_tree(at("dead"), at("whole"));
+        assert_ok(bags_recover(crashed.path, &options, &t.report, &said));
+        assert_same_tree(at("crashed"), at("complete"));
         assert_int_equal(t.count, 1);
         assert_int_equal(t.report.finished_now, 1);
-        assert_int_equal(t.report.length, dead.flushed);
-        assert_string_equal(t.paths[0], dead.path);
-        assert_int_equal(lone_right(&dead, &disk.io, i % 2), dead.flushed);
-        assert_ok(lone_recover(&disk.io, dead.path, &t));
+        assert_int_equal(t.report.length, crashed.flushed);
+        assert_string_equal(t.paths[0], crashed.path);
+        assert_int_equal(
+            standalone_check(&crashed, &disk.io, i % 2), crashed.flushed);
+        assert_ok(standalone_recover(&disk.io, crashed.path, &t));
         assert_int_equal(t.report.finished_before, 1);
         assert_int_equal(t.report.finished_now + t.report.truncated, 0);
-        assert_same_tree(at("dead"), at("whole"));
-        remove_tree(at("dead"));
-        remove_tree(at("whole"));
+        assert_same_tree(at("crashed"), at("complete"));
+        remove_tree(at("crashed"));
+        remove_tree(at("complete"));
     }
 }
 
-/* Cut anywhere, any of its files: what is whole is kept, and a dry run, which
- * changes nothing, says the same before. */
+/* Any of its files, truncated anywhere: the complete blobs are kept, and a dry
+ * run, which changes nothing, reports the same. */
 static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
     static const char *const endings[] = {"bag", "idx", "crc"};
     int cuts = 0, refused = 0;
     (void)state;
     make_dir(at("model"));
-    lone dead = lone_on(at("model/x.bag"), &disk.io, true);
-    assert_true(lone_dies(&dead, 0));
+    standalone crashed = standalone_on(at("model/x.bag"), &disk.io, true);
+    assert_true(standalone_crashes(&crashed, 0));
     for (int f = 0; f < 3; f++) {
         uint64_t size = file_size(at("model/x.%s", endings[f]));
         for (uint64_t n = size + 5; n > 0; n -= n > 600 ? 97 : 1, cuts++) {
-            told dry, t;
-            bags_recover_options look = recover_options(&dry);
-            look.dry_run = true;
-            lone l = lone_on(at("one/x.bag"), &disk.io, true);
+            reported dry, t;
+            bags_recover_options dry_options = recover_options(&dry);
+            dry_options.dry_run = true;
+            standalone l = standalone_on(at("one/x.bag"), &disk.io, true);
             copy_tree(at("model"), at("one"));
             resize_file(at("one/x.%s", endings[f]), n);
             copy_tree(at("one"), at("before"));
             poison();
-            bags_code first = bags_recover(l.path, &look, &dry.report, &said);
+            bags_code first =
+                bags_recover(l.path, &dry_options, &dry.report, &said);
             assert_same_tree(at("one"), at("before"));
             poison();
-            bags_code code = lone_recover(&disk.io, l.path, &t);
+            bags_code code = standalone_recover(&disk.io, l.path, &t);
             assert_int_equal(code, first);
             assert_memory_equal(&t.report, &dry.report, sizeof(t.report));
             if (code) {
@@ -1311,49 +1327,51 @@ static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
                 refused++;
             } else {
                 assert_int_equal(
-                    lone_right(&l, &disk.io, true), t.report.length);
+                    standalone_check(&l, &disk.io, true), t.report.length);
                 if (f == 1)
                     assert_int_equal(t.report.length,
-                        n / 8 < dead.flushed ? n / 8 : dead.flushed);
+                        n / 8 < crashed.flushed ? n / 8 : crashed.flushed);
             }
             remove_tree(at("one"));
             remove_tree(at("before"));
         }
     }
-    print_message("%d cuts, %d of which left nothing whole\n", cuts, refused);
+    print_message(
+        "%d truncations, %d of which left nothing complete\n", cuts, refused);
     assert_true(refused > 0 && refused < cuts / 2);
 }
 
-/* The writer of a lone Bag dies at any call, and so does its recovery. */
+/* The writer of a standalone Bag crashes at any call, and so does its
+ * recovery. */
 static void a_standalone_bag_is_recovered_after_a_kill_at_any_call(
     void **state) {
     int points = 0;
     (void)state;
-    for (int summed = 0; summed < 2; summed++) {
+    for (int with_checksums = 0; with_checksums < 2; with_checksums++) {
         bool reached = true;
         for (uint64_t n = 1; reached; n++, points++) {
-            told t;
+            reported t;
             memory_disk m;
             memory_disk_start(&m);
-            lone l = lone_on("x.bag", &m.io, summed);
-            reached = lone_dies(&l, n);
+            standalone l = standalone_on("x.bag", &m.io, with_checksums);
+            reached = standalone_crashes(&l, n);
             bytes before = {0};
             bags_view bag = memory_disk_find(&m, "x.bag");
             put(&before, bag.data, bag.size);
             poison();
-            bags_code code = lone_recover(&m.io, l.path, &t);
-            /* Before it had a journal there was nothing. */
+            bags_code code = standalone_recover(&m.io, l.path, &t);
+            /* Before it had a journal it had no data. */
             bool none = n == 1 || before.size == 0;
             if (code && !(none && (code == BAGS_ERROR_MISSING ||
                                       code == BAGS_ERROR_CORRUPT)))
                 fail_msg("killed at %d: %s", (int)n, said.message);
-            uint64_t right = code ? 0 : lone_right(&l, &m.io, false);
+            uint64_t right = code ? 0 : standalone_check(&l, &m.io, false);
             if (right < l.flushed || right > l.appended)
                 fail_msg("killed at %d: %d blobs; %d were flushed, %d appended",
                     (int)n, (int)right, (int)l.flushed, (int)l.appended);
             if (!code)
                 assert_true(memory_disk_find(&m, "x.crc").size == 0 ||
-                            lone_right(&l, &m.io, true) == right);
+                            standalone_check(&l, &m.io, true) == right);
             bytes_free(&before);
             memory_disk_free(&m);
         }
@@ -1369,35 +1387,35 @@ static void recovery_of_a_standalone_bag_may_fail_or_be_killed_anywhere(
     for (int how = 0; how < 4; how++) {
         bool reached = true;
         for (uint64_t n = 1; reached; n++, points++) {
-            told t;
-            mortal device;
+            reported t;
+            crash_device device;
             memory_disk m, expected;
             memory_disk_start(&m);
             memory_disk_start(&expected);
             memory_disk_make_dir(&m, "here");
             memory_disk_make_dir(&expected, "here");
-            lone l = lone_on("here/x.bag", &m.io, true);
-            lone once = lone_on("here/x.bag", &expected.io, true);
-            lone_dies(&l, 0);
-            lone_dies(&once, 0);
-            assert_ok(lone_recover(&expected.io, "here/x.bag", &t));
-            mortal_start(&device, &m.io);
-            mortal_kill_at(&device, n);
+            standalone l = standalone_on("here/x.bag", &m.io, true);
+            standalone once = standalone_on("here/x.bag", &expected.io, true);
+            standalone_crashes(&l, 0);
+            standalone_crashes(&once, 0);
+            assert_ok(standalone_recover(&expected.io, "here/x.bag", &t));
+            crash_device_start(&device, &m.io);
+            crash_at(&device, n);
             device.files.stays = how == 3;
             device.files.fail_with = errors[how % 3];
             poison();
-            bags_code code = lone_recover(&device.io, "here/x.bag", &t);
+            bags_code code = standalone_recover(&device.io, "here/x.bag", &t);
             reached = device.files.failed > 0;
             if (code && (said.system != errors[how % 3] ||
                             !strstr(said.message, "here")))
                 fail_msg("call %d: %s", (int)n, said.message);
             assert_int_equal(device.files.files, 0);
-            assert_ok(lone_recover(&m.io, "here/x.bag", &t));
+            assert_ok(standalone_recover(&m.io, "here/x.bag", &t));
             /* A journal that could not be removed stays. */
             m.io.remove(m.io.user, "here/x.idx");
             if (!is_same_disk(&m, &expected))
                 fail_msg(
-                    "after call %d of it failed, it ends otherwise", (int)n);
+                    "after call %d of it failed, it ends differently", (int)n);
             memory_disk_free(&m);
             memory_disk_free(&expected);
         }
@@ -1407,11 +1425,11 @@ static void recovery_of_a_standalone_bag_may_fail_or_be_killed_anywhere(
 
 static void recovery_of_a_standalone_bag_may_run_out_of_memory(void **state) {
     (void)state;
-    lone l = lone_on(at("x.bag"), &disk.io, true);
-    assert_true(lone_dies(&l, 0));
+    standalone l = standalone_on(at("x.bag"), &disk.io, true);
+    assert_true(standalone_crashes(&l, 0));
     bags_code code = BAGS_ERROR_MEMORY;
     for (uint64_t n = 1; code; n++) {
-        told t;
+        reported t;
         memory.calls = 0;
         memory.fail_at = n;
         poison();
@@ -1420,23 +1438,23 @@ static void recovery_of_a_standalone_bag_may_run_out_of_memory(void **state) {
         assert_true(!code || code == BAGS_ERROR_MEMORY);
         assert_int_equal(memory.live, 0);
     }
-    assert_int_equal(lone_right(&l, &disk.io, true), l.flushed);
+    assert_int_equal(standalone_check(&l, &disk.io, true), l.flushed);
 }
 
 static void the_standalone_bag_of_a_running_writer_is_left_alone(void **state) {
-    told t;
+    reported t;
     bag_writer *writer;
     (void)state;
-    lone l = lone_on(at("x.bag"), &disk.io, true);
+    standalone l = standalone_on(at("x.bag"), &disk.io, true);
     assert_opens(writer, bag_writer_open(l.path, &l.options, &said));
-    assert_ok(lone_append(&l, writer, 6));
+    assert_ok(standalone_append(&l, writer, 6));
     assert_fails(BAGS_ERROR_LOCKED, recover(l.path, &t));
     assert_says("x.bag: unfinished, locked");
     assert_int_equal(t.report.locked, 1);
     assert_int_equal(t.shards[0].action, BAGS_RECOVERY_LOCKED);
-    assert_ok(lone_append(&l, writer, 9));
+    assert_ok(standalone_append(&l, writer, 9));
     assert_ok(bag_writer_close(writer, &said));
-    assert_int_equal(lone_right(&l, &disk.io, true), 9);
+    assert_int_equal(standalone_check(&l, &disk.io, true), 9);
 }
 
 static void recovery_at_any_time_does_not_harm_a_running_bag_writer(
@@ -1451,10 +1469,10 @@ static void recovery_at_any_time_does_not_harm_a_running_bag_writer(
         b.at = n;
         b.act = act_recover;
         b.path = "x.bag";
-        lone l = lone_on("x.bag", &b.io, true);
-        if (lone_write(&l))
+        standalone l = standalone_on("x.bag", &b.io, true);
+        if (standalone_write(&l))
             fail_msg("recovered at call %d: %s", (int)n, said.message);
-        assert_int_equal(lone_right(&l, &m.io, true), LONE_BLOBS);
+        assert_int_equal(standalone_check(&l, &m.io, true), STANDALONE_BLOBS);
         assert_int_equal(memory_disk_find(&m, "x.idx").size, 0);
         reached = b.calls >= n;
         memory_disk_free(&m);
@@ -1473,40 +1491,40 @@ static void a_bag_writer_that_finishes_does_not_disturb_a_recovery(
     for (int keep = 0; keep < 2; keep++) {
         uint64_t n = 1;
         for (bool reached = true; reached; n++) {
-            told t;
+            reported t;
             memory_disk m;
             between b;
             memory_disk_start(&m);
             between_start(&b, &m.io);
-            lone l = lone_on("x.bag", &m.io, true);
+            standalone l = standalone_on("x.bag", &m.io, true);
             l.options.keep_idx = keep;
             assert_opens(b.bag, bag_writer_open("x.bag", &l.options, &said));
-            assert_ok(lone_append(&l, b.bag, 5));
+            assert_ok(standalone_append(&l, b.bag, 5));
             b.at = n;
             b.act = act_close_bag;
             poison();
-            bags_code code = lone_recover(&b.io, "x.bag", &t);
+            bags_code code = standalone_recover(&b.io, "x.bag", &t);
             if (code && code != BAGS_ERROR_LOCKED)
                 fail_msg("finished at call %d: %s", (int)n, said.message);
             reached = b.bag == NULL;
             if (b.bag)
                 act_close_bag(&b);
-            assert_int_equal(lone_right(&l, &m.io, true), 5);
+            assert_int_equal(standalone_check(&l, &m.io, true), 5);
             memory_disk_free(&m);
         }
         assert_true(n > 5);
     }
 }
 
-/* A finished Bag beside a journal that is not its own, or is damaged. */
+/* A finished Bag next to a journal that is not its own, or is damaged. */
 static void a_standalone_bag_never_loses_a_valid_table(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++) {
-        told t;
-        lone l = lone_on(at("%d/x.bag", i), &disk.io, i % 2);
+        reported t;
+        standalone l = standalone_on(at("%d/x.bag", i), &disk.io, i % 2);
         make_dir(at("%d", i));
         l.options.keep_idx = true;
-        assert_ok(lone_write(&l));
+        assert_ok(standalone_write(&l));
         bytes journal = load(at("%d/x.idx", i));
         if (i / 2 == 2)
             journal.data[40] ^= 1;
@@ -1523,21 +1541,20 @@ static void a_standalone_bag_never_loses_a_valid_table(void **state) {
         assert_int_equal(t.report.failed, 1);
         assert_same_tree(at("%d", i), at("before%d", i));
         assert_int_equal(remove(at("%d/x.idx", i)), 0);
-        assert_int_equal(lone_right(&l, &disk.io, i % 2), LONE_BLOBS);
+        assert_int_equal(
+            standalone_check(&l, &disk.io, i % 2), STANDALONE_BLOBS);
     }
 }
 
-/* A table that a loss of power has torn: which of the two is right is not
- * known. */
-/* The journal has what a power failure erased in the table. */
+/* The journal contains what a power failure erased in the table. */
 static void a_torn_table_of_a_standalone_bag_is_written_again(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        told t;
-        lone l = lone_on(at("%d/x.bag", i), &disk.io, i);
+        reported t;
+        standalone l = standalone_on(at("%d/x.bag", i), &disk.io, i);
         make_dir(at("%d", i));
         l.options.keep_idx = true;
-        assert_ok(lone_write(&l));
+        assert_ok(standalone_write(&l));
         copy_tree(at("%d", i), at("before%d", i));
         bytes bag = load(l.path);
         memset(bag.data + bag.size - 40, 0, 16);
@@ -1546,16 +1563,16 @@ static void a_torn_table_of_a_standalone_bag_is_written_again(void **state) {
         options.keep_idx = true;
         assert_ok(bags_recover(l.path, &options, &t.report, &said));
         assert_int_equal(t.report.finished_now, 1);
-        assert_int_equal(t.report.length, LONE_BLOBS);
+        assert_int_equal(t.report.length, STANDALONE_BLOBS);
         assert_same_tree(at("%d", i), at("before%d", i));
-        assert_int_equal(lone_right(&l, &disk.io, i), LONE_BLOBS);
+        assert_int_equal(standalone_check(&l, &disk.io, i), STANDALONE_BLOBS);
         bytes_free(&bag);
     }
 }
 
-/* `count` blobs of `size` bytes, and of their table the entries from `from` (v2
- * has none for 0) to `stop`. */
-static bytes lone_made(
+/* `count` blobs of `size` bytes, and the entries `from` .. stop of their table
+ * (v2 has none for 0). */
+static bytes bag_made_of(
     unsigned byte, size_t size, size_t count, size_t from, size_t stop) {
     bytes bag = {0};
     for (size_t i = 0; i < size * count; i++)
@@ -1565,7 +1582,7 @@ static bytes lone_made(
     return bag;
 }
 
-static void lone_journal(const char *path, size_t size, size_t count) {
+static void save_journal(const char *path, size_t size, size_t count) {
     bytes ends = {0};
     for (size_t i = 1; i <= count; i++)
         put_u64(&ends, i * size);
@@ -1573,8 +1590,8 @@ static void lone_journal(const char *path, size_t size, size_t count) {
     bytes_free(&ends);
 }
 
-/* Whether the journal of another Bag has fewer blobs or more, and whether all of
- * them could be there. */
+/* The journal of another Bag has fewer blobs or more, some of which may not
+ * exist. */
 static void a_table_next_to_the_journal_of_another_bag_is_kept(void **state) {
     static const struct {
         size_t count, from, size, journal;
@@ -1582,31 +1599,30 @@ static void a_table_next_to_the_journal_of_another_bag_is_kept(void **state) {
         {5, 0, 45, 2}, {5, 0, 70, 3}, {5, 1, 70, 3}};
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        told t;
-        bytes bag = lone_made(
+        reported t;
+        bytes bag = bag_made_of(
             'a', 20, cases[i].count, cases[i].from, cases[i].count + 1);
         save(at("x.bag"), bag.data, bag.size);
-        lone_journal(at("x.idx"), cases[i].size, cases[i].journal);
+        save_journal(at("x.idx"), cases[i].size, cases[i].journal);
         assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
-        assert_says("remove the .idx");
+        assert_says("x.bag*.idx");
         assert_file(at("x.bag"), bag.data, bag.size);
         assert_true(exists(at("x.idx")));
         bytes_free(&bag);
     }
 }
 
-/* Blobs of zeros look like a table of empty ones. With a part of their own table
- * after them they end in what looks like another valid table, as when the writer was
- * killed while it wrote it. */
+/* Blobs of zeros dry_options like a table of empty ones. With a part of their own table
+ * after them they end in what looks like another valid table. */
 static void a_standalone_bag_of_zeros_is_finished(void **state) {
     (void)state;
     for (size_t entries = 0; entries < 5; entries++) {
-        told t;
+        reported t;
         bag_reader *reader;
         size_t journal = entries ? 4 : 3;
-        bytes bag = lone_made(0, 256, 4, 0, entries);
+        bytes bag = bag_made_of(0, 256, 4, 0, entries);
         save(at("x.bag"), bag.data, bag.size);
-        lone_journal(at("x.idx"), 256, journal);
+        save_journal(at("x.idx"), 256, journal);
         assert_ok(recover(at("x.bag"), &t));
         assert_int_equal(t.report.length, journal);
         assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
@@ -1621,11 +1637,11 @@ static void a_standalone_bag_of_zeros_is_finished(void **state) {
 /* A split Bag was complete when it was given checksums: it is finished, whatever
  * happened to it since. */
 static void a_damaged_split_bag_with_checksums_is_left_alone(void **state) {
-    told t;
+    reported t;
     (void)state;
-    bytes bag = lone_made('a', 10, 9, 0, 0);
+    bytes bag = bag_made_of('a', 10, 9, 0, 0);
     save(at("x.bag"), bag.data, bag.size);
-    lone_journal(at("x.idx"), 10, 9);
+    save_journal(at("x.idx"), 10, 9);
     assert_ok(bags_checksum(at("x.bag"), NULL, NULL, &said));
     bag.data[35] ^= 1;
     save(at("x.bag"), bag.data, bag.size);
@@ -1639,14 +1655,14 @@ static void a_damaged_split_bag_with_checksums_is_left_alone(void **state) {
     bytes_free(&bag);
 }
 
-/* The ends of such blobs have bytes of 0, which are not lost ones. */
+/* The ends of these blobs contain zero bytes, which are not lost ones. */
 static void a_damaged_journal_does_not_change_a_table(void **state) {
     (void)state;
     for (size_t i = 0; i < 4; i++) {
-        told t;
-        bytes bag = lone_made('a', 256, 5, 0, 6);
+        reported t;
+        bytes bag = bag_made_of('a', 256, 5, 0, 6);
         save(at("x.bag"), bag.data, bag.size);
-        lone_journal(at("x.idx"), 256, 5);
+        save_journal(at("x.idx"), 256, 5);
         bytes journal = load(at("x.idx"));
         journal.data[8 * i] ^= 1;
         save(at("x.idx"), journal.data, journal.size);
@@ -1660,7 +1676,7 @@ static void a_damaged_journal_does_not_change_a_table(void **state) {
 }
 
 static void only_standalone_bags_are_recovered(void **state) {
-    told t;
+    reported t;
     bags_writer *writer;
     (void)state;
     work w = local_work(at("set"), 0);
@@ -1687,13 +1703,13 @@ static void only_standalone_bags_are_recovered(void **state) {
     assert_fails(BAGS_ERROR_MISSING, recover(at("y.bag"), &t));
 }
 
-/* They would be taken for its own. */
+/* A reader would take them for its own. */
 static void a_bag_is_not_written_next_to_the_checksums_of_another(
     void **state) {
     (void)state;
-    lone l = lone_on(at("x.bag"), &disk.io, false);
+    standalone l = standalone_on(at("x.bag"), &disk.io, false);
     save_text(at("x.crc"), "of another");
-    assert_int_equal(lone_write(&l), BAGS_ERROR_EXISTS);
+    assert_int_equal(standalone_write(&l), BAGS_ERROR_EXISTS);
     assert_says("x.crc");
     assert_names(at("."), "x.crc");
 }

@@ -1,5 +1,5 @@
-/* Directories of shards: where writers cut, which numbers they take, what readers
- * make of gaps and of shards that are not finished, and finalize. */
+/* Directories of shards: where writers end a shard, which numbers they use, how
+ * readers treat gaps and unfinished shards; and finalize. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -12,7 +12,7 @@
 #endif
 #include <unistd.h>
 
-/* -------------------------------------------------- shards known by formula */
+/* ---- shards with computed content ---- */
 
 static const bags_field fields[] = {{"b", "utf8[]"}, {"a", "bytes"}};
 
@@ -48,7 +48,7 @@ static void save_shard(const char *path, uint64_t first, uint64_t count) {
     set_free(&set);
 }
 
-/* Shards of these names, each with 3 datapoints, numbered on. */
+/* Shards with these names, each with 3 datapoints, counted from the first. */
 static void save_shards(const char *path, const char *const *names) {
     make_dir(path);
     for (size_t i = 0; names[i]; i++) {
@@ -88,7 +88,8 @@ static void check_datapoint(const bags_reader *reader, uint64_t index,
     }
 }
 
-/* Numbers below `stop` that no shard of a reader has: every step-th from start. */
+/* How many numbers below `stop`, every step-th from start, no shard of a reader
+ * has. */
 static uint64_t missing_before(
     const bags_reader *reader, uint64_t start, uint64_t stop, uint64_t step) {
     uint64_t missing = 0;
@@ -102,7 +103,7 @@ static uint64_t missing_before(
     return missing;
 }
 
-/* The reader must have these formulas' datapoints, `count` of them. */
+/* The reader must have `count` datapoints, with these formulas. */
 static void check_formulas(
     const bags_reader *reader, const uint64_t *formulas, uint64_t count) {
     bags_row row = {0};
@@ -149,9 +150,9 @@ static bags_writer *open_writer(
     return writer;
 }
 
-/* --------------------------------------------------------------------- cutting */
+/* ---- where shards end ---- */
 
-/* What the Bags of the set will be together, tables included. */
+/* The size that the Bags of the set will have together, tables included. */
 static uint64_t hand_size(const hand_set *set) {
     uint64_t size = set->refs.blobs.size + set->refs.ends.size + 8;
     for (size_t i = 0; i < set->count; i++)
@@ -167,7 +168,7 @@ static void save_number(memory_disk *to, hand_set *set, uint64_t number) {
     formula_start(set);
 }
 
-/* Shards by hand, as FORMAT says where to cut. Returns their number. */
+/* Write shards by hand, ended as FORMAT.md says. Returns their number. */
 static uint64_t cut_by_hand(memory_disk *to, uint64_t count, uint64_t size,
     uint64_t length, uint64_t first, uint64_t step) {
     hand_set set;
@@ -319,7 +320,7 @@ static void numbers_end_below_10_to_the_18(void **state) {
     }
 }
 
-/* --------------------------------------------------------------- claiming shards */
+/* ---- claiming shards ---- */
 
 static void a_worker_that_appends_nothing_creates_nothing(void **state) {
     bags_writer_options options = sharding(0, 2);
@@ -366,7 +367,7 @@ static void a_shard_with_only_refused_datapoints_is_removed(void **state) {
         assert_ok(bags_writer_close(writer, &said));
         assert_true(is_empty_or_missing(at("x")));
     }
-    /* The same after shards that are full. */
+    /* The same after full shards. */
     bags_writer *writer = open_writer(at("y"), &options);
     for (uint64_t i = 0; i < 4; i++)
         assert_ok(append_formula(writer, i));
@@ -385,7 +386,7 @@ static void a_shard_that_exists_is_left_alone(void **state) {
         bags_writer_open(at("x"), fields, 2, &options, &said));
     assert_says("000000");
     assert_same_tree(at("before"), at("x"));
-    /* No directory at all: at once or with the first datapoint. */
+    /* There is no directory: detected at once or by the first datapoint. */
     save_text(at("file"), "precious");
     poison();
     bags_writer *writer =
@@ -396,7 +397,7 @@ static void a_shard_that_exists_is_left_alone(void **state) {
     }
     assert_says("file");
     assert_file(at("file"), "precious", 8);
-    /* The next number is taken. */
+    /* The next number already exists. */
     make_dir(at("y"));
     make_dir(at("y/000001"));
     writer = open_writer(at("y"), &options);
@@ -469,7 +470,7 @@ static void a_shard_that_is_full_is_finished_at_once(void **state) {
     bags_writer_abort(writer);
 }
 
-/* ----------------------------------------------------------------------- numbers */
+/* ---- numbers ---- */
 
 static void shards_are_ordered_by_number(void **state) {
     static const char *const sets[][6] = {
@@ -486,7 +487,7 @@ static void shards_are_ordered_by_number(void **state) {
         save_shards(at("%d", (int)i), sets[i]);
         for (size_t k = 0; k < sizeof(others) / sizeof(others[0]); k++)
             if (ON_WINDOWS && strcmp(others[k], "5 ") == 0)
-                continue; /* means 5 there */
+                continue; /* "005" is 5 there */
             else if (others[k][0] && k % 2)
                 make_dir(at("%d/%s", (int)i, others[k]));
             else if (others[k][0])
@@ -564,7 +565,7 @@ static void a_file_named_like_a_shard_does_no_harm(void **state) {
     bags_reader_close(reader);
 }
 
-/* -------------------------------------------------------------------------- gaps */
+/* ---- gaps ---- */
 
 static void gaps_are_refused_and_listed(void **state) {
     (void)state;
@@ -616,7 +617,7 @@ static void a_worker_reads_its_own_shards(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
                              "000003", "000004", "000006", "000009", NULL});
-    /* The place of each number's shard among those saved; 99: none. */
+    /* The position of each number's shard among those saved; 99: none. */
     static const uint64_t places[] = {0, 1, 2, 3, 4, 99, 5, 99, 99, 6};
     for (uint64_t stop = 1; stop < 12; stop++)
         for (uint64_t start = 0; start < stop; start++) {
@@ -679,10 +680,10 @@ static void an_unsharded_dataset_belongs_to_worker_0(void **state) {
         }
 }
 
-/* --------------------------------------------------------- shares of workers */
+/* ---- shares of workers ---- */
 
-/* For every number of workers, the shares of all of them make up the whole: each
- * datapoint belongs to exactly one. `shards` of 2 datapoints; 0: unsharded. */
+/* For every number of workers, their shares make up the complete: each datapoint
+ * belongs to exactly one. `shards` of 2 datapoints; 0: unsharded. */
 #define MOST_WORKERS 4
 
 static void save_dataset(const char *path, uint64_t shards) {
@@ -725,11 +726,11 @@ static void check_shares_of_readers(uint64_t shards, uint64_t workers) {
 
 static void check_shares_of_verify(uint64_t workers) {
     bags_verify_options options;
-    bags_verify_report whole, sum, one;
+    bags_verify_report complete, sum, one;
     memset(&options, 0, sizeof(options));
     memset(&sum, 0, sizeof(sum));
     options.env.io = &disk.io;
-    assert_ok(bags_verify(at("x"), &options, &whole, &said));
+    assert_ok(bags_verify(at("x"), &options, &complete, &said));
     options.shard_stop = workers;
     for (uint64_t w = 0; w < workers; w++) {
         options.shard_start = w;
@@ -742,7 +743,7 @@ static void check_shares_of_verify(uint64_t workers) {
         sum.bags += one.bags;
         sum.checksums += one.checksums;
     }
-    assert_memory_equal(&sum, &whole, sizeof(sum));
+    assert_memory_equal(&sum, &complete, sizeof(sum));
 }
 
 static void check_shares_of_checksum(uint64_t shards, uint64_t workers) {
@@ -785,16 +786,16 @@ static void every_crashed_shard_is_recovered_by_one_worker(void **state) {
         for (uint64_t workers = 1; workers <= MOST_WORKERS; workers++) {
             uint64_t finished = 0, length = 0;
             for (uint64_t i = 0; i < (writers ? writers : 1); i++) {
-                mortal device;
+                crash_device device;
                 bags_writer *writer;
-                mortal_start(&device, bags_io_local());
+                crash_device_start(&device, bags_io_local());
                 work w = work_on(at("x"), writers ? 9 : 0, &device.io);
                 w.options.shard_start = i;
                 w.options.shard_stop = writers;
                 assert_opens(writer, work_open(&w, false, &said));
                 assert_ok(work_append_to(&w, writer, 3 + i, &said));
                 assert_ok(work_flush(&w, writer, &said));
-                mortal_bury(&device, writer);
+                crash_writer(&device, writer);
             }
             for (uint64_t i = 0; i < workers; i++) {
                 bags_recover_options options;
@@ -816,7 +817,7 @@ static void every_crashed_shard_is_recovered_by_one_worker(void **state) {
         }
 }
 
-/* -------------------------------------------------------------------- unfinished */
+/* ---- unfinished ---- */
 
 static void unfinished_shards_are_refused_or_skipped(void **state) {
     (void)state;
@@ -905,7 +906,7 @@ static void a_directory_with_spec_and_shards_is_an_error(void **state) {
     bags_reader_close(reader);
 }
 
-/* ------------------------------------------------------------------------- specs */
+/* ---- specs ---- */
 
 static void shards_of_different_specs_are_an_error(void **state) {
     static const char *const specs[] = {"{\"a\": \"bytes\"}", "{}",
@@ -962,7 +963,7 @@ static void shards_of_different_variants_are_read_together(void **state) {
     bags_reader_close(reader);
 }
 
-/* ----------------------------------------------------------------- ranges, sums */
+/* ---- ranges, sums ---- */
 
 /* Shards of 0, 1, 5, 0, 2, 3, 0 datapoints. */
 static void save_uneven(const char *path) {
@@ -980,13 +981,13 @@ static void save_uneven(const char *path) {
 static void ranges_may_span_shards(void **state) {
     (void)state;
     save_uneven(at("x"));
-    for (int positional = 0; positional < 3; positional++) {
+    for (int no_mmap = 0; no_mmap < 3; no_mmap++) {
         bags_reader_options options = reading();
         bags_reader *reader;
         bags_row row = {0};
-        options.no_mmap = positional > 0;
-        options.cache_index = positional > 1;
-        options.max_files = positional ? 1 : 0;
+        options.no_mmap = no_mmap > 0;
+        options.cache_index = no_mmap > 1;
+        options.max_files = no_mmap ? 1 : 0;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         check_formulas(reader, NULL, 11);
         for (uint64_t start = 0; start < 13; start++)
@@ -1055,7 +1056,7 @@ static void faults_name_the_shard(void **state) {
     bags_reader_close(reader);
 }
 
-/* -------------------------------------------------------------- many shards at once */
+/* ---- many shards at once ---- */
 
 static void thousands_of_shards_are_read_with_few_files(void **state) {
     const uint64_t shards = 2500, different = 50;
@@ -1085,7 +1086,7 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
         bags_reader_options options = reading();
         bags_reader *reader;
         bags_row row = {0};
-        /* Fewer than max_files: it is a wish then. */
+        /* Fewer files than max_files: the limit is then exceeded. */
         few.rlim_cur = mode == 4 ? 40 : 256;
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
         options.no_mmap = mode == 1 || mode == 2 || mode == 4;
@@ -1113,7 +1114,7 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-/* --------------------------------------------------------------------- finalize */
+/* ---- finalize ---- */
 
 static void check_finalized(
     const char *path, const char *names, uint64_t count) {
@@ -1254,7 +1255,7 @@ static void a_file_in_the_way_of_finalize_is_kept(void **state) {
     bags_reader_close(reader);
 }
 
-/* The process dies, or the disk fails, at each rename or anything else. */
+/* The process crashes, or the disk fails, at every call. */
 static void finalize_may_be_interrupted_anywhere(void **state) {
     static const char *const names[] = {
         "000002", "3", "000005", "000006", "07", "000008", "000100", NULL};

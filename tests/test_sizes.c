@@ -1,5 +1,5 @@
-/* Files above 4 GiB and counts above 2^32, on CPUs of 32 bits too. The files are
- * mostly holes: this needs a file system that has such files. */
+/* Files larger than 4 GiB and counts above 2^32, also on 32-bit CPUs. The files
+ * are mostly holes: this needs a file system with sparse files. */
 #define _FILE_OFFSET_BITS 64
 #include "check.h"
 
@@ -12,10 +12,10 @@
 #define GIB ((uint64_t)1 << 30)
 #define TWO_TO_32 ((uint64_t)1 << 32)
 
-/* ------------------------------------------------------------- sparse files */
+/* ---- sparse files ---- */
 
-/* The bytes that a file takes of the disk. */
-static uint64_t room_of(const char *path) {
+/* The bytes that a file occupies on the disk. */
+static uint64_t disk_usage(const char *path) {
 #ifdef _WIN32
     FILE_STANDARD_INFO info;
     HANDLE file =
@@ -30,14 +30,14 @@ static uint64_t room_of(const char *path) {
 #endif
 }
 
-/* Whether a hole of a GiB takes less than a MiB of the disk. */
+/* True if a hole of 1 GiB occupies less than 1 MiB on the disk. */
 static bool has_holes(void) {
     const bags_io *io = bags_io_local();
     void *file = NULL;
     CHECK(io->open(io->user, at("hole"), BAGS_IO_CREATE, &file) == 0);
     CHECK(io->truncate(io->user, file, GIB) == 0);
     CHECK(io->close(io->user, file) == 0);
-    bool holes = room_of(at("hole")) < ((uint64_t)1 << 20);
+    bool holes = disk_usage(at("hole")) < ((uint64_t)1 << 20);
     CHECK(remove(at("hole")) == 0);
     return holes;
 }
@@ -50,7 +50,7 @@ static bool has_holes(void) {
         }                                                                      \
     } while (0)
 
-/* Write into a file that exists, which grows if need be. */
+/* Write into an existing file, which grows if needed. */
 static void patch(
     const char *path, uint64_t offset, const void *data, size_t size) {
     const bags_io *io = bags_io_local();
@@ -91,7 +91,7 @@ static const bags_io *holes(void) {
     return &disk.io;
 }
 
-/* ----------------------------------------------------------------- one Bag */
+/* ---- one Bag ---- */
 
 static bag_reader *open_bag(const char *path, bool no_mmap) {
     bag_reader_options options;
@@ -152,7 +152,7 @@ static void a_bag_larger_than_4_gib_is_read_at_both_ends(void **state) {
     check_large_bag(true);
 }
 
-/* Each would fit alone; together they do not into 32 bits. */
+/* Each fits alone; together they exceed 32 bits. */
 static void bags_too_large_to_map_are_read_without_mmap(void **state) {
     enum { BAGS = 4 };
     bag_reader *readers[BAGS];
@@ -215,13 +215,13 @@ static void a_table_too_large_for_the_address_space_is_a_limit_error(
     memset(&options, 0, sizeof options);
     options.no_mmap = options.cache_index = true;
     options.env.allocator = &memory.allocator;
-    memory.limit = GIB; /* nobody has 32 GiB to spare */
+    memory.limit = GIB; /* few machines have 32 GiB to spare */
     assert_refused(sizeof(size_t) == 4 ? BAGS_ERROR_LIMIT : BAGS_ERROR_MEMORY,
         bag_reader_open(at("x.bag"), &options, &said));
     memory.limit = 0;
 }
 
-/* ----------------------------------------------------------------- datasets */
+/* ---- datasets ---- */
 
 static bags_reader *open_set(const char *path, const bags_io *io) {
     bags_reader_options options;
@@ -284,7 +284,7 @@ static void a_dataset_larger_than_4_gib_is_written_and_read(void **state) {
     NEED_HOLES();
     write_large_set(at("x"));
     assert_names(at("x"), "000000 000001");
-    /* 18 of them, the ends and the leading 0. */
+    /* 18 of them, their ends and the leading 0 */
     assert_true(file_size(at("x/000000/a.bag")) == 9 * GIB / 2 + 19 * 8);
     bags_reader *reader = open_set(at("x"), &disk.io);
     assert_int_equal(bags_reader_length(reader), 20);
@@ -302,12 +302,12 @@ static void a_dataset_larger_than_4_gib_is_written_and_read(void **state) {
     bags_reader_close(reader);
 }
 
-/* ------------------------------------------------------ a million and more shards */
+/* ---- a million shards ---- */
 
 enum { SHARDS = 1000010 };
 
-/* A directory x in which the shards 0 .. SHARDS - 1 stand, each of which is the
- * dataset `shard` of one datapoint. */
+/* A directory x with the shards 0 .. SHARDS - 1, each of which is the dataset
+ * `shard` with one datapoint. */
 static int many_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     if (strcmp(path, "x") != 0)
@@ -322,7 +322,7 @@ static int many_list(void *user, const char *path,
     return 0;
 }
 
-/* x/NUMBER/FILE is shard/FILE, but for n.bag, which is number.NUMBER. */
+/* x/NUMBER/FILE is shard/FILE, except that n.bag is number.NUMBER. */
 static const char *many_path(const char *path) {
     const char *slash =
         strncmp(path, "x/", 2) == 0 ? strchr(path + 2, '/') : NULL;

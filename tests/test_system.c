@@ -1,13 +1,13 @@
 /*
- * The real calls to the system fail. A program writes datasets, flushes, dies,
- * appends, recovers and reads, in a process of its own. At its N-th call it
- * meets a fault, or is killed; or it has a disk that is full, files that may
- * not grow, too few descriptors, or no rights. Then, without faults, all that
- * was flushed must be there, and going on must end with the same bytes as if
- * nothing had happened.
+ * Real system calls fail. A program in a process of its own writes datasets,
+ * flushes, crashes, resumes, recovers and reads. Its N-th call fails, or it is
+ * killed there; or the disk is full, files may not grow, there are too few file
+ * descriptors, or permissions are missing. Then, without faults, everything that
+ * was flushed must exist, and resuming must end with the same bytes as if nothing
+ * had happened.
  *
- * Of the points a seeded sample is tried, or, with BAGS_SOAK set, every one.
- * What needs root is skipped where it is not permitted.
+ * A seeded sample of the points is tested; with BAGS_SOAK set, every one. Tests
+ * that need root are skipped where it is not permitted.
  */
 #define _GNU_SOURCE 1
 #include "check.h"
@@ -29,13 +29,13 @@
 
 static bool is_soak(void) { return getenv("BAGS_SOAK") != NULL; }
 
-/* -------------------------------------------------------------- the program */
+/* ---- the program ---- */
 
 enum { SHARDS, ONE, FIRST_OF_TWO, SECOND_OF_TWO, WORKS };
 
 static const uint64_t totals[WORKS] = {11, 6, 4, 3};
 
-/* Stands in memory that the program shares with the test. */
+/* It is in memory that the program shares with the test. */
 typedef struct world {
     bags_code (*program)(struct world *w);
     shim calls;
@@ -44,9 +44,9 @@ typedef struct world {
     char directory[200];
     char paths[3][256];
     const char *where; /* the step that failed */
-    bool dies;         /* rather than that it closes a writer that failed */
-    bool reads;        /* by position, with few files open */
-    bool ended;        /* it came to its end, not to its death */
+    bool crashes;      /* it crashes, instead of closing a writer that failed */
+    bool reads;        /* without mmap, with few open files */
+    bool ended;        /* it reached its end, and did not crash */
     bags_code code;
     bags_error error; /* if there is a code */
 } world;
@@ -100,28 +100,29 @@ static world *world_on(const char *directory) {
 static world *new_world(const char *directory, uint64_t n) {
     make_dir(directory);
     world *w = world_on(directory);
-    w->dies = n % 2;
+    w->crashes = n % 2;
     return w;
 }
 
 static void world_free(world *w) { munmap(w, sizeof(*w)); }
 
-/* The program dies: nothing that releasing its writer does reaches the disk. */
-static void bury(world *w, bags_writer *writer) {
+/* The program crashes: nothing that releasing its writer does reaches the
+ * disk. */
+static void crash_here(world *w, bags_writer *writer) {
     w->calls.buried = true;
     bags_writer_close(writer, NULL);
     w->calls.buried = false;
 }
 
 static bags_code leave(world *w, bags_writer *writer, bags_code code) {
-    if (w->dies || !code)
-        bury(w, writer);
+    if (w->crashes || !code)
+        crash_here(w, writer);
     else
         bags_writer_close(writer, NULL);
     return code;
 }
 
-/* Write, flushing now and then, and die at `death` datapoints. */
+/* Write, flush now and then, and crash after `death` datapoints. */
 static bags_code begin(world *w, int which, uint64_t death) {
     work *each = &w->works[which];
     bags_writer *writer = NULL;
@@ -138,8 +139,8 @@ done:
     return leave(w, writer, code);
 }
 
-/* Go on, to the end. */
-static bags_code go_on(world *w, int which) {
+/* Resume, and finish. */
+static bags_code resume_work(world *w, int which) {
     work *each = &w->works[which];
     uint64_t flushed = each->flushed, appended = each->appended;
     bags_writer *writer = NULL;
@@ -161,14 +162,12 @@ done:
 }
 
 static bags_code recover(world *w, const char *path) {
-    bags_recover_options options;
-    memset(&options, 0, sizeof(options));
-    options.env.allocator = &w->blocks.allocator;
+    bags_env env = {&w->blocks.allocator, NULL};
     w->where = "bags_recover";
-    return bags_recover(path, &options, NULL, &w->error);
+    return recover_path(path, &env, NULL, &w->error);
 }
 
-/* All that is read must be right, or be refused. */
+/* Everything that is read must be correct, or be refused. */
 static bags_code read_back(world *w, int which, bool no_mmap) {
     work *each = &w->works[which];
     bags_reader_options options;
@@ -179,7 +178,7 @@ static bags_code read_back(world *w, int which, bool no_mmap) {
     options.env.allocator = &w->blocks.allocator;
     w->where = "read_back";
     w->reads = no_mmap;
-    finding f = work_look(each, &options);
+    finding f = work_read_all(each, &options);
     if (f.error.code)
         w->error = f.error;
     else if (f.right != f.length || f.length < each->flushed)
@@ -192,11 +191,11 @@ static bags_code read_back(world *w, int which, bool no_mmap) {
 static bags_code run(world *w) {
     bags_code code;
     STEP(begin(w, SHARDS, 7));
-    STEP(go_on(w, SHARDS));
+    STEP(resume_work(w, SHARDS));
     STEP(begin(w, ONE, 5));
     STEP(recover(w, w->paths[1]));
     STEP(begin(w, SECOND_OF_TWO, 3));
-    STEP(go_on(w, FIRST_OF_TWO));
+    STEP(resume_work(w, FIRST_OF_TWO));
     STEP(recover(w, w->paths[2]));
     STEP(read_back(w, SHARDS, false));
     STEP(read_back(w, SHARDS, true));
@@ -204,7 +203,7 @@ done:
     return code;
 }
 
-/* In a child: cmocka's handlers would go on with the tests in it. */
+/* In a child process: cmocka's handlers would run the other tests in it. */
 static void end_at_signals(void) {
     static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS};
     for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
@@ -213,7 +212,7 @@ static void end_at_signals(void) {
 
 #define LARGE 1200000
 
-/* A Bag alone, with a blob so large that disk space is set aside for it. */
+/* A standalone Bag with a blob so large that disk space is reserved for it. */
 static bags_code write_bag(world *w, const char *path) {
     static unsigned char blob[LARGE];
     bag_writer_options options;
@@ -226,9 +225,9 @@ static bags_code write_bag(world *w, const char *path) {
     STEP(bag_writer_flush(writer, &w->error));
     STEP(bag_writer_append(writer, "small", 5, NULL, &w->error));
 done:
-    if (code && w->dies)
+    if (code && w->crashes)
         bag_writer_abort(writer);
-    if (code && !w->dies)
+    if (code && !w->crashes)
         bag_writer_close(writer, NULL);
     if (code)
         return code;
@@ -256,7 +255,7 @@ done:
     return code;
 }
 
-/* The program, and a Bag, which small disks have no room for. */
+/* The program, and a Bag, for which small disks have no space. */
 static bags_code run_with_bag(world *w) {
     char path[256];
     snprintf(path, sizeof(path), "%s/alone.bag", w->directory);
@@ -270,8 +269,8 @@ done:
 
 typedef void prepare(world *w, uint64_t n);
 
-/* Run the program in a process of its own, which `ready` may first take rights
- * from. Returns what waitpid says. */
+/* Run the program in a new process; `ready` may first take away its
+ * permissions. Returns the status of waitpid. */
 static int run_apart(world *w, prepare *ready, uint64_t n) {
     int status = -1;
     pid_t child = fork();
@@ -291,8 +290,8 @@ static int run_apart(world *w, prepare *ready, uint64_t n) {
     _exit(0);
 }
 
-/* Leave an unfinished shard behind a finished one. */
-static void die_in_second_shard(world *w) {
+/* Leave an unfinished shard after a finished one. */
+static void crash_in_second_shard(world *w) {
     shim_in_use = &w->calls;
     w->calls.armed = true;
     bags_code code = begin(w, SHARDS, 7);
@@ -301,11 +300,11 @@ static void die_in_second_shard(world *w) {
     assert_int_equal(code, BAGS_OK);
 }
 
-/* ------------------------------------------------------------- what remains */
+/* ---- what remains ---- */
 
 static char reference[200];
 
-/* What it would be if nothing had happened, made once a test. */
+/* What the disk would contain if nothing had happened; made once per test. */
 static void make_reference(void) {
     snprintf(reference, sizeof(reference), "%s", at("reference"));
     make_dir(reference);
@@ -320,7 +319,7 @@ static void make_reference(void) {
     world_free(w);
 }
 
-/* Recovery gives all that was flushed, and no more than was appended. */
+/* Recovery returns all flushed datapoints, and no more than were appended. */
 static void check_recovery(world *w, const char *how, uint64_t n) {
     for (int i = 0; i < WORKS; i++) {
         work *each = &w->works[i];
@@ -342,22 +341,22 @@ static void check_recovery(world *w, const char *how, uint64_t n) {
     }
 }
 
-/* A dataset without shards is whole when it has been recovered. */
-static bool is_whole(const world *w, int which) {
+/* An unsharded dataset is complete after recovery. */
+static bool is_complete(const world *w, int which) {
     const work *each = &w->works[which];
     return which == ONE && work_find(each, NULL, false).right > 0 &&
            exists(each->path);
 }
 
-/* Going on ends with the same bytes as if nothing had happened. */
-static void check_going_on(world *w, const char *how, uint64_t n) {
+/* Resuming ends with the same bytes as if nothing had happened. */
+static void check_resuming(world *w, const char *how, uint64_t n) {
     static const char *const names[] = {"above", "pair"};
     const char *where = w->where;
     for (int i = 0; i < WORKS; i++) {
         w->works[i].options.no_sync = true;
-        if (!is_whole(w, i) && go_on(w, i))
-            fail_msg("%s %d in %s: %s does not go on: %s", how, (int)n, where,
-                w->works[i].path, w->error.message);
+        if (!is_complete(w, i) && resume_work(w, i))
+            fail_msg("%s %d in %s: %s cannot be resumed: %s", how, (int)n,
+                where, w->works[i].path, w->error.message);
     }
     drop_journals(bags_io_local(), w->directory);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -366,42 +365,42 @@ static void check_going_on(world *w, const char *how, uint64_t n) {
         snprintf(there, sizeof(there), "%s/%s", reference, names[i]);
         drop_journals(bags_io_local(), there);
         if (!is_same_tree(here, there))
-            fail_msg("after %s %d in %s going on gives other bytes", how,
+            fail_msg("after %s %d in %s resuming ends with other bytes", how,
                 (int)n, where);
     }
 }
 
-/* Both ways out, each from what the program left. */
+/* Both recovery and resuming, each from what the program left. */
 static void check_remains(world *w, const char *how, uint64_t n) {
     char copy[256];
     world before = *w;
     memset(&w->calls, 0, sizeof(w->calls));
-    w->dies = false;
+    w->crashes = false;
     snprintf(copy, sizeof(copy), "%s.copy", w->directory);
     copy_tree(w->directory, copy);
     check_recovery(w, how, n);
     memcpy(w->works, before.works, sizeof(w->works));
     remove_tree(w->directory);
     assert_int_equal(rename(copy, w->directory), 0);
-    check_going_on(w, how, n);
+    check_resuming(w, how, n);
 }
 
-/* ------------------------------------------------------------------- faults */
+/* ---- faults ---- */
 
 typedef struct fault {
     const char *name;
-    unsigned only; /* bits of enum call; 0: all */
+    unsigned only; /* a bit per call; 0: all */
     int error;
     enum effect effect;
     bool stays;
-    bool harmless; /* the program must succeed all the same */
+    bool harmless; /* the program must succeed anyway */
 } fault;
 
-/* What may fail without a word: closing what was only read or is not a Bag,
- * mapping (it reads instead), removing journals, a lock that is taken once (a
- * claim is made again), syncing a directory that may not be listed, opening one
- * file too many (another is closed for it), setting disk space aside, and
- * sending to the disk ahead. */
+/* Calls whose failure need not be reported: closing what was only read or is
+ * not a Bag, mapping (the file is read instead), removing journals, a lock that
+ * was taken once (the claim is repeated), syncing a directory that may not be
+ * listed, opening one file too many (another is closed), reserving disk space,
+ * and starting to write to the disk early. */
 static bool may_be_silent(const world *w) {
     const shim *s = &w->calls;
     switch (s->last) {
@@ -439,7 +438,7 @@ static void check_message(const world *w, const char *how, uint64_t n) {
             w->error.system);
 }
 
-/* A Bag that may not be on the disk is in no shard that looks whole. */
+/* A Bag that may not be on the disk is in no shard that looks complete. */
 static void check_sync(const world *w, const fault *how, uint64_t n) {
     char commit[600];
     const char *file = strrchr(w->calls.unsynced, '/');
@@ -477,7 +476,7 @@ static bool is_death(const fault *how) {
     return how->effect != EFFECT_FAIL && how->effect != EFFECT_SHORT;
 }
 
-/* One fault, and what comes of it. Returns whether it was reached. */
+/* One fault and its consequences. Returns true if the fault was reached. */
 static bool meet(const fault *how, uint64_t n) {
     world *w = new_world(at("set"), n);
     w->program = run_with_bag;
@@ -503,8 +502,8 @@ static bool meet(const fault *how, uint64_t n) {
     return reached;
 }
 
-/* Every point in a soak, else the first and about one of `stride`; the address
- * sanitizer makes new processes slow. */
+/* Every point in a soak, otherwise the first and about one in `stride`; the
+ * address sanitizer makes new processes slow. */
 static uint64_t next_point(uint64_t n, uint64_t stride, uint64_t *seed) {
 #if defined(__SANITIZE_ADDRESS__)
     stride *= 4;
@@ -514,7 +513,7 @@ static uint64_t next_point(uint64_t n, uint64_t stride, uint64_t *seed) {
 
 typedef bool meeting(const fault *how, uint64_t n);
 
-/* How many points were met. */
+/* how many points were reached */
 static uint64_t sweep(const fault *how, uint64_t stride, meeting *met) {
     uint64_t seed = how->only + (uint64_t)how->error * 64 + how->effect;
     uint64_t tried = 0, n = 1;
@@ -537,7 +536,7 @@ static void sweep_all(const fault *faults, size_t count, uint64_t stride) {
 #define SWEEP(faults, stride)                                                  \
     sweep_all(faults, sizeof(faults) / sizeof((faults)[0]), stride)
 
-/* ----------------------------------------------- the N-th call of a program */
+/* ---- the N-th call of a program ---- */
 
 static void the_program_makes_every_call_that_will_fail(void **state) {
     (void)state;
@@ -550,8 +549,8 @@ static void the_program_makes_every_call_that_will_fail(void **state) {
         fail_msg("%s: %s", w->where, w->error.message);
     for (int i = 0; i < CALLS; i++) {
         print_message("%s %d  ", call_names[i], (int)w->calls.counts[i]);
-        /* One that only macOS makes; nothing is removed but files; and nothing
-         * is so large that it is sent to the disk ahead. */
+        /* One call is made only on macOS; only files are removed; and nothing
+         * is large enough to be written to the disk early. */
         if (i != CALL_FCNTL && i != CALL_RMDIR && i != CALL_WRITE_BACK)
             assert_true(w->calls.counts[i] > 0);
     }
@@ -681,7 +680,7 @@ static void a_file_whose_early_writing_fails_is_synced(void **state) {
     free(blob);
 }
 
-/* --------------------------------------------- what is done to what is there */
+/* ---- operations on existing data ---- */
 
 static const fault upkeep_faults[] = {
     {"killed before", 0, 0, EFFECT_DIE_BEFORE, false, false},
@@ -712,7 +711,7 @@ static const fault upkeep_faults[] = {
     (total) += sweep(&upkeep_faults[i_], stride, met)
 
 /* What writers have left: shards with gaps between their numbers; an unfinished
- * shard behind a finished one; a lone Bag without a table. */
+ * shard after a finished one; a standalone Bag without a table. */
 static void make_model(void) {
     static const char *const names[] = {"000002", "000005", "000001", "000002"};
     bags_writer *writer;
@@ -726,7 +725,7 @@ static void make_model(void) {
         assert_int_equal(rename(at("model/gaps/%s", names[i]),
                              at("model/gaps/%s", names[i + 1])),
             0);
-    die_in_second_shard(w);
+    crash_in_second_shard(w);
     shim_in_use = &w->calls;
     w->calls.armed = true;
     bag_writer *bag = bag_writer_open(at("model/alone.bag"), NULL, &said);
@@ -742,7 +741,8 @@ static void make_model(void) {
         "{\"n\": 2, \"t\": []}\n{\"n\": 3, \"t\": [\"c\"]}\n");
 }
 
-/* A journal whose removal failed, or was not reached, is none of the result. */
+/* A journal whose removal failed, or was not reached, is not part of the
+ * result. */
 static void drop_the_rest(const char *path) {
     char journal[512];
     snprintf(journal, sizeof(journal), "%s/alone.idx", path);
@@ -751,7 +751,7 @@ static void drop_the_rest(const char *path) {
     drop_journals(bags_io_local(), path);
 }
 
-/* What `set` is now is what it should be. */
+/* `set` now has the expected content. */
 static void keep_set(void) {
     drop_the_rest(at("set"));
     assert_int_equal(rename(at("set"), at("kept")), 0);
@@ -775,7 +775,7 @@ done:
     return code;
 }
 
-/* The program ended well, or said why not; then it is called again. */
+/* The program succeeded, or reported why not; then it is called again. */
 static bool meet_upkeep(const fault *how, uint64_t n) {
     copy_tree(at("model"), at("set"));
     world *w = world_on(at("set"));
@@ -800,7 +800,7 @@ static bool meet_upkeep(const fault *how, uint64_t n) {
             w->error.message);
     drop_the_rest(w->directory);
     if (!is_same_tree(at("set"), at("kept")))
-        fail_msg("%s %d: it ends otherwise", how->name, (int)n);
+        fail_msg("%s %d: it ends differently", how->name, (int)n);
     remove_tree(w->directory);
     world_free(w);
     return reached;
@@ -821,9 +821,9 @@ static void finalize_checksum_and_recover_may_be_interrupted(void **state) {
     assert_true(tried > 25); /* with the sanitizers fewer calls are tried */
 }
 
-/* ------------------------------------------------------------- the command */
+/* ---- the command ---- */
 
-/* The `bags` of this build, behind the shim as a library of its own. */
+/* The `bags` command of this build, with the shim preloaded. */
 static const char *const *words;
 static char program_path[4096], preload[4200];
 
@@ -846,8 +846,8 @@ static void find_command(void) {
     skip();
 }
 
-/* Run it in `directory`. Returns what waitpid says; what it says on its standard
- * error is in the file "said". */
+/* Run it in `directory`. Returns the status of waitpid; its standard error is
+ * in the file "said". */
 static int run_command(const char *directory, const char *map) {
     int status = -1;
     pid_t child = fork();
@@ -891,7 +891,7 @@ static void check_command(
                       !strstr(say, strerror(how->error))))
         fail_msg("%s %d at %s of %s: bags %s says: %s", how->name, (int)n,
             call_names[w->calls.last], w->calls.last_path, words[1], say);
-    /* It looks whether it speaks of blobs or of datapoints. */
+    /* It checks whether to count blobs or datapoints. */
     bool looks = w->calls.last == CALL_STAT && n == 1 &&
                  strcmp(words[1], "recover") == 0;
     if (!failed && !looks && !how->harmless && !how->stays && !may_be_silent(w))
@@ -925,7 +925,7 @@ static bool meet_command(const fault *how, uint64_t n) {
     expect_success(how->name, n, run_command(at("set"), NULL));
     drop_the_rest(at("set"));
     if (!is_same_tree(at("set"), at("kept")))
-        fail_msg("%s %d: bags %s, called again, ends otherwise", how->name,
+        fail_msg("%s %d: bags %s, called again, ends differently", how->name,
             (int)n, words[1]);
     remove_tree(at("set"));
     world_free(w);
@@ -957,16 +957,16 @@ static void a_failed_command_can_be_repeated(void **state) {
     }
 }
 
-/* ------------------------------------------------------------- small limits */
+/* ---- resource limits ---- */
 
-/* Rules for a point at which the system itself says no. */
+/* Rules for points at which the system itself fails. */
 typedef struct limit {
     const char *name;
     int error;
-    int signal; /* that may end the program; 0: none */
+    int signal; /* that may terminate the program; 0: none */
 } limit;
 
-/* The program succeeds, or fails with the limit's error, which it names. */
+/* The program succeeds, or fails with the limit's error, which it reports. */
 static bool check_limit(world *w, const limit *how, uint64_t n, int status) {
     if (how->signal && WIFSIGNALED(status) && WTERMSIG(status) == how->signal)
         return true;
@@ -982,7 +982,8 @@ static bool check_limit(world *w, const limit *how, uint64_t n, int status) {
     return w->code != BAGS_OK;
 }
 
-/* The program below a limit that `ready` sets. Whether it was hit. */
+/* Run the program under a limit that `ready` sets. True if the limit was
+ * hit. */
 static bool meet_limit(const limit *how, prepare *ready, uint64_t n) {
     world *w = new_world(at("set"), n);
     int status = run_apart(w, ready, n);
@@ -993,7 +994,7 @@ static bool meet_limit(const limit *how, prepare *ready, uint64_t n) {
     return hit;
 }
 
-/* From n on until the limit is not hit any more. */
+/* From n on, until the limit is not hit any more. */
 static void raise_limit(const limit *how, prepare *ready, uint64_t n,
     uint64_t step, uint64_t stride) {
     int tried = 0;
@@ -1047,10 +1048,10 @@ static void too_few_file_descriptors_are_reported(void **state) {
     raise_limit(&how, limit_files, 3, 1, 1);
 }
 
-/* -------------------------------------------------------------- small disks */
+/* ---- small disks ---- */
 
-/* Mounts of this process alone, which end with it. Where they are not permitted
- * the test is skipped. */
+/* Mounts of this process alone, which end with it. Where they are not
+ * permitted, the test is skipped. */
 static void may_mount(void) {
     static int may = -1;
     if (may < 0)
@@ -1062,27 +1063,29 @@ static void may_mount(void) {
     skip();
 }
 
-static const char *room;
+static const char *small_disk;
 
-static void mount_room(const char *options) {
-    room = at("room");
-    if (!exists(room))
-        make_dir(room);
-    assert_int_equal(mount("tmpfs", room, "tmpfs", 0, options), 0);
+static void mount_small_disk(const char *options) {
+    small_disk = at("small_disk");
+    if (!exists(small_disk))
+        make_dir(small_disk);
+    assert_int_equal(mount("tmpfs", small_disk, "tmpfs", 0, options), 0);
 }
 
-static void free_room(void) { assert_int_equal(umount(at("room")), 0); }
+static void unmount_small_disk(void) {
+    assert_int_equal(umount(at("small_disk")), 0);
+}
 
-/* Also when the test has failed in it. */
-static int leave_room(void **state) {
-    umount2(at("room"), MNT_DETACH);
+/* Also after the test failed in it. */
+static int leave_small_disk(void **state) {
+    umount2(at("small_disk"), MNT_DETACH);
     return support_teardown(state);
 }
 
 #define TEST_IN_ROOM(function)                                                 \
-    cmocka_unit_test_setup_teardown(function, support_setup, leave_room)
+    cmocka_unit_test_setup_teardown(function, support_setup, leave_small_disk)
 
-/* On a disk that is still full recovery may fail, but not lose anything. */
+/* While the disk is still full, recovery may fail, but not lose anything. */
 static void recover_when_full(world *w, const limit *how, uint64_t n) {
     for (int i = 0; i < WORKS; i++) {
         bags_error err;
@@ -1093,19 +1096,19 @@ static void recover_when_full(world *w, const limit *how, uint64_t n) {
     }
 }
 
-/* Give room again, so that what is there can be recovered. */
+/* Free disk space again, so that the data can be recovered. */
 typedef void relieve(uint64_t n);
 
 static bool meet_small_disk(const limit *how, relieve *more, uint64_t n) {
     char directory[256];
-    snprintf(directory, sizeof(directory), "%s/room/set", at("."));
+    snprintf(directory, sizeof(directory), "%s/small_disk/set", at("."));
     if (mkdir(directory, 0777) != 0) {
         assert_int_equal(errno, how->error);
         more(n);
         return true;
     }
     world *w = world_on(directory);
-    w->dies = n % 2;
+    w->crashes = n % 2;
     int status = run_apart(w, NULL, n);
     bool hit = check_limit(w, how, n, status);
     if (n % 4 < 2) {
@@ -1121,14 +1124,14 @@ static bool meet_small_disk(const limit *how, relieve *more, uint64_t n) {
     return hit;
 }
 
-static void grow_room(uint64_t n) {
+static void grow_small_disk(uint64_t n) {
     (void)n;
-    assert_int_equal(mount("tmpfs", at("room"), "tmpfs", MS_REMOUNT,
+    assert_int_equal(mount("tmpfs", at("small_disk"), "tmpfs", MS_REMOUNT,
                          "size=64m,nr_inodes=10000"),
         0);
 }
 
-/* format has a place for n. */
+/* format contains a conversion for n. */
 static void raise_tmpfs(const limit *how, const char *format, uint64_t n) {
     uint64_t seed = n;
     int tried = 0;
@@ -1138,9 +1141,9 @@ static void raise_tmpfs(const limit *how, const char *format, uint64_t n) {
     for (; hit; tried += hit) {
         char options[64];
         snprintf(options, sizeof(options), format, (int)n);
-        mount_room(options);
-        hit = meet_small_disk(how, grow_room, n);
-        free_room();
+        mount_small_disk(options);
+        hit = meet_small_disk(how, grow_small_disk, n);
+        unmount_small_disk();
         n += is_soak() ? 1 : 1 + next_random(&seed) % 12;
     }
     print_message("%-20s %5d points\n", how->name, tried);
@@ -1163,25 +1166,25 @@ static void a_tmpfs_without_inodes_is_named(void **state) {
 static void mount_ext4(void) {
     char command[1024];
     may_mount();
-    room = at("room");
-    make_dir(room);
+    small_disk = at("small_disk");
+    make_dir(small_disk);
     save(at("image"), NULL, 0);
     resize_file(at("image"), 2 << 20);
     snprintf(command, sizeof(command),
         "PATH=$PATH:/sbin:/usr/sbin; "
         "mkfs.ext4 -q -m 0 -b 1024 -N 160 '%s' && mount -o loop '%s' '%s'",
-        at("image"), at("image"), room);
+        at("image"), at("image"), small_disk);
     if (system(command) == 0)
         return;
     print_message("skipped: needs mkfs.ext4 and a loop device\n");
     skip();
 }
 
-/* What fills the disk but for n blocks, or inodes. */
+/* Fills the disk except for n blocks, or inodes. */
 static void fill_blocks(uint64_t n) {
     struct statvfs space;
-    assert_int_equal(statvfs(at("room"), &space), 0);
-    int fd = open(at("room/filler"), O_WRONLY | O_CREAT, 0666);
+    assert_int_equal(statvfs(at("small_disk"), &space), 0);
+    int fd = open(at("small_disk/filler"), O_WRONLY | O_CREAT, 0666);
     assert_true(fd >= 0);
     /* Some blocks go to the filler's own list of blocks. */
     for (uint64_t take = space.f_bfree; take > n; take--)
@@ -1192,15 +1195,15 @@ static void fill_blocks(uint64_t n) {
 
 static void empty_blocks(uint64_t n) {
     (void)n;
-    remove_tree(at("room/filler"));
+    remove_tree(at("small_disk/filler"));
 }
 
 static void fill_inodes(uint64_t n) {
     struct statvfs space;
-    make_dir(at("room/filler"));
-    assert_int_equal(statvfs(at("room"), &space), 0);
+    make_dir(at("small_disk/filler"));
+    assert_int_equal(statvfs(at("small_disk"), &space), 0);
     for (uint64_t i = n; i < space.f_ffree; i++)
-        save(at("room/filler/%d", (int)i), NULL, 0);
+        save(at("small_disk/filler/%d", (int)i), NULL, 0);
 }
 
 static void raise_ext4(const limit *how, relieve *take, uint64_t step) {
@@ -1214,7 +1217,7 @@ static void raise_ext4(const limit *how, relieve *take, uint64_t step) {
         hit = meet_small_disk(how, empty_blocks, n);
         n += is_soak() ? step : 1 + next_random(&seed) % (12 * step);
     }
-    free_room();
+    unmount_small_disk();
     print_message("%-20s %5d points\n", how->name, tried);
     assert_true(tried > 3);
 }
@@ -1236,11 +1239,12 @@ static void a_disk_that_became_read_only_is_named(void **state) {
     (void)state;
     may_mount();
     make_reference();
-    mount_room("size=64m");
-    make_dir(at("room/set"));
-    world *w = world_on(at("room/set"));
-    die_in_second_shard(w);
-    assert_int_equal(mount(NULL, room, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+    mount_small_disk("size=64m");
+    make_dir(at("small_disk/set"));
+    world *w = world_on(at("small_disk/set"));
+    crash_in_second_shard(w);
+    assert_int_equal(
+        mount(NULL, small_disk, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
     assert_fails(BAGS_ERROR_IO, bags_recover(w->paths[0], NULL, NULL, &said));
     assert_int_equal(said.system, EROFS);
     assert_says("shards/000001");
@@ -1252,15 +1256,15 @@ static void a_disk_that_became_read_only_is_named(void **state) {
     assert_says("Read-only");
     finding f = work_find(&w->works[SHARDS], NULL, true);
     assert_int_equal(f.right, 4);
-    assert_int_equal(mount(NULL, room, NULL, MS_REMOUNT, NULL), 0);
+    assert_int_equal(mount(NULL, small_disk, NULL, MS_REMOUNT, NULL), 0);
     check_remains(w, "read-only", 0);
     world_free(w);
-    free_room();
+    unmount_small_disk();
 }
 
-/* ------------------------------------------------------------------- rights */
+/* ---- permissions ---- */
 
-/* Become nobody, who has no rights to what is root's. */
+/* Become the user nobody, who has no permissions for root's files. */
 static void drop_rights(world *w, uint64_t n) {
     (void)w;
     (void)n;
@@ -1273,7 +1277,7 @@ static bags_code read_shards(world *w) { return read_back(w, SHARDS, false); }
 
 static bags_code recover_shards(world *w) { return recover(w, w->paths[0]); }
 
-static bags_code go_on_with_shards(world *w) { return go_on(w, SHARDS); }
+static bags_code resume_with_shards(world *w) { return resume_work(w, SHARDS); }
 
 static bags_code begin_one(world *w) { return begin(w, ONE, 5); }
 
@@ -1291,7 +1295,7 @@ static void expect_refusal(world *w, program *what, const char *path) {
     assert_int_equal(w->blocks.live, 0);
 }
 
-/* A dataset with a shard that is finished and one whose writer died. */
+/* A dataset with a finished shard and one whose writer crashed. */
 static world *nobodys_world(void) {
     if (geteuid() != 0) {
         print_message("skipped: needs root, to become nobody\n");
@@ -1301,7 +1305,7 @@ static world *nobodys_world(void) {
     chmod(at("."), 0755);
     make_dir(at("set"));
     world *w = world_on(at("set"));
-    die_in_second_shard(w);
+    crash_in_second_shard(w);
     return w;
 }
 
@@ -1328,14 +1332,14 @@ static void missing_write_permission_loses_nothing(void **state) {
     world *w = nobodys_world();
     work before = w->works[SHARDS];
     expect_refusal(w, recover_shards, "above/shards/000001");
-    expect_refusal(w, go_on_with_shards, "above/shards/000001");
+    expect_refusal(w, resume_with_shards, "above/shards/000001");
     expect_refusal(w, begin_one, "set/one");
     w->works[SHARDS] = before;
     check_remains(w, "no rights", 0);
     world_free(w);
 }
 
-/* ------------------------------------------------ files that become shorter */
+/* ---- truncated files ---- */
 
 #define FIRST_SHARD 4
 
@@ -1355,10 +1359,10 @@ static bags_code hash_row(
     return code;
 }
 
-/* Read the first shard, cut one of its files, and read again: each row is as it
- * was, or an error that names a file of the shard. Returns how many were
+/* Read the first shard, truncate one of its files, and read again: each row is
+ * as before, or an error that names a file of the shard. Returns the number of
  * errors. */
-static int read_and_cut(const char *set, const bags_reader_options *how,
+static int read_and_truncate(const char *set, const bags_reader_options *how,
     const char *path, uint64_t size) {
     char before[FIRST_SHARD][65], after[65];
     int errors = 0;
@@ -1395,19 +1399,19 @@ static void a_file_truncated_while_read_without_mmap_is_an_error(void **state) {
             how.no_mmap = true;
             how.cache_index = mode == 1;
             how.max_files = mode == 2 ? 1 : 0;
-            bytes whole = load(path);
-            for (uint64_t n = 0; n < whole.size; n += 1 + n / 16, tried++) {
-                errors += read_and_cut(set, &how, path, n);
-                save(path, whole.data, whole.size);
+            bytes complete = load(path);
+            for (uint64_t n = 0; n < complete.size; n += 1 + n / 16, tried++) {
+                errors += read_and_truncate(set, &how, path, n);
+                save(path, complete.data, complete.size);
             }
-            bytes_free(&whole);
+            bytes_free(&complete);
         }
     print_message(
-        "%-20s %5d points, %d errors\n", "cut by position", tried, errors);
+        "%-20s %5d points, %d errors\n", "cut without mmap", tried, errors);
     assert_true(errors > tried);
 }
 
-/* Why there is that mode. */
+/* This is why no_mmap exists. */
 static void a_file_truncated_while_mapped_terminates_the_program(void **state) {
     int status = 0;
     (void)state;
@@ -1420,7 +1424,7 @@ static void a_file_truncated_while_mapped_terminates_the_program(void **state) {
         bags_reader_options how;
         memset(&how, 0, sizeof(how));
         end_at_signals();
-        read_and_cut(set, &how, text, 0);
+        read_and_truncate(set, &how, text, 0);
         _exit(0);
     }
     assert_true(waitpid(child, &status, 0) == child);

@@ -1,12 +1,12 @@
-/* Many threads: on one reader, each with its own row; and each with a writer of
- * its own, as the workers of one dataset. Assertions are left to the main thread. */
+/* Many threads: on one reader, each with its own row; and each with a writer,
+ * as workers of one dataset. Only the main thread asserts. */
 #include "check.h"
 
 #define THREADS 8
 #define SHARDS 12
 #define EACH 25
 #define TOTAL (SHARDS * EACH)
-#define FILES (SHARDS * 5) /* three fields, their references, spec.json */
+#define FILES (SHARDS * 5) /* three fields, refs, spec.json */
 
 static size_t text_of(uint64_t index, size_t item, char *text) {
     size_t size = (size_t)snprintf(text, 64, "%d/%d ", (int)index, (int)item);
@@ -17,7 +17,7 @@ static size_t text_of(uint64_t index, size_t item, char *text) {
 
 static size_t items_of(uint64_t index) { return (size_t)(index % 6); }
 
-/* Fields: a, a plain one; b, a sequence; n, numbers that need a copy. */
+/* Fields: a, plain; b, a sequence; n, numbers that are copied when decoded. */
 static void save_shards(const char *path) {
     make_dir(path);
     for (uint64_t s = 0; s < SHARDS; s++) {
@@ -58,7 +58,7 @@ typedef struct job {
     const char *path;
     uint64_t seed;
     int reads;
-    char fault[256]; /* empty: all well */
+    char fault[256]; /* empty: no fault */
 } job;
 
 static bool same(bags_view blob, const char *text, size_t size) {
@@ -104,7 +104,7 @@ static const char *read_part(
     return NULL;
 }
 
-/* Some datapoints, asked for ahead. */
+/* Some datapoints that were prefetched. */
 static const char *read_list(
     job *j, uint64_t index, bags_row *row, bags_error *err) {
     char text[200];
@@ -134,7 +134,7 @@ static void *read_much(void *user) {
         if (!fault && i % 50 == 7 &&
             bags_reader_get(j->reader, TOTAL, NULL, 0, &row, &err) !=
                 BAGS_ERROR_RANGE)
-            fault = "a datapoint behind the end";
+            fault = "a datapoint past the end";
         if (!fault && j->seed == 1 && i % 100 == 3 &&
             bags_verify(j->path, NULL, NULL, &err))
             fault = err.message;
@@ -156,8 +156,8 @@ static void run_jobs(job *jobs, void *(*work)(void *)) {
             fail_msg("thread %d: %s", (int)i, jobs[i].fault);
 }
 
-/* Local files, counted without a lock, which would hide that the library lacks
- * one, and in no order that a thread could rely on. */
+/* Local files, counted without a lock, which would hide a lock that the library
+ * lacks, and with relaxed ordering. */
 static uint64_t opens, closes;
 
 static int count_open(void *user, const char *path, int mode, void **file) {
@@ -170,7 +170,7 @@ static int count_close(void *user, void *file) {
     return bags_io_local()->close(user, file);
 }
 
-/* Watched or not. */
+/* With a watch or without. */
 static void read_by_threads(
     bags_reader_options *options, int reads, bool watched) {
     bags_reader *reader;
@@ -204,7 +204,7 @@ static void threads_share_a_mapped_reader(void **state) {
     (void)state;
     save_shards(at("x"));
     memset(&options, 0, sizeof(options));
-    /* Again and again, so that the files' first use is contended. */
+    /* Repeated, so that threads compete for the first use of the files. */
     for (int round = 0; round < 20; round++)
         check_readers(&options, 30);
     check_readers(&options, 2000);
@@ -238,11 +238,11 @@ static void threads_share_a_few_open_files(void **state) {
             opens = closes = 0;
             check_readers(&options, 300);
             print_message("at most %d open%s: %d files opened again\n",
-                (int)files, load ? ", tables loaded" : "", (int)opens - FILES);
-            /* Most reads close one and open another. */
+                (int)files, load ? ", index cached" : "", (int)opens - FILES);
+            /* Most reads close one file and open another. */
             assert_true(closes > 300 * THREADS);
             assert_true(opens == closes);
-            /* Each thread may hold what it reads from. */
+            /* Each thread may hold the files it is reading. */
             assert_true(disk.peak_files <= (int)files + THREADS + 1);
         }
 }
@@ -258,7 +258,7 @@ static void threads_share_a_reader_that_cannot_map(void **state) {
     check_readers(&options, 300);
 }
 
-/* Some shards cannot be opened: their datapoints fail, and the others do not. */
+/* Some shards cannot be opened: only their datapoints fail. */
 static void *read_damaged(void *user) {
     job *j = (job *)user;
     bags_row row = {0};
@@ -307,7 +307,7 @@ static void threads_get_errors_for_shards_that_cannot_be_opened(void **state) {
     }
 }
 
-/* ---------------------------------------------------------------------- one Bag */
+/* ---- one Bag ---- */
 
 static void *read_bag(void *user) {
     job *j = (job *)user;
@@ -358,7 +358,7 @@ static void threads_share_a_bag(void **state) {
     }
 }
 
-/* -------------------------------------------------------------------- workers */
+/* ---- workers ---- */
 
 static void *write_shards(void *user) {
     static const bags_field fields[] = {{"a", "utf8"}, {"n", "int(4)"}};
@@ -373,7 +373,7 @@ static void *write_shards(void *user) {
     options.no_sync = true;
     bags_writer *writer =
         bags_writer_open(j->fault + 1, fields, 2, &options, &err);
-    /* fault holds the path behind its first byte, until here. */
+    /* Until here, fault contains the path after its first byte. */
     memset(j->fault, 0, sizeof(j->fault));
     bags_code code = writer ? BAGS_OK : err.code;
     for (int i = 0; i < j->reads && !code; i++) {
@@ -402,7 +402,7 @@ static void workers_write_one_dataset(void **state) {
             jobs[i].fault + 1, sizeof(jobs[i].fault) - 1, "%.200s", at("p/x"));
     }
     run_jobs(jobs, write_shards);
-    /* Odd workers wrote a shard more. */
+    /* Odd workers wrote one shard more. */
     assert_refused(BAGS_ERROR_GAP, bags_reader_open(at("p/x"), NULL, &said));
     bags_reader_options options;
     bags_reader *reader;
@@ -434,11 +434,11 @@ static void workers_write_one_dataset(void **state) {
     bags_reader_close(reader);
 }
 
-/* ---------------------------------------------------- readers of a writer's work */
+/* ---- readers while another thread writes ---- */
 
-#define LIVE_TOTAL 2000
+#define NUMBERED_TOTAL 2000
 
-static bags_code append_live(
+static bags_code append_numbered(
     bags_writer *writer, uint64_t index, bags_error *err) {
     char text[200], items[6][200];
     bags_value value, values[6];
@@ -450,7 +450,7 @@ static bags_code append_live(
     return bags_writer_append(writer, entries, 2, err);
 }
 
-static void *write_live(job *j) {
+static void *write_numbered(job *j) {
     static const bags_field fields[] = {{"a", "bytes"}, {"b", "bytes[]"}};
     bags_writer_options options;
     bags_error err;
@@ -460,8 +460,8 @@ static void *write_live(job *j) {
     options.no_sync = true;
     bags_writer *writer = bags_writer_open(j->path, fields, 2, &options, &err);
     bags_code code = writer ? BAGS_OK : err.code;
-    for (uint64_t i = 0; i < LIVE_TOTAL && !code; i++) {
-        code = append_live(writer, i, &err);
+    for (uint64_t i = 0; i < NUMBERED_TOTAL && !code; i++) {
+        code = append_numbered(writer, i, &err);
         if (i % 5 == 3 && !code)
             code = bags_writer_flush(writer, &err);
     }
@@ -471,7 +471,7 @@ static void *write_live(job *j) {
     return NULL;
 }
 
-static const char *read_live(
+static const char *read_unfinished(
     const bags_reader *reader, uint64_t index, bags_row *row, bags_error *err) {
     char text[200];
     if (bags_reader_get(reader, index, NULL, 0, row, err))
@@ -486,8 +486,8 @@ static const char *read_live(
     return NULL;
 }
 
-/* Thread 0 writes; the others open the dataset until all of it is there. */
-static void *watch_live(void *user) {
+/* Thread 0 writes; the others open the dataset until everything is in it. */
+static void *watch_numbered(void *user) {
     job *j = (job *)user;
     bags_reader_options options;
     bags_row row = {0};
@@ -495,12 +495,12 @@ static void *watch_live(void *user) {
     uint64_t seen = 0;
     const char *fault = NULL;
     if (j->seed == 0)
-        return write_live(j);
+        return write_numbered(j);
     memset(&options, 0, sizeof(options));
     options.unfinished = BAGS_UNFINISHED_READ;
     options.no_mmap = j->seed % 2;
     options.max_files = j->seed % 3;
-    while (seen < LIVE_TOTAL && !fault) {
+    while (seen < NUMBERED_TOTAL && !fault) {
         bags_reader *reader = bags_reader_open(j->path, &options, &err);
         if (!reader && !seen &&
             (err.code == BAGS_ERROR_MISSING ||
@@ -512,10 +512,10 @@ static void *watch_live(void *user) {
             fault = "fewer datapoints than before";
         for (uint64_t i = length > 20 ? length - 20 : 0; i < length && !fault;
              i++)
-            fault = read_live(reader, i, &row, &err);
+            fault = read_unfinished(reader, i, &row, &err);
         if (length && !fault)
-            fault =
-                read_live(reader, (seen * 7 + j->seed) % length, &row, &err);
+            fault = read_unfinished(
+                reader, (seen * 7 + j->seed) % length, &row, &err);
         seen = length;
         bags_reader_close(reader);
     }
@@ -533,18 +533,20 @@ static void threads_read_while_another_writes(void **state) {
         jobs[i].path = at("live");
         jobs[i].seed = i;
     }
-    run_jobs(jobs, watch_live);
+    run_jobs(jobs, watch_numbered);
 }
 
-/* One reader of unfinished shards, with few files, while its writer goes on. */
-static void *share_live(void *user) {
+/* One reader of unfinished shards, with few open files, while its writer
+ * continues. */
+static void *share_unfinished(void *user) {
     job *j = (job *)user;
     bags_row row = {0};
     bags_error err;
     uint64_t length = bags_reader_length(j->reader), random = j->seed;
     const char *fault = NULL;
     for (int i = 0; i < 1500 && !fault; i++)
-        fault = read_live(j->reader, next_random(&random) % length, &row, &err);
+        fault = read_unfinished(
+            j->reader, next_random(&random) % length, &row, &err);
     if (fault)
         snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
     bags_row_free(&row);
@@ -565,7 +567,7 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
         assert_opens(writer,
             bags_writer_open(at("live%d", way), fields, 2, &with, &said));
         for (uint64_t i = 0; i < 300; i++)
-            assert_ok(append_live(writer, i, &said));
+            assert_ok(append_numbered(writer, i, &said));
         assert_ok(bags_writer_flush(writer, &said));
         memset(&options, 0, sizeof(options));
         options.unfinished = BAGS_UNFINISHED_READ;
@@ -574,19 +576,19 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
         assert_opens(
             reader, bags_reader_open(at("live%d", way), &options, &said));
         assert_true(bags_reader_length(reader) == 300);
-        assert_ok(append_live(writer, 300, &said));
+        assert_ok(append_numbered(writer, 300, &said));
         assert_ok(bags_writer_close(writer, &said));
         memset(jobs, 0, sizeof(jobs));
         for (size_t i = 0; i < THREADS; i++) {
             jobs[i].reader = reader;
             jobs[i].seed = i;
         }
-        run_jobs(jobs, share_live);
+        run_jobs(jobs, share_unfinished);
         bags_reader_close(reader);
     }
 }
 
-/* ------------------------------------------------------------------- encoding */
+/* ---- encoding ---- */
 
 #define VALUES 800
 

@@ -1,7 +1,7 @@
 /* Type strings, dtypes, values, buffers, the built-in codecs and the registry. */
 #include "check.h"
 
-/* ------------------------------------------------------------------- types */
+/* ---- types ---- */
 
 static void valid_type_strings_are_parsed(void **state) {
     static const struct {
@@ -124,7 +124,7 @@ static void numeric_arguments_are_decimal_and_fit_64_bits(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------ dtypes */
+/* ---- dtypes ---- */
 
 static void dtypes_are_parsed_in_every_numpy_spelling(void **state) {
     static const struct {
@@ -183,7 +183,7 @@ static void dtypes_are_parsed_in_every_numpy_spelling(void **state) {
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         bool big = !rows[i].big;
         size_t size = strlen(rows[i].text);
-        /* A block of its own, without a zero byte at the end. */
+        /* A separate block, without NUL. */
         char *text = (char *)malloc(size);
         memcpy(text, rows[i].text, size);
         assert_int_equal(bags_dtype_parse(text, size, &big), rows[i].dtype);
@@ -202,7 +202,7 @@ static void other_dtype_names_are_refused(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         bags_dtype dtype = bags_dtype_parse(rows[i], strlen(rows[i]), NULL);
-        /* NumPy knows these two as well. */
+        /* NumPy has these two spellings as well. */
         if (strcmp(rows[i], "float") == 0)
             assert_int_equal(dtype, BAGS_DTYPE_FLOAT64);
         else if (strcmp(rows[i], "f") == 0)
@@ -262,7 +262,7 @@ static void the_size_of_an_array_is_the_size_of_its_elements(void **state) {
     assert_int_equal(size, 48);
     assert_true(bags_array_size(BAGS_DTYPE_UINT8, 1, shape + 2, &size));
     assert_int_equal(size, 5);
-    /* A dimension of 0 wins over any other. */
+    /* A dimension of 0 makes any other irrelevant. */
     assert_true(bags_array_size(BAGS_DTYPE_UINT8, 4, shape, &size));
     assert_int_equal(size, 0);
     size = 99;
@@ -299,7 +299,7 @@ static void the_bytes_of_elements_are_swapped(void **state) {
     assert_int_equal(bags_little_endian(), first == 1);
 }
 
-/* ----------------------------------------------------------- errors, buffers */
+/* ---- errors, buffers ---- */
 
 static void every_code_has_a_distinct_name(void **state) {
     (void)state;
@@ -321,7 +321,7 @@ static void bags_fail_writes_and_truncates_its_message(void **state) {
     assert_string_equal(said.message, "blob 7 of x.bag");
     assert_int_equal(said.system, 0);
     assert_int_equal(bags_fail(NULL, BAGS_ERROR_IO, "%s", ""), BAGS_ERROR_IO);
-    /* Cut between characters, wherever the end falls. */
+    /* Truncated between characters, wherever the end is. */
     for (size_t front = 0; front < 4; front++) {
         size_t size = front;
         memset(text, 'x', front);
@@ -376,7 +376,7 @@ static void a_buffer_grows_by_half_and_keeps_its_content(void **state) {
     bags_buffer_free(&buffer);
 }
 
-/* ------------------------------------------------------------------ codecs */
+/* ---- codecs ---- */
 
 typedef struct coder {
     const bags_codec *codec;
@@ -489,7 +489,7 @@ static void utf8_accepts_only_valid_text(void **state) {
         assert_int_equal(bad, 99);
     }
     for (size_t i = 0; i < sizeof(bad_utf8) / sizeof(bad_utf8[0]); i++) {
-        /* At every place in a longer text, so that no quick path lets it by,
+        /* At every position in a longer text, so that no fast path skips it,
          * and in a block that ends where the text ends. */
         for (size_t front = 0; front < 40; front += front < 20 ? 1 : 7) {
             for (size_t back = 0; back < 20; back += 9) {
@@ -649,7 +649,7 @@ static void codecs_refuse_values_of_the_wrong_kind(void **state) {
             bags_value value = bags_array(BAGS_DTYPE_UINT8, 1, one, "a");
             value.kind = (bags_kind)kind;
             if (kind == BAGS_KIND_BLOB)
-                continue; /* never gets to a codec */
+                continue; /* no codec sees it */
             if (kind == (int)takes[i][0] || kind == (int)takes[i][1])
                 assert_ok(coder_encode(&c, value, &blob));
             else
@@ -677,7 +677,7 @@ static void invalid_arguments_of_built_in_types_are_refused(void **state) {
     }
 }
 
-/* As Python writes them: their blobs can be read as they are. */
+/* As Python writes them: their blobs can be read without a codec. */
 static void valid_arguments_without_a_built_in_codec_are_refused(void **state) {
     static const char *const rows[] = {"array(complex256,3)", "array(c32)",
         "array(object,3)", "array(bfloat16,2)", "array(intp)",
@@ -701,17 +701,17 @@ static void more_dimensions_than_an_array_may_have_are_refused(void **state) {
     char text[1024] = "array(uint8";
     (void)state;
     for (int dims = 0; dims <= BAGS_MAX_DIMS + 2; dims++) {
-        char whole[2048];
-        snprintf(whole, sizeof(whole), "%s)", text);
+        char complete[2048];
+        snprintf(complete, sizeof(complete), "%s)", text);
         coder c;
         if (dims <= BAGS_MAX_DIMS) {
             bags_value value;
-            assert_ok(coder_try(&c, whole));
+            assert_ok(coder_try(&c, complete));
             assert_ok(coder_decode(&c, "x", 1, &value));
             assert_int_equal(value.dims, dims);
             coder_close(&c);
         } else {
-            assert_fails(BAGS_ERROR_TYPE, coder_try(&c, whole));
+            assert_fails(BAGS_ERROR_TYPE, coder_try(&c, complete));
         }
         strcat(text, ",1");
     }
@@ -752,10 +752,10 @@ static void arrays_of_a_fixed_shape_are_stored_as_their_elements(void **state) {
     unsigned char stored[24];
     memcpy(stored, blob.data, 24); /* decoding uses the same scratch */
     for (size_t offset = 0; offset < 9; offset++) {
-        unsigned char *room = (unsigned char *)malloc(24 + offset);
-        memcpy(room + offset, stored, 24);
+        unsigned char *space = (unsigned char *)malloc(24 + offset);
+        memcpy(space + offset, stored, 24);
         memset(&value, 0, sizeof(value));
-        assert_ok(coder_decode(&c, room + offset, 24, &value));
+        assert_ok(coder_decode(&c, space + offset, 24, &value));
         assert_int_equal(value.kind, BAGS_KIND_ARRAY);
         assert_int_equal(value.dtype, BAGS_DTYPE_FLOAT32);
         assert_int_equal(value.dims, 2);
@@ -763,10 +763,10 @@ static void arrays_of_a_fixed_shape_are_stored_as_their_elements(void **state) {
         assert_int_equal(value.size, 24);
         assert_true((uintptr_t)value.data % 4 == 0);
         assert_memory_equal(value.data, elements, 24);
-        /* One that is aligned and of this machine's order is not copied. */
+        /* An aligned array in native byte order is not copied. */
         if (offset % 4 == 0 && little_endian())
-            assert_ptr_equal(value.data, room + offset);
-        free(room);
+            assert_ptr_equal(value.data, space + offset);
+        free(space);
     }
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, elements, 23, &value));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, elements, 0, &value));
@@ -866,10 +866,10 @@ static void one_dimension_of_an_array_may_be_any(void **state) {
             &c, bags_array(BAGS_DTYPE_INT16, 2, shapes[i], elements), &blob));
         assert_bytes(blob, stored, size);
         for (size_t offset = 0; offset < 2; offset++) {
-            unsigned char room[64];
+            unsigned char space[64];
             if (size)
-                memcpy(room + offset, stored, size);
-            assert_ok(coder_decode(&c, room + offset, size, &value));
+                memcpy(space + offset, stored, size);
+            assert_ok(coder_decode(&c, space + offset, size, &value));
             assert_true(value.shape[0] == shapes[i][0] && value.shape[1] == 2);
             assert_int_equal(value.size, size);
             assert_true((uintptr_t)value.data % 2 == 0);
@@ -886,8 +886,8 @@ static void one_dimension_of_an_array_may_be_any(void **state) {
     coder_close(&c);
 }
 
-/* What is written must be read: a free dimension beside one of 0 leaves no way
- * to tell how many there were. */
+/* What is written must be readable: next to a dimension of 0, a dimension of -1
+ * cannot be determined. */
 static void encoded_arrays_decode_to_the_same_value(void **state) {
     static const uint64_t shape[2] = {5, 0};
     coder c;
@@ -997,7 +997,7 @@ static void arrays_in_the_other_byte_order_are_swapped(void **state) {
     int32_t four;
     memcpy(&four, value.data, 4);
     assert_int_equal(four, -2);
-    /* Of a complex number each part is turned. */
+    /* Each part of a complex number is swapped. */
     double parts[2];
     assert_ok(coder_decode(&c,
         "\x93\xa4>c16\x90\xc4\x10"
@@ -1022,7 +1022,7 @@ static void complex_numbers_are_two_floats(void **state) {
     assert_ok(coder_encode(
         &c, bags_array(BAGS_DTYPE_COMPLEX64, 1, shape, numbers), &blob));
     assert_bytes(blob, little, 16);
-    /* At an address that suits no float. */
+    /* At an address that is not aligned for any float. */
     unsigned char odd[17];
     memcpy(odd + 1, little, 16);
     assert_ok(coder_decode(&c, odd + 1, 16, &value));
@@ -1064,10 +1064,10 @@ static void hostile_self_describing_arrays_are_refused(void **state) {
         {"\x94\xa3<f4\x90\xc4\x04\0\0\0\0\x01", 13},
         {"\x93\xa3<f4", 5},
         {"\x93\xa3<f4\x91", 6},
-        {"\x93\xa3<f4\x91\x02\xc4\x04\0\0\0\0", 13},   /* 8 bytes wanted */
-        {"\x93\xa3<f4\x91\x01\xc4\x05\0\0\0\0\0", 14}, /* 4 bytes wanted */
-        {"\x93\xa3<f4\x91\x01\xc4\x04\0\0\0", 12},     /* cut short */
-        {"\x93\xa3<f4\x91\x01\xc4\x04\0\0\0\0\0", 14}, /* behind the end */
+        {"\x93\xa3<f4\x91\x02\xc4\x04\0\0\0\0", 13},   /* 8 bytes expected */
+        {"\x93\xa3<f4\x91\x01\xc4\x05\0\0\0\0\0", 14}, /* 4 bytes expected */
+        {"\x93\xa3<f4\x91\x01\xc4\x04\0\0\0", 12},     /* truncated */
+        {"\x93\xa3<f4\x91\x01\xc4\x04\0\0\0\0\0", 14}, /* trailing bytes */
         {"\x93\xa3<f4\x91\xff\xc4\x00", 9},            /* dimension -1 */
         {"\x93\xa3<f4\x91\xd0\x80\xc4\x00", 10},
         {"\x93\xa3<f4\x91\xca\0\0\0\0\xc4\x00", 13}, /* a float */
@@ -1080,7 +1080,7 @@ static void hostile_self_describing_arrays_are_refused(void **state) {
         {"\x93\xa0\x90\xc4\x00", 5},
         {"\x93\xa3<f4\xdd\xff\xff\xff\xff\xc4\x00", 12},
         {"\x93\xa3<f4\xdc\xff\xff\xc4\x00", 10},
-        /* products that wrap round to 0 and to 4 */
+        /* products that wrap around to 0 and to 4 */
         {"\x93\xa3|u1\x92\xcf\x80\0\0\0\0\0\0\0\x02\xc4\x00", 18},
         {"\x93\xa3<f4\x91\xcf\x40\0\0\0\0\0\0\x01\xc4\x04\0\0\0\0", 21},
         {"\x93\xa3|u1\x91\xcf\xff\xff\xff\xff\xff\xff\xff\xff\xc6\xff\xff"
@@ -1130,7 +1130,7 @@ static void a_codec_that_runs_out_of_memory_reports_it(void **state) {
     coder_close(&c);
 }
 
-/* ---------------------------------------------------------------- registry */
+/* ---- registry ---- */
 
 static bags_code shout_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
@@ -1166,7 +1166,7 @@ static void a_registry_finds_the_codec_that_was_added_last(void **state) {
         bags_registry_find(NULL, view("utf8"))->encode, built_in->encode);
     assert_null(bags_registry_find(codecs, view("shout")));
     assert_ok(bags_registry_add(codecs, &first, &said));
-    first.encode = NULL; /* it was copied */
+    first.encode = NULL; /* the codec was copied */
     assert_true(
         bags_registry_find(codecs, view("shout"))->encode == shout_encode);
     assert_true(
@@ -1235,7 +1235,7 @@ static void a_number_is_in_both_uint_and_sint_if_it_fits(void **state) {
     assert_true(bags_uint(UINT64_MAX).uint == UINT64_MAX);
 }
 
-/* ------------------------------------------------- one value by its type */
+/* ---- one value by its type ---- */
 
 static void a_value_is_encoded_and_decoded_by_its_type(void **state) {
     static const uint64_t shape[] = {2, 3};
@@ -1251,7 +1251,7 @@ static void a_value_is_encoded_and_decoded_by_its_type(void **state) {
         assert_ok(bags_decode(NULL, arrays[i], blob, &from, &got, &said));
         assert_int_equal(got.kind, BAGS_KIND_ARRAY);
         assert_int_equal(got.dtype, BAGS_DTYPE_UINT16);
-        /* The shape is not that of a codec which is closed again. */
+        /* The shape does not belong to the codec's state, which is freed. */
         assert_true(got.dims == 2 && got.shape[0] == 2 && got.shape[1] == 3);
         assert_memory_equal(got.data, numbers, sizeof(numbers));
     }
@@ -1264,7 +1264,7 @@ static void a_value_is_encoded_and_decoded_by_its_type(void **state) {
     assert_ok(bags_encode(NULL, "int", &value, &to, &blob, &said));
     assert_ok(bags_decode(NULL, "int", blob, &from, &got, &said));
     assert_true(got.uint == 300 && got.sint == 300);
-    /* A blob is stored as it is. */
+    /* An encoded blob is stored as it is. */
     value = bags_blob("any", 3);
     assert_ok(bags_encode(NULL, "int(4)", &value, &to, &blob, &said));
     assert_text(blob, "any");
@@ -1315,7 +1315,7 @@ static void a_value_is_encoded_by_the_given_registry(void **state) {
         bags_encode(registry, "shout", &value, &scratch, &blob, &said));
     assert_ok(bags_registry_add(registry, &shout, &said));
     assert_ok(bags_encode(registry, "shout", &value, &scratch, &blob, &said));
-    /* Without a decoder only blobs are read. */
+    /* Without a decoder, blobs can still be read. */
     assert_fails(BAGS_ERROR_TYPE,
         bags_decode(registry, "shout", blob, &scratch, &value, &said));
     value = bags_uint(1);

@@ -1,10 +1,10 @@
-/* Faults of every kind, planted in a dataset: bags_verify names all of them, each
- * once and where it is, alone and together. */
+/* Faults of every kind, planted in a dataset: bags_verify reports each one
+ * where it is, alone and together. */
 #include "check.h"
 
 #include <errno.h>
 
-/* ------------------------------------------------------------ what is checked */
+/* ---- what is checked ---- */
 
 /*
  * A shard has four datapoints: a is "one", b is "it0", "it1". So a.bag has blobs
@@ -85,7 +85,7 @@ static void show(const char *what, const fault *f) {
         (int)f->item, (int)f->offset, bags_code_name(f->code), f->says);
 }
 
-/* Every one that is expected was found, once, and nothing else was. */
+/* Every expected fault was reported, and nothing else. */
 static void compare(const fault *expected, size_t count, findings *f) {
     bool used[FAULTS] = {false};
     size_t wrong = 0;
@@ -117,7 +117,7 @@ static bags_verify_options options_for(const bags_io *io, findings *f) {
     return options;
 }
 
-/* Verify in so many parts, and demand these faults. */
+/* Verify in this many parts, and expect these faults. */
 static void expect(memory_disk *m, const char *path, const fault *expected,
     size_t count, bags_verify_options options, uint64_t parts) {
     findings f;
@@ -143,7 +143,7 @@ static void expect(memory_disk *m, const char *path, const fault *expected,
     compare(expected, count, &f);
 }
 
-/* ---------------------------------------------------------------- the plants */
+/* ---- planted faults ---- */
 
 static void patch(memory_disk *m, const char *path, size_t offset,
     const void *data, size_t size) {
@@ -175,7 +175,7 @@ static void cut(memory_disk *m, const char *path, size_t size) {
 
 typedef enum act {
     SAVE,
-    CUT,
+    TRUNCATE,
     PATCH,
     ENTRY,
     REMOVE,
@@ -191,33 +191,33 @@ typedef struct plant {
     act what;
     const char *file;
     const char *data; /* SAVE, PATCH */
-    size_t offset;    /* PATCH, ENTRY; CUT: the size */
+    size_t offset;    /* PATCH, ENTRY; TRUNCATE: the size */
     uint64_t value;   /* ENTRY */
-    bool decode;      /* only found so */
-    fault named;      /* path NULL: the shard's; "x": the dataset */
+    bool decode;      /* only found with `decode` */
+    fault named;      /* path NULL: the shard's; "x": the dataset's */
 } plant;
 
 #define FAR ((uint64_t)1 << 40)
-#define WHOLE(code, says) BAGS_FAULT_FILE, 0, 0, 0, code, says
+#define FILE_FAULT(code, says) BAGS_FAULT_FILE, 0, 0, 0, code, says
 
 /* Plant i goes into shard i + 1. */
 static const plant plants[] = {
     {SAVE, "spec.json", "{", 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_CORRUPT, "spec.json")}},
+        {NULL, NULL, FILE_FAULT(BAGS_ERROR_CORRUPT, "spec.json")}},
     {SAVE, "spec.json", "{\"a\": \"bytes\", \"b\": \"utf8[]\"}", 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_CORRUPT, "spec.json*differs")}},
+        {NULL, NULL, FILE_FAULT(BAGS_ERROR_CORRUPT, "spec.json*differs")}},
     {SAVE, "spec.json", "{\"../a\": \"utf8\"}", 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_FIELD, "directory")}},
+        {NULL, NULL, FILE_FAULT(BAGS_ERROR_FIELD, "directory")}},
     {SAVE, "spec.json", "{\"a\": \"utf8[][]\", \"b\": \"x\"}", 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_TYPE, "spec.json")}},
+        {NULL, NULL, FILE_FAULT(BAGS_ERROR_TYPE, "spec.json")}},
     {HUGE_SPEC, "spec.json", NULL, 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_LIMIT, "spec.json")}},
+        {NULL, NULL, FILE_FAULT(BAGS_ERROR_LIMIT, "spec.json")}},
     {REMOVE, "a.bag", NULL, 0, 0, false,
-        {NULL, "a", WHOLE(BAGS_ERROR_MISSING, "a.bag")}},
-    {CUT, "b.bag", NULL, 93, 0, false,
-        {NULL, "b", WHOLE(BAGS_ERROR_CORRUPT, "b.bag")}},
+        {NULL, "a", FILE_FAULT(BAGS_ERROR_MISSING, "a.bag")}},
+    {TRUNCATE, "b.bag", NULL, 93, 0, false,
+        {NULL, "b", FILE_FAULT(BAGS_ERROR_CORRUPT, "b.bag")}},
     {SAVE, "a.bag", "", 0, 0, false,
-        {NULL, "a", WHOLE(BAGS_ERROR_CORRUPT, "0 bytes")}},
+        {NULL, "a", FILE_FAULT(BAGS_ERROR_CORRUPT, "0 bytes")}},
     {ENTRY, "a.bag", NULL, 36, 1, false,
         {NULL, "a", BAGS_FAULT_BLOB, 2, 0, 36, BAGS_ERROR_CORRUPT,
             "a.bag: blob 2"}},
@@ -237,21 +237,23 @@ static const plant plants[] = {
         {NULL, "refs", BAGS_FAULT_BLOB, 0, 0, 28, BAGS_ERROR_CORRUPT,
             "refs.bag: blob 0"}},
     {REMOVE, "refs.bag", NULL, 0, 0, false,
-        {NULL, "refs", WHOLE(BAGS_ERROR_MISSING, "refs.bag")}},
-    {CUT, "refs.bag", NULL, 59, 0, false,
-        {NULL, "refs", WHOLE(BAGS_ERROR_CORRUPT, "refs.bag")}},
+        {NULL, "refs", FILE_FAULT(BAGS_ERROR_MISSING, "refs.bag")}},
+    {TRUNCATE, "refs.bag", NULL, 59, 0, false,
+        {NULL, "refs", FILE_FAULT(BAGS_ERROR_CORRUPT, "refs.bag")}},
     {SAVE, "refs.bag", "", 0, 0, false,
-        {NULL, "refs", WHOLE(BAGS_ERROR_CORRUPT, "refs.bag*0 bytes*a.bag")}},
+        {NULL, "refs",
+            FILE_FAULT(BAGS_ERROR_CORRUPT, "refs.bag*0 bytes*a.bag")}},
     {UNFINISH, "spec.json", NULL, 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_UNFINISHED, "unfinished*recover")}},
+        {NULL, NULL, FILE_FAULT(BAGS_ERROR_UNFINISHED, "unfinished*recover")}},
     {LOCK, "spec.json", NULL, 0, 0, false,
-        {NULL, NULL, WHOLE(BAGS_ERROR_LOCKED, "unfinished*locked")}},
+        {NULL, NULL, FILE_FAULT(BAGS_ERROR_LOCKED, "unfinished*locked")}},
     {MISS, NULL, NULL, 0, 0, false,
-        {"x", NULL, WHOLE(BAGS_ERROR_GAP, "missing shard 20")}},
+        {"x", NULL, FILE_FAULT(BAGS_ERROR_GAP, "missing shard 20")}},
     {TWICE, NULL, NULL, 0, 0, false,
-        {"x", NULL, WHOLE(BAGS_ERROR_CORRUPT, "two shards*21*000021*0000021")}},
+        {"x", NULL,
+            FILE_FAULT(BAGS_ERROR_CORRUPT, "two shards*21*000021*0000021")}},
     {LARGE, NULL, NULL, 0, 0, false,
-        {"x", NULL, WHOLE(BAGS_ERROR_LIMIT, "2222222222222222222")}},
+        {"x", NULL, FILE_FAULT(BAGS_ERROR_LIMIT, "2222222222222222222")}},
     {PATCH, "a.bag", "\xff", 6, 0, true,
         {NULL, "a", BAGS_FAULT_DATAPOINT, 2, 0, 6, BAGS_ERROR_CORRUPT,
             "a.bag: datapoint 2: "}},
@@ -262,16 +264,16 @@ static const plant plants[] = {
 
 #define PLANTS (sizeof(plants) / sizeof(plants[0]))
 
-/* A dataset with some plants, by the bits of `which`. */
-typedef struct garden {
+/* A dataset with some planted faults, one per bit of `which`. */
+typedef struct planted {
     memory_disk m;
     fault expected[PLANTS];
     char paths[PLANTS][32];
     size_t count;
     void *locked;
-} garden;
+} planted;
 
-static void do_plant(garden *g, size_t i) {
+static void plant_fault(planted *g, size_t i) {
     const plant *p = &plants[i];
     memory_disk *m = &g->m;
     char dir[32], path[64], other[64];
@@ -290,7 +292,7 @@ static void do_plant(garden *g, size_t i) {
         memory_disk_save(m, path, big.data, big.size);
         bytes_free(&big);
         break;
-    case CUT:
+    case TRUNCATE:
         cut(m, path, p->offset);
         break;
     case PATCH:
@@ -328,7 +330,7 @@ static void do_plant(garden *g, size_t i) {
     g->count++;
 }
 
-static void garden_start(garden *g, uint64_t which, bool decode) {
+static void planted_start(planted *g, uint64_t which, bool decode) {
     memset(g, 0, sizeof(*g));
     memory_disk_start(&g->m);
     for (size_t i = 0; i < PLANTS + 2; i++) {
@@ -339,54 +341,54 @@ static void garden_start(garden *g, uint64_t which, bool decode) {
     for (size_t i = 0; i < PLANTS; i++) {
         if (!(which >> i & 1))
             continue;
-        do_plant(g, i);
+        plant_fault(g, i);
         if (plants[i].decode && !decode)
             g->count--;
     }
 }
 
-static void garden_end(garden *g) {
+static void planted_end(planted *g) {
     if (g->locked)
         g->m.io.close(g->m.io.user, g->locked);
     memory_disk_free(&g->m);
 }
 
-static void try_garden(uint64_t which, bool decode) {
-    garden g;
+static void try_planted(uint64_t which, bool decode) {
+    planted g;
     bags_verify_options options = options_for(NULL, NULL);
-    garden_start(&g, which, decode);
+    planted_start(&g, which, decode);
     options.decode = decode;
     for (uint64_t parts = 1; parts < 8; parts = parts * 2 + 1)
         expect(&g.m, "x", g.expected, g.count, options, parts);
-    garden_end(&g);
+    planted_end(&g);
 }
 
 static void each_single_fault_is_reported_where_it_is(void **state) {
     (void)state;
     for (size_t i = 0; i < PLANTS; i++)
         for (int decode = 0; decode < 2; decode++)
-            try_garden((uint64_t)1 << i, decode == 1);
+            try_planted((uint64_t)1 << i, decode == 1);
 }
 
 static void all_faults_together_are_reported(void **state) {
     (void)state;
-    try_garden(~(uint64_t)0, true);
-    try_garden(~(uint64_t)0, false);
+    try_planted(~(uint64_t)0, true);
+    try_planted(~(uint64_t)0, false);
 }
 
 static void any_combination_of_faults_is_reported(void **state) {
     uint64_t random = 5;
     (void)state;
     for (int round = 0; round < 60; round++)
-        try_garden(next_random(&random), round % 2 == 1);
+        try_planted(next_random(&random), round % 2 == 1);
 }
 
 static void an_intact_dataset_is_counted(void **state) {
-    garden g;
+    planted g;
     findings f = {0};
     bags_verify_report sum = {0};
     (void)state;
-    garden_start(&g, 0, false);
+    planted_start(&g, 0, false);
     bags_verify_options options = options_for(&g.m.io, &f);
     options.decode = true;
     assert_ok(bags_verify("x", &options, &sum, &said));
@@ -397,7 +399,7 @@ static void an_intact_dataset_is_counted(void **state) {
     assert_true(sum.bytes == shards * SHARD_BYTES);
     assert_true(sum.unfinished + sum.undecoded + sum.faults + f.count == 0);
     assert_ok(bags_verify("x", &options, NULL, NULL));
-    garden_end(&g);
+    planted_end(&g);
 }
 
 /* Faults in one shard do not hide each other. */
@@ -434,14 +436,14 @@ static void many_faults_in_one_shard_are_all_reported(void **state) {
     memory_disk_free(&m);
 }
 
-/* ---------------------------------------------------------------- the options */
+/* ---- the options ---- */
 
 static void gaps_and_unfinished_shards_can_be_allowed(void **state) {
-    garden g;
+    planted g;
     bags_verify_options options = options_for(NULL, NULL);
     bags_verify_report report;
     (void)state;
-    garden_start(&g, 7u << 17, false); /* UNFINISH, LOCK, MISS */
+    planted_start(&g, 7u << 17, false); /* UNFINISH, LOCK, MISS */
     options.unfinished = BAGS_UNFINISHED_SKIP;
     expect(&g.m, "x", g.expected + 2, 1, options, 1);
     options.allow_gaps = true;
@@ -449,26 +451,26 @@ static void gaps_and_unfinished_shards_can_be_allowed(void **state) {
     options.env.io = &g.m.io;
     assert_ok(bags_verify("x", &options, &report, &said));
     assert_true(report.unfinished == 2 && report.shards == PLANTS + 2 - 3);
-    garden_end(&g);
+    planted_end(&g);
 }
 
 static void only_the_shards_of_a_worker_are_checked(void **state) {
-    garden g;
+    planted g;
     bags_verify_options options = options_for(NULL, NULL);
     (void)state;
-    garden_start(&g, 3u << 5, false); /* shards 6 and 7 */
+    planted_start(&g, 3u << 5, false); /* shards 6 and 7 */
     options.shard_stop = 2;
     expect(&g.m, "x", g.expected, 1, options, 1);
     options.shard_start = 1;
     expect(&g.m, "x", g.expected + 1, 1, options, 2);
-    garden_end(&g);
-    garden_start(&g, 1u << 19, false); /* 20 is missing: of 2, 4, 8, 16 not */
+    planted_end(&g);
+    planted_start(&g, 1u << 19, false); /* 20 is missing: of 2, 4, 8, 16 not */
     options.shard_start = 0;
     options.shard_stop = 4;
     expect(&g.m, "x", g.expected, 1, options, 1);
     options.shard_stop = 8;
     expect(&g.m, "x", NULL, 0, options, 1);
-    garden_end(&g);
+    planted_end(&g);
 }
 
 static void invalid_arguments_of_verify_are_errors(void **state) {
@@ -501,13 +503,13 @@ static void invalid_arguments_of_verify_are_errors(void **state) {
     memory_disk_free(&m);
 }
 
-/* ----------------------------------------------------------------- other files */
+/* ---- other datasets and Bags ---- */
 
 static void a_standalone_bag_is_verified(void **state) {
     static const fault entry = {"s/a.bag", NULL, BAGS_FAULT_BLOB, 1, 0, 28,
         BAGS_ERROR_CORRUPT, "s/a.bag: blob 1"};
     static const fault shape = {
-        "s/a.bag", NULL, WHOLE(BAGS_ERROR_CORRUPT, "s/a.bag*0 bytes")};
+        "s/a.bag", NULL, FILE_FAULT(BAGS_ERROR_CORRUPT, "s/a.bag*0 bytes")};
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
     bags_verify_report report;
@@ -529,12 +531,13 @@ static void a_standalone_bag_is_verified(void **state) {
 
 static void a_split_dataset_is_verified(void **state) {
     static const fault shorter = {"s", NULL,
-        WHOLE(BAGS_ERROR_UNFINISHED, "\"b\" has 3 blobs, \"a\" has 4")};
+        FILE_FAULT(BAGS_ERROR_UNFINISHED, "\"b\" has 3 blobs, \"a\" has 4")};
     static const fault entry = {"s", "a", BAGS_FAULT_BLOB, 1, 0, 8,
         BAGS_ERROR_CORRUPT, "a.bag: blob 1"};
     static const fault value = {"s", "b", BAGS_FAULT_DATAPOINT, 2, 0, 6,
         BAGS_ERROR_CORRUPT, "b.bag: datapoint 2: "};
-    static const fault missing = {"s", "b", WHOLE(BAGS_ERROR_MISSING, "b.idx")};
+    static const fault missing = {
+        "s", "b", FILE_FAULT(BAGS_ERROR_MISSING, "b.idx")};
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
     (void)state;
@@ -545,7 +548,7 @@ static void a_split_dataset_is_verified(void **state) {
     patch(&m, "s/b.bag", 6, "\xff", 1);
     expect(&m, "s", &value, 1, options, 3);
     options.decode = false;
-    cut(&m, "s/b.idx", 29); /* a torn entry is none */
+    cut(&m, "s/b.idx", 29); /* a torn entry is ignored */
     expect(&m, "s", &shorter, 1, options, 2);
     options.unfinished = BAGS_UNFINISHED_SKIP;
     expect(&m, "s", NULL, 0, options, 1);
@@ -573,10 +576,11 @@ static void empty_v2_datasets_are_valid(void **state) {
     memory_disk_free(&m);
 }
 
-/* Without any good spec.json the fields are not known, but refs.bag is. */
+/* Without any valid spec.json the fields are unknown, but refs.bag can be
+ * checked. */
 static void refs_are_checked_without_a_valid_spec(void **state) {
     static const fault expected[] = {
-        {"s", NULL, WHOLE(BAGS_ERROR_CORRUPT, "spec.json")},
+        {"s", NULL, FILE_FAULT(BAGS_ERROR_CORRUPT, "spec.json")},
         {"s", "refs", BAGS_FAULT_BLOB, 0, 0, 28, BAGS_ERROR_CORRUPT, "blob 0"},
     };
     memory_disk m;
@@ -590,7 +594,7 @@ static void refs_are_checked_without_a_valid_spec(void **state) {
     memory_disk_free(&m);
 }
 
-/* Of a blob that no datapoint has, and where rows are not in order. */
+/* A blob that no datapoint refers to, or whose rows are not in order. */
 static void a_blob_without_a_datapoint_is_reported_by_its_index(void **state) {
     static const fault orphan = {"s", "a", BAGS_FAULT_BLOB, 2, 0, 6,
         BAGS_ERROR_CORRUPT, "a.bag: blob 2: "};
@@ -600,7 +604,8 @@ static void a_blob_without_a_datapoint_is_reported_by_its_index(void **state) {
     memory_disk_start(&m);
     save_shard(&m, V1, "s");
     patch(&m, "s/a.bag", 6, "\xff", 1);
-    patch(&m, "s/refs.bag", 11, "\x01", 1); /* datapoint 2 has blob 1 too */
+    patch(
+        &m, "s/refs.bag", 11, "\x01", 1); /* datapoint 2 refers to blob 1 too */
     options.decode = true;
     expect(&m, "s", &orphan, 1, options, 1);
     memory_disk_free(&m);
@@ -608,7 +613,7 @@ static void a_blob_without_a_datapoint_is_reported_by_its_index(void **state) {
 
 static void types_without_a_codec_are_not_a_fault(void **state) {
     static const fault refused = {
-        "s", "a", WHOLE(BAGS_ERROR_TYPE, "s/a.bag: type \"int(4,5,6)\"")};
+        "s", "a", FILE_FAULT(BAGS_ERROR_TYPE, "s/a.bag: type \"int(4,5,6)\"")};
     static const char strange[] = "{\"a\": \"strange\", \"b\": \"utf8[]\"}";
     static const char wrong[] = "{\"a\": \"int(4,5,6)\", \"b\": \"utf8[]\"}";
     memory_disk m;
@@ -627,11 +632,11 @@ static void types_without_a_codec_are_not_a_fault(void **state) {
     memory_disk_free(&m);
 }
 
-/* -------------------------------------------------------------------- bounds */
+/* ---- bounds ---- */
 
 static const uint64_t many = 100000;
 
-/* A Bag whose table has a wrong entry at every second place. */
+/* A Bag in whose table every second entry is invalid. */
 static void save_zigzag(memory_disk *m, const char *path) {
     bytes b = {NULL, 0, 0};
     put_text(&b, "x");
@@ -681,7 +686,7 @@ static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(
     assert_int_equal(
         bags_verify("z.bag", &options, &report, NULL), BAGS_ERROR_CORRUPT);
     assert_true(report.bytes == 16);
-    /* Of refs the first and the last row. */
+    /* Of refs, the first and the last row. */
     static const fault row = {"s", "refs", BAGS_FAULT_DATAPOINT, 3, 0, 15,
         BAGS_ERROR_CORRUPT, "datapoint 3"};
     save_shard(&m, V1, "s");
@@ -693,13 +698,13 @@ static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(
     memory_disk_free(&m);
 }
 
-/* Rows that lie over each other: each is as long as all of the file. */
-static void hear_of_overlaps(void *user, const bags_fault *found) {
+/* Looks for the fault about overlapping blobs. */
+static void find_overlap(void *user, const bags_fault *found) {
     *(bool *)user |= strstr(found->message, "overlap") != NULL;
 }
 
-/* Tables of blobs that are right, but behind a step back lie over those before
- * it: from one place again and again, and from two that are far apart. */
+/* Each blob alone is valid, but after a step back they overlap earlier ones:
+ * from one offset again and again, and from two that are far apart. */
 static void cyclic_tables_are_read_a_bounded_number_of_times(void **state) {
     static const uint64_t cycles[2][4] = {
         {1, 2, 300000, 1}, {1, 2, 200000, 300000}};
@@ -708,7 +713,7 @@ static void cyclic_tables_are_read_a_bounded_number_of_times(void **state) {
         memory_disk m;
         bags_verify_report report;
         bytes b = {NULL, 0, 0};
-        bool heard = false;
+        bool overlap = false;
         memory_disk_start(&m);
         save_shard(&m, V1, "s");
         while (b.size < 300000)
@@ -718,17 +723,17 @@ static void cyclic_tables_are_read_a_bounded_number_of_times(void **state) {
             put_u64(&b, cycles[cycle][(i - 1) % (3 + cycle)]);
         put_u64(&b, 300000);
         bags_verify_options options = options_for(&m.io, NULL);
-        options.each = hear_of_overlaps;
-        options.user = &heard;
+        options.each = find_overlap;
+        options.user = &overlap;
         options.max_faults = many;
         for (int refs = 0; refs < 2; refs++) {
             memory_disk_save(
                 &m, refs ? "s/refs.bag" : "s/a.bag", b.data, b.size);
             options.decode = !refs;
-            heard = false;
+            overlap = false;
             assert_fails(
                 BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
-            assert_true(heard);
+            assert_true(overlap);
             assert_true(report.bytes < 6000000);
         }
         bytes_free(&b);
@@ -755,7 +760,7 @@ static void undecodable_blobs_are_counted_beyond_max_faults(void **state) {
     memory_disk_free(&m);
 }
 
-/* To name the datapoint of a blob takes memory too. */
+/* Finding the datapoint of a blob needs memory too. */
 static void running_out_of_memory_while_reporting_a_fault_is_an_error(
     void **state) {
     uint64_t n;
@@ -839,10 +844,10 @@ static void memory_does_not_grow_with_the_dataset(void **state) {
     memory_disk_free(&m);
 }
 
-/* -------------------------------------------------------------------- failures */
+/* ---- failures ---- */
 
-/* One of the calls fails, for every call: then it does not say that all is good,
- * unless the call had no part in it. */
+/* Every single call fails: then verify does not report success, unless it did
+ * not need the call. */
 static void try_calls(unsigned only, int error, bool stays) {
     uint64_t n, points = 0;
     for (n = 1;; n++) {
@@ -865,8 +870,8 @@ static void try_calls(unsigned only, int error, bool stays) {
         poison();
         bags_code code = bags_verify("x", &options, &report, &said);
         CHECK(is_code((int)code, (int)code, "bags_verify"));
-        /* What was tried again and then opened has been checked; refs is opened
-         * besides to name datapoints, which none had to be. */
+        /* What was repeated and then succeeded has been checked; refs is also
+         * opened to name datapoints, of which none had to be named. */
         bool again =
             !stays && (files.last == HOOK_OPEN || files.last == HOOK_SIZE ||
                           files.last == HOOK_READ || files.last == HOOK_KIND);
@@ -931,14 +936,14 @@ static void running_out_of_memory_is_never_reported_as_success(void **state) {
     assert_true(n > 60);
 }
 
-/* Opening a reader and reading all of it finds no fault that verify does not. */
+/* A reader that reads everything finds no fault that verify does not find. */
 static void everything_that_a_reader_refuses_is_a_fault(void **state) {
     (void)state;
     for (size_t i = 0; i < PLANTS; i++) {
-        garden g;
+        planted g;
         findings f = {0};
         bags_reader_options read;
-        garden_start(&g, (uint64_t)1 << i, false);
+        planted_start(&g, (uint64_t)1 << i, false);
         bags_verify_options options = options_for(&g.m.io, &f);
         memset(&read, 0, sizeof(read));
         read.env = options.env;
@@ -957,7 +962,7 @@ static void everything_that_a_reader_refuses_is_a_fault(void **state) {
             if (code != BAGS_OK && !wrong)
                 fail_msg("plant %d: %s", (int)i, said.message);
         }
-        garden_end(&g);
+        planted_end(&g);
     }
 }
 

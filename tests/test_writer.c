@@ -33,7 +33,7 @@ static bags_entry entry(
     return made;
 }
 
-/* -------------------------------------------------------------------- names */
+/* ---- names ---- */
 
 static void the_spec_is_written_as_python_writes_it(void **state) {
     static const bags_field fields[] = {{"zeta", "utf8"},
@@ -166,7 +166,8 @@ static void invalid_arguments_are_refused_when_a_writer_is_opened(
     }
 }
 
-/* A foreign writer may have made their blobs, which are copied as they are. */
+/* Another program may have encoded their blobs, which are stored as they
+ * are. */
 static void unknown_types_are_legal_with_any_arguments(void **state) {
     static const char *const types[] = {"q()", "floats(0)", "int32(0)",
         "jpeg(900)", "array(complex64,2)", "int(2000)",
@@ -182,7 +183,7 @@ static void unknown_types_are_legal_with_any_arguments(void **state) {
     }
 }
 
-/* Whoever serves "int" says what its arguments are. */
+/* The codec that serves "int" defines its arguments. */
 static bags_code open_any(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **mine, bags_error *err) {
     (void)codec;
@@ -238,7 +239,7 @@ static void an_invalid_type_on_disk_is_read_as_bytes(void **state) {
     }
 }
 
-/* File systems hold names of 255 bytes; NAME.bag is one. */
+/* File systems accept names of 255 bytes, and NAME.bag is one. */
 static void names_that_are_too_long_are_refused(void **state) {
     static const size_t sizes[] = {252, 253, 255, 256, 399};
     char name[400];
@@ -286,14 +287,14 @@ static void more_fields_than_a_spec_can_hold_are_refused(void **state) {
     free(fields);
 }
 
-/* --------------------------------------------------------- whole datapoints */
+/* ---- complete datapoints ---- */
 
 static const bags_field five[] = {{"words", "utf8[]"}, {"caption", "utf8"},
     {"number", "int(2)"}, {"raw", "bytes"}, {"frames", "jpeg[]"}};
 /* In the order on disk. */
 enum { CAPTION, FRAMES, NUMBER, RAW, WORDS };
 
-/* A datapoint's content, made of a seed. */
+/* A datapoint's content, derived from a seed. */
 typedef struct sample {
     size_t words, frames;
     bags_value word_values[40], frame_values[40];
@@ -395,7 +396,7 @@ static void fields_by_hand(hand_set *set) {
     set_field(set, "words", "utf8[]");
 }
 
-/* One way or another to have a datapoint refused or dropped. */
+/* Several ways to get a datapoint refused or cancelled. */
 #define FAULTS 17
 
 static bags_code append_faulty(
@@ -414,9 +415,9 @@ static bags_code append_faulty(
     switch (fault) {
     case 0: /* missing */
         return bags_writer_append(writer, entries, 4, err);
-    case 1: /* given twice, one too many */
+    case 1: /* duplicate, one entry too many */
         return bags_writer_append(writer, entries, 6, err);
-    case 2: /* given twice, another one missing */
+    case 2: /* duplicate, another one missing */
         entries[4].field = "raw";
         return bags_writer_append(writer, entries, 5, err);
     case 3: /* unknown */
@@ -428,7 +429,7 @@ static bags_code append_faulty(
     case 5: /* a value that does not fit, after others that did */
         entries[3].values = &bad;
         return bags_writer_append(writer, entries, 5, err);
-    case 6: /* the last item of a sequence is no text */
+    case 6: /* the last item of a sequence is not text */
         s->word_values[s->words] = bags_utf8("\xff");
         entries[4].values = s->word_values;
         entries[4].count = s->words + 1;
@@ -481,7 +482,7 @@ static bags_code stream_faulty(bags_writer *writer, sample *s, int fault) {
     }
     assert_int_not_equal(code, BAGS_OK);
     assert_int_equal(said.code, code);
-    /* The rest does not save it. */
+    /* The other calls do not save it. */
     bags_writer_set(writer, "number", &s->number, NULL);
     poison();
     bags_code end = bags_writer_end(writer, &said);
@@ -509,7 +510,7 @@ static bags_code expected_code(int fault) {
     }
 }
 
-/* Reported to `said`, or, if it is appended, to nobody. */
+/* Reported to `said`; or, if it is appended, not reported. */
 static void try_fault(
     bags_writer *writer, uint64_t seed, int fault, bool reported) {
     sample s;
@@ -520,7 +521,8 @@ static void try_fault(
     bags_code code =
         fault < 10 ? append_faulty(writer, &s, fault, reported ? &said : NULL)
                    : stream_faulty(writer, &s, fault);
-    /* A value for a sequence, an item for a plain field: no code is named. */
+    /* A value for a sequence, or an item for a plain field: either code is
+     * right. */
     bool open_question = fault == 14 || fault == 15;
     if (code != expected_code(fault) &&
         !(open_question && code == BAGS_ERROR_FIELD))
@@ -532,8 +534,8 @@ static void try_fault(
     free(s.bytes);
 }
 
-/* Datapoints by both ways; with faults between them; the files must be those
- * that are made by hand. */
+/* Datapoints in both ways, with faults between them; the files must equal those
+ * made by hand. */
 static void write_and_compare(
     size_t buffer_size, uint64_t seed, bool faults, bool streamed) {
     hand_set set;
@@ -625,7 +627,7 @@ static void close_reports_refused_datapoints_that_were_not_reported(
     }
 }
 
-/* Of a datapoint in pieces, by any of its calls. */
+/* A datapoint in pieces, refused in any of the calls. */
 static void a_refused_set_or_push_is_reported_once(void **state) {
     bags_value bad = bags_int(70000);
     (void)state;
@@ -655,8 +657,8 @@ static void a_refused_set_or_push_is_reported_once(void **state) {
     }
 }
 
-/* Far more than any buffer holds goes to the files before the datapoint fails;
- * then it must be taken back. */
+/* Far more than any buffer holds is written before the datapoint fails; then it
+ * must be removed. */
 static void a_long_sequence_that_was_dropped_leaves_no_trace(void **state) {
     static const bags_field fields[] = {
         {"a", "bytes[]"}, {"b", "utf8[]"}, {"c", "bytes"}};
@@ -791,7 +793,7 @@ static void encoded_blobs_are_stored_whatever_the_type(void **state) {
             "\xff\0z\0\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0", 19);
 }
 
-/* A type of a known codec with arguments that it does not take. */
+/* A known codec with arguments that it does not accept. */
 static void a_value_of_kind_none_is_refused(void **state) {
     static const bags_field fields[] = {{"a", "bytes"}};
     bags_value value = bags_int(0);
@@ -805,7 +807,7 @@ static void a_value_of_kind_none_is_refused(void **state) {
     bags_writer_abort(writer);
 }
 
-/* ------------------------------------------------------------- out of order */
+/* ---- out of order ---- */
 
 static void calls_out_of_order_are_state_errors(void **state) {
     sample s;
@@ -832,7 +834,7 @@ static void calls_out_of_order_are_state_errors(void **state) {
     free(s.bytes);
 }
 
-/* A loop that checks once, at the end, must learn that all was lost. */
+/* A loop that checks only at the end must learn that all was lost. */
 static void close_reports_a_set_or_push_without_begin(void **state) {
     sample s;
     (void)state;
@@ -850,7 +852,7 @@ static void close_reports_a_set_or_push_without_begin(void **state) {
     free(s.bytes);
 }
 
-/* So that a program may check once, at the end. */
+/* So that a program may check only at the end. */
 static void calls_on_a_writer_that_did_not_open_fail(void **state) {
     bags_value value = bags_int(1);
     bags_entry one = entry("a", &value, 1);
@@ -919,7 +921,7 @@ static void a_datapoint_that_was_not_ended_is_not_written(void **state) {
     free(s.bytes);
 }
 
-/* ------------------------------------------------------- abandoned datapoints */
+/* ---- abandoned datapoints ---- */
 
 static jmp_buf out;
 
@@ -1012,9 +1014,9 @@ static void a_datapoint_that_a_codec_abandoned_by_longjmp_is_dropped(
             bags_writer_options options = writing(4096);
             bags_writer *writer;
             hand_set set;
-            mortal device;
+            crash_device device;
             size_t points = 2;
-            mortal_start(&device, &disk.io);
+            crash_device_start(&device, &disk.io);
             options.env.io = &device.io;
             options.registry = codecs;
             assert_opens(writer,
@@ -1038,7 +1040,7 @@ static void a_datapoint_that_a_codec_abandoned_by_longjmp_is_dropped(
                 points += 2;
             }
             if (after == CRASH)
-                mortal_bury(&device, writer);
+                crash_writer(&device, writer);
             else
                 assert_ok(bags_writer_close(writer, &said));
             if (after == CRASH)
@@ -1060,7 +1062,7 @@ static void closing_and_aborting_null_is_allowed(void **state) {
     bags_writer_abort(NULL);
 }
 
-/* ------------------------------------------------------------ while it works */
+/* ---- while it is being written ---- */
 
 static void an_unfinished_dataset_has_a_partial_spec_and_journals(
     void **state) {
@@ -1236,7 +1238,7 @@ static bags_code push_blobs(
     return code;
 }
 
-/* Else what is written over it would wait for the end. */
+/* Otherwise what overwrites it would wait for the end. */
 static void bytes_after_a_cancelled_datapoint_start_to_reach_the_disk_again(
     void **state) {
     static const bags_field field = {"a", "bytes[]"};
@@ -1263,7 +1265,7 @@ static void bytes_after_a_cancelled_datapoint_start_to_reach_the_disk_again(
     free(zeros);
 }
 
-/* ------------------------------------------------------- failures of the system */
+/* ---- system failures ---- */
 
 static void a_system_failure_is_final_and_leaves_no_spec(void **state) {
     sample s;
@@ -1295,7 +1297,7 @@ static void a_system_failure_is_final_and_leaves_no_spec(void **state) {
     free(s.bytes);
 }
 
-/* --------------------------------------------------------------- own codecs */
+/* ---- registered codecs ---- */
 
 typedef struct counter {
     int opened, closed, encoded, fail_at;
@@ -1424,7 +1426,7 @@ static int lock_later(void *user, void *file) {
                                : bags_io_local()->lock(user, file);
 }
 
-/* A recovery has looked at the shard before its record was locked. */
+/* A recovery checked the shard before its record was locked. */
 static void a_disturbed_claim_is_repeated(void **state) {
     static const bags_field field = {"a", "int"};
     bags_io io = *bags_io_local();
@@ -1451,7 +1453,7 @@ static int rename_never(void *user, const char *from, const char *to) {
     return EIO;
 }
 
-/* The Bags were finished and closed, and then the record could not be. */
+/* The Bags were finished and closed, but the record could not be. */
 static void abort_after_a_failed_commit_removes_the_shard(void **state) {
     static const bags_field field = {"a", "int"};
     bags_io io = *bags_io_local();
