@@ -169,7 +169,7 @@
  *       `no_mmap`: it is then an error that names the file. The library itself
  *       never truncates a finished file. The same holds for a disk that fails.
  *     - spec.json: at most 1 MiB and 65,535 fields. Shard numbers: below 10^18.
- *     - After a power failure, empty blobs that were not synced cannot be told from
+ *     - After a power failure, empty blobs that were not synced look the same as
  *       a sector of zeros.
  *     - A writer keeps two files open per field; three with checksums.
  *     - OpenBSD, whose maps do not see later writes: files are not mapped.
@@ -1903,7 +1903,7 @@ static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     return 0;
 }
 
-/* How Windows calls receive an offset: there is no pread. */
+/* How Windows calls receive an offset, in place of pread. */
 static OVERLAPPED bagi_windows_at(uint64_t offset) {
     OVERLAPPED at;
     memset(&at, 0, sizeof at);
@@ -6228,7 +6228,7 @@ static bags_code bagi_job_end(const bagi_job *job, bags_error *err) {
 typedef struct bagi_stream {
     bagi_job *job;
     char *path;
-    void *handle; /* NULL: there is no such file, and every call does nothing */
+    void *handle; /* NULL: the file is not used, and every call does nothing */
     unsigned char *buffer; /* the bytes of the file starting at `base` */
     size_t capacity;
     uint64_t base;
@@ -6711,7 +6711,7 @@ static void bagi_bag_writer_free(bag_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
-/* Checksums that another Bag left behind would be taken for this one's. */
+/* Checksums that remain from another Bag would be taken for this one's. */
 static void bagi_bag_writer_no_crcs(bag_writer *writer) {
     bags_error *err = &writer->job.failure;
     bool exists = false;
@@ -6722,7 +6722,7 @@ static void bagi_bag_writer_no_crcs(bag_writer *writer) {
             bagi_tail(writer->dir.path));
 }
 
-/* The Bag is locked before its journal exists: whoever finds a journal finds the
+/* The Bag is locked before its journal exists: a process that finds a journal finds the
  * lock. */
 static void bagi_bag_writer_create(bag_writer *writer) {
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
@@ -9931,7 +9931,7 @@ static bags_view *bagi_row_items(const bags_row *row) {
     return (bags_view *)(void *)row->items.data;
 }
 
-/* Make room for `count` items in all slots together; those that exist are kept. The
+/* Reserve space for `count` items in all slots; those that exist are kept. The
  * array is never NULL. */
 static BAGI_HOT bags_code bagi_row_reserve(
     bags_row *row, uint64_t count, bags_error *err) {
@@ -11024,7 +11024,7 @@ static bags_code bagi_verify_open_refs(
                : BAGS_OK;
 }
 
-/* True if the values of a field can be decoded. That there is no codec is not a
+/* True if the values of a field can be decoded. A missing codec is not a
  * fault of the files; that it refuses the type's arguments is one. */
 static bags_code bagi_verify_can_decode(
     bagi_verify_blobs *blobs, const bag_reader *bag) {

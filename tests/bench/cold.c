@@ -105,7 +105,7 @@ static void time_uring(const workload *load, const uint64_t *order) {
 #endif
 
 static const peer *const cold_peers[] = {&peer_raw, &peer_ideal, &peer_bag,
-    &peer_bag_random, &peer_bag_positional, &peer_dataset, &peer_lmdb,
+    &peer_bag_random, &peer_bag_no_mmap, &peer_dataset, &peer_lmdb,
     &peer_sqlite};
 
 void bench_cold(const workload *load) {

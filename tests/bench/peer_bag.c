@@ -69,7 +69,7 @@ static void *open_random(const char *path, const workload *load) {
     return open_with(path, &options);
 }
 
-static void *open_positional(const char *path, const workload *load) {
+static void *open_no_mmap(const char *path, const workload *load) {
     bag_reader_options options;
     (void)load;
     memset(&options, 0, sizeof options);
@@ -146,8 +146,8 @@ const peer peer_bag_random = {"bags.h Bag, random", NULL, "bags.h Bag", NULL, 0,
     NULL, NULL, NULL, open_random, get, NULL, range, scan, prefetch, share,
     unshare, release};
 
-const peer peer_bag_positional = {"bags.h Bag, positional", NULL, "bags.h Bag",
-    NULL, 0, NULL, NULL, NULL, open_positional, get, NULL, range, scan,
+const peer peer_bag_no_mmap = {"bags.h Bag, no mmap", NULL, "bags.h Bag",
+    NULL, 0, NULL, NULL, NULL, open_no_mmap, get, NULL, range, scan,
     prefetch, share, unshare, release};
 
 const peer peer_bag_summed = {"bags.h Bag, checksums", NULL, NULL, NULL, 0,

@@ -21,7 +21,7 @@
 settings set = {false, 5, "build/bench", NULL, NULL};
 
 const peer *const peers[] = {&peer_raw, &peer_ideal, &peer_bag,
-    &peer_bag_random, &peer_bag_positional, &peer_bag_summed, &peer_dataset,
+    &peer_bag_random, &peer_bag_no_mmap, &peer_bag_summed, &peer_dataset,
     &peer_shards, &peer_lmdb, &peer_sqlite, &peer_hdf5, &peer_files, &peer_tar,
     &peer_tfrecord, &peer_python, NULL};
 
