@@ -6722,8 +6722,8 @@ static void bagi_bag_writer_no_crcs(bag_writer *writer) {
             bagi_tail(writer->dir.path));
 }
 
-/* The Bag is locked before its journal exists: a process that finds a journal finds the
- * lock. */
+/* The Bag is locked before its journal exists: where there is a journal, there is
+ * the lock. */
 static void bagi_bag_writer_create(bag_writer *writer) {
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
     const bags_io *io = &writer->job.env.io;
