@@ -27,13 +27,26 @@ def _start(out, *options):
         stderr=subprocess.PIPE)
 
 
+def _size(path):
+    """The bytes of the rows of refs."""
+    return sum(file.stat().st_size for file in pathlib.Path(path).rglob('refs.bag'))
+
+
 def _kill_after(lines, out, *options):
     """Feed these many lines, wait until they were flushed, and kill it."""
+    before = _size(out)
     job = _start(out, *options)
     job.stdin.write(b''.join(LINES[:lines]))
     job.stdin.flush()
-    time.sleep(1.3)
-    assert job.poll() is None, job.stderr.read()
+    since = time.monotonic()
+    last = before
+    # It flushes once a second. A busy machine may not start it for seconds.
+    while last == before or time.monotonic() - since < 1.3:
+        assert job.poll() is None, job.stderr.read()
+        assert time.monotonic() - since < 60
+        time.sleep(0.05)
+        if _size(out) != last:
+            last, since = _size(out), time.monotonic()
     job.send_signal(signal.SIGKILL)
     job.communicate()
 
