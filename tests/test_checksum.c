@@ -449,6 +449,24 @@ static void unfinished_shards_are_refused(void **state) {
     assert_fails(BAGS_ERROR_MISSING, checksum(at("nothing"), false, NULL));
 }
 
+/* They would be taken for those that the writer stores. */
+static void the_bag_of_a_running_writer_gets_no_checksums(void **state) {
+    bag_writer *writer;
+    (void)state;
+    assert_opens(writer, bag_writer_open(at("x.bag"), NULL, &said));
+    for (int i = 0; i < 3; i++)
+        assert_ok(bag_writer_append(writer, "abcdefgh", 8, NULL, &said));
+    assert_ok(bag_writer_flush(writer, &said));
+    assert_fails(BAGS_ERROR_LOCKED, checksum(at("x.bag"), false, NULL));
+    assert_says("x.bag");
+    assert_names(at("."), "x.bag x.idx");
+    assert_ok(bag_writer_append(writer, "abcdefgh", 8, NULL, &said));
+    assert_ok(bag_writer_close(writer, &said));
+    assert_names(at("."), "x.bag");
+    assert_ok(checksum(at("x.bag"), false, NULL));
+    assert_names(at("."), "x.bag x.crc");
+}
+
 /* The writer of a dataset stores what bags_checksum would store later. */
 static void the_writer_stores_the_same_checksums_as_bags_checksum(
     void **state) {
@@ -953,6 +971,7 @@ int main(void) {
         TEST(existing_checksums_are_replaced_only_on_request),
         TEST(a_bag_of_a_dataset_can_be_read_alone_but_not_checksummed_alone),
         TEST(unfinished_shards_are_refused),
+        TEST(the_bag_of_a_running_writer_gets_no_checksums),
         TEST(the_writer_stores_the_same_checksums_as_bags_checksum),
         TEST(an_interrupted_checksum_can_be_repeated),
         TEST(running_out_of_memory_is_an_error),

@@ -590,6 +590,67 @@ static void invalid_refs_are_found_by_get_many(void **state) {
     }
 }
 
+static void a_damaged_blob_among_many_leaves_the_output_alone(void **state) {
+    static const uint64_t order[] = {0, 4};
+    static const unsigned char before[8] = {0};
+    (void)state;
+    bag_writer_options writing;
+    memset(&writing, 0, sizeof(writing));
+    writing.checksum = true;
+    bag_writer *writer;
+    assert_opens(writer, bag_writer_open(at("x.bag"), &writing, &said));
+    for (int i = 0; i < 5; i++)
+        assert_ok(bag_writer_append(writer, "abcdefgh", 8, NULL, &said));
+    assert_ok(bag_writer_close(writer, &said));
+    bytes bag = load(at("x.bag"));
+    bag.data[33] ^= 1;
+    save(at("x.bag"), bag.data, bag.size);
+    bytes_free(&bag);
+    for (int no_mmap = 0; no_mmap < 2; no_mmap++) {
+        bag_reader_options options;
+        bags_buffer scratch = {0};
+        bag_reader *reader;
+        bags_view out[2] = {{before, 7}, {before, 8}};
+        memset(&options, 0, sizeof(options));
+        options.verify_checksums = true;
+        options.no_mmap = no_mmap == 1;
+        assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bag_reader_get_many(reader, order, 2, &scratch, out, &said));
+        assert_says("blob 4");
+        assert_true(out[0].data == before && out[0].size == 7);
+        assert_true(out[1].data == before && out[1].size == 8);
+        bags_buffer_free(&scratch);
+        bag_reader_close(reader);
+    }
+}
+
+static void an_undecodable_value_among_many_is_named_by_its_place(
+    void **state) {
+    static const uint64_t order[] = {3, 9, 7};
+    bags_value value;
+    bags_row row = {0};
+    hand_set set;
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "utf8");
+    for (int i = 0; i < 12; i++) {
+        set_begin(&set);
+        set_text(&set, 0, i == 7 ? "\xff" : "a");
+        set_end(&set);
+    }
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    bags_reader *reader = open_mode(at("x"), MAPPED);
+    assert_ok(bags_reader_get_many(reader, order, 3, 0, &row, &said));
+    assert_ok(bags_row_value(&row, 0, 1, NULL, &value, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_row_value(&row, 0, 2, NULL, &value, &said));
+    assert_says("item of bags_reader_get_many 2");
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(many_datapoints_are_returned_in_the_requested_order),
@@ -610,6 +671,8 @@ int main(void) {
         TEST(a_split_bag_may_be_mapped_without_its_index),
         TEST(a_list_too_large_for_memory_is_an_error),
         TEST(invalid_refs_are_found_by_get_many),
+        TEST(a_damaged_blob_among_many_leaves_the_output_alone),
+        TEST(an_undecodable_value_among_many_is_named_by_its_place),
     };
     return cmocka_run_group_tests_name("many", tests, NULL, NULL);
 }

@@ -1827,6 +1827,63 @@ static void zero_selects_are_nothing_and_null_is_everything(void **state) {
     bags_reader_close(reader);
 }
 
+static bag_writer *at_work;
+static int at_work_stage;
+
+/* The writer appends when the reader opens the checksums, and has finished when
+ * it opens the Bag again. */
+static int open_while_writing(
+    void *user, const char *path, int mode, void **file) {
+    const char *name = strrchr(path, '.');
+    if (at_work_stage == 0 && name && !strcmp(name, ".crc")) {
+        at_work_stage = 1;
+        assert_ok(bag_writer_append(at_work, "abcdefgh", 8, NULL, &said));
+        assert_ok(bag_writer_flush(at_work, &said));
+    } else if (at_work_stage == 1 && name && !strcmp(name, ".bag")) {
+        at_work_stage = 2;
+        assert_ok(bag_writer_close(at_work, &said));
+    }
+    return disk.io.open(user, path, mode, file);
+}
+
+static void a_bag_that_is_finished_while_it_is_opened_is_read(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        bag_writer_options writing;
+        bag_reader_options options;
+        bags_buffer scratch = {0};
+        bag_reader *reader;
+        bags_io io = disk.io;
+        memset(&writing, 0, sizeof(writing));
+        writing.checksum = true;
+        writing.keep_idx = i / 2 == 1;
+        assert_opens(
+            at_work, bag_writer_open(at("%d.bag", i), &writing, &said));
+        at_work_stage = 0;
+        for (int k = 0; k < 5; k++)
+            assert_ok(bag_writer_append(at_work, "abcdefgh", 8, NULL, &said));
+        assert_ok(bag_writer_flush(at_work, &said));
+        io.open = open_while_writing;
+        memset(&options, 0, sizeof(options));
+        options.verify_checksums = true;
+        options.no_mmap = i % 2 == 1;
+        options.env.allocator = &memory.allocator;
+        options.env.io = &io;
+        reader = bag_reader_open(at("%d.bag", i), &options, &said);
+        if (!reader)
+            fail_msg("%s", said.message);
+        assert_int_equal(at_work_stage, 2);
+        assert_int_equal(bag_reader_length(reader), 6);
+        for (uint64_t k = 0; k < 6; k++) {
+            bags_view blob;
+            assert_ok(bag_reader_get(reader, k, &scratch, &blob, &said));
+            assert_text(blob, "abcdefgh");
+        }
+        bags_buffer_free(&scratch);
+        bag_reader_close(reader);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datapoints_are_read_in_every_mode_and_variant),
@@ -1879,6 +1936,7 @@ int main(void) {
         TEST(shared_blobs_need_bounded_memory),
         TEST(a_row_is_not_confused_by_a_new_reader_at_the_same_address),
         TEST(zero_selects_are_nothing_and_null_is_everything),
+        TEST(a_bag_that_is_finished_while_it_is_opened_is_read),
     };
     return cmocka_run_group_tests_name("reader", tests, NULL, NULL);
 }

@@ -1675,6 +1675,72 @@ static void a_damaged_journal_does_not_change_a_table(void **state) {
     }
 }
 
+/* A finished Bag in which one byte rotted: its table is as it should be. */
+static void a_finished_bag_that_rotted_is_not_truncated(void **state) {
+    static const char *const files[] = {"x.bag", "x.crc"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        reported t;
+        standalone l = standalone_on(at("%d/x.bag", i), &disk.io, true);
+        make_dir(at("%d", i));
+        l.options.keep_idx = true;
+        assert_ok(standalone_write(&l));
+        bytes file = load(at("%d/%s", i, files[i]));
+        file.data[9] ^= 1;
+        save(at("%d/%s", i, files[i]), file.data, file.size);
+        bytes_free(&file);
+        copy_tree(at("%d", i), at("before%d", i));
+        assert_fails(BAGS_ERROR_CORRUPT, recover(l.path, &t));
+        assert_says("x.bag*nothing was changed");
+        assert_int_equal(t.report.failed, 1);
+        assert_same_tree(at("%d", i), at("before%d", i));
+    }
+}
+
+/* The table of a Bag of empty blobs starts at 0. */
+static void a_finished_bag_of_empty_blobs_is_not_emptied(void **state) {
+    reported t;
+    (void)state;
+    bytes bag = bag_made_of('a', 0, 5, 0, 6);
+    save(at("x.bag"), bag.data, bag.size);
+    save(at("x.idx"), "", 0);
+    assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
+    assert_says("x.bag*.idx");
+    assert_file(at("x.bag"), bag.data, bag.size);
+    assert_file(at("x.idx"), "", 0);
+    bytes_free(&bag);
+}
+
+static void rows_without_any_journal_are_not_removed(void **state) {
+    reported t;
+    (void)state;
+    work w = local_work(at("set"), 0);
+    leave(&w, 4, 0);
+    resize_file(at("set/refs.idx"), 0);
+    assert_int_equal(remove(at("set/id.idx")), 0);
+    copy_tree(at("set"), at("before"));
+    assert_fails(BAGS_ERROR_CORRUPT, recover(w.path, &t));
+    assert_says("refs.bag*.idx");
+    assert_int_equal(t.report.failed, 1);
+    assert_same_tree(at("set"), at("before"));
+}
+
+static int open_to_read(void *user, const char *path, int mode, void **file) {
+    return mode == BAGS_IO_READ ? disk.io.open(user, path, mode, file) : EACCES;
+}
+
+static void a_finished_bag_needs_no_write_permission(void **state) {
+    reported t;
+    (void)state;
+    bags_io io = disk.io;
+    io.open = open_to_read;
+    standalone l = standalone_on(at("x.bag"), &disk.io, true);
+    assert_ok(standalone_write(&l));
+    assert_ok(standalone_recover(&io, l.path, &t));
+    assert_int_equal(t.report.finished_before, 1);
+    assert_int_equal(t.report.failed, 0);
+}
+
 static void only_standalone_bags_are_recovered(void **state) {
     reported t;
     bags_writer *writer;
@@ -1770,6 +1836,10 @@ int main(void) {
         TEST(a_standalone_bag_of_zeros_is_finished),
         TEST(a_damaged_split_bag_with_checksums_is_left_alone),
         TEST(a_damaged_journal_does_not_change_a_table),
+        TEST(a_finished_bag_that_rotted_is_not_truncated),
+        TEST(a_finished_bag_of_empty_blobs_is_not_emptied),
+        TEST(rows_without_any_journal_are_not_removed),
+        TEST(a_finished_bag_needs_no_write_permission),
         TEST(only_standalone_bags_are_recovered),
         TEST(a_bag_is_not_written_next_to_the_checksums_of_another),
     };

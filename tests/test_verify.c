@@ -818,6 +818,58 @@ static void overlapping_blobs_are_read_a_bounded_number_of_times(void **state) {
     memory_disk_free(&m);
 }
 
+static const bags_io *counted;
+static uint64_t bytes_read;
+
+static int read_and_count(void *user, void *file, uint64_t offset, void *data,
+    size_t size, size_t *done) {
+    int error = counted->read_at(user, file, offset, data, size, done);
+    bytes_read += *done;
+    return error;
+}
+
+/* Two blobs at the end and two at the start, in turn. */
+static void tables_that_jump_back_and_forth_are_read_a_bounded_number_of_times(
+    void **state) {
+    static const char *const names[] = {"s/refs.bag", "s/a.bag"};
+    const uint64_t size = 1 << 20;
+    bytes b = {NULL, 0, 0};
+    (void)state;
+    unsigned char *zeros = (unsigned char *)calloc(1, (size_t)size);
+    assert_non_null(zeros);
+    put(&b, zeros, (size_t)size);
+    put_u64(&b, 0);
+    for (int i = 0; i < 2000; i++) {
+        const uint64_t far_end = size - 65536;
+        const uint64_t ends[] = {far_end, far_end + 1, 1, 2, 3, 1};
+        for (size_t k = 0; k < 6; k++)
+            put_u64(&b, ends[k]);
+    }
+    put_u64(&b, size);
+    for (int i = 0; i < 2; i++) {
+        memory_disk m;
+        findings f = {0};
+        memory_disk_start(&m);
+        save_shard(&m, V1, "s");
+        memory_disk_save(&m, names[i], b.data, b.size);
+        bags_io io = m.io;
+        counted = &m.io;
+        bytes_read = 0;
+        io.read_at = read_and_count;
+        io.map = NULL;
+        bags_verify_options options = options_for(&io, &f);
+        options.decode = true;
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_verify("s", &options, NULL, &said));
+        if (bytes_read >= 20 * b.size)
+            fail_msg("%s: %.1f times its size was read", names[i],
+                (double)bytes_read / (double)b.size);
+        memory_disk_free(&m);
+    }
+    bytes_free(&b);
+    free(zeros);
+}
+
 static void memory_does_not_grow_with_the_dataset(void **state) {
     memory_disk m;
     bytes b = {NULL, 0, 0}, refs = {NULL, 0, 0};
@@ -986,6 +1038,8 @@ int main(void) {
         TEST(quick_reads_as_much_of_a_large_file_as_of_a_small_one),
         TEST(overlapping_blobs_are_read_a_bounded_number_of_times),
         TEST(cyclic_tables_are_read_a_bounded_number_of_times),
+        TEST(
+            tables_that_jump_back_and_forth_are_read_a_bounded_number_of_times),
         TEST(undecodable_blobs_are_counted_beyond_max_faults),
         TEST(memory_does_not_grow_with_the_dataset),
         TEST(a_failing_call_is_never_reported_as_success),

@@ -1510,6 +1510,243 @@ static void an_undecodable_value_of_a_range_names_its_datapoint(void **state) {
     bags_reader_close(reader);
 }
 
+/* ---- which files and directories are synced, and when ---- */
+
+/* A file of `noted`, whose calls note what is synced and removed. */
+typedef struct noted_file {
+    void *file;
+    char path[400];
+} noted_file;
+
+static char notes[8192];
+static const char *close_fails; /* part of the path; NULL: none */
+static int closes_failed;
+
+static void note(const char *what, const char *path) {
+    size_t used = strlen(notes);
+    snprintf(notes + used, sizeof(notes) - used, "%s %s\n", what, path);
+}
+
+static int noted_open(void *user, const char *path, int mode, void **file) {
+    noted_file *made = (noted_file *)calloc(1, sizeof(*made));
+    assert_non_null(made);
+    int error = disk.io.open(user, path, mode, &made->file);
+    snprintf(made->path, sizeof(made->path), "%s", path);
+    *file = made;
+    if (error)
+        free(made);
+    return error;
+}
+
+static int noted_close(void *user, void *file) {
+    noted_file *f = (noted_file *)file;
+    int error = disk.io.close(user, f->file);
+    if (close_fails && strstr(f->path, close_fails)) {
+        closes_failed++;
+        error = EIO;
+    }
+    free(f);
+    return error;
+}
+
+static int noted_size(void *user, void *file, uint64_t *size) {
+    return disk.io.size(user, ((noted_file *)file)->file, size);
+}
+
+static int noted_read(void *user, void *file, uint64_t offset, void *data,
+    size_t size, size_t *done) {
+    return disk.io.read_at(
+        user, ((noted_file *)file)->file, offset, data, size, done);
+}
+
+static int noted_write(void *user, void *file, uint64_t offset,
+    const void *data, size_t size, size_t *done) {
+    return disk.io.write_at(
+        user, ((noted_file *)file)->file, offset, data, size, done);
+}
+
+static int noted_truncate(void *user, void *file, uint64_t size) {
+    return disk.io.truncate(user, ((noted_file *)file)->file, size);
+}
+
+static int noted_sync(void *user, void *file) {
+    note("sync", ((noted_file *)file)->path);
+    return disk.io.sync(user, ((noted_file *)file)->file);
+}
+
+static int noted_lock(void *user, void *file) {
+    return disk.io.lock(user, ((noted_file *)file)->file);
+}
+
+static int noted_sync_dir(void *user, const char *path) {
+    note("sync_dir", path);
+    return disk.io.sync_dir(user, path);
+}
+
+static int noted_remove(void *user, const char *path) {
+    note("remove", path);
+    return disk.io.remove(user, path);
+}
+
+static bags_io noting(void) {
+    bags_io io = disk.io;
+    io.open = noted_open;
+    io.close = noted_close;
+    io.size = noted_size;
+    io.read_at = noted_read;
+    io.write_at = noted_write;
+    io.truncate = noted_truncate;
+    io.sync = noted_sync;
+    io.lock = noted_lock;
+    io.sync_dir = noted_sync_dir;
+    io.remove = noted_remove;
+    io.map = NULL;
+    io.unmap = NULL;
+    io.reserve = NULL;
+    io.advise = NULL;
+    io.write_back = NULL;
+    notes[0] = 0;
+    close_fails = NULL;
+    closes_failed = 0;
+    return io;
+}
+
+/* Where this was noted; the test fails if it was not. */
+static const char *noted(const char *what, const char *path) {
+    char line[500];
+    snprintf(line, sizeof(line), "%s %s\n", what, path);
+    const char *found = strstr(notes, line);
+    if (!found)
+        fail_msg("no \"%s %s\" in:\n%s", what, path, notes);
+    return found;
+}
+
+/* Otherwise the blobs that were synced have neither table nor journal after a
+ * power failure. */
+static void close_syncs_a_bag_that_was_synced_before(void **state) {
+    bag_writer_options options;
+    bags_io io = noting();
+    bag_writer *writer;
+    (void)state;
+    memset(&options, 0, sizeof(options));
+    options.no_sync = true;
+    options.env.io = &io;
+    assert_opens(writer, bag_writer_open(at("x.bag"), &options, &said));
+    assert_ok(bag_writer_append(writer, "x", 1, NULL, &said));
+    assert_ok(bag_writer_sync(writer, &said));
+    notes[0] = 0;
+    assert_ok(bag_writer_append(writer, "y", 1, NULL, &said));
+    assert_ok(bag_writer_close(writer, &said));
+    assert_true(noted("sync", at("x.bag")) < noted("remove", at("x.idx")));
+}
+
+static void the_directory_of_a_bag_without_a_name_is_synced(void **state) {
+    bag_writer_options options;
+    bags_io io = noting();
+    bag_writer *writer;
+    (void)state;
+    memset(&options, 0, sizeof(options));
+    options.env.io = &io;
+    make_dir(at("dir"));
+    assert_opens(writer, bag_writer_open(at("dir/.bag"), &options, &said));
+    assert_ok(bag_writer_append(writer, "x", 1, NULL, &said));
+    assert_ok(bag_writer_close(writer, &said));
+    noted("sync_dir", at("dir"));
+    assert_null(strstr(notes, "sync_dir .\n"));
+}
+
+static const bags_field number = {"a", "int"};
+
+static void append_numbers(bags_writer *writer, int count) {
+    bags_value value = bags_int(1);
+    bags_entry datapoint = entry("a", &value, 1);
+    for (int i = 0; i < count; i++)
+        assert_ok(bags_writer_append(writer, &datapoint, 1, &said));
+}
+
+static void a_late_sync_includes_the_new_parents(void **state) {
+    bags_io io = noting();
+    bags_writer_options options = writing(0);
+    bags_writer *writer;
+    (void)state;
+    options.env.io = &io;
+    options.shard_length = 2;
+    assert_opens(
+        writer, bags_writer_open(at("x/y/set"), &number, 1, &options, &said));
+    append_numbers(writer, 3);
+    assert_int_equal(bags_writer_shards(writer), 1);
+    assert_null(strstr(notes, "sync"));
+    assert_ok(bags_writer_sync(writer, &said));
+    noted("sync_dir", at("x/y/set/000001"));
+    noted("sync_dir", at("x/y/set"));
+    noted("sync_dir", at("x/y"));
+    noted("sync_dir", at("x"));
+    assert_ok(bags_writer_close(writer, &said));
+}
+
+static void a_file_that_is_of_no_consequence_may_fail_to_close(void **state) {
+    static const char *const files[] = {".idx", "spec.json.partial"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bags_io io = noting();
+        bags_writer_options options = writing(0);
+        bags_writer *writer;
+        options.env.io = &io;
+        options.shard_length = 2;
+        assert_opens(
+            writer, bags_writer_open(at("%d", i), &number, 1, &options, &said));
+        close_fails = files[i];
+        append_numbers(writer, 5);
+        assert_ok(bags_writer_close(writer, &said));
+        assert_true(closes_failed >= 3);
+        assert_names(at("%d", i), "000000 000001 000002");
+        assert_names(at("%d/000001", i), "a.bag refs.bag spec.json");
+    }
+    close_fails = NULL;
+}
+
+static bags_writer *other_writer;
+
+/* Another writer claims the shard once it was found to be empty. */
+static int list_and_claim(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    int error = disk.io.list(user, path, each, each_user);
+    if (!other_writer && strstr(path, "000000")) {
+        bags_writer_options options = writing(0);
+        options.sharded = true;
+        assert_int_equal(disk.io.remove_dir(user, path), 0);
+        other_writer = bags_writer_open(at("x"), &number, 1, &options, &said);
+        assert_non_null(other_writer);
+        append_numbers(other_writer, 3);
+        assert_ok(bags_writer_flush(other_writer, &said));
+    }
+    return error;
+}
+
+static void resume_removes_nothing_of_a_writer_that_claims_the_shard(
+    void **state) {
+    bags_io io = disk.io;
+    bags_writer_options options = writing(0);
+    (void)state;
+    io.list = list_and_claim;
+    options.env.io = &io;
+    options.sharded = options.resume = true;
+    other_writer = NULL;
+    make_dir(at("x"));
+    make_dir(at("x/000000"));
+    bags_writer *writer = bags_writer_open(at("x"), &number, 1, &options, NULL);
+    assert_non_null(other_writer);
+    assert_names(
+        at("x/000000"), "a.bag a.idx refs.bag refs.idx spec.json.partial");
+    bags_writer_abort(writer);
+    assert_ok(bags_writer_close(other_writer, &said));
+    assert_names(at("x/000000"), "a.bag refs.bag spec.json");
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
+    assert_int_equal(bags_reader_length(reader), 3);
+    bags_reader_close(reader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_disturbed_claim_is_repeated),
@@ -1554,6 +1791,11 @@ int main(void) {
         TEST(a_system_failure_is_final_and_leaves_no_spec),
         TEST(registered_codecs_are_opened_used_and_closed),
         TEST(arguments_may_be_freed_after_the_call),
+        TEST(close_syncs_a_bag_that_was_synced_before),
+        TEST(the_directory_of_a_bag_without_a_name_is_synced),
+        TEST(a_late_sync_includes_the_new_parents),
+        TEST(a_file_that_is_of_no_consequence_may_fail_to_close),
+        TEST(resume_removes_nothing_of_a_writer_that_claims_the_shard),
     };
     return cmocka_run_group_tests_name("writer", tests, NULL, NULL);
 }
