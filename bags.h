@@ -123,7 +123,8 @@
  *                threads may share it, each with its own scratch. A writer is
  *                used by one thread at a time.
  *     Ranges     are half-open: start <= i < stop. A stop past the end is
- *                clamped to the end. start > stop is an error.
+ *                clamped to the end; so is a start past it, which leaves nothing.
+ *                start > stop is an error.
  *     Sizes      _length counts blobs or datapoints, _size counts bytes.
  *                uint64_t in files, size_t in memory.
  *     Options    are structs in which 0 is the default of every member: {0} is
@@ -858,7 +859,8 @@ typedef enum bags_kind {
  *
  * Array data is C-contiguous, in native byte order and, when decoded, aligned for
  * its dtype. shape has `dims` entries, the slowest-varying first; an array with
- * dims 0 is one element. A number is in both uint and sint if it fits both.
+ * dims 0 is one element. A number is in both uint and sint if it fits both; kind
+ * tells which it is, and the other may be 0.
  */
 typedef struct bags_value {
     bags_kind kind;
@@ -1025,7 +1027,11 @@ typedef struct bags_writer_options {
  * With `resume`, which requires the fields, shard_start and shard_stop that were
  * used before, an unfinished shard of this worker is recovered, as by bags_recover,
  * and continued. Finished shards are never changed; the next shard number follows
- * this worker's last. A finished unsharded dataset cannot be resumed.
+ * this worker's last. A finished unsharded dataset cannot be resumed. Worker W of K
+ * that takes the inputs W, W + K, ... and appends each one continues at input
+ * W + K * bags_writer_resumed: what was not flushed is lost with the process, and
+ * not counted. The worker numbers are not checked: with others it would continue
+ * another worker's shards, and count wrong.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
@@ -1109,11 +1115,12 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
  * writer; it is never tried again. Cost: about five syncs, and two per field. */
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 
-/* Number of datapoints appended, in all shards of this writer. */
+/* Number of datapoints appended since the writer was opened, in all its shards. */
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
 /* Number of datapoints of this worker that existed when the writer was opened with
- * `resume`. */
+ * `resume`. Refused datapoints are not among them: a worker that skips inputs must
+ * store their numbers in a field. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
 /* Number of shards that this writer has finished since it was opened; 0 for an
@@ -1215,7 +1222,8 @@ typedef struct bags_finalize_options {
  * *renamed, which may be NULL, receives how many were renamed.
  *
  * If it is interrupted, the dataset is intact with other gaps; repeat it. Call it
- * when all workers are done and no reader has the dataset open.
+ * when all workers are done and no reader has the dataset open, and never resume the
+ * dataset afterwards: the numbers no longer tell which worker wrote a shard.
  *
  * Returns BAGS_OK, BAGS_ERROR_UNFINISHED (a shard is unfinished; nothing was
  * renamed), BAGS_ERROR_MISSING (no shards), BAGS_ERROR_IO or BAGS_ERROR_MEMORY.
@@ -1310,7 +1318,8 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_MISSING     no such directory, or not a dataset
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; or a split dataset's fields
  *                          differ in length
- *   BAGS_ERROR_GAP         shards are missing; the message lists them
+ *   BAGS_ERROR_GAP         shards are missing; the message lists them. Those missing
+ *                          at the end leave no gap, and are not noticed
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different
  *                          specs; two shards with one number
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
@@ -1382,12 +1391,12 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
 /*
  * What to read of a datapoint: a field by its number; of a sequence, if `slice` is
  * true, only the items start, start + step, ... below stop. If `slice` is false,
- * the other three must be 0. {image} selects all of the field.
+ * the other three must be 0. bags_whole and bags_slice make one.
  */
 typedef struct bags_select {
     size_t field;
     bool slice;
-    uint64_t start, stop; /* see "Ranges" at the top; stop may be UINT64_MAX */
+    uint64_t start, stop; /* see "Ranges" at the top; UINT64_MAX: to the end */
     uint64_t step;        /* 0: 1 */
 } bags_select;
 
@@ -1468,7 +1477,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 
 /* Read a plain field of many datapoints: the row then has one slot with item i for
  * indices[i], 0 <= i < count. Without mmap, blobs are read in file order, neighbours
- * with one read. Lifetime, errors and threads as for bags_reader_get. */
+ * with one read. Lifetime, errors and threads as for bags_reader_get. To keep several
+ * decoded values, give each call of bags_row_value its own scratch. */
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err);
@@ -8215,6 +8225,9 @@ static bags_code bagi_datapoint_add(
     const char *name = writer->spec.fields[field].name;
     bags_error *why = &writer->pending;
     bags_view blob = {NULL, 0};
+    if (!value)
+        return bagi_datapoint_fail(
+            writer, BAGS_ERROR_ARGUMENT, name, "the value is NULL");
     bags_code code = bagi_coder_encode(&writer->spec.coders[field],
         writer->spec.fields[field].type, value, &writer->scratch, &blob, why);
     if (code && writer->spec.types[field].sequence)

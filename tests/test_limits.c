@@ -335,6 +335,15 @@ static void fields_and_entries_without_names_are_argument_errors(void **state) {
     assert_fails(
         BAGS_ERROR_ARGUMENT, bags_writer_set(writer, NULL, &value, &said));
     bags_writer_cancel(writer);
+    entry.field = right[0].name;
+    entry.values = NULL;
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_writer_append(writer, &entry, 1, &said));
+    assert_says("datapoint 0*value*NULL");
+    assert_ok(bags_writer_begin(writer, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_writer_set(writer, right[0].name, NULL, &said));
+    bags_writer_cancel(writer);
     bags_writer_abort(writer);
 }
 
