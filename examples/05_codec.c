@@ -33,12 +33,12 @@ static bags_code color_encode(void *state, const bags_value *value,
 }
 
 /* Blobs come from files: trust nothing about them. */
-static bags_code color_decode(void *state, bags_view blob,
-    bags_buffer *scratch, bags_value *value, bags_error *err) {
+static bags_code color_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
     (void)state;
     if (blob.size != 3)
-        return bags_fail(err, BAGS_ERROR_CORRUPT, "a color of %d bytes",
-            (int)blob.size);
+        return bags_fail(
+            err, BAGS_ERROR_CORRUPT, "a color of %d bytes", (int)blob.size);
     if (bags_buffer_reserve(scratch, 8, err))
         return BAGS_ERROR_MEMORY;
     snprintf((char *)scratch->data, 8, "#%02x%02x%02x", blob.data[0],
@@ -50,8 +50,8 @@ static bags_code color_decode(void *state, bags_view blob,
 static const bags_codec color = {
     "color", NULL, color_encode, color_decode, NULL, NULL};
 
-static bags_code write_palette(const char *path, const bags_registry *codecs,
-    bags_error *err) {
+static bags_code write_palette(
+    const char *path, const bags_registry *codecs, bags_error *err) {
     const bags_field field = {"colors", "color[]"};
     const bags_value colors[3] = {
         bags_utf8("#ff8000"), bags_utf8("#00c0ff"), bags_utf8("#202020")};
@@ -65,8 +65,8 @@ static bags_code write_palette(const char *path, const bags_registry *codecs,
     return bags_writer_close(writer, err);
 }
 
-static bags_code read_palette(const char *path, const bags_registry *codecs,
-    bags_error *err) {
+static bags_code read_palette(
+    const char *path, const bags_registry *codecs, bags_error *err) {
     bags_row row = {0};
     bags_value value;
     bags_reader_options options = {0};

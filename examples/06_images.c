@@ -15,8 +15,8 @@ enum { PHOTO_MAX = 1 << 24, SMALL_MAX = 1 << 20 };
 static unsigned char photo[PHOTO_MAX], small[SMALL_MAX];
 
 /* Append a photograph, and what a decoder makes of it at an eighth. */
-static bags_code add_photo(bags_writer *writer, const char *path,
-    bags_error *err) {
+static bags_code add_photo(
+    bags_writer *writer, const char *path, bags_error *err) {
     bags_jpeg_options eighth = {0};
     bags_image size;
     eighth.scale = 8;
@@ -31,8 +31,8 @@ static bags_code add_photo(bags_writer *writer, const char *path,
         return err->code;
     uint64_t shape[] = {size.height, size.width, size.channels};
     bags_value image = bags_blob(blob.data, blob.size); /* encoded already */
-    bags_value thumb = bags_array(BAGS_DTYPE_UINT8, size.channels > 1 ? 3 : 2, shape,
-        small);
+    bags_value thumb =
+        bags_array(BAGS_DTYPE_UINT8, size.channels > 1 ? 3 : 2, shape, small);
     bags_entry datapoint[] = {{"image", &image, 1}, {"thumb", &thumb, 1}};
     return bags_writer_append(writer, datapoint, 2, err);
 }
@@ -54,8 +54,8 @@ static bags_code write_album(const char *album, int count, char **paths,
     return code;
 }
 
-static bags_code read_album(const char *album, const bags_registry *codecs,
-    bags_error *err) {
+static bags_code read_album(
+    const char *album, const bags_registry *codecs, bags_error *err) {
     bags_row row = {0};
     bags_value image, thumb;
     bags_code code = BAGS_OK;

@@ -165,8 +165,8 @@ static bags_code work(const char *path, uint64_t w, uint64_t workers,
     unsigned char *clip = (unsigned char *)malloc((size_t)FRAMES * FRAME_SIZE);
     if (!clip)
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    bags_writer *writer = bags_writer_open(path, fields,
-        sizeof fields / sizeof fields[0], &options, err);
+    bags_writer *writer = bags_writer_open(
+        path, fields, sizeof fields / sizeof fields[0], &options, err);
     if (!writer) {
         free(clip);
         return err->code;
@@ -186,10 +186,10 @@ int main(int argc, char **argv) {
         return 2;
     }
     bags_registry *codecs = bags_registry_create(NULL, &err);
-    int failed = !codecs || add_formats(codecs, &err) ||
-                 work(argv[1], strtoull(argv[2], NULL, 10),
-                     strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10),
-                     codecs, &err);
+    int failed =
+        !codecs || add_formats(codecs, &err) ||
+        work(argv[1], strtoull(argv[2], NULL, 10), strtoull(argv[3], NULL, 10),
+            strtoull(argv[4], NULL, 10), codecs, &err);
     if (failed)
         fprintf(stderr, "balls: %s\n", err.message);
     bags_registry_free(codecs);

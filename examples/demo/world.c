@@ -99,8 +99,8 @@ static const color palette[BALLS] = {{1.00f, 0.18f, 0.13f},
 static float clamp01(float x) { return fminf(fmaxf(x, 0), 1); }
 
 static color mix(color a, color b, float t) {
-    return (color){a.r + (b.r - a.r) * t, a.g + (b.g - a.g) * t,
-        a.b + (b.b - a.b) * t};
+    return (color){
+        a.r + (b.r - a.r) * t, a.g + (b.g - a.g) * t, a.b + (b.b - a.b) * t};
 }
 
 /* The wall, lighter towards the light, with a fine grid on it. */

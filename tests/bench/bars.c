@@ -28,16 +28,16 @@ typedef struct bar {
 } bar;
 
 /* Of bags.h, at most `limit` times the other's time. */
-#define WITHIN(part, operation, who, other, limit) \
-    {operation, part, operation, who, operation, other, AT_MOST, limit}
+#define WITHIN(part, operation, who, other, limit)                             \
+    { operation, part, operation, who, operation, other, AT_MOST, limit }
 /* At least `limit` times as fast as the other. */
-#define FASTER(part, operation, who, other, limit) \
-    {operation, part, operation, other, operation, who, AT_LEAST, limit}
+#define FASTER(part, operation, who, other, limit)                             \
+    { operation, part, operation, other, operation, who, AT_LEAST, limit }
 
 /* By the clock; and by the time of the processor, which tells the same of
  * writing that does not wait for the disk, also where other programs run. */
-#define WRITES(part, who, other, limit) \
-    FASTER(part, "write", who, other, limit), \
+#define WRITES(part, who, other, limit)                                        \
+    FASTER(part, "write", who, other, limit),                                  \
         FASTER(part, CPU_TIME, who, other, limit)
 
 static const bar bars[] = {
@@ -129,8 +129,7 @@ static void print_bar(const bar *b) {
         printf("%12s", "-");
     else
         printf("%12.*g", value < 1e6 ? 4 : 8, value);
-    printf("  %2s %-9.8g %s\n", senses[b->sense], b->limit,
-        verdict(b, value));
+    printf("  %2s %-9.8g %s\n", senses[b->sense], b->limit, verdict(b, value));
 }
 
 void print_bars(void) {

@@ -27,8 +27,8 @@ static void *open_cold(const peer *p, const workload *load) {
     return NULL;
 }
 
-static void time_single(const peer *p, const workload *load,
-    const uint64_t *order) {
+static void time_single(
+    const peer *p, const workload *load, const uint64_t *order) {
     void *reader = open_cold(p, load);
     if (!reader)
         return;
@@ -42,8 +42,8 @@ static void time_single(const peer *p, const workload *load,
     p->close(reader);
 }
 
-static void time_batch(const peer *p, const workload *load,
-    const uint64_t *order) {
+static void time_batch(
+    const peer *p, const workload *load, const uint64_t *order) {
     void *reader = open_cold(p, load);
     if (!reader)
         return;

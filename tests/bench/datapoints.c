@@ -39,14 +39,14 @@ static uint64_t label_of(uint64_t index) { return index * 2654435761u; }
 
 /* A text of 20 to 43 letters. */
 static bags_view caption_of(uint64_t index, uint64_t item, char *room) {
-    bags_view text = {(const unsigned char *)room,
-        20 + (size_t)((index * 5 + item) % 24)};
+    bags_view text = {
+        (const unsigned char *)room, 20 + (size_t)((index * 5 + item) % 24)};
     memset(room, 'a' + (int)((index + item) % 26), text.size);
     return text;
 }
 
-static uint64_t sum_of(uint64_t label, bags_view image,
-    const bags_view *captions) {
+static uint64_t sum_of(
+    uint64_t label, bags_view image, const bags_view *captions) {
     uint64_t sum = label + consume(image.data, image.size);
     for (size_t i = 0; i < CAPTIONS; i++)
         sum += captions[i].data[0] + captions[i].size;
@@ -68,8 +68,8 @@ enum { CAPTION, PICTURE, LABEL }; /* the fields, sorted by name */
 static bags_error err;
 
 static void write_ours(const char *path, uint64_t count) {
-    bags_field fields[] = {{"caption", "utf8[]"}, {"image", "bytes"},
-        {"label", "int(8)"}};
+    bags_field fields[] = {
+        {"caption", "utf8[]"}, {"image", "bytes"}, {"label", "int(8)"}};
     bags_writer_options options = {0};
     options.no_sync = true;
     bags_writer *writer = bags_writer_open(path, fields, 3, &options, &err);
@@ -138,8 +138,8 @@ static uint64_t all_ours(void *reader, uint64_t index) {
 
 static void view_ours(void *reader, uint64_t count) {
     ours *o = (ours *)reader;
-    if (bags_reader_column(o->columns, 0, LABEL, &o->of_column, &o->labels,
-            &err))
+    if (bags_reader_column(
+            o->columns, 0, LABEL, &o->of_column, &o->labels, &err))
         die("%s", err.message);
     if (o->labels.item_size != 8 || o->labels.length != count)
         die("a column of other labels");
@@ -286,8 +286,8 @@ static void run(const base *b, const char *sql) {
 
 static sqlite3_stmt *prepare(const base *b, const char *sql) {
     sqlite3_stmt *statement = NULL;
-    must(b,
-        sqlite3_prepare_v2(b->base, sql, -1, &statement, NULL) == SQLITE_OK);
+    must(
+        b, sqlite3_prepare_v2(b->base, sql, -1, &statement, NULL) == SQLITE_OK);
     return statement;
 }
 
@@ -303,8 +303,8 @@ static bags_view cell(sqlite3_stmt *statement, int at) {
 }
 
 /* The captions of datapoint i are the rows from 8 i on. */
-static void insert_captions(const base *b, sqlite3_stmt *statement,
-    uint64_t index) {
+static void insert_captions(
+    const base *b, sqlite3_stmt *statement, uint64_t index) {
     for (uint64_t k = 0; k < CAPTIONS; k++) {
         char room[64];
         bags_view text = caption_of(index, k, room);
@@ -376,8 +376,8 @@ static uint64_t all_base(void *reader, uint64_t index) {
     sqlite3_reset(b->all);
     sqlite3_bind_int64(b->all, 1, (sqlite3_int64)index);
     step(b, b->all, SQLITE_ROW);
-    sum = sum_of((uint64_t)sqlite3_column_int64(b->all, 0), cell(b->all, 1),
-        captions);
+    sum = sum_of(
+        (uint64_t)sqlite3_column_int64(b->all, 0), cell(b->all, 1), captions);
     sqlite3_reset(b->captions);
     sqlite3_bind_int64(b->captions, 1, (sqlite3_int64)(index * 8));
     sqlite3_bind_int64(b->captions, 2, (sqlite3_int64)(index * 8 + 8));
@@ -430,16 +430,16 @@ static const char *path_of(const contender *c) {
     return place(c->write ? c->name : "bags.h dataset", "data.bag");
 }
 
-static uint64_t labels_random(const contender *c, void *reader, uint64_t count,
-    const uint64_t *order) {
+static uint64_t labels_random(
+    const contender *c, void *reader, uint64_t count, const uint64_t *order) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < count; i++)
         sum += c->label(reader, order[i]);
     return sum;
 }
 
-static uint64_t labels_in_order(const contender *c, void *reader,
-    uint64_t count, const uint64_t *order) {
+static uint64_t labels_in_order(
+    const contender *c, void *reader, uint64_t count, const uint64_t *order) {
     uint64_t sum = 0;
     (void)order;
     for (uint64_t i = 0; i < count; i++)
@@ -447,29 +447,29 @@ static uint64_t labels_in_order(const contender *c, void *reader,
     return sum;
 }
 
-static uint64_t labels_known(const contender *c, void *reader, uint64_t count,
-    const uint64_t *order) {
+static uint64_t labels_known(
+    const contender *c, void *reader, uint64_t count, const uint64_t *order) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < count; i++)
         sum += c->known(reader, order[i]);
     return sum;
 }
 
-static uint64_t labels_column(const contender *c, void *reader, uint64_t count,
-    const uint64_t *order) {
+static uint64_t labels_column(
+    const contender *c, void *reader, uint64_t count, const uint64_t *order) {
     (void)order;
     return c->column(reader, count);
 }
 
-static uint64_t view_column(const contender *c, void *reader, uint64_t count,
-    const uint64_t *order) {
+static uint64_t view_column(
+    const contender *c, void *reader, uint64_t count, const uint64_t *order) {
     (void)order;
     c->view(reader, count);
     return 0;
 }
 
-static uint64_t one_caption(const contender *c, void *reader, uint64_t count,
-    const uint64_t *order) {
+static uint64_t one_caption(
+    const contender *c, void *reader, uint64_t count, const uint64_t *order) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < count; i++) {
         bags_view text = c->caption(reader, order[i], order[i] % CAPTIONS);
@@ -478,8 +478,8 @@ static uint64_t one_caption(const contender *c, void *reader, uint64_t count,
     return sum;
 }
 
-static uint64_t all_fields(const contender *c, void *reader, uint64_t count,
-    const uint64_t *order) {
+static uint64_t all_fields(
+    const contender *c, void *reader, uint64_t count, const uint64_t *order) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < count; i++)
         sum += c->all(reader, order[i]);
@@ -520,10 +520,10 @@ static void check_all(void **readers, uint64_t count) {
                            memcmp(got.data, texts[k].data, got.size) == 0;
             }
             labels = labels && c->label(readers[i], d) == label_of(d);
-            labels = labels && (!c->known ||
-                                   c->known(readers[i], d) == label_of(d));
-            all = all && c->all(readers[i], d) ==
-                             sum_of(label_of(d), image, texts);
+            labels =
+                labels && (!c->known || c->known(readers[i], d) == label_of(d));
+            all = all &&
+                  c->all(readers[i], d) == sum_of(label_of(d), image, texts);
         }
         for (uint64_t d = 0; d < count; d++)
             sum += label_of(d);
@@ -574,8 +574,8 @@ void bench_datapoints(void) {
     for (int round = 0; round < set.rounds; round++)
         for (size_t task = 0; task < TASKS; task++)
             for (size_t i = 0; i < CONTENDERS; i++)
-                time_task(task, (i + (size_t)round) % CONTENDERS, readers,
-                    count);
+                time_task(
+                    task, (i + (size_t)round) % CONTENDERS, readers, count);
     for (size_t i = 0; i < CONTENDERS; i++) {
         contenders[i].close(readers[i]);
         if (contenders[i].write)

@@ -222,8 +222,8 @@ const char *place(const char *name, const char *file) {
     return path;
 }
 
-static int remove_one(const char *path, const struct stat *info, int kind,
-    struct FTW *where) {
+static int remove_one(
+    const char *path, const struct stat *info, int kind, struct FTW *where) {
     (void)info, (void)kind, (void)where;
     return remove(path);
 }
@@ -236,8 +236,8 @@ void remove_place(const char *name) {
 
 static tree_size found;
 
-static int add_one(const char *path, const struct stat *info, int kind,
-    struct FTW *where) {
+static int add_one(
+    const char *path, const struct stat *info, int kind, struct FTW *where) {
     (void)path, (void)where;
     if (kind == FTW_F) {
         found.bytes += (uint64_t)info->st_size;
@@ -268,8 +268,8 @@ static bool is_cold(const char *path, size_t size) {
     return known && resident <= pages / 100;
 }
 
-static int cool_one(const char *path, const struct stat *info, int kind,
-    struct FTW *where) {
+static int cool_one(
+    const char *path, const struct stat *info, int kind, struct FTW *where) {
     (void)where;
     if (kind != FTW_F || (uint64_t)info->st_size < cold_size / 4)
         return 0;

@@ -146,9 +146,9 @@ const peer peer_bag_random = {"bags.h Bag, random", NULL, "bags.h Bag", NULL, 0,
     NULL, NULL, NULL, open_random, get, NULL, range, scan, prefetch, share,
     unshare, release};
 
-const peer peer_bag_no_mmap = {"bags.h Bag, no mmap", NULL, "bags.h Bag",
-    NULL, 0, NULL, NULL, NULL, open_no_mmap, get, NULL, range, scan,
-    prefetch, share, unshare, release};
+const peer peer_bag_no_mmap = {"bags.h Bag, no mmap", NULL, "bags.h Bag", NULL,
+    0, NULL, NULL, NULL, open_no_mmap, get, NULL, range, scan, prefetch, share,
+    unshare, release};
 
 const peer peer_bag_summed = {"bags.h Bag, checksums", NULL, NULL, NULL, 0,
     create_summed, append, finish, open_checked, get, NULL, range, scan,

@@ -17,8 +17,8 @@ const peer peer_hdf5 = {.name = "HDF5", .lacking = "libhdf5-dev"};
 typedef struct store {
     hid_t file, set, space;
     hsize_t count, size;
-    hsize_t at;                 /* blobs in the file */
-    size_t held, room;          /* blobs in the buffer, and at most */
+    hsize_t at;        /* blobs in the file */
+    size_t held, room; /* blobs in the buffer, and at most */
     unsigned char *buffer;
     bool sync;
     char path[4096];
@@ -45,8 +45,8 @@ static void *create(const char *path, const workload *load, bool sync) {
     store *s = store_of(path, load);
     hsize_t dims[2] = {s->count, s->size};
     s->sync = sync;
-    s->file = must(H5Fcreate(path, H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT),
-        "create");
+    s->file =
+        must(H5Fcreate(path, H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT), "create");
     s->space = must(H5Screate_simple(2, dims, NULL), "dataspace");
     s->set = must(H5Dcreate2(s->file, "blobs", H5T_STD_U8LE, s->space,
                       H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
@@ -110,8 +110,8 @@ static void *open_reader(const char *path, const workload *load) {
     return s;
 }
 
-static void read_blobs(const store *s, hsize_t start, hsize_t count,
-    unsigned char *to) {
+static void read_blobs(
+    const store *s, hsize_t start, hsize_t count, unsigned char *to) {
     hid_t memory = select_blobs(s, start, count);
     must(H5Dread(s->set, H5T_NATIVE_UCHAR, memory, s->space, H5P_DEFAULT, to),
         "read");
@@ -146,6 +146,6 @@ static uint64_t scan(void *reader) {
     return range(reader, 0, ((const store *)reader)->count);
 }
 
-const peer peer_hdf5 = {"HDF5", NULL, NULL, NULL, 0, create, append,
-    finish, open_reader, get, copy, range, scan, NULL, NULL, NULL, release};
+const peer peer_hdf5 = {"HDF5", NULL, NULL, NULL, 0, create, append, finish,
+    open_reader, get, copy, range, scan, NULL, NULL, NULL, release};
 #endif

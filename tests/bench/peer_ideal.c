@@ -84,8 +84,8 @@ static inline uint64_t entry(const ideal *r, uint64_t index) {
 
 static inline bags_view blob_of(const ideal *r, uint64_t index) {
     uint64_t start = entry(r, index);
-    bags_view blob = {r->map.data + start,
-        (size_t)(entry(r, index + 1) - start)};
+    bags_view blob = {
+        r->map.data + start, (size_t)(entry(r, index + 1) - start)};
     return blob;
 }
 

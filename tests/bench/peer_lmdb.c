@@ -58,8 +58,8 @@ static size_t map_size(const workload *load) {
 }
 
 static void *create(const char *path, const workload *load, bool sync) {
-    store *s = open_store(path, map_size(load), MDB_WRITEMAP | MDB_NOSYNC |
-                                                    MDB_NOMEMINIT);
+    store *s = open_store(
+        path, map_size(load), MDB_WRITEMAP | MDB_NOSYNC | MDB_NOMEMINIT);
     s->sync = sync;
     begin(s, 0, MDB_CREATE);
     return s;
@@ -88,8 +88,8 @@ static void finish(void *writer) {
 }
 
 static void *open_reader(const char *path, const workload *load) {
-    store *s = open_store(path, map_size(load), MDB_RDONLY | MDB_NORDAHEAD |
-                                                    MDB_NOLOCK);
+    store *s = open_store(
+        path, map_size(load), MDB_RDONLY | MDB_NORDAHEAD | MDB_NOLOCK);
     s->count = load->count;
     begin(s, MDB_RDONLY, 0);
     return s;
@@ -142,6 +142,6 @@ static void release(void *reader) {
     mdb_env_close(env);
 }
 
-const peer peer_lmdb = {"LMDB", NULL, NULL, NULL, 0, create, append,
-    finish, open_reader, get, NULL, range, scan, NULL, share, unshare, release};
+const peer peer_lmdb = {"LMDB", NULL, NULL, NULL, 0, create, append, finish,
+    open_reader, get, NULL, range, scan, NULL, share, unshare, release};
 #endif

@@ -127,6 +127,6 @@ static uint64_t scan(void *reader) {
     return range(reader, 0, ((const store *)reader)->count);
 }
 
-const peer peer_sqlite = {"SQLite", NULL, NULL, NULL, 0, create, append,
-    finish, open_reader, get, NULL, range, scan, NULL, NULL, NULL, release};
+const peer peer_sqlite = {"SQLite", NULL, NULL, NULL, 0, create, append, finish,
+    open_reader, get, NULL, range, scan, NULL, NULL, NULL, release};
 #endif

@@ -68,7 +68,10 @@ static void fill_header(char *header, uint64_t number, size_t size) {
     octal(header + 136, 11, 0);
     memset(header + 148, ' ', 8);
     header[156] = '0';
-    memcpy(header + 257, "ustar\0" "00", 8);
+    memcpy(header + 257,
+        "ustar\0"
+        "00",
+        8);
     for (size_t i = 0; i < BLOCK; i++)
         sum += (unsigned char)header[i];
     octal(header + 148, 6, sum);
@@ -143,5 +146,5 @@ static void release(void *reader) {
     free(t);
 }
 
-const peer peer_tar = {"tar", NULL, NULL, NULL, 0, create, append,
-    finish, open_reader, get, NULL, NULL, scan, NULL, share, unshare, release};
+const peer peer_tar = {"tar", NULL, NULL, NULL, 0, create, append, finish,
+    open_reader, get, NULL, NULL, scan, NULL, share, unshare, release};

@@ -35,8 +35,8 @@ static uint32_t crc_bytes(uint32_t c, const unsigned char *data, size_t size) {
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-__attribute__((target("sse4.2"))) static uint32_t crc_words(uint32_t crc,
-    const unsigned char *data, size_t size) {
+__attribute__((target("sse4.2"))) static uint32_t crc_words(
+    uint32_t crc, const unsigned char *data, size_t size) {
     uint64_t c = crc;
     size_t i = 0;
     for (; i + 8 <= size; i += 8)
@@ -140,6 +140,5 @@ static void release(void *reader) {
     free(reader);
 }
 
-const peer peer_tfrecord = {"TFRecord", NULL, NULL, NULL, 0, create,
-    append, finish, open_reader, NULL, NULL, NULL, scan, NULL, NULL, NULL,
-    release};
+const peer peer_tfrecord = {"TFRecord", NULL, NULL, NULL, 0, create, append,
+    finish, open_reader, NULL, NULL, NULL, scan, NULL, NULL, NULL, release};

@@ -18,8 +18,8 @@ void bench_pictures(void) { skip("JPEG decoding", "libjpeg-dev"); }
 #define PHOTOS 2
 #define COPIES 64
 
-static const char *const names[PHOTOS] = {"tests/data/photos/china.jpg",
-    "tests/data/photos/flower.jpg"};
+static const char *const names[PHOTOS] = {
+    "tests/data/photos/china.jpg", "tests/data/photos/flower.jpg"};
 
 typedef struct album {
     bags_view photos[COPIES]; /* in memory, each in a place of its own */

@@ -94,9 +94,10 @@ static void write_all(const peer *p, const workload *load, bool sync) {
     p->finish(writer);
 }
 
-static void time_script_writing(const peer *p, const workload *part,
-    bool sync) {
-    static const char *const operations[] = {"write", CPU_TIME, "write, synced"};
+static void time_script_writing(
+    const peer *p, const workload *part, bool sync) {
+    static const char *const operations[] = {
+        "write", CPU_TIME, "write, synced"};
     for (size_t i = sync ? 2 : 0; i < (sync ? 3 : 2); i++) {
         record(operations[i], p->name, NANOSECONDS,
             run_script(p, operations[i], place(p->name, "data.bag"), part));
@@ -153,8 +154,7 @@ static void record_memory(const peer *p, const workload *load) {
     if (p->reads)
         return;
     remove_place(p->name);
-    record("writer's memory", p->name, BYTES,
-        (double)memory_alone(p, load));
+    record("writer's memory", p->name, BYTES, (double)memory_alone(p, load));
     remove_place(p->name);
 }
 
@@ -167,8 +167,7 @@ int write_alone(const char *part_name, const char *who) {
         blob_data(0);
         uint64_t before = memory_used("VmRSS");
         write_all(p, &part, false);
-        printf("%llu\n",
-            (unsigned long long)(memory_used("VmHWM") - before));
+        printf("%llu\n", (unsigned long long)(memory_used("VmHWM") - before));
         return 0;
     }
     return 1;
@@ -190,19 +189,19 @@ static void time_open(const peer *p, const workload *load) {
 }
 
 /* What is timed: `steps` times something, and how much of it is a step. */
-typedef uint64_t steps_function(const peer *p, void *reader,
-    const workload *load, const uint64_t *order);
+typedef uint64_t steps_function(
+    const peer *p, void *reader, const workload *load, const uint64_t *order);
 
-static uint64_t get_steps(const peer *p, void *reader, const workload *load,
-    const uint64_t *order) {
+static uint64_t get_steps(
+    const peer *p, void *reader, const workload *load, const uint64_t *order) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < load->steps; i++)
         sum += p->get(reader, order[i]).size;
     return sum;
 }
 
-static uint64_t touch_steps(const peer *p, void *reader, const workload *load,
-    const uint64_t *order) {
+static uint64_t touch_steps(
+    const peer *p, void *reader, const workload *load, const uint64_t *order) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < load->steps; i++) {
         bags_view blob = p->get(reader, order[i]);
@@ -226,8 +225,8 @@ static void copy_one(const peer *p, void *reader, uint64_t index,
     memcpy(to, blob.data, size);
 }
 
-static uint64_t copy_steps(const peer *p, void *reader, const workload *load,
-    const uint64_t *order) {
+static uint64_t copy_steps(
+    const peer *p, void *reader, const workload *load, const uint64_t *order) {
     unsigned char *to = (unsigned char *)need_memory(load->size);
     memset(to, 0, load->size);
     for (uint64_t i = 0; i < load->steps; i++)
@@ -237,8 +236,8 @@ static uint64_t copy_steps(const peer *p, void *reader, const workload *load,
     return last;
 }
 
-static uint64_t range_of(const peer *p, void *reader, uint64_t start,
-    uint64_t stop) {
+static uint64_t range_of(
+    const peer *p, void *reader, uint64_t start, uint64_t stop) {
     if (p->range)
         return p->range(reader, start, stop);
     uint64_t sum = 0;
@@ -251,8 +250,8 @@ static uint64_t range_of(const peer *p, void *reader, uint64_t start,
 
 #define WIDTH 16
 
-static uint64_t range_steps(const peer *p, void *reader, const workload *load,
-    const uint64_t *order) {
+static uint64_t range_steps(
+    const peer *p, void *reader, const workload *load, const uint64_t *order) {
     uint64_t places = load->count < WIDTH ? 1 : load->count - WIDTH + 1;
     uint64_t width = load->count < WIDTH ? load->count : WIDTH, sum = 0;
     for (uint64_t i = 0; i < load->steps; i += WIDTH)
@@ -261,8 +260,8 @@ static uint64_t range_steps(const peer *p, void *reader, const workload *load,
     return sum;
 }
 
-static uint64_t scan_steps(const peer *p, void *reader, const workload *load,
-    const uint64_t *order) {
+static uint64_t scan_steps(
+    const peer *p, void *reader, const workload *load, const uint64_t *order) {
     (void)load, (void)order;
     return p->scan(reader);
 }
@@ -270,7 +269,7 @@ static uint64_t scan_steps(const peer *p, void *reader, const workload *load,
 typedef struct operation {
     const char *name;
     steps_function *run;
-    bool fresh;     /* the reader was opened just now: no page is mapped */
+    bool fresh; /* the reader was opened just now: no page is mapped */
     bool by_index;
     uint64_t width; /* blobs a step; 0: all of them, each a step */
 } operation;
@@ -292,8 +291,8 @@ static double steps_of(const operation *o, const workload *load) {
 
 /* All readers stay open, and their pages mapped, but where a fresh one is asked
  * for. The first pass over a file is not timed. */
-static void time_reading(const peer *p, void **reader, const workload *load,
-    const operation *o) {
+static void time_reading(
+    const peer *p, void **reader, const workload *load, const operation *o) {
     if (p->script) {
         if (set.small)
             return;
@@ -332,8 +331,8 @@ static void *work(void *argument) {
     return NULL;
 }
 
-static double time_threads(const peer *p, void *reader, const workload *load,
-    size_t count) {
+static double time_threads(
+    const peer *p, void *reader, const workload *load, size_t count) {
     pthread_t threads[2];
     worker workers[2];
     const uint64_t *order = random_order(load->count);
@@ -393,8 +392,8 @@ static void check_reading(const peer *p, void *reader, const workload *load) {
         memset(to, 0, load->size);
         copy_one(p, reader, i, to, load->size);
         copies = copies && memcmp(to, blob_data(i), load->size) == 0;
-        ranges = ranges && range_of(p, reader, i, stop) ==
-                               blob_sum(i, stop, load->size);
+        ranges = ranges &&
+                 range_of(p, reader, i, stop) == blob_sum(i, stop, load->size);
     }
     free(to);
     if (p->get) {

@@ -40,8 +40,8 @@ static result *find(const char *part, const char *operation, const char *who) {
     return NULL;
 }
 
-void record(const char *operation, const char *who, bench_unit unit,
-    double value) {
+void record(
+    const char *operation, const char *who, bench_unit unit, double value) {
     result *to = find(part_now, operation, who);
     if (!to) {
         if (result_count == RESULTS)
@@ -65,7 +65,9 @@ static double least(const double *values, size_t count) {
 
 /* What the processor did only grows by what the machine adds, for memory that it
  * has lent to others by half: there the least is nearest to the truth. */
-static bool takes_least(const result *r) { return same(r->operation, CPU_TIME); }
+static bool takes_least(const result *r) {
+    return same(r->operation, CPU_TIME);
+}
 
 static double figure(const result *r) {
     return takes_least(r) ? least(r->values, r->count)
@@ -110,13 +112,16 @@ static void show(char *to, size_t room, bench_unit unit, double value) {
         value /= 1000;
         i++;
     }
-    snprintf(to, room, "%.*f %s", value < 9.95 ? 2 : value < 99.5 ? 1 : 0,
+    snprintf(to, room, "%.*f %s",
+        value < 9.95   ? 2
+        : value < 99.5 ? 1
+                       : 0,
         value, unit == BYTES ? sizes[i] : times[i]);
 }
 
 /* The distinct names of a part, in the order in which they came. */
-static size_t names(const char *part, bool operations, const char **to,
-    size_t most) {
+static size_t names(
+    const char *part, bool operations, const char **to, size_t most) {
     size_t count = 0;
     for (size_t i = 0; i < result_count; i++) {
         const char *name = operations ? results[i].operation : results[i].who;
@@ -213,8 +218,8 @@ static void write_result(FILE *file, const result *r) {
         figure(r));
     for (size_t i = 0; i < r->count; i++)
         fprintf(file, "%s%.6g", i ? ", " : "", r->values[i]);
-    double ratio = ratio_of(r->part, r->operation, r->who, r->operation,
-        "ideal Bag");
+    double ratio =
+        ratio_of(r->part, r->operation, r->who, r->operation, "ideal Bag");
     if (isnan(ratio) || isinf(ratio))
         fprintf(file, "]}");
     else

@@ -13,10 +13,27 @@
 #include <stdint.h>
 
 enum call {
-    CALL_OPEN, CALL_CLOSE, CALL_FSTAT, CALL_READ, CALL_WRITE, CALL_TRUNCATE,
-    CALL_SYNC, CALL_FCNTL, CALL_LOCK, CALL_MMAP, CALL_MUNMAP, CALL_STAT,
-    CALL_MKDIR, CALL_RENAME, CALL_UNLINK, CALL_RMDIR, CALL_OPENDIR,
-    CALL_READDIR, CALL_CLOSEDIR, CALL_FALLOCATE, CALL_WRITE_BACK,
+    CALL_OPEN,
+    CALL_CLOSE,
+    CALL_FSTAT,
+    CALL_READ,
+    CALL_WRITE,
+    CALL_TRUNCATE,
+    CALL_SYNC,
+    CALL_FCNTL,
+    CALL_LOCK,
+    CALL_MMAP,
+    CALL_MUNMAP,
+    CALL_STAT,
+    CALL_MKDIR,
+    CALL_RENAME,
+    CALL_UNLINK,
+    CALL_RMDIR,
+    CALL_OPENDIR,
+    CALL_READDIR,
+    CALL_CLOSEDIR,
+    CALL_FALLOCATE,
+    CALL_WRITE_BACK,
     CALLS
 };
 
@@ -34,21 +51,21 @@ enum effect {
 
 /* May stand in memory that processes share, to be read after a death. */
 typedef struct shim {
-    bool armed;  /* else nothing is counted and nothing fails */
-    bool buried; /* what would change the disk fails, and is not counted */
+    bool armed;       /* else nothing is counted and nothing fails */
+    bool buried;      /* what would change the disk fails, and is not counted */
     unsigned only;    /* bits of enum call; 0: all */
     uint64_t fail_at; /* the call that is met, from 1; 0: none */
     bool stays;       /* those after it too */
     enum effect effect;
     int error;
     uint64_t counts[CALLS];
-    uint64_t calls;       /* of those in `only` */
-    uint64_t met;         /* calls that failed or were short */
-    enum call last;       /* the one met last */
-    bool last_read_only;  /* it was on a file opened to read only */
-    char last_path[512];  /* its file, where that is known; else "" */
-    char unsynced[512];   /* the file whose fsync failed */
-    int synced_again;     /* fsyncs of it after that */
+    uint64_t calls;        /* of those in `only` */
+    uint64_t met;          /* calls that failed or were short */
+    enum call last;        /* the one met last */
+    bool last_read_only;   /* it was on a file opened to read only */
+    char last_path[512];   /* its file, where that is known; else "" */
+    char unsynced[512];    /* the file whose fsync failed */
+    int synced_again;      /* fsyncs of it after that */
     int files, maps, dirs; /* open now, of those opened while armed */
 } shim;
 
