@@ -5624,9 +5624,11 @@ static bags_code bagi_fetch_transfer(
         if (pass == 0 &&
             (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
             return bags_fail(err, BAGS_ERROR_LIMIT,
-                "%s: too large for the address space (%" PRIu64 " bytes)",
+                "%s: blob %" PRIu64
+                " and those requested with it are too large for the address "
+                "space (%" PRIu64 " bytes)",
                 bagi_tail(bagi_fetch_spans(fetch)->bag->file[BAGI_BLOBS].path),
-                total);
+                bagi_fetch_spans(fetch)->first, total);
         if (reads)
             code = bags_buffer_reserve(
                 fetch->data, fetch->used + size + BAGI_SLACK, err);

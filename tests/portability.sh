@@ -568,7 +568,7 @@ msvc() {
         # shellcheck disable=SC2086
         compiles "msvc-${std#*=}" 'syntax alone, by clang' \
             clang --target=x86_64-pc-windows-msvc -fgnuc-version=4.2.1 \
-            -fsyntax-only -x $std $warn_cxx -Wvla -Wno-gnu-anonymous-struct \
+            -fsyntax-only -x $std $warn_cxx -Wvla -Wno-unused-parameter -Wno-gnu-anonymous-struct \
             -isystem "$header" -I"$logs/msvc" <<'END'
 #include <windows.h>
 static inline PVOID ReadPointerAcquire(PVOID const volatile *slot) {

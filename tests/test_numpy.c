@@ -42,7 +42,8 @@ static void turn_npy(const bags_value *value, unsigned char *npy, size_t size) {
         return;
     assert_non_null(order);
     *order = '>';
-    turn_elements(npy + size - value->size, value->size, element);
+    turn_elements(
+        npy + size - value->size, value->size, bags_dtype_swap(value->dtype));
 }
 
 /* A structure whose dtype is spelled in another way than NumPy's keeps that. */

@@ -94,11 +94,13 @@ static void unfinished_data_is_refused_without_the_writer_too(void **state) {
     assert_int_equal(err.code, BAGS_ERROR_MISSING);
 }
 
+#define TEST(function) cmocka_unit_test(function)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(datasets_are_read_without_the_writer),
-        cmocka_unit_test(a_bag_is_read_without_the_writer),
-        cmocka_unit_test(unfinished_data_is_refused_without_the_writer_too),
+        TEST(datasets_are_read_without_the_writer),
+        TEST(a_bag_is_read_without_the_writer),
+        TEST(unfinished_data_is_refused_without_the_writer_too),
     };
     return cmocka_run_group_tests_name("reader alone", tests, NULL, NULL);
 }

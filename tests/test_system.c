@@ -939,7 +939,7 @@ static void a_failed_command_can_be_repeated(void **state) {
         {"bags", "recover", "alone.bag", NULL},
         {"bags", "recover", "above/shards", NULL},
         {"bags", "pack", "lines", "out", "--spec", "n=int(4),t=utf8[]",
-            "--append", "--shard-length", "2", "--checksum", NULL},
+            "--resume", "--shard-length", "2", "--checksum", NULL},
     };
     (void)state;
     find_command();
