@@ -7920,7 +7920,7 @@ static bags_code bagi_lock_left(const bagi_env *env, void *file,
     if (error == EWOULDBLOCK)
         return bags_fail(err, BAGS_ERROR_LOCKED,
             "%s: unfinished, locked by a running writer", bagi_tail(path));
-    return error ? bagi_fail_system(err, error, file_path, "lock") : BAGS_OK;
+    return bagi_fail_system(err, error, file_path, "lock");
 }
 
 /* Open and lock spec.json.partial of a shard that is not the writer's own. */
@@ -8478,8 +8478,7 @@ static bags_code bagi_writer_check_unknown(const bags_writer *writer,
     int error = io->list(io->user, writer->shard, bagi_left_other, &other);
     if (other)
         return bagi_fail_without_spec(&writer->dir, code, what, err);
-    return error ? bagi_fail_system(err, error, writer->shard, "list")
-                 : BAGS_OK;
+    return bagi_fail_system(err, error, writer->shard, "list");
 }
 
 #define BAGI_NO_RECORD                                                         \

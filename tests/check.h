@@ -43,6 +43,27 @@
         }                                                                      \
     } while (0)
 
+/* Steps of a function that has `w->where`, the step that failed, and `code`, and
+ * ends at `done`. `said` is poisoned before each, so that the one that fails must
+ * write it. */
+#define STEP(call)                                                             \
+    do {                                                                       \
+        poison();                                                              \
+        w->where = #call;                                                      \
+        code = (call);                                                         \
+        if (code)                                                              \
+            goto done;                                                         \
+    } while (0)
+#define OPEN_STEP(object, call, why)                                           \
+    do {                                                                       \
+        poison();                                                              \
+        w->where = #call;                                                      \
+        (object) = (call);                                                     \
+        code = (object) ? BAGS_OK : (why).code;                                \
+        if (code)                                                              \
+            goto done;                                                         \
+    } while (0)
+
 #define TEST(function)                                                         \
     cmocka_unit_test_setup_teardown(function, support_setup, support_teardown)
 

@@ -31,23 +31,7 @@ typedef struct world {
     bool crashes;      /* it crashes, instead of closing a writer that failed */
 } world;
 
-#define STEP(call)                                                             \
-    do {                                                                       \
-        poison();                                                              \
-        w->where = #call;                                                      \
-        code = (call);                                                         \
-        if (code)                                                              \
-            goto done;                                                         \
-    } while (0)
-#define OPEN(object, call)                                                     \
-    do {                                                                       \
-        poison();                                                              \
-        w->where = #call;                                                      \
-        (object) = (call);                                                     \
-        code = (object) ? BAGS_OK : said.code;                                 \
-        if (code)                                                              \
-            goto done;                                                         \
-    } while (0)
+#define OPEN(object, call) OPEN_STEP(object, call, said)
 
 static void world_start(world *w) {
     memset(w, 0, sizeof(*w));

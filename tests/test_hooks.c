@@ -15,25 +15,7 @@ typedef struct world {
     const char *where; /* the step that failed */
 } world;
 
-/* Poisons `said` before every step, so that the step that fails must write it;
- * remembers the step's name. */
-#define STEP(call)                                                             \
-    do {                                                                       \
-        poison();                                                              \
-        w->where = #call;                                                      \
-        code = (call);                                                         \
-        if (code)                                                              \
-            goto done;                                                         \
-    } while (0)
-#define OPEN(object, call)                                                     \
-    do {                                                                       \
-        poison();                                                              \
-        w->where = #call;                                                      \
-        (object) = (call);                                                     \
-        code = (object) ? BAGS_OK : said.code;                                 \
-        if (code)                                                              \
-            goto done;                                                         \
-    } while (0)
+#define OPEN(object, call) OPEN_STEP(object, call, said)
 
 static const char big[9000] = {1, 2, 3};
 

@@ -453,6 +453,16 @@ static void overlapping_blobs_are_not_copied_again_and_again(void **state) {
     }
 }
 
+/* One of the three calls that read many datapoints. */
+static bags_code read_many(const bags_reader *reader, int what, bags_row *row) {
+    bags_column c;
+    if (what == 0)
+        return bags_reader_get_many(reader, orders[1], 8, IMAGE, row, &said);
+    if (what == 1)
+        return bags_reader_prefetch(reader, orders[1], 8, NULL, 0, row, &said);
+    return bags_reader_column(reader, 1, TITLE, row, &c, &said);
+}
+
 static void every_system_failure_is_reported(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
@@ -462,18 +472,11 @@ static void every_system_failure_is_reported(void **state) {
             for (uint64_t n = 1; failed; n++) {
                 bags_reader *reader = open_mode(at("x"), mode);
                 bags_row row = {0};
-                bags_column c;
                 disk.only = 1u << HOOK_READ | 1u << HOOK_OPEN;
                 disk.calls = disk.failed = 0;
                 disk.stays = false;
                 disk.fail_at = n;
-                bags_code code =
-                    what == 0 ? bags_reader_get_many(
-                                    reader, orders[1], 8, IMAGE, &row, &said)
-                    : what == 1
-                        ? bags_reader_prefetch(
-                              reader, orders[1], 8, NULL, 0, &row, &said)
-                        : bags_reader_column(reader, 1, TITLE, &row, &c, &said);
+                bags_code code = read_many(reader, what, &row);
                 failed = disk.failed > 0;
                 /* Prefetch is only a hint. */
                 if (what != 1 || code)
@@ -496,16 +499,9 @@ static void running_out_of_memory_is_reported(void **state) {
             for (uint64_t n = 1; failed; n++) {
                 bags_reader *reader = open_mode(at("x"), mode);
                 bags_row row = {0};
-                bags_column c;
                 memory.calls = memory.failed = 0;
                 memory.fail_at = n;
-                bags_code code =
-                    what == 0 ? bags_reader_get_many(
-                                    reader, orders[1], 8, IMAGE, &row, &said)
-                    : what == 1
-                        ? bags_reader_prefetch(
-                              reader, orders[1], 8, NULL, 0, &row, &said)
-                        : bags_reader_column(reader, 1, TITLE, &row, &c, &said);
+                bags_code code = read_many(reader, what, &row);
                 failed = memory.failed > 0;
                 memory.fail_at = 0;
                 assert_int_equal(

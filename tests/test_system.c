@@ -53,21 +53,7 @@ typedef struct world {
 
 typedef bags_code program(world *w);
 
-#define STEP(call)                                                             \
-    do {                                                                       \
-        w->where = #call;                                                      \
-        code = (call);                                                         \
-        if (code)                                                              \
-            goto done;                                                         \
-    } while (0)
-#define OPEN(object, call)                                                     \
-    do {                                                                       \
-        w->where = #call;                                                      \
-        (object) = (call);                                                     \
-        code = (object) ? BAGS_OK : w->error.code;                             \
-        if (code)                                                              \
-            goto done;                                                         \
-    } while (0)
+#define OPEN(object, call) OPEN_STEP(object, call, w->error)
 
 static bags_code run(world *w);
 
