@@ -34,7 +34,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 # For recipes that build: in parallel, unless make was told how.
 BUILD = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
-# --- libraries. PKG_x are the pkg-config names that formats/x.c or formats/x/ needs.
+# --- libraries. PKG_x are the pkg-config names that formats/x.c needs.
 # A format without one is part of libbags.
 have = $(shell pkg-config --exists $1 2>/dev/null && echo $1)
 PKG_jpeg := libjpeg
@@ -43,7 +43,7 @@ PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 
-ALL_FORMATS := $(patsubst formats/%,%,$(patsubst %/,%,$(wildcard formats/*/)) $(basename $(wildcard formats/*.c)))
+ALL_FORMATS := $(patsubst formats/%.c,%,$(wildcard formats/*.c formats/import/*.c))
 FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
 FORMATS := $(FOUND)
 MISSING := $(filter-out $(FORMATS),$(ALL_FORMATS))
@@ -57,7 +57,7 @@ SKIPPED := $(foreach f,$(filter-out $(FOUND),$(ALL_FORMATS)),'skipped formats/$f
     $(if $(MPICC)$(filter-out release,$(FLAVOUR)),,'skipped examples/07_mpi.c: mpicc not found')
 
 pkg = $(if $(strip $2),$(shell pkg-config $1 $2))
-with = $(shell printf ' %s' $(2:%=-D$1_WITH_%=1) | tr a-z A-Z)
+with = $(shell printf ' %s' $(2:%=-D$1_WITH_%=1) | tr a-z/ A-Z_)
 WITH := $(call with,BAGS,$(FORMATS))
 PACKAGES := $(foreach f,$(FORMATS),$(PKG_$f))
 INCLUDES := -I. $(call pkg,--cflags,$(PACKAGES) $(JSON))
@@ -67,7 +67,7 @@ LIBS := $(if $(filter Linux,$(shell uname)),-Xlinker --as-needed) $(call pkg,--l
 
 # --- programs
 objects = $(patsubst %.c,$1/%.o,$(wildcard $2))
-of_format = $(call objects,$1,formats/$2.c formats/$2/*.c)
+of_format = $(call objects,$1,formats/$2.c)
 programs = $(patsubst %.c,$B/%,$(filter-out $(MISSING:%=$1%.c),$(wildcard $1*.c)))
 EXAMPLES := $(filter-out $(if $(MPICC),,%_mpi) $(if $(filter jpeg png,$(MISSING)),%_images),$(call programs,examples/))
 COMMAND := $(if $(JSON),$(if $(filter-out cxx,$(FLAVOUR)),$B/bags))
@@ -174,8 +174,8 @@ $(SPEED): $(filter-out $(BENCHES:%=%.o),$(call objects,$B,tests/bench/*.c))
 $B/balls: $(call objects,$B,examples/demo/*.c)
 $B/bags: $(COMMAND_OBJECTS)
 # The command without FFmpeg, which takes 50 ms to load: its tests start it 2,000 times.
-$B/tests/bags: $(COMMAND_OBJECTS:%/codecs.o=%/few_codecs.o)
-$B/examples/bags/few_codecs.o: examples/bags/codecs.c $B/flags
+$B/tests/bags: $(COMMAND_OBJECTS:%/types.o=%/few_types.o)
+$B/examples/bags/few_types.o: examples/bags/types.c $B/flags
 	$(OBJECT) -UBAGS_WITH_MP4 $<
 # These replace calls of libc, in this test alone and, preloaded, in another program.
 $B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o $B/tests/system/shim.so

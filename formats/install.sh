@@ -52,7 +52,7 @@ install_all() {
     mkdir -p "$lib"
     install -d "$to/include/bags" "$to_lib/pkgconfig"
     install -m 644 bags.h "$to/include"
-    install -m 644 formats/formats.h "$to/include/bags"
+    install -m 644 formats/formats.h formats/import/import.h "$to/include/bags"
     core=$build/pic/bags.o
     for format; do
         case $format in *' '*) ;; *) core="$core $(objects "$format")" ;; esac
@@ -62,7 +62,7 @@ install_all() {
     for format; do
         # shellcheck disable=SC2046
         case $format in *' '*)
-            library "bags-${format%% *}" "${format#* }" $(objects "${format%% *}") ;;
+            library "$(library_name "${format%% *}")" "${format#* }" $(objects "${format%% *}") ;;
         esac
     done
     [ -n "$command" ] || return 0
@@ -72,16 +72,19 @@ install_all() {
     echo 'installed bags, the command'
 }
 
-objects() { find "$build/pic/formats/$1.o" "$build/pic/formats/$1" -name '*.o' 2>/dev/null | sort; }
+objects() { echo "$build/pic/formats/$1.o"; }
+
+# libbags-import-zarr from import/zarr.
+library_name() { echo "bags-$1" | tr / -; }
 
 uninstall() {
     for name in bags "$@"; do
-        [ "$name" = bags ] || name=bags-$name
+        [ "$name" = bags ] || name=$(library_name "$name")
         rm -f "$to_lib/lib$name.a" "$to_lib/lib$name.so" "$to_lib/lib$name.so.$abi" \
             "$to_lib/lib$name.so.$version" "$to_lib/pkgconfig/$name.pc"
     done
-    rm -f "$to/include/bags.h" "$to/include/bags/formats.h" "$to/bin/bags" \
-        "$to/share/man/man1/bags.1"
+    rm -f "$to/include/bags.h" "$to/include/bags/formats.h" "$to/include/bags/import.h" \
+        "$to/bin/bags" "$to/share/man/man1/bags.1"
     rmdir "$to/include/bags" 2>/dev/null || :
 }
 
