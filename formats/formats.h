@@ -644,6 +644,112 @@ void bags_mp4_writer_abort(bags_mp4_writer *writer);
 void bags_mp4_silence(void);
 
 /* ========================================================================
+ * >>index
+ * Find datapoints by the value of a field: index.c, which needs no library.
+ *
+ * An index is a sorted list of a field's values, stored in the dataset's directory
+ * (in the first shard's). Python and other readers ignore it. Fields of numbers
+ * (int, u64, i64, arrays of one real number), utf8 and bytes can have one. Text is
+ * ordered by its bytes.
+ * ====================================================================== */
+
+typedef struct bags_index_options {
+    size_t memory; /* building: bytes for sorting; 0: 64 MiB */
+    bool no_mmap;  /* finding: read instead of mapping */
+    /* Building: called from time to time with the datapoints read so far. May be
+     * NULL. */
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    bags_env env;
+} bags_index_options;
+
+/*
+ * Build the index of a field, and replace the former one. The dataset must be
+ * complete, and must not change meanwhile.
+ *
+ *   path   the dataset
+ *   field  a field's name
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_FIELD   no such field
+ *   BAGS_ERROR_TYPE    a sequence, or a type whose values cannot be keys
+ *   BAGS_ERROR_VALUE   a NaN
+ *   BAGS_ERROR_LOCKED  another process is building it
+ *   BAGS_ERROR_STATE   the dataset was changed meanwhile
+ *   BAGS_ERROR_LIMIT   a key larger than a quarter of `memory`
+ *   or what bags_reader_open, bags_reader_get_range and bag_writer_open return.
+ *   There is then no index, or still the former one.
+ *
+ * Threads: any. Memory: `memory`. Cost: reads the field once; sorts; writes the
+ * keys once, or twice if they are larger than `memory`.
+ */
+bags_code bags_index_build(const char *path, const char *field,
+    const bags_index_options *options, bags_error *err);
+
+typedef struct bags_index bags_index;
+
+/*
+ * Open the index of a field.
+ *
+ *   path    the dataset
+ *   reader  the same dataset, all of it. Must outlive the index
+ *   field   the field's number
+ *
+ * Returns the index, to be closed with bags_index_close, or NULL:
+ *   BAGS_ERROR_MISSING  the field has no index
+ *   BAGS_ERROR_CORRUPT  the index is damaged, or older than the dataset: the time
+ *                       or size of one of the field's Bags differs. Build it again.
+ *                       (Where files have no times, as in an archive, only the
+ *                       number of datapoints is compared)
+ *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Cost: a few system calls, and one per shard. The index is not read.
+ */
+bags_index *bags_index_open(const char *path, const bags_reader *reader,
+    size_t field, const bags_index_options *options, bags_error *err);
+
+/* NULL is accepted. */
+void bags_index_close(bags_index *index);
+
+/*
+ * Find the datapoints with a key: those at the positions *start <= i < *stop of the
+ * index, in order of their numbers. None has it if both are equal.
+ *
+ *   key      a number, for a field of numbers: bags_int, bags_uint or an array of
+ *            one element (of a float32 field, rounded to it); otherwise bags_utf8 or
+ *            bags_bytes
+ *   scratch  grown as needed
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_VALUE    not a key of this field
+ *   BAGS_ERROR_CORRUPT  the index is damaged
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Threads: any, each with its own scratch. Cost: O(log N) reads of the index.
+ */
+bags_code bags_index_find(const bags_index *index, const bags_value *key,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
+
+/* Like bags_index_find, for the keys `from` <= key < `to`, in their order. NULL:
+ * from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
+bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
+    const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
+    bags_error *err);
+
+/*
+ * The datapoint at a position, 0 <= position < the length of the dataset. Its key is
+ * read from the dataset and compared.
+ *
+ * Returns BAGS_OK, what bags_index_find and bags_reader_get return, or
+ *   BAGS_ERROR_RANGE    position out of range
+ *   BAGS_ERROR_CORRUPT  also: the datapoint has another key
+ *
+ * Threads: any, each with its own scratch and row. Cost: two reads.
+ */
+bags_code bags_index_get(const bags_index *index, uint64_t position,
+    bags_buffer *scratch, bags_row *row, uint64_t *datapoint, bags_error *err);
+
+/* ========================================================================
  * Private: what several of the files next to this one share.
  * ====================================================================== */
 
