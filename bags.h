@@ -452,6 +452,16 @@ typedef enum bags_advice {
     BAGS_ADVICE_SOON        /* all of them, soon: start to read them now */
 } bags_advice;
 
+/* What identifies a file. Two that are equal, apart from `link`, are the same file
+ * with the same content. */
+typedef struct bags_identity {
+    uint64_t device, inode;
+    uint64_t time; /* of the last modification, in nanoseconds; on Windows, where
+                      an inode is never used again, of the creation */
+    uint64_t size; /* in bytes */
+    bool link;     /* the path's last part is a symbolic link, which was followed */
+} bags_identity;
+
 /*
  * All access to files. Every hook returns 0, or an errno value, which is copied
  * to bags_error.system. Reads and writes pass explicit offsets. They may do less
@@ -500,6 +510,11 @@ typedef struct bags_io {
     /* Optional. Start to write these bytes of the file to the disk, without
      * waiting; it will be synced later. A failure is ignored: sync reports it. */
     int (*write_back)(void *user, void *file, uint64_t offset, uint64_t size);
+    /* Optional. Identify an open file or, if `file` is NULL, what a path leads to,
+     * without opening it; ENOENT if nothing exists there. NULL: it is not noticed
+     * that another process replaced, renamed or removed a file that is in use. */
+    int (*identify)(
+        void *user, void *file, const char *path, bags_identity *identity);
 } bags_io;
 
 /* The hooks for local files, to be wrapped in your own. Static. */
@@ -1678,7 +1693,7 @@ BAGS_API bags_code bags_verify(const char *path,
  * 0 or 1:
  *
  *     BAGI_ATOMIC         BAGI_LOAD and BAGI_STORE publish a pointer to other
- *                         threads without a lock
+ *                         threads without a lock; BAGI_ADD adds to a long
  *     BAGI_WINDOWS_PATHS  paths follow the rules of Windows
  *     BAGI_HWCAP          bagi_hwcap returns the features of an ARM CPU
  * ====================================================================== */
@@ -1708,6 +1723,7 @@ BAGS_API bags_code bags_verify(const char *path,
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 #define BAGI_WINDOWS_PATHS 0
 #endif
@@ -1717,6 +1733,8 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_ATOMIC 1
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
+#define BAGI_ADD(number, more)                                                 \
+    __atomic_add_fetch(number, more, __ATOMIC_RELAXED)
 #define BAGI_COLD __attribute__((cold, noinline))
 /* For the slow path of a fast function, which would otherwise save registers for
  * it, and for the parts of a fast function, which must not become calls. */
@@ -1728,10 +1746,13 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_LOAD(slot) ReadPointerAcquire((PVOID const volatile *)(slot))
 #define BAGI_STORE(slot, value)                                                \
     WritePointerRelease((PVOID volatile *)(slot), (PVOID)(value))
+#define BAGI_ADD(number, more)                                                 \
+    (InterlockedExchangeAdd(number, more) + (more))
 #else
 #define BAGI_ATOMIC 0
 #define BAGI_LOAD(slot) (*(slot))
 #define BAGI_STORE(slot, value) (*(slot) = (value))
+#define BAGI_ADD(number, more) (*(number) += (more))
 #endif
 #define BAGI_COLD
 #define BAGI_NOINLINE
@@ -2116,6 +2137,54 @@ static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
     return error;
 }
 
+/* The time of the last write may change until the last writer has closed the file:
+ * that of the creation does not. */
+static int bagi_local_identify(
+    BAGI_USER, void *file, const char *path, bags_identity *identity) {
+    BY_HANDLE_FILE_INFORMATION info;
+    HANDLE handle = file;
+    DWORD flags = FILE_FLAG_BACKUP_SEMANTICS;
+    bool link = false;
+    int error = 0;
+    for (int i = 0; i < 2 && !error && (i == 0 || link); i++) {
+        if (!file)
+            error = bagi_windows_open(path, 0, OPEN_EXISTING,
+                i ? flags : flags | FILE_FLAG_OPEN_REPARSE_POINT, &handle);
+        if (error)
+            break;
+        error = bagi_result(GetFileInformationByHandle(handle, &info));
+        link = link || (!file && !error &&
+                           (info.dwFileAttributes &
+                               FILE_ATTRIBUTE_REPARSE_POINT));
+        if (!file)
+            CloseHandle(handle);
+    }
+    if (error)
+        return error == ENOTDIR || error == EINVAL ? ENOENT : error;
+    identity->device = info.dwVolumeSerialNumber;
+    identity->inode = (uint64_t)info.nFileIndexHigh << 32 | info.nFileIndexLow;
+    identity->time = (uint64_t)info.ftCreationTime.dwHighDateTime << 32 |
+                     info.ftCreationTime.dwLowDateTime;
+    identity->size = (uint64_t)info.nFileSizeHigh << 32 | info.nFileSizeLow;
+    identity->link = link;
+    return 0;
+}
+
+/* The current directory, which is at most `size` bytes. False if it has no name. */
+static bool bagi_local_directory(char *out, size_t size) {
+    wchar_t *wide = (wchar_t *)malloc(BAGI_WIDE_SIZE * sizeof *wide);
+    DWORD length = wide ? GetCurrentDirectoryW(BAGI_WIDE_MAX, wide) : 0;
+    bool known = length > 0 && length < BAGI_WIDE_MAX &&
+                 WideCharToMultiByte(
+                     CP_UTF8, 0, wide, -1, out, (int)size, NULL, NULL) > 0;
+    free(wide);
+    return known;
+}
+
+static uint64_t bagi_process(void) { return GetCurrentProcessId(); }
+
+static void bagi_pause(void) { Sleep(1); }
+
 /* Windows frees what is allocated past the end when the file is closed. */
 static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
     FILE_ALLOCATION_INFO info;
@@ -2165,6 +2234,12 @@ static int bagi_sync_fd(int fd) {
 #include <sys/auxv.h>
 #define BAGI_HWCAP 1
 static unsigned long bagi_hwcap(void) { return getauxval(AT_HWCAP); }
+#endif
+
+#if defined(__APPLE__) || defined(__NetBSD__)
+#define BAGI_STAT_TIME st_mtimespec
+#else
+#define BAGI_STAT_TIME st_mtim
 #endif
 
 /* A file descriptor is passed as a pointer; descriptor 0 must not become NULL. */
@@ -2418,6 +2493,40 @@ static int bagi_local_remove(BAGI_USER, const char *path) {
 static int bagi_local_remove_dir(BAGI_USER, const char *path) {
     return bagi_result(rmdir(path));
 }
+
+static int bagi_local_identify(
+    BAGI_USER, void *file, const char *path, bags_identity *identity) {
+    struct stat info;
+    int error = bagi_result(
+        file ? fstat(bagi_local_fd(file), &info) : lstat(path, &info));
+    identity->link = !error && S_ISLNK(info.st_mode);
+    if (identity->link)
+        error = bagi_result(stat(path, &info));
+    if (error)
+        return error == ENOTDIR ? ENOENT : error;
+    identity->device = (uint64_t)info.st_dev;
+    identity->inode = (uint64_t)info.st_ino;
+    identity->time = (uint64_t)info.BAGI_STAT_TIME.tv_sec * 1000000000 +
+                     (uint64_t)info.BAGI_STAT_TIME.tv_nsec;
+    identity->size = (uint64_t)info.st_size;
+    return 0;
+}
+
+/* The current directory, which is at most `size` bytes. False if it has no name, or
+ * none by which this process may reach it. */
+static bool bagi_local_directory(char *out, size_t size) {
+    struct stat by_name, here;
+    return getcwd(out, size) && stat(out, &by_name) == 0 &&
+           stat(".", &here) == 0 && by_name.st_dev == here.st_dev &&
+           by_name.st_ino == here.st_ino;
+}
+
+static uint64_t bagi_process(void) { return (uint64_t)getpid(); }
+
+static void bagi_pause(void) {
+    struct timespec moment = {0, 1000000};
+    (void)nanosleep(&moment, NULL);
+}
 #endif
 
 /* What this system lacks. */
@@ -2444,8 +2553,28 @@ BAGS_API const bags_io *bags_io_local(void) {
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
-        BAGI_LOCAL_ADVISE, BAGI_LOCAL_WRITE_BACK};
+        BAGI_LOCAL_ADVISE, BAGI_LOCAL_WRITE_BACK, bagi_local_identify};
     return &io;
+}
+
+/* How many files all readers of this process may map: a quarter of what the system
+ * allows, which on Linux is 65530 by default. */
+static size_t bagi_maps_allowed(void) {
+    unsigned long count = 65530;
+#if defined(__linux__)
+    char text[24] = "";
+    size_t done = 0;
+    void *file = NULL;
+    if (!bagi_local_open(
+            NULL, "/proc/sys/vm/max_map_count", BAGS_IO_READ, &file)) {
+        if (!bagi_local_read_at(
+                NULL, file, 0, text, sizeof text - 1, &done) &&
+            strtoul(text, NULL, 10) > 0)
+            count = strtoul(text, NULL, 10);
+        bagi_local_close(NULL, file);
+    }
+#endif
+    return count / 4;
 }
 /* ========================================================================
  * >>bytes
@@ -2771,10 +2900,22 @@ typedef struct bagi_trailer {
     uint64_t length;                  /* number of blobs */
     uint64_t size;                    /* of NAME.bag */
     uint32_t table, crcs, name, spec; /* CRCs */
+    bool bound; /* `spec` binds the Bags of a shard together */
 } bagi_trailer;
 
 #define BAGI_TRAILER_SIZE 44
 #define BAGI_TRAILER_MAGIC "BAGSCRC1"
+#define BAGI_TRAILER_BOUND "BAGSCRC2"
+
+/* Continue the CRC that binds the Bags of a shard together. It begins as that of
+ * spec.json; every Bag adds its name and the CRC of its CRCs, in the order of the
+ * fields, then refs. */
+static uint32_t bagi_bind(uint32_t crc, const char *name, uint32_t crcs) {
+    unsigned char bytes[4];
+    bagi_store_u32(bytes, crcs);
+    crc = bagi_crc(crc, (const unsigned char *)name, strlen(name));
+    return bagi_crc(crc, bytes, sizeof bytes);
+}
 
 #ifndef BAGS_NO_WRITER
 /* The last four bytes are the CRC of the others. */
@@ -2786,7 +2927,8 @@ static void bagi_trailer_store(
     bagi_store_u32(data + 20, trailer->crcs);
     bagi_store_u32(data + 24, trailer->name);
     bagi_store_u32(data + 28, trailer->spec);
-    memcpy(data + 32, BAGI_TRAILER_MAGIC, 8);
+    memcpy(data + 32,
+        trailer->bound ? BAGI_TRAILER_BOUND : BAGI_TRAILER_MAGIC, 8);
     bagi_store_u32(data + 40, bagi_crc(0, data, 40));
 }
 #endif
@@ -2800,7 +2942,9 @@ static bool bagi_trailer_load(
     trailer->crcs = bagi_load_u32(data + 20);
     trailer->name = bagi_load_u32(data + 24);
     trailer->spec = bagi_load_u32(data + 28);
-    return memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0 &&
+    trailer->bound = memcmp(data + 32, BAGI_TRAILER_BOUND, 8) == 0;
+    return (trailer->bound ||
+               memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0) &&
            bagi_load_u32(data + 40) == bagi_crc(0, data, 40);
 }
 /* ========================================================================
@@ -2888,9 +3032,20 @@ BAGI_COLD static bags_code bagi_prefix(
     return code;
 }
 
+/* Separates the current directory from a relative path that was made absolute. To
+ * the system it is like "/". */
+#define BAGI_HERE "/././"
+
+/* A path as the caller passed it. */
+static const char *bagi_shown(const char *path) {
+    const char *here = strstr(path, BAGI_HERE);
+    return here ? here + strlen(BAGI_HERE) : path;
+}
+
 /* The end of a path, so that a long path leaves space for the reason. */
 static const char *bagi_tail(const char *path) {
     const size_t most = 320;
+    path = bagi_shown(path);
     size_t size = strlen(path);
     if (size <= most)
         return path;
@@ -3241,6 +3396,100 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
 }
 #endif
 
+/* A copy of a path, made absolute if it is that of a local file, so that a later
+ * chdir() does not change where it leads. Free it with bagi_free_text. */
+static char *bagi_absolute(const bagi_env *env, const char *path, size_t size,
+    bags_error *err) {
+    char here[4096];
+    bool absolute = bagi_is_slash(path[0]) ||
+                    (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':');
+    if (absolute || env->io.open != bagi_local_open ||
+        !bagi_local_directory(here, sizeof here))
+        return bagi_copy_text(&env->memory, path, size, err);
+    return bagi_print(
+        &env->memory, err, "%s" BAGI_HERE "%.*s", here, (int)size, path);
+}
+
+/* ---- identity ----
+ * Other processes may rename, replace or remove a file by its path while it is open
+ * here. */
+
+/* Check that a path still leads to the file that is open: before it is renamed or
+ * removed, or what it vouches for is changed. */
+static bags_code bagi_check_same(
+    const bagi_env *env, void *file, const char *path, bags_error *err) {
+    bags_identity opened, found;
+    if (!env->io.identify)
+        return BAGS_OK;
+    int error = env->io.identify(env->io.user, file, path, &opened);
+    if (!error)
+        error = env->io.identify(env->io.user, NULL, path, &found);
+    if (error == ENOENT)
+        return bags_fail(err, BAGS_ERROR_STATE,
+            "%s: was removed or renamed while it was open; nothing was changed",
+            bagi_tail(path));
+    if (error)
+        return bagi_fail_system(err, error, path, "identify");
+    if (opened.device == found.device && opened.inode == found.inode)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_STATE,
+        "%s: is another file than the one that was opened: another process "
+        "replaced it; nothing was changed",
+        bagi_tail(path));
+}
+
+/* The identity of an open file or a path in 8 bytes; 0 if there is no hook. */
+static int bagi_identify(
+    const bagi_env *env, void *file, const char *path, uint64_t *identity) {
+    bags_identity found;
+    *identity = 0;
+    if (!env->io.identify)
+        return 0;
+    int error = env->io.identify(env->io.user, file, path, &found);
+    if (error)
+        return error;
+    uint64_t words[] = {found.device, found.inode, found.time, found.size};
+    uint64_t mix = 0;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        mix = (mix ^ words[i]) * UINT64_C(0x9E3779B97F4A7C15);
+        mix ^= mix >> 32;
+    }
+    *identity = mix ? mix : 1;
+    return 0;
+}
+
+/* Check that the shard with a file is still the one whose record had this identity
+ * when it was opened. Its record is spec.json; until the shard is finished, which may
+ * happen meanwhile, the same file is spec.json.partial. */
+static bags_code bagi_check_record(const bagi_env *env, const char *path,
+    uint64_t identity, bags_error *err) {
+    static const char *const names[] = {
+        "spec.json", "spec.json.partial", "spec.json"};
+    size_t size = strlen(path);
+    uint64_t found = 0;
+    bool same = !identity || !env->io.identify;
+    int error = 0;
+    while (size > 0 && !bagi_is_slash(path[size - 1]))
+        size--;
+    for (int i = 0; i < 3 && !same && !error; i++) {
+        char *record = bagi_print(
+            &env->memory, err, "%.*s%s", (int)size, path, names[i]);
+        if (!record)
+            return BAGS_ERROR_MEMORY;
+        error = bagi_identify(env, NULL, record, &found);
+        same = !error && found == identity;
+        error = error == ENOENT ? 0 : error;
+        bagi_free_text(&env->memory, record);
+    }
+    if (error)
+        return bagi_fail_system(err, error, path, "identify");
+    return same ? BAGS_OK
+                : bags_fail(err, BAGS_ERROR_CORRUPT,
+                      "%s: its shard was replaced, renamed or removed since it "
+                      "was opened; open the dataset again",
+                      bagi_tail(path));
+}
+
 /* ---- directories ---- */
 
 /* The files of a Bag, in the order in which they must reach the system. */
@@ -3313,10 +3562,11 @@ static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
 }
 #endif
 
-/* Read a small file completely. *data has *size bytes; free it with bagi_free. */
+/* Read a small file completely. *data has *size bytes; free it with bagi_free.
+ * *identity, unless NULL, is that of the file. */
 static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     const char *suffix, size_t most, unsigned char **data, size_t *size,
-    bags_error *err) {
+    uint64_t *identity, bags_error *err) {
     const bagi_env *env = dir->env;
     void *file = NULL, *content = NULL;
     uint64_t length = 0;
@@ -3333,6 +3583,9 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
         code = BAGS_ERROR_MEMORY;
     if (!code)
         code = bagi_read_at(env, file, path, 0, content, (size_t)length, err);
+    if (!code && identity)
+        code = bagi_fail_system(
+            err, bagi_identify(env, file, path, identity), path, "identify");
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
     if (code) {
@@ -4733,6 +4986,7 @@ typedef struct bagi_file {
     bool listed;              /* it belongs to a set, open or not; constant once
                                  the Bag is open */
     bool grows; /* a writer may append to it: `size` is a minimum */
+    uint64_t identity; /* if it is listed and does not grow */
     struct bagi_file *newer, *older;
 } bagi_file;
 
@@ -4748,6 +5002,7 @@ typedef struct bagi_files {
     bagi_mutex mutex;
     size_t limit, count;
     size_t maps, maps_limit; /* only changed while a Bag is opened or closed */
+    size_t maps_allowed; /* of all readers of this process */
     bagi_file *newest, *oldest;
 } bagi_files;
 
@@ -4802,11 +5057,11 @@ static void bagi_files_make_room(bagi_files *files, const bagi_env *env) {
         ;
 }
 
-/* Open a file again, and check that it still has the size that it had. */
-static bags_code bagi_files_reopen(
-    bagi_files *files, const bagi_env *env, bagi_file *file, bags_error *err) {
+/* Open a file again, and check that it is still the same, in the same shard. */
+static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
+    bagi_file *file, uint64_t record, bags_error *err) {
     void *handle = NULL;
-    uint64_t size = 0;
+    uint64_t size = 0, identity = 0;
     bagi_files_make_room(files, env);
     bags_code code = bagi_files_open(files, env, file->path, &handle, err);
     if (code)
@@ -4816,6 +5071,16 @@ static bags_code bagi_files_reopen(
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
             bagi_tail(file->path), size, file->size);
+    if (!code && file->identity)
+        code = bagi_fail_system(err,
+            bagi_identify(env, handle, file->path, &identity), file->path,
+            "identify");
+    if (!code && identity != file->identity)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: changed while open: another process replaced or wrote it",
+            bagi_tail(file->path));
+    if (!code)
+        code = bagi_check_record(env, file->path, record, err);
     if (code) {
         bagi_close_read(env, handle);
         return code;
@@ -4840,6 +5105,7 @@ struct bag_reader {
     unsigned char *cached[BAGI_FILES]; /* the table or the CRCs in memory */
     size_t cached_size[BAGI_FILES];
     bagi_trailer trailer; /* if checksums were opened */
+    uint64_t record;      /* identity of its shard's record; 0: not checked */
     bool split, v2;
     bool verify;   /* compare returned blobs with their checksums */
     bool random;   /* mapped for BAGS_ACCESS_RANDOM */
@@ -4863,7 +5129,7 @@ static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
     }
     bagi_lock(&files->mutex);
     if (!file->handle) {
-        code = bagi_files_reopen(files, bag->env, file, err);
+        code = bagi_files_reopen(files, bag->env, file, bag->record, err);
     } else if (files->newest != file) {
         bagi_files_unlink(files, file);
         bagi_files_link(files, file);
@@ -4937,6 +5203,9 @@ static bags_code bagi_file_open(bag_reader *bag, const bagi_dir *dir,
     return code;
 }
 
+/* How many files all readers of this process have mapped. */
+static volatile long bagi_maps;
+
 /* Get the size of an open file and map it, unless no_mmap or it is impossible. An
  * empty file needs no map: nothing is read from it. */
 static bags_code bagi_file_map(
@@ -4953,8 +5222,12 @@ static bags_code bagi_file_map(
     if (size > 0) {
         if (files && files->maps >= files->maps_limit)
             return BAGS_OK;
-        if (io->map(io->user, file->handle, size, &map) != 0)
+        bool allowed = (size_t)BAGI_ADD(&bagi_maps, 1) <=
+                       (files ? files->maps_allowed : SIZE_MAX);
+        if (!allowed || io->map(io->user, file->handle, size, &map) != 0) {
+            (void)BAGI_ADD(&bagi_maps, -1);
             return BAGS_OK;
+        }
         if (files)
             files->maps++;
     }
@@ -4972,6 +5245,9 @@ static void bagi_file_settle(bag_reader *bag, bagi_file *file) {
         bagi_close_read(bag->env, file->handle);
         file->handle = NULL;
     } else if (files) {
+        if (!file->grows) /* without it, the size is checked */
+            (void)bagi_identify(
+                bag->env, file->handle, file->path, &file->identity);
         bagi_lock(&files->mutex);
         bagi_files_make_room(files, bag->env);
         bagi_files_link(files, file);
@@ -4986,6 +5262,7 @@ static void bagi_file_close(bag_reader *bag, bagi_file *file) {
     bagi_files *files = bag->files;
     if (file->map && file->size > 0) {
         env->io.unmap(env->io.user, file->map, (size_t)file->size);
+        (void)BAGI_ADD(&bagi_maps, -1);
         if (files)
             files->maps--;
     }
@@ -5004,6 +5281,14 @@ typedef enum bagi_where {
     BAGI_SPLIT       /* in a dataset without: NAME.idx is required */
 } bagi_where;
 
+/* What the files of a shard are compared with. */
+typedef struct bagi_record {
+    uint64_t identity; /* of spec.json, or spec.json.partial; 0: unknown */
+    uint32_t spec;     /* CRC of the same */
+    uint32_t bound;    /* what the trailers of all its checksums contain, ... */
+    bool is_bound;     /* ... if that is known */
+} bagi_record;
+
 /* How a Bag is opened. Zero is a finished standalone Bag, mapped. */
 typedef struct bagi_how {
     bagi_where where;
@@ -5013,8 +5298,8 @@ typedef struct bagi_how {
     bool unfinished; /* the index is a journal that may list more blobs than
                         exist: the caller finds out, and trims */
     bags_access access;
-    uint32_t spec; /* CRC of spec.json, unless standalone */
-    bool any_spec; /* spec.json cannot be read */
+    bagi_record record; /* of its shard, unless standalone */
+    bool any_spec;      /* spec.json cannot be read */
 } bagi_how;
 
 /* The shape of a Bag that ends in its own table: v1, or v2 without the 0. */
@@ -5211,28 +5496,38 @@ static uint32_t bagi_crcs_own_name(const char *stem) {
     return bagi_crc_text(stem + start);
 }
 
-/* Check the trailer: complete, of a Bag of this shape and name, and next to this
- * spec.json. A Bag of a dataset may be read as a standalone one, and a standalone
- * one may be renamed. */
+/* Parse the trailer of a file of checksums with `size` bytes, of which these are the
+ * last. */
+static bags_code bagi_crcs_trailer(
+    const unsigned char bytes[BAGI_TRAILER_SIZE], uint64_t size,
+    const char *path, bagi_trailer *trailer, bags_error *err) {
+    uint64_t offset = size - BAGI_TRAILER_SIZE;
+    if (size >= BAGI_TRAILER_SIZE && bagi_trailer_load(bytes, trailer) &&
+        offset % 4 == 0 && offset / 4 == trailer->length)
+        return BAGS_OK;
+    memset(trailer, 0, sizeof *trailer);
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: damaged, truncated, or never finished (no valid trailer)",
+        bagi_tail(path));
+}
+
+/* Check the trailer: complete, of a Bag of this shape and name, next to this
+ * spec.json and, if that is known, next to these other Bags. A Bag of a dataset may
+ * be read as a standalone one, and a standalone one may be renamed. */
 static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
     const bagi_how *how, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
     bagi_trailer *trailer = &bag->trailer;
     unsigned char bytes[BAGI_TRAILER_SIZE] = {0};
-    uint64_t offset = file->size - BAGI_TRAILER_SIZE;
     bags_code code = BAGS_OK;
     if (file->size >= BAGI_TRAILER_SIZE)
-        code = bagi_file_read(bag, file, offset, bytes, sizeof bytes, err);
+        code = bagi_file_read(bag, file, file->size - BAGI_TRAILER_SIZE, bytes,
+            sizeof bytes, err);
+    if (!code)
+        code = bagi_crcs_trailer(bytes, file->size, file->path, trailer, err);
     if (code)
         return code;
-    if (!bagi_trailer_load(bytes, trailer) || offset % 4 ||
-        offset / 4 != trailer->length) {
-        memset(trailer, 0, sizeof *trailer);
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: damaged, truncated, or never finished (no valid trailer)",
-            bagi_tail(file->path));
-    }
     if (trailer->length != bag->length || trailer->size != blobs->size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed since its checksums were written (%" PRIu64
@@ -5246,19 +5541,54 @@ static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
     if (!named)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", bagi_tail(file->path));
-    if (!dir->standalone && !how->any_spec && trailer->spec != how->spec)
+    if (dir->standalone || how->any_spec)
+        return BAGS_OK;
+    if (!trailer->bound && trailer->spec != how->record.spec)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: spec.json: checksum mismatch (computed %08" PRIx32
             ", stored %08" PRIx32 ")",
-            bagi_tail(file->path), how->spec, trailer->spec);
+            bagi_tail(file->path), how->record.spec, trailer->spec);
+    if (trailer->bound && how->record.is_bound &&
+        trailer->spec != how->record.bound)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: spec.json and the shard's Bags: checksum mismatch (computed "
+            "%08" PRIx32 ", stored %08" PRIx32
+            "): one of them is of another version",
+            bagi_tail(file->path), how->record.bound, trailer->spec);
     return BAGS_OK;
 }
 
-static bags_code bagi_crcs_missing(const bag_reader *bag, bags_error *err) {
+static bags_code bagi_crcs_missing(
+    const char *bag, const char *crcs, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_MISSING,
         "%s: no checksums (%s is missing); `bags checksum` writes them",
-        bagi_tail(bag->file[BAGI_BLOBS].path),
-        bagi_tail(bag->file[BAGI_CRCS].path));
+        bagi_tail(bag), bagi_tail(crcs));
+}
+
+/* Read the trailer of NAME.crc in a shard. */
+static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
+    bagi_trailer *trailer, bags_error *err) {
+    const bagi_env *env = dir->env;
+    unsigned char bytes[BAGI_TRAILER_SIZE] = {0};
+    void *file = NULL;
+    uint64_t size = 0;
+    char *path = bagi_dir_path(dir, name, ".crc", err);
+    char *bag = bagi_dir_path(dir, name, ".bag", err);
+    bags_code code = path && bag ? bagi_open(env, path, BAGS_IO_READ, &file, err)
+                                 : BAGS_ERROR_MEMORY;
+    if (code == BAGS_ERROR_MISSING)
+        code = bagi_crcs_missing(bag, path, err);
+    else if (!code)
+        code = bagi_file_size(env, file, path, &size, err);
+    if (!code && size >= BAGI_TRAILER_SIZE)
+        code = bagi_read_at(env, file, path, size - BAGI_TRAILER_SIZE, bytes,
+            sizeof bytes, err);
+    if (!code)
+        code = bagi_crcs_trailer(bytes, size, path, trailer, err);
+    bagi_close_read(env, file);
+    bagi_free_text(&env->memory, path);
+    bagi_free_text(&env->memory, bag);
+    return code;
 }
 
 /* Open the sidecar of a Bag whose shape is known, and check what costs O(1). Of
@@ -5270,7 +5600,8 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     bool journal = how->unfinished && bag->split;
     bags_code code = bagi_file_open(bag, dir, how->name, BAGI_CRCS, err);
     if (code == BAGS_ERROR_MISSING)
-        return bagi_crcs_missing(bag, err);
+        return bagi_crcs_missing(
+            bag->file[BAGI_BLOBS].path, file->path, err);
     if (!code)
         code = bagi_file_map(bag, file, how->no_mmap, err);
     if (!code && journal)
@@ -5369,6 +5700,9 @@ static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
         code = bagi_bag_open_files(bag, dir, how, &why);
+        if (!code)
+            code = bagi_check_record(bag->env, bag->file[BAGI_BLOBS].path,
+                how->record.identity, &why);
         moved = code == BAGS_ERROR_CORRUPT && dir->standalone &&
                 bagi_bag_moved(bag);
         if (code)
@@ -5378,6 +5712,7 @@ static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     } while (moved);
     if (code)
         return code;
+    bag->record = how->record.identity;
     bag->verify = how->verify_checksums;
     bag->random = how->access == BAGS_ACCESS_RANDOM && bag->env->io.advise &&
                   bag->file[BAGI_BLOBS].map;
@@ -6086,8 +6421,8 @@ static bags_code bagi_dir_standalone(
     dir->env = env;
     dir->standalone = true;
     dir->bare = !bagi_is_bag_path(path);
-    dir->path = bagi_copy_text(
-        &env->memory, path, strlen(path) - (dir->bare ? 0 : 4), err);
+    dir->path =
+        bagi_absolute(env, path, strlen(path) - (dir->bare ? 0 : 4), err);
     return dir->path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
@@ -6218,9 +6553,27 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 typedef struct bagi_job {
     bagi_env env;
     bool no_sync;
+    uint64_t process; /* which opened it */
     bags_error
         failure; /* the first one; its code is BAGS_OK if there is none */
 } bagi_job;
+
+static void bagi_job_init(bagi_job *job, const bagi_env *env, bool no_sync) {
+    job->env = *env;
+    job->no_sync = no_sync;
+    job->process = bagi_process();
+}
+
+/* True in the process that opened the writer. In a child made by fork() it has
+ * failed: the files, and the lock, are the parent's. */
+static bool bagi_job_is_ours(bagi_job *job, const char *path) {
+    if (BAGI_UNLIKELY(job->process != bagi_process()) && !job->failure.code)
+        bags_fail(&job->failure, BAGS_ERROR_STATE,
+            "%s: its writer belongs to the process that opened it, not to a "
+            "child made by fork()",
+            path ? bagi_tail(path) : "");
+    return job->process == bagi_process();
+}
 
 /* Return the first failure, and copy it to err. */
 static bags_code bagi_job_end(const bagi_job *job, bags_error *err) {
@@ -6313,7 +6666,8 @@ static void bagi_stream_write_back(bagi_stream *stream) {
 static void bagi_stream_write(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     const bags_io *io = &stream->job->env.io;
-    if (bagi_stream_idle(stream))
+    if (bagi_stream_idle(stream) ||
+        !bagi_job_is_ours(stream->job, stream->path))
         return;
     if (stream->written > (uint64_t)INT64_MAX - size) {
         bags_fail(&stream->job->failure, BAGS_ERROR_LIMIT,
@@ -6441,9 +6795,14 @@ static void bagi_stream_forget(bagi_stream *stream) {
     bagi_stream_close(stream);
 }
 
-/* Remove a file that this writer created or resumed. */
+/* Remove a file that this writer created or resumed, unless its path leads to another
+ * one now. */
 static void bagi_stream_remove(bagi_stream *stream) {
-    if (stream->handle)
+    bags_error ignored;
+    if (stream->handle &&
+        bagi_job_is_ours(stream->job, stream->path) &&
+        !bagi_check_same(
+            &stream->job->env, stream->handle, stream->path, &ignored))
         stream->job->env.io.remove(stream->job->env.io.user, stream->path);
     bagi_stream_forget(stream);
 }
@@ -6479,7 +6838,7 @@ static void bagi_stream_copy(
 typedef struct bagi_output {
     bagi_stream stream[BAGI_FILES];
     bool checksums;      /* there is a stream of CRCs */
-    uint32_t name, spec; /* for the trailer: CRCs, 0 if standalone */
+    bagi_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
     uint64_t kept_length, kept_end;       /* used by complete datapoints */
     uint64_t resumed_length, resumed_end; /* what existed when it was opened */
@@ -6513,13 +6872,10 @@ static bags_code bagi_output_init(
 }
 
 /* Write checksums too, from the first blob on. */
-static void bagi_output_add_checksums(
-    bagi_output *output, uint32_t name, uint32_t spec) {
+static void bagi_output_add_checksums(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
     output->checksums =
         !bagi_stream_buffer(crcs, output->stream[BAGI_ENDS].capacity / 2);
-    output->name = name;
-    output->spec = spec;
 }
 
 static void bagi_output_free(bagi_output *output) {
@@ -6638,33 +6994,28 @@ static void bagi_output_sync(const bagi_output *output) {
         bagi_stream_sync(&output->stream[i]);
 }
 
-/* Write the trailer after the CRCs, once the Bag has its table. */
-static void bagi_output_seal(bagi_output *output, uint32_t table) {
+/* The CRC of the CRCs, which are flushed. */
+static uint32_t bagi_output_crcs(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
-    bagi_trailer trailer = {output->length, output->stream[BAGI_BLOBS].end,
-        table, 0, output->name, output->spec};
-    unsigned char bytes[BAGI_TRAILER_SIZE];
+    uint32_t crc = 0;
     if (!crcs->moved)
-        trailer.crcs = bagi_crc(0, crcs->buffer, (size_t)crcs->end);
-    bagi_stream_flush(crcs);
-    for (uint64_t at = 0; crcs->moved && at < crcs->end;) {
+        return bagi_crc(0, crcs->buffer, (size_t)crcs->end);
+    for (uint64_t at = 0; at < crcs->end;) {
         uint64_t left = crcs->end - at;
         size_t step = left < crcs->capacity ? (size_t)left : crcs->capacity;
         if (bagi_stream_idle(crcs) ||
             bagi_read_at(&crcs->job->env, crcs->handle, crcs->path, at,
                 crcs->buffer, step, &crcs->job->failure))
-            return;
-        trailer.crcs = bagi_crc(trailer.crcs, crcs->buffer, step);
+            break;
+        crc = bagi_crc(crc, crcs->buffer, step);
         at += step;
     }
-    bagi_trailer_store(&trailer, bytes);
-    bagi_stream_write(crcs, bytes, sizeof bytes);
-    crcs->end = crcs->written;
-    bagi_stream_truncate(crcs);
+    return crc;
 }
 
-/* Make the Bag complete; the files stay open. If the journal is kept, it is on the
- * disk before there is a table, so that it never lists fewer blobs. */
+/* Make the Bag complete, except for the trailer of its checksums; the files stay
+ * open. If the journal is kept, it is on the disk before there is a table, so that it
+ * never lists fewer blobs. */
 static void bagi_output_finish(
     bagi_output *output, bool keep_idx, bool no_sync) {
     static const unsigned char zero[8] = {0};
@@ -6679,13 +7030,28 @@ static void bagi_output_finish(
     }
     bagi_stream_append(blobs, zero, sizeof zero);
     bagi_stream_copy(blobs, ends, &table);
-    if (output->checksums)
-        bagi_output_seal(output, table);
     bagi_stream_flush(blobs);
     bagi_stream_truncate(blobs);
+    if (!output->checksums)
+        return;
+    bagi_trailer trailer = {output->length, blobs->end, table, 0, 0, 0, false};
+    trailer.crcs = bagi_output_crcs(output);
+    output->trailer = trailer;
+}
+
+/* Write the trailer, if there are checksums, and sync the files that stay. */
+static void bagi_output_seal(bagi_output *output, bool no_sync) {
+    bagi_stream *crcs = &output->stream[BAGI_CRCS];
+    unsigned char bytes[BAGI_TRAILER_SIZE];
+    if (output->checksums) {
+        bagi_trailer_store(&output->trailer, bytes);
+        bagi_stream_write(crcs, bytes, sizeof bytes);
+        crcs->end = crcs->written;
+        bagi_stream_truncate(crcs);
+    }
     if (!no_sync) {
-        bagi_stream_sync(blobs);
-        bagi_stream_sync(&output->stream[BAGI_CRCS]);
+        bagi_stream_sync(&output->stream[BAGI_BLOBS]);
+        bagi_stream_sync(crcs);
     }
 }
 
@@ -6734,6 +7100,15 @@ static void bagi_bag_writer_no_crcs(bag_writer *writer) {
             bagi_tail(writer->dir.path));
 }
 
+/* Fail if the path does not lead to the Bag any more, which is open and locked, or in
+ * another process than the one that opened it. */
+static void bagi_bag_writer_check(bag_writer *writer) {
+    const bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    if (bagi_job_is_ours(&writer->job, blobs->path) && !bagi_stream_idle(blobs))
+        bagi_check_same(&writer->job.env, blobs->handle, blobs->path,
+            &writer->job.failure);
+}
+
 /* The Bag is locked before its journal exists: where there is a journal, there is
  * the lock. */
 static void bagi_bag_writer_create(bag_writer *writer) {
@@ -6742,6 +7117,7 @@ static void bagi_bag_writer_create(bag_writer *writer) {
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
     if (!bagi_stream_idle(blobs))
         bagi_stream_fail(blobs, io->lock(io->user, blobs->handle), "lock");
+    bagi_bag_writer_check(writer);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
     bagi_bag_writer_no_crcs(writer);
 }
@@ -6754,8 +7130,7 @@ static bag_writer *bagi_bag_writer_new(
     if (!writer)
         return NULL;
     bagi_job *job = &writer->job;
-    job->env = env;
-    job->no_sync = options->no_sync;
+    bagi_job_init(job, &env, options->no_sync);
     writer->keep_idx = options->keep_idx;
     if (!bagi_dir_standalone(&job->env, path, &writer->dir, &job->failure))
         bagi_output_init(&writer->output, job, options->buffer_size);
@@ -6774,7 +7149,7 @@ BAGS_API bag_writer *bag_writer_open(
     if (!writer)
         return NULL;
     if (options->checksum)
-        bagi_output_add_checksums(&writer->output, 0, 0);
+        bagi_output_add_checksums(&writer->output);
     bagi_bag_writer_create(writer);
     if (!bagi_job_end(&writer->job, err))
         return writer;
@@ -6800,6 +7175,7 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     if (!writer)
         return bagi_fail_no_writer(err);
+    bagi_bag_writer_check(writer);
     bagi_output_flush(&writer->output);
     return bagi_job_end(&writer->job, err);
 }
@@ -6810,6 +7186,7 @@ BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     if (!writer)
         return bagi_fail_no_writer(err);
     bagi_job *job = &writer->job;
+    bagi_bag_writer_check(writer);
     bagi_output_flush(&writer->output);
     bagi_output_sync(&writer->output);
     if (!job->failure.code)
@@ -6835,7 +7212,9 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
         return BAGS_OK;
     bagi_job *job = &writer->job;
     bool no_sync = job->no_sync && !writer->synced;
+    bagi_bag_writer_check(writer);
     bagi_output_finish(&writer->output, true, no_sync);
+    bagi_output_seal(&writer->output, no_sync);
     if (!job->failure.code && !no_sync)
         bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
             &job->failure);
@@ -6852,27 +7231,26 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
 BAGS_API void bag_writer_abort(bag_writer *writer) {
     if (!writer)
         return;
-    for (int i = 0; i < BAGI_FILES; i++)
+    for (int i = 0; i < BAGI_FILES; i++) /* in a child they are only closed */
         bagi_stream_remove(&writer->output.stream[i]);
     bagi_bag_writer_free(writer);
 }
 
 /* ---- checksums for a Bag that exists ---- */
 
-/* Write NAME.crc next to a Bag: as NAME.crc.partial, renamed when it is complete. */
+/* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
+ * out what that contains. */
 static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
-    const bagi_how *how, bool no_sync, bags_error *err) {
+    const bagi_how *how, bagi_trailer *trailer, bags_error *err) {
     bagi_job job;
     bagi_stream stream;
     bagi_cursor cursor;
-    bagi_trailer trailer = {
-        bag->length, bag->file[BAGI_BLOBS].size, 0, 0, 0, 0};
-    unsigned char bytes[BAGI_TRAILER_SIZE];
+    unsigned char bytes[4];
     bags_error *failure = &job.failure;
     memset(&job, 0, sizeof job);
     memset(&stream, 0, sizeof stream);
-    job.env = *bag->env;
-    job.no_sync = no_sync;
+    memset(trailer, 0, sizeof *trailer);
+    bagi_job_init(&job, bag->env, true);
     stream.job = &job;
     bagi_cursor_open(&cursor, bag, 0, bag->length);
     if (!bagi_stream_buffer(&stream, BAGI_BUFFER_MIN) &&
@@ -6887,31 +7265,40 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
         if (!failure->code)
             bagi_cursor_crc(&cursor, &crc, failure);
         bagi_store_u32(bytes, crc);
-        trailer.crcs = bagi_crc(trailer.crcs, bytes, 4);
+        trailer->crcs = bagi_crc(trailer->crcs, bytes, 4);
         bagi_stream_append(&stream, bytes, 4);
     }
-    trailer.table = cursor.table_crc;
+    trailer->length = bag->length;
+    trailer->size = bag->file[BAGI_BLOBS].size;
+    trailer->table = cursor.table_crc;
     bagi_cursor_close(&cursor);
-    if (!dir->standalone) {
-        trailer.name = bagi_crc_text(how->name);
-        trailer.spec = how->spec;
-    }
-    bagi_trailer_store(&trailer, bytes);
-    bagi_stream_append(&stream, bytes, sizeof bytes);
     bagi_stream_flush(&stream);
-    if (!no_sync)
-        bagi_stream_sync(&stream);
-    bool created = stream.handle != NULL;
+    if (failure->code)
+        bagi_stream_remove(&stream);
     bagi_stream_close(&stream);
     bagi_free(&job.env.memory, stream.buffer, stream.capacity);
-    if (!failure->code)
-        bagi_dir_rename(dir, how->name, ".crc.partial", ".crc", failure);
-    if (failure->code && created) {
-        bags_error ignored;
-        bagi_dir_remove(dir, how->name, ".crc.partial", &ignored);
-    }
-    if (!failure->code && !no_sync)
-        bagi_sync_parents(&job.env, bag->file[BAGI_BLOBS].path, 1, failure);
+    return bagi_job_end(&job, err);
+}
+
+/* Append the trailer to NAME.crc.partial, and rename it to NAME.crc. */
+static bags_code bagi_crcs_seal(const bagi_dir *dir, const char *name,
+    const bagi_trailer *trailer, bool no_sync, bags_error *err) {
+    bagi_job job;
+    bagi_stream stream;
+    unsigned char bytes[BAGI_TRAILER_SIZE];
+    memset(&job, 0, sizeof job);
+    memset(&stream, 0, sizeof stream);
+    bagi_job_init(&job, dir->env, no_sync);
+    stream.job = &job;
+    bagi_trailer_store(trailer, bytes);
+    bagi_stream_open(&stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
+    stream.written = 4 * trailer->length;
+    bagi_stream_write(&stream, bytes, sizeof bytes);
+    if (!no_sync)
+        bagi_stream_sync(&stream);
+    bagi_stream_close(&stream);
+    if (!job.failure.code)
+        bagi_dir_rename(dir, name, ".crc.partial", ".crc", &job.failure);
     return bagi_job_end(&job, err);
 }
 #endif /* BAGS_NO_WRITER */
@@ -7150,21 +7537,22 @@ static void bagi_common_free(
 /*
  * Read spec.json (or spec.json.partial) of a shard. The first valid one becomes the
  * common spec; a later one must be equal. One that differs is an error, with which
- * *own, if not NULL, receives that shard's spec. *crc is that of the file, if it
- * could be read.
+ * *own, if not NULL, receives that shard's spec. *record is what it is, if it could
+ * be read.
  */
 static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
-    const char *suffix, bagi_spec *own, uint32_t *crc, bags_error *err) {
+    const char *suffix, bagi_spec *own, bagi_record *record, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
     bagi_spec spec;
     unsigned char *text = NULL;
     size_t size = 0;
     memset(&spec, 0, sizeof spec);
-    bags_code code = bagi_dir_read(
-        dir, "spec.json", suffix, BAGI_SPEC_MAX, &text, &size, err);
+    memset(record, 0, sizeof *record);
+    bags_code code = bagi_dir_read(dir, "spec.json", suffix, BAGI_SPEC_MAX,
+        &text, &size, &record->identity, err);
     if (code)
         return code;
-    *crc = bagi_crc(0, text, size);
+    record->spec = bagi_crc(0, text, size);
     if (common->text && size == common->size &&
         memcmp(text, common->text, size) == 0) {
         bagi_free(memory, text, size);
@@ -7435,6 +7823,34 @@ static bags_code bagi_is_single(
     return code || *single ? code : bagi_is_finished(dir, single, err);
 }
 
+/* Refuse a directory that is an unsharded dataset, finished or not, and has shards
+ * too: which of them is meant is unknown. */
+static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
+    const bagi_env *env = dir->env;
+    bagi_sink sink = {err, NULL};
+    bagi_names names;
+    bool single = false;
+    bags_code code = bagi_is_single(dir, &single, err);
+    if (code || !single)
+        return code;
+    code = bagi_names_list(env, dir->path, &sink, &names);
+    for (size_t i = 0; i < names.count && !code; i++) {
+        bags_path_kind kind = BAGS_PATH_NONE;
+        char *path = bagi_shard_path(env, dir->path, names.names[i], err);
+        code = path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&env->memory, path);
+        if (!code && kind == BAGS_PATH_DIRECTORY)
+            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: has both spec.json and shards (%0*" PRIu64
+                "): two datasets were written to one path; move one of them "
+                "away",
+                bagi_tail(dir->path), (int)names.names[i].digits,
+                names.names[i].number);
+    }
+    bagi_names_free(&names);
+    return code;
+}
+
 /* True if a directory has the files of a finished shard, but lost spec.json: a
  * writer's record exists before the first of them, until it becomes spec.json. */
 static bags_code bagi_is_spec_lost(
@@ -7604,18 +8020,39 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     return bagi_report_file(sink, NULL, code);
 }
 
+/* What the trailers of a finished shard's checksums must contain, as they are now; all
+ * must exist. */
+static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
+    bool split, bagi_record *record, bags_error *err) {
+    uint32_t bound = record->spec;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < spec->count + !split && !code; i++) {
+        const char *name = bagi_spec_name(spec, i);
+        bagi_trailer trailer;
+        code = bagi_crcs_read_trailer(dir, name, &trailer, err);
+        if (!code)
+            bound = bagi_bind(bound, name, trailer.crcs);
+    }
+    record->bound = bound;
+    record->is_bound = !code;
+    return code;
+}
+
 /*
  * Open a finished shard by its spec.json, as *how states apart from names: its number
- * of datapoints, and in *how its variant and the CRC of spec.json.
+ * of datapoints, and in *how its variant and what its files are compared with.
  */
 static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     bool allow_unequal, bagi_how *how, uint64_t *length, bagi_sink *sink) {
     bag_reader *refs = NULL;
     bool split = false;
     bags_code code =
-        bagi_common_read(common, dir, "", NULL, &how->spec, sink->err);
+        bagi_common_read(common, dir, "", NULL, &how->record, sink->err);
     if (!code)
         code = bagi_shard_variant(dir, &common->spec, &split, sink);
+    if (!code && how->verify_checksums)
+        code = bagi_shard_bind(
+            dir, &common->spec, split, &how->record, sink->err);
     how->where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
     how->name = "refs";
     how->no_mmap = how->allow_empty = true;
@@ -7751,6 +8188,24 @@ static bags_code bagi_prefix_scan(const bagi_env *env, const bagi_spec *spec,
 #ifndef BAGS_NO_WRITER
 /* ---- finalize ---- */
 
+/* Open and lock spec.json of a finished shard, against other processes that change
+ * what belongs to it. *file is to be closed, *path to be freed. */
+static bags_code bagi_lock_shard(
+    const bagi_dir *dir, void **file, char **path, bags_error *err) {
+    const bagi_env *env = dir->env;
+    *path = bagi_dir_path(dir, "spec.json", "", err);
+    bags_code code = *path ? bagi_open(env, *path, BAGS_IO_READ, file, err)
+                           : BAGS_ERROR_MEMORY;
+    int error = code ? 0 : env->io.lock(env->io.user, *file);
+    if (error == EWOULDBLOCK)
+        return bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: locked by another process that writes it or its checksums",
+            bagi_tail(dir->path));
+    if (error)
+        return bagi_fail_system(err, error, *path, "lock");
+    return code ? code : bagi_check_same(env, *file, *path, err);
+}
+
 static bags_code bagi_finalize_check(
     void *user, const bagi_dir *dir, size_t index) {
     bags_error *err = (bags_error *)user;
@@ -7758,6 +8213,30 @@ static bags_code bagi_finalize_check(
     (void)index;
     bags_code code = bagi_is_finished(dir, &finished, err);
     return code || finished ? code : bagi_fail_unfinished(dir, err);
+}
+
+/* Rename a shard whose spec.json no other process has locked. A directory that has
+ * the new name, even an empty one, is a writer's: it must not be replaced. */
+static bags_code bagi_finalize_rename(const bagi_env *env, const char *from,
+    const char *to, bags_error *err) {
+    bagi_dir dir = bagi_dir_of(env, from);
+    bags_path_kind kind = BAGS_PATH_NONE;
+    void *file = NULL;
+    char *path = NULL;
+    bags_code code = bagi_lock_shard(&dir, &file, &path, err);
+    if (!code)
+        code = bagi_kind(env, to, &kind, err);
+    if (!code && kind != BAGS_PATH_NONE)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: already exists: a writer has started it", bagi_tail(to));
+    if (!code)
+        code = bagi_check_same(env, file, path, err);
+    bagi_close_read(env, file); /* before, for Windows */
+    bagi_free_text(&env->memory, path);
+    return code ? code
+                : bagi_fail_system(
+                      err, env->io.rename(env->io.user, from, to), from,
+                      "rename");
 }
 
 /* Rename in order of the numbers: the number that a shard gets is free, since those
@@ -7770,7 +8249,10 @@ BAGS_API bags_code bags_finalize(const char *path,
     bagi_sink sink = {err, NULL};
     bagi_names names;
     uint64_t count = 0;
+    bagi_dir dataset = bagi_dir_of(&env, path);
     bags_code code = bagi_check_path(path, err);
+    if (!code)
+        code = bagi_check_mixed(&dataset, err);
     if (!code)
         code = bagi_names_list(&env, path, &sink, &names);
     if (code)
@@ -7786,11 +8268,8 @@ BAGS_API bags_code bags_finalize(const char *path,
             continue;
         char *old_path = bagi_shard_path(&env, path, from, err);
         char *new_path = old_path ? bagi_shard_path(&env, path, to, err) : NULL;
-        int error =
-            new_path ? env.io.rename(env.io.user, old_path, new_path) : 0;
-        code = new_path ? BAGS_OK : BAGS_ERROR_MEMORY;
-        if (error)
-            code = bagi_fail_system(err, error, old_path, "rename");
+        code = new_path ? bagi_finalize_rename(&env, old_path, new_path, err)
+                        : BAGS_ERROR_MEMORY;
         count += !code;
         bagi_free_text(&env.memory, old_path);
         bagi_free_text(&env.memory, new_path);
@@ -7833,6 +8312,9 @@ struct bags_writer {
     uint64_t shard_length; /* datapoints in the shard being written */
     bool sharded;
     bool begun;          /* by bags_writer_begin */
+    bool inside;         /* a codec or a hook was called, and has not returned */
+    bool finishing;      /* tables were appended */
+    bool held;           /* the record is locked, and was found at its path */
     bool partial;        /* blobs of an incomplete datapoint may be appended */
     bool created_path;   /* the directory of the shards did not exist before */
     bool resumed_shard;  /* another writer started the shard */
@@ -7855,11 +8337,59 @@ static bagi_output *bagi_writer_refs(const bags_writer *writer) {
 
 /* Let all Bags of the shard have checksums. */
 static void bagi_writer_add_checksums(bags_writer *writer) {
-    uint32_t spec =
-        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
     for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_add_checksums(&writer->outputs[i],
-            bagi_crc_text(bagi_spec_name(&writer->spec, i)), spec);
+        bagi_output_add_checksums(&writer->outputs[i]);
+}
+
+/* Fail unless the shard is still this writer's: its record, spec.json.partial, is the
+ * file that it holds open and locked, and no other process has finished it. Called
+ * before everything that changes files by their paths. */
+static bags_code bagi_writer_check(bags_writer *writer) {
+    const bagi_stream *record = &writer->record;
+    bags_error *failure = &writer->job.failure;
+    bool finished = false;
+    if (!bagi_job_is_ours(&writer->job, writer->path) || failure->code)
+        return failure->code;
+    if (writer->finishing)
+        return bags_fail(failure, BAGS_ERROR_STATE,
+            "%s: finishing it was interrupted by an exception or longjmp; "
+            "recover it",
+            bagi_tail(writer->shard));
+    if (!bagi_check_same(
+            &writer->job.env, record->handle, record->path, failure) &&
+        !bagi_is_finished(&writer->dir, &finished, failure) && finished)
+        bags_fail(failure, BAGS_ERROR_STATE,
+            "%s: has a spec.json that another process wrote; nothing was "
+            "changed",
+            bagi_tail(writer->shard));
+    return failure->code;
+}
+
+/* Lock a file that the writer of `path` had locked. */
+static bags_code bagi_lock_left(const bagi_env *env, void *file,
+    const char *file_path, const char *path, bags_error *err) {
+    int error = env->io.lock(env->io.user, file);
+    if (error == EWOULDBLOCK)
+        return bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: unfinished, locked by a running writer", bagi_tail(path));
+    return bagi_fail_system(err, error, file_path, "lock");
+}
+
+/* Lock the record, which is open. It may have been replaced or removed in between:
+ * then another process has the shard. */
+static bags_code bagi_writer_lock(bags_writer *writer, bags_error *err) {
+    const bagi_env *env = &writer->job.env;
+    const bagi_stream *record = &writer->record;
+    bags_code code = bagi_lock_left(
+        env, record->handle, record->path, writer->shard, err);
+    if (!code)
+        code = bagi_check_same(env, record->handle, record->path, err);
+    if (code == BAGS_ERROR_STATE)
+        code = bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: unfinished; another process is finishing or removing it",
+            bagi_tail(writer->shard));
+    writer->held = !code;
+    return code;
 }
 
 /* The record of the claim is locked as long as the writer lives. It is on the disk
@@ -7869,13 +8399,15 @@ static void bagi_writer_add_checksums(bags_writer *writer) {
 static void bagi_writer_create_record(bags_writer *writer) {
     bagi_stream *record = &writer->record;
     bagi_output *refs = bagi_writer_refs(writer);
-    const bags_io *io = &writer->job.env.io;
     bags_error *failure = &writer->job.failure;
     bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
     bagi_stream_open(
         record, &writer->dir, "spec.json", ".partial", BAGS_IO_CREATE);
-    if (!bagi_stream_idle(record))
-        bagi_stream_fail(record, io->lock(io->user, record->handle), "lock");
+    if (!bagi_stream_idle(record) && bagi_writer_lock(writer, failure) &&
+        failure->code != BAGS_ERROR_LOCKED)
+        bagi_stream_remove(record);
+    if (!failure->code)
+        bagi_writer_check(writer);
     bagi_stream_write(
         record, (const unsigned char *)writer->text, writer->text_size);
     if (!no_sync)
@@ -7897,6 +8429,7 @@ static void bagi_writer_leave(bags_writer *writer) {
     bagi_free_text(&writer->job.env.memory, writer->shard);
     writer->shard = NULL;
     writer->resumed_shard = writer->synced = writer->committed = false;
+    writer->held = writer->finishing = false;
 }
 
 /* Remove the checksums of fields, and refs.crc first: if that exists, recovery
@@ -7913,17 +8446,26 @@ static bags_code bagi_writer_remove_checksums(
     return code;
 }
 
-/* Lock a file that the writer of `path` had locked. */
-static bags_code bagi_lock_left(const bagi_env *env, void *file,
-    const char *file_path, const char *path, bags_error *err) {
+/* Fail if locks have no effect, as on some network file systems: another open file
+ * could lock the record too. Claiming a shard is safe without them. */
+static bags_code bagi_check_locks(
+    const bagi_env *env, const char *path, bags_error *err) {
+    void *file = NULL;
+    bags_error ignored;
+    if (bagi_open(env, path, BAGS_IO_READ, &file, &ignored))
+        return BAGS_OK;
     int error = env->io.lock(env->io.user, file);
-    if (error == EWOULDBLOCK)
-        return bags_fail(err, BAGS_ERROR_LOCKED,
-            "%s: unfinished, locked by a running writer", bagi_tail(path));
-    return bagi_fail_system(err, error, file_path, "lock");
+    bagi_close_read(env, file);
+    return error ? BAGS_OK
+                 : bags_fail(err, BAGS_ERROR_IO,
+                       "%s: locks have no effect in this file system, so that "
+                       "its writer may still be running; copy the dataset to a "
+                       "local disk to resume or recover it",
+                       bagi_tail(path));
 }
 
-/* Open and lock spec.json.partial of a shard that is not the writer's own. */
+/* Open and lock spec.json.partial of a shard that is not the writer's own. With
+ * BAGS_IO_READ it is only found out that it is not locked. */
 static bags_code bagi_writer_open_record(
     bags_writer *writer, int mode, bags_error *err) {
     const bagi_env *env = &writer->job.env;
@@ -7932,30 +8474,41 @@ static bags_code bagi_writer_open_record(
     bags_code code =
         record->path ? bagi_open(env, record->path, mode, &record->handle, err)
                      : BAGS_ERROR_MEMORY;
-    return code ? code
-                : bagi_lock_left(
-                      env, record->handle, record->path, writer->shard, err);
+    if (!code)
+        code = bagi_writer_lock(writer, err);
+    if (!code)
+        code = bagi_check_locks(env, record->path, err);
+    if (!code && mode == BAGS_IO_READ) {
+        bagi_close_read(env, record->handle);
+        record->handle = NULL;
+    }
+    writer->held = !code && record->handle;
+    return code;
 }
 
 /* Remove an unfinished shard: the files of the fields, if they are known, the
  * record, and the directory, unless it contains something *else. Without a record
- * whose lock is held the files may be another writer's, and stay; for a refs.crc that
- * is alone, the record is created. refs.idx goes first:
+ * that is held the files may be another writer's, and stay; so do those next to a
+ * spec.json. For a refs.crc that is alone, the record is created. refs.idx goes first:
  * without it there are no datapoints, so that recovery can continue an interrupted
  * removal. Files are closed before, for Windows. */
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool known, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->job.env.io;
-    bool held = writer->record.handle != NULL, checksums = false;
+    const bagi_stream *record = &writer->record;
+    bool checksums = false, finished = false;
     bags_code code = BAGS_OK;
-    known = known && held;
-    if (!writer->record.path)
+    if (!record->path)
         code = bagi_dir_has(dir, "refs", ".crc", &checksums, err);
-    if (!code && checksums) {
+    if (!code && checksums)
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, err);
-        held = !code;
-    }
+    bool held = writer->held;
+    if (!code && held)
+        code = bagi_check_same(dir->env, record->handle, record->path, err);
+    if (!code)
+        code = bagi_is_finished(dir, &finished, err);
+    known = known && held && !finished;
     for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
         const char *name = bagi_spec_name(&writer->spec, i);
         bagi_output_close(&writer->outputs[i]);
@@ -7965,8 +8518,10 @@ static bags_code bagi_writer_discard(
     }
     if (!code && known)
         code = bagi_writer_remove_checksums(writer, err);
-    if (!code && held)
+    if (!code && held && !finished)
         code = bagi_dir_remove(dir, "refs", ".crc", err);
+    if (!code && held)
+        code = bagi_check_same(dir->env, record->handle, record->path, err);
     if (!code && held)
         code = bagi_dir_remove(dir, "spec.json", ".partial", err);
     bagi_stream_forget(&writer->record);
@@ -7980,11 +8535,12 @@ static bags_code bagi_writer_discard(
 
 /* Remove the shard being written, unless it is complete and only waiting for the
  * disk failed. */
-static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
+static void bagi_writer_drop(
+    bags_writer *writer, bool known, bags_error *err) {
     const bags_io *io = &writer->job.env.io;
     bool other = false;
     if (writer->shard && !writer->committed)
-        bagi_writer_discard(writer, true, &other, err);
+        bagi_writer_discard(writer, known, &other, err);
     if (writer->created_path && writer->shards == 0)
         io->remove_dir(io->user, writer->path);
     bagi_writer_leave(writer);
@@ -8007,6 +8563,18 @@ BAGI_COLD static bags_code bagi_fail_claimed(
             : "remove it, or write to a new path");
 }
 
+/* Refuse shards in the directory of an unsharded dataset. */
+static bags_code bagi_writer_check_single(bags_writer *writer) {
+    bagi_dir dir = bagi_dir_of(&writer->job.env, writer->path);
+    bags_error *err = &writer->job.failure;
+    bool single = false;
+    bags_code code = bagi_is_single(&dir, &single, err);
+    if (code || !single)
+        return code;
+    return bags_fail(err, BAGS_ERROR_EXISTS,
+        "%s: is an unsharded dataset already", bagi_tail(writer->path));
+}
+
 /* Create the next shard's directory, which claims it, and its files. */
 static void bagi_writer_claim_once(bags_writer *writer) {
     const bagi_env *env = &writer->job.env;
@@ -8018,7 +8586,9 @@ static void bagi_writer_claim_once(bags_writer *writer) {
             bagi_tail(writer->path), writer->number);
         return;
     }
-    char *path = bagi_writer_shard_path(writer, err);
+    char *path = bagi_job_is_ours(&writer->job, writer->path)
+                     ? bagi_writer_shard_path(writer, err)
+                     : NULL;
     if (path && !bagi_kind(env, writer->path, &kind, err) &&
         !bagi_make_parents(
             env, path, writer->job.no_sync, &writer->unsynced, err)) {
@@ -8041,21 +8611,33 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_open(&writer->outputs[i], &writer->dir,
             bagi_spec_name(&writer->spec, i), BAGS_IO_CREATE);
-    if (err->code) {
+    if (!err->code && writer->sharded)
+        bagi_writer_check_single(writer);
+    if (err->code) { /* only what this writer created is removed */
         bags_error ignored;
-        bagi_writer_drop(writer, &ignored);
+        for (size_t i = writer->spec.count + 1; i-- > 0;)
+            for (int k = BAGI_FILES; k-- > 0;)
+                bagi_stream_remove(&writer->outputs[i].stream[k]);
+        bagi_writer_drop(writer, false, &ignored);
     }
 }
 
+#define BAGI_CLAIM_TRIES 200 /* a millisecond each */
+
 /* A recovery that sees the shard before its record is locked takes it for one that
- * a crashed writer left, and removes it. Then claim it again. */
+ * a crashed writer left, and removes it. Then claim it again, when it is gone. */
 static bags_code bagi_writer_claim(bags_writer *writer) {
     bags_error *failure = &writer->job.failure;
-    for (int tries = 0; tries < 9; tries++) {
+    bool taken = false; /* by a recovery */
+    for (int tries = 0; tries < BAGI_CLAIM_TRIES; tries++) {
+        if (failure->code)
+            bagi_pause();
         failure->code = BAGS_OK;
         bagi_writer_claim_once(writer);
-        if (failure->code != BAGS_ERROR_MISSING &&
-            failure->code != BAGS_ERROR_LOCKED)
+        taken = taken || failure->code == BAGS_ERROR_LOCKED;
+        if (failure->code != BAGS_ERROR_LOCKED &&
+            !(failure->code == BAGS_ERROR_MISSING && tries < 9) &&
+            !(failure->code == BAGS_ERROR_EXISTS && taken))
             break;
     }
     return failure->code;
@@ -8081,7 +8663,10 @@ static void bagi_writer_commit(bags_writer *writer, bool no_sync) {
     const bagi_env *env = &writer->job.env;
     if (!failure->code && !no_sync)
         bagi_sync_dir(env, writer->shard, failure);
-    if (!failure->code)
+    writer->finishing = false;
+    if (!failure->code && !writer->sharded)
+        bagi_check_mixed(&writer->dir, failure);
+    if (!failure->code && !bagi_writer_check(writer))
         writer->committed = !bagi_dir_rename(
             &writer->dir, "spec.json", ".partial", "", failure);
     if (!failure->code && !no_sync)
@@ -8100,32 +8685,168 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
             !bagi_sync_parents(env, writer->path, levels ? levels : 1, failure);
 }
 
-/* A shard that was started without checksums gets them before it is committed,
- * refs.crc last: if that exists, recovery expects the others. */
-static void bagi_writer_complete_checksums(bags_writer *writer, bool no_sync) {
-    bags_error *failure = &writer->job.failure;
-    bagi_how how;
-    memset(&how, 0, sizeof how);
-    how.where = BAGI_WITH_REFS;
-    how.spec =
-        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
-    for (size_t i = 0; i <= writer->spec.count && !failure->code; i++) {
-        bag_reader *bag = NULL;
-        how.name = bagi_spec_name(&writer->spec, i);
-        if (!bagi_bag_new(&writer->dir, &how, NULL, &bag, failure))
-            bagi_crcs_write(bag, &writer->dir, &how, no_sync, failure);
-        bagi_bag_free(&writer->job.env, bag);
+/* What is known of a Bag while the checksums of its shard are made. */
+typedef struct bagi_summed {
+    bagi_trailer trailer;
+    uint64_t size;
+    bool kept;
+} bagi_summed;
+
+/* Make the checksums of one Bag, or keep those that it has. A link in place of a file
+ * leads to what is not the dataset's: its checksums are not written. */
+static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
+    bool replace, bagi_summed *summed, bags_error *err) {
+    const bagi_env *env = dir->env;
+    bag_reader *bag = NULL;
+    bags_identity found;
+    bool exists = false;
+    found.link = false;
+    bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
+    for (int i = 0; i < BAGI_FILES && !code && env->io.identify; i++) {
+        const char *path = bag->file[i].path;
+        int error = path ? env->io.identify(env->io.user, NULL, path, &found)
+                         : 0;
+        if (!error && path && found.link)
+            error = ELOOP;
+        code = bagi_fail_system(err, error, path ? path : "", "open");
     }
+    if (!code)
+        code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
+    summed->kept = exists && !replace;
+    summed->size = code ? 0 : bag_reader_size(bag);
+    if (!code && !summed->kept)
+        code = bagi_crcs_write(bag, dir, how, &summed->trailer, err);
+    else if (!code)
+        code = bagi_crcs_read_trailer(dir, how->name, &summed->trailer, err);
+    if (!code && summed->kept)
+        summed->trailer.length = bag->length;
+    bagi_bag_free(env, bag);
+    return code;
 }
 
-/* Finish the shard being written. */
+/* Bind the new checksums of a shard to all its Bags, and give them their names.
+ * `file`, which is at `path`, is open, and locked: it shows that the shard is still
+ * the same. */
+static bags_code bagi_checksum_seal(const bagi_dir *dir, const bagi_spec *spec,
+    uint32_t bound, const bagi_summed *summed, size_t count, void *file,
+    const char *path, bool no_sync, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++)
+        if (summed[i].kept && summed[i].trailer.bound &&
+            summed[i].trailer.spec != bound)
+            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s/%s.crc: is of another version of the shard; verify it, or "
+                "replace all checksums",
+                bagi_tail(dir->path), bagi_spec_name(spec, i));
+    for (size_t i = 0; i < count && !code; i++) {
+        const char *name = spec ? bagi_spec_name(spec, i) : "";
+        bagi_trailer trailer = summed[i].trailer;
+        trailer.bound = spec != NULL;
+        trailer.name = spec ? bagi_crc_text(name) : 0;
+        trailer.spec = spec ? bound : 0;
+        if (!summed[i].kept && !(code = bagi_check_same(dir->env, file, path, err)))
+            code = bagi_crcs_seal(dir, name, &trailer, no_sync, err);
+    }
+    if (!code && !no_sync)
+        code = dir->standalone ? bagi_sync_parents(dir->env, path, 1, err)
+                               : bagi_sync_dir(dir->env, dir->path, err);
+    return code;
+}
+
+/* Make the checksums of all Bags of a directory: refs.crc last, since recovery expects
+ * the others where that exists. spec NULL: of a standalone Bag. */
+static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
+    const bagi_how *how, const bags_checksum_options *options, void *file,
+    const char *path, bags_checksum_report *report, bags_error *err) {
+    const bagi_env *env = dir->env;
+    size_t count = spec ? spec->count + (how->where != BAGI_SPLIT) : 1;
+    uint32_t bound = how->record.spec;
+    bagi_how opening = *how;
+    bagi_summed *summed =
+        (bagi_summed *)bagi_alloc(&env->memory, count * sizeof *summed, err);
+    bags_code code = summed ? BAGS_OK : BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < count && !code; i++) {
+        opening.name = spec ? bagi_spec_name(spec, i) : "";
+        code = bagi_checksum_bag(
+            dir, &opening, options->replace, &summed[i], err);
+        if (spec && !code)
+            bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
+    }
+    if (!code)
+        code = bagi_checksum_seal(dir, spec, bound, summed, count, file, path,
+            options->no_sync, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        bool kept = summed[i].kept;
+        char *bag = bagi_dir_path(
+            dir, spec ? bagi_spec_name(spec, i) : "", ".bag", err);
+        if (!bag) {
+            code = BAGS_ERROR_MEMORY;
+            break;
+        }
+        bags_checksummed done = {bagi_shown(bag), kept,
+            summed[i].trailer.length, summed[i].size};
+        report->kept += kept;
+        report->made += !kept;
+        report->blobs += kept ? 0 : done.length;
+        report->size += kept ? 0 : done.size;
+        if (options->each)
+            options->each(options->user, &done);
+        bagi_free_text(&env->memory, bag);
+    }
+    if (code && summed)
+        for (size_t i = 0; i < count; i++) {
+            bags_error ignored;
+            const char *name = spec ? bagi_spec_name(spec, i) : "";
+            if (summed[i].trailer.size && !summed[i].kept &&
+                !bagi_check_same(env, file, path, &ignored))
+                bagi_dir_remove(dir, name, ".crc.partial", &ignored);
+        }
+    bagi_free(&env->memory, summed, count * sizeof *summed);
+    return code;
+}
+
+/* A shard that was started without checksums gets them before it is committed. */
+static void bagi_writer_complete_checksums(bags_writer *writer, bool no_sync) {
+    bags_checksum_options options;
+    bags_checksum_report report = {0, 0, 0, 0};
+    bagi_how how;
+    memset(&how, 0, sizeof how);
+    memset(&options, 0, sizeof options);
+    options.replace = true;
+    options.no_sync = no_sync;
+    how.where = BAGI_WITH_REFS;
+    how.record.spec =
+        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
+    if (!writer->job.failure.code)
+        bagi_checksum_dir(&writer->dir, &writer->spec, &how, &options,
+            writer->record.handle, writer->record.path, &report,
+            &writer->job.failure);
+}
+
+/* Finish the shard being written. Its checksums can be bound together only when all
+ * Bags are complete. */
 static bags_code bagi_writer_finish(bags_writer *writer) {
     size_t count = writer->spec.count + 1;
     bool keep_idx = writer->options.keep_idx;
     bool no_sync = writer->job.no_sync && !writer->synced;
+    uint32_t bound =
+        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
+    bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
-    for (size_t i = 0; i < count; i++)
-        bagi_output_finish(&writer->outputs[i], keep_idx, no_sync);
+    writer->finishing = !writer->job.failure.code;
+    for (size_t i = 0; i < count; i++) {
+        bagi_output *output = &writer->outputs[i];
+        bagi_output_finish(output, keep_idx, no_sync);
+        bound = bagi_bind(bound, bagi_spec_name(&writer->spec, i),
+            output->trailer.crcs);
+    }
+    for (size_t i = 0; i < count; i++) {
+        bagi_trailer *trailer = &writer->outputs[i].trailer;
+        trailer->bound = true;
+        trailer->spec = bound;
+        trailer->name = bagi_crc_text(bagi_spec_name(&writer->spec, i));
+        bagi_output_seal(&writer->outputs[i], no_sync);
+    }
     bool add = writer->options.checksum && !writer->outputs[0].checksums;
     for (size_t i = 0; i < count; i++)
         bagi_output_close_kept(&writer->outputs[i]);
@@ -8181,10 +8902,10 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
 }
 
 static void bagi_datapoint_rewind(bags_writer *writer) {
-    for (size_t i = 0; i < writer->spec.count; i++)
+    for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept_length,
             writer->outputs[i].kept_end);
-    writer->partial = false;
+    writer->partial = writer->inside = false;
 }
 
 /* Start a datapoint. One that was abandoned, by an exception or longjmp out of a
@@ -8195,9 +8916,10 @@ static bags_code bagi_datapoint_begin(
         return bagi_fail_no_writer(err);
     if (writer->job.failure.code)
         return bagi_job_end(&writer->job, err);
-    if (writer->begun)
+    if (writer->begun && !writer->inside)
         return bagi_writer_refuse_state(
             writer, "begun and not ended", reported, err);
+    writer->begun = false;
     if (writer->partial)
         bagi_datapoint_rewind(writer);
     if (!writer->shard && bagi_writer_claim(writer))
@@ -8218,6 +8940,15 @@ BAGI_COLD static bags_code bagi_datapoint_fail(
         bagi_tail(writer->path), field, writer->length, what);
 }
 
+/* Refuse a datapoint of which an exception or longjmp has left a part undone. */
+static void bagi_datapoint_check_left(bags_writer *writer) {
+    if (BAGI_UNLIKELY(writer->inside) && !writer->pending.code)
+        bags_fail(&writer->pending, BAGS_ERROR_STATE,
+            "%s: datapoint %" PRIu64 ": a codec or hook did not return; the "
+            "datapoint is incomplete",
+            bagi_tail(writer->path), writer->length);
+}
+
 /* Encode a value and append it to its field. A value that cannot be encoded goes to
  * `pending`, a failure to write to the job. */
 static bags_code bagi_datapoint_add(
@@ -8230,18 +8961,22 @@ static bags_code bagi_datapoint_add(
     if (!value)
         return bagi_datapoint_fail(
             writer, BAGS_ERROR_ARGUMENT, name, "the value is NULL");
+    writer->inside = true;
     bags_code code = bagi_coder_encode(&writer->spec.coders[field],
         writer->spec.fields[field].type, value, &writer->scratch, &blob, why);
-    if (code && writer->spec.types[field].sequence)
-        bagi_prefix(why, code, "item %" PRIu64 ": ", ref->count);
-    if (code)
+    if (code) {
+        writer->inside = false;
+        if (writer->spec.types[field].sequence)
+            bagi_prefix(why, code, "item %" PRIu64 ": ", ref->count);
         return bagi_prefix(why, code,
             "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
             bagi_tail(writer->path), name, writer->length);
+    }
     if (!ref->count)
         ref->first = output->length;
     ref->count++;
     bagi_output_append(output, blob.data, blob.size);
+    writer->inside = false;
     return writer->job.failure.code;
 }
 
@@ -8298,6 +9033,7 @@ static bags_code bagi_datapoint_commit(bags_writer *writer) {
 static bags_code bagi_datapoint_end(
     bags_writer *writer, bool streamed, bool reported, bags_error *err) {
     bags_error *why = &writer->pending;
+    bagi_datapoint_check_left(writer);
     for (size_t i = 0; i < writer->spec.count && !why->code; i++)
         if (!writer->given[i] && !(streamed && writer->spec.types[i].sequence))
             bagi_datapoint_fail(writer, BAGS_ERROR_FIELD,
@@ -8355,6 +9091,7 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", reported, err);
     bags_error *why = &writer->pending;
+    bagi_datapoint_check_left(writer);
     if (!why->code) {
         size_t field =
             bagi_datapoint_field(writer, name, writer->spec.count, sequence);
@@ -8410,7 +9147,7 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     if (!writer)
         return bagi_fail_no_writer(err);
-    if (writer->shard)
+    if (writer->shard && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
     return bagi_job_end(&writer->job, err);
 }
@@ -8420,7 +9157,7 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     if (!writer)
         return bagi_fail_no_writer(err);
     bags_error *failure = &writer->job.failure;
-    if (writer->shard) {
+    if (writer->shard && !bagi_writer_check(writer)) {
         bagi_writer_flush_all(writer);
         for (size_t i = 0; i <= writer->spec.count; i++)
             bagi_output_sync(&writer->outputs[i]);
@@ -8460,7 +9197,7 @@ static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
     code = bagi_writer_open_record(writer, mode, err);
     return code ? code
                 : bagi_dir_read(&writer->dir, "spec.json", ".partial",
-                      BAGI_SPEC_MAX, text, size, err);
+                      BAGI_SPEC_MAX, text, size, NULL, err);
 }
 
 static int bagi_left_other(void *user, const char *name) {
@@ -8494,7 +9231,7 @@ static bags_code bagi_writer_check_empty(
     bool exists = true;
     /* More than an entry is more than may be read here: then the code is LIMIT. */
     bags_code code =
-        bagi_dir_read(dir, "refs", ".idx", 7, &content, &size, err);
+        bagi_dir_read(dir, "refs", ".idx", 7, &content, &size, NULL, err);
     if (!code)
         bagi_free(&dir->env->memory, content, size);
     if (code == BAGS_ERROR_LIMIT)
@@ -8511,7 +9248,7 @@ static bags_code bagi_writer_check_empty(
             dir, writer->spec.fields[i].name, ".idx", &exists, err);
     if (code || exists)
         return code;
-    code = bagi_dir_read(dir, "refs", ".bag", 0, &content, &size, err);
+    code = bagi_dir_read(dir, "refs", ".bag", 0, &content, &size, NULL, err);
     if (!code)
         bagi_free(&dir->env->memory, content, size);
     if (code == BAGS_ERROR_LIMIT)
@@ -8564,6 +9301,7 @@ static bags_code bagi_writer_scan(
  * may become others. */
 static bags_code bagi_writer_continue(bags_writer *writer, uint64_t length) {
     bags_error *failure = &writer->job.failure;
+    bagi_writer_check(writer);
     if (!failure->code && !writer->outputs[0].checksums)
         bagi_writer_remove_checksums(writer, failure);
     for (size_t i = 0; i <= writer->spec.count; i++) {
@@ -8605,11 +9343,11 @@ static bags_code bagi_writer_resume(
     else if (!code)
         code = bagi_writer_scan(writer, &prefix, &why);
     *length = prefix.length;
-    writer->resumed += prefix.length;
     if (code) {
         *failure = why;
         return code;
     }
+    writer->resumed += prefix.length;
     return prefix.length ? bagi_writer_continue(writer, prefix.length)
                          : bagi_writer_discard(writer, true, &other, failure);
 }
@@ -8647,34 +9385,29 @@ static bags_code bagi_resume_shard(
     bags_error *err = &writer->job.failure;
     uint64_t number = resuming->names->names[index].number, length = 0;
     bool finished = false;
+    bags_error ignored;
     bags_code code = bagi_is_finished(dir, &finished, err);
-    if (code)
-        return code;
-    if (finished) {
+    if (!code && !finished) {
+        writer->number = number;
+        code = bagi_writer_resume(writer,
+            bagi_copy_text(
+                &writer->job.env.memory, dir->path, strlen(dir->path), err),
+            &length);
+        /* A recovery may have finished it in the meantime. */
+        if (code && !writer->held &&
+            !bagi_is_finished(dir, &finished, &ignored) && finished) {
+            bagi_writer_leave(writer);
+            err->code = code = BAGS_OK;
+        }
+    }
+    if (!code && finished) {
         writer->number = bagi_shard_after(number, writer->options.shard_stop);
         return bagi_resume_finished(resuming, dir);
     }
-    writer->number = number;
-    code = bagi_writer_resume(writer,
-        bagi_copy_text(
-            &writer->job.env.memory, dir->path, strlen(dir->path), err),
-        &length);
     if (!code && length &&
         (index != resuming->last || bagi_writer_full(writer)))
         code = bagi_writer_finish(writer);
     return code;
-}
-
-/* Refuse shards in the directory of an unsharded dataset. */
-static bags_code bagi_writer_check_single(bags_writer *writer) {
-    bagi_dir dir = bagi_dir_of(&writer->job.env, writer->path);
-    bags_error *err = &writer->job.failure;
-    bool single = false;
-    bags_code code = bagi_is_single(&dir, &single, err);
-    if (code || !single)
-        return code;
-    return bags_fail(err, BAGS_ERROR_EXISTS,
-        "%s: is an unsharded dataset already", bagi_tail(writer->path));
 }
 
 static bags_code bagi_writer_resume_shards(bags_writer *writer) {
@@ -8759,7 +9492,9 @@ static bags_code bagi_writer_start_or_resume(bags_writer *writer) {
         return code;
     if (kind == BAGS_PATH_NONE)
         return bagi_writer_start(writer);
-    code = bagi_is_finished(&dir, &finished, err);
+    code = bagi_check_mixed(&dir, err);
+    if (!code)
+        code = bagi_is_finished(&dir, &finished, err);
     if (!code && finished)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
             "%s: finished and not sharded, cannot be continued; write to a new "
@@ -8800,15 +9535,14 @@ static bags_writer *bagi_writer_new(
         (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
         return NULL;
-    writer->job.env = env;
-    writer->job.no_sync = with.no_sync;
+    bagi_job_init(&writer->job, &env, with.no_sync);
     writer->record.job = &writer->job;
     writer->options = with;
     writer->sharded = with.sharded || with.shard_size || with.shard_length ||
                       with.shard_start || options->shard_stop;
     writer->number = with.shard_start;
     bagi_buffer_adopt(&writer->scratch, &env.memory);
-    writer->path = bagi_copy_text(&env.memory, path, strlen(path), err);
+    writer->path = bagi_absolute(&env, path, strlen(path), err);
     if (writer->path)
         return writer;
     bagi_writer_free(writer);
@@ -8933,14 +9667,15 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     if (!writer)
         return BAGS_OK;
     bags_error *failure = &writer->job.failure;
-    if (!failure->code && writer->partial)
+    if (bagi_job_is_ours(&writer->job, writer->path) && !failure->code &&
+        writer->partial)
         bagi_datapoint_rewind(writer);
     if (!failure->code && writer->begun)
         bagi_writer_refuse_state(writer, "begun and not ended", false, err);
     /* An unfinished shard without a datapoint would stop readers. */
     if (!failure->code && writer->shard && writer->sharded &&
         writer->shard_length == 0)
-        bagi_writer_drop(writer, failure);
+        bagi_writer_drop(writer, true, failure);
     else if (!failure->code && writer->shard)
         bagi_writer_finish(writer);
     bags_code code = bagi_job_end(&writer->job, err);
@@ -8962,6 +9697,10 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     bags_error ignored;
     if (!writer)
         return;
+    if (!bagi_job_is_ours(&writer->job, writer->path)) {
+        bagi_writer_free(writer);
+        return;
+    }
     if (writer->resumed_shard && !writer->committed) {
         writer->job.failure.code = BAGS_OK; /* truncate in any case */
         for (size_t i = 0; i <= writer->spec.count; i++) {
@@ -8971,7 +9710,7 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
             bagi_output_truncate(output);
         }
     } else if (!writer->resumed_shard) {
-        bagi_writer_drop(writer, &ignored);
+        bagi_writer_drop(writer, true, &ignored);
     }
     bagi_writer_free(writer);
 }
@@ -9180,7 +9919,7 @@ static void bagi_recover_left(const bagi_recovering *work, bag_writer *writer,
     if (work->options.dry_run)
         return;
     if (checksums)
-        bagi_output_add_checksums(&writer->output, 0, 0);
+        bagi_output_add_checksums(&writer->output);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_WRITE);
     bagi_output_continue(&writer->output, bag->length, bag->limit);
     bagi_output_truncate(&writer->output);
@@ -9212,6 +9951,11 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         journal && !work->options.dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
         bagi_lock_left(&work->env, blobs->handle, path, path, failure);
+    bagi_bag_writer_check(writer);
+    if (!failure->code && work->options.dry_run) { /* it holds no lock */
+        bagi_stream_forget(blobs);
+        bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_READ);
+    }
     bag.env = &writer->job.env;
     if (!failure->code)
         bagi_recover_examine(&writer->dir, &bag, &left, &finished, failure);
@@ -9299,6 +10043,8 @@ BAGS_API bags_code bags_recover(const char *path,
         code = bagi_kind(&work.env, path, &kind, err);
     dir.standalone = kind == BAGS_PATH_FILE;
     if (!code && !dir.standalone)
+        code = bagi_check_mixed(&dir, err);
+    if (!code && !dir.standalone)
         code = bagi_is_single(&dir, &single, err);
     if (!code && !single && !dir.standalone)
         code = bagi_recover_shards(&work, &dir);
@@ -9326,7 +10072,7 @@ BAGS_API bags_code bags_recover(const char *path,
 typedef struct bagi_shard {
     unsigned digits; /* of its name */
     bool split;      /* no refs.bag */
-    uint32_t spec;   /* CRC of its spec.json */
+    bagi_record record;
     void **bags;     /* one bag_reader per field, then refs; NULL: not used yet.
                         Of an unfinished shard they are opened with the reader;
                         if it has no datapoint there are none */
@@ -9372,7 +10118,7 @@ static bagi_how bagi_reader_how(
     how.cache_index = reader->options.cache_index;
     how.verify_checksums = reader->options.verify_checksums;
     how.access = reader->options.access;
-    how.spec = part->spec;
+    how.record = part->record;
     how.allow_empty = !refs || refs->v2 || refs->length == 0;
     return how;
 }
@@ -9478,9 +10224,9 @@ static bags_code bagi_opening_finished(bagi_opening *opening,
         reader->options.unfinished != BAGS_UNFINISHED_REFUSE, &how,
         &shard->length, &sink);
     part->split = how.where == BAGI_SPLIT;
-    part->spec = how.spec;
+    part->record = how.record;
     *found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
-             part->spec;
+             part->record.spec;
     return *found ? code : BAGS_OK;
 }
 
@@ -9503,7 +10249,7 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bool listed = false;
     memset(&own, 0, sizeof own);
     bags_code code = bagi_common_read(
-        &opening->common, dir, ".partial", &own, &part->spec, err);
+        &opening->common, dir, ".partial", &own, &part->record, err);
     bool differs = own.types != NULL;
     bagi_spec_free(&reader->env.memory, &own);
     if (code == BAGS_ERROR_MISSING ||
@@ -9586,16 +10332,16 @@ static bags_code bagi_opening_shard(
 static bags_code bagi_opening_spec(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
-    uint32_t crc = 0;
+    bagi_record record;
     bool live = opening->reader->options.unfinished == BAGS_UNFINISHED_READ;
     (void)index;
     if (opening->common.text)
         return BAGS_OK;
     bags_code code =
-        bagi_common_read(&opening->common, dir, "", NULL, &crc, opening->err);
+        bagi_common_read(&opening->common, dir, "", NULL, &record, opening->err);
     if (code == BAGS_ERROR_MISSING && live) {
         code = bagi_common_read(
-            &opening->common, dir, ".partial", NULL, &crc, opening->err);
+            &opening->common, dir, ".partial", NULL, &record, opening->err);
         if (code == BAGS_ERROR_CORRUPT) /* it is not written yet */
             code = BAGS_ERROR_MISSING;
     }
@@ -9713,6 +10459,8 @@ static bags_code bagi_opening_any(bagi_opening *opening) {
             "%s: a file, not the directory of a dataset",
             bagi_tail(reader->path));
     if (!code)
+        code = bagi_check_mixed(&dir, err);
+    if (!code)
         code = bagi_is_single(&dir, &single, err);
     if (code)
         return code;
@@ -9732,11 +10480,12 @@ static bags_code bagi_reader_init(
     bags_reader_options *options = &reader->options;
     reader->files.limit = options->max_files ? options->max_files : 64;
     reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
+    reader->files.maps_allowed = bagi_maps_allowed();
     bags_code code = bagi_check_worker(
         path, options->shard_start, &options->shard_stop, err);
     if (code)
         return code;
-    reader->path = bagi_copy_text(&reader->env.memory, path, strlen(path), err);
+    reader->path = bagi_absolute(&reader->env, path, strlen(path), err);
     if (!reader->path)
         return BAGS_ERROR_MEMORY;
     reader->has_mutexes = bagi_mutex_init(&reader->mutex);
@@ -11208,7 +11957,7 @@ static bags_code bagi_verify_one(
     v->path = dir->path;
     for (int tries = 0; tries < 2; tries++) {
         code =
-            bagi_common_read(&v->common, dir, "", &own, &s.how.spec, &v->why);
+            bagi_common_read(&v->common, dir, "", &own, &s.how.record, &v->why);
         if (code != BAGS_ERROR_MISSING || v->why.system != ENOENT || tries)
             break;
         code = bagi_verify_unfinished(dir, &v->why);
@@ -11239,11 +11988,11 @@ static bags_code bagi_verify_one(
 static bags_code bagi_verify_find_spec(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_verifying *v = (bagi_verifying *)user;
-    uint32_t crc = 0;
+    bagi_record record;
     (void)index;
     bags_code code = v->common.text ? BAGS_OK
                                     : bagi_common_read(&v->common, dir, "",
-                                          NULL, &crc, &v->why);
+                                          NULL, &record, &v->why);
     return code == BAGS_ERROR_MEMORY
                ? bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0)
                : BAGS_OK;
@@ -11374,6 +12123,11 @@ static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
         return code;
     if (!single)
         return bagi_verify_sharded(v, &dir);
+    code = v->options.part ? BAGS_OK : bagi_check_mixed(&dir, &v->why);
+    if (code)
+        code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
+    if (code)
+        return code;
     /* An unsharded dataset is shard 0. */
     return v->options.shard_start == 0 ? bagi_verify_one(v, &dir, 0) : BAGS_OK;
 }
@@ -11407,28 +12161,32 @@ BAGS_API bags_code bags_verify(const char *path,
  * Sidecars for Bags that exist already, found as a reader finds them.
  * ====================================================================== */
 
-static bags_code bagi_checksum_bag(const bags_checksum_options *options,
-    bags_checksum_report *report, const bagi_dir *dir, const bagi_how *how,
+/* Make the checksums of a shard, which is locked meanwhile. */
+static bags_code bagi_checksum_shard(const bags_reader *reader, size_t shard,
+    const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
-    bag_reader *bag = NULL;
-    bool exists = false;
-    bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
+    const bagi_env *env = &reader->env;
+    bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
+    bags_identity found;
+    bagi_dir dir;
+    void *file = NULL;
+    char *path = NULL;
+    int error = 0;
+    bags_code code = bagi_reader_dir(reader, shard, &dir, err);
     if (!code)
-        code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
-    bool kept = exists && !options->replace;
-    if (!code && !kept)
-        code = bagi_crcs_write(bag, dir, how, options->no_sync, err);
-    if (!code) {
-        bags_checksummed done = {bag->file[BAGI_BLOBS].path, kept, bag->length,
-            bag_reader_size(bag)};
-        report->kept += kept;
-        report->made += !kept;
-        report->blobs += kept ? 0 : done.length;
-        report->size += kept ? 0 : done.size;
-        if (options->each)
-            options->each(options->user, &done);
-    }
-    bagi_bag_free(dir->env, bag);
+        code = bagi_lock_shard(&dir, &file, &path, err);
+    if (!code && reader->sharded && env->io.identify)
+        error = env->io.identify(env->io.user, NULL, dir.path, &found);
+    if (!code && reader->sharded && env->io.identify && !error && found.link)
+        error = ELOOP;
+    if (!code)
+        code = bagi_fail_system(err, error, dir.path, "open");
+    if (!code)
+        code = bagi_checksum_dir(
+            &dir, &reader->spec, &how, options, file, path, report, err);
+    bagi_close_read(env, file);
+    bagi_free_text(&env->memory, path);
+    bagi_dir_free(&dir);
     return code;
 }
 
@@ -11445,18 +12203,8 @@ static bags_code bagi_checksum_dataset(const char *path,
     if (!reader)
         return err->code;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i < reader->count && !code; i++) {
-        const bagi_shard *part = &reader->parts[i];
-        bagi_how how = bagi_reader_how(reader, part, NULL);
-        bagi_dir dir;
-        code = bagi_reader_dir(reader, i, &dir, err);
-        for (size_t k = 0; k < reader->spec.count + !part->split && !code;
-             k++) {
-            how.name = bagi_spec_name(&reader->spec, k);
-            code = bagi_checksum_bag(options, report, &dir, &how, err);
-        }
-        bagi_dir_free(&dir);
-    }
+    for (size_t i = 0; i < reader->count && !code; i++)
+        code = bagi_checksum_shard(reader, i, options, report, err);
     bags_reader_close(reader);
     return code;
 }
@@ -11481,7 +12229,8 @@ static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
     if (!code)
         code = bagi_lock_left(env, file, path, path, err);
     if (!code)
-        code = bagi_checksum_bag(options, report, &dir, &how, err);
+        code = bagi_checksum_dir(
+            &dir, NULL, &how, options, file, path, report, err);
     if (file)
         env->io.close(env->io.user, file);
     bagi_dir_free(&dir);
