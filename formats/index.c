@@ -251,10 +251,10 @@ typedef struct shard_name {
 } shard_name;
 
 /* The shards of a dataset, sorted by number. None: it is not sharded. */
-typedef struct shards {
+typedef struct shard_list {
     bags_buffer names; /* shard_name */
     size_t count;
-} shards;
+} shard_list;
 
 static bags_buffer buffer_of(const bags_env *env) {
     bags_buffer buffer;
@@ -301,7 +301,7 @@ static int shard_compare(const void *a, const void *b) {
 }
 
 static int shard_add(void *user, const char *name) {
-    shards *all = (shards *)user;
+    shard_list *all = (shard_list *)user;
     size_t size = strlen(name);
     if (size == 0 || size >= sizeof(shard_name) ||
         name[strspn(name, "0123456789")])
@@ -314,12 +314,12 @@ static int shard_add(void *user, const char *name) {
     return 0;
 }
 
-static const char *shard_get(const shards *all, size_t i) {
+static const char *shard_get(const shard_list *all, size_t i) {
     return ((const shard_name *)(const void *)all->names.data)[i].text;
 }
 
 static bags_code shards_find(
-    shards *all, const bags_env *env, const char *path, bags_error *err) {
+    shard_list *all, const bags_env *env, const char *path, bags_error *err) {
     const bags_io *io = io_of(env);
     char spec[INDEX_PATH];
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -344,7 +344,7 @@ static uint64_t mix(uint64_t hash, uint64_t number) {
 }
 
 /* A hash of the times and sizes of a field's Bags; 0 if they have no times. */
-static bags_code stamp_make(const shards *all, const bags_env *env,
+static bags_code stamp_make(const shard_list *all, const bags_env *env,
     const char *path, const char *field, uint64_t *stamp, bags_error *err) {
     const bags_io *io = io_of(env);
     char directory[INDEX_PATH], file[INDEX_PATH];
@@ -371,7 +371,7 @@ static bags_code stamp_make(const shards *all, const bags_env *env,
 }
 
 /* The directory of the index. */
-static bags_code index_directory(const shards *all, const char *path,
+static bags_code index_directory(const shard_list *all, const char *path,
     char out[INDEX_PATH], bags_error *err) {
     char shard[INDEX_PATH];
     if (!all->count)
@@ -388,7 +388,7 @@ typedef struct build {
     const bags_field *field;
     bags_reader *reader;
     size_t number; /* of the field */
-    shards shards;
+    shard_list shards;
     char directory[INDEX_PATH];
     key_type type;
     uint64_t stamp;
@@ -450,9 +450,12 @@ static bags_code create(const build *b, const char *path, bool last,
     options.checksum = last;
     options.no_sync = !last;
     options.env = b->options->env;
-    *out = bag_writer_open(path, &options, err);
-    if (*out || err->code != BAGS_ERROR_EXISTS)
-        return *out ? BAGS_OK : err->code;
+    bags_error why;
+    *out = bag_writer_open(path, &options, &why);
+    if (*out)
+        return BAGS_OK;
+    if (why.code != BAGS_ERROR_EXISTS)
+        return bags_fail(err, why.code, "%s", why.message);
     code = remove_left(&options.env, path, err);
     if (!code)
         *out = bag_writer_open(path, &options, err);
@@ -794,7 +797,7 @@ static bags_code check_header(
     bags_view header;
     size_t count = 0;
     uint64_t stamp = 0;
-    shards all;
+    shard_list all;
     memset(&header, 0, sizeof header);
     const bags_field *field =
         &bags_reader_fields(index->reader, &count)[index->field];
@@ -835,7 +838,7 @@ static bags_code open_files(bags_index *index, const char *path,
     bag_reader_options reading;
     char directory[INDEX_PATH];
     size_t count = 0;
-    shards all;
+    shard_list all;
     memset(&reading, 0, sizeof reading);
     reading.verify_checksums = true;
     reading.no_mmap = options->no_mmap;
@@ -926,19 +929,13 @@ static bags_code bound(const bags_index *index, bags_view key, bool past,
     return BAGS_OK;
 }
 
-/* The same for a value; NULL is above or below all. */
-static bags_code bound_value(const bags_index *index, const bags_value *value,
-    bool past, bags_buffer *scratch, uint64_t *position, bags_error *err) {
-    unsigned char number[INDEX_NUMBER];
-    bags_view key;
+/* The key of a value that a caller asks for. */
+static bags_code asked(const bags_index *index, const bags_value *value,
+    unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
     size_t count = 0;
     bags_error why;
-    if (!value) {
-        *position = past ? index->length : 0;
+    if (!key_make(&index->type, value, number, key, &why))
         return BAGS_OK;
-    }
-    if (!key_make(&index->type, value, number, &key, &why))
-        return bound(index, key, past, scratch, position, err);
     return bags_fail(err, why.code, "field \"%.200s\": %s",
         bags_reader_fields(index->reader, &count)[index->field].name,
         why.message);
@@ -946,12 +943,16 @@ static bags_code bound_value(const bags_index *index, const bags_value *value,
 
 bags_code bags_index_find(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
+    unsigned char number[INDEX_NUMBER];
     uint64_t first = 0, last = 0;
+    bags_view at;
     if (!index || !key || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
-    bags_code code = bound_value(index, key, false, scratch, &first, err);
+    bags_code code = asked(index, key, number, &at, err);
     if (!code)
-        code = bound_value(index, key, true, scratch, &last, err);
+        code = bound(index, at, false, scratch, &first, err);
+    if (!code)
+        code = bound(index, at, true, scratch, &last, err);
     if (code)
         return code;
     *start = first;
@@ -962,16 +963,23 @@ bags_code bags_index_find(const bags_index *index, const bags_value *key,
 bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
     bags_error *err) {
-    uint64_t first = 0, last = 0;
+    unsigned char numbers[2][INDEX_NUMBER];
+    bags_view low, high;
+    bags_code code = BAGS_OK;
     if (!index || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
-    bags_code code = bound_value(index, from, false, scratch, &first, err);
-    last = index->length;
-    if (!code && to)
-        code = bound_value(index, to, false, scratch, &last, err);
-    if (!code && first > last)
+    uint64_t first = 0, last = index->length;
+    if (from)
+        code = asked(index, from, numbers[0], &low, err);
+    if (to && !code)
+        code = asked(index, to, numbers[1], &high, err);
+    if (from && to && !code && key_compare(low, high) > 0)
         code = bags_fail(
             err, BAGS_ERROR_RANGE, "invalid range of keys (start > stop)");
+    if (from && !code)
+        code = bound(index, low, false, scratch, &first, err);
+    if (to && !code)
+        code = bound(index, high, false, scratch, &last, err);
     if (code)
         return code;
     *start = first;
