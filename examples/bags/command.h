@@ -14,6 +14,7 @@
  *     parse.c     JSON as values
  *     msgpack.c   msgpack to JSON and back
  *     source.c    reads a Bag or a dataset
+ *     index.c     indexes and keys
  *     sink.c      writes a Bag or a dataset; --resume and --append
  *     lines.c     the lines of a manifest
  *     progress.c  the progress bar
@@ -250,6 +251,13 @@ bags_view source_bytes(size_t slot, size_t item);
 /* Decode an item. False if its type has no codec or it does not decode; then
  * `failure` has the error. */
 bool source_value(size_t slot, size_t item, const char *type, bags_value *out);
+
+/* ---- index.c ---- */
+
+/* Find the datapoints with the keys of a word such as "id=7" or "time=100:200": the
+ * positions start <= i < stop of an index. Fails if the one key does not exist. */
+void key_find(const char *word, uint64_t *start, uint64_t *stop);
+uint64_t key_datapoint(uint64_t position);
 
 /* ---- show.c ---- */
 

@@ -21,9 +21,13 @@ typedef struct selection {
 } selection;
 
 static bool raw, npy, lists;
-static const char *directory;
+static const char *directory, *key;
 
 static const option options[] = {
+    {"key", OPTION_TEXT, &key, "FIELD=KEY",
+        "instead of INDEX: the datapoints with this key; of numbers also the "
+        "keys "
+        "START:STOP, in their order. `bags index` makes the index"},
     {"lists", OPTION_FLAG, &lists, NULL,
         "show arrays of up to 1024 elements completely, as nested lists"},
     {"raw", OPTION_FLAG, &raw, NULL,
@@ -302,6 +306,14 @@ static uint64_t find_index(int64_t given) {
     return (uint64_t)index;
 }
 
+/* The datapoints at these positions of an index. */
+static void get_keys(uint64_t start, uint64_t stop) {
+    if (directory)
+        directory_make(directory);
+    for (uint64_t i = start; i < stop; i++)
+        get_one(key_datapoint(i));
+}
+
 static void get_all(const indices *all) {
     uint64_t length = source_length();
     for (size_t i = 0; i < all->count; i++)
@@ -327,27 +339,38 @@ static void get_all(const indices *all) {
 /* ---- the command ---- */
 
 static int run(int operands_count, char **operands) {
-    indices datapoints = parse_indices(operands[1]);
+    indices datapoints = {true, 0, 0, 1, NULL, 0};
+    uint64_t start = 0, stop = 1;
+    int before = key ? 1 : 2; /* the SELECT words */
+    if (operands_count < before)
+        usage("missing INDEX, or --key");
+    if (!key)
+        datapoints = parse_indices(operands[1]);
     source_open(operands[0]);
     fields = source_fields(&fields_count);
-    if (!source_dataset() && operands_count > 2)
+    if (!source_dataset() && operands_count > before)
         usage("%s is a Bag, which has no fields", operands[0]);
-    parse_selections(operands + 2, (size_t)operands_count - 2);
+    parse_selections(operands + before, (size_t)(operands_count - before));
     if (raw + npy + (directory != NULL) > 1)
         usage("--raw, --npy and --out are mutually exclusive");
-    if ((raw || npy) &&
-        (!datapoints.one || count != 1 || selections[0].sequence))
-        usage(
-            "--%s needs one INDEX, and one FIELD or FIELD[i] that is one blob",
+    if (key)
+        key_find(key, &start, &stop);
+    if ((raw || npy) && (!datapoints.one || stop - start != 1 || count != 1 ||
+                            selections[0].sequence))
+        usage("--%s needs one datapoint, and one FIELD or FIELD[i] that is one "
+              "blob",
             raw ? "raw" : "npy");
     names = names_make(fields, fields_count, "");
-    get_all(&datapoints);
+    if (key)
+        get_keys(start, stop);
+    else
+        get_all(&datapoints);
     free(datapoints.list);
     return 0;
 }
 
 const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
-    "PATH INDEX [SELECT...]", 2, 0, options, reading_options,
+    "PATH INDEX [SELECT...]", 1, 0, options, reading_options,
     "Prints one JSON object per datapoint. INDEX is one index, START:STOP, "
     "START:STOP:STEP or a list, [3,1,4]; negative numbers count from the end. "
     "A STOP past the end means the end; START and STOP may be missing. SELECT "

@@ -16,6 +16,7 @@ extern const command command_export;
 extern const command command_finalize;
 extern const command command_get;
 extern const command command_images;
+extern const command command_index;
 extern const command command_info;
 extern const command command_pack;
 extern const command command_recover;
@@ -26,6 +27,7 @@ extern const command command_verify;
 static const command *const commands[] = {
     &command_info,
     &command_get,
+    &command_index,
     &command_export,
     &command_pack,
     &command_images,

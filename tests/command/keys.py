@@ -1,0 +1,88 @@
+"""bags index, and bags get --key."""
+import base64
+import pathlib
+
+from harness import each, files, pack, read, refuse, run, write_lines
+
+SPEC = 'id=utf8,t=i64,x=float32,n=int(4),tag=utf8[],raw=bytes'
+
+
+def _row(i):
+    return {'id': f'k{i % 7}', 't': i * 10 - 50, 'x': i / 10, 'n': i,
+            'tag': ['a'], 'raw': {'base64': base64.b64encode(b'r%d' % i).decode()}}
+
+
+def _dataset(count=20, *options):
+    pack([_row(i) for i in range(count)], SPEC, 'out', *options)
+    for field in ('id', 't', 'x', 'n', 'raw'):
+        run('index', 'out', field)
+
+
+def _numbers(key, *words):
+    return [line['n'] for line in run('get', 'out', '--key', key, 'n').lines]
+
+
+@each([(), ('--shard-length', 6)])
+def a_key_finds_its_datapoints(options):
+    _dataset(20, *options)
+    assert _numbers('id=k3') == [3, 10, 17]
+    assert _numbers('t=-50') == [0] and _numbers('t=140') == [19]
+    assert _numbers('t=100:130') == [15, 16, 17]
+    assert _numbers('t=:-20') == [0, 1, 2] and _numbers('t=125:') == [18, 19]
+    assert _numbers('t=:') == list(range(20)) and _numbers('t=1:2') == []
+    assert _numbers('x=0.7') == [7] and _numbers('x=0.25:0.5') == [3, 4]
+    assert _numbers('raw=r12') == [12] and _numbers('n=12') == [12]
+    assert run('get', 'out', '--key', 'n=4', 'id', 'tag[0]').lines == [
+        {'id': 'k4', 'tag': 'a'}]
+    assert run('get', 'out', '--key', 'n=4', 'raw', '--raw').out == b'r4'
+    # Python's datasets have no such directory: nothing but the index is new.
+    read('out')
+
+
+def a_missing_key_names_the_value_and_prints_nothing():
+    _dataset()
+    for key, value in [('id=k9', 'k9'), ('t=7', '7'), ('x=0.05', '0.05'),
+                       ('id=', '"id"'), ('raw=r', 'r')]:
+        result = refuse('get', 'out', '--key', key, says=('out', value))
+        assert result.out == b''
+
+
+@each([('t=x', 'x'), ('t=1:x', 'x'), ('t=', 'number'), ('t', 'FIELD=KEY'),
+       ('t=0x10', '0x10')])
+def what_is_not_a_key_is_refused(case):
+    _dataset()
+    refuse('get', 'out', '--key', case[0], says=case[1], code=2)
+
+
+def what_cannot_be_found_is_refused():
+    _dataset()
+    refuse('get', 'out', '--key', 'y=1', says='y=1')
+    refuse('get', 'out', '--key', 't=5:3', says='start > stop')
+    refuse('get', 'out', '--key', 't=0.5', says='whole number')
+    refuse('get', 'out', '--key', 'n=-1', says='below 0')
+    refuse('get', 'out', '--key', 'tag=a', says=('tag', 'utf8[]'))
+    refuse('get', 'out', '--key', 'id=k3', 'raw', '--raw', code=2, says='--raw')
+    refuse('get', 'out', code=2, says='INDEX')
+    refuse('index', 'out', 'tag', says=('tag', 'utf8[]'))
+    refuse('index', 'out', 'y', says='y')
+    refuse('index', 'nowhere', 'id', says='nowhere')
+
+
+def an_index_that_is_missing_or_old_is_an_error():
+    _dataset(20, '--shard-length', 6)
+    for name in pathlib.Path('out/000000/index').glob('x.*'):
+        name.unlink()
+    refuse('get', 'out', '--key', 'x=1', says=('"x"', 'bags index out x'))
+    run('pack', write_lines('more.jsonl', [_row(20)]), 'out', '--append',
+        '--shard-length', 6, '--spec', SPEC, '--no-sync')
+    refuse('get', 'out', '--key', 'id=k3', says=('id.bag', 'build'))
+    run('index', 'out', 'id')
+    assert _numbers('id=k6') == [6, 13, 20]
+
+
+def a_dataset_replaced_in_place_is_noticed():
+    _dataset()
+    pack([dict(_row(i), id=f'k{(i + 1) % 7}') for i in range(20)], SPEC, 'new')
+    for name, data in files('new').items():
+        (pathlib.Path('out') / name).write_bytes(data)
+    refuse('get', 'out', '--key', 'id=k3', says=('id.bag', 'older'))

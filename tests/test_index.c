@@ -1,0 +1,470 @@
+/* Finding datapoints by key: formats/index.c. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include "check.h"
+
+#include "../formats/formats.h"
+
+#include <fcntl.h>
+#include <float.h>
+#include <math.h>
+#include <unistd.h>
+
+static const bags_field fields[] = {{"id", "utf8"}, {"real", "array(float64)"},
+    {"single", "array(float32)"}, {"small", "array(int16,1)"},
+    {"tags", "utf8[]"}, {"time", "i64"}, {"unsigned", "u64"}};
+enum { ID, REAL, SINGLE, SMALL, TAGS, TIME, UNSIGNED, FIELDS };
+
+static int64_t time_of(uint64_t i) { return (int64_t)(i * 37 % 101) - 50; }
+
+static void append(bags_writer *writer, uint64_t i) {
+    static const uint64_t shape[] = {1};
+    char id[64];
+    double real = (double)time_of(i) / 4;
+    float single = (float)time_of(i) / 10;
+    int16_t small = (int16_t)time_of(i);
+    /* Some ids begin with others. */
+    snprintf(
+        id, sizeof id, "%.*s%d", (int)(i % 3), "aa", (int)(i * 7919 % 1000));
+    bags_value values[] = {bags_utf8(id),
+        bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &real),
+        bags_array(BAGS_DTYPE_FLOAT32, 0, NULL, &single),
+        bags_array(BAGS_DTYPE_INT16, 1, shape, &small), bags_utf8("tag"),
+        bags_int(time_of(i)), bags_uint(UINT64_MAX - i % 9)};
+    bags_entry entries[FIELDS];
+    for (size_t f = 0; f < FIELDS; f++) {
+        entries[f].field = fields[f].name;
+        entries[f].values = &values[f];
+        entries[f].count = 1;
+    }
+    assert_ok(bags_writer_append(writer, entries, FIELDS, &said));
+}
+
+/* Datapoints first .. stop - 1, `shard` per shard (0: not sharded). */
+static void write_rows(const char *path, uint64_t first, uint64_t stop,
+    uint64_t shard, bool resume) {
+    bags_writer_options options = {0};
+    bags_writer *writer;
+    options.shard_length = shard;
+    options.resume = resume;
+    options.no_sync = true;
+    assert_opens(
+        writer, bags_writer_open(path, fields, FIELDS, &options, &said));
+    for (uint64_t i = first; i < stop; i++)
+        append(writer, i);
+    assert_ok(bags_writer_close(writer, &said));
+}
+
+static bags_index_options with_env(void) {
+    bags_index_options options = {0};
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    return options;
+}
+
+static bags_reader *open_rows(const char *path) {
+    bags_reader_options options = {0};
+    bags_reader *reader;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    assert_opens(reader, bags_reader_open(path, &options, &said));
+    return reader;
+}
+
+/* The datapoints at positions start .. stop - 1, as text. */
+static const char *datapoints(
+    const bags_index *index, uint64_t start, uint64_t stop, bool no_error) {
+    static char text[65536];
+    bags_buffer scratch = {0};
+    bags_row row = {0};
+    size_t used = 0;
+    text[0] = 0;
+    for (uint64_t i = start; i < stop && used < sizeof text - 32; i++) {
+        uint64_t datapoint = 0;
+        bags_code code =
+            bags_index_get(index, i, &scratch, &row, &datapoint, &said);
+        if (no_error)
+            assert_int_equal(code, BAGS_OK);
+        used += (size_t)snprintf(text + used, 32, "%s%d", used ? " " : "",
+            code ? -1 : (int)datapoint);
+    }
+    bags_buffer_free(&scratch);
+    bags_row_free(&row);
+    return text;
+}
+
+static const char *find(const bags_index *index, bags_value key) {
+    bags_buffer scratch = {0};
+    uint64_t start = 0, stop = 0;
+    assert_ok(bags_index_find(index, &key, &scratch, &start, &stop, &said));
+    bags_buffer_free(&scratch);
+    return datapoints(index, start, stop, true);
+}
+
+static const char *find_range(
+    const bags_index *index, const bags_value *from, const bags_value *to) {
+    bags_buffer scratch = {0};
+    uint64_t start = 0, stop = 0;
+    assert_ok(
+        bags_index_find_range(index, from, to, &scratch, &start, &stop, &said));
+    bags_buffer_free(&scratch);
+    return datapoints(index, start, stop, true);
+}
+
+/* What find and find_range must return, by looking at every datapoint. */
+static const char *scan(uint64_t count, int64_t from, int64_t to) {
+    static char text[65536];
+    size_t used = 0;
+    text[0] = 0;
+    for (int64_t at = from; at < to; at++)
+        for (uint64_t i = 0; i < count; i++)
+            if (time_of(i) == at)
+                used += (size_t)snprintf(
+                    text + used, 32, "%s%d", used ? " " : "", (int)i);
+    return text;
+}
+
+static bags_index *open_index(
+    const char *path, const bags_reader *reader, size_t field) {
+    bags_index_options options = with_env();
+    bags_index *index;
+    assert_opens(index, bags_index_open(path, reader, field, &options, &said));
+    return index;
+}
+
+static void every_key_is_found(void **state) {
+    (void)state;
+    /* Unsharded and sharded; in one run, and in many. */
+    for (int way = 0; way < 4; way++) {
+        const char *path = at("rows%d", way);
+        bags_index_options options = with_env();
+        write_rows(path, 0, 500, way & 1 ? 60 : 0, false);
+        options.memory = way & 2 ? 4096 : 0;
+        for (size_t f = 0; f < FIELDS; f++)
+            if (f != TAGS)
+                assert_ok(
+                    bags_index_build(path, fields[f].name, &options, &said));
+        assert_names(
+            way & 1 ? at("rows%d/000000/index", way) : at("rows%d/index", way),
+            "id.bag id.crc real.bag real.crc single.bag single.crc small.bag "
+            "small.crc time.bag time.crc unsigned.bag unsigned.crc");
+        bags_reader *reader = open_rows(path);
+        bags_index *index = open_index(path, reader, TIME);
+        for (int64_t key = -52; key <= 52; key++) {
+            bags_value from = bags_int(key), to = bags_int(key + 5);
+            assert_string_equal(find(index, from), scan(500, key, key + 1));
+            assert_string_equal(
+                find_range(index, &from, &to), scan(500, key, key + 5));
+            assert_string_equal(
+                find_range(index, &from, NULL), scan(500, key, 99));
+            assert_string_equal(
+                find_range(index, NULL, &to), scan(500, -99, key + 5));
+        }
+        bags_index_close(index);
+        index = open_index(path, reader, ID);
+        for (uint64_t i = 0; i < 500; i++) {
+            char id[64], expected[16];
+            snprintf(id, sizeof id, "%.*s%d", (int)(i % 3), "aa",
+                (int)(i * 7919 % 1000));
+            snprintf(expected, sizeof expected, "%d", (int)i);
+            assert_string_equal(find(index, bags_utf8(id)), expected);
+        }
+        assert_string_equal(find(index, bags_utf8("a")), "");
+        assert_string_equal(find(index, bags_utf8("")), "");
+        bags_index_close(index);
+        for (size_t f = 0; f < FIELDS; f++)
+            if (f == REAL || f == SINGLE || f == SMALL) {
+                double key = f == REAL ? -2.5 : f == SINGLE ? -0.7 : -3;
+                bags_value value =
+                    f == SMALL ? bags_int(-3)
+                               : bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &key);
+                index = open_index(path, reader, f);
+                assert_string_equal(
+                    find(index, value), f == REAL     ? scan(500, -10, -9)
+                                        : f == SINGLE ? scan(500, -7, -6)
+                                                      : scan(500, -3, -2));
+                bags_index_close(index);
+            }
+        index = open_index(path, reader, UNSIGNED);
+        assert_int_equal(
+            strncmp(find(index, bags_uint(UINT64_MAX)), "0 9 18", 6), 0);
+        bags_index_close(index);
+        bags_reader_close(reader);
+    }
+}
+
+static void what_cannot_be_a_key_is_refused(void **state) {
+    (void)state;
+    bags_index_options options = with_env();
+    bags_buffer scratch = {0};
+    uint64_t start = 0, stop = 0;
+    const char *path = at("rows");
+    write_rows(path, 0, 10, 0, false);
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_index_build(path, "tags", &options, &said));
+    assert_says("rows*\"tags\"*utf8[]");
+    assert_fails(
+        BAGS_ERROR_FIELD, bags_index_build(path, "x", &options, &said));
+    assert_fails(BAGS_ERROR_MISSING,
+        bags_index_build(at("none"), "id", &options, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_index_build(NULL, "id", &options, &said));
+    bags_reader *reader = open_rows(path);
+    assert_refused(
+        BAGS_ERROR_MISSING, bags_index_open(path, reader, ID, &options, &said));
+    assert_says("\"id\" has no index");
+    assert_ok(bags_index_build(path, "id", &options, &said));
+    assert_ok(bags_index_build(path, "unsigned", &options, &said));
+    bags_index *index = open_index(path, reader, UNSIGNED);
+    bags_value negative = bags_int(-1), text = bags_utf8("1"),
+               one = bags_uint(1), two = bags_uint(2);
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_index_find(index, &negative, &scratch, &start, &stop, &said));
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_index_find(index, &text, &scratch, &start, &stop, &said));
+    assert_fails(BAGS_ERROR_RANGE, bags_index_find_range(index, &two, &one,
+                                       &scratch, &start, &stop, &said));
+    bags_row row = {0};
+    assert_fails(BAGS_ERROR_RANGE,
+        bags_index_get(index, 10, &scratch, &row, &start, &said));
+    bags_row_free(&row);
+    bags_index_close(index);
+    bags_reader_close(reader);
+    bags_buffer_free(&scratch);
+}
+
+static void nan_is_refused_and_zeros_are_equal(void **state) {
+    (void)state;
+    static const bags_field field = {"x", "array(float64)"};
+    double numbers[] = {0.0, -INFINITY, -0.0, INFINITY, -1.5, DBL_MIN, NAN};
+    for (size_t count = 6; count <= 7; count++) {
+        bags_index_options options = with_env();
+        const char *path = at("rows%d", (int)count);
+        bags_writer *writer;
+        assert_opens(writer, bags_writer_open(path, &field, 1, NULL, &said));
+        for (size_t i = 0; i < count; i++) {
+            bags_value value =
+                bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &numbers[i]);
+            bags_entry entry = {"x", &value, 1};
+            assert_ok(bags_writer_append(writer, &entry, 1, &said));
+        }
+        assert_ok(bags_writer_close(writer, &said));
+        if (count == 7) {
+            assert_fails(
+                BAGS_ERROR_VALUE, bags_index_build(path, "x", &options, &said));
+            assert_says("\"x\"*datapoint 6*NaN");
+            assert_names(at("rows%d/index", (int)count), "");
+            continue;
+        }
+        assert_ok(bags_index_build(path, "x", &options, &said));
+        bags_reader *reader = open_rows(path);
+        bags_index *index = open_index(path, reader, 0);
+        assert_string_equal(find_range(index, NULL, NULL), "1 4 0 2 5 3");
+        assert_string_equal(find(index, bags_int(0)), "0 2");
+        bags_index_close(index);
+        bags_reader_close(reader);
+    }
+}
+
+static void an_index_older_than_its_dataset_is_an_error(void **state) {
+    (void)state;
+    bags_index_options options = with_env();
+    const char *path = at("rows"), *other = at("other");
+    write_rows(path, 0, 50, 20, false);
+    assert_ok(bags_index_build(path, "time", &options, &said));
+    bags_reader *reader = open_rows(path);
+    bags_index_close(open_index(path, reader, TIME));
+    bags_reader_close(reader);
+    /* It grew. */
+    write_rows(path, 50, 60, 20, true);
+    reader = open_rows(path);
+    assert_refused(BAGS_ERROR_CORRUPT,
+        bags_index_open(path, reader, TIME, &options, &said));
+    assert_says("index/time.bag*another length*build the index again");
+    bags_reader_close(reader);
+    assert_ok(bags_index_build(path, "time", &options, &said));
+    /* Other values of the same size are written over its file. */
+    write_rows(other, 1, 61, 20, false);
+    bytes data = load(at("other/000001/time.bag"));
+    int descriptor = open(at("rows/000001/time.bag"), O_WRONLY);
+    assert_int_equal(write(descriptor, data.data, data.size), data.size);
+    close(descriptor);
+    bytes_free(&data);
+    reader = open_rows(path);
+    assert_refused(BAGS_ERROR_CORRUPT,
+        bags_index_open(path, reader, TIME, &options, &said));
+    assert_says("older than the dataset");
+    /* Where files have no times, the values are compared. */
+    options.env.io = NULL;
+    bags_io timeless = *bags_io_local();
+    timeless.identify = NULL;
+    options.env.io = &timeless;
+    bags_index *index;
+    assert_opens(index, bags_index_open(path, reader, TIME, &options, &said));
+    assert_non_null(strstr(datapoints(index, 0, 60, false), "-1"));
+    bags_index_close(index);
+    bags_reader_close(reader);
+}
+
+static void an_index_moves_with_its_dataset(void **state) {
+    (void)state;
+    bags_index_options options = with_env();
+    write_rows(at("rows"), 0, 50, 20, false);
+    assert_int_equal(rename(at("rows/000000"), at("rows/000005")), 0);
+    assert_fails(
+        BAGS_ERROR_GAP, bags_index_build(at("rows"), "id", &options, &said));
+    assert_ok(bags_finalize(at("rows"), NULL, NULL, &said));
+    assert_ok(bags_index_build(at("rows"), "id", &options, &said));
+    assert_int_equal(rename(at("rows"), at("moved")), 0);
+    bags_reader *reader = open_rows(at("moved"));
+    bags_index *index = open_index(at("moved"), reader, ID);
+    assert_string_equal(find(index, bags_utf8("0")), "30");
+    bags_index_close(index);
+    bags_reader_close(reader);
+}
+
+static void every_changed_byte_is_harmless_or_reported(void **state) {
+    (void)state;
+    bags_index_options options = with_env();
+    const char *path = at("rows");
+    write_rows(path, 0, 20, 0, false);
+    assert_ok(bags_index_build(path, "id", &options, &said));
+    bags_reader *reader = open_rows(path);
+    bags_index *index = open_index(path, reader, ID);
+    char expected[1024];
+    strcpy(expected, datapoints(index, 0, 20, true));
+    bags_index_close(index);
+    bytes good = load(at("rows/index/id.bag"));
+    for (size_t i = 0; i < 2 * good.size; i++) {
+        bytes bad = {0};
+        put(&bad, good.data, i < good.size ? good.size : i - good.size);
+        if (i < good.size)
+            bad.data[i] ^= 0x41;
+        save(at("rows/index/id.bag"), bad.data, bad.size);
+        bytes_free(&bad);
+        index = bags_index_open(path, reader, ID, &options, &said);
+        if (!index)
+            continue;
+        /* A datapoint is right, or an error. */
+        const char *found = datapoints(index, 0, 20, false), *want = expected;
+        for (int j = 0; j < 20; j++) {
+            char *after_found, *after_want;
+            long one = strtol(found, &after_found, 10);
+            assert_true(one == strtol(want, &after_want, 10) || one == -1);
+            found = after_found;
+            want = after_want;
+        }
+        bags_index_close(index);
+    }
+    bytes_free(&good);
+    bags_reader_close(reader);
+}
+
+static void a_build_that_is_running_excludes_others(void **state) {
+    (void)state;
+    bags_index_options options = with_env();
+    bag_writer_options plain = {0};
+    bag_writer *writer;
+    const char *path = at("rows");
+    write_rows(path, 0, 20, 0, false);
+    make_dir(at("rows/index"));
+    plain.checksum = true;
+    assert_opens(
+        writer, bag_writer_open(at("rows/index/.id.bag"), &plain, &said));
+    assert_fails(
+        BAGS_ERROR_LOCKED, bags_index_build(path, "id", &options, &said));
+    bag_writer_abort(writer);
+    /* What a killed one left is replaced. */
+    save_text(at("rows/index/.id.bag"), "left");
+    save_text(at("rows/index/.id.idx"), "left");
+    save_text(at("rows/index/.id.crc"), "left");
+    save_text(at("rows/index/.id.0.bag"), "left");
+    options.memory = 4096;
+    assert_ok(bags_index_build(path, "id", &options, &said));
+    assert_names(at("rows/index"), ".id.0.bag id.bag id.crc");
+    remove_tree(at("rows"));
+    write_rows(path, 0, 300, 0, false);
+    make_dir(at("rows/index"));
+    save_text(at("rows/index/.id.0.bag"), "left");
+    assert_ok(bags_index_build(path, "id", &options, &said));
+    assert_names(at("rows/index"), "id.bag id.crc");
+}
+
+/* Whatever fails: there is no index, or a right one. */
+static void check_after_failure(const char *path) {
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(path, NULL, &said));
+    bags_index *index = bags_index_open(path, reader, TIME, NULL, &said);
+    if (index)
+        assert_string_equal(find(index, bags_int(3)), scan(300, 3, 4));
+    else
+        assert_int_equal(said.code, BAGS_ERROR_MISSING);
+    bags_index_close(index);
+    bags_reader_close(reader);
+}
+
+static void every_failure_of_the_system_is_reported(void **state) {
+    (void)state;
+    const char *path = at("rows");
+    write_rows(path, 0, 300, 70, false);
+    bool failed = true;
+    for (uint64_t n = 1; failed; n++) {
+        bags_index_options options = with_env();
+        options.memory = 4096;
+        disk.calls = disk.failed = 0;
+        disk.only = (unsigned)~(1u << HOOK_CLOSE | 1u << HOOK_REMOVE |
+                                1u << HOOK_ADVISE | 1u << HOOK_RESERVE |
+                                1u << HOOK_WRITE_BACK | 1u << HOOK_MAP |
+                                1u << HOOK_UNMAP);
+        disk.fail_at = n;
+        bags_code code = bags_index_build(path, "time", &options, &said);
+        disk.fail_at = 0;
+        failed = disk.failed > 0;
+        if (!failed)
+            assert_int_equal(code, BAGS_OK);
+        check_after_failure(path);
+        assert_int_equal(disk.files, 0);
+    }
+    failed = true;
+    for (uint64_t n = 1; failed; n++) {
+        bags_index_options options = with_env();
+        options.memory = 4096;
+        memory.calls = memory.failed = 0;
+        memory.fail_at = n;
+        bags_code code = bags_index_build(path, "time", &options, &said);
+        memory.fail_at = 0;
+        failed = memory.failed > 0;
+        assert_int_equal(code, failed ? BAGS_ERROR_MEMORY : BAGS_OK);
+        check_after_failure(path);
+    }
+    failed = true;
+    for (uint64_t n = 1; failed; n++) {
+        bags_index_options options = with_env();
+        bags_reader *reader = open_rows(path);
+        memory.calls = memory.failed = 0;
+        memory.fail_at = n;
+        bags_index *index =
+            bags_index_open(path, reader, TIME, &options, &said);
+        memory.fail_at = 0;
+        failed = memory.failed > 0;
+        assert_true(
+            failed ? !index && said.code == BAGS_ERROR_MEMORY : !!index);
+        bags_index_close(index);
+        bags_reader_close(reader);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(every_key_is_found),
+        TEST(what_cannot_be_a_key_is_refused),
+        TEST(nan_is_refused_and_zeros_are_equal),
+        TEST(an_index_older_than_its_dataset_is_an_error),
+        TEST(an_index_moves_with_its_dataset),
+        TEST(every_changed_byte_is_harmless_or_reported),
+        TEST(a_build_that_is_running_excludes_others),
+        TEST(every_failure_of_the_system_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
