@@ -5237,33 +5237,43 @@ static bags_code bagi_file_open(bag_reader *bag, const bagi_dir *dir,
 /* How many files all readers of this process have mapped. */
 static volatile long bagi_maps;
 
-/* Get the size of an open file and map it, unless no_mmap or it is impossible. An
- * empty file needs no map: nothing is read from it. */
-static bags_code bagi_file_map(
-    bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
+/* Map an open file, if that is possible and allowed. An empty file needs no map:
+ * nothing is read from it. */
+static void bagi_file_try_map(bag_reader *bag, bagi_file *file) {
     static const unsigned char nothing[1] = {0};
     const bags_io *io = &bag->env->io;
     bagi_files *files = bag->files;
     const void *map = nothing;
     size_t size = 0;
-    bags_code code =
-        bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
-    if (code || no_mmap || !io->map || !bagi_size(file->size, &size))
-        return code;
+    if (!io->map || !bagi_size(file->size, &size) ||
+        (size > 0 && files && files->maps >= files->maps_limit))
+        return;
     if (size > 0) {
-        if (files && files->maps >= files->maps_limit)
-            return BAGS_OK;
-        bool allowed = (size_t)BAGI_ADD(&bagi_maps, 1) <=
-                       (files ? files->maps_allowed : SIZE_MAX);
-        if (!allowed || io->map(io->user, file->handle, size, &map) != 0) {
+        size_t allowed = files ? files->maps_allowed : SIZE_MAX;
+        if ((size_t)BAGI_ADD(&bagi_maps, 1) > allowed ||
+            io->map(io->user, file->handle, size, &map) != 0) {
             (void)BAGI_ADD(&bagi_maps, -1);
-            return BAGS_OK;
+            return;
         }
         if (files)
             files->maps++;
     }
     file->map = (const unsigned char *)map;
-    return BAGS_OK;
+}
+
+/* Get the size of an open file and map it, unless no_mmap. One that may be closed and
+ * opened again is identified. */
+static bags_code bagi_file_map(
+    bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
+    bags_code code =
+        bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
+    if (!code && !no_mmap)
+        bagi_file_try_map(bag, file);
+    if (!code && !file->map && bag->files && !file->grows)
+        code = bagi_fail_system(err,
+            bagi_identify(bag->env, file->handle, file->path, &file->identity),
+            file->path, "identify");
+    return code;
 }
 
 /* The Bag is open: a mapped file need not stay open, one that is read joins the
@@ -5276,9 +5286,6 @@ static void bagi_file_settle(bag_reader *bag, bagi_file *file) {
         bagi_close_read(bag->env, file->handle);
         file->handle = NULL;
     } else if (files) {
-        if (!file->grows) /* without it, the size is checked */
-            (void)bagi_identify(
-                bag->env, file->handle, file->path, &file->identity);
         bagi_lock(&files->mutex);
         bagi_files_make_room(files, bag->env);
         bagi_files_link(files, file);

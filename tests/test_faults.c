@@ -53,7 +53,7 @@ static void world_start(world *w) {
     }
     for (int i = 0; i < WORKS; i++) {
         w->works[i].options.checksum =
-            i == BY_LENGTH || i == ONE || i == SECOND_OF_TWO;
+            i == BY_LENGTH || i == ONE || i >= FIRST_OF_TWO;
         w->works[i].options.env.io = &w->device.io;
         w->works[i].options.env.allocator = &w->blocks.allocator;
     }
