@@ -8518,17 +8518,20 @@ static bags_code bagi_writer_remove_checksums(
 static bags_code bagi_check_locks(
     const bagi_env *env, const char *path, bags_error *err) {
     void *file = NULL;
-    bags_error ignored;
-    if (bagi_open(env, path, BAGS_IO_READ, &file, &ignored))
-        return BAGS_OK;
+    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file, err);
+    if (code)
+        return code;
     int error = env->io.lock(env->io.user, file);
     bagi_close_read(env, file);
-    return error ? BAGS_OK
-                 : bags_fail(err, BAGS_ERROR_IO,
-                       "%s: locks have no effect in this file system, so that "
-                       "its writer may still be running; copy the dataset to a "
-                       "local disk to resume or recover it",
-                       bagi_tail(path));
+    if (error)
+        return error == EWOULDBLOCK
+                   ? BAGS_OK
+                   : bagi_fail_system(err, error, path, "lock");
+    return bags_fail(err, BAGS_ERROR_IO,
+        "%s: locks have no effect in this file system, so that "
+        "its writer may still be running; copy the dataset to a "
+        "local disk to resume or recover it",
+        bagi_tail(path));
 }
 
 /* Open and lock spec.json.partial of a shard that is not the writer's own. With

@@ -1016,8 +1016,8 @@ void watch_start(watch *w, const bags_io *base) {
 
 bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
     uint64_t datapoints, uint64_t blobs, bool *repeated, bags_error *err) {
-    const unsigned some =
-        1u << HOOK_OPEN | 1u << HOOK_SIZE | 1u << HOOK_READ | 1u << HOOK_KIND;
+    const unsigned some = 1u << HOOK_OPEN | 1u << HOOK_SIZE | 1u << HOOK_READ |
+                          1u << HOOK_KIND | 1u << HOOK_IDENTIFY;
     bags_verify_options options;
     bags_verify_report report;
     uint64_t failed = w->failed;
