@@ -380,7 +380,7 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
  * long as the range. Threads: any. Cost: O(1). */
 BAGI_INLINE bags_view bags_range_get(const bags_range *range, size_t i) {
     bags_view blob = {NULL, 0};
-    if (BAGI_UNLIKELY(i >= range->length))
+    if (BAGI_UNLIKELY(!range || i >= range->length))
         return blob;
     const unsigned char *end = range->ends + 8 * i;
     uint64_t start = i ? bagi_load_u64(end - 8) : range->start;
@@ -456,10 +456,11 @@ typedef enum bags_advice {
  * with the same content. */
 typedef struct bags_identity {
     uint64_t device, inode;
-    uint64_t time; /* of the last modification, in nanoseconds; on Windows, where
+    uint64_t
+        time; /* of the last modification, in nanoseconds; on Windows, where
                       an inode is never used again, of the creation */
     uint64_t size; /* in bytes */
-    bool link;     /* the path's last part is a symbolic link, which was followed */
+    bool link; /* the path's last part is a symbolic link, which was followed */
 } bags_identity;
 
 /*
@@ -671,10 +672,14 @@ BAGI_INLINE bool bagi_mapped_get(
 
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err) {
-    if (bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
+    if (reader && out &&
+        bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
         return BAGS_OK;
-    bags_view blob = bagi_bag_get(reader, index, scratch, err);
+    bags_view blob =
+        bagi_bag_get(out ? reader : (const bag_reader *)0, index, scratch, err);
     bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
+    if (!out)
+        return code;
     out->data = blob.data;
     out->size = code ? 0 : blob.size;
     return code;
@@ -1425,7 +1430,6 @@ struct bagi_slot {
     size_t field;
     size_t length;
     bags_view *items;
-    bags_buffer value; /* of bags_row_value */
 };
 
 /* The scratch of a reader's calls, and their result. Start it as {0}; use one per
@@ -1442,6 +1446,8 @@ typedef struct bags_row {
     bags_buffer scratch; /* blobs of refs.bag */
     bags_buffer refs;    /* the same, parsed */
     bags_buffer spans;
+    struct bagi_block *values; /* memory of decoded values, */
+    bool stale;                /* which are those of an earlier use */
 } bags_row;
 
 /*
@@ -1492,8 +1498,7 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 
 /* Read a plain field of many datapoints: the row then has one slot with item i for
  * indices[i], 0 <= i < count. Without mmap, blobs are read in file order, neighbours
- * with one read. Lifetime, errors and threads as for bags_reader_get. To keep several
- * decoded values, give each call of bags_row_value its own scratch. */
+ * with one read. Lifetime, errors and threads as for bags_reader_get. */
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err);
@@ -1544,7 +1549,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
 
 /* Number of items in a slot: 1 for a plain field; 0 if there is no such slot. */
 BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
-    return slot < row->length ? row->slots[slot].length : 0;
+    return row && slot < row->length ? row->slots[slot].length : 0;
 }
 
 /* An item's encoded blob; an empty view if there is no such item. Valid as
@@ -1561,8 +1566,9 @@ BAGI_INLINE bags_view bags_row_bytes(
  * Decode an item with the codec of its field's type. The reader must be open.
  *
  * *out is valid as long as the item's blob, and until the scratch is reused or
- * freed. scratch NULL: the slot's own, which is reused by the next bags_row_value
- * of the same slot and by every other use of the row.
+ * freed. scratch NULL: the row's own, which holds all values that are decoded until
+ * the row is reused or freed. To decode many large values one after the other, pass a
+ * scratch.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE   no such slot or item
@@ -1746,8 +1752,7 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_LOAD(slot) ReadPointerAcquire((PVOID const volatile *)(slot))
 #define BAGI_STORE(slot, value)                                                \
     WritePointerRelease((PVOID volatile *)(slot), (PVOID)(value))
-#define BAGI_ADD(number, more)                                                 \
-    (InterlockedExchangeAdd(number, more) + (more))
+#define BAGI_ADD(number, more) (InterlockedExchangeAdd(number, more) + (more))
 #else
 #define BAGI_ATOMIC 0
 #define BAGI_LOAD(slot) (*(slot))
@@ -2153,9 +2158,9 @@ static int bagi_local_identify(
         if (error)
             break;
         error = bagi_result(GetFileInformationByHandle(handle, &info));
-        link = link || (!file && !error &&
-                           (info.dwFileAttributes &
-                               FILE_ATTRIBUTE_REPARSE_POINT));
+        link =
+            link || (!file && !error &&
+                        (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT));
         if (!file)
             CloseHandle(handle);
     }
@@ -2567,8 +2572,7 @@ static size_t bagi_maps_allowed(void) {
     void *file = NULL;
     if (!bagi_local_open(
             NULL, "/proc/sys/vm/max_map_count", BAGS_IO_READ, &file)) {
-        if (!bagi_local_read_at(
-                NULL, file, 0, text, sizeof text - 1, &done) &&
+        if (!bagi_local_read_at(NULL, file, 0, text, sizeof text - 1, &done) &&
             strtoul(text, NULL, 10) > 0)
             count = strtoul(text, NULL, 10);
         bagi_local_close(NULL, file);
@@ -2635,6 +2639,8 @@ BAGS_API void bags_swap_bytes(
     void *to, const void *from, size_t size, size_t element) {
     unsigned char *out = (unsigned char *)to;
     const unsigned char *in = (const unsigned char *)from;
+    if (!to || !from || element == 0)
+        return;
     for (size_t i = 0; i < size; i += element)
         /* Both ends are read before one is written, since `to` may be `from`. */
         for (size_t low = i, high = i + element; low < high; low++) {
@@ -2672,6 +2678,10 @@ static inline size_t bagi_utf8_sequence(
 BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
     const unsigned char *in = (const unsigned char *)text;
     uint32_t point;
+    if (!text && size > 0 && bad)
+        *bad = 0;
+    if (!text)
+        return size == 0;
     for (size_t i = 0; i < size;) {
         /* Most text is ASCII: no byte of eight has its highest bit set. */
         if (size - i >= 8 &&
@@ -2927,8 +2937,8 @@ static void bagi_trailer_store(
     bagi_store_u32(data + 20, trailer->crcs);
     bagi_store_u32(data + 24, trailer->name);
     bagi_store_u32(data + 28, trailer->spec);
-    memcpy(data + 32,
-        trailer->bound ? BAGI_TRAILER_BOUND : BAGI_TRAILER_MAGIC, 8);
+    memcpy(
+        data + 32, trailer->bound ? BAGI_TRAILER_BOUND : BAGI_TRAILER_MAGIC, 8);
     bagi_store_u32(data + 40, bagi_crc(0, data, 40));
 }
 #endif
@@ -2943,8 +2953,7 @@ static bool bagi_trailer_load(
     trailer->name = bagi_load_u32(data + 24);
     trailer->spec = bagi_load_u32(data + 28);
     trailer->bound = memcmp(data + 32, BAGI_TRAILER_BOUND, 8) == 0;
-    return (trailer->bound ||
-               memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0) &&
+    return (trailer->bound || memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0) &&
            bagi_load_u32(data + 40) == bagi_crc(0, data, 40);
 }
 /* ========================================================================
@@ -2959,6 +2968,13 @@ static bool bagi_trailer_load(
 #define BAGI_ERR(err)                                                          \
     bags_error bagi_local_err;                                                 \
     (err) = (err) ? (err) : &bagi_local_err
+
+/* Return from a public function that a caller passed NULL where that is not allowed. */
+#define BAGI_NEED(condition, err)                                              \
+    do {                                                                       \
+        if (BAGI_UNLIKELY(!(condition)))                                       \
+            return bagi_fail_null(err);                                        \
+    } while (0)
 
 /* The same for a public function whose options may be NULL: then all are 0. */
 #define BAGI_OPTIONS(type, options)                                            \
@@ -3000,6 +3016,8 @@ BAGS_API BAGI_COLD bags_code bags_fail(
         return code;
     err->code = code;
     err->system = 0;
+    if (!format)
+        format = "";
     va_list arguments;
     va_start(arguments, format);
     if (vsnprintf(err->message, sizeof err->message, format, arguments) < 0)
@@ -3007,6 +3025,11 @@ BAGS_API BAGI_COLD bags_code bags_fail(
     va_end(arguments);
     bagi_sanitize(err->message);
     return code;
+}
+
+BAGI_COLD static bags_code bagi_fail_null(bags_error *err) {
+    return bags_fail(
+        err, BAGS_ERROR_ARGUMENT, "invalid argument: a pointer is NULL");
 }
 
 static bags_code bagi_prefix(
@@ -3202,6 +3225,8 @@ static char *bagi_print(
 
 BAGS_API bags_code bags_buffer_reserve(
     bags_buffer *buffer, size_t size, bags_error *err) {
+    if (!buffer)
+        return bagi_fail_null(err);
     if (size <= buffer->capacity)
         return BAGS_OK;
     if (!buffer->resize)
@@ -3398,8 +3423,8 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
 
 /* A copy of a path, made absolute if it is that of a local file, so that a later
  * chdir() does not change where it leads. Free it with bagi_free_text. */
-static char *bagi_absolute(const bagi_env *env, const char *path, size_t size,
-    bags_error *err) {
+static char *bagi_absolute(
+    const bagi_env *env, const char *path, size_t size, bags_error *err) {
     char here[4096];
     bool absolute = bagi_is_slash(path[0]) ||
                     (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':');
@@ -3461,8 +3486,8 @@ static int bagi_identify(
 /* Check that the shard with a file is still the one whose record had this identity
  * when it was opened. Its record is spec.json; until the shard is finished, which may
  * happen meanwhile, the same file is spec.json.partial. */
-static bags_code bagi_check_record(const bagi_env *env, const char *path,
-    uint64_t identity, bags_error *err) {
+static bags_code bagi_check_record(
+    const bagi_env *env, const char *path, uint64_t identity, bags_error *err) {
     static const char *const names[] = {
         "spec.json", "spec.json.partial", "spec.json"};
     size_t size = strlen(path);
@@ -3472,8 +3497,8 @@ static bags_code bagi_check_record(const bagi_env *env, const char *path,
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
     for (int i = 0; i < 3 && !same && !error; i++) {
-        char *record = bagi_print(
-            &env->memory, err, "%.*s%s", (int)size, path, names[i]);
+        char *record =
+            bagi_print(&env->memory, err, "%.*s%s", (int)size, path, names[i]);
         if (!record)
             return BAGS_ERROR_MEMORY;
         error = bagi_identify(env, NULL, record, &found);
@@ -4015,6 +4040,7 @@ static bool bagi_type_char(char c, bool argument) {
 
 BAGS_API bags_code bags_type_parse(
     const char *text, bags_type *out, bags_error *err) {
+    BAGI_NEED(text && out, err);
     size_t size = strlen(text), name = 0;
     bags_type type;
     memset(&type, 0, sizeof type);
@@ -4049,10 +4075,10 @@ BAGS_API bags_code bags_type_parse(
  * need memory that the caller frees. */
 BAGS_API bags_view bags_type_argument(const bags_type *type, size_t i) {
     bags_view out = {NULL, 0};
+    if (!type || i >= type->count)
+        return out;
     const unsigned char *text = type->arguments.data;
     size_t size = type->arguments.size, at = 0;
-    if (i >= type->count)
-        return out;
     for (; i > 0; i--, at++)
         while (text[at] != ',')
             at++;
@@ -4072,7 +4098,7 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out) {
             return false;
         number = number * 10 + (uint64_t)(c - '0');
     }
-    if (text.size == 0)
+    if (text.size == 0 || !out)
         return false;
     *out = number;
     return true;
@@ -4139,6 +4165,8 @@ BAGS_API bags_dtype bags_dtype_parse(
     const char *text, size_t size, bool *big_endian) {
     bags_view rest = {(const unsigned char *)text, size};
     bool big = false;
+    if (!text)
+        return BAGS_DTYPE_NONE;
     if (size > 0 && text[0] && strchr("<>|=", text[0])) {
         big = text[0] == '>' || (text[0] == '=' && !bags_little_endian());
         rest.data++;
@@ -4169,7 +4197,7 @@ BAGS_API bool bags_array_size(
     bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size) {
     size_t bytes = bags_dtype_size(dtype);
     bool empty = false;
-    if (!bytes)
+    if (!bytes || !size || (dims && !shape))
         return false;
     /* A dimension of 0 makes any others valid, even if their product overflows. */
     for (size_t i = 0; i < dims; i++)
@@ -4228,7 +4256,8 @@ BAGS_API bags_value bags_uint(uint64_t number) {
 }
 
 BAGS_API bags_value bags_utf8(const char *text) {
-    return bagi_value(BAGS_KIND_UTF8, text, strlen(text));
+    return bagi_value(
+        text ? BAGS_KIND_UTF8 : BAGS_KIND_NONE, text, text ? strlen(text) : 0);
 }
 
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size) {
@@ -4946,6 +4975,7 @@ BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob,
     bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(type && value && scratch && blob, err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
@@ -4957,6 +4987,7 @@ BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
 BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(type && value && scratch && (blob.data || !blob.size), err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
@@ -4985,7 +5016,7 @@ typedef struct bagi_file {
     unsigned pins;            /* threads that are reading it */
     bool listed;              /* it belongs to a set, open or not; constant once
                                  the Bag is open */
-    bool grows; /* a writer may append to it: `size` is a minimum */
+    bool grows;        /* a writer may append to it: `size` is a minimum */
     uint64_t identity; /* if it is listed and does not grow */
     struct bagi_file *newer, *older;
 } bagi_file;
@@ -5002,7 +5033,7 @@ typedef struct bagi_files {
     bagi_mutex mutex;
     size_t limit, count;
     size_t maps, maps_limit; /* only changed while a Bag is opened or closed */
-    size_t maps_allowed; /* of all readers of this process */
+    size_t maps_allowed;     /* of all readers of this process */
     bagi_file *newest, *oldest;
 } bagi_files;
 
@@ -5206,33 +5237,43 @@ static bags_code bagi_file_open(bag_reader *bag, const bagi_dir *dir,
 /* How many files all readers of this process have mapped. */
 static volatile long bagi_maps;
 
-/* Get the size of an open file and map it, unless no_mmap or it is impossible. An
- * empty file needs no map: nothing is read from it. */
-static bags_code bagi_file_map(
-    bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
+/* Map an open file, if that is possible and allowed. An empty file needs no map:
+ * nothing is read from it. */
+static void bagi_file_try_map(bag_reader *bag, bagi_file *file) {
     static const unsigned char nothing[1] = {0};
     const bags_io *io = &bag->env->io;
     bagi_files *files = bag->files;
     const void *map = nothing;
     size_t size = 0;
-    bags_code code =
-        bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
-    if (code || no_mmap || !io->map || !bagi_size(file->size, &size))
-        return code;
+    if (!io->map || !bagi_size(file->size, &size) ||
+        (size > 0 && files && files->maps >= files->maps_limit))
+        return;
     if (size > 0) {
-        if (files && files->maps >= files->maps_limit)
-            return BAGS_OK;
-        bool allowed = (size_t)BAGI_ADD(&bagi_maps, 1) <=
-                       (files ? files->maps_allowed : SIZE_MAX);
-        if (!allowed || io->map(io->user, file->handle, size, &map) != 0) {
+        size_t allowed = files ? files->maps_allowed : SIZE_MAX;
+        if ((size_t)BAGI_ADD(&bagi_maps, 1) > allowed ||
+            io->map(io->user, file->handle, size, &map) != 0) {
             (void)BAGI_ADD(&bagi_maps, -1);
-            return BAGS_OK;
+            return;
         }
         if (files)
             files->maps++;
     }
     file->map = (const unsigned char *)map;
-    return BAGS_OK;
+}
+
+/* Get the size of an open file and map it, unless no_mmap. One that may be closed and
+ * opened again is identified. */
+static bags_code bagi_file_map(
+    bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
+    bags_code code =
+        bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
+    if (!code && !no_mmap)
+        bagi_file_try_map(bag, file);
+    if (!code && !file->map && bag->files && !file->grows)
+        code = bagi_fail_system(err,
+            bagi_identify(bag->env, file->handle, file->path, &file->identity),
+            file->path, "identify");
+    return code;
 }
 
 /* The Bag is open: a mapped file need not stay open, one that is read joins the
@@ -5245,9 +5286,6 @@ static void bagi_file_settle(bag_reader *bag, bagi_file *file) {
         bagi_close_read(bag->env, file->handle);
         file->handle = NULL;
     } else if (files) {
-        if (!file->grows) /* without it, the size is checked */
-            (void)bagi_identify(
-                bag->env, file->handle, file->path, &file->identity);
         bagi_lock(&files->mutex);
         bagi_files_make_room(files, bag->env);
         bagi_files_link(files, file);
@@ -5498,9 +5536,8 @@ static uint32_t bagi_crcs_own_name(const char *stem) {
 
 /* Parse the trailer of a file of checksums with `size` bytes, of which these are the
  * last. */
-static bags_code bagi_crcs_trailer(
-    const unsigned char bytes[BAGI_TRAILER_SIZE], uint64_t size,
-    const char *path, bagi_trailer *trailer, bags_error *err) {
+static bags_code bagi_crcs_trailer(const unsigned char bytes[BAGI_TRAILER_SIZE],
+    uint64_t size, const char *path, bagi_trailer *trailer, bags_error *err) {
     uint64_t offset = size - BAGI_TRAILER_SIZE;
     if (size >= BAGI_TRAILER_SIZE && bagi_trailer_load(bytes, trailer) &&
         offset % 4 == 0 && offset / 4 == trailer->length)
@@ -5574,8 +5611,9 @@ static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
     uint64_t size = 0;
     char *path = bagi_dir_path(dir, name, ".crc", err);
     char *bag = bagi_dir_path(dir, name, ".bag", err);
-    bags_code code = path && bag ? bagi_open(env, path, BAGS_IO_READ, &file, err)
-                                 : BAGS_ERROR_MEMORY;
+    bags_code code = path && bag
+                         ? bagi_open(env, path, BAGS_IO_READ, &file, err)
+                         : BAGS_ERROR_MEMORY;
     if (code == BAGS_ERROR_MISSING)
         code = bagi_crcs_missing(bag, path, err);
     else if (!code)
@@ -5600,8 +5638,7 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     bool journal = how->unfinished && bag->split;
     bags_code code = bagi_file_open(bag, dir, how->name, BAGI_CRCS, err);
     if (code == BAGS_ERROR_MISSING)
-        return bagi_crcs_missing(
-            bag->file[BAGI_BLOBS].path, file->path, err);
+        return bagi_crcs_missing(bag->file[BAGI_BLOBS].path, file->path, err);
     if (!code)
         code = bagi_file_map(bag, file, how->no_mmap, err);
     if (!code && journal)
@@ -6075,14 +6112,23 @@ static bagi_span bagi_span_of(
     return span;
 }
 
+/* True if blobs are found without reading files. */
+static bool bagi_bag_needs_no_scratch(const bag_reader *bag) {
+    return bag->data && bag->ends && (!bag->verify || bag->crcs);
+}
+
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
     bags_view blob = {NULL, 0};
     bagi_span span = bagi_span_of(reader, index, 1);
-    bags_code code = index < reader->length
-                         ? bagi_fetch_one(&span, scratch, &blob, err)
-                         : bagi_bag_fail_index(reader, index, err);
+    bags_code code = BAGS_OK;
+    if (!reader || (!scratch && !bagi_bag_needs_no_scratch(reader)))
+        code = bagi_fail_null(err);
+    else if (index >= reader->length)
+        code = bagi_bag_fail_index(reader, index, err);
+    else
+        code = bagi_fetch_one(&span, scratch, &blob, err);
     if (code) {
         blob.data = NULL;
         blob.size = (size_t)code;
@@ -6096,6 +6142,8 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     BAGI_ERR(err);
     bags_range range;
     memset(&range, 0, sizeof range);
+    BAGI_NEED(
+        reader && out && (scratch || bagi_bag_needs_no_scratch(reader)), err);
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
@@ -6135,6 +6183,7 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(reader && scratch && ((indices && out) || !count), err);
     return bagi_bag_fetch_many(
         reader, indices, count, scratch, false, out, err);
 }
@@ -6143,6 +6192,7 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
     bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(reader && scratch && (indices || !count), err);
     return bagi_bag_fetch_many(
         reader, indices, count, scratch, true, NULL, err);
 }
@@ -6498,6 +6548,10 @@ BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
     const bag_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
+    if (!data && size > 0) {
+        bagi_fail_null(err);
+        return NULL;
+    }
     if (options->verify_checksums) {
         bags_fail(err, BAGS_ERROR_ARGUMENT,
             "(memory): a Bag in memory has no checksums next to it");
@@ -6532,12 +6586,13 @@ BAGS_API void bag_reader_close(bag_reader *reader) {
 }
 
 BAGS_API uint64_t bag_reader_length(const bag_reader *reader) {
-    return reader->length;
+    return reader ? reader->length : 0;
 }
 
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
-    return reader->split ? reader->limit + 8 * reader->length
-                         : reader->file[BAGI_BLOBS].size;
+    return !reader         ? 0
+           : reader->split ? reader->limit + 8 * reader->length
+                           : reader->file[BAGI_BLOBS].size;
 }
 
 #ifndef BAGS_NO_WRITER
@@ -6799,8 +6854,7 @@ static void bagi_stream_forget(bagi_stream *stream) {
  * one now. */
 static void bagi_stream_remove(bagi_stream *stream) {
     bags_error ignored;
-    if (stream->handle &&
-        bagi_job_is_ours(stream->job, stream->path) &&
+    if (stream->handle && bagi_job_is_ours(stream->job, stream->path) &&
         !bagi_check_same(
             &stream->job->env, stream->handle, stream->path, &ignored))
         stream->job->env.io.remove(stream->job->env.io.user, stream->path);
@@ -6837,7 +6891,7 @@ static void bagi_stream_copy(
 
 typedef struct bagi_output {
     bagi_stream stream[BAGI_FILES];
-    bool checksums;      /* there is a stream of CRCs */
+    bool checksums;       /* there is a stream of CRCs */
     bagi_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
     uint64_t kept_length, kept_end;       /* used by complete datapoints */
@@ -7105,8 +7159,8 @@ static void bagi_bag_writer_no_crcs(bag_writer *writer) {
 static void bagi_bag_writer_check(bag_writer *writer) {
     const bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
     if (bagi_job_is_ours(&writer->job, blobs->path) && !bagi_stream_idle(blobs))
-        bagi_check_same(&writer->job.env, blobs->handle, blobs->path,
-            &writer->job.failure);
+        bagi_check_same(
+            &writer->job.env, blobs->handle, blobs->path, &writer->job.failure);
 }
 
 /* The Bag is locked before its journal exists: where there is a journal, there is
@@ -7162,6 +7216,7 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     BAGI_ERR(err);
     if (!writer)
         return bagi_fail_no_writer(err);
+    BAGI_NEED(data || !size, err);
     if (!writer->job.failure.code)
         bagi_output_append(&writer->output, (const unsigned char *)data, size);
     if (BAGI_UNLIKELY(writer->job.failure.code))
@@ -8051,8 +8106,8 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     if (!code)
         code = bagi_shard_variant(dir, &common->spec, &split, sink);
     if (!code && how->verify_checksums)
-        code = bagi_shard_bind(
-            dir, &common->spec, split, &how->record, sink->err);
+        code =
+            bagi_shard_bind(dir, &common->spec, split, &how->record, sink->err);
     how->where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
     how->name = "refs";
     how->no_mmap = how->allow_empty = true;
@@ -8217,8 +8272,8 @@ static bags_code bagi_finalize_check(
 
 /* Rename a shard whose spec.json no other process has locked. A directory that has
  * the new name, even an empty one, is a writer's: it must not be replaced. */
-static bags_code bagi_finalize_rename(const bagi_env *env, const char *from,
-    const char *to, bags_error *err) {
+static bags_code bagi_finalize_rename(
+    const bagi_env *env, const char *from, const char *to, bags_error *err) {
     bagi_dir dir = bagi_dir_of(env, from);
     bags_path_kind kind = BAGS_PATH_NONE;
     void *file = NULL;
@@ -8234,9 +8289,8 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *from,
     bagi_close_read(env, file); /* before, for Windows */
     bagi_free_text(&env->memory, path);
     return code ? code
-                : bagi_fail_system(
-                      err, env->io.rename(env->io.user, from, to), from,
-                      "rename");
+                : bagi_fail_system(err, env->io.rename(env->io.user, from, to),
+                      from, "rename");
 }
 
 /* Rename in order of the numbers: the number that a shard gets is free, since those
@@ -8311,19 +8365,19 @@ struct bags_writer {
     uint64_t resumed;      /* datapoints that existed, with `resume` */
     uint64_t shard_length; /* datapoints in the shard being written */
     bool sharded;
-    bool begun;          /* by bags_writer_begin */
-    bool inside;         /* a codec or a hook was called, and has not returned */
-    bool finishing;      /* tables were appended */
-    bool held;           /* the record is locked, and was found at its path */
-    bool partial;        /* blobs of an incomplete datapoint may be appended */
-    bool created_path;   /* the directory of the shards did not exist before */
-    bool resumed_shard;  /* another writer started the shard */
-    bool committed;      /* its spec.json exists */
-    bool parents_synced; /* the names of the directories are on the disk */
-    bool synced;         /* part of it must survive a power failure: no_sync
+    bool begun;         /* by bags_writer_begin */
+    bool inside;        /* a codec or a hook was called, and has not returned */
+    bool finishing;     /* tables were appended */
+    bool held;          /* the record is locked, and was found at its path */
+    bool partial;       /* blobs of an incomplete datapoint may be appended */
+    bool created_path;  /* the directory of the shards did not exist before */
+    bool resumed_shard; /* another writer started the shard */
+    bool committed;     /* its spec.json exists */
+    bool parents_synced;   /* the names of the directories are on the disk */
+    bool synced;           /* part of it must survive a power failure: no_sync
                             does not apply to the rest */
-    size_t unsynced;     /* created parent directories that were not synced */
-    bags_error pending;  /* why the current datapoint is refused */
+    size_t unsynced;       /* created parent directories that were not synced */
+    bags_error pending;    /* why the current datapoint is refused */
     bool pending_reported; /* the caller received that error */
     bags_error refusal;    /* of the first datapoint whose refusal was not */
     uint64_t refused;      /* reported, and how many there were */
@@ -8375,13 +8429,21 @@ static bags_code bagi_lock_left(const bagi_env *env, void *file,
     return bagi_fail_system(err, error, file_path, "lock");
 }
 
+#define BAGI_LOCK_TRIES 200 /* a millisecond each */
+
 /* Lock the record, which is open. It may have been replaced or removed in between:
  * then another process has the shard. */
-static bags_code bagi_writer_lock(bags_writer *writer, bags_error *err) {
+static bags_code bagi_writer_lock(
+    bags_writer *writer, int tries, bags_error *err) {
     const bagi_env *env = &writer->job.env;
     const bagi_stream *record = &writer->record;
-    bags_code code = bagi_lock_left(
-        env, record->handle, record->path, writer->shard, err);
+    bags_code code = BAGS_ERROR_LOCKED;
+    for (int i = 0; i < tries && code == BAGS_ERROR_LOCKED; i++) {
+        if (i)
+            bagi_pause();
+        code = bagi_lock_left(
+            env, record->handle, record->path, writer->shard, err);
+    }
     if (!code)
         code = bagi_check_same(env, record->handle, record->path, err);
     if (code == BAGS_ERROR_STATE)
@@ -8399,13 +8461,18 @@ static bags_code bagi_writer_lock(bags_writer *writer, bags_error *err) {
 static void bagi_writer_create_record(bags_writer *writer) {
     bagi_stream *record = &writer->record;
     bagi_output *refs = bagi_writer_refs(writer);
-    bags_error *failure = &writer->job.failure;
+    bags_error *failure = &writer->job.failure, why;
     bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
     bagi_stream_open(
         record, &writer->dir, "spec.json", ".partial", BAGS_IO_CREATE);
-    if (!bagi_stream_idle(record) && bagi_writer_lock(writer, failure) &&
-        failure->code != BAGS_ERROR_LOCKED)
-        bagi_stream_remove(record);
+    bags_code code = bagi_stream_idle(record)
+                         ? failure->code
+                         : bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why);
+    if (code && !failure->code) {
+        if (code != BAGS_ERROR_LOCKED)
+            bagi_stream_remove(record);
+        *failure = why;
+    }
     if (!failure->code)
         bagi_writer_check(writer);
     bagi_stream_write(
@@ -8451,17 +8518,20 @@ static bags_code bagi_writer_remove_checksums(
 static bags_code bagi_check_locks(
     const bagi_env *env, const char *path, bags_error *err) {
     void *file = NULL;
-    bags_error ignored;
-    if (bagi_open(env, path, BAGS_IO_READ, &file, &ignored))
-        return BAGS_OK;
+    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file, err);
+    if (code)
+        return code;
     int error = env->io.lock(env->io.user, file);
     bagi_close_read(env, file);
-    return error ? BAGS_OK
-                 : bags_fail(err, BAGS_ERROR_IO,
-                       "%s: locks have no effect in this file system, so that "
-                       "its writer may still be running; copy the dataset to a "
-                       "local disk to resume or recover it",
-                       bagi_tail(path));
+    if (error)
+        return error == EWOULDBLOCK
+                   ? BAGS_OK
+                   : bagi_fail_system(err, error, path, "lock");
+    return bags_fail(err, BAGS_ERROR_IO,
+        "%s: locks have no effect in this file system, so that "
+        "its writer may still be running; copy the dataset to a "
+        "local disk to resume or recover it",
+        bagi_tail(path));
 }
 
 /* Open and lock spec.json.partial of a shard that is not the writer's own. With
@@ -8475,7 +8545,7 @@ static bags_code bagi_writer_open_record(
         record->path ? bagi_open(env, record->path, mode, &record->handle, err)
                      : BAGS_ERROR_MEMORY;
     if (!code)
-        code = bagi_writer_lock(writer, err);
+        code = bagi_writer_lock(writer, 1, err);
     if (!code)
         code = bagi_check_locks(env, record->path, err);
     if (!code && mode == BAGS_IO_READ) {
@@ -8535,8 +8605,7 @@ static bags_code bagi_writer_discard(
 
 /* Remove the shard being written, unless it is complete and only waiting for the
  * disk failed. */
-static void bagi_writer_drop(
-    bags_writer *writer, bool known, bags_error *err) {
+static void bagi_writer_drop(bags_writer *writer, bool known, bags_error *err) {
     const bags_io *io = &writer->job.env.io;
     bool other = false;
     if (writer->shard && !writer->committed)
@@ -8622,14 +8691,12 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     }
 }
 
-#define BAGI_CLAIM_TRIES 200 /* a millisecond each */
-
 /* A recovery that sees the shard before its record is locked takes it for one that
  * a crashed writer left, and removes it. Then claim it again, when it is gone. */
 static bags_code bagi_writer_claim(bags_writer *writer) {
     bags_error *failure = &writer->job.failure;
     bool taken = false; /* by a recovery */
-    for (int tries = 0; tries < BAGI_CLAIM_TRIES; tries++) {
+    for (int tries = 0; tries < BAGI_LOCK_TRIES; tries++) {
         if (failure->code)
             bagi_pause();
         failure->code = BAGS_OK;
@@ -8704,8 +8771,8 @@ static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
     bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
     for (int i = 0; i < BAGI_FILES && !code && env->io.identify; i++) {
         const char *path = bag->file[i].path;
-        int error = path ? env->io.identify(env->io.user, NULL, path, &found)
-                         : 0;
+        int error =
+            path ? env->io.identify(env->io.user, NULL, path, &found) : 0;
         if (!error && path && found.link)
             error = ELOOP;
         code = bagi_fail_system(err, error, path ? path : "", "open");
@@ -8744,7 +8811,8 @@ static bags_code bagi_checksum_seal(const bagi_dir *dir, const bagi_spec *spec,
         trailer.bound = spec != NULL;
         trailer.name = spec ? bagi_crc_text(name) : 0;
         trailer.spec = spec ? bound : 0;
-        if (!summed[i].kept && !(code = bagi_check_same(dir->env, file, path, err)))
+        if (!summed[i].kept &&
+            !(code = bagi_check_same(dir->env, file, path, err)))
             code = bagi_crcs_seal(dir, name, &trailer, no_sync, err);
     }
     if (!code && !no_sync)
@@ -8767,14 +8835,14 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     bags_code code = summed ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < count && !code; i++) {
         opening.name = spec ? bagi_spec_name(spec, i) : "";
-        code = bagi_checksum_bag(
-            dir, &opening, options->replace, &summed[i], err);
+        code =
+            bagi_checksum_bag(dir, &opening, options->replace, &summed[i], err);
         if (spec && !code)
             bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
     }
     if (!code)
-        code = bagi_checksum_seal(dir, spec, bound, summed, count, file, path,
-            options->no_sync, err);
+        code = bagi_checksum_seal(
+            dir, spec, bound, summed, count, file, path, options->no_sync, err);
     for (size_t i = 0; i < count && !code; i++) {
         bool kept = summed[i].kept;
         char *bag = bagi_dir_path(
@@ -8783,8 +8851,8 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
             code = BAGS_ERROR_MEMORY;
             break;
         }
-        bags_checksummed done = {bagi_shown(bag), kept,
-            summed[i].trailer.length, summed[i].size};
+        bags_checksummed done = {
+            bagi_shown(bag), kept, summed[i].trailer.length, summed[i].size};
         report->kept += kept;
         report->made += !kept;
         report->blobs += kept ? 0 : done.length;
@@ -8837,8 +8905,8 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     for (size_t i = 0; i < count; i++) {
         bagi_output *output = &writer->outputs[i];
         bagi_output_finish(output, keep_idx, no_sync);
-        bound = bagi_bind(bound, bagi_spec_name(&writer->spec, i),
-            output->trailer.crcs);
+        bound = bagi_bind(
+            bound, bagi_spec_name(&writer->spec, i), output->trailer.crcs);
     }
     for (size_t i = 0; i < count; i++) {
         bagi_trailer *trailer = &writer->outputs[i].trailer;
@@ -9056,6 +9124,10 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
     bags_code code = bagi_datapoint_begin(writer, reported, err);
     if (code)
         return code;
+    if (!entries && count > 0)
+        code = bags_fail(&writer->pending, BAGS_ERROR_ARGUMENT,
+            "%s: datapoint %" PRIu64 ": the entries are NULL",
+            bagi_tail(writer->path), writer->length);
     for (size_t i = 0; i < count && !code; i++) {
         const bags_entry *entry = &entries[i];
         size_t field = bagi_datapoint_field(writer, entry->field, i, false);
@@ -9581,6 +9653,7 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
     const bags_field *fields, size_t count, bags_error *err) {
     const bags_allocator *memory = &writer->job.env.memory;
     bagi_spec *spec = &writer->spec;
+    BAGI_NEED(fields || !count, err);
     for (size_t i = 0; i < count; i++) {
         const char *name = fields[i].name, *type = fields[i].type;
         if (!name || !type)
@@ -10073,7 +10146,7 @@ typedef struct bagi_shard {
     unsigned digits; /* of its name */
     bool split;      /* no refs.bag */
     bagi_record record;
-    void **bags;     /* one bag_reader per field, then refs; NULL: not used yet.
+    void **bags; /* one bag_reader per field, then refs; NULL: not used yet.
                         Of an unfinished shard they are opened with the reader;
                         if it has no datapoint there are none */
 } bagi_shard;
@@ -10337,8 +10410,8 @@ static bags_code bagi_opening_spec(
     (void)index;
     if (opening->common.text)
         return BAGS_OK;
-    bags_code code =
-        bagi_common_read(&opening->common, dir, "", NULL, &record, opening->err);
+    bags_code code = bagi_common_read(
+        &opening->common, dir, "", NULL, &record, opening->err);
     if (code == BAGS_ERROR_MISSING && live) {
         code = bagi_common_read(
             &opening->common, dir, ".partial", NULL, &record, opening->err);
@@ -10548,19 +10621,21 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
 /* ---- description ---- */
 
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
-    return reader->length;
+    return reader ? reader->length : 0;
 }
 
 BAGS_API const bags_shard *bags_reader_shards(
     const bags_reader *reader, size_t *count) {
-    *count = reader->count;
-    return reader->shards;
+    if (count)
+        *count = reader ? reader->count : 0;
+    return reader ? reader->shards : NULL;
 }
 
 BAGS_API const bags_field *bags_reader_fields(
     const bags_reader *reader, size_t *count) {
-    *count = reader->spec.count;
-    return reader->spec.fields;
+    if (count)
+        *count = reader ? reader->spec.count : 0;
+    return reader ? reader->spec.fields : NULL;
 }
 
 BAGI_COLD static bags_code bagi_fail_field_index(
@@ -10573,6 +10648,7 @@ BAGI_COLD static bags_code bagi_fail_field_index(
 BAGS_API bags_code bags_reader_field(const bags_reader *reader,
     const char *name, size_t *field, bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(reader && name && field, err);
     size_t found = bagi_spec_find(&reader->spec, name);
     if (found == reader->spec.count)
         return bags_fail(err, BAGS_ERROR_FIELD, "%s: field \"%.200s\": unknown",
@@ -10583,7 +10659,8 @@ BAGS_API bags_code bags_reader_field(const bags_reader *reader,
 
 BAGS_API const bags_type *bags_reader_type(
     const bags_reader *reader, size_t field) {
-    return field < reader->spec.count ? &reader->spec.types[field] : NULL;
+    return reader && field < reader->spec.count ? &reader->spec.types[field]
+                                                : NULL;
 }
 
 /* Describe one Bag of a shard, without keeping it open. */
@@ -10618,6 +10695,7 @@ static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(reader && info, err);
     bags_code code = BAGS_OK;
     size_t count = reader->spec.count;
     memset(info, 0, sizeof *info);
@@ -10659,6 +10737,7 @@ BAGS_API bags_select bags_slice(
 static BAGI_HOT void bagi_row_begin(const bags_reader *reader, bags_row *row) {
     row->reader = reader;
     row->length = 0;
+    row->stale = true;
     if (BAGI_UNLIKELY(!row->items.resize)) {
         bags_buffer *buffers[] = {
             &row->items, &row->data, &row->scratch, &row->spans, &row->refs};
@@ -10706,12 +10785,99 @@ static BAGI_HOT bags_code bagi_row_reserve(
                : bags_buffer_reserve(&row->items, size, err);
 }
 
+/* ---- memory of decoded values ---- */
+
+/* Memory that does not move while values view it. The bytes follow. */
+struct bagi_block {
+    struct bagi_block *older;
+    size_t capacity, used;
+    void *last; /* the piece that was allocated last, and can grow */
+};
+
+#define BAGI_VALUE_ALIGN ((size_t)16)
+#define BAGI_BLOCK_SIZE                                                        \
+    ((sizeof(struct bagi_block) + BAGI_VALUE_ALIGN - 1) &                      \
+        ~(BAGI_VALUE_ALIGN - 1))
+#define BAGI_BLOCK_MIN ((size_t)4096)
+
+/* Free all blocks. Returns the bytes that they had. */
+static size_t bagi_values_free(bags_row *row) {
+    bags_allocator memory = bagi_row_memory(row);
+    size_t total = 0;
+    while (row->values) {
+        struct bagi_block *block = row->values;
+        row->values = block->older;
+        total += block->capacity;
+        bagi_free(&memory, block, BAGI_BLOCK_SIZE + block->capacity);
+    }
+    return total;
+}
+
+/* Add a block of `size` bytes or more; false if out of memory. */
+static bool bagi_values_grow(bags_row *row, size_t size) {
+    bags_allocator memory = bagi_row_memory(row);
+    size_t twice = row->values ? row->values->capacity : BAGI_BLOCK_MIN / 2;
+    if (twice <= SIZE_MAX / 4 && size < 2 * twice)
+        size = 2 * twice;
+    struct bagi_block *block = (struct bagi_block *)memory.resize(
+        memory.user, NULL, 0, BAGI_BLOCK_SIZE + size);
+    if (!block)
+        return false;
+    block->older = row->values;
+    block->capacity = size;
+    block->used = 0;
+    block->last = NULL;
+    row->values = block;
+    return true;
+}
+
+/* For a bags_buffer: its memory is a piece of the row's blocks, and stays when it
+ * grows or is freed. */
+static void *bagi_values_resize(
+    void *user, void *data, size_t old_size, size_t new_size) {
+    bags_row *row = (bags_row *)user;
+    size_t size = (new_size + BAGI_VALUE_ALIGN - 1) & ~(BAGI_VALUE_ALIGN - 1);
+    struct bagi_block *block = row->values;
+    if (new_size == 0 || size < new_size || size > SIZE_MAX - BAGI_BLOCK_SIZE)
+        return NULL;
+    if (data && block && block->last == data) {
+        unsigned char *bytes = (unsigned char *)block + BAGI_BLOCK_SIZE;
+        size_t start = (size_t)((unsigned char *)data - bytes);
+        if (size <= block->capacity - start) {
+            block->used = start + size;
+            return data;
+        }
+    }
+    if ((!block || size > block->capacity - block->used) &&
+        !bagi_values_grow(row, size))
+        return NULL;
+    block = row->values;
+    void *piece = (unsigned char *)block + BAGI_BLOCK_SIZE + block->used;
+    if (data)
+        memcpy(piece, data, old_size < new_size ? old_size : new_size);
+    block->used += size;
+    block->last = piece;
+    return piece;
+}
+
+/* The values of an earlier use of the row are not needed any more. If they needed
+ * several blocks, the next ones get one of that size. */
+static void bagi_values_reset(bags_row *row) {
+    row->stale = false;
+    if (row->values && row->values->older) {
+        size_t total = bagi_values_free(row);
+        (void)bagi_values_grow(row, total); /* otherwise it starts small */
+    } else if (row->values) {
+        row->values->used = 0;
+        row->values->last = NULL;
+    }
+}
+
 BAGS_API void bags_row_free(bags_row *row) {
     if (!row)
         return;
     bags_allocator memory = bagi_row_memory(row);
-    for (size_t i = 0; i < row->capacity; i++)
-        bags_buffer_free(&row->slots[i].value);
+    (void)bagi_values_free(row);
     bagi_free(&memory, row->slots, row->capacity * sizeof *row->slots);
     bags_buffer_free(&row->items);
     bags_buffer_free(&row->data);
@@ -10979,6 +11145,7 @@ BAGI_NOINLINE static bags_code bagi_row_place(
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(reader && row, err);
     bagi_ref *refs = NULL;
     size_t shard = 0, fields = reader->spec.count, total = 0, spans = 0;
     bags_select whole = {0, false, 0, 0, 0};
@@ -11044,6 +11211,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(reader && row && out, err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
@@ -11069,6 +11237,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(reader && row && count, err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
@@ -11168,6 +11337,7 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     uint64_t start, uint64_t stop, size_t field, bags_row *row,
     bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(reader && row, err);
     bagi_ranging ranging = {{&row->spans, 0, &row->data, 0, false}, start};
     bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
@@ -11198,6 +11368,7 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(reader && row && (indices || !count), err);
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     bagi_ref *refs = NULL;
     bagi_row_begin(reader, row);
@@ -11243,6 +11414,7 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(reader && row && (indices || !count), err);
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
     bagi_ref *refs = NULL;
     bagi_row_begin(reader, row);
@@ -11326,6 +11498,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err) {
     BAGI_ERR(err);
     static const uint64_t none[1] = {0};
+    BAGI_NEED(reader && row && out, err);
     const bag_reader *bag = NULL;
     bags_range range;
     bags_column column;
@@ -11375,6 +11548,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err) {
     BAGI_ERR(err);
+    BAGI_NEED(row && out, err);
     if (item >= bags_row_length(row, slot))
         return bags_fail(err, BAGS_ERROR_RANGE,
             "slot %" PRIu64 " of the row: item index %" PRIu64
@@ -11385,8 +11559,12 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     struct bagi_slot *from = &row->slots[slot];
     const bags_field *field = &reader->spec.fields[from->field];
     bool sequence = reader->spec.types[from->field].sequence;
-    if (!scratch)
-        scratch = &from->value;
+    bags_buffer own = {NULL, 0, bagi_values_resize, row};
+    if (!scratch) {
+        if (row->stale)
+            bagi_values_reset(row);
+        scratch = &own;
+    }
     bagi_buffer_adopt(scratch, &reader->env.memory);
     bags_code code = bagi_coder_decode(&reader->spec.coders[from->field],
         field->type, from->items[item], scratch, out, err);
@@ -11423,6 +11601,7 @@ typedef struct bagi_verifying {
     bags_error *err;     /* which is written there */
     bags_error why;      /* the fault that is being reported */
     bags_buffer scratch; /* for codecs */
+    bool checksums;      /* a finished shard has checksums: all must */
 } bagi_verifying;
 
 /* For bagi_sink. Only a lack of memory ends the work, unless it is that of a codec:
@@ -11885,6 +12064,49 @@ static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
     return code;
 }
 
+/* Check that the checksums of a shard belong together, and to its spec.json. Those
+ * that cannot be read are reported with their Bag. */
+static bags_code bagi_verify_bound(const bagi_verify_shard *s, bool split) {
+    bagi_verifying *v = s->v;
+    const char *first = NULL, *other = NULL;
+    uint32_t bound = s->how.record.spec, stored = 0;
+    bool all = true;
+    for (size_t i = 0; i < s->spec->count + !split; i++) {
+        const char *name = bagi_spec_name(s->spec, i);
+        bagi_trailer trailer;
+        bags_code code =
+            bagi_crcs_read_trailer(s->dir, name, &trailer, &v->why);
+        if (code == BAGS_ERROR_MEMORY)
+            return bagi_verify_fault(v, code, name, BAGS_FAULT_FILE, 0, 0, 0);
+        if (code) {
+            all = false;
+            continue;
+        }
+        bound = bagi_bind(bound, name, trailer.crcs);
+        if (trailer.bound && first && trailer.spec != stored)
+            other = name;
+        if (trailer.bound && !first) {
+            first = name;
+            stored = trailer.spec;
+        }
+    }
+    if (!first || (!other && (!all || bound == stored)))
+        return BAGS_OK;
+    if (other)
+        bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+            "%s: %.200s.crc and %.200s.crc are of different versions of this "
+            "shard; so may be the Bags",
+            bagi_tail(v->path), first, other);
+    else
+        bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+            "%s: spec.json and checksums: checksum mismatch (computed "
+            "%08" PRIx32 ", stored %08" PRIx32
+            "): one of them was changed or replaced",
+            bagi_tail(v->path), bound, stored);
+    return bagi_verify_fault(
+        v, BAGS_ERROR_CORRUPT, NULL, BAGS_FAULT_FILE, 0, 0, 0);
+}
+
 static bags_code bagi_verify_units(bagi_verify_shard *s) {
     bagi_verifying *v = s->v;
     bagi_sink first = {&v->why, NULL};
@@ -11901,6 +12123,7 @@ static bags_code bagi_verify_units(bagi_verify_shard *s) {
             code = BAGS_OK;
     }
     s->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    s->checksums = v->checksums;
     for (size_t i = count + 1;
          i-- > 0 && !code && !s->checksums && !v->options.quick;) {
         const char *name = i == count ? "refs" : s->spec->fields[i].name;
@@ -11908,6 +12131,9 @@ static bags_code bagi_verify_units(bagi_verify_shard *s) {
         if (code)
             code = bagi_verify_fault(v, code, name, BAGS_FAULT_FILE, 0, 0, 0);
     }
+    if (!code && s->spec && s->checksums && !v->options.quick &&
+        !s->how.any_spec && bagi_verify_mine(s, 0))
+        code = bagi_verify_bound(s, split);
     for (size_t i = 0; i < count && !code; i++)
         if (bagi_verify_mine(s, i + 1))
             code = bagi_verify_field(s, i);
@@ -11984,8 +12210,8 @@ static bags_code bagi_verify_one(
     return code;
 }
 
-/* Look for the first valid spec.json. */
-static bags_code bagi_verify_find_spec(
+/* Look for the first valid spec.json, and for checksums of a finished shard. */
+static bags_code bagi_verify_find(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_verifying *v = (bagi_verifying *)user;
     bagi_record record;
@@ -11993,6 +12219,17 @@ static bags_code bagi_verify_find_spec(
     bags_code code = v->common.text ? BAGS_OK
                                     : bagi_common_read(&v->common, dir, "",
                                           NULL, &record, &v->why);
+    const char *names[] = {
+        "refs", v->common.text ? bagi_spec_name(&v->common.spec, 0) : "refs"};
+    for (int i = 0; i < 2 && !v->checksums && !v->options.quick; i++) {
+        bool has = false, finished = false;
+        bags_code failed = bagi_dir_has(dir, names[i], ".crc", &has, &v->why);
+        if (!failed && has)
+            failed = bagi_is_finished(dir, &finished, &v->why);
+        v->checksums = has && finished;
+        if (failed == BAGS_ERROR_MEMORY)
+            code = failed;
+    }
     return code == BAGS_ERROR_MEMORY
                ? bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0)
                : BAGS_OK;
@@ -12043,7 +12280,7 @@ static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
     if (names.count == 0 && !v->code)
         code = bagi_fail_no_dataset(dir, v->err);
     if (!code)
-        code = bagi_each_shard(&names, 0, 1, bagi_verify_find_spec, v, v->err);
+        code = bagi_each_shard(&names, 0, 1, bagi_verify_find, v, v->err);
     if (!code && v->options.part == 0 && !v->options.allow_gaps)
         code = bagi_verify_gaps(v, &names);
     if (!code)
