@@ -545,20 +545,33 @@ static bags_code read_keys(build *b, bags_row *row, bags_error *err) {
 
 /* ---- merging ---- */
 
-/* The next entry of a run. The runs are a heap, ordered by their next entries. */
+/* The next entry of a run, and those that were read with it. The runs are a heap,
+ * ordered by their next entries. */
 typedef struct run {
     bags_view entry;
     bag_reader *bag;
-    uint64_t next;
+    uint64_t read; /* entries read from the Bag */
+    bags_range range;
+    size_t next; /* of the range */
     bags_buffer scratch;
 } run;
 
+/* The run is over if its entry has no data. */
 static bags_code run_next(run *r, bags_error *err) {
-    bags_code code =
-        bag_reader_get(r->bag, r->next++, &r->scratch, &r->entry, err);
-    if (!code && r->entry.size < INDEX_NUMBER)
+    bags_code code = BAGS_OK;
+    if (r->next == r->range.length) {
+        code = bag_reader_get_range(r->bag, r->read, r->read + INDEX_CHUNK,
+            &r->scratch, &r->range, err);
+        if (code)
+            return code;
+        r->read += r->range.length;
+        r->next = 0;
+    }
+    r->entry = bags_range_get(&r->range, r->next);
+    r->next += r->entry.data != NULL;
+    if (r->entry.data && r->entry.size < INDEX_NUMBER)
         return bags_fail(err, BAGS_ERROR_CORRUPT, "a sorted run was changed");
-    return code;
+    return BAGS_OK;
 }
 
 static void sift_down(run *runs, size_t count, size_t i) {
@@ -582,7 +595,7 @@ static bags_code merge_runs(build *b, run *runs, bags_error *err) {
     size_t count = 0;
     bag_reader_options options;
     memset(&options, 0, sizeof options);
-    options.access = BAGS_ACCESS_SEQUENTIAL;
+    options.no_mmap = true; /* which would not bound the memory that is used */
     options.env = b->options->env;
     bags_code code = BAGS_OK;
     for (; count < b->runs && !code; count++) {
@@ -598,9 +611,9 @@ static bags_code merge_runs(build *b, run *runs, bags_error *err) {
     while (count > 0 && !code) {
         code = bag_writer_append(
             b->out, runs[0].entry.data, runs[0].entry.size, NULL, err);
-        if (!code && runs[0].next < bag_reader_length(runs[0].bag)) {
+        if (!code)
             code = run_next(&runs[0], err);
-        } else if (!code) {
+        if (!runs[0].entry.data) {
             run ended = runs[0];
             runs[0] = runs[--count];
             runs[count] = ended;
@@ -763,7 +776,7 @@ bags_code bags_index_build(const char *path, const char *field,
     b.path = path;
     b.entries = b.bytes = b.merge = b.shards.names = buffer_of(&b.options->env);
     reading.env = b.options->env;
-    reading.access = BAGS_ACCESS_SEQUENTIAL;
+    reading.no_mmap = true;
     b.reader = bags_reader_open(path, &reading, err);
     if (!b.reader)
         return err->code;
