@@ -918,14 +918,16 @@ void bags_index_close(bags_index *index) {
     bags_buffer_free(&memory);
 }
 
-/* The position of the first key that is not below `key`; with `past`, of the first
- * one above it. */
+/* Move *position to the first key that is not below `key`; with `past`, to the first
+ * one above it, which is near: a step of 1, 2, 4, ... finds where. */
 static bags_code bound(const bags_index *index, bags_view key, bool past,
     bags_buffer *scratch, uint64_t *position, bags_error *err) {
-    uint64_t low = 0, high = index->length;
+    uint64_t low = *position, high = index->length, step = past;
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
         bags_view entry;
+        if (step && step <= middle - low)
+            middle = low + step - 1;
         bags_code code =
             bag_reader_get(index->bag, middle + 1, scratch, &entry, err);
         if (code)
@@ -933,10 +935,12 @@ static bags_code bound(const bags_index *index, bags_view key, bool past,
         if (entry.size < INDEX_NUMBER)
             return fail_index(index, "an entry is too short", err);
         int order = key_compare(key_of(entry), key);
-        if (order < 0 || (past && order == 0))
+        bool below = order < 0 || (past && order == 0);
+        if (below)
             low = middle + 1;
         else
             high = middle;
+        step = below ? 2 * step : 0;
     }
     *position = low;
     return BAGS_OK;
@@ -957,13 +961,14 @@ static bags_code asked(const bags_index *index, const bags_value *value,
 bags_code bags_index_find(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
     unsigned char number[INDEX_NUMBER];
-    uint64_t first = 0, last = 0;
+    uint64_t first = 0, last;
     bags_view at;
     if (!index || !key || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
     bags_code code = asked(index, key, number, &at, err);
     if (!code)
         code = bound(index, at, false, scratch, &first, err);
+    last = first;
     if (!code)
         code = bound(index, at, true, scratch, &last, err);
     if (code)
@@ -981,7 +986,7 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     bags_code code = BAGS_OK;
     if (!index || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
-    uint64_t first = 0, last = index->length;
+    uint64_t first = 0, last = to ? 0 : index->length;
     if (from)
         code = asked(index, from, numbers[0], &low, err);
     if (to && !code)
