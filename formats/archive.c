@@ -160,6 +160,9 @@ static bags_code archive_read(const bags_archive *a, uint64_t offset,
  * next call with this window; NULL after a failure. */
 static const unsigned char *archive_bytes(const bags_archive *a,
     archive_window *w, uint64_t offset, size_t size, bags_error *err) {
+    static const unsigned char nothing[1] = {0};
+    if (size == 0)
+        return nothing;
     if (window_has(&a->tail, offset, size))
         return a->tail.buffer.data + (offset - a->tail.start);
     if (!window_has(w, offset, size)) {
@@ -365,12 +368,17 @@ static bags_code zip_fail(
         err, BAGS_ERROR_CORRUPT, "%s: invalid zip file: %s", a->path, why);
 }
 
-static bool is_end64(const bags_archive *a, archive_window *w, uint64_t offset,
-    uint64_t stop, bags_error *err) {
+/* The record of zip64 at an offset, if it is one that ends at `stop`; else NULL. */
+static bags_code zip_find_end64(const bags_archive *a, archive_window *w,
+    uint64_t offset, uint64_t stop, const unsigned char **out,
+    bags_error *err) {
+    *out = NULL;
     if (offset > stop || stop - offset < END64_SIZE)
-        return false;
+        return BAGS_OK;
     const unsigned char *p = archive_bytes(a, w, offset, END64_SIZE, err);
-    return p && is_marked(p, 6, 6) && load64(p + 4) == stop - offset - 12;
+    if (p && is_marked(p, 6, 6) && load64(p + 4) == stop - offset - 12)
+        *out = p;
+    return p ? BAGS_OK : err->code;
 }
 
 /* Find the directory by the record at `end`. */
@@ -394,15 +402,13 @@ static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
         uint64_t stop = end - LOCATOR_SIZE, at = load64(p + 8);
         if (load32(p + 4) != 0 || load32(p + 16) > 1)
             disk = 1;
-        err->code = BAGS_OK; /* which tells a failed read from another record */
-        if (!is_end64(a, w, at, stop, err) && !err->code) {
+        bags_code code = zip_find_end64(a, w, at, stop, &p, err);
+        if (!code && !p && stop >= END64_SIZE) {
             at = stop - END64_SIZE; /* if bytes precede the archive */
-            if (stop < END64_SIZE || !is_end64(a, w, at, stop, err))
-                return err->code ? err->code
-                                 : zip_fail(a, "no zip64 record", err);
+            code = zip_find_end64(a, w, at, stop, &p, err);
         }
-        if (err->code || !(p = archive_bytes(a, w, at, END64_SIZE, err)))
-            return err->code;
+        if (code || !p)
+            return code ? code : zip_fail(a, "no zip64 record", err);
         if ((length != 0xFFFF && length != load64(p + 32)) ||
             (size != UINT32_MAX && size != load64(p + 40)) ||
             (offset != UINT32_MAX && offset != load64(p + 48)))
@@ -771,8 +777,11 @@ static const char *compressed_by(const unsigned char *p) {
 
 /* A file that begins with no header of a tar. */
 static bags_code archive_fail_unknown(
-    const bags_archive *a, const unsigned char *p, bags_error *err) {
-    const char *tool = a->size >= 8 ? compressed_by(p) : NULL;
+    const bags_archive *a, archive_window *w, bags_error *err) {
+    const unsigned char *p = archive_bytes(a, w, 0, a->size < 8 ? 0 : 8, err);
+    if (!p)
+        return err->code;
+    const char *tool = a->size < 8 ? NULL : compressed_by(p);
     if (tool)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "%s: compressed as a unit; it can be read in place once it is "
@@ -800,16 +809,17 @@ static bags_code tar_read_headers(
     bags_archive *a, archive_window *w, tar_next *next, bags_error *err) {
     uint64_t at = 0, size, rest;
     for (;; at += (size + BLOCK - 1) / BLOCK * BLOCK) {
+        const unsigned char *p = NULL;
         if (at > a->size || a->size - at < BLOCK)
-            return tar_fail(a, at, "truncated: no end of the archive", err);
-        const unsigned char *p = archive_bytes(a, w, at, BLOCK, err);
-        if (!p)
+            return at ? tar_fail(a, at, "truncated: no end", err)
+                      : archive_fail_unknown(a, w, err);
+        if (!(p = archive_bytes(a, w, at, BLOCK, err)))
             return err->code;
         if (is_zero(p, BLOCK))
             break;
         if (!tar_is_header(p))
             return at ? tar_fail(a, at, "a damaged header", err)
-                      : archive_fail_unknown(a, p, err);
+                      : archive_fail_unknown(a, w, err);
         char type = (char)p[156];
         bool about_next = type == 'L' || type == 'K' || type == 'x' ||
                           type == 'g' || type == 'V';

@@ -170,6 +170,7 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
         bags_buffer_reserve(
             &z->members_memory, (z->length + 1) * sizeof member, z->err))
         return BAGS_ERROR_MEMORY;
+    z->members = (zip_member *)(void *)z->members_memory.data;
     snprintf((char *)z->names.data + z->names_size, size, "%s%s%s%s", directory,
         *directory ? "/" : "", stem, suffix);
     const char *name = zip_name(z, &member), *path = zip_path(z, name);
@@ -189,7 +190,6 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
     if (strlen(name) > NAME_MOST)
         return bags_fail(z->err, BAGS_ERROR_LIMIT,
             "%s: the name is too long for a zip file", path);
-    z->members = (zip_member *)(void *)z->members_memory.data;
     z->members[z->length++] = member;
     z->names_size += strlen(name) + 1;
     z->total += member.size;
@@ -216,6 +216,7 @@ typedef struct zip_listing {
     const bags_reader *reader;
     const bags_shard *shards;
     size_t count;
+    bags_code code;
 } zip_listing;
 
 /* A shard may have any number of digits. */
@@ -224,12 +225,10 @@ static int zip_each(void *user, const char *name) {
     if (!*name || name[strspn(name, "0123456789")])
         return 0;
     uint64_t number = strtoull(name, NULL, 10);
-    for (size_t i = 0; i < listing->count; i++)
+    for (size_t i = 0; i < listing->count && !listing->code; i++)
         if (listing->shards[i].number == number)
-            return zip_add_shard(listing->z, listing->reader, i, name)
-                       ? ECANCELED
-                       : 0;
-    return 0;
+            listing->code = zip_add_shard(listing->z, listing->reader, i, name);
+    return listing->code ? ECANCELED : 0;
 }
 
 static int zip_order(const void *x, const void *y) {
@@ -254,17 +253,17 @@ static bags_code zip_collect(zip_writer *z) {
     if (!reader)
         return z->err->code;
     bags_code code = bags_reader_info(reader, &info, NULL, z->err);
+    listing.code = BAGS_OK;
     listing.z = z;
     listing.reader = reader;
     listing.shards = bags_reader_shards(reader, &listing.count);
     if (!code && !info.sharded) {
         code = zip_add_shard(z, reader, 0, "");
     } else if (!code) {
-        z->err->code = BAGS_OK;
         int error = z->io->list(z->io->user, z->dataset, zip_each, &listing);
-        code = !error         ? BAGS_OK
-               : z->err->code ? z->err->code
-                              : zip_fail_system(z, error, z->dataset, "list");
+        code = listing.code;
+        if (error && !code)
+            code = zip_fail_system(z, error, z->dataset, "list");
     }
     bags_reader_close(reader);
     if (!code)
