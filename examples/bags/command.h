@@ -237,6 +237,8 @@ const bags_io *io_for_path(const char *path);
 bags_path_kind path_kind(const char *path);
 /* Fail if the path is in an archive. */
 void path_must_be_writable(const char *path);
+/* A path in an archive is not a dataset: append to the message what is below. */
+void path_hint(const char *path);
 
 /* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
  * one plain field "blob" of type bytes. ---- */

@@ -57,6 +57,8 @@ static void open_dataset(void) {
     if (!dataset && failure.code == BAGS_ERROR_UNFINISHED)
         failure_suffix("; --live reads the data that was flushed, "
                        "--skip-unfinished leaves it out");
+    if (!dataset && failure.code == BAGS_ERROR_MISSING)
+        path_hint(path);
     if (!dataset)
         die();
 }

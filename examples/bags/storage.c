@@ -78,3 +78,31 @@ void path_must_be_writable(const char *path) {
         fail(BAGS_ERROR_IO,
             "%s: cannot write: an archive is only read; unpack it first", path);
 }
+
+/* ---- a dataset below the path ---- */
+
+typedef struct search {
+    const char *path;
+    char *found; /* a directory in it, or NULL */
+} search;
+
+static int keep_directory(void *user, const char *name) {
+    search *in = (search *)user;
+    char *path = path_join(in->path, name);
+    if (!in->found && path_kind(path) == BAGS_PATH_DIRECTORY)
+        in->found = path;
+    else
+        free(path);
+    return 0;
+}
+
+void path_hint(const char *path) {
+    search in = {path, NULL};
+    const bags_io *io = io_for_path(path);
+    if (io == bags_io_local() || path_kind(path) != BAGS_PATH_DIRECTORY)
+        return;
+    io->list(io->user, path, keep_directory, &in);
+    if (in.found)
+        failure_suffix("; there is a directory %s", in.found);
+    free(in.found);
+}

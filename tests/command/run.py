@@ -6,6 +6,7 @@ import harness
 
 def main():
     harness.PROGRAM = sys.argv[1]
+    import archives
     import checksums
     import golden_data
     import getting
@@ -16,7 +17,7 @@ def main():
     import verifying
     import writing
     for module in (golden_data, help_and_output, getting, manifests, writing,
-                   recovery, verifying, images, checksums):
+                   recovery, verifying, images, checksums, archives):
         harness.checks(module)
     print(f'{harness.passed} passed, {harness.failed} failed')
     sys.exit(harness.failed > 0 or harness.passed == 0)
