@@ -971,8 +971,9 @@ static int file_prepare(archive_file *f) {
     err.system = 0;
     bags_code code = m->located ? BAGS_OK : zip_locate(a, &f->head, m, &err);
     uint64_t near = m->size < NEAR ? m->size : NEAR;
-    if (!code && !archive_bytes(a, &f->tail, m->offset + m->size - near,
-                     (size_t)near, &err))
+    uint64_t last = m->offset + m->size - near;
+    if (!code && !window_has(&f->head, last, (size_t)near) &&
+        !archive_bytes(a, &f->tail, last, (size_t)near, &err))
         code = err.code;
     return !code                       ? 0
            : err.system                ? err.system

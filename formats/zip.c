@@ -18,7 +18,8 @@
 #include <string.h>
 
 #define PAGE 4096
-#define PART ((size_t)1 << 20) /* bytes per read and write */
+/* Writes end at multiples of it, so that the system can map huge pages. */
+#define PART ((size_t)2 << 20)
 #define NAME_MOST 0xFFFF
 #define LOCAL_SIZE 30
 #define EXTRA_MOST (20 + 6 + PAGE) /* zip64 and filling */
@@ -225,9 +226,17 @@ static int zip_each(void *user, const char *name) {
     if (!*name || name[strspn(name, "0123456789")])
         return 0;
     uint64_t number = strtoull(name, NULL, 10);
-    for (size_t i = 0; i < listing->count && !listing->code; i++)
-        if (listing->shards[i].number == number)
-            listing->code = zip_add_shard(listing->z, listing->reader, i, name);
+    /* The shards are in the order of their numbers. */
+    size_t start = 0, stop = listing->count;
+    while (start < stop) {
+        size_t middle = start + (stop - start) / 2;
+        if (listing->shards[middle].number < number)
+            start = middle + 1;
+        else
+            stop = middle;
+    }
+    if (start < listing->count && listing->shards[start].number == number)
+        listing->code = zip_add_shard(listing->z, listing->reader, start, name);
     return listing->code ? ECANCELED : 0;
 }
 
@@ -328,8 +337,9 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
         return zip_fail_system(z, error, path, "open");
     for (size_t done = 1; done > 0 && !code && read <= m->size; read += done) {
         done = 0;
+        size_t part = PART - (size_t)(z->at % PART);
         error =
-            z->io->read_at(z->io->user, file, read, z->part.data, PART, &done);
+            z->io->read_at(z->io->user, file, read, z->part.data, part, &done);
         if (error)
             code = zip_fail_system(z, error, path, "read");
         crc = crc_add(z, crc, z->part.data, done);
