@@ -13,6 +13,8 @@
  *     msgpack.c  msgpack tree  msgpack-c      -lmsgpackc
  *     mp4.c      mp4 webm      FFmpeg         -lavformat -lavcodec -lswscale
  *                                             -lavutil
+ *     archive.c  (reads datasets in .zip and .tar files)   none
+ *     zip.c      (writes a dataset as a .zip file)         none
  *
  * A codec serves its types once it is in the registry with which a reader or a
  * writer is opened:
@@ -748,6 +750,105 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
  */
 bags_code bags_index_get(const bags_index *index, uint64_t position,
     bags_buffer *scratch, bags_row *row, uint64_t *datapoint, bags_error *err);
+
+/* ========================================================================
+ * >>archive
+ * Datasets and Bags inside a zip or tar file, read in place. No library.
+ *
+ *     bags_archive *archive = bags_archive_open("pets.zip", NULL, &err);
+ *     bags_reader_options options = {0};
+ *     options.env.io = bags_archive_io(archive);
+ *     bags_reader *reader = bags_reader_open("pets.zip/train", &options, &err);
+ *     ...
+ *     bags_reader_close(reader);
+ *     bags_archive_close(archive);
+ * ====================================================================== */
+
+typedef struct bags_archive bags_archive;
+
+/* The most members of an archive, unless options allow more: 16 million. */
+#define BAGS_ARCHIVE_MAX_MEMBERS ((uint64_t)1 << 24)
+
+typedef struct bags_archive_options {
+    uint64_t max_members; /* reject an archive with more; 0:
+                             BAGS_ARCHIVE_MAX_MEMBERS */
+    bags_env env; /* env.io: where the archive is. Any hooks that read */
+} bags_archive_options;
+
+/*
+ * Open an archive: a zip file whose members are stored without compression (zip64
+ * too, and with leading bytes), or an uncompressed tar file (GNU, pax or older).
+ *
+ * Its members are then a read-only tree of files below the archive's path. If the
+ * hooks can map files, the archive is mapped once, and readers return pointers into
+ * this map. Otherwise it is read with few large reads: the last MiB, which is kept,
+ * the directory, and for each open member 64 KiB at its start and at its end.
+ *
+ * Returns the archive, to be closed with bags_archive_close after the readers that
+ * use it, or NULL:
+ *   BAGS_ERROR_MISSING  no such file
+ *   BAGS_ERROR_CORRUPT  neither zip nor tar; damaged or truncated; a member that is
+ *                       outside (an absolute name, or one with ..), duplicate,
+ *                       overlaps another, or extends past the end; or whose local
+ *                       header contradicts the directory (without map this is found
+ *                       when the member is opened: EBADMSG)
+ *   BAGS_ERROR_VALUE    compressed as a unit (.tar.gz); of several disks; sparse; or
+ *                       a member with the name of a dataset's file is compressed,
+ *                       encrypted or a link. (Others of that kind cannot be opened:
+ *                       ENOTSUP, or ENXIO for a link)
+ *   BAGS_ERROR_LIMIT    more than max_members
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ * The message names the archive and the member.
+ *
+ * Threads: any. Cost: O(members log members); the directory of a zip is read, and of
+ * every member its header, but no data. Memory: 48 bytes per member, and its name.
+ */
+bags_archive *bags_archive_open(
+    const char *path, const bags_archive_options *options, bags_error *err);
+
+/* The hooks for the members, for bags_env.io: paths begin with the archive's path
+ * as it was opened. Writing fails with EROFS. Valid until the archive is closed.
+ * Threads: any. */
+const bags_io *bags_archive_io(const bags_archive *archive);
+
+/* Close an archive, after everything that uses its hooks. NULL is accepted. */
+void bags_archive_close(bags_archive *archive);
+
+/* ========================================================================
+ * >>zip
+ * A dataset as one file, which bags_archive_open and every unzip read. No library.
+ * ====================================================================== */
+
+typedef struct bags_zip_options {
+    bool no_sync; /* do not wait for stable storage */
+    /* Called from time to time with the bytes copied, and those of the dataset. May
+     * be NULL. */
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    bags_env env; /* env.io: where both are */
+} bags_zip_options;
+
+/*
+ * Write a finished dataset as a zip file, which must not exist.
+ *
+ * It contains the files of the dataset (spec.json, the Bags, .crc and .idx), under
+ * their names in its directory, without compression. Every Bag starts at a multiple
+ * of 4,096 bytes. Of each shard the largest file is first and spec.json last, so that
+ * whatever finds small Bags is at the end. One dataset always makes the same bytes.
+ *
+ * It is written as PATH.N.partial, and renamed when it is complete. After a failure
+ * that file is removed; one that a killed process left is in nobody's way, and may be
+ * removed.
+ *
+ * Returns BAGS_OK, what bags_reader_open returns for the dataset, or
+ *   BAGS_ERROR_EXISTS   the zip file exists
+ *   BAGS_ERROR_CORRUPT  the dataset changed while it was read
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Cost: reads every byte once. Memory: 1 MiB, and about 100 bytes per file.
+ */
+bags_code bags_zip(const char *dataset, const char *path,
+    const bags_zip_options *options, bags_error *err);
 
 /* ========================================================================
  * Private: what several of the files next to this one share.

@@ -13,6 +13,7 @@
  *     show.c      values as JSON
  *     parse.c     JSON as values
  *     msgpack.c   msgpack to JSON and back
+ *     storage.c   where paths are: local files, archives
  *     source.c    reads a Bag or a dataset
  *     index.c     indexes and keys
  *     sink.c      writes a Bag or a dataset; --resume and --append
@@ -228,6 +229,17 @@ void formats_print(void);
 /* False if it is not valid. */
 bool msgpack_to_json(bags_view blob, text *out);
 bags_view msgpack_from_json(json_object *value, bags_buffer *out);
+
+/* ---- storage.c: where paths are ---- */
+
+/* The hooks that read a path: of local files, or of the archive (x.zip, x.tar) with
+ * which it begins. Fails if that is invalid. Valid until the program ends. */
+const bags_io *io_for_path(const char *path);
+bags_path_kind path_kind(const char *path);
+/* Fail if the path is in an archive. */
+void path_must_be_writable(const char *path);
+/* A path in an archive is not a dataset: append to the message what is below. */
+void path_hint(const char *path);
 
 /* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
  * one plain field "blob" of type bytes. ---- */

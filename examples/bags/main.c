@@ -22,6 +22,7 @@ extern const command command_pack;
 extern const command command_recover;
 extern const command command_sheet;
 extern const command command_verify;
+extern const command command_zip;
 
 /* A new subcommand is one line above and one here. */
 static const command *const commands[] = {
@@ -36,6 +37,7 @@ static const command *const commands[] = {
     &command_recover,
     &command_verify,
     &command_checksum,
+    &command_zip,
 };
 
 #define COMMANDS (sizeof commands / sizeof *commands)
@@ -178,7 +180,7 @@ static void print_help(void) {
           "\n"
           "A Bag is a file NAME.bag. A dataset is a directory with spec.json\n"
           "and a NAME.bag for each field, or a directory of such directories,\n"
-          "its shards.\n"
+          "its shards. Commands that read accept one in X.zip or X.tar, too.\n"
           "\n"
           "example:\n"
           "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n"

@@ -221,6 +221,7 @@ static uint64_t estimate_total(void) {
     size_t count;
     reading.allow_gaps = true;
     reading.unfinished = BAGS_UNFINISHED_SKIP;
+    reading.env = given.env;
     if (given.quick || isatty(STDERR_FILENO) != 1)
         return 0;
     bags_reader *reader = bags_reader_open(path, &reading, NULL);
@@ -244,11 +245,17 @@ static uint64_t estimate_total(void) {
 
 /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
 static void note_empty_file(void) {
-    struct stat about;
-    if (!stat(path, &about) && S_ISREG(about.st_mode) && about.st_size == 0)
+    bag_reader_options reading = {0};
+    reading.allow_empty_file = true;
+    reading.env = given.env;
+    bag_reader *bag = path_kind(path) == BAGS_PATH_FILE
+                          ? bag_reader_open(path, &reading, NULL)
+                          : NULL;
+    if (bag && bag_reader_size(bag) == 0)
         note("%s: the file has 0 bytes: read as an empty Bag, but a crash "
              "leaves the same",
             path);
+    bag_reader_close(bag);
 }
 
 /* Check one path. Returns false if it has faults or cannot be checked. */
@@ -257,6 +264,7 @@ static bool check(const char *operand, job *jobs, size_t count) {
     text line = {0};
     path = operand;
     bytes = shown = 0;
+    given.env.io = io_for_path(path);
     for (size_t i = 0; i < count; i++) {
         memset(&jobs[i], 0, sizeof *jobs);
         jobs[i].options = given;

@@ -1,24 +1,28 @@
 """Runs the tests of the command; see command.sh."""
+import importlib
 import sys
 
 import harness
 
+MODULES = [
+    'golden_data',
+    'help_and_output',
+    'getting',
+    'manifests',
+    'writing',
+    'recovery',
+    'verifying',
+    'images',
+    'checksums',
+    'keys',
+    'archives',
+]
+
 
 def main():
     harness.PROGRAM = sys.argv[1]
-    import checksums
-    import golden_data
-    import getting
-    import help_and_output
-    import images
-    import keys
-    import manifests
-    import recovery
-    import verifying
-    import writing
-    for module in (golden_data, help_and_output, getting, manifests, writing,
-                   recovery, verifying, images, checksums, keys):
-        harness.checks(module)
+    for name in MODULES:
+        harness.checks(importlib.import_module(name))
     print(f'{harness.passed} passed, {harness.failed} failed')
     sys.exit(harness.failed > 0 or harness.passed == 0)
 

@@ -1,0 +1,52 @@
+/*
+ * bags zip: a dataset as one file.
+ */
+#include "command.h"
+
+#include "../../formats/formats.h"
+
+static bags_zip_options given;
+static const char *dataset;
+
+static const option options[] = {
+    {"no-sync", OPTION_FLAG, &given.no_sync, NULL,
+        "do not wait for stable storage"},
+    OPTIONS_END,
+};
+
+static uint64_t copied; /* bytes */
+
+static void show_progress(void *user, uint64_t done, uint64_t total) {
+    (void)user;
+    copied = done;
+    progress_show(dataset, "MiB", done, total, done >> 20);
+}
+
+static int run(int count, char **operands) {
+    (void)count;
+    dataset = operands[0];
+    if (!has_ending(operands[1], ".zip"))
+        usage("%s: the name of the zip file must end in .zip", operands[1]);
+    if (path_kind(dataset) == BAGS_PATH_FILE)
+        fail(BAGS_ERROR_MISSING, "%s: not a dataset, but a file", dataset);
+    path_must_be_writable(dataset);
+    given.progress = show_progress;
+    on_failure = progress_end;
+    must(bags_zip(dataset, operands[1], &given, &failure));
+    progress_end();
+    printf("%s: wrote %ju byte%s of %s\n", operands[1], (uintmax_t)copied,
+        plural(copied), dataset);
+    return 0;
+}
+
+const command command_zip = {"zip", "write a dataset as one file",
+    "DATASET X.zip", 2, 2, options, NULL,
+    "Writes a finished dataset as a zip file, which the other commands read "
+    "like "
+    "the directory, and which every unzip unpacks. Nothing is compressed, and "
+    "every Bag starts at a multiple of 4096 bytes, so that it is read in "
+    "place. "
+    "X.zip must not exist, and has its name once it is complete; until then it "
+    "is "
+    "X.zip.0.partial.\n",
+    "  bags zip pets pets.zip && bags get pets.zip 0\n", run};

@@ -1,0 +1,538 @@
+/*
+ * zip.c - writes a dataset as a zip file. No library.
+ *
+ *     header | bytes | header | bytes | ... | directory | end
+ *
+ * Nothing is compressed, so that archive.c and every other reader of zip files finds
+ * the bytes of a dataset as they are. An extra field in a Bag's local header fills up
+ * to the next multiple of 4,096. The header precedes the bytes and contains their
+ * CRC-32: it is written after them. Numbers of more than 32 bits are in zip64's
+ * fields, which are only written where they are needed. All times are 1980-01-01.
+ */
+#include "formats.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGE 4096
+/* Writes end at multiples of it, so that the system can map huge pages. */
+#define PART ((size_t)2 << 20)
+#define NAME_MOST 0xFFFF
+#define LOCAL_SIZE 30
+#define EXTRA_MOST (20 + 6 + PAGE) /* zip64 and filling */
+#define UTF8_NAME 0x0800           /* flag: the name is UTF-8 */
+#define DATE 0x0021                /* 1980-01-01 */
+#define ALIGNMENT_ID 0xD935        /* of the extra field that fills */
+
+typedef struct zip_member {
+    size_t name;         /* in zip_writer.names: relative to the dataset */
+    size_t shard, order; /* its index among the shards, and the members */
+    uint64_t size, offset;
+    uint32_t crc;
+    bool last; /* spec.json */
+} zip_member;
+
+typedef struct zip_writer {
+    const char *dataset, *path;
+    bags_zip_options options;
+    const bags_io *io;
+    bags_buffer tables, part, names, members_memory, text;
+    zip_member *members;
+    size_t names_size, length;
+    void *file;
+    uint64_t at; /* bytes written */
+    uint64_t done, total;
+    uint32_t (*table)[256]; /* eight of them, of the CRC-32 */
+    bags_error *err;
+} zip_writer;
+
+/* ---- bytes ---- */
+
+static bags_code zip_fail_system(
+    zip_writer *z, int error, const char *path, const char *doing) {
+    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
+                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
+                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
+                                                         : BAGS_ERROR_IO;
+    bags_fail(z->err, code, "%s: cannot %s: %s", path, doing, strerror(error));
+    z->err->system = error;
+    return code;
+}
+
+/* The tables of eight bytes at once: table[k][i] is the CRC of byte i and k zeros. */
+static bags_code crc_start(zip_writer *z) {
+    if (bags_buffer_reserve(&z->tables, 8 * sizeof *z->table, z->err))
+        return BAGS_ERROR_MEMORY;
+    z->table = (uint32_t(*)[256])(void *)z->tables.data;
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+        z->table[0][i] = crc;
+    }
+    for (int k = 1; k < 8; k++)
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t crc = z->table[k - 1][i];
+            z->table[k][i] = crc >> 8 ^ z->table[0][crc & 255];
+        }
+    return BAGS_OK;
+}
+
+/* Start with UINT32_MAX; the CRC is the complement of the last result. */
+static uint32_t crc_add(
+    const zip_writer *z, uint32_t crc, const unsigned char *data, size_t size) {
+    for (; size >= 8; data += 8, size -= 8) {
+        crc ^= (uint32_t)data[0] | (uint32_t)data[1] << 8 |
+               (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+        crc = z->table[7][crc & 255] ^ z->table[6][crc >> 8 & 255] ^
+              z->table[5][crc >> 16 & 255] ^ z->table[4][crc >> 24] ^
+              z->table[3][data[4]] ^ z->table[2][data[5]] ^
+              z->table[1][data[6]] ^ z->table[0][data[7]];
+    }
+    for (; size > 0; data++, size--)
+        crc = crc >> 8 ^ z->table[0][(crc ^ *data) & 255];
+    return crc;
+}
+
+/* Append `size` little-endian bytes of a number to a record. */
+static unsigned char *put(unsigned char *to, uint64_t number, int size) {
+    for (int i = 0; i < size; i++)
+        *to++ = (unsigned char)(number >> 8 * i);
+    return to;
+}
+
+/* The lower bits of a number, or all ones if zip64's fields contain it. */
+static uint32_t narrow(uint64_t number) {
+    return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
+}
+
+static bags_code zip_write(
+    zip_writer *z, uint64_t at, const unsigned char *data, size_t size) {
+    while (size > 0) {
+        size_t done = 0;
+        int error =
+            z->io->write_at(z->io->user, z->file, at, data, size, &done);
+        if (error || done == 0 || done > size)
+            return zip_fail_system(z, error ? error : EIO, z->path, "write");
+        at += done;
+        data += done;
+        size -= done;
+    }
+    return BAGS_OK;
+}
+
+static bags_code zip_append(
+    zip_writer *z, const unsigned char *data, size_t size) {
+    bags_code code = zip_write(z, z->at, data, size);
+    z->at += size;
+    return code;
+}
+
+/* ---- the members ---- */
+
+/* A buffer of the caller's allocator. */
+static bags_buffer zip_buffer(const zip_writer *z) {
+    const bags_allocator *allocator = z->options.env.allocator;
+    bags_buffer buffer = {NULL, 0, allocator ? allocator->resize : NULL,
+        allocator ? allocator->user : NULL};
+    return buffer;
+}
+
+static const char *zip_name(const zip_writer *z, const zip_member *m) {
+    return (const char *)z->names.data + m->name;
+}
+
+/* The path of a member in the dataset, valid until the next call. NULL if memory is
+ * short. */
+static const char *zip_path(zip_writer *z, const char *name) {
+    size_t size = strlen(z->dataset) + strlen(name) + 2;
+    if (bags_buffer_reserve(&z->text, size, z->err))
+        return NULL;
+    snprintf((char *)z->text.data, size, "%s/%s", z->dataset, name);
+    return (const char *)z->text.data;
+}
+
+/* Add the file directory/stem.suffix of the dataset, if it exists. */
+static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
+    const char *stem, const char *suffix) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    zip_member member;
+    void *file = NULL;
+    size_t size = strlen(directory) + strlen(stem) + strlen(suffix) + 2;
+    memset(&member, 0, sizeof member);
+    member.shard = shard;
+    member.order = z->length;
+    member.name = z->names_size;
+    member.last = !strcmp(suffix, ".json");
+    if (bags_buffer_reserve(&z->names, z->names_size + size, z->err) ||
+        bags_buffer_reserve(
+            &z->members_memory, (z->length + 1) * sizeof member, z->err))
+        return BAGS_ERROR_MEMORY;
+    z->members = (zip_member *)(void *)z->members_memory.data;
+    snprintf((char *)z->names.data + z->names_size, size, "%s%s%s%s", directory,
+        *directory ? "/" : "", stem, suffix);
+    const char *name = zip_name(z, &member), *path = zip_path(z, name);
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    int error = z->io->kind(z->io->user, path, &kind);
+    if (!error && kind != BAGS_PATH_FILE)
+        return BAGS_OK;
+    if (!error)
+        error = z->io->open(z->io->user, path, BAGS_IO_READ, &file);
+    if (error)
+        return zip_fail_system(z, error, path, "open");
+    error = z->io->size(z->io->user, file, &member.size);
+    z->io->close(z->io->user, file);
+    if (error)
+        return zip_fail_system(z, error, path, "get the size of");
+    if (strlen(name) > NAME_MOST)
+        return bags_fail(z->err, BAGS_ERROR_LIMIT,
+            "%s: the name is too long for a zip file", path);
+    z->members[z->length++] = member;
+    z->names_size += strlen(name) + 1;
+    z->total += member.size;
+    return BAGS_OK;
+}
+
+/* Add the files of a shard, or of an unsharded dataset. */
+static bags_code zip_add_shard(zip_writer *z, const bags_reader *reader,
+    size_t shard, const char *directory) {
+    static const char *const suffixes[] = {".bag", ".crc", ".idx"};
+    size_t count = 0;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    bags_code code = zip_add(z, shard, directory, "spec", ".json");
+    for (size_t i = 0; i <= count && !code; i++)
+        for (size_t k = 0; k < 3 && !code; k++)
+            code = zip_add(z, shard, directory,
+                i < count ? fields[i].name : "refs", suffixes[k]);
+    return code;
+}
+
+/* What the hook that lists a directory fills. */
+typedef struct zip_listing {
+    zip_writer *z;
+    const bags_reader *reader;
+    const bags_shard *shards;
+    size_t count;
+    bags_code code;
+} zip_listing;
+
+/* A shard may have any number of digits. */
+static int zip_each(void *user, const char *name) {
+    zip_listing *listing = (zip_listing *)user;
+    if (!*name || name[strspn(name, "0123456789")])
+        return 0;
+    uint64_t number = strtoull(name, NULL, 10);
+    /* The shards are in the order of their numbers. */
+    size_t start = 0, stop = listing->count;
+    while (start < stop) {
+        size_t middle = start + (stop - start) / 2;
+        if (listing->shards[middle].number < number)
+            start = middle + 1;
+        else
+            stop = middle;
+    }
+    if (start < listing->count && listing->shards[start].number == number)
+        listing->code = zip_add_shard(listing->z, listing->reader, start, name);
+    return listing->code ? ECANCELED : 0;
+}
+
+static int zip_order(const void *x, const void *y) {
+    const zip_member *a = (const zip_member *)x, *b = (const zip_member *)y;
+    if (a->shard != b->shard)
+        return a->shard < b->shard ? -1 : 1;
+    if (a->last != b->last)
+        return a->last ? 1 : -1;
+    if (a->size != b->size)
+        return a->size > b->size ? -1 : 1;
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+/* Find the files of the dataset, which must be complete. */
+static bags_code zip_collect(zip_writer *z) {
+    bags_reader_options options;
+    bags_info info;
+    zip_listing listing;
+    memset(&options, 0, sizeof options);
+    options.env = z->options.env;
+    bags_reader *reader = bags_reader_open(z->dataset, &options, z->err);
+    if (!reader)
+        return z->err->code;
+    bags_code code = bags_reader_info(reader, &info, NULL, z->err);
+    listing.code = BAGS_OK;
+    listing.z = z;
+    listing.reader = reader;
+    listing.shards = bags_reader_shards(reader, &listing.count);
+    if (!code && !info.sharded) {
+        code = zip_add_shard(z, reader, 0, "");
+    } else if (!code) {
+        int error = z->io->list(z->io->user, z->dataset, zip_each, &listing);
+        code = listing.code;
+        if (error && !code)
+            code = zip_fail_system(z, error, z->dataset, "list");
+    }
+    bags_reader_close(reader);
+    if (!code)
+        qsort(z->members, z->length, sizeof *z->members, zip_order);
+    return code;
+}
+
+/* ---- writing ---- */
+
+static bool has_ending(const char *name, const char *ending) {
+    size_t size = strlen(name), length = strlen(ending);
+    return size >= length && !strcmp(name + size - length, ending);
+}
+
+/* Write the header of a member at its offset; `extra` bytes of extra fields fill up
+ * to its bytes. */
+static bags_code zip_write_header(
+    zip_writer *z, const zip_member *m, size_t extra) {
+    unsigned char record[LOCAL_SIZE + EXTRA_MOST], *to = record;
+    size_t name_size = strlen(zip_name(z, m));
+    bool wide = m->size >= UINT32_MAX;
+    to = put(to, 0x04034B50, 4);
+    to = put(to, wide ? 45 : 20, 2);
+    to = put(to, UTF8_NAME, 2);
+    to = put(to, (uint64_t)DATE << 32, 6); /* method 0, time 0 */
+    to = put(to, m->crc, 4);
+    to = put(to, narrow(m->size), 4);
+    to = put(to, narrow(m->size), 4);
+    to = put(to, name_size, 2);
+    to = put(to, extra, 2);
+    bags_code code = zip_write(z, m->offset, record, LOCAL_SIZE);
+    if (!code)
+        code = zip_write(z, m->offset + LOCAL_SIZE,
+            (const unsigned char *)zip_name(z, m), name_size);
+    memset(record, 0, sizeof record);
+    to = record;
+    if (wide) {
+        to = put(to, 1, 2);
+        to = put(to, 16, 2);
+        to = put(to, m->size, 8);
+        to = put(to, m->size, 8);
+    }
+    if (extra > (size_t)(to - record)) {
+        size_t filling = extra - (size_t)(to - record);
+        to = put(to, ALIGNMENT_ID, 2);
+        to = put(to, filling - 4, 2);
+        put(to, PAGE, 2);
+    }
+    return code ? code
+                : zip_write(
+                      z, m->offset + LOCAL_SIZE + name_size, record, extra);
+}
+
+/* Copy the bytes of a file, whose size must still be the same at its end. */
+static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
+    void *file = NULL;
+    uint64_t read = 0;
+    uint32_t crc = UINT32_MAX;
+    bags_code code = BAGS_OK;
+    int error = z->io->open(z->io->user, path, BAGS_IO_READ, &file);
+    if (error)
+        return zip_fail_system(z, error, path, "open");
+    for (size_t done = 1; done > 0 && !code && read <= m->size; read += done) {
+        done = 0;
+        size_t part = PART - (size_t)(z->at % PART);
+        error =
+            z->io->read_at(z->io->user, file, read, z->part.data, part, &done);
+        if (error)
+            code = zip_fail_system(z, error, path, "read");
+        crc = crc_add(z, crc, z->part.data, done);
+        if (!code)
+            code = zip_append(z, z->part.data, done);
+        z->done += done;
+        if (z->options.progress && done > 0)
+            z->options.progress(z->options.user, z->done, z->total);
+    }
+    z->io->close(z->io->user, file);
+    m->crc = ~crc;
+    if (!code && read != m->size)
+        code = bags_fail(z->err, BAGS_ERROR_CORRUPT,
+            "%s: changed while it was read (%" PRIu64 "%s bytes, was %" PRIu64
+            ")",
+            path, read, read > m->size ? " or more" : "", m->size);
+    return code;
+}
+
+static bags_code zip_write_member(zip_writer *z, zip_member *m) {
+    size_t name_size = strlen(zip_name(z, m));
+    size_t extra = m->size >= UINT32_MAX ? 20 : 0;
+    m->offset = z->at;
+    uint64_t start = z->at + LOCAL_SIZE + name_size + extra;
+    if (has_ending(zip_name(z, m), ".bag") && start % PAGE) {
+        size_t filling = PAGE - (size_t)(start % PAGE);
+        extra += filling < 6 ? filling + PAGE : filling;
+    }
+    z->at += LOCAL_SIZE + name_size + extra;
+    const char *path = zip_path(z, zip_name(z, m));
+    bags_code code = path ? zip_copy(z, m, path) : BAGS_ERROR_MEMORY;
+    return code ? code : zip_write_header(z, m, extra);
+}
+
+/* An entry of the directory. */
+static bags_code zip_write_entry(zip_writer *z, const zip_member *m) {
+    unsigned char record[46], wide[4 + 24], *to = record;
+    unsigned char *more = wide + 4;
+    size_t name_size = strlen(zip_name(z, m));
+    if (m->size >= UINT32_MAX) {
+        more = put(more, m->size, 8);
+        more = put(more, m->size, 8);
+    }
+    if (m->offset >= UINT32_MAX)
+        more = put(more, m->offset, 8);
+    size_t extra = (size_t)(more - wide) - 4;
+    put(put(wide, 1, 2), extra, 2);
+    extra += extra ? 4 : 0;
+    to = put(to, 0x02014B50, 4);
+    to = put(to, 3 << 8 | (extra ? 45 : 20), 2); /* made on a POSIX system */
+    to = put(to, extra ? 45 : 20, 2);
+    to = put(to, UTF8_NAME, 2);
+    to = put(to, (uint64_t)DATE << 32, 6);
+    to = put(to, m->crc, 4);
+    to = put(to, narrow(m->size), 4);
+    to = put(to, narrow(m->size), 4);
+    to = put(to, name_size, 2);
+    to = put(to, extra, 2);
+    to = put(to, 0, 6);
+    to = put(to, (uint64_t)0100644 << 16, 4); /* anyone may read it */
+    put(to, narrow(m->offset), 4);
+    bags_code code = zip_append(z, record, sizeof record);
+    if (!code)
+        code = zip_append(z, (const unsigned char *)zip_name(z, m), name_size);
+    return code ? code : zip_append(z, wide, extra);
+}
+
+static bags_code zip_write_end(zip_writer *z, uint64_t start) {
+    unsigned char record[56 + 20 + 22], *to = record;
+    uint64_t at = z->at, size = z->at - start, length = z->length;
+    if (length >= 0xFFFF || start >= UINT32_MAX || size >= UINT32_MAX) {
+        to = put(to, 0x06064B50, 4);
+        to = put(to, 44, 8);
+        to = put(to, 3 << 8 | 45, 2);
+        to = put(to, 45, 2);
+        to = put(to, 0, 8);
+        to = put(to, length, 8);
+        to = put(to, length, 8);
+        to = put(to, size, 8);
+        to = put(to, start, 8);
+        to = put(to, 0x07064B50, 4);
+        to = put(to, 0, 4);
+        to = put(to, at, 8);
+        to = put(to, 1, 4);
+    }
+    length = length < 0xFFFF ? length : 0xFFFF;
+    to = put(to, 0x06054B50, 4);
+    to = put(to, 0, 4);
+    to = put(to, length, 2);
+    to = put(to, length, 2);
+    to = put(to, narrow(size), 4);
+    to = put(to, narrow(start), 4);
+    to = put(to, 0, 2);
+    return zip_append(z, record, (size_t)(to - record));
+}
+
+static bags_code zip_write_all(zip_writer *z) {
+    bags_code code = bags_buffer_reserve(&z->part, PART, z->err);
+    for (size_t i = 0; i < z->length && !code; i++)
+        code = zip_write_member(z, &z->members[i]);
+    uint64_t start = z->at;
+    for (size_t i = 0; i < z->length && !code; i++)
+        code = zip_write_entry(z, &z->members[i]);
+    return code ? code : zip_write_end(z, start);
+}
+
+/* Fail if something has the name of the zip file. */
+static bags_code zip_check_target(zip_writer *z) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    int error = z->io->kind(z->io->user, z->path, &kind);
+    if (!error && kind != BAGS_PATH_NONE)
+        error = EEXIST;
+    return error ? zip_fail_system(z, error, z->path, "create") : BAGS_OK;
+}
+
+/* Create the temporary file, whose name `partial` receives. */
+static bags_code zip_create(zip_writer *z, char *partial, size_t size) {
+    int error = EEXIST;
+    for (int i = 0; error == EEXIST && i < 1000; i++) {
+        snprintf(partial, size, "%s.%d.partial", z->path, i);
+        error = z->io->open(z->io->user, partial, BAGS_IO_CREATE, &z->file);
+    }
+    return error ? zip_fail_system(z, error, partial, "create") : BAGS_OK;
+}
+
+/* Wait until the new name is on stable storage. */
+static bags_code zip_sync_parent(zip_writer *z, char *path) {
+    size_t size = strlen(path);
+    while (size > 0 && path[size - 1] != '/')
+        size--;
+    path[size] = 0;
+    int error = z->io->sync_dir(z->io->user, size ? path : ".");
+    return error ? zip_fail_system(z, error, size ? path : ".", "sync")
+                 : BAGS_OK;
+}
+
+static bags_code zip_create_and_write(zip_writer *z) {
+    size_t size = strlen(z->path) + 16;
+    bags_buffer memory = zip_buffer(z);
+    if (bags_buffer_reserve(&memory, size, z->err))
+        return BAGS_ERROR_MEMORY;
+    char *partial = (char *)memory.data;
+    bags_code code = zip_create(z, partial, size);
+    bool created = !code;
+    if (!code)
+        code = zip_write_all(z);
+    int error =
+        code || z->options.no_sync ? 0 : z->io->sync(z->io->user, z->file);
+    if (error)
+        code = zip_fail_system(z, error, z->path, "sync");
+    error = created ? z->io->close(z->io->user, z->file) : 0;
+    if (error && !code)
+        code = zip_fail_system(z, error, z->path, "close");
+    if (!code)
+        code = zip_check_target(z);
+    error = code ? 0 : z->io->rename(z->io->user, partial, z->path);
+    if (error)
+        code = zip_fail_system(z, error, z->path, "create");
+    if (code && created)
+        z->io->remove(z->io->user, partial);
+    if (!code && !z->options.no_sync)
+        code = zip_sync_parent(z, partial);
+    bags_buffer_free(&memory);
+    return code;
+}
+
+bags_code bags_zip(const char *dataset, const char *path,
+    const bags_zip_options *options, bags_error *err) {
+    bags_error ignored;
+    zip_writer writer, *z = &writer;
+    err = err ? err : &ignored;
+    if (!dataset || !*dataset || !path || !*path)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
+    memset(z, 0, sizeof *z);
+    if (options)
+        z->options = *options;
+    z->dataset = dataset;
+    z->path = path;
+    z->err = err;
+    z->io = z->options.env.io ? z->options.env.io : bags_io_local();
+    z->tables = z->part = z->names = z->members_memory = z->text =
+        zip_buffer(z);
+    bags_code code = zip_check_target(z);
+    if (!code)
+        code = crc_start(z);
+    if (!code)
+        code = zip_collect(z);
+    if (!code)
+        code = zip_create_and_write(z);
+    bags_buffer_free(&z->members_memory);
+    bags_buffer_free(&z->names);
+    bags_buffer_free(&z->text);
+    bags_buffer_free(&z->tables);
+    bags_buffer_free(&z->part);
+    return code;
+}
