@@ -247,6 +247,8 @@ void path_hint(const char *path);
 extern const option reading_options[];
 
 void source_open(const char *path);
+/* Open a dataset with the reading_options; never NULL. */
+bags_reader *dataset_open(const char *path);
 /* The dataset, or NULL: it is a Bag. */
 const bags_reader *source_dataset(void);
 const char *source_path(void);

@@ -28,12 +28,22 @@ const option reading_options[] = {
     OPTIONS_END,
 };
 
+static bags_unfinished how_unfinished(void) {
+    if (live && skip_unfinished)
+        usage("--live and --skip-unfinished are mutually exclusive");
+    return live              ? BAGS_UNFINISHED_READ
+           : skip_unfinished ? BAGS_UNFINISHED_SKIP
+                             : BAGS_UNFINISHED_REFUSE;
+}
+
 static void open_bag(void) {
     bag_reader_options options = {0};
     options.verify_checksums = check;
     /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
     options.allow_empty_file = true;
-    options.unfinished = live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
+    options.unfinished = how_unfinished() == BAGS_UNFINISHED_READ
+                             ? BAGS_UNFINISHED_READ
+                             : BAGS_UNFINISHED_REFUSE;
     options.env.io = io_for_path(path);
     bag = bag_reader_open(path, &options, &failure);
     if (!bag)
@@ -44,34 +54,31 @@ static void open_bag(void) {
             path);
 }
 
-static void open_dataset(void) {
+bags_reader *dataset_open(const char *given) {
     bags_reader_options options = {0};
     options.allow_gaps = allow_gaps;
     options.verify_checksums = check;
-    options.unfinished = live              ? BAGS_UNFINISHED_READ
-                         : skip_unfinished ? BAGS_UNFINISHED_SKIP
-                                           : BAGS_UNFINISHED_REFUSE;
+    options.unfinished = how_unfinished();
     options.registry = registry_get();
-    options.env.io = io_for_path(path);
-    dataset = bags_reader_open(path, &options, &failure);
-    if (!dataset && failure.code == BAGS_ERROR_UNFINISHED)
+    options.env.io = io_for_path(given);
+    bags_reader *reader = bags_reader_open(given, &options, &failure);
+    if (!reader && failure.code == BAGS_ERROR_UNFINISHED)
         failure_suffix("; --live reads the data that was flushed, "
                        "--skip-unfinished leaves it out");
-    if (!dataset && failure.code == BAGS_ERROR_MISSING)
-        path_hint(path);
-    if (!dataset)
+    if (!reader && failure.code == BAGS_ERROR_MISSING)
+        path_hint(given);
+    if (!reader)
         die();
+    return reader;
 }
 
 void source_open(const char *given) {
     path = given;
-    if (live && skip_unfinished)
-        usage("--live and --skip-unfinished are mutually exclusive");
     bags_path_kind kind = path_kind(path);
     if (kind == BAGS_PATH_NONE)
         fail_system(ENOENT, path, "open");
     if (kind == BAGS_PATH_DIRECTORY)
-        open_dataset();
+        dataset = dataset_open(path);
     else
         open_bag();
 }
