@@ -1341,6 +1341,10 @@ BAGS_API void bags_reader_close(bags_reader *reader);
 /* Number of datapoints in all shards. */
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 
+/* The path with which the reader was opened, for messages. Valid until the reader is
+ * closed. */
+BAGS_API const char *bags_reader_path(const bags_reader *reader);
+
 /* The fields, sorted by name; *count of them. A field's index in this array is its
  * number in every other function. Valid until the reader is closed. */
 BAGS_API const bags_field *bags_reader_fields(
@@ -9800,6 +9804,10 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
 
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
     return reader->length;
+}
+
+BAGS_API const char *bags_reader_path(const bags_reader *reader) {
+    return reader->path;
 }
 
 BAGS_API const bags_shard *bags_reader_shards(

@@ -14,6 +14,7 @@
  *     mp4.c      mp4 webm      FFmpeg         -lavformat -lavcodec -lswscale
  *                                             -lavutil
  *     resample.c (images)      none
+ *     loader.c   (batches)     none           -lm -pthread
  *
  * A codec serves its types once it is in the registry with which a reader or a
  * writer is opened:
@@ -675,8 +676,7 @@ typedef struct bags_box {
  *               are rounded to float, as Pillow does
  *   width       of the result, in pixels, from 1
  *   height      of the result
- *   scratch     memory for the call; it does not grow again for the same sizes, or
- *               smaller ones, with the same ratio
+ *   scratch     memory for the call, which grows to what the largest call needs
  *   out         receives height rows of width * channels bytes, and must not overlap
  *               the pixels; undefined after a failure
  *   out_stride  like stride
@@ -696,6 +696,353 @@ bags_code bags_resample(const bags_image *image, const void *pixels,
     size_t stride, const bags_box *box, bags_filter filter, uint32_t width,
     uint32_t height, bags_buffer *scratch, void *out, size_t out_stride,
     bags_error *err);
+
+/* ========================================================================
+ * >>loader
+ * Batches of tensors from datasets, in an order that is shuffled exactly, by
+ * several threads, resumable. No library but the system's threads; what images
+ * need is passed in (bags_loader_images).
+ * ====================================================================== */
+
+/*
+ * The index at a position of a shuffled list, and the position of an index: a
+ * bijection of 0 .. length - 1 that seed and epoch choose.
+ *
+ *   length    1 to 2^63 - 1
+ *   position  below length; so is the index
+ *
+ * Returns UINT64_MAX if an argument is out of range. The result is the same on
+ * every platform, and stays the same in later versions. Not for cryptography.
+ * Threads: any. Cost: no memory; about 20 ns at any length, 40 below 4,096.
+ */
+uint64_t bags_permute(
+    uint64_t seed, uint64_t epoch, uint64_t length, uint64_t position);
+uint64_t bags_permute_inverse(
+    uint64_t seed, uint64_t epoch, uint64_t length, uint64_t index);
+
+/*
+ * The order in which datapoints are loaded: every epoch has positions 0 ..
+ * length - 1, and each position has a datapoint of one of the datasets.
+ *
+ * By default position p of epoch e of a single dataset is datapoint
+ * bags_permute(seed, e, length, p). Several datasets are treated as one, appended
+ * to each other, so that shuffling interleaves them.
+ *
+ * With `chunk`, chunks of neighbouring datapoints come together, which disks and
+ * networks need: the chunks are shuffled, every `window` of them, in this new
+ * order, are a window, and the datapoints of a window are shuffled. An epoch still
+ * has each datapoint once.
+ *
+ * With `weights`, dataset d has n[d] of every 1,024 consecutive positions,
+ * starting at position 0: 1,024 w rounded down, or up for those with the largest
+ * remainders (of equal ones, the first), so that the sum is 1,024. They are
+ * shuffled within these 1,024. Each dataset is walked in epochs of its own, which
+ * have each of its datapoints once, and continue where the last epoch of the order
+ * ended. The length of an epoch is the sum of the datasets' lengths, rounded up to
+ * a multiple of 1,024: it then contains n[d] * length / 1024 datapoints of dataset
+ * d.
+ */
+typedef struct bags_order_options {
+    uint64_t seed;
+    bool in_order;   /* position p is datapoint p. Not with chunk or weights */
+    uint64_t chunk;  /* datapoints per chunk; 0: a complete shuffle */
+    uint64_t window; /* chunks per window; 0: 256. Only with chunk */
+    const double *weights; /* one for each dataset, relative; NULL: none */
+} bags_order_options;
+
+/* A datapoint: the dataset by its place in the list, and the index in it. */
+typedef struct bags_pick {
+    size_t dataset;
+    uint64_t index;
+} bags_pick;
+
+/* An order. Only `length` and `count` are public. */
+typedef struct bags_order {
+    uint64_t length; /* positions of an epoch */
+    size_t count;    /* datasets */
+    uint64_t seed, chunk, window;
+    bool in_order, weighted;
+    bags_buffer starts; /* where each dataset starts in the list of all */
+    bags_buffer slots;  /* with weights: of each of 1,024 slots, the dataset */
+    bags_buffer shares; /* with weights: the slots of each dataset */
+} bags_order;
+
+/*
+ * Make an order, to be freed with bags_order_free, also on failure.
+ *
+ *   lengths    of `count` datasets; a length may be 0, except with weights
+ *   options    NULL: {0}
+ *   allocator  NULL: malloc
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  no dataset; options that contradict each other; a weight
+ *                        that is not positive, or too small for one slot of 1,024
+ *   BAGS_ERROR_LIMIT     2^63 datapoints or more
+ *   BAGS_ERROR_MEMORY    out of memory
+ *
+ * Cost: 8 bytes per dataset; with weights 8 KiB more.
+ */
+bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
+    size_t count, const bags_order_options *options,
+    const bags_allocator *allocator, bags_error *err);
+void bags_order_free(bags_order *order);
+
+/*
+ * The datapoints at the positions start .. start + count - 1 of an epoch.
+ *
+ * Returns BAGS_OK, or BAGS_ERROR_RANGE: a position is not below length; with
+ * weights: 2^63 positions of all epochs so far.
+ *
+ * Threads: any. Cost: about 25 ns per position and, with several datasets, the
+ * logarithm of their number; with chunk about 80; with weights 60 for each position
+ * from the multiple of 1,024 before `start`.
+ */
+bags_code bags_order_get(const bags_order *order, uint64_t epoch,
+    uint64_t start, size_t count, bags_pick *picks, bags_error *err);
+
+/* ---- what becomes of a field ---- */
+
+/* The functions of the other files with which the loader makes tensors of images.
+ * A program names those that it is linked with:
+ *
+ *     static const bags_loader_images images = {bags_resample, bags_jpeg_probe,
+ *         bags_jpeg_decode, bags_png_probe, bags_png_decode};
+ */
+typedef struct bags_loader_images {
+    /* bags_resample. NULL: images keep their size */
+    bags_code (*resample)(const bags_image *image, const void *pixels,
+        size_t stride, const bags_box *box, bags_filter filter, uint32_t width,
+        uint32_t height, bags_buffer *scratch, void *out, size_t out_stride,
+        bags_error *err);
+    /* bags_jpeg_probe and bags_jpeg_decode: of JPEG files only the crop is
+     * decoded. NULL: the codec of the reader decodes all of it */
+    bags_code (*jpeg_probe)(bags_view blob, const bags_jpeg_options *options,
+        bags_image *out, bags_error *err);
+    bags_code (*jpeg_decode)(bags_view blob, const bags_jpeg_options *options,
+        void *pixels, size_t size, size_t stride, bags_error *err);
+    /* bags_png_probe and bags_png_decode: palettes become colours. NULL: the codec
+     * of the reader decodes, which returns the indices of a palette */
+    bags_code (*png_probe)(bags_view blob, const bags_png_options *options,
+        bags_image *out, bags_error *err);
+    bags_code (*png_decode)(bags_view blob, const bags_png_options *options,
+        void *pixels, size_t size, size_t stride, bags_error *err);
+} bags_loader_images;
+
+typedef enum bags_crop {
+    BAGS_CROP_NONE = 0, /* all of it is resized to width x height */
+    BAGS_CROP_CENTER, /* the shorter side is resized to `resize`, then the middle
+                         is cut out: Resize and CenterCrop of torchvision */
+    BAGS_CROP_RANDOM /* a random rectangle of 0.08 to 1 of the area and an aspect
+                         ratio of 3/4 to 4/3 is resized: RandomResizedCrop of
+                         torchvision */
+} bags_crop;
+
+/* What a callback that decodes a blob receives. */
+typedef struct bags_load_item {
+    const bags_reader *reader;
+    bags_pick pick;
+    size_t field;  /* its number in this reader */
+    uint64_t item; /* of a sequence; otherwise 0 */
+    bags_view blob;
+    uint64_t random; /* a number that depends only on seed, epoch and position:
+                        the same for all fields and items of a datapoint */
+} bags_load_item;
+
+/*
+ * How a field becomes a tensor. {0} with a name keeps values as they are:
+ *
+ *   numbers, arrays whose type states their shape     stacked: [n, shape...]
+ *   a sequence of them                                ragged: offsets
+ *   bytes, utf8, and blobs without a codec or whose   bytes, with ends
+ *   value is an object
+ *   other arrays, images among them                   one value each
+ *
+ * Numbers of the types int and i64 become int64, those of u64 uint64.
+ */
+typedef struct bags_load_field {
+    const char *name;
+    bags_dtype dtype;      /* convert numbers and elements; one that the dtype
+                              cannot hold is an error. NONE: as they are */
+    size_t dims;           /* stack arrays that all have this shape, up to 6 */
+    const uint64_t *shape; /* dimensions */
+
+    /* For images: width and height set request a tensor of this size, uint8, or
+     * float32 with the value (x / 255 - mean) / std. */
+    uint32_t width, height;
+    uint32_t channels; /* 1: gray, 3: RGB, as Pillow converts; 0: 3 */
+    bags_crop crop;
+    uint32_t resize; /* of BAGS_CROP_CENTER; 0: the larger of width, height */
+    bags_filter filter;
+    bool flip;     /* mirror left and right, in every second datapoint */
+    bool nchw;     /* channels first: [n, c, h, w]; false: [n, h, w, c] */
+    bool scaled;   /* BAGS_CROP_RANDOM of a JPEG: decode to 1/2, 1/4 or 1/8 if
+                          that still has the size: faster, other pixels */
+    float mean[3]; /* per channel */
+    float std[3];  /* 0: 1 */
+
+    /* For sequences: take a window of this many items, each `stride` after the one
+     * before. It starts at the same item in all fields that have one: at random,
+     * anywhere where all of them fit, or at options.window_start. 0: all items,
+     * ragged. */
+    uint64_t window;
+    uint64_t stride; /* 0: 1 */
+
+    /* Decode with this instead of the reader's codec. *value may view the scratch.
+     * It is called by several threads. On failure it writes err (see bags_fail) and
+     * returns the code. */
+    bags_code (*decode)(void *user, const bags_load_item *item,
+        bags_buffer *scratch, bags_value *value, bags_error *err);
+    void *user;
+} bags_load_field;
+
+/* ---- the loader ---- */
+
+typedef struct bags_loader bags_loader;
+
+typedef struct bags_loader_options {
+    bags_order_options order;
+    uint32_t batch;  /* datapoints per batch, of all ranks together; 0: 32 */
+    bool drop_last;  /* drop a short batch at the end of an epoch */
+    uint64_t epochs; /* end after epoch epochs - 1; 0: never */
+    uint32_t rank,
+        ranks;         /* load slice `rank` of `ranks` of each batch; 0, 0: all.
+                             Slices differ in size by at most one, and may be
+                             empty */
+    uint32_t threads;  /* 0: the number of processors */
+    bool no_threads;   /* bags_loader_next does the work itself */
+    uint32_t ahead;    /* batches that may wait, besides one per thread; 0: 2 */
+    uint32_t hold;     /* a batch stays valid for this many more calls of
+                      bags_loader_next */
+    bool indices_only; /* only picks; nothing is read */
+    bool
+        skip_damaged; /* leave out and count datapoints that are damaged or do not
+                          fit the fields' options; otherwise they are an error.
+                          Failed reads are an error in any case */
+    bool prefetch;    /* announce a batch to the disk before it is read, see
+                          bags_reader_prefetch */
+    bool random_window;    /* windows of sequences start at random */
+    uint64_t window_start; /* otherwise here */
+    const bags_load_field *fields;
+    size_t field_count; /* 0: all fields of the first dataset, as they are */
+    const bags_loader_images *images; /* NULL: none */
+    const bags_allocator *tensors;   /* of batches, such as pinned memory; NULL:
+                                         that of everything else */
+    const bags_allocator *allocator; /* of everything else; NULL: malloc. Both
+                                         must be thread-safe */
+} bags_loader_options;
+
+/*
+ * Open a loader of datasets, which must stay open until it is closed. What the
+ * options point to is copied, except `images`, hooks and `user`.
+ *
+ * Returns the loader, or NULL:
+ *   BAGS_ERROR_ARGUMENT  invalid options
+ *   BAGS_ERROR_FIELD     a dataset has no such field, or it is listed twice
+ *   BAGS_ERROR_TYPE      a field cannot become what its options request
+ *   BAGS_ERROR_LIMIT     2^63 datapoints; a tensor above the address space
+ *   BAGS_ERROR_MEMORY    out of memory
+ *
+ * Threads: one at a time per loader. Threads start with the first batch. Cost:
+ * nothing is read.
+ */
+bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
+    const bags_loader_options *options, bags_error *err);
+
+/* Stop the threads, as soon as each has finished its datapoint, and free
+ * everything. NULL is accepted. */
+void bags_loader_close(bags_loader *loader);
+
+/*
+ * A field of a batch. `data` has one of three forms:
+ *
+ *   elements of `dtype`: [n, L, shape...] or, of ragged sequences, where `offsets`
+ *       is set, [items, shape...]
+ *   bytes: item i is the bytes ends[i] .. ends[i + 1]; dtype is uint8
+ *   `values` is set: item i is values[i], an array whose data is at ends[i]
+ */
+typedef struct bags_tensor {
+    const char *name;
+    bags_dtype dtype; /* NONE if `values` is set */
+    size_t dims;      /* of shape, which starts with n, or with the items */
+    uint64_t shape[8];
+    void *data;  /* aligned to 64 bytes, as far as its allocator aligns to 16 */
+    size_t size; /* bytes of data */
+    uint64_t items;           /* of all datapoints */
+    const uint64_t *offsets;  /* of a ragged sequence: datapoint i has the items
+                                offsets[i] .. offsets[i + 1]. Otherwise NULL: all
+                                have the same number */
+    const uint64_t *ends;     /* items + 1 offsets in data; or NULL */
+    const bags_value *values; /* one per item; or NULL */
+} bags_tensor;
+
+typedef struct bags_batch {
+    uint64_t epoch, batch; /* batch counts from 0 in each epoch */
+    uint64_t position; /* in the epoch, of the first datapoint of the slice */
+    size_t length;     /* datapoints in the tensors */
+    const bags_pick *picks; /* `length` of them */
+    uint64_t skipped;       /* datapoints that were left out */
+    uint64_t bytes;         /* of the blobs that were decoded */
+    size_t count;           /* tensors, in the order of the options' fields */
+    const bags_tensor *tensors;
+} bags_batch;
+
+/*
+ * The next batch, or this rank's slice of it, in *batch; NULL after the last. It is
+ * valid until the next call (see `hold`), or until the loader is closed.
+ *
+ * Returns BAGS_OK, or what reading and decoding return; the message names dataset,
+ * field and datapoint. It is the first failure in the order of the batches; those
+ * before were returned, and every later call repeats it.
+ *
+ * Cost: waits for the batch; no allocation once its memory has grown.
+ */
+bags_code bags_loader_next(
+    bags_loader *loader, const bags_batch **batch, bags_error *err);
+
+/* The bytes of datapoint i in a tensor, and in *first and *count, which may be
+ * NULL, its items. Empty if there is no such datapoint. */
+bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *tensor,
+    size_t i, uint64_t *first, uint64_t *count);
+
+/* Batches per epoch. */
+uint64_t bags_loader_batches(const bags_loader *loader);
+
+/* Continue with this batch of this epoch. Returns BAGS_OK, BAGS_ERROR_RANGE or the
+ * failure of the loader. Cost: O(1); waits until the threads have finished their
+ * datapoints, and drops the batches that they made ahead. */
+bags_code bags_loader_seek(
+    bags_loader *loader, uint64_t epoch, uint64_t batch, bags_error *err);
+
+#define BAGS_LOADER_STATE 64
+
+/*
+ * Save where the loader is: after the last batch that bags_loader_next returned.
+ * It does not depend on rank, ranks, threads and fields, so that the state of any
+ * rank serves every other one, also when their number changes.
+ *
+ *     0  8  "BAGSLD", the version 1 in two bytes
+ *     8  8  seed
+ *    16  8  epoch
+ *    24  8  batch in the epoch
+ *    32  8  datapoints of all datasets
+ *    40  4  datapoints per batch
+ *    44  4  number of datasets
+ *    48  4  hash of the datasets: lengths, fields, types, and the beginnings of
+ *           the blobs of three datapoints of each
+ *    52  4  hash of the options that determine the order, and drop_last
+ *    56  8  hash of the bytes before
+ *
+ * Numbers are little-endian. restore continues there. Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not a state: truncated, or damaged
+ *   BAGS_ERROR_VALUE    of other datasets or other options; the message names what
+ *                       differs
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *                       reading the three datapoints failed
+ */
+bags_code bags_loader_save(bags_loader *loader,
+    unsigned char state[BAGS_LOADER_STATE], bags_error *err);
+bags_code bags_loader_restore(
+    bags_loader *loader, const void *state, size_t size, bags_error *err);
 
 /* ========================================================================
  * Private: what several of the files next to this one share.
