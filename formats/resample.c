@@ -32,7 +32,7 @@
     (((uint32_t)ZERO << PRECISION) + ((uint32_t)1 << (PRECISION - 1)))
 /* Sides are exact in float, and no window begins after the image. */
 #define MOST_SIDE ((uint32_t)1 << 23)
-#define BLOCK 16 /* bytes of a row that are summed at once */
+#define BLOCK 32 /* bytes of a row that are summed at once */
 #define ALIGN ((size_t)64)
 
 /* The windows along one axis. */
@@ -135,7 +135,15 @@ static void weave(const resampler *r, uint32_t row, uint32_t rows) {
     size_t channels = r->channels, size = r->x.size * channels;
     uint64_t *band = r->band;
     if (channels % 2) {
-        for (size_t i = 0; i < size; i++)
+        size_t i = 0;
+        for (; size - i >= BLOCK; i += BLOCK) {
+            unsigned char a[BLOCK], b[BLOCK];
+            memcpy(a, upper + i, BLOCK);
+            memcpy(b, lower + i, BLOCK);
+            for (size_t j = 0; j < BLOCK; j++)
+                band[i + j] = a[j] | (uint64_t)b[j] << 32;
+        }
+        for (; i < size; i++)
             band[i] = upper[i] | (uint64_t)lower[i] << 32;
         return;
     }
@@ -204,15 +212,15 @@ static void resize_lines(const resampler *r, uint32_t i, unsigned char *out) {
     for (size_t at = 0; at < row; at += BLOCK) {
         uint32_t sums[BLOCK];
         unsigned char bytes[BLOCK];
-        for (int j = 0; j < BLOCK; j++)
+        for (size_t j = 0; j < BLOCK; j++)
             sums[j] = OFFSET;
         for (uint32_t k = 0; k < count; k++) {
             const unsigned char *line = r->lines[k] + at;
             uint32_t weight = (uint32_t)weights[k];
-            for (int j = 0; j < BLOCK; j++)
+            for (size_t j = 0; j < BLOCK; j++)
                 sums[j] += line[j] * weight;
         }
-        for (int j = 0; j < BLOCK; j++)
+        for (size_t j = 0; j < BLOCK; j++)
             bytes[j] = byte_of(sums[j]);
         memcpy(out + at, bytes, row - at < BLOCK ? row - at : BLOCK);
     }
@@ -328,7 +336,7 @@ static bags_code check_sides(
         if (sides[i] < 1 || sides[i] > MOST_SIDE)
             return bags_fail(err,
                 sides[i] ? BAGS_ERROR_LIMIT : BAGS_ERROR_ARGUMENT,
-                "side of an image out of range (%u pixels, 1 to %u)",
+                "side of an image out of range (%u pixels, maximum %u)",
                 (unsigned)sides[i], (unsigned)MOST_SIDE);
     return BAGS_OK;
 }
