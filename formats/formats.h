@@ -1004,6 +1004,11 @@ bags_code bags_loader_next(
 bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *tensor,
     size_t i, uint64_t *first, uint64_t *count);
 
+/* A checksum of a batch: for each datapoint of its dataset, index and tensors; these
+ * are added modulo 2^64. So the digests of all ranks' slices add up to that of the
+ * entire batch, whatever the order. */
+uint64_t bags_batch_digest(const bags_batch *batch);
+
 /* Batches per epoch. */
 uint64_t bags_loader_batches(const bags_loader *loader);
 

@@ -234,6 +234,8 @@ bags_view msgpack_from_json(json_object *value, bags_buffer *out);
 extern const option reading_options[];
 
 void source_open(const char *path);
+/* Open a dataset with the reading_options; never NULL. */
+bags_reader *dataset_open(const char *path);
 /* The dataset, or NULL: it is a Bag. */
 const bags_reader *source_dataset(void);
 const char *source_path(void);

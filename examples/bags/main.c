@@ -17,6 +17,7 @@ extern const command command_finalize;
 extern const command command_get;
 extern const command command_images;
 extern const command command_info;
+extern const command command_load;
 extern const command command_pack;
 extern const command command_recover;
 extern const command command_sheet;
@@ -30,6 +31,7 @@ static const command *const commands[] = {
     &command_pack,
     &command_images,
     &command_sheet,
+    &command_load,
     &command_finalize,
     &command_recover,
     &command_verify,

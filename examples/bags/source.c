@@ -28,12 +28,22 @@ const option reading_options[] = {
     OPTIONS_END,
 };
 
+static bags_unfinished how_unfinished(void) {
+    if (live && skip_unfinished)
+        usage("--live and --skip-unfinished are mutually exclusive");
+    return live              ? BAGS_UNFINISHED_READ
+           : skip_unfinished ? BAGS_UNFINISHED_SKIP
+                             : BAGS_UNFINISHED_REFUSE;
+}
+
 static void open_bag(void) {
     bag_reader_options options = {0};
     options.verify_checksums = check;
     /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
     options.allow_empty_file = true;
-    options.unfinished = live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
+    options.unfinished = how_unfinished() == BAGS_UNFINISHED_READ
+                             ? BAGS_UNFINISHED_READ
+                             : BAGS_UNFINISHED_REFUSE;
     bag = bag_reader_open(path, &options, &failure);
     if (!bag)
         die();
@@ -43,31 +53,28 @@ static void open_bag(void) {
             path);
 }
 
-static void open_dataset(void) {
+bags_reader *dataset_open(const char *given) {
     bags_reader_options options = {0};
     options.allow_gaps = allow_gaps;
     options.verify_checksums = check;
-    options.unfinished = live              ? BAGS_UNFINISHED_READ
-                         : skip_unfinished ? BAGS_UNFINISHED_SKIP
-                                           : BAGS_UNFINISHED_REFUSE;
+    options.unfinished = how_unfinished();
     options.registry = registry_get();
-    dataset = bags_reader_open(path, &options, &failure);
-    if (!dataset && failure.code == BAGS_ERROR_UNFINISHED)
+    bags_reader *reader = bags_reader_open(given, &options, &failure);
+    if (!reader && failure.code == BAGS_ERROR_UNFINISHED)
         failure_suffix("; --live reads the data that was flushed, "
                        "--skip-unfinished leaves it out");
-    if (!dataset)
+    if (!reader)
         die();
+    return reader;
 }
 
 void source_open(const char *given) {
     struct stat about;
     path = given;
-    if (live && skip_unfinished)
-        usage("--live and --skip-unfinished are mutually exclusive");
     if (stat(path, &about))
         fail_system(errno, path, "open");
     if (S_ISDIR(about.st_mode))
-        open_dataset();
+        dataset = dataset_open(path);
     else
         open_bag();
 }

@@ -1,0 +1,392 @@
+/*
+ * bags load: run the data loader, to measure it, to see its order, or to check that
+ * several ranks load the same.
+ *
+ * The line of a batch is flushed before the state is replaced: after a kill the
+ * last line may be printed again, but none is lost.
+ */
+#include "command.h"
+#include "system.h"
+
+#include <errno.h>
+
+#include "../../formats/formats.h"
+
+static const char *weights_given, *fields_given, *state_path;
+static option_number batch, seed, epochs, batches, rank, ranks, threads;
+static option_number chunk, window, crop;
+static bool in_order, indices, digest, skip_damaged;
+
+static const option options[] = {
+    {"batch", OPTION_NUMBER, &batch, "B",
+        "datapoints per batch, of all ranks together; without it 32"},
+    {"seed", OPTION_NUMBER, &seed, "S", "choose the order; without it 0"},
+    {"epochs", OPTION_NUMBER, &epochs, "E",
+        "end after E epochs, also when it resumes; without it 1"},
+    {"batches", OPTION_NUMBER, &batches, "N",
+        "end after N batches of this run"},
+    {"rank", OPTION_NUMBER, &rank, "R",
+        "load slice R, from 0, of each batch ..."},
+    {"ranks", OPTION_NUMBER, &ranks, "K", "... of K slices"},
+    {"threads", OPTION_NUMBER, &threads, "T",
+        "threads; without it, the number of processors"},
+    {"chunk", OPTION_NUMBER, &chunk, "C",
+        "keep chunks of C neighbouring datapoints near to each other, ..."},
+    {"window", OPTION_NUMBER, &window, "G",
+        "... in windows of G chunks, within which they are shuffled; without "
+        "it "
+        "256"},
+    {"weights", OPTION_TEXT, &weights_given, "W,...",
+        "mix the datasets in these proportions"},
+    {"fields", OPTION_TEXT, &fields_given, "F,...",
+        "load these fields; without it, all"},
+    {"crop", OPTION_NUMBER, &crop, "SIZE",
+        "of images, load random crops of SIZE x SIZE, mirrored at random and "
+        "normalised, as for training"},
+    {"in-order", OPTION_FLAG, &in_order, NULL, "do not shuffle"},
+    {"skip-damaged", OPTION_FLAG, &skip_damaged, NULL,
+        "leave out and count damaged datapoints; without it they end the "
+        "command"},
+    {"state", OPTION_TEXT, &state_path, "FILE",
+        "continue where FILE states, if it exists, and save there after each "
+        "batch"},
+    {"indices", OPTION_FLAG, &indices, NULL,
+        "print a line of JSON for each batch, with its datapoints"},
+    {"digest", OPTION_FLAG, &digest, NULL,
+        "the same, with a checksum of what was decoded; those of all ranks add "
+        "up, modulo 2^64, to that of the batch"},
+    OPTIONS_END,
+};
+
+static bags_loader *loader;
+static size_t dataset_count;
+
+/* ---- options ---- */
+
+static uint64_t number(const option_number *given, const char *name,
+    uint64_t least, uint64_t most, uint64_t otherwise) {
+    if (!given->given)
+        return otherwise;
+    if (given->value < least || given->value > most)
+        usage(
+            "--%s must be %ju to %ju", name, (uintmax_t)least, (uintmax_t)most);
+    return given->value;
+}
+
+/* The parts of a list; *count of them. */
+static char **split(const char *list, size_t *count) {
+    char *at = string_format("%s", list), **parts = NULL;
+    for (*count = 0; at;) {
+        char *end = strchr(at, ',');
+        if (end)
+            *end = 0;
+        parts = (char **)grow(parts, *count, sizeof *parts);
+        parts[(*count)++] = at;
+        at = end ? end + 1 : NULL;
+    }
+    return parts;
+}
+
+static const double *parse_weights(void) {
+    size_t count;
+    static char **parts;
+    static double *weights;
+    char *end;
+    parts = split(weights_given, &count);
+    weights = (double *)allocate(count, sizeof *weights);
+    if (count != dataset_count)
+        usage("--weights: %ju weight%s for %ju dataset%s", (uintmax_t)count,
+            plural(count), (uintmax_t)dataset_count, plural(dataset_count));
+    for (size_t i = 0; i < count; i++) {
+        weights[i] = strtod(parts[i], &end);
+        if (*end || end == parts[i] || !(weights[i] > 0))
+            usage("--weights: \"%s\" is not a positive number", parts[i]);
+    }
+    return weights;
+}
+
+/* ---- fields ---- */
+
+#if defined(BAGS_WITH_RESAMPLE)
+static const bags_loader_images images = {
+    bags_resample,
+#ifdef BAGS_WITH_JPEG
+    bags_jpeg_probe,
+    bags_jpeg_decode,
+#else
+    NULL,
+    NULL,
+#endif
+#ifdef BAGS_WITH_PNG
+    bags_png_probe,
+    bags_png_decode,
+#else
+    NULL,
+    NULL,
+#endif
+};
+#define IMAGES &images
+#else
+#define IMAGES NULL
+#endif
+
+static bool is_image(const bags_reader *reader, const char *name) {
+    size_t count;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(fields[i].name, name))
+            return type_kind(fields[i].type) == TYPE_IMAGE;
+    return false;
+}
+
+static void choose_crop(bags_load_field *field, uint32_t size) {
+    static const float mean[3] = {0.485f, 0.456f, 0.406f};
+    static const float deviation[3] = {0.229f, 0.224f, 0.225f};
+    if (!IMAGES)
+        fail(BAGS_ERROR_TYPE,
+            "--crop is not in this build of bags; formats/resample.c has it");
+    field->width = field->height = size;
+    field->crop = BAGS_CROP_RANDOM;
+    field->flip = field->nchw = true;
+    field->dtype = BAGS_DTYPE_FLOAT32;
+    memcpy(field->mean, mean, sizeof mean);
+    memcpy(field->std, deviation, sizeof deviation);
+}
+
+/* The fields to load: all of the first dataset, or those that were given. Returns
+ * true if some are images. */
+static bool choose_fields(
+    const bags_reader *reader, bags_loader_options *loading) {
+    size_t count;
+    bool found = false;
+    const bags_field *all = bags_reader_fields(reader, &count);
+    static char **names;
+    names = fields_given ? split(fields_given, &count) : NULL;
+    uint32_t size = (uint32_t)number(&crop, "crop", 1, 65535, 0);
+    static bags_load_field
+        *fields; /* it and `names` live as long as the loader */
+    fields = (bags_load_field *)allocate(count, sizeof *fields);
+    for (size_t i = 0; i < count; i++) {
+        fields[i].name = names ? names[i] : all[i].name;
+        if (!is_image(reader, fields[i].name))
+            continue;
+        found = true;
+        if (size)
+            choose_crop(&fields[i], size);
+    }
+    if (size && !found)
+        usage("--crop: no field that is loaded is an image");
+    loading->fields = fields;
+    loading->field_count = count;
+    return found;
+}
+
+/* ---- the state ---- */
+
+static bool state_read(void) {
+    bags_buffer buffer = {0};
+    struct stat about;
+    if (stat(state_path, &about)) {
+        if (errno != ENOENT)
+            fail_system(errno, state_path, "open");
+        return false;
+    }
+    bags_view state = file_read(state_path, &buffer);
+    if (bags_loader_restore(loader, state.data, state.size, &failure)) {
+        failure_prefix("%s: ", state_path);
+        die();
+    }
+    bags_buffer_free(&buffer);
+    return true;
+}
+
+/* Each rank has a new file of its own, should they share the state. */
+static void state_write(void) {
+    unsigned char state[BAGS_LOADER_STATE];
+    must(bags_loader_save(loader, state, &failure));
+    static char *fresh;
+    if (!fresh)
+        fresh = string_format(
+            "%s.new%ju", state_path, (uintmax_t)(rank.given ? rank.value : 0));
+    int file = open_file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
+    if (file < 0)
+        fail_system(errno, fresh, "create");
+    errno = 0;
+    if (write_some(file, state, sizeof state) != (ssize_t)sizeof state) {
+        int error = errno;
+        close(file);
+        remove(fresh);
+        fail_system(error ? error : ENOSPC, fresh, "write");
+    }
+    if (close(file) || replace_file(fresh, state_path)) {
+        int error = errno;
+        remove(fresh);
+        fail_system(error, state_path, "replace");
+    }
+}
+
+/* ---- what is printed ---- */
+
+static void print_batch(const bags_batch *loaded) {
+    static text line;
+    line.size = 0;
+    text_format(&line, "{\"epoch\": %ju, \"batch\": %ju",
+        (uintmax_t)loaded->epoch, (uintmax_t)loaded->batch);
+    if (indices) {
+        text_puts(&line, ", \"indices\": [");
+        for (size_t i = 0; i < loaded->length; i++) {
+            const bags_pick *pick = &loaded->picks[i];
+            text_puts(&line, i ? ", " : "");
+            if (dataset_count > 1)
+                text_format(&line, "[%ju, %ju]", (uintmax_t)pick->dataset,
+                    (uintmax_t)pick->index);
+            else
+                text_format(&line, "%ju", (uintmax_t)pick->index);
+        }
+        text_puts(&line, "]");
+    }
+    if (digest)
+        text_format(&line, ", \"digest\": \"%016jx\"",
+            (uintmax_t)bags_batch_digest(loaded));
+    text_puts(&line, "}\n");
+    text_output(&line);
+    errno = 0;
+    if (fflush(stdout) && errno == EPIPE)
+        exit(1);
+    if (ferror(stdout))
+        fail_system(errno ? errno : EIO, "standard output", "write");
+}
+
+typedef struct totals {
+    uint64_t batches, datapoints, images, skipped, bytes;
+    double seconds;
+} totals;
+
+static void add(totals *sum, const bags_reader *reader, const bags_batch *one) {
+    sum->batches++;
+    sum->datapoints += one->length;
+    sum->skipped += one->skipped;
+    sum->bytes += one->bytes;
+    for (size_t i = 0; i < one->count; i++)
+        if (is_image(reader, one->tensors[i].name))
+            sum->images += one->tensors[i].items;
+}
+
+/* The last line. It is not JSON, so it goes to stderr if the others are. */
+static void print_summary(const totals *sum, bool has_images) {
+    double seconds = sum->seconds > 1e-9 ? sum->seconds : 1e-9;
+    text line = {0};
+    text_format(&line,
+        "%ju datapoint%s in %ju batch%s, %.1f s: ", (uintmax_t)sum->datapoints,
+        plural(sum->datapoints), (uintmax_t)sum->batches,
+        sum->batches == 1 ? "" : "es", sum->seconds);
+    text_format(&line, "%.0f datapoints/s", (double)sum->datapoints / seconds);
+    if (has_images)
+        text_format(&line, ", %.0f images/s", (double)sum->images / seconds);
+    if (sum->bytes || !indices || digest)
+        text_format(&line, ", %.1f MB/s", (double)sum->bytes / 1e6 / seconds);
+    if (sum->skipped)
+        text_format(&line, "; %ju damaged datapoint%s left out",
+            (uintmax_t)sum->skipped, plural(sum->skipped));
+    text_puts(&line, "\n");
+    if (indices || digest)
+        fwrite(line.buffer.data, 1, line.size, stderr);
+    else
+        text_output(&line);
+    bags_buffer_free(&line.buffer);
+}
+
+/* ---- the loop ---- */
+
+static totals load_all(
+    const bags_reader *reader, uint64_t most, const char *title) {
+    totals sum = {0};
+    double start = seconds_now();
+    while (sum.batches < most) {
+        const bags_batch *loaded;
+        must(bags_loader_next(loader, &loaded, &failure));
+        if (!loaded)
+            break;
+        add(&sum, reader, loaded);
+        if (indices || digest)
+            print_batch(loaded);
+        if (state_path)
+            state_write();
+        progress_show(title, "datapoints", 0, 0, sum.datapoints);
+    }
+    sum.seconds = seconds_now() - start;
+    progress_end();
+    return sum;
+}
+
+static int run(int count, char **operands) {
+    bags_loader_options loading = {0};
+    dataset_count = (size_t)count;
+    const bags_reader **readers =
+        (const bags_reader **)allocate(dataset_count, sizeof *readers);
+    loading.batch = (uint32_t)number(&batch, "batch", 1, UINT32_MAX, 32);
+    loading.order.seed = seed.value;
+    loading.epochs = number(&epochs, "epochs", 0, UINT64_MAX, 1);
+    loading.ranks = (uint32_t)number(&ranks, "ranks", 1, UINT32_MAX, 1);
+    loading.rank = (uint32_t)number(&rank, "rank", 0, UINT32_MAX, 0);
+    loading.threads = (uint32_t)number(&threads, "threads", 1, 1024, 0);
+    loading.order.chunk = number(&chunk, "chunk", 1, UINT64_MAX, 0);
+    loading.order.window = number(&window, "window", 1, UINT64_MAX, 0);
+    loading.order.in_order = in_order;
+    loading.skip_damaged = skip_damaged;
+    loading.indices_only = indices && !digest;
+    loading.images = IMAGES;
+    if (rank.given && !ranks.given)
+        usage("--rank needs --ranks");
+    if (loading.rank >= loading.ranks)
+        usage("--rank must be below --ranks (%ju, %ju)", (uintmax_t)rank.value,
+            (uintmax_t)loading.ranks);
+    if (window.given && !chunk.given)
+        usage("--window needs --chunk");
+    if (in_order && (chunk.given || weights_given))
+        usage("--in-order and %s are mutually exclusive",
+            chunk.given ? "--chunk" : "--weights");
+    if (weights_given)
+        loading.order.weights = parse_weights();
+    for (size_t i = 0; i < dataset_count; i++)
+        readers[i] = dataset_open(operands[i]);
+    bool has_images = choose_fields(readers[0], &loading);
+    loading.prefetch = has_images;
+    if (loading.indices_only)
+        loading.threads = 0;
+    uint64_t most = number(&batches, "batches", 0, UINT64_MAX, UINT64_MAX);
+    if (loading.epochs == 0)
+        most = 0;
+    loader = bags_loader_open(readers, dataset_count, &loading, &failure);
+    if (!loader)
+        die();
+    bool resumed = state_path && state_read();
+    totals sum = load_all(readers[0], most, operands[0]);
+    if (sum.batches || !resumed)
+        print_summary(&sum, has_images);
+    bags_loader_close(loader);
+    for (size_t i = 0; i < dataset_count; i++)
+        bags_reader_close((bags_reader *)(uintptr_t)readers[i]);
+    free(readers);
+    return 0;
+}
+
+const command command_load = {"load", "load shuffled batches, as for training",
+    "DATASET...", 1, 0, options, reading_options,
+    "Runs the data loader: batches of decoded datapoints, in an order that is "
+    "shuffled anew in every epoch, by several threads. Prints how fast that "
+    "was. "
+    "--indices and --digest print a line of JSON for each batch instead, and "
+    "the "
+    "speed on standard error. Several datasets are mixed; then each index is a "
+    "pair [dataset, index].\n"
+    "The batches depend on the seed, not on threads and ranks. A state that "
+    "--state saved serves every rank, also if their number changes; a state of "
+    "another dataset, or of other options that change the order, is an error. "
+    "With --weights each 1024 positions, from the start of an epoch, have the "
+    "exact shares; an epoch then is as long as all datasets together, rounded "
+    "up "
+    "to a multiple of 1024.\n",
+    "  bags load pets --batch 256 --crop 224\n"
+    "  bags load pets --batch 4 --epochs 2 --indices --state pets.state\n",
+    run};
