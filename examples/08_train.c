@@ -183,3 +183,10 @@ int main(int argc, char **argv) {
     bags_reader_close(reader);
     return failed;
 }
+
+/* Output:
+epoch 0 batch 0 loss 0.428806394
+epoch 1 batch 0 loss 0.366560042
+epoch 2 batch 0 loss 0.245078236
+epoch 3 batch 0 loss 0.0553445071
+*/
