@@ -33,6 +33,8 @@ command -v mpirun                       | openmpi-bin
 command -v valgrind                     | valgrind
 command -v djpeg                        | libjpeg-turbo-progs
 command -v pngcheck                     | pngcheck
+/usr/bin/python3 -c "import PIL"        | python3-pil
+/usr/bin/python3 -c "import numpy"      | python3-numpy
 command -v ffmpeg                       | ffmpeg
 END
     [ "$wanted" != test ] || return 0
