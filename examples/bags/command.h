@@ -13,6 +13,7 @@
  *     show.c      values as JSON
  *     parse.c     JSON as values
  *     msgpack.c   msgpack to JSON and back
+ *     storage.c   where paths are: local files, URLs
  *     source.c    reads a Bag or a dataset
  *     sink.c      writes a Bag or a dataset; --resume and --append
  *     lines.c     the lines of a manifest
@@ -227,6 +228,19 @@ void formats_print(void);
 /* False if it is not valid. */
 bool msgpack_to_json(bags_view blob, text *out);
 bags_view msgpack_from_json(json_object *value, bags_buffer *out);
+
+/* ---- storage.c: where paths are ---- */
+
+/* The hooks that read a path: of local files, or of the server of a URL. Valid until
+ * the program ends. */
+const bags_io *io_for_path(const char *path);
+bags_path_kind path_kind(const char *path);
+bool path_is_remote(const char *path);
+/* Fail if the path is a URL. */
+void path_must_be_writable(const char *path);
+/* The path to be shown: a URL without its query and its user, which are remembered
+ * for it. */
+const char *path_without_secrets(const char *path);
 
 /* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
  * one plain field "blob" of type bytes. ---- */

@@ -36,7 +36,7 @@ static bool has_crc(void) {
     bool found = has_ending(crc, ".bag");
     if (found) {
         memcpy(crc + strlen(crc) - 3, "crc", 3);
-        found = path_exists(crc);
+        found = path_kind(crc) != BAGS_PATH_NONE;
     }
     free(crc);
     return found;
@@ -64,7 +64,7 @@ static bool is_skipped(uint64_t shard) {
     if (!info.skipped)
         return false;
     char *path = string_format("%s/%06ju", source_path(), (uintmax_t)shard);
-    bool exists = path_exists(path);
+    bool exists = path_kind(path) != BAGS_PATH_NONE;
     free(path);
     return exists;
 }

@@ -34,6 +34,7 @@ static void open_bag(void) {
     /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
     options.allow_empty_file = true;
     options.unfinished = live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
+    options.env.io = io_for_path(path);
     bag = bag_reader_open(path, &options, &failure);
     if (!bag)
         die();
@@ -51,6 +52,7 @@ static void open_dataset(void) {
                          : skip_unfinished ? BAGS_UNFINISHED_SKIP
                                            : BAGS_UNFINISHED_REFUSE;
     options.registry = registry_get();
+    options.env.io = io_for_path(path);
     dataset = bags_reader_open(path, &options, &failure);
     if (!dataset && failure.code == BAGS_ERROR_UNFINISHED)
         failure_suffix("; --live reads the data that was flushed, "
@@ -60,13 +62,13 @@ static void open_dataset(void) {
 }
 
 void source_open(const char *given) {
-    struct stat about;
-    path = given;
+    path = path_without_secrets(given);
     if (live && skip_unfinished)
         usage("--live and --skip-unfinished are mutually exclusive");
-    if (stat(path, &about))
-        fail_system(errno, path, "open");
-    if (S_ISDIR(about.st_mode))
+    bags_path_kind kind = path_kind(path);
+    if (kind == BAGS_PATH_NONE)
+        fail_system(ENOENT, path, "open");
+    if (kind == BAGS_PATH_DIRECTORY)
         open_dataset();
     else
         open_bag();

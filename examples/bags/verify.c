@@ -221,6 +221,7 @@ static uint64_t estimate_total(void) {
     size_t count;
     reading.allow_gaps = true;
     reading.unfinished = BAGS_UNFINISHED_SKIP;
+    reading.env = given.env;
     if (given.quick || isatty(STDERR_FILENO) != 1)
         return 0;
     bags_reader *reader = bags_reader_open(path, &reading, NULL);
@@ -245,7 +246,8 @@ static uint64_t estimate_total(void) {
 /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
 static void note_empty_file(void) {
     struct stat about;
-    if (!stat(path, &about) && S_ISREG(about.st_mode) && about.st_size == 0)
+    if (!path_is_remote(path) && !stat(path, &about) &&
+        S_ISREG(about.st_mode) && about.st_size == 0)
         note("%s: the file has 0 bytes: read as an empty Bag, but a crash "
              "leaves the same",
             path);
@@ -255,7 +257,8 @@ static void note_empty_file(void) {
 static bool check(const char *operand, job *jobs, size_t count) {
     bags_verify_report sum = {0};
     text line = {0};
-    path = operand;
+    path = path_without_secrets(operand);
+    given.env.io = io_for_path(path);
     bytes = shown = 0;
     for (size_t i = 0; i < count; i++) {
         memset(&jobs[i], 0, sizeof *jobs);

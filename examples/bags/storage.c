@@ -1,0 +1,138 @@
+/*
+ * Where paths are: local files, and datasets on web servers and in object stores.
+ */
+#include "command.h"
+#include "system.h"
+
+#include "../../formats/formats.h"
+
+#ifdef BAGS_WITH_HTTP
+
+/* A place that was opened, until the program ends: the query and the password of a
+ * URL are its own, for it and for the files in it. */
+typedef struct place {
+    const char *path;
+    bags_http *http;
+} place;
+
+static place *places;
+static size_t places_count;
+
+/* A number of seconds in the environment; 0: the default. */
+static double seconds_of(const char *variable) {
+    const char *value = getenv(variable);
+    char *end = NULL;
+    double seconds = value && *value ? strtod(value, &end) : 0;
+    if (end && (*end || !(seconds > 0)))
+        usage("%s must be a number of seconds above 0", variable);
+    return seconds;
+}
+
+static void count_requests(void) {
+    for (size_t i = 0; i < places_count; i++) {
+        uint64_t requests = 0, bytes = 0;
+        bags_http_counts(places[i].http, &requests, &bytes);
+        fprintf(stderr, "bags: %s: %ju requests, %ju bytes\n", places[i].path,
+            (uintmax_t)requests, (uintmax_t)bytes);
+    }
+}
+
+static bags_http *open_place(
+    const char *path, const char *query, const char *user) {
+    bags_http_options options = {0};
+    options.query = query;
+    options.user = user;
+    options.ca_file = getenv("BAGS_CA_FILE");
+    options.retry_seconds = seconds_of("BAGS_RETRY_SECONDS");
+    options.stall_seconds = seconds_of("BAGS_STALL_SECONDS");
+    bags_http *http = bags_http_open(&options, &failure);
+    if (!http)
+        die();
+    if (!places_count && getenv("BAGS_COUNT_REQUESTS"))
+        atexit(count_requests);
+    places = (place *)grow(places, places_count, sizeof *places);
+    places[places_count].path = string_format("%s", path);
+    places[places_count++].http = http;
+    return http;
+}
+
+bags_http *http_for_path(const char *path) {
+    for (size_t i = 0; i < places_count; i++) {
+        size_t size = strlen(places[i].path);
+        if (!strncmp(path, places[i].path, size) &&
+            (path[size] == '/' || !path[size]))
+            return places[i].http;
+    }
+    return open_place(path, NULL, NULL);
+}
+
+const char *path_without_secrets(const char *path) {
+    if (!bags_http_is_url(path) || !strncmp(path, "s3:", 3))
+        return path;
+    char *clean = string_format("%s", path);
+    char *query = strchr(clean, '?'), *host = strstr(clean, "://") + 3;
+    if (query)
+        *query++ = '\0';
+    size_t size = strcspn(host, "/");
+    char *at = (char *)memchr(host, '@', size), *user = NULL;
+    if (at) {
+        user = string_format("%.*s", (int)(at - host), host);
+        memmove(host, at + 1, strlen(at + 1) + 1);
+    }
+    size = strlen(clean);
+    while (size > 0 && clean[size - 1] == '/')
+        clean[--size] = '\0';
+    if (query || user)
+        open_place(clean, query, user);
+    return clean;
+}
+
+static const bags_io *io_for_url(const char *path) {
+    return bags_http_io(http_for_path(path));
+}
+
+#else
+
+static bool is_url(const char *path) {
+    return !strncmp(path, "http://", 7) || !strncmp(path, "https://", 8) ||
+           !strncmp(path, "s3://", 5);
+}
+
+#define bags_http_is_url is_url
+
+const char *path_without_secrets(const char *path) { return path; }
+
+ENDS static const bags_io *io_for_url(const char *path) {
+    fail(BAGS_ERROR_TYPE,
+        "%s: formats/http.c was not linked: libcurl was not found", path);
+}
+
+#endif
+
+const bags_io *io_for_path(const char *path) {
+    return bags_http_is_url(path) ? io_for_url(path) : bags_io_local();
+}
+
+bool path_is_remote(const char *path) { return bags_http_is_url(path); }
+
+bags_path_kind path_kind(const char *path) {
+    const bags_io *io = io_for_path(path);
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char why[512] = "";
+    int error = io->kind(io->user, path, &kind);
+    if (!error)
+        return kind;
+    if (io->explain)
+        io->explain(io->user, path, error, why, sizeof why);
+    if (*why)
+        fail(BAGS_ERROR_IO, "%s: cannot open: %s", path, why);
+    fail_system(error, path, "open");
+}
+
+void path_must_be_writable(const char *path) {
+    if (bags_http_is_url(path))
+        fail(BAGS_ERROR_IO,
+            "%s: cannot write: what is remote is only read; write a local "
+            "dataset, then use bags copy",
+            path);
+}
