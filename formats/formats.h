@@ -654,7 +654,7 @@ void bags_mp4_silence(void);
  * S3 is signed with SigV4, and not signed without keys. Azure and Google Cloud are
  * read by signed URLs, whose query belongs in the options.
  *
- * An object is looked up once, by one request for its last 32 KiB. Its size and ETag
+ * An object is looked up once, by one request for its last 64 KiB. Its size and ETag
  * are remembered until bags_http_close, and so is that it is missing: an object that
  * is replaced in the meantime is an error, never a mixture. Open another bags_http to
  * see what is new.

@@ -45,7 +45,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HTTP_TAIL ((uint64_t)32 << 10)  /* read when an object is looked up */
+#define HTTP_TAIL ((uint64_t)64 << 10)  /* read when an object is looked up */
 #define HTTP_BLOCK ((uint64_t)64 << 10) /* small reads are widened to this */
 #define HTTP_CHUNK ((uint64_t)8 << 20)  /* larger reads are several requests */
 #define HTTP_WHOLE                                                             \
@@ -152,7 +152,7 @@ struct bags_http {
     CURLSH *share;
     CURL **idle; /* handles to be used again */
     size_t idle_count;
-    bool started, stop;
+    bool started, stop, woken;
     http_object *objects[HTTP_BUCKETS];
     http_request *queue, **queue_end;
     http_request *active; /* those that are running */
@@ -547,6 +547,13 @@ static void http_request_free(http_request *request) {
     free(request);
 }
 
+/* Wake the thread, once, however many requests are queued. The mutex is held. */
+static void http_wake(bags_http *http) {
+    if (!http->woken)
+        curl_multi_wakeup(http->multi);
+    http->woken = true;
+}
+
 /* The mutex is held. The thread must be woken afterwards. */
 static void http_queue(bags_http *http, http_request *request) {
     request->state = HTTP_WAITING;
@@ -859,7 +866,9 @@ static bool http_set(http_request *request, CURL *easy) {
     HTTP_SET(CURLOPT_WRITEDATA, request);
     HTTP_SET(CURLOPT_NOSIGNAL, 1L);
     HTTP_SET(CURLOPT_TCP_KEEPALIVE, 1L);
-    HTTP_SET(CURLOPT_PIPEWAIT, 1L);
+    HTTP_SET(CURLOPT_BUFFERSIZE, 65536L);
+    /* Only TLS tells in time whether a connection carries many requests. */
+    HTTP_SET(CURLOPT_PIPEWAIT, (long)(strncmp(request->url, "https", 5) == 0));
     HTTP_SET(CURLOPT_USERAGENT, "bags.h/" BAGS_VERSION);
     HTTP_SET(CURLOPT_SHARE, http->share);
     HTTP_SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(stall * 1000));
@@ -1119,26 +1128,28 @@ static void http_finish(http_request *request, CURLcode result) {
     pthread_mutex_unlock(&http->mutex);
 }
 
-/* Start what is due. Returns the milliseconds until the next is. */
+/* Start what is due, in order. Returns the milliseconds until the next is. */
 static int http_start(bags_http *http) {
     double now = http_now(), wait = 10;
-    http_request *queue = http->queue, *next;
-    http->queue = NULL;
-    http->queue_end = &http->queue;
-    for (; queue; queue = next) {
-        next = queue->next;
-        double due = queue->not_before - now;
-        if (due > 0 || http->running >= http->connections) {
-            http_queue(http, queue);
-            wait = due > 0 && due < wait ? due : wait;
+    http_request *last = http->queue, *request = NULL;
+    while (last && last->next)
+        last = last->next;
+    while (request != last && http->running < http->connections) {
+        request = http->queue;
+        http->queue = request->next;
+        http->queue_end = http->queue ? http->queue_end : &http->queue;
+        double due = request->not_before - now;
+        if (due > 0) {
+            http_queue(http, request);
+            wait = due < wait ? due : wait;
             continue;
         }
         http->running++;
-        queue->next = http->active;
-        http->active = queue;
-        if (!http_begin(queue)) {
+        request->next = http->active;
+        http->active = request;
+        if (!http_begin(request)) {
             pthread_mutex_unlock(&http->mutex);
-            http_finish(queue, CURLE_OUT_OF_MEMORY);
+            http_finish(request, CURLE_OUT_OF_MEMORY);
             pthread_mutex_lock(&http->mutex);
         }
     }
@@ -1149,6 +1160,7 @@ static void *http_work(void *user) {
     bags_http *http = (bags_http *)user;
     pthread_mutex_lock(&http->mutex);
     while (!http->stop) {
+        http->woken = false;
         int running = 0, left = 0, wait = http_start(http);
         bool ended = false;
         CURLMsg *message = NULL;
@@ -1182,7 +1194,7 @@ static bool http_alive(const bags_http *http) {
 static int http_wait(bags_http *http, http_object *object) {
     http_look(http, object);
     if (object->state == HTTP_WAITING)
-        curl_multi_wakeup(http->multi);
+        http_wake(http);
     while (object->state == HTTP_WAITING)
         pthread_cond_wait(&http->changed, &http->mutex);
     return object->state == HTTP_DONE ? 0 : object->error;
@@ -1214,12 +1226,11 @@ static void http_expect(void *user, const char *path) {
         return;
     pthread_mutex_lock(&http->mutex);
     http_object *object = http_find(http, path, http_path_size(path), true);
-    bool queued = object && object->state == HTTP_NEW;
-    if (queued)
+    if (object && object->state == HTTP_NEW) {
         http_look(http, object);
+        http_wake(http);
+    }
     pthread_mutex_unlock(&http->mutex);
-    if (queued)
-        curl_multi_wakeup(http->multi);
 }
 
 static void http_explain(
@@ -1247,7 +1258,7 @@ static void http_explain(
 static bool http_run(bags_http *http, http_request *request) {
     pthread_mutex_lock(&http->mutex);
     http_queue(http, request);
-    curl_multi_wakeup(http->multi);
+    http_wake(http);
     while (request->state == HTTP_WAITING)
         pthread_cond_wait(&http->changed, &http->mutex);
     pthread_mutex_unlock(&http->mutex);
@@ -1409,24 +1420,20 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         refs = http_look_in(http, path, "refs.bag");
         shard = http_look_in(http, path, "000000/spec.json");
     }
-    curl_multi_wakeup(http->multi);
+    http_wake(http);
     pthread_mutex_unlock(&http->mutex);
     int listed = file ? ENOENT : http_listing(http, path, &listing);
     pthread_mutex_lock(&http->mutex);
-    int code = object ? http_wait(http, object) : ENOMEM;
-    if ((spec && !http_wait(http, spec)) ||
-        (shard && !http_wait(http, shard)) ||
-        (refs && !http_wait(http, refs)) || listed == 0)
+    int code = 0;
+    if (listed == 0 || (spec && !http_wait(http, spec)) ||
+        (shard && !http_wait(http, shard)) || (refs && !http_wait(http, refs)))
         *kind = BAGS_PATH_DIRECTORY;
-    else if (code == 0)
+    else
+        code = object ? http_wait(http, object) : ENOMEM;
+    if (*kind == BAGS_PATH_NONE && code == 0)
         *kind = BAGS_PATH_FILE;
-    else if (code == ENOENT || (code == EACCES && http_is_optional(path)))
-        code = 0;
-    if (*kind == BAGS_PATH_NONE && !code && listed != ENOENT &&
-        listed != EACCES)
-        code = listed;
-    if (*kind == BAGS_PATH_DIRECTORY)
-        code = 0;
+    if (code == ENOENT || (code == EACCES && http_is_optional(path)))
+        code = listed == ENOENT || listed == EACCES ? 0 : listed;
     pthread_mutex_unlock(&http->mutex);
     return code;
 }
@@ -1445,7 +1452,7 @@ static int http_probe(bags_http *http, const char *path,
             snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
             http_look_in(http, path, name);
         }
-        curl_multi_wakeup(http->multi);
+        http_wake(http);
         for (uint64_t i = next; i < next + window && !code; i++) {
             snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
             http_object *object = http_look_in(http, path, name);
@@ -1626,7 +1633,7 @@ static uint64_t http_choose_gap(
     const bags_http *http, const http_want *wants, size_t count) {
     uint64_t gap = HTTP_BLOCK / 4, most = http->gap;
     gap = gap < most ? gap : most;
-    for (; gap < most; gap = gap * 2 < most ? gap * 2 : most) {
+    for (; gap < most; gap = gap + gap / 8 < most ? gap + gap / 8 + 1 : most) {
         size_t requests = count ? 1 : 0;
         uint64_t stop = count ? wants[0].stop : 0;
         for (size_t i = 1; i < count; i++) {
@@ -1681,22 +1688,20 @@ static void http_copy_read(const http_call *call, bags_io_read *read) {
     uint64_t rest =
         object->size > read->offset ? object->size - read->offset : 0;
     size_t size = read->size < rest ? read->size : (size_t)rest;
+    for (size_t i = 0; data && i < call->count; i++) { /* they are in order */
+        const http_part *part = call->parts[i];
+        if (part->borrowed && part->data == data + read->done &&
+            part->state == HTTP_DONE)
+            read->done += (size_t)http_part_size(part);
+    }
     while (data && read->done < size) {
         uint64_t at = read->offset + read->done;
-        http_part *part = http_part_find(object, at, true);
-        size_t step = 0;
-        if (part) {
-            step = (size_t)(part->stop - at);
-            step = step < size - read->done ? step : size - read->done;
-            memcpy(data + read->done, part->data + (at - part->start), step);
-        }
-        for (size_t i = 0; !part && !step && i < call->count; i++)
-            if (call->parts[i]->borrowed &&
-                call->parts[i]->data == data + read->done &&
-                call->parts[i]->state == HTTP_DONE)
-                step = (size_t)http_part_size(call->parts[i]);
-        if (!step)
+        const http_part *part = http_part_find(object, at, true);
+        if (!part)
             return;
+        size_t step = (size_t)(part->stop - at);
+        step = step < size - read->done ? step : size - read->done;
+        memcpy(data + read->done, part->data + (at - part->start), step);
         read->done += step;
     }
 }
@@ -1742,7 +1747,7 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
         wants[wanted++].index = i;
     }
     http_request_all(http, &call, reads, wants, wanted);
-    curl_multi_wakeup(http->multi);
+    http_wake(http);
     bool wait = false;
     for (size_t i = 0; i < count; i++)
         wait = wait || reads[i].data;
@@ -1899,8 +1904,8 @@ void bags_http_close(bags_http *http) {
     if (http->started && http_alive(http)) {
         pthread_mutex_lock(&http->mutex);
         http->stop = true;
+        http_wake(http);
         pthread_mutex_unlock(&http->mutex);
-        curl_multi_wakeup(http->multi);
         pthread_join(http->thread, NULL);
     }
     while (http->active || http->queue) { /* requested in advance */
