@@ -16,6 +16,7 @@ static const option options[] = {
 static int run(int count, char **operands) {
     (void)count;
     bags_checksum_report made;
+    path_must_be_writable(operands[0]);
     bags_code code = bags_checksum(operands[0], &given, &made, &failure);
     if (made.made || made.kept)
         printf("%s: wrote checksums of %ju blob%s in %ju Bag%s, kept those of "

@@ -6,6 +6,7 @@
 static int run(int count, char **operands) {
     (void)count;
     uint64_t renamed = 0;
+    path_must_be_writable(operands[0]);
     must(bags_finalize(operands[0], NULL, &renamed, &failure));
     printf("%s: %ju shard%s renamed\n", operands[0], (uintmax_t)renamed,
         plural(renamed));

@@ -83,6 +83,7 @@ static int run(int count, char **operands) {
     (void)count;
     struct stat about;
     bags_recover_report sum;
+    path_must_be_writable(operands[0]);
     bool is_bag = !stat(operands[0], &about) && S_ISREG(about.st_mode);
     unit = is_bag ? "blob" : "datapoint";
     given.each = show;

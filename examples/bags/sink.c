@@ -190,6 +190,7 @@ void sink_open(const char *out, const char *from, const bags_field *given,
     input = from;
     fields = given;
     count = length;
+    path_must_be_writable(path);
     sharded = append || shard_size.given || shard_length.given ||
               shard_start.given || shard_stop.given;
     states = (field_state *)allocate(count, sizeof *states);
