@@ -728,6 +728,34 @@ bool bags_http_is_url(const char *path);
  * bodies were received. */
 void bags_http_counts(bags_http *http, uint64_t *requests, uint64_t *bytes);
 
+/*
+ * Upload a file that `io` reads to s3://: with one request up to 64 MiB, otherwise in
+ * parts, which are discarded after a failure. The object appears when it is complete,
+ * and replaces one of the same name. Every request has the MD5 of its body, which the
+ * server checks.
+ *
+ *   progress  called with the number of bytes after each request; may be NULL
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  not an s3:// URL
+ *   BAGS_ERROR_MISSING, BAGS_ERROR_CORRUPT
+ *                        the file is missing, or is truncated while it is read
+ *   BAGS_ERROR_IO        it cannot be read, or the server refuses it
+ *   BAGS_ERROR_MEMORY    out of memory: a part is held in memory
+ *
+ * Threads: any.
+ */
+bags_code bags_http_upload(bags_http *http, const char *url, const bags_io *io,
+    const char *path, void (*progress)(void *user, uint64_t bytes), void *user,
+    bags_error *err);
+
+/* *same: the object exists, and has the size and the ETag that an upload of this file
+ * by bags_http_upload has. Then the file need not be copied, in either direction.
+ * Reads the file only if the sizes are equal. Errors and threads as above; a missing
+ * object is not a failure. */
+bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
+    const char *path, bool *same, bags_error *err);
+
 /* Call each() with the names in a listing, until it returns nonzero, and return
  * that: the links of an index page, or with `xml` the keys and prefixes of S3's
  * ListObjectsV2. prefix: what precedes a name, not encoded. Names with a slash

@@ -51,6 +51,7 @@
 #define HTTP_WHOLE                                                             \
     ((uint64_t)4 << 20) /* objects that are read without ranges */
 #define HTTP_LISTING ((size_t)64 << 20) /* the largest page of a listing */
+#define HTTP_PART ((uint64_t)64 << 20)  /* of uploads */
 #define HTTP_BUCKETS 4096
 #define HTTP_REDIRECTS 5
 #define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
@@ -113,7 +114,8 @@ typedef struct http_request {
     bool is_s3;
     const unsigned char *send; /* a body to send */
     size_t send_size, sent;
-    unsigned char *data; /* the body */
+    const unsigned char *md5; /* of the body; NULL: not sent */
+    unsigned char *data;      /* the body */
     size_t size, capacity;
     uint64_t received; /* in all tries */
     bool no_suffix;    /* look up by the first bytes */
@@ -832,6 +834,22 @@ static bool http_set_headers(http_request *request) {
         good = http_add_header(request, "x-amz-security-token", http->token);
     if (good && request->part && object->etag && object->etag[0] == '"')
         good = http_add_header(request, "If-Match", object->etag);
+    if (good && request->md5) {
+        static const char digits[] =
+            "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        char text[25] = "";
+        for (int i = 0; i < 24; i++) {
+            unsigned bits = 0;
+            for (int k = 0; k < 6; k++) {
+                int at = 6 * i + k;
+                bits =
+                    bits << 1 |
+                    (at < 128 ? request->md5[at / 8] >> (7 - at % 8) & 1u : 0);
+            }
+            text[i] = i < 22 ? digits[bits] : '=';
+        }
+        good = http_add_header(request, "Content-MD5", text);
+    }
     if (good && request->method) { /* no Expect: 100-continue, no type */
         struct curl_slist *list =
             curl_slist_append(request->headers, "Expect:");
@@ -1809,6 +1827,371 @@ static int http_read_at(void *user, void *file, uint64_t offset, void *data,
     int error = opened->object->error;
     pthread_mutex_unlock(&http->mutex);
     return error ? error : EIO;
+}
+
+/* ---- uploading ---- */
+
+/* MD5 (RFC 1321), which S3's ETags are made of. */
+typedef struct http_md5 {
+    uint32_t state[4];
+    uint64_t size;
+    unsigned char block[64];
+} http_md5;
+
+static void http_md5_block(http_md5 *md5, const unsigned char *block) {
+    static const unsigned char shift[16] = {
+        7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21};
+    static const uint32_t sine[64] = {0xd76aa478, 0xe8c7b756, 0x242070db,
+        0xc1bdceee, 0xf57c0faf, 0x4787c62a, 0xa8304613, 0xfd469501, 0x698098d8,
+        0x8b44f7af, 0xffff5bb1, 0x895cd7be, 0x6b901122, 0xfd987193, 0xa679438e,
+        0x49b40821, 0xf61e2562, 0xc040b340, 0x265e5a51, 0xe9b6c7aa, 0xd62f105d,
+        0x02441453, 0xd8a1e681, 0xe7d3fbc8, 0x21e1cde6, 0xc33707d6, 0xf4d50d87,
+        0x455a14ed, 0xa9e3e905, 0xfcefa3f8, 0x676f02d9, 0x8d2a4c8a, 0xfffa3942,
+        0x8771f681, 0x6d9d6122, 0xfde5380c, 0xa4beea44, 0x4bdecfa9, 0xf6bb4b60,
+        0xbebfbc70, 0x289b7ec6, 0xeaa127fa, 0xd4ef3085, 0x04881d05, 0xd9d4d039,
+        0xe6db99e5, 0x1fa27cf8, 0xc4ac5665, 0xf4292244, 0x432aff97, 0xab9423a7,
+        0xfc93a039, 0x655b59c3, 0x8f0ccc92, 0xffeff47d, 0x85845dd1, 0x6fa87e4f,
+        0xfe2ce6e0, 0xa3014314, 0x4e0811a1, 0xf7537e82, 0xbd3af235, 0x2ad7d2bb,
+        0xeb86d391};
+    uint32_t a = md5->state[0], b = md5->state[1], c = md5->state[2];
+    uint32_t d = md5->state[3];
+    for (unsigned i = 0; i < 64; i++) {
+        unsigned round = i / 16;
+        unsigned at = round == 0   ? i
+                      : round == 1 ? 5 * i + 1
+                      : round == 2 ? 3 * i + 5
+                                   : 7 * i;
+        const unsigned char *word = block + 4 * (at % 16);
+        uint32_t mixed = round == 0   ? (b & c) | (~b & d)
+                         : round == 1 ? (d & b) | (~d & c)
+                         : round == 2 ? b ^ c ^ d
+                                      : c ^ (b | ~d);
+        uint32_t sum = a + mixed + sine[i] +
+                       ((uint32_t)word[0] | (uint32_t)word[1] << 8 |
+                           (uint32_t)word[2] << 16 | (uint32_t)word[3] << 24);
+        unsigned left = shift[4 * round + i % 4];
+        a = d;
+        d = c;
+        c = b;
+        b += sum << left | sum >> (32 - left);
+    }
+    md5->state[0] += a;
+    md5->state[1] += b;
+    md5->state[2] += c;
+    md5->state[3] += d;
+}
+
+static void http_md5_of(
+    const unsigned char *data, size_t size, unsigned char out[16]) {
+    http_md5 md5 = {{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476}, 0, {0}};
+    size_t rest = size % 64, last = rest < 56 ? 64 : 128;
+    unsigned char end[128] = {0};
+    for (size_t at = 0; at + 64 <= size; at += 64)
+        http_md5_block(&md5, data + at);
+    if (rest)
+        memcpy(end, data + size - rest, rest);
+    end[rest] = 0x80;
+    for (unsigned i = 0; i < 8; i++)
+        end[last - 8 + i] = (unsigned char)((uint64_t)size * 8 >> 8 * i);
+    for (size_t at = 0; at < last; at += 64)
+        http_md5_block(&md5, end + at);
+    for (unsigned i = 0; i < 16; i++)
+        out[i] = (unsigned char)(md5.state[i / 4] >> 8 * (i % 4));
+}
+
+/* A file that is uploaded, or compared, part by part. */
+typedef struct http_source {
+    const bags_io *io;
+    const char *path;
+    void *file;
+    uint64_t size, part; /* bytes: of the file, of each part but the last */
+    size_t count;        /* parts; 1: not multipart */
+    unsigned char *data; /* one part */
+    bags_error *err;
+} http_source;
+
+static bags_code http_fail_path(
+    bags_error *err, int error, const char *path, const char *doing) {
+    bags_code code = error == ENOENT    ? BAGS_ERROR_MISSING
+                     : error == ENOMEM ? BAGS_ERROR_MEMORY
+                                       : BAGS_ERROR_IO;
+    bags_fail(err, code, "%.320s: cannot %s: %s", path, doing, strerror(error));
+    if (err)
+        err->system = error;
+    return code;
+}
+
+/* The size of parts is that of most tools if possible, so that ETags can be compared;
+ * there are at most 10,000 parts. */
+static bags_code http_source_open(
+    http_source *from, const bags_io *io, const char *path, bags_error *err) {
+    memset(from, 0, sizeof *from);
+    from->io = io;
+    from->path = path;
+    from->err = err;
+    int error = io->open(io->user, path, BAGS_IO_READ, &from->file);
+    if (error)
+        from->file = NULL;
+    else
+        error = io->size(io->user, from->file, &from->size);
+    if (error)
+        return http_fail_path(err, error, path, "open");
+    from->part = HTTP_PART;
+    while (from->size / 10000 >= from->part)
+        from->part *= 2;
+    from->count = from->size <= from->part
+                      ? 1
+                      : (size_t)((from->size - 1) / from->part + 1);
+    uint64_t size = from->size < from->part ? from->size : from->part;
+    from->data =
+        size < SIZE_MAX ? (unsigned char *)malloc((size_t)size + 1) : NULL;
+    return from->data ? BAGS_OK : http_fail_path(err, ENOMEM, path, "upload");
+}
+
+static void http_source_close(http_source *from) {
+    if (from->file)
+        from->io->close(from->io->user, from->file);
+    free(from->data);
+}
+
+/* Read part i: *size bytes, and their MD5. */
+static bags_code http_source_read(
+    http_source *from, size_t i, size_t *size, unsigned char md5[16]) {
+    uint64_t start = from->part * i, rest = from->size - start;
+    *size = (size_t)(rest < from->part ? rest : from->part);
+    for (size_t at = 0; at < *size;) {
+        size_t done = 0;
+        int error = from->io->read_at(from->io->user, from->file, start + at,
+            from->data + at, *size - at, &done);
+        if (error)
+            return http_fail_path(from->err, error, from->path, "read");
+        if (!done)
+            return bags_fail(from->err, BAGS_ERROR_CORRUPT,
+                "%.320s: truncated while open", from->path);
+        at += done;
+    }
+    http_md5_of(from->data, *size, md5);
+    return BAGS_OK;
+}
+
+static void http_hex_of(const unsigned char md5[16], char out[33]) {
+    for (int i = 0; i < 16; i++)
+        snprintf(out + 2 * i, 3, "%02x", md5[i]);
+}
+
+/* The ETag that S3 gives this file, without quotes. */
+static bags_code http_source_etag(http_source *from, char out[64]) {
+    unsigned char *all = (unsigned char *)malloc(16 * from->count);
+    size_t size = 0;
+    bags_code code =
+        all ? BAGS_OK : http_fail_path(from->err, ENOMEM, from->path, "read");
+    for (size_t i = 0; i < from->count && !code; i++)
+        code = http_source_read(from, i, &size, all + 16 * i);
+    if (!code && from->count > 1) {
+        unsigned char md5[16];
+        http_md5_of(all, 16 * from->count, md5);
+        http_hex_of(md5, out);
+        snprintf(out + 32, 32, "-%" PRIu64, (uint64_t)from->count);
+    } else if (!code) {
+        http_hex_of(all, out);
+    }
+    free(all);
+    return code;
+}
+
+static bags_code http_compare(
+    bags_http *http, const char *url, http_source *from, bool *same) {
+    char etag[64], found[64] = "";
+    *same = false;
+    pthread_mutex_lock(&http->mutex);
+    http_object *object = http_find(http, url, http_path_size(url), true);
+    int error = object ? http_wait(http, object) : ENOMEM;
+    bool fits = !error && object->size == from->size && object->etag &&
+                strlen(object->etag) < sizeof found;
+    if (fits)
+        strcpy(found, object->etag);
+    pthread_mutex_unlock(&http->mutex);
+    if (error && error != ENOENT) {
+        char why[256] = "";
+        http_explain(http, url, error, why, sizeof why);
+        return bags_fail(from->err, BAGS_ERROR_IO, "%.320s: cannot open: %s",
+            url, *why ? why : strerror(error));
+    }
+    if (!fits)
+        return BAGS_OK;
+    bags_code code = http_source_etag(from, etag);
+    size_t size = strlen(etag);
+    *same = !code && found[0] == '"' && strlen(found) == size + 2 &&
+            memcmp(found + 1, etag, size) == 0;
+    return code;
+}
+
+bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
+    const char *path, bool *same, bags_error *err) {
+    http_source from;
+    *same = false;
+    if (!http_alive(http))
+        return bags_fail(
+            err, BAGS_ERROR_STATE, "a bags_http cannot be used after fork");
+    bags_code code = http_source_open(&from, io, path, err);
+    if (!code)
+        code = http_compare(http, url, &from, same);
+    http_source_close(&from);
+    return code;
+}
+
+/* Send a body for a key of S3, and return the request: free it. */
+static bags_code http_send_s3(bags_http *http, const char *method,
+    const char *url, const char *query, const unsigned char *data, size_t size,
+    const unsigned char *md5, http_request **out, bags_error *err) {
+    http_request *request = http_request_new(http, NULL, url, false, query);
+    *out = request;
+    if (!request)
+        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    request->method = method;
+    request->send = data;
+    request->send_size = size;
+    request->md5 = md5;
+    if (http_run(http, request))
+        return BAGS_OK;
+    bags_fail(
+        err, BAGS_ERROR_IO, "%.320s: cannot upload: %s", url, request->why);
+    if (err)
+        err->system = request->error;
+    return BAGS_ERROR_IO;
+}
+
+/* The text of an element of an answer, encoded for a query; NULL: there is none. */
+static char *http_answer(
+    const http_request *request, const char *name, bool encode) {
+    const char *page = (const char *)request->data, *next = NULL;
+    size_t size = 0;
+    const char *text =
+        page ? http_element(page, page + request->size, name, &size, &next)
+             : NULL;
+    char *plain = text ? http_format("%.*s", (int)size, text) : NULL;
+    if (!plain || !encode)
+        return plain;
+    plain[http_entities(plain, size)] = '\0';
+    char *out = http_encode(plain, true, false);
+    free(plain);
+    return out;
+}
+
+/* Upload the parts, and write the list of them to *xml. */
+static bags_code http_upload_parts(bags_http *http, const char *url,
+    const char *id, http_source *from, char **xml,
+    void (*progress)(void *user, uint64_t bytes), void *user) {
+    bags_code code = BAGS_OK;
+    *xml = http_format("<CompleteMultipartUpload>");
+    for (size_t i = 0; i < from->count && !code; i++) {
+        http_request *request = NULL;
+        unsigned char md5[16];
+        size_t size = 0;
+        char *query = http_format(
+            "partNumber=%" PRIu64 "&uploadId=%s", (uint64_t)i + 1, id);
+        code = query && *xml ? http_source_read(from, i, &size, md5)
+                             : http_fail_path(from->err, ENOMEM, url, "upload");
+        if (!code)
+            code = http_send_s3(http, "PUT", url, query, from->data, size, md5,
+                &request, from->err);
+        if (!code && progress)
+            progress(user, size);
+        char *longer = code ? NULL
+                            : http_format("%s<Part><PartNumber>%" PRIu64
+                                          "</PartNumber><ETag>%s</ETag></Part>",
+                                  *xml, (uint64_t)i + 1,
+                                  request->etag ? request->etag : "");
+        free(*xml);
+        *xml = longer;
+        free(query);
+        http_request_free(request);
+    }
+    char *done =
+        *xml ? http_format("%s</CompleteMultipartUpload>", *xml) : NULL;
+    free(*xml);
+    *xml = done;
+    return code || done ? code
+                        : http_fail_path(from->err, ENOMEM, url, "upload");
+}
+
+static bags_code http_upload_multipart(bags_http *http, const char *url,
+    http_source *from, void (*progress)(void *user, uint64_t bytes),
+    void *user) {
+    http_request *request = NULL, *abort = NULL;
+    char *xml = NULL, *query = NULL;
+    bags_code code = http_send_s3(
+        http, "POST", url, "uploads=", NULL, 0, NULL, &request, from->err);
+    char *id = code ? NULL : http_answer(request, "UploadId", true);
+    http_request_free(request);
+    request = NULL;
+    if (!code && !id)
+        code = bags_fail(from->err, BAGS_ERROR_IO,
+            "%.320s: cannot upload: the answer has no UploadId", url);
+    if (!code)
+        code = http_upload_parts(http, url, id, from, &xml, progress, user);
+    query = id ? http_format("uploadId=%s", id) : NULL;
+    if (!code && query)
+        code = http_send_s3(http, "POST", url, query,
+            (const unsigned char *)xml, strlen(xml), NULL, &request, from->err);
+    /* The status is 200 even if S3 then fails to put the parts together. */
+    char *etag = code || !request ? NULL : http_answer(request, "ETag", false);
+    char *why = code || !request ? NULL : http_answer(request, "Code", false);
+    if (!code && !etag)
+        code =
+            bags_fail(from->err, BAGS_ERROR_IO, "%.320s: cannot upload: %.100s",
+                url, why ? why : "the answer has no ETag");
+    if (code && query)
+        (void)http_send_s3(
+            http, "DELETE", url, query, NULL, 0, NULL, &abort, NULL);
+    http_request_free(request);
+    http_request_free(abort);
+    free(etag);
+    free(why);
+    free(xml);
+    free(query);
+    free(id);
+    return code;
+}
+
+bags_code bags_http_upload(bags_http *http, const char *url, const bags_io *io,
+    const char *path, void (*progress)(void *user, uint64_t bytes), void *user,
+    bags_error *err) {
+    http_source from;
+    http_request *request = NULL;
+    unsigned char md5[16];
+    size_t size = 0;
+    if (!http_is_s3(url) || !http_alive(http))
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%.320s: only s3:// accepts uploads, and only in the process that "
+            "opened it",
+            url);
+    bags_code code = http_source_open(&from, io, path, err);
+    if (!code && from.count > 1) {
+        code = http_upload_multipart(http, url, &from, progress, user);
+    } else if (!code) {
+        code = http_source_read(&from, 0, &size, md5);
+        if (!code)
+            code = http_send_s3(
+                http, "PUT", url, NULL, from.data, size, md5, &request, err);
+        http_request_free(request);
+        if (!code && progress)
+            progress(user, size);
+    }
+    http_source_close(&from);
+    pthread_mutex_lock(&http->mutex); /* what was known is out of date */
+    http_object *object = http_find(http, url, http_path_size(url), false);
+    if (object && object->state != HTTP_WAITING) {
+        object->state = HTTP_NEW;
+        object->error = 0;
+        for (http_part *part = object->parts, *next; part; part = next) {
+            next = part->next;
+            if (part->users == 0 && part->state != HTTP_WAITING)
+                http_part_free(http, part);
+        }
+    }
+    pthread_mutex_unlock(&http->mutex);
+    return code;
 }
 
 /* ---- settings ---- */

@@ -241,6 +241,12 @@ void path_must_be_writable(const char *path);
 /* The path to be shown: a URL without its query and its user, which are remembered
  * for it. */
 const char *path_without_secrets(const char *path);
+/* See bags_http_upload and bags_http_same; url and path are URLs or paths. Any thread,
+ * once both were passed to io_for_path. */
+bags_code object_upload(const char *url, const char *path,
+    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err);
+bags_code object_same(
+    const char *url, const char *path, bool *same, bags_error *err);
 
 /* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
  * one plain field "blob" of type bytes. ---- */

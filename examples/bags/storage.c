@@ -51,12 +51,15 @@ static bags_http *open_place(
     if (!places_count && getenv("BAGS_COUNT_REQUESTS"))
         atexit(count_requests);
     places = (place *)grow(places, places_count, sizeof *places);
-    places[places_count].path = string_format("%s", path);
+    /* The checksums and the index of a Bag are next to it. */
+    places[places_count].path = has_ending(path, ".bag")
+                                    ? path_parent(path)
+                                    : string_format("%s", path);
     places[places_count++].http = http;
     return http;
 }
 
-bags_http *http_for_path(const char *path) {
+static bags_http *http_for_path(const char *path) {
     for (size_t i = 0; i < places_count; i++) {
         size_t size = strlen(places[i].path);
         if (!strncmp(path, places[i].path, size) &&
@@ -69,7 +72,11 @@ bags_http *http_for_path(const char *path) {
 const char *path_without_secrets(const char *path) {
     if (!bags_http_is_url(path) || !strncmp(path, "s3:", 3))
         return path;
+    static char **shown; /* they live as long as the program */
+    static size_t shown_count;
     char *clean = string_format("%s", path);
+    shown = (char **)grow(shown, shown_count, sizeof *shown);
+    shown[shown_count++] = clean;
     char *query = strchr(clean, '?'), *host = strstr(clean, "://") + 3;
     if (query)
         *query++ = '\0';
@@ -84,11 +91,24 @@ const char *path_without_secrets(const char *path) {
         clean[--size] = '\0';
     if (query || user)
         open_place(clean, query, user);
+    free(user);
     return clean;
 }
 
 static const bags_io *io_for_url(const char *path) {
     return bags_http_io(http_for_path(path));
+}
+
+bags_code object_upload(const char *url, const char *path,
+    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err) {
+    return bags_http_upload(
+        http_for_path(url), url, io_for_path(path), path, progress, user, err);
+}
+
+bags_code object_same(
+    const char *url, const char *path, bool *same, bags_error *err) {
+    return bags_http_same(
+        http_for_path(url), url, io_for_path(path), path, same, err);
 }
 
 #else
@@ -105,6 +125,23 @@ const char *path_without_secrets(const char *path) { return path; }
 ENDS static const bags_io *io_for_url(const char *path) {
     fail(BAGS_ERROR_TYPE,
         "%s: formats/http.c was not linked: libcurl was not found", path);
+}
+
+bags_code object_upload(const char *url, const char *path,
+    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err) {
+    (void)path;
+    (void)progress;
+    (void)user;
+    (void)err;
+    io_for_url(url);
+}
+
+bags_code object_same(
+    const char *url, const char *path, bool *same, bags_error *err) {
+    (void)path;
+    (void)same;
+    (void)err;
+    io_for_url(url);
 }
 
 #endif

@@ -309,6 +309,115 @@ def a_user_is_not_passed_to_another_host():
     assert seen and not any(seen)
 
 
+def _copy(path, to, **more):
+    run('copy', path, to, **more)
+    return to
+
+
+@each([[], ['--shard-length', '7', '--checksum'], ['--idx']])
+def a_dataset_is_copied_to_a_store_and_back(options):
+    path = _pack('here/ds', *options)
+    os.makedirs('site/bucket')
+    with Server('site', s3=True) as server:
+        environment = _environment(server)
+        _copy(path, 's3://bucket/a b/ds', env=environment)
+        assert files('site/bucket/a b/ds') == files(path)
+        puts = [p for m, p, _ in server.log if m == 'PUT']
+        specs = [i for i, p in enumerate(puts) if p.endswith('spec.json')]
+        assert specs == list(range(len(puts) - len(specs), len(puts)))
+        assert puts == sorted(puts[:specs[0]], key=puts.index) + \
+            sorted(puts[specs[0]:], reverse=True)
+        _copy('s3://bucket/a b/ds', 'back', env=environment)
+        assert files('back') == files(path)
+        # Nothing is sent again.
+        server.log.clear()
+        out = run('copy', path, 's3://bucket/a b/ds', env=environment).out
+        assert b' 0 files copied' in out
+        assert not [m for m, _, _ in server.log if m != 'GET']
+    with Server('here', index=True) as server:
+        _copy(server.url + '/ds', 'web', env=_environment())
+        assert files('web') == files(path)
+        _copy(server.url + '/ds', 'web', env=_environment())
+    _copy(path, 'other')
+    assert files('other') == files(path)
+    assert b' 0 files copied' in run('copy', path, 'other').out
+
+
+def an_interrupted_upload_continues():
+    path = _pack('here/ds', '--shard-length', '7')
+    os.makedirs('site/bucket')
+    puts = []
+
+    def fault(handler, number):
+        if handler.command == 'PUT':
+            puts.append(handler.path)
+            return len(puts) > 9 and handler.refuse(403, 'AccessDenied')
+        return False
+
+    with Server('site', s3=True, fault=fault) as server:
+        environment = _environment(server)
+        refuse('copy', path, 's3://bucket/ds', says=['AccessDenied', 'again'],
+               env=environment)
+        assert 9 <= len(list(pathlib.Path('site').rglob('*.bag'))) <= 9
+        refuse('info', 's3://bucket/ds', says='s3://bucket/ds', env=environment)
+        server.fault = None
+        out = run('copy', path, 's3://bucket/ds', env=environment).out
+        assert b' 9 already equal' in out, out
+        assert files('site/bucket/ds') == files(path)
+
+
+def an_interrupted_download_continues():
+    path = _pack('site/ds', '--shard-length', '7')
+    with Server('site', index=True, fault=lambda handler, number: (
+            handler.path.endswith('000003/words.bag') and handler.answer(403))) as server:
+        refuse('copy', server.url + '/ds', 'back', says='403', env=_environment())
+        assert not list(pathlib.Path('back').rglob('spec.json'))
+        assert not list(pathlib.Path('back').rglob('*.copy'))
+        server.fault = None
+        _copy(server.url + '/ds', 'back', env=_environment())
+        assert files('back') == files(path)
+
+
+def a_finished_dataset_is_not_replaced():
+    path = _pack('here/ds', '--shard-length', '7')
+    harness.pack([{'n': 1}], 'n=int(4)', 'one')
+    harness.pack([{'n': 1}], 'n=int(4)', 'two', '--shard-length', '1')
+    harness.pack([dict(row, n=row['n'] + 1) for row in ROWS], SPEC, 'changed',
+                 '--shard-length', '7')
+    os.makedirs('site/bucket')
+    with Server('site', s3=True) as server:
+        environment = _environment(server)
+        for place in ('there', 's3://bucket/ds'):
+            _copy(path, place, env=environment)
+            for other, says in (('one', 'another dataset'), ('two', 'another dataset'),
+                                ('changed', 'differs')):
+                refuse('copy', other, place, says=[place, says], env=environment)
+        assert files('there') == files('site/bucket/ds') == files(path)
+
+
+def a_large_bag_is_uploaded_in_parts():
+    os.makedirs('site/bucket')
+    row = {'blob': {'file': 'large'}}
+    with open('large', 'wb') as file:
+        file.truncate(66 << 20)
+    run('pack', harness.write_lines('m.jsonl', [row, row]), 'x.bag', '--no-sync')
+    with Server('site', s3=True) as server:
+        environment = _environment(server)
+        _copy('x.bag', 's3://bucket/x.bag', env=environment)
+        assert [m for m, _, _ in server.log if m in ('PUT', 'POST')] == \
+            ['POST', 'PUT', 'PUT', 'PUT', 'POST']
+        assert files('site/bucket')['x.bag'] == pathlib.Path('x.bag').read_bytes()
+        assert b' 0 files copied' in run(
+            'copy', 'x.bag', 's3://bucket/x.bag', env=environment).out
+
+
+def an_unfinished_dataset_is_not_copied():
+    _pack('ds', '--shard-length', '7')
+    os.remove('ds/000002/spec.json')
+    refuse('copy', 'ds', 'out', says='000002')
+    assert not os.path.exists('out')
+
+
 def what_does_not_exist_is_missing():
     os.mkdir('site')
     with Server('site', index=True) as server:
