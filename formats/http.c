@@ -838,16 +838,16 @@ static bool http_set_headers(http_request *request) {
         static const char digits[] =
             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         char text[25] = "";
-        for (int i = 0; i < 24; i++) {
+        for (unsigned i = 0; i < 22; i++) {
             unsigned bits = 0;
-            for (int k = 0; k < 6; k++) {
-                int at = 6 * i + k;
-                bits =
-                    bits << 1 |
-                    (at < 128 ? request->md5[at / 8] >> (7 - at % 8) & 1u : 0);
-            }
-            text[i] = i < 22 ? digits[bits] : '=';
+            for (unsigned at = 6 * i; at < 6 * i + 6; at++)
+                bits = bits << 1 | (at < 128 ? (unsigned)request->md5[at / 8] >>
+                                                   (7 - at % 8)
+                                             : 0u) %
+                                       2;
+            text[i] = digits[bits];
         }
+        text[22] = text[23] = '=';
         good = http_add_header(request, "Content-MD5", text);
     }
     if (good && request->method) { /* no Expect: 100-continue, no type */
@@ -1912,7 +1912,7 @@ typedef struct http_source {
 
 static bags_code http_fail_path(
     bags_error *err, int error, const char *path, const char *doing) {
-    bags_code code = error == ENOENT    ? BAGS_ERROR_MISSING
+    bags_code code = error == ENOENT   ? BAGS_ERROR_MISSING
                      : error == ENOMEM ? BAGS_ERROR_MEMORY
                                        : BAGS_ERROR_IO;
     bags_fail(err, code, "%.320s: cannot %s: %s", path, doing, strerror(error));
