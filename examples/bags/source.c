@@ -73,7 +73,7 @@ bags_reader *dataset_open(const char *given) {
 }
 
 void source_open(const char *given) {
-    path = given;
+    path = path_without_secrets(given);
     bags_path_kind kind = path_kind(path);
     if (kind == BAGS_PATH_NONE)
         fail_system(ENOENT, path, "open");
