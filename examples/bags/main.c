@@ -16,6 +16,7 @@ extern const command command_export;
 extern const command command_finalize;
 extern const command command_get;
 extern const command command_images;
+extern const command command_import;
 extern const command command_info;
 extern const command command_pack;
 extern const command command_recover;
@@ -29,6 +30,7 @@ static const command *const commands[] = {
     &command_export,
     &command_pack,
     &command_images,
+    &command_import,
     &command_sheet,
     &command_finalize,
     &command_recover,
@@ -211,6 +213,7 @@ static int run(int count, char **words) {
     if (!strcmp(words[0], "--version")) {
         printf("bags %s\n", bags_version());
         formats_print();
+        importers_print();
         return 0;
     }
     if (!strcmp(words[0], "help") || !strcmp(words[0], "--help") ||

@@ -434,6 +434,11 @@ bags_code bags_import_files(const char *path, bool (*accept)(const char *name),
     return code;
 }
 
+const char *bags_import_base(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 bool bags_import_has_files(const char *path, bool (*accept)(const char *name)) {
     bags_import_arena arena = bags_import_arena_start(NULL);
     char **paths;
@@ -442,7 +447,7 @@ bool bags_import_has_files(const char *path, bool (*accept)(const char *name)) {
         bags_import_files(path, accept, &arena, &paths, &count, NULL);
     bool found = code == BAGS_ERROR_GAP || code == BAGS_ERROR_CORRUPT;
     for (size_t i = 0; !code && i < count && !found; i++)
-        found = accept(paths[i]);
+        found = accept(bags_import_base(paths[i]));
     bags_import_free(&arena);
     return found;
 }
@@ -518,4 +523,24 @@ const char *bags_import_magic(const void *data, size_t size) {
                 magics[i].size) == 0)
             return magics[i].type;
     return NULL;
+}
+
+void bags_import_guess_add(
+    bags_import_guess *guess, const void *data, size_t size, bool all) {
+    const unsigned char *text = (const unsigned char *)data;
+    const char *magic = bags_import_magic(data, size);
+    guess->magic = !guess->started || guess->magic == magic ? magic : NULL;
+    guess->started = true;
+    guess->not_text =
+        guess->not_text || !all || magic || !bags_utf8_valid(data, size, NULL);
+    for (size_t i = 0; i < size && !guess->not_text; i++)
+        guess->not_text =
+            (text[i] < 0x20 && !(text[i] && strchr("\t\n\r", text[i]))) ||
+            text[i] == 0x7F;
+}
+
+const char *bags_import_guess_type(const bags_import_guess *guess) {
+    return guess->magic                         ? guess->magic
+           : guess->started && !guess->not_text ? "utf8"
+                                                : "bytes";
 }

@@ -154,6 +154,9 @@ bags_code bags_import_files(const char *path, bool (*accept)(const char *name),
 /* True if the path names at least one such file. For detect. */
 bool bags_import_has_files(const char *path, bool (*accept)(const char *name));
 
+/* The last part of a path. */
+const char *bags_import_base(const char *path);
+
 /* True if the name ends like this, whatever the case of its letters. */
 bool bags_import_ends(const char *name, const char *ending);
 
@@ -173,6 +176,21 @@ bags_code bags_import_names(bags_field *fields, size_t count, const char *path,
 /* The type of encoded files, by their first bytes: "jpeg", "png", "npy", "mp4" or
  * "webm"; NULL if unknown. Static. */
 const char *bags_import_magic(const void *data, size_t size);
+
+/* Finds the type of encoded values by what they contain: that of bags_import_magic,
+ * if every value begins so; utf8, if all are UTF-8 without control characters
+ * except tab, newline and carriage return; otherwise bytes. Start it as {0}. */
+typedef struct bags_import_guess {
+    bool started, not_text;
+    const char *magic;
+} bags_import_guess;
+
+/* Add a value, of which only the first `size` bytes, at least 8 if it has as many,
+ * are given if not `all`: then it is not text. */
+void bags_import_guess_add(
+    bags_import_guess *guess, const void *data, size_t size, bool all);
+/* "jpeg", "utf8", "bytes", ...; static. */
+const char *bags_import_guess_type(const bags_import_guess *guess);
 
 #ifdef __cplusplus
 }
