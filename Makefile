@@ -42,7 +42,7 @@ PKG_png := libpng
 PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_import/webdataset := libarchive zlib
-PKG_import/mds := json-c libzstd
+PKG_import/mds := json-c libzstd libcrypto libxxhash
 PKG_import/gulp := json-c
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 

@@ -8,13 +8,7 @@
  * or one .gmeta file. There are no checksums: a frame that is not within its file,
  * or does not begin like a JPEG, is an error.
  */
-#include "import.h"
-
-#include <inttypes.h>
-#include <json-c/json.h>
-
-#define GU_LIMIT ((uint64_t)INT32_MAX) /* bytes of a .gmeta, for json-c */
-#define GU_DEPTH 128                   /* levels of meta_data */
+#include "json.h"
 
 typedef struct gu_source {
     bags_import_arena arena; /* which contains this */
@@ -164,33 +158,13 @@ static char *gu_data_path(
 }
 
 static bags_code gu_open_chunk(gu_source *source, size_t at, bags_error *err) {
-    bags_view text;
     const char *path = source->paths[at];
     source->at = at;
     source->index = at ? source->stops[at - 1] : 0;
     bags_code code =
-        bags_import_file_load(path, GU_LIMIT, &source->text, &text, err);
+        bags_import_json(path, &source->text, &source->videos, err);
     if (code)
         return code;
-    json_tokener *tokener = json_tokener_new_ex(GU_DEPTH);
-    if (!tokener)
-        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    json_tokener_set_flags(tokener, JSON_TOKENER_VALIDATE_UTF8);
-    /* With its zero byte, so that a number at the end is complete. */
-    source->videos = json_tokener_parse_ex(
-        tokener, (const char *)text.data, (int)text.size + 1);
-    enum json_tokener_error error = json_tokener_get_error(tokener);
-    size_t end = json_tokener_get_parse_end(tokener);
-    json_tokener_free(tokener);
-    while (end < text.size && strchr(" \t\r\n", text.data[end]))
-        end++;
-    if (error != json_tokener_success || end < text.size ||
-        !json_object_is_type(source->videos, json_type_object))
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: invalid JSON before byte %" PRIu64 ": %s", path, (uint64_t)end,
-            error != json_tokener_success ? json_tokener_error_desc(error)
-            : end < text.size             ? "trailing bytes"
-                                          : "not an object");
     source->next = json_object_iter_begin(source->videos);
     const char *data = gu_data_path(source, path, err);
     return data ? bags_import_file_open(&source->file, data, err)
@@ -248,11 +222,10 @@ static bags_code gu_read_frame(gu_source *source, const char *id, size_t i,
 
 static bags_code gu_read_video(
     gu_source *source, const char *id, json_object *video, bags_error *err) {
-    json_object *places = NULL, *meta = NULL;
-    if (!json_object_is_type(video, json_type_object) ||
-        !json_object_object_get_ex(video, "frame_info", &places) ||
-        !json_object_object_get_ex(video, "meta_data", &meta) ||
-        !json_object_is_type(places, json_type_array))
+    json_object *meta = NULL;
+    json_object *places =
+        bags_import_member(video, "frame_info", json_type_array);
+    if (!places || !json_object_object_get_ex(video, "meta_data", &meta))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: id \"%.100s\": not an object with the list \"frame_info\" and "
             "\"meta_data\"",
