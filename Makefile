@@ -42,6 +42,9 @@ PKG_png := libpng
 PKG_npz := libzip
 PKG_http := libcurl
 PKG_mp4 := libavformat libavcodec libswscale libavutil
+PKG_import/webdataset := libarchive zlib
+PKG_import/mds := json-c libzstd libcrypto libxxhash
+PKG_import/gulp := json-c
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 
 ALL_FORMATS := $(patsubst formats/%.c,%,$(wildcard formats/*.c formats/import/*.c))

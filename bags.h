@@ -421,6 +421,10 @@ BAGS_API bool bags_little_endian(void);
 BAGS_API void bags_swap_bytes(
     void *to, const void *from, size_t size, size_t element);
 
+/* The CRC-32C (RFC 3720) of bytes that follow others whose CRC is `crc`, 0 for
+ * none. Threads: any. Cost: O(size), with the CPU's instructions if it has them. */
+BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size);
+
 /* ========================================================================
  * >>hooks
  * Where memory comes from and where files are. Both are copied when an object is
@@ -2923,6 +2927,10 @@ static uint32_t bagi_crc(uint32_t crc, const unsigned char *data, size_t size) {
         return ~bagi_crc_cpu(~crc, data, size);
 #endif
     return ~bagi_crc_tables(~crc, data, size);
+}
+
+BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
+    return bagi_crc(crc, (const unsigned char *)data, size);
 }
 
 /* The CRC of a NUL-terminated text. */

@@ -124,6 +124,12 @@ typedef struct command {
 int options_parse(const command *about, int count, char **words);
 void options_help(const command *about);
 
+/* The next part of 'a=int(8), b=utf8[]', up to a comma outside parentheses: what
+ * precedes and follows its last "=" (without one, value is NULL), without spaces at
+ * both ends. A name may contain "=", a type does not. False after the last part,
+ * where *at is NULL. Changes the text. */
+bool list_next(char **at, char **name, char **value);
+
 /* Print text that wraps at the width of the help. The first line continues at
  * column `at`, the others are indented. */
 void print_wrapped(const char *words, size_t at, size_t indent);
@@ -224,6 +230,10 @@ void codec_check(const char *type);
 bool codec_exists(const char *type);
 void formats_print(void);
 
+/* ---- import.c ---- */
+
+void importers_print(void);
+
 /* ---- msgpack.c: both fail if msgpack was not linked ---- */
 
 /* False if it is not valid. */
@@ -263,6 +273,9 @@ bags_reader *dataset_open(const char *path);
 /* The dataset, or NULL: it is a Bag. */
 const bags_reader *source_dataset(void);
 const char *source_path(void);
+/* There is no such field in what is at `path`; the message lists those that are. */
+ENDS void fail_field(
+    const char *path, const char *word, const bags_field *fields, size_t count);
 uint64_t source_length(void);
 uint64_t source_size(void);
 const bags_field *source_fields(size_t *count);
@@ -291,9 +304,8 @@ uint64_t key_datapoint(uint64_t position);
  * False, and nothing is written, if it is anything else. */
 bool value_write(
     text *out, const char *type, const bags_value *value, bool lists);
-/* Write an item as `bags get` shows it. */
-void value_show(
-    size_t slot, size_t item, const char *type, bool lists, text *out);
+/* Write a blob of this type as `bags get` shows it. */
+void value_show(const char *type, bags_view blob, bool lists, text *out);
 /* Write a blob to a new file, and {"KEY": NAME} to the line. */
 void value_file(text *line, const char *key, const char *path, const char *name,
     bags_view blob);

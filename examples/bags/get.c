@@ -136,16 +136,6 @@ static bool find_field(const char *name, size_t size, size_t *out) {
     return false;
 }
 
-ENDS static void fail_field(const char *word) {
-    static text names;
-    for (size_t i = 0; i < fields_count && i < 20; i++)
-        text_format(&names, "%s %.60s", i ? "," : "", fields[i].name);
-    text_puts(&names, fields_count > 20 ? ", ..." : "");
-    text_put(&names, "", 1);
-    fail(BAGS_ERROR_FIELD, "%s: no field \"%.300s\"; the fields are%s",
-        source_path(), word, (char *)names.buffer.data);
-}
-
 static selection parse_selection(const char *word) {
     selection out = {0, true, {false, 0, 0, 0, NULL, 0}, false};
     size_t size = strlen(word);
@@ -155,7 +145,7 @@ static selection parse_selection(const char *word) {
     if (!out.whole) {
         if (!open || word[size - 1] != ']' ||
             !find_field(word, (size_t)(open - word), &out.field))
-            fail_field(word);
+            fail_field(source_path(), word, fields, fields_count);
         char *inner = string_format("%.*s", (int)strlen(open) - 2, open + 1);
         out.items = parse_indices(inner);
         free(inner);
@@ -255,7 +245,7 @@ static void show_datapoint(uint64_t index) {
             if (directory)
                 put_file(index, i, j);
             else
-                value_show(i, j, field->type, lists, &line);
+                value_show(field->type, source_bytes(i, j), lists, &line);
         }
         text_puts(&line, selections[i].sequence ? "]" : "");
     }

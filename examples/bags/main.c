@@ -18,6 +18,7 @@ extern const command command_finalize;
 extern const command command_get;
 extern const command command_images;
 extern const command command_index;
+extern const command command_import;
 extern const command command_info;
 extern const command command_load;
 extern const command command_pack;
@@ -34,6 +35,7 @@ static const command *const commands[] = {
     &command_export,
     &command_pack,
     &command_images,
+    &command_import,
     &command_sheet,
     &command_load,
     &command_finalize,
@@ -219,6 +221,7 @@ static int run(int count, char **words) {
     if (!strcmp(words[0], "--version")) {
         printf("bags %s\n", bags_version());
         formats_print();
+        importers_print();
         return 0;
     }
     if (!strcmp(words[0], "help") || !strcmp(words[0], "--help") ||

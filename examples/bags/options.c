@@ -116,6 +116,32 @@ int options_parse(const command *about, int count, char **words) {
     return kept;
 }
 
+/* Without spaces at both ends. */
+static char *trim(char *word) {
+    word += strspn(word, " ");
+    size_t size = strlen(word);
+    while (size > 0 && word[size - 1] == ' ')
+        word[--size] = 0;
+    return word;
+}
+
+bool list_next(char **at, char **name, char **value) {
+    char *end = *at, *equals;
+    if (!end)
+        return false;
+    for (int depth = 0; *end && (*end != ',' || depth > 0); end++)
+        depth += *end == '(' ? 1 : *end == ')' ? -1 : 0;
+    *name = *at;
+    *at = *end ? end + 1 : NULL;
+    *end = 0;
+    equals = strrchr(*name, '=');
+    if (equals)
+        *equals = 0;
+    *value = equals ? trim(equals + 1) : NULL;
+    *name = trim(*name);
+    return true;
+}
+
 /* ---- help ---- */
 
 void print_wrapped(const char *words, size_t at, size_t indent) {

@@ -60,36 +60,12 @@ static void add_field(const char *name, const char *type, bool given) {
         "field \"%s\": unknown type \"%s\"; see `bags help types`", name, type);
 }
 
-/* The end of a field of 'foo=int(8), bar=utf8[]': a comma outside parentheses. */
-static char *field_end(char *at) {
-    int depth = 0;
-    for (; *at && (*at != ',' || depth > 0); at++)
-        depth += *at == '(' ? 1 : *at == ')' ? -1 : 0;
-    return at;
-}
-
-/* Without spaces at both ends. */
-static char *trim(char *word) {
-    word += strspn(word, " ");
-    size_t size = strlen(word);
-    while (size > 0 && word[size - 1] == ' ')
-        word[--size] = 0;
-    return word;
-}
-
 static void spec_from_words(void) {
-    bool last = false;
-    for (char *at = string_format("%s", spec); !last;) {
-        char *end = field_end(at);
-        last = *end == 0;
-        *end = 0;
-        /* A name may contain "=", a type does not. */
-        char *equals = strrchr(at, '=');
-        if (!equals)
-            usage("--spec: \"%s\" is not NAME=TYPE", at);
-        *equals = 0;
-        add_field(trim(at), trim(equals + 1), true);
-        at = end + 1;
+    char *at = string_format("%s", spec), *name, *type;
+    while (list_next(&at, &name, &type)) {
+        if (!type)
+            usage("--spec: \"%s\" is not NAME=TYPE", name);
+        add_field(name, type, true);
     }
 }
 

@@ -168,16 +168,27 @@ static void summarize_array(text *out, const bags_value *array) {
     text_puts(out, "]}");
 }
 
-void value_show(
-    size_t slot, size_t item, const char *type, bool lists, text *out) {
+/* False if its type has no codec or it does not decode; then `failure` has the
+ * error. */
+static bool decode(const char *type, bags_view blob, bags_value *out) {
+    static bags_buffer scratch;
+    if (!codec_exists(type))
+        return false;
+    bags_code code =
+        bags_decode(registry_get(), type, blob, &scratch, out, &failure);
+    if (code == BAGS_ERROR_MEMORY)
+        die();
+    return !code;
+}
+
+void value_show(const char *type, bags_view blob, bool lists, text *out) {
     type_class kind = type_kind(type);
-    bags_view blob = source_bytes(slot, item);
     bags_value value;
     failure.code = BAGS_ERROR_TYPE;
     if (kind == TYPE_MSGPACK && msgpack_to_json(blob, out))
         return;
     if ((kind == TYPE_NUMBER || kind == TYPE_TEXT || kind == TYPE_ARRAY) &&
-        source_value(slot, item, type, &value)) {
+        decode(type, blob, &value)) {
         if (value_write(out, type, &value, lists))
             return;
         failure.code = BAGS_ERROR_TYPE;

@@ -83,6 +83,17 @@ void source_open(const char *given) {
         open_bag();
 }
 
+void fail_field(
+    const char *of, const char *word, const bags_field *fields, size_t count) {
+    static text names;
+    for (size_t i = 0; i < count && i < 20; i++)
+        text_format(&names, "%s %.60s", i ? "," : "", fields[i].name);
+    text_puts(&names, count > 20 ? ", ..." : "");
+    text_put(&names, "", 1);
+    fail(BAGS_ERROR_FIELD, "%s: no field \"%.300s\"; the fields are%s", of,
+        word, (char *)names.buffer.data);
+}
+
 const bags_reader *source_dataset(void) { return dataset; }
 
 const char *source_path(void) { return path; }

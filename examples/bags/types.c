@@ -7,6 +7,7 @@
 #include "command.h"
 
 #include "../../formats/formats.h"
+#include "../../formats/import/import.h"
 
 #define BAGS_05 "bags 0.5"
 #define GRANULAR "granular"
@@ -76,28 +77,8 @@ bool type_has_dtype(const char *type) {
 
 /* ---- kinds of files ---- */
 
-typedef struct magic {
-    const char *type;
-    size_t at, size;
-    const char *bytes;
-} magic;
-
-static const magic magics[] = {
-    {"npy", 0, 6, "\x93NUMPY"},
-    {"jpeg", 0, 3, "\xFF\xD8\xFF"},
-    {"png", 0, 8, "\x89PNG\r\n\x1A\n"},
-    {"mp4", 4, 4, "ftyp"},
-    {"webm", 0, 4, "\x1A\x45\xDF\xA3"},
-};
-
 const char *type_of_bytes(bags_view file) {
-    for (size_t i = 0; i < sizeof magics / sizeof *magics; i++) {
-        const magic *m = &magics[i];
-        if (file.size >= m->at + m->size &&
-            !memcmp(file.data + m->at, m->bytes, m->size))
-            return m->type;
-    }
-    return NULL;
+    return bags_import_magic(file.data, file.size);
 }
 
 /* An unknown type may be a kind of file: "flac", "tiff". */

@@ -17,6 +17,7 @@ MODULES = [
     'keys',
     'archives',
     'remote',
+    'importing',
 ]
 
 

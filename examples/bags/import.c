@@ -1,0 +1,421 @@
+/*
+ * bags import: what other formats contain as a dataset.
+ */
+#include "command.h"
+
+#include "../../formats/import/import.h"
+
+#include <errno.h>
+
+/* The importers that were linked, in the order in which they are tried. */
+static const bags_importer *const importers[] = {
+#ifdef BAGS_WITH_IMPORT_GULP
+    &bags_import_gulp,
+#endif
+#ifdef BAGS_WITH_IMPORT_ZARR
+    &bags_import_zarr,
+#endif
+#ifdef BAGS_WITH_IMPORT_BENZINA
+    &bags_import_benzina,
+#endif
+#ifdef BAGS_WITH_IMPORT_WEBDATASET
+    &bags_import_webdataset,
+#endif
+#ifdef BAGS_WITH_IMPORT_TFRECORD
+    &bags_import_tfrecord,
+#endif
+#ifdef BAGS_WITH_IMPORT_MDS
+    &bags_import_mds,
+#endif
+#ifdef BAGS_WITH_IMPORT_HDF5
+    &bags_import_hdf5,
+#endif
+#ifdef BAGS_WITH_IMPORT_MCAP
+    &bags_import_mcap,
+#endif
+#ifdef BAGS_WITH_IMPORT_DUCKDB
+    &bags_import_duckdb,
+#endif
+    NULL,
+};
+
+static const char *from, *fields_words, *types_words;
+static bool dry_run, any_type;
+
+static const option options[] = {
+    {"from", OPTION_TEXT, &from, "KIND",
+        "the format of SRC, if it is not detected: `bags --version` lists "
+        "them"},
+    {"dry-run", OPTION_FLAG, &dry_run, NULL,
+        "write nothing; print one JSON object with the \"spec\", the "
+        "\"length\" "
+        "(null: unknown) and the \"first\" datapoint"},
+    {"fields", OPTION_TEXT, &fields_words, "FIELDS",
+        "import only these fields, as in 'photo,label=class', which renames "
+        "label to class"},
+    {"type", OPTION_TEXT, &types_words, "TYPES",
+        "store fields as other types, as in 'photo=jpeg,label=int(4)'"},
+    {"any-type", OPTION_FLAG, &any_type, NULL,
+        "accept types without a codec in --type, unchecked: bags help types"},
+    OPTIONS_END,
+};
+
+/* ---- importers ---- */
+
+static char *importers_names(void) {
+    text names = {0};
+    for (size_t i = 0; importers[i]; i++)
+        text_format(&names, "%s%s", i ? " " : "", importers[i]->name);
+    text_puts(&names, importers[0] ? "" : "none; see formats/import/");
+    text_put(&names, "", 1);
+    return (char *)names.buffer.data;
+}
+
+void importers_print(void) { printf("importers: %s\n", importers_names()); }
+
+static const bags_importer *importer_find(const char *path) {
+    const bags_importer *found = NULL;
+    for (size_t i = 0; importers[i]; i++) {
+        if (from ? strcmp(from, importers[i]->name) != 0
+                 : !importers[i]->detect(path))
+            continue;
+        if (found)
+            usage("%s: is it of format %s or %s? pass --from KIND", path,
+                found->name, importers[i]->name);
+        found = importers[i];
+    }
+    if (!found && from)
+        usage("--from %s: no such importer in this build (it has: %s)", from,
+            importers_names());
+    if (!found && !strchr(path, '*') && !path_exists(path))
+        fail_system(ENOENT, path, "open");
+    if (!found)
+        fail(BAGS_ERROR_TYPE,
+            "%s: unknown format; pass --from KIND if it is one of: %s", path,
+            importers_names());
+    return found;
+}
+
+/* ---- fields ---- */
+
+/* A field of the dataset. */
+typedef struct plan {
+    size_t from; /* the field's number in the source */
+    const char *name, *type;
+    bool sequence;
+    bool convert; /* --type gave it this type */
+} plan;
+
+static const char *source_name; /* the path, for messages */
+static bags_source_info info;
+static plan *plans;
+static size_t count;
+
+/* The number of a source's field, whose name may be as the source has it. */
+static size_t find_source(const char *word) {
+    bags_import_arena arena = {0};
+    const char *name = bags_import_name(&arena, word, strlen(word), &failure);
+    if (!name)
+        die();
+    size_t i = 0;
+    while (i < info.count && strcmp(info.fields[i].name, name))
+        i++;
+    bags_import_free(&arena);
+    if (i == info.count)
+        fail_field(source_name, word, info.fields, info.count);
+    return i;
+}
+
+static void add_plan(size_t field, const char *name) {
+    for (size_t i = 0; i < count; i++) {
+        if (!strcmp(plans[i].name, name))
+            usage("--fields: fields \"%s\" and \"%s\" would both be named "
+                  "\"%s\"",
+                info.fields[plans[i].from].name, info.fields[field].name, name);
+        if (plans[i].from == field)
+            usage("--fields: duplicate field \"%s\"", info.fields[field].name);
+    }
+    plans = (plan *)grow(plans, count, sizeof *plans);
+    plans[count].from = field;
+    plans[count].name = name;
+    plans[count].type = info.fields[field].type;
+    plans[count++].convert = false;
+}
+
+/* --fields, or else all. */
+static void select_fields(void) {
+    char *at = fields_words ? string_format("%s", fields_words) : NULL;
+    char *name, *renamed;
+    while (list_next(&at, &name, &renamed)) {
+        size_t field = find_source(name);
+        add_plan(field, renamed ? renamed : info.fields[field].name);
+    }
+    if (fields_words)
+        return;
+    plans = (plan *)allocate(info.count, sizeof *plans);
+    for (count = 0; count < info.count; count++) {
+        plans[count].from = count;
+        plans[count].name = info.fields[count].name;
+        plans[count].type = info.fields[count].type;
+    }
+}
+
+/* --type: by its name in the dataset, or else in the source. */
+static void override_types(void) {
+    char *at = types_words ? string_format("%s", types_words) : NULL;
+    char *name, *type;
+    while (list_next(&at, &name, &type)) {
+        if (!type)
+            usage("--type: \"%s\" is not FIELD=TYPE", name);
+        size_t i = 0;
+        while (i < count && strcmp(plans[i].name, name))
+            i++;
+        size_t field = i < count ? plans[i].from : find_source(name);
+        for (i = 0; i < count && plans[i].from != field;)
+            i++;
+        if (i == count)
+            usage("--type: field \"%s\" is not among --fields", name);
+        if (plans[i].convert)
+            usage("--type: duplicate field \"%s\"", name);
+        plans[i].type = type;
+        plans[i].convert = true;
+        if (!any_type)
+            codec_check(type);
+    }
+}
+
+static int compare_names(const void *left, const void *right) {
+    return strcmp(((const plan *)left)->name, ((const plan *)right)->name);
+}
+
+static bags_field *plan_fields(void) {
+    select_fields();
+    override_types();
+    if (count == 0)
+        fail(BAGS_ERROR_FIELD, "%s: it has no fields", source_name);
+    /* The order of spec.json. */
+    qsort(plans, count, sizeof *plans, compare_names);
+    bags_field *fields = (bags_field *)allocate(count, sizeof *fields);
+    for (size_t i = 0; i < count; i++) {
+        bags_type parsed;
+        fields[i].name = plans[i].name;
+        fields[i].type = plans[i].type;
+        if (bags_type_parse(fields[i].type, &parsed, &failure)) {
+            failure_prefix("field \"%s\": ", fields[i].name);
+            die();
+        }
+        plans[i].sequence = parsed.sequence;
+    }
+    return fields;
+}
+
+/* ---- values ---- */
+
+static bool in_datapoint; /* a failure is in this datapoint, */
+static uint64_t datapoint;
+static const plan *in_plan; /* in a value of this field, or NULL */
+
+/* Text as the number that it is. */
+static bags_value number_from_text(const bags_value *value) {
+    char word[32] = "", *end = word;
+    bool negative = value->size > 0 && *(const char *)value->data == '-';
+    bags_value number;
+    if (value->size < sizeof word)
+        memcpy(word, value->data, value->size);
+    errno = 0;
+    number = negative ? bags_int(strtoll(word, &end, 10))
+                      : bags_uint(strtoull(word, &end, 10));
+    char first = word[negative];
+    if (first < '0' || first > '9' || end != word + value->size || errno)
+        fail(BAGS_ERROR_VALUE, "\"%.*s\" is not a number of 64 bits",
+            (int)(value->size < 40 ? value->size : 40),
+            (const char *)value->data);
+    return number;
+}
+
+/* JSON as msgpack. */
+static bags_view msgpack_from_text(
+    const bags_value *value, bags_buffer *scratch) {
+    char *string = (char *)allocate(value->size + 1, 1);
+    memcpy(string, value->data, value->size);
+    json_object *json = json_read(string, value->size);
+    bags_view blob = msgpack_from_json(json, scratch);
+    json_object_put(json);
+    free(string);
+    return blob;
+}
+
+/* The value that --type makes of one: text becomes a number or, if it is JSON,
+ * msgpack; other bytes must be a blob of the type; numbers and arrays must fit,
+ * which is checked when they are encoded. */
+static bags_value convert(const plan *to, const bags_value *value) {
+    static bags_buffer scratch;
+    bool is_text = !strncmp(info.fields[to->from].type, "utf8", 4);
+    type_class kind = type_kind(to->type);
+    bags_view blob = {(const unsigned char *)value->data, value->size};
+    bags_value ignored;
+    if (value->kind != BAGS_KIND_BLOB && value->kind != BAGS_KIND_BYTES &&
+        value->kind != BAGS_KIND_UTF8)
+        return *value;
+    if (is_text && kind == TYPE_NUMBER)
+        return number_from_text(value);
+    if (is_text && kind == TYPE_MSGPACK)
+        blob = msgpack_from_text(value, &scratch);
+    else if (codec_exists(to->type))
+        must(bags_decode(
+            registry_get(), to->type, blob, &scratch, &ignored, &failure));
+    return bags_blob(blob.data, blob.size);
+}
+
+/* The values of a field of the dataset. */
+static const bags_entry *entry_of(const bags_entry *entries, const plan *to) {
+    const bags_entry *entry = &entries[to->from];
+    in_plan = to;
+    if (!to->sequence && entry->count != 1)
+        fail(BAGS_ERROR_VALUE, "%zu items, but the type %s holds one",
+            entry->count, to->type);
+    in_plan = NULL;
+    return entry;
+}
+
+static bags_value value_of(
+    const bags_entry *entry, size_t item, const plan *to) {
+    bags_value value = entry->values[item];
+    in_plan = to;
+    if (to->convert)
+        value = convert(to, &value);
+    in_plan = NULL;
+    return value;
+}
+
+/* ---- --dry-run ---- */
+
+static void show_entry(const bags_entry *entry, const plan *field, text *line) {
+    static bags_buffer scratch;
+    text_puts(line, field->sequence ? "[" : "");
+    for (size_t j = 0; j < entry->count; j++) {
+        bags_value value = value_of(entry, j, field);
+        bags_view blob = {(const unsigned char *)value.data, value.size};
+        if (value.kind != BAGS_KIND_BLOB)
+            must(bags_encode(registry_get(), field->type, &value, &scratch,
+                &blob, &failure));
+        text_puts(line, j ? ", " : "");
+        value_show(field->type, blob, false, line);
+    }
+    text_puts(line, field->sequence ? "]" : "");
+}
+
+static void show(
+    const bags_importer *importer, void *source, const bags_field *fields) {
+    text line = {0};
+    const bags_entry *entries;
+    must(importer->read(source, 0, &entries, &failure));
+    in_datapoint = true;
+    text_puts(&line, "{\"spec\": ");
+    text_spec(&line, fields, count);
+    if (info.length == BAGS_SOURCE_UNKNOWN)
+        text_puts(&line, ", \"length\": null");
+    else
+        text_format(&line, ", \"length\": %ju", (uintmax_t)info.length);
+    text_puts(&line, entries ? ", \"first\": {" : ", \"first\": null");
+    for (size_t i = 0; entries && i < count; i++) {
+        text_puts(&line, i ? ", " : "");
+        text_json_string(&line, plans[i].name);
+        text_puts(&line, ": ");
+        show_entry(entry_of(entries, &plans[i]), &plans[i], &line);
+    }
+    text_puts(&line, entries ? "}}\n" : "}\n");
+    text_output(&line);
+    in_datapoint = false;
+}
+
+/* ---- writing ---- */
+
+static void put_datapoint(const bags_entry *entries) {
+    in_datapoint = true;
+    sink_begin();
+    for (size_t i = 0; i < count; i++) {
+        const bags_entry *entry = entry_of(entries, &plans[i]);
+        for (size_t j = 0; j < entry->count; j++) {
+            bags_value value = value_of(entry, j, &plans[i]);
+            sink_put(i, j, &value);
+        }
+    }
+    sink_end();
+    in_datapoint = false;
+}
+
+/* All datapoints of this worker. If the length is unknown, each is read before
+ * the sink counts it. */
+static void put_all(const bags_importer *importer, void *source) {
+    const bags_entry *entries;
+    bool known = info.length != BAGS_SOURCE_UNKNOWN;
+    for (datapoint = 0; !known || datapoint < info.length; datapoint++) {
+        if (!writing_is_mine(datapoint) || (known && !sink_next()))
+            continue;
+        must(importer->read(source, datapoint, &entries, &failure));
+        if (!entries && known)
+            fail(BAGS_ERROR_CORRUPT, "%s: ends at datapoint %ju (expected %ju)",
+                source_name, (uintmax_t)datapoint, (uintmax_t)info.length);
+        if (!entries)
+            break;
+        if (known || sink_next())
+            put_datapoint(entries);
+        progress_show("import", "datapoints", datapoint + 1,
+            known ? info.length : 0, sink_length());
+    }
+    progress_end();
+}
+
+/* Where it failed, and what is kept. */
+static void explain_failure(void) {
+    progress_end();
+    if (in_plan)
+        failure_prefix("field \"%s\": ", in_plan->name);
+    if (in_datapoint)
+        failure_prefix(
+            "%s: datapoint %ju: ", source_name, (uintmax_t)datapoint);
+    if (!dry_run)
+        sink_failed();
+}
+
+static int run(int operands_count, char **operands) {
+    void *source = NULL;
+    source_name = operands[0];
+    on_failure = explain_failure;
+    writing_check();
+    if (!dry_run && operands_count < 2)
+        usage("expected SRC DST");
+    if (operands_count > 1 && has_ending(operands[1], ".bag"))
+        usage("%s: a source becomes a dataset, not a Bag", operands[1]);
+    const bags_importer *importer = importer_find(source_name);
+    must(importer->open(source_name, NULL, &source, &info, &failure));
+    const bags_field *fields = plan_fields();
+    if (dry_run) {
+        show(importer, source, fields);
+    } else {
+        sink_open(operands[1], source_name, fields, count, false);
+        put_all(importer, source);
+        sink_finish();
+    }
+    importer->close(source);
+    return 0;
+}
+
+const command command_import = {"import", "a dataset from another format",
+    "SRC DST", 1, 2, options, writing_options,
+    "SRC is a file, a directory of files that belong together, or a pattern "
+    "with "
+    "* in its last part, such as 'train-*.tar'. Encoded values (images, text) "
+    "are stored as they are. `bags --version` lists the formats of this build; "
+    "formats/import/README.md states how each becomes fields.\n"
+    "Fields have the names that they have in SRC; characters that file names "
+    "cannot have become _. --type makes numbers and msgpack (from JSON) of "
+    "text; "
+    "other bytes are stored as they are and must be a blob of the type.\n"
+    "What was imported before a failure is kept, unfinished: call it again "
+    "with "
+    "--resume.\n",
+    "  bags import train.tar pets --dry-run\n"
+    "  bags import train.tar pets --fields jpg=photo,cls --type 'cls=int(4)'\n",
+    run};
