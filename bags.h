@@ -90,9 +90,16 @@
  *                    20  4  CRC of the N CRCs
  *                    24  4  CRC of the field's name, or of "refs"; 0 for a
  *                           standalone Bag
- *                    28  4  CRC of spec.json; 0 for a standalone Bag
- *                    32  8  "BAGSCRC1"
+ *                    28  4  CRC that binds the shard together; 0 for a
+ *                           standalone Bag
+ *                    32  8  "BAGSCRC2"; for a standalone Bag "BAGSCRC1"
  *                    40  4  CRC of the 40 bytes before
+ *                    The CRC at 28 is over the bytes of spec.json and then, for
+ *                    each Bag of the shard, its name (without .bag) and the 4
+ *                    bytes at 20 of its trailer: the fields in the order of
+ *                    spec.json, then refs, unless the shard is split. So all
+ *                    trailers of a shard have the same. With BAGSCRC1 in a
+ *                    dataset, which is still read, it is over spec.json only.
  *
  * CONCEPTS
  *     blob       bytes: one encoded value.
@@ -130,7 +137,14 @@
  *     Options    are structs in which 0 is the default of every member: {0} is
  *                always right. NULL means {0}.
  *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and
- *                / and \ both separate their parts.
+ *                / and \ both separate their parts. A relative path of a local
+ *                file is made absolute when a reader or writer is opened: chdir()
+ *                may be called later. Messages show it as it was passed.
+ *     fork()     In a child process, a writer of the parent returns
+ *                BAGS_ERROR_STATE; close and abort only free its memory. Readers
+ *                may be used.
+ *     NULL       for a pointer that may not be NULL is BAGS_ERROR_ARGUMENT. A NULL
+ *                reader or writer has length 0.
  *
  * UNTRUSTED FILES
  *     Every length and offset is checked before it is used. No bytes in files and
@@ -149,7 +163,8 @@
  *     wherever they lead, so that a blob of an untrusted dataset may be the content
  *     of any file that the process may read. Where that matters, accept no dataset
  *     with links in it. A link in place of a file is never written through;
- *     bags_recover and `resume` do follow one in place of a shard's directory.
+ *     bags_recover and `resume` do follow one in place of a shard's directory;
+ *     bags_checksum follows none inside a dataset.
  *
  * MACROS YOU MAY DEFINE
  *     BAGS_IMPLEMENTATION  in one source file: compile the functions there.
@@ -173,6 +188,13 @@
  *     - After a power failure, empty blobs that were not synced look the same as
  *       a sector of zeros.
  *     - A writer keeps two files open per field; three with checksums.
+ *     - Locks that only one machine sees, as on some network file systems, do not
+ *       keep two machines apart. Writing new shards needs no lock. A writer that
+ *       lost its shard to another one notices that and fails, but not at the same
+ *       instant. Where locks have no effect at all, `resume` and bags_recover fail.
+ *     - A reader notices that a shard was replaced by the identity of its spec.json.
+ *       A Bag that is replaced alone, before it is first used, is noticed only with
+ *       checksums.
  *     - OpenBSD, whose maps do not see later writes: files are not mapped.
  *     - Windows: a directory with open files in it cannot be renamed, nor an open
  *       file be replaced.
@@ -300,7 +322,8 @@ BAGS_API const char *bags_version(void);
 typedef enum bags_code {
     BAGS_OK = 0,
     BAGS_ERROR_ARGUMENT,   /* invalid argument: a bug in the caller */
-    BAGS_ERROR_STATE,      /* a call out of order, such as end without begin */
+    BAGS_ERROR_STATE,      /* a call out of order, such as end without begin; or
+                              the writer's files are not its own any more */
     BAGS_ERROR_RANGE,      /* index out of range; start > stop */
     BAGS_ERROR_FIELD,      /* a field is unknown, missing or duplicate */
     BAGS_ERROR_TYPE,       /* invalid type string; no codec for this type */
@@ -1083,6 +1106,8 @@ typedef struct bags_writer_options {
  * NULL:
  *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists; with
  *                        resume: it is finished, or has other fields
+ *   BAGS_ERROR_CORRUPT   resume, and the path has both spec.json and shards; or a
+ *                        shard cannot be recovered
  *   BAGS_ERROR_LOCKED    resume, and a running writer holds this worker's shard
  *   BAGS_ERROR_FIELD     a name is duplicate, or cannot be a file name on every
  *                        system: refs, a leading '.', control characters,
@@ -1114,15 +1139,19 @@ typedef struct bags_entry {
  *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
  *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
  *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value
- *   BAGS_ERROR_STATE     a datapoint was begun and not ended
+ *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
+ *                        replaced or removed the shard, which is left as it is; this
+ *                        process is a child of the writer's
  *   BAGS_ERROR_ARGUMENT  an entry without a field name
  *   BAGS_ERROR_EXISTS    the next shard's directory exists: two workers have the
- *                        same shard_start
+ *                        same shard_start; or the path became an unsharded dataset
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * A refused datapoint does not stop the writer. If err is NULL, close returns the
- * first such error, so that a loop may check once. After EXISTS, IO or MEMORY while
- * writing, every later call returns the same error.
+ * first such error, so that a loop may check once. After EXISTS, IO, MEMORY, or STATE
+ * because of another process, every later call returns the same error. A datapoint
+ * that an exception or longjmp out of a codec leaves is dropped by the next append or
+ * begin.
  *
  * Cost: the codecs', and a copy of the blobs. No allocation.
  */
@@ -1152,7 +1181,8 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. Returns BAGS_OK or BAGS_ERROR_IO. */
+ * process. Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_STATE (see
+ * bags_writer_append). */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
 /* Flush, and wait until every complete datapoint of the unfinished shard is on
@@ -1247,7 +1277,8 @@ typedef struct bags_recover_report {
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
  *   BAGS_ERROR_MISSING   no such path, or not a dataset
  *   BAGS_ERROR_LOCKED    a running writer holds a shard
- *   BAGS_ERROR_CORRUPT   a shard cannot be recovered
+ *   BAGS_ERROR_CORRUPT   a shard cannot be recovered; the path has both spec.json
+ *                        and shards
  *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; a file that belongs
  *                        to a dataset, or whose name does not end in .bag
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
@@ -1272,7 +1303,10 @@ typedef struct bags_finalize_options {
  * dataset afterwards: the numbers no longer tell which worker wrote a shard.
  *
  * Returns BAGS_OK, BAGS_ERROR_UNFINISHED (a shard is unfinished; nothing was
- * renamed), BAGS_ERROR_MISSING (no shards), BAGS_ERROR_IO or BAGS_ERROR_MEMORY.
+ * renamed), BAGS_ERROR_MISSING (no shards), BAGS_ERROR_CORRUPT (also spec.json),
+ * BAGS_ERROR_LOCKED (another process writes the checksums of a shard),
+ * BAGS_ERROR_EXISTS (a writer started a shard meanwhile), BAGS_ERROR_IO or
+ * BAGS_ERROR_MEMORY.
  */
 BAGS_API bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err);
@@ -1280,7 +1314,7 @@ BAGS_API bags_code bags_finalize(const char *path,
 /* What bags_checksum did with a Bag. */
 typedef struct bags_checksummed {
     const char *path; /* of the Bag; valid during the call */
-    bool kept;        /* it had checksums; they were not checked */
+    bool kept;        /* it had checksums; its blobs were not compared */
     uint64_t length;  /* blobs */
     uint64_t size;    /* bytes of the Bag */
 } bags_checksummed;
@@ -1305,15 +1339,20 @@ typedef struct bags_checksum_report {
 /*
  * Write checksums (NAME.crc) next to the Bags of a finished dataset, or next to a
  * standalone Bag, of any variant. No other file is changed. It may be interrupted
- * and repeated.
+ * and repeated. A shard is locked meanwhile; readers need not be closed.
  *
  * Returns BAGS_OK, or the first failure, at which it stops:
  *   BAGS_ERROR_MISSING     no such file or dataset
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; nothing was written
- *   BAGS_ERROR_CORRUPT     a Bag's table, or spec.json, is invalid
+ *   BAGS_ERROR_CORRUPT     a Bag's table, or spec.json, is invalid; existing
+ *                          checksums are damaged, or of another version of their
+ *                          shard: see `replace`
+ *   BAGS_ERROR_LOCKED      another process writes the shard or its checksums
+ *   BAGS_ERROR_STATE       another process replaced the shard meanwhile
  *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset; shard_start is not
  *                          below shard_stop
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_IO          also a link in place of a file or shard (ELOOP)
+ *   BAGS_ERROR_MEMORY
  * *report, which may be NULL, is always written. Cost: reads every byte.
  */
 BAGS_API bags_code bags_checksum(const char *path,
@@ -1343,7 +1382,9 @@ typedef struct bags_reader_options {
         verify_checksums; /* compare every returned blob, the refs and spec.json
                              with their checksums; every NAME.crc must exist */
     size_t max_files;     /* open files, with no_mmap; 0: 64 */
-    size_t max_maps;      /* mapped files; those beyond are read; 0: 16384 */
+    size_t max_maps;      /* mapped files; those beyond are read; 0: 16384. All
+                             readers of a process map at most a quarter of what
+                             the system allows */
     bags_access access;   /* how data that is not in memory will be read */
     const bags_registry *registry; /* NULL: built-in types. Must outlive the
                                       reader */
@@ -1360,6 +1401,9 @@ typedef struct bags_reader_options {
  * finish. If a writer aborts, reading its shard fails. Shards that several workers
  * write have gaps most of the time: see allow_gaps.
  *
+ * A shard that is replaced, renamed or removed later is an error when a file of it is
+ * opened, which names it: rows never mix two versions. Open the dataset again then.
+ *
  * Returns the reader, to be closed with bags_reader_close, or NULL:
  *   BAGS_ERROR_MISSING     no such directory, or not a dataset
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; or a split dataset's fields
@@ -1367,14 +1411,16 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_GAP         shards are missing; the message lists them. Those missing
  *                          at the end leave no gap, and are not noticed
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different
- *                          specs; two shards with one number
+ *                          specs; two shards with one number; both spec.json and
+ *                          shards; with verify_checksums: checksums that do not
+ *                          belong together
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
  *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: a few system calls per shard (split: per field). No table is read, and no
- * file stays open. Of an unfinished shard, journals and refs are read, 8 bytes per
+ * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
+ * table is read, and no file stays open. Of an unfinished shard, journals and refs are read, 8 bytes per
  * blob stay in memory, and it is never mapped.
  */
 BAGS_API bags_reader *bags_reader_open(
@@ -1496,7 +1542,8 @@ typedef struct bags_row {
  *   BAGS_ERROR_FIELD     no such field, or selected twice
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
- *                        index; with verify_checksums: a checksum mismatch
+ *                        index; with verify_checksums: a checksum mismatch; or the
+ *                        shard is another one than when the reader was opened
  *   BAGS_ERROR_IO        a read failed; err->system is errno
  *   BAGS_ERROR_LIMIT     too large for the address space
  *   BAGS_ERROR_MEMORY    the row cannot grow
@@ -1695,7 +1742,8 @@ typedef struct bags_verify_report {
  * entry of every table, every row of refs.bag and what it refers to, every byte
  * that has a checksum and, with `decode`, every value. Missing or duplicate shards,
  * unfinished ones and those with another spec than the first valid one are faults
- * too. It continues after a fault, also after a missing or unreadable file. One
+ * too; so are checksums that do not belong together, shards without checksums next to
+ * others that have them, and both spec.json and shards. It continues after a fault, also after a missing or unreadable file. One
  * damaged byte may be reported at several places where it shows.
  *
  * Returns BAGS_OK, or the code of the first fault, or of what ended the work:
@@ -2216,9 +2264,11 @@ static bool bagi_local_directory(char *out, size_t size) {
     return known;
 }
 
+#ifndef BAGS_NO_WRITER
 static uint64_t bagi_process(void) { return GetCurrentProcessId(); }
 
 static void bagi_pause(void) { Sleep(1); }
+#endif
 
 /* Windows frees what is allocated past the end when the file is closed. */
 static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
@@ -2556,12 +2606,14 @@ static bool bagi_local_directory(char *out, size_t size) {
            by_name.st_ino == here.st_ino;
 }
 
+#ifndef BAGS_NO_WRITER
 static uint64_t bagi_process(void) { return (uint64_t)getpid(); }
 
 static void bagi_pause(void) {
     struct timespec moment = {0, 1000000};
     (void)nanosleep(&moment, NULL);
 }
+#endif
 #endif
 
 /* What this system lacks. */
@@ -3494,6 +3546,7 @@ static char *bagi_absolute(
  * Other processes may rename, replace or remove a file by its path while it is open
  * here. */
 
+#ifndef BAGS_NO_WRITER
 /* Check that a path still leads to the file that is open: before it is renamed or
  * removed, or what it vouches for is changed. */
 static bags_code bagi_check_same(
@@ -3517,6 +3570,8 @@ static bags_code bagi_check_same(
         "replaced it; nothing was changed",
         bagi_tail(path));
 }
+
+#endif
 
 /* The identity of an open file or a path in 8 bytes; 0 if there is no hook. */
 static int bagi_identify(
@@ -7845,7 +7900,9 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
  *                                   v      |
  *                              CRASHED (the same files, not locked)
  *
- *     UNFINISHED  spec.json.partial, locked by the writer as long as it lives;
+ *     UNFINISHED  spec.json.partial, locked by the writer as long as it lives, which
+ *                 checks that its path still leads to the file that it locked before
+ *                 it renames or removes anything (bagi_writer_check);
  *                 NAME.bag without a table; NAME.idx; NAME.crc without a trailer.
  *                 What reaches the system does so in this order: blobs and CRCs of
  *                 the fields, their .idx, refs.bag and refs.crc, refs.idx. A
@@ -7854,7 +7911,8 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
  *                 was on the disk. NAME.idx is removed, or kept if requested.
  *
  * Locks: spec.json.partial of a shard, NAME.bag of a standalone Bag; both belong to
- * the one writer or recovery that changes the files. Readers lock nothing.
+ * the one writer or recovery that changes the files. spec.json of a finished shard, by
+ * bags_checksum and bags_finalize. Readers lock nothing.
  * ====================================================================== */
 
 /* ---- faults ---- */
@@ -8865,12 +8923,15 @@ static void bagi_writer_claim_once(bags_writer *writer) {
             bagi_spec_name(&writer->spec, i), BAGS_IO_CREATE);
     if (!err->code && writer->sharded)
         bagi_writer_check_single(writer);
-    if (err->code) { /* only what this writer created is removed */
+    if (err->code) {
+        /* A file that existed is another writer's: then only those go that are open
+         * here. */
+        bool known = err->code != BAGS_ERROR_EXISTS;
         bags_error ignored;
-        for (size_t i = writer->spec.count + 1; i-- > 0;)
+        for (size_t i = writer->spec.count + 1; !known && i-- > 0;)
             for (int k = BAGI_FILES; k-- > 0;)
                 bagi_stream_remove(&writer->outputs[i].stream[k]);
-        bagi_writer_drop(writer, false, &ignored);
+        bagi_writer_drop(writer, known, &ignored);
     }
 }
 
