@@ -34,6 +34,10 @@ command -v valgrind                     | valgrind
 command -v djpeg                        | libjpeg-turbo-progs
 command -v pngcheck                     | pngcheck
 command -v ffmpeg                       | ffmpeg
+command -v zip                          | zip
+command -v unzip                        | unzip
+command -v bsdtar                       | libarchive-tools
+command -v 7z                           | p7zip-full
 END
     [ "$wanted" != test ] || return 0
     cat <<'END'
