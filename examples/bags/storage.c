@@ -74,7 +74,9 @@ bags_path_kind path_kind(const char *path) {
 
 void path_must_be_writable(const char *path) {
     char *front = find_archive(bags_io_local(), path);
-    if (front)
+    bool found = front != NULL;
+    free(front);
+    if (found)
         fail(BAGS_ERROR_IO,
             "%s: cannot write: an archive is only read; unpack it first", path);
 }
