@@ -162,27 +162,33 @@ static bags_code archive_read(const bags_archive *a, uint64_t offset,
     return BAGS_OK;
 }
 
-/* A part of the archive, which the caller knows to be within it, valid until the
- * next call with this window; NULL after a failure. */
-static const unsigned char *archive_bytes(const bags_archive *a,
-    archive_window *w, uint64_t offset, size_t size, bags_error *err) {
+/* View a part of the archive, which the caller knows to be within it, until the next
+ * call with this window. */
+static bags_code archive_bytes(const bags_archive *a, archive_window *w,
+    uint64_t offset, size_t size, const unsigned char **out, bags_error *err) {
     static const unsigned char nothing[1] = {0};
+    *out = nothing;
     if (size == 0)
-        return nothing;
-    if (window_has(&a->tail, offset, size))
-        return a->tail.buffer.data + (offset - a->tail.start);
+        return BAGS_OK;
+    if (window_has(&a->tail, offset, size)) {
+        *out = a->tail.buffer.data + (offset - a->tail.start);
+        return BAGS_OK;
+    }
     if (!window_has(w, offset, size)) {
         uint64_t rest = a->size - offset;
         size_t part = size > w->step ? size : w->step;
         part = part > rest ? (size_t)rest : part;
         w->size = 0;
-        if (bags_buffer_reserve(&w->buffer, part, err) ||
-            archive_read(a, offset, w->buffer.data, part, err))
-            return NULL;
+        bags_code code = bags_buffer_reserve(&w->buffer, part, err);
+        if (!code)
+            code = archive_read(a, offset, w->buffer.data, part, err);
+        if (code)
+            return code;
         w->start = offset;
         w->size = part;
     }
-    return w->buffer.data + (offset - w->start);
+    *out = w->buffer.data + (offset - w->start);
+    return BAGS_OK;
 }
 
 /* ---- members ---- */
@@ -378,34 +384,36 @@ static bags_code zip_find_end64(const bags_archive *a, archive_window *w,
     *out = NULL;
     if (offset > stop || stop - offset < END64_SIZE)
         return BAGS_OK;
-    const unsigned char *p = archive_bytes(a, w, offset, END64_SIZE, err);
-    if (p && is_marked(p, 6, 6) && load64(p + 4) == stop - offset - 12)
+    const unsigned char *p;
+    bags_code code = archive_bytes(a, w, offset, END64_SIZE, &p, err);
+    if (!code && is_marked(p, 6, 6) && load64(p + 4) == stop - offset - 12)
         *out = p;
-    return p ? BAGS_OK : err->code;
+    return code;
 }
 
 /* Find the directory by the record at `end`. */
 static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
     uint64_t end, zip_directory *out, bags_error *err) {
-    const unsigned char *p = archive_bytes(a, w, end, END_SIZE, err);
-    if (!p)
-        return err->code;
+    const unsigned char *p;
+    bags_code code = archive_bytes(a, w, end, END_SIZE, &p, err);
+    if (code)
+        return code;
     uint64_t disk = load16(p + 4), first = load16(p + 6);
     uint64_t here = load16(p + 8), length = load16(p + 10);
     uint64_t size = load32(p + 12), offset = load32(p + 16);
     bool wide = false;
     out->stop = end;
     if (end >= LOCATOR_SIZE) {
-        p = archive_bytes(a, w, end - LOCATOR_SIZE, LOCATOR_SIZE, err);
-        if (!p)
-            return err->code;
+        code = archive_bytes(a, w, end - LOCATOR_SIZE, LOCATOR_SIZE, &p, err);
+        if (code)
+            return code;
         wide = is_marked(p, 6, 7);
     }
     if (wide) {
         uint64_t stop = end - LOCATOR_SIZE, at = load64(p + 8);
         if (load32(p + 4) != 0 || load32(p + 16) > 1)
             disk = 1;
-        bags_code code = zip_find_end64(a, w, at, stop, &p, err);
+        code = zip_find_end64(a, w, at, stop, &p, err);
         if (!code && !p && stop >= END64_SIZE) {
             at = stop - END64_SIZE; /* if bytes precede the archive */
             code = zip_find_end64(a, w, at, stop, &p, err);
@@ -509,9 +517,10 @@ static bags_code zip_add(bags_archive *a, const unsigned char *p,
 static bags_code zip_locate(const bags_archive *a, archive_window *w,
     archive_member *m, bags_error *err) {
     const char *why = NULL;
-    const unsigned char *p = archive_bytes(a, w, m->offset, LOCAL_SIZE, err);
-    if (!p)
-        return err->code;
+    const unsigned char *p;
+    bags_code code = archive_bytes(a, w, m->offset, LOCAL_SIZE, &p, err);
+    if (code)
+        return code;
     size_t name_size = load16(p + 26), extra = load16(p + 28);
     size_t all = LOCAL_SIZE + name_size + extra;
     bool later = load16(p + 6) & 8; /* the sizes follow the bytes */
@@ -519,8 +528,8 @@ static bags_code zip_locate(const bags_archive *a, archive_window *w,
         why = "no local header";
     else if (all > m->stop - m->offset || m->size > m->stop - m->offset - all)
         why = "overlaps the next one";
-    else if (!(p = archive_bytes(a, w, m->offset, all, err)))
-        return err->code;
+    else if ((code = archive_bytes(a, w, m->offset, all, &p, err)) != BAGS_OK)
+        return code;
     if (!why && m->error != EISDIR) {
         uint64_t packed = load32(p + 18), size = load32(p + 22);
         uint64_t *wide[2] = {&size, &packed};
@@ -576,20 +585,20 @@ static bags_code zip_read_directory(bags_archive *a, archive_window *w,
     uint64_t at = directory.start;
     *start = at;
     for (uint64_t i = 0; i < directory.length && !code; i++) {
-        const unsigned char *p = NULL;
+        const unsigned char *p;
+        uint64_t left = directory.stop - at;
         size_t size = ENTRY_SIZE;
-        if (directory.stop - at < size)
-            return zip_fail(a, "the directory is truncated", err);
-        if (!(p = archive_bytes(a, w, at, size, err)))
-            return err->code;
-        if (!is_marked(p, 1, 2))
-            return zip_fail(a, "an invalid entry in the directory", err);
-        size += load16(p + 28) + load16(p + 30) + load16(p + 32);
-        if (directory.stop - at < size)
-            return zip_fail(a, "the directory is truncated", err);
-        if (!(p = archive_bytes(a, w, at, size, err)))
-            return err->code;
-        code = zip_add(a, p, &directory, err);
+        code = left < size ? zip_fail(a, "the directory is truncated", err)
+                           : archive_bytes(a, w, at, size, &p, err);
+        if (!code && !is_marked(p, 1, 2))
+            code = zip_fail(a, "an invalid entry in the directory", err);
+        if (!code)
+            size += load16(p + 28) + load16(p + 30) + load16(p + 32);
+        if (!code)
+            code = left < size ? zip_fail(a, "the directory is truncated", err)
+                               : archive_bytes(a, w, at, size, &p, err);
+        if (!code)
+            code = zip_add(a, p, &directory, err);
         at += size;
     }
     if (!code && at != directory.stop)
@@ -778,9 +787,10 @@ static const char *compressed_by(const unsigned char *p) {
 /* A file that begins with no header of a tar. */
 static bags_code archive_fail_unknown(
     const bags_archive *a, archive_window *w, bags_error *err) {
-    const unsigned char *p = archive_bytes(a, w, 0, a->size < 8 ? 0 : 8, err);
-    if (!p)
-        return err->code;
+    const unsigned char *p;
+    bags_code code = archive_bytes(a, w, 0, a->size < 8 ? 0 : 8, &p, err);
+    if (code)
+        return code;
     const char *tool = a->size < 8 ? NULL : compressed_by(p);
     if (tool)
         return bags_fail(err, BAGS_ERROR_VALUE,
@@ -796,13 +806,13 @@ static bags_code archive_fail_unknown(
 static bags_code tar_check_end(
     const bags_archive *a, archive_window *w, uint64_t at, bags_error *err) {
     uint64_t rest = a->size - at;
-    const unsigned char *p = NULL;
-    if (rest <= FILLING_MOST &&
-        !(p = archive_bytes(a, w, at, (size_t)rest, err)))
-        return err->code;
-    if (!p || !is_zero(p, (size_t)rest))
-        return tar_fail(a, at, "bytes after its end", err);
-    return BAGS_OK;
+    const unsigned char *p;
+    if (rest > FILLING_MOST)
+        return tar_fail(a, at, "too many bytes after its end", err);
+    bags_code code = archive_bytes(a, w, at, (size_t)rest, &p, err);
+    if (!code && !is_zero(p, (size_t)rest))
+        code = tar_fail(a, at, "bytes after its end", err);
+    return code;
 }
 
 static bags_code tar_read_headers(
@@ -813,8 +823,9 @@ static bags_code tar_read_headers(
         if (at > a->size || a->size - at < BLOCK)
             return at ? tar_fail(a, at, "truncated: no end", err)
                       : archive_fail_unknown(a, w, err);
-        if (!(p = archive_bytes(a, w, at, BLOCK, err)))
-            return err->code;
+        bags_code code = archive_bytes(a, w, at, BLOCK, &p, err);
+        if (code)
+            return code;
         if (is_zero(p, BLOCK))
             break;
         if (!tar_is_header(p))
@@ -836,14 +847,13 @@ static bags_code tar_read_headers(
                 "past the end of the archive", err);
         if (about_next && (size > rest || size > PAX_MOST))
             return tar_fail(a, at, "a header that is too large", err);
-        bags_code code = BAGS_OK;
         if (!about_next)
             code = tar_add(a, p, at, size, next, err);
-        else if (!(p = archive_bytes(a, w, at, (size_t)size, err)))
-            code = err->code;
-        else if (type == 'L')
+        else
+            code = archive_bytes(a, w, at, (size_t)size, &p, err);
+        if (!code && type == 'L')
             code = tar_keep_name(next, p, text_size(p, (size_t)size), err);
-        else if (type == 'x' || type == 'g')
+        if (!code && (type == 'x' || type == 'g'))
             code = tar_pax(a, at, p, (size_t)size, type == 'g', next, err);
         if (code)
             return code;
@@ -885,7 +895,7 @@ static int archive_look_up(
     size_t length = strlen(path), size = a->path_size;
     memset(out, 0, sizeof *out);
     out->memory = archive_buffer(a);
-    if (length < size || memcmp(path, a->path, size) ||
+    if (length < size || memcmp(path, a->path, size) != 0 ||
         (length > size && !IS_SLASH(path[size])))
         return 0;
     while (IS_SLASH(path[size]))
@@ -973,14 +983,14 @@ static void window_start(
 static int file_prepare(archive_file *f) {
     const bags_archive *a = f->archive;
     archive_member *m = &f->member;
+    const unsigned char *p;
     bags_error err;
     err.system = 0;
     bags_code code = m->located ? BAGS_OK : zip_locate(a, &f->head, m, &err);
     uint64_t near = m->size < NEAR ? m->size : NEAR;
     uint64_t last = m->offset + m->size - near;
-    if (!code && !window_has(&f->head, last, (size_t)near) &&
-        !archive_bytes(a, &f->tail, last, (size_t)near, &err))
-        code = err.code;
+    if (!code && !window_has(&f->head, last, (size_t)near))
+        code = archive_bytes(a, &f->tail, last, (size_t)near, &p, &err);
     return !code                       ? 0
            : err.system                ? err.system
            : code == BAGS_ERROR_MEMORY ? ENOMEM
@@ -1112,9 +1122,10 @@ static bags_code archive_find_end(bags_archive *a, archive_window *w,
     most = a->base.map ? most : TAIL;
     most = a->size < most ? (size_t)a->size : most;
     w->step = most;
-    const unsigned char *p = archive_bytes(a, w, a->size - most, most, err);
-    if (!p)
-        return err->code;
+    const unsigned char *p;
+    bags_code code = archive_bytes(a, w, a->size - most, most, &p, err);
+    if (code)
+        return code;
     for (size_t after = END_SIZE;
          after <= most && after <= END_SIZE + COMMENT_MOST; after++) {
         const unsigned char *record = p + most - after;
@@ -1181,7 +1192,7 @@ static bags_code archive_open(
 
 bags_archive *bags_archive_open(
     const char *path, const bags_archive_options *options, bags_error *err) {
-    bags_error ignored;
+    bags_error ignored = {BAGS_OK, 0, ""};
     bags_buffer memory;
     const bags_allocator *allocator = options ? options->env.allocator : NULL;
     err = err ? err : &ignored;

@@ -46,6 +46,9 @@ checks+=',-bugprone-suspicious-memory-comparison,-cert-exp42-c,-cert-flp37-c'
 # And in one place of msgpack.c gcc gives up; the cell's title says so.
 mistaken="numpy.c|core.uninitialized.Assign|from += strides[i];
 numpy.c|core.NullDereference|**out = header.npy;
+archive.c|core.NullDereference|return p[0] == 'P' && p[1] == 'K' && p[2] == a && p[3] == b;
+archive.c|core.NullDereference|found.name[found.name_size - 1] == '/');
+archive.c|core.NullDereference|char type = (char)p[156];
 msgpack.c|core.NullDereference|if (item->type == MSGPACK_OBJECT_MAP)
 msgpack.c|analyzer-too-complex|whole = whole && !point && *at != 'e';
 bags.h|analyzer-null-dereference|for (const char *at = dtype->also; *at && at[1]; at = strchr(at + 1, ' ')) {
