@@ -588,15 +588,17 @@ static bags_code zip_read_directory(bags_archive *a, archive_window *w,
         const unsigned char *p;
         uint64_t left = directory.stop - at;
         size_t size = ENTRY_SIZE;
-        code = left < size ? zip_fail(a, "the directory is truncated", err)
-                           : archive_bytes(a, w, at, size, &p, err);
-        if (!code && !is_marked(p, 1, 2))
-            code = zip_fail(a, "an invalid entry in the directory", err);
-        if (!code)
-            size += load16(p + 28) + load16(p + 30) + load16(p + 32);
-        if (!code)
-            code = left < size ? zip_fail(a, "the directory is truncated", err)
-                               : archive_bytes(a, w, at, size, &p, err);
+        if (left < size)
+            return zip_fail(a, "the directory is truncated", err);
+        code = archive_bytes(a, w, at, size, &p, err);
+        if (code)
+            return code;
+        if (!is_marked(p, 1, 2))
+            return zip_fail(a, "an invalid entry in the directory", err);
+        size += load16(p + 28) + load16(p + 30) + load16(p + 32);
+        if (left < size)
+            return zip_fail(a, "the directory is truncated", err);
+        code = archive_bytes(a, w, at, size, &p, err);
         if (!code)
             code = zip_add(a, p, &directory, err);
         at += size;

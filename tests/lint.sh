@@ -193,7 +193,7 @@ memory=('-Dbagi_alloc(memory,size,err)=calloc(1,size)'
 
 fanalyzer_parts() { # fanalyzer_parts GCC FILE FLAG...
     local copy from lines part_size=600 failed=0
-    case $2 in *msgpack.c | *numpy.c) part_size=150 ;; esac
+    case $2 in *archive.c | *msgpack.c | *numpy.c) part_size=150 ;; esac
     copy=$(mktemp -d "$dir/parts.XXXXXX")/${2##*/}
     lines=$(wc -l <"$2")
     for ((from = 0; from < lines; from += part_size)); do
@@ -314,7 +314,7 @@ analysers() {
             */msgpack.c)
                 cell "gcc-12 -fanalyzer $file, in parts, one of them not to its end" \
                     fanalyzer_parts gcc-12 "$dir/told/$file" "-I$dir/told/formats" ;;
-            */numpy.c)
+            */archive.c | */numpy.c)
                 cell "gcc-12 -fanalyzer $file, in parts" \
                     fanalyzer_parts gcc-12 "$dir/told/$file" "-I$dir/told/formats" ;;
             *) cell "gcc-12 -fanalyzer $file" fanalyzer gcc-12 "$dir/told/$file" -O1 ;;
