@@ -723,7 +723,8 @@ typedef struct bags_zip_options {
 } bags_zip_options;
 
 /*
- * Write a finished dataset as a zip file, which must not exist.
+ * Write a finished dataset as a zip file, which must not exist. (One that another
+ * process creates in the last moment is replaced.)
  *
  * It contains the files of the dataset (spec.json, the Bags, .crc and .idx), under
  * their names in its directory, without compression. Every Bag starts at a multiple
@@ -739,7 +740,8 @@ typedef struct bags_zip_options {
  *   BAGS_ERROR_CORRUPT  the dataset changed while it was read
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: reads every byte once. Memory: 1 MiB, and about 100 bytes per file.
+ * Threads: any. Cost: reads every byte once. Memory: 2 MiB, and about 100 bytes per
+ * file.
  */
 bags_code bags_zip(const char *dataset, const char *path,
     const bags_zip_options *options, bags_error *err);

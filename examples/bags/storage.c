@@ -26,8 +26,15 @@ static bool has_archive_name(const char *path) {
     return false;
 }
 
+/* The hooks for everything that is not in an archive. */
+static const bags_io *base_io(const char *path) {
+    (void)path;
+    return bags_io_local();
+}
+
 /* The archive at the start of a path, to be freed; NULL if there is none. */
-static char *find_archive(const bags_io *base, const char *path) {
+static char *find_archive(const char *path) {
+    const bags_io *base = base_io(path);
     size_t size = strlen(path);
     for (size_t i = 1; i <= size; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
@@ -44,16 +51,15 @@ static char *find_archive(const bags_io *base, const char *path) {
 
 const bags_io *io_for_path(const char *path) {
     bags_archive_options options = {0};
-    const bags_io *base = bags_io_local();
-    char *front = find_archive(base, path);
+    char *front = find_archive(path);
     if (!front)
-        return base;
+        return base_io(path);
     for (size_t i = 0; i < archives_count; i++)
         if (!strcmp(archives[i].path, front)) {
             free(front);
             return bags_archive_io(archives[i].archive);
         }
-    options.env.io = base;
+    options.env.io = base_io(front);
     archives = (opened *)grow(archives, archives_count, sizeof *archives);
     archives[archives_count].path = front;
     archives[archives_count].archive =
@@ -73,7 +79,7 @@ bags_path_kind path_kind(const char *path) {
 }
 
 void path_must_be_writable(const char *path) {
-    char *front = find_archive(bags_io_local(), path);
+    char *front = find_archive(path);
     bool found = front != NULL;
     free(front);
     if (found)
@@ -101,7 +107,7 @@ static int keep_directory(void *user, const char *name) {
 void path_hint(const char *path) {
     search in = {path, NULL};
     const bags_io *io = io_for_path(path);
-    if (io == bags_io_local() || path_kind(path) != BAGS_PATH_DIRECTORY)
+    if (io == base_io(path) || path_kind(path) != BAGS_PATH_DIRECTORY)
         return;
     io->list(io->user, path, keep_directory, &in);
     if (in.found)
