@@ -676,7 +676,7 @@ typedef struct bags_archive_options {
  * Its members are then a read-only tree of files below the archive's path. If the
  * hooks can map files, the archive is mapped once, and readers return pointers into
  * this map. Otherwise it is read with few large reads: the last MiB, which is kept,
- * the directory, and for each open member 64 KiB at its start and at its end.
+ * the directory, and for each open member its header and its last 16 KiB.
  *
  * Returns the archive, to be closed with bags_archive_close after the readers that
  * use it, or NULL:
