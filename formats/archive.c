@@ -35,8 +35,11 @@
 #define NAME_MOST 0xFFFF
 #define PAX_MOST ((uint64_t)1 << 20)     /* bytes of one pax header */
 #define FILLING_MOST ((uint64_t)1 << 20) /* of zeros after a tar's end */
-#define NEAR ((size_t)64 << 10) /* bytes at both ends of a remote member */
-#define TAIL ((size_t)1 << 20)  /* bytes at the end of a remote archive */
+#define STEP ((size_t)64 << 10)          /* bytes of a directory per read */
+/* Of a remote member: its header, which bags_zip fills up to a page; its end. */
+#define HEAD ((size_t)4096 + 512)
+#define LAST ((size_t)16 << 10)
+#define TAIL ((size_t)1 << 20) /* bytes at the end of a remote archive */
 
 /* Windows accepts both slashes. */
 #ifdef _WIN32
@@ -130,6 +133,12 @@ static bags_code archive_fail_member(const bags_archive *a, bags_code code,
         size > 300 ? 300 : (int)size, (const char *)name, why);
 }
 
+static bags_code archive_fail_corrupt(const bags_archive *a,
+    const archive_member *m, const char *why, bags_error *err) {
+    return archive_fail_member(
+        a, BAGS_ERROR_CORRUPT, m->name.text, m->name_size, why, err);
+}
+
 static bool window_has(const archive_window *w, uint64_t offset, size_t size) {
     return offset >= w->start && size <= w->size &&
            offset - w->start <= w->size - size;
@@ -156,27 +165,33 @@ static bags_code archive_read(const bags_archive *a, uint64_t offset,
     return BAGS_OK;
 }
 
-/* A part of the archive, which the caller knows to be within it, valid until the
- * next call with this window; NULL after a failure. */
-static const unsigned char *archive_bytes(const bags_archive *a,
-    archive_window *w, uint64_t offset, size_t size, bags_error *err) {
+/* View a part of the archive, which the caller knows to be within it, until the next
+ * call with this window. */
+static bags_code archive_bytes(const bags_archive *a, archive_window *w,
+    uint64_t offset, size_t size, const unsigned char **out, bags_error *err) {
     static const unsigned char nothing[1] = {0};
+    *out = nothing;
     if (size == 0)
-        return nothing;
-    if (window_has(&a->tail, offset, size))
-        return a->tail.buffer.data + (offset - a->tail.start);
+        return BAGS_OK;
+    if (window_has(&a->tail, offset, size)) {
+        *out = a->tail.buffer.data + (offset - a->tail.start);
+        return BAGS_OK;
+    }
     if (!window_has(w, offset, size)) {
         uint64_t rest = a->size - offset;
         size_t part = size > w->step ? size : w->step;
         part = part > rest ? (size_t)rest : part;
         w->size = 0;
-        if (bags_buffer_reserve(&w->buffer, part, err) ||
-            archive_read(a, offset, w->buffer.data, part, err))
-            return NULL;
+        bags_code code = bags_buffer_reserve(&w->buffer, part, err);
+        if (!code)
+            code = archive_read(a, offset, w->buffer.data, part, err);
+        if (code)
+            return code;
         w->start = offset;
         w->size = part;
     }
-    return w->buffer.data + (offset - w->start);
+    *out = w->buffer.data + (offset - w->start);
+    return BAGS_OK;
 }
 
 /* ---- members ---- */
@@ -233,34 +248,34 @@ typedef struct archive_found {
 static bags_code archive_add(
     bags_archive *a, const archive_found *found, bags_error *err) {
     size_t size = found->name_size;
-    archive_member member;
+    const size_t one = sizeof(archive_member);
+    bags_code code = BAGS_ERROR_CORRUPT;
     if (a->length >= a->max_members)
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: too many members (more than %" PRIu64 ")", a->path,
             a->max_members);
-    if (size > NAME_MOST)
-        return archive_fail_member(a, BAGS_ERROR_LIMIT, found->name, size,
-            "the name is too long", err);
     if (bags_buffer_reserve(&a->names, a->names_size + size + 1, err) ||
         bags_buffer_reserve(
-            &a->members_memory, (size_t)(a->length + 1) * sizeof member, err))
+            &a->members_memory, (size_t)(a->length + 1) * one, err))
         return BAGS_ERROR_MEMORY;
     char *name = (char *)a->names.data + a->names_size;
     const char *why = name_clean(name, &size, found->name, size);
+    if (!why && size > NAME_MOST)
+        why = "the name is too long";
+    else if (!why && size == 0 && !found->directory)
+        why = "an empty name";
+    else if (!why && found->directory && found->size > 0)
+        why = "a directory with bytes";
+    else if (!why && found->error && is_of_dataset(name, size)) {
+        why = found->why;
+        code = BAGS_ERROR_VALUE;
+    }
     if (why)
         return archive_fail_member(
-            a, BAGS_ERROR_CORRUPT, found->name, found->name_size, why, err);
-    if (found->directory && found->size > 0)
-        return archive_fail_member(a, BAGS_ERROR_CORRUPT, found->name,
-            found->name_size, "a directory with bytes", err);
-    if (found->error && is_of_dataset(name, size))
-        return archive_fail_member(
-            a, BAGS_ERROR_VALUE, name, size, found->why, err);
+            a, code, found->name, found->name_size, why, err);
     if (found->directory && size > 0)
         name[size++] = '/';
-    if (size == 0 && !found->directory)
-        return archive_fail_member(a, BAGS_ERROR_CORRUPT, found->name,
-            found->name_size, "an empty name", err);
+    archive_member member;
     memset(&member, 0, sizeof member);
     member.name.at = a->names_size;
     member.name_size = (uint32_t)size;
@@ -269,10 +284,8 @@ static bags_code archive_add(
     member.offset = found->offset;
     member.size = found->size;
     member.stop = a->size;
-    memcpy(a->members_memory.data + (size_t)a->length * sizeof member, &member,
-        sizeof member);
+    memcpy(a->members_memory.data + (size_t)a->length++ * one, &member, one);
     a->names_size += size;
-    a->length++;
     return BAGS_OK;
 }
 
@@ -344,12 +357,11 @@ static bags_code archive_sort(bags_archive *a, bags_error *err) {
         if (m->error == EISDIR)
             continue;
         if (i > 0 && !member_name_order(m - 1, m))
-            return archive_fail_member(a, BAGS_ERROR_CORRUPT, m->name.text,
-                m->name_size, "duplicate", err);
+            return archive_fail_corrupt(a, m, "duplicate", err);
         if (is_below(a, archive_search(a, m->name.text, m->name_size, '/'),
                 m->name.text, m->name_size))
-            return archive_fail_member(a, BAGS_ERROR_CORRUPT, m->name.text,
-                m->name_size, "both a file and a directory", err);
+            return archive_fail_corrupt(
+                a, m, "both a file and a directory", err);
     }
     return BAGS_OK;
 }
@@ -375,34 +387,36 @@ static bags_code zip_find_end64(const bags_archive *a, archive_window *w,
     *out = NULL;
     if (offset > stop || stop - offset < END64_SIZE)
         return BAGS_OK;
-    const unsigned char *p = archive_bytes(a, w, offset, END64_SIZE, err);
-    if (p && is_marked(p, 6, 6) && load64(p + 4) == stop - offset - 12)
+    const unsigned char *p;
+    bags_code code = archive_bytes(a, w, offset, END64_SIZE, &p, err);
+    if (!code && is_marked(p, 6, 6) && load64(p + 4) == stop - offset - 12)
         *out = p;
-    return p ? BAGS_OK : err->code;
+    return code;
 }
 
 /* Find the directory by the record at `end`. */
 static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
     uint64_t end, zip_directory *out, bags_error *err) {
-    const unsigned char *p = archive_bytes(a, w, end, END_SIZE, err);
-    if (!p)
-        return err->code;
+    const unsigned char *p;
+    bags_code code = archive_bytes(a, w, end, END_SIZE, &p, err);
+    if (code)
+        return code;
     uint64_t disk = load16(p + 4), first = load16(p + 6);
     uint64_t here = load16(p + 8), length = load16(p + 10);
     uint64_t size = load32(p + 12), offset = load32(p + 16);
     bool wide = false;
     out->stop = end;
     if (end >= LOCATOR_SIZE) {
-        p = archive_bytes(a, w, end - LOCATOR_SIZE, LOCATOR_SIZE, err);
-        if (!p)
-            return err->code;
+        code = archive_bytes(a, w, end - LOCATOR_SIZE, LOCATOR_SIZE, &p, err);
+        if (code)
+            return code;
         wide = is_marked(p, 6, 7);
     }
     if (wide) {
         uint64_t stop = end - LOCATOR_SIZE, at = load64(p + 8);
         if (load32(p + 4) != 0 || load32(p + 16) > 1)
             disk = 1;
-        bags_code code = zip_find_end64(a, w, at, stop, &p, err);
+        code = zip_find_end64(a, w, at, stop, &p, err);
         if (!code && !p && stop >= END64_SIZE) {
             at = stop - END64_SIZE; /* if bytes precede the archive */
             code = zip_find_end64(a, w, at, stop, &p, err);
@@ -464,23 +478,20 @@ static bool zip_widen(const unsigned char *extra, size_t size,
 /* Add the member of an entry that has been read. */
 static bags_code zip_add(bags_archive *a, const unsigned char *p,
     const zip_directory *directory, bags_error *err) {
-    unsigned flags = load16(p + 8), method = load16(p + 10);
+    unsigned flags = load16(p + 8), method = load16(p + 10), host = p[5];
     size_t name_size = load16(p + 28), extra = load16(p + 30);
     uint64_t packed = load32(p + 20), size = load32(p + 24);
-    uint64_t offset = load32(p + 42);
+    uint64_t offset = load32(p + 42), mode = load32(p + 38) >> 16;
     uint64_t *wide[3] = {&size, &packed, &offset};
-    unsigned mode = load32(p + 38) >> 16, host = p[5];
+    uint64_t stop = directory->start - directory->shift; /* of the members */
+    const char *wrong = NULL;
     archive_found found;
     memset(&found, 0, sizeof found);
     found.name = (const char *)p + ENTRY_SIZE;
     found.name_size = name_size;
-    if (!zip_widen(p + ENTRY_SIZE + name_size, extra, wide, 3))
-        return archive_fail_member(a, BAGS_ERROR_CORRUPT, found.name, name_size,
-            "no zip64 extra field", err);
-    if (load16(p + 34) != 0)
-        return archive_fail_member(
-            a, BAGS_ERROR_VALUE, found.name, name_size, "on another disk", err);
     found.directory = name_size > 0 && found.name[name_size - 1] == '/';
+    if (!zip_widen(p + ENTRY_SIZE + name_size, extra, wide, 3))
+        wrong = "no zip64 extra field";
     if (!found.directory && (flags & 0x2041)) {
         found.error = ENOTSUP;
         found.why = "encrypted; store it without a password";
@@ -490,28 +501,29 @@ static bags_code zip_add(bags_archive *a, const unsigned char *p,
     } else if ((host == 3 || host == 19) && (mode & 0170000) == 0120000) {
         found.error = ENXIO;
         found.why = "a link; store the file itself";
+    } else if (!found.directory && packed != size && !wrong) {
+        wrong = "stored with two different sizes";
     }
-    if (!found.error && !found.directory && packed != size)
-        return archive_fail_member(a, BAGS_ERROR_CORRUPT, found.name, name_size,
-            "stored with two different sizes", err);
     found.size = found.error ? packed : size;
-    if (offset > directory->start - directory->shift ||
-        directory->start - directory->shift - offset < LOCAL_SIZE + name_size ||
-        directory->start - directory->shift - offset - LOCAL_SIZE - name_size <
-            found.size)
-        return archive_fail_member(a, BAGS_ERROR_CORRUPT, found.name, name_size,
-            "past the end of the members", err);
     found.offset = directory->shift + offset;
-    return archive_add(a, &found, err);
+    if (load16(p + 34) != 0 && !wrong)
+        wrong = "on another disk";
+    if (!wrong && (offset > stop || stop - offset < LOCAL_SIZE + name_size ||
+                      stop - offset - LOCAL_SIZE - name_size < found.size))
+        wrong = "past the end of the members";
+    return wrong ? archive_fail_member(
+                       a, BAGS_ERROR_CORRUPT, found.name, name_size, wrong, err)
+                 : archive_add(a, &found, err);
 }
 
 /* Check a member's local header against the directory, and find its bytes. */
 static bags_code zip_locate(const bags_archive *a, archive_window *w,
     archive_member *m, bags_error *err) {
     const char *why = NULL;
-    const unsigned char *p = archive_bytes(a, w, m->offset, LOCAL_SIZE, err);
-    if (!p)
-        return err->code;
+    const unsigned char *p;
+    bags_code code = archive_bytes(a, w, m->offset, LOCAL_SIZE, &p, err);
+    if (code)
+        return code;
     size_t name_size = load16(p + 26), extra = load16(p + 28);
     size_t all = LOCAL_SIZE + name_size + extra;
     bool later = load16(p + 6) & 8; /* the sizes follow the bytes */
@@ -519,8 +531,8 @@ static bags_code zip_locate(const bags_archive *a, archive_window *w,
         why = "no local header";
     else if (all > m->stop - m->offset || m->size > m->stop - m->offset - all)
         why = "overlaps the next one";
-    else if (!(p = archive_bytes(a, w, m->offset, all, err)))
-        return err->code;
+    else if ((code = archive_bytes(a, w, m->offset, all, &p, err)) != BAGS_OK)
+        return code;
     if (!why && m->error != EISDIR) {
         uint64_t packed = load32(p + 18), size = load32(p + 22);
         uint64_t *wide[2] = {&size, &packed};
@@ -541,8 +553,7 @@ static bags_code zip_locate(const bags_archive *a, archive_window *w,
         bags_buffer_free(&memory);
     }
     if (why)
-        return archive_fail_member(
-            a, BAGS_ERROR_CORRUPT, m->name.text, m->name_size, why, err);
+        return archive_fail_corrupt(a, m, why, err);
     m->offset += all;
     m->located = true;
     return BAGS_OK;
@@ -561,8 +572,7 @@ static bags_code zip_check(
         m->stop = stop;
         if (stop - m->offset < LOCAL_SIZE ||
             stop - m->offset - LOCAL_SIZE < m->size)
-            return archive_fail_member(a, BAGS_ERROR_CORRUPT, m->name.text,
-                m->name_size, "overlaps the next one", err);
+            return archive_fail_corrupt(a, m, "overlaps the next one", err);
     }
     w->step = 4096;
     for (size_t i = 0; i < a->length && !code && a->base.map; i++)
@@ -578,20 +588,22 @@ static bags_code zip_read_directory(bags_archive *a, archive_window *w,
     uint64_t at = directory.start;
     *start = at;
     for (uint64_t i = 0; i < directory.length && !code; i++) {
-        const unsigned char *p = NULL;
+        const unsigned char *p;
+        uint64_t left = directory.stop - at;
         size_t size = ENTRY_SIZE;
-        if (directory.stop - at < size)
+        if (left < size)
             return zip_fail(a, "the directory is truncated", err);
-        if (!(p = archive_bytes(a, w, at, size, err)))
-            return err->code;
+        code = archive_bytes(a, w, at, size, &p, err);
+        if (code)
+            return code;
         if (!is_marked(p, 1, 2))
             return zip_fail(a, "an invalid entry in the directory", err);
         size += load16(p + 28) + load16(p + 30) + load16(p + 32);
-        if (directory.stop - at < size)
+        if (left < size)
             return zip_fail(a, "the directory is truncated", err);
-        if (!(p = archive_bytes(a, w, at, size, err)))
-            return err->code;
-        code = zip_add(a, p, &directory, err);
+        code = archive_bytes(a, w, at, size, &p, err);
+        if (!code)
+            code = zip_add(a, p, &directory, err);
         at += size;
     }
     if (!code && at != directory.stop)
@@ -668,50 +680,52 @@ static bags_code tar_keep_name(
     return BAGS_OK;
 }
 
-/* Records of a pax header: "SIZE KEY=VALUE\n". False if they are invalid. */
+/* A decimal number, at most 10^18. Returns what follows it, or NULL. */
+static const unsigned char *parse_decimal(
+    const unsigned char *p, const unsigned char *end, uint64_t *out) {
+    const unsigned char *start = p;
+    for (*out = 0; p < end && *p >= '0' && *p <= '9'; p++)
+        *out = 10 * *out + (uint64_t)(*p - '0');
+    return p > start && p - start <= 18 ? p : NULL;
+}
+
+static bool is_text(
+    const unsigned char *p, const unsigned char *end, const char *text) {
+    return (size_t)(end - p) == strlen(text) && !memcmp(p, text, strlen(text));
+}
+
+/* Apply the records of a pax header: "SIZE KEY=VALUE\n". */
 static bags_code tar_pax(const bags_archive *a, uint64_t offset,
     const unsigned char *p, size_t size, bool global, tar_next *next,
     bags_error *err) {
-    static const char *const invalid = "an invalid pax header";
-    while (size > 0) {
-        size_t record = 0, at = 0, key, stop;
-        for (; at < size && p[at] >= '0' && p[at] <= '9' && record <= size;
-             at++)
-            record = 10 * record + (size_t)(p[at] - '0');
-        if (at == 0 || at >= size || p[at] != ' ' || record > size ||
-            record < at + 3 || p[record - 1] != '\n')
-            return tar_fail(a, offset, invalid, err);
-        key = ++at;
-        while (at < record && p[at] != '=')
-            at++;
-        if (at == record)
-            return tar_fail(a, offset, invalid, err);
-        stop = at++;
-        bool is_path = stop - key == 4 && !memcmp(p + key, "path", 4);
-        bool is_size = stop - key == 4 && !memcmp(p + key, "size", 4);
-        if (stop - key > 10 && !memcmp(p + key, "GNU.sparse", 10))
+    const unsigned char *end = p + size, *stop;
+    for (; p < end; p = stop) {
+        uint64_t record = 0;
+        const unsigned char *key = parse_decimal(p, end, &record);
+        const unsigned char *value = NULL;
+        if (key && record > (uint64_t)(key - p) &&
+            record <= (uint64_t)(end - p))
+            value = (const unsigned char *)memchr(
+                key, '=', (size_t)record - (size_t)(key - p));
+        stop = value ? p + record : end;
+        if (!value || *key++ != ' ' || value < key || stop[-1] != '\n')
+            return tar_fail(a, offset, "an invalid pax header", err);
+        bool is_path = is_text(key, value, "path");
+        bool is_size = is_text(key, value, "size");
+        if (value - key > 10 && is_text(key, key + 10, "GNU.sparse"))
             return bags_fail(err, BAGS_ERROR_VALUE,
                 "%s: a sparse member (at byte %" PRIu64
                 "); write the archive without --sparse",
                 a->path, offset);
         if ((is_path || is_size) && global)
             return tar_fail(a, offset, "a global name or size", err);
-        bags_code code = is_path
-                             ? tar_keep_name(next, p + at, record - 1 - at, err)
-                             : BAGS_OK;
-        if (code)
-            return code;
-        if (is_size) {
-            next->has_size = true;
-            next->size = 0;
-            for (; at < record - 1; at++) {
-                if (p[at] < '0' || p[at] > '9' || next->size > UINT64_MAX / 16)
-                    return tar_fail(a, offset, invalid, err);
-                next->size = 10 * next->size + (uint64_t)(p[at] - '0');
-            }
-        }
-        p += record;
-        size -= record;
+        value++;
+        if (is_path &&
+            tar_keep_name(next, value, (size_t)(stop - 1 - value), err))
+            return BAGS_ERROR_MEMORY;
+        if (is_size && parse_decimal(value, stop, &next->size) != stop - 1)
+            return tar_fail(a, offset, "an invalid pax header", err);
+        next->has_size = next->has_size || is_size;
     }
     return BAGS_OK;
 }
@@ -778,9 +792,10 @@ static const char *compressed_by(const unsigned char *p) {
 /* A file that begins with no header of a tar. */
 static bags_code archive_fail_unknown(
     const bags_archive *a, archive_window *w, bags_error *err) {
-    const unsigned char *p = archive_bytes(a, w, 0, a->size < 8 ? 0 : 8, err);
-    if (!p)
-        return err->code;
+    const unsigned char *p;
+    bags_code code = archive_bytes(a, w, 0, a->size < 8 ? 0 : 8, &p, err);
+    if (code)
+        return code;
     const char *tool = a->size < 8 ? NULL : compressed_by(p);
     if (tool)
         return bags_fail(err, BAGS_ERROR_VALUE,
@@ -796,13 +811,13 @@ static bags_code archive_fail_unknown(
 static bags_code tar_check_end(
     const bags_archive *a, archive_window *w, uint64_t at, bags_error *err) {
     uint64_t rest = a->size - at;
-    const unsigned char *p = NULL;
-    if (rest <= FILLING_MOST &&
-        !(p = archive_bytes(a, w, at, (size_t)rest, err)))
-        return err->code;
-    if (!p || !is_zero(p, (size_t)rest))
-        return tar_fail(a, at, "bytes after its end", err);
-    return BAGS_OK;
+    const unsigned char *p;
+    if (rest > FILLING_MOST)
+        return tar_fail(a, at, "too many bytes after its end", err);
+    bags_code code = archive_bytes(a, w, at, (size_t)rest, &p, err);
+    if (!code && !is_zero(p, (size_t)rest))
+        code = tar_fail(a, at, "bytes after its end", err);
+    return code;
 }
 
 static bags_code tar_read_headers(
@@ -813,8 +828,9 @@ static bags_code tar_read_headers(
         if (at > a->size || a->size - at < BLOCK)
             return at ? tar_fail(a, at, "truncated: no end", err)
                       : archive_fail_unknown(a, w, err);
-        if (!(p = archive_bytes(a, w, at, BLOCK, err)))
-            return err->code;
+        bags_code code = archive_bytes(a, w, at, BLOCK, &p, err);
+        if (code)
+            return code;
         if (is_zero(p, BLOCK))
             break;
         if (!tar_is_header(p))
@@ -836,14 +852,13 @@ static bags_code tar_read_headers(
                 "past the end of the archive", err);
         if (about_next && (size > rest || size > PAX_MOST))
             return tar_fail(a, at, "a header that is too large", err);
-        bags_code code = BAGS_OK;
         if (!about_next)
             code = tar_add(a, p, at, size, next, err);
-        else if (!(p = archive_bytes(a, w, at, (size_t)size, err)))
-            code = err->code;
-        else if (type == 'L')
+        else
+            code = archive_bytes(a, w, at, (size_t)size, &p, err);
+        if (!code && type == 'L')
             code = tar_keep_name(next, p, text_size(p, (size_t)size), err);
-        else if (type == 'x' || type == 'g')
+        if (!code && (type == 'x' || type == 'g'))
             code = tar_pax(a, at, p, (size_t)size, type == 'g', next, err);
         if (code)
             return code;
@@ -869,78 +884,84 @@ static bags_code tar_read(bags_archive *a, archive_window *w, bags_error *err) {
 
 /* ---- hooks ---- */
 
-/* The name of a member: what follows the archive in a path. Free it with
- * bags_buffer_free. 0, or an errno value. */
-static int member_name(const bags_archive *a, const char *path,
-    bags_buffer *memory, size_t *size) {
-    size_t length = strlen(path);
-    *memory = archive_buffer(a);
-    if (length < a->path_size || memcmp(path, a->path, a->path_size) ||
-        (length > a->path_size && !IS_SLASH(path[a->path_size])))
-        return ENOENT;
-    path += a->path_size;
-    length -= a->path_size;
-    while (length > 0 && IS_SLASH(*path)) {
-        path++;
-        length--;
-    }
-    if (bags_buffer_reserve(memory, length + 1, NULL))
+/* What a path names. Free the memory with bags_buffer_free. */
+typedef struct archive_path {
+    bags_buffer memory;
+    const char *name; /* what follows the archive in the path */
+    size_t size;
+    bags_path_kind kind;
+    size_t first; /* of a directory: its first member */
+    const archive_member *member;
+} archive_path;
+
+/* Find a path. Returns 0, or an errno value. */
+static int archive_look_up(
+    const bags_archive *a, const char *path, archive_path *out) {
+    size_t length = strlen(path), size = a->path_size;
+    memset(out, 0, sizeof *out);
+    out->memory = archive_buffer(a);
+    if (length < size || memcmp(path, a->path, size) != 0 ||
+        (length > size && !IS_SLASH(path[size])))
+        return 0;
+    while (IS_SLASH(path[size]))
+        size++;
+    if (bags_buffer_reserve(&out->memory, length - size + 1, NULL))
         return ENOMEM;
-    char *name = (char *)memory->data;
-    for (size_t i = 0; i < length; i++)
-        name[i] = IS_SLASH(path[i]) ? '/' : path[i];
-    return name_clean(name, size, name, length) ? ENOENT : 0;
+    char *name = (char *)out->memory.data;
+    for (size_t i = size; i <= length; i++)
+        name[i - size] = IS_SLASH(path[i]) ? '/' : path[i];
+    if (name_clean(name, &out->size, name, length - size))
+        return 0;
+    out->name = name;
+    out->first = out->size ? archive_search(a, name, out->size, '/') : 0;
+    out->member = archive_find(a, name, out->size);
+    out->kind = out->size == 0 || is_below(a, out->first, name, out->size)
+                    ? BAGS_PATH_DIRECTORY
+                : out->member ? BAGS_PATH_FILE
+                              : BAGS_PATH_NONE;
+    return 0;
 }
 
 static int hook_kind(void *user, const char *path, bags_path_kind *kind) {
-    const bags_archive *a = (const bags_archive *)user;
-    bags_buffer name;
-    size_t size = 0;
-    int error = member_name(a, path, &name, &size);
-    const char *text = (const char *)name.data;
+    archive_path at;
+    int error = archive_look_up((const bags_archive *)user, path, &at);
+    bags_buffer_free(&at.memory);
     if (!error)
-        *kind = size == 0 || is_below(a, archive_search(a, text, size, '/'),
-                                 text, size)
-                    ? BAGS_PATH_DIRECTORY
-                : archive_find(a, text, size) ? BAGS_PATH_FILE
-                                              : BAGS_PATH_NONE;
-    else if (error == ENOENT)
-        *kind = BAGS_PATH_NONE;
-    bags_buffer_free(&name);
-    return error == ENOENT ? 0 : error;
+        *kind = at.kind;
+    return error;
 }
 
 static int hook_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     const bags_archive *a = (const bags_archive *)user;
-    bags_buffer name, child = archive_buffer(a);
-    size_t size = 0;
-    int error = member_name(a, path, &name, &size);
-    const char *text = (const char *)name.data;
-    size_t i = error || size == 0 ? 0 : archive_search(a, text, size, '/');
-    if (!error && size > 0 && !is_below(a, i, text, size))
-        error = archive_find(a, text, size) ? ENOTDIR : ENOENT;
-    while (!error && is_below(a, i, text, size)) {
+    bags_buffer child = archive_buffer(a);
+    archive_path at;
+    int error = archive_look_up(a, path, &at);
+    size_t i = at.first, start = at.size ? at.size + 1 : 0;
+    if (!error && at.kind != BAGS_PATH_DIRECTORY)
+        error = at.kind == BAGS_PATH_FILE ? ENOTDIR : ENOENT;
+    while (!error && is_below(a, i, at.name, at.size)) {
         const archive_member *m = &a->members[i];
-        size_t start = size ? size + 1 : 0;
-        const char *rest = m->name.text + start;
-        const void *slash = memchr(rest, '/', m->name_size - start);
-        size_t part =
-            slash ? (size_t)((const char *)slash - rest) : m->name_size - start;
-        if (part > 0 && bags_buffer_reserve(&child, part + 1, NULL)) {
-            error = ENOMEM;
-        } else if (part > 0) {
-            memcpy(child.data, rest, part);
-            child.data[part] = 0;
-            error = each(each_user, (const char *)child.data);
-        }
-        /* '0' follows '/': the first name that is not below. */
-        i = slash && part > 0
-                ? archive_search(a, m->name.text, start + part, '/' + 1)
+        const char *name = m->name.text + start;
+        size_t size = m->name_size - start;
+        const char *slash = (const char *)memchr(name, '/', size);
+        size = slash ? (size_t)(slash - name) : size;
+        /* '0' follows '/': the first name that is not below the child. */
+        i = slash && size > 0
+                ? archive_search(a, m->name.text, start + size, '/' + 1)
                 : i + 1;
+        if (size == 0) /* the directory's own entry */
+            continue;
+        if (bags_buffer_reserve(&child, size + 1, NULL)) {
+            error = ENOMEM;
+            break;
+        }
+        memcpy(child.data, name, size);
+        child.data[size] = 0;
+        error = each(each_user, (const char *)child.data);
     }
     bags_buffer_free(&child);
-    bags_buffer_free(&name);
+    bags_buffer_free(&at.memory);
     return error;
 }
 
@@ -967,14 +988,14 @@ static void window_start(
 static int file_prepare(archive_file *f) {
     const bags_archive *a = f->archive;
     archive_member *m = &f->member;
+    const unsigned char *p;
     bags_error err;
     err.system = 0;
     bags_code code = m->located ? BAGS_OK : zip_locate(a, &f->head, m, &err);
-    uint64_t near = m->size < NEAR ? m->size : NEAR;
+    uint64_t near = m->size < LAST ? m->size : LAST;
     uint64_t last = m->offset + m->size - near;
-    if (!code && !window_has(&f->head, last, (size_t)near) &&
-        !archive_bytes(a, &f->tail, last, (size_t)near, &err))
-        code = err.code;
+    if (!code && !window_has(&f->head, last, (size_t)near))
+        code = archive_bytes(a, &f->tail, last, (size_t)near, &p, &err);
     return !code                       ? 0
            : err.system                ? err.system
            : code == BAGS_ERROR_MEMORY ? ENOMEM
@@ -983,31 +1004,27 @@ static int file_prepare(archive_file *f) {
 
 static int hook_open(void *user, const char *path, int mode, void **file) {
     bags_archive *a = (bags_archive *)user;
-    const archive_member *m = NULL;
-    bags_buffer name, memory = archive_buffer(a);
-    size_t size = 0;
-    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_buffer memory = archive_buffer(a);
+    archive_path at;
     if (mode != BAGS_IO_READ)
         return EROFS;
-    int error = hook_kind(user, path, &kind);
-    if (!error && kind != BAGS_PATH_FILE)
-        error = kind == BAGS_PATH_NONE ? ENOENT : EISDIR;
+    int error = archive_look_up(a, path, &at);
+    bags_buffer_free(&at.memory);
+    if (!error && at.kind != BAGS_PATH_FILE)
+        error = at.kind == BAGS_PATH_NONE ? ENOENT : EISDIR;
+    if (!error)
+        error = at.member->error;
+    if (!error && bags_buffer_reserve(&memory, sizeof(archive_file), NULL))
+        error = ENOMEM;
     if (error)
         return error;
-    error = member_name(a, path, &name, &size);
-    if (!error)
-        m = archive_find(a, (const char *)name.data, size);
-    bags_buffer_free(&name);
-    if (!m || m->error)
-        return m ? m->error : error;
-    if (bags_buffer_reserve(&memory, sizeof(archive_file), NULL))
-        return ENOMEM;
     archive_file *f = (archive_file *)(void *)memory.data;
     f->memory = memory;
     f->archive = a;
-    f->member = *m;
-    window_start(a, &f->head, NEAR);
-    window_start(a, &f->tail, NEAR);
+    f->member = *at.member;
+    uint64_t size = f->member.size; /* a small one is read at once */
+    window_start(a, &f->head, HEAD + (size <= LAST ? (size_t)size : 0));
+    window_start(a, &f->tail, LAST);
     error = a->base.map ? 0 : file_prepare(f);
     if (error)
         hook_close(user, f);
@@ -1111,9 +1128,10 @@ static bags_code archive_find_end(bags_archive *a, archive_window *w,
     most = a->base.map ? most : TAIL;
     most = a->size < most ? (size_t)a->size : most;
     w->step = most;
-    const unsigned char *p = archive_bytes(a, w, a->size - most, most, err);
-    if (!p)
-        return err->code;
+    const unsigned char *p;
+    bags_code code = archive_bytes(a, w, a->size - most, most, &p, err);
+    if (code)
+        return code;
     for (size_t after = END_SIZE;
          after <= most && after <= END_SIZE + COMMENT_MOST; after++) {
         const unsigned char *record = p + most - after;
@@ -1135,7 +1153,7 @@ static bags_code archive_load(
         a->tail = *w;
         window_start(a, w, 0);
     }
-    w->step = a->base.map && !is_zip ? 4096 : NEAR;
+    w->step = a->base.map && !is_zip ? 4096 : STEP;
     if (!code)
         code = is_zip ? zip_read_directory(a, w, end, &start, err)
                       : tar_read(a, w, err);
@@ -1180,7 +1198,7 @@ static bags_code archive_open(
 
 bags_archive *bags_archive_open(
     const char *path, const bags_archive_options *options, bags_error *err) {
-    bags_error ignored;
+    bags_error ignored = {BAGS_OK, 0, ""};
     bags_buffer memory;
     const bags_allocator *allocator = options ? options->env.allocator : NULL;
     err = err ? err : &ignored;
@@ -1200,6 +1218,8 @@ bags_archive *bags_archive_open(
     a->base = options && options->env.io ? *options->env.io : *bags_io_local();
     a->max_members = options && options->max_members ? options->max_members
                                                      : BAGS_ARCHIVE_MAX_MEMBERS;
+    if (a->max_members > SIZE_MAX / sizeof(archive_member) - 1)
+        a->max_members = SIZE_MAX / sizeof(archive_member) - 1;
     if (archive_open(a, path, err)) {
         bags_archive_close(a);
         return NULL;

@@ -785,7 +785,7 @@ typedef struct bags_archive_options {
  * Its members are then a read-only tree of files below the archive's path. If the
  * hooks can map files, the archive is mapped once, and readers return pointers into
  * this map. Otherwise it is read with few large reads: the last MiB, which is kept,
- * the directory, and for each open member 64 KiB at its start and at its end.
+ * the directory, and for each open member its header and its last 16 KiB.
  *
  * Returns the archive, to be closed with bags_archive_close after the readers that
  * use it, or NULL:
@@ -832,7 +832,8 @@ typedef struct bags_zip_options {
 } bags_zip_options;
 
 /*
- * Write a finished dataset as a zip file, which must not exist.
+ * Write a finished dataset as a zip file, which must not exist. (One that another
+ * process creates in the last moment is replaced.)
  *
  * It contains the files of the dataset (spec.json, the Bags, .crc and .idx), under
  * their names in its directory, without compression. Every Bag starts at a multiple
@@ -848,7 +849,8 @@ typedef struct bags_zip_options {
  *   BAGS_ERROR_CORRUPT  the dataset changed while it was read
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: reads every byte once. Memory: 1 MiB, and about 100 bytes per file.
+ * Threads: any. Cost: reads every byte once. Memory: 2 MiB, and about 100 bytes per
+ * file.
  */
 bags_code bags_zip(const char *dataset, const char *path,
     const bags_zip_options *options, bags_error *err);

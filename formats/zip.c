@@ -151,7 +151,7 @@ static const char *zip_path(zip_writer *z, const char *name) {
     size_t size = strlen(z->dataset) + strlen(name) + 2;
     if (bags_buffer_reserve(&z->text, size, z->err))
         return NULL;
-    snprintf((char *)z->text.data, size, "%s/%s", z->dataset, name);
+    (void)snprintf((char *)z->text.data, size, "%s/%s", z->dataset, name);
     return (const char *)z->text.data;
 }
 
@@ -172,8 +172,8 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
             &z->members_memory, (z->length + 1) * sizeof member, z->err))
         return BAGS_ERROR_MEMORY;
     z->members = (zip_member *)(void *)z->members_memory.data;
-    snprintf((char *)z->names.data + z->names_size, size, "%s%s%s%s", directory,
-        *directory ? "/" : "", stem, suffix);
+    (void)snprintf((char *)z->names.data + z->names_size, size, "%s%s%s%s",
+        directory, *directory ? "/" : "", stem, suffix);
     const char *name = zip_name(z, &member), *path = zip_path(z, name);
     if (!path)
         return BAGS_ERROR_MEMORY;
@@ -302,7 +302,7 @@ static bags_code zip_write_header(
     to = put(to, narrow(m->size), 4);
     to = put(to, narrow(m->size), 4);
     to = put(to, name_size, 2);
-    to = put(to, extra, 2);
+    put(to, extra, 2);
     bags_code code = zip_write(z, m->offset, record, LOCAL_SIZE);
     if (!code)
         code = zip_write(z, m->offset + LOCAL_SIZE,
@@ -459,7 +459,7 @@ static bags_code zip_check_target(zip_writer *z) {
 static bags_code zip_create(zip_writer *z, char *partial, size_t size) {
     int error = EEXIST;
     for (int i = 0; error == EEXIST && i < 1000; i++) {
-        snprintf(partial, size, "%s.%d.partial", z->path, i);
+        (void)snprintf(partial, size, "%s.%d.partial", z->path, i);
         error = z->io->open(z->io->user, partial, BAGS_IO_CREATE, &z->file);
     }
     return error ? zip_fail_system(z, error, partial, "create") : BAGS_OK;
@@ -508,7 +508,7 @@ static bags_code zip_create_and_write(zip_writer *z) {
 
 bags_code bags_zip(const char *dataset, const char *path,
     const bags_zip_options *options, bags_error *err) {
-    bags_error ignored;
+    bags_error ignored = {BAGS_OK, 0, ""};
     zip_writer writer, *z = &writer;
     err = err ? err : &ignored;
     if (!dataset || !*dataset || !path || !*path)

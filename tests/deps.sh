@@ -37,6 +37,10 @@ command -v pngcheck                     | pngcheck
 /usr/bin/python3 -c "import PIL"        | python3-pil
 /usr/bin/python3 -c "import numpy"      | python3-numpy
 command -v ffmpeg                       | ffmpeg
+command -v zip                          | zip
+command -v unzip                        | unzip
+command -v bsdtar                       | libarchive-tools
+command -v 7z                           | p7zip-full
 END
     [ "$wanted" != test ] || return 0
     cat <<'END'

@@ -111,7 +111,19 @@ static bool look(const bags_io *io, size_t size, uint64_t *sum) {
     return true;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+/* Correct the checksums of a tar's headers, which changes seldom leave valid. */
+static void mend(uint8_t *data, size_t size) {
+    for (size_t at = 0; at + 512 <= size; at += 512) {
+        unsigned sum = 8 * ' ';
+        if (memcmp(data + at + 257, "ustar", 5) != 0)
+            continue;
+        for (size_t i = 0; i < 512; i++)
+            sum += i >= 148 && i < 156 ? 0u : data[at + i];
+        snprintf((char *)data + at + 148, 8, "%06o", sum);
+    }
+}
+
+static void try_bytes(const uint8_t *data, size_t size) {
     memory_disk drive;
     uint64_t near = 0, far = 0;
     memory_disk_start(&drive);
@@ -123,5 +135,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     /* Without maps, the headers of members are checked later. */
     demand(!is_archive || (is_remote && near == far));
     memory_disk_free(&drive);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    uint8_t *copy = (uint8_t *)malloc(size + 1);
+    if (size > 0)
+        memcpy(copy, data, size);
+    mend(copy, size);
+    try_bytes(copy, size);
+    free(copy);
     return 0;
 }

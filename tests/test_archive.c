@@ -578,7 +578,7 @@ static void a_zip_that_contradicts_itself_is_refused(void **state) {
     assert_refuses(&s, ENTRY(42, 0, 4), BAGS_ERROR_CORRUPT, "overlaps");
     assert_refuses(
         &s, ENTRY(42, UINT32_MAX, 4), BAGS_ERROR_CORRUPT, "no zip64");
-    assert_refuses(&s, ENTRY(34, 1, 2), BAGS_ERROR_VALUE, "another disk");
+    assert_refuses(&s, ENTRY(34, 1, 2), BAGS_ERROR_CORRUPT, "another disk");
     assert_refuses(&s, ENTRY(0, 0, 1), BAGS_ERROR_CORRUPT, "invalid entry");
     assert_refuses(&s, ENTRY(28, 60000, 2), BAGS_ERROR_CORRUPT, "truncated");
     assert_refuses(&s, END(4, 1, 2), BAGS_ERROR_VALUE, "several disks");
@@ -844,6 +844,29 @@ static void a_zip_that_was_written_is_aligned_and_ends_with_the_spec(
     sample_end(&s);
 }
 
+/* A hook that is called before every call of another: once the zip file is started,
+ * a file of the dataset becomes longer. */
+static void grow_label(void *user) {
+    sample *s = (sample *)user;
+    static const char longer[200] = "";
+    if (disk.counts[HOOK_WRITE] == 1)
+        memory_disk_save(&s->drive, "pets/label.bag", longer, sizeof longer);
+}
+
+static void a_dataset_that_changes_is_refused(void **state) {
+    sample s;
+    (void)state;
+    sample_start(&s);
+    watch_start(&disk, &s.drive.io);
+    disk.before = grow_label;
+    disk.user = &s;
+    assert_fails(BAGS_ERROR_CORRUPT, zip_to(&disk.io, "pets", "x.zip"));
+    assert_says("pets/label.bag: changed while it was read (200*was 6");
+    assert_null(memory_disk_find(&s.drive, "x.zip").data);
+    assert_null(memory_disk_find(&s.drive, "x.zip.0.partial").data);
+    sample_end(&s);
+}
+
 /* Write, open and read with a call of the allocator or of a hook that fails. */
 static bags_code write_and_read(sample *s, const bags_io *io, bool local) {
     bags_code code = zip_to(io, "pets", "x.zip");
@@ -958,6 +981,7 @@ int main(void) {
         TEST(every_byte_and_length_of_a_zip_may_be_damaged),
         TEST(every_byte_and_length_of_a_tar_may_be_damaged),
         TEST(a_zip_that_was_written_is_aligned_and_ends_with_the_spec),
+        TEST(a_dataset_that_changes_is_refused),
         TEST(whatever_fails_is_reported),
         TEST(the_first_datapoint_takes_four_requests),
     };

@@ -169,8 +169,14 @@ static bool has_archive_name(const char *path) {
     return false;
 }
 
+/* The hooks for everything that is not in an archive. */
+static const bags_io *base_io(const char *path) {
+    return bags_http_is_url(path) ? io_for_url(path) : bags_io_local();
+}
+
 /* The archive at the start of a path, to be freed; NULL if there is none. */
-static char *find_archive(const bags_io *base, const char *path) {
+static char *find_archive(const char *path) {
+    const bags_io *base = base_io(path);
     size_t size = strlen(path);
     for (size_t i = 1; i <= size; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
@@ -187,17 +193,15 @@ static char *find_archive(const bags_io *base, const char *path) {
 
 const bags_io *io_for_path(const char *path) {
     bags_archive_options options = {0};
-    const bags_io *base =
-        bags_http_is_url(path) ? io_for_url(path) : bags_io_local();
-    char *front = find_archive(base, path);
+    char *front = find_archive(path);
     if (!front)
-        return base;
+        return base_io(path);
     for (size_t i = 0; i < archives_count; i++)
         if (!strcmp(archives[i].path, front)) {
             free(front);
             return bags_archive_io(archives[i].archive);
         }
-    options.env.io = base;
+    options.env.io = base_io(front);
     archives = (opened *)grow(archives, archives_count, sizeof *archives);
     archives[archives_count].path = front;
     archives[archives_count].archive =
@@ -229,8 +233,10 @@ void path_must_be_writable(const char *path) {
             "%s: cannot write: what is remote is only read; write a local "
             "dataset, then use bags copy",
             path);
-    char *front = find_archive(bags_io_local(), path);
-    if (front)
+    char *front = find_archive(path);
+    bool found = front != NULL;
+    free(front);
+    if (found)
         fail(BAGS_ERROR_IO,
             "%s: cannot write: an archive is only read; unpack it first", path);
 }
@@ -255,7 +261,7 @@ static int keep_directory(void *user, const char *name) {
 void path_hint(const char *path) {
     search in = {path, NULL};
     const bags_io *io = io_for_path(path);
-    if (io == bags_io_local() || path_kind(path) != BAGS_PATH_DIRECTORY)
+    if (io == base_io(path) || path_kind(path) != BAGS_PATH_DIRECTORY)
         return;
     io->list(io->user, path, keep_directory, &in);
     if (in.found)

@@ -11,8 +11,8 @@ import harness
 import manpage
 from harness import each, pack, refuse, run
 
-COMMANDS = ('info', 'get', 'export', 'pack', 'images', 'import', 'sheet', 'finalize',
-            'recover', 'verify', 'checksum')
+COMMANDS = ('info', 'get', 'index', 'export', 'pack', 'images', 'import', 'sheet', 'load',
+            'finalize', 'recover', 'verify', 'checksum', 'zip', 'copy')
 
 
 @each(COMMANDS)
@@ -66,6 +66,7 @@ def the_help_lists_every_type():
        ('export', 'a'), ('pack', 'a'), ('images', 'a'), ('sheet', 'a'),
        ('export', 'a', '-'), ('sheet', 'a', 'b.gif'), ('sheet', 'a', 'b'),
        ('finalize',), ('recover',), ('checksum',), ('verify',),
+       ('zip', 'a'), ('zip', 'a', 'b'),
        ('verify', 'a', '--jobs', '0'), ('info', 'a', '--live', '--skip-unfinished'),
        ('pack', 'a', 'b', '--resume', '--append'),
        ('verify', 'a', '--jobs', 'x'), ('verify', 'a', '--quick', '--decode'),
