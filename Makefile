@@ -69,10 +69,10 @@ LIBS := $(if $(filter Linux,$(shell uname)),-Xlinker --as-needed) $(call pkg,--l
 objects = $(patsubst %.c,$1/%.o,$(wildcard $2))
 of_format = $(call objects,$1,formats/$2.c formats/$2/*.c)
 programs = $(patsubst %.c,$B/%,$(filter-out $(MISSING:%=$1%.c),$(wildcard $1*.c)))
-EXAMPLES := $(filter-out $(if $(MPICC),,%_mpi) $(if $(filter jpeg png,$(MISSING)),%_images),$(call programs,examples/))
+EXAMPLES := $(filter-out $(if $(MPICC),,%_mpi) $(if $(filter jpeg png,$(MISSING)),%_images) $(if $(filter jpeg,$(MISSING)),%_train),$(call programs,examples/))
 COMMAND := $(if $(JSON),$(if $(filter-out cxx,$(FLAVOUR)),$B/bags))
 COMMAND_OBJECTS := $(filter-out %/implementation.o,$(call objects,$B,examples/bags/*.c))
-DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls)
+DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls $B/curve)
 # The shim of test_system replaces calls of Linux.
 TESTS := $(if $(CMOCKA),$(filter-out $(if $(filter Linux,$(shell uname)),,%/test_system),$(call programs,tests/test_)))
 FUZZERS := $(filter-out %/fuzz_main,$(call programs,tests/fuzz_))
@@ -171,7 +171,8 @@ $(EXAMPLES) $(TESTS) $(FUZZERS) $(BENCHES): %: %.o
 $(TESTS) $(FUZZERS) $(BENCHES): $(SUPPORT)
 $(FUZZERS): $(REPLAY)
 $(SPEED): $(filter-out $(BENCHES:%=%.o),$(call objects,$B,tests/bench/*.c))
-$B/balls: $(call objects,$B,examples/demo/*.c)
+$B/balls: $B/examples/demo/balls.o $B/examples/demo/world.o
+$B/curve: $B/examples/demo/curve.o
 $B/bags: $(COMMAND_OBJECTS)
 # The command without FFmpeg, which takes 50 ms to load: its tests start it 2,000 times.
 $B/tests/bags: $(COMMAND_OBJECTS:%/codecs.o=%/few_codecs.o)
@@ -182,7 +183,7 @@ $B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o $B/test
 $B/tests/system/shim.so: tests/system/shim.c tests/system/shim.h $B/flags
 	@mkdir -p $(@D); echo '  LD $@'; $(filter-out -fsanitize=% -fno-sanitize%,$(COMPILE)) $(WARN) -fPIC -shared -DBAGS_SHIM_PRELOADED $< -o $@
 
-$(EXAMPLES) $B/balls $B/bags $B/tests/bags $(TESTS) $(FUZZERS) $(BENCHES) $(SPEED): $B/bags.a
+$(EXAMPLES) $(DEMO) $B/bags $B/tests/bags $(TESTS) $(FUZZERS) $(BENCHES) $(SPEED): $B/bags.a
 	$(LINK)
 build/bags: build/release/bags
 	@ln -sf release/bags $@

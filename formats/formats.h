@@ -13,6 +13,7 @@
  *     msgpack.c  msgpack tree  msgpack-c      -lmsgpackc
  *     mp4.c      mp4 webm      FFmpeg         -lavformat -lavcodec -lswscale
  *                                             -lavutil
+ *     resample.c (images)      none
  *     loader.c   (batches)     none           -lm -pthread
  *
  * A codec serves its types once it is in the registry with which a reader or a
@@ -646,6 +647,7 @@ void bags_mp4_silence(void);
 
 /* ========================================================================
  * >>resample
+ * Resize images as Pillow does. No library.
  * ====================================================================== */
 
 typedef enum bags_filter {
@@ -653,14 +655,43 @@ typedef enum bags_filter {
     BAGS_FILTER_BICUBIC
 } bags_filter;
 
-/* In pixels; right and bottom are exclusive. */
+/* A part of an image, in pixels from its upper left corner; pixel (x, y) is the
+ * square from (x, y) to (x + 1, y + 1). Fractions are allowed. */
 typedef struct bags_box {
     double left, top, right, bottom;
 } bags_box;
 
-/* Resize a box (NULL: all) of an 8-bit image (H x W x channels, stride bytes per
- * row) to width x height, as Pillow's Image.resize(size, filter, box) does, bit for
- * bit. */
+/*
+ * Resize a box of an image to width x height. The result is, bit for bit, that of
+ * Pillow's image.resize((width, height), filter, (left, top, right, bottom)) for the
+ * modes L, LA, RGB and RGBA: filters are widened when the image becomes smaller
+ * (antialiasing), pixels outside the box but within the image contribute to the box's
+ * edges, and colours are weighted by their alpha. To resize as if nothing existed
+ * outside the box, pass a pointer to its first pixel and an image of its size.
+ *
+ *   image       the shape of the pixels: uint8, 1 to 4 channels
+ *   pixels      the first row of the image
+ *   stride      bytes from one row to the next, at least a row; 0: one row
+ *   box         not empty, and within the image; NULL: the entire image. Coordinates
+ *               are rounded to float, as Pillow does
+ *   width       of the result, in pixels, from 1
+ *   height      of the result
+ *   scratch     memory for the call, which grows to what the largest call needs
+ *   out         receives height rows of width * channels bytes, and must not overlap
+ *               the pixels; undefined after a failure
+ *   out_stride  like stride
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  not uint8; 0 or more than 4 channels; an unknown filter; a
+ *                        width or height of 0; a stride smaller than a row
+ *   BAGS_ERROR_RANGE     the box is empty, not within the image, or not finite
+ *   BAGS_ERROR_LIMIT     a side above 2^23 pixels; too large for the address space
+ *   BAGS_ERROR_MEMORY    out of memory
+ *
+ * Threads: any, each with its own scratch. Cost: per pixel of the box about 2 steps of
+ * arithmetic (bicubic: 4), and per pixel of the result as many or, where it is larger,
+ * 2 (4). Memory: the weights, and the few rows that one row of the result is made of.
+ */
 bags_code bags_resample(const bags_image *image, const void *pixels,
     size_t stride, const bags_box *box, bags_filter filter, uint32_t width,
     uint32_t height, bags_buffer *scratch, void *out, size_t out_stride,

@@ -53,6 +53,37 @@ for shown, row in zip(got, want):
 END
 }
 
+# A trainer that is killed in the middle of epochs and started again prints the losses and
+# leaves the weights of one that ran through.
+same_losses() {
+    python3 - "$1" "$dir" <<'END'
+import subprocess, sys
+balls, folder = sys.argv[1:]
+train = ['build/release/examples/08_train', balls]
+whole = subprocess.run(train + [folder + '/whole', '10'], check=True,
+                       stdout=subprocess.PIPE, text=True).stdout.splitlines()
+losses = [float(line.split()[-1]) for line in whole]
+assert len(whole) == 40 and sum(losses[-4:]) < sum(losses[:4]) / 2, losses
+got, inside = [], 0
+for stop in 6, 13, 18, 25, 31, None:
+    run = subprocess.Popen(train + [folder + '/killed', '10'],
+                           stdout=subprocess.PIPE, text=True)
+    for line in run.stdout:
+        if line.endswith('\n') and got[-1:] != [line.rstrip()]:
+            got.append(line.rstrip())
+        if len(got) == stop:
+            run.kill()
+    assert run.wait() == (0 if stop is None else -9)
+    inside += len(got) % 4 != 0
+assert got == whole, (got, whole)
+assert inside > 0
+assert open(folder + '/whole', 'rb').read() == open(folder + '/killed', 'rb').read()
+END
+}
+
+# The demo's own log, in which the line before the kill may be repeated, is complete.
+complete_log() { [ "$(uniq "$1" | wc -l)" = 160 ]; }
+
 mkdir "$dir/cats and dogs" "$dir/cats and dogs/cat"
 cp tests/data/photos/flower.jpg "$dir/cats and dogs/cat"
 check 'the demo runs' demo
@@ -65,5 +96,11 @@ check 'it reads the photographs' counts "$dir/a place/photos" 2
 check 'it reads the other photograph' counts "$dir/a place-2/photos" 1
 check 'the values of the episodes are the same' same_values "$dir/a place/balls"
 check 'the values of the photographs are the same' same_values "$dir/a place/photos"
+if [ -x build/release/examples/08_train ]; then
+    check 'training continues after kill -9 with the same losses' \
+        same_losses "$dir/a place/balls"
+    check 'the training of the demo is complete' complete_log "$dir/a place/train.log"
+    check 'its curve is a PNG' is_png "$dir/a place/train.png"
+fi
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -45,6 +45,15 @@ for source in examples/0*.c; do
         check "$name" "$name" "${run[@]}" "$bin/$name" "$dir/$name" \
             "$photos/china.jpg" "$photos/flower.jpg"
         ;;
+    08_train)
+        balls=$PWD/build/release/balls
+        if [ ! -x "$balls" ]; then
+            echo "skipped $name: $balls was not built"
+            continue
+        fi
+        "$balls" "$dir/balls" 0 1 8 >/dev/null
+        check "$name" "$name" "${run[@]}" "$bin/$name" "$dir/balls" "$dir/$name" 4
+        ;;
     07_mpi)
         for ranks in 1 3 4; do
             check "$name" "$name with $ranks ranks" \

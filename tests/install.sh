@@ -97,7 +97,7 @@ formats() {
 all_formats() {
     local built
     built=$(make -s print-formats | grep -o 'formats/[a-z0-9]*\.o' | sed 's/formats.\(.*\).o/\1/' |
-        grep -v -x numpy | sort)
+        grep -v -x -e numpy -e resample | sort)
     [ -n "$built" ] && [ "$(formats)" = "$built" ]
 }
 
@@ -119,6 +119,7 @@ use() {
     case $format in
     npz) symbol=bags_npz_close ;;
     numpy) symbol='&bags_codec_npy' package=bags ;;
+    resample) symbol=bags_resample package=bags ;;
     esac
     [ "$*" != -static ] || static=--static
     printf '%s\n' '#include <bags/formats.h>' '#include <stdio.h>' 'int main(void) {' \
@@ -130,7 +131,7 @@ use() {
 
 shared_formats() {
     local name
-    for name in numpy $(formats); do
+    for name in numpy resample $(formats); do
         use "$name" || return
     done
 }
@@ -138,7 +139,7 @@ shared_formats() {
 # What FFmpeg and libzip need to be linked statically is not installed with them.
 static_formats() {
     local name
-    for name in numpy $(formats | grep -v -e mp4 -e npz); do
+    for name in numpy resample $(formats | grep -v -e mp4 -e npz); do
         use "$name" -static || return
     done
 }

@@ -27,12 +27,14 @@ test  | demo           | release:all               | tests/demo.sh
 test  | header         |                           | tests/header.sh quick
 test  | kills          | release:all               | python3 tests/kills.py build/release/bags 20
 test  | instructions   | release:bench/instructions| tests/bench/instructions.sh build/release/tests/bench/instructions
+test  | pillow         |                           | tests/pillow.py 500
 test  | examples       | release:all               | tests/examples.sh build/release
 check | asan/command   | asan:all                  | tests/command.sh build/asan/bags
 check | header         |                           | tests/header.sh
 check | portability    | release:all               | tests/portability.sh part
 check | install        | release:all               | tests/install.sh
 check | lint           |                           | tests/lint.sh quick
+check | pillow         |                           | tests/pillow.py
 check | footprint      |                           | tests/footprint.py README.md tests/bench/README.md
 check | benchmark      | release:bench/speed       | build/release/tests/bench/speed --small --folder build/bench-small
 check | asan/examples  | asan:all                  | tests/examples.sh build/asan

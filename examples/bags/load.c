@@ -117,9 +117,9 @@ static const bags_loader_images images = {
     NULL,
 #endif
 };
-#define IMAGES &images
+static const bags_loader_images *const all_images = &images;
 #else
-#define IMAGES NULL
+static const bags_loader_images *const all_images = NULL;
 #endif
 
 static bool is_image(const bags_reader *reader, const char *name) {
@@ -134,7 +134,7 @@ static bool is_image(const bags_reader *reader, const char *name) {
 static void choose_crop(bags_load_field *field, uint32_t size) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
     static const float deviation[3] = {0.229f, 0.224f, 0.225f};
-    if (!IMAGES)
+    if (!all_images)
         fail(BAGS_ERROR_TYPE,
             "--crop is not in this build of bags; formats/resample.c has it");
     field->width = field->height = size;
@@ -327,7 +327,7 @@ static int run(int count, char **operands) {
     loading.order.in_order = in_order;
     loading.skip_damaged = skip_damaged;
     loading.indices_only = indices && !digest;
-    loading.images = IMAGES;
+    loading.images = all_images;
     if (rank.given && !ranks.given)
         usage("--rank needs --ranks");
     if (loading.rank >= loading.ranks)

@@ -9,6 +9,8 @@ set -eu
 photos=$1 out=$2
 bags=build/bags
 balls=build/release/balls
+trainer=build/release/examples/08_train
+curve=build/release/curve
 
 if [ ! -x "$bags" ]; then
     echo 'demo: the bags command was not built; it needs json-c (make deps)' >&2
@@ -94,8 +96,39 @@ run $bags images "$photos" "$out/photos"
 run $bags get "$out/photos" 0
 sheet "$out/photos" "$out/photos.png"
 
+# train LOG COUNT: trains until the log has so many lines, and kills the trainer then.
+train() {
+    "$trainer" "$out/balls" "$out/train.state" 40 >>"$1" &
+    pid=$!
+    while [ "$(wc -l <"$1")" -lt "$2" ] && kill -0 $pid 2>/dev/null; do
+        sleep 0.01
+    done
+    kill -KILL $pid 2>/dev/null || true
+    wait $pid 2>/dev/null || true
+}
+
+if [ -x $trainer ]; then
+    say 'Train a small network from it, to see where the balls are. The trainer is killed' \
+        'in the middle, and started again: it continues with the next batch.'
+    printf '$ %s %s %s 40 >>%s & sleep 1; kill -KILL $!\n' "$trainer" \
+        "$(word "$out/balls")" "$(word "$out/train.state")" "$(word "$out/train.log")"
+    : >"$out/train.log"
+    train "$out/train.log" 60
+    run tail -n 2 "$out/train.log"
+    printf '$ %s %s %s 40 >>%s\n' "$trainer" \
+        "$(word "$out/balls")" "$(word "$out/train.state")" "$(word "$out/train.log")"
+    "$trainer" "$out/balls" "$out/train.state" 40 >>"$out/train.log"
+    run tail -n 2 "$out/train.log"
+    if grep -q WITH_PNG build/release/flags; then
+        printf '$ %s %s <%s\n' $curve "$(word "$out/train.png")" "$(word "$out/train.log")"
+        $curve "$out/train.png" <"$out/train.log"
+    fi
+else
+    echo 'skipped: no training without libjpeg'
+fi
+
 say 'Check every file.'
 run $bags verify "$out/balls"
 run $bags verify "$out/photos"
 
-say "All of it is in $out. Look at $out/balls.png."
+say "All of it is in $out. Look at $out/balls.png and $out/train.png."

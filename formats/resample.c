@@ -1,0 +1,476 @@
+/*
+ * resample.c - resize images, bit for bit as Pillow does. It needs no library.
+ *
+ * Each pixel of the result is a weighted mean of a window of pixels, first along the
+ * rows and then along the columns, rounded to 8 bits after each. The window is as wide
+ * as the filter, which is stretched by the ratio of the sizes if the image becomes
+ * smaller. The weights are integers in units of 2^-22, so that the result depends on no
+ * compiler. Colours with alpha are multiplied by it before and divided after.
+ *
+ *     row of the source ------> row of the ring -----------------> row of the result
+ *               weights along x                 weights along y
+ *
+ * The ring holds the rows that the next row of the result needs: row r is in its place
+ * r modulo the number of places.
+ *
+ * Both passes add two weighted pixels at a time to four sums, one for each byte: SSE2,
+ * which every x86-64 has, multiplies and adds pairs of numbers of 16 bits. A weight has
+ * more; it is split into two parts, which are summed apart:
+ *
+ *     weight = high * 2^11 + low, and low is 0 .. 2^11 - 1
+ *
+ * Arithmetic is modulo 2^32. What all weights of a window sum up to stays within -2^29
+ * and 3 * 2^29.
+ */
+#include "formats.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#define PRECISION 22
+#define HALF 11 /* bits of `low` */
+/* Sides are exact in float, and no window begins after the image. */
+#define MOST_SIDE ((uint32_t)1 << 23)
+#define QUAD 4   /* bytes that are summed at once, */
+#define BLOCK 16 /* and along y */
+#define ALIGN ((size_t)64)
+
+/* The weights of two neighbours. */
+typedef struct pair {
+    int16_t low[2], high[2];
+} pair;
+
+/* The windows along one axis. */
+typedef struct axis {
+    uint32_t size;   /* of the source, in pixels */
+    uint32_t length; /* of the result */
+    float start;     /* of the box */
+    float stop;
+    double scale;    /* source pixels per pixel of the result */
+    double support;  /* half the width of a window */
+    uint32_t most;   /* pixels in a window, even */
+    uint32_t *first; /* of each window */
+    uint32_t
+        *count;  /* the same; the second of the last pair may be one too many */
+    pair *pairs; /* most / 2 for each window */
+} axis;
+
+/* All that one call has. */
+typedef struct resampler {
+    axis x, y;
+    bags_filter filter;
+    size_t channels;
+    const unsigned char *pixels;
+    size_t stride;
+    double *terms;       /* one window before rounding */
+    unsigned char *row;  /* of the source, with a QUAD and a pixel to spare */
+    unsigned char *ring; /* of `places` rows, each `pitch` bytes */
+    const unsigned char **lines; /* the rows of one window */
+    size_t places;
+    size_t pitch; /* a row of the result and a QUAD, rounded up to BLOCK */
+} resampler;
+
+/* ------------------------------------------------------------ weights */
+
+static double bilinear(double x) {
+    x = x < 0 ? -x : x;
+    return x < 1 ? 1 - x : 0;
+}
+
+static double bicubic(double x) {
+    const double a = -0.5;
+    x = x < 0 ? -x : x;
+    if (x < 1)
+        return ((a + 2) * x - (a + 3)) * x * x + 1;
+    return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
+}
+
+static void axis_shape(axis *a, bags_filter filter) {
+    a->scale = (double)(a->stop - a->start) / a->length;
+    double widened = a->scale < 1 ? 1 : a->scale;
+    a->support = (filter == BAGS_FILTER_BICUBIC ? 2 : 1) * widened;
+    a->most = 2 * (uint32_t)a->support + 3;
+    if (a->most > a->size)
+        a->most = a->size;
+    a->most += a->most % 2;
+}
+
+static int32_t weight_of(double term, double total) {
+    double weight = term / total * (1 << PRECISION);
+    return (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
+}
+
+/* Each step of this is rounded as in Pillow, whose compiler sees the same terms. */
+static void axis_weigh(axis *a, bags_filter filter, double *terms) {
+    double shrink = 1 / (a->scale < 1 ? 1 : a->scale);
+    for (uint32_t i = 0; i < a->length; i++) {
+        double centre = a->start + (i + 0.5) * a->scale;
+        double from = centre - a->support + 0.5, to = centre + a->support + 0.5;
+        uint32_t first = from < 0 ? 0 : (uint32_t)from;
+        uint32_t stop = to > a->size ? a->size : (uint32_t)to;
+        double total = 0;
+        for (uint32_t j = first; j < stop; j++) {
+            double at = (j - centre + 0.5) * shrink;
+            terms[j - first] =
+                filter == BAGS_FILTER_BICUBIC ? bicubic(at) : bilinear(at);
+            total += terms[j - first];
+        }
+        pair *pairs = a->pairs + (size_t)i * (a->most / 2);
+        for (uint32_t j = 0; j < stop - first; j++) {
+            int32_t weight = weight_of(terms[j], total);
+            int32_t low = weight & ((1 << HALF) - 1);
+            pairs[j / 2].low[j % 2] = (int16_t)low;
+            pairs[j / 2].high[j % 2] = (int16_t)((weight - low) / (1 << HALF));
+        }
+        if ((stop - first) % 2)
+            pairs[(stop - first) / 2].low[1] =
+                pairs[(stop - first) / 2].high[1] = 0;
+        a->first[i] = first;
+        a->count[i] = stop - first;
+    }
+}
+
+/* ------------------------------------------------------------ sums */
+
+#ifdef __SSE2__
+
+typedef struct quad {
+    __m128i low, high;
+} quad;
+
+static inline quad quad_start(void) {
+    quad q;
+    q.low = _mm_set1_epi32(1 << (PRECISION - 1));
+    q.high = _mm_setzero_si128();
+    return q;
+}
+
+/* Add the QUAD bytes at a and those at b, weighted. */
+static inline void quad_add(quad *q, const unsigned char *a,
+    const unsigned char *b, const pair *weights) {
+    int four_a, four_b;
+    memcpy(&four_a, a, sizeof four_a);
+    memcpy(&four_b, b, sizeof four_b);
+    __m128i both = _mm_loadl_epi64((const __m128i *)(const void *)weights);
+    __m128i bytes =
+        _mm_unpacklo_epi8(_mm_cvtsi32_si128(four_a), _mm_cvtsi32_si128(four_b));
+    __m128i words = _mm_unpacklo_epi8(bytes, _mm_setzero_si128());
+    q->low = _mm_add_epi32(
+        q->low, _mm_madd_epi16(words, _mm_shuffle_epi32(both, 0x00)));
+    q->high = _mm_add_epi32(
+        q->high, _mm_madd_epi16(words, _mm_shuffle_epi32(both, 0x55)));
+}
+
+/* Store the sums as QUAD bytes, clamped to 0 .. 255. */
+static inline void quad_store(const quad *q, unsigned char *to) {
+    __m128i sum = _mm_add_epi32(q->low, _mm_slli_epi32(q->high, HALF));
+    __m128i words = _mm_srai_epi32(sum, PRECISION);
+    words = _mm_packs_epi32(words, words);
+    int four = _mm_cvtsi128_si32(_mm_packus_epi16(words, words));
+    memcpy(to, &four, sizeof four);
+}
+
+#else
+
+/* The same in C. Sums have an offset, which makes them positive. */
+typedef struct quad {
+    uint32_t a, b, c, d;
+} quad;
+
+static inline quad quad_start(void) {
+    quad q;
+    q.a = ((uint32_t)128 << PRECISION) + ((uint32_t)1 << (PRECISION - 1));
+    q.b = q.c = q.d = q.a;
+    return q;
+}
+
+static inline void quad_add(quad *q, const unsigned char *a,
+    const unsigned char *b, const pair *weights) {
+    uint32_t first =
+        (uint32_t)(weights->high[0] * (1 << HALF) + weights->low[0]);
+    uint32_t second =
+        (uint32_t)(weights->high[1] * (1 << HALF) + weights->low[1]);
+    q->a += a[0] * first + b[0] * second;
+    q->b += a[1] * first + b[1] * second;
+    q->c += a[2] * first + b[2] * second;
+    q->d += a[3] * first + b[3] * second;
+}
+
+static inline unsigned char quad_byte(uint32_t sum) {
+    int32_t value = (int32_t)(sum >> PRECISION) - 128;
+    value = value < 0 ? 0 : value;
+    return (unsigned char)(value > 255 ? 255 : value);
+}
+
+static inline void quad_store(const quad *q, unsigned char *to) {
+    to[0] = quad_byte(q->a);
+    to[1] = quad_byte(q->b);
+    to[2] = quad_byte(q->c);
+    to[3] = quad_byte(q->d);
+}
+
+#endif
+
+/* ------------------------------------------------------------ rows */
+
+/* colour * alpha / 255, rounded. */
+static unsigned char times_alpha(uint32_t colour, uint32_t alpha) {
+    uint32_t product = colour * alpha + 128;
+    return (unsigned char)(((product >> 8) + product) >> 8);
+}
+
+/* Copy a row of the source; colours are multiplied by their alpha. */
+static void copy_row(const resampler *r, uint32_t row) {
+    const unsigned char *from = r->pixels + row * r->stride;
+    size_t channels = r->channels, size = r->x.size * channels;
+    memcpy(r->row, from, size);
+    for (size_t i = 0; channels % 2 == 0 && i < size; i += channels)
+        for (size_t c = 0; c + 1 < channels; c++)
+            r->row[i + c] = times_alpha(from[i + c], from[i + channels - 1]);
+}
+
+/* Resize r->row along x. Each pixel is stored with garbage after it, which the next
+ * one replaces. */
+static void resize_row(const resampler *r, unsigned char *to) {
+    size_t channels = r->channels;
+    for (uint32_t i = 0; i < r->x.length; i++, to += channels) {
+        const pair *pairs = r->x.pairs + (size_t)i * (r->x.most / 2);
+        const unsigned char *at = r->row + r->x.first[i] * channels;
+        uint32_t count = r->x.count[i];
+        quad sum = quad_start();
+        for (uint32_t j = 0; j < count; j += 2, pairs++, at += 2 * channels)
+            quad_add(&sum, at, at + channels, pairs);
+        quad_store(&sum, to);
+    }
+}
+
+/* Colours divided by their alpha. */
+static void divide_alpha(unsigned char *row, size_t size, size_t channels) {
+    for (size_t i = 0; i < size; i += channels) {
+        uint32_t alpha = row[i + channels - 1];
+        for (size_t c = 0; alpha && c + 1 < channels; c++) {
+            uint32_t colour = 255u * row[i + c] / alpha;
+            row[i + c] = (unsigned char)(colour > 255 ? 255 : colour);
+        }
+    }
+}
+
+/* Row i of the result, from r->lines. */
+static void resize_lines(const resampler *r, uint32_t i, unsigned char *out) {
+    const pair *pairs = r->y.pairs + (size_t)i * (r->y.most / 2);
+    size_t row = r->x.length * r->channels;
+    uint32_t count = r->y.count[i];
+    for (size_t at = 0; at < row; at += BLOCK) {
+        unsigned char bytes[BLOCK];
+        quad q = quad_start(), s = q, t = q, u = q;
+        for (uint32_t j = 0; j < count; j += 2) {
+            const unsigned char *a = r->lines[j] + at,
+                                *b = r->lines[j + 1] + at;
+            quad_add(&q, a, b, pairs + j / 2);
+            quad_add(&s, a + QUAD, b + QUAD, pairs + j / 2);
+            quad_add(&t, a + 2 * QUAD, b + 2 * QUAD, pairs + j / 2);
+            quad_add(&u, a + 3 * QUAD, b + 3 * QUAD, pairs + j / 2);
+        }
+        quad_store(&q, bytes);
+        quad_store(&s, bytes + QUAD);
+        quad_store(&t, bytes + 2 * QUAD);
+        quad_store(&u, bytes + 3 * QUAD);
+        memcpy(out + at, bytes, row - at < BLOCK ? row - at : BLOCK);
+    }
+    if (r->channels % 2 == 0)
+        divide_alpha(out, row, r->channels);
+}
+
+/* Returns true if pixels need only be copied. Colours with alpha lose precision even in
+ * a copy of their box, except in one of the entire image. */
+static bool is_copy(const resampler *r) {
+    const axis *x = &r->x, *y = &r->y;
+    return x->start == (float)(uint32_t)x->start &&
+           y->start == (float)(uint32_t)y->start &&
+           x->stop - x->start == (float)x->length &&
+           y->stop - y->start == (float)y->length &&
+           (r->channels % 2 || (x->length == x->size && y->length == y->size));
+}
+
+static void copy(const resampler *r, unsigned char *out, size_t out_stride) {
+    const unsigned char *from = r->pixels + (size_t)r->y.start * r->stride +
+                                (size_t)r->x.start * r->channels;
+    for (uint32_t i = 0; i < r->y.length; i++)
+        memcpy(out + i * out_stride, from + i * r->stride,
+            r->x.length * r->channels);
+}
+
+static void resize(resampler *r, unsigned char *out, size_t out_stride) {
+    uint32_t made = r->y.first[0];
+    for (uint32_t i = 0; i < r->y.length; i++, out += out_stride) {
+        uint32_t first = r->y.first[i], stop = first + r->y.count[i];
+        for (; made < stop; made++) {
+            copy_row(r, made);
+            resize_row(r, r->ring + made % r->places * r->pitch);
+        }
+        for (uint32_t j = first; j < stop; j++)
+            r->lines[j - first] = r->ring + j % r->places * r->pitch;
+        r->lines[stop - first] = r->lines[0]; /* of weight 0 */
+        resize_lines(r, i, out);
+    }
+}
+
+/* ------------------------------------------------------------ memory */
+
+/* Memory that is handed out piece by piece. The first pass, in which data is NULL, finds
+ * out how much it is; SIZE_MAX if it does not fit the address space. */
+typedef struct arena {
+    unsigned char *data;
+    size_t used;
+} arena;
+
+/* count elements of some size, aligned for vector units. */
+static void *carve(arena *a, uint64_t count, size_t size) {
+    size_t start = a->used;
+    if (start > SIZE_MAX - ALIGN || count > (SIZE_MAX - ALIGN - start) / size)
+        a->used = SIZE_MAX;
+    else
+        a->used += ((size_t)count * size + ALIGN - 1) / ALIGN * ALIGN;
+    return a->data ? a->data + start : NULL;
+}
+
+static void carve_axis(arena *from, axis *a) {
+    a->first = (uint32_t *)carve(from, a->length, sizeof *a->first);
+    a->count = (uint32_t *)carve(from, a->length, sizeof *a->count);
+    a->pairs = (pair *)carve(
+        from, (uint64_t)a->length * (a->most / 2), sizeof *a->pairs);
+}
+
+static void carve_all(arena *from, resampler *r) {
+    uint32_t most = r->x.most > r->y.most ? r->x.most : r->y.most;
+    carve_axis(from, &r->x);
+    carve_axis(from, &r->y);
+    r->terms = (double *)carve(from, most, sizeof *r->terms);
+    r->row = (unsigned char *)carve(
+        from, (uint64_t)r->x.size * r->channels + 2 * QUAD, 1);
+    r->lines =
+        (const unsigned char **)carve(from, r->places + 1, sizeof *r->lines);
+    r->ring = (unsigned char *)carve(from, (uint64_t)r->places * r->pitch, 1);
+}
+
+static bags_code prepare(resampler *r, bags_buffer *scratch, bags_error *err) {
+    arena memory = {NULL, 0};
+    axis_shape(&r->x, r->filter);
+    axis_shape(&r->y, r->filter);
+    r->places = r->y.most;
+    r->pitch =
+        ((size_t)r->x.length * r->channels + QUAD + BLOCK - 1) / BLOCK * BLOCK;
+    carve_all(&memory, r);
+    if (memory.used == SIZE_MAX)
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "image too large for the address space");
+    bags_code code = bags_buffer_reserve(scratch, memory.used, err);
+    if (code)
+        return code;
+    memory.data = scratch->data;
+    memory.used = 0;
+    carve_all(&memory, r);
+    memset(r->row + r->x.size * r->channels, 0, 2 * QUAD);
+    axis_weigh(&r->x, r->filter, r->terms);
+    axis_weigh(&r->y, r->filter, r->terms);
+    return BAGS_OK;
+}
+
+/* ------------------------------------------------------------ arguments */
+
+static bags_code check_sides(
+    const bags_image *image, uint32_t width, uint32_t height, bags_error *err) {
+    if (image->dtype != BAGS_DTYPE_UINT8 || image->channels < 1 ||
+        image->channels > 4)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "image cannot be resized (%s, %u channels; expected uint8, 1 to 4)",
+            bags_dtype_name(image->dtype), (unsigned)image->channels);
+    uint32_t sides[4] = {image->width, image->height, width, height};
+    for (int i = 0; i < 4; i++)
+        if (sides[i] < 1 || sides[i] > MOST_SIDE)
+            return bags_fail(err,
+                sides[i] ? BAGS_ERROR_LIMIT : BAGS_ERROR_ARGUMENT,
+                "side of an image out of range (%u pixels, maximum %u)",
+                (unsigned)sides[i], (unsigned)MOST_SIDE);
+    return BAGS_OK;
+}
+
+/* *stride 0: a row. */
+static bags_code check_stride(size_t *stride, uint32_t width, uint32_t height,
+    uint32_t channels, bags_error *err) {
+    size_t row = (size_t)width * channels;
+    if (*stride == 0)
+        *stride = row;
+    if (*stride < row)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "stride too small (%" PRIu64 " bytes, row %" PRIu64 ")",
+            (uint64_t)*stride, (uint64_t)row);
+    if (*stride > SIZE_MAX / height)
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "image too large for the address space");
+    return BAGS_OK;
+}
+
+/* Set the box of both axes. A comparison with NaN is false. */
+static bags_code check_box(resampler *r, const bags_box *box, bags_error *err) {
+    bags_box all = {0, 0, (double)r->x.size, (double)r->y.size};
+    if (!box)
+        box = &all;
+    r->x.start = (float)box->left;
+    r->x.stop = (float)box->right;
+    r->y.start = (float)box->top;
+    r->y.stop = (float)box->bottom;
+    bool inside = r->x.start >= 0 && r->x.start < r->x.stop &&
+                  r->x.stop <= (float)r->x.size && r->y.start >= 0 &&
+                  r->y.start < r->y.stop && r->y.stop <= (float)r->y.size;
+    if (!inside)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "box empty or out of range (left %g, top %g, right %g, bottom %g; "
+            "image %u x %u)",
+            box->left, box->top, box->right, box->bottom, (unsigned)r->y.size,
+            (unsigned)r->x.size);
+    return BAGS_OK;
+}
+
+bags_code bags_resample(const bags_image *image, const void *pixels,
+    size_t stride, const bags_box *box, bags_filter filter, uint32_t width,
+    uint32_t height, bags_buffer *scratch, void *out, size_t out_stride,
+    bags_error *err) {
+    resampler r;
+    memset(&r, 0, sizeof r);
+    bags_code code = check_sides(image, width, height, err);
+    if (code)
+        return code;
+    if (filter != BAGS_FILTER_BILINEAR && filter != BAGS_FILTER_BICUBIC)
+        return bags_fail(
+            err, BAGS_ERROR_ARGUMENT, "unknown filter (%d)", (int)filter);
+    r.x.size = image->width;
+    r.y.size = image->height;
+    r.x.length = width;
+    r.y.length = height;
+    r.filter = filter;
+    r.channels = image->channels;
+    r.pixels = (const unsigned char *)pixels;
+    code = check_box(&r, box, err);
+    if (!code)
+        code = check_stride(
+            &stride, image->width, image->height, image->channels, err);
+    if (!code)
+        code = check_stride(&out_stride, width, height, image->channels, err);
+    if (code)
+        return code;
+    r.stride = stride;
+    if (is_copy(&r)) {
+        copy(&r, (unsigned char *)out, out_stride);
+        return BAGS_OK;
+    }
+    code = prepare(&r, scratch, err);
+    if (code)
+        return code;
+    resize(&r, (unsigned char *)out, out_stride);
+    return BAGS_OK;
+}
