@@ -11,8 +11,8 @@ import harness
 import manpage
 from harness import each, pack, refuse, run
 
-COMMANDS = ('info', 'get', 'export', 'pack', 'images', 'sheet', 'finalize',
-            'recover', 'verify', 'checksum')
+COMMANDS = ('info', 'get', 'export', 'pack', 'images', 'sheet', 'load',
+            'finalize', 'recover', 'verify', 'checksum')
 
 
 @each(COMMANDS)
