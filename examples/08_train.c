@@ -185,8 +185,8 @@ int main(int argc, char **argv) {
 }
 
 /* Output:
-epoch 0 batch 0 loss 0.428806394
-epoch 1 batch 0 loss 0.366560042
-epoch 2 batch 0 loss 0.245078236
-epoch 3 batch 0 loss 0.0553445071
+epoch 0 batch 0 loss 0.427283496
+epoch 1 batch 0 loss 0.375888735
+epoch 2 batch 0 loss 0.216717795
+epoch 3 batch 0 loss 0.0533413999
 */

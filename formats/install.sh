@@ -5,7 +5,8 @@
 #     formats/install.sh install BUILD COMPILER LIBS COMMAND 'FORMAT PACKAGE...'...
 #     formats/install.sh uninstall FORMAT...
 #
-# libbags contains bags.h and the formats that need no library, and needs libc alone.
+# libbags contains bags.h and the formats that need no library, and needs libc and its
+# libm alone.
 # Each other format is a library of its own, libbags-jpeg, so that a distribution can
 # package it apart from those that need FFmpeg. BUILD/pic contains the objects.
 # Before 1.0 each minor version may break programs, so it is part of the soname.

@@ -7,33 +7,42 @@
  * smaller. The weights are integers in units of 2^-22, so that the result depends on no
  * compiler. Colours with alpha are multiplied by it before and divided after.
  *
- *     source rows ---------> band -----------------> ring ----------> result
- *              weave two rows      weights along x        weights along y
- *
- * A band holds two rows, with the bytes of both in one word of 64 bits, so that one
- * multiplication serves two rows:
- *
- *     word = upper row's byte + 2^32 * lower row's byte
- *
- * A sum of weighted bytes stays within -128 << 22 and 384 << 22. Each half starts at
- * OFFSET, which makes it positive, and no carry leaves it.
+ *     row of the source ------> row of the ring -----------------> row of the result
+ *               weights along x                 weights along y
  *
  * The ring holds the rows that the next row of the result needs: row r is in its place
  * r modulo the number of places.
+ *
+ * Both passes add two weighted pixels at a time to four sums, one for each byte: SSE2,
+ * which every x86-64 has, multiplies and adds pairs of numbers of 16 bits. A weight has
+ * more; it is split into two parts, which are summed apart:
+ *
+ *     weight = high * 2^11 + low, and low is 0 .. 2^11 - 1
+ *
+ * Arithmetic is modulo 2^32. What all weights of a window sum up to stays within -2^29
+ * and 3 * 2^29.
  */
 #include "formats.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #define PRECISION 22
-#define ZERO 128 /* what a sum of 0 is after the shift by PRECISION */
-#define OFFSET                                                                 \
-    (((uint32_t)ZERO << PRECISION) + ((uint32_t)1 << (PRECISION - 1)))
+#define HALF 11 /* bits of `low` */
 /* Sides are exact in float, and no window begins after the image. */
 #define MOST_SIDE ((uint32_t)1 << 23)
-#define BLOCK 32 /* bytes of a row that are summed at once */
+#define QUAD 4   /* bytes that are summed at once, */
+#define BLOCK 16 /* and along y */
 #define ALIGN ((size_t)64)
+
+/* The weights of two neighbours. */
+typedef struct pair {
+    int16_t low[2], high[2];
+} pair;
 
 /* The windows along one axis. */
 typedef struct axis {
@@ -43,10 +52,11 @@ typedef struct axis {
     float stop;
     double scale;    /* source pixels per pixel of the result */
     double support;  /* half the width of a window */
-    uint32_t most;   /* pixels in a window */
+    uint32_t most;   /* pixels in a window, even */
     uint32_t *first; /* of each window */
-    uint32_t *count;
-    int32_t *weights; /* `most` for each window */
+    uint32_t
+        *count;  /* the same; the second of the last pair may be one too many */
+    pair *pairs; /* most / 2 for each window */
 } axis;
 
 /* All that one call has. */
@@ -56,12 +66,12 @@ typedef struct resampler {
     size_t channels;
     const unsigned char *pixels;
     size_t stride;
-    double *terms;               /* one window before rounding */
-    uint64_t *band;              /* see above */
-    unsigned char *ring;         /* of `places` rows, each `pitch` bytes */
+    double *terms;       /* one window before rounding */
+    unsigned char *row;  /* of the source, with a QUAD and a pixel to spare */
+    unsigned char *ring; /* of `places` rows, each `pitch` bytes */
     const unsigned char **lines; /* the rows of one window */
     size_t places;
-    size_t pitch; /* a row of the result, rounded up to BLOCK */
+    size_t pitch; /* a row of the result and a QUAD, rounded up to BLOCK */
 } resampler;
 
 /* ------------------------------------------------------------ weights */
@@ -86,6 +96,12 @@ static void axis_shape(axis *a, bags_filter filter) {
     a->most = 2 * (uint32_t)a->support + 3;
     if (a->most > a->size)
         a->most = a->size;
+    a->most += a->most % 2;
+}
+
+static int32_t weight_of(double term, double total) {
+    double weight = term / total * (1 << PRECISION);
+    return (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
 }
 
 /* Each step of this is rounded as in Pillow, whose compiler sees the same terms. */
@@ -93,10 +109,9 @@ static void axis_weigh(axis *a, bags_filter filter, double *terms) {
     double shrink = 1 / (a->scale < 1 ? 1 : a->scale);
     for (uint32_t i = 0; i < a->length; i++) {
         double centre = a->start + (i + 0.5) * a->scale;
-        double low = centre - a->support + 0.5,
-               high = centre + a->support + 0.5;
-        uint32_t first = low < 0 ? 0 : (uint32_t)low;
-        uint32_t stop = high > a->size ? a->size : (uint32_t)high;
+        double from = centre - a->support + 0.5, to = centre + a->support + 0.5;
+        uint32_t first = from < 0 ? 0 : (uint32_t)from;
+        uint32_t stop = to > a->size ? a->size : (uint32_t)to;
         double total = 0;
         for (uint32_t j = first; j < stop; j++) {
             double at = (j - centre + 0.5) * shrink;
@@ -104,92 +119,132 @@ static void axis_weigh(axis *a, bags_filter filter, double *terms) {
                 filter == BAGS_FILTER_BICUBIC ? bicubic(at) : bilinear(at);
             total += terms[j - first];
         }
-        int32_t *weights = a->weights + (size_t)i * a->most;
+        pair *pairs = a->pairs + (size_t)i * (a->most / 2);
         for (uint32_t j = 0; j < stop - first; j++) {
-            double term = terms[j] / total * (1 << PRECISION);
-            weights[j] = (int32_t)(term < 0 ? term - 0.5 : term + 0.5);
+            int32_t weight = weight_of(terms[j], total);
+            int32_t low = weight & ((1 << HALF) - 1);
+            pairs[j / 2].low[j % 2] = (int16_t)low;
+            pairs[j / 2].high[j % 2] = (int16_t)((weight - low) / (1 << HALF));
         }
+        if ((stop - first) % 2)
+            pairs[(stop - first) / 2].low[1] =
+                pairs[(stop - first) / 2].high[1] = 0;
         a->first[i] = first;
         a->count[i] = stop - first;
     }
 }
 
-/* ------------------------------------------------------------ rows */
+/* ------------------------------------------------------------ sums */
 
-static unsigned char byte_of(uint32_t sum) {
-    int32_t value = (int32_t)(sum >> PRECISION) - ZERO;
+#ifdef __SSE2__
+
+typedef struct quad {
+    __m128i low, high;
+} quad;
+
+static inline quad quad_start(void) {
+    quad q;
+    q.low = _mm_set1_epi32(1 << (PRECISION - 1));
+    q.high = _mm_setzero_si128();
+    return q;
+}
+
+/* Add the QUAD bytes at a and those at b, weighted. */
+static inline void quad_add(quad *q, const unsigned char *a,
+    const unsigned char *b, const pair *weights) {
+    int four_a, four_b;
+    memcpy(&four_a, a, sizeof four_a);
+    memcpy(&four_b, b, sizeof four_b);
+    __m128i both = _mm_loadl_epi64((const __m128i *)(const void *)weights);
+    __m128i bytes =
+        _mm_unpacklo_epi8(_mm_cvtsi32_si128(four_a), _mm_cvtsi32_si128(four_b));
+    __m128i words = _mm_unpacklo_epi8(bytes, _mm_setzero_si128());
+    q->low = _mm_add_epi32(
+        q->low, _mm_madd_epi16(words, _mm_shuffle_epi32(both, 0x00)));
+    q->high = _mm_add_epi32(
+        q->high, _mm_madd_epi16(words, _mm_shuffle_epi32(both, 0x55)));
+}
+
+/* Store the sums as QUAD bytes, clamped to 0 .. 255. */
+static inline void quad_store(const quad *q, unsigned char *to) {
+    __m128i sum = _mm_add_epi32(q->low, _mm_slli_epi32(q->high, HALF));
+    __m128i words = _mm_srai_epi32(sum, PRECISION);
+    words = _mm_packs_epi32(words, words);
+    int four = _mm_cvtsi128_si32(_mm_packus_epi16(words, words));
+    memcpy(to, &four, sizeof four);
+}
+
+#else
+
+/* The same in C. Sums have an offset, which makes them positive. */
+typedef struct quad {
+    uint32_t a, b, c, d;
+} quad;
+
+static inline quad quad_start(void) {
+    quad q;
+    q.a = ((uint32_t)128 << PRECISION) + ((uint32_t)1 << (PRECISION - 1));
+    q.b = q.c = q.d = q.a;
+    return q;
+}
+
+static inline void quad_add(quad *q, const unsigned char *a,
+    const unsigned char *b, const pair *weights) {
+    uint32_t first =
+        (uint32_t)(weights->high[0] * (1 << HALF) + weights->low[0]);
+    uint32_t second =
+        (uint32_t)(weights->high[1] * (1 << HALF) + weights->low[1]);
+    q->a += a[0] * first + b[0] * second;
+    q->b += a[1] * first + b[1] * second;
+    q->c += a[2] * first + b[2] * second;
+    q->d += a[3] * first + b[3] * second;
+}
+
+static inline unsigned char quad_byte(uint32_t sum) {
+    int32_t value = (int32_t)(sum >> PRECISION) - 128;
     value = value < 0 ? 0 : value;
     return (unsigned char)(value > 255 ? 255 : value);
 }
 
+static inline void quad_store(const quad *q, unsigned char *to) {
+    to[0] = quad_byte(q->a);
+    to[1] = quad_byte(q->b);
+    to[2] = quad_byte(q->c);
+    to[3] = quad_byte(q->d);
+}
+
+#endif
+
+/* ------------------------------------------------------------ rows */
+
 /* colour * alpha / 255, rounded. */
-static uint32_t times_alpha(uint32_t colour, uint32_t alpha) {
+static unsigned char times_alpha(uint32_t colour, uint32_t alpha) {
     uint32_t product = colour * alpha + 128;
-    return ((product >> 8) + product) >> 8;
+    return (unsigned char)(((product >> 8) + product) >> 8);
 }
 
-/* The two rows from `row` on; the last row twice if there is no other. */
-static void weave(const resampler *r, uint32_t row, uint32_t rows) {
-    const unsigned char *upper = r->pixels + (size_t)row * r->stride;
-    const unsigned char *lower = row + 1 < rows ? upper + r->stride : upper;
+/* Copy a row of the source; colours are multiplied by their alpha. */
+static void copy_row(const resampler *r, uint32_t row) {
+    const unsigned char *from = r->pixels + row * r->stride;
     size_t channels = r->channels, size = r->x.size * channels;
-    uint64_t *band = r->band;
-    if (channels % 2) {
-        size_t i = 0;
-        for (; size - i >= BLOCK; i += BLOCK) {
-            unsigned char a[BLOCK], b[BLOCK];
-            memcpy(a, upper + i, BLOCK);
-            memcpy(b, lower + i, BLOCK);
-            for (size_t j = 0; j < BLOCK; j++)
-                band[i + j] = a[j] | (uint64_t)b[j] << 32;
-        }
-        for (; i < size; i++)
-            band[i] = upper[i] | (uint64_t)lower[i] << 32;
-        return;
-    }
-    for (size_t i = 0; i < size; i += channels) {
-        uint32_t a = upper[i + channels - 1], b = lower[i + channels - 1];
+    memcpy(r->row, from, size);
+    for (size_t i = 0; channels % 2 == 0 && i < size; i += channels)
         for (size_t c = 0; c + 1 < channels; c++)
-            band[i + c] = times_alpha(upper[i + c], a) |
-                          (uint64_t)times_alpha(lower[i + c], b) << 32;
-        band[i + channels - 1] = a | (uint64_t)b << 32;
-    }
+            r->row[i + c] = times_alpha(from[i + c], from[i + channels - 1]);
 }
 
-/* Store the two halves of a sum at the same place of two rows of the ring. */
-static void unweave(uint64_t sum, unsigned char *upper, unsigned char *lower) {
-    *upper = byte_of((uint32_t)sum);
-    *lower = byte_of((uint32_t)(sum >> 32));
-}
-
-/* Resize the band along x into two rows. */
-static void resize_band(
-    const resampler *r, unsigned char *upper, unsigned char *lower) {
-    const uint64_t offset = OFFSET | (uint64_t)OFFSET << 32;
-    const size_t channels = r->channels;
-    for (uint32_t i = 0; i < r->x.length; i++) {
-        const int32_t *weights = r->x.weights + (size_t)i * r->x.most;
-        const uint64_t *at = r->band + r->x.first[i] * channels;
+/* Resize r->row along x. Each pixel is stored with garbage after it, which the next
+ * one replaces. */
+static void resize_row(const resampler *r, unsigned char *to) {
+    size_t channels = r->channels;
+    for (uint32_t i = 0; i < r->x.length; i++, to += channels) {
+        const pair *pairs = r->x.pairs + (size_t)i * (r->x.most / 2);
+        const unsigned char *at = r->row + r->x.first[i] * channels;
         uint32_t count = r->x.count[i];
-        if (channels == 3) {
-            uint64_t red = offset, green = offset, blue = offset;
-            for (uint32_t j = 0; j < count; j++, at += 3) {
-                uint64_t weight = (uint64_t)(int64_t)weights[j];
-                red += at[0] * weight;
-                green += at[1] * weight;
-                blue += at[2] * weight;
-            }
-            unweave(red, upper++, lower++);
-            unweave(green, upper++, lower++);
-            unweave(blue, upper++, lower++);
-            continue;
-        }
-        for (size_t c = 0; c < channels; c++) {
-            uint64_t sum = offset;
-            for (uint32_t j = 0; j < count; j++)
-                sum += at[j * channels + c] * (uint64_t)(int64_t)weights[j];
-            unweave(sum, upper++, lower++);
-        }
+        quad sum = quad_start();
+        for (uint32_t j = 0; j < count; j += 2, pairs++, at += 2 * channels)
+            quad_add(&sum, at, at + channels, pairs);
+        quad_store(&sum, to);
     }
 }
 
@@ -206,22 +261,24 @@ static void divide_alpha(unsigned char *row, size_t size, size_t channels) {
 
 /* Row i of the result, from r->lines. */
 static void resize_lines(const resampler *r, uint32_t i, unsigned char *out) {
-    const int32_t *weights = r->y.weights + (size_t)i * r->y.most;
+    const pair *pairs = r->y.pairs + (size_t)i * (r->y.most / 2);
     size_t row = r->x.length * r->channels;
     uint32_t count = r->y.count[i];
     for (size_t at = 0; at < row; at += BLOCK) {
-        uint32_t sums[BLOCK];
         unsigned char bytes[BLOCK];
-        for (size_t j = 0; j < BLOCK; j++)
-            sums[j] = OFFSET;
-        for (uint32_t k = 0; k < count; k++) {
-            const unsigned char *line = r->lines[k] + at;
-            uint32_t weight = (uint32_t)weights[k];
-            for (size_t j = 0; j < BLOCK; j++)
-                sums[j] += line[j] * weight;
+        quad q = quad_start(), s = q, t = q, u = q;
+        for (uint32_t j = 0; j < count; j += 2) {
+            const unsigned char *a = r->lines[j] + at,
+                                *b = r->lines[j + 1] + at;
+            quad_add(&q, a, b, pairs + j / 2);
+            quad_add(&s, a + QUAD, b + QUAD, pairs + j / 2);
+            quad_add(&t, a + 2 * QUAD, b + 2 * QUAD, pairs + j / 2);
+            quad_add(&u, a + 3 * QUAD, b + 3 * QUAD, pairs + j / 2);
         }
-        for (size_t j = 0; j < BLOCK; j++)
-            bytes[j] = byte_of(sums[j]);
+        quad_store(&q, bytes);
+        quad_store(&s, bytes + QUAD);
+        quad_store(&t, bytes + 2 * QUAD);
+        quad_store(&u, bytes + 3 * QUAD);
         memcpy(out + at, bytes, row - at < BLOCK ? row - at : BLOCK);
     }
     if (r->channels % 2 == 0)
@@ -248,18 +305,16 @@ static void copy(const resampler *r, unsigned char *out, size_t out_stride) {
 }
 
 static void resize(resampler *r, unsigned char *out, size_t out_stride) {
-    uint32_t last = r->y.length - 1;
-    uint32_t rows = r->y.first[last] + r->y.count[last];
     uint32_t made = r->y.first[0];
-    for (uint32_t i = 0; i <= last; i++, out += out_stride) {
+    for (uint32_t i = 0; i < r->y.length; i++, out += out_stride) {
         uint32_t first = r->y.first[i], stop = first + r->y.count[i];
-        for (; made < stop; made += 2) {
-            weave(r, made, rows);
-            resize_band(r, r->ring + made % r->places * r->pitch,
-                r->ring + (made + 1) % r->places * r->pitch);
+        for (; made < stop; made++) {
+            copy_row(r, made);
+            resize_row(r, r->ring + made % r->places * r->pitch);
         }
         for (uint32_t j = first; j < stop; j++)
             r->lines[j - first] = r->ring + j % r->places * r->pitch;
+        r->lines[stop - first] = r->lines[0]; /* of weight 0 */
         resize_lines(r, i, out);
     }
 }
@@ -286,8 +341,8 @@ static void *carve(arena *a, uint64_t count, size_t size) {
 static void carve_axis(arena *from, axis *a) {
     a->first = (uint32_t *)carve(from, a->length, sizeof *a->first);
     a->count = (uint32_t *)carve(from, a->length, sizeof *a->count);
-    a->weights = (int32_t *)carve(
-        from, (uint64_t)a->length * a->most, sizeof *a->weights);
+    a->pairs = (pair *)carve(
+        from, (uint64_t)a->length * (a->most / 2), sizeof *a->pairs);
 }
 
 static void carve_all(arena *from, resampler *r) {
@@ -295,9 +350,10 @@ static void carve_all(arena *from, resampler *r) {
     carve_axis(from, &r->x);
     carve_axis(from, &r->y);
     r->terms = (double *)carve(from, most, sizeof *r->terms);
-    r->band = (uint64_t *)carve(
-        from, (uint64_t)r->x.size * r->channels, sizeof *r->band);
-    r->lines = (const unsigned char **)carve(from, r->places, sizeof *r->lines);
+    r->row = (unsigned char *)carve(
+        from, (uint64_t)r->x.size * r->channels + 2 * QUAD, 1);
+    r->lines =
+        (const unsigned char **)carve(from, r->places + 1, sizeof *r->lines);
     r->ring = (unsigned char *)carve(from, (uint64_t)r->places * r->pitch, 1);
 }
 
@@ -305,8 +361,9 @@ static bags_code prepare(resampler *r, bags_buffer *scratch, bags_error *err) {
     arena memory = {NULL, 0};
     axis_shape(&r->x, r->filter);
     axis_shape(&r->y, r->filter);
-    r->places = (size_t)r->y.most + 1; /* bands are two rows */
-    r->pitch = ((size_t)r->x.length * r->channels + BLOCK - 1) / BLOCK * BLOCK;
+    r->places = r->y.most;
+    r->pitch =
+        ((size_t)r->x.length * r->channels + QUAD + BLOCK - 1) / BLOCK * BLOCK;
     carve_all(&memory, r);
     if (memory.used == SIZE_MAX)
         return bags_fail(
@@ -317,6 +374,7 @@ static bags_code prepare(resampler *r, bags_buffer *scratch, bags_error *err) {
     memory.data = scratch->data;
     memory.used = 0;
     carve_all(&memory, r);
+    memset(r->row + r->x.size * r->channels, 0, 2 * QUAD);
     axis_weigh(&r->x, r->filter, r->terms);
     axis_weigh(&r->y, r->filter, r->terms);
     return BAGS_OK;

@@ -4,6 +4,7 @@
 #     tests/deps.sh              what `make demo` and `make test` need
 #     tests/deps.sh check        also what `make check` needs
 #     tests/deps.sh portability  also what `make portability` and `make lint` need
+#     tests/deps.sh bench        only PyTorch, with which `make bench` compares the loader
 #
 # Each line of `needs` is: a command that succeeds if it is installed | the packages
 # that contain it, of which the first that the system knows is installed (names differ
@@ -11,6 +12,13 @@
 set -u
 
 needs() {
+    if [ "$wanted" = bench ]; then
+        cat <<'END'
+/usr/bin/python3 -c "import torch"      | python3-torch
+/usr/bin/python3 -c "import torchvision" | python3-torchvision
+END
+        return
+    fi
     cat <<'END'
 command -v pkg-config                   | pkg-config
 command -v python3                      | python3
@@ -150,7 +158,7 @@ install() {
 }
 
 # The tests for other systems compile cmocka and json-c themselves.
-sources() { [ "$wanted" = test ] || tests/portability.sh sources; }
+sources() { [ "$wanted" = test ] || [ "$wanted" = bench ] || tests/portability.sh sources; }
 
 wanted=${1:-test}
 lines=$(missing)

@@ -103,8 +103,8 @@ all_formats() {
 
 needed() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; }
 
-# libbags needs libc alone, a format's library libbags and its own libraries.
-needs_libc() { [ "$(needed "$1")" = libc.so.6 ]; }
+# libbags needs libc and its libm alone, a format's library libbags and its own libraries.
+needs_libc() { ! needed "$1" | grep -q -v -x -e libc.so.6 -e libm.so.6; }
 needs_libbags() {
     local name
     for name in $(formats); do
@@ -120,6 +120,7 @@ use() {
     npz) symbol=bags_npz_close ;;
     numpy) symbol='&bags_codec_npy' package=bags ;;
     resample) symbol=bags_resample package=bags ;;
+    loader) symbol=bags_loader_close package=bags ;;
     esac
     [ "$*" != -static ] || static=--static
     printf '%s\n' '#include <bags/formats.h>' '#include <stdio.h>' 'int main(void) {' \
@@ -131,7 +132,7 @@ use() {
 
 shared_formats() {
     local name
-    for name in numpy resample $(formats); do
+    for name in numpy resample loader $(formats); do
         use "$name" || return
     done
 }
@@ -139,7 +140,7 @@ shared_formats() {
 # What FFmpeg and libzip need to be linked statically is not installed with them.
 static_formats() {
     local name
-    for name in numpy resample $(formats | grep -v -e mp4 -e npz); do
+    for name in numpy resample loader $(formats | grep -v -e mp4 -e npz); do
         use "$name" -static || return
     done
 }
@@ -284,7 +285,7 @@ check 'the same files, and nothing of DESTDIR in them' same_below_stage
 check 'the version is that of the header' version
 check 'each shared library has its name and version' soname
 check 'the libraries export the API alone' exported
-check 'libbags needs libc alone' needs_libc "$prefix/lib/libbags.so"
+check 'libbags needs libc and libm alone' needs_libc "$prefix/lib/libbags.so"
 check 'the libraries of formats need libbags' needs_libbags
 check 'the include directory is enough' plain_include
 check 'a program with the shared library' shared gcc

@@ -189,6 +189,32 @@ static void prefetch_requests_the_bytes_that_are_read_later(void **state) {
     }
 }
 
+/* It has no result: under the address sanitizer, it must touch nothing else. */
+static void touching_datapoints_changes_nothing(void **state) {
+    (void)state;
+    static const uint64_t wild[] = {0, 1, UINT64_MAX, 1000000, 2};
+    for (int kind = 0; kind < 4; kind++) {
+        const char *path = at("%d", kind);
+        save_rows(path, kind < 3 ? (enum variant)kind : V1, kind == 3);
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(path, mode);
+            bags_row row = {0};
+            bags_select selects[] = {
+                bags_whole(IMAGE), bags_whole(0), bags_whole(99)};
+            for (int again = 0; again < 2; again++) {
+                bags_reader_touch(reader, wild, 5, selects, 3);
+                bags_reader_touch(reader, orders[again], 8, selects, 1);
+                bags_reader_touch(reader, wild, 0, NULL, 0);
+                assert_ok(bags_reader_get(
+                    reader, orders[0][0], NULL, 0, &row, &said));
+                check_blob(bags_row_bytes(&row, 0, 0), 0, orders[0][0]);
+            }
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+}
+
 static void items_of_sequences_are_prefetched(void **state) {
     (void)state;
     hand_set set;
@@ -653,6 +679,7 @@ int main(void) {
         TEST(neighbours_are_read_with_one_call),
         TEST(invalid_lists_are_refused),
         TEST(prefetch_requests_the_bytes_that_are_read_later),
+        TEST(touching_datapoints_changes_nothing),
         TEST(items_of_sequences_are_prefetched),
         TEST(a_failing_advise_hook_changes_nothing),
         TEST(a_column_holds_all_blobs_of_a_shard),

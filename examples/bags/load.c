@@ -19,42 +19,34 @@ static bool in_order, indices, digest, skip_damaged;
 
 static const option options[] = {
     {"batch", OPTION_NUMBER, &batch, "B",
-        "datapoints per batch, of all ranks together; without it 32"},
-    {"seed", OPTION_NUMBER, &seed, "S", "choose the order; without it 0"},
-    {"epochs", OPTION_NUMBER, &epochs, "E",
-        "end after E epochs, also when it resumes; without it 1"},
+        "datapoints per batch, of all ranks together (32)"},
+    {"seed", OPTION_NUMBER, &seed, "S", "choose the order (0)"},
+    {"epochs", OPTION_NUMBER, &epochs, "E", "end after epoch E - 1 (1)"},
     {"batches", OPTION_NUMBER, &batches, "N",
         "end after N batches of this run"},
     {"rank", OPTION_NUMBER, &rank, "R",
-        "load slice R, from 0, of each batch ..."},
+        "load slice R of each batch, from 0 ..."},
     {"ranks", OPTION_NUMBER, &ranks, "K", "... of K slices"},
     {"threads", OPTION_NUMBER, &threads, "T",
-        "threads; without it, the number of processors"},
+        "threads (the number of processors)"},
     {"chunk", OPTION_NUMBER, &chunk, "C",
-        "keep chunks of C neighbouring datapoints near to each other, ..."},
+        "shuffle chunks of C neighbours, and datapoints ..."},
     {"window", OPTION_NUMBER, &window, "G",
-        "... in windows of G chunks, within which they are shuffled; without "
-        "it "
-        "256"},
+        "... within windows of G chunks (256)"},
     {"weights", OPTION_TEXT, &weights_given, "W,...",
         "mix the datasets in these proportions"},
-    {"fields", OPTION_TEXT, &fields_given, "F,...",
-        "load these fields; without it, all"},
+    {"fields", OPTION_TEXT, &fields_given, "F,...", "load these fields (all)"},
     {"crop", OPTION_NUMBER, &crop, "SIZE",
-        "of images, load random crops of SIZE x SIZE, mirrored at random and "
-        "normalised, as for training"},
+        "of images, random crops of this size, as to train"},
     {"in-order", OPTION_FLAG, &in_order, NULL, "do not shuffle"},
     {"skip-damaged", OPTION_FLAG, &skip_damaged, NULL,
-        "leave out and count damaged datapoints; without it they end the "
-        "command"},
+        "leave out and count damaged datapoints"},
     {"state", OPTION_TEXT, &state_path, "FILE",
-        "continue where FILE states, if it exists, and save there after each "
-        "batch"},
+        "continue at FILE, if it exists; save there"},
     {"indices", OPTION_FLAG, &indices, NULL,
-        "print a line of JSON for each batch, with its datapoints"},
+        "print each batch's datapoints as a line of JSON"},
     {"digest", OPTION_FLAG, &digest, NULL,
-        "the same, with a checksum of what was decoded; those of all ranks add "
-        "up, modulo 2^64, to that of the batch"},
+        "print each batch's checksum as a line of JSON"},
     OPTIONS_END,
 };
 
@@ -373,20 +365,10 @@ static int run(int count, char **operands) {
 
 const command command_load = {"load", "load shuffled batches, as for training",
     "DATASET...", 1, 0, options, reading_options,
-    "Runs the data loader: batches of decoded datapoints, in an order that is "
-    "shuffled anew in every epoch, by several threads. Prints how fast that "
-    "was. "
-    "--indices and --digest print a line of JSON for each batch instead, and "
-    "the "
-    "speed on standard error. Several datasets are mixed; then each index is a "
-    "pair [dataset, index].\n"
-    "The batches depend on the seed, not on threads and ranks. A state that "
-    "--state saved serves every rank, also if their number changes; a state of "
-    "another dataset, or of other options that change the order, is an error. "
-    "With --weights each 1024 positions, from the start of an epoch, have the "
-    "exact shares; an epoch then is as long as all datasets together, rounded "
-    "up "
-    "to a multiple of 1024.\n",
+    "Loads batches of decoded datapoints, in an order that is shuffled anew in "
+    "every epoch, and prints how fast that was. With --indices or --digest it "
+    "prints a line of JSON for each batch, and the speed on stderr. Several "
+    "datasets are mixed; an index is then a pair [dataset, index].\n",
     "  bags load pets --batch 256 --crop 224\n"
     "  bags load pets --batch 4 --epochs 2 --indices --state pets.state\n",
     run};

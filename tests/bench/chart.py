@@ -6,6 +6,9 @@ figures are replaced: all of them between the lines <!-- speed --> and
 
     tests/bench/chart.py build/bench.json tests/bench/chart.svg \
         README.md tests/bench/README.md
+    tests/bench/chart.py build/loader.json tests/bench/loader.svg
+
+Operations that the JSON lacks have no panel.
 """
 import json
 import math
@@ -20,6 +23,7 @@ PANELS = [
     (SMALL, 'range of 16', 'read 16 neighbours'),
     (LARGE, 'write, CPU', 'write a blob'),
     (LARGE, 'copy', 'copy a random blob'),
+    ('JPEG 500 x 375 to 224 x 224', 'load an image', 'load an image'),
 ]
 TABLES = [
     (SMALL, ['write, CPU', 'first touch', 'pointer', 'copy', 'range of 16', 'scan',
@@ -43,7 +47,6 @@ COLUMNS = 3
 PANEL_WIDTH, BAR, GAP = 300, 12, 5
 LABEL, VALUE = 92, 62
 HEAD, FOOT = 44, 18
-PANEL_HEIGHT = HEAD + len(PEERS) * (BAR + GAP) + FOOT
 
 STYLE = '''
   text { font: 11px sans-serif; fill: #24292f; }
@@ -67,17 +70,22 @@ def shown(value):
     return f'{value:.{2 if value < 9.95 else 1 if value < 99.5 else 0}f} {unit}'
 
 
+def peers_of(results, part, operation):
+    """The rows of a panel; none if it has no figures."""
+    found = [who for of, what, who in results if (of, what) == (part, operation)]
+    return PEERS if set(found) & set(PEERS) else found
+
+
 def panel(results, part, operation, title):
-    values = {peer: results.get((part, operation, peer)) for peer in PEERS}
+    peers = peers_of(results, part, operation)
+    values = {peer: results.get((part, operation, peer)) for peer in peers}
     known = [value for value in values.values() if value]
-    if not known:
-        return
     yield f'<text class="title" x="0" y="14">{title}</text>'
     yield f'<text class="part" x="0" y="29">{part}</text>'
     # So that the shortest bar is visible too.
     low, high = math.log10(min(known)) - 0.3, math.log10(max(known))
     longest = PANEL_WIDTH - LABEL - VALUE
-    for row, peer in enumerate(PEERS):
+    for row, peer in enumerate(peers):
         y = HEAD + row * (BAR + GAP)
         yield f'<text x="{LABEL - 6}" y="{y + 10}" text-anchor="end">{peer}</text>'
         value = values[peer]
@@ -85,7 +93,7 @@ def panel(results, part, operation, title):
             yield f'<text class="value" x="{LABEL}" y="{y + 10}">-</text>'
             continue
         width = longest * (math.log10(value) - low) / (high - low)
-        kind = 'ours' if 'bags.h' in peer else 'ideal' if 'ideal' in peer else 'other'
+        kind = 'ours' if 'bags.h' in peer else 'ideal' if peer in ('ideal Bag', 'bare loop') else 'other'
         yield f'<rect class="{kind}" x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR}"/>'
         yield (f'<text class="value" x="{LABEL + width + 4:.1f}" y="{y + 10}">'
                f'{shown(value)}</text>')
@@ -136,15 +144,18 @@ def rewrite(path, run, results):
 
 
 def draw(path, results):
-    rows = -(-len(PANELS) // COLUMNS)
-    width, height = COLUMNS * (PANEL_WIDTH + 20), rows * PANEL_HEIGHT
+    panels = [columns for columns in PANELS if peers_of(results, *columns[:2])]
+    bars = max(len(peers_of(results, *columns[:2])) for columns in panels)
+    panel_height = HEAD + bars * (BAR + GAP) + FOOT
+    columns, rows = min(COLUMNS, len(panels)), -(-len(panels) // COLUMNS)
+    width, height = columns * (PANEL_WIDTH + 20), rows * panel_height
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
              f'height="{height}" viewBox="0 0 {width} {height}">',
              '<title>Times of bags.h and of others; shorter is faster, '
              'logarithmic</title>', f'<style>{STYLE}</style>']
-    for i, (part, operation, title) in enumerate(PANELS):
+    for i, (part, operation, title) in enumerate(panels):
         x = i % COLUMNS * (PANEL_WIDTH + 20) + 5
-        y = i // COLUMNS * PANEL_HEIGHT
+        y = i // COLUMNS * panel_height
         lines.append(f'<g transform="translate({x} {y})">')
         lines.extend(panel(results, part, operation, title))
         lines.append('</g>')

@@ -11,11 +11,20 @@ build() {
 
 case $1 in
 bench)
-    build bench/speed
+    build bench/speed bench/bench_loader
     # shellcheck disable=SC2086
     $bin/speed --json build/bench.json ${BENCH:-}
     tests/bench/chart.py build/bench.json build/bench.svg
-    echo build/bench.json build/bench.svg
+    if [ -x $bin/bench_loader ] && tests/deps.sh bench &&
+        /usr/bin/python3 -c 'import torch, torchvision' 2>/dev/null; then
+        code=0
+        tests/bench/peer_torch.py $bin/bench_loader build/loader.json || code=$?
+        tests/bench/chart.py build/loader.json build/loader.svg
+        [ $code = 0 ] || exit $code
+    else
+        echo 'skipped the loader next to others: torch or torchvision not found'
+    fi
+    echo build/*.json build/*.svg
     ;;
 benchformats)
     # shellcheck disable=SC2046

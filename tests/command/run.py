@@ -18,6 +18,7 @@ MODULES = [
     'archives',
     'remote',
     'importing',
+    'loading',
 ]
 
 
