@@ -3545,22 +3545,28 @@ static bags_code bagi_check_record(
     const bagi_env *env, const char *path, uint64_t identity, bags_error *err) {
     static const char *const names[] = {
         "spec.json", "spec.json.partial", "spec.json"};
-    size_t size = strlen(path);
+    size_t size = strlen(path), most = 0;
     uint64_t found = 0;
     bool same = !identity || !env->io.identify;
     int error = 0;
+    char space[1024], *record = space;
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
-    for (int i = 0; i < 3 && !same && !error; i++) {
-        char *record =
-            bagi_print(&env->memory, err, "%.*s%s", (int)size, path, names[i]);
+    if (!same && size >= sizeof space - strlen(names[1])) {
+        most = size + strlen(names[1]) + 1;
+        record = (char *)bagi_alloc(&env->memory, most, err);
         if (!record)
             return BAGS_ERROR_MEMORY;
+    }
+    for (int i = 0; i < 3 && !same && !error; i++) {
+        memcpy(record, path, size);
+        strcpy(record + size, names[i]);
         error = bagi_identify(env, NULL, record, &found);
         same = !error && found == identity;
         error = error == ENOENT ? 0 : error;
-        bagi_free_text(&env->memory, record);
     }
+    if (record != space)
+        bagi_free(&env->memory, record, most);
     if (error)
         return bagi_fail_system(err, error, path, "identify");
     return same ? BAGS_OK
@@ -10405,12 +10411,11 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     }
     if (listed)
         code = bagi_prefix_scan(&reader->env, spec, bags, &prefix, err);
-    if (!code && listed && !prefix.length) {
+    if (!code && listed && !prefix.length)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)",
             bagi_tail(dir->path), prefix.reason);
-        *again = true;
-    }
+    *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT;
     if (code || !prefix.length) {
         bagi_bags_free(&reader->env, bags, spec->count + 1);
         return code;
