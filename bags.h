@@ -3563,6 +3563,7 @@ static bags_code bagi_check_record(
     bool same = !identity || !env->io.identify;
     int error = 0;
     char space[1024], *record = space;
+    space[0] = '\0';
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
     if (!same && size >= sizeof space - strlen(names[1])) {
@@ -3578,10 +3579,11 @@ static bags_code bagi_check_record(
         same = !error && found == identity;
         error = error == ENOENT ? 0 : error;
     }
+    bags_code code = bagi_fail_system(err, error, record, "identify");
     if (record != space)
         bagi_free(&env->memory, record, most);
-    if (error)
-        return bagi_fail_system(err, error, path, "identify");
+    if (code)
+        return code;
     return same ? BAGS_OK
                 : bags_fail(err, BAGS_ERROR_CORRUPT,
                       "%s: its shard was replaced, renamed or removed since it "
