@@ -719,13 +719,24 @@ BAGI_INLINE bool bagi_mapped_get(
     return true;
 }
 
+/* Private: the same for pointers that are not NULL. */
+BAGI_INLINE bags_code bagi_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_view *out, bags_error *err) {
+    if (bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
+        return BAGS_OK;
+    bags_view blob = bagi_bag_get(reader, index, scratch, err);
+    bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
+    out->data = blob.data;
+    out->size = code ? 0 : blob.size;
+    return code;
+}
+
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err) {
     if (reader && out &&
         bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
         return BAGS_OK;
-    bags_view blob =
-        bagi_bag_get(out ? reader : (const bag_reader *)0, index, scratch, err);
+    bags_view blob = bagi_bag_get(out ? reader : NULL, index, scratch, err);
     bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
     if (!out)
         return code;
@@ -2687,6 +2698,8 @@ BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
 BAGS_API bags_view bags_range_get(const bags_range *range, size_t i);
 BAGS_API bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out);
+BAGS_API bags_code bagi_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_view *out, bags_error *err);
 BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
 BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
@@ -3611,24 +3624,32 @@ static bags_code bagi_check_record(
     const bagi_env *env, const char *path, uint64_t identity, bags_error *err) {
     static const char *const names[] = {
         "spec.json", "spec.json.partial", "spec.json"};
-    size_t size = strlen(path);
+    size_t size = strlen(path), most = 0;
     uint64_t found = 0;
     bool same = !identity || !env->io.identify;
     int error = 0;
+    char space[1024], *record = space;
+    space[0] = '\0';
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
-    for (int i = 0; i < 3 && !same && !error; i++) {
-        char *record =
-            bagi_print(&env->memory, err, "%.*s%s", (int)size, path, names[i]);
+    if (!same && size >= sizeof space - strlen(names[1])) {
+        most = size + strlen(names[1]) + 1;
+        record = (char *)bagi_alloc(&env->memory, most, err);
         if (!record)
             return BAGS_ERROR_MEMORY;
+    }
+    for (int i = 0; i < 3 && !same && !error; i++) {
+        memcpy(record, path, size);
+        strcpy(record + size, names[i]);
         error = bagi_identify(env, NULL, record, &found);
         same = !error && found == identity;
         error = error == ENOENT ? 0 : error;
-        bagi_free_text(&env->memory, record);
     }
-    if (error)
-        return bagi_fail_system(err, error, path, "identify");
+    bags_code code = bagi_fail_system(err, error, record, "identify");
+    if (record != space)
+        bagi_free(&env->memory, record, most);
+    if (code)
+        return code;
     return same ? BAGS_OK
                 : bags_fail(err, BAGS_ERROR_CORRUPT,
                       "%s: its shard was replaced, renamed or removed since it "
@@ -5106,8 +5127,8 @@ static bags_code bagi_coder_for(bagi_coder *coder,
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob,
     bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(type && value && scratch && blob, err);
+    BAGI_ERR(err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
@@ -5118,8 +5139,8 @@ BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
 
 BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(type && value && scratch && (blob.data || !blob.size), err);
+    BAGI_ERR(err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
@@ -6407,8 +6428,8 @@ static bags_code bagi_bag_fetch_many(const bag_reader *reader,
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(reader && scratch && ((indices && out) || !count), err);
+    BAGI_ERR(err);
     return bagi_bag_fetch_many(
         reader, indices, count, scratch, false, out, err);
 }
@@ -6416,8 +6437,8 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
 BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
     bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(reader && scratch && (indices || !count), err);
+    BAGI_ERR(err);
     return bagi_bag_fetch_many(
         reader, indices, count, scratch, true, NULL, err);
 }
@@ -7438,14 +7459,15 @@ BAGS_API bag_writer *bag_writer_open(
 
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err) {
-    BAGI_ERR(err);
-    if (!writer)
+    if (BAGI_UNLIKELY(!writer))
         return bagi_fail_no_writer(err);
     BAGI_NEED(data || !size, err);
     if (!writer->job.failure.code)
         bagi_output_append(&writer->output, (const unsigned char *)data, size);
-    if (BAGI_UNLIKELY(writer->job.failure.code))
+    if (BAGI_UNLIKELY(writer->job.failure.code)) {
+        BAGI_ERR(err);
         return bagi_job_end(&writer->job, err);
+    }
     if (index)
         *index = writer->output.length - 1;
     return BAGS_OK;
@@ -10640,12 +10662,11 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     }
     if (listed)
         code = bagi_prefix_scan(&reader->env, spec, bags, &prefix, err);
-    if (!code && listed && !prefix.length) {
+    if (!code && listed && !prefix.length)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)",
             bagi_tail(dir->path), prefix.reason);
-        *again = true;
-    }
+    *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT;
     if (code || !prefix.length) {
         bagi_bags_free(&reader->env, bags, spec->count + 1);
         return code;
@@ -10950,8 +10971,8 @@ BAGI_COLD static bags_code bagi_fail_field_index(
 
 BAGS_API bags_code bags_reader_field(const bags_reader *reader,
     const char *name, size_t *field, bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(reader && name && field, err);
+    BAGI_ERR(err);
     size_t found = bagi_spec_find(&reader->spec, name);
     if (found == reader->spec.count)
         return bags_fail(err, BAGS_ERROR_FIELD, "%s: field \"%.200s\": unknown",
@@ -10964,6 +10985,17 @@ BAGS_API const bags_type *bags_reader_type(
     const bags_reader *reader, size_t field) {
     return reader && field < reader->spec.count ? &reader->spec.types[field]
                                                 : NULL;
+}
+
+/* Too many files are open: close one that the reader keeps. False if there is none. */
+static bool bagi_reader_evict(const bags_reader *from, const bags_error *why) {
+    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
+    if (why->system != EMFILE && why->system != ENFILE)
+        return false;
+    bagi_lock(&reader->files.mutex);
+    bool evicted = bagi_files_evict(&reader->files, &reader->env);
+    bagi_unlock(&reader->files.mutex);
+    return evicted;
 }
 
 /* Describe one Bag of a shard, without keeping it open. */
@@ -10979,8 +11011,14 @@ static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
     how.name = bagi_spec_name(&reader->spec, field);
     how.no_mmap = true;
     how.cache_index = how.verify_checksums = false;
-    if (!open)
-        code = bagi_bag_new(dir, &how, NULL, &bag, err);
+    bags_error why;
+    why.code = BAGS_OK;
+    do {
+        if (!open)
+            code = bagi_bag_new(dir, &how, NULL, &bag, &why);
+    } while (code && bagi_reader_evict(reader, &why));
+    if (code)
+        *err = why;
     if (!code && bag && !*checksums)
         code = bagi_dir_has(dir, how.name, ".crc", checksums, err);
     if (!code && bag) {
@@ -11015,8 +11053,8 @@ static void bagi_info_expect(const bags_reader *reader, size_t shard) {
 
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(reader && info, err);
+    BAGI_ERR(err);
     bags_code code = BAGS_OK;
     size_t count = reader->spec.count, ahead = 0;
     memset(info, 0, sizeof *info);
@@ -11324,7 +11362,7 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
         uint64_t local = index - reader->shards[*shard].start;
         code = bagi_reader_bag(reader, *shard, reader->spec.count, &bag, err);
         if (!code)
-            code = bag_reader_get(bag, local, &row->scratch, &blob, err);
+            code = bagi_get(bag, local, &row->scratch, &blob, err);
     }
     return code ? code : bagi_refs_of(reader, *shard, index, blob, *refs, err);
 }
@@ -11467,8 +11505,8 @@ BAGI_NOINLINE static bags_code bagi_row_place(
 
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(reader && row, err);
+    BAGI_ERR(err);
     bagi_ref *refs = NULL;
     size_t shard = 0, fields = reader->spec.count, total = 0, spans = 0;
     bags_select whole = {0, false, 0, 0, 0};
@@ -11532,31 +11570,38 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
-BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
+/* Not inline: a check in front of the rest would make it save more registers. */
+BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
     BAGI_ERR(err);
-    BAGI_NEED(reader && row && out, err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
-    out->data = NULL;
-    out->size = 0;
     bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
     if (!code && field >= reader->spec.count)
         code = bagi_fail_field_index(reader, field, err);
     if (!code)
         code = bagi_reader_check_ref(
             reader, shard, index, field, &refs[field], &bag, err);
-    if (code)
-        return code;
-    if (BAGI_UNLIKELY(item >= refs[field].count))
-        return bags_fail(err, BAGS_ERROR_RANGE,
+    if (!code && BAGI_UNLIKELY(item >= refs[field].count))
+        code = bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\": datapoint %" PRIu64 ": item index %" PRIu64
             " out of range (length %" PRIu64 ")",
             bagi_tail(reader->path), reader->spec.fields[field].name, index,
             item, refs[field].count);
-    return bag_reader_get(bag, refs[field].first + item, &row->data, out, err);
+    if (!code)
+        return bagi_get(bag, refs[field].first + item, &row->data, out, err);
+    out->data = NULL;
+    out->size = 0;
+    return code;
+}
+
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
+    bags_error *err) {
+    BAGI_NEED(reader && row && out, err);
+    return bagi_reader_get_blob(reader, index, field, item, row, out, err);
 }
 
 /* One after the other, every entry of a table and every blob would be waited for:
@@ -11600,8 +11645,8 @@ BAGS_API void bags_reader_touch(const bags_reader *reader,
 
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(reader && row && count, err);
+    BAGI_ERR(err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
@@ -11700,8 +11745,8 @@ static bags_code bagi_range_ref(void *user, const bag_reader *bag,
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     uint64_t start, uint64_t stop, size_t field, bags_row *row,
     bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(reader && row, err);
+    BAGI_ERR(err);
     bagi_ranging ranging = {{&row->spans, 0, &row->data, 0, false}, start};
     bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
@@ -11737,8 +11782,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(reader && row && (indices || !count), err);
+    BAGI_ERR(err);
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     bagi_ref *refs = NULL;
     bagi_row_begin(reader, row);
@@ -11785,8 +11830,8 @@ static bags_code bagi_prefetch_select(const bags_reader *reader, size_t shard,
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(reader && row && (indices || !count), err);
+    BAGI_ERR(err);
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
     bagi_ref *refs = NULL;
     bagi_row_begin(reader, row);
@@ -11920,8 +11965,8 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
 
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err) {
-    BAGI_ERR(err);
     BAGI_NEED(row && out, err);
+    BAGI_ERR(err);
     if (item >= bags_row_length(row, slot))
         return bags_fail(err, BAGS_ERROR_RANGE,
             "slot %" PRIu64 " of the row: item index %" PRIu64
