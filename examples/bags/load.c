@@ -341,7 +341,7 @@ static int run(int count, char **operands) {
     if (weights_given)
         loading.order.weights = parse_weights();
     for (size_t i = 0; i < dataset_count; i++)
-        readers[i] = dataset_open(operands[i]);
+        readers[i] = dataset_open(path_without_secrets(operands[i]));
     bool has_images = choose_fields(readers[0], &loading);
     loading.prefetch = has_images;
     if (loading.indices_only)
