@@ -164,7 +164,8 @@ static void open_dataset(void) {
     options.shard_start = shard_start.value;
     options.shard_stop = shard_stop.value;
     options.sharded = sharded;
-    options.resume = resume || append;
+    options.resume = resume;
+    options.append = append;
     options.checksum = checksum;
     options.keep_idx = idx;
     options.no_sync = no_sync;
