@@ -1178,7 +1178,8 @@ typedef struct bags_recovered {
 } bags_recovered;
 
 typedef struct bags_recover_options {
-    bool dry_run;  /* report, but change nothing */
+    bool dry_run;  /* report, but change nothing, and keep nothing locked: a
+                      writer that starts meanwhile is not disturbed */
     bool keep_idx; /* as in bags_writer_options */
     bool no_sync;
     uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
@@ -8573,7 +8574,8 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 /* ---- resuming ---- */
 
 /* Lock the record of a shard that a writer left, and read it. *text is NULL if
- * there is none. */
+ * there is none. With BAGS_IO_READ, for a dry run, the lock is only tested: it is
+ * held for a moment. */
 static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
     unsigned char **text, size_t *size, bags_error *err) {
     bool exists = false;
@@ -8583,6 +8585,8 @@ static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
     if (code || !exists)
         return code;
     code = bagi_writer_open_record(writer, mode, err);
+    if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
+        bagi_stream_forget(&writer->record);
     return code ? code
                 : bagi_dir_read(&writer->dir, "spec.json", ".partial",
                       BAGI_SPEC_MAX, text, size, err);
@@ -9390,6 +9394,8 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         journal && !work->options.dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
         bagi_lock_left(&work->env, blobs->handle, path, path, failure);
+    if (work->options.dry_run)
+        bagi_stream_forget(blobs);
     bag.env = &writer->job.env;
     if (!failure->code)
         bagi_recover_examine(&writer->dir, &bag, &left, &finished, failure);
