@@ -54,7 +54,6 @@ typedef struct report {
     uint64_t resumed;
     bool resumes;  /* `resumed` was returned */
     bool removing; /* it has not removed everything yet that it replaces */
-    bool holds;    /* it has locked a file */
 } report;
 
 typedef struct process {
@@ -91,9 +90,10 @@ static bags_code append(
     return code;
 }
 
-static void promise(process *p) {
+/* `late`: the call that reports it began after the other process worked. */
+static void promise(process *p, bool late) {
     p->to->promised = p->to->count;
-    p->to->promised_after = p->late;
+    p->to->promised_after = late;
 }
 
 /* Read a datapoint. False: its fields do not belong together. */
@@ -146,17 +146,19 @@ static void write_with(
     uint64_t first = p->first + p->to->resumed;
     for (uint64_t i = 0; i < more && !code; i++) {
         code = append(p, writer, first + i, &err);
+        bool late = p->late;
         if (!code && (i == 0 || i + 1 == more)) {
             code = bags_writer_flush(writer, &err);
             if (!code)
-                promise(p);
+                promise(p, late);
         }
     }
     report_error(p->to, code, err.message);
+    bool late = p->late;
     code = bags_writer_close(writer, &err);
     report_error(p->to, code, err.message);
     if (!code)
-        promise(p);
+        promise(p, late);
 }
 
 static void run_writer(process *p) {
@@ -434,7 +436,8 @@ typedef struct trial {
     uint64_t step;
     report *one, *two;    /* the first is in shared memory */
     size_t promised_then; /* by the first, when it stopped */
-    bool held_then, removing_then;
+    size_t written_then;
+    bool removing_then;
 } trial;
 
 static void fail_trial(const trial *t, const char *format, ...)
@@ -464,7 +467,6 @@ static void step(void *user) {
     stepper *s = (stepper *)user;
     if (++s->calls != s->stop_at)
         return;
-    s->p->to->holds = s->files.counts[HOOK_LOCK] > 0;
     raise(SIGSTOP);
     s->p->late = true;
 }
@@ -499,7 +501,7 @@ static bool run_both(trial *t) {
         fail_msg("waitpid: %s", strerror(errno));
     bool stopped = WIFSTOPPED(status);
     t->promised_then = t->one->promised;
-    t->held_then = t->one->holds;
+    t->written_then = t->one->count;
     t->removing_then = t->one->removing;
     if (t->what->other == REWRITE && t->what->stepping == REWRITE)
         p.first = 2000;
@@ -591,9 +593,9 @@ static void check_contents(const trial *t, const contents *all) {
         check_promised(t, all, one->written, one->promised, name_one);
     if (t->what->stepping != REWRITE || !t->removing_then)
         check_promised(t, all, two->written, two->promised, name_two);
-    /* A job that held a shard of the old dataset must not write to the new one. */
+    /* A job that wrote to the old dataset must not write to the new one. */
     for (size_t i = 0; i < one->count; i++)
-        if (t->what->other == REWRITE && t->held_then &&
+        if (t->what->other == REWRITE && t->written_then > 0 &&
             count_of(all, one->written[i]))
             fail_trial(t, "datapoint %d is in the dataset of another job",
                 (int)one->written[i]);
@@ -626,15 +628,14 @@ static void check_resumed(
             t, "%d datapoints were resumed, not %d", (int)r->resumed, (int)own);
 }
 
-/* Checksums that were not completed are made again. */
+/* Shards that came later, or were moved away, get their checksums now. */
 static void complete_checksums(const trial *t) {
     bags_error err;
-    bool first = t->what->stepping == CHECKSUM && t->one->code;
-    bool second = t->what->other == CHECKSUM && t->two->code;
     bags_checksum_options options;
     memset(&options, 0, sizeof(options));
     options.no_sync = true;
-    if ((first || second) && bags_checksum(t->path, &options, NULL, &err))
+    if ((t->what->stepping == CHECKSUM || t->what->other == CHECKSUM) &&
+        bags_checksum(t->path, &options, NULL, &err))
         fail_trial(t, "checksums cannot be completed: %s", err.message);
 }
 
@@ -723,9 +724,9 @@ static void check_pair(void **state) {
     /* Two writers have the same worker number. */
     bool exclusive = what->stepping == WRITER && what->other == WRITER;
     assert_true(one > 0 && two > 0 && (both > 0) != exclusive);
-    /* A dry run tests a lock and releases it with the next call. */
+    /* A dry run tests a lock, and releases it a few calls later. */
     if (what->stepping == DRY_RUN)
-        assert_true(locked <= STARTS);
+        assert_true(locked <= 6 * STARTS);
 }
 
 int main(int count, char **words) {
