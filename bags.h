@@ -1340,7 +1340,8 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; or a split dataset's fields
  *                          differ in length
  *   BAGS_ERROR_GAP         shards are missing; the message lists them. Those missing
- *                          at the end leave no gap, and are not noticed
+ *                          at the end leave no gap, and are not noticed. Or a shard
+ *                          was removed or renamed while it was to be opened
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different
  *                          specs; two shards with one number
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
@@ -9727,6 +9728,19 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
 
 #define BAGI_LIVE_TRIES 4
 
+/* A directory that was listed and is gone was not unfinished: bags_finalize may have
+ * renamed it, and the list is no longer right. */
+static bags_code bagi_opening_gone(
+    const bags_reader *reader, const bagi_dir *dir, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_kind(&reader->env, dir->path, &kind, err);
+    if (code || kind != BAGS_PATH_NONE)
+        return code;
+    return bags_fail(err, BAGS_ERROR_GAP,
+        "%s: removed or renamed while the dataset was opened",
+        bagi_tail(dir->path));
+}
+
 /* Open one shard. If it is written, finished or removed in the meantime, try
  * again; on the last try, missing files do not exist yet. */
 static bags_code bagi_opening_shard(
@@ -9760,6 +9774,10 @@ static bags_code bagi_opening_shard(
                 opening->common.spec.count + 1);
         return code;
     }
+    if (opening->names)
+        code = bagi_opening_gone(reader, dir, opening->err);
+    if (code)
+        return code;
     reader->skipped++;
     return reader->options.unfinished == BAGS_UNFINISHED_REFUSE
                ? bagi_fail_unfinished(dir, opening->err)
@@ -9859,13 +9877,23 @@ static bags_code bagi_opening_shards(bagi_opening *opening) {
     return code;
 }
 
+/* Before another try. */
+static void bagi_opening_forget(bagi_opening *opening) {
+    bags_reader *reader = opening->reader;
+    for (size_t i = 0; i < reader->count; i++)
+        bagi_bags_free(&reader->env, (bag_reader **)reader->parts[i].bags,
+            opening->common.spec.count + 1);
+    reader->count = 0;
+    reader->length = reader->skipped = 0;
+}
+
 /* A listing is not of one moment: a writer may create a shard that it has passed,
- * and then one that it reaches. A reader of unfinished data lists again before it
- * reports a gap. */
+ * and then one that it reaches; a shard may be renamed or removed before it is opened.
+ * A reader that accepts unfinished shards lists again before it reports a gap. */
 static bags_code bagi_opening_directory(
     bagi_opening *opening, const bagi_dir *dir) {
     bags_reader *reader = opening->reader;
-    bool live = reader->options.unfinished == BAGS_UNFINISHED_READ;
+    bool live = reader->options.unfinished != BAGS_UNFINISHED_REFUSE;
     bagi_sink sink = {opening->err, NULL};
     bags_code code = BAGS_ERROR_GAP;
     bagi_names names;
@@ -9873,6 +9901,7 @@ static bags_code bagi_opening_directory(
     opening->names = &names;
     for (int tries = live ? BAGI_LIVE_TRIES : 1;
          tries > 0 && code == BAGS_ERROR_GAP; tries--) {
+        bagi_opening_forget(opening);
         code = bagi_names_list(&reader->env, reader->path, &sink, &names);
         if (code)
             return code;

@@ -418,7 +418,6 @@ static const struct lacking {
     {READER, REWRITE},
     {EXPORT, REWRITE},
     {REWRITE, REWRITE},
-    {READER, FINALIZE},
     {REWRITE, RESUME},
     {RESUME, RESUME},
 };
