@@ -1080,6 +1080,8 @@ typedef struct bags_writer_options {
     uint64_t shard_stop; /* the number of workers; 0: one */
     bool sharded;        /* write shards even if all four are 0 */
     bool resume;   /* continue what this worker wrote before, if anything */
+    bool append;   /* like resume, but also after bags_finalize; not with
+                      resume */
     bool checksum; /* write NAME.crc next to each Bag: 4 bytes per blob. A
                       resumed shard that was started with checksums keeps
                       them in any case; one that was started without gets
@@ -1110,13 +1112,26 @@ typedef struct bags_writer_options {
  * this worker's last. A finished unsharded dataset cannot be resumed. Worker W of K
  * that takes the inputs W, W + K, ... and appends each one continues at input
  * W + K * bags_writer_resumed: what was not flushed is lost with the process, and
- * not counted. The worker numbers are not checked: with others it would continue
- * another worker's shards, and count wrong.
+ * not counted. Other worker numbers are only noticed if they leave a gap: otherwise
+ * it continues another worker's shards, and counts wrong. So compare the inputs with
+ * what exists, as `bags pack --resume` does.
+ *
+ * A worker's own shards W, W + K, ... have no gaps: a missing one was lost, which is
+ * an error, with and without `resume`. After bags_finalize the numbers no longer
+ * tell who wrote a shard, and workers are refused. With `append` they are not: an
+ * unfinished shard of this worker is continued, and the next ones are numbered after
+ * all that exist. One writer (K = 1) leaves no gaps then. Several may append at
+ * once, each with its own number: they never share a shard, but leave gaps, which
+ * bags_finalize closes again. What `append` counts as resumed is not what this
+ * worker wrote before: its inputs must all be new.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
  *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists; with
- *                        resume: it is finished, or has other fields
+ *                        resume: it is finished, or has other fields; without
+ *                        append: bags_finalize has renumbered its shards
+ *   BAGS_ERROR_GAP       a shard of this worker is missing, although a later one
+ *                        exists
  *   BAGS_ERROR_CORRUPT   resume, and the path has both spec.json and shards; or a
  *                        shard cannot be recovered
  *   BAGS_ERROR_LOCKED    resume, and a running writer holds this worker's shard
@@ -1126,7 +1141,7 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_TYPE      an invalid type string, or invalid arguments of a built-in
  *                        type, such as int(0) or array(float31,2); types without a
  *                        codec are accepted
- *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop
+ *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; resume and append
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Threads: one at a time.
@@ -1155,7 +1170,8 @@ typedef struct bags_entry {
  *                        process is a child of the writer's
  *   BAGS_ERROR_ARGUMENT  an entry without a field name
  *   BAGS_ERROR_EXISTS    the next shard's directory exists: two workers have the
- *                        same shard_start; or the path became an unsharded dataset
+ *                        same shard_start; or bags_finalize renumbers the shards; or
+ *                        the path became an unsharded dataset
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * A refused datapoint does not stop the writer. If err is NULL, close returns the
@@ -1250,7 +1266,8 @@ typedef struct bags_recovered {
 } bags_recovered;
 
 typedef struct bags_recover_options {
-    bool dry_run;  /* report, but change nothing */
+    bool dry_run;  /* report, but change nothing, and keep nothing locked: a
+                      writer that starts meanwhile is not disturbed */
     bool keep_idx; /* as in bags_writer_options */
     bool no_sync;
     uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
@@ -1309,12 +1326,17 @@ typedef struct bags_finalize_options {
  * 000001, ...; Python readers need that. Order and content do not change.
  * *renamed, which may be NULL, receives how many were renamed.
  *
- * If it is interrupted, the dataset is intact with other gaps; repeat it. Call it
- * when all workers are done and no reader has the dataset open, and never resume the
- * dataset afterwards: the numbers no longer tell which worker wrote a shard.
+ * Before it renames, it leaves a mark: the file `finalized` in the first shard, which
+ * readers ignore. From then on a worker that opens the dataset, or claims another
+ * shard, is refused, since the numbers no longer tell which worker wrote a shard; only
+ * `append` continues. If nothing could be renamed, the mark is removed again.
  *
- * Returns BAGS_OK, BAGS_ERROR_UNFINISHED (a shard is unfinished; nothing was
- * renamed), BAGS_ERROR_MISSING (no shards), BAGS_ERROR_CORRUPT (also spec.json),
+ * If it is interrupted, the dataset is intact with other gaps; repeat it. Call it
+ * when all workers are done and no reader has the dataset open.
+ *
+ * Returns BAGS_OK, BAGS_ERROR_UNFINISHED (a shard is unfinished; nothing was renamed,
+ * or a worker claimed it in between, and only the first shard was),
+ * BAGS_ERROR_MISSING (no shards), BAGS_ERROR_CORRUPT (also spec.json),
  * BAGS_ERROR_LOCKED (another process writes the checksums of a shard),
  * BAGS_ERROR_EXISTS (a writer started a shard meanwhile), BAGS_ERROR_IO or
  * BAGS_ERROR_MEMORY.
@@ -1420,7 +1442,8 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; or a split dataset's fields
  *                          differ in length
  *   BAGS_ERROR_GAP         shards are missing; the message lists them. Those missing
- *                          at the end leave no gap, and are not noticed
+ *                          at the end leave no gap, and are not noticed. Or a shard
+ *                          was removed or renamed while it was to be opened
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different
  *                          specs; two shards with one number; both spec.json and
  *                          shards; with verify_checksums: checksums that do not
@@ -8535,6 +8558,49 @@ static bags_code bagi_lock_shard(
     return code ? code : bagi_check_same(env, *file, *path, err);
 }
 
+/* The mark of a dataset whose shards were renumbered is a file in the first of them,
+ * which every reader ignores. It exists before a shard is renamed, and goes with the
+ * shard to 000000. That it exists is all that is read. */
+#define BAGI_MARK "finalized"
+#define BAGI_MARK_TEXT                                                         \
+    "`bags finalize` renumbered these shards, so that no worker may resume "   \
+    "them. `bags pack --append` adds shards.\n"
+
+static bags_code bagi_has_mark(const bagi_env *env, const char *path,
+    bagi_name name, bool *marked, bags_error *err) {
+    char *shard = bagi_shard_path(env, path, name, err);
+    bagi_dir dir = bagi_dir_of(env, shard);
+    bags_code code = shard ? bagi_dir_has(&dir, BAGI_MARK, "", marked, err)
+                           : BAGS_ERROR_MEMORY;
+    bagi_free_text(&env->memory, shard);
+    return code;
+}
+
+/* Create the mark, unless it exists. *made is true even if writing it failed. */
+static bags_code bagi_finalize_mark(
+    const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
+    bagi_job job;
+    bagi_stream stream;
+    bool exists = false;
+    bags_code code = bagi_dir_has(dir, BAGI_MARK, "", &exists, err);
+    if (code || exists)
+        return code;
+    memset(&job, 0, sizeof job);
+    memset(&stream, 0, sizeof stream);
+    job.env = *dir->env;
+    stream.job = &job;
+    bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
+    *made = stream.handle != NULL;
+    bagi_stream_write(&stream, (const unsigned char *)BAGI_MARK_TEXT,
+        sizeof BAGI_MARK_TEXT - 1);
+    if (!no_sync)
+        bagi_stream_sync(&stream);
+    bagi_stream_close(&stream);
+    if (!job.failure.code && !no_sync)
+        bagi_sync_dir(dir->env, dir->path, &job.failure);
+    return bagi_job_end(&job, err);
+}
+
 static bags_code bagi_finalize_check(
     void *user, const bagi_dir *dir, size_t index) {
     bags_error *err = (bags_error *)user;
@@ -8546,7 +8612,7 @@ static bags_code bagi_finalize_check(
 
 /* Rename a shard whose spec.json no other process has locked. A directory that has
  * the new name, even an empty one, is a writer's: it must not be replaced. */
-static bags_code bagi_finalize_rename(
+static bags_code bagi_finalize_move(
     const bagi_env *env, const char *from, const char *to, bags_error *err) {
     bagi_dir dir = bagi_dir_of(env, from);
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -8567,44 +8633,75 @@ static bags_code bagi_finalize_rename(
                       from, "rename");
 }
 
+/* List the shards, all of which must be finished. */
+static bags_code bagi_finalize_list(
+    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
+    bagi_sink sink = {err, NULL};
+    bags_code code = bagi_names_list(env, path, &sink, names);
+    if (!code && names->count == 0)
+        code = bags_fail(
+            err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
+    if (!code)
+        code = bagi_each_shard(names, 0, 1, bagi_finalize_check, err, err);
+    return code;
+}
+
+/* Give a shard the number `to`, unless it has it. */
+static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
+    bagi_name from, uint64_t to, uint64_t *count, bags_error *err) {
+    if (from.number == to && (from.digits == 6 || to > 999999))
+        return BAGS_OK;
+    char *old_path = bagi_shard_path(env, path, from, err);
+    char *new_path =
+        old_path ? bagi_shard_path(env, path, bagi_shard_name(to), err) : NULL;
+    bags_code code = new_path ? bagi_finalize_move(env, old_path, new_path, err)
+                              : BAGS_ERROR_MEMORY;
+    *count += !code;
+    bagi_free_text(&env->memory, old_path);
+    bagi_free_text(&env->memory, new_path);
+    return code;
+}
+
 /* Rename in order of the numbers: the number that a shard gets is free, since those
- * below have moved already, and it never moves up. */
+ * below have moved already, and it never moves up. The first is renamed alone, so
+ * that the mark is where a claim searches for it, and the others are listed after
+ * that: of a worker that claims a shard and finds no mark, the shard is seen here. */
 BAGS_API bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_finalize_options, options);
     bagi_env env = bagi_env_of(&options->env);
-    bagi_sink sink = {err, NULL};
     bagi_names names;
     uint64_t count = 0;
+    bool made = false;
     bagi_dir dataset = bagi_dir_of(&env, path);
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_check_mixed(&dataset, err);
-    if (!code)
-        code = bagi_names_list(&env, path, &sink, &names);
     if (code)
         return code;
-    if (names.count == 0)
-        code = bags_fail(
-            err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
+    code = bagi_finalize_list(&env, path, &names, err);
+    char *first =
+        code ? NULL : bagi_shard_path(&env, path, names.names[0], err);
+    bagi_dir dir = bagi_dir_of(&env, first);
     if (!code)
-        code = bagi_each_shard(&names, 0, 1, bagi_finalize_check, err, err);
-    for (size_t i = 0; i < names.count && !code; i++) {
-        bagi_name from = names.names[i], to = bagi_shard_name(i);
-        if (from.number == i && (from.digits == 6 || i > 999999))
-            continue;
-        char *old_path = bagi_shard_path(&env, path, from, err);
-        char *new_path = old_path ? bagi_shard_path(&env, path, to, err) : NULL;
-        code = new_path ? bagi_finalize_rename(&env, old_path, new_path, err)
-                        : BAGS_ERROR_MEMORY;
-        count += !code;
-        bagi_free_text(&env.memory, old_path);
-        bagi_free_text(&env.memory, new_path);
-    }
+        code = first ? bagi_finalize_mark(&dir, options->no_sync, &made, err)
+                     : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = bagi_finalize_rename(&env, path, names.names[0], 0, &count, err);
+    bagi_names_free(&names);
+    if (!code)
+        code = bagi_finalize_list(&env, path, &names, err);
+    for (size_t i = 1; i < names.count && !code; i++)
+        code = bagi_finalize_rename(&env, path, names.names[i], i, &count, err);
+    bagi_names_free(&names);
     if (!code && count && !options->no_sync)
         code = bagi_sync_dir(&env, path, err);
-    bagi_names_free(&names);
+    if (code && made && !count) {
+        bags_error ignored;
+        bagi_dir_remove(&dir, BAGI_MARK, "", &ignored);
+    }
+    bagi_free_text(&env.memory, first);
     if (!code && renamed)
         *renamed = count;
     return code;
@@ -8728,6 +8825,45 @@ static bags_code bagi_writer_lock(
     return code;
 }
 
+/* Forget the shard; its files stay as they are. */
+static void bagi_writer_leave(bags_writer *writer) {
+    for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
+        bagi_output_close(&writer->outputs[i]);
+    bagi_stream_forget(&writer->record);
+    bagi_free_text(&writer->job.env.memory, writer->shard);
+    writer->shard = NULL;
+    writer->resumed_shard = writer->synced = writer->committed = false;
+    writer->held = writer->finishing = false;
+}
+
+BAGI_COLD static bags_code bagi_fail_finalized(
+    const bags_writer *writer, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_EXISTS,
+        "%s: finalized: the numbers of its shards no longer tell which worker "
+        "wrote them, so that no worker may continue; `append` (--append) adds "
+        "shards",
+        bagi_tail(writer->path));
+}
+
+/* True, and a failure, if bags_finalize renumbers the shards since this writer was
+ * opened. Then only the record and an empty directory are the writer's: finalize may
+ * have put a finished shard in its place. */
+static bool bagi_writer_is_late(bags_writer *writer) {
+    const bagi_env *env = &writer->job.env;
+    bags_error *err = &writer->job.failure;
+    bool marked = false;
+    if (err->code || !writer->sharded || writer->options.append)
+        return false;
+    if (bagi_has_mark(env, writer->path, bagi_shard_name(0), &marked, err) ||
+        !marked)
+        return false;
+    bagi_stream_remove(&writer->record);
+    env->io.remove_dir(env->io.user, writer->shard);
+    bagi_writer_leave(writer);
+    bagi_fail_finalized(writer, err);
+    return true;
+}
+
 /* The record of the claim is locked as long as the writer lives. It is on the disk
  * before any other file is created, so that a shard that has files without it was
  * not left by a writer; only refs.crc may exist: it gets to the disk together with
@@ -8753,6 +8889,8 @@ static void bagi_writer_create_record(bags_writer *writer) {
         record, (const unsigned char *)writer->text, writer->text_size);
     if (!no_sync)
         bagi_stream_sync(record);
+    if (bagi_writer_is_late(writer))
+        return;
     if (checksum && !failure->code) {
         bagi_writer_add_checksums(writer);
         bagi_stream_open(&refs->stream[BAGI_CRCS], &writer->dir, "refs", ".crc",
@@ -8760,17 +8898,6 @@ static void bagi_writer_create_record(bags_writer *writer) {
     }
     if (!failure->code && (checksum || !no_sync))
         bagi_sync_dir(&writer->job.env, writer->shard, failure);
-}
-
-/* Forget the shard; its files stay as they are. */
-static void bagi_writer_leave(bags_writer *writer) {
-    for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
-        bagi_output_close(&writer->outputs[i]);
-    bagi_stream_forget(&writer->record);
-    bagi_free_text(&writer->job.env.memory, writer->shard);
-    writer->shard = NULL;
-    writer->resumed_shard = writer->synced = writer->committed = false;
-    writer->held = writer->finishing = false;
 }
 
 /* Remove the checksums of fields, and refs.crc first: if that exists, recovery
@@ -8951,6 +9078,8 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     writer->created_path =
         writer->sharded && (writer->created_path || kind == BAGS_PATH_NONE);
     bagi_writer_create_record(writer);
+    if (!writer->shard)
+        return;
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_open(&writer->outputs[i], &writer->dir,
             bagi_spec_name(&writer->spec, i), BAGS_IO_CREATE);
@@ -9534,7 +9663,8 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 /* ---- resuming ---- */
 
 /* Lock the record of a shard that a writer left, and read it. *text is NULL if
- * there is none. */
+ * there is none. With BAGS_IO_READ, for a dry run, the lock is only tested: it is
+ * held for a moment. */
 static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
     unsigned char **text, size_t *size, bags_error *err) {
     bool exists = false;
@@ -9544,6 +9674,8 @@ static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
     if (code || !exists)
         return code;
     code = bagi_writer_open_record(writer, mode, err);
+    if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
+        bagi_stream_forget(&writer->record);
     return code ? code
                 : bagi_dir_read(&writer->dir, "spec.json", ".partial",
                       BAGI_SPEC_MAX, text, size, NULL, err);
@@ -9759,6 +9891,33 @@ static bags_code bagi_resume_shard(
     return code;
 }
 
+/* Refuse to continue what the numbers of the shards do not show to be this worker's:
+ * they were renumbered, or one of its own is missing. */
+static bags_code bagi_writer_check_names(const bags_writer *writer,
+    const bagi_names *names, bool *finalized, bags_error *err) {
+    uint64_t stop = writer->options.shard_stop;
+    uint64_t next = writer->options.shard_start;
+    bags_code code = BAGS_OK;
+    if (names->count)
+        code = bagi_has_mark(
+            names->env, names->path, names->names[0], finalized, err);
+    if (!code && *finalized && !writer->options.append)
+        code = bagi_fail_finalized(writer, err);
+    for (size_t i = 0; i < names->count && !code && !*finalized; i++) {
+        uint64_t number = names->names[i].number;
+        if (number % stop != writer->options.shard_start)
+            continue;
+        if (number != next)
+            return bags_fail(err, BAGS_ERROR_GAP,
+                "%s: shard %06" PRIu64 " of this worker is missing (%06" PRIu64
+                " exists): lost, or the shards were written with other worker "
+                "numbers",
+                bagi_tail(writer->path), next, number);
+        next = bagi_shard_after(number, stop);
+    }
+    return code;
+}
+
 static bags_code bagi_writer_resume_shards(bags_writer *writer) {
     const bagi_env *env = &writer->job.env;
     uint64_t start = writer->options.shard_start;
@@ -9766,19 +9925,28 @@ static bags_code bagi_writer_resume_shards(bags_writer *writer) {
     bagi_sink sink = {&writer->job.failure, NULL};
     bagi_names names;
     bagi_resuming resuming;
+    bool finalized = false;
     memset(&resuming, 0, sizeof resuming);
     bags_code code = bagi_writer_check_single(writer);
     if (!code)
         code = bagi_names_list(env, writer->path, &sink, &names);
     if (code)
         return code;
+    code = bagi_writer_check_names(writer, &names, &finalized, sink.err);
     resuming.writer = writer;
     resuming.names = &names;
     for (size_t i = 0; i < names.count; i++)
         if (names.names[i].number % stop == start)
             resuming.last = i;
-    code = bagi_each_shard(
-        &names, start, stop, bagi_resume_shard, &resuming, sink.err);
+    if (!code)
+        code = bagi_each_shard(
+            &names, start, stop, bagi_resume_shard, &resuming, sink.err);
+    if (!code && finalized && !writer->shard) {
+        uint64_t last = names.names[names.count - 1].number;
+        writer->number = last - last % stop + start;
+        if (writer->number <= last)
+            writer->number = bagi_shard_after(writer->number, stop);
+    }
     bagi_common_free(&env->memory, &resuming.common);
     bagi_names_free(&names);
     writer->shards = 0;
@@ -9817,7 +9985,10 @@ static bags_code bagi_writer_resume_single(bags_writer *writer) {
  * shard must not exist. */
 static bags_code bagi_writer_start(bags_writer *writer) {
     bags_error *err = &writer->job.failure;
+    bagi_sink sink = {err, NULL};
+    bagi_names names;
     bags_path_kind kind = BAGS_PATH_NONE;
+    bool finalized = false;
     if (!writer->sharded)
         return bagi_writer_claim(writer);
     char *path = bagi_writer_shard_path(writer, err);
@@ -9826,6 +9997,14 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     if (!code && kind != BAGS_PATH_NONE)
         code = bagi_fail_claimed(writer, path, err);
     bagi_free_text(&writer->job.env.memory, path);
+    if (!code)
+        code = bagi_kind(&writer->job.env, writer->path, &kind, err);
+    if (!code && kind == BAGS_PATH_DIRECTORY)
+        code = bagi_names_list(&writer->job.env, writer->path, &sink, &names);
+    if (code || kind != BAGS_PATH_DIRECTORY)
+        return code;
+    code = bagi_writer_check_names(writer, &names, &finalized, err);
+    bagi_names_free(&names);
     return code ? code : bagi_writer_check_single(writer);
 }
 
@@ -9880,6 +10059,12 @@ static bags_writer *bagi_writer_new(
     bags_writer_options with = *options;
     if (bagi_check_worker(path, with.shard_start, &with.shard_stop, err))
         return NULL;
+    if (with.resume && with.append) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: resume and append are mutually exclusive", bagi_tail(path));
+        return NULL;
+    }
+    with.resume = with.resume || with.append;
     bags_writer *writer =
         (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
@@ -10679,6 +10864,19 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
 
 #define BAGI_LIVE_TRIES 4
 
+/* A directory that was listed and is gone was not unfinished: bags_finalize may have
+ * renamed it, and the list is no longer right. */
+static bags_code bagi_opening_gone(
+    const bags_reader *reader, const bagi_dir *dir, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = bagi_kind(&reader->env, dir->path, &kind, err);
+    if (code || kind != BAGS_PATH_NONE)
+        return code;
+    return bags_fail(err, BAGS_ERROR_GAP,
+        "%s: removed or renamed while the dataset was opened",
+        bagi_tail(dir->path));
+}
+
 /* Open one shard. If it is written, finished or removed in the meantime, try
  * again; on the last try, missing files do not exist yet. */
 static bags_code bagi_opening_shard(
@@ -10712,6 +10910,10 @@ static bags_code bagi_opening_shard(
                 opening->common.spec.count + 1);
         return code;
     }
+    if (opening->names)
+        code = bagi_opening_gone(reader, dir, opening->err);
+    if (code)
+        return code;
     reader->skipped++;
     return reader->options.unfinished == BAGS_UNFINISHED_REFUSE
                ? bagi_fail_unfinished(dir, opening->err)
@@ -10811,13 +11013,23 @@ static bags_code bagi_opening_shards(bagi_opening *opening) {
     return code;
 }
 
+/* Before another try. */
+static void bagi_opening_forget(bagi_opening *opening) {
+    bags_reader *reader = opening->reader;
+    for (size_t i = 0; i < reader->count; i++)
+        bagi_bags_free(&reader->env, (bag_reader **)reader->parts[i].bags,
+            opening->common.spec.count + 1);
+    reader->count = 0;
+    reader->length = reader->skipped = 0;
+}
+
 /* A listing is not of one moment: a writer may create a shard that it has passed,
- * and then one that it reaches. A reader of unfinished data lists again before it
- * reports a gap. */
+ * and then one that it reaches; a shard may be renamed or removed before it is opened.
+ * A reader that accepts unfinished shards lists again before it reports a gap. */
 static bags_code bagi_opening_directory(
     bagi_opening *opening, const bagi_dir *dir) {
     bags_reader *reader = opening->reader;
-    bool live = reader->options.unfinished == BAGS_UNFINISHED_READ;
+    bool live = reader->options.unfinished != BAGS_UNFINISHED_REFUSE;
     bagi_sink sink = {opening->err, NULL};
     bags_code code = BAGS_ERROR_GAP;
     bagi_names names;
@@ -10825,6 +11037,7 @@ static bags_code bagi_opening_directory(
     opening->names = &names;
     for (int tries = live ? BAGI_LIVE_TRIES : 1;
          tries > 0 && code == BAGS_ERROR_GAP; tries--) {
+        bagi_opening_forget(opening);
         code = bagi_names_list(&reader->env, reader->path, &sink, &names);
         if (code)
             return code;

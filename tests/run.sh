@@ -50,7 +50,7 @@ END
 # sanitizers: of these it is the other way round.
 programs() {
     local source name test check words
-    for source in tests/test_{power,system,faults,hooks,live,threads}.c tests/test_*.c tests/fuzz_*.c; do
+    for source in tests/test_{power,system,faults,hooks,live,pairs,threads}.c tests/test_*.c tests/fuzz_*.c; do
         name=$(basename "$source" .c)
         words=
         case $name in
@@ -59,7 +59,7 @@ programs() {
         test_threads) test=tsan check='release asan' ;;
         test_loader) test=asan check='release tsan' ;;
         test_system) test='' check='release asan' ;;
-        test_power | test_faults | test_hooks | test_live) test=release check=asan ;;
+        test_power | test_faults | test_hooks | test_live | test_pairs) test=release check=asan ;;
         *) test=asan check=release ;;
         esac
         [ "$tier $name" != 'test test_power' ] || words=8 # one image of a disk in eight

@@ -398,10 +398,9 @@ static void a_shard_that_exists_is_left_alone(void **state) {
     assert_says("file");
     assert_file(at("file"), "precious", 8);
     /* The next number already exists. */
-    make_dir(at("y"));
-    make_dir(at("y/000001"));
     writer = open_writer(at("y"), &options);
     assert_ok(append_formula(writer, 0));
+    make_dir(at("y/000001"));
     assert_ok(append_formula(writer, 1));
     assert_fails(BAGS_ERROR_EXISTS, append_formula(writer, 2));
     assert_says("000001");
@@ -1141,10 +1140,15 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
 
 static void check_finalized(
     const char *path, const char *names, uint64_t count) {
+    char *mark = strdup(path);
+    mark = (char *)realloc(mark, strlen(path) + 20);
+    strcat(mark, "/000000/finalized");
     assert_names(path, names);
+    assert_true(exists(mark));
     bags_reader *reader = open_reader(path, false);
     check_formulas(reader, NULL, count);
     bags_reader_close(reader);
+    free(mark);
 }
 
 static bags_code finalize(const char *path, uint64_t *renamed) {
@@ -1169,6 +1173,11 @@ static void finalize_closes_gaps(void **state) {
     assert_ok(finalize(at("x"), NULL));
     check_finalized(
         at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
+    bytes mark = load(at("x/000000/finalized"));
+    put(&mark, "", 1);
+    assert_true(contains((char *)mark.data, "finalize*no worker*--append*\n"));
+    bytes_free(&mark);
+    assert_ok(verify_path(at("x"), NULL, &said));
     save_shards(at("y"), (const char *const[]){"000003", "000004", "001000",
                              "999999999999999999", NULL});
     save_text(at("y/notes.txt"), "mine");
@@ -1230,6 +1239,7 @@ static void finalize_refuses_unfinished_shards(void **state) {
         assert_says(how == 0 ? "000009" : how == 1 ? "000007" : "000012");
         assert_true(renamed == 99);
         assert_names(at("x"), names);
+        assert_false(exists(at("x/000001/finalized")));
         free(names);
         bags_writer_abort(writer);
         remove_tree(at("x"));
@@ -1304,6 +1314,9 @@ static void finalize_may_be_interrupted_anywhere(void **state) {
                 assert_true(renamed == 99);
                 points++;
             }
+            /* No worker resumes what has been renamed. */
+            if (!exists(at("x/000002")))
+                assert_true(exists(at("x/000000/finalized")));
             bags_reader *reader = open_reader(at("x"), true);
             check_formulas(reader, NULL, 21);
             bags_reader_close(reader);
@@ -1318,6 +1331,139 @@ static void finalize_may_be_interrupted_anywhere(void **state) {
         }
     print_message("finalize was interrupted at %u points\n", points);
     assert_true(points >= 7);
+}
+
+/* ---- workers and finalize ---- */
+
+enum { ANEW, RESUME, APPEND };
+
+static bags_writer_options worker(uint64_t start, uint64_t stop, int how) {
+    bags_writer_options options = sharding(0, 3);
+    options.shard_start = start;
+    options.shard_stop = stop;
+    options.resume = how == RESUME;
+    options.append = how == APPEND;
+    return options;
+}
+
+/* Datapoints that continue the list, by one worker. */
+static void write_as(
+    const bags_writer_options *options, uint64_t start, uint64_t stop) {
+    bags_writer *writer = open_writer(at("x"), options);
+    for (uint64_t i = start; i < stop; i++)
+        assert_ok(append_formula(writer, i));
+    assert_ok(bags_writer_close(writer, &said));
+}
+
+static void a_worker_whose_shard_is_missing_is_refused(void **state) {
+    (void)state;
+    for (uint64_t start = 0; start < 2; start++)
+        for (int how = ANEW; how <= APPEND; how++) {
+            bags_writer_options options = worker(start, 2, how);
+            save_shards(
+                at("x"), start ? (const char *const[]){"000000", "000003", NULL}
+                               : (const char *const[]){
+                                     "000000", "000001", "000004", NULL});
+            copy_tree(at("x"), at("before"));
+            poison();
+            assert_refused(how || start ? BAGS_ERROR_GAP : BAGS_ERROR_EXISTS,
+                bags_writer_open(at("x"), fields, 2, &options, &said));
+            if (how || start)
+                assert_says(start ? "shard 000001*missing*000003"
+                                  : "shard 000002*missing*000004");
+            assert_same_tree(at("before"), at("x"));
+            remove_tree(at("x"));
+            remove_tree(at("before"));
+        }
+    /* Gaps of other workers are none of its own. */
+    save_shards(at("x"), (const char *const[]){"000001", "000006", NULL});
+    bags_writer_options options = worker(1, 5, RESUME);
+    bags_writer *writer = open_writer(at("x"), &options);
+    assert_true(bags_writer_resumed(writer) == 6);
+    bags_writer_abort(writer);
+}
+
+static void workers_refuse_a_finalized_dataset(void **state) {
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000000", "000002", NULL});
+    assert_ok(finalize(at("x"), NULL));
+    copy_tree(at("x"), at("before"));
+    for (uint64_t start = 0; start < 3; start++)
+        for (int how = ANEW; how <= RESUME; how++) {
+            bags_writer_options options = worker(start, 3, how);
+            assert_refused(BAGS_ERROR_EXISTS,
+                bags_writer_open(at("x"), fields, 2, &options, &said));
+            assert_says(how ? "x: finalized" : "x");
+        }
+    assert_same_tree(at("before"), at("x"));
+    bags_writer_options options = worker(0, 1, RESUME);
+    options.append = true;
+    assert_refused(BAGS_ERROR_ARGUMENT,
+        bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_says("resume and append");
+}
+
+static void append_continues_after_finalize(void **state) {
+    bags_writer_options options = worker(0, 1, APPEND);
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000001", "000004", NULL});
+    assert_ok(finalize(at("x"), NULL));
+    write_as(&options, 6, 10);
+    write_as(&options, 10, 11);
+    check_finalized(at("x"), "000000 000001 000002 000003 000004", 11);
+    /* Of several, each starts after all that exist. */
+    options = worker(1, 4, APPEND);
+    write_as(&options, 11, 15);
+    assert_names(at("x"), "000000 000001 000002 000003 000004 000005 000009");
+    options = worker(0, 4, APPEND);
+    write_as(&options, 15, 16);
+    assert_names(
+        at("x"), "000000 000001 000002 000003 000004 000005 000009 000012");
+    assert_ok(finalize(at("x"), NULL));
+    check_finalized(
+        at("x"), "000000 000001 000002 000003 000004 000005 000006 000007", 16);
+}
+
+static void append_continues_an_unfinished_shard_after_finalize(void **state) {
+    bags_writer_options options = worker(0, 1, APPEND);
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000001", NULL});
+    assert_ok(finalize(at("x"), NULL));
+    bags_writer *writer = open_writer(at("x"), &options);
+    assert_ok(append_formula(writer, 3));
+    assert_ok(bags_writer_flush(writer, &said));
+    /* It crashes: what it leaves is copied, and brought back after it ends. */
+    copy_tree(at("x"), at("crashed"));
+    bags_writer_abort(writer);
+    remove_tree(at("x"));
+    copy_tree(at("crashed"), at("x"));
+    write_as(&options, 4, 7);
+    check_finalized(at("x"), "000000 000001 000002", 7);
+    /* Without finalize its numbers must fit; it resumes otherwise. */
+    remove_tree(at("x/000000/finalized"));
+    options = worker(0, 1, RESUME);
+    write_as(&options, 7, 8);
+    bags_reader *reader = open_reader(at("x"), false);
+    check_formulas(reader, NULL, 8);
+    bags_reader_close(reader);
+}
+
+/* A worker that runs while finalize does is refused at its next shard. */
+static void a_running_worker_is_refused_after_finalize(void **state) {
+    bags_writer_options options = worker(1, 2, ANEW);
+    (void)state;
+    for (int checksum = 0; checksum < 2; checksum++) {
+        options.checksum = checksum != 0;
+        bags_writer *writer = open_writer(at("x"), &options);
+        for (uint64_t i = 0; i < 3; i++)
+            assert_ok(append_formula(writer, i));
+        assert_ok(finalize(at("x"), NULL));
+        assert_fails(BAGS_ERROR_EXISTS, append_formula(writer, 3));
+        assert_says("x: finalized");
+        assert_fails(BAGS_ERROR_EXISTS, bags_writer_close(writer, &said));
+        check_finalized(at("x"), "000000", 3);
+        remove_tree(at("x"));
+    }
 }
 
 int main(void) {
@@ -1366,6 +1512,11 @@ int main(void) {
         TEST(finalize_changes_nothing_if_the_dataset_is_not_sharded),
         TEST(a_file_in_the_way_of_finalize_is_kept),
         TEST(finalize_may_be_interrupted_anywhere),
+        TEST(a_worker_whose_shard_is_missing_is_refused),
+        TEST(workers_refuse_a_finalized_dataset),
+        TEST(append_continues_after_finalize),
+        TEST(append_continues_an_unfinished_shard_after_finalize),
+        TEST(a_running_worker_is_refused_after_finalize),
     };
     return cmocka_run_group_tests_name("shards", tests, NULL, NULL);
 }

@@ -223,8 +223,18 @@ const char *type_ending(const char *type, bags_view blob, char buffer[16]);
 const char *type_of_bytes(bags_view file);
 void types_help(void);
 
+/* Images with more pixels are not decoded. */
+extern option_number max_pixels;
+#define OPTION_MAX_PIXELS                                                      \
+    {                                                                          \
+        "max-pixels", OPTION_NUMBER, &max_pixels, "N",                         \
+            "decode images of up to N pixels (268435456)"                      \
+    }
+
 /* All built-in types, and the formats that were linked. */
 const bags_registry *registry_get(void);
+/* Call it first where palettes are to be decoded as colours, not as indices. */
+void registry_expand_palettes(void);
 /* Fail with the file that has the codec, if none was linked for this type. */
 void codec_check(const char *type);
 bool codec_exists(const char *type);
@@ -341,7 +351,8 @@ extern const option writing_options[];
 
 /* Check and convert writing_options. */
 void writing_check(void);
-/* True if input number `i` is this worker's. */
+/* True if input number `i` is this worker's; a hash may take the place of the
+ * number. */
 bool writing_is_mine(uint64_t i);
 /* Start to write, or to resume. path, input (which messages name) and fields must
  * stay valid. A Bag has one plain field. */

@@ -18,5 +18,7 @@ const command command_finalize = {"finalize",
     "Workers that wrote different numbers of shards leave gaps in the numbers, "
     "which the Python readers refuse. This renames the shards to 000000, "
     "000001, ... in the same order; their content does not change. Call it "
-    "when all workers are done; if it is interrupted, call it again.\n",
+    "when all workers are done; if it is interrupted, call it again.\n"
+    "It leaves a file `finalized` in the first shard: no worker may continue "
+    "what was renumbered. pack --append adds shards after it.\n",
     "  bags finalize pets\n", run};

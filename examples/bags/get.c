@@ -36,6 +36,7 @@ static const option options[] = {
         "decode it and write the array as a .npy file"},
     {"out", OPTION_TEXT, &directory, "DIR",
         "write every blob to its own file in DIR, and print the names"},
+    OPTION_MAX_PIXELS,
     OPTIONS_END,
 };
 

@@ -2,8 +2,10 @@
  * bags images: a folder of JPEG and PNG files as a dataset. The first bytes of a
  * file state its format: in real collections some endings are wrong.
  *
- * All files are found and sorted first, then written. Every directory is visited
- * once, links to directories after the others, so that circular links end.
+ * All files are found and sorted first, then written. Links are followed, so that a
+ * class folder may be one, even if another leads to the same images. Within a class
+ * every directory is visited once, links to directories after the others, and DIR
+ * itself never again, so that circular links end.
  */
 #include "command.h"
 #include "system.h"
@@ -21,6 +23,7 @@ static const option options[] = {
         "labels are numbers, int(4): the line of the class folder's name in "
         "FILE, from 0. If FILE is missing, it is written with the sorted "
         "names"},
+    OPTION_MAX_PIXELS,
     OPTIONS_END,
 };
 
@@ -34,6 +37,8 @@ static const char *root;
 static image *images;
 static size_t count, pngs;
 static size_t others, hidden, again; /* left out */
+static char **folders;               /* in DIR: the classes */
+static size_t folders_count;
 static char **links; /* to directories, which are visited after the others */
 static size_t links_count;
 
@@ -43,6 +48,8 @@ static void leave_out(const char *path, const char *reason) {
     if (++others <= 5)
         note("%s: left out: %s", path, reason);
 }
+
+static const char *const bag_files[] = {".bag", ".idx", ".crc", ".partial"};
 
 static void add_file(const char *name, const char *path) {
     unsigned char head[16];
@@ -54,6 +61,10 @@ static void add_file(const char *name, const char *path) {
     if (got < 0)
         fail_system(errno, path, "read");
     close(file);
+    /* A Bag begins with its first blob, which may be an image. */
+    for (size_t i = 0; i < sizeof bag_files / sizeof *bag_files; i++)
+        if (has_ending(name, bag_files[i]))
+            got = 0;
     bags_view start = {head, (size_t)got};
     const char *found = type_of_bytes(start);
     bool png = found && !strcmp(found, "png");
@@ -70,24 +81,35 @@ static void add_file(const char *name, const char *path) {
 }
 
 typedef struct directory_id {
+    size_t
+        class_number; /* of the class that it is visited for; 0: DIR itself */
     dev_t device;
     ino_t inode;
 } directory_id;
 
+static size_t class_number;
+
 static int compare_ids(const void *a, const void *b) {
     const directory_id *one = (const directory_id *)a;
     const directory_id *two = (const directory_id *)b;
+    if (one->class_number != two->class_number)
+        return one->class_number < two->class_number ? -1 : 1;
     if (one->device != two->device)
         return one->device < two->device ? -1 : 1;
     return one->inode < two->inode ? -1 : one->inode > two->inode;
 }
 
-/* True if a directory was not visited before. */
+/* True if a directory is not DIR and was not visited for this class before. */
 static bool is_new(const struct stat *about) {
     static void *tree;
     directory_id *id = (directory_id *)allocate(1, sizeof *id);
     id->device = about->st_dev;
     id->inode = about->st_ino;
+    if (class_number && id->inode && tfind(id, &tree, compare_ids)) {
+        free(id);
+        return false;
+    }
+    id->class_number = class_number;
     directory_id **found = (directory_id **)tsearch(id, &tree, compare_ids);
     if (!found)
         fail(BAGS_ERROR_MEMORY, "out of memory");
@@ -106,7 +128,10 @@ static void visit_entry(const char *name) {
         fail_system(errno, path, "stat");
     bool dangling = stat(path, &about) != 0;
     bool is_directory = !dangling && S_ISDIR(about.st_mode);
-    if (is_directory && S_ISLNK(link.st_mode)) {
+    if (is_directory && class_number == 0) {
+        folders = (char **)grow(folders, folders_count, sizeof *folders);
+        folders[folders_count++] = string_format("%s", name);
+    } else if (is_directory && S_ISLNK(link.st_mode)) {
         links = (char **)grow(links, links_count, sizeof *links);
         links[links_count++] = string_format("%s", name);
     } else if (is_directory) {
@@ -169,11 +194,15 @@ static bool is_new_label(size_t i) {
 
 static void find_images(void) {
     visit(".");
-    for (size_t i = 0; i < links_count; i++) {
-        /* Sorted, so that it does not depend on the system which of two links to
-         * a directory is visited. */
-        qsort(links + i, links_count - i, sizeof *links, compare_links);
-        visit(links[i]);
+    for (class_number = 1; class_number <= folders_count; class_number++) {
+        visit(folders[class_number - 1]);
+        for (size_t i = 0; i < links_count; i++) {
+            /* Sorted, so that it does not depend on the system which of two links
+             * to a directory is visited. */
+            qsort(links + i, links_count - i, sizeof *links, compare_links);
+            visit(links[i]);
+        }
+        links_count = 0;
     }
     if (count == 0)
         fail(BAGS_ERROR_MISSING, "%s: contains no JPEG or PNG file", root);
@@ -327,6 +356,15 @@ static void print_summary(void) {
     print_left_out(again, "that are directories visited before");
 }
 
+/* The FNV-1a hash of a path: which worker writes an image does not depend on what
+ * else the folder contains, now or when the worker is resumed. */
+static uint64_t path_hash(const char *path) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *path; path++)
+        hash = (hash ^ (unsigned char)*path) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 static bool is_image_type(void) {
     bags_type parsed;
     type_class kind = type_kind(type);
@@ -348,7 +386,7 @@ static int run(int operands_count, char **operands) {
     on_failure = explain_failure;
     sink_open(operands[1], root, fields, 3, false);
     for (size_t i = 0; i < count; i++) {
-        if (writing_is_mine(i) && sink_next())
+        if (writing_is_mine(path_hash(images[i].path)) && sink_next())
             add_image(&images[i]);
         progress_show("images", "images", i + 1, count, sink_length());
     }
@@ -363,7 +401,10 @@ const command command_images = {"images", "a dataset from folders of images",
     "Packs the JPEG and PNG files in DIR, as they are, into the fields image, "
     "label (the folder in DIR that contains it; \"\" for files in DIR itself) "
     "and path (relative to DIR), sorted by label and path. The first bytes of "
-    "a file state its format. Other files, and hidden ones, are left out and "
-    "counted. Links are followed; every directory is visited once.\n",
+    "a file state its format. Other files, files of Bags, and hidden ones, are "
+    "left out and counted. Links are followed; within a folder in DIR, every "
+    "directory is visited once.\n"
+    "Workers share the images by a hash of their paths: --shard-start W of K "
+    "packs those whose 64-bit FNV-1a hash is W modulo K.\n",
     "  bags images imagenet/train train --shard-size 1G --classes names.txt\n",
     run};

@@ -16,6 +16,7 @@ static const option options[] = {
     {"unchecked", OPTION_FLAG, &values.unchecked, NULL,
         "store \"file\" and \"base64\" values without checking that they are "
         "of their type"},
+    OPTION_MAX_PIXELS,
     OPTIONS_END,
 };
 

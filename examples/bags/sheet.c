@@ -31,6 +31,7 @@ static const option options[] = {
         "height x width x channels. Without it, the first that contains "
         "images"},
     {"rows", OPTION_NUMBER, &rows, "R", "at most R rows (8)"},
+    OPTION_MAX_PIXELS,
     OPTIONS_END,
 };
 
@@ -261,6 +262,7 @@ static int run(int operands_count, char **operands) {
     if (rows.value == 0 || rows.value > MAX_ROWS)
         usage("--rows out of range (%ju, allowed are 1 to %d)",
             (uintmax_t)rows.value, MAX_ROWS);
+    registry_expand_palettes();
     source_open(operands[0]);
     if (!source_dataset())
         fail(BAGS_ERROR_TYPE,

@@ -5,7 +5,8 @@
  * --resume: the input starts with the datapoints that exist already. Of these the
  * first, the last and a hundred in between are encoded again and compared, so
  * that another input is refused instead of losing its first datapoints.
- * --append: every datapoint of the input is new.
+ * --append: every datapoint of the input is new. It works after finalize too, when
+ * the numbers of the shards no longer tell which worker wrote them.
  *
  * After a failure, everything written before it is kept: the writer is flushed
  * and not closed, so that the shard is unfinished, as after a crash, and
@@ -25,7 +26,8 @@ const option writing_options[] = {
     {"resume", OPTION_FLAG, &resume, NULL,
         "continue where the same command with the same input stopped"},
     {"append", OPTION_FLAG, &append, NULL,
-        "add all of the input to a sharded dataset that exists"},
+        "add all of the input to a sharded dataset that exists, also after "
+        "bags finalize"},
     {"shard-size", OPTION_SIZE, &shard_size, "N",
         "start a new shard at N bytes: 512M, 10G"},
     {"shard-length", OPTION_NUMBER, &shard_length, "N",
@@ -164,7 +166,8 @@ static void open_dataset(void) {
     options.shard_start = shard_start.value;
     options.shard_stop = shard_stop.value;
     options.sharded = sharded;
-    options.resume = resume || append;
+    options.resume = resume;
+    options.append = append;
     options.checksum = checksum;
     options.keep_idx = idx;
     options.no_sync = no_sync;

@@ -109,12 +109,15 @@ static inline int replace_file(const char *from, const char *to) {
 }
 
 /* Without this, a program started without standard output would open a data file
- * as descriptor 1. */
+ * as descriptor 1. Using a standard file that was closed stays an error: input is
+ * replaced by what cannot be read, output by what cannot be written. */
 static inline void prepare_standard_files(void) {
+    bool no_input = fcntl(STDIN_FILENO, F_GETFD) < 0;
     int file;
-    do
-        file = open("/dev/null", O_RDONLY);
-    while (file >= 0 && file <= 2);
+    do {
+        file = open("/dev/null", no_input ? O_WRONLY : O_RDONLY);
+        no_input = false;
+    } while (file >= 0 && file <= 2);
     if (file > 2)
         close(file);
     signal(SIGPIPE, SIG_IGN); /* writing then fails with EPIPE */

@@ -146,27 +146,32 @@ void types_help(void) {
 
 /* ---- codecs ---- */
 
+option_number max_pixels;
+static bags_jpeg_options jpeg_options;
+static bags_png_options png_options;
+
 static const struct linked {
     const bags_codec *codec; /* NULL: a format without types */
     const char *name;
+    void *options;
 } linked[] = {
 #ifdef BAGS_WITH_JPEG
-    {&bags_codec_jpeg, "jpeg"},
+    {&bags_codec_jpeg, "jpeg", &jpeg_options},
 #endif
 #ifdef BAGS_WITH_PNG
-    {&bags_codec_png, "png"},
+    {&bags_codec_png, "png", &png_options},
 #endif
 #ifdef BAGS_WITH_NUMPY
-    {&bags_codec_npy, "numpy"},
+    {&bags_codec_npy, "numpy", NULL},
 #endif
 #ifdef BAGS_WITH_MSGPACK
-    {&bags_codec_msgpack, "msgpack"},
-    {&bags_codec_tree, NULL},
+    {&bags_codec_msgpack, "msgpack", NULL},
+    {&bags_codec_tree, NULL, NULL},
 #endif
 #ifdef BAGS_WITH_MP4
-    {&bags_codec_mp4, "mp4"},
+    {&bags_codec_mp4, "mp4", NULL},
 #endif
-    {NULL, NULL},
+    {NULL, NULL, NULL},
 };
 
 const bags_registry *registry_get(void) {
@@ -176,10 +181,16 @@ const bags_registry *registry_get(void) {
     registry = bags_registry_create(NULL, &failure);
     if (!registry)
         die();
-    for (size_t i = 0; linked[i].codec; i++)
-        must(bags_registry_add(registry, linked[i].codec, &failure));
+    jpeg_options.max_pixels = png_options.max_pixels = max_pixels.value;
+    for (size_t i = 0; linked[i].codec; i++) {
+        bags_codec codec = *linked[i].codec;
+        codec.user = linked[i].options;
+        must(bags_registry_add(registry, &codec, &failure));
+    }
     return registry;
 }
+
+void registry_expand_palettes(void) { png_options.expand = true; }
 
 bool codec_exists(const char *type) {
     bags_view name = {(const unsigned char *)type, name_size(type)};

@@ -28,6 +28,7 @@ static const option options[] = {
         "check only what costs the same for a file of any size: the shape of "
         "every file, its first and last entry"},
     {"decode", OPTION_FLAG, &given.decode, NULL, "decode every value too"},
+    OPTION_MAX_PIXELS,
     {"jobs", OPTION_NUMBER, &jobs_given, "N",
         "threads; without it, the number of processors"},
     {"json", OPTION_FLAG, &json, NULL,

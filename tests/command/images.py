@@ -88,8 +88,39 @@ def links_in_a_circle_end():
     os.mkfifo('d/a/pipe.jpg')
     result = run('images', 'd', 'out', timeout=20)
     assert _images() == [('a', 'a/1.jpg', JPEG), ('a', 'a/3.jpg', JPEG),
+                         ('again', 'again/1.jpg', JPEG),
+                         ('again', 'again/3.jpg', JPEG),
                          ('b', 'b/2.jpg', JPEG + b'2')]
-    assert 'left out: 4 that are directories' in result.out.decode(), result.out
+    assert 'left out: 6 that are directories' in result.out.decode(), result.out
+
+
+def links_neither_hide_nor_rename_a_class():
+    _tree({'all/cat/1.jpg': JPEG + b'1', 'all/dog/2.jpg': JPEG + b'2',
+           'd/ant/3.jpg': JPEG + b'3'})
+    for name, to in [('aaa', '../all'), ('cat', '../all/cat'),
+                     ('dog', '../all/dog'), ('hound', '../all/dog'),
+                     ('insect', 'ant'), ('ant/more', '../../all/cat')]:
+        os.symlink(to, f'd/{name}')
+    run('images', 'd', 'out')
+    assert [row[:2] for row in _images()] == [
+        ('aaa', 'aaa/cat/1.jpg'), ('aaa', 'aaa/dog/2.jpg'),
+        ('ant', 'ant/3.jpg'), ('ant', 'ant/more/1.jpg'),
+        ('cat', 'cat/1.jpg'), ('dog', 'dog/2.jpg'), ('hound', 'hound/2.jpg'),
+        ('insect', 'insect/3.jpg'), ('insect', 'insect/more/1.jpg')]
+
+
+def bags_in_the_folder_are_no_images():
+    _tree({'d/a/1.jpg': JPEG, 'd/a/2.jpg': JPEG + b'2'})
+    run('images', 'd', 'd/out', '--checksum', '--idx')
+    run('images', 'd', 'd/shards', '--shard-length', '1')
+    assert pathlib.Path('d/out/image.bag').read_bytes().startswith(JPEG)
+    for name in 'b.bag', 'B.BAG', 'c.idx', 'd.crc', 'e.crc.partial':
+        pathlib.Path('d', name).write_bytes(JPEG)
+    done = run('images', 'd', 'again')
+    assert files('again') == {name: content for name, content in
+                              files('d/out').items()
+                              if not name.endswith(('.crc', '.idx'))}
+    assert '1 label' in done.out.decode(), done.out
 
 
 @each(['missing', 'a-file', 'empty', 'no-images'])
@@ -163,8 +194,76 @@ def images_are_sharded_and_shared_by_workers():
         run('images', 'd', 'out', '--shard-start', worker, '--shard-stop', '3',
             '--shard-length', '2', '--no-sync')
     assert sorted(_images('out')) == sorted(_images('one'))
-    assert len(read('out')['shards']) == 6
+    assert len(run('get', 'out', ':', '--allow-gaps').lines) == 11
     refuse('images', 'd', 'one', says='one')
+
+
+def _fnv(path):
+    value = 0xcbf29ce484222325
+    for byte in path.encode():
+        value = (value ^ byte) * 0x100000001b3 % 2**64
+    return value
+
+
+def the_images_of_a_worker_do_not_depend_on_other_images():
+    _tree({f'd/{i % 3}/{i:02}.jpg': JPEG + bytes([i]) for i in range(40)})
+
+    def shares(out):
+        """The paths that each worker packs."""
+        words = ['--shard-stop', '3', '--no-sync', '--shard-start']
+        for worker in range(3):
+            run('images', 'd', out, *words, worker)
+        return [[row['path'] for row in run('get', f'{out}/{w:06}', ':').lines]
+                for w in range(3)]
+
+    before = shares('before')
+    assert all(len(share) > 5 for share in before)
+    assert all(_fnv(path) % 3 == w for w in range(3) for path in before[w])
+    _tree({'d/0/00-new.jpg': JPEG, 'd/1/zz.jpg': JPEG})
+    after = shares('after')
+    for w in range(3):
+        assert set(before[w]) <= set(after[w])
+
+
+def images_of_many_pixels_need_an_option():
+    if not _has('png', 'png', _png()):
+        return
+    def chunk(kind, data):
+        return (struct.pack('>I', len(data)) + kind + data +
+                struct.pack('>I', zlib.crc32(kind + data)))
+    line = bytes(1 + (1 << 14) // 8)
+    big = (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack(
+        '>2I5B', 1 << 14, (1 << 14) + 1, 1, 0, 0, 0, 0)) +
+        chunk(b'IDAT', zlib.compress(line * ((1 << 14) + 1))) +
+        chunk(b'IEND', b''))
+    pathlib.Path('big.png').write_bytes(big)
+    write_lines('m.jsonl', [{'p': {'file': 'big.png'}}])
+    run('pack', 'm.jsonl', 'out', '--spec', 'p=png')
+    for words in (['sheet', 'out', 's.png'], ['get', 'out', '0', 'p', '--npy'],
+                  ['verify', 'out', '--decode']):
+        refuse(*words, says=('too many pixels', '16385 x 16384', '268435456'))
+        refuse(*words, '--max-pixels', '1000', says='maximum 1000')
+    run('verify', 'out', '--decode', '--max-pixels', 1 << 29, timeout=120)
+
+
+def a_sheet_shows_the_colours_of_palettes():
+    if not _has('png', 'png', _png()):
+        return
+
+    def chunk(kind, data):
+        return (struct.pack('>I', len(data)) + kind + data +
+                struct.pack('>I', zlib.crc32(kind + data)))
+    png = (b'\x89PNG\r\n\x1a\n' +
+           chunk(b'IHDR', struct.pack('>2I5B', 2, 2, 8, 3, 0, 0, 0)) +
+           chunk(b'PLTE', bytes([0, 0, 0, 200, 30, 40])) +
+           chunk(b'IDAT', zlib.compress(b'\0\1\1\0\1\1')) +
+           chunk(b'IEND', b''))
+    pack([{'p': {'base64': base64.b64encode(png).decode()}}], 'p=png')
+    run('sheet', 'out', 'sheet.png')
+    assert _color(_pixels('sheet.png')[2], 68, 68) == (200, 30, 40)
+    # As a value it is what it stores: the indices.
+    npy = run('get', 'out', '0', 'p', '--npy').out
+    assert b"'shape': (2, 2)" in npy and npy.endswith(bytes([1] * 4)), npy
 
 
 def _has(spec, kind, content):

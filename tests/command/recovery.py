@@ -277,6 +277,104 @@ def append_adds_every_line_to_a_sharded_dataset():
     assert read('new')['shards'] == [2]
 
 
+def a_finalized_dataset_is_appended_to_and_not_resumed():
+    shards = ['--shard-length', '4', '--shard-stop', '2']
+    for worker in '0', '1':
+        _pack(LINES[:18], 'out', *shards, '--shard-start', worker)
+    run('finalize', 'out')
+    before = files('out')
+    assert b'--append' in before['000000/finalized']
+    for worker in '0', '1':
+        for options in [], ['--resume']:
+            if worker == '0' or options:
+                _pack(LINES[:18], 'out', *shards, '--shard-start', worker,
+                      *options, call=refuse, says='out')
+    _pack(LINES[:18], 'out', *shards, '--resume', call=refuse,
+          says=('out: finalized', '--append'))
+    assert files('out') == before
+    _pack(LINES[18:24], 'out', '--append', '--shard-length', '4')
+    _pack(LINES[24:25], 'out', '--append')
+    assert _datapoints('out')[18:] == ROWS[18:25]
+    assert sorted(row['n'] for row in _datapoints('out')) == list(range(25))
+    assert read('out')['shards'] == [4, 4, 4, 4, 1, 1, 4, 2, 1]
+    # Two at once: their shards follow all others, with a gap that finalize closes.
+    for worker in '0', '1':
+        _pack(LINES[25:40], 'out', '--append', *shards, '--shard-start', worker)
+    run('finalize', 'out')
+    assert sorted(row['n'] for row in _datapoints('out')) == list(range(40))
+    run('verify', 'out')
+
+
+def a_killed_append_after_finalize_is_continued():
+    _pack(LINES[:4], 'out', '--shard-length', '4')
+    run('finalize', 'out')
+    _kill_after(2, 'out', '--append', '--shard-length', '4')
+    _pack(LINES[2:5], 'out', '--append', '--shard-length', '4')
+    assert _datapoints('out') == ROWS[:4] + ROWS[:5]
+
+
+def a_worker_whose_shard_was_lost_does_not_resume():
+    options = ['--shard-length', '4', '--shard-start', '1', '--shard-stop', '2']
+    _pack(LINES[:30], 'out', *options)
+    assert sorted(os.listdir('out')) == ['000001', '000003', '000005', '000007']
+    subprocess.run(['rm', '-r', 'out/000003'], check=True)
+    before = files('out')
+    for how in '--resume', '--append':
+        _pack(LINES, 'out', how, *options, call=refuse,
+              says=('out: shard 000003', 'missing', '000005'))
+    subprocess.run(['rm', '-r', 'out/000001'], check=True)
+    before = files('out')
+    for how in [], ['--resume']:
+        _pack(LINES, 'out', *how, *options, call=refuse,
+              says=('out: shard 000001', 'missing', '000005'))
+    assert files('out') == before
+
+
+@each(['1 of 1', '0 of 3', '1 of 3'])
+def resuming_as_another_worker_is_noticed(which):
+    start, stop = which.split(' of ')
+    for worker in '0', '1':
+        _pack(LINES[:30], 'out', '--shard-length', '4', '--shard-stop', '2',
+              '--shard-start', worker)
+    before = files('out')
+    start = '0' if stop == '1' else start
+    _pack(LINES, 'out', '--shard-length', '4', '--shard-stop', stop,
+          '--shard-start', start, '--resume', call=refuse, says='another value')
+    assert {name: files('out').get(name) for name in before} == before
+
+
+def resuming_after_recover_continues():
+    for options in [], ['--shard-length', '10']:
+        out = f'out{len(options)}'
+        _kill_after(25, out, *options)
+        run('recover', out)
+        if options:
+            assert b'35 datapoints, after 25' in \
+                _pack(LINES, out, '--resume', *options).out
+            assert _datapoints(out) == ROWS
+            continue
+        _pack(LINES, out, '--resume', call=refuse,
+              says=('line 26', 'finished with 25 datapoints'))
+        assert b'already complete' in _pack(LINES[:25], out, '--resume').out
+        changed = json.dumps({**ROWS[24], 'n': 7}).encode()
+        _pack(LINES[:24] + [changed], out, '--resume', call=refuse,
+              says=('line 25', '"n"', 'another value than datapoint 24'))
+
+
+def a_manifest_from_a_closed_standard_input_is_an_error():
+    for out in 'out', 'out.bag':
+        words = [harness.PROGRAM, 'pack', '-', out]
+        spec = [] if 'bag' in out else ['--spec', 'n=int']
+        done = subprocess.run(
+            ['sh', '-c', '"$@" <&-', 'sh', *words, *spec], capture_output=True)
+        assert done.returncode == 1, done
+        assert b'standard input: cannot read' in done.stderr, done.stderr
+        assert not os.path.exists(out)
+    done = subprocess.run(['sh', '-c', '"$@" <&-', 'sh', harness.PROGRAM, 'help'],
+                          capture_output=True)
+    assert done.returncode == 0
+
+
 def a_bad_line_keeps_what_came_before_it():
     bad = LINES[:30] + [b'{"n": "x", "words": []}\n'] + LINES[31:]
     for which, options in OPTIONS.items():
