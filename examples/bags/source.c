@@ -71,6 +71,7 @@ bags_reader *dataset_open(const char *given) {
 void source_open(const char *given) {
     struct stat about;
     path = given;
+    how_unfinished();
     if (stat(path, &about))
         fail_system(errno, path, "open");
     if (S_ISDIR(about.st_mode))
