@@ -27,7 +27,6 @@
 #define _POSIX_C_SOURCE 200809L
 #define _DARWIN_C_SOURCE 1 /* _SC_NPROCESSORS_ONLN */
 #define _NETBSD_SOURCE 1
-#define __BSD_VISIBLE 1
 #endif
 
 #define BAGI_FORMATS
@@ -503,7 +502,10 @@ static bool thread_start(thread *t, thread_result (*run)(void *), void *user) {
 static void thread_join(thread t) { pthread_join(t, NULL); }
 
 static uint32_t count_processors(void) {
-    long count = sysconf(_SC_NPROCESSORS_ONLN);
+    long count = 1;
+#ifdef _SC_NPROCESSORS_ONLN
+    count = sysconf(_SC_NPROCESSORS_ONLN);
+#endif
     return count > 0 ? (uint32_t)count : 1;
 }
 #endif
@@ -874,9 +876,10 @@ static double next_uniform(uint64_t *state) {
 
 /* 0 .. most. */
 static uint64_t next_below(uint64_t *state, uint64_t most) {
-    uint64_t high = next_random(state) >> 32;
-    return most < UINT32_MAX ? (high * (most + 1)) >> 32
-                             : next_random(state) % (most + 1);
+    uint64_t random = next_random(state);
+    if (most < UINT32_MAX)
+        return ((random >> 32) * (most + 1)) >> 32;
+    return most == UINT64_MAX ? random : random % (most + 1);
 }
 
 /* What RandomResizedCrop of torchvision does with its default parameters. */
@@ -898,11 +901,11 @@ static rectangle crop_random(uint64_t *state, const bags_image *image) {
         }
     }
     if (width / height < least)
-        r.height = (uint32_t)rint(width / least);
+        height = rint(width / least);
     else if (width / height > most)
-        r.width = (uint32_t)rint(height * most);
-    r.height = r.height < image->height ? r.height : image->height;
-    r.width = r.width < image->width ? r.width : image->width;
+        width = rint(height * most);
+    r.height = (uint32_t)height;
+    r.width = (uint32_t)width;
     r.top = (image->height - r.height) / 2;
     r.left = (image->width - r.width) / 2;
     return r;
@@ -1148,9 +1151,9 @@ static bags_code fail_item(const bags_loader *l, const column *c,
     const char *path = bags_reader_path(l->readers[pick->dataset]);
     char message[600], of[40] = "";
     size_t size = strlen(path);
-    snprintf(message, sizeof message, "%.599s", err->message);
+    (void)snprintf(message, sizeof message, "%.599s", err->message);
     if (c->sequence && item != UINT64_MAX)
-        snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
+        (void)snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
     return bags_fail(err, code,
         "%s: field \"%.100s\": datapoint %" PRIu64 ": %s%s",
         size > 200 ? path + size - 200 : path, c->given.name, pick->index, of,
@@ -1532,6 +1535,9 @@ static bags_code find_sources(bags_loader *l, column *c, bags_error *err) {
     return BAGS_OK;
 }
 
+/* True unless it is 0, also if it is NaN. */
+static bool is_set(float x) { return !(x >= 0 && x <= 0); }
+
 /* What a float image has for each of the 256 values of each channel, with the
  * arithmetic of NumPy and torchvision in float32. */
 static bags_code make_scale(bags_loader *l, column *c, bags_error *err) {
@@ -1541,7 +1547,7 @@ static bags_code make_scale(bags_loader *l, column *c, bags_error *err) {
         float deviation = c->given.std[i / 256];
         volatile float value = (float)(i % 256) / 255.0f;
         value = value - c->given.mean[i / 256];
-        c->scale[i] = deviation != 0 ? value / deviation : value;
+        c->scale[i] = is_set(deviation) ? value / deviation : value;
     }
     return c->scale ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
@@ -1550,7 +1556,7 @@ static bags_code check_image(bags_loader *l, column *c, bags_error *err) {
     bags_load_field *g = &c->given;
     bool scales = false;
     for (size_t i = 0; i < 3; i++)
-        scales = scales || g->mean[i] != 0 || g->std[i] != 0;
+        scales = scales || is_set(g->mean[i]) || is_set(g->std[i]);
     g->channels = g->channels ? g->channels : 3;
     if (!l->images.resample)
         return fail_field(c, BAGS_ERROR_ARGUMENT,
@@ -1596,8 +1602,9 @@ static bags_code check_image(bags_loader *l, column *c, bags_error *err) {
 static bags_code check_plain(column *c, bags_error *err) {
     const bags_load_field *g = &c->given;
     if (g->channels || g->crop || g->resize || g->flip || g->nchw ||
-        g->scaled || g->mean[0] != 0 || g->mean[1] != 0 || g->mean[2] != 0 ||
-        g->std[0] != 0 || g->std[1] != 0 || g->std[2] != 0)
+        g->scaled || is_set(g->mean[0]) || is_set(g->mean[1]) ||
+        is_set(g->mean[2]) || is_set(g->std[0]) || is_set(g->std[1]) ||
+        is_set(g->std[2]))
         return fail_field(c, BAGS_ERROR_ARGUMENT,
             "options of images without width and height", err);
     if (g->dims > MAX_DIMS || (g->dims && (!g->shape || !g->dtype)))
@@ -1825,14 +1832,14 @@ bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
         l->images = *l->options.images;
     if (count == 0 || !readers)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
-    else
+    else {
         l->readers = (const bags_reader **)loader_allocate(
-            l, count, sizeof *l->readers, err);
-    if (l->readers) {
-        l->count = count;
-        memcpy(l->readers, readers, count * sizeof *readers);
-    } else if (!code)
-        code = BAGS_ERROR_MEMORY;
+            l, count, sizeof(void *), err);
+        code = l->readers ? BAGS_OK : BAGS_ERROR_MEMORY;
+        l->count = l->readers ? count : 0;
+        for (size_t i = 0; i < l->count; i++)
+            l->readers[i] = readers[i];
+    }
     if (!code)
         code = check_options(l, err);
     if (!code)
@@ -1929,7 +1936,7 @@ void bags_loader_close(bags_loader *l) {
     }
     loader_release(l, l->columns, l->column_count, sizeof *l->columns);
     bags_order_free(&l->order);
-    loader_release(l, l->readers, l->count, sizeof *l->readers);
+    loader_release(l, l->readers, l->count, sizeof(void *));
     bagi_state_close(l);
 }
 
@@ -2223,8 +2230,8 @@ bags_code bags_loader_restore(
         if (!member->differs[0] || saved[i] == numbers[i])
             continue;
         if (!member->is_hash)
-            snprintf(values, sizeof values, " (%" PRIu64 ", here %" PRIu64 ")",
-                saved[i], numbers[i]);
+            (void)snprintf(values, sizeof values,
+                " (%" PRIu64 ", here %" PRIu64 ")", saved[i], numbers[i]);
         return bags_fail(err, BAGS_ERROR_VALUE,
             "a state of other datasets or options: %s%s", member->differs,
             values);
