@@ -90,9 +90,16 @@
  *                    20  4  CRC of the N CRCs
  *                    24  4  CRC of the field's name, or of "refs"; 0 for a
  *                           standalone Bag
- *                    28  4  CRC of spec.json; 0 for a standalone Bag
- *                    32  8  "BAGSCRC1"
+ *                    28  4  CRC that binds the shard together; 0 for a
+ *                           standalone Bag
+ *                    32  8  "BAGSCRC2"; for a standalone Bag "BAGSCRC1"
  *                    40  4  CRC of the 40 bytes before
+ *                    The CRC at 28 is over the bytes of spec.json and then, for
+ *                    each Bag of the shard, its name (without .bag) and the 4
+ *                    bytes at 20 of its trailer: the fields in the order of
+ *                    spec.json, then refs, unless the shard is split. So all
+ *                    trailers of a shard have the same. With BAGSCRC1 in a
+ *                    dataset, which is still read, it is over spec.json only.
  *
  * CONCEPTS
  *     blob       bytes: one encoded value.
@@ -130,7 +137,14 @@
  *     Options    are structs in which 0 is the default of every member: {0} is
  *                always right. NULL means {0}.
  *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and
- *                / and \ both separate their parts.
+ *                / and \ both separate their parts. A relative path of a local
+ *                file is made absolute when a reader or writer is opened: chdir()
+ *                may be called later. Messages show it as it was passed.
+ *     fork()     In a child process, a writer of the parent returns
+ *                BAGS_ERROR_STATE; close and abort only free its memory. Readers
+ *                may be used.
+ *     NULL       for a pointer that may not be NULL is BAGS_ERROR_ARGUMENT. A NULL
+ *                reader or writer has length 0.
  *
  * UNTRUSTED FILES
  *     Every length and offset is checked before it is used. No bytes in files and
@@ -149,7 +163,8 @@
  *     wherever they lead, so that a blob of an untrusted dataset may be the content
  *     of any file that the process may read. Where that matters, accept no dataset
  *     with links in it. A link in place of a file is never written through;
- *     bags_recover and `resume` do follow one in place of a shard's directory.
+ *     bags_recover and `resume` do follow one in place of a shard's directory;
+ *     bags_checksum follows none inside a dataset.
  *
  * MACROS YOU MAY DEFINE
  *     BAGS_IMPLEMENTATION  in one source file: compile the functions there.
@@ -173,6 +188,13 @@
  *     - After a power failure, empty blobs that were not synced look the same as
  *       a sector of zeros.
  *     - A writer keeps two files open per field; three with checksums.
+ *     - Locks that only one machine sees, as on some network file systems, do not
+ *       keep two machines apart. Writing new shards needs no lock. A writer that
+ *       lost its shard to another one notices that and fails, but not at the same
+ *       instant. Where locks have no effect at all, `resume` and bags_recover fail.
+ *     - A reader notices that a shard was replaced by the identity of its spec.json.
+ *       A Bag that is replaced alone, before it is first used, is noticed only with
+ *       checksums.
  *     - OpenBSD, whose maps do not see later writes: files are not mapped.
  *     - Windows: a directory with open files in it cannot be renamed, nor an open
  *       file be replaced.
@@ -300,7 +322,8 @@ BAGS_API const char *bags_version(void);
 typedef enum bags_code {
     BAGS_OK = 0,
     BAGS_ERROR_ARGUMENT,   /* invalid argument: a bug in the caller */
-    BAGS_ERROR_STATE,      /* a call out of order, such as end without begin */
+    BAGS_ERROR_STATE,      /* a call out of order, such as end without begin; or
+                              the writer's files are not its own any more */
     BAGS_ERROR_RANGE,      /* index out of range; start > stop */
     BAGS_ERROR_FIELD,      /* a field is unknown, missing or duplicate */
     BAGS_ERROR_TYPE,       /* invalid type string; no codec for this type */
@@ -380,7 +403,7 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
  * long as the range. Threads: any. Cost: O(1). */
 BAGI_INLINE bags_view bags_range_get(const bags_range *range, size_t i) {
     bags_view blob = {NULL, 0};
-    if (BAGI_UNLIKELY(i >= range->length))
+    if (BAGI_UNLIKELY(!range || i >= range->length))
         return blob;
     const unsigned char *end = range->ends + 8 * i;
     uint64_t start = i ? bagi_load_u64(end - 8) : range->start;
@@ -452,6 +475,17 @@ typedef enum bags_advice {
     BAGS_ADVICE_SOON        /* all of them, soon: start to read them now */
 } bags_advice;
 
+/* What identifies a file. Two that are equal, apart from `link`, are the same file
+ * with the same content. */
+typedef struct bags_identity {
+    uint64_t device, inode;
+    uint64_t
+        time; /* of the last modification, in nanoseconds; on Windows, where
+                      an inode is never used again, of the creation */
+    uint64_t size; /* in bytes */
+    bool link; /* the path's last part is a symbolic link, which was followed */
+} bags_identity;
+
 /*
  * All access to files. Every hook returns 0, or an errno value, which is copied
  * to bags_error.system. Reads and writes pass explicit offsets. They may do less
@@ -500,6 +534,11 @@ typedef struct bags_io {
     /* Optional. Start to write these bytes of the file to the disk, without
      * waiting; it will be synced later. A failure is ignored: sync reports it. */
     int (*write_back)(void *user, void *file, uint64_t offset, uint64_t size);
+    /* Optional. Identify an open file or, if `file` is NULL, what a path leads to,
+     * without opening it; ENOENT if nothing exists there. NULL: it is not noticed
+     * that another process replaced, renamed or removed a file that is in use. */
+    int (*identify)(
+        void *user, void *file, const char *path, bags_identity *identity);
 } bags_io;
 
 /* The hooks for local files, to be wrapped in your own. Static. */
@@ -654,12 +693,27 @@ BAGI_INLINE bool bagi_mapped_get(
     return true;
 }
 
-BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
+/* Private: the same for pointers that are not NULL. */
+BAGI_INLINE bags_code bagi_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err) {
     if (bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
         return BAGS_OK;
     bags_view blob = bagi_bag_get(reader, index, scratch, err);
     bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
+    out->data = blob.data;
+    out->size = code ? 0 : blob.size;
+    return code;
+}
+
+BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_view *out, bags_error *err) {
+    if (reader && out &&
+        bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
+        return BAGS_OK;
+    bags_view blob = bagi_bag_get(out ? reader : NULL, index, scratch, err);
+    bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
+    if (!out)
+        return code;
     out->data = blob.data;
     out->size = code ? 0 : blob.size;
     return code;
@@ -1052,6 +1106,8 @@ typedef struct bags_writer_options {
  *                        append: bags_finalize has renumbered its shards
  *   BAGS_ERROR_GAP       a shard of this worker is missing, although a later one
  *                        exists
+ *   BAGS_ERROR_CORRUPT   resume, and the path has both spec.json and shards; or a
+ *                        shard cannot be recovered
  *   BAGS_ERROR_LOCKED    resume, and a running writer holds this worker's shard
  *   BAGS_ERROR_FIELD     a name is duplicate, or cannot be a file name on every
  *                        system: refs, a leading '.', control characters,
@@ -1083,15 +1139,20 @@ typedef struct bags_entry {
  *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
  *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
  *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value
- *   BAGS_ERROR_STATE     a datapoint was begun and not ended
+ *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
+ *                        replaced or removed the shard, which is left as it is; this
+ *                        process is a child of the writer's
  *   BAGS_ERROR_ARGUMENT  an entry without a field name
  *   BAGS_ERROR_EXISTS    the next shard's directory exists: two workers have the
- *                        same shard_start; or bags_finalize renumbers the shards
+ *                        same shard_start; or the path became an unsharded dataset,
+ *                        or bags_finalize renumbers the shards
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * A refused datapoint does not stop the writer. If err is NULL, close returns the
- * first such error, so that a loop may check once. After EXISTS, IO or MEMORY while
- * writing, every later call returns the same error.
+ * first such error, so that a loop may check once. After EXISTS, IO, MEMORY, or STATE
+ * because of another process, every later call returns the same error. A datapoint
+ * that an exception or longjmp out of a codec leaves is dropped by the next append or
+ * begin.
  *
  * Cost: the codecs', and a copy of the blobs. No allocation.
  */
@@ -1121,7 +1182,8 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. Returns BAGS_OK or BAGS_ERROR_IO. */
+ * process. Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_STATE (see
+ * bags_writer_append). */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
 /* Flush, and wait until every complete datapoint of the unfinished shard is on
@@ -1217,7 +1279,8 @@ typedef struct bags_recover_report {
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
  *   BAGS_ERROR_MISSING   no such path, or not a dataset
  *   BAGS_ERROR_LOCKED    a running writer holds a shard
- *   BAGS_ERROR_CORRUPT   a shard cannot be recovered
+ *   BAGS_ERROR_CORRUPT   a shard cannot be recovered; the path has both spec.json
+ *                        and shards
  *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; a file that belongs
  *                        to a dataset, or whose name does not end in .bag
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
@@ -1247,7 +1310,10 @@ typedef struct bags_finalize_options {
  *
  * Returns BAGS_OK, BAGS_ERROR_UNFINISHED (a shard is unfinished; nothing was renamed,
  * or a worker claimed it in between, and only the first shard was),
- * BAGS_ERROR_MISSING (no shards), BAGS_ERROR_IO or BAGS_ERROR_MEMORY.
+ * BAGS_ERROR_MISSING (no shards), BAGS_ERROR_CORRUPT (also spec.json),
+ * BAGS_ERROR_LOCKED (another process writes the checksums of a shard),
+ * BAGS_ERROR_EXISTS (a writer started a shard meanwhile), BAGS_ERROR_IO or
+ * BAGS_ERROR_MEMORY.
  */
 BAGS_API bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err);
@@ -1255,7 +1321,7 @@ BAGS_API bags_code bags_finalize(const char *path,
 /* What bags_checksum did with a Bag. */
 typedef struct bags_checksummed {
     const char *path; /* of the Bag; valid during the call */
-    bool kept;        /* it had checksums; they were not checked */
+    bool kept;        /* it had checksums; its blobs were not compared */
     uint64_t length;  /* blobs */
     uint64_t size;    /* bytes of the Bag */
 } bags_checksummed;
@@ -1280,15 +1346,20 @@ typedef struct bags_checksum_report {
 /*
  * Write checksums (NAME.crc) next to the Bags of a finished dataset, or next to a
  * standalone Bag, of any variant. No other file is changed. It may be interrupted
- * and repeated.
+ * and repeated. A shard is locked meanwhile; readers need not be closed.
  *
  * Returns BAGS_OK, or the first failure, at which it stops:
  *   BAGS_ERROR_MISSING     no such file or dataset
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; nothing was written
- *   BAGS_ERROR_CORRUPT     a Bag's table, or spec.json, is invalid
+ *   BAGS_ERROR_CORRUPT     a Bag's table, or spec.json, is invalid; existing
+ *                          checksums are damaged, or of another version of their
+ *                          shard: see `replace`
+ *   BAGS_ERROR_LOCKED      another process writes the shard or its checksums
+ *   BAGS_ERROR_STATE       another process replaced the shard meanwhile
  *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset; shard_start is not
  *                          below shard_stop
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_IO          also a link in place of a file or shard (ELOOP)
+ *   BAGS_ERROR_MEMORY
  * *report, which may be NULL, is always written. Cost: reads every byte.
  */
 BAGS_API bags_code bags_checksum(const char *path,
@@ -1318,7 +1389,9 @@ typedef struct bags_reader_options {
         verify_checksums; /* compare every returned blob, the refs and spec.json
                              with their checksums; every NAME.crc must exist */
     size_t max_files;     /* open files, with no_mmap; 0: 64 */
-    size_t max_maps;      /* mapped files; those beyond are read; 0: 16384 */
+    size_t max_maps;      /* mapped files; those beyond are read; 0: 16384. All
+                             readers of a process map at most a quarter of what
+                             the system allows */
     bags_access access;   /* how data that is not in memory will be read */
     const bags_registry *registry; /* NULL: built-in types. Must outlive the
                                       reader */
@@ -1335,6 +1408,9 @@ typedef struct bags_reader_options {
  * finish. If a writer aborts, reading its shard fails. Shards that several workers
  * write have gaps most of the time: see allow_gaps.
  *
+ * A shard that is replaced, renamed or removed later is an error when a file of it is
+ * opened, which names it: rows never mix two versions. Open the dataset again then.
+ *
  * Returns the reader, to be closed with bags_reader_close, or NULL:
  *   BAGS_ERROR_MISSING     no such directory, or not a dataset
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; or a split dataset's fields
@@ -1343,14 +1419,16 @@ typedef struct bags_reader_options {
  *                          at the end leave no gap, and are not noticed. Or a shard
  *                          was removed or renamed while it was to be opened
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different
- *                          specs; two shards with one number
+ *                          specs; two shards with one number; both spec.json and
+ *                          shards; with verify_checksums: checksums that do not
+ *                          belong together
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
  *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: a few system calls per shard (split: per field). No table is read, and no
- * file stays open. Of an unfinished shard, journals and refs are read, 8 bytes per
+ * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
+ * table is read, and no file stays open. Of an unfinished shard, journals and refs are read, 8 bytes per
  * blob stay in memory, and it is never mapped.
  */
 BAGS_API bags_reader *bags_reader_open(
@@ -1432,7 +1510,6 @@ struct bagi_slot {
     size_t field;
     size_t length;
     bags_view *items;
-    bags_buffer value; /* of bags_row_value */
 };
 
 /* The scratch of a reader's calls, and their result. Start it as {0}; use one per
@@ -1449,6 +1526,8 @@ typedef struct bags_row {
     bags_buffer scratch; /* blobs of refs.bag */
     bags_buffer refs;    /* the same, parsed */
     bags_buffer spans;
+    struct bagi_block *values; /* memory of decoded values, */
+    bool stale;                /* which are those of an earlier use */
 } bags_row;
 
 /*
@@ -1467,7 +1546,8 @@ typedef struct bags_row {
  *   BAGS_ERROR_FIELD     no such field, or selected twice
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
- *                        index; with verify_checksums: a checksum mismatch
+ *                        index; with verify_checksums: a checksum mismatch; or the
+ *                        shard is another one than when the reader was opened
  *   BAGS_ERROR_IO        a read failed; err->system is errno
  *   BAGS_ERROR_LIMIT     too large for the address space
  *   BAGS_ERROR_MEMORY    the row cannot grow
@@ -1499,8 +1579,7 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 
 /* Read a plain field of many datapoints: the row then has one slot with item i for
  * indices[i], 0 <= i < count. Without mmap, blobs are read in file order, neighbours
- * with one read. Lifetime, errors and threads as for bags_reader_get. To keep several
- * decoded values, give each call of bags_row_value its own scratch. */
+ * with one read. Lifetime, errors and threads as for bags_reader_get. */
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err);
@@ -1551,7 +1630,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
 
 /* Number of items in a slot: 1 for a plain field; 0 if there is no such slot. */
 BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
-    return slot < row->length ? row->slots[slot].length : 0;
+    return row && slot < row->length ? row->slots[slot].length : 0;
 }
 
 /* An item's encoded blob; an empty view if there is no such item. Valid as
@@ -1568,8 +1647,9 @@ BAGI_INLINE bags_view bags_row_bytes(
  * Decode an item with the codec of its field's type. The reader must be open.
  *
  * *out is valid as long as the item's blob, and until the scratch is reused or
- * freed. scratch NULL: the slot's own, which is reused by the next bags_row_value
- * of the same slot and by every other use of the row.
+ * freed. scratch NULL: the row's own, which holds all values that are decoded until
+ * the row is reused or freed. To decode many large values one after the other, pass a
+ * scratch.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE   no such slot or item
@@ -1666,7 +1746,8 @@ typedef struct bags_verify_report {
  * entry of every table, every row of refs.bag and what it refers to, every byte
  * that has a checksum and, with `decode`, every value. Missing or duplicate shards,
  * unfinished ones and those with another spec than the first valid one are faults
- * too. It continues after a fault, also after a missing or unreadable file. One
+ * too; so are checksums that do not belong together, shards without checksums next to
+ * others that have them, and both spec.json and shards. It continues after a fault, also after a missing or unreadable file. One
  * damaged byte may be reported at several places where it shows.
  *
  * Returns BAGS_OK, or the code of the first fault, or of what ended the work:
@@ -1700,7 +1781,7 @@ BAGS_API bags_code bags_verify(const char *path,
  * 0 or 1:
  *
  *     BAGI_ATOMIC         BAGI_LOAD and BAGI_STORE publish a pointer to other
- *                         threads without a lock
+ *                         threads without a lock; BAGI_ADD adds to a long
  *     BAGI_WINDOWS_PATHS  paths follow the rules of Windows
  *     BAGI_HWCAP          bagi_hwcap returns the features of an ARM CPU
  * ====================================================================== */
@@ -1730,6 +1811,7 @@ BAGS_API bags_code bags_verify(const char *path,
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 #define BAGI_WINDOWS_PATHS 0
 #endif
@@ -1739,6 +1821,8 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_ATOMIC 1
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
+#define BAGI_ADD(number, more)                                                 \
+    __atomic_add_fetch(number, more, __ATOMIC_RELAXED)
 #define BAGI_COLD __attribute__((cold, noinline))
 /* For the slow path of a fast function, which would otherwise save registers for
  * it, and for the parts of a fast function, which must not become calls. */
@@ -1750,10 +1834,12 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_LOAD(slot) ReadPointerAcquire((PVOID const volatile *)(slot))
 #define BAGI_STORE(slot, value)                                                \
     WritePointerRelease((PVOID volatile *)(slot), (PVOID)(value))
+#define BAGI_ADD(number, more) (InterlockedExchangeAdd(number, more) + (more))
 #else
 #define BAGI_ATOMIC 0
 #define BAGI_LOAD(slot) (*(slot))
 #define BAGI_STORE(slot, value) (*(slot) = (value))
+#define BAGI_ADD(number, more) (*(number) += (more))
 #endif
 #define BAGI_COLD
 #define BAGI_NOINLINE
@@ -2138,6 +2224,56 @@ static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
     return error;
 }
 
+/* The time of the last write may change until the last writer has closed the file:
+ * that of the creation does not. */
+static int bagi_local_identify(
+    BAGI_USER, void *file, const char *path, bags_identity *identity) {
+    BY_HANDLE_FILE_INFORMATION info;
+    HANDLE handle = file;
+    DWORD flags = FILE_FLAG_BACKUP_SEMANTICS;
+    bool link = false;
+    int error = 0;
+    for (int i = 0; i < 2 && !error && (i == 0 || link); i++) {
+        if (!file)
+            error = bagi_windows_open(path, 0, OPEN_EXISTING,
+                i ? flags : flags | FILE_FLAG_OPEN_REPARSE_POINT, &handle);
+        if (error)
+            break;
+        error = bagi_result(GetFileInformationByHandle(handle, &info));
+        link =
+            link || (!file && !error &&
+                        (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT));
+        if (!file)
+            CloseHandle(handle);
+    }
+    if (error)
+        return error == ENOTDIR || error == EINVAL ? ENOENT : error;
+    identity->device = info.dwVolumeSerialNumber;
+    identity->inode = (uint64_t)info.nFileIndexHigh << 32 | info.nFileIndexLow;
+    identity->time = (uint64_t)info.ftCreationTime.dwHighDateTime << 32 |
+                     info.ftCreationTime.dwLowDateTime;
+    identity->size = (uint64_t)info.nFileSizeHigh << 32 | info.nFileSizeLow;
+    identity->link = link;
+    return 0;
+}
+
+/* The current directory, which is at most `size` bytes. False if it has no name. */
+static bool bagi_local_directory(char *out, size_t size) {
+    wchar_t *wide = (wchar_t *)malloc(BAGI_WIDE_SIZE * sizeof *wide);
+    DWORD length = wide ? GetCurrentDirectoryW(BAGI_WIDE_MAX, wide) : 0;
+    bool known = length > 0 && length < BAGI_WIDE_MAX &&
+                 WideCharToMultiByte(
+                     CP_UTF8, 0, wide, -1, out, (int)size, NULL, NULL) > 0;
+    free(wide);
+    return known;
+}
+
+#ifndef BAGS_NO_WRITER
+static uint64_t bagi_process(void) { return GetCurrentProcessId(); }
+
+static void bagi_pause(void) { Sleep(1); }
+#endif
+
 /* Windows frees what is allocated past the end when the file is closed. */
 static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
     FILE_ALLOCATION_INFO info;
@@ -2187,6 +2323,12 @@ static int bagi_sync_fd(int fd) {
 #include <sys/auxv.h>
 #define BAGI_HWCAP 1
 static unsigned long bagi_hwcap(void) { return getauxval(AT_HWCAP); }
+#endif
+
+#if defined(__APPLE__) || defined(__NetBSD__)
+#define BAGI_STAT_TIME st_mtimespec
+#else
+#define BAGI_STAT_TIME st_mtim
 #endif
 
 /* A file descriptor is passed as a pointer; descriptor 0 must not become NULL. */
@@ -2440,6 +2582,42 @@ static int bagi_local_remove(BAGI_USER, const char *path) {
 static int bagi_local_remove_dir(BAGI_USER, const char *path) {
     return bagi_result(rmdir(path));
 }
+
+static int bagi_local_identify(
+    BAGI_USER, void *file, const char *path, bags_identity *identity) {
+    struct stat info;
+    int error = bagi_result(
+        file ? fstat(bagi_local_fd(file), &info) : lstat(path, &info));
+    identity->link = !error && S_ISLNK(info.st_mode);
+    if (identity->link)
+        error = bagi_result(stat(path, &info));
+    if (error)
+        return error == ENOTDIR ? ENOENT : error;
+    identity->device = (uint64_t)info.st_dev;
+    identity->inode = (uint64_t)info.st_ino;
+    identity->time = (uint64_t)info.BAGI_STAT_TIME.tv_sec * 1000000000 +
+                     (uint64_t)info.BAGI_STAT_TIME.tv_nsec;
+    identity->size = (uint64_t)info.st_size;
+    return 0;
+}
+
+/* The current directory, which is at most `size` bytes. False if it has no name, or
+ * none by which this process may reach it. */
+static bool bagi_local_directory(char *out, size_t size) {
+    struct stat by_name, here;
+    return getcwd(out, size) && stat(out, &by_name) == 0 &&
+           stat(".", &here) == 0 && by_name.st_dev == here.st_dev &&
+           by_name.st_ino == here.st_ino;
+}
+
+#ifndef BAGS_NO_WRITER
+static uint64_t bagi_process(void) { return (uint64_t)getpid(); }
+
+static void bagi_pause(void) {
+    struct timespec moment = {0, 1000000};
+    (void)nanosleep(&moment, NULL);
+}
+#endif
 #endif
 
 /* What this system lacks. */
@@ -2466,8 +2644,27 @@ BAGS_API const bags_io *bags_io_local(void) {
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
-        BAGI_LOCAL_ADVISE, BAGI_LOCAL_WRITE_BACK};
+        BAGI_LOCAL_ADVISE, BAGI_LOCAL_WRITE_BACK, bagi_local_identify};
     return &io;
+}
+
+/* How many files all readers of this process may map: a quarter of what the system
+ * allows, which on Linux is 65530 by default. */
+static size_t bagi_maps_allowed(void) {
+    unsigned long count = 65530;
+#if defined(__linux__)
+    char text[24] = "";
+    size_t done = 0;
+    void *file = NULL;
+    if (!bagi_local_open(
+            NULL, "/proc/sys/vm/max_map_count", BAGS_IO_READ, &file)) {
+        if (!bagi_local_read_at(NULL, file, 0, text, sizeof text - 1, &done) &&
+            strtoul(text, NULL, 10) > 0)
+            count = strtoul(text, NULL, 10);
+        bagi_local_close(NULL, file);
+    }
+#endif
+    return count / 4;
 }
 /* ========================================================================
  * >>bytes
@@ -2482,6 +2679,8 @@ BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
 BAGS_API bags_view bags_range_get(const bags_range *range, size_t i);
 BAGS_API bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out);
+BAGS_API bags_code bagi_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_view *out, bags_error *err);
 BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
 BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
@@ -2528,6 +2727,8 @@ BAGS_API void bags_swap_bytes(
     void *to, const void *from, size_t size, size_t element) {
     unsigned char *out = (unsigned char *)to;
     const unsigned char *in = (const unsigned char *)from;
+    if (!to || !from || element == 0)
+        return;
     for (size_t i = 0; i < size; i += element)
         /* Both ends are read before one is written, since `to` may be `from`. */
         for (size_t low = i, high = i + element; low < high; low++) {
@@ -2565,6 +2766,10 @@ static inline size_t bagi_utf8_sequence(
 BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
     const unsigned char *in = (const unsigned char *)text;
     uint32_t point;
+    if (!text && size > 0 && bad)
+        *bad = 0;
+    if (!text)
+        return size == 0;
     for (size_t i = 0; i < size;) {
         /* Most text is ASCII: no byte of eight has its highest bit set. */
         if (size - i >= 8 &&
@@ -2793,10 +2998,22 @@ typedef struct bagi_trailer {
     uint64_t length;                  /* number of blobs */
     uint64_t size;                    /* of NAME.bag */
     uint32_t table, crcs, name, spec; /* CRCs */
+    bool bound; /* `spec` binds the Bags of a shard together */
 } bagi_trailer;
 
 #define BAGI_TRAILER_SIZE 44
 #define BAGI_TRAILER_MAGIC "BAGSCRC1"
+#define BAGI_TRAILER_BOUND "BAGSCRC2"
+
+/* Continue the CRC that binds the Bags of a shard together. It begins as that of
+ * spec.json; every Bag adds its name and the CRC of its CRCs, in the order of the
+ * fields, then refs. */
+static uint32_t bagi_bind(uint32_t crc, const char *name, uint32_t crcs) {
+    unsigned char bytes[4];
+    bagi_store_u32(bytes, crcs);
+    crc = bagi_crc(crc, (const unsigned char *)name, strlen(name));
+    return bagi_crc(crc, bytes, sizeof bytes);
+}
 
 #ifndef BAGS_NO_WRITER
 /* The last four bytes are the CRC of the others. */
@@ -2808,7 +3025,8 @@ static void bagi_trailer_store(
     bagi_store_u32(data + 20, trailer->crcs);
     bagi_store_u32(data + 24, trailer->name);
     bagi_store_u32(data + 28, trailer->spec);
-    memcpy(data + 32, BAGI_TRAILER_MAGIC, 8);
+    memcpy(
+        data + 32, trailer->bound ? BAGI_TRAILER_BOUND : BAGI_TRAILER_MAGIC, 8);
     bagi_store_u32(data + 40, bagi_crc(0, data, 40));
 }
 #endif
@@ -2822,7 +3040,8 @@ static bool bagi_trailer_load(
     trailer->crcs = bagi_load_u32(data + 20);
     trailer->name = bagi_load_u32(data + 24);
     trailer->spec = bagi_load_u32(data + 28);
-    return memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0 &&
+    trailer->bound = memcmp(data + 32, BAGI_TRAILER_BOUND, 8) == 0;
+    return (trailer->bound || memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0) &&
            bagi_load_u32(data + 40) == bagi_crc(0, data, 40);
 }
 /* ========================================================================
@@ -2837,6 +3056,13 @@ static bool bagi_trailer_load(
 #define BAGI_ERR(err)                                                          \
     bags_error bagi_local_err;                                                 \
     (err) = (err) ? (err) : &bagi_local_err
+
+/* Return from a public function that a caller passed NULL where that is not allowed. */
+#define BAGI_NEED(condition, err)                                              \
+    do {                                                                       \
+        if (BAGI_UNLIKELY(!(condition)))                                       \
+            return bagi_fail_null(err);                                        \
+    } while (0)
 
 /* The same for a public function whose options may be NULL: then all are 0. */
 #define BAGI_OPTIONS(type, options)                                            \
@@ -2878,6 +3104,8 @@ BAGS_API BAGI_COLD bags_code bags_fail(
         return code;
     err->code = code;
     err->system = 0;
+    if (!format)
+        format = "";
     va_list arguments;
     va_start(arguments, format);
     if (vsnprintf(err->message, sizeof err->message, format, arguments) < 0)
@@ -2885,6 +3113,11 @@ BAGS_API BAGI_COLD bags_code bags_fail(
     va_end(arguments);
     bagi_sanitize(err->message);
     return code;
+}
+
+BAGI_COLD static bags_code bagi_fail_null(bags_error *err) {
+    return bags_fail(
+        err, BAGS_ERROR_ARGUMENT, "invalid argument: a pointer is NULL");
 }
 
 static bags_code bagi_prefix(
@@ -2910,9 +3143,20 @@ BAGI_COLD static bags_code bagi_prefix(
     return code;
 }
 
+/* Separates the current directory from a relative path that was made absolute. To
+ * the system it is like "/". */
+#define BAGI_HERE "/././"
+
+/* A path as the caller passed it. */
+static const char *bagi_shown(const char *path) {
+    const char *here = strstr(path, BAGI_HERE);
+    return here ? here + strlen(BAGI_HERE) : path;
+}
+
 /* The end of a path, so that a long path leaves space for the reason. */
 static const char *bagi_tail(const char *path) {
     const size_t most = 320;
+    path = bagi_shown(path);
     size_t size = strlen(path);
     if (size <= most)
         return path;
@@ -3069,6 +3313,8 @@ static char *bagi_print(
 
 BAGS_API bags_code bags_buffer_reserve(
     bags_buffer *buffer, size_t size, bags_error *err) {
+    if (!buffer)
+        return bagi_fail_null(err);
     if (size <= buffer->capacity)
         return BAGS_OK;
     if (!buffer->resize)
@@ -3263,6 +3509,109 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
 }
 #endif
 
+/* A copy of a path, made absolute if it is that of a local file, so that a later
+ * chdir() does not change where it leads. Free it with bagi_free_text. */
+static char *bagi_absolute(
+    const bagi_env *env, const char *path, size_t size, bags_error *err) {
+    char here[4096];
+    bool absolute = bagi_is_slash(path[0]) ||
+                    (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':');
+    if (absolute || env->io.open != bagi_local_open ||
+        !bagi_local_directory(here, sizeof here))
+        return bagi_copy_text(&env->memory, path, size, err);
+    return bagi_print(
+        &env->memory, err, "%s" BAGI_HERE "%.*s", here, (int)size, path);
+}
+
+/* ---- identity ----
+ * Other processes may rename, replace or remove a file by its path while it is open
+ * here. */
+
+#ifndef BAGS_NO_WRITER
+/* Check that a path still leads to the file that is open: before it is renamed or
+ * removed, or what it vouches for is changed. */
+static bags_code bagi_check_same(
+    const bagi_env *env, void *file, const char *path, bags_error *err) {
+    bags_identity opened, found;
+    if (!env->io.identify)
+        return BAGS_OK;
+    int error = env->io.identify(env->io.user, file, path, &opened);
+    if (!error)
+        error = env->io.identify(env->io.user, NULL, path, &found);
+    if (error == ENOENT)
+        return bags_fail(err, BAGS_ERROR_STATE,
+            "%s: was removed or renamed while it was open; nothing was changed",
+            bagi_tail(path));
+    if (error)
+        return bagi_fail_system(err, error, path, "identify");
+    if (opened.device == found.device && opened.inode == found.inode)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_STATE,
+        "%s: is another file than the one that was opened: another process "
+        "replaced it; nothing was changed",
+        bagi_tail(path));
+}
+
+#endif
+
+/* The identity of an open file or a path in 8 bytes; 0 if there is no hook. */
+static int bagi_identify(
+    const bagi_env *env, void *file, const char *path, uint64_t *identity) {
+    bags_identity found;
+    *identity = 0;
+    if (!env->io.identify)
+        return 0;
+    int error = env->io.identify(env->io.user, file, path, &found);
+    if (error)
+        return error;
+    uint64_t words[] = {found.device, found.inode, found.time, found.size};
+    uint64_t mix = 0;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        mix = (mix ^ words[i]) * UINT64_C(0x9E3779B97F4A7C15);
+        mix ^= mix >> 32;
+    }
+    *identity = mix ? mix : 1;
+    return 0;
+}
+
+/* Check that the shard with a file is still the one whose record had this identity
+ * when it was opened. Its record is spec.json; until the shard is finished, which may
+ * happen meanwhile, the same file is spec.json.partial. */
+static bags_code bagi_check_record(
+    const bagi_env *env, const char *path, uint64_t identity, bags_error *err) {
+    static const char *const names[] = {
+        "spec.json", "spec.json.partial", "spec.json"};
+    size_t size = strlen(path), most = 0;
+    uint64_t found = 0;
+    bool same = !identity || !env->io.identify;
+    int error = 0;
+    char space[1024], *record = space;
+    while (size > 0 && !bagi_is_slash(path[size - 1]))
+        size--;
+    if (!same && size >= sizeof space - strlen(names[1])) {
+        most = size + strlen(names[1]) + 1;
+        record = (char *)bagi_alloc(&env->memory, most, err);
+        if (!record)
+            return BAGS_ERROR_MEMORY;
+    }
+    for (int i = 0; i < 3 && !same && !error; i++) {
+        memcpy(record, path, size);
+        strcpy(record + size, names[i]);
+        error = bagi_identify(env, NULL, record, &found);
+        same = !error && found == identity;
+        error = error == ENOENT ? 0 : error;
+    }
+    if (record != space)
+        bagi_free(&env->memory, record, most);
+    if (error)
+        return bagi_fail_system(err, error, path, "identify");
+    return same ? BAGS_OK
+                : bags_fail(err, BAGS_ERROR_CORRUPT,
+                      "%s: its shard was replaced, renamed or removed since it "
+                      "was opened; open the dataset again",
+                      bagi_tail(path));
+}
+
 /* ---- directories ---- */
 
 /* The files of a Bag, in the order in which they must reach the system. */
@@ -3335,10 +3684,11 @@ static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
 }
 #endif
 
-/* Read a small file completely. *data has *size bytes; free it with bagi_free. */
+/* Read a small file completely. *data has *size bytes; free it with bagi_free.
+ * *identity, unless NULL, is that of the file. */
 static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     const char *suffix, size_t most, unsigned char **data, size_t *size,
-    bags_error *err) {
+    uint64_t *identity, bags_error *err) {
     const bagi_env *env = dir->env;
     void *file = NULL, *content = NULL;
     uint64_t length = 0;
@@ -3355,6 +3705,9 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
         code = BAGS_ERROR_MEMORY;
     if (!code)
         code = bagi_read_at(env, file, path, 0, content, (size_t)length, err);
+    if (!code && identity)
+        code = bagi_fail_system(
+            err, bagi_identify(env, file, path, identity), path, "identify");
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
     if (code) {
@@ -3784,6 +4137,7 @@ static bool bagi_type_char(char c, bool argument) {
 
 BAGS_API bags_code bags_type_parse(
     const char *text, bags_type *out, bags_error *err) {
+    BAGI_NEED(text && out, err);
     size_t size = strlen(text), name = 0;
     bags_type type;
     memset(&type, 0, sizeof type);
@@ -3818,10 +4172,10 @@ BAGS_API bags_code bags_type_parse(
  * need memory that the caller frees. */
 BAGS_API bags_view bags_type_argument(const bags_type *type, size_t i) {
     bags_view out = {NULL, 0};
+    if (!type || i >= type->count)
+        return out;
     const unsigned char *text = type->arguments.data;
     size_t size = type->arguments.size, at = 0;
-    if (i >= type->count)
-        return out;
     for (; i > 0; i--, at++)
         while (text[at] != ',')
             at++;
@@ -3841,7 +4195,7 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out) {
             return false;
         number = number * 10 + (uint64_t)(c - '0');
     }
-    if (text.size == 0)
+    if (text.size == 0 || !out)
         return false;
     *out = number;
     return true;
@@ -3908,6 +4262,8 @@ BAGS_API bags_dtype bags_dtype_parse(
     const char *text, size_t size, bool *big_endian) {
     bags_view rest = {(const unsigned char *)text, size};
     bool big = false;
+    if (!text)
+        return BAGS_DTYPE_NONE;
     if (size > 0 && text[0] && strchr("<>|=", text[0])) {
         big = text[0] == '>' || (text[0] == '=' && !bags_little_endian());
         rest.data++;
@@ -3938,7 +4294,7 @@ BAGS_API bool bags_array_size(
     bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size) {
     size_t bytes = bags_dtype_size(dtype);
     bool empty = false;
-    if (!bytes)
+    if (!bytes || !size || (dims && !shape))
         return false;
     /* A dimension of 0 makes any others valid, even if their product overflows. */
     for (size_t i = 0; i < dims; i++)
@@ -3997,7 +4353,8 @@ BAGS_API bags_value bags_uint(uint64_t number) {
 }
 
 BAGS_API bags_value bags_utf8(const char *text) {
-    return bagi_value(BAGS_KIND_UTF8, text, strlen(text));
+    return bagi_value(
+        text ? BAGS_KIND_UTF8 : BAGS_KIND_NONE, text, text ? strlen(text) : 0);
 }
 
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size) {
@@ -4714,6 +5071,7 @@ static bags_code bagi_coder_for(bagi_coder *coder,
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob,
     bags_error *err) {
+    BAGI_NEED(type && value && scratch && blob, err);
     BAGI_ERR(err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
@@ -4725,6 +5083,7 @@ BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
 
 BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
+    BAGI_NEED(type && value && scratch && (blob.data || !blob.size), err);
     BAGI_ERR(err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
@@ -4754,7 +5113,8 @@ typedef struct bagi_file {
     unsigned pins;            /* threads that are reading it */
     bool listed;              /* it belongs to a set, open or not; constant once
                                  the Bag is open */
-    bool grows; /* a writer may append to it: `size` is a minimum */
+    bool grows;        /* a writer may append to it: `size` is a minimum */
+    uint64_t identity; /* if it is listed and does not grow */
     struct bagi_file *newer, *older;
 } bagi_file;
 
@@ -4770,6 +5130,7 @@ typedef struct bagi_files {
     bagi_mutex mutex;
     size_t limit, count;
     size_t maps, maps_limit; /* only changed while a Bag is opened or closed */
+    size_t maps_allowed;     /* of all readers of this process */
     bagi_file *newest, *oldest;
 } bagi_files;
 
@@ -4824,11 +5185,11 @@ static void bagi_files_make_room(bagi_files *files, const bagi_env *env) {
         ;
 }
 
-/* Open a file again, and check that it still has the size that it had. */
-static bags_code bagi_files_reopen(
-    bagi_files *files, const bagi_env *env, bagi_file *file, bags_error *err) {
+/* Open a file again, and check that it is still the same, in the same shard. */
+static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
+    bagi_file *file, uint64_t record, bags_error *err) {
     void *handle = NULL;
-    uint64_t size = 0;
+    uint64_t size = 0, identity = 0;
     bagi_files_make_room(files, env);
     bags_code code = bagi_files_open(files, env, file->path, &handle, err);
     if (code)
@@ -4838,6 +5199,16 @@ static bags_code bagi_files_reopen(
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
             bagi_tail(file->path), size, file->size);
+    if (!code && file->identity)
+        code = bagi_fail_system(err,
+            bagi_identify(env, handle, file->path, &identity), file->path,
+            "identify");
+    if (!code && identity != file->identity)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: changed while open: another process replaced or wrote it",
+            bagi_tail(file->path));
+    if (!code)
+        code = bagi_check_record(env, file->path, record, err);
     if (code) {
         bagi_close_read(env, handle);
         return code;
@@ -4862,6 +5233,7 @@ struct bag_reader {
     unsigned char *cached[BAGI_FILES]; /* the table or the CRCs in memory */
     size_t cached_size[BAGI_FILES];
     bagi_trailer trailer; /* if checksums were opened */
+    uint64_t record;      /* identity of its shard's record; 0: not checked */
     bool split, v2;
     bool verify;   /* compare returned blobs with their checksums */
     bool random;   /* mapped for BAGS_ACCESS_RANDOM */
@@ -4885,7 +5257,7 @@ static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
     }
     bagi_lock(&files->mutex);
     if (!file->handle) {
-        code = bagi_files_reopen(files, bag->env, file, err);
+        code = bagi_files_reopen(files, bag->env, file, bag->record, err);
     } else if (files->newest != file) {
         bagi_files_unlink(files, file);
         bagi_files_link(files, file);
@@ -4959,29 +5331,46 @@ static bags_code bagi_file_open(bag_reader *bag, const bagi_dir *dir,
     return code;
 }
 
-/* Get the size of an open file and map it, unless no_mmap or it is impossible. An
- * empty file needs no map: nothing is read from it. */
-static bags_code bagi_file_map(
-    bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
+/* How many files all readers of this process have mapped. */
+static volatile long bagi_maps;
+
+/* Map an open file, if that is possible and allowed. An empty file needs no map:
+ * nothing is read from it. */
+static void bagi_file_try_map(bag_reader *bag, bagi_file *file) {
     static const unsigned char nothing[1] = {0};
     const bags_io *io = &bag->env->io;
     bagi_files *files = bag->files;
     const void *map = nothing;
     size_t size = 0;
-    bags_code code =
-        bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
-    if (code || no_mmap || !io->map || !bagi_size(file->size, &size))
-        return code;
+    if (!io->map || !bagi_size(file->size, &size) ||
+        (size > 0 && files && files->maps >= files->maps_limit))
+        return;
     if (size > 0) {
-        if (files && files->maps >= files->maps_limit)
-            return BAGS_OK;
-        if (io->map(io->user, file->handle, size, &map) != 0)
-            return BAGS_OK;
+        size_t allowed = files ? files->maps_allowed : SIZE_MAX;
+        if ((size_t)BAGI_ADD(&bagi_maps, 1) > allowed ||
+            io->map(io->user, file->handle, size, &map) != 0) {
+            (void)BAGI_ADD(&bagi_maps, -1);
+            return;
+        }
         if (files)
             files->maps++;
     }
     file->map = (const unsigned char *)map;
-    return BAGS_OK;
+}
+
+/* Get the size of an open file and map it, unless no_mmap. One that may be closed and
+ * opened again is identified. */
+static bags_code bagi_file_map(
+    bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
+    bags_code code =
+        bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
+    if (!code && !no_mmap)
+        bagi_file_try_map(bag, file);
+    if (!code && !file->map && bag->files && !file->grows)
+        code = bagi_fail_system(err,
+            bagi_identify(bag->env, file->handle, file->path, &file->identity),
+            file->path, "identify");
+    return code;
 }
 
 /* The Bag is open: a mapped file need not stay open, one that is read joins the
@@ -5008,6 +5397,7 @@ static void bagi_file_close(bag_reader *bag, bagi_file *file) {
     bagi_files *files = bag->files;
     if (file->map && file->size > 0) {
         env->io.unmap(env->io.user, file->map, (size_t)file->size);
+        (void)BAGI_ADD(&bagi_maps, -1);
         if (files)
             files->maps--;
     }
@@ -5026,6 +5416,14 @@ typedef enum bagi_where {
     BAGI_SPLIT       /* in a dataset without: NAME.idx is required */
 } bagi_where;
 
+/* What the files of a shard are compared with. */
+typedef struct bagi_record {
+    uint64_t identity; /* of spec.json, or spec.json.partial; 0: unknown */
+    uint32_t spec;     /* CRC of the same */
+    uint32_t bound;    /* what the trailers of all its checksums contain, ... */
+    bool is_bound;     /* ... if that is known */
+} bagi_record;
+
 /* How a Bag is opened. Zero is a finished standalone Bag, mapped. */
 typedef struct bagi_how {
     bagi_where where;
@@ -5035,8 +5433,8 @@ typedef struct bagi_how {
     bool unfinished; /* the index is a journal that may list more blobs than
                         exist: the caller finds out, and trims */
     bags_access access;
-    uint32_t spec; /* CRC of spec.json, unless standalone */
-    bool any_spec; /* spec.json cannot be read */
+    bagi_record record; /* of its shard, unless standalone */
+    bool any_spec;      /* spec.json cannot be read */
 } bagi_how;
 
 /* The shape of a Bag that ends in its own table: v1, or v2 without the 0. */
@@ -5233,28 +5631,37 @@ static uint32_t bagi_crcs_own_name(const char *stem) {
     return bagi_crc_text(stem + start);
 }
 
-/* Check the trailer: complete, of a Bag of this shape and name, and next to this
- * spec.json. A Bag of a dataset may be read as a standalone one, and a standalone
- * one may be renamed. */
+/* Parse the trailer of a file of checksums with `size` bytes, of which these are the
+ * last. */
+static bags_code bagi_crcs_trailer(const unsigned char bytes[BAGI_TRAILER_SIZE],
+    uint64_t size, const char *path, bagi_trailer *trailer, bags_error *err) {
+    uint64_t offset = size - BAGI_TRAILER_SIZE;
+    if (size >= BAGI_TRAILER_SIZE && bagi_trailer_load(bytes, trailer) &&
+        offset % 4 == 0 && offset / 4 == trailer->length)
+        return BAGS_OK;
+    memset(trailer, 0, sizeof *trailer);
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: damaged, truncated, or never finished (no valid trailer)",
+        bagi_tail(path));
+}
+
+/* Check the trailer: complete, of a Bag of this shape and name, next to this
+ * spec.json and, if that is known, next to these other Bags. A Bag of a dataset may
+ * be read as a standalone one, and a standalone one may be renamed. */
 static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
     const bagi_how *how, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
     bagi_trailer *trailer = &bag->trailer;
     unsigned char bytes[BAGI_TRAILER_SIZE] = {0};
-    uint64_t offset = file->size - BAGI_TRAILER_SIZE;
     bags_code code = BAGS_OK;
     if (file->size >= BAGI_TRAILER_SIZE)
-        code = bagi_file_read(bag, file, offset, bytes, sizeof bytes, err);
+        code = bagi_file_read(bag, file, file->size - BAGI_TRAILER_SIZE, bytes,
+            sizeof bytes, err);
+    if (!code)
+        code = bagi_crcs_trailer(bytes, file->size, file->path, trailer, err);
     if (code)
         return code;
-    if (!bagi_trailer_load(bytes, trailer) || offset % 4 ||
-        offset / 4 != trailer->length) {
-        memset(trailer, 0, sizeof *trailer);
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: damaged, truncated, or never finished (no valid trailer)",
-            bagi_tail(file->path));
-    }
     if (trailer->length != bag->length || trailer->size != blobs->size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed since its checksums were written (%" PRIu64
@@ -5268,19 +5675,55 @@ static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
     if (!named)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", bagi_tail(file->path));
-    if (!dir->standalone && !how->any_spec && trailer->spec != how->spec)
+    if (dir->standalone || how->any_spec)
+        return BAGS_OK;
+    if (!trailer->bound && trailer->spec != how->record.spec)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: spec.json: checksum mismatch (computed %08" PRIx32
             ", stored %08" PRIx32 ")",
-            bagi_tail(file->path), how->spec, trailer->spec);
+            bagi_tail(file->path), how->record.spec, trailer->spec);
+    if (trailer->bound && how->record.is_bound &&
+        trailer->spec != how->record.bound)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: spec.json and the shard's Bags: checksum mismatch (computed "
+            "%08" PRIx32 ", stored %08" PRIx32
+            "): one of them is of another version",
+            bagi_tail(file->path), how->record.bound, trailer->spec);
     return BAGS_OK;
 }
 
-static bags_code bagi_crcs_missing(const bag_reader *bag, bags_error *err) {
+static bags_code bagi_crcs_missing(
+    const char *bag, const char *crcs, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_MISSING,
         "%s: no checksums (%s is missing); `bags checksum` writes them",
-        bagi_tail(bag->file[BAGI_BLOBS].path),
-        bagi_tail(bag->file[BAGI_CRCS].path));
+        bagi_tail(bag), bagi_tail(crcs));
+}
+
+/* Read the trailer of NAME.crc in a shard. */
+static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
+    bagi_trailer *trailer, bags_error *err) {
+    const bagi_env *env = dir->env;
+    unsigned char bytes[BAGI_TRAILER_SIZE] = {0};
+    void *file = NULL;
+    uint64_t size = 0;
+    char *path = bagi_dir_path(dir, name, ".crc", err);
+    char *bag = bagi_dir_path(dir, name, ".bag", err);
+    bags_code code = path && bag
+                         ? bagi_open(env, path, BAGS_IO_READ, &file, err)
+                         : BAGS_ERROR_MEMORY;
+    if (code == BAGS_ERROR_MISSING)
+        code = bagi_crcs_missing(bag, path, err);
+    else if (!code)
+        code = bagi_file_size(env, file, path, &size, err);
+    if (!code && size >= BAGI_TRAILER_SIZE)
+        code = bagi_read_at(env, file, path, size - BAGI_TRAILER_SIZE, bytes,
+            sizeof bytes, err);
+    if (!code)
+        code = bagi_crcs_trailer(bytes, size, path, trailer, err);
+    bagi_close_read(env, file);
+    bagi_free_text(&env->memory, path);
+    bagi_free_text(&env->memory, bag);
+    return code;
 }
 
 /* Open the sidecar of a Bag whose shape is known, and check what costs O(1). Of
@@ -5292,7 +5735,7 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     bool journal = how->unfinished && bag->split;
     bags_code code = bagi_file_open(bag, dir, how->name, BAGI_CRCS, err);
     if (code == BAGS_ERROR_MISSING)
-        return bagi_crcs_missing(bag, err);
+        return bagi_crcs_missing(bag->file[BAGI_BLOBS].path, file->path, err);
     if (!code)
         code = bagi_file_map(bag, file, how->no_mmap, err);
     if (!code && journal)
@@ -5391,6 +5834,9 @@ static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
         code = bagi_bag_open_files(bag, dir, how, &why);
+        if (!code)
+            code = bagi_check_record(bag->env, bag->file[BAGI_BLOBS].path,
+                how->record.identity, &why);
         moved = code == BAGS_ERROR_CORRUPT && dir->standalone &&
                 bagi_bag_moved(bag);
         if (code)
@@ -5400,6 +5846,7 @@ static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     } while (moved);
     if (code)
         return code;
+    bag->record = how->record.identity;
     bag->verify = how->verify_checksums;
     bag->random = how->access == BAGS_ACCESS_RANDOM && bag->env->io.advise &&
                   bag->file[BAGI_BLOBS].map;
@@ -5762,14 +6209,23 @@ static bagi_span bagi_span_of(
     return span;
 }
 
+/* True if blobs are found without reading files. */
+static bool bagi_bag_needs_no_scratch(const bag_reader *bag) {
+    return bag->data && bag->ends && (!bag->verify || bag->crcs);
+}
+
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
     bags_view blob = {NULL, 0};
     bagi_span span = bagi_span_of(reader, index, 1);
-    bags_code code = index < reader->length
-                         ? bagi_fetch_one(&span, scratch, &blob, err)
-                         : bagi_bag_fail_index(reader, index, err);
+    bags_code code = BAGS_OK;
+    if (!reader || (!scratch && !bagi_bag_needs_no_scratch(reader)))
+        code = bagi_fail_null(err);
+    else if (index >= reader->length)
+        code = bagi_bag_fail_index(reader, index, err);
+    else
+        code = bagi_fetch_one(&span, scratch, &blob, err);
     if (code) {
         blob.data = NULL;
         blob.size = (size_t)code;
@@ -5783,6 +6239,8 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     BAGI_ERR(err);
     bags_range range;
     memset(&range, 0, sizeof range);
+    BAGI_NEED(
+        reader && out && (scratch || bagi_bag_needs_no_scratch(reader)), err);
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
@@ -5821,6 +6279,7 @@ static bags_code bagi_bag_fetch_many(const bag_reader *reader,
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
+    BAGI_NEED(reader && scratch && ((indices && out) || !count), err);
     BAGI_ERR(err);
     return bagi_bag_fetch_many(
         reader, indices, count, scratch, false, out, err);
@@ -5829,6 +6288,7 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
 BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
     bags_error *err) {
+    BAGI_NEED(reader && scratch && (indices || !count), err);
     BAGI_ERR(err);
     return bagi_bag_fetch_many(
         reader, indices, count, scratch, true, NULL, err);
@@ -6108,8 +6568,8 @@ static bags_code bagi_dir_standalone(
     dir->env = env;
     dir->standalone = true;
     dir->bare = !bagi_is_bag_path(path);
-    dir->path = bagi_copy_text(
-        &env->memory, path, strlen(path) - (dir->bare ? 0 : 4), err);
+    dir->path =
+        bagi_absolute(env, path, strlen(path) - (dir->bare ? 0 : 4), err);
     return dir->path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
@@ -6185,6 +6645,10 @@ BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
     const bag_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
+    if (!data && size > 0) {
+        bagi_fail_null(err);
+        return NULL;
+    }
     if (options->verify_checksums) {
         bags_fail(err, BAGS_ERROR_ARGUMENT,
             "(memory): a Bag in memory has no checksums next to it");
@@ -6219,12 +6683,13 @@ BAGS_API void bag_reader_close(bag_reader *reader) {
 }
 
 BAGS_API uint64_t bag_reader_length(const bag_reader *reader) {
-    return reader->length;
+    return reader ? reader->length : 0;
 }
 
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
-    return reader->split ? reader->limit + 8 * reader->length
-                         : reader->file[BAGI_BLOBS].size;
+    return !reader         ? 0
+           : reader->split ? reader->limit + 8 * reader->length
+                           : reader->file[BAGI_BLOBS].size;
 }
 
 #ifndef BAGS_NO_WRITER
@@ -6240,9 +6705,27 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 typedef struct bagi_job {
     bagi_env env;
     bool no_sync;
+    uint64_t process; /* which opened it */
     bags_error
         failure; /* the first one; its code is BAGS_OK if there is none */
 } bagi_job;
+
+static void bagi_job_init(bagi_job *job, const bagi_env *env, bool no_sync) {
+    job->env = *env;
+    job->no_sync = no_sync;
+    job->process = bagi_process();
+}
+
+/* True in the process that opened the writer. In a child made by fork() it has
+ * failed: the files, and the lock, are the parent's. */
+static bool bagi_job_is_ours(bagi_job *job, const char *path) {
+    if (BAGI_UNLIKELY(job->process != bagi_process()) && !job->failure.code)
+        bags_fail(&job->failure, BAGS_ERROR_STATE,
+            "%s: its writer belongs to the process that opened it, not to a "
+            "child made by fork()",
+            path ? bagi_tail(path) : "");
+    return job->process == bagi_process();
+}
 
 /* Return the first failure, and copy it to err. */
 static bags_code bagi_job_end(const bagi_job *job, bags_error *err) {
@@ -6335,7 +6818,8 @@ static void bagi_stream_write_back(bagi_stream *stream) {
 static void bagi_stream_write(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     const bags_io *io = &stream->job->env.io;
-    if (bagi_stream_idle(stream))
+    if (bagi_stream_idle(stream) ||
+        !bagi_job_is_ours(stream->job, stream->path))
         return;
     if (stream->written > (uint64_t)INT64_MAX - size) {
         bags_fail(&stream->job->failure, BAGS_ERROR_LIMIT,
@@ -6463,9 +6947,13 @@ static void bagi_stream_forget(bagi_stream *stream) {
     bagi_stream_close(stream);
 }
 
-/* Remove a file that this writer created or resumed. */
+/* Remove a file that this writer created or resumed, unless its path leads to another
+ * one now. */
 static void bagi_stream_remove(bagi_stream *stream) {
-    if (stream->handle)
+    bags_error ignored;
+    if (stream->handle && bagi_job_is_ours(stream->job, stream->path) &&
+        !bagi_check_same(
+            &stream->job->env, stream->handle, stream->path, &ignored))
         stream->job->env.io.remove(stream->job->env.io.user, stream->path);
     bagi_stream_forget(stream);
 }
@@ -6500,8 +6988,8 @@ static void bagi_stream_copy(
 
 typedef struct bagi_output {
     bagi_stream stream[BAGI_FILES];
-    bool checksums;      /* there is a stream of CRCs */
-    uint32_t name, spec; /* for the trailer: CRCs, 0 if standalone */
+    bool checksums;       /* there is a stream of CRCs */
+    bagi_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
     uint64_t kept_length, kept_end;       /* used by complete datapoints */
     uint64_t resumed_length, resumed_end; /* what existed when it was opened */
@@ -6535,13 +7023,10 @@ static bags_code bagi_output_init(
 }
 
 /* Write checksums too, from the first blob on. */
-static void bagi_output_add_checksums(
-    bagi_output *output, uint32_t name, uint32_t spec) {
+static void bagi_output_add_checksums(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
     output->checksums =
         !bagi_stream_buffer(crcs, output->stream[BAGI_ENDS].capacity / 2);
-    output->name = name;
-    output->spec = spec;
 }
 
 static void bagi_output_free(bagi_output *output) {
@@ -6660,33 +7145,28 @@ static void bagi_output_sync(const bagi_output *output) {
         bagi_stream_sync(&output->stream[i]);
 }
 
-/* Write the trailer after the CRCs, once the Bag has its table. */
-static void bagi_output_seal(bagi_output *output, uint32_t table) {
+/* The CRC of the CRCs, which are flushed. */
+static uint32_t bagi_output_crcs(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
-    bagi_trailer trailer = {output->length, output->stream[BAGI_BLOBS].end,
-        table, 0, output->name, output->spec};
-    unsigned char bytes[BAGI_TRAILER_SIZE];
+    uint32_t crc = 0;
     if (!crcs->moved)
-        trailer.crcs = bagi_crc(0, crcs->buffer, (size_t)crcs->end);
-    bagi_stream_flush(crcs);
-    for (uint64_t at = 0; crcs->moved && at < crcs->end;) {
+        return bagi_crc(0, crcs->buffer, (size_t)crcs->end);
+    for (uint64_t at = 0; at < crcs->end;) {
         uint64_t left = crcs->end - at;
         size_t step = left < crcs->capacity ? (size_t)left : crcs->capacity;
         if (bagi_stream_idle(crcs) ||
             bagi_read_at(&crcs->job->env, crcs->handle, crcs->path, at,
                 crcs->buffer, step, &crcs->job->failure))
-            return;
-        trailer.crcs = bagi_crc(trailer.crcs, crcs->buffer, step);
+            break;
+        crc = bagi_crc(crc, crcs->buffer, step);
         at += step;
     }
-    bagi_trailer_store(&trailer, bytes);
-    bagi_stream_write(crcs, bytes, sizeof bytes);
-    crcs->end = crcs->written;
-    bagi_stream_truncate(crcs);
+    return crc;
 }
 
-/* Make the Bag complete; the files stay open. If the journal is kept, it is on the
- * disk before there is a table, so that it never lists fewer blobs. */
+/* Make the Bag complete, except for the trailer of its checksums; the files stay
+ * open. If the journal is kept, it is on the disk before there is a table, so that it
+ * never lists fewer blobs. */
 static void bagi_output_finish(
     bagi_output *output, bool keep_idx, bool no_sync) {
     static const unsigned char zero[8] = {0};
@@ -6701,13 +7181,28 @@ static void bagi_output_finish(
     }
     bagi_stream_append(blobs, zero, sizeof zero);
     bagi_stream_copy(blobs, ends, &table);
-    if (output->checksums)
-        bagi_output_seal(output, table);
     bagi_stream_flush(blobs);
     bagi_stream_truncate(blobs);
+    if (!output->checksums)
+        return;
+    bagi_trailer trailer = {output->length, blobs->end, table, 0, 0, 0, false};
+    trailer.crcs = bagi_output_crcs(output);
+    output->trailer = trailer;
+}
+
+/* Write the trailer, if there are checksums, and sync the files that stay. */
+static void bagi_output_seal(bagi_output *output, bool no_sync) {
+    bagi_stream *crcs = &output->stream[BAGI_CRCS];
+    unsigned char bytes[BAGI_TRAILER_SIZE];
+    if (output->checksums) {
+        bagi_trailer_store(&output->trailer, bytes);
+        bagi_stream_write(crcs, bytes, sizeof bytes);
+        crcs->end = crcs->written;
+        bagi_stream_truncate(crcs);
+    }
     if (!no_sync) {
-        bagi_stream_sync(blobs);
-        bagi_stream_sync(&output->stream[BAGI_CRCS]);
+        bagi_stream_sync(&output->stream[BAGI_BLOBS]);
+        bagi_stream_sync(crcs);
     }
 }
 
@@ -6756,6 +7251,15 @@ static void bagi_bag_writer_no_crcs(bag_writer *writer) {
             bagi_tail(writer->dir.path));
 }
 
+/* Fail if the path does not lead to the Bag any more, which is open and locked, or in
+ * another process than the one that opened it. */
+static void bagi_bag_writer_check(bag_writer *writer) {
+    const bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    if (bagi_job_is_ours(&writer->job, blobs->path) && !bagi_stream_idle(blobs))
+        bagi_check_same(
+            &writer->job.env, blobs->handle, blobs->path, &writer->job.failure);
+}
+
 /* The Bag is locked before its journal exists: where there is a journal, there is
  * the lock. */
 static void bagi_bag_writer_create(bag_writer *writer) {
@@ -6764,6 +7268,7 @@ static void bagi_bag_writer_create(bag_writer *writer) {
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
     if (!bagi_stream_idle(blobs))
         bagi_stream_fail(blobs, io->lock(io->user, blobs->handle), "lock");
+    bagi_bag_writer_check(writer);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
     bagi_bag_writer_no_crcs(writer);
 }
@@ -6776,8 +7281,7 @@ static bag_writer *bagi_bag_writer_new(
     if (!writer)
         return NULL;
     bagi_job *job = &writer->job;
-    job->env = env;
-    job->no_sync = options->no_sync;
+    bagi_job_init(job, &env, options->no_sync);
     writer->keep_idx = options->keep_idx;
     if (!bagi_dir_standalone(&job->env, path, &writer->dir, &job->failure))
         bagi_output_init(&writer->output, job, options->buffer_size);
@@ -6796,7 +7300,7 @@ BAGS_API bag_writer *bag_writer_open(
     if (!writer)
         return NULL;
     if (options->checksum)
-        bagi_output_add_checksums(&writer->output, 0, 0);
+        bagi_output_add_checksums(&writer->output);
     bagi_bag_writer_create(writer);
     if (!bagi_job_end(&writer->job, err))
         return writer;
@@ -6806,13 +7310,15 @@ BAGS_API bag_writer *bag_writer_open(
 
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err) {
-    BAGI_ERR(err);
-    if (!writer)
+    if (BAGI_UNLIKELY(!writer))
         return bagi_fail_no_writer(err);
+    BAGI_NEED(data || !size, err);
     if (!writer->job.failure.code)
         bagi_output_append(&writer->output, (const unsigned char *)data, size);
-    if (BAGI_UNLIKELY(writer->job.failure.code))
+    if (BAGI_UNLIKELY(writer->job.failure.code)) {
+        BAGI_ERR(err);
         return bagi_job_end(&writer->job, err);
+    }
     if (index)
         *index = writer->output.length - 1;
     return BAGS_OK;
@@ -6822,6 +7328,7 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     if (!writer)
         return bagi_fail_no_writer(err);
+    bagi_bag_writer_check(writer);
     bagi_output_flush(&writer->output);
     return bagi_job_end(&writer->job, err);
 }
@@ -6832,6 +7339,7 @@ BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     if (!writer)
         return bagi_fail_no_writer(err);
     bagi_job *job = &writer->job;
+    bagi_bag_writer_check(writer);
     bagi_output_flush(&writer->output);
     bagi_output_sync(&writer->output);
     if (!job->failure.code)
@@ -6857,7 +7365,9 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
         return BAGS_OK;
     bagi_job *job = &writer->job;
     bool no_sync = job->no_sync && !writer->synced;
+    bagi_bag_writer_check(writer);
     bagi_output_finish(&writer->output, true, no_sync);
+    bagi_output_seal(&writer->output, no_sync);
     if (!job->failure.code && !no_sync)
         bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
             &job->failure);
@@ -6874,27 +7384,26 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
 BAGS_API void bag_writer_abort(bag_writer *writer) {
     if (!writer)
         return;
-    for (int i = 0; i < BAGI_FILES; i++)
+    for (int i = 0; i < BAGI_FILES; i++) /* in a child they are only closed */
         bagi_stream_remove(&writer->output.stream[i]);
     bagi_bag_writer_free(writer);
 }
 
 /* ---- checksums for a Bag that exists ---- */
 
-/* Write NAME.crc next to a Bag: as NAME.crc.partial, renamed when it is complete. */
+/* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
+ * out what that contains. */
 static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
-    const bagi_how *how, bool no_sync, bags_error *err) {
+    const bagi_how *how, bagi_trailer *trailer, bags_error *err) {
     bagi_job job;
     bagi_stream stream;
     bagi_cursor cursor;
-    bagi_trailer trailer = {
-        bag->length, bag->file[BAGI_BLOBS].size, 0, 0, 0, 0};
-    unsigned char bytes[BAGI_TRAILER_SIZE];
+    unsigned char bytes[4];
     bags_error *failure = &job.failure;
     memset(&job, 0, sizeof job);
     memset(&stream, 0, sizeof stream);
-    job.env = *bag->env;
-    job.no_sync = no_sync;
+    memset(trailer, 0, sizeof *trailer);
+    bagi_job_init(&job, bag->env, true);
     stream.job = &job;
     bagi_cursor_open(&cursor, bag, 0, bag->length);
     if (!bagi_stream_buffer(&stream, BAGI_BUFFER_MIN) &&
@@ -6909,31 +7418,40 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
         if (!failure->code)
             bagi_cursor_crc(&cursor, &crc, failure);
         bagi_store_u32(bytes, crc);
-        trailer.crcs = bagi_crc(trailer.crcs, bytes, 4);
+        trailer->crcs = bagi_crc(trailer->crcs, bytes, 4);
         bagi_stream_append(&stream, bytes, 4);
     }
-    trailer.table = cursor.table_crc;
+    trailer->length = bag->length;
+    trailer->size = bag->file[BAGI_BLOBS].size;
+    trailer->table = cursor.table_crc;
     bagi_cursor_close(&cursor);
-    if (!dir->standalone) {
-        trailer.name = bagi_crc_text(how->name);
-        trailer.spec = how->spec;
-    }
-    bagi_trailer_store(&trailer, bytes);
-    bagi_stream_append(&stream, bytes, sizeof bytes);
     bagi_stream_flush(&stream);
-    if (!no_sync)
-        bagi_stream_sync(&stream);
-    bool created = stream.handle != NULL;
+    if (failure->code)
+        bagi_stream_remove(&stream);
     bagi_stream_close(&stream);
     bagi_free(&job.env.memory, stream.buffer, stream.capacity);
-    if (!failure->code)
-        bagi_dir_rename(dir, how->name, ".crc.partial", ".crc", failure);
-    if (failure->code && created) {
-        bags_error ignored;
-        bagi_dir_remove(dir, how->name, ".crc.partial", &ignored);
-    }
-    if (!failure->code && !no_sync)
-        bagi_sync_parents(&job.env, bag->file[BAGI_BLOBS].path, 1, failure);
+    return bagi_job_end(&job, err);
+}
+
+/* Append the trailer to NAME.crc.partial, and rename it to NAME.crc. */
+static bags_code bagi_crcs_seal(const bagi_dir *dir, const char *name,
+    const bagi_trailer *trailer, bool no_sync, bags_error *err) {
+    bagi_job job;
+    bagi_stream stream;
+    unsigned char bytes[BAGI_TRAILER_SIZE];
+    memset(&job, 0, sizeof job);
+    memset(&stream, 0, sizeof stream);
+    bagi_job_init(&job, dir->env, no_sync);
+    stream.job = &job;
+    bagi_trailer_store(trailer, bytes);
+    bagi_stream_open(&stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
+    stream.written = 4 * trailer->length;
+    bagi_stream_write(&stream, bytes, sizeof bytes);
+    if (!no_sync)
+        bagi_stream_sync(&stream);
+    bagi_stream_close(&stream);
+    if (!job.failure.code)
+        bagi_dir_rename(dir, name, ".crc.partial", ".crc", &job.failure);
     return bagi_job_end(&job, err);
 }
 #endif /* BAGS_NO_WRITER */
@@ -7172,21 +7690,22 @@ static void bagi_common_free(
 /*
  * Read spec.json (or spec.json.partial) of a shard. The first valid one becomes the
  * common spec; a later one must be equal. One that differs is an error, with which
- * *own, if not NULL, receives that shard's spec. *crc is that of the file, if it
- * could be read.
+ * *own, if not NULL, receives that shard's spec. *record is what it is, if it could
+ * be read.
  */
 static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
-    const char *suffix, bagi_spec *own, uint32_t *crc, bags_error *err) {
+    const char *suffix, bagi_spec *own, bagi_record *record, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
     bagi_spec spec;
     unsigned char *text = NULL;
     size_t size = 0;
     memset(&spec, 0, sizeof spec);
-    bags_code code = bagi_dir_read(
-        dir, "spec.json", suffix, BAGI_SPEC_MAX, &text, &size, err);
+    memset(record, 0, sizeof *record);
+    bags_code code = bagi_dir_read(dir, "spec.json", suffix, BAGI_SPEC_MAX,
+        &text, &size, &record->identity, err);
     if (code)
         return code;
-    *crc = bagi_crc(0, text, size);
+    record->spec = bagi_crc(0, text, size);
     if (common->text && size == common->size &&
         memcmp(text, common->text, size) == 0) {
         bagi_free(memory, text, size);
@@ -7265,7 +7784,9 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
  *                                   v      |
  *                              CRASHED (the same files, not locked)
  *
- *     UNFINISHED  spec.json.partial, locked by the writer as long as it lives;
+ *     UNFINISHED  spec.json.partial, locked by the writer as long as it lives, which
+ *                 checks that its path still leads to the file that it locked before
+ *                 it renames or removes anything (bagi_writer_check);
  *                 NAME.bag without a table; NAME.idx; NAME.crc without a trailer.
  *                 What reaches the system does so in this order: blobs and CRCs of
  *                 the fields, their .idx, refs.bag and refs.crc, refs.idx. A
@@ -7274,7 +7795,8 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
  *                 was on the disk. NAME.idx is removed, or kept if requested.
  *
  * Locks: spec.json.partial of a shard, NAME.bag of a standalone Bag; both belong to
- * the one writer or recovery that changes the files. Readers lock nothing.
+ * the one writer or recovery that changes the files. spec.json of a finished shard, by
+ * bags_checksum and bags_finalize. Readers lock nothing.
  * ====================================================================== */
 
 /* ---- faults ---- */
@@ -7457,6 +7979,34 @@ static bags_code bagi_is_single(
     return code || *single ? code : bagi_is_finished(dir, single, err);
 }
 
+/* Refuse a directory that is an unsharded dataset, finished or not, and has shards
+ * too: which of them is meant is unknown. */
+static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
+    const bagi_env *env = dir->env;
+    bagi_sink sink = {err, NULL};
+    bagi_names names;
+    bool single = false;
+    bags_code code = bagi_is_single(dir, &single, err);
+    if (code || !single)
+        return code;
+    code = bagi_names_list(env, dir->path, &sink, &names);
+    for (size_t i = 0; i < names.count && !code; i++) {
+        bags_path_kind kind = BAGS_PATH_NONE;
+        char *path = bagi_shard_path(env, dir->path, names.names[i], err);
+        code = path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
+        bagi_free_text(&env->memory, path);
+        if (!code && kind == BAGS_PATH_DIRECTORY)
+            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: has both spec.json and shards (%0*" PRIu64
+                "): two datasets were written to one path; move one of them "
+                "away",
+                bagi_tail(dir->path), (int)names.names[i].digits,
+                names.names[i].number);
+    }
+    bagi_names_free(&names);
+    return code;
+}
+
 /* True if a directory has the files of a finished shard, but lost spec.json: a
  * writer's record exists before the first of them, until it becomes spec.json. */
 static bags_code bagi_is_spec_lost(
@@ -7626,18 +8176,39 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     return bagi_report_file(sink, NULL, code);
 }
 
+/* What the trailers of a finished shard's checksums must contain, as they are now; all
+ * must exist. */
+static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
+    bool split, bagi_record *record, bags_error *err) {
+    uint32_t bound = record->spec;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < spec->count + !split && !code; i++) {
+        const char *name = bagi_spec_name(spec, i);
+        bagi_trailer trailer;
+        code = bagi_crcs_read_trailer(dir, name, &trailer, err);
+        if (!code)
+            bound = bagi_bind(bound, name, trailer.crcs);
+    }
+    record->bound = bound;
+    record->is_bound = !code;
+    return code;
+}
+
 /*
  * Open a finished shard by its spec.json, as *how states apart from names: its number
- * of datapoints, and in *how its variant and the CRC of spec.json.
+ * of datapoints, and in *how its variant and what its files are compared with.
  */
 static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     bool allow_unequal, bagi_how *how, uint64_t *length, bagi_sink *sink) {
     bag_reader *refs = NULL;
     bool split = false;
     bags_code code =
-        bagi_common_read(common, dir, "", NULL, &how->spec, sink->err);
+        bagi_common_read(common, dir, "", NULL, &how->record, sink->err);
     if (!code)
         code = bagi_shard_variant(dir, &common->spec, &split, sink);
+    if (!code && how->verify_checksums)
+        code =
+            bagi_shard_bind(dir, &common->spec, split, &how->record, sink->err);
     how->where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
     how->name = "refs";
     how->no_mmap = how->allow_empty = true;
@@ -7802,7 +8373,7 @@ static bags_code bagi_finalize_mark(
         return code;
     memset(&job, 0, sizeof job);
     memset(&stream, 0, sizeof stream);
-    job.env = *dir->env;
+    bagi_job_init(&job, dir->env, no_sync);
     stream.job = &job;
     bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
     *made = stream.handle != NULL;
@@ -7814,6 +8385,24 @@ static bags_code bagi_finalize_mark(
     if (!job.failure.code && !no_sync)
         bagi_sync_dir(dir->env, dir->path, &job.failure);
     return bagi_job_end(&job, err);
+}
+
+/* Open and lock spec.json of a finished shard, against other processes that change
+ * what belongs to it. *file is to be closed, *path to be freed. */
+static bags_code bagi_lock_shard(
+    const bagi_dir *dir, void **file, char **path, bags_error *err) {
+    const bagi_env *env = dir->env;
+    *path = bagi_dir_path(dir, "spec.json", "", err);
+    bags_code code = *path ? bagi_open(env, *path, BAGS_IO_READ, file, err)
+                           : BAGS_ERROR_MEMORY;
+    int error = code ? 0 : env->io.lock(env->io.user, *file);
+    if (error == EWOULDBLOCK)
+        return bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: locked by another process that writes it or its checksums",
+            bagi_tail(dir->path));
+    if (error)
+        return bagi_fail_system(err, error, *path, "lock");
+    return code ? code : bagi_check_same(env, *file, *path, err);
 }
 
 static bags_code bagi_finalize_check(
@@ -7838,18 +8427,40 @@ static bags_code bagi_finalize_list(
     return code;
 }
 
+/* Rename a shard whose spec.json no other process has locked. A directory that has
+ * the new name, even an empty one, is a writer's: it must not be replaced. */
+static bags_code bagi_finalize_rename(
+    const bagi_env *env, const char *from, const char *to, bags_error *err) {
+    bagi_dir dir = bagi_dir_of(env, from);
+    bags_path_kind kind = BAGS_PATH_NONE;
+    void *file = NULL;
+    char *path = NULL;
+    bags_code code = bagi_lock_shard(&dir, &file, &path, err);
+    if (!code)
+        code = bagi_kind(env, to, &kind, err);
+    if (!code && kind != BAGS_PATH_NONE)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: already exists: a writer has started it", bagi_tail(to));
+    if (!code)
+        code = bagi_check_same(env, file, path, err);
+    bagi_close_read(env, file); /* before, for Windows */
+    bagi_free_text(&env->memory, path);
+    return code ? code
+                : bagi_fail_system(err, env->io.rename(env->io.user, from, to),
+                      from, "rename");
+}
+
 /* Give a shard the number `to`, unless it has it. */
-static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
+static bags_code bagi_finalize_number(const bagi_env *env, const char *path,
     bagi_name from, uint64_t to, uint64_t *count, bags_error *err) {
     if (from.number == to && (from.digits == 6 || to > 999999))
         return BAGS_OK;
     char *old_path = bagi_shard_path(env, path, from, err);
     char *new_path =
         old_path ? bagi_shard_path(env, path, bagi_shard_name(to), err) : NULL;
-    int error = new_path ? env->io.rename(env->io.user, old_path, new_path) : 0;
-    bags_code code = new_path ? BAGS_OK : BAGS_ERROR_MEMORY;
-    if (error)
-        code = bagi_fail_system(err, error, old_path, "rename");
+    bags_code code = new_path
+                         ? bagi_finalize_rename(env, old_path, new_path, err)
+                         : BAGS_ERROR_MEMORY;
     *count += !code;
     bagi_free_text(&env->memory, old_path);
     bagi_free_text(&env->memory, new_path);
@@ -7868,7 +8479,10 @@ BAGS_API bags_code bags_finalize(const char *path,
     bagi_names names;
     uint64_t count = 0;
     bool made = false;
+    bagi_dir dataset = bagi_dir_of(&env, path);
     bags_code code = bagi_check_path(path, err);
+    if (!code)
+        code = bagi_check_mixed(&dataset, err);
     if (code)
         return code;
     code = bagi_finalize_list(&env, path, &names, err);
@@ -7879,12 +8493,12 @@ BAGS_API bags_code bags_finalize(const char *path,
         code = first ? bagi_finalize_mark(&dir, options->no_sync, &made, err)
                      : BAGS_ERROR_MEMORY;
     if (!code)
-        code = bagi_finalize_rename(&env, path, names.names[0], 0, &count, err);
+        code = bagi_finalize_number(&env, path, names.names[0], 0, &count, err);
     bagi_names_free(&names);
     if (!code)
         code = bagi_finalize_list(&env, path, &names, err);
     for (size_t i = 1; i < names.count && !code; i++)
-        code = bagi_finalize_rename(&env, path, names.names[i], i, &count, err);
+        code = bagi_finalize_number(&env, path, names.names[i], i, &count, err);
     bagi_names_free(&names);
     if (!code && count && !options->no_sync)
         code = bagi_sync_dir(&env, path, err);
@@ -7927,16 +8541,21 @@ struct bags_writer {
     uint64_t resumed;      /* datapoints that existed, with `resume` */
     uint64_t shard_length; /* datapoints in the shard being written */
     bool sharded;
-    bool begun;          /* by bags_writer_begin */
-    bool partial;        /* blobs of an incomplete datapoint may be appended */
-    bool created_path;   /* the directory of the shards did not exist before */
-    bool resumed_shard;  /* another writer started the shard */
-    bool committed;      /* its spec.json exists */
-    bool parents_synced; /* the names of the directories are on the disk */
-    bool synced;         /* part of it must survive a power failure: no_sync
+    bool begun;         /* by bags_writer_begin */
+    bool inside;        /* a codec or a hook was called, and has not returned */
+    bool finishing;     /* tables were appended */
+    bool held;          /* the record is locked, and was found at its path */
+    void *last;         /* spec.json of the shard before, open; NULL: none */
+    char *last_path;    /* of it */
+    bool partial;       /* blobs of an incomplete datapoint may be appended */
+    bool created_path;  /* the directory of the shards did not exist before */
+    bool resumed_shard; /* another writer started the shard */
+    bool committed;     /* its spec.json exists */
+    bool parents_synced;   /* the names of the directories are on the disk */
+    bool synced;           /* part of it must survive a power failure: no_sync
                             does not apply to the rest */
-    size_t unsynced;     /* created parent directories that were not synced */
-    bags_error pending;  /* why the current datapoint is refused */
+    size_t unsynced;       /* created parent directories that were not synced */
+    bags_error pending;    /* why the current datapoint is refused */
     bool pending_reported; /* the caller received that error */
     bags_error refusal;    /* of the first datapoint whose refusal was not */
     uint64_t refused;      /* reported, and how many there were */
@@ -7950,11 +8569,67 @@ static bagi_output *bagi_writer_refs(const bags_writer *writer) {
 
 /* Let all Bags of the shard have checksums. */
 static void bagi_writer_add_checksums(bags_writer *writer) {
-    uint32_t spec =
-        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
     for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_add_checksums(&writer->outputs[i],
-            bagi_crc_text(bagi_spec_name(&writer->spec, i)), spec);
+        bagi_output_add_checksums(&writer->outputs[i]);
+}
+
+/* Fail unless the shard is still this writer's: its record, spec.json.partial, is the
+ * file that it holds open and locked, and no other process has finished it. Called
+ * before everything that changes files by their paths. */
+static bags_code bagi_writer_check(bags_writer *writer) {
+    const bagi_stream *record = &writer->record;
+    bags_error *failure = &writer->job.failure;
+    bool finished = false;
+    if (!bagi_job_is_ours(&writer->job, writer->path) || failure->code)
+        return failure->code;
+    if (writer->finishing)
+        return bags_fail(failure, BAGS_ERROR_STATE,
+            "%s: finishing it was interrupted by an exception or longjmp; "
+            "recover it",
+            bagi_tail(writer->shard));
+    if (!bagi_check_same(
+            &writer->job.env, record->handle, record->path, failure) &&
+        !bagi_is_finished(&writer->dir, &finished, failure) && finished)
+        bags_fail(failure, BAGS_ERROR_STATE,
+            "%s: has a spec.json that another process wrote; nothing was "
+            "changed",
+            bagi_tail(writer->shard));
+    return failure->code;
+}
+
+/* Lock a file that the writer of `path` had locked. */
+static bags_code bagi_lock_left(const bagi_env *env, void *file,
+    const char *file_path, const char *path, bags_error *err) {
+    int error = env->io.lock(env->io.user, file);
+    if (error == EWOULDBLOCK)
+        return bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: unfinished, locked by a running writer", bagi_tail(path));
+    return bagi_fail_system(err, error, file_path, "lock");
+}
+
+#define BAGI_LOCK_TRIES 200 /* a millisecond each */
+
+/* Lock the record, which is open. It may have been replaced or removed in between:
+ * then another process has the shard. */
+static bags_code bagi_writer_lock(
+    bags_writer *writer, int tries, bags_error *err) {
+    const bagi_env *env = &writer->job.env;
+    const bagi_stream *record = &writer->record;
+    bags_code code = BAGS_ERROR_LOCKED;
+    for (int i = 0; i < tries && code == BAGS_ERROR_LOCKED; i++) {
+        if (i)
+            bagi_pause();
+        code = bagi_lock_left(
+            env, record->handle, record->path, writer->shard, err);
+    }
+    if (!code)
+        code = bagi_check_same(env, record->handle, record->path, err);
+    if (code == BAGS_ERROR_STATE)
+        code = bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: unfinished; another process is finishing or removing it",
+            bagi_tail(writer->shard));
+    writer->held = !code;
+    return code;
 }
 
 /* Forget the shard; its files stay as they are. */
@@ -7965,6 +8640,7 @@ static void bagi_writer_leave(bags_writer *writer) {
     bagi_free_text(&writer->job.env.memory, writer->shard);
     writer->shard = NULL;
     writer->resumed_shard = writer->synced = writer->committed = false;
+    writer->held = writer->finishing = false;
 }
 
 BAGI_COLD static bags_code bagi_fail_finalized(
@@ -7976,23 +8652,60 @@ BAGI_COLD static bags_code bagi_fail_finalized(
         bagi_tail(writer->path));
 }
 
-/* True, and a failure, if bags_finalize renumbers the shards since this writer was
- * opened. Then only the record and an empty directory are the writer's: finalize may
- * have put a finished shard in its place. */
-static bool bagi_writer_is_late(bags_writer *writer) {
+/* Keep the record of the shard that is about to be finished open, without a lock: as
+ * long as it is at its path, the dataset was not replaced. */
+static void bagi_writer_keep_last(bags_writer *writer) {
     const bagi_env *env = &writer->job.env;
     bags_error *err = &writer->job.failure;
+    bagi_close_read(env, writer->last);
+    bagi_free_text(&env->memory, writer->last_path);
+    writer->last = NULL;
+    writer->last_path = bagi_dir_path(&writer->dir, "spec.json", "", err);
+    if (writer->last_path)
+        bagi_open(env, writer->record.path, BAGS_IO_READ, &writer->last, err);
+}
+
+/* Fail if the dataset is no longer the one that this writer opened, or, with *marked,
+ * if bags_finalize renumbers it. */
+static bags_code bagi_writer_check_last(
+    const bags_writer *writer, bool *marked, bags_error *err) {
+    const bagi_env *env = &writer->job.env;
+    bags_code code = BAGS_OK;
+    *marked = false;
+    if (writer->sharded && !writer->options.append)
+        code =
+            bagi_has_mark(env, writer->path, bagi_shard_name(0), marked, err);
+    if (*marked)
+        code = bagi_fail_finalized(writer, err);
+    else if (!code && writer->last)
+        code = bagi_check_same(env, writer->last, writer->last_path, err);
+    return code;
+}
+
+/* True, and a failure, if the shard that was claimed is not to be written. Only the
+ * record and an empty directory are the writer's: another process may have put a
+ * finished shard in its place. */
+static bool bagi_writer_is_late(bags_writer *writer) {
+    const bagi_env *env = &writer->job.env;
+    bags_error why;
     bool marked = false;
-    if (err->code || !writer->sharded || writer->options.append)
-        return false;
-    if (bagi_has_mark(env, writer->path, bagi_shard_name(0), &marked, err) ||
-        !marked)
+    if (writer->job.failure.code ||
+        !bagi_writer_check_last(writer, &marked, &why))
         return false;
     bagi_stream_remove(&writer->record);
     env->io.remove_dir(env->io.user, writer->shard);
     bagi_writer_leave(writer);
-    bagi_fail_finalized(writer, err);
+    writer->job.failure = why;
     return true;
+}
+
+/* What was finished must still exist when a call between two shards reports it. */
+static void bagi_writer_check_idle(bags_writer *writer) {
+    bags_error why;
+    bool marked = false;
+    if (!writer->job.failure.code && !writer->shard && writer->last &&
+        bagi_writer_check_last(writer, &marked, &why) && !marked)
+        writer->job.failure = why;
 }
 
 /* The record of the claim is locked as long as the writer lives. It is on the disk
@@ -8002,13 +8715,20 @@ static bool bagi_writer_is_late(bags_writer *writer) {
 static void bagi_writer_create_record(bags_writer *writer) {
     bagi_stream *record = &writer->record;
     bagi_output *refs = bagi_writer_refs(writer);
-    const bags_io *io = &writer->job.env.io;
-    bags_error *failure = &writer->job.failure;
+    bags_error *failure = &writer->job.failure, why;
     bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
     bagi_stream_open(
         record, &writer->dir, "spec.json", ".partial", BAGS_IO_CREATE);
-    if (!bagi_stream_idle(record))
-        bagi_stream_fail(record, io->lock(io->user, record->handle), "lock");
+    bags_code code = bagi_stream_idle(record)
+                         ? failure->code
+                         : bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why);
+    if (code && !failure->code) {
+        if (code != BAGS_ERROR_LOCKED)
+            bagi_stream_remove(record);
+        *failure = why;
+    }
+    if (!failure->code)
+        bagi_writer_check(writer);
     bagi_stream_write(
         record, (const unsigned char *)writer->text, writer->text_size);
     if (!no_sync)
@@ -8038,17 +8758,29 @@ static bags_code bagi_writer_remove_checksums(
     return code;
 }
 
-/* Lock a file that the writer of `path` had locked. */
-static bags_code bagi_lock_left(const bagi_env *env, void *file,
-    const char *file_path, const char *path, bags_error *err) {
+/* Fail if locks have no effect, as on some network file systems: another open file
+ * could lock the record too. Claiming a shard is safe without them. */
+static bags_code bagi_check_locks(
+    const bagi_env *env, const char *path, bags_error *err) {
+    void *file = NULL;
+    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file, err);
+    if (code)
+        return code;
     int error = env->io.lock(env->io.user, file);
-    if (error == EWOULDBLOCK)
-        return bags_fail(err, BAGS_ERROR_LOCKED,
-            "%s: unfinished, locked by a running writer", bagi_tail(path));
-    return bagi_fail_system(err, error, file_path, "lock");
+    bagi_close_read(env, file);
+    if (error)
+        return error == EWOULDBLOCK
+                   ? BAGS_OK
+                   : bagi_fail_system(err, error, path, "lock");
+    return bags_fail(err, BAGS_ERROR_IO,
+        "%s: locks have no effect in this file system, so that "
+        "its writer may still be running; copy the dataset to a "
+        "local disk to resume or recover it",
+        bagi_tail(path));
 }
 
-/* Open and lock spec.json.partial of a shard that is not the writer's own. */
+/* Open and lock spec.json.partial of a shard that is not the writer's own. With
+ * BAGS_IO_READ it is only found out that it is not locked. */
 static bags_code bagi_writer_open_record(
     bags_writer *writer, int mode, bags_error *err) {
     const bagi_env *env = &writer->job.env;
@@ -8057,30 +8789,41 @@ static bags_code bagi_writer_open_record(
     bags_code code =
         record->path ? bagi_open(env, record->path, mode, &record->handle, err)
                      : BAGS_ERROR_MEMORY;
-    return code ? code
-                : bagi_lock_left(
-                      env, record->handle, record->path, writer->shard, err);
+    if (!code)
+        code = bagi_writer_lock(writer, 1, err);
+    if (!code)
+        code = bagi_check_locks(env, record->path, err);
+    if (!code && mode == BAGS_IO_READ) {
+        bagi_close_read(env, record->handle);
+        record->handle = NULL;
+    }
+    writer->held = !code && record->handle;
+    return code;
 }
 
 /* Remove an unfinished shard: the files of the fields, if they are known, the
  * record, and the directory, unless it contains something *else. Without a record
- * whose lock is held the files may be another writer's, and stay; for a refs.crc that
- * is alone, the record is created. refs.idx goes first:
+ * that is held the files may be another writer's, and stay; so do those next to a
+ * spec.json. For a refs.crc that is alone, the record is created. refs.idx goes first:
  * without it there are no datapoints, so that recovery can continue an interrupted
  * removal. Files are closed before, for Windows. */
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool known, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->job.env.io;
-    bool held = writer->record.handle != NULL, checksums = false;
+    const bagi_stream *record = &writer->record;
+    bool checksums = false, finished = false;
     bags_code code = BAGS_OK;
-    known = known && held;
-    if (!writer->record.path)
+    if (!record->path)
         code = bagi_dir_has(dir, "refs", ".crc", &checksums, err);
-    if (!code && checksums) {
+    if (!code && checksums)
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, err);
-        held = !code;
-    }
+    bool held = writer->held;
+    if (!code && held)
+        code = bagi_check_same(dir->env, record->handle, record->path, err);
+    if (!code)
+        code = bagi_is_finished(dir, &finished, err);
+    known = known && held && !finished;
     for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
         const char *name = bagi_spec_name(&writer->spec, i);
         bagi_output_close(&writer->outputs[i]);
@@ -8090,8 +8833,10 @@ static bags_code bagi_writer_discard(
     }
     if (!code && known)
         code = bagi_writer_remove_checksums(writer, err);
-    if (!code && held)
+    if (!code && held && !finished)
         code = bagi_dir_remove(dir, "refs", ".crc", err);
+    if (!code && held)
+        code = bagi_check_same(dir->env, record->handle, record->path, err);
     if (!code && held)
         code = bagi_dir_remove(dir, "spec.json", ".partial", err);
     bagi_stream_forget(&writer->record);
@@ -8105,11 +8850,11 @@ static bags_code bagi_writer_discard(
 
 /* Remove the shard being written, unless it is complete and only waiting for the
  * disk failed. */
-static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
+static void bagi_writer_drop(bags_writer *writer, bool known, bags_error *err) {
     const bags_io *io = &writer->job.env.io;
     bool other = false;
     if (writer->shard && !writer->committed)
-        bagi_writer_discard(writer, true, &other, err);
+        bagi_writer_discard(writer, known, &other, err);
     if (writer->created_path && writer->shards == 0)
         io->remove_dir(io->user, writer->path);
     bagi_writer_leave(writer);
@@ -8132,6 +8877,18 @@ BAGI_COLD static bags_code bagi_fail_claimed(
             : "remove it, or write to a new path");
 }
 
+/* Refuse shards in the directory of an unsharded dataset. */
+static bags_code bagi_writer_check_single(bags_writer *writer) {
+    bagi_dir dir = bagi_dir_of(&writer->job.env, writer->path);
+    bags_error *err = &writer->job.failure;
+    bool single = false;
+    bags_code code = bagi_is_single(&dir, &single, err);
+    if (code || !single)
+        return code;
+    return bags_fail(err, BAGS_ERROR_EXISTS,
+        "%s: is an unsharded dataset already", bagi_tail(writer->path));
+}
+
 /* Create the next shard's directory, which claims it, and its files. */
 static void bagi_writer_claim_once(bags_writer *writer) {
     const bagi_env *env = &writer->job.env;
@@ -8143,7 +8900,9 @@ static void bagi_writer_claim_once(bags_writer *writer) {
             bagi_tail(writer->path), writer->number);
         return;
     }
-    char *path = bagi_writer_shard_path(writer, err);
+    char *path = bagi_job_is_ours(&writer->job, writer->path)
+                     ? bagi_writer_shard_path(writer, err)
+                     : NULL;
     if (path && !bagi_kind(env, writer->path, &kind, err) &&
         !bagi_make_parents(
             env, path, writer->job.no_sync, &writer->unsynced, err)) {
@@ -8168,21 +8927,34 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_open(&writer->outputs[i], &writer->dir,
             bagi_spec_name(&writer->spec, i), BAGS_IO_CREATE);
+    if (!err->code && writer->sharded)
+        bagi_writer_check_single(writer);
     if (err->code) {
+        /* A file that existed is another writer's: then only those go that are open
+         * here. */
+        bool known = err->code != BAGS_ERROR_EXISTS;
         bags_error ignored;
-        bagi_writer_drop(writer, &ignored);
+        for (size_t i = writer->spec.count + 1; !known && i-- > 0;)
+            for (int k = BAGI_FILES; k-- > 0;)
+                bagi_stream_remove(&writer->outputs[i].stream[k]);
+        bagi_writer_drop(writer, known, &ignored);
     }
 }
 
 /* A recovery that sees the shard before its record is locked takes it for one that
- * a crashed writer left, and removes it. Then claim it again. */
+ * a crashed writer left, and removes it. Then claim it again, when it is gone. */
 static bags_code bagi_writer_claim(bags_writer *writer) {
     bags_error *failure = &writer->job.failure;
-    for (int tries = 0; tries < 9; tries++) {
+    bool taken = false; /* by a recovery */
+    for (int tries = 0; tries < BAGI_LOCK_TRIES; tries++) {
+        if (failure->code)
+            bagi_pause();
         failure->code = BAGS_OK;
         bagi_writer_claim_once(writer);
-        if (failure->code != BAGS_ERROR_MISSING &&
-            failure->code != BAGS_ERROR_LOCKED)
+        taken = taken || failure->code == BAGS_ERROR_LOCKED;
+        if (failure->code != BAGS_ERROR_LOCKED &&
+            !(failure->code == BAGS_ERROR_MISSING && tries < 9) &&
+            !(failure->code == BAGS_ERROR_EXISTS && taken))
             break;
     }
     return failure->code;
@@ -8208,7 +8980,10 @@ static void bagi_writer_commit(bags_writer *writer, bool no_sync) {
     const bagi_env *env = &writer->job.env;
     if (!failure->code && !no_sync)
         bagi_sync_dir(env, writer->shard, failure);
-    if (!failure->code)
+    writer->finishing = false;
+    if (!failure->code && !writer->sharded)
+        bagi_check_mixed(&writer->dir, failure);
+    if (!failure->code && !bagi_writer_check(writer))
         writer->committed = !bagi_dir_rename(
             &writer->dir, "spec.json", ".partial", "", failure);
     if (!failure->code && !no_sync)
@@ -8227,37 +9002,176 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
             !bagi_sync_parents(env, writer->path, levels ? levels : 1, failure);
 }
 
-/* A shard that was started without checksums gets them before it is committed,
- * refs.crc last: if that exists, recovery expects the others. */
-static void bagi_writer_complete_checksums(bags_writer *writer, bool no_sync) {
-    bags_error *failure = &writer->job.failure;
-    bagi_how how;
-    memset(&how, 0, sizeof how);
-    how.where = BAGI_WITH_REFS;
-    how.spec =
-        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
-    for (size_t i = 0; i <= writer->spec.count && !failure->code; i++) {
-        bag_reader *bag = NULL;
-        how.name = bagi_spec_name(&writer->spec, i);
-        if (!bagi_bag_new(&writer->dir, &how, NULL, &bag, failure))
-            bagi_crcs_write(bag, &writer->dir, &how, no_sync, failure);
-        bagi_bag_free(&writer->job.env, bag);
+/* What is known of a Bag while the checksums of its shard are made. */
+typedef struct bagi_summed {
+    bagi_trailer trailer;
+    uint64_t size;
+    bool kept;
+} bagi_summed;
+
+/* Make the checksums of one Bag, or keep those that it has. A link in place of a file
+ * leads to what is not the dataset's: its checksums are not written. */
+static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
+    bool replace, bagi_summed *summed, bags_error *err) {
+    const bagi_env *env = dir->env;
+    bag_reader *bag = NULL;
+    bags_identity found;
+    bool exists = false;
+    found.link = false;
+    bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
+    for (int i = 0; i < BAGI_FILES && !code && env->io.identify; i++) {
+        const char *path = bag->file[i].path;
+        int error =
+            path ? env->io.identify(env->io.user, NULL, path, &found) : 0;
+        if (!error && path && found.link)
+            error = ELOOP;
+        code = bagi_fail_system(err, error, path ? path : "", "open");
     }
+    if (!code)
+        code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
+    summed->kept = exists && !replace;
+    summed->size = code ? 0 : bag_reader_size(bag);
+    if (!code && !summed->kept)
+        code = bagi_crcs_write(bag, dir, how, &summed->trailer, err);
+    else if (!code)
+        code = bagi_crcs_read_trailer(dir, how->name, &summed->trailer, err);
+    if (!code && summed->kept)
+        summed->trailer.length = bag->length;
+    bagi_bag_free(env, bag);
+    return code;
 }
 
-/* Finish the shard being written. */
+/* Bind the new checksums of a shard to all its Bags, and give them their names.
+ * `file`, which is at `path`, is open, and locked: it shows that the shard is still
+ * the same. */
+static bags_code bagi_checksum_seal(const bagi_dir *dir, const bagi_spec *spec,
+    uint32_t bound, const bagi_summed *summed, size_t count, void *file,
+    const char *path, bool no_sync, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++)
+        if (summed[i].kept && summed[i].trailer.bound &&
+            summed[i].trailer.spec != bound)
+            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s/%s.crc: is of another version of the shard; verify it, or "
+                "replace all checksums",
+                bagi_tail(dir->path), bagi_spec_name(spec, i));
+    for (size_t i = 0; i < count && !code; i++) {
+        const char *name = spec ? bagi_spec_name(spec, i) : "";
+        bagi_trailer trailer = summed[i].trailer;
+        trailer.bound = spec != NULL;
+        trailer.name = spec ? bagi_crc_text(name) : 0;
+        trailer.spec = spec ? bound : 0;
+        if (!summed[i].kept &&
+            !(code = bagi_check_same(dir->env, file, path, err)))
+            code = bagi_crcs_seal(dir, name, &trailer, no_sync, err);
+    }
+    if (!code && !no_sync)
+        code = dir->standalone ? bagi_sync_parents(dir->env, path, 1, err)
+                               : bagi_sync_dir(dir->env, dir->path, err);
+    return code;
+}
+
+/* Make the checksums of all Bags of a directory: refs.crc last, since recovery expects
+ * the others where that exists. spec NULL: of a standalone Bag. */
+static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
+    const bagi_how *how, const bags_checksum_options *options, void *file,
+    const char *path, bags_checksum_report *report, bags_error *err) {
+    const bagi_env *env = dir->env;
+    size_t count = spec ? spec->count + (how->where != BAGI_SPLIT) : 1;
+    uint32_t bound = how->record.spec;
+    bagi_how opening = *how;
+    bagi_summed *summed =
+        (bagi_summed *)bagi_alloc(&env->memory, count * sizeof *summed, err);
+    bags_code code = summed ? BAGS_OK : BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < count && !code; i++) {
+        opening.name = spec ? bagi_spec_name(spec, i) : "";
+        code =
+            bagi_checksum_bag(dir, &opening, options->replace, &summed[i], err);
+        if (spec && !code)
+            bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
+    }
+    if (!code)
+        code = bagi_checksum_seal(
+            dir, spec, bound, summed, count, file, path, options->no_sync, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        bool kept = summed[i].kept;
+        char *bag = bagi_dir_path(
+            dir, spec ? bagi_spec_name(spec, i) : "", ".bag", err);
+        if (!bag) {
+            code = BAGS_ERROR_MEMORY;
+            break;
+        }
+        bags_checksummed done = {
+            bagi_shown(bag), kept, summed[i].trailer.length, summed[i].size};
+        report->kept += kept;
+        report->made += !kept;
+        report->blobs += kept ? 0 : done.length;
+        report->size += kept ? 0 : done.size;
+        if (options->each)
+            options->each(options->user, &done);
+        bagi_free_text(&env->memory, bag);
+    }
+    if (code && summed)
+        for (size_t i = 0; i < count; i++) {
+            bags_error ignored;
+            const char *name = spec ? bagi_spec_name(spec, i) : "";
+            if (summed[i].trailer.size && !summed[i].kept &&
+                !bagi_check_same(env, file, path, &ignored))
+                bagi_dir_remove(dir, name, ".crc.partial", &ignored);
+        }
+    bagi_free(&env->memory, summed, count * sizeof *summed);
+    return code;
+}
+
+/* A shard that was started without checksums gets them before it is committed. */
+static void bagi_writer_complete_checksums(bags_writer *writer, bool no_sync) {
+    bags_checksum_options options;
+    bags_checksum_report report = {0, 0, 0, 0};
+    bagi_how how;
+    memset(&how, 0, sizeof how);
+    memset(&options, 0, sizeof options);
+    options.replace = true;
+    options.no_sync = no_sync;
+    how.where = BAGI_WITH_REFS;
+    how.record.spec =
+        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
+    if (!writer->job.failure.code)
+        bagi_checksum_dir(&writer->dir, &writer->spec, &how, &options,
+            writer->record.handle, writer->record.path, &report,
+            &writer->job.failure);
+}
+
+/* Finish the shard being written. Its checksums can be bound together only when all
+ * Bags are complete. */
 static bags_code bagi_writer_finish(bags_writer *writer) {
     size_t count = writer->spec.count + 1;
     bool keep_idx = writer->options.keep_idx;
     bool no_sync = writer->job.no_sync && !writer->synced;
+    uint32_t bound =
+        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
+    bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
-    for (size_t i = 0; i < count; i++)
-        bagi_output_finish(&writer->outputs[i], keep_idx, no_sync);
+    writer->finishing = !writer->job.failure.code;
+    for (size_t i = 0; i < count; i++) {
+        bagi_output *output = &writer->outputs[i];
+        bagi_output_finish(output, keep_idx, no_sync);
+        bound = bagi_bind(
+            bound, bagi_spec_name(&writer->spec, i), output->trailer.crcs);
+    }
+    for (size_t i = 0; i < count; i++) {
+        bagi_trailer *trailer = &writer->outputs[i].trailer;
+        trailer->bound = true;
+        trailer->spec = bound;
+        trailer->name = bagi_crc_text(bagi_spec_name(&writer->spec, i));
+        bagi_output_seal(&writer->outputs[i], no_sync);
+    }
     bool add = writer->options.checksum && !writer->outputs[0].checksums;
     for (size_t i = 0; i < count; i++)
         bagi_output_close_kept(&writer->outputs[i]);
     if (add)
         bagi_writer_complete_checksums(writer, no_sync);
+    if (writer->sharded && !writer->job.failure.code)
+        bagi_writer_keep_last(writer);
     bagi_writer_commit(writer, no_sync);
     if (!no_sync)
         bagi_writer_sync_parents(writer);
@@ -8308,10 +9222,10 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
 }
 
 static void bagi_datapoint_rewind(bags_writer *writer) {
-    for (size_t i = 0; i < writer->spec.count; i++)
+    for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept_length,
             writer->outputs[i].kept_end);
-    writer->partial = false;
+    writer->partial = writer->inside = false;
 }
 
 /* Start a datapoint. One that was abandoned, by an exception or longjmp out of a
@@ -8322,9 +9236,10 @@ static bags_code bagi_datapoint_begin(
         return bagi_fail_no_writer(err);
     if (writer->job.failure.code)
         return bagi_job_end(&writer->job, err);
-    if (writer->begun)
+    if (writer->begun && !writer->inside)
         return bagi_writer_refuse_state(
             writer, "begun and not ended", reported, err);
+    writer->begun = false;
     if (writer->partial)
         bagi_datapoint_rewind(writer);
     if (!writer->shard && bagi_writer_claim(writer))
@@ -8345,6 +9260,15 @@ BAGI_COLD static bags_code bagi_datapoint_fail(
         bagi_tail(writer->path), field, writer->length, what);
 }
 
+/* Refuse a datapoint of which an exception or longjmp has left a part undone. */
+static void bagi_datapoint_check_left(bags_writer *writer) {
+    if (BAGI_UNLIKELY(writer->inside) && !writer->pending.code)
+        bags_fail(&writer->pending, BAGS_ERROR_STATE,
+            "%s: datapoint %" PRIu64 ": a codec or hook did not return; the "
+            "datapoint is incomplete",
+            bagi_tail(writer->path), writer->length);
+}
+
 /* Encode a value and append it to its field. A value that cannot be encoded goes to
  * `pending`, a failure to write to the job. */
 static bags_code bagi_datapoint_add(
@@ -8357,18 +9281,22 @@ static bags_code bagi_datapoint_add(
     if (!value)
         return bagi_datapoint_fail(
             writer, BAGS_ERROR_ARGUMENT, name, "the value is NULL");
+    writer->inside = true;
     bags_code code = bagi_coder_encode(&writer->spec.coders[field],
         writer->spec.fields[field].type, value, &writer->scratch, &blob, why);
-    if (code && writer->spec.types[field].sequence)
-        bagi_prefix(why, code, "item %" PRIu64 ": ", ref->count);
-    if (code)
+    if (code) {
+        writer->inside = false;
+        if (writer->spec.types[field].sequence)
+            bagi_prefix(why, code, "item %" PRIu64 ": ", ref->count);
         return bagi_prefix(why, code,
             "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
             bagi_tail(writer->path), name, writer->length);
+    }
     if (!ref->count)
         ref->first = output->length;
     ref->count++;
     bagi_output_append(output, blob.data, blob.size);
+    writer->inside = false;
     return writer->job.failure.code;
 }
 
@@ -8425,6 +9353,7 @@ static bags_code bagi_datapoint_commit(bags_writer *writer) {
 static bags_code bagi_datapoint_end(
     bags_writer *writer, bool streamed, bool reported, bags_error *err) {
     bags_error *why = &writer->pending;
+    bagi_datapoint_check_left(writer);
     for (size_t i = 0; i < writer->spec.count && !why->code; i++)
         if (!writer->given[i] && !(streamed && writer->spec.types[i].sequence))
             bagi_datapoint_fail(writer, BAGS_ERROR_FIELD,
@@ -8447,6 +9376,10 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
     bags_code code = bagi_datapoint_begin(writer, reported, err);
     if (code)
         return code;
+    if (!entries && count > 0)
+        code = bags_fail(&writer->pending, BAGS_ERROR_ARGUMENT,
+            "%s: datapoint %" PRIu64 ": the entries are NULL",
+            bagi_tail(writer->path), writer->length);
     for (size_t i = 0; i < count && !code; i++) {
         const bags_entry *entry = &entries[i];
         size_t field = bagi_datapoint_field(writer, entry->field, i, false);
@@ -8482,6 +9415,7 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", reported, err);
     bags_error *why = &writer->pending;
+    bagi_datapoint_check_left(writer);
     if (!why->code) {
         size_t field =
             bagi_datapoint_field(writer, name, writer->spec.count, sequence);
@@ -8537,7 +9471,8 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     if (!writer)
         return bagi_fail_no_writer(err);
-    if (writer->shard)
+    bagi_writer_check_idle(writer);
+    if (writer->shard && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
     return bagi_job_end(&writer->job, err);
 }
@@ -8547,7 +9482,8 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     if (!writer)
         return bagi_fail_no_writer(err);
     bags_error *failure = &writer->job.failure;
-    if (writer->shard) {
+    bagi_writer_check_idle(writer);
+    if (writer->shard && !bagi_writer_check(writer)) {
         bagi_writer_flush_all(writer);
         for (size_t i = 0; i <= writer->spec.count; i++)
             bagi_output_sync(&writer->outputs[i]);
@@ -8590,7 +9526,7 @@ static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
         bagi_stream_forget(&writer->record);
     return code ? code
                 : bagi_dir_read(&writer->dir, "spec.json", ".partial",
-                      BAGI_SPEC_MAX, text, size, err);
+                      BAGI_SPEC_MAX, text, size, NULL, err);
 }
 
 static int bagi_left_other(void *user, const char *name) {
@@ -8624,7 +9560,7 @@ static bags_code bagi_writer_check_empty(
     bool exists = true;
     /* More than an entry is more than may be read here: then the code is LIMIT. */
     bags_code code =
-        bagi_dir_read(dir, "refs", ".idx", 7, &content, &size, err);
+        bagi_dir_read(dir, "refs", ".idx", 7, &content, &size, NULL, err);
     if (!code)
         bagi_free(&dir->env->memory, content, size);
     if (code == BAGS_ERROR_LIMIT)
@@ -8641,7 +9577,7 @@ static bags_code bagi_writer_check_empty(
             dir, writer->spec.fields[i].name, ".idx", &exists, err);
     if (code || exists)
         return code;
-    code = bagi_dir_read(dir, "refs", ".bag", 0, &content, &size, err);
+    code = bagi_dir_read(dir, "refs", ".bag", 0, &content, &size, NULL, err);
     if (!code)
         bagi_free(&dir->env->memory, content, size);
     if (code == BAGS_ERROR_LIMIT)
@@ -8694,6 +9630,7 @@ static bags_code bagi_writer_scan(
  * may become others. */
 static bags_code bagi_writer_continue(bags_writer *writer, uint64_t length) {
     bags_error *failure = &writer->job.failure;
+    bagi_writer_check(writer);
     if (!failure->code && !writer->outputs[0].checksums)
         bagi_writer_remove_checksums(writer, failure);
     for (size_t i = 0; i <= writer->spec.count; i++) {
@@ -8735,11 +9672,11 @@ static bags_code bagi_writer_resume(
     else if (!code)
         code = bagi_writer_scan(writer, &prefix, &why);
     *length = prefix.length;
-    writer->resumed += prefix.length;
     if (code) {
         *failure = why;
         return code;
     }
+    writer->resumed += prefix.length;
     return prefix.length ? bagi_writer_continue(writer, prefix.length)
                          : bagi_writer_discard(writer, true, &other, failure);
 }
@@ -8777,34 +9714,29 @@ static bags_code bagi_resume_shard(
     bags_error *err = &writer->job.failure;
     uint64_t number = resuming->names->names[index].number, length = 0;
     bool finished = false;
+    bags_error ignored;
     bags_code code = bagi_is_finished(dir, &finished, err);
-    if (code)
-        return code;
-    if (finished) {
+    if (!code && !finished) {
+        writer->number = number;
+        code = bagi_writer_resume(writer,
+            bagi_copy_text(
+                &writer->job.env.memory, dir->path, strlen(dir->path), err),
+            &length);
+        /* A recovery may have finished it in the meantime. */
+        if (code && !writer->held &&
+            !bagi_is_finished(dir, &finished, &ignored) && finished) {
+            bagi_writer_leave(writer);
+            err->code = code = BAGS_OK;
+        }
+    }
+    if (!code && finished) {
         writer->number = bagi_shard_after(number, writer->options.shard_stop);
         return bagi_resume_finished(resuming, dir);
     }
-    writer->number = number;
-    code = bagi_writer_resume(writer,
-        bagi_copy_text(
-            &writer->job.env.memory, dir->path, strlen(dir->path), err),
-        &length);
     if (!code && length &&
         (index != resuming->last || bagi_writer_full(writer)))
         code = bagi_writer_finish(writer);
     return code;
-}
-
-/* Refuse shards in the directory of an unsharded dataset. */
-static bags_code bagi_writer_check_single(bags_writer *writer) {
-    bagi_dir dir = bagi_dir_of(&writer->job.env, writer->path);
-    bags_error *err = &writer->job.failure;
-    bool single = false;
-    bags_code code = bagi_is_single(&dir, &single, err);
-    if (code || !single)
-        return code;
-    return bags_fail(err, BAGS_ERROR_EXISTS,
-        "%s: is an unsharded dataset already", bagi_tail(writer->path));
 }
 
 /* Refuse to continue what the numbers of the shards do not show to be this worker's:
@@ -8936,7 +9868,9 @@ static bags_code bagi_writer_start_or_resume(bags_writer *writer) {
         return code;
     if (kind == BAGS_PATH_NONE)
         return bagi_writer_start(writer);
-    code = bagi_is_finished(&dir, &finished, err);
+    code = bagi_check_mixed(&dir, err);
+    if (!code)
+        code = bagi_is_finished(&dir, &finished, err);
     if (!code && finished)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
             "%s: finished and not sharded, cannot be continued; write to a new "
@@ -8952,6 +9886,8 @@ static void bagi_writer_free(bags_writer *writer) {
     bags_allocator memory = writer->job.env.memory;
     size_t count = writer->spec.count;
     bagi_writer_leave(writer);
+    bagi_close_read(&writer->job.env, writer->last);
+    bagi_free_text(&memory, writer->last_path);
     for (size_t i = 0; writer->outputs && i <= count; i++)
         bagi_output_free(&writer->outputs[i]);
     bagi_free(&memory, writer->outputs, (count + 1) * sizeof *writer->outputs);
@@ -8983,15 +9919,14 @@ static bags_writer *bagi_writer_new(
         (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
         return NULL;
-    writer->job.env = env;
-    writer->job.no_sync = with.no_sync;
+    bagi_job_init(&writer->job, &env, with.no_sync);
     writer->record.job = &writer->job;
     writer->options = with;
     writer->sharded = with.sharded || with.shard_size || with.shard_length ||
                       with.shard_start || options->shard_stop;
     writer->number = with.shard_start;
     bagi_buffer_adopt(&writer->scratch, &env.memory);
-    writer->path = bagi_copy_text(&env.memory, path, strlen(path), err);
+    writer->path = bagi_absolute(&env, path, strlen(path), err);
     if (writer->path)
         return writer;
     bagi_writer_free(writer);
@@ -9030,6 +9965,7 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
     const bags_field *fields, size_t count, bags_error *err) {
     const bags_allocator *memory = &writer->job.env.memory;
     bagi_spec *spec = &writer->spec;
+    BAGI_NEED(fields || !count, err);
     for (size_t i = 0; i < count; i++) {
         const char *name = fields[i].name, *type = fields[i].type;
         if (!name || !type)
@@ -9116,14 +10052,16 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     if (!writer)
         return BAGS_OK;
     bags_error *failure = &writer->job.failure;
-    if (!failure->code && writer->partial)
+    if (bagi_job_is_ours(&writer->job, writer->path) && !failure->code &&
+        writer->partial)
         bagi_datapoint_rewind(writer);
     if (!failure->code && writer->begun)
         bagi_writer_refuse_state(writer, "begun and not ended", false, err);
+    bagi_writer_check_idle(writer);
     /* An unfinished shard without a datapoint would stop readers. */
     if (!failure->code && writer->shard && writer->sharded &&
         writer->shard_length == 0)
-        bagi_writer_drop(writer, failure);
+        bagi_writer_drop(writer, true, failure);
     else if (!failure->code && writer->shard)
         bagi_writer_finish(writer);
     bags_code code = bagi_job_end(&writer->job, err);
@@ -9145,6 +10083,10 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     bags_error ignored;
     if (!writer)
         return;
+    if (!bagi_job_is_ours(&writer->job, writer->path)) {
+        bagi_writer_free(writer);
+        return;
+    }
     if (writer->resumed_shard && !writer->committed) {
         writer->job.failure.code = BAGS_OK; /* truncate in any case */
         for (size_t i = 0; i <= writer->spec.count; i++) {
@@ -9154,7 +10096,7 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
             bagi_output_truncate(output);
         }
     } else if (!writer->resumed_shard) {
-        bagi_writer_drop(writer, &ignored);
+        bagi_writer_drop(writer, true, &ignored);
     }
     bagi_writer_free(writer);
 }
@@ -9363,7 +10305,7 @@ static void bagi_recover_left(const bagi_recovering *work, bag_writer *writer,
     if (work->options.dry_run)
         return;
     if (checksums)
-        bagi_output_add_checksums(&writer->output, 0, 0);
+        bagi_output_add_checksums(&writer->output);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_WRITE);
     bagi_output_continue(&writer->output, bag->length, bag->limit);
     bagi_output_truncate(&writer->output);
@@ -9395,8 +10337,11 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         journal && !work->options.dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
         bagi_lock_left(&work->env, blobs->handle, path, path, failure);
-    if (work->options.dry_run)
+    bagi_bag_writer_check(writer);
+    if (!failure->code && work->options.dry_run) { /* it holds no lock */
         bagi_stream_forget(blobs);
+        bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_READ);
+    }
     bag.env = &writer->job.env;
     if (!failure->code)
         bagi_recover_examine(&writer->dir, &bag, &left, &finished, failure);
@@ -9484,6 +10429,8 @@ BAGS_API bags_code bags_recover(const char *path,
         code = bagi_kind(&work.env, path, &kind, err);
     dir.standalone = kind == BAGS_PATH_FILE;
     if (!code && !dir.standalone)
+        code = bagi_check_mixed(&dir, err);
+    if (!code && !dir.standalone)
         code = bagi_is_single(&dir, &single, err);
     if (!code && !single && !dir.standalone)
         code = bagi_recover_shards(&work, &dir);
@@ -9511,8 +10458,8 @@ BAGS_API bags_code bags_recover(const char *path,
 typedef struct bagi_shard {
     unsigned digits; /* of its name */
     bool split;      /* no refs.bag */
-    uint32_t spec;   /* CRC of its spec.json */
-    void **bags;     /* one bag_reader per field, then refs; NULL: not used yet.
+    bagi_record record;
+    void **bags; /* one bag_reader per field, then refs; NULL: not used yet.
                         Of an unfinished shard they are opened with the reader;
                         if it has no datapoint there are none */
 } bagi_shard;
@@ -9557,7 +10504,7 @@ static bagi_how bagi_reader_how(
     how.cache_index = reader->options.cache_index;
     how.verify_checksums = reader->options.verify_checksums;
     how.access = reader->options.access;
-    how.spec = part->spec;
+    how.record = part->record;
     how.allow_empty = !refs || refs->v2 || refs->length == 0;
     return how;
 }
@@ -9663,9 +10610,9 @@ static bags_code bagi_opening_finished(bagi_opening *opening,
         reader->options.unfinished != BAGS_UNFINISHED_REFUSE, &how,
         &shard->length, &sink);
     part->split = how.where == BAGI_SPLIT;
-    part->spec = how.spec;
+    part->record = how.record;
     *found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
-             part->spec;
+             part->record.spec;
     return *found ? code : BAGS_OK;
 }
 
@@ -9688,7 +10635,7 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bool listed = false;
     memset(&own, 0, sizeof own);
     bags_code code = bagi_common_read(
-        &opening->common, dir, ".partial", &own, &part->spec, err);
+        &opening->common, dir, ".partial", &own, &part->record, err);
     bool differs = own.types != NULL;
     bagi_spec_free(&reader->env.memory, &own);
     if (code == BAGS_ERROR_MISSING ||
@@ -9710,12 +10657,11 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     }
     if (listed)
         code = bagi_prefix_scan(&reader->env, spec, bags, &prefix, err);
-    if (!code && listed && !prefix.length) {
+    if (!code && listed && !prefix.length)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)",
             bagi_tail(dir->path), prefix.reason);
-        *again = true;
-    }
+    *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT;
     if (code || !prefix.length) {
         bagi_bags_free(&reader->env, bags, spec->count + 1);
         return code;
@@ -9788,16 +10734,16 @@ static bags_code bagi_opening_shard(
 static bags_code bagi_opening_spec(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
-    uint32_t crc = 0;
+    bagi_record record;
     bool live = opening->reader->options.unfinished == BAGS_UNFINISHED_READ;
     (void)index;
     if (opening->common.text)
         return BAGS_OK;
-    bags_code code =
-        bagi_common_read(&opening->common, dir, "", NULL, &crc, opening->err);
+    bags_code code = bagi_common_read(
+        &opening->common, dir, "", NULL, &record, opening->err);
     if (code == BAGS_ERROR_MISSING && live) {
         code = bagi_common_read(
-            &opening->common, dir, ".partial", NULL, &crc, opening->err);
+            &opening->common, dir, ".partial", NULL, &record, opening->err);
         if (code == BAGS_ERROR_CORRUPT) /* it is not written yet */
             code = BAGS_ERROR_MISSING;
     }
@@ -9926,6 +10872,8 @@ static bags_code bagi_opening_any(bagi_opening *opening) {
             "%s: a file, not the directory of a dataset",
             bagi_tail(reader->path));
     if (!code)
+        code = bagi_check_mixed(&dir, err);
+    if (!code)
         code = bagi_is_single(&dir, &single, err);
     if (code)
         return code;
@@ -9945,11 +10893,12 @@ static bags_code bagi_reader_init(
     bags_reader_options *options = &reader->options;
     reader->files.limit = options->max_files ? options->max_files : 64;
     reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
+    reader->files.maps_allowed = bagi_maps_allowed();
     bags_code code = bagi_check_worker(
         path, options->shard_start, &options->shard_stop, err);
     if (code)
         return code;
-    reader->path = bagi_copy_text(&reader->env.memory, path, strlen(path), err);
+    reader->path = bagi_absolute(&reader->env, path, strlen(path), err);
     if (!reader->path)
         return BAGS_ERROR_MEMORY;
     reader->has_mutexes = bagi_mutex_init(&reader->mutex);
@@ -10012,19 +10961,21 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
 /* ---- description ---- */
 
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
-    return reader->length;
+    return reader ? reader->length : 0;
 }
 
 BAGS_API const bags_shard *bags_reader_shards(
     const bags_reader *reader, size_t *count) {
-    *count = reader->count;
-    return reader->shards;
+    if (count)
+        *count = reader ? reader->count : 0;
+    return reader ? reader->shards : NULL;
 }
 
 BAGS_API const bags_field *bags_reader_fields(
     const bags_reader *reader, size_t *count) {
-    *count = reader->spec.count;
-    return reader->spec.fields;
+    if (count)
+        *count = reader ? reader->spec.count : 0;
+    return reader ? reader->spec.fields : NULL;
 }
 
 BAGI_COLD static bags_code bagi_fail_field_index(
@@ -10036,6 +10987,7 @@ BAGI_COLD static bags_code bagi_fail_field_index(
 
 BAGS_API bags_code bags_reader_field(const bags_reader *reader,
     const char *name, size_t *field, bags_error *err) {
+    BAGI_NEED(reader && name && field, err);
     BAGI_ERR(err);
     size_t found = bagi_spec_find(&reader->spec, name);
     if (found == reader->spec.count)
@@ -10047,7 +10999,19 @@ BAGS_API bags_code bags_reader_field(const bags_reader *reader,
 
 BAGS_API const bags_type *bags_reader_type(
     const bags_reader *reader, size_t field) {
-    return field < reader->spec.count ? &reader->spec.types[field] : NULL;
+    return reader && field < reader->spec.count ? &reader->spec.types[field]
+                                                : NULL;
+}
+
+/* Too many files are open: close one that the reader keeps. False if there is none. */
+static bool bagi_reader_evict(const bags_reader *from, const bags_error *why) {
+    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
+    if (why->system != EMFILE && why->system != ENFILE)
+        return false;
+    bagi_lock(&reader->files.mutex);
+    bool evicted = bagi_files_evict(&reader->files, &reader->env);
+    bagi_unlock(&reader->files.mutex);
+    return evicted;
 }
 
 /* Describe one Bag of a shard, without keeping it open. */
@@ -10063,8 +11027,14 @@ static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
     how.name = bagi_spec_name(&reader->spec, field);
     how.no_mmap = true;
     how.cache_index = how.verify_checksums = false;
-    if (!open)
-        code = bagi_bag_new(dir, &how, NULL, &bag, err);
+    bags_error why;
+    why.code = BAGS_OK;
+    do {
+        if (!open)
+            code = bagi_bag_new(dir, &how, NULL, &bag, &why);
+    } while (code && bagi_reader_evict(reader, &why));
+    if (code)
+        *err = why;
     if (!code && bag && !*checksums)
         code = bagi_dir_has(dir, how.name, ".crc", checksums, err);
     if (!code && bag) {
@@ -10081,6 +11051,7 @@ static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
 
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err) {
+    BAGI_NEED(reader && info, err);
     BAGI_ERR(err);
     bags_code code = BAGS_OK;
     size_t count = reader->spec.count;
@@ -10123,6 +11094,7 @@ BAGS_API bags_select bags_slice(
 static BAGI_HOT void bagi_row_begin(const bags_reader *reader, bags_row *row) {
     row->reader = reader;
     row->length = 0;
+    row->stale = true;
     if (BAGI_UNLIKELY(!row->items.resize)) {
         bags_buffer *buffers[] = {
             &row->items, &row->data, &row->scratch, &row->spans, &row->refs};
@@ -10170,12 +11142,99 @@ static BAGI_HOT bags_code bagi_row_reserve(
                : bags_buffer_reserve(&row->items, size, err);
 }
 
+/* ---- memory of decoded values ---- */
+
+/* Memory that does not move while values view it. The bytes follow. */
+struct bagi_block {
+    struct bagi_block *older;
+    size_t capacity, used;
+    void *last; /* the piece that was allocated last, and can grow */
+};
+
+#define BAGI_VALUE_ALIGN ((size_t)16)
+#define BAGI_BLOCK_SIZE                                                        \
+    ((sizeof(struct bagi_block) + BAGI_VALUE_ALIGN - 1) &                      \
+        ~(BAGI_VALUE_ALIGN - 1))
+#define BAGI_BLOCK_MIN ((size_t)4096)
+
+/* Free all blocks. Returns the bytes that they had. */
+static size_t bagi_values_free(bags_row *row) {
+    bags_allocator memory = bagi_row_memory(row);
+    size_t total = 0;
+    while (row->values) {
+        struct bagi_block *block = row->values;
+        row->values = block->older;
+        total += block->capacity;
+        bagi_free(&memory, block, BAGI_BLOCK_SIZE + block->capacity);
+    }
+    return total;
+}
+
+/* Add a block of `size` bytes or more; false if out of memory. */
+static bool bagi_values_grow(bags_row *row, size_t size) {
+    bags_allocator memory = bagi_row_memory(row);
+    size_t twice = row->values ? row->values->capacity : BAGI_BLOCK_MIN / 2;
+    if (twice <= SIZE_MAX / 4 && size < 2 * twice)
+        size = 2 * twice;
+    struct bagi_block *block = (struct bagi_block *)memory.resize(
+        memory.user, NULL, 0, BAGI_BLOCK_SIZE + size);
+    if (!block)
+        return false;
+    block->older = row->values;
+    block->capacity = size;
+    block->used = 0;
+    block->last = NULL;
+    row->values = block;
+    return true;
+}
+
+/* For a bags_buffer: its memory is a piece of the row's blocks, and stays when it
+ * grows or is freed. */
+static void *bagi_values_resize(
+    void *user, void *data, size_t old_size, size_t new_size) {
+    bags_row *row = (bags_row *)user;
+    size_t size = (new_size + BAGI_VALUE_ALIGN - 1) & ~(BAGI_VALUE_ALIGN - 1);
+    struct bagi_block *block = row->values;
+    if (new_size == 0 || size < new_size || size > SIZE_MAX - BAGI_BLOCK_SIZE)
+        return NULL;
+    if (data && block && block->last == data) {
+        unsigned char *bytes = (unsigned char *)block + BAGI_BLOCK_SIZE;
+        size_t start = (size_t)((unsigned char *)data - bytes);
+        if (size <= block->capacity - start) {
+            block->used = start + size;
+            return data;
+        }
+    }
+    if ((!block || size > block->capacity - block->used) &&
+        !bagi_values_grow(row, size))
+        return NULL;
+    block = row->values;
+    void *piece = (unsigned char *)block + BAGI_BLOCK_SIZE + block->used;
+    if (data)
+        memcpy(piece, data, old_size < new_size ? old_size : new_size);
+    block->used += size;
+    block->last = piece;
+    return piece;
+}
+
+/* The values of an earlier use of the row are not needed any more. If they needed
+ * several blocks, the next ones get one of that size. */
+static void bagi_values_reset(bags_row *row) {
+    row->stale = false;
+    if (row->values && row->values->older) {
+        size_t total = bagi_values_free(row);
+        (void)bagi_values_grow(row, total); /* otherwise it starts small */
+    } else if (row->values) {
+        row->values->used = 0;
+        row->values->last = NULL;
+    }
+}
+
 BAGS_API void bags_row_free(bags_row *row) {
     if (!row)
         return;
     bags_allocator memory = bagi_row_memory(row);
-    for (size_t i = 0; i < row->capacity; i++)
-        bags_buffer_free(&row->slots[i].value);
+    (void)bagi_values_free(row);
     bagi_free(&memory, row->slots, row->capacity * sizeof *row->slots);
     bags_buffer_free(&row->items);
     bags_buffer_free(&row->data);
@@ -10299,7 +11358,7 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
         uint64_t local = index - reader->shards[*shard].start;
         code = bagi_reader_bag(reader, *shard, reader->spec.count, &bag, err);
         if (!code)
-            code = bag_reader_get(bag, local, &row->scratch, &blob, err);
+            code = bagi_get(bag, local, &row->scratch, &blob, err);
     }
     return code ? code : bagi_refs_of(reader, *shard, index, blob, *refs, err);
 }
@@ -10442,6 +11501,7 @@ BAGI_NOINLINE static bags_code bagi_row_place(
 
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+    BAGI_NEED(reader && row, err);
     BAGI_ERR(err);
     bagi_ref *refs = NULL;
     size_t shard = 0, fields = reader->spec.count, total = 0, spans = 0;
@@ -10504,34 +11564,43 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
-BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
+/* Not inline: a check in front of the rest would make it save more registers. */
+BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
     BAGI_ERR(err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
-    out->data = NULL;
-    out->size = 0;
     bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
     if (!code && field >= reader->spec.count)
         code = bagi_fail_field_index(reader, field, err);
     if (!code)
         code = bagi_reader_check_ref(
             reader, shard, index, field, &refs[field], &bag, err);
-    if (code)
-        return code;
-    if (BAGI_UNLIKELY(item >= refs[field].count))
-        return bags_fail(err, BAGS_ERROR_RANGE,
+    if (!code && BAGI_UNLIKELY(item >= refs[field].count))
+        code = bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\": datapoint %" PRIu64 ": item index %" PRIu64
             " out of range (length %" PRIu64 ")",
             bagi_tail(reader->path), reader->spec.fields[field].name, index,
             item, refs[field].count);
-    return bag_reader_get(bag, refs[field].first + item, &row->data, out, err);
+    if (!code)
+        return bagi_get(bag, refs[field].first + item, &row->data, out, err);
+    out->data = NULL;
+    out->size = 0;
+    return code;
+}
+
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
+    bags_error *err) {
+    BAGI_NEED(reader && row && out, err);
+    return bagi_reader_get_blob(reader, index, field, item, row, out, err);
 }
 
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
+    BAGI_NEED(reader && row && count, err);
     BAGI_ERR(err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
@@ -10631,6 +11700,7 @@ static bags_code bagi_range_ref(void *user, const bag_reader *bag,
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     uint64_t start, uint64_t stop, size_t field, bags_row *row,
     bags_error *err) {
+    BAGI_NEED(reader && row, err);
     BAGI_ERR(err);
     bagi_ranging ranging = {{&row->spans, 0, &row->data, 0, false}, start};
     bagi_row_begin(reader, row);
@@ -10661,6 +11731,7 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err) {
+    BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     bagi_ref *refs = NULL;
@@ -10706,6 +11777,7 @@ static bags_code bagi_prefetch_select(const bags_reader *reader, size_t shard,
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err) {
+    BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
     bagi_ref *refs = NULL;
@@ -10790,6 +11862,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err) {
     BAGI_ERR(err);
     static const uint64_t none[1] = {0};
+    BAGI_NEED(reader && row && out, err);
     const bag_reader *bag = NULL;
     bags_range range;
     bags_column column;
@@ -10838,6 +11911,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
 
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err) {
+    BAGI_NEED(row && out, err);
     BAGI_ERR(err);
     if (item >= bags_row_length(row, slot))
         return bags_fail(err, BAGS_ERROR_RANGE,
@@ -10849,8 +11923,12 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     struct bagi_slot *from = &row->slots[slot];
     const bags_field *field = &reader->spec.fields[from->field];
     bool sequence = reader->spec.types[from->field].sequence;
-    if (!scratch)
-        scratch = &from->value;
+    bags_buffer own = {NULL, 0, bagi_values_resize, row};
+    if (!scratch) {
+        if (row->stale)
+            bagi_values_reset(row);
+        scratch = &own;
+    }
     bagi_buffer_adopt(scratch, &reader->env.memory);
     bags_code code = bagi_coder_decode(&reader->spec.coders[from->field],
         field->type, from->items[item], scratch, out, err);
@@ -10887,6 +11965,7 @@ typedef struct bagi_verifying {
     bags_error *err;     /* which is written there */
     bags_error why;      /* the fault that is being reported */
     bags_buffer scratch; /* for codecs */
+    bool checksums;      /* a finished shard has checksums: all must */
 } bagi_verifying;
 
 /* For bagi_sink. Only a lack of memory ends the work, unless it is that of a codec:
@@ -11349,6 +12428,49 @@ static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
     return code;
 }
 
+/* Check that the checksums of a shard belong together, and to its spec.json. Those
+ * that cannot be read are reported with their Bag. */
+static bags_code bagi_verify_bound(const bagi_verify_shard *s, bool split) {
+    bagi_verifying *v = s->v;
+    const char *first = NULL, *other = NULL;
+    uint32_t bound = s->how.record.spec, stored = 0;
+    bool all = true;
+    for (size_t i = 0; i < s->spec->count + !split; i++) {
+        const char *name = bagi_spec_name(s->spec, i);
+        bagi_trailer trailer;
+        bags_code code =
+            bagi_crcs_read_trailer(s->dir, name, &trailer, &v->why);
+        if (code == BAGS_ERROR_MEMORY)
+            return bagi_verify_fault(v, code, name, BAGS_FAULT_FILE, 0, 0, 0);
+        if (code) {
+            all = false;
+            continue;
+        }
+        bound = bagi_bind(bound, name, trailer.crcs);
+        if (trailer.bound && first && trailer.spec != stored)
+            other = name;
+        if (trailer.bound && !first) {
+            first = name;
+            stored = trailer.spec;
+        }
+    }
+    if (!first || (!other && (!all || bound == stored)))
+        return BAGS_OK;
+    if (other)
+        bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+            "%s: %.200s.crc and %.200s.crc are of different versions of this "
+            "shard; so may be the Bags",
+            bagi_tail(v->path), first, other);
+    else
+        bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+            "%s: spec.json and checksums: checksum mismatch (computed "
+            "%08" PRIx32 ", stored %08" PRIx32
+            "): one of them was changed or replaced",
+            bagi_tail(v->path), bound, stored);
+    return bagi_verify_fault(
+        v, BAGS_ERROR_CORRUPT, NULL, BAGS_FAULT_FILE, 0, 0, 0);
+}
+
 static bags_code bagi_verify_units(bagi_verify_shard *s) {
     bagi_verifying *v = s->v;
     bagi_sink first = {&v->why, NULL};
@@ -11365,6 +12487,7 @@ static bags_code bagi_verify_units(bagi_verify_shard *s) {
             code = BAGS_OK;
     }
     s->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    s->checksums = v->checksums;
     for (size_t i = count + 1;
          i-- > 0 && !code && !s->checksums && !v->options.quick;) {
         const char *name = i == count ? "refs" : s->spec->fields[i].name;
@@ -11372,6 +12495,9 @@ static bags_code bagi_verify_units(bagi_verify_shard *s) {
         if (code)
             code = bagi_verify_fault(v, code, name, BAGS_FAULT_FILE, 0, 0, 0);
     }
+    if (!code && s->spec && s->checksums && !v->options.quick &&
+        !s->how.any_spec && bagi_verify_mine(s, 0))
+        code = bagi_verify_bound(s, split);
     for (size_t i = 0; i < count && !code; i++)
         if (bagi_verify_mine(s, i + 1))
             code = bagi_verify_field(s, i);
@@ -11421,7 +12547,7 @@ static bags_code bagi_verify_one(
     v->path = dir->path;
     for (int tries = 0; tries < 2; tries++) {
         code =
-            bagi_common_read(&v->common, dir, "", &own, &s.how.spec, &v->why);
+            bagi_common_read(&v->common, dir, "", &own, &s.how.record, &v->why);
         if (code != BAGS_ERROR_MISSING || v->why.system != ENOENT || tries)
             break;
         code = bagi_verify_unfinished(dir, &v->why);
@@ -11448,15 +12574,26 @@ static bags_code bagi_verify_one(
     return code;
 }
 
-/* Look for the first valid spec.json. */
-static bags_code bagi_verify_find_spec(
+/* Look for the first valid spec.json, and for checksums of a finished shard. */
+static bags_code bagi_verify_find(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_verifying *v = (bagi_verifying *)user;
-    uint32_t crc = 0;
+    bagi_record record;
     (void)index;
     bags_code code = v->common.text ? BAGS_OK
                                     : bagi_common_read(&v->common, dir, "",
-                                          NULL, &crc, &v->why);
+                                          NULL, &record, &v->why);
+    const char *names[] = {
+        "refs", v->common.text ? bagi_spec_name(&v->common.spec, 0) : "refs"};
+    for (int i = 0; i < 2 && !v->checksums && !v->options.quick; i++) {
+        bool has = false, finished = false;
+        bags_code failed = bagi_dir_has(dir, names[i], ".crc", &has, &v->why);
+        if (!failed && has)
+            failed = bagi_is_finished(dir, &finished, &v->why);
+        v->checksums = has && finished;
+        if (failed == BAGS_ERROR_MEMORY)
+            code = failed;
+    }
     return code == BAGS_ERROR_MEMORY
                ? bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0)
                : BAGS_OK;
@@ -11507,7 +12644,7 @@ static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
     if (names.count == 0 && !v->code)
         code = bagi_fail_no_dataset(dir, v->err);
     if (!code)
-        code = bagi_each_shard(&names, 0, 1, bagi_verify_find_spec, v, v->err);
+        code = bagi_each_shard(&names, 0, 1, bagi_verify_find, v, v->err);
     if (!code && v->options.part == 0 && !v->options.allow_gaps)
         code = bagi_verify_gaps(v, &names);
     if (!code)
@@ -11587,6 +12724,11 @@ static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
         return code;
     if (!single)
         return bagi_verify_sharded(v, &dir);
+    code = v->options.part ? BAGS_OK : bagi_check_mixed(&dir, &v->why);
+    if (code)
+        code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
+    if (code)
+        return code;
     /* An unsharded dataset is shard 0. */
     return v->options.shard_start == 0 ? bagi_verify_one(v, &dir, 0) : BAGS_OK;
 }
@@ -11620,28 +12762,32 @@ BAGS_API bags_code bags_verify(const char *path,
  * Sidecars for Bags that exist already, found as a reader finds them.
  * ====================================================================== */
 
-static bags_code bagi_checksum_bag(const bags_checksum_options *options,
-    bags_checksum_report *report, const bagi_dir *dir, const bagi_how *how,
+/* Make the checksums of a shard, which is locked meanwhile. */
+static bags_code bagi_checksum_shard(const bags_reader *reader, size_t shard,
+    const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
-    bag_reader *bag = NULL;
-    bool exists = false;
-    bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
+    const bagi_env *env = &reader->env;
+    bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
+    bags_identity found;
+    bagi_dir dir;
+    void *file = NULL;
+    char *path = NULL;
+    int error = 0;
+    bags_code code = bagi_reader_dir(reader, shard, &dir, err);
     if (!code)
-        code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
-    bool kept = exists && !options->replace;
-    if (!code && !kept)
-        code = bagi_crcs_write(bag, dir, how, options->no_sync, err);
-    if (!code) {
-        bags_checksummed done = {bag->file[BAGI_BLOBS].path, kept, bag->length,
-            bag_reader_size(bag)};
-        report->kept += kept;
-        report->made += !kept;
-        report->blobs += kept ? 0 : done.length;
-        report->size += kept ? 0 : done.size;
-        if (options->each)
-            options->each(options->user, &done);
-    }
-    bagi_bag_free(dir->env, bag);
+        code = bagi_lock_shard(&dir, &file, &path, err);
+    if (!code && reader->sharded && env->io.identify)
+        error = env->io.identify(env->io.user, NULL, dir.path, &found);
+    if (!code && reader->sharded && env->io.identify && !error && found.link)
+        error = ELOOP;
+    if (!code)
+        code = bagi_fail_system(err, error, dir.path, "open");
+    if (!code)
+        code = bagi_checksum_dir(
+            &dir, &reader->spec, &how, options, file, path, report, err);
+    bagi_close_read(env, file);
+    bagi_free_text(&env->memory, path);
+    bagi_dir_free(&dir);
     return code;
 }
 
@@ -11658,18 +12804,8 @@ static bags_code bagi_checksum_dataset(const char *path,
     if (!reader)
         return err->code;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i < reader->count && !code; i++) {
-        const bagi_shard *part = &reader->parts[i];
-        bagi_how how = bagi_reader_how(reader, part, NULL);
-        bagi_dir dir;
-        code = bagi_reader_dir(reader, i, &dir, err);
-        for (size_t k = 0; k < reader->spec.count + !part->split && !code;
-             k++) {
-            how.name = bagi_spec_name(&reader->spec, k);
-            code = bagi_checksum_bag(options, report, &dir, &how, err);
-        }
-        bagi_dir_free(&dir);
-    }
+    for (size_t i = 0; i < reader->count && !code; i++)
+        code = bagi_checksum_shard(reader, i, options, report, err);
     bags_reader_close(reader);
     return code;
 }
@@ -11694,7 +12830,8 @@ static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
     if (!code)
         code = bagi_lock_left(env, file, path, path, err);
     if (!code)
-        code = bagi_checksum_bag(options, report, &dir, &how, err);
+        code = bagi_checksum_dir(
+            &dir, NULL, &how, options, file, path, report, err);
     if (file)
         env->io.close(env->io.user, file);
     bagi_dir_free(&dir);

@@ -758,7 +758,7 @@ void tally_start(tally *t) {
 const char *const hook_names[HOOKS] = {"open", "close", "size", "read_at",
     "write_at", "truncate", "sync", "lock", "map", "unmap", "kind", "make_dir",
     "sync_dir", "list", "rename", "remove", "remove_dir", "reserve", "advise",
-    "write_back"};
+    "write_back", "identify"};
 
 /* Counts a call. Returns the errno with which it must fail, or 0. */
 static int watch_call(watch *w, enum hook hook) {
@@ -975,6 +975,15 @@ static int watch_write_back(
         w->base->user, ((watched *)file)->file, offset, size);
 }
 
+static int watch_identify(
+    void *user, void *file, const char *path, bags_identity *identity) {
+    watch *w = (watch *)user;
+    int code = watch_call(w, HOOK_IDENTIFY);
+    return code ? code
+                : w->base->identify(w->base->user,
+                      file ? ((watched *)file)->file : NULL, path, identity);
+}
+
 void watch_start(watch *w, const bags_io *base) {
     memset(w, 0, sizeof(*w));
     pthread_mutex_init(&w->lock, NULL);
@@ -1002,12 +1011,13 @@ void watch_start(watch *w, const bags_io *base) {
     w->io.reserve = watch_reserve;
     w->io.advise = watch_advise;
     w->io.write_back = watch_write_back;
+    w->io.identify = base->identify ? watch_identify : NULL;
 }
 
 bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
     uint64_t datapoints, uint64_t blobs, bool *repeated, bags_error *err) {
-    const unsigned some =
-        1u << HOOK_OPEN | 1u << HOOK_SIZE | 1u << HOOK_READ | 1u << HOOK_KIND;
+    const unsigned some = 1u << HOOK_OPEN | 1u << HOOK_SIZE | 1u << HOOK_READ |
+                          1u << HOOK_KIND | 1u << HOOK_IDENTIFY;
     bags_verify_options options;
     bags_verify_report report;
     uint64_t failed = w->failed;
@@ -1033,6 +1043,8 @@ typedef struct memory_node {
     bool linked;       /* it has a name */
     size_t open;       /* open handles */
     const void *owner; /* the handle that holds its lock */
+    uint64_t made;     /* when, */
+    uint64_t changed;  /* and when it was written last */
     bytes content;
 } memory_node;
 
@@ -1086,6 +1098,7 @@ static memory_node *memory_node_make(
     node->path = tidy(path);
     node->directory = directory;
     node->linked = true;
+    node->made = node->changed = ++m->clock;
     m->nodes[m->count++] = node;
     return node;
 }
@@ -1156,7 +1169,6 @@ static int memory_read(void *user, void *file, uint64_t offset, void *data,
 static int memory_truncate(void *user, void *file, uint64_t size) {
     memory_handle *handle = (memory_handle *)file;
     bytes *content = &handle->node->content;
-    (void)user;
     if (!handle->writable)
         return EBADF;
     if (size > (uint64_t)1 << 30)
@@ -1167,6 +1179,7 @@ static int memory_truncate(void *user, void *file, uint64_t size) {
         put(content, zeros, part < 4096 ? (size_t)part : 4096);
     }
     content->size = (size_t)size;
+    handle->node->changed = ++((memory_disk *)user)->clock;
     return 0;
 }
 
@@ -1183,6 +1196,7 @@ static int memory_write(void *user, void *file, uint64_t offset,
     }
     if (size)
         memcpy(content->data + offset, data, size);
+    handle->node->changed = ++((memory_disk *)user)->clock;
     *done = size;
     return 0;
 }
@@ -1338,6 +1352,19 @@ static int memory_rename(void *user, const char *from, const char *to) {
     return 0;
 }
 
+static int memory_identify(
+    void *user, void *file, const char *path, bags_identity *identity) {
+    memory_node *node = file ? ((memory_handle *)file)->node
+                             : memory_node_find((memory_disk *)user, path);
+    if (!node)
+        return ENOENT;
+    memset(identity, 0, sizeof(*identity));
+    identity->inode = node->made;
+    identity->time = node->changed;
+    identity->size = node->content.size;
+    return 0;
+}
+
 void memory_disk_start(memory_disk *m) {
     memset(m, 0, sizeof(*m));
     m->io.user = m;
@@ -1358,6 +1385,7 @@ void memory_disk_start(memory_disk *m) {
     m->io.rename = memory_rename;
     m->io.remove = memory_remove;
     m->io.remove_dir = memory_remove_dir;
+    m->io.identify = memory_identify;
 }
 
 void memory_disk_free(memory_disk *m) {

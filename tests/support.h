@@ -209,6 +209,7 @@ enum hook {
     HOOK_RESERVE,
     HOOK_ADVISE,
     HOOK_WRITE_BACK,
+    HOOK_IDENTIFY,
     HOOKS
 };
 
@@ -252,6 +253,7 @@ typedef struct memory_disk {
     struct memory_node **nodes;
     size_t count;
     size_t capacity;
+    uint64_t clock; /* counts changes */
 } memory_disk;
 
 void memory_disk_start(memory_disk *m);

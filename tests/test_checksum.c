@@ -23,17 +23,45 @@ static void put_u32(bytes *to, uint32_t value) {
         put_u8(to, value >> (8 * i) & 255);
 }
 
-/* The content of NAME.crc next to this Bag. */
-static bytes sidecar(const hand_bag *bag, enum variant variant,
-    const char *name, const char *spec) {
-    bytes out = {NULL, 0, 0}, file = hand_bytes(bag, variant);
-    uint64_t start = 0, length = hand_length(bag);
-    for (uint64_t i = 0; i < length; i++) {
+#define SPEC "{\"clip\": \"bytes[]\", \"text\": \"utf8\"}"
+
+/* The CRC of the CRCs of all blobs; *sums, unless NULL, receives the CRCs. */
+static uint32_t crc_of_crcs(const hand_bag *bag, bytes *sums) {
+    bytes own = {NULL, 0, 0};
+    uint64_t start = 0;
+    for (uint64_t i = 0; i < hand_length(bag); i++) {
         uint64_t end = load_u64(bag->ends.data + 8 * i);
-        put_u32(&out, crc(0, bag->blobs.data + start, (size_t)(end - start)));
+        put_u32(&own, crc(0, bag->blobs.data + start, (size_t)(end - start)));
         start = end;
     }
-    uint32_t all = crc(0, out.data, out.size);
+    uint32_t all = crc(0, own.data, own.size);
+    if (sums)
+        *sums = own;
+    else
+        bytes_free(&own);
+    return all;
+}
+
+/* The CRC that binds the Bags of a shard together, as THE BYTES describes it. */
+static uint32_t bound(const hand_set *set, enum variant variant) {
+    uint32_t sum = crc(0, SPEC, strlen(SPEC));
+    for (size_t i = 0; i < set->count + (variant != SPLIT); i++) {
+        bytes part = {NULL, 0, 0};
+        put_text(&part, i < set->count ? set->names[i] : "refs");
+        put_u32(&part,
+            crc_of_crcs(i < set->count ? &set->bags[i] : &set->refs, NULL));
+        sum = crc(sum, part.data, part.size);
+        bytes_free(&part);
+    }
+    return sum;
+}
+
+/* The content of NAME.crc next to this Bag, of a dataset unless set is NULL. */
+static bytes sidecar(const hand_bag *bag, enum variant variant,
+    const char *name, const hand_set *set) {
+    bytes out = {NULL, 0, 0}, file = hand_bytes(bag, variant);
+    uint64_t length = hand_length(bag);
+    uint32_t all = crc_of_crcs(bag, &out);
     size_t table = bag->blobs.size;
     put_u64(&out, length);
     put_u64(&out, file.size);
@@ -42,16 +70,16 @@ static bytes sidecar(const hand_bag *bag, enum variant variant,
                       : crc(0, file.data + table, file.size - table));
     put_u32(&out, all);
     put_u32(&out, crc(0, name, strlen(name)));
-    put_u32(&out, crc(0, spec, strlen(spec)));
-    put_text(&out, "BAGSCRC1");
+    put_u32(&out, set ? bound(set, variant) : 0);
+    put_text(&out, set ? "BAGSCRC2" : "BAGSCRC1");
     put_u32(&out, crc(0, out.data + out.size - 40, 40));
     bytes_free(&file);
     return out;
 }
 
 static void assert_sidecar(const char *path, const hand_bag *bag,
-    enum variant variant, const char *name, const char *spec) {
-    bytes expected = sidecar(bag, variant, name, spec);
+    enum variant variant, const char *name, const hand_set *set) {
+    bytes expected = sidecar(bag, variant, name, set);
     assert_file(path, expected.data, expected.size);
     bytes_free(&expected);
 }
@@ -101,7 +129,7 @@ static void a_writer_stores_a_checksum_of_every_blob(void **state) {
         write_bag(&bag, at("%d.bag", counts[i]));
         bytes file = hand_bytes(&bag, V1);
         assert_file(at("%d.bag", counts[i]), file.data, file.size);
-        assert_sidecar(at("%d.crc", counts[i]), &bag, V1, "", "");
+        assert_sidecar(at("%d.crc", counts[i]), &bag, V1, "", NULL);
         assert_false(exists(at("%d.idx", counts[i])));
         bytes_free(&file);
         hand_free(&bag);
@@ -116,7 +144,7 @@ static void a_large_blob_has_a_checksum_too(void **state) {
     hand_add(&bag, block, 5000000);
     hand_add(&bag, block, 1234567);
     write_bag(&bag, at("x.bag"));
-    assert_sidecar(at("x.crc"), &bag, V1, "", "");
+    assert_sidecar(at("x.crc"), &bag, V1, "", NULL);
     free(block);
     hand_free(&bag);
 }
@@ -179,7 +207,7 @@ static void checksums_are_verified_in_every_variant_and_mode(void **state) {
         assert_int_equal(report.made, 1);
         assert_int_equal(report.blobs, 1500);
         assert_sidecar(
-            at("%d/x.crc", variant), &bag, (enum variant)variant, "", "");
+            at("%d/x.crc", variant), &bag, (enum variant)variant, "", NULL);
         for (int mode = 0; mode < MODES; mode++) {
             bag_reader_options options = checking(mode);
             bag_reader *reader;
@@ -338,8 +366,6 @@ static void verifying_missing_checksums_is_an_error_with_a_remedy(
 
 /* ---- datasets ---- */
 
-#define SPEC "{\"clip\": \"bytes[]\", \"text\": \"utf8\"}"
-
 static hand_set some_set(int count) {
     hand_set set;
     memset(&set, 0, sizeof(set));
@@ -366,11 +392,11 @@ static void checksums_are_added_to_datasets(void **state) {
         assert_int_equal(report.made, 3);
         assert_int_equal(report.kept, 0);
         assert_sidecar(at("set/clip.crc"), &set.bags[0], (enum variant)variant,
-            "clip", SPEC);
+            "clip", &set);
         assert_sidecar(at("set/text.crc"), &set.bags[1], (enum variant)variant,
-            "text", SPEC);
+            "text", &set);
         assert_sidecar(
-            at("set/refs.crc"), &set.refs, (enum variant)variant, "refs", SPEC);
+            at("set/refs.crc"), &set.refs, (enum variant)variant, "refs", &set);
         assert_names(at("set"), "clip.bag clip.crc refs.bag refs.crc spec.json "
                                 "text.bag text.crc");
         assert_ok(checksum(at("set"), false, &report));
@@ -517,7 +543,7 @@ static void an_interrupted_checksum_can_be_repeated(void **state) {
         for (int round = 0; round < 2; round++) {
             for (int i = 0; i < 3; i++) {
                 char path[40];
-                bytes complete = sidecar(bags[i], V1, names[i], SPEC);
+                bytes complete = sidecar(bags[i], V1, names[i], &set);
                 snprintf(path, sizeof(path), "set/%s.crc", names[i]);
                 bags_view found = memory_disk_find(&m, path);
                 if (round || found.data)
@@ -647,7 +673,7 @@ static void a_long_table_is_checksummed_in_pieces(void **state) {
     options.user = &last;
     assert_ok(bags_checksum(at("x.bag"), &options, NULL, NULL));
     assert_true(last.length == 20000 && !last.kept);
-    assert_sidecar(at("x.crc"), &bag, V1, "", "");
+    assert_sidecar(at("x.crc"), &bag, V1, "", NULL);
     hand_free(&bag);
 }
 

@@ -53,7 +53,7 @@ static void world_start(world *w) {
     }
     for (int i = 0; i < WORKS; i++) {
         w->works[i].options.checksum =
-            i == BY_LENGTH || i == ONE || i == SECOND_OF_TWO;
+            i == BY_LENGTH || i == ONE || i >= FIRST_OF_TWO;
         w->works[i].options.env.io = &w->device.io;
         w->works[i].options.env.allocator = &w->blocks.allocator;
     }
@@ -251,13 +251,14 @@ typedef struct fault {
 } fault;
 
 /* Calls whose failure need not be reported: closing a file that was only read,
- * mapping, removing journals; and a lock that was taken once, since the claim
- * is repeated. */
+ * mapping, removing journals and finding out whether they may be removed; and a
+ * lock that was taken once, since the claim is repeated. */
 static bool may_be_silent(const world *w) {
     int last = w->device.files.last;
     if (last == HOOK_LOCK && w->device.files.fail_with == EWOULDBLOCK)
         return true;
     return last == HOOK_MAP || last == HOOK_UNMAP || last == HOOK_REMOVE ||
+           last == HOOK_IDENTIFY ||
            (last == HOOK_CLOSE && !w->device.files.lost_bags);
 }
 
@@ -270,7 +271,8 @@ static void check_report(
             : BAGS_ERROR_IO;
     if (!code &&
         (how->memory || (!how->stays && !w->repeated && !may_be_silent(w))))
-        fail_msg("%s %d in %s was passed over", how->name, (int)n, w->where);
+        fail_msg("%s %d in %s (%s) was passed over", how->name, (int)n,
+            w->where, hook_names[w->device.files.last]);
     if (!code)
         return;
     CHECK(is_code((int)expected, (int)code, w->where));

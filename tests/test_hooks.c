@@ -440,7 +440,8 @@ static void fail_calls(unsigned only, int error, bool stays, bool journals) {
              * repeated. */
             bool retried = error == EMFILE && w.files.last == HOOK_OPEN;
             if (!stays && !retried && !w.repeated && !may_be_passed_over(&w) &&
-                (journals || w.files.last != HOOK_REMOVE))
+                (journals || (w.files.last != HOOK_REMOVE &&
+                                 w.files.last != HOOK_IDENTIFY)))
                 fail_msg("call %d, %s, was passed over", (int)n,
                     hook_names[w.files.last]);
             passed_over++;

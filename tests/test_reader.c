@@ -1884,6 +1884,41 @@ static void a_bag_that_is_finished_while_it_is_opened_is_read(void **state) {
     }
 }
 
+static int open_few(void *user, const char *path, int mode, void **file) {
+    return disk.files >= 4 ? EMFILE : disk.io.open(user, path, mode, file);
+}
+
+static void describing_closes_files_if_too_many_are_open(void **state) {
+    hand_set set;
+    bags_io io = disk.io;
+    bags_reader_options options;
+    bags_reader *reader;
+    bags_info info;
+    bags_row row = {0};
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "utf8");
+    set_field(&set, "b", "utf8");
+    set_field(&set, "c", "utf8");
+    set_begin(&set);
+    for (size_t i = 0; i < 3; i++)
+        set_text(&set, i, "text");
+    set_end(&set);
+    set_save(&set, V1, at("x"));
+    memset(&options, 0, sizeof(options));
+    io.open = open_few;
+    options.no_mmap = true;
+    options.env.io = &io;
+    assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+    assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    assert_int_equal(disk.files, 4); /* all that may be open */
+    assert_ok(bags_reader_info(reader, &info, NULL, &said));
+    assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    set_free(&set);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datapoints_are_read_in_every_mode_and_variant),
@@ -1937,6 +1972,7 @@ int main(void) {
         TEST(a_row_is_not_confused_by_a_new_reader_at_the_same_address),
         TEST(zero_selects_are_nothing_and_null_is_everything),
         TEST(a_bag_that_is_finished_while_it_is_opened_is_read),
+        TEST(describing_closes_files_if_too_many_are_open),
     };
     return cmocka_run_group_tests_name("reader", tests, NULL, NULL);
 }

@@ -820,6 +820,13 @@ static int between_remove_dir(void *user, const char *path) {
     return io->remove_dir(io->user, path);
 }
 
+static int between_identify(
+    void *user, void *file, const char *path, bags_identity *identity) {
+    come_between(user);
+    const bags_io *io = ((between *)user)->base;
+    return io->identify(io->user, file, path, identity);
+}
+
 static void between_start(between *b, const bags_io *base) {
     memset(b, 0, sizeof(*b));
     b->base = base;
@@ -839,6 +846,7 @@ static void between_start(between *b, const bags_io *base) {
     b->io.rename = between_rename;
     b->io.remove = between_remove;
     b->io.remove_dir = between_remove_dir;
+    b->io.identify = between_identify;
 }
 
 static void act_recover(between *b) {

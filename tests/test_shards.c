@@ -899,8 +899,31 @@ static void a_directory_with_spec_and_shards_is_an_error(void **state) {
     (void)state;
     save_shard(at("x"), 0, 4);
     save_shard(at("x/000000"), 5, 2);
+    copy_tree(at("x"), at("copy"));
+    bags_writer_options options = sharding(0, 3);
+    assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open(at("x"), NULL, &said));
+    assert_says("x: has both spec.json and shards (000000)");
+    assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
+    assert_says("x: has both");
+    assert_fails(BAGS_ERROR_CORRUPT, bags_recover(at("x"), NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_checksum(at("x"), NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_finalize(at("x"), NULL, NULL, &said));
+    for (int i = 0; i < 2; i++) {
+        options.resume = true;
+        options.shard_length = i ? 3 : 0;
+        assert_refused(BAGS_ERROR_CORRUPT,
+            bags_writer_open(at("x"), fields, 2, &options, &said));
+    }
+    options.resume = false;
+    options.shard_start = 1;
+    options.shard_stop = 2;
+    assert_refused(BAGS_ERROR_EXISTS,
+        bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_same_tree(at("x"), at("copy"));
+    /* A file with a number for a name is no shard. */
+    remove_tree(at("x/000000"));
+    save_text(at("x/000000"), "notes");
     bags_reader *reader = open_reader(at("x"), false);
-    assert_false(reader_info(reader).sharded);
     check_formulas(reader, NULL, 4);
     bags_reader_close(reader);
 }

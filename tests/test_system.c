@@ -389,6 +389,8 @@ typedef struct fault {
  * and starting to write to the disk early. */
 static bool may_be_silent(const world *w) {
     const shim *s = &w->calls;
+    if (strstr(s->last_path, "max_map_count")) /* then a default is used */
+        return true;
     switch (s->last) {
     case CALL_MMAP:
     case CALL_MUNMAP:
@@ -397,8 +399,11 @@ static bool may_be_silent(const world *w) {
     case CALL_FALLOCATE:
     case CALL_WRITE_BACK:
         return true;
-    case CALL_FSTAT:
-        return strstr(s->last_path, "alone.bag") && !s->last_read_only;
+    case CALL_FSTAT: /* of a journal: to find out whether it may be removed */
+        return !s->last_read_only && (strstr(s->last_path, "alone.bag") ||
+                                         strstr(s->last_path, ".idx"));
+    case CALL_STAT:
+        return strstr(s->last_path, ".idx");
     case CALL_CLOSE:
         return s->last_read_only || !strstr(s->last_path, ".bag");
     case CALL_LOCK:

@@ -926,7 +926,8 @@ static void try_calls(unsigned only, int error, bool stays) {
          * opened to name datapoints, of which none had to be named. */
         bool again =
             !stays && (files.last == HOOK_OPEN || files.last == HOOK_SIZE ||
-                          files.last == HOOK_READ || files.last == HOOK_KIND);
+                          files.last == HOOK_READ || files.last == HOOK_KIND ||
+                          files.last == HOOK_IDENTIFY);
         bool harmless = files.last == HOOK_CLOSE || again;
         if (files.failed && !code && !harmless)
             fail_msg(

@@ -1605,6 +1605,7 @@ static bags_io noting(void) {
     io.reserve = NULL;
     io.advise = NULL;
     io.write_back = NULL;
+    io.identify = NULL;
     notes[0] = 0;
     close_fails = NULL;
     closes_failed = 0;

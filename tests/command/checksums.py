@@ -1,4 +1,5 @@
 """Checksums beside Bags: made by pack, added by checksum, looked at by others."""
+import json
 import pathlib
 
 from harness import each, files, pack, read, refuse, run
@@ -18,13 +19,22 @@ def _crc(data):
     return (crc ^ 0xFFFFFFFF).to_bytes(4, 'little')
 
 
+def _bound(directory):
+    """The CRC that binds a shard together: over spec.json, the names and their CRCs."""
+    text = (directory / 'spec.json').read_bytes()
+    for name in [*sorted(json.loads(text)), 'refs']:
+        trailer = (directory / f'{name}.crc').read_bytes()[-44:]
+        text += name.encode() + trailer[20:24]
+    return _crc(text)
+
+
 def _sidecar(directory, name, blobs):
     """What NAME.crc must hold, by the description of the format."""
     file = (directory / f'{name}.bag').read_bytes()
     sums = b''.join(map(_crc, blobs))
     end = (len(blobs).to_bytes(8, 'little') + len(file).to_bytes(8, 'little') +
            _crc(file[sum(map(len, blobs)):]) + _crc(sums) + _crc(name.encode()) +
-           _crc((directory / 'spec.json').read_bytes()) + b'BAGSCRC1')
+           _bound(directory) + b'BAGSCRC2')
     return sums + end + _crc(end)
 
 
