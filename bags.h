@@ -1170,8 +1170,8 @@ typedef struct bags_entry {
  *                        process is a child of the writer's
  *   BAGS_ERROR_ARGUMENT  an entry without a field name
  *   BAGS_ERROR_EXISTS    the next shard's directory exists: two workers have the
- *                        same shard_start; or bags_finalize renumbers the shards; or
- *                        the path became an unsharded dataset
+ *                        same shard_start; or the path became an unsharded dataset,
+ *                        or bags_finalize renumbers the shards
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * A refused datapoint does not stop the writer. If err is NULL, close returns the
@@ -8540,24 +8540,6 @@ static bags_code bagi_prefix_scan(const bagi_env *env, const bagi_spec *spec,
 #ifndef BAGS_NO_WRITER
 /* ---- finalize ---- */
 
-/* Open and lock spec.json of a finished shard, against other processes that change
- * what belongs to it. *file is to be closed, *path to be freed. */
-static bags_code bagi_lock_shard(
-    const bagi_dir *dir, void **file, char **path, bags_error *err) {
-    const bagi_env *env = dir->env;
-    *path = bagi_dir_path(dir, "spec.json", "", err);
-    bags_code code = *path ? bagi_open(env, *path, BAGS_IO_READ, file, err)
-                           : BAGS_ERROR_MEMORY;
-    int error = code ? 0 : env->io.lock(env->io.user, *file);
-    if (error == EWOULDBLOCK)
-        return bags_fail(err, BAGS_ERROR_LOCKED,
-            "%s: locked by another process that writes it or its checksums",
-            bagi_tail(dir->path));
-    if (error)
-        return bagi_fail_system(err, error, *path, "lock");
-    return code ? code : bagi_check_same(env, *file, *path, err);
-}
-
 /* The mark of a dataset whose shards were renumbered is a file in the first of them,
  * which every reader ignores. It exists before a shard is renamed, and goes with the
  * shard to 000000. That it exists is all that is read. */
@@ -8587,7 +8569,7 @@ static bags_code bagi_finalize_mark(
         return code;
     memset(&job, 0, sizeof job);
     memset(&stream, 0, sizeof stream);
-    job.env = *dir->env;
+    bagi_job_init(&job, dir->env, no_sync);
     stream.job = &job;
     bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
     *made = stream.handle != NULL;
@@ -8601,6 +8583,24 @@ static bags_code bagi_finalize_mark(
     return bagi_job_end(&job, err);
 }
 
+/* Open and lock spec.json of a finished shard, against other processes that change
+ * what belongs to it. *file is to be closed, *path to be freed. */
+static bags_code bagi_lock_shard(
+    const bagi_dir *dir, void **file, char **path, bags_error *err) {
+    const bagi_env *env = dir->env;
+    *path = bagi_dir_path(dir, "spec.json", "", err);
+    bags_code code = *path ? bagi_open(env, *path, BAGS_IO_READ, file, err)
+                           : BAGS_ERROR_MEMORY;
+    int error = code ? 0 : env->io.lock(env->io.user, *file);
+    if (error == EWOULDBLOCK)
+        return bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: locked by another process that writes it or its checksums",
+            bagi_tail(dir->path));
+    if (error)
+        return bagi_fail_system(err, error, *path, "lock");
+    return code ? code : bagi_check_same(env, *file, *path, err);
+}
+
 static bags_code bagi_finalize_check(
     void *user, const bagi_dir *dir, size_t index) {
     bags_error *err = (bags_error *)user;
@@ -8610,9 +8610,22 @@ static bags_code bagi_finalize_check(
     return code || finished ? code : bagi_fail_unfinished(dir, err);
 }
 
+/* List the shards, all of which must be finished. */
+static bags_code bagi_finalize_list(
+    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
+    bagi_sink sink = {err, NULL};
+    bags_code code = bagi_names_list(env, path, &sink, names);
+    if (!code && names->count == 0)
+        code = bags_fail(
+            err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
+    if (!code)
+        code = bagi_each_shard(names, 0, 1, bagi_finalize_check, err, err);
+    return code;
+}
+
 /* Rename a shard whose spec.json no other process has locked. A directory that has
  * the new name, even an empty one, is a writer's: it must not be replaced. */
-static bags_code bagi_finalize_move(
+static bags_code bagi_finalize_rename(
     const bagi_env *env, const char *from, const char *to, bags_error *err) {
     bagi_dir dir = bagi_dir_of(env, from);
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -8633,29 +8646,17 @@ static bags_code bagi_finalize_move(
                       from, "rename");
 }
 
-/* List the shards, all of which must be finished. */
-static bags_code bagi_finalize_list(
-    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
-    bagi_sink sink = {err, NULL};
-    bags_code code = bagi_names_list(env, path, &sink, names);
-    if (!code && names->count == 0)
-        code = bags_fail(
-            err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
-    if (!code)
-        code = bagi_each_shard(names, 0, 1, bagi_finalize_check, err, err);
-    return code;
-}
-
 /* Give a shard the number `to`, unless it has it. */
-static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
+static bags_code bagi_finalize_number(const bagi_env *env, const char *path,
     bagi_name from, uint64_t to, uint64_t *count, bags_error *err) {
     if (from.number == to && (from.digits == 6 || to > 999999))
         return BAGS_OK;
     char *old_path = bagi_shard_path(env, path, from, err);
     char *new_path =
         old_path ? bagi_shard_path(env, path, bagi_shard_name(to), err) : NULL;
-    bags_code code = new_path ? bagi_finalize_move(env, old_path, new_path, err)
-                              : BAGS_ERROR_MEMORY;
+    bags_code code = new_path
+                         ? bagi_finalize_rename(env, old_path, new_path, err)
+                         : BAGS_ERROR_MEMORY;
     *count += !code;
     bagi_free_text(&env->memory, old_path);
     bagi_free_text(&env->memory, new_path);
@@ -8688,12 +8689,12 @@ BAGS_API bags_code bags_finalize(const char *path,
         code = first ? bagi_finalize_mark(&dir, options->no_sync, &made, err)
                      : BAGS_ERROR_MEMORY;
     if (!code)
-        code = bagi_finalize_rename(&env, path, names.names[0], 0, &count, err);
+        code = bagi_finalize_number(&env, path, names.names[0], 0, &count, err);
     bagi_names_free(&names);
     if (!code)
         code = bagi_finalize_list(&env, path, &names, err);
     for (size_t i = 1; i < names.count && !code; i++)
-        code = bagi_finalize_rename(&env, path, names.names[i], i, &count, err);
+        code = bagi_finalize_number(&env, path, names.names[i], i, &count, err);
     bagi_names_free(&names);
     if (!code && count && !options->no_sync)
         code = bagi_sync_dir(&env, path, err);
@@ -8740,6 +8741,8 @@ struct bags_writer {
     bool inside;        /* a codec or a hook was called, and has not returned */
     bool finishing;     /* tables were appended */
     bool held;          /* the record is locked, and was found at its path */
+    void *last;         /* spec.json of the shard before, open; NULL: none */
+    char *last_path;    /* of it */
     bool partial;       /* blobs of an incomplete datapoint may be appended */
     bool created_path;  /* the directory of the shards did not exist before */
     bool resumed_shard; /* another writer started the shard */
@@ -8845,23 +8848,60 @@ BAGI_COLD static bags_code bagi_fail_finalized(
         bagi_tail(writer->path));
 }
 
-/* True, and a failure, if bags_finalize renumbers the shards since this writer was
- * opened. Then only the record and an empty directory are the writer's: finalize may
- * have put a finished shard in its place. */
-static bool bagi_writer_is_late(bags_writer *writer) {
+/* Keep the record of the shard that is about to be finished open, without a lock: as
+ * long as it is at its path, the dataset was not replaced. */
+static void bagi_writer_keep_last(bags_writer *writer) {
     const bagi_env *env = &writer->job.env;
     bags_error *err = &writer->job.failure;
+    bagi_close_read(env, writer->last);
+    bagi_free_text(&env->memory, writer->last_path);
+    writer->last = NULL;
+    writer->last_path = bagi_dir_path(&writer->dir, "spec.json", "", err);
+    if (writer->last_path)
+        bagi_open(env, writer->record.path, BAGS_IO_READ, &writer->last, err);
+}
+
+/* Fail if the dataset is no longer the one that this writer opened, or, with *marked,
+ * if bags_finalize renumbers it. */
+static bags_code bagi_writer_check_last(
+    const bags_writer *writer, bool *marked, bags_error *err) {
+    const bagi_env *env = &writer->job.env;
+    bags_code code = BAGS_OK;
+    *marked = false;
+    if (writer->sharded && !writer->options.append)
+        code =
+            bagi_has_mark(env, writer->path, bagi_shard_name(0), marked, err);
+    if (*marked)
+        code = bagi_fail_finalized(writer, err);
+    else if (!code && writer->last)
+        code = bagi_check_same(env, writer->last, writer->last_path, err);
+    return code;
+}
+
+/* True, and a failure, if the shard that was claimed is not to be written. Only the
+ * record and an empty directory are the writer's: another process may have put a
+ * finished shard in its place. */
+static bool bagi_writer_is_late(bags_writer *writer) {
+    const bagi_env *env = &writer->job.env;
+    bags_error why;
     bool marked = false;
-    if (err->code || !writer->sharded || writer->options.append)
-        return false;
-    if (bagi_has_mark(env, writer->path, bagi_shard_name(0), &marked, err) ||
-        !marked)
+    if (writer->job.failure.code ||
+        !bagi_writer_check_last(writer, &marked, &why))
         return false;
     bagi_stream_remove(&writer->record);
     env->io.remove_dir(env->io.user, writer->shard);
     bagi_writer_leave(writer);
-    bagi_fail_finalized(writer, err);
+    writer->job.failure = why;
     return true;
+}
+
+/* What was finished must still exist when a call between two shards reports it. */
+static void bagi_writer_check_idle(bags_writer *writer) {
+    bags_error why;
+    bool marked = false;
+    if (!writer->job.failure.code && !writer->shard && writer->last &&
+        bagi_writer_check_last(writer, &marked, &why) && !marked)
+        writer->job.failure = why;
 }
 
 /* The record of the claim is locked as long as the writer lives. It is on the disk
@@ -9326,6 +9366,8 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         bagi_output_close_kept(&writer->outputs[i]);
     if (add)
         bagi_writer_complete_checksums(writer, no_sync);
+    if (writer->sharded && !writer->job.failure.code)
+        bagi_writer_keep_last(writer);
     bagi_writer_commit(writer, no_sync);
     if (!no_sync)
         bagi_writer_sync_parents(writer);
@@ -9625,6 +9667,7 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     if (!writer)
         return bagi_fail_no_writer(err);
+    bagi_writer_check_idle(writer);
     if (writer->shard && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
     return bagi_job_end(&writer->job, err);
@@ -9635,6 +9678,7 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     if (!writer)
         return bagi_fail_no_writer(err);
     bags_error *failure = &writer->job.failure;
+    bagi_writer_check_idle(writer);
     if (writer->shard && !bagi_writer_check(writer)) {
         bagi_writer_flush_all(writer);
         for (size_t i = 0; i <= writer->spec.count; i++)
@@ -10038,6 +10082,8 @@ static void bagi_writer_free(bags_writer *writer) {
     bags_allocator memory = writer->job.env.memory;
     size_t count = writer->spec.count;
     bagi_writer_leave(writer);
+    bagi_close_read(&writer->job.env, writer->last);
+    bagi_free_text(&memory, writer->last_path);
     for (size_t i = 0; writer->outputs && i <= count; i++)
         bagi_output_free(&writer->outputs[i]);
     bagi_free(&memory, writer->outputs, (count + 1) * sizeof *writer->outputs);
@@ -10207,6 +10253,7 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
         bagi_datapoint_rewind(writer);
     if (!failure->code && writer->begun)
         bagi_writer_refuse_state(writer, "begun and not ended", false, err);
+    bagi_writer_check_idle(writer);
     /* An unfinished shard without a datapoint would stop readers. */
     if (!failure->code && writer->shard && writer->sharded &&
         writer->shard_length == 0)

@@ -408,20 +408,6 @@ static start make_start(int which, const char *path) {
 
 /* ---- one pair ---- */
 
-/* The pairs that do not hold their rule yet: `which` at every step of `other`. */
-static const struct lacking {
-    int stepping, other;
-} needs_identity[] = {
-    {WRITER, REWRITE},
-    {RESUME, REWRITE},
-    {CHECKSUM, REWRITE},
-    {READER, REWRITE},
-    {EXPORT, REWRITE},
-    {REWRITE, REWRITE},
-    {REWRITE, RESUME},
-    {RESUME, RESUME},
-};
-
 typedef struct pair {
     int stepping, other;
     char name[80];
@@ -667,21 +653,8 @@ static void check_trial(const trial *t) {
         fail_trial(t, "a fault: %s", err.message);
 }
 
-static bool lacks_identity(const pair *what) {
-    size_t count = sizeof(needs_identity) / sizeof(*needs_identity);
-    for (size_t i = 0; i < count; i++)
-        if (needs_identity[i].other == what->other &&
-            needs_identity[i].stepping == what->stepping)
-            return true;
-    return false;
-}
-
 static void check_pair(void **state) {
     const pair *what = (const pair *)*state;
-    if (lacks_identity(what)) {
-        print_message("skipped %s: needs identity\n", what->name);
-        skip();
-    }
     report *shared = (report *)mmap(NULL, sizeof(report),
         PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     report other;
