@@ -55,6 +55,7 @@ programs() {
         fuzz_main) continue ;;
         fuzz_*) test=asan check='' words=tests/corpus/${name#fuzz_} ;;
         test_threads) test=tsan check='release asan' ;;
+        test_http) test=asan check='release tsan' ;;
         test_system) test='' check='release asan' ;;
         test_power | test_faults | test_hooks | test_live) test=release check=asan ;;
         *) test=asan check=release ;;
