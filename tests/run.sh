@@ -32,6 +32,7 @@ check | asan/command   | asan:all                  | tests/command.sh build/asan
 check | header         |                           | tests/header.sh
 check | portability    | release:all               | tests/portability.sh part
 check | install        | release:all               | tests/install.sh
+check | http           | release:bags release:bench/bench_http | tests/http.sh build/release
 check | lint           |                           | tests/lint.sh quick
 check | footprint      |                           | tests/footprint.py README.md tests/bench/README.md
 check | benchmark      | release:bench/speed       | build/release/tests/bench/speed --small --folder build/bench-small

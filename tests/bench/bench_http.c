@@ -4,9 +4,11 @@
  *     bench_http URL FIELD ROUND_TRIP_MS [CA_FILE]    batches of random blobs
  *     bench_http --open URL ROUND_TRIP_MS [CA_FILE]   only opening, of many shards
  *
- * A third argument of 0 measures without requirements; otherwise what takes more round
- * trips of wall time, or more requests, than is required is a failure. Of five runs the
- * fastest counts. tests/http.sh runs it with a server whose answers take 30 ms.
+ * A round trip of 0 measures without requirements; otherwise it is a failure if many
+ * requests take turns, or are more than 1.25 per datapoint. (The limits leave time for
+ * other programs: on an idle machine a batch of 32 takes 1.1 round trips, one of 256
+ * 1.3, and 1,000 shards are open after 10.) Of five runs the fastest counts.
+ * tests/http.sh runs it with a server whose answers take 30 ms.
  */
 #include "../../bags.h"
 
@@ -175,11 +177,11 @@ int main(int count, char **words) {
         shards == 1 ? "" : "s");
     /* Handshakes of TLS are the processor's time, not round trips. */
     bool tls = strncmp(url, "https", 5) == 0;
-    show(what, &best, shards, 0, tls ? 0 : only_open ? 10 : 3, 0);
+    show(what, &best, shards, 0, tls ? 0 : only_open ? 20 : 4, 0);
     if (!only_open) {
-        batches("1 random blob", url, ca_file, words[2], 1, false, 1.1);
-        batches("32 random blobs", url, ca_file, words[2], 32, false, 1.1);
-        batches("256 random blobs", url, ca_file, words[2], 256, false, 1.3);
+        batches("1 random blob", url, ca_file, words[2], 1, false, 2);
+        batches("32 random blobs", url, ca_file, words[2], 32, false, 2);
+        batches("256 random blobs", url, ca_file, words[2], 256, false, 4);
         batches("32, one after the other", url, ca_file, words[2], 32, true, 0);
         whole(url, ca_file);
     }
