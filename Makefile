@@ -40,6 +40,7 @@ have = $(shell pkg-config --exists $1 2>/dev/null && echo $1)
 PKG_jpeg := libjpeg
 PKG_png := libpng
 PKG_npz := libzip
+PKG_http := libcurl
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 

@@ -452,6 +452,16 @@ typedef enum bags_advice {
     BAGS_ADVICE_SOON        /* all of them, soon: start to read them now */
 } bags_advice;
 
+/* A range to read: `size` bytes of an open file, starting at `offset`. data NULL:
+ * start to read them, and do not wait. */
+typedef struct bags_io_read {
+    void *file;
+    uint64_t offset;
+    void *data;
+    size_t size;
+    size_t done; /* set by the hook: bytes read, from the front */
+} bags_io_read;
+
 /*
  * All access to files. Every hook returns 0, or an errno value, which is copied
  * to bags_error.system. Reads and writes pass explicit offsets. They may do less
@@ -500,6 +510,18 @@ typedef struct bags_io {
     /* Optional. Start to write these bytes of the file to the disk, without
      * waiting; it will be synced later. A failure is ignored: sync reports it. */
     int (*write_back)(void *user, void *file, uint64_t offset, uint64_t size);
+    /* Optional, for files that are far away, as are the next two. Read many ranges,
+     * of several files, at once. Each `done` is 0 before the call. A failure is not
+     * returned: read_at is called for what is missing, and returns it. */
+    void (*read_many)(void *user, bags_io_read *reads, size_t count);
+    /* Optional. A file may be opened soon, if it exists: start to look it up, and do
+     * not wait. */
+    void (*expect)(void *user, const char *path);
+    /* Optional. Why a hook has just failed with `error` for a path, to be shown in
+     * place of errno's own text: NUL-terminated, at most `size` bytes. Leave `text`
+     * empty if there is nothing to add. */
+    void (*explain)(
+        void *user, const char *path, int error, char *text, size_t size);
 } bags_io;
 
 /* The hooks for local files, to be wrapped in your own. Static. */
@@ -2444,7 +2466,7 @@ BAGS_API const bags_io *bags_io_local(void) {
         bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
         bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
-        BAGI_LOCAL_ADVISE, BAGI_LOCAL_WRITE_BACK};
+        BAGI_LOCAL_ADVISE, BAGI_LOCAL_WRITE_BACK, NULL, NULL, NULL};
     return &io;
 }
 /* ========================================================================
@@ -3095,14 +3117,34 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
 }
 
+/* bagi_fail_system for a hook that reads, in the hook's own words if it has any. */
+BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, bags_error *err,
+    int error, const char *path, const char *doing) {
+    char why[512] = "";
+    bags_code code = bagi_fail_system(err, error, path, doing);
+    if (!code || !env->io.explain)
+        return code;
+    env->io.explain(env->io.user, path, error, why, sizeof why);
+    if (*why)
+        bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, why);
+    err->system = error;
+    return code;
+}
+
+/* A file may be opened soon. */
+static void bagi_expect(const bagi_env *env, const char *path) {
+    if (env->io.expect && path)
+        env->io.expect(env->io.user, path);
+}
+
 /* *file is NULL after a failure. */
 static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
     void **file, bags_error *err) {
     int error = env->io.open(env->io.user, path, mode, file);
     if (error)
         *file = NULL;
-    return bagi_fail_system(
-        err, error, path, mode == BAGS_IO_CREATE ? "create" : "open");
+    return bagi_fail_io(
+        env, err, error, path, mode == BAGS_IO_CREATE ? "create" : "open");
 }
 
 /* Close a file that was only read: nothing can be lost. */
@@ -3113,8 +3155,8 @@ static void bagi_close_read(const bagi_env *env, void *file) {
 
 static bags_code bagi_file_size(const bagi_env *env, void *file,
     const char *path, uint64_t *size, bags_error *err) {
-    return bagi_fail_system(
-        err, env->io.size(env->io.user, file, size), path, "get the size of");
+    return bagi_fail_io(env, err, env->io.size(env->io.user, file, size), path,
+        "get the size of");
 }
 
 /* Read exactly `size` bytes. */
@@ -3126,7 +3168,7 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
         int error =
             env->io.read_at(env->io.user, file, offset, out, size, &done);
         if (error)
-            return bagi_fail_system(err, error, path, "read");
+            return bagi_fail_io(env, err, error, path, "read");
         if (done == 0 || done > size)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: truncated while open (ends at offset %" PRIu64 ", %" PRIu64
@@ -3142,8 +3184,8 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
 /* What a path is, if anything exists there. */
 static bags_code bagi_kind(const bagi_env *env, const char *path,
     bags_path_kind *kind, bags_error *err) {
-    return bagi_fail_system(
-        err, env->io.kind(env->io.user, path, kind), path, "stat");
+    return bagi_fail_io(
+        env, err, env->io.kind(env->io.user, path, kind), path, "stat");
 }
 
 /* ---- paths ----
@@ -3270,6 +3312,17 @@ static char *bagi_dir_path(const bagi_dir *dir, const char *name,
         suffix = "";
     return bagi_print(&dir->env->memory, err, "%s%s%s%s", dir->path,
         dir->standalone ? "" : "/", name, suffix);
+}
+
+/* A file of a directory may be opened soon. */
+static void bagi_dir_expect(
+    const bagi_dir *dir, const char *name, const char *suffix) {
+    bags_error ignored;
+    if (!dir->env->io.expect)
+        return;
+    char *path = bagi_dir_path(dir, name, suffix, &ignored);
+    bagi_expect(dir->env, path);
+    bagi_free_text(&dir->env->memory, path);
 }
 
 /* *has: there is a file of this name. */
@@ -5302,12 +5355,22 @@ static void bagi_bag_release(bag_reader *bag) {
     }
 }
 
+/* The files of a Bag may be opened soon. */
+static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
+    bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_BLOBS]);
+    if (how->where == BAGI_SPLIT || (dir->standalone && !dir->bare))
+        bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_ENDS]);
+    if (how->verify_checksums)
+        bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_CRCS]);
+}
+
 /* Open the files and find the shape. The blobs are measured after the index, so
  * that they cover it while a writer appends. */
 static bags_code bagi_bag_open_files(bag_reader *bag, const bagi_dir *dir,
     const bagi_how *how, bags_error *err) {
     bool split = how->where == BAGI_SPLIT;
     bag->file[BAGI_BLOBS].grows = bag->file[BAGI_ENDS].grows = how->grows;
+    bagi_bag_expect(dir, how);
     bags_code code = bagi_file_open(bag, dir, how->name, BAGI_BLOBS, err);
     if (!code && split)
         code = bagi_file_open(bag, dir, how->name, BAGI_ENDS, err);
@@ -5501,7 +5564,8 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
  * place of the first among the results. First all table entries that are not at
  * hand are read, neighbours with one read; they are checked; then the blobs in the
  * same way. The buffer is sized once for each step. To prefetch, the same list is
- * passed to the system as advice.
+ * passed to the system as advice. Hooks that read many ranges at once receive all
+ * ranges of a step in one call.
  */
 
 typedef struct bagi_span {
@@ -5588,11 +5652,83 @@ static size_t bagi_fetch_run(
     return i;
 }
 
+/* The ranges of one step, for hooks that read many at once; and the pinned file of
+ * each. */
+typedef struct bagi_batch {
+    const bag_reader *bag; /* any of them: they share env and files */
+    bags_io_read *reads;
+    const bagi_file **files;
+    size_t count, capacity;
+} bagi_batch;
+
+static bags_code bagi_batch_open(bagi_batch *batch, const bag_reader *bag,
+    size_t capacity, bags_error *err) {
+    const bags_allocator *memory = &bag->env->memory;
+    memset(batch, 0, sizeof *batch);
+    batch->bag = bag;
+    batch->capacity = capacity;
+    batch->reads = (bags_io_read *)bagi_alloc(
+        memory, capacity * sizeof *batch->reads, err);
+    batch->files = (const bagi_file **)bagi_alloc(
+        memory, capacity * sizeof *batch->files, err);
+    return batch->reads && batch->files ? BAGS_OK : BAGS_ERROR_MEMORY;
+}
+
+static void bagi_batch_close(bagi_batch *batch) {
+    for (size_t i = 0; i < batch->count; i++)
+        bagi_file_unpin(batch->bag, batch->files[i]);
+    if (!batch->bag)
+        return;
+    const bags_allocator *memory = &batch->bag->env->memory;
+    bagi_free(memory, batch->reads, batch->capacity * sizeof *batch->reads);
+    bagi_free(
+        memory, (void *)batch->files, batch->capacity * sizeof *batch->files);
+}
+
+/* Add a range; data NULL: it is only requested. */
+static bags_code bagi_batch_add(bagi_batch *batch, const bag_reader *bag,
+    const bagi_file *file, uint64_t offset, void *data, size_t size,
+    bags_error *err) {
+    bags_io_read *read = &batch->reads[batch->count];
+    if (size == 0)
+        return BAGS_OK;
+    bags_code code = bagi_file_pin(bag, file, &read->file, err);
+    if (code)
+        return code;
+    read->offset = offset;
+    read->data = data;
+    read->size = size;
+    batch->files[batch->count++] = file;
+    return BAGS_OK;
+}
+
+static bags_code bagi_batch_run(const bagi_batch *batch, bags_error *err) {
+    bags_code code = BAGS_OK;
+    if (batch->count == 0)
+        return BAGS_OK;
+    const bagi_env *env = batch->bag->env;
+    env->io.read_many(env->io.user, batch->reads, batch->count);
+    for (size_t i = 0; i < batch->count && !code; i++) {
+        const bags_io_read *read = &batch->reads[i];
+        size_t done = BAGI_MIN(read->done, read->size);
+        if (read->data && done < read->size)
+            code = bagi_read_at(env, read->file, batch->files[i]->path,
+                read->offset + done, (unsigned char *)read->data + done,
+                read->size - done, err);
+    }
+    return code;
+}
+
 /* Read the ranges start .. stop of all spans, of their tables or of their blobs,
  * where these are neither mapped nor cached; or request them. */
 static bags_code bagi_fetch_transfer(
     bagi_fetch *fetch, bool blobs, bags_error *err) {
     bags_code code = BAGS_OK;
+    bagi_batch batch;
+    memset(&batch, 0, sizeof batch);
+    if (fetch->count && bagi_fetch_spans(fetch)->bag->env->io.read_many)
+        code = bagi_batch_open(
+            &batch, bagi_fetch_spans(fetch)->bag, fetch->count, err);
     for (int pass = 0; pass < 2 && !code; pass++) { /* measure, then read */
         uint64_t total = 0, stop = 0;
         size_t size = 0;
@@ -5606,7 +5742,11 @@ static bags_code bagi_fetch_transfer(
             next = bagi_fetch_run(fetch, i, &stop);
             uint64_t range = stop - span->start;
             if (fetch->advise && (blobs || at_hand)) {
-                if (pass == 1 && (blobs || !bag->cached[BAGI_ENDS]))
+                size_t most = (size_t)BAGI_MIN(range, SIZE_MAX);
+                if (pass == 1 && batch.bag && !at_hand)
+                    code = bagi_batch_add(
+                        &batch, bag, file, span->start, NULL, most, err);
+                else if (pass == 1 && (blobs || !bag->cached[BAGI_ENDS]))
                     bagi_file_advise(
                         bag, file, span->start, range, BAGS_ADVICE_SOON);
             } else if (!at_hand && pass == 0) {
@@ -5616,23 +5756,29 @@ static bags_code bagi_fetch_transfer(
                 for (size_t k = i; k < next; k++)
                     span[k - i].at =
                         fetch->used + (size_t)(span[k - i].start - span->start);
-                code = bagi_file_read(bag, file, span->start,
-                    fetch->data->data + fetch->used, (size_t)range, err);
+                void *to = fetch->data->data + fetch->used;
+                code = batch.bag ? bagi_batch_add(&batch, bag, file,
+                                       span->start, to, (size_t)range, err)
+                                 : bagi_file_read(bag, file, span->start, to,
+                                       (size_t)range, err);
                 fetch->used += (size_t)range;
             }
         }
         if (pass == 0 &&
             (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
-            return bags_fail(err, BAGS_ERROR_LIMIT,
+            code = bags_fail(err, BAGS_ERROR_LIMIT,
                 "%s: blob %" PRIu64
                 " and those requested with it are too large for the address "
                 "space (%" PRIu64 " bytes)",
                 bagi_tail(bagi_fetch_spans(fetch)->bag->file[BAGI_BLOBS].path),
                 bagi_fetch_spans(fetch)->first, total);
-        if (reads)
+        if (reads && !code)
             code = bags_buffer_reserve(
                 fetch->data, fetch->used + size + BAGI_SLACK, err);
     }
+    if (!code)
+        code = bagi_batch_run(&batch, err);
+    bagi_batch_close(&batch);
     return code;
 }
 
@@ -7368,8 +7514,8 @@ static bags_code bagi_names_list(
     int error = env->io.list(env->io.user, path, bagi_names_collect, names);
     bags_code code = names->code;
     if (error && !code)
-        code = bagi_fail_system(
-            sink->err, error, path, error == ENOENT ? "open" : "list");
+        code = bagi_fail_io(
+            env, sink->err, error, path, error == ENOENT ? "open" : "list");
     if (!code && names->count > 1)
         qsort(
             names->names, names->count, sizeof *names->names, bagi_names_order);
@@ -7401,6 +7547,28 @@ static bags_code bagi_check_worker(
         path ? bagi_tail(path) : "", start, *stop);
 }
 
+#define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once */
+
+/* Shards may be opened soon: from *next, which moves, to shard `stop` of the names. */
+static void bagi_shards_expect(const bagi_names *names, uint64_t first,
+    uint64_t step, size_t *next, size_t stop) {
+    bags_error ignored;
+    if (!names->env->io.expect)
+        return;
+    for (; *next < names->count && *next < stop; ++*next) {
+        if (names->names[*next].number % step != first)
+            continue;
+        char *path = bagi_shard_path(
+            names->env, names->path, names->names[*next], &ignored);
+        bagi_dir dir = bagi_dir_of(names->env, path);
+        if (path) {
+            bagi_dir_expect(&dir, "spec.json", "");
+            bagi_dir_expect(&dir, "refs", ".bag");
+        }
+        bagi_free_text(&names->env->memory, path);
+    }
+}
+
 /* Call each() with the directory of every shard of a worker, and its index among
  * the names, until it fails. */
 static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
@@ -7408,9 +7576,11 @@ static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
     bags_code (*each)(void *user, const bagi_dir *dir, size_t index),
     void *user, bags_error *err) {
     bags_code code = BAGS_OK;
+    size_t ahead = 0;
     for (size_t i = 0; i < names->count && !code; i++) {
         if (names->names[i].number % stop != start)
             continue;
+        bagi_shards_expect(names, start, stop, &ahead, i + BAGI_SHARDS_AHEAD);
         char *path =
             bagi_shard_path(names->env, names->path, names->names[i], err);
         bagi_dir dir = bagi_dir_of(names->env, path);
@@ -9435,6 +9605,47 @@ static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
                : bagi_reader_first_bag(reader, shard, field, out, err);
 }
 
+static size_t bagi_reader_find_shard(
+    const bags_reader *reader, uint64_t index, bags_row *row);
+
+/* The Bags of these fields (NULL: of all) in a shard may be opened soon. */
+BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
+    size_t shard, const bags_select *selects, size_t count) {
+    void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+    bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
+    bagi_dir dir;
+    bags_error ignored;
+    if (!reader->env.io.expect ||
+        bagi_reader_dir(reader, shard, &dir, &ignored))
+        return;
+    for (size_t i = 0; i < (selects ? count : reader->spec.count); i++) {
+        size_t field = selects ? selects[i].field : i;
+        if (field >= reader->spec.count ||
+            (BAGI_ATOMIC && bags && BAGI_LOAD(&bags[field])))
+            continue;
+        how.name = bagi_spec_name(&reader->spec, field);
+        bagi_bag_expect(&dir, &how);
+    }
+    bagi_dir_free(&dir);
+}
+
+/* The same for every shard of these datapoints. */
+static void bagi_reader_expect_many(const bags_reader *reader,
+    const uint64_t *indices, size_t indices_count, const bags_select *selects,
+    size_t count, bags_row *row) {
+    size_t last = SIZE_MAX;
+    if (!reader->env.io.expect)
+        return;
+    for (size_t i = 0; i < indices_count; i++) {
+        if (indices[i] >= reader->length)
+            continue;
+        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
+        if (shard != last)
+            bagi_reader_expect(reader, shard, selects, count);
+        last = shard;
+    }
+}
+
 /* ---- opening ---- */
 
 typedef struct bagi_opening {
@@ -9705,6 +9916,9 @@ static bags_code bagi_opening_any(bagi_opening *opening) {
     bagi_dir dir = bagi_dir_of(&reader->env, reader->path);
     bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
+    bagi_dir_expect(&dir, "spec.json", ".partial");
+    bagi_dir_expect(&dir, "spec.json", "");
+    bagi_dir_expect(&dir, "refs", ".bag");
     bags_code code = bagi_kind(&reader->env, reader->path, &kind, err);
     if (!code && kind == BAGS_PATH_NONE)
         code = bagi_fail_system(err, ENOENT, reader->path, "open");
@@ -9866,11 +10080,29 @@ static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
     return code;
 }
 
+#define BAGI_INFO_AHEAD 64 /* shards that are described at once */
+
+/* All files of a shard will be described. */
+static void bagi_info_expect(const bags_reader *reader, size_t shard) {
+    bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
+    bagi_dir dir;
+    bags_error ignored;
+    if (!reader->env.io.expect ||
+        bagi_reader_dir(reader, shard, &dir, &ignored))
+        return;
+    how.verify_checksums = true;
+    for (size_t i = 0; i <= reader->spec.count; i++) {
+        how.name = bagi_spec_name(&reader->spec, i);
+        bagi_bag_expect(&dir, &how);
+    }
+    bagi_dir_free(&dir);
+}
+
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err) {
     BAGI_ERR(err);
     bags_code code = BAGS_OK;
-    size_t count = reader->spec.count;
+    size_t count = reader->spec.count, ahead = 0;
     memset(info, 0, sizeof *info);
     if (fields)
         memset(fields, 0, count * sizeof *fields);
@@ -9880,6 +10112,8 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
         bool checksums = false;
         size_t bags = count + !reader->parts[i].split;
         bagi_dir dir;
+        for (; ahead < reader->count && ahead < i + BAGI_INFO_AHEAD; ahead++)
+            bagi_info_expect(reader, ahead);
         code = bagi_reader_dir(reader, i, &dir, err);
         for (size_t field = 0; field < bags && !code; field++)
             code = bagi_info_bag(
@@ -10242,6 +10476,8 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         return code;
     unsigned char *marks = (unsigned char *)(refs + fields);
     size_t before = row->items.capacity; /* a growth may return to old memory */
+    if (BAGI_UNLIKELY(reader->env.io.expect != NULL))
+        bagi_reader_expect(reader, shard, selects, count);
     if (count > 1 && selects)
         memset(marks, 0, fields);
     for (size_t i = 0; i < count; i++) {
@@ -10432,6 +10668,12 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
         start = stop;
     if (!code)
         code = bagi_row_reserve(row, stop - start, err);
+    for (uint64_t i = start; reader->env.io.expect && i < stop && !code;) {
+        bags_select whole = bags_whole(field);
+        size_t shard = bagi_reader_find_shard(reader, i, row);
+        bagi_reader_expect(reader, shard, &whole, 1);
+        i = reader->shards[shard].start + reader->shards[shard].length;
+    }
     for (uint64_t i = start, end; i < stop && !code; i = end) {
         size_t shard = bagi_reader_find_shard(reader, i, row);
         end = reader->shards[shard].start + reader->shards[shard].length;
@@ -10452,7 +10694,9 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     bagi_ref *refs = NULL;
     bagi_row_begin(reader, row);
+    bags_select whole = bags_whole(field);
     bags_code code = bagi_check_plain(reader, field, err);
+    bagi_reader_expect_many(reader, indices, count, &whole, 1, row);
     if (!code)
         code = bagi_row_fetch_refs(reader, indices, count, row, false, err);
     if (!code)
@@ -10497,6 +10741,7 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
     bagi_ref *refs = NULL;
     bagi_row_begin(reader, row);
+    bagi_reader_expect_many(reader, indices, count, selects, select_count, row);
     bags_code code =
         bagi_row_fetch_refs(reader, indices, count, row, true, err);
     if (!code)

@@ -35,8 +35,11 @@
 #define NAME_MOST 0xFFFF
 #define PAX_MOST ((uint64_t)1 << 20)     /* bytes of one pax header */
 #define FILLING_MOST ((uint64_t)1 << 20) /* of zeros after a tar's end */
-#define NEAR ((size_t)64 << 10) /* bytes at both ends of a remote member */
-#define TAIL ((size_t)1 << 20)  /* bytes at the end of a remote archive */
+#define STEP ((size_t)64 << 10)          /* bytes of a directory per read */
+/* Of a remote member: its header, which bags_zip fills up to a page; its end. */
+#define HEAD ((size_t)4096 + 512)
+#define LAST ((size_t)16 << 10)
+#define TAIL ((size_t)1 << 20) /* bytes at the end of a remote archive */
 
 /* Windows accepts both slashes. */
 #ifdef _WIN32
@@ -989,7 +992,7 @@ static int file_prepare(archive_file *f) {
     bags_error err;
     err.system = 0;
     bags_code code = m->located ? BAGS_OK : zip_locate(a, &f->head, m, &err);
-    uint64_t near = m->size < NEAR ? m->size : NEAR;
+    uint64_t near = m->size < LAST ? m->size : LAST;
     uint64_t last = m->offset + m->size - near;
     if (!code && !window_has(&f->head, last, (size_t)near))
         code = archive_bytes(a, &f->tail, last, (size_t)near, &p, &err);
@@ -1019,8 +1022,9 @@ static int hook_open(void *user, const char *path, int mode, void **file) {
     f->memory = memory;
     f->archive = a;
     f->member = *at.member;
-    window_start(a, &f->head, NEAR);
-    window_start(a, &f->tail, NEAR);
+    uint64_t size = f->member.size; /* a small one is read at once */
+    window_start(a, &f->head, HEAD + (size <= LAST ? (size_t)size : 0));
+    window_start(a, &f->tail, LAST);
     error = a->base.map ? 0 : file_prepare(f);
     if (error)
         hook_close(user, f);
@@ -1149,7 +1153,7 @@ static bags_code archive_load(
         a->tail = *w;
         window_start(a, w, 0);
     }
-    w->step = a->base.map && !is_zip ? 4096 : NEAR;
+    w->step = a->base.map && !is_zip ? 4096 : STEP;
     if (!code)
         code = is_zip ? zip_read_directory(a, w, end, &start, err)
                       : tar_read(a, w, err);

@@ -11,6 +11,7 @@
  *     numpy.c    npy           none
  *     npz.c      (.npz files)  libzip         -lzip
  *     msgpack.c  msgpack tree  msgpack-c      -lmsgpackc
+ *     http.c     (URLs)        libcurl        -lcurl -pthread
  *     mp4.c      mp4 webm      FFmpeg         -lavformat -lavcodec -lswscale
  *                                             -lavutil
  *     archive.c  (reads datasets in .zip and .tar files)   none
@@ -676,7 +677,7 @@ typedef struct bags_archive_options {
  * Its members are then a read-only tree of files below the archive's path. If the
  * hooks can map files, the archive is mapped once, and readers return pointers into
  * this map. Otherwise it is read with few large reads: the last MiB, which is kept,
- * the directory, and for each open member 64 KiB at its start and at its end.
+ * the directory, and for each open member its header and its last 16 KiB.
  *
  * Returns the archive, to be closed with bags_archive_close after the readers that
  * use it, or NULL:
@@ -745,6 +746,126 @@ typedef struct bags_zip_options {
  */
 bags_code bags_zip(const char *dataset, const char *path,
     const bags_zip_options *options, bags_error *err);
+
+/* ========================================================================
+ * >>http
+ * Datasets on web servers and in object stores: hooks whose paths are URLs, for
+ * every function of bags.h that reads.
+ *
+ *     https://host/ds   http://host/ds   s3://bucket/ds
+ *
+ * S3 is signed with SigV4, and not signed without keys. Azure and Google Cloud are
+ * read by signed URLs, whose query belongs in the options.
+ *
+ * An object is looked up once, by one request for its last 64 KiB. Its size and ETag
+ * are remembered until bags_http_close, and so is that it is missing: an object that
+ * is replaced in the meantime is an error, never a mixture. Open another bags_http to
+ * see what is new.
+ *
+ * The shards of a dataset are listed by S3's API (s3://), or from the index page of
+ * the directory (nginx's autoindex, Apache, Python's http.server). Where neither
+ * exists, 000000, 000001, ... are looked up until four in a row are missing: then a
+ * shard after such a gap is not seen.
+ * ====================================================================== */
+
+typedef struct bags_http bags_http;
+
+/* Strings are copied. For S3, NULL means what the environment states:
+ * AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; AWS_REGION or
+ * AWS_DEFAULT_REGION; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; otherwise what the
+ * profile AWS_PROFILE in ~/.aws/credentials and ~/.aws/config does. An empty
+ * variable is an unset one. */
+typedef struct bags_http_options {
+    const char
+        *query;       /* appended to every http(s) URL after a "?", encoded: the
+                          signature of a signed URL */
+    const char *user; /* NAME:PASSWORD, for http(s) URLs */
+    const char *key, *secret, *token; /* of S3 */
+    const char *region;               /* of S3; without any, us-east-1 */
+    const char *endpoint; /* of S3: https://host[:port], then in path style */
+    const char *ca_file;  /* certificates to trust; NULL: the system's */
+    double
+        retry_seconds; /* how long a request that fails is repeated: 429, 5xx,
+                             truncated, stalled. 0: 50 */
+    double stall_seconds; /* a transfer that does not move for this time fails,
+                             and is repeated. 0: 30 */
+    size_t connections;   /* at most; 0: 384 */
+    uint64_t gap; /* bytes between two ranges that are at most read over to save
+                     a request, where requests are more than half of the
+                     connections; 0: 1 MiB. Never more than is wanted */
+    uint64_t
+        cache_size; /* bytes of memory for what was looked up, read ahead or
+                            requested in advance; 0: 256 MiB */
+} bags_http_options;
+
+/*
+ * Open the hooks. No request is made yet.
+ *
+ * Returns the object, to be closed with bags_http_close, or NULL:
+ *   BAGS_ERROR_ARGUMENT  invalid options
+ *   BAGS_ERROR_MEMORY    out of memory, or of threads
+ *
+ * It has a thread of its own. After a fork only the parent may use it: in the child
+ * every hook fails.
+ */
+bags_http *bags_http_open(const bags_http_options *options, bags_error *err);
+
+/* Stop all transfers and free it. NULL is accepted. Everything that uses its hooks
+ * must be closed. */
+void bags_http_close(bags_http *http);
+
+/*
+ * The hooks, valid until bags_http_close. Threads: any.
+ *
+ * A path is an encoded URL; in s3:// it is the key as it is. A missing object is
+ * ENOENT, a refused one EACCES, or EPERM if the key or its signature is invalid, a
+ * changed one ESTALE, everything else EIO; messages have the status and the server's
+ * own code, and never a key, a query or a password. Cost: one round trip for
+ * everything that is requested together.
+ */
+const bags_io *bags_http_io(const bags_http *http);
+
+/* True if a path begins with http://, https:// or s3://. */
+bool bags_http_is_url(const char *path);
+
+/* How many requests were made so far, repeated ones included, and how many bytes of
+ * bodies were received. */
+void bags_http_counts(bags_http *http, uint64_t *requests, uint64_t *bytes);
+
+/*
+ * Upload a file that `io` reads to s3://: with one request up to 64 MiB, otherwise in
+ * parts, which are discarded after a failure. The object appears when it is complete,
+ * and replaces one of the same name. Every request has the MD5 of its body, which the
+ * server checks.
+ *
+ *   progress  called with the number of bytes after each request; may be NULL
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  not an s3:// URL
+ *   BAGS_ERROR_MISSING, BAGS_ERROR_CORRUPT
+ *                        the file is missing, or is truncated while it is read
+ *   BAGS_ERROR_IO        it cannot be read, or the server refuses it
+ *   BAGS_ERROR_MEMORY    out of memory: a part is held in memory
+ *
+ * Threads: any.
+ */
+bags_code bags_http_upload(bags_http *http, const char *url, const bags_io *io,
+    const char *path, void (*progress)(void *user, uint64_t bytes), void *user,
+    bags_error *err);
+
+/* *same: the object exists, and has the size and the ETag that an upload of this file
+ * by bags_http_upload has. Then the file need not be copied, in either direction.
+ * Reads the file only if the sizes are equal. Errors and threads as above; a missing
+ * object is not a failure. */
+bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
+    const char *path, bool *same, bags_error *err);
+
+/* Call each() with the names in a listing, until it returns nonzero, and return
+ * that: the links of an index page, or with `xml` the keys and prefixes of S3's
+ * ListObjectsV2. prefix: what precedes a name, not encoded. Names with a slash
+ * inside, . and .. are left out. `page` may contain anything. */
+int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
+    int (*each)(void *user, const char *name), void *user);
 
 /* ========================================================================
  * Private: what several of the files next to this one share.

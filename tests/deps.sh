@@ -23,6 +23,7 @@ pkg-config --exists json-c              | libjson-c-dev
 pkg-config --exists libjpeg             | libjpeg-dev
 pkg-config --exists libpng              | libpng-dev
 pkg-config --exists libzip              | libzip-dev
+pkg-config --exists libcurl             | libcurl4-openssl-dev
 pkg-config --exists msgpack-c || pkg-config --exists msgpack | libmsgpack-c-dev libmsgpack-dev
 pkg-config --exists libavformat         | libavformat-dev
 pkg-config --exists libavcodec          | libavcodec-dev
@@ -43,6 +44,8 @@ END
     cat <<'END'
 command -v clang                        | clang
 sanitizer clang address,undefined,fuzzer-no-link | libclang-rt-dev libclang-rt-@-dev libclang-common-@-dev
+command -v nginx                        | nginx-light
+[ -f /usr/lib/nginx/modules/ngx_http_lua_module.so ] | libnginx-mod-http-lua
 pkg-config --exists lmdb                | liblmdb-dev
 pkg-config --exists sqlite3             | libsqlite3-dev
 pkg-config --exists hdf5                | libhdf5-dev

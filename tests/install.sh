@@ -118,6 +118,7 @@ use() {
     shift
     case $format in
     npz) symbol=bags_npz_close ;;
+    http) symbol=bags_http_close ;;
     numpy) symbol='&bags_codec_npy' package=bags ;;
     esac
     [ "$*" != -static ] || static=--static
@@ -138,7 +139,7 @@ shared_formats() {
 # What FFmpeg and libzip need to be linked statically is not installed with them.
 static_formats() {
     local name
-    for name in numpy $(formats | grep -v -e mp4 -e npz); do
+    for name in numpy $(formats | grep -v -e mp4 -e npz -e http); do
         use "$name" -static || return
     done
 }

@@ -32,6 +32,7 @@ check | asan/command   | asan:all                  | tests/command.sh build/asan
 check | header         |                           | tests/header.sh
 check | portability    | release:all               | tests/portability.sh part
 check | install        | release:all               | tests/install.sh
+check | http           | release:bags release:bench/bench_http | tests/http.sh build/release
 check | lint           |                           | tests/lint.sh quick
 check | footprint      |                           | tests/footprint.py README.md tests/bench/README.md
 check | benchmark      | release:bench/speed       | build/release/tests/bench/speed --small --folder build/bench-small
@@ -55,6 +56,7 @@ programs() {
         fuzz_main) continue ;;
         fuzz_*) test=asan check='' words=tests/corpus/${name#fuzz_} ;;
         test_threads) test=tsan check='release asan' ;;
+        test_http) test=asan check='release tsan' ;;
         test_system) test='' check='release asan' ;;
         test_power | test_faults | test_hooks | test_live) test=release check=asan ;;
         *) test=asan check=release ;;

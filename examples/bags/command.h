@@ -13,7 +13,7 @@
  *     show.c      values as JSON
  *     parse.c     JSON as values
  *     msgpack.c   msgpack to JSON and back
- *     storage.c   where paths are: local files, archives
+ *     storage.c   where paths are: local files, archives, URLs
  *     source.c    reads a Bag or a dataset
  *     sink.c      writes a Bag or a dataset; --resume and --append
  *     lines.c     the lines of a manifest
@@ -231,14 +231,25 @@ bags_view msgpack_from_json(json_object *value, bags_buffer *out);
 
 /* ---- storage.c: where paths are ---- */
 
-/* The hooks that read a path: of local files, or of the archive (x.zip, x.tar) with
- * which it begins. Fails if that is invalid. Valid until the program ends. */
+/* The hooks that read a path: of local files, of the server of a URL, or of the
+ * archive (x.zip, x.tar) with which either begins. Fails if that is invalid. Valid until
+ * the program ends. */
 const bags_io *io_for_path(const char *path);
 bags_path_kind path_kind(const char *path);
-/* Fail if the path is in an archive. */
+bool path_is_remote(const char *path);
+/* Fail if the path is a URL, or in an archive. */
 void path_must_be_writable(const char *path);
 /* A path in an archive is not a dataset: append to the message what is below. */
 void path_hint(const char *path);
+/* The path to be shown: a URL without its query and its user, which are remembered
+ * for it. */
+const char *path_without_secrets(const char *path);
+/* See bags_http_upload and bags_http_same; url and path are URLs or paths. Any thread,
+ * once both were passed to io_for_path. */
+bags_code object_upload(const char *url, const char *path,
+    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err);
+bags_code object_same(
+    const char *url, const char *path, bool *same, bags_error *err);
 
 /* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
  * one plain field "blob" of type bytes. ---- */

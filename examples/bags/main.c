@@ -12,6 +12,7 @@
 #include <stdarg.h>
 
 extern const command command_checksum;
+extern const command command_copy;
 extern const command command_export;
 extern const command command_finalize;
 extern const command command_get;
@@ -36,6 +37,7 @@ static const command *const commands[] = {
     &command_verify,
     &command_checksum,
     &command_zip,
+    &command_copy,
 };
 
 #define COMMANDS (sizeof commands / sizeof *commands)

@@ -64,7 +64,7 @@ static void open_dataset(void) {
 }
 
 void source_open(const char *given) {
-    path = given;
+    path = path_without_secrets(given);
     if (live && skip_unfinished)
         usage("--live and --skip-unfinished are mutually exclusive");
     bags_path_kind kind = path_kind(path);

@@ -1,10 +1,153 @@
 /*
- * Where paths are: local files, and datasets inside archives.
+ * Where paths are: local files, datasets on web servers and in object stores, and
+ * archives in either.
  */
 #include "command.h"
 #include "system.h"
 
 #include "../../formats/formats.h"
+
+#ifdef BAGS_WITH_HTTP
+
+/* A place that was opened, until the program ends: the query and the password of a
+ * URL are its own, for it and for the files in it. */
+typedef struct place {
+    const char *path;
+    bags_http *http;
+} place;
+
+static place *places;
+static size_t places_count;
+
+/* A number of seconds in the environment; 0: the default. */
+static double seconds_of(const char *variable) {
+    const char *value = getenv(variable);
+    char *end = NULL;
+    double seconds = value && *value ? strtod(value, &end) : 0;
+    if (end && (*end || !(seconds > 0)))
+        usage("%s must be a number of seconds above 0", variable);
+    return seconds;
+}
+
+static void count_requests(void) {
+    for (size_t i = 0; i < places_count; i++) {
+        uint64_t requests = 0, bytes = 0;
+        bags_http_counts(places[i].http, &requests, &bytes);
+        fprintf(stderr, "bags: %s: %ju requests, %ju bytes\n", places[i].path,
+            (uintmax_t)requests, (uintmax_t)bytes);
+    }
+}
+
+static bags_http *open_place(
+    const char *path, const char *query, const char *user) {
+    bags_http_options options = {0};
+    options.query = query;
+    options.user = user;
+    options.ca_file = getenv("BAGS_CA_FILE");
+    options.retry_seconds = seconds_of("BAGS_RETRY_SECONDS");
+    options.stall_seconds = seconds_of("BAGS_STALL_SECONDS");
+    bags_http *http = bags_http_open(&options, &failure);
+    if (!http)
+        die();
+    if (!places_count && getenv("BAGS_COUNT_REQUESTS"))
+        atexit(count_requests);
+    places = (place *)grow(places, places_count, sizeof *places);
+    /* The checksums and the index of a Bag are next to it. */
+    places[places_count].path = has_ending(path, ".bag")
+                                    ? path_parent(path)
+                                    : string_format("%s", path);
+    places[places_count++].http = http;
+    return http;
+}
+
+static bags_http *http_for_path(const char *path) {
+    for (size_t i = 0; i < places_count; i++) {
+        size_t size = strlen(places[i].path);
+        if (!strncmp(path, places[i].path, size) &&
+            (path[size] == '/' || !path[size]))
+            return places[i].http;
+    }
+    return open_place(path, NULL, NULL);
+}
+
+const char *path_without_secrets(const char *path) {
+    if (!bags_http_is_url(path) || !strncmp(path, "s3:", 3))
+        return path;
+    static char **shown; /* they live as long as the program */
+    static size_t shown_count;
+    char *clean = string_format("%s", path);
+    shown = (char **)grow(shown, shown_count, sizeof *shown);
+    shown[shown_count++] = clean;
+    char *query = strchr(clean, '?'), *host = strstr(clean, "://") + 3;
+    if (query)
+        *query++ = '\0';
+    size_t size = strcspn(host, "/");
+    char *at = (char *)memchr(host, '@', size), *user = NULL;
+    if (at) {
+        user = string_format("%.*s", (int)(at - host), host);
+        memmove(host, at + 1, strlen(at + 1) + 1);
+    }
+    size = strlen(clean);
+    while (size > 0 && clean[size - 1] == '/')
+        clean[--size] = '\0';
+    if (query || user)
+        open_place(clean, query, user);
+    free(user);
+    return clean;
+}
+
+static const bags_io *io_for_url(const char *path) {
+    return bags_http_io(http_for_path(path));
+}
+
+bags_code object_upload(const char *url, const char *path,
+    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err) {
+    return bags_http_upload(
+        http_for_path(url), url, io_for_path(path), path, progress, user, err);
+}
+
+bags_code object_same(
+    const char *url, const char *path, bool *same, bags_error *err) {
+    return bags_http_same(
+        http_for_path(url), url, io_for_path(path), path, same, err);
+}
+
+#else
+
+static bool is_url(const char *path) {
+    return !strncmp(path, "http://", 7) || !strncmp(path, "https://", 8) ||
+           !strncmp(path, "s3://", 5);
+}
+
+#define bags_http_is_url is_url
+
+const char *path_without_secrets(const char *path) { return path; }
+
+ENDS static const bags_io *io_for_url(const char *path) {
+    fail(BAGS_ERROR_TYPE,
+        "%s: formats/http.c was not linked: libcurl was not found", path);
+}
+
+bags_code object_upload(const char *url, const char *path,
+    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err) {
+    (void)path;
+    (void)progress;
+    (void)user;
+    (void)err;
+    io_for_url(url);
+}
+
+bags_code object_same(
+    const char *url, const char *path, bool *same, bags_error *err) {
+    (void)path;
+    (void)same;
+    (void)err;
+    io_for_url(url);
+}
+
+#endif
+
+/* ---- archives ---- */
 
 /* An archive that was opened, until the program ends. */
 typedef struct opened {
@@ -28,8 +171,7 @@ static bool has_archive_name(const char *path) {
 
 /* The hooks for everything that is not in an archive. */
 static const bags_io *base_io(const char *path) {
-    (void)path;
-    return bags_io_local();
+    return bags_http_is_url(path) ? io_for_url(path) : bags_io_local();
 }
 
 /* The archive at the start of a path, to be freed; NULL if there is none. */
@@ -69,16 +211,28 @@ const bags_io *io_for_path(const char *path) {
     return bags_archive_io(archives[archives_count++].archive);
 }
 
+bool path_is_remote(const char *path) { return bags_http_is_url(path); }
+
 bags_path_kind path_kind(const char *path) {
     const bags_io *io = io_for_path(path);
     bags_path_kind kind = BAGS_PATH_NONE;
+    char why[512] = "";
     int error = io->kind(io->user, path, &kind);
-    if (error)
-        fail_system(error, path, "open");
-    return kind;
+    if (!error)
+        return kind;
+    if (io->explain)
+        io->explain(io->user, path, error, why, sizeof why);
+    if (*why)
+        fail(BAGS_ERROR_IO, "%s: cannot open: %s", path, why);
+    fail_system(error, path, "open");
 }
 
 void path_must_be_writable(const char *path) {
+    if (bags_http_is_url(path))
+        fail(BAGS_ERROR_IO,
+            "%s: cannot write: what is remote is only read; write a local "
+            "dataset, then use bags copy",
+            path);
     char *front = find_archive(path);
     bool found = front != NULL;
     free(front);

@@ -262,9 +262,9 @@ static void note_empty_file(void) {
 static bool check(const char *operand, job *jobs, size_t count) {
     bags_verify_report sum = {0};
     text line = {0};
-    path = operand;
-    bytes = shown = 0;
+    path = path_without_secrets(operand);
     given.env.io = io_for_path(path);
+    bytes = shown = 0;
     for (size_t i = 0; i < count; i++) {
         memset(&jobs[i], 0, sizeof *jobs);
         jobs[i].options = given;

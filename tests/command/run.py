@@ -14,10 +14,12 @@ def main():
     import images
     import manifests
     import recovery
+    import remote
     import verifying
     import writing
     for module in (golden_data, help_and_output, getting, manifests, writing,
                    recovery, verifying, images, checksums, archives):
+                   recovery, verifying, images, checksums, remote):
         harness.checks(module)
     print(f'{harness.passed} passed, {harness.failed} failed')
     sys.exit(harness.failed > 0 or harness.passed == 0)
