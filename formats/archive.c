@@ -1039,24 +1039,30 @@ static int hook_size(void *user, void *file, uint64_t *size) {
     return 0;
 }
 
+/* Copy bytes at an offset in the archive, if they are in memory. */
+static bool file_has(
+    const archive_file *f, uint64_t offset, void *data, size_t size) {
+    const archive_window *near[3] = {&f->archive->tail, &f->head, &f->tail};
+    for (size_t i = 0; i < 3 && size > 0; i++)
+        if (window_has(near[i], offset, size)) {
+            if (data)
+                memcpy(data, near[i]->buffer.data + (offset - near[i]->start),
+                    size);
+            return true;
+        }
+    return false;
+}
+
 static int hook_read_at(void *user, void *file, uint64_t offset, void *data,
     size_t size, size_t *done) {
     const bags_archive *a = (const bags_archive *)user;
     const archive_file *f = (const archive_file *)file;
-    const archive_member *m = &f->member;
-    const archive_window *near[3] = {&a->tail, &f->head, &f->tail};
-    uint64_t rest = offset < m->size ? m->size - offset : 0;
+    uint64_t rest = offset < f->member.size ? f->member.size - offset : 0;
     size = size < rest ? size : (size_t)rest;
-    offset += m->offset;
-    for (size_t i = 0; i < 3; i++) {
-        if (size > 0 && !window_has(near[i], offset, size))
-            continue;
-        if (size > 0)
-            memcpy(
-                data, near[i]->buffer.data + (offset - near[i]->start), size);
-        *done = size;
+    offset += f->member.offset;
+    *done = size;
+    if (size == 0 || file_has(f, offset, data, size))
         return 0;
-    }
     return a->base.read_at(a->base.user, a->file, offset, data, size, done);
 }
 
