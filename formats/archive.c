@@ -22,6 +22,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,8 +122,13 @@ static bags_code archive_fail_system(
     bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
                      : error == ENOMEM                   ? BAGS_ERROR_MEMORY
                                                          : BAGS_ERROR_IO;
+    char why[512] = "";
+    if (a->base.explain)
+        a->base.explain(a->base.user, a->path, error, why, sizeof why);
     bags_fail(err, code, "%s: cannot %s: %s", a->path, doing,
-        error == ENXIO ? "not a regular file" : strerror(error));
+        *why             ? why
+        : error == ENXIO ? "not a regular file"
+                         : strerror(error));
     err->system = error;
     return code;
 }
@@ -1039,25 +1045,84 @@ static int hook_size(void *user, void *file, uint64_t *size) {
     return 0;
 }
 
+/* Copy bytes at an offset in the archive, if they are in memory. */
+static bool file_has(
+    const archive_file *f, uint64_t offset, void *data, size_t size) {
+    const archive_window *near[3] = {&f->archive->tail, &f->head, &f->tail};
+    for (size_t i = 0; i < 3 && size > 0; i++)
+        if (window_has(near[i], offset, size)) {
+            if (data)
+                memcpy(data, near[i]->buffer.data + (offset - near[i]->start),
+                    size);
+            return true;
+        }
+    return false;
+}
+
 static int hook_read_at(void *user, void *file, uint64_t offset, void *data,
     size_t size, size_t *done) {
     const bags_archive *a = (const bags_archive *)user;
     const archive_file *f = (const archive_file *)file;
-    const archive_member *m = &f->member;
-    const archive_window *near[3] = {&a->tail, &f->head, &f->tail};
-    uint64_t rest = offset < m->size ? m->size - offset : 0;
+    uint64_t rest = offset < f->member.size ? f->member.size - offset : 0;
     size = size < rest ? size : (size_t)rest;
-    offset += m->offset;
-    for (size_t i = 0; i < 3; i++) {
-        if (size > 0 && !window_has(near[i], offset, size))
-            continue;
-        if (size > 0)
-            memcpy(
-                data, near[i]->buffer.data + (offset - near[i]->start), size);
-        *done = size;
+    offset += f->member.offset;
+    *done = size;
+    if (size == 0 || file_has(f, offset, data, size))
         return 0;
-    }
     return a->base.read_at(a->base.user, a->file, offset, data, size, done);
+}
+
+static void hook_read_many(void *user, bags_io_read *reads, size_t count) {
+    const bags_archive *a = (const bags_archive *)user;
+    bags_buffer memory = archive_buffer(a);
+    size_t missing = 0;
+    if (bags_buffer_reserve(&memory, count * sizeof *reads, NULL))
+        return; /* they are read one by one */
+    bags_io_read *moved = (bags_io_read *)(void *)memory.data;
+    for (size_t i = 0; i < count; i++) {
+        const archive_file *f = (const archive_file *)reads[i].file;
+        bags_io_read *to = &moved[missing];
+        uint64_t size = f->member.size;
+        uint64_t rest = reads[i].offset < size ? size - reads[i].offset : 0;
+        *to = reads[i];
+        to->file = a->file;
+        to->offset += f->member.offset;
+        to->size = to->size < rest ? to->size : (size_t)rest;
+        if (file_has(f, to->offset, to->data, to->size))
+            reads[i].done = to->size;
+        else
+            missing++;
+    }
+    if (missing > 0)
+        a->base.read_many(a->base.user, moved, missing);
+    for (size_t i = count; i-- > 0;)
+        if (reads[i].done == 0)
+            reads[i].done = moved[--missing].done;
+    bags_buffer_free(&memory);
+}
+
+/* The messages of what was found when a member was opened, and those of the hooks
+ * below. */
+static void hook_explain(
+    void *user, const char *path, int error, char *text, size_t size) {
+    const bags_archive *a = (const bags_archive *)user;
+    archive_window window;
+    archive_path at;
+    bags_error err;
+    *text = 0;
+    int failed = archive_look_up(a, path, &at);
+    bags_buffer_free(&at.memory);
+    window_start(a, &window, HEAD);
+    if (!failed && at.member && !at.member->located && error == EBADMSG) {
+        archive_member member = *at.member;
+        if (zip_locate(a, &window, &member, &err))
+            (void)snprintf(text, size, "%s", err.message);
+    } else if (!failed && at.member && error == ENOTSUP) {
+        (void)snprintf(text, size, "compressed or encrypted in the archive");
+    } else if (a->base.explain) {
+        a->base.explain(a->base.user, a->path, error, text, size);
+    }
+    bags_buffer_free(&window.buffer);
 }
 
 static int hook_map(void *user, void *file, size_t size, const void **data) {
@@ -1115,6 +1180,8 @@ static void archive_set_hooks(bags_archive *a) {
     a->io.remove_dir = hook_refuse;
     a->io.rename = hook_refuse_rename;
     a->io.advise = a->base.advise ? hook_advise : NULL;
+    a->io.read_many = a->base.read_many ? hook_read_many : NULL;
+    a->io.explain = hook_explain;
 }
 
 /* ---- open and close ---- */

@@ -1306,6 +1306,10 @@ typedef struct bags_http_options {
     size_t connections;   /* at most; 0: 256 */
     uint64_t gap; /* bytes between two ranges that are at most read over to save
                      a request; 0: 1 MiB */
+    size_t connections;   /* at most; 0: 384 */
+    uint64_t gap; /* bytes between two ranges that are at most read over to save
+                     a request, where requests are more than half of the
+                     connections; 0: 1 MiB. Never more than is wanted */
     uint64_t
         cache_size; /* bytes of memory for what was looked up, read ahead or
                             requested in advance; 0: 256 MiB */

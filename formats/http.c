@@ -1645,22 +1645,29 @@ static void http_read_kept(bags_http *http, http_call *call,
         http_call_add(call, part);
 }
 
-/* The smallest gap that is not read over, so that the requests are at most as many as
- * connections. */
+/* The gap that is read over: as small as lets the requests be at most half as many as
+ * connections, and not so large that more is read over than is wanted. */
 static uint64_t http_choose_gap(
     const bags_http *http, const http_want *wants, size_t count) {
-    uint64_t gap = HTTP_BLOCK / 4, most = http->gap;
-    gap = gap < most ? gap : most;
-    for (; gap < most; gap = gap + gap / 8 < most ? gap + gap / 8 + 1 : most) {
+    uint64_t least = HTTP_BLOCK / 4, most = http->gap, gap = 0;
+    for (uint64_t next = least < most ? least : most; gap < most;
+         next = next + next / 8 < most ? next + next / 8 : most) {
         size_t requests = count ? 1 : 0;
-        uint64_t stop = count ? wants[0].stop : 0;
+        uint64_t stop = count ? wants[0].stop : 0, over = 0, wanted = stop;
+        wanted -= count ? wants[0].start : 0;
         for (size_t i = 1; i < count; i++) {
-            bool joined =
-                wants[i].object == wants[i - 1].object &&
-                (wants[i].start <= stop || wants[i].start - stop <= gap);
+            bool other = wants[i].object != wants[i - 1].object;
+            uint64_t between =
+                !other && wants[i].start > stop ? wants[i].start - stop : 0;
+            bool joined = !other && between <= next;
             requests += !joined;
+            over += joined ? between : 0;
+            wanted += wants[i].stop - wants[i].start;
             stop = joined && wants[i].stop < stop ? stop : wants[i].stop;
         }
+        if (next > least && over > wanted)
+            break;
+        gap = next;
         if (requests <= http->connections / 2)
             break;
     }
@@ -2335,7 +2342,7 @@ static bool http_copy_options(
     http->ca_file = http_copy(options->ca_file);
     http->retry_seconds = options->retry_seconds ? options->retry_seconds : 50;
     http->stall_seconds = options->stall_seconds ? options->stall_seconds : 30;
-    http->connections = options->connections ? options->connections : 256;
+    http->connections = options->connections ? options->connections : 384;
     http->gap = options->gap ? options->gap : (uint64_t)1 << 20;
     http->cache_size =
         options->cache_size ? options->cache_size : (uint64_t)256 << 20;

@@ -54,6 +54,8 @@ END
     cat <<'END'
 command -v clang                        | clang
 sanitizer clang address,undefined,fuzzer-no-link | libclang-rt-dev libclang-rt-@-dev libclang-common-@-dev
+command -v nginx                        | nginx-light
+[ -f /usr/lib/nginx/modules/ngx_http_lua_module.so ] | libnginx-mod-http-lua
 pkg-config --exists lmdb                | liblmdb-dev
 pkg-config --exists sqlite3             | libsqlite3-dev
 pkg-config --exists hdf5                | libhdf5-dev

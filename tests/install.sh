@@ -118,6 +118,7 @@ use() {
     shift
     case $format in
     npz) symbol=bags_npz_close ;;
+    http) symbol=bags_http_close ;;
     numpy) symbol='&bags_codec_npy' package=bags ;;
     resample) symbol=bags_resample package=bags ;;
     loader) symbol=bags_loader_close package=bags ;;

@@ -33,6 +33,7 @@ check | asan/command   | asan:all                  | tests/command.sh build/asan
 check | header         |                           | tests/header.sh
 check | portability    | release:all               | tests/portability.sh part
 check | install        | release:all               | tests/install.sh
+check | http           | release:bags release:bench/bench_http | tests/http.sh build/release
 check | lint           |                           | tests/lint.sh quick
 check | pillow         |                           | tests/pillow.py
 check | footprint      |                           | tests/footprint.py README.md tests/bench/README.md
@@ -57,7 +58,7 @@ programs() {
         fuzz_main) continue ;;
         fuzz_*) test=asan check='' words=tests/corpus/${name#fuzz_} ;;
         test_threads) test=tsan check='release asan' ;;
-        test_loader) test=asan check='release tsan' ;;
+        test_loader | test_http) test=asan check='release tsan' ;;
         test_system) test='' check='release asan' ;;
         test_power | test_faults | test_hooks | test_live | test_pairs) test=release check=asan ;;
         *) test=asan check=release ;;

@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-#define MAX_THREADS 8 /* each may hold a part of 64 MiB */
+#define MAX_THREADS 8               /* each may hold a part of 64 MiB */
 #define COPY_SIZE ((size_t)8 << 20) /* bytes read at once */
 
 /* A file to be copied, relative to the dataset; "" for a Bag's own. */
@@ -126,6 +126,12 @@ static names list_shards(const bags_io *io, const char *path) {
     return found;
 }
 
+static void free_names(names *some) {
+    for (size_t i = 0; i < some->count; i++)
+        free(some->names[i]);
+    free(some->names);
+}
+
 /* Of two datasets in one directory, readers would see one, or a mixture. */
 static void check_destination(
     const char *to, const names *shards, bool sharded) {
@@ -145,6 +151,7 @@ static void check_destination(
                 to, found.names[i]);
     }
     free(spec);
+    free_names(&found);
 }
 
 static void plan_dataset(const char *from, const char *to) {
@@ -169,6 +176,7 @@ static void plan_dataset(const char *from, const char *to) {
         free(a);
         free(b);
     }
+    free_names(&shards);
     bags_reader_close(reader);
 }
 

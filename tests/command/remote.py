@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import subprocess
+import tarfile
 import threading
 import time
 
@@ -431,6 +432,34 @@ def what_does_not_exist_is_missing():
 def nothing_is_written_to_a_url():
     refuse('pack', harness.write_lines('m.jsonl', [{'n': 1}]), 's3://b/out',
            '--spec', 'n=int(4)', says='bags copy')
+
+
+@each(['whole', 'shards'])
+def a_zip_file_on_a_server_is_read_in_place(how):
+    _pack('site/ds', *(['--shard-length', '7'] if how == 'shards' else []))
+    run('zip', 'site/ds', 'site/ds.zip', '--no-sync')
+    with tarfile.open('site/ds.tar', 'w') as archive:
+        archive.add('site/ds', arcname='in')
+    with Server('site') as server:
+        for name in 'ds.zip', 'ds.tar/in':
+            _same('site/' + name, f'{server.url}/{name}', env=_environment(server))
+        refuse('info', server.url + '/none.zip', says='none.zip',
+               env=_environment(server))
+
+
+def the_first_datapoint_of_a_zip_takes_four_requests():
+    rows = [{'n': i, 'data': {'base64': 'AAAA' * 10000}} for i in range(100)]
+    harness.pack(rows, 'n=int(4),data=bytes', 'ds')
+    os.mkdir('site')
+    run('zip', 'ds', 'site/ds.zip', '--no-sync')
+    assert pathlib.Path('site/ds.zip').stat().st_size > 2 << 20
+    with Server('site') as server:
+        for index in '0', '57':
+            before = len(server.log)
+            row = run('get', server.url + '/ds.zip', index,
+                      env=_environment(server)).json
+            assert row['n'] == int(index) and row['data']['bytes'] == 30000
+            assert len(server.log) - before <= 4
 
 
 if not _is_linked():
