@@ -135,7 +135,7 @@ typedef struct http_request {
     struct curl_slist *headers;
     char curl_why[CURL_ERROR_SIZE];
     int tries;
-    double first_failure, not_before;
+    double first_failure, not_before, moved; /* when bytes were last passed */
     int error;
     char why[256];
 } http_request;
@@ -623,6 +623,7 @@ static size_t http_header(char *line, size_t one, size_t size, void *user) {
     char value[1024];
     (void)one;
     size_t name = 0;
+    request->moved = http_now();
     while (name < size && line[name] != ':')
         name++;
     if (size > 5 && memcmp(line, "HTTP/", 5) == 0) {
@@ -750,6 +751,7 @@ static size_t http_body(char *bytes, size_t one, size_t size, void *user) {
     size_t all = size, most = sizeof request->text - 1;
     (void)one;
     request->received += size;
+    request->moved = http_now();
     if (request->status != 200 && request->status != 206) {
         if (size > most - request->text_size)
             size = most - request->text_size;
@@ -796,7 +798,9 @@ static size_t http_send(char *to, size_t one, size_t size, void *user) {
     size_t rest = request->send_size - request->sent;
     (void)one;
     size = size < rest ? size : rest;
-    memcpy(to, request->send + request->sent, size);
+    request->moved = http_now();
+    if (size > 0)
+        memcpy(to, request->send + request->sent, size);
     request->sent += size;
     return size;
 }
@@ -850,12 +854,6 @@ static bool http_set_headers(http_request *request) {
         text[22] = text[23] = '=';
         good = http_add_header(request, "Content-MD5", text);
     }
-    if (good && request->method) { /* no Expect: 100-continue, no type */
-        struct curl_slist *list =
-            curl_slist_append(request->headers, "Expect:");
-        good = list != NULL;
-        request->headers = list ? list : request->headers;
-    }
     return good;
 }
 
@@ -885,8 +883,9 @@ static bool http_set(http_request *request, CURL *easy) {
     HTTP_SET(CURLOPT_NOSIGNAL, 1L);
     HTTP_SET(CURLOPT_TCP_KEEPALIVE, 1L);
     HTTP_SET(CURLOPT_BUFFERSIZE, 65536L);
-    /* Only TLS tells in time whether a connection carries many requests. */
-    HTTP_SET(CURLOPT_PIPEWAIT, (long)(strncmp(request->url, "https", 5) == 0));
+    /* Many connections, as object stores expect; a request never waits for the
+     * connection of another one. */
+    HTTP_SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     HTTP_SET(CURLOPT_USERAGENT, "bags.h/" BAGS_VERSION);
     HTTP_SET(CURLOPT_SHARE, http->share);
     HTTP_SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(stall * 1000));
@@ -942,6 +941,7 @@ static bool http_begin(http_request *request) {
     request->error = 0;
     request->curl_why[0] = request->why[0] = '\0';
     request->no_suffix = http->no_suffix;
+    request->moved = http_now();
     if (!request->part)
         request->size = 0;
     request->easy =
@@ -1132,7 +1132,7 @@ static void http_finish(http_request *request, CURLcode result) {
     if (good && object && object->error && object->error != ESTALE &&
         object->state == HTTP_DONE)
         object->error = 0;
-    if (request->easy && http->idle_count < http->connections) {
+    if (request->easy && !result && http->idle_count < http->connections) {
         curl_easy_reset(request->easy);
         http->idle[http->idle_count++] = request->easy;
     } else {
@@ -1148,7 +1148,7 @@ static void http_finish(http_request *request, CURLcode result) {
 
 /* Start what is due, in order. Returns the milliseconds until the next is. */
 static int http_start(bags_http *http) {
-    double now = http_now(), wait = 10;
+    double now = http_now(), wait = 1;
     http_request *last = http->queue, *request = NULL;
     while (last && last->next)
         last = last->next;
@@ -1174,6 +1174,15 @@ static int http_start(bags_http *http) {
     return (int)(wait * 1000) + 1;
 }
 
+/* The last resort, should libcurl never report the end of a transfer. */
+static http_request *http_find_stuck(bags_http *http) {
+    double limit = http_now() - 2 * http->stall_seconds - 2;
+    http_request *request = http->active;
+    while (request && request->moved > limit)
+        request = request->next;
+    return request;
+}
+
 static void *http_work(void *user) {
     bags_http *http = (bags_http *)user;
     pthread_mutex_lock(&http->mutex);
@@ -1193,9 +1202,13 @@ static void *http_work(void *user) {
         }
         if (!ended)
             curl_multi_poll(http->multi, NULL, 0, wait, NULL);
+        http_request *stuck = ended ? NULL : http_find_stuck(http);
+        if (stuck) {
+            http_refuse(stuck, ETIMEDOUT, "the transfer stalled");
+            http_finish(stuck, CURLE_OPERATION_TIMEDOUT);
+        }
         pthread_mutex_lock(&http->mutex);
-        if (ended)
-            pthread_cond_broadcast(&http->changed);
+        pthread_cond_broadcast(&http->changed);
     }
     pthread_mutex_unlock(&http->mutex);
     return NULL;

@@ -429,6 +429,14 @@ def what_does_not_exist_is_missing():
     refuse('info', server.url + '/none', says=server.url, env=_environment())
 
 
+def a_host_that_does_not_exist_is_an_error():
+    environment = {k: v for k, v in os.environ.items() if 'AWS' not in k}
+    for url in ('http://none.invalid/ds', 'https://none.invalid/ds', 's3://none/ds'):
+        environment['AWS_ENDPOINT_URL'] = 'https://none.invalid'
+        refuse('info', url, says=['none', 'resolve'], env=environment, timeout=20)
+        refuse('copy', url, 'out', says='resolve', env=environment, timeout=20)
+
+
 def nothing_is_written_to_a_url():
     refuse('pack', harness.write_lines('m.jsonl', [{'n': 1}]), 's3://b/out',
            '--spec', 'n=int(4)', says='bags copy')

@@ -119,6 +119,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         scope = f'{day}/{region}/s3/aws4_request'
         text = '\n'.join(['AWS4-HMAC-SHA256', self.headers['x-amz-date'], scope,
                           hashlib.sha256(request.encode()).hexdigest()])
+        if not {'host', 'x-amz-date'} <= set(names.split(';')) <= {
+                name.lower() for name in self.headers}:
+            return self.refuse(403, 'SignatureDoesNotMatch') and False
         secret = ('AWS4' + SECRET).encode()
         for part in (day, region, 's3', 'aws4_request', text):
             secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
