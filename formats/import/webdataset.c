@@ -170,9 +170,9 @@ static bags_code wd_open_file(wd_source *source, bags_error *err) {
         return code;
     struct archive *archive = source->archive = archive_read_new();
     memset(&source->zip, 0, sizeof source->zip);
-    source->gzip = magic[0] == 0x1F && magic[1] == 0x8B &&
-                   inflateInit2(&source->zip, 15 + 16) == Z_OK;
-    if (!archive || (magic[0] == 0x1F && !source->gzip))
+    bool packed = magic[0] == 0x1F && magic[1] == 0x8B;
+    source->gzip = packed && inflateInit2(&source->zip, 15 + 16) == Z_OK;
+    if (!archive || packed != source->gzip)
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
     source->in_gzip = source->in_member = false;
     source->offset = source->stop = 0;
