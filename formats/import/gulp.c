@@ -233,6 +233,8 @@ static bags_code gu_read_video(
     size_t count = json_object_array_length(places), done = 0;
     bags_code code = bags_buffer_reserve(
         &source->values, (count + 1) * sizeof(bags_value), err);
+    if (!code)
+        code = bags_buffer_reserve(&source->frames, 1, err);
     for (size_t i = 0; !code && i < count; i++)
         code = gu_read_frame(
             source, id, i, json_object_array_get_idx(places, i), &done, err);

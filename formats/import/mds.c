@@ -643,8 +643,8 @@ static bags_code md_split(
         return BAGS_ERROR_MEMORY;
     const unsigned char *sizes = bytes.data;
     size_t left = bytes.size < head ? 0 : bytes.size - head, i = 0;
-    bags_view blob = {bytes.data + head, 0};
     const char *fault = bytes.size < head ? "truncated" : NULL;
+    bags_view blob = {fault ? NULL : bytes.data + head, 0};
     for (; !fault && i < source->columns; i++) {
         const md_column *column = &source->column[i];
         bags_entry *entry = &source->entries[i];

@@ -23,7 +23,7 @@
 #include <zlib.h>
 
 #define WD_FIELDS 4096     /* the most fields */
-#define WD_BLOCK (1 << 18) /* bytes per read */
+#define WD_BLOCK (1 << 16) /* bytes per read */
 #define WD_MAGIC 16        /* bytes that show what a file is */
 
 typedef struct wd_field {
