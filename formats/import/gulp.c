@@ -5,7 +5,7 @@
  * padding, size with padding], and "meta_data", a list; data_N.gulp contains the
  * frames. A video is a datapoint: `id: utf8`, `frames: jpeg[]` as stored, without
  * the padding, and `meta: msgpack`, all of meta_data. The source is the directory
- * or one .gmeta file. There are no checksums: a frame that is not within its file,
+ * or one of these files. There are no checksums: a frame that is not within its file,
  * or does not begin like a JPEG, is an error.
  */
 #include "json.h"
@@ -144,17 +144,15 @@ static void gu_close_chunk(gu_source *source) {
     source->videos = NULL;
 }
 
-/* "x/data_3.gulp" for "x/meta_3.gmeta". */
-static char *gu_data_path(
-    gu_source *source, const char *path, bags_error *err) {
-    char *made = bags_import_text(&source->arena, path, strlen(path), err);
-    if (!made)
-        return NULL;
-    char *base = made + (bags_import_base(made) - made);
-    if (!strncmp(base, "meta", 4))
-        memcpy(base, "data", 4);
-    memcpy(made + strlen(made) - strlen(".gmeta"), ".gulp", sizeof ".gulp");
-    return made;
+/* "x/data_3.gulp" for "x/meta_3.gmeta", or the reverse. */
+static char *gu_pair(
+    gu_source *source, const char *path, const char *to, bags_error *err) {
+    const char *base = bags_import_base(path), *dot = strrchr(base, '.');
+    const char *from = !strcmp(to, "data") ? "meta" : "data";
+    size_t skip = strncmp(base, from, 4) == 0 ? 4 : 0;
+    return bags_import_format(&source->arena, err, "%.*s%s%.*s.%s",
+        (int)(base - path), path, skip ? to : "", (int)(dot - base - (int)skip),
+        base + skip, !strcmp(to, "data") ? "gulp" : "gmeta");
 }
 
 static bags_code gu_open_chunk(gu_source *source, size_t at, bags_error *err) {
@@ -166,7 +164,7 @@ static bags_code gu_open_chunk(gu_source *source, size_t at, bags_error *err) {
     if (code)
         return code;
     source->next = json_object_iter_begin(source->videos);
-    const char *data = gu_data_path(source, path, err);
+    const char *data = gu_pair(source, path, "data", err);
     return data ? bags_import_file_open(&source->file, data, err)
                 : BAGS_ERROR_MEMORY;
 }
@@ -275,6 +273,10 @@ static bool gu_accept(const char *name) {
     return bags_import_ends(name, ".gmeta");
 }
 
+static bool gu_is_data(const char *name) {
+    return bags_import_ends(name, ".gulp");
+}
+
 /* Count the videos. */
 static bags_code gu_scan(gu_source *source, const char *path, bags_error *err) {
     bags_code code = bags_import_files(
@@ -286,9 +288,13 @@ static bags_code gu_scan(gu_source *source, const char *path, bags_error *err) {
     if (!source->stops)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; !code && i < source->count; i++) {
+        if (gu_is_data(source->paths[i]))
+            source->paths[i] = gu_pair(source, source->paths[i], "meta", err);
+        if (!source->paths[i])
+            return BAGS_ERROR_MEMORY;
         if (!gu_accept(source->paths[i]))
             return bags_fail(err, BAGS_ERROR_TYPE,
-                "%s: expected a directory or a .gmeta file", path);
+                "%s: neither a directory nor a .gmeta or .gulp file", path);
         gu_close_chunk(source);
         code = gu_open_chunk(source, i, err);
         if (!code)
@@ -367,7 +373,8 @@ static bags_code gu_read(
 }
 
 static bool gu_detect(const char *path) {
-    return bags_import_has_files(path, gu_accept);
+    return bags_import_has_files(path, gu_accept) ||
+           (gu_is_data(path) && bags_import_kind(path) == BAGS_PATH_FILE);
 }
 
 const bags_importer bags_import_gulp = {

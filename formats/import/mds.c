@@ -143,9 +143,23 @@ static const char *md_ndarray(
         return NULL;
     if (!*shape)
         return "array";
-    /* The type's own parser checks the rest. */
+    char *type =
+        bags_import_format(&source->arena, err, "array(%s,%s)", name, shape);
+    bags_type parsed;
+    uint64_t sizes[BAGS_MAX_DIMS];
+    size_t bytes, dims = 0;
+    if (!type || bags_type_parse(type, &parsed, NULL) ||
+        parsed.count > BAGS_MAX_DIMS)
+        return NULL;
+    while (dims + 1 < parsed.count &&
+           bags_type_number(&parsed, dims + 1, &sizes[dims]))
+        dims++;
+    if (dims + 1 < parsed.count ||
+        !bags_array_size(column->dtype, dims, sizes, &bytes) ||
+        bytes != column->size)
+        return NULL;
     column->encoding.kind = MD_BLOB;
-    return bags_import_format(&source->arena, err, "array(%s,%s)", name, shape);
+    return type;
 }
 
 static bags_code md_make_column(md_source *source, size_t i, const char *name,
@@ -161,14 +175,15 @@ static bags_code md_make_column(md_source *source, size_t i, const char *name,
             column->encoding = md_encodings[j];
             type = column->encoding.type;
         }
+    if (json_object_is_type(size, json_type_int))
+        column->size = json_object_get_uint64(size);
     if (type && *arguments)
         type = md_ndarray(source, arguments, column, err);
     if (!type)
         return bags_fail(err, BAGS_ERROR_TYPE,
-            "%s: column \"%.100s\": unknown encoding \"%.100s\"", source->path,
-            name, encoding);
-    if (json_object_is_type(size, json_type_int))
-        column->size = json_object_get_uint64(size);
+            "%s: column \"%.100s\": unknown encoding \"%.100s\" (size %" PRIu64
+            ")",
+            source->path, name, encoding, column->size);
     if (column->encoding.size && column->size != column->encoding.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: column \"%.100s\": size %" PRIu64 " for %.100s", source->path,

@@ -94,6 +94,9 @@ def videos_of_gulp_are_as_its_manifest_has_them(kind):
     for row, name in zip(_hashes('out'), shown):
         assert row['frames'] == [frame['sha256'] for frame in ids[name]['frames']]
         assert shown[name]['meta'] == ids[name]['meta_data']
+    for name in ('data_1.gulp', 'meta_1.gmeta'):
+        run('import', SOURCES / 'gulp' / name, name)
+        assert _hashes(name) == _hashes('out')[-read(name)['count']:]
     pathlib.Path('bad').mkdir()
     for name, text in (('[0, 4, 3]', 'out of range'), ('[0, 0, 99999999]', 'out of range'),
                        ('[1, 0, 9]', 'not a JPEG'), ('[0, 0]', 'not [offset'),
@@ -183,6 +186,8 @@ def an_existing_destination_and_unknown_sources_are_refused():
         assert files('again') == before
         run('import', source, 'again', '--resume')
         assert files('again') == before
+        run('import', source, 'out', '--resume')  # as if killed before its first file
+        assert files('out') == before
     refuse('import', 'some.txt', 'new', says='some.txt: unknown format')
     refuse('import', 'nothing', 'new', says='nothing: cannot open')
     refuse('import', 'some.txt', 'new', '--from', 'x', says='no such importer', code=2)
@@ -280,6 +285,8 @@ def hashes_and_sizes_of_mds_are_checked():
             (lambda s: s.update(samples=10**6), 'too short'),
             (lambda s: s.update(version=1), 'version 2'),
             (lambda s: s['column_names'].__setitem__(0, 'dada'), 'other columns than in raw'),
+            (lambda s: s['column_sizes'].__setitem__(4, 23), '"fixed": unknown encoding'),
+            (lambda s: s['column_encodings'].__setitem__(4, 'ndarray:int32:2,,3'), 'unknown enc'),
             (lambda s: s['raw_data']['hashes'].update(crc99='00'), 'unknown hash "crc99"')):
         bad = json.loads(json.dumps(index))
         bad['shards'] = bad['shards'][:1]
