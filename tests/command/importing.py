@@ -415,3 +415,27 @@ def another_source_is_not_resumed():
     refuse('import', 'b.tar', 'out', '--shard-length', 4, '--resume', says='another value')
     _tar('c.tar', [(f'{i}.txt', b'%d' % i) for i in range(5)])
     refuse('import', 'c.tar', 'out', '--shard-length', 4, '--resume', says='has only 5')
+
+
+def a_tar_larger_than_memory_needs_little_memory():
+    if 'webdataset' not in _kinds():
+        return
+    size = 500 * 1024
+    count = (10 << 30 if os.environ.get('BAGS_SOAK') else 400 << 20) // size
+    with open('large.tar', 'wb') as out:  # sparse: only headers are written
+        for i in range(count):
+            info = tarfile.TarInfo(f'{i:08}.bin')
+            info.size = size
+            out.seek(i * (512 + size))
+            out.write(info.tobuf(tarfile.USTAR_FORMAT))
+        out.truncate(count * (512 + size) + 1024)
+    job = subprocess.Popen([harness.PROGRAM, 'import', 'large.tar', 'out', '--no-sync',
+                            '--shard-start', '3', '--shard-stop', '8'],
+                           stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(job.pid, 0)
+    job.returncode = os.waitstatus_to_exitcode(status)
+    assert job.returncode == 0
+    assert run('info', 'out', '--json', '--allow-gaps').json['length'] == len(range(3, count, 8))
+    # A sanitizer keeps what is freed.
+    limit = 1000 if '/asan/' in harness.PROGRAM else 200
+    assert usage.ru_maxrss < limit << 10, usage.ru_maxrss
