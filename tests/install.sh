@@ -96,8 +96,8 @@ formats() {
 # A library for each format that was built with another library, and no other file.
 all_formats() {
     local built
-    built=$(make -s print-formats | grep -o 'formats/[a-z0-9]*\.o' | sed 's/formats.\(.*\).o/\1/' |
-        grep -v -x numpy | sort)
+    built=$(make -s print-formats | grep -o 'formats/[a-z0-9/]*\.o' | sed 's/formats.\(.*\).o/\1/' |
+        tr / - | grep -v -x -E 'numpy|import-(import|tfrecord|benzina|duckdb)' | sort)
     [ -n "$built" ] && [ "$(formats)" = "$built" ]
 }
 
@@ -119,9 +119,11 @@ use() {
     case $format in
     npz) symbol=bags_npz_close ;;
     numpy) symbol='&bags_codec_npy' package=bags ;;
+    import-*) symbol="&bags_import_${format#import-}" ;;
     esac
     [ "$*" != -static ] || static=--static
-    printf '%s\n' '#include <bags/formats.h>' '#include <stdio.h>' 'int main(void) {' \
+    printf "%s\n" "#include <bags/formats.h>" "#include <bags/import.h>" \
+        "#include <stdio.h>" "int main(void) {" \
         "    puts($symbol ? \"it works\" : \"\"); return bags_version()[0] == 0; }" >"$dir/format.c"
     # shellcheck disable=SC2046
     gcc -Wno-address "$@" "$dir/format.c" $(config $static --cflags --libs "$package") \
@@ -135,10 +137,10 @@ shared_formats() {
     done
 }
 
-# What FFmpeg and libzip need to be linked statically is not installed with them.
+# What FFmpeg, libzip and those of importers need to be linked statically is not installed with them.
 static_formats() {
     local name
-    for name in numpy $(formats | grep -v -e mp4 -e npz); do
+    for name in numpy $(formats | grep -v -e mp4 -e npz -e import-); do
         use "$name" -static || return
     done
 }
@@ -179,7 +181,7 @@ soname() {
 # shared library exports those that inline functions call.
 exported() {
     local library
-    sed '/The API ends here/q' formats/formats.h bags.h | grep -o -w '[a-z0-9_]*' |
+    sed '/The API ends here/q' formats/formats.h formats/import/import.h bags.h | grep -o -w '[a-z0-9_]*' |
         sort -u >"$dir/api.names"
     for library in "$prefix"/lib/lib*.so; do
         nm -D --defined-only "$library" | awk '{print $3}' | sort >"$dir/shared.names"

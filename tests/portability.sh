@@ -221,6 +221,7 @@ test_names() {
         if left_out "$1" | grep -q "^$name:"; then
             continue
         fi
+        case $name in import*) continue ;; esac
         if [ "$name" = numpy ] || [ ! -f "formats/$name.c" ]; then
             echo "test_$name"
         fi

@@ -44,15 +44,14 @@ static bool dry_run, any_type;
 
 static const option options[] = {
     {"from", OPTION_TEXT, &from, "KIND",
-        "the format of SRC, if it is not detected: `bags --version` lists "
-        "them"},
+        "the format of SRC, if it is not detected"},
     {"dry-run", OPTION_FLAG, &dry_run, NULL,
         "write nothing; print one JSON object with the \"spec\", the "
         "\"length\" "
         "(null: unknown) and the \"first\" datapoint"},
     {"fields", OPTION_TEXT, &fields_words, "FIELDS",
-        "import only these fields, as in 'photo,label=class', which renames "
-        "label to class"},
+        "import only these fields, and rename some, as in "
+        "'photo,label=class'"},
     {"type", OPTION_TEXT, &types_words, "TYPES",
         "store fields as other types, as in 'photo=jpeg,label=int(4)'"},
     {"any-type", OPTION_FLAG, &any_type, NULL,
@@ -409,18 +408,15 @@ static int run(int operands_count, char **operands) {
 
 const command command_import = {"import", "a dataset from another format",
     "SRC DST", 1, 2, options, writing_options,
-    "SRC is a file, a directory of files that belong together, or a pattern "
-    "with "
-    "* in its last part, such as 'train-*.tar'. Encoded values (images, text) "
-    "are stored as they are. `bags --version` lists the formats of this build; "
-    "formats/import/README.md states how each becomes fields.\n"
-    "Fields have the names that they have in SRC; characters that file names "
-    "cannot have become _. --type makes numbers and msgpack (from JSON) of "
-    "text; "
-    "other bytes are stored as they are and must be a blob of the type.\n"
-    "What was imported before a failure is kept, unfinished: call it again "
-    "with "
-    "--resume.\n",
+    "SRC is a file, a directory of files that belong together, or a "
+    "pattern such as 'train-*.tar', of which only the last part contains "
+    "a star. Encoded values are stored as they are. "
+    "formats/import/README.md lists the formats, and how each becomes "
+    "fields.\n"
+    "Fields have the names of SRC; characters that file names cannot have"
+    " become _. --type makes numbers and msgpack (from JSON) of text; "
+    "other bytes must be a blob of the type.\n"
+    "What was imported before a failure is kept: continue with --resume.\n",
     "  bags import train.tar pets --dry-run\n"
     "  bags import train.tar pets --fields jpg=photo,cls --type 'cls=int(4)'\n",
     run};
