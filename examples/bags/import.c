@@ -46,9 +46,8 @@ static const option options[] = {
     {"from", OPTION_TEXT, &from, "KIND",
         "the format of SRC, if it is not detected"},
     {"dry-run", OPTION_FLAG, &dry_run, NULL,
-        "write nothing; print one JSON object with the \"spec\", the "
-        "\"length\" "
-        "(null: unknown) and the \"first\" datapoint"},
+        "write nothing; print the \"spec\", \"length\" (or null) and "
+        "\"first\" datapoint as JSON"},
     {"fields", OPTION_TEXT, &fields_words, "FIELDS",
         "import only these fields, and rename some, as in "
         "'photo,label=class'"},
