@@ -44,10 +44,10 @@ PKG_http := libcurl
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_import/webdataset := libarchive zlib
 PKG_import/mds := json-c libzstd libcrypto libxxhash
-PKG_import/gulp := json-c
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
+PKG_import/gulp := json-c $(PKG_msgpack)
 
-ALL_FORMATS := $(patsubst formats/%.c,%,$(wildcard formats/*.c formats/import/*.c))
+ALL_FORMATS := $(patsubst formats/%.c,%,$(filter-out %/import.c,$(wildcard formats/*.c formats/import/*.c)))
 FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
 FORMATS := $(FOUND)
 MISSING := $(filter-out $(FORMATS),$(ALL_FORMATS))
@@ -72,6 +72,8 @@ LIBS := $(if $(filter Linux,$(shell uname)),-Xlinker --as-needed) $(call pkg,--l
 # --- programs
 objects = $(patsubst %.c,$1/%.o,$(wildcard $2))
 of_format = $(call objects,$1,formats/$2.c)
+# What the importers share.
+IMPORT := formats/import/import.o
 programs = $(patsubst %.c,$B/%,$(filter-out $(MISSING:%=$1%.c),$(wildcard $1*.c)))
 EXAMPLES := $(filter-out $(if $(MPICC),,%_mpi) $(if $(filter jpeg png,$(MISSING)),%_images) $(if $(filter jpeg,$(MISSING)),%_train),$(call programs,examples/))
 COMMAND := $(if $(JSON),$(if $(filter-out cxx,$(FLAVOUR)),$B/bags))
@@ -137,7 +139,7 @@ clean: ## remove build/
 programs: $(filter $(NAMES:%=$B/tests/%),$(TESTS) $(FUZZERS) $(BENCHES) $(SPEED) $(COMMAND:$B/%=$B/tests/%))
 	@:
 print-formats:
-	@echo '$(WITH) $(INCLUDES)'; echo '$(foreach f,$(FORMATS),$(call of_format,$B,$f)) $(LIBS)'
+	@echo '$(WITH) $(INCLUDES)'; echo '$B/$(IMPORT) $(foreach f,$(FORMATS),$(call of_format,$B,$f)) $(LIBS)'
 
 # --- compile and link. Objects depend on the flags, which change when a library is
 # installed. What users copy is C99; the command and the tests are C11.
@@ -168,7 +170,7 @@ $B/%.o: %.c $B/flags
 	$(OBJECT) $<
 $B/examples/07_mpi $B/examples/07_mpi.o: private CC_release = mpicc
 # The implementation and the formats: a program takes the objects that it needs.
-$B/bags.a: $B/bags.o $(foreach f,$(FORMATS),$(call of_format,$B,$f))
+$B/bags.a: $B/bags.o $B/$(IMPORT) $(foreach f,$(FORMATS),$(call of_format,$B,$f))
 	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
 
 $(EXAMPLES) $(TESTS) $(FUZZERS) $(BENCHES): %: %.o
@@ -193,7 +195,7 @@ build/bags: build/release/bags
 	@ln -sf release/bags $@
 
 install: ## install it; PREFIX=/usr/local, LIBDIR=PREFIX/lib and DESTDIR set where, FORMATS='jpeg png' what
-	$(BUILD) $B/pic/bags.o $(foreach f,$(FORMATS),$(call of_format,$B/pic,$f)) $(COMMAND)
+	$(BUILD) $B/pic/bags.o $B/pic/$(IMPORT) $(foreach f,$(FORMATS),$(call of_format,$B/pic,$f)) $(COMMAND)
 	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(COMMAND)' $(foreach f,$(FORMATS),'$(strip $f $(PKG_$f))')
 
 uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR

@@ -1,23 +1,24 @@
 /*
- * formats.h - codecs for bags.h on the libraries of their fields.
+ * formats.h - codecs, a data loader, and other storage for bags.h.
  *
  * Each format is one file on one library: compile the files that you need with
  * your program. They need bags.h and this header in the include path, but not
  * each other.
  *
- *     file       types         library
- *     jpeg.c     jpeg jpg      libjpeg-turbo  -ljpeg
- *     png.c      png           libpng         -lpng
- *     numpy.c    npy           none
- *     npz.c      (.npz files)  libzip         -lzip
- *     msgpack.c  msgpack tree  msgpack-c      -lmsgpackc
- *     http.c     (URLs)        libcurl        -lcurl -pthread
- *     mp4.c      mp4 webm      FFmpeg         -lavformat -lavcodec -lswscale
- *                                             -lavutil
- *     archive.c  (reads datasets in .zip and .tar files)   none
- *     zip.c      (writes a dataset as a .zip file)         none
- *     resample.c (images)      none
- *     loader.c   (batches)     none           -lm -pthread
+ *     file        types         library
+ *     jpeg.c      jpeg jpg      libjpeg-turbo  -ljpeg
+ *     png.c       png           libpng         -lpng
+ *     numpy.c     npy           none
+ *     npz.c       (.npz files)  libzip         -lzip
+ *     msgpack.c   msgpack tree  msgpack-c      -lmsgpackc
+ *     mp4.c       mp4 webm      FFmpeg         -lavformat -lavcodec -lswscale
+ *                                              -lavutil
+ *     resample.c  (images)      none
+ *     loader.c    (batches)     none           -lm -pthread
+ *     index.c     (keys)        none
+ *     archive.c   (zip, tar)    none
+ *     zip.c       (zip)         none
+ *     http.c      (URLs)        libcurl        -lcurl -pthread
  *
  * A codec serves its types once it is in the registry with which a reader or a
  * writer is opened:
@@ -1303,9 +1304,6 @@ typedef struct bags_http_options {
                              truncated, stalled. 0: 50 */
     double stall_seconds; /* a transfer that does not move for this time fails,
                              and is repeated. 0: 30 */
-    size_t connections;   /* at most; 0: 256 */
-    uint64_t gap; /* bytes between two ranges that are at most read over to save
-                     a request; 0: 1 MiB */
     size_t connections;   /* at most; 0: 384 */
     uint64_t gap; /* bytes between two ranges that are at most read over to save
                      a request, where requests are more than half of the

@@ -54,7 +54,7 @@ install_all() {
     install -d "$to/include/bags" "$to_lib/pkgconfig"
     install -m 644 bags.h "$to/include"
     install -m 644 formats/formats.h formats/import/import.h "$to/include/bags"
-    core=$build/pic/bags.o
+    core="$build/pic/bags.o $build/pic/formats/import/import.o"
     for format; do
         case $format in *' '*) ;; *) core="$core $(objects "$format")" ;; esac
     done

@@ -32,6 +32,11 @@ pkg-config --exists libjpeg             | libjpeg-dev
 pkg-config --exists libpng              | libpng-dev
 pkg-config --exists libzip              | libzip-dev
 pkg-config --exists libcurl             | libcurl4-openssl-dev
+pkg-config --exists libarchive          | libarchive-dev
+pkg-config --exists libzstd             | libzstd-dev
+pkg-config --exists libcrypto           | libssl-dev
+pkg-config --exists libxxhash           | libxxhash-dev
+pkg-config --exists zlib                | zlib1g-dev
 pkg-config --exists msgpack-c || pkg-config --exists msgpack | libmsgpack-c-dev libmsgpack-dev
 pkg-config --exists libavformat         | libavformat-dev
 pkg-config --exists libavcodec          | libavcodec-dev

@@ -124,7 +124,8 @@ use() {
     loader) symbol=bags_loader_close package=bags ;;
     esac
     [ "$*" != -static ] || static=--static
-    printf '%s\n' '#include <bags/formats.h>' '#include <stdio.h>' 'int main(void) {' \
+    printf "%s\n" "#include <bags/formats.h>" "#include <bags/import.h>" \
+        "#include <stdio.h>" "int main(void) {" \
         "    puts($symbol ? \"it works\" : \"\"); return bags_version()[0] == 0; }" >"$dir/format.c"
     # shellcheck disable=SC2046
     gcc -Wno-address "$@" "$dir/format.c" $(config $static --cflags --libs "$package") \
@@ -138,7 +139,7 @@ shared_formats() {
     done
 }
 
-# What FFmpeg and libzip need to be linked statically is not installed with them.
+# What FFmpeg, libzip and those of importers need to be linked statically is not installed with them.
 static_formats() {
     local name
     for name in numpy resample loader $(formats | grep -v -e mp4 -e npz); do
@@ -182,7 +183,7 @@ soname() {
 # shared library exports those that inline functions call.
 exported() {
     local library
-    sed '/The API ends here/q' formats/formats.h bags.h | grep -o -w '[a-z0-9_]*' |
+    sed '/The API ends here/q' formats/formats.h formats/import/import.h bags.h | grep -o -w '[a-z0-9_]*' |
         sort -u >"$dir/api.names"
     for library in "$prefix"/lib/lib*.so; do
         nm -D --defined-only "$library" | awk '{print $3}' | sort >"$dir/shared.names"

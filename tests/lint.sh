@@ -101,7 +101,8 @@ windows() { # windows LINE...: a file of these lines
 
 # What is there of the formats, and how to compile them.
 read -r -d '' -a flags < <(make -s print-formats | sed -n '1s/ -I\. / /p')
-formats=$(printf '%s\n' "${flags[@]}" | sed -n 's/^-DBAGS_WITH_\(.*\)=1$/formats\/\L\1.c/p')
+formats=$(printf '%s\n' "${flags[@]}" | sed -n 's/^-DBAGS_WITH_\(.*\)=1$/formats\/\L\1.c/p' |
+    sed 's|formats/import_|formats/import/|'; echo formats/import/import.c)
 examples=$(ls examples/*.c examples/bags/*.c examples/demo/*.c | grep -v _mpi.c)
 pkg-config --exists json-c && read -r -d '' -a json < <(pkg-config --cflags json-c)
 
@@ -134,8 +135,9 @@ everything_formats() {
 told='-Dbags_fail(err,code,...)=((bags_fail)(err,code,__VA_ARGS__),(code))'
 print='-Dbagi_print(memory,err,...)=((void)snprintf(NULL,0,__VA_ARGS__),bagi_copy_text(memory,"",0,err))'
 tell() {
-    mkdir "$dir/told" "$dir/told/formats"
+    mkdir -p "$dir/told/formats/import"
     cp formats/*.[ch] "$dir/told/formats"
+    cp formats/import/*.[ch] "$dir/told/formats/import"
     sed -E 's/^(BAGS_API .*)\bbags_fail\(/\1(bags_fail)(/
         s/^(static char \*)bagi_print\(/\1(bagi_print)(/
         s/^(static .*)\b(bagi_(alloc|alloc_raw|free|copy_text|free_text))\(/\1(\2)(/' bags.h >"$dir/told/bags.h"

@@ -44,15 +44,13 @@ static bool dry_run, any_type;
 
 static const option options[] = {
     {"from", OPTION_TEXT, &from, "KIND",
-        "the format of SRC, if it is not detected: `bags --version` lists "
-        "them"},
+        "the format of SRC, if it is not detected"},
     {"dry-run", OPTION_FLAG, &dry_run, NULL,
-        "write nothing; print one JSON object with the \"spec\", the "
-        "\"length\" "
-        "(null: unknown) and the \"first\" datapoint"},
+        "write nothing; print the \"spec\", \"length\" (or null) and "
+        "\"first\" datapoint as JSON"},
     {"fields", OPTION_TEXT, &fields_words, "FIELDS",
-        "import only these fields, as in 'photo,label=class', which renames "
-        "label to class"},
+        "import only these fields, and rename some, as in "
+        "'photo,label=class'"},
     {"type", OPTION_TEXT, &types_words, "TYPES",
         "store fields as other types, as in 'photo=jpeg,label=int(4)'"},
     {"any-type", OPTION_FLAG, &any_type, NULL,
@@ -63,7 +61,8 @@ static const option options[] = {
 /* ---- importers ---- */
 
 static char *importers_names(void) {
-    text names = {0};
+    static text names;
+    names.size = 0;
     for (size_t i = 0; importers[i]; i++)
         text_format(&names, "%s%s", i ? " " : "", importers[i]->name);
     text_puts(&names, importers[0] ? "" : "none; see formats/import/");
@@ -144,12 +143,14 @@ static void add_plan(size_t field, const char *name) {
 
 /* --fields, or else all. */
 static void select_fields(void) {
-    char *at = fields_words ? string_format("%s", fields_words) : NULL;
-    char *name, *renamed;
+    char *copy = fields_words ? string_format("%s", fields_words) : NULL;
+    char *at = copy, *name, *renamed;
     while (list_next(&at, &name, &renamed)) {
         size_t field = find_source(name);
-        add_plan(field, renamed ? renamed : info.fields[field].name);
+        add_plan(field,
+            renamed ? string_format("%s", renamed) : info.fields[field].name);
     }
+    free(copy);
     if (fields_words)
         return;
     plans = (plan *)allocate(info.count, sizeof *plans);
@@ -162,8 +163,8 @@ static void select_fields(void) {
 
 /* --type: by its name in the dataset, or else in the source. */
 static void override_types(void) {
-    char *at = types_words ? string_format("%s", types_words) : NULL;
-    char *name, *type;
+    char *copy = types_words ? string_format("%s", types_words) : NULL;
+    char *at = copy, *name, *type;
     while (list_next(&at, &name, &type)) {
         if (!type)
             usage("--type: \"%s\" is not FIELD=TYPE", name);
@@ -177,11 +178,12 @@ static void override_types(void) {
             usage("--type: field \"%s\" is not among --fields", name);
         if (plans[i].convert)
             usage("--type: duplicate field \"%s\"", name);
-        plans[i].type = type;
+        plans[i].type = string_format("%s", type);
         plans[i].convert = true;
         if (!any_type)
             codec_check(type);
     }
+    free(copy);
 }
 
 static int compare_names(const void *left, const void *right) {
@@ -307,7 +309,7 @@ static void show_entry(const bags_entry *entry, const plan *field, text *line) {
 
 static void show(
     const bags_importer *importer, void *source, const bags_field *fields) {
-    text line = {0};
+    static text line;
     const bags_entry *entries;
     must(importer->read(source, 0, &entries, &failure));
     in_datapoint = true;
@@ -390,7 +392,7 @@ static int run(int operands_count, char **operands) {
         usage("%s: a source becomes a dataset, not a Bag", operands[1]);
     const bags_importer *importer = importer_find(source_name);
     must(importer->open(source_name, NULL, &source, &info, &failure));
-    const bags_field *fields = plan_fields();
+    bags_field *fields = plan_fields();
     if (dry_run) {
         show(importer, source, fields);
     } else {
@@ -399,23 +401,21 @@ static int run(int operands_count, char **operands) {
         sink_finish();
     }
     importer->close(source);
+    free(fields);
     return 0;
 }
 
 const command command_import = {"import", "a dataset from another format",
     "SRC DST", 1, 2, options, writing_options,
-    "SRC is a file, a directory of files that belong together, or a pattern "
-    "with "
-    "* in its last part, such as 'train-*.tar'. Encoded values (images, text) "
-    "are stored as they are. `bags --version` lists the formats of this build; "
-    "formats/import/README.md states how each becomes fields.\n"
-    "Fields have the names that they have in SRC; characters that file names "
-    "cannot have become _. --type makes numbers and msgpack (from JSON) of "
-    "text; "
-    "other bytes are stored as they are and must be a blob of the type.\n"
-    "What was imported before a failure is kept, unfinished: call it again "
-    "with "
-    "--resume.\n",
+    "SRC is a file, a directory of files that belong together, or a "
+    "pattern such as 'train-*.tar', of which only the last part contains "
+    "a star. Encoded values are stored as they are. "
+    "formats/import/README.md lists the formats, and how each becomes "
+    "fields.\n"
+    "Fields have the names of SRC; characters that file names cannot have"
+    " become _. --type makes numbers and msgpack (from JSON) of text; "
+    "other bytes must be a blob of the type.\n"
+    "What was imported before a failure is kept: continue with --resume.\n",
     "  bags import train.tar pets --dry-run\n"
     "  bags import train.tar pets --fields jpg=photo,cls --type 'cls=int(4)'\n",
     run};

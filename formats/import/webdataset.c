@@ -23,7 +23,7 @@
 #include <zlib.h>
 
 #define WD_FIELDS 4096     /* the most fields */
-#define WD_BLOCK (1 << 18) /* bytes per read */
+#define WD_BLOCK (1 << 16) /* bytes per read */
 #define WD_MAGIC 16        /* bytes that show what a file is */
 
 typedef struct wd_field {
@@ -170,9 +170,9 @@ static bags_code wd_open_file(wd_source *source, bags_error *err) {
         return code;
     struct archive *archive = source->archive = archive_read_new();
     memset(&source->zip, 0, sizeof source->zip);
-    source->gzip = magic[0] == 0x1F && magic[1] == 0x8B &&
-                   inflateInit2(&source->zip, 15 + 16) == Z_OK;
-    if (!archive || (magic[0] == 0x1F && !source->gzip))
+    bool packed = magic[0] == 0x1F && magic[1] == 0x8B;
+    source->gzip = packed && inflateInit2(&source->zip, 15 + 16) == Z_OK;
+    if (!archive || packed != source->gzip)
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
     source->in_gzip = source->in_member = false;
     source->offset = source->stop = 0;
