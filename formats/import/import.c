@@ -246,7 +246,7 @@ bool bags_import_ends(const char *name, const char *ending) {
 static bool im_is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /* The order of names: numbers in them by value; equal ones as bytes. */
-static int im_compare_names(const void *left, const void *right) {
+int bags_import_compare(const void *left, const void *right) {
     const char *a = *(const char *const *)left;
     const char *b = *(const char *const *)right;
     const char *whole_a = a, *whole_b = b;
@@ -399,7 +399,7 @@ static bags_code im_list_files(im_listing *listing, const char *path,
     char **names = (char **)(void *)listing->names.data;
     size_t length = kind == BAGS_PATH_FILE ? 1 : listing->count;
     if (kind != BAGS_PATH_FILE) {
-        qsort(names, length, sizeof *names, im_compare_names);
+        qsort(names, length, sizeof *names, bags_import_compare);
         bags_code code = im_check_set(names, length, path, err);
         if (code)
             return code;

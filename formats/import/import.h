@@ -157,6 +157,9 @@ bool bags_import_has_files(const char *path, bool (*accept)(const char *name));
 /* The last part of a path. */
 const char *bags_import_base(const char *path);
 
+/* For qsort of an array of names: numbers in them by value. */
+int bags_import_compare(const void *left, const void *right);
+
 /* True if the name ends like this, whatever the case of its letters. */
 bool bags_import_ends(const char *name, const char *ending);
 
