@@ -43,6 +43,7 @@ PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_import/zarr := json-c blosc libzip zlib libzstd liblz4
 PKG_import/hdf5 := hdf5
+PKG_import/mcap := libzstd liblz4 zlib
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 
 ALL_FORMATS := $(patsubst formats/%.c,%,$(wildcard formats/*.c formats/import/*.c))
