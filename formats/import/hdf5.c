@@ -91,6 +91,7 @@ typedef struct h5_source {
     bags_field *fields;
     bags_entry *entries;
     bags_value name;
+    bool no_memory;  /* to decide what the source is */
     bags_error *err; /* of the call in progress */
 } h5_source;
 
@@ -207,6 +208,7 @@ static bags_code h5_list_group(
     if (!list->code && list->count > 0)
         qsort(
             list->names.data, list->count, sizeof(char *), bags_import_compare);
+    s->no_memory = s->no_memory || list->code == BAGS_ERROR_MEMORY;
     return list->code;
 }
 
@@ -894,6 +896,8 @@ static bags_code hdf5_open(const char *path, const bags_allocator *allocator,
     bags_code code = h5_open_file(s, path);
     if (!code)
         code = h5_open_layout(s);
+    if (s->no_memory)
+        code = bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
     if (!code)
         code = h5_open_fields(s, info);
     h5_quiet_end(quiet);

@@ -969,8 +969,10 @@ static bags_code zr_open_arrays(zr_source *s, zr_keys *keys, bags_error *err) {
         return bags_fail(err, BAGS_ERROR_MISSING,
             "%s: cannot open: No such file or directory", s->path);
     bags_view unused;
-    if (zr_read(s, "zarr.json", ZR_METADATA, &unused, err) !=
-        BAGS_ERROR_MISSING)
+    code = zr_read(s, "zarr.json", ZR_METADATA, &unused, err);
+    if (code == BAGS_ERROR_MEMORY)
+        return code;
+    if (code != BAGS_ERROR_MISSING)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "%s: zarr.json: Zarr version 3 is not supported", s->path);
     int error = s->zip ? zr_walk_zip(keys) : zr_walk(keys, "");
@@ -980,6 +982,7 @@ static bags_code zr_open_arrays(zr_source *s, zr_keys *keys, bags_error *err) {
         return bags_fail(err, error ? BAGS_ERROR_IO : BAGS_ERROR_MISSING,
             "%s: %s", s->path, error ? strerror(error) : "no Zarr array in it");
     const char **names = (const char **)(void *)keys->keys.data;
+    code = BAGS_OK;
     qsort(names, keys->count, sizeof *names, zr_compare);
     s->arrays = (zr_array *)bags_import_alloc(
         &s->arena, keys->count, sizeof *s->arrays, err);
