@@ -28,6 +28,11 @@ pkg-config --exists libavformat         | libavformat-dev
 pkg-config --exists libavcodec          | libavcodec-dev
 pkg-config --exists libswscale          | libswscale-dev
 pkg-config --exists libavutil           | libavutil-dev
+pkg-config --exists blosc               | libblosc-dev
+pkg-config --exists zlib                | zlib1g-dev
+pkg-config --exists libzstd             | libzstd-dev
+pkg-config --exists liblz4              | liblz4-dev
+pkg-config --exists hdf5                | libhdf5-dev
 command -v mpicc                        | libopenmpi-dev
 command -v mpirun                       | openmpi-bin
 command -v valgrind                     | valgrind
@@ -41,7 +46,6 @@ command -v clang                        | clang
 sanitizer clang address,undefined,fuzzer-no-link | libclang-rt-dev libclang-rt-@-dev libclang-common-@-dev
 pkg-config --exists lmdb                | liblmdb-dev
 pkg-config --exists sqlite3             | libsqlite3-dev
-pkg-config --exists hdf5                | libhdf5-dev
 pkg-config --exists liburing            | liburing-dev
 command -v cmake                        | cmake
 command -v meson                        | meson

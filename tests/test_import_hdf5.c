@@ -5,6 +5,10 @@
 
 #define HDF5 &bags_import_hdf5
 
+/* libhdf5 1.10 does not free all of its memory after it met a damaged file. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) { return "leak:libhdf5"; }
+
 static void datasets_of_equal_length_are_rows(void **state) {
     (void)state;
     check_import(HDF5, IMPORT_DATA "rows.h5", IMPORT_DATA "rows.expected");
@@ -56,11 +60,10 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
 
 static void damage_is_an_error_or_without_effect(void **state) {
     (void)state;
-    bytes file = load(IMPORT_DATA "bad-lengths.h5");
+    bytes file = load(IMPORT_DATA "small.h5");
     save(at("y.h5"), file.data, file.size);
     bytes_free(&file);
-    check_damage(
-        HDF5, at("y.h5/train"), at("y.h5"), false, (uint64_t)256 << 20);
+    check_damage(HDF5, at("y.h5"), at("y.h5"), false, (uint64_t)256 << 20);
 }
 
 static void an_allocation_that_fails_is_an_error(void **state) {

@@ -209,6 +209,9 @@ def hdf5():
     expect('episodes', len(lengths), [(k, t, v) for k, (t, v) in fields.items()] + [
         ('group', 'utf8', [b'demo_%d' % i for i in range(len(lengths))])])
 
+    with h5py.File(HERE / 'small.h5', 'w') as f:
+        f['x'] = np.arange(3)
+
     def bad(name):
         return h5py.File(HERE / f'bad-{name}.h5', 'w')
     with bad('reference') as f:
