@@ -44,6 +44,9 @@ PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_import/zarr := json-c blosc libzip zlib libzstd liblz4
 PKG_import/hdf5 := hdf5
 PKG_import/mcap := libzstd liblz4 zlib
+PKG_import/webdataset := libarchive zlib
+PKG_import/mds := json-c libzstd libcrypto libxxhash
+PKG_import/gulp := json-c
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 
 ALL_FORMATS := $(patsubst formats/%.c,%,$(wildcard formats/*.c formats/import/*.c))

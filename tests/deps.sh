@@ -23,6 +23,11 @@ pkg-config --exists json-c              | libjson-c-dev
 pkg-config --exists libjpeg             | libjpeg-dev
 pkg-config --exists libpng              | libpng-dev
 pkg-config --exists libzip              | libzip-dev
+pkg-config --exists libarchive          | libarchive-dev
+pkg-config --exists libzstd             | libzstd-dev
+pkg-config --exists libcrypto           | libssl-dev
+pkg-config --exists libxxhash           | libxxhash-dev
+pkg-config --exists zlib                | zlib1g-dev
 pkg-config --exists msgpack-c || pkg-config --exists msgpack | libmsgpack-c-dev libmsgpack-dev
 pkg-config --exists libavformat         | libavformat-dev
 pkg-config --exists libavcodec          | libavcodec-dev

@@ -1,6 +1,6 @@
 /*
  * What the tests of importers share: import a source entirely and compare it with
- * NAME.expected, which tests/data/import/make.py explains; damage it.
+ * NAME.expected, which tests/data/import/make_arrays.py explains; damage it.
  */
 #ifndef BAGS_TESTS_IMPORT_CHECK_H
 #define BAGS_TESTS_IMPORT_CHECK_H

@@ -1,4 +1,4 @@
-/* The golden .bzna, and its damage: tests/data/import/make.py. */
+/* The golden .bzna, and its damage: tests/data/import/make_arrays.py. */
 #include "import_check.h"
 
 #ifdef BAGS_WITH_IMPORT_BENZINA

@@ -1,4 +1,4 @@
-/* Files that h5py wrote: tests/data/import/make.py. */
+/* Files that h5py wrote: tests/data/import/make_arrays.py. */
 #include "import_check.h"
 
 #ifdef BAGS_WITH_IMPORT_HDF5

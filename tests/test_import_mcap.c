@@ -1,4 +1,4 @@
-/* Files that @mcap/core wrote, and their damage: tests/data/import/make.mjs. */
+/* Files that @mcap/core wrote, and their damage: tests/data/import/make_mcap.mjs. */
 #include "import_check.h"
 
 #ifdef BAGS_WITH_IMPORT_MCAP

@@ -1,4 +1,4 @@
-/* Sources that zarr-python and L5Kit wrote: tests/data/import/make.py. */
+/* Sources that zarr-python and L5Kit wrote: tests/data/import/make_arrays.py. */
 #include "import_check.h"
 
 #ifdef BAGS_WITH_IMPORT_ZARR

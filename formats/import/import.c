@@ -371,57 +371,34 @@ static bags_code im_check_set(
     return BAGS_OK;
 }
 
-static bags_code im_list_files(im_listing *listing, const char *path,
-    char ***paths, size_t *count, bags_error *err) {
+/* List the names that a path means. *directory becomes where they are; NULL: the
+ * path is a file. */
+static bags_code im_find(
+    im_listing *listing, const char *path, const char **directory) {
     const bags_io *io = bags_io_local();
-    bags_import_arena *arena = listing->arena;
-    const char *directory = path;
     bags_path_kind kind = bags_import_kind(path);
+    *directory = kind == BAGS_PATH_DIRECTORY ? path : NULL;
+    if (kind == BAGS_PATH_FILE)
+        return BAGS_OK;
     if (kind == BAGS_PATH_NONE) {
         const char *slash = strrchr(path, '/');
+        size_t size = slash ? (size_t)(slash - path) : 0;
         listing->pattern = slash ? slash + 1 : path;
         if (!strchr(listing->pattern, '*'))
-            return im_system(err, ENOENT, path, "open");
-        size_t size = slash ? (size_t)(slash - path) : 1;
-        directory = bags_import_text(
-            arena, slash ? (size ? path : "/") : ".", size ? size : 1, err);
-        if (!directory)
+            return im_system(listing->err, ENOENT, path, "open");
+        *directory = slash && size == 0 ? "/" : ".";
+        if (size)
+            *directory =
+                bags_import_text(listing->arena, path, size, listing->err);
+        if (!*directory)
             return BAGS_ERROR_MEMORY;
     }
-    if (kind != BAGS_PATH_FILE) {
-        int error = io->list(io->user, directory, im_list, listing);
-        if (error)
-            return im_system(err, error, directory, "list");
-        if (listing->count == 0)
-            return bags_fail(err, BAGS_ERROR_MISSING,
-                "%s: no file of this format in it", path);
-    }
-    char **names = (char **)(void *)listing->names.data;
-    size_t length = kind == BAGS_PATH_FILE ? 1 : listing->count;
-    if (kind != BAGS_PATH_FILE) {
-        qsort(names, length, sizeof *names, bags_import_compare);
-        bags_code code = im_check_set(names, length, path, err);
-        if (code)
-            return code;
-    }
-    char **out = (char **)bags_import_alloc(arena, length, sizeof *out, err);
-    for (size_t i = 0; out && i < length; i++) {
-        out[i] = kind == BAGS_PATH_FILE
-                     ? bags_import_text(arena, path, strlen(path), err)
-                     : bags_import_format(arena, err, "%s/%s",
-                           strcmp(directory, "/") ? directory : "", names[i]);
-        if (!out[i])
-            return BAGS_ERROR_MEMORY;
-    }
-    if (!out)
-        return BAGS_ERROR_MEMORY;
-    *paths = out;
-    *count = length;
-    return BAGS_OK;
+    int error = io->list(io->user, *directory, im_list, listing);
+    return error ? im_system(listing->err, error, *directory, "list") : BAGS_OK;
 }
 
-bags_code bags_import_files(const char *path, bool (*accept)(const char *name),
-    bags_import_arena *arena, char ***paths, size_t *count, bags_error *err) {
+static im_listing im_start(bags_import_arena *arena,
+    bool (*accept)(const char *name), bags_error *err) {
     im_listing listing;
     memset(&listing, 0, sizeof listing);
     listing.accept = accept;
@@ -429,9 +406,40 @@ bags_code bags_import_files(const char *path, bool (*accept)(const char *name),
     listing.err = err;
     listing.names.resize = arena->allocator.resize;
     listing.names.user = arena->allocator.user;
-    bags_code code = im_list_files(&listing, path, paths, count, err);
+    return listing;
+}
+
+bags_code bags_import_files(const char *path, bool (*accept)(const char *name),
+    bags_import_arena *arena, char ***paths, size_t *count, bags_error *err) {
+    im_listing listing = im_start(arena, accept, err);
+    const char *directory;
+    bags_code code = im_find(&listing, path, &directory);
+    size_t length = directory ? listing.count : 1;
+    char **names = (char **)(void *)listing.names.data, **out = NULL;
+    if (!code && length == 0)
+        code = bags_fail(
+            err, BAGS_ERROR_MISSING, "%s: no file of this format in it", path);
+    if (!code && directory) {
+        qsort(names, length, sizeof *names, bags_import_compare);
+        code = im_check_set(names, length, path, err);
+    }
+    if (!code) {
+        out = (char **)bags_import_alloc(arena, length, sizeof *out, err);
+        code = out ? BAGS_OK : BAGS_ERROR_MEMORY;
+    }
+    for (size_t i = 0; !code && i < length; i++) {
+        out[i] = !directory
+                     ? bags_import_format(arena, err, "%s", path)
+                     : bags_import_format(arena, err, "%s/%s",
+                           strcmp(directory, "/") ? directory : "", names[i]);
+        code = out[i] ? BAGS_OK : BAGS_ERROR_MEMORY;
+    }
     bags_buffer_free(&listing.names);
-    return code;
+    if (code)
+        return code;
+    *paths = out;
+    *count = length;
+    return BAGS_OK;
 }
 
 const char *bags_import_base(const char *path) {
@@ -441,13 +449,14 @@ const char *bags_import_base(const char *path) {
 
 bool bags_import_has_files(const char *path, bool (*accept)(const char *name)) {
     bags_import_arena arena = bags_import_arena_start(NULL);
-    char **paths;
-    size_t count = 0;
-    bags_code code =
-        bags_import_files(path, accept, &arena, &paths, &count, NULL);
-    bool found = code == BAGS_ERROR_GAP || code == BAGS_ERROR_CORRUPT;
-    for (size_t i = 0; !code && i < count && !found; i++)
-        found = accept(bags_import_base(paths[i]));
+    im_listing listing = im_start(&arena, accept, NULL);
+    const char *directory;
+    bags_code code = im_find(&listing, path, &directory);
+    char **names = (char **)(void *)listing.names.data;
+    bool found = !code && !directory && accept(bags_import_base(path));
+    for (size_t i = 0; !code && i < listing.count && !found; i++)
+        found = accept(names[i]);
+    bags_buffer_free(&listing.names);
     bags_import_free(&arena);
     return found;
 }

@@ -11,7 +11,7 @@ import harness
 import manpage
 from harness import each, pack, refuse, run
 
-COMMANDS = ('info', 'get', 'export', 'pack', 'images', 'sheet', 'finalize',
+COMMANDS = ('info', 'get', 'export', 'pack', 'images', 'import', 'sheet', 'finalize',
             'recover', 'verify', 'checksum')
 
 
@@ -34,7 +34,7 @@ def help_lists_every_command():
 
 
 def the_version_and_the_formats_built_in_are_printed():
-    first, second = run('--version').out.decode().splitlines()
+    first, second, third = run('--version').out.decode().splitlines()
     assert first.startswith('bags ') and second.startswith('formats: ')
     for name in second.split()[1:]:
         assert name == 'none;' or pathlib.Path(

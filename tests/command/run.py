@@ -11,12 +11,13 @@ def main():
     import getting
     import help_and_output
     import images
+    import importing
     import manifests
     import recovery
     import verifying
     import writing
     for module in (golden_data, help_and_output, getting, manifests, writing,
-                   recovery, verifying, images, checksums):
+                   recovery, verifying, images, checksums, importing):
         harness.checks(module)
     print(f'{harness.passed} passed, {harness.failed} failed')
     sys.exit(harness.failed > 0 or harness.passed == 0)

@@ -1,254 +1,170 @@
 #!/usr/bin/env python3
-"""Made the sources in this directory with zarr 2.13.6, numcodecs 0.11, h5py 3.7 and
-NumPy 1.24.2, and NAME.expected, which states what an importer must return:
+"""Makes the sources in this directory with the writers of their formats:
 
-  /usr/bin/python3 tests/data/import/make.py
-  node tests/data/import/make.mjs            (mcap/, with @mcap/core 2.2)
+    make.py WEBDATASET/src VAHIDK_TFRECORD STREAMING
 
-The first line of NAME.expected is the number of datapoints. Each other line is a
-field: its type, a SHA-256, its name. The digest is that of every datapoint's values:
-each is its size in 8 little-endian bytes and its blob; the items of a sequence follow
-their number in 8 bytes. l5kit and benzina are in ../golden.
+Each argument is a copy of a public repository: webdataset/webdataset (1.0.2),
+vahidk/tfrecord (1.14.6), mosaicml/streaming (0.13). Modules that the writers import but
+do not need here are replaced by empty ones. manifest.json has, for every source, the
+type of each field and, for each datapoint and field, the SHA-256 of its blobs.
 """
 import hashlib
+import importlib.machinery
+import io
 import json
-import pathlib
+import os
+import random
 import shutil
 import struct
-import warnings
+import sys
+import types
+from unittest import mock
 
-import h5py
-import numcodecs
 import numpy as np
-import zarr
+from PIL import Image
 
-HERE = pathlib.Path(__file__).parent
-rng = np.random.default_rng(7)
-
-
-def blob(value, scalar):
-    """The blob of a NumPy value, bytes or str."""
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes):
-        return bytes(value)
-    value = np.asarray(value)
-    if value.dtype.kind == 'V':
-        return value.tobytes()
-    if scalar and value.dtype.kind in 'iuMm':
-        return value.astype('<u8' if value.dtype.kind == 'u' else '<i8').tobytes()
-    return np.ascontiguousarray(value.astype(value.dtype.newbyteorder('<'))).tobytes()
+HERE = os.path.dirname(os.path.abspath(__file__))
+manifest = {}
 
 
-def kind(dtype, shape):
-    if dtype.kind in 'UO':
-        return 'utf8'
-    if dtype.kind in 'SV':
-        return 'bytes'
-    if not shape and dtype.kind in 'iuMm':
-        return 'u64' if dtype.kind == 'u' else 'i64'
-    return 'array(%s)' % ','.join([dtype.newbyteorder('=').name, *map(str, shape)])
+class Missing:
+    """Finds any module that is not installed, as one that contains anything."""
+    NAMES = ('torch', 'transformers', 'boto3', 'botocore', 'azure', 'google.cloud',
+             'google.auth', 'oci', 'paramiko', 'databricks', 'huggingface_hub', 'catalogue')
+
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(self.NAMES):
+            return importlib.machinery.ModuleSpec(name, self)
+
+    def create_module(self, spec):
+        module = mock.MagicMock(name=spec.name)
+        module.__path__ = []
+        module.__spec__ = spec
+        module.IterableDataset = module.Dataset = object
+        return module
+
+    def exec_module(self, module):
+        pass
 
 
-def expect(name, length, fields):
-    """fields: (name, type, values), the values of a sequence being lists of blobs."""
-    lines = [str(length)]
-    for field, type_, values in fields:
-        digest = hashlib.sha256()
-        assert len(values) == length
-        for value in values:
-            if isinstance(value, list):
-                digest.update(struct.pack('<Q', len(value)))
-            for item in value if isinstance(value, list) else [value]:
-                digest.update(struct.pack('<Q', len(item)) + item)
-        lines.append(f'{type_} {digest.hexdigest()} {field}')
-    (HERE / f'{name}.expected').write_text('\n'.join(lines) + '\n')
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
 
 
-def fields_of(name, array):
-    """The fields of an array: one per member of a structured dtype."""
-    if array.dtype.names:
-        for member in array.dtype.names:
-            yield from fields_of(f'{name}.{member}' if name else member, array[member])
-    else:
-        shape = array.shape[1:]
-        yield name, kind(array.dtype, shape), [blob(x, not shape) for x in array]
+def image(seed, size, kind):
+    random.seed(seed)
+    pixels = bytes(random.randrange(256) for _ in range(3)) * (size[0] * size[1])
+    out = io.BytesIO()
+    Image.frombytes('RGB', size, pixels).save(out, kind)
+    return out.getvalue()
 
 
-def group(path, arrays, **options):
-    store = zarr.ZipStore(str(path), mode='w') if path.suffix == '.zip' else \
-        zarr.DirectoryStore(str(path))
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        root = zarr.group(store, overwrite=True)
-        for name, (data, chunks, more) in arrays.items():
-            root.create_dataset(name, data=data, chunks=chunks, **more)
-    if path.suffix == '.zip':
-        store.close()
+def record(name, types_, rows):
+    """rows: for each datapoint a dict of blobs, or lists of them for sequences."""
+    manifest[name] = {
+        'spec': types_,
+        'data': [{key: [hashlib.sha256(blob).hexdigest() for blob in
+                        (value if isinstance(value, list) else [value])]
+                  for key, value in row.items()} for row in rows]}
 
 
-def codecs():
-    data = np.cumsum(rng.integers(0, 3, (7, 40)), axis=1).astype('<i4')
-    made = {'raw': None, 'zlib': numcodecs.Zlib(6), 'gzip': numcodecs.GZip(6),
-            'zstd': numcodecs.Zstd(3), 'lz4': numcodecs.LZ4()}
-    for name in ('lz4', 'lz4hc', 'blosclz', 'zlib', 'zstd', 'snappy'):
-        if name in numcodecs.blosc.list_compressors():
-            for shuffle in (0, 1, 2):
-                made[f'blosc-{name}-{shuffle}'] = numcodecs.Blosc(name, 5, shuffle)
-    group(HERE / 'codecs.zip', {n: (data, (4, 25), {'compressor': c})
-                                for n, c in made.items()})
-    expect('codecs', 7, [f for n in made for f in fields_of(n, data)])
+def make_webdataset():
+    import webdataset
+    rows = []
+    for name in ('samples.tar', 'samples.tar.gz'):
+        rows = []
+        with webdataset.TarWriter(os.path.join(HERE, 'webdataset', name), mtime=1) as out:
+            for i in range(5):
+                row = {'jpg': image(i, (8, 8), 'JPEG'), 'seg.png': image(i, (4, 4), 'PNG'),
+                       'json': json.dumps({'i': i, 'naïve': [i] * i}).encode(),
+                       'cls': str(i).encode(), 'bin': bytes(range(256)) * i}
+                if i % 2:
+                    del row['seg.png']
+                out.write({'__key__': f'a/{i:06d}', **row})
+                rows.append({'__key__': f'a/{i:06d}'.encode(),
+                             **{key: row[key] for key in row},
+                             'seg.png': [row['seg.png']] if 'seg.png' in row else []})
+        record(f'webdataset/{name}',
+               {'__key__': 'utf8', 'bin': 'bytes', 'cls': 'utf8', 'jpg': 'jpeg',
+                'json': 'utf8', 'seg.png': 'png[]'}, rows)
 
 
-    group(HERE / 'small.zip', {'x': (data[:, :5], (4, 5), {'compressor': numcodecs.Blosc('lz4')})})
+def make_tfrecord():
+    from tfrecord.writer import TFRecordWriter
+    out = TFRecordWriter(os.path.join(HERE, 'tfrecord', 'examples.tfrecord'))
+    rows = []
+    for i in range(5):
+        jpeg, box, ids = image(i, (8, 8), 'JPEG'), [0.5 * i, 1.25, -3.0], list(range(-1, i))
+        out.write({'image/encoded': (jpeg, 'byte'), 'label': (-i, 'int'),
+                   'name': (f'näme {i}'.encode(), 'byte'), 'score': (i / 4, 'float'),
+                   'box': (box, 'float'), 'ids': (ids, 'int'),
+                   'raw': (bytes([i, 255, 0]), 'byte'),
+                   'parts': ([b'\xff' * j for j in range(i % 3 + 1)], 'byte'),
+                   **({'maybe': (i << 40, 'int')} if i % 2 else {})})
+        rows.append({'image_encoded': jpeg, 'label': struct.pack('<q', -i),
+                     'name': f'näme {i}'.encode(), 'score': struct.pack('<f', i / 4),
+                     'box': struct.pack('<3f', *box), 'raw': bytes([i, 255, 0]),
+                     'ids': struct.pack(f'<{len(ids)}q', *ids),
+                     'parts': [b'\xff' * j for j in range(i % 3 + 1)],
+                     'maybe': [struct.pack('<q', i << 40)] if i % 2 else []})
+    out.close()
+    record('tfrecord/examples.tfrecord',
+           {'box': 'array(float32,-1)', 'ids': 'array(int64,-1)', 'image_encoded': 'jpeg',
+            'label': 'i64', 'maybe': 'i64[]', 'name': 'utf8', 'parts': 'bytes[]',
+            'raw': 'bytes', 'score': 'array(float32)'}, rows)
 
 
-def types():
-    record = np.dtype([('a', '<i2'), ('in', [('x', '>f8'), ('y', 'S3'), ('m', '<f4', (2, 2))]),
-                       ('t', '<U4')])
-    n = 6
-    data = {k.replace('>', 'big-').strip('<|'): rng.integers(0, 100, n).astype(k) for k in
-            ('<i1', '>i2', '<i8', '<u2', '>u8', '<f2', '>f4', '<f8', '<c8', '>c16')}
-    data['b1'] = np.array([True, False] * 3)
-    data['date'] = np.arange(n).astype('<M8[ns]')
-    data['text'] = np.array(['', 'a', 'é', '€', '\U0001f600', 'abcdefg'], '<U7')
-    data['bytes'] = np.array([b'', b'a', b'ab\0c', b'abcdefg', b'x', b'y'], 'S7')
-    data['image'] = rng.integers(0, 255, (n, 4, 5, 3)).astype('u1')
-    record = np.zeros(n, record)
-    record['a'], record['in']['x'] = -np.arange(n), rng.random(n)
-    record['in']['y'], record['in']['m'] = b'ab', rng.random((n, 2, 2))
-    record['t'] = 'hé'
-    data['record'] = record
-    arrays = {}
-    for i, (name, values) in enumerate(data.items()):
-        fill = {'record': None, 'date': 0, 'b1': True, 'text': '', 'bytes': b'zz'}.get(name, 0)
-        if name == 'i8':
-            fill = -7
-        if name == 'f8':
-            fill = np.nan
-        chunks = (4, 3, 2, 3) if name == 'image' else (4,)
-        arrays['sub/' + name if i % 3 == 0 else name] = values, chunks, {
-            'fill_value': fill, 'dimension_separator': '/' if i % 2 else '.'}
-    path = HERE / 'types.zarr'
-    group(path, arrays)
-    # Missing chunks are the fill value.
-    for chunk in ('i8/0', 'f8/1', 'image/0.0.1.0', 'image/0/0/1/0', 'sub/b1/1', 'bytes/1'):
-        for place in (path / chunk, path / 'sub' / chunk):
-            if place.exists():
-                place.unlink()
-    root = zarr.open(str(path), mode='r')
-    expect('types', n, [f for name in arrays
-                        for f in fields_of(name.replace('/', '.'), root[name][:])])
+def make_mds():
+    for name in ('streaming', 'streaming.base'):  # without what its __init__ imports
+        package = sys.modules[name] = types.ModuleType(name)
+        package.__path__ = [os.path.join(sys.argv[3], *name.split('.'))]
+    from streaming.base.format.mds.encodings import mds_encode
+    from streaming.base.format.mds.writer import MDSWriter
+    columns = {'text': 'str', 'data': 'bytes', 'label': 'int', 'u8': 'uint8', 'i16': 'int16',
+               'f32': 'float32', 'f64': 'float64', 'u64': 'uint64', 'photo': 'jpeg',
+               'mask': 'png', 'info': 'json', 'fixed': 'ndarray:int32:2,3', 'pickle': 'pkl',
+               'digits': 'str_int'}
+    types_ = {'text': 'utf8', 'data': 'bytes', 'label': 'i64', 'u8': 'array(uint8)',
+              'i16': 'array(int16)', 'f32': 'array(float32)', 'f64': 'array(float64)',
+              'u64': 'u64', 'photo': 'jpeg', 'mask': 'png', 'info': 'utf8',
+              'fixed': 'array(int32,2,3)', 'pickle': 'bytes', 'digits': 'utf8'}
+    for name, compression in (('raw', None), ('zstd', 'zstd:7')):
+        rows = []
+        with MDSWriter(out=os.path.join(HERE, 'mds', name), columns=columns,
+                       compression=compression, hashes=['sha1', 'xxh64'],
+                       size_limit=1 << 12) as out:
+            for i in range(7):
+                photo, mask = image(i, (8, 8), 'JPEG'), image(i, (4, 4), 'PNG')
+                fixed = np.arange(6, dtype=np.int32).reshape(2, 3) * i
+                sample = {'text': 'ü' * i, 'data': bytes([i, 255]) * i, 'label': -i, 'u8': i,
+                          'i16': -i, 'f32': i / 2, 'f64': -i / 4, 'u64': 2**64 - 1 - i,
+                          'photo': Image.open(io.BytesIO(photo)),
+                          'mask': Image.open(io.BytesIO(mask)), 'info': {'i': [i, None]},
+                          'fixed': fixed, 'pickle': {i: i}, 'digits': 10**20 + i}
+                out.write(sample)
+                rows.append({key: mds_encode(columns[key], value)
+                             for key, value in sample.items()})
+        record(f'mds/{name}', types_, rows)
 
 
-def l5kit():
-    for name in ('chunked-dataset', 'small-chunks'):
-        source = HERE.parent / 'golden/l5kit-zarr' / name
-        arrays = {k: np.load(source / f'{k}.npy')
-                  for k in ('scenes', 'frames', 'agents', 'tl_faces')}
-        frames, fields = arrays['frames'], []
-        index = [i for i, (start, stop) in enumerate(arrays['scenes']['frame_index_interval'])
-                 for _ in range(start, stop)]
-        fields.append(('scene_index', 'i64', [struct.pack('<q', i) for i in index]))
-        fields += fields_of('', frames)
-        fields += fields_of('scenes', arrays['scenes'][index])
-        for key, prefix, interval in (
-                ('agents', 'agents', 'agent_index_interval'),
-                ('tl_faces', 'traffic_light_faces', 'traffic_light_faces_index_interval')):
-            for field, type_, values in fields_of(prefix, arrays[key]):
-                fields.append((field, type_ + '[]',
-                               [values[a:b] for a, b in frames[interval]]))
-        expect(name, len(frames), fields)
+def main():
+    sys.path[:0] = sys.argv[1:4]
+    sys.modules['crc32c'] = types.ModuleType('crc32c')
+    sys.modules['crc32c'].crc32c = crc32c
+    sys.meta_path.append(Missing())
+    for make in (make_webdataset, make_tfrecord, make_mds):
+        folder = os.path.join(HERE, make.__name__[5:])
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        make()
+    with open(os.path.join(HERE, 'manifest.json'), 'w', encoding='utf-8') as out:
+        json.dump(manifest, out, indent=1, sort_keys=True)
+        out.write('\n')
 
 
-def hdf5():
-    n = 5
-    record = np.zeros(n, np.dtype([('a', '<i2'), ('in', [('x', '>f8'), ('y', '<f4', (2, 3))])]))
-    record['a'], record['in']['x'] = -np.arange(n), rng.random(n)
-    record['in']['y'] = rng.random((n, 2, 3))
-    data = {k.replace('>', 'g/big-').strip('<|'): rng.integers(0, 100, n).astype(k) for k in
-            ('<i4', '>i2', '|u1', '<u8', '<f2', '>f4', '<f8', '<c8', '>c16')}
-    data['b1'] = np.array([True, False, True, True, False])
-    data['image'] = rng.integers(0, 255, (n, 4, 5, 3)).astype('u1')
-    fields = []
-    with h5py.File(HERE / 'rows.h5', 'w') as f:
-        for name, values in data.items():
-            f.create_dataset(name, data=values, chunks=(2,) + values.shape[1:] if
-                             name == 'image' else None,
-                             compression='gzip' if name == 'image' else None)
-            fields += fields_of(name.replace('/', '.'), values)
-        f['record'] = record
-        fields += fields_of('record', record)
-        texts = ['', 'a', 'é', '€', 'abc']
-        f.create_dataset('text', data=texts, dtype=h5py.string_dtype())
-        f.create_dataset('fixed', data=np.array([t.encode() for t in texts], 'S6'))
-        fields += [(k, 'utf8', [t.encode() for t in texts]) for k in ('text', 'fixed')]
-        f.create_dataset('opaque', data=np.array([b'ab\0d'] * n, 'V4'))
-        fields.append(('opaque', 'bytes', [b'ab\0d'] * n))
-        lists = f.create_dataset('lists', (n,), dtype=h5py.vlen_dtype(np.dtype('<i4')))
-        for i in range(n):
-            lists[i] = np.arange(i)
-        fields.append(('lists', 'array(int32,-1)',
-                       [np.arange(i, dtype='<i4').tobytes() for i in range(n)]))
-        f['scalar'] = np.float32(3.5)
-        fields.append(('scalar', 'array(float32)', [np.float32(3.5).tobytes()] * n))
-    expect('rows', n, fields)
-
-    lengths, fields = [3, 1, 0, 2, 4, 2, 1, 1, 1, 1, 2], {}
-    with h5py.File(HERE / 'episodes.h5', 'w') as f:
-        for i, length in enumerate(lengths):
-            for name, values in (('obs/image', rng.integers(0, 255, (length, 3, 3, 3)).astype('u1')),
-                                 ('actions', rng.random((length, 7))),
-                                 ('rewards', rng.random(length)),
-                                 ('dones', rng.integers(0, 2, length))):
-                f[f'data/demo_{i}/{name}'] = values
-                shape = values.shape[1:]
-                field = fields.setdefault(name.replace('/', '.'), (kind(values.dtype, shape) + '[]', []))
-                field[1].append([blob(x, not shape) for x in values])
-        f['mask/train'] = np.array([b'demo_0', b'demo_1'])
-    expect('episodes', len(lengths), [(k, t, v) for k, (t, v) in fields.items()] + [
-        ('group', 'utf8', [b'demo_%d' % i for i in range(len(lengths))])])
-
-    with h5py.File(HERE / 'small.h5', 'w') as f:
-        f['x'] = np.arange(3)
-
-    def bad(name):
-        return h5py.File(HERE / f'bad-{name}.h5', 'w')
-    with bad('reference') as f:
-        set_ = f.create_dataset('x', data=[1, 2])
-        f.create_dataset('r', data=[set_.ref, set_.ref], dtype=h5py.ref_dtype)
-    with bad('link') as f:
-        f['x'] = h5py.ExternalLink('rows.h5', '/i4')
-    with bad('external') as f:
-        f.create_dataset('x', (10,), dtype='u1', external=[('/etc/passwd', 0, 10)])
-    with bad('large') as f:
-        f.create_dataset('x', (10, 10**6, 10**6), dtype='f8', chunks=(1, 100, 100))
-    with bad('lengths') as f:
-        f['train/x'], f['test/x'] = np.arange(3), np.arange(2)
-    with bad('episode') as f:
-        for i in range(3):
-            f[f'ep{i}/x'] = np.zeros((2, 2 + (i == 2)))
-    with bad('empty') as f:
-        f['x'] = h5py.Empty('f4')
-
-
-def benzina():
-    manifest = json.loads((HERE.parent / 'golden/benzina/manifest.json').read_text())
-    data = (HERE.parent / 'golden/benzina/data.bzna').read_bytes()
-    fields = []
-    for name, type_ in (('bzna_input', 'mp4'), ('bzna_target', 'i64'), ('bzna_fname', 'utf8')):
-        blobs = [data[s['offset']:s['offset'] + s['len']]
-                 for s in manifest['tracks'][name]['samples']]
-        for b, sample in zip(blobs, manifest['tracks'][name]['samples']):
-            assert hashlib.sha256(b).hexdigest() == sample['sha256']
-        fields.append((name, type_, [b[:-1] for b in blobs] if type_ == 'utf8' else blobs))
-    expect('benzina', len(manifest['images']), fields)
-
-
-for old in ('types.zarr',):
-    shutil.rmtree(HERE / old, ignore_errors=True)
-codecs()
-types()
-l5kit()
-hdf5()
-benzina()
+main()

@@ -1,5 +1,5 @@
-// Made mcap/ with @mcap/core 2.2: node tests/data/import/make.mjs, where npm has
-// installed it. The tools zstd and lz4 compress the chunks. See make.py.
+// Made mcap/ with @mcap/core 2.2: node tests/data/import/make_mcap.mjs, where npm has
+// installed it. The tools zstd and lz4 compress the chunks. See make_arrays.py.
 import {McapWriter} from '@mcap/core';
 import {execFileSync} from 'child_process';
 import {createHash} from 'crypto';

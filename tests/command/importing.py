@@ -1,0 +1,409 @@
+"""bags import: sources that the formats' own writers made, and hostile ones."""
+import io
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import tarfile
+import time
+
+import harness
+from harness import ROOT, each, files, read, refuse, run, values
+
+SOURCES = ROOT / 'tests/data/import'
+MANIFEST = json.loads((SOURCES / 'manifest.json').read_text())
+KINDS = None
+
+
+def _kinds():
+    """The importers of this build."""
+    global KINDS
+    if KINDS is None:
+        lines = subprocess.run([harness.PROGRAM, '--version'], check=True,
+                               stdout=subprocess.PIPE).stdout.decode().splitlines()
+        KINDS = next(line for line in lines if line.startswith('importers:')).split()[1:]
+    return KINDS
+
+
+def _sources():
+    return [name for name in MANIFEST if name.split('/')[0] in _kinds()]
+
+
+def _hashes(path):
+    """The SHA-256 of every blob: what manifest.json has."""
+    return [{key: [blob['sha256'] for blob in (value['items'] if 'list' in value else [value])]
+             for key, value in row.items()} for row in read(path)['data']]
+
+
+def _tar(path, members, mode='w'):
+    with tarfile.open(path, mode) as out:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            out.addfile(info, io.BytesIO(data))
+    return path
+
+
+def _crc(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return (crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF
+
+
+def _record(data):
+    head = struct.pack('<Q', len(data))
+    return head + struct.pack('<I', _crc(head)) + data + struct.pack('<I', _crc(data))
+
+
+def _part(number, data):
+    assert len(data) < 128
+    return bytes([number << 3 | 2, len(data)]) + data
+
+
+def _example(features):
+    """features: name to (1: bytes, 3: int64) and the list's bytes."""
+    return _part(1, b''.join(_part(1, _part(1, name.encode()) + _part(2, _part(kind, data)))
+                             for name, (kind, data) in features.items()))
+
+
+@each(_sources)
+def what_the_writers_wrote_is_imported_bit_for_bit(name):
+    expected = MANIFEST[name]
+    run('import', SOURCES / name, 'out')
+    assert read('out')['spec'] == expected['spec'], read('out')['spec']
+    assert _hashes('out') == expected['data']
+    run('verify', 'out', '--decode')
+
+
+@each(lambda: ['gulp'] if 'gulp' in _kinds() else [])
+def videos_of_gulp_are_as_its_manifest_has_them(kind):
+    ids = json.loads((SOURCES / 'gulp/manifest.json').read_text())['ids']
+    run('import', SOURCES / kind, 'out')
+    found = read('out')
+    assert found['spec'] == {'frames': 'jpeg[]', 'id': 'utf8', 'meta': 'msgpack'}
+    shown = {row['id']: row for row in run('get', 'out', ':', 'id', 'meta').lines}
+    assert len(shown) == found['count'] == len(ids)
+    for row, name in zip(_hashes('out'), shown):
+        assert row['frames'] == [frame['sha256'] for frame in ids[name]['frames']]
+        assert shown[name]['meta'] == ids[name]['meta_data']
+    pathlib.Path('bad').mkdir()
+    for name, text in (('[0, 4, 3]', 'out of range'), ('[0, 0, 99999999]', 'out of range'),
+                       ('[1, 0, 9]', 'not a JPEG'), ('[0, 0]', 'not [offset'),
+                       ('[-1, 0, 9]', 'not [offset'), ('7', 'not [offset')):
+        shutil.copy(SOURCES / 'gulp/data_0.gulp', 'bad/data_0.gulp')
+        pathlib.Path('bad/meta_0.gmeta').write_text(
+            f'{{"v": {{"frame_info": [{name}], "meta_data": []}}}}')
+        refuse('import', 'bad', 'x', says=['bad/data_0.gulp: id "v": frame 0: ', text])
+        shutil.rmtree('x', ignore_errors=True)
+
+
+@each(_sources)
+def a_dry_run_shows_what_an_import_would_write_and_writes_nothing(name):
+    shown = run('import', SOURCES / name, '--dry-run').json
+    assert list(shown) == ['spec', 'length', 'first'] and os.listdir('.') == []
+    assert shown['spec'] == MANIFEST[name]['spec']
+    assert shown['length'] in (None, len(MANIFEST[name]['data']))
+    run('import', SOURCES / name, 'out', '--dry-run')
+    assert os.listdir('.') == []
+    run('import', SOURCES / name, 'out')
+    assert run('get', 'out', '0').json == shown['first']
+
+
+def fields_are_selected_renamed_and_converted():
+    if 'webdataset' not in _kinds():
+        return
+    source = SOURCES / 'webdataset/samples.tar'
+    run('import', source, 'out', '--fields', 'jpg=photo,cls,json', '--type',
+        'cls=int(4),photo=jpg,json=msgpack')
+    assert read('out')['spec'] == {'cls': 'int(4)', 'json': 'msgpack', 'photo': 'jpg'}
+    assert [row['cls'] for row in run('get', 'out', ':').lines] == [0, 1, 2, 3, 4]
+    assert run('get', 'out', '2', 'json').json['json'] == {'i': 2, 'naïve': [2, 2]}
+    assert [row['photo'] for row in _hashes('out')] == \
+        [row['jpg'] for row in MANIFEST['webdataset/samples.tar']['data']]
+    for words, says, code in (
+            (('--fields', 'jpg,nothing'), ['no field "nothing"', '__key__, bin'], 1),
+            (('--fields', 'jpg=a,cls=a'), 'would both be named "a"', 2),
+            (('--fields', 'jpg,jpg=b'), 'duplicate field "jpg"', 2),
+            (('--fields', 'jpg=a/b'), '"a/b"', 1),
+            (('--type', 'jpg'), 'not FIELD=TYPE', 2),
+            (('--type', 'jpg=png'), ['samples.tar: datapoint 0: field "jpg"'], 1),
+            (('--type', 'bin=int(4)'), ['samples.tar: datapoint 0: field "bin"'], 1),
+            (('--type', 'json=int(4)'), ['field "json"', 'not a number'], 1),
+            (('--type', 'seg.png=png'), ['field "seg.png"', '0 items'], 1),
+            (('--type', 'jpg=flac'), 'no codec for type "flac"', 1),
+            (('--type', 'jpg=int(0)'), 'int(0)', 1),
+            (('--type', 'jpg=utf8', '--type', 'cls=utf8'), 'duplicate option', 2),
+            (('--fields', 'jpg', '--type', 'cls=utf8'), 'not among --fields', 2)):
+        refuse('import', source, 'bad', *words, says=says, code=code)
+        if code == 2:
+            refuse('import', source, 'bad2', '--dry-run', *words, code=code)
+        assert not os.path.exists('bad2')
+        shutil.rmtree('bad', ignore_errors=True)
+    run('import', source, 'flac', '--type', 'jpg=flac', '--any-type')
+    run('import', source, 'many', '--type', 'jpg=jpeg[]')
+    assert read('many')['spec']['jpg'] == 'jpeg[]'
+
+
+def names_that_files_cannot_have_are_replaced():
+    if 'tfrecord' not in _kinds():
+        return
+    source = pathlib.Path('x.tfrecord')
+    one = (3, _part(1, b'\x05'))
+    source.write_bytes(_record(_example({'a/b': one, 'c:d*': one, '.e': one})))
+    run('import', source, 'out', '--fields', 'a/b,c:d*=f,_e')
+    assert read('out')['spec'] == {'_e': 'i64', 'a_b': 'i64', 'f': 'i64'}
+    source.write_bytes(_record(_example({'a/b': one, 'a:b': one})))
+    refuse('import', source, 'bad', says=['x.tfrecord', '"a/b"', '"a:b"', '"a_b"'])
+    source.write_bytes(_record(_example({'refs': one})))
+    refuse('import', source, 'bad', says='refs')
+    run('import', source, 'good', '--fields', 'refs=ref')
+
+
+def an_existing_destination_and_unknown_sources_are_refused():
+    source = SOURCES / 'tfrecord/examples.tfrecord'
+    pathlib.Path('out').mkdir()
+    pathlib.Path('file').write_text('x')
+    pathlib.Path('some.txt').write_text('nothing known')
+    if 'tfrecord' in _kinds():
+        refuse('import', source, 'out', says='already exists')
+        refuse('import', source, 'file', says='file')
+        refuse('import', source, 'x.bag', says='not a Bag', code=2)
+        refuse('import', 'some.txt', 'new', '--from', 'tfrecord', says='some.txt: record at byte 0')
+        run('import', source, 'again')
+        before = files('again')
+        refuse('import', source, 'again', says='exists')
+        assert files('again') == before
+        run('import', source, 'again', '--resume')
+        assert files('again') == before
+    refuse('import', 'some.txt', 'new', says='some.txt: unknown format')
+    refuse('import', 'nothing', 'new', says='nothing: cannot open')
+    refuse('import', 'some.txt', 'new', '--from', 'x', says='no such importer', code=2)
+    refuse('import', 'some.txt', says='expected SRC DST', code=2)
+    assert not os.path.exists('new')
+
+
+def a_folder_or_a_pattern_is_the_files_of_one_set():
+    if 'tfrecord' not in _kinds():
+        return
+    pathlib.Path('in').mkdir()
+    for i in range(12):
+        name = pathlib.Path(f'in/train.tfrecord-{i:05}-of-00012')
+        name.write_bytes(_record(b'train %d' % i) if i != 3 else b'')
+    run('import', 'in', 'out')
+    assert [row['record'] for row in values('out')] == \
+        [(b'train %d' % i).hex() for i in range(12) if i != 3]
+    shutil.copy(name, 'in/val.tfrecord-00000-of-00001')
+    refuse('import', 'in', 'bad', says='not of one set')
+    run('import', 'in/val*', 'val')
+    run('import', 'in/train*', 'train')
+    assert files('train') == files('out')
+    os.remove('in/train.tfrecord-00007-of-00012')
+    refuse('import', 'in/train*', 'bad', says='file 7 of 12 is missing')
+    pathlib.Path('plain').mkdir()
+    for i in (2, 10, 1):
+        pathlib.Path(f'plain/{i}.tfrecord').write_bytes(_record(b'%d' % i))
+    run('import', 'plain', 'sorted')
+    assert [bytes.fromhex(row['record']) for row in values('sorted')] == [b'1', b'2', b'10']
+    pathlib.Path('empty').mkdir()
+    refuse('import', 'empty', 'bad', '--from', 'tfrecord', says='empty: no file')
+
+
+def samples_of_webdataset_are_grouped_as_it_groups_them():
+    if 'webdataset' not in _kinds():
+        return
+    _tar('a.tar', [('__info__', b'x'), ('d/1.JPG', b'\xff\xd8\xff1'), ('d/1.txt', b'one'),
+                   ('README', b'none'), ('d/.hidden', b''), ('d/2.txt', b'two'),
+                   ('2.txt', b'other'), ('2.x.y', bytes(3)), ('d/1.txt', b'again')])
+    run('import', 'a.tar', 'out')
+    assert read('out')['spec'] == {'__key__': 'utf8', 'jpg': 'jpeg[]', 'txt': 'utf8',
+                                   'x.y': 'bytes[]'}
+    assert [(row['__key__'], row['txt'], len(row['jpg']), len(row['x.y']))
+            for row in run('get', 'out', ':').lines] == \
+        [('d/1', 'one', 1, 0), ('d/2', 'two', 0, 0), ('2', 'other', 0, 1), ('d/1', 'again', 0, 0)]
+    _tar('twice.tar', [('1.txt', b'a'), ('1.TXT', b'b')])
+    refuse('import', 'twice.tar', 'bad', says=['twice.tar', '1.txt', 'duplicate'])
+    _tar('wrong.tar', [('1.jpg', b'\xff\xd8\xff'), ('2.jpg', b'\x89PNG\r\n\x1a\n'),
+                       ('2.txt', b'\xff')])
+    assert run('import', 'wrong.tar', '--dry-run').json['spec'] == \
+        {'__key__': 'utf8', 'jpg': 'bytes', 'txt': 'bytes[]'}
+    _tar('none.tar', [])
+    assert run('import', 'none.tar', '--dry-run').json == \
+        {'spec': {'__key__': 'utf8'}, 'length': 0, 'first': None}
+    pathlib.Path('folder').mkdir()
+    _tar('folder/0.tar', [('1.txt', b'a')])
+    _tar('folder/1.tar.gz', [('1.txt', b'b')], 'w:gz')
+    _tar('folder/2.tar.xz', [('1.txt', b'c')], 'w:xz')
+    run('import', 'folder', 'three')
+    assert [row['txt'] for row in values('three')] == ['a', 'b', 'c']
+
+
+def damage_of_a_tar_is_found():
+    if 'webdataset' not in _kinds():
+        return
+    data = (SOURCES / 'webdataset/samples.tar.gz').read_bytes()
+    for name, bad in (('cut.tar.gz', data[:-1]), ('flip.tar.gz', data[:-8] + b'\0' + data[-7:]),
+                      ('more.tar.gz', data + b'x')):
+        pathlib.Path(name).write_bytes(bad)
+        refuse('import', name, 'bad', says=[f'{name}: gzip before byte'])
+    data = (SOURCES / 'webdataset/samples.tar').read_bytes()
+    pathlib.Path('cut.tar').write_bytes(data[:1536])
+    refuse('import', 'cut.tar', 'bad', says=['cut.tar: truncated: the tar ends at byte 1536'])
+
+
+def hashes_and_sizes_of_mds_are_checked():
+    if 'mds' not in _kinds():
+        return
+    for name, file in (('raw', 'shard.00001.mds'), ('zstd', 'shard.00001.mds.zstd')):
+        shutil.copytree(SOURCES / 'mds' / name, name)
+        path = pathlib.Path(name, file)
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        refuse('import', name, f'{name}-out', says=[
+            f'{path}: checksum mismatch of its sha1', 'datapoints are kept'])
+        path.write_bytes(data[:-1])
+        refuse('import', name, f'{name}-out', '--resume', says=[f'{path}: ', 'expected'])
+        path.write_bytes(data)
+        run('import', name, f'{name}-out', '--resume')
+        assert _hashes(f'{name}-out') == MANIFEST[f'mds/{name}']['data']
+    index = json.loads(pathlib.Path('raw/index.json').read_text())
+    for change, says in (
+            (lambda s: s['raw_data'].update(basename='../raw/shard.00000.mds'), 'basename'),
+            (lambda s: s['column_encodings'].__setitem__(0, 'mystery'), 'unknown encoding'),
+            (lambda s: s.update(samples=10**6), 'too short'),
+            (lambda s: s.update(version=1), 'version 2'),
+            (lambda s: s['raw_data']['hashes'].update(crc99='00'), 'unknown hash "crc99"')):
+        bad = json.loads(json.dumps(index))
+        bad['shards'] = bad['shards'][:1]
+        change(bad['shards'][0])
+        pathlib.Path('raw/index.json').write_text(json.dumps(bad))
+        refuse('import', 'raw', 'bad', says=['raw/index.json', says] if 'short' not in says
+               else ['shard.00000.mds', says])
+        shutil.rmtree('bad', ignore_errors=True)
+
+
+def _mds(columns, samples):
+    """A shard by hand: columns are (name, encoding, size)."""
+    rows = []
+    for sample in samples:
+        head = b''.join(struct.pack('<I', len(value))
+                        for value, column in zip(sample, columns) if not column[2])
+        rows.append(head + b''.join(sample))
+    at = 4 + 4 * (len(rows) + 1)
+    ends = [at]
+    for row in rows:
+        ends.append(ends[-1] + len(row))
+    data = struct.pack(f'<{len(rows) + 2}I', len(rows), *ends) + b''.join(rows)
+    pathlib.Path('mds').mkdir(exist_ok=True)
+    pathlib.Path('mds/0.mds').write_bytes(data)
+    names, encodings, sizes = zip(*columns)
+    pathlib.Path('mds/index.json').write_text(json.dumps({'version': 2, 'shards': [{
+        'column_names': names, 'column_encodings': encodings, 'column_sizes': sizes,
+        'compression': None, 'format': 'mds', 'hashes': [], 'samples': len(rows),
+        'size_limit': None, 'version': 2, 'zip_data': None,
+        'raw_data': {'basename': '0.mds', 'bytes': len(data), 'hashes': {}}}]}))
+
+
+def arrays_images_and_lists_of_mds_become_arrays_and_sequences():
+    if 'mds' not in _kinds():
+        return
+    jpeg = b'\xff\xd8\xff0'
+    pil = struct.pack('<3I', 2, 1, 3) + b'RGB' + bytes(range(6))
+    columns = [('a', 'ndarray', None), ('b', 'ndarray:uint16', None), ('c', 'pil', None),
+               ('d', 'jpeg_array', None), ('e', 'list[pil]', None)]
+    good = [bytes([34, 2 << 2, 1, 2]) + struct.pack('<2f', 0.5, -1),
+            bytes([1 << 2 | 1, 3, 0]) + struct.pack('<3H', 7, 8, 9), pil,
+            struct.pack('<3I', 2, 4, 5) + jpeg + jpeg + b'1',
+            struct.pack('<3I', 0, 1, len(pil)) + pil]
+    _mds(columns, [good])
+    run('import', 'mds', 'out')
+    assert run('get', 'out', '0', '--lists').json == {
+        'a': {'dtype': 'float32', 'list': [[0.5, -1]]},
+        'b': {'dtype': 'uint16', 'list': [7, 8, 9]},
+        'c': {'dtype': 'uint8', 'list': [[[0, 1, 2], [3, 4, 5]]]},
+        'd': [{'type': 'jpeg', 'bytes': 4}, {'type': 'jpeg', 'bytes': 5}],
+        'e': [{'dtype': 'uint8', 'list': [[[0, 1, 2], [3, 4, 5]]]}]}
+    for column, value in ((0, b'\x07' + good[0][1:]), (0, good[0][:-1]), (0, b''),
+                          (1, good[1] + b'x'), (1, b'\xff'), (2, pil[:5]),
+                          (2, pil.replace(b'RGB', b'1  ')), (3, good[3][:9]),
+                          (3, struct.pack('<I', 2**31)), (3, good[3].replace(jpeg, b'nojp')),
+                          (4, good[4][:-1]), (4, b'x')):
+        bad = list(good)
+        bad[column] = value
+        _mds(columns, [good, bad])
+        refuse('import', 'mds', 'bad', says=f'0.mds: sample 1: column "{columns[column][0]}": ')
+        shutil.rmtree('bad')
+
+
+def what_is_too_large_does_not_exhaust_memory():
+    if 'tfrecord' not in _kinds():
+        return
+    head = struct.pack('<Q', 2**50)
+    pathlib.Path('x.tfrecord').write_bytes(head + struct.pack('<I', _crc(head)) + b'xxxx')
+    refuse('import', 'x.tfrecord', 'bad', says='record at byte 0: truncated (1125899906842624')
+
+
+def workers_share_a_source():
+    for kind, source in (('webdataset', 'samples.tar.gz'), ('tfrecord', 'examples.tfrecord'),
+                         ('mds', 'zstd')):
+        if kind not in _kinds():
+            continue
+        for worker in (1, 0):
+            run('import', SOURCES / kind / source, kind, '--shard-start', worker, '--shard-stop',
+                2, '--shard-length', 100, '--checksum')
+        rows = MANIFEST[f'{kind}/{source}']['data']
+        assert _hashes(kind) == rows[::2] + rows[1::2]
+        run('verify', kind, '--decode')
+
+
+def _large_source(path):
+    if 'webdataset' in _kinds():
+        return _tar(path, [(f'{i:04}.{ending}', bytes([i % 256]) * size * (1 + i % 3))
+                           for i in range(400) for ending, size in (('bin', 30_000), ('x', 7))])
+
+
+@each(['one directory', 'shards', 'worker 1 of 2'])
+def a_killed_import_is_resumed_until_it_is_done(which):
+    options = {'one directory': [], 'shards': ['--shard-size', '2M'],
+               'worker 1 of 2': ['--shard-size', '1M', '--shard-start', '1', '--shard-stop',
+                                 '2']}[which]
+    source = _large_source('large.tar')
+    if not source:
+        return
+    started = time.monotonic()
+    run('import', source, 'whole', '--no-sync', *options)
+    took = time.monotonic() - started
+    random.seed(which)
+    kills = 0
+    for _ in range(8 if os.environ.get('BAGS_QUICK') else 50):
+        job = subprocess.Popen([harness.PROGRAM, 'import', source, 'out', '--no-sync',
+                                '--resume', *options], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE)
+        time.sleep(took * random.random())
+        job.send_signal(signal.SIGKILL)
+        kills += job.wait() == -signal.SIGKILL
+        job.stderr.close()
+        if job.returncode == 0:
+            assert files('out') == files('whole')
+            shutil.rmtree('out')
+    assert kills > 0
+    run('import', source, 'out', '--no-sync', '--resume', *options)
+    assert files('out') == files('whole')
+
+
+def another_source_is_not_resumed():
+    if 'webdataset' not in _kinds():
+        return
+    _tar('a.tar', [(f'{i}.txt', b'%d' % i) for i in range(9)])
+    _tar('b.tar', [(f'{i}.txt', b'%d' % (i + 1)) for i in range(9)])
+    run('import', 'a.tar', 'out', '--shard-length', 4)
+    refuse('import', 'b.tar', 'out', '--shard-length', 4, '--resume', says='another value')
+    _tar('c.tar', [(f'{i}.txt', b'%d' % i) for i in range(5)])
+    refuse('import', 'c.tar', 'out', '--shard-length', 4, '--resume', says='has only 5')
