@@ -80,8 +80,10 @@ extern const bags_importer bags_import_tfrecord;   /* none */
 extern const bags_importer bags_import_mds;        /* json-c, libzstd */
 extern const bags_importer bags_import_hdf5;       /* libhdf5 */
 extern const bags_importer bags_import_mcap;       /* libzstd, liblz4 */
-extern const bags_importer bags_import_duckdb;     /* libduckdb, at run time:
-                                                      Parquet, Arrow, CSV, SQL */
+/* duckdb.c: libduckdb, at run time. */
+extern const bags_importer bags_import_parquet;
+extern const bags_importer bags_import_csv;
+extern const bags_importer bags_import_sql;
 
 /* ========================================================================
  * What importers share: import.c, which needs no library.

@@ -4,11 +4,23 @@ NumPy 1.24.2, and NAME.expected, which states what an importer must return:
 
   /usr/bin/python3 tests/data/import/make_arrays.py
   node tests/data/import/make_mcap.mjs            (mcap/, with @mcap/core 2.2)
+  node tests/data/import/make_polars.mjs          (polars.parquet)
 
 The first line of NAME.expected is the number of datapoints. Each other line is a
 field: its type, a SHA-256, its name. The digest is that of every datapoint's values:
 each is its size in 8 little-endian bytes and its blob; the items of a sequence follow
-their number in 8 bytes. l5kit and benzina are in ../golden.
+their number in 8 bytes. l5kit and benzina are in ../golden. types.parquet was written
+by DuckDB 1.5 with this query:
+
+  COPY (SELECT -i::TINYINT AS "int8", -i::BIGINT AS "int64", i::UINTEGER AS "uint32",
+  i::DOUBLE / 4 AS "double", i::FLOAT AS "single", i % 2 = 0 AS even, 'té' || i AS text,
+  TIMESTAMP '2024-01-01' + INTERVAL (i) HOUR AS time, DATE '2024-01-01' + i::INT AS day,
+  CASE WHEN i % 3 = 0 THEN NULL ELSE i END AS some, range(i) AS list, ['a',
+  'bcdefghijklmnopq' || i] AS texts, [[1.5::FLOAT, 2], [i::FLOAT]] AS boxes, {'bytes':
+  ('\\xFF\\xD8\\xFF' || repeat('x', i::INT))::BLOB, 'path': 'p'} AS image, [{'bytes':
+  '\\x89PNG\\x0D\\x0A\\x1A\\x0Ax'::BLOB, 'path': NULL}] AS images, {'x': i, 'y': {'z': 'q'}} AS
+  struct, [{'k': i, 'v': 'w'}] AS structs, i::DECIMAL(10, 2) AS price, 'abc'::BLOB AS blob
+  FROM range(7) t(i)) TO 'tests/data/import/types.parquet' (FORMAT parquet)
 """
 import hashlib
 import json
@@ -245,6 +257,53 @@ def benzina():
     expect('benzina', len(manifest['images']), fields)
 
 
+def i64(value):
+    return struct.pack('<q', value)
+
+
+def tables():
+    n, days = 7, 19723
+    f32, f64 = np.float32, np.float64
+    expect('types.parquet', n, [
+        ('int8', 'i64', [i64(-i) for i in range(n)]),
+        ('int64', 'i64', [i64(-i) for i in range(n)]),
+        ('uint32', 'u64', [i64(i) for i in range(n)]),
+        ('double', 'array(float64)', [f64(i / 4).tobytes() for i in range(n)]),
+        ('single', 'array(float32)', [f32(i).tobytes() for i in range(n)]),
+        ('even', 'array(bool)', [bytes([i % 2 == 0]) for i in range(n)]),
+        ('text', 'utf8', [f'té{i}'.encode() for i in range(n)]),
+        ('time', 'i64', [i64((days * 24 + i) * 3600 * 10**6) for i in range(n)]),
+        ('day', 'i64', [i64(days + i) for i in range(n)]),
+        ('some', 'i64[]', [[i64(i)] if i % 3 else [] for i in range(n)]),
+        ('list', 'i64[]', [[i64(k) for k in range(i)] for i in range(n)]),
+        ('texts', 'utf8[]', [[b'a', b'bcdefghijklmnopq%d' % i] for i in range(n)]),
+        ('boxes', 'array(float32,-1)[]',
+         [[f32([1.5, 2]).tobytes(), f32(i).tobytes()] for i in range(n)]),
+        ('image', 'jpeg', [b'\xff\xd8\xff' + b'x' * i for i in range(n)]),
+        ('images', 'png[]', [[b'\x89PNG\r\n\x1a\nx']] * n),
+        ('struct.x', 'i64', [i64(i) for i in range(n)]),
+        ('struct.y.z', 'utf8', [b'q'] * n),
+        ('structs.k', 'i64[]', [[i64(i)] for i in range(n)]),
+        ('structs.v', 'utf8[]', [[b'w']] * n),
+        ('price', 'utf8', [b'%d.00' % i for i in range(n)]),
+        ('blob', 'bytes', [b'abc'] * n)])
+    n = 300
+    expect('polars.parquet', n, [
+        ('id', 'i64', [i64(i) for i in range(n)]),
+        ('small', 'i64', [i64(i % 100 - 50) for i in range(n)]),
+        ('half', 'array(float32)', [f32(i / 2).tobytes() for i in range(n)]),
+        ('third', 'array(float64)', [f64(i / 4).tobytes() for i in range(n)]),
+        ('text', 'utf8', [('é' * (i % 9) + str(i)).encode() for i in range(n)]),
+        ('odd', 'array(bool)', [bytes([i % 2 == 1]) for i in range(n)]),
+        ('some', 'i64[]', [[i64(i)] if i % 7 else [] for i in range(n)]),
+        ('list', 'array(float64)[]',
+         [[f64(k).tobytes() for k in range(i % 5)] for i in range(n)])])
+    expect('table.csv', 3, [
+        ('id', 'i64', [i64(i) for i in (1, 2, 3)]),
+        ('name', 'utf8[]', [[b'a,b'], ['é'.encode()], []]),
+        ('score', 'array(float64)', [f64(x).tobytes() for x in (0.5, 1.25, 2)])])
+
+
 for old in ('types.zarr',):
     shutil.rmtree(HERE / old, ignore_errors=True)
 codecs()
@@ -252,3 +311,4 @@ types()
 l5kit()
 hdf5()
 benzina()
+tables()
