@@ -34,8 +34,6 @@ pkg-config --exists libavcodec          | libavcodec-dev
 pkg-config --exists libswscale          | libswscale-dev
 pkg-config --exists libavutil           | libavutil-dev
 pkg-config --exists blosc               | libblosc-dev
-pkg-config --exists zlib                | zlib1g-dev
-pkg-config --exists libzstd             | libzstd-dev
 pkg-config --exists liblz4              | liblz4-dev
 pkg-config --exists hdf5                | libhdf5-dev
 command -v mpicc                        | libopenmpi-dev
