@@ -131,6 +131,7 @@ static bags_code zr_read_zip(zr_source *s, const char *key, uint64_t limit,
     if (part < 0 || done != size)
         return bags_fail(
             err, BAGS_ERROR_CORRUPT, "%s: %s: damaged", s->path, key);
+    s->file.data[size] = 0; /* as bags_import_file_load does */
     out->data = s->file.data;
     out->size = size;
     return BAGS_OK;
@@ -326,7 +327,9 @@ static bool zr_number(
     bool text = json_object_is_type(value, json_type_string);
     const char *word = text ? json_object_get_string(value) : "";
     if (list || json_object_is_type(value, json_type_object) ||
-        (text && (kind != 'f' || !strstr("NaN -Infinity", word))))
+        (text &&
+            (kind != 'f' || (strcmp(word, "NaN") && strcmp(word, "Infinity") &&
+                                strcmp(word, "-Infinity")))))
         return false;
     double number = text ? strtod(word, NULL) : json_object_get_double(value);
     float single = (float)number;
@@ -710,7 +713,7 @@ static bags_code zr_read_frame(zr_source *s, uint64_t frame, bags_error *err) {
     /* The scene; those without frames are skipped. */
     while (!code && frame >= s->scene_stop) {
         uint64_t end = s->scene_stop;
-        if (s->scene + 1 >= s->scenes->shape[0] + 1)
+        if (s->scene == s->scenes->shape[0])
             break;
         code = zr_rows(s, s->scenes, s->scene, s->scene + 1, err);
         if (!code)
