@@ -216,7 +216,7 @@ static bags_code mc_open_chunk(mc_source *s, mc_bytes body, bags_error *err) {
         return mc_bad(s, "invalid chunk", err);
     if (size > MC_MOST || size / MC_RATIO > in.size)
         return mc_bad(s, "too large a chunk", err);
-    bags_code code = bags_buffer_reserve(&s->chunk, (size_t)size, err);
+    bags_code code = bags_buffer_reserve(&s->chunk, (size_t)size + 1, err);
     if (code)
         return code;
     if (how.size == 4 && memcmp(how.data, "zstd", 4) == 0)
