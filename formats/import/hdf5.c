@@ -578,15 +578,15 @@ static bags_code h5_read_rows(
         return code;
     memset(c->data.data, 0, size);
     hid_t from = H5Dget_space(c->set);
-    hsize_t count = c->rows * c->cells, first[H5S_MAX_RANK] = {0};
-    hid_t to = H5Screate_simple(1, &count, NULL);
-    if (c->rank > 0) {
-        hsize_t part[H5S_MAX_RANK];
-        memcpy(part, c->dims, sizeof part);
-        first[0] = start;
-        part[0] = rows;
+    hsize_t part[H5S_MAX_RANK], first[H5S_MAX_RANK] = {0};
+    memcpy(part, c->dims, sizeof part);
+    first[0] = start;
+    part[0] = rows;
+    /* Of the same rank: libhdf5 would otherwise select every element. */
+    hid_t to = c->rank > 0 ? H5Screate_simple(c->rank, part, NULL)
+                           : H5Screate(H5S_SCALAR);
+    if (c->rank > 0)
         H5Sselect_hyperslab(from, H5S_SELECT_SET, first, NULL, part, NULL);
-    }
     c->loaded = c->form == H5_TEXT || c->form == H5_VLEN;
     if (H5Dread(c->set, c->type, to, from, H5P_DEFAULT, c->data.data) < 0) {
         code = h5_fail(s, c->path);
