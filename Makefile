@@ -46,8 +46,8 @@ PKG_import/hdf5 := hdf5
 PKG_import/mcap := libzstd liblz4 zlib
 PKG_import/webdataset := libarchive zlib
 PKG_import/mds := json-c libzstd libcrypto libxxhash
-PKG_import/gulp := json-c
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
+PKG_import/gulp := json-c $(PKG_msgpack)
 
 ALL_FORMATS := $(patsubst formats/%.c,%,$(wildcard formats/*.c formats/import/*.c))
 FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))

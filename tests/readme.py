@@ -179,7 +179,7 @@ class Document:
             where = self.directory / f'line {block.line}'
             where.mkdir()
             os.symlink(ROOT / 'tests', where / 'tests')
-        linking = self.compiler.linking if 'formats/formats.h' in block.text else []
+        linking = self.compiler.linking if 'include "formats/' in block.text else []
         result = self.compile_and_run(block.text, block.name(), [], linking, where)
         self.check(f'program, line {block.line}', *result, block.expected)
 

@@ -37,6 +37,7 @@ check | footprint      |                           | tests/footprint.py README.m
 check | benchmark      | release:bench/speed       | build/release/tests/bench/speed --small --folder build/bench-small
 check | asan/examples  | asan:all                  | tests/examples.sh build/asan
 check | cxx/examples   | cxx:all                   | tests/examples.sh build/cxx
+soak  | command        | release:all               | tests/command.sh build/release/bags
 soak  | kills          | release:all               | python3 tests/kills.py build/release/bags 500
 soak  | system         | release:all release:test_system | build/release/tests/test_system
 soak  | asan/system    | asan:test_system          | build/asan/tests/test_system

@@ -65,7 +65,8 @@ static const option options[] = {
 /* ---- importers ---- */
 
 static char *importers_names(void) {
-    text names = {0};
+    static text names;
+    names.size = 0;
     for (size_t i = 0; importers[i]; i++)
         text_format(&names, "%s%s", i ? " " : "", importers[i]->name);
     text_puts(&names, importers[0] ? "" : "none; see formats/import/");
@@ -146,12 +147,14 @@ static void add_plan(size_t field, const char *name) {
 
 /* --fields, or else all. */
 static void select_fields(void) {
-    char *at = fields_words ? string_format("%s", fields_words) : NULL;
-    char *name, *renamed;
+    char *copy = fields_words ? string_format("%s", fields_words) : NULL;
+    char *at = copy, *name, *renamed;
     while (list_next(&at, &name, &renamed)) {
         size_t field = find_source(name);
-        add_plan(field, renamed ? renamed : info.fields[field].name);
+        add_plan(field,
+            renamed ? string_format("%s", renamed) : info.fields[field].name);
     }
+    free(copy);
     if (fields_words)
         return;
     plans = (plan *)allocate(info.count, sizeof *plans);
@@ -164,8 +167,8 @@ static void select_fields(void) {
 
 /* --type: by its name in the dataset, or else in the source. */
 static void override_types(void) {
-    char *at = types_words ? string_format("%s", types_words) : NULL;
-    char *name, *type;
+    char *copy = types_words ? string_format("%s", types_words) : NULL;
+    char *at = copy, *name, *type;
     while (list_next(&at, &name, &type)) {
         if (!type)
             usage("--type: \"%s\" is not FIELD=TYPE", name);
@@ -179,11 +182,12 @@ static void override_types(void) {
             usage("--type: field \"%s\" is not among --fields", name);
         if (plans[i].convert)
             usage("--type: duplicate field \"%s\"", name);
-        plans[i].type = type;
+        plans[i].type = string_format("%s", type);
         plans[i].convert = true;
         if (!any_type)
             codec_check(type);
     }
+    free(copy);
 }
 
 static int compare_names(const void *left, const void *right) {
@@ -309,7 +313,7 @@ static void show_entry(const bags_entry *entry, const plan *field, text *line) {
 
 static void show(
     const bags_importer *importer, void *source, const bags_field *fields) {
-    text line = {0};
+    static text line;
     const bags_entry *entries;
     must(importer->read(source, 0, &entries, &failure));
     in_datapoint = true;
@@ -392,7 +396,7 @@ static int run(int operands_count, char **operands) {
         usage("%s: a source becomes a dataset, not a Bag", operands[1]);
     const bags_importer *importer = importer_find(source_name);
     must(importer->open(source_name, NULL, &source, &info, &failure));
-    const bags_field *fields = plan_fields();
+    bags_field *fields = plan_fields();
     if (dry_run) {
         show(importer, source, fields);
     } else {
@@ -401,6 +405,7 @@ static int run(int operands_count, char **operands) {
         sink_finish();
     }
     importer->close(source);
+    free(fields);
     return 0;
 }
 

@@ -13,6 +13,8 @@
  */
 #include "command.h"
 
+#include <errno.h>
+
 #define FLUSH_BYTES ((uint64_t)1 << 20)
 #define FLUSH_SECONDS 1.0
 #define SAMPLES 101
@@ -92,6 +94,18 @@ static bool has_file(const char *name) {
     return exists;
 }
 
+static int is_an_entry(void *user, const char *name) {
+    (void)user;
+    (void)name;
+    return EEXIST;
+}
+
+/* A writer that was killed at once may leave an empty directory. */
+static bool is_empty_directory(void) {
+    const bags_io *io = bags_io_local();
+    return io->list(io->user, path, is_an_entry, NULL) == 0;
+}
+
 /* Refuse what cannot be resumed or appended to because of its shards. */
 static void check_shards(void) {
     bool unsharded = has_file("spec.json") || has_file("spec.json.partial");
@@ -101,7 +115,8 @@ static void check_shards(void) {
     if (resume && sharded && unsharded)
         fail(BAGS_ERROR_EXISTS,
             "%s: is not sharded; resume it without --shard options", path);
-    if (resume && !sharded && path_exists(path) && !unsharded)
+    if (resume && !sharded && path_exists(path) && !unsharded &&
+        !is_empty_directory())
         fail(BAGS_ERROR_EXISTS,
             "%s: is not an unsharded dataset; to resume a sharded one, pass "
             "the same --shard options as before",

@@ -1,14 +1,17 @@
 /*
- * gulp.c - directories that GulpIO wrote: videos as JPEG frames. On json-c.
+ * gulp.c - directories that GulpIO wrote: videos as JPEG frames. On json-c and
+ * msgpack-c.
  *
  * meta_N.gmeta is a JSON object with, for each id, "frame_info", a list of [offset,
  * padding, size with padding], and "meta_data", a list; data_N.gulp contains the
  * frames. A video is a datapoint: `id: utf8`, `frames: jpeg[]` as stored, without
  * the padding, and `meta: msgpack`, all of meta_data. The source is the directory
- * or one .gmeta file. There are no checksums: a frame that is not within its file,
+ * or one of these files. There are no checksums: a frame that is not within its file,
  * or does not begin like a JPEG, is an error.
  */
 #include "json.h"
+
+#include <msgpack.h>
 
 typedef struct gu_source {
     bags_import_arena arena; /* which contains this */
@@ -28,111 +31,59 @@ typedef struct gu_source {
 
 /* ---- JSON as msgpack ---- */
 
-static bags_code gu_put(
-    gu_source *source, const void *data, size_t size, bags_error *err) {
-    bags_code code =
-        bags_buffer_reserve(&source->meta, source->meta_size + size, err);
-    if (!code && size)
+/* What msgpack-c writes to. Nonzero if out of memory. */
+static int gu_write(void *user, const char *data, size_t size) {
+    gu_source *source = (gu_source *)user;
+    if (bags_buffer_reserve(&source->meta, source->meta_size + size, NULL))
+        return -1;
+    if (size)
         memcpy(source->meta.data + source->meta_size, data, size);
-    source->meta_size += code ? 0 : size;
-    return code;
+    source->meta_size += size;
+    return 0;
 }
 
-/* A tag and the number after it, big-endian in `bytes` bytes. */
-static bags_code gu_put_number(gu_source *source, unsigned tag, uint64_t number,
-    unsigned bytes, bags_error *err) {
-    unsigned char data[9];
-    data[0] = (unsigned char)tag;
-    for (unsigned i = 0; i < bytes; i++)
-        data[i + 1] = (unsigned char)(number >> (8 * (bytes - 1 - i)));
-    return gu_put(source, data, 1 + bytes, err);
+static int gu_pack_text(msgpack_packer *to, const char *text, size_t size) {
+    int failed = msgpack_pack_str(to, size);
+    return failed ? failed : msgpack_pack_str_body(to, text, size);
 }
 
-/* A length: within a tag of its own if below `most`, or after the tag for 1, 2 or
- * 4 bytes; tag8 0: there is none for 1 byte. */
-static bags_code gu_put_length(gu_source *source, unsigned small, size_t most,
-    unsigned tag8, unsigned tag16, size_t length, bags_error *err) {
-    if (length < most)
-        return gu_put_number(source, small | (unsigned)length, 0, 0, err);
-    if (length < 256 && tag8)
-        return gu_put_number(source, tag8, length, 1, err);
-    if (length < 65536)
-        return gu_put_number(source, tag16, length, 2, err);
-    return gu_put_number(source, tag16 + 1, length, 4, err);
-}
-
-/* In the fewest bytes, as msgpack-python does. */
-static bags_code gu_put_integer(
-    gu_source *source, json_object *json, bags_error *err) {
-    int64_t number = json_object_get_int64(json);
-    if (number >= 0) {
-        uint64_t value = json_object_get_uint64(json);
-        unsigned power = value < 256     ? 0
-                         : value < 65536 ? 1
-                         : value >> 32   ? 3
-                                         : 2;
-        if (value < 128)
-            return gu_put_number(source, (unsigned)value, 0, 0, err);
-        return gu_put_number(source, 0xCC + power, value, 1U << power, err);
-    }
-    unsigned power = number >= INT8_MIN    ? 0
-                     : number >= INT16_MIN ? 1
-                     : number >= INT32_MIN ? 2
-                                           : 3;
-    if (number >= -32)
-        return gu_put_number(source, (unsigned)(number & 255), 0, 0, err);
-    return gu_put_number(
-        source, 0xD0 + power, (uint64_t)number, 1U << power, err);
-}
-
-static bags_code gu_put_text(
-    gu_source *source, const char *text, size_t size, bags_error *err) {
-    bags_code code = gu_put_length(source, 0xA0, 32, 0xD9, 0xDA, size, err);
-    return code ? code : gu_put(source, text, size, err);
-}
-
-static bags_code gu_put_json(
-    gu_source *source, json_object *json, bags_error *err) {
-    bags_code code = BAGS_OK;
-    uint64_t bits;
-    double number;
+/* At most 128 levels: see json.h. */
+static int gu_pack(msgpack_packer *to, json_object *json) {
+    int failed;
     switch (json_object_get_type(json)) {
     case json_type_boolean:
-        return gu_put_number(
-            source, json_object_get_boolean(json) ? 0xC3 : 0xC2, 0, 0, err);
+        return json_object_get_boolean(json) ? msgpack_pack_true(to)
+                                             : msgpack_pack_false(to);
     case json_type_int:
-        return gu_put_integer(source, json, err);
+        return json_object_get_int64(json) < 0
+                   ? msgpack_pack_int64(to, json_object_get_int64(json))
+                   : msgpack_pack_uint64(to, json_object_get_uint64(json));
     case json_type_double:
-        number = json_object_get_double(json);
-        memcpy(&bits, &number, sizeof bits);
-        return gu_put_number(source, 0xCB, bits, 8, err);
+        return msgpack_pack_double(to, json_object_get_double(json));
     case json_type_string:
-        return gu_put_text(source, json_object_get_string(json),
-            (size_t)json_object_get_string_len(json), err);
+        return gu_pack_text(to, json_object_get_string(json),
+            (size_t)json_object_get_string_len(json));
     case json_type_array:
-        code = gu_put_length(
-            source, 0x90, 16, 0, 0xDC, json_object_array_length(json), err);
-        for (size_t i = 0; !code && i < json_object_array_length(json); i++)
-            code = gu_put_json(source, json_object_array_get_idx(json, i), err);
-        return code;
+        failed = msgpack_pack_array(to, json_object_array_length(json));
+        for (size_t i = 0; !failed && i < json_object_array_length(json); i++)
+            failed = gu_pack(to, json_object_array_get_idx(json, i));
+        return failed;
     case json_type_object: {
         struct json_object_iterator at = json_object_iter_begin(json);
         struct json_object_iterator end = json_object_iter_end(json);
-        code = gu_put_length(source, 0x80, 16, 0, 0xDE,
-            (size_t)json_object_object_length(json), err);
-        for (; !code && !json_object_iter_equal(&at, &end);
+        failed = msgpack_pack_map(to, (size_t)json_object_object_length(json));
+        for (; !failed && !json_object_iter_equal(&at, &end);
              json_object_iter_next(&at)) {
             const char *name = json_object_iter_peek_name(&at);
-            code = gu_put_text(source, name, strlen(name), err);
-            if (!code)
-                code =
-                    gu_put_json(source, json_object_iter_peek_value(&at), err);
+            failed = gu_pack_text(to, name, strlen(name));
+            if (!failed)
+                failed = gu_pack(to, json_object_iter_peek_value(&at));
         }
-        return code;
+        return failed;
     }
     case json_type_null:
     default:
-        return gu_put_number(source, 0xC0, 0, 0, err);
+        return msgpack_pack_nil(to);
     }
 }
 
@@ -144,17 +95,15 @@ static void gu_close_chunk(gu_source *source) {
     source->videos = NULL;
 }
 
-/* "x/data_3.gulp" for "x/meta_3.gmeta". */
-static char *gu_data_path(
-    gu_source *source, const char *path, bags_error *err) {
-    char *made = bags_import_text(&source->arena, path, strlen(path), err);
-    if (!made)
-        return NULL;
-    char *base = made + (bags_import_base(made) - made);
-    if (!strncmp(base, "meta", 4))
-        memcpy(base, "data", 4);
-    memcpy(made + strlen(made) - strlen(".gmeta"), ".gulp", sizeof ".gulp");
-    return made;
+/* "x/data_3.gulp" for "x/meta_3.gmeta", or the reverse. */
+static char *gu_pair(
+    gu_source *source, const char *path, const char *to, bags_error *err) {
+    const char *base = bags_import_base(path), *dot = strrchr(base, '.');
+    const char *from = !strcmp(to, "data") ? "meta" : "data";
+    size_t skip = strncmp(base, from, 4) == 0 ? 4 : 0;
+    return bags_import_format(&source->arena, err, "%.*s%s%.*s.%s",
+        (int)(base - path), path, skip ? to : "", (int)(dot - base - (int)skip),
+        base + skip, !strcmp(to, "data") ? "gulp" : "gmeta");
 }
 
 static bags_code gu_open_chunk(gu_source *source, size_t at, bags_error *err) {
@@ -166,7 +115,7 @@ static bags_code gu_open_chunk(gu_source *source, size_t at, bags_error *err) {
     if (code)
         return code;
     source->next = json_object_iter_begin(source->videos);
-    const char *data = gu_data_path(source, path, err);
+    const char *data = gu_pair(source, path, "data", err);
     return data ? bags_import_file_open(&source->file, data, err)
                 : BAGS_ERROR_MEMORY;
 }
@@ -238,11 +187,13 @@ static bags_code gu_read_video(
     for (size_t i = 0; !code && i < count; i++)
         code = gu_read_frame(
             source, id, i, json_object_array_get_idx(places, i), &done, err);
-    source->meta_size = 0;
-    if (!code)
-        code = gu_put_json(source, meta, err);
     if (code)
         return code;
+    msgpack_packer packer;
+    msgpack_packer_init(&packer, source, gu_write);
+    source->meta_size = 0;
+    if (gu_pack(&packer, meta))
+        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
     bags_value *values = (bags_value *)(void *)source->values.data;
     done = 0;
     for (size_t i = 0; i < count; i++) {
@@ -275,6 +226,10 @@ static bool gu_accept(const char *name) {
     return bags_import_ends(name, ".gmeta");
 }
 
+static bool gu_is_data(const char *name) {
+    return bags_import_ends(name, ".gulp");
+}
+
 /* Count the videos. */
 static bags_code gu_scan(gu_source *source, const char *path, bags_error *err) {
     bags_code code = bags_import_files(
@@ -286,9 +241,13 @@ static bags_code gu_scan(gu_source *source, const char *path, bags_error *err) {
     if (!source->stops)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; !code && i < source->count; i++) {
+        if (gu_is_data(source->paths[i]))
+            source->paths[i] = gu_pair(source, source->paths[i], "meta", err);
+        if (!source->paths[i])
+            return BAGS_ERROR_MEMORY;
         if (!gu_accept(source->paths[i]))
             return bags_fail(err, BAGS_ERROR_TYPE,
-                "%s: expected a directory or a .gmeta file", path);
+                "%s: neither a directory nor a .gmeta or .gulp file", path);
         gu_close_chunk(source);
         code = gu_open_chunk(source, i, err);
         if (!code)
@@ -367,7 +326,8 @@ static bags_code gu_read(
 }
 
 static bool gu_detect(const char *path) {
-    return bags_import_has_files(path, gu_accept);
+    return bags_import_has_files(path, gu_accept) ||
+           (gu_is_data(path) && bags_import_kind(path) == BAGS_PATH_FILE);
 }
 
 const bags_importer bags_import_gulp = {

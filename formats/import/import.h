@@ -72,13 +72,14 @@ typedef struct bags_importer {
 } bags_importer;
 
 /* One per file in this directory, with the library that it needs. */
-extern const bags_importer bags_import_gulp; /* json-c */
-extern const bags_importer
-    bags_import_zarr; /* json-c, libblosc, libzip, zlib, libzstd, liblz4 */
+extern const bags_importer bags_import_gulp;       /* json-c, msgpack-c */
+extern const bags_importer bags_import_zarr;       /* json-c, libblosc, libzip,
+                                                      zlib, libzstd, liblz4 */
 extern const bags_importer bags_import_benzina;    /* none */
-extern const bags_importer bags_import_webdataset; /* libarchive */
+extern const bags_importer bags_import_webdataset; /* libarchive, zlib */
 extern const bags_importer bags_import_tfrecord;   /* none */
-extern const bags_importer bags_import_mds;        /* json-c, libzstd */
+extern const bags_importer bags_import_mds;        /* json-c, libzstd,
+                                                      libcrypto, libxxhash */
 extern const bags_importer bags_import_hdf5;       /* libhdf5 */
 extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
 /* duckdb.c: libduckdb, at run time. */

@@ -109,6 +109,19 @@ static bags_code md_fail_index(
         source->path, (uint64_t)shard, what);
 }
 
+/* The members that describe the columns. */
+static const char *const md_lists[3] = {
+    "column_names", "column_encodings", "column_sizes"};
+
+static bool md_same_columns(json_object *a, json_object *b) {
+    for (size_t i = 0; i < 3; i++)
+        if (!json_object_equal(
+                bags_import_member(a, md_lists[i], json_type_array),
+                bags_import_member(b, md_lists[i], json_type_array)))
+            return false;
+    return true;
+}
+
 /* A member that is a number from 0. */
 static bool md_number(json_object *json, const char *name, uint64_t *out) {
     json_object *number = bags_import_member(json, name, json_type_int);
@@ -130,9 +143,23 @@ static const char *md_ndarray(
         return NULL;
     if (!*shape)
         return "array";
-    /* The type's own parser checks the rest. */
+    char *type =
+        bags_import_format(&source->arena, err, "array(%s,%s)", name, shape);
+    bags_type parsed;
+    uint64_t sizes[BAGS_MAX_DIMS];
+    size_t bytes, dims = 0;
+    if (!type || bags_type_parse(type, &parsed, NULL) ||
+        parsed.count > BAGS_MAX_DIMS)
+        return NULL;
+    while (dims + 1 < parsed.count &&
+           bags_type_number(&parsed, dims + 1, &sizes[dims]))
+        dims++;
+    if (dims + 1 < parsed.count ||
+        !bags_array_size(column->dtype, dims, sizes, &bytes) ||
+        bytes != column->size)
+        return NULL;
     column->encoding.kind = MD_BLOB;
-    return bags_import_format(&source->arena, err, "array(%s,%s)", name, shape);
+    return type;
 }
 
 static bags_code md_make_column(md_source *source, size_t i, const char *name,
@@ -148,14 +175,15 @@ static bags_code md_make_column(md_source *source, size_t i, const char *name,
             column->encoding = md_encodings[j];
             type = column->encoding.type;
         }
+    if (json_object_is_type(size, json_type_int))
+        column->size = json_object_get_uint64(size);
     if (type && *arguments)
         type = md_ndarray(source, arguments, column, err);
     if (!type)
         return bags_fail(err, BAGS_ERROR_TYPE,
-            "%s: column \"%.100s\": unknown encoding \"%.100s\"", source->path,
-            name, encoding);
-    if (json_object_is_type(size, json_type_int))
-        column->size = json_object_get_uint64(size);
+            "%s: column \"%.100s\": unknown encoding \"%.100s\" (size %" PRIu64
+            ")",
+            source->path, name, encoding, column->size);
     if (column->encoding.size && column->size != column->encoding.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: column \"%.100s\": size %" PRIu64 " for %.100s", source->path,
@@ -168,11 +196,9 @@ static bags_code md_make_column(md_source *source, size_t i, const char *name,
 
 /* The columns of the first shard. */
 static bags_code md_make_columns(md_source *source, bags_error *err) {
-    static const char *const lists[3] = {
-        "column_names", "column_encodings", "column_sizes"};
     json_object *first = json_object_array_get_idx(source->shards, 0), *list[3];
     for (size_t j = 0; j < 3; j++) {
-        list[j] = bags_import_member(first, lists[j], json_type_array);
+        list[j] = bags_import_member(first, md_lists[j], json_type_array);
         if (!list[j] || json_object_array_length(list[j]) !=
                             json_object_array_length(list[0]))
             return md_fail_index(source, 0, "invalid lists of columns", err);
@@ -207,8 +233,6 @@ static bags_code md_make_columns(md_source *source, bags_error *err) {
 
 /* Check the shards, and count the datapoints. */
 static bags_code md_check_shards(md_source *source, bags_error *err) {
-    static const char *const columns[3] = {
-        "column_names", "column_encodings", "column_sizes"};
     json_object *first = json_object_array_get_idx(source->shards, 0);
     uint64_t total = 0, samples, version;
     for (size_t i = 0; i < source->count; i++) {
@@ -219,12 +243,9 @@ static bags_code md_check_shards(md_source *source, bags_error *err) {
             !md_number(shard, "version", &version) || version != 2)
             return md_fail_index(
                 source, i, "not of format mds, version 2", err);
-        for (size_t j = 0; j < 3; j++)
-            if (!json_object_equal(
-                    bags_import_member(shard, columns[j], json_type_array),
-                    bags_import_member(first, columns[j], json_type_array)))
-                return md_fail_index(
-                    source, i, "other columns than the first shard", err);
+        if (!md_same_columns(shard, first))
+            return md_fail_index(
+                source, i, "other columns than the first shard", err);
         if (!md_number(shard, "samples", &samples) || samples > UINT32_MAX)
             return md_fail_index(source, i, "invalid \"samples\"", err);
         source->stops[i] = total += samples;
@@ -463,6 +484,36 @@ static bags_code md_decompress(
     return code;
 }
 
+/* The columns are in the shard, too, which has hashes where index.json has none:
+ * between the offsets of its samples and the first of them. */
+static bags_code md_check_config(
+    md_source *source, uint64_t samples, bags_error *err) {
+    bags_view text = {NULL, 0};
+    uint64_t start = 8 + 4 * samples;
+    bags_code code = md_bytes(source, 4, 4, &source->sample, &text, err);
+    if (code)
+        return code;
+    uint64_t stop = md_load(text.data, 4);
+    if (stop <= start || stop > source->size)
+        return BAGS_OK;
+    code = md_bytes(
+        source, start, (size_t)(stop - start), &source->sample, &text, err);
+    char *copy =
+        code ? NULL
+             : bags_import_text(&source->scratch, text.data, text.size, err);
+    if (!copy)
+        return code ? code : BAGS_ERROR_MEMORY;
+    json_object *config = json_tokener_parse(copy);
+    bool same =
+        md_same_columns(config, json_object_array_get_idx(source->shards, 0));
+    json_object_put(config);
+    bags_import_reset(&source->scratch);
+    if (same)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: other columns than in %s",
+        source->shard_path, source->path);
+}
+
 static bags_code md_open_shard(md_source *source, size_t at, bags_error *err) {
     json_object *shard = json_object_array_get_idx(source->shards, at);
     json_object *raw = bags_import_member(shard, "raw_data", json_type_object);
@@ -503,7 +554,7 @@ static bags_code md_open_shard(md_source *source, size_t at, bags_error *err) {
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has %" PRIu64 " samples (expected %" PRIu64 ")",
             source->shard_path, md_load(head.data, 4), samples);
-    return code;
+    return code ? code : md_check_config(source, samples, err);
 }
 
 /* ---- values ---- */

@@ -94,6 +94,9 @@ def videos_of_gulp_are_as_its_manifest_has_them(kind):
     for row, name in zip(_hashes('out'), shown):
         assert row['frames'] == [frame['sha256'] for frame in ids[name]['frames']]
         assert shown[name]['meta'] == ids[name]['meta_data']
+    for name in ('data_1.gulp', 'meta_1.gmeta'):
+        run('import', SOURCES / 'gulp' / name, name)
+        assert _hashes(name) == _hashes('out')[-read(name)['count']:]
     pathlib.Path('bad').mkdir()
     for name, text in (('[0, 4, 3]', 'out of range'), ('[0, 0, 99999999]', 'out of range'),
                        ('[1, 0, 9]', 'not a JPEG'), ('[0, 0]', 'not [offset'),
@@ -183,6 +186,8 @@ def an_existing_destination_and_unknown_sources_are_refused():
         assert files('again') == before
         run('import', source, 'again', '--resume')
         assert files('again') == before
+        run('import', source, 'out', '--resume')  # as if killed before its first file
+        assert files('out') == before
     refuse('import', 'some.txt', 'new', says='some.txt: unknown format')
     refuse('import', 'nothing', 'new', says='nothing: cannot open')
     refuse('import', 'some.txt', 'new', '--from', 'x', says='no such importer', code=2)
@@ -279,12 +284,15 @@ def hashes_and_sizes_of_mds_are_checked():
             (lambda s: s['column_encodings'].__setitem__(0, 'mystery'), 'unknown encoding'),
             (lambda s: s.update(samples=10**6), 'too short'),
             (lambda s: s.update(version=1), 'version 2'),
+            (lambda s: s['column_names'].__setitem__(0, 'dada'), 'other columns than in raw'),
+            (lambda s: s['column_sizes'].__setitem__(4, 23), '"fixed": unknown encoding'),
+            (lambda s: s['column_encodings'].__setitem__(4, 'ndarray:int32:2,,3'), 'unknown enc'),
             (lambda s: s['raw_data']['hashes'].update(crc99='00'), 'unknown hash "crc99"')):
         bad = json.loads(json.dumps(index))
         bad['shards'] = bad['shards'][:1]
         change(bad['shards'][0])
         pathlib.Path('raw/index.json').write_text(json.dumps(bad))
-        refuse('import', 'raw', 'bad', says=['raw/index.json', says] if 'short' not in says
+        refuse('import', 'raw', 'bad', says=['raw/index.json', says] if 'too' not in says and 'than' not in says
                else ['shard.00000.mds', says])
         shutil.rmtree('bad', ignore_errors=True)
 
@@ -382,7 +390,7 @@ def a_killed_import_is_resumed_until_it_is_done(which):
     took = time.monotonic() - started
     random.seed(which)
     kills = 0
-    for _ in range(8 if os.environ.get('BAGS_QUICK') else 50):
+    for _ in range(8 if os.environ.get('BAGS_QUICK') else 17):
         job = subprocess.Popen([harness.PROGRAM, 'import', source, 'out', '--no-sync',
                                 '--resume', *options], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE)
@@ -407,3 +415,27 @@ def another_source_is_not_resumed():
     refuse('import', 'b.tar', 'out', '--shard-length', 4, '--resume', says='another value')
     _tar('c.tar', [(f'{i}.txt', b'%d' % i) for i in range(5)])
     refuse('import', 'c.tar', 'out', '--shard-length', 4, '--resume', says='has only 5')
+
+
+def a_tar_larger_than_memory_needs_little_memory():
+    if 'webdataset' not in _kinds():
+        return
+    size = 500 * 1024
+    count = (10 << 30 if os.environ.get('BAGS_SOAK') else 400 << 20) // size
+    with open('large.tar', 'wb') as out:  # sparse: only headers are written
+        for i in range(count):
+            info = tarfile.TarInfo(f'{i:08}.bin')
+            info.size = size
+            out.seek(i * (512 + size))
+            out.write(info.tobuf(tarfile.USTAR_FORMAT))
+        out.truncate(count * (512 + size) + 1024)
+    job = subprocess.Popen([harness.PROGRAM, 'import', 'large.tar', 'out', '--no-sync',
+                            '--shard-start', '3', '--shard-stop', '8'],
+                           stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(job.pid, 0)
+    job.returncode = os.waitstatus_to_exitcode(status)
+    assert job.returncode == 0
+    assert run('info', 'out', '--json', '--allow-gaps').json['length'] == len(range(3, count, 8))
+    # A sanitizer keeps what is freed.
+    limit = 1000 if '/asan/' in harness.PROGRAM else 200
+    assert usage.ru_maxrss < limit << 10, usage.ru_maxrss
