@@ -42,6 +42,9 @@ pkg-config --exists libavformat         | libavformat-dev
 pkg-config --exists libavcodec          | libavcodec-dev
 pkg-config --exists libswscale          | libswscale-dev
 pkg-config --exists libavutil           | libavutil-dev
+pkg-config --exists blosc               | libblosc-dev
+pkg-config --exists liblz4              | liblz4-dev
+pkg-config --exists hdf5                | libhdf5-dev
 command -v mpicc                        | libopenmpi-dev
 command -v mpirun                       | openmpi-bin
 command -v valgrind                     | valgrind
@@ -63,7 +66,6 @@ command -v nginx                        | nginx-light
 [ -f /usr/lib/nginx/modules/ngx_http_lua_module.so ] | libnginx-mod-http-lua
 pkg-config --exists lmdb                | liblmdb-dev
 pkg-config --exists sqlite3             | libsqlite3-dev
-pkg-config --exists hdf5                | libhdf5-dev
 pkg-config --exists liburing            | liburing-dev
 command -v cmake                        | cmake
 command -v meson                        | meson

@@ -8,6 +8,11 @@
  *     w  a tar file, compressed or not
  *     g  a .gmeta and its .gulp
  *     m  index.json and the shard 0.mds
+ *     z  a .zarray and its chunks
+ *     Z  a Zarr group in a .zip
+ *     b  a .bzna
+ *     c  an MCAP file
+ *     h  an HDF5 file
  */
 #include "../bags.h"
 #include "../formats/import/import.h"
@@ -23,7 +28,8 @@ static volatile unsigned sink; /* every byte was read */
 
 static void remove_directory(void) {
     static const char *const names[] = {"x.tfrecord", "x.tar", "meta_0.gmeta",
-        "data_0.gulp", "index.json", "0.mds"};
+        "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "x.zip",
+        "x.bzna", "x.mcap", "x.h5"};
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);
@@ -125,6 +131,32 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     case 'm':
         save("0.mds", rest, rest_size);
         read_all(&bags_import_mds, save("index.json", data, text));
+        break;
+#endif
+#ifdef BAGS_WITH_IMPORT_ZARR
+    case 'z':
+        save("0", rest, rest_size);
+        save("1", rest, rest_size);
+        save(".zarray", data, text);
+        read_all(&bags_import_zarr, directory);
+        break;
+    case 'Z':
+        read_all(&bags_import_zarr, save("x.zip", data, size));
+        break;
+#endif
+#ifdef BAGS_WITH_IMPORT_BENZINA
+    case 'b':
+        read_all(&bags_import_benzina, save("x.bzna", data, size));
+        break;
+#endif
+#ifdef BAGS_WITH_IMPORT_MCAP
+    case 'c':
+        read_all(&bags_import_mcap, save("x.mcap", data, size));
+        break;
+#endif
+#ifdef BAGS_WITH_IMPORT_HDF5
+    case 'h':
+        read_all(&bags_import_hdf5, save("x.h5", data, size));
         break;
 #endif
     default:

@@ -34,7 +34,9 @@ static const bags_importer *const importers[] = {
     &bags_import_mcap,
 #endif
 #ifdef BAGS_WITH_IMPORT_DUCKDB
-    &bags_import_duckdb,
+    &bags_import_parquet,
+    &bags_import_csv,
+    &bags_import_sql,
 #endif
     NULL,
 };

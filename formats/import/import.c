@@ -246,7 +246,7 @@ bool bags_import_ends(const char *name, const char *ending) {
 static bool im_is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /* The order of names: numbers in them by value; equal ones as bytes. */
-static int im_compare_names(const void *left, const void *right) {
+int bags_import_compare(const void *left, const void *right) {
     const char *a = *(const char *const *)left;
     const char *b = *(const char *const *)right;
     const char *whole_a = a, *whole_b = b;
@@ -420,7 +420,7 @@ bags_code bags_import_files(const char *path, bool (*accept)(const char *name),
         code = bags_fail(
             err, BAGS_ERROR_MISSING, "%s: no file of this format in it", path);
     if (!code && directory) {
-        qsort(names, length, sizeof *names, im_compare_names);
+        qsort(names, length, sizeof *names, bags_import_compare);
         code = im_check_set(names, length, path, err);
     }
     if (!code) {

@@ -72,17 +72,20 @@ typedef struct bags_importer {
 } bags_importer;
 
 /* One per file in this directory, with the library that it needs. */
-extern const bags_importer bags_import_gulp;    /* json-c, msgpack-c */
-extern const bags_importer bags_import_zarr;    /* json-c, libblosc, libzip */
-extern const bags_importer bags_import_benzina; /* FFmpeg, or none */
+extern const bags_importer bags_import_gulp;       /* json-c, msgpack-c */
+extern const bags_importer bags_import_zarr;       /* json-c, libblosc, libzip,
+                                                      zlib, libzstd, liblz4 */
+extern const bags_importer bags_import_benzina;    /* none */
 extern const bags_importer bags_import_webdataset; /* libarchive, zlib */
 extern const bags_importer bags_import_tfrecord;   /* none */
 extern const bags_importer bags_import_mds;        /* json-c, libzstd,
                                                       libcrypto, libxxhash */
 extern const bags_importer bags_import_hdf5;       /* libhdf5 */
-extern const bags_importer bags_import_mcap;       /* libzstd, liblz4 */
-extern const bags_importer bags_import_duckdb;     /* libduckdb, at run time:
-                                                      Parquet, Arrow, CSV, SQL */
+extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
+/* duckdb.c: libduckdb, at run time. */
+extern const bags_importer bags_import_parquet;
+extern const bags_importer bags_import_csv;
+extern const bags_importer bags_import_sql;
 
 /* ========================================================================
  * What importers share: import.c, which needs no library.
@@ -157,6 +160,9 @@ bool bags_import_has_files(const char *path, bool (*accept)(const char *name));
 
 /* The last part of a path. */
 const char *bags_import_base(const char *path);
+
+/* For qsort of an array of names: numbers in them by value. */
+int bags_import_compare(const void *left, const void *right);
 
 /* True if the name ends like this, whatever the case of its letters. */
 bool bags_import_ends(const char *name, const char *ending);
