@@ -531,7 +531,8 @@ typedef struct bags_io {
     int (*make_dir)(void *user, const char *path); /* EEXIST if it exists */
     int (*sync_dir)(void *user, const char *path);
     /* Call each() with every name in a directory except . and .., in any order,
-     * until it returns nonzero, and return that. */
+     * until it returns nonzero, and return that. ENOSYS, or NULL: only unsharded
+     * datasets can be read. */
     int (*list)(void *user, const char *path,
         int (*each)(void *each_user, const char *name), void *each_user);
     int (*rename)(void *user, const char *from, const char *to);
@@ -717,18 +718,6 @@ BAGI_INLINE bool bagi_mapped_get(
     out->data = mapped->data + start;
     out->size = (size_t)(stop - start);
     return true;
-}
-
-/* Private: the same for pointers that are not NULL. */
-BAGI_INLINE bags_code bagi_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_view *out, bags_error *err) {
-    if (bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
-        return BAGS_OK;
-    bags_view blob = bagi_bag_get(reader, index, scratch, err);
-    bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
-    out->data = blob.data;
-    out->size = code ? 0 : blob.size;
-    return code;
 }
 
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
@@ -2721,8 +2710,6 @@ BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
 BAGS_API bags_view bags_range_get(const bags_range *range, size_t i);
 BAGS_API bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out);
-BAGS_API bags_code bagi_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_view *out, bags_error *err);
 BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
 BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
@@ -6405,6 +6392,18 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     return blob;
 }
 
+/* bag_reader_get of pointers that are not NULL. */
+static BAGI_HOT bags_code bagi_get(const bag_reader *reader, uint64_t index,
+    bags_buffer *scratch, bags_view *out, bags_error *err) {
+    if (bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
+        return BAGS_OK;
+    bags_view blob = bagi_bag_get(reader, index, scratch, err);
+    bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
+    out->data = blob.data;
+    out->size = code ? 0 : blob.size;
+    return code;
+}
+
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err) {
@@ -8081,7 +8080,9 @@ static bags_code bagi_names_list(
     names->env = env;
     names->path = path;
     names->sink = sink;
-    int error = env->io.list(env->io.user, path, bagi_names_collect, names);
+    int error = env->io.list ? env->io.list(env->io.user, path,
+                                   bagi_names_collect, names)
+                             : ENOSYS;
     bags_code code = names->code;
     if (error && !code)
         code = bagi_fail_io(
@@ -8179,13 +8180,18 @@ static bags_code bagi_is_single(
  * too: which of them is meant is unknown. */
 static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
-    bagi_sink sink = {err, NULL};
+    bags_error why;
+    bagi_sink sink = {&why, NULL};
     bagi_names names;
     bool single = false;
     bags_code code = bagi_is_single(dir, &single, err);
-    if (code || !single)
+    if (code || !single || !env->io.list)
         return code;
     code = bagi_names_list(env, dir->path, &sink, &names);
+    if (code && why.system == ENOSYS) /* an unsharded dataset needs no list */
+        return BAGS_OK;
+    if (code)
+        *err = why;
     for (size_t i = 0; i < names.count && !code; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
         char *path = bagi_shard_path(env, dir->path, names.names[i], err);

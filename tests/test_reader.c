@@ -1919,6 +1919,28 @@ static void describing_closes_files_if_too_many_are_open(void **state) {
     set_free(&set);
 }
 
+/* As over HTTP, where nothing can be listed. */
+static void an_unsharded_dataset_is_read_without_a_list(void **state) {
+    memory_disk m;
+    hand_set set;
+    bags_reader_options options;
+    bags_reader *reader;
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "utf8");
+    memory_disk_start(&m);
+    memory_disk_save_set(&m, &set, V1, "x");
+    memory_disk_save_set(&m, &set, V1, "y/000000");
+    memset(&options, 0, sizeof(options));
+    m.io.list = NULL;
+    options.env.io = &m.io;
+    assert_opens(reader, bags_reader_open("x", &options, &said));
+    bags_reader_close(reader);
+    assert_refused(BAGS_ERROR_IO, bags_reader_open("y", &options, &said));
+    memory_disk_free(&m);
+    set_free(&set);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datapoints_are_read_in_every_mode_and_variant),
@@ -1973,6 +1995,7 @@ int main(void) {
         TEST(zero_selects_are_nothing_and_null_is_everything),
         TEST(a_bag_that_is_finished_while_it_is_opened_is_read),
         TEST(describing_closes_files_if_too_many_are_open),
+        TEST(an_unsharded_dataset_is_read_without_a_list),
     };
     return cmocka_run_group_tests_name("reader", tests, NULL, NULL);
 }
