@@ -276,7 +276,7 @@ static bags_code mc_next(mc_source *s, mc_bytes *message, bags_error *err) {
     message->data = NULL;
     while (!code && !s->ended) {
         mc_bytes body = {NULL, 0, false};
-        int kind;
+        int kind = 0;
         bool inside = s->rest.size > 0;
         if (inside) {
             kind = (int)mc_number(&s->rest, 1);
