@@ -124,8 +124,11 @@ def a_passing_fault_is_survived(which):
             handler.close_connection = True
             return True
         data = handler.local.read_bytes()
-        head = {'Content_Range': f'bytes {0}-{len(data) - 1}/{len(data)}'}
-        handler.answer(206, data[:len(data) // 2], length=len(data), **head)
+        first, last = handler.headers['Range'].partition('=')[2].split('-')
+        start = int(first) if first else max(0, len(data) - int(last))
+        stop = min(len(data), int(last) + 1) if first and last else len(data)
+        handler.answer(206, data[start:(start + stop) // 2], length=stop - start,
+                       Content_Range=f'bytes {start}-{stop - 1}/{len(data)}')
         handler.close_connection = True
         return True
 
