@@ -34,21 +34,9 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 # For recipes that build: in parallel, unless make was told how.
 BUILD = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
-# --- libraries. PKG_x are the pkg-config names that formats/x.c needs.
-# A format without one is part of libbags.
+# --- libraries
 have = $(shell pkg-config --exists $1 2>/dev/null && echo $1)
-PKG_jpeg := libjpeg
-PKG_png := libpng
-PKG_npz := libzip
-PKG_http := libcurl
-PKG_mp4 := libavformat libavcodec libswscale libavutil
-PKG_import/zarr := json-c blosc libzip zlib libzstd liblz4
-PKG_import/hdf5 := hdf5
-PKG_import/mcap := libzstd liblz4 zlib
-PKG_import/webdataset := libarchive zlib
-PKG_import/mds := json-c libzstd libcrypto libxxhash
-PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
-PKG_import/gulp := json-c $(PKG_msgpack)
+include formats/packages.mk
 
 ALL_FORMATS := $(patsubst formats/%.c,%,$(filter-out %/import.c,$(wildcard formats/*.c formats/import/*.c)))
 FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
