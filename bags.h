@@ -3566,14 +3566,20 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
  * chdir() does not change where it leads. Free it with bagi_free_text. */
 static char *bagi_absolute(
     const bagi_env *env, const char *path, size_t size, bags_error *err) {
-    char here[4096];
+    const size_t most = 4096;
     bool absolute = bagi_is_slash(path[0]) ||
                     (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':');
-    if (absolute || env->io.open != bagi_local_open ||
-        !bagi_local_directory(here, sizeof here))
+    if (absolute || env->io.open != bagi_local_open)
         return bagi_copy_text(&env->memory, path, size, err);
-    return bagi_print(
-        &env->memory, err, "%s" BAGI_HERE "%.*s", here, (int)size, path);
+    char *here = (char *)bagi_alloc(&env->memory, most, err);
+    if (!here)
+        return NULL;
+    char *out = bagi_local_directory(here, most)
+                    ? bagi_print(&env->memory, err, "%s" BAGI_HERE "%.*s", here,
+                          (int)size, path)
+                    : bagi_copy_text(&env->memory, path, size, err);
+    bagi_free(&env->memory, here, most);
+    return out;
 }
 
 /* ---- identity ----

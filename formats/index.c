@@ -26,8 +26,8 @@
 #include <string.h>
 
 #define INDEX_MAGIC "BAGSKEYS"
-#define INDEX_HEADER 24 /* bytes before the type */
-#define INDEX_PATH 4096
+#define INDEX_HEADER 24  /* bytes before the type */
+#define INDEX_PATH 1024  /* bytes of the longest path */
 #define INDEX_CHUNK 1024 /* datapoints read at once */
 #define INDEX_NUMBER 8   /* bytes of a datapoint, and of a number as a key */
 #define INDEX_MEMORY ((size_t)64 << 20)
@@ -698,7 +698,7 @@ static bags_code build_files(build *b, bags_error *err) {
             &b->shards, env, b->path, b->field->name, &b->stamp, err);
     if (!code)
         code = index_directory(&b->shards, b->path, b->directory, err);
-    (void)snprintf(name, sizeof name, ".%.4000s.bag", b->field->name);
+    (void)snprintf(name, sizeof name, ".%.1000s.bag", b->field->name);
     if (!code)
         code = path_make(path, err, b->directory, name, "");
     if (code)

@@ -17,7 +17,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MOST = 4096
+MOST = {'bags.h': 4096, 'formats/': 9216}  # bytes of the largest stack frame
 # Reads any dataset with the built-in types.
 READER = '''#define BAGS_STATIC
 #include "bags.h"
@@ -129,7 +129,8 @@ def formats_frames(directory):
                           stdout=subprocess.PIPE, text=True)
     flags = done.stdout.splitlines()[0].split()
     for name in re.findall(r'-DBAGS_WITH_(\w+)=1', done.stdout):
-        source = f'#include "formats/{name.lower()}.c"\n'
+        path = name.lower().replace('import_', 'import/')
+        source = f'#include "formats/{path}.c"\n'
         yield from compile_one(directory, source, '-O2', *flags)[2].items()
 
 
@@ -172,7 +173,7 @@ def main():
     rows = table(reader, everything)
     frames['bags.h'] = everything['bytes of the largest stack frame']
     faults = [f'{name}: a frame of {size} bytes' for name, size in frames.items()
-              if size > MOST]
+              if size > MOST['bags.h' if name == 'bags.h' else 'formats/']]
     if len(sys.argv) > 1:
         wrong = [fault for path in sys.argv[1:] for fault in compare(path, rows)]
         faults += wrong + ['(make footprint prints the table)'] * bool(wrong)
