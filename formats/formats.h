@@ -878,7 +878,8 @@ typedef struct bags_box {
  * modes L, LA, RGB and RGBA: filters are widened when the image becomes smaller
  * (antialiasing), pixels outside the box but within the image contribute to the box's
  * edges, and colours are weighted by their alpha. To resize as if nothing existed
- * outside the box, pass a pointer to its first pixel and an image of its size.
+ * outside the box, pass a pointer to its first pixel and an image of its size. (Where
+ * doubles have more precision, as of the x87, a pixel may differ by one.)
  *
  *   image       the shape of the pixels: uint8, 1 to 4 channels
  *   pixels      the first row of the image

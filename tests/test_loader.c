@@ -711,7 +711,8 @@ static void images_are_resized_mirrored_and_normalised(void **state) {
     assert_true(t->shape[1] == 3 && t->shape[2] == 15 && t->shape[3] == 15);
     for (size_t i = 0; i < 100; i++) {
         const float *to = (const float *)t->data + i * 675;
-        bool flip = to[0] != (float)pixel_of(i, 1, 0, 0) / 255.0f;
+        volatile float first = (float)pixel_of(i, 1, 0, 0) / 255.0f;
+        bool flip = to[0] != first;
         mirrored += flip;
         for (size_t y = 0; y < 15; y++)
             for (size_t x = 0; x < 15; x++) {

@@ -4,6 +4,7 @@
 
 #ifdef BAGS_WITH_RESAMPLE
 
+#include <float.h>
 #include <math.h>
 
 #include "../formats/formats.h"
@@ -82,6 +83,10 @@ static void images_are_resized_as_pillow_resizes_them(void **state) {
     (void)state;
     int count = 0;
     char line[512];
+    if (FLT_EVAL_METHOD == 2) {
+        print_message("skipped %s: doubles have more precision\n", __func__);
+        skip();
+    }
     FILE *file = fopen("tests/data/resample.txt", "r");
     assert_non_null(file);
     while (fgets(line, sizeof line, file)) {
