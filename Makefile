@@ -41,7 +41,8 @@ include formats/packages.mk
 ALL_FORMATS := $(patsubst formats/%.c,%,$(filter-out %/import.c,$(wildcard formats/*.c formats/import/*.c)))
 FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
 FORMATS := $(FOUND)
-MISSING := $(filter-out $(FORMATS),$(ALL_FORMATS))
+BUILT := $(foreach f,$(ALL_FORMATS),$(if $(and $(PKG_$f),$(filter-out $(FORMATS),$f)),,$f))
+MISSING := $(filter-out $(BUILT),$(ALL_FORMATS))
 JSON := $(call have,json-c)
 CMOCKA := $(call have,cmocka)
 MPICC := $(if $(filter release,$(FLAVOUR)),$(shell command -v mpicc))
@@ -53,8 +54,8 @@ SKIPPED := $(foreach f,$(filter-out $(FOUND),$(ALL_FORMATS)),'skipped formats/$f
 
 pkg = $(if $(strip $2),$(shell pkg-config $1 $2))
 with = $(shell printf ' %s' $(2:%=-D$1_WITH_%=1) | tr a-z/ A-Z_)
-WITH := $(call with,BAGS,$(FORMATS))
-PACKAGES := $(foreach f,$(FORMATS),$(PKG_$f))
+WITH := $(call with,BAGS,$(BUILT))
+PACKAGES := $(foreach f,$(BUILT),$(PKG_$f))
 INCLUDES := -I. $(call pkg,--cflags,$(PACKAGES) $(JSON))
 TEST_INCLUDES := $(call pkg,--cflags,$(CMOCKA) $(PEERS)) $(call with,BENCH,$(PEERS))
 # Every program is linked with all of these, and keeps those that it calls.
@@ -130,7 +131,7 @@ clean: ## remove build/
 programs: $(filter $(NAMES:%=$B/tests/%),$(TESTS) $(FUZZERS) $(BENCHES) $(SPEED) $(COMMAND:$B/%=$B/tests/%))
 	@:
 print-formats:
-	@echo '$(WITH) $(INCLUDES)'; echo '$B/$(IMPORT) $(foreach f,$(FORMATS),$(call of_format,$B,$f)) $(LIBS)'
+	@echo '$(WITH) $(INCLUDES)'; echo '$B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(LIBS)'
 
 # --- compile and link. Objects depend on the flags, which change when a library is
 # installed. What users copy is C99; the command and the tests are C11.
@@ -161,7 +162,7 @@ $B/%.o: %.c $B/flags
 	$(OBJECT) $<
 $B/examples/07_mpi $B/examples/07_mpi.o: private CC_release = mpicc
 # The implementation and the formats: a program takes the objects that it needs.
-$B/bags.a: $B/bags.o $B/$(IMPORT) $(foreach f,$(FORMATS),$(call of_format,$B,$f))
+$B/bags.a: $B/bags.o $B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f))
 	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
 
 $(EXAMPLES) $(TESTS) $(FUZZERS) $(BENCHES): %: %.o
@@ -186,8 +187,8 @@ build/bags: build/release/bags
 	@ln -sf release/bags $@
 
 install: ## install it; PREFIX=/usr/local, LIBDIR=PREFIX/lib and DESTDIR set where, FORMATS='jpeg png' what
-	$(BUILD) $B/pic/bags.o $B/pic/$(IMPORT) $(foreach f,$(FORMATS),$(call of_format,$B/pic,$f)) $(COMMAND)
-	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(COMMAND)' $(foreach f,$(FORMATS),'$(strip $f $(PKG_$f))')
+	$(BUILD) $B/pic/bags.o $B/pic/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B/pic,$f)) $(COMMAND)
+	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(COMMAND)' $(foreach f,$(BUILT),'$(strip $f $(PKG_$f))')
 
 uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR
 	@formats/install.sh uninstall $(ALL_FORMATS)

@@ -8927,11 +8927,10 @@ static void bagi_writer_create_record(bags_writer *writer) {
     bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
     bagi_stream_open(
         record, &writer->dir, "spec.json", ".partial", BAGS_IO_CREATE);
-    bags_code code = bagi_stream_idle(record)
-                         ? failure->code
-                         : bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why);
-    if (code && !failure->code) {
-        if (code != BAGS_ERROR_LOCKED)
+    why.code = BAGS_OK;
+    if (!bagi_stream_idle(record) &&
+        bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why) && !failure->code) {
+        if (why.code != BAGS_ERROR_LOCKED)
             bagi_stream_remove(record);
         *failure = why;
     }

@@ -200,7 +200,9 @@ static void find_images(void) {
             /* Sorted, so that it does not depend on the system which of two links
              * to a directory is visited. */
             qsort(links + i, links_count - i, sizeof *links, compare_links);
-            visit(links[i]);
+            char *link = links[i];
+            visit(link);
+            free(link);
         }
         links_count = 0;
     }
