@@ -174,7 +174,7 @@ static double http_now(void) {
 }
 
 /* printf to new memory. */
-BAGI_UNUSED static char *http_format(const char *format, ...) BAGI_PRINTF(1, 2);
+static char *http_format(const char *format, ...) BAGI_PRINTF(1, 2);
 static char *http_format(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -669,7 +669,7 @@ static size_t http_header(char *line, size_t one, size_t size, void *user) {
                              request->first <= request->last;
         at = strchr(value, '/');
         request->has_total =
-            at && (at++, true) && http_number(&at, &request->total);
+            at && *at++ == '/' && http_number(&at, &request->total);
     } else if (name == 11 && strncasecmp(line, "retry-after", 11) == 0) {
         uint64_t seconds = 0;
         if (http_number(&at, &seconds))
@@ -963,7 +963,7 @@ static bool http_may_retry(
                result == CURLE_SSL_CONNECT_ERROR;
     if (request->error && request->error != EAGAIN)
         return false;
-    switch (result) {
+    switch ((int)result) {
     case CURLE_OK:
         return request->error == EAGAIN || request->status == 429 ||
                request->status == 408 ||
@@ -2353,8 +2353,10 @@ static bool http_copy_options(
     http->query = http_copy(options->query);
     http->user = http_copy(options->user);
     http->ca_file = http_copy(options->ca_file);
-    http->retry_seconds = options->retry_seconds ? options->retry_seconds : 50;
-    http->stall_seconds = options->stall_seconds ? options->stall_seconds : 30;
+    http->retry_seconds =
+        options->retry_seconds > 0 ? options->retry_seconds : 50;
+    http->stall_seconds =
+        options->stall_seconds > 0 ? options->stall_seconds : 30;
     http->connections = options->connections ? options->connections : 384;
     http->gap = options->gap ? options->gap : (uint64_t)1 << 20;
     http->cache_size =

@@ -93,7 +93,9 @@ static key_type key_type_of(const bags_type *type) {
             return none;
     }
     bags_view name = bags_type_argument(type, 0);
-    switch (bags_dtype_parse((const char *)name.data, name.size, NULL)) {
+    bags_dtype dtype =
+        bags_dtype_parse((const char *)name.data, name.size, NULL);
+    switch (dtype) {
     case BAGS_DTYPE_BOOL:
     case BAGS_DTYPE_UINT8:
     case BAGS_DTYPE_UINT16:
@@ -108,11 +110,14 @@ static key_type key_type_of(const bags_type *type) {
         out.order = KEY_INT;
         break;
     case BAGS_DTYPE_FLOAT32:
-        out.single = true; /* fall through */
     case BAGS_DTYPE_FLOAT64:
         out.order = KEY_FLOAT;
+        out.single = dtype == BAGS_DTYPE_FLOAT32;
         break;
-    default:
+    case BAGS_DTYPE_NONE:
+    case BAGS_DTYPE_FLOAT16:
+    case BAGS_DTYPE_COMPLEX64:
+    case BAGS_DTYPE_COMPLEX128:
         break;
     }
     return out;
@@ -159,15 +164,19 @@ static bags_value key_element(const bags_value *array, double *real) {
         return bags_int(i64);
     case BAGS_DTYPE_FLOAT32:
         KEY_LOAD(single);
-        *real = single;
+        *real = (double)single;
         return *array;
     case BAGS_DTYPE_FLOAT64:
         memcpy(real, data, sizeof *real);
         return *array;
-    default:
-        return none;
+    case BAGS_DTYPE_NONE:
+    case BAGS_DTYPE_FLOAT16:
+    case BAGS_DTYPE_COMPLEX64:
+    case BAGS_DTYPE_COMPLEX128:
+        break;
     }
 #undef KEY_LOAD
+    return none;
 }
 
 static bags_code key_fail(const char *what, bags_error *err) {
@@ -982,7 +991,7 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
     bags_error *err) {
     unsigned char numbers[2][INDEX_NUMBER];
-    bags_view low, high;
+    bags_view low = {NULL, 0}, high = {NULL, 0};
     bags_code code = BAGS_OK;
     if (!index || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");

@@ -108,7 +108,7 @@ static int32_t weight_of(double term, double total) {
 static void axis_weigh(axis *a, bags_filter filter, double *terms) {
     double shrink = 1 / (a->scale < 1 ? 1 : a->scale);
     for (uint32_t i = 0; i < a->length; i++) {
-        double centre = a->start + (i + 0.5) * a->scale;
+        double centre = (double)a->start + (i + 0.5) * a->scale;
         double from = centre - a->support + 0.5, to = centre + a->support + 0.5;
         uint32_t first = from < 0 ? 0 : (uint32_t)from;
         uint32_t stop = to > a->size ? a->size : (uint32_t)to;
@@ -285,14 +285,16 @@ static void resize_lines(const resampler *r, uint32_t i, unsigned char *out) {
         divide_alpha(out, row, r->channels);
 }
 
+static bool equal(float a, float b) { return a <= b && a >= b; }
+
 /* Returns true if pixels need only be copied. Colours with alpha lose precision even in
  * a copy of their box, except in one of the entire image. */
 static bool is_copy(const resampler *r) {
     const axis *x = &r->x, *y = &r->y;
-    return x->start == (float)(uint32_t)x->start &&
-           y->start == (float)(uint32_t)y->start &&
-           x->stop - x->start == (float)x->length &&
-           y->stop - y->start == (float)y->length &&
+    return equal(x->start, (float)(uint32_t)x->start) &&
+           equal(y->start, (float)(uint32_t)y->start) &&
+           equal(x->stop - x->start, (float)x->length) &&
+           equal(y->stop - y->start, (float)y->length) &&
            (r->channels % 2 || (x->length == x->size && y->length == y->size));
 }
 

@@ -121,10 +121,15 @@ everything() { # everything CLANG LANGUAGE STANDARD FLAG... FILE
     return $code
 }
 
+# Warnings in the libraries' headers are not ours; curl's macros have the names of the
+# functions that they call.
 everything_formats() {
-    local file failed=0
+    local file except failed=0
     for file in $formats; do
-        everything "$1" c c99 $everything_formats "${flags[@]}" -I. "$file" || failed=1
+        except=
+        [ "$file" != formats/http.c ] || except=-Wno-disabled-macro-expansion
+        everything "$1" c c99 $everything_formats $except \
+            "${flags[@]/#-I\/usr/-isystem/usr}" -I. "$file" || failed=1
     done
     return $failed
 }

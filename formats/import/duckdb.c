@@ -164,10 +164,8 @@ static bags_code dk_fail(dk_source *s, const char *why) {
         (int)(size < 500 ? size : 500), size ? why : "DuckDB failed");
 }
 
-static const char *dk_format(
-    dk_source *s, const char *format, const char *a, const char *b) {
-    return bags_import_format(&s->arena, s->err, format, a, b);
-}
+/* printf to the arena: a macro, so that compilers compare format and arguments. */
+#define DK_FORMAT(s, ...) bags_import_format(&(s)->arena, (s)->err, __VA_ARGS__)
 
 /* Text in quotes, for SQL. */
 static const char *dk_quote(dk_source *s, const char *text, char quote) {
@@ -273,11 +271,11 @@ static bags_code dk_members(dk_source *s, const char *name,
         const char *quoted = member ? dk_quote(s, member, '\'') : NULL;
         const char *value =
             !quoted ? NULL
-            : list ? dk_format(s, "[struct_extract(x, %s) FOR x IN %s]", quoted,
+            : list ? DK_FORMAT(s, "[struct_extract(x, %s) FOR x IN %s]", quoted,
                          expression)
-                   : dk_format(s, "struct_extract(%s, %s)", expression, quoted);
+                   : DK_FORMAT(s, "struct_extract(%s, %s)", expression, quoted);
         const char *full =
-            member ? file ? name : dk_format(s, "%s.%s", name, member) : NULL;
+            member ? file ? name : DK_FORMAT(s, "%s.%s", name, member) : NULL;
         if (!value || !full)
             code = BAGS_ERROR_MEMORY;
         else if (!file || !strcmp(member, "bytes"))
@@ -322,7 +320,7 @@ static bags_code dk_columns(dk_source *s, const char *name,
     if (dk_is_text(column.type)) {
         column.type = DK_VARCHAR;
         column.expression =
-            dk_format(s, "CAST(%s AS VARCHAR%s)", expression, list ? "[]" : "");
+            DK_FORMAT(s, "CAST(%s AS VARCHAR%s)", expression, list ? "[]" : "");
         if (!column.expression)
             return BAGS_ERROR_MEMORY;
     }
@@ -359,7 +357,7 @@ static const char *dk_type(
         type = bags_import_format(&s->arena, s->err, "array(%s%s)",
             bags_dtype_name(dk_dtype(c->type)), c->inner ? ",-1" : size);
     if (type && (c->list || c->optional))
-        type = dk_format(s, "%s%s", type, "[]");
+        type = DK_FORMAT(s, "%s[]", type);
     return type;
 }
 
@@ -499,7 +497,7 @@ static bags_code dk_count(dk_source *s) {
         const dk_column *c = &s->columns[i];
         const char *x = c->list ? "x" : c->expression;
         const char *test = NULL;
-        query = dk_format(s, "%s, count(%s)", query, c->expression);
+        query = DK_FORMAT(s, "%s, count(%s)", query, c->expression);
         for (int png = 0; query && c->type == DK_BLOB && png < 2; png++) {
             test = bags_import_format(&s->arena, s->err,
                 png ? "%s >= '\\x89PNG\\x0D\\x0A\\x1A\\x0A'::BLOB AND "
@@ -509,12 +507,12 @@ static bags_code dk_count(dk_source *s) {
                 x, x);
             if (test && c->list)
                 test =
-                    dk_format(s, "list_aggregate([%s FOR x IN %s], 'bool_and')",
+                    DK_FORMAT(s, "list_aggregate([%s FOR x IN %s], 'bool_and')",
                         test, c->expression);
-            query = test ? dk_format(s, "%s, bool_and(%s)", query, test) : NULL;
+            query = test ? DK_FORMAT(s, "%s, bool_and(%s)", query, test) : NULL;
         }
     }
-    query = query ? dk_format(s, "%s FROM %s", query, s->from) : NULL;
+    query = query ? DK_FORMAT(s, "%s FROM %s", query, s->from) : NULL;
     bags_code code = dk_run(s, query);
     if (!code)
         code = dk_next(s);
@@ -553,7 +551,7 @@ static bags_code dk_count(dk_source *s) {
 }
 
 static bags_code dk_open_query(dk_source *s) {
-    bags_code code = dk_run(s, dk_format(s, "SELECT * FROM %s%s", s->from, ""));
+    bags_code code = dk_run(s, DK_FORMAT(s, "SELECT * FROM %s", s->from));
     uint64_t count = code ? 0 : s->call.column_count(&s->result);
     for (uint64_t i = 0; !code && i < count; i++) {
         const char *name = s->call.column_name(&s->result, i);
@@ -583,11 +581,11 @@ static bags_code dk_open_query(dk_source *s) {
     const char *query = "SELECT ";
     for (size_t i = 0; !code && query && i < s->count; i++) {
         s->entries[i].field = s->fields[i].name;
-        const char *next = dk_format(
+        const char *next = DK_FORMAT(
             s, "%s%s", s->columns[i].expression, i + 1 < s->count ? ", " : "");
-        query = next ? dk_format(s, "%s%s", query, next) : NULL;
+        query = next ? DK_FORMAT(s, "%s%s", query, next) : NULL;
     }
-    query = query ? dk_format(s, "%s FROM %s", query, s->from) : NULL;
+    query = query ? DK_FORMAT(s, "%s FROM %s", query, s->from) : NULL;
     if (!code)
         code = dk_run(s, query);
     s->chunk_start = s->chunk_size = 0;
@@ -609,7 +607,7 @@ static bags_code dk_from_files(
                       : NULL;
     }
     if (!code && list)
-        s->from = dk_format(s, "%s([%s])", function, list);
+        s->from = DK_FORMAT(s, "%s([%s])", function, list);
     return code ? code : s->from ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 

@@ -499,7 +499,8 @@ static bags_code h5_open_set(h5_source *s, hid_t group, const char *path,
         H5Pget_chunk(how, *rank, chunk) == *rank) {
         /* A row is in as many chunks: keep them, or each is read again. */
         hid_t type = H5Dget_type(*set);
-        double bytes = (double)H5Tget_size(type) * (double)chunk[0];
+        size_t item = H5Tget_size(type);
+        double bytes = (double)item * (double)chunk[0];
         double chunks = 1;
         for (int d = 1; d < *rank; d++) {
             chunks *= (double)((dims[d] + chunk[d] - 1) / chunk[d]);

@@ -518,7 +518,7 @@ static bags_code zr_load(
     bags_code code =
         bags_buffer_reserve(&a->band, (size_t)(stop - start) * a->row, err);
     do {
-        const unsigned char *chunk;
+        const unsigned char *chunk = NULL;
         if (!code)
             code = zr_chunk(s, a, at, &chunk, err);
         if (code)
