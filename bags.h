@@ -8554,11 +8554,8 @@ static bags_code bagi_prefix_scan(const bagi_env *env, const bagi_spec *spec,
 
 /* The mark of a dataset whose shards were renumbered is a file in the first of them,
  * which every reader ignores. It exists before a shard is renamed, and goes with the
- * shard to 000000. That it exists is all that is read. */
+ * shard to 000000. It is empty. */
 #define BAGI_MARK "finalized"
-#define BAGI_MARK_TEXT                                                         \
-    "`bags finalize` renumbered these shards, so that no worker may resume "   \
-    "them. `bags pack --append` adds shards.\n"
 
 static bags_code bagi_has_mark(const bagi_env *env, const char *path,
     bagi_name name, bool *marked, bags_error *err) {
@@ -8585,8 +8582,6 @@ static bags_code bagi_finalize_mark(
     stream.job = &job;
     bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
     *made = stream.handle != NULL;
-    bagi_stream_write(&stream, (const unsigned char *)BAGI_MARK_TEXT,
-        sizeof BAGI_MARK_TEXT - 1);
     if (!no_sync)
         bagi_stream_sync(&stream);
     bagi_stream_close(&stream);

@@ -94,10 +94,11 @@ formats() {
 }
 
 # A library for each format that was built with another library, and no other file.
+core='archive|index|loader|numpy|resample|zip|import-(import|tfrecord|benzina|duckdb)'
 all_formats() {
     local built
-    built=$(make -s print-formats | grep -o 'formats/[a-z0-9]*\.o' | sed 's/formats.\(.*\).o/\1/' |
-        grep -v -x -e archive -e index -e loader -e numpy -e resample -e zip | sort)
+    built=$(make -s print-formats | grep -o 'formats/[a-z0-9/]*\.o' | sed 's/formats.\(.*\).o/\1/' |
+        tr / - | grep -v -x -E "$core" | sort)
     [ -n "$built" ] && [ "$(formats)" = "$built" ]
 }
 
@@ -122,6 +123,7 @@ use() {
     numpy) symbol='&bags_codec_npy' package=bags ;;
     resample) symbol=bags_resample package=bags ;;
     loader) symbol=bags_loader_close package=bags ;;
+    import-*) symbol="&bags_import_${format#import-}" ;;
     esac
     [ "$*" != -static ] || static=--static
     printf "%s\n" "#include <bags/formats.h>" "#include <bags/import.h>" \
@@ -139,10 +141,10 @@ shared_formats() {
     done
 }
 
-# What FFmpeg, libzip and those of importers need to be linked statically is not installed with them.
+# What FFmpeg, libcurl, libzip and the libraries of importers need to be linked statically is not installed with them.
 static_formats() {
     local name
-    for name in numpy resample loader $(formats | grep -v -e mp4 -e npz); do
+    for name in numpy resample loader $(formats | grep -v -e mp4 -e npz -e http -e import-); do
         use "$name" -static || return
     done
 }
@@ -235,8 +237,10 @@ manual_is_whole() {
     for word in $(build/release/bags help | awk '/^  [a-z]+ +[a-z]/ && $1 != "bags" {print $1}'); do
         grep -q "^.It Cm $word\$" examples/bags/bags.1 || { echo "no $word"; code=1; }
         [ "$word" != help ] || continue
-        build/release/bags help "$word" | sed 's/--shard-\.\.\.//; s/--shard option//
-            s/bags get --check//' | grep -o -e '--[a-z-]*[a-z]' | sort -u >"$dir/named"
+        # Without what is said of other commands.
+        build/release/bags help "$word" | sed "/^  bags $word /!{/^  bags /d}" | tr '\n' ' ' |
+            sed 's/--shard-\.\.\.//; s/--shard option//; s/`bags [^`]*`//g' |
+            grep -o -e '--[a-z-]*[a-z]' | sort -u >"$dir/named"
         while read -r option; do
             build/release/bags "$word" "$option" 2>&1 </dev/null |
                 grep -q 'there is no option' || echo "$option"

@@ -419,9 +419,15 @@ static bool may_be_silent(const world *w) {
     }
 }
 
-/* The message names a file or directory of the dataset, and the cause. */
+/* The message names a file or directory of the dataset, and the cause. The shim
+ * knows a file by the name with which it was opened: spec.json.partial. */
 static void check_message(const world *w, const char *how, uint64_t n) {
-    const char *name = strrchr(w->calls.last_path, '/');
+    char path[sizeof w->calls.last_path];
+    snprintf(path, sizeof path, "%s", w->calls.last_path);
+    char *partial = strstr(path, ".partial");
+    if (partial)
+        *partial = '\0';
+    const char *name = strrchr(path, '/');
     const char *say = w->error.message;
     if (w->error.system != w->calls.error ||
         !strstr(say, strerror(w->calls.error)) || !strchr(say, '/') ||

@@ -20,5 +20,5 @@ const command command_finalize = {"finalize",
     "000001, ... in the same order; their content does not change. Call it "
     "when all workers are done; if it is interrupted, call it again.\n"
     "It leaves a file `finalized` in the first shard: no worker may continue "
-    "what was renumbered. pack --append adds shards after it.\n",
+    "what was renumbered. `bags pack --append` adds shards after it.\n",
     "  bags finalize pets\n", run};
