@@ -929,7 +929,7 @@ typedef enum bags_kind {
  * Array data is C-contiguous, in native byte order and, when decoded, aligned for
  * its dtype. shape has `dims` entries, the slowest-varying first; an array with
  * dims 0 is one element. A number is in both uint and sint if it fits both; kind
- * tells which it is, and the other may be 0.
+ * states which it is, and the other may be 0.
  */
 typedef struct bags_value {
     bags_kind kind;
@@ -2564,7 +2564,7 @@ static int bagi_local_make_dir(BAGI_USER, const char *path) {
 }
 
 /* Some file systems cannot sync a directory (EINVAL), and a directory that may not
- * be listed cannot be opened (EACCES). That is no failure, since nothing else could
+ * be listed cannot be opened (EACCES). That is not a failure, since nothing else could
  * be done. */
 static int bagi_local_sync_dir(void *user, const char *path) {
     int fd;
@@ -3613,7 +3613,7 @@ static bags_code bagi_check_same(
 
 #endif
 
-/* The identity of an open file or a path in 8 bytes; 0 if there is no hook. */
+/* The identity of an open file or a path in 8 bytes; 0 without the hook. */
 static int bagi_identify(
     const bagi_env *env, void *file, const char *path, uint64_t *identity) {
     bags_identity found;
@@ -4999,7 +4999,7 @@ BAGS_API void bags_registry_free(bags_registry *registry) {
 
 /* ---- the coder ----
  * A codec with the state for one type. A type without a codec, or with arguments
- * that its codec refuses, is no failure when a dataset is opened: its blobs can be
+ * that its codec refuses, is not a failure when a dataset is opened: its blobs can be
  * read and written. It becomes one when a value is needed; the codec is then opened
  * again, which is simpler than to keep a message for each field.
  *
@@ -7712,7 +7712,7 @@ static const char *bagi_spec_name(const bagi_spec *spec, size_t field) {
 }
 
 /* Parse the types and open their codecs. That a type has no codec, or arguments
- * which its codec refuses, is no failure here: its blobs can be read and written.
+ * which its codec refuses, is not a failure here: its blobs can be read and written.
  * The failure comes when a value is needed. */
 static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     const bags_registry *registry, bags_error *err) {
@@ -9007,7 +9007,7 @@ static bags_code bagi_writer_open_record(
  * record, and the directory, unless it contains something *else. Without a record
  * that is held the files may be another writer's, and stay; so do those next to a
  * spec.json. For a refs.crc that is alone, the record is created. refs.idx goes first:
- * without it there are no datapoints, so that recovery can continue an interrupted
+ * without it no datapoint exists, so that recovery can continue an interrupted
  * removal. Files are closed before, for Windows. */
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool known, bool *other, bags_error *err) {
@@ -10918,7 +10918,7 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
 #define BAGI_LIVE_TRIES 4
 
 /* A directory that was listed and is gone was not unfinished: bags_finalize may have
- * renamed it, and the list is no longer right. */
+ * renamed it, and the list is outdated. */
 static bags_code bagi_opening_gone(
     const bags_reader *reader, const bagi_dir *dir, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
