@@ -247,7 +247,7 @@ manual_is_whole() {
         done <"$dir/manual" >"$dir/taken"
         diff "$dir/named" "$dir/taken" || { echo "of $word"; code=1; }
     done
-    [ -s "$dir/taken" ] && [ $code = 0 ]
+    [ -s "$dir/manual" ] && [ $code = 0 ]
 }
 
 removed() { # removed PREFIX [DESTDIR]: nothing is left, but for others' files
