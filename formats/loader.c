@@ -7,7 +7,7 @@
  * at any time by any thread, and a state is a few numbers.
  *
  * A thread makes entire batches. They are in a ring of slots, of which batch number
- * t, counted from the start or the last seek, has slot t % slots:
+ * t, counted from the start without those that a seek dropped, has slot t % slots:
  *
  *       released         delivered             claimed
  *          |                 |                    |
@@ -1871,7 +1871,10 @@ static void loader_stop(bags_loader *l) {
     }
     l->running = 0;
     l->stopping = l->started = false;
-    l->released = l->claimed = l->delivered = 0;
+    /* The slots of the batches that are held stay theirs. */
+    uint64_t held = l->options.hold + UINT64_C(1);
+    l->claimed = l->delivered;
+    l->released = l->delivered > held ? l->delivered - held : 0;
     for (size_t i = 0; i < l->slot_count; i++)
         l->slots[i].ready = false;
 }

@@ -939,6 +939,36 @@ static void a_batch_is_held_as_long_as_requested(void **state) {
     bags_reader_close(reader);
 }
 
+static void a_batch_is_held_across_seeks(void **state) {
+    (void)state;
+    write_dataset(at("x"), LENGTH, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    for (uint32_t threads = 0; threads < 3; threads++)
+        for (uint32_t hold = 0; hold < 4; hold++) {
+            bags_loader_options options = usual(10);
+            const bags_batch *held[40];
+            uint64_t digests[40];
+            options.threads = threads;
+            options.no_threads = threads == 0;
+            options.hold = hold;
+            bags_loader *loader = open_loader(reader, &options);
+            for (size_t i = 0; i < 40; i++) {
+                uint64_t batch = i * 7 % 20;
+                if (i % 3)
+                    assert_ok(bags_loader_seek(loader, 0, batch, &said));
+                for (size_t k = i < hold + 1 ? 0 : i - hold - 1; k < i; k++)
+                    assert_true(bags_batch_digest(held[k]) == digests[k]);
+                held[i] = next(loader);
+                assert_true(i % 3 == 0 || held[i]->batch == batch);
+                digests[i] = bags_batch_digest(held[i]);
+                for (size_t k = i < hold ? 0 : i - hold; k <= i; k++)
+                    assert_true(bags_batch_digest(held[k]) == digests[k]);
+            }
+            bags_loader_close(loader);
+        }
+    bags_reader_close(reader);
+}
+
 /* ---- states ---- */
 
 static void a_state_continues_with_other_ranks_and_threads(void **state) {
@@ -1312,6 +1342,7 @@ int main(void) {
         TEST(slices_of_any_batch_and_any_ranks_are_even),
         TEST(short_batches_are_dropped_on_request),
         TEST(a_batch_is_held_as_long_as_requested),
+        TEST(a_batch_is_held_across_seeks),
         TEST(a_state_continues_with_other_ranks_and_threads),
         TEST(a_state_of_something_else_is_refused_by_name),
         TEST(seeking_is_like_getting_there),
