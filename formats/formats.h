@@ -1172,7 +1172,8 @@ void bags_loader_close(bags_loader *loader);
  *   elements of `dtype`: [n, L, shape...] or, of ragged sequences, where `offsets`
  *       is set, [items, shape...]
  *   bytes: item i is the bytes ends[i] .. ends[i + 1]; dtype is uint8
- *   `values` is set: item i is values[i], whose data is at ends[i]
+ *   `values` is set: item i is values[i], whose data is at ends[i]; zeros fill up to
+ *       the next
  */
 typedef struct bags_tensor {
     const char *name;
@@ -1213,8 +1214,9 @@ typedef struct bags_batch {
 bags_code bags_loader_next(
     bags_loader *loader, const bags_batch **batch, bags_error *err);
 
-/* The bytes of datapoint i in a tensor, and in *first and *count, which may be
- * NULL, its items. Empty if there is no such datapoint. */
+/* The bytes of datapoint i in a tensor, from its first item to the end of its last,
+ * and in *first and *count, which may be NULL, its items. Empty if there is no such
+ * datapoint. */
 bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *tensor,
     size_t i, uint64_t *first, uint64_t *count);
 

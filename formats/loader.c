@@ -831,6 +831,8 @@ static bags_code store_value(const column *c, part *p, const bags_value *value,
     if (!code)
         code = part_reserve(
             &p->values, (size_t)p->items * sizeof copy, sizeof copy, err);
+    if (!code && pad)
+        memset(p->data.data + p->size, 0, pad);
     for (size_t i = 0; i < copy.dims && !code; i++)
         code = part_push(&p->shapes, p->dims + i, copy.shape[i], err);
     if (!code && copy.dtype != value->dtype)
@@ -2015,7 +2017,9 @@ bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *t,
     if (start < stop) {
         uint64_t each = t->size / t->items;
         uint64_t from = t->ends ? t->ends[start] : start * each;
-        uint64_t to = t->ends ? t->ends[stop] : stop * each;
+        uint64_t to = t->values ? t->ends[stop - 1] + t->values[stop - 1].size
+                      : t->ends ? t->ends[stop]
+                                : stop * each;
         bytes.data = (const unsigned char *)t->data + from;
         bytes.size = (size_t)(to - from);
     }

@@ -511,6 +511,11 @@ static void check_batch(const bags_batch *b) {
         assert_true(value->kind == BAGS_KIND_ARRAY && value->dims == 2);
         assert_true(value->shape[0] == index % 3 + 1 && value->shape[1] == 2);
         assert_true(((const float *)value->data)[1] == (float)index + 0.5f);
+        bags_view got = bags_tensor_get(b, any, i, NULL, NULL);
+        assert_true(got.data == value->data && got.size == value->size);
+        assert_true(got.size == (index % 3 + 1) * 2 * sizeof(float));
+        for (uint64_t k = any->ends[i] + got.size; k < any->ends[i + 1]; k++)
+            assert_true(((const unsigned char *)any->data)[k] == 0);
         bags_tensor_get(b, scores, i, &first, &count);
         assert_true(count == index % 4 && scores->offsets[i] == first);
         for (uint64_t k = 0; k < count; k++)
@@ -1319,6 +1324,46 @@ static void every_failure_of_memory_and_files_is_reported(void **state) {
     }
 }
 
+/* It is not damage: all of the epoch would be left out. */
+static void a_replaced_dataset_is_an_error_that_is_not_skipped(void **state) {
+    (void)state;
+    skip_on_windows("a directory with open files cannot be renamed");
+    for (uint32_t threads = 0; threads < 3; threads += 2) {
+        bags_loader_options options = usual(100);
+        bags_reader_options few;
+        bags_reader *reader;
+        const bags_batch *b = NULL;
+        bags_code code = BAGS_OK;
+        uint64_t loaded = 0;
+        write_dataset(at("x"), 1200, 0);
+        write_dataset(at("y"), 1200, 0);
+        memset(&few, 0, sizeof few);
+        few.no_mmap = true;
+        few.max_files = 2;
+        assert_opens(reader, bags_reader_open(at("x"), &few, &said));
+        assert_int_equal(shard_count(reader), 20);
+        assert_int_equal(rename(at("x/000003"), at("old")), 0);
+        assert_int_equal(rename(at("y/000003"), at("x/000003")), 0);
+        options.threads = threads;
+        options.no_threads = threads == 0;
+        options.skip_damaged = true;
+        options.order.in_order = true;
+        bags_loader *loader = open_loader(reader, &options);
+        for (; !code; loaded += code ? 0 : b->length) {
+            code = bags_loader_next(loader, &b, NULL);
+            assert_true(code || (b && b->skipped == 0));
+        }
+        assert_fails(BAGS_ERROR_STATE, bags_loader_next(loader, &b, &said));
+        assert_says("was replaced, renamed or removed since it was opened");
+        assert_int_equal(loaded, 100);
+        bags_loader_close(loader);
+        bags_reader_close(reader);
+        remove_tree(at("x"));
+        remove_tree(at("y"));
+        remove_tree(at("old"));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_permutation_has_each_index_once),
@@ -1352,6 +1397,7 @@ int main(void) {
         TEST(memory_does_not_depend_on_the_length),
         TEST(closing_in_mid_epoch_never_hangs),
         TEST(every_failure_of_memory_and_files_is_reported),
+        TEST(a_replaced_dataset_is_an_error_that_is_not_skipped),
     };
     return cmocka_run_group_tests_name("loader", tests, NULL, NULL);
 }
