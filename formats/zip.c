@@ -31,6 +31,7 @@ typedef struct zip_member {
     size_t name;         /* in zip_writer.names: relative to the dataset */
     size_t shard, order; /* its index among the shards, and the members */
     uint64_t size, offset;
+    uint64_t identity; /* see zip_identify */
     uint32_t crc;
     bool last; /* spec.json */
 } zip_member;
@@ -155,6 +156,45 @@ static const char *zip_path(zip_writer *z, const char *name) {
     return (const char *)z->text.data;
 }
 
+/* What identifies an open file, or what a path leads to, in 8 bytes. 0 without the
+ * hook. */
+static int zip_identify(
+    const zip_writer *z, void *file, const char *path, uint64_t *identity) {
+    bags_identity found;
+    uint64_t words[4], mix = 1;
+    *identity = 0;
+    if (!z->io->identify)
+        return 0;
+    int error = z->io->identify(z->io->user, file, path, &found);
+    if (error)
+        return error;
+    words[0] = found.device;
+    words[1] = found.inode;
+    words[2] = found.time;
+    words[3] = found.size;
+    for (size_t i = 0; i < 4; i++) {
+        mix = (mix ^ words[i]) * UINT64_C(0x9E3779B97F4A7C15);
+        mix ^= mix >> 32;
+    }
+    *identity = mix;
+    return 0;
+}
+
+/* Check that an open file, or what a path leads to, is the one that was added. */
+static bags_code zip_check_same(
+    zip_writer *z, const zip_member *m, void *file, const char *path) {
+    uint64_t found;
+    int error = zip_identify(z, file, path, &found);
+    if (error && error != ENOENT)
+        return zip_fail_system(z, error, path, "identify");
+    if (error || found != m->identity)
+        return bags_fail(z->err, BAGS_ERROR_CORRUPT,
+            "%s: changed while it was read: another process replaced, renamed, "
+            "removed or wrote it",
+            path);
+    return BAGS_OK;
+}
+
 /* Add the file directory/stem.suffix of the dataset, if it exists. */
 static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
     const char *stem, const char *suffix) {
@@ -184,7 +224,9 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
         error = z->io->open(z->io->user, path, BAGS_IO_READ, &file);
     if (error)
         return zip_fail_system(z, error, path, "open");
-    error = z->io->size(z->io->user, file, &member.size);
+    error = zip_identify(z, file, path, &member.identity);
+    if (!error)
+        error = z->io->size(z->io->user, file, &member.size);
     z->io->close(z->io->user, file);
     if (error)
         return zip_fail_system(z, error, path, "get the size of");
@@ -326,7 +368,7 @@ static bags_code zip_write_header(
                       z, m->offset + LOCAL_SIZE + name_size, record, extra);
 }
 
-/* Copy the bytes of a file, whose size must still be the same at its end. */
+/* Copy the bytes of a file, which must still be the same at its end. */
 static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
     void *file = NULL;
     uint64_t read = 0;
@@ -349,8 +391,10 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
         if (z->options.progress && done > 0)
             z->options.progress(z->options.user, z->done, z->total);
     }
-    z->io->close(z->io->user, file);
     m->crc = ~crc;
+    if (!code && read == m->size)
+        code = zip_check_same(z, m, file, path);
+    z->io->close(z->io->user, file);
     if (!code && read != m->size)
         code = bags_fail(z->err, BAGS_ERROR_CORRUPT,
             "%s: changed while it was read (%" PRIu64 "%s bytes, was %" PRIu64
@@ -446,6 +490,17 @@ static bags_code zip_write_all(zip_writer *z) {
     return code ? code : zip_write_end(z, start);
 }
 
+/* Fail if the dataset is not the one that was copied. */
+static bags_code zip_check_all(zip_writer *z) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; z->io->identify && i < z->length && !code; i++) {
+        const char *path = zip_path(z, zip_name(z, &z->members[i]));
+        code = path ? zip_check_same(z, &z->members[i], NULL, path)
+                    : BAGS_ERROR_MEMORY;
+    }
+    return code;
+}
+
 /* Fail if something has the name of the zip file. */
 static bags_code zip_check_target(zip_writer *z) {
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -493,6 +548,8 @@ static bags_code zip_create_and_write(zip_writer *z) {
     error = created ? z->io->close(z->io->user, z->file) : 0;
     if (error && !code)
         code = zip_fail_system(z, error, z->path, "close");
+    if (!code)
+        code = zip_check_all(z);
     if (!code)
         code = zip_check_target(z);
     error = code ? 0 : z->io->rename(z->io->user, partial, z->path);

@@ -868,6 +868,65 @@ static void a_dataset_that_changes_is_refused(void **state) {
     sample_end(&s);
 }
 
+/* A hook that replaces the dataset before call `at`. */
+typedef struct replacing {
+    sample *s;
+    uint64_t calls, at;
+} replacing;
+
+static void replace_pets(void *user) {
+    replacing *r = (replacing *)user;
+    const bags_io *io = &r->s->drive.io;
+    if (++r->calls != r->at)
+        return;
+    assert_int_equal(io->rename(io->user, "pets", "old"), 0);
+    assert_int_equal(io->rename(io->user, "cats", "pets"), 0);
+}
+
+/* Whenever one of the same shape replaces it, the zip file is of one of them. */
+static void a_dataset_that_is_replaced_is_not_mixed(void **state) {
+    (void)state;
+    uint64_t refused = 0;
+    replacing r = {NULL, 0, 1};
+    for (; r.calls + 1 >= r.at; r.at++) {
+        sample s;
+        hand_set set;
+        sample_start(&s);
+        memset(&set, 0, sizeof set);
+        set_field(&set, "label", "utf8");
+        set_field(&set, "words", "utf8[]");
+        for (size_t i = 0; i < 4; i++) {
+            set_begin(&set);
+            set_text(&set, 0, "another");
+            set_items(&set, 1, "WORD ", i);
+            set_end(&set);
+        }
+        memory_disk_save_set(&s.drive, &set, V1, "cats");
+        set_free(&set);
+        assert_ok(zip_to(&s.drive.io, "pets", "old.zip"));
+        assert_ok(zip_to(&s.drive.io, "cats", "new.zip"));
+        r.s = &s;
+        r.calls = 0;
+        watch_start(&disk, &s.drive.io);
+        disk.before = replace_pets;
+        disk.user = &r;
+        bags_code code = zip_to(&disk.io, "pets", "x.zip");
+        bags_view zip = memory_disk_find(&s.drive, "x.zip");
+        bags_view a = memory_disk_find(&s.drive, "old.zip");
+        bags_view b = memory_disk_find(&s.drive, "new.zip");
+        assert_true(a.size == b.size);
+        assert_true(!code == (zip.data != NULL));
+        assert_true(code || (zip.size == a.size &&
+                                (!memcmp(zip.data, a.data, a.size) ||
+                                    !memcmp(zip.data, b.data, b.size))));
+        assert_null(memory_disk_find(&s.drive, "x.zip.0.partial").data);
+        refused += code == BAGS_ERROR_CORRUPT &&
+                   strstr(said.message, "changed while it was read");
+        sample_end(&s);
+    }
+    assert_true(refused > 20);
+}
+
 /* Write, open and read with a call of the allocator or of a hook that fails. */
 static bags_code write_and_read(sample *s, const bags_io *io, bool local) {
     bags_code code = zip_to(io, "pets", "x.zip");
@@ -983,6 +1042,7 @@ int main(void) {
         TEST(every_byte_and_length_of_a_tar_may_be_damaged),
         TEST(a_zip_that_was_written_is_aligned_and_ends_with_the_spec),
         TEST(a_dataset_that_changes_is_refused),
+        TEST(a_dataset_that_is_replaced_is_not_mixed),
         TEST(whatever_fails_is_reported),
         TEST(the_first_datapoint_takes_four_requests),
     };
