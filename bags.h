@@ -1565,8 +1565,9 @@ typedef struct bags_row {
  *   BAGS_ERROR_FIELD     no such field, or selected twice
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
- *                        index; with verify_checksums: a checksum mismatch; or the
- *                        shard is another one than when the reader was opened
+ *                        index; with verify_checksums: a checksum mismatch
+ *   BAGS_ERROR_STATE     the shard was replaced, renamed or removed since the reader
+ *                        was opened
  *   BAGS_ERROR_IO        a read failed; err->system is errno
  *   BAGS_ERROR_LIMIT     too large for the address space
  *   BAGS_ERROR_MEMORY    the row cannot grow
@@ -3667,7 +3668,7 @@ static bags_code bagi_check_record(
     if (code)
         return code;
     return same ? BAGS_OK
-                : bags_fail(err, BAGS_ERROR_CORRUPT,
+                : bags_fail(err, BAGS_ERROR_STATE,
                       "%s: its shard was replaced, renamed or removed since it "
                       "was opened; open the dataset again",
                       bagi_tail(path));
@@ -5266,7 +5267,9 @@ static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
     bags_code code = bagi_files_open(files, env, file->path, &handle, err);
     if (code)
         return code;
-    code = bagi_file_size(env, handle, file->path, &size, err);
+    code = bagi_check_record(env, file->path, record, err);
+    if (!code)
+        code = bagi_file_size(env, handle, file->path, &size, err);
     if (!code && (file->grows ? size < file->size : size != file->size))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
@@ -5276,11 +5279,9 @@ static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
             bagi_identify(env, handle, file->path, &identity), file->path,
             "identify");
     if (!code && identity != file->identity)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+        code = bags_fail(err, BAGS_ERROR_STATE,
             "%s: changed while open: another process replaced or wrote it",
             bagi_tail(file->path));
-    if (!code)
-        code = bagi_check_record(env, file->path, record, err);
     if (code) {
         bagi_close_read(env, handle);
         return code;
@@ -5916,9 +5917,13 @@ static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
         code = bagi_bag_open_files(bag, dir, how, &why);
-        if (!code)
-            code = bagi_check_record(bag->env, bag->file[BAGI_BLOBS].path,
-                how->record.identity, &why);
+        /* What contradicts itself may be of two shards. */
+        if ((!code || code == BAGS_ERROR_CORRUPT) &&
+            bag->file[BAGI_BLOBS].path) {
+            bags_code same = bagi_check_record(bag->env,
+                bag->file[BAGI_BLOBS].path, how->record.identity, &why);
+            code = same ? same : code;
+        }
         moved = code == BAGS_ERROR_CORRUPT && dir->standalone &&
                 bagi_bag_moved(bag);
         if (code)
@@ -8598,7 +8603,9 @@ static bags_code bagi_lock_shard(
     *path = bagi_dir_path(dir, "spec.json", "", err);
     bags_code code = *path ? bagi_open(env, *path, BAGS_IO_READ, file, err)
                            : BAGS_ERROR_MEMORY;
-    int error = code ? 0 : env->io.lock(env->io.user, *file);
+    int error = code           ? 0
+                : env->io.lock ? env->io.lock(env->io.user, *file)
+                               : EROFS; /* hooks that only read */
     if (error == EWOULDBLOCK)
         return bags_fail(err, BAGS_ERROR_LOCKED,
             "%s: locked by another process that writes it or its checksums",
@@ -10895,7 +10902,8 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     code = bagi_unfinished_open(
         dir, spec, &how, &reader->files, &bags, &listed, err);
     if (code) {
-        *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT;
+        *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
+                 code == BAGS_ERROR_STATE;
         return err->system == ENOENT && !listed ? BAGS_OK : code;
     }
     if (listed)
@@ -10904,7 +10912,8 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)",
             bagi_tail(dir->path), prefix.reason);
-    *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT;
+    *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
+             code == BAGS_ERROR_STATE;
     if (code || !prefix.length) {
         bagi_bags_free(&reader->env, bags, spec->count + 1);
         return code;
@@ -11011,14 +11020,14 @@ static bags_code bagi_opening_gaps(bagi_opening *opening) {
     const bagi_names *names = opening->names;
     uint64_t step = reader->options.shard_stop;
     uint64_t next = reader->options.shard_start, found = 0, missing = 0;
-    char list[512] = "";
-    size_t used = 0;
+    char list[512] = ""; /* of the first 20 */
+    size_t used = 0, listed = 0;
     for (size_t i = 0; i < names->count; i++) {
         uint64_t number = names->names[i].number;
         if (number % step != reader->options.shard_start)
             continue;
         for (; next < number; next = bagi_shard_after(next, step)) {
-            if (missing == 20) {
+            if (listed == 20) {
                 missing += (number - next) / step;
                 break;
             }
@@ -11026,6 +11035,7 @@ static bags_code bagi_opening_gaps(bagi_opening *opening) {
                 missing ? ", " : "", next);
             used += size > 0 ? (size_t)size : 0;
             missing++;
+            listed++;
         }
         next = bagi_shard_after(number, step);
         found++;
@@ -11043,7 +11053,7 @@ static bags_code bagi_opening_gaps(bagi_opening *opening) {
         "): lost, or their workers are not done; set allow_gaps (--allow-gaps) "
         "to "
         "read the others, or close gaps with bags_finalize (`bags finalize`)",
-        bagi_tail(reader->path), list, missing > 20 ? ", ..." : "", found,
+        bagi_tail(reader->path), list, missing > listed ? ", ..." : "", found,
         found + missing);
 }
 

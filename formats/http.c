@@ -198,8 +198,10 @@ static bool http_is_s3(const char *path) {
 }
 
 bool bags_http_is_url(const char *path) {
-    return http_is_s3(path) || strncmp(path, "http://", 7) == 0 ||
-           strncmp(path, "https://", 8) == 0;
+    const char *host = strstr(path, "://");
+    return (http_is_s3(path) || strncmp(path, "http://", 7) == 0 ||
+               strncmp(path, "https://", 8) == 0) &&
+           host && host[3] && !strchr("/?#@", host[3]);
 }
 
 /* A size or an offset at the start of the text, which becomes its end. */

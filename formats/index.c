@@ -28,7 +28,7 @@
 #define INDEX_MAGIC "BAGSKEYS"
 #define INDEX_HEADER 24  /* bytes before the type */
 #define INDEX_PATH 1024  /* bytes of the longest path */
-#define INDEX_CHUNK 1024 /* datapoints read at once */
+#define INDEX_CHUNK 1024 /* the most datapoints or entries read at once */
 #define INDEX_NUMBER 8   /* bytes of a datapoint, and of a number as a key */
 #define INDEX_MEMORY ((size_t)64 << 20)
 
@@ -207,6 +207,9 @@ static bags_code key_make(const key_type *type, const bags_value *value,
     if (type->order == KEY_FLOAT) {
         if (is_int || is_uint)
             real = is_int ? (double)element.sint : (double)element.uint;
+        bool exact = real < 9007199254740992.0 && real > -9007199254740992.0;
+        if ((is_int || is_uint) && !exact)
+            return key_fail("number out of range (2^53 or above)", err);
         if (type->single)
             real = (double)(float)real;
         if (real != real)
@@ -525,14 +528,25 @@ static bags_code add(
     return BAGS_OK;
 }
 
+/* How many blobs of this size fit in the memory: at least one, and at most `most`. */
+static uint64_t chunk_of(size_t memory, uint64_t size, uint64_t most) {
+    uint64_t chunk = memory / (size + 1);
+    if (most > INDEX_CHUNK)
+        most = INDEX_CHUNK;
+    return chunk > most ? most : chunk + (chunk == 0);
+}
+
 static bags_code read_keys(build *b, bags_row *row, bags_error *err) {
-    uint64_t length = bags_reader_length(b->reader);
+    uint64_t length = bags_reader_length(b->reader), chunk = 1;
+    size_t count = 0;
     bags_code code = BAGS_OK;
-    for (uint64_t i = 0; i < length && !code; i += INDEX_CHUNK) {
-        code = bags_reader_get_range(
-            b->reader, i, i + INDEX_CHUNK, b->number, row, err);
-        size_t count = code ? 0 : bags_row_length(row, 0);
+    for (uint64_t i = 0; i < length && !code; i += count) {
+        uint64_t bytes = 1;
+        code =
+            bags_reader_get_range(b->reader, i, i + chunk, b->number, row, err);
+        count = code ? 0 : bags_row_length(row, 0);
         for (size_t j = 0; j < count && !code; j++) {
+            bytes += bags_row_bytes(row, 0, j).size;
             unsigned char number[INDEX_NUMBER];
             bags_error why;
             bags_value value;
@@ -548,6 +562,7 @@ static bags_code read_keys(build *b, bags_row *row, bags_error *err) {
         }
         if (b->options->progress)
             b->options->progress(b->options->user, i + count, length);
+        chunk = chunk_of(b->bytes.capacity / 2, bytes / (count + 1), 4 * chunk);
     }
     return code;
 }
@@ -559,7 +574,8 @@ static bags_code read_keys(build *b, bags_row *row, bags_error *err) {
 typedef struct run {
     bags_view entry;
     bag_reader *bag;
-    uint64_t read; /* entries read from the Bag */
+    uint64_t read;  /* entries read from the Bag */
+    uint64_t chunk; /* to be read at once */
     bags_range range;
     size_t next; /* of the range */
     bags_buffer scratch;
@@ -569,8 +585,8 @@ typedef struct run {
 static bags_code run_next(run *r, bags_error *err) {
     bags_code code = BAGS_OK;
     if (r->next == r->range.length) {
-        code = bag_reader_get_range(r->bag, r->read, r->read + INDEX_CHUNK,
-            &r->scratch, &r->range, err);
+        code = bag_reader_get_range(
+            r->bag, r->read, r->read + r->chunk, &r->scratch, &r->range, err);
         if (code)
             return code;
         r->read += r->range.length;
@@ -613,7 +629,12 @@ static bags_code merge_runs(build *b, run *runs, bags_error *err) {
         if (code)
             return code;
         runs[count].bag = bag_reader_open(path, &options, err);
-        code = runs[count].bag ? run_next(&runs[count], err) : err->code;
+        if (!runs[count].bag)
+            return err->code;
+        uint64_t length = bag_reader_length(runs[count].bag);
+        runs[count].chunk = chunk_of(b->bytes.capacity / b->runs,
+            bag_reader_size(runs[count].bag) / (length + !length), INDEX_CHUNK);
+        code = run_next(&runs[count], err);
     }
     for (size_t i = count; i > 0 && !code; i--)
         sift_down(runs, count, i - 1);
@@ -622,6 +643,8 @@ static bags_code merge_runs(build *b, run *runs, bags_error *err) {
             b->out, runs[0].entry.data, runs[0].entry.size, NULL, err);
         if (!code)
             code = run_next(&runs[0], err);
+        if (code)
+            return code;
         if (!runs[0].entry.data) {
             run ended = runs[0];
             runs[0] = runs[--count];
@@ -664,6 +687,28 @@ static bags_code write_index(build *b, bags_error *err) {
         bags_buffer_free(&runs[i].scratch);
     }
     return code;
+}
+
+/* Lock the Bag that was written, whose lock ended with the writer, so that no other
+ * build takes it for one that was left. */
+static bags_code lock_again(
+    const bags_io *io, const char *path, void **file, bags_error *err) {
+    bags_identity opened, found;
+    int error = io->open(io->user, path, BAGS_IO_READ, file);
+    if (!error)
+        error = io->lock(io->user, *file);
+    if (!error && io->identify) {
+        error = io->identify(io->user, *file, path, &opened);
+        if (!error)
+            error = io->identify(io->user, NULL, path, &found);
+        if (!error &&
+            (opened.inode != found.inode || opened.device != found.device))
+            error = EWOULDBLOCK;
+    }
+    if (error == EWOULDBLOCK || error == ENOENT)
+        return bags_fail(err, BAGS_ERROR_LOCKED,
+            "%.300s: another process is building this index", path);
+    return error ? fail_system(err, error, path, "lock") : BAGS_OK;
 }
 
 /* The index gets its name. A build that is interrupted here leaves none. */
@@ -737,9 +782,14 @@ static bags_code build_files(build *b, bags_error *err) {
     if (code) {
         bag_writer_abort(b->out);
     } else {
+        void *file = NULL;
         code = bag_writer_close(b->out, err);
         if (!code)
+            code = lock_again(io, path, &file, err);
+        if (!code)
             code = publish(b, path, err);
+        if (file)
+            io->close(io->user, file);
     }
     for (size_t i = 0; i < b->runs; i++)
         if (!run_path(b, i, path, NULL))

@@ -590,7 +590,7 @@ static void assert_replaced(const bags_reader *reader, uint64_t index,
             : i == 2
                 ? bags_reader_column(reader, place, 1, &row, &column, &said)
                 : bags_reader_info(reader, &info, NULL, &said);
-        assert_true(code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_MISSING);
+        assert_true(code == BAGS_ERROR_STATE || code == BAGS_ERROR_MISSING);
         assert_says(shard);
     }
     bags_row_free(&row);
@@ -629,7 +629,7 @@ static void a_replaced_shard_is_an_error_for_its_readers(void **state) {
                 assert_replaced(reader, index, (uint64_t)sharded,
                     sharded ? "x/000001" : "x/");
             else
-                assert_fails(BAGS_ERROR_CORRUPT,
+                assert_fails(BAGS_ERROR_STATE,
                     bags_reader_get(reader, index, NULL, 0, &row, &said));
             if (sharded) /* the other shard is the same */
                 assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
@@ -655,8 +655,8 @@ static void a_dataset_that_was_written_again_is_an_error_for_its_readers(
         remove_tree(at("x"));
         usleep(20000); /* times of files are this coarse */
         write_set(at("x"), 0, 10, 3, false);
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get(reader, 0, NULL, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_STATE, bags_reader_get(reader, 0, NULL, 0, &row, &said));
         assert_says("x/refs.bag: *open the dataset again");
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -677,8 +677,7 @@ static void finalizing_under_a_reader_is_an_error_for_it(void **state) {
         for (uint64_t i = 0; i < 4; i++) {
             poison();
             bags_code code = bags_reader_get(reader, i, NULL, 0, &row, &said);
-            assert_true(
-                code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_MISSING);
+            assert_true(code == BAGS_ERROR_STATE || code == BAGS_ERROR_MISSING);
             assert_says(i < 2 ? "x/000001/" : "x/000002/");
         }
         bags_row_free(&row);
@@ -700,7 +699,7 @@ static void a_replaced_bag_is_an_error_when_it_is_opened_again(void **state) {
         assert_ok(bags_reader_get(reader, both[i], NULL, 0, &row, &said));
     rename_path(at("y/000000/text.bag"), at("x/000000/text.bag"));
     assert_fails(
-        BAGS_ERROR_CORRUPT, bags_reader_get(reader, 0, NULL, 0, &row, &said));
+        BAGS_ERROR_STATE, bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_says("x/000000/text.bag: changed while open");
     bags_row_free(&row);
     bags_reader_close(reader);

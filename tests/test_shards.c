@@ -585,6 +585,16 @@ static void gaps_are_refused_and_listed(void **state) {
     bags_reader_close(reader);
 }
 
+static void many_single_gaps_are_counted_and_twenty_listed(void **state) {
+    (void)state;
+    make_dir(at("x"));
+    for (int i = 0; i <= 600; i += 2)
+        save_shard(at("x/%06d", i), 0, 1);
+    assert_refused(BAGS_ERROR_GAP, bags_reader_open(at("x"), NULL, &said));
+    assert_says("missing shards 1, 3, 5*, 37, 39, ... (found 301 of 601)");
+    bags_reader_close(open_reader(at("x"), true));
+}
+
 static void a_missing_first_shard_is_a_gap(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"000002", "000003", NULL});
@@ -1485,6 +1495,7 @@ int main(void) {
         TEST(a_shard_number_above_the_limit_is_an_error),
         TEST(a_file_named_like_a_shard_does_no_harm),
         TEST(gaps_are_refused_and_listed),
+        TEST(many_single_gaps_are_counted_and_twenty_listed),
         TEST(a_missing_first_shard_is_a_gap),
         TEST(many_and_huge_gaps_need_no_memory),
         TEST(a_worker_reads_its_own_shards),

@@ -91,6 +91,12 @@ static void add_shard(
         free(bag);
         free(copy);
     }
+    /* Without it a worker would resume what bags_finalize has renumbered. */
+    char *mark = string_format("%s/finalized", from);
+    if (strstr(from, "/000000") && kind_of(in, mark) == BAGS_PATH_FILE)
+        add(mark, string_format("%s/finalized", to), false, finished);
+    else
+        free(mark);
     add(string_format("%s/spec.json", from), spec, true, finished);
 }
 

@@ -368,6 +368,13 @@ static void put_all(const bags_importer *importer, void *source) {
         progress_show("import", "datapoints", datapoint + 1,
             known ? info.length : 0, sink_length());
     }
+    /* What is after the last datapoint may be wrong as well: a checksum, a count. */
+    if (known) {
+        must(importer->read(source, info.length, &entries, &failure));
+        if (entries)
+            fail(BAGS_ERROR_CORRUPT, "%s: has more than %ju datapoints",
+                source_name, (uintmax_t)info.length);
+    }
     progress_end();
 }
 

@@ -275,8 +275,7 @@ static void print_summary(const totals *sum, bool has_images) {
     text_format(&line, "%.0f datapoints/s", (double)sum->datapoints / seconds);
     if (has_images)
         text_format(&line, ", %.0f images/s", (double)sum->images / seconds);
-    if (sum->bytes || !indices || digest)
-        text_format(&line, ", %.1f MB/s", (double)sum->bytes / 1e6 / seconds);
+    text_format(&line, ", %.1f MB/s", (double)sum->bytes / 1e6 / seconds);
     if (sum->skipped)
         text_format(&line, "; %ju damaged datapoint%s left out",
             (uintmax_t)sum->skipped, plural(sum->skipped));
@@ -326,7 +325,6 @@ static int run(int count, char **operands) {
     loading.order.window = number(&window, "window", 1, UINT64_MAX, 0);
     loading.order.in_order = in_order;
     loading.skip_damaged = skip_damaged;
-    loading.indices_only = indices && !digest;
     loading.images = all_images;
     if (rank.given && !ranks.given)
         usage("--rank needs --ranks");
@@ -344,8 +342,6 @@ static int run(int count, char **operands) {
         readers[i] = dataset_open(path_without_secrets(operands[i]));
     bool has_images = choose_fields(readers[0], &loading);
     loading.prefetch = has_images;
-    if (loading.indices_only)
-        loading.threads = 0;
     uint64_t most = number(&batches, "batches", 0, UINT64_MAX, UINT64_MAX);
     if (loading.epochs == 0)
         most = 0;

@@ -463,7 +463,7 @@ static bags_code mcap_read(
     }
     if (code)
         return code;
-    if (!message.data)
+    if (!message.data || s->next > s->length)
         return s->next == s->length
                    ? BAGS_OK
                    : bags_fail(err, BAGS_ERROR_CORRUPT,

@@ -146,7 +146,11 @@ static bags_code zr_read(zr_source *s, const char *key, uint64_t limit,
         bags_import_format(&s->paths, err, "%s/%s", s->path, key);
     if (!path)
         return BAGS_ERROR_MEMORY;
-    if (bags_import_kind(path) == BAGS_PATH_NONE)
+    /* Only a file that does not exist is missing, not one that cannot be read. */
+    const bags_io *io = bags_io_local();
+    bags_path_kind kind = BAGS_PATH_NONE;
+    int error = io->kind(io->user, path, &kind);
+    if (!error && kind == BAGS_PATH_NONE)
         return BAGS_ERROR_MISSING;
     return bags_import_file_load(path, limit, &s->file, out, err);
 }
@@ -908,15 +912,19 @@ static int zr_walk(void *user, const char *name) {
                             : NULL;
     if (!file)
         return ENOMEM;
-    if (name[0] == '.' || bags_import_kind(path) != BAGS_PATH_DIRECTORY)
-        return 0;
-    if (bags_import_kind(file) != BAGS_PATH_NONE)
+    bags_path_kind kind = BAGS_PATH_NONE, array = BAGS_PATH_NONE;
+    int error = name[0] == '.' ? 0 : io->kind(io->user, path, &kind);
+    if (!error && kind == BAGS_PATH_DIRECTORY)
+        error = io->kind(io->user, file, &array);
+    if (error || kind != BAGS_PATH_DIRECTORY)
+        return error;
+    if (array != BAGS_PATH_NONE)
         return zr_add_key(keys, key, strlen(key));
     if (keys->depth == ZR_DEPTH)
         return ELOOP;
     keys->at = key;
     keys->depth++;
-    int error = io->list(io->user, path, zr_walk, keys);
+    error = io->list(io->user, path, zr_walk, keys);
     keys->depth--;
     keys->at = before;
     return error;
