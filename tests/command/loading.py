@@ -217,8 +217,8 @@ def damage_stops_or_is_skipped():
                                                  ).out.decode()
     # What is not loaded is not decoded.
     run('load', 'x', '--fields', 'n,a')
-    assert _load('x', '--indices', '--batch', '60') == _load(
-        'x', '--indices', '--batch', '60', '--fields', 'a')
+    refuse('load', 'x', '--indices', '--batch', '60', says='datapoint 33')
+    assert len(_load('x', '--indices', '--batch', '60', '--fields', 'a')) == 1
 
 
 def the_summary_names_the_speed():
