@@ -63,6 +63,8 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
     const bags_field *fields = source_fields(&count);
     if (!source_dataset())
         usage("%s is a Bag, which has no keys", source_path());
+    if (io_for_path(source_path()) != bags_io_local())
+        usage("--key: %s is not a local directory", source_path());
     size_t field = find_field(word, fields, count, &key);
     found_index =
         bags_index_open(source_path(), source_dataset(), field, NULL, &failure);
