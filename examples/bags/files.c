@@ -106,8 +106,10 @@ void directory_make(const char *path) {
         if (path[i] && !is_separator(path[i]))
             continue;
         part[i] = 0;
-        if (mkdir(part, 0777) && !is_directory(part))
-            fail_system(errno, part, "create the directory");
+        int error = mkdir(part, 0777) ? errno : 0;
+        if (error && !is_directory(part))
+            fail_system(error == EEXIST ? ENOTDIR : error, part,
+                "create the directory");
         part[i] = path[i];
     }
     free(part);
