@@ -323,7 +323,7 @@ typedef enum bags_code {
     BAGS_OK = 0,
     BAGS_ERROR_ARGUMENT,   /* invalid argument: a bug in the caller */
     BAGS_ERROR_STATE,      /* a call out of order, such as end without begin; or
-                              the writer's files are not its own any more */
+                              another process replaced or removed files in use */
     BAGS_ERROR_RANGE,      /* index out of range; start > stop */
     BAGS_ERROR_FIELD,      /* a field is unknown, missing or duplicate */
     BAGS_ERROR_TYPE,       /* invalid type string; no codec for this type */
@@ -483,11 +483,12 @@ typedef enum bags_advice {
  * with the same content. */
 typedef struct bags_identity {
     uint64_t device, inode;
-    uint64_t
-        time; /* of the last modification, in nanoseconds; on Windows, where
-                      an inode is never used again, of the creation */
+    /* Of the last modification, in nanoseconds; on Windows, where an inode is never
+     * used again, of the creation. */
+    uint64_t time;
     uint64_t size; /* in bytes */
-    bool link; /* the path's last part is a symbolic link, which was followed */
+    bool link;     /* the last part of the path is a symbolic link: it was
+                      followed */
 } bags_identity;
 
 /* A range to read: `size` bytes of an open file, starting at `offset`. data NULL:
@@ -1318,7 +1319,7 @@ typedef struct bags_finalize_options {
  * Before it renames, it leaves a mark: the file `finalized` in the first shard, which
  * readers ignore. From then on a worker that opens the dataset, or claims another
  * shard, is refused, since the numbers no longer tell which worker wrote a shard; only
- * `append` continues. If nothing could be renamed, the mark is removed again.
+ * `append` continues. A failure before the first shard is renamed removes the mark.
  *
  * If it is interrupted, the dataset is intact with other gaps; repeat it. Call it
  * when all workers are done and no reader has the dataset open.
@@ -1443,8 +1444,8 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
- * table is read, and no file stays open. Of an unfinished shard, journals and refs are read, 8 bytes per
- * blob stay in memory, and it is never mapped.
+ * table is read, and no file stays open. Of an unfinished shard, journals and refs are
+ * read, 8 bytes per blob stay in memory, and it is never mapped.
  */
 BAGS_API bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err);
@@ -1456,8 +1457,8 @@ BAGS_API void bags_reader_close(bags_reader *reader);
 /* Number of datapoints in all shards. */
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 
-/* The path with which the reader was opened, for messages. Valid until the reader is
- * closed. */
+/* The path with which the reader was opened, for messages; "" for NULL. Valid until
+ * the reader is closed. */
 BAGS_API const char *bags_reader_path(const bags_reader *reader);
 
 /* The fields, sorted by name; *count of them. A field's index in this array is its
@@ -1776,8 +1777,9 @@ typedef struct bags_verify_report {
  * that has a checksum and, with `decode`, every value. Missing or duplicate shards,
  * unfinished ones and those with another spec than the first valid one are faults
  * too; so are checksums that do not belong together, shards without checksums next to
- * others that have them, and both spec.json and shards. It continues after a fault, also after a missing or unreadable file. One
- * damaged byte may be reported at several places where it shows.
+ * others that have them, and both spec.json and shards. It continues after a fault,
+ * also after a missing or unreadable file. One damaged byte may be reported at several
+ * places where it shows.
  *
  * Returns BAGS_OK, or the code of the first fault, or of what ended the work:
  * BAGS_ERROR_MISSING (no such path, or not a dataset), BAGS_ERROR_ARGUMENT (an
@@ -11221,7 +11223,7 @@ BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
 }
 
 BAGS_API const char *bags_reader_path(const bags_reader *reader) {
-    return reader->path;
+    return reader ? bagi_shown(reader->path) : "";
 }
 
 BAGS_API const bags_shard *bags_reader_shards(

@@ -75,9 +75,10 @@ static void expect(const char *from, const bags_reader *reader) {
         }
 }
 
-/* One shard, or an unsharded dataset. */
+/* One shard, or an unsharded dataset. The first shard may have the mark without which
+ * a worker would resume what bags_finalize has renumbered. */
 static void add_shard(
-    const char *from, const char *to, const bags_reader *reader) {
+    const char *from, const char *to, const bags_reader *reader, bool first) {
     size_t fields_count;
     const bags_field *fields = bags_reader_fields(reader, &fields_count);
     char *spec = string_format("%s/spec.json", to);
@@ -91,9 +92,8 @@ static void add_shard(
         free(bag);
         free(copy);
     }
-    /* Without it a worker would resume what bags_finalize has renumbered. */
     char *mark = string_format("%s/finalized", from);
-    if (strstr(from, "/000000") && kind_of(in, mark) == BAGS_PATH_FILE)
+    if (first && kind_of(in, mark) == BAGS_PATH_FILE)
         add(mark, string_format("%s/finalized", to), false, finished);
     else
         free(mark);
@@ -174,11 +174,11 @@ static void plan_dataset(const char *from, const char *to) {
         shards = list_shards(in, from);
     check_destination(to, &shards, info.sharded);
     if (!info.sharded)
-        add_shard(from, to, reader);
+        add_shard(from, to, reader, false);
     for (size_t i = 0; i < shards.count; i++) {
         char *a = string_format("%s/%s", from, shards.names[i]);
         char *b = string_format("%s/%s", to, shards.names[i]);
-        add_shard(a, b, reader);
+        add_shard(a, b, reader, i == 0);
         free(a);
         free(b);
     }

@@ -292,6 +292,9 @@ def a_finalized_dataset_is_appended_to_and_not_resumed():
     _pack(LINES[:18], 'out', *shards, '--resume', call=refuse,
           says=('out: finalized', '--append'))
     assert files('out') == before
+    # A copy is finalized as well.
+    run('copy', 'out', 'copy')
+    assert files('copy') == before
     _pack(LINES[18:24], 'out', '--append', '--shard-length', '4')
     _pack(LINES[24:25], 'out', '--append')
     assert _datapoints('out')[18:] == ROWS[18:25]
