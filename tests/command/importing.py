@@ -372,6 +372,13 @@ def workers_share_a_source():
         run('verify', kind, '--decode')
 
 
+def _data(path):
+    """The files of a dataset without the journals of finished shards: a kill while they
+    are removed leaves some, and readers ignore them."""
+    return {name: content for name, content in files(path).items()
+            if not name.endswith('.idx')}
+
+
 def _large_source(path):
     if 'webdataset' in _kinds():
         return _tar(path, [(f'{i:04}.{ending}', bytes([i % 256]) * size * (1 + i % 3))
@@ -400,11 +407,11 @@ def a_killed_import_is_resumed_until_it_is_done(which):
         kills += job.wait() == -signal.SIGKILL
         job.stderr.close()
         if job.returncode == 0:
-            assert files('out') == files('whole')
+            assert _data('out') == _data('whole')
             shutil.rmtree('out')
     assert kills > 0
     run('import', source, 'out', '--no-sync', '--resume', *options)
-    assert files('out') == files('whole')
+    assert _data('out') == _data('whole')
 
 
 def another_source_is_not_resumed():
