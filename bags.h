@@ -712,12 +712,17 @@ BAGI_INLINE bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out) {
     if (BAGI_UNLIKELY(index >= mapped->length))
         return false;
-    const unsigned char *entry = mapped->table + 8 * index;
-    uint64_t start = bagi_load_u64(entry), stop = bagi_load_u64(entry + 8);
-    if (BAGI_UNLIKELY(stop > mapped->limit || start > stop))
+    uint64_t start = bagi_load_u64(mapped->table + 8 * index);
+    uint64_t stop = bagi_load_u64(mapped->table + 8 * (index + 1));
+    if (BAGI_UNLIKELY(stop > mapped->limit))
+        return false;
+    /* If start > stop, the difference wraps round to more than stop: one
+     * instruction subtracts and compares. */
+    uint64_t size = stop - start;
+    if (BAGI_UNLIKELY(size > stop))
         return false;
     out->data = mapped->data + start;
-    out->size = (size_t)(stop - start);
+    out->size = (size_t)size;
     return true;
 }
 
@@ -4140,8 +4145,7 @@ static BAGI_HOT size_t bagi_refs_field(
 static BAGI_HOT bool bagi_refs_parse(
     bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
     size_t at = 1;
-    if (BAGI_UNLIKELY(
-            count > 15 || blob.size == 0 || *blob.data != (0x90 | count))) {
+    if (BAGI_UNLIKELY(*blob.data != (0x90 | count) || count > 15)) {
         uint64_t length = 0;
         at = bagi_msgpack_array(blob, 0, &length);
         if (length != count)
@@ -11852,7 +11856,6 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
 BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
-    BAGI_ERR(err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
@@ -11879,6 +11882,11 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
     BAGI_NEED(reader && row && out, err);
+    if (BAGI_UNLIKELY(!err)) {
+        bags_error ignored;
+        return bagi_reader_get_blob(
+            reader, index, field, item, row, out, &ignored);
+    }
     return bagi_reader_get_blob(reader, index, field, item, row, out, err);
 }
 
