@@ -3123,22 +3123,6 @@ BAGS_API const char *bags_code_name(bags_code code) {
     return i < sizeof names / sizeof *names ? names[i] : "unknown error";
 }
 
-/* Keep a message one line of valid UTF-8: names in it may come from untrusted
- * files, and it may have been truncated inside a character. */
-static void bagi_sanitize(char *message) {
-    unsigned char *text = (unsigned char *)message;
-    uint32_t point;
-    for (size_t size = strlen(message); size > 0;) {
-        size_t step = bagi_utf8_sequence(text, size, &point);
-        if (step == 0 || point < 0x20 || point == 0x7F) {
-            *text = '?';
-            step = 1;
-        }
-        text += step;
-        size -= step;
-    }
-}
-
 BAGS_API BAGI_COLD bags_code bags_fail(
     bags_error *err, bags_code code, const char *format, ...) {
     if (!err)
@@ -3152,7 +3136,19 @@ BAGS_API BAGI_COLD bags_code bags_fail(
     if (vsnprintf(err->message, sizeof err->message, format, arguments) < 0)
         err->message[0] = '\0';
     va_end(arguments);
-    bagi_sanitize(err->message);
+    /* Keep it one line of valid UTF-8: names in it may come from untrusted files,
+     * and it may have been truncated inside a character. */
+    unsigned char *text = (unsigned char *)err->message;
+    for (size_t size = strlen(err->message), step; size > 0;) {
+        uint32_t point;
+        step = bagi_utf8_sequence(text, size, &point);
+        if (step == 0 || point < 0x20 || point == 0x7F) {
+            *text = '?';
+            step = 1;
+        }
+        text += step;
+        size -= step;
+    }
     return code;
 }
 
@@ -3168,19 +3164,16 @@ static bags_code bagi_prefix(
  * result. If both do not fit, the end of the message is lost. */
 BAGI_COLD static bags_code bagi_prefix(
     bags_error *err, bags_code code, const char *format, ...) {
-    bags_error old = *err;
-    size_t most = sizeof err->message / 2;
+    char front[BAGS_ERROR_SIZE / 2], old[BAGS_ERROR_SIZE];
+    int system = err->system;
     va_list arguments;
     va_start(arguments, format);
-    int printed = vsnprintf(err->message, most, format, arguments);
+    if (vsnprintf(front, sizeof front, format, arguments) < 0)
+        front[0] = '\0';
     va_end(arguments);
-    size_t front = printed < 0               ? 0
-                   : (size_t)printed >= most ? most - 1
-                                             : (size_t)printed;
-    most = sizeof err->message - front;
-    (void)snprintf(
-        err->message + front, most, "%.*s", (int)most - 1, old.message);
-    bagi_sanitize(err->message);
+    memcpy(old, err->message, sizeof old);
+    bags_fail(err, code, "%s%s", front, old);
+    err->system = system;
     return code;
 }
 
@@ -3205,28 +3198,6 @@ static const char *bagi_tail(const char *path) {
     while (((unsigned char)*path & 0xC0) == 0x80) /* not inside a character */
         path++;
     return path;
-}
-
-/* "PATH: cannot open: No such file or directory". `error` is an errno value; 0 is
- * no failure, so that a hook's result can be passed on. */
-BAGI_COLD static bags_code bagi_fail_system(
-    bags_error *err, int error, const char *path, const char *doing) {
-    char buffer[128];
-    if (!error)
-        return BAGS_OK;
-    /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
-     * mislead. */
-    const char *why = error == ENXIO
-                          ? "not a regular file"
-                          : bagi_system_text(error, buffer, sizeof buffer);
-    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
-                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
-                     : error == EWOULDBLOCK              ? BAGS_ERROR_LOCKED
-                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                                                         : BAGS_ERROR_IO;
-    bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, why);
-    err->system = error;
-    return code;
 }
 
 /* err may be NULL, for bags_buffer_reserve. */
@@ -3404,18 +3375,36 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
 }
 
-/* bagi_fail_system for a hook that reads, in the hook's own words if it has any. */
+/* "PATH: cannot open: No such file or directory". `error` is an errno value; 0 is
+ * no failure, so that a hook's result can be passed on. Of a hook that reads, `env`
+ * is passed, and the reason is in the hook's own words if it has any. */
 BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, bags_error *err,
     int error, const char *path, const char *doing) {
-    char why[512] = "";
-    bags_code code = bagi_fail_system(err, error, path, doing);
-    if (!code || !env->io.explain)
-        return code;
-    env->io.explain(env->io.user, path, error, why, sizeof why);
-    if (*why)
-        bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, why);
+    char why[512] = "", buffer[128];
+    if (!error)
+        return BAGS_OK;
+    if (env && env->io.explain)
+        env->io.explain(env->io.user, path, error, why, sizeof why);
+    /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
+     * mislead. */
+    const char *text = *why ? why
+                       : error == ENXIO
+                           ? "not a regular file"
+                           : bagi_system_text(error, buffer, sizeof buffer);
+    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
+                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
+                     : error == EWOULDBLOCK              ? BAGS_ERROR_LOCKED
+                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
+                                                         : BAGS_ERROR_IO;
+    bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, text);
     err->system = error;
     return code;
+}
+
+/* The same for a hook that writes. */
+BAGI_COLD static bags_code bagi_fail_system(
+    bags_error *err, int error, const char *path, const char *doing) {
+    return bagi_fail_io(NULL, err, error, path, doing);
 }
 
 /* A file may be opened soon. */
@@ -3622,15 +3611,15 @@ static bags_code bagi_check_same(
 #endif
 
 /* The identity of an open file or a path in 8 bytes; 0 without the hook. */
-static int bagi_identify(
-    const bagi_env *env, void *file, const char *path, uint64_t *identity) {
+static bags_code bagi_identify(const bagi_env *env, void *file,
+    const char *path, uint64_t *identity, bags_error *err) {
     bags_identity found;
     *identity = 0;
     if (!env->io.identify)
-        return 0;
+        return BAGS_OK;
     int error = env->io.identify(env->io.user, file, path, &found);
     if (error)
-        return error;
+        return bagi_fail_system(err, error, path, "identify");
     uint64_t words[] = {found.device, found.inode, found.time, found.size};
     uint64_t mix = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -3638,47 +3627,46 @@ static int bagi_identify(
         mix ^= mix >> 32;
     }
     *identity = mix ? mix : 1;
-    return 0;
+    return BAGS_OK;
 }
 
 /* Check that the shard with a file is still the one whose record had this identity
- * when it was opened. Its record is spec.json; until the shard is finished, which may
- * happen meanwhile, the same file is spec.json.partial. */
+ * when it was opened; 0: unknown. Its record is spec.json; until the shard is
+ * finished, which may happen meanwhile, the same file is spec.json.partial. */
 static bags_code bagi_check_record(
     const bagi_env *env, const char *path, uint64_t identity, bags_error *err) {
     static const char *const names[] = {
         "spec.json", "spec.json.partial", "spec.json"};
-    size_t size = strlen(path), most = 0;
     uint64_t found = 0;
-    bool same = !identity || !env->io.identify;
-    int error = 0;
-    char space[1024], *record = space;
-    space[0] = '\0';
+    if (!identity || !env->io.identify)
+        return BAGS_OK;
+    size_t size = strlen(path), most = size + sizeof "spec.json.partial";
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
-    if (!same && size >= sizeof space - strlen(names[1])) {
-        most = size + strlen(names[1]) + 1;
-        record = (char *)bagi_alloc(&env->memory, most, err);
-        if (!record)
-            return BAGS_ERROR_MEMORY;
-    }
-    for (int i = 0; i < 3 && !same && !error; i++) {
+    /* On the stack, unless it is very long: advice has no way to report failures. */
+    char space[1024];
+    char *record = most <= sizeof space
+                       ? space
+                       : (char *)bagi_alloc_raw(&env->memory, most, err);
+    bags_code code = record ? BAGS_OK : BAGS_ERROR_MEMORY;
+    for (int i = 0; i < 3 && !code && found != identity; i++) {
+        bags_error why;
         memcpy(record, path, size);
         strcpy(record + size, names[i]);
-        error = bagi_identify(env, NULL, record, &found);
-        same = !error && found == identity;
-        error = error == ENOENT ? 0 : error;
+        code = bagi_identify(env, NULL, record, &found, &why);
+        if (code == BAGS_ERROR_MISSING)
+            code = BAGS_OK;
+        else if (code)
+            *err = why;
     }
-    bags_code code = bagi_fail_system(err, error, record, "identify");
     if (record != space)
         bagi_free(&env->memory, record, most);
-    if (code)
+    if (code || found == identity)
         return code;
-    return same ? BAGS_OK
-                : bags_fail(err, BAGS_ERROR_STATE,
-                      "%s: its shard was replaced, renamed or removed since it "
-                      "was opened; open the dataset again",
-                      bagi_tail(path));
+    return bags_fail(err, BAGS_ERROR_STATE,
+        "%s: its shard was replaced, renamed or removed since it was opened; "
+        "open the dataset again",
+        bagi_tail(path));
 }
 
 /* ---- directories ---- */
@@ -3786,8 +3774,7 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     if (!code)
         code = bagi_read_at(env, file, path, 0, content, (size_t)length, err);
     if (!code && identity)
-        code = bagi_fail_system(
-            err, bagi_identify(env, file, path, identity), path, "identify");
+        code = bagi_identify(env, file, path, identity, err);
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
     if (code) {
@@ -3959,22 +3946,13 @@ static bags_code bagi_json_object(const bags_allocator *memory, bags_view text,
 }
 
 #ifndef BAGS_NO_WRITER
-/* Write \u and four digits. */
-static size_t bagi_json_unit(char *out, uint32_t unit) {
-    out[0] = '\\';
-    out[1] = 'u';
-    for (int i = 0; i < 4; i++)
-        out[2 + i] = "0123456789abcdef"[unit >> (12 - 4 * i) & 15];
-    return 6;
-}
-
 /* Write a valid UTF-8 text as a JSON string in ASCII to `out`, unless that is NULL.
  * Returns its size: a first call with NULL measures it. */
 static size_t bagi_json_quote(const char *text, char *out) {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     const unsigned char *in = (const unsigned char *)text;
     size_t used = 1; /* the quote */
-    char piece[12];
+    char piece[16];
     for (size_t size = strlen(text), step; size > 0; in += step, size -= step) {
         uint32_t point;
         step = bagi_utf8_sequence(in, size, &point);
@@ -3986,10 +3964,12 @@ static size_t bagi_json_quote(const char *text, char *out) {
         } else if (point >= 0x20 && point < 0x7F) {
             piece[length++] = (char)point;
         } else if (point < 0x10000) {
-            length = bagi_json_unit(piece, point);
+            length = 6;
+            (void)snprintf(piece, sizeof piece, "\\u%04" PRIx32, point);
         } else {
-            length = bagi_json_unit(piece, 0xD7C0 + (point >> 10));
-            length += bagi_json_unit(piece + 6, 0xDC00 | (point & 0x3FF));
+            length = 12; /* two surrogates */
+            (void)snprintf(piece, sizeof piece, "\\u%04" PRIx32 "\\u%04" PRIx32,
+                0xD7C0 + (point >> 10), 0xDC00 | (point & 0x3FF));
         }
         if (out)
             memcpy(out + used, piece, length);
@@ -5228,73 +5208,17 @@ static void bagi_files_link(bagi_files *files, bagi_file *file) {
     files->count++;
 }
 
-static void bagi_files_close(
-    bagi_files *files, const bagi_env *env, bagi_file *file) {
-    bagi_files_unlink(files, file);
-    bagi_close_read(env, file->handle);
-    file->handle = NULL;
-}
-
 /* Close the least recently used file. False if all are being read. */
 static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
     bagi_file *file = files->oldest;
     while (file && file->pins > 0)
         file = file->newer;
-    if (file)
-        bagi_files_close(files, env, file);
-    return file != NULL;
-}
-
-/* Open a file; if the system allows no more, close others. The mutex is held. */
-static bags_code bagi_files_open(bagi_files *files, const bagi_env *env,
-    const char *path, void **handle, bags_error *err) {
-    bags_error why;
-    bags_code code = bagi_open(env, path, BAGS_IO_READ, handle, &why);
-    while (code && (why.system == EMFILE || why.system == ENFILE) &&
-           bagi_files_evict(files, env))
-        code = bagi_open(env, path, BAGS_IO_READ, handle, &why);
-    if (code)
-        *err = why;
-    return code;
-}
-
-/* Close files until there may be one more. */
-static void bagi_files_make_room(bagi_files *files, const bagi_env *env) {
-    while (files->count >= files->limit && bagi_files_evict(files, env))
-        ;
-}
-
-/* Open a file again, and check that it is still the same, in the same shard. */
-static bags_code bagi_files_reopen(bagi_files *files, const bagi_env *env,
-    bagi_file *file, uint64_t record, bags_error *err) {
-    void *handle = NULL;
-    uint64_t size = 0, identity = 0;
-    bagi_files_make_room(files, env);
-    bags_code code = bagi_files_open(files, env, file->path, &handle, err);
-    if (code)
-        return code;
-    code = bagi_check_record(env, file->path, record, err);
-    if (!code)
-        code = bagi_file_size(env, handle, file->path, &size, err);
-    if (!code && (file->grows ? size < file->size : size != file->size))
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
-            bagi_tail(file->path), size, file->size);
-    if (!code && file->identity)
-        code = bagi_fail_system(err,
-            bagi_identify(env, handle, file->path, &identity), file->path,
-            "identify");
-    if (!code && identity != file->identity)
-        code = bags_fail(err, BAGS_ERROR_STATE,
-            "%s: changed while open: another process replaced or wrote it",
-            bagi_tail(file->path));
-    if (code) {
-        bagi_close_read(env, handle);
-        return code;
-    }
-    file->handle = handle;
-    bagi_files_link(files, file);
-    return BAGS_OK;
+    if (!file)
+        return false;
+    bagi_files_unlink(files, file);
+    bagi_close_read(env, file->handle);
+    file->handle = NULL;
+    return true;
 }
 
 /* A checksum sidecar, a table and the blobs are read in the same way. */
@@ -5324,6 +5248,52 @@ static const bagi_file *bagi_bag_table(const bag_reader *bag) {
     return &bag->file[bag->split ? BAGI_ENDS : BAGI_BLOBS];
 }
 
+/* Open a file of a Bag. If the system allows no more, others of the set are closed;
+ * its mutex is held. A listed file was open before: it must still be the same, in the
+ * same shard. */
+static bags_code bagi_file_open(
+    const bag_reader *bag, bagi_file *file, bags_error *err) {
+    const bagi_env *env = bag->env;
+    bagi_files *files = bag->files;
+    bags_error why;
+    bags_code code = BAGS_OK;
+    void *handle = NULL;
+    uint64_t size = 0, identity = 0;
+    while (file->listed && files->count >= files->limit &&
+           bagi_files_evict(files, env))
+        ;
+    do {
+        code = bagi_open(env, file->path, BAGS_IO_READ, &handle, &why);
+    } while (code && (why.system == EMFILE || why.system == ENFILE) && files &&
+             bagi_files_evict(files, env));
+    if (code)
+        *err = why;
+    if (code || !file->listed) {
+        file->handle = handle;
+        return code;
+    }
+    code = bagi_check_record(env, file->path, bag->record, err);
+    if (!code)
+        code = bagi_file_size(env, handle, file->path, &size, err);
+    if (!code && (file->grows ? size < file->size : size != file->size))
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
+            bagi_tail(file->path), size, file->size);
+    if (!code && file->identity)
+        code = bagi_identify(env, handle, file->path, &identity, err);
+    if (!code && identity != file->identity)
+        code = bags_fail(err, BAGS_ERROR_STATE,
+            "%s: changed while open: another process replaced or wrote it",
+            bagi_tail(file->path));
+    if (code) {
+        bagi_close_read(env, handle);
+        return code;
+    }
+    file->handle = handle;
+    bagi_files_link(files, file);
+    return BAGS_OK;
+}
+
 /* Keep a file open while it is read; it may have to be opened again. */
 static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
     void **handle, bags_error *err) {
@@ -5336,7 +5306,7 @@ static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
     }
     bagi_lock(&files->mutex);
     if (!file->handle) {
-        code = bagi_files_reopen(files, bag->env, file, bag->record, err);
+        code = bagi_file_open(bag, file, err);
     } else if (files->newest != file) {
         bagi_files_unlink(files, file);
         bagi_files_link(files, file);
@@ -5347,6 +5317,7 @@ static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
     return code;
 }
 
+/* If more files than the limit were being read at once, one is closed now. */
 static void bagi_file_unpin(const bag_reader *bag, const bagi_file *of) {
     bagi_files *files = bag->files;
     bagi_file *file = (bagi_file *)(uintptr_t)of;
@@ -5354,10 +5325,11 @@ static void bagi_file_unpin(const bag_reader *bag, const bagi_file *of) {
         return;
     bagi_lock(&files->mutex);
     if (--file->pins == 0 && files->count > files->limit)
-        bagi_files_close(files, bag->env, file);
+        bagi_files_evict(files, bag->env);
     bagi_unlock(&files->mutex);
 }
 
+/* Read from a file, wherever its bytes are. */
 static bags_code bagi_file_read(const bag_reader *bag, const bagi_file *file,
     uint64_t offset, void *data, size_t size, bags_error *err) {
     void *handle = NULL;
@@ -5392,82 +5364,54 @@ static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
     }
 }
 
-/* Open a file of a Bag. It joins the set in bagi_file_settle. */
-static bags_code bagi_file_open(bag_reader *bag, const bagi_dir *dir,
+/* Open a file of a Bag for the first time. */
+static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     const char *name, int which, bags_error *err) {
     bagi_file *file = &bag->file[which];
-    bagi_files *files = bag->files;
     file->path = bagi_dir_path(dir, name, bagi_suffix[which], err);
     if (!file->path)
         return BAGS_ERROR_MEMORY;
-    if (!files)
-        return bagi_open(
-            bag->env, file->path, BAGS_IO_READ, &file->handle, err);
-    bagi_lock(&files->mutex);
-    bags_code code =
-        bagi_files_open(files, bag->env, file->path, &file->handle, err);
-    bagi_unlock(&files->mutex);
+    if (bag->files)
+        bagi_lock(&bag->files->mutex);
+    bags_code code = bagi_file_open(bag, file, err);
+    if (bag->files)
+        bagi_unlock(&bag->files->mutex);
     return code;
 }
 
 /* How many files all readers of this process have mapped. */
 static volatile long bagi_maps;
 
-/* Map an open file, if that is possible and allowed. An empty file needs no map:
- * nothing is read from it. */
-static void bagi_file_try_map(bag_reader *bag, bagi_file *file) {
+/* Get the size of an open file and map it, if that is possible and allowed. One that
+ * is not mapped may be closed and opened again: it is identified. An empty file needs
+ * no map: nothing is read from it. */
+static bags_code bagi_file_map(
+    bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
     static const unsigned char nothing[1] = {0};
     const bags_io *io = &bag->env->io;
     bagi_files *files = bag->files;
     const void *map = nothing;
     size_t size = 0;
-    if (!io->map || !bagi_size(file->size, &size) ||
-        (size > 0 && files && files->maps >= files->maps_limit))
-        return;
-    if (size > 0) {
-        size_t allowed = files ? files->maps_allowed : SIZE_MAX;
-        if ((size_t)BAGI_ADD(&bagi_maps, 1) > allowed ||
-            io->map(io->user, file->handle, size, &map) != 0) {
-            (void)BAGI_ADD(&bagi_maps, -1);
-            return;
-        }
-        if (files)
-            files->maps++;
-    }
-    file->map = (const unsigned char *)map;
-}
-
-/* Get the size of an open file and map it, unless no_mmap. One that may be closed and
- * opened again is identified. */
-static bags_code bagi_file_map(
-    bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
     bags_code code =
         bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
-    if (!code && !no_mmap)
-        bagi_file_try_map(bag, file);
-    if (!code && !file->map && bag->files && !file->grows)
-        code = bagi_fail_system(err,
-            bagi_identify(bag->env, file->handle, file->path, &file->identity),
-            file->path, "identify");
-    return code;
-}
-
-/* The Bag is open: a mapped file need not stay open, one that is read joins the
- * set. */
-static void bagi_file_settle(bag_reader *bag, bagi_file *file) {
-    bagi_files *files = bag->files;
-    if (!file->handle)
-        return;
-    if (file->map) {
-        bagi_close_read(bag->env, file->handle);
-        file->handle = NULL;
-    } else if (files) {
-        bagi_lock(&files->mutex);
-        bagi_files_make_room(files, bag->env);
-        bagi_files_link(files, file);
-        file->listed = true;
-        bagi_unlock(&files->mutex);
+    bool mapped = !code && !no_mmap && io->map && bagi_size(file->size, &size);
+    if (mapped && size > 0 && files && files->maps >= files->maps_limit)
+        mapped = false;
+    if (mapped && size > 0) {
+        size_t allowed = files ? files->maps_allowed : SIZE_MAX;
+        mapped = (size_t)BAGI_ADD(&bagi_maps, 1) <= allowed &&
+                 io->map(io->user, file->handle, size, &map) == 0;
+        if (!mapped)
+            (void)BAGI_ADD(&bagi_maps, -1);
+        else if (files)
+            files->maps++;
     }
+    if (mapped)
+        file->map = (const unsigned char *)map;
+    else if (!code && files && !file->grows)
+        code = bagi_identify(
+            bag->env, file->handle, file->path, &file->identity, err);
+    return code;
 }
 
 /* No thread may be reading the file. */
@@ -5565,7 +5509,27 @@ static bags_code bagi_bag_contradicts(
 /* Read the table: *ascends if its entries never decrease; *crc is that of the end
  * offsets. */
 static bags_code bagi_bag_read_table(
-    const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err);
+    const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err) {
+    unsigned char ends[4096];
+    uint64_t last = 0;
+    bags_code code = BAGS_OK;
+    *ascends = true;
+    *crc = 0;
+    for (uint64_t i = 0, count; i < bag->length && !code; i += count) {
+        count = BAGI_MIN(bag->length - i, sizeof ends / 8);
+        code = bagi_file_read(bag, bagi_bag_table(bag), bag->table + 8 * i,
+            ends, (size_t)count * 8, err);
+        if (code)
+            break;
+        *crc = bagi_crc(*crc, ends, (size_t)count * 8);
+        for (uint64_t k = 0; k < count; k++) {
+            uint64_t end = bagi_load_u64(ends + 8 * k);
+            *ascends = *ascends && last <= end && end <= bag->limit;
+            last = end;
+        }
+    }
+    return code;
+}
 
 /*
  * *begun: what follows the blobs of a NAME.idx with `length` entries, the last one
@@ -5653,33 +5617,6 @@ static bags_code bagi_bag_shape_split(
     return BAGS_OK;
 }
 
-/* Find and open the index of a standalone Bag. Its writer creates it just after
- * the Bag, and removes it when the Bag is finished: that there is none is certain
- * only if the Bag did not change in the meantime. */
-static bags_code bagi_bag_find_index(
-    bag_reader *bag, const bagi_dir *dir, bool *found, bags_error *err) {
-    const bagi_file *file = &bag->file[BAGI_BLOBS];
-    uint64_t before = 0, after = 0;
-    bags_error why;
-    do {
-        bags_code code =
-            bagi_file_size(bag->env, file->handle, file->path, &before, &why);
-        if (!code)
-            code = bagi_file_open(bag, dir, "", BAGI_ENDS, &why);
-        *found = !code;
-        if (code == BAGS_ERROR_MISSING) {
-            bagi_file_close(bag, &bag->file[BAGI_ENDS]);
-            code = bagi_file_size(
-                bag->env, file->handle, file->path, &after, &why);
-        }
-        if (code) {
-            *err = why;
-            return code;
-        }
-    } while (!*found && before != after);
-    return BAGS_OK;
-}
-
 /* Keep a table or the CRCs in memory: `count` entries of `entry` bytes. */
 static bags_code bagi_bag_cache(bag_reader *bag, int which,
     const bagi_file *file, uint64_t offset, uint64_t count, size_t entry,
@@ -5702,128 +5639,100 @@ static bags_code bagi_bag_cache(bag_reader *bag, int which,
 
 /* ---- checksums next to a Bag ---- */
 
-/* The CRC of a standalone Bag's name, as a Bag of a dataset has it. */
-static uint32_t bagi_crcs_own_name(const char *stem) {
-    size_t stop = strlen(stem), start = stop;
-    while (start > 0 && !bagi_is_slash(stem[start - 1]))
-        start--;
-    return bagi_crc_text(stem + start);
-}
-
-/* Parse the trailer of a file of checksums with `size` bytes, of which these are the
- * last. */
-static bags_code bagi_crcs_trailer(const unsigned char bytes[BAGI_TRAILER_SIZE],
-    uint64_t size, const char *path, bagi_trailer *trailer, bags_error *err) {
-    uint64_t offset = size - BAGI_TRAILER_SIZE;
-    if (size >= BAGI_TRAILER_SIZE && bagi_trailer_load(bytes, trailer) &&
-        offset % 4 == 0 && offset / 4 == trailer->length)
-        return BAGS_OK;
-    memset(trailer, 0, sizeof *trailer);
+/* Open NAME.crc and, unless it is a `journal`, which has none, read its trailer. */
+static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir,
+    const char *name, bool no_mmap, bool journal, bags_error *err) {
+    bagi_file *file = &bag->file[BAGI_CRCS];
+    unsigned char bytes[BAGI_TRAILER_SIZE];
+    bags_code code = bagi_file_attach(bag, dir, name, BAGI_CRCS, err);
+    if (code == BAGS_ERROR_MISSING) {
+        const char *path = bagi_tail(file->path);
+        return bags_fail(err, code,
+            "%.*s%s: no checksums (%s is missing); `bags checksum` writes them",
+            (int)(strlen(path) - 4), path, dir->bare ? "" : ".bag", path);
+    }
+    if (!code)
+        code = bagi_file_map(bag, file, no_mmap, err);
+    if (code || journal)
+        return code;
+    if (file->size >= sizeof bytes) {
+        uint64_t offset = file->size - sizeof bytes;
+        code = bagi_file_read(bag, file, offset, bytes, sizeof bytes, err);
+        if (code)
+            return code;
+        if (bagi_trailer_load(bytes, &bag->trailer) && offset % 4 == 0 &&
+            offset / 4 == bag->trailer.length)
+            return BAGS_OK;
+    }
+    memset(&bag->trailer, 0, sizeof bag->trailer);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: damaged, truncated, or never finished (no valid trailer)",
-        bagi_tail(path));
+        bagi_tail(file->path));
 }
 
-/* Check the trailer: complete, of a Bag of this shape and name, next to this
- * spec.json and, if that is known, next to these other Bags. A Bag of a dataset may
- * be read as a standalone one, and a standalone one may be renamed. */
-static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
+/* Read the trailer of NAME.crc in a shard. */
+static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
+    bagi_trailer *trailer, bags_error *err) {
+    bag_reader bag;
+    memset(&bag, 0, sizeof bag);
+    bag.env = dir->env;
+    bags_code code = bagi_crcs_begin(&bag, dir, name, true, false, err);
+    *trailer = bag.trailer;
+    bagi_file_close(&bag, &bag.file[BAGI_CRCS]);
+    return code;
+}
+
+/*
+ * Open the sidecar of a Bag whose shape is known, and check what costs O(1): it is
+ * complete, of a Bag of this shape and name, next to this spec.json and, if that is
+ * known, next to these other Bags. A Bag of a dataset may be read as a standalone one,
+ * and a standalone one may be renamed.
+ *
+ * Of a Bag that is being written it is a journal without a trailer, which is kept in
+ * memory: there may be fewer CRCs than ends after a power failure.
+ */
+static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_how *how, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
-    bagi_trailer *trailer = &bag->trailer;
-    unsigned char bytes[BAGI_TRAILER_SIZE] = {0};
-    bags_code code = BAGS_OK;
-    if (file->size >= BAGI_TRAILER_SIZE)
-        code = bagi_file_read(bag, file, file->size - BAGI_TRAILER_SIZE, bytes,
-            sizeof bytes, err);
-    if (!code)
-        code = bagi_crcs_trailer(bytes, file->size, file->path, trailer, err);
+    const bagi_trailer *trailer = &bag->trailer;
+    bool journal = how->unfinished && bag->split;
+    bags_code code =
+        bagi_crcs_begin(bag, dir, how->name, how->no_mmap, journal, err);
     if (code)
         return code;
-    if (trailer->length != bag->length || trailer->size != blobs->size)
+    if (journal)
+        bag->trailer.length = file->size / 4;
+    else if (trailer->length != bag->length || trailer->size != blobs->size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed since its checksums were written (%" PRIu64
             " blobs and %" PRIu64 " bytes, were %" PRIu64 " and %" PRIu64 ")",
             bagi_tail(blobs->path), bag->length, blobs->size, trailer->length,
             trailer->size);
-    bool named =
-        dir->standalone
-            ? !trailer->name || trailer->name == bagi_crcs_own_name(dir->path)
-            : trailer->name == bagi_crc_text(how->name);
-    if (!named)
+    /* The name of a standalone Bag is the last part of its path. */
+    const char *name = dir->standalone ? dir->path : how->name;
+    for (const char *at = name; dir->standalone && *at; at++)
+        if (bagi_is_slash(*at))
+            name = at + 1;
+    if (!journal && (trailer->name || !dir->standalone) &&
+        trailer->name != bagi_crc_text(name))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", bagi_tail(file->path));
-    if (dir->standalone || how->any_spec)
-        return BAGS_OK;
-    if (!trailer->bound && trailer->spec != how->record.spec)
+    bool other = !journal && !dir->standalone && !how->any_spec;
+    if (other && !trailer->bound && trailer->spec != how->record.spec)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: spec.json: checksum mismatch (computed %08" PRIx32
             ", stored %08" PRIx32 ")",
             bagi_tail(file->path), how->record.spec, trailer->spec);
-    if (trailer->bound && how->record.is_bound &&
+    if (other && trailer->bound && how->record.is_bound &&
         trailer->spec != how->record.bound)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: spec.json and the shard's Bags: checksum mismatch (computed "
             "%08" PRIx32 ", stored %08" PRIx32
             "): one of them is of another version",
             bagi_tail(file->path), how->record.bound, trailer->spec);
-    return BAGS_OK;
-}
-
-static bags_code bagi_crcs_missing(
-    const char *bag, const char *crcs, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_MISSING,
-        "%s: no checksums (%s is missing); `bags checksum` writes them",
-        bagi_tail(bag), bagi_tail(crcs));
-}
-
-/* Read the trailer of NAME.crc in a shard. */
-static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
-    bagi_trailer *trailer, bags_error *err) {
-    const bagi_env *env = dir->env;
-    unsigned char bytes[BAGI_TRAILER_SIZE] = {0};
-    void *file = NULL;
-    uint64_t size = 0;
-    char *path = bagi_dir_path(dir, name, ".crc", err);
-    char *bag = bagi_dir_path(dir, name, ".bag", err);
-    bags_code code = path && bag
-                         ? bagi_open(env, path, BAGS_IO_READ, &file, err)
-                         : BAGS_ERROR_MEMORY;
-    if (code == BAGS_ERROR_MISSING)
-        code = bagi_crcs_missing(bag, path, err);
-    else if (!code)
-        code = bagi_file_size(env, file, path, &size, err);
-    if (!code && size >= BAGI_TRAILER_SIZE)
-        code = bagi_read_at(env, file, path, size - BAGI_TRAILER_SIZE, bytes,
-            sizeof bytes, err);
-    if (!code)
-        code = bagi_crcs_trailer(bytes, size, path, trailer, err);
-    bagi_close_read(env, file);
-    bagi_free_text(&env->memory, path);
-    bagi_free_text(&env->memory, bag);
-    return code;
-}
-
-/* Open the sidecar of a Bag whose shape is known, and check what costs O(1). Of
- * a Bag that is being written it is a journal without a trailer, which is kept in
- * memory: there may be fewer CRCs than ends after a power failure. */
-static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
-    const bagi_how *how, bags_error *err) {
-    bagi_file *file = &bag->file[BAGI_CRCS];
-    bool journal = how->unfinished && bag->split;
-    bags_code code = bagi_file_open(bag, dir, how->name, BAGI_CRCS, err);
-    if (code == BAGS_ERROR_MISSING)
-        return bagi_crcs_missing(bag->file[BAGI_BLOBS].path, file->path, err);
-    if (!code)
-        code = bagi_file_map(bag, file, how->no_mmap, err);
-    if (!code && journal)
-        bag->trailer.length = file->size / 4;
-    else if (!code)
-        code = bagi_crcs_check(bag, dir, how, err);
-    if (!code && how->cache_index)
-        code = bagi_bag_cache(
-            bag, BAGI_CRCS, file, 0, bag->trailer.length, 4, err);
+    if (how->cache_index)
+        code = bagi_bag_cache(bag, BAGI_CRCS, file, 0, trailer->length, 4, err);
     bag->crcs = bag->cached[BAGI_CRCS] ? bag->cached[BAGI_CRCS] : file->map;
     return code;
 }
@@ -5855,33 +5764,6 @@ static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
         bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_CRCS]);
 }
 
-/* Open the files and find the shape. The blobs are measured after the index, so
- * that they cover it while a writer appends. */
-static bags_code bagi_bag_open_files(bag_reader *bag, const bagi_dir *dir,
-    const bagi_how *how, bags_error *err) {
-    bool split = how->where == BAGI_SPLIT;
-    bag->file[BAGI_BLOBS].grows = bag->file[BAGI_ENDS].grows = how->grows;
-    bagi_bag_expect(dir, how);
-    bags_code code = bagi_file_open(bag, dir, how->name, BAGI_BLOBS, err);
-    if (!code && split)
-        code = bagi_file_open(bag, dir, how->name, BAGI_ENDS, err);
-    else if (!code && dir->standalone && !dir->bare)
-        code = bagi_bag_find_index(bag, dir, &split, err);
-    if (!code && split)
-        code = bagi_file_map(bag, &bag->file[BAGI_ENDS], how->no_mmap, err);
-    if (!code)
-        code = bagi_file_map(bag, &bag->file[BAGI_BLOBS], how->no_mmap, err);
-    if (!code)
-        code = split ? bagi_bag_shape_split(bag, how, err)
-                     : bagi_bag_shape(bag, how->allow_empty, err);
-    if (!code && how->cache_index)
-        code = bagi_bag_cache(bag, BAGI_ENDS, bagi_bag_table(bag), bag->table,
-            bag->length, 8, err);
-    if (!code && how->verify_checksums)
-        code = bagi_crcs_open(bag, dir, how, err);
-    return code;
-}
-
 /* Set the pointers to what is mapped or cached. */
 static void bagi_bag_point(bag_reader *bag) {
     const bagi_file *table = bagi_bag_table(bag);
@@ -5899,57 +5781,95 @@ static void bagi_bag_point(bag_reader *bag) {
     }
 }
 
-/* True if the writer of a standalone Bag has gone on since its index was measured:
- * then what seems to be a contradiction is none. */
-static bool bagi_bag_moved(const bag_reader *bag) {
-    const bagi_file *index = &bag->file[BAGI_ENDS];
-    bags_error ignored;
-    uint64_t size = 0;
-    return index->handle &&
-           !bagi_file_size(
-               bag->env, index->handle, index->path, &size, &ignored) &&
-           size != index->size;
-}
-
-/* Open a Bag into a reader whose env and files are set and all else is 0. After
- * a failure it is released. */
+/*
+ * Open a Bag into a reader whose env and files are set and all else is 0. After a
+ * failure it is released.
+ *
+ * The writer of a standalone Bag creates the index just after the Bag, and removes it
+ * when the Bag is finished. What seems to be a Bag without an index, or one that
+ * contradicts it, may only have changed since it was measured: then everything is
+ * opened again.
+ */
 static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_how *how, bags_error *err) {
+    const bagi_env *env = bag->env;
+    bagi_files *files = bag->files;
+    bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
+    bool search = dir->standalone && !dir->bare, moved = false;
+    bags_error why;
     bags_code code = BAGS_OK;
-    bool moved = false;
+    bagi_bag_expect(dir, how);
     do {
-        bags_error why;
-        bag->split = bag->v2 = false;
+        uint64_t before = 0, after = 0;
+        bool split = how->where == BAGI_SPLIT || search;
+        moved = bag->split = bag->v2 = false;
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
-        code = bagi_bag_open_files(bag, dir, how, &why);
+        blobs->grows = index->grows = how->grows;
+        code = bagi_file_attach(bag, dir, how->name, BAGI_BLOBS, &why);
+        if (!code && search)
+            code =
+                bagi_file_size(env, blobs->handle, blobs->path, &before, &why);
+        if (!code && split)
+            code = bagi_file_attach(bag, dir, how->name, BAGI_ENDS, &why);
+        if (code == BAGS_ERROR_MISSING && search && index->path) {
+            bagi_file_close(bag, index);
+            split = false;
+            code = BAGS_OK;
+        }
+        /* The blobs are measured after the index, so that they cover it while a
+         * writer appends. */
+        if (!code && split)
+            code = bagi_file_map(bag, index, how->no_mmap, &why);
+        if (!code)
+            code = bagi_file_map(bag, blobs, how->no_mmap, &why);
+        moved = !code && search && !split && blobs->size != before;
+        if (!code && !moved)
+            code = split ? bagi_bag_shape_split(bag, how, &why)
+                         : bagi_bag_shape(bag, how->allow_empty, &why);
+        if (!code && !moved && how->cache_index)
+            code = bagi_bag_cache(bag, BAGI_ENDS, bagi_bag_table(bag),
+                bag->table, bag->length, 8, &why);
+        if (!code && !moved && how->verify_checksums)
+            code = bagi_crcs_open(bag, dir, how, &why);
         /* What contradicts itself may be of two shards. */
-        if ((!code || code == BAGS_ERROR_CORRUPT) &&
-            bag->file[BAGI_BLOBS].path) {
-            bags_code same = bagi_check_record(bag->env,
-                bag->file[BAGI_BLOBS].path, how->record.identity, &why);
+        if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
+            bags_code same =
+                bagi_check_record(env, blobs->path, how->record.identity, &why);
             code = same ? same : code;
         }
-        moved = code == BAGS_ERROR_CORRUPT && dir->standalone &&
-                bagi_bag_moved(bag);
-        if (code)
+        if (code == BAGS_ERROR_CORRUPT && search && index->handle)
+            moved = env->io.size(env->io.user, index->handle, &after) == 0 &&
+                    after != index->size;
+        if (code || moved)
             bagi_bag_release(bag);
-        if (code && !moved)
-            *err = why;
     } while (moved);
-    if (code)
+    if (code) {
+        *err = why;
         return code;
+    }
     bag->record = how->record.identity;
     bag->verify = how->verify_checksums;
-    bag->random = how->access == BAGS_ACCESS_RANDOM && bag->env->io.advise &&
-                  bag->file[BAGI_BLOBS].map;
+    bag->random =
+        how->access == BAGS_ACCESS_RANDOM && env->io.advise && blobs->map;
     if (bag->cached[BAGI_ENDS] && bag->split)
-        bagi_file_close(bag, &bag->file[BAGI_ENDS]); /* not needed any more */
+        bagi_file_close(bag, index); /* not needed any more */
     bagi_bag_point(bag);
     for (int i = 0; i < BAGI_FILES; i++) {
-        bagi_file_settle(bag, &bag->file[i]);
+        bagi_file *file = &bag->file[i];
+        if (file->handle && file->map) { /* a map needs no open file */
+            bagi_close_read(env, file->handle);
+            file->handle = NULL;
+        } else if (file->handle && files) {
+            bagi_lock(&files->mutex);
+            while (files->count >= files->limit && bagi_files_evict(files, env))
+                ;
+            bagi_files_link(files, file);
+            file->listed = true;
+            bagi_unlock(&files->mutex);
+        }
         if (how->access != BAGS_ACCESS_DEFAULT)
-            bagi_file_advise(bag, &bag->file[i], 0, bag->file[i].size,
+            bagi_file_advise(bag, file, 0, file->size,
                 how->access == BAGS_ACCESS_RANDOM ? BAGS_ADVICE_RANDOM
                                                   : BAGS_ADVICE_SEQUENTIAL);
     }
@@ -5980,15 +5900,6 @@ static uint64_t bagi_bag_trim(bag_reader *bag, uint64_t length, uint64_t end) {
 
 /* ---- one blob's place ---- */
 
-/* The byte range of a blob by two neighbouring entries; `ends` points at its
- * end. */
-static inline bool bagi_bag_bounds(const bag_reader *bag, uint64_t index,
-    const unsigned char *ends, uint64_t *start, uint64_t *stop) {
-    *start = index ? bagi_load_u64(ends - 8) : 0;
-    *stop = bagi_load_u64(ends);
-    return *start <= *stop && *stop <= bag->limit;
-}
-
 BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag,
     uint64_t index, uint64_t start, uint64_t stop, bags_error *err) {
     const char *path = bagi_tail(bag->file[BAGI_BLOBS].path);
@@ -6009,19 +5920,6 @@ BAGI_COLD static bags_code bagi_bag_fail_index(
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: blob index %" PRIu64 " out of range (length %" PRIu64 ")",
         bagi_tail(bag->file[BAGI_BLOBS].path), index, bag->length);
-}
-
-/* Check that consecutive blobs, whose ends are given, are in order. */
-static bags_code bagi_bag_check(const bag_reader *bag, uint64_t index,
-    uint64_t count, const unsigned char *ends, bags_error *err) {
-    uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t stop = bagi_load_u64(ends + 8 * i);
-        if (BAGI_UNLIKELY(start > stop || stop > bag->limit))
-            return bagi_bag_fail_bounds(bag, index + i, start, stop, err);
-        start = stop;
-    }
-    return BAGS_OK;
 }
 
 #define BAGI_CRCS_STEP 128 /* CRCs read at once */
@@ -6124,143 +6022,86 @@ static int bagi_span_order(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-static void bagi_fetch_sort(const bagi_fetch *fetch) {
-    bagi_span *spans = bagi_fetch_spans(fetch);
-    size_t i = 1;
-    while (i < fetch->count && bagi_span_order(&spans[i - 1], &spans[i]) <= 0)
-        i++;
-    if (i < fetch->count)
-        qsort(spans, fetch->count, sizeof *spans, bagi_span_order);
-}
-
 #define BAGI_ADVICE_GAP 8192 /* bytes between two parts requested as one */
 
-/* The end of the run of spans that starts at i: parts of one file with nothing,
- * or for advice little, between them. *stop receives its last byte's end. */
-static size_t bagi_fetch_run(
-    const bagi_fetch *fetch, size_t i, uint64_t *stop) {
-    const bagi_span *spans = bagi_fetch_spans(fetch);
-    const bag_reader *bag = spans[i].bag;
-    uint64_t gap = fetch->advise ? BAGI_ADVICE_GAP : 0;
-    *stop = spans[i].stop;
-    for (i++; i < fetch->count && spans[i].bag == bag &&
-              spans[i].start <= *stop + gap;
-         i++)
-        if (spans[i].stop > *stop)
-            *stop = spans[i].stop;
-    return i;
-}
-
-/* The ranges of one step, for hooks that read many at once; and the pinned file of
- * each. */
-typedef struct bagi_batch {
-    const bag_reader *bag; /* any of them: they share env and files */
-    bags_io_read *reads;
-    const bagi_file **files;
-    size_t count, capacity;
-} bagi_batch;
-
-static bags_code bagi_batch_open(bagi_batch *batch, const bag_reader *bag,
-    size_t capacity, bags_error *err) {
-    const bags_allocator *memory = &bag->env->memory;
-    memset(batch, 0, sizeof *batch);
-    batch->bag = bag;
-    batch->capacity = capacity;
-    batch->reads = (bags_io_read *)bagi_alloc(
-        memory, capacity * sizeof *batch->reads, err);
-    batch->files = (const bagi_file **)bagi_alloc(
-        memory, capacity * sizeof *batch->files, err);
-    return batch->reads && batch->files ? BAGS_OK : BAGS_ERROR_MEMORY;
-}
-
-static void bagi_batch_close(bagi_batch *batch) {
-    for (size_t i = 0; i < batch->count; i++)
-        bagi_file_unpin(batch->bag, batch->files[i]);
-    if (!batch->bag)
-        return;
-    const bags_allocator *memory = &batch->bag->env->memory;
-    bagi_free(memory, batch->reads, batch->capacity * sizeof *batch->reads);
-    bagi_free(
-        memory, (void *)batch->files, batch->capacity * sizeof *batch->files);
-}
-
-/* Add a range; data NULL: it is only requested. */
-static bags_code bagi_batch_add(bagi_batch *batch, const bag_reader *bag,
-    const bagi_file *file, uint64_t offset, void *data, size_t size,
-    bags_error *err) {
-    bags_io_read *read = &batch->reads[batch->count];
-    if (size == 0)
-        return BAGS_OK;
-    bags_code code = bagi_file_pin(bag, file, &read->file, err);
-    if (code)
-        return code;
-    read->offset = offset;
-    read->data = data;
-    read->size = size;
-    batch->files[batch->count++] = file;
-    return BAGS_OK;
-}
-
-static bags_code bagi_batch_run(const bagi_batch *batch, bags_error *err) {
-    bags_code code = BAGS_OK;
-    if (batch->count == 0)
-        return BAGS_OK;
-    const bagi_env *env = batch->bag->env;
-    env->io.read_many(env->io.user, batch->reads, batch->count);
-    for (size_t i = 0; i < batch->count && !code; i++) {
-        const bags_io_read *read = &batch->reads[i];
-        size_t done = BAGI_MIN(read->done, read->size);
-        if (read->data && done < read->size)
-            code = bagi_read_at(env, read->file, batch->files[i]->path,
-                read->offset + done, (unsigned char *)read->data + done,
-                read->size - done, err);
-    }
-    return code;
-}
-
-/* Read the ranges start .. stop of all spans, of their tables or of their blobs,
- * where these are neither mapped nor cached; or request them. */
+/*
+ * One step of a fetch: read the ranges start .. stop of all spans, of their tables or
+ * of their blobs, where these are neither mapped nor cached; or request them. A first
+ * pass measures, so that the buffer is sized once; a second one reads. Parts of one
+ * file with nothing between them, or for a request little, are read as one. For a hook
+ * that reads many ranges at once they are listed, and their files pinned, until the
+ * end.
+ */
 static bags_code bagi_fetch_transfer(
     bagi_fetch *fetch, bool blobs, bags_error *err) {
+    if (fetch->count == 0)
+        return BAGS_OK;
+    const bag_reader *any = bagi_fetch_spans(fetch)->bag;
+    const bagi_env *env =
+        any->env; /* which all of them share, like the files */
+    uint64_t gap = fetch->advise ? BAGI_ADVICE_GAP : 0, total = 0;
+    size_t listed = 0, size = 0;
+    const size_t list_size =
+        fetch->count * (sizeof(bags_io_read) + sizeof(bagi_file *));
+    bags_io_read *list = NULL;
+    const bagi_file **files = NULL; /* of the list's ranges, after them */
+    bool reads = false;
     bags_code code = BAGS_OK;
-    bagi_batch batch;
-    memset(&batch, 0, sizeof batch);
-    if (fetch->count && bagi_fetch_spans(fetch)->bag->env->io.read_many)
-        code = bagi_batch_open(
-            &batch, bagi_fetch_spans(fetch)->bag, fetch->count, err);
-    for (int pass = 0; pass < 2 && !code; pass++) { /* measure, then read */
-        uint64_t total = 0, stop = 0;
-        size_t size = 0;
-        bool reads = false;
+    if (env->io.read_many) {
+        list = (bags_io_read *)bagi_alloc(&env->memory, list_size, err);
+        if (!list)
+            return BAGS_ERROR_MEMORY;
+        files = (const bagi_file **)(void *)(list + fetch->count);
+    }
+    for (int pass = 0; pass < 2 && !code; pass++) {
         for (size_t i = 0, next; i < fetch->count && !code; i = next) {
-            bagi_span *span = &bagi_fetch_spans(fetch)[i];
+            bagi_span *spans = bagi_fetch_spans(fetch), *span = &spans[i];
             const bag_reader *bag = span->bag;
             const bagi_file *file =
                 blobs ? &bag->file[BAGI_BLOBS] : bagi_bag_table(bag);
             const unsigned char *at_hand = blobs ? bag->data : bag->ends;
-            next = bagi_fetch_run(fetch, i, &stop);
+            bool request = fetch->advise && (blobs || at_hand);
+            unsigned char *to = NULL;
+            uint64_t stop = span->stop;
+            for (next = i + 1; next < fetch->count && spans[next].bag == bag &&
+                               spans[next].start <= stop + gap;
+                 next++)
+                stop = BAGI_MAX(stop, spans[next].stop);
             uint64_t range = stop - span->start;
-            if (fetch->advise && (blobs || at_hand)) {
-                size_t most = (size_t)BAGI_MIN(range, SIZE_MAX);
-                if (pass == 1 && batch.bag && !at_hand)
-                    code = bagi_batch_add(
-                        &batch, bag, file, span->start, NULL, most, err);
-                else if (pass == 1 && (blobs || !bag->cached[BAGI_ENDS]))
-                    bagi_file_advise(
-                        bag, file, span->start, range, BAGS_ADVICE_SOON);
-            } else if (!at_hand && pass == 0) {
+            if (pass == 0) {
+                if (request || at_hand)
+                    continue;
                 total = range > UINT64_MAX - total ? UINT64_MAX : total + range;
                 reads = true;
-            } else if (!at_hand) {
+                continue;
+            }
+            if (at_hand) {
+                if (request && (blobs || !bag->cached[BAGI_ENDS]))
+                    bagi_file_advise(
+                        bag, file, span->start, range, BAGS_ADVICE_SOON);
+                continue;
+            }
+            if (!request) {
+                to = fetch->data->data + fetch->used;
                 for (size_t k = i; k < next; k++)
-                    span[k - i].at =
-                        fetch->used + (size_t)(span[k - i].start - span->start);
-                void *to = fetch->data->data + fetch->used;
-                code = batch.bag ? bagi_batch_add(&batch, bag, file,
-                                       span->start, to, (size_t)range, err)
-                                 : bagi_file_read(bag, file, span->start, to,
-                                       (size_t)range, err);
+                    spans[k].at =
+                        fetch->used + (size_t)(spans[k].start - span->start);
                 fetch->used += (size_t)range;
+            }
+            if (list && range > 0) {
+                bags_io_read *read = &list[listed];
+                code = bagi_file_pin(bag, file, &read->file, err);
+                read->offset = span->start;
+                read->data = to;
+                read->size = (size_t)BAGI_MIN(range, SIZE_MAX);
+                files[listed] = file;
+                listed += !code;
+            } else if (request) {
+                bagi_file_advise(
+                    bag, file, span->start, range, BAGS_ADVICE_SOON);
+            } else {
+                code = bagi_file_read(
+                    bag, file, span->start, to, (size_t)range, err);
             }
         }
         if (pass == 0 &&
@@ -6269,36 +6110,72 @@ static bags_code bagi_fetch_transfer(
                 "%s: blob %" PRIu64
                 " and those requested with it are too large for the address "
                 "space (%" PRIu64 " bytes)",
-                bagi_tail(bagi_fetch_spans(fetch)->bag->file[BAGI_BLOBS].path),
+                bagi_tail(any->file[BAGI_BLOBS].path),
                 bagi_fetch_spans(fetch)->first, total);
-        if (reads && !code)
+        if (pass == 0 && reads && !code)
             code = bags_buffer_reserve(
                 fetch->data, fetch->used + size + BAGI_SLACK, err);
     }
-    if (!code)
-        code = bagi_batch_run(&batch, err);
-    bagi_batch_close(&batch);
+    if (listed > 0 && !code)
+        env->io.read_many(env->io.user, list, listed);
+    for (size_t i = 0; i < listed; i++) {
+        const bags_io_read *read = &list[i];
+        size_t done = BAGI_MIN(read->done, read->size);
+        if (!code && read->data && done < read->size)
+            code = bagi_read_at(env, read->file, files[i]->path,
+                read->offset + done, (unsigned char *)read->data + done,
+                read->size - done, err);
+        bagi_file_unpin(any, files[i]);
+    }
+    bagi_free(&env->memory, list, list_size);
     return code;
 }
 
-/* The entries are at hand: check them, and find the byte ranges of the blobs.
- * Blobs of a valid table do not overlap: this bounds what is read by the file's
- * size. */
-static bags_code bagi_fetch_check(bagi_fetch *fetch, bags_error *err) {
-    uint64_t last_blob = 0, last_byte = 0;
-    for (size_t i = 0; i < fetch->count; i++) {
-        bagi_span *span = &bagi_fetch_spans(fetch)[i];
+/*
+ * Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: the
+ * spans' own results are then used. In order: the spans are sorted; the entries of
+ * their tables are read; they are checked; the blobs are read, and compared with
+ * their checksums; the results are set.
+ */
+static bags_code bagi_fetch_run_all(
+    bagi_fetch *fetch, bags_view *items, bags_error *err) {
+    bagi_span *spans = bagi_fetch_spans(fetch), *span;
+    size_t count = fetch->count, i = 1;
+    while (i < count && bagi_span_order(&spans[i - 1], &spans[i]) <= 0)
+        i++;
+    if (i < count)
+        qsort(spans, count, sizeof *spans, bagi_span_order);
+    for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
+        if (span->first >= bag->length ||
+            span->count > bag->length - span->first)
+            return bagi_bag_fail_index(bag, span->first + span->count - 1, err);
+        span->start = bag->table + 8 * span->first - (span->first ? 8 : 0);
+        span->stop = bag->table + 8 * (span->first + span->count);
+    }
+    bags_code code = bagi_fetch_transfer(fetch, false, err);
+    if (code)
+        return code;
+    /* Blobs of a valid table do not overlap: this bounds what is read by the size
+     * of the file. */
+    uint64_t last_blob = 0, last_byte = 0;
+    spans = bagi_fetch_spans(fetch); /* the buffer may have moved */
+    for (span = spans, i = 0; i < count; i++, span++) {
+        const bag_reader *bag = span->bag;
+        uint64_t stop = 0;
         span->entries = span->at + (span->first ? 8 : 0);
         const unsigned char *ends = bag->ends
                                         ? bag->ends + 8 * span->first
                                         : fetch->data->data + span->entries;
-        bags_code code =
-            bagi_bag_check(bag, span->first, span->count, ends, err);
-        if (code)
-            return code;
-        span->start = span->first ? bagi_load_u64(ends - 8) : 0;
-        span->stop = bagi_load_u64(ends + 8 * (span->count - 1));
+        span->start = stop = span->first ? bagi_load_u64(ends - 8) : 0;
+        for (uint64_t k = 0; k < span->count; k++) {
+            uint64_t start = stop;
+            stop = bagi_load_u64(ends + 8 * k);
+            if (BAGI_UNLIKELY(start > stop || stop > bag->limit))
+                return bagi_bag_fail_bounds(
+                    bag, span->first + k, start, stop, err);
+        }
+        span->stop = stop;
         if (i == 0 || span[-1].bag != bag)
             last_blob = last_byte = 0;
         if (span->first >= last_blob && span->start < last_byte)
@@ -6308,37 +6185,14 @@ static bags_code bagi_fetch_check(bagi_fetch *fetch, bags_error *err) {
                 ", they end at %" PRIu64 ")",
                 bagi_tail(bag->file[BAGI_BLOBS].path), span->first, span->start,
                 last_byte);
-        if (span->first + span->count > last_blob)
-            last_blob = span->first + span->count;
-        if (span->stop > last_byte)
-            last_byte = span->stop;
+        last_blob = BAGI_MAX(last_blob, span->first + span->count);
+        last_byte = BAGI_MAX(last_byte, span->stop);
     }
-    return BAGS_OK;
-}
-
-/* Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: the
- * spans' own results are then used. */
-static bags_code bagi_fetch_run_all(
-    bagi_fetch *fetch, bags_view *items, bags_error *err) {
-    bagi_fetch_sort(fetch);
-    for (size_t i = 0; i < fetch->count; i++) {
-        bagi_span *span = &bagi_fetch_spans(fetch)[i];
-        const bag_reader *bag = span->bag;
-        if (span->first >= bag->length ||
-            span->count > bag->length - span->first)
-            return bagi_bag_fail_index(bag, span->first + span->count - 1, err);
-        span->start = bag->table + 8 * span->first - (span->first ? 8 : 0);
-        span->stop = bag->table + 8 * (span->first + span->count);
-    }
-    bags_code code = bagi_fetch_transfer(fetch, false, err);
-    if (!code)
-        code = bagi_fetch_check(fetch, err);
-    if (!code)
-        code = bagi_fetch_transfer(fetch, true, err);
+    code = bagi_fetch_transfer(fetch, true, err);
     if (code || fetch->advise)
         return code;
-    for (size_t i = 0; i < fetch->count; i++) {
-        bagi_span *span = &bagi_fetch_spans(fetch)[i];
+    spans = bagi_fetch_spans(fetch);
+    for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
         span->ends = bag->ends ? bag->ends + 8 * span->first
                                : fetch->data->data + span->entries;
@@ -6353,8 +6207,7 @@ static bags_code bagi_fetch_run_all(
         if (code)
             return code;
     }
-    for (size_t i = 0; items && i < fetch->count; i++) {
-        const bagi_span *span = &bagi_fetch_spans(fetch)[i];
+    for (span = spans, i = 0; items && i < count; i++, span++) {
         uint64_t start = span->start;
         for (uint64_t k = 0; k < span->count; k++) {
             uint64_t stop = bagi_load_u64(span->ends + 8 * k);
@@ -6366,23 +6219,18 @@ static bags_code bagi_fetch_run_all(
     return BAGS_OK;
 }
 
-/* Fetch one span into a buffer. */
-static bags_code bagi_fetch_one(
-    bagi_span *span, bags_buffer *scratch, bags_view *items, bags_error *err) {
+/* Fetch consecutive blobs into a buffer; *span receives where they are. */
+static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first,
+    uint64_t count, bags_buffer *scratch, bagi_span *span, bags_view *items,
+    bags_error *err) {
     bags_buffer spans = {(unsigned char *)span, sizeof *span, NULL, NULL};
     bagi_fetch fetch = {&spans, 1, scratch, 0, false};
-    bagi_buffer_adopt(scratch, &span->bag->env->memory);
+    memset(span, 0, sizeof *span);
+    span->bag = bag;
+    span->first = first;
+    span->count = count;
+    bagi_buffer_adopt(scratch, &bag->env->memory);
     return bagi_fetch_run_all(&fetch, items, err);
-}
-
-static bagi_span bagi_span_of(
-    const bag_reader *bag, uint64_t first, uint64_t count) {
-    bagi_span span;
-    memset(&span, 0, sizeof span);
-    span.bag = bag;
-    span.first = first;
-    span.count = count;
-    return span;
 }
 
 /* True if blobs are found without reading files. */
@@ -6394,14 +6242,14 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
     bags_view blob = {NULL, 0};
-    bagi_span span = bagi_span_of(reader, index, 1);
+    bagi_span span;
     bags_code code = BAGS_OK;
     if (!reader || (!scratch && !bagi_bag_needs_no_scratch(reader)))
         code = bagi_fail_null(err);
     else if (index >= reader->length)
         code = bagi_bag_fail_index(reader, index, err);
     else
-        code = bagi_fetch_one(&span, scratch, &blob, err);
+        code = bagi_fetch_one(reader, index, 1, scratch, &span, &blob, err);
     if (code) {
         blob.data = NULL;
         blob.size = (size_t)code;
@@ -6436,8 +6284,9 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     if (stop > reader->length)
         stop = reader->length;
     if (start < stop) {
-        bagi_span span = bagi_span_of(reader, start, stop - start);
-        bags_code code = bagi_fetch_one(&span, scratch, NULL, err);
+        bagi_span span;
+        bags_code code = bagi_fetch_one(
+            reader, start, stop - start, scratch, &span, NULL, err);
         if (code)
             return code;
         range.data = span.data;
@@ -6543,45 +6392,36 @@ static void bagi_cursor_close(bagi_cursor *cursor) {
     bags_buffer_free(&cursor->bytes);
 }
 
-/* Make the next entries available. */
-static bags_code bagi_cursor_load(bagi_cursor *cursor, bags_error *err) {
-    const bag_reader *bag = cursor->bag;
-    uint64_t count = cursor->last - cursor->next;
-    size_t before = cursor->next ? 8 : 0;
-    if (count > BAGI_CURSOR_ENTRIES)
-        count = BAGI_CURSOR_ENTRIES;
-    if (bag->ends) {
-        cursor->ends = bag->ends + 8 * cursor->next;
-    } else {
-        if (!cursor->entries)
-            cursor->entries = (unsigned char *)bagi_alloc_raw(
-                &bag->env->memory, (BAGI_CURSOR_ENTRIES + 1) * 8, err);
-        if (!cursor->entries)
-            return BAGS_ERROR_MEMORY;
-        bags_code code = bagi_file_read(bag, bagi_bag_table(bag),
-            bag->table + 8 * cursor->next - before,
-            cursor->entries + 8 - before, (size_t)count * 8 + before, err);
-        if (code)
-            return code;
-        cursor->ends = cursor->entries + 8;
-    }
-    if (!cursor->block && cursor->next) /* it does not start at blob 0 */
-        cursor->stop = bagi_load_u64(cursor->ends - 8);
-    cursor->read += count * 8;
-    cursor->table_crc =
-        bagi_crc(cursor->table_crc, cursor->ends, (size_t)count * 8);
-    cursor->block = cursor->next;
-    cursor->loaded = cursor->next + count;
-    return BAGS_OK;
-}
-
-/* Go to the next blob; there must be one. */
+/* Go to the next blob; there must be one. If its entry is not at hand, a window of
+ * them is read first. */
 static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
-    uint64_t limit = cursor->bag->limit;
+    const bag_reader *bag = cursor->bag;
     if (cursor->next == cursor->loaded) {
-        bags_code code = bagi_cursor_load(cursor, err);
-        if (code)
-            return code;
+        uint64_t count =
+            BAGI_MIN(cursor->last - cursor->next, BAGI_CURSOR_ENTRIES);
+        size_t before = cursor->next ? 8 : 0;
+        if (bag->ends) {
+            cursor->ends = bag->ends + 8 * cursor->next;
+        } else {
+            if (!cursor->entries)
+                cursor->entries = (unsigned char *)bagi_alloc_raw(
+                    &bag->env->memory, (BAGI_CURSOR_ENTRIES + 1) * 8, err);
+            if (!cursor->entries)
+                return BAGS_ERROR_MEMORY;
+            bags_code code = bagi_file_read(bag, bagi_bag_table(bag),
+                bag->table + 8 * cursor->next - before,
+                cursor->entries + 8 - before, (size_t)count * 8 + before, err);
+            if (code)
+                return code;
+            cursor->ends = cursor->entries + 8;
+        }
+        if (!cursor->block && cursor->next) /* it does not start at blob 0 */
+            cursor->stop = bagi_load_u64(cursor->ends - 8);
+        cursor->read += count * 8;
+        cursor->table_crc =
+            bagi_crc(cursor->table_crc, cursor->ends, (size_t)count * 8);
+        cursor->block = cursor->next;
+        cursor->loaded = cursor->next + count;
     }
     bool before = cursor->valid;
     if (!cursor->outside)
@@ -6589,7 +6429,7 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
     cursor->index = cursor->next++;
     cursor->stop =
         bagi_load_u64(cursor->ends + 8 * (cursor->index - cursor->block));
-    cursor->outside = cursor->stop > limit;
+    cursor->outside = cursor->stop > bag->limit;
     cursor->valid = !cursor->outside && cursor->start <= cursor->stop;
     cursor->usable = before && cursor->valid;
     if (cursor->usable && cursor->stop - cursor->start > cursor->budget) {
@@ -6703,22 +6543,6 @@ static bags_code bagi_cursor_complete(
             return code;
     }
     return BAGS_OK;
-}
-
-static bags_code bagi_bag_read_table(
-    const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err) {
-    bagi_cursor cursor;
-    bags_code code = BAGS_OK;
-    *ascends = true;
-    bagi_cursor_open(&cursor, bag, 0, bag->length);
-    cursor.table_crc = 0; /* without the leading 0 */
-    while (!code && cursor.next < cursor.last) {
-        code = bagi_cursor_next(&cursor, err);
-        *ascends = *ascends && cursor.valid;
-    }
-    *crc = cursor.table_crc;
-    bagi_cursor_close(&cursor);
-    return code;
 }
 
 /* ---- standalone Bags ---- */
@@ -11749,9 +11573,9 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
 /* The entries of a mapped blob are invalid. */
 BAGI_COLD static bags_code bagi_fail_mapped(
     const bag_reader *bag, uint64_t index, bags_error *err) {
-    uint64_t start = 0, stop = 0;
-    bagi_bag_bounds(bag, index, bag->ends + 8 * index, &start, &stop);
-    return bagi_bag_fail_bounds(bag, index, start, stop, err);
+    const unsigned char *end = bag->ends + 8 * index;
+    return bagi_bag_fail_bounds(bag, index, index ? bagi_load_u64(end - 8) : 0,
+        bagi_load_u64(end), err);
 }
 
 /* Plan to read the blobs of a selection that are not mapped: *spans of them. */
