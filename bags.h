@@ -1970,20 +1970,10 @@ static int bagi_result(BOOL succeeded) {
 #define BAGI_WIDE_MAX 32700                 /* no call accepts longer paths */
 #define BAGI_WIDE_SIZE (BAGI_WIDE_MAX + 10) /* with \\?\UNC\, or \* to list */
 
-/* Prefix an absolute path with \\?\, which lifts the limit on its length. */
-static void bagi_wide_prefix(wchar_t *path, size_t size) {
-    static const wchar_t share[] = {'\\', '\\', '?', '\\', 'U', 'N', 'C', '\\'};
-    bool network = path[0] == '\\' && path[1] == '\\';
-    if (network && (path[2] == '?' || path[2] == '.'))
-        return;
-    size_t front = network ? 8 : 4;
-    size_t skip = network ? 2 : 0; /* \\server becomes \\?\UNC\server */
-    memmove(path + front, path + skip, (size + 1 - skip) * sizeof *path);
-    memcpy(path, share, front * sizeof *path);
-}
-
-/* A path as Windows calls expect it; free it with free(). */
+/* A path as Windows calls expect it: absolute and, if it is long, prefixed with \\?\,
+ * which lifts the limit on its length. Free it with free(). */
 static int bagi_wide(const char *path, wchar_t **out) {
+    static const wchar_t share[] = {'\\', '\\', '?', '\\', 'U', 'N', 'C', '\\'};
     wchar_t *full = (wchar_t *)malloc(2 * BAGI_WIDE_SIZE * sizeof *full);
     if (!full)
         return ENOMEM;
@@ -1997,8 +1987,14 @@ static int bagi_wide(const char *path, wchar_t **out) {
         free(full);
         return error;
     }
-    if (size >= BAGI_WIDE_LONG)
-        bagi_wide_prefix(full, size);
+    bool network = full[0] == '\\' && full[1] == '\\';
+    bool prefixed = network && (full[2] == '?' || full[2] == '.');
+    if (size >= BAGI_WIDE_LONG && !prefixed) {
+        size_t front = network ? 8 : 4;
+        size_t skip = network ? 2 : 0; /* \\server becomes \\?\UNC\server */
+        memmove(full + front, full + skip, (size + 1 - skip) * sizeof *full);
+        memcpy(full, share, front * sizeof *full);
+    }
     *out = full;
     return 0;
 }
@@ -2156,18 +2152,25 @@ static int bagi_local_unmap(BAGI_USER, const void *data, size_t size) {
     return bagi_result(UnmapViewOfFile(data));
 }
 
-/* A link is followed, since GetFileAttributesW would describe the link itself. If
- * the system does not accept a name, nothing with this name exists. */
-static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
+/* The information of a path. A link is followed, unless `flags` say otherwise, since
+ * GetFileAttributesW would describe the link itself. If the system does not accept a
+ * name, nothing with this name exists. */
+static int bagi_windows_info(
+    const char *path, DWORD flags, BY_HANDLE_FILE_INFORMATION *info) {
     HANDLE handle = NULL;
-    BY_HANDLE_FILE_INFORMATION info;
     int error = bagi_windows_open(
-        path, 0, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, &handle);
+        path, 0, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS | flags, &handle);
     if (!error) {
-        error = bagi_result(GetFileInformationByHandle(handle, &info));
+        error = bagi_result(GetFileInformationByHandle(handle, info));
         CloseHandle(handle);
     }
-    if (error && error != ENOENT && error != ENOTDIR && error != EINVAL)
+    return error == ENOTDIR || error == EINVAL ? ENOENT : error;
+}
+
+static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
+    BY_HANDLE_FILE_INFORMATION info;
+    int error = bagi_windows_info(path, 0, &info);
+    if (error && error != ENOENT)
         return error;
     *kind = error ? BAGS_PATH_NONE
             : info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY
@@ -2267,25 +2270,15 @@ static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
 static int bagi_local_identify(
     BAGI_USER, void *file, const char *path, bags_identity *identity) {
     BY_HANDLE_FILE_INFORMATION info;
-    HANDLE handle = file;
-    DWORD flags = FILE_FLAG_BACKUP_SEMANTICS;
-    bool link = false;
-    int error = 0;
-    for (int i = 0; i < 2 && !error && (i == 0 || link); i++) {
-        if (!file)
-            error = bagi_windows_open(path, 0, OPEN_EXISTING,
-                i ? flags : flags | FILE_FLAG_OPEN_REPARSE_POINT, &handle);
-        if (error)
-            break;
-        error = bagi_result(GetFileInformationByHandle(handle, &info));
-        link =
-            link || (!file && !error &&
-                        (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT));
-        if (!file)
-            CloseHandle(handle);
-    }
+    int error =
+        file ? bagi_result(GetFileInformationByHandle(file, &info))
+             : bagi_windows_info(path, FILE_FLAG_OPEN_REPARSE_POINT, &info);
+    bool link = !file && !error &&
+                (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT);
+    if (link)
+        error = bagi_windows_info(path, 0, &info);
     if (error)
-        return error == ENOTDIR || error == EINVAL ? ENOENT : error;
+        return error;
     identity->device = info.dwVolumeSerialNumber;
     identity->inode = (uint64_t)info.nFileIndexHigh << 32 | info.nFileIndexLow;
     identity->time = (uint64_t)info.ftCreationTime.dwHighDateTime << 32 |
@@ -2342,19 +2335,6 @@ static const char *bagi_system_text(int error, char *buffer, size_t size) {
 #else
     return strerror_r(error, buffer, size) == 0 ? buffer : "unknown error";
 #endif
-}
-
-/* On macOS fsync leaves the data in the drive's cache. F_FULLFSYNC does not, but
- * not every file system supports it. Only if it is unsupported, fsync is called:
- * after a failed sync the next one may succeed although data was lost. */
-static int bagi_sync_fd(int fd) {
-#if defined(F_FULLFSYNC)
-    if (fcntl(fd, F_FULLFSYNC) == 0)
-        return 0;
-    if (errno != ENOTSUP && errno != EINVAL && errno != ENOTTY)
-        return -1;
-#endif
-    return fsync(fd);
 }
 
 #if defined(__linux__) && defined(__aarch64__)
@@ -2536,9 +2516,17 @@ static int bagi_local_truncate(BAGI_USER, void *file, uint64_t size) {
     return bagi_result(result);
 }
 
+/* On macOS fsync leaves the data in the drive's cache. F_FULLFSYNC does not, but
+ * not every file system supports it. Only if it is unsupported, fsync is called:
+ * after a failed sync the next one may succeed although data was lost. */
 static int bagi_local_sync(BAGI_USER, void *file) {
-    int result;
-    BAGI_RETRY(result, bagi_sync_fd(bagi_local_fd(file)));
+    int fd = bagi_local_fd(file), result;
+#if defined(F_FULLFSYNC)
+    BAGI_RETRY(result, fcntl(fd, F_FULLFSYNC));
+    if (result == 0 || (errno != ENOTSUP && errno != EINVAL && errno != ENOTTY))
+        return bagi_result(result);
+#endif
+    BAGI_RETRY(result, fsync(fd));
     return bagi_result(result);
 }
 
@@ -3407,12 +3395,6 @@ BAGI_COLD static bags_code bagi_fail_system(
     return bagi_fail_io(NULL, err, error, path, doing);
 }
 
-/* A file may be opened soon. */
-static void bagi_expect(const bagi_env *env, const char *path) {
-    if (env->io.expect && path)
-        env->io.expect(env->io.user, path);
-}
-
 /* *file is NULL after a failure. */
 static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
     void **file, bags_error *err) {
@@ -3571,10 +3553,9 @@ static char *bagi_absolute(
     char *here = (char *)bagi_alloc(&env->memory, most, err);
     if (!here)
         return NULL;
-    char *out = bagi_local_directory(here, most)
-                    ? bagi_print(&env->memory, err, "%s" BAGI_HERE "%.*s", here,
-                          (int)size, path)
-                    : bagi_copy_text(&env->memory, path, size, err);
+    bool known = bagi_local_directory(here, most);
+    char *out = bagi_print(&env->memory, err, "%s%s%.*s", known ? here : "",
+        known ? BAGI_HERE : "", (int)size, path);
     bagi_free(&env->memory, here, most);
     return out;
 }
@@ -3619,7 +3600,7 @@ static bags_code bagi_identify(const bagi_env *env, void *file,
         return BAGS_OK;
     int error = env->io.identify(env->io.user, file, path, &found);
     if (error)
-        return bagi_fail_system(err, error, path, "identify");
+        return bagi_fail_io(NULL, err, error, path, "identify");
     uint64_t words[] = {found.device, found.inode, found.time, found.size};
     uint64_t mix = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -3703,12 +3684,14 @@ static char *bagi_dir_path(const bagi_dir *dir, const char *name,
 /* A file of a directory may be opened soon. */
 static void bagi_dir_expect(
     const bagi_dir *dir, const char *name, const char *suffix) {
+    const bagi_env *env = dir->env;
     bags_error ignored;
-    if (!dir->env->io.expect)
+    if (!env->io.expect)
         return;
     char *path = bagi_dir_path(dir, name, suffix, &ignored);
-    bagi_expect(dir->env, path);
-    bagi_free_text(&dir->env->memory, path);
+    if (path)
+        env->io.expect(env->io.user, path);
+    bagi_free_text(&env->memory, path);
 }
 
 /* *has: there is a file of this name. */
@@ -4125,7 +4108,7 @@ static BAGI_HOT size_t bagi_refs_field(
 static BAGI_HOT bool bagi_refs_parse(
     bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
     size_t at = 1;
-    if (BAGI_UNLIKELY(*blob.data != (0x90 | count) || count > 15)) {
+    if (BAGI_UNLIKELY(count > 15 || *blob.data != (0x90 | count))) {
         uint64_t length = 0;
         at = bagi_msgpack_array(blob, 0, &length);
         if (length != count)
@@ -4671,85 +4654,40 @@ BAGI_COLD static bags_code bagi_fail_dims(
         (uint64_t)dims, BAGS_MAX_DIMS);
 }
 
-/* Parse DTYPE,D0,...; one dimension may be -1. */
-static bags_code bagi_array_arguments(
-    bagi_array *codec, const bags_type *type, bags_error *err) {
+/* Parse DTYPE,D0,...; one dimension may be -1. Without arguments all is 0. */
+static bags_code bagi_array_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
+    (void)codec;
+    bagi_array made;
+    memset(&made, 0, sizeof made);
+    if (!type->count)
+        return bagi_state_open(allocator, &made.own, sizeof made, state, err);
     bags_view name = bags_type_argument(type, 0);
-    codec->dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
-    if (codec->dtype == BAGS_DTYPE_NONE)
+    made.dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
+    if (made.dtype == BAGS_DTYPE_NONE)
         return bagi_fail_dtype(err, BAGS_ERROR_TYPE, name);
-    codec->dims = type->count - 1;
-    if (codec->dims > BAGS_MAX_DIMS)
-        return bagi_fail_dims(err, BAGS_ERROR_TYPE, codec->dims);
-    codec->wild = codec->dims;
-    for (size_t i = 0; i < codec->dims; i++) {
-        if (codec->wild == codec->dims &&
+    made.wild = made.dims = type->count - 1;
+    if (made.dims > BAGS_MAX_DIMS)
+        return bagi_fail_dims(err, BAGS_ERROR_TYPE, made.dims);
+    for (size_t i = 0; i < made.dims; i++) {
+        if (made.wild == made.dims &&
             bagi_same(bags_type_argument(type, i + 1), "-1")) {
-            codec->wild = i;
-            codec->shape[i] = 1; /* `bytes` is then the size of one step */
-        } else if (!bags_type_number(type, i + 1, &codec->shape[i])) {
+            made.wild = i;
+            made.shape[i] = 1; /* `bytes` is then the size of one step */
+        } else if (!bags_type_number(type, i + 1, &made.shape[i])) {
             return bags_fail(err, BAGS_ERROR_TYPE,
                 "invalid dimension %" PRIu64
                 " (expected a number; one may be -1)",
                 (uint64_t)i);
         }
     }
-    if (!bags_array_size(
-            codec->dtype, codec->dims, codec->shape, &codec->bytes))
+    if (!bags_array_size(made.dtype, made.dims, made.shape, &made.bytes))
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "array too large for the address space");
-    if (codec->bytes == 0 && codec->wild < codec->dims)
+    if (made.bytes == 0 && made.wild < made.dims)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "invalid dimensions (-1 next to 0 cannot be derived from a size)");
-    return BAGS_OK;
-}
-
-static bags_code bagi_array_open(const bags_codec *codec, const bags_type *type,
-    const bags_allocator *allocator, void **state, bags_error *err) {
-    (void)codec;
-    bagi_array made;
-    memset(&made, 0, sizeof made);
-    bags_code code =
-        type->count ? bagi_array_arguments(&made, type, err) : BAGS_OK;
-    return code
-               ? code
-               : bagi_state_open(allocator, &made.own, sizeof made, state, err);
-}
-
-/* Bounds what precedes the elements in a blob that contains dtype and shape. */
-#define BAGI_HEAD_MAX (16 + 9 * BAGS_MAX_DIMS)
-
-/* Check a value that is to be encoded: it must be consistent, and have the dtype and
- * shape of the type, if that has any. *size receives the bytes of its elements. */
-static bags_code bagi_array_check(const bagi_array *codec,
-    const bags_value *value, size_t *size, bags_error *err) {
-    if (value->kind != BAGS_KIND_ARRAY)
-        return bagi_fail_kind(err, value, "array");
-    if (!bags_dtype_size(value->dtype))
-        return bags_fail(err, BAGS_ERROR_VALUE, "array without a dtype");
-    if (value->dims > BAGS_MAX_DIMS)
-        return bagi_fail_dims(err, BAGS_ERROR_VALUE, value->dims);
-    if (!bags_array_size(value->dtype, value->dims, value->shape, size) ||
-        *size > SIZE_MAX - BAGI_HEAD_MAX)
-        return bags_fail(
-            err, BAGS_ERROR_VALUE, "array too large for the address space");
-    if (codec->dtype == BAGS_DTYPE_NONE)
-        return BAGS_OK;
-    if (value->dtype != codec->dtype)
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "dtype mismatch (%s, expected %s)", bags_dtype_name(value->dtype),
-            bags_dtype_name(codec->dtype));
-    if (value->dims != codec->dims)
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "shape mismatch (%" PRIu64 " dimensions, expected %" PRIu64 ")",
-            (uint64_t)value->dims, (uint64_t)codec->dims);
-    for (size_t i = 0; i < codec->dims; i++)
-        if (i != codec->wild && value->shape[i] != codec->shape[i])
-            return bags_fail(err, BAGS_ERROR_VALUE,
-                "shape mismatch (%" PRIu64 ", expected %" PRIu64
-                " for dimension %" PRIu64 ")",
-                value->shape[i], codec->shape[i], (uint64_t)i);
-    return BAGS_OK;
+    return bagi_state_open(allocator, &made.own, sizeof made, state, err);
 }
 
 /* Copy elements between native and little-endian byte order. */
@@ -4761,79 +4699,72 @@ static void bagi_array_copy(
         memcpy(to, from, size);
 }
 
-/* What precedes the elements in a blob that contains dtype and shape. */
-static size_t bagi_self_head(
-    const bags_value *value, size_t size, unsigned char *out) {
-    const char *code = bags_dtype_code(value->dtype);
-    size_t used = bagi_msgpack_put_array(out, 3), length = strlen(code);
-    out[used++] = (unsigned char)(0xA0 | (length + 1));
-    out[used++] = bags_dtype_size(value->dtype) == 1 ? '|' : '<';
-    memcpy(out + used, code, length);
-    used += length;
-    used += bagi_msgpack_put_array(out + used, value->dims);
-    for (size_t i = 0; i < value->dims; i++)
-        used += bagi_msgpack_put_uint(out + used, value->shape[i]);
-    return used + bagi_msgpack_put(out + used, 0xC4, size, 0);
-}
+/* Bounds what precedes the elements in a blob that contains dtype and shape. */
+#define BAGI_HEAD_MAX (16 + 9 * BAGS_MAX_DIMS)
 
+/* The value must be consistent, and have the dtype and shape of the type, if that has
+ * any. The blob is a view of the value's elements unless a head precedes them or their
+ * byte order differs. */
 static bags_code bagi_array_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bagi_array *codec = (const bagi_array *)state;
-    size_t size = 0;
-    bags_code code = bagi_array_check(codec, value, &size, err);
-    if (code)
-        return code;
     bool self = codec->dtype == BAGS_DTYPE_NONE;
     bool swap = !bags_little_endian() && bags_dtype_swap(value->dtype) > 1;
-    if (!self && !swap) {
-        blob->data = (const unsigned char *)value->data;
-        blob->size = size;
-        return BAGS_OK;
-    }
+    size_t size = 0, used = 0;
+    if (value->kind != BAGS_KIND_ARRAY)
+        return bagi_fail_kind(err, value, "array");
+    if (!bags_dtype_size(value->dtype))
+        return bags_fail(err, BAGS_ERROR_VALUE, "array without a dtype");
+    if (value->dims > BAGS_MAX_DIMS)
+        return bagi_fail_dims(err, BAGS_ERROR_VALUE, value->dims);
+    if (!bags_array_size(value->dtype, value->dims, value->shape, &size) ||
+        size > SIZE_MAX - BAGI_HEAD_MAX)
+        return bags_fail(
+            err, BAGS_ERROR_VALUE, "array too large for the address space");
+    if (!self && value->dtype != codec->dtype)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "dtype mismatch (%s, expected %s)", bags_dtype_name(value->dtype),
+            bags_dtype_name(codec->dtype));
+    if (!self && value->dims != codec->dims)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "shape mismatch (%" PRIu64 " dimensions, expected %" PRIu64 ")",
+            (uint64_t)value->dims, (uint64_t)codec->dims);
+    for (size_t i = 0; !self && i < codec->dims; i++)
+        if (i != codec->wild && value->shape[i] != codec->shape[i])
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "shape mismatch (%" PRIu64 ", expected %" PRIu64
+                " for dimension %" PRIu64 ")",
+                value->shape[i], codec->shape[i], (uint64_t)i);
     /* A bin of msgpack has at most 2^32-1 bytes. */
     if (self && size > UINT32_MAX)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "array too large for its type (%" PRIu64 " bytes, maximum 2^32-1)",
             (uint64_t)size);
-    code = bags_buffer_reserve(scratch, BAGI_HEAD_MAX + size, err);
-    if (code)
-        return code;
-    size_t head = self ? bagi_self_head(value, size, scratch->data) : 0;
-    bagi_array_copy(
-        scratch->data + head, value->data, size, value->dtype, swap);
-    blob->data = scratch->data;
-    blob->size = head + size;
-    return BAGS_OK;
-}
-
-/* Make a value of the bytes of an array: a view of them if they are aligned and in
- * native byte order, otherwise a copy. The shape is copied to scratch, since the
- * caller's is on the stack or in a codec that may be closed before the value is
- * used. */
-static bags_code bagi_array_value(bags_dtype dtype, bool big, size_t dims,
-    const uint64_t *shape, bags_view data, bags_buffer *scratch,
-    bags_value *value, bags_error *err) {
-    size_t unit = bags_dtype_swap(dtype); /* its alignment, too */
-    bool swap = unit > 1 && big == bags_little_endian();
-    bool copy = swap || (uintptr_t)data.data % unit != 0;
-    size_t front = dims * sizeof *shape;
-    /* 1 byte more, so that scratch, to which the value points, is not NULL. */
-    if (data.size > SIZE_MAX - front - 1)
-        return bagi_fail_memory(err, data.size);
-    bags_code code =
-        bags_buffer_reserve(scratch, front + (copy ? data.size : 0) + 1, err);
-    if (code)
-        return code;
-    memcpy(scratch->data, shape, front);
-    if (copy) {
-        bagi_array_copy(
-            scratch->data + front, data.data, data.size, dtype, swap);
-        data.data = scratch->data + front;
+    if (!self && !swap) {
+        blob->data = (const unsigned char *)value->data;
+        blob->size = size;
+        return BAGS_OK;
     }
-    *value = bagi_value(BAGS_KIND_ARRAY, data.data, data.size);
-    value->dtype = dtype;
-    value->dims = dims;
-    value->shape = (const uint64_t *)(const void *)scratch->data;
+    bags_code failed = bags_buffer_reserve(scratch, BAGI_HEAD_MAX + size, err);
+    if (failed)
+        return failed;
+    unsigned char *out = scratch->data;
+    if (self) { /* the head: see above */
+        const char *code = bags_dtype_code(value->dtype);
+        size_t length = strlen(code);
+        used = bagi_msgpack_put_array(out, 3);
+        out[used++] = (unsigned char)(0xA0 | (length + 1));
+        out[used++] = bags_dtype_size(value->dtype) == 1 ? '|' : '<';
+        memcpy(out + used, code, length);
+        used += length;
+        used += bagi_msgpack_put_array(out + used, value->dims);
+        for (size_t i = 0; i < value->dims; i++)
+            used += bagi_msgpack_put_uint(out + used, value->shape[i]);
+        used += bagi_msgpack_put(out + used, 0xC4, size, 0);
+    }
+    bagi_array_copy(out + used, value->data, size, value->dtype, swap);
+    blob->data = out;
+    blob->size = used + size;
     return BAGS_OK;
 }
 
@@ -4858,51 +4789,69 @@ static size_t bagi_msgpack_bytes(
     return at + out->size;
 }
 
-/* A blob that contains dtype and shape: [dtype, [dimension, ...], elements]. */
-static bags_code bagi_self_decode(
-    bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
-    uint64_t count = 0, dims = 0, shape[BAGS_MAX_DIMS];
-    bags_view name = {NULL, 0}, data = {NULL, 0};
-    size_t size = 0, at = bagi_msgpack_array(blob, 0, &count);
-    at = bagi_msgpack_bytes(blob, at, 0xD9, &name);
-    at = bagi_msgpack_array(blob, at, &dims);
-    for (uint64_t i = 0; i < dims && dims <= BAGS_MAX_DIMS; i++)
-        at = bagi_msgpack_uint(blob, at, &shape[i]);
-    at = bagi_msgpack_bytes(blob, at, 0xC4, &data);
-    if (count != 3 || dims > BAGS_MAX_DIMS || at != blob.size)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "not a msgpack array of dtype, shape and elements");
-    bool big = false;
-    bags_dtype dtype =
-        bags_dtype_parse((const char *)name.data, name.size, &big);
-    if (dtype == BAGS_DTYPE_NONE)
-        return bagi_fail_dtype(err, BAGS_ERROR_LIMIT, name);
-    if (!bags_array_size(dtype, (size_t)dims, shape, &size) ||
-        size != data.size)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "size differs from that of the dtype and shape (%" PRIu64 " bytes)",
-            (uint64_t)data.size);
-    return bagi_array_value(
-        dtype, big, (size_t)dims, shape, data, scratch, value, err);
-}
-
+/* Find dtype, shape and elements, in the blob or by the type. The value is a view of
+ * the elements if they are aligned and in native byte order, otherwise a copy. The
+ * shape is copied to scratch, since the codec may be closed before the value is used. */
 static bags_code bagi_array_decode(void *state, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     const bagi_array *codec = (const bagi_array *)state;
-    if (codec->dtype == BAGS_DTYPE_NONE)
-        return bagi_self_decode(blob, scratch, value, err);
-    bool wild = codec->wild < codec->dims;
-    if (wild ? blob.size % codec->bytes != 0 : blob.size != codec->bytes)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "size mismatch (%" PRIu64 " bytes, expected %s%" PRIu64 ")",
-            (uint64_t)blob.size, wild ? "a multiple of " : "",
-            (uint64_t)codec->bytes);
-    uint64_t shape[BAGS_MAX_DIMS];
-    memcpy(shape, codec->shape, codec->dims * sizeof *shape);
-    if (wild)
-        shape[codec->wild] = blob.size / codec->bytes;
-    return bagi_array_value(
-        codec->dtype, false, codec->dims, shape, blob, scratch, value, err);
+    bags_dtype dtype = codec->dtype;
+    uint64_t dims = codec->dims, shape[BAGS_MAX_DIMS];
+    bool big = false, wild = codec->wild < codec->dims;
+    bags_view data = blob;
+    if (dtype == BAGS_DTYPE_NONE) {
+        uint64_t count = 0;
+        bags_view name = {NULL, 0};
+        size_t size = 0, at = bagi_msgpack_array(blob, 0, &count);
+        at = bagi_msgpack_bytes(blob, at, 0xD9, &name);
+        at = bagi_msgpack_array(blob, at, &dims);
+        for (uint64_t i = 0; i < dims && dims <= BAGS_MAX_DIMS; i++)
+            at = bagi_msgpack_uint(blob, at, &shape[i]);
+        at = bagi_msgpack_bytes(blob, at, 0xC4, &data);
+        if (count != 3 || dims > BAGS_MAX_DIMS || at != blob.size)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "not a msgpack array of dtype, shape and elements");
+        dtype = bags_dtype_parse((const char *)name.data, name.size, &big);
+        if (dtype == BAGS_DTYPE_NONE)
+            return bagi_fail_dtype(err, BAGS_ERROR_LIMIT, name);
+        if (!bags_array_size(dtype, (size_t)dims, shape, &size) ||
+            size != data.size)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "size differs from that of the dtype and shape (%" PRIu64
+                " bytes)",
+                (uint64_t)data.size);
+    } else {
+        if (wild ? blob.size % codec->bytes != 0 : blob.size != codec->bytes)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "size mismatch (%" PRIu64 " bytes, expected %s%" PRIu64 ")",
+                (uint64_t)blob.size, wild ? "a multiple of " : "",
+                (uint64_t)codec->bytes);
+        memcpy(shape, codec->shape, codec->dims * sizeof *shape);
+        if (wild)
+            shape[codec->wild] = blob.size / codec->bytes;
+    }
+    size_t unit = bags_dtype_swap(dtype); /* its alignment, too */
+    bool swap = unit > 1 && big == bags_little_endian();
+    bool copy = swap || (uintptr_t)data.data % unit != 0;
+    size_t front = (size_t)dims * sizeof *shape;
+    /* 1 byte more, so that scratch, to which the value points, is not NULL. */
+    if (data.size > SIZE_MAX - front - 1)
+        return bagi_fail_memory(err, data.size);
+    bags_code code =
+        bags_buffer_reserve(scratch, front + (copy ? data.size : 0) + 1, err);
+    if (code)
+        return code;
+    memcpy(scratch->data, shape, front);
+    if (copy) {
+        bagi_array_copy(
+            scratch->data + front, data.data, data.size, dtype, swap);
+        data.data = scratch->data + front;
+    }
+    *value = bagi_value(BAGS_KIND_ARRAY, data.data, data.size);
+    value->dtype = dtype;
+    value->dims = (size_t)dims;
+    value->shape = (const uint64_t *)(const void *)scratch->data;
+    return BAGS_OK;
 }
 
 /* ---- the registry ----
@@ -5002,13 +4951,14 @@ typedef struct bagi_coder {
     bags_allocator memory;
 } bagi_coder;
 
-/* Pass on a codec's failure. The codec writes an error of its own, `why`, so that a
- * codec that returns a code without a message is noticed. */
-BAGI_COLD static bags_code bagi_codec_failed(
+/* Pass on the result of a codec. It writes an error of its own, `why`, whose code is
+ * BAGS_OK before, so that a codec that fails without a message is noticed. */
+static bags_code bagi_codec_result(
     bags_code code, const bags_error *why, bags_error *err) {
-    if (why->code != code)
+    if (code && why->code != code)
         return bags_fail(err, code, "the codec failed without a message");
-    *err = *why;
+    if (code)
+        *err = *why;
     return code;
 }
 
@@ -5018,18 +4968,15 @@ static bags_code bagi_coder_start(
     const bags_codec *codec = coder->codec;
     if (!codec)
         return bags_fail(err, BAGS_ERROR_TYPE, "no codec for this type");
-    if (codec->open) {
-        bags_error why;
-        why.code = BAGS_OK;
-        bags_code code =
-            codec->open(codec, type, &coder->memory, &coder->state, &why);
-        if (code)
-            return bagi_codec_failed(code, &why, err);
-    } else if (type->count) {
+    if (!codec->open && type->count)
         return bagi_fail_arguments(err);
-    }
-    coder->ready = true;
-    return BAGS_OK;
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code = codec->open ? codec->open(codec, type, &coder->memory,
+                                       &coder->state, &why)
+                                 : BAGS_OK;
+    coder->ready = !code;
+    return bagi_codec_result(code, &why, err);
 }
 
 /* Fails only if out of memory. After any other failure err is untouched, and the
@@ -5089,10 +5036,9 @@ static bags_code bagi_coder_encode(const bagi_coder *coder,
         why.code = BAGS_OK;
         code = coder->codec->encode(coder->state, value, scratch, &made, &why);
     }
-    if (code)
-        return bagi_codec_failed(code, &why, err);
-    *blob = made;
-    return BAGS_OK;
+    if (!code)
+        *blob = made;
+    return bagi_codec_result(code, &why, err);
 }
 
 /* As for encoding, *value is untouched on failure. */
@@ -5108,10 +5054,9 @@ static bags_code bagi_coder_decode(const bagi_coder *coder,
     why.code = BAGS_OK;
     bags_code code =
         coder->codec->decode(coder->state, blob, scratch, &made, &why);
-    if (code)
-        return bagi_codec_failed(code, &why, err);
-    *value = made;
-    return BAGS_OK;
+    if (!code)
+        *value = made;
+    return bagi_codec_result(code, &why, err);
 }
 
 /* A coder for one call, to be closed after a failure, too. */
@@ -5512,15 +5457,14 @@ static bags_code bagi_bag_read_table(
     const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err) {
     unsigned char ends[4096];
     uint64_t last = 0;
-    bags_code code = BAGS_OK;
     *ascends = true;
     *crc = 0;
-    for (uint64_t i = 0, count; i < bag->length && !code; i += count) {
+    for (uint64_t i = 0, count; i < bag->length; i += count) {
         count = BAGI_MIN(bag->length - i, sizeof ends / 8);
-        code = bagi_file_read(bag, bagi_bag_table(bag), bag->table + 8 * i,
-            ends, (size_t)count * 8, err);
+        bags_code code = bagi_file_read(bag, bagi_bag_table(bag),
+            bag->table + 8 * i, ends, (size_t)count * 8, err);
         if (code)
-            break;
+            return code;
         *crc = bagi_crc(*crc, ends, (size_t)count * 8);
         for (uint64_t k = 0; k < count; k++) {
             uint64_t end = bagi_load_u64(ends + 8 * k);
@@ -5528,7 +5472,7 @@ static bags_code bagi_bag_read_table(
             last = end;
         }
     }
-    return code;
+    return BAGS_OK;
 }
 
 /*
@@ -5617,24 +5561,34 @@ static bags_code bagi_bag_shape_split(
     return BAGS_OK;
 }
 
-/* Keep a table or the CRCs in memory: `count` entries of `entry` bytes. */
-static bags_code bagi_bag_cache(bag_reader *bag, int which,
-    const bagi_file *file, uint64_t offset, uint64_t count, size_t entry,
-    bags_error *err) {
-    size_t length = 0;
-    if (file->map || count == 0)
+/* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
+static const size_t bagi_entry_size[] = {0, 4, 8};
+
+/* Set the pointer to the entries of a Bag: its end offsets or its CRCs. They are
+ * mapped, or are read now to be kept in memory; otherwise the pointer is NULL. */
+static bags_code bagi_bag_entries(
+    bag_reader *bag, int which, bool cache, bags_error *err) {
+    bool ends = which == BAGI_ENDS;
+    const bagi_file *file = ends ? bagi_bag_table(bag) : &bag->file[which];
+    const unsigned char **out = ends ? &bag->ends : &bag->crcs;
+    uint64_t offset = ends ? bag->table : 0;
+    uint64_t count = ends ? bag->length : bag->trailer.length;
+    size_t size = 0;
+    *out = file->map ? file->map + offset : NULL;
+    if (file->map || !cache || count == 0)
         return BAGS_OK;
-    if (!bagi_size(count, &length) || length > SIZE_MAX / 2 / entry)
+    if (!bagi_size(count, &size) || size > SIZE_MAX / 2 / 8)
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: the table is too large for the address space",
             bagi_tail(file->path));
-    bag->cached[which] =
-        (unsigned char *)bagi_alloc_raw(&bag->env->memory, length * entry, err);
-    if (!bag->cached[which])
+    size *= bagi_entry_size[which];
+    unsigned char *data =
+        (unsigned char *)bagi_alloc_raw(&bag->env->memory, size, err);
+    if (!data)
         return BAGS_ERROR_MEMORY;
-    bag->cached_size[which] = length * entry;
-    return bagi_file_read(
-        bag, file, offset, bag->cached[which], length * entry, err);
+    *out = bag->cached[which] = data;
+    bag->cached_size[which] = size;
+    return bagi_file_read(bag, file, offset, data, size, err);
 }
 
 /* ---- checksums next to a Bag ---- */
@@ -5731,10 +5685,7 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
             "%08" PRIx32 ", stored %08" PRIx32
             "): one of them is of another version",
             bagi_tail(file->path), how->record.bound, trailer->spec);
-    if (how->cache_index)
-        code = bagi_bag_cache(bag, BAGI_CRCS, file, 0, trailer->length, 4, err);
-    bag->crcs = bag->cached[BAGI_CRCS] ? bag->cached[BAGI_CRCS] : file->map;
-    return code;
+    return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
 }
 
 BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
@@ -5764,13 +5715,9 @@ static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
         bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_CRCS]);
 }
 
-/* Set the pointers to what is mapped or cached. */
+/* Set the pointer to the blobs, if they are mapped, and what bag_reader_get needs. */
 static void bagi_bag_point(bag_reader *bag) {
-    const bagi_file *table = bagi_bag_table(bag);
     bag->data = bag->file[BAGI_BLOBS].map;
-    bag->ends = bag->cached[BAGI_ENDS];
-    if (!bag->ends && table->map)
-        bag->ends = table->map + bag->table;
     /* Blobs that are compared with checksums need more than two loads. */
     if (bag->data && bag->ends && !bag->split && !bag->v2 && !bag->random &&
         !bag->verify) {
@@ -5827,9 +5774,8 @@ static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         if (!code && !moved)
             code = split ? bagi_bag_shape_split(bag, how, &why)
                          : bagi_bag_shape(bag, how->allow_empty, &why);
-        if (!code && !moved && how->cache_index)
-            code = bagi_bag_cache(bag, BAGI_ENDS, bagi_bag_table(bag),
-                bag->table, bag->length, 8, &why);
+        if (!code && !moved)
+            code = bagi_bag_entries(bag, BAGI_ENDS, how->cache_index, &why);
         if (!code && !moved && how->verify_checksums)
             code = bagi_crcs_open(bag, dir, how, &why);
         /* What contradicts itself may be of two shards. */
@@ -5875,9 +5821,6 @@ static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     }
     return BAGS_OK;
 }
-
-/* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
-static const uint64_t bagi_entry_size[] = {0, 4, 8};
 
 /* Where a file of a Bag ends after `length` blobs that end at `end`. */
 static uint64_t bagi_bag_position(int which, uint64_t length, uint64_t end) {
@@ -6677,6 +6620,8 @@ BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
     bags_code code = file->path ? BAGS_OK : BAGS_ERROR_MEMORY;
     if (!code)
         code = bagi_bag_shape(reader, options->allow_empty_file, err);
+    if (!code)
+        code = bagi_bag_entries(reader, BAGI_ENDS, false, err);
     bagi_bag_point(reader);
     file->map = NULL; /* the caller's: not to be unmapped */
     if (!code)
@@ -11680,6 +11625,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
 BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
+    BAGI_ERR(err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
@@ -11705,12 +11651,8 @@ BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
-    BAGI_NEED(reader && row && out, err);
-    if (BAGI_UNLIKELY(!err)) {
-        bags_error ignored;
-        return bagi_reader_get_blob(
-            reader, index, field, item, row, out, &ignored);
-    }
+    BAGI_NEED(reader && row, err); /* three checks as one would be slower */
+    BAGI_NEED(out, err);
     return bagi_reader_get_blob(reader, index, field, item, row, out, err);
 }
 
