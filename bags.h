@@ -1820,6 +1820,11 @@ BAGS_API bags_code bags_verify(const char *path,
  *                         threads without a lock; BAGI_ADD adds to a long
  *     BAGI_WINDOWS_PATHS  paths follow the rules of Windows
  *     BAGI_HWCAP          bagi_hwcap returns the features of an ARM CPU
+ *
+ * A hook for local files is one system call, or what a system without that call does
+ * instead. It returns 0 or an errno value, writes its output only if it returns 0, and
+ * keeps no state: all hooks may be called by any thread. Other sections reach them
+ * through the caller's bags_io, which bags_io_local fills in.
  * ====================================================================== */
 
 #include <errno.h>
@@ -2696,7 +2701,8 @@ static size_t bagi_maps_allowed(void) {
 /* ========================================================================
  * >>bytes
  * Little-endian integers at any address, byte order, UTF-8, and the check of a
- * size that comes from a file.
+ * size that comes from a file. No function allocates or fails with a message; every
+ * section calls them.
  * ====================================================================== */
 
 /* In C99 an inline definition emits no function. These declarations emit the one
@@ -2837,7 +2843,8 @@ static bool bagi_same(bags_view bytes, const char *text) {
  * and ARM64 compute it with the CPU's own instruction, if it has one; it takes
  * three cycles, but one can start in every cycle, so long texts are read in three
  * lanes at the same time. Otherwise it is computed with tables, which are
- * constants: nothing is initialised at run time or shared by threads.
+ * constants: nothing is initialised at run time or shared by threads. Writers compute
+ * the CRC of a blob as they buffer it, readers and verify as they return or walk it.
  * ====================================================================== */
 
 #if defined(__x86_64__) && !defined(__TINYC__) &&                              \
@@ -3077,7 +3084,8 @@ static bool bagi_trailer_load(
  * >>fail
  * A message is written where the fault is found; callers that know more about the
  * location (the file, the field, the index) put it in front on the way up.
- * Private functions are never called with err NULL.
+ * Private functions are never called with err NULL. What was written is always one
+ * line of valid UTF-8, so that it may be printed whatever an untrusted file contains.
  * ====================================================================== */
 
 /* The first statement of a public function whose err may be NULL and is passed to
@@ -3196,7 +3204,8 @@ BAGI_COLD static bags_code bagi_fail_memory(bags_error *err, size_t size) {
 /* ========================================================================
  * >>memory
  * Allocation through the caller's hook, which receives the size of what it frees,
- * and the buffers that callers own.
+ * and the buffers that callers own. Nothing else in the library calls malloc, apart
+ * from >>platform on Windows. A size that comes from a file is checked before.
  * ====================================================================== */
 
 /* An object's copy of its hooks, with the defaults filled in. */
@@ -3352,8 +3361,11 @@ static void bagi_buffer_adopt(
 }
 /* ========================================================================
  * >>files
- * What the rest calls instead of the hooks: reads and writes that are complete or
- * fail with a message, and directories whose files have a name and a suffix.
+ * What the rest calls instead of the hooks: reads that are complete or fail with a
+ * message, paths, the identity of files, and directories whose files have a name and a
+ * suffix. A message begins with the path as the caller passed it, although the paths
+ * that the hooks receive are absolute. The set of open files is in >>bag-read, and
+ * what is written passes through the streams of >>bag-write.
  * ====================================================================== */
 
 /* Refuse a path that the caller left out. */
@@ -3771,7 +3783,9 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
 /* ========================================================================
  * >>json
  * The JSON of spec.json: one object whose keys and values are strings. It is read
- * with any whitespace and escapes, and written as Python's json.dumps writes it.
+ * with any whitespace and escapes, and written as Python's json.dumps writes it. A
+ * parser returns false after the first fault, and leaves `at` there for the message.
+ * >>spec is the only caller.
  * ====================================================================== */
 
 typedef struct bagi_json {
@@ -3783,6 +3797,7 @@ typedef struct bagi_json {
     const char *fault; /* what is wrong at `at` */
 } bagi_json;
 
+/* The first fault; false, to be returned. */
 static bool bagi_json_fault(bagi_json *json, const char *fault) {
     json->fault = fault;
     return false;
@@ -3793,6 +3808,7 @@ static unsigned char bagi_json_peek(const bagi_json *json) {
     return json->at < json->size ? json->text[json->at] : 0;
 }
 
+/* Skip whitespace. */
 static void bagi_json_space(bagi_json *json) {
     while (bagi_json_peek(json) && strchr(" \t\r\n", bagi_json_peek(json)))
         json->at++;
@@ -4168,7 +4184,9 @@ static size_t bagi_refs_write(const bags_type *types, size_t count,
  *     name       one or more of a-z 0-9 - _
  *     argument   zero or more of these characters and the dot
  *
- * Only the shape of a type is checked here; its codec checks the arguments.
+ * Only the shape of a type is checked here; its codec checks the arguments. Nothing is
+ * copied: the views of a parsed type point into its text, which the spec of a dataset
+ * keeps.
  * ====================================================================== */
 
 /* True if the character may be in a name, or among the arguments. */
@@ -4278,6 +4296,7 @@ static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0, 0},
 
 #define BAGI_DTYPES (sizeof bagi_dtypes / sizeof *bagi_dtypes)
 
+/* What is not a dtype has the row of BAGS_DTYPE_NONE. */
 static const bagi_dtype *bagi_dtype_of(bags_dtype dtype) {
     size_t i = (size_t)dtype;
     return &bagi_dtypes[i < BAGI_DTYPES ? i : 0];
@@ -4454,6 +4473,7 @@ static bags_code bagi_state_open(const bags_allocator *memory,
     return BAGS_OK;
 }
 
+/* The allocator is in the memory that it frees. */
 static void bagi_state_close(void *state) {
     bagi_state own = *(bagi_state *)state;
     bagi_free(&own.memory, state, own.size);
@@ -4995,6 +5015,7 @@ static bags_code bagi_coder_open(bagi_coder *coder,
     return code;
 }
 
+/* A coder that is not ready has no state. */
 static void bagi_coder_close(bagi_coder *coder) {
     if (coder->ready && coder->codec->close)
         coder->codec->close(coder->state);
@@ -5100,14 +5121,37 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
  * >>bag-read
  * A Bag is seen through two pointers, to the bytes of its blobs and to their end
  * offsets. Either points into a map or a copy, or is NULL: then the file is read.
- * Blobs are found in two ways: a fetch reads those that a caller requests, and a
- * cursor goes over a Bag from front to back with memory of a fixed size.
+ *
+ *     bagi_bag_open        finds the files and the variant of a Bag, in O(1)
+ *     bagi_mapped_get      one blob, if the Bag is v1 and mapped: two loads
+ *     bagi_fetch_run_all   the blobs that a caller requests, in any order
+ *     bagi_cursor_next     blobs from front to back, with memory of a fixed size
+ *
+ * Readers call the first three, recovery, verify and checksum also the last. What holds
+ * while a Bag is open:
+ *
+ *   1. `length`, `limit` and `table` fit the sizes of the files. The entries between
+ *      are not checked: every read checks those that it uses.
+ *   2. Any number of threads may read. Nothing changes but the files of a set, which
+ *      its mutex guards, and `ordered`, which is set atomically.
+ *   3. A file that is mapped is not open. One that belongs to a set may be closed and
+ *      opened again; it must then be the same file, in the same shard.
  * ====================================================================== */
 
 #define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* ---- files that are read ---- */
+/* ---- files that are read ----
+ *
+ *     bagi_file_attach --> bagi_file_map --> mapped: closed by bagi_bag_open
+ *                                |
+ *                                +---------> open until bagi_file_close
+ *                                |
+ *                                '---------> listed in a set by bagi_bag_open
+ *
+ *     listed: bagi_file_pin opens it if it is closed, and keeps it open until
+ *     bagi_file_unpin; in between others may close it: bagi_files_evict
+ */
 
 typedef struct bagi_file {
     char *path; /* NULL: the Bag has no such file */
@@ -5138,6 +5182,7 @@ typedef struct bagi_files {
     bagi_file *newest, *oldest;
 } bagi_files;
 
+/* Take an open file out of the list. */
 static void bagi_files_unlink(bagi_files *files, bagi_file *file) {
     *(file->newer ? &file->newer->older : &files->newest) = file->older;
     *(file->older ? &file->older->newer : &files->oldest) = file->newer;
@@ -5145,6 +5190,7 @@ static void bagi_files_unlink(bagi_files *files, bagi_file *file) {
     files->count--;
 }
 
+/* Add an open file as the one that was used last. */
 static void bagi_files_link(bagi_files *files, bagi_file *file) {
     file->newer = NULL;
     file->older = files->newest;
@@ -5376,7 +5422,16 @@ static void bagi_file_close(bag_reader *bag, bagi_file *file) {
     memset(file, 0, sizeof *file);
 }
 
-/* ---- opening ---- */
+/* ---- opening ----
+ *
+ * Which variant a Bag is depends on where it is. In a dataset the shard decides. Of a
+ * standalone one, the files do:
+ *
+ *     no NAME.idx                                      v1 or v2, by its first entry
+ *     NAME.idx; NAME.bag ends in the table it lists    v1
+ *     NAME.idx; a valid table elsewhere in NAME.bag    an error: bagi_bag_contradicts
+ *     NAME.idx otherwise                               split, or still being written
+ */
 
 typedef enum bagi_where {
     BAGI_STANDALONE, /* look for NAME.idx, and decide */
@@ -5436,6 +5491,8 @@ static bags_code bagi_bag_shape(
     return BAGS_OK;
 }
 
+/* A table and a NAME.idx with `length` entries, the last one being `end`, are both
+ * valid and differ: which of them is right is for the caller to decide. */
 static bags_code bagi_bag_contradicts(
     const bag_reader *bag, uint64_t length, uint64_t end, bags_error *err) {
     const char *path = bagi_tail(bag->file[BAGI_BLOBS].path);
@@ -5698,6 +5755,7 @@ BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
 
 /* ---- a Bag ---- */
 
+/* Close the files and free the copies of a Bag, which may be partly open. */
 static void bagi_bag_release(bag_reader *bag) {
     for (int i = 0; i < BAGI_FILES; i++) {
         bagi_file_close(bag, &bag->file[i]);
@@ -5841,8 +5899,9 @@ static uint64_t bagi_bag_trim(bag_reader *bag, uint64_t length, uint64_t end) {
     return trailing;
 }
 
-/* ---- one blob's place ---- */
+/* ---- invalid blobs ---- */
 
+/* What is wrong with a blob whose entries are invalid. */
 BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag,
     uint64_t index, uint64_t start, uint64_t stop, bags_error *err) {
     const char *path = bagi_tail(bag->file[BAGI_BLOBS].path);
@@ -5926,6 +5985,7 @@ typedef struct bagi_fetch {
     bool advise; /* request the blobs and return without waiting */
 } bagi_fetch;
 
+/* They move when the buffer grows. */
 static bagi_span *bagi_fetch_spans(const bagi_fetch *fetch) {
     return (bagi_span *)(void *)fetch->spans->data;
 }
@@ -5958,6 +6018,7 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
     return BAGS_OK;
 }
 
+/* The order in the files, so that neighbours are read at once. */
 static int bagi_span_order(const void *a, const void *b) {
     const bagi_span *x = (const bagi_span *)a, *y = (const bagi_span *)b;
     if (x->bag != y->bag)
@@ -6327,6 +6388,7 @@ static void bagi_cursor_open(
     bagi_buffer_adopt(&cursor->bytes, &bag->env->memory);
 }
 
+/* A cursor of zeros, which was never opened, is accepted. */
 static void bagi_cursor_close(bagi_cursor *cursor) {
     if (!cursor->bag)
         return;
@@ -6496,6 +6558,7 @@ typedef struct bagi_standalone {
     bagi_env env;
 } bagi_standalone;
 
+/* Everything but the environment is 0. */
 static bagi_standalone *bagi_standalone_new(
     const bag_reader_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
