@@ -3785,7 +3785,7 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
  * The JSON of spec.json: one object whose keys and values are strings. It is read
  * with any whitespace and escapes, and written as Python's json.dumps writes it. A
  * parser returns false after the first fault, and leaves `at` there for the message.
- * >>spec is the only caller.
+ * Only >>spec calls it.
  * ====================================================================== */
 
 typedef struct bagi_json {
@@ -3838,38 +3838,31 @@ static uint32_t bagi_json_hex(bagi_json *json) {
     return number;
 }
 
-/* What follows a backslash: one letter, or \u, or two of these if they are a
- * surrogate pair. NUL is refused, since names and types are NUL-terminated in
+/* The character of what follows a backslash: one letter, or \u, or two of these if they
+ * are a surrogate pair. NUL is refused, since names and types are NUL-terminated in
  * memory. */
-static bool bagi_json_escape(bagi_json *json) {
+static bool bagi_json_escape(bagi_json *json, uint32_t *point) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     unsigned char next = bagi_json_peek(json);
     const char *found = next ? strchr(from, next) : NULL;
     if (!found && next != 'u')
         return bagi_json_fault(json, "invalid escape");
     json->at++;
-    if (found) {
-        json->buffer[json->used++] = to[found - from];
-        return true;
-    }
-    uint32_t point = bagi_json_hex(json);
-    if (point == UINT32_MAX)
+    *point = found ? (unsigned char)to[found - from] : bagi_json_hex(json);
+    if (*point == UINT32_MAX)
         return bagi_json_fault(json, "\\u without four hexadecimal digits");
-    if (point >= 0xD800 && point < 0xE000) {
+    if (*point >= 0xD800 && *point < 0xE000) {
         uint32_t low = 0;
         if (json->size - json->at >= 2 &&
             memcmp(json->text + json->at, "\\u", 2) == 0) {
             json->at += 2;
             low = bagi_json_hex(json);
         }
-        if (point >= 0xDC00 || low < 0xDC00 || low > 0xDFFF)
+        if (*point >= 0xDC00 || low < 0xDC00 || low > 0xDFFF)
             return bagi_json_fault(json, "unpaired surrogate");
-        point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00);
+        *point = 0x10000 + ((*point - 0xD800) << 10) + (low - 0xDC00);
     }
-    if (point == 0)
-        return bagi_json_fault(json, "NUL character in a string");
-    json->used += bagi_utf8_encode(point, json->buffer + json->used);
-    return true;
+    return *point || bagi_json_fault(json, "NUL character in a string");
 }
 
 /* Append a decoded string to the buffer. */
@@ -3877,9 +3870,9 @@ static bool bagi_json_string(bagi_json *json, const char *fault) {
     if (!bagi_json_mark(json, '"', fault))
         return false;
     while (json->at < json->size) {
-        const unsigned char *in = json->text + json->at;
         uint32_t point;
-        size_t length = bagi_utf8_sequence(in, json->size - json->at, &point);
+        size_t length = bagi_utf8_sequence(
+            json->text + json->at, json->size - json->at, &point);
         if (length == 0)
             return bagi_json_fault(json, "invalid UTF-8");
         if (point < 0x20)
@@ -3887,13 +3880,9 @@ static bool bagi_json_string(bagi_json *json, const char *fault) {
         json->at += length;
         if (point == '"')
             return true;
-        if (point == '\\') {
-            if (!bagi_json_escape(json))
-                return false;
-            continue;
-        }
-        memcpy(json->buffer + json->used, in, length);
-        json->used += length;
+        if (point == '\\' && !bagi_json_escape(json, &point))
+            return false;
+        json->used += bagi_utf8_encode(point, json->buffer + json->used);
     }
     return bagi_json_fault(json, "string without an end");
 }
@@ -5512,7 +5501,7 @@ static bags_code bagi_bag_contradicts(
  * offsets. */
 static bags_code bagi_bag_read_table(
     const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err) {
-    unsigned char ends[4096];
+    unsigned char ends[2048];
     uint64_t last = 0;
     *ascends = true;
     *crc = 0;
@@ -6643,14 +6632,11 @@ BAGS_API bag_reader *bag_reader_open(
     bagi_standalone *bag = bagi_standalone_new(options, err);
     if (!bag)
         return NULL;
-    bags_allocator memory = bag->env.memory;
     bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
-    if (code) {
-        bagi_free(&memory, bag, sizeof *bag);
-        return NULL;
+    if (!code) {
+        code = bagi_bag_open(&bag->reader, &dir, &how, err);
+        bagi_dir_free(&dir);
     }
-    code = bagi_bag_open(&bag->reader, &dir, &how, err);
-    bagi_dir_free(&dir);
     if (!code && journal && bag->reader.split)
         code = bagi_bag_keep_complete(&bag->reader, &reason, &trailing, err);
     if (!code)
