@@ -3285,9 +3285,11 @@ static bags_code bagi_grow(const bags_allocator *memory, void **data,
 /* A NUL-terminated copy of a text; free it with bagi_free_text. */
 static char *bagi_copy_text(const bags_allocator *memory, const char *text,
     size_t size, bags_error *err) {
-    char *copy = (char *)bagi_alloc(memory, size + 1, err);
-    if (copy)
-        memcpy(copy, text, size);
+    char *copy = (char *)bagi_alloc_raw(memory, size + 1, err);
+    if (!copy)
+        return NULL;
+    memcpy(copy, text, size);
+    copy[size] = '\0';
     return copy;
 }
 
@@ -3311,7 +3313,7 @@ static char *bagi_print(
         bags_fail(err, BAGS_ERROR_ARGUMENT, "text cannot be formatted");
         return NULL;
     }
-    char *text = (char *)bagi_alloc(memory, (size_t)size + 1, err);
+    char *text = (char *)bagi_alloc_raw(memory, (size_t)size + 1, err);
     if (!text)
         return NULL;
     va_start(arguments, format);
@@ -5418,7 +5420,7 @@ static void bagi_file_close(bag_reader *bag, bagi_file *file) {
  *
  *     no NAME.idx                                      v1 or v2, by its first entry
  *     NAME.idx; NAME.bag ends in the table it lists    v1
- *     NAME.idx; a valid table elsewhere in NAME.bag    an error: bagi_bag_contradicts
+ *     NAME.idx; a valid table elsewhere in NAME.bag    an error: bagi_bag_judge
  *     NAME.idx otherwise                               split, or still being written
  */
 
@@ -5480,23 +5482,6 @@ static bags_code bagi_bag_shape(
     return BAGS_OK;
 }
 
-/* A table and a NAME.idx with `length` entries, the last one being `end`, are both
- * valid and differ: which of them is right is for the caller to decide. */
-static bags_code bagi_bag_contradicts(
-    const bag_reader *bag, uint64_t length, uint64_t end, bags_error *err) {
-    const char *path = bagi_tail(bag->file[BAGI_BLOBS].path);
-    if (bag->length == length && bag->limit == end)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: the entries of its table and of its .idx differ; remove the "
-            ".idx only if the table is right",
-            path);
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: ends in a table of %" PRIu64 " blobs and %" PRIu64
-        " bytes, but its .idx lists %" PRIu64 " blobs and %" PRIu64
-        " bytes; remove the .idx only if the table is right",
-        path, bag->length, bag->limit, length, end);
-}
-
 /* Read the table: *ascends if its entries never decrease; *crc is that of the end
  * offsets. */
 static bags_code bagi_bag_read_table(
@@ -5522,56 +5507,69 @@ static bags_code bagi_bag_read_table(
 }
 
 /*
- * *begun: what follows the blobs of a NAME.idx with `length` entries, the last one
- * being `end`, is nothing, or the beginning of its table: the writer may have been
- * closing the Bag. The last 8 bytes may then locate what looks like another table.
+ * Judge a standalone Bag next to a NAME.idx with `length` entries, the last one being
+ * `end`. *v1: it ends in a v1 table that begins there and is as long. A valid table
+ * that differs contradicts the index: which of them is right is unknown. But what is
+ * in place of a table, or the last 8 bytes locate, may also be
+ *
+ *   - nothing, or the beginning of the table that the index lists: its writer may have
+ *     been closing the Bag
+ *   - blobs that look like a table: zeros, at offset 0, or a table without a leading 0
+ *
+ * Recovery would overwrite a table. It passes the CRC of the index: the entries are
+ * then compared, and what may be blobs must not look like a table either.
  */
-static bags_code bagi_bag_table_begun(const bag_reader *bag, uint64_t length,
-    uint64_t end, bool *begun, bags_error *err) {
+static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
+    const uint32_t *journal, bool *v1, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
-    unsigned char found[512], expected[512] = {0};
+    const char *path = bagi_tail(file->path);
+    unsigned char found[256], expected[256] = {0};
+    bags_error why;
+    bool ascends = false;
+    uint32_t table = 0;
+    *v1 = false;
+    bags_code code = bagi_bag_shape(bag, false, &why);
+    if (code == BAGS_ERROR_CORRUPT)
+        return BAGS_OK;
+    if (code) {
+        *err = why;
+        return code;
+    }
+    bool agrees = !bag->v2 && bag->limit == end && bag->length == length;
+    bool other = journal ? bag->length && (bag->limit || end == 0)
+                         : bag->limit && !bag->v2;
+    *v1 = agrees;
+    if (agrees ? !journal : !other)
+        return BAGS_OK;
     uint64_t rest = end <= file->size ? file->size - end : UINT64_MAX;
-    bags_code code = BAGS_OK;
-    *begun = rest <= 8 + 8 * length;
-    for (uint64_t at = 0; *begun && !code && at < rest; at += sizeof found) {
+    bool begun = !agrees && rest <= 8 + 8 * length;
+    for (uint64_t at = 0; begun && at < rest; at += sizeof found) {
         size_t size = (size_t)BAGI_MIN(rest - at, sizeof found);
         size_t zero = at == 0 ? BAGI_MIN(size, 8) : 0;
         code = bagi_file_read(bag, file, end + at, found, size, err);
         if (!code && size > zero)
             code = bagi_file_read(bag, &bag->file[BAGI_ENDS], at + zero - 8,
                 expected + zero, size - zero, err);
-        *begun = !code && memcmp(found, expected, size) == 0;
+        if (code)
+            return code;
+        begun = memcmp(found, expected, size) == 0;
     }
-    return code;
-}
-
-/*
- * Decide whether a standalone Bag next to a NAME.idx with `length` entries, the
- * last one being `end`, is v1: it ends in a v1 table that begins there and is as
- * long. A valid table that begins elsewhere contradicts the index. (Blobs of zeros
- * look like a table of empty blobs, at offset 0: that is not taken for one.)
- */
-static bags_code bagi_bag_is_v1(
-    bag_reader *bag, uint64_t length, uint64_t end, bool *v1, bags_error *err) {
-    bags_error ignored;
-    bool ascends = false, begun = false;
-    uint32_t crc = 0;
-    *v1 = false;
-    bags_code code = bagi_bag_shape(bag, false, &ignored);
-    if (code == BAGS_ERROR_CORRUPT)
+    if (begun)
         return BAGS_OK;
-    if (code) {
-        *err = ignored;
+    code = bagi_bag_read_table(bag, &ascends, &table, err);
+    *v1 = agrees && ascends;
+    if (code || !ascends || (agrees && table == *journal))
         return code;
-    }
-    *v1 = !bag->v2 && bag->limit == end && bag->length == length;
-    if (*v1 || bag->v2 || bag->limit == 0)
-        return BAGS_OK;
-    code = bagi_bag_table_begun(bag, length, end, &begun, err);
-    if (!code && !begun)
-        code = bagi_bag_read_table(bag, &ascends, &crc, err);
-    return !code && ascends ? bagi_bag_contradicts(bag, length, end, err)
-                            : code;
+    if (bag->length == length && bag->limit == end)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: the entries of its table and of its .idx differ; remove the "
+            ".idx only if the table is right",
+            path);
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: ends in a table of %" PRIu64 " blobs and %" PRIu64
+        " bytes, but its .idx lists %" PRIu64 " blobs and %" PRIu64
+        " bytes; remove the .idx only if the table is right",
+        path, bag->length, bag->limit, length, end);
 }
 
 /* The shape of a Bag with an index file; a torn last entry is ignored. */
@@ -5587,7 +5585,7 @@ static bags_code bagi_bag_shape_split(
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
     if (!code && how->where == BAGI_STANDALONE && !how->unfinished)
-        code = bagi_bag_is_v1(bag, length, end, &v1, err);
+        code = bagi_bag_judge(bag, length, end, NULL, &v1, err);
     if (code)
         return code;
     if (v1) {
@@ -10256,9 +10254,8 @@ static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
 static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     bool *left, bool *finished, bags_error *err) {
     bagi_how how;
-    bool v1 = false, ascends = false, ordered = false, checksums = false;
-    bool begun = false;
-    uint32_t table = 0, journal = 0;
+    bool v1 = false, ordered = false, checksums = false;
+    uint32_t journal = 0;
     memset(&how, 0, sizeof how);
     how.name = "";
     how.no_mmap = how.unfinished = how.grows = true;
@@ -10282,15 +10279,8 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
         return code;
     bag->split = false;
     bag->length = bag->limit = 0;
-    code = bagi_bag_is_v1(bag, length, end, &v1, err);
-    if (!code && !v1)
-        code = bagi_bag_table_begun(bag, length, end, &begun, err);
-    if (!code && (v1 || (!begun && bag->length && (bag->limit || end == 0))))
-        code = bagi_bag_read_table(bag, &ascends, &table, err);
-    if (!code && ascends && (!v1 || table != journal))
-        code = bagi_bag_contradicts(bag, length, end, err);
-    *finished = !code && v1 && ascends &&
-                (!checksums || bagi_recover_is_sealed(bag, dir));
+    code = bagi_bag_judge(bag, length, end, &journal, &v1, err);
+    *finished = !code && v1 && (!checksums || bagi_recover_is_sealed(bag, dir));
     *left = !code && (!*finished || checksums);
     bag->split = true;
     bag->v2 = false;
