@@ -5482,30 +5482,6 @@ static bags_code bagi_bag_shape(
     return BAGS_OK;
 }
 
-/* Read the table: *ascends if its entries never decrease; *crc is that of the end
- * offsets. */
-static bags_code bagi_bag_read_table(
-    const bag_reader *bag, bool *ascends, uint32_t *crc, bags_error *err) {
-    unsigned char ends[2048];
-    uint64_t last = 0;
-    *ascends = true;
-    *crc = 0;
-    for (uint64_t i = 0, count; i < bag->length; i += count) {
-        count = BAGI_MIN(bag->length - i, sizeof ends / 8);
-        bags_code code = bagi_file_read(bag, bagi_bag_table(bag),
-            bag->table + 8 * i, ends, (size_t)count * 8, err);
-        if (code)
-            return code;
-        *crc = bagi_crc(*crc, ends, (size_t)count * 8);
-        for (uint64_t k = 0; k < count; k++) {
-            uint64_t end = bagi_load_u64(ends + 8 * k);
-            *ascends = *ascends && last <= end && end <= bag->limit;
-            last = end;
-        }
-    }
-    return BAGS_OK;
-}
-
 /*
  * Judge a standalone Bag next to a NAME.idx with `length` entries, the last one being
  * `end`. *v1: it ends in a v1 table that begins there and is as long. A valid table
@@ -5516,17 +5492,15 @@ static bags_code bagi_bag_read_table(
  *     been closing the Bag
  *   - blobs that look like a table: zeros, at offset 0, or a table without a leading 0
  *
- * Recovery would overwrite a table. It passes the CRC of the index: the entries are
- * then compared, and what may be blobs must not look like a table either.
+ * Recovery would overwrite a table. For it, all entries are compared, and what may be
+ * blobs must not look like a table either.
  */
 static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
-    const uint32_t *journal, bool *v1, bags_error *err) {
+    bool recovery, bool *v1, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     const char *path = bagi_tail(file->path);
-    unsigned char found[256], expected[256] = {0};
+    unsigned char found[512], expected[512] = {0};
     bags_error why;
-    bool ascends = false;
-    uint32_t table = 0;
     *v1 = false;
     bags_code code = bagi_bag_shape(bag, false, &why);
     if (code == BAGS_ERROR_CORRUPT)
@@ -5536,14 +5510,14 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
         return code;
     }
     bool agrees = !bag->v2 && bag->limit == end && bag->length == length;
-    bool other = journal ? bag->length && (bag->limit || end == 0)
-                         : bag->limit && !bag->v2;
+    bool other = recovery ? bag->length && (bag->limit || end == 0)
+                          : bag->limit && !bag->v2;
     *v1 = agrees;
-    if (agrees ? !journal : !other)
+    if (agrees ? !recovery : !other)
         return BAGS_OK;
     uint64_t rest = end <= file->size ? file->size - end : UINT64_MAX;
-    bool begun = !agrees && rest <= 8 + 8 * length;
-    for (uint64_t at = 0; begun && at < rest; at += sizeof found) {
+    bool listed = rest <= 8 + 8 * length, ascends = true;
+    for (uint64_t at = 0; listed && at < rest; at += sizeof found) {
         size_t size = (size_t)BAGI_MIN(rest - at, sizeof found);
         size_t zero = at == 0 ? BAGI_MIN(size, 8) : 0;
         code = bagi_file_read(bag, file, end + at, found, size, err);
@@ -5552,14 +5526,26 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
                 expected + zero, size - zero, err);
         if (code)
             return code;
-        begun = memcmp(found, expected, size) == 0;
+        listed = memcmp(found, expected, size) == 0;
     }
-    if (begun)
+    if (listed && !agrees)
         return BAGS_OK;
-    code = bagi_bag_read_table(bag, &ascends, &table, err);
+    uint64_t last = 0;
+    for (uint64_t i = 0; ascends && i < bag->length; i += sizeof found / 8) {
+        uint64_t count = BAGI_MIN(bag->length - i, sizeof found / 8);
+        code = bagi_file_read(
+            bag, file, bag->table + 8 * i, found, (size_t)count * 8, err);
+        if (code)
+            return code;
+        for (uint64_t k = 0; k < count; k++) {
+            uint64_t stop = bagi_load_u64(found + 8 * k);
+            ascends = ascends && last <= stop && stop <= bag->limit;
+            last = stop;
+        }
+    }
     *v1 = agrees && ascends;
-    if (code || !ascends || (agrees && table == *journal))
-        return code;
+    if (!ascends || (agrees && listed))
+        return BAGS_OK;
     if (bag->length == length && bag->limit == end)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: the entries of its table and of its .idx differ; remove the "
@@ -5585,7 +5571,7 @@ static bags_code bagi_bag_shape_split(
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
     if (!code && how->where == BAGI_STANDALONE && !how->unfinished)
-        code = bagi_bag_judge(bag, length, end, NULL, &v1, err);
+        code = bagi_bag_judge(bag, length, end, false, &v1, err);
     if (code)
         return code;
     if (v1) {
@@ -10254,8 +10240,7 @@ static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
 static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     bool *left, bool *finished, bags_error *err) {
     bagi_how how;
-    bool v1 = false, ordered = false, checksums = false;
-    uint32_t journal = 0;
+    bool v1 = false, checksums = false;
     memset(&how, 0, sizeof how);
     how.name = "";
     how.no_mmap = how.unfinished = how.grows = true;
@@ -10270,8 +10255,6 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
             bag, &bag->file[BAGI_ENDS], 8 * length - 8, entry, 8, err);
     end = bagi_load_u64(entry);
     if (!code)
-        code = bagi_bag_read_table(bag, &ordered, &journal, err);
-    if (!code)
         code = bagi_dir_has(dir, "", ".crc", &checksums, err);
     if (!code && checksums && end == bag->limit)
         *left = !bagi_recover_is_sealed(bag, dir);
@@ -10279,7 +10262,7 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
         return code;
     bag->split = false;
     bag->length = bag->limit = 0;
-    code = bagi_bag_judge(bag, length, end, &journal, &v1, err);
+    code = bagi_bag_judge(bag, length, end, true, &v1, err);
     *finished = !code && v1 && (!checksums || bagi_recover_is_sealed(bag, dir));
     *left = !code && (!*finished || checksums);
     bag->split = true;
