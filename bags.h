@@ -3160,15 +3160,17 @@ static bags_code bagi_prefix(
  * result. If both do not fit, the end of the message is lost. */
 BAGI_COLD static bags_code bagi_prefix(
     bags_error *err, bags_code code, const char *format, ...) {
-    char front[BAGS_ERROR_SIZE / 2], old[BAGS_ERROR_SIZE];
+    char text[BAGS_ERROR_SIZE];
     int system = err->system;
     va_list arguments;
     va_start(arguments, format);
-    if (vsnprintf(front, sizeof front, format, arguments) < 0)
-        front[0] = '\0';
+    if (vsnprintf(text, sizeof text / 2, format, arguments) < 0)
+        text[0] = '\0';
     va_end(arguments);
-    memcpy(old, err->message, sizeof old);
-    bags_fail(err, code, "%s%s", front, old);
+    size_t front = strlen(text);
+    (void)snprintf(text + front, sizeof text - front, "%.*s",
+        (int)(sizeof text - front) - 1, err->message);
+    bags_fail(err, code, "%s", text);
     err->system = system;
     return code;
 }
@@ -3605,16 +3607,17 @@ static bags_code bagi_check_same(
 
 #endif
 
-/* The identity of an open file or a path in 8 bytes; 0 without the hook. */
-static bags_code bagi_identify(const bagi_env *env, void *file,
-    const char *path, uint64_t *identity, bags_error *err) {
+/* The identity of an open file or a path in 8 bytes; 0 without the hook. Returns an
+ * errno value. */
+static int bagi_identify(
+    const bagi_env *env, void *file, const char *path, uint64_t *identity) {
     bags_identity found;
     *identity = 0;
     if (!env->io.identify)
-        return BAGS_OK;
+        return 0;
     int error = env->io.identify(env->io.user, file, path, &found);
     if (error)
-        return bagi_fail_io(NULL, err, error, path, "identify");
+        return error;
     uint64_t words[] = {found.device, found.inode, found.time, found.size};
     uint64_t mix = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -3622,7 +3625,7 @@ static bags_code bagi_identify(const bagi_env *env, void *file,
         mix ^= mix >> 32;
     }
     *identity = mix ? mix : 1;
-    return BAGS_OK;
+    return 0;
 }
 
 /* Check that the shard with a file is still the one whose record had this identity
@@ -3633,6 +3636,7 @@ static bags_code bagi_check_record(
     static const char *const names[] = {
         "spec.json", "spec.json.partial", "spec.json"};
     uint64_t found = 0;
+    int error = 0;
     if (!identity || !env->io.identify)
         return BAGS_OK;
     size_t size = strlen(path), most = size + sizeof "spec.json.partial";
@@ -3643,17 +3647,15 @@ static bags_code bagi_check_record(
     char *record = most <= sizeof space
                        ? space
                        : (char *)bagi_alloc_raw(&env->memory, most, err);
-    bags_code code = record ? BAGS_OK : BAGS_ERROR_MEMORY;
-    for (int i = 0; i < 3 && !code && found != identity; i++) {
-        bags_error why;
+    if (!record)
+        return BAGS_ERROR_MEMORY;
+    for (int i = 0; i < 3 && !error && found != identity; i++) {
         memcpy(record, path, size);
         strcpy(record + size, names[i]);
-        code = bagi_identify(env, NULL, record, &found, &why);
-        if (code == BAGS_ERROR_MISSING)
-            code = BAGS_OK;
-        else if (code)
-            *err = why;
+        error = bagi_identify(env, NULL, record, &found);
+        error = error == ENOENT ? 0 : error;
     }
+    bags_code code = bagi_fail_io(NULL, err, error, record, "identify");
     if (record != space)
         bagi_free(&env->memory, record, most);
     if (code || found == identity)
@@ -3771,7 +3773,8 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     if (!code)
         code = bagi_read_at(env, file, path, 0, content, (size_t)length, err);
     if (!code && identity)
-        code = bagi_identify(env, file, path, identity, err);
+        code = bagi_fail_io(NULL, err, bagi_identify(env, file, path, identity),
+            path, "identify");
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
     if (code) {
@@ -5262,7 +5265,9 @@ static bags_code bagi_file_open(
             "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
             bagi_tail(file->path), size, file->size);
     if (!code && file->identity)
-        code = bagi_identify(env, handle, file->path, &identity, err);
+        code = bagi_fail_io(NULL, err,
+            bagi_identify(env, handle, file->path, &identity), file->path,
+            "identify");
     if (!code && identity != file->identity)
         code = bags_fail(err, BAGS_ERROR_STATE,
             "%s: changed while open: another process replaced or wrote it",
@@ -5391,8 +5396,9 @@ static bags_code bagi_file_map(
     if (mapped)
         file->map = (const unsigned char *)map;
     else if (!code && files && !file->grows)
-        code = bagi_identify(
-            bag->env, file->handle, file->path, &file->identity, err);
+        code = bagi_fail_io(NULL, err,
+            bagi_identify(bag->env, file->handle, file->path, &file->identity),
+            file->path, "identify");
     return code;
 }
 
