@@ -2431,6 +2431,7 @@ static int bagi_local_advise(BAGI_USER, void *file, const void *map,
 /* An uncontended one needs no system call. */
 typedef pthread_mutex_t bagi_mutex;
 
+/* False if the system lacks memory or another resource. */
 static bool bagi_mutex_init(bagi_mutex *mutex) {
     return pthread_mutex_init(mutex, NULL) == 0;
 }
@@ -2614,6 +2615,8 @@ static int bagi_local_remove_dir(BAGI_USER, const char *path) {
     return bagi_result(rmdir(path));
 }
 
+/* A link is followed, and reported: stat alone would not show it, lstat alone not what
+ * it leads to. */
 static int bagi_local_identify(
     BAGI_USER, void *file, const char *path, bags_identity *identity) {
     struct stat info;
@@ -2642,8 +2645,10 @@ static bool bagi_local_directory(char *out, size_t size) {
 }
 
 #ifndef BAGS_NO_WRITER
+/* Distinguishes a writer from its copy in a child process. */
 static uint64_t bagi_process(void) { return (uint64_t)getpid(); }
 
+/* Wait a millisecond, between two attempts to lock. */
 static void bagi_pause(void) {
     struct timespec moment = {0, 1000000};
     (void)nanosleep(&moment, NULL);
@@ -4183,7 +4188,8 @@ static size_t bagi_refs_write(const bags_type *types, size_t count,
  * keeps.
  * ====================================================================== */
 
-/* True if the character may be in a name, or among the arguments. */
+/* True if the character may be in a name, or among the arguments, with the commas
+ * between them. */
 static bool bagi_type_char(char c, bool argument) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
            c == '_' || (argument && (c == '.' || c == ','));
@@ -5334,7 +5340,9 @@ static bags_code bagi_file_read(const bag_reader *bag, const bagi_file *file,
     return code;
 }
 
-/* Announce how a part of a file will be read, if the system can use that. */
+/* Announce how a part of a file will be read, if the system can use that: a map by its
+ * address, a file only while it is open. Failures do not matter: what is announced is
+ * read later, and reports them. */
 static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
     uint64_t offset, uint64_t size, bags_advice advice) {
     const bags_io *io = &bag->env->io;
@@ -5351,7 +5359,8 @@ static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
     }
 }
 
-/* Open a file of a Bag for the first time. */
+/* Open a file of a Bag for the first time. It is not in the list yet, so that no other
+ * thread closes it while the Bag is opened. */
 static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     const char *name, int which, bags_error *err) {
     bagi_file *file = &bag->file[which];
@@ -5831,6 +5840,7 @@ static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         *err = why;
         return code;
     }
+    /* From here on nothing fails. */
     bag->record = how->record.identity;
     bag->verify = how->verify_checksums;
     bag->random =
@@ -6037,6 +6047,7 @@ static bags_code bagi_fetch_transfer(
         files = (const bagi_file **)(void *)(list + fetch->count);
     }
     for (int pass = 0; pass < 2 && !code; pass++) {
+        /* From one run of spans, which are read as one, to the next. */
         for (size_t i = 0, next; i < fetch->count && !code; i = next) {
             bagi_span *spans = bagi_fetch_spans(fetch), *span = &spans[i];
             const bag_reader *bag = span->bag;
@@ -6099,6 +6110,8 @@ static bags_code bagi_fetch_transfer(
             code = bags_buffer_reserve(
                 fetch->data, fetch->used + size + BAGI_SLACK, err);
     }
+    /* A hook that reads many ranges returns no failure: what is missing is read again,
+     * by the hook that does. */
     if (listed > 0 && !code)
         env->io.read_many(env->io.user, list, listed);
     for (size_t i = 0; i < listed; i++) {
@@ -6141,8 +6154,8 @@ static bags_code bagi_fetch_run_all(
         return code;
     /* Blobs of a valid table do not overlap: this bounds what is read by the size
      * of the file. */
-    uint64_t last_blob = 0, last_byte = 0;
-    spans = bagi_fetch_spans(fetch); /* the buffer may have moved */
+    uint64_t last_blob = 0, last_byte = 0; /* of the spans of a Bag so far */
+    spans = bagi_fetch_spans(fetch);       /* the buffer may have moved */
     for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
         uint64_t stop = 0;
@@ -6221,6 +6234,8 @@ static bool bagi_bag_needs_no_scratch(const bag_reader *bag) {
     return bag->data && bag->ends && (!bag->verify || bag->crcs);
 }
 
+/* Not inline, and without an output parameter: see >>bag. It repeats what the mapped
+ * read has checked, since that only states that something is wrong. */
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
@@ -6282,6 +6297,8 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     return BAGS_OK;
 }
 
+/* Every index becomes a span in the scratch, unless it follows the one before; what is
+ * read follows the spans. With `advise` the blobs are only requested. */
 static bags_code bagi_bag_fetch_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bool advise,
     bags_view *out, bags_error *err) {
