@@ -4119,7 +4119,7 @@ static BAGI_HOT size_t bagi_refs_field(
 }
 
 /* Parse a datapoint's refs, one for each type. Returns false if they are invalid:
- * see bagi_refs_fault. */
+ * see bagi_refs_fault. The first byte is loaded even if the blob is empty: BAGI_SLACK. */
 static BAGI_HOT bool bagi_refs_parse(
     bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
     size_t at = 1;
@@ -5795,7 +5795,7 @@ static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     do {
         uint64_t before = 0, after = 0;
         bool split = how->where == BAGI_SPLIT || search;
-        moved = bag->split = bag->v2 = false;
+        bag->split = bag->v2 = false;
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
         blobs->grows = index->grows = how->grows;

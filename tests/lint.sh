@@ -41,7 +41,7 @@ checks+=',-bugprone-not-null-terminated-result'
 checks+=',-bugprone-suspicious-memory-comparison,-cert-exp42-c,-cert-flp37-c'
 
 # What is not so, by file, check and line or what is said: an array that is transposed has
-# dimensions; a buffer that was reserved is there; a list of names ends with a space; what
+# dimensions; a buffer that was reserved is there, and so are the bytes of a blob that was read; a list of names ends with a space; what
 # is put into an array whose index gcc does not know (it then has no name) is not lost.
 # And in one place of msgpack.c gcc gives up; the cell's title says so.
 mistaken="numpy.c|core.uninitialized.Assign|from += strides[i];
@@ -51,6 +51,7 @@ archive.c|core.NullDereference|found.name[found.name_size - 1] == '/');
 archive.c|core.NullDereference|char type = (char)p[156];
 msgpack.c|core.NullDereference|if (item->type == MSGPACK_OBJECT_MAP)
 msgpack.c|analyzer-too-complex|whole = whole && !point && *at != 'e';
+bags.h|core.NullDereference|if (BAGI_UNLIKELY(count > 15 || *blob.data != (0x90 | count))) {
 bags.h|analyzer-null-dereference|for (const char *at = dtype->also; *at && at[1]; at = strchr(at + 1, ' ')) {
 bags.h|analyzer-malloc-leak|leak of 'field.name'
 bags.h|analyzer-malloc-leak|leak of 'field.type'
