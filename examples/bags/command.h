@@ -62,6 +62,9 @@ void must(bags_code code); /* be BAGS_OK, otherwise die */
 /* Add words before or after the message in `failure`. */
 void failure_prefix(const char *format, ...) BAGI_PRINTF(1, 2);
 void failure_suffix(const char *format, ...) BAGI_PRINTF(1, 2);
+/* Replace the library's remedy, after the first semicolon that follows the path, by
+ * the command's own. */
+void failure_remedy(const char *path, const char *words);
 
 /* Print a remark: one line on stderr, with control characters escaped. */
 void note(const char *format, ...) BAGI_PRINTF(1, 2);
@@ -214,6 +217,8 @@ typedef struct type_info {
 /* The row of a type, or NULL if the type is unknown. */
 const type_info *type_find(const char *type);
 type_class type_kind(const char *type);
+/* False if the type's codec does not accept its arguments; `failure` states why. */
+bool type_is_valid(const char *type);
 /* True if the type states the dtype of its arrays, as array(float32,2) does. */
 bool type_has_dtype(const char *type);
 /* The ending of a file with a blob of this type: "jpg". Valid as long as

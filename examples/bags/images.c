@@ -379,6 +379,8 @@ static int run(int operands_count, char **operands) {
     root = operands[0];
     if (type && !is_image_type())
         usage("--type: \"%s\" is not jpeg, png or bytes", type);
+    if (type && !type_is_valid(type))
+        usage("--type: %s", failure.message);
     writing_check();
     find_images();
     if (classes_path)

@@ -79,10 +79,10 @@ void note(const char *format, ...) {
 
 void die(void) {
     void (*prepare)(void) = on_failure;
-    bool is_usage = failure.code == BAGS_ERROR_ARGUMENT;
     on_failure = NULL;
     if (prepare)
         prepare();
+    bool is_usage = failure.code == BAGS_ERROR_ARGUMENT;
     if (is_usage && chosen)
         note("%s: %s (see `bags help %s`)", chosen->name, failure.message,
             chosen->name);
@@ -92,11 +92,13 @@ void die(void) {
 }
 
 void fail(bags_code code, const char *format, ...) {
+    bags_error made = failure; /* whose message may be among the arguments */
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(failure.message, sizeof failure.message, format, arguments);
+    vsnprintf(made.message, sizeof made.message, format, arguments);
     va_end(arguments);
-    failure.code = code;
+    made.code = code;
+    failure = made;
     die();
 }
 
@@ -126,6 +128,17 @@ void failure_suffix(const char *format, ...) {
     vsnprintf(failure.message + size, sizeof failure.message - size, format,
         arguments);
     va_end(arguments);
+}
+
+void failure_remedy(const char *path, const char *words) {
+    size_t size = strlen(path);
+    char *end = failure.message;
+    if (!strncmp(end, path, size))
+        end += size;
+    end = strstr(end, "; ");
+    if (end)
+        *end = 0;
+    failure_suffix("; %s", words);
 }
 
 /* ---- output and memory ---- */

@@ -25,6 +25,7 @@ static const option options[] = {
 static bags_field *fields;
 static size_t count;
 static const char *spec_path; /* of the file that is read, for failures */
+static bool in_words; /* a type or a name that is refused is one of --spec */
 
 /* A type as the format has it: float32 means array(float32), and float32(2,3)[]
  * array(float32,2,3)[]. */
@@ -39,8 +40,9 @@ static char *complete_type(const char *type) {
     return string_format("array(%s)%s", name, type + size);
 }
 
-/* An unknown type is legal, but more likely a mistake. In a spec.json next to the
- * manifest, which `bags export` may have written, it is only reported. */
+/* Unknown types and arguments are legal, but more likely a mistake. In a spec.json
+ * next to the manifest, which `bags export` may have written, they are only
+ * reported. */
 static void add_field(const char *name, const char *type, bool given) {
     bags_type parsed;
     fields = (bags_field *)grow(fields, count, sizeof *fields);
@@ -50,19 +52,23 @@ static void add_field(const char *name, const char *type, bool given) {
         failure_prefix("field \"%s\": ", name);
         die();
     }
-    if (type_find(type = fields[count - 1].type) || any_type)
+    type = fields[count - 1].type;
+    bool known = type_find(type) != NULL;
+    if (known ? type_is_valid(type) : any_type)
         return;
+    if (!known)
+        bags_fail(&failure, BAGS_ERROR_TYPE,
+            "unknown type \"%.160s\"; see `bags help types`%s", type,
+            given ? ", or pass --any-type" : "");
+    failure_prefix("field \"%.160s\": ", name);
     if (given)
-        fail(BAGS_ERROR_TYPE,
-            "field \"%s\": unknown type \"%s\"; see `bags help types`, or pass "
-            "--any-type",
-            name, type);
-    note(
-        "field \"%s\": unknown type \"%s\"; see `bags help types`", name, type);
+        die();
+    note("%s", failure.message);
 }
 
 static void spec_from_words(void) {
     char *at = string_format("%s", spec), *name, *type;
+    in_words = true;
     while (list_next(&at, &name, &type)) {
         if (!type)
             usage("--spec: \"%s\" is not NAME=TYPE", name);
@@ -179,6 +185,9 @@ static void explain_failure(void) {
             "%s: line %ju: ", lines_path(), (uintmax_t)lines_number());
     if (spec_path)
         failure_prefix("%s: ", spec_path);
+    if (in_words &&
+        (failure.code == BAGS_ERROR_TYPE || failure.code == BAGS_ERROR_FIELD))
+        failure.code = BAGS_ERROR_ARGUMENT;
     sink_failed();
 }
 
@@ -216,6 +225,7 @@ static int run(int operands_count, char **operands) {
     else
         read_spec(from_pipe);
     sink_open(out, lines_path(), fields, count, is_bag);
+    in_words = false;
     put_lines(is_bag);
     sink_finish();
     return 0;

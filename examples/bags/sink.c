@@ -61,7 +61,10 @@ void writing_check(void) {
             (uintmax_t)shard_start.value, (uintmax_t)workers);
 }
 
+static uint64_t offered; /* datapoints of the input, of all workers */
+
 bool writing_is_mine(uint64_t i) {
+    offered++;
     return shard_stop.value < 2 || i % shard_stop.value == shard_start.value;
 }
 
@@ -378,7 +381,15 @@ void sink_finish(void) {
     bag = NULL;
     dataset = NULL;
     must(code);
-    if (complete)
+    if (sharded && !path_exists(path) && !offered)
+        fail(BAGS_ERROR_VALUE,
+            "%s: contains no datapoint, and a shard has at least one; without "
+            "--shard options %s becomes an empty dataset",
+            input, path);
+    if (sharded && !path_exists(path))
+        printf(
+            "%s: no datapoint of the input is this worker's: no shard\n", path);
+    else if (complete)
         printf("%s: %ju %s%s, already complete\n", path, (uintmax_t)resumed,
             unit, plural(resumed));
     else if (resumed)

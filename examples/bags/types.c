@@ -70,6 +70,16 @@ type_class type_kind(const char *type) {
     return info ? info->kind : TYPE_OTHER;
 }
 
+bool type_is_valid(const char *type) {
+    static bags_buffer scratch;
+    bags_view nothing = {(const unsigned char *)"", 0};
+    bags_value ignored;
+    /* The arguments are checked first: any other failure is of the blob. */
+    return !codec_exists(type) ||
+           bags_decode(registry_get(), type, nothing, &scratch, &ignored,
+               &failure) != BAGS_ERROR_TYPE;
+}
+
 bool type_has_dtype(const char *type) {
     bags_type parsed;
     return !bags_type_parse(type, &parsed, NULL) && parsed.count > 0;

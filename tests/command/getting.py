@@ -95,11 +95,21 @@ def a_selection_that_makes_no_sense_is_a_usage_error(select):
     refuse('get', 'out', '0', select, code=2)
 
 
-@each([('10',), ('-11',), ('[1,10]',), ('[-11]',), ('99999999999999999999',),
-       ('18446744073709551615',)])
-def an_index_that_is_not_there_is_an_error(words):
+@each([('10',), ('-11',), ('[1,10]', '10'), ('[-11]', '-11'),
+       ('99999999999999999999',), ('-99999999999999999999',),
+       ('[ 0 , 99999999999999999999 ]', '99999999999999999999'),
+       ('18446744073709551615',), ('-9223372036854775809',)])
+def an_index_that_is_not_there_is_named_as_it_was_given(words):
     _dataset()
-    assert refuse('get', 'out', *words).out == b''
+    result = refuse('get', 'out', words[0],
+                    says=f'out: datapoint {words[-1]} out of range (length 10)')
+    assert result.out == b''
+
+
+def an_item_that_is_not_there_is_named_as_it_was_given():
+    _dataset()
+    for item in ('99999999999999999999', '-99999999999999999999', '77'):
+        refuse('get', 'out', '0', f'words[{item}]', says=f'item {item} out of range')
 
 
 @each([('x',), ('1:2:3:4',), ('',), ('5:3',), ('-2:-4',), ('0:5:0',), ('0:5:-1',),

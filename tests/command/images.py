@@ -123,6 +123,16 @@ def bags_in_the_folder_are_no_images():
     assert '1 label' in done.out.decode(), done.out
 
 
+@each(['jpeg(0)', 'jpeg(101)', 'jpeg(a)', 'jpeg()', 'png(10)', 'png(1,2)', 'gif',
+       'bytes(3)', 'jpeg[]', 'npy', ''])
+def a_type_of_images_that_no_codec_accepts_is_refused(kind):
+    _tree({'c/a.jpg': _png(), 'c/b.png': _png()})
+    if not harness.has_codec(kind):
+        return
+    refuse('images', 'in', 'out', '--type', kind, says=('--type', f'"{kind}"'), code=2)
+    assert not pathlib.Path('out').exists()
+
+
 @each(['missing', 'a-file', 'empty', 'no-images'])
 def a_folder_without_images_leaves_nothing(name):
     _tree({'a-file': JPEG, 'no-images/x.txt': b'x'})
