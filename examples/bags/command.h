@@ -66,7 +66,8 @@ void failure_suffix(const char *format, ...) BAGI_PRINTF(1, 2);
  * the command's own. */
 void failure_remedy(const char *path, const char *words);
 
-/* Print a remark: one line on stderr, with control characters escaped. */
+/* Print a remark: one line on stderr, with control characters escaped. It removes
+ * the progress bar. */
 void note(const char *format, ...) BAGI_PRINTF(1, 2);
 
 /* Write to standard output. */
@@ -150,6 +151,13 @@ void text_format(text *out, const char *format, ...) BAGI_PRINTF(2, 3);
 /* A JSON string; invalid UTF-8 becomes U+FFFD. */
 void text_json(text *out, const void *data, size_t size);
 void text_json_string(text *out, const char *string);
+/* Between the elements of a list, and the members of an object: ", ", but not before
+ * the first. */
+void text_next(text *out);
+/* Start a member of an object; or write one, where NULL is null. */
+void text_member(text *out, const char *name);
+void text_member_string(text *out, const char *name, const char *value);
+void text_member_number(text *out, const char *name, uint64_t value);
 /* {"a": "int(4)", "b": "utf8[]"} */
 void text_spec(text *out, const bags_field *fields, size_t count);
 void text_base64(text *out, const void *data, size_t size);
@@ -285,6 +293,8 @@ extern const option reading_options[];
 void source_open(const char *path);
 /* Open a dataset with the reading_options; never NULL. */
 bags_reader *dataset_open(const char *path);
+/* Remark that a Bag, which may be NULL, is an empty file. */
+void bag_note_empty(const char *path, const bag_reader *opened);
 /* The dataset, or NULL: it is a Bag. */
 const bags_reader *source_dataset(void);
 const char *source_path(void);
@@ -406,7 +416,7 @@ void lines_progress(uint64_t *done, uint64_t *total);
  * `done` of `total` (0: unknown) parts of the work; `count` units. */
 void progress_show(const char *title, const char *unit, uint64_t done,
     uint64_t total, uint64_t count);
-/* Remove the bar. */
+/* Remove the bar, before standard output is written; remarks and failures do so. */
 void progress_end(void);
 
 double seconds_now(void);

@@ -118,11 +118,11 @@ static void put_line(uint64_t index) {
     text_puts(&line, "{");
     for (size_t i = 0; i < count; i++) {
         bool list = source_is_sequence(i);
-        text_puts(&line, i ? ", " : "");
-        text_json_string(&line, fields[i].name);
-        text_puts(&line, list ? ": [" : ": ");
+        text_member(&line, fields[i].name);
+        text_puts(&line, list ? "[" : "");
         for (size_t j = 0; j < source_items(i); j++) {
-            text_puts(&line, j ? ", " : "");
+            if (list)
+                text_next(&line);
             put_item(index, i, j);
         }
         text_puts(&line, list ? "]" : "");
@@ -149,7 +149,6 @@ static bool is_empty(const char *path) {
 /* Remove what was created, and nothing else. */
 static void remove_out(void) {
     char *files = path_join(out, "files");
-    progress_end();
     if (lines)
         fclose(lines);
     unlink(partial);

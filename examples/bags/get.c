@@ -244,11 +244,11 @@ static void show_datapoint(uint64_t index) {
     text_puts(&line, "{");
     for (size_t i = 0; i < count; i++) {
         const bags_field *field = &fields[selections[i].field];
-        text_puts(&line, i ? ", " : "");
-        text_json_string(&line, field->name);
-        text_puts(&line, selections[i].sequence ? ": [" : ": ");
+        text_member(&line, field->name);
+        text_puts(&line, selections[i].sequence ? "[" : "");
         for (size_t j = 0; j < source_items(i); j++) {
-            text_puts(&line, j ? ", " : "");
+            if (selections[i].sequence)
+                text_next(&line);
             if (directory)
                 put_file(index, i, j);
             else

@@ -329,7 +329,6 @@ static void add_image(const image *one) {
 }
 
 static void explain_failure(void) {
-    progress_end();
     if (current)
         failure_prefix("%s/%s: ", root, current->path);
     sink_failed();

@@ -80,34 +80,41 @@ static void missing_before(size_t i, uint64_t *start, uint64_t *stop) {
 /* ---- as JSON ---- */
 
 static void show_json(void) {
-    uint64_t listed = 0, start, stop;
-    text_puts(&out, "{\"path\": ");
-    text_json_string(&out, source_path());
-    text_format(&out,
-        ", \"length\": %ju, \"shards\": %zu, \"skipped\": %ju, \"unfinished\": "
-        "%ju, \"missing\": [",
-        (uintmax_t)source_length(), shards_count, (uintmax_t)info.skipped,
-        (uintmax_t)unfinished);
+    uint64_t start, stop;
+    text_puts(&out, "{");
+    text_member_string(&out, "path", source_path());
+    text_member_number(&out, "length", source_length());
+    text_member_number(&out, "shards", shards_count);
+    text_member_number(&out, "skipped", info.skipped);
+    text_member_number(&out, "unfinished", unfinished);
+    text_member(&out, "missing");
+    text_puts(&out, "[");
     for (size_t i = 0; i < shards_count; i++) {
         missing_before(i, &start, &stop);
         if (stop - start > MAX_MISSING)
             fail(BAGS_ERROR_LIMIT,
                 "%s: more than %d shards are missing, too many to list",
                 source_path(), MAX_MISSING);
-        for (; start < stop; start++)
-            if (!is_skipped(start))
-                text_format(
-                    &out, "%s%ju", listed++ ? ", " : "", (uintmax_t)start);
+        for (; start < stop; start++) {
+            if (is_skipped(start))
+                continue;
+            text_next(&out);
+            text_format(&out, "%ju", (uintmax_t)start);
+        }
     }
-    text_format(&out, "], \"size\": %ju, \"checksums\": %ju, \"spec\": ",
-        (uintmax_t)info.size, (uintmax_t)info.checksums);
+    text_puts(&out, "]");
+    text_member_number(&out, "size", info.size);
+    text_member_number(&out, "checksums", info.checksums);
+    text_member(&out, "spec");
     text_spec(&out, fields, count);
-    text_puts(&out, ", \"fields\": {");
+    text_member(&out, "fields");
+    text_puts(&out, "{");
     for (size_t i = 0; i < count; i++) {
-        text_puts(&out, i ? ", " : "");
-        text_json_string(&out, fields[i].name);
-        text_format(&out, ": {\"blobs\": %ju, \"bytes\": %ju}",
-            (uintmax_t)sizes[i].blobs, (uintmax_t)sizes[i].size);
+        text_member(&out, fields[i].name);
+        text_puts(&out, "{");
+        text_member_number(&out, "blobs", sizes[i].blobs);
+        text_member_number(&out, "bytes", sizes[i].size);
+        text_puts(&out, "}");
     }
     text_puts(&out, "}}\n");
 }

@@ -74,6 +74,7 @@ void note(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    progress_end();
     print_line(message);
 }
 
@@ -87,7 +88,7 @@ void die(void) {
         note("%s: %s (see `bags help %s`)", chosen->name, failure.message,
             chosen->name);
     else
-        print_line(failure.message);
+        note("%s", failure.message);
     exit(is_usage ? 2 : 1);
 }
 
@@ -248,6 +249,9 @@ static int run(int count, char **words) {
         return 0; /* it printed the help */
     if (count < chosen->least || (chosen->most && count > chosen->most))
         usage("expected %s", chosen->operands);
+    for (int i = 1; i <= count && i <= 2; i++)
+        if (!*words[i])
+            usage("expected %s, not an empty word", chosen->operands);
     return chosen->run(count, words + 1);
 }
 

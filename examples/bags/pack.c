@@ -175,7 +175,6 @@ static void put_line(const char *string, size_t size) {
 
 /* Where it failed, and what is kept. */
 static void explain_failure(void) {
-    progress_end();
     if (in_field && in_sequence)
         failure_prefix("item %zu: ", in_item);
     if (in_field)

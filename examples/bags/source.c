@@ -48,10 +48,14 @@ static void open_bag(void) {
     bag = bag_reader_open(path, &options, &failure);
     if (!bag)
         die();
-    if (bag_reader_size(bag) == 0)
+    bag_note_empty(path, bag);
+}
+
+void bag_note_empty(const char *of, const bag_reader *opened) {
+    if (opened && bag_reader_size(opened) == 0)
         note("%s: the file has 0 bytes: read as an empty Bag, but a crash "
              "leaves the same",
-            path);
+            of);
 }
 
 bags_reader *dataset_open(const char *given) {

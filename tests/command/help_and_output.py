@@ -64,6 +64,7 @@ def the_help_lists_every_type():
 @each([(), ('nonsense',), ('help', 'nonsense'), ('info',), ('info', 'a', 'b'),
        ('info', 'a', '--nonsense'), ('info', 'a', '--json=1'), ('get', 'a'),
        ('export', 'a'), ('pack', 'a'), ('images', 'a'), ('sheet', 'a'),
+       ('info', ''), ('verify', ''), ('export', 'a', ''), ('images', '', 'b'),
        ('export', 'a', '-'), ('sheet', 'a', 'b.gif'), ('sheet', 'a', 'b'),
        ('finalize',), ('recover',), ('checksum',), ('verify',),
        ('zip', 'a'), ('zip', 'a', 'b'),
