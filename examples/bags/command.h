@@ -6,6 +6,7 @@
  *
  *     main.c      finds and runs the subcommand; failures; standard output
  *     options.c   the words of a command line; the help made from their tables
+ *     manual.c    the man page made from them
  *     text.c      text that grows: JSON strings, base64
  *     json.c      reads JSON
  *     files.c     files, directories, names for files
@@ -48,6 +49,9 @@
 /* The error that library calls write. */
 extern bags_error failure;
 
+/* Paragraphs of the help: what a path is, and the exit codes. */
+extern const char help_about[], help_codes[];
+
 /* Called once when the program fails, before the message is printed: it may
  * extend the message, and clean up. */
 extern void (*on_failure)(void);
@@ -83,6 +87,35 @@ char *string_format(const char *format, ...) BAGI_PRINTF(1, 2);
 
 /* "" for 1, otherwise "s". */
 const char *plural(uint64_t count);
+
+/* ---- text.c ---- */
+
+typedef struct text {
+    bags_buffer buffer;
+    size_t size;
+} text;
+
+void text_put(text *out, const void *data, size_t size);
+void text_puts(text *out, const char *string);
+void text_format(text *out, const char *format, ...) BAGI_PRINTF(2, 3);
+/* A JSON string; invalid UTF-8 becomes U+FFFD. */
+void text_json(text *out, const void *data, size_t size);
+void text_json_string(text *out, const char *string);
+/* Between the elements of a list, and the members of an object: ", ", but not before
+ * the first. */
+void text_next(text *out);
+/* Start a member of an object; or write one, where NULL is null. */
+void text_member(text *out, const char *name);
+void text_member_string(text *out, const char *name, const char *value);
+void text_member_number(text *out, const char *name, uint64_t value);
+/* {"a": "int(4)", "b": "utf8[]"} */
+void text_spec(text *out, const bags_field *fields, size_t count);
+void text_base64(text *out, const void *data, size_t size);
+void text_output(const text *out);
+
+/* Decode standard base64 with padding. Returns NULL, or what is wrong. */
+const char *base64_decode(
+    const char *from, size_t size, bags_buffer *out, size_t *out_size);
 
 /* ---- options.c ---- */
 
@@ -126,7 +159,7 @@ typedef struct command {
 /* Parse the options, wherever they are. Returns the number of operands, which it
  * moves to words[0], words[1], ...; or -1 after printing the help. */
 int options_parse(const command *about, int count, char **words);
-void options_help(const command *about);
+void options_help(text *out, const command *about);
 
 /* The next part of 'a=int(8), b=utf8[]', up to a comma outside parentheses: what
  * precedes and follows its last "=" (without one, value is NULL), without spaces at
@@ -134,38 +167,14 @@ void options_help(const command *about);
  * where *at is NULL. Changes the text. */
 bool list_next(char **at, char **name, char **value);
 
-/* Print text that wraps at the width of the help. The first line continues at
- * column `at`, the others are indented. */
-void print_wrapped(const char *words, size_t at, size_t indent);
+/* Text that wraps at the width of the help. The first line continues at column `at`,
+ * the others are indented. */
+void text_wrapped(text *out, const char *words, size_t at, size_t indent);
 
-/* ---- text.c ---- */
+/* ---- manual.c ---- */
 
-typedef struct text {
-    bags_buffer buffer;
-    size_t size;
-} text;
-
-void text_put(text *out, const void *data, size_t size);
-void text_puts(text *out, const char *string);
-void text_format(text *out, const char *format, ...) BAGI_PRINTF(2, 3);
-/* A JSON string; invalid UTF-8 becomes U+FFFD. */
-void text_json(text *out, const void *data, size_t size);
-void text_json_string(text *out, const char *string);
-/* Between the elements of a list, and the members of an object: ", ", but not before
- * the first. */
-void text_next(text *out);
-/* Start a member of an object; or write one, where NULL is null. */
-void text_member(text *out, const char *name);
-void text_member_string(text *out, const char *name, const char *value);
-void text_member_number(text *out, const char *name, uint64_t value);
-/* {"a": "int(4)", "b": "utf8[]"} */
-void text_spec(text *out, const bags_field *fields, size_t count);
-void text_base64(text *out, const void *data, size_t size);
-void text_output(const text *out);
-
-/* Decode standard base64 with padding. Returns NULL, or what is wrong. */
-const char *base64_decode(
-    const char *from, size_t size, bags_buffer *out, size_t *out_size);
+/* The man page; the list of commands ends with NULL. */
+void manual_help(text *out, const command *const *commands);
 
 /* ---- json.c ---- */
 
@@ -234,7 +243,7 @@ bool type_has_dtype(const char *type);
 const char *type_ending(const char *type, bags_view blob, char buffer[16]);
 /* The type whose files begin like this, or NULL: "jpeg", "png", "npy", ... */
 const char *type_of_bytes(bags_view file);
-void types_help(void);
+void types_help(text *out);
 
 /* Images with more pixels are not decoded. */
 extern option_number max_pixels;

@@ -101,7 +101,9 @@ int options_parse(const command *about, int count, char **words) {
     int kept = 0;
     for (int i = 0; i < count;) {
         if (!strcmp(words[i], "--help") || !strcmp(words[i], "-h")) {
-            options_help(about);
+            text out = {0};
+            options_help(&out, about);
+            text_output(&out);
             return -1;
         }
         if (!strcmp(words[i], "--")) {
@@ -144,36 +146,37 @@ bool list_next(char **at, char **name, char **value) {
 
 /* ---- help ---- */
 
-void print_wrapped(const char *words, size_t at, size_t indent) {
+void text_wrapped(text *out, const char *words, size_t at, size_t indent) {
     bool at_start = true; /* of a line */
     while (*words) {
         size_t size = strcspn(words, " \n");
         if (!at_start && at + 1 + size > HELP_WIDTH) {
-            printf("\n%*s", (int)indent, "");
+            text_format(out, "\n%*s", (int)indent, "");
             at = indent;
         } else if (!at_start) {
-            putchar(' ');
+            text_puts(out, " ");
             at++;
         }
-        printf("%.*s", (int)size, words);
+        text_put(out, words, size);
         at += size;
         words += size;
         at_start = *words == '\n' && words[1];
         if (at_start) {
-            printf("\n%*s", (int)indent, "");
+            text_format(out, "\n%*s", (int)indent, "");
             at = indent;
         }
         words += *words != 0;
     }
-    putchar('\n');
+    text_puts(out, "\n");
 }
 
-static void print_options(const option *table, size_t column) {
+static void put_options(text *out, const option *table, size_t column) {
     for (; table && table->name; table++) {
-        int used = printf("  --%s%s%s", table->name, table->value ? " " : "",
+        size_t start = out->size;
+        text_format(out, "  --%s%s%s", table->name, table->value ? " " : "",
             table->value ? table->value : "");
-        printf("%*s", (int)column - used, "");
-        print_wrapped(table->help, column, column);
+        text_format(out, "%*s", (int)(start + column - out->size), "");
+        text_wrapped(out, table->help, column, column);
     }
 }
 
@@ -186,13 +189,13 @@ static size_t widest(const option *table, size_t most) {
     return most;
 }
 
-void options_help(const command *about) {
+void options_help(text *out, const command *about) {
     size_t column = widest(about->shared, widest(about->options, 0));
-    printf("usage: bags %s %s%s\n\n", about->name, about->operands,
+    text_format(out, "usage: bags %s %s%s\n\n", about->name, about->operands,
         column ? " [OPTION...]" : "");
-    print_wrapped(about->about, 0, 0);
-    putchar('\n');
-    print_options(about->options, column);
-    print_options(about->shared, column);
-    printf("%sexample:\n%s", column ? "\n" : "", about->examples);
+    text_wrapped(out, about->about, 0, 0);
+    text_puts(out, "\n");
+    put_options(out, about->options, column);
+    put_options(out, about->shared, column);
+    text_format(out, "%sexample:\n%s", column ? "\n" : "", about->examples);
 }
