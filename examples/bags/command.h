@@ -197,6 +197,8 @@ void file_write(const char *path, const void *data, size_t size);
 void directory_make(const char *path);
 /* Remove a directory with everything in it, following no link. */
 void directory_remove(const char *path);
+/* False if it is not a directory, or cannot be read. */
+bool directory_is_empty(const char *path);
 bool path_exists(const char *path);
 bool has_ending(const char *path, const char *ending); /* ignores case */
 /* "directory/name". An absolute name stays as it is. */

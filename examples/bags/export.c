@@ -135,17 +135,6 @@ static void put_line(uint64_t index) {
 
 /* ---- the directory ---- */
 
-static bool is_empty(const char *path) {
-    DIR *directory = opendir(path);
-    struct dirent *entry;
-    bool empty = directory != NULL;
-    while (empty && (entry = readdir(directory)))
-        empty = !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..");
-    if (directory)
-        closedir(directory);
-    return empty;
-}
-
 /* Remove what was created, and nothing else. */
 static void remove_out(void) {
     char *files = path_join(out, "files");
@@ -161,7 +150,7 @@ static void remove_out(void) {
 
 static void make_out(void) {
     bool exists = path_exists(out);
-    if (exists && !is_empty(out))
+    if (exists && !directory_is_empty(out))
         fail(
             BAGS_ERROR_EXISTS, "%s: exists and is not an empty directory", out);
     directory_make(out);

@@ -99,19 +99,8 @@ static bool has_file(const char *name) {
     return exists;
 }
 
-static int is_an_entry(void *user, const char *name) {
-    (void)user;
-    (void)name;
-    return EEXIST;
-}
-
-/* A writer that was killed at once may leave an empty directory. */
-static bool is_empty_directory(void) {
-    const bags_io *io = bags_io_local();
-    return io->list(io->user, path, is_an_entry, NULL) == 0;
-}
-
-/* Refuse what cannot be resumed or appended to because of its shards. */
+/* Refuse what cannot be resumed or appended to because of its shards. A writer that
+ * was killed at once may leave an empty directory. */
 static void check_shards(void) {
     bool unsharded = has_file("spec.json") || has_file("spec.json.partial");
     if (append && unsharded)
@@ -121,7 +110,7 @@ static void check_shards(void) {
         fail(BAGS_ERROR_EXISTS,
             "%s: is not sharded; resume it without --shard options", path);
     if (resume && !sharded && path_exists(path) && !unsharded &&
-        !is_empty_directory())
+        !directory_is_empty(path))
         fail(BAGS_ERROR_EXISTS,
             "%s: is not an unsharded dataset; to resume a sharded one, pass "
             "the same --shard options as before",
