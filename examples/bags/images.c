@@ -231,10 +231,11 @@ static size_t classes_count;
 /* Write the class folders' names to the file, if it does not exist. Several
  * workers may do so at once: each writes the same. */
 static void write_classes(void) {
-    text lines = {0};
+    static text lines;
+    static char *partial;
     if (path_exists(classes_path))
         return;
-    char *partial =
+    partial =
         string_format("%s.%ju.partial", classes_path, (uintmax_t)getpid());
     for (size_t i = 0; i < count; i++)
         if (is_new_label(i)) {
@@ -244,8 +245,6 @@ static void write_classes(void) {
     file_write(partial, lines.buffer.data, lines.size);
     if (rename(partial, classes_path) && !path_exists(classes_path))
         fail_system(errno, classes_path, "create");
-    bags_buffer_free(&lines.buffer);
-    free(partial);
 }
 
 static void read_classes(void) {

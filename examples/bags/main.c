@@ -227,7 +227,7 @@ static const command *find_command(const char *name) {
 static void run_help(int count, char **words) {
     if (count > 1)
         usage("help: expected one COMMAND (see `bags help`)");
-    text out = {0};
+    static text out;
     const char *about = count ? words[0] : "help";
     if (!strcmp(about, "help"))
         put_help(&out);

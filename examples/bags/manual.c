@@ -61,7 +61,7 @@ static bool has_options(const command *one) {
 }
 
 void manual_help(text *out, const command *const *commands) {
-    text types = {0};
+    static text types;
     text_puts(out,
         ".Dd " DATE "\n.Dt BAGS 1\n.Os\n.Sh NAME\n.Nm bags\n"
         ".Nd pack, show and unpack machine-learning datasets\n.Sh SYNOPSIS\n");

@@ -101,7 +101,7 @@ int options_parse(const command *about, int count, char **words) {
     int kept = 0;
     for (int i = 0; i < count;) {
         if (!strcmp(words[i], "--help") || !strcmp(words[i], "-h")) {
-            text out = {0};
+            static text out;
             options_help(&out, about);
             text_output(&out);
             return -1;
