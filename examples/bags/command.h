@@ -309,6 +309,9 @@ void bag_note_empty(const char *path, const bag_reader *opened);
 /* The dataset, or NULL: it is a Bag. */
 const bags_reader *source_dataset(void);
 const char *source_path(void);
+/* The number of a field; count: none has this name. */
+size_t field_find(
+    const bags_field *fields, size_t count, const char *name, size_t size);
 /* There is no such field in what is at `path`; the message lists those that are. */
 ENDS void fail_field(
     const char *path, const char *word, const bags_field *fields, size_t count);

@@ -137,23 +137,18 @@ static selection *selections;
 static bags_select *selects;
 static size_t count; /* of both */
 
-static bool find_field(const char *name, size_t size, size_t *out) {
-    for (*out = 0; *out < fields_count; ++*out)
-        if (strlen(fields[*out].name) == size &&
-            !memcmp(fields[*out].name, name, size))
-            return true;
-    return false;
-}
-
 static selection parse_selection(const char *word) {
     selection out = {0, true, {NULL, false, false, 0, 0, 0}, false};
     size_t size = strlen(word);
     const char *open = strrchr(word, '[');
     /* A field's name may itself end in brackets. */
-    out.whole = find_field(word, size, &out.field);
+    out.field = field_find(fields, fields_count, word, size);
+    out.whole = out.field < fields_count;
     if (!out.whole) {
-        if (!open || word[size - 1] != ']' ||
-            !find_field(word, (size_t)(open - word), &out.field))
+        if (open && word[size - 1] == ']')
+            out.field =
+                field_find(fields, fields_count, word, (size_t)(open - word));
+        if (out.field == fields_count)
             fail_field(source_path(), word, fields, fields_count);
         out.items = parse_indices(
             string_format("%.*s", (int)strlen(open) - 2, open + 1));

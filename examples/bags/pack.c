@@ -121,13 +121,6 @@ static const char *in_field; /* in a value of this field, or NULL, */
 static bool in_sequence;
 static size_t in_item; /* and of a sequence in this item */
 
-static size_t find_field(const char *name) {
-    size_t i = 0;
-    while (i < count && strcmp(fields[i].name, name))
-        i++;
-    return i;
-}
-
 static void check_names(json_object *line) {
     for (size_t i = 0; i < count; i++)
         if (!json_object_object_get_ex(line, fields[i].name, NULL))
@@ -135,7 +128,8 @@ static void check_names(json_object *line) {
     if ((size_t)json_object_object_length(line) == count)
         return;
     json_object_iter at;
-    json_object_object_foreachC(line, at) if (find_field(at.key) == count)
+    json_object_object_foreachC(line,
+        at) if (field_find(fields, count, at.key, strlen(at.key)) == count)
         fail(BAGS_ERROR_FIELD, "field \"%s\": not in the spec", at.key);
 }
 

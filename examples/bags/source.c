@@ -92,6 +92,15 @@ void source_open(const char *given) {
         open_bag();
 }
 
+size_t field_find(
+    const bags_field *fields, size_t count, const char *name, size_t size) {
+    size_t i = 0;
+    while (i < count && (strlen(fields[i].name) != size ||
+                            memcmp(fields[i].name, name, size)))
+        i++;
+    return i;
+}
+
 void fail_field(
     const char *of, const char *word, const bags_field *fields, size_t count) {
     static text names;
