@@ -48,20 +48,17 @@ static void add_field(const char *name, const char *type, bool given) {
     fields = (bags_field *)grow(fields, count, sizeof *fields);
     fields[count].name = name;
     fields[count].type = complete_type(type);
-    if (bags_type_parse(fields[count++].type, &parsed, &failure)) {
-        failure_prefix("field \"%s\": ", name);
-        die();
-    }
-    type = fields[count - 1].type;
-    bool known = type_find(type) != NULL;
-    if (known ? type_is_valid(type) : any_type)
+    type = fields[count++].type;
+    bool legal = !bags_type_parse(type, &parsed, &failure);
+    bool known = legal && type_find(type);
+    if (known ? type_is_valid(type) : legal && any_type)
         return;
-    if (!known)
+    if (legal && !known)
         bags_fail(&failure, BAGS_ERROR_TYPE,
             "unknown type \"%.160s\"; see `bags help types`%s", type,
             given ? ", or pass --any-type" : "");
     failure_prefix("field \"%.160s\": ", name);
-    if (given)
+    if (given || !legal)
         die();
     note("%s", failure.message);
 }
