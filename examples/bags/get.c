@@ -32,7 +32,7 @@ static const option options[] = {
     {"raw", OPTION_FLAG, &raw, NULL,
         "write the bytes of the one blob that is selected"},
     {"npy", OPTION_FLAG, &npy, NULL,
-        "decode it and write the array as a .npy file"},
+        "decode that blob, and write the array as a .npy file"},
     {"out", OPTION_TEXT, &directory, "DIR",
         "write every blob to its own file in DIR, and print the names"},
     OPTION_MAX_PIXELS,
@@ -371,7 +371,9 @@ const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "is FIELD, FIELD[i] (that item itself), or FIELD[START:STOP:STEP] (a "
     "list); without one, all fields. For a Bag, INDEX is the blob.\n"
     "Numbers, text and msgpack are shown as JSON, arrays as their dtype, shape "
-    "and first elements, other blobs as their type and number of bytes.\n",
+    "and first elements (without dimensions, as a number), other blobs as "
+    "their "
+    "type and number of bytes.\n",
     "  bags get pets 0:3 label 'words[0:2]'\n"
     "  bags get pets -1 photo --raw >photo.jpg\n",
     run};

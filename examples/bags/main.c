@@ -204,7 +204,7 @@ static void put_help(text *out) {
         "  help      this text; bags help COMMAND: about a command;\n"
         "            bags help types: the types of fields;\n"
         "            bags help man: the man page\n"
-        "  --version the version, and the formats built in\n"
+        "  --version the version, and the formats and importers built in\n"
         "\n");
     text_wrapped(out, help_about, 0, 0);
     text_puts(out,

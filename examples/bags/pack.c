@@ -228,7 +228,8 @@ const command command_pack = {"pack", "a dataset from JSON lines and files",
     "PATH} and {\"base64\": TEXT}, which are encoded already; or {\"from\": "
     "PATH}, a .npy, JPEG, PNG, MP4, WebM, .txt or .msgpack file to be "
     "converted. PATH is relative to the manifest. Lines {\"blob\": ...} and an "
-    "OUT.bag make a Bag. A MANIFEST of - is standard input.\n"
-    "A bad line ends it. What was packed before is kept, unfinished: correct "
-    "the line and call it again with --resume.\n",
+    "OUT.bag make a Bag. A MANIFEST of - is standard input. Of K workers, "
+    "worker W packs the lines W, W+K, W+2K, ..., counted from 0.\n"
+    "A bad line ends the command. What was packed before is kept, unfinished: "
+    "correct the line and call it again with --resume.\n",
     "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n", run};

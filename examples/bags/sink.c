@@ -28,8 +28,7 @@ const option writing_options[] = {
     {"resume", OPTION_FLAG, &resume, NULL,
         "continue where the same command with the same input stopped"},
     {"append", OPTION_FLAG, &append, NULL,
-        "add all of the input to a sharded dataset that exists, also after "
-        "bags finalize"},
+        "add all of the input to a sharded dataset, also after bags finalize"},
     {"shard-size", OPTION_SIZE, &shard_size, "N",
         "start a new shard at N bytes: 512M, 10G"},
     {"shard-length", OPTION_NUMBER, &shard_length, "N",
@@ -37,8 +36,8 @@ const option writing_options[] = {
     {"shard-stop", OPTION_NUMBER, &shard_stop, "K",
         "the number of workers that share the input"},
     {"shard-start", OPTION_NUMBER, &shard_start, "W",
-        "this worker's number, from 0: it packs the inputs W, W+K, W+2K, ... "
-        "Any --shard option makes shards; 0 is no limit"},
+        "this worker's number, from 0 to K-1. Any --shard option makes shards; "
+        "0 is no limit"},
     {"checksum", OPTION_FLAG, &checksum, NULL,
         "write checksums next to each Bag: bags help checksum"},
     {"idx", OPTION_FLAG, &idx, NULL,
