@@ -430,7 +430,9 @@ void lines_progress(uint64_t *done, uint64_t *total);
  * `done` of `total` (0: unknown) parts of the work; `count` units. */
 void progress_show(const char *title, const char *unit, uint64_t done,
     uint64_t total, uint64_t count);
-/* Remove the bar, before standard output is written; remarks and failures do so. */
+/* Remove the bar, before something else is printed; remarks and failures do so. */
+void progress_hide(void);
+/* The same, at the end of the work. */
 void progress_end(void);
 
 double seconds_now(void);

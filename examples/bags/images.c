@@ -220,7 +220,8 @@ static char **classes;
 static size_t classes_count;
 
 /* Write the class folders' names to the file, if it does not exist. Several
- * workers may do so at once: each writes the same. */
+ * workers may do so at once: the first one counts, also if another found a folder
+ * that is new. */
 static void write_classes(void) {
     static text lines;
     static char *partial;
@@ -234,7 +235,7 @@ static void write_classes(void) {
             text_puts(&lines, "\n");
         }
     file_write(partial, lines.buffer.data, lines.size);
-    if (rename(partial, classes_path) && !path_exists(classes_path))
+    if (publish_file(partial, classes_path) && !path_exists(classes_path))
         fail_system(errno, classes_path, "create");
 }
 
@@ -254,13 +255,14 @@ static void read_classes(void) {
     }
 }
 
+/* The first line with the name. */
 static uint64_t find_class(const char *label) {
-    static size_t last; /* images of one class follow each other */
-    for (size_t i = 0; i < classes_count; i++) {
-        size_t at = (last + i) % classes_count;
+    static size_t at; /* images of one class follow each other */
+    if (at < classes_count && !strcmp(classes[at], label))
+        return at;
+    for (at = 0; at < classes_count; at++)
         if (!strcmp(classes[at], label))
-            return last = at;
-    }
+            return at;
     fail(BAGS_ERROR_VALUE, "%s: no line \"%s\"", classes_path, label);
 }
 

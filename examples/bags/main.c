@@ -73,7 +73,7 @@ void note(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    progress_end();
+    progress_hide();
     print_line(message);
 }
 

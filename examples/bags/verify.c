@@ -81,7 +81,7 @@ static void show_fault(void *user, const bags_fault *fault) {
     (void)user;
     text line = {0};
     pthread_mutex_lock(&lock);
-    progress_end();
+    progress_hide();
     if (json)
         json_fault(&line, fault);
     else

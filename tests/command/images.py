@@ -3,8 +3,10 @@ import base64
 import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
+import time
 import zlib
 
 import harness
@@ -172,6 +174,34 @@ def labels_are_numbers_of_lines_in_a_file_of_classes():
     assert _images('windows')[0][0] == 0
     assert sorted(os.listdir()) == ['d', 'more', 'names.txt', 'new', 'out',
                                     'windows']
+
+
+def of_equal_lines_in_a_file_of_classes_the_first_counts():
+    _tree({'d/a/1.jpg': JPEG, 'd/b/2.jpg': JPEG})
+    pathlib.Path('names.txt').write_text('b\na\nb\n')
+    run('images', 'd', 'out', '--classes', 'names.txt')
+    assert [r[0] for r in _images()] == [1, 0]
+
+
+def the_first_file_of_classes_counts():
+    if not shutil.which('strace'):
+        print('skipped: no strace on this machine')
+        return
+    _tree({'d/a/1.jpg': JPEG, 'd/c/3.jpg': JPEG})
+    slow = subprocess.Popen(
+        ['strace', '-o', '/dev/null', '-e', 'trace=rename,link', '-e',
+         'inject=rename,link:delay_enter=1500000', harness.PROGRAM, 'images', 'd',
+         'slow', '--no-sync', '--classes', 'names.txt'],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env={**os.environ, 'ASAN_OPTIONS': 'detect_leaks=0'})
+    while not list(pathlib.Path().glob('names.txt.*')) and slow.poll() is None:
+        time.sleep(0.01)
+    _tree({'d/b/2.jpg': JPEG})
+    run('images', 'd', 'out', '--classes', 'names.txt')
+    assert slow.wait() == 0, slow.stderr.read()
+    assert pathlib.Path('names.txt').read_text() == 'a\nb\nc\n'
+    assert [r[0] for r in _images('slow')] == [0, 2]
+    assert sorted(os.listdir()) == ['d', 'names.txt', 'out', 'slow']
 
 
 def images_are_resumed_and_appended():
