@@ -2,6 +2,7 @@
 import base64
 import json
 import pathlib
+import subprocess
 import struct
 
 from harness import each, pack, refuse, run
@@ -302,6 +303,23 @@ def an_unfinished_shard_is_refused_or_left_out():
         (2, 1, 1, [])
     run('export', 'out', 'x', '--skip-unfinished')
     run('verify', 'out', '--skip-unfinished')
+
+
+@each([1, 6])
+def a_shard_that_is_left_out_is_not_missing(digits):
+    pack([{'n': i} for i in range(8)], 'n=int', 'out', '--shard-length', '1')
+    shards = [pathlib.Path('out', f'{i:0{digits}}') for i in range(8)]
+    for i, path in enumerate(shards):
+        pathlib.Path('out', f'{i:06}').rename(path)
+    for i in (1, 3, 5, 6):
+        subprocess.run(['rm', '-r', shards[i]], check=True)
+    for i in (2, 7):
+        (shards[i] / 'spec.json').rename(shards[i] / 'spec.json.partial')
+    words = ['info', 'out', '--skip-unfinished', '--allow-gaps']
+    got = run(*words, '--json').json
+    assert (got['length'], got['skipped'], got['missing']) == (2, 2, [1, 3, 5, 6])
+    text = run(*words).out.decode()
+    assert 'missing    000001, 000003, 000005 to 000006\n' in text, text
 
 
 def very_many_missing_shards_do_not_make_it_endless():
