@@ -351,11 +351,23 @@ uint64_t sink_length(void) {
 
 /* ---- the end ---- */
 
+static const char *next_step(bool is_bag) {
+    return is_bag   ? "`bags recover` finishes it"
+           : append ? "append only the others"
+                    : "--resume continues";
+}
+
+/* Append to the message that what was flushed is kept. */
+static void explain_flushed(bool is_bag) {
+    failure_suffix(
+        "; %s: the data that was flushed is kept, %s", path, next_step(is_bag));
+}
+
 void sink_finish(void) {
     uint64_t length = sink_length();
     uint64_t resumed = dataset ? bags_writer_resumed(dataset) : existing;
     const char *unit = bag ? "blob" : "datapoint";
-    bool complete = !bag && !dataset;
+    bool complete = !bag && !dataset, is_bag = bag != NULL;
     comparing = true;
     if (seen < existing)
         fail(BAGS_ERROR_VALUE,
@@ -368,6 +380,8 @@ void sink_finish(void) {
                          : bags_writer_close(dataset, &failure);
     bag = NULL;
     dataset = NULL;
+    if (code && length > 0)
+        explain_flushed(is_bag);
     must(code);
     if (sharded && !path_exists(path) && !offered)
         fail(BAGS_ERROR_VALUE,
@@ -403,13 +417,10 @@ void sink_failed(void) {
     }
     if (kept == 0 || comparing)
         return;
-    const char *next = bag      ? "`bags recover` finishes it"
-                       : append ? "append only the others"
-                                : "--resume continues";
     if (flushed)
         failure_suffix("; %s: %ju %s%s kept, %s", path, (uintmax_t)kept,
-            bag ? "blob" : "datapoint", kept == 1 ? " is" : "s are", next);
+            bag ? "blob" : "datapoint", kept == 1 ? " is" : "s are",
+            next_step(bag != NULL));
     else
-        failure_suffix(
-            "; %s: the data that was flushed is kept, %s", path, next);
+        explain_flushed(bag != NULL);
 }
