@@ -41,20 +41,14 @@ static const option options[] = {
 
 /* ---- indices ---- */
 
-/* A number at the start of `at`, which becomes the end of the number. A number
- * above 2^63-1 becomes that, which is past the end of everything. */
+/* A number at the start of `at`, which becomes the end of the number. strtoll clamps
+ * it to 64 bits, which is past the end of everything. */
 static bool parse_integer(const char **at, int64_t *out) {
-    bool negative = **at == '-';
-    const char *digit = *at + negative;
-    int64_t value = 0;
-    if (*digit < '0' || *digit > '9')
+    char *end, digit = (*at)[**at == '-'];
+    if (digit < '0' || digit > '9')
         return false;
-    for (; *digit >= '0' && *digit <= '9'; digit++) {
-        int64_t next = *digit - '0';
-        value = value > (INT64_MAX - next) / 10 ? INT64_MAX : value * 10 + next;
-    }
-    *out = negative ? -value : value;
-    *at = digit;
+    *out = strtoll(*at, &end, 10);
+    *at = end;
     return true;
 }
 
@@ -108,9 +102,11 @@ static indices parse_indices(const char *word) {
     out.step = (uint64_t)parts[2];
     if (parts[2] < 1)
         usage("%s: the step must be at least 1", word);
-    if (!out.one && (out.start < 0) == (out.stop < 0) && out.start > out.stop)
-        usage("%s: invalid range (start %jd > stop %jd)", word,
-            (intmax_t)out.start, (intmax_t)out.stop);
+    if (!out.one && (out.start < 0) == (out.stop < 0) && out.start > out.stop) {
+        const char *stop = strchr(word, ':') + 1;
+        usage("%s: invalid range (start %.*s > stop %.*s)", word,
+            (int)(stop - word - 1), word, (int)strcspn(stop, ":"), stop);
+    }
     return out;
 }
 

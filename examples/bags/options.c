@@ -5,6 +5,8 @@
  */
 #include "command.h"
 
+#include <errno.h>
+
 #define HELP_WIDTH 72
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -23,34 +25,26 @@ static const option *find_in(
     return NULL;
 }
 
-/* A decimal number below 2^64. */
-static bool parse_number(const char *word, size_t size, uint64_t *out) {
-    uint64_t value = 0;
-    for (size_t i = 0; i < size; i++) {
-        uint64_t digit = (uint64_t)(word[i] - '0');
-        if (!is_digit(word[i]) || value > (UINT64_MAX - digit) / 10)
-            return false;
-        value = value * 10 + digit;
-    }
-    *out = value;
-    return size > 0;
+/* A decimal number below 2^64 at the start of a word; *rest is what follows it. */
+static bool parse_number(const char *word, char **rest, uint64_t *out) {
+    errno = 0;
+    *out = strtoull(word, rest, 10);
+    return is_digit(*word) && !errno;
 }
 
 /* 512, 10K, 512M, 10G, 2T, optionally followed by B or iB: powers of 1024. */
 static bool parse_size(const char *word, uint64_t *out) {
     static const char units[] = "KMGT";
-    size_t digits = strspn(word, "0123456789");
-    const char *rest = word + digits;
+    char *rest;
+    uint64_t value;
+    if (!parse_number(word, &rest, &value))
+        return false;
     const char *unit = *rest ? strchr(units, *rest) : NULL;
     unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
-    uint64_t value = 0;
-    if (unit)
-        rest++;
-    if (!parse_number(word, digits, &value) || value > UINT64_MAX >> shift ||
-        (*rest && strcmp(rest, unit ? "iB" : "B")))
-        return false;
+    rest += unit != NULL;
     *out = value << shift;
-    return true;
+    return value <= UINT64_MAX >> shift &&
+           (!*rest || !strcmp(rest, unit ? "iB" : "B"));
 }
 
 static void set_value(const option *given, const char *value) {
@@ -70,8 +64,9 @@ static void set_value(const option *given, const char *value) {
     if (given->kind == OPTION_SIZE && !parse_size(value, &to->value))
         usage("--%s: \"%s\" is not a size, as 512M and 10G are", given->name,
             value);
+    char *rest = NULL;
     if (given->kind == OPTION_NUMBER &&
-        !parse_number(value, strlen(value), &to->value))
+        (!parse_number(value, &rest, &to->value) || *rest))
         usage("--%s: \"%s\" is not a number from 0 to 2^64-1", given->name,
             value);
 }

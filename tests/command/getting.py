@@ -107,6 +107,14 @@ def an_index_that_is_not_there_is_named_as_it_was_given(words):
     assert result.out == b''
 
 
+def a_range_that_is_empty_is_named_as_it_was_given():
+    _dataset()
+    for start, stop in (('5', '3'), ('-2', '-4'), ('99999999999999999999', '3')):
+        for index in (f'{start}:{stop}', f'{start}:{stop}:2'):
+            refuse('get', 'out', index, code=2, says=(
+                f'{index}: invalid range (start {start} > stop {stop})'))
+
+
 def an_item_that_is_not_there_is_named_as_it_was_given():
     _dataset()
     for item in ('99999999999999999999', '-99999999999999999999', '77'):
