@@ -125,9 +125,10 @@ static void check_names(json_object *line) {
     if ((size_t)json_object_object_length(line) == count)
         return;
     json_object_iter at;
-    json_object_object_foreachC(line,
-        at) if (field_find(fields, count, at.key, strlen(at.key)) == count)
-        fail(BAGS_ERROR_FIELD, "field \"%s\": not in the spec", at.key);
+    json_object_object_foreachC(line, at) {
+        if (field_find(fields, count, at.key, strlen(at.key)) == count)
+            fail(BAGS_ERROR_FIELD, "field \"%s\": not in the spec", at.key);
+    }
 }
 
 static void put_value(size_t field, size_t item, json_object *json) {
