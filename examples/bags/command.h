@@ -6,6 +6,7 @@
  *
  *     main.c      finds and runs the subcommand; failures; standard output
  *     options.c   the words of a command line; the help made from their tables
+ *     manual.c    the man page made from them
  *     text.c      text that grows: JSON strings, base64
  *     json.c      reads JSON
  *     files.c     files, directories, names for files
@@ -48,6 +49,9 @@
 /* The error that library calls write. */
 extern bags_error failure;
 
+/* Paragraphs of the help: what a path is, and the exit codes. */
+extern const char help_about[], help_codes[];
+
 /* Called once when the program fails, before the message is printed: it may
  * extend the message, and clean up. */
 extern void (*on_failure)(void);
@@ -62,8 +66,12 @@ void must(bags_code code); /* be BAGS_OK, otherwise die */
 /* Add words before or after the message in `failure`. */
 void failure_prefix(const char *format, ...) BAGI_PRINTF(1, 2);
 void failure_suffix(const char *format, ...) BAGI_PRINTF(1, 2);
+/* Replace the library's remedy, after the first semicolon that follows the path, by
+ * the command's own. */
+void failure_remedy(const char *path, const char *words);
 
-/* Print a remark: one line on stderr, with control characters escaped. */
+/* Print a remark: one line on stderr, with control characters escaped. It removes
+ * the progress bar. */
 void note(const char *format, ...) BAGI_PRINTF(1, 2);
 
 /* Write to standard output. */
@@ -79,6 +87,35 @@ char *string_format(const char *format, ...) BAGI_PRINTF(1, 2);
 
 /* "" for 1, otherwise "s". */
 const char *plural(uint64_t count);
+
+/* ---- text.c ---- */
+
+typedef struct text {
+    bags_buffer buffer;
+    size_t size;
+} text;
+
+void text_put(text *out, const void *data, size_t size);
+void text_puts(text *out, const char *string);
+void text_format(text *out, const char *format, ...) BAGI_PRINTF(2, 3);
+/* A JSON string; invalid UTF-8 becomes U+FFFD. */
+void text_json(text *out, const void *data, size_t size);
+void text_json_string(text *out, const char *string);
+/* Between the elements of a list, and the members of an object: ", ", but not before
+ * the first. */
+void text_next(text *out);
+/* Start a member of an object; or write one, where NULL is null. */
+void text_member(text *out, const char *name);
+void text_member_string(text *out, const char *name, const char *value);
+void text_member_number(text *out, const char *name, uint64_t value);
+/* {"a": "int(4)", "b": "utf8[]"} */
+void text_spec(text *out, const bags_field *fields, size_t count);
+void text_base64(text *out, const void *data, size_t size);
+void text_output(const text *out);
+
+/* Decode standard base64 with padding. Returns NULL, or what is wrong. */
+const char *base64_decode(
+    const char *from, size_t size, bags_buffer *out, size_t *out_size);
 
 /* ---- options.c ---- */
 
@@ -122,7 +159,7 @@ typedef struct command {
 /* Parse the options, wherever they are. Returns the number of operands, which it
  * moves to words[0], words[1], ...; or -1 after printing the help. */
 int options_parse(const command *about, int count, char **words);
-void options_help(const command *about);
+void options_help(text *out, const command *about);
 
 /* The next part of 'a=int(8), b=utf8[]', up to a comma outside parentheses: what
  * precedes and follows its last "=" (without one, value is NULL), without spaces at
@@ -130,31 +167,14 @@ void options_help(const command *about);
  * where *at is NULL. Changes the text. */
 bool list_next(char **at, char **name, char **value);
 
-/* Print text that wraps at the width of the help. The first line continues at
- * column `at`, the others are indented. */
-void print_wrapped(const char *words, size_t at, size_t indent);
+/* Text that wraps at the width of the help. The first line continues at column `at`,
+ * the others are indented. */
+void text_wrapped(text *out, const char *words, size_t at, size_t indent);
 
-/* ---- text.c ---- */
+/* ---- manual.c ---- */
 
-typedef struct text {
-    bags_buffer buffer;
-    size_t size;
-} text;
-
-void text_put(text *out, const void *data, size_t size);
-void text_puts(text *out, const char *string);
-void text_format(text *out, const char *format, ...) BAGI_PRINTF(2, 3);
-/* A JSON string; invalid UTF-8 becomes U+FFFD. */
-void text_json(text *out, const void *data, size_t size);
-void text_json_string(text *out, const char *string);
-/* {"a": "int(4)", "b": "utf8[]"} */
-void text_spec(text *out, const bags_field *fields, size_t count);
-void text_base64(text *out, const void *data, size_t size);
-void text_output(const text *out);
-
-/* Decode standard base64 with padding. Returns NULL, or what is wrong. */
-const char *base64_decode(
-    const char *from, size_t size, bags_buffer *out, size_t *out_size);
+/* The man page; the list of commands ends with NULL. */
+void manual_help(text *out, const command *const *commands);
 
 /* ---- json.c ---- */
 
@@ -177,6 +197,8 @@ void file_write(const char *path, const void *data, size_t size);
 void directory_make(const char *path);
 /* Remove a directory with everything in it, following no link. */
 void directory_remove(const char *path);
+/* False if it is not a directory, or cannot be read. */
+bool directory_is_empty(const char *path);
 bool path_exists(const char *path);
 bool has_ending(const char *path, const char *ending); /* ignores case */
 /* "directory/name". An absolute name stays as it is. */
@@ -214,6 +236,8 @@ typedef struct type_info {
 /* The row of a type, or NULL if the type is unknown. */
 const type_info *type_find(const char *type);
 type_class type_kind(const char *type);
+/* False if the type's codec does not accept its arguments; `failure` states why. */
+bool type_is_valid(const char *type);
 /* True if the type states the dtype of its arrays, as array(float32,2) does. */
 bool type_has_dtype(const char *type);
 /* The ending of a file with a blob of this type: "jpg". Valid as long as
@@ -221,7 +245,7 @@ bool type_has_dtype(const char *type);
 const char *type_ending(const char *type, bags_view blob, char buffer[16]);
 /* The type whose files begin like this, or NULL: "jpeg", "png", "npy", ... */
 const char *type_of_bytes(bags_view file);
-void types_help(void);
+void types_help(text *out);
 
 /* Images with more pixels are not decoded. */
 extern option_number max_pixels;
@@ -280,9 +304,14 @@ extern const option reading_options[];
 void source_open(const char *path);
 /* Open a dataset with the reading_options; never NULL. */
 bags_reader *dataset_open(const char *path);
+/* Remark that a Bag, which may be NULL, is an empty file. */
+void bag_note_empty(const char *path, const bag_reader *opened);
 /* The dataset, or NULL: it is a Bag. */
 const bags_reader *source_dataset(void);
 const char *source_path(void);
+/* The number of a field; count: none has this name. */
+size_t field_find(
+    const bags_field *fields, size_t count, const char *name, size_t size);
 /* There is no such field in what is at `path`; the message lists those that are. */
 ENDS void fail_field(
     const char *path, const char *word, const bags_field *fields, size_t count);
@@ -401,7 +430,9 @@ void lines_progress(uint64_t *done, uint64_t *total);
  * `done` of `total` (0: unknown) parts of the work; `count` units. */
 void progress_show(const char *title, const char *unit, uint64_t done,
     uint64_t total, uint64_t count);
-/* Remove the bar. */
+/* Remove the bar, before something else is printed; remarks and failures do so. */
+void progress_hide(void);
+/* The same, at the end of the work. */
 void progress_end(void);
 
 double seconds_now(void);

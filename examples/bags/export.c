@@ -12,6 +12,7 @@
 #include "system.h"
 
 #define MAX_INLINE 256 /* bytes of blobs that --raw writes into the line */
+#define MAX_TEXT ((size_t)1 << 27) /* bytes of text in the line */
 
 static bool raw, npy, lists;
 
@@ -58,6 +59,27 @@ static void put_file(const char *key, uint64_t index, size_t field, size_t item,
     free(path);
 }
 
+/* Write a value to the line, unless the line would give back another one: JSON has
+ * neither the sign of NaN nor a bool that is 2. */
+static bool put_in_line(const char *type, const bags_value *value) {
+    static value_reader reader;
+    size_t start = line.size;
+    if (value->size > MAX_TEXT || !value_write(&line, type, value, lists))
+        return false;
+    if (value->kind != BAGS_KIND_ARRAY)
+        return true;
+    text_put(&line, "", 1);
+    line.size--;
+    json_object *json =
+        json_read((const char *)line.buffer.data + start, line.size - start);
+    bags_value again = value_parse(&reader, type, json);
+    bool same = again.size == value->size &&
+                (!again.size || !memcmp(again.data, value->data, again.size));
+    json_object_put(json);
+    line.size = same ? line.size : start;
+    return same;
+}
+
 /* Write a value to the line, or with --npy as a .npy file. False: its blob is to
  * be a file. */
 static bool put_decoded(uint64_t index, size_t field, size_t item) {
@@ -68,7 +90,7 @@ static bool put_decoded(uint64_t index, size_t field, size_t item) {
     if ((kind != TYPE_NUMBER && kind != TYPE_TEXT && kind != TYPE_ARRAY) ||
         !source_value(field, item, type, &value))
         return false;
-    if (value_write(&line, type, &value, lists))
+    if (put_in_line(type, &value))
         return true;
     /* A blob of type npy is such a file already. */
     if (!npy || value.kind != BAGS_KIND_ARRAY || !strncmp(type, "npy", 3))
@@ -96,11 +118,11 @@ static void put_line(uint64_t index) {
     text_puts(&line, "{");
     for (size_t i = 0; i < count; i++) {
         bool list = source_is_sequence(i);
-        text_puts(&line, i ? ", " : "");
-        text_json_string(&line, fields[i].name);
-        text_puts(&line, list ? ": [" : ": ");
+        text_member(&line, fields[i].name);
+        text_puts(&line, list ? "[" : "");
         for (size_t j = 0; j < source_items(i); j++) {
-            text_puts(&line, j ? ", " : "");
+            if (list)
+                text_next(&line);
             put_item(index, i, j);
         }
         text_puts(&line, list ? "]" : "");
@@ -113,21 +135,9 @@ static void put_line(uint64_t index) {
 
 /* ---- the directory ---- */
 
-static bool is_empty(const char *path) {
-    DIR *directory = opendir(path);
-    struct dirent *entry;
-    bool empty = directory != NULL;
-    while (empty && (entry = readdir(directory)))
-        empty = !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..");
-    if (directory)
-        closedir(directory);
-    return empty;
-}
-
 /* Remove what was created, and nothing else. */
 static void remove_out(void) {
     char *files = path_join(out, "files");
-    progress_end();
     if (lines)
         fclose(lines);
     unlink(partial);
@@ -140,7 +150,7 @@ static void remove_out(void) {
 
 static void make_out(void) {
     bool exists = path_exists(out);
-    if (exists && !is_empty(out))
+    if (exists && !directory_is_empty(out))
         fail(
             BAGS_ERROR_EXISTS, "%s: exists and is not an empty directory", out);
     directory_make(out);
@@ -200,6 +210,7 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "NEW` reads all of it back. OUT must be missing or empty. A Bag becomes "
     "lines {\"blob\": ...} without a spec.\n"
     "Numbers and text are in the lines. Other blobs are files, as they are: "
-    "{\"file\": PATH}; so are numbers above 64 bits and text that is not "
-    "UTF-8.\n",
+    "{\"file\": PATH}; so is what a line would not give back exactly, such as "
+    "numbers above 64 bits and the sign of NaN. Text that is not UTF-8 needs "
+    "`bags pack --unchecked`.\n",
     "  bags export pets unpacked && head -3 unpacked/manifest.jsonl\n", run};

@@ -115,6 +115,17 @@ void directory_make(const char *path) {
     free(part);
 }
 
+static int is_an_entry(void *user, const char *name) {
+    (void)user;
+    (void)name;
+    return EEXIST;
+}
+
+bool directory_is_empty(const char *path) {
+    const bags_io *io = bags_io_local();
+    return io->list(io->user, path, is_an_entry, NULL) == 0;
+}
+
 void directory_remove(const char *path) {
     DIR *directory = opendir(path);
     struct dirent *entry;

@@ -19,6 +19,6 @@ const command command_finalize = {"finalize",
     "which the Python readers refuse. This renames the shards to 000000, "
     "000001, ... in the same order; their content does not change. Call it "
     "when all workers are done; if it is interrupted, call it again.\n"
-    "It leaves a file `finalized` in the first shard: no worker may continue "
-    "what was renumbered. `bags pack --append` adds shards after it.\n",
+    "Renumbered shards are marked by a file `finalized` in the first one: "
+    "--resume is then refused, and --append adds shards.\n",
     "  bags finalize pets\n", run};

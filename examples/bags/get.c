@@ -5,11 +5,10 @@
 
 /* One index, start:stop:step, or a list. Negative numbers count from the end. */
 typedef struct indices {
-    bool one;
-    int64_t start, stop;
+    const char *word; /* as given */
+    bool one, list;
+    int64_t start, stop; /* not of a list */
     uint64_t step;
-    int64_t *list; /* if not NULL, `count` indices */
-    size_t count;
 } indices;
 
 /* What a word such as frames[0:8:2] selects. */
@@ -33,7 +32,7 @@ static const option options[] = {
     {"raw", OPTION_FLAG, &raw, NULL,
         "write the bytes of the one blob that is selected"},
     {"npy", OPTION_FLAG, &npy, NULL,
-        "decode it and write the array as a .npy file"},
+        "decode that blob, and write the array as a .npy file"},
     {"out", OPTION_TEXT, &directory, "DIR",
         "write every blob to its own file in DIR, and print the names"},
     OPTION_MAX_PIXELS,
@@ -42,29 +41,23 @@ static const option options[] = {
 
 /* ---- indices ---- */
 
-/* A number at the start of `at`, which becomes the end of the number. A number
- * above 2^63-1 becomes that, which is past the end of everything. */
+/* A number at the start of `at`, which becomes the end of the number. strtoll clamps
+ * it to 64 bits, which is past the end of everything. */
 static bool parse_integer(const char **at, int64_t *out) {
-    bool negative = **at == '-';
-    const char *digit = *at + negative;
-    int64_t value = 0;
-    if (*digit < '0' || *digit > '9')
+    char *end, digit = (*at)[**at == '-'];
+    if (digit < '0' || digit > '9')
         return false;
-    for (; *digit >= '0' && *digit <= '9'; digit++) {
-        int64_t next = *digit - '0';
-        value = value > (INT64_MAX - next) / 10 ? INT64_MAX : value * 10 + next;
-    }
-    *out = negative ? -value : value;
-    *at = digit;
+    *out = strtoll(*at, &end, 10);
+    *at = end;
     return true;
 }
 
 /* 3,1,4] */
-static void parse_list(const char *at, indices *out) {
+static void check_list(const char *at) {
+    int64_t ignored;
     for (bool more = true; more;) {
         at += strspn(at, " ");
-        out->list = (int64_t *)grow(out->list, out->count, sizeof *out->list);
-        more = parse_integer(&at, &out->list[out->count++]);
+        more = parse_integer(&at, &ignored);
         at += more ? strspn(at, " ") : 0;
         if (more && !strcmp(at, "]"))
             return;
@@ -73,15 +66,24 @@ static void parse_list(const char *at, indices *out) {
     usage("a list of indices must be like [3,1,4]");
 }
 
+/* The first number of a valid list that starts at `at`, or after a number of it;
+ * NULL after the last one. */
+static const char *list_item(const char *at) {
+    at += strspn(at, "-0123456789");
+    at += strspn(at, "[, ");
+    return *at == ']' ? NULL : at;
+}
+
 /* i, start:stop, start:stop:step or [i,j,k]; each part of a range may be
  * missing. */
 static indices parse_indices(const char *word) {
-    indices out = {false, 0, INT64_MAX, 1, NULL, 0};
+    indices out = {word, false, false, 0, INT64_MAX, 1};
     int64_t parts[3] = {0, INT64_MAX, 1};
     size_t part = 0;
     const char *at = word;
     if (*word == '[') {
-        parse_list(word + 1, &out);
+        check_list(word + 1);
+        out.list = true;
         return out;
     }
     for (;; part++, at++) {
@@ -100,9 +102,11 @@ static indices parse_indices(const char *word) {
     out.step = (uint64_t)parts[2];
     if (parts[2] < 1)
         usage("%s: the step must be at least 1", word);
-    if (!out.one && (out.start < 0) == (out.stop < 0) && out.start > out.stop)
-        usage("%s: invalid range (start %jd > stop %jd)", word,
-            (intmax_t)out.start, (intmax_t)out.stop);
+    if (!out.one && (out.start < 0) == (out.stop < 0) && out.start > out.stop) {
+        const char *stop = strchr(word, ':') + 1;
+        usage("%s: invalid range (start %.*s > stop %.*s)", word,
+            (int)(stop - word - 1), word, (int)strcspn(stop, ":"), stop);
+    }
     return out;
 }
 
@@ -129,27 +133,21 @@ static selection *selections;
 static bags_select *selects;
 static size_t count; /* of both */
 
-static bool find_field(const char *name, size_t size, size_t *out) {
-    for (*out = 0; *out < fields_count; ++*out)
-        if (strlen(fields[*out].name) == size &&
-            !memcmp(fields[*out].name, name, size))
-            return true;
-    return false;
-}
-
 static selection parse_selection(const char *word) {
-    selection out = {0, true, {false, 0, 0, 0, NULL, 0}, false};
+    selection out = {0, true, {NULL, false, false, 0, 0, 0}, false};
     size_t size = strlen(word);
     const char *open = strrchr(word, '[');
     /* A field's name may itself end in brackets. */
-    out.whole = find_field(word, size, &out.field);
+    out.field = field_find(fields, fields_count, word, size);
+    out.whole = out.field < fields_count;
     if (!out.whole) {
-        if (!open || word[size - 1] != ']' ||
-            !find_field(word, (size_t)(open - word), &out.field))
+        if (open && word[size - 1] == ']')
+            out.field =
+                field_find(fields, fields_count, word, (size_t)(open - word));
+        if (out.field == fields_count)
             fail_field(source_path(), word, fields, fields_count);
-        char *inner = string_format("%.*s", (int)strlen(open) - 2, open + 1);
-        out.items = parse_indices(inner);
-        free(inner);
+        out.items = parse_indices(
+            string_format("%.*s", (int)strlen(open) - 2, open + 1));
         if (!source_is_sequence(out.field))
             fail(BAGS_ERROR_RANGE,
                 "%s: field \"%s\": not a sequence, so it has no items",
@@ -202,11 +200,10 @@ static void check_items(uint64_t index) {
         const selection *one = &selections[i];
         if (one->items.one && source_items(i) != 1)
             fail(BAGS_ERROR_RANGE,
-                "%s: field \"%s\": datapoint %ju: item %jd out of range "
+                "%s: field \"%s\": datapoint %ju: item %.40s out of range "
                 "(length %ju)",
                 source_path(), fields[one->field].name, (uintmax_t)index,
-                (intmax_t)one->items.start,
-                (uintmax_t)source_count(index, one->field));
+                one->items.word, (uintmax_t)source_count(index, one->field));
     }
 }
 
@@ -238,11 +235,11 @@ static void show_datapoint(uint64_t index) {
     text_puts(&line, "{");
     for (size_t i = 0; i < count; i++) {
         const bags_field *field = &fields[selections[i].field];
-        text_puts(&line, i ? ", " : "");
-        text_json_string(&line, field->name);
-        text_puts(&line, selections[i].sequence ? ": [" : ": ");
+        text_member(&line, field->name);
+        text_puts(&line, selections[i].sequence ? "[" : "");
         for (size_t j = 0; j < source_items(i); j++) {
-            text_puts(&line, j ? ", " : "");
+            if (selections[i].sequence)
+                text_next(&line);
             if (directory)
                 put_file(index, i, j);
             else
@@ -286,14 +283,17 @@ static void get_one(uint64_t index) {
     output(blob.data, blob.size);
 }
 
-/* The index of a datapoint, which must exist. */
-static uint64_t find_index(int64_t given) {
+/* The index of a datapoint, which must exist: the number at `word`. */
+static uint64_t find_index(const char *word) {
     uint64_t length = source_length();
-    int64_t index = from_start(given, length);
+    const char *end = word;
+    int64_t index = 0;
+    parse_integer(&end, &index);
+    index = from_start(index, length);
     if (index < 0 || (uint64_t)index >= length)
-        fail(BAGS_ERROR_RANGE, "%s: %s %jd out of range (length %ju)",
+        fail(BAGS_ERROR_RANGE, "%s: %s %.*s out of range (length %ju)",
             source_path(), source_dataset() ? "datapoint" : "blob",
-            (intmax_t)given, (uintmax_t)length);
+            (int)(end - word), word, (uintmax_t)length);
     return (uint64_t)index;
 }
 
@@ -307,16 +307,16 @@ static void get_keys(uint64_t start, uint64_t stop) {
 
 static void get_all(const indices *all) {
     uint64_t length = source_length();
-    for (size_t i = 0; i < all->count; i++)
-        find_index(all->list[i]);
-    uint64_t first = all->one ? find_index(all->start) : 0;
+    const char *first = all->list  ? list_item(all->word)
+                        : all->one ? all->word
+                                   : NULL;
+    for (const char *at = first; at; at = all->list ? list_item(at) : NULL)
+        find_index(at);
     if (directory)
         directory_make(directory);
-    if (all->one)
-        get_one(first);
-    for (size_t i = 0; i < all->count; i++)
-        get_one(find_index(all->list[i]));
-    if (all->one || all->list)
+    for (const char *at = first; at; at = all->list ? list_item(at) : NULL)
+        get_one(find_index(at));
+    if (first)
         return;
     uint64_t stop = range_end(all->stop, length);
     stop = stop < length ? stop : length;
@@ -330,7 +330,7 @@ static void get_all(const indices *all) {
 /* ---- the command ---- */
 
 static int run(int operands_count, char **operands) {
-    indices datapoints = {true, 0, 0, 1, NULL, 0};
+    indices datapoints = {NULL, true, false, 0, 0, 1};
     uint64_t start = 0, stop = 1;
     int before = key ? 1 : 2; /* the SELECT words */
     if (operands_count < before)
@@ -356,7 +356,6 @@ static int run(int operands_count, char **operands) {
         get_keys(start, stop);
     else
         get_all(&datapoints);
-    free(datapoints.list);
     return 0;
 }
 
@@ -368,7 +367,9 @@ const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "is FIELD, FIELD[i] (that item itself), or FIELD[START:STOP:STEP] (a "
     "list); without one, all fields. For a Bag, INDEX is the blob.\n"
     "Numbers, text and msgpack are shown as JSON, arrays as their dtype, shape "
-    "and first elements, other blobs as their type and number of bytes.\n",
+    "and first elements (without dimensions, as a number), other blobs as "
+    "their "
+    "type and number of bytes.\n",
     "  bags get pets 0:3 label 'words[0:2]'\n"
     "  bags get pets -1 photo --raw >photo.jpg\n",
     run};

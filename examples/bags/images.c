@@ -28,8 +28,9 @@ static const option options[] = {
 };
 
 typedef struct image {
-    char *path;        /* relative to DIR, with "/" */
-    size_t label_size; /* of its first directory; 0: none */
+    char *path; /* relative to DIR, with "/" */
+    const char
+        *label; /* the folder in DIR that contains it; "" for DIR itself */
     bool png;
 } image;
 
@@ -39,6 +40,7 @@ static size_t count, pngs;
 static size_t others, hidden, again; /* left out */
 static char **folders;               /* in DIR: the classes */
 static size_t folders_count;
+static size_t class_number; /* of the class that is visited; 0: DIR itself */
 static char **links; /* to directories, which are visited after the others */
 static size_t links_count;
 
@@ -72,10 +74,9 @@ static void add_file(const char *name, const char *path) {
         leave_out(path, "neither JPEG nor PNG");
         return;
     }
-    const char *slash = strchr(name, '/');
     images = (image *)grow(images, count, sizeof *images);
     images[count].path = string_format("%s", name);
-    images[count].label_size = slash ? (size_t)(slash - name) : 0;
+    images[count].label = class_number ? folders[class_number - 1] : "";
     images[count++].png = png;
     pngs += png;
 }
@@ -86,8 +87,6 @@ typedef struct directory_id {
     dev_t device;
     ino_t inode;
 } directory_id;
-
-static size_t class_number;
 
 static int compare_ids(const void *a, const void *b) {
     const directory_id *one = (const directory_id *)a;
@@ -172,14 +171,8 @@ static void visit(const char *name) {
 /* By label, then by path. */
 static int compare_images(const void *a, const void *b) {
     const image *one = (const image *)a, *two = (const image *)b;
-    size_t size =
-        one->label_size < two->label_size ? one->label_size : two->label_size;
-    int order = memcmp(one->path, two->path, size);
-    if (order)
-        return order;
-    if (one->label_size != two->label_size)
-        return one->label_size < two->label_size ? -1 : 1;
-    return strcmp(one->path, two->path);
+    int order = strcmp(one->label, two->label);
+    return order ? order : strcmp(one->path, two->path);
 }
 
 static int compare_links(const void *a, const void *b) {
@@ -187,9 +180,7 @@ static int compare_links(const void *a, const void *b) {
 }
 
 static bool is_new_label(size_t i) {
-    const image *one = &images[i], *before = one - 1;
-    return i == 0 || before->label_size != one->label_size ||
-           memcmp(before->path, one->path, one->label_size);
+    return i == 0 || strcmp(images[i - 1].label, images[i].label);
 }
 
 static void find_images(void) {
@@ -229,23 +220,23 @@ static char **classes;
 static size_t classes_count;
 
 /* Write the class folders' names to the file, if it does not exist. Several
- * workers may do so at once: each writes the same. */
+ * workers may do so at once: the first one counts, also if another found a folder
+ * that is new. */
 static void write_classes(void) {
-    text lines = {0};
+    static text lines;
+    static char *partial;
     if (path_exists(classes_path))
         return;
-    char *partial =
+    partial =
         string_format("%s.%ju.partial", classes_path, (uintmax_t)getpid());
     for (size_t i = 0; i < count; i++)
         if (is_new_label(i)) {
-            text_put(&lines, images[i].path, images[i].label_size);
+            text_puts(&lines, images[i].label);
             text_puts(&lines, "\n");
         }
     file_write(partial, lines.buffer.data, lines.size);
-    if (rename(partial, classes_path) && !path_exists(classes_path))
+    if (publish_file(partial, classes_path) && !path_exists(classes_path))
         fail_system(errno, classes_path, "create");
-    bags_buffer_free(&lines.buffer);
-    free(partial);
 }
 
 static void read_classes(void) {
@@ -264,16 +255,15 @@ static void read_classes(void) {
     }
 }
 
-static uint64_t find_class(const image *one) {
-    static size_t last; /* images of one class follow each other */
-    for (size_t i = 0; i < classes_count; i++) {
-        size_t at = (last + i) % classes_count;
-        if (strlen(classes[at]) == one->label_size &&
-            !memcmp(classes[at], one->path, one->label_size))
-            return last = at;
-    }
-    fail(BAGS_ERROR_VALUE, "%s: no line \"%.*s\"", classes_path,
-        (int)one->label_size, one->path);
+/* The first line with the name. */
+static uint64_t find_class(const char *label) {
+    static size_t at; /* images of one class follow each other */
+    if (at < classes_count && !strcmp(classes[at], label))
+        return at;
+    for (at = 0; at < classes_count; at++)
+        if (!strcmp(classes[at], label))
+            return at;
+    fail(BAGS_ERROR_VALUE, "%s: no line \"%s\"", classes_path, label);
 }
 
 /* ---- writing them ---- */
@@ -296,7 +286,8 @@ static bags_value image_value(const image *one) {
 }
 
 /* Bytes that are not UTF-8 become \xff. */
-static bags_value name_value(text *out, const char *name, size_t size) {
+static bags_value name_value(text *out, const char *name) {
+    size_t size = strlen(name);
     out->size = 0;
     for (size_t i = 0; i < size; i++) {
         size_t valid = size - i;
@@ -316,10 +307,9 @@ static void add_image(const image *one) {
     current = one;
     bags_value values[3];
     values[0] = image_value(one);
-    values[1] = name_value(&label, one->path, one->label_size);
-    if (classes_path)
-        values[1] = bags_uint(find_class(one));
-    values[2] = name_value(&path, one->path, strlen(one->path));
+    values[1] = classes_path ? bags_uint(find_class(one->label))
+                             : name_value(&label, one->label);
+    values[2] = name_value(&path, one->path);
     renamed += path.size > strlen(one->path);
     sink_begin();
     for (size_t i = 0; i < 3; i++)
@@ -329,7 +319,6 @@ static void add_image(const image *one) {
 }
 
 static void explain_failure(void) {
-    progress_end();
     if (current)
         failure_prefix("%s/%s: ", root, current->path);
     sink_failed();
@@ -379,6 +368,8 @@ static int run(int operands_count, char **operands) {
     root = operands[0];
     if (type && !is_image_type())
         usage("--type: \"%s\" is not jpeg, png or bytes", type);
+    if (type && !type_is_valid(type))
+        usage("--type: %s", failure.message);
     writing_check();
     find_images();
     if (classes_path)

@@ -27,6 +27,8 @@ static size_t count;
 static const bags_shard *shards; /* of a Bag, none */
 static size_t shards_count;
 static uint64_t unfinished;
+static uint64_t *numbers; /* of all shards that exist, also of skipped ones */
+static size_t numbers_count;
 static text out;
 
 /* ---- what there is to show ---- */
@@ -40,6 +42,41 @@ static bool has_crc(void) {
     }
     free(crc);
     return found;
+}
+
+static void add_number(uint64_t number) {
+    numbers = (uint64_t *)grow(numbers, numbers_count, sizeof *numbers);
+    numbers[numbers_count++] = number;
+}
+
+static int add_name(void *user, const char *name) {
+    (void)user;
+    if (*name && !name[strspn(name, "0123456789")])
+        add_number(strtoull(name, NULL, 10));
+    return 0;
+}
+
+static int compare_numbers(const void *a, const void *b) {
+    const uint64_t *one = (const uint64_t *)a, *two = (const uint64_t *)b;
+    return *one < *two ? -1 : *one > *two;
+}
+
+/* A shard that was skipped is not missing. */
+static void find_numbers(void) {
+    const bags_io *io = io_for_path(source_path());
+    if (info.skipped)
+        io->list(io->user, source_path(), add_name, NULL);
+    else
+        for (size_t i = 0; info.sharded && i < shards_count; i++)
+            add_number(shards[i].number);
+    if (numbers)
+        qsort(numbers, numbers_count, sizeof *numbers, compare_numbers);
+}
+
+/* The missing numbers before the i-th that exists: start <= number < stop. */
+static uint64_t missing_before(size_t i, uint64_t *start) {
+    *start = i ? numbers[i - 1] + 1 : 0;
+    return numbers[i];
 }
 
 static void load(void) {
@@ -57,57 +94,45 @@ static void load(void) {
         unfinished += shards[i].unfinished;
     sizes = (bags_field_info *)allocate(count, sizeof *sizes);
     must(bags_reader_info(reader, &info, sizes, &failure));
-}
-
-/* A shard that was skipped is not missing. */
-static bool is_skipped(uint64_t shard) {
-    if (!info.skipped)
-        return false;
-    char *path = string_format("%s/%06ju", source_path(), (uintmax_t)shard);
-    bool exists = path_kind(path) != BAGS_PATH_NONE;
-    free(path);
-    return exists;
-}
-
-/* The missing numbers before shard i: start <= number < stop. */
-static void missing_before(size_t i, uint64_t *start, uint64_t *stop) {
-    *start = i ? shards[i - 1].number + 1 : 0;
-    *stop = info.sharded ? shards[i].number : *start; /* not of a Bag */
-    while (*start < *stop && is_skipped(*start))
-        ++*start;
+    find_numbers();
 }
 
 /* ---- as JSON ---- */
 
 static void show_json(void) {
-    uint64_t listed = 0, start, stop;
-    text_puts(&out, "{\"path\": ");
-    text_json_string(&out, source_path());
-    text_format(&out,
-        ", \"length\": %ju, \"shards\": %zu, \"skipped\": %ju, \"unfinished\": "
-        "%ju, \"missing\": [",
-        (uintmax_t)source_length(), shards_count, (uintmax_t)info.skipped,
-        (uintmax_t)unfinished);
-    for (size_t i = 0; i < shards_count; i++) {
-        missing_before(i, &start, &stop);
+    uint64_t start, stop;
+    text_puts(&out, "{");
+    text_member_string(&out, "path", source_path());
+    text_member_number(&out, "length", source_length());
+    text_member_number(&out, "shards", shards_count);
+    text_member_number(&out, "skipped", info.skipped);
+    text_member_number(&out, "unfinished", unfinished);
+    text_member(&out, "missing");
+    text_puts(&out, "[");
+    for (size_t i = 0; i < numbers_count; i++) {
+        stop = missing_before(i, &start);
         if (stop - start > MAX_MISSING)
             fail(BAGS_ERROR_LIMIT,
                 "%s: more than %d shards are missing, too many to list",
                 source_path(), MAX_MISSING);
-        for (; start < stop; start++)
-            if (!is_skipped(start))
-                text_format(
-                    &out, "%s%ju", listed++ ? ", " : "", (uintmax_t)start);
+        for (; start < stop; start++) {
+            text_next(&out);
+            text_format(&out, "%ju", (uintmax_t)start);
+        }
     }
-    text_format(&out, "], \"size\": %ju, \"checksums\": %ju, \"spec\": ",
-        (uintmax_t)info.size, (uintmax_t)info.checksums);
+    text_puts(&out, "]");
+    text_member_number(&out, "size", info.size);
+    text_member_number(&out, "checksums", info.checksums);
+    text_member(&out, "spec");
     text_spec(&out, fields, count);
-    text_puts(&out, ", \"fields\": {");
+    text_member(&out, "fields");
+    text_puts(&out, "{");
     for (size_t i = 0; i < count; i++) {
-        text_puts(&out, i ? ", " : "");
-        text_json_string(&out, fields[i].name);
-        text_format(&out, ": {\"blobs\": %ju, \"bytes\": %ju}",
-            (uintmax_t)sizes[i].blobs, (uintmax_t)sizes[i].size);
+        text_member(&out, fields[i].name);
+        text_puts(&out, "{");
+        text_member_number(&out, "blobs", sizes[i].blobs);
+        text_member_number(&out, "bytes", sizes[i].size);
+        text_puts(&out, "}");
     }
     text_puts(&out, "}}\n");
 }
@@ -176,8 +201,8 @@ static void put_table(void) {
 static void put_gaps(void) {
     bool any = false;
     uint64_t start, stop;
-    for (size_t i = 0; i < shards_count; i++) {
-        missing_before(i, &start, &stop);
+    for (size_t i = 0; i < numbers_count; i++) {
+        stop = missing_before(i, &start);
         if (start == stop)
             continue;
         text_format(

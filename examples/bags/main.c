@@ -44,9 +44,8 @@ static const command *const commands[] = {
     &command_checksum,
     &command_zip,
     &command_copy,
+    NULL,
 };
-
-#define COMMANDS (sizeof commands / sizeof *commands)
 
 static const command *chosen;
 
@@ -74,29 +73,32 @@ void note(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    progress_hide();
     print_line(message);
 }
 
 void die(void) {
     void (*prepare)(void) = on_failure;
-    bool is_usage = failure.code == BAGS_ERROR_ARGUMENT;
     on_failure = NULL;
     if (prepare)
         prepare();
+    bool is_usage = failure.code == BAGS_ERROR_ARGUMENT;
     if (is_usage && chosen)
         note("%s: %s (see `bags help %s`)", chosen->name, failure.message,
             chosen->name);
     else
-        print_line(failure.message);
+        note("%s", failure.message);
     exit(is_usage ? 2 : 1);
 }
 
 void fail(bags_code code, const char *format, ...) {
+    bags_error made = failure; /* whose message may be among the arguments */
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(failure.message, sizeof failure.message, format, arguments);
+    vsnprintf(made.message, sizeof made.message, format, arguments);
     va_end(arguments);
-    failure.code = code;
+    made.code = code;
+    failure = made;
     die();
 }
 
@@ -126,6 +128,17 @@ void failure_suffix(const char *format, ...) {
     vsnprintf(failure.message + size, sizeof failure.message - size, format,
         arguments);
     va_end(arguments);
+}
+
+void failure_remedy(const char *path, const char *words) {
+    size_t size = strlen(path);
+    char *end = failure.message;
+    if (!strncmp(end, path, size))
+        end += size;
+    end = strstr(end, "; ");
+    if (end)
+        *end = 0;
+    failure_suffix("; %s", words);
 }
 
 /* ---- output and memory ---- */
@@ -171,34 +184,41 @@ const char *plural(uint64_t count) { return count == 1 ? "" : "s"; }
 
 /* ---- help ---- */
 
-static void print_help(void) {
-    fputs("bags " BAGS_VERSION
-          " - pack, show and unpack machine-learning datasets\n"
-          "\n"
-          "usage: bags COMMAND ...\n"
-          "\n",
-        stdout);
-    for (size_t i = 0; i < COMMANDS; i++)
-        printf("  %-10s%s\n", commands[i]->name, commands[i]->summary);
-    fputs("  help      this text; bags help COMMAND: about a command;\n"
-          "            bags help types: the types of fields\n"
-          "  --version the version, and the formats built in\n"
-          "\n"
-          "A Bag is a file NAME.bag. A dataset is a directory with spec.json\n"
-          "and a NAME.bag for each field, or a directory of such directories,\n"
-          "its shards. Commands that read accept one in X.zip or X.tar, too.\n"
-          "\n"
-          "example:\n"
-          "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n"
-          "  bags info pets\n"
-          "  bags get pets 0:3 label\n"
-          "\n"
-          "Exit code: 0 success, 1 an error, 2 an invalid command line.\n",
-        stdout);
+const char help_about[] =
+    "A Bag is a file NAME.bag. A dataset is a directory with spec.json and a "
+    "NAME.bag for each field, or a directory of such directories, its shards. "
+    "Commands that read accept one in X.zip or X.tar, too.\n";
+const char help_codes[] =
+    "Exit code: 0 success, 1 an error, 2 an invalid command line.\n";
+
+static void put_help(text *out) {
+    text_puts(out, "bags " BAGS_VERSION
+                   " - pack, show and unpack machine-learning datasets\n"
+                   "\n"
+                   "usage: bags COMMAND ...\n"
+                   "\n");
+    for (size_t i = 0; commands[i]; i++)
+        text_format(
+            out, "  %-10s%s\n", commands[i]->name, commands[i]->summary);
+    text_puts(out,
+        "  help      this text; bags help COMMAND: about a command;\n"
+        "            bags help types: the types of fields;\n"
+        "            bags help man: the man page\n"
+        "  --version the version, and the formats and importers built in\n"
+        "\n");
+    text_wrapped(out, help_about, 0, 0);
+    text_puts(out,
+        "\n"
+        "example:\n"
+        "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n"
+        "  bags info pets\n"
+        "  bags get pets 0:3 label\n"
+        "\n");
+    text_puts(out, help_codes);
 }
 
 static const command *find_command(const char *name) {
-    for (size_t i = 0; i < COMMANDS; i++)
+    for (size_t i = 0; commands[i]; i++)
         if (!strcmp(commands[i]->name, name))
             return commands[i];
     usage("there is no command %s (see `bags help`)", name);
@@ -207,12 +227,17 @@ static const command *find_command(const char *name) {
 static void run_help(int count, char **words) {
     if (count > 1)
         usage("help: expected one COMMAND (see `bags help`)");
-    if (count == 0 || !strcmp(words[0], "help"))
-        print_help();
-    else if (!strcmp(words[0], "types"))
-        types_help();
+    static text out;
+    const char *about = count ? words[0] : "help";
+    if (!strcmp(about, "help"))
+        put_help(&out);
+    else if (!strcmp(about, "types"))
+        types_help(&out);
+    else if (!strcmp(about, "man"))
+        manual_help(&out, commands);
     else
-        options_help(find_command(words[0]));
+        options_help(&out, find_command(about));
+    text_output(&out);
 }
 
 static int run(int count, char **words) {
@@ -235,6 +260,9 @@ static int run(int count, char **words) {
         return 0; /* it printed the help */
     if (count < chosen->least || (chosen->most && count > chosen->most))
         usage("expected %s", chosen->operands);
+    for (int i = 1; i <= count && i <= 2; i++)
+        if (!*words[i])
+            usage("expected %s, not an empty word", chosen->operands);
     return chosen->run(count, words + 1);
 }
 

@@ -24,70 +24,63 @@ static int write_packed(void *data, const char *bytes, size_t size) {
     return 0;
 }
 
-static int pack_json(msgpack_packer *to, json_object *value);
-
-static int pack_text(msgpack_packer *to, const char *string, size_t size) {
-    int bad = msgpack_pack_str(to, size);
-    return bad ? bad : msgpack_pack_str_body(to, string, size);
+static void pack_text(msgpack_packer *to, const char *string, size_t size) {
+    msgpack_pack_str(to, size);
+    msgpack_pack_str_body(to, string, size);
 }
 
-static int pack_object(msgpack_packer *to, json_object *value) {
-    int bad = msgpack_pack_map(to, (size_t)json_object_object_length(value));
+/* Recursive, as deep as json_read lets JSON be nested. Nothing fails but write_packed,
+ * which then ends the program. */
+static void pack_json(msgpack_packer *to, json_object *value) {
+    int64_t integer;
+    size_t length;
     json_object_iter at;
-    json_object_object_foreachC(value, at) {
-        if (!bad)
-            bad = pack_text(to, at.key, strlen(at.key));
-        if (!bad)
-            bad = pack_json(to, at.val);
-    }
-    return bad;
-}
-
-static int pack_list(msgpack_packer *to, json_object *value) {
-    size_t count = json_object_array_length(value);
-    int bad = msgpack_pack_array(to, count);
-    for (size_t i = 0; i < count && !bad; i++)
-        bad = pack_json(to, json_object_array_get_idx(value, i));
-    return bad;
-}
-
-/* For json-c, integers above 2^63-1 and negative ones are one type. */
-static int pack_integer(msgpack_packer *to, json_object *value) {
-    int64_t integer = json_object_get_int64(value);
-    if (integer < 0)
-        return msgpack_pack_int64(to, integer);
-    return msgpack_pack_uint64(to, json_object_get_uint64(value));
-}
-
-/* Recursive, as deep as json_read lets JSON be nested. */
-static int pack_json(msgpack_packer *to, json_object *value) {
     switch (json_object_get_type(value)) {
     case json_type_null:
-        return msgpack_pack_nil(to);
+        msgpack_pack_nil(to);
+        return;
     case json_type_boolean:
-        return json_object_get_boolean(value) ? msgpack_pack_true(to)
-                                              : msgpack_pack_false(to);
+        if (json_object_get_boolean(value))
+            msgpack_pack_true(to);
+        else
+            msgpack_pack_false(to);
+        return;
     case json_type_double:
-        return msgpack_pack_double(to, json_object_get_double(value));
+        msgpack_pack_double(to, json_object_get_double(value));
+        return;
     case json_type_int:
-        return pack_integer(to, value);
+        /* For json-c, integers above 2^63-1 and negative ones are one type. */
+        integer = json_object_get_int64(value);
+        if (integer < 0)
+            msgpack_pack_int64(to, integer);
+        else
+            msgpack_pack_uint64(to, json_object_get_uint64(value));
+        return;
     case json_type_string:
-        return pack_text(to, json_object_get_string(value),
+        pack_text(to, json_object_get_string(value),
             (size_t)json_object_get_string_len(value));
+        return;
     case json_type_array:
-        return pack_list(to, value);
+        length = json_object_array_length(value);
+        msgpack_pack_array(to, length);
+        for (size_t i = 0; i < length; i++)
+            pack_json(to, json_object_array_get_idx(value, i));
+        return;
     case json_type_object:
-        return pack_object(to, value);
+        msgpack_pack_map(to, (size_t)json_object_object_length(value));
+        json_object_object_foreachC(value, at) {
+            pack_text(to, at.key, strlen(at.key));
+            pack_json(to, at.val);
+        }
+        return;
     }
-    return -1;
 }
 
 bags_view msgpack_from_json(json_object *value, bags_buffer *out) {
     text into = {*out, 0};
     msgpack_packer packer;
     msgpack_packer_init(&packer, &into, write_packed);
-    if (pack_json(&packer, value))
-        fail(BAGS_ERROR_MEMORY, "out of memory");
+    pack_json(&packer, value);
     *out = into.buffer;
     bags_view blob = {out->data, into.size};
     return blob;

@@ -5,6 +5,8 @@
  */
 #include "command.h"
 
+#include <errno.h>
+
 #define HELP_WIDTH 72
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -23,34 +25,26 @@ static const option *find_in(
     return NULL;
 }
 
-/* A decimal number below 2^64. */
-static bool parse_number(const char *word, size_t size, uint64_t *out) {
-    uint64_t value = 0;
-    for (size_t i = 0; i < size; i++) {
-        uint64_t digit = (uint64_t)(word[i] - '0');
-        if (!is_digit(word[i]) || value > (UINT64_MAX - digit) / 10)
-            return false;
-        value = value * 10 + digit;
-    }
-    *out = value;
-    return size > 0;
+/* A decimal number below 2^64 at the start of a word; *rest is what follows it. */
+static bool parse_number(const char *word, char **rest, uint64_t *out) {
+    errno = 0;
+    *out = strtoull(word, rest, 10);
+    return is_digit(*word) && !errno;
 }
 
 /* 512, 10K, 512M, 10G, 2T, optionally followed by B or iB: powers of 1024. */
 static bool parse_size(const char *word, uint64_t *out) {
     static const char units[] = "KMGT";
-    size_t digits = strspn(word, "0123456789");
-    const char *rest = word + digits;
+    char *rest;
+    uint64_t value;
+    if (!parse_number(word, &rest, &value))
+        return false;
     const char *unit = *rest ? strchr(units, *rest) : NULL;
     unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
-    uint64_t value = 0;
-    if (unit)
-        rest++;
-    if (!parse_number(word, digits, &value) || value > UINT64_MAX >> shift ||
-        (*rest && strcmp(rest, unit ? "iB" : "B")))
-        return false;
+    rest += unit != NULL;
     *out = value << shift;
-    return true;
+    return value <= UINT64_MAX >> shift &&
+           (!*rest || !strcmp(rest, unit ? "iB" : "B"));
 }
 
 static void set_value(const option *given, const char *value) {
@@ -70,8 +64,9 @@ static void set_value(const option *given, const char *value) {
     if (given->kind == OPTION_SIZE && !parse_size(value, &to->value))
         usage("--%s: \"%s\" is not a size, as 512M and 10G are", given->name,
             value);
+    char *rest = NULL;
     if (given->kind == OPTION_NUMBER &&
-        !parse_number(value, strlen(value), &to->value))
+        (!parse_number(value, &rest, &to->value) || *rest))
         usage("--%s: \"%s\" is not a number from 0 to 2^64-1", given->name,
             value);
 }
@@ -101,7 +96,9 @@ int options_parse(const command *about, int count, char **words) {
     int kept = 0;
     for (int i = 0; i < count;) {
         if (!strcmp(words[i], "--help") || !strcmp(words[i], "-h")) {
-            options_help(about);
+            static text out;
+            options_help(&out, about);
+            text_output(&out);
             return -1;
         }
         if (!strcmp(words[i], "--")) {
@@ -144,36 +141,37 @@ bool list_next(char **at, char **name, char **value) {
 
 /* ---- help ---- */
 
-void print_wrapped(const char *words, size_t at, size_t indent) {
+void text_wrapped(text *out, const char *words, size_t at, size_t indent) {
     bool at_start = true; /* of a line */
     while (*words) {
         size_t size = strcspn(words, " \n");
         if (!at_start && at + 1 + size > HELP_WIDTH) {
-            printf("\n%*s", (int)indent, "");
+            text_format(out, "\n%*s", (int)indent, "");
             at = indent;
         } else if (!at_start) {
-            putchar(' ');
+            text_puts(out, " ");
             at++;
         }
-        printf("%.*s", (int)size, words);
+        text_put(out, words, size);
         at += size;
         words += size;
         at_start = *words == '\n' && words[1];
         if (at_start) {
-            printf("\n%*s", (int)indent, "");
+            text_format(out, "\n%*s", (int)indent, "");
             at = indent;
         }
         words += *words != 0;
     }
-    putchar('\n');
+    text_puts(out, "\n");
 }
 
-static void print_options(const option *table, size_t column) {
+static void put_options(text *out, const option *table, size_t column) {
     for (; table && table->name; table++) {
-        int used = printf("  --%s%s%s", table->name, table->value ? " " : "",
+        size_t start = out->size;
+        text_format(out, "  --%s%s%s", table->name, table->value ? " " : "",
             table->value ? table->value : "");
-        printf("%*s", (int)column - used, "");
-        print_wrapped(table->help, column, column);
+        text_format(out, "%*s", (int)(start + column - out->size), "");
+        text_wrapped(out, table->help, column, column);
     }
 }
 
@@ -186,13 +184,13 @@ static size_t widest(const option *table, size_t most) {
     return most;
 }
 
-void options_help(const command *about) {
+void options_help(text *out, const command *about) {
     size_t column = widest(about->shared, widest(about->options, 0));
-    printf("usage: bags %s %s%s\n\n", about->name, about->operands,
+    text_format(out, "usage: bags %s %s%s\n\n", about->name, about->operands,
         column ? " [OPTION...]" : "");
-    print_wrapped(about->about, 0, 0);
-    putchar('\n');
-    print_options(about->options, column);
-    print_options(about->shared, column);
-    printf("%sexample:\n%s", column ? "\n" : "", about->examples);
+    text_wrapped(out, about->about, 0, 0);
+    text_puts(out, "\n");
+    put_options(out, about->options, column);
+    put_options(out, about->shared, column);
+    text_format(out, "%sexample:\n%s", column ? "\n" : "", about->examples);
 }

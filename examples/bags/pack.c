@@ -25,6 +25,7 @@ static const option options[] = {
 static bags_field *fields;
 static size_t count;
 static const char *spec_path; /* of the file that is read, for failures */
+static bool in_words; /* a type or a name that is refused is one of --spec */
 
 /* A type as the format has it: float32 means array(float32), and float32(2,3)[]
  * array(float32,2,3)[]. */
@@ -39,30 +40,32 @@ static char *complete_type(const char *type) {
     return string_format("array(%s)%s", name, type + size);
 }
 
-/* An unknown type is legal, but more likely a mistake. In a spec.json next to the
- * manifest, which `bags export` may have written, it is only reported. */
+/* Unknown types and arguments are legal, but more likely a mistake. In a spec.json
+ * next to the manifest, which `bags export` may have written, they are only
+ * reported. */
 static void add_field(const char *name, const char *type, bool given) {
     bags_type parsed;
     fields = (bags_field *)grow(fields, count, sizeof *fields);
     fields[count].name = name;
     fields[count].type = complete_type(type);
-    if (bags_type_parse(fields[count++].type, &parsed, &failure)) {
-        failure_prefix("field \"%s\": ", name);
-        die();
-    }
-    if (type_find(type = fields[count - 1].type) || any_type)
+    type = fields[count++].type;
+    bool legal = !bags_type_parse(type, &parsed, &failure);
+    bool known = legal && type_find(type);
+    if (known ? type_is_valid(type) : legal && any_type)
         return;
-    if (given)
-        fail(BAGS_ERROR_TYPE,
-            "field \"%s\": unknown type \"%s\"; see `bags help types`, or pass "
-            "--any-type",
-            name, type);
-    note(
-        "field \"%s\": unknown type \"%s\"; see `bags help types`", name, type);
+    if (legal && !known)
+        bags_fail(&failure, BAGS_ERROR_TYPE,
+            "unknown type \"%.160s\"; see `bags help types`%s", type,
+            given ? ", or pass --any-type" : "");
+    failure_prefix("field \"%.160s\": ", name);
+    if (given || !legal)
+        die();
+    note("%s", failure.message);
 }
 
 static void spec_from_words(void) {
     char *at = string_format("%s", spec), *name, *type;
+    in_words = true;
     while (list_next(&at, &name, &type)) {
         if (!type)
             usage("--spec: \"%s\" is not NAME=TYPE", name);
@@ -115,13 +118,6 @@ static const char *in_field; /* in a value of this field, or NULL, */
 static bool in_sequence;
 static size_t in_item; /* and of a sequence in this item */
 
-static size_t find_field(const char *name) {
-    size_t i = 0;
-    while (i < count && strcmp(fields[i].name, name))
-        i++;
-    return i;
-}
-
 static void check_names(json_object *line) {
     for (size_t i = 0; i < count; i++)
         if (!json_object_object_get_ex(line, fields[i].name, NULL))
@@ -129,8 +125,10 @@ static void check_names(json_object *line) {
     if ((size_t)json_object_object_length(line) == count)
         return;
     json_object_iter at;
-    json_object_object_foreachC(line, at) if (find_field(at.key) == count)
-        fail(BAGS_ERROR_FIELD, "field \"%s\": not in the spec", at.key);
+    json_object_object_foreachC(line, at) {
+        if (field_find(fields, count, at.key, strlen(at.key)) == count)
+            fail(BAGS_ERROR_FIELD, "field \"%s\": not in the spec", at.key);
+    }
 }
 
 static void put_value(size_t field, size_t item, json_object *json) {
@@ -169,7 +167,6 @@ static void put_line(const char *string, size_t size) {
 
 /* Where it failed, and what is kept. */
 static void explain_failure(void) {
-    progress_end();
     if (in_field && in_sequence)
         failure_prefix("item %zu: ", in_item);
     if (in_field)
@@ -179,6 +176,9 @@ static void explain_failure(void) {
             "%s: line %ju: ", lines_path(), (uintmax_t)lines_number());
     if (spec_path)
         failure_prefix("%s: ", spec_path);
+    if (in_words &&
+        (failure.code == BAGS_ERROR_TYPE || failure.code == BAGS_ERROR_FIELD))
+        failure.code = BAGS_ERROR_ARGUMENT;
     sink_failed();
 }
 
@@ -216,6 +216,7 @@ static int run(int operands_count, char **operands) {
     else
         read_spec(from_pipe);
     sink_open(out, lines_path(), fields, count, is_bag);
+    in_words = false;
     put_lines(is_bag);
     sink_finish();
     return 0;
@@ -228,7 +229,8 @@ const command command_pack = {"pack", "a dataset from JSON lines and files",
     "PATH} and {\"base64\": TEXT}, which are encoded already; or {\"from\": "
     "PATH}, a .npy, JPEG, PNG, MP4, WebM, .txt or .msgpack file to be "
     "converted. PATH is relative to the manifest. Lines {\"blob\": ...} and an "
-    "OUT.bag make a Bag. A MANIFEST of - is standard input.\n"
-    "A bad line ends it. What was packed before is kept, unfinished: correct "
-    "the line and call it again with --resume.\n",
+    "OUT.bag make a Bag. A MANIFEST of - is standard input. Of K workers, "
+    "worker W packs the lines W, W+K, W+2K, ..., counted from 0.\n"
+    "A bad line ends the command. What was packed before is kept, unfinished: "
+    "correct the line and call it again with --resume.\n",
     "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n", run};

@@ -55,6 +55,7 @@ static void check_encoded(
     if (!code || code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_TYPE)
         return;
     failure_prefix("not encoded as %.80s: ", type);
+    failure_suffix("; --unchecked stores any bytes");
     die();
 }
 

@@ -47,8 +47,13 @@ void progress_show(const char *title, const char *unit, uint64_t done,
     fflush(stderr);
 }
 
-void progress_end(void) {
+void progress_hide(void) {
     if (shown > 0)
         fputs("\r\033[K", stderr);
-    started = shown = 0;
+    shown = 0;
+}
+
+void progress_end(void) {
+    progress_hide();
+    started = 0;
 }

@@ -3,10 +3,12 @@
  * a dataset.
  *
  * It knows no image format: the codec of the field's type decodes to an array,
- * H x W, H x W x C or, for video, T x H x W x C, and the codec png or jpeg
- * encodes the sheet.
+ * H x W, H x W x C or, for video, T x H x W x C; bags_resample resizes it, and the
+ * codec png or jpeg encodes the sheet.
  */
 #include "command.h"
+
+#include "../../formats/formats.h"
 
 #define TILE 128 /* pixels of the longer side */
 #define GAP 4
@@ -14,13 +16,7 @@
 #define MAX_ROWS 256
 #define BACKGROUND 24
 #define MAX_PROBES 100 /* datapoints in which an array field may be empty */
-
-typedef struct image {
-    const unsigned char *pixels;
-    size_t height, width, channels;
-    size_t sample;  /* bytes of a sample: 1, or 2 of a 16-bit PNG */
-    unsigned scale; /* a bool is 0 or 1, shown as 0 or 255 */
-} image;
+#define MAX_SIDE ((uint64_t)1 << 23) /* which bags_resample accepts */
 
 static const char *field_name;
 static option_number rows;
@@ -53,74 +49,57 @@ static uint64_t count_frames(const bags_value *value) {
         value->dims > 4)
         return 0;
     for (size_t i = 0; i < value->dims; i++)
-        if (shape[i] == 0)
+        if (shape[i] == 0 || shape[i] > MAX_SIDE)
             return 0;
     if (value->dims > 2 && shape[value->dims - 1] > 4)
         return 0;
     return value->dims == 4 ? shape[0] : 1;
 }
 
-/* Frame i of a value that count_frames accepts. */
-static image frame_of(const bags_value *value, uint64_t i) {
-    image out;
-    size_t first = value->dims == 4 ? 1 : 0;
-    out.height = (size_t)value->shape[first];
-    out.width = (size_t)value->shape[first + 1];
-    out.channels = value->dims > 2 ? (size_t)value->shape[value->dims - 1] : 1;
-    out.sample = bags_dtype_size(value->dtype);
-    out.scale = value->dtype == BAGS_DTYPE_BOOL ? 255 : 1;
-    out.pixels = (const unsigned char *)value->data +
-                 (size_t)i * out.height * out.width * out.channels * out.sample;
-    return out;
+/* Elements as uint8: of uint16 the high byte; of bool 0 or 255. */
+static const unsigned char *as_bytes(
+    bags_dtype dtype, const unsigned char *from, size_t count) {
+    static bags_buffer buffer;
+    if (dtype == BAGS_DTYPE_UINT8)
+        return from;
+    must(bags_buffer_reserve(&buffer, count, &failure));
+    for (size_t i = 0; i < count; i++) {
+        uint16_t wide = from[dtype == BAGS_DTYPE_BOOL ? i : 0] ? 0xFFFF : 0;
+        if (dtype == BAGS_DTYPE_UINT16)
+            memcpy(&wide, from + 2 * i, 2);
+        buffer.data[i] = (unsigned char)(wide >> 8);
+    }
+    return buffer.data;
 }
 
-static unsigned sample_at(const image *from, size_t y, size_t x, size_t c) {
-    const unsigned char *at =
-        from->pixels +
-        ((y * from->width + x) * from->channels + c) * from->sample;
-    uint16_t wide;
-    if (from->sample == 1)
-        return *at * from->scale;
-    memcpy(&wide, at, 2);
-    return wide >> 8;
-}
-
-/* The mean of a rectangle of at least one pixel. */
-static unsigned char mean_of(
-    const image *from, const size_t y[2], const size_t x[2], size_t c) {
-    uint64_t sum = 0;
-    for (size_t i = y[0]; i < y[1]; i++)
-        for (size_t j = x[0]; j < x[1]; j++)
-            sum += sample_at(from, i, j, c);
-    return (unsigned char)(sum / ((y[1] - y[0]) * (x[1] - x[0])));
-}
-
-/* Where pixel i of `to` pixels starts and stops in `from` pixels. */
-static void part_of(size_t i, size_t to, size_t from, size_t out[2]) {
-    out[0] = (size_t)((uint64_t)i * from / to);
-    out[1] = (size_t)((uint64_t)(i + 1) * from / to);
-    if (out[1] <= out[0])
-        out[1] = out[0] + 1;
-}
-
-/* Draw an image into a tile, as large as fits and centred. */
-static void draw(const image *from, size_t row, size_t column) {
-    uint64_t longer = from->height > from->width ? from->height : from->width;
-    size_t height = (size_t)((uint64_t)from->height * TILE / longer);
-    size_t width = (size_t)((uint64_t)from->width * TILE / longer);
+/* Draw frame i of a value that count_frames accepts into a tile, as large as fits and
+ * centred. */
+static void draw(
+    const bags_value *value, uint64_t i, size_t row, size_t column) {
+    static bags_buffer scratch;
+    static unsigned char tile[TILE * TILE * 4];
+    const uint64_t *shape = value->shape + (value->dims == 4);
+    uint64_t longer = shape[0] > shape[1] ? shape[0] : shape[1];
+    uint32_t height = (uint32_t)(shape[0] * TILE / longer);
+    uint32_t width = (uint32_t)(shape[1] * TILE / longer);
+    bags_image image = {(uint32_t)shape[1], (uint32_t)shape[0],
+        value->dims > 2 ? (uint32_t)shape[2] : 1, 8, BAGS_DTYPE_UINT8};
+    size_t count = (size_t)(shape[0] * shape[1]) * image.channels;
+    const unsigned char *frame =
+        (const unsigned char *)value->data +
+        (size_t)i * count * bags_dtype_size(value->dtype);
     height = height ? height : 1;
     width = width ? width : 1;
+    must(bags_resample(&image, as_bytes(value->dtype, frame, count), 0, NULL,
+        BAGS_FILTER_BILINEAR, width, height, &scratch, tile, 0, &failure));
     size_t top = GAP + row * (TILE + GAP) + (TILE - height) / 2;
     size_t left = GAP + column * (TILE + GAP) + (TILE - width) / 2;
-    for (size_t i = 0; i < height; i++) {
-        size_t y[2], x[2];
-        part_of(i, height, from->height, y);
-        unsigned char *at = pixels + ((top + i) * sheet_width + left) * 3;
-        for (size_t j = 0; j < width; j++) {
-            part_of(j, width, from->width, x);
+    const unsigned char *from = tile;
+    for (size_t y = 0; y < height; y++) {
+        unsigned char *at = pixels + ((top + y) * sheet_width + left) * 3;
+        for (size_t x = 0; x < width; x++, from += image.channels)
             for (size_t c = 0; c < 3; c++)
-                *at++ = mean_of(from, y, x, from->channels > 2 ? c : 0);
-        }
+                *at++ = from[image.channels > 2 ? c : 0];
     }
     if (column >= used_columns)
         used_columns = column + 1;
@@ -160,8 +139,7 @@ static void draw_sequence(uint64_t index, size_t row) {
         uint64_t item = spaced(i, count);
         bags_value value =
             read_value(index, bags_slice(field_index, item, item + 1, 1));
-        image one = frame_of(&value, 0);
-        draw(&one, row, (size_t)i);
+        draw(&value, 0, row, (size_t)i);
     }
 }
 
@@ -178,9 +156,9 @@ static void draw_all(void) {
         bags_value value = read_value(i, bags_whole(field_index));
         uint64_t frames = count_frames(&value);
         for (uint64_t j = 0; j < at_most_a_row(frames); j++) {
-            image one = frame_of(&value, spaced(j, frames));
             uint64_t now = place + j;
-            draw(&one, (size_t)(now / COLUMNS), (size_t)(now % COLUMNS));
+            draw(&value, spaced(j, frames), (size_t)(now / COLUMNS),
+                (size_t)(now % COLUMNS));
         }
         place += value.dims == 4 ? COLUMNS : 1;
     }

@@ -110,7 +110,7 @@ static void put_nested(
     }
     text_puts(out, "[");
     for (uint64_t i = 0; i < array->shape[dim]; i++) {
-        text_puts(out, i ? ", " : "");
+        text_next(out);
         put_nested(out, array, dim + 1, at);
     }
     text_puts(out, "]");
@@ -158,11 +158,13 @@ static void summarize_array(text *out, const bags_value *array) {
     }
     text_format(
         out, "{\"dtype\": \"%s\", \"shape\": [", bags_dtype_name(array->dtype));
-    for (size_t i = 0; i < array->dims; i++)
-        text_format(out, "%s%ju", i ? ", " : "", (uintmax_t)array->shape[i]);
+    for (size_t i = 0; i < array->dims; i++) {
+        text_next(out);
+        text_format(out, "%ju", (uintmax_t)array->shape[i]);
+    }
     text_puts(out, "], \"preview\": [");
     for (size_t i = 0; i < count && i < PREVIEW; i++) {
-        text_puts(out, i ? ", " : "");
+        text_next(out);
         put_element(out, array->dtype, array->data, i);
     }
     text_puts(out, "]}");
@@ -199,12 +201,10 @@ void value_show(const char *type, bags_view blob, bool lists, text *out) {
     }
     text_puts(out, "{\"type\": ");
     text_json(out, type, strcspn(type, "["));
-    text_format(out, ", \"bytes\": %zu", blob.size);
+    text_member_number(out, "bytes", blob.size);
     /* A number above 64 bits, or a format that was not linked, is not a fault. */
-    if (failure.code != BAGS_ERROR_LIMIT && failure.code != BAGS_ERROR_TYPE) {
-        text_puts(out, ", \"error\": ");
-        text_json_string(out, failure.message);
-    }
+    if (failure.code != BAGS_ERROR_LIMIT && failure.code != BAGS_ERROR_TYPE)
+        text_member_string(out, "error", failure.message);
     text_puts(out, "}");
 }
 
@@ -213,8 +213,8 @@ void value_show(const char *type, bags_view blob, bool lists, text *out) {
 void value_file(text *line, const char *key, const char *path, const char *name,
     bags_view blob) {
     file_write(path, blob.data, blob.size);
-    text_format(line, "{\"%s\": ", key);
-    text_json_string(line, name);
+    text_puts(line, "{");
+    text_member_string(line, key, name);
     text_puts(line, "}");
 }
 

@@ -28,8 +28,7 @@ const option writing_options[] = {
     {"resume", OPTION_FLAG, &resume, NULL,
         "continue where the same command with the same input stopped"},
     {"append", OPTION_FLAG, &append, NULL,
-        "add all of the input to a sharded dataset that exists, also after "
-        "bags finalize"},
+        "add all of the input to a sharded dataset, also after bags finalize"},
     {"shard-size", OPTION_SIZE, &shard_size, "N",
         "start a new shard at N bytes: 512M, 10G"},
     {"shard-length", OPTION_NUMBER, &shard_length, "N",
@@ -37,8 +36,8 @@ const option writing_options[] = {
     {"shard-stop", OPTION_NUMBER, &shard_stop, "K",
         "the number of workers that share the input"},
     {"shard-start", OPTION_NUMBER, &shard_start, "W",
-        "this worker's number, from 0: it packs the inputs W, W+K, W+2K, ... "
-        "Any --shard option makes shards; 0 is no limit"},
+        "this worker's number, from 0 to K-1. Any --shard option makes shards; "
+        "0 is no limit"},
     {"checksum", OPTION_FLAG, &checksum, NULL,
         "write checksums next to each Bag: bags help checksum"},
     {"idx", OPTION_FLAG, &idx, NULL,
@@ -61,7 +60,10 @@ void writing_check(void) {
             (uintmax_t)shard_start.value, (uintmax_t)workers);
 }
 
+static uint64_t offered; /* datapoints of the input, of all workers */
+
 bool writing_is_mine(uint64_t i) {
+    offered++;
     return shard_stop.value < 2 || i % shard_stop.value == shard_start.value;
 }
 
@@ -96,19 +98,8 @@ static bool has_file(const char *name) {
     return exists;
 }
 
-static int is_an_entry(void *user, const char *name) {
-    (void)user;
-    (void)name;
-    return EEXIST;
-}
-
-/* A writer that was killed at once may leave an empty directory. */
-static bool is_empty_directory(void) {
-    const bags_io *io = bags_io_local();
-    return io->list(io->user, path, is_an_entry, NULL) == 0;
-}
-
-/* Refuse what cannot be resumed or appended to because of its shards. */
+/* Refuse what cannot be resumed or appended to because of its shards. A writer that
+ * was killed at once may leave an empty directory. */
 static void check_shards(void) {
     bool unsharded = has_file("spec.json") || has_file("spec.json.partial");
     if (append && unsharded)
@@ -118,7 +109,7 @@ static void check_shards(void) {
         fail(BAGS_ERROR_EXISTS,
             "%s: is not sharded; resume it without --shard options", path);
     if (resume && !sharded && path_exists(path) && !unsharded &&
-        !is_empty_directory())
+        !directory_is_empty(path))
         fail(BAGS_ERROR_EXISTS,
             "%s: is not an unsharded dataset; to resume a sharded one, pass "
             "the same --shard options as before",
@@ -360,11 +351,23 @@ uint64_t sink_length(void) {
 
 /* ---- the end ---- */
 
+static const char *next_step(bool is_bag) {
+    return is_bag   ? "`bags recover` finishes it"
+           : append ? "append only the others"
+                    : "--resume continues";
+}
+
+/* Append to the message that what was flushed is kept. */
+static void explain_flushed(bool is_bag) {
+    failure_suffix(
+        "; %s: the data that was flushed is kept, %s", path, next_step(is_bag));
+}
+
 void sink_finish(void) {
     uint64_t length = sink_length();
     uint64_t resumed = dataset ? bags_writer_resumed(dataset) : existing;
     const char *unit = bag ? "blob" : "datapoint";
-    bool complete = !bag && !dataset;
+    bool complete = !bag && !dataset, is_bag = bag != NULL;
     comparing = true;
     if (seen < existing)
         fail(BAGS_ERROR_VALUE,
@@ -377,8 +380,18 @@ void sink_finish(void) {
                          : bags_writer_close(dataset, &failure);
     bag = NULL;
     dataset = NULL;
+    if (code && length > 0)
+        explain_flushed(is_bag);
     must(code);
-    if (complete)
+    if (sharded && !path_exists(path) && !offered)
+        fail(BAGS_ERROR_VALUE,
+            "%s: contains no datapoint, and a shard has at least one; without "
+            "--shard options %s becomes an empty dataset",
+            input, path);
+    if (sharded && !path_exists(path))
+        printf(
+            "%s: no datapoint of the input is this worker's: no shard\n", path);
+    else if (complete)
         printf("%s: %ju %s%s, already complete\n", path, (uintmax_t)resumed,
             unit, plural(resumed));
     else if (resumed)
@@ -404,13 +417,10 @@ void sink_failed(void) {
     }
     if (kept == 0 || comparing)
         return;
-    const char *next = bag      ? "`bags recover` finishes it"
-                       : append ? "append only the others"
-                                : "--resume continues";
     if (flushed)
         failure_suffix("; %s: %ju %s%s kept, %s", path, (uintmax_t)kept,
-            bag ? "blob" : "datapoint", kept == 1 ? " is" : "s are", next);
+            bag ? "blob" : "datapoint", kept == 1 ? " is" : "s are",
+            next_step(bag != NULL));
     else
-        failure_suffix(
-            "; %s: the data that was flushed is kept, %s", path, next);
+        explain_flushed(bag != NULL);
 }

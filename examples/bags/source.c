@@ -48,10 +48,14 @@ static void open_bag(void) {
     bag = bag_reader_open(path, &options, &failure);
     if (!bag)
         die();
-    if (bag_reader_size(bag) == 0)
+    bag_note_empty(path, bag);
+}
+
+void bag_note_empty(const char *of, const bag_reader *opened) {
+    if (opened && bag_reader_size(opened) == 0)
         note("%s: the file has 0 bytes: read as an empty Bag, but a crash "
              "leaves the same",
-            path);
+            of);
 }
 
 bags_reader *dataset_open(const char *given) {
@@ -63,8 +67,12 @@ bags_reader *dataset_open(const char *given) {
     options.env.io = io_for_path(given);
     bags_reader *reader = bags_reader_open(given, &options, &failure);
     if (!reader && failure.code == BAGS_ERROR_UNFINISHED)
-        failure_suffix("; --live reads the data that was flushed, "
-                       "--skip-unfinished leaves it out");
+        failure_remedy(given,
+            "if its writer crashed, `bags recover` finishes it; --live reads "
+            "the data that was flushed, --skip-unfinished leaves it out");
+    if (!reader && failure.code == BAGS_ERROR_GAP)
+        failure_remedy(given,
+            "--allow-gaps reads the others, `bags finalize` closes gaps");
     if (!reader && failure.code == BAGS_ERROR_MISSING)
         path_hint(given);
     if (!reader)
@@ -82,6 +90,15 @@ void source_open(const char *given) {
         dataset = dataset_open(path);
     else
         open_bag();
+}
+
+size_t field_find(
+    const bags_field *fields, size_t count, const char *name, size_t size) {
+    size_t i = 0;
+    while (i < count && (strlen(fields[i].name) != size ||
+                            memcmp(fields[i].name, name, size)))
+        i++;
+    return i;
 }
 
 void fail_field(

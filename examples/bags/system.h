@@ -38,6 +38,10 @@ static inline bool is_absolute(const char *path) {
     return is_separator(path[0]) || (path[0] && path[1] == ':');
 }
 
+static inline int publish_file(const char *from, const char *to) {
+    return rename(from, to); /* which replaces nothing */
+}
+
 /* True if bytes, or the end, can be read within this many milliseconds. Only a
  * pipe makes a reader wait. */
 static inline bool wait_for_bytes(int file, int milliseconds) {
@@ -88,6 +92,17 @@ static inline void prepare_standard_files(void) {
 static inline bool is_separator(char c) { return c == '/'; }
 
 static inline bool is_absolute(const char *path) { return path[0] == '/'; }
+
+/* Give a complete new file its name; EEXIST if that is taken. Some file systems have
+ * no links. */
+static inline int publish_file(const char *from, const char *to) {
+    int error = link(from, to) ? errno : 0;
+    if (error == EPERM || error == ENOTSUP || error == ENOSYS)
+        return rename(from, to);
+    unlink(from);
+    errno = error;
+    return error ? -1 : 0;
+}
 
 static inline bool wait_for_bytes(int file, int milliseconds) {
     struct pollfd ready = {file, POLLIN, 0};

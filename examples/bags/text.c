@@ -76,14 +76,35 @@ void text_json_string(text *out, const char *string) {
     text_json(out, string, strlen(string));
 }
 
+void text_next(text *out) {
+    char last = (char)out->buffer.data[out->size - 1];
+    if (last != '{' && last != '[')
+        text_puts(out, ", ");
+}
+
+void text_member(text *out, const char *name) {
+    text_next(out);
+    text_json_string(out, name);
+    text_puts(out, ": ");
+}
+
+void text_member_string(text *out, const char *name, const char *value) {
+    text_member(out, name);
+    if (value)
+        text_json_string(out, value);
+    else
+        text_puts(out, "null");
+}
+
+void text_member_number(text *out, const char *name, uint64_t value) {
+    text_member(out, name);
+    text_format(out, "%ju", (uintmax_t)value);
+}
+
 void text_spec(text *out, const bags_field *fields, size_t count) {
     text_puts(out, "{");
-    for (size_t i = 0; i < count; i++) {
-        text_puts(out, i ? ", " : "");
-        text_json_string(out, fields[i].name);
-        text_puts(out, ": ");
-        text_json_string(out, fields[i].type);
-    }
+    for (size_t i = 0; i < count; i++)
+        text_member_string(out, fields[i].name, fields[i].type);
     text_puts(out, "}");
 }
 

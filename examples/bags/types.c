@@ -70,6 +70,16 @@ type_class type_kind(const char *type) {
     return info ? info->kind : TYPE_OTHER;
 }
 
+bool type_is_valid(const char *type) {
+    static bags_buffer scratch;
+    bags_view nothing = {(const unsigned char *)"", 0};
+    bags_value ignored;
+    /* The arguments are checked first: any other failure is of the blob. */
+    return !codec_exists(type) ||
+           bags_decode(registry_get(), type, nothing, &scratch, &ignored,
+               &failure) != BAGS_ERROR_TYPE;
+}
+
 bool type_has_dtype(const char *type) {
     bags_type parsed;
     return !bags_type_parse(type, &parsed, NULL) && parsed.count > 0;
@@ -107,29 +117,28 @@ const char *type_ending(const char *type, bags_view blob, char buffer[16]) {
 
 /* ---- help ---- */
 
-static void print_row(const char *title, const char *words) {
-    printf("    %-7s ", title);
-    print_wrapped(words, 12, 12);
+static void put_row(text *out, const char *title, const char *words) {
+    text_format(out, "    %-7s ", title);
+    text_wrapped(out, words, 12, 12);
 }
 
-void types_help(void) {
-    fputs(
+void types_help(text *out) {
+    text_puts(out,
         "The type of a field states how its values become bytes. With a\n"
         "trailing [], as in utf8[], each datapoint has a sequence of values.\n"
-        "\n",
-        stdout);
+        "\n");
     for (size_t i = 0; i < TYPES; i++) {
-        printf("%s\n", types[i].forms);
-        print_row("value", types[i].value);
-        print_row("codec", types[i].format ? types[i].format : "built in");
-        print_row("Python", types[i].python);
+        text_format(out, "%s\n", types[i].forms);
+        put_row(out, "value", types[i].value);
+        put_row(out, "codec", types[i].format ? types[i].format : "built in");
+        put_row(out, "Python", types[i].python);
     }
-    fputs("\nDTYPE:", stdout);
+    text_puts(out, "\nDTYPE:");
     for (int i = BAGS_DTYPE_BOOL; i <= BAGS_DTYPE_COMPLEX128; i++)
-        printf("%s %s",
+        text_format(out, "%s %s",
             i == BAGS_DTYPE_INT8 || i == BAGS_DTYPE_FLOAT16 ? "\n      " : "",
             bags_dtype_name((bags_dtype)i));
-    fputs(
+    text_puts(out,
         "\n"
         "\n"
         "granular 0.22 and later reads no sequences.\n"
@@ -140,8 +149,7 @@ void types_help(void) {
         "\n"
         "Any other name of a-z, 0-9, - and _ is a type too: its blobs are\n"
         "written from {\"file\": PATH} or {\"base64\": TEXT} and read as they\n"
-        "are. pack accepts such a name in --spec with --any-type.\n",
-        stdout);
+        "are. pack accepts such a name in --spec with --any-type.\n");
 }
 
 /* ---- codecs ---- */

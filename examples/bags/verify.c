@@ -52,34 +52,19 @@ typedef struct job {
 
 /* ---- what is printed ---- */
 
-static void put_string(text *line, const char *name, const char *value) {
-    text_format(line, "\"%s\": ", name);
-    if (value)
-        text_json_string(line, value);
-    else
-        text_puts(line, "null");
-}
-
-static void put_number(text *line, const char *name, uint64_t value) {
-    text_format(line, ", \"%s\": %ju", name, (uintmax_t)value);
-}
-
 static void json_fault(text *line, const bags_fault *fault) {
     text_puts(line, "{");
-    put_string(line, "path", fault->path);
-    text_puts(line, ", ");
-    put_string(line, "field", fault->field);
+    text_member_string(line, "path", fault->path);
+    text_member_string(line, "field", fault->field);
     if (fault->kind == BAGS_FAULT_BLOB)
-        put_number(line, "blob", fault->index);
+        text_member_number(line, "blob", fault->index);
     if (fault->kind == BAGS_FAULT_DATAPOINT) {
-        put_number(line, "datapoint", fault->index);
-        put_number(line, "item", fault->item);
+        text_member_number(line, "datapoint", fault->index);
+        text_member_number(line, "item", fault->item);
     }
-    put_number(line, "offset", fault->offset);
-    text_puts(line, ", ");
-    put_string(line, "error", bags_code_name(fault->code));
-    text_puts(line, ", ");
-    put_string(line, "message", fault->message);
+    text_member_number(line, "offset", fault->offset);
+    text_member_string(line, "error", bags_code_name(fault->code));
+    text_member_string(line, "message", fault->message);
     text_puts(line, "}\n");
 }
 
@@ -96,7 +81,7 @@ static void show_fault(void *user, const bags_fault *fault) {
     (void)user;
     text line = {0};
     pthread_mutex_lock(&lock);
-    progress_end();
+    progress_hide();
     if (json)
         json_fault(&line, fault);
     else
@@ -156,18 +141,18 @@ static void text_summary(text *line, const bags_verify_report *sum) {
 
 static void json_summary(text *line, const bags_verify_report *sum) {
     text_puts(line, "{");
-    put_string(line, "path", path);
-    put_number(line, "faults", sum->faults);
-    put_number(line, "shown", shown);
-    put_number(line, "shards", sum->shards);
-    put_number(line, "unfinished", sum->unfinished);
-    put_number(line, "files", sum->files);
-    put_number(line, "blobs", sum->blobs);
-    put_number(line, "datapoints", sum->datapoints);
-    put_number(line, "bytes", sum->bytes);
-    put_number(line, "undecoded", sum->undecoded);
-    put_number(line, "bags", sum->bags);
-    put_number(line, "checksums", sum->checksums);
+    text_member_string(line, "path", path);
+    text_member_number(line, "faults", sum->faults);
+    text_member_number(line, "shown", shown);
+    text_member_number(line, "shards", sum->shards);
+    text_member_number(line, "unfinished", sum->unfinished);
+    text_member_number(line, "files", sum->files);
+    text_member_number(line, "blobs", sum->blobs);
+    text_member_number(line, "datapoints", sum->datapoints);
+    text_member_number(line, "bytes", sum->bytes);
+    text_member_number(line, "undecoded", sum->undecoded);
+    text_member_number(line, "bags", sum->bags);
+    text_member_number(line, "checksums", sum->checksums);
     text_puts(line, "}\n");
 }
 
@@ -252,10 +237,7 @@ static void note_empty_file(void) {
     bag_reader *bag = path_kind(path) == BAGS_PATH_FILE
                           ? bag_reader_open(path, &reading, NULL)
                           : NULL;
-    if (bag && bag_reader_size(bag) == 0)
-        note("%s: the file has 0 bytes: read as an empty Bag, but a crash "
-             "leaves the same",
-            path);
+    bag_note_empty(path, bag);
     bag_reader_close(bag);
 }
 

@@ -31,7 +31,6 @@ static int run(int count, char **operands) {
         fail(BAGS_ERROR_MISSING, "%s: not a dataset, but a file", dataset);
     path_must_be_writable(dataset);
     given.progress = show_progress;
-    on_failure = progress_end;
     must(bags_zip(dataset, operands[1], &given, &failure));
     progress_end();
     printf("%s: wrote %ju byte%s of %s\n", operands[1], (uintmax_t)copied,

@@ -2,6 +2,7 @@
 import base64
 import json
 import pathlib
+import subprocess
 import struct
 
 from harness import each, pack, refuse, run
@@ -95,11 +96,29 @@ def a_selection_that_makes_no_sense_is_a_usage_error(select):
     refuse('get', 'out', '0', select, code=2)
 
 
-@each([('10',), ('-11',), ('[1,10]',), ('[-11]',), ('99999999999999999999',),
-       ('18446744073709551615',)])
-def an_index_that_is_not_there_is_an_error(words):
+@each([('10',), ('-11',), ('[1,10]', '10'), ('[-11]', '-11'),
+       ('99999999999999999999',), ('-99999999999999999999',),
+       ('[ 0 , 99999999999999999999 ]', '99999999999999999999'),
+       ('18446744073709551615',), ('-9223372036854775809',)])
+def an_index_that_is_not_there_is_named_as_it_was_given(words):
     _dataset()
-    assert refuse('get', 'out', *words).out == b''
+    result = refuse('get', 'out', words[0],
+                    says=f'out: datapoint {words[-1]} out of range (length 10)')
+    assert result.out == b''
+
+
+def a_range_that_is_empty_is_named_as_it_was_given():
+    _dataset()
+    for start, stop in (('5', '3'), ('-2', '-4'), ('99999999999999999999', '3')):
+        for index in (f'{start}:{stop}', f'{start}:{stop}:2'):
+            refuse('get', 'out', index, code=2, says=(
+                f'{index}: invalid range (start {start} > stop {stop})'))
+
+
+def an_item_that_is_not_there_is_named_as_it_was_given():
+    _dataset()
+    for item in ('99999999999999999999', '-99999999999999999999', '77'):
+        refuse('get', 'out', '0', f'words[{item}]', says=f'item {item} out of range')
 
 
 @each([('x',), ('1:2:3:4',), ('',), ('5:3',), ('-2:-4',), ('0:5:0',), ('0:5:-1',),
@@ -292,6 +311,23 @@ def an_unfinished_shard_is_refused_or_left_out():
         (2, 1, 1, [])
     run('export', 'out', 'x', '--skip-unfinished')
     run('verify', 'out', '--skip-unfinished')
+
+
+@each([1, 6])
+def a_shard_that_is_left_out_is_not_missing(digits):
+    pack([{'n': i} for i in range(8)], 'n=int', 'out', '--shard-length', '1')
+    shards = [pathlib.Path('out', f'{i:0{digits}}') for i in range(8)]
+    for i, path in enumerate(shards):
+        pathlib.Path('out', f'{i:06}').rename(path)
+    for i in (1, 3, 5, 6):
+        subprocess.run(['rm', '-r', shards[i]], check=True)
+    for i in (2, 7):
+        (shards[i] / 'spec.json').rename(shards[i] / 'spec.json.partial')
+    words = ['info', 'out', '--skip-unfinished', '--allow-gaps']
+    got = run(*words, '--json').json
+    assert (got['length'], got['skipped'], got['missing']) == (2, 2, [1, 3, 5, 6])
+    text = run(*words).out.decode()
+    assert 'missing    000001, 000003, 000005 to 000006\n' in text, text
 
 
 def very_many_missing_shards_do_not_make_it_endless():

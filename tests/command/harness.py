@@ -116,6 +116,15 @@ def each(cases):
     return mark
 
 
+def has_codec(type):
+    """True if the command was built with the codec of this type."""
+    name = type.split('(')[0].split('[')[0]
+    formats = {'jpeg': 'jpeg', 'jpg': 'jpeg', 'png': 'png', 'npy': 'numpy',
+               'msgpack': 'msgpack', 'tree': 'msgpack', 'mp4': 'mp4', 'webm': 'mp4'}
+    return name not in formats or \
+        formats[name] in run('--version').out.decode().split()
+
+
 def write_lines(path, rows):
     pathlib.Path(path).write_text(
         ''.join(row if isinstance(row, str) else json.dumps(row) + '\n'

@@ -3,8 +3,10 @@ import base64
 import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
+import time
 import zlib
 
 import harness
@@ -123,6 +125,16 @@ def bags_in_the_folder_are_no_images():
     assert '1 label' in done.out.decode(), done.out
 
 
+@each(['jpeg(0)', 'jpeg(101)', 'jpeg(a)', 'jpeg()', 'png(10)', 'png(1,2)', 'gif',
+       'bytes(3)', 'jpeg[]', 'npy', ''])
+def a_type_of_images_that_no_codec_accepts_is_refused(kind):
+    _tree({'c/a.jpg': _png(), 'c/b.png': _png()})
+    if not harness.has_codec(kind):
+        return
+    refuse('images', 'in', 'out', '--type', kind, says=('--type', f'"{kind}"'), code=2)
+    assert not pathlib.Path('out').exists()
+
+
 @each(['missing', 'a-file', 'empty', 'no-images'])
 def a_folder_without_images_leaves_nothing(name):
     _tree({'a-file': JPEG, 'no-images/x.txt': b'x'})
@@ -162,6 +174,34 @@ def labels_are_numbers_of_lines_in_a_file_of_classes():
     assert _images('windows')[0][0] == 0
     assert sorted(os.listdir()) == ['d', 'more', 'names.txt', 'new', 'out',
                                     'windows']
+
+
+def of_equal_lines_in_a_file_of_classes_the_first_counts():
+    _tree({'d/a/1.jpg': JPEG, 'd/b/2.jpg': JPEG})
+    pathlib.Path('names.txt').write_text('b\na\nb\n')
+    run('images', 'd', 'out', '--classes', 'names.txt')
+    assert [r[0] for r in _images()] == [1, 0]
+
+
+def the_first_file_of_classes_counts():
+    if not shutil.which('strace'):
+        print('skipped: no strace on this machine')
+        return
+    _tree({'d/a/1.jpg': JPEG, 'd/c/3.jpg': JPEG})
+    slow = subprocess.Popen(
+        ['strace', '-o', '/dev/null', '-e', 'trace=rename,link', '-e',
+         'inject=rename,link:delay_enter=1500000', harness.PROGRAM, 'images', 'd',
+         'slow', '--no-sync', '--classes', 'names.txt'],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env={**os.environ, 'ASAN_OPTIONS': 'detect_leaks=0'})
+    while not list(pathlib.Path().glob('names.txt.*')) and slow.poll() is None:
+        time.sleep(0.01)
+    _tree({'d/b/2.jpg': JPEG})
+    run('images', 'd', 'out', '--classes', 'names.txt')
+    assert slow.wait() == 0, slow.stderr.read()
+    assert pathlib.Path('names.txt').read_text() == 'a\nb\nc\n'
+    assert [r[0] for r in _images('slow')] == [0, 2]
+    assert sorted(os.listdir()) == ['d', 'names.txt', 'out', 'slow']
 
 
 def images_are_resumed_and_appended():

@@ -9,7 +9,7 @@ import struct
 import subprocess
 
 import harness
-from harness import each, files, pack, read, refuse, run, values, write_lines
+from harness import each, files, has_codec, pack, read, refuse, run, values, write_lines
 
 
 def _blob(text):
@@ -167,14 +167,15 @@ def lines_may_end_as_they_like():
         subprocess.run(['rm', '-r', 'out'], check=True)
 
 
-def an_empty_manifest_makes_an_empty_dataset_or_no_shard():
+def an_empty_manifest_makes_an_empty_dataset_and_is_refused_for_shards():
     for text in (b'', b'\n'):
         pathlib.Path('m.jsonl').write_bytes(text)
         run('pack', 'm.jsonl', 'out', '--spec', 'n=int,s=utf8[]')
         assert read('out')['count'] == 0
         subprocess.run(['rm', '-r', 'out'], check=True)
-        run('pack', 'm.jsonl', 'shards', '--spec', 'n=int', '--shard-size',
-            '0')
+        for more in ([], ['--shard-stop', '2'], ['--shard-start', '1', '--shard-stop', '2']):
+            refuse('pack', 'm.jsonl', 'shards', '--spec', 'n=int', '--shard-size',
+                   '0', *more, says='m.jsonl: contains no datapoint')
         assert not pathlib.Path('shards').exists()
         run('pack', 'm.jsonl', 'x.bag')
         assert pathlib.Path('x.bag').read_bytes() == bytes(8)
@@ -214,10 +215,7 @@ def the_spec_is_words_or_a_file_or_beside_the_manifest():
 @each(['a', 'a=int,', 'a=int,,b=int', '=', ',', 'a=int,b'])
 def a_spec_that_makes_no_sense_leaves_nothing(spec):
     write_lines('m.jsonl', [])
-    result = harness.subprocess.run(
-        [harness.PROGRAM, 'pack', 'm.jsonl', 'out', '--spec', spec],
-        capture_output=True)
-    assert result.returncode in (1, 2) and result.stderr
+    refuse('pack', 'm.jsonl', 'out', '--spec', spec, code=2)
     assert not pathlib.Path('out').exists()
 
 
@@ -228,7 +226,7 @@ def a_spec_that_makes_no_sense_leaves_nothing(spec):
 def a_bad_field_is_refused_and_leaves_nothing(case):
     spec, says = case
     write_lines('m.jsonl', [{spec.split('=')[0]: 1}])
-    refuse('pack', 'm.jsonl', 'out', '--spec', spec, says=says)
+    refuse('pack', 'm.jsonl', 'out', '--spec', spec, says=says, code=2)
     assert not pathlib.Path('out').exists()
 
 
@@ -515,7 +513,7 @@ def names_of_dtypes_are_types_of_numbers():
 def an_unknown_type_is_refused_unless_it_is_allowed():
     write_lines('m.jsonl', [{'jpg': {'base64': 'AAAA'}}])
     refuse('pack', 'm.jsonl', 'out', '--spec', 'jpg=jepg',
-           says=('"jpg"', '"jepg"', 'bags help types', '--any-type'))
+           says=('"jpg"', '"jepg"', 'bags help types', '--any-type'), code=2)
     pathlib.Path('given.json').write_text('{"jpg": "jepg[]"}')
     refuse('pack', 'm.jsonl', 'out', '--spec', 'given.json', says='jepg')
     assert not pathlib.Path('out').exists()
@@ -563,10 +561,72 @@ def large_arrays_are_not_exported_as_lists():
 
 
 WRONG_TYPES = ['int(0)', 'int(x)', 'array(float31,2)', 'utf8(3)', 'i64(8)']
+# Their codecs are used, and so refuse the arguments, only for decoded values.
+WRONG_ARGUMENTS = ['jpeg(0)', 'jpeg(101)', 'jpeg(a)', 'jpeg()', 'jpeg(90,1)',
+                   'png(10)', 'png(-1)[]', 'msgpack(1)', 'npy(1)']
 
 
-@each(WRONG_TYPES)
+@each(WRONG_TYPES + WRONG_ARGUMENTS)
 def a_type_that_cannot_be_meant_is_refused_at_once(spec):
-    said = _arrays('v=' + spec, code=1).err
-    assert '"v"' in said and spec in said, said
+    if not has_codec(spec):
+        return
+    said = _arrays('v=' + spec, code=2).err
+    assert '"v"' in said and spec.removesuffix('[]') in said, said
+    pathlib.Path('given.json').write_text(json.dumps({'v': spec}))
+    write_lines('m.jsonl', [])
+    refuse('pack', 'm.jsonl', 'out', '--spec', 'given.json',
+           says=('"v"', spec.removesuffix('[]')))
     assert not pathlib.Path('out').exists()
+
+
+def what_another_writer_gave_wrong_arguments_is_exported_and_packed():
+    pathlib.Path('spec.json').write_text('{"v": "jpeg(101)"}')
+    pathlib.Path('v').write_bytes(b'\xff\xd8\xff\xe0')
+    write_lines('m.jsonl', [{'v': {'file': 'v'}}])
+    first = run('pack', 'm.jsonl', 'out')
+    run('export', 'out', 'x')
+    again = run('pack', 'x/manifest.jsonl', 'again')
+    assert files('again') == files('out')
+    if has_codec('jpeg'):
+        assert 'jpeg(101)' in first.err and 'jpeg(101)' in again.err
+
+
+# The bits of values that JSON cannot say: NaN with a sign or other bits, bools that
+# are neither 0 nor 1.
+NOT_IN_JSON = [('float16', '<H', (0xFE00, 0x7C01)),
+               ('float32', '<I', (0xFFC00000, 0x7F800001)),
+               ('float64', '<Q', (0xFFF8 << 48, 0x7FF0 << 48 | 1)),
+               ('complex64', '<Q', (0x7F800001, 0x7FC00001 << 32)),
+               ('bool', '<B', (2, 255))]
+IN_JSON = [('float16', '<H', (0x7E00, 0x8000, 0x7C00, 0xFC00, 1, 0x7BFF)),
+           ('float32', '<I', (0x7FC00000, 1 << 31, 0x7F800000, 0xFF800000, 1)),
+           ('float64', '<Q', (0x7FF8 << 48, 1 << 63, 0x7FF0 << 48, 1)),
+           ('complex64', '<Q', (1 << 31, 1 << 63, 0x7F800000)),
+           ('bool', '<B', (0, 1))]
+
+
+@each([()] + [(option,) for option in ('--lists', '--npy', '--raw')])
+def every_bit_of_an_array_is_exported_and_packed_again(options):
+    for in_lines, cases in ((False, NOT_IN_JSON), (True, IN_JSON)):
+        for dtype, code, numbers in cases:
+            blobs = [_blob(struct.pack(code, n)) for n in numbers]
+            for out in ('out', 'x', 'again'):
+                subprocess.run(['rm', '-rf', out], check=True)
+            pack([{'a': blob, 's': blobs} for blob in blobs],
+                 f'a={dtype},s={dtype}(1)[]')
+            run('export', 'out', 'x', *options)
+            line = json.loads(
+                pathlib.Path('x/manifest.jsonl').read_text().splitlines()[0])
+            if options != ('--raw',):
+                assert isinstance(line['a'], dict) != in_lines, line
+            run('pack', 'x/manifest.jsonl', 'again')
+            assert files('again') == files('out'), dtype
+
+
+def text_that_is_not_utf8_is_exported_and_packed_unchecked():
+    write_lines('m.jsonl', [{'t': _blob(b'\xff\0\x80'), 's': [_blob(b'\xed\xa0\x80')]}])
+    run('pack', 'm.jsonl', 'out', '--spec', 't=utf8,s=utf8[]', '--unchecked')
+    run('export', 'out', 'x')
+    refuse('pack', 'x/manifest.jsonl', 'again', says=('line 1', 'UTF-8', '--unchecked'))
+    run('pack', 'x/manifest.jsonl', 'again', '--unchecked')
+    assert files('again') == files('out')

@@ -480,6 +480,21 @@ def recover_of_what_nobody_left_is_an_error():
     refuse('recover', code=2)
 
 
+def the_remedies_are_options_of_the_command():
+    harness.write_lines('m.jsonl', [{'n': i} for i in range(4)] + ['bad\n'])
+    refuse('pack', 'm.jsonl', 'a; b', '--spec', 'n=int', '--shard-length', '3')
+    for words in (['info'], ['get', ':'], ['export', 'x'], ['sheet', 'x.png']):
+        said = refuse(words[0], 'a; b', *words[1:]).err
+        assert said.startswith('bags: a; b/000001: unfinished'), said
+        assert 'BAGS_' not in said and said.count('--live') == 1, said
+        assert said.count('recover') == said.count('--skip-unfinished') == 1, said
+    run('recover', 'a; b')
+    subprocess.run(['rm', '-r', 'a; b/000000'], check=True)
+    said = refuse('info', 'a; b', says='missing').err
+    assert said.count('--allow-gaps') == 1 and 'allow_gaps' not in said, said
+    assert said.count('finalize') == 1, said
+
+
 def an_unfinished_shard_is_named_before_the_gap_that_it_explains():
     run('pack', '-', 'out', '--spec', SPEC, '--no-sync', '--shard-length', '20',
         stdin=b''.join(LINES))

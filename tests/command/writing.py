@@ -116,8 +116,9 @@ def sizes_have_units_of_1024(case):
     assert read('out')['shards'][0] == most
 
 
-def a_worker_without_lines_writes_nothing():
-    pack(_rows(2), SPEC, 'out', '--shard-start', '2', '--shard-stop', '3')
+def a_worker_without_lines_writes_nothing_and_says_so():
+    result = pack(_rows(2), SPEC, 'out', '--shard-start', '2', '--shard-stop', '3')
+    assert b'no shard' in result.out, result.out
     assert not pathlib.Path('out').exists()
 
 

@@ -1,0 +1,98 @@
+/*
+ * The man page, which `bags help man` prints in mdoc(7) and `make install` installs.
+ * It is made from the same tables as the help.
+ */
+#include "command.h"
+
+#define DATE "November 22, 2026"
+#define WIDTH 76
+
+/* Part of a line of text. */
+static void put_text(text *out, const char *from, size_t size) {
+    if (size && *from == '.')
+        text_puts(out, "\\&");
+    for (size_t i = 0; i < size; i++) {
+        const char *escape = from[i] == '\\'   ? "\\e"
+                             : from[i] == '-'  ? "\\-"
+                             : from[i] == '\'' ? "\\(aq"
+                                               : NULL;
+        text_put(out, escape ? escape : from + i, escape ? strlen(escape) : 1);
+    }
+}
+
+/* Sentences, each from a new line. */
+static void put_sentences(text *out, const char *words) {
+    size_t used = 0; /* columns of the line */
+    for (const char *before = words; *words;) {
+        size_t size = strcspn(words, " \n");
+        bool ended = words - before > 2 && words[-2] == '.' && words[-3] != '.';
+        bool starts = *words == '`' || (*words >= 'A' && *words <= 'Z');
+        if (used && ((ended && starts) || used + 1 + size > WIDTH)) {
+            text_puts(out, "\n");
+            used = 0;
+        }
+        text_puts(out, used ? " " : "");
+        put_text(out, words, size);
+        used += size + 1;
+        words += size + (words[size] != 0);
+    }
+    text_puts(out, "\n");
+}
+
+static void put_lines(text *out, const char *lines) {
+    while (*lines) {
+        size_t size = strcspn(lines, "\n");
+        put_text(out, lines, size);
+        text_puts(out, "\n");
+        lines += size + (lines[size] != 0);
+    }
+}
+
+static void put_options(text *out, const option *table) {
+    for (; table && table->name; table++) {
+        text_format(out, ".It Fl Fl %s%s%s\n", table->name,
+            table->value ? " Ar " : "", table->value ? table->value : "");
+        put_sentences(out, table->help);
+    }
+}
+
+static bool has_options(const command *one) {
+    return one->options || one->shared;
+}
+
+void manual_help(text *out, const command *const *commands) {
+    static text types;
+    text_puts(out,
+        ".Dd " DATE "\n.Dt BAGS 1\n.Os\n.Sh NAME\n.Nm bags\n"
+        ".Nd pack, show and unpack machine-learning datasets\n.Sh SYNOPSIS\n");
+    for (size_t i = 0; commands[i]; i++) {
+        text_format(out, ".Nm\n.Cm %s\n.Li ", commands[i]->name);
+        put_text(out, commands[i]->operands, strlen(commands[i]->operands));
+        text_puts(out, has_options(commands[i]) ? " [OPTION...]\n" : "\n");
+    }
+    text_puts(out, ".Nm\n.Cm help\n.Op Ar command | Cm types | Cm man\n"
+                   ".Nm\n.Fl Fl version\n.Sh DESCRIPTION\n");
+    put_sentences(out, help_about);
+    text_puts(out, ".Pp\nThe commands are:\n.Bl -tag -width Ds\n");
+    for (size_t i = 0; commands[i]; i++) {
+        const command *one = commands[i];
+        text_format(out, ".It Cm %s\n", one->name);
+        put_sentences(out, one->about);
+        text_puts(out, has_options(one) ? ".Bl -tag -width Ds\n" : "");
+        put_options(out, one->options);
+        put_options(out, one->shared);
+        text_puts(out, has_options(one) ? ".El\n" : "");
+    }
+    text_puts(out, ".It Cm help\nPrint the help of one command, of all, or of "
+                   "the types, or "
+                   "this page.\n.El\n.Sh TYPES\n.Bd -literal\n");
+    types_help(&types);
+    text_put(&types, "", 1);
+    put_lines(out, (const char *)types.buffer.data);
+    text_puts(out, ".Ed\n.Sh EXIT STATUS\n");
+    put_sentences(out, help_codes);
+    text_puts(out, ".Sh EXAMPLES\n.Bd -literal -offset indent\n");
+    for (size_t i = 0; commands[i]; i++)
+        put_lines(out, commands[i]->examples);
+    text_puts(out, ".Ed\n");
+}
