@@ -1520,13 +1520,18 @@ static bags_code find_sources(bags_loader *l, column *c, bags_error *err) {
             c->given.name =
                 bags_reader_fields(l->readers[0], &count)[s->field].name;
         }
-        if (c->sequence != type->sequence)
-            return fail_field(
-                c, BAGS_ERROR_TYPE, "a sequence in some of the datasets", err);
-        if (!c->given.decode && !c->image && !c->given.dtype &&
-            !is_same_form(c, &other))
-            return fail_field(c, BAGS_ERROR_TYPE,
-                "its type differs between the datasets; set a dtype", err);
+        if (c->sequence != type->sequence ||
+            (!c->given.decode && !c->image && !c->given.dtype &&
+                !is_same_form(c, &other)))
+            return bags_fail(err, BAGS_ERROR_TYPE,
+                "%.200s: field \"%.100s\": type mismatch (%.80s, expected "
+                "%.80s "
+                "as in %.100s)",
+                bags_reader_path(l->readers[d]), c->given.name,
+                bags_reader_fields(l->readers[d], &count)[s->field].type,
+                bags_reader_fields(l->readers[0], &count)[c->sources->field]
+                    .type,
+                c->path);
         if (l->images.jpeg_probe && l->images.jpeg_decode &&
             (view_is(type->name, "jpeg") || view_is(type->name, "jpg")))
             s->kind = BLOB_JPEG;
