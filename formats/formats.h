@@ -975,9 +975,7 @@ typedef struct bags_order {
     size_t count;    /* datasets */
     uint64_t seed, chunk, window;
     bool in_order, weighted;
-    bags_buffer starts; /* where each dataset starts in the list of all */
-    bags_buffer slots;  /* with weights: of each of 1,024 slots, the dataset */
-    bags_buffer shares; /* with weights: the slots of each dataset */
+    bags_buffer memory;
 } bags_order;
 
 /*

@@ -169,7 +169,18 @@ typedef struct walk {
     uint64_t key;
     radix all; /* of datapoints; with chunks, of chunks */
     uint64_t chunk, chunks, window, missing, short_at;
+
+    /* The window of the last position: */
+    uint64_t start, stop; /* its positions */
+    uint64_t first;       /* number of its first chunk */
+    uint64_t gap;         /* its datapoints before those that are missing */
+    uint64_t key_within;
+    radix within;
+    uint64_t *found; /* its chunks, UNKNOWN until they are needed; or NULL */
 } walk;
+
+#define FOUND ((size_t)256) /* chunks in the largest window with `found` */
+#define UNKNOWN UINT64_MAX
 
 static walk walk_start(
     const bags_order *order, uint64_t seed, uint64_t epoch, uint64_t length) {
@@ -188,47 +199,69 @@ static walk walk_start(
     return w;
 }
 
-static uint64_t walk_get(const walk *w, uint64_t position) {
+static void walk_enter(walk *w, uint64_t position) {
+    uint64_t short_window = w->short_at / w->window;
+    uint64_t end = (short_window + 1) * w->window; /* of its chunks */
+    if (end > w->chunks)
+        end = w->chunks;
+    uint64_t shift = position < end * w->chunk - w->missing ? 0 : w->missing;
+    uint64_t window = (position + shift) / (w->window * w->chunk);
+    w->first = window * w->window;
+    uint64_t count = w->chunks - w->first;
+    if (count > w->window)
+        count = w->window;
+    uint64_t size = count * w->chunk;
+    w->gap = size;
+    if (window == short_window) {
+        size -= w->missing;
+        w->gap = (w->short_at - w->first + 1) * w->chunk - w->missing;
+    }
+    w->start = w->first * w->chunk - shift;
+    w->stop = w->start + size;
+    w->within = radix_of(size);
+    w->key_within = make_key(w->key, window);
+    for (uint64_t i = 0; w->found && i < count; i++)
+        w->found[i] = UNKNOWN;
+}
+
+static uint64_t walk_get(walk *w, uint64_t position) {
     if (w->in_order)
         return position;
     if (!w->chunk)
         return permute(&w->all, w->key, position);
-    uint64_t full = w->window * w->chunk;
-    uint64_t last = (w->chunks - 1) / w->window;
-    uint64_t short_window = w->short_at / w->window;
-    uint64_t window = position / full;
-    if (short_window < last &&
-        position >= (short_window + 1) * full - w->missing)
-        window = (position + w->missing) / full;
-    uint64_t size = w->window;
-    if (window == last)
-        size = w->chunks - window * w->window;
-    size *= w->chunk;
-    uint64_t start = window * full;
-    if (window > short_window)
-        start -= w->missing;
-    if (window == short_window)
-        size -= w->missing;
-    radix within = radix_of(size);
-    uint64_t at = permute(&within, make_key(w->key, window), position - start);
-    if (window == short_window) {
-        uint64_t local = w->short_at - window * w->window;
-        if (at >= (local + 1) * w->chunk - w->missing)
-            at += w->missing;
-    }
-    uint64_t number = window * w->window + at / w->chunk;
-    return permute(&w->all, w->key, number) * w->chunk + at % w->chunk;
+    if (position < w->start || position >= w->stop)
+        walk_enter(w, position);
+    uint64_t at = permute(&w->within, w->key_within, position - w->start);
+    if (at >= w->gap)
+        at += w->missing;
+    uint64_t number = at / w->chunk;
+    uint64_t chunk = w->found ? w->found[number] : UNKNOWN;
+    if (chunk == UNKNOWN)
+        chunk = permute(&w->all, w->key, w->first + number);
+    if (w->found)
+        w->found[number] = chunk;
+    return chunk * w->chunk + at % w->chunk;
 }
 
-static const uint64_t *starts_of(const bags_order *order) {
-    return (const uint64_t *)(const void *)order->starts.data;
+/* What the memory of an order contains. */
+typedef struct tables {
+    uint64_t *starts; /* of the datasets in the list of all, and its length */
+    uint32_t *shares; /* with weights: slots of each dataset in a block */
+    uint32_t *slots;  /* with weights: the dataset of each slot */
+} tables;
+
+static tables tables_of(const bags_order *order) {
+    tables t;
+    t.starts = (uint64_t *)(void *)order->memory.data;
+    t.shares = (uint32_t *)(void *)(t.starts + order->count + 1);
+    t.slots = t.shares + order->count;
+    return t;
 }
 
 /* Divide the slots of a block among the datasets. */
 static bags_code share_slots(
     bags_order *order, const double *weights, bags_error *err) {
-    uint32_t *shares = (uint32_t *)(void *)order->shares.data;
-    uint32_t *slots = (uint32_t *)(void *)order->slots.data;
+    tables t = tables_of(order);
     double sum = 0, left[BLOCK];
     size_t used = 0;
     for (size_t i = 0; i < order->count; i++) {
@@ -243,26 +276,26 @@ static bags_code share_slots(
             err, BAGS_ERROR_ARGUMENT, "weights too large (sum %g)", sum);
     for (size_t i = 0; i < order->count; i++) {
         double exact = (double)BLOCK * weights[i] / sum;
-        shares[i] = (uint32_t)exact;
-        left[i] = exact - (double)shares[i];
-        used += shares[i];
+        t.shares[i] = (uint32_t)exact;
+        left[i] = exact - (double)t.shares[i];
+        used += t.shares[i];
     }
     for (; used < BLOCK; used++) {
         size_t most = 0;
         for (size_t i = 1; i < order->count; i++)
             if (left[i] > left[most])
                 most = i;
-        shares[most]++;
+        t.shares[most]++;
         left[most] = -1;
     }
     for (size_t i = 0, at = 0; i < order->count; i++) {
-        if (shares[i] == 0)
+        if (t.shares[i] == 0)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
                 "weight %" PRIu64 " is too small (%g of %g: less than one of "
                 "1,024 positions)",
                 (uint64_t)i, weights[i], sum);
-        for (uint32_t k = 0; k < shares[i]; k++)
-            slots[at++] = (uint32_t)i;
+        for (uint32_t k = 0; k < t.shares[i]; k++)
+            t.slots[at++] = (uint32_t)i;
     }
     return BAGS_OK;
 }
@@ -313,14 +346,14 @@ bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
     order->weighted = given.weights != NULL;
     order->chunk = given.chunk;
     order->window = given.chunk && !given.window ? 256 : given.window;
-    adopt(&order->starts, allocator);
-    adopt(&order->slots, allocator);
-    adopt(&order->shares, allocator);
-    if (count >= SIZE_MAX / sizeof(uint64_t))
+    adopt(&order->memory, allocator);
+    if (count >= SIZE_MAX / 32)
         return bags_fail(err, BAGS_ERROR_LIMIT, "too many datasets");
-    code = bags_buffer_reserve(
-        &order->starts, (count + 1) * sizeof(uint64_t), err);
-    uint64_t *starts = (uint64_t *)(void *)order->starts.data;
+    code = bags_buffer_reserve(&order->memory,
+        (count + 1) * sizeof(uint64_t) +
+            (order->weighted ? (count + BLOCK) * sizeof(uint32_t) : 0),
+        err);
+    uint64_t *starts = tables_of(order).starts;
     for (size_t i = 0; i < count && !code; i++) {
         starts[i] = order->length;
         if (lengths[i] > MAX_LENGTH - order->length)
@@ -331,25 +364,19 @@ bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
     if (code || !order->weighted)
         return code;
     order->length = (order->length + BLOCK - 1) / BLOCK * BLOCK;
-    code = bags_buffer_reserve(&order->slots, BLOCK * sizeof(uint32_t), err);
-    if (!code)
-        code =
-            bags_buffer_reserve(&order->shares, count * sizeof(uint32_t), err);
-    return code ? code : share_slots(order, given.weights, err);
+    return share_slots(order, given.weights, err);
 }
 
 void bags_order_free(bags_order *order) {
     if (!order)
         return;
-    bags_buffer_free(&order->starts);
-    bags_buffer_free(&order->slots);
-    bags_buffer_free(&order->shares);
+    bags_buffer_free(&order->memory);
     memset(order, 0, sizeof *order);
 }
 
 /* The dataset of a place in the list of all. */
 static bags_pick pick_of(const bags_order *order, uint64_t place) {
-    const uint64_t *starts = starts_of(order);
+    const uint64_t *starts = tables_of(order).starts;
     size_t low = 0, high = order->count;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -369,17 +396,15 @@ static bags_pick pick_of(const bags_order *order, uint64_t place) {
  * is walked in order. */
 static void pick_block(const bags_order *order, uint64_t block, size_t from,
     size_t stop, bags_pick *picks) {
-    const uint32_t *slots = (const uint32_t *)(const void *)order->slots.data;
-    const uint32_t *shares = (const uint32_t *)(const void *)order->shares.data;
-    const uint64_t *starts = starts_of(order);
+    tables t = tables_of(order);
     uint16_t seen[BLOCK];
     radix r = radix_of(BLOCK);
     uint64_t key = make_key(order->seed ^ GOLDEN, block);
     memset(seen, 0, order->count * sizeof *seen);
     for (size_t i = 0; i < stop; i++) {
-        size_t dataset = slots[permute(&r, key, i)];
-        uint64_t number = block * shares[dataset] + seen[dataset]++;
-        uint64_t length = starts[dataset + 1] - starts[dataset];
+        size_t dataset = t.slots[permute(&r, key, i)];
+        uint64_t number = block * t.shares[dataset] + seen[dataset]++;
+        uint64_t length = t.starts[dataset + 1] - t.starts[dataset];
         if (i < from)
             continue;
         walk w = walk_start(order, make_key(order->seed, ~(uint64_t)dataset),
@@ -399,7 +424,9 @@ bags_code bags_order_get(const bags_order *order, uint64_t epoch,
     if (count == 0)
         return BAGS_OK;
     if (!order->weighted) {
+        uint64_t found[FOUND];
         walk w = walk_start(order, order->seed, epoch, order->length);
+        w.found = w.window <= FOUND ? found : NULL;
         for (size_t i = 0; i < count; i++) {
             uint64_t place = walk_get(&w, start + i);
             if (order->count == 1) {
@@ -2140,7 +2167,7 @@ static bags_code hash_dataset(
 /* Hash the datasets, and the options that determine the order. */
 static bags_code hash_all(bags_loader *l, bags_error *err) {
     const bags_order *o = &l->order;
-    const uint32_t *shares = (const uint32_t *)(const void *)o->shares.data;
+    const uint32_t *shares = tables_of(o).shares;
     uint64_t data = 0, order = 0;
     bags_code code = BAGS_OK;
     bags_row row;
@@ -2189,7 +2216,7 @@ static void state_numbers(const bags_loader *l, uint64_t *numbers) {
     numbers[0] = l->order.seed;
     numbers[1] = l->next.epoch;
     numbers[2] = l->next.batch;
-    numbers[3] = starts_of(&l->order)[l->count];
+    numbers[3] = tables_of(&l->order).starts[l->count];
     numbers[4] = l->options.batch;
     numbers[5] = (uint32_t)l->count;
     numbers[6] = l->data_hash;
