@@ -1125,7 +1125,6 @@ typedef struct bags_loader_options {
     uint32_t ahead;    /* batches that may wait, besides one per thread; 0: 2 */
     uint32_t hold;     /* a batch stays valid for this many more calls of
                       bags_loader_next */
-    bool indices_only; /* only picks; nothing is read */
     bool
         skip_damaged; /* leave out and count datapoints that are damaged or do not
                           fit the fields' options; otherwise they are an error.

@@ -321,12 +321,15 @@ static bags_code check_order(const bags_order_options *given,
     return BAGS_OK;
 }
 
-static void adopt(bags_buffer *buffer, const bags_allocator *allocator) {
-    memset(buffer, 0, sizeof *buffer);
+/* An empty buffer. */
+static bags_buffer buffer_of(const bags_allocator *allocator) {
+    bags_buffer buffer;
+    memset(&buffer, 0, sizeof buffer);
     if (allocator) {
-        buffer->resize = allocator->resize;
-        buffer->user = allocator->user;
+        buffer.resize = allocator->resize;
+        buffer.user = allocator->user;
     }
+    return buffer;
 }
 
 bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
@@ -346,7 +349,7 @@ bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
     order->weighted = given.weights != NULL;
     order->chunk = given.chunk;
     order->window = given.chunk && !given.window ? 256 : given.window;
-    adopt(&order->memory, allocator);
+    order->memory = buffer_of(allocator);
     if (count >= SIZE_MAX / 32)
         return bags_fail(err, BAGS_ERROR_LIMIT, "too many datasets");
     code = bags_buffer_reserve(&order->memory,
@@ -574,11 +577,16 @@ typedef struct column {
     float *scale;     /* of float images: 256 values for each channel */
 } column;
 
+/* How much of a tensor's memory is used. */
+typedef struct extent {
+    size_t size, dims; /* bytes of data; numbers in shapes */
+    uint64_t items;
+} extent;
+
 /* The memory of a tensor. */
 typedef struct part {
     bags_buffer data, offsets, ends, values, shapes;
-    size_t size, dims; /* bytes of data; numbers in shapes */
-    uint64_t items;
+    extent used;
 } part;
 
 typedef struct slot {
@@ -597,10 +605,16 @@ typedef struct worker {
     bags_row row;
     bags_buffer value, pixels, converted, resized, resampling, indices;
     bags_select *selects;
-    part *marks; /* the tensors' sizes before a datapoint */
+    extent *marks; /* of the tensors, before a datapoint */
     thread id;
     size_t unwatched; /* bytes decoded since it last checked `stopping` */
 } worker;
+
+/* Memory that is freed with the loader: this, and what was requested. */
+typedef struct block {
+    bags_buffer memory; /* see bagi_state */
+    struct block *next;
+} block;
 
 typedef struct cursor {
     uint64_t epoch, batch;
@@ -609,7 +623,7 @@ typedef struct cursor {
 struct bags_loader {
     bags_buffer memory; /* of the loader itself; see bagi_state */
     bags_loader_options options;
-    bags_allocator allocator, tensors;
+    block *blocks;
     const bags_reader **readers;
     size_t count;
     bags_order order;
@@ -626,7 +640,7 @@ struct bags_loader {
     worker *workers;
     size_t worker_count, running;
     gate monitor;
-    bool has_gate, started;
+    bool started;
     cursor next;      /* of bags_loader_next */
     bags_error error; /* the first failure, which stays */
 
@@ -637,24 +651,20 @@ struct bags_loader {
     bool stopping;
 };
 
+/* Zeroed. NULL if out of memory. */
 static void *loader_allocate(
     bags_loader *l, size_t count, size_t size, bags_error *err) {
-    size_t bytes = count ? count : 1;
-    void *made = NULL;
-    if (bytes <= SIZE_MAX / size)
-        made = l->allocator.resize(l->allocator.user, NULL, 0, bytes * size);
-    if (made)
-        memset(made, 0, bytes * size);
-    else
+    block *made = NULL;
+    if (count > (SIZE_MAX - sizeof *made) / size)
         bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    return made;
-}
-
-static void loader_release(
-    bags_loader *l, void *data, size_t count, size_t size) {
-    if (data)
-        l->allocator.resize(
-            l->allocator.user, data, (count ? count : 1) * size, 0);
+    else
+        made = (block *)bagi_state(
+            l->options.allocator, sizeof *made + count * size, err);
+    if (!made)
+        return NULL;
+    made->next = l->blocks;
+    l->blocks = made;
+    return made + 1;
 }
 
 /* ------------------------------------------------------------------------
@@ -851,27 +861,28 @@ static bags_code store_value(const column *c, part *p, const bags_value *value,
                 err, BAGS_ERROR_LIMIT, "array too large for the address space");
         copy.dtype = dtype;
     }
-    size_t pad = (0 - p->size) % 16;
-    bags_code code = part_reserve(&p->data, p->size, pad + copy.size, err);
+    size_t pad = (0 - p->used.size) % 16;
+    bags_code code = part_reserve(&p->data, p->used.size, pad + copy.size, err);
     if (!code)
-        code = part_push(&p->ends, p->items, p->size + pad, err);
+        code = part_push(&p->ends, p->used.items, p->used.size + pad, err);
     if (!code)
         code = part_reserve(
-            &p->values, (size_t)p->items * sizeof copy, sizeof copy, err);
+            &p->values, (size_t)p->used.items * sizeof copy, sizeof copy, err);
     if (!code && pad)
-        memset(p->data.data + p->size, 0, pad);
+        memset(p->data.data + p->used.size, 0, pad);
     for (size_t i = 0; i < copy.dims && !code; i++)
-        code = part_push(&p->shapes, p->dims + i, copy.shape[i], err);
+        code = part_push(&p->shapes, p->used.dims + i, copy.shape[i], err);
     if (!code && copy.dtype != value->dtype)
-        code = convert(dtype, p->data.data + p->size + pad, value->dtype, from,
-            copy.size / bags_dtype_size(dtype), err);
+        code = convert(dtype, p->data.data + p->used.size + pad, value->dtype,
+            from, copy.size / bags_dtype_size(dtype), err);
     else if (!code && copy.size)
-        memcpy(p->data.data + p->size + pad, from, copy.size);
+        memcpy(p->data.data + p->used.size + pad, from, copy.size);
     if (code)
         return code;
-    memcpy(p->values.data + (size_t)p->items * sizeof copy, &copy, sizeof copy);
-    p->size += pad + copy.size;
-    p->dims += copy.dims;
+    memcpy(p->values.data + (size_t)p->used.items * sizeof copy, &copy,
+        sizeof copy);
+    p->used.size += pad + copy.size;
+    p->used.dims += copy.dims;
     return BAGS_OK;
 }
 
@@ -879,14 +890,14 @@ static bags_code store_bytes(
     part *p, const bags_value *value, bags_error *err) {
     if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
         return bags_fail(err, BAGS_ERROR_VALUE, "not bytes or text");
-    bags_code code = part_reserve(&p->data, p->size, value->size, err);
+    bags_code code = part_reserve(&p->data, p->used.size, value->size, err);
     if (!code)
-        code = part_push(&p->ends, p->items, p->size, err);
+        code = part_push(&p->ends, p->used.items, p->used.size, err);
     if (code)
         return code;
     if (value->size)
-        memcpy(p->data.data + p->size, value->data, value->size);
-    p->size += value->size;
+        memcpy(p->data.data + p->used.size, value->data, value->size);
+    p->used.size += value->size;
     return BAGS_OK;
 }
 
@@ -1217,16 +1228,16 @@ static bags_code load_item(worker *w, const column *c, part *p,
     else if (!code && c->form == FORM_VALUES)
         code = store_value(c, p, &value, item->blob, err);
     else if (!code) {
-        code = part_reserve(&p->data, p->size, c->item_size, err);
-        unsigned char *to = p->data.data + p->size;
+        code = part_reserve(&p->data, p->used.size, c->item_size, err);
+        unsigned char *to = p->data.data + p->used.size;
         if (!code && c->image)
             code = store_image(w, c, c->given.decode ? BLOB_OTHER : from->kind,
                 item->blob, &value, item->random, to, err);
         else if (!code)
             code = store_stacked(c, &value, to, err);
-        p->size += code ? 0 : c->item_size;
+        p->used.size += code ? 0 : c->item_size;
     }
-    p->items += code ? 0 : 1;
+    p->used.items += code ? 0 : 1;
     return code ? fail_item(l, c, &item->pick, item->item, code, err) : BAGS_OK;
 }
 
@@ -1292,7 +1303,7 @@ static bags_code load_datapoint(worker *w, slot *s, const bags_pick *pick,
         }
         if (!code && s->parts[i].offsets.capacity)
             code = part_push(&s->parts[i].offsets, s->batch.length + 1,
-                s->parts[i].items, err);
+                s->parts[i].used.items, err);
     }
     return code;
 }
@@ -1342,8 +1353,7 @@ static bags_code start_parts(
         const column *c = &l->columns[i];
         part *p = &s->parts[i];
         size_t each = c->given.window ? (size_t)c->given.window : 1;
-        p->size = p->dims = 0;
-        p->items = 0;
+        memset(&p->used, 0, sizeof p->used);
         if (c->form == FORM_STACKED && (!c->sequence || c->given.window))
             code =
                 bags_buffer_reserve(&p->data, count * each * c->item_size, err);
@@ -1362,7 +1372,8 @@ static bags_code finish_parts(const bags_loader *l, slot *s, bags_error *err) {
         bags_value *values = (bags_value *)(void *)p->values.data;
         uint64_t *shapes = (uint64_t *)(void *)p->shapes.data;
         if (c->form != FORM_STACKED) {
-            bags_code code = part_push(&p->ends, p->items, p->size, err);
+            bags_code code =
+                part_push(&p->ends, p->used.items, p->used.size, err);
             if (code)
                 return code;
         }
@@ -1370,8 +1381,8 @@ static bags_code finish_parts(const bags_loader *l, slot *s, bags_error *err) {
         t->name = c->given.name;
         t->dtype = c->dtype;
         t->data = p->data.data;
-        t->size = p->size;
-        t->items = p->items;
+        t->size = p->used.size;
+        t->items = p->used.items;
         t->offsets = (const uint64_t *)(const void *)p->offsets.data;
         t->ends = (const uint64_t *)(const void *)p->ends.data;
         t->shape[t->dims++] = t->offsets ? t->items : s->batch.length;
@@ -1408,11 +1419,8 @@ static bags_code load_batch(
     s->batch.picks = s->picks;
     bags_code code = bags_order_get(
         &l->order, at->epoch, start + first, count, s->picks, err);
-    if (code || o->indices_only) {
-        s->batch.length = count;
-        return code;
-    }
-    code = start_parts(l, s, count, err);
+    if (!code)
+        code = start_parts(l, s, count, err);
     if (!code && o->prefetch)
         announce(w, s->picks, count, true);
     for (size_t i = 0; i < count && !code && !must_stop(w, i); i++) {
@@ -1422,7 +1430,7 @@ static bags_code load_batch(
             announce(w, s->picks + i, count - i < TOUCHED ? count - i : TOUCHED,
                 false);
         for (size_t k = 0; k < l->column_count; k++)
-            w->marks[k] = s->parts[k];
+            w->marks[k] = s->parts[k].used;
         code =
             load_datapoint(w, s, &pick, mix(key + s->batch.position + i), err);
         if (!code) {
@@ -1431,11 +1439,8 @@ static bags_code load_batch(
         } else if (o->skip_damaged && is_damage(code)) {
             code = BAGS_OK;
             s->batch.skipped++;
-            for (size_t k = 0; k < l->column_count; k++) {
-                s->parts[k].size = w->marks[k].size;
-                s->parts[k].dims = w->marks[k].dims;
-                s->parts[k].items = w->marks[k].items;
-            }
+            for (size_t k = 0; k < l->column_count; k++)
+                s->parts[k].used = w->marks[k];
         }
     }
     s->batch.count = l->column_count;
@@ -1524,6 +1529,19 @@ static bags_code fail_field(
         c->given.name, what);
 }
 
+/* What may be wrong with the options of a field. */
+typedef struct rule {
+    bool broken;
+    const char *what;
+} rule;
+
+static bags_code check_rules(
+    const column *c, const rule *rules, size_t count, bags_error *err) {
+    for (size_t i = 0; i < count; i++)
+        if (rules[i].broken)
+            return fail_field(c, BAGS_ERROR_ARGUMENT, rules[i].what, err);
+    return BAGS_OK;
+}
 /* Find a field in all datasets. */
 static bags_code find_sources(bags_loader *l, column *c, bags_error *err) {
     for (size_t d = 0; d < l->count; d++) {
@@ -1588,70 +1606,62 @@ static bags_code make_scale(bags_loader *l, column *c, bags_error *err) {
 
 static bags_code check_image(bags_loader *l, column *c, bags_error *err) {
     bags_load_field *g = &c->given;
-    bool scales = false;
+    bool has_side =
+        g->width && g->height && g->width <= MAX_SIDE && g->height <= MAX_SIDE;
+    bool is_float = g->dtype == BAGS_DTYPE_FLOAT32, scales = false;
     for (size_t i = 0; i < 3; i++)
         scales = scales || is_set(g->mean[i]) || is_set(g->std[i]);
     g->channels = g->channels ? g->channels : 3;
-    if (!l->images.resample)
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "width and height need options.images with resample", err);
-    if (!g->width || !g->height || g->width > MAX_SIDE || g->height > MAX_SIDE)
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "width and height must both be 1 to 65535", err);
-    if (g->channels != 1 && g->channels != 3)
-        return fail_field(
-            c, BAGS_ERROR_ARGUMENT, "channels must be 1 or 3", err);
-    if (g->dims)
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "dims and width are mutually exclusive", err);
-    if (g->crop > BAGS_CROP_RANDOM || g->filter > BAGS_FILTER_BICUBIC)
-        return fail_field(
-            c, BAGS_ERROR_ARGUMENT, "no such crop or filter", err);
+    g->dtype = g->dtype ? g->dtype : BAGS_DTYPE_UINT8;
     if (!g->resize)
         g->resize = g->width > g->height ? g->width : g->height;
-    if (g->crop == BAGS_CROP_CENTER &&
-        (g->resize < g->width || g->resize < g->height || g->resize > MAX_SIDE))
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "resize must be at least width and height", err);
-    if (g->scaled && g->crop != BAGS_CROP_RANDOM)
-        return fail_field(
-            c, BAGS_ERROR_ARGUMENT, "scaled needs crop BAGS_CROP_RANDOM", err);
-    g->dtype = g->dtype ? g->dtype : BAGS_DTYPE_UINT8;
-    if (g->dtype != BAGS_DTYPE_UINT8 && g->dtype != BAGS_DTYPE_FLOAT32)
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "the dtype of an image must be uint8 or float32", err);
-    if (scales && g->dtype != BAGS_DTYPE_FLOAT32)
-        return fail_field(
-            c, BAGS_ERROR_ARGUMENT, "mean and std need float32", err);
+    const rule rules[] = {
+        {!l->images.resample,
+            "width and height need options.images with resample"},
+        {!has_side, "width and height must both be 1 to 65535"},
+        {g->channels != 1 && g->channels != 3, "channels must be 1 or 3"},
+        {g->dims > 0, "dims and width are mutually exclusive"},
+        {g->crop > BAGS_CROP_RANDOM || g->filter > BAGS_FILTER_BICUBIC,
+            "no such crop or filter"},
+        {g->crop == BAGS_CROP_CENTER &&
+                (g->resize < g->width || g->resize < g->height ||
+                    g->resize > MAX_SIDE),
+            "resize must be at least width and height"},
+        {g->scaled && g->crop != BAGS_CROP_RANDOM,
+            "scaled needs crop BAGS_CROP_RANDOM"},
+        {g->dtype != BAGS_DTYPE_UINT8 && !is_float,
+            "the dtype of an image must be uint8 or float32"},
+        {scales && !is_float, "mean and std need float32"},
+    };
+    bags_code code = check_rules(c, rules, sizeof rules / sizeof *rules, err);
     c->form = FORM_STACKED;
+    c->dtype = g->dtype;
     c->dims = 3;
     c->shape[0] = g->nchw ? g->channels : g->height;
     c->shape[1] = g->nchw ? g->height : g->width;
     c->shape[2] = g->nchw ? g->width : g->channels;
-    c->dtype = g->dtype;
-    return g->dtype == BAGS_DTYPE_FLOAT32 ? make_scale(l, c, err) : BAGS_OK;
+    return code || !is_float ? code : make_scale(l, c, err);
 }
 
 /* Determine the form of a field that is not an image of a requested size. */
 static bags_code check_plain(column *c, bags_error *err) {
     const bags_load_field *g = &c->given;
-    if (g->channels || g->crop || g->resize || g->flip || g->nchw ||
-        g->scaled || is_set(g->mean[0]) || is_set(g->mean[1]) ||
-        is_set(g->mean[2]) || is_set(g->std[0]) || is_set(g->std[1]) ||
-        is_set(g->std[2]))
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "options of images without width and height", err);
-    if (g->dims > MAX_DIMS || (g->dims && (!g->shape || !g->dtype)))
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "dims needs a shape of at most 6 dimensions, and a dtype", err);
-    if (g->dtype && !bags_dtype_size(g->dtype))
-        return fail_field(c, BAGS_ERROR_ARGUMENT, "no such dtype", err);
-    if (g->decode && !g->dtype) {
-        c->form = FORM_VALUES;
+    bool has_image =
+        g->channels || g->crop || g->resize || g->flip || g->nchw || g->scaled;
+    for (size_t i = 0; i < 3; i++)
+        has_image = has_image || is_set(g->mean[i]) || is_set(g->std[i]);
+    const rule rules[] = {
+        {has_image, "options of images without width and height"},
+        {g->dims > MAX_DIMS || (g->dims && (!g->shape || !g->dtype)),
+            "dims needs a shape of at most 6 dimensions, and a dtype"},
+        {g->dtype && !bags_dtype_size(g->dtype), "no such dtype"},
+    };
+    bags_code code = check_rules(c, rules, sizeof rules / sizeof *rules, err);
+    if (code)
+        return code;
+    if (g->decode || g->dims) {
+        c->form = g->dtype ? FORM_STACKED : FORM_VALUES;
         c->dtype = BAGS_DTYPE_NONE;
-        c->dims = 0;
-    } else if (g->decode || g->dims) {
-        c->form = FORM_STACKED;
         c->dims = g->dims;
         for (size_t i = 0; i < g->dims; i++)
             c->shape[i] = g->shape[i];
@@ -1685,14 +1695,16 @@ static bags_code column_open(
     if (code)
         return code;
     bags_load_field *g = &c->given;
+    const rule rules[] = {
+        {(g->stride || g->window) && !c->sequence, "a window needs a sequence"},
+        {g->stride && !g->window, "stride without window"},
+        {g->window && (g->window > UINT32_MAX || g->stride > UINT32_MAX),
+            "window too large"},
+    };
+    code = check_rules(c, rules, sizeof rules / sizeof *rules, err);
+    if (code)
+        return code;
     g->stride = g->stride ? g->stride : 1;
-    if ((given->stride || given->window) && !c->sequence)
-        return fail_field(
-            c, BAGS_ERROR_ARGUMENT, "a window needs a sequence", err);
-    if (given->stride && !given->window)
-        return fail_field(c, BAGS_ERROR_ARGUMENT, "stride without window", err);
-    if (g->window && (g->window > UINT32_MAX || g->stride > UINT32_MAX))
-        return fail_field(c, BAGS_ERROR_ARGUMENT, "window too large", err);
     l->windowed = l->windowed || g->window;
     uint64_t most = g->window ? g->window : 1;
     if (c->form == FORM_STACKED &&
@@ -1704,17 +1716,10 @@ static bags_code column_open(
     return BAGS_OK;
 }
 
-static void *default_resize(
-    void *user, void *data, size_t old_size, size_t new_size) {
-    (void)user, (void)old_size;
-    if (new_size)
-        return realloc(data, new_size);
-    free(data);
-    return NULL;
-}
-
 static bags_code check_options(bags_loader *l, bags_error *err) {
     bags_loader_options *o = &l->options;
+    if (l->count == 0)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
     o->batch = o->batch ? o->batch : 32;
     if (o->ranks ? o->rank >= o->ranks : o->rank)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
@@ -1736,7 +1741,7 @@ static bags_code check_options(bags_loader *l, bags_error *err) {
         o->threads = count_processors();
     if (o->threads > MAX_THREADS)
         o->threads = MAX_THREADS;
-    if (o->no_threads || o->indices_only)
+    if (o->no_threads)
         o->threads = o->ahead = 0;
     l->worker_count = o->threads ? o->threads : 1;
     l->slot_count = (size_t)o->threads + o->ahead + o->hold + 1;
@@ -1752,8 +1757,7 @@ static bags_code open_order(bags_loader *l, bags_error *err) {
     for (size_t i = 0; i < l->count; i++)
         lengths[i] = bags_reader_length(l->readers[i]);
     bags_code code = bags_order_init(
-        &l->order, lengths, l->count, &o->order, &l->allocator, err);
-    loader_release(l, lengths, l->count, sizeof *lengths);
+        &l->order, lengths, l->count, &o->order, o->allocator, err);
     l->options.order.weights = NULL;
     l->batches = l->order.length / o->batch;
     if (!o->drop_last && l->order.length % o->batch)
@@ -1794,15 +1798,11 @@ static bags_code open_columns(bags_loader *l, bags_error *err) {
     return l->columns ? code : BAGS_ERROR_MEMORY;
 }
 
-static void adopt_all(bags_buffer *const *buffers, size_t count,
-    const bags_allocator *allocator) {
-    for (size_t i = 0; i < count; i++)
-        adopt(buffers[i], allocator);
-}
-
 /* Allocate slots and workers. */
 static bags_code open_slots(bags_loader *l, bags_error *err) {
+    const bags_loader_options *o = &l->options;
     size_t columns = l->column_count;
+    bags_buffer empty = buffer_of(o->allocator);
     l->slots = (slot *)loader_allocate(l, l->slot_count, sizeof(slot), err);
     l->workers =
         (worker *)loader_allocate(l, l->worker_count, sizeof(worker), err);
@@ -1817,77 +1817,61 @@ static bags_code open_slots(bags_loader *l, bags_error *err) {
             return BAGS_ERROR_MEMORY;
         for (size_t k = 0; k < columns; k++) {
             part *p = &s->parts[k];
-            bags_buffer *buffers[4];
-            buffers[0] = &p->offsets;
-            buffers[1] = &p->ends;
-            buffers[2] = &p->values;
-            buffers[3] = &p->shapes;
-            adopt_all(buffers, 4, &l->allocator);
-            adopt(&p->data, &l->tensors);
+            p->offsets = p->ends = p->values = p->shapes = empty;
+            p->data = buffer_of(o->tensors ? o->tensors : o->allocator);
         }
     }
     for (size_t i = 0; l->workers && i < l->worker_count; i++) {
         worker *w = &l->workers[i];
-        bags_buffer *buffers[6];
-        buffers[0] = &w->value;
-        buffers[1] = &w->pixels;
-        buffers[2] = &w->converted;
-        buffers[3] = &w->resized;
-        buffers[4] = &w->resampling;
-        buffers[5] = &w->indices;
-        adopt_all(buffers, 6, &l->allocator);
+        w->value = w->pixels = w->converted = empty;
+        w->resized = w->resampling = w->indices = empty;
         w->loader = l;
         w->selects =
             (bags_select *)loader_allocate(l, columns, sizeof *w->selects, err);
-        w->marks = (part *)loader_allocate(l, columns, sizeof *w->marks, err);
+        w->marks = (extent *)loader_allocate(l, columns, sizeof *w->marks, err);
         if (!w->selects || !w->marks)
             return BAGS_ERROR_MEMORY;
     }
     return l->slots && l->workers ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
+static bags_code loader_prepare(
+    bags_loader *l, const bags_reader *const *readers, bags_error *err) {
+    bags_code code = check_options(l, err);
+    if (code)
+        return code;
+    l->readers = (const bags_reader **)loader_allocate(
+        l, l->count, sizeof *l->readers, err);
+    if (!l->readers)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < l->count; i++)
+        l->readers[i] = readers[i];
+    code = open_order(l, err);
+    if (!code)
+        code = open_columns(l, err);
+    return code ? code : open_slots(l, err);
+}
+
 bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
     const bags_loader_options *options, bags_error *err) {
     bags_error local;
-    bags_code code = BAGS_OK;
     if (!err)
         err = &local;
     bags_loader *l = (bags_loader *)bagi_state(
         options ? options->allocator : NULL, sizeof *l, err);
     if (!l)
         return NULL;
+    if (!gate_start(&l->monitor)) {
+        bags_fail(err, BAGS_ERROR_MEMORY, "cannot make a lock");
+        bagi_state_close(l);
+        return NULL;
+    }
     if (options)
         l->options = *options;
-    l->allocator.resize = default_resize;
-    if (l->options.allocator)
-        l->allocator = *l->options.allocator;
-    l->tensors = l->options.tensors ? *l->options.tensors : l->allocator;
     if (l->options.images)
         l->images = *l->options.images;
-    if (count == 0 || !readers)
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
-    else {
-        l->readers = (const bags_reader **)loader_allocate(
-            l, count, sizeof(void *), err);
-        code = l->readers ? BAGS_OK : BAGS_ERROR_MEMORY;
-        l->count = l->readers ? count : 0;
-        for (size_t i = 0; i < l->count; i++)
-            l->readers[i] = readers[i];
-    }
-    if (!code)
-        code = check_options(l, err);
-    if (!code)
-        code = open_order(l, err);
-    if (!code && !l->options.indices_only)
-        code = open_columns(l, err);
-    if (!code)
-        code = open_slots(l, err);
-    if (!code) {
-        l->has_gate = gate_start(&l->monitor);
-        if (!l->has_gate)
-            code = bags_fail(err, BAGS_ERROR_MEMORY, "cannot make a lock");
-    }
-    if (!code)
+    l->count = readers ? count : 0;
+    if (!loader_prepare(l, readers, err))
         return l;
     bags_loader_close(l);
     return NULL;
@@ -1909,7 +1893,7 @@ static void loader_stop(bags_loader *l) {
     uint64_t held = l->options.hold + UINT64_C(1);
     l->claimed = l->delivered;
     l->released = l->delivered > held ? l->delivered - held : 0;
-    for (size_t i = 0; i < l->slot_count; i++)
+    for (size_t i = 0; l->slots && i < l->slot_count; i++)
         l->slots[i].ready = false;
 }
 
@@ -1927,53 +1911,36 @@ static void loader_start(bags_loader *l) {
     gate_unlock(&l->monitor);
 }
 
-static void slot_free(bags_loader *l, slot *s) {
-    for (size_t k = 0; s->parts && k < l->column_count; k++) {
-        bags_buffer_free(&s->parts[k].data);
-        bags_buffer_free(&s->parts[k].offsets);
-        bags_buffer_free(&s->parts[k].ends);
-        bags_buffer_free(&s->parts[k].values);
-        bags_buffer_free(&s->parts[k].shapes);
-    }
-    loader_release(l, s->picks, l->slice_most, sizeof *s->picks);
-    loader_release(l, s->tensors, l->column_count, sizeof *s->tensors);
-    loader_release(l, s->parts, l->column_count, sizeof *s->parts);
-}
-
-static void worker_free(bags_loader *l, worker *w) {
-    bags_row_free(&w->row);
-    bags_buffer_free(&w->value);
-    bags_buffer_free(&w->pixels);
-    bags_buffer_free(&w->converted);
-    bags_buffer_free(&w->resized);
-    bags_buffer_free(&w->resampling);
-    bags_buffer_free(&w->indices);
-    loader_release(l, w->selects, l->column_count, sizeof *w->selects);
-    loader_release(l, w->marks, l->column_count, sizeof *w->marks);
-}
-
 void bags_loader_close(bags_loader *l) {
     if (!l)
         return;
-    if (l->slots)
-        loader_stop(l);
-    if (l->has_gate)
-        gate_end(&l->monitor);
+    loader_stop(l);
+    gate_end(&l->monitor);
     for (size_t i = 0; l->slots && i < l->slot_count; i++)
-        slot_free(l, &l->slots[i]);
-    for (size_t i = 0; l->workers && i < l->worker_count; i++)
-        worker_free(l, &l->workers[i]);
-    loader_release(l, l->slots, l->slot_count, sizeof *l->slots);
-    loader_release(l, l->workers, l->worker_count, sizeof *l->workers);
-    for (size_t i = 0; i < l->column_count; i++) {
-        column *c = &l->columns[i];
-        loader_release(l, c->sources, l->count, sizeof *c->sources);
-        loader_release(
-            l, c->scale, 256 * (size_t)c->given.channels, sizeof *c->scale);
+        for (size_t k = 0; l->slots[i].parts && k < l->column_count; k++) {
+            part *p = &l->slots[i].parts[k];
+            bags_buffer_free(&p->data);
+            bags_buffer_free(&p->offsets);
+            bags_buffer_free(&p->ends);
+            bags_buffer_free(&p->values);
+            bags_buffer_free(&p->shapes);
+        }
+    for (size_t i = 0; l->workers && i < l->worker_count; i++) {
+        worker *w = &l->workers[i];
+        bags_row_free(&w->row);
+        bags_buffer_free(&w->value);
+        bags_buffer_free(&w->pixels);
+        bags_buffer_free(&w->converted);
+        bags_buffer_free(&w->resized);
+        bags_buffer_free(&w->resampling);
+        bags_buffer_free(&w->indices);
     }
-    loader_release(l, l->columns, l->column_count, sizeof *l->columns);
     bags_order_free(&l->order);
-    loader_release(l, l->readers, l->count, sizeof(void *));
+    while (l->blocks) {
+        block *first = l->blocks;
+        l->blocks = first->next;
+        bagi_state_close(first);
+    }
     bagi_state_close(l);
 }
 
