@@ -2160,87 +2160,83 @@ static bags_code hash_all(bags_loader *l, bags_error *err) {
 
 #define STATE_MAGIC "BAGSLD\1\0"
 
-/* The members of a state after the first 8 bytes. All must be equal, except epoch
- * and batch; or what a message then contains. */
-static const struct state_member {
-    size_t size;
-    const char *differs;
-    bool is_hash;
-} state_members[] = {
-    {8, "the seed differs", false},
-    {8, "", false},
-    {8, "", false},
-    {8, "the number of datapoints differs", false},
-    {4, "the batch size differs", false},
-    {4, "the number of datasets differs", false},
-    {4, "the datasets differ in length, fields, types or content", true},
-    {4, "chunk, window, weights, in_order or drop_last differ", true},
+/* What differs if a number of a state does; NULL: it may. */
+static const char *const state_members[] = {
+    "the seed differs",
+    NULL,
+    NULL,
+    "the number of datapoints differs",
+    "the batch size differs",
+    "the number of datasets differs",
+    "the datasets differ in length, fields, types or content",
+    "chunk, window, weights, in_order or drop_last differ",
 };
 
-#define STATE_MEMBERS (sizeof state_members / sizeof *state_members)
+enum { STATE_MEMBERS = 8, STATE_EPOCH = 1, STATE_BATCH = 2, STATE_HASHES = 6 };
 
-static void state_numbers(const bags_loader *l, uint64_t *numbers) {
-    numbers[0] = l->order.seed;
-    numbers[1] = l->next.epoch;
-    numbers[2] = l->next.batch;
-    numbers[3] = tables_of(&l->order).starts[l->count];
-    numbers[4] = l->options.batch;
-    numbers[5] = (uint32_t)l->count;
-    numbers[6] = l->data_hash;
-    numbers[7] = l->order_hash;
+/* Write the numbers of a state, or else read them. */
+static void state_move(
+    unsigned char *state, uint64_t numbers[STATE_MEMBERS], bool write) {
+    size_t at = 8;
+    for (size_t i = 0, size = 8; i < STATE_MEMBERS; i++, at += size) {
+        size = i < 4 ? 8 : 4;
+        if (write)
+            put_number(state + at, numbers[i], size);
+        else
+            numbers[i] = get_number(state + at, size);
+    }
 }
 
 bags_code bags_loader_save(
     bags_loader *l, unsigned char state[BAGS_LOADER_STATE], bags_error *err) {
     uint64_t numbers[STATE_MEMBERS];
-    size_t at = 8;
     bags_code code = hash_all(l, err);
     if (code)
         return code;
-    state_numbers(l, numbers);
+    numbers[0] = l->order.seed;
+    numbers[STATE_EPOCH] = l->next.epoch;
+    numbers[STATE_BATCH] = l->next.batch;
+    numbers[3] = tables_of(&l->order).starts[l->count];
+    numbers[4] = l->options.batch;
+    numbers[5] = l->count;
+    numbers[STATE_HASHES] = l->data_hash;
+    numbers[STATE_HASHES + 1] = l->order_hash;
     memcpy(state, STATE_MAGIC, 8);
-    for (size_t i = 0; i < STATE_MEMBERS; i++) {
-        put_number(state + at, numbers[i], state_members[i].size);
-        at += state_members[i].size;
-    }
-    put_number(state + at, hash_bytes(0, state, at), 8);
+    state_move(state, numbers, true);
+    put_number(state + 56, hash_bytes(0, state, 56), 8);
     return BAGS_OK;
 }
 
 bags_code bags_loader_restore(
     bags_loader *l, const void *state, size_t size, bags_error *err) {
-    const unsigned char *from = (const unsigned char *)state;
-    uint64_t numbers[STATE_MEMBERS], saved[STATE_MEMBERS];
-    size_t at = 8;
-    if (size != BAGS_LOADER_STATE)
+    unsigned char saved[BAGS_LOADER_STATE], here[BAGS_LOADER_STATE];
+    uint64_t numbers[STATE_MEMBERS], needs[STATE_MEMBERS];
+    if (size != sizeof saved)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "not a loader's state (%" PRIu64 " bytes, expected 64)",
             (uint64_t)size);
-    if (memcmp(from, STATE_MAGIC, 8) != 0)
+    memcpy(saved, state, sizeof saved);
+    if (memcmp(saved, STATE_MAGIC, 8) != 0)
         return bags_fail(
             err, BAGS_ERROR_CORRUPT, "not a loader's state of version 1");
-    if (get_number(from + 56, 8) != hash_bytes(0, from, 56))
+    if (get_number(saved + 56, 8) != hash_bytes(0, saved, 56))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "a damaged loader's state (checksum mismatch)");
-    bags_code code = hash_all(l, err);
+    bags_code code = bags_loader_save(l, here, err);
     if (code)
         return code;
-    state_numbers(l, numbers);
+    state_move(saved, numbers, false);
+    state_move(here, needs, false);
     for (size_t i = 0; i < STATE_MEMBERS; i++) {
-        saved[i] = get_number(from + at, state_members[i].size);
-        at += state_members[i].size;
-    }
-    for (size_t i = 0; i < STATE_MEMBERS; i++) {
-        const struct state_member *member = &state_members[i];
         char values[64] = "";
-        if (!member->differs[0] || saved[i] == numbers[i])
+        if (!state_members[i] || numbers[i] == needs[i])
             continue;
-        if (!member->is_hash)
+        if (i < STATE_HASHES)
             (void)snprintf(values, sizeof values,
-                " (%" PRIu64 ", here %" PRIu64 ")", saved[i], numbers[i]);
+                " (%" PRIu64 ", here %" PRIu64 ")", numbers[i], needs[i]);
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "a state of other datasets or options: %s%s", member->differs,
+            "a state of other datasets or options: %s%s", state_members[i],
             values);
     }
-    return bags_loader_seek(l, saved[1], saved[2], err);
+    return bags_loader_seek(l, numbers[STATE_EPOCH], numbers[STATE_BATCH], err);
 }
