@@ -44,7 +44,7 @@ static const option options[] = {
     {"state", OPTION_TEXT, &state_path, "FILE",
         "continue at FILE, if it exists; save there"},
     {"indices", OPTION_FLAG, &indices, NULL,
-        "print the datapoints of each batch as a line of JSON"},
+        "print each batch's datapoints as a line of JSON"},
     {"digest", OPTION_FLAG, &digest, NULL,
         "print each batch's checksum as a line of JSON"},
     OPTIONS_END,
@@ -178,11 +178,8 @@ static bool choose_fields(
 static bool state_read(void) {
     bags_buffer buffer = {0};
     struct stat about;
-    if (stat(state_path, &about)) {
-        if (errno != ENOENT)
-            fail_system(errno, state_path, "open");
+    if (stat(state_path, &about) && errno == ENOENT)
         return false;
-    }
     bags_view state = file_read(state_path, &buffer);
     if (bags_loader_restore(loader, state.data, state.size, &failure)) {
         failure_prefix("%s: ", state_path);
@@ -315,6 +312,8 @@ static totals load_all(
         must(bags_loader_next(loader, &loaded, &failure));
         if (!loaded)
             break;
+        if (state_path && sum.batches == 0)
+            state_prepare();
         add(&sum, reader, loaded);
         if (indices || digest)
             print_batch(loaded);
@@ -368,8 +367,6 @@ static int run(int count, char **operands) {
     if (!loader)
         die();
     bool resumed = state_path && state_read();
-    if (state_path)
-        state_prepare();
     totals sum = load_all(readers[0], most, operands[0]);
     if (sum.batches || !resumed)
         print_summary(&sum, has_images);

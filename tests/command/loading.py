@@ -170,6 +170,11 @@ def a_state_of_something_else_is_refused_and_stays():
     pathlib.Path('t.new0').write_bytes(b'of a run that was killed')
     _load('x', '--indices', '--batches', '1', '--state', 't')
     assert not [name for name in os.listdir() if '.new' in name]
+    # A state at the end is only read.
+    pathlib.Path('t.new0').mkdir()
+    run('load', 'x', '--indices', '--epochs', '0', '--state', 't')
+    refuse('load', 'x', '--indices', '--state', 't', says='t.new0')
+    pathlib.Path('t.new0').rmdir()
 
 
 def killed_at_any_moment_no_line_is_lost():
