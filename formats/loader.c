@@ -574,6 +574,7 @@ typedef struct column {
     size_t dims;
     uint64_t shape[MAX_DIMS];
     size_t item_size; /* bytes, if stacked */
+    uint64_t span;    /* of a window: items from its first to its last */
     float *scale;     /* of float images: 256 values for each channel */
 } column;
 
@@ -586,7 +587,7 @@ typedef struct extent {
 /* The memory of a tensor. */
 typedef struct part {
     bags_buffer data, offsets, ends, values, shapes;
-    extent used;
+    extent used, mark; /* now, and before the datapoint being loaded */
 } part;
 
 typedef struct slot {
@@ -605,7 +606,6 @@ typedef struct worker {
     bags_row row;
     bags_buffer value, pixels, converted, resized, resampling, indices;
     bags_select *selects;
-    extent *marks; /* of the tensors, before a datapoint */
     thread id;
     size_t unwatched; /* bytes decoded since it last checked `stopping` */
 } worker;
@@ -1249,22 +1249,21 @@ static bags_code find_window(worker *w, const bags_pick *pick, uint64_t *random,
     for (size_t i = 0; i < l->column_count; i++) {
         const column *c = &l->columns[i];
         uint64_t items = 0;
-        if (!c->given.window)
+        if (!c->span)
             continue;
-        uint64_t span = (c->given.window - 1) * c->given.stride + 1;
         uint64_t first = l->options.random_window ? 0 : l->options.window_start;
         bags_code code = bags_reader_items(l->readers[pick->dataset],
             pick->index, c->sources[pick->dataset].field, &w->row, &items, err);
         if (code)
             return code;
-        if (items < span || items - span < first) {
+        if (items < c->span || items - c->span < first) {
             bags_fail(err, BAGS_ERROR_RANGE,
                 "too short for the window (%" PRIu64 " items, needs %" PRIu64
                 ")",
-                items, first + span);
+                items, first + c->span);
             return fail_item(l, c, pick, UINT64_MAX, BAGS_ERROR_RANGE, err);
         }
-        last = items - span < last ? items - span : last;
+        last = items - c->span < last ? items - c->span : last;
     }
     *start = l->options.random_window ? next_below(random, last)
                                       : l->options.window_start;
@@ -1287,10 +1286,9 @@ static bags_code load_datapoint(worker *w, slot *s, const bags_pick *pick,
     for (size_t i = 0; i < l->column_count && !code; i++) {
         const column *c = &l->columns[i];
         size_t field = c->sources[pick->dataset].field;
-        uint64_t span = (c->given.window - 1) * c->given.stride + 1;
-        w->selects[i] = c->given.window ? bags_slice(field, start, start + span,
-                                              c->given.stride)
-                                        : bags_whole(field);
+        w->selects[i] =
+            c->span ? bags_slice(field, start, start + c->span, c->given.stride)
+                    : bags_whole(field);
     }
     if (!code)
         code = bags_reader_get(
@@ -1430,7 +1428,7 @@ static bags_code load_batch(
             announce(w, s->picks + i, count - i < TOUCHED ? count - i : TOUCHED,
                 false);
         for (size_t k = 0; k < l->column_count; k++)
-            w->marks[k] = s->parts[k].used;
+            s->parts[k].mark = s->parts[k].used;
         code =
             load_datapoint(w, s, &pick, mix(key + s->batch.position + i), err);
         if (!code) {
@@ -1440,7 +1438,7 @@ static bags_code load_batch(
             code = BAGS_OK;
             s->batch.skipped++;
             for (size_t k = 0; k < l->column_count; k++)
-                s->parts[k].used = w->marks[k];
+                s->parts[k].used = s->parts[k].mark;
         }
     }
     s->batch.count = l->column_count;
@@ -1529,19 +1527,6 @@ static bags_code fail_field(
         c->given.name, what);
 }
 
-/* What may be wrong with the options of a field. */
-typedef struct rule {
-    bool broken;
-    const char *what;
-} rule;
-
-static bags_code check_rules(
-    const column *c, const rule *rules, size_t count, bags_error *err) {
-    for (size_t i = 0; i < count; i++)
-        if (rules[i].broken)
-            return fail_field(c, BAGS_ERROR_ARGUMENT, rules[i].what, err);
-    return BAGS_OK;
-}
 /* Find a field in all datasets. */
 static bags_code find_sources(bags_loader *l, column *c, bags_error *err) {
     for (size_t d = 0; d < l->count; d++) {
@@ -1592,7 +1577,7 @@ static bool is_set(float x) { return !(x >= 0 && x <= 0); }
 
 /* What a float image has for each of the 256 values of each channel, with the
  * arithmetic of NumPy and torchvision in float32. */
-static bags_code make_scale(bags_loader *l, column *c, bags_error *err) {
+static bool make_scale(bags_loader *l, column *c, bags_error *err) {
     size_t channels = c->given.channels;
     c->scale = (float *)loader_allocate(l, 256 * channels, sizeof(float), err);
     for (size_t i = 0; c->scale && i < 256 * channels; i++) {
@@ -1601,83 +1586,70 @@ static bags_code make_scale(bags_loader *l, column *c, bags_error *err) {
         value = value - c->given.mean[i / 256];
         c->scale[i] = is_set(deviation) ? value / deviation : value;
     }
-    return c->scale ? BAGS_OK : BAGS_ERROR_MEMORY;
+    return c->scale != NULL;
 }
 
-static bags_code check_image(bags_loader *l, column *c, bags_error *err) {
-    bags_load_field *g = &c->given;
+/* Check the options of a field, and set the defaults. */
+static bags_code check_field(const bags_loader *l, const column *c,
+    bags_load_field *g, bags_error *err) {
+    bool image = c->image, is_float = g->dtype == BAGS_DTYPE_FLOAT32;
     bool has_side =
         g->width && g->height && g->width <= MAX_SIDE && g->height <= MAX_SIDE;
-    bool is_float = g->dtype == BAGS_DTYPE_FLOAT32, scales = false;
+    bool has_scale = false, is_center = g->crop == BAGS_CROP_CENTER;
     for (size_t i = 0; i < 3; i++)
-        scales = scales || is_set(g->mean[i]) || is_set(g->std[i]);
-    g->channels = g->channels ? g->channels : 3;
-    g->dtype = g->dtype ? g->dtype : BAGS_DTYPE_UINT8;
-    if (!g->resize)
-        g->resize = g->width > g->height ? g->width : g->height;
-    const rule rules[] = {
-        {!l->images.resample,
+        has_scale = has_scale || is_set(g->mean[i]) || is_set(g->std[i]);
+    const struct {
+        bool broken;
+        const char *what;
+    } rules[] = {
+        {!image && (has_scale || g->channels || g->crop || g->resize ||
+                       g->flip || g->nchw || g->scaled),
+            "options of images without width and height"},
+        {g->dims > MAX_DIMS || (g->dims && (!g->shape || !g->dtype)),
+            "dims needs a shape of at most 6 dimensions, and a dtype"},
+        {g->dtype && !bags_dtype_size(g->dtype), "no such dtype"},
+        {image && !l->images.resample,
             "width and height need options.images with resample"},
-        {!has_side, "width and height must both be 1 to 65535"},
-        {g->channels != 1 && g->channels != 3, "channels must be 1 or 3"},
-        {g->dims > 0, "dims and width are mutually exclusive"},
+        {image && !has_side, "width and height must both be 1 to 65535"},
+        {g->channels > 0 && g->channels != 1 && g->channels != 3,
+            "channels must be 1 or 3"},
+        {image && g->dims > 0, "dims and width are mutually exclusive"},
         {g->crop > BAGS_CROP_RANDOM || g->filter > BAGS_FILTER_BICUBIC,
             "no such crop or filter"},
-        {g->crop == BAGS_CROP_CENTER &&
+        {is_center && g->resize &&
                 (g->resize < g->width || g->resize < g->height ||
                     g->resize > MAX_SIDE),
             "resize must be at least width and height"},
         {g->scaled && g->crop != BAGS_CROP_RANDOM,
             "scaled needs crop BAGS_CROP_RANDOM"},
-        {g->dtype != BAGS_DTYPE_UINT8 && !is_float,
+        {image && g->dtype && g->dtype != BAGS_DTYPE_UINT8 && !is_float,
             "the dtype of an image must be uint8 or float32"},
-        {scales && !is_float, "mean and std need float32"},
+        {has_scale && !is_float, "mean and std need float32"},
+        {(g->stride || g->window) && !c->sequence, "a window needs a sequence"},
+        {g->stride && !g->window, "stride without window"},
+        {g->window > UINT32_MAX || g->stride > UINT32_MAX, "window too large"},
     };
-    bags_code code = check_rules(c, rules, sizeof rules / sizeof *rules, err);
-    c->form = FORM_STACKED;
-    c->dtype = g->dtype;
-    c->dims = 3;
-    c->shape[0] = g->nchw ? g->channels : g->height;
-    c->shape[1] = g->nchw ? g->height : g->width;
-    c->shape[2] = g->nchw ? g->width : g->channels;
-    return code || !is_float ? code : make_scale(l, c, err);
-}
-
-/* Determine the form of a field that is not an image of a requested size. */
-static bags_code check_plain(column *c, bags_error *err) {
-    const bags_load_field *g = &c->given;
-    bool has_image =
-        g->channels || g->crop || g->resize || g->flip || g->nchw || g->scaled;
-    for (size_t i = 0; i < 3; i++)
-        has_image = has_image || is_set(g->mean[i]) || is_set(g->std[i]);
-    const rule rules[] = {
-        {has_image, "options of images without width and height"},
-        {g->dims > MAX_DIMS || (g->dims && (!g->shape || !g->dtype)),
-            "dims needs a shape of at most 6 dimensions, and a dtype"},
-        {g->dtype && !bags_dtype_size(g->dtype), "no such dtype"},
-    };
-    bags_code code = check_rules(c, rules, sizeof rules / sizeof *rules, err);
-    if (code)
-        return code;
-    if (g->decode || g->dims) {
-        c->form = g->dtype ? FORM_STACKED : FORM_VALUES;
-        c->dtype = BAGS_DTYPE_NONE;
-        c->dims = g->dims;
-        for (size_t i = 0; i < g->dims; i++)
-            c->shape[i] = g->shape[i];
-    }
-    if (g->dtype && c->form == FORM_BYTES)
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].broken)
+            return fail_field(c, BAGS_ERROR_ARGUMENT, rules[i].what, err);
+    if (g->dtype && !g->decode && !g->dims && c->form == FORM_BYTES && !image)
         return fail_field(
             c, BAGS_ERROR_TYPE, "bytes and text have no dtype", err);
-    if (g->dtype && c->form == FORM_STACKED)
-        c->dtype = g->dtype;
+    g->stride = g->stride ? g->stride : 1;
+    if (!image)
+        return BAGS_OK;
+    g->channels = g->channels ? g->channels : 3;
+    g->dtype = g->dtype ? g->dtype : BAGS_DTYPE_UINT8;
+    if (!g->resize)
+        g->resize = g->width > g->height ? g->width : g->height;
     return BAGS_OK;
 }
 
 /* Plan a field: what its tensors are, and where its values are in each dataset. */
 static bags_code column_open(
     bags_loader *l, column *c, const bags_load_field *given, bags_error *err) {
-    c->given = *given;
+    bags_load_field *g = &c->given;
+    *g = *given;
     c->path = bags_reader_path(l->readers[0]);
     if (!given->name)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "a field without a name");
@@ -1688,25 +1660,32 @@ static bags_code column_open(
     c->image = given->width || given->height;
     bags_code code = find_sources(l, c, err);
     for (column *before = l->columns; before < c && !code; before++)
-        if (!strcmp(before->given.name, c->given.name))
+        if (!strcmp(before->given.name, g->name))
             code = fail_field(c, BAGS_ERROR_FIELD, "listed twice", err);
     if (!code)
-        code = c->image ? check_image(l, c, err) : check_plain(c, err);
+        code = check_field(l, c, g, err);
     if (code)
         return code;
-    bags_load_field *g = &c->given;
-    const rule rules[] = {
-        {(g->stride || g->window) && !c->sequence, "a window needs a sequence"},
-        {g->stride && !g->window, "stride without window"},
-        {g->window && (g->window > UINT32_MAX || g->stride > UINT32_MAX),
-            "window too large"},
-    };
-    code = check_rules(c, rules, sizeof rules / sizeof *rules, err);
-    if (code)
-        return code;
-    g->stride = g->stride ? g->stride : 1;
-    l->windowed = l->windowed || g->window;
+    if (c->image) {
+        c->form = FORM_STACKED;
+        c->dims = 3;
+        c->shape[0] = g->nchw ? g->channels : g->height;
+        c->shape[1] = g->nchw ? g->height : g->width;
+        c->shape[2] = g->nchw ? g->width : g->channels;
+    } else if (g->decode || g->dims) {
+        c->form = g->dtype ? FORM_STACKED : FORM_VALUES;
+        c->dtype = BAGS_DTYPE_NONE;
+        c->dims = g->dims;
+        for (size_t i = 0; i < g->dims; i++)
+            c->shape[i] = g->shape[i];
+    }
+    if (g->dtype && c->form == FORM_STACKED)
+        c->dtype = g->dtype;
+    if (c->image && g->dtype == BAGS_DTYPE_FLOAT32 && !make_scale(l, c, err))
+        return BAGS_ERROR_MEMORY;
     uint64_t most = g->window ? g->window : 1;
+    c->span = g->window ? (g->window - 1) * g->stride + 1 : 0;
+    l->windowed = l->windowed || g->window;
     if (c->form == FORM_STACKED &&
         (!bags_array_size(c->dtype, c->dims, c->shape, &c->item_size) ||
             (c->item_size && (SIZE_MAX >> 1) / c->item_size / most <
@@ -1828,8 +1807,7 @@ static bags_code open_slots(bags_loader *l, bags_error *err) {
         w->loader = l;
         w->selects =
             (bags_select *)loader_allocate(l, columns, sizeof *w->selects, err);
-        w->marks = (extent *)loader_allocate(l, columns, sizeof *w->marks, err);
-        if (!w->selects || !w->marks)
+        if (!w->selects)
             return BAGS_ERROR_MEMORY;
     }
     return l->slots && l->workers ? BAGS_OK : BAGS_ERROR_MEMORY;
