@@ -1818,8 +1818,8 @@ static bags_code loader_prepare(
     bags_code code = check_options(l, err);
     if (code)
         return code;
-    l->readers = (const bags_reader **)loader_allocate(
-        l, l->count, sizeof *l->readers, err);
+    l->readers =
+        (const bags_reader **)loader_allocate(l, l->count, sizeof(void *), err);
     if (!l->readers)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < l->count; i++)
@@ -1994,9 +1994,9 @@ bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *t,
     if (start < stop) {
         uint64_t each = t->size / t->items;
         uint64_t from = t->ends ? t->ends[start] : start * each;
-        uint64_t to = t->values ? t->ends[stop - 1] + t->values[stop - 1].size
-                      : t->ends ? t->ends[stop]
-                                : stop * each;
+        uint64_t to = !t->ends    ? stop * each
+                      : t->values ? t->ends[stop - 1] + t->values[stop - 1].size
+                                  : t->ends[stop];
         bytes.data = (const unsigned char *)t->data + from;
         bytes.size = (size_t)(to - from);
     }
