@@ -256,11 +256,6 @@ static void print_batch(const bags_batch *loaded) {
             (uintmax_t)bags_batch_digest(loaded));
     text_puts(&line, "}\n");
     text_output(&line);
-    errno = 0;
-    if (fflush(stdout) && errno == EPIPE)
-        exit(1);
-    if (ferror(stdout))
-        fail_system(errno ? errno : EIO, "standard output", "write");
 }
 
 typedef struct totals {
@@ -307,6 +302,7 @@ static totals load_all(
     const bags_reader *reader, uint64_t most, const char *title) {
     totals sum = {0};
     double start = seconds_now();
+    setvbuf(stdout, NULL, _IONBF, 0); /* a line is written before its state */
     while (sum.batches < most) {
         const bags_batch *loaded;
         must(bags_loader_next(loader, &loaded, &failure));
