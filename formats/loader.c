@@ -22,6 +22,12 @@
  *
  * One lock guards these three numbers, `ready` of every slot, and `stopping`. A
  * claimed slot belongs to its thread, a ready or held one to the caller.
+ *
+ * Of the lines, a fifth is the order, which no library has exactly, and a third what
+ * becomes of fields: numbers of every dtype, values of any kind, and images with the
+ * very pixels that torchvision and Pillow make. The rest is the ring with the threads
+ * of two systems, options that are all checked before a thread starts, digests, and
+ * states.
  */
 #if !defined(_WIN32) && !defined(_POSIX_C_SOURCE) && !defined(_GNU_SOURCE)
 #define _POSIX_C_SOURCE 200809L
