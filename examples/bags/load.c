@@ -210,8 +210,8 @@ static void state_prepare(void) {
     (void)io->remove(io->user, state_fresh);
 }
 
-/* Not synced: that takes longer than most batches. After a power failure FILE may
- * be older or truncated, which bags_loader_restore notices. */
+/* Not synced: that takes milliseconds, longer than most batches. After a power
+ * failure FILE may be older, or truncated, which bags_loader_restore notices. */
 static void state_write(void) {
     const bags_io *io = bags_io_local();
     unsigned char state[BAGS_LOADER_STATE];
