@@ -362,16 +362,17 @@ bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
         (count + 1) * sizeof(uint64_t) +
             (order->weighted ? (count + BLOCK) * sizeof(uint32_t) : 0),
         err);
-    uint64_t *starts = tables_of(order).starts;
-    for (size_t i = 0; i < count && !code; i++) {
-        starts[i] = order->length;
-        if (lengths[i] > MAX_LENGTH - order->length)
-            code = bags_fail(err, BAGS_ERROR_LIMIT, "2^63 datapoints or more");
-        else
-            starts[i + 1] = order->length += lengths[i];
-    }
-    if (code || !order->weighted)
+    if (code)
         return code;
+    uint64_t *starts = tables_of(order).starts;
+    starts[0] = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (lengths[i] > MAX_LENGTH - order->length)
+            return bags_fail(err, BAGS_ERROR_LIMIT, "2^63 datapoints or more");
+        starts[i + 1] = order->length += lengths[i];
+    }
+    if (!order->weighted)
+        return BAGS_OK;
     order->length = (order->length + BLOCK - 1) / BLOCK * BLOCK;
     return share_slots(order, given.weights, err);
 }
