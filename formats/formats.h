@@ -975,9 +975,7 @@ typedef struct bags_order {
     size_t count;    /* datasets */
     uint64_t seed, chunk, window;
     bool in_order, weighted;
-    bags_buffer starts; /* where each dataset starts in the list of all */
-    bags_buffer slots;  /* with weights: of each of 1,024 slots, the dataset */
-    bags_buffer shares; /* with weights: the slots of each dataset */
+    bags_buffer memory;
 } bags_order;
 
 /*
@@ -1007,8 +1005,8 @@ void bags_order_free(bags_order *order);
  * weights: 2^63 positions of all epochs so far.
  *
  * Threads: any. Cost: about 40 ns per position and, with several datasets, the
- * logarithm of their number; with chunk about 120; with weights 100 for each
- * position from the multiple of 1,024 before `start`.
+ * logarithm of their number; with chunk 40 in a call for thousands, 120 in one for
+ * few; with weights 100 for each position from the multiple of 1,024 before `start`.
  */
 bags_code bags_order_get(const bags_order *order, uint64_t epoch,
     uint64_t start, size_t count, bags_pick *picks, bags_error *err);
@@ -1119,15 +1117,14 @@ typedef struct bags_loader_options {
     bool drop_last;  /* drop a short batch at the end of an epoch */
     uint64_t epochs; /* end after epoch epochs - 1; 0: never */
     uint32_t rank,
-        ranks;         /* load slice `rank` of `ranks` of each batch; 0, 0: all.
+        ranks;        /* load slice `rank` of `ranks` of each batch; 0, 0: all.
                              Slices differ in size by at most one, and may be
                              empty */
-    uint32_t threads;  /* 0: the number of processors */
-    bool no_threads;   /* bags_loader_next does the work itself */
-    uint32_t ahead;    /* batches that may wait, besides one per thread; 0: 2 */
-    uint32_t hold;     /* a batch stays valid for this many more calls of
+    uint32_t threads; /* 0: the number of processors */
+    bool no_threads;  /* bags_loader_next does the work itself */
+    uint32_t ahead;   /* batches that may wait, besides one per thread; 0: 2 */
+    uint32_t hold;    /* a batch stays valid for this many more calls of
                       bags_loader_next */
-    bool indices_only; /* only picks; nothing is read */
     bool
         skip_damaged; /* leave out and count datapoints that are damaged or do not
                           fit the fields' options; otherwise they are an error.

@@ -22,6 +22,12 @@
  *
  * One lock guards these three numbers, `ready` of every slot, and `stopping`. A
  * claimed slot belongs to its thread, a ready or held one to the caller.
+ *
+ * Of the lines, a fifth is the order, which no library has exactly, and a third what
+ * becomes of fields: numbers of every dtype, values of any kind, and images with the
+ * very pixels that torchvision and Pillow make. The rest is the ring with the threads
+ * of two systems, options that are all checked before a thread starts, digests, and
+ * states.
  */
 #if !defined(_WIN32) && !defined(_POSIX_C_SOURCE) && !defined(_GNU_SOURCE)
 #define _POSIX_C_SOURCE 200809L
@@ -169,7 +175,18 @@ typedef struct walk {
     uint64_t key;
     radix all; /* of datapoints; with chunks, of chunks */
     uint64_t chunk, chunks, window, missing, short_at;
+
+    /* The window of the last position: */
+    uint64_t start, stop; /* its positions */
+    uint64_t first;       /* number of its first chunk */
+    uint64_t gap;         /* its datapoints before those that are missing */
+    uint64_t key_within;
+    radix within;
+    uint64_t *found; /* its chunks, UNKNOWN until they are needed; or NULL */
 } walk;
+
+#define FOUND ((size_t)256) /* chunks in the largest window with `found` */
+#define UNKNOWN UINT64_MAX
 
 static walk walk_start(
     const bags_order *order, uint64_t seed, uint64_t epoch, uint64_t length) {
@@ -188,47 +205,69 @@ static walk walk_start(
     return w;
 }
 
-static uint64_t walk_get(const walk *w, uint64_t position) {
+static void walk_enter(walk *w, uint64_t position) {
+    uint64_t short_window = w->short_at / w->window;
+    uint64_t end = (short_window + 1) * w->window; /* of its chunks */
+    if (end > w->chunks)
+        end = w->chunks;
+    uint64_t shift = position < end * w->chunk - w->missing ? 0 : w->missing;
+    uint64_t window = (position + shift) / (w->window * w->chunk);
+    w->first = window * w->window;
+    uint64_t count = w->chunks - w->first;
+    if (count > w->window)
+        count = w->window;
+    uint64_t size = count * w->chunk;
+    w->gap = size;
+    if (window == short_window) {
+        size -= w->missing;
+        w->gap = (w->short_at - w->first + 1) * w->chunk - w->missing;
+    }
+    w->start = w->first * w->chunk - shift;
+    w->stop = w->start + size;
+    w->within = radix_of(size);
+    w->key_within = make_key(w->key, window);
+    for (uint64_t i = 0; w->found && i < count; i++)
+        w->found[i] = UNKNOWN;
+}
+
+static uint64_t walk_get(walk *w, uint64_t position) {
     if (w->in_order)
         return position;
     if (!w->chunk)
         return permute(&w->all, w->key, position);
-    uint64_t full = w->window * w->chunk;
-    uint64_t last = (w->chunks - 1) / w->window;
-    uint64_t short_window = w->short_at / w->window;
-    uint64_t window = position / full;
-    if (short_window < last &&
-        position >= (short_window + 1) * full - w->missing)
-        window = (position + w->missing) / full;
-    uint64_t size = w->window;
-    if (window == last)
-        size = w->chunks - window * w->window;
-    size *= w->chunk;
-    uint64_t start = window * full;
-    if (window > short_window)
-        start -= w->missing;
-    if (window == short_window)
-        size -= w->missing;
-    radix within = radix_of(size);
-    uint64_t at = permute(&within, make_key(w->key, window), position - start);
-    if (window == short_window) {
-        uint64_t local = w->short_at - window * w->window;
-        if (at >= (local + 1) * w->chunk - w->missing)
-            at += w->missing;
-    }
-    uint64_t number = window * w->window + at / w->chunk;
-    return permute(&w->all, w->key, number) * w->chunk + at % w->chunk;
+    if (position < w->start || position >= w->stop)
+        walk_enter(w, position);
+    uint64_t at = permute(&w->within, w->key_within, position - w->start);
+    if (at >= w->gap)
+        at += w->missing;
+    uint64_t number = at / w->chunk;
+    uint64_t chunk = w->found ? w->found[number] : UNKNOWN;
+    if (chunk == UNKNOWN)
+        chunk = permute(&w->all, w->key, w->first + number);
+    if (w->found)
+        w->found[number] = chunk;
+    return chunk * w->chunk + at % w->chunk;
 }
 
-static const uint64_t *starts_of(const bags_order *order) {
-    return (const uint64_t *)(const void *)order->starts.data;
+/* What the memory of an order contains. */
+typedef struct tables {
+    uint64_t *starts; /* of the datasets in the list of all, and its length */
+    uint32_t *shares; /* with weights: slots of each dataset in a block */
+    uint32_t *slots;  /* with weights: the dataset of each slot */
+} tables;
+
+static tables tables_of(const bags_order *order) {
+    tables t;
+    t.starts = (uint64_t *)(void *)order->memory.data;
+    t.shares = (uint32_t *)(void *)(t.starts + order->count + 1);
+    t.slots = t.shares + order->count;
+    return t;
 }
 
 /* Divide the slots of a block among the datasets. */
 static bags_code share_slots(
     bags_order *order, const double *weights, bags_error *err) {
-    uint32_t *shares = (uint32_t *)(void *)order->shares.data;
-    uint32_t *slots = (uint32_t *)(void *)order->slots.data;
+    tables t = tables_of(order);
     double sum = 0, left[BLOCK];
     size_t used = 0;
     for (size_t i = 0; i < order->count; i++) {
@@ -243,26 +282,26 @@ static bags_code share_slots(
             err, BAGS_ERROR_ARGUMENT, "weights too large (sum %g)", sum);
     for (size_t i = 0; i < order->count; i++) {
         double exact = (double)BLOCK * weights[i] / sum;
-        shares[i] = (uint32_t)exact;
-        left[i] = exact - (double)shares[i];
-        used += shares[i];
+        t.shares[i] = (uint32_t)exact;
+        left[i] = exact - (double)t.shares[i];
+        used += t.shares[i];
     }
     for (; used < BLOCK; used++) {
         size_t most = 0;
         for (size_t i = 1; i < order->count; i++)
             if (left[i] > left[most])
                 most = i;
-        shares[most]++;
+        t.shares[most]++;
         left[most] = -1;
     }
     for (size_t i = 0, at = 0; i < order->count; i++) {
-        if (shares[i] == 0)
+        if (t.shares[i] == 0)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
                 "weight %" PRIu64 " is too small (%g of %g: less than one of "
                 "1,024 positions)",
                 (uint64_t)i, weights[i], sum);
-        for (uint32_t k = 0; k < shares[i]; k++)
-            slots[at++] = (uint32_t)i;
+        for (uint32_t k = 0; k < t.shares[i]; k++)
+            t.slots[at++] = (uint32_t)i;
     }
     return BAGS_OK;
 }
@@ -288,12 +327,15 @@ static bags_code check_order(const bags_order_options *given,
     return BAGS_OK;
 }
 
-static void adopt(bags_buffer *buffer, const bags_allocator *allocator) {
-    memset(buffer, 0, sizeof *buffer);
+/* An empty buffer. */
+static bags_buffer buffer_of(const bags_allocator *allocator) {
+    bags_buffer buffer;
+    memset(&buffer, 0, sizeof buffer);
     if (allocator) {
-        buffer->resize = allocator->resize;
-        buffer->user = allocator->user;
+        buffer.resize = allocator->resize;
+        buffer.user = allocator->user;
     }
+    return buffer;
 }
 
 bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
@@ -313,43 +355,38 @@ bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
     order->weighted = given.weights != NULL;
     order->chunk = given.chunk;
     order->window = given.chunk && !given.window ? 256 : given.window;
-    adopt(&order->starts, allocator);
-    adopt(&order->slots, allocator);
-    adopt(&order->shares, allocator);
-    if (count >= SIZE_MAX / sizeof(uint64_t))
+    order->memory = buffer_of(allocator);
+    if (count >= SIZE_MAX / 32)
         return bags_fail(err, BAGS_ERROR_LIMIT, "too many datasets");
-    code = bags_buffer_reserve(
-        &order->starts, (count + 1) * sizeof(uint64_t), err);
-    uint64_t *starts = (uint64_t *)(void *)order->starts.data;
-    for (size_t i = 0; i < count && !code; i++) {
-        starts[i] = order->length;
-        if (lengths[i] > MAX_LENGTH - order->length)
-            code = bags_fail(err, BAGS_ERROR_LIMIT, "2^63 datapoints or more");
-        else
-            starts[i + 1] = order->length += lengths[i];
-    }
-    if (code || !order->weighted)
+    code = bags_buffer_reserve(&order->memory,
+        (count + 1) * sizeof(uint64_t) +
+            (order->weighted ? (count + BLOCK) * sizeof(uint32_t) : 0),
+        err);
+    if (code)
         return code;
+    uint64_t *starts = tables_of(order).starts;
+    starts[0] = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (lengths[i] > MAX_LENGTH - order->length)
+            return bags_fail(err, BAGS_ERROR_LIMIT, "2^63 datapoints or more");
+        starts[i + 1] = order->length += lengths[i];
+    }
+    if (!order->weighted)
+        return BAGS_OK;
     order->length = (order->length + BLOCK - 1) / BLOCK * BLOCK;
-    code = bags_buffer_reserve(&order->slots, BLOCK * sizeof(uint32_t), err);
-    if (!code)
-        code =
-            bags_buffer_reserve(&order->shares, count * sizeof(uint32_t), err);
-    return code ? code : share_slots(order, given.weights, err);
+    return share_slots(order, given.weights, err);
 }
 
 void bags_order_free(bags_order *order) {
     if (!order)
         return;
-    bags_buffer_free(&order->starts);
-    bags_buffer_free(&order->slots);
-    bags_buffer_free(&order->shares);
+    bags_buffer_free(&order->memory);
     memset(order, 0, sizeof *order);
 }
 
 /* The dataset of a place in the list of all. */
 static bags_pick pick_of(const bags_order *order, uint64_t place) {
-    const uint64_t *starts = starts_of(order);
+    const uint64_t *starts = tables_of(order).starts;
     size_t low = 0, high = order->count;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -369,17 +406,15 @@ static bags_pick pick_of(const bags_order *order, uint64_t place) {
  * is walked in order. */
 static void pick_block(const bags_order *order, uint64_t block, size_t from,
     size_t stop, bags_pick *picks) {
-    const uint32_t *slots = (const uint32_t *)(const void *)order->slots.data;
-    const uint32_t *shares = (const uint32_t *)(const void *)order->shares.data;
-    const uint64_t *starts = starts_of(order);
+    tables t = tables_of(order);
     uint16_t seen[BLOCK];
     radix r = radix_of(BLOCK);
     uint64_t key = make_key(order->seed ^ GOLDEN, block);
     memset(seen, 0, order->count * sizeof *seen);
     for (size_t i = 0; i < stop; i++) {
-        size_t dataset = slots[permute(&r, key, i)];
-        uint64_t number = block * shares[dataset] + seen[dataset]++;
-        uint64_t length = starts[dataset + 1] - starts[dataset];
+        size_t dataset = t.slots[permute(&r, key, i)];
+        uint64_t number = block * t.shares[dataset] + seen[dataset]++;
+        uint64_t length = t.starts[dataset + 1] - t.starts[dataset];
         if (i < from)
             continue;
         walk w = walk_start(order, make_key(order->seed, ~(uint64_t)dataset),
@@ -399,7 +434,9 @@ bags_code bags_order_get(const bags_order *order, uint64_t epoch,
     if (count == 0)
         return BAGS_OK;
     if (!order->weighted) {
+        uint64_t found[FOUND];
         walk w = walk_start(order, order->seed, epoch, order->length);
+        w.found = w.window <= FOUND ? found : NULL;
         for (size_t i = 0; i < count; i++) {
             uint64_t place = walk_get(&w, start + i);
             if (order->count == 1) {
@@ -544,14 +581,20 @@ typedef struct column {
     size_t dims;
     uint64_t shape[MAX_DIMS];
     size_t item_size; /* bytes, if stacked */
+    uint64_t span;    /* of a window: items from its first to its last */
     float *scale;     /* of float images: 256 values for each channel */
 } column;
+
+/* How much of a tensor's memory is used. */
+typedef struct extent {
+    size_t size, dims; /* bytes of data; numbers in shapes */
+    uint64_t items;
+} extent;
 
 /* The memory of a tensor. */
 typedef struct part {
     bags_buffer data, offsets, ends, values, shapes;
-    size_t size, dims; /* bytes of data; numbers in shapes */
-    uint64_t items;
+    extent used, mark; /* now, and before the datapoint being loaded */
 } part;
 
 typedef struct slot {
@@ -570,10 +613,15 @@ typedef struct worker {
     bags_row row;
     bags_buffer value, pixels, converted, resized, resampling, indices;
     bags_select *selects;
-    part *marks; /* the tensors' sizes before a datapoint */
     thread id;
     size_t unwatched; /* bytes decoded since it last checked `stopping` */
 } worker;
+
+/* Memory that is freed with the loader: this, and what was requested. */
+typedef struct block {
+    bags_buffer memory; /* see bagi_state */
+    struct block *next;
+} block;
 
 typedef struct cursor {
     uint64_t epoch, batch;
@@ -582,7 +630,7 @@ typedef struct cursor {
 struct bags_loader {
     bags_buffer memory; /* of the loader itself; see bagi_state */
     bags_loader_options options;
-    bags_allocator allocator, tensors;
+    block *blocks;
     const bags_reader **readers;
     size_t count;
     bags_order order;
@@ -599,7 +647,7 @@ struct bags_loader {
     worker *workers;
     size_t worker_count, running;
     gate monitor;
-    bool has_gate, started;
+    bool started;
     cursor next;      /* of bags_loader_next */
     bags_error error; /* the first failure, which stays */
 
@@ -610,24 +658,20 @@ struct bags_loader {
     bool stopping;
 };
 
+/* Zeroed. NULL if out of memory. */
 static void *loader_allocate(
     bags_loader *l, size_t count, size_t size, bags_error *err) {
-    size_t bytes = count ? count : 1;
-    void *made = NULL;
-    if (bytes <= SIZE_MAX / size)
-        made = l->allocator.resize(l->allocator.user, NULL, 0, bytes * size);
-    if (made)
-        memset(made, 0, bytes * size);
-    else
+    block *made = NULL;
+    if (count > (SIZE_MAX - sizeof *made) / size)
         bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    return made;
-}
-
-static void loader_release(
-    bags_loader *l, void *data, size_t count, size_t size) {
-    if (data)
-        l->allocator.resize(
-            l->allocator.user, data, (count ? count : 1) * size, 0);
+    else
+        made = (block *)bagi_state(
+            l->options.allocator, sizeof *made + count * size, err);
+    if (!made)
+        return NULL;
+    made->next = l->blocks;
+    l->blocks = made;
+    return made + 1;
 }
 
 /* ------------------------------------------------------------------------
@@ -824,27 +868,28 @@ static bags_code store_value(const column *c, part *p, const bags_value *value,
                 err, BAGS_ERROR_LIMIT, "array too large for the address space");
         copy.dtype = dtype;
     }
-    size_t pad = (0 - p->size) % 16;
-    bags_code code = part_reserve(&p->data, p->size, pad + copy.size, err);
+    size_t pad = (0 - p->used.size) % 16;
+    bags_code code = part_reserve(&p->data, p->used.size, pad + copy.size, err);
     if (!code)
-        code = part_push(&p->ends, p->items, p->size + pad, err);
+        code = part_push(&p->ends, p->used.items, p->used.size + pad, err);
     if (!code)
         code = part_reserve(
-            &p->values, (size_t)p->items * sizeof copy, sizeof copy, err);
+            &p->values, (size_t)p->used.items * sizeof copy, sizeof copy, err);
     if (!code && pad)
-        memset(p->data.data + p->size, 0, pad);
+        memset(p->data.data + p->used.size, 0, pad);
     for (size_t i = 0; i < copy.dims && !code; i++)
-        code = part_push(&p->shapes, p->dims + i, copy.shape[i], err);
+        code = part_push(&p->shapes, p->used.dims + i, copy.shape[i], err);
     if (!code && copy.dtype != value->dtype)
-        code = convert(dtype, p->data.data + p->size + pad, value->dtype, from,
-            copy.size / bags_dtype_size(dtype), err);
+        code = convert(dtype, p->data.data + p->used.size + pad, value->dtype,
+            from, copy.size / bags_dtype_size(dtype), err);
     else if (!code && copy.size)
-        memcpy(p->data.data + p->size + pad, from, copy.size);
+        memcpy(p->data.data + p->used.size + pad, from, copy.size);
     if (code)
         return code;
-    memcpy(p->values.data + (size_t)p->items * sizeof copy, &copy, sizeof copy);
-    p->size += pad + copy.size;
-    p->dims += copy.dims;
+    memcpy(p->values.data + (size_t)p->used.items * sizeof copy, &copy,
+        sizeof copy);
+    p->used.size += pad + copy.size;
+    p->used.dims += copy.dims;
     return BAGS_OK;
 }
 
@@ -852,14 +897,14 @@ static bags_code store_bytes(
     part *p, const bags_value *value, bags_error *err) {
     if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
         return bags_fail(err, BAGS_ERROR_VALUE, "not bytes or text");
-    bags_code code = part_reserve(&p->data, p->size, value->size, err);
+    bags_code code = part_reserve(&p->data, p->used.size, value->size, err);
     if (!code)
-        code = part_push(&p->ends, p->items, p->size, err);
+        code = part_push(&p->ends, p->used.items, p->used.size, err);
     if (code)
         return code;
     if (value->size)
-        memcpy(p->data.data + p->size, value->data, value->size);
-    p->size += value->size;
+        memcpy(p->data.data + p->used.size, value->data, value->size);
+    p->used.size += value->size;
     return BAGS_OK;
 }
 
@@ -1190,16 +1235,16 @@ static bags_code load_item(worker *w, const column *c, part *p,
     else if (!code && c->form == FORM_VALUES)
         code = store_value(c, p, &value, item->blob, err);
     else if (!code) {
-        code = part_reserve(&p->data, p->size, c->item_size, err);
-        unsigned char *to = p->data.data + p->size;
+        code = part_reserve(&p->data, p->used.size, c->item_size, err);
+        unsigned char *to = p->data.data + p->used.size;
         if (!code && c->image)
             code = store_image(w, c, c->given.decode ? BLOB_OTHER : from->kind,
                 item->blob, &value, item->random, to, err);
         else if (!code)
             code = store_stacked(c, &value, to, err);
-        p->size += code ? 0 : c->item_size;
+        p->used.size += code ? 0 : c->item_size;
     }
-    p->items += code ? 0 : 1;
+    p->used.items += code ? 0 : 1;
     return code ? fail_item(l, c, &item->pick, item->item, code, err) : BAGS_OK;
 }
 
@@ -1211,22 +1256,21 @@ static bags_code find_window(worker *w, const bags_pick *pick, uint64_t *random,
     for (size_t i = 0; i < l->column_count; i++) {
         const column *c = &l->columns[i];
         uint64_t items = 0;
-        if (!c->given.window)
+        if (!c->span)
             continue;
-        uint64_t span = (c->given.window - 1) * c->given.stride + 1;
         uint64_t first = l->options.random_window ? 0 : l->options.window_start;
         bags_code code = bags_reader_items(l->readers[pick->dataset],
             pick->index, c->sources[pick->dataset].field, &w->row, &items, err);
         if (code)
             return code;
-        if (items < span || items - span < first) {
+        if (items < c->span || items - c->span < first) {
             bags_fail(err, BAGS_ERROR_RANGE,
                 "too short for the window (%" PRIu64 " items, needs %" PRIu64
                 ")",
-                items, first + span);
+                items, first + c->span);
             return fail_item(l, c, pick, UINT64_MAX, BAGS_ERROR_RANGE, err);
         }
-        last = items - span < last ? items - span : last;
+        last = items - c->span < last ? items - c->span : last;
     }
     *start = l->options.random_window ? next_below(random, last)
                                       : l->options.window_start;
@@ -1249,10 +1293,9 @@ static bags_code load_datapoint(worker *w, slot *s, const bags_pick *pick,
     for (size_t i = 0; i < l->column_count && !code; i++) {
         const column *c = &l->columns[i];
         size_t field = c->sources[pick->dataset].field;
-        uint64_t span = (c->given.window - 1) * c->given.stride + 1;
-        w->selects[i] = c->given.window ? bags_slice(field, start, start + span,
-                                              c->given.stride)
-                                        : bags_whole(field);
+        w->selects[i] =
+            c->span ? bags_slice(field, start, start + c->span, c->given.stride)
+                    : bags_whole(field);
     }
     if (!code)
         code = bags_reader_get(
@@ -1265,7 +1308,7 @@ static bags_code load_datapoint(worker *w, slot *s, const bags_pick *pick,
         }
         if (!code && s->parts[i].offsets.capacity)
             code = part_push(&s->parts[i].offsets, s->batch.length + 1,
-                s->parts[i].items, err);
+                s->parts[i].used.items, err);
     }
     return code;
 }
@@ -1315,8 +1358,7 @@ static bags_code start_parts(
         const column *c = &l->columns[i];
         part *p = &s->parts[i];
         size_t each = c->given.window ? (size_t)c->given.window : 1;
-        p->size = p->dims = 0;
-        p->items = 0;
+        memset(&p->used, 0, sizeof p->used);
         if (c->form == FORM_STACKED && (!c->sequence || c->given.window))
             code =
                 bags_buffer_reserve(&p->data, count * each * c->item_size, err);
@@ -1335,7 +1377,8 @@ static bags_code finish_parts(const bags_loader *l, slot *s, bags_error *err) {
         bags_value *values = (bags_value *)(void *)p->values.data;
         uint64_t *shapes = (uint64_t *)(void *)p->shapes.data;
         if (c->form != FORM_STACKED) {
-            bags_code code = part_push(&p->ends, p->items, p->size, err);
+            bags_code code =
+                part_push(&p->ends, p->used.items, p->used.size, err);
             if (code)
                 return code;
         }
@@ -1343,8 +1386,8 @@ static bags_code finish_parts(const bags_loader *l, slot *s, bags_error *err) {
         t->name = c->given.name;
         t->dtype = c->dtype;
         t->data = p->data.data;
-        t->size = p->size;
-        t->items = p->items;
+        t->size = p->used.size;
+        t->items = p->used.items;
         t->offsets = (const uint64_t *)(const void *)p->offsets.data;
         t->ends = (const uint64_t *)(const void *)p->ends.data;
         t->shape[t->dims++] = t->offsets ? t->items : s->batch.length;
@@ -1381,11 +1424,8 @@ static bags_code load_batch(
     s->batch.picks = s->picks;
     bags_code code = bags_order_get(
         &l->order, at->epoch, start + first, count, s->picks, err);
-    if (code || o->indices_only) {
-        s->batch.length = count;
-        return code;
-    }
-    code = start_parts(l, s, count, err);
+    if (!code)
+        code = start_parts(l, s, count, err);
     if (!code && o->prefetch)
         announce(w, s->picks, count, true);
     for (size_t i = 0; i < count && !code && !must_stop(w, i); i++) {
@@ -1395,7 +1435,7 @@ static bags_code load_batch(
             announce(w, s->picks + i, count - i < TOUCHED ? count - i : TOUCHED,
                 false);
         for (size_t k = 0; k < l->column_count; k++)
-            w->marks[k] = s->parts[k];
+            s->parts[k].mark = s->parts[k].used;
         code =
             load_datapoint(w, s, &pick, mix(key + s->batch.position + i), err);
         if (!code) {
@@ -1404,11 +1444,8 @@ static bags_code load_batch(
         } else if (o->skip_damaged && is_damage(code)) {
             code = BAGS_OK;
             s->batch.skipped++;
-            for (size_t k = 0; k < l->column_count; k++) {
-                s->parts[k].size = w->marks[k].size;
-                s->parts[k].dims = w->marks[k].dims;
-                s->parts[k].items = w->marks[k].items;
-            }
+            for (size_t k = 0; k < l->column_count; k++)
+                s->parts[k].used = s->parts[k].mark;
         }
     }
     s->batch.count = l->column_count;
@@ -1520,13 +1557,18 @@ static bags_code find_sources(bags_loader *l, column *c, bags_error *err) {
             c->given.name =
                 bags_reader_fields(l->readers[0], &count)[s->field].name;
         }
-        if (c->sequence != type->sequence)
-            return fail_field(
-                c, BAGS_ERROR_TYPE, "a sequence in some of the datasets", err);
-        if (!c->given.decode && !c->image && !c->given.dtype &&
-            !is_same_form(c, &other))
-            return fail_field(c, BAGS_ERROR_TYPE,
-                "its type differs between the datasets; set a dtype", err);
+        if (c->sequence != type->sequence ||
+            (!c->given.decode && !c->image && !c->given.dtype &&
+                !is_same_form(c, &other)))
+            return bags_fail(err, BAGS_ERROR_TYPE,
+                "%.200s: field \"%.100s\": type mismatch (%.80s, expected "
+                "%.80s "
+                "as in %.100s)",
+                bags_reader_path(l->readers[d]), c->given.name,
+                bags_reader_fields(l->readers[d], &count)[s->field].type,
+                bags_reader_fields(l->readers[0], &count)[c->sources->field]
+                    .type,
+                c->path);
         if (l->images.jpeg_probe && l->images.jpeg_decode &&
             (view_is(type->name, "jpeg") || view_is(type->name, "jpg")))
             s->kind = BLOB_JPEG;
@@ -1542,7 +1584,7 @@ static bool is_set(float x) { return !(x >= 0 && x <= 0); }
 
 /* What a float image has for each of the 256 values of each channel, with the
  * arithmetic of NumPy and torchvision in float32. */
-static bags_code make_scale(bags_loader *l, column *c, bags_error *err) {
+static bool make_scale(bags_loader *l, column *c, bags_error *err) {
     size_t channels = c->given.channels;
     c->scale = (float *)loader_allocate(l, 256 * channels, sizeof(float), err);
     for (size_t i = 0; c->scale && i < 256 * channels; i++) {
@@ -1551,91 +1593,70 @@ static bags_code make_scale(bags_loader *l, column *c, bags_error *err) {
         value = value - c->given.mean[i / 256];
         c->scale[i] = is_set(deviation) ? value / deviation : value;
     }
-    return c->scale ? BAGS_OK : BAGS_ERROR_MEMORY;
+    return c->scale != NULL;
 }
 
-static bags_code check_image(bags_loader *l, column *c, bags_error *err) {
-    bags_load_field *g = &c->given;
-    bool scales = false;
+/* Check the options of a field, and set the defaults. */
+static bags_code check_field(const bags_loader *l, const column *c,
+    bags_load_field *g, bags_error *err) {
+    bool image = c->image, is_float = g->dtype == BAGS_DTYPE_FLOAT32;
+    bool has_side =
+        g->width && g->height && g->width <= MAX_SIDE && g->height <= MAX_SIDE;
+    bool has_scale = false, is_center = g->crop == BAGS_CROP_CENTER;
     for (size_t i = 0; i < 3; i++)
-        scales = scales || is_set(g->mean[i]) || is_set(g->std[i]);
-    g->channels = g->channels ? g->channels : 3;
-    if (!l->images.resample)
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "width and height need options.images with resample", err);
-    if (!g->width || !g->height || g->width > MAX_SIDE || g->height > MAX_SIDE)
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "width and height must both be 1 to 65535", err);
-    if (g->channels != 1 && g->channels != 3)
-        return fail_field(
-            c, BAGS_ERROR_ARGUMENT, "channels must be 1 or 3", err);
-    if (g->dims)
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "dims and width are mutually exclusive", err);
-    if (g->crop > BAGS_CROP_RANDOM || g->filter > BAGS_FILTER_BICUBIC)
-        return fail_field(
-            c, BAGS_ERROR_ARGUMENT, "no such crop or filter", err);
-    if (!g->resize)
-        g->resize = g->width > g->height ? g->width : g->height;
-    if (g->crop == BAGS_CROP_CENTER &&
-        (g->resize < g->width || g->resize < g->height || g->resize > MAX_SIDE))
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "resize must be at least width and height", err);
-    if (g->scaled && g->crop != BAGS_CROP_RANDOM)
-        return fail_field(
-            c, BAGS_ERROR_ARGUMENT, "scaled needs crop BAGS_CROP_RANDOM", err);
-    g->dtype = g->dtype ? g->dtype : BAGS_DTYPE_UINT8;
-    if (g->dtype != BAGS_DTYPE_UINT8 && g->dtype != BAGS_DTYPE_FLOAT32)
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "the dtype of an image must be uint8 or float32", err);
-    if (scales && g->dtype != BAGS_DTYPE_FLOAT32)
-        return fail_field(
-            c, BAGS_ERROR_ARGUMENT, "mean and std need float32", err);
-    c->form = FORM_STACKED;
-    c->dims = 3;
-    c->shape[0] = g->nchw ? g->channels : g->height;
-    c->shape[1] = g->nchw ? g->height : g->width;
-    c->shape[2] = g->nchw ? g->width : g->channels;
-    c->dtype = g->dtype;
-    return g->dtype == BAGS_DTYPE_FLOAT32 ? make_scale(l, c, err) : BAGS_OK;
-}
-
-/* Determine the form of a field that is not an image of a requested size. */
-static bags_code check_plain(column *c, bags_error *err) {
-    const bags_load_field *g = &c->given;
-    if (g->channels || g->crop || g->resize || g->flip || g->nchw ||
-        g->scaled || is_set(g->mean[0]) || is_set(g->mean[1]) ||
-        is_set(g->mean[2]) || is_set(g->std[0]) || is_set(g->std[1]) ||
-        is_set(g->std[2]))
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "options of images without width and height", err);
-    if (g->dims > MAX_DIMS || (g->dims && (!g->shape || !g->dtype)))
-        return fail_field(c, BAGS_ERROR_ARGUMENT,
-            "dims needs a shape of at most 6 dimensions, and a dtype", err);
-    if (g->dtype && !bags_dtype_size(g->dtype))
-        return fail_field(c, BAGS_ERROR_ARGUMENT, "no such dtype", err);
-    if (g->decode && !g->dtype) {
-        c->form = FORM_VALUES;
-        c->dtype = BAGS_DTYPE_NONE;
-        c->dims = 0;
-    } else if (g->decode || g->dims) {
-        c->form = FORM_STACKED;
-        c->dims = g->dims;
-        for (size_t i = 0; i < g->dims; i++)
-            c->shape[i] = g->shape[i];
-    }
-    if (g->dtype && c->form == FORM_BYTES)
+        has_scale = has_scale || is_set(g->mean[i]) || is_set(g->std[i]);
+    const struct {
+        bool broken;
+        const char *what;
+    } rules[] = {
+        {!image && (has_scale || g->channels || g->crop || g->resize ||
+                       g->flip || g->nchw || g->scaled),
+            "options of images without width and height"},
+        {g->dims > MAX_DIMS || (g->dims && (!g->shape || !g->dtype)),
+            "dims needs a shape of at most 6 dimensions, and a dtype"},
+        {g->dtype && !bags_dtype_size(g->dtype), "no such dtype"},
+        {image && !l->images.resample,
+            "width and height need options.images with resample"},
+        {image && !has_side, "width and height must both be 1 to 65535"},
+        {g->channels > 0 && g->channels != 1 && g->channels != 3,
+            "channels must be 1 or 3"},
+        {image && g->dims > 0, "dims and width are mutually exclusive"},
+        {g->crop > BAGS_CROP_RANDOM || g->filter > BAGS_FILTER_BICUBIC,
+            "no such crop or filter"},
+        {is_center && g->resize &&
+                (g->resize < g->width || g->resize < g->height ||
+                    g->resize > MAX_SIDE),
+            "resize must be at least width and height"},
+        {g->scaled && g->crop != BAGS_CROP_RANDOM,
+            "scaled needs crop BAGS_CROP_RANDOM"},
+        {image && g->dtype && g->dtype != BAGS_DTYPE_UINT8 && !is_float,
+            "the dtype of an image must be uint8 or float32"},
+        {has_scale && !is_float, "mean and std need float32"},
+        {(g->stride || g->window) && !c->sequence, "a window needs a sequence"},
+        {g->stride && !g->window, "stride without window"},
+        {g->window > UINT32_MAX || g->stride > UINT32_MAX, "window too large"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].broken)
+            return fail_field(c, BAGS_ERROR_ARGUMENT, rules[i].what, err);
+    if (g->dtype && !g->decode && !g->dims && c->form == FORM_BYTES && !image)
         return fail_field(
             c, BAGS_ERROR_TYPE, "bytes and text have no dtype", err);
-    if (g->dtype && c->form == FORM_STACKED)
-        c->dtype = g->dtype;
+    g->stride = g->stride ? g->stride : 1;
+    if (!image)
+        return BAGS_OK;
+    g->channels = g->channels ? g->channels : 3;
+    g->dtype = g->dtype ? g->dtype : BAGS_DTYPE_UINT8;
+    if (!g->resize)
+        g->resize = g->width > g->height ? g->width : g->height;
     return BAGS_OK;
 }
 
 /* Plan a field: what its tensors are, and where its values are in each dataset. */
 static bags_code column_open(
     bags_loader *l, column *c, const bags_load_field *given, bags_error *err) {
-    c->given = *given;
+    bags_load_field *g = &c->given;
+    *g = *given;
     c->path = bags_reader_path(l->readers[0]);
     if (!given->name)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "a field without a name");
@@ -1646,23 +1667,32 @@ static bags_code column_open(
     c->image = given->width || given->height;
     bags_code code = find_sources(l, c, err);
     for (column *before = l->columns; before < c && !code; before++)
-        if (!strcmp(before->given.name, c->given.name))
+        if (!strcmp(before->given.name, g->name))
             code = fail_field(c, BAGS_ERROR_FIELD, "listed twice", err);
     if (!code)
-        code = c->image ? check_image(l, c, err) : check_plain(c, err);
+        code = check_field(l, c, g, err);
     if (code)
         return code;
-    bags_load_field *g = &c->given;
-    g->stride = g->stride ? g->stride : 1;
-    if ((given->stride || given->window) && !c->sequence)
-        return fail_field(
-            c, BAGS_ERROR_ARGUMENT, "a window needs a sequence", err);
-    if (given->stride && !given->window)
-        return fail_field(c, BAGS_ERROR_ARGUMENT, "stride without window", err);
-    if (g->window && (g->window > UINT32_MAX || g->stride > UINT32_MAX))
-        return fail_field(c, BAGS_ERROR_ARGUMENT, "window too large", err);
-    l->windowed = l->windowed || g->window;
+    if (c->image) {
+        c->form = FORM_STACKED;
+        c->dims = 3;
+        c->shape[0] = g->nchw ? g->channels : g->height;
+        c->shape[1] = g->nchw ? g->height : g->width;
+        c->shape[2] = g->nchw ? g->width : g->channels;
+    } else if (g->decode || g->dims) {
+        c->form = g->dtype ? FORM_STACKED : FORM_VALUES;
+        c->dtype = BAGS_DTYPE_NONE;
+        c->dims = g->dims;
+        for (size_t i = 0; i < g->dims; i++)
+            c->shape[i] = g->shape[i];
+    }
+    if (g->dtype && c->form == FORM_STACKED)
+        c->dtype = g->dtype;
+    if (c->image && g->dtype == BAGS_DTYPE_FLOAT32 && !make_scale(l, c, err))
+        return BAGS_ERROR_MEMORY;
     uint64_t most = g->window ? g->window : 1;
+    c->span = g->window ? (g->window - 1) * g->stride + 1 : 0;
+    l->windowed = l->windowed || g->window;
     if (c->form == FORM_STACKED &&
         (!bags_array_size(c->dtype, c->dims, c->shape, &c->item_size) ||
             (c->item_size && (SIZE_MAX >> 1) / c->item_size / most <
@@ -1672,17 +1702,10 @@ static bags_code column_open(
     return BAGS_OK;
 }
 
-static void *default_resize(
-    void *user, void *data, size_t old_size, size_t new_size) {
-    (void)user, (void)old_size;
-    if (new_size)
-        return realloc(data, new_size);
-    free(data);
-    return NULL;
-}
-
 static bags_code check_options(bags_loader *l, bags_error *err) {
     bags_loader_options *o = &l->options;
+    if (l->count == 0)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
     o->batch = o->batch ? o->batch : 32;
     if (o->ranks ? o->rank >= o->ranks : o->rank)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
@@ -1704,7 +1727,7 @@ static bags_code check_options(bags_loader *l, bags_error *err) {
         o->threads = count_processors();
     if (o->threads > MAX_THREADS)
         o->threads = MAX_THREADS;
-    if (o->no_threads || o->indices_only)
+    if (o->no_threads)
         o->threads = o->ahead = 0;
     l->worker_count = o->threads ? o->threads : 1;
     l->slot_count = (size_t)o->threads + o->ahead + o->hold + 1;
@@ -1720,8 +1743,7 @@ static bags_code open_order(bags_loader *l, bags_error *err) {
     for (size_t i = 0; i < l->count; i++)
         lengths[i] = bags_reader_length(l->readers[i]);
     bags_code code = bags_order_init(
-        &l->order, lengths, l->count, &o->order, &l->allocator, err);
-    loader_release(l, lengths, l->count, sizeof *lengths);
+        &l->order, lengths, l->count, &o->order, o->allocator, err);
     l->options.order.weights = NULL;
     l->batches = l->order.length / o->batch;
     if (!o->drop_last && l->order.length % o->batch)
@@ -1762,15 +1784,11 @@ static bags_code open_columns(bags_loader *l, bags_error *err) {
     return l->columns ? code : BAGS_ERROR_MEMORY;
 }
 
-static void adopt_all(bags_buffer *const *buffers, size_t count,
-    const bags_allocator *allocator) {
-    for (size_t i = 0; i < count; i++)
-        adopt(buffers[i], allocator);
-}
-
 /* Allocate slots and workers. */
 static bags_code open_slots(bags_loader *l, bags_error *err) {
+    const bags_loader_options *o = &l->options;
     size_t columns = l->column_count;
+    bags_buffer empty = buffer_of(o->allocator);
     l->slots = (slot *)loader_allocate(l, l->slot_count, sizeof(slot), err);
     l->workers =
         (worker *)loader_allocate(l, l->worker_count, sizeof(worker), err);
@@ -1785,77 +1803,60 @@ static bags_code open_slots(bags_loader *l, bags_error *err) {
             return BAGS_ERROR_MEMORY;
         for (size_t k = 0; k < columns; k++) {
             part *p = &s->parts[k];
-            bags_buffer *buffers[4];
-            buffers[0] = &p->offsets;
-            buffers[1] = &p->ends;
-            buffers[2] = &p->values;
-            buffers[3] = &p->shapes;
-            adopt_all(buffers, 4, &l->allocator);
-            adopt(&p->data, &l->tensors);
+            p->offsets = p->ends = p->values = p->shapes = empty;
+            p->data = buffer_of(o->tensors ? o->tensors : o->allocator);
         }
     }
     for (size_t i = 0; l->workers && i < l->worker_count; i++) {
         worker *w = &l->workers[i];
-        bags_buffer *buffers[6];
-        buffers[0] = &w->value;
-        buffers[1] = &w->pixels;
-        buffers[2] = &w->converted;
-        buffers[3] = &w->resized;
-        buffers[4] = &w->resampling;
-        buffers[5] = &w->indices;
-        adopt_all(buffers, 6, &l->allocator);
+        w->value = w->pixels = w->converted = empty;
+        w->resized = w->resampling = w->indices = empty;
         w->loader = l;
         w->selects =
             (bags_select *)loader_allocate(l, columns, sizeof *w->selects, err);
-        w->marks = (part *)loader_allocate(l, columns, sizeof *w->marks, err);
-        if (!w->selects || !w->marks)
+        if (!w->selects)
             return BAGS_ERROR_MEMORY;
     }
     return l->slots && l->workers ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
+static bags_code loader_prepare(
+    bags_loader *l, const bags_reader *const *readers, bags_error *err) {
+    bags_code code = check_options(l, err);
+    if (code)
+        return code;
+    l->readers =
+        (const bags_reader **)loader_allocate(l, l->count, sizeof(void *), err);
+    if (!l->readers)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < l->count; i++)
+        l->readers[i] = readers[i];
+    code = open_order(l, err);
+    if (!code)
+        code = open_columns(l, err);
+    return code ? code : open_slots(l, err);
+}
+
 bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
     const bags_loader_options *options, bags_error *err) {
     bags_error local;
-    bags_code code = BAGS_OK;
     if (!err)
         err = &local;
     bags_loader *l = (bags_loader *)bagi_state(
         options ? options->allocator : NULL, sizeof *l, err);
     if (!l)
         return NULL;
+    if (!gate_start(&l->monitor)) {
+        bags_fail(err, BAGS_ERROR_MEMORY, "cannot make a lock");
+        bagi_state_close(l);
+        return NULL;
+    }
     if (options)
         l->options = *options;
-    l->allocator.resize = default_resize;
-    if (l->options.allocator)
-        l->allocator = *l->options.allocator;
-    l->tensors = l->options.tensors ? *l->options.tensors : l->allocator;
     if (l->options.images)
         l->images = *l->options.images;
-    if (count == 0 || !readers)
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
-    else {
-        l->readers = (const bags_reader **)loader_allocate(
-            l, count, sizeof(void *), err);
-        code = l->readers ? BAGS_OK : BAGS_ERROR_MEMORY;
-        l->count = l->readers ? count : 0;
-        for (size_t i = 0; i < l->count; i++)
-            l->readers[i] = readers[i];
-    }
-    if (!code)
-        code = check_options(l, err);
-    if (!code)
-        code = open_order(l, err);
-    if (!code && !l->options.indices_only)
-        code = open_columns(l, err);
-    if (!code)
-        code = open_slots(l, err);
-    if (!code) {
-        l->has_gate = gate_start(&l->monitor);
-        if (!l->has_gate)
-            code = bags_fail(err, BAGS_ERROR_MEMORY, "cannot make a lock");
-    }
-    if (!code)
+    l->count = readers ? count : 0;
+    if (!loader_prepare(l, readers, err))
         return l;
     bags_loader_close(l);
     return NULL;
@@ -1877,7 +1878,7 @@ static void loader_stop(bags_loader *l) {
     uint64_t held = l->options.hold + UINT64_C(1);
     l->claimed = l->delivered;
     l->released = l->delivered > held ? l->delivered - held : 0;
-    for (size_t i = 0; i < l->slot_count; i++)
+    for (size_t i = 0; l->slots && i < l->slot_count; i++)
         l->slots[i].ready = false;
 }
 
@@ -1895,53 +1896,36 @@ static void loader_start(bags_loader *l) {
     gate_unlock(&l->monitor);
 }
 
-static void slot_free(bags_loader *l, slot *s) {
-    for (size_t k = 0; s->parts && k < l->column_count; k++) {
-        bags_buffer_free(&s->parts[k].data);
-        bags_buffer_free(&s->parts[k].offsets);
-        bags_buffer_free(&s->parts[k].ends);
-        bags_buffer_free(&s->parts[k].values);
-        bags_buffer_free(&s->parts[k].shapes);
-    }
-    loader_release(l, s->picks, l->slice_most, sizeof *s->picks);
-    loader_release(l, s->tensors, l->column_count, sizeof *s->tensors);
-    loader_release(l, s->parts, l->column_count, sizeof *s->parts);
-}
-
-static void worker_free(bags_loader *l, worker *w) {
-    bags_row_free(&w->row);
-    bags_buffer_free(&w->value);
-    bags_buffer_free(&w->pixels);
-    bags_buffer_free(&w->converted);
-    bags_buffer_free(&w->resized);
-    bags_buffer_free(&w->resampling);
-    bags_buffer_free(&w->indices);
-    loader_release(l, w->selects, l->column_count, sizeof *w->selects);
-    loader_release(l, w->marks, l->column_count, sizeof *w->marks);
-}
-
 void bags_loader_close(bags_loader *l) {
     if (!l)
         return;
-    if (l->slots)
-        loader_stop(l);
-    if (l->has_gate)
-        gate_end(&l->monitor);
+    loader_stop(l);
+    gate_end(&l->monitor);
     for (size_t i = 0; l->slots && i < l->slot_count; i++)
-        slot_free(l, &l->slots[i]);
-    for (size_t i = 0; l->workers && i < l->worker_count; i++)
-        worker_free(l, &l->workers[i]);
-    loader_release(l, l->slots, l->slot_count, sizeof *l->slots);
-    loader_release(l, l->workers, l->worker_count, sizeof *l->workers);
-    for (size_t i = 0; i < l->column_count; i++) {
-        column *c = &l->columns[i];
-        loader_release(l, c->sources, l->count, sizeof *c->sources);
-        loader_release(
-            l, c->scale, 256 * (size_t)c->given.channels, sizeof *c->scale);
+        for (size_t k = 0; l->slots[i].parts && k < l->column_count; k++) {
+            part *p = &l->slots[i].parts[k];
+            bags_buffer_free(&p->data);
+            bags_buffer_free(&p->offsets);
+            bags_buffer_free(&p->ends);
+            bags_buffer_free(&p->values);
+            bags_buffer_free(&p->shapes);
+        }
+    for (size_t i = 0; l->workers && i < l->worker_count; i++) {
+        worker *w = &l->workers[i];
+        bags_row_free(&w->row);
+        bags_buffer_free(&w->value);
+        bags_buffer_free(&w->pixels);
+        bags_buffer_free(&w->converted);
+        bags_buffer_free(&w->resized);
+        bags_buffer_free(&w->resampling);
+        bags_buffer_free(&w->indices);
     }
-    loader_release(l, l->columns, l->column_count, sizeof *l->columns);
     bags_order_free(&l->order);
-    loader_release(l, l->readers, l->count, sizeof(void *));
+    while (l->blocks) {
+        block *first = l->blocks;
+        l->blocks = first->next;
+        bagi_state_close(first);
+    }
     bagi_state_close(l);
 }
 
@@ -2017,9 +2001,9 @@ bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *t,
     if (start < stop) {
         uint64_t each = t->size / t->items;
         uint64_t from = t->ends ? t->ends[start] : start * each;
-        uint64_t to = t->values ? t->ends[stop - 1] + t->values[stop - 1].size
-                      : t->ends ? t->ends[stop]
-                                : stop * each;
+        uint64_t to = !t->ends    ? stop * each
+                      : t->values ? t->ends[stop - 1] + t->values[stop - 1].size
+                                  : t->ends[stop];
         bytes.data = (const unsigned char *)t->data + from;
         bytes.size = (size_t)(to - from);
     }
@@ -2135,7 +2119,7 @@ static bags_code hash_dataset(
 /* Hash the datasets, and the options that determine the order. */
 static bags_code hash_all(bags_loader *l, bags_error *err) {
     const bags_order *o = &l->order;
-    const uint32_t *shares = (const uint32_t *)(const void *)o->shares.data;
+    const uint32_t *shares = tables_of(o).shares;
     uint64_t data = 0, order = 0;
     bags_code code = BAGS_OK;
     bags_row row;
@@ -2161,87 +2145,83 @@ static bags_code hash_all(bags_loader *l, bags_error *err) {
 
 #define STATE_MAGIC "BAGSLD\1\0"
 
-/* The members of a state after the first 8 bytes. All must be equal, except epoch
- * and batch; or what a message then contains. */
-static const struct state_member {
-    size_t size;
-    const char *differs;
-    bool is_hash;
-} state_members[] = {
-    {8, "the seed differs", false},
-    {8, "", false},
-    {8, "", false},
-    {8, "the number of datapoints differs", false},
-    {4, "the batch size differs", false},
-    {4, "the number of datasets differs", false},
-    {4, "the datasets differ in length, fields, types or content", true},
-    {4, "chunk, window, weights, in_order or drop_last differ", true},
+/* What differs if a number of a state does; NULL: it may. */
+static const char *const state_members[] = {
+    "the seed differs",
+    NULL,
+    NULL,
+    "the number of datapoints differs",
+    "the batch size differs",
+    "the number of datasets differs",
+    "the datasets differ in length, fields, types or content",
+    "chunk, window, weights, in_order or drop_last differ",
 };
 
-#define STATE_MEMBERS (sizeof state_members / sizeof *state_members)
+enum { STATE_MEMBERS = 8, STATE_EPOCH = 1, STATE_BATCH = 2, STATE_HASHES = 6 };
 
-static void state_numbers(const bags_loader *l, uint64_t *numbers) {
-    numbers[0] = l->order.seed;
-    numbers[1] = l->next.epoch;
-    numbers[2] = l->next.batch;
-    numbers[3] = starts_of(&l->order)[l->count];
-    numbers[4] = l->options.batch;
-    numbers[5] = (uint32_t)l->count;
-    numbers[6] = l->data_hash;
-    numbers[7] = l->order_hash;
+/* Write the numbers of a state, or else read them. */
+static void state_move(
+    unsigned char *state, uint64_t numbers[STATE_MEMBERS], bool write) {
+    size_t at = 8;
+    for (size_t i = 0, size = 8; i < STATE_MEMBERS; i++, at += size) {
+        size = i < 4 ? 8 : 4;
+        if (write)
+            put_number(state + at, numbers[i], size);
+        else
+            numbers[i] = get_number(state + at, size);
+    }
 }
 
 bags_code bags_loader_save(
     bags_loader *l, unsigned char state[BAGS_LOADER_STATE], bags_error *err) {
     uint64_t numbers[STATE_MEMBERS];
-    size_t at = 8;
     bags_code code = hash_all(l, err);
     if (code)
         return code;
-    state_numbers(l, numbers);
+    numbers[0] = l->order.seed;
+    numbers[STATE_EPOCH] = l->next.epoch;
+    numbers[STATE_BATCH] = l->next.batch;
+    numbers[3] = tables_of(&l->order).starts[l->count];
+    numbers[4] = l->options.batch;
+    numbers[5] = l->count;
+    numbers[STATE_HASHES] = l->data_hash;
+    numbers[STATE_HASHES + 1] = l->order_hash;
     memcpy(state, STATE_MAGIC, 8);
-    for (size_t i = 0; i < STATE_MEMBERS; i++) {
-        put_number(state + at, numbers[i], state_members[i].size);
-        at += state_members[i].size;
-    }
-    put_number(state + at, hash_bytes(0, state, at), 8);
+    state_move(state, numbers, true);
+    put_number(state + 56, hash_bytes(0, state, 56), 8);
     return BAGS_OK;
 }
 
 bags_code bags_loader_restore(
     bags_loader *l, const void *state, size_t size, bags_error *err) {
-    const unsigned char *from = (const unsigned char *)state;
-    uint64_t numbers[STATE_MEMBERS], saved[STATE_MEMBERS];
-    size_t at = 8;
-    if (size != BAGS_LOADER_STATE)
+    unsigned char saved[BAGS_LOADER_STATE], here[BAGS_LOADER_STATE];
+    uint64_t numbers[STATE_MEMBERS], needs[STATE_MEMBERS];
+    if (size != sizeof saved)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "not a loader's state (%" PRIu64 " bytes, expected 64)",
             (uint64_t)size);
-    if (memcmp(from, STATE_MAGIC, 8) != 0)
+    memcpy(saved, state, sizeof saved);
+    if (memcmp(saved, STATE_MAGIC, 8) != 0)
         return bags_fail(
             err, BAGS_ERROR_CORRUPT, "not a loader's state of version 1");
-    if (get_number(from + 56, 8) != hash_bytes(0, from, 56))
+    if (get_number(saved + 56, 8) != hash_bytes(0, saved, 56))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "a damaged loader's state (checksum mismatch)");
-    bags_code code = hash_all(l, err);
+    bags_code code = bags_loader_save(l, here, err);
     if (code)
         return code;
-    state_numbers(l, numbers);
+    state_move(saved, numbers, false);
+    state_move(here, needs, false);
     for (size_t i = 0; i < STATE_MEMBERS; i++) {
-        saved[i] = get_number(from + at, state_members[i].size);
-        at += state_members[i].size;
-    }
-    for (size_t i = 0; i < STATE_MEMBERS; i++) {
-        const struct state_member *member = &state_members[i];
         char values[64] = "";
-        if (!member->differs[0] || saved[i] == numbers[i])
+        if (!state_members[i] || numbers[i] == needs[i])
             continue;
-        if (!member->is_hash)
+        if (i < STATE_HASHES)
             (void)snprintf(values, sizeof values,
-                " (%" PRIu64 ", here %" PRIu64 ")", saved[i], numbers[i]);
+                " (%" PRIu64 ", here %" PRIu64 ")", numbers[i], needs[i]);
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "a state of other datasets or options: %s%s", member->differs,
+            "a state of other datasets or options: %s%s", state_members[i],
             values);
     }
-    return bags_loader_seek(l, saved[1], saved[2], err);
+    return bags_loader_seek(l, numbers[STATE_EPOCH], numbers[STATE_BATCH], err);
 }

@@ -44,18 +44,21 @@ typedef struct pair {
     int16_t low[2], high[2];
 } pair;
 
+/* The pixels that one pixel of the result is made of. */
+typedef struct window {
+    uint32_t first, count; /* the second of the last pair may be one too many */
+} window;
+
 /* The windows along one axis. */
 typedef struct axis {
     uint32_t size;   /* of the source, in pixels */
     uint32_t length; /* of the result */
     float start;     /* of the box */
     float stop;
-    double scale;    /* source pixels per pixel of the result */
-    double support;  /* half the width of a window */
-    uint32_t most;   /* pixels in a window, even */
-    uint32_t *first; /* of each window */
-    uint32_t
-        *count;  /* the same; the second of the last pair may be one too many */
+    double scale;   /* source pixels per pixel of the result */
+    double support; /* half the width of a window */
+    uint32_t most;  /* pixels in a window, even */
+    window *windows;
     pair *pairs; /* most / 2 for each window */
 } axis;
 
@@ -64,6 +67,7 @@ typedef struct resampler {
     axis x, y;
     bags_filter filter;
     size_t channels;
+    bool has_alpha; /* the last channel weights the others */
     const unsigned char *pixels;
     size_t stride;
     double *terms;       /* one window before rounding */
@@ -129,8 +133,8 @@ static void axis_weigh(axis *a, bags_filter filter, double *terms) {
         if ((stop - first) % 2)
             pairs[(stop - first) / 2].low[1] =
                 pairs[(stop - first) / 2].high[1] = 0;
-        a->first[i] = first;
-        a->count[i] = stop - first;
+        a->windows[i].first = first;
+        a->windows[i].count = stop - first;
     }
 }
 
@@ -228,7 +232,7 @@ static void copy_row(const resampler *r, uint32_t row) {
     const unsigned char *from = r->pixels + row * r->stride;
     size_t channels = r->channels, size = r->x.size * channels;
     memcpy(r->row, from, size);
-    for (size_t i = 0; channels % 2 == 0 && i < size; i += channels)
+    for (size_t i = 0; r->has_alpha && i < size; i += channels)
         for (size_t c = 0; c + 1 < channels; c++)
             r->row[i + c] = times_alpha(from[i + c], from[i + channels - 1]);
 }
@@ -239,8 +243,8 @@ static void resize_row(const resampler *r, unsigned char *to) {
     size_t channels = r->channels;
     for (uint32_t i = 0; i < r->x.length; i++, to += channels) {
         const pair *pairs = r->x.pairs + (size_t)i * (r->x.most / 2);
-        const unsigned char *at = r->row + r->x.first[i] * channels;
-        uint32_t count = r->x.count[i];
+        const unsigned char *at = r->row + r->x.windows[i].first * channels;
+        uint32_t count = r->x.windows[i].count;
         quad sum = quad_start();
         for (uint32_t j = 0; j < count; j += 2, pairs++, at += 2 * channels)
             quad_add(&sum, at, at + channels, pairs);
@@ -263,7 +267,7 @@ static void divide_alpha(unsigned char *row, size_t size, size_t channels) {
 static void resize_lines(const resampler *r, uint32_t i, unsigned char *out) {
     const pair *pairs = r->y.pairs + (size_t)i * (r->y.most / 2);
     size_t row = r->x.length * r->channels;
-    uint32_t count = r->y.count[i];
+    uint32_t count = r->y.windows[i].count;
     for (size_t at = 0; at < row; at += BLOCK) {
         unsigned char bytes[BLOCK];
         quad q = quad_start(), s = q, t = q, u = q;
@@ -281,35 +285,15 @@ static void resize_lines(const resampler *r, uint32_t i, unsigned char *out) {
         quad_store(&u, bytes + 3 * QUAD);
         memcpy(out + at, bytes, row - at < BLOCK ? row - at : BLOCK);
     }
-    if (r->channels % 2 == 0)
+    if (r->has_alpha)
         divide_alpha(out, row, r->channels);
 }
 
-static bool equal(float a, float b) { return a <= b && a >= b; }
-
-/* Returns true if pixels need only be copied. Colours with alpha lose precision even in
- * a copy of their box, except in one of the entire image. */
-static bool is_copy(const resampler *r) {
-    const axis *x = &r->x, *y = &r->y;
-    return equal(x->start, (float)(uint32_t)x->start) &&
-           equal(y->start, (float)(uint32_t)y->start) &&
-           equal(x->stop - x->start, (float)x->length) &&
-           equal(y->stop - y->start, (float)y->length) &&
-           (r->channels % 2 || (x->length == x->size && y->length == y->size));
-}
-
-static void copy(const resampler *r, unsigned char *out, size_t out_stride) {
-    const unsigned char *from = r->pixels + (size_t)r->y.start * r->stride +
-                                (size_t)r->x.start * r->channels;
-    for (uint32_t i = 0; i < r->y.length; i++)
-        memcpy(out + i * out_stride, from + i * r->stride,
-            r->x.length * r->channels);
-}
-
 static void resize(resampler *r, unsigned char *out, size_t out_stride) {
-    uint32_t made = r->y.first[0];
+    uint32_t made = r->y.windows[0].first;
     for (uint32_t i = 0; i < r->y.length; i++, out += out_stride) {
-        uint32_t first = r->y.first[i], stop = first + r->y.count[i];
+        uint32_t first = r->y.windows[i].first;
+        uint32_t stop = first + r->y.windows[i].count;
         for (; made < stop; made++) {
             copy_row(r, made);
             resize_row(r, r->ring + made % r->places * r->pitch);
@@ -341,8 +325,7 @@ static void *carve(arena *a, uint64_t count, size_t size) {
 }
 
 static void carve_axis(arena *from, axis *a) {
-    a->first = (uint32_t *)carve(from, a->length, sizeof *a->first);
-    a->count = (uint32_t *)carve(from, a->length, sizeof *a->count);
+    a->windows = (window *)carve(from, a->length, sizeof *a->windows);
     a->pairs = (pair *)carve(
         from, (uint64_t)a->length * (a->most / 2), sizeof *a->pairs);
 }
@@ -357,6 +340,12 @@ static void carve_all(arena *from, resampler *r) {
     r->lines =
         (const unsigned char **)carve(from, r->places + 1, sizeof *r->lines);
     r->ring = (unsigned char *)carve(from, (uint64_t)r->places * r->pitch, 1);
+}
+
+/* True if the result is the entire image. Its weights are 1, so that its pixels stay
+ * as they are, unless they are multiplied by their alpha. */
+static bool is_copy(const axis *a) {
+    return a->length == a->size && a->start <= 0 && a->stop >= (float)a->size;
 }
 
 static bags_code prepare(resampler *r, bags_buffer *scratch, bags_error *err) {
@@ -466,13 +455,9 @@ bags_code bags_resample(const bags_image *image, const void *pixels,
     if (code)
         return code;
     r.stride = stride;
-    if (is_copy(&r)) {
-        copy(&r, (unsigned char *)out, out_stride);
-        return BAGS_OK;
-    }
+    r.has_alpha = r.channels % 2 == 0 && !(is_copy(&r.x) && is_copy(&r.y));
     code = prepare(&r, scratch, err);
-    if (code)
-        return code;
-    resize(&r, (unsigned char *)out, out_stride);
-    return BAGS_OK;
+    if (!code)
+        resize(&r, (unsigned char *)out, out_stride);
+    return code;
 }

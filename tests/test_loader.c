@@ -343,6 +343,54 @@ static void weights_have_exact_shares_and_walk_each_dataset(void **state) {
     bags_order_free(&order);
 }
 
+/* What users recorded must stay what it was. */
+static void orders_are_the_same_in_every_version(void **state) {
+    (void)state;
+    static const double weights[] = {1, 2.5, 0.25};
+    static const uint64_t lengths[] = {1000, 77, 3333};
+    static const struct {
+        size_t count;
+        uint64_t chunk, window, hash;
+        bool weighted;
+    } cases[] = {
+        {1, 0, 0, UINT64_C(0x99825134F45CCC50), false},
+        {3, 0, 0, UINT64_C(0x01D10E6AFDDC13F4), false},
+        {1, 7, 0, UINT64_C(0xF4FDD8E7B6E36218), false},
+        {3, 7, 5, UINT64_C(0x9A3DB168353D1040), false},
+        {3, 16, 300, UINT64_C(0x3C82C7F2EBC6A044), false},
+        {3, 4000, 2, UINT64_C(0x5D789EEAF9683AA0), false},
+        {3, 0, 0, UINT64_C(0xDDCDF4E74DBADE9B), true},
+        {2, 16, 2, UINT64_C(0xD52F36F9B6B93199), true},
+    };
+    static bags_pick picks[999];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bags_order order;
+        bags_order_options options;
+        uint64_t hash = 0;
+        memset(&options, 0, sizeof options);
+        options.seed = 42;
+        options.chunk = cases[i].chunk;
+        options.window = cases[i].window;
+        options.weights = cases[i].weighted ? weights : NULL;
+        assert_ok(bags_order_init(
+            &order, lengths, cases[i].count, &options, NULL, &said));
+        for (uint64_t epoch = 0; epoch < 2; epoch++)
+            for (uint64_t at = 0; at < order.length; at += 999) {
+                uint64_t left = order.length - at;
+                size_t count = (size_t)(left < 999 ? left : 999);
+                assert_ok(
+                    bags_order_get(&order, epoch, at, count, picks, &said));
+                for (size_t k = 0; k < count; k++)
+                    hash = (hash ^ (uint64_t)picks[k].dataset << 32 ^
+                               picks[k].index) *
+                           UINT64_C(0x9E3779B97F4A7C15);
+            }
+        if (hash != cases[i].hash)
+            fail_msg("case %d: %016jx", (int)i, (uintmax_t)hash);
+        bags_order_free(&order);
+    }
+}
+
 static void orders_refuse_what_makes_no_sense(void **state) {
     (void)state;
     static const uint64_t lengths[] = {10, 20};
@@ -864,7 +912,7 @@ static void slices_of_any_batch_and_any_ranks_are_even(void **state) {
     write_dataset(at("x"), 30, 0);
     bags_reader *reader = open_dataset(at("x"));
     bags_loader_options options = usual(0);
-    options.indices_only = true;
+    options.threads = 1;
     for (uint32_t batch = 1; batch <= 31; batch += 3)
         for (uint32_t ranks = 1; ranks <= 9; ranks++) {
             bool found[30] = {false};
@@ -1059,6 +1107,33 @@ static void a_state_of_something_else_is_refused_by_name(void **state) {
     bags_reader_close(x);
     bags_reader_close(y);
     bags_reader_close(z);
+}
+
+static void two_loaders_share_a_reader(void **state) {
+    (void)state;
+    write_dataset(at("x"), LENGTH, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    bags_loader_options options[2] = {usual(10), usual(10)};
+    bags_loader *apart, *both[2];
+    uint64_t expected[2][32] = {{0}};
+    options[1].order.seed = 1;
+    options[1].threads = 2;
+    for (int i = 0; i < 2; i++) {
+        apart = open_loader(reader, &options[i]);
+        for (const bags_batch *b; (b = next(apart)) != NULL;)
+            expected[i][b->batch] = bags_batch_digest(b);
+        bags_loader_close(apart);
+    }
+    assert_true(expected[0][0] != expected[1][0]);
+    for (int i = 0; i < 2; i++)
+        both[i] = open_loader(reader, &options[i]);
+    for (uint64_t k = 0; k < bags_loader_batches(both[0]); k++)
+        for (int i = 0; i < 2; i++)
+            assert_true(bags_batch_digest(next(both[i])) == expected[i][k]);
+    bags_loader_close(both[0]);
+    assert_null(next(both[1]));
+    bags_loader_close(both[1]);
+    bags_reader_close(reader);
 }
 
 static void seeking_is_like_getting_there(void **state) {
@@ -1377,6 +1452,7 @@ int main(void) {
         TEST(windows_draw_their_chunks_from_everywhere),
         TEST(a_union_has_each_datapoint_once_and_interleaves),
         TEST(weights_have_exact_shares_and_walk_each_dataset),
+        TEST(orders_are_the_same_in_every_version),
         TEST(orders_refuse_what_makes_no_sense),
         TEST(fields_become_tensors_values_and_offsets),
         TEST(numbers_are_converted_and_must_fit),
@@ -1390,6 +1466,7 @@ int main(void) {
         TEST(a_batch_is_held_across_seeks),
         TEST(a_state_continues_with_other_ranks_and_threads),
         TEST(a_state_of_something_else_is_refused_by_name),
+        TEST(two_loaders_share_a_reader),
         TEST(seeking_is_like_getting_there),
         TEST(an_empty_dataset_has_no_batches),
         TEST(invalid_options_are_refused),

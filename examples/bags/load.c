@@ -178,11 +178,8 @@ static bool choose_fields(
 static bool state_read(void) {
     bags_buffer buffer = {0};
     struct stat about;
-    if (stat(state_path, &about)) {
-        if (errno != ENOENT)
-            fail_system(errno, state_path, "open");
+    if (stat(state_path, &about) && errno == ENOENT)
         return false;
-    }
     bags_view state = file_read(state_path, &buffer);
     if (bags_loader_restore(loader, state.data, state.size, &failure)) {
         failure_prefix("%s: ", state_path);
@@ -192,27 +189,44 @@ static bool state_read(void) {
     return true;
 }
 
-/* Each rank has a new file of its own, should they share the state. */
+/* What becomes the state. Each rank has one of its own, should they share FILE. */
+static const char *state_fresh;
+
+static void *state_create(void) {
+    const bags_io *io = bags_io_local();
+    void *file = NULL;
+    int error = io->open(io->user, state_fresh, BAGS_IO_CREATE, &file);
+    if (error)
+        fail_system(error, state_fresh, "create");
+    return file;
+}
+
+/* Fail before anything is printed if no state can be written. */
+static void state_prepare(void) {
+    const bags_io *io = bags_io_local();
+    state_fresh = string_format("%s.new%ju", state_path, (uintmax_t)rank.value);
+    (void)io->remove(io->user, state_fresh); /* of a run that was killed */
+    (void)io->close(io->user, state_create());
+    (void)io->remove(io->user, state_fresh);
+}
+
+/* Not synced: that takes milliseconds, longer than most batches. After a power
+ * failure FILE may be older, or truncated, which bags_loader_restore notices. */
 static void state_write(void) {
+    const bags_io *io = bags_io_local();
     unsigned char state[BAGS_LOADER_STATE];
+    size_t done = 0;
     must(bags_loader_save(loader, state, &failure));
-    static char *fresh;
-    if (!fresh)
-        fresh = string_format(
-            "%s.new%ju", state_path, (uintmax_t)(rank.given ? rank.value : 0));
-    int file = open_file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
-    if (file < 0)
-        fail_system(errno, fresh, "create");
-    errno = 0;
-    if (write_some(file, state, sizeof state) != (ssize_t)sizeof state) {
-        int error = errno;
-        close(file);
-        remove(fresh);
-        fail_system(error ? error : ENOSPC, fresh, "write");
-    }
-    if (close(file) || replace_file(fresh, state_path)) {
-        int error = errno;
-        remove(fresh);
+    void *file = state_create();
+    int error = io->write_at(io->user, file, 0, state, sizeof state, &done);
+    if (!error && done < sizeof state)
+        error = ENOSPC;
+    int closed = io->close(io->user, file);
+    error = error ? error : closed;
+    if (!error)
+        error = io->rename(io->user, state_fresh, state_path);
+    if (error) {
+        (void)io->remove(io->user, state_fresh);
         fail_system(error, state_path, "replace");
     }
 }
@@ -242,11 +256,6 @@ static void print_batch(const bags_batch *loaded) {
             (uintmax_t)bags_batch_digest(loaded));
     text_puts(&line, "}\n");
     text_output(&line);
-    errno = 0;
-    if (fflush(stdout) && errno == EPIPE)
-        exit(1);
-    if (ferror(stdout))
-        fail_system(errno ? errno : EIO, "standard output", "write");
 }
 
 typedef struct totals {
@@ -293,11 +302,14 @@ static totals load_all(
     const bags_reader *reader, uint64_t most, const char *title) {
     totals sum = {0};
     double start = seconds_now();
+    setvbuf(stdout, NULL, _IONBF, 0); /* a line is written before its state */
     while (sum.batches < most) {
         const bags_batch *loaded;
         must(bags_loader_next(loader, &loaded, &failure));
         if (!loaded)
             break;
+        if (state_path && sum.batches == 0)
+            state_prepare();
         add(&sum, reader, loaded);
         if (indices || digest)
             print_batch(loaded);
@@ -336,6 +348,8 @@ static int run(int count, char **operands) {
     if (in_order && (chunk.given || weights_given))
         usage("--in-order and %s are mutually exclusive",
             chunk.given ? "--chunk" : "--weights");
+    if (state_path && !*state_path)
+        usage("--state: the name of the file is empty");
     if (weights_given)
         loading.order.weights = parse_weights();
     for (size_t i = 0; i < dataset_count; i++)
@@ -363,8 +377,9 @@ const command command_load = {"load", "load shuffled batches, as for training",
     "DATASET...", 1, 0, options, reading_options,
     "Loads batches of decoded datapoints, in an order that is shuffled anew in "
     "every epoch, and prints how fast that was. With --indices or --digest it "
-    "prints a line of JSON for each batch, and the speed on stderr. Several "
-    "datasets are mixed; an index is then a pair [dataset, index].\n",
+    "prints a line of JSON for each batch that was loaded, and the speed on "
+    "stderr. Several datasets are mixed; an index is then a pair [dataset, "
+    "index].\n",
     "  bags load pets --batch 256 --crop 224\n"
     "  bags load pets --batch 4 --epochs 2 --indices --state pets.state\n",
     run};

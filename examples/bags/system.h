@@ -73,13 +73,6 @@ static inline long processors(void) {
     return (long)about.dwNumberOfProcessors;
 }
 
-static inline int replace_file(const char *from, const char *to) {
-    if (MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING))
-        return 0;
-    errno = EACCES;
-    return -1;
-}
-
 static inline void prepare_standard_files(void) {
     _setmode(STDIN_FILENO, O_BINARY);
     _setmode(STDOUT_FILENO, O_BINARY);
@@ -117,11 +110,6 @@ static inline unsigned terminal_columns(void) {
 }
 
 static inline long processors(void) { return sysconf(_SC_NPROCESSORS_ONLN); }
-
-/* rename, which replaces an existing file on every system. */
-static inline int replace_file(const char *from, const char *to) {
-    return rename(from, to);
-}
 
 /* Without this, a program started without standard output would open a data file
  * as descriptor 1. Using a standard file that was closed stays an error: input is

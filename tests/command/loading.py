@@ -162,7 +162,19 @@ def a_state_of_something_else_is_refused_and_stays():
     pathlib.Path('s').unlink()
     pathlib.Path('s').mkdir()
     refuse('load', 'x', *words, says='s')
-    refuse('load', 'x', '--state', 'no/such/s', says='no/such/s')
+    for words in ([], ['--indices'], ['--digest', '--batches', '1']):
+        result = refuse('load', 'x', *words, '--state', 'no/such/s', says='no/such/s')
+        assert result.out == b''
+    _load('x', '--indices', '--batches', '1', '--state', 't')
+    assert not [name for name in os.listdir() if '.new' in name]
+    pathlib.Path('t.new0').write_bytes(b'of a run that was killed')
+    _load('x', '--indices', '--batches', '1', '--state', 't')
+    assert not [name for name in os.listdir() if '.new' in name]
+    # A state at the end is only read.
+    pathlib.Path('t.new0').mkdir()
+    run('load', 'x', '--indices', '--epochs', '0', '--state', 't')
+    refuse('load', 'x', '--indices', '--state', 't', says='t.new0')
+    pathlib.Path('t.new0').rmdir()
 
 
 def killed_at_any_moment_no_line_is_lost():
@@ -247,6 +259,7 @@ def the_summary_names_the_speed():
        (['--weights', '0'], 'not a positive number'),
        (['--weights', 'nan'], 'not a positive number'),
        (['--weights', '1x'], 'not a positive number'),
+       (['--state', ''], 'name of the file is empty'),
        (['--crop', '8'], 'no field that is loaded is an image')])
 def invalid_command_lines_are_refused(case):
     words, says = case
@@ -262,6 +275,12 @@ def what_is_not_there_is_named():
     refuse('load', 'x/n.bag', says='x/n.bag')
     pack([{'m': 1}], 'm=int(4)', 'other')
     refuse('load', 'x', 'other', says='field "a"')
+    pack([{'n': 1}], 'n=array(float32)', 'y')
+    pack([{'n': [1]}], 'n=int(4)[]', 'z')
+    for other, is_type in (('y', 'array(float32)'), ('z', 'int(4)[]')):
+        result = refuse('load', 'x', other, '--fields', 'n', says=(
+            f'{other}: field "n": type mismatch ({is_type}, expected int(4) as in x)'))
+        assert 'dtype' not in result.err
     run('load', code=2)
 
 
