@@ -7452,8 +7452,8 @@ BAGS_API bag_writer *bag_writer_open(
      * the lock. */
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
     if (!failure->code)
-        bagi_lock_file(&writer->job.env, blobs->handle, blobs->path, blobs->path,
-            BAGI_LOCKED_BY_WRITER, failure);
+        bagi_lock_file(&writer->job.env, blobs->handle, blobs->path,
+            blobs->path, BAGI_LOCKED_BY_WRITER, failure);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
     /* Checksums that remain from another Bag would be taken for this one's. */
     if (!failure->code && !options->checksum &&
@@ -8707,7 +8707,7 @@ struct bags_writer {
     char *text; /* of spec.json */
     size_t text_size;
     bagi_spec spec;
-    bagi_given *slots;     /* one per field */
+    bagi_given *slots;    /* one per field */
     bagi_output *outputs; /* one per field, then refs */
     uint64_t number;      /* of the next shard */
     uint64_t length, shards;
@@ -9860,11 +9860,14 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path, bool dry_run,
     if (!path)
         return failure->code;
     writer->dir.path = path;
-    bags_code code = bagi_is_finished(dir, finished, &why);
+    bags_code code = bagi_is_finished(dir, finished, failure);
+    if (code || *finished) {
+        bagi_writer_leave(writer);
+        return code;
+    }
 
     /* Lock the record before it is read. Without one, nothing was written. */
-    if (!code && !*finished)
-        code = bagi_dir_has(dir, "spec.json", ".partial", &record, &why);
+    code = bagi_dir_has(dir, "spec.json", ".partial", &record, &why);
     if (!code && record)
         code = bagi_writer_open_record(
             writer, dry_run ? BAGS_IO_READ : BAGS_IO_WRITE, &why);
@@ -9890,20 +9893,17 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path, bool dry_run,
 
     /* A shard whose fields are unknown can only be one whose writer crashed before it
      * created their files. */
-    if (!code && !*finished && known) {
+    if (!code && known) {
         code = bagi_writer_scan(writer, found, &why);
-    } else if (!code && !*finished) {
+    } else if (!code) {
         int error = io->list ? io->list(io->user, path, bagi_left_other, &other)
                              : ENOSYS;
         code = other ? bagi_fail_without_spec(dir, refusal, fault, &why)
                      : bagi_fail_system(&why, error, path, "list");
     }
-    /* Its writer, or a recovery, may have finished it meanwhile. */
     if (code && !writer->held && !bagi_is_finished(dir, finished, &ignored) &&
-        *finished)
-        code = BAGS_OK;
-    if (*finished && !code) {
-        bagi_writer_leave(writer);
+        *finished) {
+        bagi_writer_leave(writer); /* meanwhile, by its writer or a recovery */
         return BAGS_OK;
     }
     if (code) {
@@ -10394,8 +10394,8 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bagi_stream_open(blobs, &writer->dir, "", ".bag",
         journal && !work->options.dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
-        bagi_lock_file(&work->env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER,
-            failure);
+        bagi_lock_file(&work->env, blobs->handle, path, path,
+            BAGI_LOCKED_BY_WRITER, failure);
     bagi_bag_writer_check(writer);
     if (!failure->code && work->options.dry_run) { /* it holds no lock */
         bagi_stream_forget(blobs);
@@ -13008,7 +13008,8 @@ static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
     if (!code)
         code = bagi_open(env, path, BAGS_IO_READ, &file, err);
     if (!code)
-        code = bagi_lock_file(env, file, path, path, BAGI_LOCKED_BY_WRITER, err);
+        code =
+            bagi_lock_file(env, file, path, path, BAGI_LOCKED_BY_WRITER, err);
     if (!code)
         code = bagi_checksum_dir(
             &dir, NULL, &how, options, file, path, report, err);
