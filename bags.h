@@ -8043,43 +8043,35 @@ static bags_code bagi_check_worker(
 
 #define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once */
 
-/* Shards may be opened soon: from *next, which moves, to shard `stop` of the names. */
-static void bagi_shards_expect(const bagi_names *names, uint64_t first,
-    uint64_t step, size_t *next, size_t stop) {
-    bags_error ignored;
-    if (!names->env->io.expect)
-        return;
-    for (; *next < names->count && *next < stop; ++*next) {
-        if (names->names[*next].number % step != first)
-            continue;
-        char *path = bagi_shard_path(
-            names->env, names->path, names->names[*next], &ignored);
-        bagi_dir dir = bagi_dir_of(names->env, path);
-        if (path) {
-            bagi_dir_expect(&dir, "spec.json", "");
-            bagi_dir_expect(&dir, "refs", ".bag");
-        }
-        bagi_free_text(&names->env->memory, path);
-    }
-}
-
 /* Call each() with the directory of every shard of a worker, and its index among
- * the names, until it fails. */
+ * the names, until it fails. Those that follow may be opened soon. */
 static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
     uint64_t stop,
     bags_code (*each)(void *user, const bagi_dir *dir, size_t index),
     void *user, bags_error *err) {
+    const bagi_env *env = names->env;
     bags_code code = BAGS_OK;
-    size_t ahead = 0;
+    size_t ahead = env->io.expect ? 0 : SIZE_MAX;
     for (size_t i = 0; i < names->count && !code; i++) {
         if (names->names[i].number % stop != start)
             continue;
-        bagi_shards_expect(names, start, stop, &ahead, i + BAGI_SHARDS_AHEAD);
-        char *path =
-            bagi_shard_path(names->env, names->path, names->names[i], err);
-        bagi_dir dir = bagi_dir_of(names->env, path);
+        for (; ahead < names->count && ahead < i + BAGI_SHARDS_AHEAD; ahead++) {
+            bags_error ignored;
+            if (names->names[ahead].number % stop != start)
+                continue;
+            char *path = bagi_shard_path(
+                env, names->path, names->names[ahead], &ignored);
+            bagi_dir dir = bagi_dir_of(env, path);
+            if (path) {
+                bagi_dir_expect(&dir, "spec.json", "");
+                bagi_dir_expect(&dir, "refs", ".bag");
+            }
+            bagi_free_text(&env->memory, path);
+        }
+        char *path = bagi_shard_path(env, names->path, names->names[i], err);
+        bagi_dir dir = bagi_dir_of(env, path);
         code = path ? each(user, &dir, i) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&names->env->memory, path);
+        bagi_free_text(&env->memory, path);
     }
     return code;
 }
@@ -8132,37 +8124,26 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     return code;
 }
 
-/* True if a directory has the files of a finished shard, but lost spec.json: a
- * writer's record exists before the first of them, until it becomes spec.json. */
-static bags_code bagi_is_spec_lost(
-    const bagi_dir *dir, bool *lost, bags_error *err) {
-    bool single = false;
-    *lost = false;
-    bags_code code = bagi_dir_has(dir, "refs", ".bag", lost, err);
-    if (!code && *lost)
-        code = bagi_is_single(dir, &single, err);
-    *lost = *lost && !code && !single;
-    return code;
-}
-
-/* The error of a directory without spec.json: `code` and `what`, unless spec.json
- * was lost. */
+/* The error of a directory without spec.json: `code` and `what`, unless it has the
+ * files of a finished shard, but lost spec.json: a writer's record exists before the
+ * first of them, until it becomes spec.json. */
 BAGI_COLD static bags_code bagi_fail_without_spec(
     const bagi_dir *dir, bags_code code, const char *what, bags_error *err) {
-    bool lost = false;
-    bags_code failed = bagi_is_spec_lost(dir, &lost, err);
+    bool refs = false, single = false;
+    bags_code failed = bagi_dir_has(dir, "refs", ".bag", &refs, err);
+    if (!failed && refs)
+        failed = bagi_is_single(dir, &single, err);
     if (failed)
         return failed;
-    return bags_fail(err, code, "%s: %s", bagi_tail(dir->path),
-        lost ? "spec.json is missing; restore it from a copy or another shard"
-             : what);
+    if (refs && !single)
+        what = "spec.json is missing; restore it from a copy or another shard";
+    return bags_fail(err, code, "%s: %s", bagi_tail(dir->path), what);
 }
 
 BAGI_COLD static bags_code bagi_fail_unfinished(
     const bagi_dir *dir, bags_error *err) {
     return bagi_fail_without_spec(dir, BAGS_ERROR_UNFINISHED,
-        "unfinished (no spec.json); if its writer crashed, run `bags recover`; "
-        "BAGS_UNFINISHED_READ (--live) reads what has been flushed",
+        "unfinished (no spec.json); if its writer crashed, run `bags recover`",
         err);
 }
 
@@ -8393,30 +8374,25 @@ typedef struct bagi_scan {
     const char *reason; /* why the next one is not; NULL: there is none */
 } bagi_scan;
 
-/* The refs of the next datapoint. */
-static bags_code bagi_prefix_refs(bagi_cursor *cursor, const bagi_spec *spec,
+/* Go over the next datapoint, if it is complete: first its refs, which are the last
+ * of the cursors. Otherwise *reason states why it is not. */
+static bags_code bagi_prefix_next(bagi_cursor *cursors, const bagi_spec *spec,
     bagi_ref *refs, const char **reason, bags_error *err) {
+    size_t count = spec->count;
+    bagi_cursor *cursor = &cursors[count];
     bags_view row = {NULL, 0};
     bags_code code = bagi_cursor_complete(cursor, 1, reason, err);
     if (code || *reason)
         return code;
     uint64_t size = cursor->stop - cursor->start;
-    if (size > 5 + 23 * (uint64_t)spec->count) {
+    if (size > 5 + 23 * (uint64_t)count) {
         *reason = "a blob of refs.bag is too long";
         return BAGS_OK;
     }
     row.size = (size_t)size;
     code = bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
-    if (!code && !bagi_refs_parse(row, spec->types, spec->count, refs))
+    if (!code && !bagi_refs_parse(row, spec->types, count, refs))
         *reason = "a blob of refs.bag is damaged";
-    return code;
-}
-
-/* Go over the next datapoint, if it is complete. */
-static bags_code bagi_prefix_next(bagi_cursor *cursors, const bagi_spec *spec,
-    bagi_ref *refs, const char **reason, bags_error *err) {
-    size_t count = spec->count;
-    bags_code code = bagi_prefix_refs(&cursors[count], spec, refs, reason, err);
     for (size_t i = 0; i < count && !code && !*reason; i++) {
         if (refs[i].count && refs[i].first != cursors[i].next)
             *reason = "refs.bag and a journal disagree";
@@ -8484,29 +8460,6 @@ static bags_code bagi_has_mark(const bagi_env *env, const char *path,
     return code;
 }
 
-/* Create the mark, unless it exists. *made is true even if writing it failed. */
-static bags_code bagi_finalize_mark(
-    const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
-    bagi_job job;
-    bagi_stream stream;
-    bool exists = false;
-    bags_code code = bagi_dir_has(dir, BAGI_MARK, "", &exists, err);
-    if (code || exists)
-        return code;
-    memset(&job, 0, sizeof job);
-    memset(&stream, 0, sizeof stream);
-    bagi_job_init(&job, dir->env, no_sync);
-    stream.job = &job;
-    bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
-    *made = stream.handle != NULL;
-    if (!no_sync)
-        bagi_stream_sync(&stream);
-    bagi_stream_close(&stream);
-    if (!job.failure.code && !no_sync)
-        bagi_sync_dir(dir->env, dir->path, &job.failure);
-    return bagi_job_end(&job, err);
-}
-
 /* Open and lock spec.json of a finished shard, against other processes that change
  * what belongs to it. *file is to be closed, *path to be freed. */
 static bags_code bagi_lock_shard(
@@ -8515,11 +8468,10 @@ static bags_code bagi_lock_shard(
     *path = bagi_dir_path(dir, "spec.json", "", err);
     bags_code code = *path ? bagi_open(env, *path, BAGS_IO_READ, file, err)
                            : BAGS_ERROR_MEMORY;
-    return code ? code
-                : bagi_lock_file(env, *file, *path, dir->path,
-                      "locked by another process that writes it or its "
-                      "checksums",
-                      err);
+    if (code)
+        return code;
+    return bagi_lock_file(env, *file, *path, dir->path,
+        "locked by another process that writes it or its checksums", err);
 }
 
 static bags_code bagi_finalize_check(
@@ -8531,99 +8483,107 @@ static bags_code bagi_finalize_check(
     return code || finished ? code : bagi_fail_unfinished(dir, err);
 }
 
-/* List the shards, all of which must be finished. */
-static bags_code bagi_finalize_list(
-    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
-    bagi_sink sink = {err, NULL};
-    bags_code code = bagi_names_list(env, path, &sink, names);
-    if (!code && names->count == 0)
-        code = bags_fail(
-            err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
-    if (!code)
-        code = bagi_each_shard(names, 0, 1, bagi_finalize_check, err, err);
-    return code;
+/* True if shard `index` of a dataset without gaps has this name. */
+static bool bagi_is_numbered(bagi_name name, uint64_t index) {
+    return name.number == index && (name.digits == 6 || index > 999999);
 }
 
-/* Rename a shard whose spec.json no other process has locked. A directory that has
- * the new name, even an empty one, is a writer's: it must not be replaced. */
-static bags_code bagi_finalize_rename(
-    const bagi_env *env, const char *from, const char *to, bags_error *err) {
-    bagi_dir dir = bagi_dir_of(env, from);
+/* Give a shard, whose spec.json no other process has locked, the number `to`. A
+ * directory that has that name, even an empty one, is a writer's: it must not be
+ * replaced. */
+static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
+    bagi_name name, uint64_t to, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     void *file = NULL;
-    char *path = NULL;
-    bags_code code = bagi_lock_shard(&dir, &file, &path, err);
+    char *spec = NULL, *new_path = NULL;
+    char *old_path = bagi_shard_path(env, path, name, err);
+    if (old_path)
+        new_path = bagi_shard_path(env, path, bagi_shard_name(to), err);
+    bagi_dir dir = bagi_dir_of(env, old_path);
+    bags_code code =
+        new_path ? bagi_lock_shard(&dir, &file, &spec, err) : BAGS_ERROR_MEMORY;
     if (!code)
-        code = bagi_kind(env, to, &kind, err);
+        code = bagi_kind(env, new_path, &kind, err);
     if (!code && kind != BAGS_PATH_NONE)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: already exists: a writer has started it", bagi_tail(to));
+            "%s: already exists: a writer has started it", bagi_tail(new_path));
     if (!code)
-        code = bagi_check_same(env, file, path, err);
+        code = bagi_check_same(env, file, spec, err);
     bagi_close_read(env, file); /* before, for Windows */
-    bagi_free_text(&env->memory, path);
-    return code ? code
-                : bagi_fail_system(err, env->io.rename(env->io.user, from, to),
-                      from, "rename");
-}
-
-/* Give a shard the number `to`, unless it has it. */
-static bags_code bagi_finalize_number(const bagi_env *env, const char *path,
-    bagi_name from, uint64_t to, uint64_t *count, bags_error *err) {
-    if (from.number == to && (from.digits == 6 || to > 999999))
-        return BAGS_OK;
-    char *old_path = bagi_shard_path(env, path, from, err);
-    char *new_path =
-        old_path ? bagi_shard_path(env, path, bagi_shard_name(to), err) : NULL;
-    bags_code code = new_path
-                         ? bagi_finalize_rename(env, old_path, new_path, err)
-                         : BAGS_ERROR_MEMORY;
-    *count += !code;
+    if (!code)
+        code = bagi_fail_system(err,
+            env->io.rename(env->io.user, old_path, new_path), old_path,
+            "rename");
+    bagi_free_text(&env->memory, spec);
     bagi_free_text(&env->memory, old_path);
     bagi_free_text(&env->memory, new_path);
     return code;
 }
 
 /* Rename in order of the numbers: the number that a shard gets is free, since those
- * below have moved already, and it never moves up. The first is renamed alone, so
- * that the mark is where a claim searches for it, and the others are listed after
- * that: of a worker that claims a shard and finds no mark, the shard is seen here. */
+ * below have moved already, and it never moves up. In the first of two rounds, the
+ * first shard is marked and renamed alone, so that the mark is where a claim searches
+ * for it; the others are listed after that: of a worker that claims a shard and finds
+ * no mark, the shard is seen here. A dataset without gaps keeps its numbers, and gets
+ * no mark. */
 BAGS_API bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_finalize_options, options);
     bagi_env env = bagi_env_of(&options->env);
+    bagi_dir dataset = bagi_dir_of(&env, path), first = bagi_dir_of(&env, NULL);
+    bagi_sink sink = {err, NULL};
     bagi_names names;
+    bagi_job job;
+    bagi_stream stream;
     uint64_t count = 0;
-    bool made = false;
-    bagi_dir dataset = bagi_dir_of(&env, path);
+    bool marked = false, made = false, gaps = true;
+    bool no_sync = options->no_sync;
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_check_mixed(&dataset, err);
-    if (code)
-        return code;
-    code = bagi_finalize_list(&env, path, &names, err);
-    char *first =
-        code ? NULL : bagi_shard_path(&env, path, names.names[0], err);
-    bagi_dir dir = bagi_dir_of(&env, first);
-    if (!code)
-        code = first ? bagi_finalize_mark(&dir, options->no_sync, &made, err)
-                     : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = bagi_finalize_number(&env, path, names.names[0], 0, &count, err);
-    bagi_names_free(&names);
-    if (!code)
-        code = bagi_finalize_list(&env, path, &names, err);
-    for (size_t i = 1; i < names.count && !code; i++)
-        code = bagi_finalize_number(&env, path, names.names[i], i, &count, err);
-    bagi_names_free(&names);
-    if (!code && count && !options->no_sync)
+    for (int round = 0; round < 2 && gaps && !code; round++) {
+        code = bagi_names_list(&env, path, &sink, &names);
+        if (!code && names.count == 0)
+            code = bags_fail(
+                err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
+        if (!code)
+            code = bagi_each_shard(&names, 0, 1, bagi_finalize_check, err, err);
+        gaps = false;
+        for (size_t i = 0; i < names.count && !code; i++)
+            gaps = gaps || !bagi_is_numbered(names.names[i], i);
+        if (gaps && round == 0) {
+            first.path = bagi_shard_path(&env, path, names.names[0], err);
+            code = first.path
+                       ? bagi_dir_has(&first, BAGI_MARK, "", &marked, err)
+                       : BAGS_ERROR_MEMORY;
+            if (!code && !marked) {
+                bagi_stream_init(&stream, &job, &env, no_sync);
+                bagi_stream_open(
+                    &stream, &first, BAGI_MARK, "", BAGS_IO_CREATE);
+                made = stream.handle != NULL;
+                if (!no_sync)
+                    bagi_stream_sync(&stream);
+                bagi_stream_close(&stream);
+                if (!job.failure.code && !no_sync)
+                    bagi_sync_dir(&env, first.path, &job.failure);
+                code = bagi_job_end(&job, err);
+            }
+        }
+        for (size_t i = 0; i < (round ? names.count : 1) && gaps && !code; i++)
+            if (!bagi_is_numbered(names.names[i], i)) {
+                code = bagi_finalize_rename(&env, path, names.names[i], i, err);
+                count += !code;
+            }
+        bagi_names_free(&names);
+    }
+    if (!code && count && !no_sync)
         code = bagi_sync_dir(&env, path, err);
     if (code && made && !count) {
         bags_error ignored;
-        bagi_dir_remove(&dir, BAGI_MARK, "", &ignored);
+        bagi_dir_remove(&first, BAGI_MARK, "", &ignored);
     }
-    bagi_free_text(&env.memory, first);
+    bagi_dir_free(&first);
     if (!code && renamed)
         *renamed = count;
     return code;
