@@ -1108,12 +1108,14 @@ typedef struct bags_writer_options {
  *
  * A worker's own shards W, W + K, ... have no gaps: a missing one was lost, which is
  * an error, with and without `resume`. After bags_finalize the numbers no longer
- * tell who wrote a shard, and workers are refused. With `append` they are not: an
- * unfinished shard of this worker is continued, and the next ones are numbered after
- * all that exist. One writer (K = 1) leaves no gaps then. Several may append at
- * once, each with its own number: they never share a shard, but leave gaps, which
- * bags_finalize closes again. What `append` counts as resumed is not what this
- * worker wrote before: its inputs must all be new.
+ * tell who wrote a shard, and workers are refused. With `append` they are not: the next
+ * shards are numbered after all that exist. An unfinished shard with datapoints is
+ * continued only if `append` started it after bags_finalize; otherwise the input that
+ * it is from could not be resumed any more: resume or recover it first. One writer
+ * (K = 1) leaves no gaps then. Several may append at once, each with its own number:
+ * they never share a shard, but leave gaps, which bags_finalize closes again. What
+ * `append` counts as resumed is not what this worker wrote before: its inputs must all
+ * be new.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
@@ -1125,6 +1127,7 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_CORRUPT   resume, and the path has both spec.json and shards; or a
  *                        shard cannot be recovered
  *   BAGS_ERROR_LOCKED    resume, and a running writer holds this worker's shard
+ *   BAGS_ERROR_UNFINISHED  append, and this worker's shard is unfinished
  *   BAGS_ERROR_FIELD     a name is duplicate, or cannot be a file name on every
  *                        system: refs, a leading '.', control characters,
  *                        / \ : * ? " < > |, device names such as "con"
@@ -1316,10 +1319,11 @@ typedef struct bags_finalize_options {
  * 000001, ...; Python readers need that. Order and content do not change.
  * *renamed, which may be NULL, receives how many were renamed.
  *
- * Before it renames, it leaves a mark: the file `finalized` in the first shard, which
- * readers ignore. From then on a worker that opens the dataset, or claims another
- * shard, is refused, since the numbers no longer tell which worker wrote a shard; only
- * `append` continues. A failure before the first shard is renamed removes the mark.
+ * A dataset without gaps is not changed. Otherwise it leaves a mark before it renames:
+ * the file `finalized` in the first shard, which readers ignore. From then on a worker
+ * that opens the dataset, or claims another shard, is refused, since the numbers no
+ * longer tell which worker wrote a shard; only `append` continues. A failure before the
+ * first shard is renamed removes the mark.
  *
  * If it is interrupted, the dataset is intact with other gaps; repeat it. Call it
  * when all workers are done and no reader has the dataset open.
@@ -9795,14 +9799,20 @@ static bags_code bagi_writer_scan(
                      bagi_tail(dir->path));
 }
 
+typedef enum bagi_taking {
+    BAGI_TAKE,         /* continue it, or remove it */
+    BAGI_TAKE_EMPTY,   /* fail if it has a datapoint */
+    BAGI_TAKE_NOTHING, /* only find out what would be done */
+} bagi_taking;
+
 /*
  * Take over the shard at a path, which is taken over too, unless it is *finished:
  * lock its record, find its complete datapoints, and continue after them, or remove it
  * if there are none. Its fields must be the writer's; a writer that has none gets
- * those of the record. With dry_run it is only found out what would be done.
+ * those of the record.
  */
-static bags_code bagi_writer_take(bags_writer *writer, char *path, bool dry_run,
-    bool *finished, bagi_scan *found) {
+static bags_code bagi_writer_take(bags_writer *writer, char *path,
+    bagi_taking taking, bool *finished, bagi_scan *found) {
     const bags_allocator *memory = &writer->job.env.memory;
     const bags_io *io = &writer->job.env.io;
     const bagi_dir *dir = &writer->dir;
@@ -9829,8 +9839,8 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path, bool dry_run,
     /* Lock the record before it is read. Without one, nothing was written. */
     code = bagi_dir_has(dir, "spec.json", ".partial", &record, &why);
     if (!code && record)
-        code = bagi_writer_open_record(
-            writer, dry_run ? BAGS_IO_READ : BAGS_IO_WRITE, &why);
+        code = bagi_writer_open_record(writer,
+            taking == BAGI_TAKE_NOTHING ? BAGS_IO_READ : BAGS_IO_WRITE, &why);
     if (!code && record)
         code = bagi_dir_read(dir, "spec.json", ".partial", BAGI_SPEC_MAX, &text,
             &size, NULL, &why);
@@ -9870,8 +9880,14 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path, bool dry_run,
         *failure = why;
         return code;
     }
-    if (dry_run)
+    if (taking == BAGI_TAKE_NOTHING)
         return BAGS_OK;
+    if (found->length && taking == BAGI_TAKE_EMPTY)
+        return bags_fail(failure, BAGS_ERROR_UNFINISHED,
+            "%s: unfinished (datapoints: %" PRIu64 "); `resume` (--resume) "
+            "continues the input that they are from, `bags recover` keeps only "
+            "them; append after that",
+            bagi_tail(path), found->length);
     if (!found->length) {
         code = bagi_writer_discard(writer, known, &other, failure);
         if (other)
@@ -9939,6 +9955,10 @@ static bags_code bagi_writer_resume(
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
     size_t last = 0;
+    /* What was appended before finalize may be the input of a worker, which must be
+     * able to resume it. */
+    bagi_taking taking =
+        writer->options.append && !finalized ? BAGI_TAKE_EMPTY : BAGI_TAKE;
     bagi_common common;
     bags_code code = BAGS_OK;
     memset(&common, 0, sizeof common);
@@ -9953,7 +9973,7 @@ static bags_code bagi_writer_resume(
             continue;
         writer->number = number;
         code = bagi_writer_take(writer,
-            bagi_shard_path(env, writer->path, names->names[i], err), false,
+            bagi_shard_path(env, writer->path, names->names[i], err), taking,
             &finished, &found);
         if (!code && finished) {
             bagi_sink sink = {err, NULL};
@@ -10033,7 +10053,8 @@ static bags_code bagi_writer_start(bags_writer *writer) {
         code = bagi_writer_take(writer,
             bagi_copy_text(
                 &env->memory, writer->path, strlen(writer->path), err),
-            false, &finished, &found);
+            writer->options.append ? BAGI_TAKE_EMPTY : BAGI_TAKE, &finished,
+            &found);
         writer->resumed = found.length;
         if (!code && !found.length)
             code = bagi_writer_claim(writer);
@@ -10205,7 +10226,7 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
     bags_code code = bagi_writer_take(writer,
         bagi_copy_text(&work->env.memory, dir->path, strlen(dir->path),
             &writer->job.failure),
-        dry_run, &finished, &found);
+        dry_run ? BAGI_TAKE_NOTHING : BAGI_TAKE, &finished, &found);
     if (!code && !finished) {
         done->length = found.length;
         done->truncated = found.trailing;
