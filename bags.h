@@ -9806,7 +9806,7 @@ typedef enum bagi_taking {
 } bagi_taking;
 
 /*
- * Take over the shard at a path, which is taken over too, unless it is *finished:
+ * Take over the shard at a path, which is taken over too. Unless it is *finished:
  * lock its record, find its complete datapoints, and continue after them, or remove it
  * if there are none. Its fields must be the writer's; a writer that has none gets
  * those of the record.
@@ -9831,10 +9831,8 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
         return failure->code;
     writer->dir.path = path;
     bags_code code = bagi_is_finished(dir, finished, failure);
-    if (code || *finished) {
-        bagi_writer_leave(writer);
+    if (code || *finished)
         return code;
-    }
 
     /* Lock the record before it is read. Without one, nothing was written. */
     code = bagi_dir_has(dir, "spec.json", ".partial", &record, &why);
@@ -9872,10 +9870,8 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
                      : bagi_fail_system(&why, error, path, "list");
     }
     if (code && !writer->held && !bagi_is_finished(dir, finished, &ignored) &&
-        *finished) {
-        bagi_writer_leave(writer); /* meanwhile, by its writer or a recovery */
-        return BAGS_OK;
-    }
+        *finished)
+        return BAGS_OK; /* meanwhile, by its writer or a recovery */
     if (code) {
         *failure = why;
         return code;
@@ -9979,17 +9975,13 @@ static bags_code bagi_writer_resume(
             bagi_sink sink = {err, NULL};
             bagi_how how;
             memset(&how, 0, sizeof how);
-            char *path =
-                bagi_shard_path(env, writer->path, names->names[i], err);
-            bagi_dir dir = bagi_dir_of(env, path);
-            code = path ? bagi_shard_open(
-                              &common, &dir, false, &how, &length, &sink)
-                        : BAGS_ERROR_MEMORY;
-            bagi_free_text(&env->memory, path);
+            code = bagi_shard_open(
+                &common, &writer->dir, false, &how, &length, &sink);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
                 code = bags_fail(err, BAGS_ERROR_EXISTS,
                     "%s: has shards with other fields",
                     bagi_tail(writer->path));
+            bagi_writer_leave(writer);
             writer->number = bagi_shard_after(number, stop);
         }
         writer->resumed += finished ? length : found.length;
@@ -10056,8 +10048,10 @@ static bags_code bagi_writer_start(bags_writer *writer) {
             writer->options.append ? BAGI_TAKE_EMPTY : BAGI_TAKE, &finished,
             &found);
         writer->resumed = found.length;
-        if (!code && !found.length)
+        if (!code && !found.length) {
+            bagi_writer_leave(writer);
             code = bagi_writer_claim(writer);
+        }
     }
     bagi_names_free(&names);
     return code;
@@ -10307,62 +10301,29 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     return code;
 }
 
-/* A standalone Bag that was left: keep its complete blobs, and write the table. If
- * it is `finished` as far as its table shows, its blobs may still not match their
- * checksums. */
-static void bagi_recover_left(const bagi_recovering *work, bag_writer *writer,
-    bag_reader *bag, bool finished, bags_recovered *done) {
-    bags_error *failure = &writer->job.failure;
-    const char *reason = NULL;
-    bagi_how how;
-    bool checksums = false;
-    memset(&how, 0, sizeof how);
-    how.name = "";
-    how.no_mmap = how.unfinished = true;
-    bagi_dir_has(&writer->dir, "", ".crc", &checksums, failure);
-    if (checksums && !failure->code)
-        bagi_crcs_open(bag, &writer->dir, &how, failure);
-    if (!failure->code)
-        bagi_bag_keep_complete(bag, &reason, &done->truncated, failure);
-    if (!failure->code && reason && bag->length == 0)
-        bags_fail(failure, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: its .idx lists blobs, but none is "
-            "complete "
-            "(%s)",
-            bagi_tail(bag->file[BAGI_BLOBS].path), reason);
-    if (!failure->code && reason && finished)
-        bags_fail(failure, BAGS_ERROR_CORRUPT,
-            "%s: finished, but blob %" PRIu64 " is damaged (%s); nothing was "
-            "changed",
-            bagi_tail(bag->file[BAGI_BLOBS].path), bag->length, reason);
-    if (failure->code || finished) {
-        done->truncated = 0;
-        return;
-    }
-    done->action = BAGS_RECOVERY_FINISHED;
-    done->length = bag->length;
-    done->reason = reason ? reason : "";
-    if (work->options.dry_run)
-        return;
-    if (checksums)
-        bagi_output_add_checksums(&writer->output);
-    bagi_output_continue(
-        &writer->output, &writer->dir, "", bag->length, bag->limit);
-}
-
+/* Recover a standalone Bag that was left: keep its complete blobs, and write the table.
+ * A Bag that is `finished` as far as its table shows may still have blobs that do not
+ * match their checksums, which no crash explains. */
 static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bags_recovered *done, bags_error *err) {
+    const bagi_env *env = &work->env;
+    bool dry_run = work->options.dry_run, left = false, finished = false;
+    bool journal = false, checksums = false;
+    const char *reason = NULL;
     bag_writer_options options;
     bag_reader bag;
-    bool left = false, finished = false, journal = false;
+    bagi_how how;
     memset(&bag, 0, sizeof bag);
+    memset(&how, 0, sizeof how);
     memset(&options, 0, sizeof options);
+    how.name = "";
+    how.no_mmap = how.unfinished = true;
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
     options.buffer_size = BAGI_RECOVER_BUFFER;
-    options.env.allocator = &work->env.memory;
-    options.env.io = &work->env.io;
-    bags_code code = bagi_check_standalone(&work->env, path, err);
+    options.env.allocator = &env->memory;
+    options.env.io = &env->io;
+    bags_code code = bagi_check_standalone(env, path, err);
     if (!code && !bagi_is_bag_path(path))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: a standalone Bag's name must end in .bag", bagi_tail(path));
@@ -10371,24 +10332,52 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         return err->code;
     bags_error *failure = &writer->job.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    bag.env = &writer->job.env;
+
+    /* The lock belongs to the file: a dry run, which holds none, opens it again. */
     bagi_dir_has(&writer->dir, "", ".idx", &journal, failure);
     bagi_stream_open(blobs, &writer->dir, "", ".bag",
-        journal && !work->options.dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
+        journal && !dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
-        bagi_lock_file(&work->env, blobs->handle, path, path,
-            BAGI_LOCKED_BY_WRITER, failure);
-    bagi_bag_writer_check(writer);
-    if (!failure->code && work->options.dry_run) { /* it holds no lock */
+        bagi_lock_file(
+            env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER, failure);
+    if (!failure->code && dry_run) {
         bagi_stream_forget(blobs);
         bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_READ);
     }
-    bag.env = &writer->job.env;
     if (!failure->code)
         bagi_recover_examine(&writer->dir, &bag, &left, &finished, failure);
-    if (left)
-        bagi_recover_left(work, writer, &bag, finished, done);
+    if (!failure->code && left)
+        bagi_dir_has(&writer->dir, "", ".crc", &checksums, failure);
+    if (!failure->code && left && checksums)
+        bagi_crcs_open(&bag, &writer->dir, &how, failure);
+    if (!failure->code && left)
+        bagi_bag_keep_complete(&bag, &reason, &done->truncated, failure);
+    if (!failure->code && reason && bag.length == 0)
+        bags_fail(failure, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: its .idx lists blobs, but none is "
+            "complete (%s)",
+            bagi_tail(path), reason);
+    else if (!failure->code && reason && finished)
+        bags_fail(failure, BAGS_ERROR_CORRUPT,
+            "%s: finished, but blob %" PRIu64 " is damaged (%s); nothing was "
+            "changed",
+            bagi_tail(path), bag.length, reason);
+    if (failure->code || !left || finished) {
+        done->truncated = 0;
+    } else {
+        done->action = BAGS_RECOVERY_FINISHED;
+        done->length = bag.length;
+        done->reason = reason ? reason : "";
+    }
+    if (done->action && !dry_run) {
+        if (checksums)
+            bagi_output_add_checksums(&writer->output);
+        bagi_output_continue(
+            &writer->output, &writer->dir, "", bag.length, bag.limit);
+    }
     bagi_bag_release(&bag);
-    if (done->action && !work->options.dry_run && !failure->code)
+    if (done->action && !dry_run && !failure->code)
         return bag_writer_close(writer, err);
     bagi_output_close(&writer->output);
     code = bagi_job_end(&writer->job, err);
