@@ -6885,8 +6885,16 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
  * >>bag-write
  * A Bag that is being written is an array of three streams: its blobs, their CRCs
  * (optional), and the journal of their ends, which becomes the table when the Bag
- * is finished. A stream keeps the first failure of its writer and does nothing after
- * it, so that callers check once.
+ * is finished. Owns the buffers and the order in which they reach the system; called
+ * by bag_writer_*, which end this section, and by >>dataset-write.
+ *
+ *   - A job keeps the first failure of its streams; after it they do nothing, so that
+ *     callers check once.
+ *   - An entry of the journal reaches the system after the blob that it ends, and that
+ *     blob's CRC; so a prefix of the journal is always valid.
+ *   - Bytes of a file after `end` are leftovers: written over, or truncated before the
+ *     Bag is finished.
+ *   - No memory grows with the Bag.
  * ====================================================================== */
 
 /* What the streams of a writer share. */
@@ -7556,7 +7564,11 @@ BAGS_API void bag_writer_abort(bag_writer *writer) {
 /* ========================================================================
  * >>spec
  * The fields of a dataset, sorted by name as they are on disk, with their types and
- * codecs; and spec.json, which lists them.
+ * codecs; and spec.json, which lists them. Owns the rules for field names: what
+ * writers refuse is what some system cannot read, what readers refuse would lead
+ * outside the dataset. A spec is filled, then sealed, and does not change after that.
+ * All shards of a dataset have the same one: see bagi_common. Called by readers,
+ * writers, recovery and verify.
  * ====================================================================== */
 
 #define BAGI_SPEC_MAX ((size_t)1 << 20)
@@ -7868,33 +7880,18 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
 
 /* ========================================================================
  * >>shards
- * The numbered directories of a dataset, and what is in one.
+ * The numbered directories of a dataset, and what is in one: which names are shards,
+ * whether a directory is a finished shard, an unfinished one or neither, how the Bags
+ * of either are opened, and which of their datapoints are complete. Called by the
+ * dataset reader, verify, checksum, the writer and recovery; nothing here changes a
+ * shard, except that bags_finalize renames it.
  *
- * The life of a shard on disk; the function that makes each transition is named at
- * its arrow, and where it can be interrupted, what is left can be recovered:
+ *   - spec.json makes a directory a finished shard. spec.json.partial, which becomes
+ *     spec.json, makes it an unfinished one. Neither: it is none of the writer's.
+ *   - Numbers order shards; a number with leading zeros is the same number.
+ *   - Faults go to a sink: opening stops at the first one, verify reports them all.
  *
- *                    bagi_writer_claim           bagi_writer_commit
- *     (no directory) ------------> UNFINISHED -----------------------> FINISHED
- *           ^                       |      ^                           spec.json
- *           |   bagi_writer_discard |      | bagi_writer_resume,
- *           |   (no datapoint)      |      | bags_recover: lock, scan,
- *           +-----------------------+      | truncate, continue
- *                                   v      |
- *                              CRASHED (the same files, not locked)
- *
- *     UNFINISHED  spec.json.partial, locked by the writer as long as it lives, which
- *                 checks that its path still leads to the file that it locked before
- *                 it renames or removes anything (bagi_writer_check);
- *                 NAME.bag without a table; NAME.idx; NAME.crc without a trailer.
- *                 What reaches the system does so in this order: blobs and CRCs of
- *                 the fields, their .idx, refs.bag and refs.crc, refs.idx. A
- *                 datapoint exists once its entry in refs.idx does.
- *     FINISHED    spec.json was renamed from spec.json.partial after every table
- *                 was on the disk. NAME.idx is removed, or kept if requested.
- *
- * Locks: spec.json.partial of a shard, NAME.bag of a standalone Bag; both belong to
- * the one writer or recovery that changes the files. spec.json of a finished shard, by
- * bags_checksum and bags_finalize. Readers lock nothing.
+ * Its life on disk, and who locks which file, is drawn in >>dataset-write.
  * ====================================================================== */
 
 /* ---- faults ---- */
