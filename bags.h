@@ -7125,7 +7125,7 @@ static void bagi_stream_truncate(bagi_stream *stream) {
     stream->high = stream->reserved = stream->end;
 }
 
-static void bagi_stream_sync(const bagi_stream *stream) {
+static void bagi_stream_sync(bagi_stream *stream) {
     const bags_io *io = &stream->job->env.io;
     if (!bagi_stream_idle(stream))
         bagi_stream_fail(stream, io->sync(io->user, stream->handle), "sync");
@@ -7250,15 +7250,23 @@ static void bagi_output_open(
                 &output->stream[i], dir, name, bagi_suffix[i], mode);
 }
 
-/* Everything that an entry of the journal refers to is written before it. */
-static void bagi_output_flush_blobs(bagi_output *output) {
-    bagi_stream_flush(&output->stream[BAGI_BLOBS]);
-    bagi_stream_flush(&output->stream[BAGI_CRCS]);
+/* Which streams of a Bag: those that the entries of the journal refer to, which are
+ * written before it, and stay when the Bag is finished; and the journal. */
+#define BAGI_CONTENT (1U << BAGI_BLOBS | 1U << BAGI_CRCS)
+#define BAGI_JOURNAL (1U << BAGI_ENDS)
+#define BAGI_STREAMS (BAGI_CONTENT | BAGI_JOURNAL)
+
+/* Do the same with these streams of several Bags. */
+static void bagi_outputs_each(bagi_output *outputs, size_t count,
+    unsigned streams, void (*each)(bagi_stream *stream)) {
+    for (size_t i = 0; i < count; i++)
+        for (int k = 0; k < BAGI_FILES; k++)
+            if (streams >> k & 1)
+                each(&outputs[i].stream[k]);
 }
 
 static void bagi_output_flush(bagi_output *output) {
-    for (int i = 0; i < BAGI_FILES; i++)
-        bagi_stream_flush(&output->stream[i]);
+    bagi_outputs_each(output, 1, BAGI_STREAMS, bagi_stream_flush);
 }
 
 /* The blob does not fit into its buffer, or its entry would fill the other. When a
@@ -7275,7 +7283,7 @@ BAGI_NOINLINE static void bagi_output_spill(
         bagi_stream_flush(&output->stream[BAGI_CRCS]);
         bagi_stream_empty(ends);
     } else {
-        bagi_output_flush_blobs(output);
+        bagi_outputs_each(output, 1, BAGI_CONTENT, bagi_stream_flush);
     }
     bagi_store_u64(entry, blobs->end);
     bagi_stream_append(ends, entry, sizeof entry);
@@ -7319,17 +7327,12 @@ static void bagi_output_rewind(
     output->length = length;
 }
 
-static void bagi_output_truncate(bagi_output *output) {
-    for (int i = 0; i < BAGI_FILES; i++)
-        bagi_stream_truncate(&output->stream[i]);
-}
-
 /* Continue a Bag that a writer left, after `length` blobs that end at `end`. */
 static void bagi_output_continue(bagi_output *output, const bagi_dir *dir,
     const char *name, uint64_t length, uint64_t end) {
     bagi_output_open(output, dir, name, BAGS_IO_WRITE);
     bagi_output_rewind(output, length, end);
-    bagi_output_truncate(output);
+    bagi_outputs_each(output, 1, BAGI_STREAMS, bagi_stream_truncate);
     output->kept_length = output->resumed_length = length;
     output->kept_end = output->resumed_end = end;
 }
@@ -7337,11 +7340,6 @@ static void bagi_output_continue(bagi_output *output, const bagi_dir *dir,
 /* Size of the Bag if it were closed now. */
 static uint64_t bagi_output_size(const bagi_output *output) {
     return output->stream[BAGI_BLOBS].end + 8 * (output->length + 1);
-}
-
-static void bagi_output_sync(const bagi_output *output) {
-    for (int i = 0; i < BAGI_FILES; i++)
-        bagi_stream_sync(&output->stream[i]);
 }
 
 /* Make the Bag complete, except for the trailer of its checksums; the files stay
@@ -7384,18 +7382,6 @@ static void bagi_output_seal(bagi_output *output, bool no_sync) {
         bagi_stream_sync(&output->stream[BAGI_BLOBS]);
         bagi_stream_sync(crcs);
     }
-}
-
-/* Close the files that stay when the Bag is finished. */
-static void bagi_output_close_kept(bagi_output *output) {
-    bagi_stream_close(&output->stream[BAGI_BLOBS]);
-    bagi_stream_close(&output->stream[BAGI_CRCS]);
-}
-
-static void bagi_output_close(bagi_output *output) {
-    for (int i = 0; i < BAGI_FILES; i++)
-        bagi_stream_close(&output->stream[i]);
-    output->checksums = false;
 }
 
 /* ---- standalone Bags ---- */
@@ -7511,7 +7497,7 @@ BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     if (code)
         return code;
     bagi_job *job = &writer->job;
-    bagi_output_sync(&writer->output);
+    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_sync);
     if (!job->failure.code)
         bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
             &job->failure);
@@ -7542,10 +7528,10 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
         bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
             &job->failure);
     if (!job->failure.code)
-        bagi_output_close_kept(&writer->output);
+        bagi_outputs_each(&writer->output, 1, BAGI_CONTENT, bagi_stream_close);
     if (!job->failure.code && !writer->keep_idx)
         bagi_stream_remove(&writer->output.stream[BAGI_ENDS]);
-    bagi_output_close(&writer->output);
+    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
     bags_code code = bagi_job_end(job, err);
     bagi_bag_writer_free(writer);
     return code;
@@ -7554,8 +7540,8 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
 BAGS_API void bag_writer_abort(bag_writer *writer) {
     if (!writer)
         return;
-    for (int i = 0; i < BAGI_FILES; i++) /* in a child they are only closed */
-        bagi_stream_remove(&writer->output.stream[i]);
+    /* In a child process they are only closed. */
+    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_remove);
     bagi_bag_writer_free(writer);
 }
 
@@ -8705,6 +8691,14 @@ struct bags_writer {
     uint64_t refused;      /* reported, and how many there were */
 };
 
+/* Do the same with these streams of all Bags of the shard. */
+static void bagi_writer_each(
+    bags_writer *writer, unsigned streams, void (*each)(bagi_stream *stream)) {
+    if (writer->outputs)
+        bagi_outputs_each(
+            writer->outputs, writer->spec.count + 1, streams, each);
+}
+
 /* ---- claiming a shard ---- */
 
 /* Let all Bags of the shard have checksums. */
@@ -8797,7 +8791,8 @@ static bags_code bagi_writer_open_record(
 /* Forget the shard; its files stay as they are. */
 static void bagi_writer_leave(bags_writer *writer) {
     for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
-        bagi_output_close(&writer->outputs[i]);
+        writer->outputs[i].checksums = false;
+    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
     bagi_stream_forget(&writer->record);
     bagi_dir_free(&writer->dir);
     writer->dir.path = NULL;
@@ -8876,8 +8871,7 @@ static bags_code bagi_writer_discard(
         code = bagi_check_same(dir->env, record->handle, record->path, err);
     if (!code)
         code = bagi_is_finished(dir, &finished, err);
-    for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
-        bagi_output_close(&writer->outputs[i]);
+    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
     if (!code && known && held && !finished)
         code = bagi_writer_remove(writer, ".idx", ".bag", err);
     if (!code && known && held && !finished)
@@ -9013,9 +9007,8 @@ static void bagi_writer_claim_once(bags_writer *writer) {
          * here. */
         bool known = err->code != BAGS_ERROR_EXISTS;
         bags_error ignored;
-        for (size_t i = writer->spec.count + 1; !known && i-- > 0;)
-            for (int k = BAGI_FILES; k-- > 0;)
-                bagi_stream_remove(&writer->outputs[i].stream[k]);
+        if (!known)
+            bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_remove);
         bagi_writer_drop(writer, known, &ignored);
     }
 }
@@ -9042,10 +9035,9 @@ static bags_code bagi_writer_claim(bags_writer *writer) {
 /* ---- flushing and finishing ---- */
 
 static void bagi_writer_flush_fields(bags_writer *writer) {
-    for (size_t i = 0; i < writer->spec.count; i++)
-        bagi_output_flush_blobs(&writer->outputs[i]);
-    for (size_t i = 0; i < writer->spec.count; i++)
-        bagi_stream_flush(&writer->outputs[i].stream[BAGI_ENDS]);
+    size_t count = writer->spec.count;
+    bagi_outputs_each(writer->outputs, count, BAGI_CONTENT, bagi_stream_flush);
+    bagi_outputs_each(writer->outputs, count, BAGI_JOURNAL, bagi_stream_flush);
 }
 
 static void bagi_writer_flush_all(bags_writer *writer) {
@@ -9266,8 +9258,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         trailer->name = bagi_crc_text(bagi_spec_name(&writer->spec, i));
         bagi_output_seal(&writer->outputs[i], no_sync);
     }
-    for (size_t i = 0; i < count; i++)
-        bagi_output_close_kept(&writer->outputs[i]);
+    bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
 
     /* A shard that was started without checksums gets them before it is committed. */
     if (writer->options.checksum && !checksums && !failure->code) {
@@ -9311,8 +9302,8 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         bagi_writer_sync_parents(writer);
     if (failure->code)
         return failure->code;
-    for (size_t i = 0; i < count && !keep_idx; i++)
-        bagi_stream_remove(&writer->outputs[i].stream[BAGI_ENDS]);
+    if (!keep_idx)
+        bagi_writer_each(writer, BAGI_JOURNAL, bagi_stream_remove);
     bagi_writer_leave(writer);
     writer->shards++;
     writer->number =
@@ -9615,8 +9606,7 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     bags_code code = bags_writer_flush(writer, err);
     if (code || !writer->dir.path)
         return code;
-    for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_sync(&writer->outputs[i]);
+    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_sync);
     bagi_stream_sync(&writer->record);
     if (!writer->job.failure.code)
         bagi_sync_dir(&writer->job.env, writer->dir.path, &writer->job.failure);
@@ -10173,12 +10163,11 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     bool ours = bagi_job_is_ours(&writer->job, writer->path);
     if (ours && writer->resumed_shard && !writer->committed) {
         writer->job.failure.code = BAGS_OK; /* truncate in any case */
-        for (size_t i = 0; i <= writer->spec.count; i++) {
-            bagi_output *output = &writer->outputs[i];
-            bagi_output_rewind(
-                output, output->resumed_length, output->resumed_end);
-            bagi_output_truncate(output);
-        }
+        for (size_t i = 0; i <= writer->spec.count; i++)
+            bagi_output_rewind(&writer->outputs[i],
+                writer->outputs[i].resumed_length,
+                writer->outputs[i].resumed_end);
+        bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_truncate);
     } else if (ours && !writer->resumed_shard) {
         bagi_writer_drop(writer, true, &ignored);
     }
@@ -10376,7 +10365,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bagi_bag_release(&bag);
     if (done->action && !dry_run && !failure->code)
         return bag_writer_close(writer, err);
-    bagi_output_close(&writer->output);
+    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
     code = bagi_job_end(&writer->job, err);
     bagi_bag_writer_free(writer);
     return code;
