@@ -7313,11 +7313,6 @@ static inline void bagi_output_append(
     output->length++;
 }
 
-static void bagi_output_keep(bagi_output *output) {
-    output->kept_length = output->length;
-    output->kept_end = output->stream[BAGI_BLOBS].end;
-}
-
 static void bagi_output_rewind(
     bagi_output *output, uint64_t length, uint64_t end) {
     for (int i = 0; i < BAGI_FILES; i++)
@@ -8269,24 +8264,6 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     return bagi_report_file(sink, NULL, code);
 }
 
-/* What the trailers of a finished shard's checksums must contain, as they are now; all
- * must exist. */
-static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
-    bool split, bagi_record *record, bags_error *err) {
-    uint32_t bound = record->spec;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < spec->count + !split && !code; i++) {
-        const char *name = bagi_spec_name(spec, i);
-        bagi_trailer trailer;
-        code = bagi_crcs_read_trailer(dir, name, &trailer, err);
-        if (!code)
-            bound = bagi_bind(bound, name, trailer.crcs);
-    }
-    record->bound = bound;
-    record->is_bound = !code;
-    return code;
-}
-
 /*
  * Open a finished shard by its spec.json, as *how states apart from names: its number
  * of datapoints, and in *how its variant and what its files are compared with.
@@ -8299,9 +8276,19 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
         bagi_common_read(common, dir, "", NULL, &how->record, sink->err);
     if (!code)
         code = bagi_shard_variant(dir, &common->spec, &split, sink);
-    if (!code && how->verify_checksums)
-        code =
-            bagi_shard_bind(dir, &common->spec, split, &how->record, sink->err);
+    /* What the trailers of its checksums, which must all exist, contain now. */
+    const bagi_spec *spec = &common->spec;
+    bool bind = !code && how->verify_checksums;
+    uint32_t bound = how->record.spec;
+    for (size_t i = 0; bind && i < spec->count + !split && !code; i++) {
+        const char *name = bagi_spec_name(spec, i);
+        bagi_trailer trailer;
+        code = bagi_crcs_read_trailer(dir, name, &trailer, sink->err);
+        if (!code)
+            bound = bagi_bind(bound, name, trailer.crcs);
+    }
+    how->record.bound = bound;
+    how->record.is_bound = bind && !code;
     how->where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
     how->name = "refs";
     how->no_mmap = how->allow_empty = true;
@@ -8310,7 +8297,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
         code = bagi_bag_new(dir, how, NULL, &refs, sink->err);
     if (!code)
         code = bagi_shard_measure(
-            dir, &common->spec, how, refs, allow_unequal, length, NULL, sink);
+            dir, spec, how, refs, allow_unequal, length, NULL, sink);
     bagi_bag_free(dir->env, refs);
     return code;
 }
@@ -9486,8 +9473,11 @@ static bags_code bagi_datapoint_end(
         bagi_output_append(refs, writer->row, size);
     }
     if (!failure->code) {
-        for (size_t i = 0; i <= spec->count; i++)
-            bagi_output_keep(&writer->outputs[i]);
+        for (size_t i = 0; i <= spec->count; i++) {
+            bagi_output *output = &writer->outputs[i];
+            output->kept_length = output->length;
+            output->kept_end = output->stream[BAGI_BLOBS].end;
+        }
         writer->partial = false;
         writer->shard_length++;
         writer->length++;
@@ -10405,31 +10395,14 @@ static bags_code bagi_recover_one(
     return BAGS_OK;
 }
 
-static bags_code bagi_recover_shards(
-    bagi_recovering *work, const bagi_dir *dir) {
-    bags_error why; /* after a shard's failure the first one is in work->err */
-    bagi_sink sink = {&why, NULL};
-    bagi_names names;
-    bags_code code = bagi_names_list(&work->env, dir->path, &sink, &names);
-    if (!code && names.count == 0)
-        code = bagi_fail_no_dataset(dir, &why);
-    if (!code)
-        code = bagi_each_shard(&names, work->options.shard_start,
-            work->options.shard_stop, bagi_recover_one, work, &why);
-    if (!code && work->report.finished_now && !work->options.no_sync &&
-        !work->options.dry_run)
-        code = bagi_sync_parents(&work->env, dir->path, 1, &why);
-    if (code && !work->code)
-        *work->err = why;
-    bagi_names_free(&names);
-    return code;
-}
-
 BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
     bags_error *err) {
     BAGI_ERR(err);
+    bags_error why; /* after a shard's failure the first one is in *err */
+    bagi_sink sink = {&why, NULL};
     bagi_recovering work;
+    bagi_names names;
     bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
     memset(&work, 0, sizeof work);
@@ -10437,22 +10410,35 @@ BAGS_API bags_code bags_recover(const char *path,
         work.options = *options;
     work.env = bagi_env_of(&work.options.env);
     work.err = err;
-    bags_code code = bagi_check_worker(
-        path, work.options.shard_start, &work.options.shard_stop, err);
+    uint64_t start = work.options.shard_start, *stop = &work.options.shard_stop;
+    bags_code code = bagi_check_worker(path, start, stop, &why);
     bagi_dir dir = bagi_dir_of(&work.env, path);
     if (!code)
-        code = bagi_kind(&work.env, path, &kind, err);
+        code = bagi_kind(&work.env, path, &kind, &why);
     dir.standalone = kind == BAGS_PATH_FILE;
     if (!code && !dir.standalone)
-        code = bagi_check_mixed(&dir, err);
+        code = bagi_check_mixed(&dir, &why);
     if (!code && !dir.standalone)
-        code = bagi_is_single(&dir, &single, err);
-    if (!code && !single && !dir.standalone)
-        code = bagi_recover_shards(&work, &dir);
-    else if (!code && work.options.shard_start == 0) /* it counts as shard 0 */
-        code = bagi_recover_one(&work, &dir, 0);
+        code = bagi_is_single(&dir, &single, &why);
+    if (!code && (single || dir.standalone)) {
+        if (start == 0) /* it counts as shard 0 */
+            code = bagi_recover_one(&work, &dir, 0);
+    } else if (!code) {
+        code = bagi_names_list(&work.env, path, &sink, &names);
+        if (!code && names.count == 0)
+            code = bagi_fail_no_dataset(&dir, &why);
+        if (!code)
+            code = bagi_each_shard(
+                &names, start, *stop, bagi_recover_one, &work, &why);
+        if (!code && work.report.finished_now && !work.options.no_sync &&
+            !work.options.dry_run)
+            code = bagi_sync_parents(&work.env, path, 1, &why);
+        bagi_names_free(&names);
+    }
     if (report)
         *report = work.report;
+    if (code && !work.code)
+        *err = why;
     return work.code ? work.code : code;
 }
 #endif /* BAGS_NO_WRITER */
