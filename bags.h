@@ -8494,6 +8494,22 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
     return code;
 }
 
+/* Create the mark. *made is true even if writing it failed. */
+BAGI_NOINLINE static bags_code bagi_finalize_mark(
+    const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
+    bagi_job job;
+    bagi_stream stream;
+    bagi_stream_init(&stream, &job, dir->env, no_sync);
+    bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
+    *made = stream.handle != NULL;
+    if (!no_sync)
+        bagi_stream_sync(&stream);
+    bagi_stream_close(&stream);
+    if (!job.failure.code && !no_sync)
+        bagi_sync_dir(dir->env, dir->path, &job.failure);
+    return bagi_job_end(&job, err);
+}
+
 /* Rename in order of the numbers: the number that a shard gets is free, since those
  * below have moved already, and it never moves up. In the first of two rounds, the
  * first shard is marked and renamed alone, so that the mark is where a claim searches
@@ -8508,8 +8524,6 @@ BAGS_API bags_code bags_finalize(const char *path,
     bagi_dir dataset = bagi_dir_of(&env, path), first = bagi_dir_of(&env, NULL);
     bagi_sink sink = {err, NULL};
     bagi_names names;
-    bagi_job job;
-    bagi_stream stream;
     uint64_t count = 0;
     bool marked = false, made = false, gaps = true;
     bool no_sync = options->no_sync;
@@ -8531,18 +8545,8 @@ BAGS_API bags_code bags_finalize(const char *path,
             code = first.path
                        ? bagi_dir_has(&first, BAGI_MARK, "", &marked, err)
                        : BAGS_ERROR_MEMORY;
-            if (!code && !marked) {
-                bagi_stream_init(&stream, &job, &env, no_sync);
-                bagi_stream_open(
-                    &stream, &first, BAGI_MARK, "", BAGS_IO_CREATE);
-                made = stream.handle != NULL;
-                if (!no_sync)
-                    bagi_stream_sync(&stream);
-                bagi_stream_close(&stream);
-                if (!job.failure.code && !no_sync)
-                    bagi_sync_dir(&env, first.path, &job.failure);
-                code = bagi_job_end(&job, err);
-            }
+            if (!code && !marked)
+                code = bagi_finalize_mark(&first, no_sync, &made, err);
         }
         for (size_t i = 0; i < (round ? names.count : 1) && gaps && !code; i++)
             if (!bagi_is_numbered(names.names[i], i)) {
@@ -9882,23 +9886,14 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
 
 /* ---- opening ---- */
 
-/* Refuse what the numbers of the shards do not show to be this worker's to write: its
- * first shard exists, without `resume`; they were renumbered; or one of its own is
+/* Refuse what the numbers of the shards do not show to be this worker's to write: they
+ * were renumbered; its first shard exists, without `resume`; or one of its own is
  * missing. */
 static bags_code bagi_writer_check_names(const bags_writer *writer,
     const bagi_names *names, bool *finalized, bags_error *err) {
     uint64_t start = writer->options.shard_start, next = start;
     uint64_t stop = writer->options.shard_stop;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i < names->count && !writer->options.resume; i++)
-        if (names->names[i].number == start) {
-            char *path =
-                bagi_shard_path(names->env, names->path, names->names[i], err);
-            code =
-                path ? bagi_fail_claimed(writer, path, err) : BAGS_ERROR_MEMORY;
-            bagi_free_text(&names->env->memory, path);
-            return code;
-        }
     if (names->count)
         code = bagi_has_mark(
             names->env, names->path, names->names[0], finalized, err);
@@ -9908,6 +9903,14 @@ static bags_code bagi_writer_check_names(const bags_writer *writer,
         uint64_t number = names->names[i].number;
         if (number % stop != start)
             continue;
+        if (number == start && !writer->options.resume) {
+            char *path =
+                bagi_shard_path(names->env, names->path, names->names[i], err);
+            code =
+                path ? bagi_fail_claimed(writer, path, err) : BAGS_ERROR_MEMORY;
+            bagi_free_text(&names->env->memory, path);
+            return code;
+        }
         if (number != next)
             return bags_fail(err, BAGS_ERROR_GAP,
                 "%s: shard %06" PRIu64 " of this worker is missing (%06" PRIu64
