@@ -1070,8 +1070,8 @@ typedef struct bags_writer_options {
     uint64_t shard_stop; /* the number of workers; 0: one */
     bool sharded;        /* write shards even if all four are 0 */
     bool resume;   /* continue what this worker wrote before, if anything */
-    bool append;   /* like resume, but also after bags_finalize; not with
-                      resume */
+    bool append;   /* add shards after all that exist, also after
+                      bags_finalize; not with resume */
     bool checksum; /* write NAME.crc next to each Bag: 4 bytes per blob. A
                       resumed shard that was started with checksums keeps
                       them in any case; one that was started without gets
@@ -8603,19 +8603,20 @@ BAGS_API bags_code bags_finalize(const char *path,
  *     A crash anywhere above COMMITTED leaves the same files without  |
  *     a lock. bagi_writer_take (resume, recover): lock, scan, then    |
  *       no datapoint: bagi_writer_discard ----------------------------+
- *       some: truncate what follows them; RECOVERED is WRITTEN again
+ *       some: truncate what follows them. RECOVERED: it is WRITTEN again; but
+ *       append refuses one that a worker's input may be resumed into
  *
  * Locks are the system's, on an open file: they end with the process. What each
  * takes, in this order; none of them waits while it holds another one:
  *
  *     who                  locks               if another process holds it
- *     writer, claiming     spec.json.partial,  waits 0.2 s: a dry run or a recovery
- *                          which it created    may be looking at it; then claims
- *                                              again, or fails
+ *     writer, claiming     spec.json.partial,  waits 0.2 s, since a dry run locks it
+ *                          which it created    for a moment; if a recovery took it,
+ *                                              claims again when that removed it
  *     resuming writer,     spec.json.partial   fails with BAGS_ERROR_LOCKED
- *     bags_recover
- *     dry run, append to   spec.json.partial,  reports BAGS_ERROR_LOCKED
- *     an unfinished shard  for a moment
+ *     append, bags_recover
+ *     dry run              spec.json.partial,  reports BAGS_ERROR_LOCKED
+ *                          for a moment
  *     bags_checksum        spec.json           fails with BAGS_ERROR_LOCKED
  *     bags_finalize        spec.json of each   fails with BAGS_ERROR_LOCKED
  *                          shard it renames
@@ -10170,8 +10171,22 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
 /* ========================================================================
  * >>recover
  * What bags_writer_open does with `resume`, for shards of any worker: the fields
- * come from spec.json.partial, and the shard is finished. Standalone Bags have no
- * record: their lock is on NAME.bag, and their journal shows that they were left.
+ * come from spec.json.partial, and the shard is finished. bags_recover goes over the
+ * shards; the failure of one does not stop the others. A dry run takes the same steps
+ * up to the first that changes a file, and holds no lock meanwhile.
+ *
+ * A standalone Bag has no record. Its lock is on NAME.bag, and its journal shows that
+ * it was left:
+ *
+ *     NAME.bag, if there is a NAME.idx       what is done
+ *     ends in its table, no checksums        nothing: it is finished
+ *     ends in its table, with checksums      nothing; its blobs are compared
+ *     a split Bag with finished checksums    nothing: it is finished
+ *     ends in another valid table            it is an error: which of the two is right
+ *                                            is unknown
+ *     anything else                          the complete blobs are kept, and the table
+ *                                            is written after them
+ *
  * ====================================================================== */
 
 typedef struct bagi_recovering {
