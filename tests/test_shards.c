@@ -1244,6 +1244,8 @@ static void finalize_refuses_unfinished_shards(void **state) {
         assert_true(code == BAGS_ERROR_UNFINISHED ||
                     (how == 2 && code == BAGS_ERROR_LOCKED));
         assert_says(how == 0 ? "000009" : how == 1 ? "000007" : "000012");
+        /* It is for users of the command too. */
+        assert_null(strstr(said.message, "BAGS_"));
         assert_true(renamed == 99);
         assert_names(at("x"), names);
         assert_false(exists(at("x/000001/finalized")));

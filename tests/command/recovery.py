@@ -493,15 +493,6 @@ def recover_of_what_nobody_left_is_an_error():
     refuse('recover', code=2)
 
 
-def what_can_be_done_about_an_unfinished_shard_is_said_once():
-    _pack(LINES[:6], 'out', '--shard-length', '4')
-    os.rename('out/000001/spec.json', 'out/000001/spec.json.partial')
-    said = refuse('info', 'out', says=('out/000001: unfinished', '--live',
-                                       'bags recover', '--skip-unfinished')).err
-    assert 'BAGS_' not in said, said
-    assert said.count('--live') == 1 and said.count('flushed') == 1, said
-
-
 def an_unfinished_shard_is_named_before_the_gap_that_it_explains():
     run('pack', '-', 'out', '--spec', SPEC, '--no-sync', '--shard-length', '20',
         stdin=b''.join(LINES))
