@@ -8603,8 +8603,8 @@ BAGS_API bags_code bags_finalize(const char *path,
  *     A crash anywhere above COMMITTED leaves the same files without  |
  *     a lock. bagi_writer_take (resume, recover): lock, scan, then    |
  *       no datapoint: bagi_writer_discard ----------------------------+
- *       some: truncate what follows them. RECOVERED: it is WRITTEN again; but
- *       append refuses one that a worker's input may be resumed into
+ *       some: truncate what follows them. RECOVERED: it is WRITTEN again.
+ *       (append refuses it, unless append started it: after bags_finalize)
  *
  * Locks are the system's, on an open file: they end with the process. What each
  * takes, in this order; none of them waits while it holds another one:
@@ -9932,8 +9932,8 @@ static bags_code bagi_writer_resume(
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
     size_t last = 0;
-    /* What was appended before finalize may be the input of a worker, which must be
-     * able to resume it. */
+    /* Before finalize, an unfinished shard may be part of a worker's input, which must
+     * stay able to be resumed. After it, only `append` can have started one. */
     bagi_taking taking =
         writer->options.append && !finalized ? BAGI_TAKE_EMPTY : BAGI_TAKE;
     bagi_common common;
