@@ -1075,8 +1075,8 @@ typedef struct bags_writer_options {
     uint64_t shard_stop; /* the number of workers; 0: one */
     bool sharded;        /* write shards even if all four are 0 */
     bool resume;   /* continue what this worker wrote before, if anything */
-    bool append;   /* like resume, but also after bags_finalize; not with
-                      resume */
+    bool append;   /* add shards after all that exist, also after
+                      bags_finalize; not with resume */
     bool checksum; /* write NAME.crc next to each Bag: 4 bytes per blob. A
                       resumed shard that was started with checksums keeps
                       them in any case; one that was started without gets
@@ -1113,12 +1113,14 @@ typedef struct bags_writer_options {
  *
  * A worker's own shards W, W + K, ... have no gaps: a missing one was lost, which is
  * an error, with and without `resume`. After bags_finalize the numbers no longer
- * tell who wrote a shard, and workers are refused. With `append` they are not: an
- * unfinished shard of this worker is continued, and the next ones are numbered after
- * all that exist. One writer (K = 1) leaves no gaps then. Several may append at
- * once, each with its own number: they never share a shard, but leave gaps, which
- * bags_finalize closes again. What `append` counts as resumed is not what this
- * worker wrote before: its inputs must all be new.
+ * tell who wrote a shard, and workers are refused. With `append` they are not: the next
+ * shards are numbered after all that exist. An unfinished shard with datapoints is
+ * continued only if `append` started it after bags_finalize; otherwise the input that
+ * it is from could not be resumed any more: resume or recover it first. One writer
+ * (K = 1) leaves no gaps then. Several may append at once, each with its own number:
+ * they never share a shard, but leave gaps, which bags_finalize closes again. What
+ * `append` counts as resumed is not what this worker wrote before: its inputs must all
+ * be new.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
@@ -1130,6 +1132,7 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_CORRUPT   resume, and the path has both spec.json and shards; or a
  *                        shard cannot be recovered
  *   BAGS_ERROR_LOCKED    resume, and a running writer holds this worker's shard
+ *   BAGS_ERROR_UNFINISHED  append, and this worker's shard is unfinished
  *   BAGS_ERROR_FIELD     a name is duplicate, or cannot be a file name on every
  *                        system: refs, a leading '.', control characters,
  *                        / \ : * ? " < > |, device names such as "con"
@@ -1321,10 +1324,11 @@ typedef struct bags_finalize_options {
  * 000001, ...; Python readers need that. Order and content do not change.
  * *renamed, which may be NULL, receives how many were renamed.
  *
- * Before it renames, it leaves a mark: the file `finalized` in the first shard, which
- * readers ignore. From then on a worker that opens the dataset, or claims another
- * shard, is refused, since the numbers no longer tell which worker wrote a shard; only
- * `append` continues. A failure before the first shard is renamed removes the mark.
+ * A dataset without gaps is not changed. Otherwise it leaves a mark before it renames:
+ * the file `finalized` in the first shard, which readers ignore. From then on a worker
+ * that opens the dataset, or claims another shard, is refused, since the numbers no
+ * longer tell which worker wrote a shard; only `append` continues. A failure before the
+ * first shard is renamed removes the mark.
  *
  * If it is interrupted, the dataset is intact with other gaps; repeat it. Call it
  * when all workers are done and no reader has the dataset open.
@@ -6710,8 +6714,16 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
  * >>bag-write
  * A Bag that is being written is an array of three streams: its blobs, their CRCs
  * (optional), and the journal of their ends, which becomes the table when the Bag
- * is finished. A stream keeps the first failure of its writer and does nothing after
- * it, so that callers check once.
+ * is finished. Owns the buffers and the order in which they reach the system; called
+ * by bag_writer_*, which end this section, and by >>dataset-write.
+ *
+ *   - A job keeps the first failure of its streams; after it they do nothing, so that
+ *     callers check once.
+ *   - An entry of the journal reaches the system after the blob that it ends, and that
+ *     blob's CRC; so a prefix of the journal is always valid.
+ *   - Bytes of a file after `end` are leftovers: written over, or truncated before the
+ *     Bag is finished.
+ *   - No memory grows with the Bag.
  * ====================================================================== */
 
 /* What the streams of a writer share. */
@@ -6747,6 +6759,21 @@ static bags_code bagi_job_end(const bagi_job *job, bags_error *err) {
     return job->failure.code;
 }
 
+#define BAGI_LOCKED_BY_WRITER "unfinished, locked by a running writer"
+
+/* Lock an open file, and check that its path still leads to it. The message names
+ * `path` and states why another process has locked it. */
+static bags_code bagi_lock_file(const bagi_env *env, void *file,
+    const char *file_path, const char *path, const char *why, bags_error *err) {
+    int error = env->io.lock ? env->io.lock(env->io.user, file)
+                             : EROFS; /* hooks that only read */
+    if (error == EWOULDBLOCK)
+        return bags_fail(
+            err, BAGS_ERROR_LOCKED, "%s: %s", bagi_tail(path), why);
+    bags_code code = bagi_fail_system(err, error, file_path, "lock");
+    return code ? code : bagi_check_same(env, file, file_path, err);
+}
+
 /*
  * A file that is written through a buffer, in pieces that begin at multiples of the
  * buffer's capacity: the kernel maps large, aligned writes fastest.
@@ -6770,6 +6797,15 @@ typedef struct bagi_stream {
     bool moved;        /* base was not always 0: the buffer is not the file */
 } bagi_stream;
 
+/* A job for one file. */
+static void bagi_stream_init(
+    bagi_stream *stream, bagi_job *job, const bagi_env *env, bool no_sync) {
+    memset(job, 0, sizeof *job);
+    memset(stream, 0, sizeof *stream);
+    bagi_job_init(job, env, no_sync);
+    stream->job = job;
+}
+
 #define BAGI_RESERVE_MIN ((uint64_t)1 << 20)
 #define BAGI_RESERVE_MAX ((uint64_t)64 << 20)
 #define BAGI_WRITE_BACK_MIN ((uint64_t)16 << 20)
@@ -6784,8 +6820,9 @@ static void bagi_stream_fail(
         bagi_fail_system(&stream->job->failure, error, stream->path, doing);
 }
 
-/* Open a new file, or with BAGS_IO_WRITE one that a writer left. The buffer, if
- * there is one already, is kept. */
+/* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
+ * end or, after bagi_stream_rewind, before. The buffer, if there is one already, is
+ * kept. */
 static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     const char *name, const char *suffix, int mode) {
     bags_error *err = &stream->job->failure;
@@ -6804,28 +6841,10 @@ static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     /* How much disk space was reserved for it is unknown: truncate it. */
     stream->reserved = io->reserve ? UINT64_MAX : 0;
     bagi_file_size(dir->env, stream->handle, stream->path, &stream->high, err);
-}
-
-/* Request disk space ahead of what is written: as much again as the file has, so
- * that small files use no more than they need. */
-static void bagi_stream_reserve(bagi_stream *stream, size_t size) {
-    const bags_io *io = &stream->job->env.io;
-    uint64_t end = stream->written + size;
-    if (!io->reserve || end <= stream->reserved || size < BAGI_RESERVE_MIN)
-        return;
-    stream->reserved = end + (end < BAGI_RESERVE_MAX ? end : BAGI_RESERVE_MAX);
-    /* A full disk is reported by the write. */
-    io->reserve(io->user, stream->handle, stream->reserved);
-}
-
-/* Start to write to the disk early, so that the sync at the end waits less. */
-static void bagi_stream_write_back(bagi_stream *stream) {
-    const bags_io *io = &stream->job->env.io;
-    uint64_t size = stream->written - stream->started;
-    if (!io->write_back || stream->job->no_sync || size < BAGI_WRITE_BACK_MIN)
-        return;
-    io->write_back(io->user, stream->handle, stream->started, size);
-    stream->started = stream->written;
+    stream->end = stream->written = stream->started = stream->high;
+    stream->base =
+        stream->high - (stream->buffer ? stream->high % stream->capacity : 0);
+    stream->moved = true;
 }
 
 static void bagi_stream_write(
@@ -6839,7 +6858,13 @@ static void bagi_stream_write(
             "%s: larger than 2^63 bytes", bagi_tail(stream->path));
         return;
     }
-    bagi_stream_reserve(stream, size);
+    /* Request disk space ahead of it: as much again as the file has, so that small
+     * files use no more than they need. A full disk is reported by the write. */
+    uint64_t end = stream->written + size;
+    if (io->reserve && end > stream->reserved && size >= BAGI_RESERVE_MIN) {
+        stream->reserved = end + BAGI_MIN(end, BAGI_RESERVE_MAX);
+        io->reserve(io->user, stream->handle, stream->reserved);
+    }
     while (size > 0) {
         size_t done = 0;
         int error = io->write_at(
@@ -6855,7 +6880,13 @@ static void bagi_stream_write(
         if (stream->high < stream->written)
             stream->high = stream->written;
     }
-    bagi_stream_write_back(stream);
+    /* Start to write to the disk early, so that the sync at the end waits less. */
+    uint64_t waiting = stream->written - stream->started;
+    if (io->write_back && !stream->job->no_sync &&
+        waiting >= BAGI_WRITE_BACK_MIN) {
+        io->write_back(io->user, stream->handle, stream->started, waiting);
+        stream->started = stream->written;
+    }
 }
 
 static void bagi_stream_flush(bagi_stream *stream) {
@@ -6870,8 +6901,9 @@ static size_t bagi_stream_space(const bagi_stream *stream) {
     return stream->capacity - (size_t)(stream->end - stream->base);
 }
 
-/* Everything is written: the buffer is free. */
-static void bagi_stream_advance(bagi_stream *stream) {
+/* Flush, so that the buffer is free for what follows. */
+static void bagi_stream_empty(bagi_stream *stream) {
+    bagi_stream_flush(stream);
     if (stream->written == stream->end) {
         stream->base = stream->end;
         stream->moved = true;
@@ -6887,15 +6919,13 @@ static void bagi_stream_append(
             step = size - size % step;
             bagi_stream_write(stream, data, step);
             stream->end = stream->written;
-            bagi_stream_advance(stream);
+            bagi_stream_empty(stream);
         } else {
             step = step < size ? step : size;
             memcpy(stream->buffer + (stream->end - stream->base), data, step);
             stream->end += step;
-            if (bagi_stream_space(stream) == 0) {
-                bagi_stream_flush(stream);
-                bagi_stream_advance(stream);
-            }
+            if (bagi_stream_space(stream) == 0)
+                bagi_stream_empty(stream);
         }
         data += step;
         size -= step;
@@ -6914,13 +6944,6 @@ static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
     stream->end = end;
 }
 
-/* Continue a file that a writer left, after its first `end` bytes. */
-static void bagi_stream_continue(bagi_stream *stream, uint64_t end) {
-    stream->end = stream->written = stream->started = end;
-    stream->base = end - end % stream->capacity;
-    stream->moved = true;
-}
-
 static void bagi_stream_truncate(bagi_stream *stream) {
     const bags_io *io = &stream->job->env.io;
     if (bagi_stream_idle(stream) ||
@@ -6931,7 +6954,7 @@ static void bagi_stream_truncate(bagi_stream *stream) {
     stream->high = stream->reserved = stream->end;
 }
 
-static void bagi_stream_sync(const bagi_stream *stream) {
+static void bagi_stream_sync(bagi_stream *stream) {
     const bags_io *io = &stream->job->env.io;
     if (!bagi_stream_idle(stream))
         bagi_stream_fail(stream, io->sync(io->user, stream->handle), "sync");
@@ -6971,29 +6994,23 @@ static void bagi_stream_remove(bagi_stream *stream) {
     bagi_stream_forget(stream);
 }
 
-/* Append another stream's file, which is flushed. *crc continues over it. */
+/* Go over the file of a stream, which is flushed: continue *crc, and append it to
+ * another stream, unless that is NULL. */
 static void bagi_stream_copy(
-    bagi_stream *stream, const bagi_stream *from, uint32_t *crc) {
-    if (!from->moved) { /* its buffer is the file */
-        *crc = bagi_crc(*crc, from->buffer, (size_t)from->end);
-        bagi_stream_append(stream, from->buffer, (size_t)from->end);
-        return;
-    }
-    for (uint64_t at = 0; at < from->end && !bagi_stream_idle(stream);) {
-        size_t step = bagi_stream_space(stream);
-        unsigned char *to = stream->buffer + (stream->end - stream->base);
-        if (from->end - at < step)
-            step = (size_t)(from->end - at);
-        if (bagi_read_at(&from->job->env, from->handle, from->path, at, to,
-                step, &stream->job->failure))
-            return;
-        *crc = bagi_crc(*crc, to, step);
-        at += step;
-        stream->end += step;
-        if (bagi_stream_space(stream) == 0) {
-            bagi_stream_flush(stream);
-            bagi_stream_advance(stream);
+    bagi_stream *from, bagi_stream *to, uint32_t *crc) {
+    const unsigned char *data = from->buffer; /* not moved: it is the file */
+    size_t step = (size_t)(from->moved ? 0 : from->end);
+    for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from);
+         at += step) {
+        if (from->moved) {
+            step = (size_t)BAGI_MIN(from->end - at, from->capacity);
+            if (bagi_read_at(&from->job->env, from->handle, from->path, at,
+                    from->buffer, step, &from->job->failure))
+                return;
         }
+        *crc = bagi_crc(*crc, data, step);
+        if (to)
+            bagi_stream_append(to, data, step);
     }
 }
 
@@ -7062,15 +7079,23 @@ static void bagi_output_open(
                 &output->stream[i], dir, name, bagi_suffix[i], mode);
 }
 
-/* Everything that an entry of the journal refers to is written before it. */
-static void bagi_output_flush_blobs(bagi_output *output) {
-    bagi_stream_flush(&output->stream[BAGI_BLOBS]);
-    bagi_stream_flush(&output->stream[BAGI_CRCS]);
+/* Which streams of a Bag: those that the entries of the journal refer to, which are
+ * written before it, and stay when the Bag is finished; and the journal. */
+#define BAGI_CONTENT (1U << BAGI_BLOBS | 1U << BAGI_CRCS)
+#define BAGI_JOURNAL (1U << BAGI_ENDS)
+#define BAGI_STREAMS (BAGI_CONTENT | BAGI_JOURNAL)
+
+/* Do the same with these streams of several Bags. */
+static void bagi_outputs_each(bagi_output *outputs, size_t count,
+    unsigned streams, void (*each)(bagi_stream *stream)) {
+    for (size_t i = 0; i < count; i++)
+        for (int k = 0; k < BAGI_FILES; k++)
+            if (streams >> k & 1)
+                each(&outputs[i].stream[k]);
 }
 
 static void bagi_output_flush(bagi_output *output) {
-    for (int i = 0; i < BAGI_FILES; i++)
-        bagi_stream_flush(&output->stream[i]);
+    bagi_outputs_each(output, 1, BAGI_STREAMS, bagi_stream_flush);
 }
 
 /* The blob does not fit into its buffer, or its entry would fill the other. When a
@@ -7085,10 +7110,9 @@ BAGI_NOINLINE static void bagi_output_spill(
     bagi_stream_append(blobs, data, size);
     if (blobs->base != base) {
         bagi_stream_flush(&output->stream[BAGI_CRCS]);
-        bagi_stream_flush(ends);
-        bagi_stream_advance(ends);
+        bagi_stream_empty(ends);
     } else {
-        bagi_output_flush_blobs(output);
+        bagi_outputs_each(output, 1, BAGI_CONTENT, bagi_stream_flush);
     }
     bagi_store_u64(entry, blobs->end);
     bagi_stream_append(ends, entry, sizeof entry);
@@ -7118,11 +7142,6 @@ static inline void bagi_output_append(
     output->length++;
 }
 
-static void bagi_output_keep(bagi_output *output) {
-    output->kept_length = output->length;
-    output->kept_end = output->stream[BAGI_BLOBS].end;
-}
-
 static void bagi_output_rewind(
     bagi_output *output, uint64_t length, uint64_t end) {
     for (int i = 0; i < BAGI_FILES; i++)
@@ -7133,48 +7152,18 @@ static void bagi_output_rewind(
 }
 
 /* Continue a Bag that a writer left, after `length` blobs that end at `end`. */
-static void bagi_output_continue(
-    bagi_output *output, uint64_t length, uint64_t end) {
-    for (int i = 0; i < BAGI_FILES; i++)
-        if (output->stream[i].handle)
-            bagi_stream_continue(
-                &output->stream[i], bagi_bag_position(i, length, end));
-    output->length = output->kept_length = output->resumed_length = length;
+static void bagi_output_continue(bagi_output *output, const bagi_dir *dir,
+    const char *name, uint64_t length, uint64_t end) {
+    bagi_output_open(output, dir, name, BAGS_IO_WRITE);
+    bagi_output_rewind(output, length, end);
+    bagi_outputs_each(output, 1, BAGI_STREAMS, bagi_stream_truncate);
+    output->kept_length = output->resumed_length = length;
     output->kept_end = output->resumed_end = end;
-}
-
-static void bagi_output_truncate(bagi_output *output) {
-    for (int i = 0; i < BAGI_FILES; i++)
-        bagi_stream_truncate(&output->stream[i]);
 }
 
 /* Size of the Bag if it were closed now. */
 static uint64_t bagi_output_size(const bagi_output *output) {
     return output->stream[BAGI_BLOBS].end + 8 * (output->length + 1);
-}
-
-static void bagi_output_sync(const bagi_output *output) {
-    for (int i = 0; i < BAGI_FILES; i++)
-        bagi_stream_sync(&output->stream[i]);
-}
-
-/* The CRC of the CRCs, which are flushed. */
-static uint32_t bagi_output_crcs(bagi_output *output) {
-    bagi_stream *crcs = &output->stream[BAGI_CRCS];
-    uint32_t crc = 0;
-    if (!crcs->moved)
-        return bagi_crc(0, crcs->buffer, (size_t)crcs->end);
-    for (uint64_t at = 0; at < crcs->end;) {
-        uint64_t left = crcs->end - at;
-        size_t step = left < crcs->capacity ? (size_t)left : crcs->capacity;
-        if (bagi_stream_idle(crcs) ||
-            bagi_read_at(&crcs->job->env, crcs->handle, crcs->path, at,
-                crcs->buffer, step, &crcs->job->failure))
-            break;
-        crc = bagi_crc(crc, crcs->buffer, step);
-        at += step;
-    }
-    return crc;
 }
 
 /* Make the Bag complete, except for the trailer of its checksums; the files stay
@@ -7193,13 +7182,13 @@ static void bagi_output_finish(
             bagi_stream_sync(ends);
     }
     bagi_stream_append(blobs, zero, sizeof zero);
-    bagi_stream_copy(blobs, ends, &table);
+    bagi_stream_copy(ends, blobs, &table);
     bagi_stream_flush(blobs);
     bagi_stream_truncate(blobs);
     if (!output->checksums)
         return;
     bagi_trailer trailer = {output->length, blobs->end, table, 0, 0, 0, false};
-    trailer.crcs = bagi_output_crcs(output);
+    bagi_stream_copy(&output->stream[BAGI_CRCS], NULL, &trailer.crcs);
     output->trailer = trailer;
 }
 
@@ -7217,18 +7206,6 @@ static void bagi_output_seal(bagi_output *output, bool no_sync) {
         bagi_stream_sync(&output->stream[BAGI_BLOBS]);
         bagi_stream_sync(crcs);
     }
-}
-
-/* Close the files that stay when the Bag is finished. */
-static void bagi_output_close_kept(bagi_output *output) {
-    bagi_stream_close(&output->stream[BAGI_BLOBS]);
-    bagi_stream_close(&output->stream[BAGI_CRCS]);
-}
-
-static void bagi_output_close(bagi_output *output) {
-    for (int i = 0; i < BAGI_FILES; i++)
-        bagi_stream_close(&output->stream[i]);
-    output->checksums = false;
 }
 
 /* ---- standalone Bags ---- */
@@ -7253,17 +7230,6 @@ static void bagi_bag_writer_free(bag_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
-/* Checksums that remain from another Bag would be taken for this one's. */
-static void bagi_bag_writer_no_crcs(bag_writer *writer) {
-    bags_error *err = &writer->job.failure;
-    bool exists = false;
-    if (!err->code && !writer->output.checksums &&
-        !bagi_dir_has(&writer->dir, "", ".crc", &exists, err) && exists)
-        bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s.crc: already exists: the checksums of another Bag",
-            bagi_tail(writer->dir.path));
-}
-
 /* Fail if the path does not lead to the Bag any more, which is open and locked, or in
  * another process than the one that opened it. */
 static void bagi_bag_writer_check(bag_writer *writer) {
@@ -7271,19 +7237,6 @@ static void bagi_bag_writer_check(bag_writer *writer) {
     if (bagi_job_is_ours(&writer->job, blobs->path) && !bagi_stream_idle(blobs))
         bagi_check_same(
             &writer->job.env, blobs->handle, blobs->path, &writer->job.failure);
-}
-
-/* The Bag is locked before its journal exists: where there is a journal, there is
- * the lock. */
-static void bagi_bag_writer_create(bag_writer *writer) {
-    bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
-    const bags_io *io = &writer->job.env.io;
-    bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
-    if (!bagi_stream_idle(blobs))
-        bagi_stream_fail(blobs, io->lock(io->user, blobs->handle), "lock");
-    bagi_bag_writer_check(writer);
-    bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
-    bagi_bag_writer_no_crcs(writer);
 }
 
 static bag_writer *bagi_bag_writer_new(
@@ -7312,9 +7265,24 @@ BAGS_API bag_writer *bag_writer_open(
     bag_writer *writer = bagi_bag_writer_new(path, options, err);
     if (!writer)
         return NULL;
+    bags_error *failure = &writer->job.failure;
+    bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    bool exists = false;
     if (options->checksum)
         bagi_output_add_checksums(&writer->output);
-    bagi_bag_writer_create(writer);
+    /* The Bag is locked before its journal exists: where there is a journal, there is
+     * the lock. */
+    bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
+    if (!failure->code)
+        bagi_lock_file(&writer->job.env, blobs->handle, blobs->path,
+            blobs->path, BAGI_LOCKED_BY_WRITER, failure);
+    bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
+    /* Checksums that remain from another Bag would be taken for this one's. */
+    if (!failure->code && !options->checksum &&
+        !bagi_dir_has(&writer->dir, "", ".crc", &exists, failure) && exists)
+        bags_fail(failure, BAGS_ERROR_EXISTS,
+            "%s.crc: already exists: the checksums of another Bag",
+            bagi_tail(writer->dir.path));
     if (!bagi_job_end(&writer->job, err))
         return writer;
     bag_writer_abort(writer);
@@ -7349,12 +7317,11 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
 /* The names of the files must be on the disk too. */
 BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
-    if (!writer)
-        return bagi_fail_no_writer(err);
+    bags_code code = bag_writer_flush(writer, err);
+    if (code)
+        return code;
     bagi_job *job = &writer->job;
-    bagi_bag_writer_check(writer);
-    bagi_output_flush(&writer->output);
-    bagi_output_sync(&writer->output);
+    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_sync);
     if (!job->failure.code)
         bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
             &job->failure);
@@ -7385,10 +7352,10 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
         bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
             &job->failure);
     if (!job->failure.code)
-        bagi_output_close_kept(&writer->output);
+        bagi_outputs_each(&writer->output, 1, BAGI_CONTENT, bagi_stream_close);
     if (!job->failure.code && !writer->keep_idx)
         bagi_stream_remove(&writer->output.stream[BAGI_ENDS]);
-    bagi_output_close(&writer->output);
+    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
     bags_code code = bagi_job_end(job, err);
     bagi_bag_writer_free(writer);
     return code;
@@ -7397,82 +7364,21 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
 BAGS_API void bag_writer_abort(bag_writer *writer) {
     if (!writer)
         return;
-    for (int i = 0; i < BAGI_FILES; i++) /* in a child they are only closed */
-        bagi_stream_remove(&writer->output.stream[i]);
+    /* In a child process they are only closed. */
+    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_remove);
     bagi_bag_writer_free(writer);
 }
 
-/* ---- checksums for a Bag that exists ---- */
-
-/* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
- * out what that contains. */
-static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
-    const bagi_how *how, bagi_trailer *trailer, bags_error *err) {
-    bagi_job job;
-    bagi_stream stream;
-    bagi_cursor cursor;
-    unsigned char bytes[4];
-    bags_error *failure = &job.failure;
-    memset(&job, 0, sizeof job);
-    memset(&stream, 0, sizeof stream);
-    memset(trailer, 0, sizeof *trailer);
-    bagi_job_init(&job, bag->env, true);
-    stream.job = &job;
-    bagi_cursor_open(&cursor, bag, 0, bag->length);
-    if (!bagi_stream_buffer(&stream, BAGI_BUFFER_MIN) &&
-        !bagi_dir_remove(dir, how->name, ".crc.partial", failure))
-        bagi_stream_open(
-            &stream, dir, how->name, ".crc.partial", BAGS_IO_CREATE);
-    while (!failure->code && cursor.next < cursor.last) {
-        uint32_t crc = 0;
-        if (!bagi_cursor_next(&cursor, failure) && !cursor.valid)
-            bagi_bag_fail_bounds(
-                bag, cursor.index, cursor.start, cursor.stop, failure);
-        if (!failure->code)
-            bagi_cursor_crc(&cursor, &crc, failure);
-        bagi_store_u32(bytes, crc);
-        trailer->crcs = bagi_crc(trailer->crcs, bytes, 4);
-        bagi_stream_append(&stream, bytes, 4);
-    }
-    trailer->length = bag->length;
-    trailer->size = bag->file[BAGI_BLOBS].size;
-    trailer->table = cursor.table_crc;
-    bagi_cursor_close(&cursor);
-    bagi_stream_flush(&stream);
-    if (failure->code)
-        bagi_stream_remove(&stream);
-    bagi_stream_close(&stream);
-    bagi_free(&job.env.memory, stream.buffer, stream.capacity);
-    return bagi_job_end(&job, err);
-}
-
-/* Append the trailer to NAME.crc.partial, and rename it to NAME.crc. */
-static bags_code bagi_crcs_seal(const bagi_dir *dir, const char *name,
-    const bagi_trailer *trailer, bool no_sync, bags_error *err) {
-    bagi_job job;
-    bagi_stream stream;
-    unsigned char bytes[BAGI_TRAILER_SIZE];
-    memset(&job, 0, sizeof job);
-    memset(&stream, 0, sizeof stream);
-    bagi_job_init(&job, dir->env, no_sync);
-    stream.job = &job;
-    bagi_trailer_store(trailer, bytes);
-    bagi_stream_open(&stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
-    stream.written = 4 * trailer->length;
-    bagi_stream_write(&stream, bytes, sizeof bytes);
-    if (!no_sync)
-        bagi_stream_sync(&stream);
-    bagi_stream_close(&stream);
-    if (!job.failure.code)
-        bagi_dir_rename(dir, name, ".crc.partial", ".crc", &job.failure);
-    return bagi_job_end(&job, err);
-}
 #endif /* BAGS_NO_WRITER */
 
 /* ========================================================================
  * >>spec
  * The fields of a dataset, sorted by name as they are on disk, with their types and
- * codecs; and spec.json, which lists them.
+ * codecs; and spec.json, which lists them. Owns the rules for field names: what
+ * writers refuse is what some system cannot read, what readers refuse would lead
+ * outside the dataset. A spec is filled, then sealed, and does not change after that.
+ * All shards of a dataset have the same one: see bagi_common. Called by readers,
+ * writers, recovery and verify.
  * ====================================================================== */
 
 #define BAGI_SPEC_MAX ((size_t)1 << 20)
@@ -7542,9 +7448,10 @@ static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
     return same;
 }
 
-/* The name of a Bag: of a field, or for `count` of the refs. */
+/* The name of a Bag: of a field, or for `count` of the refs. A standalone Bag has no
+ * spec, and no name. */
 static const char *bagi_spec_name(const bagi_spec *spec, size_t field) {
-    return field < spec->count ? spec->fields[field].name : "refs";
+    return !spec ? "" : field < spec->count ? spec->fields[field].name : "refs";
 }
 
 /* Parse the types and open their codecs. That a type has no codec, or arguments
@@ -7783,33 +7690,18 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
 
 /* ========================================================================
  * >>shards
- * The numbered directories of a dataset, and what is in one.
+ * The numbered directories of a dataset, and what is in one: which names are shards,
+ * whether a directory is a finished shard, an unfinished one or neither, how the Bags
+ * of either are opened, and which of their datapoints are complete. Called by the
+ * dataset reader, verify, checksum, the writer and recovery; nothing here changes a
+ * shard, except that bags_finalize renames it.
  *
- * The life of a shard on disk; the function that makes each transition is named at
- * its arrow, and where it can be interrupted, what is left can be recovered:
+ *   - spec.json makes a directory a finished shard. spec.json.partial, which becomes
+ *     spec.json, makes it an unfinished one. Neither: it is none of the writer's.
+ *   - Numbers order shards; a number with leading zeros is the same number.
+ *   - Faults go to a sink: opening stops at the first one, verify reports them all.
  *
- *                    bagi_writer_claim           bagi_writer_commit
- *     (no directory) ------------> UNFINISHED -----------------------> FINISHED
- *           ^                       |      ^                           spec.json
- *           |   bagi_writer_discard |      | bagi_writer_resume,
- *           |   (no datapoint)      |      | bags_recover: lock, scan,
- *           +-----------------------+      | truncate, continue
- *                                   v      |
- *                              CRASHED (the same files, not locked)
- *
- *     UNFINISHED  spec.json.partial, locked by the writer as long as it lives, which
- *                 checks that its path still leads to the file that it locked before
- *                 it renames or removes anything (bagi_writer_check);
- *                 NAME.bag without a table; NAME.idx; NAME.crc without a trailer.
- *                 What reaches the system does so in this order: blobs and CRCs of
- *                 the fields, their .idx, refs.bag and refs.crc, refs.idx. A
- *                 datapoint exists once its entry in refs.idx does.
- *     FINISHED    spec.json was renamed from spec.json.partial after every table
- *                 was on the disk. NAME.idx is removed, or kept if requested.
- *
- * Locks: spec.json.partial of a shard, NAME.bag of a standalone Bag; both belong to
- * the one writer or recovery that changes the files. spec.json of a finished shard, by
- * bags_checksum and bags_finalize. Readers lock nothing.
+ * Its life on disk, and who locks which file, is drawn in >>dataset-write.
  * ====================================================================== */
 
 /* ---- faults ---- */
@@ -7962,43 +7854,35 @@ static bags_code bagi_check_worker(
 
 #define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once */
 
-/* Shards may be opened soon: from *next, which moves, to shard `stop` of the names. */
-static void bagi_shards_expect(const bagi_names *names, uint64_t first,
-    uint64_t step, size_t *next, size_t stop) {
-    bags_error ignored;
-    if (!names->env->io.expect)
-        return;
-    for (; *next < names->count && *next < stop; ++*next) {
-        if (names->names[*next].number % step != first)
-            continue;
-        char *path = bagi_shard_path(
-            names->env, names->path, names->names[*next], &ignored);
-        bagi_dir dir = bagi_dir_of(names->env, path);
-        if (path) {
-            bagi_dir_expect(&dir, "spec.json", "");
-            bagi_dir_expect(&dir, "refs", ".bag");
-        }
-        bagi_free_text(&names->env->memory, path);
-    }
-}
-
 /* Call each() with the directory of every shard of a worker, and its index among
- * the names, until it fails. */
+ * the names, until it fails. Those that follow may be opened soon. */
 static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
     uint64_t stop,
     bags_code (*each)(void *user, const bagi_dir *dir, size_t index),
     void *user, bags_error *err) {
+    const bagi_env *env = names->env;
     bags_code code = BAGS_OK;
-    size_t ahead = 0;
+    size_t ahead = env->io.expect ? 0 : SIZE_MAX;
     for (size_t i = 0; i < names->count && !code; i++) {
         if (names->names[i].number % stop != start)
             continue;
-        bagi_shards_expect(names, start, stop, &ahead, i + BAGI_SHARDS_AHEAD);
-        char *path =
-            bagi_shard_path(names->env, names->path, names->names[i], err);
-        bagi_dir dir = bagi_dir_of(names->env, path);
+        for (; ahead < names->count && ahead < i + BAGI_SHARDS_AHEAD; ahead++) {
+            bags_error ignored;
+            if (names->names[ahead].number % stop != start)
+                continue;
+            char *path = bagi_shard_path(
+                env, names->path, names->names[ahead], &ignored);
+            bagi_dir dir = bagi_dir_of(env, path);
+            if (path) {
+                bagi_dir_expect(&dir, "spec.json", "");
+                bagi_dir_expect(&dir, "refs", ".bag");
+            }
+            bagi_free_text(&env->memory, path);
+        }
+        char *path = bagi_shard_path(env, names->path, names->names[i], err);
+        bagi_dir dir = bagi_dir_of(env, path);
         code = path ? each(user, &dir, i) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&names->env->memory, path);
+        bagi_free_text(&env->memory, path);
     }
     return code;
 }
@@ -8051,37 +7935,26 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     return code;
 }
 
-/* True if a directory has the files of a finished shard, but lost spec.json: a
- * writer's record exists before the first of them, until it becomes spec.json. */
-static bags_code bagi_is_spec_lost(
-    const bagi_dir *dir, bool *lost, bags_error *err) {
-    bool single = false;
-    *lost = false;
-    bags_code code = bagi_dir_has(dir, "refs", ".bag", lost, err);
-    if (!code && *lost)
-        code = bagi_is_single(dir, &single, err);
-    *lost = *lost && !code && !single;
-    return code;
-}
-
-/* The error of a directory without spec.json: `code` and `what`, unless spec.json
- * was lost. */
+/* The error of a directory without spec.json: `code` and `what`, unless it has the
+ * files of a finished shard, but lost spec.json: a writer's record exists before the
+ * first of them, until it becomes spec.json. */
 BAGI_COLD static bags_code bagi_fail_without_spec(
     const bagi_dir *dir, bags_code code, const char *what, bags_error *err) {
-    bool lost = false;
-    bags_code failed = bagi_is_spec_lost(dir, &lost, err);
+    bool refs = false, single = false;
+    bags_code failed = bagi_dir_has(dir, "refs", ".bag", &refs, err);
+    if (!failed && refs)
+        failed = bagi_is_single(dir, &single, err);
     if (failed)
         return failed;
-    return bags_fail(err, code, "%s: %s", bagi_tail(dir->path),
-        lost ? "spec.json is missing; restore it from a copy or another shard"
-             : what);
+    if (refs && !single)
+        what = "spec.json is missing; restore it from a copy or another shard";
+    return bags_fail(err, code, "%s: %s", bagi_tail(dir->path), what);
 }
 
 BAGI_COLD static bags_code bagi_fail_unfinished(
     const bagi_dir *dir, bags_error *err) {
     return bagi_fail_without_spec(dir, BAGS_ERROR_UNFINISHED,
-        "unfinished (no spec.json); if its writer crashed, run `bags recover`; "
-        "BAGS_UNFINISHED_READ (--live) reads what has been flushed",
+        "unfinished (no spec.json); if its writer crashed, run `bags recover`",
         err);
 }
 
@@ -8220,24 +8093,6 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     return bagi_report_file(sink, NULL, code);
 }
 
-/* What the trailers of a finished shard's checksums must contain, as they are now; all
- * must exist. */
-static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
-    bool split, bagi_record *record, bags_error *err) {
-    uint32_t bound = record->spec;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < spec->count + !split && !code; i++) {
-        const char *name = bagi_spec_name(spec, i);
-        bagi_trailer trailer;
-        code = bagi_crcs_read_trailer(dir, name, &trailer, err);
-        if (!code)
-            bound = bagi_bind(bound, name, trailer.crcs);
-    }
-    record->bound = bound;
-    record->is_bound = !code;
-    return code;
-}
-
 /*
  * Open a finished shard by its spec.json, as *how states apart from names: its number
  * of datapoints, and in *how its variant and what its files are compared with.
@@ -8250,9 +8105,19 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
         bagi_common_read(common, dir, "", NULL, &how->record, sink->err);
     if (!code)
         code = bagi_shard_variant(dir, &common->spec, &split, sink);
-    if (!code && how->verify_checksums)
-        code =
-            bagi_shard_bind(dir, &common->spec, split, &how->record, sink->err);
+    /* What the trailers of its checksums, which must all exist, contain now. */
+    const bagi_spec *spec = &common->spec;
+    bool bind = !code && how->verify_checksums;
+    uint32_t bound = how->record.spec;
+    for (size_t i = 0; bind && i < spec->count + !split && !code; i++) {
+        const char *name = bagi_spec_name(spec, i);
+        bagi_trailer trailer;
+        code = bagi_crcs_read_trailer(dir, name, &trailer, sink->err);
+        if (!code)
+            bound = bagi_bind(bound, name, trailer.crcs);
+    }
+    how->record.bound = bound;
+    how->record.is_bound = bind && !code;
     how->where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
     how->name = "refs";
     how->no_mmap = how->allow_empty = true;
@@ -8261,7 +8126,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
         code = bagi_bag_new(dir, how, NULL, &refs, sink->err);
     if (!code)
         code = bagi_shard_measure(
-            dir, &common->spec, how, refs, allow_unequal, length, NULL, sink);
+            dir, spec, how, refs, allow_unequal, length, NULL, sink);
     bagi_bag_free(dir->env, refs);
     return code;
 }
@@ -8312,30 +8177,25 @@ typedef struct bagi_scan {
     const char *reason; /* why the next one is not; NULL: there is none */
 } bagi_scan;
 
-/* The refs of the next datapoint. */
-static bags_code bagi_prefix_refs(bagi_cursor *cursor, const bagi_spec *spec,
+/* Go over the next datapoint, if it is complete: first its refs, which are the last
+ * of the cursors. Otherwise *reason states why it is not. */
+static bags_code bagi_prefix_next(bagi_cursor *cursors, const bagi_spec *spec,
     bagi_ref *refs, const char **reason, bags_error *err) {
+    size_t count = spec->count;
+    bagi_cursor *cursor = &cursors[count];
     bags_view row = {NULL, 0};
     bags_code code = bagi_cursor_complete(cursor, 1, reason, err);
     if (code || *reason)
         return code;
     uint64_t size = cursor->stop - cursor->start;
-    if (size > 5 + 23 * (uint64_t)spec->count) {
+    if (size > 5 + 23 * (uint64_t)count) {
         *reason = "a blob of refs.bag is too long";
         return BAGS_OK;
     }
     row.size = (size_t)size;
     code = bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
-    if (!code && !bagi_refs_parse(row, spec->types, spec->count, refs))
+    if (!code && !bagi_refs_parse(row, spec->types, count, refs))
         *reason = "a blob of refs.bag is damaged";
-    return code;
-}
-
-/* Go over the next datapoint, if it is complete. */
-static bags_code bagi_prefix_next(bagi_cursor *cursors, const bagi_spec *spec,
-    bagi_ref *refs, const char **reason, bags_error *err) {
-    size_t count = spec->count;
-    bags_code code = bagi_prefix_refs(&cursors[count], spec, refs, reason, err);
     for (size_t i = 0; i < count && !code && !*reason; i++) {
         if (refs[i].count && refs[i].first != cursors[i].next)
             *reason = "refs.bag and a journal disagree";
@@ -8403,29 +8263,6 @@ static bags_code bagi_has_mark(const bagi_env *env, const char *path,
     return code;
 }
 
-/* Create the mark, unless it exists. *made is true even if writing it failed. */
-static bags_code bagi_finalize_mark(
-    const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
-    bagi_job job;
-    bagi_stream stream;
-    bool exists = false;
-    bags_code code = bagi_dir_has(dir, BAGI_MARK, "", &exists, err);
-    if (code || exists)
-        return code;
-    memset(&job, 0, sizeof job);
-    memset(&stream, 0, sizeof stream);
-    bagi_job_init(&job, dir->env, no_sync);
-    stream.job = &job;
-    bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
-    *made = stream.handle != NULL;
-    if (!no_sync)
-        bagi_stream_sync(&stream);
-    bagi_stream_close(&stream);
-    if (!job.failure.code && !no_sync)
-        bagi_sync_dir(dir->env, dir->path, &job.failure);
-    return bagi_job_end(&job, err);
-}
-
 /* Open and lock spec.json of a finished shard, against other processes that change
  * what belongs to it. *file is to be closed, *path to be freed. */
 static bags_code bagi_lock_shard(
@@ -8434,16 +8271,10 @@ static bags_code bagi_lock_shard(
     *path = bagi_dir_path(dir, "spec.json", "", err);
     bags_code code = *path ? bagi_open(env, *path, BAGS_IO_READ, file, err)
                            : BAGS_ERROR_MEMORY;
-    int error = code           ? 0
-                : env->io.lock ? env->io.lock(env->io.user, *file)
-                               : EROFS; /* hooks that only read */
-    if (error == EWOULDBLOCK)
-        return bags_fail(err, BAGS_ERROR_LOCKED,
-            "%s: locked by another process that writes it or its checksums",
-            bagi_tail(dir->path));
-    if (error)
-        return bagi_fail_system(err, error, *path, "lock");
-    return code ? code : bagi_check_same(env, *file, *path, err);
+    if (code)
+        return code;
+    return bagi_lock_file(env, *file, *path, dir->path,
+        "locked by another process that writes it or its checksums", err);
 }
 
 static bags_code bagi_finalize_check(
@@ -8455,99 +8286,111 @@ static bags_code bagi_finalize_check(
     return code || finished ? code : bagi_fail_unfinished(dir, err);
 }
 
-/* List the shards, all of which must be finished. */
-static bags_code bagi_finalize_list(
-    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
-    bagi_sink sink = {err, NULL};
-    bags_code code = bagi_names_list(env, path, &sink, names);
-    if (!code && names->count == 0)
-        code = bags_fail(
-            err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
-    if (!code)
-        code = bagi_each_shard(names, 0, 1, bagi_finalize_check, err, err);
-    return code;
+/* True if shard `index` of a dataset without gaps has this name. */
+static bool bagi_is_numbered(bagi_name name, uint64_t index) {
+    return name.number == index && (name.digits == 6 || index > 999999);
 }
 
-/* Rename a shard whose spec.json no other process has locked. A directory that has
- * the new name, even an empty one, is a writer's: it must not be replaced. */
-static bags_code bagi_finalize_rename(
-    const bagi_env *env, const char *from, const char *to, bags_error *err) {
-    bagi_dir dir = bagi_dir_of(env, from);
+/* Give a shard, whose spec.json no other process has locked, the number `to`. A
+ * directory that has that name, even an empty one, is a writer's: it must not be
+ * replaced. */
+static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
+    bagi_name name, uint64_t to, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     void *file = NULL;
-    char *path = NULL;
-    bags_code code = bagi_lock_shard(&dir, &file, &path, err);
+    char *spec = NULL, *new_path = NULL;
+    char *old_path = bagi_shard_path(env, path, name, err);
+    if (old_path)
+        new_path = bagi_shard_path(env, path, bagi_shard_name(to), err);
+    bagi_dir dir = bagi_dir_of(env, old_path);
+    bags_code code =
+        new_path ? bagi_lock_shard(&dir, &file, &spec, err) : BAGS_ERROR_MEMORY;
     if (!code)
-        code = bagi_kind(env, to, &kind, err);
+        code = bagi_kind(env, new_path, &kind, err);
     if (!code && kind != BAGS_PATH_NONE)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: already exists: a writer has started it", bagi_tail(to));
+            "%s: already exists: a writer has started it", bagi_tail(new_path));
     if (!code)
-        code = bagi_check_same(env, file, path, err);
+        code = bagi_check_same(env, file, spec, err);
     bagi_close_read(env, file); /* before, for Windows */
-    bagi_free_text(&env->memory, path);
-    return code ? code
-                : bagi_fail_system(err, env->io.rename(env->io.user, from, to),
-                      from, "rename");
-}
-
-/* Give a shard the number `to`, unless it has it. */
-static bags_code bagi_finalize_number(const bagi_env *env, const char *path,
-    bagi_name from, uint64_t to, uint64_t *count, bags_error *err) {
-    if (from.number == to && (from.digits == 6 || to > 999999))
-        return BAGS_OK;
-    char *old_path = bagi_shard_path(env, path, from, err);
-    char *new_path =
-        old_path ? bagi_shard_path(env, path, bagi_shard_name(to), err) : NULL;
-    bags_code code = new_path
-                         ? bagi_finalize_rename(env, old_path, new_path, err)
-                         : BAGS_ERROR_MEMORY;
-    *count += !code;
+    if (!code)
+        code = bagi_fail_system(err,
+            env->io.rename(env->io.user, old_path, new_path), old_path,
+            "rename");
+    bagi_free_text(&env->memory, spec);
     bagi_free_text(&env->memory, old_path);
     bagi_free_text(&env->memory, new_path);
     return code;
 }
 
+/* Create the mark. *made is true even if writing it failed. */
+BAGI_NOINLINE static bags_code bagi_finalize_mark(
+    const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
+    bagi_job job;
+    bagi_stream stream;
+    bagi_stream_init(&stream, &job, dir->env, no_sync);
+    bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
+    *made = stream.handle != NULL;
+    if (!no_sync)
+        bagi_stream_sync(&stream);
+    bagi_stream_close(&stream);
+    if (!job.failure.code && !no_sync)
+        bagi_sync_dir(dir->env, dir->path, &job.failure);
+    return bagi_job_end(&job, err);
+}
+
 /* Rename in order of the numbers: the number that a shard gets is free, since those
- * below have moved already, and it never moves up. The first is renamed alone, so
- * that the mark is where a claim searches for it, and the others are listed after
- * that: of a worker that claims a shard and finds no mark, the shard is seen here. */
+ * below have moved already, and it never moves up. In the first of two rounds, the
+ * first shard is marked and renamed alone, so that the mark is where a claim searches
+ * for it; the others are listed after that: of a worker that claims a shard and finds
+ * no mark, the shard is seen here. A dataset without gaps keeps its numbers, and gets
+ * no mark. */
 BAGS_API bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_finalize_options, options);
     bagi_env env = bagi_env_of(&options->env);
+    bagi_dir dataset = bagi_dir_of(&env, path), first = bagi_dir_of(&env, NULL);
+    bagi_sink sink = {err, NULL};
     bagi_names names;
     uint64_t count = 0;
-    bool made = false;
-    bagi_dir dataset = bagi_dir_of(&env, path);
+    bool marked = false, made = false, gaps = true;
+    bool no_sync = options->no_sync;
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_check_mixed(&dataset, err);
-    if (code)
-        return code;
-    code = bagi_finalize_list(&env, path, &names, err);
-    char *first =
-        code ? NULL : bagi_shard_path(&env, path, names.names[0], err);
-    bagi_dir dir = bagi_dir_of(&env, first);
-    if (!code)
-        code = first ? bagi_finalize_mark(&dir, options->no_sync, &made, err)
-                     : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = bagi_finalize_number(&env, path, names.names[0], 0, &count, err);
-    bagi_names_free(&names);
-    if (!code)
-        code = bagi_finalize_list(&env, path, &names, err);
-    for (size_t i = 1; i < names.count && !code; i++)
-        code = bagi_finalize_number(&env, path, names.names[i], i, &count, err);
-    bagi_names_free(&names);
-    if (!code && count && !options->no_sync)
+    for (int round = 0; round < 2 && gaps && !code; round++) {
+        code = bagi_names_list(&env, path, &sink, &names);
+        if (!code && names.count == 0)
+            code = bags_fail(
+                err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
+        if (!code)
+            code = bagi_each_shard(&names, 0, 1, bagi_finalize_check, err, err);
+        gaps = false;
+        for (size_t i = 0; i < names.count && !code; i++)
+            gaps = gaps || !bagi_is_numbered(names.names[i], i);
+        if (gaps && round == 0) {
+            first.path = bagi_shard_path(&env, path, names.names[0], err);
+            code = first.path
+                       ? bagi_dir_has(&first, BAGI_MARK, "", &marked, err)
+                       : BAGS_ERROR_MEMORY;
+            if (!code && !marked)
+                code = bagi_finalize_mark(&first, no_sync, &made, err);
+        }
+        for (size_t i = 0; i < (round ? names.count : 1) && gaps && !code; i++)
+            if (!bagi_is_numbered(names.names[i], i)) {
+                code = bagi_finalize_rename(&env, path, names.names[i], i, err);
+                count += !code;
+            }
+        bagi_names_free(&names);
+    }
+    if (!code && count && !no_sync)
         code = bagi_sync_dir(&env, path, err);
     if (code && made && !count) {
         bags_error ignored;
-        bagi_dir_remove(&dir, BAGI_MARK, "", &ignored);
+        bagi_dir_remove(&first, BAGI_MARK, "", &ignored);
     }
-    bagi_free_text(&env.memory, first);
+    bagi_dir_free(&first);
     if (!code && renamed)
         *renamed = count;
     return code;
@@ -8557,53 +8400,124 @@ BAGS_API bags_code bags_finalize(const char *path,
 #ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>dataset-write
- * A writer claims a shard by creating its directory, writes one Bag per field and
- * the refs, and commits it by renaming spec.json.partial: see >>shards.
+ * Owns every change to a shard that is not finished: claiming, writing, finishing,
+ * resuming, recovering and removing it. bags_writer_*, and bags_recover in the next
+ * section, call it. What holds at every moment, also after a kill:
+ *
+ *   - A shard is finished if it has spec.json; nothing here changes one that has.
+ *   - A datapoint exists once its entry in refs.idx does; what it refers to was
+ *     passed to the system before.
+ *   - Files are changed only while the record is held: locked, and found at its
+ *     path after that (bagi_writer_check).
+ *
+ * The life of a shard, with the function that makes each transition:
+ *
+ *     (nothing) <-----------------------------------------------------+
+ *         | bagi_writer_claim: mkdir, then                            |
+ *         v spec.json.partial, locked, written, synced                |
+ *     CLAIMED    the fields' .bag, .idx and .crc are created          |
+ *         | bags_writer_append, _end                                  |
+ *         v                                                           |
+ *     WRITTEN    in buffers, which spill when they are full           |
+ *         | bags_writer_flush: blobs and .crc of the fields,          |
+ *         v their .idx, refs.bag and refs.crc, refs.idx               |
+ *     FLUSHED    survives the end of the process                      |
+ *         | bags_writer_sync                                          |
+ *         v                                                           |
+ *     SYNCED     survives a power failure                             |
+ *         | bagi_writer_finish: tables, trailers, sync, directory,    |
+ *         v rename spec.json.partial to spec.json, directory          |
+ *     COMMITTED  the .idx are removed, or kept if requested           |
+ *                                                                     |
+ *     A crash anywhere above COMMITTED leaves the same files without  |
+ *     a lock. bagi_writer_take (resume, recover): lock, scan, then    |
+ *       no datapoint: bagi_writer_discard ----------------------------+
+ *       some: truncate what follows them. RECOVERED: it is WRITTEN again.
+ *       (append refuses it, unless append started it: after bags_finalize)
+ *
+ * Locks are the system's, on an open file: they end with the process. What each
+ * takes, in this order; none of them waits while it holds another one:
+ *
+ *     who                  locks               if another process holds it
+ *     writer, claiming     spec.json.partial,  waits 0.2 s, since a dry run locks it
+ *                          which it created    for a moment; if a recovery took it,
+ *                                              claims again when that removed it
+ *     resuming writer,     spec.json.partial   fails with BAGS_ERROR_LOCKED
+ *     append, bags_recover
+ *     dry run              spec.json.partial,  reports BAGS_ERROR_LOCKED
+ *                          for a moment
+ *     bags_checksum        spec.json           fails with BAGS_ERROR_LOCKED
+ *     bags_finalize        spec.json of each   fails with BAGS_ERROR_LOCKED
+ *                          shard it renames
+ *     bag_writer, recover  NAME.bag            fails with BAGS_ERROR_LOCKED
+ *     and checksum of a
+ *     standalone Bag
+ *     live readers         nothing             read up to the journals' ends
+ *
+ * The lock of spec.json.partial covers everything in its directory; the rename to
+ * spec.json takes it along until the writer closes the file. mkdir, not a lock,
+ * decides between two writers that claim one number. bags_finalize and a claim that
+ * meet: it makes its mark and then lists the shards, a claim creates its directory and
+ * then searches for the mark, so that one sees the other.
  * ====================================================================== */
+
+/* What a writer knows of a field besides its type. */
+typedef struct bagi_given {
+    size_t order; /* slot i: the sorted index of the caller's field i */
+    bool given;   /* the current datapoint has this field already */
+} bagi_given;
 
 struct bags_writer {
     bagi_job job;
     bags_writer_options options;
-    char *path;         /* of the dataset */
-    char *shard;        /* of the shard being written; NULL: none */
-    bagi_dir dir;       /* the same */
-    bagi_stream record; /* its spec.json.partial, locked */
-    char *text;         /* of spec.json */
+    bool sharded;
+    char *path; /* of the dataset */
+    char *text; /* of spec.json */
     size_t text_size;
     bagi_spec spec;
-    size_t *order;        /* the sorted index of the caller's field i */
+    bagi_given *slots;    /* one per field */
     bagi_output *outputs; /* one per field, then refs */
-    bagi_ref *refs;       /* of the current datapoint */
-    bool *given;          /* the fields that it has already */
-    unsigned char *row;   /* its blob of refs.bag */
-    bags_buffer scratch;  /* for codecs */
     uint64_t number;      /* of the next shard */
     uint64_t length, shards;
-    uint64_t resumed;      /* datapoints that existed, with `resume` */
-    uint64_t shard_length; /* datapoints in the shard being written */
-    bool sharded;
-    bool begun;         /* by bags_writer_begin */
-    bool inside;        /* a codec or a hook was called, and has not returned */
-    bool finishing;     /* tables were appended */
+    uint64_t resumed; /* datapoints that existed, with `resume` */
+
+    /* The shard being written. */
+    bagi_dir dir;       /* it owns its path; NULL: there is none */
+    bagi_stream record; /* its spec.json.partial */
+    uint64_t shard_length;
     bool held;          /* the record is locked, and was found at its path */
-    void *last;         /* spec.json of the shard before, open; NULL: none */
-    char *last_path;    /* of it */
-    bool partial;       /* blobs of an incomplete datapoint may be appended */
-    bool created_path;  /* the directory of the shards did not exist before */
-    bool resumed_shard; /* another writer started the shard */
-    bool committed;     /* its spec.json exists */
-    bool parents_synced;   /* the names of the directories are on the disk */
-    bool synced;           /* part of it must survive a power failure: no_sync
-                            does not apply to the rest */
-    size_t unsynced;       /* created parent directories that were not synced */
-    bags_error pending;    /* why the current datapoint is refused */
+    bool resumed_shard; /* another writer started it */
+    bool synced;    /* part of it must survive a power failure: no_sync does not
+                           apply to the rest */
+    bool finishing; /* tables were appended */
+    bool committed; /* its spec.json exists */
+
+    /* The dataset's directories. */
+    void *last;          /* spec.json of the shard before, open; NULL: none */
+    char *last_path;     /* of it */
+    bool created_path;   /* the directory of the shards did not exist before */
+    bool parents_synced; /* the names of the directories are on the disk */
+    size_t unsynced;     /* created parent directories that were not synced */
+
+    /* The current datapoint. */
+    bagi_ref *refs;
+    unsigned char *row;  /* its blob of refs.bag */
+    bags_buffer scratch; /* for codecs */
+    bool begun;          /* by bags_writer_begin */
+    bool inside;        /* a codec or a hook was called, and has not returned */
+    bool partial;       /* blobs of it may be appended */
+    bags_error pending; /* why it is refused */
     bool pending_reported; /* the caller received that error */
     bags_error refusal;    /* of the first datapoint whose refusal was not */
     uint64_t refused;      /* reported, and how many there were */
 };
 
-static bagi_output *bagi_writer_refs(const bags_writer *writer) {
-    return &writer->outputs[writer->spec.count];
+/* Do the same with these streams of all Bags of the shard. */
+static void bagi_writer_each(
+    bags_writer *writer, unsigned streams, void (*each)(bagi_stream *stream)) {
+    if (writer->outputs)
+        bagi_outputs_each(
+            writer->outputs, writer->spec.count + 1, streams, each);
 }
 
 /* ---- claiming a shard ---- */
@@ -8627,25 +8541,15 @@ static bags_code bagi_writer_check(bags_writer *writer) {
         return bags_fail(failure, BAGS_ERROR_STATE,
             "%s: finishing it was interrupted by an exception or longjmp; "
             "recover it",
-            bagi_tail(writer->shard));
+            bagi_tail(writer->dir.path));
     if (!bagi_check_same(
             &writer->job.env, record->handle, record->path, failure) &&
         !bagi_is_finished(&writer->dir, &finished, failure) && finished)
         bags_fail(failure, BAGS_ERROR_STATE,
             "%s: has a spec.json that another process wrote; nothing was "
             "changed",
-            bagi_tail(writer->shard));
+            bagi_tail(writer->dir.path));
     return failure->code;
-}
-
-/* Lock a file that the writer of `path` had locked. */
-static bags_code bagi_lock_left(const bagi_env *env, void *file,
-    const char *file_path, const char *path, bags_error *err) {
-    int error = env->io.lock(env->io.user, file);
-    if (error == EWOULDBLOCK)
-        return bags_fail(err, BAGS_ERROR_LOCKED,
-            "%s: unfinished, locked by a running writer", bagi_tail(path));
-    return bagi_fail_system(err, error, file_path, "lock");
 }
 
 #define BAGI_LOCK_TRIES 200 /* a millisecond each */
@@ -8654,32 +8558,65 @@ static bags_code bagi_lock_left(const bagi_env *env, void *file,
  * then another process has the shard. */
 static bags_code bagi_writer_lock(
     bags_writer *writer, int tries, bags_error *err) {
-    const bagi_env *env = &writer->job.env;
     const bagi_stream *record = &writer->record;
     bags_code code = BAGS_ERROR_LOCKED;
     for (int i = 0; i < tries && code == BAGS_ERROR_LOCKED; i++) {
         if (i)
             bagi_pause();
-        code = bagi_lock_left(
-            env, record->handle, record->path, writer->shard, err);
+        code = bagi_lock_file(&writer->job.env, record->handle, record->path,
+            writer->dir.path, BAGI_LOCKED_BY_WRITER, err);
     }
-    if (!code)
-        code = bagi_check_same(env, record->handle, record->path, err);
     if (code == BAGS_ERROR_STATE)
         code = bags_fail(err, BAGS_ERROR_LOCKED,
             "%s: unfinished; another process is finishing or removing it",
-            bagi_tail(writer->shard));
+            bagi_tail(writer->dir.path));
     writer->held = !code;
+    return code;
+}
+
+/* Open and lock spec.json.partial of a shard that is not the writer's own. It fails if
+ * locks have no effect, as on some network file systems: another open file could lock
+ * the record too. (Claiming a shard is safe without them.) With BAGS_IO_READ it is only
+ * found out that it is not locked. */
+static bags_code bagi_writer_open_record(
+    bags_writer *writer, int mode, bags_error *err) {
+    const bagi_env *env = &writer->job.env;
+    bagi_stream *record = &writer->record;
+    void *second = NULL;
+    record->path = bagi_dir_path(&writer->dir, "spec.json", ".partial", err);
+    bags_code code =
+        record->path ? bagi_open(env, record->path, mode, &record->handle, err)
+                     : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = bagi_writer_lock(writer, 1, err);
+    if (!code)
+        code = bagi_open(env, record->path, BAGS_IO_READ, &second, err);
+    if (!code) {
+        int error = env->io.lock(env->io.user, second);
+        bagi_close_read(env, second);
+        if (!error)
+            code = bags_fail(err, BAGS_ERROR_IO,
+                "%s: locks have no effect in this file system, so that its "
+                "writer may still be running; copy the dataset to a local "
+                "disk to resume or recover it",
+                bagi_tail(record->path));
+        else if (error != EWOULDBLOCK)
+            code = bagi_fail_system(err, error, record->path, "lock");
+    }
+    if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
+        bagi_stream_forget(record);
+    writer->held = !code && record->handle;
     return code;
 }
 
 /* Forget the shard; its files stay as they are. */
 static void bagi_writer_leave(bags_writer *writer) {
     for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
-        bagi_output_close(&writer->outputs[i]);
+        writer->outputs[i].checksums = false;
+    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
     bagi_stream_forget(&writer->record);
-    bagi_free_text(&writer->job.env.memory, writer->shard);
-    writer->shard = NULL;
+    bagi_dir_free(&writer->dir);
+    writer->dir.path = NULL;
     writer->resumed_shard = writer->synced = writer->committed = false;
     writer->held = writer->finishing = false;
 }
@@ -8691,19 +8628,6 @@ BAGI_COLD static bags_code bagi_fail_finalized(
         "wrote them, so that no worker may continue; `append` (--append) adds "
         "shards",
         bagi_tail(writer->path));
-}
-
-/* Keep the record of the shard that is about to be finished open, without a lock: as
- * long as it is at its path, the dataset was not replaced. */
-static void bagi_writer_keep_last(bags_writer *writer) {
-    const bagi_env *env = &writer->job.env;
-    bags_error *err = &writer->job.failure;
-    bagi_close_read(env, writer->last);
-    bagi_free_text(&env->memory, writer->last_path);
-    writer->last = NULL;
-    writer->last_path = bagi_dir_path(&writer->dir, "spec.json", "", err);
-    if (writer->last_path)
-        bagi_open(env, writer->record.path, BAGS_IO_READ, &writer->last, err);
 }
 
 /* Fail if the dataset is no longer the one that this writer opened, or, with *marked,
@@ -8723,130 +8647,35 @@ static bags_code bagi_writer_check_last(
     return code;
 }
 
-/* True, and a failure, if the shard that was claimed is not to be written. Only the
- * record and an empty directory are the writer's: another process may have put a
- * finished shard in its place. */
-static bool bagi_writer_is_late(bags_writer *writer) {
-    const bagi_env *env = &writer->job.env;
-    bags_error why;
-    bool marked = false;
-    if (writer->job.failure.code ||
-        !bagi_writer_check_last(writer, &marked, &why))
-        return false;
-    bagi_stream_remove(&writer->record);
-    env->io.remove_dir(env->io.user, writer->shard);
-    bagi_writer_leave(writer);
-    writer->job.failure = why;
-    return true;
-}
-
 /* What was finished must still exist when a call between two shards reports it. */
 static void bagi_writer_check_idle(bags_writer *writer) {
     bags_error why;
     bool marked = false;
-    if (!writer->job.failure.code && !writer->shard && writer->last &&
+    if (!writer->job.failure.code && !writer->dir.path && writer->last &&
         bagi_writer_check_last(writer, &marked, &why) && !marked)
         writer->job.failure = why;
 }
 
-/* The record of the claim is locked as long as the writer lives. It is on the disk
- * before any other file is created, so that a shard that has files without it was
- * not left by a writer; only refs.crc may exist: it gets to the disk together with
- * the record, also with no_sync, so that recovery knows that there are checksums. */
-static void bagi_writer_create_record(bags_writer *writer) {
-    bagi_stream *record = &writer->record;
-    bagi_output *refs = bagi_writer_refs(writer);
-    bags_error *failure = &writer->job.failure, why;
-    bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
-    bagi_stream_open(
-        record, &writer->dir, "spec.json", ".partial", BAGS_IO_CREATE);
-    why.code = BAGS_OK;
-    if (!bagi_stream_idle(record) &&
-        bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why) && !failure->code) {
-        if (why.code != BAGS_ERROR_LOCKED)
-            bagi_stream_remove(record);
-        *failure = why;
-    }
-    if (!failure->code)
-        bagi_writer_check(writer);
-    bagi_stream_write(
-        record, (const unsigned char *)writer->text, writer->text_size);
-    if (!no_sync)
-        bagi_stream_sync(record);
-    if (bagi_writer_is_late(writer))
-        return;
-    if (checksum && !failure->code) {
-        bagi_writer_add_checksums(writer);
-        bagi_stream_open(&refs->stream[BAGI_CRCS], &writer->dir, "refs", ".crc",
-            BAGS_IO_CREATE);
-    }
-    if (!failure->code && (checksum || !no_sync))
-        bagi_sync_dir(&writer->job.env, writer->shard, failure);
-}
-
-/* Remove the checksums of fields, and refs.crc first: if that exists, recovery
- * expects the others. */
-static bags_code bagi_writer_remove_checksums(
-    const bags_writer *writer, bags_error *err) {
+/* Remove the files with two suffixes of every Bag of the shard: those of refs first,
+ * since without refs.idx no datapoint exists, and without refs.crc recovery expects
+ * no other checksums. */
+static bags_code bagi_writer_remove(const bags_writer *writer,
+    const char *suffix, const char *other, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t i = writer->spec.count + 1; i-- > 0 && !code;) {
         const char *name = bagi_spec_name(&writer->spec, i);
-        code = bagi_dir_remove(&writer->dir, name, ".crc", err);
+        code = bagi_dir_remove(&writer->dir, name, suffix, err);
         if (!code)
-            code = bagi_dir_remove(&writer->dir, name, ".crc.partial", err);
+            code = bagi_dir_remove(&writer->dir, name, other, err);
     }
-    return code;
-}
-
-/* Fail if locks have no effect, as on some network file systems: another open file
- * could lock the record too. Claiming a shard is safe without them. */
-static bags_code bagi_check_locks(
-    const bagi_env *env, const char *path, bags_error *err) {
-    void *file = NULL;
-    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file, err);
-    if (code)
-        return code;
-    int error = env->io.lock(env->io.user, file);
-    bagi_close_read(env, file);
-    if (error)
-        return error == EWOULDBLOCK
-                   ? BAGS_OK
-                   : bagi_fail_system(err, error, path, "lock");
-    return bags_fail(err, BAGS_ERROR_IO,
-        "%s: locks have no effect in this file system, so that "
-        "its writer may still be running; copy the dataset to a "
-        "local disk to resume or recover it",
-        bagi_tail(path));
-}
-
-/* Open and lock spec.json.partial of a shard that is not the writer's own. With
- * BAGS_IO_READ it is only found out that it is not locked. */
-static bags_code bagi_writer_open_record(
-    bags_writer *writer, int mode, bags_error *err) {
-    const bagi_env *env = &writer->job.env;
-    bagi_stream *record = &writer->record;
-    record->path = bagi_dir_path(&writer->dir, "spec.json", ".partial", err);
-    bags_code code =
-        record->path ? bagi_open(env, record->path, mode, &record->handle, err)
-                     : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = bagi_writer_lock(writer, 1, err);
-    if (!code)
-        code = bagi_check_locks(env, record->path, err);
-    if (!code && mode == BAGS_IO_READ) {
-        bagi_close_read(env, record->handle);
-        record->handle = NULL;
-    }
-    writer->held = !code && record->handle;
     return code;
 }
 
 /* Remove an unfinished shard: the files of the fields, if they are known, the
  * record, and the directory, unless it contains something *else. Without a record
  * that is held the files may be another writer's, and stay; so do those next to a
- * spec.json. For a refs.crc that is alone, the record is created. refs.idx goes first:
- * without it no datapoint exists, so that recovery can continue an interrupted
- * removal. Files are closed before, for Windows. */
+ * spec.json. For a refs.crc that is alone, the record is created. An interrupted
+ * removal can be continued. Files are closed before, for Windows. */
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool known, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
@@ -8863,16 +8692,11 @@ static bags_code bagi_writer_discard(
         code = bagi_check_same(dir->env, record->handle, record->path, err);
     if (!code)
         code = bagi_is_finished(dir, &finished, err);
-    known = known && held && !finished;
-    for (size_t i = writer->spec.count + 1; known && i-- > 0 && !code;) {
-        const char *name = bagi_spec_name(&writer->spec, i);
-        bagi_output_close(&writer->outputs[i]);
-        code = bagi_dir_remove(dir, name, ".idx", err);
-        if (!code)
-            code = bagi_dir_remove(dir, name, ".bag", err);
-    }
-    if (!code && known)
-        code = bagi_writer_remove_checksums(writer, err);
+    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
+    if (!code && known && held && !finished)
+        code = bagi_writer_remove(writer, ".idx", ".bag", err);
+    if (!code && known && held && !finished)
+        code = bagi_writer_remove(writer, ".crc", ".crc.partial", err);
     if (!code && held && !finished)
         code = bagi_dir_remove(dir, "refs", ".crc", err);
     if (!code && held)
@@ -8880,10 +8704,10 @@ static bags_code bagi_writer_discard(
     if (!code && held)
         code = bagi_dir_remove(dir, "spec.json", ".partial", err);
     bagi_stream_forget(&writer->record);
-    int error = code ? 0 : io->remove_dir(io->user, writer->shard);
+    int error = code ? 0 : io->remove_dir(io->user, dir->path);
     *other = error == ENOTEMPTY || error == EEXIST;
     if (error && !*other)
-        code = bagi_fail_system(err, error, writer->shard, "remove");
+        code = bagi_fail_system(err, error, dir->path, "remove");
     bagi_writer_leave(writer);
     return code;
 }
@@ -8893,28 +8717,11 @@ static bags_code bagi_writer_discard(
 static void bagi_writer_drop(bags_writer *writer, bool known, bags_error *err) {
     const bags_io *io = &writer->job.env.io;
     bool other = false;
-    if (writer->shard && !writer->committed)
+    if (writer->dir.path && !writer->committed)
         bagi_writer_discard(writer, known, &other, err);
     if (writer->created_path && writer->shards == 0)
         io->remove_dir(io->user, writer->path);
     bagi_writer_leave(writer);
-}
-
-static char *bagi_writer_shard_path(bags_writer *writer, bags_error *err) {
-    return writer->sharded ? bagi_shard_path(&writer->job.env, writer->path,
-                                 bagi_shard_name(writer->number), err)
-                           : bagi_copy_text(&writer->job.env.memory,
-                                 writer->path, strlen(writer->path), err);
-}
-
-BAGI_COLD static bags_code bagi_fail_claimed(
-    const bags_writer *writer, const char *path, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists; %s",
-        bagi_tail(path),
-        writer->sharded
-            ? "another writer has the same shard_start, or the dataset was "
-              "written before"
-            : "remove it, or write to a new path");
 }
 
 /* Refuse shards in the directory of an unsharded dataset. */
@@ -8929,41 +8736,88 @@ static bags_code bagi_writer_check_single(bags_writer *writer) {
         "%s: is an unsharded dataset already", bagi_tail(writer->path));
 }
 
-/* Create the next shard's directory, which claims it, and its files. */
+BAGI_COLD static bags_code bagi_fail_claimed(
+    const bags_writer *writer, const char *path, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists; %s",
+        bagi_tail(path),
+        writer->sharded
+            ? "another writer has the same shard_start, or the dataset was "
+              "written before"
+            : "remove it, or write to a new path");
+}
+
+/* Create the next shard's directory, which claims it, its record, and its files. */
 static void bagi_writer_claim_once(bags_writer *writer) {
     const bagi_env *env = &writer->job.env;
-    bags_error *err = &writer->job.failure;
+    bags_error *err = &writer->job.failure, why;
+    bagi_stream *record = &writer->record;
+    bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
+    bool marked = false;
     bags_path_kind kind = BAGS_PATH_NONE;
-    if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT) {
+    char *path = NULL;
+    if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT)
         bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%" PRIu64 ", maximum 10^18 - 1)",
             bagi_tail(writer->path), writer->number);
-        return;
-    }
-    char *path = bagi_job_is_ours(&writer->job, writer->path)
-                     ? bagi_writer_shard_path(writer, err)
-                     : NULL;
+    else if (bagi_job_is_ours(&writer->job, writer->path))
+        path = writer->sharded ? bagi_shard_path(env, writer->path,
+                                     bagi_shard_name(writer->number), err)
+                               : bagi_copy_text(&env->memory, writer->path,
+                                     strlen(writer->path), err);
     if (path && !bagi_kind(env, writer->path, &kind, err) &&
-        !bagi_make_parents(
-            env, path, writer->job.no_sync, &writer->unsynced, err)) {
+        !bagi_make_parents(env, path, no_sync, &writer->unsynced, err)) {
         int error = env->io.make_dir(env->io.user, path);
         if (error == EEXIST)
             bagi_fail_claimed(writer, path, err);
-        else if (error)
+        else
             bagi_fail_system(err, error, path, "create directory");
     }
     if (err->code) {
         bagi_free_text(&env->memory, path);
         return;
     }
-    writer->shard = path;
-    writer->dir = bagi_dir_of(env, path);
+    writer->dir.path = path;
     writer->shard_length = 0;
     writer->created_path =
         writer->sharded && (writer->created_path || kind == BAGS_PATH_NONE);
-    bagi_writer_create_record(writer);
-    if (!writer->shard)
+
+    /* The record is locked as long as the writer lives. It is on the disk before any
+     * other file is created, so that a shard that has files without it was not left by
+     * a writer. */
+    bagi_stream_open(
+        record, &writer->dir, "spec.json", ".partial", BAGS_IO_CREATE);
+    if (!bagi_stream_idle(record) &&
+        bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why)) {
+        if (why.code != BAGS_ERROR_LOCKED)
+            bagi_stream_remove(record);
+        *err = why;
+    }
+    if (!err->code)
+        bagi_writer_check(writer);
+    bagi_stream_write(
+        record, (const unsigned char *)writer->text, writer->text_size);
+    if (!no_sync)
+        bagi_stream_sync(record);
+
+    /* It may be too late for this shard. Only the record and an empty directory are
+     * the writer's: another process may have put a finished shard in its place. */
+    if (!err->code && bagi_writer_check_last(writer, &marked, &why)) {
+        bagi_stream_remove(record);
+        env->io.remove_dir(env->io.user, path);
+        bagi_writer_leave(writer);
+        *err = why;
         return;
+    }
+
+    /* refs.crc alone gets to the disk together with the record, also with no_sync, so
+     * that recovery knows that there are checksums. */
+    if (checksum && !err->code) {
+        bagi_writer_add_checksums(writer);
+        bagi_stream_open(&writer->outputs[writer->spec.count].stream[BAGI_CRCS],
+            &writer->dir, "refs", ".crc", BAGS_IO_CREATE);
+    }
+    if (!err->code && (checksum || !no_sync))
+        bagi_sync_dir(env, path, err);
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_open(&writer->outputs[i], &writer->dir,
             bagi_spec_name(&writer->spec, i), BAGS_IO_CREATE);
@@ -8974,9 +8828,8 @@ static void bagi_writer_claim_once(bags_writer *writer) {
          * here. */
         bool known = err->code != BAGS_ERROR_EXISTS;
         bags_error ignored;
-        for (size_t i = writer->spec.count + 1; !known && i-- > 0;)
-            for (int k = BAGI_FILES; k-- > 0;)
-                bagi_stream_remove(&writer->outputs[i].stream[k]);
+        if (!known)
+            bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_remove);
         bagi_writer_drop(writer, known, &ignored);
     }
 }
@@ -9003,31 +8856,14 @@ static bags_code bagi_writer_claim(bags_writer *writer) {
 /* ---- flushing and finishing ---- */
 
 static void bagi_writer_flush_fields(bags_writer *writer) {
-    for (size_t i = 0; i < writer->spec.count; i++)
-        bagi_output_flush_blobs(&writer->outputs[i]);
-    for (size_t i = 0; i < writer->spec.count; i++)
-        bagi_stream_flush(&writer->outputs[i].stream[BAGI_ENDS]);
+    size_t count = writer->spec.count;
+    bagi_outputs_each(writer->outputs, count, BAGI_CONTENT, bagi_stream_flush);
+    bagi_outputs_each(writer->outputs, count, BAGI_JOURNAL, bagi_stream_flush);
 }
 
 static void bagi_writer_flush_all(bags_writer *writer) {
     bagi_writer_flush_fields(writer);
-    bagi_output_flush(bagi_writer_refs(writer));
-}
-
-/* spec.json.partial becomes spec.json: the shard is finished. */
-static void bagi_writer_commit(bags_writer *writer, bool no_sync) {
-    bags_error *failure = &writer->job.failure;
-    const bagi_env *env = &writer->job.env;
-    if (!failure->code && !no_sync)
-        bagi_sync_dir(env, writer->shard, failure);
-    writer->finishing = false;
-    if (!failure->code && !writer->sharded)
-        bagi_check_mixed(&writer->dir, failure);
-    if (!failure->code && !bagi_writer_check(writer))
-        writer->committed = !bagi_dir_rename(
-            &writer->dir, "spec.json", ".partial", "", failure);
-    if (!failure->code && !no_sync)
-        bagi_sync_dir(env, writer->shard, failure);
+    bagi_output_flush(&writer->outputs[writer->spec.count]);
 }
 
 /* The names of the shard and of the dataset must survive a power failure. */
@@ -9042,12 +8878,53 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
             !bagi_sync_parents(env, writer->path, levels ? levels : 1, failure);
 }
 
+/* ---- checksums of Bags that exist ---- */
+
 /* What is known of a Bag while the checksums of its shard are made. */
 typedef struct bagi_summed {
     bagi_trailer trailer;
     uint64_t size;
     bool kept;
 } bagi_summed;
+
+/* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
+ * out what that contains. */
+static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
+    const bagi_how *how, bagi_trailer *trailer, bags_error *err) {
+    bagi_job job;
+    bagi_stream stream;
+    bagi_cursor cursor;
+    unsigned char bytes[4];
+    bags_error *failure = &job.failure;
+    bagi_stream_init(&stream, &job, dir->env, true);
+    memset(trailer, 0, sizeof *trailer);
+    bagi_cursor_open(&cursor, bag, 0, bag->length);
+    if (!bagi_stream_buffer(&stream, BAGI_BUFFER_MIN) &&
+        !bagi_dir_remove(dir, how->name, ".crc.partial", failure))
+        bagi_stream_open(
+            &stream, dir, how->name, ".crc.partial", BAGS_IO_CREATE);
+    while (!failure->code && cursor.next < cursor.last) {
+        uint32_t crc = 0;
+        if (!bagi_cursor_next(&cursor, failure) && !cursor.valid)
+            bagi_bag_fail_bounds(
+                bag, cursor.index, cursor.start, cursor.stop, failure);
+        if (!failure->code)
+            bagi_cursor_crc(&cursor, &crc, failure);
+        bagi_store_u32(bytes, crc);
+        trailer->crcs = bagi_crc(trailer->crcs, bytes, 4);
+        bagi_stream_append(&stream, bytes, 4);
+    }
+    trailer->length = bag->length;
+    trailer->size = bag->file[BAGI_BLOBS].size;
+    trailer->table = cursor.table_crc;
+    bagi_cursor_close(&cursor);
+    bagi_stream_flush(&stream);
+    if (failure->code)
+        bagi_stream_remove(&stream);
+    bagi_stream_close(&stream);
+    bagi_free(&job.env.memory, stream.buffer, stream.capacity);
+    return bagi_job_end(&job, err);
+}
 
 /* Make the checksums of one Bag, or keep those that it has. A link in place of a file
  * leads to what is not the dataset's: its checksums are not written. */
@@ -9081,13 +8958,33 @@ static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
     return code;
 }
 
-/* Bind the new checksums of a shard to all its Bags, and give them their names.
- * `file`, which is at `path`, is open, and locked: it shows that the shard is still
- * the same. */
-static bags_code bagi_checksum_seal(const bagi_dir *dir, const bagi_spec *spec,
-    uint32_t bound, const bagi_summed *summed, size_t count, void *file,
-    const char *path, bool no_sync, bags_error *err) {
+/*
+ * Make the checksums of all Bags of a directory: first the CRCs, in NAME.crc.partial;
+ * when all Bags are known, the trailers, which bind them together, and the names:
+ * refs.crc last, since recovery expects the others where that exists. `file`, which is
+ * at `path`, is open and locked: it shows that the shard is still the same. spec NULL:
+ * of a standalone Bag.
+ */
+static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
+    const bagi_how *how, const bags_checksum_options *options, void *file,
+    const char *path, bags_checksum_report *report, bags_error *err) {
+    const bagi_env *env = dir->env;
+    bool no_sync = options->no_sync;
+    size_t count = spec ? spec->count + (how->where != BAGI_SPLIT) : 1;
+    uint32_t bound = how->record.spec;
+    bagi_how opening = *how;
+    bagi_summed *summed =
+        (bagi_summed *)bagi_alloc(&env->memory, count * sizeof *summed, err);
+    if (!summed)
+        return BAGS_ERROR_MEMORY;
     bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++) {
+        opening.name = bagi_spec_name(spec, i);
+        code =
+            bagi_checksum_bag(dir, &opening, options->replace, &summed[i], err);
+        if (spec && !code)
+            bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
+    }
     for (size_t i = 0; i < count && !code; i++)
         if (summed[i].kept && summed[i].trailer.bound &&
             summed[i].trailer.spec != bound)
@@ -9095,48 +8992,37 @@ static bags_code bagi_checksum_seal(const bagi_dir *dir, const bagi_spec *spec,
                 "%s/%s.crc: is of another version of the shard; verify it, or "
                 "replace all checksums",
                 bagi_tail(dir->path), bagi_spec_name(spec, i));
+
     for (size_t i = 0; i < count && !code; i++) {
-        const char *name = spec ? bagi_spec_name(spec, i) : "";
+        const char *name = bagi_spec_name(spec, i);
         bagi_trailer trailer = summed[i].trailer;
+        unsigned char bytes[BAGI_TRAILER_SIZE];
+        bagi_job job;
+        bagi_stream stream;
+        if (summed[i].kept)
+            continue;
         trailer.bound = spec != NULL;
         trailer.name = spec ? bagi_crc_text(name) : 0;
         trailer.spec = spec ? bound : 0;
-        if (!summed[i].kept &&
-            !(code = bagi_check_same(dir->env, file, path, err)))
-            code = bagi_crcs_seal(dir, name, &trailer, no_sync, err);
+        bagi_trailer_store(&trailer, bytes);
+        bagi_stream_init(&stream, &job, env, no_sync);
+        if (!bagi_check_same(env, file, path, &job.failure))
+            bagi_stream_open(&stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
+        bagi_stream_write(&stream, bytes, sizeof bytes);
+        if (!no_sync)
+            bagi_stream_sync(&stream);
+        bagi_stream_close(&stream);
+        if (!job.failure.code)
+            bagi_dir_rename(dir, name, ".crc.partial", ".crc", &job.failure);
+        code = bagi_job_end(&job, err);
     }
     if (!code && !no_sync)
-        code = dir->standalone ? bagi_sync_parents(dir->env, path, 1, err)
-                               : bagi_sync_dir(dir->env, dir->path, err);
-    return code;
-}
+        code = dir->standalone ? bagi_sync_parents(env, path, 1, err)
+                               : bagi_sync_dir(env, dir->path, err);
 
-/* Make the checksums of all Bags of a directory: refs.crc last, since recovery expects
- * the others where that exists. spec NULL: of a standalone Bag. */
-static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_how *how, const bags_checksum_options *options, void *file,
-    const char *path, bags_checksum_report *report, bags_error *err) {
-    const bagi_env *env = dir->env;
-    size_t count = spec ? spec->count + (how->where != BAGI_SPLIT) : 1;
-    uint32_t bound = how->record.spec;
-    bagi_how opening = *how;
-    bagi_summed *summed =
-        (bagi_summed *)bagi_alloc(&env->memory, count * sizeof *summed, err);
-    bags_code code = summed ? BAGS_OK : BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < count && !code; i++) {
-        opening.name = spec ? bagi_spec_name(spec, i) : "";
-        code =
-            bagi_checksum_bag(dir, &opening, options->replace, &summed[i], err);
-        if (spec && !code)
-            bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
-    }
-    if (!code)
-        code = bagi_checksum_seal(
-            dir, spec, bound, summed, count, file, path, options->no_sync, err);
     for (size_t i = 0; i < count && !code; i++) {
         bool kept = summed[i].kept;
-        char *bag = bagi_dir_path(
-            dir, spec ? bagi_spec_name(spec, i) : "", ".bag", err);
+        char *bag = bagi_dir_path(dir, bagi_spec_name(spec, i), ".bag", err);
         if (!bag) {
             code = BAGS_ERROR_MEMORY;
             break;
@@ -9151,47 +9037,35 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
             options->each(options->user, &done);
         bagi_free_text(&env->memory, bag);
     }
-    if (code && summed)
-        for (size_t i = 0; i < count; i++) {
-            bags_error ignored;
-            const char *name = spec ? bagi_spec_name(spec, i) : "";
-            if (summed[i].trailer.size && !summed[i].kept &&
-                !bagi_check_same(env, file, path, &ignored))
-                bagi_dir_remove(dir, name, ".crc.partial", &ignored);
-        }
+    for (size_t i = 0; i < count && code; i++) {
+        bags_error ignored;
+        if (summed[i].trailer.size && !summed[i].kept &&
+            !bagi_check_same(env, file, path, &ignored))
+            bagi_dir_remove(
+                dir, bagi_spec_name(spec, i), ".crc.partial", &ignored);
+    }
     bagi_free(&env->memory, summed, count * sizeof *summed);
     return code;
 }
 
-/* A shard that was started without checksums gets them before it is committed. */
-static void bagi_writer_complete_checksums(bags_writer *writer, bool no_sync) {
-    bags_checksum_options options;
-    bags_checksum_report report = {0, 0, 0, 0};
-    bagi_how how;
-    memset(&how, 0, sizeof how);
-    memset(&options, 0, sizeof options);
-    options.replace = true;
-    options.no_sync = no_sync;
-    how.where = BAGI_WITH_REFS;
-    how.record.spec =
-        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
-    if (!writer->job.failure.code)
-        bagi_checksum_dir(&writer->dir, &writer->spec, &how, &options,
-            writer->record.handle, writer->record.path, &report,
-            &writer->job.failure);
-}
-
-/* Finish the shard being written. Its checksums can be bound together only when all
- * Bags are complete. */
+/* Finish the shard being written: from the tables to the rename of the record. If it
+ * fails, the shard stays unfinished, and can be recovered. */
 static bags_code bagi_writer_finish(bags_writer *writer) {
+    const bagi_env *env = &writer->job.env;
+    bags_error *failure = &writer->job.failure;
+    bagi_dir *dir = &writer->dir;
     size_t count = writer->spec.count + 1;
     bool keep_idx = writer->options.keep_idx;
     bool no_sync = writer->job.no_sync && !writer->synced;
-    uint32_t bound =
+    bool checksums = writer->outputs[0].checksums;
+    uint32_t record =
         bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
+    uint32_t bound = record;
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
-    writer->finishing = !writer->job.failure.code;
+    writer->finishing = !failure->code;
+
+    /* The checksums can be bound together only when all Bags are complete. */
     for (size_t i = 0; i < count; i++) {
         bagi_output *output = &writer->outputs[i];
         bagi_output_finish(output, keep_idx, no_sync);
@@ -9205,20 +9079,52 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         trailer->name = bagi_crc_text(bagi_spec_name(&writer->spec, i));
         bagi_output_seal(&writer->outputs[i], no_sync);
     }
-    bool add = writer->options.checksum && !writer->outputs[0].checksums;
-    for (size_t i = 0; i < count; i++)
-        bagi_output_close_kept(&writer->outputs[i]);
-    if (add)
-        bagi_writer_complete_checksums(writer, no_sync);
-    if (writer->sharded && !writer->job.failure.code)
-        bagi_writer_keep_last(writer);
-    bagi_writer_commit(writer, no_sync);
+    bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
+
+    /* A shard that was started without checksums gets them before it is committed. */
+    if (writer->options.checksum && !checksums && !failure->code) {
+        bags_checksum_options options;
+        bags_checksum_report report = {0, 0, 0, 0};
+        bagi_how how;
+        memset(&how, 0, sizeof how);
+        memset(&options, 0, sizeof options);
+        options.replace = true;
+        options.no_sync = no_sync;
+        how.where = BAGI_WITH_REFS;
+        how.record.spec = record;
+        bagi_checksum_dir(dir, &writer->spec, &how, &options,
+            writer->record.handle, writer->record.path, &report, failure);
+    }
+
+    /* Keep the record open, without a lock: as long as it is at its path, the dataset
+     * was not replaced. */
+    if (writer->sharded && !failure->code) {
+        bagi_close_read(env, writer->last);
+        bagi_free_text(&env->memory, writer->last_path);
+        writer->last = NULL;
+        writer->last_path = bagi_dir_path(dir, "spec.json", "", failure);
+        if (writer->last_path)
+            bagi_open(
+                env, writer->record.path, BAGS_IO_READ, &writer->last, failure);
+    }
+
+    /* Commit: spec.json.partial becomes spec.json. */
+    if (!failure->code && !no_sync)
+        bagi_sync_dir(env, dir->path, failure);
+    writer->finishing = false;
+    if (!failure->code && !writer->sharded)
+        bagi_check_mixed(dir, failure);
+    if (!failure->code && !bagi_writer_check(writer))
+        writer->committed =
+            !bagi_dir_rename(dir, "spec.json", ".partial", "", failure);
+    if (!failure->code && !no_sync)
+        bagi_sync_dir(env, dir->path, failure);
     if (!no_sync)
         bagi_writer_sync_parents(writer);
-    if (writer->job.failure.code)
-        return writer->job.failure.code;
-    for (size_t i = 0; i < count && !keep_idx; i++)
-        bagi_stream_remove(&writer->outputs[i].stream[BAGI_ENDS]);
+    if (failure->code)
+        return failure->code;
+    if (!keep_idx)
+        bagi_writer_each(writer, BAGI_JOURNAL, bagi_stream_remove);
     bagi_writer_leave(writer);
     writer->shards++;
     writer->number =
@@ -9239,7 +9145,10 @@ static bool bagi_writer_full(const bags_writer *writer) {
     return options->shard_size && size >= options->shard_size;
 }
 
-/* ---- datapoints ---- */
+/* ---- datapoints ----
+ * bagi_datapoint_begin, then _field and _add for every value, then _end, which keeps
+ * the datapoint or drops it. What refuses a datapoint is `pending`; what stops the
+ * writer is the failure of the job. */
 
 /* A refused datapoint that was not reported is reported by close. */
 static bags_code bagi_writer_refuse(bags_writer *writer, const bags_error *why,
@@ -9261,6 +9170,11 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
     return bagi_writer_refuse(writer, &why, reported, err);
 }
 
+/* The writer's failure; every call returns it. */
+static bags_code bagi_writer_state(const bags_writer *writer, bags_error *err) {
+    return writer ? bagi_job_end(&writer->job, err) : bagi_fail_no_writer(err);
+}
+
 static void bagi_datapoint_rewind(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept_length,
@@ -9272,19 +9186,19 @@ static void bagi_datapoint_rewind(bags_writer *writer) {
  * codec, is dropped. */
 static bags_code bagi_datapoint_begin(
     bags_writer *writer, bool reported, bags_error *err) {
-    if (!writer)
-        return bagi_fail_no_writer(err);
-    if (writer->job.failure.code)
-        return bagi_job_end(&writer->job, err);
+    bags_code code = bagi_writer_state(writer, err);
+    if (code)
+        return code;
     if (writer->begun && !writer->inside)
         return bagi_writer_refuse_state(
             writer, "begun and not ended", reported, err);
     writer->begun = false;
     if (writer->partial)
         bagi_datapoint_rewind(writer);
-    if (!writer->shard && bagi_writer_claim(writer))
+    if (!writer->dir.path && bagi_writer_claim(writer))
         return bagi_job_end(&writer->job, err);
-    memset(writer->given, 0, writer->spec.count * sizeof *writer->given);
+    for (size_t i = 0; i < writer->spec.count; i++)
+        writer->slots[i].given = false;
     memset(writer->refs, 0, writer->spec.count * sizeof *writer->refs);
     writer->pending.code = BAGS_OK;
     writer->pending_reported = false;
@@ -9292,21 +9206,21 @@ static bags_code bagi_datapoint_begin(
     return BAGS_OK;
 }
 
-/* Refuse the current datapoint. `field` may be unknown to the dataset. */
+/* Refuse the current datapoint. `field`, which may be unknown to the dataset, or
+ * NULL, is at fault. */
 BAGI_COLD static bags_code bagi_datapoint_fail(
     bags_writer *writer, bags_code code, const char *field, const char *what) {
     return bags_fail(&writer->pending, code,
-        "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
-        bagi_tail(writer->path), field, writer->length, what);
+        "%s: %s%.200s%sdatapoint %" PRIu64 ": %s", bagi_tail(writer->path),
+        field ? "field \"" : "", field ? field : "", field ? "\": " : "",
+        writer->length, what);
 }
 
 /* Refuse a datapoint of which an exception or longjmp has left a part undone. */
 static void bagi_datapoint_check_left(bags_writer *writer) {
     if (BAGI_UNLIKELY(writer->inside) && !writer->pending.code)
-        bags_fail(&writer->pending, BAGS_ERROR_STATE,
-            "%s: datapoint %" PRIu64 ": a codec or hook did not return; the "
-            "datapoint is incomplete",
-            bagi_tail(writer->path), writer->length);
+        bagi_datapoint_fail(writer, BAGS_ERROR_STATE, NULL,
+            "a codec or hook did not return; the datapoint is incomplete");
 }
 
 /* Encode a value and append it to its field. A value that cannot be encoded goes to
@@ -9345,68 +9259,66 @@ static bags_code bagi_datapoint_add(
 static size_t bagi_datapoint_field(
     bags_writer *writer, const char *name, size_t guess, bool again) {
     const bagi_spec *spec = &writer->spec;
-    size_t field = spec->count;
+    size_t field = guess < spec->count ? writer->slots[guess].order : 0;
     if (!name) {
-        bags_fail(&writer->pending, BAGS_ERROR_ARGUMENT,
-            "%s: datapoint %" PRIu64 ": a field name is NULL",
-            bagi_tail(writer->path), writer->length);
+        bagi_datapoint_fail(
+            writer, BAGS_ERROR_ARGUMENT, NULL, "a field name is NULL");
         return spec->count;
     }
-    if (guess < spec->count &&
-        strcmp(spec->fields[writer->order[guess]].name, name) == 0)
-        field = writer->order[guess];
-    else
+    if (guess >= spec->count || strcmp(spec->fields[field].name, name) != 0)
         field = bagi_spec_find(spec, name);
     if (field == spec->count) {
         bagi_datapoint_fail(writer, BAGS_ERROR_FIELD, name, "unknown field");
-    } else if (writer->given[field] && !again) {
+    } else if (writer->slots[field].given && !again) {
         bagi_datapoint_fail(writer, BAGS_ERROR_FIELD, name, "duplicate");
         field = spec->count;
     } else {
-        writer->given[field] = true;
+        writer->slots[field].given = true;
     }
     return field;
 }
 
-/* The datapoint is complete: write its refs, and keep it. What they refer to must be
- * in the fields' files before they are in theirs. */
-static bags_code bagi_datapoint_commit(bags_writer *writer) {
-    bagi_output *refs = bagi_writer_refs(writer);
-    size_t size = bagi_refs_write(
-        writer->spec.types, writer->spec.count, writer->refs, writer->row);
-    if (bagi_stream_space(&refs->stream[BAGI_BLOBS]) <= size ||
-        bagi_stream_space(&refs->stream[BAGI_ENDS]) <= 8)
-        bagi_writer_flush_fields(writer);
-    bagi_output_append(refs, writer->row, size);
-    if (writer->job.failure.code)
-        return writer->job.failure.code;
-    for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_keep(&writer->outputs[i]);
-    writer->partial = false;
-    writer->shard_length++;
-    writer->length++;
-    return bagi_writer_full(writer) ? bagi_writer_finish(writer) : BAGS_OK;
-}
-
-/* End a datapoint: keep it, or drop it and report why. A sequence that was streamed
- * may be missing: it is empty. */
+/* End a datapoint: write its refs and keep it, or drop it and report why. A sequence
+ * that was streamed may be missing: it is empty. */
 static bags_code bagi_datapoint_end(
     bags_writer *writer, bool streamed, bool reported, bags_error *err) {
+    const bagi_spec *spec = &writer->spec;
+    bagi_output *refs = &writer->outputs[spec->count];
     bags_error *why = &writer->pending;
+    bags_error *failure = &writer->job.failure;
     bagi_datapoint_check_left(writer);
-    for (size_t i = 0; i < writer->spec.count && !why->code; i++)
-        if (!writer->given[i] && !(streamed && writer->spec.types[i].sequence))
-            bagi_datapoint_fail(writer, BAGS_ERROR_FIELD,
-                writer->spec.fields[i].name, "missing");
-    if (!why->code && !writer->job.failure.code)
-        bagi_datapoint_commit(writer);
-    if (writer->job.failure.code)
-        return bagi_job_end(&writer->job, err);
-    if (!why->code)
-        return BAGS_OK;
-    bagi_datapoint_rewind(writer);
-    return bagi_writer_refuse(
-        writer, why, reported || writer->pending_reported, err);
+    for (size_t i = 0; i < spec->count && !why->code; i++)
+        if (!writer->slots[i].given && !(streamed && spec->types[i].sequence))
+            bagi_datapoint_fail(
+                writer, BAGS_ERROR_FIELD, spec->fields[i].name, "missing");
+    if (why->code && !failure->code) {
+        bagi_datapoint_rewind(writer);
+        return bagi_writer_refuse(
+            writer, why, reported || writer->pending_reported, err);
+    }
+    if (!failure->code) {
+        /* What the refs refer to must be in the fields' files before they are in
+         * theirs. */
+        size_t size = bagi_refs_write(
+            spec->types, spec->count, writer->refs, writer->row);
+        if (bagi_stream_space(&refs->stream[BAGI_BLOBS]) <= size ||
+            bagi_stream_space(&refs->stream[BAGI_ENDS]) <= 8)
+            bagi_writer_flush_fields(writer);
+        bagi_output_append(refs, writer->row, size);
+    }
+    if (!failure->code) {
+        for (size_t i = 0; i <= spec->count; i++) {
+            bagi_output *output = &writer->outputs[i];
+            output->kept_length = output->length;
+            output->kept_end = output->stream[BAGI_BLOBS].end;
+        }
+        writer->partial = false;
+        writer->shard_length++;
+        writer->length++;
+        if (bagi_writer_full(writer))
+            bagi_writer_finish(writer);
+    }
+    return bagi_job_end(&writer->job, err);
 }
 
 BAGS_API bags_code bags_writer_append(bags_writer *writer,
@@ -9417,9 +9329,8 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
     if (code)
         return code;
     if (!entries && count > 0)
-        code = bags_fail(&writer->pending, BAGS_ERROR_ARGUMENT,
-            "%s: datapoint %" PRIu64 ": the entries are NULL",
-            bagi_tail(writer->path), writer->length);
+        code = bagi_datapoint_fail(
+            writer, BAGS_ERROR_ARGUMENT, NULL, "the entries are NULL");
     for (size_t i = 0; i < count && !code; i++) {
         const bags_entry *entry = &entries[i];
         size_t field = bagi_datapoint_field(writer, entry->field, i, false);
@@ -9448,10 +9359,9 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     const bags_value *value, bool sequence, bags_error *err) {
     bool reported = err != NULL;
     BAGI_ERR(err);
-    if (!writer)
-        return bagi_fail_no_writer(err);
-    if (writer->job.failure.code)
-        return bagi_job_end(&writer->job, err);
+    bags_code code = bagi_writer_state(writer, err);
+    if (code)
+        return code;
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", reported, err);
     bags_error *why = &writer->pending;
@@ -9468,13 +9378,12 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
         else
             bagi_datapoint_add(writer, field, value);
     }
-    if (writer->job.failure.code)
-        return bagi_job_end(&writer->job, err);
-    if (why->code) {
+    if (!writer->job.failure.code && why->code) {
         writer->pending_reported = writer->pending_reported || reported;
         *err = *why;
+        return why->code;
     }
-    return why->code;
+    return bagi_job_end(&writer->job, err);
 }
 
 BAGS_API bags_code bags_writer_set(bags_writer *writer, const char *field,
@@ -9490,10 +9399,9 @@ BAGS_API bags_code bags_writer_push(bags_writer *writer, const char *field,
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
     bool reported = err != NULL;
     BAGI_ERR(err);
-    if (!writer)
-        return bagi_fail_no_writer(err);
-    if (writer->job.failure.code)
-        return bagi_job_end(&writer->job, err);
+    bags_code code = bagi_writer_state(writer, err);
+    if (code)
+        return code;
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", reported, err);
     writer->begun = false;
@@ -9512,27 +9420,22 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     if (!writer)
         return bagi_fail_no_writer(err);
     bagi_writer_check_idle(writer);
-    if (writer->shard && !bagi_writer_check(writer))
+    if (writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
     return bagi_job_end(&writer->job, err);
 }
 
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     BAGI_ERR(err);
-    if (!writer)
-        return bagi_fail_no_writer(err);
-    bags_error *failure = &writer->job.failure;
-    bagi_writer_check_idle(writer);
-    if (writer->shard && !bagi_writer_check(writer)) {
-        bagi_writer_flush_all(writer);
-        for (size_t i = 0; i <= writer->spec.count; i++)
-            bagi_output_sync(&writer->outputs[i]);
-        bagi_stream_sync(&writer->record);
-        if (!failure->code)
-            bagi_sync_dir(&writer->job.env, writer->shard, failure);
-        bagi_writer_sync_parents(writer);
-        writer->synced = true;
-    }
+    bags_code code = bags_writer_flush(writer, err);
+    if (code || !writer->dir.path)
+        return code;
+    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_sync);
+    bagi_stream_sync(&writer->record);
+    if (!writer->job.failure.code)
+        bagi_sync_dir(&writer->job.env, writer->dir.path, &writer->job.failure);
+    bagi_writer_sync_parents(writer);
+    writer->synced = true;
     return bagi_job_end(&writer->job, err);
 }
 
@@ -9548,379 +9451,11 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
     return writer ? writer->shards : 0;
 }
 
-/* ---- resuming ---- */
+/* ---- a writer ---- */
 
-/* Lock the record of a shard that a writer left, and read it. *text is NULL if
- * there is none. With BAGS_IO_READ, for a dry run, the lock is only tested: it is
- * held for a moment. */
-static bags_code bagi_writer_lock_record(bags_writer *writer, int mode,
-    unsigned char **text, size_t *size, bags_error *err) {
-    bool exists = false;
-    *text = NULL;
-    bags_code code =
-        bagi_dir_has(&writer->dir, "spec.json", ".partial", &exists, err);
-    if (code || !exists)
-        return code;
-    code = bagi_writer_open_record(writer, mode, err);
-    if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
-        bagi_stream_forget(&writer->record);
-    return code ? code
-                : bagi_dir_read(&writer->dir, "spec.json", ".partial",
-                      BAGI_SPEC_MAX, text, size, NULL, err);
-}
-
-static int bagi_left_other(void *user, const char *name) {
-    *(bool *)user =
-        strcmp(name, "spec.json.partial") != 0 && strcmp(name, "refs.crc") != 0;
-    return *(bool *)user ? ECANCELED : 0;
-}
-
-/* A shard whose fields are unknown can only be one whose writer crashed before it
- * created their files; `what` states why they are unknown. */
-static bags_code bagi_writer_check_unknown(const bags_writer *writer,
-    bags_code code, const char *what, bags_error *err) {
-    const bags_io *io = &writer->job.env.io;
-    bool other = false;
-    int error = io->list(io->user, writer->shard, bagi_left_other, &other);
-    if (other)
-        return bagi_fail_without_spec(&writer->dir, code, what, err);
-    return bagi_fail_system(err, error, writer->shard, "list");
-}
-
-#define BAGI_NO_RECORD                                                         \
-    "has files but neither spec.json nor spec.json.partial; no writer left it"
-
-/* A shard without a complete datapoint must look like one: otherwise something else
- * than a crash happened to it, and a person must decide. */
-static bags_code bagi_writer_check_empty(
-    const bags_writer *writer, const char *reason, bags_error *err) {
-    const bagi_dir *dir = &writer->dir;
-    unsigned char *content = NULL;
-    size_t size = 0;
-    bool exists = true;
-    /* More than an entry is more than may be read here: then the code is LIMIT. */
-    bags_code code =
-        bagi_dir_read(dir, "refs", ".idx", 7, &content, &size, NULL, err);
-    if (!code)
-        bagi_free(&dir->env->memory, content, size);
-    if (code == BAGS_ERROR_LIMIT)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.idx lists datapoints, but none is complete (%s); if a "
-            "power "
-            "failure came before anything was synced, remove the directory",
-            bagi_tail(dir->path), reason ? reason : "files are missing");
-    if (code && code != BAGS_ERROR_MISSING)
-        return code;
-    code = BAGS_OK;
-    for (size_t i = 0; i < writer->spec.count && exists && !code; i++)
-        code = bagi_dir_has(
-            dir, writer->spec.fields[i].name, ".idx", &exists, err);
-    if (code || exists)
-        return code;
-    code = bagi_dir_read(dir, "refs", ".bag", 0, &content, &size, NULL, err);
-    if (!code)
-        bagi_free(&dir->env->memory, content, size);
-    if (code == BAGS_ERROR_LIMIT)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.bag has datapoints, but .idx files are missing, as in a "
-            "copy made while the shard was finished; if every Bag has its "
-            "table, "
-            "rename spec.json.partial to spec.json and verify it",
-            bagi_tail(dir->path));
-    return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
-}
-
-/* Find the complete datapoints of the shard, whose fields are known. */
-static bags_code bagi_writer_scan(
-    bags_writer *writer, bagi_scan *prefix, bags_error *err) {
-    const bagi_env *env = &writer->job.env;
-    size_t count = writer->spec.count + 1;
-    bag_reader **bags = NULL;
-    bagi_how how;
-    bool checksums = false, listed = false;
-    memset(&how, 0, sizeof how);
-    memset(prefix, 0, sizeof *prefix);
-    bags_code code =
-        bagi_dir_has(&writer->dir, "refs", ".crc", &checksums, err);
-    if (code)
-        return code;
-    if (checksums)
-        bagi_writer_add_checksums(writer);
-    how.verify_checksums = checksums;
-    code = bagi_unfinished_open(
-        &writer->dir, &writer->spec, &how, NULL, &bags, &listed, err);
-    bool missing = code == BAGS_ERROR_MISSING;
-    if (!code && listed) {
-        code = bagi_prefix_scan(env, &writer->spec, bags, prefix, err);
-        for (size_t i = 0; i < count && !code; i++) {
-            writer->outputs[i].resumed_length = bags[i]->length;
-            writer->outputs[i].resumed_end = bags[i]->limit;
-        }
-    }
-    bagi_bags_free(env, bags, count);
-    if ((code && !missing) || prefix->length > 0)
-        return code;
-    if (missing)
-        prefix->reason = "not all files exist";
-    return bagi_writer_check_empty(writer, prefix->reason, err);
-}
-
-/* Continue the shard after its complete datapoints. One that was started without
- * checksums may have some, if it was interrupted while it was finished: its blobs
- * may become others. */
-static bags_code bagi_writer_continue(bags_writer *writer, uint64_t length) {
-    bags_error *failure = &writer->job.failure;
-    bagi_writer_check(writer);
-    if (!failure->code && !writer->outputs[0].checksums)
-        bagi_writer_remove_checksums(writer, failure);
-    for (size_t i = 0; i <= writer->spec.count; i++) {
-        bagi_output *output = &writer->outputs[i];
-        bagi_output_open(output, &writer->dir, bagi_spec_name(&writer->spec, i),
-            BAGS_IO_WRITE);
-        bagi_output_continue(
-            output, output->resumed_length, output->resumed_end);
-        bagi_output_truncate(output);
-    }
-    writer->shard_length = length;
-    writer->resumed_shard = true;
-    return failure->code;
-}
-
-/* Take over an unfinished shard, whose fields must be the writer's: continue it, or
- * remove it if it has no datapoint. The path is taken over too. */
-static bags_code bagi_writer_resume(
-    bags_writer *writer, char *path, uint64_t *length) {
-    bags_error *failure = &writer->job.failure;
-    bags_error why; /* a missing file is not a failure of the writer */
-    unsigned char *text = NULL;
-    size_t size = 0;
-    bagi_scan prefix = {0, 0, NULL};
-    bool other = false;
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    writer->shard = path;
-    writer->dir = bagi_dir_of(&writer->job.env, path);
-    bags_code code =
-        bagi_writer_lock_record(writer, BAGS_IO_WRITE, &text, &size, &why);
-    bool record = text != NULL;
-    bool same = record && size == writer->text_size &&
-                memcmp(text, writer->text, size) == 0;
-    bagi_free(&writer->job.env.memory, text, size);
-    if (!code && !same)
-        code = bagi_writer_check_unknown(writer, BAGS_ERROR_EXISTS,
-            record ? "was started with other fields" : BAGI_NO_RECORD, &why);
-    else if (!code)
-        code = bagi_writer_scan(writer, &prefix, &why);
-    *length = prefix.length;
-    if (code) {
-        *failure = why;
-        return code;
-    }
-    writer->resumed += prefix.length;
-    return prefix.length ? bagi_writer_continue(writer, prefix.length)
-                         : bagi_writer_discard(writer, true, &other, failure);
-}
-
-typedef struct bagi_resuming {
-    bags_writer *writer;
-    const bagi_names *names;
-    size_t last; /* index of this worker's last shard */
-    bagi_common common;
-} bagi_resuming;
-
-/* Count the datapoints of a finished shard, which must have the same fields. */
-static bags_code bagi_resume_finished(
-    bagi_resuming *resuming, const bagi_dir *dir) {
-    bags_writer *writer = resuming->writer;
-    bagi_sink sink = {&writer->job.failure, NULL};
-    bagi_how how;
-    uint64_t length = 0;
-    memset(&how, 0, sizeof how);
-    bags_code code =
-        bagi_shard_open(&resuming->common, dir, false, &how, &length, &sink);
-    if (!code && !bagi_spec_same(&resuming->common.spec, &writer->spec))
-        code = bags_fail(sink.err, BAGS_ERROR_EXISTS,
-            "%s: has shards with other fields", bagi_tail(writer->path));
-    writer->resumed += length;
-    return code;
-}
-
-/* One shard of this worker: count it if it is finished, otherwise continue it, and
- * finish it unless it is the last and not full. */
-static bags_code bagi_resume_shard(
-    void *user, const bagi_dir *dir, size_t index) {
-    bagi_resuming *resuming = (bagi_resuming *)user;
-    bags_writer *writer = resuming->writer;
-    bags_error *err = &writer->job.failure;
-    uint64_t number = resuming->names->names[index].number, length = 0;
-    bool finished = false;
-    bags_error ignored;
-    bags_code code = bagi_is_finished(dir, &finished, err);
-    if (!code && !finished) {
-        writer->number = number;
-        code = bagi_writer_resume(writer,
-            bagi_copy_text(
-                &writer->job.env.memory, dir->path, strlen(dir->path), err),
-            &length);
-        /* A recovery may have finished it in the meantime. */
-        if (code && !writer->held &&
-            !bagi_is_finished(dir, &finished, &ignored) && finished) {
-            bagi_writer_leave(writer);
-            err->code = code = BAGS_OK;
-        }
-    }
-    if (!code && finished) {
-        writer->number = bagi_shard_after(number, writer->options.shard_stop);
-        return bagi_resume_finished(resuming, dir);
-    }
-    if (!code && length &&
-        (index != resuming->last || bagi_writer_full(writer)))
-        code = bagi_writer_finish(writer);
-    return code;
-}
-
-/* Refuse to continue what the numbers of the shards do not show to be this worker's:
- * they were renumbered, or one of its own is missing. */
-static bags_code bagi_writer_check_names(const bags_writer *writer,
-    const bagi_names *names, bool *finalized, bags_error *err) {
-    uint64_t stop = writer->options.shard_stop;
-    uint64_t next = writer->options.shard_start;
-    bags_code code = BAGS_OK;
-    if (names->count)
-        code = bagi_has_mark(
-            names->env, names->path, names->names[0], finalized, err);
-    if (!code && *finalized && !writer->options.append)
-        code = bagi_fail_finalized(writer, err);
-    for (size_t i = 0; i < names->count && !code && !*finalized; i++) {
-        uint64_t number = names->names[i].number;
-        if (number % stop != writer->options.shard_start)
-            continue;
-        if (number != next)
-            return bags_fail(err, BAGS_ERROR_GAP,
-                "%s: shard %06" PRIu64 " of this worker is missing (%06" PRIu64
-                " exists): lost, or the shards were written with other worker "
-                "numbers",
-                bagi_tail(writer->path), next, number);
-        next = bagi_shard_after(number, stop);
-    }
-    return code;
-}
-
-static bags_code bagi_writer_resume_shards(bags_writer *writer) {
-    const bagi_env *env = &writer->job.env;
-    uint64_t start = writer->options.shard_start;
-    uint64_t stop = writer->options.shard_stop;
-    bagi_sink sink = {&writer->job.failure, NULL};
-    bagi_names names;
-    bagi_resuming resuming;
-    bool finalized = false;
-    memset(&resuming, 0, sizeof resuming);
-    bags_code code = bagi_writer_check_single(writer);
-    if (!code)
-        code = bagi_names_list(env, writer->path, &sink, &names);
-    if (code)
-        return code;
-    code = bagi_writer_check_names(writer, &names, &finalized, sink.err);
-    resuming.writer = writer;
-    resuming.names = &names;
-    for (size_t i = 0; i < names.count; i++)
-        if (names.names[i].number % stop == start)
-            resuming.last = i;
-    if (!code)
-        code = bagi_each_shard(
-            &names, start, stop, bagi_resume_shard, &resuming, sink.err);
-    if (!code && finalized && !writer->shard) {
-        uint64_t last = names.names[names.count - 1].number;
-        writer->number = last - last % stop + start;
-        if (writer->number <= last)
-            writer->number = bagi_shard_after(writer->number, stop);
-    }
-    bagi_common_free(&env->memory, &resuming.common);
-    bagi_names_free(&names);
-    writer->shards = 0;
-    return code;
-}
-
-/* Continue an unsharded dataset that exists. */
-static bags_code bagi_writer_resume_single(bags_writer *writer) {
-    const bagi_env *env = &writer->job.env;
-    bags_error *err = &writer->job.failure;
-    bagi_dir dir = bagi_dir_of(env, writer->path);
-    bagi_sink sink = {err, NULL};
-    bagi_names names;
-    uint64_t length = 0;
-    bool single = false;
-    bags_code code = bagi_is_single(&dir, &single, err);
-    if (!code && !single) {
-        code = bagi_names_list(env, writer->path, &sink, &names);
-        if (!code && names.count)
-            code = bags_fail(err, BAGS_ERROR_EXISTS,
-                "%s: is a sharded dataset; resume it with the shard options "
-                "that "
-                "it was started with",
-                bagi_tail(writer->path));
-        bagi_names_free(&names);
-    }
-    if (!code)
-        code = bagi_writer_resume(
-            writer, bagi_writer_shard_path(writer, err), &length);
-    return code || length ? code : bagi_writer_claim(writer);
-}
-
-/* ---- opening and closing ---- */
-
-/* An unsharded dataset is claimed at once; of a sharded one, this worker's first
- * shard must not exist. */
-static bags_code bagi_writer_start(bags_writer *writer) {
-    bags_error *err = &writer->job.failure;
-    bagi_sink sink = {err, NULL};
-    bagi_names names;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool finalized = false;
-    if (!writer->sharded)
-        return bagi_writer_claim(writer);
-    char *path = bagi_writer_shard_path(writer, err);
-    bags_code code = path ? bagi_kind(&writer->job.env, path, &kind, err)
-                          : BAGS_ERROR_MEMORY;
-    if (!code && kind != BAGS_PATH_NONE)
-        code = bagi_fail_claimed(writer, path, err);
-    bagi_free_text(&writer->job.env.memory, path);
-    if (!code)
-        code = bagi_kind(&writer->job.env, writer->path, &kind, err);
-    if (!code && kind == BAGS_PATH_DIRECTORY)
-        code = bagi_names_list(&writer->job.env, writer->path, &sink, &names);
-    if (code || kind != BAGS_PATH_DIRECTORY)
-        return code;
-    code = bagi_writer_check_names(writer, &names, &finalized, err);
-    bagi_names_free(&names);
-    return code ? code : bagi_writer_check_single(writer);
-}
-
-static bags_code bagi_writer_start_or_resume(bags_writer *writer) {
-    bags_error *err = &writer->job.failure;
-    bagi_dir dir = bagi_dir_of(&writer->job.env, writer->path);
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool finished = false;
-    bags_code code = BAGS_OK;
-    if (writer->options.resume)
-        code = bagi_kind(&writer->job.env, writer->path, &kind, err);
-    if (code)
-        return code;
-    if (kind == BAGS_PATH_NONE)
-        return bagi_writer_start(writer);
-    code = bagi_check_mixed(&dir, err);
-    if (!code)
-        code = bagi_is_finished(&dir, &finished, err);
-    if (!code && finished)
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: finished and not sharded, cannot be continued; write to a new "
-            "path, or with shards",
-            bagi_tail(writer->path));
-    if (code)
-        return code;
-    return writer->sharded ? bagi_writer_resume_shards(writer)
-                           : bagi_writer_resume_single(writer);
-}
+/* The number of fields of a shard that is recovered comes from its untrusted record:
+ * each gets little. */
+#define BAGI_RECOVER_BUFFER ((size_t)64 << 10)
 
 static void bagi_writer_free(bags_writer *writer) {
     bags_allocator memory = writer->job.env.memory;
@@ -9931,9 +9466,8 @@ static void bagi_writer_free(bags_writer *writer) {
     for (size_t i = 0; writer->outputs && i <= count; i++)
         bagi_output_free(&writer->outputs[i]);
     bagi_free(&memory, writer->outputs, (count + 1) * sizeof *writer->outputs);
-    bagi_free(&memory, writer->order, count * sizeof *writer->order);
+    bagi_free(&memory, writer->slots, count * sizeof *writer->slots);
     bagi_free(&memory, writer->refs, count * sizeof *writer->refs);
-    bagi_free(&memory, writer->given, count * sizeof *writer->given);
     bagi_free(&memory, writer->row, 5 + count * BAGI_REF_MAX);
     bagi_free(&memory, writer->text, writer->text_size);
     bagi_free_text(&memory, writer->path);
@@ -9961,6 +9495,7 @@ static bags_writer *bagi_writer_new(
         return NULL;
     bagi_job_init(&writer->job, &env, with.no_sync);
     writer->record.job = &writer->job;
+    writer->dir.env = &writer->job.env;
     writer->options = with;
     writer->sharded = with.sharded || with.shard_size || with.shard_length ||
                       with.shard_start || options->shard_stop;
@@ -9973,31 +9508,367 @@ static bags_writer *bagi_writer_new(
     return NULL;
 }
 
-static int bagi_field_order(const void *a, const void *b) {
-    return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
+/* Allocate what a writer with its fields needs. */
+static bags_code bagi_writer_prepare(
+    bags_writer *writer, size_t buffer_size, bags_error *err) {
+    const bags_allocator *memory = &writer->job.env.memory;
+    size_t count = writer->spec.count;
+    writer->text =
+        bagi_spec_text(memory, &writer->spec, &writer->text_size, err);
+    if (!writer->text)
+        return err->code;
+    writer->outputs = (bagi_output *)bagi_alloc(
+        memory, (count + 1) * sizeof *writer->outputs, err);
+    writer->slots =
+        (bagi_given *)bagi_alloc(memory, count * sizeof *writer->slots, err);
+    writer->refs =
+        (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
+    writer->row =
+        (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MAX, err);
+    if (!writer->outputs || !writer->slots || !writer->refs || !writer->row)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i <= count; i++)
+        if (bagi_output_init(&writer->outputs[i], &writer->job, buffer_size))
+            return bagi_job_end(&writer->job, err);
+    return BAGS_OK;
 }
 
-/* Refuse a built-in type whose arguments no value can satisfy. Those of other types
- * are not ours to check, nor are arguments that are only too large for this
- * platform. */
-static bags_code bagi_writer_check_type(
-    const bagi_spec *spec, size_t field, bags_error *err) {
-    const bagi_coder *coder = &spec->coders[field];
-    const char *type = spec->fields[field].type;
-    uint64_t bytes = 1;
-    if (!coder->codec || !bagi_codec_is_built_in(coder->codec))
-        return BAGS_OK;
-    if (!coder->ready) {
-        bags_error why;
-        if (bagi_coder_fail(coder, type, &why) != BAGS_ERROR_TYPE)
-            return BAGS_OK;
-        *err = why;
-        return BAGS_ERROR_TYPE;
+/* ---- what a crashed writer left ---- */
+
+static int bagi_left_other(void *user, const char *name) {
+    *(bool *)user =
+        strcmp(name, "spec.json.partial") != 0 && strcmp(name, "refs.crc") != 0;
+    return *(bool *)user ? ECANCELED : 0;
+}
+
+/* True if a file has more than `most` bytes, which are few; a missing one has none. */
+static bags_code bagi_left_more(const bagi_dir *dir, const char *suffix,
+    size_t most, bool *more, bags_error *err) {
+    unsigned char *content = NULL;
+    size_t size = 0;
+    bags_code code =
+        bagi_dir_read(dir, "refs", suffix, most, &content, &size, NULL, err);
+    if (!code)
+        bagi_free(&dir->env->memory, content, size);
+    *more = code == BAGS_ERROR_LIMIT;
+    return *more || code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+}
+
+/* Find the complete datapoints of the shard, whose fields are known. One that has none
+ * must look like a shard whose writer crashed early: otherwise something else than a
+ * crash happened to it, and a person must decide. */
+static bags_code bagi_writer_scan(
+    bags_writer *writer, bagi_scan *found, bags_error *err) {
+    const bagi_dir *dir = &writer->dir;
+    const bagi_spec *spec = &writer->spec;
+    size_t count = spec->count + 1;
+    bag_reader **bags = NULL;
+    bagi_how how;
+    bool checksums = false, listed = false, more = false, exists = true;
+    memset(&how, 0, sizeof how);
+    bags_code code = bagi_dir_has(dir, "refs", ".crc", &checksums, err);
+    if (code)
+        return code;
+    if (checksums)
+        bagi_writer_add_checksums(writer);
+    how.verify_checksums = checksums;
+    code = bagi_unfinished_open(dir, spec, &how, NULL, &bags, &listed, err);
+    if (!code && listed)
+        code = bagi_prefix_scan(dir->env, spec, bags, found, err);
+    for (size_t i = 0; i < count && !code && listed; i++) {
+        writer->outputs[i].resumed_length = bags[i]->length;
+        writer->outputs[i].resumed_end = bags[i]->limit;
     }
-    if (bags_type_number(&spec->types[field], 0, &bytes) && bytes == 0)
-        return bags_fail(err, BAGS_ERROR_TYPE,
-            "type \"%.200s\": an integer of 0 bytes holds only 0", type);
-    return BAGS_OK;
+    bagi_bags_free(dir->env, bags, count);
+    if (code == BAGS_ERROR_MISSING)
+        found->reason = "not all files exist";
+    else if (code)
+        return code;
+    if (found->length > 0)
+        return BAGS_OK;
+
+    code = bagi_left_more(dir, ".idx", 7, &more, err);
+    if (!code && more)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: refs.idx lists datapoints, but none is complete (%s); if a "
+            "power failure came before anything was synced, remove the "
+            "directory",
+            bagi_tail(dir->path),
+            found->reason ? found->reason : "files are missing");
+    for (size_t i = 0; i < spec->count && exists && !code; i++)
+        code = bagi_dir_has(dir, spec->fields[i].name, ".idx", &exists, err);
+    if (code || exists)
+        return code;
+    code = bagi_left_more(dir, ".bag", 0, &more, err);
+    return code || !more
+               ? code
+               : bags_fail(err, BAGS_ERROR_CORRUPT,
+                     "%s: refs.bag has datapoints, but .idx files are missing, "
+                     "as in a copy made while the shard was finished; if every "
+                     "Bag has its table, rename spec.json.partial to spec.json "
+                     "and verify it",
+                     bagi_tail(dir->path));
+}
+
+typedef enum bagi_taking {
+    BAGI_TAKE,         /* continue it, or remove it */
+    BAGI_TAKE_EMPTY,   /* fail if it has a datapoint */
+    BAGI_TAKE_NOTHING, /* only find out what would be done */
+} bagi_taking;
+
+/*
+ * Take over the shard at a path, which is taken over too. Unless it is *finished:
+ * lock its record, find its complete datapoints, and continue after them, or remove it
+ * if there are none. Its fields must be the writer's; a writer that has none gets
+ * those of the record.
+ */
+static bags_code bagi_writer_take(bags_writer *writer, char *path,
+    bagi_taking taking, bool *finished, bagi_scan *found) {
+    const bags_allocator *memory = &writer->job.env.memory;
+    const bags_io *io = &writer->job.env.io;
+    const bagi_dir *dir = &writer->dir;
+    bagi_spec *spec = &writer->spec;
+    bags_error *failure = &writer->job.failure, ignored;
+    bags_error why; /* a missing file is not a failure of the writer */
+    unsigned char *text = NULL;
+    size_t size = 0;
+    bool record = false, known = false, other = false;
+    bags_code refusal = writer->text ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT;
+    const char *fault = "has files but neither spec.json nor "
+                        "spec.json.partial; no writer left it";
+    memset(found, 0, sizeof *found);
+    *finished = false;
+    if (!path)
+        return failure->code;
+    writer->dir.path = path;
+    bags_code code = bagi_is_finished(dir, finished, failure);
+    if (code || *finished)
+        return code;
+
+    /* Lock the record before it is read. Without one, nothing was written. */
+    code = bagi_dir_has(dir, "spec.json", ".partial", &record, &why);
+    if (!code && record)
+        code = bagi_writer_open_record(writer,
+            taking == BAGI_TAKE_NOTHING ? BAGS_IO_READ : BAGS_IO_WRITE, &why);
+    if (!code && record)
+        code = bagi_dir_read(dir, "spec.json", ".partial", BAGI_SPEC_MAX, &text,
+            &size, NULL, &why);
+    if (!code && record && writer->text) {
+        fault = "was started with other fields";
+        known =
+            size == writer->text_size && memcmp(text, writer->text, size) == 0;
+    } else if (!code && record) {
+        fault = "spec.json.partial is damaged";
+        code = bagi_spec_parse(memory, spec, text, size, &why);
+        if (!code)
+            code = bagi_spec_seal(memory, spec, NULL, &why);
+        if (!code)
+            code = bagi_writer_prepare(writer, BAGI_RECOVER_BUFFER, &why);
+        known = !code;
+        if (code != BAGS_ERROR_MEMORY)
+            code = BAGS_OK;
+    }
+    bagi_free(memory, text, size);
+
+    /* A shard whose fields are unknown can only be one whose writer crashed before it
+     * created their files. */
+    if (!code && known) {
+        code = bagi_writer_scan(writer, found, &why);
+    } else if (!code) {
+        int error = io->list ? io->list(io->user, path, bagi_left_other, &other)
+                             : ENOSYS;
+        code = other ? bagi_fail_without_spec(dir, refusal, fault, &why)
+                     : bagi_fail_system(&why, error, path, "list");
+    }
+    if (code && !writer->held && !bagi_is_finished(dir, finished, &ignored) &&
+        *finished)
+        return BAGS_OK; /* meanwhile, by its writer or a recovery */
+    if (code) {
+        *failure = why;
+        return code;
+    }
+    if (taking == BAGI_TAKE_NOTHING)
+        return BAGS_OK;
+    if (found->length && taking == BAGI_TAKE_EMPTY)
+        return bags_fail(failure, BAGS_ERROR_UNFINISHED,
+            "%s: unfinished (datapoints: %" PRIu64 "); `resume` (--resume) "
+            "continues the input that they are from, `bags recover` keeps only "
+            "them; append after that",
+            bagi_tail(path), found->length);
+    if (!found->length) {
+        code = bagi_writer_discard(writer, known, &other, failure);
+        if (other)
+            found->reason = "no datapoint; files that no writer creates stay";
+        return code;
+    }
+    /* A shard that was started without checksums may have some, if it was interrupted
+     * while it was finished: its blobs may become others. */
+    bagi_writer_check(writer);
+    if (!failure->code && !writer->outputs[0].checksums)
+        bagi_writer_remove(writer, ".crc", ".crc.partial", failure);
+    for (size_t i = 0; i <= spec->count; i++)
+        bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(spec, i),
+            writer->outputs[i].resumed_length, writer->outputs[i].resumed_end);
+    writer->shard_length = found->length;
+    writer->resumed_shard = true;
+    return failure->code;
+}
+
+/* ---- opening ---- */
+
+/* Refuse what the numbers of the shards do not show to be this worker's to write: they
+ * were renumbered; its first shard exists, without `resume`; or one of its own is
+ * missing. */
+static bags_code bagi_writer_check_names(const bags_writer *writer,
+    const bagi_names *names, bool *finalized, bags_error *err) {
+    uint64_t start = writer->options.shard_start, next = start;
+    uint64_t stop = writer->options.shard_stop;
+    bags_code code = BAGS_OK;
+    if (names->count)
+        code = bagi_has_mark(
+            names->env, names->path, names->names[0], finalized, err);
+    if (!code && *finalized && !writer->options.append)
+        code = bagi_fail_finalized(writer, err);
+    for (size_t i = 0; i < names->count && !code && !*finalized; i++) {
+        uint64_t number = names->names[i].number;
+        if (number % stop != start)
+            continue;
+        if (number == start && !writer->options.resume) {
+            char *path =
+                bagi_shard_path(names->env, names->path, names->names[i], err);
+            code =
+                path ? bagi_fail_claimed(writer, path, err) : BAGS_ERROR_MEMORY;
+            bagi_free_text(&names->env->memory, path);
+            return code;
+        }
+        if (number != next)
+            return bags_fail(err, BAGS_ERROR_GAP,
+                "%s: shard %06" PRIu64 " of this worker is missing (%06" PRIu64
+                " exists): lost, or the shards were written with other worker "
+                "numbers",
+                bagi_tail(writer->path), next, number);
+        next = bagi_shard_after(number, stop);
+    }
+    return code;
+}
+
+/* Go over this worker's shards: count what is finished, and take over what is not.
+ * The last one is continued, unless it is full; the others are finished. */
+static bags_code bagi_writer_resume(
+    bags_writer *writer, const bagi_names *names, bool finalized) {
+    const bagi_env *env = &writer->job.env;
+    bags_error *err = &writer->job.failure;
+    uint64_t start = writer->options.shard_start;
+    uint64_t stop = writer->options.shard_stop;
+    size_t last = 0;
+    /* Before finalize, an unfinished shard may be part of a worker's input, which must
+     * stay able to be resumed. After it, only `append` can have started one. */
+    bagi_taking taking =
+        writer->options.append && !finalized ? BAGI_TAKE_EMPTY : BAGI_TAKE;
+    bagi_common common;
+    bags_code code = BAGS_OK;
+    memset(&common, 0, sizeof common);
+    for (size_t i = 0; i < names->count; i++)
+        if (names->names[i].number % stop == start)
+            last = i;
+    for (size_t i = 0; i < names->count && !code; i++) {
+        uint64_t number = names->names[i].number, length = 0;
+        bool finished = false;
+        bagi_scan found;
+        if (number % stop != start)
+            continue;
+        writer->number = number;
+        code = bagi_writer_take(writer,
+            bagi_shard_path(env, writer->path, names->names[i], err), taking,
+            &finished, &found);
+        if (!code && finished) {
+            bagi_sink sink = {err, NULL};
+            bagi_how how;
+            memset(&how, 0, sizeof how);
+            code = bagi_shard_open(
+                &common, &writer->dir, false, &how, &length, &sink);
+            if (!code && !bagi_spec_same(&common.spec, &writer->spec))
+                code = bags_fail(err, BAGS_ERROR_EXISTS,
+                    "%s: has shards with other fields",
+                    bagi_tail(writer->path));
+            bagi_writer_leave(writer);
+            writer->number = bagi_shard_after(number, stop);
+        }
+        writer->resumed += finished ? length : found.length;
+        if (!code && found.length && (i != last || bagi_writer_full(writer)))
+            code = bagi_writer_finish(writer);
+    }
+    if (!code && finalized && !writer->dir.path) {
+        uint64_t most = names->names[names->count - 1].number;
+        writer->number = most - most % stop + start;
+        if (writer->number <= most)
+            writer->number = bagi_shard_after(writer->number, stop);
+    }
+    bagi_common_free(&env->memory, &common);
+    writer->shards = 0;
+    return code;
+}
+
+/* Check what exists at the path, and continue it if that is requested. An unsharded
+ * dataset is claimed at once, a shard when its first datapoint arrives. */
+static bags_code bagi_writer_start(bags_writer *writer) {
+    const bagi_env *env = &writer->job.env;
+    bags_error *err = &writer->job.failure;
+    bool resume = writer->options.resume, sharded = writer->sharded;
+    bool finished = false, single = false, finalized = false;
+    bagi_dir dir = bagi_dir_of(env, writer->path);
+    bagi_sink sink = {err, NULL};
+    bagi_names names;
+    bagi_scan found;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    memset(&names, 0, sizeof names);
+    names.env = env;
+    bags_code code = bagi_kind(env, writer->path, &kind, err);
+    if (!code && (kind == BAGS_PATH_NONE ||
+                     (!resume && (!sharded || kind != BAGS_PATH_DIRECTORY))))
+        return sharded ? BAGS_OK : bagi_writer_claim(writer);
+    if (!code && resume)
+        code = bagi_check_mixed(&dir, err);
+    if (!code && resume)
+        code = bagi_is_finished(&dir, &finished, err);
+    if (!code && finished)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: finished and not sharded, cannot be continued; write to a new "
+            "path, or with shards",
+            bagi_tail(writer->path));
+    if (!code && sharded)
+        code = bagi_writer_check_single(writer);
+    else if (!code)
+        code = bagi_is_single(&dir, &single, err);
+    if (!code && !single)
+        code = bagi_names_list(env, writer->path, &sink, &names);
+    if (!code && sharded) {
+        code = bagi_writer_check_names(writer, &names, &finalized, err);
+        if (!code && resume)
+            code = bagi_writer_resume(writer, &names, finalized);
+    } else if (!code && names.count) {
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: is a sharded dataset; resume it with the shard options that "
+            "it was started with",
+            bagi_tail(writer->path));
+    } else if (!code) {
+        code = bagi_writer_take(writer,
+            bagi_copy_text(
+                &env->memory, writer->path, strlen(writer->path), err),
+            writer->options.append ? BAGI_TAKE_EMPTY : BAGI_TAKE, &finished,
+            &found);
+        writer->resumed = found.length;
+        if (!code && !found.length) {
+            bagi_writer_leave(writer);
+            code = bagi_writer_claim(writer);
+        }
+    }
+    bagi_names_free(&names);
+    return code;
+}
+
+static int bagi_field_order(const void *a, const void *b) {
+    return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
 }
 
 /* Check the caller's fields, and sort copies of them. */
@@ -10027,40 +9898,30 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
                 err, BAGS_ERROR_FIELD, spec->fields[i].name, "duplicate");
     bags_code code =
         bagi_spec_seal(memory, spec, writer->options.registry, err);
+
+    /* Refuse a built-in type whose arguments no value can satisfy. Those of other types
+     * are not ours to check, nor are arguments that are only too large for this
+     * platform. */
     for (size_t i = 0; i < count && !code; i++) {
-        code = bagi_writer_check_type(spec, i, err);
-        if (code)
-            bagi_prefix(err, code, "field \"%.200s\": ", spec->fields[i].name);
+        const bagi_coder *coder = &spec->coders[i];
+        const char *type = spec->fields[i].type;
+        uint64_t bytes = 1;
+        bags_error why;
+        if (!coder->codec || !bagi_codec_is_built_in(coder->codec))
+            continue;
+        why.code = BAGS_OK;
+        if (!coder->ready)
+            bagi_coder_fail(coder, type, &why);
+        else if (bags_type_number(&spec->types[i], 0, &bytes) && bytes == 0)
+            bags_fail(&why, BAGS_ERROR_TYPE,
+                "type \"%.200s\": an integer of 0 bytes holds only 0", type);
+        if (why.code == BAGS_ERROR_TYPE) {
+            *err = why;
+            code = bagi_prefix(
+                err, why.code, "field \"%.200s\": ", spec->fields[i].name);
+        }
     }
     return code;
-}
-
-/* Allocate what a writer with its fields needs. */
-static bags_code bagi_writer_prepare(
-    bags_writer *writer, size_t buffer_size, bags_error *err) {
-    const bags_allocator *memory = &writer->job.env.memory;
-    size_t count = writer->spec.count;
-    writer->text =
-        bagi_spec_text(memory, &writer->spec, &writer->text_size, err);
-    if (!writer->text)
-        return err->code;
-    writer->outputs = (bagi_output *)bagi_alloc(
-        memory, (count + 1) * sizeof *writer->outputs, err);
-    writer->order =
-        (size_t *)bagi_alloc(memory, count * sizeof *writer->order, err);
-    writer->refs =
-        (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
-    writer->given =
-        (bool *)bagi_alloc(memory, count * sizeof *writer->given, err);
-    writer->row =
-        (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MAX, err);
-    if (!writer->outputs || !writer->order || !writer->refs || !writer->given ||
-        !writer->row)
-        return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i <= count; i++)
-        if (bagi_output_init(&writer->outputs[i], &writer->job, buffer_size))
-            return bagi_job_end(&writer->job, err);
-    return BAGS_OK;
 }
 
 BAGS_API bags_writer *bags_writer_open(const char *path,
@@ -10077,9 +9938,8 @@ BAGS_API bags_writer *bags_writer_open(const char *path,
     if (!code)
         code = bagi_writer_prepare(writer, writer->options.buffer_size, err);
     for (size_t i = 0; i < count && !code; i++)
-        writer->order[i] = bagi_spec_find(&writer->spec, fields[i].name);
-    if (!code &&
-        (bagi_writer_start_or_resume(writer) || writer->job.failure.code))
+        writer->slots[i].order = bagi_spec_find(&writer->spec, fields[i].name);
+    if (!code && (bagi_writer_start(writer) || writer->job.failure.code))
         code = bagi_job_end(&writer->job, err);
     if (!code)
         return writer;
@@ -10099,10 +9959,10 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
         bagi_writer_refuse_state(writer, "begun and not ended", false, err);
     bagi_writer_check_idle(writer);
     /* An unfinished shard without a datapoint would stop readers. */
-    if (!failure->code && writer->shard && writer->sharded &&
+    if (!failure->code && writer->dir.path && writer->sharded &&
         writer->shard_length == 0)
         bagi_writer_drop(writer, true, failure);
-    else if (!failure->code && writer->shard)
+    else if (!failure->code && writer->dir.path)
         bagi_writer_finish(writer);
     bags_code code = bagi_job_end(&writer->job, err);
     if (!code && writer->refused) {
@@ -10123,19 +9983,15 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     bags_error ignored;
     if (!writer)
         return;
-    if (!bagi_job_is_ours(&writer->job, writer->path)) {
-        bagi_writer_free(writer);
-        return;
-    }
-    if (writer->resumed_shard && !writer->committed) {
+    bool ours = bagi_job_is_ours(&writer->job, writer->path);
+    if (ours && writer->resumed_shard && !writer->committed) {
         writer->job.failure.code = BAGS_OK; /* truncate in any case */
-        for (size_t i = 0; i <= writer->spec.count; i++) {
-            bagi_output *output = &writer->outputs[i];
-            bagi_output_rewind(
-                output, output->resumed_length, output->resumed_end);
-            bagi_output_truncate(output);
-        }
-    } else if (!writer->resumed_shard) {
+        for (size_t i = 0; i <= writer->spec.count; i++)
+            bagi_output_rewind(&writer->outputs[i],
+                writer->outputs[i].resumed_length,
+                writer->outputs[i].resumed_end);
+        bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_truncate);
+    } else if (ours && !writer->resumed_shard) {
         bagi_writer_drop(writer, true, &ignored);
     }
     bagi_writer_free(writer);
@@ -10144,11 +10000,23 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
 /* ========================================================================
  * >>recover
  * What bags_writer_open does with `resume`, for shards of any worker: the fields
- * come from spec.json.partial, and the shard is finished.
+ * come from spec.json.partial, and the shard is finished. bags_recover goes over the
+ * shards; the failure of one does not stop the others. A dry run takes the same steps
+ * up to the first that changes a file, and holds no lock meanwhile.
+ *
+ * A standalone Bag has no record. Its lock is on NAME.bag, and its journal shows that
+ * it was left:
+ *
+ *     NAME.bag, if there is a NAME.idx       what is done
+ *     ends in its table, no checksums        nothing: it is finished
+ *     ends in its table, with checksums      nothing; its blobs are compared
+ *     a split Bag with finished checksums    nothing: it is finished
+ *     ends in another valid table            it is an error: which of the two is right
+ *                                            is unknown
+ *     anything else                          the complete blobs are kept, and the table
+ *                                            is written after them
+ *
  * ====================================================================== */
-
-/* The number of fields comes from the untrusted record: each gets little. */
-#define BAGI_RECOVER_BUFFER ((size_t)64 << 10)
 
 typedef struct bagi_recovering {
     bagi_env env;
@@ -10158,68 +10026,12 @@ typedef struct bagi_recovering {
     bags_error *err;
 } bagi_recovering;
 
-/* Set the fields from the shard's record. If that is missing or truncated, nothing
- * was written after it. */
-static bags_code bagi_recover_fields(bags_writer *writer,
-    const unsigned char *text, size_t size, bags_error *err) {
-    const bags_allocator *memory = &writer->job.env.memory;
-    if (!text)
-        return BAGS_ERROR_MISSING;
-    bags_code code = bagi_spec_parse(memory, &writer->spec, text, size, err);
-    if (!code)
-        code = bagi_spec_seal(memory, &writer->spec, NULL, err);
-    return code ? code : bagi_writer_prepare(writer, BAGI_RECOVER_BUFFER, err);
-}
-
-/* Finish the shard that is writer->shard, or remove it. */
-static bags_code bagi_recover_with(const bagi_recovering *work,
-    bags_writer *writer, bags_recovered *done, bags_error *err) {
-    bool dry_run = work->options.dry_run, other = false;
-    bagi_scan prefix = {0, 0, NULL};
-    unsigned char *text = NULL;
-    size_t size = 0;
-    bags_code code = bagi_writer_lock_record(
-        writer, dry_run ? BAGS_IO_READ : BAGS_IO_WRITE, &text, &size, err);
-    if (code)
-        return code;
-    bool record = text != NULL;
-    bags_code unknown = bagi_recover_fields(writer, text, size, err);
-    bagi_free(&work->env.memory, text, size);
-    if (unknown == BAGS_ERROR_MEMORY)
-        return unknown;
-    code =
-        unknown
-            ? bagi_writer_check_unknown(writer, BAGS_ERROR_CORRUPT,
-                  record ? "spec.json.partial is damaged" : BAGI_NO_RECORD, err)
-            : bagi_writer_scan(writer, &prefix, err);
-    if (code)
-        return code;
-    done->length = prefix.length;
-    done->truncated = prefix.trailing;
-    done->reason = prefix.reason ? prefix.reason : "";
-    done->action =
-        prefix.length ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED;
-    if (dry_run)
-        return BAGS_OK;
-    if (!prefix.length) {
-        code = bagi_writer_discard(writer, !unknown, &other, err);
-        if (other)
-            done->reason = "no datapoint; files that no writer creates stay";
-        return code;
-    }
-    if (!bagi_writer_continue(writer, prefix.length))
-        bagi_writer_finish(writer);
-    return bagi_job_end(&writer->job, err);
-}
-
+/* Finish a shard, or remove it. */
 static bags_code bagi_recover_shard(const bagi_recovering *work,
     const bagi_dir *dir, bags_recovered *done, bags_error *err) {
-    bool finished = false;
-    bags_error ignored;
-    bags_code code = bagi_is_finished(dir, &finished, err);
-    if (code || finished)
-        return code;
+    bool dry_run = work->options.dry_run, finished = false;
     bags_writer_options options;
+    bagi_scan found;
     memset(&options, 0, sizeof options);
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
@@ -10228,16 +10040,21 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
     bags_writer *writer = bagi_writer_new(dir->path, &options, err);
     if (!writer)
         return err->code;
-    writer->dir = *dir;
-    writer->shard =
-        bagi_copy_text(&work->env.memory, dir->path, strlen(dir->path), err);
-    code = writer->shard ? bagi_recover_with(work, writer, done, err)
-                         : BAGS_ERROR_MEMORY;
+    bags_code code = bagi_writer_take(writer,
+        bagi_copy_text(&work->env.memory, dir->path, strlen(dir->path),
+            &writer->job.failure),
+        dry_run ? BAGI_TAKE_NOTHING : BAGI_TAKE, &finished, &found);
+    if (!code && !finished) {
+        done->length = found.length;
+        done->truncated = found.trailing;
+        done->reason = found.reason ? found.reason : "";
+        done->action =
+            found.length ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED;
+        if (found.length && !dry_run)
+            bagi_writer_finish(writer);
+    }
+    code = bagi_job_end(&writer->job, err);
     bagi_writer_free(writer);
-    /* Its writer may have finished it in the meantime. */
-    if (code && done->action == BAGS_RECOVERY_NOTHING &&
-        !bagi_is_finished(dir, &finished, &ignored) && finished)
-        code = BAGS_OK;
     return code;
 }
 
@@ -10296,63 +10113,29 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     return code;
 }
 
-/* A standalone Bag that was left: keep its complete blobs, and write the table. If
- * it is `finished` as far as its table shows, its blobs may still not match their
- * checksums. */
-static void bagi_recover_left(const bagi_recovering *work, bag_writer *writer,
-    bag_reader *bag, bool finished, bags_recovered *done) {
-    bags_error *failure = &writer->job.failure;
-    const char *reason = NULL;
-    bagi_how how;
-    bool checksums = false;
-    memset(&how, 0, sizeof how);
-    how.name = "";
-    how.no_mmap = how.unfinished = true;
-    bagi_dir_has(&writer->dir, "", ".crc", &checksums, failure);
-    if (checksums && !failure->code)
-        bagi_crcs_open(bag, &writer->dir, &how, failure);
-    if (!failure->code)
-        bagi_bag_keep_complete(bag, &reason, &done->truncated, failure);
-    if (!failure->code && reason && bag->length == 0)
-        bags_fail(failure, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: its .idx lists blobs, but none is "
-            "complete "
-            "(%s)",
-            bagi_tail(bag->file[BAGI_BLOBS].path), reason);
-    if (!failure->code && reason && finished)
-        bags_fail(failure, BAGS_ERROR_CORRUPT,
-            "%s: finished, but blob %" PRIu64 " is damaged (%s); nothing was "
-            "changed",
-            bagi_tail(bag->file[BAGI_BLOBS].path), bag->length, reason);
-    if (failure->code || finished) {
-        done->truncated = 0;
-        return;
-    }
-    done->action = BAGS_RECOVERY_FINISHED;
-    done->length = bag->length;
-    done->reason = reason ? reason : "";
-    if (work->options.dry_run)
-        return;
-    if (checksums)
-        bagi_output_add_checksums(&writer->output);
-    bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_WRITE);
-    bagi_output_continue(&writer->output, bag->length, bag->limit);
-    bagi_output_truncate(&writer->output);
-}
-
+/* Recover a standalone Bag that was left: keep its complete blobs, and write the table.
+ * A Bag that is `finished` as far as its table shows may still have blobs that do not
+ * match their checksums, which no crash explains. */
 static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bags_recovered *done, bags_error *err) {
+    const bagi_env *env = &work->env;
+    bool dry_run = work->options.dry_run, left = false, finished = false;
+    bool journal = false, checksums = false;
+    const char *reason = NULL;
     bag_writer_options options;
     bag_reader bag;
-    bool left = false, finished = false, journal = false;
+    bagi_how how;
     memset(&bag, 0, sizeof bag);
+    memset(&how, 0, sizeof how);
     memset(&options, 0, sizeof options);
+    how.name = "";
+    how.no_mmap = how.unfinished = true;
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
     options.buffer_size = BAGI_RECOVER_BUFFER;
-    options.env.allocator = &work->env.memory;
-    options.env.io = &work->env.io;
-    bags_code code = bagi_check_standalone(&work->env, path, err);
+    options.env.allocator = &env->memory;
+    options.env.io = &env->io;
+    bags_code code = bagi_check_standalone(env, path, err);
     if (!code && !bagi_is_bag_path(path))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: a standalone Bag's name must end in .bag", bagi_tail(path));
@@ -10361,25 +10144,54 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         return err->code;
     bags_error *failure = &writer->job.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    bag.env = &writer->job.env;
+
+    /* The lock belongs to the file: a dry run, which holds none, opens it again. */
     bagi_dir_has(&writer->dir, "", ".idx", &journal, failure);
     bagi_stream_open(blobs, &writer->dir, "", ".bag",
-        journal && !work->options.dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
+        journal && !dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
-        bagi_lock_left(&work->env, blobs->handle, path, path, failure);
-    bagi_bag_writer_check(writer);
-    if (!failure->code && work->options.dry_run) { /* it holds no lock */
+        bagi_lock_file(
+            env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER, failure);
+    if (!failure->code && dry_run) {
         bagi_stream_forget(blobs);
         bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_READ);
     }
-    bag.env = &writer->job.env;
     if (!failure->code)
         bagi_recover_examine(&writer->dir, &bag, &left, &finished, failure);
-    if (left)
-        bagi_recover_left(work, writer, &bag, finished, done);
+    if (!failure->code && left)
+        bagi_dir_has(&writer->dir, "", ".crc", &checksums, failure);
+    if (!failure->code && left && checksums)
+        bagi_crcs_open(&bag, &writer->dir, &how, failure);
+    if (!failure->code && left)
+        bagi_bag_keep_complete(&bag, &reason, &done->truncated, failure);
+    if (!failure->code && reason && bag.length == 0)
+        bags_fail(failure, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: its .idx lists blobs, but none is "
+            "complete (%s)",
+            bagi_tail(path), reason);
+    else if (!failure->code && reason && finished)
+        bags_fail(failure, BAGS_ERROR_CORRUPT,
+            "%s: finished, but blob %" PRIu64 " is damaged (%s); nothing was "
+            "changed",
+            bagi_tail(path), bag.length, reason);
+    if (failure->code || !left || finished) {
+        done->truncated = 0;
+    } else {
+        done->action = BAGS_RECOVERY_FINISHED;
+        done->length = bag.length;
+        done->reason = reason ? reason : "";
+    }
+    if (done->action && !dry_run) {
+        if (checksums)
+            bagi_output_add_checksums(&writer->output);
+        bagi_output_continue(
+            &writer->output, &writer->dir, "", bag.length, bag.limit);
+    }
     bagi_bag_release(&bag);
-    if (done->action && !work->options.dry_run && !failure->code)
+    if (done->action && !dry_run && !failure->code)
         return bag_writer_close(writer, err);
-    bagi_output_close(&writer->output);
+    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
     code = bagi_job_end(&writer->job, err);
     bagi_bag_writer_free(writer);
     return code;
@@ -10419,31 +10231,14 @@ static bags_code bagi_recover_one(
     return BAGS_OK;
 }
 
-static bags_code bagi_recover_shards(
-    bagi_recovering *work, const bagi_dir *dir) {
-    bags_error why; /* after a shard's failure the first one is in work->err */
-    bagi_sink sink = {&why, NULL};
-    bagi_names names;
-    bags_code code = bagi_names_list(&work->env, dir->path, &sink, &names);
-    if (!code && names.count == 0)
-        code = bagi_fail_no_dataset(dir, &why);
-    if (!code)
-        code = bagi_each_shard(&names, work->options.shard_start,
-            work->options.shard_stop, bagi_recover_one, work, &why);
-    if (!code && work->report.finished_now && !work->options.no_sync &&
-        !work->options.dry_run)
-        code = bagi_sync_parents(&work->env, dir->path, 1, &why);
-    if (code && !work->code)
-        *work->err = why;
-    bagi_names_free(&names);
-    return code;
-}
-
 BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
     bags_error *err) {
     BAGI_ERR(err);
+    bags_error why; /* after a shard's failure the first one is in *err */
+    bagi_sink sink = {&why, NULL};
     bagi_recovering work;
+    bagi_names names;
     bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
     memset(&work, 0, sizeof work);
@@ -10451,22 +10246,35 @@ BAGS_API bags_code bags_recover(const char *path,
         work.options = *options;
     work.env = bagi_env_of(&work.options.env);
     work.err = err;
-    bags_code code = bagi_check_worker(
-        path, work.options.shard_start, &work.options.shard_stop, err);
+    uint64_t start = work.options.shard_start, *stop = &work.options.shard_stop;
+    bags_code code = bagi_check_worker(path, start, stop, &why);
     bagi_dir dir = bagi_dir_of(&work.env, path);
     if (!code)
-        code = bagi_kind(&work.env, path, &kind, err);
+        code = bagi_kind(&work.env, path, &kind, &why);
     dir.standalone = kind == BAGS_PATH_FILE;
     if (!code && !dir.standalone)
-        code = bagi_check_mixed(&dir, err);
+        code = bagi_check_mixed(&dir, &why);
     if (!code && !dir.standalone)
-        code = bagi_is_single(&dir, &single, err);
-    if (!code && !single && !dir.standalone)
-        code = bagi_recover_shards(&work, &dir);
-    else if (!code && work.options.shard_start == 0) /* it counts as shard 0 */
-        code = bagi_recover_one(&work, &dir, 0);
+        code = bagi_is_single(&dir, &single, &why);
+    if (!code && (single || dir.standalone)) {
+        if (start == 0) /* it counts as shard 0 */
+            code = bagi_recover_one(&work, &dir, 0);
+    } else if (!code) {
+        code = bagi_names_list(&work.env, path, &sink, &names);
+        if (!code && names.count == 0)
+            code = bagi_fail_no_dataset(&dir, &why);
+        if (!code)
+            code = bagi_each_shard(
+                &names, start, *stop, bagi_recover_one, &work, &why);
+        if (!code && work.report.finished_now && !work.options.no_sync &&
+            !work.options.dry_run)
+            code = bagi_sync_parents(&work.env, path, 1, &why);
+        bagi_names_free(&names);
+    }
     if (report)
         *report = work.report;
+    if (code && !work.code)
+        *err = why;
     return work.code ? work.code : code;
 }
 #endif /* BAGS_NO_WRITER */
@@ -12979,7 +12787,8 @@ static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
     if (!code)
         code = bagi_open(env, path, BAGS_IO_READ, &file, err);
     if (!code)
-        code = bagi_lock_left(env, file, path, path, err);
+        code =
+            bagi_lock_file(env, file, path, path, BAGI_LOCKED_BY_WRITER, err);
     if (!code)
         code = bagi_checksum_dir(
             &dir, NULL, &how, options, file, path, report, err);

@@ -1244,6 +1244,8 @@ static void finalize_refuses_unfinished_shards(void **state) {
         assert_true(code == BAGS_ERROR_UNFINISHED ||
                     (how == 2 && code == BAGS_ERROR_LOCKED));
         assert_says(how == 0 ? "000009" : how == 1 ? "000007" : "000012");
+        /* It is for users of the command too. */
+        assert_null(strstr(said.message, "BAGS_"));
         assert_true(renamed == 99);
         assert_names(at("x"), names);
         assert_false(exists(at("x/000001/finalized")));
@@ -1455,6 +1457,64 @@ static void append_continues_an_unfinished_shard_after_finalize(void **state) {
     bags_reader_close(reader);
 }
 
+/* What `append` wrote would count as the input of the worker that crashed, which
+ * could never be resumed. */
+static void append_refuses_the_shard_of_an_interrupted_input(void **state) {
+    bags_writer_options first = worker(0, 1, ANEW);
+    bags_writer_options again = worker(0, 1, RESUME);
+    bags_writer_options append = worker(0, 1, APPEND);
+    (void)state;
+    for (int recover = 0; recover < 2; recover++) {
+        bags_writer *writer = open_writer(at("x"), &first);
+        for (uint64_t i = 0; i < 4; i++)
+            assert_ok(append_formula(writer, i));
+        assert_ok(bags_writer_flush(writer, &said));
+        copy_tree(at("x"), at("crashed"));
+        bags_writer_abort(writer);
+        remove_tree(at("x"));
+        copy_tree(at("crashed"), at("x"));
+        assert_refused(BAGS_ERROR_UNFINISHED,
+            bags_writer_open(at("x"), fields, 2, &append, &said));
+        assert_says("x/000001: unfinished (datapoints: 1)*resume*recover");
+        assert_same_tree(at("crashed"), at("x"));
+        /* Either way the input is continued, and then another one appended. */
+        if (recover) {
+            assert_ok(bags_recover(at("x"), NULL, NULL, &said));
+        } else {
+            writer = open_writer(at("x"), &again);
+            assert_true(bags_writer_resumed(writer) == 4);
+            assert_ok(bags_writer_close(writer, &said));
+        }
+        write_as(&append, 4, 8);
+        bags_reader *reader = open_reader(at("x"), false);
+        check_formulas(reader, NULL, 8);
+        bags_reader_close(reader);
+        remove_tree(at("x"));
+        remove_tree(at("crashed"));
+    }
+    /* A shard without a datapoint holds no one's input. */
+    save_shards(at("x"), (const char *const[]){"000000", NULL});
+    make_dir(at("x/000001"));
+    write_as(&append, 3, 5);
+    bags_reader *reader = open_reader(at("x"), false);
+    check_formulas(reader, NULL, 5);
+    bags_reader_close(reader);
+}
+
+/* Its workers may go on: their numbers did not change. */
+static void finalize_leaves_no_mark_in_a_dataset_without_gaps(void **state) {
+    bags_writer_options options = worker(1, 2, RESUME);
+    uint64_t renamed = 99;
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000000", "000001", NULL});
+    copy_tree(at("x"), at("before"));
+    assert_ok(finalize(at("x"), &renamed));
+    assert_true(renamed == 0);
+    assert_same_tree(at("before"), at("x"));
+    write_as(&options, 6, 7);
+    assert_names(at("x"), "000000 000001 000003");
+}
+
 /* A worker that runs while finalize does is refused at its next shard. */
 static void a_running_worker_is_refused_after_finalize(void **state) {
     bags_writer_options options = worker(1, 2, ANEW);
@@ -1524,6 +1584,8 @@ int main(void) {
         TEST(workers_refuse_a_finalized_dataset),
         TEST(append_continues_after_finalize),
         TEST(append_continues_an_unfinished_shard_after_finalize),
+        TEST(append_refuses_the_shard_of_an_interrupted_input),
+        TEST(finalize_leaves_no_mark_in_a_dataset_without_gaps),
         TEST(a_running_worker_is_refused_after_finalize),
     };
     return cmocka_run_group_tests_name("shards", tests, NULL, NULL);

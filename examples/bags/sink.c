@@ -10,7 +10,8 @@
  *
  * After a failure, everything written before it is kept: the writer is flushed
  * and not closed, so that the shard is unfinished, as after a crash, and
- * --resume continues it. A shard without a new datapoint is given up instead.
+ * --resume continues it. With --append it is closed: the next --append adds a shard
+ * after it. A shard without a new datapoint is given up instead.
  */
 #include "command.h"
 
@@ -409,7 +410,9 @@ void sink_failed(void) {
         bags_writer_cancel(dataset);
         kept += append ? 0 : bags_writer_resumed(dataset);
     }
-    if (appended > 0) {
+    if (appended > 0 && append) {
+        flushed = !bags_writer_close(dataset, &ignored);
+    } else if (appended > 0) {
         flushed = !sync_or_flush(!no_sync, &ignored);
     } else {
         bags_writer_abort(dataset);

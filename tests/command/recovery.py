@@ -263,8 +263,15 @@ def append_adds_every_line_to_a_sharded_dataset():
     assert read('out')['shards'] == [4, 2, 3]
     _pack(LINES[:1], 'out', '--append')
     assert _datapoints('out') == ROWS[:6] + ROWS[2:5] + ROWS[:1]
-    # What a killed pack left unfinished is continued.
+    # What a killed pack left unfinished may be an input to be resumed: its end is
+    # counted first, and then appended.
     _kill_after(2, 'out', '--append', *shards)
+    before = files('out')
+    _pack(LINES[7:8], 'out', '--append', *shards, call=refuse,
+          says=('out/000004: unfinished (datapoints: 2)', '--resume', 'recover'))
+    assert files('out') == before
+    assert b'out/000004: finished, 2 datapoints kept' in run(
+        'recover', 'out').out
     _pack(LINES[7:8], 'out', '--append', *shards)
     assert _datapoints('out')[10:] == ROWS[:2] + ROWS[7:8]
     _pack(LINES[:2], 'plain')
@@ -281,9 +288,14 @@ def a_finalized_dataset_is_appended_to_and_not_resumed():
     shards = ['--shard-length', '4', '--shard-stop', '2']
     for worker in '0', '1':
         _pack(LINES[:18], 'out', *shards, '--shard-start', worker)
-    run('finalize', 'out')
+    # Without a gap there is nothing to renumber, and workers may go on.
     before = files('out')
-    assert before['000000/finalized'] == b''
+    run('finalize', 'out')
+    assert files('out') == before
+    os.rename('out/000005', 'out/000007')
+    run('finalize', 'out')
+    before['000000/finalized'] = b''
+    assert files('out') == before
     for worker in '0', '1':
         for options in [], ['--resume']:
             if worker == '0' or options:
@@ -310,6 +322,7 @@ def a_finalized_dataset_is_appended_to_and_not_resumed():
 
 def a_killed_append_after_finalize_is_continued():
     _pack(LINES[:4], 'out', '--shard-length', '4')
+    os.rename('out/000000', 'out/000001')
     run('finalize', 'out')
     _kill_after(2, 'out', '--append', '--shard-length', '4')
     _pack(LINES[2:5], 'out', '--append', '--shard-length', '4')
