@@ -18,7 +18,7 @@
  *     index.c     (keys)        none
  *     archive.c   (zip, tar)    none
  *     zip.c       (zip)         none
- *     http.c      (URLs)        libcurl        -lcurl -pthread
+ *     http.c      (URLs)        libcurl, libcrypto  -lcurl -lcrypto -pthread
  *
  * A codec serves its types once it is in the registry with which a reader or a
  * writer is opened:
