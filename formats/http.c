@@ -141,7 +141,9 @@ typedef struct http_request {
     struct curl_slist *headers;
     char curl_why[CURL_ERROR_SIZE];
     int tries;
-    double first_failure, not_before, moved; /* when bytes were last passed */
+    double
+        since; /* the first try, or its failure after some bytes had arrived */
+    double not_before, moved; /* when bytes were last passed */
     int error;
     char why[256];
 } http_request;
@@ -948,6 +950,8 @@ static bool http_begin(http_request *request) {
     request->error = 0;
     request->curl_why[0] = request->why[0] = '\0';
     request->moved = http_now();
+    if (request->tries == 0)
+        request->since = request->moved;
     if (!request->part)
         request->size = 0;
     if (request->is_s3 && request->http->key && !request->http->secret)
@@ -1011,8 +1015,8 @@ static bool http_retry(http_request *request, CURLcode result) {
     if (!http_may_retry(request, result, &refused) ||
         (refused && request->tries >= 2))
         return false;
-    if (request->tries++ == 0)
-        request->first_failure = now;
+    if (request->tries++ == 0 && request->size > 0)
+        request->since = now;
     double delay =
         0.1 * (double)(1u << (request->tries < 7 ? request->tries : 6));
     http->random = http->random * 1664525u + 1013904223u;
@@ -1020,7 +1024,7 @@ static bool http_retry(http_request *request, CURLcode result) {
     curl_easy_getinfo(request->easy, CURLINFO_RETRY_AFTER, &retry_after);
     if (delay < (double)retry_after)
         delay = (double)retry_after;
-    if (now + delay - request->first_failure > http->retry_seconds)
+    if (now + delay - request->since > http->retry_seconds)
         return false;
     request->not_before = now + delay;
     http_queue(http, request);
@@ -1090,7 +1094,7 @@ static void http_finish(http_request *request, CURLcode result) {
         if (request->tries > 1)
             snprintf(request->why + used, sizeof request->why - used,
                 " (%d attempts in %.0f s)", request->tries + 1,
-                http_now() - request->first_failure);
+                http_now() - request->since);
         if (object) {
             http_object_fail(object, request->error, request->why);
             *(request->part ? &request->part->state : &object->state) =
@@ -1377,9 +1381,18 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     int code, listed = file ? ENOENT : http_listing(http, path, &listing);
     pthread_mutex_lock(&http->mutex);
     bool directory = listed == 0;
-    for (int i = 0; i < 3 && !file && !directory; i++)
-        directory = !http_wait(http, inside[i]);
+    const http_object *broken = NULL;
+    for (int i = 0; i < 3 && !file && !directory; i++) {
+        int error = http_wait(http, inside[i]);
+        directory = !error;
+        if (error != ENOENT && error != EACCES && inside[i])
+            broken = inside[i];
+    }
     code = directory ? 0 : http_wait(http, object);
+    if (broken && (code == ENOENT || code == EACCES)) { /* it is the cause */
+        code = broken->error;
+        http_object_fail(object, code, broken->why);
+    }
     if (!code)
         *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     /* Some servers answer 403 for what is missing: these files need not exist. */
