@@ -120,8 +120,8 @@ typedef struct http_request {
     char *url;
     bool is_s3, from_start; /* look up by the first bytes */
     const char *method;     /* of uploads */
-    const unsigned char *send;
-    size_t send_size, sent;
+    const char *send;
+    size_t send_size;
     const char *md5;     /* of what is sent, in base64; NULL: not passed */
     unsigned char *data; /* the body */
     size_t size, capacity;
@@ -143,7 +143,7 @@ typedef struct http_request {
     int tries;
     double
         since; /* the first try, or its failure after some bytes had arrived */
-    double not_before, moved; /* when bytes were last passed */
+    double not_before;
     int error;
     char why[256];
 } http_request;
@@ -182,17 +182,12 @@ static double http_now(void) {
 /* printf to new memory. */
 static char *http_format(const char *format, ...) BAGI_PRINTF(1, 2);
 static char *http_format(const char *format, ...) {
+    char *out = NULL;
     va_list arguments;
     va_start(arguments, format);
-    int size = vsnprintf(NULL, 0, format, arguments);
+    int size = vasprintf(&out, format, arguments);
     va_end(arguments);
-    char *out = size < 0 ? NULL : (char *)malloc((size_t)size + 1);
-    if (!out)
-        return NULL;
-    va_start(arguments, format);
-    vsnprintf(out, (size_t)size + 1, format, arguments);
-    va_end(arguments);
-    return out;
+    return size < 0 ? NULL : out;
 }
 
 static char *http_copy(const char *text) {
@@ -333,19 +328,6 @@ static char *http_xml(const void *page, size_t size, const char *name) {
     return out;
 }
 
-static size_t http_decode(char *text, size_t size) {
-    size_t to = 0;
-    for (size_t i = 0; i < size; i++, to++) {
-        bool code = text[i] == '%' && size - i > 2 &&
-                    http_hex(text[i + 1]) >= 0 && http_hex(text[i + 2]) >= 0;
-        text[to] =
-            code ? (char)(http_hex(text[i + 1]) * 16 + http_hex(text[i + 2]))
-                 : text[i];
-        i += code ? 2 : 0;
-    }
-    return to;
-}
-
 /* Pass a name on, unless it is not one: empty, with a slash, . or .. */
 static int http_name(const char *text, size_t size,
     int (*each)(void *user, const char *name), void *user) {
@@ -384,8 +366,12 @@ static int http_links(const char *page, size_t size, const char *directory,
         if (length == 0 || length >= sizeof name || strchr("?#/", *text))
             continue;
         memcpy(name, text, length);
-        length = http_decode(name, http_entities(name, length));
-        code = http_name(name, length, each, user);
+        int size_of_plain = (int)http_entities(name, length);
+        char *plain =
+            curl_easy_unescape(NULL, name, size_of_plain, &size_of_plain);
+        if (plain)
+            code = http_name(plain, (size_t)size_of_plain, each, user);
+        curl_free(plain);
     }
     return code;
 }
@@ -609,7 +595,6 @@ static void http_keep(
 static size_t http_header(char *line, size_t one, size_t size, void *user) {
     http_request *request = (http_request *)user;
     (void)one;
-    request->moved = http_now();
     if (size > 5 && memcmp(line, "HTTP/", 5) == 0)
         *request->tag = *request->modified = *request->range = '\0';
     http_keep(line, size, "etag:", request->tag, sizeof request->tag);
@@ -726,7 +711,6 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
     http_request *request = (http_request *)user;
     size_t size = all;
     (void)one;
-    request->moved = http_now();
     if (!request->checked && !http_check_head(request))
         return 0;
     if (request->status / 100 != 2) {
@@ -820,28 +804,7 @@ static void http_describe(http_request *request, CURLcode result) {
     free(code);
 }
 
-/* ---- sending ---- */
-
-static size_t http_send(char *to, size_t one, size_t size, void *user) {
-    http_request *request = (http_request *)user;
-    size_t rest = request->send_size - request->sent;
-    (void)one;
-    size = size < rest ? size : rest;
-    request->moved = http_now();
-    if (size > 0)
-        memcpy(to, request->send + request->sent, size);
-    request->sent += size;
-    return size;
-}
-
-static int http_rewind(void *user, curl_off_t offset, int origin) {
-    http_request *request = (http_request *)user;
-    if (origin != SEEK_SET || offset < 0 ||
-        (uint64_t)offset > request->send_size)
-        return CURL_SEEKFUNC_FAIL;
-    request->sent = (size_t)offset;
-    return CURL_SEEKFUNC_OK;
-}
+/* ---- the life of a request ---- */
 
 /* A header, unless it has no value. */
 static bool http_add_header(
@@ -876,7 +839,9 @@ static bool http_set(http_request *request, CURL *easy) {
                is_signed ? http->token : NULL) &&
            /* Weak ones never match. */
            http_add_header(request, "If-Match", *tag == '"' ? tag : NULL) &&
-           http_add_header(request, "Content-MD5", request->md5);
+           http_add_header(request, "Content-MD5", request->md5) &&
+           http_add_header(request, "Content-Type",
+               request->method ? "application/octet-stream" : NULL);
     if (part)
         snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64,
             part->start + request->size, part->stop - 1);
@@ -916,14 +881,9 @@ static bool http_set(http_request *request, CURL *easy) {
     if (request->object)
         HTTP_SET(CURLOPT_RANGE, range);
     if (request->method) {
-        HTTP_SET(CURLOPT_UPLOAD, 1L);
+        HTTP_SET(CURLOPT_POSTFIELDS, request->send);
+        HTTP_SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)request->send_size);
         HTTP_SET(CURLOPT_CUSTOMREQUEST, request->method);
-        HTTP_SET(CURLOPT_READFUNCTION, http_send);
-        HTTP_SET(CURLOPT_READDATA, request);
-        HTTP_SET(CURLOPT_SEEKFUNCTION, http_rewind);
-        HTTP_SET(CURLOPT_SEEKDATA, request);
-        HTTP_SET(CURLOPT_INFILESIZE_LARGE, (curl_off_t)request->send_size);
-        request->sent = 0;
     }
     if (!request->is_s3) {
         HTTP_SET(CURLOPT_FOLLOWLOCATION, 1L);
@@ -939,8 +899,6 @@ static bool http_set(http_request *request, CURL *easy) {
     return good;
 }
 
-/* ---- the life of a request ---- */
-
 /* Start a queued request. */
 static bool http_begin(http_request *request) {
     request->status = 0;
@@ -949,9 +907,8 @@ static bool http_begin(http_request *request) {
     request->skip = 0;
     request->error = 0;
     request->curl_why[0] = request->why[0] = '\0';
-    request->moved = http_now();
     if (request->tries == 0)
-        request->since = request->moved;
+        request->since = http_now();
     if (!request->part)
         request->size = 0;
     if (request->is_s3 && request->http->key && !request->http->secret)
@@ -1136,15 +1093,6 @@ static int http_start(bags_http *http) {
     return (int)(wait * 1000) + 1;
 }
 
-/* The last resort, should libcurl never report the end of a transfer. */
-static http_request *http_find_stuck(bags_http *http) {
-    double limit = http_now() - 2 * http->stall_seconds - 2;
-    http_request *request = http->active;
-    while (request && request->moved > limit)
-        request = request->next;
-    return request;
-}
-
 static void *http_work(void *user) {
     bags_http *http = (bags_http *)user;
     pthread_mutex_lock(&http->mutex);
@@ -1164,9 +1112,6 @@ static void *http_work(void *user) {
         }
         if (!ended)
             curl_multi_poll(http->multi, NULL, 0, wait, NULL);
-        http_request *stuck = ended ? NULL : http_find_stuck(http);
-        if (stuck && !http_refuse(stuck, EIO, "the transfer stalled"))
-            http_finish(stuck, CURLE_OPERATION_TIMEDOUT);
         pthread_mutex_lock(&http->mutex);
         pthread_cond_broadcast(&http->changed);
     }
@@ -1880,7 +1825,7 @@ static bags_code http_send_s3(bags_http *http, const char *method,
         request->md5 = base64;
     }
     request->method = method;
-    request->send = data;
+    request->send = size ? (const char *)data : "";
     request->send_size = size;
     if (http_run(http, request))
         return BAGS_OK;
@@ -1988,18 +1933,6 @@ bags_code bags_http_upload(bags_http *http, const char *url, const bags_io *io,
             progress(user, size);
     }
     http_source_close(&from);
-    pthread_mutex_lock(&http->mutex); /* what was known is out of date */
-    http_object *object = http_find(http, url, http_path_size(url), false);
-    if (object && object->state != HTTP_WAITING) {
-        object->state = HTTP_NEW;
-        object->error = 0;
-        for (http_part *part = object->parts, *next; part; part = next) {
-            next = part->next;
-            if (part->users == 0 && part->state != HTTP_WAITING)
-                http_part_free(http, part);
-        }
-    }
-    pthread_mutex_unlock(&http->mutex);
     return code;
 }
 
