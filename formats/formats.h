@@ -1297,7 +1297,7 @@ typedef struct bags_http_options {
     const char
         *query;       /* appended to every http(s) URL after a "?", encoded: the
                           signature of a signed URL */
-    const char *user; /* NAME:PASSWORD, for http(s) URLs */
+    const char *user; /* NAME:PASSWORD, encoded as in a URL, for http(s) URLs */
     const char *key, *secret, *token; /* of S3 */
     const char *region;               /* of S3; without any, us-east-1 */
     const char *endpoint; /* of S3: https://host[:port], then in path style */

@@ -59,6 +59,7 @@
 #define HTTP_READ ((uint64_t)64 << 20)  /* at most, at once, of one read */
 #define HTTP_WHOLE ((uint64_t)4 << 20)  /* at most, without ranges */
 #define HTTP_LISTING ((size_t)64 << 20) /* the largest page of a listing */
+#define HTTP_PAGES 2000                 /* of a listing */
 #define HTTP_PART ((uint64_t)64 << 20)  /* of uploads */
 #define HTTP_BUCKETS 4096
 #define HTTP_REDIRECTS 5
@@ -1271,10 +1272,13 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
         code = object ? object->error : ENOMEM;
     pthread_mutex_unlock(&http->mutex);
     *out = object;
-    if (!known)
-        do
-            code = http_list_page(http, key, &more, &names, why);
-        while (!code && more);
+    for (int i = 0; !known && !code && (i == 0 || more); i++) {
+        code = http_list_page(http, key, &more, &names, why);
+        if (!code && more && i == HTTP_PAGES) {
+            code = EFBIG;
+            strcpy(why, "the listing does not end");
+        }
+    }
     free(more);
     free(key);
     if (known)
@@ -2069,7 +2073,10 @@ void bags_http_close(bags_http *http) {
 /* Returns false if out of memory. */
 static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->query = http_copy(options->query);
-    http->user = http_copy(options->user);
+    char *user =
+        options->user ? curl_easy_unescape(NULL, options->user, 0, NULL) : NULL;
+    http->user = http_copy(user);
+    curl_free(user);
     http->ca_file = http_copy(options->ca_file);
     http->retry_seconds =
         options->retry_seconds > 0 ? options->retry_seconds : 50;

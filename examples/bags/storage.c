@@ -82,8 +82,10 @@ const char *path_without_secrets(const char *path) {
     if (query)
         *query++ = '\0';
     size_t size = strcspn(host, "/");
-    char *at = (char *)memchr(host, '@', size), *user = NULL;
-    if (at) {
+    char *at = host + size, *user = NULL;
+    while (at > host && at[-1] != '@')
+        at--;
+    if (at-- > host) { /* the last one ends the password */
         user = string_format("%.*s", (int)(at - host), host);
         memmove(host, at + 1, strlen(at + 1) + 1);
     }

@@ -1,4 +1,5 @@
 """Datasets on web servers and in object stores."""
+import base64
 import json
 import os
 import pathlib
@@ -302,6 +303,28 @@ def secrets_of_a_url_are_not_shown():
         result = refuse('get', url.replace('/ds', '/none'), '0', says='/none',
                         env=_environment())
         assert 'sig' not in result.err and 'pass' not in result.err
+
+
+@each(['me:p%40s%25s', 'me:p@s%25s'])
+def a_password_is_encoded_in_a_url(user):
+    _pack()
+    expected = 'Basic ' + base64.b64encode(b'me:p@s%s').decode()
+    with Server('site', fault=lambda handler, number: handler.headers.get(
+            'Authorization') != expected and handler.answer(401)) as server:
+        url = server.url.replace('//', f'//{user}@') + '/ds'
+        out = run('info', url, '--json', env=_environment()).json
+        assert out['path'] == server.url + '/ds'
+
+
+def a_listing_without_an_end_is_an_error():
+    os.makedirs('site/b')
+    with Server('site', s3=True, fault=lambda handler, number: 'list-type' in handler.path
+                and handler.answer(200, b'<ListBucketResult><NextContinuationToken>x'
+                                   b'</NextContinuationToken></ListBucketResult>')
+                ) as server:
+        refuse('info', 's3://b/ds', says='the listing does not end',
+               env=_environment(server))
+        assert len(server.log) < 3000
 
 
 def a_user_is_not_passed_to_another_host():
