@@ -1275,7 +1275,7 @@ bags_code bags_loader_restore(
  * S3 is signed with SigV4, and not signed without keys. Azure and Google Cloud are
  * read by signed URLs, whose query belongs in the options.
  *
- * An object is looked up once, by one request for its last 64 KiB. Its size and ETag
+ * An object is looked up once, by one request for its last 32 KiB. Its size and ETag
  * are remembered until bags_http_close, and so is that it is missing: an object that
  * is replaced in the meantime is an error, never a mixture. Open another bags_http to
  * see what is new.
@@ -1352,9 +1352,10 @@ void bags_http_counts(bags_http *http, uint64_t *requests, uint64_t *bytes);
 
 /*
  * Upload a file that `io` reads to s3://: with one request up to 64 MiB, otherwise in
- * parts, which are discarded after a failure. The object appears when it is complete,
- * and replaces one of the same name. Every request has the MD5 of its body, which the
- * server checks.
+ * parts, which are discarded after a failure (but not if the process is killed: let a
+ * lifecycle rule of the bucket abort incomplete multipart uploads). The object appears
+ * when it is complete, and replaces one of the same name. Every request has the MD5 of
+ * its body, which the server checks. What these hooks know of the object is not updated.
  *
  *   progress  called with the number of bytes after each request; may be NULL
  *

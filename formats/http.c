@@ -83,12 +83,12 @@ typedef struct http_part {
     struct http_part *next;          /* of the object */
     struct http_part *newer, *older; /* of all */
     uint64_t start, stop;
-    unsigned char *data;
+    bags_buffer data;
     unsigned users; /* calls that wait for it or copy from it */
     http_state state;
 } http_part;
 
-/* What is known of a URL. It lives until the end. */
+/* What is known of a URL, and an open file. It lives until the end. */
 typedef struct http_object {
     struct http_object *next; /* in its bucket */
     char *path;
@@ -100,17 +100,13 @@ typedef struct http_object {
     char
         *tag; /* ETag, or the time of the last change; NULL: there is neither */
     http_part *parts;
-    char *names; /* of a directory: NUL-terminated, one after the other */
+    bags_buffer names; /* of a directory: NUL-terminated, one after the other */
     size_t names_size;
-} http_object;
-
-/* An open file. */
-typedef struct http_file {
-    http_object *object;
-    uint64_t next;   /* the end of the last read */
+    /* Of reads in order: */
+    uint64_t last;   /* the end of the last one */
     uint64_t ahead;  /* the end of what is read ahead */
-    uint64_t window; /* 0: the reads are not sequential */
-} http_file;
+    uint64_t window; /* how much is read ahead; 0: they are not in order */
+} http_object;
 
 typedef struct http_request {
     struct http_request *next; /* in the queue, or of those that are running */
@@ -123,9 +119,9 @@ typedef struct http_request {
     const char *method;     /* of uploads */
     const char *send;
     size_t send_size;
-    const char *md5;     /* of what is sent, in base64; NULL: not passed */
-    unsigned char *data; /* the body */
-    size_t size, capacity;
+    const char *md5; /* of what is sent, in base64; NULL: not passed */
+    bags_buffer body;
+    size_t size; /* of the body */
     /* the answer */
     long status;
     char tag[512], modified[64], range[96]; /* headers */
@@ -433,7 +429,7 @@ static void http_part_free(bags_http *http, http_part *part) {
     *at = part->next;
     http_part_unlink(http, part);
     http->cached -= http_cost(part->start, part->stop);
-    free(part->data);
+    bags_buffer_free(&part->data);
     free(part);
 }
 
@@ -512,7 +508,7 @@ static void http_request_free(http_request *request) {
         return;
     curl_slist_free_all(request->headers);
     free(request->url);
-    free(request->data);
+    bags_buffer_free(&request->body);
     free(request);
 }
 
@@ -732,19 +728,13 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
         }
         size = (size_t)(request->most - request->size);
     }
-    if (request->size + size > request->capacity) {
-        size_t capacity = request->part ? (size_t)request->most
-                                        : 2 * request->capacity + size;
-        unsigned char *data = (unsigned char *)realloc(request->data, capacity);
-        if (!data) {
-            http_refuse(request, ENOMEM, "out of memory");
-            return 0;
-        }
-        request->data = data;
-        request->capacity = capacity;
+    uint64_t least = request->part ? request->most : request->size + size;
+    if (bags_buffer_reserve(&request->body, (size_t)least, NULL)) {
+        http_refuse(request, ENOMEM, "out of memory");
+        return 0;
     }
     if (size > 0)
-        memcpy(request->data + request->size, bytes, size);
+        memcpy(request->body.data + request->size, bytes, size);
     request->size += size;
     return all;
 }
@@ -1015,9 +1005,9 @@ static void http_arrived(http_request *request) {
             part = http_part_new(http, object, start, start + request->size);
     }
     if (part) {
-        part->data = request->data;
+        part->data = request->body;
         part->state = HTTP_DONE;
-        request->data = NULL;
+        memset(&request->body, 0, sizeof request->body);
     }
     if (object->error != ESTALE)
         object->error = 0;
@@ -1196,23 +1186,17 @@ static bool http_run(bags_http *http, http_request *request) {
 }
 
 typedef struct http_names {
-    char *text;
-    size_t size, capacity;
+    bags_buffer text;
+    size_t size;
     bool dataset; /* there is a spec.json, or a number */
 } http_names;
 
 static int http_names_add(void *user, const char *name) {
     http_names *names = (http_names *)user;
     size_t size = strlen(name) + 1;
-    if (names->size + size > names->capacity) {
-        size_t capacity = 2 * (names->size + size);
-        char *text = (char *)realloc(names->text, capacity);
-        if (!text)
-            return ENOMEM;
-        names->text = text;
-        names->capacity = capacity;
-    }
-    memcpy(names->text + names->size, name, size);
+    if (bags_buffer_reserve(&names->text, names->size + size, NULL))
+        return ENOMEM;
+    memcpy(names->text.data + names->size, name, size);
     names->size += size;
     names->dataset = names->dataset || strcmp(name, "spec.json") == 0 ||
                      name[strspn(name, "0123456789")] == '\0';
@@ -1241,13 +1225,13 @@ static int http_list_page(bags_http *http, const char *path, char **more,
     if (request && !http_run(http, request)) {
         code = request->error;
         memcpy(why, request->why, sizeof request->why);
-    } else if (request && request->data) {
+    } else if (request && request->body.data) {
         if (s3 || request->is_html)
-            code = bags_http_names(request->data, request->size, s3,
+            code = bags_http_names(request->body.data, request->size, s3,
                 prefix + s3, http_names_add, names);
         if (s3)
-            *more =
-                http_xml(request->data, request->size, "NextContinuationToken");
+            *more = http_xml(
+                request->body.data, request->size, "NextContinuationToken");
     }
     http_request_free(request);
     free(encoded);
@@ -1259,15 +1243,16 @@ static int http_list_page(bags_http *http, const char *path, char **more,
 /* The names in a directory as the server lists them, remembered with the path and a
  * slash. Returns errno: ENOENT if there is no list. */
 static int http_listing(bags_http *http, const char *path, http_object **out) {
-    http_names names = {NULL, 0, 0, false};
+    http_names names;
     char *more = NULL, why[256] = "";
     char *key = http_format("%.*s/", (int)http_path_size(path), path);
     int code = 0;
+    memset(&names, 0, sizeof names);
     pthread_mutex_lock(&http->mutex);
     http_object *object = key ? http_find(http, key, strlen(key), true) : NULL;
     bool failed = object && object->state == HTTP_FAILED &&
                   http_now() - object->when < HTTP_FORGET;
-    bool known = !object || object->names || failed;
+    bool known = !object || object->names.data || failed;
     if (known)
         code = object ? object->error : ENOMEM;
     pthread_mutex_unlock(&http->mutex);
@@ -1286,18 +1271,18 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
     if (!code && !(http_is_s3(path) ? names.size > 0 : names.dataset))
         code = ENOENT;
     pthread_mutex_lock(&http->mutex);
-    if (code && !object->names) {
+    if (code && !object->names.data) {
         object->state = HTTP_FAILED;
         http_object_fail(object, code, why);
-    } else if (!object->names) {
+    } else if (!object->names.data) {
         object->names = names.text;
         object->names_size = names.size;
         object->state = HTTP_DONE;
         object->error = 0;
-        names.text = NULL;
+        memset(&names.text, 0, sizeof names.text);
     }
     pthread_mutex_unlock(&http->mutex);
-    free(names.text);
+    bags_buffer_free(&names.text);
     return code;
 }
 
@@ -1391,8 +1376,8 @@ static int http_list(void *user, const char *path,
     if (code == ENOENT || code == EACCES)
         return http_probe(http, path, each, each_user);
     for (size_t at = 0; !code && at < listing->names_size;
-         at += strlen(listing->names + at) + 1)
-        code = each(each_user, listing->names + at);
+         at += strlen((const char *)listing->names.data + at) + 1)
+        code = each(each_user, (const char *)listing->names.data + at);
     return code;
 }
 
@@ -1404,30 +1389,25 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         return EINVAL;
     if (!http_alive(http))
         return EIO;
-    http_file *opened = (http_file *)calloc(1, sizeof *opened);
-    if (!opened)
-        return ENOMEM;
     pthread_mutex_lock(&http->mutex);
-    opened->object = http_find(http, path, http_path_size(path), true);
-    int code = http_wait(http, opened->object);
+    http_object *object = http_find(http, path, http_path_size(path), true);
+    int code = http_wait(http, object);
     pthread_mutex_unlock(&http->mutex);
-    if (code)
-        free(opened);
-    else
-        *file = opened;
+    if (!code)
+        *file = object;
     return code;
 }
 
 static int http_close(void *user, void *file) {
     (void)user;
-    free(file);
+    (void)file;
     return 0;
 }
 
 static int http_size(void *user, void *file, uint64_t *size) {
     bags_http *http = (bags_http *)user;
     pthread_mutex_lock(&http->mutex);
-    *size = ((http_file *)file)->object->size;
+    *size = ((http_object *)file)->size;
     pthread_mutex_unlock(&http->mutex);
     return 0;
 }
@@ -1443,20 +1423,16 @@ typedef struct http_want {
 
 /* The parts that a call waits for: until its end they are not dropped. */
 typedef struct http_call {
+    bags_buffer memory;
     http_part **parts;
-    size_t count, capacity;
+    size_t count;
 } http_call;
 
 static bool http_call_add(http_call *call, http_part *part) {
-    if (call->count == call->capacity) {
-        size_t capacity = call->capacity ? 2 * call->capacity : 64;
-        http_part **parts = (http_part **)realloc(
-            (void *)call->parts, capacity * sizeof *parts);
-        if (!parts)
-            return false;
-        call->parts = parts;
-        call->capacity = capacity;
-    }
+    if (bags_buffer_reserve(
+            &call->memory, (call->count + 1) * sizeof part, NULL))
+        return false;
+    call->parts = (http_part **)(void *)call->memory.data;
     part->users++;
     call->parts[call->count++] = part;
     return true;
@@ -1564,7 +1540,7 @@ static void http_request_all(
 
 /* Copy what has arrived to a read. */
 static void http_copy_read(bags_io_read *read) {
-    const http_object *object = ((http_file *)read->file)->object;
+    const http_object *object = (http_object *)read->file;
     unsigned char *data = (unsigned char *)read->data;
     while (read->done < read->size) {
         uint64_t at = read->offset + read->done;
@@ -1573,7 +1549,7 @@ static void http_copy_read(bags_io_read *read) {
             return;
         size_t rest = read->size - read->done;
         size_t step = part->stop - at < rest ? (size_t)(part->stop - at) : rest;
-        memcpy(data + read->done, part->data + (at - part->start), step);
+        memcpy(data + read->done, part->data.data + (at - part->start), step);
         read->done += step;
     }
 }
@@ -1584,13 +1560,13 @@ static void http_call_end(bags_http *http, http_call *call) {
         if (--part->users == 0 && part->state == HTTP_FAILED)
             http_part_free(http, part);
     }
-    free((void *)call->parts);
+    bags_buffer_free(&call->memory);
     http_make_room(http, 0);
 }
 
 static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     bags_http *http = (bags_http *)user;
-    http_call call = {NULL, 0, 0};
+    http_call call;
     size_t wanted = 0;
     bool wait = false; /* for any of them */
     if (!http_alive(http))
@@ -1599,10 +1575,11 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     if (!wants)
         return;
     double now = http_now();
+    memset(&call, 0, sizeof call);
     pthread_mutex_lock(&http->mutex);
     for (size_t i = 0; i < count; i++) {
         const bags_io_read *read = &reads[i];
-        http_object *object = ((http_file *)read->file)->object;
+        http_object *object = (http_object *)read->file;
         http_want want = {
             object, read->offset, object->size, read->data != NULL};
         wait = wait || read->data;
@@ -1623,8 +1600,7 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
         while (call.parts[i]->state == HTTP_WAITING)
             pthread_cond_wait(&http->changed, &http->mutex);
     for (size_t i = 0; i < count; i++)
-        if (reads[i].data &&
-            ((http_file *)reads[i].file)->object->error != ESTALE)
+        if (reads[i].data && ((http_object *)reads[i].file)->error != ESTALE)
             http_copy_read(&reads[i]);
     http_call_end(http, &call);
     pthread_mutex_unlock(&http->mutex);
@@ -1633,30 +1609,30 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
 
 /* Where reads are sequential, read ahead of them: twice as much each time. */
 static void http_read_ahead(
-    bags_http *http, http_file *file, uint64_t start, uint64_t stop) {
+    bags_http *http, http_object *object, uint64_t start, uint64_t stop) {
     pthread_mutex_lock(&http->mutex);
-    uint64_t size = file->object->size, from = stop;
-    if (start == 0 || start != file->next || stop > size ||
+    uint64_t size = object->size, from = stop;
+    if (start == 0 || start != object->last || stop > size ||
         stop - start < HTTP_GAP) {
-        file->window = file->ahead = 0;
+        object->window = object->ahead = 0;
         from = size;
     } else {
-        from = file->ahead > stop ? file->ahead : stop;
+        from = object->ahead > stop ? object->ahead : stop;
     }
-    uint64_t window = 2 * file->window;
+    uint64_t window = 2 * object->window;
     window = window < 4 * HTTP_TAIL ? 4 * HTTP_TAIL : window;
     window = window < HTTP_CHUNK ? window : HTTP_CHUNK;
     uint64_t to = size - from > window ? from + window : size;
     /* Not until the half of what was read ahead has been used. */
     bool worth = from < to && from - stop <= window / 2;
-    file->next = stop;
+    object->last = stop;
     if (worth) {
-        file->window = window;
-        file->ahead = to;
+        object->window = window;
+        object->ahead = to;
     }
     pthread_mutex_unlock(&http->mutex);
     if (worth) {
-        bags_io_read read = {file, from, NULL, (size_t)(to - from), 0};
+        bags_io_read read = {object, from, NULL, (size_t)(to - from), 0};
         http_read_many(http, &read, 1);
     }
 }
@@ -1664,20 +1640,20 @@ static void http_read_ahead(
 static int http_read_at(void *user, void *file, uint64_t offset, void *data,
     size_t size, size_t *done) {
     bags_http *http = (bags_http *)user;
-    http_file *opened = (http_file *)file;
+    http_object *object = (http_object *)file;
     bags_io_read read = {file, offset, data, size, 0};
     *done = 0;
     if (!http_alive(http))
         return EIO;
-    if (offset >= opened->object->size) /* which does not change */
+    if (offset >= object->size) /* which does not change */
         return 0;
-    http_read_ahead(http, opened, offset, offset + size);
+    http_read_ahead(http, object, offset, offset + size);
     http_read_many(user, &read, 1);
     *done = read.done;
     if (read.done)
         return 0;
     pthread_mutex_lock(&http->mutex);
-    int error = opened->object->error;
+    int error = object->error;
     pthread_mutex_unlock(&http->mutex);
     return error ? error : EIO;
 }
@@ -1873,7 +1849,7 @@ static bags_code http_upload_multipart(bags_http *http, const char *url,
     bags_code code = http_send_s3(
         http, "POST", url, "uploads=", NULL, 0, NULL, &request, from->err);
     char *plain =
-        code ? NULL : http_xml(request->data, request->size, "UploadId");
+        code ? NULL : http_xml(request->body.data, request->size, "UploadId");
     char *id = plain ? http_encode(plain, "") : NULL;
     char *query = id ? http_format("uploadId=%s", id) : NULL;
     char *xml = http_copy("<CompleteMultipartUpload>"), *all = NULL;
@@ -1894,8 +1870,10 @@ static bags_code http_upload_multipart(bags_http *http, const char *url,
         code = http_send_s3(http, "POST", url, query,
             (const unsigned char *)all, strlen(all), NULL, &request, from->err);
     /* The status is 200 even if S3 then fails to put the parts together. */
-    char *etag = code ? NULL : http_xml(request->data, request->size, "ETag");
-    char *why = code ? NULL : http_xml(request->data, request->size, "Code");
+    char *etag =
+        code ? NULL : http_xml(request->body.data, request->size, "ETag");
+    char *why =
+        code ? NULL : http_xml(request->body.data, request->size, "Code");
     if (!code && !etag)
         code =
             bags_fail(from->err, BAGS_ERROR_IO, "%.320s: cannot upload: %.100s",
@@ -2056,7 +2034,7 @@ void bags_http_close(bags_http *http) {
             free(object->path);
             free(object->why);
             free(object->tag);
-            free(object->names);
+            bags_buffer_free(&object->names);
             free(object);
         }
     curl_multi_cleanup(http->multi);
