@@ -377,6 +377,20 @@ def a_dataset_is_copied_to_a_store_and_back(options):
     assert b' 0 files copied' in run('copy', path, 'other').out
 
 
+@each(['s3://bucket/ds/', 's3://bucket//', 's3://bucket/a?b@c/'])
+def slashes_at_the_end_of_a_url_are_ignored(url):
+    path = _pack('here/ds')
+    os.makedirs('site/bucket')
+    with Server('site', s3=True) as server:
+        environment = _environment(server)
+        _copy(path, url, env=environment)
+        plain = url.rstrip('/')
+        assert not [p for _, p, _ in server.log if '//' in p]
+        assert files('site/' + plain[5:]) == files(path)
+        for there in (plain, url):
+            assert run('get', there, ':', env=environment).out == run('get', path, ':').out
+
+
 def an_interrupted_upload_continues():
     path = _pack('here/ds', '--shard-length', '7')
     os.makedirs('site/bucket')
