@@ -391,6 +391,47 @@ def slashes_at_the_end_of_a_url_are_ignored(url):
             assert run('get', there, ':', env=environment).out == run('get', path, ':').out
 
 
+@each(['503', '429', 'close', '500 of the last request'])
+def a_passing_fault_of_an_upload_is_survived(which):
+    path = _pack('here/ds')
+    os.makedirs('site/bucket')
+    with open('large', 'wb') as file:
+        file.truncate(66 << 20)
+    run('pack', harness.write_lines('m.jsonl', [{'blob': {'file': 'large'}}]), 'x.bag',
+        '--no-sync')
+    seen = set()
+
+    def fault(handler, number):
+        if handler.command == 'GET' or (handler.command, handler.path) in seen:
+            return False
+        if 'last' in which and not b'CompleteMultipart' in handler.body:
+            return False
+        seen.add((handler.command, handler.path))
+        handler.close_connection = which == 'close'
+        return which == 'close' or handler.answer(int(which[:3]))
+
+    with Server('site', s3=True, fault=fault) as server:
+        environment = _environment(server, BAGS_RETRY_SECONDS='9')
+        _copy(path, 's3://bucket/ds', env=environment)
+        _copy('x.bag', 's3://bucket/x.bag', env=environment)
+        assert files('site/bucket/ds') == files(path)
+        assert files('site/bucket')['x.bag'] == pathlib.Path('x.bag').read_bytes()
+        assert not server.uploads and seen
+
+
+def parts_of_a_failed_upload_are_discarded():
+    os.makedirs('site/bucket')
+    with open('large', 'wb') as file:
+        file.truncate(66 << 20)
+    run('pack', harness.write_lines('m.jsonl', [{'blob': {'file': 'large'}}]), 'x.bag',
+        '--no-sync')
+    with Server('site', s3=True, fault=lambda handler, number: 'partNumber=2' in
+                handler.path and handler.refuse(403, 'QuotaExceeded')) as server:
+        refuse('copy', 'x.bag', 's3://bucket/x.bag', env=_environment(server),
+               says=['s3://bucket/x.bag', 'QuotaExceeded'])
+        assert not server.uploads and not files('site/bucket')
+
+
 def an_interrupted_upload_continues():
     path = _pack('here/ds', '--shard-length', '7')
     os.makedirs('site/bucket')
