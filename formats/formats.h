@@ -1133,7 +1133,8 @@ typedef struct bags_loader_options {
                           fit the fields' options; otherwise they are an error.
                           Failed reads are an error in any case */
     bool prefetch;    /* announce a batch to the disk before it is read, see
-                          bags_reader_prefetch */
+                          bags_reader_prefetch; from a server, a batch then takes a
+                          round trip and not one per datapoint */
     bool random_window;    /* windows of sequences start at random */
     uint64_t window_start; /* otherwise here */
     const bags_load_field *fields;

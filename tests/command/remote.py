@@ -252,6 +252,18 @@ def few_requests_and_bytes_are_needed():
             assert len(server.log) <= 20, server.log
 
 
+def a_batch_is_loaded_in_a_few_round_trips():
+    os.mkdir('site')
+    rows = [{'data': {'base64': 'ABCD' * 10_000}} for _ in range(256)]
+    harness.pack(rows, 'data=bytes', 'site/ds')
+    with Server('site', index=True, fault=lambda handler, number: time.sleep(0.1)) as server:
+        start = time.monotonic()
+        run('load', server.url + '/ds', '--batch', '64', '--threads', '1',
+            env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
+        # One datapoint after the other takes 25.6 s.
+        assert time.monotonic() - start < 8
+
+
 def a_wrong_key_is_refused_by_name():
     os.mkdir('site')
     _pack('site/bucket')
