@@ -1484,10 +1484,11 @@ static void http_request_bytes(
     }
 }
 
-/* True if a request that starts `at` a want, and ends at `stop`, includes the next. */
+/* True if a request that starts `at` a want, and ends at `stop`, includes the next one.
+ * What a call waits for is not delayed by what is only read ahead. */
 static bool http_joins(
     const http_want *at, const http_want *next, uint64_t stop, uint64_t gap) {
-    return next->object == at->object &&
+    return next->object == at->object && next->wait == at->wait &&
            (next->start <= stop || next->start - stop <= gap) &&
            next->stop - at->start <= HTTP_CHUNK;
 }
@@ -1532,7 +1533,6 @@ static void http_request_all(
              next++) {
             all.stop =
                 wants[next].stop > all.stop ? wants[next].stop : all.stop;
-            all.wait = all.wait || wants[next].wait;
         }
         http_request_bytes(http, call, all);
     }
@@ -1564,6 +1564,38 @@ static void http_call_end(bags_http *http, http_call *call) {
     http_make_room(http, 0);
 }
 
+/* Where reads are in order, read ahead of them: twice as much each time. Returns false
+ * if there is nothing to be read yet. Small reads elsewhere, of a Bag's table, do not
+ * end the order. */
+static bool http_read_ahead(http_want *want) {
+    http_object *object = want->object;
+    uint64_t start = want->start, stop = want->stop;
+    if (start == 0 || start != object->last) {
+        if (start == 0 || stop - start >= HTTP_GAP) {
+            object->last = stop;
+            object->window = object->ahead = 0;
+        }
+        return false;
+    }
+    object->last = stop;
+    if (object->window == 0) { /* two may be by chance */
+        object->window = 2 * HTTP_TAIL;
+        return false;
+    }
+    uint64_t window =
+        object->window < HTTP_CHUNK ? 2 * object->window : HTTP_CHUNK;
+    want->wait = false;
+    want->start = object->ahead > stop ? object->ahead : stop;
+    want->stop = object->size - want->start > window ? want->start + window
+                                                     : object->size;
+    /* Not until half of what was read ahead has been used. */
+    if (want->start >= want->stop || want->start - stop > window / 2)
+        return false;
+    object->window = window;
+    object->ahead = want->stop;
+    return true;
+}
+
 static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     bags_http *http = (bags_http *)user;
     http_call call;
@@ -1571,7 +1603,7 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     bool wait = false; /* for any of them */
     if (!http_alive(http))
         return;
-    http_want *wants = (http_want *)malloc((count + 1) * sizeof *wants);
+    http_want *wants = (http_want *)malloc((2 * count + 1) * sizeof *wants);
     if (!wants)
         return;
     double now = http_now();
@@ -1593,6 +1625,9 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
         want.start = http_cover(http, &call, object, want.start, want.stop);
         if (want.start < want.stop && !failed)
             wants[wanted++] = want; /* after a failure, do not wait again */
+        want.start = read->offset;
+        if (want.wait && !failed && http_read_ahead(&want))
+            wants[wanted++] = want;
     }
     http_request_all(http, &call, wants, wanted);
     http_wake(http);
@@ -1607,36 +1642,6 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     free(wants);
 }
 
-/* Where reads are sequential, read ahead of them: twice as much each time. */
-static void http_read_ahead(
-    bags_http *http, http_object *object, uint64_t start, uint64_t stop) {
-    pthread_mutex_lock(&http->mutex);
-    uint64_t size = object->size, from = stop;
-    if (start == 0 || start != object->last || stop > size ||
-        stop - start < HTTP_GAP) {
-        object->window = object->ahead = 0;
-        from = size;
-    } else {
-        from = object->ahead > stop ? object->ahead : stop;
-    }
-    uint64_t window = 2 * object->window;
-    window = window < 4 * HTTP_TAIL ? 4 * HTTP_TAIL : window;
-    window = window < HTTP_CHUNK ? window : HTTP_CHUNK;
-    uint64_t to = size - from > window ? from + window : size;
-    /* Not until the half of what was read ahead has been used. */
-    bool worth = from < to && from - stop <= window / 2;
-    object->last = stop;
-    if (worth) {
-        object->window = window;
-        object->ahead = to;
-    }
-    pthread_mutex_unlock(&http->mutex);
-    if (worth) {
-        bags_io_read read = {object, from, NULL, (size_t)(to - from), 0};
-        http_read_many(http, &read, 1);
-    }
-}
-
 static int http_read_at(void *user, void *file, uint64_t offset, void *data,
     size_t size, size_t *done) {
     bags_http *http = (bags_http *)user;
@@ -1647,7 +1652,6 @@ static int http_read_at(void *user, void *file, uint64_t offset, void *data,
         return EIO;
     if (offset >= object->size) /* which does not change */
         return 0;
-    http_read_ahead(http, object, offset, offset + size);
     http_read_many(user, &read, 1);
     *done = read.done;
     if (read.done)
@@ -2065,7 +2069,9 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->cache_size =
         options->cache_size ? options->cache_size : (uint64_t)256 << 20;
     http_settings(http, options);
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+    /* A program may exit while transfers run: what signs them must not be freed. */
+    if (!OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) ||
+        curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return false;
     http->multi = curl_multi_init();
     http->share = curl_share_init();

@@ -264,6 +264,22 @@ def a_batch_is_loaded_in_a_few_round_trips():
         assert time.monotonic() - start < 8
 
 
+@each([30_000, 8])
+def reading_in_order_reads_ahead(size):
+    os.mkdir('site')
+    count = 300 if size > 8 else 20_000
+    rows = [{'data': {'base64': base64.b64encode(i.to_bytes(4, 'big') * (size // 4)
+                                                 ).decode()}} for i in range(count)]
+    harness.pack(rows, 'data=bytes', 'site/ds')
+    with Server('site', index=True) as server:
+        run('export', server.url + '/ds', 'remote', env=_environment())
+        run('export', 'site/ds', 'local')
+        assert files('remote') == files('local')
+        assert len(server.log) < 40, len(server.log)
+        size = sum(len(data) for data in files('site/ds').values())
+        assert server.sent < 1.2 * size + 100_000
+
+
 def a_wrong_key_is_refused_by_name():
     os.mkdir('site')
     _pack('site/bucket')
