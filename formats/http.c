@@ -30,9 +30,10 @@
  * Rejected: a range in another place, of another length or of another object than
  * was requested; servers that ignore ranges, for objects above 4 MiB.
  *
- * A third of the lines checks and repeats: servers err in many ways, and none of them
- * may become data. The others are shared about equally by the cache of parts, finding
- * shards (three ways), uploads (in parts, comparable, resumable) and settings of S3.
+ * What the lines are for: a third checks answers and repeats requests, since servers err
+ * in many ways and none of them may become data. The rest is shared about equally by
+ * the cache of parts, finding shards (S3's lists, index pages, probing), uploads (in
+ * parts, compared by ETag), and the settings of S3.
  */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1

@@ -127,7 +127,8 @@ const char *path_without_secrets(const char *path) { return path; }
 
 ENDS static const bags_io *io_for_url(const char *path) {
     fail(BAGS_ERROR_TYPE,
-        "%s: formats/http.c was not linked: libcurl was not found", path);
+        "%s: formats/http.c was not linked: libcurl or libcrypto was not found",
+        path);
 }
 
 bags_code object_upload(const char *url, const char *path,
