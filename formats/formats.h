@@ -18,7 +18,7 @@
  *     index.c     (keys)        none
  *     archive.c   (zip, tar)    none
  *     zip.c       (zip)         none
- *     http.c      (URLs)        libcurl        -lcurl -pthread
+ *     http.c      (URLs)        libcurl, libcrypto  -lcurl -lcrypto -pthread
  *
  * A codec serves its types once it is in the registry with which a reader or a
  * writer is opened:
@@ -1130,7 +1130,8 @@ typedef struct bags_loader_options {
                           fit the fields' options; otherwise they are an error.
                           Failed reads are an error in any case */
     bool prefetch;    /* announce a batch to the disk before it is read, see
-                          bags_reader_prefetch */
+                          bags_reader_prefetch; from a server, a batch then takes a
+                          round trip and not one per datapoint */
     bool random_window;    /* windows of sequences start at random */
     uint64_t window_start; /* otherwise here */
     const bags_load_field *fields;
@@ -1272,7 +1273,7 @@ bags_code bags_loader_restore(
  * S3 is signed with SigV4, and not signed without keys. Azure and Google Cloud are
  * read by signed URLs, whose query belongs in the options.
  *
- * An object is looked up once, by one request for its last 64 KiB. Its size and ETag
+ * An object is looked up once, by one request for its last 32 KiB. Its size and ETag
  * are remembered until bags_http_close, and so is that it is missing: an object that
  * is replaced in the meantime is an error, never a mixture. Open another bags_http to
  * see what is new.
@@ -1294,7 +1295,7 @@ typedef struct bags_http_options {
     const char
         *query;       /* appended to every http(s) URL after a "?", encoded: the
                           signature of a signed URL */
-    const char *user; /* NAME:PASSWORD, for http(s) URLs */
+    const char *user; /* NAME:PASSWORD, encoded as in a URL, for http(s) URLs */
     const char *key, *secret, *token; /* of S3 */
     const char *region;               /* of S3; without any, us-east-1 */
     const char *endpoint; /* of S3: https://host[:port], then in path style */
@@ -1321,7 +1322,8 @@ typedef struct bags_http_options {
  *   BAGS_ERROR_MEMORY    out of memory, or of threads
  *
  * It has a thread of its own. After a fork only the parent may use it: in the child
- * every hook fails.
+ * every hook fails. Initializes libcurl, and libcrypto without its cleanup at exit, so
+ * that a program may exit while it is open.
  */
 bags_http *bags_http_open(const bags_http_options *options, bags_error *err);
 
@@ -1349,9 +1351,10 @@ void bags_http_counts(bags_http *http, uint64_t *requests, uint64_t *bytes);
 
 /*
  * Upload a file that `io` reads to s3://: with one request up to 64 MiB, otherwise in
- * parts, which are discarded after a failure. The object appears when it is complete,
- * and replaces one of the same name. Every request has the MD5 of its body, which the
- * server checks.
+ * parts, which are discarded after a failure (but not if the process is killed: let a
+ * lifecycle rule of the bucket abort incomplete multipart uploads). The object appears
+ * when it is complete, and replaces one of the same name. Every request has the MD5 of
+ * its body, which the server checks. What these hooks know of the object is not updated.
  *
  *   progress  called with the number of bytes after each request; may be NULL
  *

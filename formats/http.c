@@ -1,6 +1,7 @@
 /*
  * http.c - reads datasets from web servers and object stores, and uploads them, on
- * libcurl 7.75 or later (Debian: libcurl4-openssl-dev) and POSIX threads.
+ * libcurl 7.75 or later (Debian: libcurl4-openssl-dev), libcrypto (libssl-dev; only
+ * for MD5) and POSIX threads.
  *
  * A bags_http is a bags_io whose paths are URLs:
  *
@@ -22,11 +23,17 @@
  *
  * The first request for an object is for its last bytes: the answer has its size,
  * its ETag and, of a Bag, most of its table. All of it is remembered; later ranges
- * must be of the same ETag. What was read in small pieces, read ahead or requested
- * in advance is kept in parts, up to a limit, the least recently used being dropped.
+ * must be of the same ETag. All bytes that arrive are kept in parts, up to a limit,
+ * the least recently used being dropped: what is read, read ahead or requested in
+ * advance takes the same way.
  *
  * Rejected: a range in another place, of another length or of another object than
  * was requested; servers that ignore ranges, for objects above 4 MiB.
+ *
+ * What the lines are for: a third checks answers and repeats requests, since servers err
+ * in many ways and none of them may become data. The rest is shared about equally by
+ * the cache of parts, finding shards (S3's lists, index pages, probing), uploads (in
+ * parts, compared by ETag), and the settings of S3.
  */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
@@ -34,6 +41,7 @@
 #include "formats.h"
 
 #include <curl/curl.h>
+#include <openssl/evp.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -45,16 +53,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HTTP_TAIL ((uint64_t)64 << 10)  /* read when an object is looked up */
-#define HTTP_BLOCK ((uint64_t)64 << 10) /* small reads are widened to this */
+#define HTTP_TAIL ((uint64_t)32 << 10)  /* read when an object is looked up */
+#define HTTP_BLOCK ((uint64_t)16 << 10) /* small reads are widened to this */
+#define HTTP_GAP ((uint64_t)16 << 10)   /* is always read over */
 #define HTTP_CHUNK ((uint64_t)8 << 20)  /* larger reads are several requests */
-#define HTTP_WHOLE                                                             \
-    ((uint64_t)4 << 20) /* objects that are read without ranges */
+#define HTTP_READ ((uint64_t)64 << 20)  /* at most, at once, of one read */
+#define HTTP_WHOLE ((uint64_t)4 << 20)  /* at most, without ranges */
 #define HTTP_LISTING ((size_t)64 << 20) /* the largest page of a listing */
+#define HTTP_PAGES 2000                 /* of a listing */
 #define HTTP_PART ((uint64_t)64 << 20)  /* of uploads */
 #define HTTP_BUCKETS 4096
 #define HTTP_REDIRECTS 5
 #define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
+#define HTTP_MISSING 4   /* this number of missing shards ends the search */
 
 #ifndef ESTALE
 #define ESTALE EIO
@@ -71,15 +82,14 @@ typedef enum http_state {
 typedef struct http_part {
     struct http_object *object;
     struct http_part *next;          /* of the object */
-    struct http_part *newer, *older; /* of all that are kept */
+    struct http_part *newer, *older; /* of all */
     uint64_t start, stop;
-    unsigned char *data;
-    bool borrowed;  /* the caller's memory: not kept */
+    bags_buffer data;
     unsigned users; /* calls that wait for it or copy from it */
     http_state state;
 } http_part;
 
-/* What is known of a URL. It lives until the end. */
+/* What is known of a URL, and an open file. It lives until the end. */
 typedef struct http_object {
     struct http_object *next; /* in its bucket */
     char *path;
@@ -88,45 +98,39 @@ typedef struct http_object {
     char *why; /* why the last request failed */
     double when;
     uint64_t size;
-    char *etag; /* or the time of its last change; NULL: the server has none */
-    bool directory; /* the server redirects to a name with a slash */
+    char
+        *tag; /* ETag, or the time of the last change; NULL: there is neither */
     http_part *parts;
-    char *names; /* of a directory: NUL-terminated, one after the other */
+    bags_buffer names; /* of a directory: NUL-terminated, one after the other */
     size_t names_size;
+    /* Of reads in order: */
+    uint64_t last;   /* the end of the last one */
+    uint64_t ahead;  /* the end of what is read ahead */
+    uint64_t window; /* how much is read ahead; 0: they are not in order */
 } http_object;
 
-/* An open file. */
-typedef struct http_file {
-    http_object *object;
-    uint64_t next,
-        ahead;       /* the end of the last read, and of what is read ahead */
-    uint64_t window; /* 0: the reads are not sequential */
-} http_file;
-
 typedef struct http_request {
-    struct http_request *next; /* in the queue */
+    struct http_request *next; /* in the queue, or of those that are running */
     struct bags_http *http;
     http_object *object; /* NULL: the caller reads the body and frees it */
     http_part *part;     /* NULL: look the object up */
     http_state state;
     char *url;
-    const char *method;
-    bool is_s3;
-    const unsigned char *send; /* a body to send */
-    size_t send_size, sent;
-    const unsigned char *md5; /* of the body; NULL: not sent */
-    unsigned char *data;      /* the body */
-    size_t size, capacity;
-    uint64_t received; /* in all tries */
-    bool no_suffix;    /* look up by the first bytes */
+    bool is_s3, from_start; /* look up by the first bytes */
+    const char *method;     /* of uploads */
+    const char *send;
+    size_t send_size;
+    const char *md5; /* of what is sent, in base64; NULL: not passed */
+    bags_buffer body;
+    size_t size; /* of the body */
     /* the answer */
     long status;
-    char *etag;
-    uint64_t first, last, total; /* Content-Range */
-    bool has_range, has_total, weak, html;
-    uint64_t length; /* Content-Length; UINT64_MAX: none */
-    uint64_t skip;   /* bytes before the range, of a server that ignores it */
-    double retry_after;
+    char tag[512], modified[64], range[96]; /* headers */
+    uint64_t first, last, total;            /* of a valid Content-Range */
+    uint64_t length;                        /* UINT64_MAX: unknown */
+    uint64_t skip; /* bytes before the range, of a server that ignores it */
+    uint64_t most; /* bytes of the body that are read */
+    bool is_html;
     bool checked;    /* its head, before the first byte of its body */
     char text[1024]; /* the start of an error's body */
     size_t text_size;
@@ -135,7 +139,9 @@ typedef struct http_request {
     struct curl_slist *headers;
     char curl_why[CURL_ERROR_SIZE];
     int tries;
-    double first_failure, not_before, moved; /* when bytes were last passed */
+    double
+        since; /* the first try, or its failure after some bytes had arrived */
+    double not_before;
     int error;
     char why[256];
 } http_request;
@@ -152,8 +158,6 @@ struct bags_http {
     pid_t process;
     CURLM *multi;
     CURLSH *share;
-    CURL **idle; /* handles to be used again */
-    size_t idle_count;
     bool started, stop, woken;
     http_object *objects[HTTP_BUCKETS];
     http_request *queue, **queue_end;
@@ -162,7 +166,7 @@ struct bags_http {
     http_part *newest, *oldest;
     uint64_t cached, requests, received;
     uint32_t random;
-    bool no_suffix; /* the server does not know ranges from the end */
+    bool from_start; /* the server does not know ranges from the end */
 };
 
 /* ---- text ---- */
@@ -176,17 +180,12 @@ static double http_now(void) {
 /* printf to new memory. */
 static char *http_format(const char *format, ...) BAGI_PRINTF(1, 2);
 static char *http_format(const char *format, ...) {
+    char *out = NULL;
     va_list arguments;
     va_start(arguments, format);
-    int size = vsnprintf(NULL, 0, format, arguments);
+    int size = vasprintf(&out, format, arguments);
     va_end(arguments);
-    char *out = size < 0 ? NULL : (char *)malloc((size_t)size + 1);
-    if (!out)
-        return NULL;
-    va_start(arguments, format);
-    vsnprintf(out, (size_t)size + 1, format, arguments);
-    va_end(arguments);
-    return out;
+    return size < 0 ? NULL : out;
 }
 
 static char *http_copy(const char *text) {
@@ -204,46 +203,39 @@ bool bags_http_is_url(const char *path) {
            host && host[3] && !strchr("/?#@", host[3]);
 }
 
-/* A size or an offset at the start of the text, which becomes its end. */
-static bool http_number(const char **text, uint64_t *out) {
-    const char *at = *text;
-    uint64_t number = 0;
-    if (*at < '0' || *at > '9')
-        return false;
-    for (; *at >= '0' && *at <= '9'; at++) {
-        if (number > (UINT64_MAX - 9) / 10)
-            return false;
-        number = number * 10 + (uint64_t)(*at - '0');
-    }
-    *text = at;
-    *out = number;
-    return true;
+/* Without the slashes at its end. */
+static size_t http_path_size(const char *path) {
+    size_t size = strlen(path);
+    while (size > 0 && path[size - 1] == '/')
+        size--;
+    return size;
 }
 
-/* Encode what a URL cannot contain: all but the names' own characters (strict, as
- * signatures need it), or what is not encoded yet. */
-static char *http_encode(const char *text, bool strict, bool slashes) {
-    static const char hex[] = "0123456789ABCDEF";
+static int http_hex(char c) {
+    const char *digits = "0123456789abcdef";
+    const char *at = c ? strchr(digits, c | 0x20) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+/* Encode all but letters, digits, -._~ and what is in `keep`, which signatures need;
+ * with a % in it, what is encoded stays as it is. */
+static char *http_encode(const char *text, const char *keep) {
     char *out = (char *)malloc(3 * strlen(text) + 1);
     size_t size = 0;
     if (!out)
         return NULL;
     for (const char *at = text; *at; at++) {
-        unsigned char c = (unsigned char)*at;
+        char c = *at;
         bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                     (c >= '0' && c <= '9') || strchr("-._~", c) != NULL;
-        bool encoded = c == '%' && strchr("0123456789abcdefABCDEF", at[1]) &&
-                       at[1] && strchr("0123456789abcdefABCDEF", at[2]) &&
-                       at[2];
-        if (!strict)
-            plain = plain || encoded || strchr("!$&'()*+,;=:@[]", c) != NULL;
-        if (plain || (slashes && c == '/')) {
-            out[size++] = (char)c;
-        } else {
-            out[size++] = '%';
-            out[size++] = hex[c >> 4];
-            out[size++] = hex[c & 15];
-        }
+                     (c >= '0' && c <= '9') || strchr("-._~", c) ||
+                     strchr(keep, c);
+        if (c == '%')
+            plain = plain && http_hex(at[1]) >= 0 && http_hex(at[2]) >= 0;
+        if (plain)
+            out[size++] = c;
+        else
+            size += (size_t)snprintf(
+                out + size, 4, "%%%02X", (unsigned)(unsigned char)c);
     }
     out[size] = '\0';
     return out;
@@ -253,63 +245,59 @@ static char *http_encode(const char *text, bool strict, bool slashes) {
  * means the bucket itself. */
 static char *http_url(
     const bags_http *http, const char *path, bool bucket, const char *query) {
-    char *out = NULL;
     if (!http_is_s3(path)) {
         const char *host = strstr(path, "://") + 3;
         size_t front = (size_t)(host - path) + strcspn(host, "/");
-        char *rest = http_encode(path + front, false, true);
-        const char *own = http->query ? http->query : "";
-        if (rest)
-            out = http_format(
-                "%.*s%s%s%s", (int)front, path, rest, *own ? "?" : "", own);
+        char *rest = http_encode(path + front, "/%!$&'()*+,;=:@[]");
+        char *out =
+            !rest ? NULL
+                  : http_format("%.*s%s%s%s", (int)front, path, rest,
+                        http->query ? "?" : "", http->query ? http->query : "");
         free(rest);
         return out;
     }
-    const char *name = path + 5, *region = http->region;
+    const char *name = path + 5;
     size_t size = strcspn(name, "/");
-    const char *key = name[size] ? name + size + 1 : name + size;
-    char *rest = http_encode(bucket ? "" : key, true, true);
-    bool dotted = memchr(name, '.', size) != NULL;
-    const char *mark = query ? "?" : "";
-    query = query ? query : "";
-    if (rest && http->endpoint)
-        out = http_format("%s/%.*s/%s%s%s", http->endpoint, (int)size, name,
-            rest, mark, query);
-    else if (rest && dotted)
-        out = http_format("https://s3.%s.amazonaws.com/%.*s/%s%s%s", region,
-            (int)size, name, rest, mark, query);
-    else if (rest)
-        out = http_format("https://%.*s.s3.%s.amazonaws.com/%s%s%s", (int)size,
-            name, region, rest, mark, query);
+    const char *key = name + size + (name[size] == '/');
+    /* A certificate is for one name before the region: one without dots. */
+    bool in_path = http->endpoint || memchr(name, '.', size);
+    char *host = http->endpoint ? http_copy(http->endpoint)
+                 : in_path
+                     ? http_format("https://s3.%s.amazonaws.com", http->region)
+                     : http_format("https://%.*s.s3.%s.amazonaws.com",
+                           (int)size, name, http->region);
+    char *rest = http_encode(bucket ? "" : key, "/");
+    char *out = NULL;
+    if (host && rest)
+        out = http_format("%s%s%.*s/%s%s%s", host, in_path ? "/" : "",
+            in_path ? (int)size : 0, name, rest, query ? "?" : "",
+            query ? query : "");
+    free(host);
     free(rest);
     return out;
 }
 
 /* ---- listings ---- */
 
-/* The text between <NAME> and </NAME>, starting at `at`; *next is after it. */
-static const char *http_element(const char *at, const char *stop,
-    const char *name, size_t *size, const char **next) {
+/* The text between <NAME> and the next <, starting at `at`. */
+static const char *http_element(
+    const char *at, const char *stop, const char *name, size_t *size) {
     size_t length = strlen(name);
-    for (; at && at < stop; at++) {
-        at = (const char *)memchr(at, '<', (size_t)(stop - at));
-        if (!at || (size_t)(stop - at) < length + 2)
+    while (at && (at = (const char *)memchr(at, '<', (size_t)(stop - at)))) {
+        if ((size_t)(stop - at) < length + 2)
             return NULL;
-        if (memcmp(at + 1, name, length) != 0 || at[length + 1] != '>')
+        const char *text = at++ + length + 2;
+        if (memcmp(at, name, length) != 0 || text[-1] != '>')
             continue;
-        const char *text = at + length + 2;
         const char *end =
             (const char *)memchr(text, '<', (size_t)(stop - text));
-        if (!end)
-            return NULL;
-        *size = (size_t)(end - text);
-        *next = end;
-        return text;
+        *size = end ? (size_t)(end - text) : 0;
+        return end ? text : NULL;
     }
     return NULL;
 }
 
-/* Replace the five entities that names contain; returns the size. */
+/* Replace the entities that names contain; returns the size. */
 static size_t http_entities(char *text, size_t size) {
     static const char *const entity[] = {
         "&amp;", "&lt;", "&gt;", "&quot;", "&apos;", "&#39;", "&#34;"};
@@ -326,41 +314,33 @@ static size_t http_entities(char *text, size_t size) {
     return to;
 }
 
-static int http_hex(char c) {
-    const char *digits = "0123456789abcdef";
-    const char *at = c ? strchr(digits, c | 0x20) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
-static size_t http_decode(char *text, size_t size) {
-    size_t to = 0;
-    for (size_t i = 0; i < size; i++, to++) {
-        bool code = text[i] == '%' && i + 2 < size + 0 &&
-                    http_hex(text[i + 1]) >= 0 && http_hex(text[i + 2]) >= 0;
-        text[to] =
-            code ? (char)(http_hex(text[i + 1]) * 16 + http_hex(text[i + 2]))
-                 : text[i];
-        i += code ? 2 : 0;
-    }
-    return to;
+/* The first element of this name in an answer, to be freed, or NULL. */
+static char *http_xml(const void *page, size_t size, const char *name) {
+    const char *start = (const char *)page;
+    const char *text =
+        start ? http_element(start, start + size, name, &size) : NULL;
+    char *out =
+        text && size < 8192 ? http_format("%.*s", (int)size, text) : NULL;
+    if (out)
+        out[http_entities(out, strlen(out))] = '\0';
+    return out;
 }
 
 /* Pass a name on, unless it is not one: empty, with a slash, . or .. */
-static int http_name(char *text, size_t size,
+static int http_name(const char *text, size_t size,
     int (*each)(void *user, const char *name), void *user) {
+    char name[4097];
     while (size > 0 && text[size - 1] == '/')
         size--;
-    if (size == 0 || size > 4096 || memchr(text, '/', size) ||
-        memchr(text, '\0', size) || (size == 1 && text[0] == '.') ||
-        (size == 2 && memcmp(text, "..", 2) == 0))
+    if (size == 0 || size >= sizeof name || memchr(text, '/', size) ||
+        memchr(text, '\0', size))
         return 0;
-    char name[4097];
     memcpy(name, text, size);
     name[size] = '\0';
-    return each(user, name);
+    return strcmp(name, ".") && strcmp(name, "..") ? each(user, name) : 0;
 }
 
-/* The links of an index page. */
+/* The links of an index page, relative or with the directory's own path. */
 static int http_links(const char *page, size_t size, const char *directory,
     int (*each)(void *user, const char *name), void *user) {
     const char *stop = page + size;
@@ -375,22 +355,21 @@ static int http_links(const char *page, size_t size, const char *directory,
             (const char *)memchr(text, at[5], (size_t)(stop - text));
         if (!end)
             break;
-        size_t length = (size_t)(end - text);
         at = end;
-        if (length > prefix && prefix && memcmp(text, directory, prefix) == 0) {
+        if ((size_t)(end - text) > prefix && !memcmp(text, directory, prefix))
             text += prefix;
-            length -= prefix;
-        }
-        if (length > 2 && memcmp(text, "./", 2) == 0) {
+        if (end - text > 2 && memcmp(text, "./", 2) == 0)
             text += 2;
-            length -= 2;
-        }
-        if (length == 0 || length >= sizeof name || *text == '?' ||
-            *text == '#' || *text == '/')
+        size_t length = (size_t)(end - text);
+        if (length == 0 || length >= sizeof name || strchr("?#/", *text))
             continue;
         memcpy(name, text, length);
-        length = http_decode(name, http_entities(name, length));
-        code = http_name(name, length, each, user);
+        int size_of_plain = (int)http_entities(name, length);
+        char *plain =
+            curl_easy_unescape(NULL, name, size_of_plain, &size_of_plain);
+        if (plain)
+            code = http_name(plain, (size_t)size_of_plain, each, user);
+        curl_free(plain);
     }
     return code;
 }
@@ -401,21 +380,16 @@ static int http_keys(const char *page, size_t size, const char *prefix,
     static const char *const lists[] = {"Contents", "CommonPrefixes"};
     static const char *const elements[] = {"Key", "Prefix"};
     const char *stop = page + size;
+    size_t front = strlen(prefix), length = 0;
     int code = 0;
     for (int i = 0; i < 2; i++) {
-        const char *at = page, *next = NULL;
-        size_t length = 0;
-        while (!code && http_element(at, stop, lists[i], &length, &next)) {
+        const char *at = page;
+        while (!code && (at = http_element(at, stop, lists[i], &length)) &&
+               (at = http_element(at, stop, elements[i], &length))) {
             char name[8192];
-            size_t front = strlen(prefix);
-            const char *text =
-                http_element(next, stop, elements[i], &length, &next);
-            if (!text)
-                break;
-            at = next;
             if (length >= sizeof name)
                 continue;
-            memcpy(name, text, length);
+            memcpy(name, at, length);
             length = http_entities(name, length);
             if (length > front && memcmp(name, prefix, front) == 0)
                 code = http_name(name + front, length - front, each, user);
@@ -426,15 +400,15 @@ static int http_keys(const char *page, size_t size, const char *prefix,
 
 int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
     int (*each)(void *user, const char *name), void *user) {
-    /* strncasecmp in http_links stops at a zero byte, which ends the text. */
     return (xml ? http_keys : http_links)(
         (const char *)page, size, prefix, each, user);
 }
 
-/* ---- parts: all with the mutex held ---- */
+/* ---- objects and their parts: all with the mutex held ---- */
 
-static uint64_t http_part_size(const http_part *part) {
-    return part->stop - part->start;
+/* What a part counts for in the cache: many small ones would take long to search. */
+static uint64_t http_cost(uint64_t start, uint64_t stop) {
+    return stop - start + HTTP_TAIL;
 }
 
 static void http_part_unlink(bags_http *http, http_part *part) {
@@ -455,60 +429,50 @@ static void http_part_free(bags_http *http, http_part *part) {
         at = &(*at)->next;
     *at = part->next;
     http_part_unlink(http, part);
-    http->cached -= http_part_size(part);
-    free(part->data);
+    http->cached -= http_cost(part->start, part->stop);
+    bags_buffer_free(&part->data);
     free(part);
 }
 
 /* Drop parts until `size` more bytes fit; false if all others are in use. */
 static bool http_make_room(bags_http *http, uint64_t size) {
-    for (http_part *part = http->oldest, *newer; part; part = newer) {
-        if (size <= http->cache_size && http->cached <= http->cache_size - size)
-            return true;
+    uint64_t most = size < http->cache_size ? http->cache_size - size : 0;
+    for (http_part *part = http->oldest, *newer; part && http->cached > most;
+         part = newer) {
         newer = part->newer;
         if (part->users == 0 && part->state != HTTP_WAITING)
             http_part_free(http, part);
     }
-    return size <= http->cache_size && http->cached <= http->cache_size - size;
+    return http->cached <= most;
 }
 
-/* Keep bytes of an object; data NULL: to be allocated, and read. */
-static http_part *http_part_new(bags_http *http, http_object *object,
-    uint64_t start, uint64_t stop, unsigned char *data) {
+/* Bytes of an object, which a request brings. */
+static http_part *http_part_new(
+    bags_http *http, http_object *object, uint64_t start, uint64_t stop) {
     http_part *part = (http_part *)calloc(1, sizeof *part);
-    http_make_room(http, stop - start);
-    if (part)
-        part->data =
-            data ? data : (unsigned char *)malloc((size_t)(stop - start) + 1);
-    if (!part || !part->data) {
-        free(part);
+    if (!part)
         return NULL;
-    }
     part->object = object;
     part->start = start;
     part->stop = stop;
-    part->state = data ? HTTP_DONE : HTTP_WAITING;
+    part->state = HTTP_WAITING;
     part->next = object->parts;
     object->parts = part;
-    http->cached += stop - start;
+    http_make_room(http, http_cost(start, stop));
+    http->cached += http_cost(start, stop);
     http_part_link(http, part);
     return part;
 }
 
-/* The part with the byte at `offset`, of all that have it one that is done. */
-static http_part *http_part_find(
-    const http_object *object, uint64_t offset, bool done) {
+/* The part with the byte at `offset`: if possible one that is done. */
+static http_part *http_part_find(const http_object *object, uint64_t offset) {
     http_part *found = NULL;
     for (http_part *part = object->parts; part; part = part->next)
         if (part->start <= offset && offset < part->stop &&
-            (part->state == HTTP_DONE ||
-                (!done && part->state == HTTP_WAITING)) &&
-            (!found || part->state == HTTP_DONE))
+            part->state != HTTP_FAILED && (!found || part->state == HTTP_DONE))
             found = part;
     return found;
 }
-
-/* ---- objects: all with the mutex held ---- */
 
 static http_object *http_find(
     bags_http *http, const char *path, size_t size, bool create) {
@@ -519,9 +483,8 @@ static http_object *http_find(
     for (; *at; at = &(*at)->next)
         if (strncmp((*at)->path, path, size) == 0 && !(*at)->path[size])
             return *at;
-    if (!create)
-        return NULL;
-    http_object *object = (http_object *)calloc(1, sizeof *object);
+    http_object *object =
+        create ? (http_object *)calloc(1, sizeof *object) : NULL;
     if (object)
         object->path = http_format("%.*s", (int)size, path);
     if (!object || !object->path) {
@@ -546,8 +509,7 @@ static void http_request_free(http_request *request) {
         return;
     curl_slist_free_all(request->headers);
     free(request->url);
-    free(request->etag);
-    free(request->data);
+    bags_buffer_free(&request->body);
     free(request);
 }
 
@@ -566,13 +528,12 @@ static void http_queue(bags_http *http, http_request *request) {
     http->queue_end = &request->next;
 }
 
-static http_request *http_request_new(bags_http *http, http_object *object,
-    const char *path, bool bucket, const char *query) {
+static http_request *http_request_new(
+    bags_http *http, const char *path, bool bucket, const char *query) {
     http_request *request = (http_request *)calloc(1, sizeof *request);
     if (!request)
         return NULL;
     request->http = http;
-    request->object = object;
     request->is_s3 = http_is_s3(path);
     request->url = http_url(http, path, bucket, query);
     if (request->url)
@@ -581,422 +542,219 @@ static http_request *http_request_new(bags_http *http, http_object *object,
     return NULL;
 }
 
+/* Request a part, or with NULL look the object up. The mutex is held. */
+static void http_request_object(
+    bags_http *http, http_object *object, http_part *part) {
+    http_request *request = http_request_new(http, object->path, false, NULL);
+    *(part ? &part->state : &object->state) =
+        request ? HTTP_WAITING : HTTP_FAILED;
+    if (!request) {
+        http_object_fail(object, ENOMEM, "out of memory");
+        return;
+    }
+    request->object = object;
+    request->part = part;
+    request->from_start = http->from_start;
+    http_queue(http, request);
+}
+
 /* Start to look an object up, unless that was done. The mutex is held. */
 static void http_look(bags_http *http, http_object *object) {
     bool again = object->state == HTTP_FAILED && object->error != ENOENT &&
                  object->error != EACCES && object->error != ESTALE &&
                  http_now() - object->when > HTTP_FORGET;
-    if (object->state != HTTP_NEW && !again)
-        return;
-    http_request *request =
-        http_request_new(http, object, object->path, false, NULL);
-    if (!request) {
-        object->state = HTTP_FAILED;
-        http_object_fail(object, ENOMEM, "out of memory");
-        return;
-    }
-    object->state = HTTP_WAITING;
-    http_queue(http, request);
+    if (object->state == HTTP_NEW || again)
+        http_request_object(http, object, NULL);
 }
 
-/* Request a part that was made for this. The mutex is held. */
-static void http_part_request(bags_http *http, http_part *part) {
-    http_request *request =
-        http_request_new(http, part->object, part->object->path, false, NULL);
-    part->state = request ? HTTP_WAITING : HTTP_FAILED;
-    if (!request) {
-        http_object_fail(part->object, ENOMEM, "out of memory");
-        return;
-    }
-    request->part = part;
-    http_queue(http, request);
-}
-
-static int http_refuse(http_request *request, int error, const char *why) {
+static bool http_refuse(http_request *request, int error, const char *why) {
     request->error = error;
     snprintf(request->why, sizeof request->why, "%s", why);
-    return 0;
+    return false;
 }
 
-/* A header line: of a redirect, everything is forgotten when the next answer
- * begins. */
+/* ---- the answer ---- */
+
+/* The value of a header, if this line is one of that name and it fits. */
+static void http_keep(
+    char *line, size_t size, const char *name, char *out, size_t capacity) {
+    size_t start = strlen(name);
+    if (size < start || strncasecmp(line, name, start) != 0)
+        return;
+    while (start < size && (line[start] == ' ' || line[start] == '\t'))
+        start++;
+    while (size > start && (unsigned char)line[size - 1] <= ' ')
+        size--;
+    if (size - start < capacity)
+        snprintf(out, capacity, "%.*s", (int)(size - start), line + start);
+}
+
+/* A header line. Those of a redirect are forgotten when the next answer begins. */
 static size_t http_header(char *line, size_t one, size_t size, void *user) {
     http_request *request = (http_request *)user;
-    char value[1024];
     (void)one;
-    size_t name = 0;
-    request->moved = http_now();
-    while (name < size && line[name] != ':')
-        name++;
-    if (size > 5 && memcmp(line, "HTTP/", 5) == 0) {
-        const char *space = (const char *)memchr(line, ' ', size);
-        request->status = 0;
-        for (const char *at = space ? space + 1 : line;
-             at < line + size && *at >= '0' && *at <= '9' &&
-             request->status < 1000;
-             at++)
-            request->status = request->status * 10 + (*at - '0');
-        request->has_range = request->has_total = request->html = false;
-        request->length = UINT64_MAX;
-        free(request->etag);
-        request->etag = NULL;
-        return size;
-    }
-    size_t start = name + 1, stop = size;
-    while (start < stop && (line[start] == ' ' || line[start] == '\t'))
-        start++;
-    while (stop > start && (unsigned char)line[stop - 1] <= ' ')
-        stop--;
-    if (start >= stop || stop - start >= sizeof value)
-        return size;
-    memcpy(value, line + start, stop - start);
-    value[stop - start] = '\0';
-    const char *at = value;
-    if (name == 4 && strncasecmp(line, "etag", 4) == 0) {
-        free(request->etag);
-        request->weak = strncmp(value, "W/", 2) == 0;
-        request->etag = http_copy(value);
-    } else if (name == 13 && strncasecmp(line, "last-modified", 13) == 0) {
-        if (!request->etag)
-            request->etag = http_copy(value);
-        request->weak = true;
-    } else if (name == 14 && strncasecmp(line, "content-length", 14) == 0) {
-        if (!http_number(&at, &request->length))
-            request->length = UINT64_MAX;
-    } else if (name == 13 && strncasecmp(line, "content-range", 13) == 0 &&
-               strncasecmp(value, "bytes ", 6) == 0) {
-        at = value + 6;
-        request->has_range = http_number(&at, &request->first) &&
-                             *at++ == '-' && http_number(&at, &request->last) &&
-                             request->first <= request->last;
-        at = strchr(value, '/');
-        request->has_total =
-            at && *at++ == '/' && http_number(&at, &request->total);
-    } else if (name == 11 && strncasecmp(line, "retry-after", 11) == 0) {
-        uint64_t seconds = 0;
-        if (http_number(&at, &seconds))
-            request->retry_after = (double)seconds;
-    } else if (name == 12 && strncasecmp(line, "content-type", 12) == 0) {
-        request->html = strncasecmp(value, "text/html", 9) == 0;
-    }
+    if (size > 5 && memcmp(line, "HTTP/", 5) == 0)
+        *request->tag = *request->modified = *request->range = '\0';
+    http_keep(line, size, "etag:", request->tag, sizeof request->tag);
+    http_keep(line, size, "last-modified:", request->modified,
+        sizeof request->modified);
+    http_keep(
+        line, size, "content-range:", request->range, sizeof request->range);
     return size;
 }
 
-/* Make the body's buffer larger. */
-static bool http_reserve(http_request *request, size_t size, uint64_t most) {
-    if (size <= request->capacity)
-        return true;
-    size_t capacity =
-        request->capacity * 2 > size ? request->capacity * 2 : size;
-    unsigned char *data =
-        size > most ? NULL : (unsigned char *)realloc(request->data, capacity);
-    if (!data)
-        return http_refuse(request, size > most ? EFBIG : ENOMEM,
-            size > most ? "the answer is too large" : "out of memory");
-    request->data = data;
-    request->capacity = capacity;
+static const char *http_tag(const http_request *request) {
+    return *request->tag ? request->tag : request->modified;
+}
+
+/* A size or an offset at the start of the text, which becomes its end. */
+static bool http_number(const char **text, uint64_t *out) {
+    const char *at = *text;
+    uint64_t number = 0;
+    if (*at < '0' || *at > '9')
+        return false;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        if (number > (UINT64_MAX - 9) / 10)
+            return false;
+        number = number * 10 + (uint64_t)(*at - '0');
+    }
+    *text = at;
+    *out = number;
     return true;
+}
+
+/* bytes FIRST-LAST/TOTAL */
+static bool http_parse_range(http_request *request) {
+    const char *at = request->range + 6;
+    return strncasecmp(request->range, "bytes ", 6) == 0 &&
+           http_number(&at, &request->first) && *at++ == '-' &&
+           http_number(&at, &request->last) && *at++ == '/' &&
+           http_number(&at, &request->total) && !*at &&
+           request->first <= request->last && request->last < request->total;
 }
 
 /* Of an object that is being read: is the answer of the same one? */
 static bool http_same(http_request *request, uint64_t total) {
     const http_object *object = request->object;
-    if (total == object->size && (!object->etag || !request->etag ||
-                                     strcmp(object->etag, request->etag) == 0))
-        return true;
-    return http_refuse(request, ESTALE,
-        total == object->size ? "changed while open (its ETag differs)"
-                              : "changed while open (its size differs)");
+    if (total != object->size)
+        return http_refuse(
+            request, ESTALE, "changed while open (its size differs)");
+    return !strcmp(object->tag ? object->tag : "", http_tag(request)) ||
+           http_refuse(
+               request, ESTALE, "changed while open (its ETag differs)");
 }
 
-/* Check the head of an answer with bytes of an object, before the first of them. */
-static bool http_check_head(http_request *request) {
+/* HTTP 200, the whole object: of a lookup, or of a server that ignores ranges. */
+static bool http_check_whole(http_request *request) {
     const http_part *part = request->part;
     uint64_t length = request->length;
-    if (request->status == 200) {
-        bool large = length != UINT64_MAX && length > HTTP_WHOLE;
-        request->skip = part ? part->start : 0;
-        request->size = 0; /* it starts at the front again */
-        if (part && (length == UINT64_MAX || !http_same(request, length)))
-            return request->error ||
-                   http_refuse(request, EIO,
-                       "HTTP 200 without a length in place of 206");
-        if (large && (!part || part->start > 0 || part->stop != length))
-            return http_refuse(request, EIO,
-                "the server ignores ranges (HTTP 200 in place of 206)");
+    bool large = length != UINT64_MAX && length > HTTP_WHOLE;
+    request->size = 0; /* it starts at the front again */
+    if (!part && !request->from_start && length > HTTP_TAIL &&
+        length != UINT64_MAX)
+        return http_refuse(request, EAGAIN, "");
+    request->most =
+        part ? part->stop - part->start : HTTP_WHOLE; /* the rest is dropped */
+    request->skip = part ? part->start : 0;
+    if (part && length == UINT64_MAX)
+        return http_refuse(
+            request, EIO, "HTTP 200 without a length in place of 206");
+    if (part && !http_same(request, length))
+        return false;
+    if (large && (!part || part->start > 0 || part->stop != length))
+        return http_refuse(request, EIO,
+            "the server ignores ranges (HTTP 200 in place of 206)");
+    return true;
+}
+
+/* Check the head of an answer, before the first byte of its body. */
+static bool http_check_head(http_request *request) {
+    const http_part *part = request->part;
+    curl_off_t length = -1;
+    curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &request->status);
+    curl_easy_getinfo(
+        request->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+    const char *type = NULL;
+    curl_easy_getinfo(request->easy, CURLINFO_CONTENT_TYPE, &type);
+    request->is_html = type && strncasecmp(type, "text/html", 9) == 0;
+    request->length = length < 0 ? UINT64_MAX : (uint64_t)length;
+    request->checked = true;
+    request->most = HTTP_LISTING;
+    if (!request->object)
         return true;
-    }
-    if (!request->has_range || !request->has_total ||
-        request->last >= request->total)
+    if (request->status == 200)
+        return http_check_whole(request);
+    if (request->status != 206)
+        return true;
+    if (!http_parse_range(request))
         return http_refuse(
             request, EIO, "HTTP 206 without a valid Content-Range");
     uint64_t size = request->last - request->first + 1;
-    if (length != UINT64_MAX && length != size)
+    if (request->length != UINT64_MAX && request->length != size)
         return http_refuse(request, EIO,
             "HTTP 206 with contradicting Content-Range and Content-Length");
-    if (part)
-        return http_same(request, request->total) &&
-               ((request->first == part->start + request->size &&
-                    request->last < part->stop) ||
-                   http_refuse(request, EIO,
-                       "HTTP 206 with another range than requested"));
-    bool right = request->no_suffix ? request->first == 0
-                                    : request->last == request->total - 1;
-    return (right && size <= HTTP_TAIL) ||
+    request->most = part ? part->stop - part->start : HTTP_TAIL;
+    if (part && !http_same(request, request->total))
+        return false;
+    bool right = part ? request->first == part->start + request->size &&
+                            request->last < part->stop
+                 : request->from_start ? request->first == 0
+                                       : request->last == request->total - 1;
+    return (right && size <= request->most) ||
            http_refuse(
                request, EIO, "HTTP 206 with another range than requested");
 }
 
-static size_t http_body(char *bytes, size_t one, size_t size, void *user) {
+static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
     http_request *request = (http_request *)user;
-    const unsigned char *data = (const unsigned char *)bytes;
-    size_t all = size, most = sizeof request->text - 1;
+    size_t size = all;
     (void)one;
-    request->received += size;
-    request->moved = http_now();
-    if (request->status != 200 && request->status != 206) {
-        if (size > most - request->text_size)
-            size = most - request->text_size;
-        memcpy(request->text + request->text_size, data, size);
+    if (!request->checked && !http_check_head(request))
+        return 0;
+    if (request->status / 100 != 2) {
+        size_t most = sizeof request->text - request->text_size;
+        size = size < most ? size : most;
+        memcpy(request->text + request->text_size, bytes, size);
         request->text_size += size;
         return all;
     }
-    if (!request->object || !request->part) {
-        if (request->object && !request->checked && !http_check_head(request))
-            return 0;
-        request->checked = true;
-        if (!http_reserve(request, request->size + size,
-                request->object ? HTTP_WHOLE : HTTP_LISTING))
-            return 0;
-        memcpy(request->data + request->size, data, size);
-        request->size += size;
-        return all;
-    }
-    if (!request->checked && !http_check_head(request))
-        return 0;
-    request->checked = true;
-    const http_part *part = request->part;
-    if (request->skip > 0) {
-        size_t skip = request->skip < size ? (size_t)request->skip : size;
-        request->skip -= skip;
-        data += skip;
-        size -= skip;
-    }
-    uint64_t rest = http_part_size(part) - request->size;
-    if (size > rest) {
-        if (request->status == 206) {
-            http_refuse(request, EIO, "more bytes than requested");
+    size_t skip = request->skip < size ? (size_t)request->skip : size;
+    request->skip -= skip;
+    bytes += skip;
+    size -= skip;
+    if (size > request->most - request->size) {
+        if (!request->part || request->status != 200) {
+            http_refuse(request, EFBIG, "the answer is too large");
             return 0;
         }
-        size = (size_t)rest;
+        size = (size_t)(request->most - request->size);
     }
-    memcpy(part->data + request->size, data, size);
+    uint64_t least = request->part ? request->most : request->size + size;
+    if (bags_buffer_reserve(&request->body, (size_t)least, NULL)) {
+        http_refuse(request, ENOMEM, "out of memory");
+        return 0;
+    }
+    if (size > 0)
+        memcpy(request->body.data + request->size, bytes, size);
     request->size += size;
     return all;
-}
-
-static size_t http_send(char *to, size_t one, size_t size, void *user) {
-    http_request *request = (http_request *)user;
-    size_t rest = request->send_size - request->sent;
-    (void)one;
-    size = size < rest ? size : rest;
-    request->moved = http_now();
-    if (size > 0)
-        memcpy(to, request->send + request->sent, size);
-    request->sent += size;
-    return size;
-}
-
-static int http_rewind(void *user, curl_off_t offset, int origin) {
-    http_request *request = (http_request *)user;
-    if (origin != SEEK_SET || offset < 0 ||
-        (uint64_t)offset > request->send_size)
-        return CURL_SEEKFUNC_FAIL;
-    request->sent = (size_t)offset;
-    return CURL_SEEKFUNC_OK;
-}
-
-static bool http_add_header(
-    http_request *request, const char *name, const char *value) {
-    char *line = http_format("%s: %s", name, value);
-    struct curl_slist *list =
-        line ? curl_slist_append(request->headers, line) : NULL;
-    free(line);
-    if (list)
-        request->headers = list;
-    return list != NULL;
-}
-
-static bool http_set_headers(http_request *request) {
-    const bags_http *http = request->http;
-    const http_object *object = request->object;
-    bool good = true;
-    curl_slist_free_all(request->headers);
-    request->headers = NULL;
-    if (request->is_s3 && http->key)
-        good = http_add_header(
-            request, "x-amz-content-sha256", "UNSIGNED-PAYLOAD");
-    if (good && request->is_s3 && http->key && http->token)
-        good = http_add_header(request, "x-amz-security-token", http->token);
-    if (good && request->part && object->etag && object->etag[0] == '"')
-        good = http_add_header(request, "If-Match", object->etag);
-    if (good && request->md5) {
-        static const char digits[] =
-            "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        char text[25] = "";
-        for (unsigned i = 0; i < 22; i++) {
-            unsigned bits = 0;
-            for (unsigned at = 6 * i; at < 6 * i + 6; at++)
-                bits = bits << 1 | (at < 128 ? (unsigned)request->md5[at / 8] >>
-                                                   (7 - at % 8)
-                                             : 0u) %
-                                       2;
-            text[i] = digits[bits];
-        }
-        text[22] = text[23] = '=';
-        good = http_add_header(request, "Content-MD5", text);
-    }
-    return good;
-}
-
-#define HTTP_SET(option, value)                                                \
-    (good = good && curl_easy_setopt(easy, option, value) == CURLE_OK)
-
-/* Everything that a request's handle is told. */
-static bool http_set(http_request *request, CURL *easy) {
-    const bags_http *http = request->http;
-    char range[64] = "", sign[128];
-    bool good = http_set_headers(request);
-    double stall = http->stall_seconds < 1 ? 1 : http->stall_seconds;
-    if (request->part)
-        snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64,
-            request->part->start + request->size, request->part->stop - 1);
-    else if (request->object)
-        snprintf(range, sizeof range, request->no_suffix ? "0-%u" : "-%u",
-            (unsigned)HTTP_TAIL - request->no_suffix);
-    HTTP_SET(CURLOPT_URL, request->url);
-    HTTP_SET(CURLOPT_HTTPHEADER, request->headers);
-    HTTP_SET(CURLOPT_PRIVATE, request);
-    HTTP_SET(CURLOPT_ERRORBUFFER, request->curl_why);
-    HTTP_SET(CURLOPT_HEADERFUNCTION, http_header);
-    HTTP_SET(CURLOPT_HEADERDATA, request);
-    HTTP_SET(CURLOPT_WRITEFUNCTION, http_body);
-    HTTP_SET(CURLOPT_WRITEDATA, request);
-    HTTP_SET(CURLOPT_NOSIGNAL, 1L);
-    HTTP_SET(CURLOPT_TCP_KEEPALIVE, 1L);
-    HTTP_SET(CURLOPT_BUFFERSIZE, 65536L);
-    /* Many connections, as object stores expect; a request never waits for the
-     * connection of another one. */
-    HTTP_SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    HTTP_SET(CURLOPT_USERAGENT, "bags.h/" BAGS_VERSION);
-    HTTP_SET(CURLOPT_SHARE, http->share);
-    HTTP_SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(stall * 1000));
-    HTTP_SET(CURLOPT_LOW_SPEED_LIMIT, 100L);
-    HTTP_SET(CURLOPT_LOW_SPEED_TIME, (long)stall);
-#if LIBCURL_VERSION_NUM >= 0x075500
-    HTTP_SET(CURLOPT_PROTOCOLS_STR, "http,https");
-    HTTP_SET(CURLOPT_REDIR_PROTOCOLS_STR,
-        strncmp(request->url, "https", 5) == 0 ? "https" : "http,https");
-#else
-    HTTP_SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-    HTTP_SET(CURLOPT_REDIR_PROTOCOLS,
-        strncmp(request->url, "https", 5) == 0
-            ? (long)CURLPROTO_HTTPS
-            : (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-#endif
-    if (http->ca_file)
-        HTTP_SET(CURLOPT_CAINFO, http->ca_file);
-    if (*range)
-        HTTP_SET(CURLOPT_RANGE, range);
-    if (request->method) {
-        HTTP_SET(CURLOPT_UPLOAD, 1L);
-        HTTP_SET(CURLOPT_CUSTOMREQUEST, request->method);
-        HTTP_SET(CURLOPT_READFUNCTION, http_send);
-        HTTP_SET(CURLOPT_READDATA, request);
-        HTTP_SET(CURLOPT_SEEKFUNCTION, http_rewind);
-        HTTP_SET(CURLOPT_SEEKDATA, request);
-        HTTP_SET(CURLOPT_INFILESIZE_LARGE, (curl_off_t)request->send_size);
-        request->sent = 0;
-    }
-    if (!request->is_s3) {
-        HTTP_SET(CURLOPT_FOLLOWLOCATION, 1L);
-        HTTP_SET(CURLOPT_MAXREDIRS, (long)HTTP_REDIRECTS);
-        if (http->user)
-            HTTP_SET(CURLOPT_USERPWD, http->user);
-    } else if (http->key) {
-        snprintf(sign, sizeof sign, "aws:amz:%.60s:s3", http->region);
-        HTTP_SET(CURLOPT_AWS_SIGV4, sign);
-        HTTP_SET(CURLOPT_USERNAME, http->key);
-        HTTP_SET(CURLOPT_PASSWORD, http->secret);
-    }
-    return good;
-}
-
-/* Start a queued request. */
-static bool http_begin(http_request *request) {
-    bags_http *http = request->http;
-    request->status = 0;
-    request->text_size = 0;
-    request->checked = false;
-    request->retry_after = 0;
-    request->skip = 0;
-    request->error = 0;
-    request->curl_why[0] = request->why[0] = '\0';
-    request->no_suffix = http->no_suffix;
-    request->moved = http_now();
-    if (!request->part)
-        request->size = 0;
-    request->easy =
-        http->idle_count ? http->idle[--http->idle_count] : curl_easy_init();
-    if (request->easy && http_set(request, request->easy) &&
-        curl_multi_add_handle(http->multi, request->easy) == CURLM_OK)
-        return true;
-    http_refuse(request, ENOMEM, "out of memory");
-    curl_easy_cleanup(request->easy);
-    request->easy = NULL;
-    return false;
-}
-
-/* True for a failure that another try may not meet. `refused`: only two of them. */
-static bool http_may_retry(
-    const http_request *request, CURLcode result, bool *refused) {
-    *refused = result == CURLE_COULDNT_CONNECT ||
-               result == CURLE_COULDNT_RESOLVE_HOST ||
-               result == CURLE_SSL_CONNECT_ERROR;
-    if (request->error && request->error != EAGAIN)
-        return false;
-    switch ((int)result) {
-    case CURLE_OK:
-        return request->error == EAGAIN || request->status == 429 ||
-               request->status == 408 ||
-               (request->status >= 500 && request->status != 501);
-    case CURLE_PARTIAL_FILE:
-    case CURLE_RECV_ERROR:
-    case CURLE_SEND_ERROR:
-    case CURLE_GOT_NOTHING:
-    case CURLE_OPERATION_TIMEDOUT:
-    case CURLE_HTTP2:
-    case CURLE_HTTP2_STREAM:
-        return true;
-    default:
-        return *refused;
-    }
 }
 
 /* The body of a 2xx or 416 must be what the head promised. Returns true if it is;
  * EAGAIN is a body that ended early. */
 static bool http_complete(http_request *request) {
     const http_part *part = request->part;
-    if (!request->object)
-        return request->status >= 200 && request->status < 300;
-    if (request->status != 200 && request->status != 206)
-        return request->status == 416 && !part && request->has_total &&
-               request->total == 0;
     if (!request->checked && !http_check_head(request))
         return false; /* there was no body */
-    uint64_t size = part ? http_part_size(part)
+    if (!request->object)
+        return request->status / 100 == 2;
+    if (request->status == 416 && !part) /* of an empty object */
+        return request->from_start || !strcmp(request->range, "bytes */0");
+    if (request->status != 200 && request->status != 206)
+        return false;
+    uint64_t size = part ? part->stop - part->start
                     : request->status == 206
-                        ? request->last - request->first + 1
+                        ? request->last + 1 - request->first
                     : request->length != UINT64_MAX ? request->length
                                                     : request->size;
     if (request->size == size)
@@ -1011,6 +769,8 @@ static bool http_complete(http_request *request) {
 /* The failure of an answer in words, and as errno. */
 static void http_describe(http_request *request, CURLcode result) {
     long status = request->status;
+    if (request->error == EAGAIN)
+        request->error = EIO;
     if (*request->why)
         return;
     if (result) {
@@ -1022,22 +782,175 @@ static void http_describe(http_request *request, CURLcode result) {
                                       : curl_easy_strerror(result)));
         return;
     }
-    const char *next = NULL;
-    size_t size = 0;
-    const char *code = http_element(request->text,
-        request->text + request->text_size, "Code", &size, &next);
-    if (!code || size > 64)
-        size = 0;
+    char *code = http_xml(request->text, request->text_size, "Code");
+    bool changed = status == 412 || (status == 416 && request->part);
     request->error = status == 404 || status == 410   ? ENOENT
                      : status == 401 || status == 403 ? EACCES
-                     : status == 412 || status == 416 ? ESTALE
+                     : changed                        ? ESTALE
                                                       : EIO;
-    snprintf(request->why, sizeof request->why, "HTTP %ld%s%.*s%s", status,
-        size ? " " : "", (int)size, size ? code : "",
-        request->error == ESTALE ? ": changed while open" : "");
-    if (request->error == EACCES && size > 0 &&
-        (size != 12 || memcmp(code, "AccessDenied", 12) != 0))
+    if (request->error == EACCES && code && strcmp(code, "AccessDenied") != 0)
         request->error = EPERM; /* an invalid key, not a missing object */
+    snprintf(request->why, sizeof request->why, "HTTP %ld%s%.64s%s", status,
+        code ? " " : "", code ? code : "",
+        changed ? ": changed while open" : "");
+    free(code);
+}
+
+/* ---- the life of a request ---- */
+
+/* A header, unless it has no value. */
+static bool http_add_header(
+    http_request *request, const char *name, const char *value) {
+    char *line = value ? http_format("%s: %s", name, value) : NULL;
+    struct curl_slist *list =
+        line ? curl_slist_append(request->headers, line) : NULL;
+    free(line);
+    if (list)
+        request->headers = list;
+    return list || !value;
+}
+
+#define HTTP_SET(option, value)                                                \
+    (good = good && curl_easy_setopt(easy, option, value) == CURLE_OK)
+
+/* Everything that a request's handle is told. */
+static bool http_set(http_request *request, CURL *easy) {
+    const bags_http *http = request->http;
+    const http_part *part = request->part;
+    const char *tag = part && part->object->tag ? part->object->tag : "";
+    bool is_signed = request->is_s3 && http->key;
+    bool is_tls = strncmp(request->url, "https", 5) == 0;
+    double stall = http->stall_seconds < 1 ? 1 : http->stall_seconds;
+    char range[64] = "", sign[128];
+    bool good = true;
+    curl_slist_free_all(request->headers);
+    request->headers = NULL;
+    good = http_add_header(request, "x-amz-content-sha256",
+               is_signed ? "UNSIGNED-PAYLOAD" : NULL) &&
+           http_add_header(request, "x-amz-security-token",
+               is_signed ? http->token : NULL) &&
+           /* Weak ones never match. */
+           http_add_header(request, "If-Match", *tag == '"' ? tag : NULL) &&
+           http_add_header(request, "Content-MD5", request->md5) &&
+           http_add_header(request, "Content-Type",
+               request->method ? "application/octet-stream" : NULL);
+    if (part)
+        snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64,
+            part->start + request->size, part->stop - 1);
+    else
+        snprintf(range, sizeof range, request->from_start ? "0-%u" : "-%u",
+            (unsigned)HTTP_TAIL - request->from_start);
+    HTTP_SET(CURLOPT_URL, request->url);
+    HTTP_SET(CURLOPT_PATH_AS_IS, 1L);
+    HTTP_SET(CURLOPT_HTTPHEADER, request->headers);
+    HTTP_SET(CURLOPT_PRIVATE, request);
+    HTTP_SET(CURLOPT_ERRORBUFFER, request->curl_why);
+    HTTP_SET(CURLOPT_HEADERFUNCTION, http_header);
+    HTTP_SET(CURLOPT_HEADERDATA, request);
+    HTTP_SET(CURLOPT_WRITEFUNCTION, http_body);
+    HTTP_SET(CURLOPT_WRITEDATA, request);
+    HTTP_SET(CURLOPT_NOSIGNAL, 1L);
+    HTTP_SET(CURLOPT_TCP_KEEPALIVE, 1L);
+    HTTP_SET(CURLOPT_BUFFERSIZE, 65536L);
+    /* Many connections, as object stores expect: none starts slowly for all. (Over
+     * HTTP/2, libcurl 7.88 also passed answers to other requests.) */
+    HTTP_SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    HTTP_SET(CURLOPT_USERAGENT, "bags.h/" BAGS_VERSION);
+    HTTP_SET(CURLOPT_SHARE, http->share);
+    HTTP_SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(stall * 1000));
+    HTTP_SET(CURLOPT_LOW_SPEED_LIMIT, 100L);
+    HTTP_SET(CURLOPT_LOW_SPEED_TIME, (long)stall);
+#if LIBCURL_VERSION_NUM >= 0x075500
+    HTTP_SET(CURLOPT_PROTOCOLS_STR, "http,https");
+    HTTP_SET(CURLOPT_REDIR_PROTOCOLS_STR, is_tls ? "https" : "http,https");
+#else
+    HTTP_SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+    HTTP_SET(CURLOPT_REDIR_PROTOCOLS,
+        (long)((is_tls ? 0 : CURLPROTO_HTTP) | CURLPROTO_HTTPS));
+#endif
+    if (http->ca_file)
+        HTTP_SET(CURLOPT_CAINFO, http->ca_file);
+    if (request->object)
+        HTTP_SET(CURLOPT_RANGE, range);
+    if (request->method) {
+        HTTP_SET(CURLOPT_POSTFIELDS, request->send);
+        HTTP_SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)request->send_size);
+        HTTP_SET(CURLOPT_CUSTOMREQUEST, request->method);
+    }
+    if (!request->is_s3) {
+        HTTP_SET(CURLOPT_FOLLOWLOCATION, 1L);
+        HTTP_SET(CURLOPT_MAXREDIRS, (long)HTTP_REDIRECTS);
+        if (http->user)
+            HTTP_SET(CURLOPT_USERPWD, http->user);
+    } else if (is_signed) {
+        snprintf(sign, sizeof sign, "aws:amz:%.60s:s3", http->region);
+        HTTP_SET(CURLOPT_AWS_SIGV4, sign);
+        HTTP_SET(CURLOPT_USERNAME, http->key);
+        HTTP_SET(CURLOPT_PASSWORD, http->secret);
+    }
+    return good;
+}
+
+/* Start a queued request. */
+static bool http_begin(http_request *request) {
+    request->status = 0;
+    request->text_size = 0;
+    request->checked = false;
+    request->skip = 0;
+    request->error = 0;
+    request->curl_why[0] = request->why[0] = '\0';
+    if (request->tries == 0)
+        request->since = http_now();
+    if (!request->part)
+        request->size = 0;
+    if (request->is_s3 && request->http->key && !request->http->secret)
+        return http_refuse(
+            request, EPERM, "a key without a secret (AWS_SECRET_ACCESS_KEY)");
+    request->easy = curl_easy_init();
+    return (request->easy && http_set(request, request->easy) &&
+               curl_multi_add_handle(request->http->multi, request->easy) ==
+                   CURLM_OK) ||
+           http_refuse(request, ENOMEM, "out of memory");
+}
+
+/* True for a failure that another try may not meet. `refused`: only two of them. */
+static bool http_may_retry(
+    const http_request *request, CURLcode result, bool *refused) {
+    long status = request->status;
+    *refused = result == CURLE_COULDNT_CONNECT ||
+               result == CURLE_COULDNT_RESOLVE_HOST ||
+               result == CURLE_SSL_CONNECT_ERROR;
+    if (request->error)
+        return request->error == EAGAIN;
+    switch ((int)result) {
+    case CURLE_OK:
+        return status == 429 || status == 408 ||
+               (status >= 500 && status != 501);
+    case CURLE_PARTIAL_FILE:
+    case CURLE_RECV_ERROR:
+    case CURLE_SEND_ERROR:
+    case CURLE_GOT_NOTHING:
+    case CURLE_OPERATION_TIMEDOUT:
+    case CURLE_HTTP2:
+    case CURLE_HTTP2_STREAM:
+        return true;
+    default:
+        return *refused;
+    }
+}
+
+/* Some servers know no ranges from the end, Azure's for one: they ignore or refuse
+ * them, or fail. Then the first bytes are requested. */
+static bool http_retry_from_start(http_request *request) {
+    long status = request->status;
+    if (!request->object || request->part || request->from_start)
+        return false;
+    request->from_start = status == 200 || status == 400 || status == 416 ||
+                          status == 501 ||
+                          (status >= 500 && request->tries > 2);
+    if (request->from_start)
+        http_queue(request->http, request);
+    return request->from_start;
 }
 
 /* Queue a failed request again, unless the time for it is over. */
@@ -1045,62 +958,71 @@ static bool http_retry(http_request *request, CURLcode result) {
     bags_http *http = request->http;
     bool refused = false;
     double now = http_now();
+    curl_off_t retry_after = 0;
+    if (http_retry_from_start(request))
+        return true;
     if (!http_may_retry(request, result, &refused) ||
         (refused && request->tries >= 2))
         return false;
-    if (request->tries++ == 0)
-        request->first_failure = now;
+    if (request->tries++ == 0 && request->size > 0)
+        request->since = now;
     double delay =
         0.1 * (double)(1u << (request->tries < 7 ? request->tries : 6));
     http->random = http->random * 1664525u + 1013904223u;
     delay *= 0.5 + (double)(http->random >> 8) / (double)(1u << 25);
-    if (delay < request->retry_after)
-        delay = request->retry_after;
-    if (now + delay - request->first_failure > http->retry_seconds)
+    curl_easy_getinfo(request->easy, CURLINFO_RETRY_AFTER, &retry_after);
+    if (delay < (double)retry_after)
+        delay = (double)retry_after;
+    if (now + delay - request->since > http->retry_seconds)
         return false;
-    /* azurite and others: an error for a range from the end */
-    if (!request->part && request->object && request->status >= 500 &&
-        request->tries == 3)
-        http->no_suffix = true;
     request->not_before = now + delay;
     http_queue(http, request);
     return true;
 }
 
-/* An object was found: remember it and its last bytes. */
-static void http_found(http_request *request) {
+/* Bytes of an object have arrived. Of a lookup, they are its last ones, or first. */
+static void http_arrived(http_request *request) {
     bags_http *http = request->http;
     http_object *object = request->object;
-    const char *url = NULL;
-    curl_easy_getinfo(request->easy, CURLINFO_EFFECTIVE_URL, &url);
-    size_t size = url ? strcspn(url, "?#") : 0;
-    if (size && url[size - 1] == '/') {
-        object->directory = true;
-        object->state = HTTP_FAILED;
-        http_object_fail(object, ENOENT, "a directory");
-        return;
+    http_part *part = request->part;
+    if (!part) {
+        const char *url = NULL;
+        curl_easy_getinfo(request->easy, CURLINFO_EFFECTIVE_URL, &url);
+        size_t size = url ? strcspn(url, "?#") : 0;
+        object->state = HTTP_DONE;
+        if (size && url[size - 1] == '/') {
+            object->state = HTTP_FAILED;
+            http_object_fail(object, ENOENT, "a directory");
+            return;
+        }
+        free(object->tag);
+        object->tag = http_copy(http_tag(request));
+        object->size = request->status == 416   ? 0
+                       : request->status == 206 ? request->total
+                                                : request->size;
+        http->from_start = http->from_start || request->from_start;
+        uint64_t start = request->status == 206 ? request->first : 0;
+        if (request->size > 0)
+            part = http_part_new(http, object, start, start + request->size);
     }
-    free(object->etag);
-    object->etag = request->etag;
-    request->etag = NULL;
-    object->size = request->status == 416   ? 0
-                   : request->status == 206 ? request->total
-                                            : request->size;
-    object->state = HTTP_DONE;
-    if (request->size == 0)
-        return;
-    uint64_t start = request->status == 206 ? request->first : 0;
-    if (http_part_new(
-            http, object, start, start + request->size, request->data))
-        request->data = NULL;
+    if (part) {
+        part->data = request->body;
+        part->state = HTTP_DONE;
+        memset(&request->body, 0, sizeof request->body);
+    }
+    if (object->error != ESTALE)
+        object->error = 0;
 }
 
 /* A transfer has ended. */
 static void http_finish(http_request *request, CURLcode result) {
     bags_http *http = request->http;
     http_object *object = request->object;
-    if (request->easy)
+    curl_off_t received = 0;
+    if (request->easy) {
         curl_multi_remove_handle(http->multi, request->easy);
+        curl_easy_getinfo(request->easy, CURLINFO_SIZE_DOWNLOAD_T, &received);
+    }
     pthread_mutex_lock(&http->mutex);
     http_request **at = &http->active;
     while (*at != request)
@@ -1108,39 +1030,26 @@ static void http_finish(http_request *request, CURLcode result) {
     *at = request->next;
     http->running--;
     http->requests++;
-    http->received += request->received;
-    request->received = 0;
+    http->received += (uint64_t)received;
     bool good = result == CURLE_OK && http_complete(request);
     bool again = !good && http_retry(request, result);
-    if (!good && !again)
-        http_describe(request, result);
-    if (request->error == EAGAIN)
-        request->error = EIO;
-    if (!good && !again && request->tries > 1) {
-        size_t used = strlen(request->why);
-        snprintf(request->why + used, sizeof request->why - used,
-            " (%d attempts in %.0f s)", request->tries + 1,
-            http_now() - request->first_failure);
-    }
-    if (good && object && !request->part)
-        http_found(request);
-    if (!good && !again && object) {
-        http_object_fail(object, request->error, request->why);
-        if (!request->part)
-            object->state = HTTP_FAILED;
-    }
-    if (!again && request->part)
-        request->part->state = good ? HTTP_DONE : HTTP_FAILED;
-    if (good && object && object->error && object->error != ESTALE &&
-        object->state == HTTP_DONE)
-        object->error = 0;
-    if (request->easy && !result && http->idle_count < http->connections) {
-        curl_easy_reset(request->easy);
-        http->idle[http->idle_count++] = request->easy;
-    } else {
-        curl_easy_cleanup(request->easy);
-    }
+    if (good && object)
+        http_arrived(request);
+    curl_easy_cleanup(request->easy);
     request->easy = NULL;
+    if (!good && !again) {
+        http_describe(request, result);
+        size_t used = strlen(request->why);
+        if (request->tries > 1)
+            snprintf(request->why + used, sizeof request->why - used,
+                " (%d attempts in %.0f s)", request->tries + 1,
+                http_now() - request->since);
+        if (object) {
+            http_object_fail(object, request->error, request->why);
+            *(request->part ? &request->part->state : &object->state) =
+                HTTP_FAILED;
+        }
+    }
     if (!again)
         request->state = good ? HTTP_DONE : HTTP_FAILED;
     if (!again && object)
@@ -1176,15 +1085,6 @@ static int http_start(bags_http *http) {
     return (int)(wait * 1000) + 1;
 }
 
-/* The last resort, should libcurl never report the end of a transfer. */
-static http_request *http_find_stuck(bags_http *http) {
-    double limit = http_now() - 2 * http->stall_seconds - 2;
-    http_request *request = http->active;
-    while (request && request->moved > limit)
-        request = request->next;
-    return request;
-}
-
 static void *http_work(void *user) {
     bags_http *http = (bags_http *)user;
     pthread_mutex_lock(&http->mutex);
@@ -1204,11 +1104,6 @@ static void *http_work(void *user) {
         }
         if (!ended)
             curl_multi_poll(http->multi, NULL, 0, wait, NULL);
-        http_request *stuck = ended ? NULL : http_find_stuck(http);
-        if (stuck) {
-            http_refuse(stuck, ETIMEDOUT, "the transfer stalled");
-            http_finish(stuck, CURLE_OPERATION_TIMEDOUT);
-        }
         pthread_mutex_lock(&http->mutex);
         pthread_cond_broadcast(&http->changed);
     }
@@ -1225,19 +1120,14 @@ static bool http_alive(const bags_http *http) {
 
 /* Look a path up and wait. Returns errno; 0: it exists. The mutex is held. */
 static int http_wait(bags_http *http, http_object *object) {
+    if (!object)
+        return ENOMEM;
     http_look(http, object);
     if (object->state == HTTP_WAITING)
         http_wake(http);
     while (object->state == HTTP_WAITING)
         pthread_cond_wait(&http->changed, &http->mutex);
     return object->state == HTTP_DONE ? 0 : object->error;
-}
-
-static size_t http_path_size(const char *path) {
-    size_t size = strlen(path);
-    while (size > 0 && path[size - 1] == '/')
-        size--;
-    return size;
 }
 
 /* Start to look up DIRECTORY/NAME. The mutex is held. */
@@ -1274,15 +1164,13 @@ static void http_explain(
         snprintf(text, size, "a bags_http cannot be used after fork");
         return;
     }
-    pthread_mutex_lock(&http->mutex);
-    http_object *object = http_find(http, path, length, false);
     char *listed = http_format("%.*s/", (int)length, path);
-    http_object *directory =
-        listed ? http_find(http, listed, length + 1, false) : NULL;
-    if (object && object->why && object->error == error)
-        snprintf(text, size, "%s", object->why);
-    else if (directory && directory->why && directory->error == error)
-        snprintf(text, size, "%s", directory->why);
+    pthread_mutex_lock(&http->mutex);
+    http_object *objects[] = {http_find(http, path, length, false),
+        listed ? http_find(http, listed, length + 1, false) : NULL};
+    for (int i = 1; i >= 0; i--)
+        if (objects[i] && objects[i]->why && objects[i]->error == error)
+            snprintf(text, size, "%s", objects[i]->why);
     pthread_mutex_unlock(&http->mutex);
     free(listed);
 }
@@ -1299,146 +1187,119 @@ static bool http_run(bags_http *http, http_request *request) {
 }
 
 typedef struct http_names {
-    char *text;
-    size_t size, capacity;
+    bags_buffer text;
+    size_t size;
     bool dataset; /* there is a spec.json, or a number */
-    bool failed;
 } http_names;
 
 static int http_names_add(void *user, const char *name) {
     http_names *names = (http_names *)user;
     size_t size = strlen(name) + 1;
-    if (names->size + size > names->capacity) {
-        size_t capacity = 2 * (names->size + size);
-        char *text = (char *)realloc(names->text, capacity);
-        names->failed = !text;
-        if (!text)
-            return ENOMEM;
-        names->text = text;
-        names->capacity = capacity;
-    }
-    memcpy(names->text + names->size, name, size);
+    if (bags_buffer_reserve(&names->text, names->size + size, NULL))
+        return ENOMEM;
+    memcpy(names->text.data + names->size, name, size);
     names->size += size;
     names->dataset = names->dataset || strcmp(name, "spec.json") == 0 ||
                      name[strspn(name, "0123456789")] == '\0';
     return 0;
 }
 
-/* One page of a listing. *more: the token of the next one. */
+/* One page of a listing of PATH, which ends in a slash. *more: the token of the next
+ * one. Returns errno; `why` has 256 bytes. */
 static int http_list_page(bags_http *http, const char *path, char **more,
-    http_names *names, char *why, size_t why_size) {
+    http_names *names, char *why) {
     bool s3 = http_is_s3(path);
-    int code = ENOMEM;
-    size_t length = http_path_size(path), size = 0;
-    char *clean = http_format("%.*s/", (int)length, path);
-    const char *slash = clean ? strchr(clean + (s3 ? 5 : 8), '/') : NULL;
-    const char *prefix = slash ? slash + s3 : "";
-    char *encoded = http_encode(prefix, true, false);
+    const char *prefix = strchr(path + (s3 ? 5 : 8), '/');
+    char *encoded = http_encode(prefix + s3, "");
+    char *token = *more ? http_encode(*more, "") : NULL;
     char *query =
-        s3 && encoded
+        encoded && (token || !*more)
             ? http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
-                  *more ? "continuation-token=" : "", *more ? *more : "",
-                  *more ? "&" : "", encoded)
+                  token ? "continuation-token=" : "", token ? token : "",
+                  token ? "&" : "", encoded)
             : NULL;
-    http_request *request = clean && encoded && (query || !s3)
-                                ? http_request_new(http, NULL, clean, s3, query)
-                                : NULL;
+    http_request *request =
+        query ? http_request_new(http, path, s3, s3 ? query : NULL) : NULL;
+    int code = request ? 0 : ENOMEM;
     free(*more);
     *more = NULL;
     if (request && !http_run(http, request)) {
         code = request->error;
-        snprintf(why, why_size, "%s", request->why);
-    } else if (request) {
-        const char *next = NULL, *page = (const char *)request->data;
-        code = 0;
-        if (request->data && (s3 || request->html))
-            code = bags_http_names(
-                page, request->size, s3, prefix, http_names_add, names);
-        const char *token = s3 && page
-                                ? http_element(page, page + request->size,
-                                      "NextContinuationToken", &size, &next)
-                                : NULL;
-        char *plain =
-            token && size < 8192 ? http_format("%.*s", (int)size, token) : NULL;
-        if (plain) {
-            plain[http_entities(plain, size)] = '\0';
-            *more = http_encode(plain, true, false);
-        }
-        free(plain);
+        memcpy(why, request->why, sizeof request->why);
+    } else if (request && request->body.data) {
+        if (s3 || request->is_html)
+            code = bags_http_names(request->body.data, request->size, s3,
+                prefix + s3, http_names_add, names);
+        if (s3)
+            *more = http_xml(
+                request->body.data, request->size, "NextContinuationToken");
     }
     http_request_free(request);
     free(encoded);
+    free(token);
     free(query);
-    free(clean);
     return code;
 }
 
 /* The names in a directory as the server lists them, remembered with the path and a
  * slash. Returns errno: ENOENT if there is no list. */
 static int http_listing(bags_http *http, const char *path, http_object **out) {
-    http_names names = {NULL, 0, 0, false, false};
-    char *more = NULL,
-         *key = http_format("%.*s/", (int)http_path_size(path), path);
-    char why[256] = "";
-    int code = key ? 0 : ENOMEM;
+    http_names names;
+    char *more = NULL, why[256] = "";
+    char *key = http_format("%.*s/", (int)http_path_size(path), path);
+    int code = 0;
+    memset(&names, 0, sizeof names);
     pthread_mutex_lock(&http->mutex);
     http_object *object = key ? http_find(http, key, strlen(key), true) : NULL;
-    bool known = object && object->names;
-    if (object && object->state == HTTP_FAILED &&
-        http_now() - object->when < HTTP_FORGET) {
-        known = true;
-        code = object->error;
-    }
+    bool failed = object && object->state == HTTP_FAILED &&
+                  http_now() - object->when < HTTP_FORGET;
+    bool known = !object || object->names.data || failed;
+    if (known)
+        code = object ? object->error : ENOMEM;
     pthread_mutex_unlock(&http->mutex);
     *out = object;
-    free(key);
-    if (!object || known)
-        return object ? code : ENOMEM;
-    do
-        code = http_list_page(http, path, &more, &names, why, sizeof why);
-    while (!code && more);
+    for (int i = 0; !known && !code && (i == 0 || more); i++) {
+        code = http_list_page(http, key, &more, &names, why);
+        if (!code && more && i == HTTP_PAGES) {
+            code = EFBIG;
+            strcpy(why, "the listing does not end");
+        }
+    }
     free(more);
+    free(key);
+    if (known)
+        return code;
     if (!code && !(http_is_s3(path) ? names.size > 0 : names.dataset))
         code = ENOENT;
     pthread_mutex_lock(&http->mutex);
-    if (!code && !object->names) {
+    if (code && !object->names.data) {
+        object->state = HTTP_FAILED;
+        http_object_fail(object, code, why);
+    } else if (!object->names.data) {
         object->names = names.text;
         object->names_size = names.size;
         object->state = HTTP_DONE;
-        names.text = NULL;
-    } else if (code) {
-        object->state = HTTP_FAILED;
-        http_object_fail(object, code, why);
+        object->error = 0;
+        memset(&names.text, 0, sizeof names.text);
     }
     pthread_mutex_unlock(&http->mutex);
-    free(names.text);
+    bags_buffer_free(&names.text);
     return code;
 }
 
-/* True for names that only files of datasets have. */
-static bool http_is_file_name(const char *path) {
-    static const char *const endings[] = {
-        ".bag", ".idx", ".crc", ".json", ".partial", ".zip", ".tar"};
-    size_t size = strlen(path);
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (size > strlen(endings[i]) &&
-            strcmp(path + size - strlen(endings[i]), endings[i]) == 0)
-            return true;
-    return false;
-}
-
-/* A file that need not exist, to a server that answers 403 for what is missing. */
-static bool http_is_optional(const char *path) {
-    size_t size = strlen(path);
-    return size > 8 && (strcmp(path + size - 4, ".idx") == 0 ||
-                           strcmp(path + size - 4, ".crc") == 0 ||
-                           strcmp(path + size - 8, ".partial") == 0);
+/* True for a path with one of these endings, of which each has a space after it. */
+static bool http_ends_in(const char *path, const char *endings) {
+    const char *dot = strrchr(path, '.');
+    const char *found = dot ? strstr(endings, dot) : NULL;
+    return found && found[strlen(dot)] == ' ';
 }
 
 static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     bags_http *http = (bags_http *)user;
-    http_object *spec = NULL, *refs = NULL, *shard = NULL, *listing = NULL;
-    bool file = http_is_file_name(path);
+    http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
+    static const char *const names[] = {
+        "spec.json", "refs.bag", "000000/spec.json"};
+    bool file = http_ends_in(path, ".bag .idx .crc .json .partial .zip .tar ");
     *kind = BAGS_PATH_NONE;
     if (!bags_http_is_url(path))
         return EINVAL;
@@ -1448,65 +1309,58 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     http_object *object = http_find(http, path, http_path_size(path), true);
     if (object)
         http_look(http, object);
-    if (!file) {
-        spec = http_look_in(http, path, "spec.json");
-        refs = http_look_in(http, path, "refs.bag");
-        shard = http_look_in(http, path, "000000/spec.json");
-    }
+    for (int i = 0; i < 3 && !file; i++)
+        inside[i] = http_look_in(http, path, names[i]);
     http_wake(http);
     pthread_mutex_unlock(&http->mutex);
-    int listed = file ? ENOENT : http_listing(http, path, &listing);
+    int code, listed = file ? ENOENT : http_listing(http, path, &listing);
     pthread_mutex_lock(&http->mutex);
-    int code = 0;
-    if (listed == 0 || (spec && !http_wait(http, spec)) ||
-        (shard && !http_wait(http, shard)) || (refs && !http_wait(http, refs)))
-        *kind = BAGS_PATH_DIRECTORY;
-    else
-        code = object ? http_wait(http, object) : ENOMEM;
-    if (*kind == BAGS_PATH_NONE && code == 0)
-        *kind = BAGS_PATH_FILE;
-    if (code == ENOENT || (code == EACCES && http_is_optional(path)))
+    bool directory = listed == 0;
+    const http_object *broken = NULL;
+    for (int i = 0; i < 3 && !file && !directory; i++) {
+        int error = http_wait(http, inside[i]);
+        directory = !error;
+        if (error != ENOENT && error != EACCES && inside[i])
+            broken = inside[i];
+    }
+    code = directory ? 0 : http_wait(http, object);
+    if (broken && (code == ENOENT || code == EACCES)) { /* it is the cause */
+        code = broken->error;
+        http_object_fail(object, code, broken->why);
+    }
+    if (!code)
+        *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
+    /* Some servers answer 403 for what is missing: these files need not exist. */
+    if (code == ENOENT ||
+        (code == EACCES && http_ends_in(path, ".idx .crc .partial ")))
         code = listed == ENOENT || listed == EACCES ? 0 : listed;
     pthread_mutex_unlock(&http->mutex);
     return code;
 }
 
-#define HTTP_MISSING 4 /* this number of missing shards ends the search */
-
 /* Find shards where the server lists nothing: 000000, 000001, ... */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
-    uint64_t next = 0, window = HTTP_MISSING, missing = 0;
-    while (missing < HTTP_MISSING) {
+    uint64_t ahead = 0, missing = 0;
+    for (uint64_t i = 0; missing < HTTP_MISSING; i++) {
         char name[32];
-        int code = 0;
         pthread_mutex_lock(&http->mutex);
-        for (uint64_t i = next; i < next + window; i++) {
-            snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
+        /* The longer the row is, the more of its rest are looked up at once. */
+        uint64_t more = missing ? HTTP_MISSING - missing : 3 * i + HTTP_MISSING;
+        uint64_t stop = i == ahead ? i + (more < 256 ? more : 256) : ahead;
+        for (; ahead < stop; ahead++) {
+            snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", ahead);
             http_look_in(http, path, name);
         }
-        http_wake(http);
-        for (uint64_t i = next; i < next + window && !code; i++) {
-            snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
-            http_object *object = http_look_in(http, path, name);
-            code = object ? http_wait(http, object) : ENOMEM;
-            missing = code == ENOENT || code == EACCES ? missing + 1 : 0;
-            if (missing)
-                code = 0;
-            name[strcspn(name, "/")] = '\0';
-            if (!code && !missing) {
-                pthread_mutex_unlock(&http->mutex);
-                code = each(each_user, name);
-                pthread_mutex_lock(&http->mutex);
-            }
-        }
+        snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
+        int code = http_wait(http, http_look_in(http, path, name));
         pthread_mutex_unlock(&http->mutex);
-        if (code)
+        name[strcspn(name, "/")] = '\0';
+        missing = code == ENOENT || code == EACCES ? missing + 1 : 0;
+        if (!code)
+            code = each(each_user, name);
+        if (code && !missing)
             return code;
-        next += window;
-        window = missing        ? HTTP_MISSING - missing
-                 : window < 256 ? 4 * window
-                                : window;
     }
     return 0;
 }
@@ -1523,8 +1377,8 @@ static int http_list(void *user, const char *path,
     if (code == ENOENT || code == EACCES)
         return http_probe(http, path, each, each_user);
     for (size_t at = 0; !code && at < listing->names_size;
-         at += strlen(listing->names + at) + 1)
-        code = each(each_user, listing->names + at);
+         at += strlen((const char *)listing->names.data + at) + 1)
+        code = each(each_user, (const char *)listing->names.data + at);
     return code;
 }
 
@@ -1536,81 +1390,68 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         return EINVAL;
     if (!http_alive(http))
         return EIO;
-    http_file *opened = (http_file *)calloc(1, sizeof *opened);
     pthread_mutex_lock(&http->mutex);
-    http_object *object =
-        opened ? http_find(http, path, http_path_size(path), true) : NULL;
-    int code = object ? http_wait(http, object) : ENOMEM;
+    http_object *object = http_find(http, path, http_path_size(path), true);
+    int code = http_wait(http, object);
     pthread_mutex_unlock(&http->mutex);
-    if (code) {
-        free(opened);
-        return code;
-    }
-    opened->object = object;
-    *file = opened;
-    return 0;
+    if (!code)
+        *file = object;
+    return code;
 }
 
 static int http_close(void *user, void *file) {
     (void)user;
-    free(file);
+    (void)file;
     return 0;
 }
 
 static int http_size(void *user, void *file, uint64_t *size) {
     bags_http *http = (bags_http *)user;
     pthread_mutex_lock(&http->mutex);
-    *size = ((http_file *)file)->object->size;
+    *size = ((http_object *)file)->size;
     pthread_mutex_unlock(&http->mutex);
     return 0;
 }
 
 /* ---- hooks that read ---- */
 
-/* What a call of read_many reads that is not at hand. */
+/* Bytes that are not at hand. */
 typedef struct http_want {
     http_object *object;
     uint64_t start, stop;
-    size_t index; /* of the read */
+    bool wait; /* false: requested in advance */
 } http_want;
 
-/* The parts that a call waits for; those that are kept are pinned. */
+/* The parts that a call waits for: until its end they are not dropped. */
 typedef struct http_call {
+    bags_buffer memory;
     http_part **parts;
-    size_t count, capacity;
+    size_t count;
 } http_call;
 
 static bool http_call_add(http_call *call, http_part *part) {
-    if (call->count == call->capacity) {
-        size_t capacity = call->capacity ? 2 * call->capacity : 64;
-        http_part **parts = (http_part **)realloc(
-            (void *)call->parts, capacity * sizeof *parts);
-        if (!parts)
-            return false;
-        call->parts = parts;
-        call->capacity = capacity;
-    }
+    if (bags_buffer_reserve(
+            &call->memory, (call->count + 1) * sizeof part, NULL))
+        return false;
+    call->parts = (http_part **)(void *)call->memory.data;
     part->users++;
     call->parts[call->count++] = part;
     return true;
 }
 
-/* Pin the parts that have all of these bytes, if there are. */
-static bool http_cover(bags_http *http, http_call *call,
+/* Add the parts that have the first of these bytes. Returns the end of what they have,
+ * which is `stop` if they have all. */
+static uint64_t http_cover(bags_http *http, http_call *call,
     const http_object *object, uint64_t start, uint64_t stop) {
-    size_t before = call->count;
     while (start < stop) {
-        http_part *part = http_part_find(object, start, false);
-        if (!part || !http_call_add(call, part)) {
-            while (call->count > before)
-                call->parts[--call->count]->users--;
-            return false;
-        }
+        http_part *part = http_part_find(object, start);
+        if (!part || !http_call_add(call, part))
+            return start;
         http_part_unlink(http, part); /* it is the newest now */
         http_part_link(http, part);
         start = part->stop;
     }
-    return true;
+    return stop;
 }
 
 static int http_want_order(const void *a, const void *b) {
@@ -1620,306 +1461,209 @@ static int http_want_order(const void *a, const void *b) {
     return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Read one range that nothing else needs directly to where it belongs. */
-static void http_read_direct(bags_http *http, http_call *call,
-    const http_want *want, unsigned char *data) {
-    for (uint64_t at = want->start; at < want->stop; at += HTTP_CHUNK) {
-        http_part *part = (http_part *)calloc(1, sizeof *part);
-        if (!part || !http_call_add(call, part)) {
-            free(part);
+/* Request these bytes, in pieces that arrive at the same time. */
+static void http_request_bytes(
+    bags_http *http, http_call *call, http_want want) {
+    uint64_t size = want.object->size;
+    if (want.stop - want.start < HTTP_GAP) { /* its neighbours are read soon */
+        want.start -= want.start % HTTP_BLOCK;
+        want.stop += (HTTP_BLOCK - want.stop % HTTP_BLOCK) % HTTP_BLOCK;
+        want.stop = want.stop < size ? want.stop : size;
+    }
+    for (uint64_t at = want.start, stop; at < want.stop; at = stop) {
+        stop = want.stop - at < HTTP_CHUNK ? want.stop : at + HTTP_CHUNK;
+        if (!want.wait && !http_make_room(http, http_cost(at, stop)))
+            return;
+        http_part *part = http_part_new(http, want.object, at, stop);
+        if (!part)
+            return;
+        if (want.wait && !http_call_add(call, part)) {
+            http_part_free(http, part);
             return;
         }
-        part->object = want->object;
-        part->start = at;
-        part->stop =
-            want->stop - at < HTTP_CHUNK ? want->stop : at + HTTP_CHUNK;
-        part->data = data + (at - want->start);
-        part->borrowed = true;
-        http_part_request(http, part);
+        http_request_object(http, want.object, part);
     }
 }
 
-/* Read a range to be kept. */
-static void http_read_kept(bags_http *http, http_call *call,
-    http_object *object, uint64_t start, uint64_t stop, bool wait) {
-    if (stop - start < HTTP_BLOCK) {
-        start -= start % HTTP_BLOCK;
-        stop = stop > UINT64_MAX - HTTP_BLOCK
-                   ? stop
-                   : (stop + HTTP_BLOCK - 1) / HTTP_BLOCK * HTTP_BLOCK;
-        stop = stop < object->size ? stop : object->size;
-    }
-    if (stop - start > SIZE_MAX / 2 ||
-        (!wait && !http_make_room(http, stop - start)))
-        return;
-    http_part *part = http_part_new(http, object, start, stop, NULL);
-    if (!part)
-        return;
-    http_part_request(http, part);
-    if (wait)
-        http_call_add(call, part);
+/* True if a request that starts `at` a want, and ends at `stop`, includes the next one.
+ * What a call waits for is not delayed by what is only read ahead. */
+static bool http_joins(
+    const http_want *at, const http_want *next, uint64_t stop, uint64_t gap) {
+    return next->object == at->object && next->wait == at->wait &&
+           (next->start <= stop || next->start - stop <= gap) &&
+           next->stop - at->start <= HTTP_CHUNK;
 }
 
 /* The gap that is read over: as small as lets the requests be at most half as many as
  * connections, and not so large that more is read over than is wanted. */
 static uint64_t http_choose_gap(
     const bags_http *http, const http_want *wants, size_t count) {
-    uint64_t least = HTTP_BLOCK / 4, most = http->gap, gap = 0;
-    for (uint64_t next = least < most ? least : most; gap < most;
-         next = next + next / 8 < most ? next + next / 8 : most) {
-        size_t requests = count ? 1 : 0;
-        uint64_t stop = count ? wants[0].stop : 0, over = 0, wanted = stop;
-        wanted -= count ? wants[0].start : 0;
-        for (size_t i = 1; i < count; i++) {
-            bool other = wants[i].object != wants[i - 1].object;
-            uint64_t between =
-                !other && wants[i].start > stop ? wants[i].start - stop : 0;
-            bool joined = !other && between <= next;
-            requests += !joined;
-            over += joined ? between : 0;
-            wanted += wants[i].stop - wants[i].start;
-            stop = joined && wants[i].stop < stop ? stop : wants[i].stop;
+    uint64_t gap = HTTP_GAP < http->gap ? HTTP_GAP : http->gap;
+    for (uint64_t last = gap;; last = gap, gap += gap / 8 + 1) {
+        uint64_t over = 0, wanted = 0, stop = 0;
+        size_t requests = 0;
+        for (size_t i = 0, first = 0; i < count; i++) {
+            const http_want *want = &wants[i];
+            wanted += want->stop - want->start;
+            if (i > 0 && http_joins(&wants[first], want, stop, gap)) {
+                over += want->start > stop ? want->start - stop : 0;
+                stop = want->stop > stop ? want->stop : stop;
+            } else {
+                requests++;
+                first = i;
+                stop = want->stop;
+            }
         }
-        if (next > least && over > wanted)
-            break;
-        gap = next;
+        if (over > wanted || gap > http->gap)
+            return last;
         if (requests <= http->connections / 2)
-            break;
+            return gap;
     }
-    return gap;
 }
 
 /* Request what is not at hand, neighbours with one request. */
-static void http_request_all(bags_http *http, http_call *call,
-    const bags_io_read *reads, http_want *wants, size_t count) {
+static void http_request_all(
+    bags_http *http, http_call *call, http_want *wants, size_t count) {
     if (count > 1)
         qsort(wants, count, sizeof *wants, http_want_order);
     uint64_t gap = http_choose_gap(http, wants, count);
     for (size_t i = 0, next; i < count; i = next) {
-        uint64_t start = wants[i].start, stop = wants[i].stop;
-        bool wait = reads[wants[i].index].data != NULL;
-        for (next = i + 1; next < count; next++) {
-            if (wants[next].object != wants[i].object ||
-                (wants[next].start > stop && wants[next].start - stop > gap) ||
-                wants[next].stop - start > HTTP_CHUNK)
-                break;
-            stop = wants[next].stop > stop ? wants[next].stop : stop;
-            wait = wait || reads[wants[next].index].data;
+        http_want all = wants[i];
+        for (next = i + 1;
+             next < count && http_joins(&all, &wants[next], all.stop, gap);
+             next++) {
+            all.stop =
+                wants[next].stop > all.stop ? wants[next].stop : all.stop;
         }
-        if (next == i + 1 && wait && stop - start >= HTTP_BLOCK / 4)
-            http_read_direct(http, call, &wants[i],
-                (unsigned char *)reads[wants[i].index].data);
-        else
-            http_read_kept(http, call, wants[i].object, start, stop, wait);
+        http_request_bytes(http, call, all);
     }
 }
 
-/* Wait for a call's parts. */
-static void http_call_wait(bags_http *http, const http_call *call) {
-    for (size_t i = 0; i < call->count; i++)
-        while (call->parts[i]->state == HTTP_WAITING)
-            pthread_cond_wait(&http->changed, &http->mutex);
-}
-
-/* Copy what has arrived to a read; what was read directly is only counted. */
-static void http_copy_read(const http_call *call, bags_io_read *read) {
-    const http_object *object = ((http_file *)read->file)->object;
+/* Copy what has arrived to a read. */
+static void http_copy_read(bags_io_read *read) {
+    const http_object *object = (http_object *)read->file;
     unsigned char *data = (unsigned char *)read->data;
-    uint64_t rest =
-        object->size > read->offset ? object->size - read->offset : 0;
-    size_t size = read->size < rest ? read->size : (size_t)rest;
-    for (size_t i = 0; data && i < call->count; i++) { /* they are in order */
-        const http_part *part = call->parts[i];
-        if (part->borrowed && part->data == data + read->done &&
-            part->state == HTTP_DONE)
-            read->done += (size_t)http_part_size(part);
-    }
-    while (data && read->done < size) {
+    while (read->done < read->size) {
         uint64_t at = read->offset + read->done;
-        const http_part *part = http_part_find(object, at, true);
-        if (!part)
+        const http_part *part = http_part_find(object, at);
+        if (!part || part->state != HTTP_DONE)
             return;
-        size_t step = (size_t)(part->stop - at);
-        step = step < size - read->done ? step : size - read->done;
-        memcpy(data + read->done, part->data + (at - part->start), step);
+        size_t rest = read->size - read->done;
+        size_t step = part->stop - at < rest ? (size_t)(part->stop - at) : rest;
+        memcpy(data + read->done, part->data.data + (at - part->start), step);
         read->done += step;
     }
 }
 
 static void http_call_end(bags_http *http, http_call *call) {
     for (size_t i = 0; i < call->count; i++) {
-        call->parts[i]->users--;
-        if (call->parts[i]->borrowed)
-            free(call->parts[i]);
-        else if (call->parts[i]->state == HTTP_FAILED &&
-                 call->parts[i]->users == 0)
-            http_part_free(http, call->parts[i]);
+        http_part *part = call->parts[i];
+        if (--part->users == 0 && part->state == HTTP_FAILED)
+            http_part_free(http, part);
     }
-    free((void *)call->parts);
+    bags_buffer_free(&call->memory);
     http_make_room(http, 0);
+}
+
+/* Where reads are in order, read ahead of them: twice as much each time. Returns false
+ * if there is nothing to be read yet. Small reads elsewhere, of a Bag's table, do not
+ * end the order. */
+static bool http_read_ahead(http_want *want) {
+    http_object *object = want->object;
+    uint64_t start = want->start, stop = want->stop;
+    if (start == 0 || start != object->last) {
+        if (start == 0 || stop - start >= HTTP_GAP) {
+            object->last = stop;
+            object->window = object->ahead = 0;
+        }
+        return false;
+    }
+    object->last = stop;
+    if (object->window == 0) { /* two may be by chance */
+        object->window = 2 * HTTP_TAIL;
+        return false;
+    }
+    uint64_t window =
+        object->window < HTTP_CHUNK ? 2 * object->window : HTTP_CHUNK;
+    want->wait = false;
+    want->start = object->ahead > stop ? object->ahead : stop;
+    want->stop = object->size - want->start > window ? want->start + window
+                                                     : object->size;
+    /* Not until half of what was read ahead has been used. */
+    if (want->start >= want->stop || want->start - stop > window / 2)
+        return false;
+    object->window = window;
+    object->ahead = want->stop;
+    return true;
 }
 
 static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     bags_http *http = (bags_http *)user;
-    http_call call = {NULL, 0, 0};
+    http_call call;
     size_t wanted = 0;
+    bool wait = false; /* for any of them */
     if (!http_alive(http))
         return;
-    http_want *wants = (http_want *)malloc((count + 1) * sizeof *wants);
+    http_want *wants = (http_want *)malloc((2 * count + 1) * sizeof *wants);
     if (!wants)
         return;
     double now = http_now();
+    memset(&call, 0, sizeof call);
     pthread_mutex_lock(&http->mutex);
     for (size_t i = 0; i < count; i++) {
-        http_object *object = ((http_file *)reads[i].file)->object;
-        uint64_t start = reads[i].offset, stop = object->size;
-        if (start >= stop || reads[i].size == 0)
+        const bags_io_read *read = &reads[i];
+        http_object *object = (http_object *)read->file;
+        http_want want = {
+            object, read->offset, object->size, read->data != NULL};
+        wait = wait || read->data;
+        uint64_t most = read->size < HTTP_READ ? read->size : HTTP_READ;
+        if (want.start >= want.stop || most == 0)
             continue;
-        if (stop - start > reads[i].size)
-            stop = start + reads[i].size;
-        if (http_cover(http, &call, object, start, stop) ||
-            (object->error &&
-                (object->error == ESTALE || now - object->when < 1)))
-            continue; /* it has just failed: do not wait again */
-        wants[wanted].object = object;
-        wants[wanted].start = start;
-        wants[wanted].stop = stop;
-        wants[wanted++].index = i;
+        if (want.stop - want.start > most)
+            want.stop = want.start + most;
+        bool failed = object->error &&
+                      (object->error == ESTALE || now - object->when < 1);
+        want.start = http_cover(http, &call, object, want.start, want.stop);
+        if (want.start < want.stop && !failed)
+            wants[wanted++] = want; /* after a failure, do not wait again */
+        want.start = read->offset;
+        if (want.wait && !failed && http_read_ahead(&want))
+            wants[wanted++] = want;
     }
-    http_request_all(http, &call, reads, wants, wanted);
+    http_request_all(http, &call, wants, wanted);
     http_wake(http);
-    bool wait = false;
+    for (size_t i = 0; wait && i < call.count; i++)
+        while (call.parts[i]->state == HTTP_WAITING)
+            pthread_cond_wait(&http->changed, &http->mutex);
     for (size_t i = 0; i < count; i++)
-        wait = wait || reads[i].data;
-    if (wait)
-        http_call_wait(http, &call);
-    for (size_t i = 0; i < count; i++)
-        if (((http_file *)reads[i].file)->object->error != ESTALE)
-            http_copy_read(&call, &reads[i]);
+        if (reads[i].data && ((http_object *)reads[i].file)->error != ESTALE)
+            http_copy_read(&reads[i]);
     http_call_end(http, &call);
     pthread_mutex_unlock(&http->mutex);
     free(wants);
 }
 
-/* Where reads are sequential, read ahead of them. */
-static void http_read_ahead(
-    bags_http *http, http_file *file, uint64_t start, uint64_t stop) {
-    const uint64_t least = 4 * HTTP_BLOCK;
-    pthread_mutex_lock(&http->mutex);
-    bool sequential = start > 0 && start == file->next;
-    uint64_t window = !sequential                  ? 0
-                      : file->window < least       ? least
-                      : file->window >= HTTP_CHUNK ? HTTP_CHUNK
-                                                   : 2 * file->window;
-    uint64_t size = file->object->size;
-    uint64_t from = file->ahead > stop ? file->ahead : stop;
-    uint64_t to = size - stop > window ? stop + window : size;
-    bool worth = window && stop <= size && to > from &&
-                 (to - from >= window / 2 || to == size);
-    file->next = stop;
-    if (!sequential || worth)
-        file->window = window;
-    if (!sequential)
-        file->ahead = 0;
-    if (worth)
-        file->ahead = to;
-    pthread_mutex_unlock(&http->mutex);
-    if (worth) {
-        bags_io_read read = {file, from, NULL, (size_t)(to - from), 0};
-        http_read_many(http, &read, 1);
-    }
-}
-
 static int http_read_at(void *user, void *file, uint64_t offset, void *data,
     size_t size, size_t *done) {
     bags_http *http = (bags_http *)user;
-    http_file *opened = (http_file *)file;
+    http_object *object = (http_object *)file;
     bags_io_read read = {file, offset, data, size, 0};
     *done = 0;
     if (!http_alive(http))
         return EIO;
-    if (offset >= opened->object->size) /* which does not change */
+    if (offset >= object->size) /* which does not change */
         return 0;
-    http_read_ahead(http, opened, offset, offset + size);
     http_read_many(user, &read, 1);
     *done = read.done;
     if (read.done)
         return 0;
     pthread_mutex_lock(&http->mutex);
-    int error = opened->object->error;
+    int error = object->error;
     pthread_mutex_unlock(&http->mutex);
     return error ? error : EIO;
 }
 
 /* ---- uploading ---- */
-
-/* MD5 (RFC 1321), which S3's ETags are made of. */
-typedef struct http_md5 {
-    uint32_t state[4];
-    uint64_t size;
-    unsigned char block[64];
-} http_md5;
-
-static void http_md5_block(http_md5 *md5, const unsigned char *block) {
-    static const unsigned char shift[16] = {
-        7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21};
-    static const uint32_t sine[64] = {0xd76aa478, 0xe8c7b756, 0x242070db,
-        0xc1bdceee, 0xf57c0faf, 0x4787c62a, 0xa8304613, 0xfd469501, 0x698098d8,
-        0x8b44f7af, 0xffff5bb1, 0x895cd7be, 0x6b901122, 0xfd987193, 0xa679438e,
-        0x49b40821, 0xf61e2562, 0xc040b340, 0x265e5a51, 0xe9b6c7aa, 0xd62f105d,
-        0x02441453, 0xd8a1e681, 0xe7d3fbc8, 0x21e1cde6, 0xc33707d6, 0xf4d50d87,
-        0x455a14ed, 0xa9e3e905, 0xfcefa3f8, 0x676f02d9, 0x8d2a4c8a, 0xfffa3942,
-        0x8771f681, 0x6d9d6122, 0xfde5380c, 0xa4beea44, 0x4bdecfa9, 0xf6bb4b60,
-        0xbebfbc70, 0x289b7ec6, 0xeaa127fa, 0xd4ef3085, 0x04881d05, 0xd9d4d039,
-        0xe6db99e5, 0x1fa27cf8, 0xc4ac5665, 0xf4292244, 0x432aff97, 0xab9423a7,
-        0xfc93a039, 0x655b59c3, 0x8f0ccc92, 0xffeff47d, 0x85845dd1, 0x6fa87e4f,
-        0xfe2ce6e0, 0xa3014314, 0x4e0811a1, 0xf7537e82, 0xbd3af235, 0x2ad7d2bb,
-        0xeb86d391};
-    uint32_t a = md5->state[0], b = md5->state[1], c = md5->state[2];
-    uint32_t d = md5->state[3];
-    for (unsigned i = 0; i < 64; i++) {
-        unsigned round = i / 16;
-        unsigned at = round == 0   ? i
-                      : round == 1 ? 5 * i + 1
-                      : round == 2 ? 3 * i + 5
-                                   : 7 * i;
-        const unsigned char *word = block + 4 * (at % 16);
-        uint32_t mixed = round == 0   ? (b & c) | (~b & d)
-                         : round == 1 ? (d & b) | (~d & c)
-                         : round == 2 ? b ^ c ^ d
-                                      : c ^ (b | ~d);
-        uint32_t sum = a + mixed + sine[i] +
-                       ((uint32_t)word[0] | (uint32_t)word[1] << 8 |
-                           (uint32_t)word[2] << 16 | (uint32_t)word[3] << 24);
-        unsigned left = shift[4 * round + i % 4];
-        a = d;
-        d = c;
-        c = b;
-        b += sum << left | sum >> (32 - left);
-    }
-    md5->state[0] += a;
-    md5->state[1] += b;
-    md5->state[2] += c;
-    md5->state[3] += d;
-}
-
-static void http_md5_of(
-    const unsigned char *data, size_t size, unsigned char out[16]) {
-    http_md5 md5 = {{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476}, 0, {0}};
-    size_t rest = size % 64, last = rest < 56 ? 64 : 128;
-    unsigned char end[128] = {0};
-    for (size_t at = 0; at + 64 <= size; at += 64)
-        http_md5_block(&md5, data + at);
-    if (rest)
-        memcpy(end, data + size - rest, rest);
-    end[rest] = 0x80;
-    for (unsigned i = 0; i < 8; i++)
-        end[last - 8 + i] = (unsigned char)((uint64_t)size * 8 >> 8 * i);
-    for (size_t at = 0; at < last; at += 64)
-        http_md5_block(&md5, end + at);
-    for (unsigned i = 0; i < 16; i++)
-        out[i] = (unsigned char)(md5.state[i / 4] >> 8 * (i % 4));
-}
 
 /* A file that is uploaded, or compared, part by part. */
 typedef struct http_source {
@@ -1976,6 +1720,14 @@ static void http_source_close(http_source *from) {
     free(from->data);
 }
 
+static bags_code http_md5(const http_source *from, const unsigned char *data,
+    size_t size, unsigned char md5[16]) {
+    if (EVP_Digest(data, size, md5, NULL, EVP_md5(), NULL))
+        return BAGS_OK;
+    return bags_fail(from->err, BAGS_ERROR_IO,
+        "%.320s: cannot upload: libcrypto refuses MD5", from->path);
+}
+
 /* Read part i: *size bytes, and their MD5. */
 static bags_code http_source_read(
     http_source *from, size_t i, size_t *size, unsigned char md5[16]) {
@@ -1992,16 +1744,11 @@ static bags_code http_source_read(
                 "%.320s: truncated while open", from->path);
         at += done;
     }
-    http_md5_of(from->data, *size, md5);
-    return BAGS_OK;
+    return http_md5(from, from->data, *size, md5);
 }
 
-static void http_hex_of(const unsigned char md5[16], char out[33]) {
-    for (int i = 0; i < 16; i++)
-        snprintf(out + 2 * i, 3, "%02x", md5[i]);
-}
-
-/* The ETag that S3 gives this file, without quotes. */
+/* The ETag that S3 gives this file: the MD5, or that of the parts' MD5 and their
+ * number. */
 static bags_code http_source_etag(http_source *from, char out[64]) {
     unsigned char *all = (unsigned char *)malloc(16 * from->count);
     size_t size = 0;
@@ -2009,55 +1756,42 @@ static bags_code http_source_etag(http_source *from, char out[64]) {
         all ? BAGS_OK : http_fail_path(from->err, ENOMEM, from->path, "read");
     for (size_t i = 0; i < from->count && !code; i++)
         code = http_source_read(from, i, &size, all + 16 * i);
-    if (!code && from->count > 1) {
-        unsigned char md5[16];
-        http_md5_of(all, 16 * from->count, md5);
-        http_hex_of(md5, out);
-        snprintf(out + 32, 32, "-%" PRIu64, (uint64_t)from->count);
-    } else if (!code) {
-        http_hex_of(all, out);
-    }
+    if (!code && from->count > 1)
+        code = http_md5(from, all, 16 * from->count, all);
+    *out++ = '"';
+    for (size_t i = 0; i < 16 && !code; i++)
+        out += snprintf(out, 3, "%02x", all[i]);
+    if (from->count > 1)
+        out += snprintf(out, 24, "-%" PRIu64, (uint64_t)from->count);
+    memcpy(out, "\"", 2);
     free(all);
-    return code;
-}
-
-static bags_code http_compare(
-    bags_http *http, const char *url, http_source *from, bool *same) {
-    char etag[64], found[64] = "";
-    *same = false;
-    pthread_mutex_lock(&http->mutex);
-    http_object *object = http_find(http, url, http_path_size(url), true);
-    int error = object ? http_wait(http, object) : ENOMEM;
-    bool fits = !error && object->size == from->size && object->etag &&
-                strlen(object->etag) < sizeof found;
-    if (fits)
-        strcpy(found, object->etag);
-    pthread_mutex_unlock(&http->mutex);
-    if (error && error != ENOENT) {
-        char why[256] = "";
-        http_explain(http, url, error, why, sizeof why);
-        return bags_fail(from->err, BAGS_ERROR_IO, "%.320s: cannot open: %s",
-            url, *why ? why : strerror(error));
-    }
-    if (!fits)
-        return BAGS_OK;
-    bags_code code = http_source_etag(from, etag);
-    size_t size = strlen(etag);
-    *same = !code && found[0] == '"' && strlen(found) == size + 2 &&
-            memcmp(found + 1, etag, size) == 0;
     return code;
 }
 
 bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
     const char *path, bool *same, bags_error *err) {
     http_source from;
+    char etag[64], found[64] = "", why[256] = "";
     *same = false;
     if (!http_alive(http))
         return bags_fail(
             err, BAGS_ERROR_STATE, "a bags_http cannot be used after fork");
     bags_code code = http_source_open(&from, io, path, err);
-    if (!code)
-        code = http_compare(http, url, &from, same);
+    pthread_mutex_lock(&http->mutex);
+    http_object *object = http_find(http, url, http_path_size(url), true);
+    int error = code ? 0 : http_wait(http, object);
+    if (!code && !error && object->size == from.size && object->tag)
+        snprintf(found, sizeof found, "%.63s", object->tag);
+    pthread_mutex_unlock(&http->mutex);
+    if (error && error != ENOENT) {
+        http_explain(http, url, error, why, sizeof why);
+        code = bags_fail(err, BAGS_ERROR_IO, "%.320s: cannot open: %s", url,
+            *why ? why : strerror(error));
+    }
+    if (!code && *found == '"') {
+        code = http_source_etag(&from, etag);
+        *same = !code && strcmp(found, etag) == 0;
+    }
     http_source_close(&from);
     return code;
 }
@@ -2066,14 +1800,18 @@ bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
 static bags_code http_send_s3(bags_http *http, const char *method,
     const char *url, const char *query, const unsigned char *data, size_t size,
     const unsigned char *md5, http_request **out, bags_error *err) {
-    http_request *request = http_request_new(http, NULL, url, false, query);
+    char base64[32];
+    http_request *request = http_request_new(http, url, false, query);
     *out = request;
     if (!request)
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    if (md5) {
+        EVP_EncodeBlock((unsigned char *)base64, md5, 16);
+        request->md5 = base64;
+    }
     request->method = method;
-    request->send = data;
+    request->send = size ? (const char *)data : "";
     request->send_size = size;
-    request->md5 = md5;
     if (http_run(http, request))
         return BAGS_OK;
     bags_fail(
@@ -2083,96 +1821,77 @@ static bags_code http_send_s3(bags_http *http, const char *method,
     return BAGS_ERROR_IO;
 }
 
-/* The text of an element of an answer, encoded for a query; NULL: there is none. */
-static char *http_answer(
-    const http_request *request, const char *name, bool encode) {
-    const char *page = (const char *)request->data, *next = NULL;
+/* Upload part i, and append its line to the list of parts in *xml. */
+static bags_code http_upload_part(bags_http *http, const char *url,
+    const char *id, http_source *from, size_t i, char **xml) {
+    http_request *request = NULL;
+    unsigned char md5[16];
     size_t size = 0;
-    const char *text =
-        page ? http_element(page, page + request->size, name, &size, &next)
-             : NULL;
-    char *plain = text ? http_format("%.*s", (int)size, text) : NULL;
-    if (!plain || !encode)
-        return plain;
-    plain[http_entities(plain, size)] = '\0';
-    char *out = http_encode(plain, true, false);
-    free(plain);
-    return out;
-}
-
-/* Upload the parts, and write the list of them to *xml. */
-static bags_code http_upload_parts(bags_http *http, const char *url,
-    const char *id, http_source *from, char **xml,
-    void (*progress)(void *user, uint64_t bytes), void *user) {
-    bags_code code = BAGS_OK;
-    *xml = http_format("<CompleteMultipartUpload>");
-    for (size_t i = 0; i < from->count && !code; i++) {
-        http_request *request = NULL;
-        unsigned char md5[16];
-        size_t size = 0;
-        char *query = http_format(
-            "partNumber=%" PRIu64 "&uploadId=%s", (uint64_t)i + 1, id);
-        code = query && *xml ? http_source_read(from, i, &size, md5)
-                             : http_fail_path(from->err, ENOMEM, url, "upload");
-        if (!code)
-            code = http_send_s3(http, "PUT", url, query, from->data, size, md5,
-                &request, from->err);
-        if (!code && progress)
-            progress(user, size);
-        char *longer = code ? NULL
-                            : http_format("%s<Part><PartNumber>%" PRIu64
-                                          "</PartNumber><ETag>%s</ETag></Part>",
-                                  *xml, (uint64_t)i + 1,
-                                  request->etag ? request->etag : "");
-        free(*xml);
-        *xml = longer;
-        free(query);
-        http_request_free(request);
-    }
-    char *done =
-        *xml ? http_format("%s</CompleteMultipartUpload>", *xml) : NULL;
+    char *query =
+        http_format("partNumber=%" PRIu64 "&uploadId=%s", (uint64_t)i + 1, id);
+    bags_code code = query ? http_source_read(from, i, &size, md5)
+                           : http_fail_path(from->err, ENOMEM, url, "upload");
+    if (!code)
+        code = http_send_s3(http, "PUT", url, query, from->data, size, md5,
+            &request, from->err);
+    char *longer = code ? NULL
+                        : http_format("%s<Part><PartNumber>%" PRIu64
+                                      "</PartNumber><ETag>%s</ETag></Part>",
+                              *xml, (uint64_t)i + 1, request->tag);
+    if (!code && !longer)
+        code = http_fail_path(from->err, ENOMEM, url, "upload");
     free(*xml);
-    *xml = done;
-    return code || done ? code
-                        : http_fail_path(from->err, ENOMEM, url, "upload");
+    *xml = longer;
+    free(query);
+    http_request_free(request);
+    return code;
 }
 
 static bags_code http_upload_multipart(bags_http *http, const char *url,
     http_source *from, void (*progress)(void *user, uint64_t bytes),
     void *user) {
-    http_request *request = NULL, *abort = NULL;
-    char *xml = NULL, *query = NULL;
+    http_request *request = NULL;
     bags_code code = http_send_s3(
         http, "POST", url, "uploads=", NULL, 0, NULL, &request, from->err);
-    char *id = code ? NULL : http_answer(request, "UploadId", true);
+    char *plain =
+        code ? NULL : http_xml(request->body.data, request->size, "UploadId");
+    char *id = plain ? http_encode(plain, "") : NULL;
+    char *query = id ? http_format("uploadId=%s", id) : NULL;
+    char *xml = http_copy("<CompleteMultipartUpload>"), *all = NULL;
     http_request_free(request);
     request = NULL;
-    if (!code && !id)
+    if (!code && (!query || !xml))
         code = bags_fail(from->err, BAGS_ERROR_IO,
             "%.320s: cannot upload: the answer has no UploadId", url);
+    for (size_t i = 0; i < from->count && !code; i++) {
+        uint64_t rest = from->size - from->part * i;
+        code = http_upload_part(http, url, id, from, i, &xml);
+        if (!code && progress)
+            progress(user, rest < from->part ? rest : from->part);
+    }
+    if (!code && !(all = http_format("%s</CompleteMultipartUpload>", xml)))
+        code = http_fail_path(from->err, ENOMEM, url, "upload");
     if (!code)
-        code = http_upload_parts(http, url, id, from, &xml, progress, user);
-    query = id ? http_format("uploadId=%s", id) : NULL;
-    if (!code && query)
         code = http_send_s3(http, "POST", url, query,
-            (const unsigned char *)xml, strlen(xml), NULL, &request, from->err);
+            (const unsigned char *)all, strlen(all), NULL, &request, from->err);
     /* The status is 200 even if S3 then fails to put the parts together. */
-    char *etag = code || !request ? NULL : http_answer(request, "ETag", false);
-    char *why = code || !request ? NULL : http_answer(request, "Code", false);
+    char *etag =
+        code ? NULL : http_xml(request->body.data, request->size, "ETag");
+    char *why =
+        code ? NULL : http_xml(request->body.data, request->size, "Code");
     if (!code && !etag)
         code =
             bags_fail(from->err, BAGS_ERROR_IO, "%.320s: cannot upload: %.100s",
                 url, why ? why : "the answer has no ETag");
+    http_request_free(request);
+    request = NULL;
     if (code && query)
         (void)http_send_s3(
-            http, "DELETE", url, query, NULL, 0, NULL, &abort, NULL);
+            http, "DELETE", url, query, NULL, 0, NULL, &request, NULL);
     http_request_free(request);
-    http_request_free(abort);
-    free(etag);
-    free(why);
-    free(xml);
-    free(query);
-    free(id);
+    char *texts[] = {plain, id, query, xml, all, etag, why};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        free(texts[i]);
     return code;
 }
 
@@ -2201,18 +1920,6 @@ bags_code bags_http_upload(bags_http *http, const char *url, const bags_io *io,
             progress(user, size);
     }
     http_source_close(&from);
-    pthread_mutex_lock(&http->mutex); /* what was known is out of date */
-    http_object *object = http_find(http, url, http_path_size(url), false);
-    if (object && object->state != HTTP_WAITING) {
-        object->state = HTTP_NEW;
-        object->error = 0;
-        for (http_part *part = object->parts, *next; part; part = next) {
-            next = part->next;
-            if (part->users == 0 && part->state != HTTP_WAITING)
-                http_part_free(http, part);
-        }
-    }
-    pthread_mutex_unlock(&http->mutex);
     return code;
 }
 
@@ -2254,17 +1961,16 @@ static char *http_aws_file(const char *variable, const char *name) {
     return home ? http_format("%s/.aws/%s", home, name) : NULL;
 }
 
-/* The first of an option, one or two variables of the environment. */
+/* The first of an option and two variables that is not empty. */
 static char *http_setting(
     const char *option, const char *variable, const char *other) {
-    const char *value = option ? option : getenv(variable);
-    if (!option && (!value || !*value) && other)
-        value = getenv(other);
-    return http_copy(value);
+    char *found = http_copy(option);
+    found = found ? found : http_copy(getenv(variable));
+    return found || !other ? found : http_copy(getenv(other));
 }
 
 /* Keys, region and endpoint of S3: options, then the environment, then the files in
- * ~/.aws. */
+ * ~/.aws. The key of one place is never used with the secret of another. */
 static void http_settings(bags_http *http, const bags_http_options *options) {
     const char *profile = getenv("AWS_PROFILE");
     char *keys = http_aws_file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
@@ -2274,20 +1980,22 @@ static void http_settings(bags_http *http, const bags_http_options *options) {
                         ? http_copy(profile)
                         : http_format("profile %s", profile);
     const char *in_config = section ? section : "default";
-    http->key = http_setting(options->key, "AWS_ACCESS_KEY_ID", NULL);
-    http->secret = http_setting(options->secret, "AWS_SECRET_ACCESS_KEY", NULL);
-    http->token = http_setting(options->token, "AWS_SESSION_TOKEN", NULL);
-    http->region =
-        http_setting(options->region, "AWS_REGION", "AWS_DEFAULT_REGION");
-    http->endpoint = http_setting(
-        options->endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
-    if (!http->key) { /* never the key of one place with the secret of another */
-        free(http->secret);
-        free(http->token);
+    if (options->key) {
+        http->key = http_copy(options->key);
+        http->secret = http_copy(options->secret);
+        http->token = http_copy(options->token);
+    } else if ((http->key = http_copy(getenv("AWS_ACCESS_KEY_ID")))) {
+        http->secret = http_copy(getenv("AWS_SECRET_ACCESS_KEY"));
+        http->token = http_copy(getenv("AWS_SESSION_TOKEN"));
+    } else {
         http->key = http_ini(keys, profile, "aws_access_key_id");
         http->secret = http_ini(keys, profile, "aws_secret_access_key");
         http->token = http_ini(keys, profile, "aws_session_token");
     }
+    http->region =
+        http_setting(options->region, "AWS_REGION", "AWS_DEFAULT_REGION");
+    http->endpoint = http_setting(
+        options->endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
     if (!http->region)
         http->region = http_ini(config, in_config, "region");
     if (!http->region)
@@ -2330,30 +2038,28 @@ void bags_http_close(bags_http *http) {
                 http_part_free(http, object->parts);
             free(object->path);
             free(object->why);
-            free(object->etag);
-            free(object->names);
+            free(object->tag);
+            bags_buffer_free(&object->names);
             free(object);
         }
-    for (size_t i = 0; i < http->idle_count; i++)
-        curl_easy_cleanup(http->idle[i]);
-    if (http->multi)
-        curl_multi_cleanup(http->multi);
-    if (http->share)
-        curl_share_cleanup(http->share);
+    curl_multi_cleanup(http->multi);
+    curl_share_cleanup(http->share);
     pthread_mutex_destroy(&http->mutex);
     pthread_cond_destroy(&http->changed);
     char *texts[] = {http->query, http->user, http->key, http->secret,
         http->token, http->region, http->endpoint, http->ca_file};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         free(texts[i]);
-    free((void *)http->idle);
     free(http);
 }
 
-static bool http_copy_options(
-    bags_http *http, const bags_http_options *options) {
+/* Returns false if out of memory. */
+static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->query = http_copy(options->query);
-    http->user = http_copy(options->user);
+    char *user =
+        options->user ? curl_easy_unescape(NULL, options->user, 0, NULL) : NULL;
+    http->user = http_copy(user);
+    curl_free(user);
     http->ca_file = http_copy(options->ca_file);
     http->retry_seconds =
         options->retry_seconds > 0 ? options->retry_seconds : 50;
@@ -2364,41 +2070,35 @@ static bool http_copy_options(
     http->cache_size =
         options->cache_size ? options->cache_size : (uint64_t)256 << 20;
     http_settings(http, options);
-    http->idle = http->connections < 65536
-                     ? (CURL **)calloc(http->connections, sizeof *http->idle)
-                     : NULL;
-    return http->idle && http->region && (!options->query || http->query) &&
-           (!options->user || http->user) &&
-           (!options->ca_file || http->ca_file);
-}
-
-static bool http_open_curl(bags_http *http) {
-    long most = (long)http->connections;
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+    /* A program may exit while transfers run: what signs them must not be freed. */
+    if (!OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) ||
+        curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return false;
     http->multi = curl_multi_init();
     http->share = curl_share_init();
-    return http->multi && http->share &&
+    return http->multi && http->share && http->region &&
+           (!options->query || !*options->query || http->query) &&
+           (!options->user || !*options->user || http->user) &&
+           (!options->ca_file || !*options->ca_file || http->ca_file) &&
            curl_share_setopt(http->share, CURLSHOPT_SHARE,
                CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK &&
-           curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS, most) ==
-               CURLM_OK;
+           curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS,
+               (long)http->connections) == CURLM_OK;
 }
 
 bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     bags_http_options none;
     memset(&none, 0, sizeof none);
     options = options ? options : &none;
-    bags_http *http = (bags_http *)calloc(1, sizeof *http);
-    if (!http) {
-        bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-        return NULL;
-    }
     if (options->retry_seconds < 0 || options->stall_seconds < 0 ||
         options->connections > 65535 || (options->key && !options->secret)) {
         bags_fail(
             err, BAGS_ERROR_ARGUMENT, "invalid options of bags_http_open");
-        free(http);
+        return NULL;
+    }
+    bags_http *http = (bags_http *)calloc(1, sizeof *http);
+    if (!http) {
+        bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
         return NULL;
     }
     pthread_mutex_init(&http->mutex, NULL);
@@ -2416,7 +2116,7 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     http->io.read_many = http_read_many;
     http->io.expect = http_expect;
     http->io.explain = http_explain;
-    bool good = http_copy_options(http, options) && http_open_curl(http);
+    bool good = http_set_up(http, options);
     http->started =
         good && pthread_create(&http->thread, NULL, http_work, http) == 0;
     if (http->started)

@@ -33,14 +33,6 @@ static bags_error fault;
 
 /* ---- what there is to copy ---- */
 
-static bags_path_kind kind_of(const bags_io *io, const char *path) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    int error = io->kind(io->user, path, &kind);
-    if (error)
-        path_kind(path); /* which fails in the io's own words */
-    return kind;
-}
-
 static void add(char *from, char *to, bool last, bool finished) {
     entries = (entry *)grow(entries, count, sizeof *entries);
     entries[count].from = from;
@@ -55,7 +47,7 @@ static const char *const suffixes[] = {".bag", ".idx", ".crc"};
 static void add_bag(const char *from, const char *to, bool finished) {
     for (size_t i = 0; i < 3; i++) {
         char *path = string_format("%s%s", from, suffixes[i]);
-        if (kind_of(in, path) == BAGS_PATH_FILE)
+        if (path_kind(path) == BAGS_PATH_FILE)
             add(path, string_format("%s%s", to, suffixes[i]), false, finished);
         else
             free(path);
@@ -82,7 +74,7 @@ static void add_shard(
     size_t fields_count;
     const bags_field *fields = bags_reader_fields(reader, &fields_count);
     char *spec = string_format("%s/spec.json", to);
-    bool finished = kind_of(out, spec) == BAGS_PATH_FILE;
+    bool finished = path_kind(spec) == BAGS_PATH_FILE;
     expect(from, reader);
     for (size_t i = 0; i <= fields_count; i++) {
         const char *name = i < fields_count ? fields[i].name : "refs";
@@ -93,7 +85,7 @@ static void add_shard(
         free(copy);
     }
     char *mark = string_format("%s/finalized", from);
-    if (first && kind_of(in, mark) == BAGS_PATH_FILE)
+    if (first && path_kind(mark) == BAGS_PATH_FILE)
         add(mark, string_format("%s/finalized", to), false, finished);
     else
         free(mark);
@@ -122,7 +114,7 @@ static int order(const void *a, const void *b) {
 
 static names list_shards(const bags_io *io, const char *path) {
     names found = {NULL, 0};
-    if (kind_of(io, path) != BAGS_PATH_DIRECTORY)
+    if (path_kind(path) != BAGS_PATH_DIRECTORY)
         return found;
     int error = io->list(io->user, path, add_name, &found);
     if (error && error != ENOENT)
@@ -143,7 +135,7 @@ static void check_destination(
     const char *to, const names *shards, bool sharded) {
     names found = list_shards(out, to);
     char *spec = string_format("%s/spec.json", to);
-    if (sharded && kind_of(out, spec) == BAGS_PATH_FILE)
+    if (sharded && path_kind(spec) == BAGS_PATH_FILE)
         fail(BAGS_ERROR_EXISTS, "%s: already has another, unsharded dataset",
             to);
     for (size_t i = 0; i < found.count; i++) {
@@ -199,7 +191,7 @@ static void plan_bag(const char *from, const char *to) {
     bag_reader_close(bag);
     char *a = string_format("%.*s", (int)strlen(from) - 4, from);
     char *b = string_format("%.*s", (int)strlen(to) - 4, to);
-    add_bag(a, b, kind_of(out, to) == BAGS_PATH_FILE);
+    add_bag(a, b, path_kind(to) == BAGS_PATH_FILE);
     free(a);
     free(b);
 }

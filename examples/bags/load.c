@@ -352,10 +352,14 @@ static int run(int count, char **operands) {
         usage("--state: the name of the file is empty");
     if (weights_given)
         loading.order.weights = parse_weights();
-    for (size_t i = 0; i < dataset_count; i++)
-        readers[i] = dataset_open(path_without_secrets(operands[i]));
+    bool remote = false;
+    for (size_t i = 0; i < dataset_count; i++) {
+        const char *path = path_without_secrets(operands[i]);
+        remote = remote || path_is_remote(path);
+        readers[i] = dataset_open(path);
+    }
     bool has_images = choose_fields(readers[0], &loading);
-    loading.prefetch = has_images;
+    loading.prefetch = has_images || remote;
     uint64_t most = number(&batches, "batches", 0, UINT64_MAX, UINT64_MAX);
     if (loading.epochs == 0)
         most = 0;

@@ -71,23 +71,25 @@ static bags_http *http_for_path(const char *path) {
 }
 
 const char *path_without_secrets(const char *path) {
-    if (!bags_http_is_url(path) || !strncmp(path, "s3:", 3))
+    if (!bags_http_is_url(path))
         return path;
     static char **shown; /* they live as long as the program */
     static size_t shown_count;
     char *clean = string_format("%s", path);
     shown = (char **)grow(shown, shown_count, sizeof *shown);
     shown[shown_count++] = clean;
-    char *query = strchr(clean, '?'), *host = strstr(clean, "://") + 3;
+    bool s3 = !strncmp(clean, "s3:", 3); /* where ? and @ are in names */
+    char *query = s3 ? NULL : strchr(clean, '?'), *user = NULL;
     if (query)
         *query++ = '\0';
-    size_t size = strcspn(host, "/");
-    char *at = (char *)memchr(host, '@', size), *user = NULL;
-    if (at) {
-        user = string_format("%.*s", (int)(at - host), host);
-        memmove(host, at + 1, strlen(at + 1) + 1);
+    char *host = strstr(clean, "://") + 3, *at = host + strcspn(host, "/");
+    while (at > host && at[-1] != '@')
+        at--;
+    if (at > host && !s3) { /* the last one ends the password */
+        user = string_format("%.*s", (int)(at - 1 - host), host);
+        memmove(host, at, strlen(at) + 1);
     }
-    size = strlen(clean);
+    size_t size = strlen(clean);
     while (size > 0 && clean[size - 1] == '/')
         clean[--size] = '\0';
     if (query || user)
@@ -125,7 +127,8 @@ const char *path_without_secrets(const char *path) { return path; }
 
 ENDS static const bags_io *io_for_url(const char *path) {
     fail(BAGS_ERROR_TYPE,
-        "%s: formats/http.c was not linked: libcurl was not found", path);
+        "%s: formats/http.c was not linked: libcurl or libcrypto was not found",
+        path);
 }
 
 bags_code object_upload(const char *url, const char *path,

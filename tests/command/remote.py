@@ -1,4 +1,5 @@
 """Datasets on web servers and in object stores."""
+import base64
 import json
 import os
 import pathlib
@@ -6,6 +7,7 @@ import subprocess
 import tarfile
 import threading
 import time
+import urllib.parse
 
 import harness
 from harness import each, files, refuse, run
@@ -139,7 +141,8 @@ def a_passing_fault_is_survived(which):
         assert which == 'redirect' or done
 
 
-@each(['503', '429', 'truncated', 'stall', 'close', '403', '401', '500 XML'])
+@each(['503', '429', 'truncated', 'truncated files', 'stall', 'close', '403', '401',
+       '500 XML'])
 def a_lasting_fault_is_an_error_in_time(which):
     _pack()
 
@@ -150,16 +153,19 @@ def a_lasting_fault_is_an_error_in_time(which):
             return handler.answer(500, b'<Error><Code>InternalError</Code></Error>')
         if which.isdigit():
             return handler.answer(int(which))
+        if which == 'truncated files' and not handler.local.is_file():
+            return handler.answer(403)
         if which == 'stall':
             time.sleep(30)
-        if which == 'truncated':
+        if 'truncated' in which:
             handler.answer(200, b'x', length=100)
         handler.close_connection = True
         return True
 
     with Server('site', fault=fault) as server:
         start = time.monotonic()
-        says = {'stall': 'stall', 'truncated': '', 'close': '',
+        says = {'stall': 'stall', 'truncated': 'remaining', 'close': '',
+                'truncated files': 'remaining',
                 '500 XML': 'HTTP 500 InternalError'}.get(which, 'HTTP ' + which)
         refuse('get', server.url + '/ds', '0', says=[server.url, says],
                env=_environment())
@@ -246,6 +252,34 @@ def few_requests_and_bytes_are_needed():
             assert len(server.log) <= 20, server.log
 
 
+def a_batch_is_loaded_in_a_few_round_trips():
+    os.mkdir('site')
+    rows = [{'data': {'base64': 'ABCD' * 10_000}} for _ in range(256)]
+    harness.pack(rows, 'data=bytes', 'site/ds')
+    with Server('site', index=True, fault=lambda handler, number: time.sleep(0.1)) as server:
+        start = time.monotonic()
+        run('load', server.url + '/ds', '--batch', '64', '--threads', '1',
+            env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
+        # One datapoint after the other takes 25.6 s.
+        assert time.monotonic() - start < 8
+
+
+@each([30_000, 8])
+def reading_in_order_reads_ahead(size):
+    os.mkdir('site')
+    count = 300 if size > 8 else 20_000
+    rows = [{'data': {'base64': base64.b64encode(i.to_bytes(4, 'big') * (size // 4)
+                                                 ).decode()}} for i in range(count)]
+    harness.pack(rows, 'data=bytes', 'site/ds')
+    with Server('site', index=True) as server:
+        run('export', server.url + '/ds', 'remote', env=_environment())
+        run('export', 'site/ds', 'local')
+        assert files('remote') == files('local')
+        assert len(server.log) < 40, len(server.log)
+        size = sum(len(data) for data in files('site/ds').values())
+        assert server.sent < 1.2 * size + 100_000
+
+
 def a_wrong_key_is_refused_by_name():
     os.mkdir('site')
     _pack('site/bucket')
@@ -299,6 +333,28 @@ def secrets_of_a_url_are_not_shown():
         assert 'sig' not in result.err and 'pass' not in result.err
 
 
+@each(['me:p%40s%25s', 'me:p@s%25s'])
+def a_password_is_encoded_in_a_url(user):
+    _pack()
+    expected = 'Basic ' + base64.b64encode(b'me:p@s%s').decode()
+    with Server('site', fault=lambda handler, number: handler.headers.get(
+            'Authorization') != expected and handler.answer(401)) as server:
+        url = server.url.replace('//', f'//{user}@') + '/ds'
+        out = run('info', url, '--json', env=_environment()).json
+        assert out['path'] == server.url + '/ds'
+
+
+def a_listing_without_an_end_is_an_error():
+    os.makedirs('site/b')
+    with Server('site', s3=True, fault=lambda handler, number: 'list-type' in handler.path
+                and handler.answer(200, b'<ListBucketResult><NextContinuationToken>x'
+                                   b'</NextContinuationToken></ListBucketResult>')
+                ) as server:
+        refuse('info', 's3://b/ds', says='the listing does not end',
+               env=_environment(server))
+        assert len(server.log) < 3000
+
+
 def a_user_is_not_passed_to_another_host():
     _pack()
     seen = []
@@ -347,6 +403,61 @@ def a_dataset_is_copied_to_a_store_and_back(options):
     _copy(path, 'other')
     assert files('other') == files(path)
     assert b' 0 files copied' in run('copy', path, 'other').out
+
+
+@each(['s3://bucket/ds/', 's3://bucket//', 's3://bucket/a?b@c/'])
+def slashes_at_the_end_of_a_url_are_ignored(url):
+    path = _pack('here/ds')
+    os.makedirs('site/bucket')
+    with Server('site', s3=True) as server:
+        environment = _environment(server)
+        _copy(path, url, env=environment)
+        plain = url.rstrip('/')
+        assert not [p for _, p, _ in server.log if '//' in p]
+        assert files('site/' + plain[5:]) == files(path)
+        for there in (plain, url):
+            assert run('get', there, ':', env=environment).out == run('get', path, ':').out
+
+
+@each(['503', '429', 'close', '500 of the last request'])
+def a_passing_fault_of_an_upload_is_survived(which):
+    path = _pack('here/ds')
+    os.makedirs('site/bucket')
+    with open('large', 'wb') as file:
+        file.truncate(66 << 20)
+    run('pack', harness.write_lines('m.jsonl', [{'blob': {'file': 'large'}}]), 'x.bag',
+        '--no-sync')
+    seen = set()
+
+    def fault(handler, number):
+        if handler.command == 'GET' or (handler.command, handler.path) in seen:
+            return False
+        if 'last' in which and not b'CompleteMultipart' in handler.body:
+            return False
+        seen.add((handler.command, handler.path))
+        handler.close_connection = which == 'close'
+        return which == 'close' or handler.answer(int(which[:3]))
+
+    with Server('site', s3=True, fault=fault) as server:
+        environment = _environment(server, BAGS_RETRY_SECONDS='9')
+        _copy(path, 's3://bucket/ds', env=environment)
+        _copy('x.bag', 's3://bucket/x.bag', env=environment)
+        assert files('site/bucket/ds') == files(path)
+        assert files('site/bucket')['x.bag'] == pathlib.Path('x.bag').read_bytes()
+        assert not server.uploads and seen
+
+
+def parts_of_a_failed_upload_are_discarded():
+    os.makedirs('site/bucket')
+    with open('large', 'wb') as file:
+        file.truncate(66 << 20)
+    run('pack', harness.write_lines('m.jsonl', [{'blob': {'file': 'large'}}]), 'x.bag',
+        '--no-sync')
+    with Server('site', s3=True, fault=lambda handler, number: 'partNumber=2' in
+                handler.path and handler.refuse(403, 'QuotaExceeded')) as server:
+        refuse('copy', 'x.bag', 's3://bucket/x.bag', env=_environment(server),
+               says=['s3://bucket/x.bag', 'QuotaExceeded'])
+        assert not server.uploads and not files('site/bucket')
 
 
 def an_interrupted_upload_continues():
@@ -473,6 +584,174 @@ def the_first_datapoint_of_a_zip_takes_four_requests():
                       env=_environment(server)).json
             assert row['n'] == int(index) and row['data']['bytes'] == 30000
             assert len(server.log) - before <= 4
+
+
+@each(['ignored', '400', '416', '501', '500'])
+def a_server_may_not_know_ranges_from_the_end(how):
+    os.mkdir('site')
+    harness.pack([{'data': {'base64': 'ABCD' * 50_000}} for _ in range(60)],
+                 'data=bytes', 'site/ds')
+
+    def fault(handler, number):
+        if not (handler.headers.get('Range') or '').startswith('bytes=-'):
+            return False
+        if how == 'ignored':
+            del handler.headers['Range']
+            return False
+        return handler.answer(int(how))
+
+    with Server('site', fault=fault) as server:
+        # Four requests of 500 are repeated first.
+        out = run('get', server.url + '/ds', '7',
+                  env=_environment(BAGS_RETRY_SECONDS='9')).out
+        assert out == run('get', 'site/ds', '7').out
+        assert server.sent < 12 << 20, server.sent
+
+
+@each(['strong', 'weak', 'modified', 'strong, then none', 'modified, then none'])
+def what_identifies_an_object_is_compared(how):
+    """The bytes change after the lookup, the size does not."""
+    os.mkdir('site')
+    rows = [{'data': {'base64': 'ABCD' * 50_000}} for _ in range(60)]
+    harness.pack(rows, 'data=bytes', 'site/ds')
+
+    def fault(handler, number):
+        if not handler.local.is_file():
+            return False
+        data = handler.local.read_bytes()
+        later = not (handler.headers.get('Range') or '').startswith('bytes=-')
+        etag = f'"{later and handler.local.suffix == ".bag"}"'
+        kind, none = how.split(',')[0], 'none' in how and later
+        headers = {'weak': {'ETag': 'W/' + etag}, 'strong': {'ETag': etag},
+                   'modified': {'Last_Modified': etag.strip('"')}}[kind]
+        first, last = (handler.headers.get('Range') or 'bytes=-')[6:].split('-')
+        start = int(first) if first else max(0, len(data) - int(last or 0))
+        stop = int(last) + 1 if first and last else len(data)
+        return handler.answer(206, data[start:stop], **({} if none else headers),
+                              Content_Range=f'bytes {start}-{stop - 1}/{len(data)}')
+
+    with Server('site', fault=fault) as server:
+        refuse('get', server.url + '/ds', '7', says=['changed while open', 'data.bag'],
+               env=_environment())
+
+
+@each(['index', 'probing', 's3'])
+def any_name_is_found(how):
+    names = ['a b', 'a+b', 'é', '漢', '100%', '%zz', 'a#b', 'a&b', "a'b", 'a;b=c',
+             '~!$(),@[]', 'a%2bc' if how == 's3' else 'ab']
+    pathlib.Path('spec.json').write_text(json.dumps({n: 'int(4)' for n in names}))
+    places = ['x y', 'a+b', '50% & more', "it's #1", '&amp;', 'é']
+    for i, place in enumerate(places):
+        path = pathlib.Path('site/bucket', place, 'ds')
+        path.parent.mkdir(parents=True)
+        run('pack', harness.write_lines('m.jsonl', [{n: i for n in names}] * 3), path,
+            '--spec', 'spec.json', '--no-sync', *(['--shard-length', '2'] * (i % 2)))
+    with Server('site', how == 'index', how == 's3') as server:
+        base = server.url + '/bucket/' if how != 's3' else 's3://bucket/'
+        for place in places:
+            _same(f'site/bucket/{place}/ds', base + place + '/ds',
+                  env=_environment(server))
+        if how != 's3':
+            encoded = urllib.parse.quote(f'site/bucket/{places[2]}/ds'[5:])
+            run('get', f'{server.url}/{encoded}', '0', env=_environment(server))
+
+
+def four_missing_shards_end_the_search():
+    """As documented; a listing shows the rest."""
+    _pack('site/ds', '--shard-length', '1')
+    for i in range(8, 11):
+        subprocess.run(['rm', '-r', f'site/ds/{i:06}'], check=True)
+    with Server('site') as server:
+        refuse('info', server.url + '/ds', says='missing shards 8, 9, 10 ',
+               env=_environment())
+        server.index = True
+        subprocess.run(['rm', '-r', 'site/ds/000011'], check=True)
+        refuse('info', server.url + '/ds', says='missing shards 8',
+               env=_environment())
+
+
+def keys_do_not_follow_redirects():
+    os.makedirs('site/b')
+    _pack('site/b/ds')
+    seen = []
+
+    def fault(handler, number):
+        seen.append(str(handler.headers))
+
+    with Server('site', s3=True, fault=fault) as other:
+        away = other.url.replace('127.0.0.1', 'localhost')
+        with Server('site', s3=True, fault=lambda handler, number: handler.answer(
+                307, Location=away + handler.path)) as server:
+            refuse('info', 's3://b/ds', says=['s3://b/ds', 'HTTP 307'],
+                   env=_environment(server))
+        with Server('site', fault=lambda handler, number: handler.answer(
+                302, Location=away + handler.path.split('?')[0])) as server:
+            url = server.url.replace('//', '//me:pass@') + '/b/ds?sig=abc'
+            result = refuse('info', url, env=_environment(server))
+            assert 'pass' not in result.err and 'abc' not in result.err
+    assert seen and not [s for s in seen if 'uthorization' in s or 'amz' in s]
+
+
+def a_key_is_never_used_with_the_secret_or_token_of_another():
+    os.makedirs('site/b')
+    _pack('site/b/ds')
+    os.mkdir('.aws')
+    pathlib.Path('.aws/credentials').write_text(
+        f'[default]\naws_access_key_id=x\naws_secret_access_key={SECRET}\n'
+        'aws_session_token=of another\n')
+    with Server('site', s3=True) as server:
+        environment = _environment(server, HOME=os.getcwd())
+        run('info', 's3://b/ds', env=environment)
+        del environment['AWS_SECRET_ACCESS_KEY']
+        result = refuse('info', 's3://b/ds', says='a key without a secret',
+                        env=environment)
+        assert KEY not in result.err and SECRET not in result.err
+        assert server.log[-1] and not [p for _, p, _ in server.log if KEY in p]
+
+
+def a_bucket_is_a_host_without_an_endpoint():
+    environment = {k: v for k, v in os.environ.items() if 'AWS' not in k}
+    environment.update(AWS_REGION='none-1', AWS_EC2_METADATA_DISABLED='true')
+    refuse('info', 's3://my-bucket/ds', says='my-bucket.s3.none-1.amazonaws.com',
+           env=environment, timeout=20)
+    refuse('info', 's3://my.bucket/ds', says='host: s3.none-1.amazonaws.com',
+           env=environment, timeout=20)
+
+
+def every_request_of_a_signed_url_has_its_query():
+    """Lookups, ranges, listings and probes, as Azure and Google Cloud require it."""
+    os.makedirs('site/box')
+    path = _pack('site/box/ds', '--shard-length', '7')
+    query = 'sv=2022-11-02&sr=c&sp=rl&sig=a%2Fb%2Bc%3D'
+
+    def fault(handler, number):
+        if handler.path.partition('?')[2] == query:
+            return False
+        return handler.answer(403, b'<?xml version="1.0"?><Error><Code>'
+                              b'AuthenticationFailed</Code></Error>')
+
+    for index in (False, True):
+        with Server('site', index, fault=fault) as server:
+            url = f'{server.url}/box/ds'
+            for words in (['get', ':'], ['verify'], ['info', '--json']):
+                out = run(words[0], url + '?' + query, *words[1:], env=_environment()).out
+                assert out.decode().replace(url, path) == \
+                    run(words[0], path, *words[1:]).out.decode()
+            run('copy', url + '?' + query, f'copy{index}', env=_environment())
+            result = refuse('info', url + '?sig=secret', env=_environment(),
+                            says='HTTP 403 AuthenticationFailed')
+            assert 'secret' not in result.err
+
+
+def a_batch_takes_at_most_one_and_a_quarter_requests_per_datapoint():
+    os.mkdir('site')
+    rows = [{'data': {'base64': 'ABCD' * 10_000}} for _ in range(2000)]
+    harness.pack(rows, 'data=bytes', 'site/ds')
+    indices = [str(i * 997 % 2000) for i in range(32)]
+    with Server('site', index=True) as server:
+        out = run('get', server.url + '/ds', '[' + ','.join(indices) + ']', env=_environment()).out
+        assert len(out.splitlines()) == 32
+        assert len([r for _, _, r in server.log]) <= 40, server.log
 
 
 if not _is_linked():
