@@ -785,17 +785,19 @@ typedef struct bags_archive_options {
  *
  * Its members are then a read-only tree of files below the archive's path. If the
  * hooks can map files, the archive is mapped once, and readers return pointers into
- * this map. Otherwise it is read with few large reads: the last MiB, which is kept,
- * the directory, and for each open member its header and its last 16 KiB.
+ * this map. Otherwise it is read with many small reads; hooks for files that are far
+ * away should keep what they read, as http.c does. What will be read is announced with
+ * read_many: the last MiB, the directory, and of each member that is opened its header
+ * and its last 16 KiB.
  *
  * Returns the archive, to be closed with bags_archive_close after the readers that
  * use it, or NULL:
  *   BAGS_ERROR_MISSING  no such file
  *   BAGS_ERROR_CORRUPT  neither zip nor tar; damaged or truncated; a member that is
  *                       outside (an absolute name, or one with ..), duplicate,
- *                       overlaps another, or extends past the end; or whose local
- *                       header contradicts the directory (without map this is found
- *                       when the member is opened: EBADMSG)
+ *                       overlaps another, or extends past the end. (A local header
+ *                       that contradicts the directory is found when the member is
+ *                       opened: EBADMSG)
  *   BAGS_ERROR_VALUE    compressed as a unit (.tar.gz); of several disks; sparse; or
  *                       a member with the name of a dataset's file is compressed,
  *                       encrypted or a link. (Others of that kind cannot be opened:
@@ -804,8 +806,8 @@ typedef struct bags_archive_options {
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  * The message names the archive and the member.
  *
- * Threads: any. Cost: O(members log members); the directory of a zip is read, and of
- * every member its header, but no data. Memory: 48 bytes per member, and its name.
+ * Threads: any. Cost: O(members log members); the directory of a zip is read, or every
+ * header of a tar, but no data. Memory: 48 bytes per member, and its name.
  */
 bags_archive *bags_archive_open(
     const char *path, const bags_archive_options *options, bags_error *err);
@@ -836,10 +838,11 @@ typedef struct bags_zip_options {
  * Write a finished dataset as a zip file, which must not exist. (One that another
  * process creates in the last moment is replaced.)
  *
- * It contains the files of the dataset (spec.json, the Bags, .crc and .idx), under
- * their names in its directory, without compression. Every Bag starts at a multiple
- * of 4,096 bytes. Of each shard the largest file is first and spec.json last, so that
- * whatever finds small Bags is at the end. One dataset always makes the same bytes.
+ * It contains the files of the dataset (spec.json, the Bags, .crc, .idx and the mark of
+ * bags_finalize; no indexes), under their names in its directory, without compression. Every Bag starts at a multiple
+ * of 4,096 bytes. Files of 64 KiB or more are first, then smaller ones, then those
+ * named spec.json, each in the order of the shards: what a remote reader needs first is
+ * near the end. One dataset always makes the same bytes.
  *
  * It is written as PATH.N.partial, and renamed when it is complete. After a failure
  * that file is removed; one that a killed process left is in nobody's way, and may be

@@ -20,6 +20,7 @@
 #define PAGE 4096
 /* Writes end at multiples of it, so that the system can map huge pages. */
 #define PART ((size_t)2 << 20)
+#define SMALL ((uint64_t)64 << 10) /* bytes of a file that is near the end */
 #define NAME_MOST 0xFFFF
 #define LOCAL_SIZE 30
 #define EXTRA_MOST (20 + 6 + PAGE) /* zip64 and filling */
@@ -246,6 +247,8 @@ static bags_code zip_add_shard(zip_writer *z, const bags_reader *reader,
     size_t count = 0;
     const bags_field *fields = bags_reader_fields(reader, &count);
     bags_code code = zip_add(z, shard, directory, "spec", ".json");
+    if (!code) /* the mark that bags_finalize leaves */
+        code = zip_add(z, shard, directory, "finalized", "");
     for (size_t i = 0; i <= count && !code; i++)
         for (size_t k = 0; k < 3 && !code; k++)
             code = zip_add(z, shard, directory,
@@ -282,12 +285,15 @@ static int zip_each(void *user, const char *name) {
     return listing->code ? ECANCELED : 0;
 }
 
+/* Large files, small ones, and spec.json; the shards in their order. */
 static int zip_order(const void *x, const void *y) {
     const zip_member *a = (const zip_member *)x, *b = (const zip_member *)y;
-    if (a->shard != b->shard)
-        return a->shard < b->shard ? -1 : 1;
     if (a->last != b->last)
         return a->last ? 1 : -1;
+    if ((a->size < SMALL) != (b->size < SMALL))
+        return a->size < SMALL ? 1 : -1;
+    if (a->shard != b->shard)
+        return a->shard < b->shard ? -1 : 1;
     if (a->size != b->size)
         return a->size > b->size ? -1 : 1;
     return a->order < b->order ? -1 : a->order > b->order;

@@ -202,6 +202,31 @@ def a_zip_appears_once_and_complete():
     assert sorted(p.name for p in pathlib.Path().iterdir()) == before
 
 
+def a_zip_carries_the_mark_of_finalize():
+    _dataset('--shard-length', '2')
+    shutil.rmtree('pets/000001')
+    run('finalize', 'pets')
+    run('zip', 'pets', 'a.zip', '--no-sync')
+    with zipfile.ZipFile('a.zip') as archive:
+        archive.extractall('out')
+    assert 'finalized' in files('out/000000') and files('out') == files('pets')
+    refuse('pack', 'manifest.jsonl', 'out', '--resume', '--shard-length', '2',
+           '--spec', SPEC, says='finalized')
+
+
+def a_zip_of_shards_ends_with_small_files():
+    rows = [{'n': i, 'photo': {'base64': 'AAAA' * 30000}, 'words': []}
+            for i in range(4)]
+    pack(rows, SPEC, 'pets', '--shard-length', '2')
+    run('zip', 'pets', 'a.zip', '--no-sync')
+    with zipfile.ZipFile('a.zip') as archive:
+        names = archive.namelist()
+        first = [entry.header_offset for entry in archive.infolist()]
+    assert first == sorted(first)
+    assert names[:2] == ['000000/photo.bag', '000001/photo.bag'], names
+    assert names[-2:] == ['000000/spec.json', '000001/spec.json'], names
+
+
 def a_field_of_any_script_is_found():
     pack([{'größe ü': 'x'}], 'größe ü=utf8', 'pets')
     want = _all('pets')

@@ -475,6 +475,21 @@ def the_first_datapoint_of_a_zip_takes_four_requests():
             assert len(server.log) - before <= 4
 
 
+def a_zip_of_shards_takes_few_requests():
+    rows = [{'n': i, 'data': {'base64': 'AAAA' * 10000}} for i in range(200)]
+    harness.pack(rows, 'n=int(4),data=bytes', 'ds', '--shard-length', '20')
+    os.mkdir('site')
+    run('zip', 'ds', 'site/ds.zip', '--no-sync')
+    assert pathlib.Path('site/ds.zip').stat().st_size > 5 << 20
+    with Server('site') as server:
+        for words, most in (['get', '57'], 6), (['info'], 20):
+            before = len(server.log)
+            run(words[0], server.url + '/ds.zip', *words[1:],
+                env=_environment(server))
+            assert len(server.log) - before <= most, len(server.log) - before
+        assert server.sent < 4 << 20, server.sent
+
+
 if not _is_linked():
     print('skipped the tests of URLs: libcurl not found')
     for _name in [n for n, f in list(globals().items())
