@@ -137,6 +137,14 @@ def a_damaged_byte_is_found_in_a_zip():
     refuse('verify', 'a.zip', says=('a.zip/words.bag', 'checksum mismatch'))
 
 
+def verify_continues_after_an_archive_that_is_invalid():
+    _dataset()
+    pathlib.Path('bad.zip').write_bytes(b'PK')
+    result = run('verify', 'bad.zip', 'pets', code=1)
+    assert 'bad.zip: neither a zip file' in result.err, result.err
+    assert 'pets: good' in result.out.decode(), result.out
+
+
 def archives_are_not_written_to():
     _dataset()
     run('zip', 'pets', 'a.zip', '--no-sync')
