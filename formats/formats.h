@@ -682,12 +682,14 @@ typedef struct bags_index_options {
  *   BAGS_ERROR_VALUE   a NaN
  *   BAGS_ERROR_LOCKED  another process is building it
  *   BAGS_ERROR_STATE   the dataset was changed meanwhile
- *   BAGS_ERROR_LIMIT   a key larger than a quarter of `memory`
+ *   BAGS_ERROR_LIMIT   a key larger than a quarter of `memory`; a path of 4,096
+ *                      bytes or more
  *   or what bags_reader_open, bags_reader_get_range and bag_writer_open return.
  *   There is then no index, or still the former one.
  *
- * Threads: any. Memory: `memory`. Cost: reads the field once; sorts; writes the
- * keys once, or twice if they are larger than `memory`.
+ * Threads: any. Memory: `memory`, and 200 bytes and a key for each time that the keys
+ * fill it. Cost: reads the field once; sorts; writes the keys once, or twice if they are
+ * larger than `memory`.
  */
 bags_code bags_index_build(const char *path, const char *field,
     const bags_index_options *options, bags_error *err);
@@ -703,13 +705,14 @@ typedef struct bags_index bags_index;
  *
  * Returns the index, to be closed with bags_index_close, or NULL:
  *   BAGS_ERROR_MISSING  the field has no index
- *   BAGS_ERROR_CORRUPT  the index is damaged, or older than the dataset: the time
- *                       or size of one of the field's Bags differs. Build it again.
- *                       (Where files have no times, as in an archive, only the
- *                       number of datapoints is compared)
+ *   BAGS_ERROR_CORRUPT  the index is damaged, or older than the dataset: the time,
+ *                       size or last bytes of one of the field's Bags, of its .crc
+ *                       or of refs.bag differ, or one of 16 keys. Build it again.
+ *                       (Not noticed: a change of a few keys that keeps sizes and
+ *                       times, if the field has no checksums)
  *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: a few system calls, and one per shard. The index is not read.
+ * Cost: about 15 system calls per shard, and 16 reads of keys.
  */
 bags_index *bags_index_open(const char *path, const bags_reader *reader,
     size_t field, const bags_index_options *options, bags_error *err);
