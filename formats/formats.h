@@ -834,7 +834,8 @@ typedef struct bags_zip_options {
      * be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
-    bags_env env; /* env.io: where both are */
+    const bags_io *from; /* where the dataset is; NULL: env.io */
+    bags_env env;        /* env.io: where the zip file will be */
 } bags_zip_options;
 
 /*

@@ -254,7 +254,7 @@ static bags_code fail_system(
 /* The directory of a shard of the reader's dataset. */
 static bags_code shard_path(char out[INDEX_PATH], bags_error *err,
     const char *path, const bags_shard *shard) {
-    char name[32];
+    char name[256 + 1]; /* the longest name of a file */
     (void)snprintf(
         name, sizeof name, "/%0*" PRIu64, (int)shard->digits, shard->number);
     int size =

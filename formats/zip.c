@@ -40,7 +40,7 @@ typedef struct zip_member {
 typedef struct zip_writer {
     const char *dataset, *path;
     bags_zip_options options;
-    const bags_io *io;
+    const bags_io *from, *io; /* of the dataset, and of the zip file */
     bags_buffer tables, part, names, members_memory, text;
     zip_member *members;
     size_t names_size, length;
@@ -164,9 +164,9 @@ static int zip_identify(
     bags_identity found;
     uint64_t words[4], mix = 1;
     *identity = 0;
-    if (!z->io->identify)
+    if (!z->from->identify)
         return 0;
-    int error = z->io->identify(z->io->user, file, path, &found);
+    int error = z->from->identify(z->from->user, file, path, &found);
     if (error)
         return error;
     words[0] = found.device;
@@ -218,17 +218,17 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
     const char *name = zip_name(z, &member), *path = zip_path(z, name);
     if (!path)
         return BAGS_ERROR_MEMORY;
-    int error = z->io->kind(z->io->user, path, &kind);
+    int error = z->from->kind(z->from->user, path, &kind);
     if (!error && kind != BAGS_PATH_FILE)
         return BAGS_OK;
     if (!error)
-        error = z->io->open(z->io->user, path, BAGS_IO_READ, &file);
+        error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
     if (error)
         return zip_fail_system(z, error, path, "open");
     error = zip_identify(z, file, path, &member.identity);
     if (!error)
-        error = z->io->size(z->io->user, file, &member.size);
-    z->io->close(z->io->user, file);
+        error = z->from->size(z->from->user, file, &member.size);
+    z->from->close(z->from->user, file);
     if (error)
         return zip_fail_system(z, error, path, "get the size of");
     if (strlen(name) > NAME_MOST)
@@ -256,35 +256,6 @@ static bags_code zip_add_shard(zip_writer *z, const bags_reader *reader,
     return code;
 }
 
-/* What the hook that lists a directory fills. */
-typedef struct zip_listing {
-    zip_writer *z;
-    const bags_reader *reader;
-    const bags_shard *shards;
-    size_t count;
-    bags_code code;
-} zip_listing;
-
-/* A shard may have any number of digits. */
-static int zip_each(void *user, const char *name) {
-    zip_listing *listing = (zip_listing *)user;
-    if (!*name || name[strspn(name, "0123456789")])
-        return 0;
-    uint64_t number = strtoull(name, NULL, 10);
-    /* The shards are in the order of their numbers. */
-    size_t start = 0, stop = listing->count;
-    while (start < stop) {
-        size_t middle = start + (stop - start) / 2;
-        if (listing->shards[middle].number < number)
-            start = middle + 1;
-        else
-            stop = middle;
-    }
-    if (start < listing->count && listing->shards[start].number == number)
-        listing->code = zip_add_shard(listing->z, listing->reader, start, name);
-    return listing->code ? ECANCELED : 0;
-}
-
 /* Large files, small ones, and spec.json; the shards in their order. */
 static int zip_order(const void *x, const void *y) {
     const zip_member *a = (const zip_member *)x, *b = (const zip_member *)y;
@@ -302,25 +273,21 @@ static int zip_order(const void *x, const void *y) {
 /* Find the files of the dataset, which must be complete. */
 static bags_code zip_collect(zip_writer *z) {
     bags_reader_options options;
-    bags_info info;
-    zip_listing listing;
+    size_t count = 0;
+    char directory[256] = ""; /* the longest name of a file */
     memset(&options, 0, sizeof options);
     options.env = z->options.env;
+    options.env.io = z->from;
     bags_reader *reader = bags_reader_open(z->dataset, &options, z->err);
     if (!reader)
         return z->err->code;
-    bags_code code = bags_reader_info(reader, &info, NULL, z->err);
-    listing.code = BAGS_OK;
-    listing.z = z;
-    listing.reader = reader;
-    listing.shards = bags_reader_shards(reader, &listing.count);
-    if (!code && !info.sharded) {
-        code = zip_add_shard(z, reader, 0, "");
-    } else if (!code) {
-        int error = z->io->list(z->io->user, z->dataset, zip_each, &listing);
-        code = listing.code;
-        if (error && !code)
-            code = zip_fail_system(z, error, z->dataset, "list");
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++) {
+        if (shards[i].digits)
+            (void)snprintf(directory, sizeof directory, "%0*" PRIu64,
+                (int)shards[i].digits, shards[i].number);
+        code = zip_add_shard(z, reader, i, directory);
     }
     bags_reader_close(reader);
     if (!code)
@@ -380,14 +347,14 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
     uint64_t read = 0;
     uint32_t crc = UINT32_MAX;
     bags_code code = BAGS_OK;
-    int error = z->io->open(z->io->user, path, BAGS_IO_READ, &file);
+    int error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
     if (error)
         return zip_fail_system(z, error, path, "open");
     for (size_t done = 1; done > 0 && !code && read <= m->size; read += done) {
         done = 0;
         size_t part = PART - (size_t)(z->at % PART);
-        error =
-            z->io->read_at(z->io->user, file, read, z->part.data, part, &done);
+        error = z->from->read_at(
+            z->from->user, file, read, z->part.data, part, &done);
         if (error)
             code = zip_fail_system(z, error, path, "read");
         crc = crc_add(z, crc, z->part.data, done);
@@ -400,7 +367,7 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
     m->crc = ~crc;
     if (!code && read == m->size)
         code = zip_check_same(z, m, file, path);
-    z->io->close(z->io->user, file);
+    z->from->close(z->from->user, file);
     if (!code && read != m->size)
         code = bags_fail(z->err, BAGS_ERROR_CORRUPT,
             "%s: changed while it was read (%" PRIu64 "%s bytes, was %" PRIu64
@@ -499,7 +466,7 @@ static bags_code zip_write_all(zip_writer *z) {
 /* Fail if the dataset is not the one that was copied. */
 static bags_code zip_check_all(zip_writer *z) {
     bags_code code = BAGS_OK;
-    for (size_t i = 0; z->io->identify && i < z->length && !code; i++) {
+    for (size_t i = 0; z->from->identify && i < z->length && !code; i++) {
         const char *path = zip_path(z, zip_name(z, &z->members[i]));
         code = path ? zip_check_same(z, &z->members[i], NULL, path)
                     : BAGS_ERROR_MEMORY;
@@ -583,6 +550,7 @@ bags_code bags_zip(const char *dataset, const char *path,
     z->path = path;
     z->err = err;
     z->io = z->options.env.io ? z->options.env.io : bags_io_local();
+    z->from = z->options.from ? z->options.from : z->io;
     z->tables = z->part = z->names = z->members_memory = z->text =
         zip_buffer(z);
     bags_code code = zip_check_target(z);

@@ -150,7 +150,7 @@ def archives_are_not_written_to():
     run('zip', 'pets', 'a.zip', '--no-sync')
     before = pathlib.Path('a.zip').read_bytes()
     for words in (['recover', 'a.zip'], ['finalize', 'a.zip'],
-                  ['checksum', 'a.zip'], ['zip', 'a.zip', 'b.zip'],
+                  ['checksum', 'a.zip'], ['zip', 'pets', 'a.zip/b.zip'],
                   ['pack', 'manifest.jsonl', 'a.zip/more', '--spec', SPEC],
                   ['pack', 'manifest.jsonl', 'a.zip', '--spec', SPEC]):
         refuse(*words, says='a.zip')
@@ -233,6 +233,27 @@ def a_zip_of_shards_ends_with_small_files():
     assert first == sorted(first)
     assert names[:2] == ['000000/photo.bag', '000001/photo.bag'], names
     assert names[-2:] == ['000000/spec.json', '000001/spec.json'], names
+
+
+def a_zip_is_made_of_an_archive_like_of_files():
+    _dataset('--shard-length', '2', '--checksum')
+    run('zip', 'pets', 'a.zip', '--no-sync')
+    _python_tar('a.tar', 'pets', 'in')
+    for source in 'a.zip', 'a.tar/in':
+        run('zip', source, 'b.zip', '--no-sync')
+        assert files('.')['b.zip'] == files('.')['a.zip']
+        pathlib.Path('b.zip').unlink()
+
+
+def names_of_shards_may_have_many_digits():
+    _dataset('--shard-length', '2')
+    want = _all('pets')
+    for i in range(3):
+        pathlib.Path(f'pets/{i:06d}').rename(f'pets/{i:0100d}')
+    run('zip', 'pets', 'a.zip', '--no-sync')
+    assert _all('a.zip') == want
+    run('index', 'pets', 'n')
+    assert run('get', 'pets', '--key', 'n=3', 'n').json == {'n': 3}
 
 
 def a_field_of_any_script_is_found():

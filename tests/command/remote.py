@@ -475,6 +475,16 @@ def the_first_datapoint_of_a_zip_takes_four_requests():
             assert len(server.log) - before <= 4
 
 
+def a_zip_is_made_of_a_dataset_on_a_server():
+    rows = [{'n': i, 'data': {'base64': 'AAAA' * 10000}} for i in range(40)]
+    harness.pack(rows, 'n=int(4),data=bytes', 'site/ds', '--shard-length', '20')
+    run('zip', 'site/ds', 'a.zip', '--no-sync')
+    with Server('site', index=True) as server:
+        run('zip', server.url + '/ds', 'b.zip', '--no-sync',
+            env=_environment(server))
+    assert files('.')['a.zip'] == files('.')['b.zip']
+
+
 def a_zip_of_shards_takes_few_requests():
     rows = [{'n': i, 'data': {'base64': 'AAAA' * 10000}} for i in range(200)]
     harness.pack(rows, 'n=int(4),data=bytes', 'ds', '--shard-length', '20')
