@@ -22,6 +22,7 @@
  * GNU) are parsed, none of which may lead outside the archive. About a third of the
  * lines state what is wrong with an archive.
  */
+#define BAGI_FORMATS
 #include "formats.h"
 
 #include <errno.h>
@@ -68,8 +69,9 @@ typedef struct archive_member {
 
 struct bags_archive {
     bags_buffer memory; /* of this struct */
-    bags_buffer path_memory, names, members_memory;
-    const char *path;
+    bags_allocator allocator;
+    bags_buffer names, members_memory;
+    const char *path; /* follows this struct */
     size_t path_size;
     size_t names_size;
     archive_member *members;
@@ -107,29 +109,7 @@ static bags_code fail_corrupt(const bags_archive *a, const archive_member *m,
         a, BAGS_ERROR_CORRUPT, m->name.text, m->name_size, why, err);
 }
 
-static bags_code fail_system(
-    const bags_archive *a, int error, const char *doing, bags_error *err) {
-    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
-                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                                                         : BAGS_ERROR_IO;
-    char why[512] = "";
-    if (a->base.explain)
-        a->base.explain(a->base.user, a->path, error, why, sizeof why);
-    bags_fail(err, code, "%s: cannot %s: %s", a->path, doing,
-        *why             ? why
-        : error == ENXIO ? "not a regular file"
-                         : strerror(error));
-    err->system = error;
-    return code;
-}
-
 /* ---- bytes ---- */
-
-/* A buffer of the caller's allocator. */
-static bags_buffer archive_buffer(const bags_archive *a) {
-    bags_buffer buffer = {NULL, 0, a->memory.resize, a->memory.user};
-    return buffer;
-}
 
 static uint32_t load16(const unsigned char *p) {
     return (uint32_t)(p[0] | p[1] << 8);
@@ -173,7 +153,7 @@ static bags_code archive_bytes(const bags_archive *a, archive_window *w,
             int error = a->base.read_at(a->base.user, a->file, offset + w->size,
                 w->buffer.data + w->size, part - w->size, &done);
             if (error)
-                return fail_system(a, error, "read", err);
+                return bagi_fail_system(&a->base, error, a->path, "read", err);
             if (done == 0 || done > part - w->size)
                 return bags_fail(err, BAGS_ERROR_CORRUPT,
                     "%s: truncated while open (%" PRIu64 " bytes, was %" PRIu64
@@ -501,7 +481,7 @@ static bags_code zip_locate(const bags_archive *a, archive_window *w,
         return code;
     uint64_t packed = load32(p + 18), size = load32(p + 22);
     uint64_t *wide[2] = {&size, &packed};
-    bags_buffer memory = archive_buffer(a);
+    bags_buffer memory = bagi_buffer(&a->allocator);
     if (bags_buffer_reserve(&memory, name_size + 1, err))
         return BAGS_ERROR_MEMORY;
     char *name = (char *)memory.data;
@@ -842,7 +822,7 @@ static int archive_look_up(
     const bags_archive *a, const char *path, archive_path *out) {
     size_t length = strlen(path), size = a->path_size;
     memset(out, 0, sizeof *out);
-    out->memory = archive_buffer(a);
+    out->memory = bagi_buffer(&a->allocator);
     if (length < size || memcmp(path, a->path, size) != 0 ||
         (length > size && !IS_SLASH(path[size])))
         return 0;
@@ -880,7 +860,7 @@ static int hook_kind(void *user, const char *path, bags_path_kind *kind) {
 static int hook_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     const bags_archive *a = (const bags_archive *)user;
-    bags_buffer child = archive_buffer(a);
+    bags_buffer child = bagi_buffer(&a->allocator);
     archive_path at;
     int error = archive_look_up(a, path, &at);
     size_t i = at.first, start = at.size ? at.size + 1 : 0;
@@ -928,9 +908,8 @@ static void hook_expect(void *user, const char *path) {
 }
 
 static int hook_close(void *user, void *file) {
-    bags_buffer memory = ((archive_file *)file)->memory;
     (void)user;
-    bags_buffer_free(&memory);
+    bagi_state_close(file);
     return 0;
 }
 
@@ -939,7 +918,7 @@ static int archive_locate(
     const bags_archive *a, archive_member *m, bags_error *err) {
     archive_window window;
     memset(&window, 0, sizeof window);
-    window.buffer = archive_buffer(a);
+    window.buffer = bagi_buffer(&a->allocator);
     window.step = SOON_START; /* all of a header with one read, usually */
     err->system = 0;
     bags_code code = m->located ? BAGS_OK : zip_locate(a, &window, m, err);
@@ -951,8 +930,7 @@ static int archive_locate(
 }
 
 static int hook_open(void *user, const char *path, int mode, void **file) {
-    bags_archive *a = (bags_archive *)user;
-    bags_buffer memory = archive_buffer(a);
+    const bags_archive *a = (const bags_archive *)user;
     archive_path at;
     bags_error ignored;
     if (mode != BAGS_IO_READ)
@@ -963,14 +941,14 @@ static int hook_open(void *user, const char *path, int mode, void **file) {
         error = at.kind == BAGS_PATH_NONE ? ENOENT : EISDIR;
     if (!error)
         error = at.member->error;
-    if (!error && bags_buffer_reserve(&memory, sizeof(archive_file), NULL))
-        error = ENOMEM;
     if (error)
         return error;
-    archive_file *f = (archive_file *)(void *)memory.data;
-    f->memory = memory;
-    f->member = *at.member;
     member_expect(a, at.member);
+    archive_file *f =
+        (archive_file *)bagi_state(&a->allocator, sizeof *f, &ignored);
+    if (!f)
+        return ENOMEM;
+    f->member = *at.member;
     error = archive_locate(a, &f->member, &ignored);
     if (error)
         hook_close(user, f);
@@ -1008,7 +986,7 @@ static int hook_read_at(void *user, void *file, uint64_t offset, void *data,
 
 static void hook_read_many(void *user, bags_io_read *reads, size_t count) {
     const bags_archive *a = (const bags_archive *)user;
-    bags_buffer memory = archive_buffer(a);
+    bags_buffer memory = bagi_buffer(&a->allocator);
     if (bags_buffer_reserve(&memory, count * sizeof *reads, NULL))
         return; /* they are read one by one */
     bags_io_read *moved = (bags_io_read *)(void *)memory.data;
@@ -1129,7 +1107,7 @@ static bags_code archive_load(bags_archive *a, bags_error *err) {
     tar_next next;
     memset(&window, 0, sizeof window);
     memset(&next, 0, sizeof next);
-    window.buffer = next.name = archive_buffer(a);
+    window.buffer = next.name = bagi_buffer(&a->allocator);
     uint64_t last = a->size < SOON_END ? a->size : SOON_END;
     archive_expect(a, a->size - last, last);
     bags_code code = zip_find_end(a, &window, &end, &is_zip, err);
@@ -1149,25 +1127,18 @@ static bags_code archive_load(bags_archive *a, bags_error *err) {
     return code ? code : archive_sort(a, err);
 }
 
-static bags_code archive_open(
-    bags_archive *a, const char *path, bags_error *err) {
+static bags_code archive_open(bags_archive *a, bags_error *err) {
     const void *map = NULL;
-    a->path_size = strlen(path);
-    bags_code code =
-        bags_buffer_reserve(&a->path_memory, a->path_size + 1, err);
-    if (code)
-        return code;
-    memcpy(a->path_memory.data, path, a->path_size + 1);
-    a->path = (const char *)a->path_memory.data;
-    int error = a->base.open(a->base.user, path, BAGS_IO_READ, &a->file);
+    int error = a->base.open(a->base.user, a->path, BAGS_IO_READ, &a->file);
     if (error) {
         a->file = NULL;
-        return fail_system(a, error, "open", err);
+        return bagi_fail_system(&a->base, error, a->path, "open", err);
     }
     error = a->base.size(a->base.user, a->file, &a->size);
     if (error)
-        return fail_system(a, error, "get the size of", err);
-    code = archive_load(a, err);
+        return bagi_fail_system(
+            &a->base, error, a->path, "get the size of", err);
+    bags_code code = archive_load(a, err);
     if (!code && a->base.map && a->size > 0 && a->size <= SIZE_MAX &&
         !a->base.map(a->base.user, a->file, (size_t)a->size, &map))
         a->map = (const unsigned char *)map;
@@ -1177,28 +1148,28 @@ static bags_code archive_open(
 bags_archive *bags_archive_open(
     const char *path, const bags_archive_options *options, bags_error *err) {
     bags_error ignored = {BAGS_OK, 0, ""};
-    bags_buffer memory;
     const bags_allocator *allocator = options ? options->env.allocator : NULL;
     err = err ? err : &ignored;
     if (!path || !*path) {
         bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
         return NULL;
     }
-    memset(&memory, 0, sizeof memory);
-    memory.resize = allocator ? allocator->resize : NULL;
-    memory.user = allocator ? allocator->user : NULL;
-    if (bags_buffer_reserve(&memory, sizeof(bags_archive), err))
+    size_t size = strlen(path);
+    bags_archive *a =
+        (bags_archive *)bagi_state(allocator, sizeof *a + size + 1, err);
+    if (!a)
         return NULL;
-    bags_archive *a = (bags_archive *)(void *)memory.data;
-    memset(a, 0, sizeof *a);
-    a->memory = memory;
-    a->path_memory = a->names = a->members_memory = archive_buffer(a);
+    if (allocator)
+        a->allocator = *allocator;
+    a->names = a->members_memory = bagi_buffer(allocator);
+    a->path = (const char *)memcpy(a + 1, path, size + 1);
+    a->path_size = size;
     a->base = options && options->env.io ? *options->env.io : *bags_io_local();
     a->max_members = options && options->max_members ? options->max_members
                                                      : BAGS_ARCHIVE_MAX_MEMBERS;
     if (a->max_members > SIZE_MAX / sizeof(archive_member) - 1)
         a->max_members = SIZE_MAX / sizeof(archive_member) - 1;
-    if (archive_open(a, path, err)) {
+    if (archive_open(a, err)) {
         bags_archive_close(a);
         return NULL;
     }
@@ -1211,16 +1182,14 @@ const bags_io *bags_archive_io(const bags_archive *archive) {
 }
 
 void bags_archive_close(bags_archive *archive) {
-    if (!archive)
-        return;
     bags_archive *a = archive;
-    bags_buffer memory = a->memory;
+    if (!a)
+        return;
     if (a->map)
         a->base.unmap(a->base.user, a->map, (size_t)a->size);
     if (a->file)
         a->base.close(a->base.user, a->file);
     bags_buffer_free(&a->names);
     bags_buffer_free(&a->members_memory);
-    bags_buffer_free(&a->path_memory);
-    bags_buffer_free(&memory);
+    bagi_state_close(a);
 }

@@ -21,6 +21,7 @@
  * of `memory` bytes are written to runs.bag one after the other, then merged into
  * keys.bag, which gets its name at the end. The dataset's FIELD.bag is locked meanwhile.
  */
+#define BAGI_FORMATS
 #include "formats.h"
 
 #include <errno.h>
@@ -217,16 +218,6 @@ static int entry_compare(const void *a, const void *b) {
 
 /* ---- files ---- */
 
-static bags_buffer buffer_of(const bags_env *env) {
-    bags_buffer buffer;
-    memset(&buffer, 0, sizeof buffer);
-    if (env->allocator) {
-        buffer.resize = env->allocator->resize;
-        buffer.user = env->allocator->user;
-    }
-    return buffer;
-}
-
 static const bags_io *io_of(const bags_env *env) {
     return env->io ? env->io : bags_io_local();
 }
@@ -239,16 +230,6 @@ static bags_code path_make(char out[INDEX_PATH], bags_error *err,
     const char *directory, const char *name, const char *ending) {
     int size = snprintf(out, INDEX_PATH, "%s/%s%s", directory, name, ending);
     return size < 0 || size >= INDEX_PATH ? fail_long(directory, err) : BAGS_OK;
-}
-
-static bags_code fail_system(
-    bags_error *err, int error, const char *path, const char *doing) {
-    bags_code code = error == ENOENT   ? BAGS_ERROR_MISSING
-                     : error == ENOMEM ? BAGS_ERROR_MEMORY
-                                       : BAGS_ERROR_IO;
-    bags_fail(err, code, "%.300s: cannot %s: %s", path, doing, strerror(error));
-    err->system = error;
-    return code;
 }
 
 /* The directory of a shard of the reader's dataset. */
@@ -313,7 +294,7 @@ static bags_code stamp_make(const bags_reader *reader, const bags_env *env,
                 k == 1 ? ".crc" : ".bag");
             int error = code ? 0 : stamp_file(io, file, out);
             if (error && (k == 0 || error != ENOENT))
-                code = fail_system(err, error, file, "read");
+                code = bagi_fail_system(io, error, file, "read", err);
             mix(&out->content, (uint64_t)(error == 0));
         }
     }
@@ -552,7 +533,7 @@ static bags_code merge_runs(build *b, const bag_reader *bag, run *runs,
 static bags_code write_merged(build *b, bag_writer *out, bags_error *err) {
     char path[INDEX_PATH];
     bag_reader_options options;
-    bags_buffer memory = buffer_of(&b->options->env);
+    bags_buffer memory = bagi_buffer(b->options->env.allocator);
     memset(&options, 0, sizeof options);
     options.no_mmap = true; /* which would not bound the memory that is used */
     options.env = b->options->env;
@@ -569,7 +550,7 @@ static bags_code write_merged(build *b, bag_writer *out, bags_error *err) {
         run *runs = (run *)(void *)memory.data;
         memset(runs, 0, b->runs * sizeof *runs);
         for (size_t i = 0; i < b->runs; i++)
-            runs[i].scratch = buffer_of(&b->options->env);
+            runs[i].scratch = bagi_buffer(b->options->env.allocator);
         code = merge_runs(b, bag, runs, out, err);
         for (size_t i = 0; i < b->runs; i++)
             bags_buffer_free(&runs[i].scratch);
@@ -614,7 +595,7 @@ static bags_code publish(const build *b, bags_error *err) {
             path_make(target, err, b->directory, b->field->name, endings[i]);
         int error = code ? 0 : b->io->remove(b->io->user, target);
         if (error && error != ENOENT)
-            code = fail_system(err, error, target, "remove");
+            code = bagi_fail_system(b->io, error, target, "remove", err);
         if (code)
             return code;
     }
@@ -623,10 +604,11 @@ static bags_code publish(const build *b, bags_error *err) {
         path_make(target, err, b->directory, b->field->name, endings[i]);
         int error = b->io->rename(b->io->user, source, target);
         if (error)
-            return fail_system(err, error, source, "rename");
+            return bagi_fail_system(b->io, error, source, "rename", err);
     }
     int error = b->io->sync_dir(b->io->user, b->directory);
-    return error ? fail_system(err, error, b->directory, "sync") : BAGS_OK;
+    return error ? bagi_fail_system(b->io, error, b->directory, "sync", err)
+                 : BAGS_OK;
 }
 
 /* With the lock: sort, write and publish. */
@@ -646,7 +628,7 @@ static bags_code build_locked(build *b, bags_error *err) {
         error = b->io->make_dir(b->io->user, made);
     }
     if (error)
-        return fail_system(err, error, made, "create directory");
+        return bagi_fail_system(b->io, error, made, "create directory", err);
     /* Half for the bytes of small keys, half for the array that is sorted. */
     memory = memory < 4096 ? 2048 : memory / 2;
     b->capacity = memory / sizeof(bags_view);
@@ -682,14 +664,14 @@ static bags_code build_index(build *b, bags_error *err) {
         return code;
     int error = b->io->open(b->io->user, bag, BAGS_IO_READ, &file);
     if (error)
-        return fail_system(err, error, bag, "open");
+        return bagi_fail_system(b->io, error, bag, "open", err);
     error = b->io->lock(b->io->user, file);
     if (error == EWOULDBLOCK)
         code = bags_fail(err, BAGS_ERROR_LOCKED,
             "%.300s: field \"%.200s\": another process is building its index",
             b->path, b->field->name);
     else if (error)
-        code = fail_system(err, error, bag, "lock");
+        code = bagi_fail_system(b->io, error, bag, "lock", err);
     else
         code = build_locked(b, err);
     b->io->close(b->io->user, file);
@@ -733,7 +715,7 @@ bags_code bags_index_build(const char *path, const char *field,
     b.options = options ? options : &none;
     b.io = io_of(&b.options->env);
     b.path = path;
-    b.entries = b.bytes = b.stops = buffer_of(&b.options->env);
+    b.entries = b.bytes = b.stops = bagi_buffer(b.options->env.allocator);
     reading.env = b.options->env;
     reading.no_mmap = true;
     b.reader = bags_reader_open(path, &reading, err);
@@ -798,7 +780,7 @@ static bags_code open_files(bags_index *index, const char *path,
     const bags_index_options *options, bags_error *err) {
     bag_reader_options reading;
     char directory[INDEX_PATH], bag[INDEX_PATH];
-    bags_buffer scratch = buffer_of(&options->env);
+    bags_buffer scratch = bagi_buffer(options->env.allocator);
     bags_row row;
     memset(&row, 0, sizeof row);
     memset(&reading, 0, sizeof reading);
@@ -850,12 +832,10 @@ bags_index *bags_index_open(const char *path, const bags_reader *reader,
         bags_fail(err, BAGS_ERROR_ARGUMENT, "the path or the reader is NULL");
         return NULL;
     }
-    bags_buffer memory = buffer_of(&options->env);
-    if (bags_buffer_reserve(&memory, sizeof(bags_index), err))
+    bags_index *index =
+        (bags_index *)bagi_state(options->env.allocator, sizeof *index, err);
+    if (!index)
         return NULL;
-    bags_index *index = (bags_index *)(void *)memory.data;
-    memset(index, 0, sizeof *index);
-    index->memory = memory;
     index->reader = reader;
     index->field = field;
     if (!open_files(index, path, options, err))
@@ -865,11 +845,9 @@ bags_index *bags_index_open(const char *path, const bags_reader *reader,
 }
 
 void bags_index_close(bags_index *index) {
-    if (!index)
-        return;
-    bag_reader_close(index->bag);
-    bags_buffer memory = index->memory;
-    bags_buffer_free(&memory);
+    if (index)
+        bag_reader_close(index->bag);
+    bagi_state_close(index);
 }
 
 /* Move *position to the first key that is not below `key`; with `past`, to the first

@@ -9,6 +9,7 @@
  * CRC-32: it is written after them. Numbers of more than 32 bits are in zip64's
  * fields, which are only written where they are needed. All times are 1980-01-01.
  */
+#define BAGI_FORMATS
 #include "formats.h"
 
 #include <errno.h>
@@ -52,17 +53,6 @@ typedef struct zip_writer {
 } zip_writer;
 
 /* ---- bytes ---- */
-
-static bags_code zip_fail_system(
-    zip_writer *z, int error, const char *path, const char *doing) {
-    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
-                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
-                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                                                         : BAGS_ERROR_IO;
-    bags_fail(z->err, code, "%s: cannot %s: %s", path, doing, strerror(error));
-    z->err->system = error;
-    return code;
-}
 
 /* The tables of eight bytes at once: table[k][i] is the CRC of byte i and k zeros. */
 static bags_code crc_start(zip_writer *z) {
@@ -118,7 +108,8 @@ static bags_code zip_write(
         int error =
             z->io->write_at(z->io->user, z->file, at, data, size, &done);
         if (error || done == 0 || done > size)
-            return zip_fail_system(z, error ? error : EIO, z->path, "write");
+            return bagi_fail_system(
+                z->io, error ? error : EIO, z->path, "write", z->err);
         at += done;
         data += done;
         size -= done;
@@ -134,14 +125,6 @@ static bags_code zip_append(
 }
 
 /* ---- the members ---- */
-
-/* A buffer of the caller's allocator. */
-static bags_buffer zip_buffer(const zip_writer *z) {
-    const bags_allocator *allocator = z->options.env.allocator;
-    bags_buffer buffer = {NULL, 0, allocator ? allocator->resize : NULL,
-        allocator ? allocator->user : NULL};
-    return buffer;
-}
 
 static const char *zip_name(const zip_writer *z, const zip_member *m) {
     return (const char *)z->names.data + m->name;
@@ -187,7 +170,7 @@ static bags_code zip_check_same(
     uint64_t found;
     int error = zip_identify(z, file, path, &found);
     if (error && error != ENOENT)
-        return zip_fail_system(z, error, path, "identify");
+        return bagi_fail_system(z->from, error, path, "identify", z->err);
     if (error || found != m->identity)
         return bags_fail(z->err, BAGS_ERROR_CORRUPT,
             "%s: changed while it was read: another process replaced, renamed, "
@@ -224,13 +207,14 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
     if (!error)
         error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
     if (error)
-        return zip_fail_system(z, error, path, "open");
+        return bagi_fail_system(z->from, error, path, "open", z->err);
     error = zip_identify(z, file, path, &member.identity);
     if (!error)
         error = z->from->size(z->from->user, file, &member.size);
     z->from->close(z->from->user, file);
     if (error)
-        return zip_fail_system(z, error, path, "get the size of");
+        return bagi_fail_system(
+            z->from, error, path, "get the size of", z->err);
     if (strlen(name) > NAME_MOST)
         return bags_fail(z->err, BAGS_ERROR_LIMIT,
             "%s: the name is too long for a zip file", path);
@@ -349,14 +333,14 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
     bags_code code = BAGS_OK;
     int error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
     if (error)
-        return zip_fail_system(z, error, path, "open");
+        return bagi_fail_system(z->from, error, path, "open", z->err);
     for (size_t done = 1; done > 0 && !code && read <= m->size; read += done) {
         done = 0;
         size_t part = PART - (size_t)(z->at % PART);
         error = z->from->read_at(
             z->from->user, file, read, z->part.data, part, &done);
         if (error)
-            code = zip_fail_system(z, error, path, "read");
+            code = bagi_fail_system(z->from, error, path, "read", z->err);
         crc = crc_add(z, crc, z->part.data, done);
         if (!code)
             code = zip_append(z, z->part.data, done);
@@ -480,7 +464,8 @@ static bags_code zip_check_target(zip_writer *z) {
     int error = z->io->kind(z->io->user, z->path, &kind);
     if (!error && kind != BAGS_PATH_NONE)
         error = EEXIST;
-    return error ? zip_fail_system(z, error, z->path, "create") : BAGS_OK;
+    return error ? bagi_fail_system(z->io, error, z->path, "create", z->err)
+                 : BAGS_OK;
 }
 
 /* Create the temporary file, whose name `partial` receives. */
@@ -490,7 +475,8 @@ static bags_code zip_create(zip_writer *z, char *partial, size_t size) {
         (void)snprintf(partial, size, "%s.%d.partial", z->path, i);
         error = z->io->open(z->io->user, partial, BAGS_IO_CREATE, &z->file);
     }
-    return error ? zip_fail_system(z, error, partial, "create") : BAGS_OK;
+    return error ? bagi_fail_system(z->io, error, partial, "create", z->err)
+                 : BAGS_OK;
 }
 
 /* Wait until the new name is on stable storage. */
@@ -500,13 +486,14 @@ static bags_code zip_sync_parent(zip_writer *z, char *path) {
         size--;
     path[size] = 0;
     int error = z->io->sync_dir(z->io->user, size ? path : ".");
-    return error ? zip_fail_system(z, error, size ? path : ".", "sync")
+    return error ? bagi_fail_system(
+                       z->io, error, size ? path : ".", "sync", z->err)
                  : BAGS_OK;
 }
 
 static bags_code zip_create_and_write(zip_writer *z) {
     size_t size = strlen(z->path) + 16;
-    bags_buffer memory = zip_buffer(z);
+    bags_buffer memory = bagi_buffer(z->options.env.allocator);
     if (bags_buffer_reserve(&memory, size, z->err))
         return BAGS_ERROR_MEMORY;
     char *partial = (char *)memory.data;
@@ -517,17 +504,17 @@ static bags_code zip_create_and_write(zip_writer *z) {
     int error =
         code || z->options.no_sync ? 0 : z->io->sync(z->io->user, z->file);
     if (error)
-        code = zip_fail_system(z, error, z->path, "sync");
+        code = bagi_fail_system(z->io, error, z->path, "sync", z->err);
     error = created ? z->io->close(z->io->user, z->file) : 0;
     if (error && !code)
-        code = zip_fail_system(z, error, z->path, "close");
+        code = bagi_fail_system(z->io, error, z->path, "close", z->err);
     if (!code)
         code = zip_check_all(z);
     if (!code)
         code = zip_check_target(z);
     error = code ? 0 : z->io->rename(z->io->user, partial, z->path);
     if (error)
-        code = zip_fail_system(z, error, z->path, "create");
+        code = bagi_fail_system(z->io, error, z->path, "create", z->err);
     if (code && created)
         z->io->remove(z->io->user, partial);
     if (!code && !z->options.no_sync)
@@ -552,7 +539,7 @@ bags_code bags_zip(const char *dataset, const char *path,
     z->io = z->options.env.io ? z->options.env.io : bags_io_local();
     z->from = z->options.from ? z->options.from : z->io;
     z->tables = z->part = z->names = z->members_memory = z->text =
-        zip_buffer(z);
+        bagi_buffer(z->options.env.allocator);
     bags_code code = zip_check_target(z);
     if (!code)
         code = crc_start(z);
