@@ -603,8 +603,8 @@ bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader, uint64_t start,
 typedef struct bags_mp4_writer bags_mp4_writer;
 
 /*
- * Begin a video that is made frame by frame. It grows in `buffer`, which must not
- * be used until the writer is closed.
+ * Begin a video that is made frame by frame, of at most 2 GiB. `buffer` receives it
+ * when the writer is closed.
  *
  *   height, width  of every frame, 1 to 32767. In h264 and hevc, whose usual 4:2:0
  *                  frames are even, odd sizes are stored as 4:4:4.
