@@ -151,9 +151,10 @@ def archives_are_not_written_to():
     before = pathlib.Path('a.zip').read_bytes()
     for words in (['recover', 'a.zip'], ['finalize', 'a.zip'],
                   ['checksum', 'a.zip'], ['zip', 'pets', 'a.zip/b.zip'],
+                  ['index', 'a.zip', 'n'], ['index', 'a.zip/sub', 'n'],
                   ['pack', 'manifest.jsonl', 'a.zip/more', '--spec', SPEC],
                   ['pack', 'manifest.jsonl', 'a.zip', '--spec', SPEC]):
-        refuse(*words, says='a.zip')
+        refuse(*words, says=('a.zip', 'archive is only read'))
     assert pathlib.Path('a.zip').read_bytes() == before
 
 
