@@ -20,6 +20,10 @@
  * Building is an external merge sort in the directory index/FIELD.partial: sorted runs
  * of `memory` bytes are written to runs.bag one after the other, then merged into
  * keys.bag, which gets its name at the end. The dataset's FIELD.bag is locked meanwhile.
+ *
+ * Two jobs share the file because both need its first half, keys and places: to sort
+ * in bounded memory, and to find. A third of it is what recognizes a dataset that has
+ * changed and reports each failure of the system.
  */
 #define BAGI_FORMATS
 #include "formats.h"
