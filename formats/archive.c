@@ -90,11 +90,11 @@ typedef struct archive_file {
 
 /* ---- errors ---- */
 
-/* A fault of the archive itself. */
-static bags_code fail_archive(const bags_archive *a, bags_code code,
-    const char *why, uint64_t offset, bags_error *err) {
-    return bags_fail(
-        err, code, "%s: %s (at byte %" PRIu64 ")", a->path, why, offset);
+/* The archive itself is damaged at an offset. */
+static bags_code fail_archive(
+    const bags_archive *a, const char *why, uint64_t offset, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: %s (at byte %" PRIu64 ")",
+        a->path, why, offset);
 }
 
 static bags_code fail_member(const bags_archive *a, bags_code code,
@@ -362,13 +362,12 @@ static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
     if (wide) {
         end -= more;
         if (!is_marked(wide, 6, 6) || load64(wide + 4) != END64_SIZE - 12)
-            return fail_archive(
-                a, BAGS_ERROR_CORRUPT, "no zip64 record", end, err);
+            return fail_archive(a, "no zip64 record", end, err);
         if ((length != 0xFFFF && length != load64(wide + 32)) ||
             (size != UINT32_MAX && size != load64(wide + 40)) ||
             (offset != UINT32_MAX && offset != load64(wide + 48)))
-            return fail_archive(a, BAGS_ERROR_CORRUPT,
-                "the two records at the end differ", end, err);
+            return fail_archive(
+                a, "the two records at the end differ", end, err);
         disks = load32(wide + 16) | load32(wide + 20) |
                 load32(wide + END64_SIZE + 4) |
                 (load32(wide + END64_SIZE + 16) > 1);
@@ -378,14 +377,13 @@ static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
         offset = load64(wide + 48);
     }
     if (disks != 0 || here != length)
-        return fail_archive(a, BAGS_ERROR_VALUE,
-            "a part of a zip file on several disks", end, err);
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%s: a part of a zip file on several disks", a->path);
     if (size > end || offset > end - size)
-        return fail_archive(a, BAGS_ERROR_CORRUPT,
-            "the zip file's directory is outside", end, err);
+        return fail_archive(a, "the zip file's directory is outside", end, err);
     if (length > size / ENTRY_SIZE)
-        return fail_archive(a, BAGS_ERROR_CORRUPT,
-            "more members than fit into the directory", end, err);
+        return fail_archive(
+            a, "more members than fit into the directory", end, err);
     out->start = end - size;
     out->stop = end;
     out->shift = out->start - offset;
@@ -481,11 +479,9 @@ static bags_code zip_locate(const bags_archive *a, archive_window *w,
         return code;
     uint64_t packed = load32(p + 18), size = load32(p + 22);
     uint64_t *wide[2] = {&size, &packed};
-    bags_buffer memory = bagi_buffer(&a->allocator);
-    if (bags_buffer_reserve(&memory, name_size + 1, err))
-        return BAGS_ERROR_MEMORY;
-    char *name = (char *)memory.data;
-    if (name_clean(name, &name_size, (const char *)p + LOCAL_SIZE, name_size) ||
+    /* The window is this function's to change. */
+    char *name = (char *)w->buffer.data + (m->offset - w->start) + LOCAL_SIZE;
+    if (name_clean(name, &name_size, name, name_size) ||
         name_order(m, name, name_size, 0))
         why = "another name in its local header";
     else if ((load16(p + 6) & 1) || load16(p + 8) != 0 ||
@@ -493,7 +489,6 @@ static bags_code zip_locate(const bags_archive *a, archive_window *w,
              (size != m->size && !(later && size == 0)) ||
              (packed != m->size && !(later && packed == 0)))
         why = "its local header contradicts the directory";
-    bags_buffer_free(&memory);
     if (why)
         return fail_corrupt(a, m, why, err);
     m->offset += all;
@@ -534,14 +529,14 @@ static bags_code zip_read(bags_archive *a, archive_window *w, uint64_t end,
             code = archive_bytes(a, w, at, size, &p, err);
         if (fits && !code) {
             if (!is_marked(p, 1, 2))
-                return fail_archive(a, BAGS_ERROR_CORRUPT,
-                    "an invalid entry in the zip file's directory", at, err);
+                return fail_archive(
+                    a, "an invalid entry in the zip file's directory", at, err);
             size += load16(p + 28) + load16(p + 30) + load16(p + 32);
             fits = directory.stop - at >= size;
         }
         if (!fits)
-            return fail_archive(a, BAGS_ERROR_CORRUPT,
-                "the zip file's directory is truncated", at, err);
+            return fail_archive(
+                a, "the zip file's directory is truncated", at, err);
         if (!code)
             code = archive_bytes(a, w, at, size, &p, err);
         if (!code)
@@ -549,8 +544,8 @@ static bags_code zip_read(bags_archive *a, archive_window *w, uint64_t end,
         at += size;
     }
     if (!code && at != directory.stop)
-        return fail_archive(a, BAGS_ERROR_CORRUPT,
-            "bytes after the last entry of the directory", at, err);
+        return fail_archive(
+            a, "bytes after the last entry of the directory", at, err);
     return code;
 }
 
@@ -563,11 +558,6 @@ typedef struct tar_next {
     uint64_t size;
     bool has_size, any;
 } tar_next;
-
-static bags_code tar_fail(
-    const bags_archive *a, uint64_t offset, const char *why, bags_error *err) {
-    return fail_archive(a, BAGS_ERROR_CORRUPT, why, offset, err);
-}
 
 /* A number of a header: octal digits, or base 256 if the first bit is set. */
 static bool tar_number(const unsigned char *p, size_t size, uint64_t *out) {
@@ -651,21 +641,22 @@ static bags_code tar_pax(const bags_archive *a, uint64_t offset,
                 key, '=', (size_t)record - (size_t)(key - p));
         stop = value ? p + record : end;
         if (!value || *key++ != ' ' || value < key || stop[-1] != '\n')
-            return tar_fail(a, offset, "an invalid pax header", err);
+            return fail_archive(a, "an invalid pax header", offset, err);
         bool is_path = is_text(key, value, "path");
         bool is_size = is_text(key, value, "size");
         if (value - key > 10 && is_text(key, key + 10, "GNU.sparse"))
-            return fail_archive(a, BAGS_ERROR_VALUE,
-                "a sparse member; write the archive without --sparse", offset,
-                err);
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "%s: a sparse member (at byte %" PRIu64
+                "); write the archive without --sparse",
+                a->path, offset);
         if ((is_path || is_size) && global)
-            return tar_fail(a, offset, "a global name or size", err);
+            return fail_archive(a, "a global name or size", offset, err);
         value++;
         if (is_path &&
             tar_keep_name(next, value, (size_t)(stop - 1 - value), err))
             return BAGS_ERROR_MEMORY;
         if (is_size && parse_decimal(value, stop, &next->size) != stop - 1)
-            return tar_fail(a, offset, "an invalid pax header", err);
+            return fail_archive(a, "an invalid pax header", offset, err);
         next->has_size = next->has_size || is_size;
     }
     return BAGS_OK;
@@ -749,10 +740,10 @@ static bags_code tar_check_end(
     uint64_t rest = a->size - at;
     const unsigned char *p;
     if (rest > FILLING_MOST)
-        return tar_fail(a, at, "too many bytes after its end", err);
+        return fail_archive(a, "too many bytes after its end", at, err);
     bags_code code = archive_bytes(a, w, at, (size_t)rest, &p, err);
     if (!code && !is_zero(p, (size_t)rest))
-        code = tar_fail(a, at, "bytes after its end", err);
+        code = fail_archive(a, "bytes after its end", at, err);
     return code;
 }
 
@@ -771,15 +762,15 @@ static bags_code tar_read(
             break;
         if (!fits || !tar_is_header(p))
             return at == 0 ? fail_unknown(a, w, err)
-                           : tar_fail(a, at,
+                           : fail_archive(a,
                                  fits ? "a damaged tar header"
                                       : "the tar file is truncated: no end",
-                                 err);
+                                 at, err);
         char type = (char)p[156];
         bool about_next = type == 'L' || type == 'K' || type == 'x' ||
                           type == 'g' || type == 'V';
         if (!tar_number(p + 124, 12, &size))
-            return tar_fail(a, at, "an invalid size in a tar header", err);
+            return fail_archive(a, "an invalid size in a tar header", at, err);
         if (next->has_size && !about_next)
             size = next->size;
         at += BLOCK;
@@ -788,7 +779,7 @@ static bags_code tar_read(
             next->name_size = 0;
             next->has_size = false;
         } else if (size > a->size - at || size > PAX_MOST) {
-            return tar_fail(a, at, "a tar header that is too large", err);
+            return fail_archive(a, "a tar header that is too large", at, err);
         } else {
             code = archive_bytes(a, w, at, (size_t)size, &p, err);
         }
@@ -801,57 +792,56 @@ static bags_code tar_read(
         next->any = about_next && type != 'g' && type != 'V';
     }
     if (next->any)
-        return tar_fail(a, at, "a tar header without its member", err);
+        return fail_archive(a, "a tar header without its member", at, err);
     return tar_check_end(a, w, at, err);
 }
 
 /* ---- hooks ---- */
 
-/* What a path names. Free the memory with bags_buffer_free. */
+/* What a path names. */
 typedef struct archive_path {
-    bags_buffer memory;
-    const char *name; /* what follows the archive in the path */
-    size_t size;
     bags_path_kind kind;
-    size_t first; /* of a directory: its first member */
-    const archive_member *member;
+    const archive_member *member; /* of a file */
+    size_t first;                 /* of a directory: its first member, */
+    const char *name;             /* which starts with the directory's name, */
+    size_t size;                  /* 0: the archive itself */
 } archive_path;
 
 /* Find a path. Returns 0, or an errno value. */
 static int archive_look_up(
     const bags_archive *a, const char *path, archive_path *out) {
     size_t length = strlen(path), size = a->path_size;
+    bags_buffer memory = bagi_buffer(&a->allocator);
     memset(out, 0, sizeof *out);
-    out->memory = bagi_buffer(&a->allocator);
     if (length < size || memcmp(path, a->path, size) != 0 ||
         (length > size && !IS_SLASH(path[size])))
         return 0;
     while (IS_SLASH(path[size]))
         size++;
-    if (bags_buffer_reserve(&out->memory, length - size + 1, NULL))
+    if (bags_buffer_reserve(&memory, length - size + 1, NULL))
         return ENOMEM;
-    char *name = (char *)out->memory.data;
+    char *name = (char *)memory.data;
     for (size_t i = size; i <= length; i++)
         name[i - size] = IS_SLASH(path[i]) ? '/' : path[i];
-    if (name_clean(name, &out->size, name, length - size))
-        return 0;
-    out->name = name;
-    out->first = out->size ? archive_search(a, name, out->size, '/') : 0;
-    size_t i = archive_search(a, name, out->size, 0);
-    if (out->size == 0 || is_below(a, out->first, name, out->size)) {
-        out->kind = BAGS_PATH_DIRECTORY;
-    } else if (i < a->length &&
-               !name_order(&a->members[i], name, out->size, 0)) {
-        out->kind = BAGS_PATH_FILE;
-        out->member = &a->members[i];
+    if (!name_clean(name, &out->size, name, length - size)) {
+        size_t i = archive_search(a, name, out->size, 0);
+        out->first = out->size ? archive_search(a, name, out->size, '/') : 0;
+        if (out->size == 0 || is_below(a, out->first, name, out->size)) {
+            out->kind = BAGS_PATH_DIRECTORY;
+            out->name = out->size ? a->members[out->first].name.text : "";
+        } else if (i < a->length &&
+                   !name_order(&a->members[i], name, out->size, 0)) {
+            out->kind = BAGS_PATH_FILE;
+            out->member = &a->members[i];
+        }
     }
+    bags_buffer_free(&memory);
     return 0;
 }
 
 static int hook_kind(void *user, const char *path, bags_path_kind *kind) {
     archive_path at;
     int error = archive_look_up((const bags_archive *)user, path, &at);
-    bags_buffer_free(&at.memory);
     if (!error)
         *kind = at.kind;
     return error;
@@ -887,7 +877,6 @@ static int hook_list(void *user, const char *path,
         error = each(each_user, (const char *)child.data);
     }
     bags_buffer_free(&child);
-    bags_buffer_free(&at.memory);
     return error;
 }
 
@@ -904,7 +893,6 @@ static void hook_expect(void *user, const char *path) {
     archive_path at;
     if (!archive_look_up(a, path, &at) && at.member)
         member_expect(a, at.member);
-    bags_buffer_free(&at.memory);
 }
 
 static int hook_close(void *user, void *file) {
@@ -936,7 +924,6 @@ static int hook_open(void *user, const char *path, int mode, void **file) {
     if (mode != BAGS_IO_READ)
         return EROFS;
     int error = archive_look_up(a, path, &at);
-    bags_buffer_free(&at.memory);
     if (!error && at.kind != BAGS_PATH_FILE)
         error = at.kind == BAGS_PATH_NONE ? ENOENT : EISDIR;
     if (!error)
@@ -1009,7 +996,6 @@ static void hook_explain(
     bags_error err;
     *text = 0;
     int failed = archive_look_up(a, path, &at);
-    bags_buffer_free(&at.memory);
     if (!failed && at.member && !at.member->located && error == EBADMSG) {
         archive_member member = *at.member;
         if (archive_locate(a, &member, &err))
