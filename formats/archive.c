@@ -45,7 +45,7 @@
  * bags_zip fills up to a page; its end, where a Bag has its table. */
 #define SOON_END ((uint64_t)1 << 20)
 #define SOON_START ((size_t)4096 + BLOCK)
-#define SOON_TABLE ((uint64_t)16 << 10)
+#define SOON_TABLE ((uint64_t)4 << 10)
 
 /* Windows accepts both slashes. */
 #ifdef _WIN32

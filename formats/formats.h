@@ -792,7 +792,7 @@ typedef struct bags_archive_options {
  * this map. Otherwise it is read with many small reads; hooks for files that are far
  * away should keep what they read, as http.c does. What will be read is announced with
  * read_many: the last MiB, the directory, and of each member that is opened its header
- * and its last 16 KiB.
+ * and its last 4 KiB.
  *
  * Returns the archive, to be closed with bags_archive_close after the readers that
  * use it, or NULL:
