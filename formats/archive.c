@@ -479,7 +479,7 @@ static bags_code zip_locate(const bags_archive *a, archive_window *w,
         return code;
     uint64_t packed = load32(p + 18), size = load32(p + 22);
     uint64_t *wide[2] = {&size, &packed};
-    /* The window is this function's to change. */
+    /* The bytes are a copy, which may be changed. */
     char *name = (char *)w->buffer.data + (m->offset - w->start) + LOCAL_SIZE;
     if (name_clean(name, &name_size, name, name_size) ||
         name_order(m, name, name_size, 0))

@@ -12,7 +12,7 @@
  * its own key; a number is 8 big-endian bytes, with the sign inverted (of negative
  * floats, all bits).
  *
- * `content` and `times` tell whether the dataset is the one that was indexed. They are
+ * `content` and `times` indicate whether the dataset is the one that was indexed: they are
  * hashes of the sizes and last bytes (where tables and checksums end), and of the
  * times, of FIELD.bag, FIELD.crc and refs.bag of every shard; times is 0 where files
  * have none. When the index is opened, some of its keys are compared, too.
