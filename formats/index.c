@@ -12,10 +12,10 @@
  * its own key; a number is 8 big-endian bytes, with the sign inverted (of negative
  * floats, all bits).
  *
- * `content` and `times` indicate whether the dataset is the one that was indexed: they are
- * hashes of the sizes and last bytes (where tables and checksums end), and of the
- * times, of FIELD.bag, FIELD.crc and refs.bag of every shard; times is 0 where files
- * have none. When the index is opened, some of its keys are compared, too.
+ * `content` and `times` indicate whether the dataset is the one that was indexed:
+ * they are hashes of the sizes and last bytes (where tables and checksums end), and of
+ * the times, of FIELD.bag, FIELD.crc and refs.bag of every shard; times is 0 where
+ * files have none. When the index is opened, some of its keys are compared, too.
  *
  * Building is an external merge sort in the directory index/FIELD.partial: sorted runs
  * of `memory` bytes are written to runs.bag one after the other, then merged into
@@ -470,19 +470,22 @@ typedef struct run {
 
 static bags_code run_next(
     run *r, const bag_reader *bag, uint64_t chunk, bags_error *err) {
+    static const char changed[] = "another process changed a sorted run";
     if (r->at == r->range.length) {
         uint64_t stop = r->stop - r->next < chunk ? r->stop : r->next + chunk;
         bags_code code = bag_reader_get_range(
             bag, r->next, stop, &r->scratch, &r->range, err);
         if (code)
             return code;
+        if (r->range.length != stop - r->next)
+            return bags_fail(err, BAGS_ERROR_CORRUPT, "%s", changed);
         r->next = stop;
         r->at = 0;
     }
     r->entry = bags_range_get(&r->range, r->at);
     r->at += r->entry.data != NULL;
     if (r->entry.data && r->entry.size < INDEX_NUMBER)
-        return bags_fail(err, BAGS_ERROR_CORRUPT, "a sorted run was changed");
+        return bags_fail(err, BAGS_ERROR_CORRUPT, "%s", changed);
     return BAGS_OK;
 }
 
