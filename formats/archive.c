@@ -1073,7 +1073,7 @@ static void archive_set_hooks(bags_archive *a) {
 static bags_code zip_find_end(const bags_archive *a, archive_window *w,
     uint64_t *end, bool *is_zip, bags_error *err) {
     size_t most = END_SIZE + COMMENT_MOST;
-    const unsigned char *p;
+    const unsigned char *p = NULL;
     most = a->size < most ? (size_t)a->size : most;
     bags_code code = archive_bytes(a, w, a->size - most, most, &p, err);
     *is_zip = false;

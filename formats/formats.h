@@ -689,8 +689,8 @@ typedef struct bags_index_options {
  *   There is then no index, or still the former one.
  *
  * Threads: any. Memory: `memory`, and 200 bytes and a key for each time that the keys
- * fill it. Cost: reads the field once; sorts; writes the keys once, or twice if they are
- * larger than `memory`.
+ * fill it. Cost: reads the field once; sorts; writes the keys once, or twice if they
+ * are larger than `memory`.
  */
 bags_code bags_index_build(const char *path, const char *field,
     const bags_index_options *options, bags_error *err);
@@ -843,11 +843,12 @@ typedef struct bags_zip_options {
  * Write a finished dataset as a zip file, which must not exist. (One that another
  * process creates in the last moment is replaced.)
  *
- * It contains the files of the dataset (spec.json, the Bags, .crc, .idx and the mark of
- * bags_finalize; no indexes), under their names in its directory, without compression. Every Bag starts at a multiple
- * of 4,096 bytes. Files of 64 KiB or more are first, then smaller ones, then those
- * named spec.json, each in the order of the shards: what a remote reader needs first is
- * near the end. One dataset always makes the same bytes.
+ * It contains the files of the dataset (spec.json, the Bags, .crc, .idx and the mark
+ * of bags_finalize; no indexes) under their names in its directory, without
+ * compression. Every Bag starts at a multiple of 4,096 bytes. Files of 64 KiB or more
+ * are first, then smaller ones, then those named spec.json, each in the order of the
+ * shards: what a remote reader needs first is near the end. One dataset always makes
+ * the same bytes.
  *
  * It is written as PATH.N.partial, and renamed when it is complete. After a failure
  * that file is removed; one that a killed process left is in nobody's way, and may be

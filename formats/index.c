@@ -19,7 +19,8 @@
  *
  * Building is an external merge sort in the directory index/FIELD.partial: sorted runs
  * of `memory` bytes are written to runs.bag one after the other, then merged into
- * keys.bag, which gets its name at the end. The dataset's FIELD.bag is locked meanwhile.
+ * keys.bag, which gets its name at the end. Meanwhile, the dataset's FIELD.bag is
+ * locked.
  *
  * Two jobs share the file because both need its first half, keys and places: to sort
  * in bounded memory, and to find. A third of it is what recognizes a dataset that has
@@ -440,7 +441,7 @@ static bags_code read_keys(build *b, bags_error *err) {
             unsigned char number[INDEX_NUMBER];
             bags_error why;
             bags_value value;
-            bags_view key;
+            bags_view key = {NULL, 0};
             bytes += bags_row_bytes(&row, 0, j).size;
             code = bags_row_value(&row, 0, j, NULL, &value, err);
             if (!code && key_make(&b->type, &value, number, &key, &why))
