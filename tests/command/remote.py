@@ -460,21 +460,6 @@ def a_zip_file_on_a_server_is_read_in_place(how):
                env=_environment(server))
 
 
-def the_first_datapoint_of_a_zip_takes_four_requests():
-    rows = [{'n': i, 'data': {'base64': 'AAAA' * 10000}} for i in range(100)]
-    harness.pack(rows, 'n=int(4),data=bytes', 'ds')
-    os.mkdir('site')
-    run('zip', 'ds', 'site/ds.zip', '--no-sync')
-    assert pathlib.Path('site/ds.zip').stat().st_size > 2 << 20
-    with Server('site') as server:
-        for index in '0', '57':
-            before = len(server.log)
-            row = run('get', server.url + '/ds.zip', index,
-                      env=_environment(server)).json
-            assert row['n'] == int(index) and row['data']['bytes'] == 30000
-            assert len(server.log) - before <= 4
-
-
 def a_zip_is_made_of_a_dataset_on_a_server():
     rows = [{'n': i, 'data': {'base64': 'AAAA' * 10000}} for i in range(40)]
     harness.pack(rows, 'n=int(4),data=bytes', 'site/ds', '--shard-length', '20')
@@ -498,6 +483,21 @@ def a_zip_of_shards_takes_few_requests():
                 env=_environment(server))
             assert len(server.log) - before <= most, len(server.log) - before
         assert server.sent < 4 << 20, server.sent
+
+
+def the_first_datapoint_of_a_zip_takes_four_requests():
+    rows = [{'n': i, 'data': {'base64': 'AAAA' * 10000}} for i in range(100)]
+    harness.pack(rows, 'n=int(4),data=bytes', 'ds')
+    os.mkdir('site')
+    run('zip', 'ds', 'site/ds.zip', '--no-sync')
+    assert pathlib.Path('site/ds.zip').stat().st_size > 2 << 20
+    with Server('site') as server:
+        for index in '0', '57':
+            before = len(server.log)
+            row = run('get', server.url + '/ds.zip', index,
+                      env=_environment(server)).json
+            assert row['n'] == int(index) and row['data']['bytes'] == 30000
+            assert len(server.log) - before <= 4
 
 
 if not _is_linked():
