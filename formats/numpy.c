@@ -20,6 +20,9 @@
  * It reads versions 1 to 3 in any byte order and axis order, and writes the
  * bytes that numpy.save of NumPy 1.24 writes. It rejects arrays of Python
  * objects, headers above 1 MiB, and a size that contradicts the header.
+ *
+ * Half of the lines parse the header, since NumPy writes structures, dates and names as
+ * Python's literals. No C library reads these.
  */
 #include "formats.h"
 
