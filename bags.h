@@ -1489,6 +1489,8 @@ typedef struct bags_shard {
     uint64_t number; /* the shard's name as a number; 0 if unsharded */
     uint64_t start;  /* the index of its first datapoint */
     uint64_t length; /* its number of datapoints */
+    unsigned digits; /* of the shard's name, leading zeros included; 0 if
+                        unsharded */
     bool unfinished; /* only with BAGS_UNFINISHED_READ */
 } bags_shard;
 
@@ -10293,8 +10295,7 @@ BAGS_API bags_code bags_recover(const char *path,
 
 /* What a reader needs of a shard besides bags_shard. */
 typedef struct bagi_shard {
-    unsigned digits; /* of its name */
-    bool split;      /* no refs.bag */
+    bool split; /* no refs.bag */
     bagi_record record;
     void **bags; /* one bag_reader per field, then refs; NULL: not used yet.
                         Of an unfinished shard they are opened with the reader;
@@ -10320,7 +10321,7 @@ struct bags_reader {
 static bags_code bagi_reader_dir(
     const bags_reader *reader, size_t shard, bagi_dir *dir, bags_error *err) {
     bagi_name name = {
-        reader->shards[shard].number, reader->parts[shard].digits};
+        reader->shards[shard].number, reader->shards[shard].digits};
     char *path = reader->sharded
                      ? bagi_shard_path(&reader->env, reader->path, name, err)
                      : bagi_copy_text(&reader->env.memory, reader->path,
@@ -10591,7 +10592,7 @@ static bags_code bagi_opening_shard(
         return code;
     if (opening->names) {
         shard.number = opening->names->names[index].number;
-        part.digits = opening->names->names[index].digits;
+        shard.digits = opening->names->names[index].digits;
     }
     if (found) {
         code = bagi_opening_add(opening, &shard, &part);

@@ -10,14 +10,19 @@
  *           The headers are read once, when the archive is opened.
  *
  * Both become one array of members, sorted by name. A directory is every name up to
- * a slash, so that those which the archive does not list exist, too.
+ * a slash, so that those which the archive does not list exist, too. A zip's local
+ * header is checked when its member is opened. Nothing of an open archive changes, so
+ * threads need no locks.
  *
- * If the hooks below can map, everything is checked when the archive is opened, and
- * a member is mapped by adding its offset. Otherwise each request is expensive: the
- * end of the archive is kept, and the local header of a member is only read when it
- * is opened, together with what follows it and with its end, where a Bag has its
- * table. Nothing of an open archive changes, so threads need no locks.
+ * Where the hooks below can map, a member is mapped by adding its offset. Where they
+ * are far away, what will be read soon is announced to them (read_many without a
+ * buffer), and they keep it.
+ *
+ * It is larger than most parts because two formats with three extensions (zip64, pax,
+ * GNU) are parsed, none of which may lead outside the archive. About a third of the
+ * lines state what is wrong with an archive.
  */
+#define BAGI_FORMATS
 #include "formats.h"
 
 #include <errno.h>
@@ -31,16 +36,16 @@
 #define ENTRY_SIZE 46       /* an entry of the directory */
 #define END_SIZE 22         /* the record at the end */
 #define END64_SIZE 56       /* the same of zip64 */
-#define LOCATOR_SIZE 20     /* precedes END; finds END64 */
+#define LOCATOR_SIZE 20     /* is between END64 and END */
 #define COMMENT_MOST 0xFFFF /* after END */
 #define NAME_MOST 0xFFFF
 #define PAX_MOST ((uint64_t)1 << 20)     /* bytes of one pax header */
 #define FILLING_MOST ((uint64_t)1 << 20) /* of zeros after a tar's end */
-#define STEP ((size_t)64 << 10)          /* bytes of a directory per read */
-/* Of a remote member: its header, which bags_zip fills up to a page; its end. */
-#define HEAD ((size_t)4096 + 512)
-#define LAST ((size_t)16 << 10)
-#define TAIL ((size_t)1 << 20) /* bytes at the end of a remote archive */
+/* What is announced: the end of an archive; the start of a member, whose header
+ * bags_zip fills up to a page; its end, where a Bag has its table. */
+#define SOON_END ((uint64_t)1 << 20)
+#define SOON_START ((size_t)4096 + BLOCK)
+#define SOON_TABLE ((uint64_t)4 << 10)
 
 /* Windows accepts both slashes. */
 #ifdef _WIN32
@@ -62,18 +67,11 @@ typedef struct archive_member {
     uint64_t stop; /* all of it is below this offset */
 } archive_member;
 
-/* Bytes of the archive that are in memory. */
-typedef struct archive_window {
-    bags_buffer buffer;
-    uint64_t start;
-    size_t size;
-    size_t step; /* bytes per read */
-} archive_window;
-
 struct bags_archive {
     bags_buffer memory; /* of this struct */
-    bags_buffer path_memory, names, members_memory;
-    const char *path;
+    bags_allocator allocator;
+    bags_buffer names, members_memory;
+    const char *path; /* follows this struct */
     size_t path_size;
     size_t names_size;
     archive_member *members;
@@ -82,24 +80,36 @@ struct bags_archive {
     void *file;
     uint64_t size;
     const unsigned char *map; /* or NULL */
-    archive_window tail;      /* of a remote archive; otherwise empty */
 };
 
 /* An open member. */
 typedef struct archive_file {
     bags_buffer memory; /* of this struct */
-    bags_archive *archive;
     archive_member member;
-    archive_window head, tail; /* of a remote archive */
 } archive_file;
 
-/* ---- bytes ---- */
+/* ---- errors ---- */
 
-/* A buffer of the caller's allocator. */
-static bags_buffer archive_buffer(const bags_archive *a) {
-    bags_buffer buffer = {NULL, 0, a->memory.resize, a->memory.user};
-    return buffer;
+/* The archive itself is damaged at an offset. */
+static bags_code fail_archive(
+    const bags_archive *a, const char *why, uint64_t offset, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: %s (at byte %" PRIu64 ")",
+        a->path, why, offset);
 }
+
+static bags_code fail_member(const bags_archive *a, bags_code code,
+    const void *name, size_t size, const char *why, bags_error *err) {
+    return bags_fail(err, code, "%s: member \"%.*s\": %s", a->path,
+        size > 300 ? 300 : (int)size, (const char *)name, why);
+}
+
+static bags_code fail_corrupt(const bags_archive *a, const archive_member *m,
+    const char *why, bags_error *err) {
+    return fail_member(
+        a, BAGS_ERROR_CORRUPT, m->name.text, m->name_size, why, err);
+}
+
+/* ---- bytes ---- */
 
 static uint32_t load16(const unsigned char *p) {
     return (uint32_t)(p[0] | p[1] << 8);
@@ -117,87 +127,51 @@ static bool is_marked(const unsigned char *p, unsigned a, unsigned b) {
     return p[0] == 'P' && p[1] == 'K' && p[2] == a && p[3] == b;
 }
 
-static bags_code archive_fail_system(
-    const bags_archive *a, int error, const char *doing, bags_error *err) {
-    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
-                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                                                         : BAGS_ERROR_IO;
-    char why[512] = "";
-    if (a->base.explain)
-        a->base.explain(a->base.user, a->path, error, why, sizeof why);
-    bags_fail(err, code, "%s: cannot %s: %s", a->path, doing,
-        *why             ? why
-        : error == ENXIO ? "not a regular file"
-                         : strerror(error));
-    err->system = error;
-    return code;
-}
-
-static bags_code archive_fail_member(const bags_archive *a, bags_code code,
-    const void *name, size_t size, const char *why, bags_error *err) {
-    return bags_fail(err, code, "%s: member \"%.*s\": %s", a->path,
-        size > 300 ? 300 : (int)size, (const char *)name, why);
-}
-
-static bags_code archive_fail_corrupt(const bags_archive *a,
-    const archive_member *m, const char *why, bags_error *err) {
-    return archive_fail_member(
-        a, BAGS_ERROR_CORRUPT, m->name.text, m->name_size, why, err);
-}
-
-static bool window_has(const archive_window *w, uint64_t offset, size_t size) {
-    return offset >= w->start && size <= w->size &&
-           offset - w->start <= w->size - size;
-}
-
-/* Read bytes of the archive completely. */
-static bags_code archive_read(const bags_archive *a, uint64_t offset,
-    void *data, size_t size, bags_error *err) {
-    unsigned char *to = (unsigned char *)data;
-    while (size > 0) {
-        size_t done = 0;
-        int error =
-            a->base.read_at(a->base.user, a->file, offset, to, size, &done);
-        if (error)
-            return archive_fail_system(a, error, "read", err);
-        if (done == 0 || done > size)
-            return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: truncated while open (%" PRIu64 " bytes, was %" PRIu64 ")",
-                a->path, offset, a->size);
-        to += done;
-        offset += done;
-        size -= done;
-    }
-    return BAGS_OK;
-}
+/* Bytes of the archive that are in memory. */
+typedef struct archive_window {
+    bags_buffer buffer;
+    uint64_t start;
+    size_t size;
+    size_t step; /* bytes per read */
+} archive_window;
 
 /* View a part of the archive, which the caller knows to be within it, until the next
  * call with this window. */
 static bags_code archive_bytes(const bags_archive *a, archive_window *w,
     uint64_t offset, size_t size, const unsigned char **out, bags_error *err) {
-    static const unsigned char nothing[1] = {0};
-    *out = nothing;
-    if (size == 0)
-        return BAGS_OK;
-    if (window_has(&a->tail, offset, size)) {
-        *out = a->tail.buffer.data + (offset - a->tail.start);
-        return BAGS_OK;
-    }
-    if (!window_has(w, offset, size)) {
-        uint64_t rest = a->size - offset;
-        size_t part = size > w->step ? size : w->step;
+    uint64_t rest = a->size - offset;
+    if (offset < w->start || offset - w->start > w->size ||
+        w->size - (size_t)(offset - w->start) < size || !w->buffer.data) {
+        size_t part = size > w->step ? size : w->step, done;
         part = part > rest ? (size_t)rest : part;
         w->size = 0;
-        bags_code code = bags_buffer_reserve(&w->buffer, part, err);
-        if (!code)
-            code = archive_read(a, offset, w->buffer.data, part, err);
-        if (code)
-            return code;
         w->start = offset;
-        w->size = part;
+        if (bags_buffer_reserve(&w->buffer, part + 1, err))
+            return BAGS_ERROR_MEMORY;
+        for (; w->size < part; w->size += done) {
+            done = 0;
+            int error = a->base.read_at(a->base.user, a->file, offset + w->size,
+                w->buffer.data + w->size, part - w->size, &done);
+            if (error)
+                return bagi_fail_system(&a->base, error, a->path, "read", err);
+            if (done == 0 || done > part - w->size)
+                return bags_fail(err, BAGS_ERROR_CORRUPT,
+                    "%s: truncated while open (%" PRIu64 " bytes, was %" PRIu64
+                    ")",
+                    a->path, offset + w->size, a->size);
+        }
     }
     *out = w->buffer.data + (offset - w->start);
     return BAGS_OK;
+}
+
+/* Start to read what will be needed, if the hooks can do that. */
+static void archive_expect(
+    const bags_archive *a, uint64_t offset, uint64_t size) {
+    bags_io_read read = {NULL, offset, NULL, (size_t)size, 0};
+    read.file = a->file;
+    if (a->base.read_many && !a->base.map && size <= SIZE_MAX)
+        a->base.read_many(a->base.user, &read, 1);
 }
 
 /* ---- members ---- */
@@ -239,7 +213,7 @@ static const char *name_clean(
     return NULL;
 }
 
-/* What the formats state about a member. */
+/* What a format states about a member. */
 typedef struct archive_found {
     const char *name;
     size_t name_size;
@@ -277,8 +251,7 @@ static bags_code archive_add(
         code = BAGS_ERROR_VALUE;
     }
     if (why)
-        return archive_fail_member(
-            a, code, found->name, found->name_size, why, err);
+        return fail_member(a, code, found->name, found->name_size, why, err);
     if (found->directory && size > 0)
         name[size++] = '/';
     archive_member member;
@@ -289,7 +262,7 @@ static bags_code archive_add(
     member.located = found->located;
     member.offset = found->offset;
     member.size = found->size;
-    member.stop = a->size;
+    member.stop = found->offset + found->size;
     memcpy(a->members_memory.data + (size_t)a->length++ * one, &member, one);
     a->names_size += size;
     return BAGS_OK;
@@ -344,16 +317,7 @@ static bool is_below(
            !memcmp(m->name.text, name, size);
 }
 
-/* The member of this name, or NULL. */
-static const archive_member *archive_find(
-    const bags_archive *a, const char *name, size_t size) {
-    size_t i = archive_search(a, name, size, 0);
-    return i < a->length && !name_order(&a->members[i], name, size, 0)
-               ? &a->members[i]
-               : NULL;
-}
-
-/* The members are complete: sort them, and refuse duplicate names. */
+/* All members were added: sort them, and refuse duplicate names. */
 static bags_code archive_sort(bags_archive *a, bags_error *err) {
     size_t length = (size_t)a->length;
     if (length > 0)
@@ -363,11 +327,10 @@ static bags_code archive_sort(bags_archive *a, bags_error *err) {
         if (m->error == EISDIR)
             continue;
         if (i > 0 && !member_name_order(m - 1, m))
-            return archive_fail_corrupt(a, m, "duplicate", err);
+            return fail_corrupt(a, m, "duplicate", err);
         if (is_below(a, archive_search(a, m->name.text, m->name_size, '/'),
                 m->name.text, m->name_size))
-            return archive_fail_corrupt(
-                a, m, "both a file and a directory", err);
+            return fail_corrupt(a, m, "both a file and a directory", err);
     }
     return BAGS_OK;
 }
@@ -380,75 +343,49 @@ typedef struct zip_directory {
     uint64_t shift; /* bytes before what its writer took for the start */
 } zip_directory;
 
-static bags_code zip_fail(
-    const bags_archive *a, const char *why, bags_error *err) {
-    return bags_fail(
-        err, BAGS_ERROR_CORRUPT, "%s: invalid zip file: %s", a->path, why);
-}
-
-/* The record of zip64 at an offset, if it is one that ends at `stop`; else NULL. */
-static bags_code zip_find_end64(const bags_archive *a, archive_window *w,
-    uint64_t offset, uint64_t stop, const unsigned char **out,
-    bags_error *err) {
-    *out = NULL;
-    if (offset > stop || stop - offset < END64_SIZE)
-        return BAGS_OK;
-    const unsigned char *p;
-    bags_code code = archive_bytes(a, w, offset, END64_SIZE, &p, err);
-    if (!code && is_marked(p, 6, 6) && load64(p + 4) == stop - offset - 12)
-        *out = p;
-    return code;
-}
-
-/* Find the directory by the record at `end`. */
+/* Find the directory by the records at the end. */
 static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
     uint64_t end, zip_directory *out, bags_error *err) {
-    const unsigned char *p;
-    bags_code code = archive_bytes(a, w, end, END_SIZE, &p, err);
+    const uint64_t more = END64_SIZE + LOCATOR_SIZE;
+    const unsigned char *p, *wide = NULL;
+    uint64_t before = end < more ? end : more;
+    bags_code code =
+        archive_bytes(a, w, end - before, (size_t)before + END_SIZE, &p, err);
     if (code)
         return code;
-    uint64_t disk = load16(p + 4), first = load16(p + 6);
+    if (before == more && is_marked(p + END64_SIZE, 6, 7))
+        wide = p;
+    p += before;
+    uint64_t disks = load16(p + 4) | load16(p + 6);
     uint64_t here = load16(p + 8), length = load16(p + 10);
     uint64_t size = load32(p + 12), offset = load32(p + 16);
-    bool wide = false;
-    out->stop = end;
-    if (end >= LOCATOR_SIZE) {
-        code = archive_bytes(a, w, end - LOCATOR_SIZE, LOCATOR_SIZE, &p, err);
-        if (code)
-            return code;
-        wide = is_marked(p, 6, 7);
-    }
     if (wide) {
-        uint64_t stop = end - LOCATOR_SIZE, at = load64(p + 8);
-        if (load32(p + 4) != 0 || load32(p + 16) > 1)
-            disk = 1;
-        code = zip_find_end64(a, w, at, stop, &p, err);
-        if (!code && !p && stop >= END64_SIZE) {
-            at = stop - END64_SIZE; /* if bytes precede the archive */
-            code = zip_find_end64(a, w, at, stop, &p, err);
-        }
-        if (code || !p)
-            return code ? code : zip_fail(a, "no zip64 record", err);
-        if ((length != 0xFFFF && length != load64(p + 32)) ||
-            (size != UINT32_MAX && size != load64(p + 40)) ||
-            (offset != UINT32_MAX && offset != load64(p + 48)))
-            return zip_fail(a, "its two records of the end differ", err);
-        disk = disk == 1 || load32(p + 16) != 0;
-        first = load32(p + 20);
-        here = load64(p + 24);
-        length = load64(p + 32);
-        size = load64(p + 40);
-        offset = load64(p + 48);
-        out->stop = at;
+        end -= more;
+        if (!is_marked(wide, 6, 6) || load64(wide + 4) != END64_SIZE - 12)
+            return fail_archive(a, "no zip64 record", end, err);
+        if ((length != 0xFFFF && length != load64(wide + 32)) ||
+            (size != UINT32_MAX && size != load64(wide + 40)) ||
+            (offset != UINT32_MAX && offset != load64(wide + 48)))
+            return fail_archive(
+                a, "the two records at the end differ", end, err);
+        disks = load32(wide + 16) | load32(wide + 20) |
+                load32(wide + END64_SIZE + 4) |
+                (load32(wide + END64_SIZE + 16) > 1);
+        here = load64(wide + 24);
+        length = load64(wide + 32);
+        size = load64(wide + 40);
+        offset = load64(wide + 48);
     }
-    if (disk != 0 || first != 0 || here != length)
+    if (disks != 0 || here != length)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "%s: a part of a zip file on several disks", a->path);
-    if (size > out->stop || offset > out->stop - size)
-        return zip_fail(a, "the directory is outside", err);
+    if (size > end || offset > end - size)
+        return fail_archive(a, "the zip file's directory is outside", end, err);
     if (length > size / ENTRY_SIZE)
-        return zip_fail(a, "more members than fit into the directory", err);
-    out->start = out->stop - size;
+        return fail_archive(
+            a, "more members than fit into the directory", end, err);
+    out->start = end - size;
+    out->stop = end;
     out->shift = out->start - offset;
     out->length = length;
     return BAGS_OK;
@@ -517,7 +454,7 @@ static bags_code zip_add(bags_archive *a, const unsigned char *p,
     if (!wrong && (offset > stop || stop - offset < LOCAL_SIZE + name_size ||
                       stop - offset - LOCAL_SIZE - name_size < found.size))
         wrong = "past the end of the members";
-    return wrong ? archive_fail_member(
+    return wrong ? fail_member(
                        a, BAGS_ERROR_CORRUPT, found.name, name_size, wrong, err)
                  : archive_add(a, &found, err);
 }
@@ -534,42 +471,34 @@ static bags_code zip_locate(const bags_archive *a, archive_window *w,
     size_t all = LOCAL_SIZE + name_size + extra;
     bool later = load16(p + 6) & 8; /* the sizes follow the bytes */
     if (!is_marked(p, 3, 4))
-        why = "no local header";
-    else if (all > m->stop - m->offset || m->size > m->stop - m->offset - all)
-        why = "overlaps the next one";
-    else if ((code = archive_bytes(a, w, m->offset, all, &p, err)) != BAGS_OK)
+        return fail_corrupt(a, m, "no local header", err);
+    if (all > m->stop - m->offset || m->size > m->stop - m->offset - all)
+        return fail_corrupt(a, m, "overlaps the next one", err);
+    code = archive_bytes(a, w, m->offset, all, &p, err);
+    if (code)
         return code;
-    if (!why && m->error != EISDIR) {
-        uint64_t packed = load32(p + 18), size = load32(p + 22);
-        uint64_t *wide[2] = {&size, &packed};
-        bags_buffer memory = archive_buffer(a);
-        if (bags_buffer_reserve(&memory, name_size + 1, err))
-            return BAGS_ERROR_MEMORY;
-        char *name = (char *)memory.data;
-        if (name_clean(
-                name, &name_size, (const char *)p + LOCAL_SIZE, name_size) ||
-            name_order(m, name, name_size, 0))
-            why = "another name in its local header";
-        else if (!m->error &&
-                 ((load16(p + 6) & 1) || load16(p + 8) != 0 ||
-                     !zip_widen(p + all - extra, extra, wide, 2) ||
-                     (size != m->size && !(later && size == 0)) ||
-                     (packed != m->size && !(later && packed == 0))))
-            why = "its local header contradicts the directory";
-        bags_buffer_free(&memory);
-    }
+    uint64_t packed = load32(p + 18), size = load32(p + 22);
+    uint64_t *wide[2] = {&size, &packed};
+    /* The bytes are a copy, which may be changed. */
+    char *name = (char *)w->buffer.data + (m->offset - w->start) + LOCAL_SIZE;
+    if (name_clean(name, &name_size, name, name_size) ||
+        name_order(m, name, name_size, 0))
+        why = "another name in its local header";
+    else if ((load16(p + 6) & 1) || load16(p + 8) != 0 ||
+             !zip_widen(p + all - extra, extra, wide, 2) ||
+             (size != m->size && !(later && size == 0)) ||
+             (packed != m->size && !(later && packed == 0)))
+        why = "its local header contradicts the directory";
     if (why)
-        return archive_fail_corrupt(a, m, why, err);
+        return fail_corrupt(a, m, why, err);
     m->offset += all;
     m->located = true;
     return BAGS_OK;
 }
 
-/* The names of a zip file's members are known, and that they end at `stop`: find out
- * where each one ends, and read their headers if that is cheap. */
-static bags_code zip_check(
-    bags_archive *a, archive_window *w, uint64_t stop, bags_error *err) {
-    bags_code code = BAGS_OK;
+/* A zip's members are known, and that they end at `stop`: find where each ends. */
+static bags_code zip_check_overlap(
+    bags_archive *a, uint64_t stop, bags_error *err) {
     if (a->length > 0)
         qsort(a->members, (size_t)a->length, sizeof *a->members,
             member_offset_order);
@@ -578,42 +507,45 @@ static bags_code zip_check(
         m->stop = stop;
         if (stop - m->offset < LOCAL_SIZE ||
             stop - m->offset - LOCAL_SIZE < m->size)
-            return archive_fail_corrupt(a, m, "overlaps the next one", err);
+            return fail_corrupt(a, m, "overlaps the next one", err);
     }
-    w->step = 4096;
-    for (size_t i = 0; i < a->length && !code && a->base.map; i++)
-        code = zip_locate(a, w, &a->members[i], err);
-    return code;
+    return BAGS_OK;
 }
 
-static bags_code zip_read_directory(bags_archive *a, archive_window *w,
-    uint64_t end, uint64_t *start, bags_error *err) {
+static bags_code zip_read(bags_archive *a, archive_window *w, uint64_t end,
+    uint64_t *start, bags_error *err) {
     zip_directory directory;
     memset(&directory, 0, sizeof directory);
     bags_code code = zip_find_directory(a, w, end, &directory, err);
     uint64_t at = directory.start;
+    archive_expect(a, at, directory.stop - at);
     *start = at;
+    w->step = (size_t)64 << 10;
     for (uint64_t i = 0; i < directory.length && !code; i++) {
-        const unsigned char *p;
-        uint64_t left = directory.stop - at;
+        const unsigned char *p = NULL;
         size_t size = ENTRY_SIZE;
-        if (left < size)
-            return zip_fail(a, "the directory is truncated", err);
-        code = archive_bytes(a, w, at, size, &p, err);
-        if (code)
-            return code;
-        if (!is_marked(p, 1, 2))
-            return zip_fail(a, "an invalid entry in the directory", err);
-        size += load16(p + 28) + load16(p + 30) + load16(p + 32);
-        if (left < size)
-            return zip_fail(a, "the directory is truncated", err);
-        code = archive_bytes(a, w, at, size, &p, err);
+        bool fits = directory.stop - at >= size;
+        if (fits)
+            code = archive_bytes(a, w, at, size, &p, err);
+        if (fits && !code) {
+            if (!is_marked(p, 1, 2))
+                return fail_archive(
+                    a, "an invalid entry in the zip file's directory", at, err);
+            size += load16(p + 28) + load16(p + 30) + load16(p + 32);
+            fits = directory.stop - at >= size;
+        }
+        if (!fits)
+            return fail_archive(
+                a, "the zip file's directory is truncated", at, err);
+        if (!code)
+            code = archive_bytes(a, w, at, size, &p, err);
         if (!code)
             code = zip_add(a, p, &directory, err);
         at += size;
     }
     if (!code && at != directory.stop)
-        return zip_fail(a, "bytes after the last entry of the directory", err);
+        return fail_archive(
+            a, "bytes after the last entry of the directory", at, err);
     return code;
 }
 
@@ -626,12 +558,6 @@ typedef struct tar_next {
     uint64_t size;
     bool has_size, any;
 } tar_next;
-
-static bags_code tar_fail(
-    const bags_archive *a, uint64_t offset, const char *why, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: invalid tar file: %s (at byte %" PRIu64 ")", a->path, why, offset);
-}
 
 /* A number of a header: octal digits, or base 256 if the first bit is set. */
 static bool tar_number(const unsigned char *p, size_t size, uint64_t *out) {
@@ -715,7 +641,7 @@ static bags_code tar_pax(const bags_archive *a, uint64_t offset,
                 key, '=', (size_t)record - (size_t)(key - p));
         stop = value ? p + record : end;
         if (!value || *key++ != ' ' || value < key || stop[-1] != '\n')
-            return tar_fail(a, offset, "an invalid pax header", err);
+            return fail_archive(a, "an invalid pax header", offset, err);
         bool is_path = is_text(key, value, "path");
         bool is_size = is_text(key, value, "size");
         if (value - key > 10 && is_text(key, key + 10, "GNU.sparse"))
@@ -724,13 +650,13 @@ static bags_code tar_pax(const bags_archive *a, uint64_t offset,
                 "); write the archive without --sparse",
                 a->path, offset);
         if ((is_path || is_size) && global)
-            return tar_fail(a, offset, "a global name or size", err);
+            return fail_archive(a, "a global name or size", offset, err);
         value++;
         if (is_path &&
             tar_keep_name(next, value, (size_t)(stop - 1 - value), err))
             return BAGS_ERROR_MEMORY;
         if (is_size && parse_decimal(value, stop, &next->size) != stop - 1)
-            return tar_fail(a, offset, "an invalid pax header", err);
+            return fail_archive(a, "an invalid pax header", offset, err);
         next->has_size = next->has_size || is_size;
     }
     return BAGS_OK;
@@ -739,10 +665,11 @@ static bags_code tar_pax(const bags_archive *a, uint64_t offset,
 /* Add the member of a header. */
 static bags_code tar_add(bags_archive *a, const unsigned char *p,
     uint64_t offset, uint64_t size, tar_next *next, bags_error *err) {
-    char joined[155 + 1 + 100];
+    char joined[155 + 1 + 100], type = (char)p[156];
     archive_found found;
+    const char *wrong = NULL;
+    bags_code code = BAGS_ERROR_CORRUPT;
     memset(&found, 0, sizeof found);
-    char type = (char)p[156];
     found.located = true;
     found.offset = offset;
     found.size = size;
@@ -764,23 +691,25 @@ static bags_code tar_add(bags_archive *a, const unsigned char *p,
                            found.name[found.name_size - 1] == '/');
     if (type >= '1' && type <= '6' && type != '5') {
         found.error = ENXIO;
-        found.why = type <= '2' ? "a link; store the file itself (tar -h)"
-                                : "not a regular file";
+        found.why = type == '1'   ? "a hard link; store the file itself (tar "
+                                    "--hard-dereference)"
+                    : type == '2' ? "a link; store the file itself (tar -h)"
+                                  : "not a regular file";
+        wrong = size > 0 ? "a link or device with bytes" : NULL;
+    } else if (type != 0 && (type < '0' || type > '7')) {
+        code = BAGS_ERROR_VALUE;
+        wrong = type == 'S' ? "sparse; write the archive without --sparse"
+                            : "of an unknown type";
+    } else if (offset > a->size || size > a->size - offset) {
+        wrong = "past the end of the archive";
     }
-    if (type == 'S')
-        return archive_fail_member(a, BAGS_ERROR_VALUE, found.name,
-            found.name_size, "sparse; write the archive without --sparse", err);
-    if (!(type == 0 || (type >= '0' && type <= '7')))
-        return archive_fail_member(a, BAGS_ERROR_VALUE, found.name,
-            found.name_size, "of an unknown type", err);
-    if (found.error && size > 0)
-        return archive_fail_member(a, BAGS_ERROR_CORRUPT, found.name,
-            found.name_size, "a link or device with bytes", err);
-    return archive_add(a, &found, err);
+    return wrong ? fail_member(a, code, found.name, found.name_size, wrong, err)
+                 : archive_add(a, &found, err);
 }
 
-/* What the first bytes of a file are, if it is compressed as a unit; or NULL. */
-static const char *compressed_by(const unsigned char *p) {
+/* A file that does not begin with a header of a tar. */
+static bags_code fail_unknown(
+    const bags_archive *a, archive_window *w, bags_error *err) {
     static const struct {
         const char *bytes, *tool;
     } known[] = {{"\x1f\x8b", "gzip -d"}, {"BZh", "bzip2 -d"},
@@ -789,25 +718,17 @@ static const char *compressed_by(const unsigned char *p) {
             "xz -d"},
         {"\x28\xb5\x2f\xfd", "zstd -d"}, {"7z\xbc\xaf", "7z x"},
         {"\x04\x22\x4d\x18", "lz4 -d"}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!memcmp(p, known[i].bytes, strlen(known[i].bytes)))
-            return known[i].tool;
-    return NULL;
-}
-
-/* A file that begins with no header of a tar. */
-static bags_code archive_fail_unknown(
-    const bags_archive *a, archive_window *w, bags_error *err) {
     const unsigned char *p;
-    bags_code code = archive_bytes(a, w, 0, a->size < 8 ? 0 : 8, &p, err);
+    size_t size = a->size < 8 ? 0 : 8;
+    bags_code code = archive_bytes(a, w, 0, size, &p, err);
     if (code)
         return code;
-    const char *tool = a->size < 8 ? NULL : compressed_by(p);
-    if (tool)
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "%s: compressed as a unit; it can be read in place once it is "
-            "decompressed (%s)",
-            a->path, tool);
+    for (size_t i = 0; size > 0 && i < sizeof known / sizeof *known; i++)
+        if (!memcmp(p, known[i].bytes, strlen(known[i].bytes)))
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "%s: compressed as a unit; it can be read in place once it is "
+                "decompressed (%s)",
+                a->path, known[i].tool);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: neither a zip file (or it is truncated) nor a tar file", a->path);
 }
@@ -819,119 +740,108 @@ static bags_code tar_check_end(
     uint64_t rest = a->size - at;
     const unsigned char *p;
     if (rest > FILLING_MOST)
-        return tar_fail(a, at, "too many bytes after its end", err);
+        return fail_archive(a, "too many bytes after its end", at, err);
     bags_code code = archive_bytes(a, w, at, (size_t)rest, &p, err);
     if (!code && !is_zero(p, (size_t)rest))
-        code = tar_fail(a, at, "bytes after its end", err);
+        code = fail_archive(a, "bytes after its end", at, err);
     return code;
 }
 
-static bags_code tar_read_headers(
+static bags_code tar_read(
     bags_archive *a, archive_window *w, tar_next *next, bags_error *err) {
-    uint64_t at = 0, size, rest;
+    uint64_t at = 0, size;
+    w->step = 4096;
     for (;; at += (size + BLOCK - 1) / BLOCK * BLOCK) {
         const unsigned char *p = NULL;
-        if (at > a->size || a->size - at < BLOCK)
-            return at ? tar_fail(a, at, "truncated: no end", err)
-                      : archive_fail_unknown(a, w, err);
-        bags_code code = archive_bytes(a, w, at, BLOCK, &p, err);
+        bool fits = at <= a->size && a->size - at >= BLOCK;
+        bags_code code =
+            fits ? archive_bytes(a, w, at, BLOCK, &p, err) : BAGS_OK;
         if (code)
             return code;
-        if (is_zero(p, BLOCK))
+        if (fits && is_zero(p, BLOCK))
             break;
-        if (!tar_is_header(p))
-            return at ? tar_fail(a, at, "a damaged header", err)
-                      : archive_fail_unknown(a, w, err);
+        if (!fits || !tar_is_header(p))
+            return at == 0 ? fail_unknown(a, w, err)
+                           : fail_archive(a,
+                                 fits ? "a damaged tar header"
+                                      : "the tar file is truncated: no end",
+                                 at, err);
         char type = (char)p[156];
         bool about_next = type == 'L' || type == 'K' || type == 'x' ||
                           type == 'g' || type == 'V';
         if (!tar_number(p + 124, 12, &size))
-            return tar_fail(a, at, "an invalid size", err);
+            return fail_archive(a, "an invalid size in a tar header", at, err);
         if (next->has_size && !about_next)
             size = next->size;
         at += BLOCK;
-        rest = a->size - at;
-        if (size > rest && !about_next)
-            return archive_fail_member(a, BAGS_ERROR_CORRUPT,
-                next->name_size ? next->name.data : p,
-                next->name_size ? next->name_size : text_size(p, 100),
-                "past the end of the archive", err);
-        if (about_next && (size > rest || size > PAX_MOST))
-            return tar_fail(a, at, "a header that is too large", err);
-        if (!about_next)
+        if (!about_next) {
             code = tar_add(a, p, at, size, next, err);
-        else
+            next->name_size = 0;
+            next->has_size = false;
+        } else if (size > a->size - at || size > PAX_MOST) {
+            return fail_archive(a, "a tar header that is too large", at, err);
+        } else {
             code = archive_bytes(a, w, at, (size_t)size, &p, err);
+        }
         if (!code && type == 'L')
             code = tar_keep_name(next, p, text_size(p, (size_t)size), err);
         if (!code && (type == 'x' || type == 'g'))
             code = tar_pax(a, at, p, (size_t)size, type == 'g', next, err);
         if (code)
             return code;
-        if (!about_next) {
-            next->name_size = 0;
-            next->has_size = false;
-        }
         next->any = about_next && type != 'g' && type != 'V';
     }
     if (next->any)
-        return tar_fail(a, at, "a header without its member", err);
+        return fail_archive(a, "a tar header without its member", at, err);
     return tar_check_end(a, w, at, err);
-}
-
-static bags_code tar_read(bags_archive *a, archive_window *w, bags_error *err) {
-    tar_next next;
-    memset(&next, 0, sizeof next);
-    next.name = archive_buffer(a);
-    bags_code code = tar_read_headers(a, w, &next, err);
-    bags_buffer_free(&next.name);
-    return code;
 }
 
 /* ---- hooks ---- */
 
-/* What a path names. Free the memory with bags_buffer_free. */
+/* What a path names. */
 typedef struct archive_path {
-    bags_buffer memory;
-    const char *name; /* what follows the archive in the path */
-    size_t size;
     bags_path_kind kind;
-    size_t first; /* of a directory: its first member */
-    const archive_member *member;
+    const archive_member *member; /* of a file */
+    size_t first;                 /* of a directory: its first member, */
+    const char *name;             /* which starts with the directory's name, */
+    size_t size;                  /* 0: the archive itself */
 } archive_path;
 
 /* Find a path. Returns 0, or an errno value. */
 static int archive_look_up(
     const bags_archive *a, const char *path, archive_path *out) {
     size_t length = strlen(path), size = a->path_size;
+    bags_buffer memory = bagi_buffer(&a->allocator);
     memset(out, 0, sizeof *out);
-    out->memory = archive_buffer(a);
     if (length < size || memcmp(path, a->path, size) != 0 ||
         (length > size && !IS_SLASH(path[size])))
         return 0;
     while (IS_SLASH(path[size]))
         size++;
-    if (bags_buffer_reserve(&out->memory, length - size + 1, NULL))
+    if (bags_buffer_reserve(&memory, length - size + 1, NULL))
         return ENOMEM;
-    char *name = (char *)out->memory.data;
+    char *name = (char *)memory.data;
     for (size_t i = size; i <= length; i++)
         name[i - size] = IS_SLASH(path[i]) ? '/' : path[i];
-    if (name_clean(name, &out->size, name, length - size))
-        return 0;
-    out->name = name;
-    out->first = out->size ? archive_search(a, name, out->size, '/') : 0;
-    out->member = archive_find(a, name, out->size);
-    out->kind = out->size == 0 || is_below(a, out->first, name, out->size)
-                    ? BAGS_PATH_DIRECTORY
-                : out->member ? BAGS_PATH_FILE
-                              : BAGS_PATH_NONE;
+    if (!name_clean(name, &out->size, name, length - size)) {
+        size_t i = archive_search(a, name, out->size, 0);
+        out->first = out->size ? archive_search(a, name, out->size, '/') : 0;
+        if (out->size == 0 || is_below(a, out->first, name, out->size)) {
+            out->kind = BAGS_PATH_DIRECTORY;
+            out->name = out->size ? a->members[out->first].name.text : "";
+        } else if (i < a->length &&
+                   !name_order(&a->members[i], name, out->size, 0)) {
+            out->kind = BAGS_PATH_FILE;
+            out->member = &a->members[i];
+        }
+    }
+    bags_buffer_free(&memory);
     return 0;
 }
 
 static int hook_kind(void *user, const char *path, bags_path_kind *kind) {
     archive_path at;
     int error = archive_look_up((const bags_archive *)user, path, &at);
-    bags_buffer_free(&at.memory);
     if (!error)
         *kind = at.kind;
     return error;
@@ -940,7 +850,7 @@ static int hook_kind(void *user, const char *path, bags_path_kind *kind) {
 static int hook_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     const bags_archive *a = (const bags_archive *)user;
-    bags_buffer child = archive_buffer(a);
+    bags_buffer child = bagi_buffer(&a->allocator);
     archive_path at;
     int error = archive_look_up(a, path, &at);
     size_t i = at.first, start = at.size ? at.size + 1 : 0;
@@ -967,71 +877,66 @@ static int hook_list(void *user, const char *path,
         error = each(each_user, (const char *)child.data);
     }
     bags_buffer_free(&child);
-    bags_buffer_free(&at.memory);
     return error;
 }
 
+/* A member will be opened: its header and first bytes, and its last ones. */
+static void member_expect(const bags_archive *a, const archive_member *m) {
+    bool is_small = m->size <= SOON_TABLE;
+    archive_expect(a, m->offset, SOON_START + (is_small ? m->size : 0));
+    if (!is_small)
+        archive_expect(a, m->stop - SOON_TABLE, SOON_TABLE);
+}
+
+static void hook_expect(void *user, const char *path) {
+    const bags_archive *a = (const bags_archive *)user;
+    archive_path at;
+    if (!archive_look_up(a, path, &at) && at.member)
+        member_expect(a, at.member);
+}
+
 static int hook_close(void *user, void *file) {
-    archive_file *f = (archive_file *)file;
-    bags_buffer memory = f->memory;
     (void)user;
-    bags_buffer_free(&f->head.buffer);
-    bags_buffer_free(&f->tail.buffer);
-    bags_buffer_free(&memory);
+    bagi_state_close(file);
     return 0;
 }
 
-/* A window that reads nothing yet. */
-static void window_start(
-    const bags_archive *a, archive_window *w, size_t step) {
-    memset(w, 0, sizeof *w);
-    w->buffer = archive_buffer(a);
-    w->step = step;
-}
-
-/* Read what a reader of a Bag needs first: the header and the first bytes with one
- * request, the last ones with another. */
-static int file_prepare(archive_file *f) {
-    const bags_archive *a = f->archive;
-    archive_member *m = &f->member;
-    const unsigned char *p;
-    bags_error err;
-    err.system = 0;
-    bags_code code = m->located ? BAGS_OK : zip_locate(a, &f->head, m, &err);
-    uint64_t near = m->size < LAST ? m->size : LAST;
-    uint64_t last = m->offset + m->size - near;
-    if (!code && !window_has(&f->head, last, (size_t)near))
-        code = archive_bytes(a, &f->tail, last, (size_t)near, &p, &err);
+/* The code of zip_locate, as errno. */
+static int archive_locate(
+    const bags_archive *a, archive_member *m, bags_error *err) {
+    archive_window window;
+    memset(&window, 0, sizeof window);
+    window.buffer = bagi_buffer(&a->allocator);
+    window.step = SOON_START; /* all of a header with one read, usually */
+    err->system = 0;
+    bags_code code = m->located ? BAGS_OK : zip_locate(a, &window, m, err);
+    bags_buffer_free(&window.buffer);
     return !code                       ? 0
-           : err.system                ? err.system
+           : err->system               ? err->system
            : code == BAGS_ERROR_MEMORY ? ENOMEM
                                        : EBADMSG;
 }
 
 static int hook_open(void *user, const char *path, int mode, void **file) {
-    bags_archive *a = (bags_archive *)user;
-    bags_buffer memory = archive_buffer(a);
+    const bags_archive *a = (const bags_archive *)user;
     archive_path at;
+    bags_error ignored;
     if (mode != BAGS_IO_READ)
         return EROFS;
     int error = archive_look_up(a, path, &at);
-    bags_buffer_free(&at.memory);
     if (!error && at.kind != BAGS_PATH_FILE)
         error = at.kind == BAGS_PATH_NONE ? ENOENT : EISDIR;
     if (!error)
         error = at.member->error;
-    if (!error && bags_buffer_reserve(&memory, sizeof(archive_file), NULL))
-        error = ENOMEM;
     if (error)
         return error;
-    archive_file *f = (archive_file *)(void *)memory.data;
-    f->memory = memory;
-    f->archive = a;
+    member_expect(a, at.member);
+    archive_file *f =
+        (archive_file *)bagi_state(&a->allocator, sizeof *f, &ignored);
+    if (!f)
+        return ENOMEM;
     f->member = *at.member;
-    uint64_t size = f->member.size; /* a small one is read at once */
-    window_start(a, &f->head, HEAD + (size <= LAST ? (size_t)size : 0));
-    window_start(a, &f->tail, LAST);
-    error = a->base.map ? 0 : file_prepare(f);
+    error = archive_locate(a, &f->member, &ignored);
     if (error)
         hook_close(user, f);
     else
@@ -1045,59 +950,40 @@ static int hook_size(void *user, void *file, uint64_t *size) {
     return 0;
 }
 
-/* Copy bytes at an offset in the archive, if they are in memory. */
-static bool file_has(
-    const archive_file *f, uint64_t offset, void *data, size_t size) {
-    const archive_window *near[3] = {&f->archive->tail, &f->head, &f->tail};
-    for (size_t i = 0; i < 3 && size > 0; i++)
-        if (window_has(near[i], offset, size)) {
-            if (data)
-                memcpy(data, near[i]->buffer.data + (offset - near[i]->start),
-                    size);
-            return true;
-        }
-    return false;
+/* What a read of a member is in the archive. */
+static void move_read(const bags_archive *a, bags_io_read *read) {
+    const archive_member *m = &((const archive_file *)read->file)->member;
+    uint64_t rest = read->offset < m->size ? m->size - read->offset : 0;
+    read->size = read->size < rest ? read->size : (size_t)rest;
+    read->offset += m->offset;
+    read->file = a->file;
 }
 
 static int hook_read_at(void *user, void *file, uint64_t offset, void *data,
     size_t size, size_t *done) {
     const bags_archive *a = (const bags_archive *)user;
-    const archive_file *f = (const archive_file *)file;
-    uint64_t rest = offset < f->member.size ? f->member.size - offset : 0;
-    size = size < rest ? size : (size_t)rest;
-    offset += f->member.offset;
-    *done = size;
-    if (size == 0 || file_has(f, offset, data, size))
-        return 0;
-    return a->base.read_at(a->base.user, a->file, offset, data, size, done);
+    bags_io_read read = {NULL, offset, NULL, size, 0};
+    read.file = file;
+    move_read(a, &read);
+    *done = 0;
+    return read.size == 0 ? 0
+                          : a->base.read_at(a->base.user, a->file, read.offset,
+                                data, read.size, done);
 }
 
 static void hook_read_many(void *user, bags_io_read *reads, size_t count) {
     const bags_archive *a = (const bags_archive *)user;
-    bags_buffer memory = archive_buffer(a);
-    size_t missing = 0;
+    bags_buffer memory = bagi_buffer(&a->allocator);
     if (bags_buffer_reserve(&memory, count * sizeof *reads, NULL))
         return; /* they are read one by one */
     bags_io_read *moved = (bags_io_read *)(void *)memory.data;
     for (size_t i = 0; i < count; i++) {
-        const archive_file *f = (const archive_file *)reads[i].file;
-        bags_io_read *to = &moved[missing];
-        uint64_t size = f->member.size;
-        uint64_t rest = reads[i].offset < size ? size - reads[i].offset : 0;
-        *to = reads[i];
-        to->file = a->file;
-        to->offset += f->member.offset;
-        to->size = to->size < rest ? to->size : (size_t)rest;
-        if (file_has(f, to->offset, to->data, to->size))
-            reads[i].done = to->size;
-        else
-            missing++;
+        moved[i] = reads[i];
+        move_read(a, &moved[i]);
     }
-    if (missing > 0)
-        a->base.read_many(a->base.user, moved, missing);
-    for (size_t i = count; i-- > 0;)
-        if (reads[i].done == 0)
-            reads[i].done = moved[--missing].done;
+    a->base.read_many(a->base.user, moved, count);
+    for (size_t i = 0; i < count; i++)
+        reads[i].done = moved[i].done;
     bags_buffer_free(&memory);
 }
 
@@ -1106,23 +992,19 @@ static void hook_read_many(void *user, bags_io_read *reads, size_t count) {
 static void hook_explain(
     void *user, const char *path, int error, char *text, size_t size) {
     const bags_archive *a = (const bags_archive *)user;
-    archive_window window;
     archive_path at;
     bags_error err;
     *text = 0;
     int failed = archive_look_up(a, path, &at);
-    bags_buffer_free(&at.memory);
-    window_start(a, &window, HEAD);
     if (!failed && at.member && !at.member->located && error == EBADMSG) {
         archive_member member = *at.member;
-        if (zip_locate(a, &window, &member, &err))
+        if (archive_locate(a, &member, &err))
             (void)snprintf(text, size, "%s", err.message);
     } else if (!failed && at.member && error == ENOTSUP) {
         (void)snprintf(text, size, "compressed or encrypted in the archive");
     } else if (a->base.explain) {
         a->base.explain(a->base.user, a->path, error, text, size);
     }
-    bags_buffer_free(&window.buffer);
 }
 
 static int hook_map(void *user, void *file, size_t size, const void **data) {
@@ -1181,49 +1063,45 @@ static void archive_set_hooks(bags_archive *a) {
     a->io.rename = hook_refuse_rename;
     a->io.advise = a->base.advise ? hook_advise : NULL;
     a->io.read_many = a->base.read_many ? hook_read_many : NULL;
+    a->io.expect = a->base.read_many && !a->base.map ? hook_expect : NULL;
     a->io.explain = hook_explain;
 }
 
 /* ---- open and close ---- */
 
-/* Read the end of the archive. *end receives the offset of a zip's last record;
- * otherwise it is a tar. */
-static bags_code archive_find_end(bags_archive *a, archive_window *w,
+/* Find a zip's last record: *end receives its offset. Otherwise it is a tar. */
+static bags_code zip_find_end(const bags_archive *a, archive_window *w,
     uint64_t *end, bool *is_zip, bags_error *err) {
-    size_t most = END_SIZE + COMMENT_MOST + LOCATOR_SIZE + END64_SIZE;
-    *is_zip = false;
-    most = a->base.map ? most : TAIL;
+    size_t most = END_SIZE + COMMENT_MOST;
+    const unsigned char *p = NULL;
     most = a->size < most ? (size_t)a->size : most;
-    w->step = most;
-    const unsigned char *p;
     bags_code code = archive_bytes(a, w, a->size - most, most, &p, err);
-    if (code)
-        return code;
-    for (size_t after = END_SIZE;
-         after <= most && after <= END_SIZE + COMMENT_MOST; after++) {
+    *is_zip = false;
+    for (size_t after = END_SIZE; !code && !*is_zip && after <= most; after++) {
         const unsigned char *record = p + most - after;
-        if (!is_marked(record, 5, 6) || load16(record + 20) != after - END_SIZE)
-            continue;
         *end = a->size - after;
-        *is_zip = true;
-        break;
+        *is_zip =
+            is_marked(record, 5, 6) && load16(record + 20) == after - END_SIZE;
     }
-    return BAGS_OK;
+    return code;
 }
 
-static bags_code archive_load(
-    bags_archive *a, archive_window *w, bags_error *err) {
+static bags_code archive_load(bags_archive *a, bags_error *err) {
     uint64_t end = 0, start = 0;
     bool is_zip = false;
-    bags_code code = archive_find_end(a, w, &end, &is_zip, err);
-    if (!code && !a->base.map) { /* keep it */
-        a->tail = *w;
-        window_start(a, w, 0);
-    }
-    w->step = a->base.map && !is_zip ? 4096 : STEP;
+    archive_window window;
+    tar_next next;
+    memset(&window, 0, sizeof window);
+    memset(&next, 0, sizeof next);
+    window.buffer = next.name = bagi_buffer(&a->allocator);
+    uint64_t last = a->size < SOON_END ? a->size : SOON_END;
+    archive_expect(a, a->size - last, last);
+    bags_code code = zip_find_end(a, &window, &end, &is_zip, err);
     if (!code)
-        code = is_zip ? zip_read_directory(a, w, end, &start, err)
-                      : tar_read(a, w, err);
+        code = is_zip ? zip_read(a, &window, end, &start, err)
+                      : tar_read(a, &window, &next, err);
+    bags_buffer_free(&window.buffer);
+    bags_buffer_free(&next.name);
     if (code)
         return code;
     a->members = (archive_member *)(void *)a->members_memory.data;
@@ -1231,32 +1109,22 @@ static bags_code archive_load(
         a->members[i].name.text =
             (const char *)a->names.data + a->members[i].name.at;
     if (is_zip)
-        code = zip_check(a, w, start, err);
+        code = zip_check_overlap(a, start, err);
     return code ? code : archive_sort(a, err);
 }
 
-static bags_code archive_open(
-    bags_archive *a, const char *path, bags_error *err) {
+static bags_code archive_open(bags_archive *a, bags_error *err) {
     const void *map = NULL;
-    archive_window window;
-    a->path_size = strlen(path);
-    bags_code code =
-        bags_buffer_reserve(&a->path_memory, a->path_size + 1, err);
-    if (code)
-        return code;
-    memcpy(a->path_memory.data, path, a->path_size + 1);
-    a->path = (const char *)a->path_memory.data;
-    int error = a->base.open(a->base.user, path, BAGS_IO_READ, &a->file);
+    int error = a->base.open(a->base.user, a->path, BAGS_IO_READ, &a->file);
     if (error) {
         a->file = NULL;
-        return archive_fail_system(a, error, "open", err);
+        return bagi_fail_system(&a->base, error, a->path, "open", err);
     }
     error = a->base.size(a->base.user, a->file, &a->size);
     if (error)
-        return archive_fail_system(a, error, "get the size of", err);
-    window_start(a, &window, 0);
-    code = archive_load(a, &window, err);
-    bags_buffer_free(&window.buffer);
+        return bagi_fail_system(
+            &a->base, error, a->path, "get the size of", err);
+    bags_code code = archive_load(a, err);
     if (!code && a->base.map && a->size > 0 && a->size <= SIZE_MAX &&
         !a->base.map(a->base.user, a->file, (size_t)a->size, &map))
         a->map = (const unsigned char *)map;
@@ -1266,28 +1134,28 @@ static bags_code archive_open(
 bags_archive *bags_archive_open(
     const char *path, const bags_archive_options *options, bags_error *err) {
     bags_error ignored = {BAGS_OK, 0, ""};
-    bags_buffer memory;
     const bags_allocator *allocator = options ? options->env.allocator : NULL;
     err = err ? err : &ignored;
     if (!path || !*path) {
         bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
         return NULL;
     }
-    memset(&memory, 0, sizeof memory);
-    memory.resize = allocator ? allocator->resize : NULL;
-    memory.user = allocator ? allocator->user : NULL;
-    if (bags_buffer_reserve(&memory, sizeof(bags_archive), err))
+    size_t size = strlen(path);
+    bags_archive *a =
+        (bags_archive *)bagi_state(allocator, sizeof *a + size + 1, err);
+    if (!a)
         return NULL;
-    bags_archive *a = (bags_archive *)(void *)memory.data;
-    memset(a, 0, sizeof *a);
-    a->memory = memory;
-    a->path_memory = a->names = a->members_memory = archive_buffer(a);
+    if (allocator)
+        a->allocator = *allocator;
+    a->names = a->members_memory = bagi_buffer(allocator);
+    a->path = (const char *)memcpy(a + 1, path, size + 1);
+    a->path_size = size;
     a->base = options && options->env.io ? *options->env.io : *bags_io_local();
     a->max_members = options && options->max_members ? options->max_members
                                                      : BAGS_ARCHIVE_MAX_MEMBERS;
     if (a->max_members > SIZE_MAX / sizeof(archive_member) - 1)
         a->max_members = SIZE_MAX / sizeof(archive_member) - 1;
-    if (archive_open(a, path, err)) {
+    if (archive_open(a, err)) {
         bags_archive_close(a);
         return NULL;
     }
@@ -1300,17 +1168,14 @@ const bags_io *bags_archive_io(const bags_archive *archive) {
 }
 
 void bags_archive_close(bags_archive *archive) {
-    if (!archive)
-        return;
     bags_archive *a = archive;
-    bags_buffer memory = a->memory;
+    if (!a)
+        return;
     if (a->map)
         a->base.unmap(a->base.user, a->map, (size_t)a->size);
     if (a->file)
         a->base.close(a->base.user, a->file);
-    bags_buffer_free(&a->tail.buffer);
     bags_buffer_free(&a->names);
     bags_buffer_free(&a->members_memory);
-    bags_buffer_free(&a->path_memory);
-    bags_buffer_free(&memory);
+    bagi_state_close(a);
 }

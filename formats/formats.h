@@ -40,6 +40,7 @@
 #include "bags.h"
 
 #ifdef BAGI_FORMATS /* see the end */
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #endif
@@ -602,8 +603,8 @@ bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader, uint64_t start,
 typedef struct bags_mp4_writer bags_mp4_writer;
 
 /*
- * Begin a video that is made frame by frame. It grows in `buffer`, which must not
- * be used until the writer is closed.
+ * Begin a video that is made frame by frame, of at most 2 GiB. `buffer` receives it
+ * when the writer is closed.
  *
  *   height, width  of every frame, 1 to 32767. In h264 and hevc, whose usual 4:2:0
  *                  frames are even, odd sizes are stored as 4:4:4.
@@ -682,12 +683,14 @@ typedef struct bags_index_options {
  *   BAGS_ERROR_VALUE   a NaN
  *   BAGS_ERROR_LOCKED  another process is building it
  *   BAGS_ERROR_STATE   the dataset was changed meanwhile
- *   BAGS_ERROR_LIMIT   a key larger than a quarter of `memory`
+ *   BAGS_ERROR_LIMIT   a key larger than a quarter of `memory`; a path of 4,096
+ *                      bytes or more
  *   or what bags_reader_open, bags_reader_get_range and bag_writer_open return.
  *   There is then no index, or still the former one.
  *
- * Threads: any. Memory: `memory`. Cost: reads the field once; sorts; writes the
- * keys once, or twice if they are larger than `memory`.
+ * Threads: any. Memory: `memory`, and 200 bytes and a key for each time that the keys
+ * fill it. Cost: reads the field once; sorts; writes the keys once, or twice if they
+ * are larger than `memory`.
  */
 bags_code bags_index_build(const char *path, const char *field,
     const bags_index_options *options, bags_error *err);
@@ -703,13 +706,14 @@ typedef struct bags_index bags_index;
  *
  * Returns the index, to be closed with bags_index_close, or NULL:
  *   BAGS_ERROR_MISSING  the field has no index
- *   BAGS_ERROR_CORRUPT  the index is damaged, or older than the dataset: the time
- *                       or size of one of the field's Bags differs. Build it again.
- *                       (Where files have no times, as in an archive, only the
- *                       number of datapoints is compared)
+ *   BAGS_ERROR_CORRUPT  the index is damaged, or older than the dataset: the time,
+ *                       size or last bytes of one of the field's Bags, of its .crc
+ *                       or of refs.bag differ, or one of 16 keys. Build it again.
+ *                       (Not noticed: a change of a few keys that keeps sizes and
+ *                       times, if the field has no checksums)
  *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: a few system calls, and one per shard. The index is not read.
+ * Cost: about 15 system calls per shard, and 16 reads of keys.
  */
 bags_index *bags_index_open(const char *path, const bags_reader *reader,
     size_t field, const bags_index_options *options, bags_error *err);
@@ -785,17 +789,19 @@ typedef struct bags_archive_options {
  *
  * Its members are then a read-only tree of files below the archive's path. If the
  * hooks can map files, the archive is mapped once, and readers return pointers into
- * this map. Otherwise it is read with few large reads: the last MiB, which is kept,
- * the directory, and for each open member its header and its last 16 KiB.
+ * this map. Otherwise it is read with many small reads; hooks for files that are far
+ * away should keep what they read, as http.c does. What will be read is announced with
+ * read_many: the last MiB, the directory, and of each member that is opened its header
+ * and its last 4 KiB.
  *
  * Returns the archive, to be closed with bags_archive_close after the readers that
  * use it, or NULL:
  *   BAGS_ERROR_MISSING  no such file
  *   BAGS_ERROR_CORRUPT  neither zip nor tar; damaged or truncated; a member that is
  *                       outside (an absolute name, or one with ..), duplicate,
- *                       overlaps another, or extends past the end; or whose local
- *                       header contradicts the directory (without map this is found
- *                       when the member is opened: EBADMSG)
+ *                       overlaps another, or extends past the end. (A local header
+ *                       that contradicts the directory is found when the member is
+ *                       opened: EBADMSG)
  *   BAGS_ERROR_VALUE    compressed as a unit (.tar.gz); of several disks; sparse; or
  *                       a member with the name of a dataset's file is compressed,
  *                       encrypted or a link. (Others of that kind cannot be opened:
@@ -804,8 +810,8 @@ typedef struct bags_archive_options {
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  * The message names the archive and the member.
  *
- * Threads: any. Cost: O(members log members); the directory of a zip is read, and of
- * every member its header, but no data. Memory: 48 bytes per member, and its name.
+ * Threads: any. Cost: O(members log members); the directory of a zip is read, or every
+ * header of a tar, but no data. Memory: 48 bytes per member, and its name.
  */
 bags_archive *bags_archive_open(
     const char *path, const bags_archive_options *options, bags_error *err);
@@ -829,17 +835,20 @@ typedef struct bags_zip_options {
      * be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
-    bags_env env; /* env.io: where both are */
+    const bags_io *from; /* where the dataset is; NULL: env.io */
+    bags_env env;        /* env.io: where the zip file will be */
 } bags_zip_options;
 
 /*
  * Write a finished dataset as a zip file, which must not exist. (One that another
  * process creates in the last moment is replaced.)
  *
- * It contains the files of the dataset (spec.json, the Bags, .crc and .idx), under
- * their names in its directory, without compression. Every Bag starts at a multiple
- * of 4,096 bytes. Of each shard the largest file is first and spec.json last, so that
- * whatever finds small Bags is at the end. One dataset always makes the same bytes.
+ * It contains the files of the dataset (spec.json, the Bags, .crc, .idx and the mark
+ * of bags_finalize; no indexes) under their names in its directory, without
+ * compression. Every Bag starts at a multiple of 4,096 bytes. Files of 64 KiB or more
+ * are first, then smaller ones, then those named spec.json, each in the order of the
+ * shards: what a remote reader needs first is near the end. One dataset always makes
+ * the same bytes.
  *
  * It is written as PATH.N.partial, and renamed when it is complete. After a failure
  * that file is removed; one that a killed process left is in nobody's way, and may be
@@ -1391,16 +1400,22 @@ int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
 
 #ifdef BAGI_FORMATS
 
-/* Allocate the zeroed state of an open codec, whose first member is the buffer
- * that holds it. An allocator of NULL means malloc. NULL if out of memory. */
+/* An empty buffer of this allocator; NULL means malloc. */
+static inline bags_buffer bagi_buffer(const bags_allocator *allocator) {
+    bags_buffer buffer;
+    memset(&buffer, 0, sizeof buffer);
+    if (allocator) {
+        buffer.resize = allocator->resize;
+        buffer.user = allocator->user;
+    }
+    return buffer;
+}
+
+/* Allocate the zeroed state of an open codec or file, whose first member is the
+ * buffer that holds it. NULL if out of memory. */
 static inline void *bagi_state(
     const bags_allocator *allocator, size_t size, bags_error *err) {
-    bags_buffer memory;
-    memset(&memory, 0, sizeof memory);
-    if (allocator) {
-        memory.resize = allocator->resize;
-        memory.user = allocator->user;
-    }
+    bags_buffer memory = bagi_buffer(allocator);
     if (bags_buffer_reserve(&memory, size, err))
         return NULL;
     memset(memory.data, 0, size);
@@ -1414,6 +1429,24 @@ static inline void bagi_state_close(void *state) {
         return;
     memcpy(&memory, state, sizeof memory);
     bags_buffer_free(&memory);
+}
+
+/* A hook has returned `error` for a path. */
+static inline bags_code bagi_fail_system(const bags_io *io, int error,
+    const char *path, const char *doing, bags_error *err) {
+    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
+                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
+                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
+                                                         : BAGS_ERROR_IO;
+    char why[512] = "";
+    if (io->explain)
+        io->explain(io->user, path, error, why, sizeof why);
+    bags_fail(err, code, "%s: cannot %s: %s", path, doing,
+        *why             ? why
+        : error == ENXIO ? "not a regular file"
+                         : strerror(error));
+    err->system = error;
+    return code;
 }
 
 /* In the scratch, the shape of a value precedes its pixels. A multiple of 64, so

@@ -4,19 +4,29 @@
  * An index is a Bag with checksums, index/FIELD.bag, in the dataset's directory or,
  * if it is sharded, in that of its first shard. Other readers ignore it.
  *
- *     blob 0      "BAGSKEYS" | number of keys | stamp | the field's type
+ *     blob 0      "BAGSKEY2" | number of keys | content | times | the field's type
  *     blob 1..N   key | datapoint; one per datapoint, sorted
  *
  * The header's numbers have 8 bytes, little-endian; a datapoint has 8 bytes,
  * big-endian. Keys compare as bytes, a prefix before what it begins: text is
  * its own key; a number is 8 big-endian bytes, with the sign inverted (of negative
- * floats, all bits). The stamp is a hash of the times and sizes of the field's Bags,
- * so it changes when the dataset does; 0 where the files have no times.
+ * floats, all bits).
  *
- * Building is an external merge sort: sorted runs of `memory` bytes become Bags next
- * to the index, .FIELD.0.bag and so on, which are then merged into .FIELD.bag. That
- * one is locked meanwhile, and gets its name at the end.
+ * `content` and `times` indicate whether the dataset is the one that was indexed:
+ * they are hashes of the sizes and last bytes (where tables and checksums end), and of
+ * the times, of FIELD.bag, FIELD.crc and refs.bag of every shard; times is 0 where
+ * files have none. When the index is opened, some of its keys are compared, too.
+ *
+ * Building is an external merge sort in the directory index/FIELD.partial: sorted runs
+ * of `memory` bytes are written to runs.bag one after the other, then merged into
+ * keys.bag, which gets its name at the end. Meanwhile, the dataset's FIELD.bag is
+ * locked.
+ *
+ * Two jobs share the file because both need its first half, keys and places: to sort
+ * in bounded memory, and to find. A third of it is what recognizes a dataset that has
+ * changed and reports each failure of the system.
  */
+#define BAGI_FORMATS
 #include "formats.h"
 
 #include <errno.h>
@@ -25,11 +35,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INDEX_MAGIC "BAGSKEYS"
-#define INDEX_HEADER 24  /* bytes before the type */
-#define INDEX_PATH 1024  /* bytes of the longest path */
+#define INDEX_MAGIC "BAGSKEY2"
+#define INDEX_HEADER 32  /* bytes before the type */
+#define INDEX_PATH 4096  /* bytes of the longest path */
 #define INDEX_CHUNK 1024 /* the most datapoints or entries read at once */
 #define INDEX_NUMBER 8   /* bytes of a datapoint, and of a number as a key */
+#define INDEX_SAMPLES 16 /* keys that are compared when an index is opened */
+#define INDEX_LAST 64    /* bytes at the end of a file that are compared */
 #define INDEX_MEMORY ((size_t)64 << 20)
 
 /* How values become keys. */
@@ -76,9 +88,9 @@ static bool name_is(bags_view name, const char *text) {
 
 /* Arrays have keys if they have one element. */
 static key_type key_type_of(const bags_type *type) {
-    key_type none = {KEY_NONE, false}, out = {KEY_NONE, false};
+    key_type out = {KEY_NONE, false};
     if (type->sequence)
-        return none;
+        return out;
     if (name_is(type->name, "utf8") || name_is(type->name, "bytes"))
         out.order = KEY_BYTES;
     else if (name_is(type->name, "int") || name_is(type->name, "u64"))
@@ -90,97 +102,48 @@ static key_type key_type_of(const bags_type *type) {
     for (size_t i = 1; i < type->count; i++) {
         uint64_t dim = 0;
         if (!bags_type_number(type, i, &dim) || dim != 1)
-            return none;
+            return out;
     }
     bags_view name = bags_type_argument(type, 0);
     bags_dtype dtype =
         bags_dtype_parse((const char *)name.data, name.size, NULL);
-    switch (dtype) {
-    case BAGS_DTYPE_BOOL:
-    case BAGS_DTYPE_UINT8:
-    case BAGS_DTYPE_UINT16:
-    case BAGS_DTYPE_UINT32:
-    case BAGS_DTYPE_UINT64:
-        out.order = KEY_UINT;
-        break;
-    case BAGS_DTYPE_INT8:
-    case BAGS_DTYPE_INT16:
-    case BAGS_DTYPE_INT32:
-    case BAGS_DTYPE_INT64:
-        out.order = KEY_INT;
-        break;
-    case BAGS_DTYPE_FLOAT32:
-    case BAGS_DTYPE_FLOAT64:
-        out.order = KEY_FLOAT;
-        out.single = dtype == BAGS_DTYPE_FLOAT32;
-        break;
-    case BAGS_DTYPE_NONE:
-    case BAGS_DTYPE_FLOAT16:
-    case BAGS_DTYPE_COMPLEX64:
-    case BAGS_DTYPE_COMPLEX128:
-        break;
-    }
+    char code = *bags_dtype_code(dtype); /* "u2", "f4", ... */
+    out.single = dtype == BAGS_DTYPE_FLOAT32;
+    out.order = code == 'u' || code == 'b'                  ? KEY_UINT
+                : code == 'i'                               ? KEY_INT
+                : out.single || dtype == BAGS_DTYPE_FLOAT64 ? KEY_FLOAT
+                                                            : KEY_NONE;
     return out;
 }
 
 /* The one element of an array as a number: bags_int or bags_uint; or *real. */
 static bags_value key_element(const bags_value *array, double *real) {
-    const void *data = array->data;
+    size_t size = bags_dtype_size(array->dtype);
+    char code = *bags_dtype_code(array->dtype);
+    unsigned char bytes[8] = {0}; /* little-endian */
     float single = 0;
-    int16_t i16 = 0;
-    int32_t i32 = 0;
-    int64_t i64 = 0;
-    uint16_t u16 = 0;
-    uint32_t u32 = 0;
-    uint64_t u64 = 0;
-    bags_value none;
-    memset(&none, 0, sizeof none);
-    if (array->size != bags_dtype_size(array->dtype))
-        return none;
-#define KEY_LOAD(variable) memcpy(&variable, data, sizeof variable)
-    switch (array->dtype) {
-    case BAGS_DTYPE_BOOL:
-    case BAGS_DTYPE_UINT8:
-        return bags_uint(*(const unsigned char *)data);
-    case BAGS_DTYPE_INT8:
-        return bags_int(*(const signed char *)data);
-    case BAGS_DTYPE_UINT16:
-        KEY_LOAD(u16);
-        return bags_uint(u16);
-    case BAGS_DTYPE_UINT32:
-        KEY_LOAD(u32);
-        return bags_uint(u32);
-    case BAGS_DTYPE_UINT64:
-        KEY_LOAD(u64);
-        return bags_uint(u64);
-    case BAGS_DTYPE_INT16:
-        KEY_LOAD(i16);
-        return bags_int(i16);
-    case BAGS_DTYPE_INT32:
-        KEY_LOAD(i32);
-        return bags_int(i32);
-    case BAGS_DTYPE_INT64:
-        KEY_LOAD(i64);
-        return bags_int(i64);
-    case BAGS_DTYPE_FLOAT32:
-        KEY_LOAD(single);
+    bags_value out;
+    memset(&out, 0, sizeof out);
+    if (array->size != size || size > sizeof bytes)
+        return out;
+    if (code == 'f') {
+        if (size == sizeof single)
+            memcpy(&single, array->data, size);
         *real = (double)single;
-        return *array;
-    case BAGS_DTYPE_FLOAT64:
-        memcpy(real, data, sizeof *real);
-        return *array;
-    case BAGS_DTYPE_NONE:
-    case BAGS_DTYPE_FLOAT16:
-    case BAGS_DTYPE_COMPLEX64:
-    case BAGS_DTYPE_COMPLEX128:
-        break;
+        if (size == sizeof *real)
+            memcpy(real, array->data, size);
+        return size == 2 ? out : *array;
     }
-#undef KEY_LOAD
-    return none;
-}
-
-static bags_code key_fail(const char *what, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_VALUE, "%s", what);
+    if (bags_little_endian())
+        memcpy(bytes, array->data, size);
+    else
+        bags_swap_bytes(bytes, array->data, size, size);
+    uint64_t number = 0, sign = (uint64_t)1 << (8 * size - 1);
+    for (size_t i = size; i > 0; i--)
+        number = number << 8 | bytes[i - 1];
+    if (code != 'i')
+        return code == 'u' || code == 'b' ? bags_uint(number) : out;
+    return bags_int((int64_t)((number ^ sign) - sign));
 }
 
 /* The key of a value. Numbers are stored in `number`, text is not copied. */
@@ -188,47 +151,50 @@ static bags_code key_make(const key_type *type, const bags_value *value,
     unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
     uint64_t bits = 0;
     double real = 0;
+    const char *wrong = NULL;
     bags_value element = *value;
-    bool is_text =
-        value->kind == BAGS_KIND_BYTES || value->kind == BAGS_KIND_UTF8;
     if (type->order == KEY_BYTES) {
-        if (!is_text)
-            return key_fail("a key of this field is text", err);
+        if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
+            return bags_fail(
+                err, BAGS_ERROR_VALUE, "a key of this field is text");
         key->data = (const unsigned char *)value->data;
         key->size = value->size;
         return BAGS_OK;
     }
     if (value->kind == BAGS_KIND_ARRAY)
         element = key_element(value, &real);
-    bool is_int = element.kind == BAGS_KIND_INT,
-         is_uint = element.kind == BAGS_KIND_UINT;
-    if (!is_int && !is_uint && element.kind != BAGS_KIND_ARRAY)
-        return key_fail("a key of this field is a number", err);
-    if (type->order == KEY_FLOAT) {
-        if (is_int || is_uint)
+    bool is_int = element.kind == BAGS_KIND_INT;
+    bool is_uint = element.kind == BAGS_KIND_UINT;
+    bool is_whole = is_int || is_uint;
+    bits = is_uint ? element.uint : (uint64_t)element.sint;
+    if (!is_whole && element.kind != BAGS_KIND_ARRAY) {
+        wrong = "a key of this field is a number";
+    } else if (type->order == KEY_FLOAT) {
+        if (is_whole)
             real = is_int ? (double)element.sint : (double)element.uint;
-        bool exact = real < 9007199254740992.0 && real > -9007199254740992.0;
-        if ((is_int || is_uint) && !exact)
-            return key_fail("number out of range (2^53 or above)", err);
+        if (is_whole &&
+            (real >= 9007199254740992.0 || real <= -9007199254740992.0))
+            wrong = "number out of range (2^53 or above)";
         if (type->single)
             real = (double)(float)real;
         if (real != real)
-            return key_fail("NaN has no order", err);
+            wrong = "NaN has no order";
         real += 0.0; /* -0 equals 0 */
         memcpy(&bits, &real, sizeof bits);
         bits = bits >> 63 ? ~bits : bits | (uint64_t)1 << 63;
-    } else if (!is_int && !is_uint) {
-        return key_fail("a key of this field is a whole number", err);
+    } else if (!is_whole) {
+        wrong = real >= 9223372036854775808.0 || real < -9223372036854775808.0
+                    ? "number out of range"
+                    : "a key of this field is a whole number";
     } else if (type->order == KEY_INT) {
         if (is_uint && element.uint > INT64_MAX)
-            return key_fail("number out of range (above 2^63-1)", err);
-        bits = is_uint ? element.uint : (uint64_t)element.sint;
+            wrong = "number out of range (above 2^63-1)";
         bits ^= (uint64_t)1 << 63;
-    } else {
-        if (is_int && element.sint < 0)
-            return key_fail("number out of range (below 0)", err);
-        bits = is_uint ? element.uint : (uint64_t)element.sint;
+    } else if (is_int && element.sint < 0) {
+        wrong = "number out of range (below 0)";
     }
+    if (wrong)
+        return bags_fail(err, BAGS_ERROR_VALUE, "%s", wrong);
     key_store(number, bits);
     key->data = number;
     key->size = INDEX_NUMBER;
@@ -255,222 +221,148 @@ static int entry_compare(const void *a, const void *b) {
                        y.data + y.size - INDEX_NUMBER, INDEX_NUMBER);
 }
 
-/* ---- where the files are ---- */
-
-/* A shard's directory; the names of those with more digits are refused. */
-typedef struct shard_name {
-    char text[32];
-} shard_name;
-
-/* The shards of a dataset, sorted by number. None: it is not sharded. */
-typedef struct shard_list {
-    bags_buffer names; /* shard_name */
-    size_t count;
-} shard_list;
-
-static bags_buffer buffer_of(const bags_env *env) {
-    bags_buffer buffer;
-    memset(&buffer, 0, sizeof buffer);
-    if (env->allocator) {
-        buffer.resize = env->allocator->resize;
-        buffer.user = env->allocator->user;
-    }
-    return buffer;
-}
+/* ---- files ---- */
 
 static const bags_io *io_of(const bags_env *env) {
     return env->io ? env->io : bags_io_local();
 }
 
+static bags_code fail_long(const char *path, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_LIMIT, "%.300s: path too long", path);
+}
+
 static bags_code path_make(char out[INDEX_PATH], bags_error *err,
     const char *directory, const char *name, const char *ending) {
     int size = snprintf(out, INDEX_PATH, "%s/%s%s", directory, name, ending);
-    if (size < 0 || size >= INDEX_PATH)
-        return bags_fail(
-            err, BAGS_ERROR_LIMIT, "%.300s: path too long", directory);
-    return BAGS_OK;
+    return size < 0 || size >= INDEX_PATH ? fail_long(directory, err) : BAGS_OK;
 }
 
-static bags_code fail_system(
-    bags_error *err, int error, const char *path, const char *doing) {
-    bags_code code = error == ENOENT   ? BAGS_ERROR_MISSING
-                     : error == ENOMEM ? BAGS_ERROR_MEMORY
-                                       : BAGS_ERROR_IO;
-    bags_fail(err, code, "%.300s: cannot %s: %s", path, doing, strerror(error));
-    if (err)
-        err->system = error;
+/* The directory of a shard of the reader's dataset. */
+static bags_code shard_path(char out[INDEX_PATH], bags_error *err,
+    const char *path, const bags_shard *shard) {
+    char name[256 + 1]; /* the longest name of a file */
+    (void)snprintf(
+        name, sizeof name, "/%0*" PRIu64, (int)shard->digits, shard->number);
+    int size =
+        snprintf(out, INDEX_PATH, "%s%s", path, shard->digits ? name : "");
+    return size < 0 || size >= INDEX_PATH ? fail_long(path, err) : BAGS_OK;
+}
+
+static void mix(uint64_t *hash, uint64_t number) {
+    *hash = (*hash ^ number) * UINT64_C(0x9E3779B97F4A7C15);
+    *hash ^= *hash >> 29;
+}
+
+/* What a dataset is recognized by; see the top. */
+typedef struct stamp {
+    uint64_t content, times;
+} stamp;
+
+static int stamp_file(const bags_io *io, const char *path, stamp *out) {
+    unsigned char last[INDEX_LAST];
+    bags_identity found;
+    uint64_t size = 0;
+    void *file = NULL;
+    int error = io->open(io->user, path, BAGS_IO_READ, &file);
+    if (error)
+        return error;
+    memset(&found, 0, sizeof found);
+    error = io->size(io->user, file, &size);
+    if (!error && io->identify)
+        error = io->identify(io->user, file, path, &found);
+    size_t part = size < sizeof last ? (size_t)size : sizeof last, done = 1;
+    for (size_t at = 0; at < part && !error && done > 0; at += done) {
+        done = 0;
+        error = io->read_at(
+            io->user, file, size - part + at, last + at, part - at, &done);
+        if (!error)
+            mix(&out->content, bags_crc32c(0, last + at, done));
+    }
+    io->close(io->user, file);
+    mix(&out->content, size + 1);
+    mix(&out->times, found.time);
+    return error;
+}
+
+static bags_code stamp_make(const bags_reader *reader, const bags_env *env,
+    const char *path, const char *field, stamp *out, bags_error *err) {
+    const bags_io *io = io_of(env);
+    char directory[INDEX_PATH], file[INDEX_PATH];
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    bags_code code = BAGS_OK;
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < count && !code; i++) {
+        code = shard_path(directory, err, path, &shards[i]);
+        for (int k = 0; k < 3 && !code; k++) {
+            code = path_make(file, err, directory, k < 2 ? field : "refs",
+                k == 1 ? ".crc" : ".bag");
+            int error = code ? 0 : stamp_file(io, file, out);
+            if (error && (k == 0 || error != ENOENT))
+                code = bagi_fail_system(io, error, file, "read", err);
+            mix(&out->content, (uint64_t)(error == 0));
+        }
+    }
+    out->times = io->identify ? out->times + !out->times : 0;
     return code;
 }
 
-static int shard_compare(const void *a, const void *b) {
-    const char *x = ((const shard_name *)a)->text;
-    const char *y = ((const shard_name *)b)->text;
-    x += strspn(x, "0");
-    y += strspn(y, "0");
-    size_t x_size = strlen(x), y_size = strlen(y);
-    return x_size != y_size ? (x_size > y_size) - (x_size < y_size)
-                            : strcmp(x, y);
-}
-
-static int shard_add(void *user, const char *name) {
-    shard_list *all = (shard_list *)user;
-    size_t size = strlen(name);
-    if (size == 0 || size >= sizeof(shard_name) ||
-        name[strspn(name, "0123456789")])
-        return 0;
-    if (bags_buffer_reserve(
-            &all->names, (all->count + 1) * sizeof(shard_name), NULL))
-        return ENOMEM;
-    memcpy(all->names.data + all->count * sizeof(shard_name), name, size + 1);
-    all->count++;
-    return 0;
-}
-
-static const char *shard_get(const shard_list *all, size_t i) {
-    return ((const shard_name *)(const void *)all->names.data)[i].text;
-}
-
-static bags_code shards_find(
-    shard_list *all, const bags_env *env, const char *path, bags_error *err) {
-    const bags_io *io = io_of(env);
-    char spec[INDEX_PATH];
-    bags_path_kind kind = BAGS_PATH_NONE;
-    all->names = buffer_of(env);
-    all->count = 0;
-    bags_code code = path_make(spec, err, path, "spec.json", "");
-    if (code)
-        return code;
-    int error = io->kind(io->user, spec, &kind);
-    if (!error && kind != BAGS_PATH_FILE)
-        error = io->list(io->user, path, shard_add, all);
-    if (error)
-        return fail_system(err, error, path, "list");
-    if (all->count)
-        qsort(all->names.data, all->count, sizeof(shard_name), shard_compare);
-    return BAGS_OK;
-}
-
-static uint64_t mix(uint64_t hash, uint64_t number) {
-    hash = (hash ^ number) * UINT64_C(0x9E3779B97F4A7C15);
-    return hash ^ hash >> 29;
-}
-
-/* A hash of the times and sizes of a field's Bags; 0 if they have no times. */
-static bags_code stamp_make(const shard_list *all, const bags_env *env,
-    const char *path, const char *field, uint64_t *stamp, bags_error *err) {
-    const bags_io *io = io_of(env);
-    char directory[INDEX_PATH], file[INDEX_PATH];
-    bags_code code = BAGS_OK;
-    *stamp = 0;
-    if (!io->identify)
-        return BAGS_OK;
-    for (size_t i = 0; i == 0 || i < all->count; i++) {
-        bags_identity found;
-        if (all->count)
-            code = path_make(directory, err, path, shard_get(all, i), "");
-        if (!code)
-            code = path_make(
-                file, err, all->count ? directory : path, field, ".bag");
-        if (code)
-            return code;
-        int error = io->identify(io->user, NULL, file, &found);
-        if (error)
-            return fail_system(err, error, file, "identify");
-        *stamp = mix(mix(*stamp, found.time), found.size);
-    }
-    *stamp += *stamp == 0;
-    return BAGS_OK;
-}
-
-/* The directory of the index. */
-static bags_code index_directory(const shard_list *all, const char *path,
-    char out[INDEX_PATH], bags_error *err) {
+/* Where the index of a field is: the directory of indexes; and the first of the
+ * field's Bags, which is locked while the index is built. */
+static bags_code index_place(const bags_reader *reader, const char *path,
+    const char *field, char directory[INDEX_PATH], char bag[INDEX_PATH],
+    bags_error *err) {
     char shard[INDEX_PATH];
-    if (!all->count)
-        return path_make(out, err, path, "index", "");
-    bags_code code = path_make(shard, err, path, shard_get(all, 0), "");
-    return code ? code : path_make(out, err, shard, "index", "");
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    if (count == 0)
+        return bags_fail(err, BAGS_ERROR_MISSING,
+            "%.300s: an index needs a finished shard", path);
+    bags_code code = shard_path(shard, err, path, shards);
+    if (!code)
+        code = path_make(directory, err, shard, "index", "");
+    return code ? code : path_make(bag, err, shard, field, ".bag");
 }
 
 /* ---- building ---- */
 
 typedef struct build {
     const bags_index_options *options;
+    const bags_io *io;
     const char *path;
     const bags_field *field;
     bags_reader *reader;
     size_t number; /* of the field */
-    shard_list shards;
-    char directory[INDEX_PATH];
     key_type type;
-    uint64_t stamp;
-    bag_writer *out; /* .FIELD.bag */
-    size_t runs;     /* .FIELD.0.bag ... that were written */
+    char directory[INDEX_PATH], partial[INDEX_PATH];
+    bag_writer *sorted; /* runs.bag */
+    bags_buffer stops;  /* uint64_t: the entry at which each run ends */
+    size_t runs;
     bags_buffer entries, bytes;
     size_t count, used, capacity; /* of both */
-    bag_reader **readers;
-    bags_buffer merge;
 } build;
 
-static bags_code run_path(
-    const build *b, size_t run, char out[INDEX_PATH], bags_error *err) {
-    char name[INDEX_PATH];
-    int size = snprintf(name, sizeof name, ".%s.%" PRIu64 ".bag",
-        b->field->name, (uint64_t)run);
-    if (size < 0 || size >= INDEX_PATH)
-        return bags_fail(
-            err, BAGS_ERROR_LIMIT, "%.300s: path too long", b->path);
-    return path_make(out, err, b->directory, name, "");
+/* Remove the directory of a build, this one's or one that was killed. */
+static void remove_partial(const build *b) {
+    static const char *const names[] = {
+        "keys.bag", "keys.idx", "keys.crc", "runs.bag", "runs.idx"};
+    char path[INDEX_PATH];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!path_make(path, NULL, b->partial, names[i], ""))
+            b->io->remove(b->io->user, path);
+    b->io->remove_dir(b->io->user, b->partial);
 }
 
-/* A Bag that a build which was killed has left is removed. Its lock tells whether
- * that build is still running. */
-static bags_code remove_left(
-    const bags_env *env, const char *path, bags_error *err) {
-    const bags_io *io = io_of(env);
-    char other[INDEX_PATH];
-    void *file = NULL;
-    size_t stem = strlen(path) - strlen(".bag");
-    int error = io->open(io->user, path, BAGS_IO_WRITE, &file);
-    if (!error) {
-        error = io->lock(io->user, file);
-        io->close(io->user, file);
-        if (error == EWOULDBLOCK)
-            return bags_fail(err, BAGS_ERROR_LOCKED,
-                "%.300s: another process is building this index", path);
-        if (!error)
-            error = io->remove(io->user, path);
-    }
-    if (error && error != ENOENT)
-        return fail_system(err, error, path, "remove");
-    static const char *const endings[] = {".idx", ".crc"};
-    for (size_t i = 0; i < 2; i++) {
-        memcpy(other, path, stem);
-        memcpy(other + stem, endings[i], sizeof ".idx");
-        error = io->remove(io->user, other);
-        if (error && error != ENOENT)
-            return fail_system(err, error, other, "remove");
-    }
-    return BAGS_OK;
-}
-
-static bags_code create(const build *b, const char *path, bool last,
+static bags_code create(const build *b, const char *name, bool last,
     bag_writer **out, bags_error *err) {
+    char path[INDEX_PATH];
     bag_writer_options options;
-    bags_code code = BAGS_OK;
     memset(&options, 0, sizeof options);
     options.checksum = last;
     options.no_sync = !last;
     options.env = b->options->env;
-    bags_error why;
-    *out = bag_writer_open(path, &options, &why);
-    if (*out)
-        return BAGS_OK;
-    if (why.code != BAGS_ERROR_EXISTS)
-        return bags_fail(err, why.code, "%s", why.message);
-    code = remove_left(&options.env, path, err);
-    if (!code)
-        *out = bag_writer_open(path, &options, err);
+    bags_code code = path_make(path, err, b->partial, name, ".bag");
+    *out = code ? NULL : bag_writer_open(path, &options, err);
     return code || *out ? code : err->code;
 }
 
@@ -488,18 +380,16 @@ static bags_code write_sorted(build *b, bag_writer *out, bags_error *err) {
 }
 
 static bags_code write_run(build *b, bags_error *err) {
-    char path[INDEX_PATH];
-    bag_writer *out = NULL;
-    bags_code code = run_path(b, b->runs, path, err);
+    bags_code code =
+        b->sorted ? BAGS_OK : create(b, "runs", false, &b->sorted, err);
     if (!code)
-        code = create(b, path, false, &out, err);
-    if (code)
-        return code;
-    b->runs++;
-    code = write_sorted(b, out, err);
+        code = bags_buffer_reserve(
+            &b->stops, (b->runs + 1) * sizeof(uint64_t), err);
     if (!code)
-        return bag_writer_close(out, err);
-    bag_writer_abort(out);
+        code = write_sorted(b, b->sorted, err);
+    if (!code)
+        ((uint64_t *)(void *)b->stops.data)[b->runs++] =
+            bag_writer_length(b->sorted);
     return code;
 }
 
@@ -536,66 +426,67 @@ static uint64_t chunk_of(size_t memory, uint64_t size, uint64_t most) {
     return chunk > most ? most : chunk + (chunk == 0);
 }
 
-static bags_code read_keys(build *b, bags_row *row, bags_error *err) {
+static bags_code read_keys(build *b, bags_error *err) {
     uint64_t length = bags_reader_length(b->reader), chunk = 1;
     size_t count = 0;
+    bags_row row;
     bags_code code = BAGS_OK;
+    memset(&row, 0, sizeof row);
     for (uint64_t i = 0; i < length && !code; i += count) {
         uint64_t bytes = 1;
-        code =
-            bags_reader_get_range(b->reader, i, i + chunk, b->number, row, err);
-        count = code ? 0 : bags_row_length(row, 0);
+        code = bags_reader_get_range(
+            b->reader, i, i + chunk, b->number, &row, err);
+        count = code ? 0 : bags_row_length(&row, 0);
         for (size_t j = 0; j < count && !code; j++) {
-            bytes += bags_row_bytes(row, 0, j).size;
             unsigned char number[INDEX_NUMBER];
             bags_error why;
             bags_value value;
-            bags_view key;
-            code = bags_row_value(row, 0, j, NULL, &value, err);
-            if (code)
-                return code;
-            if (key_make(&b->type, &value, number, &key, &why))
-                return bags_fail(err, why.code,
+            bags_view key = {NULL, 0};
+            bytes += bags_row_bytes(&row, 0, j).size;
+            code = bags_row_value(&row, 0, j, NULL, &value, err);
+            if (!code && key_make(&b->type, &value, number, &key, &why))
+                code = bags_fail(err, why.code,
                     "%.300s: field \"%.200s\": datapoint %" PRIu64 ": %s",
                     b->path, b->field->name, i + j, why.message);
-            code = add(b, key, i + j, err);
+            if (!code)
+                code = add(b, key, i + j, err);
         }
-        if (b->options->progress)
+        if (b->options->progress && !code)
             b->options->progress(b->options->user, i + count, length);
         chunk = chunk_of(b->bytes.capacity / 2, bytes / (count + 1), 4 * chunk);
     }
+    bags_row_free(&row);
     return code;
 }
-
-/* ---- merging ---- */
 
 /* The next entry of a run, and those that were read with it. The runs are a heap,
  * ordered by their next entries. */
 typedef struct run {
-    bags_view entry;
-    bag_reader *bag;
-    uint64_t read;  /* entries read from the Bag */
-    uint64_t chunk; /* to be read at once */
+    bags_view entry;     /* without data: the run is over */
+    uint64_t next, stop; /* in runs.bag: what was not read yet */
     bags_range range;
-    size_t next; /* of the range */
+    size_t at; /* in the range */
     bags_buffer scratch;
 } run;
 
-/* The run is over if its entry has no data. */
-static bags_code run_next(run *r, bags_error *err) {
-    bags_code code = BAGS_OK;
-    if (r->next == r->range.length) {
-        code = bag_reader_get_range(
-            r->bag, r->read, r->read + r->chunk, &r->scratch, &r->range, err);
+static bags_code run_next(
+    run *r, const bag_reader *bag, uint64_t chunk, bags_error *err) {
+    static const char changed[] = "another process changed a sorted run";
+    if (r->at == r->range.length) {
+        uint64_t stop = r->stop - r->next < chunk ? r->stop : r->next + chunk;
+        bags_code code = bag_reader_get_range(
+            bag, r->next, stop, &r->scratch, &r->range, err);
         if (code)
             return code;
-        r->read += r->range.length;
-        r->next = 0;
+        if (r->range.length != stop - r->next)
+            return bags_fail(err, BAGS_ERROR_CORRUPT, "%s", changed);
+        r->next = stop;
+        r->at = 0;
     }
-    r->entry = bags_range_get(&r->range, r->next);
-    r->next += r->entry.data != NULL;
+    r->entry = bags_range_get(&r->range, r->at);
+    r->at += r->entry.data != NULL;
     if (r->entry.data && r->entry.size < INDEX_NUMBER)
-        return bags_fail(err, BAGS_ERROR_CORRUPT, "a sorted run was changed");
+        return bags_fail(err, BAGS_ERROR_CORRUPT, "%s", changed);
     return BAGS_OK;
 }
 
@@ -616,150 +507,136 @@ static void sift_down(run *runs, size_t count, size_t i) {
     }
 }
 
-static bags_code merge_runs(build *b, run *runs, bags_error *err) {
-    size_t count = 0;
-    bag_reader_options options;
-    memset(&options, 0, sizeof options);
-    options.no_mmap = true; /* which would not bound the memory that is used */
-    options.env = b->options->env;
+static bags_code merge_runs(build *b, const bag_reader *bag, run *runs,
+    bag_writer *out, bags_error *err) {
+    const uint64_t *stops = (const uint64_t *)(const void *)b->stops.data;
+    uint64_t chunk = chunk_of(b->bytes.capacity / b->runs,
+        bag_reader_size(bag) / (bag_reader_length(bag) + 1), INDEX_CHUNK);
+    size_t count = b->runs;
     bags_code code = BAGS_OK;
-    for (; count < b->runs && !code; count++) {
-        char path[INDEX_PATH];
-        code = run_path(b, count, path, err);
-        if (code)
-            return code;
-        runs[count].bag = bag_reader_open(path, &options, err);
-        if (!runs[count].bag)
-            return err->code;
-        uint64_t length = bag_reader_length(runs[count].bag);
-        runs[count].chunk = chunk_of(b->bytes.capacity / b->runs,
-            bag_reader_size(runs[count].bag) / (length + !length), INDEX_CHUNK);
-        code = run_next(&runs[count], err);
+    for (size_t i = 0; i < count && !code; i++) {
+        runs[i].next = i ? stops[i - 1] : 0;
+        runs[i].stop = stops[i];
+        code = run_next(&runs[i], bag, chunk, err);
     }
     for (size_t i = count; i > 0 && !code; i--)
         sift_down(runs, count, i - 1);
     while (count > 0 && !code) {
         code = bag_writer_append(
-            b->out, runs[0].entry.data, runs[0].entry.size, NULL, err);
+            out, runs[0].entry.data, runs[0].entry.size, NULL, err);
         if (!code)
-            code = run_next(&runs[0], err);
-        if (code)
-            return code;
-        if (!runs[0].entry.data) {
+            code = run_next(&runs[0], bag, chunk, err);
+        if (!code && !runs[0].entry.data) {
             run ended = runs[0];
             runs[0] = runs[--count];
             runs[count] = ended;
         }
-        sift_down(runs, count, 0);
+        if (!code)
+            sift_down(runs, count, 0);
     }
     return code;
 }
 
-static bags_code write_index(build *b, bags_error *err) {
+/* Merge what is in runs.bag. */
+static bags_code write_merged(build *b, bag_writer *out, bags_error *err) {
+    char path[INDEX_PATH];
+    bag_reader_options options;
+    bags_buffer memory = bagi_buffer(b->options->env.allocator);
+    memset(&options, 0, sizeof options);
+    options.no_mmap = true; /* which would not bound the memory that is used */
+    options.env = b->options->env;
+    bags_code code = write_run(b, err);
+    bags_code closed = bag_writer_close(b->sorted, code ? NULL : err);
+    b->sorted = NULL;
+    code = code ? code : closed;
+    if (!code)
+        code = path_make(path, err, b->partial, "runs", ".bag");
+    if (!code)
+        code = bags_buffer_reserve(&memory, b->runs * sizeof(run), err);
+    bag_reader *bag = code ? NULL : bag_reader_open(path, &options, err);
+    if (bag) {
+        run *runs = (run *)(void *)memory.data;
+        memset(runs, 0, b->runs * sizeof *runs);
+        for (size_t i = 0; i < b->runs; i++)
+            runs[i].scratch = bagi_buffer(b->options->env.allocator);
+        code = merge_runs(b, bag, runs, out, err);
+        for (size_t i = 0; i < b->runs; i++)
+            bags_buffer_free(&runs[i].scratch);
+        bag_reader_close(bag);
+    } else if (!code) {
+        code = err->code;
+    }
+    bags_buffer_free(&memory);
+    return code;
+}
+
+/* keys.bag: the header, and the keys. */
+static bags_code write_index(build *b, const stamp *now, bags_error *err) {
     unsigned char header[INDEX_HEADER + 256] = INDEX_MAGIC;
+    const uint64_t numbers[] = {
+        bags_reader_length(b->reader), now->content, now->times};
     size_t type = strlen(b->field->type);
+    bag_writer *out = NULL;
     if (type > sizeof header - INDEX_HEADER)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%.300s: type too long", b->path);
-    for (size_t i = 0; i < 8; i++) {
-        header[8 + i] =
-            (unsigned char)(bags_reader_length(b->reader) >> (8 * i));
-        header[16 + i] = (unsigned char)(b->stamp >> (8 * i));
-    }
+    for (size_t i = 0; i < 24; i++)
+        header[8 + i] = (unsigned char)(numbers[i / 8] >> 8 * (i % 8));
     memcpy(header + INDEX_HEADER, b->field->type, type);
-    bags_code code =
-        bag_writer_append(b->out, header, INDEX_HEADER + type, NULL, err);
-    if (code || !b->runs)
-        return code ? code : write_sorted(b, b->out, err);
-    if (b->count)
-        code = write_run(b, err);
+    bags_code code = create(b, "keys", true, &out, err);
     if (!code)
-        code = bags_buffer_reserve(&b->merge, b->runs * sizeof(run), err);
-    if (code)
-        return code;
-    run *runs = (run *)(void *)b->merge.data;
-    memset(runs, 0, b->runs * sizeof *runs);
-    for (size_t i = 0; i < b->runs; i++)
-        runs[i].scratch = buffer_of(&b->options->env);
-    code = merge_runs(b, runs, err);
-    for (size_t i = 0; i < b->runs; i++) {
-        bag_reader_close(runs[i].bag);
-        bags_buffer_free(&runs[i].scratch);
-    }
+        code = bag_writer_append(out, header, INDEX_HEADER + type, NULL, err);
+    if (!code)
+        code = b->runs ? write_merged(b, out, err) : write_sorted(b, out, err);
+    if (!code)
+        return bag_writer_close(out, err);
+    bag_writer_abort(out);
     return code;
 }
 
-/* Lock the Bag that was written, whose lock ended with the writer, so that no other
- * build takes it for one that was left. */
-static bags_code lock_again(
-    const bags_io *io, const char *path, void **file, bags_error *err) {
-    bags_identity opened, found;
-    int error = io->open(io->user, path, BAGS_IO_READ, file);
-    if (!error)
-        error = io->lock(io->user, *file);
-    if (!error && io->identify) {
-        error = io->identify(io->user, *file, path, &opened);
-        if (!error)
-            error = io->identify(io->user, NULL, path, &found);
-        if (!error &&
-            (opened.inode != found.inode || opened.device != found.device))
-            error = EWOULDBLOCK;
-    }
-    if (error == EWOULDBLOCK || error == ENOENT)
-        return bags_fail(err, BAGS_ERROR_LOCKED,
-            "%.300s: another process is building this index", path);
-    return error ? fail_system(err, error, path, "lock") : BAGS_OK;
-}
-
 /* The index gets its name. A build that is interrupted here leaves none. */
-static bags_code publish(const build *b, const char *from, bags_error *err) {
+static bags_code publish(const build *b, bags_error *err) {
     static const char *const endings[] = {".bag", ".crc"};
-    const bags_io *io = io_of(&b->options->env);
     char source[INDEX_PATH], target[INDEX_PATH];
-    int error = 0;
     for (int i = 0; i < 2; i++) {
         bags_code code =
             path_make(target, err, b->directory, b->field->name, endings[i]);
+        int error = code ? 0 : b->io->remove(b->io->user, target);
+        if (error && error != ENOENT)
+            code = bagi_fail_system(b->io, error, target, "remove", err);
         if (code)
             return code;
-        error = io->remove(io->user, target);
-        if (error && error != ENOENT)
-            return fail_system(err, error, target, "remove");
     }
     for (int i = 1; i >= 0; i--) {
+        path_make(source, err, b->partial, "keys", endings[i]);
         path_make(target, err, b->directory, b->field->name, endings[i]);
-        memcpy(source, from, INDEX_PATH);
-        memcpy(source + strlen(source) - strlen(".bag"), endings[i], 4);
-        error = io->rename(io->user, source, target);
+        int error = b->io->rename(b->io->user, source, target);
         if (error)
-            return fail_system(err, error, source, "rename");
+            return bagi_fail_system(b->io, error, source, "rename", err);
     }
-    error = io->sync_dir(io->user, b->directory);
-    return error ? fail_system(err, error, b->directory, "sync") : BAGS_OK;
+    int error = b->io->sync_dir(b->io->user, b->directory);
+    return error ? bagi_fail_system(b->io, error, b->directory, "sync", err)
+                 : BAGS_OK;
 }
 
-static bags_code build_files(build *b, bags_error *err) {
+/* With the lock: sort, write and publish. */
+static bags_code build_locked(build *b, bags_error *err) {
     const bags_env *env = &b->options->env;
-    const bags_io *io = io_of(env);
     size_t memory = b->options->memory ? b->options->memory : INDEX_MEMORY;
-    char path[INDEX_PATH], name[INDEX_PATH];
-    uint64_t stamp = 0;
-    bags_row row;
-    memset(&row, 0, sizeof row);
-    bags_code code = shards_find(&b->shards, env, b->path, err);
-    if (!code)
-        code = stamp_make(
-            &b->shards, env, b->path, b->field->name, &b->stamp, err);
-    if (!code)
-        code = index_directory(&b->shards, b->path, b->directory, err);
-    (void)snprintf(name, sizeof name, ".%.1000s.bag", b->field->name);
-    if (!code)
-        code = path_make(path, err, b->directory, name, "");
+    stamp before, after;
+    bags_code code =
+        stamp_make(b->reader, env, b->path, b->field->name, &before, err);
     if (code)
         return code;
-    int error = io->make_dir(io->user, b->directory);
-    if (error && error != EEXIST)
-        return fail_system(err, error, b->directory, "create directory");
+    remove_partial(b);
+    const char *made = b->directory;
+    int error = b->io->make_dir(b->io->user, made);
+    if (!error || error == EEXIST) {
+        made = b->partial;
+        error = b->io->make_dir(b->io->user, made);
+    }
+    if (error)
+        return bagi_fail_system(b->io, error, made, "create directory", err);
     /* Half for the bytes of small keys, half for the array that is sorted. */
     memory = memory < 4096 ? 2048 : memory / 2;
     b->capacity = memory / sizeof(bags_view);
@@ -767,33 +644,45 @@ static bags_code build_files(build *b, bags_error *err) {
     if (!code)
         code = bags_buffer_reserve(&b->entries, memory, err);
     if (!code)
-        code = create(b, path, true, &b->out, err);
+        code = read_keys(b, err);
     if (!code)
-        code = read_keys(b, &row, err);
-    bags_row_free(&row);
+        code = write_index(b, &before, err);
     if (!code)
-        code = write_index(b, err);
-    if (!code)
-        code =
-            stamp_make(&b->shards, env, b->path, b->field->name, &stamp, err);
-    if (!code && stamp != b->stamp)
+        code = stamp_make(b->reader, env, b->path, b->field->name, &after, err);
+    if (!code && memcmp(&before, &after, sizeof before) != 0)
         code = bags_fail(err, BAGS_ERROR_STATE,
             "%.300s: the dataset changed while its index was built", b->path);
-    if (code) {
-        bag_writer_abort(b->out);
-    } else {
-        void *file = NULL;
-        code = bag_writer_close(b->out, err);
-        if (!code)
-            code = lock_again(io, path, &file, err);
-        if (!code)
-            code = publish(b, path, err);
-        if (file)
-            io->close(io->user, file);
-    }
-    for (size_t i = 0; i < b->runs; i++)
-        if (!run_path(b, i, path, NULL))
-            io->remove(io->user, path);
+    if (!code)
+        code = publish(b, err);
+    bag_writer_abort(b->sorted);
+    remove_partial(b);
+    return code;
+}
+
+/* The lock of an index is that of the field's first Bag. */
+static bags_code build_index(build *b, bags_error *err) {
+    char bag[INDEX_PATH];
+    void *file = NULL;
+    bags_code code =
+        index_place(b->reader, b->path, b->field->name, b->directory, bag, err);
+    if (!code)
+        code = path_make(
+            b->partial, err, b->directory, b->field->name, ".partial");
+    if (code)
+        return code;
+    int error = b->io->open(b->io->user, bag, BAGS_IO_READ, &file);
+    if (error)
+        return bagi_fail_system(b->io, error, bag, "open", err);
+    error = b->io->lock(b->io->user, file);
+    if (error == EWOULDBLOCK)
+        code = bags_fail(err, BAGS_ERROR_LOCKED,
+            "%.300s: field \"%.200s\": another process is building its index",
+            b->path, b->field->name);
+    else if (error)
+        code = bagi_fail_system(b->io, error, bag, "lock", err);
+    else
+        code = build_locked(b, err);
+    b->io->close(b->io->user, file);
     return code;
 }
 
@@ -832,8 +721,9 @@ bags_code bags_index_build(const char *path, const char *field,
         return bags_fail(
             err, BAGS_ERROR_ARGUMENT, "the path or the field is NULL");
     b.options = options ? options : &none;
+    b.io = io_of(&b.options->env);
     b.path = path;
-    b.entries = b.bytes = b.merge = b.shards.names = buffer_of(&b.options->env);
+    b.entries = b.bytes = b.stops = bagi_buffer(b.options->env.allocator);
     reading.env = b.options->env;
     reading.no_mmap = true;
     b.reader = bags_reader_open(path, &reading, err);
@@ -844,13 +734,12 @@ bags_code bags_index_build(const char *path, const char *field,
         code = find_field(b.reader, b.number, path, &b.type, err);
     if (!code) {
         b.field = &bags_reader_fields(b.reader, &count)[b.number];
-        code = build_files(&b, err);
+        code = build_index(&b, err);
     }
     bags_reader_close(b.reader);
     bags_buffer_free(&b.entries);
     bags_buffer_free(&b.bytes);
-    bags_buffer_free(&b.merge);
-    bags_buffer_free(&b.shards.names);
+    bags_buffer_free(&b.stops);
     return code;
 }
 
@@ -862,55 +751,46 @@ static bags_code fail_index(
         "%.300s: %s; build the index again", index->path, what);
 }
 
-/* Compare the header with the dataset that the reader has open. */
-static bags_code check_header(
-    bags_index *index, const char *path, const bags_env *env, bags_error *err) {
-    bags_buffer scratch = buffer_of(env);
-    bags_view header;
+static const bags_field *index_field(const bags_index *index) {
     size_t count = 0;
-    uint64_t stamp = 0;
-    shard_list all;
-    memset(&header, 0, sizeof header);
-    const bags_field *field =
-        &bags_reader_fields(index->reader, &count)[index->field];
+    return &bags_reader_fields(index->reader, &count)[index->field];
+}
+
+/* Compare the header with the dataset that the reader has open. */
+static bags_code check_header(const bags_index *index, const char *path,
+    const bags_env *env, bags_buffer *scratch, bags_error *err) {
+    bags_view header;
+    stamp now;
+    const bags_field *field = index_field(index);
+    uint64_t numbers[3] = {0, 0, 0}; /* length, content, times */
     size_t type = strlen(field->type);
-    bags_code code = bag_reader_get(index->bag, 0, &scratch, &header, err);
-    unsigned char expected[16];
-    for (size_t i = 0; i < 8; i++)
-        expected[8 + i] = (unsigned char)(index->length >> (8 * i));
-    memcpy(expected, INDEX_MAGIC, 8);
-    if (!code && (header.size < INDEX_HEADER ||
-                     memcmp(header.data, INDEX_MAGIC, 8) != 0))
-        code = fail_index(index, "not an index", err);
-    if (!code &&
-        (memcmp(header.data, expected, sizeof expected) != 0 ||
-            bag_reader_length(index->bag) - 1 != index->length ||
-            header.size != INDEX_HEADER + type ||
-            memcmp(header.data + INDEX_HEADER, field->type, type) != 0))
-        code = fail_index(index,
+    bags_code code = bag_reader_get(index->bag, 0, scratch, &header, err);
+    if (code || header.size < INDEX_HEADER ||
+        memcmp(header.data, INDEX_MAGIC, 8) != 0)
+        return code ? code : fail_index(index, "not an index", err);
+    for (size_t i = 24; i-- > 0;)
+        numbers[i / 8] = numbers[i / 8] << 8 | header.data[8 + i];
+    if (numbers[0] != index->length ||
+        bag_reader_length(index->bag) - 1 != index->length ||
+        header.size != INDEX_HEADER + type ||
+        memcmp(header.data + INDEX_HEADER, field->type, type) != 0)
+        return fail_index(index,
             "the dataset has another length or type than when it was indexed",
             err);
-    uint64_t written = 0;
-    for (size_t i = 8; i > 0 && !code; i--)
-        written = written << 8 | header.data[16 + i - 1];
-    bags_buffer_free(&scratch);
-    if (code)
-        return code;
-    code = shards_find(&all, env, path, err);
-    if (!code)
-        code = stamp_make(&all, env, path, field->name, &stamp, err);
-    bags_buffer_free(&all.names);
-    if (!code && stamp && written && stamp != written)
-        return fail_index(index, "older than the dataset", err);
+    code = stamp_make(index->reader, env, path, field->name, &now, err);
+    if (!code && (now.content != numbers[1] ||
+                     (now.times && numbers[2] && now.times != numbers[2])))
+        code = fail_index(index, "older than the dataset", err);
     return code;
 }
 
 static bags_code open_files(bags_index *index, const char *path,
     const bags_index_options *options, bags_error *err) {
     bag_reader_options reading;
-    char directory[INDEX_PATH];
-    size_t count = 0;
-    shard_list all;
+    char directory[INDEX_PATH], bag[INDEX_PATH];
+    bags_buffer scratch = bagi_buffer(options->env.allocator);
+    bags_row row;
+    memset(&row, 0, sizeof row);
     memset(&reading, 0, sizeof reading);
     reading.verify_checksums = true;
     reading.no_mmap = options->no_mmap;
@@ -919,12 +799,8 @@ static bags_code open_files(bags_index *index, const char *path,
         find_field(index->reader, index->field, path, &index->type, err);
     if (code)
         return code;
-    const char *field =
-        bags_reader_fields(index->reader, &count)[index->field].name;
-    code = shards_find(&all, &options->env, path, err);
-    if (!code)
-        code = index_directory(&all, path, directory, err);
-    bags_buffer_free(&all.names);
+    const char *field = index_field(index)->name;
+    code = index_place(index->reader, path, field, directory, bag, err);
     if (!code)
         code = path_make(index->path, err, directory, field, ".bag");
     if (code)
@@ -937,9 +813,18 @@ static bags_code open_files(bags_index *index, const char *path,
             field, index->path);
     if (!index->bag)
         return err->code;
-    if (bag_reader_length(index->bag) == 0)
-        return fail_index(index, "not an index", err);
-    return check_header(index, path, &options->env, err);
+    code = bag_reader_length(index->bag) == 0
+               ? fail_index(index, "not an index", err)
+               : check_header(index, path, &options->env, &scratch, err);
+    /* A dataset may have been replaced by one of equal sizes and times. */
+    for (uint64_t i = 0; i < INDEX_SAMPLES && i < index->length && !code; i++) {
+        uint64_t step = (index->length - 1) / (INDEX_SAMPLES - 1), datapoint;
+        code = bags_index_get(
+            index, step ? i * step : i, &scratch, &row, &datapoint, err);
+    }
+    bags_row_free(&row);
+    bags_buffer_free(&scratch);
+    return code;
 }
 
 bags_index *bags_index_open(const char *path, const bags_reader *reader,
@@ -955,12 +840,10 @@ bags_index *bags_index_open(const char *path, const bags_reader *reader,
         bags_fail(err, BAGS_ERROR_ARGUMENT, "the path or the reader is NULL");
         return NULL;
     }
-    bags_buffer memory = buffer_of(&options->env);
-    if (bags_buffer_reserve(&memory, sizeof(bags_index), err))
+    bags_index *index =
+        (bags_index *)bagi_state(options->env.allocator, sizeof *index, err);
+    if (!index)
         return NULL;
-    bags_index *index = (bags_index *)(void *)memory.data;
-    memset(index, 0, sizeof *index);
-    index->memory = memory;
     index->reader = reader;
     index->field = field;
     if (!open_files(index, path, options, err))
@@ -970,11 +853,9 @@ bags_index *bags_index_open(const char *path, const bags_reader *reader,
 }
 
 void bags_index_close(bags_index *index) {
-    if (!index)
-        return;
-    bag_reader_close(index->bag);
-    bags_buffer memory = index->memory;
-    bags_buffer_free(&memory);
+    if (index)
+        bag_reader_close(index->bag);
+    bagi_state_close(index);
 }
 
 /* Move *position to the first key that is not below `key`; with `past`, to the first
@@ -1008,13 +889,11 @@ static bags_code bound(const bags_index *index, bags_view key, bool past,
 /* The key of a value that a caller asks for. */
 static bags_code asked(const bags_index *index, const bags_value *value,
     unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
-    size_t count = 0;
     bags_error why;
     if (!key_make(&index->type, value, number, key, &why))
         return BAGS_OK;
     return bags_fail(err, why.code, "field \"%.200s\": %s",
-        bags_reader_fields(index->reader, &count)[index->field].name,
-        why.message);
+        index_field(index)->name, why.message);
 }
 
 bags_code bags_index_find(const bags_index *index, const bags_value *key,

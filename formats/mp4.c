@@ -8,7 +8,7 @@
  * A value is an array of uint8, T x H x W x 3, RGB.
  *
  * Encoding: RGB becomes yuv420p, which the encoder compresses and the muxer
- * writes into a bags_buffer: MP4 with its index after the frames, or WebM. The
+ * writes into memory of FFmpeg's: MP4 with its index after the frames, or WebM. The
  * default settings are those with which the Python package bags 0.5 calls PyAV:
  * mpeg4, 15 frames per second, 1,024,000 bits per second; the bytes are the same.
  * 4:2:0 cannot express odd sizes in h264 and hevc: those are stored as yuv444p,
@@ -26,6 +26,10 @@
  *
  * FFmpeg prints through a logger that belongs to the program, which is not
  * changed here: our own contexts lower the level of their messages instead.
+ *
+ * About a fifth of the lines checks what hostile headers claim before libavformat
+ * allocates memory for it. Another fifth is the index, without which frames could only
+ * be read from front to back.
  */
 #define BAGI_FORMATS
 #include "formats.h"
@@ -47,12 +51,6 @@ extern "C" {
 }
 #endif
 
-#if LIBAVFORMAT_VERSION_MAJOR >= 61
-typedef const uint8_t mp4_written;
-#else
-typedef uint8_t mp4_written;
-#endif
-
 #define MP4_MAX_PIXELS ((uint64_t)1 << 26)
 #define MP4_MAX_SIZE ((uint64_t)1 << 32)
 #define MP4_BIT_RATE 1024000
@@ -67,9 +65,7 @@ typedef uint8_t mp4_written;
 /* For messages. */
 typedef unsigned long long mp4_ull;
 
-/* ------------------------------------------------------------------------
- * Errors and silence
- * --------------------------------------------------------------------- */
+/* ---- errors and silence ---- */
 
 static bags_code mp4_fail_memory(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
@@ -110,9 +106,7 @@ static int mp4_refuse_open(AVFormatContext *format, AVIOContext **io,
     return AVERROR(EPERM);
 }
 
-/* ------------------------------------------------------------------------
- * Arguments
- * --------------------------------------------------------------------- */
+/* ---- arguments ---- */
 
 /*
  * Up to 5 digits, a point, up to 4 digits. A decimal that is the rounded rate of
@@ -206,9 +200,7 @@ static int mp4_threads(const bags_mp4_options *options) {
     return options->threads < 64 ? (int)options->threads : 64;
 }
 
-/* ------------------------------------------------------------------------
- * Codecs
- * --------------------------------------------------------------------- */
+/* ---- codecs ---- */
 
 /* vp8, which WebM had before vp9, is only read. */
 static const struct {
@@ -250,18 +242,7 @@ static const AVCodec *mp4_choose_encoder(
     return NULL;
 }
 
-/* ------------------------------------------------------------------------
- * Blobs as files
- * --------------------------------------------------------------------- */
-
-/* The target of a seek, or an error. Untrusted files seek anywhere. */
-static int64_t mp4_seek(size_t *at, int64_t offset, int64_t base, size_t size) {
-    if (offset < -base || offset > INT64_MAX - base ||
-        (uint64_t)(base + offset) > size)
-        return AVERROR(EINVAL);
-    *at = (size_t)(base + offset);
-    return base + offset;
-}
+/* ---- blobs as files ---- */
 
 typedef struct mp4_input {
     bags_view blob;
@@ -283,44 +264,39 @@ static int mp4_read(void *user, uint8_t *out, int size) {
 
 /* The size is not reported: where a packet is larger than the rest of the file,
  * libavformat would print that instead of only failing. */
-static int64_t mp4_seek_input(void *user, int64_t offset, int whence) {
+static int64_t mp4_seek(void *user, int64_t offset, int whence) {
     mp4_input *input = (mp4_input *)user;
     int from = whence & ~AVSEEK_FORCE;
+    int64_t base = from == SEEK_CUR ? (int64_t)input->at : 0;
     if (from != SEEK_CUR && from != SEEK_SET)
         return AVERROR(ENOSYS);
-    return mp4_seek(&input->at, offset,
-        from == SEEK_CUR ? (int64_t)input->at : 0, input->blob.size);
+    if (offset < -base || offset > INT64_MAX - base ||
+        (uint64_t)(base + offset) > input->blob.size)
+        return AVERROR(EINVAL); /* untrusted files seek anywhere */
+    input->at = (size_t)(base + offset);
+    return base + offset;
 }
 
-static void mp4_free_io(AVIOContext **io) {
-    if (*io)
-        av_freep(&(*io)->buffer);
-    avio_context_free(io);
-}
-
-static AVIOContext *mp4_make_io(void *user, bool write,
-    int (*read)(void *, uint8_t *, int),
-    int (*write_to)(void *, mp4_written *, int),
-    int64_t (*seek)(void *, int64_t, int)) {
+static AVIOContext *mp4_make_io(mp4_input *input) {
     unsigned char *memory = (unsigned char *)av_malloc(MP4_IO_SIZE);
     if (!memory)
         return NULL;
     AVIOContext *io = avio_alloc_context(
-        memory, MP4_IO_SIZE, write, user, read, write_to, seek);
+        memory, MP4_IO_SIZE, 0, input, mp4_read, NULL, mp4_seek);
     if (!io)
         av_free(memory);
     return io;
 }
 
-/* ------------------------------------------------------------------------
- * Claims of MP4 headers
- *
+/* ---- claims of MP4 headers ---- */
+
+/*
  * libavformat allocates memory for as many entries as a header claims. Claims
  * cost an attacker only a few bytes: tables of a million missing entries, a
  * million samples of one size, an edit list that shows everything a million
  * times. Every sample has at least one byte, so the size of the blob bounds what
  * is honest.
- * --------------------------------------------------------------------- */
+ */
 
 static uint64_t mp4_big(const unsigned char *data, size_t size) {
     uint64_t number = 0;
@@ -412,9 +388,7 @@ static bags_code mp4_check_boxes(bags_view blob, bags_error *err) {
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------------------
- * Demuxer
- * --------------------------------------------------------------------- */
+/* ---- demuxer ---- */
 
 typedef struct mp4_file {
     AVFormatContext *format;
@@ -426,7 +400,9 @@ typedef struct mp4_file {
 
 static void mp4_file_close(mp4_file *file) {
     avformat_close_input(&file->format);
-    mp4_free_io(&file->io);
+    if (file->io)
+        av_freep(&file->io->buffer);
+    avio_context_free(&file->io);
 }
 
 /* Packets as they are stored: parsers would print, and guess what is missing. */
@@ -442,7 +418,7 @@ static bags_code mp4_file_open(
         return bags_fail(err, BAGS_ERROR_TYPE,
             "this build of FFmpeg does not read %s", matroska ? "webm" : "mp4");
     file->input.blob = blob;
-    file->io = mp4_make_io(&file->input, false, mp4_read, NULL, mp4_seek_input);
+    file->io = mp4_make_io(&file->input);
     file->format = avformat_alloc_context();
     if (!file->io || !file->format)
         return mp4_fail_memory(err);
@@ -470,9 +446,7 @@ static bags_code mp4_file_open(
                         : bags_fail(err, BAGS_ERROR_TYPE, "no video track");
 }
 
-/* ------------------------------------------------------------------------
- * Index
- * --------------------------------------------------------------------- */
+/* ---- index ---- */
 
 typedef struct mp4_packet {
     AVPacket *packet;
@@ -781,9 +755,7 @@ bags_code bags_mp4_probe(bags_view blob, const bags_mp4_options *options,
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------------------
- * Decoder
- * --------------------------------------------------------------------- */
+/* ---- decoder ---- */
 
 static bags_code mp4_decoder_open(bags_mp4_reader *reader, bags_error *err) {
     if (reader->codec)
@@ -1060,14 +1032,12 @@ bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start,
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------------------
- * Writer
- * --------------------------------------------------------------------- */
+/* ---- writer ---- */
 
 struct bags_mp4_writer {
     AVClass quiet;
     AVFormatContext *format;
-    AVIOContext *io;
+    AVIOContext *io; /* memory, in which the file grows */
     AVStream *stream;
     AVCodecContext *codec;
     struct SwsContext *scaler;
@@ -1075,40 +1045,19 @@ struct bags_mp4_writer {
     AVFrame *rgb;            /* a copy of a frame, with padded lines */
     AVFrame *frame;          /* what the encoder receives */
     int64_t frames, packets; /* in, out */
-    bags_buffer *buffer;
-    size_t at, size;  /* in the file that grows in the buffer */
-    bags_error error; /* the first failure */
+    bags_buffer *buffer;     /* receives the complete file */
+    bags_error error;        /* the first failure */
 };
 
-static int mp4_write(void *user, mp4_written *data, int size) {
-    bags_mp4_writer *writer = (bags_mp4_writer *)user;
-    size_t part = size < 0 ? 0 : (size_t)size;
-    if (bags_buffer_reserve(writer->buffer, writer->at + part, NULL))
-        return AVERROR(ENOMEM);
-    memcpy(writer->buffer->data + writer->at, data, part);
-    writer->at += part;
-    if (writer->at > writer->size)
-        writer->size = writer->at;
-    return (int)part;
-}
-
-static int64_t mp4_seek_output(void *user, int64_t offset, int whence) {
-    bags_mp4_writer *writer = (bags_mp4_writer *)user;
-    int from = whence & ~AVSEEK_FORCE;
-    if (whence & AVSEEK_SIZE)
-        return (int64_t)writer->size;
-    int64_t base = from == SEEK_CUR   ? (int64_t)writer->at
-                   : from == SEEK_END ? (int64_t)writer->size
-                                      : 0;
-    return mp4_seek(&writer->at, offset, base, writer->size);
-}
-
 void bags_mp4_writer_abort(bags_mp4_writer *writer) {
+    uint8_t *file = NULL;
     if (!writer)
         return;
     avcodec_free_context(&writer->codec);
     avformat_free_context(writer->format);
-    mp4_free_io(&writer->io);
+    if (writer->io)
+        avio_close_dyn_buf(writer->io, &file);
+    av_free(file);
     sws_freeContext(writer->scaler);
     av_packet_free(&writer->packet);
     av_frame_free(&writer->rgb);
@@ -1171,14 +1120,15 @@ static bags_code mp4_muxer_open(
         return bags_fail(err, BAGS_ERROR_TYPE,
             "this build of FFmpeg does not write %s", name);
     mp4_silence(writer->format, &writer->quiet);
-    writer->io = mp4_make_io(writer, true, NULL, mp4_write, mp4_seek_output);
+    if (avio_open_dyn_buf(&writer->io) < 0)
+        return mp4_fail_memory(err);
     writer->format->pb = writer->io;
     writer->format->flags |= AVFMT_FLAG_CUSTOM_IO;
     /* Otherwise WebM has a random number, and other bytes each time. */
     if (options->webm)
         writer->format->flags |= AVFMT_FLAG_BITEXACT;
     writer->stream = avformat_new_stream(writer->format, NULL);
-    return writer->io && writer->stream ? BAGS_OK : mp4_fail_memory(err);
+    return writer->stream ? BAGS_OK : mp4_fail_memory(err);
 }
 
 static bags_code mp4_write_header(bags_mp4_writer *writer, bags_error *err) {
@@ -1299,6 +1249,8 @@ bags_code bags_mp4_writer_close(
     bags_mp4_writer *writer, bags_view *blob, bags_error *err) {
     if (!writer)
         return BAGS_OK;
+    uint8_t *file = NULL;
+    int size = 0;
     if (!writer->error.code && writer->frames > 0 &&
         !mp4_compress(writer, NULL)) {
         int result = av_write_trailer(writer->format);
@@ -1307,21 +1259,27 @@ bags_code bags_mp4_writer_close(
         if (result < 0)
             mp4_fail(&writer->error, BAGS_ERROR_VALUE, result,
                 "cannot finish the video");
+        size = avio_close_dyn_buf(writer->io, &file);
+        writer->io = NULL;
     }
+    size_t all = writer->error.code || !file ? 0 : (size_t)size;
+    if (!writer->error.code)
+        bags_buffer_reserve(writer->buffer, all, &writer->error);
     bags_code code = writer->error.code;
     if (code) {
         bags_fail(err, code, "%s", writer->error.message);
     } else {
+        if (all)
+            memcpy(writer->buffer->data, file, all);
         blob->data = writer->buffer->data;
-        blob->size = writer->frames ? writer->size : 0;
+        blob->size = all;
     }
+    av_free(file);
     bags_mp4_writer_abort(writer);
     return code;
 }
 
-/* ------------------------------------------------------------------------
- * Table
- * --------------------------------------------------------------------- */
+/* ---- table ---- */
 
 static bags_code mp4_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {

@@ -20,6 +20,9 @@
  * It reads versions 1 to 3 in any byte order and axis order, and writes the
  * bytes that numpy.save of NumPy 1.24 writes. It rejects arrays of Python
  * objects, headers above 1 MiB, and a size that contradicts the header.
+ *
+ * Half of the lines parse the header, since NumPy writes structures, dates and names as
+ * Python's literals. No C library reads these.
  */
 #include "formats.h"
 
@@ -47,9 +50,7 @@ static bool npy_multiply(size_t *product, uint64_t factor) {
     return true;
 }
 
-/* ------------------------------------------------------------------------
- * Parse the header: a few forms of Python's literals
- * --------------------------------------------------------------------- */
+/* ---- parse the header: a few forms of Python's literals ---- */
 
 /*
  * The text is UTF-8, NUL-terminated and overwritten: strings are unescaped and
@@ -214,9 +215,7 @@ static uint64_t npy_tuple(npy_parser *p, size_t *dims, const uint64_t **shape) {
     return empty ? 0 : product;
 }
 
-/* ------------------------------------------------------------------------
- * Parse dtypes
- * --------------------------------------------------------------------- */
+/* ---- parse dtypes ---- */
 
 /* Returns true if the byte order of such elements makes a difference. */
 static bool npy_ordered(const bags_npy_type *type) {
@@ -402,9 +401,7 @@ const bags_npy_type *bags_npy_field(
     return NULL;
 }
 
-/* ------------------------------------------------------------------------
- * Read a file
- * --------------------------------------------------------------------- */
+/* ---- read a file ---- */
 
 /* The parts of a file. */
 typedef struct npy_parts {
@@ -609,9 +606,7 @@ bags_code bags_npy_read(
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------------------
- * Write
- * --------------------------------------------------------------------- */
+/* ---- write ---- */
 
 /* The array that a value is. `descr` receives the dtype of a BAGS_KIND_ARRAY. */
 static bags_code npy_from_value(
@@ -671,11 +666,12 @@ static bags_code npy_finish(
         return bags_fail(err, BAGS_ERROR_LIMIT,
             ".npy header too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
             (uint64_t)size, (uint64_t)NPY_MAX_HEADER);
-    memcpy(text - front, npy_magic, sizeof npy_magic);
-    text[6 - front] = (unsigned char)parts->version;
-    text[7 - front] = 0;
+    unsigned char *start = text - front;
+    memcpy(start, npy_magic, sizeof npy_magic);
+    start[6] = (unsigned char)parts->version;
+    start[7] = 0;
     for (size_t i = 8; i < front; i++, size >>= 8)
-        text[i - front] = (unsigned char)(size & 0xFF);
+        start[i] = (unsigned char)(size & 0xFF);
     return BAGS_OK;
 }
 
@@ -761,9 +757,7 @@ bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------------------
- * Table
- * --------------------------------------------------------------------- */
+/* ---- table ---- */
 
 static bags_code npy_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {

@@ -9,6 +9,7 @@
  * CRC-32: it is written after them. Numbers of more than 32 bits are in zip64's
  * fields, which are only written where they are needed. All times are 1980-01-01.
  */
+#define BAGI_FORMATS
 #include "formats.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@
 #define PAGE 4096
 /* Writes end at multiples of it, so that the system can map huge pages. */
 #define PART ((size_t)2 << 20)
+#define SMALL ((uint64_t)64 << 10) /* bytes of a file that is near the end */
 #define NAME_MOST 0xFFFF
 #define LOCAL_SIZE 30
 #define EXTRA_MOST (20 + 6 + PAGE) /* zip64 and filling */
@@ -39,7 +41,7 @@ typedef struct zip_member {
 typedef struct zip_writer {
     const char *dataset, *path;
     bags_zip_options options;
-    const bags_io *io;
+    const bags_io *from, *io; /* of the dataset, and of the zip file */
     bags_buffer tables, part, names, members_memory, text;
     zip_member *members;
     size_t names_size, length;
@@ -51,17 +53,6 @@ typedef struct zip_writer {
 } zip_writer;
 
 /* ---- bytes ---- */
-
-static bags_code zip_fail_system(
-    zip_writer *z, int error, const char *path, const char *doing) {
-    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
-                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
-                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                                                         : BAGS_ERROR_IO;
-    bags_fail(z->err, code, "%s: cannot %s: %s", path, doing, strerror(error));
-    z->err->system = error;
-    return code;
-}
 
 /* The tables of eight bytes at once: table[k][i] is the CRC of byte i and k zeros. */
 static bags_code crc_start(zip_writer *z) {
@@ -117,7 +108,8 @@ static bags_code zip_write(
         int error =
             z->io->write_at(z->io->user, z->file, at, data, size, &done);
         if (error || done == 0 || done > size)
-            return zip_fail_system(z, error ? error : EIO, z->path, "write");
+            return bagi_fail_system(
+                z->io, error ? error : EIO, z->path, "write", z->err);
         at += done;
         data += done;
         size -= done;
@@ -133,14 +125,6 @@ static bags_code zip_append(
 }
 
 /* ---- the members ---- */
-
-/* A buffer of the caller's allocator. */
-static bags_buffer zip_buffer(const zip_writer *z) {
-    const bags_allocator *allocator = z->options.env.allocator;
-    bags_buffer buffer = {NULL, 0, allocator ? allocator->resize : NULL,
-        allocator ? allocator->user : NULL};
-    return buffer;
-}
 
 static const char *zip_name(const zip_writer *z, const zip_member *m) {
     return (const char *)z->names.data + m->name;
@@ -163,9 +147,9 @@ static int zip_identify(
     bags_identity found;
     uint64_t words[4], mix = 1;
     *identity = 0;
-    if (!z->io->identify)
+    if (!z->from->identify)
         return 0;
-    int error = z->io->identify(z->io->user, file, path, &found);
+    int error = z->from->identify(z->from->user, file, path, &found);
     if (error)
         return error;
     words[0] = found.device;
@@ -186,7 +170,7 @@ static bags_code zip_check_same(
     uint64_t found;
     int error = zip_identify(z, file, path, &found);
     if (error && error != ENOENT)
-        return zip_fail_system(z, error, path, "identify");
+        return bagi_fail_system(z->from, error, path, "identify", z->err);
     if (error || found != m->identity)
         return bags_fail(z->err, BAGS_ERROR_CORRUPT,
             "%s: changed while it was read: another process replaced, renamed, "
@@ -217,19 +201,20 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
     const char *name = zip_name(z, &member), *path = zip_path(z, name);
     if (!path)
         return BAGS_ERROR_MEMORY;
-    int error = z->io->kind(z->io->user, path, &kind);
+    int error = z->from->kind(z->from->user, path, &kind);
     if (!error && kind != BAGS_PATH_FILE)
         return BAGS_OK;
     if (!error)
-        error = z->io->open(z->io->user, path, BAGS_IO_READ, &file);
+        error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
     if (error)
-        return zip_fail_system(z, error, path, "open");
+        return bagi_fail_system(z->from, error, path, "open", z->err);
     error = zip_identify(z, file, path, &member.identity);
     if (!error)
-        error = z->io->size(z->io->user, file, &member.size);
-    z->io->close(z->io->user, file);
+        error = z->from->size(z->from->user, file, &member.size);
+    z->from->close(z->from->user, file);
     if (error)
-        return zip_fail_system(z, error, path, "get the size of");
+        return bagi_fail_system(
+            z->from, error, path, "get the size of", z->err);
     if (strlen(name) > NAME_MOST)
         return bags_fail(z->err, BAGS_ERROR_LIMIT,
             "%s: the name is too long for a zip file", path);
@@ -246,6 +231,8 @@ static bags_code zip_add_shard(zip_writer *z, const bags_reader *reader,
     size_t count = 0;
     const bags_field *fields = bags_reader_fields(reader, &count);
     bags_code code = zip_add(z, shard, directory, "spec", ".json");
+    if (!code) /* the mark that bags_finalize leaves */
+        code = zip_add(z, shard, directory, "finalized", "");
     for (size_t i = 0; i <= count && !code; i++)
         for (size_t k = 0; k < 3 && !code; k++)
             code = zip_add(z, shard, directory,
@@ -253,41 +240,15 @@ static bags_code zip_add_shard(zip_writer *z, const bags_reader *reader,
     return code;
 }
 
-/* What the hook that lists a directory fills. */
-typedef struct zip_listing {
-    zip_writer *z;
-    const bags_reader *reader;
-    const bags_shard *shards;
-    size_t count;
-    bags_code code;
-} zip_listing;
-
-/* A shard may have any number of digits. */
-static int zip_each(void *user, const char *name) {
-    zip_listing *listing = (zip_listing *)user;
-    if (!*name || name[strspn(name, "0123456789")])
-        return 0;
-    uint64_t number = strtoull(name, NULL, 10);
-    /* The shards are in the order of their numbers. */
-    size_t start = 0, stop = listing->count;
-    while (start < stop) {
-        size_t middle = start + (stop - start) / 2;
-        if (listing->shards[middle].number < number)
-            start = middle + 1;
-        else
-            stop = middle;
-    }
-    if (start < listing->count && listing->shards[start].number == number)
-        listing->code = zip_add_shard(listing->z, listing->reader, start, name);
-    return listing->code ? ECANCELED : 0;
-}
-
+/* Large files, small ones, and spec.json; the shards in their order. */
 static int zip_order(const void *x, const void *y) {
     const zip_member *a = (const zip_member *)x, *b = (const zip_member *)y;
-    if (a->shard != b->shard)
-        return a->shard < b->shard ? -1 : 1;
     if (a->last != b->last)
         return a->last ? 1 : -1;
+    if ((a->size < SMALL) != (b->size < SMALL))
+        return a->size < SMALL ? 1 : -1;
+    if (a->shard != b->shard)
+        return a->shard < b->shard ? -1 : 1;
     if (a->size != b->size)
         return a->size > b->size ? -1 : 1;
     return a->order < b->order ? -1 : a->order > b->order;
@@ -296,25 +257,21 @@ static int zip_order(const void *x, const void *y) {
 /* Find the files of the dataset, which must be complete. */
 static bags_code zip_collect(zip_writer *z) {
     bags_reader_options options;
-    bags_info info;
-    zip_listing listing;
+    size_t count = 0;
+    char directory[256] = ""; /* the longest name of a file */
     memset(&options, 0, sizeof options);
     options.env = z->options.env;
+    options.env.io = z->from;
     bags_reader *reader = bags_reader_open(z->dataset, &options, z->err);
     if (!reader)
         return z->err->code;
-    bags_code code = bags_reader_info(reader, &info, NULL, z->err);
-    listing.code = BAGS_OK;
-    listing.z = z;
-    listing.reader = reader;
-    listing.shards = bags_reader_shards(reader, &listing.count);
-    if (!code && !info.sharded) {
-        code = zip_add_shard(z, reader, 0, "");
-    } else if (!code) {
-        int error = z->io->list(z->io->user, z->dataset, zip_each, &listing);
-        code = listing.code;
-        if (error && !code)
-            code = zip_fail_system(z, error, z->dataset, "list");
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++) {
+        if (shards[i].digits)
+            (void)snprintf(directory, sizeof directory, "%0*" PRIu64,
+                (int)shards[i].digits, shards[i].number);
+        code = zip_add_shard(z, reader, i, directory);
     }
     bags_reader_close(reader);
     if (!code)
@@ -374,16 +331,16 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
     uint64_t read = 0;
     uint32_t crc = UINT32_MAX;
     bags_code code = BAGS_OK;
-    int error = z->io->open(z->io->user, path, BAGS_IO_READ, &file);
+    int error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
     if (error)
-        return zip_fail_system(z, error, path, "open");
+        return bagi_fail_system(z->from, error, path, "open", z->err);
     for (size_t done = 1; done > 0 && !code && read <= m->size; read += done) {
         done = 0;
         size_t part = PART - (size_t)(z->at % PART);
-        error =
-            z->io->read_at(z->io->user, file, read, z->part.data, part, &done);
+        error = z->from->read_at(
+            z->from->user, file, read, z->part.data, part, &done);
         if (error)
-            code = zip_fail_system(z, error, path, "read");
+            code = bagi_fail_system(z->from, error, path, "read", z->err);
         crc = crc_add(z, crc, z->part.data, done);
         if (!code)
             code = zip_append(z, z->part.data, done);
@@ -394,7 +351,7 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
     m->crc = ~crc;
     if (!code && read == m->size)
         code = zip_check_same(z, m, file, path);
-    z->io->close(z->io->user, file);
+    z->from->close(z->from->user, file);
     if (!code && read != m->size)
         code = bags_fail(z->err, BAGS_ERROR_CORRUPT,
             "%s: changed while it was read (%" PRIu64 "%s bytes, was %" PRIu64
@@ -493,7 +450,7 @@ static bags_code zip_write_all(zip_writer *z) {
 /* Fail if the dataset is not the one that was copied. */
 static bags_code zip_check_all(zip_writer *z) {
     bags_code code = BAGS_OK;
-    for (size_t i = 0; z->io->identify && i < z->length && !code; i++) {
+    for (size_t i = 0; z->from->identify && i < z->length && !code; i++) {
         const char *path = zip_path(z, zip_name(z, &z->members[i]));
         code = path ? zip_check_same(z, &z->members[i], NULL, path)
                     : BAGS_ERROR_MEMORY;
@@ -507,7 +464,8 @@ static bags_code zip_check_target(zip_writer *z) {
     int error = z->io->kind(z->io->user, z->path, &kind);
     if (!error && kind != BAGS_PATH_NONE)
         error = EEXIST;
-    return error ? zip_fail_system(z, error, z->path, "create") : BAGS_OK;
+    return error ? bagi_fail_system(z->io, error, z->path, "create", z->err)
+                 : BAGS_OK;
 }
 
 /* Create the temporary file, whose name `partial` receives. */
@@ -517,7 +475,8 @@ static bags_code zip_create(zip_writer *z, char *partial, size_t size) {
         (void)snprintf(partial, size, "%s.%d.partial", z->path, i);
         error = z->io->open(z->io->user, partial, BAGS_IO_CREATE, &z->file);
     }
-    return error ? zip_fail_system(z, error, partial, "create") : BAGS_OK;
+    return error ? bagi_fail_system(z->io, error, partial, "create", z->err)
+                 : BAGS_OK;
 }
 
 /* Wait until the new name is on stable storage. */
@@ -527,13 +486,14 @@ static bags_code zip_sync_parent(zip_writer *z, char *path) {
         size--;
     path[size] = 0;
     int error = z->io->sync_dir(z->io->user, size ? path : ".");
-    return error ? zip_fail_system(z, error, size ? path : ".", "sync")
+    return error ? bagi_fail_system(
+                       z->io, error, size ? path : ".", "sync", z->err)
                  : BAGS_OK;
 }
 
 static bags_code zip_create_and_write(zip_writer *z) {
     size_t size = strlen(z->path) + 16;
-    bags_buffer memory = zip_buffer(z);
+    bags_buffer memory = bagi_buffer(z->options.env.allocator);
     if (bags_buffer_reserve(&memory, size, z->err))
         return BAGS_ERROR_MEMORY;
     char *partial = (char *)memory.data;
@@ -544,17 +504,17 @@ static bags_code zip_create_and_write(zip_writer *z) {
     int error =
         code || z->options.no_sync ? 0 : z->io->sync(z->io->user, z->file);
     if (error)
-        code = zip_fail_system(z, error, z->path, "sync");
+        code = bagi_fail_system(z->io, error, z->path, "sync", z->err);
     error = created ? z->io->close(z->io->user, z->file) : 0;
     if (error && !code)
-        code = zip_fail_system(z, error, z->path, "close");
+        code = bagi_fail_system(z->io, error, z->path, "close", z->err);
     if (!code)
         code = zip_check_all(z);
     if (!code)
         code = zip_check_target(z);
     error = code ? 0 : z->io->rename(z->io->user, partial, z->path);
     if (error)
-        code = zip_fail_system(z, error, z->path, "create");
+        code = bagi_fail_system(z->io, error, z->path, "create", z->err);
     if (code && created)
         z->io->remove(z->io->user, partial);
     if (!code && !z->options.no_sync)
@@ -577,8 +537,9 @@ bags_code bags_zip(const char *dataset, const char *path,
     z->path = path;
     z->err = err;
     z->io = z->options.env.io ? z->options.env.io : bags_io_local();
+    z->from = z->options.from ? z->options.from : z->io;
     z->tables = z->part = z->names = z->members_memory = z->text =
-        zip_buffer(z);
+        bagi_buffer(z->options.env.allocator);
     bags_code code = zip_check_target(z);
     if (!code)
         code = crc_start(z);

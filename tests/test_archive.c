@@ -592,7 +592,7 @@ static void a_zip_that_contradicts_itself_is_refused(void **state) {
     sample_end(&s);
 }
 
-/* Found when the archive is opened; without maps, when the member is opened. */
+/* Found when the member is opened. */
 static void a_local_header_must_agree_with_the_directory(void **state) {
     static const struct {
         size_t at;
@@ -606,16 +606,17 @@ static void a_local_header_must_agree_with_the_directory(void **state) {
     (void)state;
     sample_start(&s);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bags_io *bases[2] = {&s.drive.io, &s.remote};
         bytes zip = LOCAL(cases[i].at, cases[i].to, 1);
-        bags_archive *archive;
-        assert_refused(BAGS_ERROR_CORRUPT, open_bytes(&s, &s.drive.io, &zip));
-        assert_says("a: member \"words.bag\": ");
-        assert_says(cases[i].says);
-        assert_opens(archive, open_bytes(&s, &s.remote, &zip));
-        assert_fails(BAGS_ERROR_IO, read_sample(bags_archive_io(archive), "a"));
-        assert_says("a/words.bag: cannot open: ");
-        assert_says(cases[i].says);
-        bags_archive_close(archive);
+        for (size_t k = 0; k < 2; k++) {
+            bags_archive *archive;
+            assert_opens(archive, open_bytes(&s, bases[k], &zip));
+            assert_fails(
+                BAGS_ERROR_IO, read_sample(bags_archive_io(archive), "a"));
+            assert_says("a/words.bag: cannot open: a: member \"words.bag\": ");
+            assert_says(cases[i].says);
+            bags_archive_close(archive);
+        }
         bytes_free(&zip);
     }
     sample_end(&s);
@@ -633,7 +634,8 @@ static void tar_members_that_are_not_files_are_refused(void **state) {
     sample s;
     (void)state;
     sample_start(&s);
-    assert_refuses(&s, tar_with('1', "", 0), BAGS_ERROR_VALUE, "a link");
+    assert_refuses(&s, tar_with('1', "", 0), BAGS_ERROR_VALUE,
+        "a hard link*tar --hard-dereference");
     assert_refuses(&s, tar_with('2', "", 0), BAGS_ERROR_VALUE, "a link*tar -h");
     assert_refuses(&s, tar_with('3', "", 0), BAGS_ERROR_VALUE, "not a regular");
     assert_refuses(&s, tar_with('6', "", 0), BAGS_ERROR_VALUE, "not a regular");
@@ -981,10 +983,60 @@ static void whatever_fails_is_reported(void **state) {
 
 /* ---- far away ---- */
 
+/* Files far away: what was read or announced is kept, in blocks, as http.c does; what
+ * is not yet there takes a request. */
+enum { FAR_BLOCK = 64 << 10, FAR_BLOCKS = 64 };
+
+typedef struct far_disk {
+    bags_io io;
+    const bags_io *base;
+    bool kept[FAR_BLOCKS];
+    int requests;
+} far_disk;
+
+static void far_request(far_disk *far, uint64_t offset, size_t size) {
+    bool missing = false;
+    for (uint64_t i = offset / FAR_BLOCK; i * FAR_BLOCK < offset + size; i++) {
+        assert_true(i < FAR_BLOCKS);
+        missing = missing || !far->kept[i];
+        far->kept[i] = true;
+    }
+    far->requests += missing;
+}
+
+static int far_read_at(void *user, void *file, uint64_t offset, void *data,
+    size_t size, size_t *done) {
+    far_disk *far = (far_disk *)user;
+    far_request(far, offset, size);
+    return far->base->read_at(far->base->user, file, offset, data, size, done);
+}
+
+static void far_read_many(void *user, bags_io_read *reads, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!reads[i].data)
+            far_request((far_disk *)user, reads[i].offset, reads[i].size);
+}
+
+static int far_open(void *user, const char *path, int mode, void **file) {
+    const far_disk *far = (const far_disk *)user;
+    return far->base->open(far->base->user, path, mode, file);
+}
+
+static int far_close(void *user, void *file) {
+    const far_disk *far = (const far_disk *)user;
+    return far->base->close(far->base->user, file);
+}
+
+static int far_size(void *user, void *file, uint64_t *size) {
+    far_disk *far = (far_disk *)user;
+    far->requests++;
+    return far->base->size(far->base->user, file, size);
+}
+
 static void the_first_datapoint_takes_four_requests(void **state) {
     hand_set set;
     memory_disk drive;
-    watch far;
+    far_disk far;
     (void)state;
     memset(&set, 0, sizeof set);
     memory_disk_start(&drive);
@@ -1001,21 +1053,23 @@ static void the_first_datapoint_takes_four_requests(void **state) {
     memory_disk_save_set(&drive, &set, V1, "pets");
     set_free(&set);
     assert_ok(zip_to(&drive.io, "pets", "x.zip"));
-    watch_start(&far, &drive.io);
-    bags_io io = far.io;
-    io.map = NULL;
+    memset(&far, 0, sizeof far);
+    far.base = &drive.io;
+    far.io.user = &far;
+    far.io.open = far_open;
+    far.io.close = far_close;
+    far.io.size = far_size;
+    far.io.read_at = far_read_at;
+    far.io.read_many = far_read_many;
     bags_archive *archive;
     bags_row row = {0};
-    assert_opens(archive, open_on(&io, "x.zip"));
+    assert_opens(archive, open_on(&far.io, "x.zip"));
     bags_reader *reader;
     assert_opens(reader, read_from(bags_archive_io(archive), "x.zip"));
     assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_bytes(bags_row_bytes(&row, 0, 0), image, sizeof image);
     assert_text(bags_row_bytes(&row, 1, 0), "cat");
-    uint64_t requests = far.counts[HOOK_SIZE] + far.counts[HOOK_READ] +
-                        far.counts[HOOK_KIND] + far.counts[HOOK_LIST];
-    assert_true(requests <= 4);
-    assert_int_equal(far.counts[HOOK_OPEN], 1);
+    assert_true(far.requests <= 4);
     bags_row_free(&row);
     bags_reader_close(reader);
     bags_archive_close(archive);

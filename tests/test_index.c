@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <float.h>
 #include <math.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const bags_field fields[] = {{"id", "utf8"}, {"real", "array(float64)"},
@@ -295,16 +297,89 @@ static void an_index_older_than_its_dataset_is_an_error(void **state) {
     assert_refused(BAGS_ERROR_CORRUPT,
         bags_index_open(path, reader, TIME, &options, &said));
     assert_says("older than the dataset");
-    /* Where files have no times, the values are compared. */
-    options.env.io = NULL;
+    /* Where files have no times, the last bytes are compared. */
     bags_io timeless = *bags_io_local();
     timeless.identify = NULL;
     options.env.io = &timeless;
+    assert_ok(bags_index_build(path, "id", &options, &said));
     bags_index *index;
-    assert_opens(index, bags_index_open(path, reader, TIME, &options, &said));
-    assert_non_null(strstr(datapoints(index, 0, 60, false), "-1"));
+    assert_opens(index, bags_index_open(path, reader, ID, &options, &said));
+    bags_index_close(index);
+    data = load(at("other/000001/id.bag"));
+    descriptor = open(at("rows/000001/id.bag"), O_WRONLY | O_TRUNC);
+    assert_int_equal(write(descriptor, data.data, data.size), data.size);
+    close(descriptor);
+    bytes_free(&data);
+    bags_reader_close(reader);
+    reader = open_rows(path);
+    assert_refused(
+        BAGS_ERROR_CORRUPT, bags_index_open(path, reader, ID, &options, &said));
+    bags_reader_close(reader);
+}
+
+/* Like unzip, which sets the times that the archive states. */
+static void copy_with_time(const char *from, const char *to) {
+    const struct timespec times[2] = {{1000000000, 0}, {1000000000, 0}};
+    bytes data = load(from);
+    int descriptor = open(to, O_WRONLY | O_TRUNC);
+    assert_int_equal(write(descriptor, data.data, data.size), data.size);
+    assert_int_equal(futimens(descriptor, times), 0);
+    close(descriptor);
+    bytes_free(&data);
+}
+
+/* Replaced by files of equal sizes and times: by other values, or by others' order. */
+static void a_dataset_of_the_same_time_and_size_is_not_the_same(void **state) {
+    (void)state;
+    bags_index_options options = with_env();
+    for (int checksums = 0; checksums < 2; checksums++) {
+        write_rows(at("rows"), 0, 50, 0, false);
+        write_rows(at("other"), 1, 51, 0, false);
+        if (checksums) {
+            assert_ok(bags_checksum(at("rows"), NULL, NULL, &said));
+            assert_ok(bags_checksum(at("other"), NULL, NULL, &said));
+            copy_with_time(at("rows/time.crc"), at("rows/time.crc"));
+        }
+        copy_with_time(at("rows/time.bag"), at("rows/time.bag"));
+        copy_with_time(at("rows/refs.bag"), at("rows/refs.bag"));
+        assert_ok(bags_index_build(at("rows"), "time", &options, &said));
+        bags_reader *reader = open_rows(at("rows"));
+        bags_index_close(open_index(at("rows"), reader, TIME));
+        bags_reader_close(reader);
+        copy_with_time(at("other/time.bag"), at("rows/time.bag"));
+        if (checksums)
+            copy_with_time(at("other/time.crc"), at("rows/time.crc"));
+        reader = open_rows(at("rows"));
+        assert_refused(BAGS_ERROR_CORRUPT,
+            bags_index_open(at("rows"), reader, TIME, &options, &said));
+        assert_says(checksums ? "time.bag: older" : "time.bag: *other keys");
+        bags_reader_close(reader);
+        remove_tree(at("rows"));
+        remove_tree(at("other"));
+    }
+}
+
+/* There may be many more sorted runs than files that can be open. */
+static void a_sort_of_many_runs_needs_few_files(void **state) {
+    (void)state;
+    bags_index_options options = with_env();
+    struct rlimit limit, few;
+    options.memory = 4096;
+    write_rows(at("rows"), 0, 5000, 0, false);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    few = limit;
+    few.rlim_cur = 24;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    bags_code code = bags_index_build(at("rows"), "time", &options, &said);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_ok(code);
+    assert_true(disk.peak_files < 20);
+    bags_reader *reader = open_rows(at("rows"));
+    bags_index *index = open_index(at("rows"), reader, TIME);
+    assert_string_equal(find(index, bags_int(3)), scan(5000, 3, 4));
     bags_index_close(index);
     bags_reader_close(reader);
+    assert_names(at("rows/index"), "time.bag time.crc");
 }
 
 static void an_index_moves_with_its_dataset(void **state) {
@@ -364,31 +439,29 @@ static void every_changed_byte_is_harmless_or_reported(void **state) {
 static void a_build_that_is_running_excludes_others(void **state) {
     (void)state;
     bags_index_options options = with_env();
-    bag_writer_options plain = {0};
-    bag_writer *writer;
+    const bags_io *io = bags_io_local();
     const char *path = at("rows");
-    write_rows(path, 0, 20, 0, false);
-    make_dir(at("rows/index"));
-    plain.checksum = true;
-    assert_opens(
-        writer, bag_writer_open(at("rows/index/.id.bag"), &plain, &said));
+    void *file = NULL;
+    write_rows(path, 0, 300, 0, false);
+    assert_int_equal(
+        io->open(io->user, at("rows/id.bag"), BAGS_IO_READ, &file), 0);
+    assert_int_equal(io->lock(io->user, file), 0);
     assert_fails(
         BAGS_ERROR_LOCKED, bags_index_build(path, "id", &options, &said));
-    bag_writer_abort(writer);
+    assert_says("rows: field \"id\": another process");
+    assert_ok(bags_index_build(path, "time", &options, &said));
+    assert_names(at("rows/index"), "time.bag time.crc");
+    assert_int_equal(io->close(io->user, file), 0);
     /* What a killed one left is replaced. */
-    save_text(at("rows/index/.id.bag"), "left");
-    save_text(at("rows/index/.id.idx"), "left");
-    save_text(at("rows/index/.id.crc"), "left");
-    save_text(at("rows/index/.id.0.bag"), "left");
+    make_dir(at("rows/index/id.partial"));
+    save_text(at("rows/index/id.partial/keys.bag"), "left");
+    save_text(at("rows/index/id.partial/keys.idx"), "left");
+    save_text(at("rows/index/id.partial/keys.crc"), "left");
+    save_text(at("rows/index/id.partial/runs.bag"), "left");
+    save_text(at("rows/index/id.partial/runs.idx"), "left");
     options.memory = 4096;
     assert_ok(bags_index_build(path, "id", &options, &said));
-    assert_names(at("rows/index"), ".id.0.bag id.bag id.crc");
-    remove_tree(at("rows"));
-    write_rows(path, 0, 300, 0, false);
-    make_dir(at("rows/index"));
-    save_text(at("rows/index/.id.0.bag"), "left");
-    assert_ok(bags_index_build(path, "id", &options, &said));
-    assert_names(at("rows/index"), "id.bag id.crc");
+    assert_names(at("rows/index"), "id.bag id.crc time.bag time.crc");
 }
 
 /* Whatever fails: there is no index, or a right one. */
@@ -461,6 +534,8 @@ int main(void) {
         TEST(what_cannot_be_a_key_is_refused),
         TEST(nan_is_refused_and_zeros_are_equal),
         TEST(an_index_older_than_its_dataset_is_an_error),
+        TEST(a_dataset_of_the_same_time_and_size_is_not_the_same),
+        TEST(a_sort_of_many_runs_needs_few_files),
         TEST(an_index_moves_with_its_dataset),
         TEST(every_changed_byte_is_harmless_or_reported),
         TEST(a_build_that_is_running_excludes_others),

@@ -280,6 +280,8 @@ bags_view msgpack_from_json(json_object *value, bags_buffer *out);
  * (x.zip, x.tar) with which it begins. Fails if that is invalid. Valid until the
  * program ends. */
 const bags_io *io_for_path(const char *path);
+/* The same, but NULL if the archive is invalid. */
+const bags_io *io_find(const char *path, bags_error *err);
 bags_path_kind path_kind(const char *path);
 bool path_is_remote(const char *path);
 /* Fail if the path is a URL or in an archive. */

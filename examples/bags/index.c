@@ -127,6 +127,7 @@ static int run(int count, char **operands) {
     how.progress = progress;
     if (memory.given && memory.value < 65536)
         usage("--memory: must be at least 64K");
+    path_must_be_writable(operands[0]);
     bags_code code = bags_index_build(operands[0], operands[1], &how, &failure);
     progress_end();
     must(code);

@@ -194,7 +194,7 @@ static char *find_archive(const char *path) {
     return NULL;
 }
 
-const bags_io *io_for_path(const char *path) {
+const bags_io *io_find(const char *path, bags_error *err) {
     bags_archive_options options = {0};
     char *front = find_archive(path);
     if (!front)
@@ -205,13 +205,22 @@ const bags_io *io_for_path(const char *path) {
             return bags_archive_io(archives[i].archive);
         }
     options.env.io = base_io(front);
+    bags_archive *archive = bags_archive_open(front, &options, err);
+    if (!archive) {
+        free(front);
+        return NULL;
+    }
     archives = (opened *)grow(archives, archives_count, sizeof *archives);
     archives[archives_count].path = front;
-    archives[archives_count].archive =
-        bags_archive_open(front, &options, &failure);
-    if (!archives[archives_count].archive)
+    archives[archives_count++].archive = archive;
+    return bags_archive_io(archive);
+}
+
+const bags_io *io_for_path(const char *path) {
+    const bags_io *io = io_find(path, &failure);
+    if (!io)
         die();
-    return bags_archive_io(archives[archives_count++].archive);
+    return io;
 }
 
 bool path_is_remote(const char *path) { return bags_http_is_url(path); }

@@ -232,9 +232,11 @@ static uint64_t estimate_total(void) {
 /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
 static void note_empty_file(void) {
     bag_reader_options reading = {0};
+    bags_path_kind kind = BAGS_PATH_NONE;
     reading.allow_empty_file = true;
     reading.env = given.env;
-    bag_reader *bag = path_kind(path) == BAGS_PATH_FILE
+    bag_reader *bag = !given.env.io->kind(given.env.io->user, path, &kind) &&
+                              kind == BAGS_PATH_FILE
                           ? bag_reader_open(path, &reading, NULL)
                           : NULL;
     bag_note_empty(path, bag);
@@ -246,7 +248,11 @@ static bool check(const char *operand, job *jobs, size_t count) {
     bags_verify_report sum = {0};
     text line = {0};
     path = path_without_secrets(operand);
-    given.env.io = io_for_path(path);
+    given.env.io = io_find(path, &failure);
+    if (!given.env.io) {
+        note("%s", failure.message);
+        return false;
+    }
     bytes = shown = 0;
     for (size_t i = 0; i < count; i++) {
         memset(&jobs[i], 0, sizeof *jobs);

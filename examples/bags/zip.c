@@ -24,12 +24,15 @@ static void show_progress(void *user, uint64_t done, uint64_t total) {
 
 static int run(int count, char **operands) {
     (void)count;
-    dataset = operands[0];
+    dataset = path_without_secrets(operands[0]);
     if (!has_ending(operands[1], ".zip"))
         usage("%s: the name of the zip file must end in .zip", operands[1]);
     if (path_kind(dataset) == BAGS_PATH_FILE)
         fail(BAGS_ERROR_MISSING, "%s: not a dataset, but a file", dataset);
-    path_must_be_writable(dataset);
+    char *parent = path_parent(operands[1]);
+    path_must_be_writable(parent);
+    free(parent);
+    given.from = io_for_path(dataset);
     given.progress = show_progress;
     must(bags_zip(dataset, operands[1], &given, &failure));
     progress_end();

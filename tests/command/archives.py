@@ -137,15 +137,24 @@ def a_damaged_byte_is_found_in_a_zip():
     refuse('verify', 'a.zip', says=('a.zip/words.bag', 'checksum mismatch'))
 
 
+def verify_continues_after_an_archive_that_is_invalid():
+    _dataset()
+    pathlib.Path('bad.zip').write_bytes(b'PK')
+    result = run('verify', 'bad.zip', 'pets', code=1)
+    assert 'bad.zip: neither a zip file' in result.err, result.err
+    assert 'pets: good' in result.out.decode(), result.out
+
+
 def archives_are_not_written_to():
     _dataset()
     run('zip', 'pets', 'a.zip', '--no-sync')
     before = pathlib.Path('a.zip').read_bytes()
     for words in (['recover', 'a.zip'], ['finalize', 'a.zip'],
-                  ['checksum', 'a.zip'], ['zip', 'a.zip', 'b.zip'],
+                  ['checksum', 'a.zip'], ['zip', 'pets', 'a.zip/b.zip'],
+                  ['index', 'a.zip', 'n'], ['index', 'a.zip/sub', 'n'],
                   ['pack', 'manifest.jsonl', 'a.zip/more', '--spec', SPEC],
                   ['pack', 'manifest.jsonl', 'a.zip', '--spec', SPEC]):
-        refuse(*words, says='a.zip')
+        refuse(*words, says=('a.zip', 'archive is only read'))
     assert pathlib.Path('a.zip').read_bytes() == before
 
 
@@ -200,6 +209,52 @@ def a_zip_appears_once_and_complete():
     refuse('zip', 'pets', 'c.zip', says='unfinished')
     pathlib.Path('pets/spec.json.partial').rename('pets/spec.json')
     assert sorted(p.name for p in pathlib.Path().iterdir()) == before
+
+
+def a_zip_carries_the_mark_of_finalize():
+    _dataset('--shard-length', '2')
+    shutil.rmtree('pets/000001')
+    run('finalize', 'pets')
+    run('zip', 'pets', 'a.zip', '--no-sync')
+    with zipfile.ZipFile('a.zip') as archive:
+        archive.extractall('out')
+    assert 'finalized' in files('out/000000') and files('out') == files('pets')
+    refuse('pack', 'manifest.jsonl', 'out', '--resume', '--shard-length', '2',
+           '--spec', SPEC, says='finalized')
+
+
+def a_zip_of_shards_ends_with_small_files():
+    rows = [{'n': i, 'photo': {'base64': 'AAAA' * 30000}, 'words': []}
+            for i in range(4)]
+    pack(rows, SPEC, 'pets', '--shard-length', '2')
+    run('zip', 'pets', 'a.zip', '--no-sync')
+    with zipfile.ZipFile('a.zip') as archive:
+        names = archive.namelist()
+        first = [entry.header_offset for entry in archive.infolist()]
+    assert first == sorted(first)
+    assert names[:2] == ['000000/photo.bag', '000001/photo.bag'], names
+    assert names[-2:] == ['000000/spec.json', '000001/spec.json'], names
+
+
+def a_zip_is_made_of_an_archive_like_of_files():
+    _dataset('--shard-length', '2', '--checksum')
+    run('zip', 'pets', 'a.zip', '--no-sync')
+    _python_tar('a.tar', 'pets', 'in')
+    for source in 'a.zip', 'a.tar/in':
+        run('zip', source, 'b.zip', '--no-sync')
+        assert files('.')['b.zip'] == files('.')['a.zip']
+        pathlib.Path('b.zip').unlink()
+
+
+def names_of_shards_may_have_many_digits():
+    _dataset('--shard-length', '2')
+    want = _all('pets')
+    for i in range(3):
+        pathlib.Path(f'pets/{i:06d}').rename(f'pets/{i:0100d}')
+    run('zip', 'pets', 'a.zip', '--no-sync')
+    assert _all('a.zip') == want
+    run('index', 'pets', 'n')
+    assert run('get', 'pets', '--key', 'n=3', 'n').json == {'n': 3}
 
 
 def a_field_of_any_script_is_found():

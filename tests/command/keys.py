@@ -59,6 +59,7 @@ def what_cannot_be_found_is_refused():
     refuse('get', 'out', '--key', 'y=1', says='y=1')
     refuse('get', 'out', '--key', 't=5:3', says='start > stop')
     refuse('get', 'out', '--key', 't=0.5', says='whole number')
+    refuse('get', 'out', '--key', 't=18446744073709551616', says='out of range')
     refuse('get', 'out', '--key', 'n=-1', says='below 0')
     refuse('get', 'out', '--key', 'tag=a', says=('tag', 'utf8[]'))
     refuse('get', 'out', '--key', 'id=k3', 'raw', '--raw', code=2, says='--raw')
@@ -66,6 +67,9 @@ def what_cannot_be_found_is_refused():
     refuse('index', 'out', 'tag', says=('tag', 'utf8[]'))
     refuse('index', 'out', 'y', says='y')
     refuse('index', 'nowhere', 'id', says='nowhere')
+    pathlib.Path('out/index').rename('out/elsewhere')
+    pathlib.Path('out/index').write_text('')
+    refuse('index', 'out', 'id', says='bags: out/index/id.partial: cannot create')
 
 
 def an_index_that_is_missing_or_old_is_an_error():

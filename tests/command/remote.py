@@ -571,6 +571,31 @@ def a_zip_file_on_a_server_is_read_in_place(how):
                env=_environment(server))
 
 
+def a_zip_is_made_of_a_dataset_on_a_server():
+    rows = [{'n': i, 'data': {'base64': 'AAAA' * 10000}} for i in range(40)]
+    harness.pack(rows, 'n=int(4),data=bytes', 'site/ds', '--shard-length', '20')
+    run('zip', 'site/ds', 'a.zip', '--no-sync')
+    with Server('site', index=True) as server:
+        run('zip', server.url + '/ds', 'b.zip', '--no-sync',
+            env=_environment(server))
+    assert files('.')['a.zip'] == files('.')['b.zip']
+
+
+def a_zip_of_shards_takes_few_requests():
+    rows = [{'n': i, 'data': {'base64': 'AAAA' * 10000}} for i in range(200)]
+    harness.pack(rows, 'n=int(4),data=bytes', 'ds', '--shard-length', '20')
+    os.mkdir('site')
+    run('zip', 'ds', 'site/ds.zip', '--no-sync')
+    assert pathlib.Path('site/ds.zip').stat().st_size > 5 << 20
+    with Server('site') as server:
+        for words, most in (['get', '57'], 6), (['info'], 20):
+            before = len(server.log)
+            run(words[0], server.url + '/ds.zip', *words[1:],
+                env=_environment(server))
+            assert len(server.log) - before <= most, len(server.log) - before
+        assert server.sent < 4 << 20, server.sent
+
+
 def the_first_datapoint_of_a_zip_takes_four_requests():
     rows = [{'n': i, 'data': {'base64': 'AAAA' * 10000}} for i in range(100)]
     harness.pack(rows, 'n=int(4),data=bytes', 'ds')
