@@ -10828,6 +10828,23 @@ typedef struct bagi_opening {
     bags_error *err; /* not the caller's: a failed try may be repeated */
 } bagi_opening;
 
+/* Tries to read what another process is changing. */
+typedef struct bagi_tries {
+    unsigned count, same;
+    bags_error last;
+} bagi_tries;
+
+/* True if another try should follow one that failed like this. Only tries with the
+ * same failure are counted: while a writer makes progress, what the tries find
+ * differs, and the reader does not give up, however the two are scheduled. */
+static bool bagi_tries_again(bagi_tries *tries, const bags_error *why) {
+    bool same =
+        tries->count++ && strcmp(tries->last.message, why->message) == 0;
+    tries->same = same ? tries->same + 1 : 1;
+    tries->last = *why;
+    return tries->same < 4 && tries->count < 100;
+}
+
 static bags_code bagi_opening_add(
     bagi_opening *opening, const bags_shard *shard, const bagi_shard *part) {
     bags_reader *reader = opening->reader;
@@ -10926,8 +10943,6 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-#define BAGI_LIVE_TRIES 4
-
 /* A directory that was listed and is gone was not unfinished: bags_finalize may have
  * renamed it, and the list is outdated. */
 static bags_code bagi_opening_gone(
@@ -10948,11 +10963,13 @@ static bags_code bagi_opening_shard(
     bagi_opening *opening = (bagi_opening *)user;
     bags_reader *reader = opening->reader;
     bool live = reader->options.unfinished == BAGS_UNFINISHED_READ;
-    bool found = false, again = true;
+    bool found = false, again = false;
     bags_shard shard;
     bagi_shard part;
+    bagi_tries tries;
     bags_code code = BAGS_OK;
-    for (int tries = 0; again && tries < BAGI_LIVE_TRIES; tries++) {
+    memset(&tries, 0, sizeof tries);
+    do {
         memset(&shard, 0, sizeof shard);
         memset(&part, 0, sizeof part);
         again = false;
@@ -10960,7 +10977,7 @@ static bags_code bagi_opening_shard(
         if (!code && !found && live)
             code = bagi_opening_unfinished(
                 opening, dir, &shard, &part, &found, &again);
-    }
+    } while (again && bagi_tries_again(&tries, opening->err));
     if (code)
         return code;
     if (opening->names) {
@@ -11096,12 +11113,13 @@ static bags_code bagi_opening_directory(
     bags_reader *reader = opening->reader;
     bool live = reader->options.unfinished != BAGS_UNFINISHED_REFUSE;
     bagi_sink sink = {opening->err, NULL};
-    bags_code code = BAGS_ERROR_GAP;
+    bags_code code = BAGS_OK;
     bagi_names names;
+    bagi_tries tries;
+    memset(&tries, 0, sizeof tries);
     reader->sharded = true;
     opening->names = &names;
-    for (int tries = live ? BAGI_LIVE_TRIES : 1;
-         tries > 0 && code == BAGS_ERROR_GAP; tries--) {
+    do {
         bagi_opening_forget(opening);
         code = bagi_names_list(&reader->env, reader->path, &sink, &names);
         if (code)
@@ -11109,7 +11127,8 @@ static bags_code bagi_opening_directory(
         code = names.count ? bagi_opening_shards(opening)
                            : bagi_fail_no_dataset(dir, opening->err);
         bagi_names_free(&names);
-    }
+    } while (code == BAGS_ERROR_GAP && live &&
+             bagi_tries_again(&tries, opening->err));
     return code;
 }
 
