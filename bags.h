@@ -10655,14 +10655,21 @@ BAGS_API bags_code bags_recover(const char *path,
 
 /* ========================================================================
  * >>dataset-read
- * A reader knows the number, the first datapoint and the length of every shard. The
- * Bags of a shard are opened when they are first used, under a lock, and published
- * to all threads; from then on they are found without one.
+ * This section owns open datasets and rows. A reader knows the number, the first
+ * datapoint and the length of every shard. The Bags of a shard are opened when they
+ * are first used, under a lock, and published to all threads; from then on they are
+ * found without one. Of an unfinished shard they are opened with the reader.
  *
  *     reader->mutex        held while a Bag is opened: shard->bags, files.maps
  *     reader->files.mutex  held while a file is opened or closed: see bagi_files;
  *                          taken inside the other one, never the other way round
  *     (nothing)            everything else does not change after bags_reader_open
+ *
+ * Every read goes from a datapoint to its refs, to the Bags of the selected fields,
+ * to spans of their blobs. bags_reader_get does that for one datapoint and finds
+ * mapped blobs without a span; bags_reader_get_blob is its short form for one blob;
+ * bagi_read_many does it for all others, and to prefetch. Called by bags_checksum and
+ * by users.
  * ====================================================================== */
 
 /* What a reader needs of a shard besides bags_shard. */
@@ -10723,48 +10730,42 @@ static bagi_how bagi_reader_how(
 static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
     size_t field, const bag_reader **out, bags_error *err);
 
-/* Open a Bag and publish it. The mutex is held. */
-static bags_code bagi_reader_open_bag(bags_reader *reader, size_t shard,
-    size_t field, const bag_reader *refs, const bag_reader **out,
-    bags_error *err) {
+/* Open a Bag and publish it, unless another thread does that first. */
+BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
+    size_t shard, size_t field, const bag_reader **out, bags_error *err) {
+    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bagi_shard *part = &reader->parts[shard];
-    void **bags = part->bags;
+    const bag_reader *refs = NULL;
+    bag_reader *bag = NULL;
+    bagi_dir dir;
     bags_code code = BAGS_OK;
-    if (!bags) {
-        bags = (void **)bagi_alloc(
+    /* Before the lock, which is not recursive. */
+    if (!part->split && field < reader->spec.count)
+        code = bagi_reader_bag(reader, shard, reader->spec.count, &refs, err);
+    if (code)
+        return code;
+    bagi_lock(&reader->mutex);
+    if (!part->bags) {
+        void **bags = (void **)bagi_alloc(
             &reader->env.memory, (reader->spec.count + 1) * sizeof *bags, err);
-        if (!bags)
-            return BAGS_ERROR_MEMORY;
-        BAGI_STORE(&part->bags, bags);
+        code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
+        if (bags)
+            BAGI_STORE(&part->bags, bags);
     }
-    bag_reader *bag = (bag_reader *)bags[field];
-    if (!bag) {
+    if (!code && part->bags[field]) {
+        bag = (bag_reader *)part->bags[field];
+    } else if (!code) {
         bagi_how how = bagi_reader_how(reader, part, refs);
-        bagi_dir dir;
         how.name = bagi_spec_name(&reader->spec, field);
         code = bagi_reader_dir(reader, shard, &dir, err);
         if (!code)
             code = bagi_bag_new(&dir, &how, &reader->files, &bag, err);
         bagi_dir_free(&dir);
         if (!code)
-            BAGI_STORE(&bags[field], (void *)bag);
+            BAGI_STORE(&part->bags[field], (void *)bag);
     }
-    *out = bag;
-    return code;
-}
-
-BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
-    size_t shard, size_t field, const bag_reader **out, bags_error *err) {
-    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
-    const bag_reader *refs = NULL;
-    bags_code code = BAGS_OK;
-    if (!reader->parts[shard].split && field < reader->spec.count)
-        code = bagi_reader_bag(reader, shard, reader->spec.count, &refs, err);
-    if (code)
-        return code;
-    bagi_lock(&reader->mutex);
-    code = bagi_reader_open_bag(reader, shard, field, refs, out, err);
     bagi_unlock(&reader->mutex);
+    *out = bag;
     return code;
 }
 
@@ -10778,45 +10779,32 @@ static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
                : bagi_reader_first_bag(reader, shard, field, out, err);
 }
 
-static size_t bagi_reader_find_shard(
-    const bags_reader *reader, uint64_t index, bags_row *row);
+#define BAGI_EVERY_FILE SIZE_MAX
 
-/* The Bags of these fields (NULL: of all) in a shard may be opened soon. */
+/* The Bags of these fields (NULL: of all) in a shard may be opened soon; for a count of
+ * BAGI_EVERY_FILE all of its files, also those that are open. */
 BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
     size_t shard, const bags_select *selects, size_t count) {
+    bool describe = count == BAGI_EVERY_FILE;
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
     bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
+    size_t fields = reader->spec.count;
     bagi_dir dir;
     bags_error ignored;
     if (!reader->env.io.expect ||
         bagi_reader_dir(reader, shard, &dir, &ignored))
         return;
-    for (size_t i = 0; i < (selects ? count : reader->spec.count); i++) {
+    how.verify_checksums |= describe;
+    for (size_t i = 0; i < (selects ? count : fields + describe); i++) {
         size_t field = selects ? selects[i].field : i;
-        if (field >= reader->spec.count ||
-            (BAGI_ATOMIC && bags && BAGI_LOAD(&bags[field])))
+        bool known = BAGI_ATOMIC && bags && field < fields &&
+                     BAGI_LOAD(&bags[field]) != NULL;
+        if (field >= fields + describe || (known && !describe))
             continue;
         how.name = bagi_spec_name(&reader->spec, field);
         bagi_bag_expect(&dir, &how);
     }
     bagi_dir_free(&dir);
-}
-
-/* The same for every shard of these datapoints. */
-static void bagi_reader_expect_many(const bags_reader *reader,
-    const uint64_t *indices, size_t indices_count, const bags_select *selects,
-    size_t count, bags_row *row) {
-    size_t last = SIZE_MAX;
-    if (!reader->env.io.expect)
-        return;
-    for (size_t i = 0; i < indices_count; i++) {
-        if (indices[i] >= reader->length)
-            continue;
-        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
-        if (shard != last)
-            bagi_reader_expect(reader, shard, selects, count);
-        last = shard;
-    }
 }
 
 /* ---- opening ---- */
@@ -10843,46 +10831,6 @@ static bool bagi_tries_again(bagi_tries *tries, const bags_error *why) {
     tries->same = same ? tries->same + 1 : 1;
     tries->last = *why;
     return tries->same < 4 && tries->count < 100;
-}
-
-static bags_code bagi_opening_add(
-    bagi_opening *opening, const bags_shard *shard, const bagi_shard *part) {
-    bags_reader *reader = opening->reader;
-    const bags_allocator *memory = &reader->env.memory;
-    void *shards = reader->shards, *parts = reader->parts;
-    bags_code code = bagi_grow(memory, &shards, &reader->shards_capacity,
-        reader->count, sizeof *reader->shards, opening->err);
-    reader->shards = (bags_shard *)shards;
-    if (!code)
-        code = bagi_grow(memory, &parts, &reader->parts_capacity, reader->count,
-            sizeof *reader->parts, opening->err);
-    reader->parts = (bagi_shard *)parts;
-    if (!code && shard->length > UINT64_MAX - reader->length)
-        code = bags_fail(opening->err, BAGS_ERROR_CORRUPT,
-            "%s: more than 2^64 datapoints", bagi_tail(reader->path));
-    if (code)
-        return code;
-    reader->shards[reader->count] = *shard;
-    reader->shards[reader->count].start = reader->length;
-    reader->parts[reader->count++] = *part;
-    reader->length += shard->length;
-    return BAGS_OK;
-}
-
-/* Open a shard that has spec.json. */
-static bags_code bagi_opening_finished(bagi_opening *opening,
-    const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found) {
-    const bags_reader *reader = opening->reader;
-    bagi_sink sink = {opening->err, NULL};
-    bagi_how how = bagi_reader_how(reader, part, NULL);
-    bags_code code = bagi_shard_open(&opening->common, dir,
-        reader->options.unfinished != BAGS_UNFINISHED_REFUSE, &how,
-        &shard->length, &sink);
-    part->split = how.where == BAGI_SPLIT;
-    part->record = how.record;
-    *found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
-             part->record.spec;
-    return *found ? code : BAGS_OK;
 }
 
 /*
@@ -10943,62 +10891,75 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-/* A directory that was listed and is gone was not unfinished: bags_finalize may have
- * renamed it, and the list is outdated. */
-static bags_code bagi_opening_gone(
-    const bags_reader *reader, const bagi_dir *dir, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = bagi_kind(&reader->env, dir->path, &kind, err);
-    if (code || kind != BAGS_PATH_NONE)
-        return code;
-    return bags_fail(err, BAGS_ERROR_GAP,
-        "%s: removed or renamed while the dataset was opened",
-        bagi_tail(dir->path));
-}
-
 /* Open one shard. If it is written, finished or removed in the meantime, try
  * again; on the last try, missing files do not exist yet. */
 static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     bags_reader *reader = opening->reader;
-    bool live = reader->options.unfinished == BAGS_UNFINISHED_READ;
+    void *shards = reader->shards, *parts = reader->parts;
+    bags_unfinished unfinished = reader->options.unfinished;
+    bags_path_kind kind = BAGS_PATH_DIRECTORY;
+    bagi_sink sink = {opening->err, NULL};
     bool found = false, again = false;
-    bags_shard shard;
-    bagi_shard part;
     bagi_tries tries;
-    bags_code code = BAGS_OK;
     memset(&tries, 0, sizeof tries);
+    bags_code code =
+        bagi_grow(&reader->env.memory, &shards, &reader->shards_capacity,
+            reader->count, sizeof *reader->shards, opening->err);
+    reader->shards = (bags_shard *)shards;
+    if (!code)
+        code = bagi_grow(&reader->env.memory, &parts, &reader->parts_capacity,
+            reader->count, sizeof *reader->parts, opening->err);
+    reader->parts = (bagi_shard *)parts;
+    if (code)
+        return code;
+    bags_shard *shard = &reader->shards[reader->count];
+    bagi_shard *part = &reader->parts[reader->count];
     do {
-        memset(&shard, 0, sizeof shard);
-        memset(&part, 0, sizeof part);
+        memset(shard, 0, sizeof *shard);
+        memset(part, 0, sizeof *part);
+        bagi_how how = bagi_reader_how(reader, part, NULL);
         again = false;
-        code = bagi_opening_finished(opening, dir, &shard, &part, &found);
-        if (!code && !found && live)
-            code = bagi_opening_unfinished(
-                opening, dir, &shard, &part, &found, &again);
+        code = bagi_shard_open(&opening->common, dir,
+            unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length, &sink);
+        part->split = how.where == BAGI_SPLIT;
+        part->record = how.record;
+        found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
+                part->record.spec;
+        if (!found)
+            code = unfinished == BAGS_UNFINISHED_READ
+                       ? bagi_opening_unfinished(
+                             opening, dir, shard, part, &found, &again)
+                       : BAGS_OK;
     } while (again && bagi_tries_again(&tries, opening->err));
+    if (!code && !found && opening->names)
+        code = bagi_kind(&reader->env, dir->path, &kind, opening->err);
     if (code)
         return code;
+    /* A directory that was listed and is gone was not unfinished: bags_finalize may
+     * have renamed it, and the list is outdated. */
+    if (kind == BAGS_PATH_NONE)
+        return bags_fail(opening->err, BAGS_ERROR_GAP,
+            "%s: removed or renamed while the dataset was opened",
+            bagi_tail(dir->path));
+    if (!found) {
+        reader->skipped++;
+        return unfinished == BAGS_UNFINISHED_REFUSE
+                   ? bagi_fail_unfinished(dir, opening->err)
+                   : BAGS_OK;
+    }
     if (opening->names) {
-        shard.number = opening->names->names[index].number;
-        part.digits = opening->names->names[index].digits;
+        shard->number = opening->names->names[index].number;
+        part->digits = opening->names->names[index].digits;
     }
-    if (found) {
-        code = bagi_opening_add(opening, &shard, &part);
-        if (code)
-            bagi_bags_free(&reader->env, (bag_reader **)part.bags,
-                opening->common.spec.count + 1);
-        return code;
-    }
-    if (opening->names)
-        code = bagi_opening_gone(reader, dir, opening->err);
-    if (code)
-        return code;
-    reader->skipped++;
-    return reader->options.unfinished == BAGS_UNFINISHED_REFUSE
-               ? bagi_fail_unfinished(dir, opening->err)
-               : BAGS_OK;
+    shard->start = reader->length;
+    reader->count++;
+    if (shard->length > UINT64_MAX - reader->length)
+        return bags_fail(opening->err, BAGS_ERROR_CORRUPT,
+            "%s: more than 2^64 datapoints", bagi_tail(reader->path));
+    reader->length += shard->length;
+    return BAGS_OK;
 }
 
 /* Learn the spec from a shard that is not read. */
@@ -11031,77 +10992,75 @@ static bags_code bagi_opening_check(
     return code || finished ? code : bagi_fail_unfinished(dir, opening->err);
 }
 
-/* Find the missing numbers among the shards that this reader should have. A gap next
- * to an unfinished shard is most likely one whose writer has not reached it: that is
+/* Find the next gap in the shard numbers of a worker: *first to *last, in steps, are
+ * missing. Start with *at 0 and *next the worker's first number. */
+static bool bagi_names_gap(const bagi_names *names, uint64_t start,
+    uint64_t step, size_t *at, uint64_t *next, uint64_t *first,
+    uint64_t *last) {
+    while (*at < names->count) {
+        uint64_t number = names->names[(*at)++].number;
+        if (number % step != start)
+            continue;
+        *first = *next;
+        *last = number - step;
+        *next = bagi_shard_after(number, step);
+        if (number > *first)
+            return true;
+    }
+    return false;
+}
+
+/* Refuse missing numbers among the shards that this reader should have. A gap next to
+ * an unfinished shard is most likely one whose writer has not reached it: that is
  * reported first. */
 static bags_code bagi_opening_gaps(bagi_opening *opening) {
     const bags_reader *reader = opening->reader;
     const bagi_names *names = opening->names;
+    uint64_t start = reader->options.shard_start;
     uint64_t step = reader->options.shard_stop;
-    uint64_t next = reader->options.shard_start, found = 0, missing = 0;
+    uint64_t next = start, first = 0, last = 0, found = 0, missing = 0;
     char list[512] = ""; /* of the first 20 */
-    size_t used = 0, listed = 0;
-    for (size_t i = 0; i < names->count; i++) {
-        uint64_t number = names->names[i].number;
-        if (number % step != reader->options.shard_start)
-            continue;
-        for (; next < number; next = bagi_shard_after(next, step)) {
-            if (listed == 20) {
-                missing += (number - next) / step;
-                break;
-            }
+    size_t used = 0, listed = 0, at = 0;
+    while (bagi_names_gap(names, start, step, &at, &next, &first, &last)) {
+        missing += (last - first) / step + 1;
+        for (; listed < 20 && first <= last; first += step) {
             int size = snprintf(list + used, sizeof list - used, "%s%" PRIu64,
-                missing ? ", " : "", next);
+                listed++ ? ", " : "", first);
             used += size > 0 ? (size_t)size : 0;
-            missing++;
-            listed++;
         }
-        next = bagi_shard_after(number, step);
-        found++;
     }
     if (!missing || reader->options.allow_gaps)
         return BAGS_OK;
     bags_code code = BAGS_OK;
     if (reader->options.unfinished == BAGS_UNFINISHED_REFUSE)
-        code = bagi_each_shard(names, reader->options.shard_start, step,
-            bagi_opening_check, opening, opening->err);
+        code = bagi_each_shard(
+            names, start, step, bagi_opening_check, opening, opening->err);
     if (code)
         return code;
+    for (size_t i = 0; i < names->count; i++)
+        found += names->names[i].number % step == start;
     return bags_fail(opening->err, BAGS_ERROR_GAP,
         "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64
         "): lost, or their workers are not done; set allow_gaps (--allow-gaps) "
-        "to "
-        "read the others, or close gaps with bags_finalize (`bags finalize`)",
+        "to read the others, or close gaps with bags_finalize (`bags "
+        "finalize`)",
         bagi_tail(reader->path), list, missing > listed ? ", ..." : "", found,
         found + missing);
 }
 
-static bags_code bagi_opening_shards(bagi_opening *opening) {
-    bags_reader *reader = opening->reader;
-    uint64_t start = reader->options.shard_start;
-    uint64_t stop = reader->options.shard_stop;
-    bags_code code = bagi_opening_gaps(opening);
-    if (!code)
-        code = bagi_each_shard(opening->names, start, stop, bagi_opening_shard,
-            opening, opening->err);
-    if (!code && !opening->common.text)
-        code = bagi_each_shard(
-            opening->names, 0, 1, bagi_opening_spec, opening, opening->err);
-    if (!code && !opening->common.text)
-        code = bags_fail(opening->err, BAGS_ERROR_UNFINISHED,
-            "%s: no shard is finished; if their writers crashed, run "
-            "`bags recover`",
-            bagi_tail(reader->path));
-    return code;
-}
-
-/* Before another try. */
-static void bagi_opening_forget(bagi_opening *opening) {
-    bags_reader *reader = opening->reader;
+/* Forget all shards. */
+static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
+    const bags_allocator *memory = &reader->env.memory;
     for (size_t i = 0; i < reader->count; i++)
         bagi_bags_free(&reader->env, (bag_reader **)reader->parts[i].bags,
-            opening->common.spec.count + 1);
-    reader->count = 0;
+            spec->count + 1);
+    bagi_free(memory, reader->shards,
+        reader->shards_capacity * sizeof *reader->shards);
+    bagi_free(
+        memory, reader->parts, reader->parts_capacity * sizeof *reader->parts);
+    reader->shards = NULL;
+    reader->parts = NULL;
+    reader->count = reader->shards_capacity = reader->parts_capacity = 0;
     reader->length = reader->skipped = 0;
 }
 
@@ -11111,8 +11070,9 @@ static void bagi_opening_forget(bagi_opening *opening) {
 static bags_code bagi_opening_directory(
     bagi_opening *opening, const bagi_dir *dir) {
     bags_reader *reader = opening->reader;
+    bags_error *err = opening->err;
     bool live = reader->options.unfinished != BAGS_UNFINISHED_REFUSE;
-    bagi_sink sink = {opening->err, NULL};
+    bagi_sink sink = {err, NULL};
     bags_code code = BAGS_OK;
     bagi_names names;
     bagi_tries tries;
@@ -11120,18 +11080,30 @@ static bags_code bagi_opening_directory(
     reader->sharded = true;
     opening->names = &names;
     do {
-        bagi_opening_forget(opening);
         code = bagi_names_list(&reader->env, reader->path, &sink, &names);
         if (code)
             return code;
-        code = names.count ? bagi_opening_shards(opening)
-                           : bagi_fail_no_dataset(dir, opening->err);
+        bagi_reader_drop(reader, &opening->common.spec);
+        code = names.count ? bagi_opening_gaps(opening)
+                           : bagi_fail_no_dataset(dir, err);
+        if (!code)
+            code = bagi_each_shard(&names, reader->options.shard_start,
+                reader->options.shard_stop, bagi_opening_shard, opening, err);
+        /* None of this worker has the spec; another one's may. */
+        if (!code && !opening->common.text)
+            code =
+                bagi_each_shard(&names, 0, 1, bagi_opening_spec, opening, err);
+        if (!code && !opening->common.text)
+            code = bags_fail(err, BAGS_ERROR_UNFINISHED,
+                "%s: no shard is finished; if their writers crashed, run "
+                "`bags recover`",
+                bagi_tail(reader->path));
         bagi_names_free(&names);
-    } while (code == BAGS_ERROR_GAP && live &&
-             bagi_tries_again(&tries, opening->err));
+    } while (code == BAGS_ERROR_GAP && live && bagi_tries_again(&tries, err));
     return code;
 }
 
+/* Find out what the path is, and open it. */
 static bags_code bagi_opening_any(bagi_opening *opening) {
     bags_reader *reader = opening->reader;
     bags_error *err = opening->err;
@@ -11152,38 +11124,15 @@ static bags_code bagi_opening_any(bagi_opening *opening) {
         code = bagi_check_mixed(&dir, err);
     if (!code)
         code = bagi_is_single(&dir, &single, err);
-    if (code)
-        return code;
-    if (!single)
+    if (!code && !single)
         return bagi_opening_directory(opening, &dir);
     /* An unsharded dataset is shard 0. */
-    code = reader->options.shard_start == 0
-               ? bagi_opening_shard(opening, &dir, 0)
-               : bagi_opening_spec(opening, &dir, 0);
-    if (!code && !opening->common.text)
-        code = bagi_fail_unfinished(&dir, err);
-    return code;
-}
-
-static bags_code bagi_reader_init(
-    bags_reader *reader, const char *path, bags_error *err) {
-    bags_reader_options *options = &reader->options;
-    reader->files.limit = options->max_files ? options->max_files : 64;
-    reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
-    reader->files.maps_allowed = bagi_maps_allowed();
-    bags_code code = bagi_check_worker(
-        path, options->shard_start, &options->shard_stop, err);
-    if (code)
-        return code;
-    reader->path = bagi_absolute(&reader->env, path, strlen(path), err);
-    if (!reader->path)
-        return BAGS_ERROR_MEMORY;
-    reader->has_mutexes = bagi_mutex_init(&reader->mutex);
-    if (reader->has_mutexes && !bagi_mutex_init(&reader->files.mutex)) {
-        bagi_mutex_free(&reader->mutex);
-        reader->has_mutexes = false;
-    }
-    return reader->has_mutexes ? BAGS_OK : bagi_fail_memory(err, 0);
+    if (!code)
+        code = reader->options.shard_start == 0
+                   ? bagi_opening_shard(opening, &dir, 0)
+                   : bagi_opening_spec(opening, &dir, 0);
+    return code || opening->common.text ? code
+                                        : bagi_fail_unfinished(&dir, err);
 }
 
 BAGS_API bags_reader *bags_reader_open(
@@ -11198,14 +11147,29 @@ BAGS_API bags_reader *bags_reader_open(
     if (!reader)
         return NULL;
     memset(&opening, 0, sizeof opening);
-    reader->env = env;
-    reader->options = *options;
     opening.reader = reader;
     opening.common.registry = options->registry;
     opening.err = &why;
-    bags_code code = bagi_reader_init(reader, path, &why);
-    if (!code)
-        code = bagi_opening_any(&opening);
+    reader->env = env;
+    reader->options = *options;
+    reader->files.limit = options->max_files ? options->max_files : 64;
+    reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
+    reader->files.maps_allowed = bagi_maps_allowed();
+    bags_code code = bagi_check_worker(
+        path, options->shard_start, &reader->options.shard_stop, &why);
+    if (!code) {
+        reader->path = bagi_absolute(&env, path, strlen(path), &why);
+        code = reader->path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    }
+    if (!code) {
+        reader->has_mutexes = bagi_mutex_init(&reader->mutex);
+        if (reader->has_mutexes && !bagi_mutex_init(&reader->files.mutex)) {
+            bagi_mutex_free(&reader->mutex);
+            reader->has_mutexes = false;
+        }
+        code = reader->has_mutexes ? bagi_opening_any(&opening)
+                                   : bagi_fail_memory(&why, 0);
+    }
     reader->spec = opening.common.spec; /* the reader's from here on */
     bagi_free(&env.memory, opening.common.text, opening.common.size);
     if (!code)
@@ -11219,13 +11183,7 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
     if (!reader)
         return;
     bags_allocator memory = reader->env.memory;
-    for (size_t i = 0; i < reader->count; i++)
-        bagi_bags_free(&reader->env, (bag_reader **)reader->parts[i].bags,
-            reader->spec.count + 1);
-    bagi_free(&memory, reader->shards,
-        reader->shards_capacity * sizeof *reader->shards);
-    bagi_free(
-        &memory, reader->parts, reader->parts_capacity * sizeof *reader->parts);
+    bagi_reader_drop(reader, &reader->spec);
     bagi_spec_free(&memory, &reader->spec);
     bagi_free_text(&memory, reader->path);
     if (reader->has_mutexes) {
@@ -11284,36 +11242,32 @@ BAGS_API const bags_type *bags_reader_type(
                                                 : NULL;
 }
 
-/* Too many files are open: close one that the reader keeps. False if there is none. */
-static bool bagi_reader_evict(const bags_reader *from, const bags_error *why) {
-    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
-    if (why->system != EMFILE && why->system != ENFILE)
-        return false;
-    bagi_lock(&reader->files.mutex);
-    bool evicted = bagi_files_evict(&reader->files, &reader->env);
-    bagi_unlock(&reader->files.mutex);
-    return evicted;
-}
-
-/* Describe one Bag of a shard, without keeping it open. */
-static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
+/* Describe one Bag of a shard, without keeping it open. If too many files are open,
+ * one that the reader keeps is closed. */
+static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
     const bagi_dir *dir, size_t field, bags_info *info, bags_field_info *fields,
     bool *checksums, bags_error *err) {
+    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     const bagi_shard *part = &reader->parts[shard];
-    bool open = reader->shards[shard].unfinished;
+    bool open = reader->shards[shard].unfinished, evicted = false;
     bag_reader *bag =
         open && part->bags ? (bag_reader *)part->bags[field] : NULL;
     bagi_how how = bagi_reader_how(reader, part, NULL);
     bags_code code = BAGS_OK;
+    bags_error why;
     how.name = bagi_spec_name(&reader->spec, field);
     how.no_mmap = true;
     how.cache_index = how.verify_checksums = false;
-    bags_error why;
-    why.code = BAGS_OK;
     do {
         if (!open)
             code = bagi_bag_new(dir, &how, NULL, &bag, &why);
-    } while (code && bagi_reader_evict(reader, &why));
+        evicted = false;
+        if (code && (why.system == EMFILE || why.system == ENFILE)) {
+            bagi_lock(&reader->files.mutex);
+            evicted = bagi_files_evict(&reader->files, &reader->env);
+            bagi_unlock(&reader->files.mutex);
+        }
+    } while (evicted);
     if (code)
         *err = why;
     if (!code && bag && !*checksums)
@@ -11332,22 +11286,6 @@ static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
 
 #define BAGI_INFO_AHEAD 64 /* shards that are described at once */
 
-/* All files of a shard will be described. */
-static void bagi_info_expect(const bags_reader *reader, size_t shard) {
-    bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
-    bagi_dir dir;
-    bags_error ignored;
-    if (!reader->env.io.expect ||
-        bagi_reader_dir(reader, shard, &dir, &ignored))
-        return;
-    how.verify_checksums = true;
-    for (size_t i = 0; i <= reader->spec.count; i++) {
-        how.name = bagi_spec_name(&reader->spec, i);
-        bagi_bag_expect(&dir, &how);
-    }
-    bagi_dir_free(&dir);
-}
-
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err) {
     BAGI_NEED(reader && info, err);
@@ -11364,7 +11302,7 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
         size_t bags = count + !reader->parts[i].split;
         bagi_dir dir;
         for (; ahead < reader->count && ahead < i + BAGI_INFO_AHEAD; ahead++)
-            bagi_info_expect(reader, ahead);
+            bagi_reader_expect(reader, ahead, NULL, BAGI_EVERY_FILE);
         code = bagi_reader_dir(reader, i, &dir, err);
         for (size_t field = 0; field < bags && !code; field++)
             code = bagi_info_bag(
@@ -11644,6 +11582,13 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
     return bagi_fail_row(reader->path, spec, index, blob, err);
 }
 
+/* The same as a call, where the refs of many datapoints are parsed. */
+BAGI_NOINLINE static bags_code bagi_refs_at(const bags_reader *reader,
+    size_t shard, uint64_t index, bags_view blob, bagi_ref *refs,
+    bags_error *err) {
+    return bagi_refs_of(reader, shard, index, blob, refs, err);
+}
+
 /* Read and parse the refs of one datapoint. *shard is where it is. */
 static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
     uint64_t index, bags_row *row, size_t *shard, bagi_ref **refs,
@@ -11664,24 +11609,26 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
     return code ? code : bagi_refs_of(reader, *shard, index, blob, *refs, err);
 }
 
-/* Read the refs of many datapoints: the row's item i becomes the blob of refs.bag of
- * indices[i]. With `advise` they are only requested. */
+/* Read the refs of datapoints start <= i < start + count, or (not NULL) of `indices`:
+ * the row's item i becomes the blob of refs.bag. With `advise` they are only
+ * requested. */
 static bags_code bagi_row_fetch_refs(const bags_reader *reader,
-    const uint64_t *indices, size_t count, bags_row *row, bool advise,
-    bags_error *err) {
+    const uint64_t *indices, uint64_t start, size_t count, bags_row *row,
+    bool advise, bags_error *err) {
     bagi_fetch fetch = {&row->spans, 0, &row->scratch, 0, advise};
-    bags_code code = bagi_row_reserve(row, count, err);
+    bags_code code = advise ? BAGS_OK : bagi_row_reserve(row, count, err);
     for (size_t i = 0; i < count && !code; i++) {
+        uint64_t index = indices ? indices[i] : start + i;
         const bag_reader *bag = NULL;
-        if (indices[i] >= reader->length)
-            return bagi_fail_datapoint(reader, indices[i], err);
-        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
+        if (index >= reader->length)
+            return bagi_fail_datapoint(reader, index, err);
+        size_t shard = bagi_reader_find_shard(reader, index, row);
         if (reader->parts[shard].split)
             continue;
         code = bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
         if (!code)
-            code = bagi_fetch_add(&fetch, bag,
-                indices[i] - reader->shards[shard].start, 1, i, err);
+            code = bagi_fetch_add(
+                &fetch, bag, index - reader->shards[shard].start, 1, i, err);
     }
     return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
 }
@@ -11958,7 +11905,7 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     return code;
 }
 
-/* ---- a plain field of many datapoints ---- */
+/* ---- many datapoints ---- */
 
 static bags_code bagi_check_plain(
     const bags_reader *reader, size_t field, bags_error *err) {
@@ -11967,76 +11914,80 @@ static bags_code bagi_check_plain(
     if (reader->spec.types[field].sequence)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\": a sequence; only plain fields have ranges "
-            "and "
-            "columns of datapoints",
+            "and columns of datapoints",
             bagi_tail(reader->path), reader->spec.fields[field].name);
     return BAGS_OK;
 }
 
-/* Run a fetch of one field into the row's only slot. */
-static bags_code bagi_row_finish(bags_row *row, bagi_fetch *fetch,
-    uint64_t index, size_t field, size_t count, bags_error *err) {
-    bags_code code = bagi_row_slots(row, 1, err);
+/*
+ * Read selections (NULL: all fields) of the datapoints start <= i < start + count, or
+ * (not NULL) of `indices`. With `advise` refs and blobs are requested, and only the
+ * refs are waited for. Otherwise there is one selection, of a plain field, and its
+ * blobs become the items of the row's only slot.
+ */
+static bags_code bagi_read_many(const bags_reader *reader,
+    const uint64_t *indices, uint64_t start, size_t count,
+    const bags_select *selects, size_t select_count, bool advise, bags_row *row,
+    bags_error *err) {
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, advise};
+    bagi_ref *refs = NULL;
+    size_t last = SIZE_MAX;
+    for (size_t i = 0; reader->env.io.expect && i < count; i++) {
+        uint64_t index = indices ? indices[i] : start + i;
+        if (index >= reader->length)
+            continue;
+        size_t shard = bagi_reader_find_shard(reader, index, row);
+        if (shard != last)
+            bagi_reader_expect(reader, shard, selects, select_count);
+        last = shard;
+    }
+    bags_code code = BAGS_OK;
+    if (advise)
+        code =
+            bagi_row_fetch_refs(reader, indices, start, count, row, true, err);
     if (!code)
-        code = bagi_fetch_run_all(fetch, bagi_row_items(row), err);
-    if (code)
+        code =
+            bagi_row_fetch_refs(reader, indices, start, count, row, false, err);
+    if (!code)
+        code = bagi_row_refs(reader, row, &refs, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        uint64_t index = indices ? indices[i] : start + i;
+        size_t shard = bagi_reader_find_shard(reader, index, row);
+        code = bagi_refs_at(
+            reader, shard, index, bagi_row_items(row)[i], refs, err);
+        for (size_t k = 0; k < select_count && !code; k++) {
+            bags_select whole = bags_whole(k);
+            const bags_select *select = selects ? &selects[k] : &whole;
+            const bag_reader *bag = NULL;
+            bagi_steps steps;
+            if (select->field >= reader->spec.count)
+                return bagi_fail_field_index(reader, select->field, err);
+            const bagi_ref *ref = &refs[select->field];
+            code = bagi_select_apply(reader, select, ref, &steps, err);
+            if (!code)
+                code = bagi_reader_check_ref(
+                    reader, shard, index, select->field, ref, &bag, err);
+            /* A slice with a short step is requested as one part. */
+            if (!code && steps.count && steps.step > 1 && steps.step < 8) {
+                steps.count = (steps.count - 1) * steps.step + 1;
+                steps.step = 1;
+            }
+            if (!code)
+                code = bagi_fetch_add_steps(&fetch, bag, &steps, i, err);
+        }
+    }
+    if (!code && !advise)
+        code = bagi_row_slots(row, 1, err);
+    if (!code)
+        code = bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
+    if (code || advise)
         return code;
-    row->slots[0].field = field;
+    row->slots[0].field = selects->field;
     row->slots[0].length = count;
     row->slots[0].items = bagi_row_items(row);
-    row->index = index;
+    row->index = indices ? BAGI_ROW_MANY : start;
     row->length = 1;
     return BAGS_OK;
-}
-
-#define BAGI_REFS_STEP 4096 /* blobs of refs.bag read at once */
-
-/* Call each() with the ref of a plain field of the datapoints start .. stop of one
- * shard, in order. */
-static bags_code bagi_each_ref(const bags_reader *reader, size_t shard,
-    uint64_t start, uint64_t stop, size_t field, bags_row *row,
-    bags_code (*each)(void *user, const bag_reader *bag, uint64_t index,
-        const bagi_ref *ref, bags_error *err),
-    void *user, bags_error *err) {
-    const bag_reader *bag = NULL, *from = NULL;
-    bags_range range = {NULL, 0, 0, NULL, 0};
-    bool split = reader->parts[shard].split;
-    uint64_t base = reader->shards[shard].start;
-    bagi_ref *refs = NULL;
-    bags_code code = bagi_row_refs(reader, row, &refs, err);
-    if (!code)
-        code = bagi_reader_bag(reader, shard, field, &bag, err);
-    if (!code && !split)
-        code = bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
-    for (uint64_t i = start; i < stop && !code; i++) {
-        uint64_t at = (i - start) % BAGI_REFS_STEP;
-        if (at == 0 && !split)
-            code = bag_reader_get_range(from, i - base,
-                stop - i < BAGI_REFS_STEP ? stop - base
-                                          : i - base + BAGI_REFS_STEP,
-                &row->scratch, &range, err);
-        if (!code)
-            code = bagi_refs_of(reader, shard, i,
-                bags_range_get(&range, (size_t)at), refs, err);
-        if (!code && !bagi_ref_fits(&refs[field], bag->length))
-            code = bagi_fail_ref(reader->path, &reader->spec, i, field,
-                &refs[field], bag->length, err);
-        if (!code)
-            code = each(user, bag, i, &refs[field], err);
-    }
-    return code;
-}
-
-typedef struct bagi_ranging {
-    bagi_fetch fetch;
-    uint64_t start; /* the first datapoint */
-} bagi_ranging;
-
-static bags_code bagi_range_ref(void *user, const bag_reader *bag,
-    uint64_t index, const bagi_ref *ref, bags_error *err) {
-    bagi_ranging *ranging = (bagi_ranging *)user;
-    return bagi_fetch_add(&ranging->fetch, bag, ref->first, 1,
-        (size_t)(index - ranging->start), err);
 }
 
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
@@ -12044,36 +11995,21 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     bags_error *err) {
     BAGI_NEED(reader && row, err);
     BAGI_ERR(err);
-    bagi_ranging ranging = {{&row->spans, 0, &row->data, 0, false}, start};
+    bags_select whole = bags_whole(field);
+    size_t count = 0;
     bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
     if (!code && start > stop)
         code = bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
             bagi_tail(reader->path), start, stop);
-    if (stop > reader->length)
-        stop = reader->length;
-    if (start > stop)
-        start = stop;
-    if (!code)
-        code = bagi_row_reserve(row, stop - start, err);
-    for (uint64_t i = start; reader->env.io.expect && i < stop && !code;) {
-        bags_select whole = bags_whole(field);
-        size_t shard = bagi_reader_find_shard(reader, i, row);
-        bagi_reader_expect(reader, shard, &whole, 1);
-        i = reader->shards[shard].start + reader->shards[shard].length;
-    }
-    for (uint64_t i = start, end; i < stop && !code; i = end) {
-        size_t shard = bagi_reader_find_shard(reader, i, row);
-        end = reader->shards[shard].start + reader->shards[shard].length;
-        if (end > stop)
-            end = stop;
-        code = bagi_each_ref(
-            reader, shard, i, end, field, row, bagi_range_ref, &ranging, err);
-    }
+    stop = BAGI_MIN(stop, reader->length);
+    start = BAGI_MIN(start, stop);
+    if (!code && !bagi_size(stop - start, &count))
+        code = bagi_fail_memory(err, SIZE_MAX);
     return code ? code
-                : bagi_row_finish(row, &ranging.fetch, start, field,
-                      (size_t)(stop - start), err);
+                : bagi_read_many(
+                      reader, NULL, start, count, &whole, 1, false, row, err);
 }
 
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
@@ -12081,47 +12017,13 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     bags_error *err) {
     BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
-    bagi_ref *refs = NULL;
-    bagi_row_begin(reader, row);
+    static const uint64_t none[1] = {0};
     bags_select whole = bags_whole(field);
+    bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
-    bagi_reader_expect_many(reader, indices, count, &whole, 1, row);
-    if (!code)
-        code = bagi_row_fetch_refs(reader, indices, count, row, false, err);
-    if (!code)
-        code = bagi_row_refs(reader, row, &refs, err);
-    for (size_t i = 0; i < count && !code; i++) {
-        const bag_reader *bag = NULL;
-        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
-        code = bagi_refs_of(
-            reader, shard, indices[i], bagi_row_items(row)[i], refs, err);
-        if (!code)
-            code = bagi_reader_check_ref(
-                reader, shard, indices[i], field, &refs[field], &bag, err);
-        if (!code)
-            code = bagi_fetch_add(&fetch, bag, refs[field].first, 1, i, err);
-    }
-    return code
-               ? code
-               : bagi_row_finish(row, &fetch, BAGI_ROW_MANY, field, count, err);
-}
-
-/* A slice with a short step is requested as one part. */
-static bags_code bagi_prefetch_select(const bags_reader *reader, size_t shard,
-    uint64_t index, const bags_select *select, const bagi_ref *ref,
-    bagi_fetch *fetch, bags_error *err) {
-    const bag_reader *bag = NULL;
-    bagi_steps steps;
-    bags_code code = bagi_select_apply(reader, select, ref, &steps, err);
-    if (!code)
-        code = bagi_reader_check_ref(
-            reader, shard, index, select->field, ref, &bag, err);
-    if (!code && steps.count && steps.step > 1 && steps.step < 8) {
-        steps.count = (steps.count - 1) * steps.step + 1;
-        steps.step = 1;
-    }
-    return code ? code : bagi_fetch_add_steps(fetch, bag, &steps, 0, err);
+    return code ? code
+                : bagi_read_many(reader, count ? indices : none, 0, count,
+                      &whole, 1, false, row, err);
 }
 
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
@@ -12129,46 +12031,41 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     size_t select_count, bags_row *row, bags_error *err) {
     BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
-    bagi_ref *refs = NULL;
     bagi_row_begin(reader, row);
-    bagi_reader_expect_many(reader, indices, count, selects, select_count, row);
-    bags_code code =
-        bagi_row_fetch_refs(reader, indices, count, row, true, err);
-    if (!code)
-        code = bagi_row_fetch_refs(reader, indices, count, row, false, err);
-    if (!code)
-        code = bagi_row_refs(reader, row, &refs, err);
-    if (!selects)
-        select_count = reader->spec.count;
-    for (size_t i = 0; i < count && !code; i++) {
-        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
-        code = bagi_refs_of(
-            reader, shard, indices[i], bagi_row_items(row)[i], refs, err);
-        for (size_t k = 0; k < select_count && !code; k++) {
-            bags_select whole = {k, false, 0, 0, 0};
-            const bags_select *select = selects ? &selects[k] : &whole;
-            code = select->field < reader->spec.count
-                       ? bagi_prefetch_select(reader, shard, indices[i], select,
-                             &refs[select->field], &fetch, err)
-                       : bagi_fail_field_index(reader, select->field, err);
-        }
-    }
-    return code ? code : bagi_fetch_run_all(&fetch, NULL, err);
+    return bagi_read_many(reader, indices, 0, count, selects,
+        selects ? select_count : reader->spec.count, true, row, err);
 }
 
 /* ---- columns ---- */
 
-/* Check that blob n of the field belongs to datapoint n of the shard. */
-static bags_code bagi_column_ref(void *user, const bag_reader *bag,
-    uint64_t index, const bagi_ref *ref, bags_error *err) {
-    const bags_shard *shard = (const bags_shard *)user;
-    if (ref->first == index - shard->start)
-        return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
-        " has blob %" PRIu64 "); use bags_reader_get_range",
-        bagi_tail(bag->file[BAGI_BLOBS].path), index, ref->first);
+#define BAGI_REFS_STEP 4096 /* datapoints whose refs are checked at once */
+
+/* Check that blob n of a plain field, whose Bag this is, belongs to datapoint n of the
+ * shard. */
+static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
+    size_t field, const bag_reader *bag, bags_row *row, bags_error *err) {
+    uint64_t start = reader->shards[shard].start;
+    uint64_t stop = start + reader->shards[shard].length;
+    bagi_ref *refs = NULL;
+    bags_code code = bagi_row_refs(reader, row, &refs, err);
+    for (uint64_t i = start; i < stop && !code; i++) {
+        size_t at = (size_t)(i - start) % BAGI_REFS_STEP;
+        if (at == 0)
+            code = bagi_row_fetch_refs(reader, NULL, i,
+                (size_t)BAGI_MIN(stop - i, BAGI_REFS_STEP), row, false, err);
+        if (!code)
+            code = bagi_refs_at(
+                reader, shard, i, bagi_row_items(row)[at], refs, err);
+        if (!code && !bagi_ref_fits(&refs[field], bag->length))
+            code = bagi_fail_ref(reader->path, &reader->spec, i, field,
+                &refs[field], bag->length, err);
+        if (!code && refs[field].first != i - start)
+            code = bags_fail(err, BAGS_ERROR_RANGE,
+                "%s: blobs are not in the order of the datapoints (datapoint "
+                "%" PRIu64 " has blob %" PRIu64 "); use bags_reader_get_range",
+                bagi_tail(bag->file[BAGI_BLOBS].path), i, refs[field].first);
+    }
+    return code;
 }
 
 /* The size of every blob of a range; 0 if they differ. */
@@ -12238,8 +12135,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     /* Once checked, this is remembered for all threads. */
     void **ordered = &((bag_reader *)(uintptr_t)bag)->ordered;
     if (!BAGI_ATOMIC || !BAGI_LOAD(ordered))
-        code = bagi_each_ref(reader, (size_t)shard, at->start,
-            at->start + at->length, field, row, bagi_column_ref, at, err);
+        code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
     if (!code && BAGI_ATOMIC)
         BAGI_STORE(ordered, (void *)(uintptr_t)bag);
     if (!code)
