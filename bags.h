@@ -12194,8 +12194,18 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
 #ifndef BAGS_NO_VERIFY
 /* ========================================================================
  * >>verify
- * One pass over every Bag, which continues after a fault. Memory does not grow with
- * the files.
+ * This section owns one run of bags_verify, its only entry. A shard is opened with
+ * the functions of >>shards that a reader opens it with, but their sink goes on after
+ * a fault; then one cursor goes over each Bag, so that memory does not grow with the
+ * files.
+ *
+ *     bags_verify -> bagi_verify_shard -> bagi_verify_unit -> bagi_verify_bag
+ *         -> bagi_verify_range -> bagi_verify_row (refs), bagi_verify_value
+ *
+ * Work is shared in units: of a shard, unit 0 is the shard itself, 1 .. count are its
+ * fields, count + 1 is refs. All of them return BAGS_OK after a fault that was
+ * reported; another code, which is out of memory, ends the work. A fault is written
+ * to v->why first; it is about the Bag v->name, or if that is NULL about v->path.
  * ====================================================================== */
 
 #define BAGI_VERIFY_FAULTS 1000 /* passed to `each` by default */
@@ -12207,12 +12217,28 @@ typedef struct bagi_verifying {
     bags_verify_options options;
     bags_verify_report report;
     bagi_common common;
-    const char *path;    /* of the shard, or the standalone Bag */
     bags_code code;      /* of the first fault, */
     bags_error *err;     /* which is written there */
     bags_error why;      /* the fault that is being reported */
     bags_buffer scratch; /* for codecs */
-    bool checksums;      /* a finished shard has checksums: all must */
+    bool any_checksums;  /* a finished shard has checksums: all must */
+    /* The shard, or standalone Bag: */
+    const char *path;
+    const bagi_dir *dir;
+    const bagi_spec *spec; /* NULL: unknown */
+    uint64_t place;        /* among the dataset's shards */
+    bool checksums;        /* a Bag has checksums: all must */
+    bagi_ref *row;         /* the refs of a datapoint */
+    uint64_t *lengths;     /* blobs of every field */
+    /* The Bag: */
+    bagi_how how;
+    const char *name; /* of the field, or "refs" */
+    size_t field;     /* the number of the field */
+    bag_reader *refs; /* NULL: there is none */
+    bool parse;       /* the blobs are rows of refs */
+    bool decode;
+    bagi_cursor
+        owners; /* over refs, from the first blob that does not decode */
 } bagi_verifying;
 
 /* For bagi_sink. Only a lack of memory ends the work, unless it is that of a codec:
@@ -12237,183 +12263,102 @@ static bags_code bagi_verify_report(bagi_sink *sink, const bagi_fault *fault) {
 }
 
 static bags_code bagi_verify_fault(bagi_verifying *v, bags_code code,
-    const char *field, bags_fault_kind kind, uint64_t index, uint64_t item,
-    uint64_t offset) {
-    bagi_fault fault = {code, field, (int)kind, index, item, offset};
+    bags_fault_kind kind, uint64_t index, uint64_t item, uint64_t offset) {
+    bagi_fault fault = {code, v->name, (int)kind, index, item, offset};
     return bagi_verify_report(&v->sink, &fault);
 }
 
-/* A shard that is being checked. Its work is divided into units: 0 the shard itself,
- * then each field, then refs. */
-typedef struct bagi_verify_shard {
-    bagi_verifying *v;
-    const bagi_dir *dir;
-    const bagi_spec *spec; /* NULL: unknown */
-    bagi_how how;          /* of its Bags, without a name */
-    uint64_t place;        /* among the dataset's shards */
-    bool checksums;        /* a Bag has checksums: all must */
-} bagi_verify_shard;
+/* Report a failure that concerns a file as a unit; BAGS_OK is none. */
+static bags_code bagi_verify_file(bagi_verifying *v, bags_code code) {
+    return code ? bagi_report_file(&v->sink, v->name, code) : BAGS_OK;
+}
 
 /* Units of one shard belong to different parts of the work, and so do those of one
  * field. */
-static bool bagi_verify_mine(const bagi_verify_shard *s, uint64_t unit) {
-    uint64_t parts = s->v->options.parts;
-    return (s->place % parts + unit % parts) % parts == s->v->options.part;
-}
-
-/* ---- rows of refs, and the datapoints of blobs ---- */
-
-/* The blobs of refs.bag, one after the other. */
-typedef struct bagi_rows {
-    const bagi_spec *spec;
-    bagi_cursor cursor;
-    bagi_ref *refs;    /* of the current row */
-    uint64_t *lengths; /* blobs of every field */
-} bagi_rows;
-
-static bags_code bagi_rows_open(bagi_rows *rows, const bagi_spec *spec,
-    const bag_reader *refs, bags_error *err) {
-    const bags_allocator *memory = &refs->env->memory;
-    memset(rows, 0, sizeof *rows);
-    rows->spec = spec;
-    rows->refs =
-        (bagi_ref *)bagi_alloc(memory, spec->count * sizeof *rows->refs, err);
-    rows->lengths = (uint64_t *)bagi_alloc(
-        memory, spec->count * sizeof *rows->lengths, err);
-    bagi_cursor_open(&rows->cursor, refs, 0, refs->length);
-    return rows->refs && rows->lengths ? BAGS_OK : BAGS_ERROR_MEMORY;
-}
-
-static void bagi_rows_close(bagi_rows *rows) {
-    if (!rows->cursor.bag)
-        return;
-    const bags_allocator *memory = &rows->cursor.bag->env->memory;
-    size_t count = rows->spec->count;
-    bagi_free(memory, rows->refs, count * sizeof *rows->refs);
-    bagi_free(memory, rows->lengths, count * sizeof *rows->lengths);
-    bagi_cursor_close(&rows->cursor);
-}
-
-/* Parse the row that a cursor is at. One that is too long is read as far as shows
- * that. */
-static bags_code bagi_rows_parse(bagi_rows *rows, bagi_cursor *cursor,
-    bags_view *row, bool *valid, bags_error *err) {
-    const bagi_spec *spec = rows->spec;
-    uint64_t size = cursor->stop - cursor->start;
-    uint64_t most = 6 + 23 * (uint64_t)spec->count;
-    row->size = (size_t)(size < most ? size : most);
-    bags_code code =
-        bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
-    *valid =
-        !code && bagi_refs_parse(*row, spec->types, spec->count, rows->refs);
-    return code;
-}
-
-/* Find the datapoint and item that a blob of a field belongs to. Blobs must be
- * looked up in order, so that all of them cost one pass over refs.bag. False if no
- * datapoint in the order of the blobs refers to it, or (err) reading failed. */
-static bool bagi_rows_owner(bagi_rows *rows, size_t field, uint64_t length,
-    uint64_t blob, uint64_t *datapoint, uint64_t *item, bags_error *err) {
-    bagi_cursor *cursor = &rows->cursor;
-    bagi_ref *ref = &rows->refs[field];
-    while (ref->count == 0 || ref->first > blob ||
-           blob - ref->first >= ref->count) {
-        bags_view row;
-        bool valid = false;
-        if ((ref->count && ref->first > blob) || cursor->next >= cursor->last ||
-            bagi_cursor_next(cursor, err))
-            return false;
-        if (!cursor->usable ||
-            bagi_rows_parse(rows, cursor, &row, &valid, err) || !valid ||
-            !bagi_ref_fits(ref, length))
-            ref->count = 0;
-    }
-    *datapoint = cursor->index;
-    *item = blob - ref->first;
-    return true;
+static bool bagi_verify_mine(const bagi_verifying *v, uint64_t unit) {
+    uint64_t parts = v->options.parts;
+    return (v->place % parts + unit % parts) % parts == v->options.part;
 }
 
 /* ---- a Bag ---- */
 
-/* What is done with the blobs of a Bag besides comparing them. */
-typedef struct bagi_verify_blobs {
-    const bagi_verify_shard *s;
-    bagi_how how;
-    size_t field;   /* spec->count: refs */
-    bagi_rows rows; /* of refs: to check them; of a field: to name datapoints */
-    bool parse, decode;
-    bag_reader *refs; /* NULL: there is none */
-} bagi_verify_blobs;
+/* Parse the row of refs.bag that a cursor is at. One that is too long is read as far
+ * as shows that. */
+static bags_code bagi_verify_parse(bagi_verifying *v, bagi_cursor *cursor,
+    bags_view *row, bool *valid, bags_error *err) {
+    uint64_t most = 6 + 23 * (uint64_t)v->spec->count;
+    row->size = (size_t)BAGI_MIN(cursor->stop - cursor->start, most);
+    bags_code code =
+        bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
+    *valid =
+        !code && bagi_refs_parse(*row, v->spec->types, v->spec->count, v->row);
+    return code;
+}
 
-/* Check that the blobs of a row exist. */
-static bags_code bagi_verify_row(
-    bagi_verify_blobs *blobs, bagi_cursor *cursor) {
-    bagi_verifying *v = blobs->s->v;
-    bagi_rows *rows = &blobs->rows;
-    const bagi_spec *spec = rows->spec;
+/* Check a row of refs, and that its blobs exist. */
+static bags_code bagi_verify_row(bagi_verifying *v, bagi_cursor *cursor) {
+    const bagi_spec *spec = v->spec;
     bags_view row = {NULL, 0};
     bool valid = false;
-    bags_code code = bagi_rows_parse(rows, cursor, &row, &valid, &v->why);
+    bags_code code = bagi_verify_parse(v, cursor, &row, &valid, &v->why);
     if (code)
-        return bagi_verify_fault(
-            v, code, "refs", BAGS_FAULT_FILE, 0, 0, cursor->start);
+        return bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, cursor->start);
     if (!valid) {
         code = bagi_fail_row(v->path, spec, cursor->index, row, &v->why);
-        return bagi_verify_fault(v, code, "refs", BAGS_FAULT_DATAPOINT,
-            cursor->index, 0, cursor->start);
+        return bagi_verify_fault(
+            v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
     }
     for (size_t i = 0; i < spec->count && !code; i++) {
-        const bagi_ref *ref = &rows->refs[i];
-        if (rows->lengths[i] == BAGI_UNKNOWN ||
-            bagi_ref_fits(ref, rows->lengths[i]))
+        if (v->lengths[i] == BAGI_UNKNOWN ||
+            bagi_ref_fits(&v->row[i], v->lengths[i]))
             continue;
-        code = bagi_fail_ref(
-            v->path, spec, cursor->index, i, ref, rows->lengths[i], &v->why);
-        code = bagi_verify_fault(v, code, "refs", BAGS_FAULT_DATAPOINT,
-            cursor->index, 0, cursor->start);
+        code = bagi_fail_ref(v->path, spec, cursor->index, i, &v->row[i],
+            v->lengths[i], &v->why);
+        code = bagi_verify_fault(
+            v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
     }
     return code;
 }
 
-/* Report a blob that does not decode, by its datapoint if that is known; v->why has
- * the codec's message. */
-static bags_code bagi_verify_undecodable(
-    bagi_verify_blobs *blobs, const bagi_cursor *cursor, bags_code code) {
-    bagi_verifying *v = blobs->s->v;
-    const bagi_spec *spec = blobs->s->spec;
-    const char *name = spec->fields[blobs->field].name;
-    const char *path = bagi_tail(cursor->bag->file[BAGI_BLOBS].path);
-    uint64_t index = cursor->index, item = 0;
-    bool known = blobs->how.where == BAGI_SPLIT;
-    bags_error why;
-    why.code = BAGS_OK;
-    if (blobs->refs && !blobs->rows.cursor.bag)
-        bagi_rows_open(&blobs->rows, spec, blobs->refs, &why);
-    if (blobs->refs && !why.code)
-        known = bagi_rows_owner(&blobs->rows, blobs->field, cursor->bag->length,
-            cursor->index, &index, &item, &why);
-    if (why.code == BAGS_ERROR_MEMORY) {
-        v->why = why;
-        return BAGS_ERROR_MEMORY;
+/* Find the datapoint and item that a blob of the field belongs to. Blobs are looked up
+ * in order, so that all of them cost one pass over refs.bag. False if no datapoint in
+ * the order of the blobs refers to it, or (err) reading failed. */
+static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
+    uint64_t *datapoint, uint64_t *item, bags_error *err) {
+    bagi_cursor *cursor = &v->owners;
+    bagi_ref *ref = &v->row[v->field];
+    if (!v->refs)
+        return false;
+    if (!cursor->bag) {
+        bagi_cursor_open(cursor, v->refs, 0, v->refs->length);
+        ref->count = 0;
     }
-    if (known && spec->types[blobs->field].sequence)
-        bagi_prefix(&v->why, code,
-            "%s: datapoint %" PRIu64 ": item %" PRIu64 ": ", path, index, item);
-    else
-        bagi_prefix(&v->why, code, "%s: %s %" PRIu64 ": ", path,
-            known ? "datapoint" : "blob", index);
-    return bagi_verify_fault(v, code, name,
-        known ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB, index, item,
-        cursor->start);
+    while (ref->count == 0 || ref->first > blobs->index ||
+           blobs->index - ref->first >= ref->count) {
+        bags_view row;
+        bool valid = false;
+        if ((ref->count && ref->first > blobs->index) ||
+            cursor->next >= cursor->last || bagi_cursor_next(cursor, err))
+            return false;
+        if (!cursor->usable ||
+            bagi_verify_parse(v, cursor, &row, &valid, err) || !valid ||
+            !bagi_ref_fits(ref, blobs->bag->length))
+            ref->count = 0;
+    }
+    *datapoint = cursor->index;
+    *item = blobs->index - ref->first;
+    return true;
 }
 
-/* Decode the current blob. One that is too large for memory is that blob's fault. */
-static bags_code bagi_verify_value(
-    bagi_verify_blobs *blobs, bagi_cursor *cursor) {
-    bagi_verifying *v = blobs->s->v;
-    const bags_field *field = &blobs->s->spec->fields[blobs->field];
+/* Decode the current blob. One that is too large for memory is that blob's fault. A
+ * fault names the datapoint, if that is known. */
+static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
+    const bags_field *field = &v->spec->fields[v->field];
+    const char *path = bagi_tail(cursor->bag->file[BAGI_BLOBS].path);
+    uint64_t index = cursor->index, item = 0;
     bags_view blob = {NULL, 0};
     bags_value value;
+    bags_error why;
     bags_code code = BAGS_OK;
     if (!bagi_size(cursor->stop - cursor->start, &blob.size))
         code = bags_fail(
@@ -12424,40 +12369,26 @@ static bags_code bagi_verify_value(
     if (code && blob.size <= BAGI_CURSOR_BYTES)
         return code;
     if (!code)
-        code = bagi_coder_decode(&blobs->s->spec->coders[blobs->field],
-            field->type, blob, &v->scratch, &value, &v->why);
-    return code ? bagi_verify_undecodable(blobs, cursor, code) : BAGS_OK;
-}
-
-/* Check the current blob. */
-static bags_code bagi_verify_blob(
-    bagi_verify_blobs *blobs, bagi_cursor *cursor, bool crcs) {
-    bagi_verifying *v = blobs->s->v;
-    const bag_reader *bag = cursor->bag;
-    const char *field = *blobs->how.name ? blobs->how.name : NULL;
-    uint32_t computed = 0, stored = 0;
-    bags_code code = BAGS_OK;
-    if (!cursor->valid) {
-        code = bagi_bag_fail_bounds(
-            bag, cursor->index, cursor->start, cursor->stop, &v->why);
-        code = bagi_verify_fault(v, code, field, BAGS_FAULT_BLOB, cursor->index,
-            0, bag->table + 8 * cursor->index);
+        code = bagi_coder_decode(&v->spec->coders[v->field], field->type, blob,
+            &v->scratch, &value, &v->why);
+    if (!code)
+        return BAGS_OK;
+    why.code = BAGS_OK;
+    bool known = v->how.where == BAGI_SPLIT ||
+                 bagi_verify_owner(v, cursor, &index, &item, &why);
+    if (why.code == BAGS_ERROR_MEMORY) {
+        v->why = why;
+        return BAGS_ERROR_MEMORY;
     }
-    if (!code && crcs)
-        code = bagi_cursor_stored(cursor, &stored, &v->why);
-    if (!code && crcs && cursor->usable)
-        code = bagi_cursor_crc(cursor, &computed, &v->why);
-    if (code)
-        return code;
-    if (crcs && cursor->usable && stored != computed) {
-        code = bagi_crcs_fail(bag, cursor->index, computed, stored, &v->why);
-        return bagi_verify_fault(
-            v, code, field, BAGS_FAULT_BLOB, cursor->index, 0, cursor->start);
-    }
-    if (cursor->usable && blobs->parse)
-        return bagi_verify_row(blobs, cursor);
-    return cursor->usable && blobs->decode ? bagi_verify_value(blobs, cursor)
-                                           : BAGS_OK;
+    if (known && v->spec->types[v->field].sequence)
+        bagi_prefix(&v->why, code,
+            "%s: datapoint %" PRIu64 ": item %" PRIu64 ": ", path, index, item);
+    else
+        bagi_prefix(&v->why, code, "%s: %s %" PRIu64 ": ", path,
+            known ? "datapoint" : "blob", index);
+    return bagi_verify_fault(v, code,
+        known ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB, index, item,
+        cursor->start);
 }
 
 static void bagi_verify_progress(bagi_verifying *v, uint64_t bytes) {
@@ -12466,58 +12397,65 @@ static void bagi_verify_progress(bagi_verifying *v, uint64_t bytes) {
         v->options.progress(v->options.user, bytes);
 }
 
-/* Compare a running CRC with that of the trailer. */
-static bags_code bagi_verify_crc(const bagi_verify_blobs *blobs,
-    const char *path, const char *what, uint32_t computed, uint32_t stored) {
-    bagi_verifying *v = blobs->s->v;
-    const char *field = *blobs->how.name ? blobs->how.name : NULL;
-    if (computed == stored)
-        return BAGS_OK;
-    bags_code code = bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-        "%s: %s: checksum mismatch (computed %08" PRIx32 ", stored %08" PRIx32
-        ")",
-        bagi_tail(path), what, computed, stored);
-    return bagi_verify_fault(v, code, field, BAGS_FAULT_FILE, 0, 0, 0);
-}
-
-/* Check the blobs start .. stop of a Bag; of all of them, the trailer too. */
-static bags_code bagi_verify_range(bagi_verify_blobs *blobs,
-    const bag_reader *bag, uint64_t start, uint64_t stop, bool crcs) {
-    bagi_verifying *v = blobs->s->v;
-    const char *field = *blobs->how.name ? blobs->how.name : NULL;
+/* Check the blobs start .. stop of a Bag; with crcs, which is for all of them, their
+ * checksums too. */
+static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
+    uint64_t start, uint64_t stop, bool crcs) {
     bagi_cursor cursor;
     uint64_t seen = 0;
-    bags_code code = BAGS_OK, ended = BAGS_OK;
+    bool ended = false; /* the rest of this Bag cannot be read */
+    bags_code code = BAGS_OK;
     bagi_cursor_open(&cursor, bag, start, stop);
     while (!code && !ended && cursor.next < cursor.last) {
-        ended = bagi_cursor_next(&cursor, &v->why);
-        if (ended) /* the rest of this Bag cannot be read */
-            code = bagi_verify_fault(v, ended, field, BAGS_FAULT_FILE, 0, 0,
-                bag->table + 8 * cursor.next);
-        else
-            code = bagi_verify_blob(blobs, &cursor, crcs);
-        if (code) {
-            ended = code;
+        uint64_t offset = bag->table + 8 * cursor.next;
+        uint32_t computed = 0, stored = 0;
+        code = bagi_cursor_next(&cursor, &v->why);
+        if (!code && !cursor.valid) {
+            code = bagi_bag_fail_bounds(
+                bag, cursor.index, cursor.start, cursor.stop, &v->why);
             code = bagi_verify_fault(
-                v, code, field, BAGS_FAULT_FILE, 0, 0, cursor.start);
+                v, code, BAGS_FAULT_BLOB, cursor.index, 0, offset);
+        } else if (!code) {
+            offset = cursor.start;
+        }
+        if (!code && crcs)
+            code = bagi_cursor_stored(&cursor, &stored, &v->why);
+        if (!code && crcs && cursor.usable)
+            code = bagi_cursor_crc(&cursor, &computed, &v->why);
+        if (!code && cursor.usable && stored != computed) {
+            code = bagi_crcs_fail(bag, cursor.index, computed, stored, &v->why);
+            code = bagi_verify_fault(
+                v, code, BAGS_FAULT_BLOB, cursor.index, 0, offset);
+        } else if (!code && cursor.usable && v->parse) {
+            code = bagi_verify_row(v, &cursor);
+        } else if (!code && cursor.usable && v->decode) {
+            code = bagi_verify_value(v, &cursor);
+        }
+        if (code) {
+            ended = true;
+            code = bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, offset);
         }
         if (cursor.read - seen >= BAGI_VERIFY_PROGRESS) {
             bagi_verify_progress(v, cursor.read - seen);
             seen = cursor.read;
         }
     }
-    if (!code && cursor.overlap) {
-        code = bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-            "%s: overlapping blobs; not all were checked",
-            bagi_tail(bag->file[BAGI_BLOBS].path));
-        code = bagi_verify_fault(v, code, field, BAGS_FAULT_FILE, 0, 0, 0);
-    }
-    if (!code && !ended && crcs) {
-        code = bagi_verify_crc(blobs, bag->file[BAGI_BLOBS].path, "table",
-            cursor.table_crc, bag->trailer.table);
-        if (!code)
-            code = bagi_verify_crc(blobs, bag->file[BAGI_CRCS].path,
-                "checksums", cursor.crcs_crc, bag->trailer.crcs);
+    if (!code && cursor.overlap)
+        code = bagi_verify_file(
+            v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+                   "%s: overlapping blobs; not all were checked",
+                   bagi_tail(bag->file[BAGI_BLOBS].path)));
+    /* The running CRCs of the table and of the CRCs are those of the trailer. */
+    for (int i = 0; i < 2 && crcs && !ended && !code; i++) {
+        uint32_t computed = i ? cursor.crcs_crc : cursor.table_crc;
+        uint32_t stored = i ? bag->trailer.crcs : bag->trailer.table;
+        if (computed != stored)
+            code = bagi_verify_file(
+                v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+                       "%s: %s: checksum mismatch (computed %08" PRIx32
+                       ", stored %08" PRIx32 ")",
+                       bagi_tail(bag->file[i ? BAGI_CRCS : BAGI_BLOBS].path),
+                       i ? "checksums" : "table", computed, stored));
     }
     bagi_verify_progress(v, cursor.read - seen);
     bagi_cursor_close(&cursor);
@@ -12527,168 +12465,112 @@ static bags_code bagi_verify_range(bagi_verify_blobs *blobs,
 /* Check a Bag that is open, and its checksums. One whose checksums are those of a Bag
  * with more blobs or fewer has its table in the wrong place: nothing in it means
  * anything. */
-static bags_code bagi_verify_bag(bagi_verify_blobs *blobs, bag_reader *bag) {
-    bagi_verifying *v = blobs->s->v;
-    const char *name = blobs->how.name;
-    const char *field = *name ? name : NULL;
+static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
     bool exists = false, crcs = false;
     uint64_t length = bag->length;
     v->report.files += 1 + bag->split;
     if (v->options.quick) {
-        bags_code code =
-            bagi_verify_range(blobs, bag, 0, length ? 1 : 0, false);
+        bags_code code = bagi_verify_range(v, bag, 0, length ? 1 : 0, false);
         return code || length < 2
                    ? code
-                   : bagi_verify_range(blobs, bag, length - 1, length, false);
+                   : bagi_verify_range(v, bag, length - 1, length, false);
     }
     bags_code code =
-        bagi_dir_has(blobs->s->dir, name, ".crc", &exists, &v->why);
+        bagi_dir_has(v->dir, v->how.name, ".crc", &exists, &v->why);
     v->report.bags++;
     v->report.checksums += exists;
     v->report.files += exists;
-    if (!code && (exists || blobs->s->checksums)) {
-        code = bagi_crcs_open(bag, blobs->s->dir, &blobs->how, &v->why);
+    if (!code && (exists || v->checksums)) {
+        code = bagi_crcs_open(bag, v->dir, &v->how, &v->why);
         crcs = !code;
     }
-    if (code) {
-        code = bagi_verify_fault(v, code, field, BAGS_FAULT_FILE, 0, 0, 0);
-        if (code || (bag->trailer.size &&
-                        (bag->trailer.length != length ||
-                            bag->trailer.size != bag->file[BAGI_BLOBS].size)))
-            return code;
-    }
-    return bagi_verify_range(blobs, bag, 0, length, crcs);
+    bool other = bag->trailer.size &&
+                 (bag->trailer.length != length ||
+                     bag->trailer.size != bag->file[BAGI_BLOBS].size);
+    bool failed = code != BAGS_OK;
+    code = bagi_verify_file(v, code);
+    return code || (failed && other)
+               ? code
+               : bagi_verify_range(v, bag, 0, length, crcs);
 }
 
-/* ---- the units of a shard ---- */
+/* ---- a shard ---- */
 
-/* Open refs.bag to name datapoints, and to know whether 0 bytes are an empty Bag.
- * That it cannot be opened is reported by its own unit. */
-static bags_code bagi_verify_open_refs(
-    const bagi_verify_shard *s, bag_reader **refs) {
-    bagi_how how = s->how;
-    how.name = "refs";
-    how.allow_empty = true;
-    bags_code code = s->how.where == BAGI_SPLIT
-                         ? BAGS_OK
-                         : bagi_bag_new(s->dir, &how, NULL, refs, &s->v->why);
-    return code == BAGS_ERROR_MEMORY
-               ? bagi_verify_fault(s->v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0)
-               : BAGS_OK;
-}
-
-/* True if the values of a field can be decoded. A missing codec is not a
- * fault of the files; that it refuses the type's arguments is one. */
-static bags_code bagi_verify_can_decode(
-    bagi_verify_blobs *blobs, const bag_reader *bag) {
-    bagi_verifying *v = blobs->s->v;
-    const bagi_coder *coder = &blobs->s->spec->coders[blobs->field];
-    if (!v->options.decode || v->options.quick)
-        return BAGS_OK;
-    blobs->decode = coder->ready && coder->codec->decode;
-    if (!blobs->decode)
-        v->report.undecoded += bag->length;
-    if (blobs->decode || !coder->codec || coder->ready)
-        return BAGS_OK;
-    v->report.undecoded -= bag->length;
-    bags_code code = bagi_coder_fail(
-        coder, blobs->s->spec->fields[blobs->field].type, &v->why);
-    bagi_prefix(&v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
-    return bagi_verify_fault(
-        v, code, blobs->how.name, BAGS_FAULT_FILE, 0, 0, 0);
-}
-
-static bags_code bagi_verify_field(const bagi_verify_shard *s, size_t field) {
-    bagi_verifying *v = s->v;
-    bagi_verify_blobs blobs;
+/* Check the Bag of a field or, for field spec->count, refs.bag and that the shard has
+ * the datapoints that it should; if split, that the fields have the same length. */
+static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
+    const bagi_spec *spec = v->spec;
+    bool is_refs = !spec || field == spec->count;
+    bool split = v->how.where == BAGI_SPLIT;
+    uint64_t length = 0, faults = v->report.faults;
     bag_reader *bag = NULL;
-    memset(&blobs, 0, sizeof blobs);
-    blobs.s = s;
-    blobs.how = s->how;
-    blobs.how.name = s->spec->fields[field].name;
-    blobs.field = field;
-    bags_code code = bagi_verify_open_refs(s, &blobs.refs);
-    blobs.how.allow_empty =
-        blobs.refs && (blobs.refs->v2 || blobs.refs->length == 0);
-    if (!code) {
-        code = bagi_bag_new(s->dir, &blobs.how, NULL, &bag, &v->why);
-        if (code)
-            code = bagi_verify_fault(
-                v, code, blobs.how.name, BAGS_FAULT_FILE, 0, 0, 0);
-    }
-    if (bag) {
-        v->report.blobs += bag->length;
-        code = bagi_verify_can_decode(&blobs, bag);
-        if (!code)
-            code = bagi_verify_bag(&blobs, bag);
-    }
-    bagi_rows_close(&blobs.rows);
-    bagi_bag_free(s->dir->env, bag);
-    bagi_bag_free(s->dir->env, blobs.refs);
-    return code;
-}
-
-/* Check refs.bag, or of a split shard that all fields have the same length. */
-static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
-    bagi_verifying *v = s->v;
-    bagi_verify_blobs blobs;
-    bag_reader *refs = NULL;
-    bool split = s->how.where == BAGI_SPLIT;
-    uint64_t length = 0, before = v->report.faults;
-    memset(&blobs, 0, sizeof blobs);
-    blobs.s = s;
-    blobs.how = s->how;
-    blobs.how.name = "refs";
-    blobs.how.allow_empty = true;
     bags_code code = BAGS_OK;
-    if (!split) {
-        code = bagi_bag_new(s->dir, &blobs.how, NULL, &refs, &v->why);
-        if (code)
-            return bagi_verify_fault(v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0);
+    v->refs = NULL;
+    v->field = field;
+    v->name = v->how.name = "refs";
+    v->parse = v->decode = false;
+    v->how.allow_empty = true;
+    if (!split) /* that it cannot be opened is reported by its own unit */
+        code = bagi_bag_new(v->dir, &v->how, NULL, &v->refs, &v->why);
+    if (code && (is_refs || code == BAGS_ERROR_MEMORY))
+        return bagi_verify_file(v, code);
+    /* 0 bytes are an empty Bag only next to those of granular 0.20 and 0.21. */
+    v->how.allow_empty = v->refs && (v->refs->v2 || v->refs->length == 0);
+    if (is_refs) {
+        bag = v->refs;
+        v->parse = bag && spec;
+        if (spec) /* memory: other faults are in the report */
+            code = bagi_verify_file(
+                v, bagi_shard_measure(v->dir, spec, &v->how, bag,
+                       v->options.unfinished == BAGS_UNFINISHED_SKIP, &length,
+                       v->lengths, &v->sink));
+        v->report.datapoints += bag ? bag->length : length;
+        /* Rows that cannot be right are not reported one by one. */
+        if (!code && bag && v->report.faults == faults)
+            code = bagi_verify_bag(v, bag);
+    } else {
+        v->name = v->how.name = spec->fields[field].name;
+        code = bagi_verify_file(
+            v, bagi_bag_new(v->dir, &v->how, NULL, &bag, &v->why));
+        v->report.blobs += bag ? bag->length : 0;
+        if (bag && v->options.decode) {
+            /* A missing codec is not a fault of the files; that it refuses the
+             * type's arguments is one. */
+            const bagi_coder *coder = &spec->coders[field];
+            v->decode = coder->ready && coder->codec->decode;
+            if (coder->codec && !coder->ready) {
+                code =
+                    bagi_coder_fail(coder, spec->fields[field].type, &v->why);
+                bagi_prefix(&v->why, code,
+                    "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
+                code = bagi_verify_file(v, code);
+            } else if (!v->decode) {
+                v->report.undecoded += bag->length;
+            }
+        }
+        if (!code && bag)
+            code = bagi_verify_bag(v, bag);
+        bagi_bag_free(&v->env, bag);
     }
-    if (s->spec) {
-        blobs.how.allow_empty = !split && (refs->v2 || refs->length == 0);
-        if (!split)
-            code = bagi_rows_open(&blobs.rows, s->spec, refs, &v->why);
-        uint64_t *lengths = blobs.rows.lengths;
-        if (!code && split)
-            lengths = (uint64_t *)bagi_alloc(
-                &v->env.memory, s->spec->count * sizeof *lengths, &v->why);
-        if (!code && lengths)
-            code = bagi_shard_measure(s->dir, s->spec, &blobs.how, refs,
-                v->options.unfinished == BAGS_UNFINISHED_SKIP, &length, lengths,
-                &v->sink);
-        else
-            code = BAGS_ERROR_MEMORY;
-        if (code) /* memory: other faults are in the report */
-            code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
-        if (split)
-            bagi_free(
-                &v->env.memory, lengths, s->spec->count * sizeof *lengths);
-        blobs.parse = !split;
-    }
-    v->report.datapoints += split || !refs ? length : refs->length;
-    if (!code && refs && v->report.faults == before)
-        code = bagi_verify_bag(&blobs, refs);
-    bagi_rows_close(&blobs.rows);
-    bagi_bag_free(s->dir->env, refs);
+    bagi_cursor_close(&v->owners);
+    memset(&v->owners, 0, sizeof v->owners);
+    bagi_bag_free(&v->env, v->refs);
     return code;
 }
 
 /* Check that the checksums of a shard belong together, and to its spec.json. Those
  * that cannot be read are reported with their Bag. */
-static bags_code bagi_verify_bound(const bagi_verify_shard *s, bool split) {
-    bagi_verifying *v = s->v;
+static bags_code bagi_verify_bound(bagi_verifying *v) {
     const char *first = NULL, *other = NULL;
-    uint32_t bound = s->how.record.spec, stored = 0;
-    bool all = true;
-    for (size_t i = 0; i < s->spec->count + !split; i++) {
-        const char *name = bagi_spec_name(s->spec, i);
+    uint32_t bound = v->how.record.spec, stored = 0;
+    bool all = true, split = v->how.where == BAGI_SPLIT;
+    for (size_t i = 0; i < v->spec->count + !split; i++) {
+        const char *name = bagi_spec_name(v->spec, i);
         bagi_trailer trailer;
         bags_code code =
-            bagi_crcs_read_trailer(s->dir, name, &trailer, &v->why);
+            bagi_crcs_read_trailer(v->dir, name, &trailer, &v->why);
         if (code == BAGS_ERROR_MEMORY)
-            return bagi_verify_fault(v, code, name, BAGS_FAULT_FILE, 0, 0, 0);
+            return bagi_verify_file(v, code);
         if (code) {
             all = false;
             continue;
@@ -12704,56 +12586,18 @@ static bags_code bagi_verify_bound(const bagi_verify_shard *s, bool split) {
     if (!first || (!other && (!all || bound == stored)))
         return BAGS_OK;
     if (other)
-        bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-            "%s: %.200s.crc and %.200s.crc are of different versions of this "
-            "shard; so may be the Bags",
-            bagi_tail(v->path), first, other);
-    else
-        bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-            "%s: spec.json and checksums: checksum mismatch (computed "
-            "%08" PRIx32 ", stored %08" PRIx32
-            "): one of them was changed or replaced",
-            bagi_tail(v->path), bound, stored);
-    return bagi_verify_fault(
-        v, BAGS_ERROR_CORRUPT, NULL, BAGS_FAULT_FILE, 0, 0, 0);
+        return bagi_verify_file(
+            v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+                   "%s: %.200s.crc and %.200s.crc are of different versions of "
+                   "this shard; so may be the Bags",
+                   bagi_tail(v->path), first, other));
+    return bagi_verify_file(
+        v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+               "%s: spec.json and checksums: checksum mismatch (computed "
+               "%08" PRIx32 ", stored %08" PRIx32
+               "): one of them was changed or replaced",
+               bagi_tail(v->path), bound, stored));
 }
-
-static bags_code bagi_verify_units(bagi_verify_shard *s) {
-    bagi_verifying *v = s->v;
-    bagi_sink first = {&v->why, NULL};
-    size_t count = s->spec ? s->spec->count : 0;
-    bool split = false, no_refs = false;
-    bags_code code = BAGS_OK;
-    if (s->spec) {
-        code = bagi_shard_variant(s->dir, s->spec, &split, &first);
-        no_refs = code != BAGS_OK;
-        if (code &&
-            (bagi_verify_mine(s, count + 1) || code == BAGS_ERROR_MEMORY))
-            code = bagi_verify_fault(v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0);
-        else
-            code = BAGS_OK;
-    }
-    s->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    s->checksums = v->checksums;
-    for (size_t i = count + 1;
-         i-- > 0 && !code && !s->checksums && !v->options.quick;) {
-        const char *name = i == count ? "refs" : s->spec->fields[i].name;
-        code = bagi_dir_has(s->dir, name, ".crc", &s->checksums, &v->why);
-        if (code)
-            code = bagi_verify_fault(v, code, name, BAGS_FAULT_FILE, 0, 0, 0);
-    }
-    if (!code && s->spec && s->checksums && !v->options.quick &&
-        !s->how.any_spec && bagi_verify_mine(s, 0))
-        code = bagi_verify_bound(s, split);
-    for (size_t i = 0; i < count && !code; i++)
-        if (bagi_verify_mine(s, i + 1))
-            code = bagi_verify_field(s, i);
-    if (!code && !no_refs && bagi_verify_mine(s, count + 1))
-        code = bagi_verify_refs(s);
-    return code;
-}
-
-/* ---- the shards of a dataset ---- */
 
 /* What a shard without spec.json is: LOCKED, UNFINISHED, or BAGS_OK if it was
  * finished in the meantime. */
@@ -12777,49 +12621,87 @@ static bags_code bagi_verify_unfinished(const bagi_dir *dir, bags_error *err) {
                   : bagi_fail_unfinished(dir, err);
 }
 
+/* Check the Bags of a finished shard. */
+static bags_code bagi_verify_units(bagi_verifying *v) {
+    bagi_sink first = {&v->why, NULL}; /* of variants, only this unit reports */
+    size_t count = v->spec ? v->spec->count : 0;
+    bool split = false;
+    bags_code code = BAGS_OK, variant = BAGS_OK;
+    bagi_ref *row = (bagi_ref *)bagi_alloc(
+        &v->env.memory, (count + 1) * sizeof *row, &v->why);
+    uint64_t *lengths = (uint64_t *)bagi_alloc(
+        &v->env.memory, (count + 1) * sizeof *lengths, &v->why);
+    v->row = row;
+    v->lengths = lengths;
+    if (!row || !lengths)
+        code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
+    if (!code && v->spec)
+        variant = bagi_shard_variant(v->dir, v->spec, &split, &first);
+    if (variant == BAGS_ERROR_MEMORY ||
+        (variant && bagi_verify_mine(v, count + 1)))
+        code = bagi_report_file(&v->sink, "refs", variant);
+    v->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    v->checksums = v->any_checksums;
+    for (size_t i = count + 1;
+         i-- > 0 && !code && !v->checksums && !v->options.quick;) {
+        v->name = v->spec ? bagi_spec_name(v->spec, i) : "refs";
+        code = bagi_verify_file(
+            v, bagi_dir_has(v->dir, v->name, ".crc", &v->checksums, &v->why));
+    }
+    v->name = NULL;
+    if (!code && v->spec && v->checksums && !v->options.quick &&
+        !v->how.any_spec && bagi_verify_mine(v, 0))
+        code = bagi_verify_bound(v);
+    for (size_t i = 0; i <= count && !code; i++)
+        if (bagi_verify_mine(v, i + 1) && (i < count || !variant))
+            code = bagi_verify_unit(v, i);
+    v->name = NULL;
+    bagi_free(&v->env.memory, row, (count + 1) * sizeof *row);
+    bagi_free(&v->env.memory, lengths, (count + 1) * sizeof *lengths);
+    return code;
+}
+
 /* Check one shard. If its spec.json is invalid, the common spec states which Bags
  * there should be; if there is none, only the table of refs.bag is checked. */
-static bags_code bagi_verify_one(
+static bags_code bagi_verify_shard(
     void *user, const bagi_dir *dir, size_t place) {
     bagi_verifying *v = (bagi_verifying *)user;
-    bagi_verify_shard s;
     bagi_spec own;
     bags_code code = BAGS_OK;
-    memset(&s, 0, sizeof s);
     memset(&own, 0, sizeof own);
-    s.v = v;
-    s.dir = dir;
-    s.place = place;
-    s.how.no_mmap = true;
+    memset(&v->how, 0, sizeof v->how);
+    v->how.no_mmap = true;
     v->path = dir->path;
+    v->dir = dir;
+    v->place = place;
     for (int tries = 0; tries < 2; tries++) {
-        code =
-            bagi_common_read(&v->common, dir, "", &own, &s.how.record, &v->why);
+        code = bagi_common_read(
+            &v->common, dir, "", &own, &v->how.record, &v->why);
         if (code != BAGS_ERROR_MISSING || v->why.system != ENOENT || tries)
             break;
         code = bagi_verify_unfinished(dir, &v->why);
         if (code)
             break;
     }
-    bool mine = bagi_verify_mine(&s, 0);
+    bool mine = bagi_verify_mine(v, 0);
     bool unfinished =
         code == BAGS_ERROR_UNFINISHED || code == BAGS_ERROR_LOCKED;
-    s.how.any_spec = code && !own.types;
-    s.spec = own.types ? &own : v->common.text ? &v->common.spec : NULL;
+    v->how.any_spec = code && !own.types;
+    v->spec = own.types ? &own : v->common.text ? &v->common.spec : NULL;
     v->report.unfinished += mine && unfinished;
     v->report.shards += mine && !unfinished;
     v->report.files += mine && !code;
-    if (unfinished && v->options.unfinished == BAGS_UNFINISHED_SKIP)
-        code = BAGS_OK;
-    else if (code && (mine || code == BAGS_ERROR_MEMORY))
-        code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
-    else
-        code = BAGS_OK;
+    if ((unfinished && v->options.unfinished == BAGS_UNFINISHED_SKIP) ||
+        (!mine && code != BAGS_ERROR_MEMORY))
+        code = BAGS_OK; /* not a fault, or reported by another part */
+    code = bagi_verify_file(v, code);
     if (!code && !unfinished)
-        code = bagi_verify_units(&s);
+        code = bagi_verify_units(v);
     bagi_spec_free(&v->env.memory, &own);
     return code;
 }
+
+/* ---- a dataset ---- */
 
 /* Look for the first valid spec.json, and for checksums of a finished shard. */
 static bags_code bagi_verify_find(
@@ -12832,42 +12714,35 @@ static bags_code bagi_verify_find(
                                           NULL, &record, &v->why);
     const char *names[] = {
         "refs", v->common.text ? bagi_spec_name(&v->common.spec, 0) : "refs"};
-    for (int i = 0; i < 2 && !v->checksums && !v->options.quick; i++) {
+    for (int i = 0; i < 2 && !v->any_checksums && !v->options.quick; i++) {
         bool has = false, finished = false;
         bags_code failed = bagi_dir_has(dir, names[i], ".crc", &has, &v->why);
         if (!failed && has)
             failed = bagi_is_finished(dir, &finished, &v->why);
-        v->checksums = has && finished;
+        v->any_checksums = has && finished;
         if (failed == BAGS_ERROR_MEMORY)
             code = failed;
     }
-    return code == BAGS_ERROR_MEMORY
-               ? bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0)
-               : BAGS_OK;
+    return bagi_verify_file(v, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
 }
 
 /* Report the missing numbers. */
 static bags_code bagi_verify_gaps(bagi_verifying *v, const bagi_names *names) {
-    uint64_t step = v->options.shard_stop, next = v->options.shard_start;
+    uint64_t start = v->options.shard_start, step = v->options.shard_stop;
+    uint64_t next = start, first = 0, last = 0;
+    size_t at = 0;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i < names->count && !code; i++) {
-        uint64_t number = names->names[i].number;
-        if (number % step != v->options.shard_start)
-            continue;
-        if (number > next) {
-            uint64_t last = number - step;
-            char to[32] = "", every[32] = "";
-            if (last > next)
-                (void)snprintf(to, sizeof to, " to %" PRIu64, last);
-            if (last > next && step > 1)
-                (void)snprintf(
-                    every, sizeof every, " (every %" PRIu64 "th)", step);
-            code = bags_fail(&v->why, BAGS_ERROR_GAP,
+    while (!code &&
+           bagi_names_gap(names, start, step, &at, &next, &first, &last)) {
+        char to[32] = "", every[32] = "";
+        if (last > first)
+            (void)snprintf(to, sizeof to, " to %" PRIu64, last);
+        if (last > first && step > 1)
+            (void)snprintf(every, sizeof every, " (every %" PRIu64 "th)", step);
+        code = bagi_verify_file(v,
+            bags_fail(&v->why, BAGS_ERROR_GAP,
                 "%s: missing shard%s %" PRIu64 "%s%s", bagi_tail(names->path),
-                last > next ? "s" : "", next, to, every);
-            code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
-        }
-        next = bagi_shard_after(number, step);
+                last > first ? "s" : "", first, to, every));
     }
     return code;
 }
@@ -12895,50 +12770,47 @@ static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
     if (!code && v->options.part == 0 && !v->options.allow_gaps)
         code = bagi_verify_gaps(v, &names);
     if (!code)
-        code = bagi_each_shard(&names, start, stop, bagi_verify_one, v, v->err);
+        code =
+            bagi_each_shard(&names, start, stop, bagi_verify_shard, v, v->err);
     bagi_names_free(&names);
     return code;
 }
 
 static bags_code bagi_verify_standalone(bagi_verifying *v, const char *path) {
-    bagi_verify_shard s;
-    bagi_verify_blobs blobs;
     bagi_dir dir;
     bag_reader *bag = NULL;
     if (v->options.part)
         return BAGS_OK;
-    memset(&s, 0, sizeof s);
-    memset(&blobs, 0, sizeof blobs);
     bags_code code = bagi_dir_standalone(&v->env, path, &dir, v->err);
     if (code)
         return code;
-    s.v = v;
-    s.dir = &dir;
-    blobs.s = &s;
-    blobs.how.name = "";
-    blobs.how.no_mmap = true;
-    blobs.how.allow_empty = v->options.allow_empty_file;
-    code = bagi_bag_new(&dir, &blobs.how, NULL, &bag, &v->why);
-    if (code) {
-        code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
-    } else {
+    v->dir = &dir;
+    v->how.name = "";
+    v->how.no_mmap = true;
+    v->how.allow_empty = v->options.allow_empty_file;
+    code =
+        bagi_verify_file(v, bagi_bag_new(&dir, &v->how, NULL, &bag, &v->why));
+    if (bag) {
         v->report.blobs += bag->length;
-        code = bagi_verify_bag(&blobs, bag);
+        code = bagi_verify_bag(v, bag);
     }
     bagi_bag_free(&v->env, bag);
     bagi_dir_free(&dir);
     return code;
 }
 
-static bags_code bagi_verify_check(
-    const char *path, bags_verify_options *options, bags_error *err) {
+/* Check the options, find out what the path is, and check that. */
+static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
+    bags_verify_options *options = &v->options;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bool single = false;
     const char *fault = NULL;
-    if (!options->parts)
-        options->parts = 1;
+    bagi_dir dir = bagi_dir_of(&v->env, path);
+    options->parts += !options->parts;
     if (!options->max_faults)
         options->max_faults = BAGI_VERIFY_FAULTS;
     bags_code code = bagi_check_worker(
-        path, options->shard_start, &options->shard_stop, err);
+        path, options->shard_start, &options->shard_stop, v->err);
     if (code)
         return code;
     if (options->part >= options->parts)
@@ -12947,37 +12819,25 @@ static bags_code bagi_verify_check(
         fault = "quick and decode are mutually exclusive";
     else if (options->unfinished == BAGS_UNFINISHED_READ)
         fault = "BAGS_UNFINISHED_READ does not apply to verify";
-    return fault ? bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s",
-                       bagi_tail(path), fault)
-                 : BAGS_OK;
-}
-
-static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
-    bagi_dir dir = bagi_dir_of(&v->env, path);
-    bags_code code = bagi_verify_check(path, &v->options, v->err);
-    if (!code)
-        code = bagi_kind(&v->env, path, &kind, v->err);
-    if (code)
-        return code;
+    if (fault)
+        return bags_fail(
+            v->err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
     v->path = path;
-    if (kind == BAGS_PATH_NONE)
+    code = bagi_kind(&v->env, path, &kind, v->err);
+    if (!code && kind == BAGS_PATH_NONE)
         return bagi_fail_system(v->err, ENOENT, path, "open");
-    if (kind == BAGS_PATH_FILE)
+    if (!code && kind == BAGS_PATH_FILE)
         return bagi_verify_standalone(v, path);
-    code = bagi_is_single(&dir, &single, v->err);
+    if (!code)
+        code = bagi_is_single(&dir, &single, v->err);
     if (code)
         return code;
     if (!single)
         return bagi_verify_sharded(v, &dir);
-    code = v->options.part ? BAGS_OK : bagi_check_mixed(&dir, &v->why);
-    if (code)
-        code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
-    if (code)
-        return code;
+    code = options->part ? BAGS_OK : bagi_check_mixed(&dir, &v->why);
+    code = bagi_verify_file(v, code);
     /* An unsharded dataset is shard 0. */
-    return v->options.shard_start == 0 ? bagi_verify_one(v, &dir, 0) : BAGS_OK;
+    return code || options->shard_start ? code : bagi_verify_shard(v, &dir, 0);
 }
 
 BAGS_API bags_code bags_verify(const char *path,
