@@ -10841,7 +10841,7 @@ static bool bagi_tries_again(bagi_tries *tries, const bags_error *why) {
  * truncates them. *again if files are missing or in motion: the shard may have been
  * finished or removed since.
  */
-static bags_code bagi_opening_unfinished(bagi_opening *opening,
+BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found,
     bool *again) {
     bags_reader *reader = opening->reader;
@@ -10893,7 +10893,7 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
 
 /* Open one shard. If it is written, finished or removed in the meantime, try
  * again; on the last try, missing files do not exist yet. */
-static bags_code bagi_opening_shard(
+BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     bags_reader *reader = opening->reader;
@@ -10963,7 +10963,7 @@ static bags_code bagi_opening_shard(
 }
 
 /* Learn the spec from a shard that is not read. */
-static bags_code bagi_opening_spec(
+BAGI_COLD static bags_code bagi_opening_spec(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     bagi_record record;
@@ -11013,7 +11013,7 @@ static bool bagi_names_gap(const bagi_names *names, uint64_t start,
 /* Refuse missing numbers among the shards that this reader should have. A gap next to
  * an unfinished shard is most likely one whose writer has not reached it: that is
  * reported first. */
-static bags_code bagi_opening_gaps(bagi_opening *opening) {
+BAGI_COLD static bags_code bagi_opening_gaps(bagi_opening *opening) {
     const bags_reader *reader = opening->reader;
     const bagi_names *names = opening->names;
     uint64_t start = reader->options.shard_start;
@@ -11067,7 +11067,7 @@ static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
 /* A listing is not of one moment: a writer may create a shard that it has passed,
  * and then one that it reaches; a shard may be renamed or removed before it is opened.
  * A reader that accepts unfinished shards lists again before it reports a gap. */
-static bags_code bagi_opening_directory(
+BAGI_COLD static bags_code bagi_opening_directory(
     bagi_opening *opening, const bagi_dir *dir) {
     bags_reader *reader = opening->reader;
     bags_error *err = opening->err;
@@ -11104,7 +11104,7 @@ static bags_code bagi_opening_directory(
 }
 
 /* Find out what the path is, and open it. */
-static bags_code bagi_opening_any(bagi_opening *opening) {
+BAGI_COLD static bags_code bagi_opening_any(bagi_opening *opening) {
     bags_reader *reader = opening->reader;
     bags_error *err = opening->err;
     bagi_dir dir = bagi_dir_of(&reader->env, reader->path);
@@ -11244,7 +11244,7 @@ BAGS_API const bags_type *bags_reader_type(
 
 /* Describe one Bag of a shard, without keeping it open. If too many files are open,
  * one that the reader keeps is closed. */
-static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
+BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
     const bagi_dir *dir, size_t field, bags_info *info, bags_field_info *fields,
     bool *checksums, bags_error *err) {
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
@@ -12068,20 +12068,6 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     return code;
 }
 
-/* The size of every blob of a range; 0 if they differ. */
-static uint64_t bagi_range_item_size(const bags_range *range) {
-    uint64_t last = range->start, first = 0;
-    bool same = true;
-    for (size_t i = 0; i < range->length; i++) {
-        uint64_t end = bagi_load_u64(range->ends + 8 * i);
-        if (i == 0)
-            first = end - last;
-        same &= end - last == first;
-        last = end;
-    }
-    return same ? first : 0;
-}
-
 /* The ends of a range that starts at offset 0 as native integers, with a leading 0:
  * those of the map, if they are that. */
 static bags_code bagi_column_offsets(const bag_reader *bag,
@@ -12114,6 +12100,8 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     const bag_reader *bag = NULL;
     bags_range range;
     bags_column column;
+    uint64_t last = 0;
+    bool same = true; /* all blobs have one size */
     memset(&column, 0, sizeof column);
     bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
@@ -12146,7 +12134,15 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     column.data = range.data;
     column.length = at->length;
     column.size = range.size;
-    column.item_size = bagi_range_item_size(&range);
+    for (size_t i = 0; i < range.length; i++) {
+        uint64_t end = bagi_load_u64(range.ends + 8 * i);
+        if (i == 0)
+            column.item_size = end - last;
+        same &= end - last == column.item_size;
+        last = end;
+    }
+    if (!same)
+        column.item_size = 0;
     if (!column.item_size)
         code = bagi_column_offsets(bag, &range, row, &column.offsets, err);
     if (!code)
@@ -12621,53 +12617,16 @@ static bags_code bagi_verify_unfinished(const bagi_dir *dir, bags_error *err) {
                   : bagi_fail_unfinished(dir, err);
 }
 
-/* Check the Bags of a finished shard. */
-static bags_code bagi_verify_units(bagi_verifying *v) {
-    bagi_sink first = {&v->why, NULL}; /* of variants, only this unit reports */
-    size_t count = v->spec ? v->spec->count : 0;
-    bool split = false;
-    bags_code code = BAGS_OK, variant = BAGS_OK;
-    bagi_ref *row = (bagi_ref *)bagi_alloc(
-        &v->env.memory, (count + 1) * sizeof *row, &v->why);
-    uint64_t *lengths = (uint64_t *)bagi_alloc(
-        &v->env.memory, (count + 1) * sizeof *lengths, &v->why);
-    v->row = row;
-    v->lengths = lengths;
-    if (!row || !lengths)
-        code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
-    if (!code && v->spec)
-        variant = bagi_shard_variant(v->dir, v->spec, &split, &first);
-    if (variant == BAGS_ERROR_MEMORY ||
-        (variant && bagi_verify_mine(v, count + 1)))
-        code = bagi_report_file(&v->sink, "refs", variant);
-    v->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    v->checksums = v->any_checksums;
-    for (size_t i = count + 1;
-         i-- > 0 && !code && !v->checksums && !v->options.quick;) {
-        v->name = v->spec ? bagi_spec_name(v->spec, i) : "refs";
-        code = bagi_verify_file(
-            v, bagi_dir_has(v->dir, v->name, ".crc", &v->checksums, &v->why));
-    }
-    v->name = NULL;
-    if (!code && v->spec && v->checksums && !v->options.quick &&
-        !v->how.any_spec && bagi_verify_mine(v, 0))
-        code = bagi_verify_bound(v);
-    for (size_t i = 0; i <= count && !code; i++)
-        if (bagi_verify_mine(v, i + 1) && (i < count || !variant))
-            code = bagi_verify_unit(v, i);
-    v->name = NULL;
-    bagi_free(&v->env.memory, row, (count + 1) * sizeof *row);
-    bagi_free(&v->env.memory, lengths, (count + 1) * sizeof *lengths);
-    return code;
-}
-
 /* Check one shard. If its spec.json is invalid, the common spec states which Bags
  * there should be; if there is none, only the table of refs.bag is checked. */
 static bags_code bagi_verify_shard(
     void *user, const bagi_dir *dir, size_t place) {
     bagi_verifying *v = (bagi_verifying *)user;
+    const bags_allocator *memory = &v->env.memory;
+    bagi_sink first = {&v->why, NULL}; /* only one unit reports the variant */
+    bool split = false, found = false;
     bagi_spec own;
-    bags_code code = BAGS_OK;
+    bags_code code = BAGS_OK, variant = BAGS_OK;
     memset(&own, 0, sizeof own);
     memset(&v->how, 0, sizeof v->how);
     v->how.no_mmap = true;
@@ -12695,9 +12654,40 @@ static bags_code bagi_verify_shard(
         (!mine && code != BAGS_ERROR_MEMORY))
         code = BAGS_OK; /* not a fault, or reported by another part */
     code = bagi_verify_file(v, code);
-    if (!code && !unfinished)
-        code = bagi_verify_units(v);
-    bagi_spec_free(&v->env.memory, &own);
+    if (code || unfinished)
+        return code; /* it has no spec of its own */
+    size_t count = v->spec ? v->spec->count : 0;
+    v->row =
+        (bagi_ref *)bagi_alloc(memory, (count + 1) * sizeof *v->row, &v->why);
+    v->lengths = (uint64_t *)bagi_alloc(
+        memory, (count + 1) * sizeof *v->lengths, &v->why);
+    if (!v->row || !v->lengths)
+        code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
+    if (!code && v->spec)
+        variant = bagi_shard_variant(dir, v->spec, &split, &first);
+    if (variant == BAGS_ERROR_MEMORY ||
+        (variant && bagi_verify_mine(v, count + 1)))
+        code = bagi_report_file(&v->sink, "refs", variant);
+    v->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    v->checksums = v->any_checksums;
+    for (size_t i = count + 1;
+         i-- > 0 && !code && !v->checksums && !v->options.quick;) {
+        v->name = v->spec ? bagi_spec_name(v->spec, i) : "refs";
+        code = bagi_verify_file(
+            v, bagi_dir_has(dir, v->name, ".crc", &found, &v->why));
+        v->checksums = !code && found;
+    }
+    v->name = NULL;
+    if (!code && v->spec && v->checksums && !v->options.quick &&
+        !v->how.any_spec && mine)
+        code = bagi_verify_bound(v);
+    for (size_t i = 0; i <= count && !code; i++)
+        if (bagi_verify_mine(v, i + 1) && (i < count || !variant))
+            code = bagi_verify_unit(v, i);
+    v->name = NULL;
+    bagi_free(memory, v->row, (count + 1) * sizeof *v->row);
+    bagi_free(memory, v->lengths, (count + 1) * sizeof *v->lengths);
+    bagi_spec_free(memory, &own);
     return code;
 }
 
@@ -12726,27 +12716,6 @@ static bags_code bagi_verify_find(
     return bagi_verify_file(v, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
 }
 
-/* Report the missing numbers. */
-static bags_code bagi_verify_gaps(bagi_verifying *v, const bagi_names *names) {
-    uint64_t start = v->options.shard_start, step = v->options.shard_stop;
-    uint64_t next = start, first = 0, last = 0;
-    size_t at = 0;
-    bags_code code = BAGS_OK;
-    while (!code &&
-           bagi_names_gap(names, start, step, &at, &next, &first, &last)) {
-        char to[32] = "", every[32] = "";
-        if (last > first)
-            (void)snprintf(to, sizeof to, " to %" PRIu64, last);
-        if (last > first && step > 1)
-            (void)snprintf(every, sizeof every, " (every %" PRIu64 "th)", step);
-        code = bagi_verify_file(v,
-            bags_fail(&v->why, BAGS_ERROR_GAP,
-                "%s: missing shard%s %" PRIu64 "%s%s", bagi_tail(names->path),
-                last > first ? "s" : "", first, to, every));
-    }
-    return code;
-}
-
 /* For bagi_sink, of the parts of the work that another part reports. */
 static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
     (void)sink;
@@ -12755,6 +12724,8 @@ static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
 
 static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
+    uint64_t next = start, first = 0, last = 0;
+    size_t at = 0;
     bagi_sink ignore = {&v->why, bagi_verify_ignore};
     bagi_names names;
     bags_code code = bagi_names_list(
@@ -12767,8 +12738,18 @@ static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
         code = bagi_fail_no_dataset(dir, v->err);
     if (!code)
         code = bagi_each_shard(&names, 0, 1, bagi_verify_find, v, v->err);
-    if (!code && v->options.part == 0 && !v->options.allow_gaps)
-        code = bagi_verify_gaps(v, &names);
+    while (!code && v->options.part == 0 && !v->options.allow_gaps &&
+           bagi_names_gap(&names, start, stop, &at, &next, &first, &last)) {
+        char to[32] = "", every[32] = "";
+        if (last > first)
+            (void)snprintf(to, sizeof to, " to %" PRIu64, last);
+        if (last > first && stop > 1)
+            (void)snprintf(every, sizeof every, " (every %" PRIu64 "th)", stop);
+        code = bagi_verify_file(
+            v, bags_fail(&v->why, BAGS_ERROR_GAP,
+                   "%s: missing shard%s %" PRIu64 "%s%s", bagi_tail(names.path),
+                   last > first ? "s" : "", first, to, every));
+    }
     if (!code)
         code =
             bagi_each_shard(&names, start, stop, bagi_verify_shard, v, v->err);
@@ -12866,42 +12847,17 @@ BAGS_API bags_code bags_verify(const char *path,
 #ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>checksum
- * Sidecars for Bags that exist already, found as a reader finds them.
+ * This section owns one run of bags_checksum, which writes NAME.crc next to Bags that
+ * exist already. What is to be done is found as a reader finds it, and by a reader;
+ * the bytes are read and written by bagi_checksum_dir, which a writer calls too. A
+ * shard's spec.json is locked meanwhile, so that its files do not change.
  * ====================================================================== */
-
-/* Make the checksums of a shard, which is locked meanwhile. */
-static bags_code bagi_checksum_shard(const bags_reader *reader, size_t shard,
-    const bags_checksum_options *options, bags_checksum_report *report,
-    bags_error *err) {
-    const bagi_env *env = &reader->env;
-    bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
-    bags_identity found;
-    bagi_dir dir;
-    void *file = NULL;
-    char *path = NULL;
-    int error = 0;
-    bags_code code = bagi_reader_dir(reader, shard, &dir, err);
-    if (!code)
-        code = bagi_lock_shard(&dir, &file, &path, err);
-    if (!code && reader->sharded && env->io.identify)
-        error = env->io.identify(env->io.user, NULL, dir.path, &found);
-    if (!code && reader->sharded && env->io.identify && !error && found.link)
-        error = ELOOP;
-    if (!code)
-        code = bagi_fail_system(err, error, dir.path, "open");
-    if (!code)
-        code = bagi_checksum_dir(
-            &dir, &reader->spec, &how, options, file, path, report, err);
-    bagi_close_read(env, file);
-    bagi_free_text(&env->memory, path);
-    bagi_dir_free(&dir);
-    return code;
-}
 
 static bags_code bagi_checksum_dataset(const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
     bags_reader_options reading;
+    bags_identity found;
     memset(&reading, 0, sizeof reading);
     reading.shard_start = options->shard_start;
     reading.shard_stop = options->shard_stop;
@@ -12910,9 +12866,32 @@ static bags_code bagi_checksum_dataset(const char *path,
     bags_reader *reader = bags_reader_open(path, &reading, err);
     if (!reader)
         return err->code;
+    const bagi_env *env = &reader->env;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i < reader->count && !code; i++)
-        code = bagi_checksum_shard(reader, i, options, report, err);
+    for (size_t i = 0; i < reader->count && !code; i++) {
+        bagi_how how = bagi_reader_how(reader, &reader->parts[i], NULL);
+        bagi_dir dir;
+        void *file = NULL;
+        char *locked = NULL;
+        code = bagi_reader_dir(reader, i, &dir, err);
+        if (!code)
+            code = bagi_lock_shard(&dir, &file, &locked, err);
+        /* A link in place of a shard leads outside the dataset. */
+        if (!code && reader->sharded && env->io.identify) {
+            int error = env->io.identify(env->io.user, NULL, dir.path, &found);
+            code = bagi_fail_system(err,
+                error        ? error
+                : found.link ? ELOOP
+                             : 0,
+                dir.path, "open");
+        }
+        if (!code)
+            code = bagi_checksum_dir(
+                &dir, &reader->spec, &how, options, file, locked, report, err);
+        bagi_close_read(env, file);
+        bagi_free_text(&env->memory, locked);
+        bagi_dir_free(&dir);
+    }
     bags_reader_close(reader);
     return code;
 }
