@@ -11582,7 +11582,7 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
     return bagi_fail_row(reader->path, spec, index, blob, err);
 }
 
-/* The same as a call, where the refs of many datapoints are parsed. */
+/* The same as a call, where time is spent elsewhere. */
 BAGI_NOINLINE static bags_code bagi_refs_at(const bags_reader *reader,
     size_t shard, uint64_t index, bags_view blob, bagi_ref *refs,
     bags_error *err) {
@@ -11609,27 +11609,34 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
     return code ? code : bagi_refs_of(reader, *shard, index, blob, *refs, err);
 }
 
+#define BAGI_REFS_STEP                                                         \
+    4096 /* consecutive datapoints whose refs are read at once */
+
 /* Read the refs of datapoints start <= i < start + count, or (not NULL) of `indices`:
  * the row's item i becomes the blob of refs.bag. With `advise` they are only
  * requested. */
 static bags_code bagi_row_fetch_refs(const bags_reader *reader,
     const uint64_t *indices, uint64_t start, size_t count, bags_row *row,
     bool advise, bags_error *err) {
-    bagi_fetch fetch = {&row->spans, 0, &row->scratch, 0, advise};
+    bagi_fetch fetch = {&row->scratch, 0, &row->scratch, 0, advise};
     bags_code code = advise ? BAGS_OK : bagi_row_reserve(row, count, err);
-    for (size_t i = 0; i < count && !code; i++) {
+    for (size_t i = 0, run = 1; i < count && !code; i += run) {
         uint64_t index = indices ? indices[i] : start + i;
         const bag_reader *bag = NULL;
         if (index >= reader->length)
             return bagi_fail_datapoint(reader, index, err);
         size_t shard = bagi_reader_find_shard(reader, index, row);
+        uint64_t local = index - reader->shards[shard].start;
+        if (!indices) /* the rest of the shard */
+            run = (size_t)BAGI_MIN(
+                count - i, reader->shards[shard].length - local);
         if (reader->parts[shard].split)
             continue;
         code = bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
         if (!code)
-            code = bagi_fetch_add(
-                &fetch, bag, index - reader->shards[shard].start, 1, i, err);
+            code = bagi_fetch_add(&fetch, bag, local, run, i, err);
     }
+    fetch.used = fetch.count * sizeof(bagi_span); /* row->spans is in use */
     return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
 }
 
@@ -11931,7 +11938,7 @@ static bags_code bagi_read_many(const bags_reader *reader,
     bags_error *err) {
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, advise};
     bagi_ref *refs = NULL;
-    size_t last = SIZE_MAX;
+    size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
     for (size_t i = 0; reader->env.io.expect && i < count; i++) {
         uint64_t index = indices ? indices[i] : start + i;
         if (index >= reader->length)
@@ -11941,21 +11948,32 @@ static bags_code bagi_read_many(const bags_reader *reader,
             bagi_reader_expect(reader, shard, selects, select_count);
         last = shard;
     }
-    bags_code code = BAGS_OK;
-    if (advise)
-        code =
-            bagi_row_fetch_refs(reader, indices, start, count, row, true, err);
-    if (!code)
-        code =
-            bagi_row_fetch_refs(reader, indices, start, count, row, false, err);
+    bags_code code = advise ? bagi_row_fetch_refs(
+                                  reader, indices, start, count, row, true, err)
+                            : bagi_row_reserve(row, count, err);
     if (!code)
         code = bagi_row_refs(reader, row, &refs, err);
-    for (size_t i = 0; i < count && !code; i++) {
+    for (size_t i = 0, at = 0; i < count && !code; i++, at++) {
         uint64_t index = indices ? indices[i] : start + i;
+        if (at == step || i == 0) {
+            at = 0;
+            code = bagi_row_fetch_refs(reader, indices, index,
+                BAGI_MIN(step, count - i), row, false, err);
+            if (code)
+                return code;
+        }
         size_t shard = bagi_reader_find_shard(reader, index, row);
-        code = bagi_refs_at(
-            reader, shard, index, bagi_row_items(row)[i], refs, err);
-        for (size_t k = 0; k < select_count && !code; k++) {
+        code = bagi_refs_of(
+            reader, shard, index, bagi_row_items(row)[at], refs, err);
+        if (!code && !advise) {
+            const bag_reader *bag = NULL;
+            const bagi_ref *ref = &refs[selects->field];
+            code = bagi_reader_check_ref(
+                reader, shard, index, selects->field, ref, &bag, err);
+            if (!code)
+                code = bagi_fetch_add(&fetch, bag, ref->first, 1, i, err);
+        }
+        for (size_t k = 0; advise && k < select_count && !code; k++) {
             bags_select whole = bags_whole(k);
             const bags_select *select = selects ? &selects[k] : &whole;
             const bag_reader *bag = NULL;
@@ -11973,7 +11991,7 @@ static bags_code bagi_read_many(const bags_reader *reader,
                 steps.step = 1;
             }
             if (!code)
-                code = bagi_fetch_add_steps(&fetch, bag, &steps, i, err);
+                code = bagi_fetch_add_steps(&fetch, bag, &steps, 0, err);
         }
     }
     if (!code && !advise)
@@ -12037,8 +12055,6 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
 }
 
 /* ---- columns ---- */
-
-#define BAGI_REFS_STEP 4096 /* datapoints whose refs are checked at once */
 
 /* Check that blob n of a plain field, whose Bag this is, belongs to datapoint n of the
  * shard. */
