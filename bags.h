@@ -11456,19 +11456,6 @@ static void *bagi_values_resize(
     return piece;
 }
 
-/* The values of an earlier use of the row are not needed any more. If they needed
- * several blocks, the next ones get one of that size. */
-static void bagi_values_reset(bags_row *row) {
-    row->stale = false;
-    if (row->values && row->values->older) {
-        size_t total = bagi_values_free(row);
-        (void)bagi_values_grow(row, total); /* otherwise it starts small */
-    } else if (row->values) {
-        row->values->used = 0;
-        row->values->last = NULL;
-    }
-}
-
 BAGS_API void bags_row_free(bags_row *row) {
     if (!row)
         return;
@@ -12084,30 +12071,6 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     return code;
 }
 
-/* The ends of a range that starts at offset 0 as native integers, with a leading 0:
- * those of the map, if they are that. */
-static bags_code bagi_column_offsets(const bag_reader *bag,
-    const bags_range *range, bags_row *row, const uint64_t **out,
-    bags_error *err) {
-    const unsigned char *table = bag->mapped.table;
-    if (table && bags_little_endian() && (uintptr_t)table % 8 == 0) {
-        *out = (const uint64_t *)(const void *)table;
-        return BAGS_OK;
-    }
-    if (range->length > SIZE_MAX / 16)
-        return bagi_fail_memory(err, SIZE_MAX);
-    bags_code code =
-        bags_buffer_reserve(&row->items, 8 * range->length + 8, err);
-    if (code)
-        return code;
-    uint64_t *offsets = (uint64_t *)(void *)row->items.data;
-    offsets[0] = 0;
-    for (size_t i = 0; i < range->length; i++)
-        offsets[i + 1] = bagi_load_u64(range->ends + 8 * i);
-    *out = offsets;
-    return BAGS_OK;
-}
-
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err) {
     BAGI_ERR(err);
@@ -12127,8 +12090,8 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
             bagi_tail(reader->path), shard, (uint64_t)reader->count);
     if (code)
         return code;
-    bags_shard *at = &reader->shards[shard];
-    if (at->length == 0) {
+    column.length = reader->shards[shard].length;
+    if (column.length == 0) {
         column.offsets = none;
         *out = column;
         return BAGS_OK;
@@ -12143,27 +12106,43 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     if (!code && BAGI_ATOMIC)
         BAGI_STORE(ordered, (void *)(uintptr_t)bag);
     if (!code)
-        code =
-            bag_reader_get_range(bag, 0, at->length, &row->data, &range, err);
+        code = bag_reader_get_range(
+            bag, 0, column.length, &row->data, &range, err);
     if (code)
         return code;
     column.data = range.data;
-    column.length = at->length;
     column.size = range.size;
     for (size_t i = 0; i < range.length; i++) {
         uint64_t end = bagi_load_u64(range.ends + 8 * i);
         if (i == 0)
-            column.item_size = end - last;
+            column.item_size = end;
         same &= end - last == column.item_size;
         last = end;
     }
     if (!same)
         column.item_size = 0;
-    if (!column.item_size)
-        code = bagi_column_offsets(bag, &range, row, &column.offsets, err);
-    if (!code)
+    if (column.item_size) {
         *out = column;
-    return code;
+        return BAGS_OK;
+    }
+    /* The table of a map, if it is an array of native integers; or a copy. */
+    const unsigned char *table = bag->mapped.table;
+    if (table && bags_little_endian() && (uintptr_t)table % 8 == 0) {
+        column.offsets = (const uint64_t *)(const void *)table;
+    } else {
+        code = range.length > SIZE_MAX / 16 ? bagi_fail_memory(err, SIZE_MAX)
+                                            : bags_buffer_reserve(&row->items,
+                                                  8 * range.length + 8, err);
+        if (code)
+            return code;
+        uint64_t *offsets = (uint64_t *)(void *)row->items.data;
+        offsets[0] = 0;
+        for (size_t i = 0; i < range.length; i++)
+            offsets[i + 1] = bagi_load_u64(range.ends + 8 * i);
+        column.offsets = offsets;
+    }
+    *out = column;
+    return BAGS_OK;
 }
 
 /* ---- values ---- */
@@ -12183,9 +12162,17 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     const bags_field *field = &reader->spec.fields[from->field];
     bool sequence = reader->spec.types[from->field].sequence;
     bags_buffer own = {NULL, 0, bagi_values_resize, row};
+    /* The values of an earlier use of the row are not needed any more. If they needed
+     * several blocks, the next ones get one of that size. */
+    if (!scratch && row->stale && row->values && row->values->older) {
+        size_t total = bagi_values_free(row);
+        (void)bagi_values_grow(row, total); /* otherwise it starts small */
+    } else if (!scratch && row->stale && row->values) {
+        row->values->used = 0;
+        row->values->last = NULL;
+    }
     if (!scratch) {
-        if (row->stale)
-            bagi_values_reset(row);
+        row->stale = false;
         scratch = &own;
     }
     bagi_buffer_adopt(scratch, &reader->env.memory);
@@ -12796,31 +12783,13 @@ static bags_code bagi_verify_standalone(bagi_verifying *v, const char *path) {
     return code;
 }
 
-/* Check the options, find out what the path is, and check that. */
-static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
-    bags_verify_options *options = &v->options;
+/* Check what the path is. */
+static bags_code bagi_verify_path(bagi_verifying *v, const char *path) {
     bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
-    const char *fault = NULL;
     bagi_dir dir = bagi_dir_of(&v->env, path);
-    options->parts += !options->parts;
-    if (!options->max_faults)
-        options->max_faults = BAGI_VERIFY_FAULTS;
-    bags_code code = bagi_check_worker(
-        path, options->shard_start, &options->shard_stop, v->err);
-    if (code)
-        return code;
-    if (options->part >= options->parts)
-        fault = "part is not below parts";
-    else if (options->quick && options->decode)
-        fault = "quick and decode are mutually exclusive";
-    else if (options->unfinished == BAGS_UNFINISHED_READ)
-        fault = "BAGS_UNFINISHED_READ does not apply to verify";
-    if (fault)
-        return bags_fail(
-            v->err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
     v->path = path;
-    code = bagi_kind(&v->env, path, &kind, v->err);
+    bags_code code = bagi_kind(&v->env, path, &kind, v->err);
     if (!code && kind == BAGS_PATH_NONE)
         return bagi_fail_system(v->err, ENOENT, path, "open");
     if (!code && kind == BAGS_PATH_FILE)
@@ -12831,27 +12800,44 @@ static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
         return code;
     if (!single)
         return bagi_verify_sharded(v, &dir);
-    code = options->part ? BAGS_OK : bagi_check_mixed(&dir, &v->why);
-    code = bagi_verify_file(v, code);
+    if (v->options.part == 0)
+        code = bagi_verify_file(v, bagi_check_mixed(&dir, &v->why));
     /* An unsharded dataset is shard 0. */
-    return code || options->shard_start ? code : bagi_verify_shard(v, &dir, 0);
+    return code || v->options.shard_start ? code
+                                          : bagi_verify_shard(v, &dir, 0);
 }
 
 BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
     bags_error *err) {
     BAGI_ERR(err);
+    const char *fault = NULL;
     bagi_verifying v;
     memset(&v, 0, sizeof v);
     if (options)
         v.options = *options;
+    v.options.parts += !v.options.parts;
+    if (!v.options.max_faults)
+        v.options.max_faults = BAGI_VERIFY_FAULTS;
     v.env = bagi_env_of(&v.options.env);
     v.sink.err = &v.why;
     v.sink.report = bagi_verify_report;
     v.common.registry = v.options.registry;
     v.err = err;
+    if (v.options.part >= v.options.parts)
+        fault = "part is not below parts";
+    else if (v.options.quick && v.options.decode)
+        fault = "quick and decode are mutually exclusive";
+    else if (v.options.unfinished == BAGS_UNFINISHED_READ)
+        fault = "BAGS_UNFINISHED_READ does not apply to verify";
     bagi_buffer_adopt(&v.scratch, &v.env.memory);
-    bags_code code = bagi_verify_any(&v, path);
+    bags_code code = bagi_check_worker(
+        path, v.options.shard_start, &v.options.shard_stop, err);
+    if (!code && fault)
+        code = bags_fail(
+            err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
+    if (!code)
+        code = bagi_verify_path(&v, path);
     bagi_common_free(&v.env.memory, &v.common);
     bags_buffer_free(&v.scratch);
     if (report)
