@@ -11103,44 +11103,15 @@ BAGI_COLD static bags_code bagi_opening_directory(
     return code;
 }
 
-/* Find out what the path is, and open it. */
-BAGI_COLD static bags_code bagi_opening_any(bagi_opening *opening) {
-    bags_reader *reader = opening->reader;
-    bags_error *err = opening->err;
-    bagi_dir dir = bagi_dir_of(&reader->env, reader->path);
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
-    bagi_dir_expect(&dir, "spec.json", ".partial");
-    bagi_dir_expect(&dir, "spec.json", "");
-    bagi_dir_expect(&dir, "refs", ".bag");
-    bags_code code = bagi_kind(&reader->env, reader->path, &kind, err);
-    if (!code && kind == BAGS_PATH_NONE)
-        code = bagi_fail_system(err, ENOENT, reader->path, "open");
-    else if (!code && kind != BAGS_PATH_DIRECTORY)
-        code = bags_fail(err, BAGS_ERROR_MISSING,
-            "%s: a file, not the directory of a dataset",
-            bagi_tail(reader->path));
-    if (!code)
-        code = bagi_check_mixed(&dir, err);
-    if (!code)
-        code = bagi_is_single(&dir, &single, err);
-    if (!code && !single)
-        return bagi_opening_directory(opening, &dir);
-    /* An unsharded dataset is shard 0. */
-    if (!code)
-        code = reader->options.shard_start == 0
-                   ? bagi_opening_shard(opening, &dir, 0)
-                   : bagi_opening_spec(opening, &dir, 0);
-    return code || opening->common.text ? code
-                                        : bagi_fail_unfinished(&dir, err);
-}
-
 BAGS_API bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_reader_options, options);
     bagi_env env = bagi_env_of(&options->env);
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bool single = false;
     bagi_opening opening;
+    bagi_dir dir;
     bags_error why;
     bags_reader *reader =
         (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
@@ -11167,9 +11138,34 @@ BAGS_API bags_reader *bags_reader_open(
             bagi_mutex_free(&reader->mutex);
             reader->has_mutexes = false;
         }
-        code = reader->has_mutexes ? bagi_opening_any(&opening)
-                                   : bagi_fail_memory(&why, 0);
+        code = reader->has_mutexes ? BAGS_OK : bagi_fail_memory(&why, 0);
     }
+    /* What the path is: an unsharded dataset is shard 0. */
+    dir = bagi_dir_of(&reader->env, reader->path);
+    if (!code) {
+        bagi_dir_expect(&dir, "spec.json", ".partial");
+        bagi_dir_expect(&dir, "spec.json", "");
+        bagi_dir_expect(&dir, "refs", ".bag");
+        code = bagi_kind(&reader->env, reader->path, &kind, &why);
+    }
+    if (!code && kind == BAGS_PATH_NONE)
+        code = bagi_fail_system(&why, ENOENT, reader->path, "open");
+    else if (!code && kind != BAGS_PATH_DIRECTORY)
+        code = bags_fail(&why, BAGS_ERROR_MISSING,
+            "%s: a file, not the directory of a dataset",
+            bagi_tail(reader->path));
+    if (!code)
+        code = bagi_check_mixed(&dir, &why);
+    if (!code)
+        code = bagi_is_single(&dir, &single, &why);
+    if (!code && !single)
+        code = bagi_opening_directory(&opening, &dir);
+    else if (!code && reader->options.shard_start == 0)
+        code = bagi_opening_shard(&opening, &dir, 0);
+    else if (!code)
+        code = bagi_opening_spec(&opening, &dir, 0);
+    if (!code && !opening.common.text)
+        code = bagi_fail_unfinished(&dir, &why);
     reader->spec = opening.common.spec; /* the reader's from here on */
     bagi_free(&env.memory, opening.common.text, opening.common.size);
     if (!code)
@@ -11721,13 +11717,6 @@ BAGI_NOINLINE static bags_code bagi_row_plan(bags_row *row, size_t *spans,
 
 /* ---- reading datapoints ---- */
 
-BAGI_COLD static bags_code bagi_fail_selected_twice(
-    const bags_reader *reader, size_t field, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_FIELD,
-        "%s: field \"%.200s\": selected twice", bagi_tail(reader->path),
-        reader->spec.fields[field].name);
-}
-
 /* The items of a row have moved, or are read now: set the slots' pointers. */
 BAGI_NOINLINE static bags_code bagi_row_place(
     bags_row *row, size_t count, size_t spans, bags_error *err) {
@@ -11771,7 +11760,9 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         if (BAGI_UNLIKELY(field >= fields))
             return bagi_fail_field_index(reader, field, err);
         if (count > 1 && selects && marks[field]++)
-            return bagi_fail_selected_twice(reader, field, err);
+            return bags_fail(err, BAGS_ERROR_FIELD,
+                "%s: field \"%.200s\": selected twice", bagi_tail(reader->path),
+                reader->spec.fields[field].name);
         code = bagi_select_apply(reader, select, &refs[field], &steps, err);
         if (!code)
             code = bagi_reader_check_ref(
