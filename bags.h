@@ -10925,6 +10925,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
             unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length, &sink);
         part->split = how.where == BAGI_SPLIT;
         part->record = how.record;
+        /* Without spec.json the shard is unfinished. What is missing next to a
+         * spec.json that was read is a fault of a finished shard. */
         found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
                 part->record.spec;
         if (!found)
@@ -10954,7 +10956,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
         part->digits = opening->names->names[index].digits;
     }
     shard->start = reader->length;
-    reader->count++;
+    reader->count++; /* the reader's from here on, also after a failure */
     if (shard->length > UINT64_MAX - reader->length)
         return bags_fail(opening->err, BAGS_ERROR_CORRUPT,
             "%s: more than 2^64 datapoints", bagi_tail(reader->path));
@@ -11112,7 +11114,7 @@ BAGS_API bags_reader *bags_reader_open(
     bool single = false;
     bagi_opening opening;
     bagi_dir dir;
-    bags_error why;
+    bags_error why; /* of tries that may be repeated; *err is written once */
     bags_reader *reader =
         (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
     if (!reader)
@@ -11392,7 +11394,8 @@ struct bagi_block {
         ~(BAGI_VALUE_ALIGN - 1))
 #define BAGI_BLOCK_MIN ((size_t)4096)
 
-/* Free all blocks. Returns the bytes that they had. */
+/* Free all blocks. Returns the bytes that they had: a next use of the row most likely
+ * needs as much. */
 static size_t bagi_values_free(bags_row *row) {
     bags_allocator memory = bagi_row_memory(row);
     size_t total = 0;
@@ -11744,6 +11747,8 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         code = bagi_row_slots(row, count, err);
     if (code)
         return code;
+    /* Mapped blobs are found at once. Those that are read, and all slots if the items
+     * moved while they were collected, are set at the end, by bagi_row_place. */
     unsigned char *marks = (unsigned char *)(refs + fields);
     size_t before = row->items.capacity; /* a growth may return to old memory */
     if (BAGI_UNLIKELY(reader->env.io.expect != NULL))
@@ -11892,6 +11897,7 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
 
 /* ---- many datapoints ---- */
 
+/* Datapoints of a plain field have one blob each: only these make an array. */
 static bags_code bagi_check_plain(
     const bags_reader *reader, size_t field, bags_error *err) {
     if (field >= reader->spec.count)
@@ -11917,6 +11923,8 @@ static bags_code bagi_read_many(const bags_reader *reader,
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, advise};
     bagi_ref *refs = NULL;
     size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
+    /* The files of every shard that is used are looked up before the first is opened:
+     * hooks for files that are far away do that at the same time. */
     for (size_t i = 0; reader->env.io.expect && i < count; i++) {
         uint64_t index = indices ? indices[i] : start + i;
         if (index >= reader->length)
@@ -12474,6 +12482,7 @@ static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
         code = bagi_crcs_open(bag, v->dir, &v->how, &v->why);
         crcs = !code;
     }
+    /* A trailer that was read, of another Bag. */
     bool other = bag->trailer.size &&
                  (bag->trailer.length != length ||
                      bag->trailer.size != bag->file[BAGI_BLOBS].size);
@@ -12548,8 +12557,9 @@ static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
     return code;
 }
 
-/* Check that the checksums of a shard belong together, and to its spec.json. Those
- * that cannot be read are reported with their Bag. */
+/* Check that the checksums of a shard belong together, and to its spec.json: this finds
+ * a Bag that was replaced with its checksums, which agree with each other. Those that
+ * cannot be read are reported with their Bag. */
 static bags_code bagi_verify_bound(bagi_verifying *v) {
     const char *first = NULL, *other = NULL;
     uint32_t bound = v->how.record.spec, stored = 0;
@@ -12627,6 +12637,7 @@ static bags_code bagi_verify_shard(
     v->path = dir->path;
     v->dir = dir;
     v->place = place;
+    /* A shard that is finished between the two checks is read again, once. */
     for (int tries = 0; tries < 2; tries++) {
         code = bagi_common_read(
             &v->common, dir, "", &own, &v->how.record, &v->why);
@@ -12687,7 +12698,9 @@ static bags_code bagi_verify_shard(
 
 /* ---- a dataset ---- */
 
-/* Look for the first valid spec.json, and for checksums of a finished shard. */
+/* Before any shard is checked: look for the first valid spec.json, with which all are
+ * compared, and for checksums of a finished shard, which all must have then. Faults on
+ * the way are reported when their shard is checked. */
 static bags_code bagi_verify_find(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_verifying *v = (bagi_verifying *)user;
@@ -12751,6 +12764,7 @@ static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
     return code;
 }
 
+/* A standalone Bag has no spec: its blobs are compared with their checksums only. */
 static bags_code bagi_verify_standalone(bagi_verifying *v, const char *path) {
     bagi_dir dir;
     bag_reader *bag = NULL;
