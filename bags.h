@@ -11105,7 +11105,7 @@ BAGI_COLD static bags_code bagi_opening_directory(
     return code;
 }
 
-BAGS_API bags_reader *bags_reader_open(
+BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_reader_options, options);
@@ -11284,8 +11284,8 @@ BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
 
 #define BAGI_INFO_AHEAD 64 /* shards that are described at once */
 
-BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
-    bags_field_info *fields, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
+    bags_info *info, bags_field_info *fields, bags_error *err) {
     BAGI_NEED(reader && info, err);
     BAGI_ERR(err);
     bags_code code = BAGS_OK;
@@ -12497,7 +12497,7 @@ static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
 
 /* Check the Bag of a field or, for field spec->count, refs.bag and that the shard has
  * the datapoints that it should; if split, that the fields have the same length. */
-static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
+BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
     const bagi_spec *spec = v->spec;
     bool is_refs = !spec || field == spec->count;
     bool split = v->how.where == BAGI_SPLIT;
@@ -12560,7 +12560,7 @@ static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
 /* Check that the checksums of a shard belong together, and to its spec.json: this finds
  * a Bag that was replaced with its checksums, which agree with each other. Those that
  * cannot be read are reported with their Bag. */
-static bags_code bagi_verify_bound(bagi_verifying *v) {
+BAGI_COLD static bags_code bagi_verify_bound(bagi_verifying *v) {
     const char *first = NULL, *other = NULL;
     uint32_t bound = v->how.record.spec, stored = 0;
     bool all = true, split = v->how.where == BAGI_SPLIT;
@@ -12623,7 +12623,7 @@ static bags_code bagi_verify_unfinished(const bagi_dir *dir, bags_error *err) {
 
 /* Check one shard. If its spec.json is invalid, the common spec states which Bags
  * there should be; if there is none, only the table of refs.bag is checked. */
-static bags_code bagi_verify_shard(
+BAGI_COLD static bags_code bagi_verify_shard(
     void *user, const bagi_dir *dir, size_t place) {
     bagi_verifying *v = (bagi_verifying *)user;
     const bags_allocator *memory = &v->env.memory;
@@ -12701,7 +12701,7 @@ static bags_code bagi_verify_shard(
 /* Before any shard is checked: look for the first valid spec.json, with which all are
  * compared, and for checksums of a finished shard, which all must have then. Faults on
  * the way are reported when their shard is checked. */
-static bags_code bagi_verify_find(
+BAGI_COLD static bags_code bagi_verify_find(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_verifying *v = (bagi_verifying *)user;
     bagi_record record;
@@ -12729,7 +12729,8 @@ static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
     return fault->code == BAGS_ERROR_MEMORY ? fault->code : BAGS_OK;
 }
 
-static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
+BAGI_COLD static bags_code bagi_verify_sharded(
+    bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
     uint64_t next = start, first = 0, last = 0;
     size_t at = 0;
@@ -12765,7 +12766,8 @@ static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
 }
 
 /* A standalone Bag has no spec: its blobs are compared with their checksums only. */
-static bags_code bagi_verify_standalone(bagi_verifying *v, const char *path) {
+BAGI_COLD static bags_code bagi_verify_standalone(
+    bagi_verifying *v, const char *path) {
     bagi_dir dir;
     bag_reader *bag = NULL;
     if (v->options.part)
@@ -12789,7 +12791,8 @@ static bags_code bagi_verify_standalone(bagi_verifying *v, const char *path) {
 }
 
 /* Check what the path is. */
-static bags_code bagi_verify_path(bagi_verifying *v, const char *path) {
+BAGI_COLD static bags_code bagi_verify_path(
+    bagi_verifying *v, const char *path) {
     bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
     bagi_dir dir = bagi_dir_of(&v->env, path);
@@ -12860,7 +12863,7 @@ BAGS_API bags_code bags_verify(const char *path,
  * shard's spec.json is locked meanwhile, so that its files do not change.
  * ====================================================================== */
 
-static bags_code bagi_checksum_dataset(const char *path,
+BAGI_COLD static bags_code bagi_checksum_dataset(const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
     bags_reader_options reading;
@@ -12905,9 +12908,9 @@ static bags_code bagi_checksum_dataset(const char *path,
 
 /* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
  * would be wrong. Those of a Bag that still grows would be too. */
-static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
-    const bags_checksum_options *options, bags_checksum_report *report,
-    bags_error *err) {
+BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
+    const char *path, const bags_checksum_options *options,
+    bags_checksum_report *report, bags_error *err) {
     bagi_how how;
     bagi_dir dir;
     memset(&how, 0, sizeof how);
