@@ -10283,14 +10283,21 @@ BAGS_API bags_code bags_recover(const char *path,
 
 /* ========================================================================
  * >>dataset-read
- * A reader knows the number, the first datapoint and the length of every shard. The
- * Bags of a shard are opened when they are first used, under a lock, and published
- * to all threads; from then on they are found without one.
+ * This section owns open datasets and rows. A reader knows the number, the first
+ * datapoint and the length of every shard. The Bags of a shard are opened when they
+ * are first used, under a lock, and published to all threads; from then on they are
+ * found without one. Of an unfinished shard they are opened with the reader.
  *
  *     reader->mutex        held while a Bag is opened: shard->bags, files.maps
  *     reader->files.mutex  held while a file is opened or closed: see bagi_files;
  *                          taken inside the other one, never the other way round
  *     (nothing)            everything else does not change after bags_reader_open
+ *
+ * Every read goes from a datapoint to its refs, to the Bags of the selected fields,
+ * to spans of their blobs. bags_reader_get does that for one datapoint and finds
+ * mapped blobs without a span; bags_reader_get_blob is its short form for one blob;
+ * bagi_read_many does it for all others, and to prefetch. Called by bags_checksum and
+ * by users.
  * ====================================================================== */
 
 /* What a reader needs of a shard besides bags_shard. */
@@ -10350,48 +10357,42 @@ static bagi_how bagi_reader_how(
 static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
     size_t field, const bag_reader **out, bags_error *err);
 
-/* Open a Bag and publish it. The mutex is held. */
-static bags_code bagi_reader_open_bag(bags_reader *reader, size_t shard,
-    size_t field, const bag_reader *refs, const bag_reader **out,
-    bags_error *err) {
+/* Open a Bag and publish it, unless another thread does that first. */
+BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
+    size_t shard, size_t field, const bag_reader **out, bags_error *err) {
+    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bagi_shard *part = &reader->parts[shard];
-    void **bags = part->bags;
+    const bag_reader *refs = NULL;
+    bag_reader *bag = NULL;
+    bagi_dir dir;
     bags_code code = BAGS_OK;
-    if (!bags) {
-        bags = (void **)bagi_alloc(
+    /* Before the lock, which is not recursive. */
+    if (!part->split && field < reader->spec.count)
+        code = bagi_reader_bag(reader, shard, reader->spec.count, &refs, err);
+    if (code)
+        return code;
+    bagi_lock(&reader->mutex);
+    if (!part->bags) {
+        void **bags = (void **)bagi_alloc(
             &reader->env.memory, (reader->spec.count + 1) * sizeof *bags, err);
-        if (!bags)
-            return BAGS_ERROR_MEMORY;
-        BAGI_STORE(&part->bags, bags);
+        code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
+        if (bags)
+            BAGI_STORE(&part->bags, bags);
     }
-    bag_reader *bag = (bag_reader *)bags[field];
-    if (!bag) {
+    if (!code && part->bags[field]) {
+        bag = (bag_reader *)part->bags[field];
+    } else if (!code) {
         bagi_how how = bagi_reader_how(reader, part, refs);
-        bagi_dir dir;
         how.name = bagi_spec_name(&reader->spec, field);
         code = bagi_reader_dir(reader, shard, &dir, err);
         if (!code)
             code = bagi_bag_new(&dir, &how, &reader->files, &bag, err);
         bagi_dir_free(&dir);
         if (!code)
-            BAGI_STORE(&bags[field], (void *)bag);
+            BAGI_STORE(&part->bags[field], (void *)bag);
     }
-    *out = bag;
-    return code;
-}
-
-BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
-    size_t shard, size_t field, const bag_reader **out, bags_error *err) {
-    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
-    const bag_reader *refs = NULL;
-    bags_code code = BAGS_OK;
-    if (!reader->parts[shard].split && field < reader->spec.count)
-        code = bagi_reader_bag(reader, shard, reader->spec.count, &refs, err);
-    if (code)
-        return code;
-    bagi_lock(&reader->mutex);
-    code = bagi_reader_open_bag(reader, shard, field, refs, out, err);
     bagi_unlock(&reader->mutex);
+    *out = bag;
     return code;
 }
 
@@ -10405,45 +10406,32 @@ static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
                : bagi_reader_first_bag(reader, shard, field, out, err);
 }
 
-static size_t bagi_reader_find_shard(
-    const bags_reader *reader, uint64_t index, bags_row *row);
+#define BAGI_EVERY_FILE SIZE_MAX
 
-/* The Bags of these fields (NULL: of all) in a shard may be opened soon. */
+/* The Bags of these fields (NULL: of all) in a shard may be opened soon; for a count of
+ * BAGI_EVERY_FILE all of its files, also those that are open. */
 BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
     size_t shard, const bags_select *selects, size_t count) {
+    bool describe = count == BAGI_EVERY_FILE;
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
     bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
+    size_t fields = reader->spec.count;
     bagi_dir dir;
     bags_error ignored;
     if (!reader->env.io.expect ||
         bagi_reader_dir(reader, shard, &dir, &ignored))
         return;
-    for (size_t i = 0; i < (selects ? count : reader->spec.count); i++) {
+    how.verify_checksums |= describe;
+    for (size_t i = 0; i < (selects ? count : fields + describe); i++) {
         size_t field = selects ? selects[i].field : i;
-        if (field >= reader->spec.count ||
-            (BAGI_ATOMIC && bags && BAGI_LOAD(&bags[field])))
+        bool known = BAGI_ATOMIC && bags && field < fields &&
+                     BAGI_LOAD(&bags[field]) != NULL;
+        if (field >= fields + describe || (known && !describe))
             continue;
         how.name = bagi_spec_name(&reader->spec, field);
         bagi_bag_expect(&dir, &how);
     }
     bagi_dir_free(&dir);
-}
-
-/* The same for every shard of these datapoints. */
-static void bagi_reader_expect_many(const bags_reader *reader,
-    const uint64_t *indices, size_t indices_count, const bags_select *selects,
-    size_t count, bags_row *row) {
-    size_t last = SIZE_MAX;
-    if (!reader->env.io.expect)
-        return;
-    for (size_t i = 0; i < indices_count; i++) {
-        if (indices[i] >= reader->length)
-            continue;
-        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
-        if (shard != last)
-            bagi_reader_expect(reader, shard, selects, count);
-        last = shard;
-    }
 }
 
 /* ---- opening ---- */
@@ -10455,44 +10443,21 @@ typedef struct bagi_opening {
     bags_error *err; /* not the caller's: a failed try may be repeated */
 } bagi_opening;
 
-static bags_code bagi_opening_add(
-    bagi_opening *opening, const bags_shard *shard, const bagi_shard *part) {
-    bags_reader *reader = opening->reader;
-    const bags_allocator *memory = &reader->env.memory;
-    void *shards = reader->shards, *parts = reader->parts;
-    bags_code code = bagi_grow(memory, &shards, &reader->shards_capacity,
-        reader->count, sizeof *reader->shards, opening->err);
-    reader->shards = (bags_shard *)shards;
-    if (!code)
-        code = bagi_grow(memory, &parts, &reader->parts_capacity, reader->count,
-            sizeof *reader->parts, opening->err);
-    reader->parts = (bagi_shard *)parts;
-    if (!code && shard->length > UINT64_MAX - reader->length)
-        code = bags_fail(opening->err, BAGS_ERROR_CORRUPT,
-            "%s: more than 2^64 datapoints", bagi_tail(reader->path));
-    if (code)
-        return code;
-    reader->shards[reader->count] = *shard;
-    reader->shards[reader->count].start = reader->length;
-    reader->parts[reader->count++] = *part;
-    reader->length += shard->length;
-    return BAGS_OK;
-}
+/* Tries to read what another process is changing. */
+typedef struct bagi_tries {
+    unsigned count, same;
+    bags_error last;
+} bagi_tries;
 
-/* Open a shard that has spec.json. */
-static bags_code bagi_opening_finished(bagi_opening *opening,
-    const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found) {
-    const bags_reader *reader = opening->reader;
-    bagi_sink sink = {opening->err, NULL};
-    bagi_how how = bagi_reader_how(reader, part, NULL);
-    bags_code code = bagi_shard_open(&opening->common, dir,
-        reader->options.unfinished != BAGS_UNFINISHED_REFUSE, &how,
-        &shard->length, &sink);
-    part->split = how.where == BAGI_SPLIT;
-    part->record = how.record;
-    *found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
-             part->record.spec;
-    return *found ? code : BAGS_OK;
+/* True if another try should follow one that failed like this. Only tries with the
+ * same failure are counted: while a writer makes progress, what the tries find
+ * differs, and the reader does not give up, however the two are scheduled. */
+static bool bagi_tries_again(bagi_tries *tries, const bags_error *why) {
+    bool same =
+        tries->count++ && strcmp(tries->last.message, why->message) == 0;
+    tries->same = same ? tries->same + 1 : 1;
+    tries->last = *why;
+    return tries->same < 4 && tries->count < 100;
 }
 
 /*
@@ -10503,7 +10468,7 @@ static bags_code bagi_opening_finished(bagi_opening *opening,
  * truncates them. *again if files are missing or in motion: the shard may have been
  * finished or removed since.
  */
-static bags_code bagi_opening_unfinished(bagi_opening *opening,
+BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found,
     bool *again) {
     bags_reader *reader = opening->reader;
@@ -10553,66 +10518,81 @@ static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-#define BAGI_LIVE_TRIES 4
-
-/* A directory that was listed and is gone was not unfinished: bags_finalize may have
- * renamed it, and the list is outdated. */
-static bags_code bagi_opening_gone(
-    const bags_reader *reader, const bagi_dir *dir, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bags_code code = bagi_kind(&reader->env, dir->path, &kind, err);
-    if (code || kind != BAGS_PATH_NONE)
-        return code;
-    return bags_fail(err, BAGS_ERROR_GAP,
-        "%s: removed or renamed while the dataset was opened",
-        bagi_tail(dir->path));
-}
-
 /* Open one shard. If it is written, finished or removed in the meantime, try
  * again; on the last try, missing files do not exist yet. */
-static bags_code bagi_opening_shard(
+BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     bags_reader *reader = opening->reader;
-    bool live = reader->options.unfinished == BAGS_UNFINISHED_READ;
-    bool found = false, again = true;
-    bags_shard shard;
-    bagi_shard part;
-    bags_code code = BAGS_OK;
-    for (int tries = 0; again && tries < BAGI_LIVE_TRIES; tries++) {
-        memset(&shard, 0, sizeof shard);
-        memset(&part, 0, sizeof part);
+    void *shards = reader->shards, *parts = reader->parts;
+    bags_unfinished unfinished = reader->options.unfinished;
+    bags_path_kind kind = BAGS_PATH_DIRECTORY;
+    bagi_sink sink = {opening->err, NULL};
+    bool found = false, again = false;
+    bagi_tries tries;
+    memset(&tries, 0, sizeof tries);
+    bags_code code =
+        bagi_grow(&reader->env.memory, &shards, &reader->shards_capacity,
+            reader->count, sizeof *reader->shards, opening->err);
+    reader->shards = (bags_shard *)shards;
+    if (!code)
+        code = bagi_grow(&reader->env.memory, &parts, &reader->parts_capacity,
+            reader->count, sizeof *reader->parts, opening->err);
+    reader->parts = (bagi_shard *)parts;
+    if (code)
+        return code;
+    bags_shard *shard = &reader->shards[reader->count];
+    bagi_shard *part = &reader->parts[reader->count];
+    do {
+        memset(shard, 0, sizeof *shard);
+        memset(part, 0, sizeof *part);
+        bagi_how how = bagi_reader_how(reader, part, NULL);
         again = false;
-        code = bagi_opening_finished(opening, dir, &shard, &part, &found);
-        if (!code && !found && live)
-            code = bagi_opening_unfinished(
-                opening, dir, &shard, &part, &found, &again);
-    }
+        code = bagi_shard_open(&opening->common, dir,
+            unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length, &sink);
+        part->split = how.where == BAGI_SPLIT;
+        part->record = how.record;
+        /* Without spec.json the shard is unfinished. What is missing next to a
+         * spec.json that was read is a fault of a finished shard. */
+        found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
+                part->record.spec;
+        if (!found)
+            code = unfinished == BAGS_UNFINISHED_READ
+                       ? bagi_opening_unfinished(
+                             opening, dir, shard, part, &found, &again)
+                       : BAGS_OK;
+    } while (again && bagi_tries_again(&tries, opening->err));
+    if (!code && !found && opening->names)
+        code = bagi_kind(&reader->env, dir->path, &kind, opening->err);
     if (code)
         return code;
+    /* A directory that was listed and is gone was not unfinished: bags_finalize may
+     * have renamed it, and the list is outdated. */
+    if (kind == BAGS_PATH_NONE)
+        return bags_fail(opening->err, BAGS_ERROR_GAP,
+            "%s: removed or renamed while the dataset was opened",
+            bagi_tail(dir->path));
+    if (!found) {
+        reader->skipped++;
+        return unfinished == BAGS_UNFINISHED_REFUSE
+                   ? bagi_fail_unfinished(dir, opening->err)
+                   : BAGS_OK;
+    }
     if (opening->names) {
-        shard.number = opening->names->names[index].number;
-        shard.digits = opening->names->names[index].digits;
+        shard->number = opening->names->names[index].number;
+        shard->digits = opening->names->names[index].digits;
     }
-    if (found) {
-        code = bagi_opening_add(opening, &shard, &part);
-        if (code)
-            bagi_bags_free(&reader->env, (bag_reader **)part.bags,
-                opening->common.spec.count + 1);
-        return code;
-    }
-    if (opening->names)
-        code = bagi_opening_gone(reader, dir, opening->err);
-    if (code)
-        return code;
-    reader->skipped++;
-    return reader->options.unfinished == BAGS_UNFINISHED_REFUSE
-               ? bagi_fail_unfinished(dir, opening->err)
-               : BAGS_OK;
+    shard->start = reader->length;
+    reader->count++; /* the reader's from here on, also after a failure */
+    if (shard->length > UINT64_MAX - reader->length)
+        return bags_fail(opening->err, BAGS_ERROR_CORRUPT,
+            "%s: more than 2^64 datapoints", bagi_tail(reader->path));
+    reader->length += shard->length;
+    return BAGS_OK;
 }
 
 /* Learn the spec from a shard that is not read. */
-static bags_code bagi_opening_spec(
+BAGI_COLD static bags_code bagi_opening_spec(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     bagi_record record;
@@ -10641,179 +10621,180 @@ static bags_code bagi_opening_check(
     return code || finished ? code : bagi_fail_unfinished(dir, opening->err);
 }
 
-/* Find the missing numbers among the shards that this reader should have. A gap next
- * to an unfinished shard is most likely one whose writer has not reached it: that is
+/* Find the next gap in the shard numbers of a worker: *first to *last, in steps, are
+ * missing. Start with *at 0 and *next the worker's first number. */
+static bool bagi_names_gap(const bagi_names *names, uint64_t start,
+    uint64_t step, size_t *at, uint64_t *next, uint64_t *first,
+    uint64_t *last) {
+    while (*at < names->count) {
+        uint64_t number = names->names[(*at)++].number;
+        if (number % step != start)
+            continue;
+        *first = *next;
+        *last = number - step;
+        *next = bagi_shard_after(number, step);
+        if (number > *first)
+            return true;
+    }
+    return false;
+}
+
+/* Refuse missing numbers among the shards that this reader should have. A gap next to
+ * an unfinished shard is most likely one whose writer has not reached it: that is
  * reported first. */
-static bags_code bagi_opening_gaps(bagi_opening *opening) {
+BAGI_COLD static bags_code bagi_opening_gaps(bagi_opening *opening) {
     const bags_reader *reader = opening->reader;
     const bagi_names *names = opening->names;
+    uint64_t start = reader->options.shard_start;
     uint64_t step = reader->options.shard_stop;
-    uint64_t next = reader->options.shard_start, found = 0, missing = 0;
+    uint64_t next = start, first = 0, last = 0, found = 0, missing = 0;
     char list[512] = ""; /* of the first 20 */
-    size_t used = 0, listed = 0;
-    for (size_t i = 0; i < names->count; i++) {
-        uint64_t number = names->names[i].number;
-        if (number % step != reader->options.shard_start)
-            continue;
-        for (; next < number; next = bagi_shard_after(next, step)) {
-            if (listed == 20) {
-                missing += (number - next) / step;
-                break;
-            }
+    size_t used = 0, listed = 0, at = 0;
+    while (bagi_names_gap(names, start, step, &at, &next, &first, &last)) {
+        missing += (last - first) / step + 1;
+        for (; listed < 20 && first <= last; first += step) {
             int size = snprintf(list + used, sizeof list - used, "%s%" PRIu64,
-                missing ? ", " : "", next);
+                listed++ ? ", " : "", first);
             used += size > 0 ? (size_t)size : 0;
-            missing++;
-            listed++;
         }
-        next = bagi_shard_after(number, step);
-        found++;
     }
     if (!missing || reader->options.allow_gaps)
         return BAGS_OK;
     bags_code code = BAGS_OK;
     if (reader->options.unfinished == BAGS_UNFINISHED_REFUSE)
-        code = bagi_each_shard(names, reader->options.shard_start, step,
-            bagi_opening_check, opening, opening->err);
+        code = bagi_each_shard(
+            names, start, step, bagi_opening_check, opening, opening->err);
     if (code)
         return code;
+    for (size_t i = 0; i < names->count; i++)
+        found += names->names[i].number % step == start;
     return bags_fail(opening->err, BAGS_ERROR_GAP,
         "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64
         "): lost, or their workers are not done; set allow_gaps (--allow-gaps) "
-        "to "
-        "read the others, or close gaps with bags_finalize (`bags finalize`)",
+        "to read the others, or close gaps with bags_finalize (`bags "
+        "finalize`)",
         bagi_tail(reader->path), list, missing > listed ? ", ..." : "", found,
         found + missing);
 }
 
-static bags_code bagi_opening_shards(bagi_opening *opening) {
-    bags_reader *reader = opening->reader;
-    uint64_t start = reader->options.shard_start;
-    uint64_t stop = reader->options.shard_stop;
-    bags_code code = bagi_opening_gaps(opening);
-    if (!code)
-        code = bagi_each_shard(opening->names, start, stop, bagi_opening_shard,
-            opening, opening->err);
-    if (!code && !opening->common.text)
-        code = bagi_each_shard(
-            opening->names, 0, 1, bagi_opening_spec, opening, opening->err);
-    if (!code && !opening->common.text)
-        code = bags_fail(opening->err, BAGS_ERROR_UNFINISHED,
-            "%s: no shard is finished; if their writers crashed, run "
-            "`bags recover`",
-            bagi_tail(reader->path));
-    return code;
-}
-
-/* Before another try. */
-static void bagi_opening_forget(bagi_opening *opening) {
-    bags_reader *reader = opening->reader;
+/* Forget all shards. */
+static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
+    const bags_allocator *memory = &reader->env.memory;
     for (size_t i = 0; i < reader->count; i++)
         bagi_bags_free(&reader->env, (bag_reader **)reader->parts[i].bags,
-            opening->common.spec.count + 1);
-    reader->count = 0;
+            spec->count + 1);
+    bagi_free(memory, reader->shards,
+        reader->shards_capacity * sizeof *reader->shards);
+    bagi_free(
+        memory, reader->parts, reader->parts_capacity * sizeof *reader->parts);
+    reader->shards = NULL;
+    reader->parts = NULL;
+    reader->count = reader->shards_capacity = reader->parts_capacity = 0;
     reader->length = reader->skipped = 0;
 }
 
 /* A listing is not of one moment: a writer may create a shard that it has passed,
  * and then one that it reaches; a shard may be renamed or removed before it is opened.
  * A reader that accepts unfinished shards lists again before it reports a gap. */
-static bags_code bagi_opening_directory(
+BAGI_COLD static bags_code bagi_opening_directory(
     bagi_opening *opening, const bagi_dir *dir) {
     bags_reader *reader = opening->reader;
+    bags_error *err = opening->err;
     bool live = reader->options.unfinished != BAGS_UNFINISHED_REFUSE;
-    bagi_sink sink = {opening->err, NULL};
-    bags_code code = BAGS_ERROR_GAP;
+    bagi_sink sink = {err, NULL};
+    bags_code code = BAGS_OK;
     bagi_names names;
+    bagi_tries tries;
+    memset(&tries, 0, sizeof tries);
     reader->sharded = true;
     opening->names = &names;
-    for (int tries = live ? BAGI_LIVE_TRIES : 1;
-         tries > 0 && code == BAGS_ERROR_GAP; tries--) {
-        bagi_opening_forget(opening);
+    do {
         code = bagi_names_list(&reader->env, reader->path, &sink, &names);
         if (code)
             return code;
-        code = names.count ? bagi_opening_shards(opening)
-                           : bagi_fail_no_dataset(dir, opening->err);
+        bagi_reader_drop(reader, &opening->common.spec);
+        code = names.count ? bagi_opening_gaps(opening)
+                           : bagi_fail_no_dataset(dir, err);
+        if (!code)
+            code = bagi_each_shard(&names, reader->options.shard_start,
+                reader->options.shard_stop, bagi_opening_shard, opening, err);
+        /* None of this worker has the spec; another one's may. */
+        if (!code && !opening->common.text)
+            code =
+                bagi_each_shard(&names, 0, 1, bagi_opening_spec, opening, err);
+        if (!code && !opening->common.text)
+            code = bags_fail(err, BAGS_ERROR_UNFINISHED,
+                "%s: no shard is finished; if their writers crashed, run "
+                "`bags recover`",
+                bagi_tail(reader->path));
         bagi_names_free(&names);
-    }
+    } while (code == BAGS_ERROR_GAP && live && bagi_tries_again(&tries, err));
     return code;
 }
 
-static bags_code bagi_opening_any(bagi_opening *opening) {
-    bags_reader *reader = opening->reader;
-    bags_error *err = opening->err;
-    bagi_dir dir = bagi_dir_of(&reader->env, reader->path);
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
-    bagi_dir_expect(&dir, "spec.json", ".partial");
-    bagi_dir_expect(&dir, "spec.json", "");
-    bagi_dir_expect(&dir, "refs", ".bag");
-    bags_code code = bagi_kind(&reader->env, reader->path, &kind, err);
-    if (!code && kind == BAGS_PATH_NONE)
-        code = bagi_fail_system(err, ENOENT, reader->path, "open");
-    else if (!code && kind != BAGS_PATH_DIRECTORY)
-        code = bags_fail(err, BAGS_ERROR_MISSING,
-            "%s: a file, not the directory of a dataset",
-            bagi_tail(reader->path));
-    if (!code)
-        code = bagi_check_mixed(&dir, err);
-    if (!code)
-        code = bagi_is_single(&dir, &single, err);
-    if (code)
-        return code;
-    if (!single)
-        return bagi_opening_directory(opening, &dir);
-    /* An unsharded dataset is shard 0. */
-    code = reader->options.shard_start == 0
-               ? bagi_opening_shard(opening, &dir, 0)
-               : bagi_opening_spec(opening, &dir, 0);
-    if (!code && !opening->common.text)
-        code = bagi_fail_unfinished(&dir, err);
-    return code;
-}
-
-static bags_code bagi_reader_init(
-    bags_reader *reader, const char *path, bags_error *err) {
-    bags_reader_options *options = &reader->options;
-    reader->files.limit = options->max_files ? options->max_files : 64;
-    reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
-    reader->files.maps_allowed = bagi_maps_allowed();
-    bags_code code = bagi_check_worker(
-        path, options->shard_start, &options->shard_stop, err);
-    if (code)
-        return code;
-    reader->path = bagi_absolute(&reader->env, path, strlen(path), err);
-    if (!reader->path)
-        return BAGS_ERROR_MEMORY;
-    reader->has_mutexes = bagi_mutex_init(&reader->mutex);
-    if (reader->has_mutexes && !bagi_mutex_init(&reader->files.mutex)) {
-        bagi_mutex_free(&reader->mutex);
-        reader->has_mutexes = false;
-    }
-    return reader->has_mutexes ? BAGS_OK : bagi_fail_memory(err, 0);
-}
-
-BAGS_API bags_reader *bags_reader_open(
+BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_reader_options, options);
     bagi_env env = bagi_env_of(&options->env);
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bool single = false;
     bagi_opening opening;
-    bags_error why;
+    bagi_dir dir;
+    bags_error why; /* of tries that may be repeated; *err is written once */
     bags_reader *reader =
         (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
     if (!reader)
         return NULL;
     memset(&opening, 0, sizeof opening);
-    reader->env = env;
-    reader->options = *options;
     opening.reader = reader;
     opening.common.registry = options->registry;
     opening.err = &why;
-    bags_code code = bagi_reader_init(reader, path, &why);
+    reader->env = env;
+    reader->options = *options;
+    reader->files.limit = options->max_files ? options->max_files : 64;
+    reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
+    reader->files.maps_allowed = bagi_maps_allowed();
+    bags_code code = bagi_check_worker(
+        path, options->shard_start, &reader->options.shard_stop, &why);
+    if (!code) {
+        reader->path = bagi_absolute(&env, path, strlen(path), &why);
+        code = reader->path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    }
+    if (!code) {
+        reader->has_mutexes = bagi_mutex_init(&reader->mutex);
+        if (reader->has_mutexes && !bagi_mutex_init(&reader->files.mutex)) {
+            bagi_mutex_free(&reader->mutex);
+            reader->has_mutexes = false;
+        }
+        code = reader->has_mutexes ? BAGS_OK : bagi_fail_memory(&why, 0);
+    }
+    /* What the path is: an unsharded dataset is shard 0. */
+    dir = bagi_dir_of(&reader->env, reader->path);
+    if (!code) {
+        bagi_dir_expect(&dir, "spec.json", ".partial");
+        bagi_dir_expect(&dir, "spec.json", "");
+        bagi_dir_expect(&dir, "refs", ".bag");
+        code = bagi_kind(&reader->env, reader->path, &kind, &why);
+    }
+    if (!code && kind == BAGS_PATH_NONE)
+        code = bagi_fail_system(&why, ENOENT, reader->path, "open");
+    else if (!code && kind != BAGS_PATH_DIRECTORY)
+        code = bags_fail(&why, BAGS_ERROR_MISSING,
+            "%s: a file, not the directory of a dataset",
+            bagi_tail(reader->path));
     if (!code)
-        code = bagi_opening_any(&opening);
+        code = bagi_check_mixed(&dir, &why);
+    if (!code)
+        code = bagi_is_single(&dir, &single, &why);
+    if (!code && !single)
+        code = bagi_opening_directory(&opening, &dir);
+    else if (!code && reader->options.shard_start == 0)
+        code = bagi_opening_shard(&opening, &dir, 0);
+    else if (!code)
+        code = bagi_opening_spec(&opening, &dir, 0);
+    if (!code && !opening.common.text)
+        code = bagi_fail_unfinished(&dir, &why);
     reader->spec = opening.common.spec; /* the reader's from here on */
     bagi_free(&env.memory, opening.common.text, opening.common.size);
     if (!code)
@@ -10827,13 +10808,7 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
     if (!reader)
         return;
     bags_allocator memory = reader->env.memory;
-    for (size_t i = 0; i < reader->count; i++)
-        bagi_bags_free(&reader->env, (bag_reader **)reader->parts[i].bags,
-            reader->spec.count + 1);
-    bagi_free(&memory, reader->shards,
-        reader->shards_capacity * sizeof *reader->shards);
-    bagi_free(
-        &memory, reader->parts, reader->parts_capacity * sizeof *reader->parts);
+    bagi_reader_drop(reader, &reader->spec);
     bagi_spec_free(&memory, &reader->spec);
     bagi_free_text(&memory, reader->path);
     if (reader->has_mutexes) {
@@ -10892,36 +10867,32 @@ BAGS_API const bags_type *bags_reader_type(
                                                 : NULL;
 }
 
-/* Too many files are open: close one that the reader keeps. False if there is none. */
-static bool bagi_reader_evict(const bags_reader *from, const bags_error *why) {
-    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
-    if (why->system != EMFILE && why->system != ENFILE)
-        return false;
-    bagi_lock(&reader->files.mutex);
-    bool evicted = bagi_files_evict(&reader->files, &reader->env);
-    bagi_unlock(&reader->files.mutex);
-    return evicted;
-}
-
-/* Describe one Bag of a shard, without keeping it open. */
-static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
+/* Describe one Bag of a shard, without keeping it open. If too many files are open,
+ * one that the reader keeps is closed. */
+BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
     const bagi_dir *dir, size_t field, bags_info *info, bags_field_info *fields,
     bool *checksums, bags_error *err) {
+    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     const bagi_shard *part = &reader->parts[shard];
-    bool open = reader->shards[shard].unfinished;
+    bool open = reader->shards[shard].unfinished, evicted = false;
     bag_reader *bag =
         open && part->bags ? (bag_reader *)part->bags[field] : NULL;
     bagi_how how = bagi_reader_how(reader, part, NULL);
     bags_code code = BAGS_OK;
+    bags_error why;
     how.name = bagi_spec_name(&reader->spec, field);
     how.no_mmap = true;
     how.cache_index = how.verify_checksums = false;
-    bags_error why;
-    why.code = BAGS_OK;
     do {
         if (!open)
             code = bagi_bag_new(dir, &how, NULL, &bag, &why);
-    } while (code && bagi_reader_evict(reader, &why));
+        evicted = false;
+        if (code && (why.system == EMFILE || why.system == ENFILE)) {
+            bagi_lock(&reader->files.mutex);
+            evicted = bagi_files_evict(&reader->files, &reader->env);
+            bagi_unlock(&reader->files.mutex);
+        }
+    } while (evicted);
     if (code)
         *err = why;
     if (!code && bag && !*checksums)
@@ -10940,24 +10911,8 @@ static bags_code bagi_info_bag(const bags_reader *reader, size_t shard,
 
 #define BAGI_INFO_AHEAD 64 /* shards that are described at once */
 
-/* All files of a shard will be described. */
-static void bagi_info_expect(const bags_reader *reader, size_t shard) {
-    bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
-    bagi_dir dir;
-    bags_error ignored;
-    if (!reader->env.io.expect ||
-        bagi_reader_dir(reader, shard, &dir, &ignored))
-        return;
-    how.verify_checksums = true;
-    for (size_t i = 0; i <= reader->spec.count; i++) {
-        how.name = bagi_spec_name(&reader->spec, i);
-        bagi_bag_expect(&dir, &how);
-    }
-    bagi_dir_free(&dir);
-}
-
-BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
-    bags_field_info *fields, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
+    bags_info *info, bags_field_info *fields, bags_error *err) {
     BAGI_NEED(reader && info, err);
     BAGI_ERR(err);
     bags_code code = BAGS_OK;
@@ -10972,7 +10927,7 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
         size_t bags = count + !reader->parts[i].split;
         bagi_dir dir;
         for (; ahead < reader->count && ahead < i + BAGI_INFO_AHEAD; ahead++)
-            bagi_info_expect(reader, ahead);
+            bagi_reader_expect(reader, ahead, NULL, BAGI_EVERY_FILE);
         code = bagi_reader_dir(reader, i, &dir, err);
         for (size_t field = 0; field < bags && !code; field++)
             code = bagi_info_bag(
@@ -11066,7 +11021,8 @@ struct bagi_block {
         ~(BAGI_VALUE_ALIGN - 1))
 #define BAGI_BLOCK_MIN ((size_t)4096)
 
-/* Free all blocks. Returns the bytes that they had. */
+/* Free all blocks. Returns the bytes that they had: a next use of the row most likely
+ * needs as much. */
 static size_t bagi_values_free(bags_row *row) {
     bags_allocator memory = bagi_row_memory(row);
     size_t total = 0;
@@ -11124,19 +11080,6 @@ static void *bagi_values_resize(
     block->used += size;
     block->last = piece;
     return piece;
-}
-
-/* The values of an earlier use of the row are not needed any more. If they needed
- * several blocks, the next ones get one of that size. */
-static void bagi_values_reset(bags_row *row) {
-    row->stale = false;
-    if (row->values && row->values->older) {
-        size_t total = bagi_values_free(row);
-        (void)bagi_values_grow(row, total); /* otherwise it starts small */
-    } else if (row->values) {
-        row->values->used = 0;
-        row->values->last = NULL;
-    }
 }
 
 BAGS_API void bags_row_free(bags_row *row) {
@@ -11252,6 +11195,13 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
     return bagi_fail_row(reader->path, spec, index, blob, err);
 }
 
+/* The same as a call, where time is spent elsewhere. */
+BAGI_NOINLINE static bags_code bagi_refs_at(const bags_reader *reader,
+    size_t shard, uint64_t index, bags_view blob, bagi_ref *refs,
+    bags_error *err) {
+    return bagi_refs_of(reader, shard, index, blob, refs, err);
+}
+
 /* Read and parse the refs of one datapoint. *shard is where it is. */
 static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
     uint64_t index, bags_row *row, size_t *shard, bagi_ref **refs,
@@ -11272,25 +11222,34 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
     return code ? code : bagi_refs_of(reader, *shard, index, blob, *refs, err);
 }
 
-/* Read the refs of many datapoints: the row's item i becomes the blob of refs.bag of
- * indices[i]. With `advise` they are only requested. */
+#define BAGI_REFS_STEP                                                         \
+    4096 /* consecutive datapoints whose refs are read at once */
+
+/* Read the refs of datapoints start <= i < start + count, or (not NULL) of `indices`:
+ * the row's item i becomes the blob of refs.bag. With `advise` they are only
+ * requested. */
 static bags_code bagi_row_fetch_refs(const bags_reader *reader,
-    const uint64_t *indices, size_t count, bags_row *row, bool advise,
-    bags_error *err) {
-    bagi_fetch fetch = {&row->spans, 0, &row->scratch, 0, advise};
-    bags_code code = bagi_row_reserve(row, count, err);
-    for (size_t i = 0; i < count && !code; i++) {
+    const uint64_t *indices, uint64_t start, size_t count, bags_row *row,
+    bool advise, bags_error *err) {
+    bagi_fetch fetch = {&row->scratch, 0, &row->scratch, 0, advise};
+    bags_code code = advise ? BAGS_OK : bagi_row_reserve(row, count, err);
+    for (size_t i = 0, run = 1; i < count && !code; i += run) {
+        uint64_t index = indices ? indices[i] : start + i;
         const bag_reader *bag = NULL;
-        if (indices[i] >= reader->length)
-            return bagi_fail_datapoint(reader, indices[i], err);
-        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
+        if (index >= reader->length)
+            return bagi_fail_datapoint(reader, index, err);
+        size_t shard = bagi_reader_find_shard(reader, index, row);
+        uint64_t local = index - reader->shards[shard].start;
+        if (!indices) /* the rest of the shard */
+            run = (size_t)BAGI_MIN(
+                count - i, reader->shards[shard].length - local);
         if (reader->parts[shard].split)
             continue;
         code = bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
         if (!code)
-            code = bagi_fetch_add(&fetch, bag,
-                indices[i] - reader->shards[shard].start, 1, i, err);
+            code = bagi_fetch_add(&fetch, bag, local, run, i, err);
     }
+    fetch.used = fetch.count * sizeof(bagi_span); /* row->spans is in use */
     return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
 }
 
@@ -11388,13 +11347,6 @@ BAGI_NOINLINE static bags_code bagi_row_plan(bags_row *row, size_t *spans,
 
 /* ---- reading datapoints ---- */
 
-BAGI_COLD static bags_code bagi_fail_selected_twice(
-    const bags_reader *reader, size_t field, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_FIELD,
-        "%s: field \"%.200s\": selected twice", bagi_tail(reader->path),
-        reader->spec.fields[field].name);
-}
-
 /* The items of a row have moved, or are read now: set the slots' pointers. */
 BAGI_NOINLINE static bags_code bagi_row_place(
     bags_row *row, size_t count, size_t spans, bags_error *err) {
@@ -11422,6 +11374,8 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         code = bagi_row_slots(row, count, err);
     if (code)
         return code;
+    /* Mapped blobs are found at once. Those that are read, and all slots if the items
+     * moved while they were collected, are set at the end, by bagi_row_place. */
     unsigned char *marks = (unsigned char *)(refs + fields);
     size_t before = row->items.capacity; /* a growth may return to old memory */
     if (BAGI_UNLIKELY(reader->env.io.expect != NULL))
@@ -11438,7 +11392,9 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         if (BAGI_UNLIKELY(field >= fields))
             return bagi_fail_field_index(reader, field, err);
         if (count > 1 && selects && marks[field]++)
-            return bagi_fail_selected_twice(reader, field, err);
+            return bags_fail(err, BAGS_ERROR_FIELD,
+                "%s: field \"%.200s\": selected twice", bagi_tail(reader->path),
+                reader->spec.fields[field].name);
         code = bagi_select_apply(reader, select, &refs[field], &steps, err);
         if (!code)
             code = bagi_reader_check_ref(
@@ -11567,8 +11523,9 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     return code;
 }
 
-/* ---- a plain field of many datapoints ---- */
+/* ---- many datapoints ---- */
 
+/* Datapoints of a plain field have one blob each: only these make an array. */
 static bags_code bagi_check_plain(
     const bags_reader *reader, size_t field, bags_error *err) {
     if (field >= reader->spec.count)
@@ -11576,76 +11533,93 @@ static bags_code bagi_check_plain(
     if (reader->spec.types[field].sequence)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\": a sequence; only plain fields have ranges "
-            "and "
-            "columns of datapoints",
+            "and columns of datapoints",
             bagi_tail(reader->path), reader->spec.fields[field].name);
     return BAGS_OK;
 }
 
-/* Run a fetch of one field into the row's only slot. */
-static bags_code bagi_row_finish(bags_row *row, bagi_fetch *fetch,
-    uint64_t index, size_t field, size_t count, bags_error *err) {
-    bags_code code = bagi_row_slots(row, 1, err);
+/*
+ * Read selections (NULL: all fields) of the datapoints start <= i < start + count, or
+ * (not NULL) of `indices`. With `advise` refs and blobs are requested, and only the
+ * refs are waited for. Otherwise there is one selection, of a plain field, and its
+ * blobs become the items of the row's only slot.
+ */
+static bags_code bagi_read_many(const bags_reader *reader,
+    const uint64_t *indices, uint64_t start, size_t count,
+    const bags_select *selects, size_t select_count, bool advise, bags_row *row,
+    bags_error *err) {
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, advise};
+    bagi_ref *refs = NULL;
+    size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
+    /* The files of every shard that is used are looked up before the first is opened:
+     * hooks for files that are far away do that at the same time. */
+    for (size_t i = 0; reader->env.io.expect && i < count; i++) {
+        uint64_t index = indices ? indices[i] : start + i;
+        if (index >= reader->length)
+            continue;
+        size_t shard = bagi_reader_find_shard(reader, index, row);
+        if (shard != last)
+            bagi_reader_expect(reader, shard, selects, select_count);
+        last = shard;
+    }
+    bags_code code = advise ? bagi_row_fetch_refs(
+                                  reader, indices, start, count, row, true, err)
+                            : bagi_row_reserve(row, count, err);
     if (!code)
-        code = bagi_fetch_run_all(fetch, bagi_row_items(row), err);
-    if (code)
+        code = bagi_row_refs(reader, row, &refs, err);
+    for (size_t i = 0, at = 0; i < count && !code; i++, at++) {
+        uint64_t index = indices ? indices[i] : start + i;
+        if (at == step || i == 0) {
+            at = 0;
+            code = bagi_row_fetch_refs(reader, indices, index,
+                BAGI_MIN(step, count - i), row, false, err);
+            if (code)
+                return code;
+        }
+        size_t shard = bagi_reader_find_shard(reader, index, row);
+        code = bagi_refs_of(
+            reader, shard, index, bagi_row_items(row)[at], refs, err);
+        if (!code && !advise) {
+            const bag_reader *bag = NULL;
+            const bagi_ref *ref = &refs[selects->field];
+            code = bagi_reader_check_ref(
+                reader, shard, index, selects->field, ref, &bag, err);
+            if (!code)
+                code = bagi_fetch_add(&fetch, bag, ref->first, 1, i, err);
+        }
+        for (size_t k = 0; advise && k < select_count && !code; k++) {
+            bags_select whole = bags_whole(k);
+            const bags_select *select = selects ? &selects[k] : &whole;
+            const bag_reader *bag = NULL;
+            bagi_steps steps;
+            if (select->field >= reader->spec.count)
+                return bagi_fail_field_index(reader, select->field, err);
+            const bagi_ref *ref = &refs[select->field];
+            code = bagi_select_apply(reader, select, ref, &steps, err);
+            if (!code)
+                code = bagi_reader_check_ref(
+                    reader, shard, index, select->field, ref, &bag, err);
+            /* A slice with a short step is requested as one part. */
+            if (!code && steps.count && steps.step > 1 && steps.step < 8) {
+                steps.count = (steps.count - 1) * steps.step + 1;
+                steps.step = 1;
+            }
+            if (!code)
+                code = bagi_fetch_add_steps(&fetch, bag, &steps, 0, err);
+        }
+    }
+    if (!code && !advise)
+        code = bagi_row_slots(row, 1, err);
+    if (!code)
+        code = bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
+    if (code || advise)
         return code;
-    row->slots[0].field = field;
+    row->slots[0].field = selects->field;
     row->slots[0].length = count;
     row->slots[0].items = bagi_row_items(row);
-    row->index = index;
+    row->index = indices ? BAGI_ROW_MANY : start;
     row->length = 1;
     return BAGS_OK;
-}
-
-#define BAGI_REFS_STEP 4096 /* blobs of refs.bag read at once */
-
-/* Call each() with the ref of a plain field of the datapoints start .. stop of one
- * shard, in order. */
-static bags_code bagi_each_ref(const bags_reader *reader, size_t shard,
-    uint64_t start, uint64_t stop, size_t field, bags_row *row,
-    bags_code (*each)(void *user, const bag_reader *bag, uint64_t index,
-        const bagi_ref *ref, bags_error *err),
-    void *user, bags_error *err) {
-    const bag_reader *bag = NULL, *from = NULL;
-    bags_range range = {NULL, 0, 0, NULL, 0};
-    bool split = reader->parts[shard].split;
-    uint64_t base = reader->shards[shard].start;
-    bagi_ref *refs = NULL;
-    bags_code code = bagi_row_refs(reader, row, &refs, err);
-    if (!code)
-        code = bagi_reader_bag(reader, shard, field, &bag, err);
-    if (!code && !split)
-        code = bagi_reader_bag(reader, shard, reader->spec.count, &from, err);
-    for (uint64_t i = start; i < stop && !code; i++) {
-        uint64_t at = (i - start) % BAGI_REFS_STEP;
-        if (at == 0 && !split)
-            code = bag_reader_get_range(from, i - base,
-                stop - i < BAGI_REFS_STEP ? stop - base
-                                          : i - base + BAGI_REFS_STEP,
-                &row->scratch, &range, err);
-        if (!code)
-            code = bagi_refs_of(reader, shard, i,
-                bags_range_get(&range, (size_t)at), refs, err);
-        if (!code && !bagi_ref_fits(&refs[field], bag->length))
-            code = bagi_fail_ref(reader->path, &reader->spec, i, field,
-                &refs[field], bag->length, err);
-        if (!code)
-            code = each(user, bag, i, &refs[field], err);
-    }
-    return code;
-}
-
-typedef struct bagi_ranging {
-    bagi_fetch fetch;
-    uint64_t start; /* the first datapoint */
-} bagi_ranging;
-
-static bags_code bagi_range_ref(void *user, const bag_reader *bag,
-    uint64_t index, const bagi_ref *ref, bags_error *err) {
-    bagi_ranging *ranging = (bagi_ranging *)user;
-    return bagi_fetch_add(&ranging->fetch, bag, ref->first, 1,
-        (size_t)(index - ranging->start), err);
 }
 
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
@@ -11653,36 +11627,21 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     bags_error *err) {
     BAGI_NEED(reader && row, err);
     BAGI_ERR(err);
-    bagi_ranging ranging = {{&row->spans, 0, &row->data, 0, false}, start};
+    bags_select whole = bags_whole(field);
+    size_t count = 0;
     bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
     if (!code && start > stop)
         code = bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
             bagi_tail(reader->path), start, stop);
-    if (stop > reader->length)
-        stop = reader->length;
-    if (start > stop)
-        start = stop;
-    if (!code)
-        code = bagi_row_reserve(row, stop - start, err);
-    for (uint64_t i = start; reader->env.io.expect && i < stop && !code;) {
-        bags_select whole = bags_whole(field);
-        size_t shard = bagi_reader_find_shard(reader, i, row);
-        bagi_reader_expect(reader, shard, &whole, 1);
-        i = reader->shards[shard].start + reader->shards[shard].length;
-    }
-    for (uint64_t i = start, end; i < stop && !code; i = end) {
-        size_t shard = bagi_reader_find_shard(reader, i, row);
-        end = reader->shards[shard].start + reader->shards[shard].length;
-        if (end > stop)
-            end = stop;
-        code = bagi_each_ref(
-            reader, shard, i, end, field, row, bagi_range_ref, &ranging, err);
-    }
+    stop = BAGI_MIN(stop, reader->length);
+    start = BAGI_MIN(start, stop);
+    if (!code && !bagi_size(stop - start, &count))
+        code = bagi_fail_memory(err, SIZE_MAX);
     return code ? code
-                : bagi_row_finish(row, &ranging.fetch, start, field,
-                      (size_t)(stop - start), err);
+                : bagi_read_many(
+                      reader, NULL, start, count, &whole, 1, false, row, err);
 }
 
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
@@ -11690,47 +11649,13 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     bags_error *err) {
     BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
-    bagi_ref *refs = NULL;
-    bagi_row_begin(reader, row);
+    static const uint64_t none[1] = {0};
     bags_select whole = bags_whole(field);
+    bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
-    bagi_reader_expect_many(reader, indices, count, &whole, 1, row);
-    if (!code)
-        code = bagi_row_fetch_refs(reader, indices, count, row, false, err);
-    if (!code)
-        code = bagi_row_refs(reader, row, &refs, err);
-    for (size_t i = 0; i < count && !code; i++) {
-        const bag_reader *bag = NULL;
-        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
-        code = bagi_refs_of(
-            reader, shard, indices[i], bagi_row_items(row)[i], refs, err);
-        if (!code)
-            code = bagi_reader_check_ref(
-                reader, shard, indices[i], field, &refs[field], &bag, err);
-        if (!code)
-            code = bagi_fetch_add(&fetch, bag, refs[field].first, 1, i, err);
-    }
-    return code
-               ? code
-               : bagi_row_finish(row, &fetch, BAGI_ROW_MANY, field, count, err);
-}
-
-/* A slice with a short step is requested as one part. */
-static bags_code bagi_prefetch_select(const bags_reader *reader, size_t shard,
-    uint64_t index, const bags_select *select, const bagi_ref *ref,
-    bagi_fetch *fetch, bags_error *err) {
-    const bag_reader *bag = NULL;
-    bagi_steps steps;
-    bags_code code = bagi_select_apply(reader, select, ref, &steps, err);
-    if (!code)
-        code = bagi_reader_check_ref(
-            reader, shard, index, select->field, ref, &bag, err);
-    if (!code && steps.count && steps.step > 1 && steps.step < 8) {
-        steps.count = (steps.count - 1) * steps.step + 1;
-        steps.step = 1;
-    }
-    return code ? code : bagi_fetch_add_steps(fetch, bag, &steps, 0, err);
+    return code ? code
+                : bagi_read_many(reader, count ? indices : none, 0, count,
+                      &whole, 1, false, row, err);
 }
 
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
@@ -11738,84 +11663,39 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     size_t select_count, bags_row *row, bags_error *err) {
     BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
-    bagi_ref *refs = NULL;
     bagi_row_begin(reader, row);
-    bagi_reader_expect_many(reader, indices, count, selects, select_count, row);
-    bags_code code =
-        bagi_row_fetch_refs(reader, indices, count, row, true, err);
-    if (!code)
-        code = bagi_row_fetch_refs(reader, indices, count, row, false, err);
-    if (!code)
-        code = bagi_row_refs(reader, row, &refs, err);
-    if (!selects)
-        select_count = reader->spec.count;
-    for (size_t i = 0; i < count && !code; i++) {
-        size_t shard = bagi_reader_find_shard(reader, indices[i], row);
-        code = bagi_refs_of(
-            reader, shard, indices[i], bagi_row_items(row)[i], refs, err);
-        for (size_t k = 0; k < select_count && !code; k++) {
-            bags_select whole = {k, false, 0, 0, 0};
-            const bags_select *select = selects ? &selects[k] : &whole;
-            code = select->field < reader->spec.count
-                       ? bagi_prefetch_select(reader, shard, indices[i], select,
-                             &refs[select->field], &fetch, err)
-                       : bagi_fail_field_index(reader, select->field, err);
-        }
-    }
-    return code ? code : bagi_fetch_run_all(&fetch, NULL, err);
+    return bagi_read_many(reader, indices, 0, count, selects,
+        selects ? select_count : reader->spec.count, true, row, err);
 }
 
 /* ---- columns ---- */
 
-/* Check that blob n of the field belongs to datapoint n of the shard. */
-static bags_code bagi_column_ref(void *user, const bag_reader *bag,
-    uint64_t index, const bagi_ref *ref, bags_error *err) {
-    const bags_shard *shard = (const bags_shard *)user;
-    if (ref->first == index - shard->start)
-        return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
-        " has blob %" PRIu64 "); use bags_reader_get_range",
-        bagi_tail(bag->file[BAGI_BLOBS].path), index, ref->first);
-}
-
-/* The size of every blob of a range; 0 if they differ. */
-static uint64_t bagi_range_item_size(const bags_range *range) {
-    uint64_t last = range->start, first = 0;
-    bool same = true;
-    for (size_t i = 0; i < range->length; i++) {
-        uint64_t end = bagi_load_u64(range->ends + 8 * i);
-        if (i == 0)
-            first = end - last;
-        same &= end - last == first;
-        last = end;
+/* Check that blob n of a plain field, whose Bag this is, belongs to datapoint n of the
+ * shard. */
+static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
+    size_t field, const bag_reader *bag, bags_row *row, bags_error *err) {
+    uint64_t start = reader->shards[shard].start;
+    uint64_t stop = start + reader->shards[shard].length;
+    bagi_ref *refs = NULL;
+    bags_code code = bagi_row_refs(reader, row, &refs, err);
+    for (uint64_t i = start; i < stop && !code; i++) {
+        size_t at = (size_t)(i - start) % BAGI_REFS_STEP;
+        if (at == 0)
+            code = bagi_row_fetch_refs(reader, NULL, i,
+                (size_t)BAGI_MIN(stop - i, BAGI_REFS_STEP), row, false, err);
+        if (!code)
+            code = bagi_refs_at(
+                reader, shard, i, bagi_row_items(row)[at], refs, err);
+        if (!code && !bagi_ref_fits(&refs[field], bag->length))
+            code = bagi_fail_ref(reader->path, &reader->spec, i, field,
+                &refs[field], bag->length, err);
+        if (!code && refs[field].first != i - start)
+            code = bags_fail(err, BAGS_ERROR_RANGE,
+                "%s: blobs are not in the order of the datapoints (datapoint "
+                "%" PRIu64 " has blob %" PRIu64 "); use bags_reader_get_range",
+                bagi_tail(bag->file[BAGI_BLOBS].path), i, refs[field].first);
     }
-    return same ? first : 0;
-}
-
-/* The ends of a range that starts at offset 0 as native integers, with a leading 0:
- * those of the map, if they are that. */
-static bags_code bagi_column_offsets(const bag_reader *bag,
-    const bags_range *range, bags_row *row, const uint64_t **out,
-    bags_error *err) {
-    const unsigned char *table = bag->mapped.table;
-    if (table && bags_little_endian() && (uintptr_t)table % 8 == 0) {
-        *out = (const uint64_t *)(const void *)table;
-        return BAGS_OK;
-    }
-    if (range->length > SIZE_MAX / 16)
-        return bagi_fail_memory(err, SIZE_MAX);
-    bags_code code =
-        bags_buffer_reserve(&row->items, 8 * range->length + 8, err);
-    if (code)
-        return code;
-    uint64_t *offsets = (uint64_t *)(void *)row->items.data;
-    offsets[0] = 0;
-    for (size_t i = 0; i < range->length; i++)
-        offsets[i + 1] = bagi_load_u64(range->ends + 8 * i);
-    *out = offsets;
-    return BAGS_OK;
+    return code;
 }
 
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
@@ -11826,6 +11706,8 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     const bag_reader *bag = NULL;
     bags_range range;
     bags_column column;
+    uint64_t last = 0;
+    bool same = true; /* all blobs have one size */
     memset(&column, 0, sizeof column);
     bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
@@ -11835,8 +11717,8 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
             bagi_tail(reader->path), shard, (uint64_t)reader->count);
     if (code)
         return code;
-    bags_shard *at = &reader->shards[shard];
-    if (at->length == 0) {
+    column.length = reader->shards[shard].length;
+    if (column.length == 0) {
         column.offsets = none;
         *out = column;
         return BAGS_OK;
@@ -11847,24 +11729,47 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     /* Once checked, this is remembered for all threads. */
     void **ordered = &((bag_reader *)(uintptr_t)bag)->ordered;
     if (!BAGI_ATOMIC || !BAGI_LOAD(ordered))
-        code = bagi_each_ref(reader, (size_t)shard, at->start,
-            at->start + at->length, field, row, bagi_column_ref, at, err);
+        code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
     if (!code && BAGI_ATOMIC)
         BAGI_STORE(ordered, (void *)(uintptr_t)bag);
     if (!code)
-        code =
-            bag_reader_get_range(bag, 0, at->length, &row->data, &range, err);
+        code = bag_reader_get_range(
+            bag, 0, column.length, &row->data, &range, err);
     if (code)
         return code;
     column.data = range.data;
-    column.length = at->length;
     column.size = range.size;
-    column.item_size = bagi_range_item_size(&range);
-    if (!column.item_size)
-        code = bagi_column_offsets(bag, &range, row, &column.offsets, err);
-    if (!code)
+    for (size_t i = 0; i < range.length; i++) {
+        uint64_t end = bagi_load_u64(range.ends + 8 * i);
+        if (i == 0)
+            column.item_size = end;
+        same &= end - last == column.item_size;
+        last = end;
+    }
+    if (!same)
+        column.item_size = 0;
+    if (column.item_size) {
         *out = column;
-    return code;
+        return BAGS_OK;
+    }
+    /* The table of a map, if it is an array of native integers; or a copy. */
+    const unsigned char *table = bag->mapped.table;
+    if (table && bags_little_endian() && (uintptr_t)table % 8 == 0) {
+        column.offsets = (const uint64_t *)(const void *)table;
+    } else {
+        code = range.length > SIZE_MAX / 16 ? bagi_fail_memory(err, SIZE_MAX)
+                                            : bags_buffer_reserve(&row->items,
+                                                  8 * range.length + 8, err);
+        if (code)
+            return code;
+        uint64_t *offsets = (uint64_t *)(void *)row->items.data;
+        offsets[0] = 0;
+        for (size_t i = 0; i < range.length; i++)
+            offsets[i + 1] = bagi_load_u64(range.ends + 8 * i);
+        column.offsets = offsets;
+    }
+    *out = column;
+    return BAGS_OK;
 }
 
 /* ---- values ---- */
@@ -11884,9 +11789,17 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     const bags_field *field = &reader->spec.fields[from->field];
     bool sequence = reader->spec.types[from->field].sequence;
     bags_buffer own = {NULL, 0, bagi_values_resize, row};
+    /* The values of an earlier use of the row are not needed any more. If they needed
+     * several blocks, the next ones get one of that size. */
+    if (!scratch && row->stale && row->values && row->values->older) {
+        size_t total = bagi_values_free(row);
+        (void)bagi_values_grow(row, total); /* otherwise it starts small */
+    } else if (!scratch && row->stale && row->values) {
+        row->values->used = 0;
+        row->values->last = NULL;
+    }
     if (!scratch) {
-        if (row->stale)
-            bagi_values_reset(row);
+        row->stale = false;
         scratch = &own;
     }
     bagi_buffer_adopt(scratch, &reader->env.memory);
@@ -11907,8 +11820,18 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
 #ifndef BAGS_NO_VERIFY
 /* ========================================================================
  * >>verify
- * One pass over every Bag, which continues after a fault. Memory does not grow with
- * the files.
+ * This section owns one run of bags_verify, its only entry. A shard is opened with
+ * the functions of >>shards that a reader opens it with, but their sink goes on after
+ * a fault; then one cursor goes over each Bag, so that memory does not grow with the
+ * files.
+ *
+ *     bags_verify -> bagi_verify_shard -> bagi_verify_unit -> bagi_verify_bag
+ *         -> bagi_verify_range -> bagi_verify_row (refs), bagi_verify_value
+ *
+ * Work is shared in units: of a shard, unit 0 is the shard itself, 1 .. count are its
+ * fields, count + 1 is refs. All of them return BAGS_OK after a fault that was
+ * reported; another code, which is out of memory, ends the work. A fault is written
+ * to v->why first; it is about the Bag v->name, or if that is NULL about v->path.
  * ====================================================================== */
 
 #define BAGI_VERIFY_FAULTS 1000 /* passed to `each` by default */
@@ -11920,12 +11843,28 @@ typedef struct bagi_verifying {
     bags_verify_options options;
     bags_verify_report report;
     bagi_common common;
-    const char *path;    /* of the shard, or the standalone Bag */
     bags_code code;      /* of the first fault, */
     bags_error *err;     /* which is written there */
     bags_error why;      /* the fault that is being reported */
     bags_buffer scratch; /* for codecs */
-    bool checksums;      /* a finished shard has checksums: all must */
+    bool any_checksums;  /* a finished shard has checksums: all must */
+    /* The shard, or standalone Bag: */
+    const char *path;
+    const bagi_dir *dir;
+    const bagi_spec *spec; /* NULL: unknown */
+    uint64_t place;        /* among the dataset's shards */
+    bool checksums;        /* a Bag has checksums: all must */
+    bagi_ref *row;         /* the refs of a datapoint */
+    uint64_t *lengths;     /* blobs of every field */
+    /* The Bag: */
+    bagi_how how;
+    const char *name; /* of the field, or "refs" */
+    size_t field;     /* the number of the field */
+    bag_reader *refs; /* NULL: there is none */
+    bool parse;       /* the blobs are rows of refs */
+    bool decode;
+    bagi_cursor
+        owners; /* over refs, from the first blob that does not decode */
 } bagi_verifying;
 
 /* For bagi_sink. Only a lack of memory ends the work, unless it is that of a codec:
@@ -11950,183 +11889,102 @@ static bags_code bagi_verify_report(bagi_sink *sink, const bagi_fault *fault) {
 }
 
 static bags_code bagi_verify_fault(bagi_verifying *v, bags_code code,
-    const char *field, bags_fault_kind kind, uint64_t index, uint64_t item,
-    uint64_t offset) {
-    bagi_fault fault = {code, field, (int)kind, index, item, offset};
+    bags_fault_kind kind, uint64_t index, uint64_t item, uint64_t offset) {
+    bagi_fault fault = {code, v->name, (int)kind, index, item, offset};
     return bagi_verify_report(&v->sink, &fault);
 }
 
-/* A shard that is being checked. Its work is divided into units: 0 the shard itself,
- * then each field, then refs. */
-typedef struct bagi_verify_shard {
-    bagi_verifying *v;
-    const bagi_dir *dir;
-    const bagi_spec *spec; /* NULL: unknown */
-    bagi_how how;          /* of its Bags, without a name */
-    uint64_t place;        /* among the dataset's shards */
-    bool checksums;        /* a Bag has checksums: all must */
-} bagi_verify_shard;
+/* Report a failure that concerns a file as a unit; BAGS_OK is none. */
+static bags_code bagi_verify_file(bagi_verifying *v, bags_code code) {
+    return code ? bagi_report_file(&v->sink, v->name, code) : BAGS_OK;
+}
 
 /* Units of one shard belong to different parts of the work, and so do those of one
  * field. */
-static bool bagi_verify_mine(const bagi_verify_shard *s, uint64_t unit) {
-    uint64_t parts = s->v->options.parts;
-    return (s->place % parts + unit % parts) % parts == s->v->options.part;
-}
-
-/* ---- rows of refs, and the datapoints of blobs ---- */
-
-/* The blobs of refs.bag, one after the other. */
-typedef struct bagi_rows {
-    const bagi_spec *spec;
-    bagi_cursor cursor;
-    bagi_ref *refs;    /* of the current row */
-    uint64_t *lengths; /* blobs of every field */
-} bagi_rows;
-
-static bags_code bagi_rows_open(bagi_rows *rows, const bagi_spec *spec,
-    const bag_reader *refs, bags_error *err) {
-    const bags_allocator *memory = &refs->env->memory;
-    memset(rows, 0, sizeof *rows);
-    rows->spec = spec;
-    rows->refs =
-        (bagi_ref *)bagi_alloc(memory, spec->count * sizeof *rows->refs, err);
-    rows->lengths = (uint64_t *)bagi_alloc(
-        memory, spec->count * sizeof *rows->lengths, err);
-    bagi_cursor_open(&rows->cursor, refs, 0, refs->length);
-    return rows->refs && rows->lengths ? BAGS_OK : BAGS_ERROR_MEMORY;
-}
-
-static void bagi_rows_close(bagi_rows *rows) {
-    if (!rows->cursor.bag)
-        return;
-    const bags_allocator *memory = &rows->cursor.bag->env->memory;
-    size_t count = rows->spec->count;
-    bagi_free(memory, rows->refs, count * sizeof *rows->refs);
-    bagi_free(memory, rows->lengths, count * sizeof *rows->lengths);
-    bagi_cursor_close(&rows->cursor);
-}
-
-/* Parse the row that a cursor is at. One that is too long is read as far as shows
- * that. */
-static bags_code bagi_rows_parse(bagi_rows *rows, bagi_cursor *cursor,
-    bags_view *row, bool *valid, bags_error *err) {
-    const bagi_spec *spec = rows->spec;
-    uint64_t size = cursor->stop - cursor->start;
-    uint64_t most = 6 + 23 * (uint64_t)spec->count;
-    row->size = (size_t)(size < most ? size : most);
-    bags_code code =
-        bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
-    *valid =
-        !code && bagi_refs_parse(*row, spec->types, spec->count, rows->refs);
-    return code;
-}
-
-/* Find the datapoint and item that a blob of a field belongs to. Blobs must be
- * looked up in order, so that all of them cost one pass over refs.bag. False if no
- * datapoint in the order of the blobs refers to it, or (err) reading failed. */
-static bool bagi_rows_owner(bagi_rows *rows, size_t field, uint64_t length,
-    uint64_t blob, uint64_t *datapoint, uint64_t *item, bags_error *err) {
-    bagi_cursor *cursor = &rows->cursor;
-    bagi_ref *ref = &rows->refs[field];
-    while (ref->count == 0 || ref->first > blob ||
-           blob - ref->first >= ref->count) {
-        bags_view row;
-        bool valid = false;
-        if ((ref->count && ref->first > blob) || cursor->next >= cursor->last ||
-            bagi_cursor_next(cursor, err))
-            return false;
-        if (!cursor->usable ||
-            bagi_rows_parse(rows, cursor, &row, &valid, err) || !valid ||
-            !bagi_ref_fits(ref, length))
-            ref->count = 0;
-    }
-    *datapoint = cursor->index;
-    *item = blob - ref->first;
-    return true;
+static bool bagi_verify_mine(const bagi_verifying *v, uint64_t unit) {
+    uint64_t parts = v->options.parts;
+    return (v->place % parts + unit % parts) % parts == v->options.part;
 }
 
 /* ---- a Bag ---- */
 
-/* What is done with the blobs of a Bag besides comparing them. */
-typedef struct bagi_verify_blobs {
-    const bagi_verify_shard *s;
-    bagi_how how;
-    size_t field;   /* spec->count: refs */
-    bagi_rows rows; /* of refs: to check them; of a field: to name datapoints */
-    bool parse, decode;
-    bag_reader *refs; /* NULL: there is none */
-} bagi_verify_blobs;
+/* Parse the row of refs.bag that a cursor is at. One that is too long is read as far
+ * as shows that. */
+static bags_code bagi_verify_parse(bagi_verifying *v, bagi_cursor *cursor,
+    bags_view *row, bool *valid, bags_error *err) {
+    uint64_t most = 6 + 23 * (uint64_t)v->spec->count;
+    row->size = (size_t)BAGI_MIN(cursor->stop - cursor->start, most);
+    bags_code code =
+        bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
+    *valid =
+        !code && bagi_refs_parse(*row, v->spec->types, v->spec->count, v->row);
+    return code;
+}
 
-/* Check that the blobs of a row exist. */
-static bags_code bagi_verify_row(
-    bagi_verify_blobs *blobs, bagi_cursor *cursor) {
-    bagi_verifying *v = blobs->s->v;
-    bagi_rows *rows = &blobs->rows;
-    const bagi_spec *spec = rows->spec;
+/* Check a row of refs, and that its blobs exist. */
+static bags_code bagi_verify_row(bagi_verifying *v, bagi_cursor *cursor) {
+    const bagi_spec *spec = v->spec;
     bags_view row = {NULL, 0};
     bool valid = false;
-    bags_code code = bagi_rows_parse(rows, cursor, &row, &valid, &v->why);
+    bags_code code = bagi_verify_parse(v, cursor, &row, &valid, &v->why);
     if (code)
-        return bagi_verify_fault(
-            v, code, "refs", BAGS_FAULT_FILE, 0, 0, cursor->start);
+        return bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, cursor->start);
     if (!valid) {
         code = bagi_fail_row(v->path, spec, cursor->index, row, &v->why);
-        return bagi_verify_fault(v, code, "refs", BAGS_FAULT_DATAPOINT,
-            cursor->index, 0, cursor->start);
+        return bagi_verify_fault(
+            v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
     }
     for (size_t i = 0; i < spec->count && !code; i++) {
-        const bagi_ref *ref = &rows->refs[i];
-        if (rows->lengths[i] == BAGI_UNKNOWN ||
-            bagi_ref_fits(ref, rows->lengths[i]))
+        if (v->lengths[i] == BAGI_UNKNOWN ||
+            bagi_ref_fits(&v->row[i], v->lengths[i]))
             continue;
-        code = bagi_fail_ref(
-            v->path, spec, cursor->index, i, ref, rows->lengths[i], &v->why);
-        code = bagi_verify_fault(v, code, "refs", BAGS_FAULT_DATAPOINT,
-            cursor->index, 0, cursor->start);
+        code = bagi_fail_ref(v->path, spec, cursor->index, i, &v->row[i],
+            v->lengths[i], &v->why);
+        code = bagi_verify_fault(
+            v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
     }
     return code;
 }
 
-/* Report a blob that does not decode, by its datapoint if that is known; v->why has
- * the codec's message. */
-static bags_code bagi_verify_undecodable(
-    bagi_verify_blobs *blobs, const bagi_cursor *cursor, bags_code code) {
-    bagi_verifying *v = blobs->s->v;
-    const bagi_spec *spec = blobs->s->spec;
-    const char *name = spec->fields[blobs->field].name;
-    const char *path = bagi_tail(cursor->bag->file[BAGI_BLOBS].path);
-    uint64_t index = cursor->index, item = 0;
-    bool known = blobs->how.where == BAGI_SPLIT;
-    bags_error why;
-    why.code = BAGS_OK;
-    if (blobs->refs && !blobs->rows.cursor.bag)
-        bagi_rows_open(&blobs->rows, spec, blobs->refs, &why);
-    if (blobs->refs && !why.code)
-        known = bagi_rows_owner(&blobs->rows, blobs->field, cursor->bag->length,
-            cursor->index, &index, &item, &why);
-    if (why.code == BAGS_ERROR_MEMORY) {
-        v->why = why;
-        return BAGS_ERROR_MEMORY;
+/* Find the datapoint and item that a blob of the field belongs to. Blobs are looked up
+ * in order, so that all of them cost one pass over refs.bag. False if no datapoint in
+ * the order of the blobs refers to it, or (err) reading failed. */
+static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
+    uint64_t *datapoint, uint64_t *item, bags_error *err) {
+    bagi_cursor *cursor = &v->owners;
+    bagi_ref *ref = &v->row[v->field];
+    if (!v->refs)
+        return false;
+    if (!cursor->bag) {
+        bagi_cursor_open(cursor, v->refs, 0, v->refs->length);
+        ref->count = 0;
     }
-    if (known && spec->types[blobs->field].sequence)
-        bagi_prefix(&v->why, code,
-            "%s: datapoint %" PRIu64 ": item %" PRIu64 ": ", path, index, item);
-    else
-        bagi_prefix(&v->why, code, "%s: %s %" PRIu64 ": ", path,
-            known ? "datapoint" : "blob", index);
-    return bagi_verify_fault(v, code, name,
-        known ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB, index, item,
-        cursor->start);
+    while (ref->count == 0 || ref->first > blobs->index ||
+           blobs->index - ref->first >= ref->count) {
+        bags_view row;
+        bool valid = false;
+        if ((ref->count && ref->first > blobs->index) ||
+            cursor->next >= cursor->last || bagi_cursor_next(cursor, err))
+            return false;
+        if (!cursor->usable ||
+            bagi_verify_parse(v, cursor, &row, &valid, err) || !valid ||
+            !bagi_ref_fits(ref, blobs->bag->length))
+            ref->count = 0;
+    }
+    *datapoint = cursor->index;
+    *item = blobs->index - ref->first;
+    return true;
 }
 
-/* Decode the current blob. One that is too large for memory is that blob's fault. */
-static bags_code bagi_verify_value(
-    bagi_verify_blobs *blobs, bagi_cursor *cursor) {
-    bagi_verifying *v = blobs->s->v;
-    const bags_field *field = &blobs->s->spec->fields[blobs->field];
+/* Decode the current blob. One that is too large for memory is that blob's fault. A
+ * fault names the datapoint, if that is known. */
+static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
+    const bags_field *field = &v->spec->fields[v->field];
+    const char *path = bagi_tail(cursor->bag->file[BAGI_BLOBS].path);
+    uint64_t index = cursor->index, item = 0;
     bags_view blob = {NULL, 0};
     bags_value value;
+    bags_error why;
     bags_code code = BAGS_OK;
     if (!bagi_size(cursor->stop - cursor->start, &blob.size))
         code = bags_fail(
@@ -12137,40 +11995,26 @@ static bags_code bagi_verify_value(
     if (code && blob.size <= BAGI_CURSOR_BYTES)
         return code;
     if (!code)
-        code = bagi_coder_decode(&blobs->s->spec->coders[blobs->field],
-            field->type, blob, &v->scratch, &value, &v->why);
-    return code ? bagi_verify_undecodable(blobs, cursor, code) : BAGS_OK;
-}
-
-/* Check the current blob. */
-static bags_code bagi_verify_blob(
-    bagi_verify_blobs *blobs, bagi_cursor *cursor, bool crcs) {
-    bagi_verifying *v = blobs->s->v;
-    const bag_reader *bag = cursor->bag;
-    const char *field = *blobs->how.name ? blobs->how.name : NULL;
-    uint32_t computed = 0, stored = 0;
-    bags_code code = BAGS_OK;
-    if (!cursor->valid) {
-        code = bagi_bag_fail_bounds(
-            bag, cursor->index, cursor->start, cursor->stop, &v->why);
-        code = bagi_verify_fault(v, code, field, BAGS_FAULT_BLOB, cursor->index,
-            0, bag->table + 8 * cursor->index);
+        code = bagi_coder_decode(&v->spec->coders[v->field], field->type, blob,
+            &v->scratch, &value, &v->why);
+    if (!code)
+        return BAGS_OK;
+    why.code = BAGS_OK;
+    bool known = v->how.where == BAGI_SPLIT ||
+                 bagi_verify_owner(v, cursor, &index, &item, &why);
+    if (why.code == BAGS_ERROR_MEMORY) {
+        v->why = why;
+        return BAGS_ERROR_MEMORY;
     }
-    if (!code && crcs)
-        code = bagi_cursor_stored(cursor, &stored, &v->why);
-    if (!code && crcs && cursor->usable)
-        code = bagi_cursor_crc(cursor, &computed, &v->why);
-    if (code)
-        return code;
-    if (crcs && cursor->usable && stored != computed) {
-        code = bagi_crcs_fail(bag, cursor->index, computed, stored, &v->why);
-        return bagi_verify_fault(
-            v, code, field, BAGS_FAULT_BLOB, cursor->index, 0, cursor->start);
-    }
-    if (cursor->usable && blobs->parse)
-        return bagi_verify_row(blobs, cursor);
-    return cursor->usable && blobs->decode ? bagi_verify_value(blobs, cursor)
-                                           : BAGS_OK;
+    if (known && v->spec->types[v->field].sequence)
+        bagi_prefix(&v->why, code,
+            "%s: datapoint %" PRIu64 ": item %" PRIu64 ": ", path, index, item);
+    else
+        bagi_prefix(&v->why, code, "%s: %s %" PRIu64 ": ", path,
+            known ? "datapoint" : "blob", index);
+    return bagi_verify_fault(v, code,
+        known ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB, index, item,
+        cursor->start);
 }
 
 static void bagi_verify_progress(bagi_verifying *v, uint64_t bytes) {
@@ -12179,58 +12023,65 @@ static void bagi_verify_progress(bagi_verifying *v, uint64_t bytes) {
         v->options.progress(v->options.user, bytes);
 }
 
-/* Compare a running CRC with that of the trailer. */
-static bags_code bagi_verify_crc(const bagi_verify_blobs *blobs,
-    const char *path, const char *what, uint32_t computed, uint32_t stored) {
-    bagi_verifying *v = blobs->s->v;
-    const char *field = *blobs->how.name ? blobs->how.name : NULL;
-    if (computed == stored)
-        return BAGS_OK;
-    bags_code code = bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-        "%s: %s: checksum mismatch (computed %08" PRIx32 ", stored %08" PRIx32
-        ")",
-        bagi_tail(path), what, computed, stored);
-    return bagi_verify_fault(v, code, field, BAGS_FAULT_FILE, 0, 0, 0);
-}
-
-/* Check the blobs start .. stop of a Bag; of all of them, the trailer too. */
-static bags_code bagi_verify_range(bagi_verify_blobs *blobs,
-    const bag_reader *bag, uint64_t start, uint64_t stop, bool crcs) {
-    bagi_verifying *v = blobs->s->v;
-    const char *field = *blobs->how.name ? blobs->how.name : NULL;
+/* Check the blobs start .. stop of a Bag; with crcs, which is for all of them, their
+ * checksums too. */
+static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
+    uint64_t start, uint64_t stop, bool crcs) {
     bagi_cursor cursor;
     uint64_t seen = 0;
-    bags_code code = BAGS_OK, ended = BAGS_OK;
+    bool ended = false; /* the rest of this Bag cannot be read */
+    bags_code code = BAGS_OK;
     bagi_cursor_open(&cursor, bag, start, stop);
     while (!code && !ended && cursor.next < cursor.last) {
-        ended = bagi_cursor_next(&cursor, &v->why);
-        if (ended) /* the rest of this Bag cannot be read */
-            code = bagi_verify_fault(v, ended, field, BAGS_FAULT_FILE, 0, 0,
-                bag->table + 8 * cursor.next);
-        else
-            code = bagi_verify_blob(blobs, &cursor, crcs);
-        if (code) {
-            ended = code;
+        uint64_t offset = bag->table + 8 * cursor.next;
+        uint32_t computed = 0, stored = 0;
+        code = bagi_cursor_next(&cursor, &v->why);
+        if (!code && !cursor.valid) {
+            code = bagi_bag_fail_bounds(
+                bag, cursor.index, cursor.start, cursor.stop, &v->why);
             code = bagi_verify_fault(
-                v, code, field, BAGS_FAULT_FILE, 0, 0, cursor.start);
+                v, code, BAGS_FAULT_BLOB, cursor.index, 0, offset);
+        } else if (!code) {
+            offset = cursor.start;
+        }
+        if (!code && crcs)
+            code = bagi_cursor_stored(&cursor, &stored, &v->why);
+        if (!code && crcs && cursor.usable)
+            code = bagi_cursor_crc(&cursor, &computed, &v->why);
+        if (!code && cursor.usable && stored != computed) {
+            code = bagi_crcs_fail(bag, cursor.index, computed, stored, &v->why);
+            code = bagi_verify_fault(
+                v, code, BAGS_FAULT_BLOB, cursor.index, 0, offset);
+        } else if (!code && cursor.usable && v->parse) {
+            code = bagi_verify_row(v, &cursor);
+        } else if (!code && cursor.usable && v->decode) {
+            code = bagi_verify_value(v, &cursor);
+        }
+        if (code) {
+            ended = true;
+            code = bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, offset);
         }
         if (cursor.read - seen >= BAGI_VERIFY_PROGRESS) {
             bagi_verify_progress(v, cursor.read - seen);
             seen = cursor.read;
         }
     }
-    if (!code && cursor.overlap) {
-        code = bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-            "%s: overlapping blobs; not all were checked",
-            bagi_tail(bag->file[BAGI_BLOBS].path));
-        code = bagi_verify_fault(v, code, field, BAGS_FAULT_FILE, 0, 0, 0);
-    }
-    if (!code && !ended && crcs) {
-        code = bagi_verify_crc(blobs, bag->file[BAGI_BLOBS].path, "table",
-            cursor.table_crc, bag->trailer.table);
-        if (!code)
-            code = bagi_verify_crc(blobs, bag->file[BAGI_CRCS].path,
-                "checksums", cursor.crcs_crc, bag->trailer.crcs);
+    if (!code && cursor.overlap)
+        code = bagi_verify_file(
+            v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+                   "%s: overlapping blobs; not all were checked",
+                   bagi_tail(bag->file[BAGI_BLOBS].path)));
+    /* The running CRCs of the table and of the CRCs are those of the trailer. */
+    for (int i = 0; i < 2 && crcs && !ended && !code; i++) {
+        uint32_t computed = i ? cursor.crcs_crc : cursor.table_crc;
+        uint32_t stored = i ? bag->trailer.crcs : bag->trailer.table;
+        if (computed != stored)
+            code = bagi_verify_file(
+                v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+                       "%s: %s: checksum mismatch (computed %08" PRIx32
+                       ", stored %08" PRIx32 ")",
+                       bagi_tail(bag->file[i ? BAGI_CRCS : BAGI_BLOBS].path),
+                       i ? "checksums" : "table", computed, stored));
     }
     bagi_verify_progress(v, cursor.read - seen);
     bagi_cursor_close(&cursor);
@@ -12240,168 +12091,114 @@ static bags_code bagi_verify_range(bagi_verify_blobs *blobs,
 /* Check a Bag that is open, and its checksums. One whose checksums are those of a Bag
  * with more blobs or fewer has its table in the wrong place: nothing in it means
  * anything. */
-static bags_code bagi_verify_bag(bagi_verify_blobs *blobs, bag_reader *bag) {
-    bagi_verifying *v = blobs->s->v;
-    const char *name = blobs->how.name;
-    const char *field = *name ? name : NULL;
+static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
     bool exists = false, crcs = false;
     uint64_t length = bag->length;
     v->report.files += 1 + bag->split;
     if (v->options.quick) {
-        bags_code code =
-            bagi_verify_range(blobs, bag, 0, length ? 1 : 0, false);
+        bags_code code = bagi_verify_range(v, bag, 0, length ? 1 : 0, false);
         return code || length < 2
                    ? code
-                   : bagi_verify_range(blobs, bag, length - 1, length, false);
+                   : bagi_verify_range(v, bag, length - 1, length, false);
     }
     bags_code code =
-        bagi_dir_has(blobs->s->dir, name, ".crc", &exists, &v->why);
+        bagi_dir_has(v->dir, v->how.name, ".crc", &exists, &v->why);
     v->report.bags++;
     v->report.checksums += exists;
     v->report.files += exists;
-    if (!code && (exists || blobs->s->checksums)) {
-        code = bagi_crcs_open(bag, blobs->s->dir, &blobs->how, &v->why);
+    if (!code && (exists || v->checksums)) {
+        code = bagi_crcs_open(bag, v->dir, &v->how, &v->why);
         crcs = !code;
     }
-    if (code) {
-        code = bagi_verify_fault(v, code, field, BAGS_FAULT_FILE, 0, 0, 0);
-        if (code || (bag->trailer.size &&
-                        (bag->trailer.length != length ||
-                            bag->trailer.size != bag->file[BAGI_BLOBS].size)))
-            return code;
-    }
-    return bagi_verify_range(blobs, bag, 0, length, crcs);
+    /* A trailer that was read, of another Bag. */
+    bool other = bag->trailer.size &&
+                 (bag->trailer.length != length ||
+                     bag->trailer.size != bag->file[BAGI_BLOBS].size);
+    bool failed = code != BAGS_OK;
+    code = bagi_verify_file(v, code);
+    return code || (failed && other)
+               ? code
+               : bagi_verify_range(v, bag, 0, length, crcs);
 }
 
-/* ---- the units of a shard ---- */
+/* ---- a shard ---- */
 
-/* Open refs.bag to name datapoints, and to know whether 0 bytes are an empty Bag.
- * That it cannot be opened is reported by its own unit. */
-static bags_code bagi_verify_open_refs(
-    const bagi_verify_shard *s, bag_reader **refs) {
-    bagi_how how = s->how;
-    how.name = "refs";
-    how.allow_empty = true;
-    bags_code code = s->how.where == BAGI_SPLIT
-                         ? BAGS_OK
-                         : bagi_bag_new(s->dir, &how, NULL, refs, &s->v->why);
-    return code == BAGS_ERROR_MEMORY
-               ? bagi_verify_fault(s->v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0)
-               : BAGS_OK;
-}
-
-/* True if the values of a field can be decoded. A missing codec is not a
- * fault of the files; that it refuses the type's arguments is one. */
-static bags_code bagi_verify_can_decode(
-    bagi_verify_blobs *blobs, const bag_reader *bag) {
-    bagi_verifying *v = blobs->s->v;
-    const bagi_coder *coder = &blobs->s->spec->coders[blobs->field];
-    if (!v->options.decode || v->options.quick)
-        return BAGS_OK;
-    blobs->decode = coder->ready && coder->codec->decode;
-    if (!blobs->decode)
-        v->report.undecoded += bag->length;
-    if (blobs->decode || !coder->codec || coder->ready)
-        return BAGS_OK;
-    v->report.undecoded -= bag->length;
-    bags_code code = bagi_coder_fail(
-        coder, blobs->s->spec->fields[blobs->field].type, &v->why);
-    bagi_prefix(&v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
-    return bagi_verify_fault(
-        v, code, blobs->how.name, BAGS_FAULT_FILE, 0, 0, 0);
-}
-
-static bags_code bagi_verify_field(const bagi_verify_shard *s, size_t field) {
-    bagi_verifying *v = s->v;
-    bagi_verify_blobs blobs;
+/* Check the Bag of a field or, for field spec->count, refs.bag and that the shard has
+ * the datapoints that it should; if split, that the fields have the same length. */
+BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
+    const bagi_spec *spec = v->spec;
+    bool is_refs = !spec || field == spec->count;
+    bool split = v->how.where == BAGI_SPLIT;
+    uint64_t length = 0, faults = v->report.faults;
     bag_reader *bag = NULL;
-    memset(&blobs, 0, sizeof blobs);
-    blobs.s = s;
-    blobs.how = s->how;
-    blobs.how.name = s->spec->fields[field].name;
-    blobs.field = field;
-    bags_code code = bagi_verify_open_refs(s, &blobs.refs);
-    blobs.how.allow_empty =
-        blobs.refs && (blobs.refs->v2 || blobs.refs->length == 0);
-    if (!code) {
-        code = bagi_bag_new(s->dir, &blobs.how, NULL, &bag, &v->why);
-        if (code)
-            code = bagi_verify_fault(
-                v, code, blobs.how.name, BAGS_FAULT_FILE, 0, 0, 0);
-    }
-    if (bag) {
-        v->report.blobs += bag->length;
-        code = bagi_verify_can_decode(&blobs, bag);
-        if (!code)
-            code = bagi_verify_bag(&blobs, bag);
-    }
-    bagi_rows_close(&blobs.rows);
-    bagi_bag_free(s->dir->env, bag);
-    bagi_bag_free(s->dir->env, blobs.refs);
-    return code;
-}
-
-/* Check refs.bag, or of a split shard that all fields have the same length. */
-static bags_code bagi_verify_refs(const bagi_verify_shard *s) {
-    bagi_verifying *v = s->v;
-    bagi_verify_blobs blobs;
-    bag_reader *refs = NULL;
-    bool split = s->how.where == BAGI_SPLIT;
-    uint64_t length = 0, before = v->report.faults;
-    memset(&blobs, 0, sizeof blobs);
-    blobs.s = s;
-    blobs.how = s->how;
-    blobs.how.name = "refs";
-    blobs.how.allow_empty = true;
     bags_code code = BAGS_OK;
-    if (!split) {
-        code = bagi_bag_new(s->dir, &blobs.how, NULL, &refs, &v->why);
-        if (code)
-            return bagi_verify_fault(v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0);
+    v->refs = NULL;
+    v->field = field;
+    v->name = v->how.name = "refs";
+    v->parse = v->decode = false;
+    v->how.allow_empty = true;
+    if (!split) /* that it cannot be opened is reported by its own unit */
+        code = bagi_bag_new(v->dir, &v->how, NULL, &v->refs, &v->why);
+    if (code && (is_refs || code == BAGS_ERROR_MEMORY))
+        return bagi_verify_file(v, code);
+    /* 0 bytes are an empty Bag only next to those of granular 0.20 and 0.21. */
+    v->how.allow_empty = v->refs && (v->refs->v2 || v->refs->length == 0);
+    if (is_refs) {
+        bag = v->refs;
+        v->parse = bag && spec;
+        if (spec) /* memory: other faults are in the report */
+            code = bagi_verify_file(
+                v, bagi_shard_measure(v->dir, spec, &v->how, bag,
+                       v->options.unfinished == BAGS_UNFINISHED_SKIP, &length,
+                       v->lengths, &v->sink));
+        v->report.datapoints += bag ? bag->length : length;
+        /* Rows that cannot be right are not reported one by one. */
+        if (!code && bag && v->report.faults == faults)
+            code = bagi_verify_bag(v, bag);
+    } else {
+        v->name = v->how.name = spec->fields[field].name;
+        code = bagi_verify_file(
+            v, bagi_bag_new(v->dir, &v->how, NULL, &bag, &v->why));
+        v->report.blobs += bag ? bag->length : 0;
+        if (bag && v->options.decode) {
+            /* A missing codec is not a fault of the files; that it refuses the
+             * type's arguments is one. */
+            const bagi_coder *coder = &spec->coders[field];
+            v->decode = coder->ready && coder->codec->decode;
+            if (coder->codec && !coder->ready) {
+                code =
+                    bagi_coder_fail(coder, spec->fields[field].type, &v->why);
+                bagi_prefix(&v->why, code,
+                    "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
+                code = bagi_verify_file(v, code);
+            } else if (!v->decode) {
+                v->report.undecoded += bag->length;
+            }
+        }
+        if (!code && bag)
+            code = bagi_verify_bag(v, bag);
+        bagi_bag_free(&v->env, bag);
     }
-    if (s->spec) {
-        blobs.how.allow_empty = !split && (refs->v2 || refs->length == 0);
-        if (!split)
-            code = bagi_rows_open(&blobs.rows, s->spec, refs, &v->why);
-        uint64_t *lengths = blobs.rows.lengths;
-        if (!code && split)
-            lengths = (uint64_t *)bagi_alloc(
-                &v->env.memory, s->spec->count * sizeof *lengths, &v->why);
-        if (!code && lengths)
-            code = bagi_shard_measure(s->dir, s->spec, &blobs.how, refs,
-                v->options.unfinished == BAGS_UNFINISHED_SKIP, &length, lengths,
-                &v->sink);
-        else
-            code = BAGS_ERROR_MEMORY;
-        if (code) /* memory: other faults are in the report */
-            code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
-        if (split)
-            bagi_free(
-                &v->env.memory, lengths, s->spec->count * sizeof *lengths);
-        blobs.parse = !split;
-    }
-    v->report.datapoints += split || !refs ? length : refs->length;
-    if (!code && refs && v->report.faults == before)
-        code = bagi_verify_bag(&blobs, refs);
-    bagi_rows_close(&blobs.rows);
-    bagi_bag_free(s->dir->env, refs);
+    bagi_cursor_close(&v->owners);
+    memset(&v->owners, 0, sizeof v->owners);
+    bagi_bag_free(&v->env, v->refs);
     return code;
 }
 
-/* Check that the checksums of a shard belong together, and to its spec.json. Those
- * that cannot be read are reported with their Bag. */
-static bags_code bagi_verify_bound(const bagi_verify_shard *s, bool split) {
-    bagi_verifying *v = s->v;
+/* Check that the checksums of a shard belong together, and to its spec.json: this finds
+ * a Bag that was replaced with its checksums, which agree with each other. Those that
+ * cannot be read are reported with their Bag. */
+BAGI_COLD static bags_code bagi_verify_bound(bagi_verifying *v) {
     const char *first = NULL, *other = NULL;
-    uint32_t bound = s->how.record.spec, stored = 0;
-    bool all = true;
-    for (size_t i = 0; i < s->spec->count + !split; i++) {
-        const char *name = bagi_spec_name(s->spec, i);
+    uint32_t bound = v->how.record.spec, stored = 0;
+    bool all = true, split = v->how.where == BAGI_SPLIT;
+    for (size_t i = 0; i < v->spec->count + !split; i++) {
+        const char *name = bagi_spec_name(v->spec, i);
         bagi_trailer trailer;
         bags_code code =
-            bagi_crcs_read_trailer(s->dir, name, &trailer, &v->why);
+            bagi_crcs_read_trailer(v->dir, name, &trailer, &v->why);
         if (code == BAGS_ERROR_MEMORY)
-            return bagi_verify_fault(v, code, name, BAGS_FAULT_FILE, 0, 0, 0);
+            return bagi_verify_file(v, code);
         if (code) {
             all = false;
             continue;
@@ -12417,56 +12214,18 @@ static bags_code bagi_verify_bound(const bagi_verify_shard *s, bool split) {
     if (!first || (!other && (!all || bound == stored)))
         return BAGS_OK;
     if (other)
-        bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-            "%s: %.200s.crc and %.200s.crc are of different versions of this "
-            "shard; so may be the Bags",
-            bagi_tail(v->path), first, other);
-    else
-        bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-            "%s: spec.json and checksums: checksum mismatch (computed "
-            "%08" PRIx32 ", stored %08" PRIx32
-            "): one of them was changed or replaced",
-            bagi_tail(v->path), bound, stored);
-    return bagi_verify_fault(
-        v, BAGS_ERROR_CORRUPT, NULL, BAGS_FAULT_FILE, 0, 0, 0);
+        return bagi_verify_file(
+            v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+                   "%s: %.200s.crc and %.200s.crc are of different versions of "
+                   "this shard; so may be the Bags",
+                   bagi_tail(v->path), first, other));
+    return bagi_verify_file(
+        v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+               "%s: spec.json and checksums: checksum mismatch (computed "
+               "%08" PRIx32 ", stored %08" PRIx32
+               "): one of them was changed or replaced",
+               bagi_tail(v->path), bound, stored));
 }
-
-static bags_code bagi_verify_units(bagi_verify_shard *s) {
-    bagi_verifying *v = s->v;
-    bagi_sink first = {&v->why, NULL};
-    size_t count = s->spec ? s->spec->count : 0;
-    bool split = false, no_refs = false;
-    bags_code code = BAGS_OK;
-    if (s->spec) {
-        code = bagi_shard_variant(s->dir, s->spec, &split, &first);
-        no_refs = code != BAGS_OK;
-        if (code &&
-            (bagi_verify_mine(s, count + 1) || code == BAGS_ERROR_MEMORY))
-            code = bagi_verify_fault(v, code, "refs", BAGS_FAULT_FILE, 0, 0, 0);
-        else
-            code = BAGS_OK;
-    }
-    s->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    s->checksums = v->checksums;
-    for (size_t i = count + 1;
-         i-- > 0 && !code && !s->checksums && !v->options.quick;) {
-        const char *name = i == count ? "refs" : s->spec->fields[i].name;
-        code = bagi_dir_has(s->dir, name, ".crc", &s->checksums, &v->why);
-        if (code)
-            code = bagi_verify_fault(v, code, name, BAGS_FAULT_FILE, 0, 0, 0);
-    }
-    if (!code && s->spec && s->checksums && !v->options.quick &&
-        !s->how.any_spec && bagi_verify_mine(s, 0))
-        code = bagi_verify_bound(s, split);
-    for (size_t i = 0; i < count && !code; i++)
-        if (bagi_verify_mine(s, i + 1))
-            code = bagi_verify_field(s, i);
-    if (!code && !no_refs && bagi_verify_mine(s, count + 1))
-        code = bagi_verify_refs(s);
-    return code;
-}
-
-/* ---- the shards of a dataset ---- */
 
 /* What a shard without spec.json is: LOCKED, UNFINISHED, or BAGS_OK if it was
  * finished in the meantime. */
@@ -12492,50 +12251,85 @@ static bags_code bagi_verify_unfinished(const bagi_dir *dir, bags_error *err) {
 
 /* Check one shard. If its spec.json is invalid, the common spec states which Bags
  * there should be; if there is none, only the table of refs.bag is checked. */
-static bags_code bagi_verify_one(
+BAGI_COLD static bags_code bagi_verify_shard(
     void *user, const bagi_dir *dir, size_t place) {
     bagi_verifying *v = (bagi_verifying *)user;
-    bagi_verify_shard s;
+    const bags_allocator *memory = &v->env.memory;
+    bagi_sink first = {&v->why, NULL}; /* only one unit reports the variant */
+    bool split = false, found = false;
     bagi_spec own;
-    bags_code code = BAGS_OK;
-    memset(&s, 0, sizeof s);
+    bags_code code = BAGS_OK, variant = BAGS_OK;
     memset(&own, 0, sizeof own);
-    s.v = v;
-    s.dir = dir;
-    s.place = place;
-    s.how.no_mmap = true;
+    memset(&v->how, 0, sizeof v->how);
+    v->how.no_mmap = true;
     v->path = dir->path;
+    v->dir = dir;
+    v->place = place;
+    /* A shard that is finished between the two checks is read again, once. */
     for (int tries = 0; tries < 2; tries++) {
-        code =
-            bagi_common_read(&v->common, dir, "", &own, &s.how.record, &v->why);
+        code = bagi_common_read(
+            &v->common, dir, "", &own, &v->how.record, &v->why);
         if (code != BAGS_ERROR_MISSING || v->why.system != ENOENT || tries)
             break;
         code = bagi_verify_unfinished(dir, &v->why);
         if (code)
             break;
     }
-    bool mine = bagi_verify_mine(&s, 0);
+    bool mine = bagi_verify_mine(v, 0);
     bool unfinished =
         code == BAGS_ERROR_UNFINISHED || code == BAGS_ERROR_LOCKED;
-    s.how.any_spec = code && !own.types;
-    s.spec = own.types ? &own : v->common.text ? &v->common.spec : NULL;
+    v->how.any_spec = code && !own.types;
+    v->spec = own.types ? &own : v->common.text ? &v->common.spec : NULL;
     v->report.unfinished += mine && unfinished;
     v->report.shards += mine && !unfinished;
     v->report.files += mine && !code;
-    if (unfinished && v->options.unfinished == BAGS_UNFINISHED_SKIP)
-        code = BAGS_OK;
-    else if (code && (mine || code == BAGS_ERROR_MEMORY))
-        code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
-    else
-        code = BAGS_OK;
-    if (!code && !unfinished)
-        code = bagi_verify_units(&s);
-    bagi_spec_free(&v->env.memory, &own);
+    if ((unfinished && v->options.unfinished == BAGS_UNFINISHED_SKIP) ||
+        (!mine && code != BAGS_ERROR_MEMORY))
+        code = BAGS_OK; /* not a fault, or reported by another part */
+    code = bagi_verify_file(v, code);
+    if (code || unfinished)
+        return code; /* it has no spec of its own */
+    size_t count = v->spec ? v->spec->count : 0;
+    v->row =
+        (bagi_ref *)bagi_alloc(memory, (count + 1) * sizeof *v->row, &v->why);
+    v->lengths = (uint64_t *)bagi_alloc(
+        memory, (count + 1) * sizeof *v->lengths, &v->why);
+    if (!v->row || !v->lengths)
+        code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
+    if (!code && v->spec)
+        variant = bagi_shard_variant(dir, v->spec, &split, &first);
+    if (variant == BAGS_ERROR_MEMORY ||
+        (variant && bagi_verify_mine(v, count + 1)))
+        code = bagi_report_file(&v->sink, "refs", variant);
+    v->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    v->checksums = v->any_checksums;
+    for (size_t i = count + 1;
+         i-- > 0 && !code && !v->checksums && !v->options.quick;) {
+        v->name = v->spec ? bagi_spec_name(v->spec, i) : "refs";
+        code = bagi_verify_file(
+            v, bagi_dir_has(dir, v->name, ".crc", &found, &v->why));
+        v->checksums = !code && found;
+    }
+    v->name = NULL;
+    if (!code && v->spec && v->checksums && !v->options.quick &&
+        !v->how.any_spec && mine)
+        code = bagi_verify_bound(v);
+    for (size_t i = 0; i <= count && !code; i++)
+        if (bagi_verify_mine(v, i + 1) && (i < count || !variant))
+            code = bagi_verify_unit(v, i);
+    v->name = NULL;
+    bagi_free(memory, v->row, (count + 1) * sizeof *v->row);
+    bagi_free(memory, v->lengths, (count + 1) * sizeof *v->lengths);
+    bagi_spec_free(memory, &own);
     return code;
 }
 
-/* Look for the first valid spec.json, and for checksums of a finished shard. */
-static bags_code bagi_verify_find(
+/* ---- a dataset ---- */
+
+/* Before any shard is checked: look for the first valid spec.json, with which all are
+ * compared, and for checksums of a finished shard, which all must have then. Faults on
+ * the way are reported when their shard is checked. */
+BAGI_COLD static bags_code bagi_verify_find(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_verifying *v = (bagi_verifying *)user;
     bagi_record record;
@@ -12545,44 +12339,16 @@ static bags_code bagi_verify_find(
                                           NULL, &record, &v->why);
     const char *names[] = {
         "refs", v->common.text ? bagi_spec_name(&v->common.spec, 0) : "refs"};
-    for (int i = 0; i < 2 && !v->checksums && !v->options.quick; i++) {
+    for (int i = 0; i < 2 && !v->any_checksums && !v->options.quick; i++) {
         bool has = false, finished = false;
         bags_code failed = bagi_dir_has(dir, names[i], ".crc", &has, &v->why);
         if (!failed && has)
             failed = bagi_is_finished(dir, &finished, &v->why);
-        v->checksums = has && finished;
+        v->any_checksums = has && finished;
         if (failed == BAGS_ERROR_MEMORY)
             code = failed;
     }
-    return code == BAGS_ERROR_MEMORY
-               ? bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0)
-               : BAGS_OK;
-}
-
-/* Report the missing numbers. */
-static bags_code bagi_verify_gaps(bagi_verifying *v, const bagi_names *names) {
-    uint64_t step = v->options.shard_stop, next = v->options.shard_start;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < names->count && !code; i++) {
-        uint64_t number = names->names[i].number;
-        if (number % step != v->options.shard_start)
-            continue;
-        if (number > next) {
-            uint64_t last = number - step;
-            char to[32] = "", every[32] = "";
-            if (last > next)
-                (void)snprintf(to, sizeof to, " to %" PRIu64, last);
-            if (last > next && step > 1)
-                (void)snprintf(
-                    every, sizeof every, " (every %" PRIu64 "th)", step);
-            code = bags_fail(&v->why, BAGS_ERROR_GAP,
-                "%s: missing shard%s %" PRIu64 "%s%s", bagi_tail(names->path),
-                last > next ? "s" : "", next, to, every);
-            code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
-        }
-        next = bagi_shard_after(number, step);
-    }
-    return code;
+    return bagi_verify_file(v, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
 }
 
 /* For bagi_sink, of the parts of the work that another part reports. */
@@ -12591,8 +12357,11 @@ static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
     return fault->code == BAGS_ERROR_MEMORY ? fault->code : BAGS_OK;
 }
 
-static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
+BAGI_COLD static bags_code bagi_verify_sharded(
+    bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
+    uint64_t next = start, first = 0, last = 0;
+    size_t at = 0;
     bagi_sink ignore = {&v->why, bagi_verify_ignore};
     bagi_names names;
     bags_code code = bagi_names_list(
@@ -12605,109 +12374,106 @@ static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
         code = bagi_fail_no_dataset(dir, v->err);
     if (!code)
         code = bagi_each_shard(&names, 0, 1, bagi_verify_find, v, v->err);
-    if (!code && v->options.part == 0 && !v->options.allow_gaps)
-        code = bagi_verify_gaps(v, &names);
+    while (!code && v->options.part == 0 && !v->options.allow_gaps &&
+           bagi_names_gap(&names, start, stop, &at, &next, &first, &last)) {
+        char to[32] = "", every[32] = "";
+        if (last > first)
+            (void)snprintf(to, sizeof to, " to %" PRIu64, last);
+        if (last > first && stop > 1)
+            (void)snprintf(every, sizeof every, " (every %" PRIu64 "th)", stop);
+        code = bagi_verify_file(
+            v, bags_fail(&v->why, BAGS_ERROR_GAP,
+                   "%s: missing shard%s %" PRIu64 "%s%s", bagi_tail(names.path),
+                   last > first ? "s" : "", first, to, every));
+    }
     if (!code)
-        code = bagi_each_shard(&names, start, stop, bagi_verify_one, v, v->err);
+        code =
+            bagi_each_shard(&names, start, stop, bagi_verify_shard, v, v->err);
     bagi_names_free(&names);
     return code;
 }
 
-static bags_code bagi_verify_standalone(bagi_verifying *v, const char *path) {
-    bagi_verify_shard s;
-    bagi_verify_blobs blobs;
+/* A standalone Bag has no spec: its blobs are compared with their checksums only. */
+BAGI_COLD static bags_code bagi_verify_standalone(
+    bagi_verifying *v, const char *path) {
     bagi_dir dir;
     bag_reader *bag = NULL;
     if (v->options.part)
         return BAGS_OK;
-    memset(&s, 0, sizeof s);
-    memset(&blobs, 0, sizeof blobs);
     bags_code code = bagi_dir_standalone(&v->env, path, &dir, v->err);
     if (code)
         return code;
-    s.v = v;
-    s.dir = &dir;
-    blobs.s = &s;
-    blobs.how.name = "";
-    blobs.how.no_mmap = true;
-    blobs.how.allow_empty = v->options.allow_empty_file;
-    code = bagi_bag_new(&dir, &blobs.how, NULL, &bag, &v->why);
-    if (code) {
-        code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
-    } else {
+    v->dir = &dir;
+    v->how.name = "";
+    v->how.no_mmap = true;
+    v->how.allow_empty = v->options.allow_empty_file;
+    code =
+        bagi_verify_file(v, bagi_bag_new(&dir, &v->how, NULL, &bag, &v->why));
+    if (bag) {
         v->report.blobs += bag->length;
-        code = bagi_verify_bag(&blobs, bag);
+        code = bagi_verify_bag(v, bag);
     }
     bagi_bag_free(&v->env, bag);
     bagi_dir_free(&dir);
     return code;
 }
 
-static bags_code bagi_verify_check(
-    const char *path, bags_verify_options *options, bags_error *err) {
-    const char *fault = NULL;
-    if (!options->parts)
-        options->parts = 1;
-    if (!options->max_faults)
-        options->max_faults = BAGI_VERIFY_FAULTS;
-    bags_code code = bagi_check_worker(
-        path, options->shard_start, &options->shard_stop, err);
-    if (code)
-        return code;
-    if (options->part >= options->parts)
-        fault = "part is not below parts";
-    else if (options->quick && options->decode)
-        fault = "quick and decode are mutually exclusive";
-    else if (options->unfinished == BAGS_UNFINISHED_READ)
-        fault = "BAGS_UNFINISHED_READ does not apply to verify";
-    return fault ? bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s",
-                       bagi_tail(path), fault)
-                 : BAGS_OK;
-}
-
-static bags_code bagi_verify_any(bagi_verifying *v, const char *path) {
+/* Check what the path is. */
+BAGI_COLD static bags_code bagi_verify_path(
+    bagi_verifying *v, const char *path) {
     bags_path_kind kind = BAGS_PATH_NONE;
     bool single = false;
     bagi_dir dir = bagi_dir_of(&v->env, path);
-    bags_code code = bagi_verify_check(path, &v->options, v->err);
-    if (!code)
-        code = bagi_kind(&v->env, path, &kind, v->err);
-    if (code)
-        return code;
     v->path = path;
-    if (kind == BAGS_PATH_NONE)
+    bags_code code = bagi_kind(&v->env, path, &kind, v->err);
+    if (!code && kind == BAGS_PATH_NONE)
         return bagi_fail_system(v->err, ENOENT, path, "open");
-    if (kind == BAGS_PATH_FILE)
+    if (!code && kind == BAGS_PATH_FILE)
         return bagi_verify_standalone(v, path);
-    code = bagi_is_single(&dir, &single, v->err);
+    if (!code)
+        code = bagi_is_single(&dir, &single, v->err);
     if (code)
         return code;
     if (!single)
         return bagi_verify_sharded(v, &dir);
-    code = v->options.part ? BAGS_OK : bagi_check_mixed(&dir, &v->why);
-    if (code)
-        code = bagi_verify_fault(v, code, NULL, BAGS_FAULT_FILE, 0, 0, 0);
-    if (code)
-        return code;
+    if (v->options.part == 0)
+        code = bagi_verify_file(v, bagi_check_mixed(&dir, &v->why));
     /* An unsharded dataset is shard 0. */
-    return v->options.shard_start == 0 ? bagi_verify_one(v, &dir, 0) : BAGS_OK;
+    return code || v->options.shard_start ? code
+                                          : bagi_verify_shard(v, &dir, 0);
 }
 
 BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
     bags_error *err) {
     BAGI_ERR(err);
+    const char *fault = NULL;
     bagi_verifying v;
     memset(&v, 0, sizeof v);
     if (options)
         v.options = *options;
+    v.options.parts += !v.options.parts;
+    if (!v.options.max_faults)
+        v.options.max_faults = BAGI_VERIFY_FAULTS;
     v.env = bagi_env_of(&v.options.env);
     v.sink.err = &v.why;
     v.sink.report = bagi_verify_report;
     v.common.registry = v.options.registry;
     v.err = err;
+    if (v.options.part >= v.options.parts)
+        fault = "part is not below parts";
+    else if (v.options.quick && v.options.decode)
+        fault = "quick and decode are mutually exclusive";
+    else if (v.options.unfinished == BAGS_UNFINISHED_READ)
+        fault = "BAGS_UNFINISHED_READ does not apply to verify";
     bagi_buffer_adopt(&v.scratch, &v.env.memory);
-    bags_code code = bagi_verify_any(&v, path);
+    bags_code code = bagi_check_worker(
+        path, v.options.shard_start, &v.options.shard_stop, err);
+    if (!code && fault)
+        code = bags_fail(
+            err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
+    if (!code)
+        code = bagi_verify_path(&v, path);
     bagi_common_free(&v.env.memory, &v.common);
     bags_buffer_free(&v.scratch);
     if (report)
@@ -12719,42 +12485,17 @@ BAGS_API bags_code bags_verify(const char *path,
 #ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>checksum
- * Sidecars for Bags that exist already, found as a reader finds them.
+ * This section owns one run of bags_checksum, which writes NAME.crc next to Bags that
+ * exist already. What is to be done is found as a reader finds it, and by a reader;
+ * the bytes are read and written by bagi_checksum_dir, which a writer calls too. A
+ * shard's spec.json is locked meanwhile, so that its files do not change.
  * ====================================================================== */
 
-/* Make the checksums of a shard, which is locked meanwhile. */
-static bags_code bagi_checksum_shard(const bags_reader *reader, size_t shard,
-    const bags_checksum_options *options, bags_checksum_report *report,
-    bags_error *err) {
-    const bagi_env *env = &reader->env;
-    bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
-    bags_identity found;
-    bagi_dir dir;
-    void *file = NULL;
-    char *path = NULL;
-    int error = 0;
-    bags_code code = bagi_reader_dir(reader, shard, &dir, err);
-    if (!code)
-        code = bagi_lock_shard(&dir, &file, &path, err);
-    if (!code && reader->sharded && env->io.identify)
-        error = env->io.identify(env->io.user, NULL, dir.path, &found);
-    if (!code && reader->sharded && env->io.identify && !error && found.link)
-        error = ELOOP;
-    if (!code)
-        code = bagi_fail_system(err, error, dir.path, "open");
-    if (!code)
-        code = bagi_checksum_dir(
-            &dir, &reader->spec, &how, options, file, path, report, err);
-    bagi_close_read(env, file);
-    bagi_free_text(&env->memory, path);
-    bagi_dir_free(&dir);
-    return code;
-}
-
-static bags_code bagi_checksum_dataset(const char *path,
+BAGI_COLD static bags_code bagi_checksum_dataset(const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
     bags_reader_options reading;
+    bags_identity found;
     memset(&reading, 0, sizeof reading);
     reading.shard_start = options->shard_start;
     reading.shard_stop = options->shard_stop;
@@ -12763,18 +12504,41 @@ static bags_code bagi_checksum_dataset(const char *path,
     bags_reader *reader = bags_reader_open(path, &reading, err);
     if (!reader)
         return err->code;
+    const bagi_env *env = &reader->env;
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i < reader->count && !code; i++)
-        code = bagi_checksum_shard(reader, i, options, report, err);
+    for (size_t i = 0; i < reader->count && !code; i++) {
+        bagi_how how = bagi_reader_how(reader, &reader->parts[i], NULL);
+        bagi_dir dir;
+        void *file = NULL;
+        char *locked = NULL;
+        code = bagi_reader_dir(reader, i, &dir, err);
+        if (!code)
+            code = bagi_lock_shard(&dir, &file, &locked, err);
+        /* A link in place of a shard leads outside the dataset. */
+        if (!code && reader->sharded && env->io.identify) {
+            int error = env->io.identify(env->io.user, NULL, dir.path, &found);
+            code = bagi_fail_system(err,
+                error        ? error
+                : found.link ? ELOOP
+                             : 0,
+                dir.path, "open");
+        }
+        if (!code)
+            code = bagi_checksum_dir(
+                &dir, &reader->spec, &how, options, file, locked, report, err);
+        bagi_close_read(env, file);
+        bagi_free_text(&env->memory, locked);
+        bagi_dir_free(&dir);
+    }
     bags_reader_close(reader);
     return code;
 }
 
 /* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
  * would be wrong. Those of a Bag that still grows would be too. */
-static bags_code bagi_checksum_standalone(const bagi_env *env, const char *path,
-    const bags_checksum_options *options, bags_checksum_report *report,
-    bags_error *err) {
+BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
+    const char *path, const bags_checksum_options *options,
+    bags_checksum_report *report, bags_error *err) {
     bagi_how how;
     bagi_dir dir;
     memset(&how, 0, sizeof how);

@@ -358,6 +358,67 @@ static void a_writer_may_run_between_any_two_calls_of_a_reader(void **state) {
     print_message("%d turns of a writer\n", (int)turns);
 }
 
+/* A reader that lists a directory without a record; the writer starts a shard in it
+ * before the reader's n-th call, and finishes it before the m-th. */
+typedef struct life {
+    turn first;
+    uint64_t finish;
+} life;
+
+static void start_or_finish(void *user) {
+    life *l = (life *)user;
+    work *job = &l->first.where->job;
+    const bags_io *io = l->first.where->io;
+    if (++l->first.calls == l->first.n) {
+        assert_ok(io->remove_dir(io->user, "set/000001"));
+        assert_ok(work_append(job, l->first.writer, &said));
+        assert_ok(work_flush(job, l->first.writer, &said));
+    }
+    if (l->first.calls == l->finish) {
+        assert_ok(work_close(job, l->first.writer, &said));
+        l->first.writer = NULL;
+    }
+}
+
+/* False if the reader made fewer calls. */
+static bool start_and_finish_at(uint64_t start, uint64_t finish) {
+    place p;
+    watch eyes;
+    life l = {{&p, NULL, APPEND, 0, start}, finish};
+    place_start(&p, false, 5);
+    l.first.writer = begin(&p.job, false);
+    assert_ok(work_append_to(&p.job, l.first.writer, 5, &said));
+    assert_ok(p.io->make_dir(p.io->user, "set/000001"));
+    watch_start(&eyes, p.io);
+    eyes.before = start_or_finish;
+    eyes.user = &l;
+    bags_reader_options options = unfinished_options(&eyes.io, NO_MMAP);
+    bags_error err;
+    bags_reader *reader = work_read(&p.job, &options, &err);
+    uint64_t calls = l.first.calls;
+    if (!reader)
+        fail_msg("started at call %d, finished at call %d: %s", (int)start,
+            (int)finish, err.message);
+    finding f = work_check(&p.job, reader);
+    assert_true(f.verified && f.right == f.length && f.length >= 5);
+    bags_reader_close(reader);
+    bags_writer_close(l.first.writer, NULL);
+    place_end(&p, false);
+    return calls >= finish;
+}
+
+static void a_shard_may_be_started_and_finished_while_it_is_opened(
+    void **state) {
+    uint64_t lives = 0;
+    (void)state;
+    for (uint64_t start = 1; start_and_finish_at(start, start); start++)
+        for (uint64_t finish = start + 1; start_and_finish_at(start, finish);
+             finish++)
+            lives++;
+    print_message("%d lives of a shard\n", (int)lives);
+    assert_true(lives > 1000);
+}
+
 /* ---- what crashed writers leave ---- */
 
 static const char *const left_files[] = {"spec.json.partial", "clip.bag",
@@ -1228,6 +1289,7 @@ int main(void) {
         TEST(only_complete_datapoints_are_read_during_an_abort),
         TEST(a_torn_entry_of_a_journal_is_not_a_datapoint),
         TEST(a_writer_may_run_between_any_two_calls_of_a_reader),
+        TEST(a_shard_may_be_started_and_finished_while_it_is_opened),
         TEST(a_reader_shows_what_recovery_would_keep),
         TEST(unfinished_data_is_compared_with_its_checksums),
         TEST(verify_checksums_refuses_unfinished_data_without_them),
