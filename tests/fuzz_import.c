@@ -48,24 +48,23 @@ static const char *save(const char *name, const void *data, size_t size) {
 }
 
 static void read_all(const bags_importer *importer, const char *path) {
-    void *source = NULL;
-    bags_source_info info;
     const bags_entry *entries;
     bags_error err;
     importer->detect(path);
-    if (importer->open(path, NULL, &source, &info, &err))
+    bags_source *source = bags_source_open(importer, path, NULL, &err);
+    if (!source)
         return;
     for (uint64_t i = 0; i < 1000; i++) {
-        if (importer->read(source, i, &entries, &err) || !entries)
+        if (bags_source_read(source, i, &entries, &err) || !entries)
             break;
-        for (size_t f = 0; f < info.count; f++)
+        for (size_t f = 0; f < source->count; f++)
             for (size_t j = 0; j < entries[f].count; j++) {
                 const bags_value *value = &entries[f].values[j];
                 for (size_t k = 0; k < value->size; k++)
                     sink += ((const unsigned char *)value->data)[k];
             }
     }
-    importer->close(source);
+    bags_source_close(source);
 }
 
 #ifdef BAGS_WITH_IMPORT_TFRECORD
