@@ -96,7 +96,7 @@ static bool import_is(const bytes *text, const char *expected) {
     return same && lines[0] == lines[1];
 }
 
-static void check_import(
+BAGI_UNUSED static void check_import(
     const bags_importer *importer, const char *path, const char *expected) {
     bags_code code;
     CHECK(importer->detect(path));

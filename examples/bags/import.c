@@ -33,6 +33,9 @@ static const bags_importer *const importers[] = {
 #ifdef BAGS_WITH_IMPORT_MCAP
     &bags_import_mcap,
 #endif
+#ifdef BAGS_WITH_IMPORT_ARROW
+    &bags_import_arrow,
+#endif
 #ifdef BAGS_WITH_IMPORT_DUCKDB
     &bags_import_parquet,
     &bags_import_csv,

@@ -239,8 +239,8 @@ bags_code bags_source_view(
     if (code)
         return code;
     out->size = (size_t)size;
-    out->data = file->data + offset;
-    if (file->data)
+    out->data = file->data ? file->data + offset : NULL;
+    if (out->data)
         return BAGS_OK;
     if (offset < file->window_start ||
         offset + size > file->window_start + file->window_size) {

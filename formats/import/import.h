@@ -118,6 +118,7 @@ extern const bags_importer bags_import_mds;        /* json-c, libzstd,
                                                       libcrypto, libxxhash */
 extern const bags_importer bags_import_hdf5;       /* libhdf5 */
 extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
+extern const bags_importer bags_import_arrow;      /* libzstd, liblz4 */
 /* duckdb.c: libduckdb, at run time. */
 extern const bags_importer bags_import_parquet;
 extern const bags_importer bags_import_csv;

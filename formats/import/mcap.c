@@ -15,9 +15,8 @@
  *
  * Rejected: other compressions, chunks of more than 1 GiB, 10,000 topics.
  */
-#include "import.h"
+#include "lz4frame.h"
 
-#include <lz4frame.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -143,24 +142,6 @@ static bags_code mc_channel(bags_source *s, mc_bytes body) {
     return BAGS_OK;
 }
 
-static bool mc_lz4(bags_view in, unsigned char *out, size_t size) {
-    LZ4F_dctx *context = NULL;
-    size_t done = 0, used = 0, more = 1;
-    if (LZ4F_isError(LZ4F_createDecompressionContext(&context, LZ4F_VERSION)))
-        return false;
-    while (more && !LZ4F_isError(more) && used < in.size) {
-        size_t made = size - done, taken = in.size - used;
-        more = LZ4F_decompress(
-            context, out + done, &made, in.data + used, &taken, NULL);
-        if (made == 0 && taken == 0)
-            break;
-        done += made;
-        used += taken;
-    }
-    LZ4F_freeDecompressionContext(context);
-    return more == 0 && used == in.size && done == size;
-}
-
 static bags_code mc_open_chunk(bags_source *s, mc_bytes body) {
     mc_state *m = (mc_state *)s->state;
     mc_part(&body, 16); /* first and last log time */
@@ -178,7 +159,7 @@ static bags_code mc_open_chunk(bags_source *s, mc_bytes body) {
     if (how.size == 4 && memcmp(how.data, "zstd", 4) == 0)
         good = ZSTD_decompress(out, (size_t)size, in.data, in.size) == size;
     else if (how.size == 3 && memcmp(how.data, "lz4", 3) == 0)
-        good = mc_lz4(in, out, (size_t)size);
+        good = bags_import_lz4(in, out, (size_t)size);
     else if (how.size > 0)
         return bags_source_fail(s, BAGS_ERROR_TYPE,
             "record at %" PRIu64 ": compression not supported (%.*s)",
