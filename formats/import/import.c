@@ -242,7 +242,7 @@ bags_code bags_source_view(
     out->data = file->data ? file->data + offset : NULL;
     if (out->data)
         return BAGS_OK;
-    if (offset < file->window_start ||
+    if (!file->window.data || offset < file->window_start ||
         offset + size > file->window_start + file->window_size) {
         uint64_t more = size < IM_WINDOW ? IM_WINDOW : size;
         if (more > file->size - offset)

@@ -25,6 +25,9 @@
 #define WD_FIELDS 4096     /* the most fields */
 #define WD_BLOCK (1 << 16) /* bytes per read */
 #define WD_MAGIC 16        /* bytes that show what a file is */
+/* A larger member may not be so many times larger than what it was made of. */
+#define WD_LARGE ((size_t)256 << 20)
+#define WD_RATIO 100
 
 typedef struct wd_state {
     char **paths;
@@ -270,6 +273,11 @@ static bags_code wd_read_member(
         if (done == 0)
             break;
         *size += (size_t)done;
+        if (*size > WD_LARGE && *size / WD_RATIO > w->offset)
+            return bags_source_fail(s, BAGS_ERROR_LIMIT,
+                "member \"%.200s.%.100s\": too large when decompressed (more "
+                "than %d bytes of one)",
+                (const char *)w->name->data, w->ending, WD_RATIO);
     }
     return BAGS_OK;
 }

@@ -1,4 +1,5 @@
 """bags import: sources that the formats' own writers made, and hostile ones."""
+import gzip
 import io
 import json
 import os
@@ -262,6 +263,18 @@ def damage_of_a_tar_is_found():
     data = (SOURCES / 'webdataset/samples.tar').read_bytes()
     pathlib.Path('cut.tar').write_bytes(data[:1536])
     refuse('import', 'cut.tar', 'bad', says=['cut.tar: truncated: the tar ends at byte 1536'])
+
+
+def a_member_that_is_nothing_but_compression_is_refused():
+    if 'webdataset' not in _kinds():
+        return
+    info = tarfile.TarInfo('1.bin')
+    info.size = 1 << 40
+    with gzip.open('bomb.tar.gz', 'wb', 1) as out:
+        out.write(info.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(300):
+            out.write(bytes(1 << 20))
+    refuse('import', 'bomb.tar.gz', 'bad', says='bomb.tar.gz: member "1.bin": too large when')
 
 
 def hashes_and_sizes_of_mds_are_checked():
