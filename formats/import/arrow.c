@@ -857,7 +857,7 @@ static bags_code ar_row(
     if (stop - start > SIZE_MAX / 4 / each)
         return bags_source_no_memory(s);
     size_t length = (size_t)(stop - start);
-    code = bags_buffer_reserve(c->values, length * each, s->err);
+    code = bags_buffer_reserve(c->values, length * each + 1, s->err);
     if (code)
         return code;
     bags_value *values = (bags_value *)(void *)c->values->data;
