@@ -45,27 +45,31 @@ typedef enum h5_form {
     H5_BYTES
 } h5_form;
 
-/* A dataset, or a member of a compound. */
+/* A dataset. In memory its elements are packed and little-endian. */
+typedef struct h5_set {
+    const char *path;       /* from the group */
+    hid_t set, file_type;   /* open while rows are read */
+    hid_t type;             /* of an element in memory */
+    bool sequence, reclaim; /* it has what H5Dvlen_reclaim must free */
+    size_t size;            /* bytes of an element */
+    int rank;
+    hsize_t dims[H5S_MAX_RANK];
+    size_t cells; /* elements per row */
+    size_t rows;  /* that were read, */
+    bags_buffer *data;
+    bool loaded;
+} h5_set;
+
+/* A field: a dataset's elements, or a member of them. */
 typedef struct h5_column {
-    const char *path;   /* of the dataset, from the group */
+    size_t set;         /* its index */
     const char *member; /* "" or ".member.member" */
-    hid_t file_type;    /* of the dataset */
-    hid_t leaf;         /* an element in memory, little-endian; */
-    hid_t type;         /* within a compound with this member only */
     h5_form form;
     bags_dtype dtype;
     H5T_str_t pad;
     int inner; /* dimensions of an array type: */
     hsize_t shape[H5S_MAX_RANK];
-    size_t size; /* bytes of an element */
-    bool sequence;
-    int rank;
-    hsize_t dims[H5S_MAX_RANK];
-    hid_t set;         /* open while rows are read */
-    size_t cells;      /* elements per row */
-    bags_buffer *data; /* rows that were read; */
-    size_t rows;
-    bool loaded; /* they have what H5Dvlen_reclaim must free */
+    size_t offset, size; /* in an element */
 } h5_column;
 
 /* Names in a group, or paths of the datasets below it. */
@@ -82,6 +86,8 @@ typedef struct h5_state {
     uint64_t file_size;
     bool episodes;
     h5_list names; /* of episodes */
+    h5_set *sets;
+    size_t set_count;
     h5_column *columns;
     size_t count;
 } h5_state;
@@ -334,91 +340,91 @@ static hid_t h5_number(hid_t type, bags_dtype *dtype) {
     return memory;
 }
 
-/* Set what is needed to read elements of this type, which is no other compound. */
-static bags_code h5_leaf(bags_source *s, h5_column *c, hid_t type) {
+/* Add the column of elements of this type, which is no other compound: *memory is
+ * its type in memory. */
+static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type,
+    const char *member, size_t offset, hid_t *memory) {
+    h5_state *h = (h5_state *)s->state;
     H5T_class_t kind = H5Tget_class(type);
+    h5_column *columns =
+        (h5_column *)bags_source_grow(s, h->columns, h->count, sizeof *columns);
+    if (!columns)
+        return BAGS_ERROR_MEMORY;
+    h->columns = columns;
+    h5_column *c = &columns[h->count++];
+    memset(c, 0, sizeof *c);
+    c->set = h->set_count - 1;
+    c->member = member;
+    c->offset = offset;
     if (kind == H5T_STRING || kind == H5T_OPAQUE) {
         c->form = kind == H5T_OPAQUE             ? H5_BYTES
                   : H5Tis_variable_str(type) > 0 ? H5_TEXT
                                                  : H5_FIXED;
         c->pad = kind == H5T_STRING ? H5Tget_strpad(type) : H5T_STR_ERROR;
-        c->leaf = H5Tcopy(type);
+        *memory = H5Tcopy(type);
     } else if (kind == H5T_VLEN || kind == H5T_ARRAY) {
         hid_t base = H5Tget_super(type), number = h5_number(base, &c->dtype);
         if (kind == H5T_VLEN)
             c->form = H5_VLEN;
         else
             c->inner = H5Tget_array_dims2(type, c->shape);
-        if (number >= 0 && c->inner >= 0) {
-            c->leaf = kind == H5T_VLEN ? H5Tvlen_create(number)
+        if (number >= 0 && c->inner >= 0)
+            *memory = kind == H5T_VLEN ? H5Tvlen_create(number)
                                        : H5Tarray_create2(number,
                                              (unsigned)c->inner, c->shape);
+        if (number >= 0)
             H5Tclose(number);
-        }
         if (base >= 0)
             H5Tclose(base);
     } else {
-        c->leaf = h5_number(type, &c->dtype);
+        *memory = h5_number(type, &c->dtype);
     }
-    return c->leaf >= 0
-               ? BAGS_OK
-               : h5_refuse(s, c->path, c->member,
-                     kind == H5T_REFERENCE  ? "references are not supported"
-                     : kind == H5T_BITFIELD ? "bit fields are not supported"
-                                            : "its type is not supported");
+    if (*memory < 0)
+        return h5_refuse(s, set->path, member,
+            kind == H5T_REFERENCE  ? "references are not supported"
+            : kind == H5T_BITFIELD ? "bit fields are not supported"
+                                   : "its type is not supported");
+    c->size = H5Tget_size(*memory);
+    set->reclaim = set->reclaim || c->form == H5_TEXT || c->form == H5_VLEN;
+    return BAGS_OK;
 }
 
-/* Add a column of elements of `type`, within the compounds of `outer`: for a
- * compound, one per member. */
-static bags_code h5_columns(bags_source *s, const h5_column *about, hid_t type,
-    const char *const *outer, int depth) {
-    h5_state *h = (h5_state *)s->state;
+/* Add the columns of elements of this type, one per member of a compound: *memory is
+ * its type in memory. */
+static bags_code h5_columns(bags_source *s, h5_set *set, hid_t type,
+    const char *member, size_t offset, int depth, hid_t *memory) {
     bags_code code = BAGS_OK;
-    if (H5Tget_class(type) == H5T_COMPOUND && !h5_is_complex(type)) {
-        int members = H5Tget_nmembers(type);
-        const char *names[H5_DEPTH + 1];
-        if (depth == H5_DEPTH)
-            return h5_refuse(
-                s, about->path, about->member, "nested too deeply");
-        for (int i = 0; i < depth; i++)
-            names[i] = outer[i];
-        for (int i = 0; !code && i < members; i++) {
-            h5_column inner = *about;
-            char *name = H5Tget_member_name(type, (unsigned)i);
-            hid_t member = H5Tget_member_type(type, (unsigned)i);
-            names[depth] = name;
-            inner.member =
-                name ? bags_source_format(s, "%s.%s", about->member, name) : "";
-            code = !name || member < 0 ? h5_fail(s, about->path)
-                   : !inner.member
-                       ? BAGS_ERROR_MEMORY
-                       : h5_columns(s, &inner, member, names, depth + 1);
-            if (member >= 0)
-                H5Tclose(member);
-            H5free_memory(name);
+    if (H5Tget_class(type) != H5T_COMPOUND || h5_is_complex(type))
+        return h5_leaf(s, set, type, member, offset, memory);
+    if (depth == H5_DEPTH)
+        return h5_refuse(s, set->path, member, "nested too deeply");
+    int members = H5Tget_nmembers(type);
+    for (size_t i = 0, size = 0; !code && i < (size_t)members; i++) {
+        char *name = H5Tget_member_name(type, (unsigned)i);
+        hid_t from = H5Tget_member_type(type, (unsigned)i), part = -1;
+        const char *full =
+            name ? bags_source_format(s, "%s.%s", member, name) : "";
+        code = !name || from < 0 ? h5_fail(s, set->path)
+               : !full           ? BAGS_ERROR_MEMORY
+                                 : h5_columns(s, set, from, full, offset + size,
+                                       depth + 1, &part);
+        if (!code) {
+            size_t more = H5Tget_size(part);
+            if (*memory < 0)
+                *memory = H5Tcreate(H5T_COMPOUND, more);
+            else
+                H5Tset_size(*memory, size + more);
+            if (H5Tinsert(*memory, name, size, part) < 0)
+                code = h5_fail(s, set->path);
+            size += more;
         }
-        return code;
+        if (part >= 0)
+            H5Tclose(part);
+        if (from >= 0)
+            H5Tclose(from);
+        H5free_memory(name);
     }
-    h5_column *columns =
-        (h5_column *)bags_source_grow(s, h->columns, h->count, sizeof *columns);
-    if (!columns)
-        return BAGS_ERROR_MEMORY;
-    h->columns = columns;
-    h5_column *c = &h->columns[h->count++];
-    *c = *about;
-    c->data = bags_source_buffer(s);
-    code = c->data ? h5_leaf(s, c, type) : BAGS_ERROR_MEMORY;
-    if (code)
-        return code;
-    c->size = H5Tget_size(c->leaf);
-    c->type = H5Tcopy(c->leaf);
-    for (int i = depth; i-- > 0;) {
-        hid_t wrapped = H5Tcreate(H5T_COMPOUND, c->size);
-        H5Tinsert(wrapped, outer[i], 0, c->type);
-        H5Tclose(c->type);
-        c->type = wrapped;
-    }
-    return c->type < 0 ? h5_fail(s, c->path) : BAGS_OK;
+    return code;
 }
 
 /* ---- datasets ---- */
@@ -444,7 +450,7 @@ static void h5_set_cache(
 
 /* Open a dataset and get its type and shape. */
 static bags_code h5_open_set(
-    bags_source *s, hid_t group, const char *path, h5_column *c) {
+    bags_source *s, hid_t group, const char *path, h5_set *c) {
     hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
     hid_t set = H5Dopen2(group, path, access);
     hid_t space = H5Dget_space(set), how = H5Dget_create_plist(set);
@@ -475,7 +481,7 @@ static bags_code h5_open_set(
 }
 
 /* The elements of a row. The bytes of one are bounded by those that are stored. */
-static bags_code h5_cells(bags_source *s, h5_column *c, uint64_t rows) {
+static bags_code h5_cells(bags_source *s, h5_set *c, uint64_t rows) {
     uint64_t stored = H5Dget_storage_size(c->set);
     uint64_t file_size = ((h5_state *)s->state)->file_size;
     if (stored > file_size)
@@ -496,24 +502,22 @@ static bags_code h5_cells(bags_source *s, h5_column *c, uint64_t rows) {
             "dataset %s: too large (more than %" PRIu64 " bytes from %" PRIu64
             " stored)",
             c->path, most, stored);
-    if (c->cells != 1 && c->form != H5_NUMBER)
-        return h5_refuse(s, c->path, c->member, "rows of several strings");
     return BAGS_OK;
 }
 
-static void h5_release(h5_column *c) {
+static void h5_release(h5_set *c) {
     hsize_t count = c->rows * c->cells;
-    if (c->loaded && count > 0) {
+    if (c->loaded && c->reclaim && count > 0) {
         hid_t space = H5Screate_simple(1, &count, NULL);
-        H5Dvlen_reclaim(c->leaf, space, H5P_DEFAULT, c->data->data);
+        H5Dvlen_reclaim(c->type, space, H5P_DEFAULT, c->data->data);
         H5Sclose(space);
     }
     c->loaded = false;
 }
 
-/* Read rows of a column: all elements of a scalar. */
+/* Read rows of a dataset: all elements of a scalar. */
 static bags_code h5_read_rows(
-    bags_source *s, h5_column *c, uint64_t start, uint64_t rows) {
+    bags_source *s, h5_set *c, uint64_t start, uint64_t rows) {
     h5_release(c);
     bags_code code = h5_cells(s, c, rows);
     size_t size = code ? 0 : (size_t)rows * c->cells * c->size;
@@ -538,28 +542,28 @@ static bags_code h5_read_rows(
         H5Dread(c->set, c->type, to, from, H5P_DEFAULT, c->data->data) >= 0;
     if (!c->loaded)
         code = h5_fail(s, c->path);
-    c->loaded = c->loaded && (c->form == H5_TEXT || c->form == H5_VLEN);
     H5Sclose(from);
     H5Sclose(to);
     return code;
 }
 
 /* True if values are integers, not arrays. */
-static bool h5_is_integer(const h5_column *c) {
+static bool h5_is_integer(const h5_set *set, const h5_column *c) {
     return c->form == H5_NUMBER && c->dtype >= BAGS_DTYPE_UINT8 &&
-           c->dtype <= BAGS_DTYPE_INT64 && c->rank < 2 && c->inner == 0;
+           c->dtype <= BAGS_DTYPE_INT64 && set->rank < 2 && c->inner == 0;
 }
 
-/* The value of a row that was read. */
-static bags_value h5_value(const h5_column *c, size_t row) {
-    unsigned char *data = c->data->data + row * c->cells * c->size;
-    size_t size = c->cells * c->size;
+/* Set the value of a row that was read. */
+static bags_code h5_value(bags_source *s, const h5_set *set, const h5_column *c,
+    size_t row, bags_value *out) {
+    unsigned char *data =
+        set->data->data + row * set->cells * set->size + c->offset;
+    size_t size = set->cells * c->size;
     if (c->form == H5_TEXT) {
         char *text;
         memcpy(&text, data, sizeof text);
-        return bags_utf8(text ? text : "");
-    }
-    if (c->form == H5_FIXED) {
+        *out = bags_utf8(text ? text : "");
+    } else if (c->form == H5_FIXED) {
         const void *end =
             c->pad == H5T_STR_NULLTERM ? memchr(data, 0, size) : NULL;
         char pad = c->pad == H5T_STR_SPACEPAD ? ' ' : 0;
@@ -567,71 +571,80 @@ static bags_value h5_value(const h5_column *c, size_t row) {
             size = (size_t)((const unsigned char *)end - data);
         while (size > 0 && data[size - 1] == pad)
             size--;
-        return bags_utf8_sized((const char *)data, size);
-    }
-    if (c->form == H5_VLEN) {
+        *out = bags_utf8_sized((const char *)data, size);
+    } else if (c->form == H5_VLEN) {
         hvl_t list;
         memcpy(&list, data, sizeof list);
-        return bags_blob(list.p, list.len * bags_dtype_size(c->dtype));
+        *out = bags_blob(list.p, list.len * bags_dtype_size(c->dtype));
+    } else if (h5_is_integer(set, c)) {
+        *out = bags_import_integer(c->dtype, data);
+    } else if (set->cells > 1 && c->size < set->size) {
+        /* The member of several compounds. */
+        unsigned char *copy = (unsigned char *)bags_source_alloc(s, size, 1);
+        if (!copy)
+            return BAGS_ERROR_MEMORY;
+        for (size_t i = 0; i < set->cells; i++)
+            memcpy(copy + i * c->size, data + i * set->size, c->size);
+        *out = bags_blob(copy, size);
+    } else {
+        *out = bags_blob(data, size);
     }
-    return h5_is_integer(c) ? bags_import_integer(c->dtype, data)
-                            : bags_blob(data, size);
+    return BAGS_OK;
 }
 
 /* ---- open ---- */
 
 static bags_code h5_add_field(bags_source *s, const h5_column *c) {
+    const h5_set *set = &((h5_state *)s->state)->sets[c->set];
     uint64_t shape[H5S_MAX_RANK * 2], any = UINT64_MAX;
     size_t dims = 0;
     const char *type = c->form == H5_BYTES ? "bytes" : "utf8";
-    for (int d = 1; d < c->rank; d++)
-        shape[dims++] = c->dims[d];
+    for (int d = 1; d < set->rank; d++)
+        shape[dims++] = set->dims[d];
+    if (dims > 0 && c->form != H5_NUMBER)
+        return h5_refuse(s, set->path, c->member, "rows of several strings");
     for (int d = 0; d < c->inner; d++)
         shape[dims++] = c->shape[d];
     if (dims > BAGS_MAX_DIMS)
-        return h5_refuse(s, c->path, c->member, "too many dimensions");
-    if (h5_is_integer(c))
+        return h5_refuse(s, set->path, c->member, "too many dimensions");
+    if (h5_is_integer(set, c))
         type = c->dtype < BAGS_DTYPE_INT8 ? "u64" : "i64";
     type = c->form == H5_VLEN
-               ? bags_source_array_type(s, c->dtype, 1, &any, c->sequence)
-           : c->form == H5_NUMBER && !h5_is_integer(c)
-               ? bags_source_array_type(s, c->dtype, dims, shape, c->sequence)
-               : bags_source_format(s, "%s%s", type, c->sequence ? "[]" : "");
-    char *name = bags_source_format(s, "%s%s", c->path, c->member);
+               ? bags_source_array_type(s, c->dtype, 1, &any, set->sequence)
+           : c->form == H5_NUMBER && !h5_is_integer(set, c)
+               ? bags_source_array_type(s, c->dtype, dims, shape, set->sequence)
+               : bags_source_format(s, "%s%s", type, set->sequence ? "[]" : "");
+    char *name = bags_source_format(s, "%s%s", set->path, c->member);
     for (char *at = name; at && *at; at++)
         if (*at == '/')
             *at = '.';
     return bags_source_field(s, name, type);
 }
 
-/* Add the columns of all datasets in a group. */
-static bags_code h5_open_columns(bags_source *s, hid_t group) {
+/* Add all datasets in a group, and their columns. */
+static bags_code h5_open_sets(bags_source *s, hid_t group) {
     h5_state *h = (h5_state *)s->state;
     h5_list list;
     bags_code code = h5_list_group(s, group, true, &list);
+    h->sets = code
+                  ? NULL
+                  : (h5_set *)bags_source_alloc(s, list.count, sizeof *h->sets);
+    if (!code && !h->sets)
+        code = BAGS_ERROR_MEMORY;
     for (size_t i = 0; !code && i < list.count; i++) {
-        h5_column about;
-        memset(&about, 0, sizeof about);
-        about.path = list.names[i];
-        about.member = "";
-        about.leaf = about.type = -1;
-        size_t first = h->count;
-        code = h5_open_set(s, group, about.path, &about);
-        about.sequence = h->episodes && about.rank > 0;
+        h5_set *set = &h->sets[h->set_count++];
+        set->path = list.names[i];
+        set->set = set->file_type = set->type = -1;
+        set->data = bags_source_buffer(s);
+        code = set->data ? h5_open_set(s, group, set->path, set)
+                         : BAGS_ERROR_MEMORY;
+        set->sequence = h->episodes && set->rank > 0;
         if (!code)
-            code = h5_columns(s, &about, about.file_type, NULL, 0);
-        /* Each column has the dataset and its type. */
-        for (size_t k = first; k < h->count; k++) {
-            H5Iinc_ref(about.file_type);
-            if (about.set >= 0)
-                H5Iinc_ref(about.set);
-            if (!code)
-                code = h5_cells(s, &h->columns[k], 1);
+            code = h5_columns(s, set, set->file_type, "", 0, 0, &set->type);
+        if (!code) {
+            set->size = set->type < 0 ? 0 : H5Tget_size(set->type);
+            code = h5_cells(s, set, 1);
         }
-        if (about.file_type >= 0)
-            H5Tclose(about.file_type);
-        if (about.set >= 0)
-            H5Dclose(about.set);
     }
     if (!code && h->count == 0)
         code = bags_source_fail(s, BAGS_ERROR_MISSING, "no dataset in it");
@@ -640,13 +653,13 @@ static bags_code h5_open_columns(bags_source *s, hid_t group) {
 
 /* The length of rows: that of all datasets which are not scalars. *other becomes
  * one that differs. */
-static bags_code h5_rows_length(bags_source *s, const h5_column **other) {
+static bags_code h5_rows_length(bags_source *s, const h5_set **other) {
     const h5_state *h = (const h5_state *)s->state;
-    const h5_column *first = NULL;
+    const h5_set *first = NULL;
     *other = NULL;
     s->length = 1;
-    for (size_t i = 0; i < h->count; i++) {
-        const h5_column *c = &h->columns[i];
+    for (size_t i = 0; i < h->set_count; i++) {
+        const h5_set *c = &h->sets[i];
         if (c->rank == 0)
             continue;
         if (!first)
@@ -662,7 +675,7 @@ static bags_code h5_rows_length(bags_source *s, const h5_column **other) {
     return BAGS_OK;
 }
 
-static void h5_close_set(h5_column *c) {
+static void h5_close_set(h5_set *c) {
     h5_release(c);
     if (c->set >= 0)
         H5Dclose(c->set);
@@ -671,26 +684,23 @@ static void h5_close_set(h5_column *c) {
     c->set = c->file_type = -1;
 }
 
-static void h5_drop_columns(h5_state *h) {
-    for (size_t i = 0; i < h->count; i++) {
-        h5_column *c = &h->columns[i];
-        h5_close_set(c);
-        if (c->type >= 0)
-            H5Tclose(c->type);
-        if (c->leaf >= 0)
-            H5Tclose(c->leaf);
+static void h5_drop_sets(h5_state *h) {
+    for (size_t i = 0; i < h->set_count; i++) {
+        h5_close_set(&h->sets[i]);
+        if (h->sets[i].type >= 0)
+            H5Tclose(h->sets[i].type);
     }
-    h->count = 0;
+    h->count = h->set_count = 0;
 }
 
 /* Decide what the source is, and open its columns. */
 static bags_code h5_open_layout(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
     const char *found = NULL;
-    const h5_column *other = NULL;
+    const h5_set *other = NULL;
     bags_code code = h5_find(s, h->group, "", 0, false, &found);
     if (!code && !found) {
-        code = h5_open_columns(s, h->group);
+        code = h5_open_sets(s, h->group);
         if (!code)
             code = h5_rows_length(s, &other);
         if (!other)
@@ -703,7 +713,7 @@ static bags_code h5_open_layout(bags_source *s) {
             *s->err = differ;
             return differ.code;
         }
-        h5_drop_columns(h);
+        h5_drop_sets(h);
     }
     if (code)
         return code;
@@ -717,7 +727,7 @@ static bags_code h5_open_layout(bags_source *s) {
     s->length = h->names.count;
     hid_t first = code ? -1 : H5Gopen2(group, h->names.names[0], H5P_DEFAULT);
     if (!code)
-        code = first < 0 ? h5_fail(s, found) : h5_open_columns(s, first);
+        code = first < 0 ? h5_fail(s, found) : h5_open_sets(s, first);
     if (first >= 0)
         H5Gclose(first);
     return code;
@@ -761,41 +771,11 @@ static bags_code h5_open_file(bags_source *s) {
                         : BAGS_OK;
 }
 
-/* libhdf5 prints its errors unless this is called; one thread's, or all. */
-typedef struct h5_quiet {
-    H5E_auto2_t print;
-    void *user;
-} h5_quiet;
-
-static h5_quiet h5_quiet_begin(void) {
-    h5_quiet was = {NULL, NULL};
-    H5Eget_auto2(H5E_DEFAULT, &was.print, &was.user);
-    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
-    return was;
-}
-
-static void h5_quiet_end(h5_quiet was) {
-    H5Eset_auto2(H5E_DEFAULT, was.print, was.user);
-}
-
-static void h5_close(bags_source *s) {
+static bags_code h5_open_source(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
-    h5_quiet quiet = h5_quiet_begin();
-    h5_drop_columns(h);
-    if (h->group > 0)
-        H5Gclose(h->group);
-    if (h->file > 0)
-        H5Fclose(h->file);
-    h5_quiet_end(quiet);
-}
-
-static bags_code h5_open(bags_source *s) {
-    h5_state *h = (h5_state *)s->state;
-    h5_quiet quiet = h5_quiet_begin();
     bags_code code = h5_open_file(s);
     if (!code)
         code = h5_open_layout(s);
-    h5_quiet_end(quiet);
     for (size_t i = 0; !code && i < h->count; i++)
         code = h5_add_field(s, &h->columns[i]);
     return code || !h->episodes ? code : bags_source_field(s, "group", "utf8");
@@ -806,18 +786,16 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
     h5_state *h = (h5_state *)s->state;
     hid_t group = H5Gopen2(h->group, name, H5P_DEFAULT);
     h5_list list;
-    size_t sets = 0;
     if (group < 0)
         return h5_fail(s, name);
     bags_code code = h5_list_group(s, group, true, &list);
-    for (size_t i = 0; !code && i < h->count; i++) {
-        h5_column *c = &h->columns[i];
+    for (size_t i = 0; !code && i < h->set_count; i++) {
+        h5_set *c = &h->sets[i];
         h5_release(c);
-        h5_column old = *c;
+        h5_set old = *c;
         size_t k = 0;
         while (k < list.count && strcmp(list.names[k], c->path))
             k++;
-        sets += i == 0 || strcmp(c->path, c[-1].path) != 0;
         c->set = c->file_type = -1;
         code = k < list.count
                    ? h5_open_set(s, group, c->path, c)
@@ -835,10 +813,10 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
                 name, c->path);
         h5_close_set(&old);
     }
-    if (!code && list.count != sets)
+    if (!code && list.count != h->set_count)
         code = bags_source_fail(s, BAGS_ERROR_TYPE,
             "group %s: %" PRIu64 " datasets, but the first group has %" PRIu64,
-            name, (uint64_t)list.count, (uint64_t)sets);
+            name, (uint64_t)list.count, (uint64_t)h->set_count);
     H5Gclose(group);
     return code;
 }
@@ -847,36 +825,61 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
 static bags_code h5_read_columns(bags_source *s, uint64_t start) {
     h5_state *h = (h5_state *)s->state;
     bags_code code = BAGS_OK;
+    for (size_t i = 0; !code && i < h->set_count; i++)
+        code = h5_read_rows(s, &h->sets[i], start,
+            h->sets[i].sequence ? h->sets[i].dims[0] : 1);
     for (size_t i = 0; !code && i < h->count; i++) {
-        h5_column *c = &h->columns[i];
-        uint64_t rows = c->sequence ? c->dims[0] : 1;
-        code = h5_read_rows(s, c, start, rows);
+        const h5_set *set = &h->sets[h->columns[i].set];
         bags_value *values =
-            code ? NULL
-                 : (bags_value *)bags_source_alloc(s, c->rows, sizeof *values);
+            (bags_value *)bags_source_alloc(s, set->rows, sizeof *values);
         if (!values)
-            return code ? code : BAGS_ERROR_MEMORY;
-        for (size_t row = 0; row < c->rows; row++)
-            values[row] = h5_value(c, row);
+            return BAGS_ERROR_MEMORY;
+        for (size_t row = 0; !code && row < set->rows; row++)
+            code = h5_value(s, set, &h->columns[i], row, &values[row]);
         s->entries[i].values = values;
-        s->entries[i].count = c->rows;
+        s->entries[i].count = set->rows;
     }
     return code;
 }
 
-static bags_code h5_read(bags_source *s, uint64_t index) {
+static bags_code h5_read_source(bags_source *s, uint64_t index) {
     h5_state *h = (h5_state *)s->state;
-    h5_quiet quiet = h5_quiet_begin();
-    bags_code code = BAGS_OK;
-    const char *name = h->episodes && !s->ended ? h->names.names[index] : NULL;
-    if (name) {
-        s->values[h->count] = bags_utf8(name);
-        code = h5_open_episode(s, name);
-    }
-    if (!code && !s->ended)
-        code = h5_read_columns(s, name ? 0 : index);
-    h5_quiet_end(quiet);
+    if (s->ended)
+        return BAGS_OK;
+    if (!h->episodes)
+        return h5_read_columns(s, index);
+    const char *name = h->names.names[index];
+    s->values[h->count] = bags_utf8(name);
+    bags_code code = h5_open_episode(s, name);
+    return code ? code : h5_read_columns(s, 0);
+}
+
+/* libhdf5 prints its errors except between H5E_BEGIN_TRY and H5E_END_TRY. */
+static bags_code h5_open(bags_source *s) {
+    bags_code code;
+    H5E_BEGIN_TRY
+    code = h5_open_source(s);
+    H5E_END_TRY
     return code;
+}
+
+static bags_code h5_read(bags_source *s, uint64_t index) {
+    bags_code code;
+    H5E_BEGIN_TRY
+    code = h5_read_source(s, index);
+    H5E_END_TRY
+    return code;
+}
+
+static void h5_close(bags_source *s) {
+    h5_state *h = (h5_state *)s->state;
+    H5E_BEGIN_TRY
+    h5_drop_sets(h);
+    if (h->group > 0)
+        H5Gclose(h->group);
+    if (h->file > 0)
+        H5Fclose(h->file);
+    H5E_END_TRY
 }
 
 static bool h5_detect(const char *path) {
