@@ -267,29 +267,35 @@ static bags_code h5_find(bags_source *s, hid_t group, const char *path,
 
 /* ---- types ---- */
 
-/* The dtype of integers and floats that are stored in all their bits. */
-static bags_dtype h5_dtype(hid_t type, H5T_class_t kind) {
-    static const bags_dtype integers[2][4] = {
-        {BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32,
-            BAGS_DTYPE_UINT64},
-        {BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, BAGS_DTYPE_INT32,
-            BAGS_DTYPE_INT64}};
-    size_t size = H5Tget_size(type), log = 0;
-    H5T_order_t order = H5Tget_order(type);
-    while (log < 4 && (size_t)1 << log != size)
-        log++;
-    if (log == 4 || H5Tget_precision(type) != 8 * size ||
-        (size > 1 && order != H5T_ORDER_LE && order != H5T_ORDER_BE))
-        return BAGS_DTYPE_NONE;
-    if (kind == H5T_INTEGER)
-        return integers[H5Tget_sign(type) == H5T_SGN_2][log];
-    size_t sign, exponent, bits, mantissa, rest;
-    if (H5Tget_fields(type, &sign, &exponent, &bits, &mantissa, &rest) < 0)
-        return BAGS_DTYPE_NONE;
-    return size == 2 && bits == 5    ? BAGS_DTYPE_FLOAT16
-           : size == 4 && bits == 8  ? BAGS_DTYPE_FLOAT32
-           : size == 8 && bits == 11 ? BAGS_DTYPE_FLOAT64
-                                     : BAGS_DTYPE_NONE;
+/* libhdf5 1.10 does not check that the parts of a type are within it: conversions of
+ * such a type would write elsewhere. */
+static bool h5_is_sound(hid_t type) {
+    H5T_class_t kind = H5Tget_class(type);
+    size_t size = H5Tget_size(type), part;
+    bool sound = true;
+    if (kind == H5T_COMPOUND) {
+        int members = H5Tget_nmembers(type);
+        for (int i = 0; sound && i < members; i++) {
+            hid_t member = H5Tget_member_type(type, (unsigned)i);
+            size_t offset = H5Tget_member_offset(type, (unsigned)i);
+            part = H5Tget_size(member);
+            sound = member >= 0 && part > 0 && part <= size &&
+                    offset <= size - part;
+            if (member >= 0)
+                H5Tclose(member);
+        }
+    } else if (kind == H5T_ARRAY || kind == H5T_ENUM) {
+        hsize_t dims[H5S_MAX_RANK];
+        hid_t base = H5Tget_super(type);
+        int rank = kind == H5T_ARRAY ? H5Tget_array_dims2(type, dims) : 0;
+        part = H5Tget_size(base);
+        for (int i = 0; i < rank && part <= size; i++)
+            part = dims[i] > size / part ? size + 1 : part * (size_t)dims[i];
+        sound = base >= 0 && rank >= 0 && part == size;
+        if (base >= 0)
+            H5Tclose(base);
+    }
+    return sound;
 }
 
 /* True if a compound has the members r and i, as h5py writes complex numbers. */
@@ -298,17 +304,54 @@ static bool h5_is_complex(hid_t type) {
            H5Tget_member_index(type, "r") == 0 &&
            H5Tget_member_index(type, "i") == 1 &&
            H5Tget_member_class(type, 0) == H5T_FLOAT &&
-           H5Tget_member_class(type, 1) == H5T_FLOAT;
+           H5Tget_member_class(type, 1) == H5T_FLOAT && h5_is_sound(type);
+}
+
+/* The little-endian type of integers and floats, in either byte order, and their
+ * dtype; below 0 if they are others, such as some without all bits. */
+static hid_t h5_plain(hid_t type, bags_dtype *dtype) {
+    const struct h5_standard {
+        bags_dtype dtype;
+        hid_t little, big;
+    } standards[] = {{BAGS_DTYPE_UINT8, H5T_STD_U8LE, H5T_STD_U8BE},
+        {BAGS_DTYPE_UINT16, H5T_STD_U16LE, H5T_STD_U16BE},
+        {BAGS_DTYPE_UINT32, H5T_STD_U32LE, H5T_STD_U32BE},
+        {BAGS_DTYPE_UINT64, H5T_STD_U64LE, H5T_STD_U64BE},
+        {BAGS_DTYPE_INT8, H5T_STD_I8LE, H5T_STD_I8BE},
+        {BAGS_DTYPE_INT16, H5T_STD_I16LE, H5T_STD_I16BE},
+        {BAGS_DTYPE_INT32, H5T_STD_I32LE, H5T_STD_I32BE},
+        {BAGS_DTYPE_INT64, H5T_STD_I64LE, H5T_STD_I64BE},
+        {BAGS_DTYPE_FLOAT32, H5T_IEEE_F32LE, H5T_IEEE_F32BE},
+        {BAGS_DTYPE_FLOAT64, H5T_IEEE_F64LE, H5T_IEEE_F64BE}};
+    for (size_t i = 0; i < sizeof standards / sizeof *standards; i++) {
+        *dtype = standards[i].dtype;
+        if (H5Tequal(type, standards[i].little) > 0 ||
+            H5Tequal(type, standards[i].big) > 0)
+            return H5Tcopy(standards[i].little);
+    }
+    /* libhdf5 has no float16 of its own. */
+    hid_t half = H5Tcopy(H5T_IEEE_F32LE), big;
+    H5Tset_fields(half, 15, 10, 5, 0, 10);
+    H5Tset_size(half, 2);
+    H5Tset_ebias(half, 15);
+    big = H5Tcopy(half);
+    H5Tset_order(big, H5T_ORDER_BE);
+    bool is_half = H5Tequal(type, half) > 0 || H5Tequal(type, big) > 0;
+    H5Tclose(big);
+    *dtype = is_half ? BAGS_DTYPE_FLOAT16 : BAGS_DTYPE_NONE;
+    if (is_half)
+        return half;
+    H5Tclose(half);
+    return -1;
 }
 
 /* The type in memory, little-endian, of numbers of this type, and their dtype;
  * below 0 if they are none. */
 static hid_t h5_number(hid_t type, bags_dtype *dtype) {
-    H5T_class_t kind = H5Tget_class(type);
     hid_t memory = -1, base = -1;
-    if (kind == H5T_ENUM) {
+    if (H5Tget_class(type) == H5T_ENUM && h5_is_sound(type)) {
         base = H5Tget_super(type);
-        memory = h5_number(base, dtype);
+        memory = h5_plain(base, dtype);
         char *name = H5Tget_member_name(type, 0);
         if (*dtype == BAGS_DTYPE_INT8 && H5Tget_nmembers(type) == 2 && name &&
             !strcmp(name, "FALSE"))
@@ -316,7 +359,7 @@ static hid_t h5_number(hid_t type, bags_dtype *dtype) {
         H5free_memory(name);
     } else if (h5_is_complex(type)) {
         base = H5Tget_member_type(type, 0);
-        hid_t part = h5_number(base, dtype);
+        hid_t part = h5_plain(base, dtype);
         size_t size = bags_dtype_size(*dtype);
         *dtype = *dtype == BAGS_DTYPE_FLOAT32   ? BAGS_DTYPE_COMPLEX64
                  : *dtype == BAGS_DTYPE_FLOAT64 ? BAGS_DTYPE_COMPLEX128
@@ -329,11 +372,7 @@ static hid_t h5_number(hid_t type, bags_dtype *dtype) {
         if (part >= 0)
             H5Tclose(part);
     } else {
-        *dtype = kind == H5T_INTEGER || kind == H5T_FLOAT ? h5_dtype(type, kind)
-                                                          : BAGS_DTYPE_NONE;
-        memory = *dtype ? H5Tcopy(type) : -1;
-        if (memory >= 0)
-            H5Tset_order(memory, H5T_ORDER_LE);
+        memory = h5_plain(type, dtype);
     }
     if (base >= 0)
         H5Tclose(base);
@@ -368,7 +407,7 @@ static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type,
             c->form = H5_VLEN;
         else
             c->inner = H5Tget_array_dims2(type, c->shape);
-        if (number >= 0 && c->inner >= 0)
+        if (number >= 0 && c->inner >= 0 && h5_is_sound(type))
             *memory = kind == H5T_VLEN ? H5Tvlen_create(number)
                                        : H5Tarray_create2(number,
                                              (unsigned)c->inner, c->shape);
@@ -398,6 +437,10 @@ static bags_code h5_columns(bags_source *s, h5_set *set, hid_t type,
         return h5_leaf(s, set, type, member, offset, memory);
     if (depth == H5_DEPTH)
         return h5_refuse(s, set->path, member, "nested too deeply");
+    if (!h5_is_sound(type))
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "dataset %s%s: a member is not within its compound", set->path,
+            member);
     int members = H5Tget_nmembers(type);
     for (size_t i = 0, size = 0; !code && i < (size_t)members; i++) {
         char *name = H5Tget_member_name(type, (unsigned)i);
@@ -448,6 +491,19 @@ static void h5_set_cache(
         bytes < 1 << 20 ? 1 << 20 : (size_t)bytes, 1.0);
 }
 
+/* True if a dataset that is stored in one piece has fewer bytes than elements:
+ * libhdf5 1.10 would read past them. */
+static bool h5_is_short(hid_t set, hid_t type, hid_t space, hid_t how) {
+    hsize_t stored = H5Dget_storage_size(set), size = H5Tget_size(type);
+    hssize_t count = H5Sget_simple_extent_npoints(space);
+    H5D_layout_t layout = H5Pget_layout(how);
+    bool written =
+        layout == H5D_COMPACT || stored > 0 ||
+        (layout == H5D_CONTIGUOUS && H5Dget_offset(set) != HADDR_UNDEF);
+    return layout != H5D_CHUNKED && written &&
+           (count < 0 || size == 0 || (hsize_t)count > stored / size);
+}
+
 /* Open a dataset and get its type and shape. */
 static bags_code h5_open_set(
     bags_source *s, hid_t group, const char *path, h5_set *c) {
@@ -467,6 +523,9 @@ static bags_code h5_open_set(
     else if (H5Pget_layout(how) == H5D_VIRTUAL ||
              H5Pget_external_count(how) > 0)
         code = h5_refuse(s, path, "", "its data are in other files");
+    else if (h5_is_short(set, c->file_type, space, how))
+        code = bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "dataset %s: fewer bytes than its shape requires", path);
     else
         h5_set_cache(access, c->file_type, c->rank, c->dims, how);
     if (set >= 0)
