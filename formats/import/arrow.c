@@ -29,7 +29,7 @@
 #define AR_NODES 65536               /* most fields, with members */
 #define AR_ROWS 1000000              /* most rows that no buffer proves */
 #define AR_TEXT 1200                 /* more characters than a decimal has */
-#define AR_MOST ((uint64_t)1 << 32)  /* most bytes of a batch */
+#define AR_MOST ((uint64_t)1 << 31)  /* most bytes of a batch */
 #define AR_RATIO ((uint64_t)1 << 16) /* no compression makes more of a byte */
 
 /* ---- flatbuffers: positions in a buffer; 0 is missing or invalid ---- */
@@ -728,7 +728,7 @@ static bool ar_range(const ar_node *node, uint64_t i, uint64_t limit,
 static size_t ar_decimal(const ar_node *node, uint64_t i, char *out) {
     uint32_t words[8] = {0}, rest, any = 1;
     char digits[AR_TEXT];
-    size_t count = node->width / 4, made = 0, used = 0;
+    size_t count = (size_t)node->width / 4, made = 0, used = 0;
     int64_t scale = node->scale > 0 ? node->scale : 0;
     for (size_t k = 0; k < count; k++)
         words[k] = (uint32_t)bags_import_number(
