@@ -7,6 +7,7 @@ PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 PKG_http := libcurl libcrypto
+PKG_import/arrow := libzstd liblz4
 PKG_import/gulp := json-c $(PKG_msgpack)
 PKG_import/hdf5 := hdf5
 PKG_import/mcap := libzstd liblz4 zlib

@@ -13,6 +13,7 @@
  *     b  a .bzna
  *     c  an MCAP file
  *     h  an HDF5 file
+ *     a  an Arrow file or stream
  */
 #include "../bags.h"
 #include "../formats/import/import.h"
@@ -29,7 +30,7 @@ static volatile unsigned sink; /* every byte was read */
 static void remove_directory(void) {
     static const char *const names[] = {"x.tfrecord", "x.tar", "meta_0.gmeta",
         "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "x.zip",
-        "x.bzna", "x.mcap", "x.h5"};
+        "x.bzna", "x.mcap", "x.h5", "x.arrow"};
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);
@@ -48,24 +49,23 @@ static const char *save(const char *name, const void *data, size_t size) {
 }
 
 static void read_all(const bags_importer *importer, const char *path) {
-    void *source = NULL;
-    bags_source_info info;
     const bags_entry *entries;
     bags_error err;
     importer->detect(path);
-    if (importer->open(path, NULL, &source, &info, &err))
+    bags_source *source = bags_source_open(importer, path, NULL, &err);
+    if (!source)
         return;
     for (uint64_t i = 0; i < 1000; i++) {
-        if (importer->read(source, i, &entries, &err) || !entries)
+        if (bags_source_read(source, i, &entries, &err) || !entries)
             break;
-        for (size_t f = 0; f < info.count; f++)
+        for (size_t f = 0; f < source->count; f++)
             for (size_t j = 0; j < entries[f].count; j++) {
                 const bags_value *value = &entries[f].values[j];
                 for (size_t k = 0; k < value->size; k++)
                     sink += ((const unsigned char *)value->data)[k];
             }
     }
-    importer->close(source);
+    bags_source_close(source);
 }
 
 #ifdef BAGS_WITH_IMPORT_TFRECORD
@@ -157,6 +157,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 #ifdef BAGS_WITH_IMPORT_HDF5
     case 'h':
         read_all(&bags_import_hdf5, save("x.h5", data, size));
+        break;
+#endif
+#ifdef BAGS_WITH_IMPORT_ARROW
+    case 'a':
+        read_all(&bags_import_arrow, save("x.arrow", data, size));
         break;
 #endif
     default:

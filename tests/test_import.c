@@ -6,16 +6,16 @@
 
 #define DATA "tests/data/import/"
 
-typedef struct source {
+typedef struct sample {
     const bags_importer *importer;
     const char *path; /* in DATA, */
     const char *file; /* and of a file in it that is damaged; "" for itself */
     uint64_t length;
     bool checked; /* every byte has a checksum */
     bool counted; /* a file that was cut is found in any case */
-} source;
+} sample;
 
-static const source sources[] = {
+static const sample sources[] = {
 #ifdef BAGS_WITH_IMPORT_TFRECORD
     {&bags_import_tfrecord, "tfrecord/examples.tfrecord", "", 5, true, false},
 #endif
@@ -48,28 +48,27 @@ static void add_value(sha256 *sum, const bags_value *value) {
  * which is of those before a failure. */
 static bags_code read_source(const bags_importer *importer, const char *path,
     uint64_t first, uint64_t step, uint64_t *length, char hex[65]) {
-    void *state = NULL;
-    bags_source_info info;
     sha256 sum;
     sha256_start(&sum);
     *length = 0;
-    bags_code code =
-        importer->open(path, &memory.allocator, &state, &info, &said);
+    bags_source *source =
+        bags_source_open(importer, path, &memory.allocator, &said);
+    bags_code code = source ? BAGS_OK : said.code;
     for (uint64_t i = first; !code; i += step) {
         const bags_entry *entries;
-        code = importer->read(state, i, &entries, &said);
+        code = bags_source_read(source, i, &entries, &said);
         if (code || !entries)
             break;
         ++*length;
-        for (size_t f = 0; f < info.count; f++) {
-            assert_string_equal(entries[f].field, info.fields[f].name);
+        for (size_t f = 0; f < source->count; f++) {
+            assert_string_equal(entries[f].field, source->fields[f].name);
             sha256_add(&sum, entries[f].field, strlen(entries[f].field) + 1);
             sha256_add(&sum, &entries[f].count, sizeof entries[f].count);
             for (size_t j = 0; j < entries[f].count; j++)
                 add_value(&sum, &entries[f].values[j]);
         }
     }
-    importer->close(state);
+    bags_source_close(source);
     sha256_hex(&sum, hex);
     return code;
 }
@@ -79,7 +78,7 @@ static void datapoints_are_read_in_steps_and_detected_by_one_importer(
     (void)state;
     char hex[65];
     uint64_t length;
-    for (const source *s = sources; s->importer; s++) {
+    for (const sample *s = sources; s->importer; s++) {
         char path[256];
         snprintf(path, sizeof path, DATA "%s", s->path);
         for (uint64_t step = 1; step < 4; step++)
@@ -88,19 +87,19 @@ static void datapoints_are_read_in_steps_and_detected_by_one_importer(
                     read_source(s->importer, path, first, step, &length, hex));
                 assert_int_equal(length, (s->length - first + step - 1) / step);
             }
-        for (const source *other = sources; other->importer; other++)
+        for (const sample *other = sources; other->importer; other++)
             assert_int_equal(
                 other->importer->detect(path), other->importer == s->importer);
         assert_fails(BAGS_ERROR_MISSING,
             read_source(s->importer, at("none"), 0, 1, &length, hex));
         assert_says("none*cannot open");
-        s->importer->close(NULL);
+        bags_source_close(NULL);
     }
 }
 
 /* Read a damaged source: the same as before, or an error that names a file of it,
  * or, where the format cannot know, anything. */
-static void check_damaged(const source *s, const char *path, const char *good,
+static void check_damaged(const sample *s, const char *path, const char *good,
     bool must_know, const char *what, size_t at_byte) {
     char hex[65];
     uint64_t length;
@@ -117,7 +116,7 @@ static void check_damaged(const source *s, const char *path, const char *good,
 static void every_byte_flipped_and_every_length_is_found_or_harmless(
     void **state) {
     (void)state;
-    for (const source *s = sources; s->importer; s++) {
+    for (const sample *s = sources; s->importer; s++) {
         char from[256], path[256], file[600], good[65];
         uint64_t length;
         snprintf(from, sizeof from, DATA "%s", s->path);
@@ -154,7 +153,7 @@ static void every_byte_flipped_and_every_length_is_found_or_harmless(
 
 static void the_failure_of_every_allocation_is_an_error(void **state) {
     (void)state;
-    for (const source *s = sources; s->importer; s++) {
+    for (const sample *s = sources; s->importer; s++) {
         char path[256], good[65], hex[65];
         uint64_t length, failures = 0;
         snprintf(path, sizeof path, DATA "%s", s->path);
@@ -181,57 +180,91 @@ static void names_become_names_of_files(void **state) {
         {"\xFF\xC3\xA9\xC3", "_\xC3\xA9_"},
         {"a\\b:c*d?e\"f<g>h|i\nj\x7F", "a_b_c_d_e_f_g_h_i_j_"}};
     (void)state;
-    bags_import_arena arena = bags_import_arena_start(&memory.allocator);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        assert_string_equal(
-            bags_import_name(&arena, names[i][0], strlen(names[i][0]), &said),
-            names[i][1]);
-    bags_field fields[] = {{"a/b", "utf8"}, {"c", "utf8"}, {"a:b", "utf8"}};
-    assert_ok(bags_import_names(fields, 2, "x", &arena, &said));
-    assert_string_equal(fields[0].name, "a_b");
-    assert_fails(
-        BAGS_ERROR_FIELD, bags_import_names(fields, 3, "x.tar", &arena, &said));
-    assert_says("x.tar: fields*a_b*a:b*a_b");
-    bags_import_free(&arena);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char made[64];
+        bags_import_name(names[i][0], strlen(names[i][0]), made);
+        assert_string_equal(made, names[i][1]);
+    }
 }
 
+/* An importer whose fields are these, or the files that the path means. */
+static const char *const *field_names;
+
 static bool accept_all(const char *name) { return name[0] != 'x'; }
+
+static bags_code open_names(bags_source *source) {
+    char **paths = NULL;
+    size_t count = 0;
+    bags_code code = BAGS_OK;
+    if (!field_names)
+        code = bags_source_files(source, accept_all, &paths, &count);
+    for (size_t i = 0; !code && i < count; i++)
+        code = bags_source_field(source, bags_import_base(paths[i]), "utf8");
+    for (size_t i = 0; !code && field_names && field_names[i]; i++)
+        code = bags_source_field(source, field_names[i], "utf8");
+    return code;
+}
+
+static const bags_importer names_importer = {
+    "names", NULL, 0, open_names, NULL, NULL};
+
+static bags_source *open_path(const char *path) {
+    return bags_source_open(&names_importer, path, &memory.allocator, &said);
+}
+
+static void fields_that_become_equal_are_an_error(void **state) {
+    static const char *const good[] = {"a/b", "c", NULL};
+    static const char *const bad[] = {"a/b", "c", "a:b", NULL};
+    (void)state;
+    field_names = good;
+    bags_source *source = open_path("x.tar");
+    assert_non_null(source);
+    assert_string_equal(source->fields[0].name, "a_b");
+    bags_source_close(source);
+    field_names = bad;
+    assert_null(open_path("x.tar"));
+    assert_int_equal(said.code, BAGS_ERROR_FIELD);
+    assert_says("x.tar: fields*a/b*a:b*a_b");
+    field_names = NULL;
+}
+
+static void check_files(const char *path, size_t count) {
+    bags_source *source = open_path(path);
+    assert_non_null(source);
+    assert_int_equal(source->count, count);
+    bags_source_close(source);
+}
+
+static void check_no_files(const char *path, bags_code code) {
+    poison();
+    assert_null(open_path(path));
+    assert_int_equal(said.code, code);
+}
 
 static void files_are_in_the_order_of_their_numbers_and_complete(void **state) {
     (void)state;
     static const char *const sorted[] = {
-        "a", "a1", "a2", "a02", "a10", "a10b", "b"};
-    bags_import_arena arena = bags_import_arena_start(&memory.allocator);
-    char **paths;
-    size_t count, length = sizeof sorted / sizeof *sorted;
+        "a", "a1", "a02", "a2", "a10", "a10b", "b"};
+    size_t length = sizeof sorted / sizeof *sorted;
     make_dir(at("in"));
-    assert_fails(BAGS_ERROR_MISSING,
-        bags_import_files(at("in"), accept_all, &arena, &paths, &count, &said));
+    check_no_files(at("in"), BAGS_ERROR_MISSING);
     for (size_t i = length; i-- > 0;)
         save_text(at("in/%s", sorted[i]), "");
     save_text(at("in/x"), "");
     save_text(at("in/.a"), "");
-    assert_ok(
-        bags_import_files(at("in"), accept_all, &arena, &paths, &count, &said));
-    assert_int_equal(count, length);
-    for (size_t i = 0; i < count; i++)
-        assert_string_equal(strrchr(paths[i], '/') + 1, i == 2   ? "a02"
-                                                        : i == 3 ? "a2"
-                                                                 : sorted[i]);
-    assert_ok(bags_import_files(
-        at("in/a1*b*"), accept_all, &arena, &paths, &count, &said));
-    assert_int_equal(count, 1);
+    bags_source *source = open_path(at("in"));
+    assert_non_null(source);
+    assert_int_equal(source->count, length);
+    for (size_t i = 0; i < length; i++)
+        assert_string_equal(source->fields[i].name, sorted[i]);
+    bags_source_close(source);
+    check_files(at("in/a1*b*"), 1);
     save_text(at("in/s-00000-of-00003"), "");
     save_text(at("in/s-00002-of-00003"), "");
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_import_files(at("in"), accept_all, &arena, &paths, &count, &said));
-    assert_fails(BAGS_ERROR_GAP, bags_import_files(at("in/s-*"), accept_all,
-                                     &arena, &paths, &count, &said));
+    check_no_files(at("in"), BAGS_ERROR_CORRUPT);
+    check_no_files(at("in/s-*"), BAGS_ERROR_GAP);
     save_text(at("in/s-00001-of-00003"), "");
-    assert_ok(bags_import_files(
-        at("in/s-*"), accept_all, &arena, &paths, &count, &said));
-    assert_int_equal(count, 3);
-    bags_import_free(&arena);
+    check_files(at("in/s-*"), 3);
 }
 
 int main(void) {
@@ -240,6 +273,7 @@ int main(void) {
         TEST(every_byte_flipped_and_every_length_is_found_or_harmless),
         TEST(the_failure_of_every_allocation_is_an_error),
         TEST(names_become_names_of_files),
+        TEST(fields_that_become_equal_are_an_error),
         TEST(files_are_in_the_order_of_their_numbers_and_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -162,23 +162,22 @@ static void an_interval_out_of_range_is_an_error(void **state) {
 }
 
 static void a_datapoint_may_be_skipped(void **state) {
-    bags_source_info info;
-    void *source;
     const bags_entry *entries;
     (void)state;
-    assert_ok(bags_import_zarr.open(
-        L5KIT "small-chunks/data.zarr", NULL, &source, &info, &said));
-    assert_int_equal(info.length, 32);
-    assert_ok(bags_import_zarr.read(source, 30, &entries, &said));
-    for (size_t i = 0; i < info.count; i++)
-        if (strcmp(info.fields[i].name, "scene_index") == 0)
+    bags_source *source =
+        bags_source_open(ZARR, L5KIT "small-chunks/data.zarr", NULL, &said);
+    assert_non_null(source);
+    assert_int_equal(source->length, 32);
+    assert_ok(bags_source_read(source, 30, &entries, &said));
+    for (size_t i = 0; i < source->count; i++)
+        if (strcmp(source->fields[i].name, "scene_index") == 0)
             assert_int_equal(entries[i].values->sint, 3);
-        else if (strcmp(info.fields[i].name, "agents.yaw") == 0)
+        else if (strcmp(source->fields[i].name, "agents.yaw") == 0)
             assert_int_equal(entries[i].count, 2);
-    assert_ok(bags_import_zarr.read(source, 32, &entries, &said));
+    assert_ok(bags_source_read(source, 32, &entries, &said));
     assert_null(entries);
-    bags_import_zarr.close(source);
-    bags_import_zarr.close(NULL);
+    bags_source_close(source);
+    bags_source_close(NULL);
 }
 
 static void damage_is_an_error_or_without_effect(void **state) {

@@ -33,6 +33,9 @@ static const bags_importer *const importers[] = {
 #ifdef BAGS_WITH_IMPORT_MCAP
     &bags_import_mcap,
 #endif
+#ifdef BAGS_WITH_IMPORT_ARROW
+    &bags_import_arrow,
+#endif
 #ifdef BAGS_WITH_IMPORT_DUCKDB
     &bags_import_parquet,
     &bags_import_csv,
@@ -108,22 +111,20 @@ typedef struct plan {
 } plan;
 
 static const char *source_name; /* the path, for messages */
-static bags_source_info info;
+static bags_source *source;
 static plan *plans;
 static size_t count;
 
 /* The number of a source's field, whose name may be as the source has it. */
 static size_t find_source(const char *word) {
-    bags_import_arena arena = {0};
-    const char *name = bags_import_name(&arena, word, strlen(word), &failure);
-    if (!name)
-        die();
-    size_t i = 0;
-    while (i < info.count && strcmp(info.fields[i].name, name))
+    size_t i = 0, size = strlen(word);
+    char *name = (char *)allocate(size + 2, 1);
+    bags_import_name(word, size, name);
+    while (i < source->count && strcmp(source->fields[i].name, name))
         i++;
-    bags_import_free(&arena);
-    if (i == info.count)
-        fail_field(source_name, word, info.fields, info.count);
+    free(name);
+    if (i == source->count)
+        fail_field(source_name, word, source->fields, source->count);
     return i;
 }
 
@@ -132,14 +133,16 @@ static void add_plan(size_t field, const char *name) {
         if (!strcmp(plans[i].name, name))
             usage("--fields: fields \"%s\" and \"%s\" would both be named "
                   "\"%s\"",
-                info.fields[plans[i].from].name, info.fields[field].name, name);
+                source->fields[plans[i].from].name, source->fields[field].name,
+                name);
         if (plans[i].from == field)
-            usage("--fields: duplicate field \"%s\"", info.fields[field].name);
+            usage(
+                "--fields: duplicate field \"%s\"", source->fields[field].name);
     }
     plans = (plan *)grow(plans, count, sizeof *plans);
     plans[count].from = field;
     plans[count].name = name;
-    plans[count].type = info.fields[field].type;
+    plans[count].type = source->fields[field].type;
     plans[count++].convert = false;
 }
 
@@ -149,17 +152,17 @@ static void select_fields(void) {
     char *at = copy, *name, *renamed;
     while (list_next(&at, &name, &renamed)) {
         size_t field = find_source(name);
-        add_plan(field,
-            renamed ? string_format("%s", renamed) : info.fields[field].name);
+        add_plan(field, renamed ? string_format("%s", renamed)
+                                : source->fields[field].name);
     }
     free(copy);
     if (fields_words)
         return;
-    plans = (plan *)allocate(info.count, sizeof *plans);
-    for (count = 0; count < info.count; count++) {
+    plans = (plan *)allocate(source->count, sizeof *plans);
+    for (count = 0; count < source->count; count++) {
         plans[count].from = count;
-        plans[count].name = info.fields[count].name;
-        plans[count].type = info.fields[count].type;
+        plans[count].name = source->fields[count].name;
+        plans[count].type = source->fields[count].type;
     }
 }
 
@@ -254,7 +257,7 @@ static bags_view msgpack_from_text(
  * which is checked when they are encoded. */
 static bags_value convert(const plan *to, const bags_value *value) {
     static bags_buffer scratch;
-    bool is_text = !strncmp(info.fields[to->from].type, "utf8", 4);
+    bool is_text = !strncmp(source->fields[to->from].type, "utf8", 4);
     type_class kind = type_kind(to->type);
     bags_view blob = {(const unsigned char *)value->data, value->size};
     bags_value ignored;
@@ -309,18 +312,17 @@ static void show_entry(const bags_entry *entry, const plan *field, text *line) {
     text_puts(line, field->sequence ? "]" : "");
 }
 
-static void show(
-    const bags_importer *importer, void *source, const bags_field *fields) {
+static void show(const bags_field *fields) {
     static text line;
     const bags_entry *entries;
-    must(importer->read(source, 0, &entries, &failure));
+    must(bags_source_read(source, 0, &entries, &failure));
     in_datapoint = true;
     text_puts(&line, "{\"spec\": ");
     text_spec(&line, fields, count);
-    if (info.length == BAGS_SOURCE_UNKNOWN)
+    if (source->length == BAGS_SOURCE_UNKNOWN)
         text_puts(&line, ", \"length\": null");
     else
-        text_format(&line, ", \"length\": %ju", (uintmax_t)info.length);
+        text_format(&line, ", \"length\": %ju", (uintmax_t)source->length);
     text_puts(&line, entries ? ", \"first\": {" : ", \"first\": null");
     for (size_t i = 0; entries && i < count; i++) {
         text_puts(&line, i ? ", " : "");
@@ -351,29 +353,29 @@ static void put_datapoint(const bags_entry *entries) {
 
 /* All datapoints of this worker. If the length is unknown, each is read before
  * the sink counts it. */
-static void put_all(const bags_importer *importer, void *source) {
+static void put_all(void) {
     const bags_entry *entries;
-    bool known = info.length != BAGS_SOURCE_UNKNOWN;
-    for (datapoint = 0; !known || datapoint < info.length; datapoint++) {
+    bool known = source->length != BAGS_SOURCE_UNKNOWN;
+    for (datapoint = 0; !known || datapoint < source->length; datapoint++) {
         if (!writing_is_mine(datapoint) || (known && !sink_next()))
             continue;
-        must(importer->read(source, datapoint, &entries, &failure));
+        must(bags_source_read(source, datapoint, &entries, &failure));
         if (!entries && known)
             fail(BAGS_ERROR_CORRUPT, "%s: ends at datapoint %ju (expected %ju)",
-                source_name, (uintmax_t)datapoint, (uintmax_t)info.length);
+                source_name, (uintmax_t)datapoint, (uintmax_t)source->length);
         if (!entries)
             break;
         if (known || sink_next())
             put_datapoint(entries);
         progress_show("import", "datapoints", datapoint + 1,
-            known ? info.length : 0, sink_length());
+            known ? source->length : 0, sink_length());
     }
     /* What is after the last datapoint may be wrong as well: a checksum, a count. */
     if (known) {
-        must(importer->read(source, info.length, &entries, &failure));
+        must(bags_source_read(source, source->length, &entries, &failure));
         if (entries)
             fail(BAGS_ERROR_CORRUPT, "%s: has more than %ju datapoints",
-                source_name, (uintmax_t)info.length);
+                source_name, (uintmax_t)source->length);
     }
     progress_end();
 }
@@ -391,7 +393,6 @@ static void explain_failure(void) {
 }
 
 static int run(int operands_count, char **operands) {
-    void *source = NULL;
     source_name = operands[0];
     on_failure = explain_failure;
     writing_check();
@@ -400,16 +401,18 @@ static int run(int operands_count, char **operands) {
     if (operands_count > 1 && has_ending(operands[1], ".bag"))
         usage("%s: a source becomes a dataset, not a Bag", operands[1]);
     const bags_importer *importer = importer_find(source_name);
-    must(importer->open(source_name, NULL, &source, &info, &failure));
+    source = bags_source_open(importer, source_name, NULL, &failure);
+    if (!source)
+        die();
     bags_field *fields = plan_fields();
     if (dry_run) {
-        show(importer, source, fields);
+        show(fields);
     } else {
         sink_open(operands[1], source_name, fields, count, false);
-        put_all(importer, source);
+        put_all();
         sink_finish();
     }
-    importer->close(source);
+    bags_source_close(source);
     free(fields);
     return 0;
 }

@@ -1,5 +1,6 @@
 /*
- * hdf5.c - imports HDF5 files, on libhdf5 1.10 or later (Debian: libhdf5-dev).
+ * hdf5.c - imports HDF5 files, on libhdf5 1.10 or later (Debian: libhdf5-dev). Longer
+ * than others because types and layouts have no common form.
  *
  * A source is a file, or a group in it: FILE/GROUP. It is one of
  *
@@ -29,7 +30,6 @@
 #include <hdf5.h>
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #define H5_DEPTH 16                   /* of groups, and of compounds */
@@ -45,55 +45,52 @@ typedef enum h5_form {
     H5_BYTES
 } h5_form;
 
-/* A dataset, or a member of a compound. */
-typedef struct h5_column {
-    const char *path;   /* of the dataset, from the group */
-    const char *member; /* "" or ".member.member" */
-    hid_t type; /* an element in memory; of a compound, with one member */
-    hid_t leaf; /* the same without compounds */
-    h5_form form;
-    bags_dtype dtype;
-    H5T_str_t pad;
-    bool big, integer, is_signed;
-    char shape[256]; /* of array types, as in a type: ",2,3" */
-    size_t size;     /* bytes of an element */
-    size_t element;  /* bytes of a number */
-    bool sequence;
+/* A dataset. In memory its elements are packed and little-endian. */
+typedef struct h5_set {
+    const char *path;       /* from the group */
+    hid_t set, file_type;   /* open while rows are read */
+    hid_t type;             /* of an element in memory */
+    bool sequence, reclaim; /* it has what H5Dvlen_reclaim must free */
+    size_t size;            /* bytes of an element */
     int rank;
     hsize_t dims[H5S_MAX_RANK];
     size_t cells; /* elements per row */
-    hid_t set;    /* open while rows are read */
-    bool loaded;  /* data has what H5Dvlen_reclaim must free */
-    size_t rows;
-    bags_buffer data, values;
+    size_t rows;  /* that were read, */
+    bags_buffer *data;
+    bool loaded;
+} h5_set;
+
+/* A field: a dataset's elements, or a member of them. */
+typedef struct h5_column {
+    size_t set;         /* its index */
+    const char *member; /* "" or ".member.member" */
+    h5_form form;
+    bags_dtype dtype;
+    H5T_str_t pad;
+    int inner; /* dimensions of an array type: */
+    hsize_t shape[H5S_MAX_RANK];
+    size_t offset, size; /* in an element */
 } h5_column;
 
 /* Names in a group, or paths of the datasets below it. */
 typedef struct h5_list {
-    bags_buffer names; /* const char * */
-    size_t count;
-    size_t groups, others; /* links to groups, and to anything else */
     bool paths;
+    const char **names;
+    size_t count;
+    size_t others; /* links to anything else, if not paths */
     bags_code code;
 } h5_list;
 
-typedef struct h5_source {
-    bags_import_arena arena, scratch;
-    const bags_allocator *allocator;
-    bags_allocator own;
-    const char *path; /* of the file */
+typedef struct h5_state {
     hid_t file, group;
-    uint64_t file_size, length;
+    uint64_t file_size;
     bool episodes;
     h5_list names; /* of episodes */
+    h5_set *sets;
+    size_t set_count;
     h5_column *columns;
-    size_t count, capacity;
-    bags_field *fields;
-    bags_entry *entries;
-    bags_value name;
-    bool no_memory;  /* to decide what the source is */
-    bags_error *err; /* of the call in progress */
-} h5_source;
+    size_t count;
+} h5_state;
 
 /* ---- errors ---- */
 
@@ -104,87 +101,70 @@ static herr_t h5_describe(
     return 0;
 }
 
-static bags_code h5_fail(h5_source *s, const char *where) {
+static bags_code h5_fail(bags_source *s, const char *where) {
     const char *why = "";
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, h5_describe, &why);
-    bags_code code = bags_fail(s->err, BAGS_ERROR_CORRUPT,
-        "%s: %s: cannot read: %.200s", s->path, where, why);
+    bags_code code = bags_source_fail(
+        s, BAGS_ERROR_CORRUPT, "%s: cannot read: %.200s", where, why);
     H5Eclear2(H5E_DEFAULT);
     return code;
 }
 
 static bags_code h5_refuse(
-    h5_source *s, const char *path, const char *member, const char *what) {
-    return bags_fail(s->err, BAGS_ERROR_TYPE, "%s: dataset %s%s: %s", s->path,
-        path, member, what);
+    bags_source *s, const char *path, const char *member, const char *what) {
+    return bags_source_fail(
+        s, BAGS_ERROR_TYPE, "dataset %s%s: %s", path, member, what);
 }
 
 /* ---- groups ---- */
 
-static const char **h5_names(const h5_list *list) {
-    return (const char **)(void *)list->names.data;
-}
-
-static bool h5_add(h5_source *s, h5_list *list, const char *name) {
-    /* Those of a datapoint are valid until the next one. */
-    name = bags_import_text(
-        s->entries ? &s->scratch : &s->arena, name, strlen(name), s->err);
-    if (!name || bags_buffer_reserve(
-                     &list->names, (list->count + 1) * sizeof name, s->err)) {
-        list->code = BAGS_ERROR_MEMORY;
-        return false;
-    }
-    h5_names(list)[list->count++] = name;
-    return true;
-}
-
 typedef struct h5_visit {
-    h5_source *s;
+    bags_source *s;
     h5_list *list;
     const char *prefix;
     int depth;
 } h5_visit;
+
+static void h5_add(bags_source *s, h5_list *list, const char *name) {
+    list->names = (const char **)bags_source_grow(
+        s, list->names, list->count, sizeof name);
+    list->code = list->names ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (list->names)
+        list->names[list->count++] = name;
+}
 
 /* Add what a link names: to a list of paths, datasets here and below; to another,
  * groups, the datasets being counted. */
 static herr_t h5_link(
     hid_t group, const char *name, const H5L_info_t *info, void *user) {
     h5_visit *visit = (h5_visit *)user;
-    h5_source *s = visit->s;
+    h5_visit inner = *visit;
+    bags_source *s = visit->s;
     h5_list *list = visit->list;
-    const char *path =
-        bags_import_format(&s->scratch, s->err, "%s%s", visit->prefix, name);
-    list->code = BAGS_OK;
-    if (!path) {
-        list->code = BAGS_ERROR_MEMORY;
+    const char *path = bags_source_format(s, "%s%s", visit->prefix, name);
+    list->code = path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (path && info->type != H5L_TYPE_HARD)
+        list->code = bags_source_fail(s, BAGS_ERROR_TYPE,
+            "%s: links to other names or files are not followed", path);
+    if (list->code)
         return -1;
-    }
-    if (info->type != H5L_TYPE_HARD) {
-        list->code = bags_fail(s->err, BAGS_ERROR_TYPE,
-            "%s: %s: links to other names or files are not followed", s->path,
-            path);
-        return -1;
-    }
     hid_t object = H5Oopen(group, name, H5P_DEFAULT);
     H5I_type_t kind = object < 0 ? H5I_BADID : H5Iget_type(object);
     herr_t result = 0;
     if (kind == H5I_BADID) {
         list->code = h5_fail(s, path);
     } else if (list->paths && kind == H5I_GROUP && visit->depth < H5_DEPTH) {
-        h5_visit inner = *visit;
         inner.depth++;
-        inner.prefix = bags_import_format(&s->scratch, s->err, "%s/", path);
+        inner.prefix = bags_source_format(s, "%s/", path);
         if (!inner.prefix)
             list->code = BAGS_ERROR_MEMORY;
         else
             result = H5Literate(
                 object, H5_INDEX_NAME, H5_ITER_INC, NULL, h5_link, &inner);
     } else if (list->paths && kind == H5I_GROUP) {
-        list->code = bags_fail(s->err, BAGS_ERROR_LIMIT,
-            "%s: %s: groups are nested too deeply (maximum %d)", s->path, path,
-            H5_DEPTH);
+        list->code = bags_source_fail(s, BAGS_ERROR_LIMIT,
+            "%s: groups are nested too deeply (maximum %d)", path, H5_DEPTH);
     } else if (kind == (list->paths ? H5I_DATASET : H5I_GROUP)) {
-        list->groups++;
         h5_add(s, list, path);
     } else {
         list->others++;
@@ -194,344 +174,377 @@ static herr_t h5_link(
     return list->code || result < 0 ? -1 : 0;
 }
 
-/* List a group's groups, or the paths of its datasets. Free the names. */
+/* List a group's groups, or the paths of its datasets. */
 static bags_code h5_list_group(
-    h5_source *s, hid_t group, bool paths, h5_list *list) {
+    bags_source *s, hid_t group, bool paths, h5_list *list) {
     h5_visit visit = {s, list, "", 0};
     memset(list, 0, sizeof *list);
-    list->names = bags_import_buffer_start(s->allocator);
     list->paths = paths;
     if (H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, NULL, h5_link, &visit) <
             0 &&
         !list->code)
         list->code = h5_fail(s, "a group");
     if (!list->code && list->count > 0)
-        qsort(
-            list->names.data, list->count, sizeof(char *), bags_import_compare);
-    s->no_memory = s->no_memory || list->code == BAGS_ERROR_MEMORY;
+        qsort(list->names, list->count, sizeof(char *), bags_import_compare);
     return list->code;
 }
 
-static bool h5_ends_in_digit(const char *name) {
-    size_t size = strlen(name);
-    return size > 0 && name[size - 1] >= '0' && name[size - 1] <= '9';
+/* The same for a group in a group. */
+static bags_code h5_list_inner(
+    bags_source *s, hid_t group, const char *name, bool paths, h5_list *list) {
+    memset(list, 0, sizeof *list);
+    hid_t inner = H5Gopen2(group, name, H5P_DEFAULT);
+    if (inner < 0)
+        return h5_fail(s, name);
+    bags_code code = h5_list_group(s, inner, paths, list);
+    H5Gclose(inner);
+    return code;
 }
 
-/* True if two groups have datasets of the same paths. */
-static bool h5_alike(h5_source *s, hid_t group, const char *a, const char *b) {
-    h5_list lists[2];
-    const char *names[2];
-    bool alike = true;
-    names[0] = a;
-    names[1] = b;
-    memset(lists, 0, sizeof lists);
-    for (size_t i = 0; i < 2; i++) {
-        hid_t child = H5Gopen2(group, names[i], H5P_DEFAULT);
-        alike =
-            child >= 0 && !h5_list_group(s, child, true, &lists[i]) && alike;
-        if (child >= 0)
-            H5Gclose(child);
-    }
-    alike = alike && lists[0].count > 0 && lists[0].count == lists[1].count;
-    for (size_t i = 0; alike && i < lists[0].count; i++)
-        alike = strcmp(h5_names(&lists[0])[i], h5_names(&lists[1])[i]) == 0;
-    bags_buffer_free(&lists[0].names);
-    bags_buffer_free(&lists[1].names);
-    return alike;
-}
-
-/* True if the groups in a list are episodes: their names end in digits, or
- * `any` name but that of a split. */
-static bool h5_is_episodes(
-    h5_source *s, hid_t group, const h5_list *list, bool any) {
+/* Set *are if the groups in a list are episodes: no name is that of a split; if
+ * their names end in digits, they have datasets; otherwise, if `any` name will do,
+ * the first and the last have datasets of the same paths. */
+static bags_code h5_is_episodes(
+    bags_source *s, hid_t group, const h5_list *list, bool any, bool *are) {
     static const char *const splits[] = {
         "train", "training", "val", "valid", "validation", "test", "eval"};
+    h5_list first, last;
+    *are = false;
     if (list->count == 0 || list->others > 0 || (any && list->count < 2))
-        return false;
+        return BAGS_OK;
     for (size_t i = 0; i < list->count; i++) {
-        const char *name = h5_names(list)[i];
-        if (!any && !h5_ends_in_digit(name))
-            return false;
+        const char *name = list->names[i];
+        size_t size = strlen(name);
+        if (!any && (size == 0 || name[size - 1] < '0' || name[size - 1] > '9'))
+            return BAGS_OK;
         for (size_t k = 0; k < sizeof splits / sizeof *splits; k++)
             if (strcmp(name, splits[k]) == 0)
-                return false;
+                return BAGS_OK;
     }
-    const char *first = h5_names(list)[0];
-    bool sets = false; /* a difference is then an error, which read returns */
-    hid_t child = any ? -1 : H5Gopen2(group, first, H5P_DEFAULT);
-    if (child >= 0) {
-        h5_list inner;
-        sets = !h5_list_group(s, child, false, &inner) && inner.others > 0;
-        bags_buffer_free(&inner.names);
-        H5Gclose(child);
-    }
-    return sets || h5_alike(s, group, first, h5_names(list)[list->count - 1]);
+    /* Of a difference, read returns an error. */
+    bags_code code = h5_list_inner(s, group, list->names[0], false, &first);
+    *are = !any && !code && first.others > 0;
+    if (code || *are)
+        return code;
+    code = h5_list_inner(s, group, list->names[0], true, &first);
+    if (!code)
+        code =
+            h5_list_inner(s, group, list->names[list->count - 1], true, &last);
+    *are = !code && first.count > 0 && first.count == last.count;
+    for (size_t i = 0; *are && i < first.count; i++)
+        *are = strcmp(first.names[i], last.names[i]) == 0;
+    return code;
 }
 
 /* Find the only group of episodes in a group: its path, or NULL. */
-static bags_code h5_find(h5_source *s, hid_t group, const char *path, int depth,
-    bool any, const char **found) {
+static bags_code h5_find(bags_source *s, hid_t group, const char *path,
+    int depth, bool any, const char **found) {
     h5_list list;
+    bool are = false;
     bags_code code = h5_list_group(s, group, false, &list);
-    if (!code && h5_is_episodes(s, group, &list, any)) {
-        if (*found)
-            code = bags_fail(s->err, BAGS_ERROR_TYPE,
-                "%s: several groups of episodes (%.200s and %.200s); import "
-                "one of them, as FILE/GROUP",
-                s->path, *found, path);
+    if (!code)
+        code = h5_is_episodes(s, group, &list, any, &are);
+    if (are && *found)
+        return bags_source_fail(s, BAGS_ERROR_TYPE,
+            "several groups of episodes (%.200s and %.200s); import "
+            "one of them, as FILE/GROUP",
+            *found, path);
+    if (are)
         *found = path;
-    } else {
-        for (size_t i = 0; !code && i < list.count && depth < H5_DEPTH; i++) {
-            const char *name = h5_names(&list)[i];
-            const char *inner = bags_import_format(
-                &s->arena, s->err, "%s%s%s", path, *path ? "/" : "", name);
-            hid_t child = H5Gopen2(group, name, H5P_DEFAULT);
-            if (!inner)
-                code = BAGS_ERROR_MEMORY;
-            else if (child < 0)
-                code = h5_fail(s, inner);
-            else
-                code = h5_find(s, child, inner, depth + 1, any, found);
-            if (child >= 0)
-                H5Gclose(child);
-        }
+    for (size_t i = 0; !code && !are && i < list.count && depth < H5_DEPTH;
+         i++) {
+        const char *inner = bags_source_format(
+            s, "%s%s%s", path, *path ? "/" : "", list.names[i]);
+        hid_t child = inner ? H5Gopen2(group, list.names[i], H5P_DEFAULT) : -1;
+        code = !inner      ? BAGS_ERROR_MEMORY
+               : child < 0 ? h5_fail(s, inner)
+                           : h5_find(s, child, inner, depth + 1, any, found);
+        if (child >= 0)
+            H5Gclose(child);
     }
-    bags_buffer_free(&list.names);
     return code;
 }
 
 /* ---- types ---- */
 
-/* The dtype of integers and floats that are stored in all their bits. */
-static bags_dtype h5_dtype(hid_t type, H5T_class_t kind) {
-    static const bags_dtype integers[2][4] = {
-        {BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32,
-            BAGS_DTYPE_UINT64},
-        {BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, BAGS_DTYPE_INT32,
-            BAGS_DTYPE_INT64}};
-    size_t size = H5Tget_size(type), log = 0;
-    H5T_order_t order = H5Tget_order(type);
-    while (log < 4 && (size_t)1 << log != size)
-        log++;
-    if (log == 4 || H5Tget_precision(type) != 8 * size ||
-        (size > 1 && order != H5T_ORDER_LE && order != H5T_ORDER_BE))
-        return BAGS_DTYPE_NONE;
-    if (kind == H5T_INTEGER)
-        return integers[H5Tget_sign(type) == H5T_SGN_2][log];
-    size_t sign, exponent, bits, mantissa, rest;
-    if (H5Tget_fields(type, &sign, &exponent, &bits, &mantissa, &rest) < 0)
-        return BAGS_DTYPE_NONE;
-    return size == 2 && bits == 5    ? BAGS_DTYPE_FLOAT16
-           : size == 4 && bits == 8  ? BAGS_DTYPE_FLOAT32
-           : size == 8 && bits == 11 ? BAGS_DTYPE_FLOAT64
-                                     : BAGS_DTYPE_NONE;
-}
-
-/* The members of a compound of numbers r and i, as h5py writes complex ones. */
-static bags_dtype h5_complex(hid_t type) {
-    bags_dtype dtype = BAGS_DTYPE_NONE;
-    if (H5Tget_nmembers(type) != 2)
-        return dtype;
-    char *r = H5Tget_member_name(type, 0), *i = H5Tget_member_name(type, 1);
-    hid_t real = H5Tget_member_type(type, 0);
-    hid_t imaginary = H5Tget_member_type(type, 1);
-    if (r && i && !strcmp(r, "r") && !strcmp(i, "i") &&
-        H5Tget_class(real) == H5T_FLOAT && H5Tequal(real, imaginary) > 0 &&
-        H5Tget_size(type) == 2 * H5Tget_size(real) &&
-        H5Tget_member_offset(type, 0) == 0)
-        dtype = h5_dtype(real, H5T_FLOAT);
-    H5free_memory(r);
-    H5free_memory(i);
-    H5Tclose(real);
-    H5Tclose(imaginary);
-    return dtype == BAGS_DTYPE_FLOAT32   ? BAGS_DTYPE_COMPLEX64
-           : dtype == BAGS_DTYPE_FLOAT64 ? BAGS_DTYPE_COMPLEX128
-                                         : BAGS_DTYPE_NONE;
-}
-
-/* Set what is needed to read numbers of this type. False if they are none. */
-static bool h5_number(h5_column *c, hid_t type) {
+/* libhdf5 1.10 does not check that the parts of a type are within it: conversions of
+ * such a type would write elsewhere. */
+static bool h5_is_sound(hid_t type) {
     H5T_class_t kind = H5Tget_class(type);
-    hid_t base = -1;
-    c->dtype = BAGS_DTYPE_NONE;
+    size_t size = H5Tget_size(type), part;
+    bool sound = true;
     if (kind == H5T_COMPOUND) {
-        c->dtype = h5_complex(type);
-        base = H5Tget_member_type(type, 0);
-    } else if (kind == H5T_ENUM) {
-        base = H5Tget_super(type);
-        char *name = H5Tget_member_name(type, 0);
-        bool boolean = H5Tget_nmembers(type) == 2 && name &&
-                       !strcmp(name, "FALSE") && H5Tget_size(type) == 1;
-        c->dtype = boolean ? BAGS_DTYPE_BOOL : h5_dtype(base, H5T_INTEGER);
-        H5free_memory(name);
-    } else if (kind == H5T_INTEGER || kind == H5T_FLOAT) {
-        c->dtype = h5_dtype(type, kind);
-    }
-    c->big = H5Tget_order(base < 0 ? type : base) == H5T_ORDER_BE;
-    c->element = bags_dtype_size(c->dtype);
-    c->integer = c->dtype >= BAGS_DTYPE_UINT8 && c->dtype <= BAGS_DTYPE_INT64;
-    c->is_signed = c->dtype >= BAGS_DTYPE_INT8;
-    if (base >= 0)
-        H5Tclose(base);
-    return c->dtype != BAGS_DTYPE_NONE;
-}
-
-/* Set what is needed to read elements of this type, which is no other compound. */
-static bags_code h5_leaf(h5_source *s, h5_column *c, hid_t type) {
-    H5T_class_t kind = H5Tget_class(type);
-    hsize_t dims[H5S_MAX_RANK];
-    hid_t base = -1;
-    bool good = true;
-    if (kind == H5T_STRING) {
-        c->form = H5Tis_variable_str(type) > 0 ? H5_TEXT : H5_FIXED;
-        c->pad = H5Tget_strpad(type);
-    } else if (kind == H5T_OPAQUE) {
-        c->form = H5_BYTES;
-    } else if (kind == H5T_VLEN) {
-        c->form = H5_VLEN;
-        base = H5Tget_super(type);
-        good = h5_number(c, base);
-    } else if (kind == H5T_ARRAY) {
-        int rank = H5Tget_array_dims2(type, dims);
-        size_t used = 0;
-        for (int i = 0; i < rank && used < sizeof c->shape - 24; i++)
-            used += (size_t)snprintf(
-                c->shape + used, 24, ",%" PRIu64, (uint64_t)dims[i]);
-        base = H5Tget_super(type);
-        good = rank > 0 && used < sizeof c->shape - 24 && h5_number(c, base);
-    } else {
-        good = h5_number(c, type);
-    }
-    if (base >= 0)
-        H5Tclose(base);
-    return good ? BAGS_OK
-                : h5_refuse(s, c->path, c->member,
-                      kind == H5T_REFERENCE  ? "references are not supported"
-                      : kind == H5T_BITFIELD ? "bit fields are not supported"
-                                             : "its type is not supported");
-}
-
-/* Add a column of elements of `type`, within the compounds of `outer`: for a
- * compound, one per member. */
-static bags_code h5_columns(h5_source *s, const h5_column *about, hid_t type,
-    const char *const *outer, int depth) {
-    bags_code code = BAGS_OK;
-    if (H5Tget_class(type) == H5T_COMPOUND && !h5_complex(type)) {
         int members = H5Tget_nmembers(type);
-        const char *names[H5_DEPTH + 1];
-        if (depth == H5_DEPTH)
-            return h5_refuse(
-                s, about->path, about->member, "nested too deeply");
-        for (int i = 0; i < depth; i++)
-            names[i] = outer[i];
-        for (int i = 0; !code && i < members; i++) {
-            h5_column inner = *about;
-            char *name = H5Tget_member_name(type, (unsigned)i);
+        for (int i = 0; sound && i < members; i++) {
             hid_t member = H5Tget_member_type(type, (unsigned)i);
-            if (!name || member < 0)
-                code = h5_fail(s, about->path);
-            names[depth] = name;
-            inner.member = code ? NULL
-                                : bags_import_format(&s->arena, s->err, "%s.%s",
-                                      about->member, name);
-            if (!code)
-                code = inner.member
-                           ? h5_columns(s, &inner, member, names, depth + 1)
-                           : BAGS_ERROR_MEMORY;
+            size_t offset = H5Tget_member_offset(type, (unsigned)i);
+            part = H5Tget_size(member);
+            sound = member >= 0 && part > 0 && part <= size &&
+                    offset <= size - part;
             if (member >= 0)
                 H5Tclose(member);
-            H5free_memory(name);
         }
-        return code;
+    } else if (kind == H5T_ARRAY || kind == H5T_ENUM) {
+        hsize_t dims[H5S_MAX_RANK];
+        hid_t base = H5Tget_super(type);
+        int rank = kind == H5T_ARRAY ? H5Tget_array_dims2(type, dims) : 0;
+        part = H5Tget_size(base);
+        for (int i = 0; i < rank && part <= size; i++)
+            part = dims[i] > size / part ? size + 1 : part * (size_t)dims[i];
+        sound = base >= 0 && rank >= 0 && part == size;
+        if (base >= 0)
+            H5Tclose(base);
     }
-    if (s->count == s->capacity) {
-        size_t capacity = 2 * s->capacity + 8;
-        h5_column *grown = (h5_column *)bags_import_alloc(
-            &s->arena, capacity, sizeof *grown, s->err);
-        if (!grown)
-            return BAGS_ERROR_MEMORY;
-        if (s->count)
-            memcpy(grown, s->columns, s->count * sizeof *grown);
-        s->columns = grown;
-        s->capacity = capacity;
+    return sound;
+}
+
+/* True if a compound has the members r and i, as h5py writes complex numbers. */
+static bool h5_is_complex(hid_t type) {
+    return H5Tget_class(type) == H5T_COMPOUND && H5Tget_nmembers(type) == 2 &&
+           H5Tget_member_index(type, "r") == 0 &&
+           H5Tget_member_index(type, "i") == 1 &&
+           H5Tget_member_class(type, 0) == H5T_FLOAT &&
+           H5Tget_member_class(type, 1) == H5T_FLOAT && h5_is_sound(type);
+}
+
+/* The little-endian type of integers and floats, in either byte order, and their
+ * dtype; below 0 if they are others, such as some without all bits. */
+static hid_t h5_plain(hid_t type, bags_dtype *dtype) {
+    const struct h5_standard {
+        bags_dtype dtype;
+        hid_t little, big;
+    } standards[] = {{BAGS_DTYPE_UINT8, H5T_STD_U8LE, H5T_STD_U8BE},
+        {BAGS_DTYPE_UINT16, H5T_STD_U16LE, H5T_STD_U16BE},
+        {BAGS_DTYPE_UINT32, H5T_STD_U32LE, H5T_STD_U32BE},
+        {BAGS_DTYPE_UINT64, H5T_STD_U64LE, H5T_STD_U64BE},
+        {BAGS_DTYPE_INT8, H5T_STD_I8LE, H5T_STD_I8BE},
+        {BAGS_DTYPE_INT16, H5T_STD_I16LE, H5T_STD_I16BE},
+        {BAGS_DTYPE_INT32, H5T_STD_I32LE, H5T_STD_I32BE},
+        {BAGS_DTYPE_INT64, H5T_STD_I64LE, H5T_STD_I64BE},
+        {BAGS_DTYPE_FLOAT32, H5T_IEEE_F32LE, H5T_IEEE_F32BE},
+        {BAGS_DTYPE_FLOAT64, H5T_IEEE_F64LE, H5T_IEEE_F64BE}};
+    for (size_t i = 0; i < sizeof standards / sizeof *standards; i++) {
+        *dtype = standards[i].dtype;
+        if (H5Tequal(type, standards[i].little) > 0 ||
+            H5Tequal(type, standards[i].big) > 0)
+            return H5Tcopy(standards[i].little);
     }
-    h5_column *c = &s->columns[s->count];
-    *c = *about;
-    c->set = -1;
-    c->data = c->values = bags_import_buffer_start(s->allocator);
-    code = h5_leaf(s, c, type);
-    if (code)
-        return code;
-    c->size = H5Tget_size(type);
-    c->leaf = H5Tcopy(type);
-    c->type = H5Tcopy(type);
-    s->count++;
-    for (int i = depth; i-- > 0;) {
-        hid_t wrapped = H5Tcreate(H5T_COMPOUND, c->size);
-        H5Tinsert(wrapped, outer[i], 0, c->type);
-        H5Tclose(c->type);
-        c->type = wrapped;
+    /* libhdf5 has no float16 of its own. */
+    hid_t half = H5Tcopy(H5T_IEEE_F32LE), big;
+    H5Tset_fields(half, 15, 10, 5, 0, 10);
+    H5Tset_size(half, 2);
+    H5Tset_ebias(half, 15);
+    big = H5Tcopy(half);
+    H5Tset_order(big, H5T_ORDER_BE);
+    bool is_half = H5Tequal(type, half) > 0 || H5Tequal(type, big) > 0;
+    H5Tclose(big);
+    *dtype = is_half ? BAGS_DTYPE_FLOAT16 : BAGS_DTYPE_NONE;
+    if (is_half)
+        return half;
+    H5Tclose(half);
+    return -1;
+}
+
+/* The type in memory, little-endian, of numbers of this type, and their dtype;
+ * below 0 if they are none. */
+static hid_t h5_number(hid_t type, bags_dtype *dtype) {
+    hid_t memory = -1, base = -1;
+    if (H5Tget_class(type) == H5T_ENUM && h5_is_sound(type)) {
+        base = H5Tget_super(type);
+        memory = h5_plain(base, dtype);
+        char *name = H5Tget_member_name(type, 0);
+        if (*dtype == BAGS_DTYPE_INT8 && H5Tget_nmembers(type) == 2 && name &&
+            !strcmp(name, "FALSE"))
+            *dtype = BAGS_DTYPE_BOOL;
+        H5free_memory(name);
+    } else if (h5_is_complex(type)) {
+        base = H5Tget_member_type(type, 0);
+        hid_t part = h5_plain(base, dtype);
+        size_t size = bags_dtype_size(*dtype);
+        *dtype = *dtype == BAGS_DTYPE_FLOAT32   ? BAGS_DTYPE_COMPLEX64
+                 : *dtype == BAGS_DTYPE_FLOAT64 ? BAGS_DTYPE_COMPLEX128
+                                                : BAGS_DTYPE_NONE;
+        if (*dtype) {
+            memory = H5Tcreate(H5T_COMPOUND, 2 * size);
+            H5Tinsert(memory, "r", 0, part);
+            H5Tinsert(memory, "i", size, part);
+        }
+        if (part >= 0)
+            H5Tclose(part);
+    } else {
+        memory = h5_plain(type, dtype);
     }
-    return c->type < 0 ? h5_fail(s, c->path) : BAGS_OK;
+    if (base >= 0)
+        H5Tclose(base);
+    return memory;
+}
+
+/* Add the column of elements of this type, which is no other compound: *memory is
+ * its type in memory. */
+static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type,
+    const char *member, size_t offset, hid_t *memory) {
+    h5_state *h = (h5_state *)s->state;
+    H5T_class_t kind = H5Tget_class(type);
+    h5_column *columns =
+        (h5_column *)bags_source_grow(s, h->columns, h->count, sizeof *columns);
+    if (!columns)
+        return BAGS_ERROR_MEMORY;
+    h->columns = columns;
+    h5_column *c = &columns[h->count++];
+    memset(c, 0, sizeof *c);
+    c->set = h->set_count - 1;
+    c->member = member;
+    c->offset = offset;
+    if (kind == H5T_STRING || kind == H5T_OPAQUE) {
+        c->form = kind == H5T_OPAQUE             ? H5_BYTES
+                  : H5Tis_variable_str(type) > 0 ? H5_TEXT
+                                                 : H5_FIXED;
+        c->pad = kind == H5T_STRING ? H5Tget_strpad(type) : H5T_STR_ERROR;
+        *memory = H5Tcopy(type);
+    } else if (kind == H5T_VLEN || kind == H5T_ARRAY) {
+        hid_t base = H5Tget_super(type), number = h5_number(base, &c->dtype);
+        if (kind == H5T_VLEN)
+            c->form = H5_VLEN;
+        else
+            c->inner = H5Tget_array_dims2(type, c->shape);
+        if (number >= 0 && c->inner >= 0 && h5_is_sound(type))
+            *memory = kind == H5T_VLEN ? H5Tvlen_create(number)
+                                       : H5Tarray_create2(number,
+                                             (unsigned)c->inner, c->shape);
+        if (number >= 0)
+            H5Tclose(number);
+        if (base >= 0)
+            H5Tclose(base);
+    } else {
+        *memory = h5_number(type, &c->dtype);
+    }
+    if (*memory < 0)
+        return h5_refuse(s, set->path, member,
+            kind == H5T_REFERENCE  ? "references are not supported"
+            : kind == H5T_BITFIELD ? "bit fields are not supported"
+                                   : "its type is not supported");
+    c->size = H5Tget_size(*memory);
+    set->reclaim = set->reclaim || c->form == H5_TEXT || c->form == H5_VLEN;
+    return BAGS_OK;
+}
+
+/* Add the columns of elements of this type, one per member of a compound: *memory is
+ * its type in memory. */
+static bags_code h5_columns(bags_source *s, h5_set *set, hid_t type,
+    const char *member, size_t offset, int depth, hid_t *memory) {
+    bags_code code = BAGS_OK;
+    if (H5Tget_class(type) != H5T_COMPOUND || h5_is_complex(type))
+        return h5_leaf(s, set, type, member, offset, memory);
+    if (depth == H5_DEPTH)
+        return h5_refuse(s, set->path, member, "nested too deeply");
+    if (!h5_is_sound(type))
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "dataset %s%s: a member is not within its compound", set->path,
+            member);
+    int members = H5Tget_nmembers(type);
+    for (size_t i = 0, size = 0; !code && i < (size_t)members; i++) {
+        char *name = H5Tget_member_name(type, (unsigned)i);
+        hid_t from = H5Tget_member_type(type, (unsigned)i), part = -1;
+        const char *full =
+            name ? bags_source_format(s, "%s.%s", member, name) : "";
+        code = !name || from < 0 ? h5_fail(s, set->path)
+               : !full           ? BAGS_ERROR_MEMORY
+                                 : h5_columns(s, set, from, full, offset + size,
+                                       depth + 1, &part);
+        if (!code) {
+            size_t more = H5Tget_size(part);
+            if (*memory < 0)
+                *memory = H5Tcreate(H5T_COMPOUND, more);
+            else
+                H5Tset_size(*memory, size + more);
+            if (H5Tinsert(*memory, name, size, part) < 0)
+                code = h5_fail(s, set->path);
+            size += more;
+        }
+        if (part >= 0)
+            H5Tclose(part);
+        if (from >= 0)
+            H5Tclose(from);
+        H5free_memory(name);
+    }
+    return code;
 }
 
 /* ---- datasets ---- */
 
-/* Open a dataset and get its shape. */
-static bags_code h5_open_set(h5_source *s, hid_t group, const char *path,
-    hid_t *set, int *rank, hsize_t *dims) {
+/* Keep the chunks that a row is in, or each is read again. */
+static void h5_set_cache(
+    hid_t access, hid_t type, int rank, const hsize_t *dims, hid_t how) {
+    hsize_t chunk[H5S_MAX_RANK];
+    if (rank <= 0 || H5Pget_layout(how) != H5D_CHUNKED ||
+        H5Pget_chunk(how, rank, chunk) != rank)
+        return;
+    double bytes = (double)H5Tget_size(type) * (double)chunk[0], chunks = 1;
+    for (int d = 1; d < rank; d++) {
+        chunks *= (double)((dims[d] + chunk[d] - 1) / chunk[d]);
+        bytes *= (double)chunk[d];
+    }
+    bytes *= chunks;
+    if (bytes > (double)H5_CACHE)
+        bytes = (double)H5_CACHE;
+    H5Pset_chunk_cache(access, chunks < 5000 ? 10007 : 100003,
+        bytes < 1 << 20 ? 1 << 20 : (size_t)bytes, 1.0);
+}
+
+/* True if a dataset that is stored in one piece has fewer bytes than elements:
+ * libhdf5 1.10 would read past them. */
+static bool h5_is_short(hid_t set, hid_t type, hid_t space, hid_t how) {
+    hsize_t stored = H5Dget_storage_size(set), size = H5Tget_size(type);
+    hssize_t count = H5Sget_simple_extent_npoints(space);
+    H5D_layout_t layout = H5Pget_layout(how);
+    bool written =
+        layout == H5D_COMPACT || stored > 0 ||
+        (layout == H5D_CONTIGUOUS && H5Dget_offset(set) != HADDR_UNDEF);
+    return layout != H5D_CHUNKED && written &&
+           (count < 0 || size == 0 || (hsize_t)count > stored / size);
+}
+
+/* Open a dataset and get its type and shape. */
+static bags_code h5_open_set(
+    bags_source *s, hid_t group, const char *path, h5_set *c) {
     hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
-    *set = H5Dopen2(group, path, access);
-    hid_t space = H5Dget_space(*set), how = H5Dget_create_plist(*set);
+    hid_t set = H5Dopen2(group, path, access);
+    hid_t space = H5Dget_space(set), how = H5Dget_create_plist(set);
     H5S_class_t kind = H5Sget_simple_extent_type(space);
-    *rank =
-        kind == H5S_SCALAR ? 0 : H5Sget_simple_extent_dims(space, dims, NULL);
+    c->file_type = H5Dget_type(set);
+    c->rank = kind == H5S_SCALAR
+                  ? 0
+                  : H5Sget_simple_extent_dims(space, c->dims, NULL);
     bags_code code = BAGS_OK;
-    if (*set < 0 || space < 0 || how < 0 || *rank < 0)
+    if (set < 0 || space < 0 || how < 0 || c->rank < 0 || c->file_type < 0)
         code = h5_fail(s, path);
     else if (kind != H5S_SCALAR && kind != H5S_SIMPLE)
         code = h5_refuse(s, path, "", "it has no shape (an empty dataset)");
     else if (H5Pget_layout(how) == H5D_VIRTUAL ||
              H5Pget_external_count(how) > 0)
         code = h5_refuse(s, path, "", "its data are in other files");
-    hsize_t chunk[H5S_MAX_RANK];
-    if (!code && *rank > 0 && H5Pget_layout(how) == H5D_CHUNKED &&
-        H5Pget_chunk(how, *rank, chunk) == *rank) {
-        /* A row is in as many chunks: keep them, or each is read again. */
-        hid_t type = H5Dget_type(*set);
-        size_t item = H5Tget_size(type);
-        double bytes = (double)item * (double)chunk[0];
-        double chunks = 1;
-        for (int d = 1; d < *rank; d++) {
-            chunks *= (double)((dims[d] + chunk[d] - 1) / chunk[d]);
-            bytes *= (double)chunk[d];
-        }
-        bytes *= chunks;
-        if (bytes > (double)H5_CACHE)
-            bytes = (double)H5_CACHE;
-        H5Pset_chunk_cache(access, chunks < 5000 ? 10007 : 100003,
-            bytes < 1 << 20 ? 1 << 20 : (size_t)bytes, 1.0);
-        H5Tclose(type);
-        H5Dclose(*set);
-        *set = H5Dopen2(group, path, access);
-    }
+    else if (h5_is_short(set, c->file_type, space, how))
+        code = bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "dataset %s: fewer bytes than its shape requires", path);
+    else
+        h5_set_cache(access, c->file_type, c->rank, c->dims, how);
+    if (set >= 0)
+        H5Dclose(set);
+    c->set = code ? -1 : H5Dopen2(group, path, access);
     if (space >= 0)
         H5Sclose(space);
     if (how >= 0)
         H5Pclose(how);
     H5Pclose(access);
-    if (code && *set >= 0) {
-        H5Dclose(*set);
-        *set = -1;
-    }
-    return code;
+    return code || c->set >= 0 ? code : h5_fail(s, path);
 }
 
 /* The elements of a row. The bytes of one are bounded by those that are stored. */
-static bags_code h5_cells(h5_source *s, h5_column *c, uint64_t rows) {
+static bags_code h5_cells(bags_source *s, h5_set *c, uint64_t rows) {
     uint64_t stored = H5Dget_storage_size(c->set);
-    if (stored > s->file_size)
-        stored = s->file_size;
+    uint64_t file_size = ((h5_state *)s->state)->file_size;
+    if (stored > file_size)
+        stored = file_size;
     uint64_t most = H5_SMALL + stored * H5_RATIO, bytes = rows * c->size;
     c->cells = 1;
     if (c->size && rows > most / c->size)
@@ -544,40 +557,35 @@ static bags_code h5_cells(h5_source *s, h5_column *c, uint64_t rows) {
         c->cells *= (size_t)c->dims[d];
     }
     if (bytes > most || bytes > SIZE_MAX / 2)
-        return bags_fail(s->err, BAGS_ERROR_LIMIT,
-            "%s: dataset %s: too large (more than %" PRIu64
-            " bytes from %" PRIu64 " stored)",
-            s->path, c->path, most, stored);
-    if (c->cells != 1 && c->form != H5_NUMBER)
-        return h5_refuse(s, c->path, c->member, "rows of several strings");
+        return bags_source_fail(s, BAGS_ERROR_LIMIT,
+            "dataset %s: too large (more than %" PRIu64 " bytes from %" PRIu64
+            " stored)",
+            c->path, most, stored);
     return BAGS_OK;
 }
 
-static void h5_release(h5_column *c) {
+static void h5_release(h5_set *c) {
     hsize_t count = c->rows * c->cells;
-    if (c->loaded && count > 0) {
+    if (c->loaded && c->reclaim && count > 0) {
         hid_t space = H5Screate_simple(1, &count, NULL);
-        H5Dvlen_reclaim(c->leaf, space, H5P_DEFAULT, c->data.data);
+        H5Dvlen_reclaim(c->type, space, H5P_DEFAULT, c->data->data);
         H5Sclose(space);
     }
     c->loaded = false;
 }
 
-/* Read rows of a column: all elements of a scalar. */
+/* Read rows of a dataset: all elements of a scalar. */
 static bags_code h5_read_rows(
-    h5_source *s, h5_column *c, uint64_t start, uint64_t rows) {
+    bags_source *s, h5_set *c, uint64_t start, uint64_t rows) {
     h5_release(c);
     bags_code code = h5_cells(s, c, rows);
-    size_t size = (size_t)rows * c->cells * c->size;
+    size_t size = code ? 0 : (size_t)rows * c->cells * c->size;
     c->rows = (size_t)rows;
     if (!code)
-        code = bags_buffer_reserve(&c->data, size, s->err);
-    if (!code)
-        code = bags_buffer_reserve(
-            &c->values, c->rows * sizeof(bags_value), s->err);
+        code = bags_buffer_reserve(c->data, size, s->err);
     if (code || size == 0)
         return code;
-    memset(c->data.data, 0, size);
+    memset(c->data->data, 0, size);
     hid_t from = H5Dget_space(c->set);
     hsize_t part[H5S_MAX_RANK], first[H5S_MAX_RANK] = {0};
     memcpy(part, c->dims, sizeof part);
@@ -588,27 +596,33 @@ static bags_code h5_read_rows(
                            : H5Screate(H5S_SCALAR);
     if (c->rank > 0)
         H5Sselect_hyperslab(from, H5S_SELECT_SET, first, NULL, part, NULL);
-    c->loaded = c->form == H5_TEXT || c->form == H5_VLEN;
-    if (H5Dread(c->set, c->type, to, from, H5P_DEFAULT, c->data.data) < 0) {
+    /* After a failure, what it holds is unknown. */
+    c->loaded =
+        H5Dread(c->set, c->type, to, from, H5P_DEFAULT, c->data->data) >= 0;
+    if (!c->loaded)
         code = h5_fail(s, c->path);
-        c->loaded = false; /* what it holds is unknown */
-    }
     H5Sclose(from);
     H5Sclose(to);
     return code;
 }
 
-/* The value of a row that was read. */
-static bags_value h5_value(const h5_column *c, size_t row) {
-    unsigned char *data = c->data.data + row * c->cells * c->size;
-    size_t size = c->cells * c->size;
-    size_t swap = c->big && c->dtype ? bags_dtype_swap(c->dtype) : 1;
+/* True if values are integers, not arrays. */
+static bool h5_is_integer(const h5_set *set, const h5_column *c) {
+    return c->form == H5_NUMBER && c->dtype >= BAGS_DTYPE_UINT8 &&
+           c->dtype <= BAGS_DTYPE_INT64 && set->rank < 2 && c->inner == 0;
+}
+
+/* Set the value of a row that was read. */
+static bags_code h5_value(bags_source *s, const h5_set *set, const h5_column *c,
+    size_t row, bags_value *out) {
+    unsigned char *data =
+        set->data->data + row * set->cells * set->size + c->offset;
+    size_t size = set->cells * c->size;
     if (c->form == H5_TEXT) {
         char *text;
         memcpy(&text, data, sizeof text);
-        return bags_utf8(text ? text : "");
-    }
-    if (c->form == H5_FIXED) {
+        *out = bags_utf8(text ? text : "");
+    } else if (c->form == H5_FIXED) {
         const void *end =
             c->pad == H5T_STR_NULLTERM ? memchr(data, 0, size) : NULL;
         char pad = c->pad == H5T_STR_SPACEPAD ? ' ' : 0;
@@ -616,92 +630,95 @@ static bags_value h5_value(const h5_column *c, size_t row) {
             size = (size_t)((const unsigned char *)end - data);
         while (size > 0 && data[size - 1] == pad)
             size--;
-        return bags_utf8_sized((const char *)data, size);
-    }
-    if (c->form == H5_VLEN) {
+        *out = bags_utf8_sized((const char *)data, size);
+    } else if (c->form == H5_VLEN) {
         hvl_t list;
         memcpy(&list, data, sizeof list);
-        size = list.len * c->element;
-        bags_swap_bytes(list.p, list.p, size, swap);
-        return bags_blob(list.p, size);
+        *out = bags_blob(list.p, list.len * bags_dtype_size(c->dtype));
+    } else if (h5_is_integer(set, c)) {
+        *out = bags_import_integer(c->dtype, data);
+    } else if (set->cells > 1 && c->size < set->size) {
+        /* The member of several compounds. */
+        unsigned char *copy = (unsigned char *)bags_source_alloc(s, size, 1);
+        if (!copy)
+            return BAGS_ERROR_MEMORY;
+        for (size_t i = 0; i < set->cells; i++)
+            memcpy(copy + i * c->size, data + i * set->size, c->size);
+        *out = bags_blob(copy, size);
+    } else {
+        *out = bags_blob(data, size);
     }
-    bags_swap_bytes(data, data, size, swap);
-    if (!c->integer || c->rank > 1 || *c->shape)
-        return bags_blob(data, size);
-    uint64_t number = 0;
-    for (size_t i = size; i-- > 0;)
-        number = number << 8 | data[i];
-    if (c->is_signed && size < 8 && data[size - 1] & 0x80)
-        number |= UINT64_MAX << 8 * size;
-    return c->is_signed ? bags_int((int64_t)number) : bags_uint(number);
-}
-
-static const char *h5_type(h5_source *s, const h5_column *c) {
-    const char *type = c->form == H5_BYTES ? "bytes" : "utf8", *shape = "";
-    for (int d = 1; shape && d < c->rank; d++)
-        shape = bags_import_format(
-            &s->arena, s->err, "%s,%" PRIu64, shape, (uint64_t)c->dims[d]);
-    if (!shape)
-        return NULL;
-    if (c->form == H5_VLEN)
-        type = bags_import_format(
-            &s->arena, s->err, "array(%s,-1)", bags_dtype_name(c->dtype));
-    else if (c->form == H5_NUMBER && c->integer && !*shape && !*c->shape)
-        type = c->is_signed ? "i64" : "u64";
-    else if (c->form == H5_NUMBER)
-        type = bags_import_format(&s->arena, s->err, "array(%s%s%s)",
-            bags_dtype_name(c->dtype), shape, c->shape);
-    if (type && c->sequence)
-        type = bags_import_format(&s->arena, s->err, "%s[]", type);
-    return type;
+    return BAGS_OK;
 }
 
 /* ---- open ---- */
 
-/* Add the columns of all datasets in a group. */
-static bags_code h5_open_columns(h5_source *s, hid_t group) {
+static bags_code h5_add_field(bags_source *s, const h5_column *c) {
+    const h5_set *set = &((h5_state *)s->state)->sets[c->set];
+    uint64_t shape[H5S_MAX_RANK * 2], any = UINT64_MAX;
+    size_t dims = 0;
+    const char *type = c->form == H5_BYTES ? "bytes" : "utf8";
+    for (int d = 1; d < set->rank; d++)
+        shape[dims++] = set->dims[d];
+    if (dims > 0 && c->form != H5_NUMBER)
+        return h5_refuse(s, set->path, c->member, "rows of several strings");
+    for (int d = 0; d < c->inner; d++)
+        shape[dims++] = c->shape[d];
+    if (dims > BAGS_MAX_DIMS)
+        return h5_refuse(s, set->path, c->member, "too many dimensions");
+    if (h5_is_integer(set, c))
+        type = c->dtype < BAGS_DTYPE_INT8 ? "u64" : "i64";
+    type = c->form == H5_VLEN
+               ? bags_source_array_type(s, c->dtype, 1, &any, set->sequence)
+           : c->form == H5_NUMBER && !h5_is_integer(set, c)
+               ? bags_source_array_type(s, c->dtype, dims, shape, set->sequence)
+               : bags_source_format(s, "%s%s", type, set->sequence ? "[]" : "");
+    char *name = bags_source_format(s, "%s%s", set->path, c->member);
+    for (char *at = name; at && *at; at++)
+        if (*at == '/')
+            *at = '.';
+    return bags_source_field(s, name, type);
+}
+
+/* Add all datasets in a group, and their columns. */
+static bags_code h5_open_sets(bags_source *s, hid_t group) {
+    h5_state *h = (h5_state *)s->state;
     h5_list list;
     bags_code code = h5_list_group(s, group, true, &list);
+    h->sets = code
+                  ? NULL
+                  : (h5_set *)bags_source_alloc(s, list.count, sizeof *h->sets);
+    if (!code && !h->sets)
+        code = BAGS_ERROR_MEMORY;
     for (size_t i = 0; !code && i < list.count; i++) {
-        h5_column about;
-        memset(&about, 0, sizeof about);
-        about.path = h5_names(&list)[i];
-        about.member = "";
-        size_t first = s->count;
-        hid_t set;
-        code = h5_open_set(s, group, about.path, &set, &about.rank, about.dims);
-        if (code)
-            break;
-        hid_t type = H5Dget_type(set);
-        about.sequence = s->episodes && about.rank > 0;
-        code = type < 0 ? h5_fail(s, about.path)
-                        : h5_columns(s, &about, type, NULL, 0);
-        if (type >= 0)
-            H5Tclose(type);
-        for (size_t k = first; !code && k < s->count; k++) {
-            s->columns[k].set = set;
-            code = h5_cells(s, &s->columns[k], 1);
-            if (k > first)
-                H5Iinc_ref(set);
+        h5_set *set = &h->sets[h->set_count++];
+        set->path = list.names[i];
+        set->set = set->file_type = set->type = -1;
+        set->data = bags_source_buffer(s);
+        code = set->data ? h5_open_set(s, group, set->path, set)
+                         : BAGS_ERROR_MEMORY;
+        set->sequence = h->episodes && set->rank > 0;
+        if (!code)
+            code = h5_columns(s, set, set->file_type, "", 0, 0, &set->type);
+        if (!code) {
+            set->size = set->type < 0 ? 0 : H5Tget_size(set->type);
+            code = h5_cells(s, set, 1);
         }
-        if (s->count == first)
-            H5Dclose(set);
     }
-    bags_buffer_free(&list.names);
-    if (!code && s->count == 0)
-        code = bags_fail(
-            s->err, BAGS_ERROR_MISSING, "%s: no dataset in it", s->path);
+    if (!code && h->count == 0)
+        code = bags_source_fail(s, BAGS_ERROR_MISSING, "no dataset in it");
     return code;
 }
 
 /* The length of rows: that of all datasets which are not scalars. *other becomes
  * one that differs. */
-static bags_code h5_rows_length(h5_source *s, const h5_column **other) {
-    const h5_column *first = NULL;
+static bags_code h5_rows_length(bags_source *s, const h5_set **other) {
+    const h5_state *h = (const h5_state *)s->state;
+    const h5_set *first = NULL;
     *other = NULL;
     s->length = 1;
-    for (size_t i = 0; i < s->count; i++) {
-        const h5_column *c = &s->columns[i];
+    for (size_t i = 0; i < h->set_count; i++) {
+        const h5_set *c = &h->sets[i];
         if (c->rank == 0)
             continue;
         if (!first)
@@ -709,108 +726,76 @@ static bags_code h5_rows_length(h5_source *s, const h5_column **other) {
         if (c->dims[0] == s->length)
             continue;
         *other = c;
-        return bags_fail(s->err, BAGS_ERROR_TYPE,
-            "%s: the datasets differ in length (%s %" PRIu64 ", %s %" PRIu64
+        return bags_source_fail(s, BAGS_ERROR_TYPE,
+            "the datasets differ in length (%s %" PRIu64 ", %s %" PRIu64
             "); import a group of it, as FILE/GROUP",
-            s->path, first->path, s->length, c->path, (uint64_t)c->dims[0]);
+            first->path, s->length, c->path, (uint64_t)c->dims[0]);
     }
     return BAGS_OK;
 }
 
-static void h5_drop_columns(h5_source *s) {
-    for (size_t i = 0; i < s->count; i++) {
-        h5_column *c = &s->columns[i];
-        h5_release(c);
-        if (c->set >= 0)
-            H5Dclose(c->set);
-        H5Tclose(c->type);
-        H5Tclose(c->leaf);
-        bags_buffer_free(&c->data);
-        bags_buffer_free(&c->values);
+static void h5_close_set(h5_set *c) {
+    h5_release(c);
+    if (c->set >= 0)
+        H5Dclose(c->set);
+    if (c->file_type >= 0)
+        H5Tclose(c->file_type);
+    c->set = c->file_type = -1;
+}
+
+static void h5_drop_sets(h5_state *h) {
+    for (size_t i = 0; i < h->set_count; i++) {
+        h5_close_set(&h->sets[i]);
+        if (h->sets[i].type >= 0)
+            H5Tclose(h->sets[i].type);
     }
-    s->count = 0;
+    h->count = h->set_count = 0;
 }
 
 /* Decide what the source is, and open its columns. */
-static bags_code h5_open_layout(h5_source *s) {
+static bags_code h5_open_layout(bags_source *s) {
+    h5_state *h = (h5_state *)s->state;
     const char *found = NULL;
-    const h5_column *other = NULL;
-    bags_code code = h5_find(s, s->group, "", 0, false, &found);
+    const h5_set *other = NULL;
+    bags_code code = h5_find(s, h->group, "", 0, false, &found);
     if (!code && !found) {
-        code = h5_open_columns(s, s->group);
+        code = h5_open_sets(s, h->group);
         if (!code)
             code = h5_rows_length(s, &other);
         if (!other)
             return code;
-        bags_error *err = s->err;
-        s->err = NULL; /* that of the lengths remains */
-        bool episodes = !h5_find(s, s->group, "", 0, true, &found) && found;
-        s->err = err;
-        if (!episodes)
+        bags_error differ = *s->err;
+        code = h5_find(s, h->group, "", 0, true, &found);
+        if (code == BAGS_ERROR_MEMORY)
             return code;
-        h5_drop_columns(s);
-        code = BAGS_OK;
+        if (code || !found) {
+            *s->err = differ;
+            return differ.code;
+        }
+        h5_drop_sets(h);
     }
     if (code)
         return code;
-    s->episodes = true;
-    if (*found) {
-        hid_t group = H5Gopen2(s->group, found, H5P_DEFAULT);
-        if (group < 0)
-            return h5_fail(s, found);
-        H5Gclose(s->group);
-        s->group = group;
-    }
-    code = h5_list_group(s, s->group, false, &s->names);
-    s->length = s->names.count;
-    hid_t first =
-        code ? -1 : H5Gopen2(s->group, h5_names(&s->names)[0], H5P_DEFAULT);
+    h->episodes = true;
+    hid_t group = H5Gopen2(h->group, *found ? found : ".", H5P_DEFAULT);
+    if (group < 0)
+        return h5_fail(s, found);
+    H5Gclose(h->group);
+    h->group = group;
+    code = h5_list_group(s, group, false, &h->names);
+    s->length = h->names.count;
+    hid_t first = code ? -1 : H5Gopen2(group, h->names.names[0], H5P_DEFAULT);
     if (!code)
-        code = first < 0 ? h5_fail(s, found) : h5_open_columns(s, first);
+        code = first < 0 ? h5_fail(s, found) : h5_open_sets(s, first);
     if (first >= 0)
         H5Gclose(first);
-    return code;
-}
-
-static bags_code h5_open_fields(h5_source *s, bags_source_info *info) {
-    size_t total = s->count + s->episodes;
-    s->fields = (bags_field *)bags_import_alloc(
-        &s->arena, total, sizeof *s->fields, s->err);
-    s->entries = (bags_entry *)bags_import_alloc(
-        &s->arena, total, sizeof *s->entries, s->err);
-    if (!s->fields || !s->entries)
-        return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < s->count; i++) {
-        char *name = bags_import_format(&s->arena, s->err, "%s%s",
-            s->columns[i].path, s->columns[i].member);
-        for (char *c = name; name && *c; c++)
-            if (*c == '/')
-                *c = '.';
-        s->fields[i].name = name;
-        s->fields[i].type = h5_type(s, &s->columns[i]);
-        if (!name || !s->fields[i].type)
-            return BAGS_ERROR_MEMORY;
-    }
-    if (s->episodes) {
-        s->fields[s->count].name = "group";
-        s->fields[s->count].type = "utf8";
-        s->entries[s->count].values = &s->name;
-        s->entries[s->count].count = 1;
-    }
-    bags_code code =
-        bags_import_names(s->fields, total, s->path, &s->arena, s->err);
-    for (size_t i = 0; !code && i < total; i++)
-        s->entries[i].field = s->fields[i].name;
-    info->fields = s->fields;
-    info->count = total;
-    info->length = s->length;
     return code;
 }
 
 /* Truncate FILE/GROUP to the file. False if there is none. */
 static bool h5_split(char *path) {
     char *slash = path + strlen(path);
-    while (slash && bags_import_kind(path) != BAGS_PATH_FILE) {
+    while (slash && bags_import_kind(path, NULL) != BAGS_PATH_FILE) {
         *slash = 0;
         slash = strrchr(path, '/');
     }
@@ -818,189 +803,154 @@ static bool h5_split(char *path) {
 }
 
 /* Open the file and the group that a path names. */
-static bags_code h5_open_file(h5_source *s, const char *path) {
-    char *file = bags_import_text(&s->arena, path, strlen(path), s->err);
+static bags_code h5_open_file(bags_source *s) {
+    h5_state *h = (h5_state *)s->state;
+    char *file = bags_source_text(s, s->path, strlen(s->path));
     if (!file)
         return BAGS_ERROR_MEMORY;
-    s->path = file;
     if (!h5_split(file))
-        return bags_fail(s->err, BAGS_ERROR_MISSING,
-            "%s: cannot open: No such file or directory", path);
-    const char *group = path + strlen(file);
-    bags_import_file about = {NULL, NULL, 0};
-    bags_code code = bags_import_file_open(&about, file, s->err);
+        return bags_source_fail(
+            s, BAGS_ERROR_MISSING, "cannot open: No such file or directory");
+    const char *group = s->path + strlen(file);
+    bags_code code = bags_source_open_file(s, file);
     if (code)
         return code;
-    s->file_size = about.size;
-    bags_import_file_close(&about);
+    h->file_size = s->file.size;
+    bags_source_close_file(s);
+    s->where = file;
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    s->file = H5Fopen(file, H5F_ACC_RDONLY, access);
+    h->file = H5Fopen(file, H5F_ACC_RDONLY, access);
     H5Pclose(access);
-    if (s->file < 0)
+    if (h->file < 0)
         return h5_fail(s, "file");
-    s->group = H5Gopen2(s->file, *group ? group : "/", H5P_DEFAULT);
-    return s->group < 0 ? bags_fail(s->err, BAGS_ERROR_MISSING,
-                              "%s: no group %s in it", s->path, group)
+    h->group = H5Gopen2(h->file, *group ? group : "/", H5P_DEFAULT);
+    return h->group < 0 ? bags_source_fail(
+                              s, BAGS_ERROR_MISSING, "no group %s in it", group)
                         : BAGS_OK;
 }
 
-/* libhdf5 prints its errors unless this is called; one thread's, or all. */
-typedef struct h5_quiet {
-    H5E_auto2_t print;
-    void *user;
-} h5_quiet;
-
-static h5_quiet h5_quiet_begin(void) {
-    h5_quiet was = {NULL, NULL};
-    H5Eget_auto2(H5E_DEFAULT, &was.print, &was.user);
-    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
-    return was;
-}
-
-static void h5_quiet_end(h5_quiet was) {
-    H5Eset_auto2(H5E_DEFAULT, was.print, was.user);
-}
-
-static void hdf5_close(void *source) {
-    h5_source *s = (h5_source *)source;
-    if (!s)
-        return;
-    h5_quiet quiet = h5_quiet_begin();
-    h5_drop_columns(s);
-    bags_buffer_free(&s->names.names);
-    if (s->group >= 0)
-        H5Gclose(s->group);
-    if (s->file >= 0)
-        H5Fclose(s->file);
-    h5_quiet_end(quiet);
-    bags_import_free(&s->scratch);
-    bags_import_arena arena = s->arena;
-    bags_import_free(&arena);
-}
-
-static bags_code hdf5_open(const char *path, const bags_allocator *allocator,
-    void **source, bags_source_info *info, bags_error *err) {
-    bags_import_arena arena = bags_import_arena_start(allocator);
-    h5_source *s = (h5_source *)bags_import_alloc(&arena, 1, sizeof *s, err);
-    if (!s)
-        return BAGS_ERROR_MEMORY;
-    s->arena = arena;
-    s->scratch = bags_import_arena_start(allocator);
-    if (allocator) {
-        s->own = *allocator;
-        s->allocator = &s->own;
-    }
-    s->file = s->group = -1;
-    s->err = err;
-    h5_quiet quiet = h5_quiet_begin();
-    bags_code code = h5_open_file(s, path);
+static bags_code h5_open_source(bags_source *s) {
+    h5_state *h = (h5_state *)s->state;
+    bags_code code = h5_open_file(s);
     if (!code)
         code = h5_open_layout(s);
-    if (s->no_memory)
-        code = bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    if (!code)
-        code = h5_open_fields(s, info);
-    h5_quiet_end(quiet);
-    if (code)
-        hdf5_close(s);
-    else
-        *source = s;
-    return code;
+    for (size_t i = 0; !code && i < h->count; i++)
+        code = h5_add_field(s, &h->columns[i]);
+    return code || !h->episodes ? code : bags_source_field(s, "group", "utf8");
 }
 
 /* Open the datasets of an episode, and check that they are those of the first. */
-static bags_code h5_open_episode(h5_source *s, const char *name) {
-    hid_t group = H5Gopen2(s->group, name, H5P_DEFAULT);
+static bags_code h5_open_episode(bags_source *s, const char *name) {
+    h5_state *h = (h5_state *)s->state;
+    hid_t group = H5Gopen2(h->group, name, H5P_DEFAULT);
     h5_list list;
-    size_t sets = 0;
     if (group < 0)
         return h5_fail(s, name);
     bags_code code = h5_list_group(s, group, true, &list);
-    for (size_t i = 0; !code && i < s->count; i++) {
-        h5_column *c = &s->columns[i];
-        hsize_t dims[H5S_MAX_RANK];
-        int rank = 0;
-        size_t k = 0;
-        while (k < list.count && strcmp(h5_names(&list)[k], c->path))
-            k++;
-        sets += i == 0 || strcmp(c->path, s->columns[i - 1].path) != 0;
+    for (size_t i = 0; !code && i < h->set_count; i++) {
+        h5_set *c = &h->sets[i];
         h5_release(c);
-        if (c->set >= 0)
-            H5Dclose(c->set);
-        c->set = -1;
-        if (k == list.count)
-            code = bags_fail(s->err, BAGS_ERROR_TYPE,
-                "%s: group %s: no dataset %s, which the first group has",
-                s->path, name, c->path);
-        else
-            code = h5_open_set(s, group, c->path, &c->set, &rank, dims);
-        if (code)
-            break;
-        hid_t type = H5Dget_type(c->set);
-        bool same =
-            rank == c->rank && (*c->member || H5Tequal(type, c->type) > 0);
-        for (int d = 1; same && d < rank; d++)
-            same = dims[d] == c->dims[d];
-        H5Tclose(type);
-        if (!same)
-            code = bags_fail(s->err, BAGS_ERROR_TYPE,
-                "%s: group %s: dataset %s differs in type or shape from that "
-                "of the first group",
-                s->path, name, c->path);
-        c->dims[0] = rank > 0 ? dims[0] : 1;
+        h5_set old = *c;
+        size_t k = 0;
+        while (k < list.count && strcmp(list.names[k], c->path))
+            k++;
+        c->set = c->file_type = -1;
+        code = k < list.count
+                   ? h5_open_set(s, group, c->path, c)
+                   : bags_source_fail(s, BAGS_ERROR_TYPE,
+                         "group %s: no dataset %s, which the first group has",
+                         name, c->path);
+        bool same = !code && c->rank == old.rank &&
+                    H5Tequal(c->file_type, old.file_type) > 0;
+        for (int d = 1; same && d < c->rank; d++)
+            same = c->dims[d] == old.dims[d];
+        if (!code && !same)
+            code = bags_source_fail(s, BAGS_ERROR_TYPE,
+                "group %s: dataset %s differs in type or shape from that of "
+                "the first group",
+                name, c->path);
+        h5_close_set(&old);
     }
-    if (!code && list.count != sets)
-        code = bags_fail(s->err, BAGS_ERROR_TYPE,
-            "%s: group %s: %" PRIu64
-            " datasets, but the first group has %" PRIu64,
-            s->path, name, (uint64_t)list.count, (uint64_t)sets);
-    bags_buffer_free(&list.names);
+    if (!code && list.count != h->set_count)
+        code = bags_source_fail(s, BAGS_ERROR_TYPE,
+            "group %s: %" PRIu64 " datasets, but the first group has %" PRIu64,
+            name, (uint64_t)list.count, (uint64_t)h->set_count);
     H5Gclose(group);
     return code;
 }
 
-static bags_code hdf5_read(
-    void *source, uint64_t index, const bags_entry **entries, bags_error *err) {
-    h5_source *s = (h5_source *)source;
-    *entries = NULL;
-    if (index >= s->length)
-        return BAGS_OK;
-    s->err = err;
-    h5_quiet quiet = h5_quiet_begin();
+/* Read rows from `start` of all columns. */
+static bags_code h5_read_columns(bags_source *s, uint64_t start) {
+    h5_state *h = (h5_state *)s->state;
     bags_code code = BAGS_OK;
-    if (s->episodes) {
-        const char *name = h5_names(&s->names)[index];
-        s->name = bags_utf8(name);
-        code = h5_open_episode(s, name);
-    }
-    for (size_t i = 0; !code && i < s->count; i++) {
-        h5_column *c = &s->columns[i];
-        code = h5_read_rows(
-            s, c, s->episodes ? 0 : index, c->sequence ? c->dims[0] : 1);
-        bags_value *values = (bags_value *)(void *)c->values.data;
-        for (size_t row = 0; !code && row < c->rows; row++)
-            values[row] = h5_value(c, row);
+    for (size_t i = 0; !code && i < h->set_count; i++)
+        code = h5_read_rows(s, &h->sets[i], start,
+            h->sets[i].sequence ? h->sets[i].dims[0] : 1);
+    for (size_t i = 0; !code && i < h->count; i++) {
+        const h5_set *set = &h->sets[h->columns[i].set];
+        bags_value *values =
+            (bags_value *)bags_source_alloc(s, set->rows, sizeof *values);
+        if (!values)
+            return BAGS_ERROR_MEMORY;
+        for (size_t row = 0; !code && row < set->rows; row++)
+            code = h5_value(s, set, &h->columns[i], row, &values[row]);
         s->entries[i].values = values;
-        s->entries[i].count = c->rows;
+        s->entries[i].count = set->rows;
     }
-    h5_quiet_end(quiet);
-    bags_import_reset(&s->scratch);
-    if (!code)
-        *entries = s->entries;
     return code;
 }
 
-static bool hdf5_detect(const char *path) {
-    unsigned char start[8];
-    bags_import_arena arena = bags_import_arena_start(NULL);
-    char *file = bags_import_text(&arena, path, strlen(path), NULL);
-    bool found = file && h5_split(file) &&
-                 bags_import_peek(file, start, 8) == 8 &&
-                 memcmp(start, "\x89HDF\r\n\x1A\n", 8) == 0;
-    bags_import_free(&arena);
+static bags_code h5_read_source(bags_source *s, uint64_t index) {
+    h5_state *h = (h5_state *)s->state;
+    if (s->ended)
+        return BAGS_OK;
+    if (!h->episodes)
+        return h5_read_columns(s, index);
+    const char *name = h->names.names[index];
+    s->values[h->count] = bags_utf8(name);
+    bags_code code = h5_open_episode(s, name);
+    return code ? code : h5_read_columns(s, 0);
+}
+
+/* libhdf5 prints its errors except between H5E_BEGIN_TRY and H5E_END_TRY. */
+static bags_code h5_open(bags_source *s) {
+    bags_code code;
+    H5E_BEGIN_TRY
+    code = h5_open_source(s);
+    H5E_END_TRY
+    return code;
+}
+
+static bags_code h5_read(bags_source *s, uint64_t index) {
+    bags_code code;
+    H5E_BEGIN_TRY
+    code = h5_read_source(s, index);
+    H5E_END_TRY
+    return code;
+}
+
+static void h5_close(bags_source *s) {
+    h5_state *h = (h5_state *)s->state;
+    H5E_BEGIN_TRY
+    h5_drop_sets(h);
+    if (h->group > 0)
+        H5Gclose(h->group);
+    if (h->file > 0)
+        H5Fclose(h->file);
+    H5E_END_TRY
+}
+
+static bool h5_detect(const char *path) {
+    char *file = (char *)malloc(strlen(path) + 1);
+    if (!file)
+        return false;
+    memcpy(file, path, strlen(path) + 1);
+    bool found =
+        h5_split(file) && bags_import_starts(file, "\x89HDF\r\n\x1A\n", 8);
+    free(file);
     return found;
 }
 
 const bags_importer bags_import_hdf5 = {
-    "hdf5", hdf5_detect, hdf5_open, hdf5_read, hdf5_close};
+    "hdf5", h5_detect, sizeof(h5_state), h5_open, h5_read, h5_close};

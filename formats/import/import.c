@@ -1,5 +1,5 @@
 /*
- * import.c - what the importers share: memory, files, names. No library.
+ * import.c - what the importers share: sources, memory, files, fields. No library.
  */
 #include "import.h"
 
@@ -8,6 +8,37 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#define IM_WINDOW                                                              \
+    ((uint64_t)1 << 20) /* bytes of a file that are read at a time */
+
+/* ---- errors ---- */
+
+bags_code bags_source_fail(
+    bags_source *s, bags_code code, const char *format, ...) {
+    char text[BAGS_ERROR_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return bags_fail(s->err, code, "%s: %s", s->where, text);
+}
+
+bags_code bags_source_no_memory(bags_source *s) {
+    return bags_fail(s->err, BAGS_ERROR_MEMORY, "out of memory");
+}
+
+static bags_code im_system(
+    bags_error *err, int error, const char *path, const char *doing) {
+    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
+                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
+                                                         : BAGS_ERROR_IO;
+    bags_fail(err, code, "%s: cannot %s: %s", path, doing,
+        error == ENXIO ? "not a regular file" : strerror(error));
+    if (err)
+        err->system = error;
+    return code;
+}
 
 /* ---- memory ---- */
 
@@ -22,39 +53,22 @@ typedef struct im_block {
 
 #define IM_HEADER ((sizeof(im_block) + IM_ALIGN - 1) / IM_ALIGN * IM_ALIGN)
 
-static void *im_resize(const bags_allocator *allocator, void *data,
-    size_t old_size, size_t new_size) {
-    if (allocator->resize)
-        return allocator->resize(allocator->user, data, old_size, new_size);
+static void *im_resize(
+    void *user, void *data, size_t old_size, size_t new_size) {
+    (void)user;
+    (void)old_size;
     if (new_size)
         return realloc(data, new_size);
     free(data);
     return NULL;
 }
 
-bags_import_arena bags_import_arena_start(const bags_allocator *allocator) {
-    bags_import_arena arena;
-    memset(&arena, 0, sizeof arena);
-    if (allocator)
-        arena.allocator = *allocator;
-    return arena;
-}
-
-bags_buffer bags_import_buffer_start(const bags_allocator *allocator) {
-    bags_buffer buffer;
-    memset(&buffer, 0, sizeof buffer);
-    if (allocator) {
-        buffer.resize = allocator->resize;
-        buffer.user = allocator->user;
-    }
-    return buffer;
-}
-
-void *bags_import_alloc(
-    bags_import_arena *arena, size_t count, size_t size, bags_error *err) {
+/* Memory that is not zeroed. */
+static void *im_take(bags_source *s, size_t count, size_t size) {
+    bags_import_arena *arena = s->opened ? &s->scratch : &s->arena;
     im_block *block = (im_block *)arena->blocks;
     if (size && count > (SIZE_MAX / 4 - IM_ALIGN - IM_HEADER) / size) {
-        bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+        bags_source_no_memory(s);
         return NULL;
     }
     size_t bytes = (count * size + IM_ALIGN - 1) / IM_ALIGN * IM_ALIGN;
@@ -63,9 +77,10 @@ void *bags_import_alloc(
         size_t wanted = block ? 2 * block->size : IM_BLOCK;
         if (wanted < least || wanted > SIZE_MAX / 4)
             wanted = least;
-        block = (im_block *)im_resize(&arena->allocator, NULL, 0, wanted);
+        block =
+            (im_block *)s->allocator.resize(s->allocator.user, NULL, 0, wanted);
         if (!block) {
-            bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+            bags_source_no_memory(s);
             return NULL;
         }
         block->next = (im_block *)arena->blocks;
@@ -75,26 +90,48 @@ void *bags_import_alloc(
     }
     void *made = (char *)block + arena->used;
     arena->used += bytes;
-    memset(made, 0, bytes);
     return made;
 }
 
-char *bags_import_text(
-    bags_import_arena *arena, const void *text, size_t size, bags_error *err) {
-    char *made = (char *)bags_import_alloc(arena, size + 1, 1, err);
+static void im_free_blocks(const bags_allocator *allocator, im_block *block) {
+    while (block) {
+        im_block *next = block->next;
+        allocator->resize(allocator->user, block, block->size, 0);
+        block = next;
+    }
+}
+
+void *bags_source_alloc(bags_source *s, size_t count, size_t size) {
+    void *made = im_take(s, count, size);
+    return made ? memset(made, 0, count * size) : NULL;
+}
+
+void *bags_source_grow(bags_source *s, void *array, size_t count, size_t size) {
+    /* The capacity is the next power of two. */
+    if (count & (count - 1))
+        return array;
+    void *grown = bags_source_alloc(s, count ? 2 * count : 1, size);
+    if (grown && count)
+        memcpy(grown, array, count * size);
+    return grown;
+}
+
+char *bags_source_text(bags_source *s, const void *text, size_t size) {
+    char *made = (char *)im_take(s, size + 1, 1);
     if (made && size)
         memcpy(made, text, size);
+    if (made)
+        made[size] = 0;
     return made;
 }
 
-char *bags_import_format(
-    bags_import_arena *arena, bags_error *err, const char *format, ...) {
+char *bags_source_format(bags_source *s, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     int size = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
     size_t bytes = (size_t)(size < 0 ? 0 : size) + 1;
-    char *made = (char *)bags_import_alloc(arena, bytes, 1, err);
+    char *made = (char *)bags_source_alloc(s, bytes, 1);
     va_start(arguments, format);
     if (made)
         vsnprintf(made, bytes, format, arguments);
@@ -102,63 +139,53 @@ char *bags_import_format(
     return made;
 }
 
-static void im_free_blocks(bags_import_arena *arena, im_block *block) {
-    while (block) {
-        im_block *next = block->next;
-        im_resize(&arena->allocator, block, block->size, 0);
-        block = next;
-    }
+static bags_buffer im_buffer(const bags_source *s) {
+    bags_buffer buffer;
+    memset(&buffer, 0, sizeof buffer);
+    buffer.resize = s->allocator.resize;
+    buffer.user = s->allocator.user;
+    return buffer;
 }
 
-void bags_import_reset(bags_import_arena *arena) {
-    im_block *block = (im_block *)arena->blocks;
-    if (!block)
-        return;
-    im_free_blocks(arena, block->next);
-    block->next = NULL;
-    arena->used = IM_HEADER;
-}
+typedef struct im_owned {
+    bags_buffer buffer; /* the first member */
+    struct im_owned *next;
+} im_owned;
 
-void bags_import_free(bags_import_arena *arena) {
-    im_free_blocks(arena, (im_block *)arena->blocks);
-    arena->blocks = NULL;
-    arena->used = 0;
+bags_buffer *bags_source_buffer(bags_source *s) {
+    bool opened = s->opened;
+    s->opened = false; /* until the source is closed */
+    im_owned *owned = (im_owned *)bags_source_alloc(s, 1, sizeof *owned);
+    s->opened = opened;
+    if (!owned)
+        return NULL;
+    owned->buffer = im_buffer(s);
+    owned->next = (im_owned *)s->buffers;
+    s->buffers = owned;
+    return &owned->buffer;
 }
 
 /* ---- files ---- */
 
-static bags_code im_system(
-    bags_error *err, int error, const char *path, const char *doing) {
-    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
-                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                                                         : BAGS_ERROR_IO;
-    bags_fail(err, code, "%s: cannot %s: %s", path, doing,
-        error == ENXIO ? "not a regular file" : strerror(error));
-    if (err)
-        err->system = error;
-    return code;
-}
-
-bags_code bags_import_file_open(
+static bags_code im_open(
     bags_import_file *file, const char *path, bags_error *err) {
     const bags_io *io = bags_io_local();
-    void *handle = NULL;
-    uint64_t size = 0;
-    int error = io->open(io->user, path, BAGS_IO_READ, &handle);
+    int error = io->open(io->user, path, BAGS_IO_READ, &file->handle);
     if (error)
         return im_system(err, error, path, "open");
-    error = io->size(io->user, handle, &size);
-    if (error) {
-        io->close(io->user, handle);
-        return im_system(err, error, path, "stat");
-    }
     file->path = path;
-    file->handle = handle;
-    file->size = size;
-    return BAGS_OK;
+    error = io->size(io->user, file->handle, &file->size);
+    return error ? im_system(err, error, path, "stat") : BAGS_OK;
 }
 
-bags_code bags_import_file_read(const bags_import_file *file, uint64_t offset,
+static void im_close(bags_import_file *file) {
+    const bags_io *io = bags_io_local();
+    if (file->handle)
+        io->close(io->user, file->handle);
+    file->handle = NULL;
+}
+
+static bags_code im_read(const bags_import_file *file, uint64_t offset,
     void *data, size_t size, bags_error *err) {
     const bags_io *io = bags_io_local();
     size_t done = 0, part = 1;
@@ -178,53 +205,128 @@ bags_code bags_import_file_read(const bags_import_file *file, uint64_t offset,
     return BAGS_OK;
 }
 
-void bags_import_file_close(bags_import_file *file) {
-    const bags_io *io = bags_io_local();
-    if (file->handle)
-        io->close(io->user, file->handle);
-    file->handle = NULL;
+void bags_source_close_file(bags_source *s) {
+    im_close(&s->file);
+    s->file.data = NULL;
+    s->file.window_size = 0;
+    s->where = s->path;
 }
 
-bags_code bags_import_file_load(const char *path, uint64_t limit,
-    bags_buffer *buffer, bags_view *out, bags_error *err) {
-    bags_import_file file;
-    bags_code code = bags_import_file_open(&file, path, err);
+bags_code bags_source_open_file(bags_source *s, const char *path) {
+    size_t size = strlen(path) + 1;
+    bags_source_close_file(s);
+    bags_code code = bags_buffer_reserve(&s->where_buffer, size, s->err);
     if (code)
         return code;
-    if (file.size > limit || file.size >= SIZE_MAX)
-        code = bags_fail(err, BAGS_ERROR_LIMIT,
+    s->where = (const char *)memmove(s->where_buffer.data, path, size);
+    return im_open(&s->file, s->where, s->err);
+}
+
+/* Check that the file has these bytes, and memory too. */
+static bags_code im_check(bags_source *s, uint64_t offset, uint64_t size) {
+    if (offset > s->file.size || size > s->file.size - offset)
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "%" PRIu64 " bytes at %" PRIu64
+            " are out of range (the file has %" PRIu64 ")",
+            size, offset, s->file.size);
+    return size > SIZE_MAX / 4 ? bags_source_no_memory(s) : BAGS_OK;
+}
+
+bags_code bags_source_view(
+    bags_source *s, uint64_t offset, uint64_t size, bags_view *out) {
+    bags_import_file *file = &s->file;
+    bags_code code = im_check(s, offset, size);
+    if (code)
+        return code;
+    out->size = (size_t)size;
+    out->data = file->data ? file->data + offset : NULL;
+    if (out->data)
+        return BAGS_OK;
+    if (!file->window.data || offset < file->window_start ||
+        offset + size > file->window_start + file->window_size) {
+        uint64_t more = size < IM_WINDOW ? IM_WINDOW : size;
+        if (more > file->size - offset)
+            more = file->size - offset;
+        file->window_size = 0;
+        code = bags_buffer_reserve(&file->window, (size_t)more + 1, s->err);
+        if (!code)
+            code =
+                im_read(file, offset, file->window.data, (size_t)more, s->err);
+        if (code)
+            return code;
+        file->window_start = offset;
+        file->window_size = more;
+    }
+    out->data = file->window.data + (offset - file->window_start);
+    return BAGS_OK;
+}
+
+bags_code bags_source_copy(
+    bags_source *s, uint64_t offset, uint64_t size, bags_view *out) {
+    bags_code code = im_check(s, offset, size);
+    void *to = code ? NULL : im_take(s, (size_t)size, 1);
+    if (!to)
+        return code ? code : BAGS_ERROR_MEMORY;
+    out->data = (const unsigned char *)to;
+    out->size = (size_t)size;
+    if (!s->file.data)
+        return im_read(&s->file, offset, to, out->size, s->err);
+    memcpy(to, s->file.data + offset, out->size);
+    return BAGS_OK;
+}
+
+bags_code bags_source_load(
+    bags_source *s, const char *path, uint64_t limit, bags_view *out) {
+    bags_import_file file;
+    memset(&file, 0, sizeof file);
+    bags_code code = im_open(&file, path, s->err);
+    if (!code && (file.size > limit || file.size >= SIZE_MAX))
+        code = bags_fail(s->err, BAGS_ERROR_LIMIT,
             "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", path,
             file.size, limit);
     if (!code)
-        code = bags_buffer_reserve(buffer, (size_t)file.size + 1, err);
+        code = bags_buffer_reserve(&s->loaded, (size_t)file.size + 1, s->err);
     if (!code)
-        code = bags_import_file_read(
-            &file, 0, buffer->data, (size_t)file.size, err);
-    if (!code) {
-        buffer->data[file.size] = 0;
-        out->data = buffer->data;
-        out->size = (size_t)file.size;
-    }
-    bags_import_file_close(&file);
-    return code;
+        code = im_read(&file, 0, s->loaded.data, (size_t)file.size, s->err);
+    im_close(&file);
+    if (code)
+        return code;
+    s->loaded.data[file.size] = 0;
+    out->data = s->loaded.data;
+    out->size = (size_t)file.size;
+    return BAGS_OK;
 }
 
 size_t bags_import_peek(const char *path, void *data, size_t size) {
     bags_import_file file;
-    if (bags_import_file_open(&file, path, NULL))
-        return 0;
-    if (size > file.size)
+    memset(&file, 0, sizeof file);
+    bags_code code = im_open(&file, path, NULL);
+    if (!code && size > file.size)
         size = (size_t)file.size;
-    bags_code code = bags_import_file_read(&file, 0, data, size, NULL);
-    bags_import_file_close(&file);
+    if (!code)
+        code = im_read(&file, 0, data, size, NULL);
+    im_close(&file);
     return code ? 0 : size;
 }
 
-bags_path_kind bags_import_kind(const char *path) {
+bool bags_import_starts(const char *path, const void *data, size_t size) {
+    char start[16];
+    return size <= sizeof start &&
+           bags_import_peek(path, start, size) == size &&
+           memcmp(start, data, size) == 0;
+}
+
+bags_path_kind bags_import_kind(const char *path, const char *name) {
     const bags_io *io = bags_io_local();
     bags_path_kind kind = BAGS_PATH_NONE;
-    if (io->kind(io->user, path, &kind))
-        return BAGS_PATH_NONE;
+    size_t size = strlen(path) + (name ? strlen(name) : 0) + 2;
+    char *full = (char *)malloc(size);
+    if (!full)
+        return kind;
+    snprintf(full, size, name ? "%s/%s" : "%s", path, name);
+    if (io->kind(io->user, full, &kind))
+        kind = BAGS_PATH_NONE;
+    free(full);
     return kind;
 }
 
@@ -315,34 +417,9 @@ static const char *im_shard_part(
     return found;
 }
 
-typedef struct im_listing {
-    const char *pattern; /* NULL: any */
-    bool (*accept)(const char *name);
-    bags_import_arena *arena;
-    bags_buffer names;
-    size_t count;
-    bags_error *err;
-} im_listing;
-
-static int im_list(void *user, const char *name) {
-    im_listing *listing = (im_listing *)user;
-    if (name[0] == '.' ||
-        !(listing->pattern ? im_matches(listing->pattern, name)
-                           : listing->accept(name)))
-        return 0;
-    size_t size = (listing->count + 1) * sizeof(char *);
-    char *copy =
-        bags_import_text(listing->arena, name, strlen(name), listing->err);
-    if (!copy || bags_buffer_reserve(&listing->names, size, listing->err))
-        return ENOMEM;
-    ((char **)(void *)listing->names.data)[listing->count++] = copy;
-    return 0;
-}
-
 /* If one of the names, which are sorted, has a part such as -00003-of-00010, they
  * must be one complete set. */
-static bags_code im_check_set(
-    char **names, size_t count, const char *path, bags_error *err) {
+static bags_code im_check_set(bags_source *s, char **names, size_t count) {
     uint64_t all[2] = {0, 0}, numbers[2] = {0, 0};
     size_t all_size = 0, size = 0;
     const char *first = im_shard_part(names[0], all, &all_size);
@@ -355,91 +432,118 @@ static bags_code im_check_set(
             (size_t)(part - names[i]) != prefix ||
             memcmp(names[i], names[0], prefix) != 0 ||
             strcmp(part + size, first + all_size) != 0)
-            return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: %.200s and %.200s are not of one set of files; import "
+            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                "%.200s and %.200s are not of one set of files; import "
                 "them one after the other, with patterns such as \"train-*\"",
-                path, names[0], names[i]);
+                names[0], names[i]);
         if (numbers[0] != i)
-            return bags_fail(err, BAGS_ERROR_GAP,
-                "%s: file %" PRIu64 " of %" PRIu64 " is missing (next: %.200s)",
-                path, (uint64_t)i, all[1], names[i]);
+            return bags_source_fail(s, BAGS_ERROR_GAP,
+                "file %" PRIu64 " of %" PRIu64 " is missing (next: %.200s)",
+                (uint64_t)i, all[1], names[i]);
     }
     if (first && count != all[1])
-        return bags_fail(err, BAGS_ERROR_GAP,
-            "%s: files are missing (found %" PRIu64 " of %" PRIu64 ")", path,
+        return bags_source_fail(s, BAGS_ERROR_GAP,
+            "files are missing (found %" PRIu64 " of %" PRIu64 ")",
             (uint64_t)count, all[1]);
     return BAGS_OK;
 }
 
-/* List the names that a path means. *directory becomes where they are; NULL: the
- * path is a file. */
-static bags_code im_find(
-    im_listing *listing, const char *path, const char **directory) {
-    const bags_io *io = bags_io_local();
-    bags_path_kind kind = bags_import_kind(path);
-    *directory = kind == BAGS_PATH_DIRECTORY ? path : NULL;
-    if (kind == BAGS_PATH_FILE)
-        return BAGS_OK;
-    if (kind == BAGS_PATH_NONE) {
-        const char *slash = strrchr(path, '/');
-        size_t size = slash ? (size_t)(slash - path) : 0;
-        listing->pattern = slash ? slash + 1 : path;
-        if (!strchr(listing->pattern, '*'))
-            return im_system(listing->err, ENOENT, path, "open");
-        *directory = slash && size == 0 ? "/" : ".";
-        if (size)
-            *directory =
-                bags_import_text(listing->arena, path, size, listing->err);
-        if (!*directory)
-            return BAGS_ERROR_MEMORY;
-    }
-    int error = io->list(io->user, *directory, im_list, listing);
-    return error ? im_system(listing->err, error, *directory, "list") : BAGS_OK;
+/* The names that a path means. */
+typedef struct im_listing {
+    bags_source *s;      /* NULL: only `found` matters */
+    const char *pattern; /* NULL: any */
+    bool (*accept)(const char *name);
+    char **names;
+    size_t count;
+    bool found; /* a name that is accepted */
+} im_listing;
+
+static int im_list(void *user, const char *name) {
+    im_listing *listing = (im_listing *)user;
+    if (name[0] == '.' ||
+        !(listing->pattern ? im_matches(listing->pattern, name)
+                           : listing->accept(name)))
+        return 0;
+    listing->found = listing->found || listing->accept(name);
+    if (!listing->s)
+        return 0;
+    listing->names = (char **)bags_source_grow(
+        listing->s, listing->names, listing->count, sizeof(char *));
+    char *copy = listing->names
+                     ? bags_source_text(listing->s, name, strlen(name))
+                     : NULL;
+    if (!copy)
+        return ENOMEM;
+    listing->names[listing->count++] = copy;
+    return 0;
 }
 
-static im_listing im_start(bags_import_arena *arena,
-    bool (*accept)(const char *name), bags_error *err) {
+static bags_code im_find(
+    im_listing *listing, const char *path, bags_error *err) {
+    const bags_io *io = bags_io_local();
+    bags_path_kind kind = bags_import_kind(path, NULL);
+    char *parent = NULL;
+    if (kind == BAGS_PATH_FILE) {
+        listing->found = listing->accept(bags_import_base(path));
+        return BAGS_OK;
+    }
+    if (kind == BAGS_PATH_NONE) {
+        listing->pattern = bags_import_base(path);
+        if (!strchr(listing->pattern, '*'))
+            return im_system(err, ENOENT, path, "open");
+        size_t size = (size_t)(listing->pattern - path);
+        parent = (char *)malloc(size + 2);
+        if (!parent)
+            return im_system(err, ENOMEM, path, "list");
+        memcpy(parent, size ? path : "./", size ? size : 2);
+        parent[size ? size : 2] = 0;
+    }
+    int error = io->list(io->user, parent ? parent : path, im_list, listing);
+    bags_code code =
+        error ? im_system(err, error, parent ? parent : path, "list") : BAGS_OK;
+    free(parent);
+    return code;
+}
+
+bags_code bags_source_files(bags_source *s, bool (*accept)(const char *name),
+    char ***paths, size_t *count) {
+    im_listing listing;
+    memset(&listing, 0, sizeof listing);
+    listing.s = s;
+    listing.accept = accept;
+    bags_code code = im_find(&listing, s->path, s->err);
+    if (code)
+        return code;
+    bool one = bags_import_kind(s->path, NULL) == BAGS_PATH_FILE;
+    size_t length = one ? 1 : listing.count;
+    if (length == 0)
+        return bags_source_fail(
+            s, BAGS_ERROR_MISSING, "no file of this format in it");
+    char **out = (char **)bags_source_alloc(s, length, sizeof *out);
+    if (!out)
+        return BAGS_ERROR_MEMORY;
+    if (!one) {
+        qsort(listing.names, length, sizeof *out, bags_import_compare);
+        code = im_check_set(s, listing.names, length);
+    }
+    size_t before =
+        listing.pattern ? (size_t)(listing.pattern - s->path) : strlen(s->path);
+    for (size_t i = 0; !code && i < length; i++) {
+        out[i] = one ? bags_source_format(s, "%s", s->path)
+                     : bags_source_format(s, "%.*s%s%s", (int)before, s->path,
+                           listing.pattern ? "" : "/", listing.names[i]);
+        code = out[i] ? BAGS_OK : BAGS_ERROR_MEMORY;
+    }
+    *paths = out;
+    *count = length;
+    return code;
+}
+
+bool bags_import_has_files(const char *path, bool (*accept)(const char *name)) {
     im_listing listing;
     memset(&listing, 0, sizeof listing);
     listing.accept = accept;
-    listing.arena = arena;
-    listing.err = err;
-    listing.names.resize = arena->allocator.resize;
-    listing.names.user = arena->allocator.user;
-    return listing;
-}
-
-bags_code bags_import_files(const char *path, bool (*accept)(const char *name),
-    bags_import_arena *arena, char ***paths, size_t *count, bags_error *err) {
-    im_listing listing = im_start(arena, accept, err);
-    const char *directory;
-    bags_code code = im_find(&listing, path, &directory);
-    size_t length = directory ? listing.count : 1;
-    char **names = (char **)(void *)listing.names.data, **out = NULL;
-    if (!code && length == 0)
-        code = bags_fail(
-            err, BAGS_ERROR_MISSING, "%s: no file of this format in it", path);
-    if (!code && directory) {
-        qsort(names, length, sizeof *names, bags_import_compare);
-        code = im_check_set(names, length, path, err);
-    }
-    if (!code) {
-        out = (char **)bags_import_alloc(arena, length, sizeof *out, err);
-        code = out ? BAGS_OK : BAGS_ERROR_MEMORY;
-    }
-    for (size_t i = 0; !code && i < length; i++) {
-        out[i] = !directory
-                     ? bags_import_format(arena, err, "%s", path)
-                     : bags_import_format(arena, err, "%s/%s",
-                           strcmp(directory, "/") ? directory : "", names[i]);
-        code = out[i] ? BAGS_OK : BAGS_ERROR_MEMORY;
-    }
-    bags_buffer_free(&listing.names);
-    if (code)
-        return code;
-    *paths = out;
-    *count = length;
-    return BAGS_OK;
+    return !im_find(&listing, path, NULL) && listing.found;
 }
 
 const char *bags_import_base(const char *path) {
@@ -447,72 +551,7 @@ const char *bags_import_base(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-bool bags_import_has_files(const char *path, bool (*accept)(const char *name)) {
-    bags_import_arena arena = bags_import_arena_start(NULL);
-    im_listing listing = im_start(&arena, accept, NULL);
-    const char *directory;
-    bags_code code = im_find(&listing, path, &directory);
-    char **names = (char **)(void *)listing.names.data;
-    bool found = !code && !directory && accept(bags_import_base(path));
-    for (size_t i = 0; !code && i < listing.count && !found; i++)
-        found = accept(names[i]);
-    bags_buffer_free(&listing.names);
-    bags_import_free(&arena);
-    return found;
-}
-
-/* ---- names and types ---- */
-
-char *bags_import_name(
-    bags_import_arena *arena, const void *name, size_t size, bags_error *err) {
-    char *made =
-        bags_import_text(arena, size ? name : "_", size ? size : 1, err);
-    if (!made)
-        return NULL;
-    size_t bad = 0;
-    for (char *at = made, *end = made + size;
-         !bags_utf8_valid(at, (size_t)(end - at), &bad); at += bad + 1)
-        at[bad] = '_';
-    for (size_t i = 0; i < size; i++)
-        if ((unsigned char)made[i] < 0x20 || made[i] == 0x7F ||
-            strchr("/\\:*?\"<>|", made[i]) || (i == 0 && made[i] == '.'))
-            made[i] = '_';
-    return made;
-}
-
-/* A field's name in the source and in the dataset. */
-typedef struct im_name {
-    const char *old, *made;
-} im_name;
-
-static int im_compare_made(const void *left, const void *right) {
-    return strcmp(
-        ((const im_name *)left)->made, ((const im_name *)right)->made);
-}
-
-bags_code bags_import_names(bags_field *fields, size_t count, const char *path,
-    bags_import_arena *arena, bags_error *err) {
-    im_name *names =
-        (im_name *)bags_import_alloc(arena, count, sizeof *names, err);
-    if (!names)
-        return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < count; i++) {
-        names[i].old = fields[i].name;
-        names[i].made =
-            bags_import_name(arena, names[i].old, strlen(names[i].old), err);
-        if (!names[i].made)
-            return BAGS_ERROR_MEMORY;
-        fields[i].name = names[i].made;
-    }
-    qsort(names, count, sizeof *names, im_compare_made);
-    for (size_t i = 1; i < count; i++)
-        if (strcmp(names[i - 1].made, names[i].made) == 0)
-            return bags_fail(err, BAGS_ERROR_FIELD,
-                "%s: fields \"%.100s\" and \"%.100s\" would both be named "
-                "\"%.100s\"",
-                path, names[i - 1].old, names[i].old, names[i].made);
-    return BAGS_OK;
-}
+/* ---- values ---- */
 
 const char *bags_import_magic(const void *data, size_t size) {
     static const struct im_magic {
@@ -534,22 +573,239 @@ const char *bags_import_magic(const void *data, size_t size) {
     return NULL;
 }
 
-void bags_import_guess_add(
-    bags_import_guess *guess, const void *data, size_t size, bool all) {
+uint64_t bags_import_number(const void *data, size_t size) {
+    const unsigned char *bytes = (const unsigned char *)data;
+    uint64_t number = 0;
+    for (size_t i = size; i-- > 0;)
+        number = number << 8 | bytes[i];
+    return number;
+}
+
+bags_value bags_import_integer(bags_dtype dtype, const void *data) {
+    size_t bits = 8 * bags_dtype_size(dtype);
+    uint64_t number = bags_import_number(data, bits / 8);
+    if (dtype < BAGS_DTYPE_INT8)
+        return bags_uint(number);
+    if (bits < 64 && number >> (bits - 1) & 1)
+        number |= UINT64_MAX << bits;
+    return bags_int((int64_t)number);
+}
+
+/* ---- fields ---- */
+
+bags_code bags_source_field(
+    bags_source *s, const char *name, const char *type) {
+    if (name && type)
+        s->fields = (bags_field *)bags_source_grow(
+            s, s->fields, s->count, sizeof *s->fields);
+    if (!name || !type || !s->fields)
+        return BAGS_ERROR_MEMORY;
+    s->fields[s->count].name = name;
+    s->fields[s->count++].type = type;
+    return BAGS_OK;
+}
+
+char *bags_source_array_type(bags_source *s, bags_dtype dtype, size_t dims,
+    const uint64_t *shape, bool sequence) {
+    char text[24 * (BAGS_MAX_DIMS + 1)], *to = text;
+    for (size_t i = 0; i < dims && i < BAGS_MAX_DIMS; i++)
+        to += snprintf(
+            to, 24, shape[i] == UINT64_MAX ? ",-1" : ",%" PRIu64, shape[i]);
+    *to = 0;
+    return bags_source_format(
+        s, "array(%s%s)%s", bags_dtype_name(dtype), text, sequence ? "[]" : "");
+}
+
+void bags_import_name(const void *name, size_t size, char *out) {
+    size_t bad = 0;
+    if (size)
+        memcpy(out, name, size);
+    else
+        out[size++] = '_';
+    out[size] = 0;
+    for (char *at = out; !bags_utf8_valid(at, (size_t)(out + size - at), &bad);
+         at += bad + 1)
+        at[bad] = '_';
+    for (size_t i = 0; i < size; i++)
+        if ((unsigned char)out[i] < 0x20 || out[i] == 0x7F ||
+            strchr("/\\:*?\"<>|", out[i]) || (i == 0 && out[i] == '.'))
+            out[i] = '_';
+}
+
+/* A field's name in the source and in the dataset. */
+typedef struct im_name {
+    const char *old, *made;
+} im_name;
+
+static int im_compare_made(const void *left, const void *right) {
+    return strcmp(
+        ((const im_name *)left)->made, ((const im_name *)right)->made);
+}
+
+/* Give all fields names that files can have, and make their entries. */
+static bags_code im_finish_fields(bags_source *s) {
+    im_name *names = (im_name *)bags_source_alloc(s, s->count, sizeof *names);
+    s->entries =
+        (bags_entry *)bags_source_alloc(s, s->count, sizeof *s->entries);
+    s->values = (bags_value *)bags_source_alloc(s, s->count, sizeof *s->values);
+    if (!names || !s->entries || !s->values)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < s->count; i++) {
+        size_t size = strlen(s->fields[i].name);
+        char *made = (char *)bags_source_alloc(s, size + 2, 1);
+        if (!made)
+            return BAGS_ERROR_MEMORY;
+        bags_import_name(s->fields[i].name, size, made);
+        names[i].old = s->fields[i].name;
+        names[i].made = s->fields[i].name = s->entries[i].field = made;
+    }
+    if (s->count)
+        qsort(names, s->count, sizeof *names, im_compare_made);
+    for (size_t i = 1; i < s->count; i++)
+        if (strcmp(names[i - 1].made, names[i].made) == 0)
+            return bags_source_fail(s, BAGS_ERROR_FIELD,
+                "fields \"%.100s\" and \"%.100s\" would both be named "
+                "\"%.100s\"",
+                names[i - 1].old, names[i].old, names[i].made);
+    return BAGS_OK;
+}
+
+/* ---- columns: fields that are found by reading all datapoints ---- */
+
+bags_import_column *bags_source_column(
+    bags_source *s, const void *name, size_t size, bool add) {
+    size_t low = 0, high = s->column_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        bags_import_column *column = s->columns[middle];
+        size_t both = column->size < size ? column->size : size;
+        int order = both ? memcmp(column->name, name, both) : 0;
+        if (order == 0 && column->size == size)
+            return column;
+        if (order < 0 || (order == 0 && column->size < size))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (!add)
+        return NULL;
+    bags_import_column *made =
+        (bags_import_column *)bags_source_alloc(s, 1, sizeof *made);
+    char *copy = made ? bags_source_text(s, name, size) : NULL;
+    if (copy)
+        s->columns = (bags_import_column **)bags_source_grow(
+            s, s->columns, s->column_count, sizeof *s->columns);
+    if (!copy || !s->columns)
+        return NULL;
+    bags_import_column **to = s->columns + low;
+    memmove(to + 1, to, (s->column_count++ - low) * sizeof *to);
+    made->name = copy;
+    made->size = size;
+    return *to = made;
+}
+
+void bags_import_guess(
+    bags_import_column *column, const void *data, size_t size, bool all) {
     const unsigned char *text = (const unsigned char *)data;
     const char *magic = bags_import_magic(data, size);
-    guess->magic = !guess->started || guess->magic == magic ? magic : NULL;
-    guess->started = true;
-    guess->not_text =
-        guess->not_text || !all || magic || !bags_utf8_valid(data, size, NULL);
-    for (size_t i = 0; i < size && !guess->not_text; i++)
-        guess->not_text =
+    column->magic = !column->guessed || column->magic == magic ? magic : NULL;
+    column->guessed = true;
+    column->not_text =
+        column->not_text || !all || magic || !bags_utf8_valid(data, size, NULL);
+    for (size_t i = 0; i < size && !column->not_text; i++)
+        column->not_text =
             (text[i] < 0x20 && !(text[i] && strchr("\t\n\r", text[i]))) ||
             text[i] == 0x7F;
 }
 
-const char *bags_import_guess_type(const bags_import_guess *guess) {
-    return guess->magic                         ? guess->magic
-           : guess->started && !guess->not_text ? "utf8"
-                                                : "bytes";
+const char *bags_import_guessed(const bags_import_column *column) {
+    return column->magic                          ? column->magic
+           : column->guessed && !column->not_text ? "utf8"
+                                                  : "bytes";
+}
+
+bags_code bags_source_add_columns(
+    bags_source *s, const char *(*type)(const bags_import_column *column)) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; !code && i < s->column_count; i++) {
+        bags_import_column *column = s->columns[i];
+        column->sequence = column->sequence || column->seen < s->length;
+        column->last = 0;
+        column->field = s->count;
+        code = bags_source_field(s, column->name,
+            bags_source_format(
+                s, "%s%s", type(column), column->sequence ? "[]" : ""));
+    }
+    return code;
+}
+
+/* ---- sources ---- */
+
+bags_source *bags_source_open(const bags_importer *importer, const char *path,
+    const bags_allocator *allocator, bags_error *err) {
+    static const bags_allocator standard = {im_resize, NULL};
+    const bags_allocator *use =
+        allocator && allocator->resize ? allocator : &standard;
+    bags_source *s = (bags_source *)use->resize(use->user, NULL, 0, sizeof *s);
+    if (!s) {
+        bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+        return NULL;
+    }
+    memset(s, 0, sizeof *s);
+    s->importer = importer;
+    s->allocator = *use;
+    s->err = &s->error;
+    s->where_buffer = s->loaded = s->file.window = im_buffer(s);
+    s->path = s->where = bags_source_text(s, path, strlen(path));
+    s->state = bags_source_alloc(s, 1, importer->state_size);
+    bags_code code =
+        s->path && s->state ? importer->open(s) : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = im_finish_fields(s);
+    s->opened = true;
+    if (!code)
+        return s;
+    if (err)
+        *err = s->error;
+    bags_source_close(s);
+    return NULL;
+}
+
+bags_code bags_source_read(bags_source *s, uint64_t index,
+    const bags_entry **entries, bags_error *err) {
+    im_block *block = (im_block *)s->scratch.blocks;
+    *entries = NULL;
+    if (block) { /* one remains, the largest */
+        im_free_blocks(&s->allocator, block->next);
+        block->next = NULL;
+        s->scratch.used = IM_HEADER;
+    }
+    for (size_t i = 0; i < s->count; i++) {
+        s->entries[i].values = &s->values[i];
+        s->entries[i].count = 1;
+    }
+    s->ended = index >= s->length;
+    bags_code code = s->importer->read(s, index);
+    if (!code && !s->ended)
+        *entries = s->entries;
+    if (code && err)
+        *err = s->error;
+    return code;
+}
+
+void bags_source_close(bags_source *s) {
+    if (!s)
+        return;
+    if (s->state && s->importer->close)
+        s->importer->close(s);
+    im_close(&s->file);
+    for (im_owned *owned = (im_owned *)s->buffers; owned; owned = owned->next)
+        bags_buffer_free(&owned->buffer);
+    bags_buffer_free(&s->where_buffer);
+    bags_buffer_free(&s->loaded);
+    bags_buffer_free(&s->file.window);
+    im_free_blocks(&s->allocator, (im_block *)s->scratch.blocks);
+    im_free_blocks(&s->allocator, (im_block *)s->arena.blocks);
+    bags_allocator allocator = s->allocator;
+    allocator.resize(allocator.user, s, sizeof *s, 0);
 }

@@ -5,18 +5,16 @@
  * import.c, with your program. They need bags.h and this header in the include
  * path. README.md in this directory states how each format becomes fields.
  *
- *     bags_source_info info;
- *     void *source;
  *     const bags_entry *entries;
- *     bags_importer importer = bags_import_tfrecord;
- *     importer.open("train.tfrecord", NULL, &source, &info, &err);
+ *     bags_source *source =
+ *         bags_source_open(&bags_import_tfrecord, "train.tfrecord", NULL, &err);
  *     for (uint64_t i = 0;; i++) {
- *         importer.read(source, i, &entries, &err);
+ *         bags_source_read(source, i, &entries, &err);
  *         if (!entries)
  *             break;
- *         bags_writer_append(writer, entries, info.count, &err);
+ *         bags_writer_append(writer, entries, source->count, &err);
  *     }
- *     importer.close(source);
+ *     bags_source_close(source);
  *
  * What bags.h states about errors, ownership and untrusted files holds here, too:
  * sizes are checked before memory is allocated, and messages name the source's file
@@ -33,43 +31,81 @@ extern "C" {
 
 #define BAGS_SOURCE_UNKNOWN UINT64_MAX
 
-/* What a source contains. Valid until the source is closed. */
-typedef struct bags_source_info {
-    const bags_field *fields; /* `count` fields, in the order of the source */
-    size_t count;
-    uint64_t length; /* number of datapoints, or BAGS_SOURCE_UNKNOWN */
-} bags_source_info;
+typedef struct bags_source bags_source;
 
 /*
  * A format that can be imported.
  *
- *   name     what it is called on a command line: "tfrecord"
- *   detect   true if a file or directory seems to be of this format, by its name and
- *            first bytes. Reads little, never fails
- *   open     opens a source and fills *info. allocator NULL: malloc. On failure
- *            nothing is left open. Returns BAGS_OK, BAGS_ERROR_MISSING,
- *            BAGS_ERROR_CORRUPT, BAGS_ERROR_TYPE (something that has no counterpart),
- *            BAGS_ERROR_LIMIT, BAGS_ERROR_IO or BAGS_ERROR_MEMORY
- *   read     reads datapoint `index`: *entries becomes an array of info->count
- *            entries, in the order of info->fields, or NULL if `index` is the number
- *            of datapoints or above. Calls have increasing indices, which may skip
- *            datapoints: a source that is a stream reads over them. The entries are
- *            valid until the next call. Values are of the field's type, or blobs
- *            (BAGS_KIND_BLOB) that are stored as they are. After a failure no more
- *            datapoint can be read. Returns what open does, or BAGS_ERROR_VALUE
- *   close    frees the source. NULL is accepted
- *
- * Threads: one at a time per source; different sources, any.
+ *   name        what it is called on a command line: "tfrecord"
+ *   detect      true if a file or directory seems to be of this format, by its name
+ *               and first bytes. Reads little, never fails
+ *   state_size  bytes of source->state, which are zero before open
+ *   open        adds the fields (bags_source_field), and sets source->length.
+ *               Returns BAGS_OK, BAGS_ERROR_MISSING, BAGS_ERROR_CORRUPT,
+ *               BAGS_ERROR_TYPE (something that has no counterpart),
+ *               BAGS_ERROR_LIMIT, BAGS_ERROR_IO or BAGS_ERROR_MEMORY
+ *   read        reads datapoint `index`: sets source->values, or the values and
+ *               count of source->entries, or source->ended. Values are of the
+ *               field's type, or blobs (BAGS_KIND_BLOB) that are stored as they are.
+ *               Returns what open does, or BAGS_ERROR_VALUE
+ *   close       frees what the format's library allocated, also after open failed.
+ *               NULL: nothing
  */
 typedef struct bags_importer {
     const char *name;
     bool (*detect)(const char *path);
-    bags_code (*open)(const char *path, const bags_allocator *allocator,
-        void **source, bags_source_info *info, bags_error *err);
-    bags_code (*read)(void *source, uint64_t index, const bags_entry **entries,
-        bags_error *err);
-    void (*close)(void *source);
+    size_t state_size;
+    bags_code (*open)(bags_source *source);
+    bags_code (*read)(bags_source *source, uint64_t index);
+    void (*close)(bags_source *source);
 } bags_importer;
+
+/* A regular file that is read at explicit offsets, or memory in its place. */
+typedef struct bags_import_file {
+    const char *path;
+    uint64_t size;
+    const unsigned char *data; /* it is in memory; otherwise NULL */
+    /* Private: the open file, and what of it is in memory. */
+    void *handle;
+    bags_buffer window;
+    uint64_t window_start, window_size;
+} bags_import_file;
+
+/* Memory that is freed together. Private. */
+typedef struct bags_import_arena {
+    void *blocks;
+    size_t used;
+} bags_import_arena;
+
+/* A source that is open. A program reads path, fields, count and length. */
+struct bags_source {
+    const bags_importer *importer;
+    const char *path;   /* as it was passed */
+    bags_field *fields; /* `count` of them */
+    size_t count;
+    uint64_t length; /* number of datapoints, or BAGS_SOURCE_UNKNOWN */
+
+    /* For importers. */
+    void *state;
+    const char *where; /* what messages begin with: a file of the source */
+    bags_error *err;   /* of the call in progress; not NULL */
+    bool ended;        /* set before read if index >= length; read may set it */
+    bags_import_file file; /* see bags_source_open_file */
+    /* After open, for each field. If read sets nothing else, it has one value. */
+    bags_entry *entries;
+    bags_value *values;
+    struct bags_import_column *
+        *columns; /* sorted by name; of bags_source_column */
+    size_t column_count;
+
+    /* Private. */
+    bags_allocator allocator;
+    bags_import_arena arena, scratch;
+    bags_error error; /* copied to the caller if open or read fails */
+    bool opened;
+    void *buffers;
+    bags_buffer loaded, where_buffer;
+};
 
 /* One per file in this directory, with the library that it needs. */
 extern const bags_importer bags_import_gulp;       /* json-c, msgpack-c */
@@ -82,122 +118,162 @@ extern const bags_importer bags_import_mds;        /* json-c, libzstd,
                                                       libcrypto, libxxhash */
 extern const bags_importer bags_import_hdf5;       /* libhdf5 */
 extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
+extern const bags_importer bags_import_arrow;      /* libzstd, liblz4 */
 /* duckdb.c: libduckdb, at run time. */
 extern const bags_importer bags_import_parquet;
 extern const bags_importer bags_import_csv;
 extern const bags_importer bags_import_sql;
 
+/*
+ * Open a source. Returns it, to be closed with bags_source_close, or NULL with the
+ * error of the importer's open, or BAGS_ERROR_FIELD if two fields of the source
+ * would have the same name.
+ *
+ *   allocator  NULL: malloc
+ *
+ * Threads: one at a time per source; different sources, any.
+ */
+bags_source *bags_source_open(const bags_importer *importer, const char *path,
+    const bags_allocator *allocator, bags_error *err);
+
+/* Read datapoint `index`: *entries becomes an array of source->count entries, in the
+ * order of source->fields, or NULL if `index` is the number of datapoints or above.
+ * Calls have increasing indices, which may skip datapoints: a source that is a stream
+ * reads over them. The entries are valid until the next call. After a failure no
+ * more datapoint can be read. */
+bags_code bags_source_read(bags_source *source, uint64_t index,
+    const bags_entry **entries, bags_error *err);
+
+/* Free a source. NULL is accepted. */
+void bags_source_close(bags_source *source);
+
 /* ========================================================================
- * What importers share: import.c, which needs no library.
+ * What importers share. Functions that can fail write *source->err. Memory that is
+ * allocated during open is valid until the source is closed; during read, until the
+ * next datapoint.
  * ====================================================================== */
 
-/* Memory that is freed together. Start it as {0}; `allocator` may be set before
- * the first use. */
-typedef struct bags_import_arena {
-    bags_allocator allocator; /* resize NULL: malloc, realloc and free */
-    void *blocks;             /* private, as is: */
-    size_t used;
-} bags_import_arena;
-
-/* Set the allocator of an arena or a buffer, which may be NULL: malloc. */
-bags_import_arena bags_import_arena_start(const bags_allocator *allocator);
-bags_buffer bags_import_buffer_start(const bags_allocator *allocator);
-
-/* `count` elements of `size` bytes, zeroed, aligned for any type, valid until the
- * arena is reset or freed. NULL if out of memory, with *err written. */
-void *bags_import_alloc(
-    bags_import_arena *arena, size_t count, size_t size, bags_error *err);
-/* A copy of text with a zero byte after it; text as printf makes it. */
-char *bags_import_text(
-    bags_import_arena *arena, const void *text, size_t size, bags_error *err);
-char *bags_import_format(bags_import_arena *arena, bags_error *err,
+/* Fail with "WHERE: " and this text. Returns `code`. */
+bags_code bags_source_fail(bags_source *source, bags_code code,
     const char *format, ...) BAGI_PRINTF(3, 4);
-/* Free all that was allocated; reset keeps one block for what follows. */
-void bags_import_reset(bags_import_arena *arena);
-void bags_import_free(bags_import_arena *arena);
+bags_code bags_source_no_memory(bags_source *source);
 
-/* A regular file that is read at explicit offsets. Start it as {0}. `path` must
- * stay valid. */
-typedef struct bags_import_file {
-    const char *path;
-    void *handle; /* NULL: not open */
-    uint64_t size;
-} bags_import_file;
+/* `count` elements of `size` bytes, zeroed, aligned for any type; NULL if out of
+ * memory. */
+void *bags_source_alloc(bags_source *source, size_t count, size_t size);
+/* An array like that of `count` elements with space for another, which is zeroed:
+ * `array` or a copy of it. NULL if out of memory. */
+void *bags_source_grow(
+    bags_source *source, void *array, size_t count, size_t size);
+/* A copy of text with a zero byte after it; text as printf makes it. NULL if out of
+ * memory. */
+char *bags_source_text(bags_source *source, const void *text, size_t size);
+char *bags_source_format(bags_source *source, const char *format, ...)
+    BAGI_PRINTF(2, 3);
+/* A buffer that is freed with the source, whenever it was made. NULL if out of
+ * memory. */
+bags_buffer *bags_source_buffer(bags_source *source);
 
-bags_code bags_import_file_open(
-    bags_import_file *file, const char *path, bags_error *err);
-/* Exactly `size` bytes: BAGS_ERROR_CORRUPT if the file ends before them. */
-bags_code bags_import_file_read(const bags_import_file *file, uint64_t offset,
-    void *data, size_t size, bags_error *err);
-/* All of a file, which has at most `limit` bytes (otherwise BAGS_ERROR_LIMIT),
- * with a zero byte after it. */
-bags_code bags_import_file_load(const char *path, uint64_t limit,
-    bags_buffer *buffer, bags_view *out, bags_error *err);
-void bags_import_file_close(bags_import_file *file); /* may be closed already */
+/* Add a field, during open. The name may be any: bags_source_open makes it one that
+ * files can have. Both must stay valid. NULL for either: out of memory. */
+bags_code bags_source_field(
+    bags_source *source, const char *name, const char *type);
+/* The type array(DTYPE,shape), with [] if it is a sequence. A dimension UINT64_MAX
+ * is -1: of any length. NULL if out of memory. */
+char *bags_source_array_type(bags_source *source, bags_dtype dtype, size_t dims,
+    const uint64_t *shape, bool sequence);
 
-/* The first bytes of a file, at most `size`; returns their number, 0 if it cannot
- * be read. For detect. */
-size_t bags_import_peek(const char *path, void *data, size_t size);
-
-/* What a path is; BAGS_PATH_NONE also if that is unknown. */
-bags_path_kind bags_import_kind(const char *path);
+/* Open a file of the source as source->file, in place of the one before; messages
+ * then begin with its path, which is copied. */
+bags_code bags_source_open_file(bags_source *source, const char *path);
+void bags_source_close_file(bags_source *source);
+/* Bytes of source->file, valid until the next view of it; a copy of them, valid until
+ * the next datapoint. BAGS_ERROR_CORRUPT if the file ends before them. */
+bags_code bags_source_view(
+    bags_source *source, uint64_t offset, uint64_t size, bags_view *out);
+bags_code bags_source_copy(
+    bags_source *source, uint64_t offset, uint64_t size, bags_view *out);
+/* All of a file, which has at most `limit` bytes (otherwise BAGS_ERROR_LIMIT), with a
+ * zero byte after it. Valid until the next call. */
+bags_code bags_source_load(
+    bags_source *source, const char *path, uint64_t limit, bags_view *out);
 
 /*
- * The files that a path means: a file itself; of a directory, the files in it for
- * whose names `accept` returns true, in the order of their names, numbers in names
- * by value. The last part of a path may contain *, as in train-*.tar: then these
- * files. Names that begin with a dot are left out. If a name has a part such as
- * -00003-of-00010, the files must be one complete set.
+ * The files that source->path means: a file itself; of a directory, the files in it
+ * for whose names `accept` returns true, in the order of their names, numbers in
+ * names by value. The last part of a path may contain *, as in train-*.tar: then
+ * these files. Names that begin with a dot are left out. If a name has a part such
+ * as -00003-of-00010, the files must be one complete set.
  *
- * Paths and their array live in the arena. There is at least one, otherwise it
- * fails with BAGS_ERROR_MISSING.
+ * There is at least one, otherwise it fails with BAGS_ERROR_MISSING.
  */
-bags_code bags_import_files(const char *path, bool (*accept)(const char *name),
-    bags_import_arena *arena, char ***paths, size_t *count, bags_error *err);
+bags_code bags_source_files(bags_source *source,
+    bool (*accept)(const char *name), char ***paths, size_t *count);
 
-/* True if the path names at least one such file. For detect. */
+/* What a field of the source is, as found by reading all datapoints. */
+typedef struct bags_import_column {
+    const char *name; /* as in the source */
+    size_t size;      /* of the name */
+    size_t field;     /* its number; set by bags_source_add_columns */
+    uint64_t seen;    /* datapoints that have it */
+    uint64_t last;    /* the last of them, from 1 */
+    unsigned kind;    /* for the importer */
+    bool not_one;     /* some datapoint has not exactly one value */
+    bool sequence;    /* see bags_source_add_columns */
+    /* What the values contain: the type that all begin like; text. */
+    bool guessed, not_text;
+    const char *magic;
+} bags_import_column;
+
+/* Find a column; if there is none, add it, or return NULL unless `add`. NULL also if
+ * out of memory. */
+bags_import_column *bags_source_column(
+    bags_source *source, const void *name, size_t size, bool add);
+/* Add a value of a column, of which only the first `size` bytes, at least 8 if it has
+ * as many, are passed unless `all`: then it is not text. */
+void bags_import_guess(
+    bags_import_column *column, const void *data, size_t size, bool all);
+/* "jpeg", "png", ... if every value begins so; "utf8", if all are UTF-8 without
+ * control characters except tab, newline and carriage return; otherwise "bytes". */
+const char *bags_import_guessed(const bags_import_column *column);
+/* Add the columns as fields, of the types that `type` returns. Those that not all
+ * datapoints have become sequences, of no or one value, as do those of which
+ * `sequence` is set. */
+bags_code bags_source_add_columns(
+    bags_source *source, const char *(*type)(const bags_import_column *column));
+
+/* ---- without a source ---- */
+
+/* The first bytes of a file, at most `size`; returns their number, 0 if it cannot
+ * be read. For detect, as are the next three. */
+size_t bags_import_peek(const char *path, void *data, size_t size);
+/* True if the file begins with these bytes. */
+bool bags_import_starts(const char *path, const void *data, size_t size);
+/* What a path is, or one in it; BAGS_PATH_NONE also if that is unknown. */
+bags_path_kind bags_import_kind(const char *path, const char *name);
+/* True if the path names at least one such file: see bags_source_files. */
 bool bags_import_has_files(const char *path, bool (*accept)(const char *name));
 
 /* The last part of a path. */
 const char *bags_import_base(const char *path);
-
 /* For qsort of an array of names: numbers in them by value. */
 int bags_import_compare(const void *left, const void *right);
-
 /* True if the name ends like this, whatever the case of its letters. */
 bool bags_import_ends(const char *name, const char *ending);
 
-/* The field name that a name in a source becomes: bytes that file names cannot
- * have on every system (control characters, / \ : * ? " < > |, a first '.', bytes
- * that are not UTF-8) are replaced by '_'; an empty name becomes "_". It lives in
- * the arena. NULL if out of memory. */
-char *bags_import_name(
-    bags_import_arena *arena, const void *name, size_t size, bags_error *err);
-
-/* Give all fields the names that bags_import_name returns: at the end of every
- * importer's open. Returns BAGS_OK, BAGS_ERROR_FIELD (two fields of the source at
- * `path` become equal; the message has both names) or BAGS_ERROR_MEMORY. */
-bags_code bags_import_names(bags_field *fields, size_t count, const char *path,
-    bags_import_arena *arena, bags_error *err);
+/* Write the field name that a name in a source becomes, NUL-terminated, to `out`,
+ * which has size + 2 bytes: bytes that file names cannot have on every system
+ * (control characters, / \ : * ? " < > |, a first '.', bytes that are not UTF-8) are
+ * replaced by '_'; an empty name becomes "_". */
+void bags_import_name(const void *name, size_t size, char *out);
 
 /* The type of encoded files, by their first bytes: "jpeg", "png", "npy", "mp4" or
  * "webm"; NULL if unknown. Static. */
 const char *bags_import_magic(const void *data, size_t size);
 
-/* Finds the type of encoded values by what they contain: that of bags_import_magic,
- * if every value begins so; utf8, if all are UTF-8 without control characters
- * except tab, newline and carriage return; otherwise bytes. Start it as {0}. */
-typedef struct bags_import_guess {
-    bool started, not_text;
-    const char *magic;
-} bags_import_guess;
-
-/* Add a value, of which only the first `size` bytes, at least 8 if it has as many,
- * are given if not `all`: then it is not text. */
-void bags_import_guess_add(
-    bags_import_guess *guess, const void *data, size_t size, bool all);
-/* "jpeg", "utf8", "bytes", ...; static. */
-const char *bags_import_guess_type(const bags_import_guess *guess);
+/* A number of at most 8 little-endian bytes; as an integer of this dtype. */
+uint64_t bags_import_number(const void *data, size_t size);
+bags_value bags_import_integer(bags_dtype dtype, const void *data);
 
 #ifdef __cplusplus
 }

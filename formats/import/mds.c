@@ -1,6 +1,7 @@
 /*
  * mds.c - shards that MosaicML's streaming wrote (MDS), raw or compressed by zstd. On
- * json-c, libzstd, and for the hashes libcrypto and libxxhash.
+ * json-c, libzstd, and for the hashes libcrypto and libxxhash. Longer than others
+ * because MDS has 28 encodings.
  *
  * The source is a directory with index.json, which lists shards and columns, or that
  * file. Each column is a field:
@@ -16,17 +17,18 @@
  *     jpeg_array, jpegarray, list[jpeg]; list[png]; list[pil]
  *                                                  jpeg[]; png[]; array[]
  *
- * Sizes of files and all hashes in index.json are checked. Other compressions are
- * rejected, and images of mode 1, whose pixels are bits.
+ * Sizes of files and all hashes in index.json are checked; a shard that has hashes, or
+ * is compressed, is read into memory. Other compressions are rejected, and images of
+ * mode 1, whose pixels are bits.
  */
 #include "json.h"
 
 #include <openssl/evp.h>
-#include <stdlib.h>
 #include <xxhash.h>
 #include <zstd.h>
 
-#define MD_BLOCK ((size_t)1 << 20)
+/* No compression makes more bytes of one. */
+#define MD_RATIO ((uint64_t)1 << 16)
 
 typedef enum md_kind { MD_BLOB, MD_IMAGE, MD_ARRAY, MD_PIL } md_kind;
 
@@ -76,37 +78,21 @@ typedef struct md_column {
     uint64_t size;    /* of every value; 0: each states its own */
 } md_column;
 
-typedef struct md_source {
-    bags_import_arena arena;   /* which contains this */
-    bags_import_arena scratch; /* of one datapoint */
-    const char *path, *directory;
-    bags_buffer text, data, sample;
+typedef struct md_state {
+    const char *index_path, *directory;
     json_object *index, *shards;
-    size_t count, columns;
-    uint64_t *stops; /* the index after the last datapoint of each shard */
-    size_t at;       /* the shard that is open, count: none */
-    bags_import_file file; /* it, or */
-    uint64_t size;         /* its bytes, */
-    bool in_memory;        /* all of which are in `data` */
-    const char *shard_path;
-    md_column *column;
-    bags_field *fields;
-    bags_entry *entries;
-} md_source;
-
-static uint64_t md_load(const unsigned char *data, unsigned bytes) {
-    uint64_t number = 0;
-    for (unsigned i = 0; i < bytes; i++)
-        number |= (uint64_t)data[i] << (8 * i);
-    return number;
-}
+    size_t count;
+    uint64_t *stops;   /* the index after the last datapoint of each shard */
+    size_t at;         /* the shard that is open, count: none */
+    bags_buffer *data; /* it, when decompressed */
+    md_column *columns;
+} md_state;
 
 /* ---- index.json ---- */
 
-static bags_code md_fail_index(
-    const md_source *source, size_t shard, const char *what, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: shard %" PRIu64 ": %s",
-        source->path, (uint64_t)shard, what);
+static bags_code md_fail_index(bags_source *s, size_t shard, const char *what) {
+    return bags_fail(s->err, BAGS_ERROR_CORRUPT, "%s: shard %" PRIu64 ": %s",
+        ((md_state *)s->state)->index_path, (uint64_t)shard, what);
 }
 
 /* The members that describe the columns. */
@@ -133,7 +119,7 @@ static bool md_number(json_object *json, const char *name, uint64_t *out) {
 
 /* ndarray:uint8:28,28 as a column, and its type. */
 static const char *md_ndarray(
-    md_source *source, const char *text, md_column *column, bags_error *err) {
+    bags_source *s, const char *text, md_column *column) {
     size_t dtype_size = strcspn(text, ":");
     const char *shape = text[dtype_size] ? text + dtype_size + 1 : "";
     column->dtype = bags_dtype_parse(text, dtype_size, NULL);
@@ -143,8 +129,7 @@ static const char *md_ndarray(
         return NULL;
     if (!*shape)
         return "array";
-    char *type =
-        bags_import_format(&source->arena, err, "array(%s,%s)", name, shape);
+    char *type = bags_source_format(s, "array(%s,%s)", name, shape);
     bags_type parsed;
     uint64_t sizes[BAGS_MAX_DIMS];
     size_t bytes, dims = 0;
@@ -162,9 +147,9 @@ static const char *md_ndarray(
     return type;
 }
 
-static bags_code md_make_column(md_source *source, size_t i, const char *name,
-    const char *encoding, json_object *size, bags_error *err) {
-    md_column *column = &source->column[i];
+static bags_code md_make_column(bags_source *s, md_column *column,
+    const char *name, const char *encoding, json_object *size) {
+    const char *path = ((md_state *)s->state)->index_path;
     const char *arguments =
         !strncmp(encoding, "ndarray:", 8) ? encoding + 8 : "";
     size_t length = *arguments ? 7 : strlen(encoding);
@@ -178,390 +163,238 @@ static bags_code md_make_column(md_source *source, size_t i, const char *name,
     if (json_object_is_type(size, json_type_int))
         column->size = json_object_get_uint64(size);
     if (type && *arguments)
-        type = md_ndarray(source, arguments, column, err);
+        type = md_ndarray(s, arguments, column);
     if (!type)
-        return bags_fail(err, BAGS_ERROR_TYPE,
+        return bags_fail(s->err, BAGS_ERROR_TYPE,
             "%s: column \"%.100s\": unknown encoding \"%.100s\" (size %" PRIu64
             ")",
-            source->path, name, encoding, column->size);
+            path, name, encoding, column->size);
     if (column->encoding.size && column->size != column->encoding.size)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: column \"%.100s\": size %" PRIu64 " for %.100s", source->path,
-            name, column->size, encoding);
-    source->fields[i].type = type;
-    source->fields[i].name = name;
-    source->entries[i].count = 1;
-    return BAGS_OK;
+        return bags_fail(s->err, BAGS_ERROR_CORRUPT,
+            "%s: column \"%.100s\": size %" PRIu64 " for %.100s", path, name,
+            column->size, encoding);
+    return bags_source_field(s, name, type);
 }
 
 /* The columns of the first shard. */
-static bags_code md_make_columns(md_source *source, bags_error *err) {
-    json_object *first = json_object_array_get_idx(source->shards, 0), *list[3];
+static bags_code md_make_columns(bags_source *s) {
+    md_state *m = (md_state *)s->state;
+    json_object *first = json_object_array_get_idx(m->shards, 0), *list[3];
     for (size_t j = 0; j < 3; j++) {
         list[j] = bags_import_member(first, md_lists[j], json_type_array);
         if (!list[j] || json_object_array_length(list[j]) !=
                             json_object_array_length(list[0]))
-            return md_fail_index(source, 0, "invalid lists of columns", err);
+            return md_fail_index(s, 0, "invalid lists of columns");
     }
-    size_t count = source->columns = json_object_array_length(list[0]);
-    source->fields = (bags_field *)bags_import_alloc(
-        &source->arena, count, sizeof *source->fields, err);
-    source->entries = (bags_entry *)bags_import_alloc(
-        &source->arena, count, sizeof *source->entries, err);
-    source->column = (md_column *)bags_import_alloc(
-        &source->arena, count, sizeof *source->column, err);
-    if (!source->fields || !source->entries || !source->column)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = BAGS_OK;
+    size_t count = json_object_array_length(list[0]);
+    m->columns = (md_column *)bags_source_alloc(s, count, sizeof *m->columns);
+    bags_code code = m->columns ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (size_t i = 0; !code && i < count; i++) {
         json_object *name = json_object_array_get_idx(list[0], i);
         json_object *encoding = json_object_array_get_idx(list[1], i);
         if (!json_object_is_type(name, json_type_string) ||
             !json_object_is_type(encoding, json_type_string))
-            return md_fail_index(source, 0, "invalid lists of columns", err);
-        code = md_make_column(source, i, json_object_get_string(name),
+            return md_fail_index(s, 0, "invalid lists of columns");
+        code = md_make_column(s, &m->columns[i], json_object_get_string(name),
             json_object_get_string(encoding),
-            json_object_array_get_idx(list[2], i), err);
+            json_object_array_get_idx(list[2], i));
     }
-    if (!code)
-        code = bags_import_names(
-            source->fields, count, source->path, &source->arena, err);
-    for (size_t i = 0; !code && i < count; i++)
-        source->entries[i].field = source->fields[i].name;
     return code;
 }
 
 /* Check the shards, and count the datapoints. */
-static bags_code md_check_shards(md_source *source, bags_error *err) {
-    json_object *first = json_object_array_get_idx(source->shards, 0);
-    uint64_t total = 0, samples, version;
-    for (size_t i = 0; i < source->count; i++) {
-        json_object *shard = json_object_array_get_idx(source->shards, i);
-        json_object *format =
-            bags_import_member(shard, "format", json_type_string);
-        if (!format || strcmp(json_object_get_string(format), "mds") != 0 ||
+static bags_code md_check_shards(bags_source *s) {
+    md_state *m = (md_state *)s->state;
+    json_object *first = json_object_array_get_idx(m->shards, 0);
+    uint64_t samples, version;
+    for (size_t i = 0; i < m->count; i++) {
+        json_object *shard = json_object_array_get_idx(m->shards, i);
+        if (strcmp(bags_import_json_text(shard, "format"), "mds") != 0 ||
             !md_number(shard, "version", &version) || version != 2)
-            return md_fail_index(
-                source, i, "not of format mds, version 2", err);
+            return md_fail_index(s, i, "not of format mds, version 2");
         if (!md_same_columns(shard, first))
-            return md_fail_index(
-                source, i, "other columns than the first shard", err);
+            return md_fail_index(s, i, "other columns than the first shard");
         if (!md_number(shard, "samples", &samples) || samples > UINT32_MAX)
-            return md_fail_index(source, i, "invalid \"samples\"", err);
-        source->stops[i] = total += samples;
+            return md_fail_index(s, i, "invalid \"samples\"");
+        m->stops[i] = s->length += samples;
     }
     return BAGS_OK;
 }
 
-/* ---- hashes ---- */
+/* ---- shards ---- */
 
-static void md_hex(const unsigned char *data, size_t size, char *out) {
-    for (size_t i = 0; i < size; i++)
-        snprintf(out + 2 * i, 3, "%02x", data[i]);
-}
-
-/* A hash that is computed from parts. */
-typedef struct md_hash {
-    EVP_MD_CTX *evp;
-    XXH32_state_t *xxh32;
-    XXH64_state_t *xxh64;
-    XXH3_state_t *xxh3_64, *xxh3_128;
-} md_hash;
-
-/* False if there is no such hash, or no memory. */
-static bool md_hash_start(md_hash *hash, const char *name) {
-    memset(hash, 0, sizeof *hash);
-    if (!strcmp(name, "xxh32"))
-        return (hash->xxh32 = XXH32_createState()) != NULL &&
-               XXH32_reset(hash->xxh32, 0) == XXH_OK;
-    if (!strcmp(name, "xxh64"))
-        return (hash->xxh64 = XXH64_createState()) != NULL &&
-               XXH64_reset(hash->xxh64, 0) == XXH_OK;
-    if (!strcmp(name, "xxh3_64"))
-        return (hash->xxh3_64 = XXH3_createState()) != NULL &&
-               XXH3_64bits_reset(hash->xxh3_64) == XXH_OK;
-    if (!strcmp(name, "xxh128") || !strcmp(name, "xxh3_128"))
-        return (hash->xxh3_128 = XXH3_createState()) != NULL &&
-               XXH3_128bits_reset(hash->xxh3_128) == XXH_OK;
-    /* Python's names have _ for -: sha3_256. */
-    char plain[32] = "";
-    strncat(plain, name, sizeof plain - 1);
-    for (char *c = plain; *c; c++)
-        *c = (char)(*c == '_' ? '-' : *c);
-    const char *known = !strcmp(plain, "blake2b")   ? "blake2b512"
-                        : !strcmp(plain, "blake2s") ? "blake2s256"
-                                                    : plain;
-    const EVP_MD *algorithm = EVP_get_digestbyname(known);
-    return algorithm && (hash->evp = EVP_MD_CTX_new()) != NULL &&
-           EVP_DigestInit_ex(hash->evp, algorithm, NULL) == 1;
-}
-
-static void md_hash_add(md_hash *hash, const void *data, size_t size) {
-    if (hash->xxh32)
-        XXH32_update(hash->xxh32, data, size);
-    if (hash->xxh64)
-        XXH64_update(hash->xxh64, data, size);
-    if (hash->xxh3_64)
-        XXH3_64bits_update(hash->xxh3_64, data, size);
-    if (hash->xxh3_128)
-        XXH3_128bits_update(hash->xxh3_128, data, size);
-    if (hash->evp)
-        EVP_DigestUpdate(hash->evp, data, size);
-}
-
-static void md_hash_end(md_hash *hash, char hex[2 * EVP_MAX_MD_SIZE + 1]) {
+/* The hash of this name in hexadecimal digits. False if it is unknown. */
+static bool md_hash(
+    const char *name, bags_view data, char hex[2 * EVP_MAX_MD_SIZE + 1]) {
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned size = 0;
-    if (hash->xxh32) {
+    if (!strcmp(name, "xxh32")) {
         XXH32_canonicalFromHash(
-            (XXH32_canonical_t *)digest, XXH32_digest(hash->xxh32));
+            (XXH32_canonical_t *)digest, XXH32(data.data, data.size, 0));
         size = 4;
-    } else if (hash->xxh64 || hash->xxh3_64) {
+    } else if (!strcmp(name, "xxh64") || !strcmp(name, "xxh3_64")) {
         XXH64_canonicalFromHash((XXH64_canonical_t *)digest,
-            hash->xxh64 ? XXH64_digest(hash->xxh64)
-                        : XXH3_64bits_digest(hash->xxh3_64));
+            name[3] == '6' ? XXH64(data.data, data.size, 0)
+                           : XXH3_64bits(data.data, data.size));
         size = 8;
-    } else if (hash->xxh3_128) {
+    } else if (!strcmp(name, "xxh128") || !strcmp(name, "xxh3_128")) {
         XXH128_canonicalFromHash(
-            (XXH128_canonical_t *)digest, XXH3_128bits_digest(hash->xxh3_128));
+            (XXH128_canonical_t *)digest, XXH3_128bits(data.data, data.size));
         size = 16;
-    } else if (EVP_DigestFinal_ex(hash->evp, digest, &size) != 1) {
-        size = 0;
+    } else {
+        /* Python's names have _ for -: sha3_256. */
+        char plain[32] = "";
+        strncat(plain, name, sizeof plain - 1);
+        for (char *c = plain; *c; c++)
+            *c = (char)(*c == '_' ? '-' : *c);
+        const EVP_MD *algorithm =
+            EVP_get_digestbyname(!strcmp(plain, "blake2b")   ? "blake2b512"
+                                 : !strcmp(plain, "blake2s") ? "blake2s256"
+                                                             : plain);
+        if (!algorithm || EVP_Digest(data.data, data.size, digest, &size,
+                              algorithm, NULL) != 1)
+            return false;
     }
-    hex[0] = 0;
-    md_hex(digest, size, hex);
-}
-
-static void md_hash_free(md_hash *hash) {
-    EVP_MD_CTX_free(hash->evp);
-    XXH32_freeState(hash->xxh32);
-    XXH64_freeState(hash->xxh64);
-    XXH3_freeState(hash->xxh3_64);
-    XXH3_freeState(hash->xxh3_128);
-}
-
-/* Bytes of a shard, in memory or in its file; the view is valid until `to` is used
- * again. */
-static bags_code md_bytes(md_source *source, uint64_t offset, size_t size,
-    bags_buffer *to, bags_view *out, bags_error *err) {
-    bags_code code = BAGS_OK;
-    out->size = size;
-    if (source->in_memory) {
-        out->data = source->data.data + offset;
-        return BAGS_OK;
-    }
-    code = bags_buffer_reserve(to, size, err);
-    if (!code)
-        code =
-            bags_import_file_read(&source->file, offset, to->data, size, err);
-    out->data = to->data;
-    return code;
+    for (unsigned i = 0; i < size; i++)
+        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    return true;
 }
 
 /* Compare the open file with the hashes that `info`, its part of index.json, has. */
-static bags_code md_check_hashes(
-    md_source *source, json_object *info, bags_error *err) {
+static bags_code md_check_hashes(bags_source *s, json_object *info) {
     json_object *hashes = bags_import_member(info, "hashes", json_type_object);
     char hex[2 * EVP_MAX_MD_SIZE + 1];
-    bags_code code = BAGS_OK;
-    if (!hashes)
+    bags_view data;
+    if (!hashes || json_object_object_length(hashes) == 0)
         return BAGS_OK;
-    struct json_object_iterator at = json_object_iter_begin(hashes);
-    struct json_object_iterator end = json_object_iter_end(hashes);
-    for (; !code && !json_object_iter_equal(&at, &end);
-         json_object_iter_next(&at)) {
-        const char *name = json_object_iter_peek_name(&at);
-        json_object *stored = json_object_iter_peek_value(&at);
-        md_hash hash;
-        if (!md_hash_start(&hash, name)) {
-            md_hash_free(&hash);
-            return bags_fail(err, BAGS_ERROR_TYPE, "%s: unknown hash \"%.60s\"",
-                source->path, name);
-        }
-        for (uint64_t offset = 0; !code && offset < source->size;) {
-            uint64_t left = source->size - offset;
-            bags_view part = {NULL, 0};
-            code = md_bytes(source, offset,
-                left < MD_BLOCK ? (size_t)left : MD_BLOCK, &source->sample,
-                &part, err);
-            if (!code)
-                md_hash_add(&hash, part.data, part.size);
-            offset += part.size;
-        }
-        md_hash_end(&hash, hex);
-        md_hash_free(&hash);
-        const char *expected = json_object_is_type(stored, json_type_string)
-                                   ? json_object_get_string(stored)
-                                   : "";
-        if (!code && strcmp(hex, expected) != 0)
-            code = bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: checksum mismatch of its %s (computed %s, stored %.128s)",
-                source->shard_path, name, hex, expected);
+    bags_code code = bags_source_view(s, 0, s->file.size, &data);
+    if (code)
+        return code;
+    json_object_object_foreach(hashes, name, stored) {
+        const char *expected = json_object_get_string(stored);
+        if (!md_hash(name, data, hex))
+            return bags_fail(s->err, BAGS_ERROR_TYPE,
+                "%s: unknown hash \"%.60s\"",
+                ((md_state *)s->state)->index_path, name);
+        if (!expected || strcmp(hex, expected) != 0)
+            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                "checksum mismatch of its %s (computed %s, stored %.128s)",
+                name, hex, expected ? expected : "null");
     }
-    return code;
-}
-
-/* ---- shards ---- */
-
-static void md_close_shard(md_source *source) {
-    bags_import_file_close(&source->file);
-    source->in_memory = false;
-    source->at = source->count;
+    return BAGS_OK;
 }
 
 /* Open the file that `info` names and check it. It may not exist if `optional`; then
  * it is not open. */
 static bags_code md_open_file(
-    md_source *source, json_object *info, bool optional, bags_error *err) {
-    json_object *base = bags_import_member(info, "basename", json_type_string);
-    const char *name = base ? json_object_get_string(base) : "";
+    bags_source *s, json_object *info, bool optional) {
+    md_state *m = (md_state *)s->state;
+    const char *name = bags_import_json_text(info, "basename");
     uint64_t size;
     if (!*name || name[0] == '/' || strchr(name, '\\') || strchr(name, ':') ||
         strstr(name, "..") || !md_number(info, "bytes", &size))
-        return md_fail_index(
-            source, source->at, "invalid \"basename\" or \"bytes\"", err);
-    char *path = bags_import_format(
-        &source->arena, err, "%s/%s", source->directory, name);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    source->shard_path = path;
-    if (optional && bags_import_kind(path) == BAGS_PATH_NONE)
+        return md_fail_index(s, m->at, "invalid \"basename\" or \"bytes\"");
+    if (optional && bags_import_kind(m->directory, name) == BAGS_PATH_NONE)
         return BAGS_OK;
-    bags_code code = bags_import_file_open(&source->file, path, err);
-    if (!code && source->file.size != size)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: %" PRIu64 " bytes (expected %" PRIu64 ")", path,
-            source->file.size, size);
-    source->size = source->file.size;
-    return code ? code : md_check_hashes(source, info, err);
+    char *path = bags_source_format(s, "%s/%s", m->directory, name);
+    bags_code code = path ? bags_source_open_file(s, path) : BAGS_ERROR_MEMORY;
+    if (!code && s->file.size != size)
+        code = bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "%" PRIu64 " bytes (expected %" PRIu64 ")", s->file.size, size);
+    return code ? code : md_check_hashes(s, info);
 }
 
-/* Decompress the open file to `data`, to exactly `size` bytes. */
-static bags_code md_decompress(
-    md_source *source, uint64_t size, bags_error *err) {
-    ZSTD_DCtx *context = ZSTD_createDCtx();
-    uint64_t offset = 0;
-    size_t done = 0, result = 1;
-    bags_view part = {NULL, 0};
-    bags_code code =
-        context ? BAGS_OK : bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    ZSTD_inBuffer in = {NULL, 0, 0};
-    while (
-        !code && (result != 0 || in.pos < in.size || offset < source->size)) {
-        if (in.pos == in.size) {
-            uint64_t left = source->size - offset;
-            code = md_bytes(source, offset,
-                left < MD_BLOCK ? (size_t)left : MD_BLOCK, &source->sample,
-                &part, err);
-            offset += part.size;
-            in.src = part.data;
-            in.size = part.size;
-            in.pos = 0;
-        }
-        size_t least = done < SIZE_MAX - MD_BLOCK ? done + MD_BLOCK : SIZE_MAX;
-        if (!code)
-            code = bags_buffer_reserve(&source->data, least, err);
-        if (code)
-            break;
-        ZSTD_outBuffer out = {source->data.data, source->data.capacity, done};
-        result = ZSTD_decompressStream(context, &out, &in);
-        bool stuck = in.size == 0 && out.pos == done && result != 0;
-        done = out.pos;
-        if (ZSTD_isError(result) || stuck)
-            code = bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: before byte %" PRIu64 ": zstd: %s", source->shard_path,
-                offset - in.size + in.pos,
-                stuck ? "truncated" : ZSTD_getErrorName(result));
-        else if (done > size)
-            break;
-    }
-    ZSTD_freeDCtx(context);
-    if (!code && done != size)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: %s %" PRIu64 " bytes when decompressed (expected %" PRIu64 ")",
-            source->shard_path, done > size ? "more than" : "only",
-            done > size ? size : (uint64_t)done, size);
-    return code;
+/* Put exactly `size` decompressed bytes in place of the open file. */
+static bags_code md_decompress(bags_source *s, uint64_t size) {
+    md_state *m = (md_state *)s->state;
+    bags_view in;
+    if (size > UINT32_MAX || size / MD_RATIO > s->file.size)
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "%" PRIu64 " bytes cannot be %" PRIu64 " when decompressed",
+            s->file.size, size);
+    bags_code code = bags_source_view(s, 0, s->file.size, &in);
+    if (!code)
+        code = bags_buffer_reserve(m->data, (size_t)size + 1, s->err);
+    if (code)
+        return code;
+    size_t made =
+        ZSTD_decompress(m->data->data, (size_t)size, in.data, in.size);
+    if (ZSTD_isError(made) || made != size)
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "zstd: not %" PRIu64 " bytes when decompressed: %s", size,
+            ZSTD_isError(made) ? ZSTD_getErrorName(made) : "fewer");
+    s->file.data = m->data->data;
+    s->file.size = size;
+    return BAGS_OK;
 }
 
 /* The columns are in the shard, too, which has hashes where index.json has none:
  * between the offsets of its samples and the first of them. */
-static bags_code md_check_config(
-    md_source *source, uint64_t samples, bags_error *err) {
-    bags_view text = {NULL, 0};
+static bags_code md_check_config(bags_source *s, uint64_t samples) {
+    md_state *m = (md_state *)s->state;
+    bags_view text;
     uint64_t start = 8 + 4 * samples;
-    bags_code code = md_bytes(source, 4, 4, &source->sample, &text, err);
+    bags_code code = bags_source_view(s, 4, 4, &text);
     if (code)
         return code;
-    uint64_t stop = md_load(text.data, 4);
-    if (stop <= start || stop > source->size)
+    uint64_t stop = bags_import_number(text.data, 4);
+    if (stop <= start || stop > s->file.size)
         return BAGS_OK;
-    code = md_bytes(
-        source, start, (size_t)(stop - start), &source->sample, &text, err);
-    char *copy =
-        code ? NULL
-             : bags_import_text(&source->scratch, text.data, text.size, err);
+    code = bags_source_view(s, start, stop - start, &text);
+    char *copy = code ? NULL : bags_source_text(s, text.data, text.size);
     if (!copy)
         return code ? code : BAGS_ERROR_MEMORY;
     json_object *config = json_tokener_parse(copy);
     bool same =
-        md_same_columns(config, json_object_array_get_idx(source->shards, 0));
+        md_same_columns(config, json_object_array_get_idx(m->shards, 0));
     json_object_put(config);
-    bags_import_reset(&source->scratch);
-    if (same)
-        return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: other columns than in %s",
-        source->shard_path, source->path);
+    return same ? BAGS_OK
+                : bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                      "other columns than in %s", m->index_path);
 }
 
-static bags_code md_open_shard(md_source *source, size_t at, bags_error *err) {
-    json_object *shard = json_object_array_get_idx(source->shards, at);
+static bags_code md_open_shard(bags_source *s, size_t at) {
+    md_state *m = (md_state *)s->state;
+    json_object *shard = json_object_array_get_idx(m->shards, at);
     json_object *raw = bags_import_member(shard, "raw_data", json_type_object);
     json_object *zip = bags_import_member(shard, "zip_data", json_type_object);
-    json_object *method =
-        bags_import_member(shard, "compression", json_type_string);
-    uint64_t size;
-    md_close_shard(source);
-    source->at = at;
+    const char *method = bags_import_json_text(shard, "compression");
+    uint64_t size, samples = m->stops[at] - (at ? m->stops[at - 1] : 0);
+    bags_view head;
+    bags_source_close_file(s);
+    m->at = at;
     if (!raw || !md_number(raw, "bytes", &size))
-        return md_fail_index(source, at, "invalid \"raw_data\"", err);
-    bags_code code = md_open_file(source, raw, zip != NULL, err);
-    if (!code && !source->file.handle) {
-        if (!method || strncmp(json_object_get_string(method), "zstd", 4) != 0)
-            return bags_fail(err, BAGS_ERROR_TYPE,
+        return md_fail_index(s, at, "invalid \"raw_data\"");
+    bags_code code = md_open_file(s, raw, zip != NULL);
+    if (!code && !s->file.handle) {
+        if (strncmp(method, "zstd", 4) != 0)
+            return bags_fail(s->err, BAGS_ERROR_TYPE,
                 "%s: shard %" PRIu64 ": compression \"%.40s\" (only zstd is "
                 "read)",
-                source->path, (uint64_t)at,
-                method ? json_object_get_string(method) : "");
-        code = md_open_file(source, zip, false, err);
+                m->index_path, (uint64_t)at, method);
+        code = md_open_file(s, zip, false);
         if (!code)
-            code = md_decompress(source, size, err);
-        bags_import_file_close(&source->file);
-        source->in_memory = true;
-        source->size = size;
+            code = md_decompress(s, size);
         if (!code)
-            code = md_check_hashes(source, raw, err);
+            code = md_check_hashes(s, raw);
     }
-    uint64_t samples = source->stops[at] - (at ? source->stops[at - 1] : 0);
-    bags_view head = {NULL, 0};
-    if (!code && source->size < 8 + 4 * samples)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: too short for %" PRIu64 " samples", source->shard_path,
-            samples);
+    if (!code && s->file.size < 8 + 4 * samples)
+        code = bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "too short for %" PRIu64 " samples", samples);
     if (!code)
-        code = md_bytes(source, 0, 4, &source->sample, &head, err);
-    if (!code && md_load(head.data, 4) != samples)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has %" PRIu64 " samples (expected %" PRIu64 ")",
-            source->shard_path, md_load(head.data, 4), samples);
-    return code ? code : md_check_config(source, samples, err);
+        code = bags_source_view(s, 0, 4, &head);
+    if (!code && bags_import_number(head.data, 4) != samples)
+        code = bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "has %" PRIu64 " samples (expected %" PRIu64 ")",
+            bags_import_number(head.data, 4), samples);
+    return code ? code : md_check_config(s, samples);
 }
 
 /* ---- values ---- */
 
 /* What is wrong with a value; NULL: nothing. */
-static const char *md_decode_array(md_source *source, bags_view blob,
-    bags_dtype dtype, bags_value *out, bags_error *err) {
+static const char *md_decode_array(
+    bags_source *s, bags_view blob, bags_dtype dtype, bags_value *out) {
     static const bags_dtype dtypes[] = {BAGS_DTYPE_UINT8, BAGS_DTYPE_INT8,
         BAGS_DTYPE_NONE, BAGS_DTYPE_UINT16, BAGS_DTYPE_INT16,
         BAGS_DTYPE_FLOAT16, BAGS_DTYPE_UINT32, BAGS_DTYPE_INT32,
@@ -581,12 +414,12 @@ static const char *md_decode_array(md_source *source, bags_view blob,
     size_t dims = *blob.data >> 2, width = (size_t)1 << (*blob.data & 3);
     if (blob.size - 1 < dims * width)
         return "truncated";
-    uint64_t *shape = (uint64_t *)bags_import_alloc(
-        &source->scratch, dims, sizeof *shape, err);
+    uint64_t *shape = (uint64_t *)bags_source_alloc(s, dims, sizeof *shape);
     if (!shape)
         return "out of memory";
     for (size_t i = 0; i < dims; i++)
-        shape[i] = md_load(blob.data + 1 + i * width, (unsigned)width);
+        shape[i] =
+            bags_import_number(blob.data + 1 + i * width, (unsigned)width);
     blob.data += 1 + dims * width;
     blob.size -= 1 + dims * width;
     size_t size;
@@ -597,7 +430,7 @@ static const char *md_decode_array(md_source *source, bags_view blob,
 }
 
 static const char *md_decode_image(
-    md_source *source, bags_view blob, bags_value *out, bags_error *err) {
+    bags_source *s, bags_view blob, bags_value *out) {
     static const struct md_mode {
         const char *name;
         bags_dtype dtype;
@@ -609,16 +442,15 @@ static const char *md_decode_image(
         {"LA", BAGS_DTYPE_UINT8, 2}, {"PA", BAGS_DTYPE_UINT8, 2},
         {"RGBX", BAGS_DTYPE_UINT8, 4}, {"I;16", BAGS_DTYPE_UINT16, 1},
         {"I", BAGS_DTYPE_INT32, 1}, {"F", BAGS_DTYPE_FLOAT32, 1}};
-    uint64_t *shape =
-        (uint64_t *)bags_import_alloc(&source->scratch, 3, sizeof *shape, err);
-    uint64_t length = blob.size < 12 ? 0 : md_load(blob.data + 8, 4);
+    uint64_t *shape = (uint64_t *)bags_source_alloc(s, 3, sizeof *shape);
+    uint64_t length = blob.size < 12 ? 0 : bags_import_number(blob.data + 8, 4);
     size_t size;
     if (!shape)
         return "out of memory";
     if (blob.size < 12 || length > blob.size - 12)
         return "truncated";
-    shape[0] = md_load(blob.data + 4, 4);
-    shape[1] = md_load(blob.data, 4);
+    shape[0] = bags_import_number(blob.data + 4, 4);
+    shape[1] = bags_import_number(blob.data, 4);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         if (strlen(modes[i].name) != length ||
             memcmp(modes[i].name, blob.data + 12, (size_t)length) != 0)
@@ -635,41 +467,42 @@ static const char *md_decode_image(
 }
 
 /* One value, or one item of a list. */
-static const char *md_decode(md_source *source, const md_column *column,
-    bags_view blob, bags_value *out, bags_error *err) {
+static const char *md_decode(
+    bags_source *s, const md_column *column, bags_view blob, bags_value *out) {
     const char *magic = bags_import_magic(blob.data, blob.size);
     *out = bags_blob(blob.data, blob.size);
     if (column->encoding.kind == MD_IMAGE &&
         (!magic || strncmp(column->encoding.type, magic, strlen(magic)) != 0))
         return "it does not begin like an image of its encoding";
     if (column->encoding.kind == MD_ARRAY)
-        return md_decode_array(source, blob, column->dtype, out, err);
+        return md_decode_array(s, blob, column->dtype, out);
     if (column->encoding.kind == MD_PIL)
-        return md_decode_image(source, blob, out, err);
+        return md_decode_image(s, blob, out);
     /* Bits as stored, but text is checked when it is encoded. */
     if (!strcmp(column->encoding.type, "utf8"))
         *out = bags_utf8_sized((const char *)blob.data, blob.size);
     return NULL;
 }
 
-static const char *md_decode_list(md_source *source, const md_column *column,
-    bags_view blob, bags_entry *entry, bags_error *err) {
+static const char *md_decode_list(bags_source *s, const md_column *column,
+    bags_view blob, bags_entry *entry) {
     size_t front = column->encoding.list;
-    uint64_t count = blob.size < front ? 0 : md_load(blob.data + front - 4, 4);
+    uint64_t count =
+        blob.size < front ? 0 : bags_import_number(blob.data + front - 4, 4);
     if (blob.size < front || count > (blob.size - front) / 4)
         return "truncated";
-    bags_value *values = (bags_value *)bags_import_alloc(
-        &source->scratch, (size_t)count, sizeof *values, err);
+    bags_value *values =
+        (bags_value *)bags_source_alloc(s, (size_t)count, sizeof *values);
     if (!values)
         return "out of memory";
     bags_view item = {blob.data + front + 4 * count, 0};
     size_t left = blob.size - front - 4 * (size_t)count;
     for (size_t i = 0; i < count; i++) {
-        uint64_t size = md_load(blob.data + front + 4 * i, 4);
+        uint64_t size = bags_import_number(blob.data + front + 4 * i, 4);
         if (size > left)
             return "truncated";
         item.size = (size_t)size;
-        const char *fault = md_decode(source, column, item, &values[i], err);
+        const char *fault = md_decode(s, column, item, &values[i]);
         if (fault)
             return fault;
         item.data += item.size;
@@ -682,26 +515,19 @@ static const char *md_decode_list(md_source *source, const md_column *column,
 
 /* Split a sample into its columns: the sizes of those that have no fixed one, then
  * the values. */
-static bags_code md_split(
-    md_source *source, uint64_t sample, bags_view bytes, bags_error *err) {
-    size_t head = 0;
-    for (size_t i = 0; i < source->columns; i++)
-        head += source->column[i].size ? 0 : 4;
-    bags_import_reset(&source->scratch);
-    bags_value *values = (bags_value *)bags_import_alloc(
-        &source->scratch, source->columns, sizeof *values, err);
-    if (!values)
-        return BAGS_ERROR_MEMORY;
+static bags_code md_split(bags_source *s, uint64_t sample, bags_view bytes) {
+    const md_column *columns = ((md_state *)s->state)->columns;
+    size_t head = 0, i = 0;
+    for (size_t k = 0; k < s->count; k++)
+        head += columns[k].size ? 0 : 4;
     const unsigned char *sizes = bytes.data;
-    size_t left = bytes.size < head ? 0 : bytes.size - head, i = 0;
     const char *fault = bytes.size < head ? "truncated" : NULL;
     bags_view blob = {fault ? NULL : bytes.data + head, 0};
-    for (; !fault && i < source->columns; i++) {
-        const md_column *column = &source->column[i];
-        bags_entry *entry = &source->entries[i];
-        uint64_t size = column->size;
+    size_t left = fault ? 0 : bytes.size - head;
+    for (; !fault && i < s->count; i++) {
+        uint64_t size = columns[i].size;
         if (size == 0) {
-            size = md_load(sizes, 4);
+            size = bags_import_number(sizes, 4);
             sizes += 4;
         }
         if (size > left) {
@@ -709,11 +535,9 @@ static bags_code md_split(
             break;
         }
         blob.size = (size_t)size;
-        entry->values = &values[i];
-        if (column->encoding.list)
-            fault = md_decode_list(source, column, blob, entry, err);
-        else
-            fault = md_decode(source, column, blob, &values[i], err);
+        fault = columns[i].encoding.list
+                    ? md_decode_list(s, &columns[i], blob, &s->entries[i])
+                    : md_decode(s, &columns[i], blob, &s->values[i]);
         if (fault)
             break;
         blob.data += blob.size;
@@ -723,128 +547,76 @@ static bags_code md_split(
         fault = "trailing bytes";
     if (!fault)
         return BAGS_OK;
-    return bags_fail(err,
+    return bags_source_fail(s,
         strcmp(fault, "out of memory") ? BAGS_ERROR_CORRUPT : BAGS_ERROR_MEMORY,
-        "%s: sample %" PRIu64 ": column \"%.100s\": %s", source->shard_path,
-        sample, i < source->columns ? source->fields[i].name : "", fault);
+        "sample %" PRIu64 ": column \"%.100s\": %s", sample,
+        i < s->count ? s->fields[i].name : "", fault);
 }
 
 /* ---- the source ---- */
 
-static void md_close(void *state) {
-    md_source *source = (md_source *)state;
-    if (!source)
-        return;
-    md_close_shard(source);
-    json_object_put(source->index);
-    bags_buffer_free(&source->text);
-    bags_buffer_free(&source->data);
-    bags_buffer_free(&source->sample);
-    bags_import_free(&source->scratch);
-    bags_import_arena arena = source->arena;
-    bags_import_free(&arena);
+static void md_close(bags_source *s) {
+    json_object_put(((md_state *)s->state)->index);
 }
 
-static bags_code md_load_index(
-    md_source *source, const char *path, bags_error *err) {
-    bool is_directory = bags_import_kind(path) == BAGS_PATH_DIRECTORY;
-    const char *base = bags_import_base(path);
-    source->path = bags_import_format(
-        &source->arena, err, is_directory ? "%s/index.json" : "%s", path);
-    source->directory =
-        is_directory   ? bags_import_format(&source->arena, err, "%s", path)
-        : base == path ? "."
-                       : bags_import_text(
-                             &source->arena, path, (size_t)(base - path), err);
-    if (!source->path || !source->directory)
+static bags_code md_open(bags_source *s) {
+    md_state *m = (md_state *)s->state;
+    bool is_directory = bags_import_kind(s->path, NULL) == BAGS_PATH_DIRECTORY;
+    const char *base = bags_import_base(s->path);
+    m->data = bags_source_buffer(s);
+    m->index_path = is_directory
+                        ? bags_source_format(s, "%s/index.json", s->path)
+                        : s->path;
+    m->directory = is_directory      ? s->path
+                   : base == s->path ? "."
+                                     : bags_source_text(s, s->path,
+                                           (size_t)(base - s->path - 1));
+    if (!m->data || !m->index_path || !m->directory)
         return BAGS_ERROR_MEMORY;
-    bags_code code =
-        bags_import_json(source->path, &source->text, &source->index, err);
+    bags_code code = bags_source_json(s, m->index_path, &m->index);
     if (code)
         return code;
-    source->shards =
-        bags_import_member(source->index, "shards", json_type_array);
-    source->count =
-        source->shards ? json_object_array_length(source->shards) : 0;
-    source->at = source->count;
-    if (source->count == 0)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: no list of \"shards\", or an empty one", source->path);
-    source->stops = (uint64_t *)bags_import_alloc(
-        &source->arena, source->count, sizeof *source->stops, err);
-    if (!source->stops)
-        return BAGS_ERROR_MEMORY;
-    code = md_check_shards(source, err);
-    return code ? code : md_make_columns(source, err);
+    m->shards = bags_import_member(m->index, "shards", json_type_array);
+    m->at = m->count = m->shards ? json_object_array_length(m->shards) : 0;
+    if (m->count == 0)
+        return bags_fail(s->err, BAGS_ERROR_CORRUPT,
+            "%s: no list of \"shards\", or an empty one", m->index_path);
+    m->stops = (uint64_t *)bags_source_alloc(s, m->count, sizeof *m->stops);
+    code = m->stops ? md_check_shards(s) : BAGS_ERROR_MEMORY;
+    return code ? code : md_make_columns(s);
 }
 
-static bags_code md_open(const char *path, const bags_allocator *allocator,
-    void **out, bags_source_info *info, bags_error *err) {
-    bags_import_arena arena = bags_import_arena_start(allocator);
-    md_source *source =
-        (md_source *)bags_import_alloc(&arena, 1, sizeof *source, err);
-    if (!source)
-        return BAGS_ERROR_MEMORY;
-    source->arena = arena;
-    source->scratch = bags_import_arena_start(allocator);
-    source->text = source->data = source->sample =
-        bags_import_buffer_start(allocator);
-    bags_code code = md_load_index(source, path, err);
-    if (code) {
-        md_close(source);
-        return code;
-    }
-    info->fields = source->fields;
-    info->count = source->columns;
-    info->length = source->stops[source->count - 1];
-    *out = source;
-    return BAGS_OK;
-}
-
-static bags_code md_read(
-    void *state, uint64_t index, const bags_entry **entries, bags_error *err) {
-    md_source *source = (md_source *)state;
-    bags_code code = BAGS_OK;
-    size_t at = source->at < source->count ? source->at : 0;
-    bags_view bytes = {NULL, 0};
-    *entries = NULL;
-    if (index >= source->stops[source->count - 1])
+static bags_code md_read(bags_source *s, uint64_t index) {
+    md_state *m = (md_state *)s->state;
+    size_t at = m->at < m->count ? m->at : 0;
+    bags_view bytes;
+    if (s->ended)
         return BAGS_OK;
-    while (index >= source->stops[at])
+    while (index >= m->stops[at])
         at++;
-    if (at != source->at)
-        code = md_open_shard(source, at, err);
+    bags_code code = at != m->at ? md_open_shard(s, at) : BAGS_OK;
     if (code)
         return code;
-    uint64_t sample = index - (at ? source->stops[at - 1] : 0);
-    code = md_bytes(source, 4 + 4 * sample, 8, &source->sample, &bytes, err);
+    uint64_t sample = index - (at ? m->stops[at - 1] : 0);
+    code = bags_source_view(s, 4 + 4 * sample, 8, &bytes);
     if (code)
         return code;
-    uint64_t start = md_load(bytes.data, 4), stop = md_load(bytes.data + 4, 4);
-    if (start > stop || stop > source->size)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: sample %" PRIu64 ": out of range (bytes %" PRIu64
-            " to %" PRIu64 " of %" PRIu64 ")",
-            source->shard_path, sample, start, stop, source->size);
-    code = md_bytes(
-        source, start, (size_t)(stop - start), &source->sample, &bytes, err);
-    if (!code)
-        code = md_split(source, sample, bytes, err);
-    if (!code)
-        *entries = source->entries;
-    return code;
+    uint64_t start = bags_import_number(bytes.data, 4);
+    uint64_t stop = bags_import_number(bytes.data + 4, 4);
+    if (start > stop || stop > s->file.size)
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "sample %" PRIu64 ": out of range (bytes %" PRIu64 " to %" PRIu64
+            " of %" PRIu64 ")",
+            sample, start, stop, s->file.size);
+    code = bags_source_view(s, start, stop - start, &bytes);
+    return code ? code : md_split(s, sample, bytes);
 }
 
 static bool md_detect(const char *path) {
-    bags_import_arena arena = bags_import_arena_start(NULL);
-    bool is_directory = bags_import_kind(path) == BAGS_PATH_DIRECTORY;
-    char *index = bags_import_format(
-        &arena, NULL, is_directory ? "%s/index.json" : "%s", path);
-    bool found = index && !strcmp(bags_import_base(index), "index.json") &&
-                 bags_import_kind(index) == BAGS_PATH_FILE;
-    bags_import_free(&arena);
-    return found;
+    return bags_import_kind(path, "index.json") == BAGS_PATH_FILE ||
+           (!strcmp(bags_import_base(path), "index.json") &&
+               bags_import_kind(path, NULL) == BAGS_PATH_FILE);
 }
 
 const bags_importer bags_import_mds = {
-    "mds", md_detect, md_open, md_read, md_close};
+    "mds", md_detect, sizeof(md_state), md_open, md_read, md_close};

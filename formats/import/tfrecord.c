@@ -1,5 +1,6 @@
 /*
  * tfrecord.c - TFRecord files, of tf.train.Example or of anything else. No library.
+ * Longer than others because it parses protocol buffers itself.
  *
  * A record is its size (8 bytes, little-endian), the masked CRC-32C of these, the
  * bytes, and their masked CRC-32C. All are checked. Files that are compressed are
@@ -24,46 +25,24 @@
 
 #define TF_FEATURES 4096 /* the most of an Example */
 
-typedef struct tf_feature {
-    const char *name; /* as in the source; not NUL-terminated */
-    size_t size;
-    unsigned kind; /* the number of its list in a Feature */
-    bool not_one;  /* some list has not exactly one value */
-    uint64_t seen; /* records that have it */
-    uint64_t last; /* the last of them, from 1 */
-    bool plain;    /* one value in every datapoint */
-    bags_import_guess guess;
-} tf_feature;
+enum { TF_BYTES = 1, TF_FLOAT = 2, TF_INT64 = 3 }; /* lists of a Feature */
 
-enum { TF_BYTES = 1, TF_FLOAT = 2, TF_INT64 = 3 };
-
-typedef struct tf_source {
-    bags_allocator allocator;
-    bags_import_arena arena;   /* as long as the source */
-    bags_import_arena scratch; /* of one datapoint */
-    bags_buffer record;
+typedef struct tf_state {
     char **paths;
-    size_t path_count, path; /* the file that is read */
-    bags_import_file file;
+    size_t path_count, path; /* the file that is next */
+    bool open;
     uint64_t offset; /* of the next record in it */
     uint64_t start;  /* of the last one */
     uint64_t next;   /* the index of the next record */
-    bool examples, ended;
-    bags_buffer features_buffer;
-    tf_feature *features; /* sorted by name */
-    size_t count;
-    bags_field *fields;
-    bags_entry *entries;
-    bags_value value; /* of the field `record` */
-} tf_source;
+    bool examples;
+} tf_state;
 
 /* ---- records ---- */
 
-static uint64_t tf_load(const unsigned char *data, unsigned bytes) {
-    uint64_t number = 0;
-    for (unsigned i = 0; i < bytes; i++)
-        number |= (uint64_t)data[i] << (8 * i);
-    return number;
+/* What is wrong with the last record. */
+static bags_code tf_fail(bags_source *s, const char *what) {
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+        "record at byte %" PRIu64 ": %s", ((tf_state *)s->state)->start, what);
 }
 
 static uint32_t tf_masked_crc(const void *data, size_t size) {
@@ -71,77 +50,60 @@ static uint32_t tf_masked_crc(const void *data, size_t size) {
     return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }
 
-static bags_code tf_check(const tf_source *source, const char *what,
-    const unsigned char *data, size_t size, bags_error *err) {
-    uint32_t computed = tf_masked_crc(data, size);
-    uint32_t stored = (uint32_t)tf_load(data + size, 4);
+static bags_code tf_check(bags_source *s, const char *what, bags_view part) {
+    size_t size = part.size - 4;
+    uint64_t start = ((tf_state *)s->state)->start;
+    uint32_t computed = tf_masked_crc(part.data, size);
+    uint32_t stored = (uint32_t)bags_import_number(part.data + size, 4);
     if (computed == stored)
         return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: record at byte %" PRIu64 ": checksum mismatch of its %s (computed "
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+        "record at byte %" PRIu64 ": checksum mismatch of its %s (computed "
         "%08" PRIx32 ", stored %08" PRIx32 ")%s",
-        source->file.path, source->start, what, computed, stored,
-        source->start == 0 && data[0] == 0x1F && data[1] == 0x8B
+        start, what, computed, stored,
+        start == 0 && part.data[0] == 0x1F && part.data[1] == 0x8B
             ? "; it is compressed by gzip: decompress it first"
             : "");
 }
 
-static bags_code tf_fail(
-    const tf_source *source, bags_error *err, const char *what) {
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: record at byte %" PRIu64 ": %s", source->file.path, source->start,
-        what);
-}
-
 /* Read the next record; `skip`: only find its end. Sets `ended` if there is
  * none. */
-static bags_code tf_next(
-    tf_source *source, bool skip, bags_view *record, bags_error *err) {
-    unsigned char head[12];
+static bags_code tf_next(bags_source *s, bool skip, bags_view *record) {
+    tf_state *t = (tf_state *)s->state;
     bags_code code = BAGS_OK;
-    while (!source->file.handle || source->offset == source->file.size) {
-        if (source->file.handle)
-            source->path++;
-        bags_import_file_close(&source->file);
-        source->ended = source->path == source->path_count;
-        if (source->ended)
+    while (!t->open || t->offset == s->file.size) {
+        t->open = false;
+        s->ended = t->path == t->path_count;
+        if (s->ended)
             return BAGS_OK;
-        source->offset = 0;
-        code = bags_import_file_open(
-            &source->file, source->paths[source->path], err);
+        code = bags_source_open_file(s, t->paths[t->path++]);
         if (code)
             return code;
+        t->open = true;
+        t->offset = 0;
     }
-    uint64_t left = source->file.size - source->offset;
-    source->start = source->offset;
+    uint64_t left = s->file.size - t->offset;
+    t->start = t->offset;
     if (left < 16)
-        return tf_fail(source, err, "truncated");
-    code = bags_import_file_read(
-        &source->file, source->offset, head, sizeof head, err);
+        return tf_fail(s, "truncated");
+    code = bags_source_view(s, t->start, 12, record);
     if (!code)
-        code = tf_check(source, "size", head, 8, err);
+        code = tf_check(s, "size", *record);
     if (code)
         return code;
-    uint64_t size = tf_load(head, 8);
+    uint64_t size = bags_import_number(record->data, 8);
     if (size > left - 16)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: record at byte %" PRIu64 ": truncated (%" PRIu64
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "record at byte %" PRIu64 ": truncated (%" PRIu64
             " bytes, the file has %" PRIu64 " more)",
-            source->file.path, source->start, size, left - 16);
-    source->offset += 16 + size;
-    source->next++;
+            t->start, size, left - 16);
+    t->offset += 16 + size;
+    t->next++;
     if (skip)
         return BAGS_OK;
-    if (size > SIZE_MAX - 4)
-        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    code = bags_buffer_reserve(&source->record, (size_t)size + 4, err);
+    code = bags_source_view(s, t->start + 12, size + 4, record);
     if (!code)
-        code = bags_import_file_read(&source->file, source->start + 12,
-            source->record.data, (size_t)size + 4, err);
-    if (!code)
-        code =
-            tf_check(source, "bytes", source->record.data, (size_t)size, err);
-    record->data = source->record.data;
+        code = tf_check(s, "bytes", *record);
     record->size = (size_t)size;
     return code;
 }
@@ -196,88 +158,94 @@ static bool tf_message(bags_view *at, uint64_t most, tf_part *part) {
            part->number <= most;
 }
 
-/* What is done with each feature of an Example: `list` contains its values. */
-typedef bags_code (*tf_visit)(tf_source *source, bags_view name, unsigned kind,
-    bags_view list, bags_error *err);
+/* A feature of an Example. */
+typedef struct tf_feature {
+    bags_view name, list;
+    unsigned kind; /* 0: it has no list */
+} tf_feature;
 
-/* Call visit (if not NULL) for each feature that has a list. *valid becomes false
- * if it is not an Example. */
-static bags_code tf_walk(tf_source *source, bags_view example, tf_visit visit,
-    size_t *found, bool *valid, bags_error *err) {
-    tf_part features, entry, part;
+/* An entry of the map of features: its name and its Feature. */
+static bool tf_parse_feature(bags_view entry, tf_feature *feature) {
+    tf_part part;
+    memset(feature, 0, sizeof *feature);
+    while (entry.size > 0) {
+        if (!tf_message(&entry, 2, &part))
+            return false;
+        if (part.number == 1) {
+            feature->name = part.bytes;
+            continue;
+        }
+        for (bags_view lists = part.bytes; lists.size > 0;) {
+            if (feature->kind || !tf_message(&lists, 3, &part))
+                return false;
+            feature->kind = (unsigned)part.number;
+            feature->list = part.bytes;
+        }
+    }
+    return bags_utf8_valid(feature->name.data, feature->name.size, NULL);
+}
+
+typedef bags_code (*tf_visit)(bags_source *s, const tf_feature *feature);
+
+/* Call visit (if not NULL) for each feature that has a list. Fails if it is not an
+ * Example. */
+static bags_code tf_walk(
+    bags_source *s, bags_view example, tf_visit visit, size_t *found) {
+    tf_part features, entry;
+    tf_feature feature;
     *found = 0;
-    *valid = false;
     while (example.size > 0) {
         if (!tf_message(&example, 1, &features))
-            return BAGS_OK;
+            return tf_fail(s, "not a tf.train.Example");
         while (features.bytes.size > 0) {
-            bags_view name = {NULL, 0}, list = {NULL, 0};
-            unsigned kind = 0;
-            if (!tf_message(&features.bytes, 1, &entry))
-                return BAGS_OK;
-            while (entry.bytes.size > 0) {
-                if (!tf_message(&entry.bytes, 2, &part))
-                    return BAGS_OK;
-                if (part.number == 1) {
-                    name = part.bytes;
-                    continue;
-                }
-                for (bags_view feature = part.bytes; feature.size > 0;) {
-                    if (kind || !tf_message(&feature, 3, &part))
-                        return BAGS_OK;
-                    kind = (unsigned)part.number;
-                    list = part.bytes;
-                }
-            }
-            if (!bags_utf8_valid(name.data, name.size, NULL))
-                return BAGS_OK;
-            *found += kind != 0;
+            if (!tf_message(&features.bytes, 1, &entry) ||
+                !tf_parse_feature(entry.bytes, &feature))
+                return tf_fail(s, "not a tf.train.Example");
+            *found += feature.kind != 0;
             bags_code code =
-                kind && visit ? visit(source, name, kind, list, err) : BAGS_OK;
+                feature.kind && visit ? visit(s, &feature) : BAGS_OK;
             if (code)
                 return code;
         }
     }
-    *valid = true;
     return BAGS_OK;
 }
 
-/* The values of a list: their number and, if out is not NULL, the values: views,
- * floats or integers. False if it is invalid. */
-static bool tf_values(unsigned kind, bags_view list, size_t *count, void *out) {
-    uint64_t *integers = (uint64_t *)out;
-    bags_value *views = (bags_value *)out;
+/* The values of a list: their number and, if out is not NULL, the values: of 4 or 8
+ * bytes, or bags_value. False if it is invalid. */
+static bool tf_values(const tf_feature *feature, size_t *count, void *out) {
+    bags_view list = feature->list;
     tf_part part;
-    *count = 0;
-    while (list.size > 0) {
+    for (*count = 0; list.size > 0;) {
         if (!tf_split(&list, &part) || part.number != 1)
             return false;
-        if (kind == TF_BYTES) {
+        if (feature->kind == TF_BYTES) {
             if (part.wire != 2)
                 return false;
             if (out)
-                views[*count] = bags_blob(part.bytes.data, part.bytes.size);
+                ((bags_value *)out)[*count] =
+                    bags_blob(part.bytes.data, part.bytes.size);
             ++*count;
-        } else if (kind == TF_FLOAT) {
+        } else if (feature->kind == TF_FLOAT) {
             if (part.wire == 0 || part.bytes.size % 4)
                 return false;
             if (out && part.bytes.size)
                 memcpy(
                     (char *)out + 4 * *count, part.bytes.data, part.bytes.size);
             *count += part.bytes.size / 4;
-        } else if (part.wire == 0) {
-            if (out)
-                integers[*count] = part.varint;
-            ++*count;
+        } else if (part.wire == 5) {
+            return false;
         } else {
-            if (part.wire != 2)
-                return false;
-            for (; part.bytes.size > 0; ++*count) {
-                uint64_t number;
-                if (!tf_varint(&part.bytes, &number))
+            /* One number, or packed ones. */
+            bool packed = part.wire == 2;
+            while (!packed || part.bytes.size > 0) {
+                if (packed && !tf_varint(&part.bytes, &part.varint))
                     return false;
                 if (out)
-                    integers[*count] = number;
+                    ((uint64_t *)out)[*count] = part.varint;
+                ++*count;
+                if (!packed)
+                    break;
             }
         }
     }
@@ -286,266 +254,140 @@ static bool tf_values(unsigned kind, bags_view list, size_t *count, void *out) {
 
 /* ---- features ---- */
 
-/* Where a feature is or, if *found is false, where it belongs. */
-static size_t tf_find(const tf_source *source, bags_view name, bool *found) {
-    size_t low = 0, high = source->count;
-    *found = false;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        const tf_feature *feature = &source->features[middle];
-        size_t size = feature->size < name.size ? feature->size : name.size;
-        int order = size ? memcmp(feature->name, name.data, size) : 0;
-        if (order == 0 && feature->size == name.size) {
-            *found = true;
-            return middle;
-        }
-        if (order < 0 || (order == 0 && feature->size < name.size))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static bags_code tf_fail_feature(const tf_source *source, bags_view name,
-    const char *what, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: record at byte %" PRIu64 ": feature \"%.*s\": %s",
-        source->file.path, source->start,
-        (int)(name.size < 100 ? name.size : 100), (const char *)name.data,
-        what);
+static bags_code tf_fail_feature(
+    bags_source *s, const tf_feature *feature, const char *what) {
+    size_t size = feature->name.size < 100 ? feature->name.size : 100;
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+        "record at byte %" PRIu64 ": feature \"%.*s\": %s",
+        ((tf_state *)s->state)->start, (int)size,
+        size ? (const char *)feature->name.data : "", what);
 }
 
 /* The first pass: learn what a feature is. */
-static bags_code tf_learn(tf_source *source, bags_view name, unsigned kind,
-    bags_view list, bags_error *err) {
-    bool found;
-    size_t count, i = tf_find(source, name, &found);
-    if (!found) {
-        if (source->count == TF_FEATURES)
-            return bags_fail(err, BAGS_ERROR_LIMIT, "%s: more than %d features",
-                source->file.path, TF_FEATURES);
-        bags_code code = bags_buffer_reserve(&source->features_buffer,
-            (source->count + 1) * sizeof(tf_feature), err);
-        if (code)
-            return code;
-        source->features = (tf_feature *)(void *)source->features_buffer.data;
-        tf_feature *to = source->features + i;
-        memmove(to + 1, to, (source->count++ - i) * sizeof *to);
-        memset(to, 0, sizeof *to);
-        to->name = bags_import_text(&source->arena, name.data, name.size, err);
-        if (!to->name)
-            return BAGS_ERROR_MEMORY;
-        to->size = name.size;
-        to->kind = kind;
-    }
-    tf_feature *feature = &source->features[i];
-    if (feature->last == source->next)
-        return tf_fail_feature(source, name, "duplicate", err);
-    if (feature->kind != kind)
-        return tf_fail_feature(
-            source, name, "another kind of list than before", err);
-    if (!tf_values(kind, list, &count, NULL))
-        return tf_fail_feature(source, name, "invalid list", err);
-    feature->last = source->next;
-    feature->seen++;
-    feature->not_one = feature->not_one || count != 1;
-    for (tf_part part; kind == TF_BYTES && list.size > 0;)
+static bags_code tf_learn(bags_source *s, const tf_feature *feature) {
+    uint64_t index = ((tf_state *)s->state)->next;
+    bags_view list = feature->list;
+    size_t count;
+    if (s->column_count == TF_FEATURES)
+        return bags_source_fail(
+            s, BAGS_ERROR_LIMIT, "%d or more features", TF_FEATURES);
+    bags_import_column *column =
+        bags_source_column(s, feature->name.data, feature->name.size, true);
+    if (!column)
+        return BAGS_ERROR_MEMORY;
+    if (column->last == index)
+        return tf_fail_feature(s, feature, "duplicate");
+    if (column->seen && column->kind != feature->kind)
+        return tf_fail_feature(s, feature, "another kind of list than before");
+    if (!tf_values(feature, &count, NULL))
+        return tf_fail_feature(s, feature, "invalid list");
+    column->kind = feature->kind;
+    column->last = index;
+    column->seen++;
+    column->not_one = column->not_one || count != 1;
+    for (tf_part part; feature->kind == TF_BYTES && list.size > 0;)
         if (tf_split(&list, &part))
-            bags_import_guess_add(
-                &feature->guess, part.bytes.data, part.bytes.size, true);
+            bags_import_guess(column, part.bytes.data, part.bytes.size, true);
     return BAGS_OK;
 }
 
 /* The second pass: the entry of a feature. */
-static bags_code tf_take(tf_source *source, bags_view name, unsigned kind,
-    bags_view list, bags_error *err) {
-    bool found;
-    size_t count, i = tf_find(source, name, &found);
-    const tf_feature *feature = &source->features[i];
-    bags_entry *entry = &source->entries[i];
-    bool is_list = kind != TF_BYTES && found && feature->not_one;
-    if (!found || feature->kind != kind || entry->values ||
-        !tf_values(kind, list, &count, NULL) ||
-        (!feature->not_one && count != 1))
-        return tf_fail_feature(
-            source, name, "changed while the file was read", err);
-    size_t size = kind == TF_BYTES ? sizeof(bags_value) : 8;
-    void *data = bags_import_alloc(&source->scratch, count, size, err);
-    bags_value *values = (bags_value *)bags_import_alloc(
-        &source->scratch, 1, sizeof *values, err);
-    uint64_t *shape =
-        (uint64_t *)bags_import_alloc(&source->scratch, 1, sizeof *shape, err);
-    if (!data || !values || !shape)
+static bags_code tf_take(bags_source *s, const tf_feature *feature) {
+    uint64_t index = ((tf_state *)s->state)->next;
+    size_t count;
+    bags_import_column *column =
+        bags_source_column(s, feature->name.data, feature->name.size, false);
+    if (!column || column->kind != feature->kind || column->last == index ||
+        !tf_values(feature, &count, NULL) || (!column->not_one && count != 1))
+        return tf_fail_feature(s, feature, "changed while the file was read");
+    bags_entry *entry = &s->entries[column->field];
+    bags_value *value = &s->values[column->field];
+    bool bytes = feature->kind == TF_BYTES, floats = feature->kind == TF_FLOAT;
+    void *data = bags_source_alloc(s, count, bytes ? sizeof *value : 8);
+    uint64_t *shape = (uint64_t *)bags_source_alloc(s, 1, sizeof *shape);
+    if (!data || !shape)
         return BAGS_ERROR_MEMORY;
-    tf_values(kind, list, &count, data);
-    entry->values = values;
+    tf_values(feature, &count, data);
+    column->last = index;
     entry->count = 1;
     *shape = count;
-    if (kind == TF_BYTES) {
+    if (bytes) {
         entry->values = (bags_value *)data;
         entry->count = count;
-    } else if (kind == TF_INT64 && !is_list) {
-        *values = bags_int(*(int64_t *)data);
+    } else if (!floats && !column->not_one) {
+        *value = bags_int(*(int64_t *)data);
     } else {
-        if (kind == TF_FLOAT && !bags_little_endian())
+        if (floats && !bags_little_endian())
             bags_swap_bytes(data, data, 4 * count, 4);
-        *values =
-            bags_array(kind == TF_FLOAT ? BAGS_DTYPE_FLOAT32 : BAGS_DTYPE_INT64,
-                is_list, shape, data);
+        *value = bags_array(floats ? BAGS_DTYPE_FLOAT32 : BAGS_DTYPE_INT64,
+            column->not_one, shape, data);
     }
     return BAGS_OK;
 }
 
 /* ---- the source ---- */
 
-static const char *tf_type(
-    tf_source *source, const tf_feature *feature, bags_error *err) {
-    static const char *const types[][2] = {{NULL, NULL},
-        {"array(float32)", "array(float32,-1)"}, {"i64", "array(int64,-1)"}};
-    const char *type = feature->kind == TF_BYTES
-                           ? bags_import_guess_type(&feature->guess)
-                           : types[feature->kind - 1][feature->not_one];
-    return bags_import_format(
-        &source->arena, err, "%s%s", type, feature->plain ? "" : "[]");
-}
-
-static bags_code tf_make_fields(tf_source *source, bags_error *err) {
-    size_t count = source->examples ? source->count : 1;
-    source->fields = (bags_field *)bags_import_alloc(
-        &source->arena, count, sizeof *source->fields, err);
-    source->entries = (bags_entry *)bags_import_alloc(
-        &source->arena, count, sizeof *source->entries, err);
-    if (!source->fields || !source->entries)
-        return BAGS_ERROR_MEMORY;
-    source->fields[0].name = "record";
-    source->fields[0].type = "bytes";
-    for (size_t i = 0; i < source->count; i++) {
-        tf_feature *feature = &source->features[i];
-        feature->plain = feature->seen == source->next &&
-                         !(feature->kind == TF_BYTES && feature->not_one);
-        source->fields[i].name = feature->name;
-        source->fields[i].type = tf_type(source, feature, err);
-        if (!source->fields[i].type)
-            return BAGS_ERROR_MEMORY;
-    }
-    bags_code code = bags_import_names(
-        source->fields, count, source->paths[0], &source->arena, err);
-    for (size_t i = 0; i < count; i++)
-        source->entries[i].field = source->fields[i].name;
-    return code;
-}
-
-/* The first pass. */
-static bags_code tf_scan(tf_source *source, bags_error *err) {
-    bags_view record = {NULL, 0};
-    for (;;) {
-        size_t found;
-        bool valid;
-        bags_code code = tf_next(source, false, &record, err);
-        if (code || source->ended)
-            return code;
-        if (source->next == 1) {
-            tf_walk(source, record, NULL, &found, &valid, NULL);
-            source->examples = valid && found > 0;
-        }
-        if (!source->examples)
-            continue;
-        code = tf_walk(source, record, tf_learn, &found, &valid, err);
-        if (!code && !valid)
-            code = tf_fail(source, err,
-                "not a tf.train.Example, which the first record is");
-        if (code)
-            return code;
-    }
-}
-
-static void tf_rewind(tf_source *source) {
-    bags_import_file_close(&source->file);
-    source->path = 0;
-    source->next = 0;
-    source->ended = false;
-}
-
-static void tf_close(void *state) {
-    tf_source *source = (tf_source *)state;
-    if (!source)
-        return;
-    bags_import_file_close(&source->file);
-    bags_buffer_free(&source->record);
-    bags_buffer_free(&source->features_buffer);
-    bags_import_free(&source->scratch);
-    bags_import_arena arena = source->arena; /* which contains the source */
-    bags_import_free(&arena);
+static const char *tf_type(const bags_import_column *column) {
+    return column->kind == TF_BYTES ? bags_import_guessed(column)
+           : column->kind == TF_FLOAT
+               ? (column->not_one ? "array(float32,-1)" : "array(float32)")
+           : column->not_one ? "array(int64,-1)"
+                             : "i64";
 }
 
 static bool tf_accept(const char *name) {
     return strstr(name, "tfrecord") != NULL;
 }
 
-static bags_code tf_open(const char *path, const bags_allocator *allocator,
-    void **out, bags_source_info *info, bags_error *err) {
-    bags_import_arena arena = bags_import_arena_start(allocator);
-    tf_source *source =
-        (tf_source *)bags_import_alloc(&arena, 1, sizeof *source, err);
-    if (!source)
-        return BAGS_ERROR_MEMORY;
-    source->arena = arena;
-    source->scratch = bags_import_arena_start(allocator);
-    source->record = bags_import_buffer_start(allocator);
-    source->features_buffer = bags_import_buffer_start(allocator);
-    bags_code code = bags_import_files(path, tf_accept, &source->arena,
-        &source->paths, &source->path_count, err);
-    if (!code)
-        code = tf_scan(source, err);
-    if (!code)
-        code = tf_make_fields(source, err);
-    if (code) {
-        tf_close(source);
-        return code;
+static bags_code tf_open(bags_source *s) {
+    tf_state *t = (tf_state *)s->state;
+    bags_view record;
+    size_t found;
+    bags_code code = bags_source_files(s, tf_accept, &t->paths, &t->path_count);
+    /* The first pass. */
+    while (!code) {
+        code = tf_next(s, false, &record);
+        if (code || s->ended)
+            break;
+        if (t->next == 1)
+            t->examples = !tf_walk(s, record, NULL, &found) && found > 0;
+        if (t->examples)
+            code = tf_walk(s, record, tf_learn, &found);
     }
-    info->fields = source->fields;
-    info->count = source->examples ? source->count : 1;
-    info->length = source->next;
-    tf_rewind(source);
-    *out = source;
-    return BAGS_OK;
+    if (code)
+        return code;
+    s->length = t->next;
+    for (size_t i = 0; i < s->column_count; i++)
+        s->columns[i]->sequence =
+            s->columns[i]->kind == TF_BYTES && s->columns[i]->not_one;
+    bags_source_close_file(s);
+    t->path = 0;
+    t->next = 0;
+    t->open = false;
+    return t->examples ? bags_source_add_columns(s, tf_type)
+                       : bags_source_field(s, "record", "bytes");
 }
 
-static bags_code tf_read(
-    void *state, uint64_t index, const bags_entry **entries, bags_error *err) {
-    tf_source *source = (tf_source *)state;
+static bags_code tf_read(bags_source *s, uint64_t index) {
+    tf_state *t = (tf_state *)s->state;
     bags_view record = {NULL, 0};
     size_t found;
-    bool valid;
     bags_code code = BAGS_OK;
-    while (!code && !source->ended && source->next < index)
-        code = tf_next(source, true, &record, err);
-    if (!code)
-        code = tf_next(source, false, &record, err);
-    *entries = NULL;
-    if (code || source->ended)
+    for (s->ended = false; !code && !s->ended && t->next <= index;)
+        code = tf_next(s, t->next < index, &record);
+    if (code || s->ended)
         return code;
-    if (!source->examples) {
-        source->value = bags_bytes(record.data, record.size);
-        source->entries[0].values = &source->value;
-        source->entries[0].count = 1;
-        *entries = source->entries;
+    if (!t->examples) {
+        s->values[0] = bags_bytes(record.data, record.size);
         return BAGS_OK;
     }
-    bags_import_reset(&source->scratch);
-    for (size_t i = 0; i < source->count; i++) {
-        source->entries[i].values = NULL;
-        source->entries[i].count = 0;
-    }
-    code = tf_walk(source, record, tf_take, &found, &valid, err);
-    if (!code && !valid)
-        code = tf_fail(source, err, "changed while the file was read");
-    for (size_t i = 0; i < source->count && !code; i++)
-        if (source->features[i].plain && source->entries[i].count != 1)
-            code = tf_fail(source, err, "changed while the file was read");
-    if (!code)
-        *entries = source->entries;
+    for (size_t i = 0; i < s->count; i++)
+        s->entries[i].count = 0;
+    code = tf_walk(s, record, tf_take, &found);
+    for (size_t i = 0; i < s->column_count && !code; i++)
+        if (!s->columns[i]->sequence &&
+            s->entries[s->columns[i]->field].count != 1)
+            code = tf_fail(s, "changed while the file was read");
     return code;
 }
 
@@ -553,8 +395,8 @@ static bool tf_detect(const char *path) {
     unsigned char head[12];
     return bags_import_has_files(path, tf_accept) ||
            (bags_import_peek(path, head, sizeof head) == sizeof head &&
-               tf_masked_crc(head, 8) == tf_load(head + 8, 4));
+               tf_masked_crc(head, 8) == bags_import_number(head + 8, 4));
 }
 
 const bags_importer bags_import_tfrecord = {
-    "tfrecord", tf_detect, tf_open, tf_read, tf_close};
+    "tfrecord", tf_detect, sizeof(tf_state), tf_open, tf_read, NULL};

@@ -1,6 +1,7 @@
 /*
  * webdataset.c - tar files of samples, as webdataset reads them. On libarchive,
- * and on zlib, because libarchive ignores the checksums of gzip.
+ * and on zlib, because libarchive ignores the checksums of gzip. Longer than others
+ * because the members must be grouped as webdataset groups them.
  *
  * The members "dir/000017.jpg" and "dir/000017.seg.png", one after the other, are
  * the sample with the key "dir/000017" and the fields `jpg` and `seg.png` (in lower
@@ -19,164 +20,150 @@
 #include <archive_entry.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #define WD_FIELDS 4096     /* the most fields */
 #define WD_BLOCK (1 << 16) /* bytes per read */
 #define WD_MAGIC 16        /* bytes that show what a file is */
+/* A larger member may not be so many times larger than what it was made of. */
+#define WD_LARGE ((size_t)256 << 20)
+#define WD_RATIO 100
 
-typedef struct wd_field {
-    const char *name;
-    uint64_t seen, last; /* samples that have it; the last of them, from 1 */
-    bags_import_guess guess;
-    bool sequence;
-    bags_value value; /* of the current sample */
-    size_t offset;    /* where it begins in `data` */
-} wd_field;
-
-typedef struct wd_source {
-    bags_import_arena arena; /* which contains this */
+typedef struct wd_state {
     char **paths;
-    size_t path_count, path;
-    bags_import_file file;
-    uint64_t offset; /* of the bytes that libarchive has not requested yet */
-    bags_error io_error;
+    size_t path_count, path; /* the file that is read */
+    uint64_t offset;    /* of the bytes that libarchive has not requested yet */
+    bool failed;        /* to read them: the error is in s->err */
     bool gzip, in_gzip; /* `zip` is in use; it is within a gzip member */
     z_stream zip;
     struct archive *archive;
     bool in_member; /* it has read a header */
-    bags_buffer packed, block, data, name_buffer, key_buffer, fields_buffer;
-    const char *key, *ending; /* of the member that is next, */
-    bool pending;             /* if there is one */
-    uint64_t stop;            /* where it ended in the tar */
-    uint64_t next;            /* the index of the next sample */
-    bool not_utf8;            /* some key */
-    wd_field *fields;         /* sorted by name */
-    size_t count;
-    bags_field *described;
-    bags_entry *entries;
-    bags_value key_value;
-} wd_source;
+    bags_buffer *block, *data, *name, *key;
+    const char *ending; /* of the member that is next, whose key is `name`, */
+    bool pending;       /* if there is one */
+    uint64_t stop;      /* where it ended in the tar */
+    uint64_t next;      /* the index of the next sample */
+} wd_state;
 
-/* ---- members ---- */
+/* ---- bytes ---- */
 
-/* Read the next bytes of the file. */
-static bags_code wd_get_file(wd_source *source, void *to, size_t *size) {
-    uint64_t left = source->file.size - source->offset;
-    *size = left < WD_BLOCK ? (size_t)left : WD_BLOCK;
-    uint64_t offset = source->offset;
-    source->offset += *size;
-    return bags_import_file_read(
-        &source->file, offset, to, *size, &source->io_error);
+/* The next bytes of the file. */
+static bags_code wd_get_file(bags_source *s, bags_view *out) {
+    wd_state *w = (wd_state *)s->state;
+    uint64_t left = s->file.size - w->offset;
+    bags_code code =
+        bags_source_view(s, w->offset, left < WD_BLOCK ? left : WD_BLOCK, out);
+    w->offset += code ? 0 : out->size;
+    return code;
 }
 
-/* Read and decompress the next bytes, 0 at the end. */
-static bags_code wd_get_gzip(wd_source *source, void *to, size_t *size) {
-    z_stream *zip = &source->zip;
-    zip->next_out = (Bytef *)to;
+/* The next bytes when decompressed, none at the end. */
+static bags_code wd_get_gzip(bags_source *s, bags_view *out) {
+    wd_state *w = (wd_state *)s->state;
+    z_stream *zip = &w->zip;
+    zip->next_out = w->block->data;
     zip->avail_out = WD_BLOCK;
     while (zip->avail_out == WD_BLOCK) {
         if (zip->avail_in == 0) {
-            size_t more;
-            if (wd_get_file(source, source->packed.data, &more))
-                return source->io_error.code;
-            zip->next_in = source->packed.data;
-            zip->avail_in = (uInt)more;
+            bags_view more;
+            bags_code code = wd_get_file(s, &more);
+            if (code)
+                return code;
+            zip->next_in = (Bytef *)(uintptr_t)more.data;
+            zip->avail_in = (uInt)more.size;
         }
-        if (zip->avail_in == 0 && !source->in_gzip)
+        if (zip->avail_in == 0 && !w->in_gzip)
             break;
-        if (!source->in_gzip)
+        if (!w->in_gzip)
             inflateReset(zip);
         int result = inflate(zip, Z_NO_FLUSH);
-        source->in_gzip = result != Z_STREAM_END;
+        w->in_gzip = result != Z_STREAM_END;
         if (result != Z_OK && result != Z_STREAM_END)
-            return bags_fail(&source->io_error,
+            return bags_source_fail(s,
                 result == Z_MEM_ERROR ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT,
-                "%s: gzip before byte %" PRIu64 ": %s", source->file.path,
-                source->offset - zip->avail_in,
+                "gzip before byte %" PRIu64 ": %s", w->offset - zip->avail_in,
                 result == Z_BUF_ERROR ? "truncated"
                 : zip->msg            ? zip->msg
                                       : "invalid");
     }
-    *size = WD_BLOCK - zip->avail_out;
+    out->data = w->block->data;
+    out->size = WD_BLOCK - zip->avail_out;
     return BAGS_OK;
 }
 
 static la_ssize_t wd_get(
     struct archive *archive, void *user, const void **data) {
-    wd_source *source = (wd_source *)user;
-    size_t size = 0;
-    *data = source->block.data;
-    bags_code code = source->gzip
-                         ? wd_get_gzip(source, source->block.data, &size)
-                         : wd_get_file(source, source->block.data, &size);
-    if (!code)
-        return (la_ssize_t)size;
-    archive_set_error(archive, EIO, "%s", source->io_error.message);
+    bags_source *s = (bags_source *)user;
+    wd_state *w = (wd_state *)s->state;
+    bags_view part = {NULL, 0};
+    w->failed = (w->gzip ? wd_get_gzip(s, &part) : wd_get_file(s, &part)) != 0;
+    *data = part.data;
+    if (!w->failed)
+        return (la_ssize_t)part.size;
+    archive_set_error(archive, EIO, "%s", s->err->message);
     return -1;
 }
 
 static la_int64_t wd_skip(
     struct archive *archive, void *user, la_int64_t request) {
-    wd_source *source = (wd_source *)user;
-    uint64_t left = source->file.size - source->offset;
+    bags_source *s = (bags_source *)user;
+    wd_state *w = (wd_state *)s->state;
+    uint64_t left = s->file.size - w->offset;
     (void)archive;
-    if (source->gzip)
+    if (w->gzip)
         return 0;
     if ((uint64_t)request > left)
         request = (la_int64_t)left;
-    source->offset += (uint64_t)request;
+    w->offset += (uint64_t)request;
     return request;
 }
 
+/* ---- members ---- */
+
 /* Where libarchive is in the tar. */
-static uint64_t wd_position(const wd_source *source) {
-    la_int64_t at = archive_filter_bytes(source->archive, 0);
+static uint64_t wd_position(const wd_state *w) {
+    la_int64_t at = archive_filter_bytes(w->archive, 0);
     return at < 0 ? 0 : (uint64_t)at;
 }
 
-static bags_code wd_fail(wd_source *source, bags_error *err) {
-    const char *what = archive_error_string(source->archive);
-    if (source->io_error.code) {
-        *err = source->io_error;
-        return err->code;
-    }
-    return bags_fail(err,
-        archive_errno(source->archive) == ENOMEM ? BAGS_ERROR_MEMORY
-                                                 : BAGS_ERROR_CORRUPT,
-        "%s: before byte %" PRIu64 " of the tar: %s", source->file.path,
-        wd_position(source), what ? what : "invalid");
+static bags_code wd_fail(bags_source *s) {
+    const wd_state *w = (const wd_state *)s->state;
+    const char *what = archive_error_string(w->archive);
+    if (w->failed)
+        return s->err->code;
+    return bags_source_fail(s,
+        archive_errno(w->archive) == ENOMEM ? BAGS_ERROR_MEMORY
+                                            : BAGS_ERROR_CORRUPT,
+        "before byte %" PRIu64 " of the tar: %s", wd_position(w),
+        what ? what : "invalid");
 }
 
-static void wd_end_file(wd_source *source) {
-    archive_read_free(source->archive);
-    source->archive = NULL;
-    if (source->gzip)
-        inflateEnd(&source->zip);
-    source->gzip = false;
-    bags_import_file_close(&source->file);
+static void wd_close(bags_source *s) {
+    wd_state *w = (wd_state *)s->state;
+    archive_read_free(w->archive);
+    w->archive = NULL;
+    if (w->gzip)
+        inflateEnd(&w->zip);
+    w->gzip = false;
 }
 
-static bags_code wd_open_file(wd_source *source, bags_error *err) {
-    const char *path = source->paths[source->path];
-    unsigned char magic[2] = {0, 0};
-    bags_code code = bags_import_file_open(&source->file, path, err);
+static bags_code wd_open_file(bags_source *s) {
+    wd_state *w = (wd_state *)s->state;
+    bags_view magic;
+    bags_code code = bags_source_open_file(s, w->paths[w->path]);
+    if (!code)
+        code = bags_source_view(s, 0, s->file.size < 2 ? 0 : 2, &magic);
     if (code)
         return code;
-    if (source->file.size >= 2)
-        code = bags_import_file_read(&source->file, 0, magic, 2, err);
-    if (code)
-        return code;
-    struct archive *archive = source->archive = archive_read_new();
-    memset(&source->zip, 0, sizeof source->zip);
-    bool packed = magic[0] == 0x1F && magic[1] == 0x8B;
-    source->gzip = packed && inflateInit2(&source->zip, 15 + 16) == Z_OK;
-    if (!archive || packed != source->gzip)
-        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    source->in_gzip = source->in_member = false;
-    source->offset = source->stop = 0;
-    source->io_error.code = BAGS_OK;
+    struct archive *archive = w->archive = archive_read_new();
+    memset(&w->zip, 0, sizeof w->zip);
+    bool packed =
+        magic.size == 2 && magic.data[0] == 0x1F && magic.data[1] == 0x8B;
+    w->gzip = packed && inflateInit2(&w->zip, 15 + 16) == Z_OK;
+    if (!archive || packed != w->gzip)
+        return bags_source_no_memory(s);
+    w->in_gzip = w->in_member = w->failed = false;
+    w->offset = w->stop = 0;
     archive_read_support_filter_zstd(archive);
     archive_read_support_filter_xz(archive);
     archive_read_support_filter_bzip2(archive);
@@ -184,257 +171,198 @@ static bags_code wd_open_file(wd_source *source, bags_error *err) {
     archive_read_support_format_tar(archive);
     /* Otherwise what follows the end of the first would be ignored. */
     archive_read_set_options(archive, "read_concatenated_archives");
-    if (archive_read_open2(archive, source, NULL, wd_get, wd_skip, NULL))
-        return wd_fail(source, err);
+    if (archive_read_open2(archive, s, NULL, wd_get, wd_skip, NULL))
+        return wd_fail(s);
     return BAGS_OK;
 }
 
 /* The next member's header, in *entry: NULL at the end, which must be marked by
  * zeros, since a truncated file may end between two members. */
-static bags_code wd_header(
-    wd_source *source, struct archive_entry **entry, bags_error *err) {
-    if (source->in_member &&
-        archive_read_data_skip(source->archive) < ARCHIVE_WARN)
-        return wd_fail(source, err);
-    source->stop = wd_position(source);
-    int result = archive_read_next_header(source->archive, entry);
+static bags_code wd_header(bags_source *s, struct archive_entry **entry) {
+    wd_state *w = (wd_state *)s->state;
+    if (w->in_member && archive_read_data_skip(w->archive) < ARCHIVE_WARN)
+        return wd_fail(s);
+    w->stop = wd_position(w);
+    int result = archive_read_next_header(w->archive, entry);
     /* A warning: a name that this locale does not have. */
-    source->in_member = result == ARCHIVE_OK || result == ARCHIVE_WARN;
-    if (source->in_member)
+    w->in_member = result == ARCHIVE_OK || result == ARCHIVE_WARN;
+    if (w->in_member)
         return BAGS_OK;
     *entry = NULL;
     if (result != ARCHIVE_EOF)
-        return wd_fail(source, err);
-    if (wd_position(source) < source->stop + 512)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: truncated: the tar ends at byte %" PRIu64
+        return wd_fail(s);
+    if (wd_position(w) < w->stop + 512)
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "truncated: the tar ends at byte %" PRIu64
             " without the zeros that mark its end",
-            source->file.path, source->stop);
+            w->stop);
     return BAGS_OK;
 }
 
 /* Split a member's name: its key, up to the first dot of its last part, and the
- * ending after it. *belongs becomes false if it belongs to no sample. */
-static bags_code wd_split(
-    wd_source *source, const char *path, bool *belongs, bags_error *err) {
+ * ending after it. `pending` is set unless it belongs to no sample. */
+static bags_code wd_split(bags_source *s, const char *path) {
+    wd_state *w = (wd_state *)s->state;
     size_t size = strlen(path), first = strcspn(path, "/");
-    *belongs = false;
     if (first >= 4 && !memcmp(path, "__", 2) &&
         !memcmp(path + first - 2, "__", 2))
         return BAGS_OK;
-    bags_code code = bags_buffer_reserve(&source->name_buffer, size + 1, err);
+    bags_code code = bags_buffer_reserve(w->name, size + 1, s->err);
     if (code)
         return code;
-    char *name = (char *)source->name_buffer.data;
-    memcpy(name, path, size + 1);
-    char *base = strrchr(name, '/');
-    base = base ? base + 1 : name;
+    char *name = (char *)memcpy(w->name->data, path, size + 1);
+    char *base = name + (bags_import_base(name) - name);
     char *dot = strchr(base, '.');
     if (!dot || dot == base)
         return BAGS_OK;
     *dot = 0;
     for (char *c = dot + 1; *c; c++)
         *c = (char)(*c >= 'A' && *c <= 'Z' ? *c + 32 : *c);
-    source->key = name;
-    source->ending = dot + 1;
-    *belongs = true;
+    w->ending = dot + 1;
+    w->pending = true;
     return BAGS_OK;
 }
 
 /* Find the next member of a sample: `pending` becomes false at the end of all
  * files. */
-static bags_code wd_advance(wd_source *source, bags_error *err) {
-    struct archive_entry *entry;
-    for (source->pending = false; !source->pending;) {
-        bags_code code = BAGS_OK;
-        if (source->path == source->path_count)
-            return BAGS_OK;
-        if (!source->archive)
-            code = wd_open_file(source, err);
-        if (code)
-            return code;
-        code = wd_header(source, &entry, err);
+static bags_code wd_advance(bags_source *s) {
+    wd_state *w = (wd_state *)s->state;
+    bags_code code = BAGS_OK;
+    for (w->pending = false; !code && !w->pending && w->path < w->path_count;) {
+        struct archive_entry *entry;
+        if (!w->archive)
+            code = wd_open_file(s);
+        if (!code)
+            code = wd_header(s, &entry);
         if (code)
             return code;
         if (!entry) {
-            wd_end_file(source);
-            source->path++;
+            wd_close(s);
+            w->path++;
             continue;
         }
         const char *name = archive_entry_pathname(entry);
         if (!name)
             name = archive_entry_pathname_utf8(entry);
         if (!name)
-            return wd_fail(source, err);
+            return wd_fail(s);
         if (archive_entry_filetype(entry) == AE_IFREG &&
             !archive_entry_hardlink(entry))
-            code = wd_split(source, name, &source->pending, err);
-        if (code)
-            return code;
+            code = wd_split(s, name);
     }
-    return BAGS_OK;
+    return code;
 }
 
 /* Read the member, at most `limit` bytes, to `data` from `offset` on. It grows with
  * what there is, whatever size the header states. */
-static bags_code wd_read_member(wd_source *source, size_t offset, size_t limit,
-    size_t *size, bags_error *err) {
+static bags_code wd_read_member(
+    bags_source *s, size_t offset, size_t limit, size_t *size) {
+    wd_state *w = (wd_state *)s->state;
     for (*size = 0; *size < limit;) {
         size_t part = limit - *size < WD_BLOCK ? limit - *size : WD_BLOCK;
         if (offset + *size > SIZE_MAX / 2)
-            return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+            return bags_source_no_memory(s);
         bags_code code =
-            bags_buffer_reserve(&source->data, offset + *size + part, err);
+            bags_buffer_reserve(w->data, offset + *size + part, s->err);
         if (code)
             return code;
-        la_ssize_t done = archive_read_data(
-            source->archive, source->data.data + offset + *size, part);
+        la_ssize_t done =
+            archive_read_data(w->archive, w->data->data + offset + *size, part);
         if (done < 0)
-            return wd_fail(source, err);
+            return wd_fail(s);
         if (done == 0)
             break;
         *size += (size_t)done;
+        if (*size > WD_LARGE && *size / WD_RATIO > w->offset)
+            return bags_source_fail(s, BAGS_ERROR_LIMIT,
+                "member \"%.200s.%.100s\": too large when decompressed (more "
+                "than %d bytes of one)",
+                (const char *)w->name->data, w->ending, WD_RATIO);
     }
     return BAGS_OK;
 }
 
 /* ---- samples ---- */
 
-static int wd_compare(const void *left, const void *right) {
-    return strcmp(
-        ((const wd_field *)left)->name, ((const wd_field *)right)->name);
-}
-
-/* The field of the pending member, which is in its sample for the first time;
- * NULL on failure. `add` it if it is new. */
-static wd_field *wd_find(wd_source *source, bool add, bags_error *err) {
-    wd_field sought, *found = NULL;
-    memset(&sought, 0, sizeof sought);
-    sought.name = source->ending;
-    if (source->count)
-        found = (wd_field *)bsearch(
-            &sought, source->fields, source->count, sizeof sought, wd_compare);
-    if (!found && add && source->count < WD_FIELDS) {
-        size_t size = (source->count + 1) * sizeof sought;
-        sought.name = bags_import_text(
-            &source->arena, source->ending, strlen(source->ending), err);
-        if (!sought.name ||
-            bags_buffer_reserve(&source->fields_buffer, size, err))
-            return NULL;
-        source->fields = (wd_field *)(void *)source->fields_buffer.data;
-        found = source->fields + source->count++;
-        while (found > source->fields && wd_compare(&sought, found - 1) < 0) {
-            found[0] = found[-1];
-            found--;
-        }
-        *found = sought;
-    }
-    if (found && found->last != source->next) {
-        found->last = source->next;
-        found->seen++;
-        return found;
-    }
-    bags_fail(err, found ? BAGS_ERROR_CORRUPT : BAGS_ERROR_LIMIT,
-        "%s: member \"%.200s.%.100s\": %s", source->file.path, source->key,
-        source->ending,
-        found ? "duplicate in its sample"
-        : add ? "too many fields (maximum 4096)"
-              : "is new: the file changed while it was read");
-    return NULL;
+/* The field of the pending member, which is in its sample for the first time.
+ * `add` it if it is new. */
+static bags_code wd_column(
+    bags_source *s, bool add, bags_import_column **column) {
+    wd_state *w = (wd_state *)s->state;
+    const char *fault = NULL;
+    bool full = s->column_count == WD_FIELDS;
+    *column = bags_source_column(s, w->ending, strlen(w->ending), add && !full);
+    if (!*column && add && !full)
+        return BAGS_ERROR_MEMORY;
+    if (!*column)
+        fault = add ? "too many fields (maximum 4096)"
+                    : "is new: the file changed while it was read";
+    else if ((*column)->last == w->next)
+        fault = "duplicate in its sample";
+    if (fault)
+        return bags_source_fail(s,
+            *column ? BAGS_ERROR_CORRUPT : BAGS_ERROR_LIMIT,
+            "member \"%.200s.%.100s\": %s", (const char *)w->name->data,
+            w->ending, fault);
+    (*column)->last = w->next;
+    return BAGS_OK;
 }
 
 /* The first pass: learn what a field is. Of files that are not text, the first
  * bytes are enough. */
-static bags_code wd_learn(wd_source *source, bags_error *err) {
+static bags_code wd_learn(bags_source *s) {
+    wd_state *w = (wd_state *)s->state;
+    bags_import_column *column;
     size_t size;
-    wd_field *field = wd_find(source, true, err);
-    if (!field)
-        return err->code;
-    bool all = !field->guess.not_text;
-    bags_code code =
-        wd_read_member(source, 0, all ? SIZE_MAX : WD_MAGIC, &size, err);
+    bags_code code = wd_column(s, true, &column);
+    if (code)
+        return code;
+    column->seen++;
+    bool all = !column->not_text;
+    code = wd_read_member(s, 0, all ? SIZE_MAX : WD_MAGIC, &size);
     if (!code)
-        bags_import_guess_add(&field->guess, source->data.data, size, all);
+        bags_import_guess(column, w->data->data, size, all);
     return code;
 }
 
-static bags_code wd_take(wd_source *source, size_t *offset, bags_error *err) {
-    wd_field *field = wd_find(source, false, err);
-    if (!field)
-        return err->code;
-    field->offset = *offset;
-    bags_code code =
-        wd_read_member(source, *offset, SIZE_MAX, &field->value.size, err);
-    *offset += field->value.size;
+static bags_code wd_take(bags_source *s, size_t *offset) {
+    bags_import_column *column;
+    bags_code code = wd_column(s, false, &column);
+    if (code)
+        return code;
+    bags_value *value = &s->values[column->field];
+    *value = bags_blob(NULL, 0);
+    value->uint = *offset; /* until all members were read */
+    code = wd_read_member(s, *offset, SIZE_MAX, &value->size);
+    *offset += value->size;
+    s->entries[column->field].count = 1;
     return code;
 }
 
 typedef enum wd_task { WD_SKIP, WD_LEARN, WD_TAKE } wd_task;
 
 /* Read the next sample, whose first member is pending. */
-static bags_code wd_sample(wd_source *source, wd_task task, bags_error *err) {
-    size_t size = strlen(source->key) + 1, path = source->path, offset = 0;
-    bags_code code = bags_buffer_reserve(&source->key_buffer, size, err);
+static bags_code wd_sample(bags_source *s, wd_task task) {
+    wd_state *w = (wd_state *)s->state;
+    const char *name = (const char *)w->name->data;
+    size_t size = strlen(name) + 1, path = w->path, offset = 0;
+    bags_code code = bags_buffer_reserve(w->key, size, s->err);
     if (code)
         return code;
-    const char *key = (const char *)source->key_buffer.data;
-    memcpy(source->key_buffer.data, source->key, size);
-    source->next++;
-    while (!code && source->pending && source->path == path &&
-           !strcmp(source->key, key)) {
-        code = task == WD_LEARN  ? wd_learn(source, err)
-               : task == WD_TAKE ? wd_take(source, &offset, err)
+    memcpy(w->key->data, name, size);
+    w->next++;
+    while (!code && w->pending && w->path == path &&
+           !strcmp((const char *)w->name->data, (const char *)w->key->data)) {
+        code = task == WD_LEARN  ? wd_learn(s)
+               : task == WD_TAKE ? wd_take(s, &offset)
                                  : BAGS_OK;
         if (!code)
-            code = wd_advance(source, err);
+            code = wd_advance(s);
     }
     return code;
 }
 
 /* ---- the source ---- */
-
-static bags_code wd_make_fields(wd_source *source, bags_error *err) {
-    size_t count = source->count + 1;
-    source->described = (bags_field *)bags_import_alloc(
-        &source->arena, count, sizeof *source->described, err);
-    source->entries = (bags_entry *)bags_import_alloc(
-        &source->arena, count, sizeof *source->entries, err);
-    if (!source->described || !source->entries)
-        return BAGS_ERROR_MEMORY;
-    source->described[0].name = "__key__";
-    source->described[0].type = source->not_utf8 ? "bytes" : "utf8";
-    for (size_t i = 0; i < source->count; i++) {
-        wd_field *field = &source->fields[i];
-        field->sequence = field->seen < source->next;
-        field->last = 0;
-        source->described[i + 1].name = field->name;
-        source->described[i + 1].type = bags_import_format(&source->arena, err,
-            "%s%s", bags_import_guess_type(&field->guess),
-            field->sequence ? "[]" : "");
-        if (!source->described[i + 1].type)
-            return BAGS_ERROR_MEMORY;
-    }
-    bags_code code = bags_import_names(
-        source->described, count, source->paths[0], &source->arena, err);
-    for (size_t i = 0; i < count; i++)
-        source->entries[i].field = source->described[i].name;
-    return code;
-}
-
-static void wd_close(void *state) {
-    wd_source *source = (wd_source *)state;
-    if (!source)
-        return;
-    wd_end_file(source);
-    bags_buffer_free(&source->packed);
-    bags_buffer_free(&source->block);
-    bags_buffer_free(&source->data);
-    bags_buffer_free(&source->name_buffer);
-    bags_buffer_free(&source->key_buffer);
-    bags_buffer_free(&source->fields_buffer);
-    bags_import_arena arena = source->arena;
-    bags_import_free(&arena);
-}
 
 static bool wd_accept(const char *name) {
     static const char *const endings[] = {".tar", ".tar.gz", ".tgz", ".tar.zst",
@@ -445,89 +373,63 @@ static bool wd_accept(const char *name) {
     return false;
 }
 
-/* The first pass, after which the source is at its start again. */
-static bags_code wd_scan(wd_source *source, bags_error *err) {
-    bags_code code = bags_buffer_reserve(&source->block, WD_BLOCK, err);
-    if (!code)
-        code = bags_buffer_reserve(&source->packed, WD_BLOCK, err);
-    if (!code)
-        code = wd_advance(source, err);
-    while (!code && source->pending) {
-        code = wd_sample(source, WD_LEARN, err);
-        source->not_utf8 =
-            source->not_utf8 ||
-            (!code && !bags_utf8_valid(source->key_buffer.data,
-                          strlen((char *)source->key_buffer.data), NULL));
-    }
-    return code;
-}
-
-static bags_code wd_open(const char *path, const bags_allocator *allocator,
-    void **out, bags_source_info *info, bags_error *err) {
-    bags_error ignored;
-    bags_import_arena arena = bags_import_arena_start(allocator);
-    wd_source *source =
-        (wd_source *)bags_import_alloc(&arena, 1, sizeof *source, err);
-    err = err ? err : &ignored;
-    if (!source)
+static bags_code wd_open(bags_source *s) {
+    wd_state *w = (wd_state *)s->state;
+    bool not_utf8 = false;
+    w->block = bags_source_buffer(s);
+    w->data = bags_source_buffer(s);
+    w->name = bags_source_buffer(s);
+    w->key = bags_source_buffer(s);
+    if (!w->block || !w->data || !w->name || !w->key)
         return BAGS_ERROR_MEMORY;
-    source->arena = arena;
-    source->packed = source->block = source->data = source->name_buffer =
-        source->key_buffer = source->fields_buffer =
-            bags_import_buffer_start(allocator);
-    bags_code code = bags_import_files(path, wd_accept, &source->arena,
-        &source->paths, &source->path_count, err);
+    bags_code code = bags_buffer_reserve(w->block, WD_BLOCK, s->err);
     if (!code)
-        code = wd_scan(source, err);
+        code = bags_source_files(s, wd_accept, &w->paths, &w->path_count);
+    /* The first pass. */
     if (!code)
-        code = wd_make_fields(source, err);
-    info->length = source->next;
-    source->path = 0;
-    source->next = 0;
-    if (!code)
-        code = wd_advance(source, err);
-    if (code) {
-        wd_close(source);
-        return code;
+        code = wd_advance(s);
+    while (!code && w->pending) {
+        code = wd_sample(s, WD_LEARN);
+        const char *key = (const char *)w->key->data;
+        not_utf8 =
+            !code && (not_utf8 || !bags_utf8_valid(key, strlen(key), NULL));
     }
-    info->fields = source->described;
-    info->count = source->count + 1;
-    *out = source;
-    return BAGS_OK;
+    s->length = w->next;
+    w->path = 0;
+    w->next = 0;
+    if (!code)
+        code = bags_source_field(s, "__key__", not_utf8 ? "bytes" : "utf8");
+    if (!code)
+        code = bags_source_add_columns(s, bags_import_guessed);
+    return code ? code : wd_advance(s);
 }
 
-static bags_code wd_read(
-    void *state, uint64_t index, const bags_entry **entries, bags_error *err) {
-    wd_source *source = (wd_source *)state;
+static bags_code wd_read(bags_source *s, uint64_t index) {
+    wd_state *w = (wd_state *)s->state;
     bags_code code = BAGS_OK;
-    bags_error ignored;
-    err = err ? err : &ignored;
-    *entries = NULL;
-    while (!code && source->pending && source->next < index)
-        code = wd_sample(source, WD_SKIP, err);
-    if (code || !source->pending)
+    while (!code && w->pending && w->next < index)
+        code = wd_sample(s, WD_SKIP);
+    s->ended = !w->pending;
+    if (code || s->ended)
         return code;
-    code = wd_sample(source, WD_TAKE, err);
+    for (size_t i = 1; i < s->count; i++)
+        s->entries[i].count = 0;
+    code = wd_sample(s, WD_TAKE);
     if (code)
         return code;
-    const char *key = (const char *)source->key_buffer.data;
-    source->key_value = bags_blob(key, strlen(key));
-    source->entries[0].values = &source->key_value;
-    source->entries[0].count = 1;
-    for (size_t i = 0; i < source->count; i++) {
-        wd_field *field = &source->fields[i];
-        bags_entry *entry = &source->entries[i + 1];
-        field->value =
-            bags_blob(source->data.data + field->offset, field->value.size);
-        entry->values = &field->value;
-        entry->count = field->last == source->next;
-        if (!field->sequence && entry->count == 0)
-            return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: sample \"%.200s\": has no %s: the file changed while it "
+    const char *key = (const char *)w->key->data;
+    s->values[0] = bags_blob(key, strlen(key));
+    for (size_t i = 0; i < s->column_count; i++) {
+        const bags_import_column *column = s->columns[i];
+        bags_value *value = &s->values[column->field];
+        value->data = w->data->data + value->uint;
+        value->uint = 0;
+        if (!column->sequence && column->last != w->next)
+            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                "sample \"%.200s\": has no %s: the file changed while it "
                 "was read",
-                source->paths[0], key, field->name);
+                key, column->name);
     }
-    *entries = source->entries;
     return BAGS_OK;
 }
 
@@ -539,4 +441,4 @@ static bool wd_detect(const char *path) {
 }
 
 const bags_importer bags_import_webdataset = {
-    "webdataset", wd_detect, wd_open, wd_read, wd_close};
+    "webdataset", wd_detect, sizeof(wd_state), wd_open, wd_read, wd_close};

@@ -32,23 +32,22 @@ static int failed(const bags_error *err) {
 }
 
 static bags_code import_all(uint64_t *length, bags_error *err) {
-    bags_source_info info;
-    void *source;
     const bags_entry *entries;
-    bags_code code = bags_import_zarr.open(SOURCE, NULL, &source, &info, err);
-    if (code)
-        return code;
+    bags_source *source =
+        bags_source_open(&bags_import_zarr, SOURCE, NULL, err);
+    if (!source)
+        return err->code;
     bags_writer *writer =
-        bags_writer_open(DATASET, info.fields, info.count, NULL, err);
-    code = writer ? BAGS_OK : err->code;
+        bags_writer_open(DATASET, source->fields, source->count, NULL, err);
+    bags_code code = writer ? BAGS_OK : err->code;
     for (uint64_t i = 0; !code; i++) {
-        code = bags_import_zarr.read(source, i, &entries, err);
+        code = bags_source_read(source, i, &entries, err);
         if (code || !entries)
             break;
-        code = bags_writer_append(writer, entries, info.count, err);
+        code = bags_writer_append(writer, entries, source->count, err);
     }
-    *length = info.length;
-    bags_import_zarr.close(source);
+    *length = source->length;
+    bags_source_close(source);
     if (code) {
         bags_writer_abort(writer);
         return code;

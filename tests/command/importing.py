@@ -1,4 +1,5 @@
 """bags import: sources that the formats' own writers made, and hostile ones."""
+import gzip
 import io
 import json
 import os
@@ -264,6 +265,18 @@ def damage_of_a_tar_is_found():
     refuse('import', 'cut.tar', 'bad', says=['cut.tar: truncated: the tar ends at byte 1536'])
 
 
+def a_member_that_is_nothing_but_compression_is_refused():
+    if 'webdataset' not in _kinds():
+        return
+    info = tarfile.TarInfo('1.bin')
+    info.size = 1 << 40
+    with gzip.open('bomb.tar.gz', 'wb', 1) as out:
+        out.write(info.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(300):
+            out.write(bytes(1 << 20))
+    refuse('import', 'bomb.tar.gz', 'bad', says='bomb.tar.gz: member "1.bin": too large when')
+
+
 def hashes_and_sizes_of_mds_are_checked():
     if 'mds' not in _kinds():
         return
@@ -349,6 +362,49 @@ def arrays_images_and_lists_of_mds_become_arrays_and_sequences():
         _mds(columns, [good, bad])
         refuse('import', 'mds', 'bad', says=f'0.mds: sample 1: column "{columns[column][0]}": ')
         shutil.rmtree('bad')
+
+
+def columns_of_arrow_are_what_its_writers_wrote():
+    if 'arrow' not in _kinds():
+        return
+    jpeg = [{'type': 'jpeg', 'bytes': size} for size in (4, 3, 5, 3)]
+    rows = {
+        'b': [True, False, True, True], 'bin': jpeg, 'day': [19723, -1, 0, 0],
+        'dec': ['123.45', '0.05', '-0.01', '0.00'], 'dict': ['x', 'y', 'x', 'x'],
+        'dur': [1, 2, 3, 4], 'f16': [1, 2, 3, .5], 'f32': [1, 2, 3, .5],
+        'fb': [{'type': 'bytes', 'bytes': 3}] * 4,
+        'fl': [[1, 2], [3, 4], [5, 6], [7, 8]], 'i8': [[1], [-2], [], [4]],
+        'im': [{'type': 'jpeg', 'bytes': 4}] * 4, 'l': [[1, 2], [], [3], []],
+        'll': [[[1, 2], [3]], [], [[]], [[4]]], 'ls': ['a', 'bé', '', 'x'],
+        'lst.k': [[1, 2], [], [3], [9]], 'nil': [[]] * 4, 's': [['a'], ['bé'], [''], []],
+        'st.x': [1, 2, 3, 4], 'st.y': ['p', 'q', 'r', 's'], 'ts': [1000, 2000, 3000, 4000],
+        'u64': [1, 2, 3, 2**63]}
+
+    def plain(value):
+        """Without the dtypes that --lists adds."""
+        if isinstance(value, dict) and 'list' in value:
+            return value['list']
+        return [plain(item) for item in value] if isinstance(value, list) else value
+
+    expected = [{name: values[i] for name, values in rows.items()} for i in range(4)]
+    for name, times in (('types.arrow', 1), ('types.arrows', 1), ('two.arrow', 2)):
+        run('import', SOURCES / 'arrow' / name, name)
+        found = [{key: plain(value) for key, value in row.items()}
+                 for row in run('get', name, ':', '--lists').lines]
+        assert found == expected * times, found
+    assert read('types.arrow')['spec'] == {
+        'b': 'array(bool)', 'bin': 'jpeg', 'day': 'i64', 'dec': 'utf8', 'dict': 'utf8',
+        'dur': 'i64', 'f16': 'array(float16)', 'f32': 'array(float32)', 'fb': 'bytes',
+        'fl': 'array(float32,2)', 'i8': 'i64[]', 'im': 'jpeg', 'l': 'i64[]',
+        'll': 'array(float32,-1)[]', 'ls': 'utf8', 'lst.k': 'i64[]', 'nil': 'i64[]',
+        's': 'utf8[]', 'st.x': 'i64', 'st.y': 'utf8', 'ts': 'i64', 'u64': 'u64'}
+    texts = [['a'], ['bcdefghijklmnopqrstuvwxyz'], []]
+    for name in ('polars-lz4.arrow', 'polars-zstd.arrow', 'category.feather'):
+        run('import', SOURCES / 'arrow' / name, name)
+        found = run('get', name, ':', '--lists').lines
+        assert [row['s'] for row in found] == texts and [row['d'] for row in found] == [0, 1, 2]
+        assert [plain(row['l']) for row in found] == [[1, 2], [3], []]
+        assert 'cat' not in found[0] or [row['cat'] for row in found] == texts
 
 
 def what_is_too_large_does_not_exhaust_memory():
