@@ -11,10 +11,11 @@ build() {
 
 case $1 in
 bench)
-    build bench/speed bench/bench_loader
+    build bench/speed bench/bench_loader bench/bench_gulp
     # shellcheck disable=SC2086
     $bin/speed --json build/bench.json ${BENCH:-}
     tests/bench/chart.py build/bench.json build/bench.svg
+    $bin/bench_gulp
     if [ -x $bin/bench_loader ] && tests/deps.sh bench &&
         /usr/bin/python3 -c 'import torch, torchvision' 2>/dev/null; then
         code=0
