@@ -326,7 +326,9 @@ static bags_code index_place(const bags_reader *reader, const char *path,
 
 /* ---- building ---- */
 
+/* It is on the heap: a thread's stack may be small. */
 typedef struct build {
+    bags_buffer memory; /* see bagi_state */
     const bags_index_options *options;
     const bags_io *io;
     const char *path;
@@ -335,34 +337,33 @@ typedef struct build {
     size_t number; /* of the field */
     key_type type;
     char directory[INDEX_PATH], partial[INDEX_PATH];
-    bag_writer *sorted; /* runs.bag */
-    bags_buffer stops;  /* uint64_t: the entry at which each run ends */
+    char from[INDEX_PATH], to[INDEX_PATH]; /* of whoever needs a path */
+    bag_writer *sorted;                    /* runs.bag */
+    bags_buffer stops; /* uint64_t: the entry at which each run ends */
     size_t runs;
     bags_buffer entries, bytes;
     size_t count, used, capacity; /* of both */
 } build;
 
 /* Remove the directory of a build, this one's or one that was killed. */
-static void remove_partial(const build *b) {
+static void remove_partial(build *b) {
     static const char *const names[] = {
         "keys.bag", "keys.idx", "keys.crc", "runs.bag", "runs.idx"};
-    char path[INDEX_PATH];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!path_make(path, NULL, b->partial, names[i], ""))
-            b->io->remove(b->io->user, path);
+        if (!path_make(b->from, NULL, b->partial, names[i], ""))
+            b->io->remove(b->io->user, b->from);
     b->io->remove_dir(b->io->user, b->partial);
 }
 
-static bags_code create(const build *b, const char *name, bool last,
-    bag_writer **out, bags_error *err) {
-    char path[INDEX_PATH];
+static bags_code create(
+    build *b, const char *name, bool last, bag_writer **out, bags_error *err) {
     bag_writer_options options;
     memset(&options, 0, sizeof options);
     options.checksum = last;
     options.no_sync = !last;
     options.env = b->options->env;
-    bags_code code = path_make(path, err, b->partial, name, ".bag");
-    *out = code ? NULL : bag_writer_open(path, &options, err);
+    bags_code code = path_make(b->to, err, b->partial, name, ".bag");
+    *out = code ? NULL : bag_writer_open(b->to, &options, err);
     return code || *out ? code : err->code;
 }
 
@@ -539,7 +540,6 @@ static bags_code merge_runs(build *b, const bag_reader *bag, run *runs,
 
 /* Merge what is in runs.bag. */
 static bags_code write_merged(build *b, bag_writer *out, bags_error *err) {
-    char path[INDEX_PATH];
     bag_reader_options options;
     bags_buffer memory = bagi_buffer(b->options->env.allocator);
     memset(&options, 0, sizeof options);
@@ -550,10 +550,10 @@ static bags_code write_merged(build *b, bag_writer *out, bags_error *err) {
     b->sorted = NULL;
     code = code ? code : closed;
     if (!code)
-        code = path_make(path, err, b->partial, "runs", ".bag");
+        code = path_make(b->from, err, b->partial, "runs", ".bag");
     if (!code)
         code = bags_buffer_reserve(&memory, b->runs * sizeof(run), err);
-    bag_reader *bag = code ? NULL : bag_reader_open(path, &options, err);
+    bag_reader *bag = code ? NULL : bag_reader_open(b->from, &options, err);
     if (bag) {
         run *runs = (run *)(void *)memory.data;
         memset(runs, 0, b->runs * sizeof *runs);
@@ -595,24 +595,23 @@ static bags_code write_index(build *b, const stamp *now, bags_error *err) {
 }
 
 /* The index gets its name. A build that is interrupted here leaves none. */
-static bags_code publish(const build *b, bags_error *err) {
+static bags_code publish(build *b, bags_error *err) {
     static const char *const endings[] = {".bag", ".crc"};
-    char source[INDEX_PATH], target[INDEX_PATH];
     for (int i = 0; i < 2; i++) {
         bags_code code =
-            path_make(target, err, b->directory, b->field->name, endings[i]);
-        int error = code ? 0 : b->io->remove(b->io->user, target);
+            path_make(b->to, err, b->directory, b->field->name, endings[i]);
+        int error = code ? 0 : b->io->remove(b->io->user, b->to);
         if (error && error != ENOENT)
-            code = bagi_fail_system(b->io, error, target, "remove", err);
+            code = bagi_fail_system(b->io, error, b->to, "remove", err);
         if (code)
             return code;
     }
     for (int i = 1; i >= 0; i--) {
-        path_make(source, err, b->partial, "keys", endings[i]);
-        path_make(target, err, b->directory, b->field->name, endings[i]);
-        int error = b->io->rename(b->io->user, source, target);
+        path_make(b->from, err, b->partial, "keys", endings[i]);
+        path_make(b->to, err, b->directory, b->field->name, endings[i]);
+        int error = b->io->rename(b->io->user, b->from, b->to);
         if (error)
-            return bagi_fail_system(b->io, error, source, "rename", err);
+            return bagi_fail_system(b->io, error, b->from, "rename", err);
     }
     int error = b->io->sync_dir(b->io->user, b->directory);
     return error ? bagi_fail_system(b->io, error, b->directory, "sync", err)
@@ -661,25 +660,24 @@ static bags_code build_locked(build *b, bags_error *err) {
 
 /* The lock of an index is that of the field's first Bag. */
 static bags_code build_index(build *b, bags_error *err) {
-    char bag[INDEX_PATH];
     void *file = NULL;
-    bags_code code =
-        index_place(b->reader, b->path, b->field->name, b->directory, bag, err);
+    bags_code code = index_place(
+        b->reader, b->path, b->field->name, b->directory, b->from, err);
     if (!code)
         code = path_make(
             b->partial, err, b->directory, b->field->name, ".partial");
     if (code)
         return code;
-    int error = b->io->open(b->io->user, bag, BAGS_IO_READ, &file);
+    int error = b->io->open(b->io->user, b->from, BAGS_IO_READ, &file);
     if (error)
-        return bagi_fail_system(b->io, error, bag, "open", err);
+        return bagi_fail_system(b->io, error, b->from, "open", err);
     error = b->io->lock(b->io->user, file);
     if (error == EWOULDBLOCK)
         code = bags_fail(err, BAGS_ERROR_LOCKED,
             "%.300s: field \"%.200s\": another process is building its index",
             b->path, b->field->name);
     else if (error)
-        code = bagi_fail_system(b->io, error, bag, "lock", err);
+        code = bagi_fail_system(b->io, error, b->from, "lock", err);
     else
         code = build_locked(b, err);
     b->io->close(b->io->user, file);
@@ -710,36 +708,40 @@ bags_code bags_index_build(const char *path, const char *field,
     bags_error ignored;
     bags_index_options none;
     bags_reader_options reading;
-    build b;
     size_t count = 0;
     memset(&none, 0, sizeof none);
     memset(&reading, 0, sizeof reading);
-    memset(&b, 0, sizeof b);
     if (!err)
         err = &ignored;
     if (!path || !field)
         return bags_fail(
             err, BAGS_ERROR_ARGUMENT, "the path or the field is NULL");
-    b.options = options ? options : &none;
-    b.io = io_of(&b.options->env);
-    b.path = path;
-    b.entries = b.bytes = b.stops = bagi_buffer(b.options->env.allocator);
-    reading.env = b.options->env;
-    reading.no_mmap = true;
-    b.reader = bags_reader_open(path, &reading, err);
-    if (!b.reader)
+    if (!options)
+        options = &none;
+    build *b = (build *)bagi_state(options->env.allocator, sizeof *b, err);
+    if (!b)
         return err->code;
-    bags_code code = bags_reader_field(b.reader, field, &b.number, err);
+    b->options = options;
+    b->io = io_of(&options->env);
+    b->path = path;
+    b->entries = b->bytes = b->stops = bagi_buffer(options->env.allocator);
+    reading.env = options->env;
+    reading.no_mmap = true;
+    b->reader = bags_reader_open(path, &reading, err);
+    bags_code code = b->reader
+                         ? bags_reader_field(b->reader, field, &b->number, err)
+                         : err->code;
     if (!code)
-        code = find_field(b.reader, b.number, path, &b.type, err);
+        code = find_field(b->reader, b->number, path, &b->type, err);
     if (!code) {
-        b.field = &bags_reader_fields(b.reader, &count)[b.number];
-        code = build_index(&b, err);
+        b->field = &bags_reader_fields(b->reader, &count)[b->number];
+        code = build_index(b, err);
     }
-    bags_reader_close(b.reader);
-    bags_buffer_free(&b.entries);
-    bags_buffer_free(&b.bytes);
-    bags_buffer_free(&b.stops);
+    bags_reader_close(b->reader);
+    bags_buffer_free(&b->entries);
+    bags_buffer_free(&b->bytes);
+    bags_buffer_free(&b->stops);
+    bagi_state_close(b);
     return code;
 }
 
@@ -787,7 +789,7 @@ static bags_code check_header(const bags_index *index, const char *path,
 static bags_code open_files(bags_index *index, const char *path,
     const bags_index_options *options, bags_error *err) {
     bag_reader_options reading;
-    char directory[INDEX_PATH], bag[INDEX_PATH];
+    char directory[INDEX_PATH];
     bags_buffer scratch = bagi_buffer(options->env.allocator);
     bags_row row;
     memset(&row, 0, sizeof row);
@@ -800,7 +802,7 @@ static bags_code open_files(bags_index *index, const char *path,
     if (code)
         return code;
     const char *field = index_field(index)->name;
-    code = index_place(index->reader, path, field, directory, bag, err);
+    code = index_place(index->reader, path, field, directory, index->path, err);
     if (!code)
         code = path_make(index->path, err, directory, field, ".bag");
     if (code)

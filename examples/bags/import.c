@@ -149,14 +149,13 @@ static void add_plan(size_t field, const char *name) {
 
 /* --fields, or else all. */
 static void select_fields(void) {
-    char *copy = fields_words ? string_format("%s", fields_words) : NULL;
-    char *at = copy, *name, *renamed;
+    static char *words; /* new names point into it */
+    words = fields_words ? string_format("%s", fields_words) : NULL;
+    char *at = words, *name, *renamed;
     while (list_next(&at, &name, &renamed)) {
         size_t field = find_source(name);
-        add_plan(field, renamed ? string_format("%s", renamed)
-                                : source->fields[field].name);
+        add_plan(field, renamed ? renamed : source->fields[field].name);
     }
-    free(copy);
     if (fields_words)
         return;
     plans = (plan *)allocate(source->count, sizeof *plans);
@@ -169,8 +168,9 @@ static void select_fields(void) {
 
 /* --type: by its name in the dataset, or else in the source. */
 static void override_types(void) {
-    char *copy = types_words ? string_format("%s", types_words) : NULL;
-    char *at = copy, *name, *type;
+    static char *words; /* types point into it */
+    words = types_words ? string_format("%s", types_words) : NULL;
+    char *at = words, *name, *type;
     while (list_next(&at, &name, &type)) {
         if (!type)
             usage("--type: \"%s\" is not FIELD=TYPE", name);
@@ -184,12 +184,11 @@ static void override_types(void) {
             usage("--type: field \"%s\" is not among --fields", name);
         if (plans[i].convert)
             usage("--type: duplicate field \"%s\"", name);
-        plans[i].type = string_format("%s", type);
+        plans[i].type = type;
         plans[i].convert = true;
         if (!any_type)
             codec_check(type);
     }
-    free(copy);
 }
 
 static int compare_names(const void *left, const void *right) {
