@@ -9656,7 +9656,8 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
         code = bagi_dir_read(dir, "spec.json", ".partial", BAGI_SPEC_MAX, &text,
             &size, NULL, &why);
     if (!code && record && writer->text) {
-        fault = "was started with other fields";
+        fault =
+            "was started with other fields; pass those, or write to a new path";
         known =
             size == writer->text_size && memcmp(text, writer->text, size) == 0;
     } else if (!code && record) {

@@ -663,7 +663,8 @@ static bool http_check_whole(http_request *request) {
         return false;
     if (large && (!part || part->start > 0 || part->stop != length))
         return http_refuse(request, EIO,
-            "the server ignores ranges (HTTP 200 in place of 206)");
+            "the server ignores ranges (HTTP 200 in place of 206), so "
+            "only files of up to 4 MiB can be read");
     return true;
 }
 

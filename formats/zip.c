@@ -463,7 +463,8 @@ static bags_code zip_check_target(zip_writer *z) {
     bags_path_kind kind = BAGS_PATH_NONE;
     int error = z->io->kind(z->io->user, z->path, &kind);
     if (!error && kind != BAGS_PATH_NONE)
-        error = EEXIST;
+        return bags_fail(z->err, BAGS_ERROR_EXISTS,
+            "%s: already exists; remove it, or write to a new path", z->path);
     return error ? bagi_fail_system(z->io, error, z->path, "create", z->err)
                  : BAGS_OK;
 }

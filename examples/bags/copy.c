@@ -43,11 +43,38 @@ static void add(char *from, char *to, bool last, bool finished) {
 
 static const char *const suffixes[] = {".bag", ".idx", ".crc"};
 
+/* Are these checksums those of a standalone Bag? Those of a dataset's Bag have its name
+ * and what binds the dataset together, and would not fit to a copy outside of it. */
+static bool is_standalone(const char *path) {
+    unsigned char part[8];
+    void *file = NULL;
+    uint64_t size = 0;
+    size_t done = 0;
+    int error = in->open(in->user, path, BAGS_IO_READ, &file);
+    if (!error)
+        error = in->size(in->user, file, &size);
+    while (!error && size >= 44 && done < sizeof part) {
+        size_t step = 0;
+        error = in->read_at(in->user, file, size - 20 + done, part + done,
+            sizeof part - done, &step);
+        if (!step)
+            break;
+        done += step;
+    }
+    if (file)
+        in->close(in->user, file);
+    if (error)
+        fail_system(error, path, "read");
+    return done < sizeof part || !memcmp(part, "\0\0\0\0\0\0\0\0", 8);
+}
+
 /* The files of a Bag that exist. */
-static void add_bag(const char *from, const char *to, bool finished) {
+static void add_bag(
+    const char *from, const char *to, bool finished, bool alone) {
     for (size_t i = 0; i < 3; i++) {
         char *path = string_format("%s%s", from, suffixes[i]);
-        if (path_kind(path) == BAGS_PATH_FILE)
+        if (path_kind(path) == BAGS_PATH_FILE &&
+            (i < 2 || !alone || is_standalone(path)))
             add(path, string_format("%s%s", to, suffixes[i]), false, finished);
         else
             free(path);
@@ -80,7 +107,7 @@ static void add_shard(
         const char *name = i < fields_count ? fields[i].name : "refs";
         char *bag = string_format("%s/%s", from, name);
         char *copy = string_format("%s/%s", to, name);
-        add_bag(bag, copy, finished);
+        add_bag(bag, copy, finished, false);
         free(bag);
         free(copy);
     }
@@ -191,7 +218,7 @@ static void plan_bag(const char *from, const char *to) {
     bag_reader_close(bag);
     char *a = string_format("%.*s", (int)strlen(from) - 4, from);
     char *b = string_format("%.*s", (int)strlen(to) - 4, to);
-    add_bag(a, b, path_kind(to) == BAGS_PATH_FILE);
+    add_bag(a, b, path_kind(to) == BAGS_PATH_FILE, true);
     free(a);
     free(b);
 }
@@ -334,6 +361,13 @@ static bags_code write_file(const entry *one, bags_error *err) {
     return code;
 }
 
+static bags_code fail_different(const entry *one, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_EXISTS,
+        "%.320s: already exists and differs, and nothing that is finished is "
+        "replaced; remove the old copy, or write to a new path",
+        one->to);
+}
+
 static bags_code copy_entry(const entry *one, bags_error *err) {
     bool exists = false, same = false;
     bags_code code = is_same(one, &exists, &same, err);
@@ -345,10 +379,7 @@ static bags_code copy_entry(const entry *one, bags_error *err) {
         return BAGS_OK;
     }
     if (!code && one->finished && exists)
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%.320s: already exists and differs; nothing that is finished is "
-            "replaced",
-            one->to);
+        code = fail_different(one, err);
     if (!code)
         code = to_url ? object_upload(one->to, one->from, advance, NULL, err)
                       : write_file(one, err);
@@ -356,6 +387,19 @@ static bags_code copy_entry(const entry *one, bags_error *err) {
     files_copied += !code;
     pthread_mutex_unlock(&mutex);
     return code;
+}
+
+/* Nothing is added to a finished dataset with another spec: all shards have the same. */
+static void check_spec(void) {
+    bool exists = false, same = false;
+    size_t i = 0;
+    while (i < count && !(entries[i].last && entries[i].finished))
+        i++;
+    if (i == count)
+        return;
+    must(is_same(&entries[i], &exists, &same, &failure));
+    if (!same)
+        must(fail_different(&entries[i], &failure));
 }
 
 /* ---- the threads ---- */
@@ -392,7 +436,8 @@ static void copy_bags(size_t threads) {
         pthread_join(others[--started], NULL);
     if (fault.code) {
         failure = fault;
-        failure_suffix("; call it again to continue");
+        if (failure.code != BAGS_ERROR_EXISTS)
+            failure_suffix("; call it again to continue");
         progress_end();
         die();
     }
@@ -439,6 +484,7 @@ static int run(int operands_count, char **operands) {
         else if (out->expect)
             out->expect(out->user, entries[i].to);
     }
+    check_spec();
     copy_bags(to_url || path_is_remote(from) ? MAX_THREADS : 2);
     for (size_t i = count; i-- > 0;)
         if (entries[i].last)
@@ -456,9 +502,11 @@ static int run(int operands_count, char **operands) {
 
 const command command_copy = {"copy", "to another place, or an object store",
     "FROM TO", 2, 2, NULL, NULL,
-    "Copies a finished dataset, or a Bag: every Bag, its checksums and index, "
+    "Copies a finished dataset, or a Bag: every Bag, its .crc and .idx files, "
     "then each spec.json, so that the copy is unfinished until it is complete. "
-    "FROM is a path, an http:// or https:// URL, or s3://BUCKET/PATH; TO is a "
+    "Of a Bag that belongs to a dataset, the checksums are left out: they are "
+    "those of the dataset. FROM is a path, an http:// or https:// URL, or "
+    "s3://BUCKET/PATH; TO is a "
     "path or s3://BUCKET/PATH. Other files are not copied.\n"
     "If it is interrupted, call it again: files that are equal are kept. Equal "
     "means the same bytes; for an object in a store, the same size and MD5, "

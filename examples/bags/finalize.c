@@ -7,7 +7,10 @@ static int run(int count, char **operands) {
     (void)count;
     uint64_t renamed = 0;
     path_must_be_writable(operands[0]);
-    must(bags_finalize(operands[0], NULL, &renamed, &failure));
+    bags_code code = bags_finalize(operands[0], NULL, &renamed, &failure);
+    if (code == BAGS_ERROR_MISSING && path_kind(operands[0]) != BAGS_PATH_NONE)
+        failure_suffix("; only a sharded dataset can have gaps");
+    must(code);
     printf("%s: %ju shard%s renamed\n", operands[0], (uintmax_t)renamed,
         plural(renamed));
     return 0;

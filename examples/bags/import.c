@@ -92,8 +92,23 @@ static const bags_importer *importer_find(const char *path) {
     if (!found && from)
         usage("--from %s: no such importer in this build (it has: %s)", from,
             importers_names());
-    if (!found && !strchr(path, '*') && !path_exists(path))
+    if (!found && path_is_remote(path))
+        fail(BAGS_ERROR_MISSING,
+            "%s: only local files are imported; download it first", path);
+    if (!found && !path_exists(path) && strchr(path, '*'))
+        fail(BAGS_ERROR_MISSING, "%s: no file has such a name", path);
+    if (!found && !path_exists(path))
         fail_system(ENOENT, path, "open");
+    char *spec = string_format("%s/spec.json", path);
+    if (!found && path_exists(spec))
+        fail(BAGS_ERROR_TYPE,
+            "%s: is a dataset already, or was exported; use `bags copy` or "
+            "`bags pack`",
+            path);
+    free(spec);
+    if (!found && has_ending(path, ".jsonl"))
+        fail(BAGS_ERROR_TYPE, "%s: lines of JSON are packed: use `bags pack`",
+            path);
     if (!found)
         fail(BAGS_ERROR_TYPE,
             "%s: unknown format; pass --from KIND if it is one of: %s", path,
@@ -419,7 +434,7 @@ static void expect_crashes(void) {}
 #endif
 
 static int run(int operands_count, char **operands) {
-    source_name = operands[0];
+    source_name = path_without_secrets(operands[0]);
     on_failure = explain_failure;
     writing_check();
     if (!dry_run && operands_count < 2)

@@ -148,12 +148,16 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
 /* The fields to load: all of the first dataset, or those that were given. Returns
  * true if some are images. */
 static bool choose_fields(
-    const bags_reader *reader, bags_loader_options *loading) {
-    size_t count;
+    const char *path, const bags_reader *reader, bags_loader_options *loading) {
+    size_t count, all_count;
     bool found = false;
-    const bags_field *all = bags_reader_fields(reader, &count);
+    const bags_field *all = bags_reader_fields(reader, &all_count);
     static char **names;
+    count = all_count;
     names = fields_given ? split(fields_given, &count) : NULL;
+    for (size_t i = 0; names && i < count; i++)
+        if (field_find(all, all_count, names[i], strlen(names[i])) == all_count)
+            fail_field(path, names[i], all, all_count);
     uint32_t size = (uint32_t)number(&crop, "crop", 1, 65535, 0);
     static bags_load_field
         *fields; /* it and `names` live as long as the loader */
@@ -358,7 +362,8 @@ static int run(int count, char **operands) {
         remote = remote || path_is_remote(path);
         readers[i] = dataset_open(path);
     }
-    bool has_images = choose_fields(readers[0], &loading);
+    bool has_images =
+        choose_fields(path_without_secrets(operands[0]), readers[0], &loading);
     loading.prefetch = has_images || remote;
     uint64_t most = number(&batches, "batches", 0, UINT64_MAX, UINT64_MAX);
     if (loading.epochs == 0)

@@ -103,6 +103,9 @@ void fail(bags_code code, const char *format, ...) {
 }
 
 void fail_system(int error, const char *path, const char *doing) {
+    if (error == EEXIST && !strcmp(doing, "create"))
+        fail(BAGS_ERROR_EXISTS,
+            "%s: already exists; remove it, or write to a new path", path);
     fail(error == ENOMEM ? BAGS_ERROR_MEMORY : BAGS_ERROR_IO,
         "%s: cannot %s: %s", path, doing, strerror(error));
 }

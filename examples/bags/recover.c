@@ -6,6 +6,7 @@
 
 static bags_recover_options given;
 static const char *unit; /* "datapoint" or "blob" */
+static bool bag_only;
 
 static const option options[] = {
     {"dry-run", OPTION_FLAG, &given.dry_run, NULL,
@@ -47,6 +48,8 @@ static void show(void *user, const bags_recovered *shard) {
         printf("%s: unchanged", shard->path);
         break;
     case BAGS_RECOVERY_FAILED:
+        if (bag_only) /* the error says it */
+            return;
         printf("%s: not recovered", shard->path);
         break;
     }
@@ -84,8 +87,8 @@ static int run(int count, char **operands) {
     struct stat about;
     bags_recover_report sum;
     path_must_be_writable(operands[0]);
-    bool is_bag = !stat(operands[0], &about) && S_ISREG(about.st_mode);
-    unit = is_bag ? "blob" : "datapoint";
+    bag_only = !stat(operands[0], &about) && S_ISREG(about.st_mode);
+    unit = bag_only ? "blob" : "datapoint";
     given.each = show;
     bags_code code = bags_recover(operands[0], &given, &sum, &failure);
     show_summary(operands[0], &sum);

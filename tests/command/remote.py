@@ -512,6 +512,24 @@ def a_finished_dataset_is_not_replaced():
         assert files('there') == files('site/bucket/ds') == files(path)
 
 
+def a_finished_dataset_receives_no_field_of_another():
+    harness.pack([{'n': 1}], 'n=int(4)', 'one')
+    harness.pack([{'m': 1}], 'm=int(4)', 'two')
+    before = files('one')
+    error = refuse('copy', 'two', 'one', says='one/spec.json: already exists and differs').err
+    assert 'again' not in error, error
+    assert files('one') == before
+
+
+def a_bag_of_a_dataset_is_copied_without_the_checksums_of_the_dataset():
+    harness.pack([{'n': 1}], 'n=int(4)', 'ds', '--checksum')
+    assert b' 1 file copied' in run('copy', 'ds/n.bag', 'n.bag').out
+    run('verify', 'n.bag')
+    run('checksum', 'n.bag')
+    assert b' 2 files copied' in run('copy', 'n.bag', 'm.bag').out
+    assert b'with checksums' in run('verify', 'm.bag').out
+
+
 def a_large_bag_is_uploaded_in_parts():
     os.makedirs('site/bucket')
     row = {'blob': {'file': 'large'}}
