@@ -11472,9 +11472,11 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
 BAGS_API void bags_reader_touch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count) {
-    size_t fields = reader->spec.count;
-    if (!BAGI_ATOMIC || reader->length == 0)
+    if (!BAGI_ATOMIC || !reader || !indices || reader->length == 0)
         return;
+    size_t fields = reader->spec.count;
+    if (!selects)
+        select_count = fields;
     for (int blobs = 0; blobs < 2; blobs++) {
         bags_row row;
         memset(&row, 0, sizeof row);
@@ -11483,7 +11485,9 @@ BAGS_API void bags_reader_touch(const bags_reader *reader,
             uint64_t local = indices[i] - reader->shards[shard].start;
             void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
             for (size_t k = 0; bags && k <= select_count; k++) {
-                size_t field = k < select_count ? selects[k].field : fields;
+                size_t field = k == select_count ? fields
+                               : selects         ? selects[k].field
+                                                 : k;
                 if (field < fields && reader->spec.types[field].sequence)
                     continue;
                 bag_reader *bag = field <= fields
