@@ -878,8 +878,7 @@ static void a_callback_whose_array_is_not_its_shape_is_an_error(void **state) {
             options.fields = &field;
             options.field_count = 1;
             bags_loader *loader = open_loader(reader, &options);
-            assert_fails(
-                BAGS_ERROR_VALUE, bags_loader_next(loader, &b, &said));
+            assert_fails(BAGS_ERROR_VALUE, bags_loader_next(loader, &b, &said));
             bags_loader_close(loader);
         }
     bags_reader_close(reader);
