@@ -1039,6 +1039,7 @@ BAGS_API void bags_registry_free(bags_registry *registry);
  * Returns BAGS_OK or
  *   BAGS_ERROR_TYPE     invalid type string; no codec for it
  *   BAGS_ERROR_VALUE    bags_encode: the type cannot hold the value
+ *   BAGS_ERROR_ARGUMENT bags_encode: a value of some bytes whose data is NULL
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_LIMIT
  *                       bags_decode: not a blob of this type; too large to decode
  *   BAGS_ERROR_MEMORY   out of memory
@@ -1166,7 +1167,7 @@ typedef struct bags_entry {
  *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
  *                        replaced or removed the shard, which is left as it is; this
  *                        process is a child of the writer's
- *   BAGS_ERROR_ARGUMENT  an entry without a field name
+ *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
  *   BAGS_ERROR_EXISTS    the next shard's directory exists: two workers have the
  *                        same shard_start; or the path became an unsharded dataset,
  *                        or bags_finalize renumbers the shards
@@ -4747,6 +4748,11 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
         size > SIZE_MAX - BAGI_HEAD_MAX)
         return bags_fail(
             err, BAGS_ERROR_VALUE, "array too large for the address space");
+    if (value->size != size)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "size differs from that of the dtype and shape (%" PRIu64
+            " bytes, expected %" PRIu64 ")",
+            (uint64_t)value->size, (uint64_t)size);
     if (!self && value->dtype != codec->dtype)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "dtype mismatch (%s, expected %s)", bags_dtype_name(value->dtype),
@@ -5054,6 +5060,10 @@ static bags_code bagi_coder_encode(const bagi_coder *coder,
     bags_code code = BAGS_OK;
     if (value->kind == BAGS_KIND_NONE)
         return bags_fail(err, BAGS_ERROR_VALUE, "no value");
+    if (BAGI_UNLIKELY(!value->data) && value->size > 0 &&
+        value->kind != BAGS_KIND_OBJECT)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "the data is NULL (%" PRIu64 " bytes)", (uint64_t)value->size);
     if (value->kind != BAGS_KIND_BLOB) {
         if (!coder->ready)
             return bagi_coder_fail(coder, type_text, err);
@@ -11473,9 +11483,11 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
 BAGS_API void bags_reader_touch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count) {
-    size_t fields = reader->spec.count;
-    if (!BAGI_ATOMIC || reader->length == 0)
+    if (!BAGI_ATOMIC || !reader || !indices || reader->length == 0)
         return;
+    size_t fields = reader->spec.count;
+    if (!selects)
+        select_count = fields;
     for (int blobs = 0; blobs < 2; blobs++) {
         bags_row row;
         memset(&row, 0, sizeof row);
@@ -11484,7 +11496,9 @@ BAGS_API void bags_reader_touch(const bags_reader *reader,
             uint64_t local = indices[i] - reader->shards[shard].start;
             void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
             for (size_t k = 0; bags && k <= select_count; k++) {
-                size_t field = k < select_count ? selects[k].field : fields;
+                size_t field = k == select_count ? fields
+                               : selects         ? selects[k].field
+                                                 : k;
                 if (field < fields && reader->spec.types[field].sequence)
                     continue;
                 bag_reader *bag = field <= fields

@@ -855,18 +855,20 @@ static bags_code part_push(
  * until then its data is at ends[item]. */
 static bags_code store_value(const column *c, part *p, const bags_value *value,
     bags_view blob, bags_error *err) {
-    const unsigned char *from = (const unsigned char *)value->data;
+    const unsigned char *from;
     bags_value copy = *value;
-    bags_dtype dtype = value->dtype;
+    bags_dtype dtype = value_elements(value, &from);
+    bool converted = dtype && c->given.dtype;
     if (value->kind == BAGS_KIND_OBJECT) {
         copy = bags_blob(blob.data, blob.size);
         from = blob.data;
-    } else if (value->kind == BAGS_KIND_ARRAY && c->given.dtype) {
-        dtype = c->given.dtype;
-        if (!bags_array_size(dtype, value->dims, value->shape, &copy.size))
+    } else if (converted) {
+        copy = bags_array(c->given.dtype,
+            value->kind == BAGS_KIND_ARRAY ? value->dims : 0, value->shape,
+            NULL);
+        if (!bags_array_size(copy.dtype, copy.dims, copy.shape, &copy.size))
             return bags_fail(
                 err, BAGS_ERROR_LIMIT, "array too large for the address space");
-        copy.dtype = dtype;
     }
     size_t pad = (0 - p->used.size) % 16;
     bags_code code = part_reserve(&p->data, p->used.size, pad + copy.size, err);
@@ -879,9 +881,9 @@ static bags_code store_value(const column *c, part *p, const bags_value *value,
         memset(p->data.data + p->used.size, 0, pad);
     for (size_t i = 0; i < copy.dims && !code; i++)
         code = part_push(&p->shapes, p->used.dims + i, copy.shape[i], err);
-    if (!code && copy.dtype != value->dtype)
-        code = convert(dtype, p->data.data + p->used.size + pad, value->dtype,
-            from, copy.size / bags_dtype_size(dtype), err);
+    if (!code && converted)
+        code = convert(copy.dtype, p->data.data + p->used.size + pad, dtype,
+            from, copy.size / bags_dtype_size(copy.dtype), err);
     else if (!code && copy.size)
         memcpy(p->data.data + p->used.size + pad, from, copy.size);
     if (code)
@@ -1207,6 +1209,24 @@ static bags_code fail_item(const bags_loader *l, const column *c,
         message);
 }
 
+/* A codec may be the program's own: what its value refers to is copied only if its
+ * size, dtype and shape agree. */
+static bags_code check_value(const bags_value *value, bags_error *err) {
+    size_t size = value->size;
+    if (value->kind == BAGS_KIND_ARRAY &&
+        (value->dims > BAGS_MAX_DIMS || (value->dims && !value->shape) ||
+            !bags_array_size(value->dtype, value->dims, value->shape, &size) ||
+            size != value->size))
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "the codec returned an array of %" PRIu64
+            " bytes, which does not fit its dtype and shape",
+            (uint64_t)value->size);
+    if (size && !value->data && value->kind != BAGS_KIND_OBJECT)
+        return bags_fail(
+            err, BAGS_ERROR_VALUE, "the codec returned a value without data");
+    return BAGS_OK;
+}
+
 /* Read an item of the row and append it to a tensor. */
 static bags_code load_item(worker *w, const column *c, part *p,
     bags_load_item *item, size_t field, bags_error *err) {
@@ -1230,6 +1250,8 @@ static bags_code load_item(worker *w, const column *c, part *p,
         if (code)
             return code; /* its message is complete */
     }
+    if (!code)
+        code = check_value(&value, err);
     if (!code && c->form == FORM_BYTES)
         code = store_bytes(p, &value, err);
     else if (!code && c->form == FORM_VALUES)

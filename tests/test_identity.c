@@ -1089,6 +1089,9 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null(bags_reader_fields(NULL, &size));
     assert_null(bags_reader_shards(NULL, &size));
     assert_int_equal(size, 0);
+    bags_reader_touch(NULL, first, 2, NULL, 0);
+    bags_reader_touch(reader, NULL, 2, NULL, 0);
+    bags_reader_touch(reader, first, 2, NULL, 3);
     assert_non_null(bags_reader_fields(reader, NULL));
     assert_non_null(bags_reader_shards(reader, NULL));
     assert_null(bags_reader_type(NULL, 0));

@@ -841,6 +841,106 @@ static void a_callback_decodes_and_its_failure_is_named(void **state) {
     bags_reader_close(reader);
 }
 
+/* Arrays that are larger, or smaller, than their shape. */
+static bags_code decode_wrong(void *user, const bags_load_item *item,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    static const uint64_t shape[3] = {64, 64, 3};
+    const size_t *size = (const size_t *)user;
+    (void)item;
+    if (bags_buffer_reserve(scratch, 16, err))
+        return BAGS_ERROR_MEMORY;
+    memset(scratch->data, 0, 16);
+    *value = bags_array(BAGS_DTYPE_UINT8, 3, shape, scratch->data);
+    if (*size)
+        value->size = *size;
+    else
+        value->data = NULL;
+    return BAGS_OK;
+}
+
+static void a_callback_whose_array_is_not_its_shape_is_an_error(void **state) {
+    (void)state;
+    static const uint64_t shape[3] = {64, 64, 3};
+    write_dataset(at("x"), 10, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    for (int form = 0; form < 3; form++) /* values, stacked, an image */
+        for (size_t size = 0; size <= 16; size += 8) {
+            bags_loader_options options = usual(10);
+            bags_load_field field = field_of("name");
+            const bags_batch *b;
+            field.decode = decode_wrong;
+            field.user = &size;
+            field.dtype = form ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_NONE;
+            field.dims = form == 1 ? 3 : 0;
+            field.shape = form == 1 ? shape : NULL;
+            field.width = field.height = form == 2 ? 64 : 0;
+            options.images = &images;
+            options.fields = &field;
+            options.field_count = 1;
+            bags_loader *loader = open_loader(reader, &options);
+            assert_fails(BAGS_ERROR_VALUE, bags_loader_next(loader, &b, &said));
+            bags_loader_close(loader);
+        }
+    bags_reader_close(reader);
+}
+
+/* A codec of the program's own whose values are numbers, of a type that the loader
+ * does not know. */
+static bags_code decode_size(void *codec, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    (void)codec;
+    (void)scratch;
+    (void)err;
+    *value = bags_int(250 + (int64_t)blob.size);
+    return BAGS_OK;
+}
+
+static void numbers_of_other_codecs_are_converted(void **state) {
+    static const bags_codec codec = {
+        "size", NULL, NULL, decode_size, NULL, NULL};
+    static const bags_field size_field = {"a", "size"};
+    bags_writer_options writing;
+    bags_reader_options reading;
+    bags_registry *registry;
+    bags_writer *writer;
+    bags_reader *reader;
+    const bags_batch *b = NULL;
+    (void)state;
+    memset(&writing, 0, sizeof(writing));
+    memset(&reading, 0, sizeof(reading));
+    assert_opens(registry, bags_registry_create(NULL, &said));
+    assert_ok(bags_registry_add(registry, &codec, &said));
+    assert_opens(
+        writer, bags_writer_open(at("x"), &size_field, 1, &writing, &said));
+    for (size_t i = 0; i < 8; i++) {
+        bags_value value = bags_blob("12345678", i);
+        bags_entry entry = {"a", &value, 1};
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    reading.registry = registry;
+    assert_opens(reader, bags_reader_open(at("x"), &reading, &said));
+    bags_loader_options options = usual(6);
+    bags_load_field field = field_of("a");
+    field.dtype = BAGS_DTYPE_UINT8;
+    options.order.in_order = true;
+    options.fields = &field;
+    options.field_count = 1;
+    bags_loader *loader = open_loader(reader, &options);
+    assert_ok(bags_loader_next(loader, &b, &said));
+    for (size_t i = 0; i < 6; i++) {
+        const bags_value *value = &b->tensors[0].values[i];
+        assert_true(value->kind == BAGS_KIND_ARRAY && value->dims == 0 &&
+                    value->dtype == BAGS_DTYPE_UINT8 && value->size == 1 &&
+                    *(const uint8_t *)value->data == 250 + i);
+    }
+    assert_fails(BAGS_ERROR_VALUE, bags_loader_next(loader, &b, &said));
+    assert_says("datapoint 6: element 0: value out of range for uint8 (256)");
+    bags_loader_close(loader);
+    bags_reader_close(reader);
+    bags_registry_free(registry);
+}
+
 /* ---- the same batches in every way ---- */
 
 /* The digests of all batches of an epoch, of all ranks together. */
@@ -1459,6 +1559,8 @@ int main(void) {
         TEST(windows_of_sequences_are_aligned),
         TEST(images_are_resized_mirrored_and_normalised),
         TEST(a_callback_decodes_and_its_failure_is_named),
+        TEST(a_callback_whose_array_is_not_its_shape_is_an_error),
+        TEST(numbers_of_other_codecs_are_converted),
         TEST(batches_do_not_depend_on_ranks_and_threads),
         TEST(slices_of_any_batch_and_any_ranks_are_even),
         TEST(short_batches_are_dropped_on_request),

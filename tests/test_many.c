@@ -205,6 +205,7 @@ static void touching_datapoints_changes_nothing(void **state) {
                 bags_reader_touch(reader, wild, 5, selects, 3);
                 bags_reader_touch(reader, orders[again], 8, selects, 1);
                 bags_reader_touch(reader, wild, 0, NULL, 0);
+                bags_reader_touch(reader, wild, 5, NULL, again ? 3 : 0);
                 assert_ok(bags_reader_get(
                     reader, orders[0][0], NULL, 0, &row, &said));
                 check_blob(bags_row_bytes(&row, 0, 0), 0, orders[0][0]);

@@ -800,6 +800,34 @@ static void arrays_of_another_shape_or_dtype_are_refused(void **state) {
     coder_close(&c);
 }
 
+static void data_that_is_null_or_of_another_size_is_refused(void **state) {
+    static const uint64_t shape[2] = {2, 3};
+    static const float elements[6] = {0};
+    static const char *const types[] = {"array(float32,2,3)", "array"};
+    bags_buffer scratch = {NULL, 0, NULL, NULL};
+    bags_view blob = {NULL, 0};
+    bags_value value;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        value = bags_array(BAGS_DTYPE_FLOAT32, 2, shape, NULL);
+        assert_fails(BAGS_ERROR_ARGUMENT,
+            bags_encode(NULL, types[i], &value, &scratch, &blob, &said));
+        value.data = elements;
+        value.size = 8;
+        assert_fails(BAGS_ERROR_VALUE,
+            bags_encode(NULL, types[i], &value, &scratch, &blob, &said));
+    }
+    value = bags_bytes(NULL, 4);
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_encode(NULL, "bytes", &value, &scratch, &blob, &said));
+    value = bags_blob(NULL, 4);
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_encode(NULL, "bytes", &value, &scratch, &blob, &said));
+    value = bags_bytes(NULL, 0);
+    assert_ok(bags_encode(NULL, "bytes", &value, &scratch, &blob, &said));
+    bags_buffer_free(&scratch);
+}
+
 static void an_array_without_dimensions_is_one_element(void **state) {
     double element = 2.5;
     coder c = coder_open("array(float64)");
@@ -1353,6 +1381,7 @@ int main(void) {
         TEST(shapes_that_overflow_are_refused),
         TEST(arrays_of_a_fixed_shape_are_stored_as_their_elements),
         TEST(arrays_of_another_shape_or_dtype_are_refused),
+        TEST(data_that_is_null_or_of_another_size_is_refused),
         TEST(an_array_without_dimensions_is_one_element),
         TEST(an_array_with_a_dimension_of_0_is_empty),
         TEST(one_dimension_of_an_array_may_be_any),
