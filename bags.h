@@ -3391,8 +3391,9 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
 }
 
 /* "PATH: cannot open: No such file or directory". `error` is an errno value; 0 is
- * no failure, so that a hook's result can be passed on. Of a hook that reads, `env`
- * is passed, and the reason is in the hook's own words if it has any. */
+ * no failure, so that a hook's result can be passed on. For a hook that reads, `env`
+ * is passed, and the reason is in the hook's own words if it has any; for one that
+ * writes, NULL. */
 BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, bags_error *err,
     int error, const char *path, const char *doing) {
     char why[512] = "", buffer[128];
@@ -3414,12 +3415,6 @@ BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, bags_error *err,
     bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, text);
     err->system = error;
     return code;
-}
-
-/* The same for a hook that writes. */
-BAGI_COLD static bags_code bagi_fail_system(
-    bags_error *err, int error, const char *path, const char *doing) {
-    return bagi_fail_io(NULL, err, error, path, doing);
 }
 
 /* *file is NULL after a failure. */
@@ -3514,8 +3509,8 @@ static char *bagi_parent(
 /* Wait until the names in a directory are on stable storage. */
 static bags_code bagi_sync_dir(
     const bagi_env *env, const char *path, bags_error *err) {
-    return bagi_fail_system(
-        err, env->io.sync_dir(env->io.user, path), path, "sync");
+    return bagi_fail_io(
+        NULL, err, env->io.sync_dir(env->io.user, path), path, "sync");
 }
 
 /* Sync `levels` directories, starting with the parent of a path. */
@@ -3555,7 +3550,7 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
         if (!code && kind == BAGS_PATH_NONE) {
             int error = env->io.make_dir(env->io.user, copy);
             if (error && error != EEXIST)
-                code = bagi_fail_system(err, error, copy, "create directory");
+                code = bagi_fail_io(NULL, err, error, copy, "create directory");
             else if (!error && no_sync)
                 ++*unsynced;
             else if (!error)
@@ -3607,7 +3602,7 @@ static bags_code bagi_check_same(
             "%s: was removed or renamed while it was open; nothing was changed",
             bagi_tail(path));
     if (error)
-        return bagi_fail_system(err, error, path, "identify");
+        return bagi_fail_io(NULL, err, error, path, "identify");
     if (opened.device == found.device && opened.inode == found.inode)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_STATE,
@@ -3742,7 +3737,7 @@ static bags_code bagi_dir_remove(const bagi_dir *dir, const char *name,
         return BAGS_ERROR_MEMORY;
     int error = dir->env->io.remove(dir->env->io.user, path);
     bags_code code =
-        bagi_fail_system(err, error == ENOENT ? 0 : error, path, "remove");
+        bagi_fail_io(NULL, err, error == ENOENT ? 0 : error, path, "remove");
     bagi_free_text(&dir->env->memory, path);
     return code;
 }
@@ -3754,7 +3749,7 @@ static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
     char *to = from ? bagi_dir_path(dir, name, to_suffix, err) : NULL;
     bags_code code = BAGS_ERROR_MEMORY;
     if (to)
-        code = bagi_fail_system(err,
+        code = bagi_fail_io(NULL, err,
             dir->env->io.rename(dir->env->io.user, from, to), from, "rename");
     bagi_free_text(&dir->env->memory, from);
     bagi_free_text(&dir->env->memory, to);
@@ -6772,7 +6767,7 @@ static bags_code bagi_lock_file(const bagi_env *env, void *file,
     if (error == EWOULDBLOCK)
         return bags_fail(
             err, BAGS_ERROR_LOCKED, "%s: %s", bagi_tail(path), why);
-    bags_code code = bagi_fail_system(err, error, file_path, "lock");
+    bags_code code = bagi_fail_io(NULL, err, error, file_path, "lock");
     return code ? code : bagi_check_same(env, file, file_path, err);
 }
 
@@ -6819,7 +6814,7 @@ static bool bagi_stream_idle(const bagi_stream *stream) {
 static void bagi_stream_fail(
     const bagi_stream *stream, int error, const char *doing) {
     if (error)
-        bagi_fail_system(&stream->job->failure, error, stream->path, doing);
+        bagi_fail_io(NULL, &stream->job->failure, error, stream->path, doing);
 }
 
 /* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
@@ -8316,7 +8311,7 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
         code = bagi_check_same(env, file, spec, err);
     bagi_close_read(env, file); /* before, for Windows */
     if (!code)
-        code = bagi_fail_system(err,
+        code = bagi_fail_io(NULL, err,
             env->io.rename(env->io.user, old_path, new_path), old_path,
             "rename");
     bagi_free_text(&env->memory, spec);
@@ -8603,7 +8598,7 @@ static bags_code bagi_writer_open_record(
                 "disk to resume or recover it",
                 bagi_tail(record->path));
         else if (error != EWOULDBLOCK)
-            code = bagi_fail_system(err, error, record->path, "lock");
+            code = bagi_fail_io(NULL, err, error, record->path, "lock");
     }
     if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
         bagi_stream_forget(record);
@@ -8709,7 +8704,7 @@ static bags_code bagi_writer_discard(
     int error = code ? 0 : io->remove_dir(io->user, dir->path);
     *other = error == ENOTEMPTY || error == EEXIST;
     if (error && !*other)
-        code = bagi_fail_system(err, error, dir->path, "remove");
+        code = bagi_fail_io(NULL, err, error, dir->path, "remove");
     bagi_writer_leave(writer);
     return code;
 }
@@ -8772,7 +8767,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
         if (error == EEXIST)
             bagi_fail_claimed(writer, path, err);
         else
-            bagi_fail_system(err, error, path, "create directory");
+            bagi_fail_io(NULL, err, error, path, "create directory");
     }
     if (err->code) {
         bagi_free_text(&env->memory, path);
@@ -8944,7 +8939,7 @@ static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
             path ? env->io.identify(env->io.user, NULL, path, &found) : 0;
         if (!error && path && found.link)
             error = ELOOP;
-        code = bagi_fail_system(err, error, path ? path : "", "open");
+        code = bagi_fail_io(NULL, err, error, path ? path : "", "open");
     }
     if (!code)
         code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
@@ -9680,7 +9675,7 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
         int error = io->list ? io->list(io->user, path, bagi_left_other, &other)
                              : ENOSYS;
         code = other ? bagi_fail_without_spec(dir, refusal, fault, &why)
-                     : bagi_fail_system(&why, error, path, "list");
+                     : bagi_fail_io(NULL, &why, error, path, "list");
     }
     if (code && !writer->held && !bagi_is_finished(dir, finished, &ignored) &&
         *finished)
@@ -10778,7 +10773,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = bagi_kind(&reader->env, reader->path, &kind, &why);
     }
     if (!code && kind == BAGS_PATH_NONE)
-        code = bagi_fail_system(&why, ENOENT, reader->path, "open");
+        code = bagi_fail_io(NULL, &why, ENOENT, reader->path, "open");
     else if (!code && kind != BAGS_PATH_DIRECTORY)
         code = bags_fail(&why, BAGS_ERROR_MISSING,
             "%s: a file, not the directory of a dataset",
@@ -12427,7 +12422,7 @@ BAGI_COLD static bags_code bagi_verify_path(
     v->path = path;
     bags_code code = bagi_kind(&v->env, path, &kind, v->err);
     if (!code && kind == BAGS_PATH_NONE)
-        return bagi_fail_system(v->err, ENOENT, path, "open");
+        return bagi_fail_io(NULL, v->err, ENOENT, path, "open");
     if (!code && kind == BAGS_PATH_FILE)
         return bagi_verify_standalone(v, path);
     if (!code)
@@ -12517,7 +12512,7 @@ BAGI_COLD static bags_code bagi_checksum_dataset(const char *path,
         /* A link in place of a shard leads outside the dataset. */
         if (!code && reader->sharded && env->io.identify) {
             int error = env->io.identify(env->io.user, NULL, dir.path, &found);
-            code = bagi_fail_system(err,
+            code = bagi_fail_io(NULL, err,
                 error        ? error
                 : found.link ? ELOOP
                              : 0,
