@@ -7899,18 +7899,16 @@ static bags_code bagi_is_single(
     return code || *single ? code : bagi_is_finished(dir, single, err);
 }
 
-/* Refuse a directory that is an unsharded dataset, finished or not, and has shards
- * too: which of them is meant is unknown. */
+/* Refuse shards in a directory that bagi_is_single: which of the two datasets is
+ * meant is unknown. */
 static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error why;
     bagi_sink sink = {&why, NULL};
     bagi_names names;
-    bool single = false;
-    bags_code code = bagi_is_single(dir, &single, err);
-    if (code || !single || !env->io.list)
-        return code;
-    code = bagi_names_list(env, dir->path, &sink, &names);
+    if (!env->io.list)
+        return BAGS_OK;
+    bags_code code = bagi_names_list(env, dir->path, &sink, &names);
     if (code && why.system == ENOSYS) /* an unsharded dataset needs no list */
         return BAGS_OK;
     if (code)
@@ -7953,6 +7951,16 @@ BAGI_COLD static bags_code bagi_fail_unfinished(
     return bagi_fail_without_spec(dir, BAGS_ERROR_UNFINISHED,
         "unfinished (no spec.json); if its writer crashed, run `bags recover`",
         err);
+}
+
+/* For bagi_each_shard, with a bags_error as `user`: refuse an unfinished shard. */
+static bags_code bagi_check_finished(
+    void *user, const bagi_dir *dir, size_t index) {
+    bags_error *err = (bags_error *)user;
+    bool finished = false;
+    (void)index;
+    bags_code code = bagi_is_finished(dir, &finished, err);
+    return code || finished ? code : bagi_fail_unfinished(dir, err);
 }
 
 BAGI_COLD static bags_code bagi_fail_no_dataset(
@@ -8274,15 +8282,6 @@ static bags_code bagi_lock_shard(
         "locked by another process that writes it or its checksums", err);
 }
 
-static bags_code bagi_finalize_check(
-    void *user, const bagi_dir *dir, size_t index) {
-    bags_error *err = (bags_error *)user;
-    bool finished = false;
-    (void)index;
-    bags_code code = bagi_is_finished(dir, &finished, err);
-    return code || finished ? code : bagi_fail_unfinished(dir, err);
-}
-
 /* True if shard `index` of a dataset without gaps has this name. */
 static bool bagi_is_numbered(bagi_name name, uint64_t index) {
     return name.number == index && (name.digits == 6 || index > 999999);
@@ -8351,10 +8350,12 @@ BAGS_API bags_code bags_finalize(const char *path,
     bagi_sink sink = {err, NULL};
     bagi_names names;
     uint64_t count = 0;
-    bool marked = false, made = false, gaps = true;
+    bool single = false, marked = false, made = false, gaps = true;
     bool no_sync = options->no_sync;
     bags_code code = bagi_check_path(path, err);
     if (!code)
+        code = bagi_is_single(&dataset, &single, err);
+    if (!code && single)
         code = bagi_check_mixed(&dataset, err);
     for (int round = 0; round < 2 && gaps && !code; round++) {
         code = bagi_names_list(&env, path, &sink, &names);
@@ -8362,7 +8363,7 @@ BAGS_API bags_code bags_finalize(const char *path,
             code = bags_fail(
                 err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
         if (!code)
-            code = bagi_each_shard(&names, 0, 1, bagi_finalize_check, err, err);
+            code = bagi_each_shard(&names, 0, 1, bagi_check_finished, err, err);
         gaps = false;
         for (size_t i = 0; i < names.count && !code; i++)
             gaps = gaps || !bagi_is_numbered(names.names[i], i);
@@ -9825,8 +9826,10 @@ static bags_code bagi_writer_start(bags_writer *writer) {
                      (!resume && (!sharded || kind != BAGS_PATH_DIRECTORY))))
         return sharded ? BAGS_OK : bagi_writer_claim(writer);
     if (!code && resume)
+        code = bagi_is_single(&dir, &single, err);
+    if (!code && single)
         code = bagi_check_mixed(&dir, err);
-    if (!code && resume)
+    if (!code && single)
         code = bagi_is_finished(&dir, &finished, err);
     if (!code && finished)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
@@ -9835,9 +9838,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
             bagi_tail(writer->path));
     if (!code && sharded)
         code = bagi_writer_check_single(writer);
-    else if (!code)
-        code = bagi_is_single(&dir, &single, err);
-    if (!code && !single)
+    if (!code && (sharded || !single))
         code = bagi_names_list(env, writer->path, &sink, &names);
     if (!code && sharded) {
         code = bagi_writer_check_names(writer, &names, &finalized, err);
@@ -10250,9 +10251,9 @@ BAGS_API bags_code bags_recover(const char *path,
         code = bagi_kind(&work.env, path, &kind, &why);
     dir.standalone = kind == BAGS_PATH_FILE;
     if (!code && !dir.standalone)
-        code = bagi_check_mixed(&dir, &why);
-    if (!code && !dir.standalone)
         code = bagi_is_single(&dir, &single, &why);
+    if (!code && single)
+        code = bagi_check_mixed(&dir, &why);
     if (!code && (single || dir.standalone)) {
         if (start == 0) /* it counts as shard 0 */
             code = bagi_recover_one(&work, &dir, 0);
@@ -10606,16 +10607,6 @@ BAGI_COLD static bags_code bagi_opening_spec(
     return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
 }
 
-/* Refuse an unfinished shard. */
-static bags_code bagi_opening_check(
-    void *user, const bagi_dir *dir, size_t index) {
-    bagi_opening *opening = (bagi_opening *)user;
-    bool finished = false;
-    (void)index;
-    bags_code code = bagi_is_finished(dir, &finished, opening->err);
-    return code || finished ? code : bagi_fail_unfinished(dir, opening->err);
-}
-
 /* Find the next gap in the shard numbers of a worker: *first to *last, in steps, are
  * missing. Start with *at 0 and *next the worker's first number. */
 static bool bagi_names_gap(const bagi_names *names, uint64_t start,
@@ -10657,8 +10648,8 @@ BAGI_COLD static bags_code bagi_opening_gaps(bagi_opening *opening) {
         return BAGS_OK;
     bags_code code = BAGS_OK;
     if (reader->options.unfinished == BAGS_UNFINISHED_REFUSE)
-        code = bagi_each_shard(
-            names, start, step, bagi_opening_check, opening, opening->err);
+        code = bagi_each_shard(names, start, step, bagi_check_finished,
+            opening->err, opening->err);
     if (code)
         return code;
     for (size_t i = 0; i < names->count; i++)
@@ -10779,9 +10770,9 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
             "%s: a file, not the directory of a dataset",
             bagi_tail(reader->path));
     if (!code)
-        code = bagi_check_mixed(&dir, &why);
-    if (!code)
         code = bagi_is_single(&dir, &single, &why);
+    if (!code && single)
+        code = bagi_check_mixed(&dir, &why);
     if (!code && !single)
         code = bagi_opening_directory(&opening, &dir);
     else if (!code && reader->options.shard_start == 0)
