@@ -1863,7 +1863,8 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_WINDOWS_PATHS 0
 #endif
 
-/* BAGI_COLD is for functions that write a message: they are called once, if ever. */
+/* BAGI_COLD is for functions that are called once, if ever: they write a message, or
+ * open, describe or verify a dataset. They are compiled for size. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_ATOMIC 1
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
@@ -4554,8 +4555,9 @@ typedef struct bagi_int {
 /* Bounds what a few bytes of a spec make the library allocate per value. */
 #define BAGI_INT_MAX 1024
 
-static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
-    const bags_allocator *allocator, void **state, bags_error *err) {
+BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec,
+    const bags_type *type, const bags_allocator *allocator, void **state,
+    bags_error *err) {
     (void)codec;
     uint64_t size = 8;
     bool plain = bagi_same(type->name, "int");
@@ -4676,8 +4678,9 @@ BAGI_COLD static bags_code bagi_fail_dims(
 }
 
 /* Parse DTYPE,D0,...; one dimension may be -1. Without arguments all is 0. */
-static bags_code bagi_array_open(const bags_codec *codec, const bags_type *type,
-    const bags_allocator *allocator, void **state, bags_error *err) {
+BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
+    const bags_type *type, const bags_allocator *allocator, void **state,
+    bags_error *err) {
     (void)codec;
     bagi_array made;
     memset(&made, 0, sizeof made);
@@ -5784,7 +5787,7 @@ static void bagi_bag_point(bag_reader *bag) {
  * contradicts it, may only have changed since it was measured: then everything is
  * opened again.
  */
-static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
+BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_how *how, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
