@@ -3327,9 +3327,12 @@ static char *bagi_print(
         bags_fail(err, BAGS_ERROR_ARGUMENT, "text cannot be formatted");
         return NULL;
     }
-    char *text = (char *)bagi_alloc_raw(memory, (size_t)size + 1, err);
-    if (!text)
+    char *text =
+        (char *)memory->resize(memory->user, NULL, 0, (size_t)size + 1);
+    if (!text) {
+        bagi_fail_memory(err, (size_t)size + 1);
         return NULL;
+    }
     va_start(arguments, format);
     (void)vsnprintf(text, (size_t)size + 1, format, arguments);
     va_end(arguments);
@@ -3651,11 +3654,11 @@ static bags_code bagi_check_record(
         size--;
     /* On the stack, unless it is very long: advice has no way to report failures. */
     char space[1024];
-    char *record = most <= sizeof space
-                       ? space
-                       : (char *)bagi_alloc_raw(&env->memory, most, err);
+    char *record = most <= sizeof space ? space
+                                        : (char *)env->memory.resize(
+                                              env->memory.user, NULL, 0, most);
     if (!record)
-        return BAGS_ERROR_MEMORY;
+        return bagi_fail_memory(err, most);
     for (int i = 0; i < 3 && !error && found != identity; i++) {
         memcpy(record, path, size);
         strcpy(record + size, names[i]);
@@ -5244,68 +5247,67 @@ static const bagi_file *bagi_bag_table(const bag_reader *bag) {
 }
 
 /* Open a file of a Bag. If the system allows no more, others of the set are closed;
- * its mutex is held. A listed file was open before: it must still be the same, in the
- * same shard. */
+ * its mutex is held. */
 static bags_code bagi_file_open(
     const bag_reader *bag, bagi_file *file, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
-    bags_error why;
-    bags_code code = BAGS_OK;
-    void *handle = NULL;
-    uint64_t size = 0, identity = 0;
+    int error = 0;
     while (file->listed && files->count >= files->limit &&
            bagi_files_evict(files, env))
         ;
     do {
-        code = bagi_open(env, file->path, BAGS_IO_READ, &handle, &why);
-    } while (code && (why.system == EMFILE || why.system == ENFILE) && files &&
+        error =
+            env->io.open(env->io.user, file->path, BAGS_IO_READ, &file->handle);
+    } while ((error == EMFILE || error == ENFILE) && files &&
              bagi_files_evict(files, env));
-    if (code)
-        *err = why;
-    if (code || !file->listed) {
-        file->handle = handle;
-        return code;
-    }
-    code = bagi_check_record(env, file->path, bag->record, err);
-    if (!code)
-        code = bagi_file_size(env, handle, file->path, &size, err);
-    if (!code && (file->grows ? size < file->size : size != file->size))
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
-            bagi_tail(file->path), size, file->size);
-    if (!code && file->identity)
-        code = bagi_fail_io(NULL, err,
-            bagi_identify(env, handle, file->path, &identity), file->path,
-            "identify");
-    if (!code && identity != file->identity)
-        code = bags_fail(err, BAGS_ERROR_STATE,
-            "%s: changed while open: another process replaced or wrote it",
-            bagi_tail(file->path));
-    if (code) {
-        bagi_close_read(env, handle);
-        return code;
-    }
-    file->handle = handle;
-    bagi_files_link(files, file);
-    return BAGS_OK;
+    if (error)
+        file->handle = NULL;
+    return bagi_fail_io(env, err, error, file->path, "open");
 }
 
-/* Keep a file open while it is read; it may have to be opened again. */
+/* Keep a file open while it is read. A listed one may have to be opened again: then it
+ * must still be the same, in the same shard. */
 static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
     void **handle, bags_error *err) {
+    const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
     bagi_file *file = (bagi_file *)(uintptr_t)of; /* see bagi_files */
     bags_code code = BAGS_OK;
+    uint64_t size = 0, identity = 0;
     if (!file->listed) {
         *handle = file->handle;
         return BAGS_OK;
     }
     bagi_lock(&files->mutex);
-    if (!file->handle) {
-        code = bagi_file_open(bag, file, err);
-    } else if (files->newest != file) {
+    bool open = file->handle != NULL;
+    if (open && files->newest != file) {
         bagi_files_unlink(files, file);
+        bagi_files_link(files, file);
+    }
+    if (!open)
+        code = bagi_file_open(bag, file, err);
+    if (!open && !code)
+        code = bagi_check_record(env, file->path, bag->record, err);
+    if (!open && !code)
+        code = bagi_file_size(env, file->handle, file->path, &size, err);
+    if (!open && !code &&
+        (file->grows ? size < file->size : size != file->size))
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
+            bagi_tail(file->path), size, file->size);
+    if (!open && !code && file->identity)
+        code = bagi_fail_io(NULL, err,
+            bagi_identify(env, file->handle, file->path, &identity), file->path,
+            "identify");
+    if (!open && !code && identity != file->identity)
+        code = bags_fail(err, BAGS_ERROR_STATE,
+            "%s: changed while open: another process replaced or wrote it",
+            bagi_tail(file->path));
+    if (code) {
+        bagi_close_read(env, file->handle);
+        file->handle = NULL;
+    } else if (!open) {
         bagi_files_link(files, file);
     }
     *handle = file->handle;
@@ -5503,9 +5505,10 @@ static bags_code bagi_bag_shape(
 
 /*
  * Judge a standalone Bag next to a NAME.idx with `length` entries, the last one being
- * `end`. *v1: it ends in a v1 table that begins there and is as long. A valid table
- * that differs contradicts the index: which of them is right is unknown. But what is
- * in place of a table, or the last 8 bytes locate, may also be
+ * `end`, of which bagi_bag_shape found that it ends in a table. *v1: that is a v1 table
+ * that begins there and is as long. A valid table that differs contradicts the index:
+ * which of them is right is unknown. But what is in place of a table, or the last 8
+ * bytes locate, may also be
  *
  *   - nothing, or the beginning of the table that the index lists: its writer may have
  *     been closing the Bag
@@ -5519,15 +5522,7 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     const char *path = bagi_tail(file->path);
     unsigned char found[512], expected[512] = {0};
-    bags_error why;
-    *v1 = false;
-    bags_code code = bagi_bag_shape(bag, false, &why);
-    if (code == BAGS_ERROR_CORRUPT)
-        return BAGS_OK;
-    if (code) {
-        *err = why;
-        return code;
-    }
+    bags_code code = BAGS_OK;
     bool agrees = !bag->v2 && bag->limit == end && bag->length == length;
     bool other = recovery ? bag->length && (bag->limit || end == 0)
                           : bag->limit && !bag->v2;
@@ -5589,8 +5584,13 @@ static bags_code bagi_bag_shape_split(
     if (length)
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
-    if (!code && how->where == BAGI_STANDALONE && !how->unfinished)
-        code = bagi_bag_judge(bag, length, end, false, &v1, err);
+    if (!code && how->where == BAGI_STANDALONE && !how->unfinished) {
+        code = bagi_bag_shape(bag, false, err);
+        if (!code)
+            code = bagi_bag_judge(bag, length, end, false, &v1, err);
+        else if (code == BAGS_ERROR_CORRUPT) /* no table */
+            code = BAGS_OK;
+    }
     if (code)
         return code;
     if (v1) {
@@ -10081,6 +10081,7 @@ static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
 static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     bool *left, bool *finished, bags_error *err) {
     bagi_how how;
+    bags_error why;
     bool v1 = false, checksums = false;
     memset(&how, 0, sizeof how);
     how.name = "";
@@ -10103,7 +10104,13 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
         return code;
     bag->split = false;
     bag->length = bag->limit = 0;
-    code = bagi_bag_judge(bag, length, end, true, &v1, err);
+    code = bagi_bag_shape(bag, false, &why);
+    if (!code)
+        code = bagi_bag_judge(bag, length, end, true, &v1, &why);
+    else if (code == BAGS_ERROR_CORRUPT) /* no table */
+        code = BAGS_OK;
+    if (code)
+        *err = why;
     *finished = !code && v1 && (!checksums || bagi_recover_is_sealed(bag, dir));
     *left = !code && (!*finished || checksums);
     bag->split = true;
@@ -12407,36 +12414,13 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     return code;
 }
 
-/* Check what the path is. */
-BAGI_COLD static bags_code bagi_verify_path(
-    bagi_verifying *v, const char *path) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
-    bagi_dir dir = bagi_dir_of(&v->env, path);
-    v->path = path;
-    bags_code code = bagi_kind(&v->env, path, &kind, v->err);
-    if (!code && kind == BAGS_PATH_NONE)
-        return bagi_fail_io(NULL, v->err, ENOENT, path, "open");
-    if (!code && kind == BAGS_PATH_FILE)
-        return bagi_verify_standalone(v, path);
-    if (!code)
-        code = bagi_is_single(&dir, &single, v->err);
-    if (code)
-        return code;
-    if (!single)
-        return bagi_verify_sharded(v, &dir);
-    if (v->options.part == 0)
-        code = bagi_verify_file(v, bagi_check_mixed(&dir, &v->why));
-    /* An unsharded dataset is shard 0. */
-    return code || v->options.shard_start ? code
-                                          : bagi_verify_shard(v, &dir, 0);
-}
-
 BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
     bags_error *err) {
     BAGI_ERR(err);
     const char *fault = NULL;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bool single = false;
     bagi_verifying v;
     memset(&v, 0, sizeof v);
     if (options)
@@ -12445,6 +12429,8 @@ BAGS_API bags_code bags_verify(const char *path,
     if (!v.options.max_faults)
         v.options.max_faults = BAGI_VERIFY_FAULTS;
     v.env = bagi_env_of(&v.options.env);
+    v.path = path;
+    bagi_dir dir = bagi_dir_of(&v.env, path);
     v.sink.err = &v.why;
     v.sink.report = bagi_verify_report;
     v.common.registry = v.options.registry;
@@ -12462,7 +12448,21 @@ BAGS_API bags_code bags_verify(const char *path,
         code = bags_fail(
             err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
     if (!code)
-        code = bagi_verify_path(&v, path);
+        code = bagi_kind(&v.env, path, &kind, err);
+    if (!code && kind == BAGS_PATH_NONE)
+        code = bagi_fail_io(NULL, err, ENOENT, path, "open");
+    if (!code && kind != BAGS_PATH_FILE)
+        code = bagi_is_single(&dir, &single, err);
+    if (!code && kind == BAGS_PATH_FILE) {
+        code = bagi_verify_standalone(&v, path);
+    } else if (!code && !single) {
+        code = bagi_verify_sharded(&v, &dir);
+    } else if (!code) { /* an unsharded dataset is shard 0 */
+        if (v.options.part == 0)
+            code = bagi_verify_file(&v, bagi_check_mixed(&dir, &v.why));
+        if (!code && v.options.shard_start == 0)
+            code = bagi_verify_shard(&v, &dir, 0);
+    }
     bagi_common_free(&v.env.memory, &v.common);
     bags_buffer_free(&v.scratch);
     if (report)
@@ -12479,49 +12479,6 @@ BAGS_API bags_code bags_verify(const char *path,
  * the bytes are read and written by bagi_checksum_dir, which a writer calls too. A
  * shard's spec.json is locked meanwhile, so that its files do not change.
  * ====================================================================== */
-
-BAGI_COLD static bags_code bagi_checksum_dataset(const char *path,
-    const bags_checksum_options *options, bags_checksum_report *report,
-    bags_error *err) {
-    bags_reader_options reading;
-    bags_identity found;
-    memset(&reading, 0, sizeof reading);
-    reading.shard_start = options->shard_start;
-    reading.shard_stop = options->shard_stop;
-    reading.allow_gaps = true;
-    reading.env = options->env;
-    bags_reader *reader = bags_reader_open(path, &reading, err);
-    if (!reader)
-        return err->code;
-    const bagi_env *env = &reader->env;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < reader->count && !code; i++) {
-        bagi_how how = bagi_reader_how(reader, &reader->parts[i], NULL);
-        bagi_dir dir;
-        void *file = NULL;
-        char *locked = NULL;
-        code = bagi_reader_dir(reader, i, &dir, err);
-        if (!code)
-            code = bagi_lock_shard(&dir, &file, &locked, err);
-        /* A link in place of a shard leads outside the dataset. */
-        if (!code && reader->sharded && env->io.identify) {
-            int error = env->io.identify(env->io.user, NULL, dir.path, &found);
-            code = bagi_fail_io(NULL, err,
-                error        ? error
-                : found.link ? ELOOP
-                             : 0,
-                dir.path, "open");
-        }
-        if (!code)
-            code = bagi_checksum_dir(
-                &dir, &reader->spec, &how, options, file, locked, report, err);
-        bagi_close_read(env, file);
-        bagi_free_text(&env->memory, locked);
-        bagi_dir_free(&dir);
-    }
-    bags_reader_close(reader);
-    return code;
-}
 
 /* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
  * would be wrong. Those of a Bag that still grows would be too. */
@@ -12552,21 +12509,56 @@ BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
     return code;
 }
 
-BAGS_API bags_code bags_checksum(const char *path,
+BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_checksum_options, options);
     bags_checksum_report done = {0, 0, 0, 0};
     bags_path_kind kind = BAGS_PATH_NONE;
+    bags_reader_options reading;
+    bags_reader *reader = NULL;
+    bags_identity found;
     bagi_env env = bagi_env_of(&options->env);
+    memset(&reading, 0, sizeof reading);
+    reading.shard_start = options->shard_start;
+    reading.shard_stop = options->shard_stop;
+    reading.allow_gaps = true;
+    reading.env = options->env;
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_kind(&env, path, &kind, err);
-    if (!code)
-        code = kind == BAGS_PATH_FILE
-                   ? bagi_checksum_standalone(&env, path, options, &done, err)
-                   : bagi_checksum_dataset(path, options, &done, err);
+    if (!code && kind == BAGS_PATH_FILE) {
+        code = bagi_checksum_standalone(&env, path, options, &done, err);
+    } else if (!code) {
+        reader = bags_reader_open(path, &reading, err);
+        code = reader ? BAGS_OK : err->code;
+    }
+    for (size_t i = 0; reader && i < reader->count && !code; i++) {
+        bagi_how how = bagi_reader_how(reader, &reader->parts[i], NULL);
+        bagi_dir dir;
+        void *file = NULL;
+        char *locked = NULL;
+        code = bagi_reader_dir(reader, i, &dir, err);
+        if (!code)
+            code = bagi_lock_shard(&dir, &file, &locked, err);
+        /* A link in place of a shard leads outside the dataset. */
+        if (!code && reader->sharded && env.io.identify) {
+            int error = env.io.identify(env.io.user, NULL, dir.path, &found);
+            code = bagi_fail_io(NULL, err,
+                error        ? error
+                : found.link ? ELOOP
+                             : 0,
+                dir.path, "open");
+        }
+        if (!code)
+            code = bagi_checksum_dir(
+                &dir, &reader->spec, &how, options, file, locked, &done, err);
+        bagi_close_read(&env, file);
+        bagi_free_text(&env.memory, locked);
+        bagi_dir_free(&dir);
+    }
+    bags_reader_close(reader);
     if (report)
         *report = done;
     return code;
