@@ -3228,6 +3228,8 @@ typedef struct bagi_env {
     bags_io io;
 } bagi_env;
 
+/* The allocator that is used if there is none. What realloc does with a size of 0
+ * depends on the system, so that free is called for it. */
 static void *bagi_malloc_resize(
     void *user, void *data, size_t old_size, size_t new_size) {
     (void)user;
@@ -4558,6 +4560,8 @@ typedef struct bagi_int {
 /* Bounds what a few bytes of a spec make the library allocate per value. */
 #define BAGI_INT_MAX 1024
 
+/* Compile int, int(N), int(N,little), int(N,big), i64 and u64. Without arguments int
+ * takes as many bytes as each number needs. */
 BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec,
     const bags_type *type, const bags_allocator *allocator, void **state,
     bags_error *err) {
@@ -6847,6 +6851,10 @@ static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     stream->moved = true;
 }
 
+/* Write to the file at `written`, past the buffer: the caller moves `end`. Nothing is
+ * written by a process that was forked from the one that opened the stream, whose
+ * files they are. A write may be short, as the system's may; one that does nothing is
+ * a failure, or this would not end. */
 static void bagi_stream_write(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     const bags_io *io = &stream->job->env.io;
@@ -6889,6 +6897,7 @@ static void bagi_stream_write(
     }
 }
 
+/* Write the bytes of the buffer that the file does not have yet. */
 static void bagi_stream_flush(bagi_stream *stream) {
     if (stream->written < stream->end)
         bagi_stream_write(stream,
@@ -6910,6 +6919,8 @@ static void bagi_stream_empty(bagi_stream *stream) {
     }
 }
 
+/* Add bytes at the end. After a failure nothing is added, and `end` stays: the job's
+ * failure says so to the caller. */
 static void bagi_stream_append(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     while (size > 0 && !bagi_stream_idle(stream)) {
@@ -6944,6 +6955,8 @@ static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
     stream->end = end;
 }
 
+/* Cut off what the file has after the end: bytes that a rewind dropped, and disk space
+ * that was reserved. */
 static void bagi_stream_truncate(bagi_stream *stream) {
     const bags_io *io = &stream->job->env.io;
     if (bagi_stream_idle(stream) ||
@@ -7028,6 +7041,7 @@ typedef struct bagi_output {
 #define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
 #define BAGI_BUFFER_MIN ((size_t)4096)
 
+/* Allocate the buffer, unless the stream has one already, of the same capacity. */
 static bags_code bagi_stream_buffer(bagi_stream *stream, size_t capacity) {
     stream->capacity = capacity;
     if (!stream->buffer)
@@ -7059,6 +7073,7 @@ static void bagi_output_add_checksums(bagi_output *output) {
         !bagi_stream_buffer(crcs, output->stream[BAGI_ENDS].capacity / 2);
 }
 
+/* Free the buffers; a stream whose job is NULL was not set up. */
 static void bagi_output_free(bagi_output *output) {
     for (int i = 0; i < BAGI_FILES; i++) {
         bagi_stream *stream = &output->stream[i];
@@ -7142,6 +7157,8 @@ static inline void bagi_output_append(
     output->length++;
 }
 
+/* Forget the blobs starting at `length`; those before end at `end`. All files go back
+ * together, so that they agree about how many blobs there are. */
 static void bagi_output_rewind(
     bagi_output *output, uint64_t length, uint64_t end) {
     for (int i = 0; i < BAGI_FILES; i++)
@@ -7239,6 +7256,8 @@ static void bagi_bag_writer_check(bag_writer *writer) {
             &writer->job.env, blobs->handle, blobs->path, &writer->job.failure);
 }
 
+/* Create a writer whose files are not open yet. Its streams refer to its job, so it
+ * never moves. */
 static bag_writer *bagi_bag_writer_new(
     const char *path, const bag_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
@@ -7392,6 +7411,7 @@ typedef struct bagi_spec {
     bagi_coder *coders;
 } bagi_spec;
 
+/* A spec may be incomplete: `types` and `coders` are NULL until it is sealed. */
 static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
     for (size_t i = 0; spec->coders && i < spec->count; i++)
         bagi_coder_close(&spec->coders[i]);
@@ -7405,6 +7425,8 @@ static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
     memset(spec, 0, sizeof *spec);
 }
 
+/* Add a field at the end. One whose texts could not be allocated is counted too, with
+ * NULL in their place, so that bagi_spec_free frees the other text. */
 static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     const char *name, size_t name_size, const char *type, size_t type_size,
     bags_error *err) {
@@ -7440,6 +7462,7 @@ static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
     return spec->count;
 }
 
+/* Both are sorted, so equal specs have their fields in one order. */
 static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
     bool same = a->count == b->count;
     for (size_t i = 0; same && i < a->count; i++)
@@ -7722,6 +7745,7 @@ typedef struct bagi_sink {
     bags_code (*report)(struct bagi_sink *sink, const bagi_fault *fault);
 } bagi_sink;
 
+/* Report a fault of a whole file, or of the shard if `field` is NULL. */
 static bags_code bagi_report_file(
     bagi_sink *sink, const char *field, bags_code code) {
     bagi_fault fault = {code, field, 0, 0, 0, 0};
@@ -7792,6 +7816,8 @@ static int bagi_names_collect(void *user, const char *text) {
     return 0;
 }
 
+/* By number. Two names of one number, which are refused later, are ordered by their
+ * digits, so that the message does not depend on how the system lists them. */
 static int bagi_names_order(const void *a, const void *b) {
     const bagi_name *x = (const bagi_name *)a, *y = (const bagi_name *)b;
     if (x->number != y->number)
@@ -8141,6 +8167,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
 
 /* ---- an unfinished shard ---- */
 
+/* `bags` may be NULL, and each of them too. */
 static void bagi_bags_free(
     const bagi_env *env, bag_reader **bags, size_t count) {
     for (size_t i = 0; bags && i < count; i++)
@@ -8261,6 +8288,7 @@ static bags_code bagi_prefix_scan(const bagi_env *env, const bagi_spec *spec,
  * shard to 000000. It is empty. */
 #define BAGI_MARK "finalized"
 
+/* *marked if a shard has the mark. */
 static bags_code bagi_has_mark(const bagi_env *env, const char *path,
     bagi_name name, bool *marked, bags_error *err) {
     char *shard = bagi_shard_path(env, path, name, err);
@@ -8622,6 +8650,8 @@ static void bagi_writer_leave(bags_writer *writer) {
     writer->held = writer->finishing = false;
 }
 
+/* After bags_finalize a worker's numbers no longer follow from shard_start and
+ * shard_stop: it would continue what another one wrote. */
 BAGI_COLD static bags_code bagi_fail_finalized(
     const bags_writer *writer, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS,
@@ -8737,6 +8767,8 @@ static bags_code bagi_writer_check_single(bags_writer *writer) {
         "%s: is an unsharded dataset already", bagi_tail(writer->path));
 }
 
+/* What the writer would create exists already. Of a sharded dataset that is the next
+ * shard of this worker: another one with the same number made it, or an earlier run. */
 BAGI_COLD static bags_code bagi_fail_claimed(
     const bags_writer *writer, const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists; %s",
@@ -9163,6 +9195,7 @@ static bags_code bagi_writer_refuse(bags_writer *writer, const bags_error *why,
     return why->code;
 }
 
+/* Refuse a call that is out of order, such as begin within a datapoint. */
 BAGI_COLD static bags_code bagi_writer_refuse_state(
     bags_writer *writer, const char *what, bool reported, bags_error *err) {
     bags_error why;
@@ -9176,6 +9209,8 @@ static bags_code bagi_writer_state(const bags_writer *writer, bags_error *err) {
     return writer ? bagi_job_end(&writer->job, err) : bagi_fail_no_writer(err);
 }
 
+/* Drop the datapoint that was begun: in every Bag the blobs after those that belong to
+ * complete datapoints. */
 static void bagi_datapoint_rewind(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept_length,
@@ -9458,6 +9493,8 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
  * each gets little. */
 #define BAGI_RECOVER_BUFFER ((size_t)64 << 10)
 
+/* Free a writer, which may be partly open, and leave its shard on disk as it is. The
+ * allocator is copied, since it is part of what is freed. */
 static void bagi_writer_free(bags_writer *writer) {
     bags_allocator memory = writer->job.env.memory;
     size_t count = writer->spec.count;
@@ -12353,6 +12390,9 @@ static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
     return fault->code == BAGS_ERROR_MEMORY ? fault->code : BAGS_OK;
 }
 
+/* Check all shards of a worker. When the work is divided into parts, all of them list
+ * the shards and look for the common spec, but what concerns the dataset as a whole,
+ * its names and its gaps, is reported by part 0 alone. */
 BAGI_COLD static bags_code bagi_verify_sharded(
     bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
