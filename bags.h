@@ -1864,7 +1864,8 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_WINDOWS_PATHS 0
 #endif
 
-/* BAGI_COLD is for functions that write a message: they are called once, if ever. */
+/* BAGI_COLD is for functions that are called once, if ever: they write a message, or
+ * open, describe or verify a dataset. They are compiled for size. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_ATOMIC 1
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
@@ -3228,6 +3229,8 @@ typedef struct bagi_env {
     bags_io io;
 } bagi_env;
 
+/* The allocator that is used if there is none. What realloc does with a size of 0
+ * depends on the system, so that free is called for it. */
 static void *bagi_malloc_resize(
     void *user, void *data, size_t old_size, size_t new_size) {
     (void)user;
@@ -3327,9 +3330,12 @@ static char *bagi_print(
         bags_fail(err, BAGS_ERROR_ARGUMENT, "text cannot be formatted");
         return NULL;
     }
-    char *text = (char *)bagi_alloc_raw(memory, (size_t)size + 1, err);
-    if (!text)
+    char *text =
+        (char *)memory->resize(memory->user, NULL, 0, (size_t)size + 1);
+    if (!text) {
+        bagi_fail_memory(err, (size_t)size + 1);
         return NULL;
+    }
     va_start(arguments, format);
     (void)vsnprintf(text, (size_t)size + 1, format, arguments);
     va_end(arguments);
@@ -3392,8 +3398,9 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
 }
 
 /* "PATH: cannot open: No such file or directory". `error` is an errno value; 0 is
- * no failure, so that a hook's result can be passed on. Of a hook that reads, `env`
- * is passed, and the reason is in the hook's own words if it has any. */
+ * no failure, so that a hook's result can be passed on. For a hook that reads, `env`
+ * is passed, and the reason is in the hook's own words if it has any; for one that
+ * writes, NULL. */
 BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, bags_error *err,
     int error, const char *path, const char *doing) {
     char why[512] = "", buffer[128];
@@ -3415,12 +3422,6 @@ BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, bags_error *err,
     bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, text);
     err->system = error;
     return code;
-}
-
-/* The same for a hook that writes. */
-BAGI_COLD static bags_code bagi_fail_system(
-    bags_error *err, int error, const char *path, const char *doing) {
-    return bagi_fail_io(NULL, err, error, path, doing);
 }
 
 /* *file is NULL after a failure. */
@@ -3515,8 +3516,8 @@ static char *bagi_parent(
 /* Wait until the names in a directory are on stable storage. */
 static bags_code bagi_sync_dir(
     const bagi_env *env, const char *path, bags_error *err) {
-    return bagi_fail_system(
-        err, env->io.sync_dir(env->io.user, path), path, "sync");
+    return bagi_fail_io(
+        NULL, err, env->io.sync_dir(env->io.user, path), path, "sync");
 }
 
 /* Sync `levels` directories, starting with the parent of a path. */
@@ -3556,7 +3557,7 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
         if (!code && kind == BAGS_PATH_NONE) {
             int error = env->io.make_dir(env->io.user, copy);
             if (error && error != EEXIST)
-                code = bagi_fail_system(err, error, copy, "create directory");
+                code = bagi_fail_io(NULL, err, error, copy, "create directory");
             else if (!error && no_sync)
                 ++*unsynced;
             else if (!error)
@@ -3608,7 +3609,7 @@ static bags_code bagi_check_same(
             "%s: was removed or renamed while it was open; nothing was changed",
             bagi_tail(path));
     if (error)
-        return bagi_fail_system(err, error, path, "identify");
+        return bagi_fail_io(NULL, err, error, path, "identify");
     if (opened.device == found.device && opened.inode == found.inode)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_STATE,
@@ -3656,11 +3657,11 @@ static bags_code bagi_check_record(
         size--;
     /* On the stack, unless it is very long: advice has no way to report failures. */
     char space[1024];
-    char *record = most <= sizeof space
-                       ? space
-                       : (char *)bagi_alloc_raw(&env->memory, most, err);
+    char *record = most <= sizeof space ? space
+                                        : (char *)env->memory.resize(
+                                              env->memory.user, NULL, 0, most);
     if (!record)
-        return BAGS_ERROR_MEMORY;
+        return bagi_fail_memory(err, most);
     for (int i = 0; i < 3 && !error && found != identity; i++) {
         memcpy(record, path, size);
         strcpy(record + size, names[i]);
@@ -3743,7 +3744,7 @@ static bags_code bagi_dir_remove(const bagi_dir *dir, const char *name,
         return BAGS_ERROR_MEMORY;
     int error = dir->env->io.remove(dir->env->io.user, path);
     bags_code code =
-        bagi_fail_system(err, error == ENOENT ? 0 : error, path, "remove");
+        bagi_fail_io(NULL, err, error == ENOENT ? 0 : error, path, "remove");
     bagi_free_text(&dir->env->memory, path);
     return code;
 }
@@ -3755,7 +3756,7 @@ static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
     char *to = from ? bagi_dir_path(dir, name, to_suffix, err) : NULL;
     bags_code code = BAGS_ERROR_MEMORY;
     if (to)
-        code = bagi_fail_system(err,
+        code = bagi_fail_io(NULL, err,
             dir->env->io.rename(dir->env->io.user, from, to), from, "rename");
     bagi_free_text(&dir->env->memory, from);
     bagi_free_text(&dir->env->memory, to);
@@ -4560,8 +4561,11 @@ typedef struct bagi_int {
 /* Bounds what a few bytes of a spec make the library allocate per value. */
 #define BAGI_INT_MAX 1024
 
-static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
-    const bags_allocator *allocator, void **state, bags_error *err) {
+/* Compile int, int(N), int(N,little), int(N,big), i64 and u64. Without arguments int
+ * takes as many bytes as each number needs. */
+BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec,
+    const bags_type *type, const bags_allocator *allocator, void **state,
+    bags_error *err) {
     (void)codec;
     uint64_t size = 8;
     bool plain = bagi_same(type->name, "int");
@@ -4682,8 +4686,9 @@ BAGI_COLD static bags_code bagi_fail_dims(
 }
 
 /* Parse DTYPE,D0,...; one dimension may be -1. Without arguments all is 0. */
-static bags_code bagi_array_open(const bags_codec *codec, const bags_type *type,
-    const bags_allocator *allocator, void **state, bags_error *err) {
+BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
+    const bags_type *type, const bags_allocator *allocator, void **state,
+    bags_error *err) {
     (void)codec;
     bagi_array made;
     memset(&made, 0, sizeof made);
@@ -5256,68 +5261,67 @@ static const bagi_file *bagi_bag_table(const bag_reader *bag) {
 }
 
 /* Open a file of a Bag. If the system allows no more, others of the set are closed;
- * its mutex is held. A listed file was open before: it must still be the same, in the
- * same shard. */
+ * its mutex is held. */
 static bags_code bagi_file_open(
     const bag_reader *bag, bagi_file *file, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
-    bags_error why;
-    bags_code code = BAGS_OK;
-    void *handle = NULL;
-    uint64_t size = 0, identity = 0;
+    int error = 0;
     while (file->listed && files->count >= files->limit &&
            bagi_files_evict(files, env))
         ;
     do {
-        code = bagi_open(env, file->path, BAGS_IO_READ, &handle, &why);
-    } while (code && (why.system == EMFILE || why.system == ENFILE) && files &&
+        error =
+            env->io.open(env->io.user, file->path, BAGS_IO_READ, &file->handle);
+    } while ((error == EMFILE || error == ENFILE) && files &&
              bagi_files_evict(files, env));
-    if (code)
-        *err = why;
-    if (code || !file->listed) {
-        file->handle = handle;
-        return code;
-    }
-    code = bagi_check_record(env, file->path, bag->record, err);
-    if (!code)
-        code = bagi_file_size(env, handle, file->path, &size, err);
-    if (!code && (file->grows ? size < file->size : size != file->size))
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
-            bagi_tail(file->path), size, file->size);
-    if (!code && file->identity)
-        code = bagi_fail_io(NULL, err,
-            bagi_identify(env, handle, file->path, &identity), file->path,
-            "identify");
-    if (!code && identity != file->identity)
-        code = bags_fail(err, BAGS_ERROR_STATE,
-            "%s: changed while open: another process replaced or wrote it",
-            bagi_tail(file->path));
-    if (code) {
-        bagi_close_read(env, handle);
-        return code;
-    }
-    file->handle = handle;
-    bagi_files_link(files, file);
-    return BAGS_OK;
+    if (error)
+        file->handle = NULL;
+    return bagi_fail_io(env, err, error, file->path, "open");
 }
 
-/* Keep a file open while it is read; it may have to be opened again. */
+/* Keep a file open while it is read. A listed one may have to be opened again: then it
+ * must still be the same, in the same shard. */
 static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
     void **handle, bags_error *err) {
+    const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
     bagi_file *file = (bagi_file *)(uintptr_t)of; /* see bagi_files */
     bags_code code = BAGS_OK;
+    uint64_t size = 0, identity = 0;
     if (!file->listed) {
         *handle = file->handle;
         return BAGS_OK;
     }
     bagi_lock(&files->mutex);
-    if (!file->handle) {
-        code = bagi_file_open(bag, file, err);
-    } else if (files->newest != file) {
+    bool open = file->handle != NULL;
+    if (open && files->newest != file) {
         bagi_files_unlink(files, file);
+        bagi_files_link(files, file);
+    }
+    if (!open)
+        code = bagi_file_open(bag, file, err);
+    if (!open && !code)
+        code = bagi_check_record(env, file->path, bag->record, err);
+    if (!open && !code)
+        code = bagi_file_size(env, file->handle, file->path, &size, err);
+    if (!open && !code &&
+        (file->grows ? size < file->size : size != file->size))
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
+            bagi_tail(file->path), size, file->size);
+    if (!open && !code && file->identity)
+        code = bagi_fail_io(NULL, err,
+            bagi_identify(env, file->handle, file->path, &identity), file->path,
+            "identify");
+    if (!open && !code && identity != file->identity)
+        code = bags_fail(err, BAGS_ERROR_STATE,
+            "%s: changed while open: another process replaced or wrote it",
+            bagi_tail(file->path));
+    if (code) {
+        bagi_close_read(env, file->handle);
+        file->handle = NULL;
+    } else if (!open) {
         bagi_files_link(files, file);
     }
     *handle = file->handle;
@@ -5515,9 +5519,10 @@ static bags_code bagi_bag_shape(
 
 /*
  * Judge a standalone Bag next to a NAME.idx with `length` entries, the last one being
- * `end`. *v1: it ends in a v1 table that begins there and is as long. A valid table
- * that differs contradicts the index: which of them is right is unknown. But what is
- * in place of a table, or the last 8 bytes locate, may also be
+ * `end`, of which bagi_bag_shape found that it ends in a table. *v1: that is a v1 table
+ * that begins there and is as long. A valid table that differs contradicts the index:
+ * which of them is right is unknown. But what is in place of a table, or the last 8
+ * bytes locate, may also be
  *
  *   - nothing, or the beginning of the table that the index lists: its writer may have
  *     been closing the Bag
@@ -5531,15 +5536,7 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     const char *path = bagi_tail(file->path);
     unsigned char found[512], expected[512] = {0};
-    bags_error why;
-    *v1 = false;
-    bags_code code = bagi_bag_shape(bag, false, &why);
-    if (code == BAGS_ERROR_CORRUPT)
-        return BAGS_OK;
-    if (code) {
-        *err = why;
-        return code;
-    }
+    bags_code code = BAGS_OK;
     bool agrees = !bag->v2 && bag->limit == end && bag->length == length;
     bool other = recovery ? bag->length && (bag->limit || end == 0)
                           : bag->limit && !bag->v2;
@@ -5601,8 +5598,13 @@ static bags_code bagi_bag_shape_split(
     if (length)
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
-    if (!code && how->where == BAGI_STANDALONE && !how->unfinished)
-        code = bagi_bag_judge(bag, length, end, false, &v1, err);
+    if (!code && how->where == BAGI_STANDALONE && !how->unfinished) {
+        code = bagi_bag_shape(bag, false, err);
+        if (!code)
+            code = bagi_bag_judge(bag, length, end, false, &v1, err);
+        else if (code == BAGS_ERROR_CORRUPT) /* no table */
+            code = BAGS_OK;
+    }
     if (code)
         return code;
     if (v1) {
@@ -5799,7 +5801,7 @@ static void bagi_bag_point(bag_reader *bag) {
  * contradicts it, may only have changed since it was measured: then everything is
  * opened again.
  */
-static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
+BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_how *how, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
@@ -6782,7 +6784,7 @@ static bags_code bagi_lock_file(const bagi_env *env, void *file,
     if (error == EWOULDBLOCK)
         return bags_fail(
             err, BAGS_ERROR_LOCKED, "%s: %s", bagi_tail(path), why);
-    bags_code code = bagi_fail_system(err, error, file_path, "lock");
+    bags_code code = bagi_fail_io(NULL, err, error, file_path, "lock");
     return code ? code : bagi_check_same(env, file, file_path, err);
 }
 
@@ -6829,7 +6831,7 @@ static bool bagi_stream_idle(const bagi_stream *stream) {
 static void bagi_stream_fail(
     const bagi_stream *stream, int error, const char *doing) {
     if (error)
-        bagi_fail_system(&stream->job->failure, error, stream->path, doing);
+        bagi_fail_io(NULL, &stream->job->failure, error, stream->path, doing);
 }
 
 /* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
@@ -6859,6 +6861,10 @@ static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     stream->moved = true;
 }
 
+/* Write to the file at `written`, past the buffer: the caller moves `end`. Nothing is
+ * written by a process that was forked from the one that opened the stream, whose
+ * files they are. A write may be short, as the system's may; one that does nothing is
+ * a failure, or this would not end. */
 static void bagi_stream_write(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     const bags_io *io = &stream->job->env.io;
@@ -6901,6 +6907,7 @@ static void bagi_stream_write(
     }
 }
 
+/* Write the bytes of the buffer that the file does not have yet. */
 static void bagi_stream_flush(bagi_stream *stream) {
     if (stream->written < stream->end)
         bagi_stream_write(stream,
@@ -6922,6 +6929,8 @@ static void bagi_stream_empty(bagi_stream *stream) {
     }
 }
 
+/* Add bytes at the end. After a failure nothing is added, and `end` stays: the job's
+ * failure says so to the caller. */
 static void bagi_stream_append(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     while (size > 0 && !bagi_stream_idle(stream)) {
@@ -6956,6 +6965,8 @@ static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
     stream->end = end;
 }
 
+/* Cut off what the file has after the end: bytes that a rewind dropped, and disk space
+ * that was reserved. */
 static void bagi_stream_truncate(bagi_stream *stream) {
     const bags_io *io = &stream->job->env.io;
     if (bagi_stream_idle(stream) ||
@@ -7040,6 +7051,7 @@ typedef struct bagi_output {
 #define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
 #define BAGI_BUFFER_MIN ((size_t)4096)
 
+/* Allocate the buffer, unless the stream has one already, of the same capacity. */
 static bags_code bagi_stream_buffer(bagi_stream *stream, size_t capacity) {
     stream->capacity = capacity;
     if (!stream->buffer)
@@ -7071,6 +7083,7 @@ static void bagi_output_add_checksums(bagi_output *output) {
         !bagi_stream_buffer(crcs, output->stream[BAGI_ENDS].capacity / 2);
 }
 
+/* Free the buffers; a stream whose job is NULL was not set up. */
 static void bagi_output_free(bagi_output *output) {
     for (int i = 0; i < BAGI_FILES; i++) {
         bagi_stream *stream = &output->stream[i];
@@ -7154,6 +7167,8 @@ static inline void bagi_output_append(
     output->length++;
 }
 
+/* Forget the blobs starting at `length`; those before end at `end`. All files go back
+ * together, so that they agree about how many blobs there are. */
 static void bagi_output_rewind(
     bagi_output *output, uint64_t length, uint64_t end) {
     for (int i = 0; i < BAGI_FILES; i++)
@@ -7251,6 +7266,8 @@ static void bagi_bag_writer_check(bag_writer *writer) {
             &writer->job.env, blobs->handle, blobs->path, &writer->job.failure);
 }
 
+/* Create a writer whose files are not open yet. Its streams refer to its job, so it
+ * never moves. */
 static bag_writer *bagi_bag_writer_new(
     const char *path, const bag_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
@@ -7404,6 +7421,7 @@ typedef struct bagi_spec {
     bagi_coder *coders;
 } bagi_spec;
 
+/* A spec may be incomplete: `types` and `coders` are NULL until it is sealed. */
 static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
     for (size_t i = 0; spec->coders && i < spec->count; i++)
         bagi_coder_close(&spec->coders[i]);
@@ -7417,6 +7435,8 @@ static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
     memset(spec, 0, sizeof *spec);
 }
 
+/* Add a field at the end. One whose texts could not be allocated is counted too, with
+ * NULL in their place, so that bagi_spec_free frees the other text. */
 static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     const char *name, size_t name_size, const char *type, size_t type_size,
     bags_error *err) {
@@ -7452,6 +7472,7 @@ static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
     return spec->count;
 }
 
+/* Both are sorted, so equal specs have their fields in one order. */
 static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
     bool same = a->count == b->count;
     for (size_t i = 0; same && i < a->count; i++)
@@ -7734,6 +7755,7 @@ typedef struct bagi_sink {
     bags_code (*report)(struct bagi_sink *sink, const bagi_fault *fault);
 } bagi_sink;
 
+/* Report a fault of a whole file, or of the shard if `field` is NULL. */
 static bags_code bagi_report_file(
     bagi_sink *sink, const char *field, bags_code code) {
     bagi_fault fault = {code, field, 0, 0, 0, 0};
@@ -7804,6 +7826,8 @@ static int bagi_names_collect(void *user, const char *text) {
     return 0;
 }
 
+/* By number. Two names of one number, which are refused later, are ordered by their
+ * digits, so that the message does not depend on how the system lists them. */
 static int bagi_names_order(const void *a, const void *b) {
     const bagi_name *x = (const bagi_name *)a, *y = (const bagi_name *)b;
     if (x->number != y->number)
@@ -7914,18 +7938,16 @@ static bags_code bagi_is_single(
     return code || *single ? code : bagi_is_finished(dir, single, err);
 }
 
-/* Refuse a directory that is an unsharded dataset, finished or not, and has shards
- * too: which of them is meant is unknown. */
+/* Refuse shards in a directory that bagi_is_single: which of the two datasets is
+ * meant is unknown. */
 static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error why;
     bagi_sink sink = {&why, NULL};
     bagi_names names;
-    bool single = false;
-    bags_code code = bagi_is_single(dir, &single, err);
-    if (code || !single || !env->io.list)
-        return code;
-    code = bagi_names_list(env, dir->path, &sink, &names);
+    if (!env->io.list)
+        return BAGS_OK;
+    bags_code code = bagi_names_list(env, dir->path, &sink, &names);
     if (code && why.system == ENOSYS) /* an unsharded dataset needs no list */
         return BAGS_OK;
     if (code)
@@ -7968,6 +7990,16 @@ BAGI_COLD static bags_code bagi_fail_unfinished(
     return bagi_fail_without_spec(dir, BAGS_ERROR_UNFINISHED,
         "unfinished (no spec.json); if its writer crashed, run `bags recover`",
         err);
+}
+
+/* For bagi_each_shard, with a bags_error as `user`: refuse an unfinished shard. */
+static bags_code bagi_check_finished(
+    void *user, const bagi_dir *dir, size_t index) {
+    bags_error *err = (bags_error *)user;
+    bool finished = false;
+    (void)index;
+    bags_code code = bagi_is_finished(dir, &finished, err);
+    return code || finished ? code : bagi_fail_unfinished(dir, err);
 }
 
 BAGI_COLD static bags_code bagi_fail_no_dataset(
@@ -8145,6 +8177,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
 
 /* ---- an unfinished shard ---- */
 
+/* `bags` may be NULL, and each of them too. */
 static void bagi_bags_free(
     const bagi_env *env, bag_reader **bags, size_t count) {
     for (size_t i = 0; bags && i < count; i++)
@@ -8265,6 +8298,7 @@ static bags_code bagi_prefix_scan(const bagi_env *env, const bagi_spec *spec,
  * shard to 000000. It is empty. */
 #define BAGI_MARK "finalized"
 
+/* *marked if a shard has the mark. */
 static bags_code bagi_has_mark(const bagi_env *env, const char *path,
     bagi_name name, bool *marked, bags_error *err) {
     char *shard = bagi_shard_path(env, path, name, err);
@@ -8287,15 +8321,6 @@ static bags_code bagi_lock_shard(
         return code;
     return bagi_lock_file(env, *file, *path, dir->path,
         "locked by another process that writes it or its checksums", err);
-}
-
-static bags_code bagi_finalize_check(
-    void *user, const bagi_dir *dir, size_t index) {
-    bags_error *err = (bags_error *)user;
-    bool finished = false;
-    (void)index;
-    bags_code code = bagi_is_finished(dir, &finished, err);
-    return code || finished ? code : bagi_fail_unfinished(dir, err);
 }
 
 /* True if shard `index` of a dataset without gaps has this name. */
@@ -8326,7 +8351,7 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
         code = bagi_check_same(env, file, spec, err);
     bagi_close_read(env, file); /* before, for Windows */
     if (!code)
-        code = bagi_fail_system(err,
+        code = bagi_fail_io(NULL, err,
             env->io.rename(env->io.user, old_path, new_path), old_path,
             "rename");
     bagi_free_text(&env->memory, spec);
@@ -8366,10 +8391,12 @@ BAGS_API bags_code bags_finalize(const char *path,
     bagi_sink sink = {err, NULL};
     bagi_names names;
     uint64_t count = 0;
-    bool marked = false, made = false, gaps = true;
+    bool single = false, marked = false, made = false, gaps = true;
     bool no_sync = options->no_sync;
     bags_code code = bagi_check_path(path, err);
     if (!code)
+        code = bagi_is_single(&dataset, &single, err);
+    if (!code && single)
         code = bagi_check_mixed(&dataset, err);
     for (int round = 0; round < 2 && gaps && !code; round++) {
         code = bagi_names_list(&env, path, &sink, &names);
@@ -8377,7 +8404,7 @@ BAGS_API bags_code bags_finalize(const char *path,
             code = bags_fail(
                 err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
         if (!code)
-            code = bagi_each_shard(&names, 0, 1, bagi_finalize_check, err, err);
+            code = bagi_each_shard(&names, 0, 1, bagi_check_finished, err, err);
         gaps = false;
         for (size_t i = 0; i < names.count && !code; i++)
             gaps = gaps || !bagi_is_numbered(names.names[i], i);
@@ -8613,7 +8640,7 @@ static bags_code bagi_writer_open_record(
                 "disk to resume or recover it",
                 bagi_tail(record->path));
         else if (error != EWOULDBLOCK)
-            code = bagi_fail_system(err, error, record->path, "lock");
+            code = bagi_fail_io(NULL, err, error, record->path, "lock");
     }
     if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
         bagi_stream_forget(record);
@@ -8633,6 +8660,8 @@ static void bagi_writer_leave(bags_writer *writer) {
     writer->held = writer->finishing = false;
 }
 
+/* After bags_finalize a worker's numbers no longer follow from shard_start and
+ * shard_stop: it would continue what another one wrote. */
 BAGI_COLD static bags_code bagi_fail_finalized(
     const bags_writer *writer, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS,
@@ -8719,7 +8748,7 @@ static bags_code bagi_writer_discard(
     int error = code ? 0 : io->remove_dir(io->user, dir->path);
     *other = error == ENOTEMPTY || error == EEXIST;
     if (error && !*other)
-        code = bagi_fail_system(err, error, dir->path, "remove");
+        code = bagi_fail_io(NULL, err, error, dir->path, "remove");
     bagi_writer_leave(writer);
     return code;
 }
@@ -8748,6 +8777,8 @@ static bags_code bagi_writer_check_single(bags_writer *writer) {
         "%s: is an unsharded dataset already", bagi_tail(writer->path));
 }
 
+/* What the writer would create exists already. Of a sharded dataset that is the next
+ * shard of this worker: another one with the same number made it, or an earlier run. */
 BAGI_COLD static bags_code bagi_fail_claimed(
     const bags_writer *writer, const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists; %s",
@@ -8782,7 +8813,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
         if (error == EEXIST)
             bagi_fail_claimed(writer, path, err);
         else
-            bagi_fail_system(err, error, path, "create directory");
+            bagi_fail_io(NULL, err, error, path, "create directory");
     }
     if (err->code) {
         bagi_free_text(&env->memory, path);
@@ -8954,7 +8985,7 @@ static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
             path ? env->io.identify(env->io.user, NULL, path, &found) : 0;
         if (!error && path && found.link)
             error = ELOOP;
-        code = bagi_fail_system(err, error, path ? path : "", "open");
+        code = bagi_fail_io(NULL, err, error, path ? path : "", "open");
     }
     if (!code)
         code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
@@ -9174,6 +9205,7 @@ static bags_code bagi_writer_refuse(bags_writer *writer, const bags_error *why,
     return why->code;
 }
 
+/* Refuse a call that is out of order, such as begin within a datapoint. */
 BAGI_COLD static bags_code bagi_writer_refuse_state(
     bags_writer *writer, const char *what, bool reported, bags_error *err) {
     bags_error why;
@@ -9187,6 +9219,8 @@ static bags_code bagi_writer_state(const bags_writer *writer, bags_error *err) {
     return writer ? bagi_job_end(&writer->job, err) : bagi_fail_no_writer(err);
 }
 
+/* Drop the datapoint that was begun: in every Bag the blobs after those that belong to
+ * complete datapoints. */
 static void bagi_datapoint_rewind(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept_length,
@@ -9469,6 +9503,8 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
  * each gets little. */
 #define BAGI_RECOVER_BUFFER ((size_t)64 << 10)
 
+/* Free a writer, which may be partly open, and leave its shard on disk as it is. The
+ * allocator is copied, since it is part of what is freed. */
 static void bagi_writer_free(bags_writer *writer) {
     bags_allocator memory = writer->job.env.memory;
     size_t count = writer->spec.count;
@@ -9691,7 +9727,7 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
         int error = io->list ? io->list(io->user, path, bagi_left_other, &other)
                              : ENOSYS;
         code = other ? bagi_fail_without_spec(dir, refusal, fault, &why)
-                     : bagi_fail_system(&why, error, path, "list");
+                     : bagi_fail_io(NULL, &why, error, path, "list");
     }
     if (code && !writer->held && !bagi_is_finished(dir, finished, &ignored) &&
         *finished)
@@ -9841,8 +9877,10 @@ static bags_code bagi_writer_start(bags_writer *writer) {
                      (!resume && (!sharded || kind != BAGS_PATH_DIRECTORY))))
         return sharded ? BAGS_OK : bagi_writer_claim(writer);
     if (!code && resume)
+        code = bagi_is_single(&dir, &single, err);
+    if (!code && single)
         code = bagi_check_mixed(&dir, err);
-    if (!code && resume)
+    if (!code && single)
         code = bagi_is_finished(&dir, &finished, err);
     if (!code && finished)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
@@ -9851,9 +9889,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
             bagi_tail(writer->path));
     if (!code && sharded)
         code = bagi_writer_check_single(writer);
-    else if (!code)
-        code = bagi_is_single(&dir, &single, err);
-    if (!code && !single)
+    if (!code && (sharded || !single))
         code = bagi_names_list(env, writer->path, &sink, &names);
     if (!code && sharded) {
         code = bagi_writer_check_names(writer, &names, &finalized, err);
@@ -10093,6 +10129,7 @@ static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
 static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     bool *left, bool *finished, bags_error *err) {
     bagi_how how;
+    bags_error why;
     bool v1 = false, checksums = false;
     memset(&how, 0, sizeof how);
     how.name = "";
@@ -10115,7 +10152,13 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
         return code;
     bag->split = false;
     bag->length = bag->limit = 0;
-    code = bagi_bag_judge(bag, length, end, true, &v1, err);
+    code = bagi_bag_shape(bag, false, &why);
+    if (!code)
+        code = bagi_bag_judge(bag, length, end, true, &v1, &why);
+    else if (code == BAGS_ERROR_CORRUPT) /* no table */
+        code = BAGS_OK;
+    if (code)
+        *err = why;
     *finished = !code && v1 && (!checksums || bagi_recover_is_sealed(bag, dir));
     *left = !code && (!*finished || checksums);
     bag->split = true;
@@ -10266,9 +10309,9 @@ BAGS_API bags_code bags_recover(const char *path,
         code = bagi_kind(&work.env, path, &kind, &why);
     dir.standalone = kind == BAGS_PATH_FILE;
     if (!code && !dir.standalone)
-        code = bagi_check_mixed(&dir, &why);
-    if (!code && !dir.standalone)
         code = bagi_is_single(&dir, &single, &why);
+    if (!code && single)
+        code = bagi_check_mixed(&dir, &why);
     if (!code && (single || dir.standalone)) {
         if (start == 0) /* it counts as shard 0 */
             code = bagi_recover_one(&work, &dir, 0);
@@ -10622,16 +10665,6 @@ BAGI_COLD static bags_code bagi_opening_spec(
     return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
 }
 
-/* Refuse an unfinished shard. */
-static bags_code bagi_opening_check(
-    void *user, const bagi_dir *dir, size_t index) {
-    bagi_opening *opening = (bagi_opening *)user;
-    bool finished = false;
-    (void)index;
-    bags_code code = bagi_is_finished(dir, &finished, opening->err);
-    return code || finished ? code : bagi_fail_unfinished(dir, opening->err);
-}
-
 /* Find the next gap in the shard numbers of a worker: *first to *last, in steps, are
  * missing. Start with *at 0 and *next the worker's first number. */
 static bool bagi_names_gap(const bagi_names *names, uint64_t start,
@@ -10673,8 +10706,8 @@ BAGI_COLD static bags_code bagi_opening_gaps(bagi_opening *opening) {
         return BAGS_OK;
     bags_code code = BAGS_OK;
     if (reader->options.unfinished == BAGS_UNFINISHED_REFUSE)
-        code = bagi_each_shard(
-            names, start, step, bagi_opening_check, opening, opening->err);
+        code = bagi_each_shard(names, start, step, bagi_check_finished,
+            opening->err, opening->err);
     if (code)
         return code;
     for (size_t i = 0; i < names->count; i++)
@@ -10789,15 +10822,15 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = bagi_kind(&reader->env, reader->path, &kind, &why);
     }
     if (!code && kind == BAGS_PATH_NONE)
-        code = bagi_fail_system(&why, ENOENT, reader->path, "open");
+        code = bagi_fail_io(NULL, &why, ENOENT, reader->path, "open");
     else if (!code && kind != BAGS_PATH_DIRECTORY)
         code = bags_fail(&why, BAGS_ERROR_MISSING,
             "%s: a file, not the directory of a dataset",
             bagi_tail(reader->path));
     if (!code)
-        code = bagi_check_mixed(&dir, &why);
-    if (!code)
         code = bagi_is_single(&dir, &single, &why);
+    if (!code && single)
+        code = bagi_check_mixed(&dir, &why);
     if (!code && !single)
         code = bagi_opening_directory(&opening, &dir);
     else if (!code && reader->options.shard_start == 0)
@@ -12372,6 +12405,9 @@ static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
     return fault->code == BAGS_ERROR_MEMORY ? fault->code : BAGS_OK;
 }
 
+/* Check all shards of a worker. When the work is divided into parts, all of them list
+ * the shards and look for the common spec, but what concerns the dataset as a whole,
+ * its names and its gaps, is reported by part 0 alone. */
 BAGI_COLD static bags_code bagi_verify_sharded(
     bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
@@ -12433,36 +12469,13 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     return code;
 }
 
-/* Check what the path is. */
-BAGI_COLD static bags_code bagi_verify_path(
-    bagi_verifying *v, const char *path) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
-    bagi_dir dir = bagi_dir_of(&v->env, path);
-    v->path = path;
-    bags_code code = bagi_kind(&v->env, path, &kind, v->err);
-    if (!code && kind == BAGS_PATH_NONE)
-        return bagi_fail_system(v->err, ENOENT, path, "open");
-    if (!code && kind == BAGS_PATH_FILE)
-        return bagi_verify_standalone(v, path);
-    if (!code)
-        code = bagi_is_single(&dir, &single, v->err);
-    if (code)
-        return code;
-    if (!single)
-        return bagi_verify_sharded(v, &dir);
-    if (v->options.part == 0)
-        code = bagi_verify_file(v, bagi_check_mixed(&dir, &v->why));
-    /* An unsharded dataset is shard 0. */
-    return code || v->options.shard_start ? code
-                                          : bagi_verify_shard(v, &dir, 0);
-}
-
 BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
     bags_error *err) {
     BAGI_ERR(err);
     const char *fault = NULL;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bool single = false;
     bagi_verifying v;
     memset(&v, 0, sizeof v);
     if (options)
@@ -12471,6 +12484,8 @@ BAGS_API bags_code bags_verify(const char *path,
     if (!v.options.max_faults)
         v.options.max_faults = BAGI_VERIFY_FAULTS;
     v.env = bagi_env_of(&v.options.env);
+    v.path = path;
+    bagi_dir dir = bagi_dir_of(&v.env, path);
     v.sink.err = &v.why;
     v.sink.report = bagi_verify_report;
     v.common.registry = v.options.registry;
@@ -12488,7 +12503,21 @@ BAGS_API bags_code bags_verify(const char *path,
         code = bags_fail(
             err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
     if (!code)
-        code = bagi_verify_path(&v, path);
+        code = bagi_kind(&v.env, path, &kind, err);
+    if (!code && kind == BAGS_PATH_NONE)
+        code = bagi_fail_io(NULL, err, ENOENT, path, "open");
+    if (!code && kind != BAGS_PATH_FILE)
+        code = bagi_is_single(&dir, &single, err);
+    if (!code && kind == BAGS_PATH_FILE) {
+        code = bagi_verify_standalone(&v, path);
+    } else if (!code && !single) {
+        code = bagi_verify_sharded(&v, &dir);
+    } else if (!code) { /* an unsharded dataset is shard 0 */
+        if (v.options.part == 0)
+            code = bagi_verify_file(&v, bagi_check_mixed(&dir, &v.why));
+        if (!code && v.options.shard_start == 0)
+            code = bagi_verify_shard(&v, &dir, 0);
+    }
     bagi_common_free(&v.env.memory, &v.common);
     bags_buffer_free(&v.scratch);
     if (report)
@@ -12505,49 +12534,6 @@ BAGS_API bags_code bags_verify(const char *path,
  * the bytes are read and written by bagi_checksum_dir, which a writer calls too. A
  * shard's spec.json is locked meanwhile, so that its files do not change.
  * ====================================================================== */
-
-BAGI_COLD static bags_code bagi_checksum_dataset(const char *path,
-    const bags_checksum_options *options, bags_checksum_report *report,
-    bags_error *err) {
-    bags_reader_options reading;
-    bags_identity found;
-    memset(&reading, 0, sizeof reading);
-    reading.shard_start = options->shard_start;
-    reading.shard_stop = options->shard_stop;
-    reading.allow_gaps = true;
-    reading.env = options->env;
-    bags_reader *reader = bags_reader_open(path, &reading, err);
-    if (!reader)
-        return err->code;
-    const bagi_env *env = &reader->env;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < reader->count && !code; i++) {
-        bagi_how how = bagi_reader_how(reader, &reader->parts[i], NULL);
-        bagi_dir dir;
-        void *file = NULL;
-        char *locked = NULL;
-        code = bagi_reader_dir(reader, i, &dir, err);
-        if (!code)
-            code = bagi_lock_shard(&dir, &file, &locked, err);
-        /* A link in place of a shard leads outside the dataset. */
-        if (!code && reader->sharded && env->io.identify) {
-            int error = env->io.identify(env->io.user, NULL, dir.path, &found);
-            code = bagi_fail_system(err,
-                error        ? error
-                : found.link ? ELOOP
-                             : 0,
-                dir.path, "open");
-        }
-        if (!code)
-            code = bagi_checksum_dir(
-                &dir, &reader->spec, &how, options, file, locked, report, err);
-        bagi_close_read(env, file);
-        bagi_free_text(&env->memory, locked);
-        bagi_dir_free(&dir);
-    }
-    bags_reader_close(reader);
-    return code;
-}
 
 /* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
  * would be wrong. Those of a Bag that still grows would be too. */
@@ -12578,21 +12564,56 @@ BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
     return code;
 }
 
-BAGS_API bags_code bags_checksum(const char *path,
+BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_checksum_options, options);
     bags_checksum_report done = {0, 0, 0, 0};
     bags_path_kind kind = BAGS_PATH_NONE;
+    bags_reader_options reading;
+    bags_reader *reader = NULL;
+    bags_identity found;
     bagi_env env = bagi_env_of(&options->env);
+    memset(&reading, 0, sizeof reading);
+    reading.shard_start = options->shard_start;
+    reading.shard_stop = options->shard_stop;
+    reading.allow_gaps = true;
+    reading.env = options->env;
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_kind(&env, path, &kind, err);
-    if (!code)
-        code = kind == BAGS_PATH_FILE
-                   ? bagi_checksum_standalone(&env, path, options, &done, err)
-                   : bagi_checksum_dataset(path, options, &done, err);
+    if (!code && kind == BAGS_PATH_FILE) {
+        code = bagi_checksum_standalone(&env, path, options, &done, err);
+    } else if (!code) {
+        reader = bags_reader_open(path, &reading, err);
+        code = reader ? BAGS_OK : err->code;
+    }
+    for (size_t i = 0; reader && i < reader->count && !code; i++) {
+        bagi_how how = bagi_reader_how(reader, &reader->parts[i], NULL);
+        bagi_dir dir;
+        void *file = NULL;
+        char *locked = NULL;
+        code = bagi_reader_dir(reader, i, &dir, err);
+        if (!code)
+            code = bagi_lock_shard(&dir, &file, &locked, err);
+        /* A link in place of a shard leads outside the dataset. */
+        if (!code && reader->sharded && env.io.identify) {
+            int error = env.io.identify(env.io.user, NULL, dir.path, &found);
+            code = bagi_fail_io(NULL, err,
+                error        ? error
+                : found.link ? ELOOP
+                             : 0,
+                dir.path, "open");
+        }
+        if (!code)
+            code = bagi_checksum_dir(
+                &dir, &reader->spec, &how, options, file, locked, &done, err);
+        bagi_close_read(&env, file);
+        bagi_free_text(&env.memory, locked);
+        bagi_dir_free(&dir);
+    }
+    bags_reader_close(reader);
     if (report)
         *report = done;
     return code;
