@@ -748,11 +748,13 @@ static bags_code tar_check_end(
 
 static bags_code tar_read(
     bags_archive *a, archive_window *w, tar_next *next, bags_error *err) {
-    uint64_t at = 0, size;
-    w->step = 4096;
+    uint64_t at = 0, size = 0;
+    w->step = (size_t)16 << 10;
     for (;; at += (size + BLOCK - 1) / BLOCK * BLOCK) {
         const unsigned char *p = NULL;
         bool fits = at <= a->size && a->size - at >= BLOCK;
+        if (fits && size > w->step) /* also the table of the Bag before it */
+            archive_expect(a, at - SOON_TABLE, SOON_TABLE + w->step);
         bags_code code =
             fits ? archive_bytes(a, w, at, BLOCK, &p, err) : BAGS_OK;
         if (code)

@@ -64,6 +64,8 @@
 #define HTTP_PAGES 2000                 /* of a listing */
 #define HTTP_PART ((uint64_t)64 << 20)  /* of uploads */
 #define HTTP_BUCKETS 4096
+#define HTTP_PLAIN                                                             \
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
 #define HTTP_REDIRECTS 5
 #define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
 #define HTTP_MISSING 4   /* this number of missing shards ends the search */
@@ -234,9 +236,7 @@ static char *http_encode(const char *text, const char *keep) {
         return NULL;
     for (const char *at = text; *at; at++) {
         char c = *at;
-        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                     (c >= '0' && c <= '9') || strchr("-._~", c) ||
-                     strchr(keep, c);
+        bool plain = strchr(HTTP_PLAIN, c) || strchr(keep, c);
         if (c == '%')
             plain = plain && http_hex(at[1]) >= 0 && http_hex(at[2]) >= 0;
         if (plain)
@@ -566,12 +566,15 @@ static void http_request_object(
     http_queue(http, request);
 }
 
-/* True if the server has listed the directory of a path, and not this name. */
+/* True if the server has listed the directory of a path, and not this name. Names with
+ * other characters may be listed in an encoding that is not known here. */
 static bool http_is_unlisted(bags_http *http, const char *path) {
     const char *name = strrchr(path, '/') + 1;
     const http_object *listing =
-        *name ? http_find(http, path, (size_t)(name - path), false) : NULL;
-    if (!listing || !listing->names.data)
+        http_find(http, path, (size_t)(name - path), false);
+    if (!*name || !listing || !listing->names.data)
+        return false;
+    if (name[strspn(name, HTTP_PLAIN)])
         return false;
     for (size_t at = 0; at < listing->names_size;) {
         const char *listed = (const char *)listing->names.data + at;

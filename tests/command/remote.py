@@ -262,7 +262,8 @@ def few_requests_and_bytes_are_needed(how):
                 (['get', '777', 'n'], 3 << 20, 20 + more[1]),
                 (['get', batch], 6 << 20, 40 + (more[2] if how else 0))):
             with Server('site', index=True) as server:
-                run(words[0], f'{server.url}/ds{ending}', *words[1:], env=_environment())
+                run(words[0], f'{server.url}/ds{ending}', *words[1:],
+                    env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
                 assert server.sent <= size, (ending, words, server.sent)
                 assert len(server.log) <= most, (ending, words, server.log)
 
