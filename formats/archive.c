@@ -754,7 +754,8 @@ static bags_code tar_read(
         const unsigned char *p = NULL;
         bool fits = at <= a->size && a->size - at >= BLOCK;
         if (fits && size > w->step) /* also the table of the Bag before it */
-            archive_expect(a, at - SOON_TABLE, SOON_TABLE + w->step);
+            archive_expect(
+                a, at - BLOCK - SOON_TABLE, BLOCK + SOON_TABLE + w->step);
         bags_code code =
             fits ? archive_bytes(a, w, at, BLOCK, &p, err) : BAGS_OK;
         if (code)
