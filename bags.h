@@ -7780,6 +7780,7 @@ typedef struct bagi_names {
     size_t count, capacity;
     bagi_sink *sink; /* of numbers that are too large, or duplicate */
     bags_code code;
+    const bagi_spec *spec; /* not NULL: all Bags of its fields will be opened */
 } bagi_names;
 
 static char *bagi_shard_path(
@@ -7888,7 +7889,19 @@ static bags_code bagi_check_worker(
         path ? bagi_tail(path) : "", start, *stop);
 }
 
-#define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once */
+#define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once, */
+#define BAGI_BAGS_AHEAD 64    /* or with all of their Bags */
+
+/* All Bags of a shard may be opened soon, with their checksums. */
+static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
+    bagi_how how;
+    memset(&how, 0, sizeof how);
+    how.verify_checksums = true;
+    for (size_t i = 0; i <= spec->count; i++) {
+        how.name = bagi_spec_name(spec, i);
+        bagi_bag_expect(dir, &how);
+    }
+}
 
 /* Call each() with the directory of every shard of a worker, and its index among
  * the names, until it fails. Those that follow may be opened soon. */
@@ -7902,7 +7915,11 @@ static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
     for (size_t i = 0; i < names->count && !code; i++) {
         if (names->names[i].number % stop != start)
             continue;
-        for (; ahead < names->count && ahead < i + BAGI_SHARDS_AHEAD; ahead++) {
+        const bagi_spec *spec = names->spec;
+        size_t step = !spec         ? BAGI_SHARDS_AHEAD
+                      : spec->count ? BAGI_BAGS_AHEAD
+                                    : 1;
+        for (; ahead < names->count && ahead < i + step; ahead++) {
             bags_error ignored;
             if (names->names[ahead].number % stop != start)
                 continue;
@@ -7912,6 +7929,8 @@ static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
             if (path) {
                 bagi_dir_expect(&dir, "spec.json", "");
                 bagi_dir_expect(&dir, "refs", ".bag");
+                if (spec)
+                    bagi_shard_expect(&dir, spec);
             }
             bagi_free_text(&env->memory, path);
         }
@@ -12423,6 +12442,7 @@ BAGI_COLD static bags_code bagi_verify_sharded(
     }
     if (names.count == 0 && !v->code)
         code = bagi_fail_no_dataset(dir, v->err);
+    names.spec = &v->common.spec;
     if (!code)
         code = bagi_each_shard(&names, 0, 1, bagi_verify_find, v, v->err);
     while (!code && v->options.part == 0 && !v->options.allow_gaps &&

@@ -41,9 +41,8 @@
 #define NAME_MOST 0xFFFF
 #define PAX_MOST ((uint64_t)1 << 20)     /* bytes of one pax header */
 #define FILLING_MOST ((uint64_t)1 << 20) /* of zeros after a tar's end */
-/* What is announced: the end of an archive; the start of a member, whose header
- * bags_zip fills up to a page; its end, where a Bag has its table. */
-#define SOON_END ((uint64_t)1 << 20)
+/* What is announced of a member: its start, since bags_zip fills the header up to a
+ * page; its end, where a Bag has its table. */
 #define SOON_START ((size_t)4096 + BLOCK)
 #define SOON_TABLE ((uint64_t)4 << 10)
 
@@ -749,11 +748,14 @@ static bags_code tar_check_end(
 
 static bags_code tar_read(
     bags_archive *a, archive_window *w, tar_next *next, bags_error *err) {
-    uint64_t at = 0, size;
-    w->step = 4096;
+    uint64_t at = 0, size = 0;
+    w->step = (size_t)16 << 10;
     for (;; at += (size + BLOCK - 1) / BLOCK * BLOCK) {
         const unsigned char *p = NULL;
         bool fits = at <= a->size && a->size - at >= BLOCK;
+        if (fits && size > w->step) /* also the table of the Bag before it */
+            archive_expect(
+                a, at - BLOCK - SOON_TABLE, BLOCK + SOON_TABLE + w->step);
         bags_code code =
             fits ? archive_bytes(a, w, at, BLOCK, &p, err) : BAGS_OK;
         if (code)
@@ -1094,8 +1096,6 @@ static bags_code archive_load(bags_archive *a, bags_error *err) {
     memset(&window, 0, sizeof window);
     memset(&next, 0, sizeof next);
     window.buffer = next.name = bagi_buffer(&a->allocator);
-    uint64_t last = a->size < SOON_END ? a->size : SOON_END;
-    archive_expect(a, a->size - last, last);
     bags_code code = zip_find_end(a, &window, &end, &is_zip, err);
     if (!code)
         code = is_zip ? zip_read(a, &window, end, &start, err)

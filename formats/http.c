@@ -53,7 +53,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HTTP_TAIL ((uint64_t)32 << 10)  /* read when an object is looked up */
+#define HTTP_TAIL ((uint64_t)32 << 10) /* read when an object is looked up, */
+#define HTTP_ZIP ((uint64_t)1 << 20) /* if it is a zip: all its names usually */
 #define HTTP_BLOCK ((uint64_t)16 << 10) /* small reads are widened to this */
 #define HTTP_GAP ((uint64_t)16 << 10)   /* is always read over */
 #define HTTP_CHUNK ((uint64_t)8 << 20)  /* larger reads are several requests */
@@ -63,6 +64,8 @@
 #define HTTP_PAGES 2000                 /* of a listing */
 #define HTTP_PART ((uint64_t)64 << 20)  /* of uploads */
 #define HTTP_BUCKETS 4096
+#define HTTP_PLAIN                                                             \
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
 #define HTTP_REDIRECTS 5
 #define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
 #define HTTP_MISSING 4   /* this number of missing shards ends the search */
@@ -211,6 +214,13 @@ static size_t http_path_size(const char *path) {
     return size;
 }
 
+/* True for a path with one of these endings, of which each has a space after it. */
+static bool http_ends_in(const char *path, const char *endings) {
+    const char *dot = strrchr(path, '.');
+    const char *found = dot ? strstr(endings, dot) : NULL;
+    return found && found[strlen(dot)] == ' ';
+}
+
 static int http_hex(char c) {
     const char *digits = "0123456789abcdef";
     const char *at = c ? strchr(digits, c | 0x20) : NULL;
@@ -226,9 +236,7 @@ static char *http_encode(const char *text, const char *keep) {
         return NULL;
     for (const char *at = text; *at; at++) {
         char c = *at;
-        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                     (c >= '0' && c <= '9') || strchr("-._~", c) ||
-                     strchr(keep, c);
+        bool plain = strchr(HTTP_PLAIN, c) || strchr(keep, c);
         if (c == '%')
             plain = plain && http_hex(at[1]) >= 0 && http_hex(at[2]) >= 0;
         if (plain)
@@ -558,19 +566,49 @@ static void http_request_object(
     http_queue(http, request);
 }
 
+/* True if the server has listed the directory of a path, and not this name. Names with
+ * other characters may be listed in an encoding that is not known here. */
+static bool http_is_unlisted(bags_http *http, const char *path) {
+    const char *name = strrchr(path, '/') + 1;
+    const http_object *listing =
+        http_find(http, path, (size_t)(name - path), false);
+    if (!*name || !listing || !listing->names.data)
+        return false;
+    if (name[strspn(name, HTTP_PLAIN)])
+        return false;
+    for (size_t at = 0; at < listing->names_size;) {
+        const char *listed = (const char *)listing->names.data + at;
+        if (strcmp(listed, name) == 0)
+            return false;
+        at += strlen(listed) + 1;
+    }
+    return true;
+}
+
 /* Start to look an object up, unless that was done. The mutex is held. */
 static void http_look(bags_http *http, http_object *object) {
     bool again = object->state == HTTP_FAILED && object->error != ENOENT &&
                  object->error != EACCES && object->error != ESTALE &&
                  http_now() - object->when > HTTP_FORGET;
-    if (object->state == HTTP_NEW || again)
+    if (object->state == HTTP_NEW && http_is_unlisted(http, object->path)) {
+        object->state = HTTP_FAILED;
+        http_object_fail(object, ENOENT, "not in the server's list");
+    } else if (object->state == HTTP_NEW || again) {
         http_request_object(http, object, NULL);
+    }
 }
 
 static bool http_refuse(http_request *request, int error, const char *why) {
     request->error = error;
     snprintf(request->why, sizeof request->why, "%s", why);
     return false;
+}
+
+/* The number of bytes that look an object up: its last ones, or first. */
+static uint64_t http_tail(const http_request *request) {
+    bool zip =
+        !request->from_start && http_ends_in(request->object->path, ".zip ");
+    return zip ? HTTP_ZIP : HTTP_TAIL;
 }
 
 /* ---- the answer ---- */
@@ -650,7 +688,7 @@ static bool http_check_whole(http_request *request) {
     uint64_t length = request->length;
     bool large = length != UINT64_MAX && length > HTTP_WHOLE;
     request->size = 0; /* it starts at the front again */
-    if (!part && !request->from_start && length > HTTP_TAIL &&
+    if (!part && !request->from_start && length > http_tail(request) &&
         length != UINT64_MAX)
         return http_refuse(request, EAGAIN, "");
     request->most =
@@ -694,7 +732,7 @@ static bool http_check_head(http_request *request) {
     if (request->length != UINT64_MAX && request->length != size)
         return http_refuse(request, EIO,
             "HTTP 206 with contradicting Content-Range and Content-Length");
-    request->most = part ? part->stop - part->start : HTTP_TAIL;
+    request->most = part ? part->stop - part->start : http_tail(request);
     if (part && !http_same(request, request->total))
         return false;
     bool right = part ? request->first == part->start + request->size &&
@@ -838,9 +876,9 @@ static bool http_set(http_request *request, CURL *easy) {
     if (part)
         snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64,
             part->start + request->size, part->stop - 1);
-    else
+    else if (request->object)
         snprintf(range, sizeof range, request->from_start ? "0-%u" : "-%u",
-            (unsigned)HTTP_TAIL - request->from_start);
+            (unsigned)http_tail(request) - request->from_start);
     HTTP_SET(CURLOPT_URL, request->url);
     HTTP_SET(CURLOPT_PATH_AS_IS, 1L);
     HTTP_SET(CURLOPT_HTTPHEADER, request->headers);
@@ -1288,13 +1326,6 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
     return code;
 }
 
-/* True for a path with one of these endings, of which each has a space after it. */
-static bool http_ends_in(const char *path, const char *endings) {
-    const char *dot = strrchr(path, '.');
-    const char *found = dot ? strstr(endings, dot) : NULL;
-    return found && found[strlen(dot)] == ' ';
-}
-
 static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     bags_http *http = (bags_http *)user;
     http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
@@ -1308,7 +1339,7 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         return EIO;
     pthread_mutex_lock(&http->mutex);
     http_object *object = http_find(http, path, http_path_size(path), true);
-    if (object)
+    if (object && file) /* others are directories usually */
         http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
         inside[i] = http_look_in(http, path, names[i]);

@@ -239,17 +239,59 @@ def an_object_that_is_replaced_is_an_error():
                env=_environment())
 
 
-def few_requests_and_bytes_are_needed():
+@each(['', '--shard-length 100'])
+def few_requests_and_bytes_are_needed(how):
+    """Of 60 MB: unsharded and in 10 shards; as a directory, a zip and a tar."""
     os.mkdir('site')
     rows = [{'data': {'base64': 'ABCD' * 20_000}, 'n': i, 'text': str(i)}
             for i in range(1000)]
-    path = 'site/ds'
-    harness.pack(rows, 'data=bytes,n=int(4),text=utf8', path)
-    for words, most in ((['info'], 2 << 20), (['get', '777'], 3 << 20)):
-        with Server('site', index=True) as server:
-            run(words[0], server.url + '/ds', *words[1:], env=_environment())
-            assert server.sent <= most, server.sent
-            assert len(server.log) <= 20, server.log
+    harness.pack(rows, 'data=bytes,n=int(4),text=utf8', 'site/ds', *how.split())
+    run('zip', 'site/ds', 'site/ds.zip')
+    with tarfile.open('site/ds.tar', 'w') as tar:
+        tar.add('site/ds', '.')
+    batch = '[' + ','.join(str(i * 997 % 1000) for i in range(32)) + ']'
+    # Files of a directory are looked up one by one: there are 50 of 10 shards, and as
+    # many that may exist, for which their directories have no list at hand.
+    lookups = {'': [0, 0, 0], '.zip': [0, 0, 10], '.tar': [0, 0, 15]}
+    lookups[''] = [80, 15, 60] if how else [0, 0, 0]
+    for ending, more in lookups.items():
+        first = 4 if ending == '.zip' else 20
+        for words, size, most in (
+                (['info'], 2 << 20, 20 + more[0]),
+                (['get', '0'], 3 << 20, first + more[1]),
+                (['get', '777', 'n'], 3 << 20, 20 + more[1]),
+                (['get', batch], 6 << 20, 40 + (more[2] if how else 0))):
+            with Server('site', index=True) as server:
+                run(words[0], f'{server.url}/ds{ending}', *words[1:],
+                    env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
+                assert server.sent <= size, (ending, words, server.sent)
+                assert len(server.log) <= most, (ending, words, server.log)
+
+
+def shards_are_verified_in_a_few_round_trips():
+    _pack('site/ds', '--shard-length', '1', '--checksum')
+    with Server('site', index=True,
+                fault=lambda handler, number: time.sleep(0.05)) as server:
+        start = time.monotonic()
+        run('verify', server.url + '/ds',
+            env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
+        # One file after the other: 40 shards of 9 take 18 s.
+        assert time.monotonic() - start < 6
+
+
+def what_the_server_does_not_list_is_not_requested():
+    _pack()
+    with Server('site', index=True) as server:
+        run('info', server.url + '/ds', env=_environment())
+        asked = {path for _, path, _ in server.log}
+        assert not [path for path in asked if path.endswith(('.crc', '.partial'))], asked
+
+
+def an_index_needs_a_local_dataset():
+    _pack()
+    with Server('site', index=True) as server:
+        refuse('index', server.url + '/ds', 'n', says='what is remote is only read',
+               env=_environment())
 
 
 def a_batch_is_loaded_in_a_few_round_trips():
