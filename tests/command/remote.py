@@ -276,7 +276,7 @@ def shards_are_verified_in_a_few_round_trips():
         run('verify', server.url + '/ds',
             env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
         # One file after the other: 40 shards of 9 take 18 s.
-        assert time.monotonic() - start < 6
+        assert time.monotonic() - start < 10
 
 
 def what_the_server_does_not_list_is_not_requested():
