@@ -10943,6 +10943,7 @@ BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
     bagi_how how = bagi_reader_how(reader, part, NULL);
     bags_code code = BAGS_OK;
     bags_error why;
+    memset(&why, 0, sizeof why);
     how.name = bagi_spec_name(&reader->spec, field);
     how.no_mmap = true;
     how.cache_index = how.verify_checksums = false;

@@ -238,7 +238,7 @@ manual_is_whole() {
         grep -q "^.It Cm $word\$" "$dir/bags.1" || { echo "no $word"; code=1; }
         [ "$word" != help ] || continue
         # Without what is said of other commands.
-        build/release/bags help "$word" | sed "/^  bags $word /!{/^  bags /d}" | tr '\n' ' ' |
+        build/release/bags help "$word" | sed "/^  bags $word /!{/^  bags /d}" | tr -s '\n ' ' ' |
             sed 's/--shard-\.\.\.//; s/--shard option//; s/`bags [^`]*`//g' |
             grep -o -e '--[a-z-]*[a-z]' | sort -u >"$dir/named"
         while read -r option; do

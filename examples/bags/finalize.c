@@ -23,5 +23,5 @@ const command command_finalize = {"finalize",
     "000001, ... in the same order; their content does not change. Call it "
     "when all workers are done; if it is interrupted, call it again.\n"
     "Renumbered shards are marked by a file `finalized` in the first one: "
-    "--resume is then refused, and --append adds shards.\n",
+    "`bags pack --resume` is then refused, `bags pack --append` adds shards.\n",
     "  bags finalize pets\n", run};

@@ -581,7 +581,7 @@ static bags_code ar_next(bags_source *s) {
     a->batch_start += a->root.length;
     a->root.length = 0;
     for (bags_code code = BAGS_OK; !code;) {
-        bags_view fb, body;
+        bags_view fb = {NULL, 0}, body = {NULL, 0};
         size_t header = 0, found = 0;
         int kind = 0;
         s->ended = a->path == a->path_count;

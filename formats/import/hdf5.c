@@ -479,7 +479,8 @@ static void h5_set_cache(
     if (rank <= 0 || H5Pget_layout(how) != H5D_CHUNKED ||
         H5Pget_chunk(how, rank, chunk) != rank)
         return;
-    double bytes = (double)H5Tget_size(type) * (double)chunk[0], chunks = 1;
+    size_t size = H5Tget_size(type);
+    double bytes = (double)size * (double)chunk[0], chunks = 1;
     for (int d = 1; d < rank; d++) {
         chunks *= (double)((dims[d] + chunk[d] - 1) / chunk[d]);
         bytes *= (double)chunk[d];

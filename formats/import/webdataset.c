@@ -229,7 +229,7 @@ static bags_code wd_advance(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     bags_code code = BAGS_OK;
     for (w->pending = false; !code && !w->pending && w->path < w->path_count;) {
-        struct archive_entry *entry;
+        struct archive_entry *entry = NULL;
         if (!w->archive)
             code = wd_open_file(s);
         if (!code)
