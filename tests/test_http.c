@@ -191,14 +191,15 @@ static void make_dataset(uint64_t shard_length) {
     assert_ok(bags_writer_close(writer, &said));
 }
 
-static bags_reader *open_remote(void) {
+/* A slow machine is no silent server: most tests wait long for an answer. */
+static bags_reader *open_remote(int seconds) {
     bags_http_options options;
     bags_reader_options reading;
     bags_reader *reader;
     memset(&options, 0, sizeof options);
     memset(&reading, 0, sizeof reading);
-    options.retry_seconds = 1;
-    options.stall_seconds = 1;
+    options.retry_seconds = seconds;
+    options.stall_seconds = seconds;
     assert_opens(http, bags_http_open(&options, &said));
     reading.env.io = bags_http_io(http);
     assert_opens(reader, bags_reader_open(url("ds"), &reading, &said));
@@ -239,7 +240,7 @@ static void threads_share_a_reader(void **state) {
     (void)state;
     server_set(0, 0, false);
     make_dataset(7);
-    bags_reader *reader = open_remote();
+    bags_reader *reader = open_remote(20);
     assert_int_equal(bags_reader_length(reader), ROWS);
     for (int i = 0; i < 3; i++)
         assert_int_equal(
@@ -261,9 +262,9 @@ static void a_batch_takes_one_round_trip(void **state) {
     (void)state;
     server_set(0, 0, false);
     make_dataset(0);
-    bags_reader *reader = open_remote();
+    bags_reader *reader = open_remote(20);
     assert_ok(bags_reader_get_many(reader, some, 1, 0, &row, &said));
-    server_set(300, 0, false);
+    server_set(1000, 0, false);
     struct timespec before, after;
     clock_gettime(CLOCK_MONOTONIC, &before);
     assert_ok(bags_reader_get_many(reader, some + 1, 7, 0, &row, &said));
@@ -271,10 +272,10 @@ static void a_batch_takes_one_round_trip(void **state) {
     for (size_t i = 0; i < 7; i++)
         assert_true(is_row(bags_row_bytes(&row, 0, i), some[i + 1]));
     assert_true(server_requests() <= 7);
-    /* Two would take 600 ms. */
+    /* Two would take 2 s. */
     assert_true((after.tv_sec - before.tv_sec) * 1000 +
                     (after.tv_nsec - before.tv_nsec) / 1000000 <
-                550);
+                1900);
     bags_http_counts(http, &requests, &received);
     assert_true(requests >= 8 && received >= 8 * SIZE);
     /* What was prefetched is not requested again. */
@@ -297,7 +298,7 @@ static void a_changed_object_is_an_error_until_the_end(void **state) {
     (void)state;
     server_set(0, 1, false);
     make_dataset(0);
-    bags_reader *reader = open_remote();
+    bags_reader *reader = open_remote(20);
     assert_ok(bags_reader_get_many(reader, some, 1, 0, &row, &said));
     server_set(0, 2, false);
     for (int i = 0; i < 2; i++) {
@@ -318,7 +319,7 @@ static void closing_ends_requests_that_run(void **state) {
     (void)state;
     server_set(0, 1, false);
     make_dataset(0);
-    bags_reader *reader = open_remote();
+    bags_reader *reader = open_remote(20);
     assert_ok(bags_reader_get_many(reader, some, 1, 0, &row, &said));
     server_set(0, 1, true);
     assert_ok(bags_reader_prefetch(reader, some + 1, 2, &data, 1, &row, &said));
@@ -330,12 +331,12 @@ static void closing_ends_requests_that_run(void **state) {
 static void a_silent_server_is_an_error_in_time(void **state) {
     static const uint64_t some[] = {1, 30, 40};
     bags_row row = {0};
-    time_t start = time(NULL);
     (void)state;
     server_set(0, 1, false);
     make_dataset(0);
-    bags_reader *reader = open_remote();
+    bags_reader *reader = open_remote(1);
     server_set(0, 1, true);
+    time_t start = time(NULL);
     assert_fails(
         BAGS_ERROR_IO, bags_reader_get_many(reader, some, 3, 0, &row, &said));
     assert_says("data.bag: cannot open: *stalled");
@@ -351,7 +352,7 @@ static void the_child_of_a_fork_is_refused(void **state) {
     (void)state;
     server_set(0, 1, false);
     make_dataset(0);
-    bags_reader *reader = open_remote();
+    bags_reader *reader = open_remote(20);
     pid_t child = fork();
     if (child == 0) {
         bags_code code = bags_reader_get(reader, 3, NULL, 0, &row, &said);
