@@ -85,20 +85,7 @@
  *     NAME.crc       optional, ignored by Python readers: checksums of NAME.bag.
  *                    CRC of blob 0 | ... | CRC of blob N-1 | trailer
  *                    Each is a CRC-32C (RFC 3720) in 4 little-endian bytes. The
- *                    trailer has 44 bytes (offset, size, content):
- *                     0  8  N
- *                     8  8  size of NAME.bag
- *                    16  4  CRC of the table (split: of the entries of NAME.idx)
- *                    20  4  CRC of the N CRCs
- *                    24  4  CRC of the field's name, or of "refs"; standalone: 0
- *                    28  4  CRC that binds the shard together; standalone: 0
- *                    32  8  "BAGSCRC2"; standalone: "BAGSCRC1"
- *                    40  4  CRC of the 40 bytes before
- *                    The CRC at 28 is the same in all trailers of a shard. It is
- *                    over spec.json and then, for each Bag (the fields in the
- *                    order of spec.json, then refs unless split), its name
- *                    without .bag and the 4 bytes at 20 of its trailer. Datasets
- *                    with BAGSCRC1, which are read too, have that of spec.json.
+ *                    trailer, drawn in >>crc, binds them to NAME.bag and its shard.
  *
  * CONCEPTS
  *     blob       bytes: one encoded value.
@@ -2922,9 +2909,23 @@ static uint32_t bagi_crc_text(const char *text) {
     return bagi_crc(0, (const unsigned char *)text, strlen(text));
 }
 
-/* The trailer of NAME.crc, which follows the CRCs of the blobs: see THE BYTES. It
- * binds them to one Bag of one dataset, so that a file that was copied from
- * elsewhere is noticed. */
+/*
+ * The trailer of NAME.crc, which follows the CRCs of the N blobs. It binds them to one
+ * Bag of one dataset, so that a file that was copied from elsewhere is noticed. It has
+ * 44 bytes (offset, size, content), with little-endian integers:
+ *
+ *      0  8  N
+ *      8  8  size of NAME.bag
+ *     16  4  CRC of the table (split: of the entries of NAME.idx)
+ *     20  4  CRC of the N CRCs
+ *     24  4  CRC of the field's name, or of "refs"; standalone: 0
+ *     28  4  CRC that binds the shard together; standalone: 0
+ *     32  8  "BAGSCRC2"; standalone: "BAGSCRC1"
+ *     40  4  CRC of the 40 bytes before
+ *
+ * The CRC at 28 is the same in all trailers of a shard: see bagi_bind. In datasets with
+ * BAGSCRC1, which are read too, it is over spec.json only.
+ */
 typedef struct bagi_trailer {
     uint64_t length;                  /* number of blobs */
     uint64_t size;                    /* of NAME.bag */
@@ -2936,9 +2937,9 @@ typedef struct bagi_trailer {
 #define BAGI_TRAILER_MAGIC "BAGSCRC1"
 #define BAGI_TRAILER_BOUND "BAGSCRC2"
 
-/* Continue the CRC that binds the Bags of a shard together. It begins as that of
- * spec.json; every Bag adds its name and the CRC of its CRCs, in the order of the
- * fields, then refs. */
+/* Continue the CRC that binds the Bags of a shard together. It begins as that of the
+ * bytes of spec.json; every Bag adds its name, without .bag, and the CRC of its CRCs:
+ * the fields in the order of spec.json, then refs, unless the shard is split. */
 static uint32_t bagi_bind(uint32_t crc, const char *name, uint32_t crcs) {
     unsigned char bytes[4];
     bagi_store_u32(bytes, crcs);
