@@ -114,10 +114,10 @@
  *     Ownership  A bags_view is borrowed. What the caller owns has a named
  *                function that frees it, which accepts NULL. What the caller
  *                passes in is copied or used up before the call returns.
- *     Lifetime   A blob is valid until the reader is closed (mapped or in
- *                memory), and is then not copied; otherwise until the scratch is
- *                reused or freed. What describes a reader (its fields, shards,
- *                path) is valid until the reader is closed.
+ *     Lifetime   A blob that is mapped or in memory is not copied, and is valid
+ *                until the reader is closed. Any other blob is valid until the
+ *                scratch is reused or freed. What describes a reader (its fields,
+ *                shards, path) is valid until the reader is closed.
  *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls
  *                reuse, so that a loop does not allocate. Start it as {0}, use
  *                one per thread, and free it at the end.
@@ -129,7 +129,8 @@
  *                clamped to the end; so is a start past it, which leaves nothing.
  *                start > stop is BAGS_ERROR_RANGE.
  *     Sizes      _length counts blobs or datapoints, _size counts bytes.
- *                uint64_t in files, size_t in memory. NULL has length 0.
+ *                uint64_t in files, size_t in memory. A NULL reader or writer
+ *                has length 0.
  *     Options    are structs in which 0 is the default of every member: {0} is
  *                always right. NULL means {0}. shard_start and shard_stop are
  *                not a range: they select the shards of worker number shard_start
@@ -1063,7 +1064,7 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_EXISTS   the dataset, or this worker's first shard, exists; with
  *                       resume: it is finished, or has other fields; without
  *                       append: bags_finalize has renumbered its shards
- *   BAGS_ERROR_GAP      a shard of this worker is missing, but not a later one
+ *   BAGS_ERROR_GAP      a shard of this worker is missing, and a later one exists
  *   BAGS_ERROR_CORRUPT  resume, and the path has both spec.json and shards; or a
  *                       shard cannot be recovered
  *   BAGS_ERROR_LOCKED   resume, and a running writer holds this worker's shard
@@ -1248,8 +1249,8 @@ typedef struct bags_finalize_options {
  * A dataset without gaps is not changed. Otherwise a mark is left: the file
  * `finalized` in the first shard, which readers ignore. From then on workers are
  * refused, also those that are running, unless they use `append`: the numbers no
- * longer tell which worker wrote a shard. The mark is removed if the first rename
- * fails.
+ * longer tell which worker wrote a shard. A failure before the first shard is
+ * renamed removes the mark.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished: nothing was renamed; or a worker
