@@ -101,19 +101,17 @@
  *                it lists the blobs that were flushed.
  *
  * RULES THAT HOLD EVERYWHERE
- *     A function's comment states what differs from these rules, and does not
- *     repeat them.
- *
  *     Errors     A function that opens returns the object or NULL. Every other
  *                function that can fail returns a bags_code, with BAGS_OK being
  *                0. The last parameter is the caller's bags_error, or NULL; it
- *                is written on every failure. On failure, outputs are untouched.
- *                Nothing is printed, and nothing aborts. BAGS_ERROR_ARGUMENT,
- *                _MISSING, _LIMIT, _IO and _MEMORY are listed only where they
- *                have another cause than >>errors states.
- *     Ownership  A bags_view is borrowed. What the caller owns has a named
- *                function that frees it, which accepts NULL. What the caller
- *                passes in is copied or used up before the call returns.
+ *                is written on every failure. On failure, outputs are untouched
+ *                unless the function states otherwise. Nothing is printed, and
+ *                nothing aborts. A code that is listed without a cause has the one
+ *                that >>errors states. NULL where it is not accepted is
+ *                BAGS_ERROR_ARGUMENT, also where that is not listed.
+ *     Ownership  A bags_view is borrowed. What the caller owns has a named function
+ *                that frees it, which accepts NULL. What the caller passes in is
+ *                copied or used up before the call returns, unless stated otherwise.
  *     Lifetime   A blob that is mapped or in memory is not copied, and is valid
  *                until the reader is closed. Any other blob is valid until the
  *                scratch is reused or freed. What describes a reader (its fields,
@@ -142,9 +140,10 @@
  *                / and \ both separate their parts. A relative path of a local
  *                file is made absolute when a reader or writer is opened: chdir()
  *                may be called later. Messages show it as it was passed.
- *     fork()     In a child process, a writer of the parent returns
- *                BAGS_ERROR_STATE; close and abort only free its memory. Readers
- *                may be used.
+ *     fork()     In a child process, a writer of the parent writes nothing: append
+ *                fails with BAGS_ERROR_STATE at the latest when its buffer is full,
+ *                close always; close and abort only free its memory. A reader may be
+ *                used if no other thread was using it during fork().
  *
  * UNTRUSTED FILES
  *     Every length and offset is checked before it is used. No bytes in files and
@@ -353,8 +352,8 @@ typedef struct bags_error {
 /* A code in words, such as "out of memory". Never NULL; static. */
 BAGS_API const char *bags_code_name(bags_code code);
 
-/* Write an error, as a codec must before it fails. format is printf's; a message
- * that is too long is truncated. Returns code. */
+/* Write an error, as a codec must before it fails; err may be NULL. format is
+ * printf's; a message that is too long is truncated. Returns code. */
 BAGS_API bags_code bags_fail(
     bags_error *err, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
 
@@ -398,7 +397,8 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 #endif
 }
 
-/* Blob i of a range; an empty view if there is none. Valid as long as the range. */
+/* Blob i of a range, 0 <= i < range->length; otherwise an empty view. Valid as long
+ * as the range. Cost: O(1). */
 BAGI_INLINE bags_view bags_range_get(const bags_range *range, size_t i) {
     bags_view blob = {NULL, 0};
     if (BAGI_UNLIKELY(!range || i >= range->length))
@@ -421,16 +421,16 @@ typedef struct bags_buffer {
 
 /* Make the capacity at least `size` bytes; the content is kept, and the data is
  * aligned for any type. It grows by at least half, so that repeated calls cost
- * O(n) in total. */
+ * O(n) in total. Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer untouched. */
 BAGS_API bags_code bags_buffer_reserve(
     bags_buffer *buffer, size_t size, bags_error *err);
 
-/* Free the buffer's memory and make it {0} again. */
+/* Free the buffer's memory and make it {0} again. NULL is accepted. */
 BAGS_API void bags_buffer_free(bags_buffer *buffer);
 
 /* True if the text is valid UTF-8 (no overlong forms, no surrogates, nothing
  * above U+10FFFF). Otherwise *bad, which may be NULL, receives the offset of the
- * first invalid byte. */
+ * first invalid byte. Cost: O(size). */
 BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad);
 
 /* True if this platform is little-endian, as files are. */
@@ -442,7 +442,7 @@ BAGS_API void bags_swap_bytes(
     void *to, const void *from, size_t size, size_t element);
 
 /* The CRC-32C (RFC 3720) of bytes that follow others whose CRC is `crc`, 0 for
- * none. It uses the CPU's instructions for that, if it has them. */
+ * none. Cost: O(size), with the CPU's instructions for it if it has them. */
 BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size);
 
 /* ========================================================================
@@ -575,7 +575,7 @@ typedef struct bags_env {
 /* ========================================================================
  * >>bag
  * One file. Datasets are made of Bags; a standalone Bag is a plain, fast list of
- * blobs. All functions that read blobs return the same codes as bag_reader_get.
+ * blobs.
  * ====================================================================== */
 
 typedef struct bag_reader bag_reader;
@@ -613,8 +613,8 @@ typedef enum bags_unfinished {
 
 typedef struct bag_reader_options {
     bool no_mmap; /* read with explicit offsets instead of mapping */
-    /* With no_mmap: keep the table in memory, 8 bytes per blob, so that a read is
-     * one system call, not two. */
+    /* With no_mmap: keep the table in memory, 8 bytes per blob (12 with
+     * verify_checksums), so that a read is one system call, not two (or three). */
     bool cache_index;
     /* Compare every returned blob with its checksum in NAME.crc, which must exist. */
     bool verify_checksums;
@@ -622,7 +622,7 @@ typedef struct bag_reader_options {
      * are an error, since a crash leaves the same. */
     bool allow_empty_file;
     /* READ: of a Bag with a journal, the blobs that are complete, whatever a power
-     * failure left after them. SKIP is invalid. */
+     * failure left after them; implies no_mmap and cache_index. SKIP is invalid. */
     bags_unfinished unfinished;
     bags_access access;
     bags_env env;
@@ -638,23 +638,30 @@ typedef struct bag_reader_options {
  * more blobs than exist, which is an error unless `unfinished` is READ.
  *
  * Returns the reader, to be closed with bag_reader_close, or NULL:
- *   BAGS_ERROR_MISSING  no such file; with verify_checksums: no NAME.crc
- *   BAGS_ERROR_CORRUPT  not a Bag: too short, or its table is invalid; or it ends
- *                       in a table that contradicts NAME.idx; with
- *                       verify_checksums: NAME.crc is damaged or another Bag's
+ *   BAGS_ERROR_MISSING   no such file; with verify_checksums: no NAME.crc
+ *   BAGS_ERROR_CORRUPT   not a Bag: too short, or its table is invalid; or it ends
+ *                        in a table that contradicts NAME.idx; with
+ *                        verify_checksums: NAME.crc is damaged or another Bag's
+ *   BAGS_ERROR_ARGUMENT  an invalid option
+ *   BAGS_ERROR_LIMIT     a table is too large to be kept in memory
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: O(1), a few system calls; the table is not read (unless cache_index, or
- * unfinished READ and there is a journal, or NAME.bag seems to contradict NAME.idx).
+ * Threads: any. Cost: O(1), a few system calls. The table is read only with
+ * cache_index, with unfinished READ, or if it seems to contradict NAME.idx; READ with
+ * verify_checksums also reads the blobs of a journal.
  */
 BAGS_API bag_reader *bag_reader_open(
     const char *path, const bag_reader_options *options, bags_error *err);
 
 /* Like bag_reader_open, but for a v1 or v2 Bag in memory. The bytes are borrowed:
- * they must not change until the reader is closed. They need no alignment. */
+ * they must not change until the reader is closed. They need no alignment. Of the
+ * options only allow_empty_file and env have an effect; verify_checksums is an error.
+ * Returns the reader, or NULL: BAGS_ERROR_CORRUPT, BAGS_ERROR_ARGUMENT,
+ * BAGS_ERROR_MEMORY. Cost: O(1). */
 BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
     const bag_reader_options *options, bags_error *err);
 
-/* Free a reader and invalidate its views. */
+/* Free a reader that no thread is using; its views become invalid. Accepts NULL. */
 BAGS_API void bag_reader_close(bag_reader *reader);
 
 /* Number of blobs. */
@@ -664,7 +671,10 @@ BAGS_API uint64_t bag_reader_length(const bag_reader *reader);
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
 
 /*
- * Read one blob. See "Lifetime" at the top.
+ * Read one blob.
+ *
+ * *out is valid until the reader is closed (mapped or in memory, not copied),
+ * otherwise until the scratch is reused or freed.
  *
  *   index    0 <= index < bag_reader_length(reader)
  *   scratch  grown as needed; reuse it between calls
@@ -672,10 +682,14 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    index out of range
- *   BAGS_ERROR_CORRUPT  the table places it outside the data; with
- *                       verify_checksums: a checksum mismatch
+ *   BAGS_ERROR_CORRUPT  the table places it outside the data; the file was truncated
+ *                       (not mapped); with verify_checksums: a checksum mismatch
+ *   BAGS_ERROR_LIMIT    the blob is too large for the address space
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: O(1) if mapped; otherwise one read, or two if the index is not cached.
+ * Threads: any, each with its own scratch. Cost: O(1) if mapped; otherwise one read,
+ * or two if the index is not cached. verify_checksums adds a CRC-32C of the blob and,
+ * if neither mapped nor cached, a read of the stored one.
  */
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
@@ -720,23 +734,27 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     return code;
 }
 
-/* Read the consecutive blobs start <= i < stop with one contiguous read. Cost:
- * O(stop - start) to check the entries, and that of one bag_reader_get. */
+/* Read the consecutive blobs start <= i < stop with one contiguous read. A stop past
+ * the end is clamped to the length. Lifetime, errors and threads as for
+ * bag_reader_get; BAGS_ERROR_RANGE means start > stop, and BAGS_ERROR_CORRUPT names
+ * the first invalid blob. Cost: O(stop - start) to check the entries; no copy if
+ * mapped, otherwise the reads of one bag_reader_get. */
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err);
 
-/* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Without mmap,
- * blobs are read in file order, neighbours with one read, and a blob that is
- * requested again is read once; the scratch also holds about 100 bytes per index. */
+/* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime,
+ * errors and threads as for bag_reader_get. Cost: O(count), and a sort if the indices
+ * are not sorted; about 100 bytes of scratch per index. Without mmap, blobs are read
+ * in file order, each once, neighbours with one read. */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err);
 
-/* Start to read blobs from the disk, all at once, and return without waiting, so
- * that reading them soon afterwards finds them in memory. Sorted indices are
- * fastest: neighbours are requested together. Cost: about a microsecond per blob
- * that is already in memory. */
+/* Start to read blobs from the disk, all at once, so that reading them soon
+ * afterwards finds them in memory. It waits for their entries of the table, not for
+ * the blobs. Errors and threads as for bag_reader_get. Cost: about a microsecond per
+ * blob that is already in memory; less for neighbours, if the indices are sorted. */
 BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
     bags_error *err);
@@ -759,24 +777,33 @@ typedef struct bag_writer_options {
  * the journal is PATH.idx, which no reader finds automatically.)
  *
  * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or
- * NULL: BAGS_ERROR_EXISTS if it, NAME.idx or NAME.crc already exists.
+ * NULL:
+ *   BAGS_ERROR_EXISTS   it, NAME.idx or NAME.crc already exists
+ *   BAGS_ERROR_MISSING  no such directory
+ *   BAGS_ERROR_LOCKED, BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Threads: one at a time. Memory: 1.5 times the buffer size, or 1.75
+ * with checksums, however long the Bag is.
  */
 BAGS_API bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err);
 
 /* Append a blob. The bytes are copied; data may be NULL if size is 0. *index, which
- * may be NULL, receives its index. The writer keeps its first failure, and every
- * later call returns it; BAGS_ERROR_LIMIT at 2^63 bytes. Cost: a copy; a system call
- * when the buffer is full. No allocation. */
+ * may be NULL, receives its index. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT
+ * (2^63 bytes) or BAGS_ERROR_STATE (in a child process). The writer keeps its first
+ * failure, and every later call returns it. Cost: a copy; system calls when a buffer
+ * is full. No allocation. */
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err);
 
-/* Pass all buffered data to the system: it then survives the end of this process. */
+/* Pass all buffered data to the system: it then survives the end of this process.
+ * Returns what bag_writer_append does; BAGS_ERROR_STATE also if another process
+ * replaced or removed the file. Cost: one write per file. */
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err);
 
 /* Flush, and wait until the data is on stable storage, to survive a power failure:
- * a reader with BAGS_UNFINISHED_READ then finds it. A failed sync ends the writer.
- * Cost: three or four syncs. */
+ * a reader with BAGS_UNFINISHED_READ then finds it. Errors as for bag_writer_flush. A
+ * failed sync ends the writer. Cost: three syncs, or four with checksums. */
 BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err);
 
 /* Number of blobs appended. */
@@ -786,18 +813,20 @@ BAGS_API uint64_t bag_writer_length(const bag_writer *writer);
 BAGS_API uint64_t bag_writer_size(const bag_writer *writer);
 
 /* Write the table, wait for stable storage (unless no_sync), remove the journal,
- * and free the writer, also on failure. Returns the first failure; what was
- * flushed then stays, next to its journal. */
+ * and free the writer, also on failure. NULL is accepted: BAGS_OK. Returns the first
+ * failure, with errors as for bag_writer_flush; what was flushed then stays, next to
+ * its journal. Cost: the table is copied from the journal; syncs as above. */
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err);
 
-/* Remove what was written, and free the writer. */
+/* Remove what was written, and free the writer. NULL is accepted. */
 BAGS_API void bag_writer_abort(bag_writer *writer);
 
 #endif /* BAGS_NO_WRITER */
 
 /* ========================================================================
  * >>types
- * Type strings, values in memory, and the codecs between values and blobs.
+ * Type strings, values in memory, and the codecs between values and blobs. Any
+ * thread may call these functions; up to the registry they allocate nothing.
  * ====================================================================== */
 
 #define BAGS_MAX_DIMS 64
@@ -853,7 +882,7 @@ typedef struct bags_type {
 } bags_type;
 
 /* Parse a type string: name or name(arg,arg), each with an optional []. *out is
- * valid as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. */
+ * valid as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. Cost: O(length). */
 BAGS_API bags_code bags_type_parse(
     const char *text, bags_type *out, bags_error *err);
 
@@ -959,37 +988,44 @@ typedef struct bags_codec {
  */
 typedef struct bags_registry bags_registry;
 
-/* Create a registry, to be freed with bags_registry_free. allocator NULL: malloc. */
+/* Create a registry with the built-in codecs, to be freed with bags_registry_free.
+ * allocator NULL: malloc. Returns NULL if out of memory. */
 BAGS_API bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err);
 
-/* Add a codec, which is copied; its `names` and `user` must stay valid. A codec
- * added later precedes earlier ones of the same name. Not while a reader or writer
+/* Add a codec, which is copied; its `names` and `user` must stay valid. A codec added
+ * later precedes earlier ones of the same name. Returns BAGS_OK, BAGS_ERROR_ARGUMENT
+ * (no names) or BAGS_ERROR_MEMORY. Threads: one, and only while no reader or writer
  * uses the registry. */
 BAGS_API bags_code bags_registry_add(
     bags_registry *registry, const bags_codec *codec, bags_error *err);
 
-/* The codec for a type's name, or NULL. Valid until a codec is added or the
- * registry is freed. */
+/* The codec for a type's name, or NULL. registry NULL: the built-in codecs. Valid
+ * until a codec is added or the registry is freed. Cost: O(codecs). */
 BAGS_API const bags_codec *bags_registry_find(
     const bags_registry *registry, bags_view name);
 
-/* Free a registry, after the readers and writers that use it. */
+/* Free a registry, after the readers and writers that use it. NULL is accepted. */
 BAGS_API void bags_registry_free(bags_registry *registry);
 
 /*
  * Encode or decode one value by its type string (of a sequence, one item), so
  * that any thread can do this work: encode with bags_encode, then let the thread
- * that owns the writer append the result as a bags_blob. The result is valid as
- * long as the input, and until the scratch is reused or freed.
+ * that owns the writer append the result as a bags_blob.
+ *
+ * The result is valid as long as the input, and until the scratch is reused or
+ * freed. registry NULL: the built-in codecs.
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_TYPE     invalid type string; no codec for it
- *   BAGS_ERROR_VALUE    bags_encode: the type cannot hold the value
- *   BAGS_ERROR_CORRUPT  bags_decode: not a blob of this type
- *   BAGS_ERROR_LIMIT    bags_decode: too large to decode
+ *   BAGS_ERROR_TYPE      invalid type string; no codec for it
+ *   BAGS_ERROR_VALUE     bags_encode: the type cannot hold the value
+ *   BAGS_ERROR_ARGUMENT  bags_encode: a value of some bytes whose data is NULL
+ *   BAGS_ERROR_CORRUPT   bags_decode: not a blob of this type
+ *   BAGS_ERROR_LIMIT     the value, or the type's size, is too large
+ *   BAGS_ERROR_MEMORY; what a codec that you added returns
  *
- * Cost: the codec's, and opening it for its arguments.
+ * Threads: any, each with its own scratch. Cost: the codec's, and opening it for its
+ * arguments.
  */
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob,
@@ -1065,16 +1101,23 @@ typedef struct bags_writer_options {
  *                       resume: it is finished, or has other fields; without
  *                       append: bags_finalize has renumbered its shards
  *   BAGS_ERROR_GAP      a shard of this worker is missing, and a later one exists
- *   BAGS_ERROR_CORRUPT  resume, and the path has both spec.json and shards; or a
- *                       shard cannot be recovered
- *   BAGS_ERROR_LOCKED   resume, and a running writer holds this worker's shard
- *   BAGS_ERROR_UNFINISHED
- *                       append, and this worker's shard is unfinished
+ *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
+ *                       one number; a shard cannot be recovered
+ *   BAGS_ERROR_LOCKED   resume or append, and another process holds the shard
+ *   BAGS_ERROR_UNFINISHED  append, and this worker's shard is unfinished
  *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every
- *                       system: refs, a leading '.', control characters,
- *                       / \ : * ? " < > |, device names such as "con"
+ *                       system: refs, "", a leading '.', control characters,
+ *                       / \ : * ? " < > |, device names such as "con", no UTF-8,
+ *                       more than 251 bytes
  *   BAGS_ERROR_TYPE     an invalid type string, or invalid arguments of a built-in
  *                       type, such as int(0); types without a codec are accepted
+ *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop; resume and append
+ *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
+ *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Threads: one at a time. Memory: as for a bag_writer, for each field and refs. Cost:
+ * with resume and append, a few system calls per shard of this worker, and the
+ * journals and refs (with checksums: the blobs) of an unfinished one are read.
  */
 BAGS_API bags_writer *bags_writer_open(const char *path,
     const bags_field *fields, size_t count, const bags_writer_options *options,
@@ -1092,22 +1135,27 @@ typedef struct bags_entry {
  * of bags_writer_open). All of it is written, or nothing.
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_FIELD   a field is missing, unknown or duplicate
- *   BAGS_ERROR_TYPE    no codec for a type (a bags_blob needs none)
- *   BAGS_ERROR_VALUE   a value that its type cannot hold; not exactly one value
- *   BAGS_ERROR_STATE   a datapoint was begun and not ended; another process replaced
- *                      or removed the shard, which is left as it is
- *   BAGS_ERROR_EXISTS  the next shard's directory exists: two workers have the same
- *                      shard_start; or the path became an unsharded dataset, or
- *                      bags_finalize renumbers the shards
+ *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
+ *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
+ *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value
+ *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
+ *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
+ *                        replaced or removed the shard; a child, after fork()
+ *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; or
+ *                        the path became an unsharded dataset, or bags_finalize
+ *                        renumbers the shards
+ *   BAGS_ERROR_LOCKED    a recovery took the next shard before it was locked
+ *   BAGS_ERROR_LIMIT     a file of 2^63 bytes, a shard number of 10^18
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY; what the codecs return
  *
- * A refused datapoint does not stop the writer. If err is NULL, close returns the
- * first such error, so that a loop may check once. After EXISTS, IO, MEMORY, or STATE
- * because of another process, every later call returns the same error. A datapoint
- * that an exception or longjmp leaves out of a codec is dropped by the next append
- * or begin.
+ * A datapoint that is refused, because of its fields, a value or a call out of order,
+ * does not stop the writer. If err is NULL, close returns the first such error, so
+ * that a loop may check once. After any other failure every later call returns the
+ * same error. What an exception or longjmp out of a codec leaves of a datapoint is
+ * dropped by the next append or begin.
  *
- * Cost: the codecs', and a copy of the blobs. No allocation.
+ * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full. No
+ * allocation, except when a shard is started, or finished as by close.
  */
 BAGS_API bags_code bags_writer_append(bags_writer *writer,
     const bags_entry *entries, size_t count, bags_error *err);
@@ -1124,7 +1172,8 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
  * set gives a plain field its value, push adds an item to a sequence; a sequence
  * without a push is empty. end appends the datapoint, cancel drops it. After a
  * failed call the others fail too, and end drops the datapoint and returns the
- * failure. Errors as for bags_writer_append.
+ * failure. Errors and cost as for bags_writer_append; BAGS_ERROR_STATE also without
+ * begin, BAGS_ERROR_VALUE also for set of a sequence or push to a plain field.
  */
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err);
 BAGS_API bags_code bags_writer_set(bags_writer *writer, const char *field,
@@ -1135,12 +1184,14 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. Errors as for bags_writer_append. Cost: a write for every file. */
+ * process. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE, or an
+ * earlier failure. Cost: a write for every file. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
 /* Flush, and wait until every complete datapoint of the unfinished shard is on
  * stable storage, to survive a power failure. (With no_sync, earlier shards may
- * not.) A failed sync ends the writer. Cost: about five syncs, and two per field. */
+ * not.) Errors as for bags_writer_flush. A failed sync ends the writer. Cost: about
+ * five syncs and two per field; with checksums six and three. */
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 
 /* Number of datapoints appended since the writer was opened, in all its shards. */
@@ -1160,15 +1211,19 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  * is complete and, unless no_sync, on stable storage. After a failure of the
  * system the shard stays without its spec.json, so that no reader takes it for
  * finished, unless it was complete and only waiting for stable storage failed.
+ * A datapoint that was begun and not ended is refused. NULL is accepted: BAGS_OK.
  *
- * Returns the first failure; or the error of the first refused datapoint that was
- * not reported, with the number of those: then every other datapoint is written,
- * and the dataset is complete.
+ * Returns the first failure, with errors as for bags_writer_append; or the error of
+ * the first refused datapoint that was not reported, with the number of those: then
+ * every other datapoint is written, and the dataset is complete.
+ *
+ * Cost: the tables are copied from the journals; unless no_sync, one sync for each
+ * file that stays, and about three more.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
 /* Remove the unfinished shard, and free the writer. Finished shards stay, and of a
- * resumed shard what was there before. */
+ * resumed shard what existed before. NULL is accepted. */
 BAGS_API void bags_writer_abort(bags_writer *writer);
 
 /* What bags_recover did with a shard, or would do. */
@@ -1217,18 +1272,22 @@ typedef struct bags_recover_report {
  * shards whose damage a crash cannot explain are left unchanged. It may be
  * interrupted and repeated. After a failed sync, check the disk and restart the
  * machine first: until then the system may return bytes that the disk lost.
- * Memory: about 256 KiB per field.
  *
  * A standalone Bag that has its journal and no table receives a table after its
  * complete blobs. (A split Bag looks the same and becomes v1.) One whose table and
  * journal contradict each other is left unchanged and is an error.
  *
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
+ *   BAGS_ERROR_MISSING   no such path, or not a dataset
  *   BAGS_ERROR_LOCKED    a running writer holds a shard
  *   BAGS_ERROR_CORRUPT   a shard cannot be recovered; the path has both spec.json
  *                        and shards
- *   BAGS_ERROR_ARGUMENT  a file that belongs to a dataset, or whose name does not
- *                        end in .bag
+ *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; a file that belongs
+ *                        to a dataset, or whose name does not end in .bag
+ *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_MEMORY
+ * *report, which may be NULL, is always written. Memory: about 256 KiB per field.
+ * Cost: a few system calls per shard; journals and refs (with checksums: blobs) of
+ * unfinished ones are read.
  */
 BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
@@ -1240,24 +1299,27 @@ typedef struct bags_finalize_options {
 } bags_finalize_options;
 
 /*
- * Close the gaps in a sharded dataset's numbers by renaming shards to 000000,
- * 000001, ...; Python readers need that. Order and content do not change.
+ * Close the gaps in a sharded dataset's numbers by renaming shards to 000000, 000001,
+ * ...; Python readers need that. Order and content do not change. On success
  * *renamed, which may be NULL, receives how many were renamed. Call it when all
  * workers are done and no reader has the dataset open. If it is interrupted, the
  * dataset is intact with other gaps; repeat it.
  *
  * A dataset without gaps is not changed. Otherwise a mark is left: the file
- * `finalized` in the first shard, which readers ignore. From then on workers are
- * refused, also those that are running, unless they use `append`: the numbers no
- * longer tell which worker wrote a shard. A failure before the first shard is
- * renamed removes the mark.
+ * `finalized` in the first shard, which readers ignore. From then on a worker that
+ * opens the dataset, or starts another shard, is refused unless it uses `append`: the
+ * numbers no longer tell which worker wrote a shard. A failure before the first shard
+ * is renamed removes the mark.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished: nothing was renamed; or a worker
  *                          claimed it in between: only the first shard was
- *   BAGS_ERROR_CORRUPT     there is also a spec.json
+ *   BAGS_ERROR_MISSING     no shards
+ *   BAGS_ERROR_CORRUPT     also a spec.json; two shards with one number
  *   BAGS_ERROR_LOCKED      another process writes the checksums of a shard
  *   BAGS_ERROR_EXISTS      a writer started a shard meanwhile
+ *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_MEMORY
+ * Cost: a few system calls per shard.
  */
 BAGS_API bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err);
@@ -1289,18 +1351,22 @@ typedef struct bags_checksum_report {
 /*
  * Write checksums (NAME.crc) next to the Bags of a finished dataset, or next to a
  * standalone Bag, of any variant. No other file is changed. It may be interrupted
- * and repeated. A shard is locked meanwhile; readers need not be closed. Cost: reads
- * every byte.
+ * and repeated. A shard is locked meanwhile; readers need not be closed.
  *
  * Returns BAGS_OK, or the first failure, at which it stops:
+ *   BAGS_ERROR_MISSING     no such path, or not a dataset
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; nothing was written
  *   BAGS_ERROR_CORRUPT     a Bag's table, or spec.json, is invalid; existing
  *                          checksums are damaged, or of another version of their
  *                          shard: see `replace`
  *   BAGS_ERROR_LOCKED      another process writes the shard or its checksums
  *   BAGS_ERROR_STATE       another process replaced the shard meanwhile
- *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset
+ *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset; shard_start is not
+ *                          below shard_stop
  *   BAGS_ERROR_IO          also a link in place of a file or shard (ELOOP)
+ *   BAGS_ERROR_MEMORY; what bags_reader_open returns
+ * *report, which may be NULL, is always written. Cost: reads every byte of Bags that
+ * receive checksums.
  */
 BAGS_API bags_code bags_checksum(const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
@@ -1310,8 +1376,7 @@ BAGS_API bags_code bags_checksum(const char *path,
 
 /* ========================================================================
  * >>reader
- * A dataset, or all its shards, as one list of datapoints. All functions that read
- * datapoints return the same codes as bags_reader_get.
+ * A dataset, or all its shards, as one list of datapoints.
  * ====================================================================== */
 
 typedef struct bags_reader bags_reader;
@@ -1322,7 +1387,7 @@ typedef struct bags_reader_options {
     /* Of unfinished shards, and of a split dataset whose fields differ in length. */
     bags_unfinished unfinished;
     bool no_mmap, cache_index; /* as in bag_reader_options */
-    /* The same, of refs.bag and spec.json too: every NAME.crc must exist. */
+    /* As there, and for refs.bag and spec.json too: every NAME.crc must exist. */
     bool verify_checksums;
     size_t max_files; /* open files, with no_mmap; 0: 64 */
     /* Mapped files; those beyond are read; 0: 16384. All readers of a process map at
@@ -1346,6 +1411,8 @@ typedef struct bags_reader_options {
  * is opened: rows never mix two versions. Open the dataset again then.
  *
  * Returns the reader, to be closed with bags_reader_close, or NULL:
+ *   BAGS_ERROR_MISSING     no such directory, or not a dataset; with
+ *                          verify_checksums: no NAME.crc
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; or a split dataset's fields
  *                          differ in length
  *   BAGS_ERROR_GAP         shards are missing; the message lists them. Those
@@ -1356,34 +1423,41 @@ typedef struct bags_reader_options {
  *                          shards; with verify_checksums: checksums that do not
  *                          belong together
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
+ *   BAGS_ERROR_TYPE        spec.json has an invalid type string
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
+ *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
+ *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: a few system calls per shard (split, or with verify_checksums: per field).
- * No table is read, and no file stays open. Of an unfinished shard, journals and
- * refs are read, 8 bytes per blob stay in memory, and it is never mapped.
+ * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
+ * table is read, and no file stays open. An unfinished shard is never mapped:
+ * journals and refs (with verify_checksums: blobs) are read, 8 bytes per blob stay in
+ * memory, and up to max_files files stay open.
  */
 BAGS_API bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err);
 
-/* Free a reader and invalidate its views; rows stay the caller's to free. */
+/* Like bag_reader_close; rows stay the caller's to free. */
 BAGS_API void bags_reader_close(bags_reader *reader);
 
 /* Number of datapoints in all shards. */
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 
-/* The path with which the reader was opened, for messages; "" for NULL. */
+/* The path with which the reader was opened, for messages; "" for NULL. Valid until
+ * the reader is closed. */
 BAGS_API const char *bags_reader_path(const bags_reader *reader);
 
 /* The fields, sorted by name; *count of them. A field's index in this array is its
- * number in every other function. */
+ * number in every other function. Valid until the reader is closed. */
 BAGS_API const bags_field *bags_reader_fields(
     const bags_reader *reader, size_t *count);
 
-/* The number of the field with this name, in *field; or BAGS_ERROR_FIELD. */
+/* The number of the field with this name, in *field. Returns BAGS_OK or
+ * BAGS_ERROR_FIELD. Cost: O(log n) for n fields. */
 BAGS_API bags_code bags_reader_field(const bags_reader *reader,
     const char *name, size_t *field, bags_error *err);
 
-/* A field's parsed type, or NULL if there is no such field. */
+/* A field's parsed type, or NULL if there is no such field. Valid until the reader is
+ * closed. */
 BAGS_API const bags_type *bags_reader_type(
     const bags_reader *reader, size_t field);
 
@@ -1396,7 +1470,7 @@ typedef struct bags_shard {
 } bags_shard;
 
 /* The shards that are read, in order; *count of them, 1 for an unsharded dataset.
- * Gaps show in their numbers. */
+ * Gaps show in their numbers. Valid until the reader is closed. */
 BAGS_API const bags_shard *bags_reader_shards(
     const bags_reader *reader, size_t *count);
 
@@ -1414,7 +1488,8 @@ typedef struct bags_field_info {
 } bags_field_info;
 
 /* Describe a dataset. fields: NULL, or an array with an element for each field, to
- * be filled. After a failure both are unspecified. Cost: opens every file. */
+ * be filled. After a failure both are unspecified. Errors of files as for
+ * bags_reader_get. Threads: any. Cost: opens every Bag. */
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err);
 
@@ -1442,10 +1517,9 @@ struct bagi_slot {
     bags_view *items;
 };
 
-/* The scratch of a reader's calls, and their result: get, get_range and get_many fill
- * it, the others leave it empty. Use it with any number of readers; free it with
- * bags_row_free. It keeps the allocator of the first reader that used it. Its members
- * are private. */
+/* The scratch of a reader's calls, and their result. Start it as {0}; use one per
+ * thread, with any number of readers; free it with bags_row_free. It keeps the
+ * allocator of the first reader that used it. Its members are private. */
 typedef struct bags_row {
     const bags_reader *reader;
     uint64_t index;
@@ -1462,54 +1536,64 @@ typedef struct bags_row {
 } bags_row;
 
 /*
- * Read a datapoint. The row holds the result, slot i for selects[i]; see "Lifetime"
- * at the top. On failure the row is empty.
+ * Read a datapoint.
+ *
+ * The row holds the result, slot i for selects[i]. Its views are valid until the
+ * reader is closed (mapped; they are not copied), otherwise until the row is reused
+ * or freed. On failure the row is empty.
  *
  *   index    0 <= index < bags_reader_length(reader)
  *   selects  `count` selections, each field at most once; NULL: all fields, whole,
  *            in order
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE     index out of range; start > stop; a slice of a plain field;
- *                        a sequence where the function reads a plain field
+ *   BAGS_ERROR_RANGE     index out of range; start > stop; a slice of a plain field
  *   BAGS_ERROR_FIELD     no such field, or selected twice
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
  *                        index; with verify_checksums: a checksum mismatch
- *   BAGS_ERROR_STATE     the shard was replaced, renamed or removed since the reader
- *                        was opened
+ *   BAGS_ERROR_STATE     the shard was replaced since the reader was opened
+ *   BAGS_ERROR_MISSING   it was removed or renamed before this file was opened
+ *   BAGS_ERROR_LIMIT     too large for the address space
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: if mapped, a few nanoseconds per field and item, no system call and, once
- * the row has grown, no allocation. A file is opened when it is first used.
- * Otherwise one contiguous read per field, and one or two for its table.
+ * Threads: any, each with its own row. Cost: if mapped, a few nanoseconds per item
+ * and per field of the dataset, no system call and, once the row has grown, no
+ * allocation. A file is opened when it is first used. Otherwise one contiguous read
+ * (a slice with a large step: several) of refs.bag and of each selected field and, if
+ * the index is not cached, the same of its table.
  */
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err);
 
 /* Read one blob of a datapoint: of a plain field as item 0, or an item of a sequence.
- * *out is valid like a row's blobs; on failure it is empty with data NULL. It costs
- * less than bags_reader_get. */
+ * *out is valid like a row's views; on failure it is empty with data NULL. The row is
+ * scratch and is empty afterwards. Errors and threads as for bags_reader_get, with
+ * BAGS_ERROR_RANGE also for the item; it costs less. */
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err);
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
- * with an item per datapoint. Without mmap: one contiguous read per shard. */
+ * with an item per datapoint. A stop past the end is clamped to the length. Lifetime,
+ * errors and threads as for bags_reader_get, with BAGS_ERROR_RANGE also for a
+ * sequence. Cost: O(stop - start); without mmap, neighbouring blobs are one read. */
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     uint64_t start, uint64_t stop, size_t field, bags_row *row,
     bags_error *err);
 
 /* Read a plain field of many datapoints: the row then has one slot with item i for
- * indices[i], 0 <= i < count. For several fields, use a row for each. Without mmap,
- * blobs are read in file order, neighbours with one read. */
+ * indices[i], 0 <= i < count. For several fields, use a row for each. Lifetime,
+ * errors and threads as for bags_reader_get_range. Cost: O(count) if the blobs are in
+ * file order, otherwise also a sort; without mmap, neighbours are one read. */
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err);
 
 /* Start to read datapoints from the disk, all at once, so that reading them soon
  * afterwards finds them in memory. It waits for the refs and tables on the way, not
- * for the blobs. selects as for bags_reader_get. Cost: about a microsecond per blob
- * that is already in memory. */
+ * for the blobs. selects, errors and threads as for bags_reader_get; the row is
+ * scratch and is empty afterwards. Cost: about a microsecond per blob in memory. */
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err);
@@ -1517,13 +1601,15 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
 /* Announce to the processor that mapped datapoints will be read next, so that it
  * waits for all of them at once: for about 64 small ones in random order. Only plain
  * fields of files that were used before. A hint: no result, and no error; indices may
- * be out of range. selects as for bags_reader_get. Cost: nanoseconds per field. */
+ * be out of range. selects as for bags_reader_get. Threads: any. Cost: a few
+ * nanoseconds per field and datapoint. */
 BAGS_API void bags_reader_touch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count);
 
 /* How many items a sequence has in a datapoint, in *count; 1 for a plain field. No
- * blob is read. */
+ * blob is read. The row is scratch and is empty afterwards. Errors and threads as for
+ * bags_reader_get. Cost: reads refs, and opens the field's Bag. */
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
 
@@ -1542,12 +1628,16 @@ typedef struct bags_column {
  * View a plain field of shard i, 0 <= i < the count of bags_reader_shards, as a
  * column: an array [length, ...], without a copy, if all blobs have one size.
  *
- * *out is valid like a row's blobs. If mapped, at most the offsets are copied,
+ * *out is valid like a row's views, its offsets until the row is reused or freed. The
+ * row is scratch and is empty afterwards. If mapped, at most the offsets are copied,
  * 8 bytes per blob; otherwise everything is. The data has no alignment.
  *
- * Returns BAGS_ERROR_RANGE also if the blobs are not in the order of the datapoints:
- * use bags_reader_get_range. Cost: O(length) to check the table and, the first time,
- * the shard's refs.
+ * Returns BAGS_OK, what bags_reader_get returns, or
+ *   BAGS_ERROR_RANGE  no such shard; the field is a sequence; or its blobs are not
+ *                     in the order of the datapoints: use bags_reader_get_range
+ *
+ * Threads: any, each with its own row. Cost: O(length) to check the table and, the
+ * first time, the shard's refs.
  */
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err);
@@ -1558,7 +1648,8 @@ BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
     return row && slot < row->length ? row->slots[slot].length : 0;
 }
 
-/* An item's encoded blob; an empty view if there is no such item. */
+/* An item's encoded blob; an empty view if there is no such item. Valid as described
+ * for bags_reader_get. Cost: O(1). */
 BAGI_INLINE bags_view bags_row_bytes(
     const bags_row *row, size_t slot, size_t item) {
     bags_view none = {NULL, 0};
@@ -1579,14 +1670,15 @@ BAGI_INLINE bags_view bags_row_bytes(
  *   BAGS_ERROR_TYPE   no codec for the type: use bags_row_bytes
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
  *                     not a blob of this type, or too large to decode
+ *   BAGS_ERROR_MEMORY; what a codec that you added returns
  *
- * Cost: the codec's. Built-in codecs copy only arrays that are not aligned for their
- * dtype, or not in native byte order.
+ * Threads: any, each with its own row and scratch. Cost: the codec's. Built-in codecs
+ * copy only arrays that are not aligned for their dtype, or not in native byte order.
  */
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
 
-/* Free a row's memory and make it {0} again. */
+/* Free a row's memory and make it {0} again. NULL is accepted. */
 BAGS_API void bags_row_free(bags_row *row);
 
 #ifndef BAGS_NO_VERIFY
@@ -1665,12 +1757,14 @@ typedef struct bags_verify_report {
  * both spec.json and shards. It continues after a fault, also after a missing or
  * unreadable file. One damaged byte may be reported at several places.
  *
- * Returns BAGS_OK, or the code of the first fault, or of what ended the work
- * (BAGS_ERROR_IO if the directory cannot be listed).
+ * Returns BAGS_OK, or the code of the first fault, or of what ended the work:
+ * BAGS_ERROR_MISSING (no such path, or not a dataset), BAGS_ERROR_ARGUMENT (an
+ * invalid option), BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be
+ * listed). *report, which may be NULL, is always written.
  *
- * Files are read, not mapped. Memory: about 512 KiB, 16 bytes per shard, 64 per
- * field, and with decode one blob. Cost: reads all tables and refs; with checksums
- * or decode, the blobs too.
+ * Threads: any. Files are read, not mapped. Memory: about 512 KiB, 16 bytes per
+ * shard, 64 per field, and with decode one blob. Cost: reads all tables and refs;
+ * with checksums or decode, the blobs too.
  */
 BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
