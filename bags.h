@@ -1315,7 +1315,7 @@ typedef struct bags_finalize_options {
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished: nothing was renamed; or a worker
  *                          claimed it in between: only the first shard was
  *   BAGS_ERROR_MISSING     no shards
- *   BAGS_ERROR_CORRUPT     also a spec.json; two shards with one number
+ *   BAGS_ERROR_CORRUPT     there is also a spec.json; two shards with one number
  *   BAGS_ERROR_LOCKED      another process writes the checksums of a shard
  *   BAGS_ERROR_EXISTS      a writer started a shard meanwhile
  *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_MEMORY
@@ -1430,13 +1430,14 @@ typedef struct bags_reader_options {
  *
  * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
  * table is read, and no file stays open. An unfinished shard is never mapped:
- * journals and refs (with verify_checksums: blobs) are read, 8 bytes per blob stay in
- * memory, and up to max_files files stay open.
+ * journals and refs (with verify_checksums: blobs) are read, 8 bytes (12) per blob
+ * stay in memory, and up to max_files files stay open.
  */
 BAGS_API bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err);
 
-/* Like bag_reader_close; rows stay the caller's to free. */
+/* Free a reader that no thread is using; its views become invalid. Accepts NULL. Rows
+ * stay the caller's to free. */
 BAGS_API void bags_reader_close(bags_reader *reader);
 
 /* Number of datapoints in all shards. */
@@ -1456,8 +1457,7 @@ BAGS_API const bags_field *bags_reader_fields(
 BAGS_API bags_code bags_reader_field(const bags_reader *reader,
     const char *name, size_t *field, bags_error *err);
 
-/* A field's parsed type, or NULL if there is no such field. Valid until the reader is
- * closed. */
+/* A field's parsed type; NULL if there is none. Valid until the reader is closed. */
 BAGS_API const bags_type *bags_reader_type(
     const bags_reader *reader, size_t field);
 
@@ -1469,8 +1469,8 @@ typedef struct bags_shard {
     bool unfinished; /* only with BAGS_UNFINISHED_READ */
 } bags_shard;
 
-/* The shards that are read, in order; *count of them, 1 for an unsharded dataset.
- * Gaps show in their numbers. Valid until the reader is closed. */
+/* The shards that are read, in order; *count of them. An unsharded dataset is shard
+ * 0. Gaps show in their numbers. Valid until the reader is closed. */
 BAGS_API const bags_shard *bags_reader_shards(
     const bags_reader *reader, size_t *count);
 
@@ -1553,7 +1553,7 @@ typedef struct bags_row {
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
  *                        index; with verify_checksums: a checksum mismatch
  *   BAGS_ERROR_STATE     the shard was replaced since the reader was opened
- *   BAGS_ERROR_MISSING   it was removed or renamed before this file was opened
+ *   BAGS_ERROR_MISSING   it was removed or renamed before its files were opened
  *   BAGS_ERROR_LIMIT     too large for the address space
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
